@@ -1,0 +1,83 @@
+"""echo: train the same MXNet model in less memory, bit for bit.
+
+::
+
+    import echo
+    symbol = echo.optimize(symbol)                   # plans itself when it is bound
+    plan = echo.plan(symbol, data=(128, 50), softmax_label=(128, 50))
+    print(plan)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from echo import errors, native
+from echo.errors import BudgetError, EchoError, GraphError, NativeError, OptionError, ShapeError, UnsupportedError
+from echo.options import Options
+from echo.plan import Plan
+
+if TYPE_CHECKING:
+    import mxnet as mx
+
+__all__ = [
+    "BudgetError",
+    "EchoError",
+    "GraphError",
+    "NativeError",
+    "OptionError",
+    "Options",
+    "Plan",
+    "ShapeError",
+    "UnsupportedError",
+    "errors",
+    "native",
+    "optimize",
+    "plan",
+]
+
+
+def optimize(symbol: mx.sym.Symbol, **given: Any) -> mx.sym.Symbol:
+    """Returns the symbol with a plan: it trains in less memory, with the same bits.
+
+    The symbol plans itself when it is bound (``bind``, ``simple_bind``, ``Module.bind``), since only then its shapes are
+    known. Shapes given here, as for ``infer_shape`` (``data=(128, 50)``), plan at once, so that errors show early and the
+    bind is fast.
+
+    Args:
+        symbol: the training symbol.
+        given: options (`echo.Options`: policy, max_overhead, memory_budget, keep, recompute, fuse, strict), ``ctx``,
+            ``grad_req`` and ``type_dict`` as for ``simple_bind``, and shapes of arguments.
+
+    Raises:
+        OptionError: an option that echo does not know, or a symbol that is none.
+        BudgetError: the memory budget cannot be met (at once with shapes, else at bind).
+        UnsupportedError: a version of MXNet other than 1.9.1.
+    """
+    from echo.runtime import api
+
+    return api.optimize(symbol, given)
+
+
+def plan(symbol: mx.sym.Symbol, **given: Any) -> Plan:
+    """Plans a symbol for these shapes and binds nothing.
+
+    Args:
+        symbol: the training symbol.
+        given: as for `optimize`; enough shapes to infer all others are needed.
+
+    Raises:
+        ShapeError: a shape stays unknown; the message names the arguments.
+        OptionError, BudgetError, UnsupportedError: as for `optimize`.
+    """
+    from echo.runtime import api
+
+    return api.plan(symbol, given)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("mxnet-echo")
+    raise AttributeError(f"module 'echo' has no attribute {name!r}")

@@ -1,0 +1,52 @@
+"""The exceptions that echo raises.
+
+::
+
+    EchoError
+    ├── GraphError            a symbol, saved graph or plan is malformed
+    │   └── ShapeError        a shape or type that planning needs is unknown
+    ├── OptionError           an option has a value that echo does not know (also a ValueError)
+    ├── BudgetError           a memory budget that no plan can meet
+    ├── NativeError           the native library is missing, damaged, or does not fit this MXNet
+    └── UnsupportedError      MXNet's version, or a graph that echo leaves alone
+"""
+
+from __future__ import annotations
+
+
+class EchoError(Exception):
+    """Base of everything that echo raises on purpose."""
+
+
+class GraphError(EchoError):
+    """A symbol, saved graph or plan is malformed."""
+
+
+class ShapeError(GraphError):
+    """A shape or type that planning needs is unknown."""
+
+
+class OptionError(EchoError, ValueError):
+    """An option has a value that echo does not know."""
+
+
+class BudgetError(EchoError):
+    """A memory budget cannot be met.
+
+    ``budget`` and ``reachable`` are bytes: what was asked for and the least that any plan needs.
+    """
+
+    def __init__(self, budget: int, reachable: int, holders: str) -> None:
+        self.budget, self.reachable = budget, reachable
+        super().__init__(
+            f"memory_budget of {budget:,} bytes cannot be met: the least that can be reached is "
+            f"{reachable:,} bytes. Held at that peak: {holders}"
+        )
+
+
+class NativeError(EchoError):
+    """The native library is missing, damaged, or does not fit this MXNet."""
+
+
+class UnsupportedError(EchoError):
+    """This MXNet version or this graph is not one that echo can work on."""

@@ -1,0 +1,1 @@
+"""What a choice costs: bytes (`footprint`, and `planner`, which replays MXNet's own) and seconds (`overhead`)."""

@@ -1,0 +1,181 @@
+"""MXNet's memory planner, replayed: the exact bytes of any choice of recomputed feature maps.
+
+The native library does it in about a tenth of a microsecond a node; `echo.estimators.reference` is its specification
+and takes over where the library is missing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from echo.errors import NativeError
+from echo.estimators.reference import plan_storage
+from echo.graph import Entry
+from echo.native import planner_library
+from echo.passes.recompute import with_clones
+from echo.training_graph import TrainingGraph
+
+MASKED_OPS = frozenset({"Dropout"})  # recomputed from data and a stashed mask, by the gradient operator
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Planned bytes under each match range, seconds spent on recomputation."""
+
+    totals: tuple[int, ...]
+    seconds: float
+
+    @property
+    def bytes(self) -> int:
+        return min(self.totals)
+
+
+class _Arrays(ctypes.Structure):
+    _fields_ = (
+        [(name, ctypes.c_int32) for name in ("nodes", "entries", "outputs")]
+        + [
+            (name, ctypes.c_void_p)
+            for name in (
+                "entry_begin", "input_begin", "input_entry", "input_ignored", "dep_begin", "dep_node",
+                "inplace_begin", "inplace", "variable", "forward", "masked", "elements", "dtype", "dtype_size",
+                "external", "output_entry", "seconds",
+            )
+        ]
+    )  # fmt: skip
+
+
+def _csr(rows: Sequence[Sequence[int]]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    begin = np.zeros(len(rows) + 1, np.int32)
+    np.cumsum([len(row) for row in rows], out=begin[1:])
+    return begin, np.fromiter((item for row in rows for item in row), np.int32, int(begin[-1]))
+
+
+class StoragePlanner:
+    """Evaluates choices on one training graph. Not thread-safe: one planner a thread.
+
+    ``seconds[i]`` is the time that node i takes if it runs once more. ``mirror`` plans for MXNet's own mirroring
+    instead of the native hook.
+    """
+
+    def __init__(self, training: TrainingGraph, seconds: Sequence[float], mirror: bool = False) -> None:
+        library = planner_library()
+        nodes = training.nodes
+        entry_id = training.entry_id
+        kinds = [kind for node in nodes for kind in node.outputs]
+        input_begin, input_entry = _csr([[entry_id(entry) for entry in node.inputs] for node in nodes])
+        ignored = [position in node.ignored for node in nodes for position in range(len(node.inputs))]
+        dep_begin, dep_node = _csr([node.control_deps for node in nodes])
+        inplace_begin, _ = _csr([[0] * len(node.inplace) for node in nodes])
+        external = [index in node.external for node in nodes for index in range(len(node.outputs))]
+        self._buffers = {
+            "entry_begin": np.array(training.first_entry, np.int32),
+            "input_begin": input_begin,
+            "input_entry": input_entry,
+            "input_ignored": np.array(ignored, np.uint8),
+            "dep_begin": dep_begin,
+            "dep_node": dep_node,
+            "inplace_begin": inplace_begin,
+            "inplace": np.array([triple for node in nodes for triple in node.inplace], np.int32),
+            "variable": np.array([node.is_variable for node in nodes], np.uint8),
+            "forward": np.array([node.forward for node in nodes], np.uint8),
+            "masked": np.array([node.op in MASKED_OPS for node in nodes], np.uint8),
+            "elements": np.array([kind.elements for kind in kinds], np.int64),
+            "dtype": np.array([kind.flag for kind in kinds], np.uint8),
+            "dtype_size": np.array([kind.itemsize for kind in kinds], np.uint8),
+            "external": np.array(external, np.uint8),
+            "output_entry": np.array([entry_id(entry) for entry in training.outputs], np.int32),
+            "seconds": np.array(seconds, np.float64),
+        }
+        self.entries = len(kinds)
+        self._arrays = _Arrays(
+            len(nodes),
+            len(kinds),
+            len(training.outputs),
+            **{name: buffer.ctypes.data for name, buffer in self._buffers.items()},
+        )
+        self._library = library
+        self._nodes = len(nodes)
+        self._handle = library.echo_planner_new(ctypes.byref(self._arrays), int(mirror))
+
+    def __del__(self) -> None:
+        handle = getattr(self, "_handle", None)
+        if handle:
+            self._library.echo_planner_free(handle)
+
+    def evaluate(self, recompute: npt.NDArray[np.uint8], match_ranges: Sequence[int]) -> Evaluation:
+        """Plans the graph in which the entries with ``recompute[entry_id] = 1`` are recomputed."""
+        return self._evaluate(recompute, match_ranges, None)
+
+    def executed(self, recompute: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """``executed[i] = 1`` for the forward nodes that run a second time under this choice."""
+        executed = np.zeros(self._nodes, np.uint8)
+        self._evaluate(recompute, (), executed)
+        return executed
+
+    def _evaluate(
+        self,
+        recompute: npt.NDArray[np.uint8],
+        match_ranges: Sequence[int],
+        executed: npt.NDArray[np.uint8] | None,
+    ) -> Evaluation:
+        if recompute.shape != (self.entries,) or recompute.dtype != np.uint8:
+            raise ValueError(f"expected {self.entries} uint8, got {recompute.shape} {recompute.dtype}")
+        ranges = np.array(match_ranges, np.int64)
+        totals = np.zeros(len(ranges), np.int64)
+        seconds = self._library.echo_planner_evaluate(
+            self._handle,
+            np.ascontiguousarray(recompute).ctypes.data,
+            ranges.ctypes.data,
+            len(ranges),
+            totals.ctypes.data,
+            None if executed is None else executed.ctypes.data,
+        )
+        return Evaluation(tuple(int(total) for total in totals), float(seconds))
+
+
+class ReferencePlanner:
+    """The same in plain Python, several hundred times slower: for machines without the native library."""
+
+    def __init__(self, training: TrainingGraph, seconds: Sequence[float], mirror: bool = False) -> None:
+        self._training, self._seconds, self._mirror = training, seconds, mirror
+        self._entries = [Entry(i, o) for i, node in enumerate(training.nodes) for o in range(len(node.outputs))]
+        self.entries = len(self._entries)
+
+    def _planned(self, recompute: npt.NDArray[np.uint8]) -> TrainingGraph:
+        chosen = (self._entries[index] for index in recompute.nonzero()[0])
+        return with_clones(self._training, chosen, self._mirror)
+
+    def _clones(self, planned: TrainingGraph) -> list[int]:
+        users = {node.user: number for number, node in self._training.operators() if node.forward}
+        return [users[node.user] for node in planned.nodes if not node.forward and node.user is not None]
+
+    def evaluate(self, recompute: npt.NDArray[np.uint8], match_ranges: Sequence[int]) -> Evaluation:
+        """Plans the graph in which the entries with ``recompute[entry_id] = 1`` are recomputed."""
+        planned = self._planned(recompute)
+        seconds = sum(self._seconds[number] for number in self._clones(planned))
+        return Evaluation(tuple(plan_storage(planned, value).total for value in match_ranges), seconds)
+
+    def executed(self, recompute: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """``executed[i] = 1`` for the forward nodes that run a second time under this choice."""
+        executed = np.zeros(len(self._training.nodes), np.uint8)
+        executed[self._clones(self._planned(recompute))] = 1
+        return executed
+
+
+# Visited nodes that a search may spend: two to three seconds of either planner.
+_NATIVE_EFFORT, _REFERENCE_EFFORT = 12_000_000, 300_000
+
+
+def make_planner(
+    training: TrainingGraph, seconds: Sequence[float], mirror: bool
+) -> tuple[StoragePlanner | ReferencePlanner, int]:
+    """The fastest planner there is, and the effort that a search may spend on it, in visited nodes."""
+    try:
+        return StoragePlanner(training, seconds, mirror), _NATIVE_EFFORT
+    except NativeError:
+        return ReferencePlanner(training, seconds, mirror), _REFERENCE_EFFORT

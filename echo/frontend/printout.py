@@ -1,0 +1,1 @@
+def training_graph_from_printout(*a): raise NotImplementedError

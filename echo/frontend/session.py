@@ -1,0 +1,96 @@
+"""MXNet as a frontend of the planner: one symbol graph, bound with known shapes on one device."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from typing import Mapping
+
+import mxnet as mx
+import mxnet.libinfo
+import numpy as np
+
+from echo import native
+from echo.errors import NativeError, UnsupportedError
+from echo.estimators.cost_table import CostTable
+from echo.estimators.footprint import AUXILIARY, GRADIENTS, INPUTS, WEIGHTS
+from echo.frontend.printout import training_graph_from_printout
+from echo.frontend.symbols import Binding, symbol_of
+from echo.frontend.training import captured_bytes, default_match_range, match_range, training_graph
+from echo.graph import Graph
+from echo.runtime.measure import device_key, measure
+from echo.training_graph import TrainingGraph
+
+SUPPORTED = "1.9.1"
+
+
+def check_version() -> None:
+    """Raises `UnsupportedError` for any MXNet but the one that the hook and the planner replay exactly."""
+    if mx.__version__ != SUPPORTED:
+        raise UnsupportedError(f"expected mxnet {SUPPORTED}, got {mx.__version__}")
+
+
+def install_hook() -> str:
+    """Wraps MXNet's passes; the reason why not where that fails, else an empty text."""
+    try:
+        native.install(mxnet.libinfo.find_lib_path()[0])
+    except NativeError as error:
+        return str(error)
+    return ""
+
+
+class MxnetSession:
+    """Answers the planner's questions about one graph (`echo.passes.request.Frontend`)."""
+
+    def __init__(self, graph: Graph, binding: Binding, ctx: mx.Context) -> None:
+        check_version()
+        self._graph, self._binding, self._ctx = graph, binding, ctx
+        self.device: str = "gpu" if ctx.device_type == "gpu" else "cpu"
+        self.why_no_hook = install_hook()
+        self.hook = not self.why_no_hook
+        self.match_range = default_match_range()
+        self.static: Mapping[str, int] = _static_bytes(binding)
+        self.fingerprint = fingerprint(graph, binding, self.device)
+
+    def differentiate(self) -> TrainingGraph:
+        """The training graph of the user's symbol."""
+        if self.hook:
+            return training_graph(self._graph, self._binding, self._ctx)
+        return training_graph_from_printout(self._graph, self._binding, self._ctx)
+
+    def planned_bytes(self, graph: Graph, match_range_: int) -> int:
+        """What MXNet's own planner needs for a rewritten graph (to the megabyte without the hook)."""
+        with match_range(match_range_):
+            return captured_bytes(symbol_of(graph), self._binding, self._ctx, self.hook)
+
+    def cost_table(self) -> CostTable:
+        """The measured costs of this device."""
+        return CostTable(device_key(self._ctx))
+
+    def measure(self, training: TrainingGraph, number: int) -> float:
+        """Seconds of one node on this device."""
+        return measure(training, number, self._ctx)
+
+
+def _static_bytes(binding: Binding) -> dict[str, int]:
+    def total(shape: tuple[int, ...], kind: object) -> int:
+        return int(np.prod(shape, dtype=np.int64)) * np.dtype(kind).itemsize  # type: ignore[call-overload, no-any-return]
+
+    args = list(zip(binding.arg_shapes, binding.arg_types, binding.grad_req))
+    trained = sum(total(shape, kind) for shape, kind, request in args if request != "null")
+    return {
+        WEIGHTS: trained,
+        GRADIENTS: trained,
+        INPUTS: sum(total(shape, kind) for shape, kind, request in args if request == "null"),
+        AUXILIARY: sum(total(shape, kind) for shape, kind in zip(binding.aux_shapes, binding.aux_types)),
+    }
+
+
+def fingerprint(graph: Graph, binding: Binding, device: str) -> str:
+    """A stable text that is equal for graphs, shapes, types and settings that may share a plan."""
+    settings = [os.environ.get(name, "") for name in ("NNVM_EXEC_MATCH_RANGE", "MXNET_BACKWARD_DO_MIRROR")]
+    parts = [graph.to_json()["nodes"], graph.to_json()["heads"], repr(binding.key), device, settings]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+

@@ -1,0 +1,99 @@
+"""MXNet symbols to graphs and back, with the shapes and types that MXNet infers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Mapping
+
+import mxnet as mx
+import numpy as np
+
+from echo.errors import ShapeError
+from echo.graph import Graph
+
+
+def graph_of(symbol: mx.sym.Symbol) -> Graph:
+    """The symbol as a graph: all attributes, auxiliary inputs, control dependencies and subgraphs kept."""
+    return Graph.from_json(json.loads(symbol.tojson()))
+
+
+def symbol_of(graph: Graph) -> mx.sym.Symbol:
+    """The graph as a symbol of MXNet."""
+    return mx.sym.load_json(json.dumps(graph.to_json()))
+
+
+@dataclass(frozen=True)
+class Binding:
+    """Everything a bind needs to know: the shape and numpy type of each argument and auxiliary state, by position.
+
+    ``grad_req`` is "write", "add" or "null" for each argument.
+    """
+
+    arg_shapes: tuple[tuple[int, ...], ...]
+    arg_types: tuple[Any, ...]
+    aux_shapes: tuple[tuple[int, ...], ...]
+    aux_types: tuple[Any, ...]
+    grad_req: tuple[str, ...]
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """A hashable value that is equal for binds that may share a plan."""
+        types = tuple(np.dtype(kind).name for kind in self.arg_types + self.aux_types)
+        return (self.arg_shapes, self.aux_shapes, types, self.grad_req)
+
+
+def infer_binding(
+    symbol: mx.sym.Symbol,
+    shapes: Mapping[str, tuple[int, ...]],
+    types: Mapping[str, Any] | None = None,
+    grad_req: Any = "write",
+) -> Binding:
+    """Infers every shape and type from those of some arguments, as ``simple_bind`` does.
+
+    Raises:
+        ShapeError: a shape or type stays unknown; the message names the arguments.
+    """
+    names = symbol.list_arguments()
+    unknown_names = sorted(set(shapes) - set(names) - set(symbol.list_auxiliary_states()))
+    if unknown_names:
+        raise ShapeError(f"shapes are given for {unknown_names}, expected some of the arguments {names}")
+    try:
+        arg_shapes, _, aux_shapes = symbol.infer_shape(**shapes)
+    except mx.MXNetError as error:
+        raise ShapeError(f"MXNet cannot infer the shapes from {dict(shapes)}: {error}") from error
+    if arg_shapes is None:
+        raise ShapeError(_missing_shapes(symbol, shapes))
+    arg_types, _, aux_types = symbol.infer_type(**_default_types(symbol, types))
+    if arg_types is None:
+        raise ShapeError(f"MXNet cannot infer every type from {dict(types or {})}")
+    return Binding(
+        tuple(map(tuple, arg_shapes)),
+        tuple(arg_types),
+        tuple(map(tuple, aux_shapes)),
+        tuple(aux_types),
+        grad_reqs(names, grad_req),
+    )
+
+
+def _default_types(symbol: mx.sym.Symbol, types: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    if types is not None:
+        return types
+    # simple_bind's own rule: float32 unless the variable says otherwise
+    attrs = symbol.attr_dict()
+    return {name: np.float32 for name in symbol.list_arguments() if "__dtype__" not in attrs.get(name, {})}
+
+
+def _missing_shapes(symbol: mx.sym.Symbol, shapes: Mapping[str, tuple[int, ...]]) -> str:
+    partial, _, _ = symbol.infer_shape_partial(**shapes)
+    missing = [name for name, shape in zip(symbol.list_arguments(), partial) if not shape or 0 in shape]
+    return f"the shapes of {missing} are unknown, expected them beside {sorted(shapes)}"
+
+
+def grad_reqs(names: list[str], grad_req: Any) -> tuple[str, ...]:
+    """MXNet's three ways to state gradient requests (one word, a list, a dictionary) as one word an argument."""
+    if isinstance(grad_req, str):
+        return (grad_req,) * len(names)
+    if isinstance(grad_req, Mapping):
+        return tuple(grad_req.get(name, "null") for name in names)
+    return tuple(grad_req)

@@ -1,0 +1,172 @@
+"""The training graph of a symbol, from MXNet's own gradient and memory passes.
+
+A bind with delayed allocation plans everything and owns no memory. The native hook writes the planned graph down while
+that happens; without the hook, the executor's printout is parsed (`echo.frontend.printout`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import threading
+from typing import Any, Iterator, Mapping
+
+import mxnet as mx
+from mxnet.ndarray import NDArray
+from mxnet.ndarray.ndarray import _new_alloc_handle
+
+from echo import native
+from echo.errors import GraphError, UnsupportedError
+from echo.frontend.symbols import Binding, symbol_of
+from echo.graph import VARIABLE, Entry, Graph
+from echo.training_graph import TensorType, TrainingGraph, TrainingNode
+
+MATCH_RANGE_VARIABLE = "NNVM_EXEC_MATCH_RANGE"
+_TOTAL = re.compile(r"^Total (\d+) MB allocated$", re.MULTILINE)
+_environment_lock = threading.RLock()
+
+
+@contextlib.contextmanager
+def match_range(value: int | None) -> Iterator[None]:
+    """Binds made while this is open use this match range of MXNet's memory planner (None: leave it as it is)."""
+    if value is None:
+        yield
+        return
+    with _environment_lock:
+        before = os.environ.get(MATCH_RANGE_VARIABLE)
+        os.environ[MATCH_RANGE_VARIABLE] = str(value)
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[MATCH_RANGE_VARIABLE]
+            else:
+                os.environ[MATCH_RANGE_VARIABLE] = before
+
+
+def default_match_range() -> int:
+    """The match range that MXNet would use by itself."""
+    text = os.environ.get(MATCH_RANGE_VARIABLE, "16")
+    return int(text) if text.isdigit() else 16
+
+
+def bind_without_memory(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context) -> mx.executor.Executor:
+    """A bound executor, fully planned, whose arrays are never allocated. It must not be run."""
+
+    def lazy(shape: tuple[int, ...], kind: Any) -> NDArray:
+        return NDArray(_new_alloc_handle(shape, ctx, True, kind))
+
+    args = [lazy(shape, kind) for shape, kind in zip(binding.arg_shapes, binding.arg_types)]
+    aux = [lazy(shape, kind) for shape, kind in zip(binding.aux_shapes, binding.aux_types)]
+    names = symbol.list_arguments()
+    gradients = {
+        name: lazy(shape, kind)
+        for name, shape, kind, request in zip(names, binding.arg_shapes, binding.arg_types, binding.grad_req)
+        if request != "null"
+    }
+    plain = mx.sym.Symbol(symbol.handle) if type(symbol) is not mx.sym.Symbol else symbol
+    executor = mx.sym.Symbol.bind(plain, ctx, args, gradients, list(binding.grad_req), aux)
+    if plain is not symbol:
+        plain.handle = None  # the handle is the caller's: it must not be freed twice
+    return executor
+
+
+def planned_megabytes(executor: mx.executor.Executor) -> int:
+    """The total of MXNet's own memory planner for a bound executor, in MB (2^20 bytes, rounded down).
+
+    Raises:
+        GraphError: the executor's printout has no such line.
+    """
+    found = _TOTAL.search(executor.debug_str())
+    if not found:
+        raise GraphError("expected a line 'Total N MB allocated' in the executor's printout, found none")
+    return int(found.group(1))
+
+
+def captured_bytes(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context, hook: bool) -> int:
+    """Bytes that MXNet's memory planner needs for a symbol: exact with the hook, else rounded up to a megabyte."""
+    if not hook:
+        return (planned_megabytes(bind_without_memory(symbol, binding, ctx)) + 1) << 20
+    with native.capture() as caught:
+        bind_without_memory(symbol, binding, ctx)
+    if caught.graph is None:
+        raise GraphError("the native hook saw no training graph: is it still installed?")
+    return int(caught.graph["allocated_bytes"])
+
+
+def training_graph(graph: Graph, binding: Binding, ctx: mx.Context) -> TrainingGraph:
+    """The training graph that a bind of ``graph`` would execute.
+
+    Raises:
+        UnsupportedError: no argument needs a gradient.
+        GraphError: MXNet's graph has a structure that echo does not know.
+    """
+    if all(request == "null" for request in binding.grad_req):
+        raise UnsupportedError("no argument needs a gradient (grad_req is 'null' for all): nothing is trained")
+    with native.capture() as caught:
+        bind_without_memory(numbered_symbol(graph), binding, ctx)
+    if caught.graph is None:
+        raise GraphError("the native hook saw no training graph: is it still installed?")
+    return _from_capture(caught.graph, graph)
+
+
+def numbered_symbol(graph: Graph) -> mx.sym.Symbol:
+    """A copy whose nodes have their numbers for names: the user's names need not be unique."""
+    return symbol_of(graph.with_names([f"n{number}" for number in range(len(graph.nodes))]))
+
+
+def _from_capture(captured: Mapping[str, Any], user: Graph) -> TrainingGraph:
+    nodes = captured["nodes"]
+    outputs = tuple(Entry(*entry) for entry in captured["outputs"])
+    num_forward = len(user.heads)
+    forward = reachable(nodes, [entry.node for entry in outputs[:num_forward]])
+    return TrainingGraph(
+        nodes=tuple(_captured_node(node, number in forward, user) for number, node in enumerate(nodes)),
+        outputs=outputs,
+        num_forward_outputs=num_forward,
+        planned_bytes=captured["allocated_bytes"],
+    )
+
+
+def reachable(nodes: list[Any], roots: list[int]) -> set[int]:
+    """All nodes that the roots depend on, by inputs or control dependencies, and the roots."""
+    seen, stack = set(roots), list(roots)
+    while stack:
+        node = nodes[stack.pop()]
+        for below in [entry[0] for entry in node["inputs"]] + node["control_deps"]:
+            if below not in seen:
+                seen.add(below)
+                stack.append(below)
+    return seen
+
+
+def _captured_node(node: Mapping[str, Any], forward: bool, user: Graph) -> TrainingNode:
+    number = user_number(node["name"], node["op"], user) if forward else None
+    original = user.nodes[number] if number is not None else None
+    return TrainingNode(
+        op=node["op"],
+        name=original.name if original else node["name"],
+        outputs=tuple(TensorType(tuple(shape), flag) for shape, flag in zip(node["shapes"], node["dtypes"])),
+        inputs=tuple(Entry(*entry) for entry in node["inputs"]),
+        control_deps=tuple(node["control_deps"]),
+        attrs=original.attrs if original else {},
+        forward=forward,
+        user=number,
+        inplace=tuple((i, o, bool(same)) for i, o, same in node.get("inplace", ())),
+        ignored=frozenset(node.get("ignored", ())),
+        external=frozenset(index for index, storage in enumerate(node["storage"]) if storage < -1),
+        random=bool(node.get("random", False)),
+        stateful=bool(node.get("stateful", False)),
+        mutates=bool(node.get("mutates", False)),
+    )
+
+
+def user_number(name: str, op: str, user: Graph) -> int | None:
+    """The number of the user's node behind a name of `numbered_symbol`."""
+    if not re.fullmatch(r"n\d+", name):
+        return None  # a node that MXNet added to the forward graph, as the copy of an output used twice
+    number = int(name[1:])
+    if number >= len(user.nodes) or (op == VARIABLE) != user.nodes[number].is_variable:
+        raise GraphError(f"MXNet's training graph holds a node {name} ({op}) that the symbol does not have")
+    return number

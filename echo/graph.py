@@ -1,0 +1,178 @@
+"""The intermediate representation: an immutable NNVM-style graph that knows no framework.
+
+A node computes one or more *entries* (outputs). Nodes are stored in topological order and refer to their inputs by
+entry: (number of the producing node, number of its output). Facts about nodes (shapes, costs, lifetimes) are typed
+results beside the graph, never attributes on a node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Mapping, NamedTuple, Sequence
+
+from echo.errors import GraphError
+
+VARIABLE = "null"
+_NODE_FIELDS = {"op", "name", "attrs", "inputs", "control_deps", "subgraphs"}
+
+
+class Entry(NamedTuple):
+    """Output ``index`` of node number ``node``; ``version`` counts the writes to a mutable variable."""
+
+    node: int
+    index: int = 0
+    version: int = 0
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operator, or a variable (``op == "null"``). ``attrs`` are NNVM's strings, unparsed."""
+
+    op: str
+    name: str
+    inputs: tuple[Entry, ...] = ()
+    control_deps: tuple[int, ...] = ()
+    attrs: Mapping[str, str] = field(default_factory=dict)
+    subgraphs: tuple[Graph, ...] = ()
+
+    @property
+    def is_variable(self) -> bool:
+        return self.op == VARIABLE
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes in topological order, the entries that are the graph's outputs, and NNVM's graph attributes.
+
+    ``row_ptr`` is NNVM's ``node_row_ptr``: ``row_ptr[i]`` is the number of the first entry of node ``i``.
+    """
+
+    nodes: tuple[Node, ...]
+    heads: tuple[Entry, ...]
+    arg_nodes: tuple[int, ...]
+    row_ptr: tuple[int, ...]
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def __str__(self) -> str:
+        lines = [f"graph of {len(self.nodes)} nodes"]
+        for number, node in enumerate(self.nodes):
+            reads = ", ".join(f"{self.nodes[e.node].name}:{e.index}" for e in node.inputs)
+            what = "variable" if node.is_variable else f"{node.op}({reads})"
+            lines.append(f"  %{number} {node.name} = {what}")
+        lines.append("  return " + ", ".join(f"{self.nodes[e.node].name}:{e.index}" for e in self.heads))
+        return "\n".join(lines)
+
+    def num_outputs(self, node: int) -> int:
+        """How many entries ``node`` computes."""
+        return self.row_ptr[node + 1] - self.row_ptr[node]
+
+    def with_attrs(self, added: Mapping[int, Mapping[str, str]]) -> Graph:
+        """The same graph with attributes added to some nodes (by node number)."""
+        nodes = list(self.nodes)
+        for number, attrs in added.items():
+            nodes[number] = replace(nodes[number], attrs={**nodes[number].attrs, **attrs})
+        return replace(self, nodes=tuple(nodes))
+
+    def with_names(self, names: Sequence[str]) -> Graph:
+        """The same graph under other node names, one for each node."""
+        if len(names) != len(self.nodes):
+            raise GraphError(f"expected {len(self.nodes)} names, got {len(names)}")
+        nodes = tuple(replace(node, name=name) for node, name in zip(self.nodes, names))
+        return replace(self, nodes=nodes)
+
+    def to_json(self) -> dict[str, Any]:
+        """The graph as NNVM's JSON value (the argument of ``json.dumps``)."""
+        return {
+            "nodes": [_node_to_json(node) for node in self.nodes],
+            "arg_nodes": list(self.arg_nodes),
+            "node_row_ptr": list(self.row_ptr),
+            "heads": [list(entry) for entry in self.heads],
+            "attrs": dict(self.attrs),
+        }
+
+    @staticmethod
+    def from_json(value: Any) -> Graph:
+        """Reads NNVM's JSON value (as ``json.loads`` returns it).
+
+        Raises:
+            GraphError: a field is missing or has another type, or the graph breaks a rule of `check`.
+        """
+        try:
+            nodes = tuple(_node_from_json(number, node) for number, node in enumerate(value["nodes"]))
+            return Graph(
+                nodes=nodes,
+                heads=tuple(Entry(*map(int, head)) for head in value["heads"]),
+                arg_nodes=tuple(map(int, value["arg_nodes"])),
+                row_ptr=tuple(map(int, value.get("node_row_ptr") or range(len(nodes) + 1))),
+                attrs=dict(value.get("attrs", {})),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise GraphError(f"not an NNVM graph: {type(error).__name__}: {error}") from error
+
+
+def _node_to_json(node: Node) -> dict[str, Any]:
+    value: dict[str, Any] = {"op": node.op, "name": node.name}
+    if node.attrs:
+        value["attrs"] = dict(node.attrs)
+    value["inputs"] = [list(entry) for entry in node.inputs]
+    if node.control_deps:
+        value["control_deps"] = list(node.control_deps)
+    if node.subgraphs:
+        value["subgraphs"] = [graph.to_json() for graph in node.subgraphs]
+    return value
+
+
+def _node_from_json(number: int, value: Mapping[str, Any]) -> Node:
+    unknown = set(value) - _NODE_FIELDS - {"attr", "param", "backward_source_id"}
+    if unknown:
+        raise GraphError(f"node {number} ({value.get('name')!r}): unknown fields {sorted(unknown)}")
+    attrs = value.get("attrs") or value.get("attr") or value.get("param") or {}
+    if not all(isinstance(item, str) for pair in attrs.items() for item in pair):
+        raise GraphError(f"node {number} ({value.get('name')!r}): attributes must be strings, got {attrs!r}")
+    return Node(
+        op=str(value["op"]),
+        name=str(value["name"]),
+        inputs=tuple(Entry(*map(int, entry)) for entry in value["inputs"]),
+        control_deps=tuple(map(int, value.get("control_deps", ()))),
+        attrs=dict(attrs),
+        subgraphs=tuple(Graph.from_json(graph) for graph in value.get("subgraphs", ())),
+    )
+
+
+def check(graph: Graph) -> None:
+    """The rules every graph keeps: topological order, inputs and heads that exist, consistent entry numbers.
+
+    Raises:
+        GraphError: naming the node and the rule.
+    """
+    if len(graph.row_ptr) != len(graph.nodes) + 1:
+        raise GraphError(f"node_row_ptr: expected {len(graph.nodes) + 1} numbers, got {len(graph.row_ptr)}")
+    for number, node in enumerate(graph.nodes):
+        if graph.row_ptr[number + 1] < graph.row_ptr[number] or graph.row_ptr[number] < 0:
+            raise GraphError(f"node {number} ({node.name!r}): node_row_ptr must not fall")
+        for entry in node.inputs:
+            if not 0 <= entry.node < number:
+                raise GraphError(
+                    f"node {number} ({node.name!r}): reads node {entry.node}, expected one before it "
+                    "(the graph has a cycle or is not in topological order)"
+                )
+            _check_index(graph, entry, f"node {number} ({node.name!r})")
+        if any(not 0 <= dep < number for dep in node.control_deps):
+            raise GraphError(f"node {number} ({node.name!r}): control dependencies must come before it")
+    for entry in graph.heads:
+        if not 0 <= entry.node < len(graph.nodes):
+            raise GraphError(f"head {tuple(entry)}: there is no node {entry.node}")
+        _check_index(graph, entry, "a head")
+    for number in graph.arg_nodes:
+        if not (0 <= number < len(graph.nodes) and graph.nodes[number].is_variable):
+            raise GraphError(f"arg_nodes: node {number} is not a variable of the graph")
+
+
+def _check_index(graph: Graph, entry: Entry, reader: str) -> None:
+    # row_ptr counts every output that NNVM knows, hidden ones included
+    if not 0 <= entry.index < max(1, graph.num_outputs(entry.node)):
+        raise GraphError(f"{reader}: reads output {entry.index} of {graph.nodes[entry.node].name!r}, which has "
+                         f"{graph.num_outputs(entry.node)}")

@@ -1,0 +1,124 @@
+"""The two native libraries: the hook in MXNet's passes, and the fast planner.
+
+``libecho_hook.so`` wraps MXNet's gradient and memory passes at run time (`install`, `uninstall`, `capture`);
+``libecho_planner.so`` evaluates choices of the planner and knows nothing of MXNet. Both are built when the package is
+installed and loaded at first use. Where one is missing or damaged, `NativeError` says so; callers then work without.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import importlib.resources
+import json
+import threading
+from pathlib import Path
+from typing import Any, Callable, Iterator
+
+from echo.errors import NativeError
+
+_lock = threading.RLock()
+_installed_for: str | None = None
+
+
+@functools.lru_cache(maxsize=None)
+def _load(name: str) -> ctypes.CDLL:
+    # an editable install keeps the libraries in another folder than the sources: the package's path knows both
+    candidates = [Path(folder) / name for folder in __path__]
+    with contextlib.suppress(Exception):
+        candidates.append(Path(str(importlib.resources.files(__name__).joinpath(name))))
+    path = next((candidate for candidate in candidates if candidate.is_file()), None)
+    if path is None:
+        raise NativeError(
+            f"{name} is not installed; it is built by a C++ compiler when echo is installed "
+            "(Debian and Ubuntu: apt-get install g++), then reinstall mxnet-echo"
+        )
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise NativeError(f"{path} cannot be loaded, reinstall mxnet-echo: {error}") from error
+
+
+def _function(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
+    try:
+        function = getattr(library, name)
+    except AttributeError as error:
+        raise NativeError(f"{library._name} has no function {name}, reinstall mxnet-echo") from error
+    function.restype, function.argtypes = result, arguments
+    return function  # type: ignore[no-any-return]
+
+
+@functools.lru_cache(maxsize=None)
+def planner_library() -> ctypes.CDLL:
+    """The planner's library.
+
+    Raises:
+        NativeError: it was not built or cannot be loaded.
+    """
+    library = _load("libecho_planner.so")
+    _function(library, "echo_planner_new", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
+    _function(library, "echo_planner_free", None, ctypes.c_void_p)
+    _function(library, "echo_planner_evaluate", ctypes.c_double, ctypes.c_void_p, ctypes.c_void_p,
+              ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)  # fmt: skip
+    return library
+
+
+def install(libmxnet: str) -> None:
+    """Wraps the gradient and memory passes of the loaded ``libmxnet.so`` at this path. Doing it twice is harmless.
+
+    Raises:
+        NativeError: the library is missing, damaged, or does not fit this MXNet.
+    """
+    global _installed_for
+    with _lock:
+        if _installed_for == libmxnet:
+            return
+        library = _load("libecho_hook.so")
+        error = _function(library, "echo_error", ctypes.c_char_p)
+        if _function(library, "echo_install", ctypes.c_int, ctypes.c_char_p)(libmxnet.encode()):
+            raise NativeError(f"the hook does not fit this MXNet: {error().decode()}")
+        _installed_for = libmxnet
+
+
+def installed() -> bool:
+    """Whether MXNet's passes are wrapped now."""
+    return _installed_for is not None
+
+
+def uninstall() -> None:
+    """Puts MXNet's own passes back; `install` wraps them again.
+
+    Raises:
+        NativeError: another library has wrapped the passes since; nothing is changed then.
+    """
+    global _installed_for
+    with _lock:
+        if _installed_for is None:
+            return
+        library = _load("libecho_hook.so")
+        if _function(library, "echo_uninstall", ctypes.c_int)():
+            raise NativeError(_function(library, "echo_error", ctypes.c_char_p)().decode())
+        _installed_for = None
+
+
+class Capture:
+    """What `capture` caught: ``graph`` is the JSON value of the last training graph that was bound, or None."""
+
+    graph: Any = None
+
+
+@contextlib.contextmanager
+def capture() -> Iterator[Capture]:
+    """While this is open, the training graphs that the calling thread binds are written down (`Capture.graph`)."""
+    library = _load("libecho_hook.so")
+    begin = _function(library, "echo_capture_begin", None)
+    end = _function(library, "echo_capture_end", ctypes.c_char_p)
+    caught = Capture()
+    begin()
+    try:
+        yield caught
+    finally:
+        text = end()
+        if text:
+            caught.graph = json.loads(text)

@@ -1,0 +1,154 @@
+#include "capture.h"
+
+#include <cstdio>
+#include <stdexcept>
+
+#include "mxnet_api.h"
+
+namespace echo {
+
+static void write_string(const std::string& text, std::string* out) {
+  out->push_back('"');
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      out->push_back('\\');
+      out->push_back(c);
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      char buffer[8];
+      std::snprintf(buffer, sizeof buffer, "\\u%04x", static_cast<unsigned>(c));
+      *out += buffer;
+    } else {
+      out->push_back(c);
+    }
+  }
+  out->push_back('"');
+}
+
+template <typename Items, typename Write>
+static void write_list(const Items& items, std::string* out, Write write) {
+  out->push_back('[');
+  bool first = true;
+  for (const auto& item : items) {
+    if (!first) out->push_back(',');
+    first = false;
+    write(item);
+  }
+  out->push_back(']');
+}
+
+template <typename T>
+static std::vector<T> view(const ArrayView<T>& array) {
+  return std::vector<T>(array.data, array.data + array.size);
+}
+
+struct Inplace {
+  int input, output;
+  bool identity;
+};
+
+static std::vector<Inplace> inplace_pairs(const RawAttrs& attrs) {
+  std::vector<Inplace> pairs;
+  const auto* option = op_attr<InplaceOption>("FInplaceOption", attrs.op);
+  if (!option) return pairs;
+  const auto* identity = op_attr<InplaceIdentity>("FInplaceIdentity", attrs.op);
+  const std::vector<bool> identities = identity ? (*identity)(attrs) : std::vector<bool>();
+  std::size_t index = 0;
+  for (const auto& pair : (*option)(attrs)) {
+    pairs.push_back({pair.first, pair.second, index < identities.size() && identities[index]});
+    ++index;
+  }
+  return pairs;
+}
+
+class Writer {
+ public:
+  Writer(const RawGraph& graph, std::string* out)
+      : graph_(*api().indexed_graph(&graph)),
+        shapes_(required<std::vector<RawShape>>(graph, "shape")),
+        dtypes_(required<std::vector<int>>(graph, "dtype")),
+        storage_(required<std::vector<int>>(graph, "storage_id")),
+        out_(out) {
+    if (shapes_.size() != graph_.entry_offsets.back() || storage_.size() != shapes_.size())
+      throw std::runtime_error("echo: MXNet's training graph does not have the expected layout");
+    *out_ += "{\"nodes\":";
+    std::size_t index = 0;
+    write_list(graph_.nodes, out_, [&](const IndexedNode& node) { this->node(node, index++); });
+    *out_ += ",\"outputs\":";
+    write_list(graph_.outputs, out_, [&](const IndexedEntry& entry) { this->entry(entry); });
+    *out_ += ",\"allocated_bytes\":";
+    number(static_cast<long long>(required<std::size_t>(graph, "storage_allocated_bytes")));
+    out_->push_back('}');
+  }
+
+ private:
+  template <typename T>
+  static const T& required(const RawGraph& graph, const char* key) {
+    const T* value = graph_attr<T>(graph, key);
+    if (!value) throw std::runtime_error(std::string("echo: MXNet's training graph has no attribute ") + key);
+    return *value;
+  }
+  void number(long long value) { *out_ += std::to_string(value); }
+  void entry(const IndexedEntry& entry) {
+    out_->push_back('[');
+    number(entry.node);
+    out_->push_back(',');
+    number(entry.index);
+    out_->push_back(']');
+  }
+  void numbers(const char* key, const std::vector<std::uint32_t>& values) {
+    *out_ += key;
+    write_list(values, out_, [&](std::uint32_t value) { number(value); });
+  }
+  void node(const IndexedNode& node, std::size_t index);
+  void outputs(std::size_t begin, std::size_t end);
+
+  const RawIndexedGraph& graph_;
+  const std::vector<RawShape>& shapes_;
+  const std::vector<int>& dtypes_;
+  const std::vector<int>& storage_;
+  std::string* out_;
+};
+
+void Writer::outputs(std::size_t begin, std::size_t end) {
+  *out_ += ",\"shapes\":";
+  write_list(std::vector<RawShape>(shapes_.begin() + begin, shapes_.begin() + end), out_, [&](const RawShape& shape) {
+    const int ndim = shape.ndim < 0 ? 0 : shape.ndim;
+    write_list(std::vector<std::int64_t>(shape.begin(), shape.begin() + ndim), out_,
+               [&](std::int64_t size) { number(size); });
+  });
+  *out_ += ",\"dtypes\":";
+  write_list(std::vector<int>(dtypes_.begin() + begin, dtypes_.begin() + end), out_, [&](int flag) { number(flag); });
+  *out_ += ",\"storage\":";
+  write_list(std::vector<int>(storage_.begin() + begin, storage_.begin() + end), out_, [&](int id) { number(id); });
+}
+
+void Writer::node(const IndexedNode& node, std::size_t index) {
+  const RawAttrs& attrs = node.source->attrs;
+  *out_ += "{\"op\":";
+  write_string(attrs.op ? attrs.op->name : "null", out_);
+  *out_ += ",\"name\":";
+  write_string(attrs.name, out_);
+  *out_ += ",\"inputs\":";
+  write_list(view(node.inputs), out_, [&](const IndexedEntry& entry) { this->entry(entry); });
+  numbers(",\"control_deps\":", view(node.control_deps));
+  outputs(graph_.entry_offsets[index], graph_.entry_offsets[index + 1]);
+  if (attrs.op) {
+    *out_ += ",\"inplace\":";
+    write_list(inplace_pairs(attrs), out_, [&](const Inplace& pair) {
+      write_list(std::vector<int>{pair.input, pair.output, pair.identity}, out_, [&](int value) { number(value); });
+    });
+    numbers(",\"ignored\":", ignored_inputs(attrs));
+    *out_ += ",\"random\":" + std::to_string(is_random(attrs));
+    *out_ += ",\"stateful\":" + std::to_string(is_stateful(attrs));
+    *out_ += ",\"mutates\":" + std::to_string(mutates(attrs));
+  }
+  out_->push_back('}');
+}
+
+std::string graph_to_json(const RawGraph& graph) {
+  std::string out;
+  Writer(graph, &out);
+  return out;
+}
+
+}  // namespace echo

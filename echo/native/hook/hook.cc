@@ -1,0 +1,128 @@
+// Wraps two passes of a running MXNet: MXGradient, to apply a plan, and MXPlanMemory, to read the training graph.
+//
+// NNVM keeps its passes as std::function objects in a registry that libmxnet.so exports. Only the invoker pointer of
+// such an object is exchanged: one aligned word, written atomically, and written back by echo_uninstall.
+#include <dlfcn.h>
+
+#include <atomic>
+#include <mutex>
+#include <string>
+
+#include "capture.h"
+#include "gradient.h"
+#include "mxnet_api.h"
+
+#define ECHO_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace echo {
+namespace {
+
+using Invoker = void* (*)(void* result, void* functor, RawGraph* graph);
+
+struct Wrapped {
+  RawPass* pass = nullptr;
+  Invoker original = nullptr;
+};
+
+std::mutex g_mutex;
+bool g_installed = false;
+Wrapped g_gradient, g_memory;
+
+thread_local bool t_capturing = false;
+thread_local std::string t_captured;
+thread_local std::string t_error;
+
+void* gradient_pass(void* result, void* functor, RawGraph* graph) {
+  const Forward forward = collect_forward(*graph);
+  g_gradient.original(result, functor, graph);
+  if (!forward.nodes.empty()) apply_plan(forward, static_cast<RawGraph*>(result));
+  return result;
+}
+
+void* memory_pass(void* result, void* functor, RawGraph* graph) {
+  g_memory.original(result, functor, graph);
+  if (t_capturing) t_captured = graph_to_json(*static_cast<RawGraph*>(result));
+  return result;
+}
+
+RawPass* find_pass(const char* name) {
+  for (RawPass* pass : api().pass_registry()->entries)
+    if (pass->name == name) return pass;
+  return nullptr;
+}
+
+bool wrap(const char* name, Invoker replacement, Wrapped* wrapped) {
+  wrapped->pass = find_pass(name);
+  if (!wrapped->pass || !wrapped->pass->body_manager) {
+    t_error = std::string("the pass ") + name + " is not registered";
+    return false;
+  }
+  wrapped->original = reinterpret_cast<Invoker>(wrapped->pass->body_invoker);
+  __atomic_store_n(&wrapped->pass->body_invoker, reinterpret_cast<void*>(replacement), __ATOMIC_SEQ_CST);
+  return true;
+}
+
+bool is_ours(Invoker replacement, const Wrapped& wrapped) {
+  return wrapped.pass->body_invoker == reinterpret_cast<void*>(replacement);
+}
+
+void unwrap(Wrapped* wrapped) {
+  __atomic_store_n(&wrapped->pass->body_invoker, reinterpret_cast<void*>(wrapped->original), __ATOMIC_SEQ_CST);
+}
+
+}  // namespace
+}  // namespace echo
+
+// Wraps both passes of the libmxnet.so at `path`, which must be loaded already. 0 on success, see echo_error otherwise.
+ECHO_EXPORT int echo_install(const char* path) {
+  using namespace echo;
+  std::lock_guard<std::mutex> lock(g_mutex);
+  if (g_installed) return 0;
+  void* lib = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+  if (!lib) {
+    t_error = std::string(path) + " is not loaded in this process";
+    return 1;
+  }
+  MxnetApi table;
+  std::string missing;
+  if (!load_api(lib, &table, &missing)) {
+    t_error = "libmxnet.so does not export " + missing;
+    return 1;
+  }
+  if (!wrap("MXGradient", gradient_pass, &g_gradient)) return 1;
+  if (!wrap("MXPlanMemory", memory_pass, &g_memory)) {
+    unwrap(&g_gradient);
+    return 1;
+  }
+  g_installed = true;
+  return 0;
+}
+
+// Puts MXNet's own passes back. 0 on success; 1, with nothing changed, where another library wrapped them since.
+ECHO_EXPORT int echo_uninstall() {
+  using namespace echo;
+  std::lock_guard<std::mutex> lock(g_mutex);
+  if (!g_installed) return 0;
+  if (!is_ours(gradient_pass, g_gradient) || !is_ours(memory_pass, g_memory)) {
+    t_error = "another library has wrapped MXNet's passes since";
+    return 1;
+  }
+  unwrap(&g_gradient);
+  unwrap(&g_memory);
+  g_installed = false;
+  return 0;
+}
+
+// From here to echo_capture_end every training graph that this thread binds is written down; the last one is kept.
+ECHO_EXPORT void echo_capture_begin() {
+  echo::t_capturing = true;
+  echo::t_captured.clear();
+}
+
+// The captured graph as JSON, valid until the thread's next capture; empty where nothing was bound.
+ECHO_EXPORT const char* echo_capture_end() {
+  echo::t_capturing = false;
+  return echo::t_captured.c_str();
+}
+
+ECHO_EXPORT const char* echo_error() { return echo::t_error.c_str(); }

@@ -1,0 +1,58 @@
+#include "mxnet_api.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+
+namespace echo {
+
+static MxnetApi g_api;
+
+const MxnetApi& api() { return g_api; }
+
+template <typename Function>
+static bool resolve(void* lib, const char* symbol, Function* out, std::string* missing) {
+  *out = reinterpret_cast<Function>(dlsym(lib, symbol));
+  if (!*out && missing->empty()) *missing = symbol;
+  return *out != nullptr;
+}
+
+bool load_api(void* lib, MxnetApi* out, std::string* missing) {
+  missing->clear();
+  bool ok = resolve(lib, "_ZN4dmlc8RegistryIN4nnvm15PassFunctionRegEE3GetEv", &out->pass_registry, missing);
+  ok &= resolve(lib, "_ZN4nnvm2Op10GetAttrMapERKSs", &out->op_attr_map, missing);
+  ok &= resolve(lib, "_ZN4nnvm2Op3GetERKSs", &out->op_get, missing);
+  ok &= resolve(lib, "_ZN4nnvm9NodeAttrsC1ERKS0_", &out->copy_attrs, missing);
+  ok &= resolve(lib, "_ZN4nnvm4NodeD1Ev", &out->destroy_node, missing);
+  ok &= resolve(lib, "_ZNK4nnvm4Node11num_outputsEv", &out->num_outputs, missing);
+  ok &= resolve(lib, "_ZNK4nnvm5Graph13indexed_graphEv", &out->indexed_graph, missing);
+  if (ok) g_api = *out;
+  return ok;
+}
+
+bool is_random(const RawAttrs& attrs) {
+  const auto* request = op_attr<ResourceRequest>("FResourceRequest", attrs.op);
+  if (request) {
+    const auto kinds = (*request)(attrs);
+    constexpr int temp_space = 1;  // mxnet::ResourceRequest::kTempSpace; every other kind draws random numbers
+    if (std::any_of(kinds.begin(), kinds.end(), [](int kind) { return kind != temp_space; })) return true;
+  }
+  return attrs.op->name == "Dropout";  // asks through FResourceRequestEx, which depends on the device
+}
+
+bool is_stateful(const RawAttrs& attrs) {
+  // the function's signature is not needed: only whether the operator registered one
+  return op_attr<std::function<void()>>("FCreateOpState", attrs.op) != nullptr;
+}
+
+bool mutates(const RawAttrs& attrs) {
+  const auto* mutate = op_attr<MutateInputs>("FMutateInputs", attrs.op);
+  return mutate && !(*mutate)(attrs).empty();
+}
+
+std::vector<std::uint32_t> ignored_inputs(const RawAttrs& attrs) {
+  const auto* ignore = op_attr<IgnoreInputs>("FIgnoreInputs", attrs.op);
+  return ignore ? (*ignore)(attrs) : std::vector<std::uint32_t>();
+}
+
+}  // namespace echo

@@ -1,0 +1,42 @@
+// The functions of libmxnet.so that the hook calls, found by their exported (mangled) names at load time.
+#pragma once
+#include <string>
+
+#include "layout.h"
+
+namespace echo {
+
+struct MxnetApi {
+  RawPassRegistry* (*pass_registry)();
+  const RawAny* (*op_attr_map)(const std::string&);
+  const RawOp* (*op_get)(const std::string&);
+  void (*copy_attrs)(RawAttrs*, const RawAttrs&);
+  void (*destroy_node)(RawNode*);
+  std::uint32_t (*num_outputs)(const RawNode*);
+  const RawIndexedGraph* (*indexed_graph)(const RawGraph*);
+};
+
+// Fills the table from an already loaded libmxnet; on failure returns false and names the missing symbol in *missing.
+bool load_api(void* libmxnet, MxnetApi* api, std::string* missing);
+
+const MxnetApi& api();  // valid after load_api succeeded
+
+using InplaceOption = std::function<std::vector<std::pair<int, int>>(const RawAttrs&)>;
+using InplaceIdentity = std::function<std::vector<bool>(const RawAttrs&)>;
+using IgnoreInputs = std::function<std::vector<std::uint32_t>(const RawAttrs&)>;
+using MutateInputs = std::function<std::vector<std::uint32_t>(const RawAttrs&)>;
+using ResourceRequest = std::function<std::vector<int>(const RawAttrs&)>;
+
+template <typename Function>
+const Function* op_attr(const char* key, const RawOp* op) {
+  const RawAny* any = api().op_attr_map(key);
+  if (!any || !any->type) return nullptr;
+  return static_cast<const RawOpMap<Function>*>(any->heap_value)->find(op);
+}
+
+bool is_random(const RawAttrs& attrs);    // asks MXNet for random numbers, Dropout included
+bool is_stateful(const RawAttrs& attrs);  // keeps a state object between forward and backward
+bool mutates(const RawAttrs& attrs);      // writes into one of its inputs (BatchNorm's moving statistics)
+std::vector<std::uint32_t> ignored_inputs(const RawAttrs& attrs);  // read for their shape only
+
+}  // namespace echo

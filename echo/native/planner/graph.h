@@ -1,0 +1,73 @@
+// A training graph as flat arrays, and the same graph with clones added for recomputed feature maps.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+namespace echo {
+
+// Borrowed arrays; an entry is one output of one node, numbered consecutively in node order.
+struct TrainingArrays {
+  std::int32_t nodes, entries, outputs;
+  const std::int32_t* entry_begin;    // [nodes + 1] first entry of each node
+  const std::int32_t* input_begin;    // [nodes + 1]
+  const std::int32_t* input_entry;    // the entries each node reads
+  const std::uint8_t* input_ignored;  // 1: read for its shape only
+  const std::int32_t* dep_begin;      // [nodes + 1]
+  const std::int32_t* dep_node;       // control dependencies
+  const std::int32_t* inplace_begin;  // [nodes + 1]
+  const std::int32_t* inplace;        // triples (input, output, identity)
+  const std::uint8_t* variable;       // [nodes]
+  const std::uint8_t* forward;        // [nodes] 1: part of the user's graph
+  const std::uint8_t* masked;         // [nodes] 1: recomputed from data and a stashed mask (Dropout)
+  const std::int64_t* elements;       // [entries]
+  const std::uint8_t* dtype;          // [entries] MXNet's type flag
+  const std::uint8_t* dtype_size;     // [entries] bytes an element
+  const std::uint8_t* external;       // [entries] 1: storage is not the planner's (gradients, sparse)
+  const std::int32_t* output_entry;   // [outputs]
+  const double* seconds;              // [nodes] time to run a forward node once more
+};
+
+// What the gradient hook makes of a plan. Nodes >= arrays.nodes are clones.
+class PlannedGraph {
+ public:
+  PlannedGraph(const TrainingArrays& arrays, bool mirror);
+
+  // recompute[e] = 1: backward nodes read entry e from a clone. Rebuilds `order` and everything below.
+  void apply(const std::uint8_t* recompute);
+
+  struct Span {
+    const std::int32_t *first, *last;
+    const std::int32_t* begin() const { return first; }
+    const std::int32_t* end() const { return last; }
+    std::int32_t size() const { return static_cast<std::int32_t>(last - first); }
+  };
+  std::int32_t node_of(std::int32_t entry) const { return entry_node_[entry]; }
+  std::int32_t origin(std::int32_t node) const { return node < arrays.nodes ? node : clone_origin_[node - arrays.nodes]; }
+  bool is_clone(std::int32_t node) const { return node >= arrays.nodes; }
+  bool is_masked_clone(std::int32_t node) const { return is_clone(node) && arrays.masked[origin(node)]; }
+  Span inputs(std::int32_t node) const { return {input_entry_.data() + input_begin_[node], input_entry_.data() + input_begin_[node + 1]}; }
+  Span deps(std::int32_t node) const { return {dep_node_.data() + dep_begin_[node], dep_node_.data() + dep_begin_[node + 1]}; }
+  std::int32_t entry_begin(std::int32_t node) const { return entry_begin_[node]; }
+  std::int32_t entry_count(std::int32_t node) const { return entry_begin_[node + 1] - entry_begin_[node]; }
+  // The user's entry that has the same shape and type as `entry`.
+  std::int32_t entry_origin(std::int32_t entry) const { return entry_origin_[entry]; }
+  std::int32_t entries() const { return static_cast<std::int32_t>(entry_node_.size()); }
+  std::int32_t nodes() const { return static_cast<std::int32_t>(entry_begin_.size()) - 1; }
+
+  const TrainingArrays arrays;
+  std::vector<std::int32_t> order;  // execution order: depth-first from the outputs, as NNVM does it
+
+ private:
+  void add_clone(std::int32_t node, const std::uint8_t* recompute);
+  void redirect_backward(const std::uint8_t* recompute);
+  void sort();
+  std::int32_t redirected(std::int32_t entry, const std::uint8_t* recompute) const;
+
+  const bool mirror_;
+  std::vector<std::int32_t> entry_begin_, entry_node_, entry_origin_, input_begin_, input_entry_, dep_begin_, dep_node_;
+  std::vector<std::int32_t> clone_origin_, clone_of_;
+  std::vector<std::uint8_t> visited_;
+  std::vector<std::pair<std::int32_t, std::int32_t>> stack_;
+};
+
+}  // namespace echo

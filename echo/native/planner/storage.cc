@@ -1,0 +1,132 @@
+#include "storage.h"
+
+#include <algorithm>
+
+namespace echo {
+
+static bool ignores_all_inputs(const TrainingArrays& a, std::int32_t node) {
+  bool any = false;
+  for (std::int32_t i = a.input_begin[node]; i < a.input_begin[node + 1]; ++i) {
+    if (!a.input_ignored[i]) return false;
+    any = true;
+  }
+  return any;
+}
+
+void StoragePlanner::count_references() {
+  references_.assign(graph_.entries(), 0);
+  const auto& a = graph_.arrays;
+  for (const std::int32_t node : graph_.order) {
+    if (!graph_.is_clone(node) && a.variable[node]) continue;
+    const std::int32_t origin = graph_.origin(node);
+    std::int32_t at = graph_.is_masked_clone(node) ? -1 : a.input_begin[origin];
+    for (const std::int32_t entry : graph_.inputs(node)) {
+      if (at < 0 || !a.input_ignored[at]) ++references_[entry];
+      if (at >= 0) ++at;
+    }
+  }
+  for (std::int32_t i = 0; i < a.outputs; ++i) ++references_[a.output_entry[i]];
+}
+
+std::int32_t StoragePlanner::request(std::int64_t elements) {
+  const std::int64_t bytes = elements * 4;
+  const auto middle = free_.lower_bound(bytes);
+  auto found = free_.end();
+  if (middle != free_.end() && middle->first <= bytes * match_range_) {
+    found = middle;
+  } else if (middle != free_.begin()) {
+    const auto below = std::prev(middle);
+    if (below->first >= bytes / match_range_) found = below;
+  }
+  if (found == free_.end()) {
+    chunk_bytes_.push_back(bytes);
+    chunk_references_.push_back(0);
+    return static_cast<std::int32_t>(chunk_bytes_.size()) - 1;
+  }
+  const std::int32_t chunk = found->second;
+  chunk_bytes_[chunk] = std::max(chunk_bytes_[chunk], bytes);
+  free_.erase(found);
+  return chunk;
+}
+
+void StoragePlanner::release(std::int32_t chunk) { free_.emplace(chunk_bytes_[chunk], chunk); }
+
+void StoragePlanner::share_inputs(std::int32_t node) {
+  const auto& a = graph_.arrays;
+  const std::int32_t origin = graph_.origin(node), outputs = graph_.entry_begin(node);
+  const auto inputs = graph_.inputs(node);
+  static constexpr std::int32_t product_pairs[6] = {0, 0, 0, 1, 0, 0};  // a masked clone is an elemwise_mul
+  const bool masked = graph_.is_masked_clone(node);
+  const std::int32_t* pair = masked ? product_pairs : a.inplace + 3 * a.inplace_begin[origin];
+  const std::int32_t pairs = masked ? 2 : a.inplace_begin[origin + 1] - a.inplace_begin[origin];
+  if (pairs == 0) return;
+  taken_.assign(inputs.size(), 0);
+  const bool ignores_all = !masked && ignores_all_inputs(a, origin);
+  for (std::int32_t i = 0; i < pairs; ++i, pair += 3) {
+    const std::int32_t in = inputs.first[pair[0]], out = outputs + pair[1];
+    const std::int32_t in_like = graph_.entry_origin(in), out_like = graph_.entry_origin(out);
+    const std::int32_t chunk = storage_[in];
+    if (taken_[pair[0]] || storage_[out] != kNone || chunk < 0 || references_[out] == 0) continue;
+    if (a.elements[in_like] != a.elements[out_like] || a.dtype_size[in_like] != a.dtype_size[out_like]) continue;
+    const bool identity = pair[2] && a.dtype[in_like] == a.dtype[out_like];
+    if (!(chunk_references_[chunk] == 1 && !ignores_all) && !identity) continue;
+    taken_[pair[0]] = 1;
+    storage_[out] = chunk;
+    chunk_references_[chunk] += references_[out];
+  }
+}
+
+void StoragePlanner::allocate_outputs(std::int32_t node) {
+  const std::int32_t first = graph_.entry_begin(node), count = graph_.entry_count(node);
+  const auto* elements = graph_.arrays.elements;
+  if (count == 1) {
+    if (storage_[first] != kNone) return;
+    storage_[first] = request(elements[graph_.entry_origin(first)]);
+    chunk_references_[storage_[first]] = references_[first];
+    return;
+  }
+  wanted_.clear();
+  for (std::int32_t e = first; e < first + count; ++e)
+    if (storage_[e] == kNone) wanted_.emplace_back(elements[graph_.entry_origin(e)], e);
+  std::stable_sort(wanted_.begin(), wanted_.end(), [](const auto& x, const auto& y) { return x.first < y.first; });
+  for (auto it = wanted_.rbegin(); it != wanted_.rend(); ++it) {
+    storage_[it->second] = request(it->first);
+    chunk_references_[storage_[it->second]] = references_[it->second];
+  }
+}
+
+void StoragePlanner::free_inputs(std::int32_t node) {
+  const auto& a = graph_.arrays;
+  std::int32_t at = graph_.is_masked_clone(node) ? -1 : a.input_begin[graph_.origin(node)];
+  for (const std::int32_t entry : graph_.inputs(node)) {
+    const bool ignored = at >= 0 && a.input_ignored[at];
+    if (at >= 0) ++at;
+    const std::int32_t chunk = storage_[entry];
+    if (!ignored && chunk >= 0 && --chunk_references_[chunk] == 0) release(chunk);
+  }
+  const std::int32_t first = graph_.entry_begin(node);
+  for (std::int32_t e = first; e < first + graph_.entry_count(node); ++e)
+    if (storage_[e] >= 0 && chunk_references_[storage_[e]] == 0) release(storage_[e]);
+}
+
+std::int64_t StoragePlanner::plan(std::int64_t match_range) {
+  const auto& a = graph_.arrays;
+  match_range_ = match_range;
+  storage_.assign(graph_.entries(), kNone);
+  for (std::int32_t e = 0; e < a.entries; ++e)
+    if (a.external[e]) storage_[e] = kExternal;
+  chunk_bytes_.clear();
+  chunk_references_.clear();
+  free_.clear();
+  for (const std::int32_t node : graph_.order) {
+    if (!graph_.is_clone(node) && a.variable[node]) continue;
+    share_inputs(node);
+    allocate_outputs(node);
+    free_inputs(node);
+  }
+  std::int64_t total = 0;
+  for (const std::int64_t bytes : chunk_bytes_) total += bytes;
+  return total;
+}
+
+}  // namespace echo

@@ -1,0 +1,38 @@
+// MXNet's storage planner (the pass MXPlanMemory of 1.9.1), replayed on a planned graph.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "graph.h"
+
+namespace echo {
+
+// Total bytes of the chunks that MXNet would allocate. An entry takes a free chunk whose size is within a factor
+// `match_range` of its own, or a new one; an operator that may work in place takes over its input's chunk.
+// Sizes are counted as MXNet counts them, four bytes an element whatever the type.
+class StoragePlanner {
+ public:
+  explicit StoragePlanner(const PlannedGraph& graph) : graph_(graph) {}
+  std::int64_t plan(std::int64_t match_range);
+  const std::vector<std::int32_t>& storage() const { return storage_; }  // chunk of each entry, or a negative number
+  void count_references();  // once after each PlannedGraph::apply
+
+ private:
+  static constexpr std::int32_t kNone = -1, kExternal = -2;
+  std::int32_t request(std::int64_t elements);
+  void release(std::int32_t chunk);
+  void share_inputs(std::int32_t node);
+  void allocate_outputs(std::int32_t node);
+  void free_inputs(std::int32_t node);
+
+  const PlannedGraph& graph_;
+  std::int64_t match_range_ = 16;
+  std::vector<std::int32_t> references_, storage_, chunk_references_;
+  std::vector<std::int64_t> chunk_bytes_;
+  std::multimap<std::int64_t, std::int32_t> free_;
+  std::vector<std::pair<std::int64_t, std::int32_t>> wanted_;
+  std::vector<std::uint8_t> taken_;
+};
+
+}  // namespace echo

@@ -1,0 +1,90 @@
+"""What echo knows about MXNet's operators: which may run twice, and which are too expensive to.
+
+An operator is recomputed only when it is listed here, never because it is not forbidden: an operator that draws random
+numbers, keeps state or writes into an input gives silently wrong gradients when it runs again. Each entry is checked by
+``tests/test_ops.py``: outputs, gradients and auxiliary states stay identical to the last bit.
+"""
+
+from __future__ import annotations
+
+from typing import Mapping
+
+from echo.training_graph import TrainingGraph, TrainingNode
+
+# Where a graph is partitioned: time grows faster than the bytes that pass through (Echo, section 4; GEMM and convolution).
+HEAVY = frozenset(
+    "Convolution Deconvolution FullyConnected dot batch_dot linalg_gemm linalg_gemm2 _linalg_gemm _linalg_gemm2 "
+    "Correlation _npi_dot _npi_matmul _contrib_interleaved_matmul_selfatt_qk _contrib_interleaved_matmul_selfatt_valatt "
+    "_contrib_interleaved_matmul_encdec_qk _contrib_interleaved_matmul_encdec_valatt".split()
+)
+
+_ELEMENTWISE = (
+    "Activation LeakyReLU relu sigmoid hard_sigmoid tanh softsign exp expm1 log log1p log2 log10 sqrt rsqrt cbrt rcbrt square "
+    "abs sign negative reciprocal erf sin cos arctan clip smooth_l1 Cast _copy BlockGrad "
+    "elemwise_add elemwise_sub elemwise_mul elemwise_div add_n _maximum _minimum _hypot _power where "
+    "_plus_scalar _minus_scalar _rminus_scalar _mul_scalar _div_scalar _rdiv_scalar _power_scalar _maximum_scalar "
+    "_minimum_scalar _greater_scalar _lesser_scalar _equal_scalar _not_equal_scalar "
+    "broadcast_add broadcast_sub broadcast_mul broadcast_div broadcast_maximum broadcast_minimum broadcast_power "
+    "broadcast_equal broadcast_greater broadcast_lesser"
+)
+_NORMALIZE_AND_REDUCE = (
+    "softmax log_softmax softmin SoftmaxActivation LayerNorm BatchNorm InstanceNorm L2Normalization "
+    "sum mean max min prod norm pick"
+)
+_MOVE = (
+    "Reshape Flatten transpose SwapAxis expand_dims squeeze Concat stack SliceChannel slice slice_axis slice_like "
+    "broadcast_to broadcast_axis broadcast_like tile repeat Pad reverse SequenceMask SequenceLast SequenceReverse "
+    "Embedding take one_hot UpSampling Pooling depth_to_space space_to_depth zeros_like ones_like"
+)
+LIGHT = frozenset(f"{_ELEMENTWISE} {_NORMALIZE_AND_REDUCE} {_MOVE} Dropout".split())
+
+# Every output of these is a feature map. Of all other operators the first output is; what follows it (saved statistics,
+# masks, workspaces) is small or random, and stays stashed.
+_ALL_OUTPUTS = frozenset({"SliceChannel"})
+
+# MXNet's own mirroring fails on these (limits in its gradient pass), the native hook does not.
+_HOOK_ONLY = frozenset({"Dropout", "Embedding"})
+
+# They write their moving statistics when run forward on cuDNN, and draw masks in a layout of their own.
+_CPU_ONLY = frozenset({"BatchNorm", "Dropout"})
+
+
+def recomputable_outputs(node: TrainingNode, device: str, hook: bool) -> tuple[int, ...]:
+    """The outputs of a forward node that may be recomputed, none where that is not safe.
+
+    ``device`` is MXNet's device type ("cpu" or "gpu"), ``hook`` whether the native hook applies the plan.
+    """
+    if why_not(node, device, hook):
+        return ()
+    # MXNet's own mirroring replaces a node as a whole
+    return tuple(range(len(node.outputs))) if node.op in _ALL_OUTPUTS or not hook else (0,)
+
+
+def why_not(node: TrainingNode, device: str, hook: bool) -> str:
+    """The reason why this node must not run twice, empty where it may."""
+    if node.op not in LIGHT and node.op not in HEAVY:
+        return f"{node.op} is not known to be safe to run twice"
+    if not hook and node.op in _HOOK_ONLY:
+        return f"{node.op} needs the native hook"
+    if device != "cpu" and node.op in _CPU_ONLY and node.attrs.get("cudnn_off") not in ("True", "1"):
+        return f"{node.op} has side effects on cuDNN"
+    if node.op == "Dropout":
+        return _why_not_dropout(node.attrs)
+    if node.random:
+        return f"{node.op} draws random numbers here"
+    if node.mutates and node.op != "BatchNorm":
+        return f"{node.op} writes into its input"
+    return ""
+
+
+def _why_not_dropout(attrs: Mapping[str, str]) -> str:
+    if attrs.get("axes", "()") not in ("()", "[]", "None"):
+        return "Dropout over axes has a mask of another shape"
+    if float(attrs.get("p", "0.5")) == 0:
+        return "Dropout with p=0 makes no mask"
+    return ""
+
+
+def is_dropout_recomputed(training: TrainingGraph, nodes: frozenset[int]) -> bool:
+    """Whether one of these nodes is a Dropout, whose mask exists after a training forward pass alone."""
+    return any(training.nodes[number].op == "Dropout" for number in nodes)

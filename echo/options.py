@@ -1,0 +1,102 @@
+"""What a user may ask for, validated where it enters."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from typing import Any, Iterable
+
+from echo.errors import OptionError
+
+DEFAULT_MAX_OVERHEAD = 0.10
+_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*$", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of `echo.optimize` and `echo.plan`.
+
+    policy: "search" (default) or "echo", the ISCA'20 algorithm.
+    max_overhead: time spent on recomputation, as a fraction of a training step. "auto" is 0.10, or unbounded where a
+        memory budget is given; None is unbounded: still no heavy operator runs twice.
+    memory_budget: what the executor may hold (arguments, gradients, auxiliary states, planned memory): bytes as a
+        number above 1, a text such as "6GB" (2**30 bytes each), or a fraction of what it holds without echo. The
+        fastest plan that fits is chosen.
+    keep, recompute: node names or patterns (``fnmatch``: ``*`` and ``?``, also matched against the operator) that are
+        stashed or recomputed whatever the policy says.
+    fuse: accepted, does nothing yet; the plan says so.
+    strict: raise where echo would otherwise warn and hand the user's own graph back.
+    """
+
+    policy: str = "search"
+    max_overhead: float | str | None = "auto"
+    memory_budget: int | float | str | None = None
+    keep: tuple[str, ...] = ()
+    recompute: tuple[str, ...] = ()
+    fuse: bool = True
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("keep", "recompute"):
+            object.__setattr__(self, name, _patterns(name, getattr(self, name)))
+        _check_overhead(self.max_overhead)
+        if self.memory_budget is not None:
+            budget_bytes(self.memory_budget, 2**40)
+        if not isinstance(self.policy, str):
+            raise OptionError(f"policy: expected a name, got {self.policy!r}")
+
+    @staticmethod
+    def of(**given: Any) -> Options:
+        """Options by keyword.
+
+        Raises:
+            OptionError: an unknown option or a value that makes no sense.
+        """
+        known = [item.name for item in fields(Options)]
+        unknown = sorted(set(given) - set(known))
+        if unknown:
+            raise OptionError(f"unknown option {unknown[0]!r}, expected one of {', '.join(known)}")
+        return Options(**given)
+
+    @property
+    def overhead_bound(self) -> float | None:
+        """The bound on recomputation as a fraction of a step, or None."""
+        if self.max_overhead == "auto":
+            return None if self.memory_budget is not None else DEFAULT_MAX_OVERHEAD
+        return self.max_overhead  # type: ignore[return-value]
+
+
+def _patterns(name: str, value: str | Iterable[str]) -> tuple[str, ...]:
+    patterns = (value,) if isinstance(value, str) else tuple(value)
+    if not all(isinstance(pattern, str) for pattern in patterns):
+        raise OptionError(f"{name}: expected names or patterns, got {patterns!r}")
+    return patterns
+
+
+def _check_overhead(value: float | str | None) -> None:
+    if value is None or value == "auto":
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
+        raise OptionError(f"max_overhead: expected a fraction of the step such as 0.10, 'auto' or None, got {value!r}")
+
+
+def budget_bytes(value: int | float | str, stock: int) -> int:
+    """A memory budget in bytes; ``stock`` is what the user's own graph holds.
+
+    Raises:
+        OptionError: the value is no size.
+    """
+    wrong = f"memory_budget: expected bytes, a size such as '6GB' or a fraction of the stock's, got {value!r}"
+    if isinstance(value, str):
+        found = _SIZE.match(value)
+        if not found:
+            raise OptionError(wrong)
+        amount = float(found.group(1)) * _UNITS[found.group(2).lower()]
+    elif isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise OptionError(wrong)
+    else:
+        amount = value * stock if 0 < value <= 1 else value
+    if not 0 < amount < float("inf"):
+        raise OptionError(wrong)
+    return int(amount)

@@ -1,0 +1,100 @@
+"""Which feature maps may be recomputed at all: safe operators, and what the user insists on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import ClassVar, Mapping
+
+from echo.errors import OptionError
+from echo.graph import Entry
+from echo.ops import HEAVY, recomputable_outputs, why_not
+from echo.passes.request import Request
+from echo.training_graph import TrainingGraph, TrainingNode
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Recomputable entries by node, of light and of compute-heavy operators; ``forced`` must be recomputed.
+
+    ``refused`` says for every other forward operator why it stays stashed.
+    """
+
+    light: Mapping[int, tuple[Entry, ...]]
+    heavy: Mapping[int, tuple[Entry, ...]]
+    forced: frozenset[Entry]
+    refused: Mapping[int, str]
+
+
+@dataclass(frozen=True)
+class FindCandidates:
+    """Sorts the forward nodes. A pattern that matches nothing is an error, one that asks for the impossible too."""
+
+    name: ClassVar[str] = "candidates"
+    needs: ClassVar[tuple[type, ...]] = (Request, TrainingGraph)
+    gives: ClassVar[type] = Candidates
+
+    def run(self, request: Request, training: TrainingGraph) -> Candidates:
+        keep = _matching(training, "keep", request.options.keep)
+        recompute = _matching(training, "recompute", request.options.recompute)
+        _check_conflict(training, keep, recompute)
+        heads = {entry.node for entry in training.outputs}
+        light: dict[int, tuple[Entry, ...]] = {}
+        heavy: dict[int, tuple[Entry, ...]] = {}
+        refused: dict[int, str] = {}
+        forced: set[Entry] = set()
+        for number, node in training.operators():
+            if not node.forward:
+                continue
+            outputs = recomputable_outputs(node, request.frontend.device, request.frontend.hook)
+            refused[number] = _refusal(request, node, number, heads, keep)
+            if refused[number]:
+                if number in recompute:
+                    raise OptionError(f"recompute: {node.name!r} ({node.op}) cannot be recomputed: {refused[number]}")
+                continue
+            del refused[number]
+            entries = tuple(Entry(number, output) for output in outputs)
+            if number in recompute:
+                forced.update(entries)
+            elif node.op in HEAVY:
+                heavy[number] = entries
+            else:
+                light[number] = entries
+        return Candidates(light, heavy, frozenset(forced), refused)
+
+
+def _refusal(request: Request, node: TrainingNode, number: int, heads: set[int], keep: Mapping[int, str]) -> str:
+    if number in keep:
+        return f"kept: matches {keep[number]!r}"
+    if number in heads:
+        return "an output of the symbol lives to the end anyway"
+    if node.user is None:
+        return "not a node of the symbol"
+    if any(0 in kind.shape or not kind.shape for kind in node.outputs[:1]):
+        return "an array without elements"
+    return why_not(node, request.frontend.device, request.frontend.hook)
+
+
+def _matching(training: TrainingGraph, option: str, patterns: tuple[str, ...]) -> dict[int, str]:
+    found: dict[int, str] = {}
+    for pattern in patterns:
+        hits = [
+            number
+            for number, node in training.operators()
+            if node.forward and (fnmatchcase(node.name, pattern) or fnmatchcase(node.op, pattern))
+        ]
+        if not hits:
+            some = ", ".join(sorted({node.op for _, node in training.operators() if node.forward})[:12])
+            raise OptionError(
+                f"{option}: {pattern!r} matches no node, expected a node's name, an operator or a pattern of either; "
+                f"the graph has the operators {some}"
+            )
+        found.update({number: pattern for number in hits})
+    return found
+
+
+def _check_conflict(training: TrainingGraph, keep: Mapping[int, str], recompute: Mapping[int, str]) -> None:
+    both = sorted(set(keep) & set(recompute))
+    if both:
+        name = training.nodes[both[0]].name
+        raise OptionError(f"node {name!r} matches both keep {keep[both[0]]!r} and recompute {recompute[both[0]]!r}")

@@ -1,0 +1,53 @@
+"""Structural classes of equivalent nodes: the same role in every time step or layer, found without names.
+
+Unrolled graphs repeat themselves, and one decision a class is far better than one a node: a choice for a single time
+step saves nothing until all steps follow it. Nodes start with a colour made of operator, attributes and shapes, and are
+told apart by the colours around them, one ring more each round (Weisfeiler-Lehman colour refinement).
+"""
+
+from __future__ import annotations
+
+from typing import Iterable
+
+from echo.training_graph import TrainingGraph, TrainingNode
+
+
+def classes(training: TrainingGraph, nodes: Iterable[int], rounds: int) -> list[tuple[int, ...]]:
+    """Groups ``nodes`` by their structure up to ``rounds`` steps away; largest total bytes first."""
+    colours = _initial_colours(training)
+    readers: list[list[int]] = [[] for _ in training.nodes]
+    forward = [number for number, node in training.operators() if node.forward]
+    for number in forward:
+        for entry in training.nodes[number].inputs:
+            readers[entry.node].append(number)
+    for _ in range(rounds):
+        before = list(colours)
+        for number in forward:
+            inputs = tuple((before[entry.node], entry.index) for entry in training.nodes[number].inputs)
+            # a set: how often a value is read must not tell the first time step from the second
+            colours[number] = hash((before[number], inputs, frozenset(before[reader] for reader in readers[number])))
+    groups: dict[int, list[int]] = {}
+    for number in nodes:
+        groups.setdefault(colours[number], []).append(number)
+
+    def weight(group: list[int]) -> int:
+        return sum(training.nodes[number].outputs[0].bytes for number in group)
+
+    return [tuple(group) for group in sorted(groups.values(), key=weight, reverse=True)]
+
+
+def _initial_colours(training: TrainingGraph) -> list[int]:
+    uses = [0] * len(training.nodes)
+    for _, node in training.operators():
+        if node.forward:
+            for entry in node.inputs:
+                uses[entry.node] += 1
+
+    def colour(number: int, node: TrainingNode) -> int:
+        if node.is_variable:
+            # a shared weight tells roles apart, a variable that is used once is one of many alike
+            return hash(("shared", number)) if uses[number] > 1 else hash(("own", node.outputs))
+        attrs = tuple(sorted((key, value) for key, value in node.attrs.items() if not key.startswith("__")))
+        return hash((node.op, attrs, node.outputs))
+
+    return [colour(number, node) for number, node in enumerate(training.nodes)]

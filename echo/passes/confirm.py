@@ -1,0 +1,34 @@
+"""Never worse: MXNet's own planner is asked, and the user's graph comes back where the plan does not need less."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from echo.passes.request import Request
+from echo.passes.rewrite import Rewritten
+from echo.training_graph import TrainingGraph
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """``planned_bytes``: MXNet's own figure for what will be bound. ``accepted``: the rewritten graph is bound."""
+
+    planned_bytes: int
+    accepted: bool
+
+
+@dataclass(frozen=True)
+class Confirm:
+    """Binds the rewritten graph without memory and compares."""
+
+    name: ClassVar[str] = "confirm"
+    needs: ClassVar[tuple[type, ...]] = (Request, TrainingGraph, Rewritten)
+    gives: ClassVar[type] = Confirmed
+
+    def run(self, request: Request, training: TrainingGraph, rewritten: Rewritten) -> Confirmed:
+        match_range = rewritten.match_range or request.frontend.match_range
+        planned = request.frontend.planned_bytes(rewritten.graph, match_range)
+        if planned < training.planned_bytes or request.options.recompute:
+            return Confirmed(planned, True)
+        return Confirmed(training.planned_bytes, False)

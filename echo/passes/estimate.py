@@ -1,0 +1,24 @@
+"""Seconds of every node, measured on the user's device where that is possible."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from echo.estimators.overhead import Overhead, estimate
+from echo.passes.request import Request
+from echo.training_graph import TrainingGraph
+
+
+@dataclass(frozen=True)
+class EstimateOverhead:
+    """``time_limit``: seconds that measuring may take; what is not measured by then is estimated."""
+
+    time_limit: float = 2.0
+    name: ClassVar[str] = "overhead"
+    needs: ClassVar[tuple[type, ...]] = (Request, TrainingGraph)
+    gives: ClassVar[type] = Overhead
+
+    def run(self, request: Request, training: TrainingGraph) -> Overhead:
+        table = request.frontend.cost_table()
+        return estimate(training, table, request.frontend.measure, self.time_limit)

@@ -1,0 +1,136 @@
+"""The plan that the user sees: every feature map with what happens to it and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Iterator
+
+from echo.estimators.footprint import Footprint, footprint
+from echo.estimators.overhead import Overhead
+from echo.estimators.reference import plan_storage
+from echo.graph import Entry
+from echo.ops import HEAVY
+from echo.passes.candidates import Candidates
+from echo.passes.confirm import Confirmed
+from echo.passes.recompute import with_clones
+from echo.passes.request import Request
+from echo.passes.rewrite import Rewritten
+from echo.passes.select import Selection
+from echo.plan import RECOMPUTE, STASH, Decision, Memory, Plan
+from echo.training_graph import TrainingGraph
+
+FUSE_NOTE = "fuse=True does nothing yet: no operator is fused"
+
+
+@dataclass(frozen=True)
+class Explain:
+    """Turns numbers of nodes into names, bytes and reasons."""
+
+    name: ClassVar[str] = "explain"
+    needs: ClassVar[tuple[type, ...]] = (
+        Request, TrainingGraph, Candidates, Overhead, Selection, Rewritten, Confirmed,
+    )  # fmt: skip
+    gives: ClassVar[type] = Plan
+
+    def run(
+        self,
+        request: Request,
+        training: TrainingGraph,
+        candidates: Candidates,
+        overhead: Overhead,
+        selection: Selection,
+        rewritten: Rewritten,
+        confirmed: Confirmed,
+    ) -> Plan:
+        frontend = request.frontend
+        chosen = selection.recompute if confirmed.accepted else frozenset()
+        explain = _Reasons(request, training, candidates, overhead, chosen, selection.nodes)
+        after = with_clones(training, chosen, mirror=not frontend.hook)
+        match_range = rewritten.match_range if confirmed.accepted else None
+        seconds = selection.seconds if confirmed.accepted else 0.0
+        return Plan(
+            decisions=tuple(explain.decisions()),
+            before=_memory(request, training, frontend.match_range, training.planned_bytes),
+            after=_memory(request, after, match_range or frontend.match_range, confirmed.planned_bytes),
+            match_range=match_range,
+            step_seconds=overhead.step_seconds,
+            overhead_seconds=seconds,
+            recomputed_nodes=len(selection.nodes) if confirmed.accepted else 0,
+            policy=request.options.policy,
+            device=frontend.device,
+            applied=("hook" if frontend.hook else "mirror") if confirmed.accepted else "none",
+            fingerprint=frontend.fingerprint,
+            notes=tuple(_notes(request, training, overhead, confirmed)),
+        )
+
+
+def _memory(request: Request, training: TrainingGraph, match_range: int, planned: int) -> Memory:
+    found: Footprint = footprint(training, plan_storage(training, match_range), request.frontend.static)
+    return Memory(planned, found.peak, dict(found.static), dict(found.at_peak), dict(found.layers))
+
+
+def _notes(request: Request, training: TrainingGraph, overhead: Overhead, confirmed: Confirmed) -> Iterator[str]:
+    if request.options.fuse:
+        yield FUSE_NOTE
+    if not request.frontend.hook:
+        yield "the native hook is not there: MXNet's own attributes apply the plan, within their limits"
+    if not confirmed.accepted:
+        yield "nothing to gain: the user's own graph is bound as it is"
+    if confirmed.planned_bytes > training.planned_bytes:
+        yield "the nodes that the user insists on recomputing need more memory than they save"
+    if overhead.measured == 0:
+        yield "no operator was measured: seconds are estimates"
+
+
+@dataclass(frozen=True)
+class _Reasons:
+    request: Request
+    training: TrainingGraph
+    candidates: Candidates
+    overhead: Overhead
+    chosen: frozenset[Entry]
+    executed: frozenset[int]
+
+    def decisions(self) -> Iterator[Decision]:
+        """One for each feature map: what a gradient reads, and what is recomputed on the way to it."""
+        readers = self.training.backward_readers
+        for number, node in self.training.operators():
+            if not node.forward:
+                continue
+            for index, kind in enumerate(node.outputs):
+                entry = Entry(number, index)
+                recomputed = entry in self.chosen and number in self.executed
+                if not recomputed and entry not in readers:
+                    continue
+                yield Decision(
+                    node=-1 if node.user is None else node.user,
+                    name=node.name,
+                    op=node.op,
+                    output=index,
+                    action=RECOMPUTE if recomputed else STASH,
+                    bytes=kind.bytes,
+                    seconds=self.overhead.seconds[number],
+                    reason=self.recompute_reason(entry) if recomputed else self.stash_reason(entry),
+                )
+
+    def recompute_reason(self, entry: Entry) -> str:
+        if entry in self.candidates.forced:
+            return "the user insists on it"
+        node = self.training.nodes[entry.node]
+        sources = dict.fromkeys(self.training.nodes[source.node].name for source in node.inputs)
+        read = len(self.training.backward_readers.get(entry, ()))
+        what = f"read by {read} gradients" if read else "needed to recompute another map"
+        return f"{what}; computed again from {', '.join(sources)}"
+
+    def stash_reason(self, entry: Entry) -> str:
+        if entry.node in self.candidates.refused:
+            return self.candidates.refused[entry.node]
+        op = self.training.nodes[entry.node].op
+        if op in HEAVY:
+            return f"{op} is compute-heavy: it is never run twice unless a budget needs it"
+        offered = {**self.candidates.light}.get(entry.node, ())
+        if entry not in offered:
+            return f"a saved statistic or mask of {op}"
+        bound = self.request.options.overhead_bound
+        limit = "" if bound is None else f" within {100 * bound:.0f} % of the step"
+        return f"recomputing it does not lower the peak{limit}"

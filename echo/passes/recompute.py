@@ -1,0 +1,109 @@
+"""What the native hook makes of a choice: the training graph with clones of the recomputed forward nodes.
+
+This is the specification of ``echo/native/planner/graph.cc`` and of the clones that ``echo/native/hook/gradient.cc``
+makes; both are tested against it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Iterable
+
+from echo.graph import Entry
+from echo.training_graph import TrainingGraph, TrainingNode
+
+CLONE_SUFFIX = "_echo"
+
+
+@dataclass
+class _Builder:
+    training: TrainingGraph
+    recompute: frozenset[Entry]
+    mirror: bool
+
+    def __post_init__(self) -> None:
+        self.nodes: list[TrainingNode] = list(self.training.nodes)
+        self.clone_of: dict[int, int] = {}
+
+    def redirected(self, entry: Entry) -> Entry:
+        if Entry(entry.node, entry.index) not in self.recompute:
+            return entry
+        return Entry(self.clone_of[entry.node], entry.index)
+
+    def add_clones(self) -> None:
+        for number in sorted({entry.node for entry in self.recompute}):
+            node = self.training.nodes[number]
+            inputs = tuple(map(self.redirected, node.inputs))
+            clone = replace(node, name=node.name + CLONE_SUFFIX, inputs=inputs, forward=False)
+            if node.op == "Dropout":  # data times the stashed mask
+                product = ((0, 0, False), (1, 0, False))
+                inputs = (*inputs, Entry(number, 1))
+                clone = replace(
+                    clone, op="elemwise_mul", inputs=inputs, outputs=node.outputs[:1], inplace=product, random=False
+                )
+            self.clone_of[number] = len(self.nodes)
+            self.nodes.append(clone)
+
+    def redirect_backward(self) -> None:
+        for number, node in self.training.operators():
+            if node.forward:
+                continue
+            if self.mirror:
+                # MXNet's mirroring gives clones to the gradients of cloned nodes alone, and they hold on to them
+                if not node.control_deps or node.control_deps[0] not in self.clone_of:
+                    continue
+                deps = (self.clone_of[node.control_deps[0]], *node.control_deps[1:])
+                node = replace(node, control_deps=deps)
+            inputs = tuple(
+                entry if position in node.ignored and not self.mirror else self.redirected(entry)
+                for position, entry in enumerate(node.inputs)
+            )
+            self.nodes[number] = replace(node, inputs=inputs)
+
+
+def with_clones(training: TrainingGraph, recompute: Iterable[Entry], mirror: bool = False) -> TrainingGraph:
+    """The training graph in which backward nodes read the entries in ``recompute`` from clones.
+
+    Nodes come in the new execution order: depth-first from the outputs over inputs, then control dependencies. Clones
+    that no gradient reaches are not there. ``planned_bytes`` is 0: it is not known.
+    """
+    builder = _Builder(training, frozenset(Entry(e.node, e.index) for e in recompute), mirror)
+    builder.add_clones()
+    builder.redirect_backward()
+    return _in_execution_order(builder.nodes, training)
+
+
+def _in_execution_order(nodes: list[TrainingNode], training: TrainingGraph) -> TrainingGraph:
+    order: list[int] = []
+    visited: set[int] = set()
+    for head in training.outputs:
+        stack = [] if head.node in visited else [(head.node, 0)]
+        visited.add(head.node)
+        while stack:
+            number, position = stack.pop()
+            children = [entry.node for entry in nodes[number].inputs] + list(nodes[number].control_deps)
+            if position == len(children):
+                order.append(number)
+                continue
+            stack.append((number, position + 1))
+            if children[position] not in visited:
+                visited.add(children[position])
+                stack.append((children[position], 0))
+    place = {number: index for index, number in enumerate(order)}
+
+    def moved(entry: Entry) -> Entry:
+        return Entry(place[entry.node], entry.index)
+
+    return TrainingGraph(
+        nodes=tuple(
+            replace(
+                nodes[number],
+                inputs=tuple(map(moved, nodes[number].inputs)),
+                control_deps=tuple(place[dep] for dep in nodes[number].control_deps),
+            )
+            for number in order
+        ),
+        outputs=tuple(map(moved, training.outputs)),
+        num_forward_outputs=training.num_forward_outputs,
+        planned_bytes=0,
+    )

@@ -1,0 +1,48 @@
+"""What planning starts from: a graph, options, and a frontend that answers for the framework behind the graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Callable, Mapping, Protocol
+
+from echo.estimators.cost_table import CostTable
+from echo.graph import Graph
+from echo.options import Options
+from echo.training_graph import TrainingGraph
+
+
+class Frontend(Protocol):
+    """What only the framework knows. `echo.frontend.session` asks MXNet; `device` is "cpu" or "gpu".
+
+    ``hook`` says whether the native hook applies plans (otherwise attributes of MXNet do), ``match_range`` is what
+    MXNet's memory planner would use by itself, ``static`` the bytes that are there all the time, by kind.
+    ``fingerprint`` is equal for binds that may share a plan.
+    """
+
+    device: str
+    hook: bool
+    match_range: int
+    static: Mapping[str, int]
+    fingerprint: str
+
+    def differentiate(self) -> TrainingGraph:
+        """The training graph of the user's symbol."""
+
+    def planned_bytes(self, graph: Graph, match_range: int) -> int:
+        """The oracle: bytes that MXNet's own memory planner needs for a rewritten graph."""
+
+    def cost_table(self) -> CostTable:
+        """The measured costs of this device."""
+
+    def measure(self, training: TrainingGraph, number: int) -> float:
+        """Seconds of one node on this device."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """One graph to plan."""
+
+    graph: Graph
+    options: Options
+    frontend: Frontend
+    progress: Callable[[str], None] = field(default=lambda _: None)

@@ -1,0 +1,48 @@
+"""The user's graph with the plan written into node attributes: the one place where graphs are changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Mapping
+
+from echo.graph import Graph
+from echo.passes.request import Request
+from echo.passes.select import Selection
+from echo.training_graph import TrainingGraph
+
+PLAN_ATTRIBUTE = "__echo_recompute__"  # read by the native hook: the recomputed outputs, as "0" or "0,2"
+MIRROR_ATTRIBUTE = "__force_mirroring__"  # read by MXNet itself
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """The graph to bind, and the match range to bind it under (None: leave MXNet's own)."""
+
+    graph: Graph
+    match_range: int | None
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """Marks the nodes that run twice; everything else stays as the user made it."""
+
+    name: ClassVar[str] = "rewrite"
+    needs: ClassVar[tuple[type, ...]] = (Request, TrainingGraph, Selection)
+    gives: ClassVar[type] = Rewritten
+
+    def run(self, request: Request, training: TrainingGraph, selection: Selection) -> Rewritten:
+        outputs: dict[int, list[int]] = {}
+        for entry in sorted(selection.recompute):
+            user = training.nodes[entry.node].user
+            if user is not None and entry.node in selection.nodes:
+                outputs.setdefault(user, []).append(entry.index)
+        own = request.frontend.match_range
+        match_range = None if selection.match_range == own else selection.match_range
+        return Rewritten(mark(request.graph, outputs, request.frontend.hook), match_range)
+
+
+def mark(graph: Graph, outputs: Mapping[int, list[int]], hook: bool) -> Graph:
+    """The graph in which these outputs of these nodes are marked as recomputed."""
+    if not hook:
+        return graph.with_attrs({number: {MIRROR_ATTRIBUTE: "True"} for number in outputs})
+    return graph.with_attrs({number: {PLAN_ATTRIBUTE: ",".join(map(str, found))} for number, found in outputs.items()})

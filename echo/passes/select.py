@@ -1,0 +1,129 @@
+"""The choice: which feature maps are recomputed, and under which match range the result is planned."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Mapping
+
+from echo.errors import BudgetError
+from echo.estimators.footprint import footprint, held_at_peak
+from echo.estimators.overhead import Overhead
+from echo.estimators.planner import make_planner
+from echo.estimators.reference import plan_storage
+from echo.graph import Entry
+from echo.options import budget_bytes
+from echo.passes.candidates import Candidates
+from echo.passes.partition import Segments, partition
+from echo.passes.recompute import with_clones
+from echo.passes.request import Request
+from echo.policies import policy_named
+from echo.policies.problem import Choice, Problem
+from echo.training_graph import TrainingGraph
+
+# All that were ever best on the models of the benchmarks; 0 (every entry its own chunk) never was.
+_MATCH_RANGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """``recompute``: the entries that gradients read from clones; ``nodes``: the forward nodes that run twice.
+
+    ``planned_bytes`` is what MXNet's planner will need under ``match_range``, ``seconds`` the recomputation in a step.
+    """
+
+    recompute: frozenset[Entry]
+    nodes: frozenset[int]
+    match_range: int
+    planned_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Select:
+    """Runs the policy within the user's limits. Compute-heavy operators are offered only to meet a budget."""
+
+    name: ClassVar[str] = "select"
+    needs: ClassVar[tuple[type, ...]] = (Request, TrainingGraph, Candidates, Segments, Overhead)
+    gives: ClassVar[type] = Selection
+
+    def run(
+        self, request: Request, training: TrainingGraph, candidates: Candidates, segments: Segments, overhead: Overhead
+    ) -> Selection:
+        limit = _max_bytes(request, training)
+        problem = _problem(request, training, candidates.light, candidates.forced, segments, overhead, limit)
+        selection = _solve(request, problem)
+        if limit is None or selection.planned_bytes <= limit:
+            return selection
+        everything = {**candidates.light, **candidates.heavy}
+        request.progress("select: the budget needs compute-heavy operators")
+        heavy_segments = partition(training, everything)
+        problem = _problem(request, training, everything, candidates.forced, heavy_segments, overhead, limit)
+        fallback = _solve(request, problem)
+        best = min(selection, fallback, key=lambda found: found.planned_bytes)
+        if best.planned_bytes > limit:
+            _raise_unreachable(request, training, best, limit)
+        return best
+
+
+def _max_bytes(request: Request, training: TrainingGraph) -> int | None:
+    """The budget for planned memory: the user's less what is there all the time."""
+    if request.options.memory_budget is None:
+        return None
+    static = sum(request.frontend.static.values())
+    return budget_bytes(request.options.memory_budget, training.planned_bytes + static) - static
+
+
+def _problem(
+    request: Request,
+    training: TrainingGraph,
+    candidates: Mapping[int, tuple[Entry, ...]],
+    forced: frozenset[Entry],
+    segments: Segments,
+    overhead: Overhead,
+    max_bytes: int | None,
+) -> Problem:
+    planner, effort = make_planner(training, overhead.seconds, mirror=not request.frontend.hook)
+    bound = request.options.overhead_bound
+    own = request.frontend.match_range
+    return Problem(
+        training=training,
+        overhead=overhead,
+        evaluator=planner,
+        candidates=candidates,
+        segments=segments,
+        forced=forced,
+        match_ranges=(own, *(value for value in _MATCH_RANGES if value != own)),
+        max_seconds=None if bound is None else bound * overhead.step_seconds,
+        max_bytes=max_bytes,
+        effort=effort,
+        progress=lambda text: request.progress(f"select: {text}"),
+    )
+
+
+def _solve(request: Request, problem: Problem) -> Selection:
+    choice = policy_named(request.options.policy).choose(problem)
+    value = problem.evaluate(choice)
+    best = min(range(len(value.totals)), key=lambda index: value.totals[index])
+    executed = problem.evaluator.executed(choice)
+    return Selection(
+        recompute=_entries(problem, choice),
+        nodes=frozenset(int(number) for number in executed.nonzero()[0]),
+        match_range=problem.match_ranges[best],
+        planned_bytes=value.totals[best],
+        seconds=value.seconds,
+    )
+
+
+def _entries(problem: Problem, choice: Choice) -> frozenset[Entry]:
+    offered = {entry for entries in problem.candidates.values() for entry in entries} | problem.forced
+    return frozenset(entry for entry in offered if choice[problem.training.entry_id(entry)])
+
+
+def _raise_unreachable(request: Request, training: TrainingGraph, best: Selection, limit: int) -> None:
+    static = sum(request.frontend.static.values())
+    planned = with_clones(training, best.recompute, mirror=not request.frontend.hook)
+    storage = plan_storage(planned, best.match_range)
+    peak = footprint(planned, storage, request.frontend.static).peak_node
+    largest = [f"{name} {size / 2**20:.1f} MB" for name, size in held_at_peak(planned, storage, peak)]
+    kinds = [f"{kind} {size / 2**20:.1f} MB" for kind, size in request.frontend.static.items() if size]
+    raise BudgetError(limit + static, best.planned_bytes + static, ", ".join(kinds + largest))

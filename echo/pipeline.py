@@ -1,0 +1,43 @@
+"""The pipeline, in the order in which a graph goes through it. Read this file first.
+
+The frontend turns a symbol and its shapes into a `Graph`; each pass below takes values and gives one; at bind the
+runtime binds the rewritten graph, and the native hook applies the plan in MXNet's own gradient pass.
+"""
+
+from __future__ import annotations
+
+from echo.graph import Graph
+from echo.passes.base import Pass, run
+from echo.passes.candidates import FindCandidates
+from echo.passes.confirm import Confirm
+from echo.passes.differentiate import Differentiate
+from echo.passes.estimate import EstimateOverhead
+from echo.passes.explain import Explain
+from echo.passes.partition import Partition
+from echo.passes.request import Request
+from echo.passes.rewrite import Rewrite, Rewritten
+from echo.passes.select import Select
+from echo.plan import Plan
+
+PIPELINE: tuple[Pass, ...] = (
+    Differentiate(),  #    Graph -> TrainingGraph, from MXNet's own gradient pass
+    FindCandidates(),  #   which feature maps may be recomputed, what the user insists on
+    Partition(),  #        segments between compute-heavy operators
+    EstimateOverhead(),  # seconds of every node, measured on this device
+    Select(),  #           the policy's choice, and the best match range of MXNet's memory planner
+    Rewrite(),  #          the choice, written into the symbol's attributes
+    Confirm(),  #          never worse: MXNet's own planner is asked
+    Explain(),  #          the Plan: every feature map, what happens to it, and why
+)
+
+
+def plan(request: Request) -> tuple[Plan, Graph]:
+    """Runs the pipeline: the plan, and the graph to bind (the user's own where nothing is gained).
+
+    Raises:
+        EchoError: the options, the graph or the budget cannot be met; the message says what was expected.
+    """
+    values = run(PIPELINE, [request], request.progress)
+    result: Plan = values[Plan]
+    rewritten: Rewritten = values[Rewritten]
+    return result, request.graph if result.changes_nothing else rewritten.graph

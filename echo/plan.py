@@ -1,0 +1,151 @@
+"""The plan: what is stashed, what is recomputed, why, and what that is worth."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Mapping
+
+from echo.errors import GraphError
+
+FORMAT = "echo-plan-1"
+STASH, RECOMPUTE = "stash", "recompute"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What happens to one feature map: output ``output`` of the user's node ``node`` (a number in the symbol's graph).
+
+    ``bytes`` is its size; ``seconds`` the time to compute it once more.
+    """
+
+    node: int
+    name: str
+    op: str
+    output: int
+    action: str
+    bytes: int
+    seconds: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes before or after: ``planned`` by MXNet's memory planner, ``live_peak`` of entries alive at once.
+
+    ``static`` is there all the time (arguments, their gradients, auxiliary states), by kind; ``at_peak`` splits the
+    live peak by kind; ``layers`` are the feature maps stashed for the backward pass.
+    """
+
+    planned: int
+    live_peak: int
+    static: Mapping[str, int]
+    at_peak: Mapping[str, int]
+    layers: Mapping[str, int]
+
+    @property
+    def total(self) -> int:
+        """Everything that the executor holds: planned memory and what is static."""
+        return self.planned + sum(self.static.values())
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Decisions and totals. Prints as a table, compares by value, saves and loads as JSON.
+
+    ``match_range`` is what MXNet's memory planner is asked to use (None: its own). ``step_seconds`` is the predicted
+    time of the user's step, ``overhead_seconds`` what recomputation adds. ``recomputed_nodes`` counts the operators
+    that run twice. ``applied`` is "hook" (the native gradient pass), "mirror" (MXNet's own attributes) or "none"
+    (the user's graph as it is). ``fingerprint`` identifies the graph, shapes and types that the plan was made for.
+    """
+
+    decisions: tuple[Decision, ...]
+    before: Memory
+    after: Memory
+    match_range: int | None
+    step_seconds: float
+    overhead_seconds: float
+    recomputed_nodes: int
+    policy: str
+    device: str
+    applied: str
+    fingerprint: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def overhead(self) -> float:
+        """Predicted recomputation as a fraction of the user's step."""
+        return self.overhead_seconds / self.step_seconds if self.step_seconds else 0.0
+
+    @property
+    def recomputed(self) -> tuple[Decision, ...]:
+        return tuple(decision for decision in self.decisions if decision.action == RECOMPUTE)
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether the user's own graph is bound as it is."""
+        return self.applied == "none"
+
+    def summary(self) -> str:
+        """One line: "334 MB -> 142 MB planned (-57 %), +4 % time, 812 feature maps recomputed"."""
+        before, after = self.before.planned, self.after.planned
+        saved = 100 * (before - after) / before if before else 0.0
+        return (
+            f"{before / 2**20:.0f} MB -> {after / 2**20:.0f} MB planned (-{saved:.0f} %), "
+            f"+{100 * self.overhead:.1f} % time, {len(self.recomputed)} feature maps recomputed"
+        )
+
+    def __str__(self) -> str:
+        from echo.report.table import render  # rich is needed to print, not to plan
+
+        return render(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as a JSON value."""
+        return {"format": FORMAT, **asdict(self)}
+
+    @staticmethod
+    def from_json(value: Any) -> Plan:
+        """Reads what `to_json` wrote.
+
+        Raises:
+            GraphError: not a plan, or one with fields missing or unknown.
+        """
+        try:
+            if value["format"] != FORMAT:
+                raise GraphError(f"expected format {FORMAT}, got {value['format']!r}")
+            given = {key: item for key, item in value.items() if key != "format"}
+            given["decisions"] = tuple(_decision(item) for item in given["decisions"])
+            given["before"], given["after"] = Memory(**given["before"]), Memory(**given["after"])
+            given["notes"] = tuple(map(str, given["notes"]))
+            return Plan(**given)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise GraphError(f"not a plan: {type(error).__name__}: {error}") from error
+
+    def save(self, path: str | Path) -> None:
+        """Writes the plan as a JSON file."""
+        Path(path).write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
+
+    @staticmethod
+    def load(path: str | Path) -> Plan:
+        """Reads a plan that `save` wrote.
+
+        Raises:
+            GraphError: the file is not one.
+        """
+        try:
+            value = json.loads(Path(path).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise GraphError(f"{path} is not a plan: {error}") from error
+        return Plan.from_json(value)
+
+
+def _decision(value: Mapping[str, Any]) -> Decision:
+    decision = Decision(**value)
+    if decision.action not in (STASH, RECOMPUTE):
+        raise GraphError(f"{decision.name}: expected action stash or recompute, got {decision.action!r}")
+    for item in fields(Decision):
+        if item.name in ("node", "output", "bytes") and not isinstance(getattr(decision, item.name), int):
+            raise GraphError(f"{decision.name}: {item.name} must be a number, got {getattr(decision, item.name)!r}")
+    return decision

@@ -1,0 +1,133 @@
+"""The policy of the Echo paper (ISCA'20, sections 4 and 5): recompute cheap segments whose inputs are smaller.
+
+For each segment the nodes are taken from its end backwards: recomputing one more saves its feature map if a gradient
+reads it, and costs the stashing of inputs that were not stashed before. Only what a gradient needs is charged. Beyond
+the paper, the memory that recomputation itself needs while a segment's gradients run is bounded by one allowance for
+all segments, chosen so that stash plus allowance is least. Linear in nodes but for sorting.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from echo.graph import Entry
+from echo.passes.partition import Segment
+from echo.policies.problem import Choice, Problem
+from echo.training_graph import TrainingGraph
+
+
+@dataclass(frozen=True)
+class Step:
+    """A segment recomputed from this point to its end: bytes stashed less than before, and what it takes."""
+
+    nodes: tuple[int, ...]
+    saved: int
+    transient: int
+    seconds: float
+
+
+@dataclass
+class _Walk:
+    """State of the walk through one segment, from its end backwards."""
+
+    stashed: set[Entry]
+    chosen: list[int] = field(default_factory=list)
+    saved: int = 0
+    transient: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Echo:
+    """Recomputes the segments that save memory, the cheapest bytes first, within ``max_seconds``."""
+
+    name: str = "echo"
+
+    def choose(self, problem: Problem) -> Choice:
+        ladders = [_ladder(problem, segment) for segment in problem.segments.segments]
+        best: tuple[float, list[Step]] | None = None
+        smallest = _largest_map(problem)
+        for allowance in _allowances(smallest, ladders):
+            steps = [_best_within(ladder, allowance) for ladder in ladders]
+            taken = _within_time([step for step in steps if step], problem.max_seconds)
+            total = max(allowance, smallest) - sum(step.saved for step in taken)
+            if best is None or total < best[0]:
+                best = (total, taken)
+        nodes = [number for step in (best[1] if best else []) for number in step.nodes]
+        return problem.choice(nodes)
+
+
+def _largest_map(problem: Problem) -> int:
+    # a gradient always needs room for one map beside the stash: recomputing a single one costs nothing extra
+    return max((problem.training.type_of(e[0]).bytes for e in problem.candidates.values()), default=0)
+
+
+def _allowances(smallest: int, ladders: list[list[Step]]) -> list[int]:
+    """From one map to all that any segment could use, each a quarter more than the one before."""
+    largest = max((step.transient for ladder in ladders for step in ladder), default=0)
+    allowances = [smallest]
+    while 0 < allowances[-1] < largest:
+        allowances.append(min(largest, allowances[-1] * 5 // 4 + 1))
+    return allowances
+
+
+def _best_within(ladder: list[Step], allowance: int) -> Step | None:
+    fitting = [step for step in ladder if step.transient <= allowance and step.saved > 0]
+    return max(fitting, key=lambda step: (step.saved, -step.seconds), default=None)
+
+
+def _within_time(steps: list[Step], max_seconds: float | None) -> list[Step]:
+    if max_seconds is None:
+        return steps
+    taken, spent = [], 0.0
+    for step in sorted(steps, key=lambda step: step.seconds / step.saved):
+        if spent + step.seconds <= max_seconds:
+            taken.append(step)
+            spent += step.seconds
+    return taken
+
+
+def _ladder(problem: Problem, segment: Segment) -> list[Step]:
+    """What is saved by recomputing the last 1, 2, 3, ... nodes of a segment that gradients need."""
+    training = problem.training
+    walk = _Walk(stashed=_stash_around(training, problem, segment))
+    steps = []
+    for number in reversed(segment.nodes):
+        outputs = problem.candidates[number]
+        if not any(entry in walk.stashed for entry in outputs):
+            continue  # no gradient needs it, directly or to recompute another map
+        _recompute(training, problem, walk, number)
+        steps.append(Step(tuple(walk.chosen), walk.saved, walk.transient, walk.seconds))
+    return _corners(steps)
+
+
+def _stash_around(training: TrainingGraph, problem: Problem, segment: Segment) -> set[Entry]:
+    """The entries at and around a segment that gradients read, and that are therefore stashed anyway."""
+    around = {Entry(e.node, e.index) for number in segment.nodes for e in training.nodes[number].inputs}
+    around |= {entry for number in segment.nodes for entry in problem.candidates[number]}
+    return {entry for entry in around if entry in training.backward_readers}
+
+
+def _recompute(training: TrainingGraph, problem: Problem, walk: _Walk, number: int) -> None:
+    walk.chosen.append(number)
+    walk.seconds += problem.overhead.seconds[number]
+    for entry in problem.candidates[number]:
+        size = training.type_of(entry).bytes
+        walk.transient += size
+        if entry in walk.stashed:
+            walk.stashed.discard(entry)
+            walk.saved += size
+    for entry in map(lambda e: Entry(e.node, e.index), training.nodes[number].inputs):
+        if entry in walk.stashed or training.nodes[entry.node].is_variable:
+            continue
+        walk.stashed.add(entry)
+        walk.saved -= training.type_of(entry).bytes
+
+
+def _corners(steps: list[Step]) -> list[Step]:
+    """Without the steps that save no more than a shorter one."""
+    kept: list[Step] = []
+    for step in steps:
+        if step.saved > (kept[-1].saved if kept else 0):
+            kept.append(step)
+    return kept

@@ -1,0 +1,93 @@
+"""A plan as text: totals, memory by kind and by layer, and the largest decisions with their reasons."""
+
+from __future__ import annotations
+
+import io
+from typing import Iterable, Mapping
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+from echo.plan import RECOMPUTE, STASH, Decision, Plan
+
+_WIDTH = 120
+_MOST_LAYERS, _MOST_DECISIONS = 8, 8
+
+
+def render(plan: Plan) -> str:
+    """The plan as a text of at most 120 columns."""
+    out = io.StringIO()
+    console = Console(file=out, width=_WIDTH, color_system=None)
+    console.print(f"echo plan ({plan.policy}, {plan.device}, applied by {plan.applied}): {plan.summary()}")
+    for table in _tables(plan):
+        console.print(table)
+    for note in plan.notes:
+        console.print(f"note: {note}")
+    return out.getvalue().rstrip("\n")
+
+
+def _tables(plan: Plan) -> Iterable[RenderableType]:
+    yield _memory(plan)
+    if plan.before.layers:
+        yield _layers(plan)
+    for action in (RECOMPUTE, STASH):
+        groups = _groups(decision for decision in plan.decisions if decision.action == action)
+        if groups:
+            yield _decisions(action, groups)
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 2**20:.1f}"
+
+
+def _memory(plan: Plan) -> Table:
+    table = Table("memory (MB)", title_justify="left")
+    for heading in ("before", "after"):
+        table.add_column(heading, justify="right")
+    table.add_row("planned by MXNet", _megabytes(plan.before.planned), _megabytes(plan.after.planned))
+    table.add_row("alive at the peak", _megabytes(plan.before.live_peak), _megabytes(plan.after.live_peak))
+    _rows(table, plan.before.at_peak, plan.after.at_peak, "  ")
+    _rows(table, plan.before.static, plan.after.static, "")
+    table.add_row("all of it", _megabytes(plan.before.total), _megabytes(plan.after.total))
+    return table
+
+
+def _rows(table: Table, before: Mapping[str, int], after: Mapping[str, int], indent: str) -> None:
+    for kind in dict.fromkeys([*before, *after]):
+        table.add_row(indent + kind, _megabytes(before.get(kind, 0)), _megabytes(after.get(kind, 0)))
+
+
+def _layers(plan: Plan) -> Table:
+    table = Table("stashed maps by layer (MB)")
+    for heading in ("before", "after"):
+        table.add_column(heading, justify="right")
+    layers = list(plan.before.layers)
+    for layer in layers[:_MOST_LAYERS]:
+        table.add_row(layer, _megabytes(plan.before.layers[layer]), _megabytes(plan.after.layers.get(layer, 0)))
+    rest = layers[_MOST_LAYERS:]
+    if rest:
+        before = sum(plan.before.layers[layer] for layer in rest)
+        after = sum(size for layer, size in plan.after.layers.items() if layer not in layers[:_MOST_LAYERS])
+        table.add_row(f"{len(rest)} more", _megabytes(before), _megabytes(after))
+    return table
+
+
+def _groups(decisions: Iterable[Decision]) -> list[list[Decision]]:
+    """Decisions on alike maps together (operator, size), the largest group first."""
+    groups: dict[tuple[str, int, int], list[Decision]] = {}
+    for decision in decisions:
+        groups.setdefault((decision.op, decision.output, decision.bytes), []).append(decision)
+    return sorted(groups.values(), key=lambda group: -sum(decision.bytes for decision in group))
+
+
+def _decisions(action: str, groups: list[list[Decision]]) -> Table:
+    table = Table(action)
+    for heading in ("maps", "MB", "ms"):
+        table.add_column(heading, justify="right")
+    table.add_column("for example", overflow="fold")
+    table.add_column("why", overflow="fold")
+    for group in groups[:_MOST_DECISIONS]:
+        size, seconds = sum(item.bytes for item in group), sum(item.seconds for item in group)
+        cost = f"{1000 * seconds:.2f}" if action == RECOMPUTE else ""
+        table.add_row(group[0].op, str(len(group)), _megabytes(size), cost, group[0].name, group[0].reason)
+    return table

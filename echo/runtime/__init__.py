@@ -1,0 +1,1 @@
+"""Applying plans to what users train: symbols, executors; measuring operators on the user's device."""

@@ -1,0 +1,69 @@
+"""`echo.optimize` and `echo.plan` behind their lazy fronts, which do not import mxnet."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, Mapping
+
+import mxnet as mx
+from mxnet.symbol import Symbol
+
+from echo.errors import OptionError, ShapeError, UnsupportedError
+from echo.frontend.session import check_version
+from echo.frontend.symbols import infer_binding
+from echo.options import Options
+from echo.plan import Plan
+from echo.policies import policy_named
+from echo.runtime.symbol import OptimizedSymbol, optimize_symbol, plan_symbol
+
+_BIND_ARGUMENTS = ("ctx", "grad_req", "type_dict")
+
+
+def _split(symbol: Any, given: Mapping[str, Any]) -> tuple[Options, dict[str, Any], dict[str, tuple[int, ...]]]:
+    if not isinstance(symbol, Symbol):
+        raise OptionError(f"expected a Symbol of mxnet, got {type(symbol).__module__}.{type(symbol).__name__}")
+    check_version()
+    known = {item.name for item in fields(Options)}
+    names = set(symbol.list_arguments()) | set(symbol.list_auxiliary_states())
+    # what is neither a way to bind nor an argument of the symbol must be an option, known or misspelt
+    options = {key: value for key, value in given.items() if key not in names and key not in _BIND_ARGUMENTS}
+    options.update({key: given[key] for key in known & names & set(given) if not isinstance(given[key], tuple)})
+    parsed = Options.of(**options)
+    policy_named(parsed.policy)
+    shapes = {key: _shape(key, value) for key, value in given.items() if key in names and key not in options}
+    return parsed, {key: given[key] for key in _BIND_ARGUMENTS if key in given}, shapes
+
+
+def _shape(name: str, value: Any) -> tuple[int, ...]:
+    try:
+        return tuple(int(size) for size in value)
+    except (TypeError, ValueError) as error:
+        raise ShapeError(f"{name}: expected a shape such as (128, 50), got {value!r}") from error
+
+
+def optimize(symbol: Any, given: Mapping[str, Any]) -> OptimizedSymbol:
+    """See `echo.optimize`."""
+    options, bind, shapes = _split(symbol, given)
+    optimized = optimize_symbol(symbol, options)
+    if shapes:
+        optimized.plans.append(_plan(symbol, options, bind, shapes))
+    return optimized
+
+
+def plan(symbol: Any, given: Mapping[str, Any]) -> Plan:
+    """See `echo.plan`."""
+    options, bind, shapes = _split(symbol, given)
+    return _plan(symbol, options, bind, shapes)
+
+
+def _plan(symbol: Symbol, options: Options, bind: Mapping[str, Any], shapes: dict[str, tuple[int, ...]]) -> Plan:
+    grad_req = bind.get("grad_req", _default_grad_req(symbol, shapes))
+    binding = infer_binding(symbol, shapes, bind.get("type_dict"), grad_req)
+    if all(request == "null" for request in binding.grad_req):
+        raise UnsupportedError("no argument needs a gradient: nothing is trained, so there is nothing to plan")
+    return plan_symbol(symbol, binding, mx.Context(bind.get("ctx", mx.context.current_context())), options)
+
+
+def _default_grad_req(symbol: Symbol, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
+    """What Module asks for: gradients of everything but the inputs whose shapes are given."""
+    return {name: "null" if name in shapes else "write" for name in symbol.list_arguments()}

@@ -1,0 +1,201 @@
+"""The training graph: forward and backward nodes in MXNet's execution order, as MXNet's own gradient pass makes them.
+
+It says what the planner must know and could only guess otherwise: which forward entries each gradient reads, in which
+order everything runs, which operators may work in place, and which inputs are read for their shape alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Iterator, Mapping
+
+from echo.errors import GraphError
+from echo.graph import VARIABLE, Entry
+
+# MXNet's type flags, in order, with their bytes an element
+_DTYPES = (
+    ("float32", 4), ("float64", 8), ("float16", 2), ("uint8", 1), ("int32", 4), ("int8", 1), ("int64", 8),
+    ("bool", 1), ("int16", 2), ("uint16", 2), ("uint32", 4), ("uint64", 8), ("bfloat16", 2),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """Shape and MXNet type flag of one entry."""
+
+    shape: tuple[int, ...]
+    flag: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.flag < len(_DTYPES):
+            raise GraphError(f"unknown MXNet type flag {self.flag}")
+
+    @cached_property
+    def elements(self) -> int:
+        product = 1
+        for size in self.shape:
+            product *= size
+        return product
+
+    @property
+    def dtype(self) -> str:
+        return _DTYPES[self.flag][0]
+
+    @property
+    def itemsize(self) -> int:
+        return _DTYPES[self.flag][1]
+
+    @property
+    def bytes(self) -> int:
+        return self.elements * self.itemsize
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True)
+class TrainingNode:
+    """One node of a training graph.
+
+    ``user`` is the number of the user's node that it stands for, None for nodes that MXNet added. ``inplace`` lists
+    (input, output, identity) for outputs that may take over an input's memory. ``ignored`` are inputs read for their
+    shape only. ``external`` are outputs whose memory is not the planner's (weight gradients, sparse arrays).
+    """
+
+    op: str
+    name: str
+    outputs: tuple[TensorType, ...]
+    inputs: tuple[Entry, ...] = ()
+    control_deps: tuple[int, ...] = ()
+    attrs: Mapping[str, str] = field(default_factory=dict)
+    forward: bool = True
+    user: int | None = None
+    inplace: tuple[tuple[int, int, bool], ...] = ()
+    ignored: frozenset[int] = frozenset()
+    external: frozenset[int] = frozenset()
+    random: bool = False
+    stateful: bool = False
+    mutates: bool = False
+
+    @property
+    def is_variable(self) -> bool:
+        return self.op == VARIABLE
+
+
+@dataclass(frozen=True)
+class TrainingGraph:
+    """Nodes in execution order; ``outputs`` are the symbol's outputs, then the gradients.
+
+    ``planned_bytes`` is the total of MXNet's own memory planner for this graph as it stands.
+    """
+
+    nodes: tuple[TrainingNode, ...]
+    outputs: tuple[Entry, ...]
+    num_forward_outputs: int
+    planned_bytes: int
+
+    def __post_init__(self) -> None:
+        for number, node in enumerate(self.nodes):
+            for entry in node.inputs:
+                if not 0 <= entry.node < number or entry.index >= len(self.nodes[entry.node].outputs):
+                    raise GraphError(f"node {number} ({node.name!r}): no output {tuple(entry)} before it")
+
+    @cached_property
+    def first_entry(self) -> tuple[int, ...]:
+        """``first_entry[i]`` is the number of node i's first entry; the last item is the number of entries."""
+        starts = [0]
+        for node in self.nodes:
+            starts.append(starts[-1] + len(node.outputs))
+        return tuple(starts)
+
+    def entry_id(self, entry: Entry) -> int:
+        """The number of an entry: consecutive, in node order."""
+        return self.first_entry[entry.node] + entry.index
+
+    def type_of(self, entry: Entry) -> TensorType:
+        """Shape and type of an entry."""
+        return self.nodes[entry.node].outputs[entry.index]
+
+    @cached_property
+    def backward_readers(self) -> Mapping[Entry, tuple[int, ...]]:
+        """For each forward entry, the backward nodes that read its values (not only its shape)."""
+        readers: dict[Entry, list[int]] = {}
+        for number, node in self.operators():
+            if node.forward:
+                continue
+            for position, entry in enumerate(node.inputs):
+                if position not in node.ignored and self.nodes[entry.node].forward:
+                    readers.setdefault(Entry(entry.node, entry.index), []).append(number)
+        return {entry: tuple(numbers) for entry, numbers in readers.items()}
+
+    def operators(self) -> Iterator[tuple[int, TrainingNode]]:
+        """The nodes that compute something, with their numbers."""
+        return ((number, node) for number, node in enumerate(self.nodes) if not node.is_variable)
+
+    def to_json(self) -> dict[str, Any]:
+        """The graph as a JSON value that `from_json` reads back."""
+        return {
+            "format": "echo-training-graph-1",
+            "num_forward_outputs": self.num_forward_outputs,
+            "planned_bytes": self.planned_bytes,
+            "outputs": [list(entry[:2]) for entry in self.outputs],
+            "nodes": [_node_to_json(node) for node in self.nodes],
+        }
+
+    @staticmethod
+    def from_json(value: Any) -> TrainingGraph:
+        """Reads what `to_json` wrote.
+
+        Raises:
+            GraphError: a field is missing or malformed.
+        """
+        try:
+            if value["format"] != "echo-training-graph-1":
+                raise GraphError(f"expected format echo-training-graph-1, got {value['format']!r}")
+            return TrainingGraph(
+                nodes=tuple(_node_from_json(node) for node in value["nodes"]),
+                outputs=tuple(Entry(*map(int, entry)) for entry in value["outputs"]),
+                num_forward_outputs=int(value["num_forward_outputs"]),
+                planned_bytes=int(value["planned_bytes"]),
+            )
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise GraphError(f"not a training graph: {type(error).__name__}: {error}") from error
+
+
+def _node_to_json(node: TrainingNode) -> dict[str, Any]:
+    return {
+        "op": node.op,
+        "name": node.name,
+        "outputs": [[list(kind.shape), kind.flag] for kind in node.outputs],
+        "inputs": [list(entry[:2]) for entry in node.inputs],
+        "control_deps": list(node.control_deps),
+        "attrs": dict(node.attrs),
+        "forward": node.forward,
+        "user": node.user,
+        "inplace": [list(pair) for pair in node.inplace],
+        "ignored": sorted(node.ignored),
+        "external": sorted(node.external),
+        "random": node.random,
+        "stateful": node.stateful,
+        "mutates": node.mutates,
+    }
+
+
+def _node_from_json(value: Mapping[str, Any]) -> TrainingNode:
+    return TrainingNode(
+        op=str(value["op"]),
+        name=str(value["name"]),
+        outputs=tuple(TensorType(tuple(map(int, shape)), int(flag)) for shape, flag in value["outputs"]),
+        inputs=tuple(Entry(*map(int, entry)) for entry in value["inputs"]),
+        control_deps=tuple(map(int, value["control_deps"])),
+        attrs={str(key): str(text) for key, text in value["attrs"].items()},
+        forward=bool(value["forward"]),
+        user=None if value["user"] is None else int(value["user"]),
+        inplace=tuple((int(i), int(o), bool(same)) for i, o, same in value["inplace"]),
+        ignored=frozenset(map(int, value["ignored"])),
+        external=frozenset(map(int, value["external"])),
+        random=bool(value["random"]),
+        stateful=bool(value["stateful"]),
+        mutates=bool(value["mutates"]),
+    )
