@@ -18,7 +18,7 @@ from echo.options import Options
 from echo.plan import Plan
 
 if TYPE_CHECKING:
-    import mxnet as mx
+    import mxnet as mx  # noqa: TID251  (for annotations alone: planning never imports it)
 
 __all__ = [
     "BudgetError",
@@ -40,9 +40,9 @@ __all__ = [
 def optimize(symbol: mx.sym.Symbol, **given: Any) -> mx.sym.Symbol:
     """Returns the symbol with a plan: it trains in less memory, with the same bits.
 
-    The symbol plans itself when it is bound (``bind``, ``simple_bind``, ``Module.bind``), since only then its shapes are
-    known. Shapes given here, as for ``infer_shape`` (``data=(128, 50)``), plan at once, so that errors show early and the
-    bind is fast.
+    The symbol plans itself when it is bound (``bind``, ``simple_bind``, ``Module.bind``), since only then its shapes
+    are known. Shapes given here, as for ``infer_shape`` (``data=(128, 50)``), plan at once, so that errors show early
+    and the bind is fast.
 
     Args:
         symbol: the training symbol.

@@ -20,7 +20,7 @@ class Entry(NamedTuple):
     """Output ``index`` of node number ``node``; ``version`` counts the writes to a mutable variable."""
 
     node: int
-    index: int = 0
+    index: int = 0  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
     version: int = 0
 
 
@@ -150,18 +150,8 @@ def check(graph: Graph) -> None:
     """
     if len(graph.row_ptr) != len(graph.nodes) + 1:
         raise GraphError(f"node_row_ptr: expected {len(graph.nodes) + 1} numbers, got {len(graph.row_ptr)}")
-    for number, node in enumerate(graph.nodes):
-        if graph.row_ptr[number + 1] < graph.row_ptr[number] or graph.row_ptr[number] < 0:
-            raise GraphError(f"node {number} ({node.name!r}): node_row_ptr must not fall")
-        for entry in node.inputs:
-            if not 0 <= entry.node < number:
-                raise GraphError(
-                    f"node {number} ({node.name!r}): reads node {entry.node}, expected one before it "
-                    "(the graph has a cycle or is not in topological order)"
-                )
-            _check_index(graph, entry, f"node {number} ({node.name!r})")
-        if any(not 0 <= dep < number for dep in node.control_deps):
-            raise GraphError(f"node {number} ({node.name!r}): control dependencies must come before it")
+    for number in range(len(graph.nodes)):
+        _check_node(graph, number)
     for entry in graph.heads:
         if not 0 <= entry.node < len(graph.nodes):
             raise GraphError(f"head {tuple(entry)}: there is no node {entry.node}")
@@ -169,6 +159,21 @@ def check(graph: Graph) -> None:
     for number in graph.arg_nodes:
         if not (0 <= number < len(graph.nodes) and graph.nodes[number].is_variable):
             raise GraphError(f"arg_nodes: node {number} is not a variable of the graph")
+
+
+def _check_node(graph: Graph, number: int) -> None:
+    node = graph.nodes[number]
+    if graph.row_ptr[number + 1] < graph.row_ptr[number] or graph.row_ptr[number] < 0:
+        raise GraphError(f"node {number} ({node.name!r}): node_row_ptr must not fall")
+    for entry in node.inputs:
+        if not 0 <= entry.node < number:
+            raise GraphError(
+                f"node {number} ({node.name!r}): reads node {entry.node}, expected one before it "
+                "(the graph has a cycle or is not in topological order)"
+            )
+        _check_index(graph, entry, f"node {number} ({node.name!r})")
+    if any(not 0 <= dep < number for dep in node.control_deps):
+        raise GraphError(f"node {number} ({node.name!r}): control dependencies must come before it")
 
 
 def _check_index(graph: Graph, entry: Entry, reader: str) -> None:

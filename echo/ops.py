@@ -9,34 +9,37 @@ from __future__ import annotations
 
 from typing import Mapping
 
-from echo.training_graph import TrainingGraph, TrainingNode
+from echo.training_graph import TrainingNode
 
-# Where a graph is partitioned: time grows faster than the bytes that pass through (Echo, section 4; GEMM and convolution).
-HEAVY = frozenset(
-    "Convolution Deconvolution FullyConnected dot batch_dot linalg_gemm linalg_gemm2 _linalg_gemm _linalg_gemm2 "
-    "Correlation _npi_dot _npi_matmul _contrib_interleaved_matmul_selfatt_qk _contrib_interleaved_matmul_selfatt_valatt "
-    "_contrib_interleaved_matmul_encdec_qk _contrib_interleaved_matmul_encdec_valatt".split()
+
+def _names(*lines: str) -> frozenset[str]:
+    return frozenset(name for line in lines for name in line.split())
+
+
+# Where a graph is partitioned (Echo, section 4): GEMM and convolution, whose time grows faster than their bytes.
+HEAVY = _names(
+    "Convolution Deconvolution FullyConnected Correlation dot batch_dot _linalg_gemm _linalg_gemm2 _npi_dot",
+    "_npi_matmul _contrib_interleaved_matmul_selfatt_qk _contrib_interleaved_matmul_selfatt_valatt",
+    "_contrib_interleaved_matmul_encdec_qk _contrib_interleaved_matmul_encdec_valatt",
 )
 
-_ELEMENTWISE = (
-    "Activation LeakyReLU relu sigmoid hard_sigmoid tanh softsign exp expm1 log log1p log2 log10 sqrt rsqrt cbrt rcbrt square "
-    "abs sign negative reciprocal erf sin cos arctan clip smooth_l1 Cast _copy BlockGrad "
-    "elemwise_add elemwise_sub elemwise_mul elemwise_div add_n _maximum _minimum _hypot _power where "
-    "_plus_scalar _minus_scalar _rminus_scalar _mul_scalar _div_scalar _rdiv_scalar _power_scalar _maximum_scalar "
-    "_minimum_scalar _greater_scalar _lesser_scalar _equal_scalar _not_equal_scalar "
-    "broadcast_add broadcast_sub broadcast_mul broadcast_div broadcast_maximum broadcast_minimum broadcast_power "
-    "broadcast_equal broadcast_greater broadcast_lesser"
+LIGHT = _names(
+    # one element at a time
+    "Activation LeakyReLU relu sigmoid hard_sigmoid tanh softsign exp expm1 log log1p log2 log10 sqrt rsqrt cbrt rcbrt",
+    "square abs sign negative reciprocal erf sin cos arctan clip smooth_l1 Cast _copy BlockGrad Dropout",
+    "elemwise_add elemwise_sub elemwise_mul elemwise_div add_n _maximum _minimum _hypot _power where",
+    "_plus_scalar _minus_scalar _rminus_scalar _mul_scalar _div_scalar _rdiv_scalar _power_scalar _maximum_scalar",
+    "_minimum_scalar _greater_scalar _lesser_scalar _equal_scalar _not_equal_scalar",
+    "broadcast_add broadcast_sub broadcast_mul broadcast_div broadcast_maximum broadcast_minimum broadcast_power",
+    "broadcast_equal broadcast_greater broadcast_lesser",
+    # normalized or reduced along axes
+    "softmax log_softmax softmin SoftmaxActivation LayerNorm BatchNorm InstanceNorm L2Normalization",
+    "sum mean max min prod norm pick",
+    # moved
+    "Reshape Flatten transpose SwapAxis expand_dims squeeze Concat stack SliceChannel slice slice_axis slice_like",
+    "broadcast_to broadcast_axis broadcast_like tile repeat Pad reverse SequenceMask SequenceLast SequenceReverse",
+    "Embedding take one_hot UpSampling Pooling depth_to_space space_to_depth zeros_like ones_like",
 )
-_NORMALIZE_AND_REDUCE = (
-    "softmax log_softmax softmin SoftmaxActivation LayerNorm BatchNorm InstanceNorm L2Normalization "
-    "sum mean max min prod norm pick"
-)
-_MOVE = (
-    "Reshape Flatten transpose SwapAxis expand_dims squeeze Concat stack SliceChannel slice slice_axis slice_like "
-    "broadcast_to broadcast_axis broadcast_like tile repeat Pad reverse SequenceMask SequenceLast SequenceReverse "
-    "Embedding take one_hot UpSampling Pooling depth_to_space space_to_depth zeros_like ones_like"
-)
-LIGHT = frozenset(f"{_ELEMENTWISE} {_NORMALIZE_AND_REDUCE} {_MOVE} Dropout".split())
 
 # Every output of these is a feature map. Of all other operators the first output is; what follows it (saved statistics,
 # masks, workspaces) is small or random, and stays stashed.
@@ -70,7 +73,7 @@ def why_not(node: TrainingNode, device: str, hook: bool) -> str:
         return f"{node.op} has side effects on cuDNN"
     if node.op == "Dropout":
         return _why_not_dropout(node.attrs)
-    if node.random:
+    if node.random or (node.op == "LeakyReLU" and node.attrs.get("act_type") == "rrelu"):
         return f"{node.op} draws random numbers here"
     if node.mutates and node.op != "BatchNorm":
         return f"{node.op} writes into its input"
@@ -83,8 +86,3 @@ def _why_not_dropout(attrs: Mapping[str, str]) -> str:
     if float(attrs.get("p", "0.5")) == 0:
         return "Dropout with p=0 makes no mask"
     return ""
-
-
-def is_dropout_recomputed(training: TrainingGraph, nodes: frozenset[int]) -> bool:
-    """Whether one of these nodes is a Dropout, whose mask exists after a training forward pass alone."""
-    return any(training.nodes[number].op == "Dropout" for number in nodes)

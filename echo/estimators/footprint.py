@@ -7,6 +7,7 @@ is counted apart: it is there all the time.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Mapping
 
@@ -17,7 +18,8 @@ from echo.estimators.reference import Storage
 from echo.graph import Entry
 from echo.training_graph import TrainingGraph, TrainingNode
 
-FEATURE_MAPS, RECOMPUTED, OUTPUT_GRADIENTS, TEMPORARIES = "feature maps", "recomputed maps", "map gradients", "temporaries"
+FEATURE_MAPS, RECOMPUTED = "feature maps", "recomputed maps"
+OUTPUT_GRADIENTS, TEMPORARIES = "map gradients", "temporaries"
 WEIGHTS, INPUTS, GRADIENTS, AUXILIARY = "weights", "inputs", "weight gradients", "auxiliary states"
 
 
@@ -129,8 +131,8 @@ def _kind(training: TrainingGraph, group: _Group) -> str:
 
 
 def layer_of(node: TrainingNode) -> str:
-    """A layer's name, for reports alone: the first two words of the node's name, without counters of time steps."""
-    words = [word for word in node.name.split("_") if word and not (word[0] == "t" and word[1:].isdigit())]
+    """A layer's name, for reports alone: the first words of the node's name, with "*" for counters."""
+    words = [re.sub(r"^t?\d+$|(?<=\D)\d+$", "*", word) for word in node.name.split("_") if word]
     return "_".join(words[:2]) or node.op
 
 

@@ -7,12 +7,11 @@ with the rates taken from measured operators of the same family.
 
 from __future__ import annotations
 
-import bisect
 import math
 import statistics
 import time
 from dataclasses import dataclass, field
-from typing import Callable, Dict, Iterable, List, Mapping, Sequence, Tuple
+from typing import Callable, Iterable, Mapping, Sequence
 
 from echo.errors import EchoError
 from echo.estimators.cost_table import CostTable
@@ -20,28 +19,46 @@ from echo.graph import Entry
 from echo.training_graph import TrainingGraph, TrainingNode
 
 # Where nothing was measured: medians over the operators of NMT, LM and ResNet-50 steps, MXNet 1.9.1's profiler on two
-# cores of a Xeon Scalable (4th generation). On any other device only their ratios matter, until something is measured.
+# cores of a Xeon Scalable (4th generation). On another device only their ratios matter, until something is measured.
 LAUNCH = 6e-6
-BYTES_PER_SECOND = 1.0e10
-FLOPS_PER_SECOND = 8.0e10
+BYTES_PER_SECOND = 8e9
+FLOPS_PER_SECOND = 8e10
+# The gradients of a product are two products: measured multiples of the forward time, 2.2 over the convolutions of
+# ResNet-50, 2.4 and 2.5 over the fully connected layers of NMT and LM. Measuring them instead was less exact, since what
+# had to be cut to fit the time does not scale.
+GRADIENT_OF_PRODUCT = 2.3
+# A random number for each element of a Dropout, on top of the bytes it moves; same origin.
+DRAW_SECONDS = 3e-9
 
 HEAVY_OPS = frozenset({
     "Convolution", "Deconvolution", "FullyConnected", "RNN", "dot", "batch_dot", "_linalg_gemm", "_linalg_gemm2",
     "_contrib_interleaved_matmul_selfatt_qk", "_contrib_interleaved_matmul_selfatt_valatt",
-    "_contrib_interleaved_matmul_encdec_qk", "_contrib_interleaved_matmul_encdec_valatt", "Correlation",
+    "_contrib_interleaved_matmul_encdec_qk", "_contrib_interleaved_matmul_encdec_valatt",
 })  # fmt: skip
-
+# MXNet lets the producer of the second term add into the first (its pass DetectInplaceAddTo): no kernel runs. Of the
+# 523 in an NMT step and the 272 in an LM step, the profiler saw none.
+_FREE_OPS = frozenset({"_grad_add"})
+_GATHER_OPS = frozenset({"Embedding", "take", "gather_nd", "pick"})
 # Attributes that say how large something is: operators that differ in these alone belong to one family.
 _SIZES = frozenset({
     "num_filter", "num_hidden", "num_outputs", "num_args", "input_dim", "output_dim", "shape", "begin", "end",
-    "state_size", "workspace", "layout",
+    "state_size", "workspace",
 })  # fmt: skip
 _BACKWARD = "_backward_"
-# oneDNN computes these in its own blocked layouts and hands those on; a plain layout then costs another time
+# On CPUs oneDNN computes convolutions in blocked layouts, and these operators hand a blocked layout on. BatchNorm takes
+# three times as long on a plain one.
 _BLOCKED_SOURCES = frozenset({"Convolution", "Deconvolution"})
 _BLOCKED_KEEPERS = frozenset({
     "BatchNorm", "Activation", "Pooling", "Concat", "elemwise_add", "_plus", "add_n", "ElementWiseSum", "LRN", "_copy",
 })  # fmt: skip
+
+# A node is measured unless the roofline puts all its like below this part of the step; light forward nodes, whose
+# seconds decide what is recomputed, down to a tenth of that.
+_NEGLIGIBLE = 1e-3
+_LIGHT_WEIGHT = 10.0
+# Within one family, the work of two measured operators differs by at least this factor; between them, interpolation.
+_SPACING = 1.4
+
 MeasureFunction = Callable[[TrainingGraph, int], float]
 
 
@@ -62,27 +79,293 @@ class Overhead:
     estimated: int
 
 
+def estimate(
+    training: TrainingGraph, table: CostTable, measure: MeasureFunction | None, time_limit: float
+) -> Overhead:
+    """Costs of every node: from the table, else measured for at most ``time_limit`` seconds, else estimated.
+
+    What matters most for the choice is measured first; what was measured is saved in the table. ``measure`` may raise
+    `UnmeasurableError`, which the table remembers.
+    """
+    groups, group_of = _group(training)
+    chosen = _worth_measuring([group for group in groups if _product(training, group) is None])
+    if measure is not None:
+        _measure(training, [group for group in chosen if group.key not in table], table, measure, time_limit)
+    rates = _Rates.of((group, table.get(group.key)) for group in groups)
+    costs = [table.get(group.key) or rates.estimate(group) for group in groups]
+    for index, group in enumerate(groups):
+        product = _product(training, group)
+        forward = group_of[product] if product is not None else None
+        if forward is not None:
+            costs[index] = GRADIENT_OF_PRODUCT * costs[forward]
+    known = sum(table.get(group.key) is not None for group in groups)
+    seconds = tuple(0.0 if index is None else costs[index] for index in group_of)
+    return Overhead(seconds, sum(seconds) + _drawing_seconds(training), known, len(groups) - known)
+
+
+def _measure(
+    training: TrainingGraph, groups: Iterable[_Group], table: CostTable, measure: MeasureFunction, limit: float
+) -> None:
+    deadline = time.perf_counter() + limit
+    for group in groups:
+        if time.perf_counter() >= deadline:
+            break
+        try:
+            table.add(group.key, measure(training, group.number))
+        except UnmeasurableError:
+            table.add(group.key, None)
+    table.save()
+
+
+def _product(training: TrainingGraph, group: _Group) -> int | None:
+    """The forward node of the gradient of a product, None for other nodes."""
+    node = training.nodes[group.number]
+    forward = forward_node(training, node)
+    return node.control_deps[0] if forward is not None and forward.op in HEAVY_OPS else None
+
+
+def _drawing_seconds(training: TrainingGraph) -> float:
+    """Random draws: part of a step, never part of a recomputation (a Dropout is recomputed from its mask)."""
+    elements = sum(node.outputs[0].elements for _, node in training.operators() if node.random)
+    return elements * DRAW_SECONDS
+
+
 # Signatures: what makes two nodes cost the same -------------------------------------------------------------
 
 
-def signature(training: TrainingGraph, number: int) -> str:
+def signature(training: TrainingGraph, number: int, memo: dict[int, bool] | None = None) -> str:
     """A stable key of what a node computes: op, attributes that matter, types of inputs and outputs. No names."""
     node = training.nodes[number]
-    attrs = _attributes(training, node)
-    inputs = ",".join(_kind(training, entry) for entry in node.inputs)
-    outputs = ",".join(map(str, node.outputs))
-    unused = _unused_outputs(training, number)
-    options = " ".join(f"{key}={attrs[key]}" for key in sorted(attrs))
-    return f"{node.op}({inputs})->{outputs}" + (f" {options}" if options else "") + (f" -{unused}" if unused else "")
+    attrs = attributes(training, node)
+    marks = ["~" if is_blocked(training, entry, memo) else "" for entry in node.inputs]
+    inputs = ";".join(f"{training.type_of(entry)}{mark}" for entry, mark in zip(node.inputs, marks))
+    outputs = ";".join(map(str, node.outputs))
+    options = ",".join(f"{key}={attrs[key]}" for key in sorted(attrs))
+    return f"{node.op}({inputs})->{outputs}{{{options}}}"
+
+
+def attributes(training: TrainingGraph, node: TrainingNode) -> dict[str, str]:
+    """The operator's own attributes: those of the user's node, for its gradient too; annotations left out."""
+    source = forward_node(training, node) or node
+    return {key: text for key, text in source.attrs.items() if not key.startswith("__")}
 
 
 def forward_node(training: TrainingGraph, node: TrainingNode) -> TrainingNode | None:
-    """The forward node that a gradient node belongs to, None where there is none or it is not known."""
-    if node.forward or not node.control_deps:
+    """The forward node that a gradient node belongs to; None for forward nodes and sums of gradients."""
+    if node.forward or not node.control_deps or not node.op.startswith(_BACKWARD):
         return None
     return training.nodes[node.control_deps[0]]
 
 
-def _attributes(training: TrainingGraph, node: TrainingNode) -> dict[str, str]:
-    source = forward_node(training, node) or node
-    return {key: text for key, text in source.attrs.items() if not key.startswith("__")}
+def is_blocked(training: TrainingGraph, entry: Entry, memo: dict[int, bool] | None = None) -> bool:
+    """Whether oneDNN hands this entry on in a blocked layout (on a CPU)."""
+    if len(training.type_of(entry).shape) not in (4, 5):
+        return False
+    known = {} if memo is None else memo
+    stack = [entry.node]
+    while stack:
+        number = stack[-1]
+        answer = _blocked_by(training, number, known)
+        if isinstance(answer, bool):
+            known[number] = answer
+            stack.pop()
+        else:
+            stack.extend(answer)
+    return known[entry.node]
+
+
+def _blocked_by(training: TrainingGraph, number: int, known: Mapping[int, bool]) -> bool | list[int]:
+    """The answer for a node, or the nodes whose answers are needed first."""
+    node = training.nodes[number]
+    op = node.op[len(_BACKWARD) :] if node.op.startswith(_BACKWARD) else node.op
+    if op in _BLOCKED_SOURCES or op not in _BLOCKED_KEEPERS or len(node.outputs[0].shape) not in (4, 5):
+        return op in _BLOCKED_SOURCES
+    parents = {entry.node for entry in node.inputs if not training.nodes[entry.node].is_variable}
+    return [parent for parent in parents if parent not in known] or any(known[parent] for parent in parents)
+
+
+def is_free(training: TrainingGraph, node: TrainingNode) -> bool:
+    """Whether nothing runs for this node: a variable, a view of its input, an addition that its producer makes."""
+    if node.is_variable or node.op in _FREE_OPS:
+        return True
+    return len(node.outputs) == 1 and not node.external and any(
+        same and not training.nodes[node.inputs[source].node].is_variable for source, _, same in node.inplace
+    )
+
+
+# Groups of equal nodes -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Group:
+    """All nodes of one signature; ``number`` is the first of them."""
+
+    number: int
+    count: int
+    key: str
+    family: tuple[object, ...]
+    work: Work
+    light: bool
+
+    @property
+    def size(self) -> float:
+        """What seconds grow with, within the family."""
+        return self.work.flops or self.work.bytes
+
+
+@dataclass(frozen=True)
+class Work:
+    """Floating-point operations (0 for operators that only move data) and bytes read and written."""
+
+    flops: float
+    bytes: float
+
+
+def _group(training: TrainingGraph) -> tuple[list[_Group], list[int | None]]:
+    """The groups, and the group of every node (None where nothing runs)."""
+    memo: dict[int, bool] = {}
+    kinds = [[(kind.shape, kind.flag) for kind in node.outputs] for node in training.nodes]
+    members: dict[object, list[int]] = {}
+    for number, node in training.operators():
+        if is_free(training, node):
+            continue
+        source = forward_node(training, node) or node
+        key = (
+            node.op,
+            tuple(source.attrs.items()),
+            tuple([kinds[entry[0]][entry[1]] for entry in node.inputs]),
+            tuple([is_blocked(training, entry, memo) for entry in node.inputs]),
+            tuple(kinds[number]),
+        )
+        members.setdefault(key, []).append(number)
+    return _merge(training, members.values(), memo)
+
+
+def _merge(
+    training: TrainingGraph, same: Iterable[list[int]], memo: dict[int, bool]
+) -> tuple[list[_Group], list[int | None]]:
+    # nodes of one signature may differ in annotations
+    by_signature: dict[str, list[int]] = {}
+    for numbers in same:
+        by_signature.setdefault(signature(training, numbers[0], memo), []).extend(numbers)
+    group_of: list[int | None] = [None] * len(training.nodes)
+    groups = []
+    for key, numbers in by_signature.items():
+        for number in numbers:
+            group_of[number] = len(groups)
+        node = training.nodes[numbers[0]]
+        light = node.forward and node.op not in HEAVY_OPS
+        groups.append(
+            _Group(numbers[0], len(numbers), key, _family(training, node, memo), work(training, node), light)
+        )
+    return groups, group_of
+
+
+def _family(training: TrainingGraph, node: TrainingNode, memo: dict[int, bool]) -> tuple[object, ...]:
+    attrs = attributes(training, node)
+    options = tuple(sorted((key, text) for key, text in attrs.items() if key not in _SIZES))
+    patterns = []
+    for entry in node.inputs[:4]:
+        kind = training.type_of(entry)
+        patterns.append((kind.flag, is_blocked(training, entry, memo), tuple(size == 1 for size in kind.shape)))
+    return (node.op, options, tuple(patterns))
+
+
+def _worth_measuring(groups: Sequence[_Group]) -> list[_Group]:
+    """What to measure, most important first. It depends on the graph alone, so a full table leaves nothing to do."""
+    prior = _Rates()
+    weights = {
+        group.key: group.count * prior.estimate(group) * (_LIGHT_WEIGHT if group.light else 1.0)
+        for group in groups
+    }
+    step = sum(group.count * prior.estimate(group) for group in groups)
+    chosen: list[_Group] = []
+    sizes: dict[tuple[object, ...], list[float]] = {}
+    for group in sorted(groups, key=lambda group: -weights[group.key]):
+        family = sizes.setdefault(group.family, [])
+        near = any(1 / _SPACING < group.size / size < _SPACING for size in family)
+        if weights[group.key] >= _NEGLIGIBLE * step and not near:
+            family.append(group.size)
+            chosen.append(group)
+    return chosen
+
+
+# The roofline ----------------------------------------------------------------------------------------------------
+
+
+def work(training: TrainingGraph, node: TrainingNode) -> Work:
+    """What a node computes and moves."""
+    forward = forward_node(training, node)
+    moved = sum(kind.bytes for kind in node.outputs)
+    if (forward or node).op in _GATHER_OPS:
+        moved = 2 * min([moved, *(training.type_of(entry).bytes for entry in node.inputs[:1] if forward)])
+    else:
+        read = (entry for position, entry in enumerate(node.inputs) if position not in node.ignored)
+        moved += sum(training.type_of(entry).bytes for entry in read)
+    # the gradients of a product are two products
+    return Work(_flops(training, forward) * 2 if forward else _flops(training, node), max(moved, 1))
+
+
+def _flops(training: TrainingGraph, node: TrainingNode) -> float:
+    if node.op not in HEAVY_OPS or len(node.inputs) < 2:
+        return 0.0
+    first, second = (training.type_of(entry) for entry in node.inputs[:2])
+    result = node.outputs[0].elements
+    if node.op == "Convolution":
+        return 2.0 * result * second.elements / max(1, second.shape[0])
+    if node.op == "Deconvolution":
+        return 2.0 * first.elements * second.elements / max(1, second.shape[0])
+    if node.op == "FullyConnected":
+        return 2.0 * result * second.shape[-1]
+    if node.op == "RNN":
+        return 2.0 * second.elements * first.elements / max(1, first.shape[-1])
+    # (batch, m, k) times (batch, k, n): the product of the inputs over the output is batch * k * k
+    batch = first.shape[0] if len(first.shape) > 2 else 1
+    inner = math.sqrt(first.elements * second.elements / max(1, result * batch))
+    return 2.0 * result * inner
+
+
+@dataclass(frozen=True)
+class _Rates:
+    """Seconds from work: measured points of each family, and rates over all families."""
+
+    points: Mapping[tuple[object, ...], Sequence[tuple[float, float]]] = field(default_factory=dict)
+    bytes_per_second: float = BYTES_PER_SECOND
+    flops_per_second: float = FLOPS_PER_SECOND
+
+    @staticmethod
+    def of(measured: Iterable[tuple[_Group, float | None]]) -> _Rates:
+        """Rates calibrated from what was measured; constants where nothing was."""
+        points: dict[tuple[object, ...], list[tuple[float, float]]] = {}
+        moving, computing = [], []
+        for group, seconds in measured:
+            if seconds is None:
+                continue
+            points.setdefault(group.family, []).append((group.size, seconds))
+            (computing if group.work.flops else moving).append(group.size / seconds)
+        return _Rates(
+            {family: sorted(pairs) for family, pairs in points.items()},
+            statistics.median(moving) if moving else BYTES_PER_SECOND,
+            statistics.median(computing) if computing else FLOPS_PER_SECOND,
+        )
+
+    def estimate(self, group: _Group) -> float:
+        """Seconds of one run: between measured members of the family, else the roofline."""
+        points = self.points.get(group.family)
+        if points:
+            return _interpolate(points, group.size)
+        return LAUNCH + max(
+            group.work.flops / self.flops_per_second, group.work.bytes / self.bytes_per_second
+        )
+
+
+def _interpolate(points: Sequence[tuple[float, float]], size: float) -> float:
+    """Seconds at ``size``: a power law between two points, launch plus a constant rate outside of them."""
+    below = [point for point in points if point[0] <= size]
+    above = [point for point in points if point[0] > size]
+    if below and above:
+        (left, low), (right, high) = below[-1], above[0]
+        return low * (high / low) ** (math.log(size / left) / math.log(right / left))
+    known, seconds = (below or above)[-1 if below else 0]
+    launch = min(LAUNCH, seconds)
+    return launch + (seconds - launch) * size / known

@@ -7,13 +7,13 @@ and takes over where the library is missing.
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
-from typing import Sequence
+from typing import Any, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from echo.errors import NativeError
+from echo.estimators.evaluator import Choice, Evaluation, Evaluator
 from echo.estimators.reference import plan_storage
 from echo.graph import Entry
 from echo.native import planner_library
@@ -21,18 +21,6 @@ from echo.passes.recompute import with_clones
 from echo.training_graph import TrainingGraph
 
 MASKED_OPS = frozenset({"Dropout"})  # recomputed from data and a stashed mask, by the gradient operator
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Planned bytes under each match range, seconds spent on recomputation."""
-
-    totals: tuple[int, ...]
-    seconds: float
-
-    @property
-    def bytes(self) -> int:
-        return min(self.totals)
 
 
 class _Arrays(ctypes.Structure):
@@ -58,11 +46,10 @@ def _csr(rows: Sequence[Sequence[int]]) -> tuple[npt.NDArray[np.int32], npt.NDAr
 class StoragePlanner:
     """Evaluates choices on one training graph. Not thread-safe: one planner a thread.
 
-    ``seconds[i]`` is the time that node i takes if it runs once more. ``mirror`` plans for MXNet's own mirroring
-    instead of the native hook.
+    ``seconds[i]`` is the time that node i takes if it runs once more.
     """
 
-    def __init__(self, training: TrainingGraph, seconds: Sequence[float], mirror: bool = False) -> None:
+    def __init__(self, training: TrainingGraph, seconds: Sequence[float]) -> None:
         library = planner_library()
         nodes = training.nodes
         entry_id = training.entry_id
@@ -72,7 +59,7 @@ class StoragePlanner:
         dep_begin, dep_node = _csr([node.control_deps for node in nodes])
         inplace_begin, _ = _csr([[0] * len(node.inplace) for node in nodes])
         external = [index in node.external for node in nodes for index in range(len(node.outputs))]
-        self._buffers = {
+        self._buffers: dict[str, npt.NDArray[Any]] = {
             "entry_begin": np.array(training.first_entry, np.int32),
             "input_begin": input_begin,
             "input_entry": input_entry,
@@ -100,28 +87,34 @@ class StoragePlanner:
         )
         self._library = library
         self._nodes = len(nodes)
-        self._handle = library.echo_planner_new(ctypes.byref(self._arrays), int(mirror))
+        self._handle = library.echo_planner_new(ctypes.byref(self._arrays))
 
     def __del__(self) -> None:
         handle = getattr(self, "_handle", None)
         if handle:
             self._library.echo_planner_free(handle)
 
-    def evaluate(self, recompute: npt.NDArray[np.uint8], match_ranges: Sequence[int]) -> Evaluation:
-        """Plans the graph in which the entries with ``recompute[entry_id] = 1`` are recomputed."""
-        return self._evaluate(recompute, match_ranges, None)
+    def evaluate(
+        self, recompute: Choice, match_ranges: Sequence[int], limit: int | None = None
+    ) -> Evaluation:
+        """Plans the graph in which the entries with ``recompute[entry_id] = 1`` are recomputed.
 
-    def executed(self, recompute: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        With a ``limit`` in bytes the work stops early: only ``bytes`` is meant to be read, and exact up to the limit.
+        """
+        return self._evaluate(recompute, match_ranges, limit, None)
+
+    def executed(self, recompute: Choice) -> Choice:
         """``executed[i] = 1`` for the forward nodes that run a second time under this choice."""
         executed = np.zeros(self._nodes, np.uint8)
-        self._evaluate(recompute, (), executed)
+        self._evaluate(recompute, (), None, executed)
         return executed
 
     def _evaluate(
         self,
-        recompute: npt.NDArray[np.uint8],
+        recompute: Choice,
         match_ranges: Sequence[int],
-        executed: npt.NDArray[np.uint8] | None,
+        limit: int | None,
+        executed: Choice | None,
     ) -> Evaluation:
         if recompute.shape != (self.entries,) or recompute.dtype != np.uint8:
             raise ValueError(f"expected {self.entries} uint8, got {recompute.shape} {recompute.dtype}")
@@ -132,6 +125,7 @@ class StoragePlanner:
             np.ascontiguousarray(recompute).ctypes.data,
             ranges.ctypes.data,
             len(ranges),
+            -1 if limit is None else max(0, limit),
             totals.ctypes.data,
             None if executed is None else executed.ctypes.data,
         )
@@ -141,26 +135,28 @@ class StoragePlanner:
 class ReferencePlanner:
     """The same in plain Python, several hundred times slower: for machines without the native library."""
 
-    def __init__(self, training: TrainingGraph, seconds: Sequence[float], mirror: bool = False) -> None:
-        self._training, self._seconds, self._mirror = training, seconds, mirror
+    def __init__(self, training: TrainingGraph, seconds: Sequence[float]) -> None:
+        self._training, self._seconds = training, seconds
         self._entries = [Entry(i, o) for i, node in enumerate(training.nodes) for o in range(len(node.outputs))]
         self.entries = len(self._entries)
 
-    def _planned(self, recompute: npt.NDArray[np.uint8]) -> TrainingGraph:
+    def _planned(self, recompute: Choice) -> TrainingGraph:
         chosen = (self._entries[index] for index in recompute.nonzero()[0])
-        return with_clones(self._training, chosen, self._mirror)
+        return with_clones(self._training, chosen)
 
     def _clones(self, planned: TrainingGraph) -> list[int]:
         users = {node.user: number for number, node in self._training.operators() if node.forward}
         return [users[node.user] for node in planned.nodes if not node.forward and node.user is not None]
 
-    def evaluate(self, recompute: npt.NDArray[np.uint8], match_ranges: Sequence[int]) -> Evaluation:
-        """Plans the graph in which the entries with ``recompute[entry_id] = 1`` are recomputed."""
+    def evaluate(
+        self, recompute: Choice, match_ranges: Sequence[int], limit: int | None = None
+    ) -> Evaluation:
+        """As `StoragePlanner.evaluate`; a limit changes nothing."""
         planned = self._planned(recompute)
         seconds = sum(self._seconds[number] for number in self._clones(planned))
         return Evaluation(tuple(plan_storage(planned, value).total for value in match_ranges), seconds)
 
-    def executed(self, recompute: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    def executed(self, recompute: Choice) -> Choice:
         """``executed[i] = 1`` for the forward nodes that run a second time under this choice."""
         executed = np.zeros(len(self._training.nodes), np.uint8)
         executed[self._clones(self._planned(recompute))] = 1
@@ -171,11 +167,9 @@ class ReferencePlanner:
 _NATIVE_EFFORT, _REFERENCE_EFFORT = 12_000_000, 300_000
 
 
-def make_planner(
-    training: TrainingGraph, seconds: Sequence[float], mirror: bool
-) -> tuple[StoragePlanner | ReferencePlanner, int]:
+def make_planner(training: TrainingGraph, seconds: Sequence[float]) -> tuple[Evaluator, int]:
     """The fastest planner there is, and the effort that a search may spend on it, in visited nodes."""
     try:
-        return StoragePlanner(training, seconds, mirror), _NATIVE_EFFORT
+        return StoragePlanner(training, seconds), _NATIVE_EFFORT
     except NativeError:
-        return ReferencePlanner(training, seconds, mirror), _REFERENCE_EFFORT
+        return ReferencePlanner(training, seconds), _REFERENCE_EFFORT

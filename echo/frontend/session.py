@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from typing import Mapping
+from typing import Mapping, Sequence
 
 import mxnet as mx
 import mxnet.libinfo
@@ -14,8 +14,10 @@ import numpy as np
 from echo import native
 from echo.errors import NativeError, UnsupportedError
 from echo.estimators.cost_table import CostTable
+from echo.estimators.evaluator import Evaluator
 from echo.estimators.footprint import AUXILIARY, GRADIENTS, INPUTS, WEIGHTS
-from echo.frontend.printout import training_graph_from_printout
+from echo.estimators.planner import make_planner
+from echo.frontend.mirror import MirrorEvaluator, forward_graph
 from echo.frontend.symbols import Binding, symbol_of
 from echo.frontend.training import captured_bytes, default_match_range, match_range, training_graph
 from echo.graph import Graph
@@ -57,12 +59,19 @@ class MxnetSession:
         """The training graph of the user's symbol."""
         if self.hook:
             return training_graph(self._graph, self._binding, self._ctx)
-        return training_graph_from_printout(self._graph, self._binding, self._ctx)
+        return forward_graph(self._graph, self._binding, self._ctx)
 
     def planned_bytes(self, graph: Graph, match_range_: int) -> int:
         """What MXNet's own planner needs for a rewritten graph (to the megabyte without the hook)."""
         with match_range(match_range_):
             return captured_bytes(symbol_of(graph), self._binding, self._ctx, self.hook)
+
+    def evaluator(self, training: TrainingGraph, seconds: Sequence[float]) -> tuple[Evaluator, int]:
+        """MXNet's planner, replayed; without the hook MXNet's planner itself."""
+        if self.hook:
+            return make_planner(training, seconds)
+        evaluator = MirrorEvaluator(self._graph, self._binding, self._ctx, training, seconds)
+        return evaluator, evaluator.effort
 
     def cost_table(self) -> CostTable:
         """The measured costs of this device."""

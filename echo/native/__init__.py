@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import importlib.resources
 import json
 import threading
 from pathlib import Path
@@ -26,8 +25,6 @@ _installed_for: str | None = None
 def _load(name: str) -> ctypes.CDLL:
     # an editable install keeps the libraries in another folder than the sources: the package's path knows both
     candidates = [Path(folder) / name for folder in __path__]
-    with contextlib.suppress(Exception):
-        candidates.append(Path(str(importlib.resources.files(__name__).joinpath(name))))
     path = next((candidate for candidate in candidates if candidate.is_file()), None)
     if path is None:
         raise NativeError(
@@ -57,10 +54,10 @@ def planner_library() -> ctypes.CDLL:
         NativeError: it was not built or cannot be loaded.
     """
     library = _load("libecho_planner.so")
-    _function(library, "echo_planner_new", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
+    _function(library, "echo_planner_new", ctypes.c_void_p, ctypes.c_void_p)
     _function(library, "echo_planner_free", None, ctypes.c_void_p)
     _function(library, "echo_planner_evaluate", ctypes.c_double, ctypes.c_void_p, ctypes.c_void_p,
-              ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)  # fmt: skip
+              ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)  # fmt: skip
     return library
 
 

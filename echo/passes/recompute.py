@@ -19,7 +19,6 @@ CLONE_SUFFIX = "_echo"
 class _Builder:
     training: TrainingGraph
     recompute: frozenset[Entry]
-    mirror: bool
 
     def __post_init__(self) -> None:
         self.nodes: list[TrainingNode] = list(self.training.nodes)
@@ -48,26 +47,20 @@ class _Builder:
         for number, node in self.training.operators():
             if node.forward:
                 continue
-            if self.mirror:
-                # MXNet's mirroring gives clones to the gradients of cloned nodes alone, and they hold on to them
-                if not node.control_deps or node.control_deps[0] not in self.clone_of:
-                    continue
-                deps = (self.clone_of[node.control_deps[0]], *node.control_deps[1:])
-                node = replace(node, control_deps=deps)
             inputs = tuple(
-                entry if position in node.ignored and not self.mirror else self.redirected(entry)
+                entry if position in node.ignored else self.redirected(entry)
                 for position, entry in enumerate(node.inputs)
             )
             self.nodes[number] = replace(node, inputs=inputs)
 
 
-def with_clones(training: TrainingGraph, recompute: Iterable[Entry], mirror: bool = False) -> TrainingGraph:
+def with_clones(training: TrainingGraph, recompute: Iterable[Entry]) -> TrainingGraph:
     """The training graph in which backward nodes read the entries in ``recompute`` from clones.
 
     Nodes come in the new execution order: depth-first from the outputs over inputs, then control dependencies. Clones
     that no gradient reaches are not there. ``planned_bytes`` is 0: it is not known.
     """
-    builder = _Builder(training, frozenset(Entry(e.node, e.index) for e in recompute), mirror)
+    builder = _Builder(training, frozenset(Entry(e.node, e.index) for e in recompute))
     builder.add_clones()
     builder.redirect_backward()
     return _in_execution_order(builder.nodes, training)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Callable, Mapping, Protocol
+from typing import Callable, Mapping, Protocol, Sequence
 
 from echo.estimators.cost_table import CostTable
+from echo.estimators.evaluator import Evaluator
 from echo.graph import Graph
 from echo.options import Options
 from echo.training_graph import TrainingGraph
@@ -14,9 +15,9 @@ from echo.training_graph import TrainingGraph
 class Frontend(Protocol):
     """What only the framework knows. `echo.frontend.session` asks MXNet; `device` is "cpu" or "gpu".
 
-    ``hook`` says whether the native hook applies plans (otherwise attributes of MXNet do), ``match_range`` is what
-    MXNet's memory planner would use by itself, ``static`` the bytes that are there all the time, by kind.
-    ``fingerprint`` is equal for binds that may share a plan.
+    ``hook`` says whether the native hook applies plans; otherwise attributes of MXNet do, and the training graph holds
+    the forward nodes alone. ``match_range`` is what MXNet's memory planner would use by itself, ``static`` the bytes
+    that are there all the time, by kind. ``fingerprint`` is equal for binds that may share a plan.
     """
 
     device: str
@@ -30,6 +31,9 @@ class Frontend(Protocol):
 
     def planned_bytes(self, graph: Graph, match_range: int) -> int:
         """The oracle: bytes that MXNet's own memory planner needs for a rewritten graph."""
+
+    def evaluator(self, training: TrainingGraph, seconds: Sequence[float]) -> tuple[Evaluator, int]:
+        """What evaluates choices on this training graph, and the effort that a search may spend on it."""
 
     def cost_table(self) -> CostTable:
         """The measured costs of this device."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Mapping
 
 from echo.errors import BudgetError
+from echo.estimators.evaluator import Choice
 from echo.estimators.footprint import footprint, held_at_peak
 from echo.estimators.overhead import Overhead
-from echo.estimators.planner import make_planner
 from echo.estimators.reference import plan_storage
 from echo.graph import Entry
 from echo.options import budget_bytes
@@ -17,11 +17,11 @@ from echo.passes.partition import Segments, partition
 from echo.passes.recompute import with_clones
 from echo.passes.request import Request
 from echo.policies import policy_named
-from echo.policies.problem import Choice, Problem
+from echo.policies.problem import Problem
 from echo.training_graph import TrainingGraph
 
 # All that were ever best on the models of the benchmarks; 0 (every entry its own chunk) never was.
-_MATCH_RANGES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64)
+_MATCH_RANGES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
 
 
 @dataclass(frozen=True)
@@ -82,13 +82,13 @@ def _problem(
     overhead: Overhead,
     max_bytes: int | None,
 ) -> Problem:
-    planner, effort = make_planner(training, overhead.seconds, mirror=not request.frontend.hook)
+    evaluator, effort = request.frontend.evaluator(training, overhead.seconds)
     bound = request.options.overhead_bound
     own = request.frontend.match_range
     return Problem(
         training=training,
         overhead=overhead,
-        evaluator=planner,
+        evaluator=evaluator,
         candidates=candidates,
         segments=segments,
         forced=forced,
@@ -121,7 +121,7 @@ def _entries(problem: Problem, choice: Choice) -> frozenset[Entry]:
 
 def _raise_unreachable(request: Request, training: TrainingGraph, best: Selection, limit: int) -> None:
     static = sum(request.frontend.static.values())
-    planned = with_clones(training, best.recompute, mirror=not request.frontend.hook)
+    planned = with_clones(training, best.recompute)
     storage = plan_storage(planned, best.match_range)
     peak = footprint(planned, storage, request.frontend.static).peak_node
     largest = [f"{name} {size / 2**20:.1f} MB" for name, size in held_at_peak(planned, storage, peak)]

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from echo.estimators.evaluator import Choice
 from echo.graph import Entry
 from echo.passes.partition import Segment
-from echo.policies.problem import Choice, Problem
+from echo.policies.problem import Problem
 from echo.training_graph import TrainingGraph
 
 

@@ -10,34 +10,12 @@ from dataclasses import dataclass, field
 from typing import Callable, Mapping, Protocol, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
+from echo.estimators.evaluator import Choice, Evaluation, Evaluator
 from echo.estimators.overhead import Overhead
 from echo.graph import Entry
 from echo.passes.partition import Segments
 from echo.training_graph import TrainingGraph
-
-Choice = npt.NDArray[np.uint8]  # one number an entry: 1 where gradients read it from a clone
-
-
-class Evaluation(Protocol):
-    """What a choice costs: planned bytes under each match range, and seconds of recomputation."""
-
-    @property
-    def totals(self) -> tuple[int, ...]: ...
-    @property
-    def seconds(self) -> float: ...
-    @property
-    def bytes(self) -> int: ...
-
-
-class Evaluator(Protocol):
-    """Plans the storage of a choice exactly (`echo.estimators.planner`)."""
-
-    entries: int
-
-    def evaluate(self, recompute: Choice, match_ranges: Sequence[int]) -> Evaluation: ...
-    def executed(self, recompute: Choice) -> Choice: ...
 
 
 @dataclass(frozen=True)
@@ -76,9 +54,11 @@ class Problem:
         """The numbers of a candidate's recomputable entries."""
         return [self.training.entry_id(entry) for entry in self.candidates[node]]
 
-    def evaluate(self, choice: Choice, match_ranges: Sequence[int] | None = None) -> Evaluation:
-        """Exact bytes and seconds of a choice."""
-        return self.evaluator.evaluate(choice, self.match_ranges if match_ranges is None else match_ranges)
+    def evaluate(
+        self, choice: Choice, match_ranges: Sequence[int] | None = None, limit: int | None = None
+    ) -> Evaluation:
+        """Exact bytes and seconds of a choice; bytes above a ``limit`` may come out smaller, but above it."""
+        return self.evaluator.evaluate(choice, self.match_ranges if match_ranges is None else match_ranges, limit)
 
     def rank(self, evaluation: Evaluation) -> tuple[float, float, float]:
         """Smaller is better: first the limits, then what is wanted, then what is nice to have."""
@@ -92,6 +72,6 @@ class Problem:
 class Policy(Protocol):
     """A strategy: returns the choice that it prefers."""
 
-    name: str
-
+    @property
+    def name(self) -> str: ...
     def choose(self, problem: Problem) -> Choice: ...

@@ -1,27 +1,30 @@
 """The default policy: a hill climb over classes of nodes with MXNet's planner, replayed, as the objective.
 
-It starts from "recompute everything that may be", flips one class at a time, and refines the classes once nothing
-improves. With a bound on time the climb runs under a growing price of a second until the choice keeps the bound.
-Everything is deterministic: the effort is counted in visited nodes, not in seconds.
+It starts from "recompute everything that may be" and flips one class at a time, once for each match range of MXNet's
+planner; the best few go on with finer classes. With a bound on time the climb runs under a price for each second,
+bisected to where the choice just keeps the bound. What effort is left goes into threshold accepting (Dueck and Scheuer,
+1990): random flips that may cost a little memory, ever less. Everything is deterministic: the effort is counted in
+visited nodes, not in seconds, and the random flips come from a fixed seed.
 """
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
-from typing import Callable, Sequence
+from typing import Protocol, Sequence
 
 import numpy as np
 
+from echo.estimators.evaluator import Choice, Evaluation
 from echo.passes.classes import classes
-from echo.policies.problem import Choice, Evaluation, Problem
+from echo.policies.problem import Problem
 
-# A climb looks at few match ranges, the final decision at all of them. Small ranges let chunks of unlike sizes apart.
-_CLIMB_RANGES = (1, 2, 4, 16)
-_ROUNDS = (0, 1, 2, 3)
+_ROUNDS = (0, 1, 2, 3)  # of the classes, coarse to fine
+_FINALISTS = 3  # match ranges that are climbed to the end
+_FINAL_SHARE = 0.75  # of the effort, for those climbs; the rest is for threshold accepting
+_FLIPS_A_CANDIDATE = 40  # evaluations beyond which more have not paid on any model of the benchmarks
 _PRICES = 6  # bisection steps between a free second and one that nothing is worth
-_INITIAL_SHARE = 0.5  # of the effort, for finding a start before the last climb
-
-_Rank = Callable[[Evaluation], Sequence[float]]
+_THRESHOLD = 0.02  # of the bytes, that a random flip may cost at first
 
 
 @dataclass(frozen=True)
@@ -34,63 +37,121 @@ class Search:
         return _Climb(problem).run()
 
 
+class _Order(Protocol):
+    """Which of two choices a climb prefers: the one of smaller rank."""
+
+    def rank(self, value: Evaluation) -> tuple[float, ...]: ...
+
+    def most_bytes(self, current: Evaluation) -> int | None:
+        """Bytes above which no choice can rank before the current one, None where that is not known."""
+
+
+@dataclass(frozen=True)
+class _Limits:
+    """The order in which the user's limits put choices."""
+
+    problem: Problem
+
+    def rank(self, value: Evaluation) -> tuple[float, ...]:
+        return self.problem.rank(value)
+
+    def most_bytes(self, current: Evaluation) -> int | None:
+        if self.problem.max_bytes is not None:
+            return max(self.problem.max_bytes, current.bytes)
+        return current.bytes if self.rank(current)[0] == 0 else None
+
+
+@dataclass(frozen=True)
+class _Price:
+    """The order of choices when a second costs ``price`` bytes."""
+
+    price: float
+
+    def rank(self, value: Evaluation) -> tuple[float, ...]:
+        return (value.bytes + self.price * value.seconds, value.seconds)
+
+    def most_bytes(self, current: Evaluation) -> int | None:
+        return int(self.rank(current)[0])
+
+
 class _Climb:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
+        self.limits = _Limits(problem)
         candidates = sorted(problem.candidates)
         ids = {number: problem.entry_ids(number) for number in candidates}
+        partitions = [classes(problem.training, candidates, rounds) for rounds in _ROUNDS]
+        partitions.append([(number,) for number in candidates])
         self.levels = [
             [np.array([entry for number in group for entry in ids[number]]) for group in groups]
-            for groups in _distinct([classes(problem.training, candidates, rounds) for rounds in _ROUNDS])
+            for groups in _distinct(partitions)
         ]
-        own = problem.match_ranges[0]
-        self.ranges = tuple(sorted({own, *_CLIMB_RANGES} & {own, *problem.match_ranges}))
-        self.left = max(200, problem.effort // (len(problem.training.nodes) * len(self.ranges)))
+        self.ranges = problem.match_ranges[:1]
+        # evaluations under one match range
+        self.left = min(problem.effort // len(problem.training.nodes), 200 + _FLIPS_A_CANDIDATE * len(candidates))
         self.best = problem.choice()
         self.best_value = self.evaluate(self.best)
+        self.best_ranges = self.ranges
 
-    def evaluate(self, choice: Choice) -> Evaluation:
+    def evaluate(self, choice: Choice, limit: int | None = None) -> Evaluation:
         self.left -= 1
-        value = self.problem.evaluate(choice, self.ranges)
-        return value
+        return self.problem.evaluate(choice, self.ranges, limit)
 
     def consider(self, choice: Choice, value: Evaluation) -> None:
-        if self.problem.rank(value) < self.problem.rank(self.best_value):
-            self.best, self.best_value = choice.copy(), value
+        if self.limits.rank(value) < self.limits.rank(self.best_value):
+            self.best, self.best_value, self.best_ranges = choice.copy(), value, self.ranges
 
     def run(self) -> Choice:
-        everything = self.problem.choice(sorted(self.problem.candidates))
-        self.consider(everything, self.evaluate(everything))
-        reserve = int(self.left * (1 - _INITIAL_SHARE))
-        start = self.climb(everything, self.levels[:2], _memory_first, reserve)
-        if self.problem.rank(self.best_value)[0] > 0 or self.problem.max_bytes is not None:
-            self.price_seconds(start, reserve)
-        self.problem.progress("refining")
-        self.climb(self.best, self.levels, self.problem.rank, 0)
+        starts = self.coarse_climbs()
+        final = int(self.left * _FINAL_SHARE)
+        for _, match_range, start in starts:
+            self.problem.progress(f"match range {match_range}")
+            reserve = self.left - final // len(starts)
+            self.ranges = (match_range,)
+            if self.problem.max_bytes is not None or self.limits.rank(self.evaluate(start))[0] > 0:
+                start = self.price_seconds(start, self.levels[:2], self.left - (self.left - reserve) // 2)
+            self.climb(start, self.levels, self.limits, reserve)
+        self.problem.progress("polishing")
+        self.ranges = self.best_ranges
+        self.accept_within_threshold()
         return self.best
 
-    def price_seconds(self, start: Choice, reserve: int) -> None:
-        """Bisects the price of a second, in bytes, to where the climb just keeps the limits."""
-        stock = self.problem.training.planned_bytes
-        step = max(self.problem.overhead.step_seconds, 1e-9)
-        low, high = 0.01, 100.0  # as shares of the stock's bytes for a step's time
+    def coarse_climbs(self) -> list[tuple[int, int, Choice]]:
+        """The best few (bytes, match range, choice) of one quick climb for each match range, time left out."""
+        everything = self.problem.choice(sorted(self.problem.candidates))
+        reserve = self.left // 2
+        found = []
+        for match_range in self.problem.match_ranges:
+            self.ranges = (match_range,)
+            choice = self.climb(everything, self.levels[:1], _Price(0.0), reserve)
+            found.append((self.evaluate(choice).bytes, match_range, choice))
+        return sorted(found, key=lambda item: item[:2])[:_FINALISTS]
+
+    def price_seconds(self, start: Choice, levels: Sequence[Sequence[Choice]], reserve: int) -> Choice:
+        """Bisects the price of a second to where the climb just keeps the limits; the best choice on the way."""
+        a_step = self.problem.training.planned_bytes / max(self.problem.overhead.step_seconds, 1e-9)
+        low, high = 0.01 * a_step, 100.0 * a_step
+        best, best_value = start, self.evaluate(start)
         for _ in range(_PRICES):
             if self.left <= reserve:
-                return
-            price = (low * high) ** 0.5 * stock / step
-            found = self.climb(start, self.levels[:2], lambda value, price=price: _priced(value, price), reserve)
-            value = self.evaluate(found)
+                break
+            price = (low * high) ** 0.5
+            choice = self.climb(start, levels, _Price(price), reserve)
+            value = self.evaluate(choice)
+            if self.limits.rank(value) < self.limits.rank(best_value):
+                best, best_value = choice, value
             if self._price_is_enough(value):
-                high = (low * high) ** 0.5
+                high = price
             else:
-                low = (low * high) ** 0.5
+                low = price
+        return best
 
     def _price_is_enough(self, value: Evaluation) -> bool:
         if self.problem.max_bytes is not None:  # the highest price is wanted at which the choice still fits
             return value.bytes > self.problem.max_bytes
-        return self.problem.rank(value)[0] == 0  # the lowest price at which the choice is fast enough
+        return self.limits.rank(value)[0] == 0  # the lowest price at which the choice is fast enough
 
-    def climb(self, start: Choice, levels: Sequence[Sequence[Choice]], rank: _Rank, reserve: int) -> Choice:
+    def climb(self, start: Choice, levels: Sequence[Sequence[Choice]], order: _Order, reserve: int) -> Choice:
         """Flips one class after the other while that helps, coarse classes first."""
         choice = start.copy()
         value = self.evaluate(choice)
@@ -102,28 +163,38 @@ class _Climb:
                 position += 1
                 before = choice[group]
                 choice[group] = 1 - before[0]
-                flipped = self.evaluate(choice)
-                self.consider(choice, flipped)
-                if rank(flipped) < rank(value):
+                flipped = self.evaluate(choice, order.most_bytes(value))
+                if order.rank(flipped) < order.rank(value):
                     value, unchanged = flipped, 0
+                    self.consider(choice, value)
                 else:
                     choice[group] = before
                     unchanged += 1
         return choice
 
-
-def _memory_first(value: Evaluation) -> Sequence[float]:
-    return (value.bytes, value.seconds)
-
-
-def _priced(value: Evaluation, price: float) -> Sequence[float]:
-    return (value.bytes + price * value.seconds,)
+    def accept_within_threshold(self) -> None:
+        """Random flips that keep the limits and may cost a threshold of memory, which falls to nothing."""
+        generator = random.Random(0)
+        choice, value = self.best.copy(), self.best_value
+        total = self.left
+        while self.left > 0 and any(self.levels):
+            level = generator.choice(self.levels)
+            group = generator.choice(level)
+            before = choice[group]
+            choice[group] = 1 - before[0]
+            most = int(value.bytes * (1 + _THRESHOLD * (self.left / total) ** 2))
+            flipped = self.evaluate(choice, most)
+            if flipped.bytes <= most and self.limits.rank(flipped)[0] <= self.limits.rank(value)[0]:
+                value = flipped
+                self.consider(choice, value)
+            else:
+                choice[group] = before
 
 
 def _distinct(levels: list[list[tuple[int, ...]]]) -> list[list[tuple[int, ...]]]:
     """Without the levels that have no more groups than the one before."""
     kept: list[list[tuple[int, ...]]] = []
     for level in levels:
-        if not kept or len(level) > len(kept[-1]):
+        if level and (not kept or len(level) > len(kept[-1])):
             kept.append(level)
     return kept

@@ -10,13 +10,11 @@ import mxnet as mx
 from mxnet.symbol import Symbol
 
 from echo import pipeline
-from echo.errors import EchoError
 from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import Binding, grad_reqs, graph_of, infer_binding, symbol_of
 from echo.frontend.training import match_range
 from echo.graph import Graph
 from echo.options import Options
-from echo.ops import is_dropout_recomputed
 from echo.passes.request import Request
 from echo.plan import Plan
 from echo.report.progress import progress
@@ -25,6 +23,7 @@ from echo.runtime.executor import guard
 logger = logging.getLogger("echo")
 _plans: dict[tuple[str, Options], tuple[Plan, Graph]] = {}
 _plans_lock = threading.RLock()
+_MOST_PLANS = 64  # kept in memory: as many shapes of one model as buckets are usual
 
 
 class OptimizedSymbol(Symbol):  # type: ignore[misc]
@@ -66,7 +65,7 @@ class OptimizedSymbol(Symbol):  # type: ignore[misc]
         return self._bind(bind, ctx, untouched, lambda: infer_binding(self, shapes, type_dict, grad_req))
 
     def bind(self, ctx: mx.Context, args: Any, args_grad: Any = None, grad_req: Any = "write",
-             aux_states: Any = None, group2ctx: Any = None, shared_exec: Any = None) -> mx.executor.Executor:  # fmt: skip
+             aux_states: Any = None, group2ctx: Any = None, shared_exec: Any = None) -> mx.executor.Executor:
         """As ``Symbol.bind``, with a plan applied."""
 
         def bind(symbol: Symbol) -> mx.executor.Executor:
@@ -127,7 +126,10 @@ def _planned(symbol: Symbol, binding: Binding, ctx: mx.Context, options: Options
     with _plans_lock:
         if key not in _plans:
             with progress() as show:
-                _plans[key] = pipeline.plan(Request(graph, options, session, show))
+                planned = pipeline.plan(Request(graph, options, session, show))
+            while len(_plans) >= _MOST_PLANS:
+                del _plans[next(iter(_plans))]
+            _plans[key] = planned
         return _plans[key]
 
 

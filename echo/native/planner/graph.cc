@@ -2,8 +2,6 @@
 
 namespace echo {
 
-PlannedGraph::PlannedGraph(const TrainingArrays& given, bool mirror) : arrays(given), mirror_(mirror) {}
-
 std::int32_t PlannedGraph::redirected(std::int32_t entry, const std::uint8_t* recompute) const {
   if (!recompute[entry]) return entry;
   const std::int32_t node = entry_node_[entry];
@@ -31,15 +29,8 @@ void PlannedGraph::add_clone(std::int32_t node, const std::uint8_t* recompute) {
 void PlannedGraph::redirect_backward(const std::uint8_t* recompute) {
   for (std::int32_t node = 0; node < arrays.nodes; ++node) {
     if (arrays.forward[node] || arrays.variable[node]) continue;
-    if (mirror_) {
-      // MXNet's own mirroring hands the clone of the differentiated node to its gradient function, so only the
-      // gradients of cloned nodes read clones, and they hold on to the clone by a control dependency
-      const std::int32_t first = arrays.dep_begin[node];
-      if (first == arrays.dep_begin[node + 1] || clone_of_[arrays.dep_node[first]] < 0) continue;
-      dep_node_[first] = clone_of_[arrays.dep_node[first]];
-    }
     for (std::int32_t i = arrays.input_begin[node]; i < arrays.input_begin[node + 1]; ++i)
-      if (mirror_ || !arrays.input_ignored[i]) input_entry_[i] = redirected(input_entry_[i], recompute);
+      if (!arrays.input_ignored[i]) input_entry_[i] = redirected(input_entry_[i], recompute);
   }
 }
 

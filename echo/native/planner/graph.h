@@ -30,7 +30,7 @@ struct TrainingArrays {
 // What the gradient hook makes of a plan. Nodes >= arrays.nodes are clones.
 class PlannedGraph {
  public:
-  PlannedGraph(const TrainingArrays& arrays, bool mirror);
+  explicit PlannedGraph(const TrainingArrays& given) : arrays(given) {}
 
   // recompute[e] = 1: backward nodes read entry e from a clone. Rebuilds `order` and everything below.
   void apply(const std::uint8_t* recompute);
@@ -63,7 +63,6 @@ class PlannedGraph {
   void sort();
   std::int32_t redirected(std::int32_t entry, const std::uint8_t* recompute) const;
 
-  const bool mirror_;
   std::vector<std::int32_t> entry_begin_, entry_node_, entry_origin_, input_begin_, input_entry_, dep_begin_, dep_node_;
   std::vector<std::int32_t> clone_origin_, clone_of_;
   std::vector<std::uint8_t> visited_;

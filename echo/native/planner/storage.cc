@@ -40,11 +40,15 @@ std::int32_t StoragePlanner::request(std::int64_t elements) {
   }
   if (found == free_.end()) {
     chunk_bytes_.push_back(bytes);
+    total_ += bytes;
     chunk_references_.push_back(0);
     return static_cast<std::int32_t>(chunk_bytes_.size()) - 1;
   }
   const std::int32_t chunk = found->second;
-  chunk_bytes_[chunk] = std::max(chunk_bytes_[chunk], bytes);
+  if (bytes > chunk_bytes_[chunk]) {
+    total_ += bytes - chunk_bytes_[chunk];
+    chunk_bytes_[chunk] = bytes;
+  }
   free_.erase(found);
   return chunk;
 }
@@ -109,9 +113,10 @@ void StoragePlanner::free_inputs(std::int32_t node) {
     if (storage_[e] >= 0 && chunk_references_[storage_[e]] == 0) release(storage_[e]);
 }
 
-std::int64_t StoragePlanner::plan(std::int64_t match_range) {
+std::int64_t StoragePlanner::plan(std::int64_t match_range, std::int64_t limit) {
   const auto& a = graph_.arrays;
   match_range_ = match_range;
+  total_ = 0;
   storage_.assign(graph_.entries(), kNone);
   for (std::int32_t e = 0; e < a.entries; ++e)
     if (a.external[e]) storage_[e] = kExternal;
@@ -123,10 +128,9 @@ std::int64_t StoragePlanner::plan(std::int64_t match_range) {
     share_inputs(node);
     allocate_outputs(node);
     free_inputs(node);
+    if (total_ > limit) break;
   }
-  std::int64_t total = 0;
-  for (const std::int64_t bytes : chunk_bytes_) total += bytes;
-  return total;
+  return total_;
 }
 
 }  // namespace echo

@@ -10,11 +10,12 @@ namespace echo {
 
 // Total bytes of the chunks that MXNet would allocate. An entry takes a free chunk whose size is within a factor
 // `match_range` of its own, or a new one; an operator that may work in place takes over its input's chunk.
-// Sizes are counted as MXNet counts them, four bytes an element whatever the type.
+// Sizes are counted as MXNet counts them, four bytes an element whatever the type. Chunks only grow, so a plan is given
+// up as soon as its total exceeds `limit`; the result is then some number above `limit`.
 class StoragePlanner {
  public:
   explicit StoragePlanner(const PlannedGraph& graph) : graph_(graph) {}
-  std::int64_t plan(std::int64_t match_range);
+  std::int64_t plan(std::int64_t match_range, std::int64_t limit);
   const std::vector<std::int32_t>& storage() const { return storage_; }  // chunk of each entry, or a negative number
   void count_references();  // once after each PlannedGraph::apply
 
@@ -27,7 +28,7 @@ class StoragePlanner {
   void free_inputs(std::int32_t node);
 
   const PlannedGraph& graph_;
-  std::int64_t match_range_ = 16;
+  std::int64_t match_range_ = 16, total_ = 0;
   std::vector<std::int32_t> references_, storage_, chunk_references_;
   std::vector<std::int64_t> chunk_bytes_;
   std::multimap<std::int64_t, std::int32_t> free_;

@@ -1,0 +1,49 @@
+"""Results as JSON files with what is needed to read them later: date, commit, machine, versions."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+def save(name: str, rows: list[dict[str, Any]]) -> Path:
+    """Writes ``benchmarks/results/NAME.json`` and returns its path."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps({"benchmark": name, **_circumstances(), "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def load(name: str) -> dict[str, Any]:
+    """Reads what `save` wrote."""
+    value: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return value
+
+
+def _circumstances() -> dict[str, Any]:
+    return {
+        "date": datetime.date.today().isoformat(),
+        "commit": _commit(),
+        "machine": {"processor": _processor(), "cores": len(os.sched_getaffinity(0)), "system": platform.system()},
+        "versions": {"python": platform.python_version(), "mxnet": version("mxnet"), "numpy": version("numpy")},
+    }
+
+
+def _commit() -> str:
+    done = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=RESULTS.parent)
+    return done.stdout.strip() or "unknown"
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor()

@@ -1,0 +1,94 @@
+"""What does recomputation cost? Measured time of a training step with echo against stock, side by side.
+
+    python -m benchmarks.step_time [--rounds 7] [MODEL ...]
+
+Stock and every bound live in one process on the same weights and take steps in turn, so that a slow moment of the
+machine hits all of them. A row holds the median of the ratios round by round, next to the predicted overhead.
+Writes results/step_time.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from typing import Any
+
+import mxnet as mx
+
+import echo
+from benchmarks.models import MODELS, Model, random_values
+from benchmarks.record import save
+
+BOUNDS: dict[str, float | None] = {"0.05": 0.05, "0.10": 0.10, "0.25": 0.25, "none": None}
+
+
+def bind(model: Model, symbol: mx.sym.Symbol) -> mx.executor.Executor:
+    """An executor of the model on reproducible values."""
+    executor = symbol.simple_bind(mx.cpu(), grad_req=model.grad_req(), **model.shapes)
+    for name, value in random_values(model).items():
+        executor.arg_dict[name][:] = value
+    for name, array in executor.aux_dict.items():
+        array[:] = 1.0 if "var" in name else 0.0
+    return executor
+
+
+def step(executor: mx.executor.Executor) -> float:
+    """Seconds of one forward and backward pass."""
+    mx.nd.waitall()
+    started = time.perf_counter()
+    executor.forward(is_train=True)
+    executor.backward()
+    mx.nd.waitall()
+    return time.perf_counter() - started
+
+
+def measure(model: Model, rounds: int) -> dict[str, Any]:
+    """Times one model, the bounds that come to the same plan only once."""
+    executors, plans, same = {"stock": bind(model, model.symbol)}, {}, {}
+    for name, bound in BOUNDS.items():
+        symbol = echo.optimize(model.symbol, max_overhead=bound)
+        executor = bind(model, symbol)
+        plan = symbol.plans[-1]
+        twin = next((other for other, known in plans.items() if known.decisions == plan.decisions), None)
+        plans[name] = plan
+        if twin is None:
+            executors[name] = executor
+        same[name] = twin or name
+    times: dict[str, list[float]] = {name: [] for name in executors}
+    for name in executors:
+        step(executors[name])
+    for number in range(rounds):
+        order = list(executors) if number % 2 else list(executors)[::-1]
+        for name in order:
+            times[name].append(step(executors[name]))
+    row: dict[str, Any] = {"model": model.name, "stock_ms": 1000 * statistics.median(times["stock"]), "rounds": rounds}
+    row["predicted_stock_ms"] = 1000 * plans["none"].step_seconds
+    for name, plan in plans.items():
+        ratios = [mine / stock for mine, stock in zip(times[same[name]], times["stock"])]
+        row[name] = {
+            "ratio": statistics.median(ratios),
+            "quickest_ratio": min(times[same[name]]) / min(times["stock"]),
+            "predicted_overhead": plan.overhead,
+            "mb": plan.after.planned / 2**20,
+        }
+        print(
+            f"{model.name}, bound {name}: {row[name]['ratio']:.3f} of stock's step (quickest steps "
+            f"{row[name]['quickest_ratio']:.3f}), predicted {1 + plan.overhead:.3f}",
+            flush=True,
+        )
+    return row
+
+
+def main() -> None:
+    """Measures the models named on the command line, all by default."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("models", nargs="*", default=list(MODELS))
+    arguments = parser.parse_args()
+    rows = [measure(MODELS[name](), arguments.rounds) for name in arguments.models]
+    print("written:", save("step_time", rows).name)
+
+
+if __name__ == "__main__":
+    main()

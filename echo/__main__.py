@@ -1,0 +1,7 @@
+"""``python -m echo``."""
+
+import sys
+
+from echo.cli import main
+
+sys.exit(main())

@@ -1,0 +1,92 @@
+"""The command line, ``mxecho`` or ``python -m echo``: plans a saved symbol and explains the plan.
+
+::
+
+    mxecho plan model-symbol.json data=128,50 softmax_label=128,50
+    mxecho plan model-symbol.json data=32,3,224,224 --max-overhead none --save plan.json
+    mxecho show plan.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any, Sequence
+
+from echo.errors import EchoError, OptionError
+from echo.plan import Plan
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="mxecho", description="Train the same MXNet model in less memory.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    plan = commands.add_parser("plan", help="plan a saved symbol for some shapes and explain the plan")
+    plan.add_argument("symbol", help="a symbol saved by MXNet, as model-symbol.json")
+    plan.add_argument("shapes", nargs="+", metavar="NAME=SHAPE", help="shapes of inputs, as data=128,50")
+    plan.add_argument("--policy", default="search", help="search (default) or echo")
+    plan.add_argument("--max-overhead", default="auto", help="fraction of the step (default 0.10), or none")
+    plan.add_argument("--memory-budget", help='bytes, "6GB", or a fraction of what is needed without echo')
+    plan.add_argument("--keep", action="append", default=[], metavar="PATTERN", help="nodes or operators to stash")
+    plan.add_argument("--recompute", action="append", default=[], metavar="PATTERN", help="nodes to recompute")
+    plan.add_argument("--save", metavar="FILE", help="write the plan as JSON")
+    show = commands.add_parser("show", help="print a plan saved before")
+    show.add_argument("plan", help="a plan saved by `mxecho plan --save` or Plan.save()")
+    return parser
+
+
+def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+    name, separator, sizes = text.partition("=")
+    try:
+        if not separator:
+            raise ValueError
+        return name, tuple(int(size) for size in sizes.strip("()").split(",") if size.strip())
+    except ValueError as error:
+        raise OptionError(f"expected NAME=SHAPE such as data=128,50, got {text!r}") from error
+
+
+def _number(option: str, text: str | None, words: Sequence[str] = ()) -> Any:
+    """A number, or one of some words left as it is; None for "none"."""
+    if text is None or text.lower() == "none":
+        return None
+    if text in words:
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        if option == "--memory-budget":
+            return text  # a size with a unit, checked by Options
+        raise OptionError(f"{option}: expected a number, got {text!r}") from None
+
+
+def _plan(arguments: argparse.Namespace) -> Plan:
+    import echo
+    from echo.frontend.files import load_symbol
+
+    return echo.plan(
+        load_symbol(Path(arguments.symbol)),
+        policy=arguments.policy,
+        max_overhead=_number("--max-overhead", arguments.max_overhead, ["auto"]),
+        memory_budget=_number("--memory-budget", arguments.memory_budget),
+        keep=arguments.keep,
+        recompute=arguments.recompute,
+        **dict(map(_shape, arguments.shapes)),
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command; 0 on success, 1 with one line on standard error otherwise."""
+    arguments = _parser().parse_args(argv)
+    try:
+        plan = _plan(arguments) if arguments.command == "plan" else Plan.load(arguments.plan)
+    except (EchoError, OSError) as error:
+        print(f"mxecho: {error}", file=sys.stderr)
+        return 1
+    print(plan)
+    if arguments.command == "plan" and arguments.save:
+        plan.save(arguments.save)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+"""What a choice of recomputed feature maps costs, and who can say so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Choice = npt.NDArray[np.uint8]  # one number an entry: 1 where gradients read it from a clone
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Planned bytes under each match range, seconds of recomputation in a step."""
+
+    totals: tuple[int, ...]
+    seconds: float
+
+    @property
+    def bytes(self) -> int:
+        return min(self.totals)
+
+
+class Evaluator(Protocol):
+    """Plans the storage of choices on one training graph of ``entries`` entries."""
+
+    entries: int
+
+    def evaluate(self, recompute: Choice, match_ranges: Sequence[int], limit: int | None = None) -> Evaluation:
+        """Plans a choice. With a ``limit`` in bytes only ``bytes`` is meant to be read, exact up to the limit."""
+
+    def executed(self, recompute: Choice) -> Choice:
+        """``executed[i] = 1`` for the forward nodes that run a second time under this choice."""

@@ -1,0 +1,100 @@
+"""Planning without the native hook: MXNet's own mirroring applies the plan, and MXNet itself evaluates it.
+
+The training graph cannot be read then. Its printout names nodes, and MXNet gives the sums of gradients the same names;
+which of them a node reads would be a guess. So a choice is marked on the forward nodes (``__force_mirroring__``), bound
+without memory, and the total is read off: exact, with all limits of mirroring in it, but some thousand times slower.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Sequence
+
+import mxnet as mx
+import numpy as np
+
+from echo.errors import GraphError, UnsupportedError
+from echo.estimators.evaluator import Choice, Evaluation
+from echo.frontend.symbols import Binding, symbol_of
+from echo.frontend.training import captured_bytes, match_range
+from echo.graph import Graph
+from echo.passes.rewrite import MIRROR_ATTRIBUTE
+from echo.training_graph import TensorType, TrainingGraph, TrainingNode
+
+_BINDS = 20  # of a search: two to four seconds on graphs of thousands of nodes
+
+
+def forward_graph(graph: Graph, binding: Binding, ctx: mx.Context) -> TrainingGraph:
+    """The forward nodes alone, as a training graph without gradients.
+
+    Raises:
+        UnsupportedError: no argument needs a gradient.
+        GraphError: MXNet does not infer the type of every entry.
+    """
+    if all(request == "null" for request in binding.grad_req):
+        raise UnsupportedError("no argument needs a gradient (grad_req is 'null' for all): nothing is trained")
+    types = _all_types(graph, binding)
+    nodes = tuple(
+        TrainingNode(
+            op=node.op,
+            name=node.name,
+            outputs=types[number],
+            inputs=node.inputs,
+            control_deps=node.control_deps,
+            attrs=node.attrs,
+            user=number,
+        )
+        for number, node in enumerate(graph.nodes)
+    )
+    planned = captured_bytes(symbol_of(graph), binding, ctx, hook=False)
+    return TrainingGraph(nodes, graph.heads, len(graph.heads), planned)
+
+
+def _all_types(graph: Graph, binding: Binding) -> list[tuple[TensorType, ...]]:
+    value: dict[str, Any] = graph.to_json()
+    counts = [graph.num_outputs(number) for number in range(len(graph.nodes))]
+    value["heads"] = [[number, index, 0] for number, count in enumerate(counts) for index in range(count)]
+    symbol = mx.sym.load_json(json.dumps(value))
+    names, aux_names = symbol.list_arguments(), symbol.list_auxiliary_states()
+    known = dict(zip(names, binding.arg_shapes)) | dict(zip(aux_names, binding.aux_shapes))
+    kinds = dict(zip(names, binding.arg_types)) | dict(zip(aux_names, binding.aux_types))
+    _, shapes, _ = symbol.infer_shape(**known)
+    _, dtypes, _ = symbol.infer_type(**kinds)
+    if shapes is None or dtypes is None:
+        raise GraphError("MXNet does not infer the shape and type of every entry of the symbol")
+    flags = mx.ndarray.ndarray._DTYPE_NP_TO_MX
+    entries = iter([TensorType(tuple(s), flags[np.dtype(kind).type]) for s, kind in zip(shapes, dtypes)])
+    return [tuple(next(entries) for _ in range(count)) for count in counts]
+
+
+class MirrorEvaluator:
+    """Plans a choice by binding it (`echo.policies.problem.Evaluator`). Mirroring runs every chosen node again."""
+
+    def __init__(
+        self, graph: Graph, binding: Binding, ctx: mx.Context, training: TrainingGraph, seconds: Sequence[float]
+    ) -> None:
+        self._graph, self._binding, self._ctx = graph, binding, ctx
+        self._seconds = np.array(seconds)
+        starts = np.array(training.first_entry)
+        self.entries = int(starts[-1])
+        self._node_of = np.repeat(np.arange(len(training.nodes)), np.diff(starts))
+        self.effort = _BINDS * len(training.nodes)
+
+    def executed(self, recompute: Choice) -> Choice:
+        """``executed[i] = 1`` for the forward nodes that run a second time under this choice."""
+        executed = np.zeros(len(self._seconds), np.uint8)
+        executed[self._node_of[recompute.nonzero()[0]]] = 1
+        return executed
+
+    def evaluate(
+        self, recompute: Choice, match_ranges: Sequence[int], limit: int | None = None
+    ) -> Evaluation:
+        """The totals of MXNet's planner, rounded up to megabytes; a limit changes nothing."""
+        executed = self.executed(recompute)
+        marked = self._graph.with_attrs({int(number): {MIRROR_ATTRIBUTE: "True"} for number in executed.nonzero()[0]})
+        symbol = symbol_of(marked)
+        totals = []
+        for value in match_ranges:
+            with match_range(value):
+                totals.append(captured_bytes(symbol, self._binding, self._ctx, hook=False))
+        return Evaluation(tuple(totals), float(self._seconds[executed.nonzero()[0]].sum()))

@@ -1,1 +1,0 @@
-def training_graph_from_printout(*a): raise NotImplementedError

@@ -1,0 +1,203 @@
+"""What the tests share: golden files, training graphs of real symbols, and problems with invented costs."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Callable, Mapping, Sequence
+
+import mxnet as mx
+import pytest
+
+from benchmarks.models import SMALL
+from echo.estimators.cost_table import CostTable
+from echo.estimators.overhead import Overhead
+from echo.estimators.planner import ReferencePlanner, StoragePlanner
+from echo.frontend.session import install_hook
+from echo.frontend.symbols import Binding, graph_of, infer_binding, symbol_of
+from echo.frontend.training import captured_bytes, match_range, training_graph
+from echo.graph import Entry, Graph
+from echo.ops import HEAVY, recomputable_outputs
+from echo.passes.partition import partition
+from echo.passes.rewrite import mark
+from echo.policies.problem import Problem
+from echo.training_graph import TensorType, TrainingGraph, TrainingNode
+
+GOLDEN = Path(__file__).parent / "golden"
+MATCH_RANGES = (1, 2, 3, 16, 64)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write what the tests got into tests/golden/")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compares a text with a file of tests/golden/, or writes it there under ``--update-golden``."""
+
+    def check(name: str, text: str) -> None:
+        path = GOLDEN / name
+        if request.config.getoption("--update-golden"):
+            path.write_text(text + "\n", encoding="utf-8")
+        assert path.is_file(), f"there is no {path}: run pytest with --update-golden and read what it wrote"
+        assert text + "\n" == path.read_text(encoding="utf-8")
+
+    return check
+
+
+# Real symbols ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """A symbol, how it is bound, and the training graph that MXNet makes of it."""
+
+    symbol: mx.sym.Symbol
+    graph: Graph
+    binding: Binding
+    training: TrainingGraph
+
+    def draw(self, seed: int, share: float, hook: bool = True) -> frozenset[Entry]:
+        """Recomputable entries, each taken with this probability; all of a node or none without the hook."""
+        generator = random.Random(seed)
+        drawn: set[Entry] = set()
+        for outputs in recomputable(self.training, hook).values():
+            together = generator.random() < share
+            drawn.update(entry for entry in outputs if (generator.random() < share if hook else together))
+        return frozenset(drawn)
+
+    def rewritten(self, entries: frozenset[Entry], hook: bool = True) -> Graph:
+        """The user's graph with the attributes that make MXNet, or the hook, recompute these entries."""
+        outputs: dict[int, list[int]] = {}
+        for entry in sorted(entries):
+            user = self.training.nodes[entry.node].user
+            assert user is not None
+            outputs.setdefault(user, []).append(entry.index)
+        return mark(self.graph, outputs, hook)
+
+    def oracle(self, graph: Graph, match_range_: int) -> int:
+        """Bytes that MXNet's own memory planner needs for a graph."""
+        with match_range(match_range_):
+            return captured_bytes(symbol_of(graph), self.binding, mx.cpu(), hook=True)
+
+
+def case_of(
+    symbol: mx.sym.Symbol,
+    shapes: Mapping[str, tuple[int, ...]],
+    grad_req: Any = None,
+    types: Mapping[str, Any] | None = None,
+) -> Case:
+    """A symbol bound on the CPU; by default everything but the given inputs is trained."""
+    assert install_hook() == ""
+    if grad_req is None:
+        grad_req = {name: "null" if name in shapes else "write" for name in symbol.list_arguments()}
+    graph, binding = graph_of(symbol), infer_binding(symbol, shapes, types, grad_req)
+    return Case(symbol, graph, binding, training_graph(graph, binding, mx.cpu()))
+
+
+@lru_cache(maxsize=None)
+def model_case(name: str) -> Case:
+    """A small model of the benchmarks."""
+    model = SMALL[name]()
+    return case_of(model.symbol, model.shapes)
+
+
+def recomputable(training: TrainingGraph, hook: bool = True) -> dict[int, tuple[Entry, ...]]:
+    """The entries of every forward operator that may run twice, heavy ones included."""
+    found = {}
+    for number, node in training.operators():
+        if node.forward and node.user is not None and 0 not in node.outputs[0].shape:
+            outputs = recomputable_outputs(node, "cpu", hook)
+            if outputs:
+                found[number] = tuple(Entry(number, output) for output in outputs)
+    return found
+
+
+# Graphs made by hand -----------------------------------------------------------------------------------------
+
+
+class Builder:
+    """Makes a training graph node by node; operators take and give entries."""
+
+    def __init__(self) -> None:
+        self.nodes: list[TrainingNode] = []
+
+    def variable(self, name: str, *shape: int, forward: bool = True) -> Entry:
+        return self.node("null", name, shape, (), forward=forward)
+
+    def forward(self, op: str, name: str, shape: tuple[int, ...], *inputs: Entry, **more: Any) -> Entry:
+        return self.node(op, name, shape, inputs, user=len(self.nodes), **more)
+
+    def backward(self, op: str, name: str, shape: tuple[int, ...], *inputs: Entry, **more: Any) -> Entry:
+        return self.node(op, name, shape, inputs, forward=False, **more)
+
+    def node(self, op: str, name: str, shape: tuple[int, ...], inputs: Sequence[Entry], **more: Any) -> Entry:
+        self.nodes.append(TrainingNode(op, name, (TensorType(shape),), tuple(inputs), **more))
+        return Entry(len(self.nodes) - 1)
+
+    def graph(self, outputs: Sequence[Entry], num_forward_outputs: int = 1) -> TrainingGraph:
+        return TrainingGraph(tuple(self.nodes), tuple(outputs), num_forward_outputs, 0)
+
+
+# Planning ----------------------------------------------------------------------------------------------------
+
+
+def overhead_of(training: TrainingGraph, second: float = 1e-3) -> Overhead:
+    """Every operator takes as long as any other."""
+    seconds = tuple(0.0 if node.is_variable else second for node in training.nodes)
+    return Overhead(seconds, sum(seconds), len(training.nodes), 0)
+
+
+def problem_of(
+    training: TrainingGraph,
+    overhead: Overhead | None = None,
+    planner: type[StoragePlanner] | type[ReferencePlanner] = StoragePlanner,
+    **limits: Any,
+) -> Problem:
+    """What a policy is asked for a training graph: all light operators are candidates."""
+    overhead = overhead or overhead_of(training)
+    heads = {entry.node for entry in training.outputs}
+    candidates = {
+        number: entries
+        for number, entries in recomputable(training).items()
+        if training.nodes[number].op not in HEAVY and number not in heads
+    }
+    return Problem(
+        **{
+            "training": training,
+            "overhead": overhead,
+            "evaluator": planner(training, overhead.seconds),
+            "candidates": candidates,
+            "segments": partition(training, candidates),
+            "forced": frozenset(),
+            "match_ranges": (16, 1, 2, 4),
+            **limits,
+        }
+    )
+
+
+@dataclass
+class FakeFrontend:
+    """Answers the planner's questions with values given in advance."""
+
+    training: TrainingGraph
+    planned: Callable[[Graph, int], int] = lambda graph, match_range: 0
+    device: str = "cpu"
+    hook: bool = True
+    match_range: int = 16
+    static: Mapping[str, int] = field(default_factory=dict)
+    fingerprint: str = "fingerprint"
+
+    def differentiate(self) -> TrainingGraph:
+        return self.training
+
+    def planned_bytes(self, graph: Graph, match_range: int) -> int:
+        return self.planned(graph, match_range)
+
+    def cost_table(self) -> CostTable:
+        raise AssertionError("nothing is measured here")
+
+    def measure(self, training: TrainingGraph, number: int) -> float:
+        raise AssertionError("nothing is measured here")
