@@ -6,13 +6,15 @@ import random
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Callable, Iterable, Mapping, Sequence
 
 import mxnet as mx
+import numpy as np
 import pytest
 
 from benchmarks.models import SMALL
 from echo.estimators.cost_table import CostTable
+from echo.estimators.evaluator import Choice, Evaluator
 from echo.estimators.overhead import Overhead
 from echo.estimators.planner import ReferencePlanner, StoragePlanner
 from echo.frontend.session import install_hook
@@ -20,8 +22,11 @@ from echo.frontend.symbols import Binding, graph_of, infer_binding, symbol_of
 from echo.frontend.training import captured_bytes, match_range, training_graph
 from echo.graph import Entry, Graph
 from echo.ops import HEAVY, recomputable_outputs
+from echo.options import Options
 from echo.passes.partition import partition
-from echo.passes.rewrite import mark
+from echo.passes.request import Request
+from echo.passes.rewrite import Rewrite
+from echo.passes.select import Selection
 from echo.policies.problem import Problem
 from echo.training_graph import TensorType, TrainingGraph, TrainingNode
 
@@ -69,13 +74,14 @@ class Case:
         return frozenset(drawn)
 
     def rewritten(self, entries: frozenset[Entry], hook: bool = True) -> Graph:
-        """The user's graph with the attributes that make MXNet, or the hook, recompute these entries."""
-        outputs: dict[int, list[int]] = {}
-        for entry in sorted(entries):
-            user = self.training.nodes[entry.node].user
-            assert user is not None
-            outputs.setdefault(user, []).append(entry.index)
-        return mark(self.graph, outputs, hook)
+        """The user's graph with the attributes that make the hook, or MXNet itself, recompute these entries."""
+        request = Request(self.graph, Options(), FakeFrontend(self.training, hook=hook))
+        selection = Selection(entries, frozenset(entry.node for entry in entries), 16, 0, 0.0)
+        return Rewrite().run(request, self.training, selection).graph
+
+    def bound(self, graph: Graph) -> TrainingGraph:
+        """The training graph that MXNet, with the hook, makes of a graph."""
+        return training_graph(graph, self.binding, mx.cpu())
 
     def oracle(self, graph: Graph, match_range_: int) -> int:
         """Bytes that MXNet's own memory planner needs for a graph."""
@@ -102,6 +108,73 @@ def model_case(name: str) -> Case:
     """A small model of the benchmarks."""
     model = SMALL[name]()
     return case_of(model.symbol, model.shapes)
+
+
+def with_dropout() -> mx.sym.Symbol:
+    hidden = mx.sym.var("data")
+    for layer in range(3):
+        hidden = mx.sym.FullyConnected(hidden, num_hidden=24, name=f"fc{layer}")
+        hidden = mx.sym.Activation(hidden, act_type="tanh", name=f"tanh{layer}")
+        hidden = mx.sym.Dropout(hidden, p=0.3, name=f"drop{layer}")
+        hidden = mx.sym.sigmoid(hidden, name=f"sigmoid{layer}") * hidden
+    return mx.sym.SoftmaxOutput(mx.sym.FullyConnected(hidden, num_hidden=5), mx.sym.var("label"), name="softmax")
+
+
+def with_slices() -> mx.sym.Symbol:
+    gates = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=32, name="gates")
+    parts = mx.sym.SliceChannel(gates, num_outputs=4, name="parts")
+    cell = mx.sym.sigmoid(parts[0]) * mx.sym.tanh(parts[1]) + mx.sym.relu(parts[2]) * parts[1]
+    joined = mx.sym.Concat(cell, mx.sym.tanh(cell) * mx.sym.sigmoid(parts[3]), parts[0], dim=1)
+    halves = mx.sym.SliceChannel(mx.sym.tanh(joined), num_outputs=3, axis=1, name="thirds")
+    return mx.sym.MakeLoss(mx.sym.sum(mx.sym.dot(halves[0], halves[1], transpose_b=True)) + mx.sym.sum(halves[2]))
+
+
+def with_many_readers() -> mx.sym.Symbol:
+    """Ten gradients are summed for one map: above eight, MXNet sums them with another operator."""
+    hidden = mx.sym.tanh(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=16, name="fc"), name="hidden")
+    weight = mx.sym.var("weight")
+    parts = [
+        mx.sym.FullyConnected(mx.sym.tanh(hidden * (step + 1.0)), weight=weight, no_bias=True, num_hidden=8)
+        for step in range(10)
+    ]
+    return mx.sym.MakeLoss(mx.sym.sum(mx.sym.square(mx.sym.add_n(*parts))))
+
+
+def with_float16() -> mx.sym.Symbol:
+    half = mx.sym.Cast(mx.sym.var("data"), dtype="float16")
+    hidden = mx.sym.FullyConnected(half, mx.sym.var("w", dtype="float16"), no_bias=True, num_hidden=12)
+    for _ in range(3):
+        hidden = mx.sym.exp(mx.sym.tanh(hidden)) * hidden
+    return mx.sym.MakeLoss(mx.sym.sum(mx.sym.softmax(mx.sym.Cast(mx.sym.Flatten(hidden), dtype="float32"))))
+
+
+def with_two_outputs() -> mx.sym.Symbol:
+    hidden = mx.sym.tanh(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=12, name="fc"), name="hidden")
+    norm = mx.sym.LayerNorm(hidden, name="norm")
+    return mx.sym.Group([mx.sym.exp(norm) * hidden, hidden, mx.sym.MakeLoss(mx.sym.sum(mx.sym.square(norm)))])
+
+
+SPECIAL: dict[str, Callable[[], Case]] = {
+    "dropout": lambda: case_of(with_dropout(), {"data": (8, 20), "label": (8,)}),
+    "slices": lambda: case_of(with_slices(), {"data": (6, 10)}),
+    "many readers": lambda: case_of(with_many_readers(), {"data": (6, 10)}, grad_req="add"),
+    "float16": lambda: case_of(with_float16(), {"data": (6, 10)}),
+    "two outputs": lambda: case_of(with_two_outputs(), {"data": (6, 10)}),
+}
+
+
+@lru_cache(maxsize=None)
+def special_case(name: str) -> Case:
+    """A symbol with structure that the models do not have."""
+    return SPECIAL[name]()
+
+
+ALL_CASES = (*SMALL, *SPECIAL)
+
+
+def any_case(name: str) -> Case:
+    """A small model of the benchmarks or a special symbol."""
+    return special_case(name) if name in SPECIAL else model_case(name)
 
 
 def recomputable(training: TrainingGraph, hook: bool = True) -> dict[int, tuple[Entry, ...]]:
@@ -139,6 +212,13 @@ class Builder:
 
     def graph(self, outputs: Sequence[Entry], num_forward_outputs: int = 1) -> TrainingGraph:
         return TrainingGraph(tuple(self.nodes), tuple(outputs), num_forward_outputs, 0)
+
+
+def choice_of(training: TrainingGraph, entries: Iterable[Entry]) -> Choice:
+    """These entries as the evaluators want them."""
+    choice = np.zeros(training.first_entry[-1], np.uint8)
+    choice[[training.entry_id(entry) for entry in sorted(entries)]] = 1
+    return choice
 
 
 # Planning ----------------------------------------------------------------------------------------------------
@@ -189,12 +269,16 @@ class FakeFrontend:
     match_range: int = 16
     static: Mapping[str, int] = field(default_factory=dict)
     fingerprint: str = "fingerprint"
+    evaluations: int = 1000
 
     def differentiate(self) -> TrainingGraph:
         return self.training
 
     def planned_bytes(self, graph: Graph, match_range: int) -> int:
         return self.planned(graph, match_range)
+
+    def evaluator(self, training: TrainingGraph, seconds: Sequence[float]) -> tuple[Evaluator, int]:
+        return StoragePlanner(training, seconds), self.evaluations * len(training.nodes)
 
     def cost_table(self) -> CostTable:
         raise AssertionError("nothing is measured here")

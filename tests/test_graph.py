@@ -202,7 +202,7 @@ def test_node_row_ptr_counts_outputs() -> None:
     assert graph.heads == (Entry(1, 0), Entry(1, 1), Entry(1, 2), Entry(2, 0))
 
 
-# Changing a graph gives another one ---------------------------------------------------------------------------
+# Changing a graph gives another one --------------------------------------------------------------------------
 
 
 def test_with_attrs_adds_and_keeps() -> None:
@@ -231,7 +231,7 @@ def test_prints(golden: Callable[[str, str], None]) -> None:
     golden("graph.txt", text)
 
 
-# Broken JSON --------------------------------------------------------------------------------------------------
+# Broken JSON -------------------------------------------------------------------------------------------------
 
 
 def chain() -> Any:
@@ -331,7 +331,7 @@ def test_no_damage_ends_in_another_exception() -> None:
     assert refused > 100
 
 
-# Planning needs no framework ------------------------------------------------------------------------------------
+# Planning needs no framework ---------------------------------------------------------------------------------
 
 ROOMS = [
     "echo", "echo.graph", "echo.training_graph", "echo.plan", "echo.options", "echo.errors", "echo.ops",

@@ -31,7 +31,7 @@ def perceptron() -> mx.sym.Symbol:
 SHAPES = {"data": (6, 5), "softmax_label": (6,)}
 
 
-# Types ----------------------------------------------------------------------------------------------------------
+# Types -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_scalars_and_empty_arrays_have_sizes() -> None:
     assert TensorType((3, 0, 2)).bytes == 0
 
 
-# Structure --------------------------------------------------------------------------------------------------------
+# Structure ---------------------------------------------------------------------------------------------------
 
 
 def small_graph() -> tuple[TrainingGraph, dict[str, Entry]]:
@@ -116,7 +116,7 @@ def test_outputs_must_be_there(output: Entry) -> None:
         b.graph([output])
 
 
-# JSON ---------------------------------------------------------------------------------------------------------------
+# JSON --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -169,7 +169,7 @@ def test_no_damage_ends_in_another_exception() -> None:
             assert str(error)  # noqa: PT017
 
 
-# What MXNet makes of a symbol ------------------------------------------------------------------------------------------
+# What MXNet makes of a symbol --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -251,7 +251,7 @@ def test_operators_are_described() -> None:
     assert by_name["drop"].random
     assert by_name["parts"].stateful
     assert by_name["norm"].mutates
-    assert not (by_name["fc"].random or by_name["fc"].stateful or by_name["fc"].mutates)
+    assert not any([by_name["fc"].random, by_name["fc"].stateful, by_name["fc"].mutates])
     assert len(by_name["parts"].outputs) == 2
     assert len(by_name["drop"].outputs) == 2  # the mask too
 
@@ -280,7 +280,7 @@ def test_symbol_whose_output_is_used_again() -> None:
     assert case.training.planned_bytes == case.oracle(case.graph, 16)
 
 
-# Gradient requests -------------------------------------------------------------------------------------------------------
+# Gradient requests -------------------------------------------------------------------------------------------
 
 
 def test_arguments_without_gradients_change_the_graph() -> None:

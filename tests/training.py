@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Mapping
+from typing import Any, Mapping
 
 import mxnet as mx
 import numpy as np
+import pytest
 
-from echo.frontend.session import install_hook
+from echo.estimators.overhead import UnmeasurableError
+from echo.frontend.session import MxnetSession, install_hook
 from echo.frontend.symbols import graph_of, symbol_of
 from echo.passes.rewrite import mark
 
@@ -20,14 +22,18 @@ def random_arrays(
     dtype: str = "float32",
     limits: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
-    """An array for each argument: normal values of deviation 0.3, or integers below a limit."""
+    """An array for each argument: normal values of deviation 0.3, or integers below a limit.
+
+    ``dtype`` is that of the inputs whose shapes are given; the other types follow.
+    """
     generator = np.random.RandomState(0)
     arg_shapes, _, _ = symbol.infer_shape(**shapes)
+    arg_types, _, _ = symbol.infer_type(**dict.fromkeys(shapes, dtype))
     values = {}
-    for name, shape in zip(symbol.list_arguments(), arg_shapes):
+    for name, shape, kind in zip(symbol.list_arguments(), arg_shapes, arg_types):
         limit = (limits or {}).get(name)
         drawn = generator.normal(0, 0.3, shape) if limit is None else generator.randint(0, limit, shape)
-        values[name] = drawn.astype(dtype)
+        values[name] = drawn.astype(kind)
     return values
 
 
@@ -119,22 +125,16 @@ def recomputing(symbol: mx.sym.Symbol, names: Mapping[str, list[int]], hook: boo
     return symbol_of(mark(graph, marked, hook))
 
 
-def on_cheap_planning(monkeypatch: Any, evaluations: int = 400) -> None:
-    """Planning without measurements and with little search, for tests that plan many graphs."""
-    from echo.errors import EchoError
-    from echo.estimators.overhead import UnmeasurableError
-    from echo.frontend.session import MxnetSession
-    from echo.passes import select
+def plan_cheaply(monkeypatch: pytest.MonkeyPatch, evaluations: int = 100) -> None:
+    """Planning without measurements and with a short search, for tests that plan many graphs."""
+    full = MxnetSession.evaluator
 
-    made: Callable[..., Any] = select.make_planner
-
-    def make_planner(training: Any, *given: Any, **more: Any) -> Any:
-        planner, effort = made(training, *given, **more)
-        return planner, min(effort, evaluations * len(training.nodes))
+    def evaluator(session: MxnetSession, training: Any, seconds: Any) -> tuple[Any, int]:
+        found, effort = full(session, training, seconds)
+        return found, min(effort, evaluations * len(training.nodes))
 
     def measure(*_: Any) -> float:
         raise UnmeasurableError("tests do not measure")
 
-    assert issubclass(UnmeasurableError, EchoError)
-    monkeypatch.setattr(select, "make_planner", make_planner)
+    monkeypatch.setattr(MxnetSession, "evaluator", evaluator)
     monkeypatch.setattr(MxnetSession, "measure", measure)

@@ -12,12 +12,13 @@ import mxnet.libinfo
 import numpy as np
 
 from echo import native
-from echo.errors import NativeError, UnsupportedError
+from echo.errors import EchoError, UnsupportedError
 from echo.estimators.cost_table import CostTable
 from echo.estimators.evaluator import Evaluator
 from echo.estimators.footprint import AUXILIARY, GRADIENTS, INPUTS, WEIGHTS
 from echo.estimators.planner import make_planner
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
+from echo.frontend.selfcheck import check_hook
 from echo.frontend.symbols import Binding, symbol_of
 from echo.frontend.training import captured_bytes, default_match_range, match_range, training_graph
 from echo.graph import Graph
@@ -34,10 +35,17 @@ def check_version() -> None:
 
 
 def install_hook() -> str:
-    """Wraps MXNet's passes; the reason why not where that fails, else an empty text."""
+    """Wraps MXNet's passes and checks the result once; the reason why not where that fails, else an empty text."""
+    if native.installed():
+        return ""
     try:
         native.install(mxnet.libinfo.find_lib_path()[0])
-    except NativeError as error:
+        try:
+            check_hook()
+        except EchoError:
+            native.uninstall()
+            raise
+    except EchoError as error:
         return str(error)
     return ""
 

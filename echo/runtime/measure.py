@@ -40,13 +40,13 @@ _LARGEST_BYTES = 256 << 20  # what cannot be cut is not measured beyond this
 _RUN_SECONDS = 1.5e-3
 _MOST_COPIES = 24
 _MOST_COPIED_BYTES = 12 << 20
-_LONG_RUN = 4e-3  # a run longer than this is timed twice, others three times
-_LONG_TRIAL = 3 * _LONG_RUN  # an operator that takes longer is cut, if it can be
+_LONG_RUN = 4e-3  # what takes thrice this long is cut down to it, if it can be
+_HOT_RUNS, _COLD_RUNS = 3, 2  # of which the shortest counts
 # A copy of this many bytes drives operands out of the caches, as the rest of a training step does: with it the
 # operators of an NMT step take what the profiler sees in the whole graph, without it 0.6 times that.
 _FLUSH_BYTES = 16 << 20
-# Reading parameters for more than this part of the computation makes an operator worth measuring at two sizes.
-_FIXED_PART = 0.15
+# Reading the parameters may take this part of a measurement that is scaled; at full size it takes less.
+_READING_PART = 0.15
 _FLOATS = ("float32", "float64", "float16")
 _OTHERS = ("uint8", "int32", "int8", "int64")
 # The batch is the leading dimension of the first input only; the others are parameters.
@@ -102,17 +102,10 @@ class Meter:
     def _measure(self, training: TrainingGraph, number: int, excess: float) -> float:
         trial = _Trial.of(training, number, excess, self._entries_read(training))
         once = self._once(trial)
-        if once > _LONG_TRIAL:
+        if once > 3 * _LONG_RUN and not trial.heavy:
             trial = _Trial.of(training, number, excess * once / _LONG_RUN, self._entries_read(training))
             once = min(once, self._once(trial))
-        seconds = self._seconds(trial, once)
-        if not trial.fixed_part:
-            return seconds * trial.scale
-        # what does not grow with the batch must not be scaled with it: a line through two sizes
-        larger = _Trial.of(training, number, trial.scale / 3, self._entries_read(training))
-        more = self._seconds(larger, 3 * once)
-        slope = (more - seconds) / (1 / larger.scale - 1 / trial.scale)
-        return more + max(0.0, slope) * (1 - 1 / larger.scale)
+        return self._seconds(trial, once) * trial.scale
 
     def _once(self, trial: _Trial) -> float:
         executor = self._bind(trial, 1)
@@ -136,14 +129,12 @@ class Meter:
     def _best(self, trial: _Trial, copies: int) -> float:
         executor = self._bind(trial, copies)
         self._timed(executor)
-        seconds = float("inf")
-        for turn in range(3):
+        seconds = []
+        for _ in range(_HOT_RUNS if trial.hot else _COLD_RUNS):
             if not trial.hot:
                 self._flush()
-            seconds = min(seconds, self._timed(executor))
-            if turn and seconds > _LONG_RUN:
-                break
-        return seconds
+            seconds.append(self._timed(executor))
+        return min(seconds)
 
     def _timed(self, executor: mx.executor.Executor) -> float:
         start = time.perf_counter()
@@ -214,9 +205,9 @@ class _Trial:
     forward: str
     forward_inputs: tuple[_Variable, ...]
     hot: bool
+    heavy: bool
     bytes: int
     scale: float = 1.0
-    fixed_part: bool = False
 
     @staticmethod
     def of(training: TrainingGraph, number: int, excess: float, read: frozenset[tuple[int, int]]) -> _Trial:
@@ -241,9 +232,9 @@ class _Trial:
             if forward
             else (),
             hot=node.forward and node.op not in HEAVY_OPS,
+            heavy=(forward or node).op in HEAVY_OPS,
             bytes=max(1, read_bytes + int(sum(kind.bytes for kind in node.outputs) / sizes.scale)),
             scale=sizes.scale,
-            fixed_part=sizes.scale > 1 and _has_fixed_part(training, forward or node, sizes.scale),
         )
 
     def variables(self, copies: int) -> dict[str, _Variable]:
@@ -308,18 +299,15 @@ def _variable(training: TrainingGraph, entry: Entry, sizes: _Sizes, op: str) -> 
     return _Variable(sizes.kind(training, entry), is_blocked(training, entry), below)
 
 
-def _has_fixed_part(training: TrainingGraph, node: TrainingNode, scale: float) -> bool:
-    """Whether reading the parameters takes long beside computing with the part of the batch that is left."""
-    flops = work(training, node).flops
-    parameters = sum(training.type_of(entry).bytes for entry in node.inputs[1:])
-    computing = flops / scale / FLOPS_PER_SECOND
-    return flops > 0 and node.op in _PARAMETER_OPS and parameters / BYTES_PER_SECOND > _FIXED_PART * computing
-
-
 def _excess(training: TrainingGraph, node: TrainingNode) -> float:
     """How many times too large a node is to be measured whole."""
     needed = work(training, node)
-    return max(needed.bytes / _MOST_BYTES, needed.flops / _MOST_FLOPS)
+    if not needed.flops:
+        return needed.bytes / _MOST_BYTES
+    # a part of the batch reads all parameters: computing with it must take longer
+    parameters = sum(training.type_of(entry).bytes for entry in node.inputs[1:])
+    reading = parameters / BYTES_PER_SECOND if node.op in _PARAMETER_OPS else 0.0
+    return needed.flops / max(_MOST_FLOPS, reading / _READING_PART * FLOPS_PER_SECOND)
 
 
 @dataclass(frozen=True)
@@ -382,7 +370,7 @@ class _Sizes:
 
 def _output_shapes(op: str, attrs: dict[str, str], kinds: Sequence[TensorType]) -> list[tuple[int, ...]]:
     variables = tuple(_Variable(kind) for kind in kinds)
-    symbol = _Trial(op, attrs, variables, (0,), "", (), True, 1).symbol(1).get_internals()
+    symbol = _Trial(op, attrs, variables, (0,), "", (), True, False, 1).symbol(1).get_internals()
     shapes = {f"copy0_{position}": kind.shape for position, kind in enumerate(kinds)}
     _, inferred, _ = symbol.infer_shape(**shapes)
     return [tuple(shape) for name, shape in zip(symbol.list_outputs(), inferred) if name.startswith("node0")]

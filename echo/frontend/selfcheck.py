@@ -1,0 +1,50 @@
+"""Does the native hook read this MXNet binary right? A tiny graph is bound, read back and compared."""
+
+from __future__ import annotations
+
+import mxnet as mx
+
+from echo import native
+from echo.errors import NativeError
+from echo.frontend.symbols import graph_of, infer_binding, symbol_of
+from echo.frontend.training import bind_without_memory, planned_megabytes
+from echo.passes.rewrite import mark
+
+_EXPECTED = (
+    ("null", "data", [[512, 512]]),
+    ("null", "a_weight", [[512, 512]]),
+    ("FullyConnected", "a", [[512, 512]]),
+    ("Activation", "b", [[512, 512]]),
+    ("null", "c_weight", [[2, 512]]),
+    ("FullyConnected", "c", [[512, 2]]),
+    ("null", "label", [[512, 2]]),
+    ("LinearRegressionOutput", "loss", [[512, 2]]),
+)
+
+
+def _symbol() -> mx.sym.Symbol:
+    a = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=512, no_bias=True, name="a")
+    b = mx.sym.Activation(a, act_type="tanh", name="b")
+    c = mx.sym.FullyConnected(b, num_hidden=2, no_bias=True, name="c")
+    return mx.sym.LinearRegressionOutput(c, mx.sym.var("label"), name="loss")
+
+
+def check_hook() -> None:
+    """Raises `NativeError` where what the hook reads or does is not what MXNet itself says."""
+    symbol = _symbol()
+    binding = infer_binding(symbol, {"data": (512, 512)})
+    with native.capture() as caught:
+        executor = bind_without_memory(symbol, binding, mx.cpu())
+    if caught.graph is None:
+        raise NativeError("the hook does not fit this MXNet: it was not called at a bind")
+    read = tuple((node["op"], node["name"], node["shapes"]) for node in caught.graph["nodes"][: len(_EXPECTED)])
+    if read != _EXPECTED:
+        raise NativeError(f"the hook does not fit this MXNet: expected to read {_EXPECTED}, got {read}")
+    megabytes = planned_megabytes(executor)
+    if caught.graph["allocated_bytes"] >> 20 != megabytes:
+        read_bytes = caught.graph["allocated_bytes"]
+        raise NativeError(f"the hook does not fit this MXNet: expected {megabytes} MB planned, got {read_bytes} bytes")
+    number = next(index for index, node in enumerate(graph_of(symbol).nodes) if node.name == "b")
+    planned = bind_without_memory(symbol_of(mark(graph_of(symbol), {number: [0]}, hook=True)), binding, mx.cpu())
+    if "Name=b_echo\n" not in planned.debug_str():
+        raise NativeError("the hook does not fit this MXNet: a planned node was not recomputed")

@@ -1,0 +1,204 @@
+"""Lifetimes, the timeline and its peak, against a naive walk and sums made by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from echo.estimators import footprint as module
+from echo.estimators.footprint import Footprint, footprint, held_at_peak, layer_of
+from echo.estimators.reference import Storage, plan_storage
+from echo.graph import Entry
+from echo.passes.recompute import with_clones
+from echo.training_graph import TensorType, TrainingGraph, TrainingNode
+from tests.conftest import ALL_CASES, Builder, any_case, model_case
+
+FLOAT32 = [name for name in ALL_CASES if name != "float16"]
+
+
+def footprint_of(training: TrainingGraph, match_range: int = 16) -> Footprint:
+    return footprint(training, plan_storage(training, match_range), {})
+
+
+def chain(in_place: bool) -> TrainingGraph:
+    """x -> a -> b -> loss; ga reads a, gb reads b; every map has 1000 bytes, the gradient of x is the user's array."""
+    b = Builder()
+    share = {"inplace": ((0, 0, False),)} if in_place else {}
+    x = b.variable("x", 250)  # 0
+    first = b.forward("exp", "first", (250,), x)  # 1
+    second = b.forward("exp", "second", (250,), first)  # 2
+    third = b.forward("exp", "third", (250,), second, **share)  # 3
+    head = b.variable("head", 250, forward=False)  # 4
+    g3 = b.backward("_mul", "g3", (250,), head, third)  # 5
+    g2 = b.backward("_mul", "g2", (250,), g3, second, **share)  # 6
+    g1 = b.backward("_mul", "g1", (250,), g2, first, external=frozenset({0}))  # 7
+    return b.graph([third, g1])
+
+
+# By hand ------------------------------------------------------------------------------------------------------
+
+
+def test_a_chain_counted_by_hand() -> None:
+    found = footprint_of(chain(in_place=False))
+    # first from 1 to 7, second from 2 to 6, third from 3 to the end (an output), g3 from 5 to 6, g2 from 6 to 7
+    assert found.live.tolist() == [0, 1000, 2000, 3000, 3000, 4000, 5000, 3000]
+    assert (found.peak, found.peak_node) == (5000, 6)
+    assert found.at_peak == {module.FEATURE_MAPS: 3000, module.OUTPUT_GRADIENTS: 2000}
+
+
+def test_what_shares_memory_counts_once() -> None:
+    training = chain(in_place=True)
+    found = footprint_of(training)
+    # second is read again by g2, so third cannot take its memory; g2 takes that of g3
+    assert found.live.tolist() == [0, 1000, 2000, 3000, 3000, 4000, 4000, 3000]
+    assert found.at_peak == {module.FEATURE_MAPS: 3000, module.OUTPUT_GRADIENTS: 1000}
+
+
+def test_recomputed_maps_are_counted_while_they_live() -> None:
+    training = chain(in_place=False)
+    found = footprint_of(with_clones(training, [Entry(2)]))
+    # the clone of second is made when g2 wants it: order x first second third head g3 second_echo g2 g1
+    assert found.live.tolist() == [0, 1000, 2000, 3000, 2000, 3000, 4000, 5000, 3000]
+    assert found.at_peak[module.RECOMPUTED] == 1000
+
+
+def test_kinds_of_maps() -> None:
+    b = Builder()
+    x = b.variable("x", 10)
+    temporary = b.forward("exp", "temporary", (500,), x)
+    stashed = b.forward("exp", "stashed", (10,), temporary)
+    last = b.forward("exp", "last", (10,), stashed)
+    head = b.variable("head", 10, forward=False)
+    gradient = b.backward("_mul", "gradient", (10,), head, stashed, external=frozenset({0}))
+    found = footprint_of(b.graph([last, gradient]))
+    assert (found.peak_node, found.at_peak) == (2, {module.TEMPORARIES: 2000, module.FEATURE_MAPS: 40})
+    assert found.layers == {"stashed": 40, "last": 40}, "outputs live to the end"
+
+
+def test_what_is_never_read_lives_while_it_is_made() -> None:
+    b = Builder()
+    x = b.variable("x", 10)
+    b.nodes.append(
+        TrainingNode("split", "split", (TensorType((10,)), TensorType((30,))), (x,), user=1)  # second is never read
+    )
+    last = b.forward("exp", "last", (10,), Entry(1, 0))
+    found = footprint_of(b.graph([last]))
+    assert found.live.tolist() == [0, 160, 80]
+
+
+def test_types_have_their_own_sizes() -> None:
+    b = Builder()
+    x = b.variable("x", 10)
+    b.nodes.append(TrainingNode("cast", "double", (TensorType((10,), 1),), (x,), user=1))
+    b.nodes.append(TrainingNode("cast", "half", (TensorType((10,), 2),), (Entry(1),), user=2))
+    assert footprint_of(b.graph([Entry(2)])).live.tolist() == [0, 80, 100]
+
+
+def test_static_bytes_are_kept_apart() -> None:
+    training = chain(in_place=False)
+    static = {module.WEIGHTS: 500, module.GRADIENTS: 70}
+    found = footprint(training, plan_storage(training), static)
+    assert found.static_bytes == 570
+    assert found.peak == footprint_of(training).peak
+
+
+def test_an_empty_graph_has_no_peak() -> None:
+    found = footprint(TrainingGraph((), (), 0, 0), Storage((), (), ()), {})
+    assert (found.peak, found.peak_node, dict(found.at_peak), dict(found.layers)) == (0, 0, {}, {})
+
+
+# On real graphs -----------------------------------------------------------------------------------------------
+
+
+def naive_timeline(training: TrainingGraph, storage: Storage) -> list[int]:
+    """Bytes alive at each node, by asking each entry at each node whether somebody still reads it."""
+    ids = [(number, index) for number, node in enumerate(training.nodes) for index in range(len(node.outputs))]
+    readers: dict[tuple[int, int], list[int]] = {key: [key[0]] for key in ids}
+    for number, node in enumerate(training.nodes):
+        for position, entry in enumerate(node.inputs):
+            if position not in node.ignored:
+                readers[entry.node, entry.index].append(number)
+    for entry in training.outputs:
+        readers[entry.node, entry.index].append(len(training.nodes))
+    memory: dict[tuple[int, int], tuple[int, int]] = {}  # the entry whose memory an entry lives in
+    for (number, index), chunk, source in zip(ids, storage.chunk, storage.inplace):
+        if training.nodes[number].is_variable or chunk < 0:
+            continue
+        below = training.nodes[number].inputs[source] if source >= 0 else None
+        memory[number, index] = memory[below.node, below.index] if below else (number, index)
+    timeline = []
+    for now in range(len(training.nodes)):
+        alive: dict[tuple[int, int], int] = {}
+        for key, place in memory.items():
+            if key[0] <= now <= max(readers[key]):
+                size = training.nodes[key[0]].outputs[key[1]].bytes
+                alive[place] = max(alive.get(place, 0), size)
+        timeline.append(sum(alive.values()))
+    return timeline
+
+
+@pytest.mark.parametrize("name", ["lm", "resnet50_v1", "densenet121", "dropout", "slices", "float16", "two outputs"])
+@pytest.mark.parametrize("share", [0.0, 0.6])
+def test_timeline_is_that_of_a_naive_walk(name: str, share: float) -> None:
+    case = any_case(name)
+    planned = with_clones(case.training, case.draw(2, share))
+    for match_range in (1, 16):
+        storage = plan_storage(planned, match_range)
+        assert footprint(planned, storage, {}).live.tolist() == naive_timeline(planned, storage)
+
+
+@pytest.mark.parametrize("name", FLOAT32)
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_peak_is_within_what_is_planned(name: str, share: float) -> None:
+    case = any_case(name)
+    planned = with_clones(case.training, case.draw(4, share))
+    for match_range in (1, 16):
+        storage = plan_storage(planned, match_range)
+        found = footprint(planned, storage, {})
+        assert 0 < found.peak <= storage.total
+        assert found.peak == max(found.live)
+
+
+@pytest.mark.parametrize("name", ALL_CASES)
+@pytest.mark.parametrize("share", [0.0, 0.6])
+def test_kinds_and_holders_add_up_to_the_peak(name: str, share: float) -> None:
+    case = any_case(name)
+    planned = with_clones(case.training, case.draw(5, share))
+    storage = plan_storage(planned)
+    found = footprint(planned, storage, {})
+    assert sum(found.at_peak.values()) == found.peak
+    assert set(found.at_peak) <= {
+        module.FEATURE_MAPS, module.RECOMPUTED, module.OUTPUT_GRADIENTS, module.TEMPORARIES,
+    }  # fmt: skip
+    everything = held_at_peak(planned, storage, found.peak_node, most=10**6)
+    assert sum(size for _, size in everything) == found.peak
+    largest = held_at_peak(planned, storage, found.peak_node, most=3)
+    assert largest == everything[:3]
+    assert [size for _, size in everything] == sorted((size for _, size in everything), reverse=True)
+    assert {name for name, _ in everything} <= {node.name for node in planned.nodes}
+
+
+def test_layers_hold_what_is_stashed() -> None:
+    case = model_case("nmt")
+    before = footprint_of(case.training)
+    after = footprint_of(with_clones(case.training, case.draw(0, 1.0)))
+    assert sum(after.layers.values()) < sum(before.layers.values())
+    sizes = list(before.layers.values())
+    assert sizes == sorted(sizes, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "layer"),
+    [
+        ("encoder_l0_t12_out", "encoder_l*"),
+        ("lstm0_t3_i2h", "lstm*_*"),
+        ("stage1_conv2_fwd", "stage*_conv*"),
+        ("softmax", "softmax"),
+        ("", "tanh"),
+        ("___", "tanh"),
+    ],
+)
+def test_names_of_layers(name: str, layer: str) -> None:
+    node: Any = TrainingNode("tanh", name, (TensorType((1,)),))
+    assert layer_of(node) == layer

@@ -1,0 +1,320 @@
+"""The planner's figures are MXNet's own: native, plain Python and the real executor agree to the byte."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from echo import native
+from echo.errors import NativeError
+from echo.estimators import planner
+from echo.estimators.planner import ReferencePlanner, StoragePlanner, make_planner
+from echo.estimators.reference import plan_storage
+from echo.frontend.mirror import MirrorEvaluator, forward_graph
+from echo.passes.recompute import with_clones
+from tests.conftest import (
+    ALL_CASES,
+    MATCH_RANGES,
+    Builder,
+    Case,
+    any_case,
+    case_of,
+    choice_of,
+    model_case,
+    special_case,
+)
+
+SHARES = (0.15, 0.5, 1.0)
+
+
+def seconds_of(case: Case) -> list[float]:
+    """Powers of two of a second: their sums say exactly which nodes were counted."""
+    return [2.0 ** -(number % 40) for number in range(len(case.training.nodes))]
+
+
+def planners(case: Case) -> tuple[StoragePlanner, ReferencePlanner]:
+    seconds = seconds_of(case)
+    return StoragePlanner(case.training, seconds), ReferencePlanner(case.training, seconds)
+
+
+# The oracle --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ALL_CASES)
+def test_stock_graph_needs_what_mxnet_plans(name: str) -> None:
+    case = any_case(name)
+    fast, _ = planners(case)
+    nothing = choice_of(case.training, ())
+    assert fast.evaluate(nothing, (16,)).totals == (case.training.planned_bytes,)
+    oracle = tuple(case.oracle(case.graph, value) for value in MATCH_RANGES)
+    assert fast.evaluate(nothing, MATCH_RANGES).totals == oracle
+    assert tuple(plan_storage(case.training, value).total for value in MATCH_RANGES) == oracle
+
+
+@pytest.mark.parametrize("name", ALL_CASES)
+def test_random_choices_need_what_mxnet_plans(name: str) -> None:
+    case = any_case(name)
+    fast, slow = planners(case)
+    for seed, share in enumerate(SHARES):
+        entries = case.draw(seed, share)
+        choice = choice_of(case.training, entries)
+        rewritten = case.rewritten(entries)
+        found, expected = fast.evaluate(choice, MATCH_RANGES), slow.evaluate(choice, MATCH_RANGES)
+        assert found.totals == expected.totals
+        asked = MATCH_RANGES[seed % 2 :: 2]
+        assert found.totals[seed % 2 :: 2] == tuple(case.oracle(rewritten, value) for value in asked)
+        assert found.seconds == pytest.approx(expected.seconds, rel=1e-12, abs=0)
+        np.testing.assert_array_equal(fast.executed(choice), slow.executed(choice))
+
+
+def test_a_choice_changes_the_totals() -> None:
+    """So that equal figures above mean something."""
+    case = model_case("nmt")
+    fast, _ = planners(case)
+    totals = {fast.evaluate(choice_of(case.training, case.draw(seed, 0.5)), (16,)).totals for seed in range(10)}
+    assert len(totals) > 5
+    assert len({fast.evaluate(choice_of(case.training, ()), (value,)).totals for value in MATCH_RANGES}) > 2
+
+
+UNARY: list[Any] = [
+    mx.sym.tanh,
+    mx.sym.exp,
+    mx.sym.relu,
+    mx.sym.square,
+    mx.sym.negative,
+    mx.sym.identity,
+    mx.sym.Flatten,
+    lambda x: x * 2.0,
+    lambda x: mx.sym.Dropout(x, p=0.5),
+    lambda x: mx.sym.LeakyReLU(x, act_type="gelu"),
+    lambda x: mx.sym.softmax(x, axis=-1),
+    lambda x: mx.sym.Concat(*mx.sym.SliceChannel(x, num_outputs=2), dim=1),
+    lambda x: mx.sym.FullyConnected(x, num_hidden=6, no_bias=True),
+]
+BINARY: list[Any] = [
+    mx.sym.elemwise_add,
+    mx.sym.elemwise_mul,
+    mx.sym.elemwise_sub,
+    lambda x, y: mx.sym.broadcast_mul(x, mx.sym.sum(y, axis=1, keepdims=True)),
+    lambda x, y: mx.sym.where(x > 0, x, y),
+]
+steps = st.tuples(st.integers(0, len(UNARY) + len(BINARY) - 1), st.integers(0, 40), st.integers(0, 40))
+
+
+def random_symbol(plan: list[tuple[int, int, int]], heads: int, distinct: bool = True) -> mx.sym.Symbol:
+    """One operator a step, on maps made before (numbers count back from the last one).
+
+    MXNet merges operators that compute the same, unless they are made ``distinct``.
+    """
+    with mx.name.NameManager():
+        first, other = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=6, name="first"), mx.sym.var("other")
+        maps = [first, other]
+        for step, (op, left, right) in enumerate(plan):
+            x, y = maps[-1 - left % len(maps)], maps[-1 - right % len(maps)]
+            with mx.AttrScope(**({"__step__": str(step)} if distinct else {})):
+                maps.append(UNARY[op](x) if op < len(UNARY) else BINARY[op - len(UNARY)](x, y))
+        return mx.sym.MakeLoss(mx.sym.add_n(*(mx.sym.sum(item) for item in [first * other, *maps[-heads:]])))
+
+
+def assert_planners_agree(symbol: mx.sym.Symbol, seed: int) -> None:
+    case = case_of(symbol, {"data": (4, 5), "other": (4, 6)}, grad_req="write")
+    fast, slow = planners(case)
+    entries = case.draw(seed, 0.7)
+    choice = choice_of(case.training, entries)
+    found = fast.evaluate(choice, MATCH_RANGES)
+    assert found == slow.evaluate(choice, MATCH_RANGES)
+    rewritten = case.rewritten(entries)
+    assert found.totals[1::2] == tuple(case.oracle(rewritten, value) for value in MATCH_RANGES[1::2])
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(plan=st.lists(steps, min_size=1, max_size=25), heads=st.integers(1, 3), seed=st.integers(0, 9))
+def test_random_graphs_need_what_mxnet_plans(plan: list[tuple[int, int, int]], heads: int, seed: int) -> None:
+    assert_planners_agree(random_symbol(plan, heads), seed)
+
+
+@settings(max_examples=20, deadline=None, derandomize=True, phases=[Phase.generate])
+@given(plan=st.lists(steps, min_size=1, max_size=12), heads=st.integers(1, 3), seed=st.integers(0, 9))
+def test_operators_that_mxnet_merges(plan: list[tuple[int, int, int]], heads: int, seed: int) -> None:
+    assert_planners_agree(random_symbol([*plan, *plan[:2]], heads, distinct=False), seed)
+
+
+# Limits ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["nmt", "resnet50_v1", "dropout", "slices"])
+def test_bytes_are_exact_up_to_the_limit_and_above_it_otherwise(name: str) -> None:
+    case = any_case(name)
+    fast, _ = planners(case)
+    choice = choice_of(case.training, case.draw(1, 0.5))
+    full = fast.evaluate(choice, MATCH_RANGES)
+    for limit in (0, full.bytes // 2, full.bytes - 1, full.bytes, full.bytes + 1, max(full.totals), 2 * full.bytes):
+        limited = fast.evaluate(choice, MATCH_RANGES, limit)
+        assert limited.seconds == full.seconds
+        if full.bytes <= limit:
+            assert limited.bytes == full.bytes
+        else:
+            assert limited.bytes > limit
+    assert fast.evaluate(choice, MATCH_RANGES) == full, "a limit is forgotten after its call"
+
+
+def test_one_planner_serves_many_choices() -> None:
+    case = special_case("dropout")
+    fast, slow = planners(case)
+    for seed in range(30):
+        choice = choice_of(case.training, case.draw(seed, 0.5))
+        again = StoragePlanner(case.training, seconds_of(case))
+        assert fast.evaluate(choice, (1, 16)) == again.evaluate(choice, (1, 16)) == slow.evaluate(choice, (1, 16))
+
+
+# What runs twice ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("planner_type", [StoragePlanner, ReferencePlanner])
+def test_only_what_a_gradient_needs_is_charged(planner_type: Any) -> None:
+    case = special_case("dropout")
+    training = case.training
+    number = {node.name: number for number, node in enumerate(training.nodes) if node.forward}
+    seconds = [float(node.forward) for node in training.nodes]
+    evaluator = planner_type(training, seconds)
+    # the gradient of the sum at the bottom reads no value of it: tanh0 is needed by the gradient of tanh, fc0 is not
+    fc, tanh = number["fc0"], number["tanh0"]
+    both = choice_of(training, [entry for entry in case.draw(0, 1.0) if entry.node in (fc, tanh)])
+    executed = evaluator.executed(both)
+    assert set(executed.nonzero()[0]) == {fc, tanh}
+    alone = choice_of(training, [entry for entry in case.draw(0, 1.0) if entry.node == tanh])
+    assert set(evaluator.executed(alone).nonzero()[0]) == {tanh}
+    assert evaluator.evaluate(alone, (16,)).seconds == 1.0
+    assert evaluator.evaluate(both, (16,)).seconds == 2.0
+
+
+@pytest.mark.parametrize("planner_type", [StoragePlanner, ReferencePlanner])
+def test_what_no_gradient_reads_runs_once(planner_type: Any) -> None:
+    b = Builder()
+    x = b.variable("x", 4)
+    y = b.forward("negative", "y", (4,), x)
+    z = b.forward("negative", "z", (4,), y)
+    head = b.variable("head", 4, forward=False)
+    gy = b.backward("negative", "gy", (4,), head, control_deps=(z.node,))
+    gx = b.backward("negative", "gx", (4,), gy, control_deps=(y.node,))
+    training = b.graph([z, gx])
+    evaluator = planner_type(training, [1.0] * len(training.nodes))
+    choice = choice_of(training, [y])
+    assert evaluator.evaluate(choice, (16,)).seconds == 0
+    assert not evaluator.executed(choice).any()
+    assert evaluator.evaluate(choice, (16,)).totals == evaluator.evaluate(choice_of(training, ()), (16,)).totals
+
+
+# Without the hook --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ALL_CASES)
+def test_mirrored_choices_need_what_mxnet_plans(name: str) -> None:
+    case = any_case(name)
+    training = forward_graph(case.graph, case.binding, mx.cpu())
+    forward = Case(case.symbol, case.graph, case.binding, training)
+    evaluator = MirrorEvaluator(case.graph, case.binding, mx.cpu(), training, [0.5] * len(training.nodes))
+    assert evaluator.evaluate(choice_of(training, ()), (16,)).totals == (rounded_up(case.training.planned_bytes),)
+    for seed, share in enumerate(SHARES):
+        entries = forward.draw(seed, share, hook=False)
+        exact = [case.oracle(forward.rewritten(entries, hook=False), value) for value in (2, 16)]
+        choice = choice_of(training, entries)
+        value = evaluator.evaluate(choice, (2, 16))
+        assert value.totals == tuple(map(rounded_up, exact))
+        nodes = {entry.node for entry in entries}
+        assert value.seconds == 0.5 * len(nodes)
+        assert set(evaluator.executed(choice).nonzero()[0]) == nodes
+
+
+def rounded_up(size: int) -> int:
+    """To the next megabyte: MXNet's printout rounds down."""
+    return ((size >> 20) + 1) << 20
+
+
+@pytest.mark.parametrize("name", ALL_CASES)
+def test_forward_graph_is_the_forward_part_of_the_training_graph(name: str) -> None:
+    case = any_case(name)
+    alone = forward_graph(case.graph, case.binding, mx.cpu())
+    assert [(node.op, node.name, node.user) for node in alone.nodes] == [
+        (node.op, node.name, number) for number, node in enumerate(case.graph.nodes)
+    ]
+    types = {node.user: node.outputs for node in case.training.nodes if node.forward and node.user is not None}
+    assert {node.user: node.outputs for node in alone.nodes if node.user in types} == types
+    assert alone.planned_bytes == rounded_up(case.training.planned_bytes)
+
+
+# Edges -------------------------------------------------------------------------------------------------------
+
+
+def test_choice_of_another_graph_is_refused() -> None:
+    case = special_case("slices")
+    fast, _ = planners(case)
+    for wrong in (np.zeros(3, np.uint8), np.zeros(fast.entries, np.int64)):
+        with pytest.raises(ValueError, match=f"expected {fast.entries} uint8"):
+            fast.evaluate(wrong, (16,))
+
+
+def test_strided_choices_are_read_right() -> None:
+    case = special_case("slices")
+    fast, _ = planners(case)
+    choice = choice_of(case.training, case.draw(0, 0.5))
+    wide = np.zeros((fast.entries, 3), np.uint8)
+    wide[:, 1] = choice
+    assert fast.evaluate(wide[:, 1], (16,)) == fast.evaluate(choice, (16,))
+
+
+def test_graph_without_operators_needs_nothing() -> None:
+    b = Builder()
+    x = b.variable("x", 4)
+    training = b.graph([x])
+    for evaluator in (StoragePlanner(training, [0.0]), ReferencePlanner(training, [0.0])):
+        assert evaluator.evaluate(choice_of(training, ()), (1, 16)).totals == (0, 0)
+
+
+def test_memory_of_planners_is_given_back() -> None:
+    case = model_case("nmt_large")
+
+    def resident() -> int:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * 4096
+
+    choice = choice_of(case.training, ())
+    for turn in range(60):
+        if turn == 10:
+            gc.collect()
+            before = resident()
+        StoragePlanner(case.training, seconds_of(case)).evaluate(choice, (16,))
+    gc.collect()
+    assert resident() - before < 8 << 20
+
+
+def test_planner_without_the_library_is_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = special_case("slices")
+    fast, effort = make_planner(case.training, seconds_of(case))
+    assert isinstance(fast, StoragePlanner)
+
+    def missing() -> ctypes.CDLL:
+        raise NativeError("not there")
+
+    monkeypatch.setattr(planner, "planner_library", missing)
+    slow, less = make_planner(case.training, seconds_of(case))
+    assert isinstance(slow, ReferencePlanner)
+    assert 0 < less < effort
+    choice = choice_of(case.training, case.draw(0, 0.5))
+    assert slow.evaluate(choice, (16, 1), limit=3) == fast.evaluate(choice, (16, 1))
+    assert native.planner_library() is not None
+
+
+def test_reference_counts_four_bytes_an_element() -> None:
+    """MXNet's own total does, whatever the type: float16 counts double, float64 half."""
+    case = special_case("float16")
+    storage = plan_storage(with_clones(case.training, ()), 16)
+    assert storage.total == case.training.planned_bytes
+    assert storage.total % 4 == 0

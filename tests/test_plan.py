@@ -1,0 +1,218 @@
+"""Plans are values: they print, compare, and go through JSON unharmed; damaged files are refused."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+
+from echo.errors import GraphError
+from echo.plan import RECOMPUTE, STASH, Decision, Memory, Plan
+
+
+def plan(**changes: Any) -> Plan:
+    """A plan of two decisions, of which one map is recomputed."""
+    before = Memory(
+        planned=300 << 20,
+        live_peak=250 << 20,
+        static={"weights": 20 << 20, "weight gradients": 20 << 20, "inputs": 1 << 20, "auxiliary states": 0},
+        at_peak={"feature maps": 200 << 20, "map gradients": 50 << 20},
+        layers={"encoder_l0": 120 << 20, "decoder_l0": 80 << 20},
+    )
+    after = replace(
+        before, planned=120 << 20, live_peak=100 << 20,
+        at_peak={"feature maps": 60 << 20, "recomputed maps": 40 << 20}, layers={"encoder_l0": 60 << 20},
+    )  # fmt: skip
+    decisions = (
+        Decision(4, "encoder_tanh", "tanh", 0, RECOMPUTE, 140 << 20, 0.002, "read by 1 gradients; computed again from fc"),
+        Decision(3, "encoder_fc", "FullyConnected", 0, STASH, 60 << 20, 0.01, "FullyConnected is compute-heavy"),
+    )
+    values: dict[str, Any] = {
+        "decisions": decisions,
+        "before": before,
+        "after": after,
+        "match_range": 2,
+        "step_seconds": 0.1,
+        "overhead_seconds": 0.002,
+        "recomputed_nodes": 1,
+        "policy": "search",
+        "device": "cpu",
+        "applied": "hook",
+        "fingerprint": "abc",
+        "notes": ("a note",),
+    }
+    return Plan(**{**values, **changes})
+
+
+# Figures ------------------------------------------------------------------------------------------------------
+
+
+def test_figures() -> None:
+    found = plan()
+    assert found.overhead == pytest.approx(0.02)
+    assert [decision.name for decision in found.recomputed] == ["encoder_tanh"]
+    assert not found.changes_nothing
+    assert found.before.total == 341 << 20
+    assert found.summary() == "300 MB -> 120 MB planned (-60 %), +2.0 % time, 1 feature maps recomputed"
+
+
+def test_plan_that_changes_nothing() -> None:
+    before = plan().before
+    found = plan(decisions=(), after=before, applied="none", overhead_seconds=0.0, recomputed_nodes=0)
+    assert found.changes_nothing
+    assert "(-0 %), +0.0 % time, 0 feature maps" in found.summary()
+
+
+def test_nothing_is_divided_by_zero() -> None:
+    nothing = Memory(0, 0, {}, {}, {})
+    found = plan(before=nothing, after=nothing, step_seconds=0.0, overhead_seconds=0.0, decisions=())
+    assert found.overhead == 0
+    assert found.summary().startswith("0 MB -> 0 MB planned (-0 %)")
+    assert str(found)
+
+
+def test_more_memory_than_before_says_so() -> None:
+    before = plan().before
+    found = plan(after=replace(before, planned=330 << 20))
+    assert "(+10 %)" in found.summary()
+
+
+# Printing -----------------------------------------------------------------------------------------------------
+
+
+def test_prints(golden: Callable[[str, str], None]) -> None:
+    text = str(plan())
+    assert max(map(len, text.splitlines())) <= 120
+    golden("plan.txt", text)
+
+
+def test_prints_many_decisions_and_layers_briefly() -> None:
+    some = plan().decisions[0]
+    many = tuple(replace(some, node=number, name=f"n{number}", bytes=number << 20) for number in range(200))
+    layers = {f"layer{number}": number << 20 for number in range(100, 0, -1)}
+    found = plan(decisions=many, before=replace(plan().before, layers=layers))
+    lines = str(found).splitlines()
+    assert len(lines) < 60
+    assert max(map(len, lines)) <= 120
+    assert "92 more" in str(found)
+
+
+def test_prints_names_with_brackets_as_they_are() -> None:
+    odd = replace(plan().decisions[0], name="layer[bold]x[/bold]", reason="because [red]it[/red] is")
+    text = str(plan(decisions=(odd,), notes=("see [link]",)))
+    assert "layer[bold]x[/bold]" in text
+    assert "because [red]it[/red] is" in text
+    assert "see [link]" in text
+
+
+# JSON ---------------------------------------------------------------------------------------------------------
+
+
+def test_save_and_load(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    plan().save(path)
+    assert Plan.load(path) == plan()
+    assert Plan.load(str(path)) == plan()
+    value = json.loads(path.read_text(encoding="utf-8"))
+    assert value["format"] == "echo-plan-1"
+
+
+def test_plans_compare_by_value() -> None:
+    assert plan() == plan()
+    assert plan() != plan(fingerprint="other")
+    assert plan() != plan(decisions=plan().decisions[:1])
+
+
+def test_names_of_all_scripts_survive(tmp_path: Path) -> None:
+    some = plan(decisions=(replace(plan().decisions[0], name='Überlänge "句" \n'),))
+    some.save(tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json") == some
+
+
+def test_missing_file_is_the_systems_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        Plan.load(tmp_path / "nothing.json")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"not json", b"\xff\xfe\x00", b"[1, 2]", b"null", b"3", b'"text"'])
+def test_damaged_file_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "plan.json"
+    path.write_bytes(content)
+    with pytest.raises(GraphError, match="not a plan"):
+        Plan.load(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": "echo-plan-0"}, "expected format echo-plan-1, got 'echo-plan-0'"),
+        ({"colour": "red"}, "colour"),
+        ({"before": {"planned": 1}}, "not a plan"),
+        ({"decisions": [{"node": 1}]}, "not a plan"),
+        ({"decisions": 5}, "not a plan"),
+        ({"notes": None}, "not a plan"),
+        ({"match_range": "two"}, "match_range"),
+        ({"step_seconds": "long"}, "step_seconds"),
+        ({"applied": "magic"}, "applied"),
+        ({"before": {"planned": "much", "live_peak": 0, "static": {}, "at_peak": {}, "layers": {}}}, "planned"),
+        ({"before": {"planned": 1, "live_peak": 0, "static": [], "at_peak": {}, "layers": {}}}, "static"),
+    ],
+)
+def test_damaged_value_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(GraphError, match=message):
+        Plan.from_json({**plan().to_json(), **change})
+
+
+@pytest.mark.parametrize("key", sorted(plan().to_json()))
+def test_missing_key_is_named(key: str) -> None:
+    value = plan().to_json()
+    if key == "notes":
+        pytest.skip("a plan without notes may leave them out")
+    del value[key]
+    with pytest.raises(GraphError, match=key):
+        Plan.from_json(value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("action", "burn", "encoder_tanh: expected action stash or recompute, got 'burn'"),
+        ("node", "four", "encoder_tanh: node must be a number, got 'four'"),
+        ("output", None, "encoder_tanh: output must be a number, got None"),
+        ("bytes", 1.5, "encoder_tanh: bytes must be a number, got 1.5"),
+        ("seconds", "long", "encoder_tanh: seconds must be a number, got 'long'"),
+        ("name", 7, "name"),
+        ("reason", None, "encoder_tanh: reason"),
+    ],
+)
+def test_damaged_decision_is_named(key: str, value: Any, message: str) -> None:
+    damaged = json.loads(json.dumps(plan().to_json()))
+    damaged["decisions"][0][key] = value
+    with pytest.raises(GraphError, match=message):
+        Plan.from_json(damaged)
+
+
+def test_what_loads_also_prints() -> None:
+    """No damage ends in another exception, at loading or later."""
+    whole = json.loads(json.dumps(plan().to_json()))
+    generator = random.Random(0)
+    junk: list[Any] = [None, True, -1, 0.5, "text", [], {}, [[]], {"a": 1}, {"a": "b"}]
+    for _ in range(300):
+        value = copy.deepcopy(whole)
+        place: Any = value
+        key: Any = generator.choice(list(value))
+        while generator.random() < 0.7 and isinstance(place[key], (dict, list)) and place[key]:
+            place = place[key]
+            key = generator.choice(list(place) if isinstance(place, dict) else range(len(place)))
+        place[key] = generator.choice(junk)
+        try:
+            loaded = Plan.from_json(value)
+        except GraphError:
+            continue
+        assert str(loaded)
+        assert loaded.overhead >= 0 or loaded.overhead_seconds < 0 or loaded.step_seconds < 0
