@@ -87,13 +87,16 @@ class TrainingNode:
 class TrainingGraph:
     """Nodes in execution order; ``outputs`` are the symbol's outputs, then the gradients.
 
-    ``planned_bytes`` is the total of MXNet's own memory planner for this graph as it stands.
+    ``planned_bytes`` is the total of MXNet's own memory planner for this graph as it stands. ``accumulations`` says for
+    each ``_grad_add``, in order, whether MXNet lets the gradient be accumulated in place by the operator that makes it:
+    a matrix product that accumulates may round differently from one that is added.
     """
 
     nodes: tuple[TrainingNode, ...]
     outputs: tuple[Entry, ...]
     num_forward_outputs: int
     planned_bytes: int
+    accumulations: tuple[bool, ...] = ()
 
     def __post_init__(self) -> None:
         for number, node in enumerate(self.nodes):
@@ -139,6 +142,7 @@ class TrainingGraph:
             "format": "echo-training-graph-1",
             "num_forward_outputs": self.num_forward_outputs,
             "planned_bytes": self.planned_bytes,
+            "accumulations": list(self.accumulations),
             "outputs": [list(entry[:2]) for entry in self.outputs],
             "nodes": [_node_to_json(node) for node in self.nodes],
         }
@@ -158,6 +162,7 @@ class TrainingGraph:
                 outputs=tuple(Entry(*map(int, entry)) for entry in value["outputs"]),
                 num_forward_outputs=int(value["num_forward_outputs"]),
                 planned_bytes=int(value["planned_bytes"]),
+                accumulations=tuple(map(bool, value["accumulations"])),
             )
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise GraphError(f"not a training graph: {type(error).__name__}: {error}") from error

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Callable, Iterable, Mapping, Sequence
+from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
 
 import mxnet as mx
 import numpy as np
@@ -15,9 +15,9 @@ import pytest
 from benchmarks.models import SMALL
 from echo.estimators.cost_table import CostTable
 from echo.estimators.evaluator import Choice, Evaluator
-from echo.estimators.overhead import Overhead
+from echo.estimators.overhead import Overhead, UnmeasurableError
 from echo.estimators.planner import ReferencePlanner, StoragePlanner
-from echo.frontend.session import install_hook
+from echo.frontend.session import MxnetSession, install_hook
 from echo.frontend.symbols import Binding, graph_of, infer_binding, symbol_of
 from echo.frontend.training import captured_bytes, match_range, training_graph
 from echo.graph import Entry, Graph
@@ -28,6 +28,7 @@ from echo.passes.request import Request
 from echo.passes.rewrite import Rewrite
 from echo.passes.select import Selection
 from echo.policies.problem import Problem
+from echo.runtime import symbol as planned_symbol
 from echo.training_graph import TensorType, TrainingGraph, TrainingNode
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -285,3 +286,33 @@ class FakeFrontend:
 
     def measure(self, training: TrainingGraph, number: int) -> float:
         raise AssertionError("nothing is measured here")
+
+
+# Isolation ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Measured costs go to a folder of this session, never to the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ECHO_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture
+def cheap_planning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Planning without measurements and with a short search, for tests that plan many graphs."""
+    full = MxnetSession.evaluator
+
+    def evaluator(session: MxnetSession, training: TrainingGraph, seconds: Sequence[float]) -> tuple[Evaluator, int]:
+        found, effort = full(session, training, seconds)
+        return found, min(effort, 200 * len(training.nodes))
+
+    def measure(*_: Any) -> float:
+        raise UnmeasurableError("this test measures nothing")
+
+    monkeypatch.setattr(MxnetSession, "evaluator", evaluator)
+    monkeypatch.setattr(MxnetSession, "measure", measure)
+    monkeypatch.setattr(planned_symbol, "_plans", {})
+    # a cost table remembers what cannot be measured
+    monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))

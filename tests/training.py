@@ -6,10 +6,8 @@ from typing import Any, Mapping
 
 import mxnet as mx
 import numpy as np
-import pytest
 
-from echo.estimators.overhead import UnmeasurableError
-from echo.frontend.session import MxnetSession, install_hook
+from echo.frontend.session import install_hook
 from echo.frontend.symbols import graph_of, symbol_of
 from echo.passes.rewrite import mark
 
@@ -123,18 +121,3 @@ def recomputing(symbol: mx.sym.Symbol, names: Mapping[str, list[int]], hook: boo
     marked = {number: names[node.name] for number, node in enumerate(graph.nodes) if node.name in names}
     assert len(marked) == len(names)
     return symbol_of(mark(graph, marked, hook))
-
-
-def plan_cheaply(monkeypatch: pytest.MonkeyPatch, evaluations: int = 100) -> None:
-    """Planning without measurements and with a short search, for tests that plan many graphs."""
-    full = MxnetSession.evaluator
-
-    def evaluator(session: MxnetSession, training: Any, seconds: Any) -> tuple[Any, int]:
-        found, effort = full(session, training, seconds)
-        return found, min(effort, evaluations * len(training.nodes))
-
-    def measure(*_: Any) -> float:
-        raise UnmeasurableError("tests do not measure")
-
-    monkeypatch.setattr(MxnetSession, "evaluator", evaluator)
-    monkeypatch.setattr(MxnetSession, "measure", measure)

@@ -16,7 +16,7 @@ import numpy as np
 from echo.errors import GraphError, UnsupportedError
 from echo.estimators.evaluator import Choice, Evaluation
 from echo.frontend.symbols import Binding, symbol_of
-from echo.frontend.training import captured_bytes, match_range
+from echo.frontend.training import match_range, oracle
 from echo.graph import Graph
 from echo.passes.rewrite import MIRROR_ATTRIBUTE
 from echo.training_graph import TensorType, TrainingGraph, TrainingNode
@@ -46,7 +46,7 @@ def forward_graph(graph: Graph, binding: Binding, ctx: mx.Context) -> TrainingGr
         )
         for number, node in enumerate(graph.nodes)
     )
-    planned = captured_bytes(symbol_of(graph), binding, ctx, hook=False)
+    planned = oracle(symbol_of(graph), binding, ctx, hook=False).bytes
     return TrainingGraph(nodes, graph.heads, len(graph.heads), planned)
 
 
@@ -56,8 +56,8 @@ def _all_types(graph: Graph, binding: Binding) -> list[tuple[TensorType, ...]]:
     value["heads"] = [[number, index, 0] for number, count in enumerate(counts) for index in range(count)]
     symbol = mx.sym.load_json(json.dumps(value))
     names, aux_names = symbol.list_arguments(), symbol.list_auxiliary_states()
-    known = dict(zip(names, binding.arg_shapes)) | dict(zip(aux_names, binding.aux_shapes))
-    kinds = dict(zip(names, binding.arg_types)) | dict(zip(aux_names, binding.aux_types))
+    known = {**dict(zip(names, binding.arg_shapes)), **dict(zip(aux_names, binding.aux_shapes))}
+    kinds = {**dict(zip(names, binding.arg_types)), **dict(zip(aux_names, binding.aux_types))}
     _, shapes, _ = symbol.infer_shape(**known)
     _, dtypes, _ = symbol.infer_type(**kinds)
     if shapes is None or dtypes is None:
@@ -96,5 +96,5 @@ class MirrorEvaluator:
         totals = []
         for value in match_ranges:
             with match_range(value):
-                totals.append(captured_bytes(symbol, self._binding, self._ctx, hook=False))
+                totals.append(oracle(symbol, self._binding, self._ctx, hook=False).bytes)
         return Evaluation(tuple(totals), float(self._seconds[executed.nonzero()[0]].sum()))

@@ -20,7 +20,7 @@ from echo.estimators.planner import make_planner
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
 from echo.frontend.selfcheck import check_hook
 from echo.frontend.symbols import Binding, symbol_of
-from echo.frontend.training import captured_bytes, default_match_range, match_range, training_graph
+from echo.frontend.training import default_match_range, match_range, oracle, training_graph
 from echo.graph import Graph
 from echo.runtime.measure import device_key, measure
 from echo.training_graph import TrainingGraph
@@ -69,10 +69,11 @@ class MxnetSession:
             return training_graph(self._graph, self._binding, self._ctx)
         return forward_graph(self._graph, self._binding, self._ctx)
 
-    def planned_bytes(self, graph: Graph, match_range_: int) -> int:
-        """What MXNet's own planner needs for a rewritten graph (to the megabyte without the hook)."""
+    def oracle(self, graph: Graph, match_range_: int) -> tuple[int, tuple[bool, ...]]:
+        """What MXNet's own planner says of a rewritten graph: bytes (a megabyte exact without the hook), accumulations."""
         with match_range(match_range_):
-            return captured_bytes(symbol_of(graph), self._binding, self._ctx, self.hook)
+            said = oracle(symbol_of(graph), self._binding, self._ctx, self.hook)
+        return said.bytes, said.accumulations
 
     def evaluator(self, training: TrainingGraph, seconds: Sequence[float]) -> tuple[Evaluator, int]:
         """MXNet's planner, replayed; without the hook MXNet's planner itself."""

@@ -10,7 +10,9 @@ import contextlib
 import os
 import re
 import threading
-from typing import Any, Iterator, Mapping
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, Iterator, Mapping, Sequence
 
 import mxnet as mx
 from mxnet.ndarray import NDArray
@@ -25,6 +27,14 @@ from echo.training_graph import TensorType, TrainingGraph, TrainingNode
 MATCH_RANGE_VARIABLE = "NNVM_EXEC_MATCH_RANGE"
 _TOTAL = re.compile(r"^Total (\d+) MB allocated$", re.MULTILINE)
 _environment_lock = threading.RLock()
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """What MXNet's memory planner says of a bind: bytes, and `TrainingGraph.accumulations`."""
+
+    bytes: int
+    accumulations: tuple[bool, ...]
 
 
 @contextlib.contextmanager
@@ -65,11 +75,7 @@ def bind_without_memory(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context
         for name, shape, kind, request in zip(names, binding.arg_shapes, binding.arg_types, binding.grad_req)
         if request != "null"
     }
-    plain = mx.sym.Symbol(symbol.handle) if type(symbol) is not mx.sym.Symbol else symbol
-    executor = mx.sym.Symbol.bind(plain, ctx, args, gradients, list(binding.grad_req), aux)
-    if plain is not symbol:
-        plain.handle = None  # the handle is the caller's: it must not be freed twice
-    return executor
+    return mx.sym.Symbol.bind(symbol, ctx, args, gradients, list(binding.grad_req), aux)
 
 
 def planned_megabytes(executor: mx.executor.Executor) -> int:
@@ -84,15 +90,34 @@ def planned_megabytes(executor: mx.executor.Executor) -> int:
     return int(found.group(1))
 
 
-def captured_bytes(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context, hook: bool) -> int:
-    """Bytes that MXNet's memory planner needs for a symbol: exact with the hook, else rounded up to a megabyte."""
-    if not hook:
-        return (planned_megabytes(bind_without_memory(symbol, binding, ctx)) + 1) << 20
+def _captured(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context) -> Mapping[str, Any]:
     with native.capture() as caught:
         bind_without_memory(symbol, binding, ctx)
     if caught.graph is None:
         raise GraphError("the native hook saw no training graph: is it still installed?")
-    return int(caught.graph["allocated_bytes"])
+    graph: Mapping[str, Any] = caught.graph
+    return graph
+
+
+def oracle(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context, hook: bool) -> Oracle:
+    """What MXNet's memory planner says of a symbol: exact with the hook, else bytes rounded up to a megabyte."""
+    if not hook:
+        return Oracle((planned_megabytes(bind_without_memory(symbol, binding, ctx)) + 1) << 20, ())
+    captured = _captured(symbol, binding, ctx)
+    return Oracle(int(captured["allocated_bytes"]), _accumulations(captured["nodes"]))
+
+
+def _accumulations(nodes: Sequence[Mapping[str, Any]]) -> tuple[bool, ...]:
+    """The rule of MXNet's pass DetectInplaceAddTo, for each ``_grad_add`` in execution order."""
+    readers = Counter(tuple(entry) for node in nodes for entry in node["inputs"])
+    found = []
+    for node in nodes:
+        if node["op"] == "_grad_add":
+            (left, _), (right, index) = node["inputs"]
+            shares = nodes[left]["storage"][node["inputs"][0][1]] == node["storage"][0]
+            variable = nodes[left]["op"] == VARIABLE or nodes[right]["op"] == VARIABLE
+            found.append(shares and not variable and readers[(right, index)] == 1 and left < right)
+    return tuple(found)
 
 
 def training_graph(graph: Graph, binding: Binding, ctx: mx.Context) -> TrainingGraph:
@@ -104,33 +129,26 @@ def training_graph(graph: Graph, binding: Binding, ctx: mx.Context) -> TrainingG
     """
     if all(request == "null" for request in binding.grad_req):
         raise UnsupportedError("no argument needs a gradient (grad_req is 'null' for all): nothing is trained")
-    with native.capture() as caught:
-        bind_without_memory(numbered_symbol(graph), binding, ctx)
-    if caught.graph is None:
-        raise GraphError("the native hook saw no training graph: is it still installed?")
-    return _from_capture(caught.graph, graph)
-
-
-def numbered_symbol(graph: Graph) -> mx.sym.Symbol:
-    """A copy whose nodes have their numbers for names: the user's names need not be unique."""
-    return symbol_of(graph.with_names([f"n{number}" for number in range(len(graph.nodes))]))
+    # names are free for the user to repeat, so the copy that is read back gets numbers for names
+    numbered = symbol_of(graph.with_names([f"n{number}" for number in range(len(graph.nodes))]))
+    return _from_capture(_captured(numbered, binding, ctx), graph)
 
 
 def _from_capture(captured: Mapping[str, Any], user: Graph) -> TrainingGraph:
     nodes = captured["nodes"]
     outputs = tuple(Entry(*entry) for entry in captured["outputs"])
     num_forward = len(user.heads)
-    forward = reachable(nodes, [entry.node for entry in outputs[:num_forward]])
+    forward = _reachable(nodes, [entry.node for entry in outputs[:num_forward]])
     return TrainingGraph(
         nodes=tuple(_captured_node(node, number in forward, user) for number, node in enumerate(nodes)),
         outputs=outputs,
         num_forward_outputs=num_forward,
         planned_bytes=captured["allocated_bytes"],
+        accumulations=_accumulations(nodes),
     )
 
 
-def reachable(nodes: list[Any], roots: list[int]) -> set[int]:
-    """All nodes that the roots depend on, by inputs or control dependencies, and the roots."""
+def _reachable(nodes: list[Any], roots: list[int]) -> set[int]:
     seen, stack = set(roots), list(roots)
     while stack:
         node = nodes[stack.pop()]
@@ -142,7 +160,7 @@ def reachable(nodes: list[Any], roots: list[int]) -> set[int]:
 
 
 def _captured_node(node: Mapping[str, Any], forward: bool, user: Graph) -> TrainingNode:
-    number = user_number(node["name"], node["op"], user) if forward else None
+    number = _user_number(node["name"], node["op"], user) if forward else None
     original = user.nodes[number] if number is not None else None
     return TrainingNode(
         op=node["op"],
@@ -162,8 +180,7 @@ def _captured_node(node: Mapping[str, Any], forward: bool, user: Graph) -> Train
     )
 
 
-def user_number(name: str, op: str, user: Graph) -> int | None:
-    """The number of the user's node behind a name of `numbered_symbol`."""
+def _user_number(name: str, op: str, user: Graph) -> int | None:
     if not re.fullmatch(r"n\d+", name):
         return None  # a node that MXNet added to the forward graph, as the copy of an output used twice
     number = int(name[1:])

@@ -1,4 +1,4 @@
-"""Never worse: MXNet's own planner is asked, and the user's graph comes back where the plan does not need less."""
+"""Never worse, and the same bits: MXNet's own planner is asked, and the user's graph comes back where either fails."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ from echo.training_graph import TrainingGraph
 
 @dataclass(frozen=True)
 class Confirmed:
-    """``planned_bytes``: MXNet's own figure for what will be bound. ``accepted``: the rewritten graph is bound."""
+    """``planned_bytes``: MXNet's own figure for what will be bound. ``accepted``: the rewritten graph is bound.
+
+    ``reason`` says why not.
+    """
 
     planned_bytes: int
     accepted: bool
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,10 @@ class Confirm:
 
     def run(self, request: Request, training: TrainingGraph, rewritten: Rewritten) -> Confirmed:
         match_range = rewritten.match_range or request.frontend.match_range
-        planned = request.frontend.planned_bytes(rewritten.graph, match_range)
-        if planned < training.planned_bytes or request.options.recompute:
-            return Confirmed(planned, True)
-        return Confirmed(training.planned_bytes, False)
+        planned, accumulations = request.frontend.oracle(rewritten.graph, match_range)
+        if accumulations != training.accumulations:
+            reason = "MXNet would add up gradients in another way, which may change the last bit"
+            return Confirmed(training.planned_bytes, False, reason)
+        if planned >= training.planned_bytes and not request.options.recompute:
+            return Confirmed(training.planned_bytes, False, "nothing to gain")
+        return Confirmed(planned, True)

@@ -77,7 +77,7 @@ def _notes(request: Request, training: TrainingGraph, overhead: Overhead, confir
     if not request.frontend.hook:
         yield "the native hook is not there: MXNet's own attributes apply the plan, within their limits"
     if not confirmed.accepted:
-        yield "nothing to gain: the user's own graph is bound as it is"
+        yield f"{confirmed.reason}: the user's own graph is bound as it is"
     if confirmed.planned_bytes > training.planned_bytes:
         yield "the nodes that the user insists on recomputing need more memory than they save"
     if overhead.measured == 0:

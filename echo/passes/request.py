@@ -29,8 +29,8 @@ class Frontend(Protocol):
     def differentiate(self) -> TrainingGraph:
         """The training graph of the user's symbol."""
 
-    def planned_bytes(self, graph: Graph, match_range: int) -> int:
-        """The oracle: bytes that MXNet's own memory planner needs for a rewritten graph."""
+    def oracle(self, graph: Graph, match_range: int) -> tuple[int, tuple[bool, ...]]:
+        """What MXNet's own memory planner says of a rewritten graph: bytes, and `TrainingGraph.accumulations`."""
 
     def evaluator(self, training: TrainingGraph, seconds: Sequence[float]) -> tuple[Evaluator, int]:
         """What evaluates choices on this training graph, and the effort that a search may spend on it."""

@@ -10,6 +10,7 @@ import mxnet as mx
 from mxnet.symbol import Symbol
 
 from echo import pipeline
+from echo.errors import BudgetError, EchoError, OptionError
 from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import Binding, grad_reqs, graph_of, infer_binding, symbol_of
 from echo.frontend.training import match_range
@@ -38,11 +39,8 @@ class OptimizedSymbol(Symbol):  # type: ignore[misc]
         self.options = options
         self.plans: list[Plan] = []
 
-    def __copy__(self) -> OptimizedSymbol:
-        return optimize_symbol(super().__copy__(), self.options)
-
     def __deepcopy__(self, _: Any = None) -> OptimizedSymbol:
-        return self.__copy__()
+        return optimize_symbol(self, self.options)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "options": self.options}
@@ -84,7 +82,15 @@ class OptimizedSymbol(Symbol):  # type: ignore[misc]
         if untouched:
             logger.debug("echo: bound as it is: %s", untouched)
             return bind(user)
-        plan, graph = _planned(self, binding(), ctx, self.options)
+        try:
+            plan, graph = _planned(self, binding(), ctx, self.options)
+        except (BudgetError, OptionError):
+            raise
+        except EchoError as error:
+            if self.options.strict:
+                raise
+            logger.warning("echo: bound without a plan (strict=True raises): %s", error)
+            return bind(user)
         self.plans.append(plan)
         if plan.changes_nothing:
             logger.info("echo: %s", plan.notes[-1])
@@ -100,18 +106,14 @@ class OptimizedSymbol(Symbol):  # type: ignore[misc]
 
 def optimize_symbol(symbol: Symbol, options: Options) -> OptimizedSymbol:
     """A copy of the symbol that plans itself when it is bound."""
-    return OptimizedSymbol(_released(symbol.__copy__() if type(symbol) is Symbol else Symbol.__copy__(symbol)), options)
-
-
-def _released(symbol: Symbol) -> Any:
-    """Takes the handle out of a symbol that is about to be dropped, which would free it."""
-    handle, symbol.handle = symbol.handle, None
-    return handle
+    copy = _plain(symbol)
+    handle, copy.handle = copy.handle, None  # the copy is dropped here, and would free it
+    return OptimizedSymbol(handle, options)
 
 
 def _plain(symbol: Symbol) -> Symbol:
-    """The user's symbol without the planning."""
-    return mx.sym.load_json(symbol.tojson())
+    """A copy of the user's symbol without the planning."""
+    return Symbol.__deepcopy__(symbol, None)
 
 
 def plan_symbol(symbol: Symbol, binding: Binding, ctx: mx.Context, options: Options) -> Plan:

@@ -1,0 +1,84 @@
+"""Segments are the connected groups of candidates between operators that do not run twice."""
+
+from __future__ import annotations
+
+import random
+
+import networkx as nx
+import pytest
+
+from echo.graph import Entry
+from echo.ops import HEAVY
+from echo.passes.candidates import Candidates
+from echo.passes.partition import Partition, Segment, Segments, partition
+from tests.conftest import ALL_CASES, Builder, any_case, problem_of, recomputable
+
+
+def groups(segments: Segments) -> list[tuple[int, ...]]:
+    return [segment.nodes for segment in segments.segments]
+
+
+def test_heavy_operators_part() -> None:
+    b = Builder()
+    x, w = b.variable("x", 4, 4), b.variable("w", 4, 4)
+    first = b.forward("tanh", "first", (4, 4), x)  # 2
+    second = b.forward("exp", "second", (4, 4), first)  # 3
+    heavy = b.forward("dot", "heavy", (4, 4), second, w)  # 4
+    third = b.forward("tanh", "third", (4, 4), heavy)  # 5
+    side = b.forward("exp", "side", (4, 4), first)  # 6
+    last = b.forward("elemwise_add", "last", (4, 4), third, heavy)  # 7
+    training = b.graph([last, side])
+    light = {number: (Entry(number),) for number in (2, 3, 5, 6, 7)}
+    assert groups(partition(training, light)) == [(2, 3, 6), (5, 7)]
+    everything = {**light, 4: (Entry(4),)}
+    assert groups(partition(training, everything)) == [(2, 3, 4, 5, 6, 7)]
+
+
+def test_a_node_alone_is_a_segment() -> None:
+    b = Builder()
+    x = b.variable("x", 4)
+    b.forward("tanh", "left", (4,), x)
+    b.forward("tanh", "right", (4,), x)  # a shared variable connects nothing
+    training = b.graph([Entry(1), Entry(2)])
+    assert groups(partition(training, {1: (Entry(1),), 2: (Entry(2),)})) == [(1,), (2,)]
+
+
+def test_no_candidates_no_segments() -> None:
+    b = Builder()
+    assert partition(b.graph([b.variable("x", 4)]), {}) == Segments(())
+
+
+@pytest.mark.parametrize("name", ALL_CASES)
+def test_segments_of_models(name: str) -> None:
+    problem = problem_of(any_case(name).training)
+    training, found = problem.training, groups(problem.segments)
+    assert sorted(number for group in found for number in group) == sorted(problem.candidates)
+    assert all(list(group) == sorted(group) for group in found)
+    assert [group[0] for group in found] == sorted(group[0] for group in found)
+    home = {number: group for group in found for number in group}
+    for number in problem.candidates:
+        assert training.nodes[number].op not in HEAVY
+        for entry in training.nodes[number].inputs:
+            assert entry.node not in home or home[entry.node] == home[number]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_segments_do_not_fall_apart(seed: int) -> None:
+    training = any_case("densenet121").training
+    generator = random.Random(seed)
+    candidates = {number: found for number, found in recomputable(training).items() if generator.random() < 0.5}
+    graph = nx.Graph()
+    for number in candidates:
+        graph.add_edges_from((number, entry.node) for entry in training.nodes[number].inputs if entry.node in candidates)
+    for group in groups(partition(training, candidates)):
+        assert len(group) == 1 or nx.is_connected(graph.subgraph(group))
+
+
+def test_the_pass_takes_light_candidates_alone() -> None:
+    training = any_case("slices").training
+    found = recomputable(training)
+    light = {number: entries for number, entries in found.items() if training.nodes[number].op not in HEAVY}
+    heavy = {number: entries for number, entries in found.items() if training.nodes[number].op in HEAVY}
+    candidates = Candidates(light, heavy, frozenset(), {})
+    assert Partition().run(training, candidates) == partition(training, light)
+    assert Segment((1, 2)) == Segment((1, 2))
