@@ -19,7 +19,7 @@ from echo.estimators.overhead import Overhead, UnmeasurableError
 from echo.estimators.planner import ReferencePlanner, StoragePlanner
 from echo.frontend.session import MxnetSession, install_hook
 from echo.frontend.symbols import Binding, graph_of, infer_binding, symbol_of
-from echo.frontend.training import captured_bytes, match_range, training_graph
+from echo.frontend.training import match_range, oracle, training_graph
 from echo.graph import Entry, Graph
 from echo.ops import HEAVY, recomputable_outputs
 from echo.options import Options
@@ -87,7 +87,7 @@ class Case:
     def oracle(self, graph: Graph, match_range_: int) -> int:
         """Bytes that MXNet's own memory planner needs for a graph."""
         with match_range(match_range_):
-            return captured_bytes(symbol_of(graph), self.binding, mx.cpu(), hook=True)
+            return oracle(symbol_of(graph), self.binding, mx.cpu(), hook=True).bytes
 
 
 def case_of(
@@ -275,8 +275,8 @@ class FakeFrontend:
     def differentiate(self) -> TrainingGraph:
         return self.training
 
-    def planned_bytes(self, graph: Graph, match_range: int) -> int:
-        return self.planned(graph, match_range)
+    def oracle(self, graph: Graph, match_range: int) -> tuple[int, tuple[bool, ...]]:
+        return self.planned(graph, match_range), self.training.accumulations
 
     def evaluator(self, training: TrainingGraph, seconds: Sequence[float]) -> tuple[Evaluator, int]:
         return StoragePlanner(training, seconds), self.evaluations * len(training.nodes)

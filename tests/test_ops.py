@@ -377,7 +377,6 @@ VARIANTS: dict[str, Build] = {
     "flat repeat": unary(mx.sym.repeat, repeats=2),
     "edge padding": image(mx.sym.Pad, mode="edge", pad_width=(0, 0, 0, 0, 1, 1, 2, 2)),
     "reflected padding": image(mx.sym.Pad, mode="reflect", pad_width=(0, 0, 0, 0, 1, 1, 2, 2)),
-    "last of whole sequences": lambda x, y, name: mx.sym.SequenceLast(as_batch(x), name=name),
     "reversed whole sequences": lambda x, y, name: mx.sym.SequenceReverse(as_batch(x), name=name),
     "average pooling": image(mx.sym.Pooling, kernel=(2, 2), stride=(2, 2), pool_type="avg"),
     "global pooling": image(mx.sym.Pooling, kernel=(1, 1), global_pool=True, pool_type="max"),

@@ -163,8 +163,8 @@ class ReferencePlanner:
         return executed
 
 
-# Visited nodes that a search may spend: two to three seconds of either planner.
-_NATIVE_EFFORT, _REFERENCE_EFFORT = 12_000_000, 300_000
+# Visited nodes that a search may spend: one to three seconds of either planner.
+_NATIVE_EFFORT, _REFERENCE_EFFORT = 8_000_000, 300_000
 
 
 def make_planner(training: TrainingGraph, seconds: Sequence[float]) -> tuple[Evaluator, int]:

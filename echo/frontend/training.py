@@ -164,7 +164,7 @@ def _captured_node(node: Mapping[str, Any], forward: bool, user: Graph) -> Train
     original = user.nodes[number] if number is not None else None
     return TrainingNode(
         op=node["op"],
-        name=original.name if original else node["name"],
+        name=original.name if original else _readable(node["name"], user),
         outputs=tuple(TensorType(tuple(shape), flag) for shape, flag in zip(node["shapes"], node["dtypes"])),
         inputs=tuple(Entry(*entry) for entry in node["inputs"]),
         control_deps=tuple(node["control_deps"]),
@@ -178,6 +178,14 @@ def _captured_node(node: Mapping[str, Any], forward: bool, user: Graph) -> Train
         stateful=bool(node.get("stateful", False)),
         mutates=bool(node.get("mutates", False)),
     )
+
+
+def _readable(name: str, user: Graph) -> str:
+    """The name that MXNet would have given to a gradient node, had the user's nodes kept their names."""
+    found = re.match(r"n(\d+)_", name)
+    if not found or int(found.group(1)) >= len(user.nodes):
+        return name
+    return user.nodes[int(found.group(1))].name + name[found.end() - 1 :]
 
 
 def _user_number(name: str, op: str, user: Graph) -> int | None:

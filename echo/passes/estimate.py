@@ -14,7 +14,7 @@ from echo.training_graph import TrainingGraph
 class EstimateOverhead:
     """``time_limit``: seconds that measuring may take; what is not measured by then is estimated."""
 
-    time_limit: float = 2.0
+    time_limit: float = 1.5
     name: ClassVar[str] = "overhead"
     needs: ClassVar[tuple[type, ...]] = (Request, TrainingGraph)
     gives: ClassVar[type] = Overhead

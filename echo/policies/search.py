@@ -22,7 +22,7 @@ from echo.policies.problem import Problem
 _ROUNDS = (0, 1, 2, 3)  # of the classes, coarse to fine
 _FINALISTS = 3  # match ranges that are climbed to the end
 _FINAL_SHARE = 0.75  # of the effort, for those climbs; the rest is for threshold accepting
-_FLIPS_A_CANDIDATE = 40  # evaluations beyond which more have not paid on any model of the benchmarks
+_FLIPS_A_CANDIDATE = 60  # evaluations beyond which more have not paid on any model of the benchmarks
 _PRICES = 6  # bisection steps between a free second and one that nothing is worth
 _THRESHOLD = 0.02  # of the bytes, that a random flip may cost at first
 
@@ -117,11 +117,15 @@ class _Climb:
         return self.best
 
     def coarse_climbs(self) -> list[tuple[int, int, Choice]]:
-        """The best few (bytes, match range, choice) of one quick climb for each match range, time left out."""
+        """The best few (bytes, match range, choice) of quick climbs from recomputing everything, time left out."""
         everything = self.problem.choice(sorted(self.problem.candidates))
+        totals = self.problem.evaluate(everything).totals
+        promising = sorted(range(len(totals)), key=lambda index: totals[index])
+        self.left -= len(totals)
         reserve = self.left // 2
         found = []
-        for match_range in self.problem.match_ranges:
+        for index in promising:
+            match_range = self.problem.match_ranges[index]
             self.ranges = (match_range,)
             choice = self.climb(everything, self.levels[:1], _Price(0.0), reserve)
             found.append((self.evaluate(choice).bytes, match_range, choice))

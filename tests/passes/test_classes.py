@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import mxnet as mx
 import pytest
 
+from echo.ops import HEAVY
 from echo.passes.classes import classes
 from echo.training_graph import TrainingGraph
 from tests.conftest import Case, case_of, model_case, recomputable
@@ -32,8 +34,8 @@ def found(training: TrainingGraph, rounds: int) -> list[tuple[int, ...]]:
     return classes(training, sorted(recomputable(training)), rounds)
 
 
-def step_of(name: str) -> int:
-    return int(name.split("_")[1][1:])
+def light(training: TrainingGraph) -> list[int]:
+    return [number for number in recomputable(training) if training.nodes[number].op not in HEAVY]
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 2, 3])
@@ -55,32 +57,31 @@ def test_more_rounds_split_classes_and_never_join_them() -> None:
     assert counts[0] < counts[-1] < len(recomputable(training))
 
 
-@pytest.mark.parametrize("rounds", [1, 2])
-def test_time_steps_fall_in_one_class(rounds: int) -> None:
+@pytest.mark.parametrize("rounds", [0, 1, 2, 3])
+@pytest.mark.parametrize("layer", ["l0", "l1"])
+def test_time_steps_fall_in_one_class(layer: str, rounds: int) -> None:
     """Only the steps nearer to an end than the rounds may differ."""
     training = lstm().training
-    role = {
-        number: training.nodes[number].name.split("_", 2)[2]
-        for number in recomputable(training)
-        if training.nodes[number].name.startswith("l0_t")
-    }
-    assert len(set(role.values())) >= 8
-    for name in set(role.values()):
-        inner = {
-            number
-            for number, other in role.items()
-            if other == name and rounds < step_of(training.nodes[number].name) < STEPS - 1 - rounds
-        }
-        assert len(inner) >= STEPS - 2 * rounds - 2
-        (home,) = [group for group in found(training, rounds) if inner & set(group)]
-        assert inner <= set(home), f"{name} of the inner steps is not in one class"
+    groups = found(training, rounds)
+    steps: dict[str, dict[int, int]] = {}
+    for number in light(training):
+        name = training.nodes[number].name
+        if name.startswith(f"{layer}_t"):
+            steps.setdefault(name.split("_", 2)[2], {})[int(name.split("_")[1][1:])] = number
+    assert set(steps) == {"slice", "i", "f", "c", "o", "state", "out"}
+    for role, by_step in steps.items():
+        inner = {by_step[step] for step in range(rounds + 1, STEPS - 1 - rounds)}
+        homes = [group for group in groups if inner & set(group)]
+        assert len(homes) == 1, f"the steps of {role} are in {len(homes)} classes"
 
 
 def test_layers_differ() -> None:
+    """What is at most three operators away from a layer's own weights is told from the same in another layer."""
     training = lstm().training
-    for group in found(training, 2):
-        layers = {training.nodes[number].name[:2] for number in group if training.nodes[number].name[:2] in ("l0", "l1")}
-        assert len(layers) <= 1
+    for group in found(training, 3):
+        names = [training.nodes[number].name for number in group]
+        near = {name[:2] for name in names if name.endswith(("_i2h", "_h2h", "_slice", "_state", "_out"))}
+        assert len(near) <= 1
 
 
 def test_gates_differ() -> None:
@@ -132,8 +133,6 @@ def test_only_what_was_asked_for_is_grouped() -> None:
 
 def test_classes_do_not_depend_on_the_process(tmp_path: Path) -> None:
     """Python salts the hashes of texts in every process."""
-    import json
-
     training = lstm().training
     path = tmp_path / "graph.json"
     path.write_text(json.dumps(training.to_json()), encoding="utf-8")

@@ -69,7 +69,8 @@ def test_segments_do_not_fall_apart(seed: int) -> None:
     candidates = {number: found for number, found in recomputable(training).items() if generator.random() < 0.5}
     graph = nx.Graph()
     for number in candidates:
-        graph.add_edges_from((number, entry.node) for entry in training.nodes[number].inputs if entry.node in candidates)
+        below = {entry.node for entry in training.nodes[number].inputs} & set(candidates)
+        graph.add_edges_from((number, producer) for producer in below)
     for group in groups(partition(training, candidates)):
         assert len(group) == 1 or nx.is_connected(graph.subgraph(group))
 

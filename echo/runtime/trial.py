@@ -1,0 +1,274 @@
+"""A small symbol in which one node of a training graph can be timed, at a part of its size where it is large."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Mapping, NamedTuple, Sequence
+
+import mxnet as mx
+import numpy as np
+
+from echo.estimators.overhead import (
+    BYTES_PER_SECOND,
+    FLOPS_PER_SECOND,
+    HEAVY_OPS,
+    UnmeasurableError,
+    attributes,
+    forward_node,
+    is_blocked,
+    work,
+)
+from echo.graph import VARIABLE, Entry
+from echo.ops import LIGHT
+from echo.training_graph import TensorType, TrainingGraph, TrainingNode
+
+FLOATS = frozenset({"float32", "float64", "float16"})
+
+# Up to these a node is timed at full size; beyond, with a part of its leading dimension, and scaled. The time of
+# convolutions and BatchNorm is proportional to the batch within 10 % from a batch of 2 on, for all shapes of ResNet-50.
+_MOST_BYTES = 24 << 20
+_MOST_FLOPS = 5e8
+_SMALLEST_PART = 2
+# Reading the parameters may take this part of a time that is scaled; at full size it takes less.
+_READING_PART = 0.15
+# What reads and writes more, after cutting, is not measured.
+_LARGEST_BYTES = 256 << 20
+
+# Only these run outside of the user's graph: others may be random, foreign code, or crash on numbers without meaning.
+_MEASURABLE = (LIGHT | HEAVY_OPS | {
+    "SoftmaxOutput", "LinearRegressionOutput", "LogisticRegressionOutput", "MAERegressionOutput", "MakeLoss", "LRN",
+    "GroupNorm",
+}) - {"SequenceMask", "SequenceLast", "SequenceReverse", "pick", "Dropout"}  # fmt: skip
+# MXNet's own additions to a gradient graph that need no attributes but the number of inputs.
+_SUMS = frozenset({"add_n", "_copy", "zeros_like", "_identity_with_attr_like_rhs"})
+# The batch is the leading dimension of the first input only; the others are parameters.
+_PARAMETER_OPS = frozenset({
+    "Convolution", "Deconvolution", "FullyConnected", "BatchNorm", "LayerNorm", "GroupNorm", "InstanceNorm",
+    "Embedding", "LeakyReLU", "RNN",
+})  # fmt: skip
+_INDEXING_OPS = frozenset({"Embedding"})
+
+
+class Variable(NamedTuple):
+    """An input: its type, whether oneDNN lays it out, and the bound of its integers (0: it holds reals)."""
+
+    kind: TensorType
+    blocked: bool = False
+    below: int = 0
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A node to be timed, perhaps at a part of its size: ``scale`` brings the seconds back to the whole.
+
+    ``inputs`` are the node's variables; a number in their place is an output of ``forward``, the operator that a
+    gradient belongs to, with its own ``forward_inputs``. ``outputs`` are those that somebody reads. ``hot`` nodes are
+    light forward ones, ``heavy`` those whose time follows their arithmetic; ``bytes`` is what a copy reads and writes.
+    """
+
+    op: str
+    attrs: Mapping[str, str]
+    inputs: tuple[Variable | int, ...]
+    outputs: tuple[int, ...] = (0,)
+    forward: str = ""
+    forward_inputs: tuple[Variable, ...] = ()
+    hot: bool = True
+    heavy: bool = False
+    bytes: int = 1
+    scale: float = 1.0
+
+    @staticmethod
+    def of(training: TrainingGraph, number: int, excess: float, read: frozenset[tuple[int, ...]]) -> Trial:
+        """The trial of a node that is ``excess`` times too large; the entries in ``read`` are read by others.
+
+        Raises:
+            UnmeasurableError: the node is too large and cannot be cut.
+            mx.MXNetError: MXNet does not accept the node's shapes.
+        """
+        node = training.nodes[number]
+        forward = forward_node(training, node)
+        sizes = _Sizes.of(training, number if forward is None else node.control_deps[0], excess)
+        inputs = tuple(_operand(training, number, entry, sizes) for entry in node.inputs)
+        moved = sum(item.kind.bytes for item in inputs if isinstance(item, Variable))
+        moved += int(sum(kind.bytes for kind in node.outputs) / sizes.scale)
+        if moved > _LARGEST_BYTES:
+            raise UnmeasurableError(f"{node.op} moves {moved:,} bytes, expected at most {_LARGEST_BYTES:,}")
+        return Trial(
+            op=node.op,
+            attrs=_attributes(training, node),
+            inputs=inputs,
+            outputs=tuple(i for i in range(len(node.outputs)) if (number, i) in read) or (0,),
+            forward=forward.op if forward else "",
+            forward_inputs=_forward_inputs(training, forward, sizes),
+            hot=node.forward and node.op not in HEAVY_OPS,
+            heavy=(forward or node).op in HEAVY_OPS,
+            bytes=max(1, moved),
+            scale=sizes.scale,
+        )
+
+    def variables(self, copies: int) -> dict[str, Variable]:
+        """The variables of `symbol` by name."""
+        named = {f"forward_{i}": variable for i, variable in enumerate(self.forward_inputs)}
+        for copy in range(copies):
+            for i, item in enumerate(self.inputs):
+                if isinstance(item, Variable):
+                    named[self._name(copy, i)] = item
+        return named
+
+    def _name(self, copy: int, position: int) -> str:
+        return f"copy{0 if self.hot else copy}_{position}"
+
+    def symbol(self, copies: int) -> mx.sym.Symbol:
+        """So many copies of the node; hot ones read the same inputs."""
+        nodes: list[dict[str, Any]] = [
+            {"op": VARIABLE, "name": name, "inputs": []} for name in self.variables(copies)
+        ]
+        number = {node["name"]: i for i, node in enumerate(nodes)}
+        arguments = list(range(len(nodes)))
+        heads: list[list[int]] = []
+        above: list[int] = []
+        if self.forward:
+            above = [len(nodes)]
+            heads.append([len(nodes), 0, 0])
+            inputs = [[number[f"forward_{i}"], 0, 0] for i in range(len(self.forward_inputs))]
+            nodes.append({"op": self.forward, "name": "forward", "attrs": dict(self.attrs), "inputs": inputs})
+        for copy in range(copies):
+            heads.extend([len(nodes), output, 0] for output in self.outputs)
+            inputs = [
+                [above[0], item, 0] if isinstance(item, int) else [number[self._name(copy, i)], 0, 0]
+                for i, item in enumerate(self.inputs)
+            ]
+            nodes.append({
+                "op": self.op,
+                "name": f"node{copy}",
+                # without a difference MXNet would merge the copies into one
+                "attrs": {**self.attrs, "__copy__": str(copy)},
+                "inputs": inputs,
+                "control_deps": above,
+            })  # fmt: skip
+        graph = {"nodes": nodes, "arg_nodes": arguments, "heads": heads, "attrs": {"mxnet_version": ["int", 10901]}}
+        return mx.sym.load_json(json.dumps(graph))
+
+
+def refuse(training: TrainingGraph, node: TrainingNode) -> None:
+    """Checks that a node may run outside of the user's graph.
+
+    Raises:
+        UnmeasurableError: it must not.
+    """
+    forward = forward_node(training, node)
+    operator = forward or node
+    known = _SUMS if forward is None and not node.forward else _MEASURABLE
+    if operator.op not in known:
+        raise UnmeasurableError(f"{node.op} is not known to be safe to run on its own")
+    attrs = operator.attrs
+    dropout = operator.op == "RNN" and float(attrs.get("p", "0")) > 0
+    if node.random or operator.random or dropout or attrs.get("act_type") == "rrelu":
+        raise UnmeasurableError(f"{node.op} would move MXNet's random stream")
+
+
+def excess(training: TrainingGraph, node: TrainingNode) -> float:
+    """How many times too large a node is to be timed whole, at least 1."""
+    needed = work(training, node)
+    if not needed.flops:
+        return max(1.0, needed.bytes / _MOST_BYTES)
+    # a part of the batch reads all parameters: computing with it must take longer
+    fixed = node.inputs[1:] if node.op in _PARAMETER_OPS else ()
+    parameters = sum(training.type_of(entry).bytes for entry in fixed)
+    most = max(_MOST_FLOPS, parameters / BYTES_PER_SECOND / _READING_PART * FLOPS_PER_SECOND)
+    return max(1.0, needed.flops / most, (needed.bytes - parameters) / (4 * _MOST_BYTES))
+
+
+def _attributes(training: TrainingGraph, node: TrainingNode) -> dict[str, str]:
+    attrs = attributes(training, node)
+    return {**attrs, "num_args": str(len(node.inputs))} if node.op == "add_n" else attrs
+
+
+def _operand(training: TrainingGraph, number: int, entry: Entry, sizes: _Sizes) -> Variable | int:
+    node = training.nodes[number]
+    forward = forward_node(training, node)
+    own = forward is not None and entry.node == node.control_deps[0]
+    # a state or index must be what the operator itself wrote; of plain numbers each copy gets its own
+    if own and ((forward or node).stateful or training.type_of(entry).dtype not in FLOATS):
+        return entry.index
+    return _variable(training, entry, sizes, (forward or node).op)
+
+
+def _forward_inputs(
+    training: TrainingGraph, forward: TrainingNode | None, sizes: _Sizes
+) -> tuple[Variable, ...]:
+    if forward is None:
+        return ()
+    return tuple(_variable(training, entry, sizes, forward.op) for entry in forward.inputs)
+
+
+def _variable(training: TrainingGraph, entry: Entry, sizes: _Sizes, op: str) -> Variable:
+    below = sizes.rows if op in _INDEXING_OPS and entry[:2] == sizes.first_input else 0
+    return Variable(sizes.kind(training, entry), is_blocked(training, entry), below)
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    """Types of the entries around an operator, with a smaller leading dimension if it is too large.
+
+    ``smaller`` maps entries, ``outputs`` the full shapes of the operator's outputs, which their gradients share.
+    """
+
+    first_input: tuple[int, ...]
+    rows: int
+    smaller: Mapping[tuple[int, ...], TensorType] = field(default_factory=dict)
+    outputs: Mapping[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
+    scale: float = 1.0
+
+    def kind(self, training: TrainingGraph, entry: Entry) -> TensorType:
+        """The type that an entry has in the trial."""
+        full = training.type_of(entry)
+        known = self.smaller.get(entry[:2])
+        return known or TensorType(self.outputs.get(full.shape, full.shape), full.flag)
+
+    @staticmethod
+    def of(training: TrainingGraph, number: int, excess: float) -> _Sizes:
+        """The sizes around operator ``number``, cut where that is possible."""
+        node = training.nodes[number]
+        first = node.inputs[0][:2] if node.inputs else ()
+        rows = training.type_of(node.inputs[1]).shape[0] if node.op in _INDEXING_OPS else 0
+        whole = _Sizes(first, rows)
+        if excess <= 1:
+            return whole
+        try:
+            return whole._cut(training, number, excess)
+        except (mx.MXNetError, UnmeasurableError):
+            return whole
+
+    def _cut(self, training: TrainingGraph, number: int, excess: float) -> _Sizes:
+        """The operator with a leading dimension smaller by about ``excess``, if it scales with that."""
+        node = training.nodes[number]
+        kinds = [training.type_of(entry) for entry in node.inputs]
+        batched = 1 if node.op in _PARAMETER_OPS else len(kinds)
+        length = max((kind.shape[0] for kind in kinds[:batched] if kind.shape), default=1)
+        part = min(length, max(_SMALLEST_PART, int(length / excess)))
+        cut = [
+            TensorType((part, *kind.shape[1:]), kind.flag)
+            if position < batched and kind.shape[:1] == (length,)
+            else kind
+            for position, kind in enumerate(kinds)
+        ]
+        shapes = _output_shapes(node.op, _attributes(training, node), cut)
+        before, after = node.outputs[0].elements, int(np.prod(shapes[0], dtype=np.int64))
+        if before * part != after * length:
+            raise UnmeasurableError(f"{node.op} does not scale with its leading dimension")
+        smaller: dict[tuple[int, ...], TensorType] = {
+            entry[:2]: kind for entry, kind in zip(node.inputs, cut)
+        }
+        outputs = {}
+        for index, (kind, shape) in enumerate(zip(node.outputs, shapes)):
+            smaller[number, index] = TensorType(shape, kind.flag)
+            outputs[kind.shape] = shape
+        return _Sizes(self.first_input, self.rows, smaller, outputs, length / part)
+
+
+def _output_shapes(op: str, attrs: Mapping[str, str], kinds: Sequence[TensorType]) -> list[tuple[int, ...]]:
+    symbol = Trial(op, attrs, tuple(map(Variable, kinds))).symbol(1).get_internals()
+    _, inferred, _ = symbol.infer_shape(**{f"copy0_{i}": kind.shape for i, kind in enumerate(kinds)})
+    return [tuple(shape) for name, shape in zip(symbol.list_outputs(), inferred) if name.startswith("node0")]

@@ -1,0 +1,175 @@
+"""Which nodes may be recomputed, what the user insists on, and the errors for what cannot be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mxnet as mx
+import pytest
+
+from echo.errors import OptionError
+from echo.graph import Entry
+from echo.options import Options
+from echo.passes.candidates import Candidates, FindCandidates
+from echo.passes.request import Request
+from tests.conftest import Builder, Case, FakeFrontend, case_of, special_case
+
+
+def network() -> Case:
+    hidden = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=8, name="enc_fc")
+    hidden = mx.sym.tanh(hidden, name="enc_tanh")
+    hidden = mx.sym.Dropout(hidden, p=0.5, name="enc_drop")
+    noise = mx.sym.random.uniform(shape=(4, 8), name="noise")
+    hidden = mx.sym.FullyConnected(hidden + noise, num_hidden=6, name="dec_fc")
+    parts = mx.sym.SliceChannel(mx.sym.tanh(hidden, name="dec_tanh"), num_outputs=2, name="parts")
+    return case_of(mx.sym.SoftmaxOutput(parts[0] * parts[1], name="softmax"), {"data": (4, 5), "softmax_label": (4,)})
+
+
+def found(case: Case, device: str = "cpu", hook: bool = True, **options: Any) -> Candidates:
+    frontend = FakeFrontend(case.training, device=device, hook=hook)
+    return FindCandidates().run(Request(case.graph, Options.of(**options), frontend), case.training)
+
+
+def names(case: Case, numbers: Any) -> set[str]:
+    return {case.training.nodes[number].name for number in numbers}
+
+
+def test_operators_are_sorted() -> None:
+    case = network()
+    candidates = found(case)
+    assert names(case, candidates.light) >= {"enc_tanh", "enc_drop", "dec_tanh", "parts"}
+    assert names(case, candidates.heavy) == {"enc_fc", "dec_fc"}
+    assert not candidates.forced
+    reasons = {case.training.nodes[number].name: reason for number, reason in candidates.refused.items()}
+    assert reasons["noise"] == "_random_uniform is not known to be safe to run twice"
+    assert reasons["softmax"] == "an output of the symbol lives to the end anyway"
+
+
+def test_every_forward_operator_is_somewhere_once() -> None:
+    for name in ("dropout", "slices", "many readers", "float16", "two outputs"):
+        case = special_case(name)
+        candidates = found(case)
+        forward = [number for number, node in case.training.operators() if node.forward]
+        places = [*candidates.light, *candidates.heavy, *candidates.refused]
+        assert sorted(places) == forward
+
+
+def test_outputs_of_candidates() -> None:
+    case = network()
+    candidates = found(case)
+    by_name = {case.training.nodes[number].name: entries for number, entries in candidates.light.items()}
+    assert [entry.index for entry in by_name["parts"]] == [0, 1]
+    assert [entry.index for entry in by_name["enc_drop"]] == [0], "the mask stays"
+    for number, entries in {**candidates.light, **candidates.heavy}.items():
+        assert {entry.node for entry in entries} == {number}
+
+
+def test_without_the_hook_a_node_goes_as_a_whole() -> None:
+    case = network()
+    candidates = found(case, hook=False)
+    assert "enc_drop" not in names(case, candidates.light)
+    for number, entries in {**candidates.light, **candidates.heavy}.items():
+        assert [entry.index for entry in entries] == list(range(len(case.training.nodes[number].outputs)))
+
+
+def test_dropout_stays_on_gpus() -> None:
+    case = network()
+    assert "enc_drop" in names(case, found(case).light)
+    assert "enc_drop" not in names(case, found(case, device="gpu").light)
+
+
+def test_empty_arrays_stay() -> None:
+    b = Builder()
+    x = b.variable("x", 4, 0)
+    empty = b.forward("tanh", "empty", (4, 0), x)
+    b.forward("Concat", "whole", (4, 3), empty, b.variable("y", 4, 3))
+    training = b.graph([b.forward("tanh", "top", (4, 3), Entry(3))])
+    candidates = found(Case(None, special_case("slices").graph, special_case("slices").binding, training))
+    assert candidates.refused[empty.node] == "an array without elements"
+    assert list(candidates.light) == [3]
+
+
+# What the user insists on -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pattern", "kept"),
+    [
+        ("enc_tanh", {"enc_tanh"}),
+        ("*_tanh", {"enc_tanh", "dec_tanh"}),
+        ("tanh", {"enc_tanh", "dec_tanh"}),
+        ("enc_*", {"enc_fc", "enc_tanh", "enc_drop"}),
+        ("FullyConnected", {"enc_fc", "dec_fc"}),
+        ("Fully*", {"enc_fc", "dec_fc"}),
+        ("???_fc", {"enc_fc", "dec_fc"}),
+        (["enc_fc", "parts"], {"enc_fc", "parts"}),
+    ],
+)
+def test_keep(pattern: Any, kept: set[str]) -> None:
+    case = network()
+    candidates = found(case, keep=pattern)
+    left_out = {number for number, reason in candidates.refused.items() if reason.startswith("kept")}
+    assert names(case, left_out) == kept
+    assert not left_out & (set(candidates.light) | set(candidates.heavy))
+    everything = found(case)
+    assert set(candidates.light) == set(everything.light) - left_out
+
+
+def test_names_are_matched_with_their_case() -> None:
+    with pytest.raises(OptionError, match="keep: 'Enc_tanh' matches no node"):
+        found(network(), keep="Enc_tanh")
+
+
+def test_a_name_with_brackets_matches_itself() -> None:
+    symbol = mx.sym.MakeLoss(mx.sym.sum(mx.sym.exp(mx.sym.tanh(mx.sym.var("data"), name="layer[0]"), name="exp")))
+    case = case_of(symbol, {"data": (4, 5)}, grad_req="write")
+    kept = [number for number, reason in found(case, keep="layer[0]").refused.items() if reason.startswith("kept")]
+    assert names(case, kept) == {"layer[0]"}
+
+
+@pytest.mark.parametrize("name", ["enc_tanh", "enc_fc", "parts"])
+def test_recompute(name: str) -> None:
+    case = network()
+    candidates = found(case, recompute=name)
+    (number,) = {entry.node for entry in candidates.forced}
+    assert case.training.nodes[number].name == name
+    assert candidates.forced >= {Entry(number, 0)}
+    assert number not in candidates.light
+    assert number not in candidates.heavy
+    assert number not in candidates.refused
+
+
+@pytest.mark.parametrize("option", ["keep", "recompute"])
+@pytest.mark.parametrize("pattern", ["typo", "enc_tahn", "x*", "data", "enc_fc_weight", "_backward_*", ""])
+def test_pattern_that_matches_nothing(option: str, pattern: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        found(network(), **{option: pattern})
+    text = str(caught.value)
+    assert text.startswith(f"{option}: {pattern!r} matches no node, expected a node's name, an operator or a pattern")
+    assert "FullyConnected" in text
+
+
+@pytest.mark.parametrize(
+    ("pattern", "reason"),
+    [
+        ("noise", r"'noise' \(_random_uniform\) cannot be recomputed: .* not known to be safe"),
+        ("softmax", r"'softmax' \(SoftmaxOutput\) cannot be recomputed: an output of the symbol"),
+        ("*", "cannot be recomputed"),
+    ],
+)
+def test_recompute_of_what_must_not_run_twice(pattern: str, reason: str) -> None:
+    with pytest.raises(OptionError, match=reason):
+        found(network(), recompute=pattern)
+
+
+def test_keep_and_recompute_must_not_meet() -> None:
+    with pytest.raises(OptionError, match=r"node 'enc_tanh' matches both keep 'enc_\*' and recompute '\*tanh'"):
+        found(network(), keep="enc_*", recompute="*tanh")
+
+
+def test_dropout_that_cannot_be_redone_from_its_mask_stays() -> None:
+    for options, reason in (({"axes": (0,)}, "mask of another shape"), ({"p": 0.0}, "makes no mask")):
+        hidden = mx.sym.Dropout(mx.sym.tanh(mx.sym.var("data")), name="drop", **options)
+        case = case_of(mx.sym.MakeLoss(mx.sym.sum(mx.sym.square(hidden))), {"data": (4, 5)}, grad_req="write")
+        refused = {case.training.nodes[number].name: why for number, why in found(case).refused.items()}
+        assert reason in refused["drop"]

@@ -1,0 +1,258 @@
+"""The choice keeps the user's limits, says what cannot be met, and takes heavy operators only when it must."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from echo.errors import BudgetError, OptionError
+from echo.estimators.footprint import GRADIENTS, INPUTS, WEIGHTS
+from echo.options import Options
+from echo.passes.candidates import FindCandidates
+from echo.passes.partition import Partition
+from echo.passes.request import Request
+from echo.passes.select import Select, Selection
+from tests.conftest import Case, FakeFrontend, any_case, overhead_of
+
+STATIC = {WEIGHTS: 3 << 20, GRADIENTS: 3 << 20, INPUTS: 1 << 20}
+MODELS = ["nmt", "lm", "resnet50_v2", "dropout", "slices"]
+
+
+def request_of(case: Case, evaluations: int = 600, own_range: int = 16, **options: Any) -> Request:
+    frontend = FakeFrontend(case.training, static=STATIC, match_range=own_range, evaluations=evaluations)
+    return Request(case.graph, Options.of(**options), frontend)
+
+
+def select(case: Case, **options: Any) -> Selection:
+    request = request_of(case, **options)
+    training = case.training
+    candidates = FindCandidates().run(request, training)
+    segments = Partition().run(training, candidates)
+    return Select().run(request, training, candidates, segments, overhead_of(training))
+
+
+def heavy(case: Case, selection: Selection) -> set[str]:
+    ops = ("FullyConnected", "Convolution", "dot", "batch_dot")
+    return {case.training.nodes[number].name for number in selection.nodes if case.training.nodes[number].op in ops}
+
+
+def seconds(case: Case, selection: Selection) -> float:
+    return sum(overhead_of(case.training).seconds[number] for number in selection.nodes)
+
+
+# Without a budget ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["search", "echo"])
+@pytest.mark.parametrize("name", MODELS)
+def test_figures_are_mxnets_own(name: str, policy: str) -> None:
+    case = any_case(name)
+    found = select(case, policy=policy, max_overhead=None)
+    assert found.planned_bytes == case.oracle(case.rewritten(found.recompute), found.match_range)
+    assert found.seconds == pytest.approx(seconds(case, found))
+    assert {entry.node for entry in found.recompute} >= found.nodes
+    assert not heavy(case, found), "nothing compute-heavy without a budget"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_never_worse_than_the_stock_graph(name: str) -> None:
+    case = any_case(name)
+    assert select(case, max_overhead=None).planned_bytes <= case.training.planned_bytes
+
+
+@pytest.mark.parametrize("policy", ["search", "echo"])
+@pytest.mark.parametrize("bound", [0, 0.01, 0.05, 0.1, 0.3])
+@pytest.mark.parametrize("name", ["nmt", "dropout"])
+def test_time_is_kept_within_its_bound(name: str, bound: float, policy: str) -> None:
+    case = any_case(name)
+    found = select(case, policy=policy, max_overhead=bound)
+    assert found.seconds <= bound * overhead_of(case.training).step_seconds * (1 + 1e-9)
+    if bound == 0:
+        assert not found.nodes
+
+
+def test_more_time_never_costs_memory() -> None:
+    case = any_case("nmt")
+    sizes = [select(case, max_overhead=bound, evaluations=3000).planned_bytes for bound in (0, 0.03, 0.1, 0.3, None)]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] < 0.8 * sizes[0]
+
+
+def test_default_bound_is_a_tenth_of_the_step() -> None:
+    case = any_case("lm")
+    assert select(case) == select(case, max_overhead=0.10)
+
+
+def test_the_best_match_range_is_chosen() -> None:
+    case = any_case("nmt")
+    found = select(case, max_overhead=0)
+    assert found.planned_bytes < case.training.planned_bytes, "another range is free memory"
+    assert found.match_range != 16
+
+
+@pytest.mark.parametrize("own", [1, 7, 16])
+def test_mxnets_own_match_range_is_among_the_choices(own: int) -> None:
+    case = any_case("dropout")
+    seen: list[tuple[int, ...]] = []
+
+    class Watching(FakeFrontend):
+        def evaluator(self, training: Any, given: Any) -> Any:
+            evaluator, effort = super().evaluator(training, given)
+            evaluate = evaluator.evaluate
+            evaluator.evaluate = lambda choice, ranges, limit=None: (  # type: ignore[method-assign]
+                seen.append(tuple(ranges)) or evaluate(choice, ranges, limit)
+            )
+            return evaluator, effort
+
+    request = request_of(case, own_range=own)
+    request = replace(request, frontend=Watching(case.training, match_range=own, evaluations=100))
+    candidates = FindCandidates().run(request, case.training)
+    segments = Partition().run(case.training, candidates)
+    Select().run(request, case.training, candidates, segments, overhead_of(case.training))
+    longest = max(seen, key=len)
+    assert longest[0] == own
+    assert len(set(longest)) == len(longest)
+
+
+# What the user insists on -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["search", "echo"])
+@pytest.mark.parametrize("bound", [None, 0.0, 0.1])
+def test_what_is_forced_is_recomputed_and_what_is_kept_is_not(policy: str, bound: float | None) -> None:
+    case = any_case("dropout")
+    found = select(case, policy=policy, max_overhead=bound, recompute=["tanh1", "fc2"], keep="sigmoid*")
+    names = {case.training.nodes[number].name for number in found.nodes}
+    assert {"tanh1", "fc2"} <= {case.training.nodes[entry.node].name for entry in found.recompute}
+    assert not any(name.startswith("sigmoid") for name in names)
+
+
+def test_unknown_policy_is_named() -> None:
+    with pytest.raises(OptionError, match=r"policy: expected one of \['search', 'echo'\], got 'magic'"):
+        select(any_case("slices"), policy="magic")
+
+
+# With a budget ------------------------------------------------------------------------------------------------
+
+
+def total(selection: Selection) -> int:
+    return selection.planned_bytes + sum(STATIC.values())
+
+
+@pytest.mark.parametrize("policy", ["search", "echo"])
+@pytest.mark.parametrize("name", ["nmt", "lm", "resnet50_v2", "dropout"])
+def test_budgets_are_kept(name: str, policy: str) -> None:
+    case = any_case(name)
+    stock = case.training.planned_bytes
+    least = select(case, policy=policy, max_overhead=None).planned_bytes
+    for part in (0.0, 0.3, 0.7, 1.0):
+        budget = sum(STATIC.values()) + int(least + part * (stock - least))
+        found = select(case, policy=policy, memory_budget=budget)
+        assert total(found) <= budget
+        assert found.planned_bytes == case.oracle(case.rewritten(found.recompute), found.match_range)
+
+
+def test_a_larger_budget_takes_less_time() -> None:
+    case = any_case("nmt")
+    stock, static = case.training.planned_bytes, sum(STATIC.values())
+    least = select(case, max_overhead=None, evaluations=2000).planned_bytes
+    budgets = [static + int(least + part * (stock - least)) for part in (0.05, 0.4, 0.8, 1.0)]
+    times = [select(case, memory_budget=budget, evaluations=2000).seconds for budget in budgets]
+    assert times == sorted(times, reverse=True)
+    assert times[-1] == 0, "the stock graph fits"
+
+
+@pytest.mark.parametrize("budget", [0.9, "12MB"])
+def test_budgets_include_what_is_static(budget: Any) -> None:
+    case = any_case("nmt_large")
+    stock = case.training.planned_bytes + sum(STATIC.values())
+    found = select(case, memory_budget=budget)
+    assert total(found) <= (0.9 * stock if budget == 0.9 else 12 << 20)
+    assert found.nodes or found.match_range != 16
+
+
+def test_a_bound_on_time_holds_beside_a_budget() -> None:
+    case = any_case("nmt")
+    static = sum(STATIC.values())
+    free = select(case, max_overhead=None).planned_bytes
+    budget = static + int(1.15 * free)
+    found = select(case, memory_budget=budget, max_overhead=0.25, evaluations=2000)
+    assert total(found) <= budget
+    assert found.seconds <= 0.25 * overhead_of(case.training).step_seconds
+
+
+@pytest.mark.parametrize("bound", [0.0, 0.01])
+def test_a_budget_that_needs_more_time_than_allowed_is_refused(bound: float) -> None:
+    """Both limits are the user's: a plan that breaks one of them is none."""
+    case = any_case("nmt")
+    free = select(case, max_overhead=None)
+    budget = total(free) + (20 << 10)
+    assert select(case, memory_budget=budget).seconds > 2 * bound * overhead_of(case.training).step_seconds
+    refused(case, memory_budget=budget, max_overhead=bound)
+
+
+def test_heavy_operators_only_when_they_are_needed() -> None:
+    case = any_case("dropout")
+    light = select(case, max_overhead=None)
+    reachable = refused(case, memory_budget=sum(STATIC.values()) + 100).reachable
+    assert reachable < total(light), "the example shows something"
+    assert not heavy(case, select(case, memory_budget=total(light)))
+    tight = select(case, memory_budget=reachable)
+    assert heavy(case, tight)
+    assert total(tight) <= reachable
+
+
+# A budget that cannot be met ----------------------------------------------------------------------------------
+
+
+def refused(case: Case, **options: Any) -> BudgetError:
+    with pytest.raises(BudgetError) as caught:
+        select(case, **options)
+    return caught.value
+
+
+@pytest.mark.parametrize("policy", ["search", "echo"])
+@pytest.mark.parametrize("name", ["nmt", "resnet50_v2", "dropout"])
+def test_what_can_be_reached_is_said(name: str, policy: str) -> None:
+    case = any_case(name)
+    budget = sum(STATIC.values()) + 5000
+    error = refused(case, memory_budget=budget, policy=policy)
+    assert error.budget == budget
+    assert budget < error.reachable < case.training.planned_bytes + sum(STATIC.values())
+    text = str(error)
+    assert text.startswith(f"memory_budget of {budget:,} bytes cannot be met: the least that can be reached is")
+    assert f"{error.reachable:,} bytes" in text
+    assert "weights 3.0 MB, weight gradients 3.0 MB, inputs 1.0 MB" in text
+    holders = text.split("Held at that peak: ")[1].split(", ")[len(STATIC) :]
+    names = {node.name for node in case.training.nodes} | {f"{node.name}_echo" for node in case.training.nodes}
+    assert holders
+    assert all(holder.rsplit(" ", 2)[0] in names for holder in holders)
+
+
+@pytest.mark.parametrize("policy", ["search", "echo"])
+@pytest.mark.parametrize("name", ["nmt", "lm", "resnet50_v2", "dropout", "slices"])
+def test_what_is_said_to_be_reachable_is(name: str, policy: str) -> None:
+    case = any_case(name)
+    error = refused(case, memory_budget=sum(STATIC.values()) + 100, policy=policy)
+    found = select(case, memory_budget=error.reachable, policy=policy)
+    assert total(found) <= error.reachable
+
+
+def test_budget_below_what_is_static() -> None:
+    error = refused(any_case("slices"), memory_budget=1000)
+    assert error.reachable > sum(STATIC.values())
+
+
+def test_progress_is_reported() -> None:
+    seen: list[str] = []
+    case = any_case("dropout")
+    request = replace(request_of(case, memory_budget=sum(STATIC.values()) + 100), progress=seen.append)
+    candidates = FindCandidates().run(request, case.training)
+    with pytest.raises(BudgetError):
+        Select().run(
+            request, case.training, candidates, Partition().run(case.training, candidates), overhead_of(case.training)
+        )
+    assert "select: the budget needs compute-heavy operators" in seen
+    assert all(text.startswith("select: ") for text in seen)
