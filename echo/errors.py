@@ -36,10 +36,10 @@ class BudgetError(EchoError):
     ``budget`` and ``reachable`` are bytes: what was asked for and the least that any plan needs.
     """
 
-    def __init__(self, budget: int, reachable: int, holders: str) -> None:
+    def __init__(self, budget: int, reachable: int, holders: str, condition: str = "") -> None:
         self.budget, self.reachable = budget, reachable
         super().__init__(
-            f"memory_budget of {budget:,} bytes cannot be met: the least that can be reached is "
+            f"memory_budget of {budget:,} bytes cannot be met{condition}: the least that can be reached is "
             f"{reachable:,} bytes. Held at that peak: {holders}"
         )
 

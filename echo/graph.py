@@ -109,7 +109,7 @@ class Graph:
                 row_ptr=tuple(map(int, value.get("node_row_ptr") or range(len(nodes) + 1))),
                 attrs=dict(value.get("attrs", {})),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise GraphError(f"not an NNVM graph: {type(error).__name__}: {error}") from error
 
 
@@ -125,13 +125,21 @@ def _node_to_json(node: Node) -> dict[str, Any]:
     return value
 
 
-def _node_from_json(number: int, value: Mapping[str, Any]) -> Node:
+def _node_from_json(number: int, value: Any) -> Node:
+    try:
+        return _node_of(value)
+    except (KeyError, TypeError, ValueError, AttributeError, GraphError) as error:
+        name = value.get("name") if isinstance(value, dict) else value
+        raise GraphError(f"node {number} ({name!r}) is malformed: {type(error).__name__}: {error}") from error
+
+
+def _node_of(value: Mapping[str, Any]) -> Node:
     unknown = set(value) - _NODE_FIELDS - {"attr", "param", "backward_source_id"}
     if unknown:
-        raise GraphError(f"node {number} ({value.get('name')!r}): unknown fields {sorted(unknown)}")
+        raise GraphError(f"unknown fields {sorted(unknown)}")
     attrs = value.get("attrs") or value.get("attr") or value.get("param") or {}
     if not all(isinstance(item, str) for pair in attrs.items() for item in pair):
-        raise GraphError(f"node {number} ({value.get('name')!r}): attributes must be strings, got {attrs!r}")
+        raise GraphError(f"attributes must be strings, got {attrs!r}")
     return Node(
         op=str(value["op"]),
         name=str(value["name"]),

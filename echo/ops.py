@@ -18,7 +18,7 @@ def _names(*lines: str) -> frozenset[str]:
 
 # Where a graph is partitioned (Echo, section 4): GEMM and convolution, whose time grows faster than their bytes.
 HEAVY = _names(
-    "Convolution Deconvolution FullyConnected Correlation dot batch_dot _linalg_gemm _linalg_gemm2 _npi_dot",
+    "Convolution Deconvolution FullyConnected Correlation dot batch_dot _linalg_gemm _linalg_gemm2",
     "_npi_matmul _contrib_interleaved_matmul_selfatt_qk _contrib_interleaved_matmul_selfatt_valatt",
     "_contrib_interleaved_matmul_encdec_qk _contrib_interleaved_matmul_encdec_valatt",
 )
@@ -45,8 +45,9 @@ LIGHT = _names(
 # masks, workspaces) is small or random, and stays stashed.
 _ALL_OUTPUTS = frozenset({"SliceChannel"})
 
-# MXNet's own mirroring fails on these (limits in its gradient pass), the native hook does not.
-_HOOK_ONLY = frozenset({"Dropout", "Embedding"})
+# MXNet's own mirroring runs a clone even where nobody reads its output. These then fail, or skip what their gradients
+# read beside it (LayerNorm's statistics); a clone of Dropout would draw another mask. The native hook has none such.
+_HOOK_ONLY = frozenset({"Dropout", "Embedding", "LayerNorm", "hard_sigmoid", "pick", "UpSampling"})
 
 # They write their moving statistics when run forward on cuDNN, and draw masks in a layout of their own.
 _CPU_ONLY = frozenset({"BatchNorm", "Dropout"})

@@ -40,6 +40,9 @@ class Options:
     def __post_init__(self) -> None:
         for name in ("keep", "recompute"):
             object.__setattr__(self, name, _patterns(name, getattr(self, name)))
+        for name in ("fuse", "strict"):
+            if not isinstance(getattr(self, name), bool):
+                raise OptionError(f"{name}: expected True or False, got {getattr(self, name)!r}")
         _check_overhead(self.max_overhead)
         if self.memory_budget is not None:
             budget_bytes(self.memory_budget, 2**40)
@@ -68,7 +71,10 @@ class Options:
 
 
 def _patterns(name: str, value: str | Iterable[str]) -> tuple[str, ...]:
-    patterns = (value,) if isinstance(value, str) else tuple(value)
+    try:
+        patterns = (value,) if isinstance(value, str) else tuple(value)
+    except TypeError:
+        raise OptionError(f"{name}: expected names or patterns, got {value!r}") from None
     if not all(isinstance(pattern, str) for pattern in patterns):
         raise OptionError(f"{name}: expected names or patterns, got {patterns!r}")
     return patterns

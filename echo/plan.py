@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Mapping
+from typing import Any, Mapping, Tuple, Type
 
 from echo.errors import GraphError
 
 FORMAT = "echo-plan-1"
 STASH, RECOMPUTE = "stash", "recompute"
+APPLIED = ("hook", "mirror", "none")
 
 
 @dataclass(frozen=True)
@@ -90,9 +91,10 @@ class Plan:
     def summary(self) -> str:
         """One line: "334 MB -> 142 MB planned (-57 %), +4 % time, 812 feature maps recomputed"."""
         before, after = self.before.planned, self.after.planned
-        saved = 100 * (before - after) / before if before else 0.0
+        sign = "+" if after > before else "-"
+        change = 100 * (after - before) / before if before else 0.0
         return (
-            f"{before / 2**20:.0f} MB -> {after / 2**20:.0f} MB planned (-{saved:.0f} %), "
+            f"{before / 2**20:.0f} MB -> {after / 2**20:.0f} MB planned ({sign}{abs(change):.0f} %), "
             f"+{100 * self.overhead:.1f} % time, {len(self.recomputed)} feature maps recomputed"
         )
 
@@ -116,10 +118,12 @@ class Plan:
             if value["format"] != FORMAT:
                 raise GraphError(f"expected format {FORMAT}, got {value['format']!r}")
             given = {key: item for key, item in value.items() if key != "format"}
-            given["decisions"] = tuple(_decision(item) for item in given["decisions"])
-            given["before"], given["after"] = Memory(**given["before"]), Memory(**given["after"])
-            given["notes"] = tuple(map(str, given["notes"]))
-            return Plan(**given)
+            given["decisions"] = tuple(map(_decision, given["decisions"]))
+            given["before"], given["after"] = _memory("before", given["before"]), _memory("after", given["after"])
+            given["notes"] = tuple(given["notes"])
+            plan = Plan(**given)
+            _check("plan", plan, _PLAN_KINDS)
+            return plan
         except (KeyError, TypeError, AttributeError) as error:
             raise GraphError(f"not a plan: {type(error).__name__}: {error}") from error
 
@@ -141,11 +145,48 @@ class Plan:
         return Plan.from_json(value)
 
 
+_Kind = Tuple[Type[Any], ...]
+_NUMBER: _Kind = (int,)
+_REAL: _Kind = (int, float)
+_TEXT: _Kind = (str,)
+_KIND_NAMES = {_NUMBER: "a number", _REAL: "a number", _TEXT: "a text"}
+_DECISION_KINDS = {
+    "node": _NUMBER, "name": _TEXT, "op": _TEXT, "output": _NUMBER, "action": _TEXT, "bytes": _NUMBER,
+    "seconds": _REAL, "reason": _TEXT,
+}  # fmt: skip
+_PLAN_KINDS = {
+    "step_seconds": _REAL, "overhead_seconds": _REAL, "recomputed_nodes": _NUMBER, "policy": _TEXT, "device": _TEXT,
+    "applied": _TEXT, "fingerprint": _TEXT,
+}  # fmt: skip
+
+
+def _check(name: str, value: Any, kinds: Mapping[str, _Kind]) -> None:
+    for key, kind in kinds.items():
+        found = getattr(value, key)
+        if not isinstance(found, kind) or isinstance(found, bool):
+            raise GraphError(f"{name}: {key} must be {_KIND_NAMES[kind]}, got {found!r}")
+    if isinstance(value, Plan):
+        if value.match_range is not None and (not isinstance(value.match_range, int) or value.match_range < 0):
+            raise GraphError(f"{name}: match_range must be a number or null, got {value.match_range!r}")
+        if value.applied not in APPLIED:
+            raise GraphError(f"{name}: applied must be one of {APPLIED}, got {value.applied!r}")
+        if not all(isinstance(note, str) for note in value.notes):
+            raise GraphError(f"{name}: notes must be texts, got {value.notes!r}")
+
+
 def _decision(value: Mapping[str, Any]) -> Decision:
     decision = Decision(**value)
+    _check(str(decision.name), decision, _DECISION_KINDS)
     if decision.action not in (STASH, RECOMPUTE):
         raise GraphError(f"{decision.name}: expected action stash or recompute, got {decision.action!r}")
-    for item in fields(Decision):
-        if item.name in ("node", "output", "bytes") and not isinstance(getattr(decision, item.name), int):
-            raise GraphError(f"{decision.name}: {item.name} must be a number, got {getattr(decision, item.name)!r}")
     return decision
+
+
+def _memory(name: str, value: Mapping[str, Any]) -> Memory:
+    memory = Memory(**value)
+    _check(name, memory, {"planned": _NUMBER, "live_peak": _NUMBER})
+    for key in ("static", "at_peak", "layers"):
+        found = getattr(memory, key)
+        if not isinstance(found, dict) or not all(type(size) is int for size in found.values()):
+            raise GraphError(f"{name}: {key} must map names to bytes, got {found!r}")
+    return memory

@@ -101,8 +101,14 @@ class TrainingGraph:
     def __post_init__(self) -> None:
         for number, node in enumerate(self.nodes):
             for entry in node.inputs:
-                if not 0 <= entry.node < number or entry.index >= len(self.nodes[entry.node].outputs):
+                if not self._exists(entry, number):
                     raise GraphError(f"node {number} ({node.name!r}): no output {tuple(entry)} before it")
+        for entry in self.outputs:
+            if not self._exists(entry, len(self.nodes)):
+                raise GraphError(f"output {tuple(entry)}: there is no such entry")
+
+    def _exists(self, entry: Entry, before: int) -> bool:
+        return 0 <= entry.node < before and 0 <= entry.index < len(self.nodes[entry.node].outputs)
 
     @cached_property
     def first_entry(self) -> tuple[int, ...]:
@@ -164,7 +170,7 @@ class TrainingGraph:
                 planned_bytes=int(value["planned_bytes"]),
                 accumulations=tuple(map(bool, value["accumulations"])),
             )
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise GraphError(f"not a training graph: {type(error).__name__}: {error}") from error
 
 

@@ -11,11 +11,11 @@ import math
 import statistics
 import time
 from dataclasses import dataclass, field
-from typing import Callable, Iterable, Mapping, Sequence
+from typing import AbstractSet, Callable, Iterable, Mapping, Sequence
 
 from echo.errors import EchoError
 from echo.estimators.cost_table import CostTable
-from echo.graph import Entry
+from echo.graph import VARIABLE, Entry
 from echo.ops import HEAVY
 from echo.training_graph import TrainingGraph, TrainingNode
 
@@ -35,7 +35,7 @@ DRAW_SECONDS = 3e-9
 HEAVY_OPS = (HEAVY | {"RNN"}) - {"Correlation"}
 # MXNet lets the producer of the second term add into the first (its pass DetectInplaceAddTo): no kernel runs. Of the
 # 523 in an NMT step and the 272 in an LM step, the profiler saw none.
-_FREE_OPS = frozenset({"_grad_add"})
+_FREE_OPS = frozenset({VARIABLE, "_grad_add"})
 _GATHER_OPS = frozenset({"Embedding", "take", "gather_nd", "pick"})
 # Attributes that say how large something is: operators that differ in these alone belong to one family.
 _SIZES = frozenset({
@@ -55,7 +55,7 @@ _BLOCKED_KEEPERS = frozenset({
 _NEGLIGIBLE = 1e-3
 _LIGHT_WEIGHT = 5.0
 # Within one family, the work of two measured operators differs by at least this factor; between them, interpolation.
-_SPACING = 1.5
+_SPACING = 1.7
 _MEASURED_TWICE = 8
 
 MeasureFunction = Callable[[TrainingGraph, int], float]
@@ -141,12 +141,15 @@ def _drawing_seconds(training: TrainingGraph) -> float:
 # Signatures: what makes two nodes cost the same -------------------------------------------------------------
 
 
-def signature(training: TrainingGraph, number: int, memo: dict[int, bool] | None = None) -> str:
-    """A stable key of what a node computes: op, attributes that matter, types of inputs and outputs. No names."""
+def signature(training: TrainingGraph, number: int, blocked: AbstractSet[int] | None = None) -> str:
+    """A stable key of what a node computes: op, attributes that matter, types of inputs and outputs. No names.
+
+    ``blocked`` is what `blocked_nodes` returns, which is computed here if it is not given.
+    """
     node = training.nodes[number]
     attrs = attributes(training, node)
-    marks = ["~" if is_blocked(training, entry, memo) else "" for entry in node.inputs]
-    inputs = ";".join(f"{training.type_of(entry)}{mark}" for entry, mark in zip(node.inputs, marks))
+    blocked = blocked_nodes(training) if blocked is None else blocked
+    inputs = ";".join(f"{training.type_of(entry)}{'~' * is_blocked(training, entry, blocked)}" for entry in node.inputs)
     outputs = ";".join(map(str, node.outputs))
     options = ",".join(f"{key}={attrs[key]}" for key in sorted(attrs))
     return f"{node.op}({inputs})->{outputs}{{{options}}}"
@@ -165,40 +168,41 @@ def forward_node(training: TrainingGraph, node: TrainingNode) -> TrainingNode | 
     return training.nodes[node.control_deps[0]]
 
 
-def is_blocked(training: TrainingGraph, entry: Entry, memo: dict[int, bool] | None = None) -> bool:
-    """Whether oneDNN hands this entry on in a blocked layout (on a CPU)."""
-    if len(training.type_of(entry).shape) not in (4, 5):
+def blocked_nodes(training: TrainingGraph) -> frozenset[int]:
+    """The nodes whose outputs oneDNN keeps in a blocked layout (on a CPU)."""
+    blocked: set[int] = set()
+    for number, node in enumerate(training.nodes):
+        if node.is_variable or len(node.outputs[0].shape) not in (4, 5):
+            continue
+        op = node.op[len(_BACKWARD) :] if node.op.startswith(_BACKWARD) else node.op
+        keeps = op in _BLOCKED_KEEPERS and any(entry.node in blocked for entry in node.inputs)
+        if keeps or op in _BLOCKED_SOURCES:
+            blocked.add(number)
+    return frozenset(blocked)
+
+
+def is_blocked(training: TrainingGraph, entry: Entry, blocked: AbstractSet[int]) -> bool:
+    """Whether oneDNN keeps this entry in a blocked layout, where ``blocked`` is what `blocked_nodes` returns."""
+    if entry.node not in blocked:
         return False
-    known = {} if memo is None else memo
-    stack = [entry.node]
-    while stack:
-        number = stack[-1]
-        answer = _blocked_by(training, number, known)
-        if isinstance(answer, bool):
-            known[number] = answer
-            stack.pop()
-        else:
-            stack.extend(answer)
-    return known[entry.node]
+    kind = training.type_of(entry)
+    return len(kind.shape) in (4, 5) and kind.dtype == "float32" and entry.index < _maps(training, entry.node)
 
 
-def _blocked_by(training: TrainingGraph, number: int, known: Mapping[int, bool]) -> bool | list[int]:
-    """The answer for a node, or the nodes whose answers are needed first."""
+def _maps(training: TrainingGraph, number: int) -> int:
+    # what follows the first output are statistics, workspaces and gradients of weights
     node = training.nodes[number]
-    op = node.op[len(_BACKWARD) :] if node.op.startswith(_BACKWARD) else node.op
-    if op in _BLOCKED_SOURCES or op not in _BLOCKED_KEEPERS or len(node.outputs[0].shape) not in (4, 5):
-        return op in _BLOCKED_SOURCES
-    parents = {entry.node for entry in node.inputs if not training.nodes[entry.node].is_variable}
-    return [parent for parent in parents if parent not in known] or any(known[parent] for parent in parents)
+    return len(node.outputs) if node.op == "_backward_Concat" else 1
 
 
 def is_free(training: TrainingGraph, node: TrainingNode) -> bool:
     """Whether nothing runs for this node: a variable, a view of its input, an addition that its producer makes."""
-    if node.is_variable or node.op in _FREE_OPS:
+    if node.op in _FREE_OPS:
         return True
-    return len(node.outputs) == 1 and not node.external and any(
-        same and not training.nodes[node.inputs[source].node].is_variable for source, _, same in node.inplace
-    )
+    for source, _, same in node.inplace:
+        if same and len(node.outputs) == 1 and not node.external:
+            return training.nodes[node.inputs[source].node].op != VARIABLE
+    return False
 
 
 # Groups of equal nodes -----------------------------------------------------------------------------------------
@@ -231,31 +235,29 @@ class Work:
 
 def _group(training: TrainingGraph) -> tuple[list[_Group], list[int | None]]:
     """The groups, and the group of every node (None where nothing runs)."""
-    memo: dict[int, bool] = {}
-    kinds = [[(kind.shape, kind.flag) for kind in node.outputs] for node in training.nodes]
+    blocked = blocked_nodes(training)
+    kinds = [
+        [(kind.shape, kind.flag, number in blocked) for kind in node.outputs]
+        for number, node in enumerate(training.nodes)
+    ]
     members: dict[object, list[int]] = {}
-    for number, node in training.operators():
+    for number, node in enumerate(training.nodes):
         if is_free(training, node):
             continue
         source = forward_node(training, node) or node
-        key = (
-            node.op,
-            tuple(source.attrs.items()),
-            tuple([kinds[entry[0]][entry[1]] for entry in node.inputs]),
-            tuple([is_blocked(training, entry, memo) for entry in node.inputs]),
-            tuple(kinds[number]),
-        )
+        inputs = [kinds[entry[0]][entry[1]] for entry in node.inputs]
+        key = (node.op, tuple(source.attrs.items()), tuple(inputs), tuple(kinds[number]))
         members.setdefault(key, []).append(number)
-    return _merge(training, members.values(), memo)
+    return _merge(training, members.values(), blocked)
 
 
 def _merge(
-    training: TrainingGraph, same: Iterable[list[int]], memo: dict[int, bool]
+    training: TrainingGraph, same: Iterable[list[int]], blocked: AbstractSet[int]
 ) -> tuple[list[_Group], list[int | None]]:
     # nodes of one signature may differ in annotations
     by_signature: dict[str, list[int]] = {}
     for numbers in same:
-        by_signature.setdefault(signature(training, numbers[0], memo), []).extend(numbers)
+        by_signature.setdefault(signature(training, numbers[0], blocked), []).extend(numbers)
     group_of: list[int | None] = [None] * len(training.nodes)
     groups: list[_Group] = []
     for key, numbers in by_signature.items():
@@ -264,18 +266,18 @@ def _merge(
         node = training.nodes[numbers[0]]
         light = node.forward and node.op not in HEAVY_OPS
         groups.append(
-            _Group(numbers[0], len(numbers), key, _family(training, node, memo), work(training, node), light)
+            _Group(numbers[0], len(numbers), key, _family(training, node, blocked), work(training, node), light)
         )
     return groups, group_of
 
 
-def _family(training: TrainingGraph, node: TrainingNode, memo: dict[int, bool]) -> tuple[object, ...]:
+def _family(training: TrainingGraph, node: TrainingNode, blocked: AbstractSet[int]) -> tuple[object, ...]:
     attrs = attributes(training, node)
     options = tuple(sorted((key, text) for key, text in attrs.items() if key not in _SIZES))
     patterns = []
     for entry in node.inputs[:4]:
         kind = training.type_of(entry)
-        patterns.append((kind.flag, is_blocked(training, entry, memo), tuple(size == 1 for size in kind.shape)))
+        patterns.append((kind.flag, is_blocked(training, entry, blocked), tuple(size == 1 for size in kind.shape)))
     return (node.op, options, tuple(patterns))
 
 

@@ -54,7 +54,7 @@ def _all_types(graph: Graph, binding: Binding) -> list[tuple[TensorType, ...]]:
     value: dict[str, Any] = graph.to_json()
     counts = [graph.num_outputs(number) for number in range(len(graph.nodes))]
     value["heads"] = [[number, index, 0] for number, count in enumerate(counts) for index in range(count)]
-    symbol = mx.sym.load_json(json.dumps(value))
+    symbol = mx.sym.load_json(json.dumps(value, ensure_ascii=False))
     names, aux_names = symbol.list_arguments(), symbol.list_auxiliary_states()
     known = {**dict(zip(names, binding.arg_shapes)), **dict(zip(aux_names, binding.aux_shapes))}
     kinds = {**dict(zip(names, binding.arg_types)), **dict(zip(aux_names, binding.aux_types))}

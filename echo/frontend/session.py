@@ -70,7 +70,7 @@ class MxnetSession:
         return forward_graph(self._graph, self._binding, self._ctx)
 
     def oracle(self, graph: Graph, match_range_: int) -> tuple[int, tuple[bool, ...]]:
-        """What MXNet's own planner says of a rewritten graph: bytes (a megabyte exact without the hook), accumulations."""
+        """What MXNet's own planner says of a rewritten graph: bytes (MB without the hook), accumulations."""
         with match_range(match_range_):
             said = oracle(symbol_of(graph), self._binding, self._ctx, self.hook)
         return said.bytes, said.accumulations

@@ -20,7 +20,8 @@ def graph_of(symbol: mx.sym.Symbol) -> Graph:
 
 def symbol_of(graph: Graph) -> mx.sym.Symbol:
     """The graph as a symbol of MXNet."""
-    return mx.sym.load_json(json.dumps(graph.to_json()))
+    # MXNet's reader knows no \u escapes
+    return mx.sym.load_json(json.dumps(graph.to_json(), ensure_ascii=False))
 
 
 @dataclass(frozen=True)

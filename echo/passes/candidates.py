@@ -7,8 +7,9 @@ from fnmatch import fnmatchcase
 from typing import ClassVar, Mapping
 
 from echo.errors import OptionError
-from echo.graph import Entry
+from echo.graph import Entry, Graph
 from echo.ops import HEAVY, recomputable_outputs, why_not
+from echo.passes.merged import merged
 from echo.passes.request import Request
 from echo.training_graph import TrainingGraph, TrainingNode
 
@@ -35,8 +36,9 @@ class FindCandidates:
     gives: ClassVar[type] = Candidates
 
     def run(self, request: Request, training: TrainingGraph) -> Candidates:
-        keep = _matching(training, "keep", request.options.keep)
-        recompute = _matching(training, "recompute", request.options.recompute)
+        names = _names(request.graph, training)
+        keep = _matching(training, names, "keep", request.options.keep)
+        recompute = _matching(training, names, "recompute", request.options.recompute)
         _check_conflict(training, keep, recompute)
         heads = {entry.node for entry in training.outputs}
         light: dict[int, tuple[Entry, ...]] = {}
@@ -75,13 +77,24 @@ def _refusal(request: Request, node: TrainingNode, number: int, heads: set[int],
     return why_not(node, request.frontend.device, request.frontend.hook)
 
 
-def _matching(training: TrainingGraph, option: str, patterns: tuple[str, ...]) -> dict[int, str]:
+def _names(graph: Graph, training: TrainingGraph) -> dict[int, list[str]]:
+    """The user's names for each forward node: more than one where MXNet merges equal nodes."""
+    number_of = {node.user: number for number, node in training.operators() if node.user is not None}
+    names = {number: [node.name] for number, node in training.operators() if node.forward}
+    for twin, user in merged(graph, training).items():
+        names[number_of[user]].append(graph.nodes[twin].name)
+    return names
+
+
+def _matching(
+    training: TrainingGraph, names: Mapping[int, list[str]], option: str, patterns: tuple[str, ...]
+) -> dict[int, str]:
     found: dict[int, str] = {}
     for pattern in patterns:
         hits = [
             number
-            for number, node in training.operators()
-            if node.forward and (fnmatchcase(node.name, pattern) or fnmatchcase(node.op, pattern))
+            for number, own in names.items()
+            if any(name == pattern or fnmatchcase(name, pattern) for name in [*own, training.nodes[number].op])
         ]
         if not hits:
             some = ", ".join(sorted({node.op for _, node in training.operators() if node.forward})[:12])

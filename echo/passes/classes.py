@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from typing import Iterable
 
+from echo.graph import Entry
 from echo.training_graph import TrainingGraph, TrainingNode
+
+_MOST_GATES = 8  # an LSTM cell has four, with peepholes and projections not more than this
 
 
 def classes(training: TrainingGraph, nodes: Iterable[int], rounds: int) -> list[tuple[int, ...]]:
@@ -23,7 +26,7 @@ def classes(training: TrainingGraph, nodes: Iterable[int], rounds: int) -> list[
     for _ in range(rounds):
         before = list(colours)
         for number in forward:
-            inputs = tuple((before[entry.node], entry.index) for entry in training.nodes[number].inputs)
+            inputs = tuple((before[entry.node], _role(training, entry)) for entry in training.nodes[number].inputs)
             # a set: how often a value is read must not tell the first time step from the second
             colours[number] = hash((before[number], inputs, frozenset(before[reader] for reader in readers[number])))
     groups: dict[int, list[int]] = {}
@@ -34,6 +37,11 @@ def classes(training: TrainingGraph, nodes: Iterable[int], rounds: int) -> list[
         return sum(training.nodes[number].outputs[0].bytes for number in group)
 
     return [tuple(group) for group in sorted(groups.values(), key=weight, reverse=True)]
+
+
+def _role(training: TrainingGraph, entry: Entry) -> int:
+    """Which output is read, where that makes a difference: an array split in many parts is split into time steps."""
+    return entry.index if len(training.nodes[entry.node].outputs) <= _MOST_GATES else -1
 
 
 def _initial_colours(training: TrainingGraph) -> list[int]:

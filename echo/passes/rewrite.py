@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Mapping
 
 from echo.graph import Graph
+from echo.passes.merged import merged
 from echo.passes.request import Request
 from echo.passes.select import Selection
 from echo.training_graph import TrainingGraph
@@ -36,6 +37,9 @@ class Rewrite:
             user = training.nodes[entry.node].user
             if user is not None and entry.node in selection.nodes:
                 outputs.setdefault(user, []).append(entry.index)
+        for number, twin in merged(request.graph, training).items():
+            if twin in outputs:  # or MXNet would not merge the two any more
+                outputs[number] = outputs[twin]
         own = request.frontend.match_range
         match_range = None if selection.match_range == own else selection.match_range
         return Rewritten(mark(request.graph, outputs, request.frontend.hook), match_range)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Mapping
 
 from echo.errors import BudgetError
@@ -52,17 +52,21 @@ class Select:
         limit = _max_bytes(request, training)
         problem = _problem(request, training, candidates.light, candidates.forced, segments, overhead, limit)
         selection = _solve(request, problem)
-        if limit is None or selection.planned_bytes <= limit:
+        if limit is None or _keeps(problem, selection):
             return selection
         everything = {**candidates.light, **candidates.heavy}
         request.progress("select: the budget needs compute-heavy operators")
-        heavy_segments = partition(training, everything)
-        problem = _problem(request, training, everything, candidates.forced, heavy_segments, overhead, limit)
+        segments = partition(training, everything)
+        problem = _problem(request, training, everything, candidates.forced, segments, overhead, limit)
         fallback = _solve(request, problem)
-        best = min(selection, fallback, key=lambda found: found.planned_bytes)
-        if best.planned_bytes > limit:
-            _raise_unreachable(request, training, best, limit)
-        return best
+        if _keeps(problem, fallback):
+            return fallback
+        least = _solve(request, replace(problem, max_bytes=None))
+        in_time = [found for found in (selection, fallback, least) if _in_time(problem, found)]
+        best = min(in_time, key=lambda found: found.planned_bytes, default=least)
+        if _keeps(problem, best):
+            return best
+        raise _unreachable(request, training, best, limit)
 
 
 def _max_bytes(request: Request, training: TrainingGraph) -> int | None:
@@ -119,11 +123,22 @@ def _entries(problem: Problem, choice: Choice) -> frozenset[Entry]:
     return frozenset(entry for entry in offered if choice[problem.training.entry_id(entry)])
 
 
-def _raise_unreachable(request: Request, training: TrainingGraph, best: Selection, limit: int) -> None:
+def _in_time(problem: Problem, selection: Selection) -> bool:
+    return problem.max_seconds is None or selection.seconds <= problem.max_seconds
+
+
+def _keeps(problem: Problem, selection: Selection) -> bool:
+    within = problem.max_bytes is None or selection.planned_bytes <= problem.max_bytes
+    return within and _in_time(problem, selection)
+
+
+def _unreachable(request: Request, training: TrainingGraph, best: Selection, limit: int) -> BudgetError:
     static = sum(request.frontend.static.values())
     planned = with_clones(training, best.recompute)
     storage = plan_storage(planned, best.match_range)
     peak = footprint(planned, storage, request.frontend.static).peak_node
     largest = [f"{name} {size / 2**20:.1f} MB" for name, size in held_at_peak(planned, storage, peak)]
     kinds = [f"{kind} {size / 2**20:.1f} MB" for kind, size in request.frontend.static.items() if size]
-    raise BudgetError(limit + static, best.planned_bytes + static, ", ".join(kinds + largest))
+    bound = request.options.overhead_bound
+    condition = "" if bound is None else f" within max_overhead={bound:g}"
+    return BudgetError(limit + static, best.planned_bytes + static, ", ".join(kinds + largest), condition)

@@ -17,11 +17,20 @@ from echo.policies.problem import Problem
 from echo.training_graph import TrainingGraph
 
 
-@dataclass(frozen=True)
-class Step:
-    """A segment recomputed from this point to its end: bytes stashed less than before, and what it takes."""
+@dataclass
+class _Ladder:
+    """A segment's nodes from its end backwards, and what is worth doing with the first so many of them."""
 
-    nodes: tuple[int, ...]
+    nodes: list[int] = field(default_factory=list)
+    steps: list[_Step] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """The first ``count`` nodes of a ladder recomputed: bytes stashed less than before, and what it takes."""
+
+    ladder: _Ladder
+    count: int
     saved: int
     transient: int
     seconds: float
@@ -32,7 +41,6 @@ class _Walk:
     """State of the walk through one segment, from its end backwards."""
 
     stashed: set[Entry]
-    chosen: list[int] = field(default_factory=list)
     saved: int = 0
     transient: int = 0
     seconds: float = 0.0
@@ -46,15 +54,15 @@ class Echo:
 
     def choose(self, problem: Problem) -> Choice:
         ladders = [_ladder(problem, segment) for segment in problem.segments.segments]
-        best: tuple[float, list[Step]] | None = None
+        best: tuple[float, list[_Step]] | None = None
         smallest = _largest_map(problem)
         for allowance in _allowances(smallest, ladders):
-            steps = [_best_within(ladder, allowance) for ladder in ladders]
+            steps = [_best_within(ladder.steps, allowance) for ladder in ladders]
             taken = _within_time([step for step in steps if step], problem.max_seconds)
             total = max(allowance, smallest) - sum(step.saved for step in taken)
             if best is None or total < best[0]:
                 best = (total, taken)
-        nodes = [number for step in (best[1] if best else []) for number in step.nodes]
+        nodes = [number for step in (best[1] if best else []) for number in step.ladder.nodes[: step.count]]
         return problem.choice(nodes)
 
 
@@ -63,21 +71,21 @@ def _largest_map(problem: Problem) -> int:
     return max((problem.training.type_of(e[0]).bytes for e in problem.candidates.values()), default=0)
 
 
-def _allowances(smallest: int, ladders: list[list[Step]]) -> list[int]:
+def _allowances(smallest: int, ladders: list[_Ladder]) -> list[int]:
     """From one map to all that any segment could use, each a quarter more than the one before."""
-    largest = max((step.transient for ladder in ladders for step in ladder), default=0)
+    largest = max((step.transient for ladder in ladders for step in ladder.steps), default=0)
     allowances = [smallest]
     while 0 < allowances[-1] < largest:
         allowances.append(min(largest, allowances[-1] * 5 // 4 + 1))
     return allowances
 
 
-def _best_within(ladder: list[Step], allowance: int) -> Step | None:
-    fitting = [step for step in ladder if step.transient <= allowance and step.saved > 0]
+def _best_within(steps: list[_Step], allowance: int) -> _Step | None:
+    fitting = [step for step in steps if step.transient <= allowance and step.saved > 0]
     return max(fitting, key=lambda step: (step.saved, -step.seconds), default=None)
 
 
-def _within_time(steps: list[Step], max_seconds: float | None) -> list[Step]:
+def _within_time(steps: list[_Step], max_seconds: float | None) -> list[_Step]:
     if max_seconds is None:
         return steps
     taken, spent = [], 0.0
@@ -88,18 +96,21 @@ def _within_time(steps: list[Step], max_seconds: float | None) -> list[Step]:
     return taken
 
 
-def _ladder(problem: Problem, segment: Segment) -> list[Step]:
+def _ladder(problem: Problem, segment: Segment) -> _Ladder:
     """What is saved by recomputing the last 1, 2, 3, ... nodes of a segment that gradients need."""
     training = problem.training
     walk = _Walk(stashed=_stash_around(training, problem, segment))
-    steps = []
+    ladder = _Ladder()
     for number in reversed(segment.nodes):
         outputs = problem.candidates[number]
         if not any(entry in walk.stashed for entry in outputs):
             continue  # no gradient needs it, directly or to recompute another map
         _recompute(training, problem, walk, number)
-        steps.append(Step(tuple(walk.chosen), walk.saved, walk.transient, walk.seconds))
-    return _corners(steps)
+        ladder.nodes.append(number)
+        if walk.saved > (ladder.steps[-1].saved if ladder.steps else 0):
+            step = _Step(ladder, len(ladder.nodes), walk.saved, walk.transient, walk.seconds)
+            ladder.steps.append(step)
+    return ladder
 
 
 def _stash_around(training: TrainingGraph, problem: Problem, segment: Segment) -> set[Entry]:
@@ -110,7 +121,6 @@ def _stash_around(training: TrainingGraph, problem: Problem, segment: Segment) -
 
 
 def _recompute(training: TrainingGraph, problem: Problem, walk: _Walk, number: int) -> None:
-    walk.chosen.append(number)
     walk.seconds += problem.overhead.seconds[number]
     for entry in problem.candidates[number]:
         size = training.type_of(entry).bytes
@@ -123,12 +133,3 @@ def _recompute(training: TrainingGraph, problem: Problem, walk: _Walk, number: i
             continue
         walk.stashed.add(entry)
         walk.saved -= training.type_of(entry).bytes
-
-
-def _corners(steps: list[Step]) -> list[Step]:
-    """Without the steps that save no more than a shorter one."""
-    kept: list[Step] = []
-    for step in steps:
-        if step.saved > (kept[-1].saved if kept else 0):
-            kept.append(step)
-    return kept

@@ -17,7 +17,7 @@ _MOST_LAYERS, _MOST_DECISIONS = 8, 8
 def render(plan: Plan) -> str:
     """The plan as a text of at most 120 columns."""
     out = io.StringIO()
-    console = Console(file=out, width=_WIDTH, color_system=None)
+    console = Console(file=out, width=_WIDTH, color_system=None, markup=False, emoji=False, highlight=False)
     console.print(f"echo plan ({plan.policy}, {plan.device}, applied by {plan.applied}): {plan.summary()}")
     for table in _tables(plan):
         console.print(table)

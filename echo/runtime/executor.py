@@ -32,7 +32,12 @@ class GuardedExecutor(mx.executor.Executor):  # type: ignore[misc]
             )
         super().backward(out_grads, is_train)
 
+    def reshape(self, *args: Any, **kwargs: Any) -> mx.executor.Executor:
+        """As ``Executor.reshape``; the new executor has the same plan, and the same guard."""
+        return guard(super().reshape(*args, **kwargs))
 
-def guard(executor: mx.executor.Executor) -> None:
+
+def guard(executor: mx.executor.Executor) -> mx.executor.Executor:
     """Turns a bound executor into a `GuardedExecutor`."""
     executor.__class__ = GuardedExecutor
+    return executor

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections import Counter
 from typing import Any
 
 import mxnet as mx
@@ -18,7 +19,7 @@ import numpy.typing as npt
 from mxnet.ndarray import NDArray
 
 from echo.estimators.overhead import LAUNCH, UnmeasurableError
-from echo.runtime.trial import FLOATS, Trial, Variable, excess, refuse
+from echo.runtime.trial import FLOATS, Facts, Trial, Variable, excess, refuse
 from echo.training_graph import TensorType, TrainingGraph
 
 # A timed run takes about this long, or has this many copies, or copies that read and write this many bytes.
@@ -26,11 +27,12 @@ _RUN_SECONDS = 1.5e-3
 _MOST_HOT_COPIES, _MOST_COLD_COPIES = 64, 16
 _MOST_COPIED_BYTES = 12 << 20
 _LEAST_SECONDS = LAUNCH / 10  # differences below are noise
-_LONG_RUN = 4e-3  # what takes thrice this long is cut down to it, if it can be
+_LONG_RUN = 3e-3  # what takes thrice this long is cut down to it, if it can be
 _HOT_RUNS, _COLD_RUNS = 3, 2  # of which the shortest counts
 # A copy of this many bytes drives operands out of the caches, as the rest of a training step does: with it the
 # operators of an NMT step take what the profiler sees in the whole graph, without it 0.6 times that.
 _FLUSH_BYTES = 16 << 20
+_MOST_KEPT_BYTES = 96 << 20  # of arrays for the next measurements
 _INTEGERS = frozenset({"uint8", "int32", "int8", "int64"})
 
 
@@ -51,9 +53,10 @@ class Meter:
         self._ctx = mx.cpu(ctx.device_id + 1) if ctx.device_type == "cpu" else ctx
         self._random = np.random.RandomState(0)
         self._noise = self._random.uniform(0.1, 1.0, 16411)
+        self._made: dict[Variable, list[NDArray]] = {}
         self._buffers: tuple[NDArray, NDArray] | None = None
         self._call_seconds = 0.0
-        self._read: tuple[TrainingGraph, frozenset[tuple[int, ...]]] | None = None
+        self._known: tuple[TrainingGraph, Facts] | None = None
 
     def __call__(self, training: TrainingGraph, number: int) -> float:
         """Seconds of one run of node ``number``.
@@ -63,23 +66,24 @@ class Meter:
         """
         node = training.nodes[number]
         refuse(training, node)
+        if sum(variable.kind.bytes * len(made) for variable, made in self._made.items()) > _MOST_KEPT_BYTES:
+            self._made.clear()
         try:
             return self._measure(training, number, excess(training, node))
         except mx.MXNetError as error:
             reason = str(error).strip().splitlines()[-1]
             raise UnmeasurableError(f"{node.op} cannot be measured on its own: {reason}") from error
 
-    def _entries_read(self, training: TrainingGraph) -> frozenset[tuple[int, ...]]:
-        if self._read is None or self._read[0] is not training:
-            inputs = [entry[:2] for node in training.nodes for entry in node.inputs]
-            self._read = training, frozenset([*inputs, *(entry[:2] for entry in training.outputs)])
-        return self._read[1]
+    def _facts(self, training: TrainingGraph) -> Facts:
+        if self._known is None or self._known[0] is not training:
+            self._known = training, Facts.of(training)
+        return self._known[1]
 
     def _measure(self, training: TrainingGraph, number: int, too_large: float) -> float:
-        trial = Trial.of(training, number, too_large, self._entries_read(training))
+        trial = Trial.of(training, number, too_large, self._facts(training))
         once = self._once(trial)
         if once > 3 * _LONG_RUN and not trial.heavy:
-            trial = Trial.of(training, number, too_large * once / _LONG_RUN, self._entries_read(training))
+            trial = Trial.of(training, number, too_large * once / _LONG_RUN, self._facts(training))
             once = min(once, self._once(trial))
         return self._seconds(trial, once) * trial.scale
 
@@ -122,10 +126,22 @@ class Meter:
 
     def _bind(self, trial: Trial, copies: int) -> mx.executor.Executor:
         symbol = trial.symbol(copies)
-        variables = trial.variables(copies)
-        args = {name: self._array(variables[name]) for name in symbol.list_arguments()}
-        aux = {name: self._array(variables[name]) for name in symbol.list_auxiliary_states()}
+        arrays = self._arrays_for(trial.variables(copies))
+        args = {name: arrays[name] for name in symbol.list_arguments()}
+        aux = {name: arrays[name] for name in symbol.list_auxiliary_states()}
         return mx.sym.Symbol.bind(symbol, self._ctx, args, grad_req="null", aux_states=aux)
+
+    def _arrays_for(self, variables: dict[str, Variable]) -> dict[str, NDArray]:
+        """An array of its own for each variable; arrays of earlier measurements are used again."""
+        taken: Counter[Variable] = Counter()
+        arrays = {}
+        for name, variable in variables.items():
+            made = self._made.setdefault(variable, [])
+            if taken[variable] == len(made):
+                made.append(self._array(variable))
+            arrays[name] = made[taken[variable]]
+            taken[variable] += 1
+        return arrays
 
     def _array(self, variable: Variable) -> NDArray:
         kind = variable.kind
@@ -135,9 +151,9 @@ class Meter:
         if variable.below:
             values = self._random.randint(0, variable.below, kind.shape)
         elif kind.dtype in FLOATS:
-            values = np.resize(self._noise, kind.shape)
+            values = np.resize(self._noise.astype(kind.dtype), kind.shape)
         elif kind.dtype in _INTEGERS:
-            values = np.zeros(kind.shape)
+            values = np.zeros(kind.shape, kind.dtype)
         else:
             raise UnmeasurableError(f"arrays of type {kind.dtype} cannot be made")
         return mx.nd.array(values, self._ctx, kind.dtype)

@@ -42,12 +42,8 @@ class OptimizedSymbol(Symbol):  # type: ignore[misc]
     def __deepcopy__(self, _: Any = None) -> OptimizedSymbol:
         return optimize_symbol(self, self.options)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "options": self.options}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.options, self.plans = state["options"], []
-        super().__setstate__({"handle": state["handle"]})
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (self.tojson(), self.options)
 
     def simple_bind(self, ctx: mx.Context, grad_req: Any = "write", type_dict: Any = None, stype_dict: Any = None,
                     group2ctx: Any = None, shared_arg_names: Any = None, shared_exec: Any = None,
@@ -102,6 +98,10 @@ class OptimizedSymbol(Symbol):  # type: ignore[misc]
         if any(decision.op == "Dropout" for decision in plan.recomputed):
             guard(executor)
         return executor
+
+
+def _unpickled(json: str, options: Options) -> OptimizedSymbol:
+    return optimize_symbol(mx.sym.load_json(json), options)
 
 
 def optimize_symbol(symbol: Symbol, options: Options) -> OptimizedSymbol:

@@ -15,6 +15,7 @@ from echo.estimators.overhead import (
     HEAVY_OPS,
     UnmeasurableError,
     attributes,
+    blocked_nodes,
     forward_node,
     is_blocked,
     work,
@@ -27,7 +28,7 @@ FLOATS = frozenset({"float32", "float64", "float16"})
 
 # Up to these a node is timed at full size; beyond, with a part of its leading dimension, and scaled. The time of
 # convolutions and BatchNorm is proportional to the batch within 10 % from a batch of 2 on, for all shapes of ResNet-50.
-_MOST_BYTES = 24 << 20
+_MOST_BYTES = 16 << 20
 _MOST_FLOPS = 5e8
 _SMALLEST_PART = 2
 # Reading the parameters may take this part of a time that is scaled; at full size it takes less.
@@ -48,6 +49,22 @@ _PARAMETER_OPS = frozenset({
     "Embedding", "LeakyReLU", "RNN",
 })  # fmt: skip
 _INDEXING_OPS = frozenset({"Embedding"})
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is found once for a training graph: the entries that somebody reads, the nodes in oneDNN's layouts."""
+
+    read: frozenset[tuple[int, ...]]
+    blocked: frozenset[int]
+
+    @staticmethod
+    def of(training: TrainingGraph) -> Facts:
+        """The facts of a graph."""
+        inputs = [entry[:2] for node in training.nodes for entry in node.inputs]
+        return Facts(
+            frozenset([*inputs, *(entry[:2] for entry in training.outputs)]), blocked_nodes(training)
+        )
 
 
 class Variable(NamedTuple):
@@ -79,8 +96,8 @@ class Trial:
     scale: float = 1.0
 
     @staticmethod
-    def of(training: TrainingGraph, number: int, excess: float, read: frozenset[tuple[int, ...]]) -> Trial:
-        """The trial of a node that is ``excess`` times too large; the entries in ``read`` are read by others.
+    def of(training: TrainingGraph, number: int, excess: float, facts: Facts) -> Trial:
+        """The trial of a node that is ``excess`` times too large to be timed whole.
 
         Raises:
             UnmeasurableError: the node is too large and cannot be cut.
@@ -88,7 +105,7 @@ class Trial:
         """
         node = training.nodes[number]
         forward = forward_node(training, node)
-        sizes = _Sizes.of(training, number if forward is None else node.control_deps[0], excess)
+        sizes = _Sizes.of(training, number if forward is None else node.control_deps[0], excess, facts.blocked)
         inputs = tuple(_operand(training, number, entry, sizes) for entry in node.inputs)
         moved = sum(item.kind.bytes for item in inputs if isinstance(item, Variable))
         moved += int(sum(kind.bytes for kind in node.outputs) / sizes.scale)
@@ -98,7 +115,7 @@ class Trial:
             op=node.op,
             attrs=_attributes(training, node),
             inputs=inputs,
-            outputs=tuple(i for i in range(len(node.outputs)) if (number, i) in read) or (0,),
+            outputs=tuple(i for i in range(len(node.outputs)) if (number, i) in facts.read) or (0,),
             forward=forward.op if forward else "",
             forward_inputs=_forward_inputs(training, forward, sizes),
             hot=node.forward and node.op not in HEAVY_OPS,
@@ -205,7 +222,7 @@ def _forward_inputs(
 
 def _variable(training: TrainingGraph, entry: Entry, sizes: _Sizes, op: str) -> Variable:
     below = sizes.rows if op in _INDEXING_OPS and entry[:2] == sizes.first_input else 0
-    return Variable(sizes.kind(training, entry), is_blocked(training, entry), below)
+    return Variable(sizes.kind(training, entry), is_blocked(training, entry, sizes.blocked), below)
 
 
 @dataclass(frozen=True)
@@ -217,6 +234,7 @@ class _Sizes:
 
     first_input: tuple[int, ...]
     rows: int
+    blocked: frozenset[int]
     smaller: Mapping[tuple[int, ...], TensorType] = field(default_factory=dict)
     outputs: Mapping[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
     scale: float = 1.0
@@ -228,12 +246,12 @@ class _Sizes:
         return known or TensorType(self.outputs.get(full.shape, full.shape), full.flag)
 
     @staticmethod
-    def of(training: TrainingGraph, number: int, excess: float) -> _Sizes:
+    def of(training: TrainingGraph, number: int, excess: float, blocked: frozenset[int]) -> _Sizes:
         """The sizes around operator ``number``, cut where that is possible."""
         node = training.nodes[number]
         first = node.inputs[0][:2] if node.inputs else ()
         rows = training.type_of(node.inputs[1]).shape[0] if node.op in _INDEXING_OPS else 0
-        whole = _Sizes(first, rows)
+        whole = _Sizes(first, rows, blocked)
         if excess <= 1:
             return whole
         try:
@@ -265,7 +283,7 @@ class _Sizes:
         for index, (kind, shape) in enumerate(zip(node.outputs, shapes)):
             smaller[number, index] = TensorType(shape, kind.flag)
             outputs[kind.shape] = shape
-        return _Sizes(self.first_input, self.rows, smaller, outputs, length / part)
+        return _Sizes(self.first_input, self.rows, self.blocked, smaller, outputs, length / part)
 
 
 def _output_shapes(op: str, attrs: Mapping[str, str], kinds: Sequence[TensorType]) -> list[tuple[int, ...]]:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import echo
 from echo import native
+from echo.frontend.session import install_hook
 from echo.frontend.symbols import symbol_of
 from tests.conftest import Case, case_of
 from tests.test_ops import HEAVY_BUILDS, LIGHT_BUILDS, VARIANTS
@@ -26,18 +27,27 @@ BUILDS = {
     "zeros_like": lambda x, y, name: mx.sym.zeros_like(x * 2.0, name=name),
     "ones_like": lambda x, y, name: mx.sym.ones_like(x * 2.0, name=name),
 }
+# Stock MXNet leaves the second gradient of these unwritten where the first is not needed.
+OPERATORS = sorted(set(BUILDS) - {
+    "_contrib_interleaved_matmul_selfatt_valatt",
+    "_contrib_interleaved_matmul_encdec_qk",
+    "_contrib_interleaved_matmul_encdec_valatt",
+})  # fmt: skip
 ROWS, COLUMNS = 8, 72  # of every map between two operators
 SHAPES = {"data": (ROWS, COLUMNS)}
 
 # An operator, which maps it reads (counted from the latest), and what keeps its values small.
 STEP = st.tuples(
-    st.sampled_from(sorted(BUILDS)),
+    st.sampled_from(OPERATORS),
     st.integers(0, 5),
     st.integers(0, 5),
     st.sampled_from(["tanh", "softsign", "LayerNorm", "FullyConnected", "shared"]),
 )
 RECIPE = st.lists(STEP, min_size=2, max_size=10)
 HEADS = st.sampled_from(["softmax", "loss", "sums", "maps"])
+# From eight gradients of one map on, MXNet adds them up one by one, in a way that depends on the memory plan; whole
+# plans are checked for that, marks on single nodes are not.
+PLANNED_HEADS = st.sampled_from(["softmax", "loss", "sums", "maps", "many readers"])
 
 
 def fixed(examples: int) -> Any:
@@ -105,7 +115,15 @@ def finished(maps: list[Symbol], data: Symbol, heads: str) -> Symbol:
         return mx.sym.MakeLoss(mx.sym.mean(mx.sym.square(joined)))
     if heads == "sums":
         return mx.sym.Group([mx.sym.sum(mx.sym.square(each)) for each in maps[-2:]])
-    return mx.sym.Group([joined, maps[-1], maps[len(maps) // 2]])
+    if heads == "maps":
+        return mx.sym.Group([joined, maps[-1], maps[len(maps) // 2]])
+    weight = mx.sym.var("read_weight")
+    read = [
+        mx.sym.FullyConnected(mx.sym.tanh(maps[len(maps) // 2] * (number + 1.0)), weight=weight, num_hidden=8,
+                              no_bias=True)
+        for number in range(9)
+    ]  # fmt: skip
+    return mx.sym.Group([mx.sym.MakeLoss(mx.sym.sum(mx.sym.square(mx.sym.add_n(*read)))), joined])
 
 
 def planned_case(recipe: list[tuple[str, int, int, str]], heads: str) -> Case:
@@ -140,6 +158,7 @@ def test_mirroring_any_maps_keeps_the_bits(
 
 def planned_bytes(symbol: Symbol, values: dict[str, Any]) -> tuple[int, mx.executor.Executor]:
     """What the executor that is really bound gets, as MXNet's memory pass says."""
+    assert install_hook() == ""
     with native.capture() as caught:
         executor = bind(symbol, values)
     return caught.graph["allocated_bytes"], executor
@@ -149,7 +168,7 @@ def planned_bytes(symbol: Symbol, values: dict[str, Any]) -> tuple[int, mx.execu
 @fixed(60)
 @given(
     recipe=RECIPE,
-    heads=HEADS,
+    heads=PLANNED_HEADS,
     policy=st.sampled_from(["search", "echo"]),
     max_overhead=st.sampled_from([None, 0.0, 0.05, "auto"]),
 )
@@ -160,8 +179,9 @@ def test_optimize_is_never_worse(
     values = random_arrays(symbol, SHAPES)
     stock, plain = planned_bytes(symbol, values)
     optimized = echo.optimize(symbol, policy=policy, max_overhead=max_overhead)
+    bind(optimized, values)  # plans, which is captured too
     got, executor = planned_bytes(optimized, values)
-    (plan,) = optimized.plans
+    plan = optimized.plans[-1]
     assert got <= stock
     assert (plan.before.planned, plan.after.planned) == (stock, got)
     assert plan.changes_nothing == (got == stock)
@@ -172,7 +192,7 @@ def test_optimize_is_never_worse(
 
 @pytest.mark.usefixtures("cheap_planning")
 @fixed(40)
-@given(recipe=RECIPE, heads=HEADS, share=st.floats(0.3, 1.0), seed=st.integers(0, 2**16))
+@given(recipe=RECIPE, heads=PLANNED_HEADS, share=st.floats(0.3, 1.0), seed=st.integers(0, 2**16))
 def test_insisting_on_nodes_keeps_the_bits(
     recipe: list[tuple[str, int, int, str]], heads: str, share: float, seed: int
 ) -> None:

@@ -1,0 +1,148 @@
+"""The table on disk is data: whatever is in the folder, a table opens, works and, where it can, saves."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+
+from echo.estimators.cost_table import CostTable, cache_folder
+
+DEVICE = "a processor, 2 cores"
+
+
+def test_what_was_saved_is_read_again(tmp_path: Path) -> None:
+    table = CostTable(DEVICE, tmp_path)
+    table.add("relu", 1e-5)
+    table.add("custom", None)
+    assert table.save()
+    again = CostTable(DEVICE, tmp_path)
+    assert again.get("relu") == 1e-5
+    assert "custom" in again
+    assert again.get("custom") is None
+    assert "other" not in again
+    assert len(again) == 2
+
+
+def test_a_new_table_writes_no_file_until_something_was_added(tmp_path: Path) -> None:
+    folder = tmp_path / "not yet there"
+    assert CostTable(DEVICE, folder).save()
+    assert not folder.exists()
+
+
+def _saved(folder: Path, **seconds: float) -> CostTable:
+    table = CostTable(DEVICE, folder)
+    for signature, value in seconds.items():
+        table.add(signature, value)
+    assert table.save()
+    return table
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b"",
+        b"{",
+        b"\x80\x04\x95 a pickle is not read",
+        b"[" * 100_000,
+        b"[]",
+        b'{"format": "echo-cost-table-1"}',
+        json.dumps({"format": "echo-cost-table-0", "device": DEVICE, "seconds": {"relu": 1.0}}).encode(),
+        json.dumps({"format": "echo-cost-table-1", "device": DEVICE, "seconds": [1.0]}).encode(),
+        json.dumps({"format": "echo-cost-table-1", "device": DEVICE, "seconds": {"relu": -1.0}}).encode(),
+        json.dumps({"format": "echo-cost-table-1", "device": DEVICE, "seconds": {"relu": "1.0"}}).encode(),
+        json.dumps({"format": "echo-cost-table-1", "device": DEVICE, "seconds": {"relu": True}}).encode(),
+        b'{"format": "echo-cost-table-1", "device": "a processor, 2 cores", "seconds": {"relu": NaN}}',
+        b'{"format": "echo-cost-table-1", "device": "a processor, 2 cores", "seconds": {"relu": 1e400}}',
+    ],
+)
+def test_a_damaged_file_is_ignored_and_rebuilt(tmp_path: Path, damaged: bytes) -> None:
+    path = _saved(tmp_path, relu=1e-5).path
+    path.write_bytes(damaged)
+    table = CostTable(DEVICE, tmp_path)
+    assert len(table) == 0
+    table.add("tanh", 2e-5)
+    assert table.save()
+    assert CostTable(DEVICE, tmp_path).get("tanh") == 2e-5
+
+
+def test_each_device_has_its_own_table(tmp_path: Path) -> None:
+    mine = _saved(tmp_path, relu=1e-5)
+    other = CostTable("another processor", tmp_path)
+    assert len(other) == 0
+    assert other.path != mine.path
+    # a file that was copied over from another machine
+    other.path.write_bytes(mine.path.read_bytes())
+    assert len(CostTable("another processor", tmp_path)) == 0
+
+
+def test_two_writers_lose_nothing(tmp_path: Path) -> None:
+    first, second = CostTable(DEVICE, tmp_path), CostTable(DEVICE, tmp_path)
+    first.add("relu", 1e-5)
+    second.add("tanh", 2e-5)
+    assert first.save()
+    assert second.save()
+    both = CostTable(DEVICE, tmp_path)
+    assert (both.get("relu"), both.get("tanh")) == (1e-5, 2e-5)
+    # the one that saved last also knows what the other had found
+    assert second.get("relu") == 1e-5
+
+
+def _write_many(folder: str, writer: int) -> None:
+    for number in range(20):
+        table = CostTable(DEVICE, Path(folder))
+        table.add(f"{writer}/{number}", 1e-6 * (number + 1))
+        table.save()
+
+
+def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_write_many, args=(str(tmp_path), writer)) for writer in range(3)]
+    for process in writers:
+        process.start()
+    for process in writers:
+        process.join(60)
+    assert [process.exitcode for process in writers] == [0, 0, 0]
+    assert len(CostTable(DEVICE, tmp_path)) == 60
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_a_read_only_folder_leaves_the_table_in_memory(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    try:
+        table = CostTable(DEVICE, tmp_path)
+        table.add("relu", 1e-5)
+        assert not table.save()
+        assert table.get("relu") == 1e-5
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def test_a_folder_that_cannot_exist_leaves_the_table_in_memory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    table = CostTable(DEVICE, tmp_path / "file" / "echo")
+    table.add("relu", 1e-5)
+    assert not table.save()
+    assert table.get("relu") == 1e-5
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf"), 1e9])
+def test_impossible_seconds_are_refused(tmp_path: Path, seconds: float) -> None:
+    with pytest.raises(ValueError, match="expected a positive finite number"):
+        CostTable(DEVICE, tmp_path).add("relu", seconds)
+
+
+def test_the_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("ECHO_CACHE_DIR", raising=False)
+    assert cache_folder() == tmp_path / "home" / ".cache" / "echo"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_folder() == tmp_path / "xdg" / "echo"
+    monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path / "own"))
+    assert cache_folder() == tmp_path / "own"
+    assert CostTable(DEVICE).path.parent == tmp_path / "own"

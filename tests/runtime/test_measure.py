@@ -1,0 +1,226 @@
+"""Measuring real operators: every kind that a model holds, without a trace in the user's process. No absolute times."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+from echo.estimators.overhead import UnmeasurableError, is_free
+from echo.frontend.session import install_hook
+from echo.frontend.symbols import graph_of, infer_binding
+from echo.frontend.training import training_graph
+from echo.runtime.measure import Meter, device_key, measure
+from echo.training_graph import TrainingGraph
+
+
+def training(symbol: mx.sym.Symbol, **shapes: tuple[int, ...]) -> TrainingGraph:
+    assert install_hook() == ""
+    inputs_only = {"words", "label", "lengths"}
+    grad_req = {name: "null" if name in inputs_only else "write" for name in symbol.list_arguments()}
+    return training_graph(graph_of(symbol), infer_binding(symbol, shapes, grad_req=grad_req), mx.cpu())
+
+
+def numbers(graph: TrainingGraph, op: str) -> list[int]:
+    return [number for number, node in enumerate(graph.nodes) if node.op == op]
+
+
+def only(graph: TrainingGraph, op: str) -> int:
+    (number,) = numbers(graph, op)
+    return number
+
+
+@pytest.fixture(scope="module")
+def meter() -> Meter:
+    return Meter(mx.cpu())
+
+
+def _cnn() -> TrainingGraph:
+    data = mx.sym.var("data")
+    body = mx.sym.Convolution(data, num_filter=16, kernel=(3, 3), pad=(1, 1), name="conv")
+    body = mx.sym.BatchNorm(body, fix_gamma=False, name="norm")
+    body = mx.sym.Activation(body, act_type="relu")
+    body = body + mx.sym.Pooling(body, kernel=(3, 3), stride=(1, 1), pad=(1, 1), pool_type="max")
+    body = mx.sym.concat(body, mx.sym.LeakyReLU(body, act_type="gelu"), dim=1)
+    body = mx.sym.FullyConnected(mx.sym.flatten(body), num_hidden=10, name="scores")
+    return training(mx.sym.SoftmaxOutput(body, mx.sym.var("label")), data=(8, 3, 16, 16), label=(8,))
+
+
+def _words() -> TrainingGraph:
+    words = mx.sym.Embedding(mx.sym.var("words"), input_dim=50, output_dim=32, name="embedding")
+    steps = mx.sym.SliceChannel(words, num_outputs=6, axis=1, squeeze_axis=True)
+    state = mx.sym.LayerNorm(steps[0], name="norm")
+    for step in range(1, 6):
+        state = mx.sym.tanh(state * steps[step] + mx.sym.softmax(steps[step]))
+    heads = mx.sym.reshape(state, shape=(-1, 4, 8))
+    scores = mx.sym.batch_dot(heads, heads, transpose_b=True)
+    return training(mx.sym.MakeLoss(mx.sym.sum(mx.sym.transpose(scores, axes=(1, 0, 2)), axis=1)), words=(16, 6))
+
+
+@pytest.mark.parametrize("build", [_cnn, _words])
+def test_every_operator_of_a_model_has_positive_finite_seconds(meter: Meter, build: Any) -> None:
+    graph = build()
+    refused = set()
+    for number, node in enumerate(graph.nodes):
+        if is_free(graph, node):
+            continue
+        try:
+            seconds = meter(graph, number)
+        except UnmeasurableError:
+            refused.add(node.op)
+            continue
+        assert 0 < seconds < 1, node
+    # what MXNet adds to a gradient graph, in part with attributes that the graph does not carry
+    assert refused <= {"batch_dot", "_zeros_without_dtype", "transpose", "_backward_MakeLoss", "_ones"}
+
+
+def test_a_larger_operator_takes_longer(meter: Meter) -> None:
+    def seconds(columns: int) -> float:
+        symbol = mx.sym.Activation(mx.sym.var("data"), act_type="tanh")
+        graph = training(symbol, data=(256, columns))
+        return meter(graph, only(graph, "Activation"))
+
+    assert seconds(8192) > 4 * seconds(64)
+
+
+def test_a_product_takes_longer_than_its_activation(meter: Meter) -> None:
+    product = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=1024, name="product")
+    graph = training(mx.sym.Activation(product, act_type="relu"), data=(256, 1024))
+    assert meter(graph, only(graph, "FullyConnected")) > 2 * meter(graph, only(graph, "Activation"))
+
+
+def test_operators_run_as_in_training(meter: Meter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """BatchNorm takes statistics and MakeLoss makes gradients only there."""
+    modes = set()
+    forward = mx.executor.Executor.forward
+
+    def watched(executor: Any, is_train: bool = False, **arrays: Any) -> Any:
+        modes.add(is_train)
+        return forward(executor, is_train, **arrays)
+
+    graph = training(mx.sym.BatchNorm(mx.sym.var("data"), name="norm"), data=(16, 64, 8, 8))
+    monkeypatch.setattr(mx.executor.Executor, "forward", watched)
+    meter(graph, only(graph, "BatchNorm"))
+    meter(graph, only(graph, "_backward_BatchNorm"))
+    assert modes == {True}
+
+
+def test_a_large_node_is_cut_and_scaled(meter: Meter, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = training(mx.sym.Activation(mx.sym.var("data"), act_type="tanh"), data=(512, 4096))
+    number = only(graph, "Activation")
+    sizes = _sizes_bound(monkeypatch)
+    whole = meter(graph, number)
+    assert (512, 4096) in sizes
+    monkeypatch.setattr("echo.runtime.trial._MOST_BYTES", 2 << 20)
+    sizes.clear()
+    part = meter(graph, number)
+    assert max(size[0] for size in sizes if len(size) == 2) <= 64
+    # the same work: a busy machine may stretch either
+    assert part == pytest.approx(whole, rel=3)
+
+
+def _sizes_bound(monkeypatch: pytest.MonkeyPatch) -> set[tuple[int, ...]]:
+    sizes: set[tuple[int, ...]] = set()
+    bind = mx.sym.Symbol.bind
+
+    def watched(symbol: Any, ctx: Any, args: Any, *rest: Any, **options: Any) -> Any:
+        sizes.update(array.shape for array in (args.values() if isinstance(args, dict) else args))
+        return bind(symbol, ctx, args, *rest, **options)
+
+    monkeypatch.setattr(mx.sym.Symbol, "bind", watched)
+    return sizes
+
+
+def test_a_node_too_large_to_be_cut_is_not_allocated(meter: Meter, monkeypatch: pytest.MonkeyPatch) -> None:
+    symbol = mx.sym.Embedding(mx.sym.var("words"), input_dim=1_000_000, output_dim=1024, name="embedding")
+    graph = training(symbol, words=(8,))
+    sizes = _sizes_bound(monkeypatch)
+    with pytest.raises(UnmeasurableError, match="expected at most"):
+        meter(graph, only(graph, "Embedding"))
+    assert sizes == set()
+
+
+def test_what_draws_random_numbers_is_refused(meter: Meter) -> None:
+    data = mx.sym.var("data")
+    graph = training(mx.sym.Dropout(data, p=0.5) * mx.sym.random.uniform(shape=(8, 8)), data=(8, 8))
+    for op in ("Dropout", "_backward_Dropout", "_random_uniform"):
+        with pytest.raises(UnmeasurableError, match=r"random stream|not known to be safe"):
+            meter(graph, only(graph, op))
+    graph = training(mx.sym.LeakyReLU(data, act_type="rrelu"), data=(8, 8))
+    with pytest.raises(UnmeasurableError, match="random stream"):
+        meter(graph, only(graph, "LeakyReLU"))
+
+
+def test_foreign_code_and_index_driven_operators_are_refused(meter: Meter) -> None:
+    data, lengths = mx.sym.var("data"), mx.sym.var("lengths")
+    last = mx.sym.SequenceLast(data, lengths, use_sequence_length=True)
+    graph = training(last, data=(6, 8, 4), lengths=(8,))
+    for op in ("SequenceLast", "_backward_SequenceLast"):
+        with pytest.raises(UnmeasurableError, match="not known to be safe"):
+            meter(graph, only(graph, op))
+
+
+def test_what_mxnet_refuses_is_unmeasurable(meter: Meter) -> None:
+    graph = training(mx.sym.linalg.gemm2(mx.sym.var("a"), mx.sym.var("b")), a=(8, 16), b=(16, 4))
+    number = only(graph, "_linalg_gemm2")
+    assert meter(graph, number) > 0
+    broken = graph.to_json()
+    broken["nodes"][number]["attrs"] = {"transpose_a": "True"}
+    with pytest.raises(UnmeasurableError, match="cannot be measured on its own"):
+        meter(TrainingGraph.from_json(broken), number)
+
+
+def test_measuring_leaves_the_random_streams_and_the_environment_alone() -> None:
+    graph = _cnn()
+
+    def draws() -> list[float]:
+        return [*mx.nd.random.uniform(shape=(4,)).asnumpy(), *np.random.uniform(size=4)]
+
+    mx.random.seed(3)
+    np.random.seed(3)
+    expected = draws()
+    mx.random.seed(3)
+    np.random.seed(3)
+    before = dict(os.environ)
+    for number in [*numbers(graph, "BatchNorm"), *numbers(graph, "_backward_BatchNorm")]:
+        measure(graph, number, mx.cpu())
+    assert draws() == expected
+    assert dict(os.environ) == before
+
+
+def test_measuring_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    graph = _cnn()
+    capfd.readouterr()
+    for op in ("Convolution", "BatchNorm", "_backward_Activation"):
+        measure(graph, only(graph, op), mx.cpu())
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_device_key_names_what_times_depend_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    key = device_key(mx.cpu())
+    assert key == device_key(mx.cpu())
+    assert mx.__version__ in key
+    assert "cores" in key
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert device_key(mx.cpu()) != key
+
+
+def test_the_device_key_of_a_gpu_names_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = types.ModuleType("pynvml")
+    names = {0: b"NVIDIA A10G", 1: "NVIDIA T4"}
+    nvml.__dict__.update(
+        nvmlInit=lambda: None,
+        nvmlShutdown=lambda: None,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetName=names.__getitem__,
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    assert device_key(mx.gpu(0)).startswith("NVIDIA A10G, ")
+    assert device_key(mx.gpu(1)).startswith("NVIDIA T4, ")
+    assert device_key(mx.gpu(2)).startswith("gpu (KeyError), ")
