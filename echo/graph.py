@@ -76,6 +76,11 @@ class Graph:
             nodes[number] = replace(nodes[number], attrs={**nodes[number].attrs, **attrs})
         return replace(self, nodes=tuple(nodes))
 
+    def without_attr(self, key: str) -> Graph:
+        """The same graph with this attribute on no node."""
+        kept = [{name: text for name, text in node.attrs.items() if name != key} for node in self.nodes]
+        return replace(self, nodes=tuple(replace(node, attrs=attrs) for node, attrs in zip(self.nodes, kept)))
+
     def with_names(self, names: Sequence[str]) -> Graph:
         """The same graph under other node names, one for each node."""
         if len(names) != len(self.nodes):

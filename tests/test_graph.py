@@ -103,7 +103,7 @@ def dtypes() -> mx.sym.Symbol:
 
 
 def annotated() -> mx.sym.Symbol:
-    with mx.AttrScope(ctx_group="first", __note__='quotes " and \\ and \n lines, ümlaut'):
+    with mx.AttrScope(ctx_group="first", __note__='quotes " and \\ and \n lines'):
         weight = var("weight", lr_mult=2.0, wd_mult=0.0, init=mx.init.Uniform(0.1), shape=(4, 0))
         return mx.sym.FullyConnected(var("data"), weight=weight, num_hidden=4, name="fc", attr={"__mood__": "good"})
 
@@ -163,6 +163,13 @@ def test_interface_is_kept(symbol: mx.sym.Symbol) -> None:
     assert back.list_auxiliary_states() == symbol.list_auxiliary_states()
     assert back.list_outputs() == symbol.list_outputs()
     assert back.attr_dict() == symbol.attr_dict()
+
+
+@pytest.mark.parametrize("name", ["Überlänge", "句", "a\x7fb", "a\x07b", 'quote " slash / \\ tab \t line \r\n'])
+def test_names_of_all_scripts(name: str) -> None:
+    symbol = mx.sym.tanh(mx.sym.var("data"), name=name)
+    assert mx.sym.load_json(symbol.tojson()).list_outputs() == [f"{name}_output"], "as MXNet itself has it"
+    assert symbol_of(graph_of(symbol)).list_outputs() == [f"{name}_output"]
 
 
 def test_subgraphs_are_graphs() -> None:

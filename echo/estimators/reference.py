@@ -47,6 +47,8 @@ class _FreeChunks:
         self._count += 1
 
     def take(self, size: int, match_range: int) -> int | None:
+        if match_range == 0:
+            return None  # MXNet's way of saying that chunks are not shared
         at = bisect.bisect_left(self._keys, (size, -1))
         if not (at < len(self._keys) and self._keys[at][0] <= size * match_range):
             at -= 1

@@ -9,8 +9,10 @@ from typing import Any, Mapping
 import mxnet as mx
 import numpy as np
 
-from echo.errors import ShapeError
+from echo.errors import OptionError, ShapeError
 from echo.graph import Graph
+
+_GRAD_REQS = ("write", "add", "null")
 
 
 def graph_of(symbol: mx.sym.Symbol) -> Graph:
@@ -60,7 +62,7 @@ def infer_binding(
     if unknown_names:
         raise ShapeError(f"shapes are given for {unknown_names}, expected some of the arguments {names}")
     try:
-        arg_shapes, _, aux_shapes = symbol.infer_shape(**shapes)
+        arg_shapes, _, aux_shapes = symbol._infer_shape_impl(False, **shapes)  # without infer_shape's own warning
     except mx.MXNetError as error:
         raise ShapeError(f"MXNet cannot infer the shapes from {dict(shapes)}: {error}") from error
     if arg_shapes is None:
@@ -92,9 +94,19 @@ def _missing_shapes(symbol: mx.sym.Symbol, shapes: Mapping[str, tuple[int, ...]]
 
 
 def grad_reqs(names: list[str], grad_req: Any) -> tuple[str, ...]:
-    """MXNet's three ways to state gradient requests (one word, a list, a dictionary) as one word an argument."""
+    """MXNet's three ways to state gradient requests (one word, a list, a dictionary) as one word an argument.
+
+    Raises:
+        OptionError: another word, or not as many as there are arguments.
+    """
     if isinstance(grad_req, str):
-        return (grad_req,) * len(names)
-    if isinstance(grad_req, Mapping):
-        return tuple(grad_req.get(name, "null") for name in names)
-    return tuple(grad_req)
+        requests = (grad_req,) * len(names)
+    elif isinstance(grad_req, Mapping):
+        requests = tuple(grad_req.get(name, "null") for name in names)
+    else:
+        requests = tuple(grad_req)
+    wrong = [request for request in requests if request not in _GRAD_REQS]
+    if wrong or len(requests) != len(names):
+        got = repr(wrong[0]) if wrong else f"{len(requests)} words"
+        raise OptionError(f"grad_req: expected one of {_GRAD_REQS} for each of {len(names)} arguments, got {got}")
+    return requests

@@ -19,7 +19,7 @@ from typing import Any, Callable, Iterator
 from echo.errors import NativeError
 
 _lock = threading.RLock()
-_installed_for: str | None = None
+_installed: ctypes.CDLL | None = None  # the library whose functions MXNet calls now
 
 
 @functools.lru_cache(maxsize=None)
@@ -33,7 +33,7 @@ def _load(name: str) -> ctypes.CDLL:
             "(Debian and Ubuntu: apt-get install g++), then reinstall mxnet-echo"
         )
     if not _is_whole(path):
-        raise NativeError(f"{path} is damaged, reinstall mxnet-echo")
+        raise NativeError(f"{path} cannot be loaded, reinstall mxnet-echo: the file is damaged")
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
@@ -80,20 +80,20 @@ def install(libmxnet: str) -> None:
     Raises:
         NativeError: the library is missing, damaged, or does not fit this MXNet.
     """
-    global _installed_for
+    global _installed
     with _lock:
-        if _installed_for == libmxnet:
+        if _installed is not None:
             return
         library = _load("libecho_hook.so")
         error = _function(library, "echo_error", ctypes.c_char_p)
         if _function(library, "echo_install", ctypes.c_int, ctypes.c_char_p)(libmxnet.encode()):
             raise NativeError(f"the hook does not fit this MXNet: {error().decode()}")
-        _installed_for = libmxnet
+        _installed = library
 
 
 def installed() -> bool:
     """Whether MXNet's passes are wrapped now."""
-    return _installed_for is not None
+    return _installed is not None
 
 
 def uninstall() -> None:
@@ -102,14 +102,13 @@ def uninstall() -> None:
     Raises:
         NativeError: another library has wrapped the passes since; nothing is changed then.
     """
-    global _installed_for
+    global _installed
     with _lock:
-        if _installed_for is None:
+        if _installed is None:
             return
-        library = _load("libecho_hook.so")
-        if _function(library, "echo_uninstall", ctypes.c_int)():
-            raise NativeError(_function(library, "echo_error", ctypes.c_char_p)().decode())
-        _installed_for = None
+        if _function(_installed, "echo_uninstall", ctypes.c_int)():
+            raise NativeError(_function(_installed, "echo_error", ctypes.c_char_p)().decode())
+        _installed = None
 
 
 class Capture:
@@ -121,7 +120,7 @@ class Capture:
 @contextlib.contextmanager
 def capture() -> Iterator[Capture]:
     """While this is open, the training graphs that the calling thread binds are written down (`Capture.graph`)."""
-    library = _load("libecho_hook.so")
+    library = _installed or _load("libecho_hook.so")
     begin = _function(library, "echo_capture_begin", None)
     end = _function(library, "echo_capture_end", ctypes.c_char_p)
     caught = Capture()

@@ -6,12 +6,14 @@ from dataclasses import fields
 from typing import Any, Mapping
 
 import mxnet as mx
+import numpy as np
 from mxnet.symbol import Symbol
 
 from echo.errors import OptionError, ShapeError, UnsupportedError
 from echo.frontend.session import check_version
-from echo.frontend.symbols import infer_binding
+from echo.frontend.symbols import graph_of, infer_binding, symbol_of
 from echo.options import Options
+from echo.passes.rewrite import PLAN_ATTRIBUTE
 from echo.plan import Plan
 from echo.policies import policy_named
 from echo.runtime.symbol import OptimizedSymbol, optimize_symbol, plan_symbol
@@ -44,6 +46,7 @@ def _shape(name: str, value: Any) -> tuple[int, ...]:
 def optimize(symbol: Any, given: Mapping[str, Any]) -> OptimizedSymbol:
     """See `echo.optimize`."""
     options, bind, shapes = _split(symbol, given)
+    symbol = _unmarked(symbol)
     optimized = optimize_symbol(symbol, options)
     if shapes:
         optimized.plans.append(_plan(symbol, options, bind, shapes))
@@ -53,15 +56,39 @@ def optimize(symbol: Any, given: Mapping[str, Any]) -> OptimizedSymbol:
 def plan(symbol: Any, given: Mapping[str, Any]) -> Plan:
     """See `echo.plan`."""
     options, bind, shapes = _split(symbol, given)
-    return _plan(symbol, options, bind, shapes)
+    return _plan(_unmarked(symbol), options, bind, shapes)
+
+
+def _unmarked(symbol: Symbol) -> Symbol:
+    """The symbol without the marks of an earlier plan, which nobody but the native hook should find."""
+    graph = graph_of(symbol)
+    if not any(PLAN_ATTRIBUTE in node.attrs for node in graph.nodes):
+        return symbol
+    return symbol_of(graph.without_attr(PLAN_ATTRIBUTE))
+
+
+def _context(ctx: Any) -> mx.Context:
+    try:
+        return mx.Context(ctx)
+    except KeyError:
+        raise OptionError(f"ctx: expected a context of mxnet such as mx.cpu() or 'cpu', got {ctx!r}") from None
+
+
+def _check_types(types: Any) -> None:
+    for name, kind in (types or {}).items():
+        try:
+            np.dtype(kind)
+        except TypeError:
+            raise OptionError(f"type_dict: expected a numpy type for {name!r}, got {kind!r}") from None
 
 
 def _plan(symbol: Symbol, options: Options, bind: Mapping[str, Any], shapes: dict[str, tuple[int, ...]]) -> Plan:
     grad_req = bind.get("grad_req", _default_grad_req(symbol, shapes))
+    _check_types(bind.get("type_dict"))
     binding = infer_binding(symbol, shapes, bind.get("type_dict"), grad_req)
     if all(request == "null" for request in binding.grad_req):
         raise UnsupportedError("no argument needs a gradient: nothing is trained, so there is nothing to plan")
-    return plan_symbol(symbol, binding, mx.Context(bind.get("ctx", mx.context.current_context())), options)
+    return plan_symbol(symbol, binding, _context(bind.get("ctx", mx.context.current_context())), options)
 
 
 def _default_grad_req(symbol: Symbol, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import mxnet as mx
@@ -172,6 +176,27 @@ def test_one_planner_serves_many_choices() -> None:
         choice = choice_of(case.training, case.draw(seed, 0.5))
         again = StoragePlanner(case.training, seconds_of(case))
         assert fast.evaluate(choice, (1, 16)) == again.evaluate(choice, (1, 16)) == slow.evaluate(choice, (1, 16))
+
+
+@pytest.mark.parametrize("planner_type", ["StoragePlanner", "ReferencePlanner"])
+def test_match_range_zero_shares_no_chunks(tmp_path: Path, planner_type: str) -> None:
+    """``NNVM_EXEC_MATCH_RANGE=0`` is a value that MXNet takes. In a process of its own, which a crash would end."""
+    case = special_case("slices")
+    path = tmp_path / "training.json"
+    path.write_text(json.dumps(case.training.to_json()), encoding="utf-8")
+    code = (
+        "import json, sys, numpy\nfrom echo.training_graph import TrainingGraph\n"
+        f"from echo.estimators.planner import {planner_type}\n"
+        "training = TrainingGraph.from_json(json.load(open(sys.argv[1])))\n"
+        f"planner = {planner_type}(training, [0.0] * len(training.nodes))\n"
+        "print(*planner.evaluate(numpy.zeros(planner.entries, numpy.uint8), (0, 16)).totals)"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=60, cwd=root
+    )
+    expected = [case.oracle(case.graph, value) for value in (0, 16)]
+    assert (done.returncode, done.stdout.split()) == (0, [str(total) for total in expected]), done.stderr
 
 
 # What runs twice ---------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -174,8 +175,9 @@ def test_damaged_library(tmp_path: Path, content: bytes) -> None:
     for name in ("libecho_hook.so", "libecho_planner.so"):
         (tmp_path / name).write_bytes(content)
     for text in errors():
-        assert str(tmp_path) in text
-        assert "cannot be loaded, reinstall mxnet-echo" in text
+        assert text.startswith(str(tmp_path))
+        assert re.search(r"is damaged|cannot be loaded", text)
+        assert "reinstall mxnet-echo" in text
 
 
 @pytest.mark.parametrize("part", [0.03, 0.5])
@@ -191,7 +193,7 @@ def test_library_cut_in_the_middle(tmp_path: Path, name: str, part: float) -> No
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert done.returncode == 0, f"exit status {done.returncode} {done.stderr[-300:]}"
-    assert "cannot be loaded, reinstall mxnet-echo" in done.stdout
+    assert re.search(r"(is damaged|cannot be loaded), reinstall mxnet-echo", done.stdout)
 
 
 @pytest.mark.usefixtures("_empty_folder")

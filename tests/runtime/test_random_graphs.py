@@ -131,9 +131,18 @@ def planned_case(recipe: list[tuple[str, int, int, str]], heads: str) -> Case:
     return case_of(build(recipe, heads), SHAPES, "write")
 
 
+def stock_training(symbol: Symbol, values: dict[str, Any]) -> dict[str, Any]:
+    """Two steps without echo; the one graph in a thousand that stock MXNet fails to run is not taken."""
+    try:
+        return train(bind(symbol, values), steps=2)
+    except mx.MXNetError as error:
+        assume("reorder primitive" not in str(error) and "!is_view" not in str(error))
+        raise
+
+
 def check(case: Case, seed: int, share: float, hook: bool) -> None:
     values = random_arrays(case.symbol, SHAPES)
-    expected = train(bind(case.symbol, values), steps=2)
+    expected = stock_training(case.symbol, values)
     chosen = case.draw(seed, share, hook)
     marked = symbol_of(case.rewritten(chosen, hook))
     executor = bind(marked, values)
@@ -177,7 +186,8 @@ def test_optimize_is_never_worse(
 ) -> None:
     symbol = build(recipe, heads)
     values = random_arrays(symbol, SHAPES)
-    stock, plain = planned_bytes(symbol, values)
+    stock, _ = planned_bytes(symbol, values)
+    expected = stock_training(symbol, values)
     optimized = echo.optimize(symbol, policy=policy, max_overhead=max_overhead)
     bind(optimized, values)  # plans, which is captured too
     got, executor = planned_bytes(optimized, values)
@@ -187,7 +197,7 @@ def test_optimize_is_never_worse(
     assert plan.changes_nothing == (got == stock)
     if max_overhead == 0.0:
         assert plan.overhead == 0.0
-    assert_same(train(executor, steps=2), train(plain, steps=2))
+    assert_same(train(executor, steps=2), expected)
 
 
 @pytest.mark.usefixtures("cheap_planning")
@@ -203,7 +213,7 @@ def test_insisting_on_nodes_keeps_the_bits(
     assume(names)
     values = random_arrays(case.symbol, SHAPES)
     optimized = echo.optimize(case.symbol, recompute=names)
-    expected = train(bind(case.symbol, values), steps=2)
+    expected = stock_training(case.symbol, values)
     assert_same(train(bind(optimized, values), steps=2), expected)
     recomputed = {decision.name for decision in optimized.plans[-1].recomputed}
     assert recomputed <= set(names) | {decision.name for decision in optimized.plans[-1].decisions}

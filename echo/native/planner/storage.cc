@@ -28,8 +28,16 @@ void StoragePlanner::count_references() {
   for (std::int32_t i = 0; i < a.outputs; ++i) ++references_[a.output_entry[i]];
 }
 
+std::int32_t StoragePlanner::new_chunk(std::int64_t bytes) {
+  chunk_bytes_.push_back(bytes);
+  total_ += bytes;
+  chunk_references_.push_back(0);
+  return static_cast<std::int32_t>(chunk_bytes_.size()) - 1;
+}
+
 std::int32_t StoragePlanner::request(std::int64_t elements) {
   const std::int64_t bytes = elements * 4;
+  if (match_range_ == 0) return new_chunk(bytes);
   const auto middle = free_.lower_bound(bytes);
   auto found = free_.end();
   if (middle != free_.end() && middle->first <= bytes * match_range_) {
@@ -38,12 +46,7 @@ std::int32_t StoragePlanner::request(std::int64_t elements) {
     const auto below = std::prev(middle);
     if (below->first >= bytes / match_range_) found = below;
   }
-  if (found == free_.end()) {
-    chunk_bytes_.push_back(bytes);
-    total_ += bytes;
-    chunk_references_.push_back(0);
-    return static_cast<std::int32_t>(chunk_bytes_.size()) - 1;
-  }
+  if (found == free_.end()) return new_chunk(bytes);
   const std::int32_t chunk = found->second;
   if (bytes > chunk_bytes_[chunk]) {
     total_ += bytes - chunk_bytes_[chunk];

@@ -9,7 +9,7 @@
 namespace echo {
 
 // Total bytes of the chunks that MXNet would allocate. An entry takes a free chunk whose size is within a factor
-// `match_range` of its own, or a new one; an operator that may work in place takes over its input's chunk.
+// `match_range` of its own (0: never), or a new one; an operator that may work in place takes over its input's chunk.
 // Sizes are counted as MXNet counts them, four bytes an element whatever the type. Chunks only grow, so a plan is given
 // up as soon as its total exceeds `limit`; the result is then some number above `limit`.
 class StoragePlanner {
@@ -21,6 +21,7 @@ class StoragePlanner {
 
  private:
   static constexpr std::int32_t kNone = -1, kExternal = -2;
+  std::int32_t new_chunk(std::int64_t bytes);
   std::int32_t request(std::int64_t elements);
   void release(std::int32_t chunk);
   void share_inputs(std::int32_t node);
