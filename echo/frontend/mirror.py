@@ -7,7 +7,6 @@ without memory, and the total is read off: exact, with all limits of mirroring i
 
 from __future__ import annotations
 
-import json
 from typing import Any, Sequence
 
 import mxnet as mx
@@ -15,7 +14,7 @@ import numpy as np
 
 from echo.errors import GraphError, UnsupportedError
 from echo.estimators.evaluator import Choice, Evaluation
-from echo.frontend.symbols import Binding, symbol_of
+from echo.frontend.symbols import Binding, load, symbol_of
 from echo.frontend.training import match_range, oracle
 from echo.graph import Graph
 from echo.passes.rewrite import MIRROR_ATTRIBUTE
@@ -54,7 +53,7 @@ def _all_types(graph: Graph, binding: Binding) -> list[tuple[TensorType, ...]]:
     value: dict[str, Any] = graph.to_json()
     counts = [graph.num_outputs(number) for number in range(len(graph.nodes))]
     value["heads"] = [[number, index, 0] for number, count in enumerate(counts) for index in range(count)]
-    symbol = mx.sym.load_json(json.dumps(value, ensure_ascii=False))
+    symbol = load(value)
     names, aux_names = symbol.list_arguments(), symbol.list_auxiliary_states()
     known = {**dict(zip(names, binding.arg_shapes)), **dict(zip(aux_names, binding.aux_shapes))}
     kinds = {**dict(zip(names, binding.arg_types)), **dict(zip(aux_names, binding.aux_types))}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any, Mapping
 
@@ -12,18 +13,24 @@ import numpy as np
 from echo.errors import OptionError, ShapeError
 from echo.graph import Graph
 
+_ESCAPE = re.compile(r"((?<!\\)(?:\\\\)*)\\u([0-9a-f]{4})")
 _GRAD_REQS = ("write", "add", "null")
 
 
 def graph_of(symbol: mx.sym.Symbol) -> Graph:
     """The symbol as a graph: all attributes, auxiliary inputs, control dependencies and subgraphs kept."""
-    return Graph.from_json(json.loads(symbol.tojson()))
+    return Graph.from_json(json.loads(symbol.tojson(), strict=False))  # MXNet writes control characters as they are
 
 
 def symbol_of(graph: Graph) -> mx.sym.Symbol:
     """The graph as a symbol of MXNet."""
-    # MXNet's reader knows no \u escapes
-    return mx.sym.load_json(json.dumps(graph.to_json(), ensure_ascii=False))
+    return load(graph.to_json())
+
+
+def load(value: Any) -> mx.sym.Symbol:
+    """A symbol from NNVM's JSON value. MXNet's reader knows no \\u escapes: every character is written as it is."""
+    text = json.dumps(value, ensure_ascii=False)
+    return mx.sym.load_json(_ESCAPE.sub(lambda found: found.group(1) + chr(int(found.group(2), 16)), text))
 
 
 @dataclass(frozen=True)

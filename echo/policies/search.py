@@ -4,7 +4,7 @@ It starts from "recompute everything that may be" and flips one class at a time,
 planner; the best few go on with finer classes. With a bound on time the climb runs under a price for each second,
 bisected to where the choice just keeps the bound. What effort is left goes into threshold accepting (Dueck and Scheuer,
 1990): random flips that may cost a little memory, ever less. Everything is deterministic: the effort is counted in
-visited nodes, not in seconds, and the random flips come from a fixed seed.
+visited nodes, not in seconds, and the random flips come from a fixed seed. Where it is cheaper, every choice is tried.
 """
 
 from __future__ import annotations
@@ -34,7 +34,18 @@ class Search:
     name: str = "search"
 
     def choose(self, problem: Problem) -> Choice:
-        return _Climb(problem).run()
+        visits = len(problem.training.nodes) * len(problem.match_ranges) << min(64, len(problem.candidates))
+        return _best_of_all(problem) if visits <= problem.effort else _Climb(problem).run()
+
+
+def _best_of_all(problem: Problem) -> Choice:
+    """Tries every choice: for graphs so small that this is cheaper than a climb."""
+    candidates = sorted(problem.candidates)
+    choices = (
+        problem.choice([number for index, number in enumerate(candidates) if bits >> index & 1])
+        for bits in range(1 << len(candidates))
+    )
+    return min(choices, key=lambda choice: problem.rank(problem.evaluate(choice)))
 
 
 class _Order(Protocol):

@@ -82,6 +82,18 @@ def test_models_at_the_default(name: str) -> None:
     assert_same(got, stock(name, "mixed"))
 
 
+@pytest.mark.parametrize("name", ["nmt", "resnet50_v1"])
+def test_models_with_full_search_and_measured_costs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # of cheap planning
+    model, values = small(name)
+    symbol = echo.optimize(model.symbol, max_overhead=0.25)
+    got = train(bind(symbol, values, requested(model, "write")))
+    (plan,) = symbol.plans
+    assert 0 < plan.overhead <= 0.25
+    assert plan.after.planned < plan.before.planned
+    assert_same(got, stock(name, "write"))
+
+
 @pytest.mark.parametrize("name", SMALL)
 def test_models_with_all_maps_recomputed(name: str) -> None:
     model, values = small(name)
