@@ -37,7 +37,8 @@ def measure(model: Model) -> dict[str, Any]:
             "feature_maps": len(plan.recomputed),
             "seconds_to_plan": time.perf_counter() - started,
         }
-        print(f"{model.name}, bound {name}: {plan.summary()}, planned in {row[name]['seconds_to_plan']:.1f} s", flush=True)
+        took = row[name]["seconds_to_plan"]
+        print(f"{model.name}, bound {name}: {plan.summary()}, planned in {took:.1f} s", flush=True)
     share = row["none"]["mb"] / row["stock_mb"]
     row["met"] = share <= row["bar"]
     print(f"{model.name}: {share:.3f} of stock, at most {row['bar']:.3f} wanted: {'met' if row['met'] else 'MISSED'}")

@@ -18,7 +18,8 @@ def save(name: str, rows: list[dict[str, Any]]) -> Path:
     """Writes ``benchmarks/results/NAME.json`` and returns its path."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps({"benchmark": name, **_circumstances(), "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    value = {"benchmark": name, **_circumstances(), "rows": rows}
+    path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
     return path
 
 
@@ -38,7 +39,8 @@ def _circumstances() -> dict[str, Any]:
 
 
 def _commit() -> str:
-    done = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=RESULTS.parent)
+    command = ["git", "describe", "--always", "--dirty"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=RESULTS.parent, check=False)
     return done.stdout.strip() or "unknown"
 
 

@@ -20,6 +20,8 @@ from echo.plan import Plan
 if TYPE_CHECKING:
     import mxnet as mx  # noqa: TID251  (for annotations alone: planning never imports it)
 
+    from echo.runtime.transparent import Enabled
+
 __all__ = [
     "BudgetError",
     "EchoError",
@@ -30,6 +32,8 @@ __all__ = [
     "Plan",
     "ShapeError",
     "UnsupportedError",
+    "disable",
+    "enable",
     "errors",
     "native",
     "optimize",
@@ -73,6 +77,31 @@ def plan(symbol: mx.sym.Symbol, **given: Any) -> Plan:
     from echo.runtime import api
 
     return api.plan(symbol, given)
+
+
+def enable(**given: Any) -> Enabled:
+    """Transparent mode: from now on every training symbol that is bound gets a plan, as with ``ECHO=1``.
+
+    Errors inside echo cost a warning and never the training run (``strict=True`` raises). Returns a context manager
+    that puts the state before back.
+
+    Args:
+        given: options (`echo.Options`).
+
+    Raises:
+        OptionError: an option that echo does not know.
+        UnsupportedError: a version of MXNet other than 1.9.1.
+    """
+    from echo.runtime import transparent
+
+    return transparent.enable(Options.of(**given))
+
+
+def disable() -> None:
+    """Ends transparent mode; executors that are bound already keep their plans."""
+    from echo.runtime import transparent
+
+    transparent.disable()
 
 
 def __getattr__(name: str) -> Any:

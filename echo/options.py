@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
-from typing import Any, Iterable
+from typing import Any, Callable, Iterable, Mapping
 
 from echo.errors import OptionError
 
@@ -62,12 +62,68 @@ class Options:
             raise OptionError(f"unknown option {unknown[0]!r}, expected one of {', '.join(known)}")
         return Options(**given)
 
+    @staticmethod
+    def from_environment(environment: Mapping[str, str]) -> Options:
+        """Options from the ``ECHO_*`` variables (`VARIABLES`).
+
+        Raises:
+            OptionError: a variable has a value that echo does not know; the message names it.
+        """
+        given: dict[str, Any] = {}
+        for variable, (option, read, _) in VARIABLES.items():
+            if option and variable in environment:
+                try:
+                    given[option] = read(environment[variable])
+                except ValueError as error:
+                    raise OptionError(f"{variable}: {error}") from None
+        return Options.of(**given)
+
     @property
     def overhead_bound(self) -> float | None:
         """The bound on recomputation as a fraction of a step, or None."""
         if self.max_overhead == "auto":
             return None if self.memory_budget is not None else DEFAULT_MAX_OVERHEAD
         return self.max_overhead  # type: ignore[return-value]
+
+
+def is_on(text: str) -> bool:
+    """A switch in the environment.
+
+    Raises:
+        OptionError: neither on nor off.
+    """
+    word = text.strip().lower()
+    if word not in (*_ON, *_OFF):
+        raise OptionError(f"expected one of {', '.join((*_ON, *_OFF[1:]))}, got {text!r}")
+    return word in _ON
+
+
+def _number(text: str) -> float | str | None:
+    word = text.strip().lower()
+    if word in ("none", "auto"):
+        return None if word == "none" else "auto"
+    return float(text)
+
+
+def _budget(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+_ON, _OFF = ("1", "true", "on", "yes"), ("", "0", "false", "off", "no")
+# variable: (option, how it is read, what it means); the only place where ECHO_* variables are named
+VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
+    "ECHO": ("", is_on, "1 optimizes every training symbol that is bound, with no change to the program"),
+    "ECHO_POLICY": ("policy", str, "search or echo"),
+    "ECHO_MAX_OVERHEAD": ("max_overhead", _number, "fraction of the step, or none"),
+    "ECHO_MEMORY_BUDGET": ("memory_budget", _budget, "bytes, a size such as 6GB, or a fraction"),
+    "ECHO_FUSE": ("fuse", is_on, "0 turns fused kernels off (there are none yet)"),
+    "ECHO_STRICT": ("strict", is_on, "1 raises where echo would warn and leave a symbol as it is"),
+    "ECHO_LOG": ("", str, "level of the logger echo, as INFO: one line for each bound graph"),
+    "ECHO_CACHE_DIR": ("", str, "where measured times are kept"),
+}
 
 
 def _patterns(name: str, value: str | Iterable[str]) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from echo.passes.request import Request
 from echo.passes.rewrite import Rewrite
 from echo.passes.select import Selection
 from echo.policies.problem import Problem
-from echo.runtime import symbol as planned_symbol
+from echo.runtime import bind as planned_bind
 from echo.training_graph import TensorType, TrainingGraph, TrainingNode
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -313,6 +313,6 @@ def cheap_planning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     monkeypatch.setattr(MxnetSession, "evaluator", evaluator)
     monkeypatch.setattr(MxnetSession, "measure", measure)
-    monkeypatch.setattr(planned_symbol, "_plans", {})
+    monkeypatch.setattr(planned_bind, "_plans", {})
     # a cost table remembers what cannot be measured
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))

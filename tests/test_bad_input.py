@@ -26,7 +26,7 @@ from echo.frontend.symbols import graph_of, symbol_of
 from echo.frontend.training import planned_megabytes
 from echo.passes.differentiate import Differentiate
 from echo.passes.rewrite import mark
-from echo.runtime import symbol as planned_symbol
+from echo.runtime import bind as planned_bind
 from tests.training import assert_alive, assert_same, bind, random_arrays, train
 
 Symbol = mx.sym.Symbol
@@ -754,5 +754,5 @@ def test_the_hook_comes_back(libraries: Path) -> None:
     assert install_hook() != ""
     native.__path__[:] = [str(ROOT / "echo/native")]
     assert install_hook() == ""
-    planned_symbol._plans.clear()
+    planned_bind._plans.clear()
     assert echo.plan(network(), max_overhead=None, **SHAPES).applied == "hook"

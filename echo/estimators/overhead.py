@@ -7,6 +7,7 @@ with the rates taken from measured operators of the same family.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
 import time
@@ -121,7 +122,8 @@ def _measure(
     for group in sorted(groups, key=lambda group: -fresh.get(group.key, 0.0))[:_MEASURED_TWICE]:
         if group.key not in fresh or time.perf_counter() >= deadline:
             break
-        table.add(group.key, min(fresh[group.key] / group.count, measure(training, group.number)))
+        with contextlib.suppress(UnmeasurableError):
+            table.add(group.key, min(fresh[group.key] / group.count, measure(training, group.number)))
     table.save()
 
 

@@ -16,7 +16,8 @@ from echo.options import Options
 from echo.passes.rewrite import PLAN_ATTRIBUTE
 from echo.plan import Plan
 from echo.policies import policy_named
-from echo.runtime.symbol import OptimizedSymbol, optimize_symbol, plan_symbol
+from echo.runtime.bind import planned
+from echo.runtime.symbol import OptimizedSymbol, optimize_symbol
 
 _BIND_ARGUMENTS = ("ctx", "grad_req", "type_dict")
 
@@ -88,7 +89,7 @@ def _plan(symbol: Symbol, options: Options, bind: Mapping[str, Any], shapes: dic
     binding = infer_binding(symbol, shapes, bind.get("type_dict"), grad_req)
     if all(request == "null" for request in binding.grad_req):
         raise UnsupportedError("no argument needs a gradient: nothing is trained, so there is nothing to plan")
-    return plan_symbol(symbol, binding, _context(bind.get("ctx", mx.context.current_context())), options)
+    return planned(symbol, binding, _context(bind.get("ctx", mx.context.current_context())), options)[0]
 
 
 def _default_grad_req(symbol: Symbol, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:

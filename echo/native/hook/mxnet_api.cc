@@ -37,7 +37,9 @@ bool is_random(const RawAttrs& attrs) {
     constexpr int temp_space = 1;  // mxnet::ResourceRequest::kTempSpace; every other kind draws random numbers
     if (std::any_of(kinds.begin(), kinds.end(), [](int kind) { return kind != temp_space; })) return true;
   }
-  return attrs.op->name == "Dropout";  // asks through FResourceRequestEx, which depends on the device
+  if (attrs.op->name == "Dropout") return true;  // asks through FResourceRequestEx, which depends on the device
+  const std::string* act_type = map_find<std::string>(attrs.dict, "act_type");
+  return attrs.op->name == "LeakyReLU" && act_type && *act_type == "rrelu";  // asks for it in secret
 }
 
 bool is_stateful(const RawAttrs& attrs) {

@@ -1,0 +1,194 @@
+"""Binding with a plan: how an optimized symbol, or any symbol in transparent mode, becomes an executor."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from dataclasses import dataclass
+from typing import Any, Callable, Iterator, Mapping
+
+import mxnet as mx
+from mxnet.symbol import Symbol
+
+from echo import pipeline
+from echo.errors import BudgetError, EchoError, OptionError
+from echo.frontend.session import MxnetSession
+from echo.frontend.symbols import Binding, grad_reqs, graph_of, infer_binding, symbol_of
+from echo.frontend.training import match_range
+from echo.graph import Graph
+from echo.options import Options
+from echo.passes.request import Request
+from echo.plan import Plan
+from echo.report.progress import progress
+from echo.runtime.executor import guard
+
+logger = logging.getLogger("echo")
+_plans: dict[tuple[str, Options], tuple[Plan, Graph]] = {}
+_plans_lock = threading.RLock()
+_MOST_PLANS = 64  # kept in memory: as many shapes of one model as buckets are usual
+
+
+_thread = threading.local()
+
+
+@contextlib.contextmanager
+def own_binds() -> Iterator[None]:
+    """Binds that this thread makes meanwhile are echo's own: transparent mode leaves them alone."""
+    before, _thread.own = are_own(), True
+    try:
+        yield
+    finally:
+        _thread.own = before
+
+
+def are_own() -> bool:
+    """Whether `own_binds` is open in this thread."""
+    return getattr(_thread, "own", False)
+
+
+@dataclass(frozen=True)
+class Bind:
+    """One call of ``simple_bind`` or ``bind``: how MXNet does it, and what planning has to know.
+
+    ``untouched`` says why the symbol is bound as it is, empty where it is to be planned.
+    """
+
+    symbol: Symbol
+    ctx: mx.Context
+    call: Callable[[Symbol], mx.executor.Executor]
+    binding: Callable[[], Binding]
+    untouched: str
+
+
+def simple_bind(symbol: Symbol, original: Any, ctx: mx.Context, grad_req: Any = "write", type_dict: Any = None,
+                stype_dict: Any = None, group2ctx: Any = None, shared_arg_names: Any = None, shared_exec: Any = None,
+                shared_buffer: Any = None, **kwargs: Any) -> Bind:  # fmt: skip
+    """A call of ``Symbol.simple_bind``; ``original`` is MXNet's own."""
+
+    def call(bound: Symbol) -> mx.executor.Executor:
+        return original(bound, ctx, grad_req, type_dict, stype_dict, group2ctx, shared_arg_names, shared_exec,
+                        shared_buffer, **kwargs)  # fmt: skip
+
+    def binding() -> Binding:
+        shapes = {name: tuple(shape) for name, shape in kwargs.items() if not isinstance(shape, str)}
+        return infer_binding(symbol, shapes, type_dict, grad_req)
+
+    return Bind(symbol, ctx, call, binding, _why_untouched(symbol, grad_req, group2ctx, stype_dict))
+
+
+def bind(
+    symbol: Symbol,
+    original: Any,
+    ctx: mx.Context,
+    args: Any,
+    args_grad: Any = None,
+    grad_req: Any = "write",
+    aux_states: Any = None,
+    group2ctx: Any = None,
+    shared_exec: Any = None,
+) -> Bind:
+    """A call of ``Symbol.bind``; ``original`` is MXNet's own."""
+
+    def call(bound: Symbol) -> mx.executor.Executor:
+        return original(bound, ctx, args, args_grad, grad_req, aux_states, group2ctx, shared_exec)
+
+    def binding() -> Binding:
+        return _binding_of_arrays(symbol, args, args_grad, grad_req, aux_states)
+
+    untouched = _why_untouched(symbol, grad_req, group2ctx, None)
+    if args_grad is None or not args_grad:
+        untouched = untouched or "no argument needs a gradient"
+    return Bind(symbol, ctx, call, binding, untouched)
+
+
+def with_plan(
+    request: Bind, options: Options, record: Callable[[Plan], None] = lambda plan: None
+) -> mx.executor.Executor:
+    """Binds the symbol with a plan applied; the executor shows the user's symbol.
+
+    Raises:
+        BudgetError, OptionError: the user's wish cannot be met.
+        EchoError: anything else, under ``strict``; otherwise that costs a warning, and the symbol is bound as it is.
+    """
+    with own_binds():
+        return _with_plan(request, options, record)
+
+
+def _with_plan(request: Bind, options: Options, record: Callable[[Plan], None]) -> mx.executor.Executor:
+    user = plain(request.symbol)
+    if request.untouched:
+        logger.debug("echo: bound as it is: %s", request.untouched)
+        return request.call(user)
+    try:
+        plan, graph = planned(request.symbol, request.binding(), request.ctx, options)
+    except (BudgetError, OptionError):
+        raise
+    except EchoError as error:
+        if options.strict:
+            raise
+        logger.warning("echo: bound without a plan (strict=True raises): %s", error)
+        return request.call(user)
+    record(plan)
+    if plan.changes_nothing:
+        logger.info("echo: %s", plan.notes[-1])
+        return request.call(user)
+    logger.info("echo: %s", plan.summary())
+    with match_range(plan.match_range):
+        executor = request.call(symbol_of(graph))
+    executor._symbol = user
+    if any(decision.op == "Dropout" for decision in plan.recomputed):
+        guard(executor)
+    return executor
+
+
+def plain(symbol: Symbol) -> Symbol:
+    """A copy of the user's symbol without the planning."""
+    return Symbol.__deepcopy__(symbol, None)
+
+
+def planned(symbol: Symbol, binding: Binding, ctx: mx.Context, options: Options) -> tuple[Plan, Graph]:
+    """The plan of a symbol that is bound like this, and the graph to bind. Plans are remembered."""
+    graph = graph_of(symbol)
+    session = MxnetSession(graph, binding, ctx)
+    key = (session.fingerprint + str(session.hook), options)
+    with _plans_lock, own_binds():
+        if key not in _plans:
+            with progress() as show:
+                found = pipeline.plan(Request(graph, options, session, show))
+            while len(_plans) >= _MOST_PLANS:
+                del _plans[next(iter(_plans))]
+            _plans[key] = found
+        return _plans[key]
+
+
+def _why_untouched(symbol: Symbol, grad_req: Any, group2ctx: Any, stype_dict: Any) -> str:
+    if all(request == "null" for request in grad_reqs(symbol.list_arguments(), grad_req)):
+        return "no argument needs a gradient"
+    if group2ctx:
+        return "group2ctx spreads the graph over several devices"
+    if stype_dict and any(kind != "default" for kind in stype_dict.values()):
+        return "sparse arguments"
+    return ""
+
+
+def _binding_of_arrays(symbol: Symbol, args: Any, args_grad: Any, grad_req: Any, aux_states: Any) -> Binding:
+    names, aux_names = symbol.list_arguments(), symbol.list_auxiliary_states()
+    arrays = list(_in_order(names, args))
+    aux = list(_in_order(aux_names, aux_states or []))
+    requests = list(grad_reqs(names, grad_req))
+    given = dict(zip(names, _in_order(names, args_grad, optional=True)))
+    requests = [request if given.get(name) is not None else "null" for name, request in zip(names, requests)]
+    return Binding(
+        tuple(array.shape for array in arrays),
+        tuple(array.dtype for array in arrays),
+        tuple(array.shape for array in aux),
+        tuple(array.dtype for array in aux),
+        tuple(requests),
+    )
+
+
+def _in_order(names: list[str], arrays: Any, optional: bool = False) -> Iterator[Any]:
+    if isinstance(arrays, Mapping):
+        return (arrays.get(name) if optional else arrays[name] for name in names)
+    return iter(arrays)

@@ -1,0 +1,226 @@
+"""Transparent mode: programs that know nothing of echo train the same, in less memory."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Iterator
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet.symbol import Symbol
+
+import echo
+from benchmarks.models import SMALL, random_values
+from echo.frontend.training import planned_megabytes
+from echo.options import VARIABLES, Options
+from echo.passes.differentiate import Differentiate
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = SMALL["nmt_large"]()
+
+
+@pytest.fixture(autouse=True)
+def off_afterwards() -> Iterator[None]:
+    yield
+    echo.disable()
+
+
+def executor(symbol: mx.sym.Symbol = MODEL.symbol) -> mx.executor.Executor:
+    bound = symbol.simple_bind(mx.cpu(), grad_req=MODEL.grad_req(), **MODEL.shapes)
+    for name, value in random_values(MODEL).items():
+        bound.arg_dict[name][:] = value
+    return bound
+
+
+def trained_module() -> dict[str, np.ndarray]:
+    """Three steps of a Module, as a user writes them; its weights."""
+    mx.random.seed(1)
+    values = random_values(MODEL)
+    inputs = [name for name in MODEL.shapes if "label" not in name]
+    labels = [name for name in MODEL.shapes if "label" in name]
+    module = mx.mod.Module(MODEL.symbol, data_names=inputs, label_names=labels)
+    shapes = list(MODEL.shapes.items())
+    module.bind([item for item in shapes if item[0] in inputs], [item for item in shapes if item[0] in labels])
+    weights = {name: mx.nd.array(value) for name, value in values.items() if name not in MODEL.shapes}
+    module.init_params(arg_params=weights, initializer=None)
+    module.init_optimizer(optimizer_params={"learning_rate": 0.1})
+    data, label = ([mx.nd.array(values[name]) for name in names] for names in (inputs, labels))
+    batch = mx.io.DataBatch(data, label)
+    for _ in range(3):
+        module.forward_backward(batch)
+        module.update()
+    return {name: value.asnumpy() for name, value in module.get_params()[0].items()}
+
+
+@pytest.mark.usefixtures("cheap_planning")
+def test_module_trains_to_the_same_weights() -> None:
+    expected = trained_module()
+    with echo.enable(max_overhead=None):
+        found = trained_module()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+@pytest.mark.usefixtures("cheap_planning")
+def test_plain_symbols_need_less_and_show_themselves() -> None:
+    before = planned_megabytes(executor())
+    echo.enable(max_overhead=None)
+    bound = executor()
+    assert planned_megabytes(bound) <= before / 2
+    assert bound._symbol.tojson() == MODEL.symbol.tojson()
+    echo.disable()
+    assert planned_megabytes(executor()) == before
+
+
+@pytest.mark.usefixtures("cheap_planning")
+def test_optimized_symbols_are_planned_once() -> None:
+    optimized = echo.optimize(MODEL.symbol, max_overhead=None)
+    echo.enable(max_overhead=0.0)
+    executor(optimized)
+    assert len(optimized.plans) == 1
+    assert not optimized.plans[0].changes_nothing
+    assert echo.plan(MODEL.symbol, max_overhead=None, **MODEL.shapes) == optimized.plans[0]
+
+
+def test_on_and_off_leave_mxnet_as_it_was() -> None:
+    before = Symbol.simple_bind, Symbol.bind
+    with echo.enable():
+        assert Symbol.simple_bind is not before[0]
+        with echo.enable(policy="echo"):
+            pass
+        assert Symbol.simple_bind is not before[0], "the outer one is still on"
+    assert (Symbol.simple_bind, Symbol.bind) == before
+    echo.disable()
+    assert (Symbol.simple_bind, Symbol.bind) == before
+
+
+def test_somebody_elses_wrapper_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    echo.enable()
+    ours = Symbol.simple_bind
+    monkeypatch.setattr(Symbol, "simple_bind", lambda symbol, *args, **kwargs: ours(symbol, *args, **kwargs))
+    theirs = Symbol.simple_bind
+    echo.disable()
+    assert Symbol.simple_bind is theirs
+    assert executor().outputs, "without options the wrapper below only passes on"
+    monkeypatch.undo()
+    Symbol.simple_bind = ours
+    echo.disable()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("surprise"), echo.GraphError("surprise")])
+def test_an_error_inside_costs_one_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(Differentiate, "run", fail)
+    echo.enable()
+    with caplog.at_level(logging.WARNING, "echo"):
+        assert executor().outputs
+    assert len(caplog.records) == 1
+    assert "surprise" in caplog.text
+    echo.enable(strict=True)
+    with pytest.raises(echo.EchoError, match="surprise"):
+        executor()
+
+
+@pytest.mark.usefixtures("cheap_planning")
+def test_a_budget_out_of_reach_is_come_near_to(caplog: pytest.LogCaptureFixture) -> None:
+    before = planned_megabytes(executor())
+    echo.enable(memory_budget=1000)
+    with caplog.at_level(logging.WARNING, "echo"):
+        bound = executor()
+    assert planned_megabytes(bound) < before
+    assert "cannot be met" in caplog.text
+    assert "The smallest plan is used" in caplog.text
+
+
+def test_what_is_wrong_for_mxnet_is_mxnets_error() -> None:
+    echo.enable()
+    with pytest.raises(mx.MXNetError):
+        MODEL.symbol.simple_bind(mx.cpu(), source=(3, 4), target=(5, 6))
+
+
+def test_inference_is_left_alone() -> None:
+    before = planned_megabytes(MODEL.symbol.simple_bind(mx.cpu(), grad_req="null", **MODEL.shapes))
+    echo.enable(max_overhead=None)
+    assert planned_megabytes(MODEL.symbol.simple_bind(mx.cpu(), grad_req="null", **MODEL.shapes)) == before
+
+
+# The environment -----------------------------------------------------------------------------------------------
+
+
+def test_options_from_the_environment() -> None:
+    given = {"ECHO_POLICY": "echo", "ECHO_MAX_OVERHEAD": "none", "ECHO_MEMORY_BUDGET": "0.5", "ECHO_STRICT": "1"}
+    assert Options.from_environment(given) == Options(policy="echo", max_overhead=None, memory_budget=0.5, strict=True)
+    assert Options.from_environment({"HOME": "x", "ECHO": "1"}) == Options()
+    assert Options.from_environment({"ECHO_MEMORY_BUDGET": "6GB"}).memory_budget == "6GB"
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [("ECHO_MAX_OVERHEAD", "much"), ("ECHO_STRICT", "perhaps"), ("ECHO_MEMORY_BUDGET", "abc"), ("ECHO_FUSE", "2")],
+)
+def test_a_wrong_variable_is_named(variable: str, text: str) -> None:
+    with pytest.raises(echo.OptionError, match=variable if variable != "ECHO_MEMORY_BUDGET" else "memory_budget"):
+        Options.from_environment({variable: text})
+
+
+def test_every_variable_is_in_the_readme() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for variable in VARIABLES:
+        assert f"`{variable}`" in text
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {root!r})
+from tests.runtime.test_transparent import executor, planned_megabytes
+import hashlib
+bound = executor()
+bound.forward(is_train=True)
+bound.backward()
+weights = hashlib.sha256(b"".join(array.asnumpy().tobytes() for array in bound.grad_arrays if array is not None))
+print(weights.hexdigest(), planned_megabytes(bound))
+"""
+
+
+def run(script: str, tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    values = {key: value for key, value in os.environ.items() if not key.startswith("ECHO")}
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, timeout=240, check=True,
+        cwd=tmp_path, env={**values, "ECHO_CACHE_DIR": str(tmp_path), **environment},
+    )  # fmt: skip
+
+
+def test_a_program_that_knows_nothing_of_echo(tmp_path: Path) -> None:
+    script = SCRIPT.format(root=str(ROOT))
+    stock = run(script, tmp_path).stdout.split()
+    found = run(script, tmp_path, ECHO="1", ECHO_MAX_OVERHEAD="none", ECHO_LOG="INFO")
+    assert found.stdout.split()[0] == stock[0], "gradients differ"
+    assert int(found.stdout.split()[1]) <= int(stock[1]) / 2
+    assert "MB planned" in found.stderr
+
+
+def test_programs_without_mxnet_never_see_echo(tmp_path: Path) -> None:
+    script = "import sys, json; print(sorted(name for name in sys.modules if name.split('.')[0] in ('echo', 'mxnet')))"
+    assert run(script, tmp_path, ECHO="1").stdout.strip() == "[]"
+    unset = "import sys; print('_echo_startup' in sys.modules)"
+    assert run(unset, tmp_path).stdout.strip() == "False"
+
+
+def test_nonsense_is_one_line(tmp_path: Path) -> None:
+    done = run("import mxnet; print('fine')", tmp_path, ECHO="banana")
+    assert done.stdout.strip() == "fine"
+    lines = [line for line in done.stderr.splitlines() if "echo" in line]
+    assert len(lines) == 1
+    assert "banana" in lines[0]
+    done = run("import mxnet; print('fine')", tmp_path, ECHO="1", ECHO_MAX_OVERHEAD="banana")
+    assert done.stdout.strip() == "fine"
+    assert "ECHO_MAX_OVERHEAD" in done.stderr

@@ -1,0 +1,63 @@
+"""What the README and the examples promise is run."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import mxnet as mx
+import pytest
+
+import echo
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def python_blocks() -> list[str]:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def symbol() -> mx.sym.Symbol:
+    words = mx.sym.Embedding(mx.sym.var("data"), input_dim=30, output_dim=16)
+    hidden = mx.sym.FullyConnected(mx.sym.tanh(words), num_hidden=30, flatten=False, name="out")
+    hidden = mx.sym.Reshape(mx.sym.tanh(hidden), shape=(-1, 30))
+    return mx.sym.SoftmaxOutput(hidden, mx.sym.Reshape(mx.sym.var("softmax_label"), shape=(-1,)), name="softmax")
+
+
+@pytest.mark.usefixtures("cheap_planning")
+@pytest.mark.parametrize("block", python_blocks())
+def test_python_of_the_readme_runs(block: str, capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {"symbol": symbol()}
+    exec(block, names)
+    assert names["symbol"].list_arguments() == symbol().list_arguments()
+    if "print(plan)" in block:
+        assert "planned by MXNet" in capsys.readouterr().out
+        assert isinstance(names["plan"], echo.Plan)
+
+
+def test_language_model_example_learns(tmp_path: Path) -> None:
+    environment = {**os.environ, "ECHO_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(ROOT / "examples" / "lm_pydoc.py"), "--steps", "12"],
+        capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "perplexity" in done.stdout
+
+
+@pytest.mark.slow
+def test_demo_trains_in_less_than_half_the_memory(tmp_path: Path) -> None:
+    environment = {**os.environ, "ECHO_CACHE_DIR": str(tmp_path), "COLUMNS": "120"}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(ROOT / "examples" / "demo_nmt.py")],
+        capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=900, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = re.findall(r"^ (\S[^│]*?) {2,}(\d+) +[\d.]+x", done.stdout, re.MULTILINE)
+    rows = {name.strip(): int(megabytes) for name, megabytes in found}
+    assert rows["echo"] < rows["stock MXNet"] / 2
