@@ -43,7 +43,7 @@ clean:  ## remove the virtual environment, builds and caches
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(INSTALLED): pyproject.toml CMakeLists.txt $(NATIVE)
+$(INSTALLED): pyproject.toml CMakeLists.txt $(NATIVE) $(wildcard startup/*)
 	@command -v $(PYTHON) >/dev/null && $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo "error: $(PYTHON) with its venv module is needed: sudo apt install python3.11 python3.11-venv (or PYTHON=..., 3.10 or 3.11)" >&2; \
 	  exit 1; }

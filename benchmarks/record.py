@@ -23,6 +23,12 @@ def save(name: str, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
+def known_rows(name: str) -> list[dict[str, Any]]:
+    """The rows measured before, none where there are no results: a run of some models keeps the others' rows."""
+    rows: list[dict[str, Any]] = load(name)["rows"] if (RESULTS / f"{name}.json").exists() else []
+    return rows
+
+
 def load(name: str) -> dict[str, Any]:
     """Reads what `save` wrote."""
     value: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))

@@ -18,7 +18,7 @@ import mxnet as mx
 
 import echo
 from benchmarks.models import MODELS, Model, random_values
-from benchmarks.record import save
+from benchmarks.record import known_rows, save
 
 BOUNDS: dict[str, float | None] = {"0.05": 0.05, "0.10": 0.10, "0.25": 0.25, "none": None}
 
@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("models", nargs="*", default=list(MODELS))
     arguments = parser.parse_args()
-    rows: list[dict[str, Any]] = []
+    rows = [row for row in known_rows("step_time") if row["model"] not in arguments.models]
     for name in arguments.models:
         rows.append(measure(MODELS[name](), arguments.rounds))
         path = save("step_time", rows)  # after each model: the large ones take minutes

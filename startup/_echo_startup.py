@@ -40,8 +40,14 @@ def _activate():
         print(f"echo: not active: {type(error).__name__}: {error}", file=sys.stderr)
 
 
+_started = []
+
+
 def watch():
-    """Starts watching for mxnet where ECHO is on."""
+    """Starts watching for mxnet where ECHO is on. Python may run a .pth line twice."""
+    if _started:
+        return
+    _started.append(True)
     import os
 
     word = os.environ.get("ECHO", "").strip().lower()

@@ -23,10 +23,11 @@ def python_blocks() -> list[str]:
 
 
 def symbol() -> mx.sym.Symbol:
-    words = mx.sym.Embedding(mx.sym.var("data"), input_dim=30, output_dim=16)
-    hidden = mx.sym.FullyConnected(mx.sym.tanh(words), num_hidden=30, flatten=False, name="out")
-    hidden = mx.sym.Reshape(mx.sym.tanh(hidden), shape=(-1, 30))
-    return mx.sym.SoftmaxOutput(hidden, mx.sym.Reshape(mx.sym.var("softmax_label"), shape=(-1,)), name="softmax")
+    with mx.name.NameManager():
+        words = mx.sym.Embedding(mx.sym.var("data"), input_dim=30, output_dim=16)
+        hidden = mx.sym.FullyConnected(mx.sym.tanh(words), num_hidden=30, flatten=False, name="out")
+        hidden = mx.sym.Reshape(mx.sym.tanh(hidden), shape=(-1, 30))
+        return mx.sym.SoftmaxOutput(hidden, mx.sym.Reshape(mx.sym.var("softmax_label"), shape=(-1,)), name="softmax")
 
 
 @pytest.mark.usefixtures("cheap_planning")

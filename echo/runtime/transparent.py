@@ -104,9 +104,9 @@ def _planned(
     except Exception as error:
         if options.strict and isinstance(error, EchoError):
             raise
-        if isinstance(error, EchoError) or not isinstance(error, mx.MXNetError):
-            logger.warning("echo: %s: %s; bound without a plan, %s", type(error).__name__, error, _REPORT)
-        return stock()  # where the call itself is wrong, MXNet says so here
+        executor = stock()  # where the call itself is wrong, MXNet says so here
+        logger.warning("echo: %s: %s; bound without a plan, %s", type(error).__name__, error, _REPORT)
+        return executor
 
 
 def enable_from_environment() -> None:

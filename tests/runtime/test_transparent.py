@@ -143,7 +143,7 @@ def test_a_budget_out_of_reach_is_come_near_to(caplog: pytest.LogCaptureFixture)
 
 def test_what_is_wrong_for_mxnet_is_mxnets_error() -> None:
     echo.enable()
-    with pytest.raises(mx.MXNetError):
+    with pytest.raises(RuntimeError, match="simple_bind error"):
         MODEL.symbol.simple_bind(mx.cpu(), source=(3, 4), target=(5, 6))
 
 
