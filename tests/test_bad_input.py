@@ -610,6 +610,13 @@ def test_sparse_gradients() -> None:
 # The native libraries --------------------------------------------------------------------------------------------
 
 
+BUILT = list(native.__path__)  # an editable install keeps them apart from the sources
+
+
+def built(name: str) -> Path:
+    return next(path for path in (Path(folder) / name for folder in BUILT) if path.is_file())
+
+
 @pytest.fixture
 def libraries(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """An empty folder in the place of the one that holds the native libraries."""
@@ -681,7 +688,7 @@ def test_fallback_with_a_budget(libraries: Path) -> None:
 
 
 def test_missing_planner_alone(libraries: Path) -> None:
-    shutil.copy(ROOT / "echo/native/libecho_hook.so", libraries)
+    shutil.copy(built("libecho_hook.so"), libraries)
     assert install_hook() == ""
     model = SMALL["lm"]()
     values = random_values(model)
@@ -704,7 +711,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damaged_libraries(libraries: Path, damage: str) -> None:
     for name in ("libecho_hook.so", "libecho_planner.so"):
-        content = (ROOT / "echo/native" / name).read_bytes()
+        content = built(name).read_bytes()
         (libraries / name).write_bytes(DAMAGE[damage](content))
     reason = install_hook()
     assert "libecho_hook.so" in reason
@@ -715,8 +722,8 @@ def test_damaged_libraries(libraries: Path, damage: str) -> None:
 
 
 def test_another_library_in_the_place_of_the_hook(libraries: Path) -> None:
-    shutil.copy(ROOT / "echo/native/libecho_planner.so", libraries / "libecho_hook.so")
-    shutil.copy(ROOT / "echo/native/libecho_hook.so", libraries / "libecho_planner.so")
+    shutil.copy(built("libecho_planner.so"), libraries / "libecho_hook.so")
+    shutil.copy(built("libecho_hook.so"), libraries / "libecho_planner.so")
     assert "has no function" in install_hook()
     with pytest.raises(NativeError, match="has no function"):
         native.planner_library()
@@ -727,7 +734,7 @@ def test_another_library_in_the_place_of_the_hook(libraries: Path) -> None:
 def test_truncated_libraries(tmp_path: Path, share: float) -> None:
     """In a process of its own, since half a library may crash the loader."""
     for name in ("libecho_hook.so", "libecho_planner.so"):
-        content = (ROOT / "echo/native" / name).read_bytes()
+        content = built(name).read_bytes()
         (tmp_path / name).write_bytes(content[: int(share * len(content))])
     code = f"""
         import mxnet as mx
@@ -752,7 +759,7 @@ def test_truncated_libraries(tmp_path: Path, share: float) -> None:
 
 def test_the_hook_comes_back(libraries: Path) -> None:
     assert install_hook() != ""
-    native.__path__[:] = [str(ROOT / "echo/native")]
+    native.__path__[:] = BUILT
     assert install_hook() == ""
     planned_bind._plans.clear()
     assert echo.plan(network(), max_overhead=None, **SHAPES).applied == "hook"
