@@ -13,6 +13,11 @@ from typing import Any, Iterator, Mapping
 from echo.errors import GraphError
 from echo.graph import VARIABLE, Entry
 
+# What runs a training graph. An executor plans the memory of the whole graph at once; a CachedOp (Gluon) plans forward
+# and backward nodes apart, and either keeps all of it (``static_alloc``) or holds it only while it is needed.
+EXECUTOR, STATIC, DYNAMIC = "executor", "static", "dynamic"
+RUNNERS = (EXECUTOR, STATIC, DYNAMIC)
+
 # MXNet's type flags, in order, with their bytes an element
 _DTYPES = (
     ("float32", 4), ("float64", 8), ("float16", 2), ("uint8", 1), ("int32", 4), ("int8", 1), ("int64", 8),
@@ -89,7 +94,7 @@ class TrainingGraph:
 
     ``planned_bytes`` is the total of MXNet's own memory planner for this graph as it stands. ``accumulations`` says for
     each ``_grad_add``, in order, whether MXNet lets the gradient be accumulated in place by the operator that makes it:
-    a matrix product that accumulates may round differently from one that is added.
+    a matrix product that accumulates may round differently from one that is added. ``runner`` is one of `RUNNERS`.
     """
 
     nodes: tuple[TrainingNode, ...]
@@ -97,8 +102,11 @@ class TrainingGraph:
     num_forward_outputs: int
     planned_bytes: int
     accumulations: tuple[bool, ...] = ()
+    runner: str = EXECUTOR
 
     def __post_init__(self) -> None:
+        if self.runner not in RUNNERS:
+            raise GraphError(f"runner: expected one of {', '.join(RUNNERS)}, got {self.runner!r}")
         for number, node in enumerate(self.nodes):
             for entry in node.inputs:
                 if not self._exists(entry, number):
@@ -149,6 +157,7 @@ class TrainingGraph:
             "num_forward_outputs": self.num_forward_outputs,
             "planned_bytes": self.planned_bytes,
             "accumulations": list(self.accumulations),
+            "runner": self.runner,
             "outputs": [list(entry[:2]) for entry in self.outputs],
             "nodes": [_node_to_json(node) for node in self.nodes],
         }
@@ -169,6 +178,7 @@ class TrainingGraph:
                 num_forward_outputs=int(value["num_forward_outputs"]),
                 planned_bytes=int(value["planned_bytes"]),
                 accumulations=tuple(map(bool, value["accumulations"])),
+                runner=str(value.get("runner", EXECUTOR)),
             )
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise GraphError(f"not a training graph: {type(error).__name__}: {error}") from error

@@ -17,13 +17,14 @@ from echo.estimators.cost_table import CostTable
 from echo.estimators.evaluator import Evaluator
 from echo.estimators.footprint import AUXILIARY, GRADIENTS, INPUTS, WEIGHTS
 from echo.estimators.planner import make_planner
+from echo.frontend.cached import as_cached
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
 from echo.frontend.selfcheck import check_hook
 from echo.frontend.symbols import Binding, symbol_of
 from echo.frontend.training import default_match_range, match_range, oracle, training_graph
 from echo.graph import Graph
 from echo.runtime.measure import device_key, measure
-from echo.training_graph import TrainingGraph
+from echo.training_graph import EXECUTOR, TrainingGraph
 
 SUPPORTED = "1.9.1"
 
@@ -53,24 +54,33 @@ def install_hook() -> str:
 class MxnetSession:
     """Answers the planner's questions about one graph (`echo.passes.request.Frontend`)."""
 
-    def __init__(self, graph: Graph, binding: Binding, ctx: mx.Context) -> None:
+    def __init__(self, graph: Graph, binding: Binding, ctx: mx.Context, runner: str = EXECUTOR) -> None:
         check_version()
-        self._graph, self._binding, self._ctx = graph, binding, ctx
+        self._graph, self._binding, self._ctx, self._runner = graph, binding, ctx, runner
         self.device: str = "gpu" if ctx.device_type == "gpu" else "cpu"
         self.why_no_hook = install_hook()
         self.hook = not self.why_no_hook
         self.match_range = default_match_range()
         self.static: Mapping[str, int] = _static_bytes(binding)
-        self.fingerprint = fingerprint(graph, binding, self.device)
+        self.fingerprint = fingerprint(graph, binding, self.device, runner)
 
     def differentiate(self) -> TrainingGraph:
         """The training graph of the user's symbol."""
         if self.hook:
-            return training_graph(self._graph, self._binding, self._ctx)
+            return self._as_run(training_graph(self._graph, self._binding, self._ctx))
         return forward_graph(self._graph, self._binding, self._ctx)
 
+    def _as_run(self, training: TrainingGraph) -> TrainingGraph:
+        return training if self._runner == EXECUTOR else as_cached(training, self._runner, self.match_range)
+
     def oracle(self, graph: Graph, match_range_: int) -> tuple[int, tuple[bool, ...]]:
-        """What MXNet's own planner says of a rewritten graph: bytes (MB without the hook), accumulations."""
+        """What MXNet's own planner says of a rewritten graph: bytes (MB without the hook), accumulations.
+
+        A CachedOp is planned when it runs: its graph is MXNet's own, its planner is replayed.
+        """
+        if self._runner != EXECUTOR:
+            training = self._as_run(training_graph(graph, self._binding, self._ctx))
+            return training.planned_bytes, training.accumulations
         with match_range(match_range_):
             said = oracle(symbol_of(graph), self._binding, self._ctx, self.hook)
         return said.bytes, said.accumulations
@@ -105,10 +115,10 @@ def _static_bytes(binding: Binding) -> dict[str, int]:
     }
 
 
-def fingerprint(graph: Graph, binding: Binding, device: str) -> str:
+def fingerprint(graph: Graph, binding: Binding, device: str, runner: str = EXECUTOR) -> str:
     """A stable text that is equal for graphs, shapes, types and settings that may share a plan."""
     settings = [os.environ.get(name, "") for name in ("NNVM_EXEC_MATCH_RANGE", "MXNET_BACKWARD_DO_MIRROR")]
-    parts = [graph.to_json()["nodes"], graph.to_json()["heads"], repr(binding.key), device, settings]
+    parts = [graph.to_json()["nodes"], graph.to_json()["heads"], repr(binding.key), device, settings, runner]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 

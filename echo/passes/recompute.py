@@ -99,4 +99,5 @@ def _in_execution_order(nodes: list[TrainingNode], training: TrainingGraph) -> T
         outputs=tuple(map(moved, training.outputs)),
         num_forward_outputs=training.num_forward_outputs,
         planned_bytes=0,
+        runner=training.runner,
     )

@@ -89,7 +89,7 @@ def _plan(symbol: Symbol, options: Options, bind: Mapping[str, Any], shapes: dic
     binding = infer_binding(symbol, shapes, bind.get("type_dict"), grad_req)
     if all(request == "null" for request in binding.grad_req):
         raise UnsupportedError("no argument needs a gradient: nothing is trained, so there is nothing to plan")
-    return planned(symbol, binding, _context(bind.get("ctx", mx.context.current_context())), options)[0]
+    return planned(graph_of(symbol), binding, _context(bind.get("ctx", mx.context.current_context())), options)[0]
 
 
 def _default_grad_req(symbol: Symbol, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:

@@ -22,6 +22,7 @@ from echo.passes.request import Request
 from echo.plan import Plan
 from echo.report.progress import progress
 from echo.runtime.executor import guard
+from echo.training_graph import EXECUTOR
 
 logger = logging.getLogger("echo")
 _plans: dict[tuple[str, Options], tuple[Plan, Graph]] = {}
@@ -120,20 +121,13 @@ def _with_plan(request: Bind, options: Options, record: Callable[[Plan], None]) 
     if request.untouched:
         logger.debug("echo: bound as it is: %s", request.untouched)
         return request.call(user)
-    try:
-        plan, graph = planned(request.symbol, request.binding(), request.ctx, options)
-    except (BudgetError, OptionError):
-        raise
-    except EchoError as error:
-        if options.strict:
-            raise
-        logger.warning("echo: bound without a plan (strict=True raises): %s", error)
+    found = find_plan(graph_of(request.symbol), request.binding, request.ctx, options)
+    if found is None:
         return request.call(user)
+    plan, graph = found
     record(plan)
     if plan.changes_nothing:
-        logger.info("echo: %s", plan.notes[-1])
         return request.call(user)
-    logger.info("echo: %s", plan.summary())
     with match_range(plan.match_range):
         executor = request.call(symbol_of(graph))
     executor._symbol = user
@@ -142,15 +136,38 @@ def _with_plan(request: Bind, options: Options, record: Callable[[Plan], None]) 
     return executor
 
 
+def find_plan(
+    graph: Graph, binding: Callable[[], Binding], ctx: mx.Context, options: Options, runner: str = EXECUTOR
+) -> tuple[Plan, Graph] | None:
+    """As `planned`, with one line in the log. None, and a warning, where that fails.
+
+    Raises:
+        BudgetError, OptionError: the user's wish cannot be met.
+        EchoError: anything else, under ``strict``.
+    """
+    try:
+        found = planned(graph, binding(), ctx, options, runner)
+    except (BudgetError, OptionError):
+        raise
+    except EchoError as error:
+        if options.strict:
+            raise
+        logger.warning("echo: bound without a plan (strict=True raises): %s", error)
+        return None
+    logger.info("echo: %s", found[0].notes[-1] if found[0].changes_nothing else found[0].summary())
+    return found
+
+
 def plain(symbol: Symbol) -> Symbol:
     """A copy of the user's symbol without the planning."""
     return Symbol.__deepcopy__(symbol, None)
 
 
-def planned(symbol: Symbol, binding: Binding, ctx: mx.Context, options: Options) -> tuple[Plan, Graph]:
-    """The plan of a symbol that is bound like this, and the graph to bind. Plans are remembered."""
-    graph = graph_of(symbol)
-    session = MxnetSession(graph, binding, ctx)
+def planned(
+    graph: Graph, binding: Binding, ctx: mx.Context, options: Options, runner: str = EXECUTOR
+) -> tuple[Plan, Graph]:
+    """The plan of a graph that is bound like this, and the graph to bind. Plans are remembered."""
+    session = MxnetSession(graph, binding, ctx, runner)
     key = (session.fingerprint + str(session.hook), options)
     with _plans_lock, own_binds():
         if key not in _plans:
