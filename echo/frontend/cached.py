@@ -1,6 +1,6 @@
 """What is different where a CachedOp (a hybridized Gluon block) runs the graph instead of an executor.
 
-MXNet plans a CachedOp when it is called, so it cannot be asked beforehand: the training graph still comes from MXNet's own
+MXNet plans a CachedOp when it is called and cannot be asked beforehand: the training graph still comes from MXNet's own
 gradient pass, and its planner is replayed by the rule of a CachedOp (`echo.estimators.reference`).
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import replace
-from typing import Mapping
+from typing import Mapping, Sequence
 
 from echo.estimators.reference import plan_storage
 from echo.graph import Graph
@@ -52,7 +52,7 @@ def _accumulations(training: TrainingGraph, chunk: tuple[int, ...]) -> tuple[boo
     """The rule of MXNet's pass DetectInplaceAddTo, for each ``_grad_add`` in execution order."""
     readers = Counter(entry for node in training.nodes for entry in node.inputs)
 
-    def place(entry: tuple[int, int]) -> int:
+    def place(entry: Sequence[int]) -> int:
         return -1 if training.nodes[entry[0]].forward else chunk[training.first_entry[entry[0]] + entry[1]]
 
     found = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -67,11 +68,11 @@ class MxnetSession:
     def differentiate(self) -> TrainingGraph:
         """The training graph of the user's symbol."""
         if self.hook:
-            return self._as_run(training_graph(self._graph, self._binding, self._ctx))
+            return self._as_run(training_graph(self._graph, self._binding, self._ctx), self.match_range)
         return forward_graph(self._graph, self._binding, self._ctx)
 
-    def _as_run(self, training: TrainingGraph) -> TrainingGraph:
-        return training if self._runner == EXECUTOR else as_cached(training, self._runner, self.match_range)
+    def _as_run(self, training: TrainingGraph, match_range_: int) -> TrainingGraph:
+        return training if self._runner == EXECUTOR else as_cached(training, self._runner, match_range_)
 
     def oracle(self, graph: Graph, match_range_: int) -> tuple[int, tuple[bool, ...]]:
         """What MXNet's own planner says of a rewritten graph: bytes (MB without the hook), accumulations.
@@ -79,9 +80,9 @@ class MxnetSession:
         A CachedOp is planned when it runs: its graph is MXNet's own, its planner is replayed.
         """
         if self._runner != EXECUTOR:
-            training = self._as_run(training_graph(graph, self._binding, self._ctx))
+            training = self._as_run(training_graph(graph, self._binding, self._ctx), match_range_)
             return training.planned_bytes, training.accumulations
-        with match_range(match_range_):
+        with contextlib.nullcontext() if self.hook else match_range(match_range_):
             said = oracle(symbol_of(graph), self._binding, self._ctx, self.hook)
         return said.bytes, said.accumulations
 

@@ -18,7 +18,7 @@ from echo.passes.recompute import with_clones
 from echo.passes.request import Request
 from echo.policies import policy_named
 from echo.policies.problem import Problem
-from echo.training_graph import EXECUTOR, TrainingGraph
+from echo.training_graph import TrainingGraph
 
 # All that were ever best on the models of the benchmarks; 0 (every entry its own chunk) never was.
 _MATCH_RANGES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
@@ -89,8 +89,6 @@ def _problem(
     evaluator, effort = request.frontend.evaluator(training, overhead.seconds)
     bound = request.options.overhead_bound
     own = request.frontend.match_range
-    # a CachedOp is planned in the middle of the user's program, where nobody can set the range
-    others = [value for value in _MATCH_RANGES if value != own and training.runner == EXECUTOR]
     return Problem(
         training=training,
         overhead=overhead,
@@ -98,7 +96,7 @@ def _problem(
         candidates=candidates,
         segments=segments,
         forced=forced,
-        match_ranges=(own, *others),
+        match_ranges=(own, *(value for value in _MATCH_RANGES if value != own)),
         max_seconds=None if bound is None else bound * overhead.step_seconds,
         max_bytes=max_bytes,
         effort=effort,

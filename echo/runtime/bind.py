@@ -128,7 +128,7 @@ def _with_plan(request: Bind, options: Options, record: Callable[[Plan], None]) 
     record(plan)
     if plan.changes_nothing:
         return request.call(user)
-    with match_range(plan.match_range):
+    with match_range(plan.match_range if plan.applied == "mirror" else None):
         executor = request.call(symbol_of(graph))
     executor._symbol = user
     if any(decision.op == "Dropout" for decision in plan.recomputed):

@@ -1,16 +1,18 @@
 """Gluon: the CachedOp behind a hybridized block, planned when it is first called for training.
 
-A block creates its CachedOp as ``mxnet.ndarray.CachedOp(symbol, flags)`` and never looks inside. `PlannedCachedOp` stands
-in for it: it starts with MXNet's own, plans at the first recorded call for the shapes at hand, and goes on with a CachedOp
-of the rewritten symbol. The block's own graph stays the user's, and with it ``export``.
+A block creates its CachedOp as ``mxnet.ndarray.CachedOp(symbol, flags)`` and never looks inside. `PlannedCachedOp`
+stands in for it: it starts with MXNet's own, plans at the first recorded call for the shapes at hand, and goes on with
+a CachedOp of the rewritten symbol. The block's own graph stays the user's, and with it ``export``.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Callable, Optional, Sequence, Tuple
+from typing import Any, Callable, Iterator, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import autograd
@@ -21,15 +23,17 @@ from echo.frontend.cached import stateless
 from echo.frontend.session import install_hook
 from echo.frontend.symbols import Binding, graph_of, symbol_of
 from echo.graph import Graph
+from echo.options import Options
 from echo.passes.recompute import CLONE_SUFFIX
 from echo.passes.rewrite import PLAN_ATTRIBUTE
 from echo.plan import Plan
 from echo.runtime import bind
 from echo.training_graph import DYNAMIC, STATIC
 
+logger = logging.getLogger("echo")
 StockCachedOp = mx.nd.CachedOp  # before anybody puts another in its place
 Signature = Tuple[Any, ...]
-Find = Callable[[Graph, Callable[[], Binding], mx.Context, str], Optional[Tuple[Plan, Graph]]]
+Attempt = Callable[[Callable[[Options], Any], Callable[[], Any]], Any]
 _TRUE = ("True", "true", "1")
 # These compute something else outside of training, and a recomputation runs in the mode of the backward pass.
 _MODES = frozenset({"BatchNorm", "Dropout"})
@@ -51,11 +55,12 @@ _STOCK = _Choice()
 class PlannedCachedOp:
     """A CachedOp that plans itself, for its callers the same. ``plans`` holds the plan of each signature so far.
 
-    A signature is the shapes of the data inputs and the type of the first. ``find`` plans a graph, or returns None.
+    A signature is the shapes of the data inputs, the type and the device of the first. ``attempt(action, stock)`` is
+    ``action(options)``, or what else the owner wants where that fails.
     """
 
-    def __init__(self, symbol: Symbol, flags: Sequence[tuple[str, Any]], find: Find) -> None:
-        self._find = find
+    def __init__(self, symbol: Symbol, flags: Sequence[tuple[str, Any]], attempt: Attempt) -> None:
+        self._attempt = attempt
         self.plans: dict[Signature, Plan] = {}
         self._symbol, self._flags = symbol, flags
         self._current = StockCachedOp(symbol, flags)
@@ -84,7 +89,8 @@ class PlannedCachedOp:
         if self._untouched or not autograd.is_recording():
             return self._current(*args, **kwargs)
         with self._lock:
-            self._switch(self._choose(args))
+            signature = self._signature(args)
+            self._attempt(lambda options: self._choose(signature, args, options), lambda: self._give_up(signature))
             current = self._current
         return current(*args, **kwargs)
 
@@ -93,9 +99,9 @@ class PlannedCachedOp:
         self._monitor = (callback, monitor_all)
         self._current._register_op_hook(self._hidden(callback), monitor_all)
 
-    def _hidden(self, callback: Callable[..., None]) -> Callable[..., None]:
+    def _hidden(self, callback: Callable[..., None] | None) -> Callable[..., None] | None:
         clones = self._choice.clones
-        if not clones or not callback:
+        if not clones or callback is None:
             return callback
 
         def without_clones(node: Any, *rest: Any) -> None:
@@ -105,21 +111,27 @@ class PlannedCachedOp:
 
         return without_clones
 
-    def _choose(self, args: Sequence[Any]) -> _Choice:
+    def _signature(self, args: Sequence[Any]) -> Signature:
         places = self._data or range(len(args))
-        signature = (*(args[index].shape for index in places), str(args[places[0]].dtype), args[0].context.device_type)
-        choice = self._choices.get(signature)
-        if choice is None:
-            choice = self._choices[signature] = self._planned(signature, args)
-        return choice if autograd.is_training() or not choice.depends_on_mode else _STOCK
+        return (*(args[index].shape for index in places), str(args[places[0]].dtype), args[0].context.device_type)
 
-    def _planned(self, signature: Signature, args: Sequence[Any]) -> _Choice:
+    def _choose(self, signature: Signature, args: Sequence[Any], options: Options) -> None:
+        if signature not in self._choices:
+            with bind.own_binds():
+                self._choices[signature] = self._planned(signature, args, options)
+        choice = self._choices[signature]
+        self._switch(choice if autograd.is_training() or not choice.depends_on_mode else _STOCK)
+
+    def _give_up(self, signature: Signature) -> None:
+        self._choices[signature] = _STOCK
+        self._switch(_STOCK)
+
+    def _planned(self, signature: Signature, args: Sequence[Any], options: Options) -> _Choice:
         if any(array.stype != "default" for array in args):
             return _STOCK
         graph = stateless(graph_of(self._symbol))
-        with bind.own_binds():
-            runner = STATIC if self._static else DYNAMIC
-            found = self._find(graph, lambda: _binding(self._symbol, args), args[0].context, runner)
+        runner = STATIC if self._static else DYNAMIC
+        found = bind.find_plan(graph, lambda: _binding(self._symbol, args), args[0].context, options, runner)
         if found is None:
             return _STOCK
         plan, graph = found
@@ -149,10 +161,43 @@ class PlannedCachedOp:
             self._current._register_op_hook(self._hidden(self._monitor[0]), self._monitor[1])
 
 
+_owner = threading.local()
+_everywhere: Attempt | None = None
+
+
+def cached_op(symbol: Symbol, flags: Sequence[tuple[str, Any]] = ()) -> Any:
+    """What ``mxnet.ndarray.CachedOp`` is from the first plan on: MXNet's own where nobody wants one."""
+    attempt = getattr(_owner, "attempt", None) or _everywhere
+    if attempt is None or bind.are_own():
+        return StockCachedOp(symbol, flags)
+    return attempt(lambda _: PlannedCachedOp(symbol, flags, attempt), lambda: StockCachedOp(symbol, flags))
+
+
+def plan_everywhere(attempt: Attempt | None) -> None:
+    """From now on every CachedOp is planned, or with None those alone that are made inside `planned_by`."""
+    global _everywhere
+    _everywhere = attempt
+    if attempt is not None:
+        mx.nd.CachedOp = cached_op
+
+
+@contextlib.contextmanager
+def planned_by(attempt: Attempt) -> Iterator[None]:
+    """CachedOps that this thread makes meanwhile are planned."""
+    mx.nd.CachedOp = cached_op
+    before, _owner.attempt = getattr(_owner, "attempt", None), attempt
+    try:
+        yield
+    finally:
+        _owner.attempt = before
+
+
 def _why_untouched(symbol: Symbol, flags: dict[str, Any]) -> str:
-    hook = install_hook()
-    if hook:
-        return f"the native hook is not there: {hook}"
+    with bind.own_binds():
+        why_no_hook = install_hook()
+    if why_no_hook:
+        logger.warning("echo: a hybridized block runs as it is, only the native hook can plan it: %s", why_no_hook)
+        return why_no_hook
     static = str(flags.get("static_alloc", False)) in _TRUE
     operators = sum(not node.is_variable for node in graph_of(symbol).nodes)
     if not static and operators <= int(flags.get("inline_limit", 2)):

@@ -1,7 +1,8 @@
 """Transparent mode: every training symbol that is bound gets a plan, with no change to the program.
 
 ``Symbol.simple_bind`` and ``Symbol.bind`` are wrapped; Module, BucketingModule, FeedForward and all else in MXNet's
-Python bind through them. An error inside echo costs one warning, never the training run.
+Python bind through them. The CachedOps of hybridized Gluon blocks are replaced (`echo.runtime.cached_op`). An error
+inside echo costs one warning, never the training run.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 import threading
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Callable
+from typing import Any, Callable, TypeVar
 
 import mxnet as mx
 from mxnet.symbol import Symbol
@@ -22,10 +23,12 @@ from echo.errors import BudgetError, EchoError, OptionError
 from echo.frontend.session import check_version
 from echo.options import Options
 from echo.runtime import bind
+from echo.runtime.cached_op import plan_everywhere
 from echo.runtime.symbol import OptimizedSymbol
 
 logger = logging.getLogger("echo")
 _REPORT = "please report it with the traceback, which ECHO_STRICT=1 shows"
+_T = TypeVar("_T")
 _lock = threading.RLock()
 _originals: dict[str, Callable[..., Any]] = {}
 
@@ -58,6 +61,7 @@ def enable(options: Options) -> Enabled:
     check_version()
     with _lock:
         before, _options = _options, options
+        plan_everywhere(lambda action, stock: _attempt(action, options, stock))
         if not _originals:
             for name, describe in (("simple_bind", bind.simple_bind), ("bind", bind.bind)):
                 _originals[name] = getattr(Symbol, name)
@@ -70,6 +74,7 @@ def disable() -> None:
     global _options
     with _lock:
         _options = None
+        plan_everywhere(None)
         ours = all(getattr(getattr(Symbol, name), "_is_echo", False) for name in _originals)
         if ours:
             for name, original in _originals.items():
@@ -93,20 +98,25 @@ def _wrapped(original: Callable[..., Any], describe: Callable[..., bind.Bind]) -
 def _planned(
     stock: Callable[[], mx.executor.Executor], describe: Callable[[], bind.Bind], options: Options
 ) -> mx.executor.Executor:
+    return _attempt(lambda given: bind.with_plan(describe(), given), options, stock)
+
+
+def _attempt(action: Callable[[Options], _T], options: Options, stock: Callable[[], _T]) -> _T:
+    """The action, with what the user gets where it fails."""
     try:
         try:
-            return bind.with_plan(describe(), options)
+            return action(options)
         except BudgetError as error:
             if options.strict:
                 raise
             logger.warning("echo: %s. The smallest plan is used.", error)
-            return bind.with_plan(describe(), replace(options, memory_budget=None, max_overhead=None))
+            return action(replace(options, memory_budget=None, max_overhead=None))
     except Exception as error:
         if options.strict and isinstance(error, EchoError):
             raise
-        executor = stock()  # where the call itself is wrong, MXNet says so here
+        result = stock()  # where the call itself is wrong, MXNet says so here
         logger.warning("echo: %s: %s; bound without a plan, %s", type(error).__name__, error, _REPORT)
-        return executor
+        return result
 
 
 def enable_from_environment() -> None:
