@@ -45,7 +45,7 @@ def replace(path: Path, value: Mapping[str, Any]) -> None:
     handle, name = tempfile.mkstemp(prefix=path.name, suffix=".tmp", dir=path.parent)
     try:
         with open(handle, "w", encoding="utf-8") as file:
-            json.dump(value, file, allow_nan=False)
+            file.write(json.dumps(value, allow_nan=False))  # json.dump would do it item by item, in Python
         os.replace(name, path)
     except BaseException:
         with contextlib.suppress(OSError):

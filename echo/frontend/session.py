@@ -61,8 +61,10 @@ class MxnetSession:
         self.device: str = "gpu" if ctx.device_type == "gpu" else "cpu"
         self.why_no_hook = install_hook()
         self.hook = not self.why_no_hook
+        self.device_key = device_key(ctx)
         self.match_range = default_match_range()
         self.static: Mapping[str, int] = _static_bytes(binding)
+        self.family = _family(graph, binding, self.device, runner)
         self.fingerprint = fingerprint(graph, binding, self.device, runner)
 
     def differentiate(self) -> TrainingGraph:
@@ -95,7 +97,7 @@ class MxnetSession:
 
     def cost_table(self) -> CostTable:
         """The measured costs of this device."""
-        return CostTable(device_key(self._ctx))
+        return CostTable(self.device_key)
 
     def measure(self, training: TrainingGraph, number: int) -> float:
         """Seconds of one node on this device."""
@@ -116,10 +118,17 @@ def _static_bytes(binding: Binding) -> dict[str, int]:
     }
 
 
+def _family(graph: Graph, binding: Binding, device: str, runner: str) -> str:
+    """Equal for the lengths of a BucketingModule, the batch sizes of a Gluon block: same weights, same device."""
+    names = sorted(graph.nodes[number].name for number in graph.arg_nodes)
+    return json.dumps([names, sorted(set(binding.grad_req)), device, runner])
+
+
 def fingerprint(graph: Graph, binding: Binding, device: str, runner: str = EXECUTOR) -> str:
     """A stable text that is equal for graphs, shapes, types and settings that may share a plan."""
     settings = [os.environ.get(name, "") for name in ("NNVM_EXEC_MATCH_RANGE", "MXNET_BACKWARD_DO_MIRROR")]
-    parts = [graph.to_json()["nodes"], graph.to_json()["heads"], repr(binding.key), device, settings, runner]
+    value = graph.to_json()
+    parts = [value["nodes"], value["heads"], repr(binding.key), device, settings, runner]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
