@@ -12,6 +12,7 @@ from typing import Mapping, Sequence
 
 from echo.estimators.reference import plan_storage
 from echo.graph import Graph
+from echo.passes.recompute import in_execution_order
 from echo.training_graph import STATIC, TrainingGraph
 
 
@@ -35,6 +36,7 @@ def _split(attrs: Mapping[str, str]) -> dict[str, str]:
 
 def as_cached(training: TrainingGraph, runner: str, match_range: int) -> TrainingGraph:
     """The training graph as a CachedOp runs it: it does not own its outputs, and its planner follows another rule."""
+    training = _without_head_copies(training)
     heads: dict[int, set[int]] = defaultdict(set)
     for entry in training.outputs[: training.num_forward_outputs]:
         heads[entry.node].add(entry.index)
@@ -46,6 +48,22 @@ def as_cached(training: TrainingGraph, runner: str, match_range: int) -> Trainin
     storage = plan_storage(cached, match_range)
     accumulations = _accumulations(cached, storage.chunk) if runner == STATIC else ()
     return replace(cached, planned_bytes=storage.total, accumulations=accumulations)
+
+
+def _without_head_copies(training: TrainingGraph) -> TrainingGraph:
+    """An executor copies the gradients of its outputs first; a CachedOp reads them where they are."""
+    copies = {
+        number: node.inputs[0]
+        for number, node in training.operators()
+        if node.op == "_identity_with_attr_like_rhs"
+        and training.nodes[node.inputs[0].node].is_variable
+        and training.nodes[node.inputs[0].node].name.startswith("_head_grad")
+    }
+    nodes = [
+        node.reading(tuple(copies.get(entry.node, entry) for entry in node.inputs), node.control_deps)
+        for node in training.nodes
+    ]
+    return in_execution_order(nodes, training) if copies else training
 
 
 def _accumulations(training: TrainingGraph, chunk: tuple[int, ...]) -> tuple[bool, ...]:
