@@ -11,8 +11,8 @@ import mxnet as mx
 import mxnet.libinfo
 import numpy as np
 
-from echo import native
-from echo.errors import EchoError, UnsupportedError
+from echo import compat, native
+from echo.errors import EchoError
 from echo.estimators.cost_table import CostTable
 from echo.estimators.evaluator import Evaluator
 from echo.estimators.footprint import AUXILIARY, GRADIENTS, INPUTS, WEIGHTS
@@ -25,13 +25,10 @@ from echo.graph import Graph
 from echo.runtime.measure import device_key, measure
 from echo.training_graph import TrainingGraph
 
-SUPPORTED = "1.9.1"
-
 
 def check_version() -> None:
     """Raises `UnsupportedError` for any MXNet but the one that the hook and the planner replay exactly."""
-    if mx.__version__ != SUPPORTED:
-        raise UnsupportedError(f"expected mxnet {SUPPORTED}, got {mx.__version__}")
+    compat.check_version(mx.__version__)
 
 
 def install_hook() -> str:
