@@ -7,7 +7,7 @@ mxnet is imported, and no more than mxnet needs:
 - Python 3.12 removed ``distutils``, of which mxnet compares two versions: unless setuptools brings it, a stand-in for
   ``distutils.version`` takes its place.
 
-numpy 2 is out of reach: mxnet 1.9.1 excludes it in its own requirements, and reads a good dozen names that numpy 2 lacks.
+numpy 2 is out of reach: mxnet 1.9.1 excludes it in its own requirements, and reads a dozen names that numpy 2 lacks.
 """
 
 from __future__ import annotations

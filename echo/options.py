@@ -102,7 +102,10 @@ def _number(text: str) -> float | str | None:
     word = text.strip().lower()
     if word in ("none", "auto"):
         return None if word == "none" else "auto"
-    return float(text)
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"expected a fraction of the step such as 0.10, auto or none, got {text!r}") from None
 
 
 def _budget(text: str) -> float | str:

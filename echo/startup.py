@@ -1,7 +1,7 @@
 """Watches for the import of mxnet: prepares it (`echo.compat`), and behind it switches transparent mode on.
 
-One source, two places: `echo.startup`, and a copy named ``_echo_startup`` in site-packages, which echo_startup.pth loads
-where ECHO is set. That copy must not import the package, which costs more than a start-up may: so nothing of mxnet or
+One source, two places: `echo.startup`, and a copy named ``_echo_startup`` in site-packages, for the line in
+echo_startup.pth. That copy must not import the package, which costs more than a start-up may: so nothing of mxnet or
 echo is imported here before a program imports mxnet, and nothing at all where it never does. An error costs one line
 on standard error.
 """

@@ -12,7 +12,7 @@ from typing import Any
 if "--compat" in sys.argv:
     import echo.compat  # noqa: F401
 
-import mxnet as mx  # noqa: I001  (echo.compat comes first)
+import mxnet as mx
 import numpy as np
 
 STEPS = 3
