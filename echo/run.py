@@ -103,7 +103,7 @@ def _run_script(program: list[str]) -> int:
         return _refuse(f"can't open file {path!r}: [Errno {error.errno}] {error.strerror}", 2)
     sys.argv = program
     if packed or path.endswith(".pyc"):
-        _put_first_on_path(path if packed else os.path.dirname(os.path.realpath(path)))
+        _put_first_on_path(os.path.abspath(path) if packed else os.path.dirname(os.path.realpath(path)))
         return _as_plain_python(lambda: runpy.run_path(path, run_name="__main__"))
     _put_first_on_path(os.path.dirname(os.path.realpath(path)))
     file = os.path.abspath(path) if sys.version_info >= (3, 9) else path  # as Python itself does it

@@ -70,7 +70,7 @@ def _activate(mxnet: ModuleType) -> None:
     try:
         from echo import compat
 
-        compat.check_version(getattr(mxnet, "__version__", "unknown"))
+        compat.check_version(getattr(mxnet, "__version__", "unknown"))  # before echo looks for anything inside it
         from echo.runtime.transparent import enable_from_environment
 
         enable_from_environment()
@@ -94,8 +94,14 @@ def watch(activates: bool) -> None:
     watcher.activates = watcher.activates or activates
 
 
+_called: list[bool] = []
+
+
 def watch_if_on() -> None:
     """Called by echo_startup.pth: watches where the variable ECHO is on. Python may run a .pth line twice."""
+    if _called:
+        return
+    _called.append(True)
     import os
 
     word = os.environ.get("ECHO", "").strip().lower()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Callable, Iterator, Mapping
 
 import mxnet as mx
@@ -17,6 +17,7 @@ from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import Binding, grad_reqs, graph_of, infer_binding, symbol_of
 from echo.frontend.training import match_range
 from echo.graph import Graph
+from echo.locks import Lock
 from echo.options import Options
 from echo.passes.request import Request
 from echo.plan import Plan
@@ -25,7 +26,7 @@ from echo.runtime.executor import guard
 
 logger = logging.getLogger("echo")
 _plans: dict[tuple[str, Options], tuple[Plan, Graph]] = {}
-_plans_lock = threading.RLock()
+_plans_lock = Lock()
 _MOST_PLANS = 64  # kept in memory: as many shapes of one model as buckets are usual
 
 
@@ -151,8 +152,8 @@ def planned(symbol: Symbol, binding: Binding, ctx: mx.Context, options: Options)
     """The plan of a symbol that is bound like this, and the graph to bind. Plans are remembered."""
     graph = graph_of(symbol)
     session = MxnetSession(graph, binding, ctx)
-    key = (session.fingerprint + str(session.hook), options)
-    with _plans_lock, own_binds():
+    key = (session.fingerprint + str(session.hook), replace(options, strict=False))
+    with _plans_lock.held(), own_binds():
         if key not in _plans:
             with progress() as show:
                 found = pipeline.plan(Request(graph, options, session, show))
