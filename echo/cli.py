@@ -23,7 +23,7 @@ from echo.plan import Plan
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="mxecho", description="Train the same MXNet model in less memory.")
     commands = parser.add_subparsers(dest="command", required=True)
-    run.add_arguments(commands.add_parser("run", help="run a program with echo, as ECHO=1 does"))
+    commands.add_parser("run", help="run a program with echo, as ECHO=1 does")  # parsed by echo.run
     plan = commands.add_parser("plan", help="plan a saved symbol for some shapes and explain the plan")
     plan.add_argument("symbol", help="a symbol saved by MXNet, as model-symbol.json")
     plan.add_argument("shapes", nargs="+", metavar="NAME=SHAPE", help="shapes of inputs, as data=128,50")
@@ -81,8 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; 0 on success, 1 with one line on standard error otherwise."""
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] == ["run"]:
-        options, program = run.split(words[1:])
-        return run.run(_parser().parse_args(["run", *options]), program)
+        return run.run(words[1:])
     arguments = _parser().parse_args(words)
     try:
         plan = _plan(arguments) if arguments.command == "plan" else Plan.load(arguments.plan)

@@ -11,10 +11,9 @@ import builtins
 import importlib.util
 import io
 import os
-import runpy
+import pkgutil
 import sys
-import zipfile
-from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.machinery import ModuleSpec, SourceFileLoader, SourcelessFileLoader
 from types import ModuleType, TracebackType
 from typing import Callable, Sequence
 
@@ -29,13 +28,18 @@ _FLAGS = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describes ``run`` and the options before the program's name."""
-    parser.usage = "%(prog)s [options] SCRIPT [ARGUMENT ...]\n       %(prog)s [options] -m MODULE [ARGUMENT ...]"
+def parser() -> argparse.ArgumentParser:
+    """The options before the program's name."""
+    found = argparse.ArgumentParser(
+        prog="mxecho run",
+        description="Runs a program with echo, as ECHO=1 does.",
+        usage="%(prog)s [options] SCRIPT [ARGUMENT ...]\n       %(prog)s [options] -m MODULE [ARGUMENT ...]",
+    )
     for flag, (variable, meaning) in _FLAGS.items():
-        parser.add_argument(flag, metavar="VALUE", dest=variable, help=f"{meaning}; as {variable}")
+        found.add_argument(flag, metavar="VALUE", dest=variable, help=f"{meaning}; as {variable}")
     strict = "raise where echo would warn; as ECHO_STRICT"
-    parser.add_argument("--strict", action="store_const", const="1", dest="ECHO_STRICT", help=strict)
+    found.add_argument("--strict", action="store_const", const="1", dest="ECHO_STRICT", help=strict)
+    return found
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -46,21 +50,23 @@ def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     return list(argv[:end]), list(argv[end:])
 
 
-def run(given: argparse.Namespace, program: Sequence[str]) -> int:
-    """Runs the program with echo; what it raises passes through.
+def run(argv: Sequence[str]) -> int:
+    """Runs a program with echo; what the program raises passes through.
 
     Returns 0 at its end; 1 or 2, with one line on standard error, where it could not be started.
     """
-    variables = {name: value for name, value in vars(given).items() if name.startswith("ECHO_") and value is not None}
+    options, program = split(argv)
+    given = vars(parser().parse_args(options))
+    variables = {name: value for name, value in given.items() if value is not None}
     try:
         Options.from_environment(variables)
     except OptionError as error:
         return _refuse(str(error), 2)
-    if not program or list(program) == ["-m"]:
+    if not program or program == ["-m"]:
         return _refuse("expected a script, or -m and a module", 2)
     os.environ.update(variables, ECHO="1")  # for the processes that the program starts, too
     startup.watch(activates=True)
-    return _run_module(list(program[1:])) if program[0] == "-m" else _run_script(list(program))
+    return _run_module(program[1:]) if program[0] == "-m" else _run_script(program)
 
 
 def _refuse(reason: str, code: int) -> int:
@@ -75,9 +81,13 @@ def _run_module(program: list[str]) -> int:
     _as_plain_python(lambda: specs.extend(_find(program[0])))
     if not specs:
         return _refuse(f"No module named {program[0]}", 1)
-    code = specs[-1].loader.get_code(specs[-1].name)  # type: ignore[union-attr]
-    module = _main_module(specs[-1].origin or "", specs[-1])
-    sys.argv[0] = module.__file__ or ""
+    sys.argv[0] = specs[0].origin or ""
+    return _run_spec(specs[0])
+
+
+def _run_spec(spec: ModuleSpec) -> int:
+    code = spec.loader.get_code(spec.name)  # type: ignore[union-attr]
+    module = _main_module(spec.origin or "", spec)
     return _as_plain_python(lambda: exec(code, vars(module)))
 
 
@@ -96,18 +106,24 @@ def _find(name: str) -> list[ModuleSpec]:
 
 def _run_script(program: list[str]) -> int:
     path = program[0]
+    sys.argv = program
+    importer = pkgutil.get_importer(os.path.abspath(path))
+    if importer is not None:  # a folder or an archive
+        found = importer.find_spec("__main__")
+        if found is None:
+            return _refuse(f"can't find '__main__' module in {path!r}", 1)
+        _put_first_on_path(os.path.abspath(path))
+        return _run_spec(found)
     try:
-        packed = os.path.isdir(path) or zipfile.is_zipfile(path)
-        source = b"" if packed else _source(path)
+        source = _source(path)
     except OSError as error:
         return _refuse(f"can't open file {path!r}: [Errno {error.errno}] {error.strerror}", 2)
-    sys.argv = program
-    if packed or path.endswith(".pyc"):
-        _put_first_on_path(os.path.abspath(path) if packed else os.path.dirname(os.path.realpath(path)))
-        return _as_plain_python(lambda: runpy.run_path(path, run_name="__main__"))
     _put_first_on_path(os.path.dirname(os.path.realpath(path)))
     file = os.path.abspath(path) if sys.version_info >= (3, 9) else path  # as Python itself does it
     module = _main_module(file)
+    if path.endswith(".pyc"):
+        compiled = SourcelessFileLoader("__main__", file).get_code("__main__")
+        return _as_plain_python(lambda: exec(compiled, vars(module)))
     return _as_plain_python(lambda: exec(compile(source, file, "exec", dont_inherit=True), vars(module)))
 
 
@@ -154,13 +170,11 @@ def _as_plain_python(program: Callable[[], object]) -> int:
 
 
 def _own_lines(at: TracebackType | None) -> TracebackType | None:
-    """The part of a traceback that is the program's: behind this file and runpy."""
+    """The part of a traceback that is the program's: behind this file."""
     this = _own_lines.__code__.co_filename
     first, later = at, at
     while later is not None:
         if later.tb_frame.f_code.co_filename == this:
             first = later.tb_next
         later = later.tb_next
-    while first is not None and first.tb_frame.f_code.co_filename in (runpy.__file__, "<frozen runpy>"):
-        first = first.tb_next
     return first
