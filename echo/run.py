@@ -15,7 +15,7 @@ import pkgutil
 import sys
 from importlib.machinery import ModuleSpec, SourceFileLoader, SourcelessFileLoader
 from types import ModuleType, TracebackType
-from typing import Callable, Sequence
+from typing import Any, Callable, Sequence
 
 from echo import startup
 from echo.errors import OptionError
@@ -122,7 +122,7 @@ def _run_script(program: list[str]) -> int:
     file = os.path.abspath(path) if sys.version_info >= (3, 9) else path  # as Python itself does it
     module = _main_module(file)
     if path.endswith(".pyc"):
-        compiled = SourcelessFileLoader("__main__", file).get_code("__main__")
+        compiled: Any = SourcelessFileLoader("__main__", file).get_code("__main__")
         return _as_plain_python(lambda: exec(compiled, vars(module)))
     return _as_plain_python(lambda: exec(compile(source, file, "exec", dont_inherit=True), vars(module)))
 

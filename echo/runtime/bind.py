@@ -163,7 +163,18 @@ def planned(symbol: Symbol, binding: Binding, ctx: mx.Context, options: Options)
         return _plans[key]
 
 
+def inside_operator() -> bool:
+    """Whether this thread is one that MXNet started, to run a Custom operator.
+
+    Nothing may be planned there: planning runs operators, which may wait for those behind the Custom operator, and it
+    holds a lock, for which the Custom operator would wait.
+    """
+    return isinstance(threading.current_thread(), threading._DummyThread)
+
+
 def _why_untouched(symbol: Symbol, grad_req: Any, group2ctx: Any, stype_dict: Any) -> str:
+    if inside_operator():
+        return "a Custom operator binds it"
     if all(request == "null" for request in grad_reqs(symbol.list_arguments(), grad_req)):
         return "no argument needs a gradient"
     if group2ctx:
