@@ -295,6 +295,7 @@ def test_an_interrupt_ends_planning_and_leaves_no_lock_behind(tmp_path: Path) ->
     assert "WARNING" not in err
 
 
+@pytest.mark.slow
 def test_a_termination_ends_the_process(tmp_path: Path) -> None:
     process = planning(tmp_path)
     process.send_signal(signal.SIGTERM)
@@ -322,6 +323,7 @@ print(digest.hexdigest(), planned_megabytes(executor()))
 """
 
 
+@pytest.mark.slow
 def test_data_workers(tmp_path: Path) -> None:
     script = WORKERS.format(root=str(ROOT))
     stock, megabytes = program(script, tmp_path).split()
