@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from echo import compat, errors, native
 from echo.errors import BudgetError, EchoError, GraphError, NativeError, OptionError, ShapeError, UnsupportedError
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import mxnet as mx  # noqa: TID251  (for annotations alone: planning never imports it)
 
     from echo.runtime.transparent import Enabled
+
+    _Model = TypeVar("_Model", mx.sym.Symbol, mx.gluon.Block)
 
 __all__ = [
     "BudgetError",
@@ -42,20 +44,23 @@ __all__ = [
 ]
 
 
-def optimize(symbol: mx.sym.Symbol, **given: Any) -> mx.sym.Symbol:
+def optimize(symbol: _Model, **given: Any) -> _Model:
     """Returns the symbol with a plan: it trains in less memory, with the same bits.
+
+    A Gluon block comes back itself: it, and every block in it, plans when it is hybridized (``hybridize``, before or
+    after) and called for training, once for each shape of its inputs.
 
     The symbol plans itself when it is bound (``bind``, ``simple_bind``, ``Module.bind``), since only then its shapes
     are known. Shapes given here, as for ``infer_shape`` (``data=(128, 50)``), plan at once, so that errors show early
     and the bind is fast.
 
     Args:
-        symbol: the training symbol.
+        symbol: the training symbol, or a Gluon block that can be hybridized.
         given: options (`echo.Options`: policy, max_overhead, memory_budget, keep, recompute, fuse, strict), ``ctx``,
             ``grad_req`` and ``type_dict`` as for ``simple_bind``, and shapes of arguments.
 
     Raises:
-        OptionError: an option that echo does not know, or a symbol that is none.
+        OptionError: an option that echo does not know, or what is neither a symbol nor a hybrid block.
         BudgetError: the memory budget cannot be met (at once with shapes, else at bind).
         UnsupportedError: a version of MXNet other than 1.9.1.
     """
@@ -64,12 +69,13 @@ def optimize(symbol: mx.sym.Symbol, **given: Any) -> mx.sym.Symbol:
     return api.optimize(symbol, given)
 
 
-def plan(symbol: mx.sym.Symbol, **given: Any) -> Plan:
+def plan(symbol: mx.sym.Symbol | mx.gluon.HybridBlock, **given: Any) -> Plan:
     """Plans a symbol for these shapes and binds nothing.
 
     Args:
-        symbol: the training symbol.
-        given: as for `optimize`; enough shapes to infer all others are needed.
+        symbol: the training symbol, or a HybridBlock.
+        given: as for `optimize`; enough shapes to infer all others are needed. For a block, the shapes of its inputs
+            in order, under any names.
 
     Raises:
         ShapeError: a shape stays unknown; the message names the arguments.

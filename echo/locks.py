@@ -5,20 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import weakref
 from typing import Iterator
 
-_made: list[Lock] = []
+_made: weakref.WeakSet[Lock] = weakref.WeakSet()
 
 
 class Lock:
-    """A reentrant lock for the lifetime of the process. `os.fork` leaves the child a new one.
+    """A reentrant lock. `os.fork` leaves the child a new one.
 
     A thread that holds the lock while it forks goes on in the child, and releases the lock that it had taken.
     """
 
     def __init__(self) -> None:
         self._inner = threading.RLock()
-        _made.append(self)
+        _made.add(self)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Callable, Iterable, Mapping
 
 from echo.errors import OptionError
@@ -77,6 +77,13 @@ class Options:
                 except ValueError as error:
                     raise OptionError(f"{variable}: {error}") from None
         return Options.of(**given)
+
+    @property
+    def key(self) -> str:
+        """A text that is equal for options with equal plans."""
+        budget = self.memory_budget
+        budget = budget if isinstance(budget, str) or budget is None else float(budget)
+        return repr(replace(self, memory_budget=budget, strict=False))
 
     @property
     def overhead_bound(self) -> float | None:

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Iterator, Mapping
+from typing import Any, Mapping
 
 from echo.errors import GraphError
 from echo.graph import VARIABLE, Entry
+
+# What runs a training graph. An executor plans the memory of the whole graph at once; a CachedOp (Gluon) plans forward
+# and backward nodes apart, and either keeps all of it (``static_alloc``) or holds it only while it is needed.
+EXECUTOR, STATIC, DYNAMIC = "executor", "static", "dynamic"
+RUNNERS = (EXECUTOR, STATIC, DYNAMIC)
 
 # MXNet's type flags, in order, with their bytes an element
 _DTYPES = (
@@ -82,6 +87,12 @@ class TrainingNode:
     def is_variable(self) -> bool:
         return self.op == VARIABLE
 
+    def reading(self, inputs: tuple[Entry, ...], control_deps: tuple[int, ...]) -> TrainingNode:
+        """The same node with other inputs and control dependencies."""
+        node = object.__new__(TrainingNode)  # as dataclasses.replace, which takes ten times as long
+        node.__dict__.update(self.__dict__, inputs=inputs, control_deps=control_deps)
+        return node
+
 
 @dataclass(frozen=True)
 class TrainingGraph:
@@ -89,7 +100,7 @@ class TrainingGraph:
 
     ``planned_bytes`` is the total of MXNet's own memory planner for this graph as it stands. ``accumulations`` says for
     each ``_grad_add``, in order, whether MXNet lets the gradient be accumulated in place by the operator that makes it:
-    a matrix product that accumulates may round differently from one that is added.
+    a matrix product that accumulates may round differently from one that is added. ``runner`` is one of `RUNNERS`.
     """
 
     nodes: tuple[TrainingNode, ...]
@@ -97,8 +108,11 @@ class TrainingGraph:
     num_forward_outputs: int
     planned_bytes: int
     accumulations: tuple[bool, ...] = ()
+    runner: str = EXECUTOR
 
     def __post_init__(self) -> None:
+        if self.runner not in RUNNERS:
+            raise GraphError(f"runner: expected one of {', '.join(RUNNERS)}, got {self.runner!r}")
         for number, node in enumerate(self.nodes):
             for entry in node.inputs:
                 if not self._exists(entry, number):
@@ -138,9 +152,13 @@ class TrainingGraph:
                     readers.setdefault(Entry(entry.node, entry.index), []).append(number)
         return {entry: tuple(numbers) for entry, numbers in readers.items()}
 
-    def operators(self) -> Iterator[tuple[int, TrainingNode]]:
+    def operators(self) -> tuple[tuple[int, TrainingNode], ...]:
         """The nodes that compute something, with their numbers."""
-        return ((number, node) for number, node in enumerate(self.nodes) if not node.is_variable)
+        return self._operators
+
+    @cached_property
+    def _operators(self) -> tuple[tuple[int, TrainingNode], ...]:
+        return tuple((number, node) for number, node in enumerate(self.nodes) if not node.is_variable)
 
     def to_json(self) -> dict[str, Any]:
         """The graph as a JSON value that `from_json` reads back."""
@@ -149,6 +167,7 @@ class TrainingGraph:
             "num_forward_outputs": self.num_forward_outputs,
             "planned_bytes": self.planned_bytes,
             "accumulations": list(self.accumulations),
+            "runner": self.runner,
             "outputs": [list(entry[:2]) for entry in self.outputs],
             "nodes": [_node_to_json(node) for node in self.nodes],
         }
@@ -169,6 +188,7 @@ class TrainingGraph:
                 num_forward_outputs=int(value["num_forward_outputs"]),
                 planned_bytes=int(value["planned_bytes"]),
                 accumulations=tuple(map(bool, value["accumulations"])),
+                runner=str(value.get("runner", EXECUTOR)),
             )
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise GraphError(f"not a training graph: {type(error).__name__}: {error}") from error

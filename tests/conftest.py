@@ -270,6 +270,7 @@ class FakeFrontend:
     match_range: int = 16
     static: Mapping[str, int] = field(default_factory=dict)
     fingerprint: str = "fingerprint"
+    family: str = "family"
     evaluations: int = 1000
 
     def differentiate(self) -> TrainingGraph:

@@ -18,14 +18,14 @@ from echo.estimators.reference import plan_storage
 from echo.graph import Entry
 from echo.native import planner_library
 from echo.passes.recompute import with_clones
-from echo.training_graph import TrainingGraph
+from echo.training_graph import RUNNERS, TrainingGraph
 
 MASKED_OPS = frozenset({"Dropout"})  # recomputed from data and a stashed mask, by the gradient operator
 
 
 class _Arrays(ctypes.Structure):
     _fields_ = (
-        [(name, ctypes.c_int32) for name in ("nodes", "entries", "outputs")]
+        [(name, ctypes.c_int32) for name in ("nodes", "entries", "outputs", "runner")]
         + [
             (name, ctypes.c_void_p)
             for name in (
@@ -83,6 +83,7 @@ class StoragePlanner:
             len(nodes),
             len(kinds),
             len(training.outputs),
+            RUNNERS.index(training.runner),
             **{name: buffer.ctypes.data for name, buffer in self._buffers.items()},
         )
         self._library = library

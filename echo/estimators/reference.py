@@ -2,15 +2,20 @@
 
 Going through the nodes in execution order, an entry takes the free chunk whose size is nearest to its own within the
 match range, or a new one; an operator that may work in place takes over the chunk of an input that nobody else needs.
-The total is the sum of all chunks. ``echo/native/planner/storage.cc`` does the same faster and is tested against this.
+An executor plans the whole graph so. A CachedOp (`echo.training_graph.RUNNERS`) plans the forward nodes, then the
+backward nodes with all forward entries where they are. The total is the sum of all chunks; where a CachedOp allocates
+dynamically, the most bytes of chunks alive at once. ``echo/native/planner/storage.cc`` does the same faster and is
+tested against this.
 """
 
 from __future__ import annotations
 
 import bisect
+import itertools
 from dataclasses import dataclass
+from typing import Sequence
 
-from echo.training_graph import TrainingGraph, TrainingNode
+from echo.training_graph import DYNAMIC, EXECUTOR, TrainingGraph, TrainingNode
 
 _NONE, _EXTERNAL = -1, -2
 _BYTES_AN_ELEMENT = 4  # MXNet counts so for every type
@@ -20,16 +25,13 @@ _BYTES_AN_ELEMENT = 4  # MXNet counts so for every type
 class Storage:
     """``chunk[e]``: the chunk of entry e (negative: not the planner's); ``chunk_bytes``: the size of each chunk.
 
-    ``inplace[e]``: the input whose memory entry e takes over, or -1.
+    ``inplace[e]``: the input whose memory entry e takes over, or -1. ``total``: the bytes that are needed.
     """
 
     chunk: tuple[int, ...]
     chunk_bytes: tuple[int, ...]
     inplace: tuple[int, ...]
-
-    @property
-    def total(self) -> int:
-        return sum(self.chunk_bytes)
+    total: int
 
 
 class _FreeChunks:
@@ -65,15 +67,23 @@ class _Allocator:
         self.chunk = [_EXTERNAL if index in node.external else _NONE for node, index in kinds]
         self.inplace = [-1] * len(kinds)
         self.readers = [0] * len(kinds)
+        self.stashed: set[int] = set()  # entries that the nodes now planned find where they are
         self.pending: list[int] = []  # reads of each chunk that are still to come
         self.bytes: list[int] = []
         self.free = _FreeChunks()
         for _, node in training.operators():
             for position, entry in enumerate(node.inputs):
-                if position not in node.ignored:
+                # a CachedOp counts what is read for its shape alone, and never gives it back
+                if position not in node.ignored or training.runner != EXECUTOR:
                     self.readers[training.entry_id(entry)] += 1
         for entry in training.outputs:
             self.readers[training.entry_id(entry)] += 1
+
+    def begin_backward(self) -> None:
+        self.free = _FreeChunks()
+        nodes = self.training.nodes
+        ends = self.training.first_entry
+        self.stashed = {e for i, node in enumerate(nodes) if node.forward for e in range(ends[i], ends[i + 1])}
 
     def share_inputs(self, node: TrainingNode, first: int) -> None:
         taken: set[int] = set()
@@ -81,7 +91,7 @@ class _Allocator:
         for position, output, may_be_identity in node.inplace:
             source, target = self.training.entry_id(node.inputs[position]), first + output
             old, new = self.training.type_of(node.inputs[position]), node.outputs[output]
-            chunk = self.chunk[source]
+            chunk = _EXTERNAL if source in self.stashed else self.chunk[source]
             if position in taken or self.chunk[target] != _NONE or chunk < 0 or not self.readers[target]:
                 continue
             if (old.elements, old.itemsize) != (new.elements, new.itemsize):
@@ -108,8 +118,9 @@ class _Allocator:
 
     def release(self, node: TrainingNode, first: int) -> None:
         for position, entry in enumerate(node.inputs):
-            chunk = self.chunk[self.training.entry_id(entry)]
-            if position in node.ignored or chunk < 0:
+            source = self.training.entry_id(entry)
+            chunk = self.chunk[source]
+            if position in node.ignored or chunk < 0 or source in self.stashed:
                 continue
             self.pending[chunk] -= 1
             if self.pending[chunk] == 0:
@@ -123,9 +134,32 @@ class _Allocator:
 def plan_storage(training: TrainingGraph, match_range: int = 16) -> Storage:
     """The storage that MXNet would plan for this training graph."""
     allocator = _Allocator(training, match_range)
+    forward = True
     for number, node in training.operators():
+        if forward and not node.forward and training.runner != EXECUTOR:
+            forward = False
+            allocator.begin_backward()
         first = training.first_entry[number]
         allocator.share_inputs(node, first)
         allocator.allocate(node, first)
         allocator.release(node, first)
-    return Storage(tuple(allocator.chunk), tuple(allocator.bytes), tuple(allocator.inplace))
+    chunk, sizes = tuple(allocator.chunk), tuple(allocator.bytes)
+    total = _most_alive(training, chunk, sizes) if training.runner == DYNAMIC else sum(sizes)
+    return Storage(chunk, sizes, tuple(allocator.inplace), total)
+
+
+def _most_alive(training: TrainingGraph, chunk: Sequence[int], sizes: Sequence[int]) -> int:
+    """The most bytes alive at once, each chunk from its first write to the last use of what it holds."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for number, node in training.operators():
+        written = range(training.first_entry[number], training.first_entry[number + 1])
+        for entry in (*written, *map(training.entry_id, node.inputs)):
+            if chunk[entry] >= 0:
+                first.setdefault(chunk[entry], number)
+                last[chunk[entry]] = number
+    changes = [0] * (len(training.nodes) + 1)
+    for number in first:
+        changes[first[number]] += sizes[number]
+        changes[last[number] + 1] -= sizes[number]
+    return max(itertools.accumulate(changes), default=0)

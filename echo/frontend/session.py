@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -18,6 +19,7 @@ from echo.estimators.cost_table import CostTable
 from echo.estimators.evaluator import Evaluator
 from echo.estimators.footprint import AUXILIARY, GRADIENTS, INPUTS, WEIGHTS
 from echo.estimators.planner import make_planner
+from echo.frontend.cached import as_cached
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
 from echo.frontend.selfcheck import check_hook
 from echo.frontend.symbols import Binding, symbol_of
@@ -25,7 +27,7 @@ from echo.frontend.training import default_match_range, match_range, oracle, tra
 from echo.graph import Graph
 from echo.locks import Lock
 from echo.runtime.measure import device_key, measure
-from echo.training_graph import TrainingGraph
+from echo.training_graph import EXECUTOR, TrainingGraph
 
 _install_lock = Lock()
 
@@ -66,25 +68,36 @@ def _install_checked() -> str:
 class MxnetSession:
     """Answers the planner's questions about one graph (`echo.passes.request.Frontend`)."""
 
-    def __init__(self, graph: Graph, binding: Binding, ctx: mx.Context) -> None:
+    def __init__(self, graph: Graph, binding: Binding, ctx: mx.Context, runner: str = EXECUTOR) -> None:
         check_version()
-        self._graph, self._binding, self._ctx = graph, binding, ctx
+        self._graph, self._binding, self._ctx, self._runner = graph, binding, ctx, runner
         self.device: str = "gpu" if ctx.device_type == "gpu" else "cpu"
         self.why_no_hook = install_hook()
         self.hook = not self.why_no_hook
+        self.device_key = device_key(ctx)
         self.match_range = default_match_range()
         self.static: Mapping[str, int] = _static_bytes(binding)
-        self.fingerprint = fingerprint(graph, binding, self.device)
+        self.family = _family(graph, binding, self.device, runner)
+        self.fingerprint = fingerprint(graph, binding, self.device, runner)
 
     def differentiate(self) -> TrainingGraph:
         """The training graph of the user's symbol."""
         if self.hook:
-            return training_graph(self._graph, self._binding, self._ctx)
+            return self._as_run(training_graph(self._graph, self._binding, self._ctx), self.match_range)
         return forward_graph(self._graph, self._binding, self._ctx)
 
+    def _as_run(self, training: TrainingGraph, match_range_: int) -> TrainingGraph:
+        return training if self._runner == EXECUTOR else as_cached(training, self._runner, match_range_)
+
     def oracle(self, graph: Graph, match_range_: int) -> tuple[int, tuple[bool, ...]]:
-        """What MXNet's own planner says of a rewritten graph: bytes (MB without the hook), accumulations."""
-        with match_range(match_range_):
+        """What MXNet's own planner says of a rewritten graph: bytes (MB without the hook), accumulations.
+
+        A CachedOp is planned when it runs: its graph is MXNet's own, its planner is replayed.
+        """
+        if self._runner != EXECUTOR:
+            training = self._as_run(training_graph(graph, self._binding, self._ctx), match_range_)
+            return training.planned_bytes, training.accumulations
+        with contextlib.nullcontext() if self.hook else match_range(match_range_):
             said = oracle(symbol_of(graph), self._binding, self._ctx, self.hook)
         return said.bytes, said.accumulations
 
@@ -97,7 +110,7 @@ class MxnetSession:
 
     def cost_table(self) -> CostTable:
         """The measured costs of this device."""
-        return CostTable(device_key(self._ctx))
+        return CostTable(self.device_key)
 
     def measure(self, training: TrainingGraph, number: int) -> float:
         """Seconds of one node on this device."""
@@ -118,10 +131,17 @@ def _static_bytes(binding: Binding) -> dict[str, int]:
     }
 
 
-def fingerprint(graph: Graph, binding: Binding, device: str) -> str:
+def _family(graph: Graph, binding: Binding, device: str, runner: str) -> str:
+    """Equal for the lengths of a BucketingModule, the batch sizes of a Gluon block: same weights, same device."""
+    names = sorted(graph.nodes[number].name for number in graph.arg_nodes)
+    return json.dumps([names, sorted(set(binding.grad_req)), device, runner])
+
+
+def fingerprint(graph: Graph, binding: Binding, device: str, runner: str = EXECUTOR) -> str:
     """A stable text that is equal for graphs, shapes, types and settings that may share a plan."""
     settings = [os.environ.get(name, "") for name in ("NNVM_EXEC_MATCH_RANGE", "MXNET_BACKWARD_DO_MIRROR")]
-    parts = [graph.to_json()["nodes"], graph.to_json()["heads"], repr(binding.key), device, settings]
+    value = graph.to_json()
+    parts = [value["nodes"], value["heads"], repr(binding.key), device, settings, runner]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 

@@ -11,7 +11,7 @@ from echo.graph import Entry, Graph
 from echo.ops import HEAVY, recomputable_outputs, why_not
 from echo.passes.merged import merged
 from echo.passes.request import Request
-from echo.training_graph import TrainingGraph, TrainingNode
+from echo.training_graph import EXECUTOR, TrainingGraph
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class FindCandidates:
             if not node.forward:
                 continue
             outputs = recomputable_outputs(node, request.frontend.device, request.frontend.hook)
-            refused[number] = _refusal(request, node, number, heads, keep)
+            refused[number] = _refusal(request, training, number, heads, keep)
             if refused[number]:
                 if number in recompute:
                     raise OptionError(f"recompute: {node.name!r} ({node.op}) cannot be recomputed: {refused[number]}")
@@ -65,7 +65,10 @@ class FindCandidates:
         return Candidates(light, heavy, frozenset(forced), refused)
 
 
-def _refusal(request: Request, node: TrainingNode, number: int, heads: set[int], keep: Mapping[int, str]) -> str:
+def _refusal(
+    request: Request, training: TrainingGraph, number: int, heads: set[int], keep: Mapping[int, str]
+) -> str:
+    node = training.nodes[number]
     if number in keep:
         return f"kept: matches {keep[number]!r}"
     if number in heads:
@@ -74,6 +77,8 @@ def _refusal(request: Request, node: TrainingNode, number: int, heads: set[int],
         return "not a node of the symbol"
     if any(0 in kind.shape or not kind.shape for kind in node.outputs[:1]):
         return "an array without elements"
+    if training.runner != EXECUTOR and node.stateful and node.op != "Dropout":
+        return f"{node.op} keeps state, for which a CachedOp has no room twice"
     return why_not(node, request.frontend.device, request.frontend.hook)
 
 

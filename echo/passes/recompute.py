@@ -51,7 +51,7 @@ class _Builder:
                 entry if position in node.ignored else self.redirected(entry)
                 for position, entry in enumerate(node.inputs)
             )
-            self.nodes[number] = replace(node, inputs=inputs)
+            self.nodes[number] = node.reading(inputs, node.control_deps)
 
 
 def with_clones(training: TrainingGraph, recompute: Iterable[Entry]) -> TrainingGraph:
@@ -89,14 +89,13 @@ def _in_execution_order(nodes: list[TrainingNode], training: TrainingGraph) -> T
 
     return TrainingGraph(
         nodes=tuple(
-            replace(
-                nodes[number],
-                inputs=tuple(map(moved, nodes[number].inputs)),
-                control_deps=tuple(place[dep] for dep in nodes[number].control_deps),
+            nodes[number].reading(
+                tuple(map(moved, nodes[number].inputs)), tuple(place[dep] for dep in nodes[number].control_deps)
             )
             for number in order
         ),
         outputs=tuple(map(moved, training.outputs)),
         num_forward_outputs=training.num_forward_outputs,
         planned_bytes=0,
+        runner=training.runner,
     )

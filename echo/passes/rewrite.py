@@ -12,12 +12,16 @@ from echo.passes.select import Selection
 from echo.training_graph import TrainingGraph
 
 PLAN_ATTRIBUTE = "__echo_recompute__"  # read by the native hook: the recomputed outputs, as "0" or "0,2"
+RANGE_ATTRIBUTE = "__echo_match_range__"  # read by the native hook: the match range of MXNet's memory planner
 MIRROR_ATTRIBUTE = "__force_mirroring__"  # read by MXNet itself
 
 
 @dataclass(frozen=True)
 class Rewritten:
-    """The graph to bind, and the match range to bind it under (None: leave MXNet's own)."""
+    """The graph to bind, and the match range to bind it under (None: leave MXNet's own).
+
+    The hook finds the range in the graph; without it the environment has to say so at bind.
+    """
 
     graph: Graph
     match_range: int | None
@@ -42,11 +46,18 @@ class Rewrite:
                 outputs[number] = outputs[twin]
         own = request.frontend.match_range
         match_range = None if selection.match_range == own else selection.match_range
-        return Rewritten(mark(request.graph, outputs, request.frontend.hook), match_range)
+        return Rewritten(mark(request.graph, outputs, request.frontend.hook, match_range), match_range)
 
 
-def mark(graph: Graph, outputs: Mapping[int, list[int]], hook: bool) -> Graph:
-    """The graph in which these outputs of these nodes are marked as recomputed."""
+def mark(graph: Graph, outputs: Mapping[int, list[int]], hook: bool, match_range: int | None = None) -> Graph:
+    """The graph in which these outputs of these nodes are marked as recomputed.
+
+    A match range is written beside each mark, or into every node where nothing is recomputed.
+    """
     if not hook:
         return graph.with_attrs({number: {MIRROR_ATTRIBUTE: "True"} for number in outputs})
-    return graph.with_attrs({number: {PLAN_ATTRIBUTE: ",".join(map(str, found))} for number, found in outputs.items()})
+    marked = graph.with_attrs({number: {PLAN_ATTRIBUTE: ",".join(map(str, out))} for number, out in outputs.items()})
+    if match_range is None:
+        return marked
+    operators = [number for number, node in enumerate(graph.nodes) if not node.is_variable]
+    return marked.with_attrs({number: {RANGE_ATTRIBUTE: str(match_range)} for number in outputs or operators})

@@ -7,6 +7,7 @@ from typing import Any, Mapping
 
 import mxnet as mx
 import numpy as np
+from mxnet.gluon import Block
 from mxnet.symbol import Symbol
 
 from echo.errors import OptionError, ShapeError, UnsupportedError
@@ -17,24 +18,31 @@ from echo.passes.rewrite import PLAN_ATTRIBUTE
 from echo.plan import Plan
 from echo.policies import policy_named
 from echo.runtime.bind import planned
-from echo.runtime.symbol import OptimizedSymbol, optimize_symbol
+from echo.runtime.gluon import optimize_block, plan_block
+from echo.runtime.symbol import optimize_symbol
 
 _BIND_ARGUMENTS = ("ctx", "grad_req", "type_dict")
 
 
 def _split(symbol: Any, given: Mapping[str, Any]) -> tuple[Options, dict[str, Any], dict[str, tuple[int, ...]]]:
     if not isinstance(symbol, Symbol):
-        raise OptionError(f"expected a Symbol of mxnet, got {type(symbol).__module__}.{type(symbol).__name__}")
+        kind = f"{type(symbol).__module__}.{type(symbol).__name__}"
+        raise OptionError(f"expected a Symbol or a gluon Block of mxnet, got {kind}")
     check_version()
     known = {item.name for item in fields(Options)}
     names = set(symbol.list_arguments()) | set(symbol.list_auxiliary_states())
     # what is neither a way to bind nor an argument of the symbol must be an option, known or misspelt
     options = {key: value for key, value in given.items() if key not in names and key not in _BIND_ARGUMENTS}
     options.update({key: given[key] for key in known & names & set(given) if not isinstance(given[key], tuple)})
-    parsed = Options.of(**options)
-    policy_named(parsed.policy)
+    parsed = _options(options)
     shapes = {key: _shape(key, value) for key, value in given.items() if key in names and key not in options}
     return parsed, {key: given[key] for key in _BIND_ARGUMENTS if key in given}, shapes
+
+
+def _options(given: Mapping[str, Any]) -> Options:
+    parsed = Options.of(**given)
+    policy_named(parsed.policy)
+    return parsed
 
 
 def _shape(name: str, value: Any) -> tuple[int, ...]:
@@ -44,8 +52,11 @@ def _shape(name: str, value: Any) -> tuple[int, ...]:
         raise ShapeError(f"{name}: expected a shape such as (128, 50), got {value!r}") from error
 
 
-def optimize(symbol: Any, given: Mapping[str, Any]) -> OptimizedSymbol:
+def optimize(symbol: Any, given: Mapping[str, Any]) -> Any:
     """See `echo.optimize`."""
+    if isinstance(symbol, Block):
+        check_version()
+        return optimize_block(symbol, _options(given))
     options, bind, shapes = _split(symbol, given)
     symbol = _unmarked(symbol)
     optimized = optimize_symbol(symbol, options)
@@ -56,6 +67,12 @@ def optimize(symbol: Any, given: Mapping[str, Any]) -> OptimizedSymbol:
 
 def plan(symbol: Any, given: Mapping[str, Any]) -> Plan:
     """See `echo.plan`."""
+    if isinstance(symbol, Block):
+        check_version()
+        known = {item.name for item in fields(Options)} | {"ctx"}
+        shapes = {name: _shape(name, value) for name, value in given.items() if name not in known}
+        options = _options({name: value for name, value in given.items() if name in known - {"ctx"}})
+        return plan_block(symbol, options, shapes, _context(given.get("ctx", mx.context.current_context())))
     options, bind, shapes = _split(symbol, given)
     return _plan(_unmarked(symbol), options, bind, shapes)
 
@@ -89,7 +106,7 @@ def _plan(symbol: Symbol, options: Options, bind: Mapping[str, Any], shapes: dic
     binding = infer_binding(symbol, shapes, bind.get("type_dict"), grad_req)
     if all(request == "null" for request in binding.grad_req):
         raise UnsupportedError("no argument needs a gradient: nothing is trained, so there is nothing to plan")
-    return planned(symbol, binding, _context(bind.get("ctx", mx.context.current_context())), options)[0]
+    return planned(graph_of(symbol), binding, _context(bind.get("ctx", mx.context.current_context())), options)[0]
 
 
 def _default_grad_req(symbol: Symbol, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:

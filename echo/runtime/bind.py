@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import threading
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from typing import Any, Callable, Iterator, Mapping
 import mxnet as mx
 from mxnet.symbol import Symbol
 
-from echo import pipeline
+from echo import pipeline, plan_cache
 from echo.errors import BudgetError, EchoError, OptionError
 from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import Binding, grad_reqs, graph_of, infer_binding, symbol_of
@@ -19,13 +20,16 @@ from echo.frontend.training import match_range
 from echo.graph import Graph
 from echo.locks import Lock
 from echo.options import Options
+from echo.passes.hint import Hint
 from echo.passes.request import Request
 from echo.plan import Plan
 from echo.report.progress import progress
 from echo.runtime.executor import guard
+from echo.training_graph import EXECUTOR
 
 logger = logging.getLogger("echo")
-_plans: dict[tuple[str, Options], tuple[Plan, Graph]] = {}
+_plans: dict[str, tuple[Plan, Graph]] = {}
+_hints: dict[tuple[str, str], Hint | None] = {}  # by model, the first of each
 _plans_lock = Lock()
 _MOST_PLANS = 64  # kept in memory: as many shapes of one model as buckets are usual
 
@@ -121,21 +125,14 @@ def _with_plan(request: Bind, options: Options, record: Callable[[Plan], None]) 
     if request.untouched:
         logger.debug("echo: bound as it is: %s", request.untouched)
         return request.call(user)
-    try:
-        plan, graph = planned(request.symbol, request.binding(), request.ctx, options)
-    except (BudgetError, OptionError):
-        raise
-    except EchoError as error:
-        if options.strict:
-            raise
-        logger.warning("echo: bound without a plan (strict=True raises): %s", error)
+    found = find_plan(graph_of(request.symbol), request.binding, request.ctx, options)
+    if found is None:
         return request.call(user)
+    plan, graph = found
     record(plan)
     if plan.changes_nothing:
-        logger.info("echo: %s", plan.notes[-1])
         return request.call(user)
-    logger.info("echo: %s", plan.summary())
-    with match_range(plan.match_range):
+    with match_range(plan.match_range if plan.applied == "mirror" else None):
         executor = request.call(symbol_of(graph))
     executor._symbol = user
     if any(decision.op == "Dropout" for decision in plan.recomputed):
@@ -143,24 +140,34 @@ def _with_plan(request: Bind, options: Options, record: Callable[[Plan], None]) 
     return executor
 
 
+def find_plan(
+    graph: Graph, binding: Callable[[], Binding], ctx: mx.Context, options: Options, runner: str = EXECUTOR
+) -> tuple[Plan, Graph] | None:
+    """As `planned`, with one line in the log. None, and a warning, where that fails; None inside of an operator.
+
+    Raises:
+        BudgetError, OptionError: the user's wish cannot be met.
+        EchoError: anything else, under ``strict``.
+    """
+    if inside_operator():
+        logger.debug("echo: bound as it is: inside of a Custom operator")
+        return None
+    try:
+        found = planned(graph, binding(), ctx, options, runner)
+    except (BudgetError, OptionError):
+        raise
+    except EchoError as error:
+        if options.strict:
+            raise
+        logger.warning("echo: bound without a plan (strict=True raises): %s", error)
+        return None
+    logger.info("echo: %s", found[0].notes[-1] if found[0].changes_nothing else found[0].summary())
+    return found
+
+
 def plain(symbol: Symbol) -> Symbol:
     """A copy of the user's symbol without the planning."""
     return Symbol.__deepcopy__(symbol, None)
-
-
-def planned(symbol: Symbol, binding: Binding, ctx: mx.Context, options: Options) -> tuple[Plan, Graph]:
-    """The plan of a symbol that is bound like this, and the graph to bind. Plans are remembered."""
-    graph = graph_of(symbol)
-    session = MxnetSession(graph, binding, ctx)
-    key = (session.fingerprint + str(session.hook), replace(options, strict=False))
-    with _plans_lock.held(), own_binds():
-        if key not in _plans:
-            with progress() as show:
-                found = pipeline.plan(Request(graph, options, session, show))
-            while len(_plans) >= _MOST_PLANS:
-                del _plans[next(iter(_plans))]
-            _plans[key] = found
-        return _plans[key]
 
 
 def inside_operator() -> bool:
@@ -172,9 +179,43 @@ def inside_operator() -> bool:
     return isinstance(threading.current_thread(), threading._DummyThread)
 
 
+def planned(
+    graph: Graph, binding: Binding, ctx: mx.Context, options: Options, runner: str = EXECUTOR
+) -> tuple[Plan, Graph]:
+    """The plan of a graph that is bound like this, and the graph to bind. Plans are remembered."""
+    with _plans_lock.held(), own_binds():
+        session = MxnetSession(graph, binding, ctx, runner)
+        key = plan_cache.key_of([session.fingerprint, str(session.hook), session.device_key, options.key])
+        if key not in _plans:
+            found = plan_cache.load(key, graph) or _search(Request(graph, options, session), key)
+            while len(_plans) >= _MOST_PLANS:
+                del _plans[next(iter(_plans))]
+            _plans[key] = found
+        return _plans[key]
+
+
+def _search(request: Request, key: str) -> tuple[Plan, Graph]:
+    family = (request.frontend.family, request.options.key)
+    with progress() as show, _without_garbage_collection():
+        plan, graph, hint = pipeline.plan(replace(request, progress=show, hint=_hints.get(family)))
+    _hints.setdefault(family, hint)
+    plan_cache.save(key, plan, graph)
+    return plan, graph
+
+
+@contextlib.contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Planning makes many small objects and no cycles; looking for cycles among them takes a fifth of its time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
 def _why_untouched(symbol: Symbol, grad_req: Any, group2ctx: Any, stype_dict: Any) -> str:
-    if inside_operator():
-        return "a Custom operator binds it"
     if all(request == "null" for request in grad_reqs(symbol.list_arguments(), grad_req)):
         return "no argument needs a gradient"
     if group2ctx:

@@ -1,7 +1,8 @@
 """Transparent mode: every training symbol that is bound gets a plan, with no change to the program.
 
 ``Symbol.simple_bind`` and ``Symbol.bind`` are wrapped; Module, BucketingModule, FeedForward and all else in MXNet's
-Python bind through them. An error inside echo costs one warning, never the training run.
+Python bind through them. The CachedOps of hybridized Gluon blocks are replaced (`echo.runtime.cached_op`). An error
+inside echo costs one warning, never the training run.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import sys
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Callable
+from typing import Any, Callable, TypeVar
 
 import mxnet as mx
 from mxnet.symbol import Symbol
@@ -23,10 +24,12 @@ from echo.locks import Lock
 from echo.options import Options
 from echo.policies import policy_named
 from echo.runtime import bind
+from echo.runtime.cached_op import plan_everywhere
 from echo.runtime.symbol import OptimizedSymbol
 
 logger = logging.getLogger("echo")
 _REPORT = "If that looks like a fault of echo, please report it with the traceback, which ECHO_STRICT=1 shows"
+_T = TypeVar("_T")
 _BINDS: dict[str, Callable[..., bind.Bind]] = {"simple_bind": bind.simple_bind, "bind": bind.bind}
 _lock = Lock()
 _wrappers: set[Callable[..., Any]] = set()  # by identity: functools.wraps copies every mark onto other people's
@@ -64,6 +67,7 @@ def enable(options: Options) -> Enabled:
     with _lock.held():
         before, _options = _options, options
         _warned.clear()
+        plan_everywhere(lambda action, stock: _attempt(action, options, stock))
         _wrap()
     return Enabled(before)
 
@@ -73,6 +77,7 @@ def disable() -> None:
     global _options
     with _lock.held():
         _options = None
+        plan_everywhere(None)
         _unwrap()
 
 
@@ -109,31 +114,37 @@ def _wrapped(original: Callable[..., Any], describe: Callable[..., bind.Bind]) -
 def _planned(
     stock: Callable[[], mx.executor.Executor], describe: Callable[[], bind.Bind], options: Options
 ) -> mx.executor.Executor:
+    return _attempt(lambda given: bind.with_plan(describe(), given), options, stock)
+
+
+def _attempt(action: Callable[[Options], _T], options: Options, stock: Callable[[], _T]) -> _T:
+    """The action, with what the user gets where it fails."""
     try:
-        return _with_plan(describe, replace(options, strict=True), options.strict)
+        return _or_smallest(action, replace(options, strict=True), options.strict)
     except Exception as error:
         if options.strict and isinstance(error, EchoError):
             raise
         with bind.own_binds():
-            executor = stock()  # where the call itself is wrong, MXNet says so here
+            result = stock()  # where the call itself is wrong, MXNet says so here
         if options.strict:
             raise
         _warn(f"echo: bound without a plan: {type(error).__name__}: {error}. {_REPORT}.")
-        return executor
+        return result
 
 
-def _with_plan(describe: Callable[[], bind.Bind], options: Options, strict: bool) -> mx.executor.Executor:
+def _or_smallest(action: Callable[[Options], _T], options: Options, strict: bool) -> _T:
+    """The action; where its budget is out of reach and the user is not ``strict``, with the smallest plan there is."""
     try:
-        return bind.with_plan(describe(), options)
+        return action(options)
     except BudgetError as error:
         if strict:
             raise
         _warn(f"echo: {error}. The smallest plan is used.")
         reachable, bound = error.reachable, options.overhead_bound
     try:
-        return bind.with_plan(describe(), replace(options, memory_budget=reachable))
+        return action(replace(options, memory_budget=reachable))
     except BudgetError:  # aiming at another budget, the search came out somewhere else
-        return bind.with_plan(describe(), replace(options, memory_budget=None, max_overhead=bound))
+        return action(replace(options, memory_budget=None, max_overhead=bound))
 
 
 def _warn(text: str) -> None:

@@ -104,7 +104,7 @@ def test_static_bytes_are_kept_apart() -> None:
 
 
 def test_an_empty_graph_has_no_peak() -> None:
-    found = footprint(TrainingGraph((), (), 0, 0), Storage((), (), ()), {})
+    found = footprint(TrainingGraph((), (), 0, 0), Storage((), (), (), 0), {})
     assert (found.peak, found.peak_node, dict(found.at_peak), dict(found.layers)) == (0, 0, {}, {})
 
 

@@ -11,6 +11,7 @@
 namespace echo {
 
 static const char kPlanAttribute[] = "__echo_recompute__";  // value: the recomputed outputs, as "0" or "0,2"
+static const char kRangeAttribute[] = "__echo_match_range__";
 
 using NodePtr = std::shared_ptr<RawNode>;
 
@@ -53,6 +54,15 @@ Forward collect_forward(const RawGraph& graph) {
   });
   if (!planned) forward.nodes.clear();
   return forward;
+}
+
+const std::string* match_range_of(const RawGraph& graph) {
+  for (const IndexedNode& node : api().indexed_graph(&graph)->nodes) {
+    if (!node.source->attrs.op) continue;
+    const std::string* range = map_find<std::string>(node.source->attrs.dict, kRangeAttribute);
+    if (range) return range;
+  }
+  return nullptr;
 }
 
 static std::vector<bool> parse_outputs(const std::string& text, const RawNode& node) {

@@ -12,6 +12,9 @@ struct Forward {
 // Collects the forward nodes of `graph` when at least one carries the plan attribute.
 Forward collect_forward(const RawGraph& graph);
 
+// The match range that a plan asks MXNet's memory planner to use, null where there is none.
+const std::string* match_range_of(const RawGraph& graph);
+
 // Clones every planned forward node and lets the backward nodes that `gradients` reaches read the clones.
 // Throws std::runtime_error for a plan on an operator that must not run twice.
 void apply_plan(const Forward& forward, RawGraph* gradients);

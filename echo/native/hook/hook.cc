@@ -5,7 +5,9 @@
 #include <dlfcn.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <mutex>
+#include <shared_mutex>
 #include <string>
 
 #include "capture.h"
@@ -25,6 +27,7 @@ struct Wrapped {
 };
 
 std::mutex g_mutex;
+std::shared_mutex g_environment;
 bool g_installed = false;
 Wrapped g_gradient, g_memory;
 
@@ -39,8 +42,43 @@ void* gradient_pass(void* result, void* functor, RawGraph* graph) {
   return result;
 }
 
+// MXNet's memory pass reads its match range from the environment. While one graph has its own there, others wait.
+class ScopedEnvironment {
+ public:
+  ScopedEnvironment(const char* name, const std::string& value) : name_(name) {
+    const char* before = std::getenv(name);
+    was_set_ = before != nullptr;
+    if (was_set_) before_ = before;
+    setenv(name, value.c_str(), 1);
+  }
+  ~ScopedEnvironment() {
+    if (was_set_)
+      setenv(name_, before_.c_str(), 1);
+    else
+      unsetenv(name_);
+  }
+  ScopedEnvironment(const ScopedEnvironment&) = delete;
+  ScopedEnvironment& operator=(const ScopedEnvironment&) = delete;
+
+ private:
+  const char* name_;
+  bool was_set_;
+  std::string before_;
+};
+
+void plan_memory(void* result, void* functor, RawGraph* graph) {
+  if (const std::string* range = match_range_of(*graph)) {
+    std::unique_lock<std::shared_mutex> alone(g_environment);
+    ScopedEnvironment environment("NNVM_EXEC_MATCH_RANGE", *range);
+    g_memory.original(result, functor, graph);
+  } else {
+    std::shared_lock<std::shared_mutex> together(g_environment);
+    g_memory.original(result, functor, graph);
+  }
+}
+
 void* memory_pass(void* result, void* functor, RawGraph* graph) {
-  g_memory.original(result, functor, graph);
+  plan_memory(result, functor, graph);
   if (t_capturing) t_captured = graph_to_json(*static_cast<RawGraph*>(result));
   return result;
 }

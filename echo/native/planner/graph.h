@@ -5,9 +5,14 @@
 
 namespace echo {
 
+// An executor plans the whole graph at once. A CachedOp plans forward and backward nodes apart, and either keeps every
+// chunk (static) or holds each from the first write to the last read (dynamic).
+enum Runner : std::int32_t { kExecutor = 0, kStatic = 1, kDynamic = 2 };
+
 // Borrowed arrays; an entry is one output of one node, numbered consecutively in node order.
 struct TrainingArrays {
   std::int32_t nodes, entries, outputs;
+  std::int32_t runner;                // what will run the graph, a Runner
   const std::int32_t* entry_begin;    // [nodes + 1] first entry of each node
   const std::int32_t* input_begin;    // [nodes + 1]
   const std::int32_t* input_entry;    // the entries each node reads

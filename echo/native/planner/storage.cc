@@ -21,7 +21,8 @@ void StoragePlanner::count_references() {
     const std::int32_t origin = graph_.origin(node);
     std::int32_t at = graph_.is_masked_clone(node) ? -1 : a.input_begin[origin];
     for (const std::int32_t entry : graph_.inputs(node)) {
-      if (at < 0 || !a.input_ignored[at]) ++references_[entry];
+      // a CachedOp counts what is read for its shape alone, and never gives it back
+      if (at < 0 || !a.input_ignored[at] || a.runner != kExecutor) ++references_[entry];
       if (at >= 0) ++at;
     }
   }
@@ -125,15 +126,57 @@ std::int64_t StoragePlanner::plan(std::int64_t match_range, std::int64_t limit) 
     if (a.external[e]) storage_[e] = kExternal;
   chunk_bytes_.clear();
   chunk_references_.clear();
+  chunk_first_.clear();
+  chunk_last_.clear();
+  forward_storage_.clear();
   free_.clear();
+  bool forward = true;
+  std::int32_t position = 0;
   for (const std::int32_t node : graph_.order) {
     if (!graph_.is_clone(node) && a.variable[node]) continue;
+    if (forward && a.runner != kExecutor && (graph_.is_clone(node) || !a.forward[node])) {
+      forward = false;
+      begin_backward();
+    }
     share_inputs(node);
     allocate_outputs(node);
     free_inputs(node);
-    if (total_ > limit) break;
+    if (a.runner == kDynamic) note_lifetimes(node, position++);
+    if (total_ > limit && a.runner != kDynamic) break;
   }
-  return total_;
+  return a.runner == kDynamic ? peak() : total_;
+}
+
+// Backward nodes find forward entries where they are: they neither take over nor free their chunks.
+void StoragePlanner::begin_backward() {
+  free_.clear();
+  forward_storage_ = storage_;
+  for (std::int32_t e = 0; e < graph_.arrays.entries; ++e)
+    if (graph_.arrays.forward[graph_.node_of(e)]) storage_[e] = kExternal;
+}
+
+void StoragePlanner::note_lifetimes(std::int32_t node, std::int32_t position) {
+  chunk_first_.resize(chunk_bytes_.size(), position);
+  chunk_last_.resize(chunk_bytes_.size(), position);
+  const std::int32_t first = graph_.entry_begin(node);
+  for (std::int32_t e = first; e < first + graph_.entry_count(node); ++e)
+    if (storage_[e] >= 0) chunk_last_[storage_[e]] = position;
+  for (const std::int32_t e : graph_.inputs(node)) {
+    const bool stashed = storage_[e] == kExternal && static_cast<std::size_t>(e) < forward_storage_.size();
+    const std::int32_t chunk = stashed ? forward_storage_[e] : storage_[e];
+    if (chunk >= 0) chunk_last_[chunk] = position;
+  }
+}
+
+std::int64_t StoragePlanner::peak() {
+  change_.assign(graph_.order.size() + 1, 0);
+  for (std::size_t chunk = 0; chunk < chunk_bytes_.size(); ++chunk) {
+    change_[chunk_first_[chunk]] += chunk_bytes_[chunk];
+    change_[chunk_last_[chunk] + 1] -= chunk_bytes_[chunk];
+  }
+  std::int64_t live = 0, most = 0;
+  for (const std::int64_t change : change_) most = std::max(most, live += change);
+  return most;
 }
 
 }  // namespace echo

@@ -8,15 +8,14 @@
 
 namespace echo {
 
-// Total bytes of the chunks that MXNet would allocate. An entry takes a free chunk whose size is within a factor
+// Bytes that MXNet would need: the sum of the chunks, or for kDynamic the most bytes of chunks alive at once. An entry takes a free chunk whose size is within a factor
 // `match_range` of its own (0: never), or a new one; an operator that may work in place takes over its input's chunk.
 // Sizes are counted as MXNet counts them, four bytes an element whatever the type. Chunks only grow, so a plan is given
-// up as soon as its total exceeds `limit`; the result is then some number above `limit`.
+// up as soon as its total exceeds `limit` (not for kDynamic); the result is then some number above `limit`.
 class StoragePlanner {
  public:
   explicit StoragePlanner(const PlannedGraph& graph) : graph_(graph) {}
   std::int64_t plan(std::int64_t match_range, std::int64_t limit);
-  const std::vector<std::int32_t>& storage() const { return storage_; }  // chunk of each entry, or a negative number
   void count_references();  // once after each PlannedGraph::apply
 
  private:
@@ -27,10 +26,16 @@ class StoragePlanner {
   void share_inputs(std::int32_t node);
   void allocate_outputs(std::int32_t node);
   void free_inputs(std::int32_t node);
+  void begin_backward();
+  void note_lifetimes(std::int32_t node, std::int32_t position);
+  std::int64_t peak();
 
   const PlannedGraph& graph_;
   std::int64_t match_range_ = 16, total_ = 0;
   std::vector<std::int32_t> references_, storage_, chunk_references_;
+  std::vector<std::int32_t> forward_storage_;      // kStatic, kDynamic: the chunks as the forward nodes left them
+  std::vector<std::int32_t> chunk_first_, chunk_last_;  // kDynamic: positions of the first write and the last use
+  std::vector<std::int64_t> change_;
   std::vector<std::int64_t> chunk_bytes_;
   std::multimap<std::int64_t, std::int32_t> free_;
   std::vector<std::pair<std::int64_t, std::int32_t>> wanted_;

@@ -1,0 +1,65 @@
+"""What is different where a CachedOp (a hybridized Gluon block) runs the graph instead of an executor.
+
+MXNet plans a CachedOp when it is called and cannot be asked beforehand: the training graph still comes from MXNet's own
+gradient pass, and its planner is replayed by the rule of a CachedOp (`echo.estimators.reference`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import replace
+from typing import Mapping, Sequence
+
+from echo.estimators.reference import plan_storage
+from echo.graph import Graph
+from echo.training_graph import STATIC, TrainingGraph
+
+
+def stateless(graph: Graph) -> Graph:
+    """The graph with operators that keep state replaced by stateless ones of the same bits.
+
+    A CachedOp has no room for the state of a node that it runs again. SliceChannel, which is in every LSTM cell, keeps
+    one although it needs none; ``_split_v2`` is the same without.
+    """
+    if all(node.op != "SliceChannel" for node in graph.nodes):
+        return graph
+    nodes = [replace(node, op="_split_v2", attrs=_split(node.attrs)) if node.op == "SliceChannel" else node
+             for node in graph.nodes]  # fmt: skip
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _split(attrs: Mapping[str, str]) -> dict[str, str]:
+    own = {"indices": "()", "axis": "1", "squeeze_axis": "False", "sections": attrs["num_outputs"]}
+    return {**own, **{name: text for name, text in attrs.items() if name != "num_outputs"}}
+
+
+def as_cached(training: TrainingGraph, runner: str, match_range: int) -> TrainingGraph:
+    """The training graph as a CachedOp runs it: it does not own its outputs, and its planner follows another rule."""
+    heads: dict[int, set[int]] = defaultdict(set)
+    for entry in training.outputs[: training.num_forward_outputs]:
+        heads[entry.node].add(entry.index)
+    nodes = [
+        replace(node, external=node.external | heads[number]) if number in heads else node
+        for number, node in enumerate(training.nodes)
+    ]
+    cached = replace(training, nodes=tuple(nodes), runner=runner, accumulations=())
+    storage = plan_storage(cached, match_range)
+    accumulations = _accumulations(cached, storage.chunk) if runner == STATIC else ()
+    return replace(cached, planned_bytes=storage.total, accumulations=accumulations)
+
+
+def _accumulations(training: TrainingGraph, chunk: tuple[int, ...]) -> tuple[bool, ...]:
+    """The rule of MXNet's pass DetectInplaceAddTo, for each ``_grad_add`` in execution order."""
+    readers = Counter(entry for node in training.nodes for entry in node.inputs)
+
+    def place(entry: Sequence[int]) -> int:
+        return -1 if training.nodes[entry[0]].forward else chunk[training.first_entry[entry[0]] + entry[1]]
+
+    found = []
+    for number, node in training.operators():
+        if node.op == "_grad_add":
+            left, right = node.inputs
+            variable = training.nodes[left.node].is_variable or training.nodes[right.node].is_variable
+            shares = place(left) == place((number, 0))
+            found.append(shares and not variable and readers[right] == 1 and left.node < right.node)
+    return tuple(found)

@@ -1,0 +1,223 @@
+"""Gluon: the CachedOp behind a hybridized block, planned when it is first called for training.
+
+A block creates its CachedOp as ``mxnet.ndarray.CachedOp(symbol, flags)`` and never looks inside. `PlannedCachedOp`
+stands in for it: it starts with MXNet's own, plans at the first recorded call for the shapes at hand, and goes on with
+a CachedOp of the rewritten symbol. The block's own graph stays the user's, and with it ``export``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Callable, Iterator, Sequence, Tuple
+
+import mxnet as mx
+from mxnet import autograd
+from mxnet.symbol import Symbol
+
+from echo.errors import GraphError
+from echo.frontend.cached import stateless
+from echo.frontend.session import install_hook
+from echo.frontend.symbols import Binding, graph_of, symbol_of
+from echo.graph import Graph
+from echo.locks import Lock
+from echo.options import Options
+from echo.passes.recompute import CLONE_SUFFIX
+from echo.passes.rewrite import PLAN_ATTRIBUTE
+from echo.plan import Plan
+from echo.runtime import bind
+from echo.training_graph import DYNAMIC, STATIC
+
+logger = logging.getLogger("echo")
+StockCachedOp = mx.nd.CachedOp  # before anybody puts another in its place
+Signature = Tuple[Any, ...]
+Attempt = Callable[[Callable[[Options], Any], Callable[[], Any]], Any]
+_TRUE = ("True", "true", "1")
+# These compute something else outside of training, and a recomputation runs in the mode of the backward pass.
+_MODES = frozenset({"BatchNorm", "Dropout"})
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """What runs one signature: the graph of a plan, or None for the user's own; ``key`` is equal for equal plans."""
+
+    graph: Graph | None = None
+    key: tuple[Any, ...] = ()
+    clones: frozenset[str] = field(default=frozenset(), compare=False)
+    depends_on_mode: bool = False
+
+
+_STOCK = _Choice()
+
+
+class PlannedCachedOp:
+    """A CachedOp that plans itself, for its callers the same. ``plans`` holds the plan of each signature so far.
+
+    A signature is the shapes of the data inputs, the type and the device of the first. ``attempt(action, stock)`` is
+    ``action(options)``, or what else the owner wants where that fails.
+    """
+
+    def __init__(self, symbol: Symbol, flags: Sequence[tuple[str, Any]], attempt: Attempt) -> None:
+        self._attempt = attempt
+        self.plans: dict[Signature, Plan] = {}
+        self._symbol, self._flags = symbol, flags
+        self._current = StockCachedOp(symbol, flags)
+        self._choice = _STOCK
+        self._choices: dict[Signature, _Choice] = {}
+        self._ops = {_STOCK.key: self._current}
+        given = {name: value for name, value in flags}
+        self._static = str(given.get("static_alloc", False)) in _TRUE
+        self._data = tuple(given.get("data_indices", ()))
+        self._monitor: tuple[Any, bool] | None = None
+        self._lock = Lock()
+        self._untouched = _why_untouched(symbol, given)
+
+    @property
+    def handle(self) -> Any:
+        """The handle of the CachedOp that the next call runs."""
+        return self._current.handle
+
+    @property
+    def is_np_sym(self) -> bool:
+        """As ``CachedOp.is_np_sym``."""
+        return bool(self._current.is_np_sym)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As ``CachedOp.__call__``."""
+        if self._untouched or not autograd.is_recording():
+            return self._current(*args, **kwargs)
+        with self._lock.held():
+            signature = self._signature(args)
+            self._attempt(lambda options: self._choose(signature, args, options), lambda: self._give_up(signature))
+            current = self._current
+        return current(*args, **kwargs)
+
+    def _register_op_hook(self, callback: Callable[..., None], monitor_all: bool = False) -> None:
+        """As ``CachedOp._register_op_hook``; the user sees no clone."""
+        self._monitor = (callback, monitor_all)
+        self._current._register_op_hook(self._hidden(callback), monitor_all)
+
+    def _hidden(self, callback: Callable[..., None] | None) -> Callable[..., None] | None:
+        clones = self._choice.clones
+        if not clones or callback is None:
+            return callback
+
+        def without_clones(node: Any, *rest: Any) -> None:
+            name = node.decode() if isinstance(node, bytes) else str(node)
+            if name.rpartition("_")[0] not in clones:
+                callback(node, *rest)
+
+        return without_clones
+
+    def _signature(self, args: Sequence[Any]) -> Signature:
+        places = self._data or range(len(args))
+        return (*(args[index].shape for index in places), str(args[places[0]].dtype), args[0].context.device_type)
+
+    def _choose(self, signature: Signature, args: Sequence[Any], options: Options) -> None:
+        if signature not in self._choices:
+            with bind.own_binds():
+                self._choices[signature] = self._planned(signature, args, options)
+        choice = self._choices[signature]
+        self._switch(choice if autograd.is_training() or not choice.depends_on_mode else _STOCK)
+
+    def _give_up(self, signature: Signature) -> None:
+        self._choices[signature] = _STOCK
+        self._switch(_STOCK)
+
+    def _planned(self, signature: Signature, args: Sequence[Any], options: Options) -> _Choice:
+        if any(array.stype != "default" for array in args):
+            return _STOCK
+        graph = stateless(graph_of(self._symbol))
+        runner = STATIC if self._static else DYNAMIC
+        found = bind.find_plan(graph, lambda: _binding(self._symbol, args), args[0].context, options, runner)
+        if found is None:
+            return _STOCK
+        plan, graph = found
+        self.plans[signature] = plan
+        if plan.changes_nothing:
+            return _STOCK
+        marked = {number: node for number, node in enumerate(graph.nodes) if PLAN_ATTRIBUTE in node.attrs}
+        return _Choice(
+            graph=graph,
+            key=tuple((number, node.attrs[PLAN_ATTRIBUTE]) for number, node in marked.items()),
+            clones=frozenset(node.name + CLONE_SUFFIX for node in marked.values()),
+            depends_on_mode=any(node.op in _MODES for node in marked.values()),
+        )
+
+    def _switch(self, choice: _Choice) -> None:
+        if choice.key == self._choice.key:
+            return
+        if choice.key not in self._ops:
+            symbol = self._symbol if choice.graph is None else symbol_of(choice.graph)
+            op = StockCachedOp(symbol, self._flags)
+            op.is_np_sym = self.is_np_sym
+            if self._static:
+                self._ops.clear()  # each keeps its memory for as long as it lives
+            self._ops[choice.key] = op
+        self._choice, self._current = choice, self._ops[choice.key]
+        if self._monitor is not None:
+            self._current._register_op_hook(self._hidden(self._monitor[0]), self._monitor[1])
+
+
+_owner = threading.local()
+_everywhere: Attempt | None = None
+
+
+def cached_op(symbol: Symbol, flags: Sequence[tuple[str, Any]] = ()) -> Any:
+    """What ``mxnet.ndarray.CachedOp`` is from the first plan on: MXNet's own where nobody wants one."""
+    attempt = getattr(_owner, "attempt", None) or _everywhere
+    if attempt is None or bind.are_own():
+        return StockCachedOp(symbol, flags)
+    return attempt(lambda _: PlannedCachedOp(symbol, flags, attempt), lambda: StockCachedOp(symbol, flags))
+
+
+def plan_everywhere(attempt: Attempt | None) -> None:
+    """From now on every CachedOp is planned, or with None those alone that are made inside `planned_by`."""
+    global _everywhere
+    _everywhere = attempt
+    if attempt is not None:
+        mx.nd.CachedOp = cached_op
+
+
+@contextlib.contextmanager
+def planned_by(attempt: Attempt) -> Iterator[None]:
+    """CachedOps that this thread makes meanwhile are planned."""
+    mx.nd.CachedOp = cached_op
+    before, _owner.attempt = getattr(_owner, "attempt", None), attempt
+    try:
+        yield
+    finally:
+        _owner.attempt = before
+
+
+def _why_untouched(symbol: Symbol, flags: dict[str, Any]) -> str:
+    with bind.own_binds():
+        why_no_hook = install_hook()
+    if why_no_hook:
+        logger.warning("echo: a hybridized block runs as it is, only the native hook can plan it: %s", why_no_hook)
+        return why_no_hook
+    static = str(flags.get("static_alloc", False)) in _TRUE
+    operators = sum(not node.is_variable for node in graph_of(symbol).nodes)
+    if not static and operators <= int(flags.get("inline_limit", 2)):
+        return "MXNet runs so small a graph operator by operator"
+    return ""
+
+
+def _binding(symbol: Symbol, args: Sequence[Any]) -> Binding:
+    """What MXNet assumes of a CachedOp: a gradient of every input that is no auxiliary state."""
+    names = symbol.list_inputs()
+    if len(set(names)) < len(names):
+        raise GraphError(f"several inputs of the block have the name {Counter(names).most_common(1)[0][0]!r}")
+    arrays = dict(zip(names, args))
+    arguments = [arrays[name] for name in symbol.list_arguments()]
+    states = [arrays[name] for name in symbol.list_auxiliary_states()]
+    return Binding(
+        tuple(array.shape for array in arguments),
+        tuple(array.dtype for array in arguments),
+        tuple(array.shape for array in states),
+        tuple(array.dtype for array in states),
+        ("write",) * len(arguments),
+    )

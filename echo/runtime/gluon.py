@@ -1,0 +1,76 @@
+"""`echo.optimize` and `echo.plan` for Gluon blocks."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable, Iterator, Mapping
+
+import mxnet as mx
+from mxnet.gluon import Block, HybridBlock
+
+from echo.errors import OptionError, UnsupportedError
+from echo.frontend.cached import stateless
+from echo.frontend.session import install_hook
+from echo.frontend.symbols import graph_of, infer_binding
+from echo.options import Options
+from echo.plan import Plan
+from echo.runtime import bind, cached_op
+from echo.training_graph import DYNAMIC, STATIC
+
+
+def optimize_block(block: Block, options: Options) -> Block:
+    """Has the block, and every block in it, plan itself when it is hybridized and called for training.
+
+    Raises:
+        OptionError: no block in it can be hybridized.
+        UnsupportedError: under ``strict``, no native hook.
+    """
+    hybrid = list(_hybrid_blocks(block))
+    if not hybrid:
+        raise OptionError(f"expected a HybridBlock, or a Block with some in it, got {type(block).__name__} without")
+    if options.strict and install_hook():
+        raise UnsupportedError(f"only the native hook can plan a Gluon block: {install_hook()}")
+    for each in hybrid:
+        each._clear_cached_op()
+        each._build_cache = _planned_build(each, options)
+    return block
+
+
+def _hybrid_blocks(block: Block) -> Iterator[HybridBlock]:
+    if isinstance(block, HybridBlock):
+        yield block
+    for child in block._children.values():
+        yield from _hybrid_blocks(child)
+
+
+def _planned_build(block: HybridBlock, options: Options) -> Callable[..., None]:
+    original = functools.partial(type(block)._build_cache, block)
+
+    def attempt(action: Callable[[Options], Any], stock: Callable[[], Any]) -> Any:
+        return action(options)
+
+    def build(*args: Any) -> None:
+        with cached_op.planned_by(attempt):
+            original(*args)
+
+    return build
+
+
+def plan_block(block: HybridBlock, options: Options, given: Mapping[str, Any], ctx: mx.Context) -> Plan:
+    """The plan of a block for inputs of these shapes, in the order in which they are given.
+
+    Raises:
+        OptionError: no shapes, or a block that cannot be hybridized.
+        UnsupportedError: no native hook, without which a block is not planned.
+    """
+    if not isinstance(block, HybridBlock):
+        raise OptionError(f"expected a HybridBlock, got {type(block).__name__}: it has no graph to plan")
+    if not given:
+        raise OptionError("expected the shape of each input, as echo.plan(net, data=(32, 3, 224, 224))")
+    if install_hook():
+        raise UnsupportedError(f"only the native hook can plan a Gluon block: {install_hook()}")
+    outputs = block(*map(mx.sym.var, given))
+    symbol = outputs if isinstance(outputs, mx.sym.Symbol) else mx.sym.Group(list(outputs))
+    static = bool(dict(block._flags).get("static_alloc", False))
+    binding = infer_binding(symbol, given)
+    return bind.planned(stateless(graph_of(symbol)), binding, ctx, options, STATIC if static else DYNAMIC)[0]
