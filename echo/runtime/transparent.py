@@ -11,6 +11,7 @@ import functools
 import logging
 import os
 import sys
+import weakref
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Callable, TypeVar
@@ -32,7 +33,8 @@ _REPORT = "If that looks like a fault of echo, please report it with the traceba
 _T = TypeVar("_T")
 _BINDS: dict[str, Callable[..., bind.Bind]] = {"simple_bind": bind.simple_bind, "bind": bind.bind}
 _lock = Lock()
-_wrappers: set[Callable[..., Any]] = set()  # by identity: functools.wraps copies every mark onto other people's
+# by identity: functools.wraps copies every mark onto other people's wrappers
+_wrappers: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
 _warned: set[str] = set()
 
 
