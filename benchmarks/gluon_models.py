@@ -1,4 +1,4 @@
-"""Gluon blocks of the benchmarks: networks of the model zoo, and an LSTM with attention unrolled by Gluon's own cells."""
+"""Gluon blocks of the benchmarks: networks of the model zoo, and an LSTM with attention out of Gluon's own cells."""
 
 from __future__ import annotations
 

@@ -57,14 +57,17 @@ def replace(path: Path, value: Mapping[str, Any]) -> None:
 def locked(path: Path) -> Iterator[None]:
     """Holds the lock file beside ``path``, so that no other writer's merge is lost between reading and replacing."""
     with open(path.with_suffix(".lock"), "a", encoding="utf-8") as file:
-        _lock(file)
-        yield  # closing the file releases it
+        _flock(file, "LOCK_EX")
+        try:
+            yield
+        finally:
+            _flock(file, "LOCK_UN")  # closing the file would not do where a process was forked meanwhile
 
 
-def _lock(file: IO[str]) -> None:
+def _flock(file: IO[str], operation: str) -> None:
     try:
         import fcntl
 
-        fcntl.flock(file, fcntl.LOCK_EX)
+        fcntl.flock(file, getattr(fcntl, operation))
     except (ImportError, OSError):
         return  # a file system without locks: the replacement is still atomic, a merge may be lost

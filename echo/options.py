@@ -80,9 +80,10 @@ class Options:
 
     @property
     def key(self) -> str:
-        """A text that equal options share."""
+        """A text that is equal for options with equal plans."""
         budget = self.memory_budget
-        return repr(replace(self, memory_budget=budget if isinstance(budget, str) or budget is None else float(budget)))
+        budget = budget if isinstance(budget, str) or budget is None else float(budget)
+        return repr(replace(self, memory_budget=budget, strict=False))
 
     @property
     def overhead_bound(self) -> float | None:
@@ -108,7 +109,10 @@ def _number(text: str) -> float | str | None:
     word = text.strip().lower()
     if word in ("none", "auto"):
         return None if word == "none" else "auto"
-    return float(text)
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"expected a fraction of the step such as 0.10, auto or none, got {text!r}") from None
 
 
 def _budget(text: str) -> float | str:

@@ -12,7 +12,8 @@ import mxnet as mx
 import mxnet.libinfo
 import numpy as np
 
-from echo import native
+import echo
+from echo import compat, native
 from echo.errors import EchoError, UnsupportedError
 from echo.estimators.cost_table import CostTable
 from echo.estimators.evaluator import Evaluator
@@ -24,22 +25,34 @@ from echo.frontend.selfcheck import check_hook
 from echo.frontend.symbols import Binding, symbol_of
 from echo.frontend.training import default_match_range, match_range, oracle, training_graph
 from echo.graph import Graph
+from echo.locks import Lock
 from echo.runtime.measure import device_key, measure
 from echo.training_graph import EXECUTOR, TrainingGraph
 
-SUPPORTED = "1.9.1"
+_install_lock = Lock()
 
 
 def check_version() -> None:
-    """Raises `UnsupportedError` for any MXNet but the one that the hook and the planner replay exactly."""
-    if mx.__version__ != SUPPORTED:
-        raise UnsupportedError(f"expected mxnet {SUPPORTED}, got {mx.__version__}")
+    """Refuses what echo cannot work on.
+
+    Raises:
+        UnsupportedError: any MXNet but the one that the hook and the planner replay exactly, or one on which another
+            copy of echo works in this process: each would take the other's binds for the user's.
+    """
+    compat.check_version(mx.__version__)
+    owner = vars(mx).setdefault("_echo_owner", echo)
+    if owner is not echo:
+        where = f"{next(iter(owner.__path__))} and {next(iter(echo.__path__))}"
+        raise UnsupportedError(f"two copies of echo in one process, {where}: the first one stays, start Python anew")
 
 
 def install_hook() -> str:
     """Wraps MXNet's passes and checks the result once; the reason why not where that fails, else an empty text."""
-    if native.installed():
-        return ""
+    with _install_lock.held():
+        return "" if native.installed() else _install_checked()
+
+
+def _install_checked() -> str:
     try:
         native.install(mxnet.libinfo.find_lib_path()[0])
         try:

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import functools
 import json
+import os
 import struct
 import threading
 from pathlib import Path
@@ -20,6 +21,8 @@ from echo.errors import NativeError
 
 _lock = threading.RLock()
 _thread = threading.local()
+if hasattr(os, "register_at_fork"):  # it is held for moments, into which no fork may fall: the library has a lock too
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 _installed: ctypes.CDLL | None = None  # the library whose functions MXNet calls now
 
 

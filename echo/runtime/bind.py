@@ -18,6 +18,7 @@ from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import Binding, grad_reqs, graph_of, infer_binding, symbol_of
 from echo.frontend.training import match_range
 from echo.graph import Graph
+from echo.locks import Lock
 from echo.options import Options
 from echo.passes.hint import Hint
 from echo.passes.request import Request
@@ -29,7 +30,7 @@ from echo.training_graph import EXECUTOR
 logger = logging.getLogger("echo")
 _plans: dict[str, tuple[Plan, Graph]] = {}
 _hints: dict[tuple[str, str], Hint | None] = {}  # by model, the first of each
-_plans_lock = threading.RLock()
+_plans_lock = Lock()
 _MOST_PLANS = 64  # kept in memory: as many shapes of one model as buckets are usual
 
 
@@ -142,12 +143,15 @@ def _with_plan(request: Bind, options: Options, record: Callable[[Plan], None]) 
 def find_plan(
     graph: Graph, binding: Callable[[], Binding], ctx: mx.Context, options: Options, runner: str = EXECUTOR
 ) -> tuple[Plan, Graph] | None:
-    """As `planned`, with one line in the log. None, and a warning, where that fails.
+    """As `planned`, with one line in the log. None, and a warning, where that fails; None inside of an operator.
 
     Raises:
         BudgetError, OptionError: the user's wish cannot be met.
         EchoError: anything else, under ``strict``.
     """
+    if inside_operator():
+        logger.debug("echo: bound as it is: inside of a Custom operator")
+        return None
     try:
         found = planned(graph, binding(), ctx, options, runner)
     except (BudgetError, OptionError):
@@ -166,11 +170,20 @@ def plain(symbol: Symbol) -> Symbol:
     return Symbol.__deepcopy__(symbol, None)
 
 
+def inside_operator() -> bool:
+    """Whether this thread is one that MXNet started, to run a Custom operator.
+
+    Nothing may be planned there: planning runs operators, which may wait for those behind the Custom operator, and it
+    holds a lock, for which the Custom operator would wait.
+    """
+    return isinstance(threading.current_thread(), threading._DummyThread)
+
+
 def planned(
     graph: Graph, binding: Binding, ctx: mx.Context, options: Options, runner: str = EXECUTOR
 ) -> tuple[Plan, Graph]:
     """The plan of a graph that is bound like this, and the graph to bind. Plans are remembered."""
-    with _plans_lock, own_binds():
+    with _plans_lock.held(), own_binds():
         session = MxnetSession(graph, binding, ctx, runner)
         key = plan_cache.key_of([session.fingerprint, str(session.hook), session.device_key, options.key])
         if key not in _plans:
