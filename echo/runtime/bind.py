@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Callable, Iterator, Mapping
 
 import mxnet as mx
@@ -21,7 +21,7 @@ from echo.options import Options
 from echo.passes.request import Request
 from echo.plan import Plan
 from echo.report.progress import progress
-from echo.runtime.executor import guard
+from echo.runtime.executor import Applied, planned_executor, shapes_of
 from echo.training_graph import EXECUTOR
 
 logger = logging.getLogger("echo")
@@ -124,15 +124,58 @@ def _with_plan(request: Bind, options: Options, record: Callable[[Plan], None]) 
     found = find_plan(graph_of(request.symbol), request.binding, request.ctx, options)
     if found is None:
         return request.call(user)
+    record(found[0])
+    executor = _bound(found, user, request.call)
+    applied = Applied(found[1], shapes_of(executor), options.strict, _Road(user, request.ctx, options, record))
+    return planned_executor(executor, applied)
+
+
+@dataclass(frozen=True)
+class _Road:
+    """How an executor that was bound with a plan is bound again (`echo.runtime.executor.Road`)."""
+
+    user: Symbol
+    ctx: mx.Context
+    options: Options
+    record: Callable[[Plan], None]
+
+    def replan(self, binding: Binding) -> Graph | None:
+        with own_binds():
+            try:
+                found = find_plan(graph_of(self.user), lambda: binding, self.ctx, self.options)
+            except BudgetError as error:
+                if self.options.strict:
+                    raise
+                logger.warning("echo: %s. The smallest plan is used.", error)
+                nearest = replace(self.options, memory_budget=None, max_overhead=None)
+                found = find_plan(graph_of(self.user), lambda: binding, self.ctx, nearest)
+        if found is None:
+            return None
+        self.record(found[0])
+        return found[1]
+
+    def confirms(self, graph: Graph, binding: Binding) -> bool:
+        with own_binds():
+            session = MxnetSession(graph_of(self.user), binding, self.ctx)
+            own = session.oracle(graph_of(self.user), session.match_range)
+            found = session.oracle(graph, session.match_range)
+        return found[0] <= own[0] and found[1] == own[1]
+
+    def bind(self, bound: Graph | Symbol, *args: Any, **more: Any) -> mx.executor.Executor:
+        symbol = symbol_of(bound) if isinstance(bound, Graph) else bound
+        with own_binds():
+            return Symbol.bind(symbol, *args, **more)
+
+
+def _bound(
+    found: tuple[Plan, Graph], user: Symbol, call: Callable[[Symbol], mx.executor.Executor]
+) -> mx.executor.Executor:
     plan, graph = found
-    record(plan)
     if plan.changes_nothing:
-        return request.call(user)
+        return call(user)
     with match_range(plan.match_range if plan.applied == "mirror" else None):
-        executor = request.call(symbol_of(graph))
+        executor = call(symbol_of(graph))
     executor._symbol = user
-    if any(decision.op == "Dropout" for decision in plan.recomputed):
-        guard(executor)
     return executor
 
 

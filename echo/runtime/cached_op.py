@@ -11,7 +11,7 @@ import contextlib
 import logging
 import threading
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Callable, Iterator, Sequence, Tuple
 
 import mxnet as mx
@@ -24,10 +24,10 @@ from echo.frontend.session import install_hook
 from echo.frontend.symbols import Binding, graph_of, symbol_of
 from echo.graph import Graph
 from echo.options import Options
-from echo.passes.recompute import CLONE_SUFFIX
 from echo.passes.rewrite import PLAN_ATTRIBUTE
 from echo.plan import Plan
 from echo.runtime import bind
+from echo.runtime.monitor import WithoutClones
 from echo.training_graph import DYNAMIC, STATIC
 
 logger = logging.getLogger("echo")
@@ -45,7 +45,6 @@ class _Choice:
 
     graph: Graph | None = None
     key: tuple[Any, ...] = ()
-    clones: frozenset[str] = field(default=frozenset(), compare=False)
     depends_on_mode: bool = False
 
 
@@ -100,16 +99,8 @@ class PlannedCachedOp:
         self._current._register_op_hook(self._hidden(callback), monitor_all)
 
     def _hidden(self, callback: Callable[..., None] | None) -> Callable[..., None] | None:
-        clones = self._choice.clones
-        if not clones or callback is None:
-            return callback
-
-        def without_clones(node: Any, *rest: Any) -> None:
-            name = node.decode() if isinstance(node, bytes) else str(node)
-            if name.rpartition("_")[0] not in clones:
-                callback(node, *rest)
-
-        return without_clones
+        graph = self._choice.graph
+        return callback if callback is None or graph is None else WithoutClones(graph, callback)
 
     def _signature(self, args: Sequence[Any]) -> Signature:
         places = self._data or range(len(args))
@@ -142,7 +133,6 @@ class PlannedCachedOp:
         return _Choice(
             graph=graph,
             key=tuple((number, node.attrs[PLAN_ATTRIBUTE]) for number, node in marked.items()),
-            clones=frozenset(node.name + CLONE_SUFFIX for node in marked.values()),
             depends_on_mode=any(node.op in _MODES for node in marked.values()),
         )
 
