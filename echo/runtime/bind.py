@@ -100,6 +100,8 @@ def bind(
     untouched = _why_untouched(symbol, grad_req, group2ctx, None)
     if args_grad is None or not args_grad:
         untouched = untouched or "no argument needs a gradient"
+    if any(array.stype != "default" for arrays in (args, args_grad) for array in _arrays(arrays)):
+        untouched = untouched or "sparse arguments"
     return Bind(symbol, ctx, call, binding, untouched)
 
 
@@ -121,13 +123,14 @@ def _with_plan(request: Bind, options: Options, record: Callable[[Plan], None]) 
     if request.untouched:
         logger.debug("echo: bound as it is: %s", request.untouched)
         return request.call(user)
-    found = find_plan(graph_of(request.symbol), request.binding, request.ctx, options)
+    graph = graph_of(request.symbol)
+    found = find_plan(graph, request.binding, request.ctx, options)
     if found is None:
         return request.call(user)
     record(found[0])
     executor = _bound(found, user, request.call)
-    applied = Applied(found[1], shapes_of(executor), options.strict, _Road(user, request.ctx, options, record))
-    return planned_executor(executor, applied)
+    road = _Road(user, request.ctx, options, record)
+    return planned_executor(executor, Applied(graph, found[1], shapes_of(executor), options.strict, road))
 
 
 @dataclass(frozen=True)
@@ -227,9 +230,14 @@ def _why_untouched(symbol: Symbol, grad_req: Any, group2ctx: Any, stype_dict: An
         return "no argument needs a gradient"
     if group2ctx:
         return "group2ctx spreads the graph over several devices"
-    if stype_dict and any(kind != "default" for kind in stype_dict.values()):
+    if any(kind != "default" for kind in (stype_dict or {}).values()) or _has_sparse_variables(symbol):
         return "sparse arguments"
     return ""
+
+
+def _has_sparse_variables(symbol: Symbol) -> bool:
+    default = str(mx.ndarray.ndarray._STORAGE_TYPE_DEFAULT)
+    return any(attrs.get("__storage_type__", default) != default for attrs in symbol.attr_dict().values())
 
 
 def _binding_of_arrays(symbol: Symbol, args: Any, args_grad: Any, grad_req: Any, aux_states: Any) -> Binding:
@@ -246,6 +254,11 @@ def _binding_of_arrays(symbol: Symbol, args: Any, args_grad: Any, grad_req: Any,
         tuple(array.dtype for array in aux),
         tuple(requests),
     )
+
+
+def _arrays(given: Any) -> list[Any]:
+    values = given.values() if isinstance(given, Mapping) else given or ()
+    return [array for array in values if isinstance(array, mx.nd.NDArray)]
 
 
 def _in_order(names: list[str], arrays: Any, optional: bool = False) -> Iterator[Any]:

@@ -24,7 +24,7 @@ from echo.frontend.session import install_hook
 from echo.frontend.symbols import Binding, graph_of, symbol_of
 from echo.graph import Graph
 from echo.options import Options
-from echo.passes.rewrite import PLAN_ATTRIBUTE
+from echo.passes.rewrite import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.plan import Plan
 from echo.runtime import bind
 from echo.runtime.monitor import WithoutClones
@@ -100,7 +100,7 @@ class PlannedCachedOp:
 
     def _hidden(self, callback: Callable[..., None] | None) -> Callable[..., None] | None:
         graph = self._choice.graph
-        return callback if callback is None or graph is None else WithoutClones(graph, callback)
+        return callback if callback is None or graph is None else WithoutClones(graph_of(self._symbol), graph, callback)
 
     def _signature(self, args: Sequence[Any]) -> Signature:
         places = self._data or range(len(args))
@@ -129,10 +129,11 @@ class PlannedCachedOp:
         self.plans[signature] = plan
         if plan.changes_nothing:
             return _STOCK
+        marks = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE)
         marked = {number: node for number, node in enumerate(graph.nodes) if PLAN_ATTRIBUTE in node.attrs}
         return _Choice(
             graph=graph,
-            key=tuple((number, node.attrs[PLAN_ATTRIBUTE]) for number, node in marked.items()),
+            key=tuple(tuple(node.attrs.get(mark, "") for mark in marks) for node in graph.nodes),
             depends_on_mode=any(node.op in _MODES for node in marked.values()),
         )
 

@@ -17,11 +17,11 @@ from mxnet import autograd
 from mxnet.symbol import Symbol
 
 from echo.errors import EchoError, UnsupportedError
-from echo.frontend.symbols import Binding, grad_reqs, graph_of
+from echo.frontend.symbols import Binding, grad_reqs, graph_of, symbol_of
 from echo.frontend.training import training_graph
 from echo.graph import Graph
 from echo.ops import HEAVY
-from echo.passes.rewrite import MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE
+from echo.passes.rewrite import marked, unmarked
 from echo.runtime.monitor import WithoutClones
 from echo.training_graph import TrainingNode
 
@@ -46,11 +46,12 @@ class Road(Protocol):
 
 @dataclass(frozen=True)
 class Applied:
-    """What an executor was bound with: the user's graph with the marks of a plan, if any.
+    """What an executor was bound with: ``graph`` is the user's, with the marks of a plan if there is one.
 
     ``shapes`` are those of the arguments that it was planned for; ``held`` remembers for which others it holds.
     """
 
+    user: Graph
     graph: Graph
     shapes: Shapes
     strict: bool
@@ -60,8 +61,7 @@ class Applied:
     @cached_property
     def marked(self) -> frozenset[str]:
         """The operators of the nodes that run again."""
-        marks = {PLAN_ATTRIBUTE, MIRROR_ATTRIBUTE}
-        return frozenset(node.op for node in self.graph.nodes if not marks.isdisjoint(node.attrs))
+        return frozenset(self.graph.nodes[number].op for number in marked(self.user, self.graph))
 
 
 class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
@@ -78,9 +78,15 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
     def set_monitor_callback(self, callback: Callable[..., None], monitor_all: bool = False) -> None:
         """As ``Executor.set_monitor_callback``; the callback sees no clone."""
         self._monitor = (callback, monitor_all)
-        super().set_monitor_callback(WithoutClones(self._applied.graph, callback), monitor_all)
+        super().set_monitor_callback(WithoutClones(self._applied.user, self._applied.graph, callback), monitor_all)
         if self._own is not None:
             self._watch(self._own)
+
+    def get_optimized_symbol(self) -> Symbol:
+        """As ``Executor.get_optimized_symbol``, without the marks of the plan."""
+        symbol = super().get_optimized_symbol()
+        applied = self._applied
+        return symbol_of(unmarked(applied.user, graph_of(symbol))) if applied.graph != applied.user else symbol
 
     # Modes --------------------------------------------------------------------------------------------------------
 
@@ -136,7 +142,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         """Whether a forward pass in this mode draws random numbers."""
         if self._random is None:
             try:
-                training = training_graph(graph_of(self._symbol), _binding(self), self._ctx)
+                training = training_graph(self._applied.user, _binding(self), self._ctx)
             except EchoError:  # no native hook, which is who knows
                 return True
             self._random = [node for _, node in training.operators() if node.random and node.forward]
@@ -151,7 +157,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
 
     def _watch(self, own: mx.executor.Executor) -> None:
         if self._monitor is not None:
-            self._own_monitor = WithoutClones(graph_of(self._symbol), self._monitor[0])
+            self._own_monitor = WithoutClones(self._applied.user, self._applied.user, self._monitor[0])
             own.set_monitor_callback(self._own_monitor, self._monitor[1])
 
     def _muted(self, muted: bool) -> None:
@@ -186,7 +192,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         except (mx.MXNetError, EchoError):
             return applied  # MXNet's own reshape says what is wrong
         binding = replace(_binding(self), arg_shapes=tuple(shapes.values()), aux_shapes=aux_shapes)
-        own = replace(applied, graph=graph_of(self._symbol), shapes=shapes, held={})
+        own = replace(applied, graph=applied.user, shapes=shapes, held={})
         try:
             if not _outgrow(shapes, applied.shapes) and self._holds(binding):
                 return applied
@@ -200,9 +206,11 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
 
     def _holds(self, binding: Binding) -> bool:
         applied = self._applied
-        if applied.marked and binding.key not in applied.held:
+        if applied.graph == applied.user:
+            return True
+        if binding.key not in applied.held:
             applied.held[binding.key] = applied.road.confirms(applied.graph, binding)
-        return not applied.marked or applied.held[binding.key]
+        return applied.held[binding.key]
 
     def _rebound(
         self, applied: Applied, partial: bool, up_sizing: bool, given: Mapping[str, Any]

@@ -10,7 +10,7 @@ from mxnet.ndarray import NDArray
 
 from echo.graph import Graph
 from echo.passes.recompute import CLONE_SUFFIX
-from echo.passes.rewrite import MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE
+from echo.passes.rewrite import MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, marked
 
 _SUFFIX = {PLAN_ATTRIBUTE: CLONE_SUFFIX, MIRROR_ATTRIBUTE: "_mirror"}
 
@@ -22,12 +22,12 @@ class WithoutClones:
     itself, under its own name: that one waits here for the node. ``muted`` drops everything.
     """
 
-    def __init__(self, graph: Graph, callback: Callable[..., None]) -> None:
+    def __init__(self, user: Graph, bound: Graph, callback: Callable[..., None]) -> None:
         self.muted = False
         self._callback = callback
-        self._names = {node.name for node in graph.nodes}
-        self._variables = {node.name for node in graph.nodes if node.is_variable}
-        clones = {node.name + end for node in graph.nodes for mark, end in _SUFFIX.items() if mark in node.attrs}
+        self._names = {node.name for node in user.nodes}
+        self._variables = {node.name for node in user.nodes if node.is_variable}
+        clones = {bound.nodes[number].name + _SUFFIX[mark] for number, mark in marked(user, bound).items()}
         self._clones = clones - self._names
         self._waiting: tuple[Any, ...] | None = None
 
