@@ -61,3 +61,21 @@ def mark(graph: Graph, outputs: Mapping[int, list[int]], hook: bool, match_range
         return marked
     operators = [number for number, node in enumerate(graph.nodes) if not node.is_variable]
     return marked.with_attrs({number: {RANGE_ATTRIBUTE: str(match_range)} for number in outputs or operators})
+
+
+def marked(user: Graph, rewritten: Graph) -> dict[int, str]:
+    """The nodes that a plan runs again, with the attribute that says so; not those that the user marked himself."""
+    return {
+        number: name
+        for number, (before, after) in enumerate(zip(user.nodes, rewritten.nodes))
+        for name in (PLAN_ATTRIBUTE, MIRROR_ATTRIBUTE)
+        if name in after.attrs and name not in before.attrs
+    }
+
+
+def unmarked(user: Graph, rewritten: Graph) -> Graph:
+    """What MXNet made of a rewritten graph, without the marks of the plan."""
+    own = set().union(*(node.attrs for node in user.nodes))
+    for name in {PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, MIRROR_ATTRIBUTE} - own:
+        rewritten = rewritten.without_attr(name)
+    return rewritten

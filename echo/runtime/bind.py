@@ -24,7 +24,7 @@ from echo.passes.hint import Hint
 from echo.passes.request import Request
 from echo.plan import Plan
 from echo.report.progress import progress
-from echo.runtime.executor import guard
+from echo.runtime.executor import Applied, planned_executor, shapes_of
 from echo.training_graph import EXECUTOR
 
 logger = logging.getLogger("echo")
@@ -104,6 +104,8 @@ def bind(
     untouched = _why_untouched(symbol, grad_req, group2ctx, None)
     if args_grad is None or not args_grad:
         untouched = untouched or "no argument needs a gradient"
+    if any(array.stype != "default" for arrays in (args, args_grad) for array in _arrays(arrays)):
+        untouched = untouched or "sparse arguments"
     return Bind(symbol, ctx, call, binding, untouched)
 
 
@@ -125,18 +127,62 @@ def _with_plan(request: Bind, options: Options, record: Callable[[Plan], None]) 
     if request.untouched:
         logger.debug("echo: bound as it is: %s", request.untouched)
         return request.call(user)
-    found = find_plan(graph_of(request.symbol), request.binding, request.ctx, options)
+    graph = graph_of(request.symbol)
+    found = find_plan(graph, request.binding, request.ctx, options)
     if found is None:
         return request.call(user)
+    record(found[0])
+    executor = _bound(found, user, request.call)
+    road = _Road(user, request.ctx, options, record)
+    return planned_executor(executor, Applied(graph, found[1], shapes_of(executor), options.strict, road))
+
+
+@dataclass(frozen=True)
+class _Road:
+    """How an executor that was bound with a plan is bound again (`echo.runtime.executor.Road`)."""
+
+    user: Symbol
+    ctx: mx.Context
+    options: Options
+    record: Callable[[Plan], None]
+
+    def replan(self, binding: Binding) -> Graph | None:
+        with own_binds():
+            try:
+                found = find_plan(graph_of(self.user), lambda: binding, self.ctx, self.options)
+            except BudgetError as error:
+                if self.options.strict:
+                    raise
+                logger.warning("echo: %s. The smallest plan is used.", error)
+                nearest = replace(self.options, memory_budget=None, max_overhead=None)
+                found = find_plan(graph_of(self.user), lambda: binding, self.ctx, nearest)
+        if found is None:
+            return None
+        self.record(found[0])
+        return found[1]
+
+    def confirms(self, graph: Graph, binding: Binding) -> bool:
+        with own_binds():
+            session = MxnetSession(graph_of(self.user), binding, self.ctx)
+            own = session.oracle(graph_of(self.user), session.match_range)
+            found = session.oracle(graph, session.match_range)
+        return found[0] <= own[0] and found[1] == own[1]
+
+    def bind(self, bound: Graph | Symbol, *args: Any, **more: Any) -> mx.executor.Executor:
+        symbol = symbol_of(bound) if isinstance(bound, Graph) else bound
+        with own_binds():
+            return Symbol.bind(symbol, *args, **more)
+
+
+def _bound(
+    found: tuple[Plan, Graph], user: Symbol, call: Callable[[Symbol], mx.executor.Executor]
+) -> mx.executor.Executor:
     plan, graph = found
-    record(plan)
     if plan.changes_nothing:
-        return request.call(user)
+        return call(user)
     with match_range(plan.match_range if plan.applied == "mirror" else None):
-        executor = request.call(symbol_of(graph))
+        executor = call(symbol_of(graph))
     executor._symbol = user
-    if any(decision.op == "Dropout" for decision in plan.recomputed):
-        guard(executor)
     return executor
 
 
@@ -220,9 +266,14 @@ def _why_untouched(symbol: Symbol, grad_req: Any, group2ctx: Any, stype_dict: An
         return "no argument needs a gradient"
     if group2ctx:
         return "group2ctx spreads the graph over several devices"
-    if stype_dict and any(kind != "default" for kind in stype_dict.values()):
+    if any(kind != "default" for kind in (stype_dict or {}).values()) or _has_sparse_variables(symbol):
         return "sparse arguments"
     return ""
+
+
+def _has_sparse_variables(symbol: Symbol) -> bool:
+    default = str(mx.ndarray.ndarray._STORAGE_TYPE_DEFAULT)
+    return any(attrs.get("__storage_type__", default) != default for attrs in symbol.attr_dict().values())
 
 
 def _binding_of_arrays(symbol: Symbol, args: Any, args_grad: Any, grad_req: Any, aux_states: Any) -> Binding:
@@ -239,6 +290,11 @@ def _binding_of_arrays(symbol: Symbol, args: Any, args_grad: Any, grad_req: Any,
         tuple(array.dtype for array in aux),
         tuple(requests),
     )
+
+
+def _arrays(given: Any) -> list[Any]:
+    values = given.values() if isinstance(given, Mapping) else given or ()
+    return [array for array in values if isinstance(array, mx.nd.NDArray)]
 
 
 def _in_order(names: list[str], arrays: Any, optional: bool = False) -> Iterator[Any]:

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import threading
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Callable, Iterator, Sequence, Tuple
 
 import mxnet as mx
@@ -25,10 +25,10 @@ from echo.frontend.symbols import Binding, graph_of, symbol_of
 from echo.graph import Graph
 from echo.locks import Lock
 from echo.options import Options
-from echo.passes.recompute import CLONE_SUFFIX
-from echo.passes.rewrite import PLAN_ATTRIBUTE
+from echo.passes.rewrite import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.plan import Plan
 from echo.runtime import bind
+from echo.runtime.monitor import WithoutClones
 from echo.training_graph import DYNAMIC, STATIC
 
 logger = logging.getLogger("echo")
@@ -46,7 +46,6 @@ class _Choice:
 
     graph: Graph | None = None
     key: tuple[Any, ...] = ()
-    clones: frozenset[str] = field(default=frozenset(), compare=False)
     depends_on_mode: bool = False
 
 
@@ -101,16 +100,8 @@ class PlannedCachedOp:
         self._current._register_op_hook(self._hidden(callback), monitor_all)
 
     def _hidden(self, callback: Callable[..., None] | None) -> Callable[..., None] | None:
-        clones = self._choice.clones
-        if not clones or callback is None:
-            return callback
-
-        def without_clones(node: Any, *rest: Any) -> None:
-            name = node.decode() if isinstance(node, bytes) else str(node)
-            if name.rpartition("_")[0] not in clones:
-                callback(node, *rest)
-
-        return without_clones
+        graph = self._choice.graph
+        return callback if callback is None or graph is None else WithoutClones(graph_of(self._symbol), graph, callback)
 
     def _signature(self, args: Sequence[Any]) -> Signature:
         places = self._data or range(len(args))
@@ -139,11 +130,11 @@ class PlannedCachedOp:
         self.plans[signature] = plan
         if plan.changes_nothing:
             return _STOCK
+        marks = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE)
         marked = {number: node for number, node in enumerate(graph.nodes) if PLAN_ATTRIBUTE in node.attrs}
         return _Choice(
             graph=graph,
-            key=tuple((number, node.attrs[PLAN_ATTRIBUTE]) for number, node in marked.items()),
-            clones=frozenset(node.name + CLONE_SUFFIX for node in marked.values()),
+            key=tuple(tuple(node.attrs.get(mark, "") for mark in marks) for node in graph.nodes),
             depends_on_mode=any(node.op in _MODES for node in marked.values()),
         )
 

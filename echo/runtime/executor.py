@@ -1,43 +1,313 @@
-"""An executor whose plan recomputes Dropout: its masks exist after a training forward pass alone."""
+"""The executor of a symbol that was bound with a plan: in every respect as MXNet's own.
+
+Monitors see no clones. ``reshape`` plans again for shapes that outgrow those of the plan. And where backward runs in
+another mode than forward did, as after an inference forward pass, the user's own graph takes the backward pass.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Callable, Mapping, Protocol, Sequence
 
 import mxnet as mx
+import numpy as np
+from mxnet import autograd
+from mxnet.symbol import Symbol
 
-from echo.errors import UnsupportedError
+from echo.errors import EchoError, UnsupportedError
+from echo.frontend.symbols import Binding, grad_reqs, graph_of, symbol_of
+from echo.frontend.training import training_graph
+from echo.graph import Graph
+from echo.ops import HEAVY
+from echo.passes.rewrite import marked, unmarked
+from echo.runtime.monitor import WithoutClones
+from echo.training_graph import TrainingNode
+
+logger = logging.getLogger("echo")
+Shapes = Mapping[str, Sequence[int]]
+# Outside of training they compute something else (BatchNorm) or may compute it in another way (oneDNN's heavy ones).
+_MODES = frozenset({"BatchNorm"}) | HEAVY
 
 
-class GuardedExecutor(mx.executor.Executor):  # type: ignore[misc]
-    """Refuses a backward pass behind an inference forward pass: recomputed Dropout would multiply by an old mask."""
+class Road(Protocol):
+    """How an executor is bound again: what it asks of `echo.runtime.bind`."""
 
-    _trained_last = False
+    def replan(self, binding: Binding) -> Graph | None:
+        """The graph to bind for these shapes, None where planning fails."""
+
+    def confirms(self, graph: Graph, binding: Binding) -> bool:
+        """Whether the plan in this graph also holds for these shapes: no more bytes than the user's own, equal bits."""
+
+    def bind(self, bound: Graph | Symbol, *args: Any, **more: Any) -> mx.executor.Executor:
+        """MXNet's own ``Symbol.bind``."""
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What an executor was bound with: ``graph`` is the user's, with the marks of a plan if there is one.
+
+    ``shapes`` are those of the arguments that it was planned for; ``held`` remembers for which others it holds.
+    """
+
+    user: Graph
+    graph: Graph
+    shapes: Shapes
+    strict: bool
+    road: Road
+    held: dict[Any, bool] = field(default_factory=dict, compare=False)
+
+    @cached_property
+    def marked(self) -> frozenset[str]:
+        """The operators of the nodes that run again."""
+        return frozenset(self.graph.nodes[number].op for number in marked(self.user, self.graph))
+
+
+class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
+    """An executor with a plan. It is made of a bound one, by `planned_executor`."""
+
+    _applied: Applied
+    _forward_mode: bool | None = None  # of the last forward pass
+    _monitor: tuple[Callable[..., None], bool] | None = None
+    _own: mx.executor.Executor | None = None  # the user's graph on the same arrays, made when it is first needed
+    _own_monitor: WithoutClones | None = None
+    _runs_own = False
+    _random: list[TrainingNode] | None = None
+
+    def set_monitor_callback(self, callback: Callable[..., None], monitor_all: bool = False) -> None:
+        """As ``Executor.set_monitor_callback``; the callback sees no clone."""
+        self._monitor = (callback, monitor_all)
+        super().set_monitor_callback(WithoutClones(self._applied.user, self._applied.graph, callback), monitor_all)
+        if self._own is not None:
+            self._watch(self._own)
+
+    def get_optimized_symbol(self) -> Symbol:
+        """As ``Executor.get_optimized_symbol``, without the marks of the plan."""
+        symbol = super().get_optimized_symbol()
+        applied = self._applied
+        return symbol_of(unmarked(applied.user, graph_of(symbol))) if applied.graph != applied.user else symbol
+
+    # Modes --------------------------------------------------------------------------------------------------------
 
     def forward(self, is_train: bool = False, **kwargs: Any) -> Any:
         """As ``Executor.forward``."""
-        self._trained_last = bool(is_train)
-        return super().forward(is_train, **kwargs)
+        mode = bool(is_train)
+        # backward would have to repeat this pass, which it cannot with other random numbers: so it runs there at once
+        self._runs_own = not mode and self._is_at_odds(mode, not mode) and self._draws(mode)
+        if self._runs_own:
+            own = self._users_own()
+            self._muted(False)
+            self.outputs, self._output_dict = own.forward(is_train, **kwargs), None
+        else:
+            if self._forward_mode is not None and self._own is not None:
+                self._output_dict = None
+            super().forward(is_train, **kwargs)
+        self._forward_mode = mode
+        return self.outputs
 
     def backward(self, out_grads: Any = None, is_train: bool = True) -> None:
         """As ``Executor.backward``.
 
         Raises:
-            UnsupportedError: the last forward pass was not a training one.
+            UnsupportedError: an inference backward pass behind a training forward pass with random numbers.
         """
-        if not self._trained_last or not is_train:
+        if self._runs_own:
+            self._users_own().backward(out_grads, is_train)
+        elif self._forward_mode is not None and self._is_at_odds(self._forward_mode, bool(is_train)):
+            self._repeat_forward(self._forward_mode)
+            self._users_own().backward(out_grads, is_train)
+        else:
+            super().backward(out_grads, is_train)
+
+    def _repeat_forward(self, mode: bool) -> None:
+        if self._draws(mode):
+            ops = tuple(sorted(_MODES & self._applied.marked))
             raise UnsupportedError(
-                "backward() after forward(is_train=False) on a plan that recomputes Dropout from its mask: "
-                "call forward(is_train=True), or optimize with keep='Dropout'"
+                f"backward(is_train={not mode}) after forward(is_train={mode}) in a graph with random numbers, "
+                f"on a plan that recomputes {', '.join(ops)}: optimize with keep={ops} to have both"
             )
-        super().backward(out_grads, is_train)
+        own = self._users_own()
+        self._muted(True)
+        own.forward(mode)
+        self._muted(False)
 
-    def reshape(self, *args: Any, **kwargs: Any) -> mx.executor.Executor:
-        """As ``Executor.reshape``; the new executor has the same plan, and the same guard."""
-        return guard(super().reshape(*args, **kwargs))
+    def _is_at_odds(self, forward: bool, backward: bool) -> bool:
+        """Whether clones that run in the mode of backward are not what forward computed in its mode."""
+        marked = self._applied.marked
+        without_mask = not forward and "Dropout" in marked
+        return without_mask or (forward != backward and not _MODES.isdisjoint(marked))
+
+    def _draws(self, mode: bool) -> bool:
+        """Whether a forward pass in this mode draws random numbers."""
+        if self._random is None:
+            try:
+                training = training_graph(self._applied.user, _binding(self), self._ctx)
+            except EchoError:  # no native hook, which is who knows
+                return True
+            self._random = [node for _, node in training.operators() if node.random and node.forward]
+        return any(mode or not _trains(node) for node in self._random)
+
+    def _users_own(self) -> mx.executor.Executor:
+        if self._own is None:
+            logger.info("echo: backward in another mode than forward: the graph is bound without a plan, too")
+            self._own = self._bound(self._symbol, self.arg_arrays, self.grad_arrays, self.aux_arrays)
+            self._watch(self._own)
+        return self._own
+
+    def _watch(self, own: mx.executor.Executor) -> None:
+        if self._monitor is not None:
+            self._own_monitor = WithoutClones(self._applied.user, self._applied.user, self._monitor[0])
+            own.set_monitor_callback(self._own_monitor, self._monitor[1])
+
+    def _muted(self, muted: bool) -> None:
+        if self._own_monitor is not None:
+            self._own_monitor.muted = muted
+
+    # Reshape ------------------------------------------------------------------------------------------------------
+
+    def reshape(self, partial_shaping: bool = False, allow_up_sizing: bool = False, **kwargs: Any) -> PlannedExecutor:
+        """As ``Executor.reshape``.
+
+        The plan is kept while no argument is longer, in any dimension, than in the shapes of the plan, since all then
+        fits into the memory that is there already, and MXNet confirms it. Otherwise the new shapes get their own.
+
+        Raises:
+            EchoError: the new shapes cannot be planned, under ``strict``; otherwise they go without a plan.
+        """
+        applied = self._for_shapes(kwargs)
+        if applied.graph == self._applied.graph:
+            executor = super().reshape(partial_shaping, allow_up_sizing, **kwargs)
+        else:
+            executor = self._rebound(applied, partial_shaping, allow_up_sizing, kwargs)
+        executor = planned_executor(executor, applied)
+        if self._monitor is not None:
+            executor.set_monitor_callback(*self._monitor)
+        return executor
+
+    def _for_shapes(self, given: Mapping[str, Any]) -> Applied:
+        applied = self._applied
+        try:
+            shapes, aux_shapes = _inferred(self._symbol, given)
+        except (mx.MXNetError, EchoError):
+            return applied  # MXNet's own reshape says what is wrong
+        binding = replace(_binding(self), arg_shapes=tuple(shapes.values()), aux_shapes=aux_shapes)
+        own = replace(applied, graph=applied.user, shapes=shapes, held={})
+        try:
+            if not _outgrow(shapes, applied.shapes) and self._holds(binding):
+                return applied
+            graph = applied.road.replan(binding)
+        except Exception as error:
+            if applied.strict and isinstance(error, EchoError):
+                raise
+            logger.warning("echo: %s: %s; reshaped without a plan", type(error).__name__, error)
+            return own
+        return own if graph is None else replace(own, graph=graph)
+
+    def _holds(self, binding: Binding) -> bool:
+        applied = self._applied
+        if applied.graph == applied.user:
+            return True
+        if binding.key not in applied.held:
+            applied.held[binding.key] = applied.road.confirms(applied.graph, binding)
+        return applied.held[binding.key]
+
+    def _rebound(
+        self, applied: Applied, partial: bool, up_sizing: bool, given: Mapping[str, Any]
+    ) -> mx.executor.Executor:
+        """What ``reshape`` does, with another graph: arrays are shared where they are long enough, the pool too."""
+        shapes, aux_shapes = _inferred(self._symbol, given)
+        wanted = [*shapes.values(), *aux_shapes]
+        named = [name in given for name in shapes] + [False] * len(aux_shapes)
+        for shape, is_given, array in zip(wanted, named, [*self.arg_arrays, *self.aux_arrays]):
+            changes, grows = array.shape != shape, _size(shape) > array.size
+            if (changes and not partial and not is_given) or (grows and not up_sizing):
+                return super().reshape(partial, up_sizing, **given)  # which fails, and says why
+        with autograd.pause():
+            args = [_fitted(array, shape) for array, shape in zip(self.arg_arrays, shapes.values())]
+            gradients = [_fitted(array, shape) for array, shape in zip(self.grad_arrays, shapes.values())]
+            aux = [_fitted(array, shape) for array, shape in zip(self.aux_arrays, aux_shapes)]
+        executor = self._bound(applied.graph, args, gradients, aux, shared_exec=self)
+        executor._symbol = self._symbol
+        return executor
+
+    def _bound(
+        self, bound: Graph | Symbol, args: list[Any], gradients: list[Any], aux: list[Any], **more: Any
+    ) -> mx.executor.Executor:
+        names = self._symbol.list_arguments()
+        requests = dict(zip(names, _requests(self)))
+        given = {name: array for name, array in zip(names, gradients) if array is not None}
+        executor = self._applied.road.bind(bound, self._ctx, args, given, requests, aux, **more)
+        executor._grad_req = self._grad_req
+        return executor
 
 
-def guard(executor: mx.executor.Executor) -> mx.executor.Executor:
-    """Turns a bound executor into a `GuardedExecutor`."""
-    executor.__class__ = GuardedExecutor
-    return executor
+def planned_executor(executor: mx.executor.Executor, applied: Applied) -> PlannedExecutor:
+    """Turns a bound executor into a `PlannedExecutor`."""
+    executor.__class__ = PlannedExecutor
+    planned: PlannedExecutor = executor
+    planned._applied = applied
+    return planned
+
+
+def shapes_of(executor: mx.executor.Executor) -> dict[str, tuple[int, ...]]:
+    """The shapes of an executor's arguments."""
+    return {name: array.shape for name, array in zip(executor._symbol.list_arguments(), executor.arg_arrays)}
+
+
+def _trains(node: TrainingNode) -> bool:
+    """Whether a node with random numbers draws them in training alone."""
+    return node.op == "Dropout" and node.attrs.get("mode", "training") != "always"
+
+
+def _requests(executor: mx.executor.Executor) -> list[str]:
+    asked = grad_reqs(executor._symbol.list_arguments(), executor._grad_req)
+    return [request if array is not None else "null" for request, array in zip(asked, executor.grad_arrays)]
+
+
+def _binding(executor: mx.executor.Executor) -> Binding:
+    args, aux = executor.arg_arrays, executor.aux_arrays
+    return Binding(
+        tuple(array.shape for array in args),
+        tuple(array.dtype for array in args),
+        tuple(array.shape for array in aux),
+        tuple(array.dtype for array in aux),
+        tuple(_requests(executor)),
+    )
+
+
+def _inferred(
+    symbol: Symbol, given: Mapping[str, Any]
+) -> tuple[dict[str, tuple[int, ...]], tuple[tuple[int, ...], ...]]:
+    """The shapes of the arguments and of the auxiliary states, from those that ``reshape`` was given.
+
+    Raises:
+        MXNetError: they contradict each other.
+        EchoError: some stay unknown.
+    """
+    names = symbol.list_arguments()
+    shapes = {name: shape for name, shape in given.items() if name in names and isinstance(shape, tuple)}
+    found, _, aux = symbol._infer_shape_impl(False, **shapes)
+    if found is None:
+        raise EchoError(f"MXNet does not infer every shape from {shapes}")
+    return dict(zip(names, map(tuple, found))), tuple(map(tuple, aux))
+
+
+def _outgrow(shapes: Shapes, planned: Shapes) -> bool:
+    return any(
+        len(shape) != len(planned[name]) or any(new > old for new, old in zip(shape, planned[name]))
+        for name, shape in shapes.items()
+    )
+
+
+def _size(shape: Sequence[int]) -> int:
+    return int(np.prod(shape, dtype=np.int64))
+
+
+def _fitted(array: Any, shape: tuple[int, ...]) -> Any:
+    """The array in another shape, in the same memory if it is large enough."""
+    if array is None or array.shape == shape:
+        return array
+    if _size(shape) > array.size:
+        return mx.nd.empty(shape, array.context, array.dtype)
+    return array.reshape((-1,))[: _size(shape)].reshape(shape)

@@ -1,0 +1,60 @@
+"""Monitors show the user's own nodes: what MXNet says of clones is dropped on the way to the callback."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Callable
+
+from mxnet.base import NDArrayHandle
+from mxnet.ndarray import NDArray
+
+from echo.graph import Graph
+from echo.passes.recompute import CLONE_SUFFIX
+from echo.passes.rewrite import MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, marked
+
+_SUFFIX = {PLAN_ATTRIBUTE: CLONE_SUFFIX, MIRROR_ATTRIBUTE: "_mirror"}
+
+
+class WithoutClones:
+    """A monitor callback that passes on what is not about a clone. The first argument is a name, the last an array.
+
+    MXNet names a value ``NODE_OUTPUT`` or ``NODE_INPUT``. Before an input that is a variable it shows the variable
+    itself, under its own name: that one waits here for the node. ``muted`` drops everything.
+    """
+
+    def __init__(self, user: Graph, bound: Graph, callback: Callable[..., None]) -> None:
+        self.muted = False
+        self._callback = callback
+        self._names = {node.name for node in user.nodes}
+        self._variables = {node.name for node in user.nodes if node.is_variable}
+        clones = {bound.nodes[number].name + _SUFFIX[mark] for number, mark in marked(user, bound).items()}
+        self._clones = clones - self._names
+        self._waiting: tuple[Any, ...] | None = None
+
+    def __call__(self, *args: Any) -> None:
+        """What MXNet calls."""
+        name = args[0].decode() if isinstance(args[0], bytes) else str(args[0])
+        hidden = self.muted or self._is_clones(name)
+        if self._waiting is not None:
+            waiting, self._waiting = self._waiting, None
+            self._pass_on(waiting, hidden)
+        if name in self._variables and not hidden:
+            self._waiting = args
+        else:
+            self._pass_on(args, hidden)
+
+    def _is_clones(self, name: str) -> bool:
+        end = name.rfind("_")
+        while end > 0:
+            if name[:end] in self._names:
+                return False
+            if name[:end] in self._clones:
+                return True
+            end = name.rfind("_", 0, end)
+        return False
+
+    def _pass_on(self, args: tuple[Any, ...], hidden: bool) -> None:
+        if hidden:
+            NDArray(ctypes.cast(args[-1], NDArrayHandle), writable=False)  # the callback owns the array: this frees it
+        else:
+            self._callback(*args)
