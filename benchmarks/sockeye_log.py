@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Mapping, NamedTuple
 
 COUNTER = "Memory: cpu/0"
-# The log and these columns of the metrics hold times; all else has to be the same in every run with the same seed.
+# These files, and these columns of the metrics, hold times; all else has to be the same in every run with one seed.
+_CLOCK_FILES = frozenset({"log", "training_state/training.pkl"})
 _CLOCKS = frozenset({"time-elapsed", "avg-sec-per-sent-val", "decode-walltime-val"})
 _CHECKPOINT = re.compile(r"Checkpoint \[\d+\]\tUpdates=(\d+) .*Time-cost=([\d.]+) ")
 _PLANNED = re.compile(r"echo: (\d+) MB -> (\d+) MB planned\b.*?\+([\d.]+) % time, (\d+) feature maps")
@@ -79,8 +80,10 @@ def metrics_without_clocks(text: str) -> str:
 def fingerprint(log: str, model: Path) -> dict[str, str]:
     """All that must not depend on echo, by name: the perplexities in the log, the metrics, a digest of each file."""
     found = {"perplexities": " ".join(_PERPLEXITY.findall(log))}
-    for path in sorted(path for path in model.rglob("*") if path.is_file() and path.name != "log"):
+    for path in sorted(path for path in model.rglob("*") if path.is_file()):
         name = path.relative_to(model).as_posix()
+        if name in _CLOCK_FILES:
+            continue
         if name == "metrics":
             found[name] = metrics_without_clocks(path.read_text(encoding="utf-8"))
         else:
