@@ -45,7 +45,7 @@ bench: $(INSTALLED)  ## run the benchmarks but that of Sockeye; results go to be
 	@$(if $(BENCHES),,echo "there is no script in benchmarks/" >&2; exit 1)
 	@set -e; for name in $(basename $(notdir $(BENCHES))); do echo "== $$name"; $(BIN)/python -m benchmarks.$$name; done
 
-sockeye: $(SOCKEYE_INSTALLED)  ## train unmodified Sockeye with and without echo (15 minutes; or MODELS=transformer)
+sockeye: $(SOCKEYE_INSTALLED)  ## train unmodified Sockeye with and without echo (10 minutes; or MODELS=transformer)
 	@$(SOCKEYE)/bin/python -m benchmarks.sockeye_training $(MODELS)
 	@$(SOCKEYE)/bin/python -m benchmarks.tables
 
