@@ -12,7 +12,7 @@ from typing import Mapping, Sequence
 
 from echo.estimators.reference import plan_storage
 from echo.graph import Graph
-from echo.training_graph import STATIC, TrainingGraph
+from echo.training_graph import STATIC, TrainingGraph, TrainingNode
 
 
 def stateless(graph: Graph) -> Graph:
@@ -34,10 +34,16 @@ def _split(attrs: Mapping[str, str]) -> dict[str, str]:
 
 
 def as_cached(training: TrainingGraph, runner: str, match_range: int) -> TrainingGraph:
-    """The training graph as a CachedOp runs it: it does not own its outputs, and its planner follows another rule."""
+    """The training graph as a CachedOp runs it: its planner follows another rule.
+
+    Its outputs, and the gradients of its outputs, are the caller's; an executor would copy the latter.
+    """
     heads: dict[int, set[int]] = defaultdict(set)
     for entry in training.outputs[: training.num_forward_outputs]:
         heads[entry.node].add(entry.index)
+    for number, node in training.operators():
+        if node.op == "_identity_with_attr_like_rhs" and _is_head_gradient(training.nodes[node.inputs[0].node]):
+            heads[number].add(0)
     nodes = [
         replace(node, external=node.external | heads[number]) if number in heads else node
         for number, node in enumerate(training.nodes)
@@ -46,6 +52,10 @@ def as_cached(training: TrainingGraph, runner: str, match_range: int) -> Trainin
     storage = plan_storage(cached, match_range)
     accumulations = _accumulations(cached, storage.chunk) if runner == STATIC else ()
     return replace(cached, planned_bytes=storage.total, accumulations=accumulations)
+
+
+def _is_head_gradient(node: TrainingNode) -> bool:
+    return node.is_variable and not node.forward
 
 
 def _accumulations(training: TrainingGraph, chunk: tuple[int, ...]) -> tuple[bool, ...]:
