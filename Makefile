@@ -2,6 +2,10 @@
 #   make demo            make test            make test PYTHON=python3.10
 PYTHON ?= python3.11
 VENV   ?= .venv
+# The last numpy with which mxnet 1.9.1 works by itself: the environment that results and tests refer to.
+NUMPY  := 1.23.5
+# What echo.compat is for, as PYTHON:NUMPY.
+COMPAT ?= python3.11:1.24.4 python3.11:1.26.4 python3.12:1.26.4
 BIN    := $(VENV)/bin
 
 # A compiler that appears, or goes away, calls for a new installation; so does a change in what is built.
@@ -11,7 +15,7 @@ INSTALLED := $(VENV)/.installed-$(if $(COMPILER),native,fallback)
 NATIVE    := $(shell find echo/native -name '*.cc' -o -name '*.h' 2>/dev/null)
 BENCHES   := $(shell grep -l '^if __name__ ==' benchmarks/*.py 2>/dev/null)
 
-.PHONY: help demo test test-all check bench clean
+.PHONY: help demo test test-all test-compat check bench clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -28,6 +32,9 @@ test-all: $(INSTALLED)  ## run all tests that this machine can run
 	@echo "== all tests"
 	@$(BIN)/python -m pytest
 
+test-compat:  ## train under newer versions of numpy and Python, each in an environment of its own
+	@tests/compat/check.sh $(COMPAT)
+
 check: $(INSTALLED)  ## ruff, mypy, then make test
 	@echo "== ruff"
 	@$(BIN)/ruff check .
@@ -40,10 +47,10 @@ bench: $(INSTALLED)  ## run every benchmark; results go to benchmarks/results/
 	@set -e; for name in $(basename $(notdir $(BENCHES))); do echo "== $$name"; $(BIN)/python -m benchmarks.$$name; done
 
 clean:  ## remove the virtual environment, builds and caches
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-compat build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(INSTALLED): pyproject.toml CMakeLists.txt $(NATIVE) $(wildcard startup/*)
+$(INSTALLED): pyproject.toml CMakeLists.txt $(NATIVE) echo/startup.py $(wildcard startup/*)
 	@command -v $(PYTHON) >/dev/null && $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo "error: $(PYTHON) with its venv module is needed: sudo apt install python3.11 python3.11-venv (or PYTHON=..., 3.10 or 3.11)" >&2; \
 	  exit 1; }
@@ -54,7 +61,7 @@ $(INSTALLED): pyproject.toml CMakeLists.txt $(NATIVE) $(wildcard startup/*)
 	  echo "== creating $(VENV) with $$($(PYTHON) --version)"; $(PYTHON) -m venv --clear $(VENV); }
 	@$(if $(COMPILER),,echo "note: no C++ compiler, so echo runs in fallback mode (attributes only); to change that: sudo apt install g++")
 	@echo "== installing mxnet 1.9.1 and the other requirements, building echo (some minutes the first time)"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]' 'numpy==$(NUMPY)'
 	@$(BIN)/python -W ignore -c 'import mxnet' || { \
 	  echo "error: mxnet does not import; where a library is missing: sudo apt install libgomp1 libquadmath0" >&2; exit 1; }
 	@touch $@

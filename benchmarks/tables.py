@@ -40,6 +40,15 @@ def time_table(result: dict[str, Any]) -> str:
     return "\n".join(lines) + _source(result)
 
 
+def startup_table(result: dict[str, Any]) -> str:
+    """What the package adds to the start of Python."""
+    lines = ["| start of Python | ms | added | of that the .pth file |", "|---|---:|---:|---:|"]
+    for row in result["rows"]:
+        added = [f"{row[name]:.2f}" if row["added_ms"] else "" for name in ("added_ms", "file_ms")]
+        lines.append(f"| {row['case']} | {row['start_ms']:.1f} ± {row['spread_ms'] / 2:.1f} | {' | '.join(added)} |")
+    return "\n".join(lines) + _source(result)
+
+
 def _source(result: dict[str, Any]) -> str:
     machine, versions = result["machine"], result["versions"]
     return (
@@ -61,6 +70,7 @@ def main() -> None:
     text = README.read_text(encoding="utf-8")
     text = insert(text, "planned", planned_table(load("planned_memory")))
     text = insert(text, "time", time_table(load("step_time")))
+    text = insert(text, "startup", startup_table(load("startup")))
     README.write_text(text, encoding="utf-8")
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from echo import errors, native
+from echo import compat, errors, native
 from echo.errors import BudgetError, EchoError, GraphError, NativeError, OptionError, ShapeError, UnsupportedError
 from echo.options import Options
 from echo.plan import Plan
@@ -34,6 +34,7 @@ __all__ = [
     "Plan",
     "ShapeError",
     "UnsupportedError",
+    "compat",
     "disable",
     "enable",
     "errors",

@@ -1,7 +1,8 @@
-"""The command line, ``mxecho`` or ``python -m echo``: plans a saved symbol and explains the plan.
+"""The command line, ``mxecho`` or ``python -m echo``: runs a program with echo; plans a saved symbol and explains it.
 
 ::
 
+    mxecho run --max-overhead none train.py --epochs 10
     mxecho plan model-symbol.json data=128,50 softmax_label=128,50
     mxecho plan model-symbol.json data=32,3,224,224 --max-overhead none --save plan.json
     mxecho show plan.json
@@ -14,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any, Sequence
 
+from echo import run
 from echo.errors import EchoError, OptionError
 from echo.plan import Plan
 
@@ -21,6 +23,7 @@ from echo.plan import Plan
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="mxecho", description="Train the same MXNet model in less memory.")
     commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("run", help="run a program with echo, as ECHO=1 does")  # parsed by echo.run
     plan = commands.add_parser("plan", help="plan a saved symbol for some shapes and explain the plan")
     plan.add_argument("symbol", help="a symbol saved by MXNet, as model-symbol.json")
     plan.add_argument("shapes", nargs="+", metavar="NAME=SHAPE", help="shapes of inputs, as data=128,50")
@@ -76,7 +79,10 @@ def _plan(arguments: argparse.Namespace) -> Plan:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; 0 on success, 1 with one line on standard error otherwise."""
-    arguments = _parser().parse_args(argv)
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["run"]:
+        return run.run(words[1:])
+    arguments = _parser().parse_args(words)
     try:
         plan = _plan(arguments) if arguments.command == "plan" else Plan.load(arguments.plan)
     except (EchoError, OSError) as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Callable, Iterable, Mapping
 
 from echo.errors import OptionError
@@ -79,6 +79,13 @@ class Options:
         return Options.of(**given)
 
     @property
+    def key(self) -> str:
+        """A text that is equal for options with equal plans."""
+        budget = self.memory_budget
+        budget = budget if isinstance(budget, str) or budget is None else float(budget)
+        return repr(replace(self, memory_budget=budget, strict=False))
+
+    @property
     def overhead_bound(self) -> float | None:
         """The bound on recomputation as a fraction of a step, or None."""
         if self.max_overhead == "auto":
@@ -102,7 +109,10 @@ def _number(text: str) -> float | str | None:
     word = text.strip().lower()
     if word in ("none", "auto"):
         return None if word == "none" else "auto"
-    return float(text)
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"expected a fraction of the step such as 0.10, auto or none, got {text!r}") from None
 
 
 def _budget(text: str) -> float | str:

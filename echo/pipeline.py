@@ -6,6 +6,8 @@ runtime binds the rewritten graph, and the native hook applies the plan in MXNet
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from echo.graph import Graph
 from echo.passes.base import Pass, run
 from echo.passes.candidates import FindCandidates
@@ -13,10 +15,11 @@ from echo.passes.confirm import Confirm
 from echo.passes.differentiate import Differentiate
 from echo.passes.estimate import EstimateOverhead
 from echo.passes.explain import Explain
+from echo.passes.hint import Hint
 from echo.passes.partition import Partition
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewrite, Rewritten
-from echo.passes.select import Select
+from echo.passes.select import Select, Selection
 from echo.plan import Plan
 
 PIPELINE: tuple[Pass, ...] = (
@@ -31,8 +34,16 @@ PIPELINE: tuple[Pass, ...] = (
 )
 
 
-def plan(request: Request) -> tuple[Plan, Graph]:
-    """Runs the pipeline: the plan, and the graph to bind (the user's own where nothing is gained).
+class Planned(NamedTuple):
+    """The plan, the graph to bind (the user's own where nothing is gained), and a hint for graphs of the same model."""
+
+    plan: Plan
+    graph: Graph
+    hint: Hint | None
+
+
+def plan(request: Request) -> Planned:
+    """Runs the pipeline.
 
     Raises:
         EchoError: the options, the graph or the budget cannot be met; the message says what was expected.
@@ -40,4 +51,5 @@ def plan(request: Request) -> tuple[Plan, Graph]:
     values = run(PIPELINE, [request], request.progress)
     result: Plan = values[Plan]
     rewritten: Rewritten = values[Rewritten]
-    return result, request.graph if result.changes_nothing else rewritten.graph
+    selection: Selection = values[Selection]
+    return Planned(result, request.graph if result.changes_nothing else rewritten.graph, selection.hint)

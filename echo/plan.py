@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Mapping, Tuple, Type
 
@@ -105,7 +105,10 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """The plan as a JSON value."""
-        return {"format": FORMAT, **asdict(self)}
+        value = {"format": FORMAT, **vars(self)}
+        value["before"], value["after"] = (dict(vars(memory)) for memory in (self.before, self.after))
+        value["decisions"] = [dict(vars(decision)) for decision in self.decisions]
+        return value
 
     @staticmethod
     def from_json(value: Any) -> Plan:

@@ -270,6 +270,7 @@ class FakeFrontend:
     match_range: int = 16
     static: Mapping[str, int] = field(default_factory=dict)
     fingerprint: str = "fingerprint"
+    family: str = "family"
     evaluations: int = 1000
 
     def differentiate(self) -> TrainingGraph:
@@ -314,5 +315,6 @@ def cheap_planning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(MxnetSession, "evaluator", evaluator)
     monkeypatch.setattr(MxnetSession, "measure", measure)
     monkeypatch.setattr(planned_bind, "_plans", {})
+    monkeypatch.setattr(planned_bind, "_hints", {})
     # a cost table remembers what cannot be measured
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))

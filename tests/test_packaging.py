@@ -41,9 +41,9 @@ def test_console_script() -> None:
 
 
 def test_python_versions_agree() -> None:
-    assert metadata.metadata("mxnet-echo")["Requires-Python"] == "<3.12,>=3.8"
-    assert project_field("requires-python") == ">=3.8,<3.12"
-    assert "Python 3.8 to 3.11" in text("README.md")
+    assert metadata.metadata("mxnet-echo")["Requires-Python"] == "<3.13,>=3.8"
+    assert project_field("requires-python") == ">=3.8,<3.13"
+    assert "Python 3.8 to 3.12" in text("README.md")
 
 
 def test_readme_lists_every_option_with_its_default() -> None:

@@ -6,28 +6,16 @@ foreign file is ignored and written anew; a folder that cannot be written to lea
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import json
 import math
-import os
-import tempfile
 from pathlib import Path
-from typing import IO, Any, Iterator, Mapping
+from typing import Dict
 
-_FORMAT = "echo-cost-table-1"
+from echo.cache import cache_folder, locked, read, replace
+
 # A table grows by about 150 bytes a distinct operator; the seven models of the benchmarks make 0.2 MB together.
-_MAX_BYTES = 32 << 20
+_FORMAT = "echo-cost-table-2"
 _MAX_SECONDS = 3600.0
-
-
-def cache_folder() -> Path:
-    """Where tables live: ``$ECHO_CACHE_DIR``, else ``$XDG_CACHE_HOME/echo``, else ``~/.cache/echo``."""
-    own = os.environ.get("ECHO_CACHE_DIR")
-    if own:
-        return Path(own)
-    shared = os.environ.get("XDG_CACHE_HOME")
-    return Path(shared or os.path.expanduser("~/.cache")) / "echo"
 
 
 class CostTable:
@@ -39,8 +27,9 @@ class CostTable:
     def __init__(self, device: str, folder: Path | None = None) -> None:
         self.device = device
         self.path = (folder or cache_folder()) / f"costs-{hashlib.sha256(device.encode()).hexdigest()[:16]}.json"
-        self._seconds: dict[str, float | None] = _read(self.path, device)
-        self._added: dict[str, float | None] = {}
+        self._seconds, self._points = _read(self.path, device)
+        self._added: _Seconds = {}
+        self._added_points: _Points = {}
 
     def __contains__(self, signature: object) -> bool:
         return signature in self._seconds
@@ -65,20 +54,70 @@ class CostTable:
             raise ValueError(f"expected a positive finite number of seconds or None, got {seconds!r}")
         self._seconds[signature] = self._added[signature] = seconds
 
+    def points(self, family: str) -> list[tuple[float, float]]:
+        """What is known of a family of operators that differ in their sizes alone: (size, seconds), by size."""
+        return sorted((float(size), seconds) for size, seconds in self._points.get(family, {}).items())
+
+    def add_point(self, family: str, size: float, seconds: float) -> None:
+        """Keeps a measured member of a family until `save`.
+
+        Raises:
+            ValueError: the size or the seconds are not positive finite numbers.
+        """
+        if seconds is None or not _is_seconds(seconds) or not _is_size(repr(float(size))):
+            raise ValueError(f"expected a positive size and seconds, got {size!r} and {seconds!r}")
+        for points in (self._points, self._added_points):
+            points.setdefault(family, {})[repr(float(size))] = seconds
+
     def save(self) -> bool:
         """Writes what was added, merged with what other processes wrote. False where nothing could be written."""
-        if not self._added:
+        if not self._added and not self._added_points:
             return True
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with _locked(self.path):
-                merged = {**_read(self.path, self.device), **self._added}
-                _replace(self.path, {"format": _FORMAT, "device": self.device, "seconds": merged})
+            with locked(self.path):
+                seconds, points = _read(self.path, self.device)
+                seconds.update(self._added)
+                for family, added in self._added_points.items():
+                    points.setdefault(family, {}).update(added)
+                value = {"format": _FORMAT, "device": self.device, "seconds": seconds, "points": points}
+                replace(self.path, value)
         except OSError:
             return False  # read-only or full: the table works on in memory
-        self._seconds = {**merged, **self._seconds}
-        self._added = {}
+        self._seconds = {**seconds, **self._seconds}
+        self._points = points
+        self._added, self._added_points = {}, {}
         return True
+
+
+_Seconds = Dict[str, "float | None"]
+_Points = Dict[str, Dict[str, float]]  # family -> size, as JSON writes a number that is a key -> seconds
+
+
+def _read(path: Path, device: str) -> tuple[_Seconds, _Points]:
+    """What the file holds; nothing where it is missing, damaged or another device's."""
+    value = read(path, _FORMAT)
+    if value is None or value.get("device") != device:
+        return {}, {}
+    seconds, points = value.get("seconds"), value.get("points")
+    if not (isinstance(seconds, dict) and all(map(_is_seconds, seconds.values()))):
+        return {}, {}
+    if not (isinstance(points, dict) and all(map(_is_family, points.values()))):
+        return {}, {}
+    return seconds, points
+
+
+def _is_family(value: object) -> bool:
+    if not isinstance(value, dict):
+        return False
+    return all(_is_size(size) and seconds is not None and _is_seconds(seconds) for size, seconds in value.items())
+
+
+def _is_size(text: str) -> bool:
+    try:
+        return 0 < float(text) < math.inf
+    except ValueError:
+        return False
 
 
 def _is_seconds(value: object) -> bool:
@@ -88,46 +127,3 @@ def _is_seconds(value: object) -> bool:
     return number and math.isfinite(value) and 0 < value < _MAX_SECONDS  # type: ignore[arg-type, operator]
 
 
-def _read(path: Path, device: str) -> dict[str, float | None]:
-    """The seconds in the file; nothing where it is missing, damaged or another device's."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read(_MAX_BYTES + 1)
-        value = json.loads(text) if len(text) <= _MAX_BYTES else None
-    except (OSError, ValueError, RecursionError):
-        return {}
-    if not (isinstance(value, dict) and value.get("format") == _FORMAT and value.get("device") == device):
-        return {}
-    seconds = value.get("seconds")
-    if not (isinstance(seconds, dict) and all(map(_is_seconds, seconds.values()))):
-        return {}
-    return seconds
-
-
-def _replace(path: Path, value: Mapping[str, Any]) -> None:
-    handle, name = tempfile.mkstemp(prefix=path.name, suffix=".tmp", dir=path.parent)
-    try:
-        with open(handle, "w", encoding="utf-8") as file:
-            json.dump(value, file, allow_nan=False)
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Holds the table's lock file, so that no other writer's merge is lost between reading and replacing."""
-    with open(path.with_suffix(".lock"), "a", encoding="utf-8") as file:
-        _lock(file)
-        yield  # closing the file releases it
-
-
-def _lock(file: IO[str]) -> None:
-    try:
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX)
-    except (ImportError, OSError):
-        return  # a file system without locks: the replacement is still atomic, a merge may be lost

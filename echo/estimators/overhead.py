@@ -88,10 +88,10 @@ def estimate(
     `UnmeasurableError`, which the table remembers.
     """
     groups, group_of = _group(training)
-    chosen = _worth_measuring([group for group in groups if _product(training, group) is None])
+    chosen = _worth_measuring([group for group in groups if _product(training, group) is None], table)
     if measure is not None:
         _measure(training, [group for group in chosen if group.key not in table], table, measure, time_limit)
-    rates = _Rates.of((group, table.get(group.key)) for group in groups)
+    rates = _Rates.of([(group, table.get(group.key)) for group in groups], table)
     costs = [table.get(group.key) or rates.estimate(group) for group in groups]
     for index, group in enumerate(groups):
         product = _product(training, group)
@@ -117,14 +117,19 @@ def _measure(
             table.add(group.key, None)
             continue
         fresh[group.key] = seconds * group.count
-        table.add(group.key, seconds)
+        _keep(table, group, seconds)
     # other work on the machine lengthens times, in bursts: what weighs most is measured once more, some time later
     for group in sorted(groups, key=lambda group: -fresh.get(group.key, 0.0))[:_MEASURED_TWICE]:
         if group.key not in fresh or time.perf_counter() >= deadline:
             break
         with contextlib.suppress(UnmeasurableError):
-            table.add(group.key, min(fresh[group.key] / group.count, measure(training, group.number)))
+            _keep(table, group, min(fresh[group.key] / group.count, measure(training, group.number)))
     table.save()
+
+
+def _keep(table: CostTable, group: _Group, seconds: float) -> None:
+    table.add(group.key, seconds)
+    table.add_point(repr(group.family), group.size, seconds)
 
 
 def _product(training: TrainingGraph, group: _Group) -> int | None:
@@ -283,8 +288,8 @@ def _family(training: TrainingGraph, node: TrainingNode, blocked: AbstractSet[in
     return (node.op, options, tuple(patterns))
 
 
-def _worth_measuring(groups: Sequence[_Group]) -> list[_Group]:
-    """What to measure, most important first. It depends on the graph alone, so a full table leaves nothing to do."""
+def _worth_measuring(groups: Sequence[_Group], table: CostTable) -> list[_Group]:
+    """What to measure, most important first. A member of a family is left out beside one of about its size."""
     prior = _Rates()
     weights = {
         group.key: group.count * prior.estimate(group) * (_LIGHT_WEIGHT if group.light else 1.0)
@@ -294,7 +299,7 @@ def _worth_measuring(groups: Sequence[_Group]) -> list[_Group]:
     chosen: list[_Group] = []
     sizes: dict[tuple[object, ...], list[float]] = {}
     for group in sorted(groups, key=lambda group: -weights[group.key]):
-        family = sizes.setdefault(group.family, [])
+        family = sizes.setdefault(group.family, [size for size, _ in table.points(repr(group.family))])
         near = any(1 / _SPACING < group.size / size < _SPACING for size in family)
         if weights[group.key] >= _NEGLIGIBLE * step and not near:
             family.append(group.size)
@@ -346,18 +351,20 @@ class _Rates:
     flops_per_second: float = FLOPS_PER_SECOND
 
     @staticmethod
-    def of(measured: Iterable[tuple[_Group, float | None]]) -> _Rates:
-        """Rates calibrated from what was measured; constants where nothing was."""
-        points: dict[tuple[object, ...], list[tuple[float, float]]] = {}
+    def of(measured: Sequence[tuple[_Group, float | None]], table: CostTable) -> _Rates:
+        """Rates calibrated from what was measured, families in other graphs too; constants where nothing was."""
+        points = {group.family: dict(table.points(repr(group.family))) for group, _ in measured}
+        computing_families = {group.family for group, _ in measured if group.work.flops}
+        for group, seconds in measured:
+            if seconds is not None:
+                points[group.family][group.size] = seconds
         moving: list[float] = []
         computing: list[float] = []
-        for group, seconds in measured:
-            if seconds is None:
-                continue
-            points.setdefault(group.family, []).append((group.size, seconds))
-            (computing if group.work.flops else moving).append(group.size / seconds)
+        for family, pairs in points.items():
+            rates = computing if family in computing_families else moving
+            rates.extend(size / seconds for size, seconds in pairs.items())
         return _Rates(
-            {family: sorted(pairs) for family, pairs in points.items()},
+            {family: sorted(pairs.items()) for family, pairs in points.items()},
             statistics.median(moving) if moving else BYTES_PER_SECOND,
             statistics.median(computing) if computing else FLOPS_PER_SECOND,
         )

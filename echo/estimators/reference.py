@@ -4,7 +4,8 @@ Going through the nodes in execution order, an entry takes the free chunk whose 
 match range, or a new one; an operator that may work in place takes over the chunk of an input that nobody else needs.
 An executor plans the whole graph so. A CachedOp (`echo.training_graph.RUNNERS`) plans the forward nodes, then the
 backward nodes with all forward entries where they are. The total is the sum of all chunks; where a CachedOp allocates
-dynamically, the most bytes of chunks alive at once. ``echo/native/planner/storage.cc`` does the same faster and is tested against this.
+dynamically, the most bytes of chunks alive at once. ``echo/native/planner/storage.cc`` does the same faster and is
+tested against this.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ from typing import Mapping, Sequence
 
 from echo.estimators.reference import plan_storage
 from echo.graph import Graph
-from echo.training_graph import STATIC, TrainingGraph, TrainingNode
+from echo.passes.recompute import in_execution_order
+from echo.training_graph import STATIC, TrainingGraph
 
 
 def stateless(graph: Graph) -> Graph:
@@ -34,16 +35,11 @@ def _split(attrs: Mapping[str, str]) -> dict[str, str]:
 
 
 def as_cached(training: TrainingGraph, runner: str, match_range: int) -> TrainingGraph:
-    """The training graph as a CachedOp runs it: its planner follows another rule.
-
-    Its outputs, and the gradients of its outputs, are the caller's; an executor would copy the latter.
-    """
+    """The training graph as a CachedOp runs it: it does not own its outputs, and its planner follows another rule."""
+    training = _without_head_copies(training)
     heads: dict[int, set[int]] = defaultdict(set)
     for entry in training.outputs[: training.num_forward_outputs]:
         heads[entry.node].add(entry.index)
-    for number, node in training.operators():
-        if node.op == "_identity_with_attr_like_rhs" and _is_head_gradient(training.nodes[node.inputs[0].node]):
-            heads[number].add(0)
     nodes = [
         replace(node, external=node.external | heads[number]) if number in heads else node
         for number, node in enumerate(training.nodes)
@@ -54,8 +50,20 @@ def as_cached(training: TrainingGraph, runner: str, match_range: int) -> Trainin
     return replace(cached, planned_bytes=storage.total, accumulations=accumulations)
 
 
-def _is_head_gradient(node: TrainingNode) -> bool:
-    return node.is_variable and not node.forward
+def _without_head_copies(training: TrainingGraph) -> TrainingGraph:
+    """An executor copies the gradients of its outputs first; a CachedOp reads them where they are."""
+    copies = {
+        number: node.inputs[0]
+        for number, node in training.operators()
+        if node.op == "_identity_with_attr_like_rhs"
+        and training.nodes[node.inputs[0].node].is_variable
+        and training.nodes[node.inputs[0].node].name.startswith("_head_grad")
+    }
+    nodes = [
+        node.reading(tuple(copies.get(entry.node, entry) for entry in node.inputs), node.control_deps)
+        for node in training.nodes
+    ]
+    return in_execution_order(nodes, training) if copies else training
 
 
 def _accumulations(training: TrainingGraph, chunk: tuple[int, ...]) -> tuple[bool, ...]:

@@ -12,7 +12,8 @@ import mxnet as mx
 import mxnet.libinfo
 import numpy as np
 
-from echo import native
+import echo
+from echo import compat, native
 from echo.errors import EchoError, UnsupportedError
 from echo.estimators.cost_table import CostTable
 from echo.estimators.evaluator import Evaluator
@@ -24,22 +25,34 @@ from echo.frontend.selfcheck import check_hook
 from echo.frontend.symbols import Binding, symbol_of
 from echo.frontend.training import default_match_range, match_range, oracle, training_graph
 from echo.graph import Graph
+from echo.locks import Lock
 from echo.runtime.measure import device_key, measure
 from echo.training_graph import EXECUTOR, TrainingGraph
 
-SUPPORTED = "1.9.1"
+_install_lock = Lock()
 
 
 def check_version() -> None:
-    """Raises `UnsupportedError` for any MXNet but the one that the hook and the planner replay exactly."""
-    if mx.__version__ != SUPPORTED:
-        raise UnsupportedError(f"expected mxnet {SUPPORTED}, got {mx.__version__}")
+    """Refuses what echo cannot work on.
+
+    Raises:
+        UnsupportedError: any MXNet but the one that the hook and the planner replay exactly, or one on which another
+            copy of echo works in this process: each would take the other's binds for the user's.
+    """
+    compat.check_version(mx.__version__)
+    owner = vars(mx).setdefault("_echo_owner", echo)
+    if owner is not echo:
+        where = f"{next(iter(owner.__path__))} and {next(iter(echo.__path__))}"
+        raise UnsupportedError(f"two copies of echo in one process, {where}: the first one stays, start Python anew")
 
 
 def install_hook() -> str:
     """Wraps MXNet's passes and checks the result once; the reason why not where that fails, else an empty text."""
-    if native.installed():
-        return ""
+    with _install_lock.held():
+        return "" if native.installed() else _install_checked()
+
+
+def _install_checked() -> str:
     try:
         native.install(mxnet.libinfo.find_lib_path()[0])
         try:
@@ -61,8 +74,10 @@ class MxnetSession:
         self.device: str = "gpu" if ctx.device_type == "gpu" else "cpu"
         self.why_no_hook = install_hook()
         self.hook = not self.why_no_hook
+        self.device_key = device_key(ctx)
         self.match_range = default_match_range()
         self.static: Mapping[str, int] = _static_bytes(binding)
+        self.family = _family(graph, binding, self.device, runner)
         self.fingerprint = fingerprint(graph, binding, self.device, runner)
 
     def differentiate(self) -> TrainingGraph:
@@ -95,7 +110,7 @@ class MxnetSession:
 
     def cost_table(self) -> CostTable:
         """The measured costs of this device."""
-        return CostTable(device_key(self._ctx))
+        return CostTable(self.device_key)
 
     def measure(self, training: TrainingGraph, number: int) -> float:
         """Seconds of one node on this device."""
@@ -116,10 +131,17 @@ def _static_bytes(binding: Binding) -> dict[str, int]:
     }
 
 
+def _family(graph: Graph, binding: Binding, device: str, runner: str) -> str:
+    """Equal for the lengths of a BucketingModule, the batch sizes of a Gluon block: same weights, same device."""
+    names = sorted(graph.nodes[number].name for number in graph.arg_nodes)
+    return json.dumps([names, sorted(set(binding.grad_req)), device, runner])
+
+
 def fingerprint(graph: Graph, binding: Binding, device: str, runner: str = EXECUTOR) -> str:
     """A stable text that is equal for graphs, shapes, types and settings that may share a plan."""
     settings = [os.environ.get(name, "") for name in ("NNVM_EXEC_MATCH_RANGE", "MXNET_BACKWARD_DO_MIRROR")]
-    parts = [graph.to_json()["nodes"], graph.to_json()["heads"], repr(binding.key), device, settings, runner]
+    value = graph.to_json()
+    parts = [value["nodes"], value["heads"], repr(binding.key), device, settings, runner]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import threading
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Iterator, Mapping, Sequence
@@ -22,11 +21,13 @@ from echo import native
 from echo.errors import GraphError, UnsupportedError
 from echo.frontend.symbols import Binding, symbol_of
 from echo.graph import VARIABLE, Entry, Graph
+from echo.locks import Lock
 from echo.training_graph import TensorType, TrainingGraph, TrainingNode
 
 MATCH_RANGE_VARIABLE = "NNVM_EXEC_MATCH_RANGE"
 _TOTAL = re.compile(r"^Total (\d+) MB allocated$", re.MULTILINE)
-_environment_lock = threading.RLock()
+_environment_lock = Lock()
+_changed: list[str | None] = []  # what the environment held before, while a thread has changed it
 
 
 @dataclass(frozen=True)
@@ -43,16 +44,32 @@ def match_range(value: int | None) -> Iterator[None]:
     if value is None:
         yield
         return
-    with _environment_lock:
+    with _environment_lock.held():
         before = os.environ.get(MATCH_RANGE_VARIABLE)
+        _changed.append(before)
         os.environ[MATCH_RANGE_VARIABLE] = str(value)
         try:
             yield
         finally:
-            if before is None:
-                del os.environ[MATCH_RANGE_VARIABLE]
-            else:
-                os.environ[MATCH_RANGE_VARIABLE] = before
+            _restore(before)
+            _changed.pop()
+
+
+def _restore(before: str | None) -> None:
+    if before is None:
+        os.environ.pop(MATCH_RANGE_VARIABLE, None)
+    else:
+        os.environ[MATCH_RANGE_VARIABLE] = before
+
+
+def _restore_in_child() -> None:
+    """The thread that changed the environment and would change it back may not be there."""
+    if _changed:
+        _restore(_changed[0])
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_restore_in_child)
 
 
 def default_match_range() -> int:

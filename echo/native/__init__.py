@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import functools
 import json
+import os
 import struct
 import threading
 from pathlib import Path
@@ -19,6 +20,9 @@ from typing import Any, Callable, Iterator
 from echo.errors import NativeError
 
 _lock = threading.RLock()
+_thread = threading.local()
+if hasattr(os, "register_at_fork"):  # it is held for moments, into which no fork may fall: the library has a lock too
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 _installed: ctypes.CDLL | None = None  # the library whose functions MXNet calls now
 
 
@@ -119,15 +123,29 @@ class Capture:
 
 @contextlib.contextmanager
 def capture() -> Iterator[Capture]:
-    """While this is open, the training graphs that the calling thread binds are written down (`Capture.graph`)."""
+    """While this is open, the graphs that MXNet plans for the calling thread are written down (`Capture.graph`).
+
+    Captures nest: each holds the last graph that was planned while it was open.
+    """
     library = _installed or _load("libecho_hook.so")
     begin = _function(library, "echo_capture_begin", None)
     end = _function(library, "echo_capture_end", ctypes.c_char_p)
     caught = Capture()
+    around = getattr(_thread, "captures", ())
+    if around:
+        _keep(around[-1], end())
+    _thread.captures = (*around, caught)
     begin()
     try:
         yield caught
     finally:
-        text = end()
-        if text:
-            caught.graph = json.loads(text)
+        _keep(caught, end())
+        _thread.captures = around
+        if around:
+            around[-1].graph = caught.graph or around[-1].graph
+            begin()
+
+
+def _keep(caught: Capture, text: bytes) -> None:
+    if text:
+        caught.graph = json.loads(text)

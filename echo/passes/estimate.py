@@ -12,13 +12,18 @@ from echo.training_graph import TrainingGraph
 
 @dataclass(frozen=True)
 class EstimateOverhead:
-    """``time_limit``: seconds that measuring may take; what is not measured by then is estimated."""
+    """``time_limit``: seconds that measuring may take; what is not measured by then is estimated.
+
+    For a graph of a known model it is the shorter ``hinted_time_limit``: families of operators were measured already.
+    """
 
     time_limit: float = 1.5
+    hinted_time_limit: float = 0.25
     name: ClassVar[str] = "overhead"
     needs: ClassVar[tuple[type, ...]] = (Request, TrainingGraph)
     gives: ClassVar[type] = Overhead
 
     def run(self, request: Request, training: TrainingGraph) -> Overhead:
         table = request.frontend.cost_table()
-        return estimate(training, table, request.frontend.measure, self.time_limit)
+        limit = self.time_limit if request.hint is None else self.hinted_time_limit
+        return estimate(training, table, request.frontend.measure, limit)

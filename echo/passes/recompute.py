@@ -7,7 +7,7 @@ makes; both are tested against it.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Iterable
+from typing import Iterable, Sequence
 
 from echo.graph import Entry
 from echo.training_graph import TrainingGraph, TrainingNode
@@ -33,7 +33,8 @@ class _Builder:
         for number in sorted({entry.node for entry in self.recompute}):
             node = self.training.nodes[number]
             inputs = tuple(map(self.redirected, node.inputs))
-            clone = replace(node, name=node.name + CLONE_SUFFIX, inputs=inputs, forward=False)
+            name = node.name + CLONE_SUFFIX
+            clone = replace(node, name=name, inputs=inputs, forward=False, external=frozenset())
             if node.op == "Dropout":  # data times the stashed mask
                 product = ((0, 0, False), (1, 0, False))
                 inputs = (*inputs, Entry(number, 1))
@@ -51,7 +52,7 @@ class _Builder:
                 entry if position in node.ignored else self.redirected(entry)
                 for position, entry in enumerate(node.inputs)
             )
-            self.nodes[number] = replace(node, inputs=inputs)
+            self.nodes[number] = node.reading(inputs, node.control_deps)
 
 
 def with_clones(training: TrainingGraph, recompute: Iterable[Entry]) -> TrainingGraph:
@@ -63,10 +64,11 @@ def with_clones(training: TrainingGraph, recompute: Iterable[Entry]) -> Training
     builder = _Builder(training, frozenset(Entry(e.node, e.index) for e in recompute))
     builder.add_clones()
     builder.redirect_backward()
-    return _in_execution_order(builder.nodes, training)
+    return in_execution_order(builder.nodes, training)
 
 
-def _in_execution_order(nodes: list[TrainingNode], training: TrainingGraph) -> TrainingGraph:
+def in_execution_order(nodes: Sequence[TrainingNode], training: TrainingGraph) -> TrainingGraph:
+    """These nodes, numbered as in ``training``, in MXNet's order: depth-first from the outputs. Others are left out."""
     order: list[int] = []
     visited: set[int] = set()
     for head in training.outputs:
@@ -89,10 +91,8 @@ def _in_execution_order(nodes: list[TrainingNode], training: TrainingGraph) -> T
 
     return TrainingGraph(
         nodes=tuple(
-            replace(
-                nodes[number],
-                inputs=tuple(map(moved, nodes[number].inputs)),
-                control_deps=tuple(place[dep] for dep in nodes[number].control_deps),
+            nodes[number].reading(
+                tuple(map(moved, nodes[number].inputs)), tuple(place[dep] for dep in nodes[number].control_deps)
             )
             for number in order
         ),

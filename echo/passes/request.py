@@ -9,6 +9,7 @@ from echo.estimators.cost_table import CostTable
 from echo.estimators.evaluator import Evaluator
 from echo.graph import Graph
 from echo.options import Options
+from echo.passes.hint import Hint
 from echo.training_graph import TrainingGraph
 
 
@@ -17,7 +18,8 @@ class Frontend(Protocol):
 
     ``hook`` says whether the native hook applies plans; otherwise attributes of MXNet do, and the training graph holds
     the forward nodes alone. ``match_range`` is what MXNet's memory planner would use by itself, ``static`` the bytes
-    that are there all the time, by kind. ``fingerprint`` is equal for binds that may share a plan.
+    that are there all the time, by kind. ``fingerprint`` is equal for binds that may share a plan, ``family`` for
+    graphs that train the same weights.
     """
 
     device: str
@@ -25,6 +27,7 @@ class Frontend(Protocol):
     match_range: int
     static: Mapping[str, int]
     fingerprint: str
+    family: str
 
     def differentiate(self) -> TrainingGraph:
         """The training graph of the user's symbol."""
@@ -44,9 +47,10 @@ class Frontend(Protocol):
 
 @dataclass(frozen=True)
 class Request:
-    """One graph to plan."""
+    """One graph to plan; ``hint`` is what was chosen for one of the same model, if there was any."""
 
     graph: Graph
     options: Options
     frontend: Frontend
     progress: Callable[[str], None] = field(default=lambda _: None)
+    hint: Hint | None = None

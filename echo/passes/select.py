@@ -13,6 +13,7 @@ from echo.estimators.reference import plan_storage
 from echo.graph import Entry
 from echo.options import budget_bytes
 from echo.passes.candidates import Candidates
+from echo.passes.hint import Hint
 from echo.passes.partition import Segments, partition
 from echo.passes.recompute import with_clones
 from echo.passes.request import Request
@@ -29,6 +30,7 @@ class Selection:
     """``recompute``: the entries that gradients read from clones; ``nodes``: the forward nodes that run twice.
 
     ``planned_bytes`` is what MXNet's planner will need under ``match_range``, ``seconds`` the recomputation in a step.
+    ``hint`` makes the next search on a graph of the same model short.
     """
 
     recompute: frozenset[Entry]
@@ -36,6 +38,7 @@ class Selection:
     match_range: int
     planned_bytes: int
     seconds: float
+    hint: Hint | None = None
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,7 @@ def _problem(
         max_seconds=None if bound is None else bound * overhead.step_seconds,
         max_bytes=max_bytes,
         effort=effort,
+        hint=request.hint,
         progress=lambda text: request.progress(f"select: {text}"),
     )
 
@@ -115,7 +119,12 @@ def _solve(request: Request, problem: Problem) -> Selection:
         match_range=problem.match_ranges[best],
         planned_bytes=value.totals[best],
         seconds=value.seconds,
+        hint=Hint.of(problem.training, problem.candidates, _nodes(problem, choice), problem.match_ranges[best]),
     )
+
+
+def _nodes(problem: Problem, choice: Choice) -> set[int]:
+    return {number for number in problem.candidates if choice[problem.entry_ids(number)].any()}
 
 
 def _entries(problem: Problem, choice: Choice) -> frozenset[Entry]:

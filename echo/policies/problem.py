@@ -14,6 +14,7 @@ import numpy as np
 from echo.estimators.evaluator import Choice, Evaluation, Evaluator
 from echo.estimators.overhead import Overhead
 from echo.graph import Entry
+from echo.passes.hint import Hint
 from echo.passes.partition import Segments
 from echo.training_graph import TrainingGraph
 
@@ -26,7 +27,7 @@ class Problem:
     between compute-heavy operators; ``forced`` are entries that
     the user insists on. ``max_seconds`` bounds the recomputation in a step, ``max_bytes`` the planned memory; with
     ``max_bytes`` the fastest choice that fits is wanted, without it the smallest. ``match_ranges[0]`` is the one that
-    MXNet uses by itself. ``effort`` bounds the work of a search, in visited nodes.
+    MXNet uses by itself. ``effort`` bounds the work of a search, in visited nodes; a ``hint`` shortens it.
     """
 
     training: TrainingGraph
@@ -39,6 +40,7 @@ class Problem:
     max_seconds: float | None = None
     max_bytes: int | None = None
     effort: int = 10_000_000
+    hint: Hint | None = None
     progress: Callable[[str], None] = field(default=lambda _: None)
 
     def choice(self, nodes: Sequence[int] = ()) -> Choice:

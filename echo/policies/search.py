@@ -5,6 +5,7 @@ planner; the best few go on with finer classes. With a bound on time the climb r
 bisected to where the choice just keeps the bound. What effort is left goes into threshold accepting (Dueck and Scheuer,
 1990): random flips that may cost a little memory, ever less. Everything is deterministic: the effort is counted in
 visited nodes, not in seconds, and the random flips come from a fixed seed. Where it is cheaper, every choice is tried.
+With a hint from another graph of the same model it starts from that choice, and a tenth of the effort will do.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ import numpy as np
 
 from echo.estimators.evaluator import Choice, Evaluation
 from echo.passes.classes import classes
+from echo.passes.hint import Hint
 from echo.policies.problem import Problem
 
 _ROUNDS = (0, 1, 2, 3)  # of the classes, coarse to fine
 _FINALISTS = 3  # match ranges that are climbed to the end
 _FINAL_SHARE = 0.75  # of the effort, for those climbs; the rest is for threshold accepting
 _FLIPS_A_CANDIDATE = 60  # evaluations beyond which more have not paid on any model of the benchmarks
+_HINTED_SHARE = 0.1  # of the effort, for a climb that starts from a hint
 _PRICES = 6  # bisection steps between a free second and one that nothing is worth
 _THRESHOLD = 0.02  # of the bytes, that a random flip may cost at first
 
@@ -35,7 +38,12 @@ class Search:
 
     def choose(self, problem: Problem) -> Choice:
         visits = len(problem.training.nodes) * len(problem.match_ranges) << min(64, len(problem.candidates))
-        return _best_of_all(problem) if visits <= problem.effort else _Climb(problem).run()
+        if visits <= problem.effort:
+            return _best_of_all(problem)
+        # what is fastest within a budget depends on the budget, and lengths have their own
+        hint = problem.hint if problem.max_bytes is None else None
+        hinted = None if hint is None else _Climb(problem).run_from(hint)
+        return _Climb(problem).run() if hinted is None else hinted
 
 
 def _best_of_all(problem: Problem) -> Choice:
@@ -126,6 +134,14 @@ class _Climb:
         self.ranges = self.best_ranges
         self.accept_within_threshold()
         return self.best
+
+    def run_from(self, hint: Hint) -> Choice | None:
+        """A short climb from what was chosen for a graph alike; None where that does not lead within the limits."""
+        choice = self.problem.choice(hint.nodes(self.problem.training, sorted(self.problem.candidates)))
+        totals = self.problem.evaluate(choice).totals
+        self.ranges = (self.problem.match_ranges[min(range(len(totals)), key=lambda index: totals[index])],)
+        self.climb(choice, self.levels[:3], self.limits, int(self.left * (1 - _HINTED_SHARE)))
+        return self.best.copy() if self.limits.rank(self.best_value)[0] == 0 and self.best.any() else None
 
     def coarse_climbs(self) -> list[tuple[int, int, Choice]]:
         """The best few (bytes, match range, choice) of quick climbs from recomputing everything, time left out."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import threading
 from dataclasses import dataclass, replace
@@ -11,13 +12,15 @@ from typing import Any, Callable, Iterator, Mapping
 import mxnet as mx
 from mxnet.symbol import Symbol
 
-from echo import pipeline
+from echo import pipeline, plan_cache
 from echo.errors import BudgetError, EchoError, OptionError
 from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import Binding, grad_reqs, graph_of, infer_binding, symbol_of
 from echo.frontend.training import match_range
 from echo.graph import Graph
+from echo.locks import Lock
 from echo.options import Options
+from echo.passes.hint import Hint
 from echo.passes.request import Request
 from echo.plan import Plan
 from echo.report.progress import progress
@@ -25,8 +28,9 @@ from echo.runtime.executor import Applied, planned_executor, shapes_of
 from echo.training_graph import EXECUTOR
 
 logger = logging.getLogger("echo")
-_plans: dict[tuple[str, Options], tuple[Plan, Graph]] = {}
-_plans_lock = threading.RLock()
+_plans: dict[str, tuple[Plan, Graph]] = {}
+_hints: dict[tuple[str, str], Hint | None] = {}  # by model, the first of each
+_plans_lock = Lock()
 _MOST_PLANS = 64  # kept in memory: as many shapes of one model as buckets are usual
 
 
@@ -185,12 +189,15 @@ def _bound(
 def find_plan(
     graph: Graph, binding: Callable[[], Binding], ctx: mx.Context, options: Options, runner: str = EXECUTOR
 ) -> tuple[Plan, Graph] | None:
-    """As `planned`, with one line in the log. None, and a warning, where that fails.
+    """As `planned`, with one line in the log. None, and a warning, where that fails; None inside of an operator.
 
     Raises:
         BudgetError, OptionError: the user's wish cannot be met.
         EchoError: anything else, under ``strict``.
     """
+    if inside_operator():
+        logger.debug("echo: bound as it is: inside of a Custom operator")
+        return None
     try:
         found = planned(graph, binding(), ctx, options, runner)
     except (BudgetError, OptionError):
@@ -209,20 +216,49 @@ def plain(symbol: Symbol) -> Symbol:
     return Symbol.__deepcopy__(symbol, None)
 
 
+def inside_operator() -> bool:
+    """Whether this thread is one that MXNet started, to run a Custom operator.
+
+    Nothing may be planned there: planning runs operators, which may wait for those behind the Custom operator, and it
+    holds a lock, for which the Custom operator would wait.
+    """
+    return isinstance(threading.current_thread(), threading._DummyThread)
+
+
 def planned(
     graph: Graph, binding: Binding, ctx: mx.Context, options: Options, runner: str = EXECUTOR
 ) -> tuple[Plan, Graph]:
     """The plan of a graph that is bound like this, and the graph to bind. Plans are remembered."""
-    session = MxnetSession(graph, binding, ctx, runner)
-    key = (session.fingerprint + str(session.hook), options)
-    with _plans_lock, own_binds():
+    with _plans_lock.held(), own_binds():
+        session = MxnetSession(graph, binding, ctx, runner)
+        key = plan_cache.key_of([session.fingerprint, str(session.hook), session.device_key, options.key])
         if key not in _plans:
-            with progress() as show:
-                found = pipeline.plan(Request(graph, options, session, show))
+            found = plan_cache.load(key, graph) or _search(Request(graph, options, session), key)
             while len(_plans) >= _MOST_PLANS:
                 del _plans[next(iter(_plans))]
             _plans[key] = found
         return _plans[key]
+
+
+def _search(request: Request, key: str) -> tuple[Plan, Graph]:
+    family = (request.frontend.family, request.options.key)
+    with progress() as show, _without_garbage_collection():
+        plan, graph, hint = pipeline.plan(replace(request, progress=show, hint=_hints.get(family)))
+    _hints.setdefault(family, hint)
+    plan_cache.save(key, plan, graph)
+    return plan, graph
+
+
+@contextlib.contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Planning makes many small objects and no cycles; looking for cycles among them takes a fifth of its time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _why_untouched(symbol: Symbol, grad_req: Any, group2ctx: Any, stype_dict: Any) -> str:

@@ -23,6 +23,7 @@ from echo.frontend.cached import stateless
 from echo.frontend.session import install_hook
 from echo.frontend.symbols import Binding, graph_of, symbol_of
 from echo.graph import Graph
+from echo.locks import Lock
 from echo.ops import HEAVY
 from echo.options import Options
 from echo.passes.rewrite import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
@@ -72,7 +73,7 @@ class PlannedCachedOp:
         self._static = str(given.get("static_alloc", False)) in _TRUE
         self._data = tuple(given.get("data_indices", ()))
         self._monitor: tuple[Any, bool] | None = None
-        self._lock = threading.RLock()
+        self._lock = Lock()
         self._untouched = _why_untouched(symbol, given)
 
     @property
@@ -89,7 +90,7 @@ class PlannedCachedOp:
         """As ``CachedOp.__call__``."""
         if self._untouched or not autograd.is_recording():
             return self._current(*args, **kwargs)
-        with self._lock:
+        with self._lock.held():
             signature = self._signature(args)
             self._attempt(lambda options: self._choose(signature, args, options), lambda: self._give_up(signature))
             current = self._current

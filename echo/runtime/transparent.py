@@ -11,7 +11,7 @@ import functools
 import logging
 import os
 import sys
-import threading
+import weakref
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Callable, TypeVar
@@ -19,18 +19,23 @@ from typing import Any, Callable, TypeVar
 import mxnet as mx
 from mxnet.symbol import Symbol
 
-from echo.errors import BudgetError, EchoError, OptionError
+from echo.errors import BudgetError, EchoError
 from echo.frontend.session import check_version
+from echo.locks import Lock
 from echo.options import Options
+from echo.policies import policy_named
 from echo.runtime import bind
 from echo.runtime.cached_op import plan_everywhere
 from echo.runtime.symbol import OptimizedSymbol
 
 logger = logging.getLogger("echo")
-_REPORT = "please report it with the traceback, which ECHO_STRICT=1 shows"
+_REPORT = "If that looks like a fault of echo, please report it with the traceback, which ECHO_STRICT=1 shows"
 _T = TypeVar("_T")
-_lock = threading.RLock()
-_originals: dict[str, Callable[..., Any]] = {}
+_BINDS: dict[str, Callable[..., bind.Bind]] = {"simple_bind": bind.simple_bind, "bind": bind.bind}
+_lock = Lock()
+# by identity: functools.wraps copies every mark onto other people's wrappers
+_wrappers: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
+_warned: set[str] = set()
 
 
 class Enabled:
@@ -55,31 +60,45 @@ def enable(options: Options) -> Enabled:
     """Wraps MXNet's binds. Doing it again changes the options.
 
     Raises:
-        UnsupportedError: a version of MXNet other than 1.9.1.
+        UnsupportedError: a version of MXNet other than 1.9.1, or a second copy of echo.
+        OptionError: a policy that echo does not know.
     """
     global _options
     check_version()
-    with _lock:
+    policy_named(options.policy)
+    with _lock.held():
         before, _options = _options, options
+        _warned.clear()
         plan_everywhere(lambda action, stock: _attempt(action, options, stock))
-        if not _originals:
-            for name, describe in (("simple_bind", bind.simple_bind), ("bind", bind.bind)):
-                _originals[name] = getattr(Symbol, name)
-                setattr(Symbol, name, _wrapped(_originals[name], describe))
+        _wrap()
     return Enabled(before)
 
 
 def disable() -> None:
-    """Puts MXNet's own binds back, unless somebody wrapped them since: then echo only stops planning."""
+    """Puts the binds from before back, unless somebody wrapped them since: then echo only stops planning."""
     global _options
-    with _lock:
+    with _lock.held():
         _options = None
         plan_everywhere(None)
-        ours = all(getattr(getattr(Symbol, name), "_is_echo", False) for name in _originals)
-        if ours:
-            for name, original in _originals.items():
-                setattr(Symbol, name, original)
-            _originals.clear()
+        _unwrap()
+
+
+def _wrap() -> None:
+    """Wraps what is not echo's now. Where somebody wrapped an earlier wrapper of echo, that one lets binds through."""
+    for name, describe in _BINDS.items():
+        current = getattr(Symbol, name)
+        if current not in _wrappers:
+            wrapper = _wrapped(current, describe)
+            _wrappers.add(wrapper)
+            setattr(Symbol, name, wrapper)
+
+
+def _unwrap() -> None:
+    for name in _BINDS:
+        current = getattr(Symbol, name)
+        if current in _wrappers:
+            setattr(Symbol, name, current.__wrapped__)
+            _wrappers.discard(current)
 
 
 def _wrapped(original: Callable[..., Any], describe: Callable[..., bind.Bind]) -> Callable[..., Any]:
@@ -91,7 +110,6 @@ def _wrapped(original: Callable[..., Any], describe: Callable[..., bind.Bind]) -
         return _planned(functools.partial(original, symbol, *args, **kwargs),
                         functools.partial(describe, symbol, original, *args, **kwargs), options)  # fmt: skip
 
-    wrapper._is_echo = True  # type: ignore[attr-defined]
     return wrapper
 
 
@@ -104,28 +122,64 @@ def _planned(
 def _attempt(action: Callable[[Options], _T], options: Options, stock: Callable[[], _T]) -> _T:
     """The action, with what the user gets where it fails."""
     try:
-        try:
-            return action(options)
-        except BudgetError as error:
-            if options.strict:
-                raise
-            logger.warning("echo: %s. The smallest plan is used.", error)
-            return action(replace(options, memory_budget=None, max_overhead=None))
+        return _or_smallest(action, replace(options, strict=True), options.strict)
     except Exception as error:
         if options.strict and isinstance(error, EchoError):
             raise
-        result = stock()  # where the call itself is wrong, MXNet says so here
-        logger.warning("echo: %s: %s; bound without a plan, %s", type(error).__name__, error, _REPORT)
+        with bind.own_binds():
+            result = stock()  # where the call itself is wrong, MXNet says so here
+        if options.strict:
+            raise
+        _warn(f"echo: bound without a plan: {type(error).__name__}: {error}. {_REPORT}.")
         return result
+
+
+def _or_smallest(action: Callable[[Options], _T], options: Options, strict: bool) -> _T:
+    """The action; where its budget is out of reach and the user is not ``strict``, with the smallest plan there is."""
+    try:
+        return action(options)
+    except BudgetError as error:
+        if strict:
+            raise
+        _warn(f"echo: {error}. The smallest plan is used.")
+        reachable, bound = error.reachable, options.overhead_bound
+    try:
+        return action(replace(options, memory_budget=reachable))
+    except BudgetError:  # aiming at another budget, the search came out somewhere else
+        return action(replace(options, memory_budget=None, max_overhead=bound))
+
+
+def _warn(text: str) -> None:
+    """Warns of the same thing once; twenty buckets that fail alike are one line."""
+    with _lock.held():
+        level = logging.DEBUG if text in _warned else logging.WARNING
+        _warned.add(text)
+    logger.log(level, text)
+
+
+class _UnlessConfigured(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes to standard error where the program has not set up logging; where it has, its own handlers write."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.getLogger().handlers:
+            super().emit(record)
+
+
+def _log(level: str) -> None:
+    if not level:
+        return
+    known = isinstance(logging.getLevelName(level.upper()), int)
+    logger.setLevel(level.upper() if known else logging.INFO)
+    if not any(isinstance(handler, _UnlessConfigured) for handler in logger.handlers):
+        logger.addHandler(_UnlessConfigured())
+    if not known:
+        logger.warning("echo: ECHO_LOG: expected a level such as INFO, which it is now, got %r", level)
 
 
 def enable_from_environment() -> None:
     """What ``ECHO=1`` does once mxnet is imported. Never raises."""
-    level = os.environ.get("ECHO_LOG", "")
-    if level:
-        logging.basicConfig()
-        logger.setLevel(level.upper() if level.upper() in logging._nameToLevel else logging.INFO)
+    _log(os.environ.get("ECHO_LOG", ""))
     try:
         enable(Options.from_environment(os.environ))
-    except (OptionError, EchoError) as error:
+    except EchoError as error:
         print(f"echo: not active: {error}", file=sys.stderr)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from echo.estimators.cost_table import CostTable, cache_folder
+from echo.cache import cache_folder
+from echo.estimators.cost_table import CostTable
 
 DEVICE = "a processor, 2 cores"
 
@@ -49,14 +50,14 @@ def _saved(folder: Path, **seconds: float) -> CostTable:
         b"\x80\x04\x95 a pickle is not read",
         b"[" * 100_000,
         b"[]",
-        b'{"format": "echo-cost-table-1"}',
+        b'{"format": "echo-cost-table-2"}',
         json.dumps({"format": "echo-cost-table-0", "device": DEVICE, "seconds": {"relu": 1.0}}).encode(),
-        json.dumps({"format": "echo-cost-table-1", "device": DEVICE, "seconds": [1.0]}).encode(),
-        json.dumps({"format": "echo-cost-table-1", "device": DEVICE, "seconds": {"relu": -1.0}}).encode(),
-        json.dumps({"format": "echo-cost-table-1", "device": DEVICE, "seconds": {"relu": "1.0"}}).encode(),
-        json.dumps({"format": "echo-cost-table-1", "device": DEVICE, "seconds": {"relu": True}}).encode(),
-        b'{"format": "echo-cost-table-1", "device": "a processor, 2 cores", "seconds": {"relu": NaN}}',
-        b'{"format": "echo-cost-table-1", "device": "a processor, 2 cores", "seconds": {"relu": 1e400}}',
+        json.dumps({"format": "echo-cost-table-2", "device": DEVICE, "seconds": [1.0]}).encode(),
+        json.dumps({"format": "echo-cost-table-2", "device": DEVICE, "seconds": {"relu": -1.0}}).encode(),
+        json.dumps({"format": "echo-cost-table-2", "device": DEVICE, "seconds": {"relu": "1.0"}}).encode(),
+        json.dumps({"format": "echo-cost-table-2", "device": DEVICE, "seconds": {"relu": True}}).encode(),
+        b'{"format": "echo-cost-table-2", "device": "a processor, 2 cores", "seconds": {"relu": NaN}}',
+        b'{"format": "echo-cost-table-2", "device": "a processor, 2 cores", "seconds": {"relu": 1e400}}',
     ],
 )
 def test_a_damaged_file_is_ignored_and_rebuilt(tmp_path: Path, damaged: bytes) -> None:

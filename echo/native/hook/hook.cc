@@ -89,10 +89,26 @@ RawPass* find_pass(const char* name) {
   return nullptr;
 }
 
+// The path of another copy of this library that holds `code`; empty where it is anybody else's.
+std::string other_copy(void* code) {
+  Dl_info found{};
+  if (!dladdr(code, &found) || !found.dli_fname) return "";
+  void* lib = dlopen(found.dli_fname, RTLD_NOW | RTLD_NOLOAD);
+  if (!lib) return "";
+  const bool is_echo = dlsym(lib, "echo_install") != nullptr;
+  dlclose(lib);
+  return is_echo ? found.dli_fname : "";
+}
+
 bool wrap(const char* name, Invoker replacement, Wrapped* wrapped) {
   wrapped->pass = find_pass(name);
   if (!wrapped->pass || !wrapped->pass->body_manager) {
     t_error = std::string("the pass ") + name + " is not registered";
+    return false;
+  }
+  const std::string other = other_copy(wrapped->pass->body_invoker);
+  if (!other.empty()) {
+    t_error = "another copy of it, " + other + ", has wrapped MXNet's passes already";
     return false;
   }
   wrapped->original = reinterpret_cast<Invoker>(wrapped->pass->body_invoker);

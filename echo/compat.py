@@ -1,0 +1,84 @@
+"""Lets stock mxnet 1.9.1 import and train under numpy 1.24 to 1.26 and Python 3.12, which by itself it does not.
+
+``import echo.compat`` before mxnet is enough; ``import echo`` and ``ECHO=1`` do the same. The program is changed when
+mxnet is imported, and no more than mxnet needs:
+
+- numpy 1.24 removed the aliases ``numpy.bool`` and ``numpy.int``, which mxnet reads: they are Python's own types again.
+- Python 3.12 removed ``distutils``, of which mxnet compares two versions: unless setuptools brings it, a stand-in for
+  ``distutils.version`` takes its place.
+
+numpy 2 is out of reach: mxnet 1.9.1 excludes it in its own requirements, and reads a dozen names that numpy 2 lacks.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import re
+import sys
+import types
+
+from echo import startup
+from echo.errors import UnsupportedError
+
+SUPPORTED = "1.9.1"
+_ALIASES = {"bool": bool, "int": int}  # all that mxnet 1.9.1 reads of what numpy 1.24 removed
+
+
+def prepare() -> str:
+    """Makes up for what numpy and Python removed since mxnet 1.9.1, before mxnet is imported.
+
+    Returns what stands in mxnet's way all the same, else an empty text.
+    """
+    _provide_distutils()
+    return _provide_aliases()
+
+
+def check_version(version: str) -> None:
+    """Raises `UnsupportedError` for any MXNet but the one that the hook and the planner replay exactly."""
+    if version != SUPPORTED:
+        raise UnsupportedError(f"expected mxnet {SUPPORTED}, got {version}")
+
+
+def _provide_aliases() -> str:
+    try:
+        import numpy
+    except ImportError:
+        return ""  # mxnet says so itself
+    version = tuple(int(part) for part in numpy.__version__.split(".")[:2])
+    if version >= (2, 0):
+        return f"mxnet {SUPPORTED} needs numpy below 2, got {numpy.__version__}: pip install 'numpy<2'"
+    if version >= (1, 24):
+        for name, kind in _ALIASES.items():
+            vars(numpy).setdefault(name, kind)
+    return ""
+
+
+def _provide_distutils() -> None:
+    if "distutils" in sys.modules or importlib.util.find_spec("distutils") is not None:
+        return
+    package, module = types.ModuleType("distutils"), types.ModuleType("distutils.version")
+    package.__path__ = []
+    package.__doc__ = module.__doc__ = "A stand-in by echo.compat, as mxnet 1.9.1 needs it."
+    package.version = module  # type: ignore[attr-defined]
+    module.LooseVersion = module.StrictVersion = _Version  # type: ignore[attr-defined]
+    sys.modules.update({"distutils": package, "distutils.version": module})
+
+
+@functools.total_ordering
+class _Version:
+    """A version of numpy, compared by its numbers."""
+
+    def __init__(self, text: str) -> None:
+        self.numbers = tuple(int(number) for number in re.findall(r"\d+", text))
+
+    def __eq__(self, other: object) -> bool:
+        return self.numbers == other.numbers if isinstance(other, _Version) else NotImplemented
+
+    def __lt__(self, other: _Version) -> bool:
+        return self.numbers < other.numbers
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+startup.watch(activates=False)

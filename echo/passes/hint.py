@@ -1,0 +1,51 @@
+"""What one choice says about graphs of the same model, so that twenty buckets do not cost twenty searches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import AbstractSet, Iterable, Mapping, Sequence
+
+from echo.passes.classes import roles
+from echo.training_graph import TrainingGraph
+
+_ROLE_ROUNDS = (2, 1, 0)
+
+
+@dataclass(frozen=True)
+class Hint:
+    """What was chosen for a graph of the same model: another length of its sequences, another batch size.
+
+    ``recompute`` says for each role (`echo.passes.classes.roles`), finest first, whether most of its nodes were
+    recomputed.
+    """
+
+    match_range: int
+    recompute: tuple[Mapping[int, bool], ...]
+
+    @staticmethod
+    def of(training: TrainingGraph, nodes: Iterable[int], chosen: AbstractSet[int], match_range: int) -> Hint:
+        """The hint that this choice among these nodes gives."""
+        numbers = list(nodes)
+        levels = []
+        for rounds in _ROLE_ROUNDS:
+            votes: dict[int, int] = {}
+            for number, role in zip(numbers, _roles_of(training, numbers, rounds)):
+                votes[role] = votes.get(role, 0) + (1 if number in chosen else -1)
+            levels.append({role: count >= 0 for role, count in votes.items()})
+        return Hint(match_range, tuple(levels))
+
+    def nodes(self, training: TrainingGraph, candidates: Iterable[int]) -> list[int]:
+        """The candidates that play a role which was recomputed."""
+        numbers = list(candidates)
+        found: dict[int, bool] = {}
+        for rounds, level in zip(_ROLE_ROUNDS, self.recompute):
+            left = [number for number in numbers if number not in found]
+            for number, role in zip(left, _roles_of(training, left, rounds) if left else []):
+                if role in level:
+                    found[number] = level[role]
+        return [number for number in numbers if found.get(number)]
+
+
+def _roles_of(training: TrainingGraph, numbers: Sequence[int], rounds: int) -> list[int]:
+    colours = roles(training, rounds)
+    return [colours[number] for number in numbers]

@@ -1,0 +1,180 @@
+"""``mxecho run train.py ...``: what ``ECHO=1 python train.py ...`` does, where Python reads no .pth files.
+
+The program sees what it would see under plain Python: its arguments, its folder first on ``sys.path``, itself as
+``__main__``, its own exit code, and tracebacks that start with its own lines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import builtins
+import importlib.util
+import io
+import os
+import pkgutil
+import sys
+from importlib.machinery import ModuleSpec, SourceFileLoader, SourcelessFileLoader
+from types import ModuleType, TracebackType
+from typing import Any, Callable, Sequence
+
+from echo import startup
+from echo.errors import OptionError
+from echo.options import Options
+
+_FLAGS = {
+    "--policy": ("ECHO_POLICY", "search (default) or echo"),
+    "--max-overhead": ("ECHO_MAX_OVERHEAD", "fraction of the step (default 0.10), or none"),
+    "--memory-budget": ("ECHO_MEMORY_BUDGET", 'bytes, "6GB", or a fraction of what is needed without echo'),
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options before the program's name."""
+    found = argparse.ArgumentParser(
+        prog="mxecho run",
+        description="Runs a program with echo, as ECHO=1 does.",
+        usage="%(prog)s [options] SCRIPT [ARGUMENT ...]\n       %(prog)s [options] -m MODULE [ARGUMENT ...]",
+    )
+    for flag, (variable, meaning) in _FLAGS.items():
+        found.add_argument(flag, metavar="VALUE", dest=variable, help=f"{meaning}; as {variable}")
+    strict = "raise where echo would warn; as ECHO_STRICT"
+    found.add_argument("--strict", action="store_const", const="1", dest="ECHO_STRICT", help=strict)
+    return found
+
+
+def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The options, and the program with its own arguments, which may look like options."""
+    end = 0
+    while end < len(argv) and argv[end].startswith("-") and argv[end] != "-m":
+        end += 2 if argv[end] in _FLAGS else 1
+    return list(argv[:end]), list(argv[end:])
+
+
+def run(argv: Sequence[str]) -> int:
+    """Runs a program with echo; what the program raises passes through.
+
+    Returns 0 at its end; 1 or 2, with one line on standard error, where it could not be started.
+    """
+    options, program = split(argv)
+    given = vars(parser().parse_args(options))
+    variables = {name: value for name, value in given.items() if value is not None}
+    try:
+        Options.from_environment(variables)
+    except OptionError as error:
+        return _refuse(str(error), 2)
+    if not program or program == ["-m"]:
+        return _refuse("expected a script, or -m and a module", 2)
+    os.environ.update(variables, ECHO="1")  # for the processes that the program starts, too
+    startup.watch(activates=True)
+    return _run_module(program[1:]) if program[0] == "-m" else _run_script(program)
+
+
+def _refuse(reason: str, code: int) -> int:
+    print(f"mxecho run: {reason}", file=sys.stderr)
+    return code
+
+
+def _run_module(program: list[str]) -> int:
+    _put_first_on_path(os.getcwd())
+    sys.argv = ["-m", *program[1:]]  # what Python shows to a package that is imported on the way
+    specs: list[ModuleSpec] = []
+    _as_plain_python(lambda: specs.extend(_find(program[0])))
+    if not specs:
+        return _refuse(f"No module named {program[0]}", 1)
+    sys.argv[0] = specs[0].origin or ""
+    return _run_spec(specs[0])
+
+
+def _run_spec(spec: ModuleSpec) -> int:
+    code = spec.loader.get_code(spec.name)  # type: ignore[union-attr]
+    module = _main_module(spec.origin or "", spec)
+    return _as_plain_python(lambda: exec(code, vars(module)))
+
+
+def _find(name: str) -> list[ModuleSpec]:
+    """What ``python -m`` runs of a module or package; nothing where there is none with code."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # the package is there, and lacks something
+        return []
+    if spec is not None and spec.submodule_search_locations is not None:
+        return _find(f"{name}.__main__")
+    return [spec] if spec is not None and hasattr(spec.loader, "get_code") else []
+
+
+def _run_script(program: list[str]) -> int:
+    path = program[0]
+    sys.argv = program
+    importer = pkgutil.get_importer(os.path.abspath(path))
+    if importer is not None:  # a folder or an archive
+        found = importer.find_spec("__main__")
+        if found is None:
+            return _refuse(f"can't find '__main__' module in {path!r}", 1)
+        _put_first_on_path(os.path.abspath(path))
+        return _run_spec(found)
+    try:
+        source = _source(path)
+    except OSError as error:
+        return _refuse(f"can't open file {path!r}: [Errno {error.errno}] {error.strerror}", 2)
+    _put_first_on_path(os.path.dirname(os.path.realpath(path)))
+    file = os.path.abspath(path) if sys.version_info >= (3, 9) else path  # as Python itself does it
+    module = _main_module(file)
+    if path.endswith(".pyc"):
+        compiled: Any = SourcelessFileLoader("__main__", file).get_code("__main__")
+        return _as_plain_python(lambda: exec(compiled, vars(module)))
+    return _as_plain_python(lambda: exec(compile(source, file, "exec", dont_inherit=True), vars(module)))
+
+
+def _source(path: str) -> bytes:
+    with io.open_code(os.path.abspath(path)) as file:
+        return file.read()
+
+
+def _main_module(file: str, spec: ModuleSpec | None = None) -> ModuleType:
+    """An empty ``__main__``, which stays: threads and functions called at exit outlive the program's last line."""
+    module = ModuleType("__main__")
+    vars(module).update(
+        __file__=file,
+        __spec__=spec,
+        __package__=spec.parent if spec else None,
+        __cached__=spec.cached if spec else None,
+        __loader__=spec.loader if spec else SourceFileLoader("__main__", file),
+        __annotations__={},
+        __builtins__=builtins,
+    )
+    sys.modules["__main__"] = module
+    return module
+
+
+def _put_first_on_path(folder: str) -> None:
+    """Puts the program's folder where Python had put that of mxecho, unless it was told not to (-P, -I)."""
+    if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
+        sys.path[0] = folder
+
+
+def _as_plain_python(program: Callable[[], object]) -> int:
+    try:
+        program()
+    except BaseException:
+        show = sys.excepthook  # perhaps the program's own
+
+        def show_own_lines(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
+            error.__traceback__ = _own_lines(at)
+            show(kind, error, error.__traceback__)
+
+        sys.excepthook = show_own_lines
+        raise
+    return 0
+
+
+def _own_lines(at: TracebackType | None) -> TracebackType | None:
+    """The part of a traceback that is the program's: behind this file."""
+    this = _own_lines.__code__.co_filename
+    first, later = at, at
+    while later is not None:
+        if later.tb_frame.f_code.co_filename == this:
+            first = later.tb_next
+        later = later.tb_next
+    return first

@@ -1,0 +1,111 @@
+"""Watches for the import of mxnet: prepares it (`echo.compat`), and behind it switches transparent mode on.
+
+One source, two places: `echo.startup`, and a copy named ``_echo_startup`` in site-packages, for the line in
+echo_startup.pth. That copy must not import the package, which costs more than a start-up may: so nothing of mxnet or
+echo is imported here before a program imports mxnet, and nothing at all where it never does. An error costs one line
+on standard error.
+"""
+
+from __future__ import annotations
+
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+_ON, _OFF = ("1", "true", "on", "yes"), ("", "0", "false", "off", "no")
+
+
+class _Watcher:
+    """Stands before all finders, and adds a step before and one behind the execution of mxnet."""
+
+    is_echo_watcher = True  # how another copy of this module knows it
+
+    def __init__(self) -> None:
+        self.activates = False
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """What the other finders find. Programs also ask whether mxnet is there, and import it later or never."""
+        if name != "mxnet":
+            return None
+        for finder in list(sys.meta_path):
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = find(name, path, target) if find else None
+            if spec is not None:
+                self._watch(spec)
+                return spec
+        return None
+
+    def _watch(self, spec: ModuleSpec) -> None:
+        loader: Any = spec.loader
+        execute = getattr(loader, "exec_module", None)
+        if execute is None:  # a folder of that name, without code
+            return
+
+        def execute_watched(module: ModuleType) -> None:
+            _prepare()
+            execute(module)
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+            if self.activates:
+                _activate(module)
+
+        loader.exec_module = execute_watched
+
+
+def _prepare() -> None:
+    try:
+        from echo import compat
+    except Exception:
+        return  # _activate says so
+    message = compat.prepare()
+    if message:
+        print(f"echo: {message}", file=sys.stderr)
+
+
+def _activate(mxnet: ModuleType) -> None:
+    try:
+        from echo import compat
+
+        compat.check_version(getattr(mxnet, "__version__", "unknown"))  # before echo looks for anything inside it
+        from echo.runtime.transparent import enable_from_environment
+
+        enable_from_environment()
+    except Exception as error:
+        print(f"echo: not active: {type(error).__name__}: {error}", file=sys.stderr)
+
+
+def watch(activates: bool) -> None:
+    """Prepares mxnet when it is imported, and then activates transparent mode if ``activates``.
+
+    Where mxnet is there already, it needs no preparation any more.
+    """
+    if "mxnet" in sys.modules:
+        if activates:
+            _activate(sys.modules["mxnet"])
+        return
+    watcher: Any = next((finder for finder in sys.meta_path if hasattr(finder, "is_echo_watcher")), None)
+    if watcher is None:
+        watcher = _Watcher()
+        sys.meta_path.insert(0, watcher)
+    watcher.activates = watcher.activates or activates
+
+
+_called: list[bool] = []
+
+
+def watch_if_on() -> None:
+    """Called by echo_startup.pth: watches where the variable ECHO is on. Python may run a .pth line twice."""
+    if _called:
+        return
+    _called.append(True)
+    import os
+
+    word = os.environ.get("ECHO", "").strip().lower()
+    if word in _ON:
+        watch(True)
+    elif word not in _OFF:
+        print(f"echo: not active: ECHO: expected one of {', '.join((*_ON, *_OFF[1:]))}, got {word!r}", file=sys.stderr)

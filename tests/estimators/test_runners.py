@@ -1,0 +1,191 @@
+"""Graphs that a CachedOp runs: native and reference planner agree, and MXNet's CachedOp allocates what they say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd
+
+from echo import native
+from echo.errors import GraphError
+from echo.estimators.planner import ReferencePlanner, StoragePlanner
+from echo.estimators.reference import plan_storage
+from echo.frontend.cached import as_cached, stateless
+from echo.frontend.symbols import graph_of, symbol_of
+from echo.graph import Entry, Graph
+from echo.passes.recompute import with_clones
+from echo.passes.rewrite import mark
+from echo.runtime.bind import own_binds
+from echo.runtime.cached_op import StockCachedOp
+from echo.training_graph import DYNAMIC, STATIC, TrainingGraph
+from tests.conftest import ALL_CASES, Builder, Case, any_case, case_of, choice_of, recomputable
+
+RUNNERS = (STATIC, DYNAMIC)
+RANGES = (0, 1, 2, 16)
+
+
+def as_run(case: Case, runner: str) -> TrainingGraph:
+    return as_cached(case.training, runner, 16)
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize("name", ALL_CASES)
+def test_native_and_reference_agree(name: str, runner: str) -> None:
+    case = any_case(name)
+    training = as_run(case, runner)
+    seconds = [0.0] * len(training.nodes)
+    fast, slow = StoragePlanner(training, seconds), ReferencePlanner(training, seconds)
+    for seed, share in enumerate((0.0, 0.3, 1.0)):
+        choice = choice_of(training, case.draw(seed, share))
+        assert fast.evaluate(choice, RANGES).totals == slow.evaluate(choice, RANGES).totals
+    assert fast.evaluate(choice_of(training, ()), (16,)).totals == (training.planned_bytes,)
+
+
+@pytest.mark.parametrize("name", ALL_CASES)
+def test_a_limit_ends_static_planning_early_and_keeps_dynamic_exact(name: str) -> None:
+    for runner in RUNNERS:
+        training = as_run(any_case(name), runner)
+        planner = StoragePlanner(training, [0.0] * len(training.nodes))
+        exact = planner.evaluate(choice_of(training, ()), (16,)).bytes
+        assert planner.evaluate(choice_of(training, ()), (16,), exact).bytes == exact
+        assert planner.evaluate(choice_of(training, ()), (16,), exact // 2).bytes > exact // 2
+
+
+def test_dynamic_memory_is_what_is_alive_at_once() -> None:
+    """Four maps of 4, 8, 12 and 16 bytes; the first is read at the end, the others one after the other."""
+    b = Builder()
+    x = b.variable("x", 1)
+    first = b.forward("relu", "first", (1,), x)
+    second = b.forward("relu", "second", (2,), first)
+    third = b.forward("relu", "third", (3,), second)
+    loss = b.forward("relu", "loss", (4,), third)
+    head = b.backward("_backward_relu", "head", (4,), loss)
+    last = b.backward("_backward_relu", "last", (1,), head, first)
+    graph = b.graph([loss, last])
+    assert plan_storage(replace(graph, runner=STATIC), 0).total == 4 + 8 + 12 + 16 + 16 + 4
+    # while `loss` runs: first, third, loss; while `head` runs: first, loss, head
+    assert plan_storage(replace(graph, runner=DYNAMIC), 0).total == 4 + 16 + 16
+
+
+def test_backward_nodes_do_not_take_over_forward_memory() -> None:
+    case = any_case("lm")
+    training = as_run(case, STATIC)
+    storage = plan_storage(training, 16)
+    chunks: tuple[set[int], set[int]] = set(), set()
+    for number, node in training.operators():
+        for entry in range(training.first_entry[number], training.first_entry[number + 1]):
+            if storage.chunk[entry] >= 0:
+                chunks[node.forward].add(storage.chunk[entry])
+    assert chunks[0]
+    assert chunks[1]
+    assert not chunks[0] & chunks[1]
+
+
+def test_unknown_runners_are_refused() -> None:
+    with pytest.raises(GraphError, match="runner: expected one of executor, static, dynamic, got 'banana'"):
+        replace(any_case("lm").training, runner="banana")
+
+
+# MXNet's own CachedOp ------------------------------------------------------------------------------------------
+
+
+def trained_inputs(case: Case) -> Case:
+    """The same symbol with a gradient for every argument, which is what a CachedOp prepares for."""
+    shapes = dict(zip(case.symbol.list_arguments(), case.binding.arg_shapes))
+    types = dict(zip(case.symbol.list_arguments(), case.binding.arg_types))
+    return case_of(symbol_of(stateless(case.graph)), shapes, dict.fromkeys(shapes, "write"), types)
+
+
+def allocated(case: Case, graph: Graph, static: bool) -> tuple[int, int]:
+    """Bytes that MXNet plans for the forward and the backward nodes of a CachedOp."""
+    symbol = symbol_of(graph)
+    with own_binds():
+        op = StockCachedOp(symbol, [("static_alloc", static), ("inline_limit", 0)])
+    generator = np.random.RandomState(0)
+    arrays: dict[str, Any] = {}
+    for names, shapes, types in (
+        (symbol.list_arguments(), case.binding.arg_shapes, case.binding.arg_types),
+        (symbol.list_auxiliary_states(), case.binding.aux_shapes, case.binding.aux_types),
+    ):
+        for name, shape, kind in zip(names, shapes, types):
+            arrays[name] = mx.nd.array(generator.uniform(0.1, 1.0, shape), dtype=kind)
+    for name in symbol.list_arguments():
+        arrays[name].attach_grad()
+    with autograd.record(), native.capture() as forward:
+        outputs = op(*(arrays[name] for name in symbol.list_inputs()))
+    with native.capture() as backward:
+        autograd.backward(outputs if isinstance(outputs, list) else [outputs])
+    mx.nd.waitall()
+    return forward.graph["allocated_bytes"], backward.graph["allocated_bytes"]
+
+
+@pytest.mark.parametrize("name", ["resnet50_v1", "densenet121", "slices", "many readers", "two outputs"])
+def test_a_cached_op_allocates_what_was_planned(name: str) -> None:
+    case = trained_inputs(any_case(name))
+    training = as_run(case, STATIC)
+    assert sum(allocated(case, case.graph, static=True)) == training.planned_bytes
+    chosen = [
+        entry
+        for number, entries in recomputable(training).items()
+        if not training.nodes[number].stateful and number % 3
+        for entry in entries
+    ]
+    marks: dict[int, list[int]] = {}
+    for entry in chosen:
+        user = training.nodes[entry.node].user
+        assert user is not None
+        marks.setdefault(user, []).append(entry.index)
+    for match_range in (None, 1):
+        graph = mark(case.graph, marks, hook=True, match_range=match_range)
+        predicted = plan_storage(with_clones(training, chosen), match_range or 16).total
+        assert sum(allocated(case, graph, static=True)) == predicted
+    assert predicted != training.planned_bytes
+
+
+def test_slices_without_state_are_the_same_slices() -> None:
+    graph = stateless(graph_of(any_case("slices").symbol))
+    assert not any(node.op == "SliceChannel" for node in graph.nodes)
+    before, after = any_case("slices").symbol, symbol_of(graph)
+    assert after.list_arguments() == before.list_arguments()
+    shapes = {name: shape for name, shape in zip(before.list_arguments(), before.infer_shape(data=(6, 10))[0])}
+    results = []
+    for symbol in (before, after):
+        mx.random.seed(0)
+        generator = np.random.RandomState(0)
+        executor = symbol.simple_bind(mx.cpu(), **shapes)
+        for name, array in executor.arg_dict.items():
+            array[:] = generator.normal(size=shapes[name])
+        executor.forward(is_train=True)
+        executor.backward()
+        results.append([out.asnumpy() for out in [*executor.outputs, *executor.grad_arrays]])
+    for one, other in zip(*results):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_squeezed_slices_and_untouched_graphs() -> None:
+    parts = mx.sym.SliceChannel(mx.sym.var("data"), num_outputs=3, axis=1, squeeze_axis=True, name="parts")
+    graph = stateless(graph_of(mx.sym.Group(list(parts))))
+    (node,) = (node for node in graph.nodes if not node.is_variable)
+    assert node.attrs == {"indices": "()", "axis": "1", "squeeze_axis": "True", "sections": "3"}
+    assert symbol_of(graph).infer_shape(data=(2, 3, 4))[1] == [(2, 4)] * 3
+    without = graph_of(mx.sym.tanh(mx.sym.var("data")))
+    assert stateless(without) is without
+
+
+def test_operators_with_state_are_not_offered_to_a_cached_op() -> None:
+    from echo.options import Options
+    from echo.passes.candidates import FindCandidates
+    from echo.passes.request import Request
+    from tests.conftest import FakeFrontend
+
+    case = any_case("slices")
+    request = Request(case.graph, Options(), FakeFrontend(case.training))
+    parts = next(number for number, node in enumerate(case.training.nodes) if node.name == "parts")
+    assert parts in FindCandidates().run(request, case.training).light
+    refused = FindCandidates().run(request, as_run(case, DYNAMIC)).refused
+    assert refused[parts] == "SliceChannel keeps state, for which a CachedOp has no room twice"
+    assert Entry(parts) not in FindCandidates().run(request, as_run(case, STATIC)).forced

@@ -1,0 +1,101 @@
+"""A choice for one length of a model says what to choose for another."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.models import nmt_symbol
+from echo.passes.classes import roles
+from echo.passes.hint import Hint
+from echo.policies.search import Search
+from echo.training_graph import TrainingGraph, TrainingNode
+from tests.conftest import Case, case_of, problem_of
+
+HIDDEN, WORDS, BATCH = 16, 40, 8
+
+
+def nmt(steps: int, batch: int = BATCH) -> Case:
+    shape = (batch, steps)
+    shapes = {"source": shape, "target": shape, "softmax_label": shape}
+    return case_of(nmt_symbol(steps, HIDDEN, WORDS), shapes)
+
+
+def searched(case: Case, hint: Hint | None = None) -> tuple[int, Hint, int]:
+    """Planned bytes, the hint for others, and the evaluations that it took."""
+    problem = replace(problem_of(case.training, match_ranges=(16, 1, 2, 4)), hint=hint)
+    asked = []
+    counted = replace(problem, evaluator=_Counting(problem.evaluator, asked))
+    choice = Search().choose(counted)
+    chosen = {number for number in problem.candidates if choice[problem.entry_ids(number)].any()}
+    totals = problem.evaluate(choice).totals
+    best = min(range(len(totals)), key=lambda index: totals[index])
+    return totals[best], Hint.of(case.training, problem.candidates, chosen, problem.match_ranges[best]), len(asked)
+
+
+class _Counting:
+    def __init__(self, evaluator: object, asked: list[int]) -> None:
+        self._evaluator, self._asked = evaluator, asked
+        self.entries = evaluator.entries  # type: ignore[attr-defined]
+
+    def evaluate(self, *args: object) -> object:
+        self._asked.append(1)
+        return self._evaluator.evaluate(*args)  # type: ignore[attr-defined]
+
+    def executed(self, *args: object) -> object:
+        return self._evaluator.executed(*args)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("steps", "batch"), [(5, BATCH), (14, BATCH), (9, 3)])
+def test_another_length_or_batch_is_searched_in_a_fraction_and_as_well(steps: int, batch: int) -> None:
+    _, hint, _ = searched(nmt(9))
+    case = nmt(steps, batch)
+    full, _, evaluations = searched(case)
+    found, _, shortened = searched(case, hint)
+    assert found <= 1.08 * full
+    assert found < 0.75 * case.training.planned_bytes
+    assert shortened <= 0.2 * evaluations
+
+
+def test_the_hint_of_a_graph_gives_its_classes_back() -> None:
+    case = nmt(6)
+    numbers = [number for number, node in case.training.operators() if node.forward]
+    tanh = {number for number in numbers if case.training.nodes[number].attrs.get("act_type") == "tanh"}
+    assert tanh
+    hint = Hint.of(case.training, numbers, tanh, 4)
+    assert set(hint.nodes(case.training, numbers)) == tanh
+    longer = nmt(8)
+    numbers = [number for number, node in longer.training.operators() if node.forward]
+    expected = {number for number in numbers if longer.training.nodes[number].attrs.get("act_type") == "tanh"}
+    assert set(hint.nodes(longer.training, numbers)) == expected
+
+
+def test_a_hint_of_another_model_does_no_harm() -> None:
+    case = nmt(7)
+    full, _, _ = searched(case)
+    nonsense = Hint(16, ({}, {}, {}))
+    found, _, _ = searched(case, nonsense)
+    assert found <= 1.25 * full
+
+
+def test_a_budget_is_searched_for_each_length() -> None:
+    case = nmt(7)
+    everything, hint, _ = searched(case)
+    problem = problem_of(case.training, max_bytes=int(1.3 * everything))
+    plain, hinted = Search().choose(problem), Search().choose(replace(problem, hint=hint))
+    assert (plain == hinted).all()
+
+
+def test_roles_leave_sizes_out() -> None:
+    short, long = nmt(12).training, nmt(19, 3).training
+    for rounds in (0, 1, 2):
+        ours, theirs = (
+            {colour for (number, node), colour in _operators(training, roles(training, rounds)) if node.forward}
+            for training in (short, long)
+        )
+        assert len(ours & theirs) >= (0.75 if rounds else 1.0) * len(ours)
+
+
+def _operators(training: TrainingGraph, colours: list[int]) -> list[tuple[tuple[int, TrainingNode], int]]:
+    return [((number, node), colours[number]) for number, node in training.operators()]

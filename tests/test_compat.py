@@ -1,0 +1,137 @@
+"""What `echo.compat` changes, and that it changes nothing else. `make test-compat` trains under the real versions."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from echo import compat
+from echo.errors import UnsupportedError
+
+
+def program(text: str, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", *options, "-c", text], capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def fake_numpy(monkeypatch: pytest.MonkeyPatch, version: str, **names: Any) -> types.ModuleType:
+    module = types.ModuleType("numpy")
+    vars(module).update(names, __version__=version)
+    monkeypatch.setitem(sys.modules, "numpy", module)
+    return module
+
+
+def test_nothing_changes_where_nothing_is_needed() -> None:
+    names, modules, finders = dict(vars(np)), set(sys.modules), list(sys.meta_path)
+    assert np.__version__ == "1.23.5"
+    assert compat.prepare() == ""
+    assert dict(vars(np)) == names
+    assert set(sys.modules) == modules
+    assert sys.meta_path == finders, "mxnet is there already"
+
+
+@pytest.mark.parametrize("version", ["1.24.0", "1.26.4", "1.25.0rc1", "1.26.0.dev0+51.gabc"])
+def test_removed_aliases_come_back(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    numpy = fake_numpy(monkeypatch, version)
+    before = set(vars(numpy))
+    assert compat.prepare() == ""
+    assert (numpy.bool, numpy.int) == (bool, int)
+    assert set(vars(numpy)) - before == {"bool", "int"}
+
+
+def test_what_is_there_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    numpy = fake_numpy(monkeypatch, "1.26.4", bool=np.bool_)
+    compat.prepare()
+    assert numpy.bool is np.bool_
+
+
+@pytest.mark.parametrize("version", ["2.0.0", "2.3.1", "3.0.0a1"])
+def test_numpy_2_is_named(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    numpy = fake_numpy(monkeypatch, version)
+    assert compat.prepare() == f"mxnet 1.9.1 needs numpy below 2, got {version}: pip install 'numpy<2'"
+    assert not hasattr(numpy, "int")
+
+
+def test_without_numpy_mxnet_speaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    assert compat.prepare() == ""
+
+
+def test_distutils_is_stood_in_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "distutils"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    compat.prepare()
+    try:
+        from distutils.version import LooseVersion, StrictVersion
+
+        assert "echo.compat" in str(sys.modules["distutils"].__doc__)
+        for kind in (LooseVersion, StrictVersion):
+            assert kind("1.26.4") >= kind("1.17")
+            assert kind("1.9") < kind("1.10")
+            assert kind("1.17") == kind("1.17")
+        with pytest.raises(ImportError):
+            importlib.import_module("distutils.core")
+    finally:
+        for name in ("distutils", "distutils.version"):
+            sys.modules.pop(name, None)
+
+
+def test_another_version_of_mxnet_is_named() -> None:
+    compat.check_version("1.9.1")
+    with pytest.raises(UnsupportedError, match=r"expected mxnet 1\.9\.1, got 1\.8\.0"):
+        compat.check_version("1.8.0")
+
+
+# numpy 1.23.5 that behaves as 1.26: the version, and no aliases
+NEWER = """
+import numpy
+numpy.__version__ = "1.26.0"
+for name in ("bool", "int"):
+    del numpy.__deprecated_attrs__[name]
+import sys
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "distutils":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+"""
+NO_DISTUTILS = """
+import importlib
+import importlib.util
+real = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name == "distutils" else real(name, *more)
+sys.meta_path.insert(0, Without())
+"""
+TRAIN = """
+import mxnet as mx
+weight = mx.np.ones((2,), dtype=bool)
+symbol = mx.sym.MakeLoss(mx.sym.sum(mx.sym.tanh(mx.sym.var("w"))))
+executor = symbol.simple_bind(mx.cpu(), w=(3,))
+executor.forward(is_train=True)
+executor.backward()
+print(executor.grad_dict["w"].asnumpy().sum())
+"""
+
+
+def test_mxnet_trains_where_it_does_not_import_by_itself() -> None:
+    stock = program(NEWER + TRAIN)
+    assert stock.returncode == 1
+    assert "numpy" in stock.stderr
+    for first in ("import echo.compat", "import echo"):
+        helped = program(NEWER + NO_DISTUTILS + first + TRAIN)
+        assert helped.returncode == 0, helped.stderr
+        assert helped.stdout.strip() == "3.0"
+
+
+def test_importing_it_imports_nothing_heavy(tmp_path: Path) -> None:
+    done = program("import sys, echo.compat; print(sorted({'mxnet', 'numpy', 'distutils'} & set(sys.modules)))")
+    assert done.stdout.strip() == "[]", done.stderr

@@ -1,0 +1,163 @@
+"""Plans on disk are data: they come back equal, and whatever else is in the folder is ignored."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mxnet as mx
+import pytest
+
+import echo
+from benchmarks.models import SMALL
+from echo import plan_cache
+from echo.graph import Graph
+from echo.passes.rewrite import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, mark
+from echo.plan import Plan
+from echo.runtime import bind
+from tests.conftest import special_case
+
+MODEL = SMALL["nmt"]()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))
+    return tmp_path / "plans"
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return echo.plan(MODEL.symbol, **MODEL.shapes)
+
+
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if another process had started."""
+    monkeypatch.setattr(bind, "_plans", {})
+    monkeypatch.setattr(bind, "_hints", {})
+
+
+@pytest.mark.usefixtures("cheap_planning", "folder")
+def test_the_second_start_plans_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = echo.plan(MODEL.symbol, max_overhead=None, **MODEL.shapes)
+    forget(monkeypatch)
+    monkeypatch.setattr("echo.pipeline.plan", lambda _: pytest.fail("planned again"))
+    assert echo.plan(MODEL.symbol, max_overhead=None, **MODEL.shapes) == first
+    forget(monkeypatch)
+    optimized = echo.optimize(MODEL.symbol, max_overhead=None)
+    executor = optimized.simple_bind(mx.cpu(), grad_req=MODEL.grad_req(), **MODEL.shapes)
+    assert optimized.plans == [first]
+    assert executor.debug_str().count("_echo\n") == first.recomputed_nodes
+
+
+@pytest.mark.usefixtures("cheap_planning", "folder")
+@pytest.mark.parametrize("changed", [{"max_overhead": 0.5}, {"keep": "Activation"}, {"policy": "echo"}, {"data": 1}])
+def test_another_question_is_planned_anew(monkeypatch: pytest.MonkeyPatch, changed: dict[str, Any]) -> None:
+    echo.plan(MODEL.symbol, max_overhead=None, **MODEL.shapes)
+    forget(monkeypatch)
+    asked: list[Any] = []
+    monkeypatch.setattr("echo.pipeline.plan", lambda request: asked.append(request) or pytest.skip("planned anew"))
+    shapes = dict(MODEL.shapes)
+    if "data" in changed:
+        changed, shapes = {}, {name: (shape[0] + 1, *shape[1:]) for name, shape in shapes.items()}
+    with pytest.raises(pytest.skip.Exception):
+        echo.plan(MODEL.symbol, **{"max_overhead": None, **changed}, **shapes)
+    assert asked
+
+
+def stored(plan: Plan) -> tuple[Graph, Graph]:
+    """A graph and the one to bind, kept under the name "key"."""
+    graph = special_case("slices").graph
+    number = next(number for number, node in enumerate(graph.nodes) if node.name == "parts")
+    marked = mark(graph, {number: [0, 2]}, hook=True, match_range=4)
+    plan_cache.save("key", plan, marked)
+    return graph, marked
+
+
+def test_a_plan_comes_back(folder: Path, plan: Plan) -> None:
+    graph, marked = stored(plan)
+    assert plan_cache.load("key", graph) == (plan, marked)
+    assert plan_cache.load("another", graph) is None
+    assert [path.name for path in folder.iterdir()] == ["key.json"]
+
+
+def test_a_plan_that_changes_nothing_marks_nothing(folder: Path, plan: Plan) -> None:
+    graph, marked = stored(plan)
+    plan_cache.save("key", replace(plan, applied="none"), marked)
+    assert folder.exists()
+    found = plan_cache.load("key", graph)
+    assert found is not None
+    assert found[1] == graph
+
+
+def wrong(value: dict[str, Any], **changes: Any) -> bytes:
+    return json.dumps({**value, **changes}).encode()
+
+
+DAMAGE = {
+    "empty": lambda value: b"",
+    "half written": lambda value: json.dumps(value).encode()[:400],
+    "no object": lambda value: b"[]",
+    "a pickle": lambda value: b"\x80\x04\x95",
+    "another format": lambda value: wrong(value, format="echo-stored-plan-0"),
+    "another plan's": lambda value: wrong(value, key="other"),
+    "no plan": lambda value: wrong(value, plan={}),
+    "no marks": lambda value: wrong(value, marks=[1, 2]),
+    "a node that is not there": lambda value: wrong(value, marks={"999": {PLAN_ATTRIBUTE: "0"}}),
+    "no number": lambda value: wrong(value, marks={"last": {PLAN_ATTRIBUTE: "0"}}),
+    "a negative number": lambda value: wrong(value, marks={"-2": {PLAN_ATTRIBUTE: "0"}}),
+    "a variable": lambda value: wrong(value, marks={"0": {PLAN_ATTRIBUTE: "0"}}),
+    "another attribute": lambda value: wrong(value, marks={"3": {"num_hidden": "7"}}),
+    "no outputs": lambda value: wrong(value, marks={"3": {PLAN_ATTRIBUTE: "all"}}),
+    "no match range": lambda value: wrong(value, marks={"3": {RANGE_ATTRIBUTE: "-1"}}),
+    "no text": lambda value: wrong(value, marks={"3": {PLAN_ATTRIBUTE: 0}}),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_file_is_ignored_and_written_anew(folder: Path, plan: Plan, damage: str) -> None:
+    graph, marked = stored(plan)
+    path = folder / "key.json"
+    path.write_bytes(DAMAGE[damage](json.loads(path.read_text())))
+    assert plan_cache.load("key", graph) is None
+    plan_cache.save("key", plan, marked)
+    assert plan_cache.load("key", graph) == (plan, marked)
+
+
+def test_operators_that_must_not_run_twice_are_never_marked(folder: Path, plan: Plan) -> None:
+    graph = special_case("slices").graph
+    stored(plan)
+    path = folder / "key.json"
+    value = json.loads(path.read_text())
+    loss = next(number for number, node in enumerate(graph.nodes) if node.op == "MakeLoss")
+    path.write_bytes(wrong(value, marks={str(loss): {PLAN_ATTRIBUTE: "0"}}))
+    assert plan_cache.load("key", graph) is None
+    path.write_bytes(wrong(value, marks={str(loss): {RANGE_ATTRIBUTE: "2"}}))
+    assert plan_cache.load("key", graph) is not None
+
+
+def test_a_folder_that_cannot_be_written_to_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: Plan
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path / "file"))
+    graph, _ = stored(plan)
+    assert plan_cache.load("key", graph) is None
+
+
+def test_old_plans_make_room(folder: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_cache, "_MOST_FILES", 3)
+    _, marked = stored(plan)
+    for number in range(5):
+        plan_cache.save(f"key{number}", plan, marked)
+    assert len(list(folder.glob("*.json"))) == 3
+    assert (folder / "key4.json").exists()
+
+
+def test_names_depend_on_every_part_and_on_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {plan_cache.key_of(parts) for parts in (["a", "b"], ["ab"], ["a", "b", ""], ["b", "a"])}
+    monkeypatch.setattr(plan_cache, "_source", lambda: "other")
+    names.add(plan_cache.key_of(["a", "b"]))
+    assert len(names) == 5

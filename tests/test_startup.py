@@ -1,0 +1,103 @@
+"""The watcher for the import of mxnet: programs that ask for mxnet in odd ways, and what cannot be activated."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REAL = "import mxnet; from mxnet.symbol import Symbol; print(hasattr(Symbol.simple_bind, '__wrapped__'))"
+
+
+def run(script: str, tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    values = {key: value for key, value in os.environ.items() if not key.startswith("ECHO")}
+    values.update({"ECHO": "1", "ECHO_CACHE_DIR": str(tmp_path / "cache"), **environment})
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, timeout=120, check=True,
+        cwd=tmp_path, env=values,
+    )  # fmt: skip
+
+
+def fake_mxnet(folder: Path, text: str) -> None:
+    (folder / "mxnet").mkdir()
+    (folder / "mxnet" / "__init__.py").write_text(text)
+
+
+def test_asking_whether_mxnet_is_there_changes_nothing(tmp_path: Path) -> None:
+    ask = "import importlib.util as u; found = u.find_spec('mxnet'); assert found and found.loader;"
+    done = run(ask + "import sys; assert 'mxnet' not in sys.modules and 'echo' not in sys.modules\n" + REAL, tmp_path)
+    assert done.stdout.strip() == "True"
+    assert done.stderr == ""
+
+
+def test_an_import_that_fails_is_watched_again(tmp_path: Path) -> None:
+    fake_mxnet(tmp_path, "raise ImportError('libgomp.so.1 is missing')\n")
+    script = (
+        "import sys\ntry:\n import mxnet\nexcept ImportError as error:\n print(error)\n"
+        f"sys.path.remove('')\nsys.path_importer_cache.clear()\n{REAL}"
+    )
+    assert run(script, tmp_path).stdout.split("\n")[:2] == ["libgomp.so.1 is missing", "True"]
+
+
+@pytest.mark.parametrize("version", ["1.8.0", "2.0.0b1", ""])
+def test_another_mxnet_is_left_alone(tmp_path: Path, version: str) -> None:
+    fake_mxnet(tmp_path, f"__version__ = {version!r}\n" if version else "")
+    done = run("import sys, mxnet; print(len(sys.modules) > 0, sorted(vars(mxnet))[:1])", tmp_path)
+    assert done.stdout.startswith("True")
+    (line,) = done.stderr.splitlines()
+    assert line == f"echo: not active: UnsupportedError: expected mxnet 1.9.1, got {version or 'unknown'}"
+
+
+def test_a_folder_named_mxnet_is_no_mxnet(tmp_path: Path) -> None:
+    (tmp_path / "mxnet").mkdir()
+    script = "import sys; sys.path[:] = ['', *[p for p in sys.path if 'site-packages' not in p]]; import mxnet"
+    assert run(script, tmp_path).stderr == ""
+
+
+def test_somebody_elses_module_named_echo(tmp_path: Path) -> None:
+    (tmp_path / "echo.py").write_text("def say(): print('mine')\n")
+    installed = "import sys; sys.meta_path[:] = [f for f in sys.meta_path if 'ScikitBuild' not in type(f).__name__]\n"
+    done = run(installed + "import mxnet, echo; echo.say()", tmp_path)  # an editable install would come first
+    assert done.stdout.strip() == "mine"
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("echo: not active: ImportError")
+
+
+def test_a_wrong_option_is_one_line(tmp_path: Path) -> None:
+    for variable, text in {"ECHO_MAX_OVERHEAD": "banana", "ECHO_POLICY": "banana"}.items():
+        done = run(REAL, tmp_path, **{variable: text})
+        assert done.stdout.strip() == "False", "bound as by MXNet itself"
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("echo: not active:")
+        assert text in line
+
+
+def test_one_watcher_for_all(tmp_path: Path) -> None:
+    script = (
+        "import sys, echo, echo.compat, echo.startup; echo.startup.watch(True)\n"
+        "print(sum(hasattr(finder, 'is_echo_watcher') for finder in sys.meta_path))\n"
+        f"{REAL}\nprint(sum(hasattr(finder, 'is_echo_watcher') for finder in sys.meta_path))"
+    )
+    assert run(script, tmp_path).stdout.split() == ["1", "True", "0"]
+
+
+def test_watching_late_activates_at_once(tmp_path: Path) -> None:
+    late = "import mxnet; from echo import startup; startup.watch(True);" + REAL
+    done = run(late, tmp_path, ECHO="0")
+    assert done.stdout.strip() == "True"
+
+
+def test_the_programs_own_logging_stays(tmp_path: Path) -> None:
+    script = (
+        "import logging, mxnet\nlog = logging.getLogger('echo')\nlog.info('first')\n"
+        "print(logging.getLogger().handlers)\n"
+        "logging.basicConfig(format='own %(message)s'); log.info('second')"
+    )
+    done = run(script, tmp_path, ECHO_LOG="banana")
+    assert done.stdout.strip() == "[]"
+    warning, *others = done.stderr.splitlines()
+    assert warning == "echo: ECHO_LOG: expected a level such as INFO, which it is now, got 'banana'"
+    assert others == ["first", "own second"]
