@@ -19,7 +19,8 @@ def _names(*lines: str) -> frozenset[str]:
 # Where a graph is partitioned (Echo, section 4): GEMM and convolution, whose time grows faster than their bytes.
 HEAVY = _names(
     "Convolution Deconvolution FullyConnected Correlation dot batch_dot _linalg_gemm _linalg_gemm2",
-    "_npi_matmul _contrib_interleaved_matmul_selfatt_qk _contrib_interleaved_matmul_selfatt_valatt",
+    "_np_dot _npi_matmul _npi_tensordot",
+    "_contrib_interleaved_matmul_selfatt_qk _contrib_interleaved_matmul_selfatt_valatt",
     "_contrib_interleaved_matmul_encdec_qk _contrib_interleaved_matmul_encdec_valatt",
 )
 
@@ -38,16 +39,27 @@ LIGHT = _names(
     # moved
     "Reshape Flatten transpose SwapAxis expand_dims squeeze Concat stack SliceChannel slice slice_axis slice_like",
     "broadcast_to broadcast_axis broadcast_like tile repeat Pad reverse SequenceMask SequenceLast SequenceReverse",
-    "Embedding take one_hot UpSampling Pooling depth_to_space space_to_depth zeros_like ones_like",
+    "Embedding take one_hot UpSampling Pooling depth_to_space space_to_depth zeros_like ones_like _split_v2",
+    # of the numpy interface; many of its operators are aliases of those above
+    "_npx_relu _npx_sigmoid _npi_tanh _npi_exp _npi_expm1 _npi_log _npi_log1p _npi_log2 _npi_log10 _npi_sqrt _npi_cbrt",
+    "_npi_square _npi_absolute _npi_sign _npi_negative _npi_reciprocal _npi_sin _npi_cos _npi_arctan _np_copy",
+    "_npi_add _npi_subtract _npi_multiply _npi_true_divide _npi_power _npi_where _npi_where_lscalar",
+    "_npi_where_rscalar _npi_add_scalar _npi_subtract_scalar _npi_rsubtract_scalar _npi_multiply_scalar",
+    "_npi_true_divide_scalar _npi_rtrue_divide_scalar _npi_power_scalar _npi_rpower_scalar",
+    "_npi_equal _npi_not_equal _npi_greater _npi_greater_equal _npi_less _npi_less_equal",
+    "_npi_equal_scalar _npi_not_equal_scalar _npi_greater_scalar _npi_greater_equal_scalar _npi_less_scalar",
+    "_npi_less_equal_scalar _np_sum _npi_mean _np_max _np_min _np_prod",
+    "_np_transpose _np_moveaxis _np_reshape _npx_reshape _np_squeeze _npi_concatenate _npi_stack _npi_broadcast_to",
+    "_npi_flip",
 )
 
 # Every output of these is a feature map. Of all other operators the first output is; what follows it (saved statistics,
 # masks, workspaces) is small or random, and stays stashed.
-_ALL_OUTPUTS = frozenset({"SliceChannel"})
+_ALL_OUTPUTS = frozenset({"SliceChannel", "_split_v2"})
 
 # MXNet's own mirroring runs a clone even where nobody reads its output. These then fail, or skip what their gradients
 # read beside it (LayerNorm's statistics); a clone of Dropout would draw another mask. The native hook has none such.
-_HOOK_ONLY = frozenset({"Dropout", "Embedding", "LayerNorm", "hard_sigmoid", "pick", "UpSampling"})
+_HOOK_ONLY = frozenset({"Dropout", "Embedding", "LayerNorm", "hard_sigmoid", "pick", "UpSampling", "_np_moveaxis"})
 
 # They write their moving statistics when run forward on cuDNN, and draw masks in a layout of their own.
 _CPU_ONLY = frozenset({"BatchNorm", "Dropout"})

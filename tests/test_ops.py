@@ -19,6 +19,7 @@ from echo.ops import _HOOK_ONLY, HEAVY, LIGHT, recomputable_outputs, why_not
 from echo.passes.rewrite import PLAN_ATTRIBUTE
 from echo.training_graph import TensorType, TrainingNode
 from tests.conftest import case_of
+from tests.numpy_builds import NUMPY_BUILDS, NUMPY_HEAVY_BUILDS
 from tests.training import assert_alive, assert_same, bind, random_arrays, recomputing, train
 
 Symbol = mx.sym.Symbol
@@ -206,6 +207,7 @@ LIGHT_BUILDS: dict[str, Build] = {
     "zeros_like": unary(mx.sym.zeros_like),
     "ones_like": unary(mx.sym.ones_like),
     "Dropout": unary(mx.sym.Dropout, p=0.5),
+    **NUMPY_BUILDS,
 }
 
 HEAVY_BUILDS: dict[str, Build] = {
@@ -236,6 +238,7 @@ HEAVY_BUILDS: dict[str, Build] = {
         mx.sym.reshape(x, shape=(8, 3, 24)), mx.sym.reshape(mx.sym.slice_axis(y, axis=1, begin=0, end=48),
                                                             shape=(6, 8, 8)), heads=2, name=name
     ),
+    **NUMPY_HEAVY_BUILDS,
 }  # fmt: skip
 BUILDS = {**LIGHT_BUILDS, **HEAVY_BUILDS}
 
@@ -299,7 +302,7 @@ def check_mirrored(build: Build, readers: bool) -> None:
         return
     marked = {"under": list(outputs)}
     if readers:
-        products = [name for name in symbol.get_internals().list_outputs() if name.startswith("product")]
+        products = [name for name in symbol.get_internals().list_outputs() if name.startswith(("product", "chosen"))]
         marked.update({name[: -len("_output")]: [0] for name in products})
     expected, stock = run(symbol)
     got, graph = run(recomputing(symbol, marked, hook=False))

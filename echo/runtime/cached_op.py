@@ -24,6 +24,7 @@ from echo.frontend.session import install_hook
 from echo.frontend.symbols import Binding, graph_of, symbol_of
 from echo.graph import Graph
 from echo.locks import Lock
+from echo.ops import HEAVY
 from echo.options import Options
 from echo.passes.rewrite import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.plan import Plan
@@ -36,8 +37,9 @@ StockCachedOp = mx.nd.CachedOp  # before anybody puts another in its place
 Signature = Tuple[Any, ...]
 Attempt = Callable[[Callable[[Options], Any], Callable[[], Any]], Any]
 _TRUE = ("True", "true", "1")
-# These compute something else outside of training, and a recomputation runs in the mode of the backward pass.
-_MODES = frozenset({"BatchNorm", "Dropout"})
+# Outside of training they compute something else, or may compute it in another way (oneDNN's heavy ones), and a
+# recomputation runs in the mode of the backward pass.
+_MODES = frozenset({"BatchNorm", "Dropout"}) | HEAVY
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,217 @@
+"""Planned blocks: what hooks see, what is left alone, errors that stay MXNet's own, and bytes that come true."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from typing import Any, Callable
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, gluon
+from mxnet.gluon import nn, rnn
+
+import echo
+from echo import native
+from echo.runtime.cached_op import PlannedCachedOp
+from tests.training import assert_same
+
+pytestmark = pytest.mark.usefixtures("cheap_planning")
+BATCH, FEATURES = 8, 12
+
+
+def net(*more: gluon.HybridBlock) -> nn.HybridSequential:
+    block = nn.HybridSequential(prefix="net_")
+    with block.name_scope():
+        for _ in range(3):
+            block.add(nn.Dense(24), nn.Activation("tanh"), nn.BatchNorm(), nn.Activation("sigmoid"), *more)
+        block.add(nn.Dense(5))
+    return block
+
+
+def made(build: Callable[[], gluon.HybridBlock], on: bool, **flags: Any) -> gluon.HybridBlock:
+    with mx.name.NameManager():
+        mx.random.seed(3)
+        block = build()
+        block.initialize(mx.init.Xavier())
+        block.hybridize(**flags)
+        return echo.optimize(block, max_overhead=None) if on else block
+
+
+def inputs(size: int = BATCH) -> mx.nd.NDArray:
+    data = mx.nd.array(np.random.RandomState(size).normal(0, 1, (size, FEATURES)))
+    data.attach_grad()
+    return data
+
+
+def step(block: gluon.HybridBlock, data: mx.nd.NDArray, seen: dict[str, Any] | None = None) -> mx.nd.NDArray:
+    with autograd.record():
+        loss = block(data).square().sum()
+    loss.backward()
+    mx.nd.waitall()
+    if seen is not None:
+        seen[f"{len(seen)} loss"], seen[f"{len(seen)} gradient"] = loss.asnumpy(), data.grad.asnumpy()
+    return loss
+
+
+def recomputed(block: gluon.HybridBlock) -> int:
+    assert isinstance(block._cached_op, PlannedCachedOp)
+    return sum(plan.recomputed_nodes for plan in block._cached_op.plans.values())
+
+
+# Hooks -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:register_op_hook is experimental")  # said of every block
+@pytest.mark.parametrize("everything", [False, True])
+@pytest.mark.parametrize("late", [False, True], ids=["before the plan", "after"])
+def test_hooks_see_what_they_saw_without_a_plan(everything: bool, late: bool) -> None:
+    found = []
+    for on in (False, True):
+        names: list[tuple[str, str]] = []
+
+        def hook(name: Any, op: Any, handle: Any, names: list[tuple[str, str]] = names) -> None:
+            array = mx.nd.NDArray(ctypes.cast(handle, mx.base.NDArrayHandle), writable=False)
+            names.append((name.decode() if isinstance(name, bytes) else name, str(array.shape)))
+
+        block = made(net, on)
+        if late:
+            step(block, inputs())
+        block.register_op_hook(hook, monitor_all=everything)
+        step(block, inputs())
+        found.append(names)
+    assert recomputed(block)
+    assert found[0]
+    assert found[1] == found[0]
+
+
+# What is left alone, and errors ------------------------------------------------------------------------------------
+
+
+def test_blocks_that_are_not_hybridized_are_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[dict[str, Any]] = []
+    for on in (False, True):
+        record: dict[str, Any] = {}
+        with caplog.at_level(logging.INFO, "echo"):
+            block = made(net, False)
+            block.hybridize(False)
+            if on:
+                with echo.enable(max_overhead=None):
+                    step(block, inputs(), record)
+            else:
+                step(block, inputs(), record)
+        seen.append(record)
+    assert block._cached_op is None
+    assert not caplog.records
+    assert_same(seen[1], seen[0])
+
+
+def test_second_derivatives_of_blocks_that_mxnet_inlines() -> None:
+    found = []
+    for on in (False, True):
+        block = made(lambda: nn.HybridLambda("sin", prefix="sin_"), on)
+        data = inputs()
+        with autograd.record():
+            first = autograd.grad(block(data), data, create_graph=True, retain_graph=True)[0]
+            penalty = first**2
+        penalty.backward()
+        found.append({"first": first.asnumpy(), "second": data.grad.asnumpy()})
+    assert found[0]["second"].any()
+    assert_same(found[1], found[0])
+
+
+def test_second_derivatives_of_larger_blocks_fail_as_in_mxnet() -> None:
+    said = []
+    for on in (False, True):
+        block, data = made(net, on), inputs()
+        step(block, data)
+        with autograd.record():
+            total = block(data).sum()
+            with pytest.raises(mx.MXNetError) as caught:
+                autograd.grad(total, data, create_graph=True, retain_graph=True)
+        said.append(str(caught.value).splitlines()[-1])
+    assert recomputed(block)
+    assert "higher order" in said[0] or "not differentiable" in said[0]
+    assert said[1] == said[0]
+
+
+def test_a_second_backward_pass_fails_as_in_mxnet() -> None:
+    said = []
+    for on in (False, True):
+        block = made(net, on)
+        with autograd.record():
+            loss = block(inputs()).sum()
+        loss.backward()
+        with pytest.raises(mx.MXNetError) as caught:
+            loss.backward()
+        said.append(str(caught.value).splitlines()[-1])
+    assert recomputed(block)
+    assert said[1] == said[0]
+
+
+def test_wrong_inputs_are_mxnets_error() -> None:
+    said = []
+    for on in (False, True):
+        block = made(net, on)
+        step(block, inputs())
+        with pytest.raises(mx.MXNetError) as caught, autograd.record():
+            block(mx.nd.ones((BATCH, FEATURES + 1)))
+        said.append(str(caught.value).splitlines()[-1])
+    assert said[1] == said[0]
+
+
+# Plans -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flags", [{}, {"static_alloc": True}, {"static_alloc": True, "static_shape": True}])
+def test_each_shape_is_planned_once(flags: dict[str, bool], caplog: pytest.LogCaptureFixture) -> None:
+    block = made(net, True, **flags)
+    with caplog.at_level(logging.INFO, "echo"):
+        for size in (8, 3, 8, 20, 3, 8):
+            step(block, inputs(size))
+    assert [plan[0][0] for plan in block._cached_op.plans] == [8, 3, 20]
+    assert len([record for record in caplog.records if "planned" in record.message]) == 3
+
+
+def fully_planned() -> dict[str, Callable[[], gluon.HybridBlock]]:
+    class Cells(gluon.HybridBlock):
+        def __init__(self) -> None:
+            super().__init__(prefix="cells_")
+            with self.name_scope():
+                self.cell, self.out = rnn.LSTMCell(16), nn.Dense(4)
+
+        def hybrid_forward(self, F: Any, data: Any) -> Any:
+            steps = F.reshape(data, shape=(0, 4, -1))
+            return self.out(self.cell.unroll(4, steps, layout="NTC", merge_outputs=True)[0])
+
+    return {"layers": lambda: net(nn.Dropout(0.3)), "cells": Cells}
+
+
+@pytest.mark.parametrize("name", fully_planned())
+@pytest.mark.parametrize("on", [False, True])
+def test_planned_bytes_come_true(name: str, on: bool) -> None:
+    """With static_alloc and gradients of every input, MXNet allocates to the byte what the plan says."""
+    planned_block = made(fully_planned()[name], True, static_alloc=True)
+    data = inputs(64)
+    step(planned_block, data)
+    (plan,) = planned_block._cached_op.plans.values()
+    assert plan.recomputed_nodes
+    assert plan.after.planned < plan.before.planned
+    block = made(fully_planned()[name], False, static_alloc=True)
+    if on:
+        block = planned_block
+        block._cached_op._current = type(block._cached_op._current)(planned_symbol(block), block._cached_op._flags)
+    with autograd.record(), native.capture() as forward:
+        loss = block(data)
+    with native.capture() as backward:
+        loss.backward()
+    mx.nd.waitall()
+    found = forward.graph["allocated_bytes"] + backward.graph["allocated_bytes"]
+    assert found == (plan.after if on else plan.before).planned
+
+
+def planned_symbol(block: gluon.HybridBlock) -> mx.sym.Symbol:
+    from echo.frontend.symbols import symbol_of
+
+    return symbol_of(block._cached_op._choice.graph)
