@@ -40,6 +40,35 @@ def time_table(result: dict[str, Any]) -> str:
     return "\n".join(lines) + _source(result)
 
 
+def gluon_table(result: dict[str, Any]) -> str:
+    """Memory of hybridized blocks, and time of a step."""
+    lines = [
+        "| block | stashed MB | of stock | planned MB | of stock | storage counter MB | of stock | time (default) |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in result["rows"]:
+        found = row["none"]
+        counter = (row["stock_counter_mb"], found["counter_mb"])
+        cells = [_before_after(*pair) for pair in (found["stashed_mb"], found["planned_mb"], counter)]
+        lines.append(f"| {row['case']} | {' | '.join(cells)} | {found['time']:.2f} ({row['0.10']['time']:.2f}) |")
+    return "\n".join(lines) + _source(result)
+
+
+def _before_after(before: float, after: float) -> str:
+    return f"{before:.0f} to {after:.0f} | {after / before:.2f}"
+
+
+def buckets_table(result: dict[str, Any]) -> str:
+    """The pool that all lengths share, and seconds of planning."""
+    lines = ["| bound on time | pool MB | of stock | first planning, s | second, s |", "|---|---:|---:|---:|---:|"]
+    for row in result["rows"]:
+        planned = ["", "", ""]
+        if "ratio" in row:
+            planned = [f"{row[name]:.2f}" for name in ("ratio", "planning_seconds", "second_planning_seconds")]
+        lines.append(f"| {row['bound']} | {row['pool_mb']:.0f} | {' | '.join(planned)} |")
+    return "\n".join(lines) + _source(result)
+
+
 def startup_table(result: dict[str, Any]) -> str:
     """What the package adds to the start of Python."""
     lines = ["| start of Python | ms | added | of that the .pth file |", "|---|---:|---:|---:|"]
@@ -86,6 +115,8 @@ def main() -> None:
     text = README.read_text(encoding="utf-8")
     text = insert(text, "planned", planned_table(load("planned_memory")))
     text = insert(text, "time", time_table(load("step_time")))
+    text = insert(text, "gluon", gluon_table(load("gluon_memory")))
+    text = insert(text, "buckets", buckets_table(load("buckets")))
     text = insert(text, "startup", startup_table(load("startup")))
     text = insert(text, "sockeye", sockeye_table(load("sockeye_training")))
     README.write_text(text, encoding="utf-8")

@@ -132,7 +132,7 @@ VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "ECHO_FUSE": ("fuse", is_on, "0 turns fused kernels off (there are none yet)"),
     "ECHO_STRICT": ("strict", is_on, "1 raises where echo would warn and leave a symbol as it is"),
     "ECHO_LOG": ("", str, "level of the logger echo, as INFO: one line for each bound graph"),
-    "ECHO_CACHE_DIR": ("", str, "where measured times are kept"),
+    "ECHO_CACHE_DIR": ("", str, "where measured times and plans are kept"),
 }
 
 
