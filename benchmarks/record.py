@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import json
 import os
 import platform
@@ -47,6 +48,7 @@ def _circumstances(packages: tuple[str, ...]) -> dict[str, Any]:
     }
 
 
+@functools.lru_cache(maxsize=None)  # results that are saved step by step must not make the tree dirty for the next step
 def _commit() -> str:
     command = ["git", "describe", "--always", "--dirty"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=RESULTS.parent, check=False)
