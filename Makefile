@@ -13,9 +13,15 @@ COMPILERS := $(if $(filter default,$(origin CXX)),c++ g++ clang++,$(CXX))
 COMPILER  := $(firstword $(shell for name in $(COMPILERS); do command -v $$name; done; true))
 INSTALLED := $(VENV)/.installed-$(if $(COMPILER),native,fallback)
 NATIVE    := $(shell find echo/native -name '*.cc' -o -name '*.h' 2>/dev/null)
-BENCHES   := $(shell grep -l '^if __name__ ==' benchmarks/*.py 2>/dev/null)
+BENCHES   := $(filter-out benchmarks/sockeye_training.py,$(shell grep -l '^if __name__ ==' benchmarks/*.py 2>/dev/null))
 
-.PHONY: help demo test test-all test-compat check bench clean
+# Sockeye asks for other versions of its requirements than those that work with mxnet 1.9.1, hence --no-deps. Its
+# translations are scored by the one version of sacrebleu that it was written for.
+SOCKEYE           := .venv-sockeye
+SOCKEYE_INSTALLED := $(SOCKEYE)/$(notdir $(INSTALLED))
+MODELS            ?=
+
+.PHONY: help demo test test-all test-compat check bench sockeye clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -42,26 +48,46 @@ check: $(INSTALLED)  ## ruff, mypy, then make test
 	@$(BIN)/mypy --strict echo
 	@$(MAKE) --no-print-directory test
 
-bench: $(INSTALLED)  ## run every benchmark; results go to benchmarks/results/
+bench: $(INSTALLED)  ## run the benchmarks but that of Sockeye; results go to benchmarks/results/
 	@$(if $(BENCHES),,echo "there is no script in benchmarks/" >&2; exit 1)
 	@set -e; for name in $(basename $(notdir $(BENCHES))); do echo "== $$name"; $(BIN)/python -m benchmarks.$$name; done
 
-clean:  ## remove the virtual environment, builds and caches
-	rm -rf $(VENV) .venv-compat build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+sockeye: $(SOCKEYE_INSTALLED)  ## train unmodified Sockeye with and without echo (10 minutes; or MODELS=transformer)
+	@$(SOCKEYE)/bin/python -m benchmarks.sockeye_training $(MODELS)
+	@$(SOCKEYE)/bin/python -m benchmarks.tables
+
+clean:  ## remove the virtual environments, builds and caches
+	rm -rf $(VENV) .venv-compat $(SOCKEYE) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(INSTALLED): pyproject.toml CMakeLists.txt $(NATIVE) echo/startup.py $(wildcard startup/*)
+# What both virtual environments need, and how one is made: $(call create,FOLDER).
+SOURCES := pyproject.toml CMakeLists.txt $(NATIVE) echo/startup.py $(wildcard startup/*)
+define create
 	@command -v $(PYTHON) >/dev/null && $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	  echo "error: $(PYTHON) with its venv module is needed: sudo apt install python3.11 python3.11-venv (or PYTHON=..., 3.10 or 3.11)" >&2; \
 	  exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] < (3, 12))' || { \
 	  echo "error: mxnet 1.9.1 and the tools of the tests need Python 3.10 or 3.11, got $$($(PYTHON) --version)" >&2; exit 1; }
-	@rm -f $(VENV)/.installed-*
-	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { \
-	  echo "== creating $(VENV) with $$($(PYTHON) --version)"; $(PYTHON) -m venv --clear $(VENV); }
+	@rm -f $(1)/.installed-*
+	@$(1)/bin/python -m pip --version >/dev/null 2>&1 || { \
+	  echo "== creating $(1) with $$($(PYTHON) --version)"; $(PYTHON) -m venv --clear $(1); }
 	@$(if $(COMPILER),,echo "note: no C++ compiler, so echo runs in fallback mode (attributes only); to change that: sudo apt install g++")
 	@echo "== installing mxnet 1.9.1 and the other requirements, building echo (some minutes the first time)"
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]' 'numpy==$(NUMPY)'
-	@$(BIN)/python -W ignore -c 'import mxnet' || { \
+endef
+define try_mxnet
+	@$(1)/bin/python -W ignore -c 'import mxnet' || { \
 	  echo "error: mxnet does not import; where a library is missing: sudo apt install libgomp1 libquadmath0" >&2; exit 1; }
+endef
+
+$(INSTALLED): $(SOURCES)
+	$(call create,$(VENV))
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]' 'numpy==$(NUMPY)'
+	$(call try_mxnet,$(VENV))
+	@touch $@
+
+$(SOCKEYE_INSTALLED): $(SOURCES)
+	$(call create,$(SOCKEYE))
+	@$(SOCKEYE)/bin/python -m pip install -q --disable-pip-version-check -e '.[demo]' 'numpy==$(NUMPY)' pyyaml portalocker contextlib2
+	@$(SOCKEYE)/bin/python -m pip install -q --disable-pip-version-check --no-deps sockeye==1.18.106 sacrebleu==1.3.6
+	$(call try_mxnet,$(SOCKEYE))
 	@touch $@

@@ -14,11 +14,11 @@ from typing import Any
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
-def save(name: str, rows: list[dict[str, Any]]) -> Path:
-    """Writes ``benchmarks/results/NAME.json`` and returns its path."""
+def save(name: str, rows: list[dict[str, Any]], packages: tuple[str, ...] = ()) -> Path:
+    """Writes ``benchmarks/results/NAME.json`` and returns its path; ``packages`` are more whose versions matter."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    value = {"benchmark": name, **_circumstances(), "rows": rows}
+    value = {"benchmark": name, **_circumstances(packages), "rows": rows}
     path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
     return path
 
@@ -35,12 +35,15 @@ def load(name: str) -> dict[str, Any]:
     return value
 
 
-def _circumstances() -> dict[str, Any]:
+def _circumstances(packages: tuple[str, ...]) -> dict[str, Any]:
     return {
         "date": datetime.date.today().isoformat(),
         "commit": _commit(),
         "machine": {"processor": _processor(), "cores": len(os.sched_getaffinity(0)), "system": platform.system()},
-        "versions": {"python": platform.python_version(), "mxnet": version("mxnet"), "numpy": version("numpy")},
+        "versions": {
+            "python": platform.python_version(),
+            **{package: version(package) for package in ("mxnet", "numpy", *packages)},
+        },
     }
 
 

@@ -49,11 +49,27 @@ def startup_table(result: dict[str, Any]) -> str:
     return "\n".join(lines) + _source(result)
 
 
+def sockeye_table(result: dict[str, Any]) -> str:
+    """Memory and speed of Sockeye's models under ECHO=1."""
+    lines = [
+        "| model | stock MB | no bound | of stock | storage peak, MB | default | updates a second |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in result["rows"]:
+        none, default, counter = row["none"], row["default"], row["counter_mb"]
+        lines.append(
+            f"| {row['model']} | {row['stock_mb']} | {none['mb']} | {none['mb'] / row['stock_mb']:.2f} "
+            f"| {counter['stock']:.0f} to {counter['none']:.0f} | {default['mb']} | {default['updates_ratio']:.2f} |"
+        )
+    return "\n".join(lines) + _source(result)
+
+
 def _source(result: dict[str, Any]) -> str:
     machine, versions = result["machine"], result["versions"]
     return (
         f"\n\n{result['date']}, commit {result['commit']}, {machine['processor']}, {machine['cores']} cores, "
         f"mxnet {versions['mxnet']}, numpy {versions['numpy']}, Python {versions['python']}"
+        + (f", sockeye {versions['sockeye']}" if "sockeye" in versions else "")
     )
 
 
@@ -71,6 +87,7 @@ def main() -> None:
     text = insert(text, "planned", planned_table(load("planned_memory")))
     text = insert(text, "time", time_table(load("step_time")))
     text = insert(text, "startup", startup_table(load("startup")))
+    text = insert(text, "sockeye", sockeye_table(load("sockeye_training")))
     README.write_text(text, encoding="utf-8")
 
 

@@ -2,9 +2,10 @@
 
 It starts from "recompute everything that may be" and flips one class at a time, once for each match range of MXNet's
 planner; the best few go on with finer classes. With a bound on time the climb runs under a price for each second,
-bisected to where the choice just keeps the bound. What effort is left goes into threshold accepting (Dueck and Scheuer,
-1990): random flips that may cost a little memory, ever less. Everything is deterministic: the effort is counted in
-visited nodes, not in seconds, and the random flips come from a fixed seed. Where it is cheaper, every choice is tried.
+bisected to where the choice just keeps the bound; a class that fits only in part is split. What effort is left goes
+into threshold accepting (Dueck and Scheuer, 1990): random flips that may cost a little memory, ever less. Everything
+is deterministic: the effort is counted in visited nodes, not in seconds, and the random flips come from a fixed seed.
+Where it is cheaper, every choice is tried.
 With a hint from another graph of the same model it starts from that choice, and a tenth of the effort will do.
 """
 
@@ -74,6 +75,10 @@ class _Limits:
     def rank(self, value: Evaluation) -> tuple[float, ...]:
         return self.problem.rank(value)
 
+    def keeps(self, value: Evaluation) -> bool:
+        """Whether a choice is within all limits."""
+        return not any(self.rank(value)[: 1 if self.problem.max_bytes is None else 2])
+
     def most_bytes(self, current: Evaluation) -> int | None:
         if self.problem.max_bytes is not None:
             return max(self.problem.max_bytes, current.bytes)
@@ -127,9 +132,12 @@ class _Climb:
             self.problem.progress(f"match range {match_range}")
             reserve = self.left - final // len(starts)
             self.ranges = (match_range,)
+            beyond = None
             if self.problem.max_bytes is not None or self.limits.rank(self.evaluate(start))[0] > 0:
-                start = self.price_seconds(start, self.levels[:2], self.left - (self.left - reserve) // 2)
-            self.climb(start, self.levels, self.limits, reserve)
+                start, beyond = self.price_seconds(start, self.levels[:2], self.left - (self.left - reserve) // 2)
+            within = self.climb(start, self.levels, self.limits, reserve)
+            if beyond is not None:
+                self.blend(within, beyond)
         self.problem.progress("polishing")
         self.ranges = self.best_ranges
         self.accept_within_threshold()
@@ -158,11 +166,17 @@ class _Climb:
             found.append((self.evaluate(choice).bytes, match_range, choice))
         return sorted(found, key=lambda item: item[:2])[:_FINALISTS]
 
-    def price_seconds(self, start: Choice, levels: Sequence[Sequence[Choice]], reserve: int) -> Choice:
-        """Bisects the price of a second to where the climb just keeps the limits; the best choice on the way."""
+    def price_seconds(
+        self, start: Choice, levels: Sequence[Sequence[Choice]], reserve: int
+    ) -> tuple[Choice, Choice | None]:
+        """Bisects the price of a second to where the climb just keeps the limits.
+
+        Gives the best choice on the way, and the last one beyond the limits, if any was.
+        """
         a_step = self.problem.training.planned_bytes / max(self.problem.overhead.step_seconds, 1e-9)
         low, high = 0.01 * a_step, 100.0 * a_step
         best, best_value = start, self.evaluate(start)
+        beyond = None if self.limits.keeps(best_value) else start
         for _ in range(_PRICES):
             if self.left <= reserve:
                 break
@@ -171,11 +185,29 @@ class _Climb:
             value = self.evaluate(choice)
             if self.limits.rank(value) < self.limits.rank(best_value):
                 best, best_value = choice, value
+            if not self.limits.keeps(value):
+                beyond = choice
             if self._price_is_enough(value):
                 high = price
             else:
                 low = price
-        return best
+        return best, beyond
+
+    def blend(self, within: Choice, beyond: Choice) -> None:
+        """Bisects up to which node ``beyond`` can be followed, and ``within`` from there on.
+
+        Where two choices differ in a class, no price finds what lies between: so much of the class, time step by time
+        step in the graph's order, as the limits allow. A single step of it may be more than a single node.
+        """
+        different = np.flatnonzero(within != beyond)
+        low, high = 0, len(different)
+        while high - low > 1:
+            middle = (low + high) // 2
+            choice = within.copy()
+            choice[different[:middle]] = beyond[different[:middle]]
+            value = self.evaluate(choice)
+            self.consider(choice, value)
+            low, high = (middle, high) if self.limits.keeps(value) else (low, middle)
 
     def _price_is_enough(self, value: Evaluation) -> bool:
         if self.problem.max_bytes is not None:  # the highest price is wanted at which the choice still fits

@@ -26,8 +26,8 @@ _BIND_ARGUMENTS = ("ctx", "grad_req", "type_dict")
 
 def _split(symbol: Any, given: Mapping[str, Any]) -> tuple[Options, dict[str, Any], dict[str, tuple[int, ...]]]:
     if not isinstance(symbol, Symbol):
-        kind = f"{type(symbol).__module__}.{type(symbol).__name__}"
-        raise OptionError(f"expected a Symbol or a gluon Block of mxnet, got {kind}")
+        kind = type(symbol)
+        raise OptionError(f"expected a Symbol or a gluon Block of mxnet, got {kind.__module__}.{kind.__name__}")
     check_version()
     known = {item.name for item in fields(Options)}
     names = set(symbol.list_arguments()) | set(symbol.list_auxiliary_states())

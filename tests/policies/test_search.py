@@ -243,3 +243,28 @@ def test_a_choice_for_all_time_steps_at_once() -> None:
     stock = problem.evaluate(problem.choice()).bytes
     assert solved(problem).bytes < 0.8 * min(single)
     assert solved(problem).bytes < 0.75 * stock
+
+
+def attention(steps: int) -> mx.sym.Symbol:
+    """In every step two large light maps behind each other: recomputing only one of them saves nothing."""
+    with mx.name.NameManager():
+        keys, state = mx.sym.var("keys"), mx.sym.var("state")
+        gamma, beta, weight, score = (mx.sym.var(name) for name in ("gamma", "beta", "weight", "score"))
+        for _ in range(steps):
+            query = mx.sym.FullyConnected(state, weight=weight, num_hidden=32, no_bias=True)
+            mixed = mx.sym.LayerNorm(mx.sym.broadcast_add(keys, mx.sym.expand_dims(query, axis=1)), gamma, beta)
+            scores = mx.sym.FullyConnected(mx.sym.tanh(mixed), weight=score, num_hidden=1, no_bias=True, flatten=False)
+            state = state + mx.sym.sum(mx.sym.broadcast_mul(keys, mx.sym.softmax(scores, axis=1)), axis=1)
+        return mx.sym.MakeLoss(mx.sym.sum(mx.sym.square(state)))
+
+
+@pytest.mark.parametrize("part", [0.8, 0.9, 0.95])
+def test_a_class_that_is_too_slow_as_a_whole_is_split(part: float) -> None:
+    """With little effort too: memory falls about as the bound on time grows, without a cliff (2.4 times the line)."""
+    case = case_of(attention(24), {"keys": (8, 16, 32), "state": (8, 32)}, grad_req="write")
+    problem = problem_of(case.training, match_ranges=MATCH_RANGES, effort=100_000)
+    stock, unbounded = problem.evaluate(problem.choice()).bytes, solved(problem)
+    bound = part * unbounded.seconds
+    found = solved(replace(problem, max_seconds=bound))
+    assert found.seconds <= bound
+    assert found.bytes <= 1.25 * (stock + part * (unbounded.bytes - stock))
