@@ -18,7 +18,7 @@ class EstimateOverhead:
     """
 
     time_limit: float = 1.5
-    hinted_time_limit: float = 0.25
+    hinted_time_limit: float = 0.15
     name: ClassVar[str] = "overhead"
     needs: ClassVar[tuple[type, ...]] = (Request, TrainingGraph)
     gives: ClassVar[type] = Overhead

@@ -45,7 +45,7 @@ class Explain:
         frontend = request.frontend
         chosen = selection.recompute if confirmed.accepted else frozenset()
         explain = _Reasons(request, training, candidates, overhead, chosen, selection.nodes)
-        after = with_clones(training, chosen)
+        after = with_clones(training, chosen) if request.details else training
         match_range = rewritten.match_range if confirmed.accepted else None
         seconds = selection.seconds if confirmed.accepted else 0.0
         return Plan(
@@ -65,7 +65,7 @@ class Explain:
 
 
 def _memory(request: Request, training: TrainingGraph, match_range: int, planned: int) -> Memory:
-    if not request.frontend.hook:  # the backward nodes are not known
+    if not request.details or not request.frontend.hook:  # without the hook, the backward nodes are not known
         return Memory(planned, 0, dict(request.frontend.static), {}, {})
     found: Footprint = footprint(training, plan_storage(training, match_range), request.frontend.static)
     return Memory(planned, found.peak, dict(found.static), dict(found.at_peak), dict(found.layers))

@@ -47,10 +47,14 @@ class Frontend(Protocol):
 
 @dataclass(frozen=True)
 class Request:
-    """One graph to plan; ``hint`` is what was chosen for one of the same model, if there was any."""
+    """One graph to plan; ``hint`` is what was chosen for one of the same model, if there was any.
+
+    Without ``details`` the plan leaves out where the memory is, which takes as long to find out as a short search.
+    """
 
     graph: Graph
     options: Options
     frontend: Frontend
     progress: Callable[[str], None] = field(default=lambda _: None)
     hint: Hint | None = None
+    details: bool = True

@@ -110,9 +110,9 @@ def bind(
 
 
 def with_plan(
-    request: Bind, options: Options, record: Callable[[Plan], None] = lambda plan: None
+    request: Bind, options: Options, record: Callable[[Plan], None] | None = None
 ) -> mx.executor.Executor:
-    """Binds the symbol with a plan applied; the executor shows the user's symbol.
+    """Binds the symbol with a plan applied; the executor shows the user's symbol. ``record`` receives the plan.
 
     Raises:
         BudgetError, OptionError: the user's wish cannot be met.
@@ -122,16 +122,17 @@ def with_plan(
         return _with_plan(request, options, record)
 
 
-def _with_plan(request: Bind, options: Options, record: Callable[[Plan], None]) -> mx.executor.Executor:
+def _with_plan(request: Bind, options: Options, record: Callable[[Plan], None] | None) -> mx.executor.Executor:
     user = plain(request.symbol)
     if request.untouched:
         logger.debug("echo: bound as it is: %s", request.untouched)
         return request.call(user)
     graph = graph_of(request.symbol)
-    found = find_plan(graph, request.binding, request.ctx, options)
+    found = find_plan(graph, request.binding, request.ctx, options, details=record is not None)
     if found is None:
         return request.call(user)
-    record(found[0])
+    if record is not None:
+        record(found[0])
     executor = _bound(found, user, request.call)
     road = _Road(user, request.ctx, options, record)
     return planned_executor(executor, Applied(graph, found[1], shapes_of(executor), options.strict, road))
@@ -144,12 +145,13 @@ class _Road:
     user: Symbol
     ctx: mx.Context
     options: Options
-    record: Callable[[Plan], None]
+    record: Callable[[Plan], None] | None
 
     def replan(self, binding: Binding) -> Graph | None:
         with own_binds():
             try:
-                found = find_plan(graph_of(self.user), lambda: binding, self.ctx, self.options)
+                details = self.record is not None
+                found = find_plan(graph_of(self.user), lambda: binding, self.ctx, self.options, details=details)
             except BudgetError as error:
                 if self.options.strict:
                     raise
@@ -158,7 +160,8 @@ class _Road:
                 found = find_plan(graph_of(self.user), lambda: binding, self.ctx, nearest)
         if found is None:
             return None
-        self.record(found[0])
+        if self.record is not None:
+            self.record(found[0])
         return found[1]
 
     def confirms(self, graph: Graph, binding: Binding) -> bool:
@@ -187,7 +190,12 @@ def _bound(
 
 
 def find_plan(
-    graph: Graph, binding: Callable[[], Binding], ctx: mx.Context, options: Options, runner: str = EXECUTOR
+    graph: Graph,
+    binding: Callable[[], Binding],
+    ctx: mx.Context,
+    options: Options,
+    runner: str = EXECUTOR,
+    details: bool = True,
 ) -> tuple[Plan, Graph] | None:
     """As `planned`, with one line in the log. None, and a warning, where that fails; None inside of an operator.
 
@@ -199,7 +207,7 @@ def find_plan(
         logger.debug("echo: bound as it is: inside of a Custom operator")
         return None
     try:
-        found = planned(graph, binding(), ctx, options, runner)
+        found = planned(graph, binding(), ctx, options, runner, details)
     except (BudgetError, OptionError):
         raise
     except EchoError as error:
@@ -226,14 +234,19 @@ def inside_operator() -> bool:
 
 
 def planned(
-    graph: Graph, binding: Binding, ctx: mx.Context, options: Options, runner: str = EXECUTOR
+    graph: Graph,
+    binding: Binding,
+    ctx: mx.Context,
+    options: Options,
+    runner: str = EXECUTOR,
+    details: bool = True,
 ) -> tuple[Plan, Graph]:
     """The plan of a graph that is bound like this, and the graph to bind. Plans are remembered."""
     with _plans_lock.held(), own_binds():
         session = MxnetSession(graph, binding, ctx, runner)
-        key = plan_cache.key_of([session.fingerprint, str(session.hook), session.device_key, options.key])
+        key = plan_cache.key_of([session.fingerprint, str(session.hook), session.device_key, options.key, str(details)])
         if key not in _plans:
-            found = plan_cache.load(key, graph) or _search(Request(graph, options, session), key)
+            found = plan_cache.load(key, graph) or _search(Request(graph, options, session, details=details), key)
             while len(_plans) >= _MOST_PLANS:
                 del _plans[next(iter(_plans))]
             _plans[key] = found

@@ -17,7 +17,6 @@ import pytest
 
 import echo
 from benchmarks.models import SMALL, Model, random_values
-from echo.errors import UnsupportedError
 from echo.runtime.symbol import OptimizedSymbol
 from tests.training import Record, arrays, assert_alive, assert_same, bind, random_arrays, recomputing, train
 
@@ -264,19 +263,6 @@ def test_inference_in_between(optimized: OptimizedSymbol, values: dict[str, Any]
     assert was_planned(optimized)
 
 
-def test_backward_needs_a_training_forward_where_dropout_is_recomputed(values: dict[str, Any]) -> None:
-    executor = bind(echo.optimize(network(), recompute="drop", **LOW_BOUND), values, GRADIENTS)
-    executor.forward(is_train=False)
-    with pytest.raises(UnsupportedError, match="keep='Dropout'"):
-        executor.backward()
-    assert_same(train(executor), train(bind(network(), values, GRADIENTS)))
-    kept = echo.optimize(network(), keep="Dropout", **LOW_BOUND)
-    executor = bind(kept, values, GRADIENTS)
-    executor.forward(is_train=False)
-    executor.backward()
-    assert was_planned(kept)
-
-
 @pytest.mark.parametrize("batch", [BATCH // 2, BATCH, BATCH * 2])
 def test_reshape(optimized: OptimizedSymbol, values: dict[str, Any], batch: int) -> None:
     def run(symbol: Symbol) -> list[Record]:
@@ -293,14 +279,6 @@ def test_reshape(optimized: OptimizedSymbol, values: dict[str, Any], batch: int)
 
     for got, expected in zip(run(optimized), run(network())):
         assert_same(got, expected)
-
-
-def test_guard_survives_reshape(values: dict[str, Any]) -> None:
-    executor = bind(echo.optimize(network(), recompute="drop", **LOW_BOUND), values, GRADIENTS)
-    smaller = executor.reshape(data=(4, 4, 10, 10), label=(4,))
-    smaller.forward(is_train=False)
-    with pytest.raises(UnsupportedError, match="keep='Dropout'"):
-        smaller.backward()
 
 
 def test_shared_executors(optimized: OptimizedSymbol) -> None:
