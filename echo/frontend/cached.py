@@ -29,6 +29,17 @@ def stateless(graph: Graph) -> Graph:
     return replace(graph, nodes=tuple(nodes))
 
 
+def as_stateful(node: str, value: str, op: str) -> tuple[str, str]:
+    """The name and operator that MXNet gives to a value of a SliceChannel, from those of a `stateless` one."""
+    of_node = value[len(node) + 1 :]
+    if of_node.isdigit():
+        of_node = f"output{of_node}"
+    elif of_node == "backward_0":
+        of_node = "backward_data"
+    stateful = {"_split_v2": "SliceChannel", "_split_v2_backward": "_backward_SliceChannel"}
+    return f"{node}_{of_node}", stateful.get(op, op)
+
+
 def _split(attrs: Mapping[str, str]) -> dict[str, str]:
     own = {"indices": "()", "axis": "1", "squeeze_axis": "False", "sections": attrs["num_outputs"]}
     return {**own, **{name: text for name, text in attrs.items() if name != "num_outputs"}}

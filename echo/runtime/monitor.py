@@ -8,6 +8,7 @@ from typing import Any, Callable
 from mxnet.base import NDArrayHandle
 from mxnet.ndarray import NDArray
 
+from echo.frontend.cached import as_stateful
 from echo.graph import Graph
 from echo.passes.recompute import CLONE_SUFFIX
 from echo.passes.rewrite import MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, marked
@@ -29,12 +30,16 @@ class WithoutClones:
         self._variables = {node.name for node in user.nodes if node.is_variable}
         clones = {bound.nodes[number].name + _SUFFIX[mark] for number, mark in marked(user, bound).items()}
         self._clones = clones - self._names
+        self._sliced = {mine.name for mine, its in zip(user.nodes, bound.nodes) if mine.op != its.op}
         self._waiting: tuple[Any, ...] | None = None
 
     def __call__(self, *args: Any) -> None:
         """What MXNet calls."""
-        name = args[0].decode() if isinstance(args[0], bytes) else str(args[0])
-        hidden = self.muted or self._is_clones(name)
+        name = _text(args[0])
+        node = self._node_of(name)
+        hidden = self.muted or node in self._clones
+        if node in self._sliced and len(args) == 3:
+            args = (*(text.encode() for text in as_stateful(node, name, _text(args[1]))), args[2])
         if self._waiting is not None:
             waiting, self._waiting = self._waiting, None
             self._pass_on(waiting, hidden)
@@ -43,18 +48,21 @@ class WithoutClones:
         else:
             self._pass_on(args, hidden)
 
-    def _is_clones(self, name: str) -> bool:
+    def _node_of(self, name: str) -> str:
+        """The longest beginning of a value's name that is a node's."""
         end = name.rfind("_")
         while end > 0:
-            if name[:end] in self._names:
-                return False
-            if name[:end] in self._clones:
-                return True
+            if name[:end] in self._names or name[:end] in self._clones:
+                return name[:end]
             end = name.rfind("_", 0, end)
-        return False
+        return ""
 
     def _pass_on(self, args: tuple[Any, ...], hidden: bool) -> None:
         if hidden:
             NDArray(ctypes.cast(args[-1], NDArrayHandle), writable=False)  # the callback owns the array: this frees it
         else:
             self._callback(*args)
+
+
+def _text(name: Any) -> str:
+    return name.decode() if isinstance(name, bytes) else str(name)
