@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Mapping, Tuple, Type
 
 from echo.errors import GraphError
+from echo.estimators.assignment import ASSIGNED
 
 FORMAT = "echo-plan-1"
 STASH, RECOMPUTE = "stash", "recompute"
@@ -55,8 +56,8 @@ class Memory:
 class Plan:
     """Decisions and totals. Prints as a table, compares by value, saves and loads as JSON.
 
-    ``match_range`` is what MXNet's memory planner is asked to use (None: its own). ``step_seconds`` is the predicted
-    time of the user's step, ``overhead_seconds`` what recomputation adds. ``recomputed_nodes`` counts the operators
+    ``match_range`` is what MXNet's memory planner is asked to use (None: its own; -1: echo's storage assignment
+    instead). ``step_seconds`` is the predicted time of the user's step, ``overhead_seconds`` what recomputation adds. ``recomputed_nodes`` counts the operators
     that run twice. ``applied`` is "hook" (the native gradient pass), "mirror" (MXNet's own attributes) or "none"
     (the user's graph as it is). ``fingerprint`` identifies the graph, shapes and types that the plan was made for.
     """
@@ -169,7 +170,7 @@ def _check(name: str, value: Any, kinds: Mapping[str, _Kind]) -> None:
         if not isinstance(found, kind) or isinstance(found, bool):
             raise GraphError(f"{name}: {key} must be {_KIND_NAMES[kind]}, got {found!r}")
     if isinstance(value, Plan):
-        if value.match_range is not None and (not isinstance(value.match_range, int) or value.match_range < 0):
+        if value.match_range is not None and (not isinstance(value.match_range, int) or value.match_range < ASSIGNED):
             raise GraphError(f"{name}: match_range must be a number or null, got {value.match_range!r}")
         if value.applied not in APPLIED:
             raise GraphError(f"{name}: applied must be one of {APPLIED}, got {value.applied!r}")

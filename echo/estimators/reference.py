@@ -4,8 +4,9 @@ Going through the nodes in execution order, an entry takes the free chunk whose 
 match range, or a new one; an operator that may work in place takes over the chunk of an input that nobody else needs.
 An executor plans the whole graph so. A CachedOp (`echo.training_graph.RUNNERS`) plans the forward nodes, then the
 backward nodes with all forward entries where they are. The total is the sum of all chunks; where a CachedOp allocates
-dynamically, the most bytes of chunks alive at once. ``echo/native/planner/storage.cc`` does the same faster and is
-tested against this.
+dynamically, the most bytes of chunks alive at once. In place of a match range, `ASSIGNED` and `PEAK` stand for echo's
+own assignment of the same blocks (`echo.estimators.assignment`). ``echo/native/planner/storage.cc`` does the same
+faster and is tested against this.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from __future__ import annotations
 import bisect
 import itertools
 from dataclasses import dataclass
-from typing import Sequence
+from typing import Mapping, Sequence
 
+from echo.estimators.assignment import ASSIGNED, PEAK, Block, assign_chunks
 from echo.training_graph import DYNAMIC, EXECUTOR, TrainingGraph, TrainingNode
 
 _NONE, _EXTERNAL = -1, -2
@@ -133,7 +135,7 @@ class _Allocator:
 
 def plan_storage(training: TrainingGraph, match_range: int = 16) -> Storage:
     """The storage that MXNet would plan for this training graph."""
-    allocator = _Allocator(training, match_range)
+    allocator = _Allocator(training, max(0, match_range))  # 0: every block is a chunk of its own
     forward = True
     for number, node in training.operators():
         if forward and not node.forward and training.runner != EXECUTOR:
@@ -144,12 +146,36 @@ def plan_storage(training: TrainingGraph, match_range: int = 16) -> Storage:
         allocator.allocate(node, first)
         allocator.release(node, first)
     chunk, sizes = tuple(allocator.chunk), tuple(allocator.bytes)
-    total = _most_alive(training, chunk, sizes) if training.runner == DYNAMIC else sum(sizes)
+    if match_range == ASSIGNED:
+        chunk, sizes = _assigned(training, chunk, sizes)
+    alive = match_range == PEAK or (training.runner == DYNAMIC and match_range >= 0)
+    total = _most_alive(training, chunk, sizes) if alive else sum(sizes)
     return Storage(chunk, sizes, tuple(allocator.inplace), total)
 
 
-def _most_alive(training: TrainingGraph, chunk: Sequence[int], sizes: Sequence[int]) -> int:
-    """The most bytes alive at once, each chunk from its first write to the last use of what it holds."""
+def _assigned(
+    training: TrainingGraph, chunk: Sequence[int], sizes: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Chunks of blocks put into fewer; a CachedOp's forward and backward nodes have chunks of their own."""
+    blocks = blocks_of(training, chunk, sizes)
+    moved: dict[int, int] = {}
+    all_sizes: list[int] = []
+    for numbers in _planned_together(training, blocks):
+        chunk_of, new_sizes = assign_chunks([blocks[number] for number in numbers])
+        moved.update({number: len(all_sizes) + new for number, new in zip(numbers, chunk_of)})
+        all_sizes += new_sizes
+    return tuple(moved.get(number, number) for number in chunk), tuple(all_sizes)
+
+
+def _planned_together(training: TrainingGraph, blocks: Mapping[int, Block]) -> list[list[int]]:
+    forward = [number for number, block in sorted(blocks.items()) if training.nodes[block.first].forward]
+    if training.runner == EXECUTOR:
+        return [sorted(blocks)]
+    return [forward, [number for number in sorted(blocks) if number not in set(forward)]]
+
+
+def blocks_of(training: TrainingGraph, chunk: Sequence[int], sizes: Sequence[int]) -> dict[int, Block]:
+    """Each chunk with its lifetime: from its first write to the last use of what it holds."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for number, node in training.operators():
@@ -158,8 +184,15 @@ def _most_alive(training: TrainingGraph, chunk: Sequence[int], sizes: Sequence[i
             if chunk[entry] >= 0:
                 first.setdefault(chunk[entry], number)
                 last[chunk[entry]] = number
-    changes = [0] * (len(training.nodes) + 1)
-    for number in first:
-        changes[first[number]] += sizes[number]
-        changes[last[number] + 1] -= sizes[number]
+    for entry in map(training.entry_id, training.outputs):
+        if chunk[entry] >= 0:
+            last[chunk[entry]] = len(training.nodes)
+    return {number: Block(sizes[number], first[number], last[number]) for number in first}
+
+
+def _most_alive(training: TrainingGraph, chunk: Sequence[int], sizes: Sequence[int]) -> int:
+    changes = [0] * (len(training.nodes) + 2)
+    for block in blocks_of(training, chunk, sizes).values():
+        changes[block.first] += block.bytes
+        changes[block.last + 1] -= block.bytes
     return max(itertools.accumulate(changes), default=0)

@@ -19,7 +19,7 @@ from echo.passes.recompute import with_clones
 from echo.passes.request import Request
 from echo.policies import policy_named
 from echo.policies.problem import Problem
-from echo.training_graph import TrainingGraph
+from echo.training_graph import DYNAMIC, TrainingGraph
 
 # All that were ever best on the models of the benchmarks; 0 (every entry its own chunk) never was.
 _MATCH_RANGES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
@@ -104,22 +104,24 @@ def _problem(
         max_bytes=max_bytes,
         effort=effort,
         hint=request.hint,
+        # chunks of a dynamic CachedOp come and go with what they hold
+        assigns=request.frontend.hook and training.runner != DYNAMIC,
         progress=lambda text: request.progress(f"select: {text}"),
     )
 
 
 def _solve(request: Request, problem: Problem) -> Selection:
     choice = policy_named(request.options.policy).choose(problem)
-    value = problem.evaluate(choice)
+    value = problem.evaluate(choice, problem.all_ranges)
     best = min(range(len(value.totals)), key=lambda index: value.totals[index])
     executed = problem.evaluator.executed(choice)
     return Selection(
         recompute=_entries(problem, choice),
         nodes=frozenset(int(number) for number in executed.nonzero()[0]),
-        match_range=problem.match_ranges[best],
+        match_range=problem.all_ranges[best],
         planned_bytes=value.totals[best],
         seconds=value.seconds,
-        hint=Hint.of(problem.training, problem.candidates, _nodes(problem, choice), problem.match_ranges[best]),
+        hint=Hint.of(problem.training, problem.candidates, _nodes(problem, choice), problem.all_ranges[best]),
     )
 
 

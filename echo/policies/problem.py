@@ -11,6 +11,7 @@ from typing import Callable, Mapping, Protocol, Sequence
 
 import numpy as np
 
+from echo.estimators.assignment import ASSIGNED
 from echo.estimators.evaluator import Choice, Evaluation, Evaluator
 from echo.estimators.overhead import Overhead
 from echo.graph import Entry
@@ -27,7 +28,8 @@ class Problem:
     between compute-heavy operators; ``forced`` are entries that
     the user insists on. ``max_seconds`` bounds the recomputation in a step, ``max_bytes`` the planned memory; with
     ``max_bytes`` the fastest choice that fits is wanted, without it the smallest. ``match_ranges[0]`` is the one that
-    MXNet uses by itself. ``effort`` bounds the work of a search, in visited nodes; a ``hint`` shortens it.
+    MXNet uses by itself; where ``assigns``, echo's own storage assignment is another way (`ASSIGNED`). ``effort``
+    bounds the work of a search, in visited nodes; a ``hint`` shortens it.
     """
 
     training: TrainingGraph
@@ -41,6 +43,12 @@ class Problem:
     max_bytes: int | None = None
     effort: int = 10_000_000
     hint: Hint | None = None
+    assigns: bool = False
+
+    @property
+    def all_ranges(self) -> tuple[int, ...]:
+        """Everything that storage can be planned by."""
+        return (*self.match_ranges, ASSIGNED) if self.assigns else self.match_ranges
     progress: Callable[[str], None] = field(default=lambda _: None)
 
     def choice(self, nodes: Sequence[int] = ()) -> Choice:

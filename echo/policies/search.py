@@ -17,6 +17,7 @@ from typing import Protocol, Sequence
 
 import numpy as np
 
+from echo.estimators.assignment import ASSIGNED, PEAK
 from echo.estimators.evaluator import Choice, Evaluation
 from echo.passes.classes import classes
 from echo.passes.hint import Hint
@@ -26,6 +27,7 @@ _ROUNDS = (0, 1, 2, 3)  # of the classes, coarse to fine
 _FINALISTS = 3  # match ranges that are climbed to the end
 _FINAL_SHARE = 0.75  # of the effort, for those climbs; the rest is for threshold accepting
 _FLIPS_A_CANDIDATE = 60  # evaluations beyond which more have not paid on any model of the benchmarks
+_ASSIGNMENT_SHARE = 0.3  # of the effort, on top of it
 _HINTED_SHARE = 0.1  # of the effort, for a climb that starts from a hint
 _PRICES = 6  # bisection steps between a free second and one that nothing is worth
 _THRESHOLD = 0.02  # of the bytes, that a random flip may cost at first
@@ -113,6 +115,7 @@ class _Climb:
         self.ranges = problem.match_ranges[:1]
         # evaluations under one match range
         self.left = min(problem.effort // len(problem.training.nodes), 200 + _FLIPS_A_CANDIDATE * len(candidates))
+        self.total = self.left
         self.best = problem.choice()
         self.best_value = self.evaluate(self.best)
         self.best_ranges = self.ranges
@@ -141,7 +144,30 @@ class _Climb:
         self.problem.progress("polishing")
         self.ranges = self.best_ranges
         self.accept_within_threshold()
+        if self.problem.assigns:
+            self.assign(everything=[start for _, _, start in starts])
         return self.best
+
+    def assign(self, everything: list[Choice]) -> None:
+        """The same for echo's own storage assignment: climbs by the peak of live bytes, from what was found so far."""
+        self.problem.progress("storage assignment")
+        self.left += (effort := int(_ASSIGNMENT_SHARE * self.total))
+        self.ranges = (PEAK,)
+        found = [self.best]
+        for start in (self.best, *everything[:1]):
+            found.append(self.climb_apart(start, self.left - effort // 3))
+        self.ranges = (ASSIGNED,)
+        for choice in found:
+            self.consider(choice, self.evaluate(choice))
+
+    def climb_apart(self, start: Choice, reserve: int) -> Choice:
+        """A climb whose values are of another kind, and do not count as found."""
+        known = self.best, self.best_value, self.best_ranges
+        self.best_value = Evaluation((0,), 0.0)
+        try:
+            return self.climb(start, self.levels[:3], self.limits, reserve)
+        finally:
+            self.best, self.best_value, self.best_ranges = known
 
     def run_from(self, hint: Hint) -> Choice | None:
         """A short climb from what was chosen for a graph alike; None where that does not lead within the limits."""

@@ -12,7 +12,8 @@ struct Forward {
 // Collects the forward nodes of `graph` when at least one carries the plan attribute.
 Forward collect_forward(const RawGraph& graph);
 
-// The match range that a plan asks MXNet's memory planner to use, null where there is none.
+// The match range that a plan asks MXNet's memory planner to use, null where there is none; "-1" asks for echo's own
+// assignment.
 const std::string* match_range_of(const RawGraph& graph);
 
 // Clones every planned forward node and lets the backward nodes that `gradients` reaches read the clones.

@@ -13,6 +13,7 @@
 #include "capture.h"
 #include "gradient.h"
 #include "mxnet_api.h"
+#include "storage.h"
 
 #define ECHO_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -67,7 +68,13 @@ class ScopedEnvironment {
 };
 
 void plan_memory(void* result, void* functor, RawGraph* graph) {
-  if (const std::string* range = match_range_of(*graph)) {
+  const std::string* range = match_range_of(*graph);
+  if (range && *range == "-1") {
+    const Reads reads = reads_of(*graph);
+    std::shared_lock<std::shared_mutex> together(g_environment);
+    g_memory.original(result, functor, graph);
+    assign_storage(reads, static_cast<RawGraph*>(result));
+  } else if (range) {
     std::unique_lock<std::shared_mutex> alone(g_environment);
     ScopedEnvironment environment("NNVM_EXEC_MATCH_RANGE", *range);
     g_memory.original(result, functor, graph);

@@ -119,7 +119,9 @@ void StoragePlanner::free_inputs(std::int32_t node) {
 
 std::int64_t StoragePlanner::plan(std::int64_t match_range, std::int64_t limit) {
   const auto& a = graph_.arrays;
-  match_range_ = match_range;
+  match_range_ = std::max<std::int64_t>(match_range, 0);  // 0: every block is a chunk of its own
+  const bool lifetimes = match_range < 0 || a.runner == kDynamic;
+  forward_chunks_ = forward_end_ = 0;
   total_ = 0;
   storage_.assign(graph_.entries(), kNone);
   for (std::int32_t e = 0; e < a.entries; ++e)
@@ -136,20 +138,25 @@ std::int64_t StoragePlanner::plan(std::int64_t match_range, std::int64_t limit) 
     if (!graph_.is_clone(node) && a.variable[node]) continue;
     if (forward && a.runner != kExecutor && (graph_.is_clone(node) || !a.forward[node])) {
       forward = false;
+      forward_end_ = position;
       begin_backward();
     }
     share_inputs(node);
     allocate_outputs(node);
     free_inputs(node);
-    if (a.runner == kDynamic) note_lifetimes(node, position++);
-    if (total_ > limit && a.runner != kDynamic) break;
+    if (lifetimes) note_lifetimes(node, position++);
+    if (total_ > limit && !lifetimes) break;
   }
-  return a.runner == kDynamic ? peak() : total_;
+  if (!lifetimes) return total_;
+  for (std::int32_t i = 0; i < a.outputs; ++i)
+    if (storage_[a.output_entry[i]] >= 0) chunk_last_[storage_[a.output_entry[i]]] = position;
+  return match_range == kAssigned ? assigned() : peak();
 }
 
 // Backward nodes find forward entries where they are: they neither take over nor free their chunks.
 void StoragePlanner::begin_backward() {
   free_.clear();
+  forward_chunks_ = static_cast<std::int32_t>(chunk_bytes_.size());
   forward_storage_ = storage_;
   for (std::int32_t e = 0; e < graph_.arrays.entries; ++e)
     if (graph_.arrays.forward[graph_.node_of(e)]) storage_[e] = kExternal;
@@ -169,7 +176,7 @@ void StoragePlanner::note_lifetimes(std::int32_t node, std::int32_t position) {
 }
 
 std::int64_t StoragePlanner::peak() {
-  change_.assign(graph_.order.size() + 1, 0);
+  change_.assign(graph_.order.size() + 2, 0);
   for (std::size_t chunk = 0; chunk < chunk_bytes_.size(); ++chunk) {
     change_[chunk_first_[chunk]] += chunk_bytes_[chunk];
     change_[chunk_last_[chunk] + 1] -= chunk_bytes_[chunk];
@@ -177,6 +184,22 @@ std::int64_t StoragePlanner::peak() {
   std::int64_t live = 0, most = 0;
   for (const std::int64_t change : change_) most = std::max(most, live += change);
   return most;
+}
+
+// A CachedOp's forward and backward nodes have chunks of their own; to the forward nodes what is stashed lives to the end.
+std::int64_t StoragePlanner::assigned() {
+  std::int64_t total = 0;
+  const std::int32_t count = static_cast<std::int32_t>(chunk_bytes_.size());
+  const std::int32_t ranges[2][2] = {{0, forward_chunks_}, {forward_chunks_, count}};
+  for (const auto& range : ranges) {
+    blocks_.clear();
+    for (std::int32_t chunk = range[0]; chunk < range[1]; ++chunk) {
+      const bool stashed = chunk < forward_chunks_ && chunk_last_[chunk] > forward_end_;
+      blocks_.push_back({chunk_bytes_[chunk], chunk_first_[chunk], stashed ? forward_end_ : chunk_last_[chunk]});
+    }
+    total += assign_chunks(blocks_, &assigned_);
+  }
+  return total;
 }
 
 }  // namespace echo

@@ -4,6 +4,7 @@
 #include <map>
 #include <vector>
 
+#include "../storage/assign.h"
 #include "graph.h"
 
 namespace echo {
@@ -12,8 +13,13 @@ namespace echo {
 // `match_range` of its own (0: never), or a new one; an operator that may work in place takes over its input's chunk.
 // Sizes are counted as MXNet counts them, four bytes an element whatever the type. Chunks only grow, so a plan is given
 // up as soon as its total exceeds `limit` (not for kDynamic); the result is then some number above `limit`.
+//
+// Two numbers in place of a match range: kAssigned, the total of echo's own assignment (storage/assign.h), and kPeak, the
+// most bytes alive at once, which no assignment goes below.
 class StoragePlanner {
  public:
+  static constexpr std::int64_t kAssigned = -1, kPeak = -2;
+
   explicit StoragePlanner(const PlannedGraph& graph) : graph_(graph) {}
   std::int64_t plan(std::int64_t match_range, std::int64_t limit);
   void count_references();  // once after each PlannedGraph::apply
@@ -29,13 +35,17 @@ class StoragePlanner {
   void begin_backward();
   void note_lifetimes(std::int32_t node, std::int32_t position);
   std::int64_t peak();
+  std::int64_t assigned();
 
   const PlannedGraph& graph_;
   std::int64_t match_range_ = 16, total_ = 0;
+  std::int32_t forward_chunks_ = 0, forward_end_ = 0;  // kStatic, kDynamic: chunks and positions of forward nodes
   std::vector<std::int32_t> references_, storage_, chunk_references_;
   std::vector<std::int32_t> forward_storage_;      // kStatic, kDynamic: the chunks as the forward nodes left them
   std::vector<std::int32_t> chunk_first_, chunk_last_;  // kDynamic: positions of the first write and the last use
   std::vector<std::int64_t> change_;
+  std::vector<Block> blocks_;
+  std::vector<std::int32_t> assigned_;
   std::vector<std::int64_t> chunk_bytes_;
   std::multimap<std::int64_t, std::int32_t> free_;
   std::vector<std::pair<std::int64_t, std::int32_t>> wanted_;

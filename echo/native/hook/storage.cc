@@ -1,0 +1,106 @@
+#include "storage.h"
+
+#include <stdexcept>
+#include <utility>
+
+#include "../storage/assign.h"
+#include "mxnet_api.h"
+
+namespace echo {
+
+Reads reads_of(const RawGraph& graph) {
+  Reads reads{{}, 0, static_cast<std::uint32_t>(api().indexed_graph(&graph)->nodes.size())};
+  if (const auto* count = graph_attr<std::vector<std::uint32_t>>(graph, "ref_count")) reads.count = *count;
+  if (const auto* range = graph_attr<std::pair<std::uint32_t, std::uint32_t>>(graph, "node_range")) {
+    reads.first_node = range->first;
+    reads.end_node = range->second;
+  }
+  return reads;
+}
+
+namespace {
+
+class Assignment {
+ public:
+  Assignment(const Reads& reads, const RawGraph& graph)
+      : reads_(reads),
+        graph_(*api().indexed_graph(&graph)),
+        shapes_(required<std::vector<RawShape>>(graph, "shape")),
+        inplace_(required<std::vector<int>>(graph, "storage_inplace_index")),
+        storage_(const_cast<std::vector<int>&>(required<std::vector<int>>(graph, "storage_id"))),
+        total_(const_cast<std::size_t&>(required<std::size_t>(graph, "storage_allocated_bytes"))),
+        block_of_(storage_.size(), -1),
+        read_(storage_.size(), 0) {}
+
+  void run() {
+    for (std::uint32_t node = reads_.first_node; node < reads_.end_node; ++node)
+      if (graph_.nodes[node].source->attrs.op) visit(node);
+    keep_what_is_read_later();
+    std::vector<std::int32_t> chunk_of;
+    total_ = static_cast<std::size_t>(assign_chunks(blocks_, &chunk_of));
+    for (std::size_t entry = 0; entry < storage_.size(); ++entry)
+      if (block_of_[entry] >= 0) storage_[entry] = chunk_of[block_of_[entry]];
+  }
+
+ private:
+  template <typename T>
+  static const T& required(const RawGraph& graph, const char* key) {
+    const T* value = graph_attr<T>(graph, key);
+    if (!value) throw std::runtime_error(std::string("echo: MXNet's planned graph has no attribute ") + key);
+    return *value;
+  }
+  std::size_t id(const IndexedEntry& entry) const { return graph_.entry_offsets[entry.node] + entry.index; }
+  std::int64_t bytes(std::size_t entry) const {
+    std::int64_t elements = 1;
+    for (int axis = 0; axis < shapes_[entry].ndim; ++axis) elements *= shapes_[entry].begin()[axis];
+    return 4 * elements;  // as MXNet counts
+  }
+
+  void visit(std::uint32_t node) {
+    const auto position = static_cast<std::int32_t>(node);
+    const auto& inputs = graph_.nodes[node].inputs;
+    for (std::size_t entry = graph_.entry_offsets[node]; entry < graph_.entry_offsets[node + 1]; ++entry) {
+      if (storage_[entry] < 0) continue;
+      if (inplace_[entry] >= 0) {
+        block_of_[entry] = block_of_[id(inputs.data[inplace_[entry]])];
+      } else {
+        block_of_[entry] = static_cast<std::int32_t>(blocks_.size());
+        blocks_.push_back({0, position, position});
+      }
+      Block& block = blocks_[block_of_[entry]];
+      block.bytes = std::max(block.bytes, bytes(entry));
+      block.last = position;
+    }
+    for (std::size_t i = 0; i < inputs.size; ++i) {
+      const std::size_t entry = id(inputs.data[i]);
+      ++read_[entry];
+      if (block_of_[entry] >= 0) blocks_[block_of_[entry]].last = position;
+    }
+  }
+
+  void keep_what_is_read_later() {
+    const auto end = static_cast<std::int32_t>(reads_.end_node);
+    for (const IndexedEntry& output : graph_.outputs) keep(id(output), end);
+    for (std::size_t entry = 0; entry < reads_.count.size() && entry < block_of_.size(); ++entry)
+      if (reads_.count[entry] > read_[entry]) keep(entry, end);
+  }
+  void keep(std::size_t entry, std::int32_t end) {
+    if (block_of_[entry] >= 0) blocks_[block_of_[entry]].last = end;
+  }
+
+  const Reads& reads_;
+  const RawIndexedGraph& graph_;
+  const std::vector<RawShape>& shapes_;
+  const std::vector<int>& inplace_;
+  std::vector<int>& storage_;
+  std::size_t& total_;
+  std::vector<std::int32_t> block_of_;
+  std::vector<std::uint32_t> read_;
+  std::vector<Block> blocks_;
+};
+
+}  // namespace
+
+void assign_storage(const Reads& reads, RawGraph* graph) { Assignment(reads, *graph).run(); }
+
+}  // namespace echo
