@@ -69,7 +69,8 @@ class Select:
         best = min(in_time, key=lambda found: found.planned_bytes, default=least)
         if _keeps(problem, best):
             return best
-        raise _unreachable(request, training, best, limit)
+        # searched without a budget, so whoever asks for as much as is reported here gets it
+        raise _unreachable(request, training, least, limit)
 
 
 def _max_bytes(request: Request, training: TrainingGraph) -> int | None:
