@@ -53,23 +53,32 @@ class Select:
         self, request: Request, training: TrainingGraph, candidates: Candidates, segments: Segments, overhead: Overhead
     ) -> Selection:
         limit = _max_bytes(request, training)
-        problem = _problem(request, training, candidates.light, candidates.forced, segments, overhead, limit)
-        selection = _solve(request, problem)
-        if limit is None or _keeps(problem, selection):
-            return selection
+        light = _problem(request, training, candidates.light, candidates.forced, segments, overhead, limit)
+        if limit is None:
+            return _solve(request, light)
         everything = {**candidates.light, **candidates.heavy}
-        request.progress("select: the budget needs compute-heavy operators")
-        segments = partition(training, everything)
-        problem = _problem(request, training, everything, candidates.forced, segments, overhead, limit)
-        fallback = _solve(request, problem)
-        if _keeps(problem, fallback):
-            return fallback
-        least = _solve(request, replace(problem, max_bytes=None))
-        in_time = [found for found in (selection, fallback, least) if _in_time(problem, found)]
-        best = min(in_time, key=lambda found: found.planned_bytes, default=least)
-        if _keeps(problem, best):
+        more = partition(training, everything)
+        heavy = _problem(request, training, everything, candidates.forced, more, overhead, limit)
+        best = _within(request, light, heavy)
+        if _keeps(light, best):
             return best
-        raise _unreachable(request, training, best, limit)
+        # what is reported has to be there for whoever asks for it
+        again = _within(request, *(replace(problem, max_bytes=best.planned_bytes) for problem in (light, heavy)))
+        raise _unreachable(request, training, max(best, again, key=lambda found: found.planned_bytes), limit)
+
+
+def _within(request: Request, light: Problem, heavy: Problem) -> Selection:
+    """The first choice that keeps the limits, of light operators alone if that will do; else the smallest in time."""
+    selection = _solve(request, light)
+    if _keeps(light, selection):
+        return selection
+    request.progress("select: the budget needs compute-heavy operators")
+    fallback = _solve(request, heavy)
+    if _keeps(heavy, fallback):
+        return fallback
+    least = _solve(request, replace(heavy, max_bytes=None, hint=None))
+    in_time = [found for found in (selection, fallback, least) if _in_time(heavy, found)]
+    return min(in_time, key=lambda found: found.planned_bytes, default=least)
 
 
 def _max_bytes(request: Request, training: TrainingGraph) -> int | None:

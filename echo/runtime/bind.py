@@ -29,7 +29,7 @@ from echo.training_graph import EXECUTOR
 
 logger = logging.getLogger("echo")
 _plans: dict[str, tuple[Plan, Graph]] = {}
-_hints: dict[tuple[str, str], Hint | None] = {}  # by model, the first of each
+_hints: dict[tuple[str, str], tuple[str, Hint | None]] = {}  # by model: the first graph of each, and its hint
 _plans_lock = Lock()
 _MOST_PLANS = 64  # kept in memory: as many shapes of one model as buckets are usual
 
@@ -254,10 +254,12 @@ def planned(
 
 
 def _search(request: Request, key: str) -> tuple[Plan, Graph]:
-    family = (request.frontend.family, request.options.key)
+    family, own = (request.frontend.family, request.options.key), request.frontend.fingerprint
+    known, hint = _hints.get(family, (own, None))
     with progress() as show, _without_garbage_collection():
-        plan, graph, hint = pipeline.plan(replace(request, progress=show, hint=_hints.get(family)))
-    _hints.setdefault(family, hint)
+        # the same graph is searched as it was before: what comes out never depends on who asked first
+        plan, graph, found = pipeline.plan(replace(request, progress=show, hint=None if known == own else hint))
+    _hints.setdefault(family, (own, found))
     plan_cache.save(key, plan, graph)
     return plan, graph
 

@@ -166,7 +166,9 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
 
     # Reshape ------------------------------------------------------------------------------------------------------
 
-    def reshape(self, partial_shaping: bool = False, allow_up_sizing: bool = False, **kwargs: Any) -> PlannedExecutor:
+    def reshape(
+        self, partial_shaping: bool = False, allow_up_sizing: bool = False, **kwargs: Any
+    ) -> mx.executor.Executor:
         """As ``Executor.reshape``.
 
         The plan is kept while no argument is longer, in any dimension, than in the shapes of the plan, since all then
@@ -242,8 +244,10 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         return executor
 
 
-def planned_executor(executor: mx.executor.Executor, applied: Applied) -> PlannedExecutor:
-    """Turns a bound executor into a `PlannedExecutor`."""
+def planned_executor(executor: mx.executor.Executor, applied: Applied) -> mx.executor.Executor:
+    """Turns a bound executor into a `PlannedExecutor`, unless it is of a class of somebody else's already."""
+    if type(executor) is not mx.executor.Executor:
+        return executor
     executor.__class__ = PlannedExecutor
     planned: PlannedExecutor = executor
     planned._applied = applied

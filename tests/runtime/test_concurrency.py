@@ -252,7 +252,8 @@ def test_binds_inside_of_operators(tmp_path: Path) -> None:
 # Signals ---------------------------------------------------------------------------------------------------------
 
 PLANNING = """
-import sys, threading
+import signal, sys, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for what runs in the background
 sys.path.insert(0, {root!r})
 import echo
 from tests.runtime.test_concurrency import executor

@@ -306,3 +306,23 @@ def test_a_failure_costs_a_warning_and_the_plan(
     assert_same(passes(large, [TRAIN]), passes(expected, [TRAIN]))
     with pytest.raises(echo.GraphError, match="surprise"):
         strict.reshape(allow_up_sizing=True, **deep(128))
+
+
+def test_executors_of_somebody_elses_class_stay_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Theirs(mx.executor.Executor):  # type: ignore[misc]
+        pass
+
+    stock = mx.sym.Symbol.simple_bind
+
+    def simple_bind(symbol: mx.sym.Symbol, *args: Any, **kwargs: Any) -> mx.executor.Executor:
+        bound = stock(symbol, *args, **kwargs)
+        bound.__class__ = Theirs
+        return bound
+
+    monkeypatch.setattr(mx.sym.Symbol, "simple_bind", simple_bind)
+    optimized = echo.optimize(layers("BatchNorm"), max_overhead=None, strict=True)
+    bound = optimized.simple_bind(mx.cpu(), **SHAPES)
+    assert type(bound) is Theirs
+    assert optimized.plans[0].recomputed_nodes
+    fill(bound)
+    passes(bound, [TRAIN])

@@ -214,11 +214,12 @@ def modes(run: Run) -> None:
     data.attach_grad()
     train(run, block, 1)
     run.keep("prediction", block(data))
-    with autograd.record(train_mode=False):
-        output = block(data)
-        loss = LOSS(output, label)
-    loss.backward(train_mode=False)
-    run.keep("gradient", output, data.grad)
+    for backward in (False, True):
+        with autograd.record(train_mode=False):
+            output = block(data)
+            loss = LOSS(output, label)
+        loss.backward(train_mode=backward)
+        run.keep("gradient", output, data.grad)
     with autograd.predict_mode():
         run.keep("prediction", block(data))
     with autograd.train_mode():
