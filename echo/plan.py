@@ -57,9 +57,10 @@ class Plan:
     """Decisions and totals. Prints as a table, compares by value, saves and loads as JSON.
 
     ``match_range`` is what MXNet's memory planner is asked to use (None: its own; -1: echo's storage assignment
-    instead). ``step_seconds`` is the predicted time of the user's step, ``overhead_seconds`` what recomputation adds. ``recomputed_nodes`` counts the operators
-    that run twice. ``applied`` is "hook" (the native gradient pass), "mirror" (MXNet's own attributes) or "none"
-    (the user's graph as it is). ``fingerprint`` identifies the graph, shapes and types that the plan was made for.
+    instead). ``step_seconds`` is the predicted time of the user's step, ``overhead_seconds`` what recomputation adds.
+    ``recomputed_nodes`` counts the operators that run twice. ``applied`` is "hook" (the native gradient pass), "mirror"
+    (MXNet's own attributes) or "none" (the user's graph as it is). ``fingerprint`` identifies the graph, shapes and
+    types that the plan was made for.
     """
 
     decisions: tuple[Decision, ...]

@@ -27,7 +27,8 @@ _ROUNDS = (0, 1, 2, 3)  # of the classes, coarse to fine
 _FINALISTS = 3  # match ranges that are climbed to the end
 _FINAL_SHARE = 0.75  # of the effort, for those climbs; the rest is for threshold accepting
 _FLIPS_A_CANDIDATE = 60  # evaluations beyond which more have not paid on any model of the benchmarks
-_ASSIGNMENT_SHARE = 0.3  # of the effort, on top of it
+_ASSIGNMENT_SHARE = 0.6  # of the effort, on top of it
+_ASSIGNMENT_COST = 3  # evaluations by a match range that take as long as one assignment
 _HINTED_SHARE = 0.1  # of the effort, for a climb that starts from a hint
 _PRICES = 6  # bisection steps between a free second and one that nothing is worth
 _THRESHOLD = 0.02  # of the bytes, that a random flip may cost at first
@@ -121,7 +122,7 @@ class _Climb:
         self.best_ranges = self.ranges
 
     def evaluate(self, choice: Choice, limit: int | None = None) -> Evaluation:
-        self.left -= 1
+        self.left -= _ASSIGNMENT_COST if ASSIGNED in self.ranges else 1
         return self.problem.evaluate(choice, self.ranges, limit)
 
     def consider(self, choice: Choice, value: Evaluation) -> None:
@@ -145,25 +146,27 @@ class _Climb:
         self.ranges = self.best_ranges
         self.accept_within_threshold()
         if self.problem.assigns:
-            self.assign(everything=[start for _, _, start in starts])
+            self.assign([start for _, _, start in starts])
         return self.best
 
-    def assign(self, everything: list[Choice]) -> None:
-        """The same for echo's own storage assignment: climbs by the peak of live bytes, from what was found so far."""
+    def assign(self, starts: list[Choice]) -> None:
+        """The same for echo's own storage assignment, from what was found so far.
+
+        A climb by the peak of live bytes is quick and points the way; one by the assigned bytes ends it.
+        """
         self.problem.progress("storage assignment")
-        self.left += (effort := int(_ASSIGNMENT_SHARE * self.total))
+        effort = int(_ASSIGNMENT_SHARE * self.total)
+        self.left = effort
         self.ranges = (PEAK,)
-        found = [self.best]
-        for start in (self.best, *everything[:1]):
-            found.append(self.climb_apart(start, self.left - effort // 3))
+        found = [self.best, *starts]
+        found += [self.climb_apart(start, int(0.7 * effort)) for start in (self.best, starts[0])]
         self.ranges = (ASSIGNED,)
-        for choice in found:
-            self.consider(choice, self.evaluate(choice))
+        start = min(found, key=lambda choice: self.limits.rank(self.evaluate(choice)))
+        self.climb(start, self.levels[:3], self.limits, 0)
 
     def climb_apart(self, start: Choice, reserve: int) -> Choice:
         """A climb whose values are of another kind, and do not count as found."""
         known = self.best, self.best_value, self.best_ranges
-        self.best_value = Evaluation((0,), 0.0)
         try:
             return self.climb(start, self.levels[:3], self.limits, reserve)
         finally:

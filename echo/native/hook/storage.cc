@@ -37,7 +37,7 @@ class Assignment {
       if (graph_.nodes[node].source->attrs.op) visit(node);
     keep_what_is_read_later();
     std::vector<std::int32_t> chunk_of;
-    total_ = static_cast<std::size_t>(assign_chunks(blocks_, &chunk_of));
+    total_ = static_cast<std::size_t>(assign_chunks(blocks_, INT64_MAX, &chunk_of));
     for (std::size_t entry = 0; entry < storage_.size(); ++entry)
       if (block_of_[entry] >= 0) storage_[entry] = chunk_of[block_of_[entry]];
   }

@@ -150,7 +150,7 @@ std::int64_t StoragePlanner::plan(std::int64_t match_range, std::int64_t limit) 
   if (!lifetimes) return total_;
   for (std::int32_t i = 0; i < a.outputs; ++i)
     if (storage_[a.output_entry[i]] >= 0) chunk_last_[storage_[a.output_entry[i]]] = position;
-  return match_range == kAssigned ? assigned() : peak();
+  return match_range == kAssigned ? assigned(limit) : peak();
 }
 
 // Backward nodes find forward entries where they are: they neither take over nor free their chunks.
@@ -187,8 +187,10 @@ std::int64_t StoragePlanner::peak() {
 }
 
 // A CachedOp's forward and backward nodes have chunks of their own; to the forward nodes what is stashed lives to the end.
-std::int64_t StoragePlanner::assigned() {
-  std::int64_t total = 0;
+std::int64_t StoragePlanner::assigned(std::int64_t limit) {
+  std::int64_t total = peak();
+  if (total > limit) return total;
+  total = 0;
   const std::int32_t count = static_cast<std::int32_t>(chunk_bytes_.size());
   const std::int32_t ranges[2][2] = {{0, forward_chunks_}, {forward_chunks_, count}};
   for (const auto& range : ranges) {
@@ -197,7 +199,7 @@ std::int64_t StoragePlanner::assigned() {
       const bool stashed = chunk < forward_chunks_ && chunk_last_[chunk] > forward_end_;
       blocks_.push_back({chunk_bytes_[chunk], chunk_first_[chunk], stashed ? forward_end_ : chunk_last_[chunk]});
     }
-    total += assign_chunks(blocks_, &assigned_);
+    total += assign_chunks(blocks_, limit - total, &assigned_);
   }
   return total;
 }

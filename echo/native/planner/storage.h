@@ -35,7 +35,7 @@ class StoragePlanner {
   void begin_backward();
   void note_lifetimes(std::int32_t node, std::int32_t position);
   std::int64_t peak();
-  std::int64_t assigned();
+  std::int64_t assigned(std::int64_t limit);
 
   const PlannedGraph& graph_;
   std::int64_t match_range_ = 16, total_ = 0;

@@ -34,8 +34,9 @@ class Timeline {
 };
 
 // Gives every block a chunk and returns the bytes of all chunks: the largest block first, each into the smallest chunk
-// that is free for its lifetime, or into a new one of its own size.
-inline std::int64_t assign_chunks(const std::vector<Block>& blocks, std::vector<std::int32_t>* chunk_of) {
+// that is free for its lifetime, or into a new one of its own size. Gives up as soon as the bytes exceed `limit`.
+inline std::int64_t assign_chunks(const std::vector<Block>& blocks, std::int64_t limit,
+                                  std::vector<std::int32_t>* chunk_of) {
   std::vector<std::int32_t> order(blocks.size());
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [&](std::int32_t x, std::int32_t y) {
@@ -56,6 +57,7 @@ inline std::int64_t assign_chunks(const std::vector<Block>& blocks, std::vector<
       chunk = static_cast<std::int32_t>(chunks.size());
       chunks.emplace_back();
       total += block.bytes;
+      if (total > limit) return total;
     }
     chunks[chunk].add(block);
     (*chunk_of)[index] = chunk;
