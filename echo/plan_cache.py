@@ -25,7 +25,7 @@ _FORMAT = "echo-stored-plan-1"
 _MOST_FILES = 512  # the oldest go first
 _VALUES = {
     PLAN_ATTRIBUTE: re.compile(r"\d+(,\d+)*"),
-    RANGE_ATTRIBUTE: re.compile(r"\d+"),
+    RANGE_ATTRIBUTE: re.compile(r"\d+|-1"),
     MIRROR_ATTRIBUTE: re.compile(r"True"),
 }
 

@@ -111,7 +111,7 @@ DAMAGE = {
     "a variable": lambda value: wrong(value, marks={"0": {PLAN_ATTRIBUTE: "0"}}),
     "another attribute": lambda value: wrong(value, marks={"3": {"num_hidden": "7"}}),
     "no outputs": lambda value: wrong(value, marks={"3": {PLAN_ATTRIBUTE: "all"}}),
-    "no match range": lambda value: wrong(value, marks={"3": {RANGE_ATTRIBUTE: "-1"}}),
+    "no match range": lambda value: wrong(value, marks={"3": {RANGE_ATTRIBUTE: "-3"}}),
     "no text": lambda value: wrong(value, marks={"3": {PLAN_ATTRIBUTE: 0}}),
 }
 

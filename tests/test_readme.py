@@ -33,7 +33,10 @@ def symbol() -> mx.sym.Symbol:
 @pytest.mark.usefixtures("cheap_planning")
 @pytest.mark.parametrize("block", python_blocks())
 def test_python_of_the_readme_runs(block: str, capsys: pytest.CaptureFixture[str]) -> None:
-    names: dict[str, Any] = {"symbol": symbol()}
+    net = mx.gluon.nn.HybridSequential()
+    net.add(mx.gluon.nn.Conv2D(4, 3, activation="relu"), mx.gluon.nn.Dense(5))
+    net.initialize()
+    names: dict[str, Any] = {"symbol": symbol(), "net": net}
     exec(block, names)
     assert names["symbol"].list_arguments() == symbol().list_arguments()
     if "print(plan)" in block:
