@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.record import known_rows, save
 
-STEPS, TIMED_STEPS = 3, 9
+STEPS, TIMED_STEPS = 3, 5
 BOUNDS: dict[str, float | None] = {"0.10": 0.10, "none": None}
 # shares of stock at most wanted without a bound on time: stashed feature maps, storage counter
 BARS = {

@@ -17,8 +17,8 @@ class EstimateOverhead:
     For a graph of a known model it is the shorter ``hinted_time_limit``: families of operators were measured already.
     """
 
-    time_limit: float = 1.5
-    hinted_time_limit: float = 0.15
+    time_limit: float = 1.0
+    hinted_time_limit: float = 0.05
     name: ClassVar[str] = "overhead"
     needs: ClassVar[tuple[type, ...]] = (Request, TrainingGraph)
     gives: ClassVar[type] = Overhead
