@@ -173,6 +173,8 @@ def plan_everywhere(attempt: Attempt | None) -> None:
     _everywhere = attempt
     if attempt is not None:
         mx.nd.CachedOp = cached_op
+    elif mx.nd.CachedOp is cached_op:
+        mx.nd.CachedOp = StockCachedOp  # `planned_by` puts it in again for blocks that are to be planned
 
 
 @contextlib.contextmanager

@@ -225,3 +225,19 @@ def test_nonsense_is_one_line(tmp_path: Path) -> None:
     lines = [line for line in done.stderr.splitlines() if "echo" in line]
     assert len(lines) == 1
     assert "banana" in lines[0]
+
+
+def test_disable_puts_the_cached_op_back_and_optimized_blocks_still_plan() -> None:
+    stock = mx.nd.CachedOp
+    with echo.enable():
+        assert mx.nd.CachedOp is not stock
+    assert mx.nd.CachedOp is stock
+    net = mx.gluon.nn.HybridSequential()
+    for _ in range(3):
+        net.add(mx.gluon.nn.Dense(64), mx.gluon.nn.Activation("tanh"), mx.gluon.nn.LayerNorm())
+    net.initialize()
+    net.hybridize()
+    echo.optimize(net, max_overhead=None)
+    with mx.autograd.record():
+        net(mx.nd.ones((128, 16)))
+    assert len(net._cached_op.plans) == 1
