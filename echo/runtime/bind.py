@@ -7,7 +7,7 @@ import gc
 import logging
 import threading
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Iterator, Mapping
+from typing import Any, Callable, Iterator, Mapping, TypeVar
 
 import mxnet as mx
 from mxnet.symbol import Symbol
@@ -28,6 +28,7 @@ from echo.runtime.executor import Applied, planned_executor, shapes_of
 from echo.training_graph import EXECUTOR
 
 logger = logging.getLogger("echo")
+_T = TypeVar("_T")
 _plans: dict[str, tuple[Plan, Graph]] = {}
 _hints: dict[tuple[str, str], tuple[str, Hint | None]] = {}  # by model: the first graph of each, and its hint
 _plans_lock = Lock()
@@ -109,8 +110,26 @@ def bind(
     return Bind(symbol, ctx, call, binding, untouched)
 
 
+Attempt = Callable[[Callable[[Options], Any], Callable[[], Any]], Any]
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who wants plans: an executor that plans again later asks here.
+
+    ``attempt(action, stock)`` is ``action(options)``, or what the owner wants where that fails. ``strict`` is as the
+    user said.
+    """
+
+    attempt: Attempt
+    strict: bool
+
+
 def with_plan(
-    request: Bind, options: Options, record: Callable[[Plan], None] | None = None
+    request: Bind,
+    options: Options,
+    record: Callable[[Plan], None] | None = None,
+    owner: Owner | None = None,
 ) -> mx.executor.Executor:
     """Binds the symbol with a plan applied; the executor shows the user's symbol. ``record`` receives the plan.
 
@@ -119,10 +138,36 @@ def with_plan(
         EchoError: anything else, under ``strict``; otherwise that costs a warning, and the symbol is bound as it is.
     """
     with own_binds():
-        return _with_plan(request, options, record)
+        return _with_plan(request, options, record, owner or _own(options))
 
 
-def _with_plan(request: Bind, options: Options, record: Callable[[Plan], None] | None) -> mx.executor.Executor:
+def _own(options: Options) -> Owner:
+    def attempt(action: Callable[[Options], Any], stock: Callable[[], Any]) -> Any:
+        return or_smallest(action, options, options.strict, logger.warning)
+
+    return Owner(attempt, options.strict)
+
+
+def or_smallest(
+    action: Callable[[Options], _T], options: Options, strict: bool, warn: Callable[[str], None]
+) -> _T:
+    """The action; where its budget is out of reach and the user is not ``strict``, with the smallest plan there is."""
+    try:
+        return action(options)
+    except BudgetError as error:
+        if strict:
+            raise
+        warn(f"echo: {error}. The smallest plan is used.")
+        reachable, bound = error.reachable, options.overhead_bound
+    try:
+        return action(replace(options, memory_budget=reachable))
+    except BudgetError:  # aiming at another budget, the search came out somewhere else
+        return action(replace(options, memory_budget=None, max_overhead=bound))
+
+
+def _with_plan(
+    request: Bind, options: Options, record: Callable[[Plan], None] | None, owner: Owner
+) -> mx.executor.Executor:
     user = plain(request.symbol)
     if request.untouched:
         logger.debug("echo: bound as it is: %s", request.untouched)
@@ -134,8 +179,8 @@ def _with_plan(request: Bind, options: Options, record: Callable[[Plan], None] |
     if record is not None:
         record(found[0])
     executor = _bound(found, user, request.call)
-    road = _Road(user, request.ctx, options, record)
-    return planned_executor(executor, Applied(graph, found[1], shapes_of(executor), options.strict, road))
+    road = _Road(user, request.ctx, owner.attempt, record)
+    return planned_executor(executor, Applied(graph, found[1], shapes_of(executor), owner.strict, road))
 
 
 @dataclass(frozen=True)
@@ -144,25 +189,20 @@ class _Road:
 
     user: Symbol
     ctx: mx.Context
-    options: Options
+    attempt: Attempt
     record: Callable[[Plan], None] | None
 
     def replan(self, binding: Binding) -> Graph | None:
+        graph, details = graph_of(self.user), self.record is not None
         with own_binds():
-            try:
-                details = self.record is not None
-                found = find_plan(graph_of(self.user), lambda: binding, self.ctx, self.options, details=details)
-            except BudgetError as error:
-                if self.options.strict:
-                    raise
-                logger.warning("echo: %s. The smallest plan is used.", error)
-                nearest = replace(self.options, memory_budget=None, max_overhead=None)
-                found = find_plan(graph_of(self.user), lambda: binding, self.ctx, nearest)
+            found = self.attempt(
+                lambda options: find_plan(graph, lambda: binding, self.ctx, options, details=details), lambda: None
+            )
         if found is None:
             return None
         if self.record is not None:
             self.record(found[0])
-        return found[1]
+        return found[1]  # type: ignore[no-any-return]
 
     def confirms(self, graph: Graph, binding: Binding) -> bool:
         with own_binds():

@@ -35,7 +35,6 @@ from echo.training_graph import DYNAMIC, STATIC
 logger = logging.getLogger("echo")
 StockCachedOp = mx.nd.CachedOp  # before anybody puts another in its place
 Signature = Tuple[Any, ...]
-Attempt = Callable[[Callable[[Options], Any], Callable[[], Any]], Any]
 _TRUE = ("True", "true", "1")
 # Outside of training they compute something else, or may compute it in another way (oneDNN's heavy ones), and a
 # recomputation runs in the mode of the backward pass.
@@ -61,7 +60,7 @@ class PlannedCachedOp:
     ``action(options)``, or what else the owner wants where that fails.
     """
 
-    def __init__(self, symbol: Symbol, flags: Sequence[tuple[str, Any]], attempt: Attempt) -> None:
+    def __init__(self, symbol: Symbol, flags: Sequence[tuple[str, Any]], attempt: bind.Attempt) -> None:
         self._attempt = attempt
         self.plans: dict[Signature, Plan] = {}
         self._symbol, self._flags = symbol, flags
@@ -156,7 +155,7 @@ class PlannedCachedOp:
 
 
 _owner = threading.local()
-_everywhere: Attempt | None = None
+_everywhere: bind.Attempt | None = None
 
 
 def cached_op(symbol: Symbol, flags: Sequence[tuple[str, Any]] = ()) -> Any:
@@ -167,7 +166,7 @@ def cached_op(symbol: Symbol, flags: Sequence[tuple[str, Any]] = ()) -> Any:
     return attempt(lambda _: PlannedCachedOp(symbol, flags, attempt), lambda: StockCachedOp(symbol, flags))
 
 
-def plan_everywhere(attempt: Attempt | None) -> None:
+def plan_everywhere(attempt: bind.Attempt | None) -> None:
     """From now on every CachedOp is planned, or with None those alone that are made inside `planned_by`."""
     global _everywhere
     _everywhere = attempt
@@ -178,7 +177,7 @@ def plan_everywhere(attempt: Attempt | None) -> None:
 
 
 @contextlib.contextmanager
-def planned_by(attempt: Attempt) -> Iterator[None]:
+def planned_by(attempt: bind.Attempt) -> Iterator[None]:
     """CachedOps that this thread makes meanwhile are planned."""
     mx.nd.CachedOp = cached_op
     before, _owner.attempt = getattr(_owner, "attempt", None), attempt

@@ -19,7 +19,7 @@ from typing import Any, Callable, TypeVar
 import mxnet as mx
 from mxnet.symbol import Symbol
 
-from echo.errors import BudgetError, EchoError
+from echo.errors import EchoError
 from echo.frontend.session import check_version
 from echo.locks import Lock
 from echo.options import Options
@@ -116,13 +116,14 @@ def _wrapped(original: Callable[..., Any], describe: Callable[..., bind.Bind]) -
 def _planned(
     stock: Callable[[], mx.executor.Executor], describe: Callable[[], bind.Bind], options: Options
 ) -> mx.executor.Executor:
-    return _attempt(lambda given: bind.with_plan(describe(), given), options, stock)
+    owner = bind.Owner(lambda action, otherwise: _attempt(action, options, otherwise), options.strict)
+    return _attempt(lambda given: bind.with_plan(describe(), given, owner=owner), options, stock)
 
 
 def _attempt(action: Callable[[Options], _T], options: Options, stock: Callable[[], _T]) -> _T:
     """The action, with what the user gets where it fails."""
     try:
-        return _or_smallest(action, replace(options, strict=True), options.strict)
+        return bind.or_smallest(action, replace(options, strict=True), options.strict, _warn)
     except Exception as error:
         if options.strict and isinstance(error, EchoError):
             raise
@@ -132,21 +133,6 @@ def _attempt(action: Callable[[Options], _T], options: Options, stock: Callable[
             raise
         _warn(f"echo: bound without a plan: {type(error).__name__}: {error}. {_REPORT}.")
         return result
-
-
-def _or_smallest(action: Callable[[Options], _T], options: Options, strict: bool) -> _T:
-    """The action; where its budget is out of reach and the user is not ``strict``, with the smallest plan there is."""
-    try:
-        return action(options)
-    except BudgetError as error:
-        if strict:
-            raise
-        _warn(f"echo: {error}. The smallest plan is used.")
-        reachable, bound = error.reachable, options.overhead_bound
-    try:
-        return action(replace(options, memory_budget=reachable))
-    except BudgetError:  # aiming at another budget, the search came out somewhere else
-        return action(replace(options, memory_budget=None, max_overhead=bound))
 
 
 def _warn(text: str) -> None:

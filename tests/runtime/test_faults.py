@@ -285,3 +285,24 @@ def test_a_second_copy_of_the_hook_is_refused(tmp_path: Path) -> None:
     finally:
         assert other.echo_uninstall() == 0
     assert install_hook() == ""
+
+
+def test_a_reshape_beyond_the_budget_costs_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    hidden = mx.sym.var("data")
+    for layer in range(4):
+        hidden = mx.sym.tanh(mx.sym.FullyConnected(hidden, num_hidden=32, name=f"fc{layer}"))
+    symbol = mx.sym.LinearRegressionOutput(hidden, mx.sym.var("label"))
+    requests = {name: "null" if name in ("data", "label") else "write" for name in symbol.list_arguments()}
+    shapes = {"data": (64, 32), "label": (64, 32)}
+    larger = {name: (4096, 32) for name in shapes}
+    budget = echo.plan(symbol, **shapes).before.total
+    with echo.enable(memory_budget=budget):
+        bound = symbol.simple_bind(mx.cpu(), grad_req=requests, **shapes)
+        assert not caplog.records
+        assert bound.reshape(allow_up_sizing=True, **larger).arg_dict["data"].shape == (4096, 32)
+    (record,) = caplog.records
+    assert record.getMessage().endswith("The smallest plan is used.")
+    with echo.enable(memory_budget=budget, strict=True):
+        bound = symbol.simple_bind(mx.cpu(), grad_req=requests, **shapes)
+        with pytest.raises(echo.BudgetError):
+            bound.reshape(allow_up_sizing=True, **larger)
