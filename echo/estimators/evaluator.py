@@ -22,6 +22,11 @@ class Evaluation:
     def bytes(self) -> int:
         return min(self.totals)
 
+    @property
+    def best(self) -> int:
+        """The position of the match range with the fewest bytes."""
+        return self.totals.index(self.bytes)
+
 
 class Evaluator(Protocol):
     """Plans the storage of choices on one training graph of ``entries`` entries."""

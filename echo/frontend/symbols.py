@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import Any, Mapping
+from typing import Any, Mapping, Sequence
 
 import mxnet as mx
 import numpy as np
@@ -45,6 +45,17 @@ class Binding:
     aux_shapes: tuple[tuple[int, ...], ...]
     aux_types: tuple[Any, ...]
     grad_req: tuple[str, ...]
+
+    @staticmethod
+    def of_arrays(args: Sequence[Any], aux: Sequence[Any], grad_req: Sequence[str]) -> Binding:
+        """The binding of arrays that are there."""
+        return Binding(
+            tuple(array.shape for array in args),
+            tuple(array.dtype for array in args),
+            tuple(array.shape for array in aux),
+            tuple(array.dtype for array in aux),
+            tuple(grad_req),
+        )
 
     @property
     def key(self) -> tuple[Any, ...]:

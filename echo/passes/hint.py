@@ -19,11 +19,10 @@ class Hint:
     recomputed.
     """
 
-    match_range: int
     recompute: tuple[Mapping[int, bool], ...]
 
     @staticmethod
-    def of(training: TrainingGraph, nodes: Iterable[int], chosen: AbstractSet[int], match_range: int) -> Hint:
+    def of(training: TrainingGraph, nodes: Iterable[int], chosen: AbstractSet[int]) -> Hint:
         """The hint that this choice among these nodes gives."""
         numbers = list(nodes)
         levels = []
@@ -32,7 +31,7 @@ class Hint:
             for number, role in zip(numbers, _roles_of(training, numbers, rounds)):
                 votes[role] = votes.get(role, 0) + (1 if number in chosen else -1)
             levels.append({role: count >= 0 for role, count in votes.items()})
-        return Hint(match_range, tuple(levels))
+        return Hint(tuple(levels))
 
     def nodes(self, training: TrainingGraph, candidates: Iterable[int]) -> list[int]:
         """The candidates that play a role which was recomputed."""

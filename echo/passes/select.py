@@ -55,13 +55,13 @@ class Select:
         limit = _max_bytes(request, training)
         light = _problem(request, training, candidates.light, candidates.forced, segments, overhead, limit)
         if limit is None:
-            return _solve(request, light)
+            return _with_hint(light, _solve(request, light))
         everything = {**candidates.light, **candidates.heavy}
         more = partition(training, everything)
         heavy = _problem(request, training, everything, candidates.forced, more, overhead, limit)
         best = _within(request, light, heavy)
         if _keeps(light, best):
-            return best
+            return _with_hint(heavy, best)
         # what is reported has to be there for whoever asks for it
         again = _within(request, *(replace(problem, max_bytes=best.planned_bytes) for problem in (light, heavy)))
         raise _unreachable(request, training, max(best, again, key=lambda found: found.planned_bytes), limit)
@@ -122,20 +122,19 @@ def _problem(
 def _solve(request: Request, problem: Problem) -> Selection:
     choice = policy_named(request.options.policy).choose(problem)
     value = problem.evaluate(choice, problem.all_ranges)
-    best = min(range(len(value.totals)), key=lambda index: value.totals[index])
     executed = problem.evaluator.executed(choice)
     return Selection(
         recompute=_entries(problem, choice),
         nodes=frozenset(int(number) for number in executed.nonzero()[0]),
-        match_range=problem.all_ranges[best],
-        planned_bytes=value.totals[best],
+        match_range=problem.all_ranges[value.best],
+        planned_bytes=value.bytes,
         seconds=value.seconds,
-        hint=Hint.of(problem.training, problem.candidates, _nodes(problem, choice), problem.all_ranges[best]),
     )
 
 
-def _nodes(problem: Problem, choice: Choice) -> set[int]:
-    return {number for number in problem.candidates if choice[problem.entry_ids(number)].any()}
+def _with_hint(problem: Problem, selection: Selection) -> Selection:
+    chosen = {entry.node for entry in selection.recompute}
+    return replace(selection, hint=Hint.of(problem.training, problem.candidates, chosen))
 
 
 def _entries(problem: Problem, choice: Choice) -> frozenset[Entry]:

@@ -175,8 +175,7 @@ class _Climb:
     def run_from(self, hint: Hint) -> Choice | None:
         """A short climb from what was chosen for a graph alike; None where that does not lead within the limits."""
         choice = self.problem.choice(hint.nodes(self.problem.training, sorted(self.problem.candidates)))
-        totals = self.problem.evaluate(choice).totals
-        self.ranges = (self.problem.match_ranges[min(range(len(totals)), key=lambda index: totals[index])],)
+        self.ranges = (self.problem.match_ranges[self.problem.evaluate(choice).best],)
         self.climb(choice, self.levels[:3], self.limits, int(self.left * (1 - _HINTED_SHARE)))
         return self.best.copy() if self.limits.rank(self.best_value)[0] == 0 and self.best.any() else None
 

@@ -338,13 +338,7 @@ def _binding_of_arrays(symbol: Symbol, args: Any, args_grad: Any, grad_req: Any,
     requests = list(grad_reqs(names, grad_req))
     given = dict(zip(names, _in_order(names, args_grad, optional=True)))
     requests = [request if given.get(name) is not None else "null" for name, request in zip(names, requests)]
-    return Binding(
-        tuple(array.shape for array in arrays),
-        tuple(array.dtype for array in arrays),
-        tuple(array.shape for array in aux),
-        tuple(array.dtype for array in aux),
-        tuple(requests),
-    )
+    return Binding.of_arrays(arrays, aux, requests)
 
 
 def _arrays(given: Any) -> list[Any]:

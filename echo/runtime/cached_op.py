@@ -68,12 +68,12 @@ class PlannedCachedOp:
         self._choice = _STOCK
         self._choices: dict[Signature, _Choice] = {}
         self._ops = {_STOCK.key: self._current}
-        given = {name: value for name, value in flags}
+        given = dict(flags)
         self._static = str(given.get("static_alloc", False)) in _TRUE
         self._data = tuple(given.get("data_indices", ()))
         self._monitor: tuple[Any, bool] | None = None
         self._lock = Lock()
-        self._untouched = _why_untouched(symbol, given)
+        self._untouched = _why_untouched(symbol, self._static, int(given.get("inline_limit", 2)))
 
     @property
     def handle(self) -> Any:
@@ -132,11 +132,10 @@ class PlannedCachedOp:
         if plan.changes_nothing:
             return _STOCK
         marks = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE)
-        marked = {number: node for number, node in enumerate(graph.nodes) if PLAN_ATTRIBUTE in node.attrs}
         return _Choice(
             graph=graph,
             key=tuple(tuple(node.attrs.get(mark, "") for mark in marks) for node in graph.nodes),
-            depends_on_mode=any(node.op in _MODES for node in marked.values()),
+            depends_on_mode=any(node.op in _MODES for node in graph.nodes if PLAN_ATTRIBUTE in node.attrs),
         )
 
     def _switch(self, choice: _Choice) -> None:
@@ -187,15 +186,14 @@ def planned_by(attempt: bind.Attempt) -> Iterator[None]:
         _owner.attempt = before
 
 
-def _why_untouched(symbol: Symbol, flags: dict[str, Any]) -> str:
+def _why_untouched(symbol: Symbol, static: bool, inline_limit: int) -> str:
     with bind.own_binds():
         why_no_hook = install_hook()
     if why_no_hook:
         logger.warning("echo: a hybridized block runs as it is, only the native hook can plan it: %s", why_no_hook)
         return why_no_hook
-    static = str(flags.get("static_alloc", False)) in _TRUE
     operators = sum(not node.is_variable for node in graph_of(symbol).nodes)
-    if not static and operators <= int(flags.get("inline_limit", 2)):
+    if not static and operators <= inline_limit:
         return "MXNet runs so small a graph operator by operator"
     return ""
 
@@ -208,10 +206,4 @@ def _binding(symbol: Symbol, args: Sequence[Any]) -> Binding:
     arrays = dict(zip(names, args))
     arguments = [arrays[name] for name in symbol.list_arguments()]
     states = [arrays[name] for name in symbol.list_auxiliary_states()]
-    return Binding(
-        tuple(array.shape for array in arguments),
-        tuple(array.dtype for array in arguments),
-        tuple(array.shape for array in states),
-        tuple(array.dtype for array in states),
-        ("write",) * len(arguments),
-    )
+    return Binding.of_arrays(arguments, states, ["write"] * len(arguments))

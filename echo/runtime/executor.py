@@ -270,14 +270,7 @@ def _requests(executor: mx.executor.Executor) -> list[str]:
 
 
 def _binding(executor: mx.executor.Executor) -> Binding:
-    args, aux = executor.arg_arrays, executor.aux_arrays
-    return Binding(
-        tuple(array.shape for array in args),
-        tuple(array.dtype for array in args),
-        tuple(array.shape for array in aux),
-        tuple(array.dtype for array in aux),
-        tuple(_requests(executor)),
-    )
+    return Binding.of_arrays(executor.arg_arrays, executor.aux_arrays, _requests(executor))
 
 
 def _inferred(

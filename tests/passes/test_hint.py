@@ -29,9 +29,8 @@ def searched(case: Case, hint: Hint | None = None) -> tuple[int, Hint, int]:
     counted = replace(problem, evaluator=_Counting(problem.evaluator, asked))
     choice = Search().choose(counted)
     chosen = {number for number in problem.candidates if choice[problem.entry_ids(number)].any()}
-    totals = problem.evaluate(choice).totals
-    best = min(range(len(totals)), key=lambda index: totals[index])
-    return totals[best], Hint.of(case.training, problem.candidates, chosen, problem.match_ranges[best]), len(asked)
+    found = problem.evaluate(choice).bytes
+    return found, Hint.of(case.training, problem.candidates, chosen), len(asked)
 
 
 class _Counting:
@@ -63,7 +62,7 @@ def test_the_hint_of_a_graph_gives_its_classes_back() -> None:
     numbers = [number for number, node in case.training.operators() if node.forward]
     tanh = {number for number in numbers if case.training.nodes[number].attrs.get("act_type") == "tanh"}
     assert tanh
-    hint = Hint.of(case.training, numbers, tanh, 4)
+    hint = Hint.of(case.training, numbers, tanh)
     assert set(hint.nodes(case.training, numbers)) == tanh
     longer = nmt(8)
     numbers = [number for number, node in longer.training.operators() if node.forward]
@@ -74,7 +73,7 @@ def test_the_hint_of_a_graph_gives_its_classes_back() -> None:
 def test_a_hint_of_another_model_does_no_harm() -> None:
     case = nmt(7)
     full, _, _ = searched(case)
-    nonsense = Hint(16, ({}, {}, {}))
+    nonsense = Hint(({}, {}, {}))
     found, _, _ = searched(case, nonsense)
     assert found <= 1.25 * full
 

@@ -64,9 +64,9 @@ class Writer {
  public:
   Writer(const RawGraph& graph, std::string* out)
       : graph_(*api().indexed_graph(&graph)),
-        shapes_(required<std::vector<RawShape>>(graph, "shape")),
-        dtypes_(required<std::vector<int>>(graph, "dtype")),
-        storage_(required<std::vector<int>>(graph, "storage_id")),
+        shapes_(required_attr<std::vector<RawShape>>(graph, "shape")),
+        dtypes_(required_attr<std::vector<int>>(graph, "dtype")),
+        storage_(required_attr<std::vector<int>>(graph, "storage_id")),
         out_(out) {
     if (shapes_.size() != graph_.entry_offsets.back() || storage_.size() != shapes_.size())
       throw std::runtime_error("echo: MXNet's training graph does not have the expected layout");
@@ -76,17 +76,11 @@ class Writer {
     *out_ += ",\"outputs\":";
     write_list(graph_.outputs, out_, [&](const IndexedEntry& entry) { this->entry(entry); });
     *out_ += ",\"allocated_bytes\":";
-    number(static_cast<long long>(required<std::size_t>(graph, "storage_allocated_bytes")));
+    number(static_cast<long long>(required_attr<std::size_t>(graph, "storage_allocated_bytes")));
     out_->push_back('}');
   }
 
  private:
-  template <typename T>
-  static const T& required(const RawGraph& graph, const char* key) {
-    const T* value = graph_attr<T>(graph, key);
-    if (!value) throw std::runtime_error(std::string("echo: MXNet's training graph has no attribute ") + key);
-    return *value;
-  }
   void number(long long value) { *out_ += std::to_string(value); }
   void entry(const IndexedEntry& entry) {
     out_->push_back('[');

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -149,6 +150,13 @@ const T* graph_attr(const RawGraph& graph, const char* key) {
   const auto* value = map_find<std::shared_ptr<RawAny>>(graph.attrs, key);
   if (!value || !*value) return nullptr;
   return reinterpret_cast<const T*>((*value)->inline_value);
+}
+
+template <typename T>
+const T& required_attr(const RawGraph& graph, const char* key) {
+  const T* value = graph_attr<T>(graph, key);
+  if (!value) throw std::runtime_error(std::string("echo: MXNet's training graph has no attribute ") + key);
+  return *value;
 }
 
 }  // namespace echo

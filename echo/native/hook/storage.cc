@@ -1,6 +1,5 @@
 #include "storage.h"
 
-#include <stdexcept>
 #include <utility>
 
 #include "../storage/assign.h"
@@ -25,10 +24,10 @@ class Assignment {
   Assignment(const Reads& reads, const RawGraph& graph)
       : reads_(reads),
         graph_(*api().indexed_graph(&graph)),
-        shapes_(required<std::vector<RawShape>>(graph, "shape")),
-        inplace_(required<std::vector<int>>(graph, "storage_inplace_index")),
-        storage_(const_cast<std::vector<int>&>(required<std::vector<int>>(graph, "storage_id"))),
-        total_(const_cast<std::size_t&>(required<std::size_t>(graph, "storage_allocated_bytes"))),
+        shapes_(required_attr<std::vector<RawShape>>(graph, "shape")),
+        inplace_(required_attr<std::vector<int>>(graph, "storage_inplace_index")),
+        storage_(const_cast<std::vector<int>&>(required_attr<std::vector<int>>(graph, "storage_id"))),
+        total_(const_cast<std::size_t&>(required_attr<std::size_t>(graph, "storage_allocated_bytes"))),
         block_of_(storage_.size(), -1),
         read_(storage_.size(), 0) {}
 
@@ -43,12 +42,6 @@ class Assignment {
   }
 
  private:
-  template <typename T>
-  static const T& required(const RawGraph& graph, const char* key) {
-    const T* value = graph_attr<T>(graph, key);
-    if (!value) throw std::runtime_error(std::string("echo: MXNet's planned graph has no attribute ") + key);
-    return *value;
-  }
   std::size_t id(const IndexedEntry& entry) const { return graph_.entry_offsets[entry.node] + entry.index; }
   std::int64_t bytes(std::size_t entry) const {
     std::int64_t elements = 1;
