@@ -9,15 +9,12 @@ of its own. Writes results/buckets.json.
 from __future__ import annotations
 
 import bisect
-import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from typing import Any
 
-from benchmarks.record import save
+from benchmarks.record import apart, save
 
 LENGTHS = (10, 20, 30, 40, 50, 60)
 HIDDEN, WORDS, BATCH = 256, 2000, 64
@@ -101,25 +98,15 @@ def share(pool: list[int], wanted: list[int]) -> None:
             pool.append(size)
 
 
-def _apart(overhead: str | None) -> dict[str, Any]:
-    code = f"import json; from benchmarks import buckets as it; print(json.dumps(it.bound({overhead!r})))"
-    started = time.perf_counter()
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"bound {overhead} failed:\n{done.stderr}")
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return {**result, "process_seconds": time.perf_counter() - started}
-
-
 def main() -> None:
     """Measures stock, and each bound twice: with an empty cache folder, then with what the first run left there."""
-    stock = _apart(None)
+    stock = apart("buckets", "bound", None)
     rows: list[dict[str, Any]] = [{"bound": "stock", **stock}]
     print(f"stock: pool {stock['pool_mb']:.0f} MB", flush=True)
     for overhead in BOUNDS:
         with tempfile.TemporaryDirectory() as folder:
             os.environ["ECHO_CACHE_DIR"] = folder
-            first, second = _apart(overhead), _apart(overhead)
+            first, second = (apart("buckets", "bound", overhead) for _ in range(2))
         ratio = first["pool_mb"] / stock["pool_mb"]
         took = first["planning_seconds"], second["planning_seconds"]
         rows.append({"bound": overhead, **first, "second_planning_seconds": took[1], "ratio": ratio})

@@ -12,14 +12,13 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.record import known_rows, save
+from benchmarks.record import apart, known_rows, save
 
 STEPS, TIMED_STEPS = 3, 5
 BOUNDS: dict[str, float | None] = {"0.10": 0.10, "none": None}
@@ -84,24 +83,15 @@ def timed(case: str, bound: str) -> float:
     return statistics.median(ratios)
 
 
-def _apart(function: str, *arguments: str | None) -> Any:
-    """The result of one of the functions above, in a process of its own."""
-    code = f"import json; from benchmarks import gluon_memory as it; print(json.dumps(it.{function}(*{arguments!r})))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{function}{arguments} failed:\n{done.stderr}")
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def measure(case: str) -> dict[str, Any]:
     """One row: without echo, and under each bound."""
-    stock = _apart("counted", case, None)
+    stock = apart("gluon_memory", "counted", case, None)
     row: dict[str, Any] = {"case": case, "stock_counter_mb": stock["counter_mb"]}
     for bound in BOUNDS:
-        found = _apart("counted", case, bound)
+        found = apart("gluon_memory", "counted", case, bound)
         if found["losses"] != stock["losses"]:
             raise RuntimeError(f"{case}, bound {bound}: expected losses {stock['losses']}, got {found['losses']}")
-        found["time"] = _apart("timed", case, bound)
+        found["time"] = apart("gluon_memory", "timed", case, bound)
         row[bound] = found
         stashed, counter = _shares(row, bound)
         took = found["time"]

@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import subprocess
+import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,19 @@ def load(name: str) -> dict[str, Any]:
     """Reads what `save` wrote."""
     value: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
     return value
+
+
+def apart(module: str, function: str, *arguments: str | None) -> Any:
+    """What ``function`` of ``benchmarks.MODULE`` returns, as JSON carries it, in a process of its own.
+
+    Raises:
+        RuntimeError: it failed; with what it wrote to standard error.
+    """
+    code = f"import json; from benchmarks import {module} as it; print(json.dumps(it.{function}(*{arguments!r})))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{function}{arguments} failed:\n{done.stderr}")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def _circumstances(packages: tuple[str, ...]) -> dict[str, Any]:

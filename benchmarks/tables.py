@@ -7,89 +7,86 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable, Dict
 
 from benchmarks.record import load
 
 README = Path(__file__).resolve().parents[1] / "README.md"
+Row = Dict[str, Any]
 _BOUNDS = ("0.05", "0.10", "0.25", "none")
 
 
 def planned_table(result: dict[str, Any]) -> str:
     """Planned MB of each model without echo and under each bound on time."""
-    lines = [
-        "| model | stock MB | 0.05 | **0.10 (default)** | 0.25 | no bound | of stock |",
-        "|---|---:|---:|---:|---:|---:|---:|",
-    ]
-    for row in result["rows"]:
-        cells = [f"{row[bound]['mb']:.0f}" for bound in _BOUNDS]
-        share = row["none"]["mb"] / row["stock_mb"]
-        lines.append(f"| {row['model']} | {row['stock_mb']:.0f} | {' | '.join(cells)} | {share:.2f} |")
-    return "\n".join(lines) + _source(result)
+
+    def cells(row: Row) -> list[str]:
+        planned = [f"{row[bound]['mb']:.0f}" for bound in _BOUNDS]
+        return [row["model"], f"{row['stock_mb']:.0f}", *planned, f"{row['none']['mb'] / row['stock_mb']:.2f}"]
+
+    return _table("model | stock MB | 0.05 | **0.10 (default)** | 0.25 | no bound | of stock", cells, result)
 
 
 def time_table(result: dict[str, Any]) -> str:
     """Time of a step against stock, measured and predicted."""
-    lines = [
-        "| model | 0.05 | **0.10 (default)** | 0.25 | no bound |",
-        "|---|---:|---:|---:|---:|",
-    ]
-    for row in result["rows"]:
-        cells = [f"{row[bound]['ratio']:.2f} ({1 + row[bound]['predicted_overhead']:.2f})" for bound in _BOUNDS]
-        lines.append(f"| {row['model']} | {' | '.join(cells)} |")
-    return "\n".join(lines) + _source(result)
+
+    def cells(row: Row) -> list[str]:
+        found = (row[bound] for bound in _BOUNDS)
+        return [row["model"], *(f"{one['ratio']:.2f} ({1 + one['predicted_overhead']:.2f})" for one in found)]
+
+    return _table("model | 0.05 | **0.10 (default)** | 0.25 | no bound", cells, result)
 
 
 def gluon_table(result: dict[str, Any]) -> str:
     """Memory of hybridized blocks, and time of a step."""
-    lines = [
-        "| block | stashed MB | of stock | planned MB | of stock | storage counter MB | of stock | time (default) |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
-    ]
-    for row in result["rows"]:
+
+    def cells(row: Row) -> list[str]:
         found = row["none"]
-        counter = (row["stock_counter_mb"], found["counter_mb"])
-        cells = [_before_after(*pair) for pair in (found["stashed_mb"], found["planned_mb"], counter)]
-        lines.append(f"| {row['case']} | {' | '.join(cells)} | {found['time']:.2f} ({row['0.10']['time']:.2f}) |")
-    return "\n".join(lines) + _source(result)
+        pairs = (found["stashed_mb"], found["planned_mb"], (row["stock_counter_mb"], found["counter_mb"]))
+        shares = [cell for before, after in pairs for cell in (f"{before:.0f} to {after:.0f}", f"{after / before:.2f}")]
+        return [row["case"], *shares, f"{found['time']:.2f} ({row['0.10']['time']:.2f})"]
 
-
-def _before_after(before: float, after: float) -> str:
-    return f"{before:.0f} to {after:.0f} | {after / before:.2f}"
+    columns = "block | stashed MB | of stock | planned MB | of stock | storage counter MB | of stock | time (default)"
+    return _table(columns, cells, result)
 
 
 def buckets_table(result: dict[str, Any]) -> str:
     """The pool that all lengths share, and seconds of planning."""
-    lines = ["| bound on time | pool MB | of stock | first planning, s | second, s |", "|---|---:|---:|---:|---:|"]
-    for row in result["rows"]:
-        planned = ["", "", ""]
-        if "ratio" in row:
-            planned = [f"{row[name]:.2f}" for name in ("ratio", "planning_seconds", "second_planning_seconds")]
-        lines.append(f"| {row['bound']} | {row['pool_mb']:.0f} | {' | '.join(planned)} |")
-    return "\n".join(lines) + _source(result)
+
+    def cells(row: Row) -> list[str]:
+        names = ("ratio", "planning_seconds", "second_planning_seconds")
+        figures = (f"{row[name]:.2f}" if "ratio" in row else "" for name in names)
+        return [row["bound"], f"{row['pool_mb']:.0f}", *figures]
+
+    return _table("bound on time | pool MB | of stock | first planning, s | second, s", cells, result)
 
 
 def startup_table(result: dict[str, Any]) -> str:
     """What the package adds to the start of Python."""
-    lines = ["| start of Python | ms | added | of that the .pth file |", "|---|---:|---:|---:|"]
-    for row in result["rows"]:
+
+    def cells(row: Row) -> list[str]:
         added = [f"{row[name]:.2f}" if row["added_ms"] else "" for name in ("added_ms", "file_ms")]
-        lines.append(f"| {row['case']} | {row['start_ms']:.1f} ± {row['spread_ms'] / 2:.1f} | {' | '.join(added)} |")
-    return "\n".join(lines) + _source(result)
+        return [row["case"], f"{row['start_ms']:.1f} ± {row['spread_ms'] / 2:.1f}", *added]
+
+    return _table("start of Python | ms | added | of that the .pth file", cells, result)
 
 
 def sockeye_table(result: dict[str, Any]) -> str:
     """Memory and speed of Sockeye's models under ECHO=1."""
-    lines = [
-        "| model | stock MB | no bound | of stock | storage peak, MB | default | updates a second |",
-        "|---|---:|---:|---:|---:|---:|---:|",
-    ]
-    for row in result["rows"]:
+
+    def cells(row: Row) -> list[str]:
         none, default, counter = row["none"], row["default"], row["counter_mb"]
-        lines.append(
-            f"| {row['model']} | {row['stock_mb']} | {none['mb']} | {none['mb'] / row['stock_mb']:.2f} "
-            f"| {counter['stock']:.0f} to {counter['none']:.0f} | {default['mb']} | {default['updates_ratio']:.2f} |"
-        )
+        peak = f"{counter['stock']:.0f} to {counter['none']:.0f}"
+        share, updates = f"{none['mb'] / row['stock_mb']:.2f}", f"{default['updates_ratio']:.2f}"
+        return [row["model"], str(row["stock_mb"]), str(none["mb"]), share, peak, str(default["mb"]), updates]
+
+    columns = "model | stock MB | no bound | of stock | storage peak, MB | default | updates a second"
+    return _table(columns, cells, result)
+
+
+def _table(columns: str, cells: Callable[[Row], list[str]], result: dict[str, Any]) -> str:
+    """A line for each row, under the columns, of which the first holds names; then where the figures come from."""
+    rule = "|---" + "|---:" * columns.count("|") + "|"
+    lines = [f"| {columns} |", rule, *(f"| {' | '.join(cells(row))} |" for row in result["rows"])]
     return "\n".join(lines) + _source(result)
 
 
