@@ -24,7 +24,7 @@ from echo.plan import Plan
 _FORMAT = "echo-stored-plan-1"
 _MOST_FILES = 512  # the oldest go first
 _VALUES = {
-    PLAN_ATTRIBUTE: re.compile(r"\d+(,\d+)*"),
+    PLAN_ATTRIBUTE: re.compile(r"\d+(,\d+)*(@\d+(,\d+)*)?"),
     RANGE_ATTRIBUTE: re.compile(r"\d+|-1"),
     MIRROR_ATTRIBUTE: re.compile(r"True"),
 }

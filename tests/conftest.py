@@ -29,6 +29,7 @@ from echo.passes.rewrite import RANGE_ATTRIBUTE, Rewrite
 from echo.passes.select import Selection
 from echo.policies.problem import Problem
 from echo.runtime import bind as planned_bind
+from echo.schedule import Splits
 from echo.training_graph import TensorType, TrainingGraph, TrainingNode
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -74,10 +75,20 @@ class Case:
             drawn.update(entry for entry in outputs if (generator.random() < share if hook else together))
         return frozenset(drawn)
 
-    def rewritten(self, entries: frozenset[Entry], hook: bool = True) -> Graph:
+    def draw_splits(self, seed: int, entries: frozenset[Entry]) -> dict[int, tuple[int, ...]]:
+        """Positions of one to three backward nodes for two thirds of the nodes of these entries."""
+        generator = random.Random(seed)
+        backward = [number for number, node in self.training.operators() if not node.forward]
+        return {
+            node: tuple(sorted(generator.sample(backward, min(len(backward), generator.randint(1, 3)))))
+            for node in sorted({entry.node for entry in entries})
+            if generator.random() < 0.67
+        }
+
+    def rewritten(self, entries: frozenset[Entry], hook: bool = True, splits: Splits | None = None) -> Graph:
         """The user's graph with the attributes that make the hook, or MXNet itself, recompute these entries."""
         request = Request(self.graph, Options(), FakeFrontend(self.training, hook=hook))
-        selection = Selection(entries, frozenset(entry.node for entry in entries), 16, 0, 0.0)
+        selection = Selection(entries, splits or {}, {entry.node: 1 for entry in entries}, 16, 0, 0.0)
         return Rewrite().run(request, self.training, selection).graph
 
     def bound(self, graph: Graph) -> TrainingGraph:

@@ -8,6 +8,8 @@ from typing import Protocol, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from echo.schedule import Splits
+
 Choice = npt.NDArray[np.uint8]  # one number an entry: 1 where gradients read it from a clone
 
 
@@ -33,8 +35,13 @@ class Evaluator(Protocol):
 
     entries: int
 
-    def evaluate(self, recompute: Choice, match_ranges: Sequence[int], limit: int | None = None) -> Evaluation:
-        """Plans a choice. With a ``limit`` in bytes only ``bytes`` is meant to be read, exact up to the limit."""
+    def evaluate(
+        self, recompute: Choice, match_ranges: Sequence[int], limit: int | None = None, splits: Splits | None = None
+    ) -> Evaluation:
+        """Plans a choice; ``splits`` says where nodes run again, by default once for all backward nodes.
 
-    def executed(self, recompute: Choice) -> Choice:
-        """``executed[i] = 1`` for the forward nodes that run a second time under this choice."""
+        With a ``limit`` in bytes only ``bytes`` is meant to be read, exact up to the limit.
+        """
+
+    def executed(self, recompute: Choice, splits: Splits | None = None) -> Choice:
+        """``executed[i]``: how often forward node i runs again under this choice."""

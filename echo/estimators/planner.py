@@ -18,6 +18,7 @@ from echo.estimators.reference import plan_storage
 from echo.graph import Entry
 from echo.native import planner_library
 from echo.passes.recompute import with_clones
+from echo.schedule import Splits
 from echo.training_graph import RUNNERS, TrainingGraph
 
 MASKED_OPS = frozenset({"Dropout"})  # recomputed from data and a stashed mask, by the gradient operator
@@ -41,6 +42,12 @@ def _csr(rows: Sequence[Sequence[int]]) -> tuple[npt.NDArray[np.int32], npt.NDAr
     begin = np.zeros(len(rows) + 1, np.int32)
     np.cumsum([len(row) for row in rows], out=begin[1:])
     return begin, np.fromiter((item for row in rows for item in row), np.int32, int(begin[-1]))
+
+
+def flat(splits: Splits) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """Splits as the native library reads them: nodes and positions, sorted."""
+    pairs = np.array([(node, slot) for node in sorted(splits) for slot in splits[node]], np.int32).reshape(-1, 2)
+    return np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1])
 
 
 class StoragePlanner:
@@ -79,7 +86,7 @@ class StoragePlanner:
             "seconds": np.array(seconds, np.float64),
         }
         self.entries = len(kinds)
-        self._arrays = _Arrays(
+        self.arrays = _Arrays(
             len(nodes),
             len(kinds),
             len(training.outputs),
@@ -88,7 +95,7 @@ class StoragePlanner:
         )
         self._library = library
         self._nodes = len(nodes)
-        self._handle = library.echo_planner_new(ctypes.byref(self._arrays))
+        self._handle = library.echo_planner_new(ctypes.byref(self.arrays))
 
     def __del__(self) -> None:
         handle = getattr(self, "_handle", None)
@@ -96,18 +103,19 @@ class StoragePlanner:
             self._library.echo_planner_free(handle)
 
     def evaluate(
-        self, recompute: Choice, match_ranges: Sequence[int], limit: int | None = None
+        self, recompute: Choice, match_ranges: Sequence[int], limit: int | None = None, splits: Splits | None = None
     ) -> Evaluation:
         """Plans the graph in which the entries with ``recompute[entry_id] = 1`` are recomputed.
 
-        With a ``limit`` in bytes the work stops early: only ``bytes`` is meant to be read, and exact up to the limit.
+        Their nodes are recomputed once, or as their ``splits`` say. With a ``limit`` in bytes the work stops early:
+        only ``bytes`` is meant to be read, and exact up to the limit.
         """
-        return self._evaluate(recompute, match_ranges, limit, None)
+        return self._evaluate(recompute, match_ranges, limit, splits or {}, None)
 
-    def executed(self, recompute: Choice) -> Choice:
-        """``executed[i] = 1`` for the forward nodes that run a second time under this choice."""
+    def executed(self, recompute: Choice, splits: Splits | None = None) -> Choice:
+        """``executed[i]``: how often forward node i runs again under this choice (255: or more often)."""
         executed = np.zeros(self._nodes, np.uint8)
-        self._evaluate(recompute, (), None, executed)
+        self._evaluate(recompute, (), None, splits or {}, executed)
         return executed
 
     def _evaluate(
@@ -115,15 +123,20 @@ class StoragePlanner:
         recompute: Choice,
         match_ranges: Sequence[int],
         limit: int | None,
+        splits: Splits,
         executed: Choice | None,
     ) -> Evaluation:
         if recompute.shape != (self.entries,) or recompute.dtype != np.uint8:
             raise ValueError(f"expected {self.entries} uint8, got {recompute.shape} {recompute.dtype}")
         ranges = np.array(match_ranges, np.int64)
         totals = np.zeros(len(ranges), np.int64)
+        split_node, split_slot = flat(splits)
         seconds = self._library.echo_planner_evaluate(
             self._handle,
             np.ascontiguousarray(recompute).ctypes.data,
+            len(split_node),
+            split_node.ctypes.data,
+            split_slot.ctypes.data,
             ranges.ctypes.data,
             len(ranges),
             -1 if limit is None else max(0, limit),
@@ -141,26 +154,26 @@ class ReferencePlanner:
         self._entries = [Entry(i, o) for i, node in enumerate(training.nodes) for o in range(len(node.outputs))]
         self.entries = len(self._entries)
 
-    def _planned(self, recompute: Choice) -> TrainingGraph:
+    def _planned(self, recompute: Choice, splits: Splits | None) -> TrainingGraph:
         chosen = (self._entries[index] for index in recompute.nonzero()[0])
-        return with_clones(self._training, chosen)
+        return with_clones(self._training, chosen, splits)
 
     def _clones(self, planned: TrainingGraph) -> list[int]:
         users = {node.user: number for number, node in self._training.operators() if node.forward}
         return [users[node.user] for node in planned.nodes if not node.forward and node.user is not None]
 
     def evaluate(
-        self, recompute: Choice, match_ranges: Sequence[int], limit: int | None = None
+        self, recompute: Choice, match_ranges: Sequence[int], limit: int | None = None, splits: Splits | None = None
     ) -> Evaluation:
         """As `StoragePlanner.evaluate`; a limit changes nothing."""
-        planned = self._planned(recompute)
+        planned = self._planned(recompute, splits)
         seconds = sum(self._seconds[number] for number in self._clones(planned))
         return Evaluation(tuple(plan_storage(planned, value).total for value in match_ranges), seconds)
 
-    def executed(self, recompute: Choice) -> Choice:
-        """``executed[i] = 1`` for the forward nodes that run a second time under this choice."""
+    def executed(self, recompute: Choice, splits: Splits | None = None) -> Choice:
+        """As `StoragePlanner.executed`."""
         executed = np.zeros(len(self._training.nodes), np.uint8)
-        executed[self._clones(self._planned(recompute))] = 1
+        np.add.at(executed, self._clones(self._planned(recompute, splits)), 1)
         return executed
 
 

@@ -18,6 +18,7 @@ from echo.frontend.symbols import Binding, load, symbol_of
 from echo.frontend.training import match_range, oracle
 from echo.graph import Graph
 from echo.passes.rewrite import MIRROR_ATTRIBUTE
+from echo.schedule import Splits
 from echo.training_graph import TensorType, TrainingGraph, TrainingNode
 
 _BINDS = 20  # of a search: two to four seconds on graphs of thousands of nodes
@@ -79,16 +80,16 @@ class MirrorEvaluator:
         self._node_of = np.repeat(np.arange(len(training.nodes)), np.diff(starts))
         self.effort = _BINDS * len(training.nodes)
 
-    def executed(self, recompute: Choice) -> Choice:
-        """``executed[i] = 1`` for the forward nodes that run a second time under this choice."""
+    def executed(self, recompute: Choice, splits: Splits | None = None) -> Choice:
+        """``executed[i] = 1`` for the forward nodes that run again, once each whatever the splits."""
         executed = np.zeros(len(self._seconds), np.uint8)
         executed[self._node_of[recompute.nonzero()[0]]] = 1
         return executed
 
     def evaluate(
-        self, recompute: Choice, match_ranges: Sequence[int], limit: int | None = None
+        self, recompute: Choice, match_ranges: Sequence[int], limit: int | None = None, splits: Splits | None = None
     ) -> Evaluation:
-        """The totals of MXNet's planner, rounded up to megabytes; a limit changes nothing."""
+        """The totals of MXNet's planner, rounded up to megabytes; a limit changes nothing, nor do splits."""
         executed = self.executed(recompute)
         marked = self._graph.with_attrs({int(number): {MIRROR_ATTRIBUTE: "True"} for number in executed.nonzero()[0]})
         symbol = symbol_of(marked)

@@ -73,8 +73,16 @@ def planner_library() -> ctypes.CDLL:
     library = _load("libecho_planner.so")
     _function(library, "echo_planner_new", ctypes.c_void_p, ctypes.c_void_p)
     _function(library, "echo_planner_free", None, ctypes.c_void_p)
-    _function(library, "echo_planner_evaluate", ctypes.c_double, ctypes.c_void_p, ctypes.c_void_p,
-              ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)  # fmt: skip
+    pointer, number, size = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
+    _function(library, "echo_planner_evaluate", ctypes.c_double, pointer, pointer, number, pointer, pointer,
+              pointer, number, size, pointer, pointer)  # fmt: skip
+    _function(library, "echo_schedule_new", pointer, pointer, number, pointer)
+    _function(library, "echo_schedule_free", None, pointer)
+    _function(library, "echo_schedule_set", None, pointer, number, pointer, pointer)
+    _function(library, "echo_schedule_get", number, pointer, number, pointer, pointer)
+    _function(library, "echo_schedule_simulate", ctypes.c_double, pointer, pointer)
+    _function(library, "echo_schedule_steps", number, pointer, number, pointer, pointer)
+    _function(library, "echo_schedule_fit", ctypes.c_double, pointer, pointer, size, size, pointer)
     return library
 
 

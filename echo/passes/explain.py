@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Iterator
+from typing import ClassVar, Iterator, Mapping
 
 from echo.estimators.footprint import Footprint, footprint
 from echo.estimators.overhead import Overhead
@@ -44,8 +44,8 @@ class Explain:
     ) -> Plan:
         frontend = request.frontend
         chosen = selection.recompute if confirmed.accepted else frozenset()
-        explain = _Reasons(request, training, candidates, overhead, chosen, selection.nodes)
-        after = with_clones(training, chosen) if request.details else training
+        explain = _Reasons(request, training, candidates, overhead, chosen, selection.runs)
+        after = with_clones(training, chosen, selection.splits) if request.details else training
         match_range = rewritten.match_range if confirmed.accepted else None
         seconds = selection.seconds if confirmed.accepted else 0.0
         return Plan(
@@ -55,7 +55,7 @@ class Explain:
             match_range=match_range,
             step_seconds=overhead.step_seconds,
             overhead_seconds=seconds,
-            recomputed_nodes=len(selection.nodes) if confirmed.accepted else 0,
+            recomputed_nodes=sum(selection.runs.values()) if confirmed.accepted else 0,
             policy=request.options.policy,
             device=frontend.device,
             applied=("hook" if frontend.hook else "mirror") if confirmed.accepted else "none",
@@ -91,7 +91,7 @@ class _Reasons:
     candidates: Candidates
     overhead: Overhead
     chosen: frozenset[Entry]
-    executed: frozenset[int]
+    runs: Mapping[int, int]
 
     def decisions(self) -> Iterator[Decision]:
         """One for each feature map: what a gradient reads, and what is recomputed on the way to it."""
@@ -101,7 +101,7 @@ class _Reasons:
                 continue
             for index, kind in enumerate(node.outputs):
                 entry = Entry(number, index)
-                recomputed = entry in self.chosen and number in self.executed
+                recomputed = entry in self.chosen and number in self.runs
                 if not recomputed and entry not in readers:
                     continue
                 yield Decision(
@@ -122,7 +122,9 @@ class _Reasons:
         sources = dict.fromkeys(self.training.nodes[source.node].name for source in node.inputs)
         read = len(self.training.backward_readers.get(entry, ()))
         what = f"read by {read} gradients" if read else "needed to recompute another map"
-        return f"{what}; computed again from {', '.join(sources)}"
+        times = self.runs[entry.node]
+        often = "" if times == 1 else f" {times} times"
+        return f"{what}; computed again{often} from {', '.join(sources)}"
 
     def stash_reason(self, entry: Entry) -> str:
         if entry.node in self.candidates.refused:

@@ -6,10 +6,12 @@ makes; both are tested against it.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, replace
 from typing import Iterable, Sequence
 
 from echo.graph import Entry
+from echo.schedule import Splits
 from echo.training_graph import TrainingGraph, TrainingNode
 
 CLONE_SUFFIX = "_echo"
@@ -19,50 +21,86 @@ CLONE_SUFFIX = "_echo"
 class _Builder:
     training: TrainingGraph
     recompute: frozenset[Entry]
+    splits: Splits
 
     def __post_init__(self) -> None:
         self.nodes: list[TrainingNode] = list(self.training.nodes)
-        self.clone_of: dict[int, int] = {}
+        self.clones: dict[tuple[int, int], int] = {}  # (node, copy): number
 
-    def redirected(self, entry: Entry) -> Entry:
-        if Entry(entry.node, entry.index) not in self.recompute:
+    def copy_at(self, number: int, slot: int) -> int:
+        return bisect_right(self.splits[number], slot) if self.splits.get(number) else 1
+
+    def redirected(self, entry: Entry, slot: int) -> Entry:
+        copy = self.copy_at(entry.node, slot)
+        if Entry(entry.node, entry.index) not in self.recompute or copy == 0:
             return entry
-        return Entry(self.clone_of[entry.node], entry.index)
+        return Entry(self.clones[entry.node, copy], entry.index)
 
-    def add_clones(self) -> None:
-        for number in sorted({entry.node for entry in self.recompute}):
-            node = self.training.nodes[number]
-            inputs = tuple(map(self.redirected, node.inputs))
-            name = node.name + CLONE_SUFFIX
-            clone = replace(node, name=name, inputs=inputs, forward=False, external=frozenset())
-            if node.op == "Dropout":  # data times the stashed mask
-                product = ((0, 0, False), (1, 0, False))
-                inputs = (*inputs, Entry(number, 1))
-                clone = replace(
-                    clone, op="elemwise_mul", inputs=inputs, outputs=node.outputs[:1], inplace=product, random=False
-                )
-            self.clone_of[number] = len(self.nodes)
-            self.nodes.append(clone)
+    def missing(self, entry: Entry, slot: int) -> bool:
+        """Whether a reader at ``slot`` needs a clone that is not there yet."""
+        copy = self.copy_at(entry.node, slot)
+        is_read = Entry(entry.node, entry.index) in self.recompute and copy > 0
+        return is_read and (entry.node, copy) not in self.clones
+
+    def add_clones(self, entries: Iterable[Entry], slot: int) -> None:
+        """The clones that a backward node reads at ``slot``, and those that they read themselves.
+
+        They run in the order of the forward pass: depth-first, from input to input, more would be alive at once.
+        """
+        wanted = {entry.node for entry in entries if self.missing(entry, slot)}
+        below = list(wanted)
+        while below:
+            for entry in self.training.nodes[below.pop()].inputs:
+                if entry.node not in wanted and self.missing(entry, slot):
+                    wanted.add(entry.node)
+                    below.append(entry.node)
+        before: tuple[int, ...] = ()
+        for node in sorted(wanted):
+            before = (self.add_clone(node, slot, before),)
+
+    def add_clone(self, number: int, slot: int, before: tuple[int, ...]) -> int:
+        node = self.training.nodes[number]
+        inputs = tuple(self.redirected(entry, slot) for entry in node.inputs)
+        clone = replace(
+            node,
+            name=node.name + CLONE_SUFFIX,
+            inputs=inputs,
+            control_deps=(*node.control_deps, *before),
+            forward=False,
+            external=frozenset(),
+        )
+        if node.op == "Dropout":  # data times the stashed mask
+            product = ((0, 0, False), (1, 0, False))
+            inputs = (*inputs, Entry(number, 1))
+            clone = replace(
+                clone, op="elemwise_mul", inputs=inputs, outputs=node.outputs[:1], inplace=product, random=False
+            )
+        self.clones[number, self.copy_at(number, slot)] = len(self.nodes)
+        self.nodes.append(clone)
+        return len(self.nodes) - 1
 
     def redirect_backward(self) -> None:
         for number, node in self.training.operators():
             if node.forward:
                 continue
+            self.add_clones((e for position, e in enumerate(node.inputs) if position not in node.ignored), number)
             inputs = tuple(
-                entry if position in node.ignored else self.redirected(entry)
+                entry if position in node.ignored else self.redirected(entry, number)
                 for position, entry in enumerate(node.inputs)
             )
             self.nodes[number] = node.reading(inputs, node.control_deps)
 
 
-def with_clones(training: TrainingGraph, recompute: Iterable[Entry]) -> TrainingGraph:
+def with_clones(
+    training: TrainingGraph, recompute: Iterable[Entry], splits: Splits | None = None
+) -> TrainingGraph:
     """The training graph in which backward nodes read the entries in ``recompute`` from clones.
 
-    Nodes come in the new execution order: depth-first from the outputs over inputs, then control dependencies. Clones
-    that no gradient reaches are not there. ``planned_bytes`` is 0: it is not known.
+    There is one clone of each node, or as many as its ``splits`` say (`echo.schedule`). Nodes come in the new execution
+    order: depth-first from the outputs over inputs, then control dependencies. Clones that no gradient reaches are not
+    there. ``planned_bytes`` is 0: it is not known.
     """
-    builder = _Builder(training, frozenset(Entry(e.node, e.index) for e in recompute))
-    builder.add_clones()
+    builder = _Builder(training, frozenset(Entry(e.node, e.index) for e in recompute), splits or {})
     builder.redirect_backward()
     return in_execution_order(builder.nodes, training)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Mapping
+from typing import ClassVar, Mapping, Sequence
 
 from echo.graph import Graph
 from echo.passes.merged import merged
@@ -11,7 +11,9 @@ from echo.passes.request import Request
 from echo.passes.select import Selection
 from echo.training_graph import TrainingGraph
 
-PLAN_ATTRIBUTE = "__echo_recompute__"  # read by the native hook: the recomputed outputs, as "0" or "0,2"
+# Read by the native hook: the recomputed outputs, as "0" or "0,2"; where a node runs again more than once, or not for
+# all backward nodes, then the backward nodes at which that begins, counted from 0, as "0@17,230".
+PLAN_ATTRIBUTE = "__echo_recompute__"
 RANGE_ATTRIBUTE = "__echo_match_range__"  # read by the native hook: the match range of MXNet's memory planner
 MIRROR_ATTRIBUTE = "__force_mirroring__"  # read by MXNet itself
 
@@ -37,30 +39,52 @@ class Rewrite:
 
     def run(self, request: Request, training: TrainingGraph, selection: Selection) -> Rewritten:
         outputs: dict[int, list[int]] = {}
+        splits: dict[int, list[int]] = {}
+        ranks = _backward_ranks(training)
         for entry in sorted(selection.recompute):
             user = training.nodes[entry.node].user
-            if user is not None and entry.node in selection.nodes:
+            if user is not None and entry.node in selection.runs:
                 outputs.setdefault(user, []).append(entry.index)
+                splits[user] = [ranks[slot] for slot in selection.splits.get(entry.node, ())]
         for number, twin in merged(request.graph, training).items():
             if twin in outputs:  # or MXNet would not merge the two any more
-                outputs[number] = outputs[twin]
+                outputs[number], splits[number] = outputs[twin], splits[twin]
         own = request.frontend.match_range
         match_range = None if selection.match_range == own else selection.match_range
-        return Rewritten(mark(request.graph, outputs, request.frontend.hook, match_range), match_range)
+        return Rewritten(mark(request.graph, outputs, request.frontend.hook, match_range, splits), match_range)
 
 
-def mark(graph: Graph, outputs: Mapping[int, list[int]], hook: bool, match_range: int | None = None) -> Graph:
+def _backward_ranks(training: TrainingGraph) -> dict[int, int]:
+    """The backward nodes, counted from 0, by position."""
+    backward = [number for number, node in training.operators() if not node.forward]
+    return {number: rank for rank, number in enumerate(backward)}
+
+
+def mark(
+    graph: Graph,
+    outputs: Mapping[int, list[int]],
+    hook: bool,
+    match_range: int | None = None,
+    splits: Mapping[int, Sequence[int]] | None = None,
+) -> Graph:
     """The graph in which these outputs of these nodes are marked as recomputed.
 
-    A match range is written beside each mark, or into every node where nothing is recomputed.
+    ``splits`` are backward nodes, counted from 0, at which another copy of a node begins; by default all of them read
+    the same. A match range is written beside each mark, or into every node where nothing is recomputed.
     """
     if not hook:
         return graph.with_attrs({number: {MIRROR_ATTRIBUTE: "True"} for number in outputs})
-    marked = graph.with_attrs({number: {PLAN_ATTRIBUTE: ",".join(map(str, out))} for number, out in outputs.items()})
+    texts = {number: _text(out, (splits or {}).get(number, ())) for number, out in outputs.items()}
+    marked = graph.with_attrs({number: {PLAN_ATTRIBUTE: text} for number, text in texts.items()})
     if match_range is None:
         return marked
     operators = [number for number, node in enumerate(graph.nodes) if not node.is_variable]
     return marked.with_attrs({number: {RANGE_ATTRIBUTE: str(match_range)} for number in outputs or operators})
+
+
+def _text(outputs: Sequence[int], splits: Sequence[int]) -> str:
+    where = "" if list(splits) in ([], [0]) else "@" + ",".join(map(str, splits))
+    return ",".join(map(str, outputs)) + where
 
 
 def marked(user: Graph, rewritten: Graph) -> dict[int, str]:

@@ -19,6 +19,7 @@ from echo.passes.recompute import with_clones
 from echo.passes.request import Request
 from echo.policies import policy_named
 from echo.policies.problem import Problem
+from echo.schedule import Splits
 from echo.training_graph import DYNAMIC, TrainingGraph
 
 # All that were ever best on the models of the benchmarks; 0 (every entry its own chunk) never was.
@@ -27,14 +28,15 @@ _MATCH_RANGES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
 
 @dataclass(frozen=True)
 class Selection:
-    """``recompute``: the entries that gradients read from clones; ``nodes``: the forward nodes that run twice.
+    """``recompute``: the entries that gradients read from clones, ``splits`` where; ``runs``: how often each node does.
 
     ``planned_bytes`` is what MXNet's planner will need under ``match_range``, ``seconds`` the recomputation in a step.
     ``hint`` makes the next search on a graph of the same model short.
     """
 
     recompute: frozenset[Entry]
-    nodes: frozenset[int]
+    splits: Splits
+    runs: Mapping[int, int]
     match_range: int
     planned_bytes: int
     seconds: float
@@ -115,17 +117,19 @@ def _problem(
         hint=request.hint,
         # chunks of a dynamic CachedOp come and go with what they hold
         assigns=request.frontend.hook and training.runner != DYNAMIC,
+        once=not request.frontend.hook,
         progress=lambda text: request.progress(f"select: {text}"),
     )
 
 
 def _solve(request: Request, problem: Problem) -> Selection:
-    choice = policy_named(request.options.policy).choose(problem)
-    value = problem.evaluate(choice, problem.all_ranges)
-    executed = problem.evaluator.executed(choice)
+    splits = policy_named(request.options.policy).choose(problem)
+    choice, value = problem.choice(list(splits)), problem.value(splits)
+    executed = problem.evaluator.executed(choice, splits)
     return Selection(
         recompute=_entries(problem, choice),
-        nodes=frozenset(int(number) for number in executed.nonzero()[0]),
+        splits=splits,
+        runs={int(number): int(executed[number]) for number in executed.nonzero()[0]},
         match_range=problem.all_ranges[value.best],
         planned_bytes=value.bytes,
         seconds=value.seconds,
@@ -153,7 +157,7 @@ def _keeps(problem: Problem, selection: Selection) -> bool:
 
 def _unreachable(request: Request, training: TrainingGraph, best: Selection, limit: int) -> BudgetError:
     static = sum(request.frontend.static.values())
-    planned = with_clones(training, best.recompute)
+    planned = with_clones(training, best.recompute, best.splits)
     storage = plan_storage(planned, best.match_range)
     peak = footprint(planned, storage, request.frontend.static).peak_node
     largest = [f"{name} {size / 2**20:.1f} MB" for name, size in held_at_peak(planned, storage, peak)]

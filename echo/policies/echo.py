@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from echo.estimators.evaluator import Choice
 from echo.graph import Entry
 from echo.passes.partition import Segment
 from echo.policies.problem import Problem
+from echo.schedule import Splits
 from echo.training_graph import TrainingGraph
 
 
@@ -52,7 +52,7 @@ class Echo:
 
     name: str = "echo"
 
-    def choose(self, problem: Problem) -> Choice:
+    def choose(self, problem: Problem) -> Splits:
         ladders = [_ladder(problem, segment) for segment in problem.segments.segments]
         best: tuple[float, list[_Step]] | None = None
         smallest = _largest_map(problem)
@@ -63,7 +63,7 @@ class Echo:
             if best is None or total < best[0]:
                 best = (total, taken)
         nodes = [number for step in (best[1] if best else []) for number in step.ladder.nodes[: step.count]]
-        return problem.choice(nodes)
+        return problem.splits(nodes)
 
 
 def _largest_map(problem: Problem) -> int:

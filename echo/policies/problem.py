@@ -1,13 +1,13 @@
 """What a policy is given, and what it returns: data in, decisions out.
 
-A policy chooses which candidate nodes to recompute. It may ask one thing: the exact bytes and seconds of a choice
-(`Problem.evaluate`). It never sees a symbol and changes nothing.
+A policy chooses which candidate nodes to recompute, and where (`echo.schedule.Splits`). It may ask one thing: the exact
+bytes and seconds of a choice (`Problem.value`). It never sees a symbol and changes nothing.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Callable, Mapping, Protocol, Sequence
+from typing import Callable, Iterable, Mapping, Protocol, Sequence
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from echo.estimators.overhead import Overhead
 from echo.graph import Entry
 from echo.passes.hint import Hint
 from echo.passes.partition import Segments
+from echo.schedule import Splits, first_backward
 from echo.training_graph import TrainingGraph
 
 
@@ -29,7 +30,8 @@ class Problem:
     the user insists on. ``max_seconds`` bounds the recomputation in a step, ``max_bytes`` the planned memory; with
     ``max_bytes`` the fastest choice that fits is wanted, without it the smallest. ``match_ranges[0]`` is the one that
     MXNet uses by itself; where ``assigns``, echo's own storage assignment is another way (`ASSIGNED`). ``effort``
-    bounds the work of a search, in visited nodes; a ``hint`` shortens it.
+    bounds the work of a search, in visited nodes; a ``hint`` shortens it. With ``once`` no node may run again more than
+    once, for all backward nodes: MXNet's own attributes know no more.
     """
 
     training: TrainingGraph
@@ -44,12 +46,13 @@ class Problem:
     effort: int = 10_000_000
     hint: Hint | None = None
     assigns: bool = False
+    once: bool = False
+    progress: Callable[[str], None] = field(default=lambda _: None)
 
     @property
     def all_ranges(self) -> tuple[int, ...]:
         """Everything that storage can be planned by."""
         return (*self.match_ranges, ASSIGNED) if self.assigns else self.match_ranges
-    progress: Callable[[str], None] = field(default=lambda _: None)
 
     def choice(self, nodes: Sequence[int] = ()) -> Choice:
         """The choice that recomputes these candidates and what is forced."""
@@ -63,6 +66,19 @@ class Problem:
     def entry_ids(self, node: int) -> list[int]:
         """The numbers of a candidate's recomputable entries."""
         return [self.training.entry_id(entry) for entry in self.candidates[node]]
+
+    def splits(self, nodes: Iterable[int]) -> Splits:
+        """These nodes run again once each."""
+        first = first_backward(self.training)
+        return {int(node): (first,) for node in sorted(nodes)}
+
+    def chosen(self, choice: Choice) -> Splits:
+        """The candidates that a choice recomputes, once each."""
+        return self.splits(node for node in self.candidates if choice[self.entry_ids(node)[0]])
+
+    def value(self, splits: Splits) -> Evaluation:
+        """Exact bytes and seconds of what a policy returns, by everything that storage can be planned by."""
+        return self.evaluator.evaluate(self.choice(list(splits)), self.all_ranges, None, splits)
 
     def evaluate(
         self, choice: Choice, match_ranges: Sequence[int] | None = None, limit: int | None = None
@@ -80,8 +96,8 @@ class Problem:
 
 
 class Policy(Protocol):
-    """A strategy: returns the choice that it prefers."""
+    """A strategy: returns the candidates that run again, and where."""
 
     @property
     def name(self) -> str: ...
-    def choose(self, problem: Problem) -> Choice: ...
+    def choose(self, problem: Problem) -> Splits: ...

@@ -21,7 +21,9 @@ from echo.estimators.assignment import ASSIGNED, PEAK
 from echo.estimators.evaluator import Choice, Evaluation
 from echo.passes.classes import classes
 from echo.passes.hint import Hint
+from echo.policies.fit import Fit, can_fit
 from echo.policies.problem import Problem
+from echo.schedule import Splits
 
 _ROUNDS = (0, 1, 2, 3)  # of the classes, coarse to fine
 _FINALISTS = 3  # match ranges that are climbed to the end
@@ -40,14 +42,19 @@ class Search:
 
     name: str = "search"
 
-    def choose(self, problem: Problem) -> Choice:
+    def choose(self, problem: Problem) -> Splits:
         visits = len(problem.training.nodes) * len(problem.match_ranges) << min(64, len(problem.candidates))
         if visits <= problem.effort:
-            return _best_of_all(problem)
+            return problem.chosen(_best_of_all(problem))
         # what is fastest within a budget depends on the budget, and lengths have their own
         hint = problem.hint if problem.max_bytes is None else None
         hinted = None if hint is None else _Climb(problem).run_from(hint)
-        return _Climb(problem).run() if hinted is None else hinted
+        if hinted is not None:
+            return problem.chosen(hinted)
+        found = [problem.chosen(_Climb(problem).run())]
+        if can_fit(problem):
+            found.append(Fit().choose(problem))
+        return min(found, key=lambda splits: problem.rank(problem.value(splits)))
 
 
 def _best_of_all(problem: Problem) -> Choice:

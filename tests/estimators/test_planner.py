@@ -78,6 +78,20 @@ def test_random_choices_need_what_mxnet_plans(name: str) -> None:
         np.testing.assert_array_equal(fast.executed(choice), slow.executed(choice))
 
 
+@pytest.mark.parametrize("name", ALL_CASES)
+def test_splits_need_what_mxnet_plans(name: str) -> None:
+    case = any_case(name)
+    fast, slow = planners(case)
+    for seed in range(2):
+        entries = case.draw(seed, 0.7)
+        choice, splits = choice_of(case.training, entries), case.draw_splits(seed, entries)
+        found, expected = (planner.evaluate(choice, MATCH_RANGES, None, splits) for planner in (fast, slow))
+        assert found.totals == expected.totals
+        assert found.totals == tuple(case.oracle(case.rewritten(entries, splits=splits), r) for r in MATCH_RANGES)
+        assert found.seconds == pytest.approx(expected.seconds, rel=1e-12, abs=0)
+        np.testing.assert_array_equal(fast.executed(choice, splits), slow.executed(choice, splits))
+
+
 def test_a_choice_changes_the_totals() -> None:
     """So that equal figures above mean something."""
     case = model_case("nmt")

@@ -53,6 +53,19 @@ def test_the_hook_makes_what_was_predicted(name: str, share: float) -> None:
     assert structure(built) == structure(predicted)
 
 
+@pytest.mark.parametrize("name", ALL_CASES)
+def test_the_hook_makes_as_many_clones_as_predicted(name: str) -> None:
+    case = any_case(name)
+    several = 0
+    for seed in range(3):
+        entries = case.draw(seed, 0.7)
+        splits = case.draw_splits(seed, entries)
+        predicted = with_clones(case.training, entries, splits)
+        assert structure(case.bound(case.rewritten(entries, splits=splits))) == structure(predicted)
+        several += len([node for node in predicted.nodes if not node.forward]) - len(clones(predicted))
+    assert several > 0
+
+
 @pytest.mark.parametrize("share", [0.2, 1.0])
 @pytest.mark.parametrize("name", ["nmt", "resnet50_v2", "dropout", "slices"])
 def test_forward_nodes_stay_as_they_are(name: str, share: float) -> None:

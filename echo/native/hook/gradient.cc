@@ -1,6 +1,8 @@
 #include "gradient.h"
 
+#include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <new>
 #include <stdexcept>
 #include <unordered_map>
@@ -10,7 +12,9 @@
 
 namespace echo {
 
-static const char kPlanAttribute[] = "__echo_recompute__";  // value: the recomputed outputs, as "0" or "0,2"
+// The recomputed outputs, as "0" or "0,2"; where the node runs again more than once, or not for all backward nodes, then
+// the backward nodes at which that begins, as "0@17,230".
+static const char kPlanAttribute[] = "__echo_recompute__";
 static const char kRangeAttribute[] = "__echo_match_range__";
 
 using NodePtr = std::shared_ptr<RawNode>;
@@ -65,19 +69,48 @@ const std::string* match_range_of(const RawGraph& graph) {
   return nullptr;
 }
 
-static std::vector<bool> parse_outputs(const std::string& text, const RawNode& node) {
-  std::vector<bool> outputs(api().num_outputs(&node), false);
+// What a forward node's plan says: which outputs are read from clones, and at which backward nodes, counted from 0, the
+// readers of another clone begin.
+struct Recomputed {
+  std::vector<bool> outputs;
+  std::vector<unsigned long> splits;
+  std::vector<NodePtr> clones;  // one for each split, made when first read
+
+  // The clone for a reader at this backward node; nullptr: the node itself.
+  NodePtr* clone_at(unsigned long position) {
+    const auto after = std::upper_bound(splits.begin(), splits.end(), position);
+    return after == splits.begin() ? nullptr : &clones[after - splits.begin() - 1];
+  }
+};
+using Plans = std::unordered_map<const RawNode*, Recomputed>;
+
+static std::vector<unsigned long> parse_numbers(const std::string& text) {
+  std::vector<unsigned long> numbers;
   for (std::size_t at = 0; at < text.size();) {
     char* end = nullptr;
-    const unsigned long index = std::strtoul(text.c_str() + at, &end, 10);
+    numbers.push_back(std::strtoul(text.c_str() + at, &end, 10));
     const std::size_t stop = static_cast<std::size_t>(end - text.c_str());
-    if (stop == at || index >= outputs.size() || (stop < text.size() && text[stop] != ','))
-      throw std::runtime_error("echo: node '" + node.attrs.name + "': expected output numbers below " +
-                               std::to_string(outputs.size()) + " in " + kPlanAttribute + ", got '" + text + "'");
-    outputs[index] = true;
+    if (stop == at || (stop < text.size() && text[stop] != ',') || (numbers.size() > 1 && numbers.end()[-2] >= numbers.back()))
+      return {};
     at = stop + 1;
   }
-  return outputs;
+  return numbers;
+}
+
+static Recomputed parse_plan(const std::string& text, const RawNode& node) {
+  Recomputed plan;
+  plan.outputs.assign(api().num_outputs(&node), false);
+  const std::size_t mark = text.find('@');
+  const std::vector<unsigned long> outputs = parse_numbers(text.substr(0, mark));
+  plan.splits = mark == std::string::npos ? std::vector<unsigned long>{0} : parse_numbers(text.substr(mark + 1));
+  for (const unsigned long index : outputs)
+    if (index < plan.outputs.size()) plan.outputs[index] = true;
+  if (outputs.empty() || outputs.back() >= plan.outputs.size() || plan.splits.empty())
+    throw std::runtime_error("echo: node '" + node.attrs.name + "': expected ascending output numbers below " +
+                             std::to_string(plan.outputs.size()) + ", and perhaps @ and ascending positions, in " +
+                             kPlanAttribute + ", got '" + text + "'");
+  plan.clones.resize(plan.splits.size());
+  return plan;
 }
 
 static NodePtr copy_node(const RawNode& node) {
@@ -94,24 +127,23 @@ static NodePtr copy_node(const RawNode& node) {
   });
 }
 
-struct Clone {
-  NodePtr node;
-  std::vector<bool> outputs;  // which outputs are read from the clone
-};
-using Clones = std::unordered_map<const RawNode*, Clone>;
-
-static void redirect(RawEntry* entry, const Clones& clones) {
-  const auto found = clones.find(entry->node.get());
-  if (found == clones.end() || !found->second.outputs[entry->index]) return;
-  entry->node = found->second.node;
+// Where the clone of an entry's node is kept that a reader at this position reads; nullptr: it reads the node itself.
+static NodePtr* clone_of(const RawEntry& entry, Plans* plans, unsigned long position) {
+  const auto found = plans->find(entry.node.get());
+  if (found == plans->end() || !found->second.outputs[entry.index]) return nullptr;
+  return found->second.clone_at(position);
 }
 
-// A clone of `node` whose inputs are the clones of its planned producers. Dropout's clone multiplies by the stashed
+static void redirect(RawEntry* entry, Plans* plans, unsigned long position) {
+  if (const NodePtr* clone = clone_of(*entry, plans, position)) entry->node = *clone;
+}
+
+// A clone of `node` whose inputs are what its producers are at this position. Dropout's clone multiplies by the stashed
 // mask, as its forward pass did. (Its gradient operator would do so too, but may run only once a step: it resets a flag
 // in the state that it shares with the forward node.)
-static NodePtr clone_node(const NodePtr& node, const Clones& clones) {
+static NodePtr clone_node(const NodePtr& node, Plans* plans, unsigned long position) {
   NodePtr clone = copy_node(*node);
-  for (RawEntry& entry : clone->inputs) redirect(&entry, clones);
+  for (RawEntry& entry : clone->inputs) redirect(&entry, plans, position);
   if (node->attrs.op->name == "Dropout") {
     clone->attrs.op = api().op_get("elemwise_mul");
     clone->inputs.push_back(RawEntry{node, 1, 0});
@@ -123,27 +155,60 @@ static NodePtr clone_node(const NodePtr& node, const Clones& clones) {
   return clone;
 }
 
-void apply_plan(const Forward& forward, RawGraph* gradients) {
-  Clones clones;
-  for (const NodePtr& node : forward.nodes) {
-    const std::string* plan = plan_of(*node);
-    if (!plan) continue;
-    Clone clone{nullptr, parse_outputs(*plan, *node)};
-    clone.node = clone_node(node, clones);
-    clones.emplace(node.get(), std::move(clone));
+// Makes the clones that a backward node is about to read, and those that they read themselves. Each runs after the one
+// before it in the forward pass: depth-first, from input to input, more would be alive at once.
+static void make_clones(const std::vector<RawEntry>& read, Plans* plans, unsigned long position,
+                        const std::unordered_map<const RawNode*, std::size_t>& order) {
+  std::map<std::size_t, NodePtr> wanted;
+  std::vector<NodePtr> below;
+  auto want = [&](const RawEntry& entry) {
+    const NodePtr* clone = clone_of(entry, plans, position);
+    if (clone && !*clone && wanted.emplace(order.at(entry.node.get()), entry.node).second) below.push_back(entry.node);
+  };
+  for (const RawEntry& entry : read) want(entry);
+  while (!below.empty()) {
+    const NodePtr node = std::move(below.back());
+    below.pop_back();
+    for (const RawEntry& entry : node->inputs) want(entry);
   }
+  NodePtr before;
+  for (const auto& [number, node] : wanted) {
+    NodePtr clone = clone_node(node, plans, position);
+    if (before) clone->control_deps.push_back(before);
+    before = clone;
+    *plans->at(node.get()).clone_at(position) = std::move(clone);
+  }
+}
+
+static std::vector<bool> ignored_by(const RawNode& node) {
+  std::vector<bool> ignored(node.inputs.size(), false);
+  for (const std::uint32_t index : ignored_inputs(node.attrs))
+    if (index < ignored.size()) ignored[index] = true;
+  return ignored;
+}
+
+void apply_plan(const Forward& forward, RawGraph* gradients) {
+  Plans plans;
+  std::unordered_map<const RawNode*, std::size_t> order;
   std::unordered_set<const RawNode*> visited;
-  for (const NodePtr& node : forward.nodes) visited.insert(node.get());
+  for (const NodePtr& node : forward.nodes) {
+    order.emplace(node.get(), order.size());
+    visited.insert(node.get());
+    if (const std::string* plan = plan_of(*node)) plans.emplace(node.get(), parse_plan(*plan, *node));
+  }
   std::vector<NodePtr> backward;
-  post_order(gradients->outputs, &visited, [&](const NodePtr& node) { backward.push_back(node); });
-  for (const NodePtr& node : backward) {
-    if (!node->attrs.op) continue;
-    const auto ignored = ignored_inputs(node->attrs);
-    std::vector<bool> skip(node->inputs.size(), false);
-    for (std::uint32_t index : ignored)
-      if (index < skip.size()) skip[index] = true;
-    for (std::size_t i = 0; i < node->inputs.size(); ++i)
-      if (!skip[i]) redirect(&node->inputs[i], clones);
+  post_order(gradients->outputs, &visited, [&](const NodePtr& node) {
+    if (node->attrs.op) backward.push_back(node);
+  });
+  for (std::size_t position = 0; position < backward.size(); ++position) {
+    RawNode& node = *backward[position];
+    const std::vector<bool> ignored = ignored_by(node);
+    std::vector<RawEntry> read;
+    for (std::size_t i = 0; i < node.inputs.size(); ++i)
+      if (!ignored[i]) read.push_back(node.inputs[i]);
+    make_clones(read, &plans, position, order);
+    for (std::size_t i = 0; i < node.inputs.size(); ++i)
+      if (!ignored[i]) redirect(&node.inputs[i], &plans, position);
   }
 }
 

@@ -1,37 +1,70 @@
 #include "graph.h"
 
+#include <algorithm>
+
 namespace echo {
 
-std::int32_t PlannedGraph::redirected(std::int32_t entry, const std::uint8_t* recompute) const {
-  if (!recompute[entry]) return entry;
-  const std::int32_t node = entry_node_[entry];
-  return entry_begin_[clone_of_[node]] + entry - entry_begin_[node];
+// Where the clone is noted that readers at `slot` find, nullptr if they find the original.
+std::int32_t* PlannedGraph::copy_at(std::int32_t node, std::int32_t slot) {
+  const std::int32_t first = split_begin_.empty() ? 0 : split_begin_[node];
+  const std::int32_t last = split_begin_.empty() ? 0 : split_begin_[node + 1];
+  if (first == last) return &clone_of_[splits_.count + node];
+  const auto after = std::upper_bound(splits_.slot + first, splits_.slot + last, slot) - splits_.slot;
+  return after == first ? nullptr : &clone_of_[after - 1];
 }
 
-void PlannedGraph::add_clone(std::int32_t node, const std::uint8_t* recompute) {
-  clone_of_[node] = nodes();
+std::int32_t PlannedGraph::redirected(std::int32_t entry, std::int32_t slot) {
+  if (!recompute_[entry]) return entry;
+  const std::int32_t node = entry_node_[entry], *copy = copy_at(node, slot);
+  return copy ? entry_begin_[*copy] + entry - entry_begin_[node] : entry;
+}
+
+void PlannedGraph::want(std::int32_t entry, std::int32_t slot) {
+  const std::int32_t node = entry_node_[entry];
+  if (!recompute_[entry] || wanted_at_[node] == slot) return;
+  const std::int32_t* copy = copy_at(node, slot);
+  if (!copy || *copy >= 0) return;
+  wanted_at_[node] = slot;
+  wanted_.push_back(node);
+}
+
+// `before` is the clone that runs before this one, -1 where that does not matter.
+void PlannedGraph::add_clone(std::int32_t node, std::int32_t slot, std::int32_t before) {
+  const std::int32_t clone = nodes();
   clone_origin_.push_back(node);
   const std::int32_t* inputs = arrays.input_entry + arrays.input_begin[node];
   const std::int32_t count = arrays.input_begin[node + 1] - arrays.input_begin[node];
-  for (std::int32_t i = 0; i < count; ++i) input_entry_.push_back(redirected(inputs[i], recompute));
+  for (std::int32_t i = 0; i < count; ++i) input_entry_.push_back(redirected(inputs[i], slot));
   if (arrays.masked[node]) input_entry_.push_back(entry_begin_[node] + 1);
   for (std::int32_t i = arrays.dep_begin[node]; i < arrays.dep_begin[node + 1]; ++i) dep_node_.push_back(arrays.dep_node[i]);
+  if (before >= 0) dep_node_.push_back(before);
   input_begin_.push_back(static_cast<std::int32_t>(input_entry_.size()));
   dep_begin_.push_back(static_cast<std::int32_t>(dep_node_.size()));
   const std::int32_t outputs = arrays.masked[node] ? 1 : entry_begin_[node + 1] - entry_begin_[node];
   for (std::int32_t i = 0; i < outputs; ++i) {
-    entry_node_.push_back(clone_of_[node]);
+    entry_node_.push_back(clone);
     entry_origin_.push_back(entry_begin_[node] + i);
   }
   entry_begin_.push_back(static_cast<std::int32_t>(entry_node_.size()));
+  *copy_at(node, slot) = clone;
 }
 
-void PlannedGraph::redirect_backward(const std::uint8_t* recompute) {
-  for (std::int32_t node = 0; node < arrays.nodes; ++node) {
-    if (arrays.forward[node] || arrays.variable[node]) continue;
-    for (std::int32_t i = arrays.input_begin[node]; i < arrays.input_begin[node + 1]; ++i)
-      if (!arrays.input_ignored[i]) input_entry_[i] = redirected(input_entry_[i], recompute);
+// The backward node `slot` reads clones, which are made for it if nobody read them before. They run in the order of the
+// forward pass: depth-first, from input to input, more would be alive at once.
+void PlannedGraph::redirect(std::int32_t slot) {
+  const auto& a = arrays;
+  const std::int32_t first = a.input_begin[slot], last = a.input_begin[slot + 1];
+  wanted_.clear();
+  for (std::int32_t i = first; i < last; ++i)
+    if (!a.input_ignored[i]) want(a.input_entry[i], slot);
+  for (std::size_t next = 0; next < wanted_.size(); ++next) {
+    const std::int32_t node = wanted_[next];
+    for (std::int32_t i = a.input_begin[node]; i < a.input_begin[node + 1]; ++i) want(a.input_entry[i], slot);
   }
+  std::sort(wanted_.begin(), wanted_.end());
+  for (std::size_t i = 0; i < wanted_.size(); ++i) add_clone(wanted_[i], slot, i > 0 ? nodes() - 1 : -1);
+  for (std::int32_t i = first; i < last; ++i)
+    if (!a.input_ignored[i]) input_entry_[i] = redirected(a.input_entry[i], slot);
 }
 
 void PlannedGraph::sort() {
@@ -63,8 +96,10 @@ void PlannedGraph::sort() {
   }
 }
 
-void PlannedGraph::apply(const std::uint8_t* recompute) {
+void PlannedGraph::apply(const std::uint8_t* recompute, const SplitArrays& splits) {
   const auto& a = arrays;
+  recompute_ = recompute;
+  splits_ = splits;
   entry_begin_.assign(a.entry_begin, a.entry_begin + a.nodes + 1);
   input_begin_.assign(a.input_begin, a.input_begin + a.nodes + 1);
   input_entry_.assign(a.input_entry, a.input_entry + a.input_begin[a.nodes]);
@@ -77,15 +112,17 @@ void PlannedGraph::apply(const std::uint8_t* recompute) {
       entry_node_[e] = node;
       entry_origin_[e] = e;
     }
-  clone_origin_.clear();
-  clone_of_.assign(a.nodes, -1);
-  for (std::int32_t node = 0; node < a.nodes; ++node) {
-    if (!a.forward[node] || a.variable[node]) continue;
-    bool any = false;
-    for (std::int32_t e = a.entry_begin[node]; e < a.entry_begin[node + 1]; ++e) any = any || recompute[e];
-    if (any) add_clone(node, recompute);
+  split_begin_.clear();
+  if (splits.count > 0) {
+    split_begin_.assign(a.nodes + 1, 0);
+    for (std::int32_t i = 0; i < splits.count; ++i) ++split_begin_[splits.node[i] + 1];
+    for (std::int32_t node = 0; node < a.nodes; ++node) split_begin_[node + 1] += split_begin_[node];
   }
-  redirect_backward(recompute);
+  clone_origin_.clear();
+  clone_of_.assign(splits.count + a.nodes, -1);
+  wanted_at_.assign(a.nodes, -1);
+  for (std::int32_t node = 0; node < a.nodes; ++node)
+    if (!a.forward[node] && !a.variable[node]) redirect(node);
   sort();
 }
 

@@ -32,13 +32,22 @@ struct TrainingArrays {
   const double* seconds;              // [nodes] time to run a forward node once more
 };
 
+// Positions in the order of the nodes from which on backward nodes read another copy of a forward node: `slot[i]` is one
+// of node `node[i]`. Sorted by node, then position.
+struct SplitArrays {
+  std::int32_t count = 0;
+  const std::int32_t *node = nullptr, *slot = nullptr;
+};
+
 // What the gradient hook makes of a plan. Nodes >= arrays.nodes are clones.
 class PlannedGraph {
  public:
   explicit PlannedGraph(const TrainingArrays& given) : arrays(given) {}
 
-  // recompute[e] = 1: backward nodes read entry e from a clone. Rebuilds `order` and everything below.
-  void apply(const std::uint8_t* recompute);
+  // recompute[e] = 1: backward nodes read entry e from a clone, the same one unless there are splits: then readers before
+  // the first position read the original, those between the first and the second a clone, and so on. Rebuilds `order`
+  // and everything below.
+  void apply(const std::uint8_t* recompute, const SplitArrays& splits);
 
   struct Span {
     const std::int32_t *first, *last;
@@ -63,13 +72,18 @@ class PlannedGraph {
   std::vector<std::int32_t> order;  // execution order: depth-first from the outputs, as NNVM does it
 
  private:
-  void add_clone(std::int32_t node, const std::uint8_t* recompute);
-  void redirect_backward(const std::uint8_t* recompute);
+  std::int32_t* copy_at(std::int32_t node, std::int32_t slot);
+  void want(std::int32_t entry, std::int32_t slot);
+  void add_clone(std::int32_t node, std::int32_t slot, std::int32_t before);
+  void redirect(std::int32_t slot);
   void sort();
-  std::int32_t redirected(std::int32_t entry, const std::uint8_t* recompute) const;
+  std::int32_t redirected(std::int32_t entry, std::int32_t slot);
 
   std::vector<std::int32_t> entry_begin_, entry_node_, entry_origin_, input_begin_, input_entry_, dep_begin_, dep_node_;
-  std::vector<std::int32_t> clone_origin_, clone_of_;
+  const std::uint8_t* recompute_ = nullptr;
+  SplitArrays splits_;
+  std::vector<std::int32_t> clone_origin_, clone_of_;  // clone_of_: a clone for each split, then one for each node
+  std::vector<std::int32_t> split_begin_, wanted_, wanted_at_;
   std::vector<std::uint8_t> visited_;
   std::vector<std::pair<std::int32_t, std::int32_t>> stack_;
 };

@@ -24,20 +24,22 @@ ECHO_EXPORT Planner* echo_planner_new(const echo::TrainingArrays* arrays) {
 
 ECHO_EXPORT void echo_planner_free(Planner* planner) { delete planner; }
 
-// Plans the storage of the graph in which the entries marked in recompute[entries] are recomputed.
+// Plans the storage of the graph in which the entries marked in recompute[entries] are recomputed, in several copies where
+// the `splits` pairs of split_node and split_slot say so (SplitArrays).
 // totals[i] receives the planned bytes under match_ranges[i]. With limit >= 0 only totals up to the limit matter, and of
-// those the smallest: what exceeds it, or an earlier total, may be any number above it. executed[nodes], where given, is set to 1 for every
-// forward node that runs a second time. Returns the seconds of all those second runs.
-ECHO_EXPORT double echo_planner_evaluate(Planner* planner, const std::uint8_t* recompute, const std::int64_t* match_ranges,
-                                         std::int32_t ranges, std::int64_t limit, std::int64_t* totals,
-                                         std::uint8_t* executed) {
+// those the smallest: what exceeds it, or an earlier total, may be any number above it. executed[nodes], where given, receives how
+// often every forward node runs again. Returns the seconds of all those second runs.
+ECHO_EXPORT double echo_planner_evaluate(Planner* planner, const std::uint8_t* recompute, std::int32_t splits,
+                                         const std::int32_t* split_node, const std::int32_t* split_slot,
+                                         const std::int64_t* match_ranges, std::int32_t ranges, std::int64_t limit,
+                                         std::int64_t* totals, std::uint8_t* executed) {
   auto& graph = planner->graph;
-  graph.apply(recompute);
+  graph.apply(recompute, {splits, split_node, split_slot});
   double seconds = 0;
   for (const std::int32_t node : graph.order) {
     if (!graph.is_clone(node)) continue;
     seconds += graph.arrays.seconds[graph.origin(node)];
-    if (executed) executed[graph.origin(node)] = 1;
+    if (executed) ++executed[graph.origin(node)];
   }
   planner->storage.count_references();
   std::int64_t bound = limit < 0 ? INT64_MAX : limit;

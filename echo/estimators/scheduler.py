@@ -1,0 +1,95 @@
+"""The native scheduler: simulates schedules, and finds the fastest within a budget.
+
+The search works on the bytes that are alive at once (`echo.schedule`), with what MXNet computes in place taken into
+account. Within a budget it drops, greedily, what frees the most bytes above it for each second of recomputation, and
+takes back what turns out not to be needed; then parts of the result are ruined and recreated (Schrimpf et al., 2000)
+as long as the effort lasts. Nodes may run again any number of times, each just before it is read.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Iterable, Sequence
+
+import numpy as np
+
+from echo.estimators.evaluator import Choice
+from echo.estimators.planner import StoragePlanner, flat
+from echo.native import planner_library
+from echo.schedule import Replayed, Splits, Step
+from echo.training_graph import TrainingGraph
+
+LIVE, CHUNKS = 0, 1  # echo/native/planner/schedule.h, Measure
+
+
+class Scheduler:
+    """Schedules of one training graph. Not thread-safe: one scheduler a thread.
+
+    ``seconds[i]`` is the time that node i takes if it runs once more. Bytes are `LIVE`, the most alive at once, or
+    `CHUNKS`, what a storage assignment needs in which blocks share chunks, but never overlap in part: for each size the
+    most blocks of at least that size alive at once. Entries with ``again[entry_id] = 0`` are read where the forward
+    pass left them, whatever becomes of their node; by default there are none.
+
+    Raises:
+        NativeError: the native library was not built or cannot be loaded.
+    """
+
+    def __init__(
+        self, training: TrainingGraph, seconds: Sequence[float], measure: int = LIVE, again: Choice | None = None
+    ) -> None:
+        self._library = planner_library()
+        self._planner = StoragePlanner(training, seconds)  # keeps the arrays
+        self._nodes = len(training.nodes)
+        mask = np.ones(self._planner.entries, np.uint8) if again is None else np.ascontiguousarray(again)
+        arrays = ctypes.byref(self._planner.arrays)
+        self._handle = self._library.echo_schedule_new(arrays, measure, mask.ctypes.data)
+
+    def __del__(self) -> None:
+        handle = getattr(self, "_handle", None)
+        if handle:
+            self._library.echo_schedule_free(handle)
+
+    def simulate(self, splits: Splits) -> Replayed:
+        """Bytes by the measure, and the seconds of all copies."""
+        self._set(splits)
+        found = ctypes.c_int64()
+        seconds = self._library.echo_schedule_simulate(self._handle, ctypes.byref(found))
+        return Replayed(found.value, seconds)
+
+    def steps(self, splits: Splits) -> list[Step]:
+        """What runs in a training step, in order (`echo.schedule.steps_of`)."""
+        self.simulate(splits)
+        count = self._library.echo_schedule_steps(self._handle, 0, None, None)
+        node, slot = np.empty(count, np.int32), np.empty(count, np.int32)
+        self._library.echo_schedule_steps(self._handle, count, node.ctypes.data, slot.ctypes.data)
+        return [Step(int(a), int(b)) for a, b in zip(node, slot)]
+
+    def fit(
+        self, candidates: Iterable[int], budget: int, effort: int, start: Splits | None = None
+    ) -> tuple[Splits, Replayed]:
+        """The fastest schedule of at most ``budget`` bytes that recomputes only candidates.
+
+        ``effort`` bounds the simulations, ``start`` is a schedule to begin with. Where nothing fits, what comes back
+        is the attempt that came nearest to it last.
+        """
+        self._set(start or {})
+        candidate = np.zeros(self._nodes, np.uint8)
+        candidate[list(candidates)] = 1
+        found = ctypes.c_int64()
+        seconds = self._library.echo_schedule_fit(
+            self._handle, candidate.ctypes.data, budget, effort, ctypes.byref(found)
+        )
+        return self._get(), Replayed(found.value, seconds)
+
+    def _set(self, splits: Splits) -> None:
+        node, slot = flat(splits)
+        self._library.echo_schedule_set(self._handle, len(node), node.ctypes.data, slot.ctypes.data)
+
+    def _get(self) -> Splits:
+        count = self._library.echo_schedule_get(self._handle, 0, None, None)
+        node, slot = np.empty(count, np.int32), np.empty(count, np.int32)
+        self._library.echo_schedule_get(self._handle, count, node.ctypes.data, slot.ctypes.data)
+        found: dict[int, list[int]] = {}
+        for number, position in zip(node.tolist(), slot.tolist()):
+            found.setdefault(number, []).append(position)
+        return {number: tuple(positions) for number, positions in found.items()}

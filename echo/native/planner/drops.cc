@@ -1,0 +1,152 @@
+#include "drops.h"
+
+#include <algorithm>
+
+namespace echo {
+
+static constexpr int kDeepest = 40;  // nodes in a chain that is dropped at once
+
+void Drops::index_uses() {
+  use_begin_.assign(s_.instances() + 1, 0);
+  for (std::int32_t step = 0; step < s_.steps(); ++step)
+    for (const std::int32_t instance : s_.reads(step)) ++use_begin_[instance + 1];
+  for (std::int32_t i = 0; i < s_.instances(); ++i) use_begin_[i + 1] += use_begin_[i];
+  uses_.resize(use_begin_.back());
+  std::vector<std::int32_t> at(use_begin_.begin(), use_begin_.end() - 1);
+  for (std::int32_t step = 0; step < s_.steps(); ++step)
+    for (const std::int32_t instance : s_.reads(step)) uses_[at[instance]++] = step;
+}
+
+// Bytes times steps above the limits that end when a block of each level ends, up to each step.
+void Drops::sum_over(const std::vector<std::int64_t>& limits) {
+  over_.resize(s_.levels());
+  for (std::int32_t level = 0; level < s_.levels(); ++level) {
+    auto& sum = over_[level];
+    sum.assign(s_.steps() + 1, 0);
+    const double weight = static_cast<double>(s_.weight(level));
+    double own = 0;
+    for (std::int32_t step = 0; step < s_.steps(); ++step) {
+      if (s_.live(level, step) > limits[level]) own += weight;
+      sum[step + 1] = own + (level > 0 ? over_[level - 1][step + 1] : 0);
+    }
+  }
+}
+
+// Bytes times steps above the budget between the last use of each output before `step` and its next.
+double Drops::freed(std::int32_t node, std::int32_t first_instance, std::int32_t step) const {
+  double gain = 0;
+  const auto& a = s_.arrays;
+  for (std::int32_t out = 0; out < a.entry_begin[node + 1] - a.entry_begin[node]; ++out) {
+    const std::int32_t instance = first_instance + out;
+    if (!s_.again(a.entry_begin[node] + out)) continue;
+    if (instance >= s_.instances() || s_.entry_of(instance) != a.entry_begin[node] + out) break;  // a masked copy has one
+    const auto first = uses_.begin() + use_begin_[instance], last = uses_.begin() + use_begin_[instance + 1];
+    const auto next = std::lower_bound(first, last, step);
+    if (next == last) continue;
+    const std::int32_t before = next == first ? s_.made_at(instance) : *(next - 1);
+    gain += over(a.entry_begin[node] + out, before + 1, step);
+  }
+  return gain;
+}
+
+// What it costs to have an input at `slot`, in bytes times steps: nothing where it is alive, else to keep it or to
+// compute it again, whichever is cheaper.
+double Drops::plan_input(std::int32_t entry, std::int32_t slot, std::int32_t step, double price, int depth) {
+  const auto& a = s_.arrays;
+  const std::int32_t node = s_.node_of[entry];
+  if (a.variable[node]) return 0;
+  const std::int32_t instance = s_.found_at(entry, slot);
+  double keep;
+  if (instance < 0) {
+    keep = 0;  // a copy that nobody needed so far: it will be made
+  } else if (s_.made_at(instance) >= step) {
+    keep = over(entry, step, s_.made_at(instance));  // made earlier than it is now
+  } else if (s_.last_use(instance) >= step) {
+    return 0;
+  } else {
+    keep = over(entry, s_.last_use(instance) + 1, step);
+  }
+  if (!candidate_[node] || !s_.again(entry) || keep == 0 || depth == 0 || (instance >= 0 && s_.made_at(instance) >= step)) return keep;
+  if (seen_[node] == stamp_) return kept_price_[node];
+  seen_[node] = stamp_;
+  kept_price_[node] = 0;
+  double again = price * a.seconds[node];
+  for (std::int32_t i = a.input_begin[node]; i < a.input_begin[node + 1] && again < keep; ++i)
+    if (!a.input_ignored[i]) again += plan_input(a.input_entry[i], slot, step, price, depth - 1);
+  kept_price_[node] = std::min(keep, again);
+  return kept_price_[node];
+}
+
+void Drops::add_inputs(std::int32_t slot, std::int32_t step, double price, Drop* drop) {
+  const auto& a = s_.arrays;
+  for (std::size_t done = drop->splits.size() - 1; done < drop->splits.size(); ++done) {
+    const std::int32_t reader = drop->splits[done].first;
+    for (std::int32_t i = a.input_begin[reader]; i < a.input_begin[reader + 1]; ++i) {
+      if (a.input_ignored[i]) continue;
+      const std::int32_t entry = a.input_entry[i], input = s_.node_of[entry];
+      if (a.variable[input]) continue;
+      const std::int32_t instance = s_.found_at(entry, slot);
+      if (instance < 0 || s_.made_at(instance) >= step || s_.last_use(instance) >= step) continue;
+      const double keep = over(entry, s_.last_use(instance) + 1, step);
+      if (keep == 0) continue;
+      const auto known = std::find(drop->splits.begin(), drop->splits.end(), std::pair<std::int32_t, std::int32_t>{input, slot});
+      if (known != drop->splits.end()) continue;
+      double again = keep;
+      if (candidate_[input] && s_.again(entry) && static_cast<int>(drop->splits.size()) < kDeepest) {
+        ++stamp_;
+        again = price * a.seconds[input];
+        for (std::int32_t j = a.input_begin[input]; j < a.input_begin[input + 1] && again < keep; ++j)
+          if (!a.input_ignored[j]) again += plan_input(a.input_entry[j], slot, step, price, kDeepest);
+      }
+      if (again < keep) {
+        drop->splits.emplace_back(input, slot);
+        drop->seconds += a.seconds[input];
+      } else {
+        drop->gain -= keep;
+      }
+    }
+  }
+}
+
+bool Drops::expand(std::int32_t node, std::int32_t slot, std::int32_t step, double price, Drop* drop) {
+  drop->splits.assign(1, {node, slot});
+  drop->seconds = s_.arrays.seconds[node];
+  add_inputs(slot, step, price, drop);
+  return drop->gain > 0;
+}
+
+const std::vector<Drop>& Drops::find(const std::vector<std::int64_t>& limits, double price) {
+  const auto& a = s_.arrays;
+  found_.clear();
+  index_uses();
+  seen_.resize(a.nodes, -1);
+  kept_price_.resize(a.nodes);
+  sum_over(limits);
+  for (std::int32_t instance = 0; instance < s_.instances(); ++instance) {
+    const std::int32_t entry = s_.entry_of(instance), node = s_.node_of[entry];
+    if (!candidate_[node] || !s_.again(entry) || s_.amount(entry) == 0) continue;
+    const std::int32_t first = instance - (entry - a.entry_begin[node]);
+    std::int32_t before = s_.made_at(instance);
+    for (std::int32_t u = use_begin_[instance]; u < use_begin_[instance + 1]; before = uses_[u++]) {
+      const std::int32_t step = uses_[u], slot = s_.slot(step);
+      if (over(entry, before + 1, step) == 0 || !s_.may_read_copies(step) || slot == s_.slot(before)) continue;
+      const auto& own = s_.splits[node];
+      if (std::find(own.begin(), own.end(), slot) != own.end()) continue;
+      Drop drop;
+      drop.gain = freed(node, first, step);
+      const double gain = drop.gain;
+      for (const double p : {price, 1e-30, 1e300}) {
+        drop.gain = gain;
+        if (!expand(node, slot, step, p, &drop)) continue;
+        if (!found_.empty() && found_.back().splits.front() == drop.splits.front()) {
+          if (drop.score() > found_.back().score()) found_.back() = drop;
+        } else {
+          found_.push_back(drop);
+        }
+      }
+    }
+  }
+  return found_;
+}
+
+}  // namespace echo

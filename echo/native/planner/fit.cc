@@ -1,0 +1,288 @@
+#include "fit.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace echo {
+
+static constexpr std::size_t kTried = 6;        // of the drops that look best, how many are simulated
+static constexpr std::size_t kMostTried = 64;   // where none of those helps
+static constexpr std::size_t kLarge = 400;      // drops to choose from, beyond which several are taken at once
+static constexpr double kAtOnce = 0.3;          // of what is above the budget
+static constexpr double kLeastAtOnce = 0.01;
+static constexpr int kLeftAlone = 4;            // rounds for which a level is not lowered that did not follow
+static constexpr double kNearBest = 0.3;        // of the best score, below which a drop waits for the next round
+static constexpr double kAsExpected = 0.3;      // of the estimated gain, below which fewer drops are taken at once
+static constexpr double kLowered = 0.93;        // of the blocks on each level, where chunks are what counts
+static constexpr std::int64_t kExactPrune = 4'000'000;  // visited nodes that exact pruning may take
+
+void Fit::add(std::int32_t node, std::int32_t slot) {
+  auto& own = s_.splits[node];
+  own.insert(std::upper_bound(own.begin(), own.end(), slot), slot);
+}
+
+void Fit::remove(std::int32_t node, std::int32_t slot) {
+  auto& own = s_.splits[node];
+  own.erase(std::find(own.begin(), own.end(), slot));
+}
+
+bool Fit::has(std::int32_t node, std::int32_t slot) const {
+  const auto& own = s_.splits[node];
+  return std::binary_search(own.begin(), own.end(), slot);
+}
+
+void Fit::rank(double noise) {
+  const auto& found = drops_.find(limits_, price_);
+  order_.clear();
+  for (std::size_t i = 0; i < found.size(); ++i)
+    order_.emplace_back(found[i].score() * (noise > 0 ? std::exp(noise * (uniform() - 0.5)) : 1.0), i);
+  std::sort(order_.begin(), order_.end(),
+            [](const auto& x, const auto& y) { return x.first > y.first || (x.first == y.first && x.second < y.second); });
+}
+
+// Whether a drop has nothing to do with those taken in this round: neither does it drop what they read, nor the other
+// way round. Notes it down if so.
+bool Fit::is_apart(const Drop& drop) {
+  const auto& a = s_.arrays;
+  dropped_.resize(a.nodes, 0);
+  read_.resize(a.nodes, 0);
+  for (const auto& [node, slot] : drop.splits) {
+    if (has(node, slot) || dropped_[node] == round_ || read_[node] == round_) return false;
+    for (std::int32_t i = a.input_begin[node]; i < a.input_begin[node + 1]; ++i)
+      if (!a.input_ignored[i] && dropped_[s_.node_of[a.input_entry[i]]] == round_) return false;
+  }
+  for (const auto& [node, slot] : drop.splits) {
+    dropped_[node] = round_;
+    for (std::int32_t i = a.input_begin[node]; i < a.input_begin[node + 1]; ++i)
+      if (!a.input_ignored[i]) read_[s_.node_of[a.input_entry[i]]] = round_;
+  }
+  return true;
+}
+
+// Takes many of the best drops at once. False, and nothing taken, where they do not do what was expected of them.
+bool Fit::take_many(double share) {
+  const auto& found = drops_.last();
+  std::vector<std::pair<std::int32_t, std::int32_t>> taken;
+  double expected = 0;
+  ++round_;
+  for (const auto& [score, index] : order_) {
+    const Drop& drop = found[index];
+    if (failed_.count(drop.splits.front()) > 0) continue;
+    if (expected > share * value_.over || score < kNearBest * order_.front().first) break;
+    if (!is_apart(drop)) continue;
+    for (const auto& split : drop.splits) {
+      add(split.first, split.second);
+      taken.push_back(split);
+    }
+    expected += drop.gain;
+  }
+  const auto before = value_;
+  value_ = simulate();
+  const double gain = before.over - value_.over;
+  if (gain > 0 && gain >= kAsExpected * std::min(expected, before.over)) {
+    price_ = gain / (std::max(value_.seconds - before.seconds, 0.0) + 1e-9);
+    return true;
+  }
+  for (const auto& [node, slot] : taken) remove(node, slot);
+  value_ = before;
+  return false;
+}
+
+// As many as go well together, from a good share of what is above the limits down to a few.
+bool Fit::take_several() {
+  if (order_.size() <= kLarge) return false;
+  for (; share_ > kLeastAtOnce; share_ /= 4) {
+    if (take_many(share_)) {
+      share_ = std::min(kAtOnce, share_ * 2);
+      return true;
+    }
+    simulate();
+  }
+  share_ = kAtOnce;
+  return false;
+}
+
+bool Fit::take_best(double noise) {
+  const auto found = drops_.last();
+  double best_score = 0;
+  const Drop* best = nullptr;
+  std::size_t tried = 0;
+  for (std::size_t i = 0; i < order_.size() && tried < kMostTried && (tried < kTried || !best) && left_ > 0; ++i) {
+    const Drop& drop = found[order_[i].second];
+    if (failed_.count(drop.splits.front()) > 0) continue;
+    ++tried;
+    for (const auto& [node, slot] : drop.splits) add(node, slot);
+    const auto value = simulate();
+    for (const auto& [node, slot] : drop.splits) remove(node, slot);
+    const double gain = value_.over - value.over, cost = value.seconds - value_.seconds;
+    double score = gain / (std::max(cost, 0.0) + 1e-9);
+    if (noise > 0) score *= std::exp(noise * (uniform() - 0.5));
+    if (gain <= 0) failed_.insert(drop.splits.front());
+    if (gain > 0 && score > best_score) {
+      best_score = score;
+      best = &drop;
+    }
+  }
+  if (!best) return false;
+  for (const auto& [node, slot] : best->splits) add(node, slot);
+  price_ = best_score;
+  value_ = simulate();
+  return true;
+}
+
+// What lies above the limits in the last simulation, summed over the steps.
+double Fit::over() const {
+  double sum = 0;
+  for (std::int32_t level = 0; level < s_.levels(); ++level) {
+    const double weight = static_cast<double>(s_.weight(level));
+    if (s_.most(level) <= limits_[level]) continue;
+    for (std::int32_t step = 0; step < s_.steps(); ++step)
+      sum += weight * static_cast<double>(std::max<std::int64_t>(0, s_.live(level, step) - limits_[level]));
+  }
+  return sum;
+}
+
+// Bytes have one limit. Chunks have one on each level, and nobody knows how far down each can be brought: a little at a
+// time, wherever that is cheapest.
+void Fit::lower_limits() {
+  limits_.assign(s_.levels(), budget_);
+  if (s_.measure() == Measure::kLive) return;
+  const double ratio = std::max(kLowered, static_cast<double>(budget_) / static_cast<double>(value_.bytes));
+  for (std::int32_t level = 0; level < s_.levels(); ++level) {
+    const auto lowered = static_cast<std::int64_t>(ratio * static_cast<double>(s_.most(level)));
+    limits_[level] = stuck_[level] > 0 ? s_.most(level) : std::min(s_.most(level) - 1, lowered);
+  }
+}
+
+bool Fit::repair(double most_seconds, double noise) {
+  limits_.assign(s_.levels(), INT64_MAX);
+  stuck_.assign(s_.levels(), 0);
+  value_ = simulate();
+  while (value_.bytes > budget_) {
+    lower_limits();
+    value_.over = over();
+    failed_.clear();
+    const std::vector<std::int64_t> before = s_.all_most();
+    int taken = 0;
+    while (value_.bytes > budget_ && value_.over > 0) {
+      if (value_.seconds > most_seconds || left_ <= 0) return false;
+      rank(noise);
+      if (!order_.empty() && (take_several() || (taken == 0 && take_best(noise)))) {
+        ++taken;
+      } else if (taken == 0 && std::count(stuck_.begin(), stuck_.end(), 0) == s_.levels()) {
+        return false;
+      } else {
+        break;
+      }
+    }
+    s_.simulate();
+    for (std::int32_t level = 0; level < s_.levels(); ++level)
+      stuck_[level] = taken == 0 || s_.most(level) < before[level] ? 0 : stuck_[level] > 0 ? stuck_[level] - 1 : kLeftAlone;
+  }
+  return true;
+}
+
+std::vector<Fit::Own> Fit::own_splits() const {
+  std::vector<Own> own;
+  for (std::int32_t node = 0; node < s_.arrays.nodes; ++node)
+    for (const std::int32_t slot : s_.splits[node]) own.push_back({s_.arrays.seconds[node], node, slot});
+  std::stable_sort(own.begin(), own.end(), [](const Own& x, const Own& y) { return x.seconds > y.seconds; });
+  return own;
+}
+
+// Takes back what is not needed any more, the costliest first.
+void Fit::prune() {
+  std::int64_t count = 0;
+  for (const auto& own : s_.splits) count += static_cast<std::int64_t>(own.size());
+  if (count * s_.arrays.nodes > kExactPrune) return prune_by_room();
+  for (bool again = true; again && left_ > 0;) {
+    again = false;
+    for (const auto& [seconds, node, slot] : own_splits()) {
+      remove(node, slot);
+      const auto value = simulate();
+      if (value.bytes <= budget_ && value.seconds <= value_.seconds) {
+        again = again || value.seconds < value_.seconds;
+        value_ = value;
+      } else {
+        add(node, slot);
+      }
+    }
+  }
+}
+
+// The same by the room that each step has below the budget: one pass instead of a simulation for each.
+void Fit::prune_by_room() {
+  for (int round = 0; round < 4; ++round) {
+    simulate();
+    std::vector<std::int64_t> limits(s_.levels(), budget_);
+    if (s_.measure() == Measure::kChunks)
+      for (std::int32_t level = 0; level < s_.levels(); ++level) limits[level] = s_.most(level);
+    Room room(s_, limits);
+    std::vector<std::pair<std::int32_t, std::int32_t>> taken;
+    for (const auto& [seconds, node, slot] : own_splits())
+      if (room.take_back(node, slot)) taken.emplace_back(node, slot);
+    if (taken.empty()) break;
+    std::size_t kept = taken.size();
+    Value value;
+    for (;;) {  // what is in place can be estimated too well
+      for (std::size_t i = 0; i < kept; ++i) remove(taken[i].first, taken[i].second);
+      value = simulate();
+      if (value.bytes <= budget_) break;
+      for (std::size_t i = 0; i < kept; ++i) add(taken[i].first, taken[i].second);
+      kept /= 2;
+      if (kept == 0) break;
+    }
+    if (kept == 0) break;
+    value_ = value;
+  }
+  value_ = simulate();
+}
+
+void Fit::ruin() {
+  // forget what was decided for a stretch of nodes, or here and there
+  std::vector<std::int32_t> chosen;
+  for (std::int32_t node = 0; node < s_.arrays.nodes; ++node)
+    if (!s_.splits[node].empty()) chosen.push_back(node);
+  if (chosen.empty()) return;
+  const std::size_t most = std::max<std::size_t>(2, chosen.size() / 4);
+  const std::size_t count = 1 + random_() % most;
+  if (random_() % 2) {
+    const std::size_t start = random_() % chosen.size();
+    for (std::size_t i = start; i < std::min(chosen.size(), start + count); ++i) s_.splits[chosen[i]].clear();
+  } else {
+    for (std::size_t i = 0; i < count; ++i) s_.splits[chosen[random_() % chosen.size()]].clear();
+  }
+}
+
+bool Fit::better(const Value& value, const Value& than) const {
+  if (value.bytes <= budget_ && than.bytes <= budget_) return value.seconds < than.seconds;
+  return value.bytes < than.bytes;
+}
+
+Schedule::Value Fit::run() {
+  if (repair(1e300, 0)) prune();
+  Schedule::Splits best = s_.splits, current = best;
+  Value best_value = value_, current_value = value_;
+  const std::int64_t total = left_;
+  while (left_ > 0) {
+    s_.splits = current;
+    ruin();
+    const bool fits = current_value.bytes <= budget_;
+    const double warm = 0.03 * static_cast<double>(left_) / static_cast<double>(total) * (best_value.seconds + 1e-12);
+    if (repair(fits ? current_value.seconds * 1.3 + warm : 1e300, 1.5)) prune();
+    Value bar = current_value;
+    bar.seconds += warm * uniform();
+    if (better(value_, bar)) {
+      current = s_.splits;
+      current_value = value_;
+    }
+    if (better(value_, best_value)) {
+      best = s_.splits;
+      best_value = value_;
+    }
+  }
+  s_.splits = best;
+  return s_.simulate();
+}
+
+}  // namespace echo

@@ -1,0 +1,71 @@
+// The fastest schedule within a budget: greedy drops where too many bytes are alive, then ruin and recreate.
+#pragma once
+#include <cstdint>
+#include <random>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "drops.h"
+#include "room.h"
+#include "schedule.h"
+
+namespace echo {
+
+// Starts from the splits that `schedule` has, and leaves the best that it found there. `effort` is the number of
+// simulations that it may take. The same seed gives the same result.
+class Fit {
+ public:
+  Fit(Schedule& schedule, const std::vector<std::uint8_t>& candidate, std::int64_t budget, std::int64_t effort, std::uint32_t seed)
+      : s_(schedule), drops_(schedule, candidate), budget_(budget), left_(effort), random_(seed) {}
+  Schedule::Value run();
+
+ private:
+  struct Own {
+    double seconds;
+    std::int32_t node, slot;
+  };
+  struct Value {
+    std::int64_t bytes = 0;
+    double over = 0;  // what lies above the limits
+    double seconds = 0;
+  };
+  Value simulate() {
+    --left_;
+    const Schedule::Value value = s_.simulate();
+    return {value.bytes, over(), value.seconds};
+  }
+  double over() const;
+  void lower_limits();
+  bool better(const Value& value, const Value& than) const;
+  bool repair(double most_seconds, double noise);
+  void rank(double noise);
+  bool is_apart(const Drop& drop);
+  bool take_many(double share);
+  bool take_several();
+  bool take_best(double noise);
+  void prune();
+  void prune_by_room();
+  void ruin();
+  std::vector<Own> own_splits() const;
+  double uniform() { return (random_() >> 8) * (1.0 / 16777216.0); }
+  void add(std::int32_t node, std::int32_t slot);
+  void remove(std::int32_t node, std::int32_t slot);
+  bool has(std::int32_t node, std::int32_t slot) const;
+
+  Schedule& s_;
+  Drops drops_;
+  std::int64_t budget_, left_;
+  std::mt19937 random_;
+  Value value_;
+  std::vector<std::int64_t> limits_;  // by level
+  std::vector<int> stuck_;            // by level: rounds for which it is left alone
+  double share_ = 0.3;
+  double price_ = 0;
+  std::vector<std::pair<double, std::size_t>> order_;
+  std::set<std::pair<std::int32_t, std::int32_t>> failed_;  // drops that did not help under the present limits
+  std::int32_t round_ = 0;
+  std::vector<std::int32_t> dropped_, read_;  // by node: the round in which a drop took it, or reads it
+};
+
+}  // namespace echo

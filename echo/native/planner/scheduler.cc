@@ -1,0 +1,65 @@
+// The C interface of the scheduler: simulate a schedule, find the fastest one within a budget.
+#include <cstdint>
+#include <vector>
+
+#include "fit.h"
+#include "schedule.h"
+
+#define ECHO_EXPORT extern "C" __attribute__((visibility("default")))
+
+using echo::Schedule;
+
+// `measure` is a Measure, `again` says which entries may come from a copy. The arrays behind `arrays` must outlive the schedule.
+ECHO_EXPORT Schedule* echo_schedule_new(const echo::TrainingArrays* arrays, std::int32_t measure, const std::uint8_t* again) {
+  return new Schedule(*arrays, static_cast<echo::Measure>(measure), again);
+}
+
+ECHO_EXPORT void echo_schedule_free(Schedule* schedule) { delete schedule; }
+
+// Sets the splits: positions `slot[i]` of nodes `node[i]`, sorted by node, then position.
+ECHO_EXPORT void echo_schedule_set(Schedule* schedule, std::int32_t count, const std::int32_t* node, const std::int32_t* slot) {
+  for (auto& own : schedule->splits) own.clear();
+  for (std::int32_t i = 0; i < count; ++i) schedule->splits[node[i]].push_back(slot[i]);
+}
+
+// Writes the splits down in the same way where there is room for `most` of them, and says how many there are.
+ECHO_EXPORT std::int32_t echo_schedule_get(const Schedule* schedule, std::int32_t most, std::int32_t* node, std::int32_t* slot) {
+  std::int32_t count = 0;
+  for (std::int32_t i = 0; i < schedule->arrays.nodes; ++i)
+    for (const std::int32_t at : schedule->splits[i]) {
+      if (count < most) {
+        node[count] = i;
+        slot[count] = at;
+      }
+      ++count;
+    }
+  return count;
+}
+
+// Simulates a step. Returns the seconds of all copies, and the bytes by the schedule's measure.
+ECHO_EXPORT double echo_schedule_simulate(Schedule* schedule, std::int64_t* bytes) {
+  const Schedule::Value value = schedule->simulate();
+  *bytes = value.bytes;
+  return value.seconds;
+}
+
+// The steps of the last simulation: the node that runs, and the position in the order of the nodes at which it does. A
+// forward node that runs at a position other than its own runs again.
+ECHO_EXPORT std::int32_t echo_schedule_steps(const Schedule* schedule, std::int32_t most, std::int32_t* node, std::int32_t* slot) {
+  for (std::int32_t step = 0; step < schedule->steps() && step < most; ++step) {
+    node[step] = schedule->node(step);
+    slot[step] = schedule->slot(step);
+  }
+  return schedule->steps();
+}
+
+// Finds the fastest schedule of at most `budget` bytes in which only nodes with candidate[node] = 1 run again, starting
+// from the splits that are set; `effort` bounds the simulations. Leaves the best that it found; where none fits, `bytes`
+// says so.
+ECHO_EXPORT double echo_schedule_fit(Schedule* schedule, const std::uint8_t* candidate, std::int64_t budget, std::int64_t effort,
+                                     std::int64_t* bytes) {
+  const std::vector<std::uint8_t> candidates(candidate, candidate + schedule->arrays.nodes);
+  const Schedule::Value value = echo::Fit(*schedule, candidates, budget, effort, 1).run();
+  *bytes = value.bytes;
+  return value.seconds;
+}
