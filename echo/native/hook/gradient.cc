@@ -90,7 +90,7 @@ static std::vector<unsigned long> parse_numbers(const std::string& text) {
     char* end = nullptr;
     numbers.push_back(std::strtoul(text.c_str() + at, &end, 10));
     const std::size_t stop = static_cast<std::size_t>(end - text.c_str());
-    if (stop == at || (stop < text.size() && text[stop] != ',') || (numbers.size() > 1 && numbers.end()[-2] >= numbers.back()))
+    if (stop == at || (stop < text.size() && (text[stop] != ',' || stop + 1 == text.size())) || (numbers.size() > 1 && numbers.end()[-2] >= numbers.back()))
       return {};
     at = stop + 1;
   }
