@@ -1,6 +1,7 @@
 // A training graph as flat arrays, and the same graph with clones added for recomputed feature maps.
 #pragma once
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace echo {
@@ -32,12 +33,13 @@ struct TrainingArrays {
   const double* seconds;              // [nodes] time to run a forward node once more
 };
 
-// What the gradient hook makes of a plan. Nodes >= arrays.nodes are clones.
+// What the gradient hook makes of a plan. Nodes >= arrays.nodes are clones, and so are entries >= arrays.entries.
 class PlannedGraph {
  public:
-  explicit PlannedGraph(const TrainingArrays& given) : arrays(given) {}
+  explicit PlannedGraph(const TrainingArrays& given);
 
-  // recompute[e] = 1: backward nodes read entry e from a clone. Rebuilds `order` and everything below.
+  // recompute[e] = 1: backward nodes read entry e from a clone. Rebuilds `order` and all that depends on clones; what
+  // the graph itself says is laid out once, since a search applies thousands of choices.
   void apply(const std::uint8_t* recompute);
 
   struct Span {
@@ -55,7 +57,7 @@ class PlannedGraph {
   std::int32_t entry_begin(std::int32_t node) const { return entry_begin_[node]; }
   std::int32_t entry_count(std::int32_t node) const { return entry_begin_[node + 1] - entry_begin_[node]; }
   // The user's entry that has the same shape and type as `entry`.
-  std::int32_t entry_origin(std::int32_t entry) const { return entry_origin_[entry]; }
+  std::int32_t entry_origin(std::int32_t entry) const { return entry < arrays.entries ? entry : clone_entry_origin_[entry - arrays.entries]; }
   std::int32_t entries() const { return static_cast<std::int32_t>(entry_node_.size()); }
   std::int32_t nodes() const { return static_cast<std::int32_t>(entry_begin_.size()) - 1; }
 
@@ -63,13 +65,17 @@ class PlannedGraph {
   std::vector<std::int32_t> order;  // execution order: depth-first from the outputs, as NNVM does it
 
  private:
+  void find_backward_reads();
+  void forget_clones();
   void add_clone(std::int32_t node, const std::uint8_t* recompute);
   void redirect_backward(const std::uint8_t* recompute);
   void sort();
   std::int32_t redirected(std::int32_t entry, const std::uint8_t* recompute) const;
 
-  std::vector<std::int32_t> entry_begin_, entry_node_, entry_origin_, input_begin_, input_entry_, dep_begin_, dep_node_;
-  std::vector<std::int32_t> clone_origin_, clone_of_;
+  std::vector<std::int32_t> entry_begin_, entry_node_, input_begin_, input_entry_, dep_begin_, dep_node_;
+  std::vector<std::int32_t> read_begin_, read_at_;  // of each entry: where in input_entry_ backward nodes read its values
+  std::vector<std::int32_t> clone_origin_, clone_entry_origin_, clone_of_;
+  std::vector<std::int32_t> redirected_;  // where input_entry_ differs from the user's
   std::vector<std::uint8_t> visited_;
   std::vector<std::pair<std::int32_t, std::int32_t>> stack_;
 };
