@@ -63,8 +63,8 @@ class BusyTogether {
       if (spans_[i].first <= block.last && spans_[i].last >= block.first) return true;
     return false;
   }
-  // Takes in a busy span of a single chunk; spans known before that are part of it go.
-  void add(const Span& busy) {
+  // Takes in a busy span of a single chunk; spans known before that are part of it go. Gives whether that changed anything.
+  bool add(const Span& busy) {
     std::array<Span, kMost + 1> all;
     std::int32_t count = 0;
     bool placed = false;
@@ -77,9 +77,10 @@ class BusyTogether {
       all[count++] = spans_[i];
     }
     if (!placed) all[count++] = busy;
-    keep_longest(all.data(), count);
+    return keep_longest(all.data(), count);
   }
-  void intersect(const BusyTogether& x, const BusyTogether& y) {
+  // Takes on what two groups have in common. Gives whether that changed anything.
+  bool intersect(const BusyTogether& x, const BusyTogether& y) {
     std::array<Span, 2 * kMost> all;
     std::int32_t count = 0;
     for (std::int32_t i = 0, j = 0; i < x.count_ && j < y.count_;) {
@@ -87,7 +88,7 @@ class BusyTogether {
       if (both.first <= both.last) all[count++] = both;
       x.spans_[i].last < y.spans_[j].last ? ++i : ++j;
     }
-    keep_longest(all.data(), count);
+    return keep_longest(all.data(), count);
   }
   static BusyTogether always() {
     BusyTogether busy;
@@ -98,7 +99,7 @@ class BusyTogether {
 
  private:
   static constexpr std::int32_t kMost = 4;
-  void keep_longest(Span* all, std::int32_t count) {
+  bool keep_longest(Span* all, std::int32_t count) {
     while (count > kMost) {
       std::int32_t shortest = 0;
       for (std::int32_t i = 1; i < count; ++i)
@@ -106,8 +107,11 @@ class BusyTogether {
       std::copy(all + shortest + 1, all + count, all + shortest);
       --count;
     }
+    const auto equal = [](const Span& x, const Span& y) { return x.first == y.first && x.last == y.last; };
+    if (count == count_ && std::equal(all, all + count, spans_.begin(), equal)) return false;
     std::copy(all, all + count, spans_.begin());
     count_ = count;
+    return true;
   }
   std::array<Span, kMost> spans_{};
   std::int32_t count_ = 0;
@@ -123,13 +127,15 @@ class Chunks {
   std::int32_t append() {
     if (static_cast<std::int32_t>(chunks_.size()) == leaves_) grow();
     chunks_.emplace_back();
-    tree_[leaves_ + chunks_.size() - 1] = BusyTogether();
+    std::int32_t node = leaves_ + static_cast<std::int32_t>(chunks_.size()) - 1;
+    tree_[node] = BusyTogether();
+    while (node /= 2) tree_[node] = BusyTogether();  // the new chunk is free at all times
     return static_cast<std::int32_t>(chunks_.size()) - 1;
   }
   void put(std::int32_t chunk, const Block& block) {
     std::int32_t node = leaves_ + chunk;
-    tree_[node].add(chunks_[chunk].add(block));
-    while (node /= 2) tree_[node].intersect(tree_[2 * node], tree_[2 * node + 1]);
+    bool changed = tree_[node].add(chunks_[chunk].add(block));
+    while (changed && (node /= 2)) changed = tree_[node].intersect(tree_[2 * node], tree_[2 * node + 1]);
   }
 
  private:
