@@ -130,8 +130,7 @@ class _Reasons:
         op = self.training.nodes[entry.node].op
         if op in HEAVY:
             return f"{op} is compute-heavy: it is never run twice unless a budget needs it"
-        offered = {**self.candidates.light}.get(entry.node, ())
-        if entry not in offered:
+        if entry not in self.candidates.light.get(entry.node, ()):
             return f"a saved statistic or mask of {op}"
         bound = self.request.options.overhead_bound
         limit = "" if bound is None else f" within {100 * bound:.0f} % of the step"

@@ -107,7 +107,7 @@ class _Climb:
         self.limits = _Limits(problem)
         candidates = sorted(problem.candidates)
         ids = {number: problem.entry_ids(number) for number in candidates}
-        partitions = [classes(problem.training, candidates, rounds) for rounds in _ROUNDS]
+        partitions = classes(problem.training, candidates, _ROUNDS)
         partitions.append([(number,) for number in candidates])
         self.levels = [
             [np.array([entry for number in group for entry in ids[number]]) for group in groups]
