@@ -7,6 +7,7 @@ order everything runs, which operators may work in place, and which inputs are r
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Mapping
@@ -40,12 +41,9 @@ class TensorType:
         if not 0 <= self.flag < len(_DTYPES):
             raise GraphError(f"unknown MXNet type flag {self.flag}")
 
-    @cached_property
+    @property
     def elements(self) -> int:
-        product = 1
-        for size in self.shape:
-            product *= size
-        return product
+        return math.prod(self.shape)
 
     @property
     def dtype(self) -> str:
