@@ -67,7 +67,9 @@ class Explain:
 def _memory(request: Request, training: TrainingGraph, match_range: int, planned: int) -> Memory:
     if not request.details or not request.frontend.hook:  # without the hook, the backward nodes are not known
         return Memory(planned, 0, dict(request.frontend.static), {}, {})
-    found: Footprint = footprint(training, plan_storage(training, match_range), request.frontend.static)
+    # what shares memory in place is the same whichever way chunks are found
+    storage = plan_storage(training, 0)
+    found: Footprint = footprint(training, storage, request.frontend.static)
     return Memory(planned, found.peak, dict(found.static), dict(found.at_peak), dict(found.layers))
 
 
