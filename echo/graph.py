@@ -74,7 +74,9 @@ class Graph:
         nodes = list(self.nodes)
         for number, attrs in added.items():
             nodes[number] = replace(nodes[number], attrs={**nodes[number].attrs, **attrs})
-        return replace(self, nodes=tuple(nodes))
+        graph = object.__new__(Graph)  # as dataclasses.replace; attributes cannot break a rule of `check`
+        graph.__dict__.update(self.__dict__, nodes=tuple(nodes))
+        return graph
 
     def without_attr(self, key: str) -> Graph:
         """The same graph with this attribute on no node."""

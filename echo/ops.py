@@ -70,8 +70,11 @@ def recomputable_outputs(node: TrainingNode, device: str, hook: bool) -> tuple[i
 
     ``device`` is MXNet's device type ("cpu" or "gpu"), ``hook`` whether the native hook applies the plan.
     """
-    if why_not(node, device, hook):
-        return ()
+    return () if why_not(node, device, hook) else all_outputs(node, hook)
+
+
+def all_outputs(node: TrainingNode, hook: bool) -> tuple[int, ...]:
+    """The outputs that are recomputed with a node, where that is safe."""
     # MXNet's own mirroring replaces a node as a whole
     return tuple(range(len(node.outputs))) if node.op in _ALL_OUTPUTS or not hook else (0,)
 

@@ -6,9 +6,14 @@ order everything runs, which operators may work in place, and which inputs are r
 
 from __future__ import annotations
 
+import itertools
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Mapping
+
+import numpy as np
+import numpy.typing as npt
 
 from echo.errors import GraphError
 from echo.graph import VARIABLE, Entry
@@ -36,12 +41,9 @@ class TensorType:
         if not 0 <= self.flag < len(_DTYPES):
             raise GraphError(f"unknown MXNet type flag {self.flag}")
 
-    @cached_property
+    @property
     def elements(self) -> int:
-        product = 1
-        for size in self.shape:
-            product *= size
-        return product
+        return math.prod(self.shape)
 
     @property
     def dtype(self) -> str:
@@ -95,6 +97,17 @@ class TrainingNode:
 
 
 @dataclass(frozen=True)
+class Reads:
+    """Every read in a training graph, in node order: node ``reader`` reads, as its input number ``position``, output
+    ``index`` of node ``source``."""
+
+    reader: npt.NDArray[np.int64]
+    position: npt.NDArray[np.int64]
+    source: npt.NDArray[np.int64]
+    index: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
 class TrainingGraph:
     """Nodes in execution order; ``outputs`` are the symbol's outputs, then the gradients.
 
@@ -139,6 +152,16 @@ class TrainingGraph:
     def type_of(self, entry: Entry) -> TensorType:
         """Shape and type of an entry."""
         return self.nodes[entry.node].outputs[entry.index]
+
+    @cached_property
+    def reads(self) -> Reads:
+        """All reads as arrays."""
+        counts = np.array([len(node.inputs) for node in self.nodes], np.int64)
+        begin = np.cumsum(counts) - counts
+        flat = itertools.chain.from_iterable(itertools.chain.from_iterable(node.inputs for node in self.nodes))
+        entries = np.fromiter(flat, np.int64, 3 * int(counts.sum())).reshape(-1, 3)
+        position = np.arange(len(entries)) - np.repeat(begin, counts)
+        return Reads(np.repeat(np.arange(len(counts)), counts), position, entries[:, 0], entries[:, 1])
 
     @cached_property
     def backward_readers(self) -> Mapping[Entry, tuple[int, ...]]:

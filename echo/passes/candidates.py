@@ -8,7 +8,7 @@ from typing import ClassVar, Mapping
 
 from echo.errors import OptionError
 from echo.graph import Entry, Graph
-from echo.ops import HEAVY, recomputable_outputs, why_not
+from echo.ops import HEAVY, all_outputs, why_not
 from echo.passes.merged import merged
 from echo.passes.request import Request
 from echo.training_graph import EXECUTOR, TrainingGraph
@@ -36,9 +36,8 @@ class FindCandidates:
     gives: ClassVar[type] = Candidates
 
     def run(self, request: Request, training: TrainingGraph) -> Candidates:
-        names = _names(request.graph, training)
-        keep = _matching(training, names, "keep", request.options.keep)
-        recompute = _matching(training, names, "recompute", request.options.recompute)
+        keep = _matching(request, training, "keep", request.options.keep)
+        recompute = _matching(request, training, "recompute", request.options.recompute)
         _check_conflict(training, keep, recompute)
         heads = {entry.node for entry in training.outputs}
         light: dict[int, tuple[Entry, ...]] = {}
@@ -48,14 +47,14 @@ class FindCandidates:
         for number, node in training.operators():
             if not node.forward:
                 continue
-            outputs = recomputable_outputs(node, request.frontend.device, request.frontend.hook)
-            refused[number] = _refusal(request, training, number, heads, keep)
-            if refused[number]:
+            refusal = _refusal(request, training, number, heads, keep)
+            if refusal:
                 if number in recompute:
-                    raise OptionError(f"recompute: {node.name!r} ({node.op}) cannot be recomputed: {refused[number]}")
+                    raise OptionError(f"recompute: {node.name!r} ({node.op}) cannot be recomputed: {refusal}")
+                refused[number] = refusal
                 continue
-            del refused[number]
-            entries = tuple(Entry(number, output) for output in outputs)
+            outputs = all_outputs(node, request.frontend.hook)
+            entries = tuple([Entry(number, output) for output in outputs])
             if number in recompute:
                 forced.update(entries)
             elif node.op in HEAVY:
@@ -91,10 +90,9 @@ def _names(graph: Graph, training: TrainingGraph) -> dict[int, list[str]]:
     return names
 
 
-def _matching(
-    training: TrainingGraph, names: Mapping[int, list[str]], option: str, patterns: tuple[str, ...]
-) -> dict[int, str]:
+def _matching(request: Request, training: TrainingGraph, option: str, patterns: tuple[str, ...]) -> dict[int, str]:
     found: dict[int, str] = {}
+    names = _names(request.graph, training) if patterns else {}
     for pattern in patterns:
         hits = [
             number

@@ -3,14 +3,22 @@
 Unrolled graphs repeat themselves, and one decision a class is far better than one a node: a choice for a single time
 step saves nothing until all steps follow it. Nodes start with a colour made of operator, attributes and shapes, and are
 told apart by the colours around them, one ring more each round (Weisfeiler-Lehman colour refinement).
+
+A colour is a 64-bit number, mixed from those around a node; that any two of 300,000 nodes share one by chance has a
+probability below one in a hundred million. A round takes time linear in nodes and reads, but for sorting.
 """
 
 from __future__ import annotations
 
-from typing import Iterable
+from dataclasses import dataclass
+from typing import Any, Callable, Hashable, Iterable, Sequence
 
-from echo.graph import Entry
+import numpy as np
+import numpy.typing as npt
+
 from echo.training_graph import TrainingGraph, TrainingNode
+
+Colours = npt.NDArray[np.uint64]  # one for each node of a training graph; those of backward nodes mean nothing
 
 # Attributes that say what an operator does, and not how large it is.
 _KINDS = frozenset(
@@ -19,66 +27,148 @@ _KINDS = frozenset(
 _MOST_GATES = 8  # an LSTM cell has four, with peepholes and projections not more than this
 
 
-def classes(training: TrainingGraph, nodes: Iterable[int], rounds: int) -> list[tuple[int, ...]]:
-    """Groups ``nodes`` by their structure up to ``rounds`` steps away; largest total bytes first."""
-    colours = _refined(training, _initial_colours(training), rounds)
-    groups: dict[int, list[int]] = {}
-    for number in nodes:
-        groups.setdefault(colours[number], []).append(number)
-
-    def weight(group: list[int]) -> int:
-        return sum(training.nodes[number].outputs[0].bytes for number in group)
-
-    return [tuple(group) for group in sorted(groups.values(), key=weight, reverse=True)]
+def classes(training: TrainingGraph, nodes: Iterable[int], rounds: Sequence[int]) -> list[list[tuple[int, ...]]]:
+    """For each number of rounds: ``nodes`` grouped by their structure up to so many steps away, largest bytes first."""
+    numbers = np.array(list(nodes), np.int64)
+    if not len(numbers):
+        return [[] for _ in rounds]
+    sizes = np.array([training.nodes[number].outputs[0].bytes for number in numbers.tolist()], np.float64)
+    colours = _refined(training, _initial_colours(training), max(rounds))
+    return [_groups(numbers, sizes, colours[count][numbers]) for count in rounds]
 
 
-def roles(training: TrainingGraph, rounds: int) -> list[int]:
-    """A colour for each node that equal roles share across graphs of one model: other lengths, other batch sizes.
+def _groups(
+    numbers: npt.NDArray[np.int64], sizes: npt.NDArray[np.float64], colours: Colours
+) -> list[tuple[int, ...]]:
+    _, first, group = np.unique(colours, return_index=True, return_inverse=True)
+    weights = np.bincount(group, weights=sizes)
+    place = np.empty(len(first), np.int64)  # of each group: largest first, then in the order of their first nodes
+    place[np.lexsort((first, -weights))] = np.arange(len(first))
+    order = np.argsort(place[group], kind="stable")
+    ends = np.cumsum(np.bincount(place[group])).tolist()
+    members = numbers[order].tolist()
+    return [tuple(members[begin:end]) for begin, end in zip([0, *ends], ends)]
 
-    Sizes are left out. Variables count by name, which is how such graphs share their weights.
+
+def roles(training: TrainingGraph, rounds: Sequence[int]) -> list[list[int]]:
+    """For each number of rounds, a colour for each node that equal roles share across graphs of one model.
+
+    Such graphs have other lengths and other batch sizes: sizes are left out, and variables count by name, which is how
+    they share their weights.
     """
 
-    def colour(node: TrainingNode) -> int:
+    def kind(node: TrainingNode) -> Hashable:
         if node.is_variable:
-            return hash(("variable", node.name))
-        attrs = tuple(sorted((key, value) for key, value in node.attrs.items() if key in _KINDS))
-        return hash((node.op, attrs))
+            return ("variable", node.name)
+        return (node.op, tuple(sorted((key, value) for key, value in node.attrs.items() if key in _KINDS)))
 
-    return _refined(training, [colour(node) for node in training.nodes], rounds)
+    def alike(node: TrainingNode) -> Hashable:
+        return (node.name if node.is_variable else node.op, tuple(node.attrs.items()))
+
+    start = _hashed([0 if not node.forward else node for node in training.nodes], alike, kind)
+    colours = _refined(training, start, max(rounds))
+    return [colours[count].tolist() for count in rounds]
 
 
-def _refined(training: TrainingGraph, colours: list[int], rounds: int) -> list[int]:
-    readers: list[list[int]] = [[] for _ in training.nodes]
-    forward = [number for number, node in training.operators() if node.forward]
-    for number in forward:
-        for entry in training.nodes[number].inputs:
-            readers[entry.node].append(number)
+def _initial_colours(training: TrainingGraph) -> Colours:
+    uses = _ForwardReads.of(training).uses(len(training.nodes)).tolist()
+    nodes: list[TrainingNode | int] = []
+    for number, node in enumerate(training.nodes):
+        # a shared weight tells roles apart, a variable that is used once is one of many alike
+        nodes.append(number if node.is_variable and uses[number] > 1 else node if node.forward else 0)
+
+    def kind(node: TrainingNode) -> Hashable:
+        if node.is_variable:
+            return ("own", node.outputs)
+        return (node.op, tuple(sorted(pair for pair in node.attrs.items() if not pair[0].startswith("__"))), node.outputs)
+
+    def alike(node: TrainingNode) -> Hashable:
+        return (node.op, tuple(node.attrs.items()), tuple([(one.shape, one.flag) for one in node.outputs]))
+
+    return _hashed(nodes, alike, kind)
+
+
+def _hashed(
+    nodes: Sequence[TrainingNode | int],
+    alike: Callable[[TrainingNode], Hashable],
+    kind: Callable[[TrainingNode], Hashable],
+) -> Colours:
+    """A colour for the ``kind`` of each node, asked once for all that are ``alike``; numbers are kinds of their own."""
+    known: dict[Hashable, int] = {}
+    found = []
+    for node in nodes:
+        if isinstance(node, int):
+            found.append(hash(("shared", node)))
+            continue
+        key = alike(node)
+        colour = known.get(key)
+        if colour is None:
+            colour = known[key] = hash(kind(node))
+        found.append(colour)
+    return np.array(found, np.int64).astype(np.uint64)
+
+
+@dataclass(frozen=True)
+class _ForwardReads:
+    """Every read of a forward operator: who reads, which node, and in which role."""
+
+    reader: npt.NDArray[np.int64]
+    source: npt.NDArray[np.int64]
+    role: Colours
+
+    @staticmethod
+    def of(training: TrainingGraph) -> _ForwardReads:
+        reads = training.reads
+        forward = np.array([node.forward and not node.is_variable for node in training.nodes], np.bool_)
+        wanted = forward[reads.reader]
+        source, index = reads.source[wanted], reads.index[wanted]
+        # which output is read, where that makes a difference: an array split in many parts is split into time steps
+        many = np.diff(np.array(training.first_entry))[source] > _MOST_GATES
+        role = reads.position[wanted] * 64 + np.where(many, 63, index)
+        return _ForwardReads(reads.reader[wanted], source, _mixed(role.astype(np.uint64)))
+
+    def uses(self, nodes: int) -> npt.NDArray[np.int64]:
+        """How often each node is read."""
+        return np.bincount(self.source, minlength=nodes)
+
+
+def _refined(training: TrainingGraph, colours: Colours, rounds: int) -> list[Colours]:
+    """The colours after 0, 1, ... rounds."""
+    reads = _ForwardReads.of(training)
+    is_reader = np.zeros(len(training.nodes), np.bool_)
+    is_reader[[number for number, node in training.operators() if node.forward]] = True
+    found = [colours]
     for _ in range(rounds):
-        before, colours = colours, list(colours)
-        for number in forward:
-            inputs = tuple((before[entry.node], _role(training, entry)) for entry in training.nodes[number].inputs)
-            # a set: how often a value is read must not tell the first time step from the second
-            colours[number] = hash((before[number], inputs, frozenset(before[reader] for reader in readers[number])))
-    return colours
+        before = found[-1]
+        inputs = _summed(_mixed(before[reads.source] ^ reads.role), reads.reader, len(before))
+        # a set: how often a value is read must not tell the first time step from the second
+        source, reader = _distinct_pairs(reads.source, before[reads.reader])
+        outputs = _summed(_mixed(reader), source, len(before))
+        after = _mixed(before + _mixed(inputs + np.uint64(1)) + _mixed(_mixed(outputs)))
+        found.append(np.where(is_reader, after, before))
+    return found
 
 
-def _role(training: TrainingGraph, entry: Entry) -> int:
-    """Which output is read, where that makes a difference: an array split in many parts is split into time steps."""
-    return entry.index if len(training.nodes[entry.node].outputs) <= _MOST_GATES else -1
+def _mixed(values: Colours) -> Colours:
+    """Numbers without any likeness to these, one for each (the finalizer of SplitMix64)."""
+    values = values + np.uint64(0x9E3779B97F4A7C15)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
 
 
-def _initial_colours(training: TrainingGraph) -> list[int]:
-    uses = [0] * len(training.nodes)
-    for _, node in training.operators():
-        if node.forward:
-            for entry in node.inputs:
-                uses[entry.node] += 1
+def _summed(values: Colours, places: npt.NDArray[np.int64], count: int) -> Colours:
+    """The sum of the values at each place, modulo 2**64; the places come in order."""
+    total = np.zeros(count, np.uint64)
+    if len(places):
+        starts = np.flatnonzero(np.diff(places, prepend=-1))
+        total[places[starts]] = np.add.reduceat(values, starts)
+    return total
 
-    def colour(number: int, node: TrainingNode) -> int:
-        if node.is_variable:
-            # a shared weight tells roles apart, a variable that is used once is one of many alike
-            return hash(("shared", number)) if uses[number] > 1 else hash(("own", node.outputs))
-        attrs = tuple(sorted((key, value) for key, value in node.attrs.items() if not key.startswith("__")))
-        return hash((node.op, attrs, node.outputs))
 
-    return [colour(number, node) for number, node in enumerate(training.nodes)]
+def _distinct_pairs(places: npt.NDArray[np.int64], values: Colours) -> tuple[npt.NDArray[Any], Colours]:
+    order = np.lexsort((values, places))
+    places, values = places[order], values[order]
+    fresh = np.ones(len(places), np.bool_)
+    fresh[1:] = (places[1:] != places[:-1]) | (values[1:] != values[:-1])
+    return places[fresh], values[fresh]

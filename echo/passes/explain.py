@@ -67,7 +67,9 @@ class Explain:
 def _memory(request: Request, training: TrainingGraph, match_range: int, planned: int) -> Memory:
     if not request.details or not request.frontend.hook:  # without the hook, the backward nodes are not known
         return Memory(planned, 0, dict(request.frontend.static), {}, {})
-    found: Footprint = footprint(training, plan_storage(training, match_range), request.frontend.static)
+    # what shares memory in place is the same whichever way chunks are found
+    storage = plan_storage(training, 0)
+    found: Footprint = footprint(training, storage, request.frontend.static)
     return Memory(planned, found.peak, dict(found.static), dict(found.at_peak), dict(found.layers))
 
 
@@ -132,8 +134,7 @@ class _Reasons:
         op = self.training.nodes[entry.node].op
         if op in HEAVY:
             return f"{op} is compute-heavy: it is never run twice unless a budget needs it"
-        offered = {**self.candidates.light}.get(entry.node, ())
-        if entry not in offered:
+        if entry not in self.candidates.light.get(entry.node, ()):
             return f"a saved statistic or mask of {op}"
         bound = self.request.options.overhead_bound
         limit = "" if bound is None else f" within {100 * bound:.0f} % of the step"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import AbstractSet, Iterable, Mapping, Sequence
+from typing import AbstractSet, Iterable, Mapping
 
 from echo.passes.classes import roles
 from echo.training_graph import TrainingGraph
@@ -26,9 +26,10 @@ class Hint:
         """The hint that this choice among these nodes gives."""
         numbers = list(nodes)
         levels = []
-        for rounds in _ROLE_ROUNDS:
+        for colours in roles(training, _ROLE_ROUNDS):
             votes: dict[int, int] = {}
-            for number, role in zip(numbers, _roles_of(training, numbers, rounds)):
+            for number in numbers:
+                role = colours[number]
                 votes[role] = votes.get(role, 0) + (1 if number in chosen else -1)
             levels.append({role: count >= 0 for role, count in votes.items()})
         return Hint(tuple(levels))
@@ -37,14 +38,7 @@ class Hint:
         """The candidates that play a role which was recomputed."""
         numbers = list(candidates)
         found: dict[int, bool] = {}
-        for rounds, level in zip(_ROLE_ROUNDS, self.recompute):
+        for colours, level in zip(roles(training, _ROLE_ROUNDS), self.recompute):
             left = [number for number in numbers if number not in found]
-            for number, role in zip(left, _roles_of(training, left, rounds) if left else []):
-                if role in level:
-                    found[number] = level[role]
+            found.update({number: level[colours[number]] for number in left if colours[number] in level})
         return [number for number in numbers if found.get(number)]
-
-
-def _roles_of(training: TrainingGraph, numbers: Sequence[int], rounds: int) -> list[int]:
-    colours = roles(training, rounds)
-    return [colours[number] for number in numbers]

@@ -10,6 +10,8 @@ def merged(graph: Graph, training: TrainingGraph) -> dict[int, int]:
     """For each user's node that is not in the training graph because of an equal one: the number of that one."""
     present = {node.user for node in training.nodes if node.user is not None}
     twins: dict[int, int] = {}
+    if len(present) == len(graph.nodes):
+        return twins
     known: dict[tuple[object, ...], int] = {}
     for number, node in enumerate(graph.nodes):
         inputs = tuple((twins.get(entry.node, entry.node), entry.index) for entry in node.inputs)

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Mapping
 
-import networkx as nx
-
 from echo.graph import Entry
 from echo.passes.candidates import Candidates
 from echo.training_graph import TrainingGraph
@@ -32,14 +30,27 @@ class Segments:
 
 def partition(training: TrainingGraph, candidates: Mapping[int, tuple[Entry, ...]]) -> Segments:
     """The connected groups of candidate nodes."""
-    connections = nx.Graph()
-    connections.add_nodes_from(sorted(candidates))
-    for number in sorted(candidates):
+    home = dict.fromkeys(candidates, -1)  # a node on the way to the first of its group; -1 for the first itself
+
+    def first_of(number: int) -> int:
+        first = number
+        while home[first] >= 0:
+            first = home[first]
+        while home[number] >= 0:  # the next one who asks gets there in one step
+            home[number], number = first, home[number]
+        return first
+
+    numbers = sorted(candidates)
+    for number in numbers:
         for entry in training.nodes[number].inputs:
-            if entry.node in candidates:
-                connections.add_edge(entry.node, number)
-    groups = sorted(tuple(sorted(group)) for group in nx.connected_components(connections))
-    return Segments(tuple(Segment(group) for group in groups))
+            if entry.node in home:
+                one, other = first_of(entry.node), first_of(number)
+                if one != other:
+                    home[max(one, other)] = min(one, other)
+    groups: dict[int, list[int]] = {}
+    for number in numbers:
+        groups.setdefault(first_of(number), []).append(number)
+    return Segments(tuple(Segment(tuple(group)) for group in groups.values()))
 
 
 @dataclass(frozen=True)

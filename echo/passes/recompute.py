@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, replace
-from typing import Iterable, Sequence
+from typing import Iterable, Iterator, Sequence
 
 from echo.graph import Entry
 from echo.schedule import Splits
@@ -105,23 +105,27 @@ def with_clones(
     return in_execution_order(builder.nodes, training)
 
 
+def _children(node: TrainingNode) -> Iterator[int]:
+    return iter([*[entry.node for entry in node.inputs], *node.control_deps])
+
+
 def in_execution_order(nodes: Sequence[TrainingNode], training: TrainingGraph) -> TrainingGraph:
     """These nodes, numbered as in ``training``, in MXNet's order: depth-first from the outputs. Others are left out."""
     order: list[int] = []
     visited: set[int] = set()
     for head in training.outputs:
-        stack = [] if head.node in visited else [(head.node, 0)]
+        stack = [] if head.node in visited else [(head.node, _children(nodes[head.node]))]
         visited.add(head.node)
         while stack:
-            number, position = stack.pop()
-            children = [entry.node for entry in nodes[number].inputs] + list(nodes[number].control_deps)
-            if position == len(children):
+            number, children = stack[-1]
+            for child in children:
+                if child not in visited:
+                    visited.add(child)
+                    stack.append((child, _children(nodes[child])))
+                    break
+            else:
                 order.append(number)
-                continue
-            stack.append((number, position + 1))
-            if children[position] not in visited:
-                visited.add(children[position])
-                stack.append((children[position], 0))
+                stack.pop()
     place = {number: index for index, number in enumerate(order)}
 
     def moved(entry: Entry) -> Entry:
@@ -130,7 +134,7 @@ def in_execution_order(nodes: Sequence[TrainingNode], training: TrainingGraph) -
     return TrainingGraph(
         nodes=tuple(
             nodes[number].reading(
-                tuple(map(moved, nodes[number].inputs)), tuple(place[dep] for dep in nodes[number].control_deps)
+                tuple(map(moved, nodes[number].inputs)), tuple([place[dep] for dep in nodes[number].control_deps])
             )
             for number in order
         ),

@@ -158,7 +158,7 @@ def _keeps(problem: Problem, selection: Selection) -> bool:
 def _unreachable(request: Request, training: TrainingGraph, best: Selection, limit: int) -> BudgetError:
     static = sum(request.frontend.static.values())
     planned = with_clones(training, best.recompute, best.splits)
-    storage = plan_storage(planned, best.match_range)
+    storage = plan_storage(planned, 0)  # for what shares memory in place
     peak = footprint(planned, storage, request.frontend.static).peak_node
     largest = [f"{name} {size / 2**20:.1f} MB" for name, size in held_at_peak(planned, storage, peak)]
     kinds = [f"{kind} {size / 2**20:.1f} MB" for kind, size in request.frontend.static.items() if size]

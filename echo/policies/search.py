@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import Protocol, Sequence
+from typing import Callable, Protocol, Sequence
 
 import numpy as np
 
@@ -27,12 +27,14 @@ from echo.schedule import Splits
 
 _ROUNDS = (0, 1, 2, 3)  # of the classes, coarse to fine
 _FINALISTS = 3  # match ranges that are climbed to the end
+_SWEEPS = 4  # through all classes, that a climb takes about
 _FINAL_SHARE = 0.75  # of the effort, for those climbs; the rest is for threshold accepting
 _FLIPS_A_CANDIDATE = 60  # evaluations beyond which more have not paid on any model of the benchmarks
 _ASSIGNMENT_SHARE = 0.4  # of the effort, on top of it
 _ASSIGNMENT_COST = 3  # evaluations by a match range that take as long as one assignment
 _HINTED_SHARE = 0.1  # of the effort, for a climb that starts from a hint
-_PRICES = 6  # bisection steps between a free second and one that nothing is worth
+_PRICES = 6  # bisection steps between a free second and one that nothing is worth, each of them a climb
+_CLIMB_AROUND = 3.0  # how far climbs look around a price that was found without
 _THRESHOLD = 0.02  # of the bytes, that a random flip may cost at first
 
 
@@ -108,13 +110,22 @@ class _Price:
         return int(self.rank(current)[0])
 
 
+@dataclass(frozen=True)
+class _Worth:
+    """A class of nodes: the bytes that recomputing it saves, and the seconds that it takes."""
+
+    group: Choice
+    bytes: int
+    seconds: float
+
+
 class _Climb:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.limits = _Limits(problem)
         candidates = sorted(problem.candidates)
         ids = {number: problem.entry_ids(number) for number in candidates}
-        partitions = [classes(problem.training, candidates, rounds) for rounds in _ROUNDS]
+        partitions = classes(problem.training, candidates, _ROUNDS)
         partitions.append([(number,) for number in candidates])
         self.levels = [
             [np.array([entry for number in group for entry in ids[number]]) for group in groups]
@@ -139,13 +150,15 @@ class _Climb:
     def run(self) -> Choice:
         starts = self.coarse_climbs()
         final = int(self.left * _FINAL_SHARE)
+        worth: list[_Worth] = []
         for _, match_range, start in starts:
             self.problem.progress(f"match range {match_range}")
             reserve = self.left - final // len(starts)
             self.ranges = (match_range,)
             beyond = None
             if self.problem.max_bytes is not None or self.limits.rank(self.evaluate(start))[0] > 0:
-                start, beyond = self.price_seconds(start, self.levels[:2], self.left - (self.left - reserve) // 2)
+                worth = worth or self.worth_of(start)
+                start, beyond = self.price_seconds(start, worth, self.left - (self.left - reserve) // 2)
             within = self.climb(start, self.levels, self.limits, reserve)
             if beyond is not None:
                 self.blend(within, beyond)
@@ -168,8 +181,16 @@ class _Climb:
         found = [self.best, *starts]
         found += [self.climb_apart(start, int(0.7 * effort)) for start in (self.best, starts[0])]
         self.ranges = (ASSIGNED,)
-        start = min(found, key=lambda choice: self.limits.rank(self.evaluate(choice)))
-        self.climb(start, self.levels[:3], self.limits, 0)
+        self.climb(self.first_of(found), self.levels[:3], self.limits, 0)
+
+    def first_of(self, choices: Sequence[Choice]) -> Choice:
+        """The one that the limits prefer."""
+        best, best_value = choices[0], self.evaluate(choices[0])
+        for choice in choices[1:]:
+            value = self.evaluate(choice, self.limits.most_bytes(best_value))
+            if self.limits.rank(value) < self.limits.rank(best_value):
+                best, best_value = choice, value
+        return best
 
     def climb_apart(self, start: Choice, reserve: int) -> Choice:
         """A climb whose values are of another kind, and do not count as found."""
@@ -190,7 +211,7 @@ class _Climb:
         """The best few (bytes, match range, choice) of quick climbs from recomputing everything, time left out."""
         everything = self.problem.choice(sorted(self.problem.candidates))
         totals = self.problem.evaluate(everything).totals
-        promising = sorted(range(len(totals)), key=lambda index: totals[index])
+        promising = sorted(range(len(totals)), key=lambda index: totals[index])[: self.affordable(self.levels[:1])]
         self.left -= len(totals)
         reserve = self.left // 2
         found = []
@@ -199,34 +220,48 @@ class _Climb:
             self.ranges = (match_range,)
             choice = self.climb(everything, self.levels[:1], _Price(0.0), reserve)
             found.append((self.evaluate(choice).bytes, match_range, choice))
-        return sorted(found, key=lambda item: item[:2])[:_FINALISTS]
+        return sorted(found, key=lambda item: item[:2])[: min(_FINALISTS, self.affordable(self.levels[1:2]))]
+
+    def affordable(self, levels: Sequence[Sequence[Choice]]) -> int:
+        """How many climbs over these classes there is effort for, at least one."""
+        return max(1, self.total // (_SWEEPS * max(1, sum(map(len, levels)))))
+
+    def worth_of(self, choice: Choice) -> list[_Worth]:
+        """What each class of a choice is worth, taken out alone: bytes that are stashed instead nearly add up."""
+        value = self.evaluate(choice)
+        found = []
+        level = next((level for level in self.levels[1::-1] if len(level) < self.left // 2), [])
+        for group in level:
+            if choice[group].all():
+                choice[group] = 0
+                without = self.evaluate(choice)
+                choice[group] = 1
+                found.append(_Worth(group, without.bytes - value.bytes, value.seconds - without.seconds))
+        return found
 
     def price_seconds(
-        self, start: Choice, levels: Sequence[Sequence[Choice]], reserve: int
+        self, start: Choice, worth: Sequence[_Worth], reserve: int
     ) -> tuple[Choice, Choice | None]:
-        """Bisects the price of a second to where the climb just keeps the limits.
+        """Bisects the price of a second to where the choice just keeps the limits.
 
-        Gives the best choice on the way, and the last one beyond the limits, if any was.
+        First for the classes that are worth their seconds, then, as long as there is effort left, for what a climb
+        makes of them. Gives the best choice on the way, and the last one beyond the limits, if any was.
         """
         a_step = self.problem.training.planned_bytes / max(self.problem.overhead.step_seconds, 1e-9)
         low, high = 0.01 * a_step, 100.0 * a_step
-        best, best_value = start, self.evaluate(start)
-        beyond = None if self.limits.keeps(best_value) else start
-        for _ in range(_PRICES):
+        search = _PriceSearch(self, start)
+        if worth:
+            low, high = search.bisect(low, high, 2 * _PRICES, lambda price: _worth_it(start, worth, price))
+            low, high = low / _CLIMB_AROUND, high * _CLIMB_AROUND
+        from_here = search.best
+
+        def climbed(price: float) -> Choice | None:
             if self.left <= reserve:
-                break
-            price = (low * high) ** 0.5
-            choice = self.climb(start, levels, _Price(price), reserve)
-            value = self.evaluate(choice)
-            if self.limits.rank(value) < self.limits.rank(best_value):
-                best, best_value = choice, value
-            if not self.limits.keeps(value):
-                beyond = choice
-            if self._price_is_enough(value):
-                high = price
-            else:
-                low = price
-        return best, beyond
+                return None
+            return self.climb(from_here, self.levels[:2], _Price(price), reserve)
+
+        search.bisect(low, high, _PRICES, climbed)
+        return search.best, search.beyond
 
     def blend(self, within: Choice, beyond: Choice) -> None:
         """Bisects up to which node ``beyond`` can be followed, and ``within`` from there on.
@@ -243,11 +278,6 @@ class _Climb:
             value = self.evaluate(choice)
             self.consider(choice, value)
             low, high = (middle, high) if self.limits.keeps(value) else (low, middle)
-
-    def _price_is_enough(self, value: Evaluation) -> bool:
-        if self.problem.max_bytes is not None:  # the highest price is wanted at which the choice still fits
-            return value.bytes > self.problem.max_bytes
-        return self.limits.rank(value)[0] == 0  # the lowest price at which the choice is fast enough
 
     def climb(self, start: Choice, levels: Sequence[Sequence[Choice]], order: _Order, reserve: int) -> Choice:
         """Flips one class after the other while that helps, coarse classes first."""
@@ -287,6 +317,51 @@ class _Climb:
                 self.consider(choice, value)
             else:
                 choice[group] = before
+
+
+def _worth_it(choice: Choice, worth: Sequence[_Worth], price: float) -> Choice:
+    """The choice without the classes that save fewer bytes than their seconds cost."""
+    choice = choice.copy()
+    for one in worth:
+        if one.bytes < price * one.seconds:
+            choice[one.group] = 0
+    return choice
+
+
+class _PriceSearch:
+    """The best choice that was found at any price of a second, and the last one beyond the limits, if any was."""
+
+    def __init__(self, climb: _Climb, start: Choice) -> None:
+        self.climb, self.limits = climb, climb.limits
+        self.best, self.best_value = start, climb.evaluate(start)
+        self.beyond = None if self.limits.keeps(self.best_value) else start
+
+    def bisect(
+        self, low: float, high: float, steps: int, choice_at: Callable[[float], Choice | None]
+    ) -> tuple[float, float]:
+        """Narrows the prices between which the choice comes to keep the limits, for so many steps, or until None."""
+        for _ in range(steps):
+            price = (low * high) ** 0.5
+            choice = choice_at(price)
+            if choice is None:
+                break
+            value = self.climb.evaluate(choice)
+            self.climb.consider(choice, value)
+            if self.limits.rank(value) < self.limits.rank(self.best_value):
+                self.best, self.best_value = choice, value
+            if not self.limits.keeps(value):
+                self.beyond = choice
+            if self._is_enough(value):
+                high = price
+            else:
+                low = price
+        return low, high
+
+    def _is_enough(self, value: Evaluation) -> bool:
+        most = self.climb.problem.max_bytes
+        if most is not None:  # the highest price is wanted at which the choice still fits
+            return value.bytes > most
+        return self.limits.rank(value)[0] == 0  # the lowest price at which the choice is fast enough
 
 
 def _distinct(levels: list[list[tuple[int, ...]]]) -> list[list[tuple[int, ...]]]:

@@ -90,7 +90,7 @@ def test_roles_leave_sizes_out() -> None:
     short, long = nmt(12).training, nmt(19, 3).training
     for rounds in (0, 1, 2):
         ours, theirs = (
-            {colour for (number, node), colour in _operators(training, roles(training, rounds)) if node.forward}
+            {colour for (number, node), colour in _operators(training, roles(training, [rounds])[0]) if node.forward}
             for training in (short, long)
         )
         assert len(ours & theirs) >= (0.75 if rounds else 1.0) * len(ours)

@@ -43,7 +43,7 @@ void PlannedGraph::add_clone(std::int32_t node, std::int32_t slot, std::int32_t 
   const std::int32_t outputs = arrays.masked[node] ? 1 : entry_begin_[node + 1] - entry_begin_[node];
   for (std::int32_t i = 0; i < outputs; ++i) {
     entry_node_.push_back(clone);
-    entry_origin_.push_back(entry_begin_[node] + i);
+    clone_entry_origin_.push_back(entry_begin_[node] + i);
   }
   entry_begin_.push_back(static_cast<std::int32_t>(entry_node_.size()));
   *copy_at(node, slot) = clone;
@@ -63,8 +63,11 @@ void PlannedGraph::redirect(std::int32_t slot) {
   }
   std::sort(wanted_.begin(), wanted_.end());
   for (std::size_t i = 0; i < wanted_.size(); ++i) add_clone(wanted_[i], slot, i > 0 ? nodes() - 1 : -1);
-  for (std::int32_t i = first; i < last; ++i)
-    if (!a.input_ignored[i]) input_entry_[i] = redirected(a.input_entry[i], slot);
+  for (std::int32_t i = first; i < last; ++i) {
+    if (a.input_ignored[i] || !recompute_[a.input_entry[i]]) continue;
+    input_entry_[i] = redirected(a.input_entry[i], slot);
+    redirected_.push_back(i);
+  }
 }
 
 void PlannedGraph::sort() {
@@ -96,29 +99,43 @@ void PlannedGraph::sort() {
   }
 }
 
-void PlannedGraph::apply(const std::uint8_t* recompute, const SplitArrays& splits) {
+PlannedGraph::PlannedGraph(const TrainingArrays& given) : arrays(given) {
   const auto& a = arrays;
-  recompute_ = recompute;
-  splits_ = splits;
   entry_begin_.assign(a.entry_begin, a.entry_begin + a.nodes + 1);
   input_begin_.assign(a.input_begin, a.input_begin + a.nodes + 1);
   input_entry_.assign(a.input_entry, a.input_entry + a.input_begin[a.nodes]);
   dep_begin_.assign(a.dep_begin, a.dep_begin + a.nodes + 1);
   dep_node_.assign(a.dep_node, a.dep_node + a.dep_begin[a.nodes]);
   entry_node_.resize(a.entries);
-  entry_origin_.resize(a.entries);
   for (std::int32_t node = 0; node < a.nodes; ++node)
-    for (std::int32_t e = a.entry_begin[node]; e < a.entry_begin[node + 1]; ++e) {
-      entry_node_[e] = node;
-      entry_origin_[e] = e;
-    }
+    for (std::int32_t e = a.entry_begin[node]; e < a.entry_begin[node + 1]; ++e) entry_node_[e] = node;
+}
+
+void PlannedGraph::forget_clones() {
+  const auto& a = arrays;
+  entry_begin_.resize(a.nodes + 1);
+  entry_node_.resize(a.entries);
+  input_begin_.resize(a.nodes + 1);
+  input_entry_.resize(a.input_begin[a.nodes]);
+  dep_begin_.resize(a.nodes + 1);
+  dep_node_.resize(a.dep_begin[a.nodes]);
+  for (const std::int32_t at : redirected_) input_entry_[at] = a.input_entry[at];
+  redirected_.clear();
+  clone_origin_.clear();
+  clone_entry_origin_.clear();
+}
+
+void PlannedGraph::apply(const std::uint8_t* recompute, const SplitArrays& splits) {
+  const auto& a = arrays;
+  forget_clones();
+  recompute_ = recompute;
+  splits_ = splits;
   split_begin_.clear();
   if (splits.count > 0) {
     split_begin_.assign(a.nodes + 1, 0);
     for (std::int32_t i = 0; i < splits.count; ++i) ++split_begin_[splits.node[i] + 1];
     for (std::int32_t node = 0; node < a.nodes; ++node) split_begin_[node + 1] += split_begin_[node];
   }
-  clone_origin_.clear();
   clone_of_.assign(splits.count + a.nodes, -1);
   wanted_at_.assign(a.nodes, -1);
   for (std::int32_t node = 0; node < a.nodes; ++node)

@@ -39,14 +39,14 @@ struct SplitArrays {
   const std::int32_t *node = nullptr, *slot = nullptr;
 };
 
-// What the gradient hook makes of a plan. Nodes >= arrays.nodes are clones.
+// What the gradient hook makes of a plan. Nodes >= arrays.nodes are clones, and so are entries >= arrays.entries.
 class PlannedGraph {
  public:
-  explicit PlannedGraph(const TrainingArrays& given) : arrays(given) {}
+  explicit PlannedGraph(const TrainingArrays& given);
 
   // recompute[e] = 1: backward nodes read entry e from a clone, the same one unless there are splits: then readers before
   // the first position read the original, those between the first and the second a clone, and so on. Rebuilds `order`
-  // and everything below.
+  // and all that depends on clones; what the graph itself says is laid out once, since a search applies thousands.
   void apply(const std::uint8_t* recompute, const SplitArrays& splits);
 
   struct Span {
@@ -64,7 +64,7 @@ class PlannedGraph {
   std::int32_t entry_begin(std::int32_t node) const { return entry_begin_[node]; }
   std::int32_t entry_count(std::int32_t node) const { return entry_begin_[node + 1] - entry_begin_[node]; }
   // The user's entry that has the same shape and type as `entry`.
-  std::int32_t entry_origin(std::int32_t entry) const { return entry_origin_[entry]; }
+  std::int32_t entry_origin(std::int32_t entry) const { return entry < arrays.entries ? entry : clone_entry_origin_[entry - arrays.entries]; }
   std::int32_t entries() const { return static_cast<std::int32_t>(entry_node_.size()); }
   std::int32_t nodes() const { return static_cast<std::int32_t>(entry_begin_.size()) - 1; }
 
@@ -75,15 +75,17 @@ class PlannedGraph {
   std::int32_t* copy_at(std::int32_t node, std::int32_t slot);
   void want(std::int32_t entry, std::int32_t slot);
   void add_clone(std::int32_t node, std::int32_t slot, std::int32_t before);
+  void forget_clones();
   void redirect(std::int32_t slot);
   void sort();
   std::int32_t redirected(std::int32_t entry, std::int32_t slot);
 
-  std::vector<std::int32_t> entry_begin_, entry_node_, entry_origin_, input_begin_, input_entry_, dep_begin_, dep_node_;
+  std::vector<std::int32_t> entry_begin_, entry_node_, input_begin_, input_entry_, dep_begin_, dep_node_;
   const std::uint8_t* recompute_ = nullptr;
   SplitArrays splits_;
   std::vector<std::int32_t> clone_origin_, clone_of_;  // clone_of_: a clone for each split, then one for each node
-  std::vector<std::int32_t> split_begin_, wanted_, wanted_at_;
+  std::vector<std::int32_t> split_begin_, wanted_, wanted_at_, clone_entry_origin_;
+  std::vector<std::int32_t> redirected_;  // where input_entry_ differs from the user's
   std::vector<std::uint8_t> visited_;
   std::vector<std::pair<std::int32_t, std::int32_t>> stack_;
 };

@@ -1,10 +1,11 @@
 // MXNet's storage planner (the pass MXPlanMemory of 1.9.1), replayed on a planned graph.
 #pragma once
 #include <cstdint>
-#include <map>
+#include <utility>
 #include <vector>
 
 #include "../storage/assign.h"
+#include "free_chunks.h"
 #include "graph.h"
 
 namespace echo {
@@ -20,14 +21,23 @@ class StoragePlanner {
  public:
   static constexpr std::int64_t kAssigned = -1, kPeak = -2;
 
-  explicit StoragePlanner(const PlannedGraph& graph) : graph_(graph) {}
+  explicit StoragePlanner(const PlannedGraph& graph);
   std::int64_t plan(std::int64_t match_range, std::int64_t limit);
   void count_references();  // once after each PlannedGraph::apply
 
  private:
   static constexpr std::int32_t kNone = -1, kExternal = -2;
-  std::int32_t new_chunk(std::int64_t bytes);
-  std::int32_t request(std::int64_t elements);
+  // Shape and type of an entry, as far as storage goes.
+  struct Kind {
+    std::int32_t size;  // a number in sizes_
+    std::uint8_t dtype, dtype_size;
+  };
+  struct Chunk {
+    std::int32_t size, pending;  // reads that are still to come
+  };
+  const Kind& kind(std::int32_t entry) const { return kinds_[graph_.entry_origin(entry)]; }
+  std::int32_t new_chunk(std::int32_t size);
+  std::int32_t request(std::int32_t size);
   void release(std::int32_t chunk);
   void share_inputs(std::int32_t node);
   void allocate_outputs(std::int32_t node);
@@ -38,17 +48,21 @@ class StoragePlanner {
   std::int64_t assigned(std::int64_t limit);
 
   const PlannedGraph& graph_;
+  std::vector<std::int64_t> sizes_;       // the bytes that entries have, from small to large
+  std::vector<Kind> kinds_;               // of the user's entries
+  std::vector<std::int32_t> unplanned_;   // storage_ before anything is planned
+  std::vector<std::uint8_t> ignores_any_, ignores_all_;  // of the user's nodes: inputs that are read for their shape
   std::int64_t match_range_ = 16, total_ = 0;
   std::int32_t forward_chunks_ = 0, forward_end_ = 0;  // kStatic, kDynamic: chunks and positions of forward nodes
-  std::vector<std::int32_t> references_, storage_, chunk_references_;
+  std::vector<std::int32_t> references_, storage_;
+  std::vector<Chunk> chunks_;
+  FreeChunks free_;
   std::vector<std::int32_t> forward_storage_;      // kStatic, kDynamic: the chunks as the forward nodes left them
   std::vector<std::int32_t> chunk_first_, chunk_last_;  // kDynamic: positions of the first write and the last use
   std::vector<std::int64_t> change_;
   std::vector<Block> blocks_;
   std::vector<std::int32_t> assigned_;
-  std::vector<std::int64_t> chunk_bytes_;
-  std::multimap<std::int64_t, std::int32_t> free_;
-  std::vector<std::pair<std::int64_t, std::int32_t>> wanted_;
+  std::vector<std::pair<std::int32_t, std::int32_t>> wanted_;
   std::vector<std::uint8_t> taken_;
 };
 

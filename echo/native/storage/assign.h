@@ -1,65 +1,190 @@
 // Storage assignment: blocks of memory with lifetimes share chunks. Used by the hook and by the planner alike.
 #pragma once
 #include <algorithm>
+#include <array>
 #include <cstdint>
-#include <numeric>
+#include <utility>
 #include <vector>
 
 namespace echo {
+
+struct Span {
+  std::int32_t first, last;  // nodes, both included
+};
 
 struct Block {
   std::int64_t bytes;
   std::int32_t first, last;  // alive from node `first` to node `last`, both included
 };
 
-// The lifetimes of the blocks in one chunk, none of which overlap.
+// When one chunk is busy: the lifetimes of its blocks, none of which overlap. Those that touch are joined.
 class Timeline {
  public:
   bool is_free(const Block& block) const {
-    const auto after = std::lower_bound(spans_.begin(), spans_.end(), block.first,
-                                        [](const Span& span, std::int32_t first) { return span.last < first; });
+    const auto after = not_before(block.first);
     return after == spans_.end() || after->first > block.last;
   }
-  void add(const Block& block) {
-    const auto after = std::lower_bound(spans_.begin(), spans_.end(), block.first,
-                                        [](const Span& span, std::int32_t first) { return span.last < first; });
-    spans_.insert(after, Span{block.first, block.last});
+  // Adds the lifetime of a block for which the chunk is free, and returns the busy span that it is now part of.
+  Span add(const Block& block) {
+    const auto after = spans_.begin() + (not_before(block.first) - spans_.cbegin());
+    const bool touches_after = after != spans_.end() && after->first == block.last + 1;
+    const bool touches_before = after != spans_.begin() && std::prev(after)->last == block.first - 1;
+    if (touches_before && touches_after) {
+      const auto joined = std::prev(after);
+      joined->last = after->last;
+      const Span busy = *joined;
+      spans_.erase(after);
+      return busy;
+    }
+    if (touches_before) {
+      std::prev(after)->last = block.last;
+      return *std::prev(after);
+    }
+    if (touches_after) {
+      after->first = block.first;
+      return *after;
+    }
+    return *spans_.insert(after, Span{block.first, block.last});
   }
 
  private:
-  struct Span {
-    std::int32_t first, last;
-  };
+  std::vector<Span>::const_iterator not_before(std::int32_t node) const {
+    return std::lower_bound(spans_.begin(), spans_.end(), node,
+                            [](const Span& span, std::int32_t first) { return span.last < first; });
+  }
   std::vector<Span> spans_;
+};
+
+// Some of the times at which all of a group of chunks are busy, a few long spans in order.
+class BusyTogether {
+ public:
+  bool overlaps(const Block& block) const {
+    for (std::int32_t i = 0; i < count_; ++i)
+      if (spans_[i].first <= block.last && spans_[i].last >= block.first) return true;
+    return false;
+  }
+  // Takes in a busy span of a single chunk; spans known before that are part of it go. Gives whether that changed anything.
+  bool add(const Span& busy) {
+    std::array<Span, kMost + 1> all;
+    std::int32_t count = 0;
+    bool placed = false;
+    for (std::int32_t i = 0; i < count_; ++i) {
+      if (spans_[i].last >= busy.first && spans_[i].first <= busy.last) continue;
+      if (!placed && spans_[i].first > busy.last) {
+        all[count++] = busy;
+        placed = true;
+      }
+      all[count++] = spans_[i];
+    }
+    if (!placed) all[count++] = busy;
+    return keep_longest(all.data(), count);
+  }
+  // Takes on what two groups have in common. Gives whether that changed anything.
+  bool intersect(const BusyTogether& x, const BusyTogether& y) {
+    std::array<Span, 2 * kMost> all;
+    std::int32_t count = 0;
+    for (std::int32_t i = 0, j = 0; i < x.count_ && j < y.count_;) {
+      const Span both{std::max(x.spans_[i].first, y.spans_[j].first), std::min(x.spans_[i].last, y.spans_[j].last)};
+      if (both.first <= both.last) all[count++] = both;
+      x.spans_[i].last < y.spans_[j].last ? ++i : ++j;
+    }
+    return keep_longest(all.data(), count);
+  }
+  static BusyTogether always() {
+    BusyTogether busy;
+    busy.spans_[0] = {INT32_MIN, INT32_MAX};
+    busy.count_ = 1;
+    return busy;
+  }
+
+ private:
+  static constexpr std::int32_t kMost = 4;
+  bool keep_longest(Span* all, std::int32_t count) {
+    while (count > kMost) {
+      std::int32_t shortest = 0;
+      for (std::int32_t i = 1; i < count; ++i)
+        if (all[i].last - all[i].first < all[shortest].last - all[shortest].first) shortest = i;
+      std::copy(all + shortest + 1, all + count, all + shortest);
+      --count;
+    }
+    const auto equal = [](const Span& x, const Span& y) { return x.first == y.first && x.last == y.last; };
+    if (count == count_ && std::equal(all, all + count, spans_.begin(), equal)) return false;
+    std::copy(all, all + count, spans_.begin());
+    count_ = count;
+    return true;
+  }
+  std::array<Span, kMost> spans_{};
+  std::int32_t count_ = 0;
+};
+
+// Chunks from large to small, and a binary tree over them that finds the smallest free one without asking each: whole
+// groups of chunks are busy together while what is stashed in them waits for its gradient.
+class Chunks {
+ public:
+  static constexpr std::int32_t kNone = -1;
+
+  std::int32_t smallest_free(const Block& block) const { return leaves_ ? search(1, block) : kNone; }
+  std::int32_t append() {
+    if (static_cast<std::int32_t>(chunks_.size()) == leaves_) grow();
+    chunks_.emplace_back();
+    std::int32_t node = leaves_ + static_cast<std::int32_t>(chunks_.size()) - 1;
+    tree_[node] = BusyTogether();
+    while (node /= 2) tree_[node] = BusyTogether();  // the new chunk is free at all times
+    return static_cast<std::int32_t>(chunks_.size()) - 1;
+  }
+  void put(std::int32_t chunk, const Block& block) {
+    std::int32_t node = leaves_ + chunk;
+    bool changed = tree_[node].add(chunks_[chunk].add(block));
+    while (changed && (node /= 2)) changed = tree_[node].intersect(tree_[2 * node], tree_[2 * node + 1]);
+  }
+
+ private:
+  std::int32_t search(std::int32_t node, const Block& block) const {
+    if (tree_[node].overlaps(block)) return kNone;
+    if (node >= leaves_) return chunks_[node - leaves_].is_free(block) ? node - leaves_ : kNone;
+    const std::int32_t found = search(2 * node + 1, block);
+    return found == kNone ? search(2 * node, block) : found;
+  }
+  void grow() {
+    const std::int32_t before = leaves_;
+    leaves_ = before ? 2 * before : 8;
+    std::vector<BusyTogether> tree(2 * leaves_, BusyTogether::always());  // chunks that are not there are never free
+    std::copy(tree_.begin() + before, tree_.begin() + 2 * before, tree.begin() + leaves_);
+    for (std::int32_t node = leaves_ - 1; node; --node) tree[node].intersect(tree[2 * node], tree[2 * node + 1]);
+    tree_.swap(tree);
+  }
+
+  std::int32_t leaves_ = 0;  // a power of two
+  std::vector<Timeline> chunks_;
+  std::vector<BusyTogether> tree_;  // 1 is the root; the children of i are 2 i and 2 i + 1
 };
 
 // Gives every block a chunk and returns the bytes of all chunks: the largest block first, each into the smallest chunk
 // that is free for its lifetime, or into a new one of its own size. Gives up as soon as the bytes exceed `limit`.
 inline std::int64_t assign_chunks(const std::vector<Block>& blocks, std::int64_t limit,
                                   std::vector<std::int32_t>* chunk_of) {
-  std::vector<std::int32_t> order(blocks.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(), [&](std::int32_t x, std::int32_t y) {
-    const Block &a = blocks[x], &b = blocks[y];
+  std::vector<std::pair<Block, std::int32_t>> order;
+  order.reserve(blocks.size());
+  for (const Block& block : blocks) order.emplace_back(block, static_cast<std::int32_t>(order.size()));
+  std::sort(order.begin(), order.end(), [](const auto& x, const auto& y) {
+    const auto &[a, a_index] = x;
+    const auto &[b, b_index] = y;
     if (a.bytes != b.bytes) return a.bytes > b.bytes;
     if (a.first != b.first) return a.first < b.first;
     if (a.last != b.last) return a.last < b.last;
-    return x < y;
+    return a_index < b_index;
   });
   chunk_of->assign(blocks.size(), -1);
-  std::vector<Timeline> chunks;  // from large to small
+  Chunks chunks;
   std::int64_t total = 0;
-  for (const std::int32_t index : order) {
-    const Block& block = blocks[index];
-    std::int32_t chunk = static_cast<std::int32_t>(chunks.size()) - 1;
-    while (chunk >= 0 && !chunks[chunk].is_free(block)) --chunk;
-    if (chunk < 0) {
-      chunk = static_cast<std::int32_t>(chunks.size());
-      chunks.emplace_back();
+  for (const auto& [block, index] : order) {
+    std::int32_t chunk = chunks.smallest_free(block);
+    if (chunk == Chunks::kNone) {
+      chunk = chunks.append();
       total += block.bytes;
       if (total > limit) return total;
     }
-    chunks[chunk].add(block);
+    chunks.put(chunk, block);
     (*chunk_of)[index] = chunk;
   }
   return total;
