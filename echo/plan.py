@@ -58,9 +58,9 @@ class Plan:
 
     ``match_range`` is what MXNet's memory planner is asked to use (None: its own; -1: echo's storage assignment
     instead). ``step_seconds`` is the predicted time of the user's step, ``overhead_seconds`` what recomputation adds.
-    ``recomputed_nodes`` counts the operators that run again, each as often as it does. ``applied`` is "hook" (the native
-    gradient pass), "mirror" (MXNet's own attributes) or "none" (the user's graph as it is). ``fingerprint`` identifies
-    the graph, shapes and types that the plan was made for.
+    ``recomputed_nodes`` counts the operators that run again, each as often as it does. ``applied`` is "hook" (the
+    native gradient pass), "mirror" (MXNet's own attributes) or "none" (the user's graph as it is). ``fingerprint``
+    identifies the graph, shapes and types that the plan was made for.
     """
 
     decisions: tuple[Decision, ...]

@@ -26,8 +26,8 @@ _AIMS = 4  # budgets aimed at, where the storage that is planned needs more than
 
 
 def can_fit(problem: Problem) -> bool:
-    """Whether the scheduler knows how this graph is run: the passes of a CachedOp are planned apart."""
-    return not problem.once and problem.training.runner == EXECUTOR and bool(problem.candidates)
+    """Whether the scheduler knows how this graph is run: not the passes of a CachedOp, which are planned apart."""
+    return not problem.once and not problem.forced and problem.training.runner == EXECUTOR and bool(problem.candidates)
 
 
 @dataclass(frozen=True)

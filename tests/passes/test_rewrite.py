@@ -20,7 +20,8 @@ def rewritten(case: Case, entries: Any, hook: bool = True, nodes: Any = None, ma
     chosen = frozenset(entries)
     run_twice = frozenset(entry.node for entry in chosen) if nodes is None else frozenset(nodes)
     request = Request(case.graph, Options(), FakeFrontend(case.training, hook=hook))
-    return Rewrite().run(request, case.training, Selection(chosen, run_twice, match_range, 0, 0.0))
+    selection = Selection(chosen, {}, dict.fromkeys(run_twice, 1), match_range, 0, 0.0)
+    return Rewrite().run(request, case.training, selection)
 
 
 def marks(graph: Graph, key: str = PLAN_ATTRIBUTE) -> dict[str, str]:
