@@ -81,6 +81,22 @@ class Scheduler:
         )
         return self._get(), Replayed(found.value, seconds)
 
+    def least(
+        self, candidates: Iterable[int], max_seconds: float, effort: int, start: Splits | None = None
+    ) -> tuple[Splits, Replayed]:
+        """The schedule of the fewest bytes that recomputes only candidates, for at most ``max_seconds``.
+
+        It goes down from ``start``, which must keep that bound; ``effort`` bounds the simulations.
+        """
+        self._set(start or {})
+        candidate = np.zeros(self._nodes, np.uint8)
+        candidate[list(candidates)] = 1
+        found = ctypes.c_int64()
+        seconds = self._library.echo_schedule_least(
+            self._handle, candidate.ctypes.data, max_seconds, effort, ctypes.byref(found)
+        )
+        return self._get(), Replayed(found.value, seconds)
+
     def _set(self, splits: Splits) -> None:
         node, slot = flat(splits)
         self._library.echo_schedule_set(self._handle, len(node), node.ctypes.data, slot.ctypes.data)

@@ -1,7 +1,6 @@
 """Schedules by the native scheduler: nodes may run again any number of times, each just before it is read.
 
-With a budget, the fastest schedule that fits; without one, ever smaller budgets until none fits within the bound on
-time. The scheduler counts what the best storage assignment needs at least (`echo.estimators.scheduler`), which is what
+With a budget, the fastest schedule that fits; without one, the smallest within the bound on time. The scheduler counts what the best storage assignment needs at least (`echo.estimators.scheduler`), which is what
 echo's own assignment nearly always achieves; the exact bytes of what it finds decide.
 """
 
@@ -18,10 +17,8 @@ from echo.policies.problem import Problem
 from echo.schedule import Splits
 from echo.training_graph import EXECUTOR
 
-_SHARE = 0.1  # of a problem's effort, for one attempt
+_SHARE = 0.5  # of a problem's effort, for one attempt
 _MOST_SIMULATIONS = 20_000  # in one attempt: more have not paid on any graph
-_STEP = 0.85  # from one budget to the next
-_LAST_STEP = 0.99
 _AIMS = 4  # budgets aimed at, where the storage that is planned needs more than the scheduler counts
 
 
@@ -32,21 +29,32 @@ def can_fit(problem: Problem) -> bool:
 
 @dataclass(frozen=True)
 class Fit:
-    """Greedy drops at the peak, ruined and recreated; see ``echo/native/planner/fit.cc``."""
+    """Greedy drops at the peak, ruined and recreated; see ``echo/native/planner/fit.cc``.
 
+    ``starts`` are schedules to begin with, one after the other.
+    """
+
+    starts: tuple[Splits, ...] = ({},)
     name: str = "fit"
 
     def choose(self, problem: Problem) -> Splits:
         if not can_fit(problem):
             return {}
         try:
-            attempt = _Attempts(problem)
+            attempts = _Attempts(problem)
         except NativeError:
             return {}
-        return attempt.fastest() if problem.max_bytes is not None else attempt.smallest()
+        for start in self.starts:
+            if problem.max_bytes is not None:
+                attempts.within(problem.max_bytes, start)
+            else:
+                attempts.least(start)
+        return attempts.best
 
 
 class _Attempts:
+    """The best schedule of some attempts, by its exact bytes and seconds."""
+
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         measure = CHUNKS if problem.assigns else LIVE
@@ -57,37 +65,29 @@ class _Attempts:
         self.best: Splits = {}
         self.best_value = problem.value(self.best)
 
-    def fit(self, budget: int) -> Evaluation | None:
-        """The exact value of the fastest schedule within a budget; None where none fits, as the scheduler counts."""
-        splits, found = self.scheduler.fit(self.problem.candidates, budget, self.effort)
+    def consider(self, splits: Splits) -> Evaluation:
         value = self.problem.value(splits)
         if self.problem.rank(value) < self.problem.rank(self.best_value):
             self.best, self.best_value = splits, value
-        return value if found.bytes <= budget else None
+        return value
 
-    def fastest(self) -> Splits:
-        """Within ``max_bytes``. Aims lower where storage turns out to need more than was counted."""
-        wanted = self.problem.max_bytes or 0
-        aim = wanted
+    def within(self, budget: int, start: Splits) -> None:
+        """The fastest within a budget. Aims lower where storage turns out to need more than was counted."""
+        aim = budget
         for _ in range(_AIMS):
-            value = self.fit(aim)
-            if value is None or value.bytes <= wanted:
+            self.problem.progress(f"schedules of {aim / 2**20:.0f} MB")
+            splits, found = self.scheduler.fit(self.problem.candidates, aim, self.effort, start)
+            value = self.consider(splits)
+            if found.bytes > aim or value.bytes <= budget:
                 break
-            aim = int(aim * wanted / value.bytes)
-        return self.best
+            aim = int(aim * budget / value.bytes)
 
-    def smallest(self) -> Splits:
-        """Within ``max_seconds``."""
-        step, last = _STEP, self.best_value.bytes
-        while step < _LAST_STEP:
-            self.problem.progress(f"budget of {last * step / 2**20:.0f} MB")
-            value = self.fit(int(last * step))
-            late = self.problem.max_seconds
-            if value is not None and (late is None or value.seconds <= late):
-                last = min(int(last * step), value.bytes)
-            else:
-                step = step**0.5
-        return self.best
+    def least(self, start: Splits) -> None:
+        """The smallest within the bound on time."""
+        self.problem.progress("schedules")
+        late = self.problem.max_seconds
+        bound = 1e300 if late is None else late
+        self.consider(self.scheduler.least(self.problem.candidates, bound, self.effort, start)[0])
 
 
 def _recomputable(problem: Problem) -> Choice:

@@ -53,9 +53,10 @@ class Search:
         hinted = None if hint is None else _Climb(problem).run_from(hint)
         if hinted is not None:
             return problem.chosen(hinted)
-        found = [problem.chosen(_Climb(problem).run())]
-        if can_fit(problem):
-            found.append(Fit().choose(problem))
+        climbed = problem.chosen(_Climb(problem).run())
+        if not can_fit(problem):
+            return climbed
+        found = (climbed, Fit(({}, climbed)).choose(problem))
         return min(found, key=lambda splits: problem.rank(problem.value(splits)))
 
 

@@ -14,6 +14,8 @@ static constexpr int kLeftAlone = 4;            // rounds for which a level is n
 static constexpr double kNearBest = 0.3;        // of the best score, below which a drop waits for the next round
 static constexpr double kAsExpected = 0.3;      // of the estimated gain, below which fewer drops are taken at once
 static constexpr double kLowered = 0.93;        // of the blocks on each level, where chunks are what counts
+static constexpr double kFirstStep = 0.9, kLastStep = 0.99;  // from one budget to the next
+static constexpr double kNoise = 1.5;           // in the logarithm of scores, where chance has a part
 static constexpr std::int64_t kExactPrune = 4'000'000;  // visited nodes that exact pruning may take
 
 void Fit::add(std::int32_t node, std::int32_t slot) {
@@ -254,6 +256,37 @@ void Fit::ruin() {
   }
 }
 
+// Lowers the budget step by step from what the schedule needs now. Where a step fails, parts of the best schedule are
+// ruined and recreated until it succeeds or the effort is spent.
+Schedule::Value Fit::run_down(double most_seconds) {
+  value_ = simulate();
+  Schedule::Splits best = s_.splits;
+  Value best_value = value_;
+  double step = kFirstStep;
+  while (left_ > 0 && best_value.bytes > 0) {
+    budget_ = std::min(best_value.bytes - 1, static_cast<std::int64_t>(step * static_cast<double>(best_value.bytes)));
+    bool done = repair(most_seconds, step == kFirstStep ? 0 : kNoise);
+    if (done) {
+      prune_by_room();
+      best = s_.splits;
+      best_value = value_;
+      continue;
+    }
+    s_.splits = best;
+    if (step < kLastStep) {
+      step = std::sqrt(step);
+    } else {
+      ruin();
+    }
+  }
+  s_.splits = best;
+  budget_ = best_value.bytes;
+  left_ = s_.arrays.nodes > 0 ? kExactPrune / s_.arrays.nodes : 0;
+  value_ = simulate();
+  prune();
+  return s_.simulate();
+}
+
 bool Fit::better(const Value& value, const Value& than) const {
   if (value.bytes <= budget_ && than.bytes <= budget_) return value.seconds < than.seconds;
   return value.bytes < than.bytes;
@@ -269,7 +302,7 @@ Schedule::Value Fit::run() {
     ruin();
     const bool fits = current_value.bytes <= budget_;
     const double warm = 0.03 * static_cast<double>(left_) / static_cast<double>(total) * (best_value.seconds + 1e-12);
-    if (repair(fits ? current_value.seconds * 1.3 + warm : 1e300, 1.5)) prune();
+    if (repair(fits ? current_value.seconds * 1.3 + warm : 1e300, kNoise)) prune();
     Value bar = current_value;
     bar.seconds += warm * uniform();
     if (better(value_, bar)) {

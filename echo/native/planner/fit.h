@@ -1,4 +1,4 @@
-// The fastest schedule within a budget: greedy drops where too many bytes are alive, then ruin and recreate.
+// The fastest schedule within a budget, or the smallest within a time: greedy drops where too many bytes are alive, then ruin and recreate.
 #pragma once
 #include <cstdint>
 #include <random>
@@ -17,8 +17,12 @@ namespace echo {
 class Fit {
  public:
   Fit(Schedule& schedule, const std::vector<std::uint8_t>& candidate, std::int64_t budget, std::int64_t effort, std::uint32_t seed)
-      : s_(schedule), drops_(schedule, candidate), budget_(budget), left_(effort), random_(seed) {}
+      : s_(schedule), drops_(schedule, candidate), budget_(budget), left_(effort), random_(seed),
+        limits_(schedule.levels(), INT64_MAX), stuck_(schedule.levels(), 0) {}
+  // The fastest within the budget.
   Schedule::Value run();
+  // The smallest that takes at most so many seconds; the budget does not matter.
+  Schedule::Value run_down(double most_seconds);
 
  private:
   struct Own {

@@ -63,3 +63,12 @@ ECHO_EXPORT double echo_schedule_fit(Schedule* schedule, const std::uint8_t* can
   *bytes = value.bytes;
   return value.seconds;
 }
+
+// The same for the schedule of the fewest bytes that recomputes for at most `most_seconds`.
+ECHO_EXPORT double echo_schedule_least(Schedule* schedule, const std::uint8_t* candidate, double most_seconds, std::int64_t effort,
+                                       std::int64_t* bytes) {
+  const std::vector<std::uint8_t> candidates(candidate, candidate + schedule->arrays.nodes);
+  const Schedule::Value value = echo::Fit(*schedule, candidates, 0, effort, 1).run_down(most_seconds);
+  *bytes = value.bytes;
+  return value.seconds;
+}
