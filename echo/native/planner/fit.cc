@@ -7,7 +7,8 @@ namespace echo {
 
 static constexpr std::size_t kTried = 6;        // of the drops that look best, how many are simulated
 static constexpr std::size_t kMostTried = 64;   // where none of those helps
-static constexpr std::size_t kLarge = 400;      // drops to choose from, beyond which several are taken at once
+static constexpr std::int32_t kLarge = 1000;    // nodes, beyond which several drops are taken at once
+static constexpr std::size_t kFew = 40;         // drops to choose from, up to which they are taken one by one
 static constexpr double kAtOnce = 0.3;          // of what is above the budget
 static constexpr double kLeastAtOnce = 0.01;
 static constexpr int kLeftAlone = 4;            // rounds for which a level is not lowered that did not follow
@@ -37,7 +38,8 @@ void Fit::rank(double noise) {
   const auto& found = drops_.find(limits_, price_);
   order_.clear();
   for (std::size_t i = 0; i < found.size(); ++i)
-    order_.emplace_back(found[i].score() * (noise > 0 ? std::exp(noise * (uniform() - 0.5)) : 1.0), i);
+    if (failed_.count(found[i].splits.front()) == 0)
+      order_.emplace_back(found[i].score() * (noise > 0 ? std::exp(noise * (uniform() - 0.5)) : 1.0), i);
   std::sort(order_.begin(), order_.end(),
             [](const auto& x, const auto& y) { return x.first > y.first || (x.first == y.first && x.second < y.second); });
 }
@@ -69,7 +71,6 @@ bool Fit::take_many(double share) {
   ++round_;
   for (const auto& [score, index] : order_) {
     const Drop& drop = found[index];
-    if (failed_.count(drop.splits.front()) > 0) continue;
     if (expected > share * value_.over || score < kNearBest * order_.front().first) break;
     if (!is_apart(drop)) continue;
     for (const auto& split : drop.splits) {
@@ -92,7 +93,7 @@ bool Fit::take_many(double share) {
 
 // As many as go well together, from a good share of what is above the limits down to a few.
 bool Fit::take_several() {
-  if (order_.size() <= kLarge) return false;
+  if (s_.arrays.nodes <= kLarge || order_.size() <= kFew) return false;
   for (; share_ > kLeastAtOnce; share_ /= 4) {
     if (take_many(share_)) {
       share_ = std::min(kAtOnce, share_ * 2);
@@ -111,7 +112,6 @@ bool Fit::take_best(double noise) {
   std::size_t tried = 0;
   for (std::size_t i = 0; i < order_.size() && tried < kMostTried && (tried < kTried || !best) && left_ > 0; ++i) {
     const Drop& drop = found[order_[i].second];
-    if (failed_.count(drop.splits.front()) > 0) continue;
     ++tried;
     for (const auto& [node, slot] : drop.splits) add(node, slot);
     const auto value = simulate();
@@ -159,27 +159,31 @@ void Fit::lower_limits() {
 bool Fit::repair(double most_seconds, double noise) {
   limits_.assign(s_.levels(), INT64_MAX);
   stuck_.assign(s_.levels(), 0);
+  failed_.clear();
   value_ = simulate();
+  bool again = false;  // whether everything was tried again that did not help before
   while (value_.bytes > budget_) {
     lower_limits();
     value_.over = over();
-    failed_.clear();
     const std::vector<std::int64_t> before = s_.all_most();
-    int taken = 0;
+    bool taken = false;
     while (value_.bytes > budget_ && value_.over > 0) {
       if (value_.seconds > most_seconds || left_ <= 0) return false;
       rank(noise);
-      if (!order_.empty() && (take_several() || (taken == 0 && take_best(noise)))) {
-        ++taken;
-      } else if (taken == 0 && std::count(stuck_.begin(), stuck_.end(), 0) == s_.levels()) {
-        return false;
-      } else {
-        break;
-      }
+      if (!take_several() && (taken || !take_best(noise))) break;
+      taken = true;
     }
-    s_.simulate();
-    for (std::int32_t level = 0; level < s_.levels(); ++level)
-      stuck_[level] = taken == 0 || s_.most(level) < before[level] ? 0 : stuck_[level] > 0 ? stuck_[level] - 1 : kLeftAlone;
+    if (taken) {
+      s_.simulate();
+      for (std::int32_t level = 0; level < s_.levels(); ++level)
+        stuck_[level] = s_.most(level) < before[level] ? 0 : stuck_[level] > 0 ? stuck_[level] - 1 : kLeftAlone;
+      again = false;
+    } else {
+      if (again) return false;
+      again = true;
+      failed_.clear();
+      stuck_.assign(s_.levels(), 0);
+    }
   }
   return true;
 }
