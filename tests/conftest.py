@@ -29,7 +29,8 @@ from echo.passes.rewrite import RANGE_ATTRIBUTE, Rewrite
 from echo.passes.select import Selection
 from echo.policies.problem import Problem
 from echo.runtime import bind as planned_bind
-from echo.training_graph import TensorType, TrainingGraph, TrainingNode
+from echo.subject import Subject
+from echo.training_graph import EXECUTOR, TensorType, TrainingGraph, TrainingNode
 
 GOLDEN = Path(__file__).parent / "golden"
 MATCH_RANGES = (1, 2, 3, 16, 64)
@@ -263,6 +264,9 @@ def problem_of(
     )
 
 
+SUBJECT = Subject("graph", {}, (), "cpu", EXECUTOR, {})
+
+
 @dataclass
 class FakeFrontend:
     """Answers the planner's questions with values given in advance."""
@@ -273,9 +277,12 @@ class FakeFrontend:
     hook: bool = True
     match_range: int = 16
     static: Mapping[str, int] = field(default_factory=dict)
-    fingerprint: str = "fingerprint"
+    subject: Subject = SUBJECT
     family: str = "family"
     evaluations: int = 1000
+
+    def argument_names(self) -> Sequence[str]:
+        return ()
 
     def differentiate(self) -> TrainingGraph:
         return self.training

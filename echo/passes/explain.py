@@ -14,7 +14,7 @@ from echo.passes.candidates import Candidates
 from echo.passes.confirm import Confirmed
 from echo.passes.recompute import with_clones
 from echo.passes.request import Request
-from echo.passes.rewrite import Rewritten
+from echo.passes.rewrite import Rewritten, marks_of
 from echo.passes.select import Selection
 from echo.plan import RECOMPUTE, STASH, Decision, Memory, Plan
 from echo.training_graph import TrainingGraph
@@ -59,7 +59,8 @@ class Explain:
             policy=request.options.policy,
             device=frontend.device,
             applied=("hook" if frontend.hook else "mirror") if confirmed.accepted else "none",
-            fingerprint=frontend.fingerprint,
+            subject=frontend.subject,
+            marks=marks_of(request.graph, rewritten.graph) if confirmed.accepted else (),
             notes=tuple(_notes(request, training, overhead, confirmed)),
         )
 

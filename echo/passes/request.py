@@ -10,6 +10,7 @@ from echo.estimators.evaluator import Evaluator
 from echo.graph import Graph
 from echo.options import Options
 from echo.passes.hint import Hint
+from echo.subject import Subject
 from echo.training_graph import TrainingGraph
 
 
@@ -18,16 +19,19 @@ class Frontend(Protocol):
 
     ``hook`` says whether the native hook applies plans; otherwise attributes of MXNet do, and the training graph holds
     the forward nodes alone. ``match_range`` is what MXNet's memory planner would use by itself, ``static`` the bytes
-    that are there all the time, by kind. ``fingerprint`` is equal for binds that may share a plan, ``family`` for
-    graphs that train the same weights.
+    that are there all the time, by kind. ``subject`` is what a plan is made for, ``family`` equal for graphs that train
+    the same weights.
     """
 
     device: str
     hook: bool
     match_range: int
     static: Mapping[str, int]
-    fingerprint: str
+    subject: Subject
     family: str
+
+    def argument_names(self) -> Sequence[str]:
+        """The names of ``subject.arguments``."""
 
     def differentiate(self) -> TrainingGraph:
         """The training graph of the user's symbol."""

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import ClassVar, Mapping
+from typing import ClassVar, Iterable, Mapping
 
+from echo.errors import GraphError
 from echo.graph import Graph
+from echo.ops import HEAVY, LIGHT
 from echo.passes.merged import merged
 from echo.passes.request import Request
 from echo.passes.select import Selection
+from echo.plan import Mark
 from echo.training_graph import TrainingGraph
 
 PLAN_ATTRIBUTE = "__echo_recompute__"  # read by the native hook: the recomputed outputs, as "0" or "0,2"
 RANGE_ATTRIBUTE = "__echo_match_range__"  # read by the native hook: the match range of MXNet's memory planner
 MIRROR_ATTRIBUTE = "__force_mirroring__"  # read by MXNet itself
+_VALUES = {
+    PLAN_ATTRIBUTE: re.compile(r"\d+(,\d+)*"),
+    RANGE_ATTRIBUTE: re.compile(r"\d+|-1"),
+    MIRROR_ATTRIBUTE: re.compile(r"True"),
+}
 
 
 @dataclass(frozen=True)
@@ -79,3 +88,47 @@ def unmarked(user: Graph, rewritten: Graph) -> Graph:
     for name in {PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, MIRROR_ATTRIBUTE} - own:
         rewritten = rewritten.without_attr(name)
     return rewritten
+
+
+def marks_of(user: Graph, rewritten: Graph) -> tuple[Mark, ...]:
+    """What a rewritten graph has that the user's has not; `with_marks` puts it in again."""
+    added = (
+        {name: after.attrs[name] for name in _VALUES if name in after.attrs and name not in before.attrs}
+        for before, after in zip(user.nodes, rewritten.nodes)
+    )
+    return tuple(
+        Mark(number, user.nodes[number].op, attrs) for number, attrs in enumerate(added) if attrs
+    )
+
+
+def with_marks(graph: Graph, marks: Iterable[Mark]) -> Graph:
+    """The graph with the marks of a plan, which may come from anywhere.
+
+    Raises:
+        GraphError: a mark that no plan for this graph has.
+    """
+    return graph.with_attrs({mark.node: _checked(graph, mark) for mark in marks})
+
+
+def _checked(graph: Graph, mark: Mark) -> Mapping[str, str]:
+    if not 0 <= mark.node < len(graph.nodes):
+        raise GraphError(f"marks: there is no node {mark.node}, expected one below {len(graph.nodes)}")
+    node = graph.nodes[mark.node]
+    if node.op != mark.op or node.is_variable:
+        raise GraphError(f"marks: expected node {mark.node} to be an operator {mark.op}, got {node.op} ({node.name!r})")
+    if any(name != RANGE_ATTRIBUTE for name in mark.attrs) and node.op not in LIGHT and node.op not in HEAVY:
+        raise GraphError(f"marks: {node.op} ({node.name!r}) is not known to be safe to run twice")
+    for name, text in mark.attrs.items():
+        if name not in _VALUES or not _VALUES[name].fullmatch(text):
+            raise GraphError(f"marks: node {mark.node} ({node.name!r}) cannot have the attribute {name!r} = {text!r}")
+    outputs = outputs_of(mark)
+    if outputs and max(outputs) >= max(1, graph.num_outputs(mark.node)):
+        raise GraphError(f"marks: node {mark.node} ({node.name!r}) has no output {max(outputs)}")
+    return mark.attrs
+
+
+def outputs_of(mark: Mark) -> tuple[int, ...]:
+    """The outputs that a mark recomputes; of MXNet's own mirroring, the first, which stands for all."""
+    if MIRROR_ATTRIBUTE in mark.attrs:
+        return (0,)
+    return tuple(int(output) for output in mark.attrs.get(PLAN_ATTRIBUTE, "").split(",") if output)
