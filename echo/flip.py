@@ -15,7 +15,7 @@ from echo.passes.candidates import Candidates, FindCandidates
 from echo.passes.classes import classes
 from echo.passes.estimate import EstimateOverhead
 from echo.passes.request import Request
-from echo.passes.rewrite import outputs_of
+from echo.passes.rewrite import GRADIENT_ATTRIBUTE, outputs_of
 from echo.plan import RECOMPUTE, Decision, Plan
 from echo.training_graph import TrainingGraph
 from echo.why import Cost, Flip
@@ -73,7 +73,11 @@ class Flips:
 
     @cached_property
     def _training(self) -> TrainingGraph:
-        return self.request.frontend.differentiate()
+        training = self.request.frontend.differentiate()
+        present = {node.user for _, node in training.operators()}  # all but those that MXNet merged into others
+        marks = [mark for mark in self.plan.marks if GRADIENT_ATTRIBUTE in mark.attrs and mark.node in present]
+        own = {mark.node: mark.attrs[GRADIENT_ATTRIBUTE] for mark in marks}
+        return self.request.frontend.implemented(training, own) if own else training
 
     @cached_property
     def _number_of(self) -> dict[int, int]:

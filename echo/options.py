@@ -29,6 +29,8 @@ class Options:
         stashed or recomputed whatever the policy says.
     fuse: accepted, does nothing yet; the plan says so.
     strict: raise where echo would otherwise warn and hand the user's own graph back.
+    exact: outputs and gradients keep every bit. Without it, gradients of tanh may be computed from its output,
+        which changes the last bits of some; the plan says so.
     plan: plans made before, by `echo.plan` or `echo.load_plan`: one, or several for several graphs or shapes. What is
         bound gets the one that was made for it, and nothing is searched; `PlanError` where there is none.
     """
@@ -40,12 +42,13 @@ class Options:
     recompute: tuple[str, ...] = ()
     fuse: bool = True
     strict: bool = False
+    exact: bool = True
     plan: Plan | Iterable[Plan] = ()
 
     def __post_init__(self) -> None:
         for name in ("keep", "recompute"):
             object.__setattr__(self, name, _patterns(name, getattr(self, name)))
-        for name in ("fuse", "strict"):
+        for name in ("fuse", "strict", "exact"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"{name}: expected True or False, got {getattr(self, name)!r}")
         object.__setattr__(self, "plan", _plans(self.plan))
@@ -160,6 +163,7 @@ VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "ECHO_MEMORY_BUDGET": ("memory_budget", _budget, "bytes, a size such as 6GB, or a fraction"),
     "ECHO_FUSE": ("fuse", is_on, "0 turns fused kernels off (there are none yet)"),
     "ECHO_STRICT": ("strict", is_on, "1 raises where echo would warn and leave a symbol as it is"),
+    "ECHO_EXACT": ("exact", is_on, "0 allows plans whose gradients differ in their last bits"),
     "ECHO_PLAN": ("plan", _loaded, "files of plans to use for what they were made for, with : between them"),
     "ECHO_LOG": ("", str, "level of the logger echo, as INFO: one line for each bound graph"),
     "ECHO_CACHE_DIR": ("", str, "where measured times and plans are kept"),

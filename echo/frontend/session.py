@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from dataclasses import replace
 from typing import Mapping, Sequence
 
 import mxnet as mx
@@ -20,11 +21,12 @@ from echo.estimators.footprint import AUXILIARY, GRADIENTS, INPUTS, WEIGHTS
 from echo.estimators.planner import make_planner
 from echo.frontend.cached import as_cached
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
-from echo.frontend.selfcheck import check_hook
+from echo.frontend.selfcheck import check_hook, onednn_activations
 from echo.frontend.symbols import Binding, symbol_of
 from echo.frontend.training import default_match_range, match_range, oracle, training_graph
 from echo.graph import Graph
 from echo.locks import Lock
+from echo.passes.rewrite import gradient_marks
 from echo.runtime.measure import device_key, measure
 from echo.subject import AUXILIARY as AUXILIARY_STATE
 from echo.subject import Argument, Subject, digest, operators
@@ -92,6 +94,22 @@ class MxnetSession:
         if self.hook:
             return self._as_run(training_graph(self._graph, self._binding, self._ctx), self.match_range)
         return forward_graph(self._graph, self._binding, self._ctx)
+
+    @property
+    def onednn(self) -> bool:
+        """Whether gradients of activations are those of oneDNN, which is measured once."""
+        return onednn_activations()
+
+    def implemented(self, training: TrainingGraph, implementations: Mapping[int, str]) -> TrainingGraph:
+        """The training graph with other implementations of gradients.
+
+        As it is, where MXNet would then add up gradients in another way.
+        """
+        marks = gradient_marks(self._graph, training, implementations)
+        found = self._as_run(training_graph(self._graph, self._binding, self._ctx, marks), self.match_range)
+        if found.accumulations != training.accumulations:
+            return training
+        return replace(found, planned_bytes=training.planned_bytes, implementations=dict(implementations))
 
     def _as_run(self, training: TrainingGraph, match_range_: int) -> TrainingGraph:
         return training if self._runner == EXECUTOR else as_cached(training, self._runner, match_range_)

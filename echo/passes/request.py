@@ -18,9 +18,9 @@ class Frontend(Protocol):
     """What only the framework knows. `echo.frontend.session` asks MXNet; `device` is "cpu" or "gpu".
 
     ``hook`` says whether the native hook applies plans; otherwise attributes of MXNet do, and the training graph holds
-    the forward nodes alone. ``match_range`` is what MXNet's memory planner would use by itself, ``static`` the bytes
-    that are there all the time, by kind. ``subject`` is what a plan is made for, ``family`` equal for graphs that train
-    the same weights.
+    the forward nodes alone. ``onednn``: gradients of activations are those of oneDNN. ``match_range`` is what MXNet's
+    memory planner would use by itself, ``static`` the bytes that are there all the time, by kind. ``subject`` is what a
+    plan is made for, ``family`` equal for graphs that train the same weights.
     """
 
     device: str
@@ -30,11 +30,17 @@ class Frontend(Protocol):
     subject: Subject
     family: str
 
+    @property
+    def onednn(self) -> bool: ...
+
     def argument_names(self) -> Sequence[str]:
         """The names of ``subject.arguments``."""
 
     def differentiate(self) -> TrainingGraph:
         """The training graph of the user's symbol."""
+
+    def implemented(self, training: TrainingGraph, implementations: Mapping[int, str]) -> TrainingGraph:
+        """The training graph in which the gradients of some nodes have other implementations."""
 
     def oracle(self, graph: Graph, match_range: int) -> tuple[int, tuple[bool, ...]]:
         """What MXNet's own memory planner says of a rewritten graph: bytes, and `TrainingGraph.accumulations`."""

@@ -8,6 +8,7 @@ from typing import ClassVar, Iterable, Mapping
 
 from echo.errors import GraphError
 from echo.graph import Graph
+from echo.implementations import known
 from echo.ops import HEAVY, LIGHT
 from echo.passes.merged import merged
 from echo.passes.request import Request
@@ -17,11 +18,13 @@ from echo.training_graph import TrainingGraph
 
 PLAN_ATTRIBUTE = "__echo_recompute__"  # read by the native hook: the recomputed outputs, as "0" or "0,2"
 RANGE_ATTRIBUTE = "__echo_match_range__"  # read by the native hook: the match range of MXNet's memory planner
+GRADIENT_ATTRIBUTE = "__echo_gradient__"  # read by the native hook: another implementation of the gradient
 MIRROR_ATTRIBUTE = "__force_mirroring__"  # read by MXNet itself
 _VALUES = {
     PLAN_ATTRIBUTE: re.compile(r"\d+(,\d+)*"),
     RANGE_ATTRIBUTE: re.compile(r"\d+|-1"),
     MIRROR_ATTRIBUTE: re.compile(r"True"),
+    GRADIENT_ATTRIBUTE: re.compile(r"\w+>\w+:[\w,]+"),
 }
 
 
@@ -55,7 +58,19 @@ class Rewrite:
                 outputs[number] = outputs[twin]
         own = request.frontend.match_range
         match_range = None if selection.match_range == own else selection.match_range
-        return Rewritten(mark(request.graph, outputs, request.frontend.hook, match_range), match_range)
+        graph = request.graph.with_attrs(gradient_marks(request.graph, training, training.implementations))
+        return Rewritten(mark(graph, outputs, request.frontend.hook, match_range), match_range)
+
+
+def gradient_marks(
+    graph: Graph, training: TrainingGraph, implementations: Mapping[int, str]
+) -> dict[int, dict[str, str]]:
+    """Attributes that give the gradients of these nodes, and of those that MXNet merges into them, these forms."""
+    found = {number: {GRADIENT_ATTRIBUTE: text} for number, text in implementations.items()}
+    if found:
+        twins = merged(graph, training).items()
+        found.update({number: found[twin] for number, twin in twins if twin in found})
+    return found
 
 
 def mark(graph: Graph, outputs: Mapping[int, list[int]], hook: bool, match_range: int | None = None) -> Graph:
@@ -85,7 +100,7 @@ def marked(user: Graph, rewritten: Graph) -> dict[int, str]:
 def unmarked(user: Graph, rewritten: Graph) -> Graph:
     """What MXNet made of a rewritten graph, without the marks of the plan."""
     own = set().union(*(node.attrs for node in user.nodes))
-    for name in {PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, MIRROR_ATTRIBUTE} - own:
+    for name in set(_VALUES) - own:
         rewritten = rewritten.without_attr(name)
     return rewritten
 
@@ -116,11 +131,14 @@ def _checked(graph: Graph, mark: Mark) -> Mapping[str, str]:
     node = graph.nodes[mark.node]
     if node.op != mark.op or node.is_variable:
         raise GraphError(f"marks: expected node {mark.node} to be an operator {mark.op}, got {node.op} ({node.name!r})")
-    if any(name != RANGE_ATTRIBUTE for name in mark.attrs) and node.op not in LIGHT and node.op not in HEAVY:
+    if not {PLAN_ATTRIBUTE, MIRROR_ATTRIBUTE}.isdisjoint(mark.attrs) and node.op not in LIGHT and node.op not in HEAVY:
         raise GraphError(f"marks: {node.op} ({node.name!r}) is not known to be safe to run twice")
     for name, text in mark.attrs.items():
         if name not in _VALUES or not _VALUES[name].fullmatch(text):
             raise GraphError(f"marks: node {mark.node} ({node.name!r}) cannot have the attribute {name!r} = {text!r}")
+    gradient = mark.attrs.get(GRADIENT_ATTRIBUTE)
+    if gradient is not None and gradient not in known(node.op, node.attrs):
+        raise GraphError(f"marks: no gradient of {node.op} ({node.name!r}) is {gradient!r}")
     outputs = outputs_of(mark)
     if outputs and max(outputs) >= max(1, graph.num_outputs(mark.node)):
         raise GraphError(f"marks: node {mark.node} ({node.name!r}) has no output {max(outputs)}")

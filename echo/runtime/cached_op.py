@@ -26,7 +26,7 @@ from echo.graph import Graph
 from echo.locks import Lock
 from echo.ops import HEAVY
 from echo.options import Options
-from echo.passes.rewrite import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
+from echo.passes.rewrite import GRADIENT_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.plan import Plan
 from echo.runtime import bind
 from echo.runtime.monitor import WithoutClones
@@ -131,7 +131,7 @@ class PlannedCachedOp:
         self.plans[signature] = plan
         if plan.changes_nothing:
             return _STOCK
-        marks = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE)
+        marks = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, GRADIENT_ATTRIBUTE)
         return _Choice(
             graph=graph,
             key=tuple(tuple(node.attrs.get(mark, "") for mark in marks) for node in graph.nodes),
