@@ -86,6 +86,17 @@ def _of_softmax(case: _Case) -> str:
     return _MASKED_SOFTMAX if case.node.attrs.get("use_length") in ("True", "1") else ""
 
 
+def _of_concat(case: _Case) -> str:
+    """It reads the gradient alone; of empty arrays it has to know."""
+    if any(0 in case.training.type_of(entry).shape for entry in case.node.inputs):
+        return ""
+    return _concat(len(case.node.inputs))
+
+
+def _concat(terms: int) -> str:
+    return f"_backward_Concat>_backward_Concat:0{',0' * terms}"
+
+
 def _of_sum(case: _Case) -> str:
     """Terms of the sum's own shape and type are not read; another such array is the sum, or its gradient."""
     types = [case.training.type_of(entry) for entry in case.node.inputs]
@@ -102,7 +113,8 @@ def _sum(op: str, left: str, right: str) -> str:
 
 
 _CHOICES: Mapping[str, Callable[[_Case], str]] = {
-    "Activation": _of_activation, "LeakyReLU": _of_leaky, "softmax": _of_softmax, **dict.fromkeys(_SUMS, _of_sum)
+    "Activation": _of_activation, "LeakyReLU": _of_leaky, "softmax": _of_softmax, "Concat": _of_concat,
+    **dict.fromkeys(_SUMS, _of_sum),
 }  # fmt: skip
 
 
@@ -133,6 +145,8 @@ def known(op: str, attrs: Mapping[str, str]) -> frozenset[str]:
         return frozenset({_LEAKY_INPUT, _LEAKY_OUTPUT})
     if op == "softmax":
         return frozenset({_MASKED_SOFTMAX})
+    if op == "Concat":
+        return frozenset({_concat(int(attrs["num_args"]))})
     if op not in _SUMS:
         return frozenset()
     return frozenset(_sum(op, left, right) for left in ("0", "f0", "1") for right in ("0", "f0", "2"))
