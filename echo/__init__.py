@@ -68,7 +68,7 @@ def optimize(symbol: _Model, **given: Any) -> _Model:
 
     Args:
         symbol: the training symbol, or a Gluon block that can be hybridized.
-        given: options (`echo.Options`: policy, max_overhead, memory_budget, keep, recompute, fuse, strict, or a
+        given: options (`echo.Options`: policy, max_overhead, memory_budget, keep, recompute, fuse, strict, exact, or a
             ``plan`` made before), ``ctx``, ``grad_req`` and ``type_dict`` as for ``simple_bind``, and shapes of
             arguments.
 

@@ -20,7 +20,6 @@ from echo.passes.differentiate import Differentiate
 from echo.passes.estimate import EstimateOverhead
 from echo.passes.explain import Explain
 from echo.passes.hint import Hint
-from echo.passes.implement import Implement
 from echo.passes.partition import Partition
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewrite, Rewritten
@@ -28,8 +27,7 @@ from echo.passes.select import Select, Selection
 from echo.plan import Plan
 
 PIPELINE: tuple[Pass, ...] = (
-    Differentiate(),  #    Graph -> TrainingGraph, from MXNet's own gradient pass
-    Implement(),  #        gradients that read less, of the same bits unless the user allows for others
+    Differentiate(),  #    Graph -> TrainingGraph, from MXNet's own gradient pass; gradients read less where they can
     FindCandidates(),  #   which feature maps may be recomputed, what the user insists on
     Partition(),  #        segments between compute-heavy operators
     EstimateOverhead(),  # seconds of every node, measured on this device

@@ -97,6 +97,11 @@ def marked(user: Graph, rewritten: Graph) -> dict[int, str]:
     }
 
 
+def implements(graph: Graph) -> bool:
+    """Whether a rewritten graph has other implementations of gradients."""
+    return any(GRADIENT_ATTRIBUTE in node.attrs for node in graph.nodes)
+
+
 def unmarked(user: Graph, rewritten: Graph) -> Graph:
     """What MXNet made of a rewritten graph, without the marks of the plan."""
     own = set().union(*(node.attrs for node in user.nodes))
