@@ -125,6 +125,22 @@ def test_a_plan_that_was_edited_is_refused(no_search: Path, damage: Any, message
         bound(echo.optimize(MODEL.symbol, plan=Plan.from_json(value)))
 
 
+def test_gradients_that_this_mxnet_computes_in_another_way(no_search: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    optimized = echo.optimize(MODEL.symbol, plan=echo.load_plan(no_search))
+    monkeypatch.setattr(MxnetSession, "onednn", False)
+    with pytest.raises(PlanError, match=r"computed by '_backward_Activation>.*, which does not hold for its type"):
+        bound(optimized)
+
+
+def test_gradients_that_were_edited(no_search: Path) -> None:
+    """Known for the operator, and wrong here."""
+    value = json.loads(no_search.read_text())
+    mark = next(mark for mark in value["marks"] if "_backward_sigmoid" in mark[2].get("__echo_gradient__", ""))
+    mark[2]["__echo_gradient__"] = "_backward_Activation>_backward_Activation:0,2,2"
+    with pytest.raises(PlanError, match="computed by '_backward_Activation>_backward_Activation:0,2,2'"):
+        bound(echo.optimize(MODEL.symbol, plan=Plan.from_json(value)))
+
+
 def test_sums_of_gradients_stay_as_they_are(no_search: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = MxnetSession.oracle
     answers = iter([lambda found: found, lambda found: (found[0], (*found[1], True))])
