@@ -83,7 +83,8 @@ def _of_leaky(case: _Case) -> str:
 
 
 def _of_softmax(case: _Case) -> str:
-    return _MASKED_SOFTMAX if case.node.attrs.get("use_length") in ("True", "1") else ""
+    same = case.training.type_of(case.node.inputs[0]) == case.node.outputs[0]  # the gradient has the input's type
+    return _MASKED_SOFTMAX if same and case.node.attrs.get("use_length") in ("True", "1") else ""
 
 
 def _of_concat(case: _Case) -> str:

@@ -63,6 +63,11 @@ def chain(build: Build) -> Build:
     return lambda x, y, name: mx.sym.sin(build(mx.sym.sigmoid(x), mx.sym.tanh(y), name))
 
 
+def fresh(build: Build) -> Build:
+    """On maps that nobody else reads: it may write its output over its input."""
+    return lambda x, y, name: build(x * 0.5, y * 0.5, name)
+
+
 ACTIVATIONS = {name: unary(mx.sym.Activation, act_type=name) for name in ("tanh", "sigmoid", "softrelu", "softsign")}
 LEAKY = {name: unary(mx.sym.LeakyReLU, act_type=name) for name in ("elu", "gelu", "leaky", "selu")}
 SHAPES = {1: (-1,), 3: (8, 12, 6), 4: (2, 8, 6, 6), 5: (2, 4, 2, 6, 6)}
@@ -83,6 +88,11 @@ CASES: dict[str, Build] = {
     "gelu in layouts": between_convolutions(mx.sym.LeakyReLU, act_type="gelu"),
     "leaky in layouts": between_convolutions(mx.sym.LeakyReLU, act_type="leaky"),
     "masked softmax": masked_softmax(),
+    "fresh masked softmax": fresh(masked_softmax()),
+    **{f"fresh {name}": fresh(build) for name, build in {**ACTIVATIONS, **LEAKY}.items()},
+    "fresh sum": fresh(of(inner.add, "x y")),
+    "fresh difference": fresh(of(inner.subtract, "x y")),
+    "fresh concat": fresh(many(mx.sym.Concat, dim=1)),
     "chain of masked softmax": chain(masked_softmax()),
     "concat": many(mx.sym.Concat, dim=1),
     "chain of concat": chain(many(mx.sym.Concat, dim=1)),
@@ -240,6 +250,10 @@ OTHERS: dict[str, Build] = {
     "tanh of 6 axes": shaped((2, 2, 2, 2, 6, 6), mx.sym.Activation, act_type="tanh"),
     "relu": unary(mx.sym.Activation, act_type="relu"),
     "plain softmax": unary(mx.sym.softmax),
+    "softmax to another type": lambda x, y, name: mx.sym.cast(
+        mx.sym.softmax(mx.sym.cast(x, dtype="float16"), length=mx.sym.cast(1 + mx.sym.arange(8) % 7, dtype="int32"),
+                       use_length=True, dtype="float32", name=name), dtype="float32"
+    ),
     "mixed sum": of(lambda x, y, name: inner.add(x, inner.greater_scalar(y, scalar=0.0), name=name), "x y"),
 }
 
