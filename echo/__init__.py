@@ -10,10 +10,20 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from echo import compat, errors, native
-from echo.errors import BudgetError, EchoError, GraphError, NativeError, OptionError, ShapeError, UnsupportedError
+from echo.errors import (
+    BudgetError,
+    EchoError,
+    GraphError,
+    NativeError,
+    OptionError,
+    PlanError,
+    ShapeError,
+    UnsupportedError,
+)
 from echo.options import Options
 from echo.plan import Plan
 
@@ -32,12 +42,14 @@ __all__ = [
     "OptionError",
     "Options",
     "Plan",
+    "PlanError",
     "ShapeError",
     "UnsupportedError",
     "compat",
     "disable",
     "enable",
     "errors",
+    "load_plan",
     "native",
     "optimize",
     "plan",
@@ -56,12 +68,14 @@ def optimize(symbol: _Model, **given: Any) -> _Model:
 
     Args:
         symbol: the training symbol, or a Gluon block that can be hybridized.
-        given: options (`echo.Options`: policy, max_overhead, memory_budget, keep, recompute, fuse, strict), ``ctx``,
-            ``grad_req`` and ``type_dict`` as for ``simple_bind``, and shapes of arguments.
+        given: options (`echo.Options`: policy, max_overhead, memory_budget, keep, recompute, fuse, strict, exact, or a
+            ``plan`` made before), ``ctx``, ``grad_req`` and ``type_dict`` as for ``simple_bind``, and shapes of
+            arguments.
 
     Raises:
         OptionError: an option that echo does not know, or what is neither a symbol nor a hybrid block.
         BudgetError: the memory budget cannot be met (at once with shapes, else at bind).
+        PlanError: the given plan was made for something else (at once with shapes, else at bind).
         UnsupportedError: a version of MXNet other than 1.9.1.
     """
     from echo.runtime import api
@@ -86,10 +100,21 @@ def plan(symbol: mx.sym.Symbol | mx.gluon.HybridBlock, **given: Any) -> Plan:
     return api.plan(symbol, given)
 
 
+def load_plan(path: str | os.PathLike[str]) -> Plan:
+    """Reads a plan that `Plan.save` wrote; ``echo.optimize(symbol, plan=plan)`` applies it without a search.
+
+    Raises:
+        GraphError: the file is not one, or damaged; the message names the field.
+        OSError: it cannot be read.
+    """
+    return Plan.load(path)
+
+
 def enable(**given: Any) -> Enabled:
     """Transparent mode: from now on every training symbol that is bound gets a plan, as with ``ECHO=1``.
 
-    Errors inside echo cost a warning and never the training run (``strict=True`` raises). Returns a context manager
+    Errors inside echo cost a warning and never the training run (``strict=True`` raises); what no given ``plan`` was
+    made for gets a new one. Returns a context manager
     that puts the state before back.
 
     Args:

@@ -6,6 +6,7 @@
     mxecho plan model-symbol.json data=128,50 softmax_label=128,50
     mxecho plan model-symbol.json data=32,3,224,224 --max-overhead none --save plan.json
     mxecho show plan.json
+    mxecho why plan.json encoder_l0_tanh
 """
 
 from __future__ import annotations
@@ -33,8 +34,12 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--keep", action="append", default=[], metavar="PATTERN", help="nodes or operators to stash")
     plan.add_argument("--recompute", action="append", default=[], metavar="PATTERN", help="nodes to recompute")
     plan.add_argument("--save", metavar="FILE", help="write the plan as JSON")
+    plan.add_argument("--why", action="append", default=[], dest="names", metavar="NAME", help="explain a feature map")
     show = commands.add_parser("show", help="print a plan saved before")
     show.add_argument("plan", help="a plan saved by `mxecho plan --save` or Plan.save()")
+    why = commands.add_parser("why", help="say why a map is stashed or recomputed by a plan saved before")
+    why.add_argument("plan", help="as for show")
+    why.add_argument("names", nargs="+", metavar="NAME", help="a node, or NODE:OUTPUT")
     return parser
 
 
@@ -85,10 +90,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(words)
     try:
         plan = _plan(arguments) if arguments.command == "plan" else Plan.load(arguments.plan)
+        answers = [str(plan.why(name)) for name in getattr(arguments, "names", ())]
     except (EchoError, OSError) as error:
         print(f"mxecho: {error}", file=sys.stderr)
         return 1
-    print(plan)
+    print("\n".join(answers if arguments.command == "why" else [str(plan), *answers]))
     if arguments.command == "plan" and arguments.save:
         plan.save(arguments.save)
     return 0

@@ -8,6 +8,7 @@
     ├── OptionError           an option has a value that echo does not know (also a ValueError)
     ├── BudgetError           a memory budget that no plan can meet
     ├── NativeError           the native library is missing, damaged, or does not fit this MXNet
+    ├── PlanError             a plan is to be applied to something that it was not made for
     └── UnsupportedError      MXNet's version, or a graph that echo leaves alone
 """
 
@@ -46,6 +47,10 @@ class BudgetError(EchoError):
 
 class NativeError(EchoError):
     """The native library is missing, damaged, or does not fit this MXNet."""
+
+
+class PlanError(EchoError):
+    """A plan was made for another graph, other shapes, another device, or another way of applying it."""
 
 
 class UnsupportedError(EchoError):

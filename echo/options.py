@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, fields, replace
 from typing import Any, Callable, Iterable, Mapping
 
-from echo.errors import OptionError
+from echo.errors import GraphError, OptionError
+from echo.plan import Plan
 
 DEFAULT_MAX_OVERHEAD = 0.10
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
@@ -27,6 +29,10 @@ class Options:
         stashed or recomputed whatever the policy says.
     fuse: accepted, does nothing yet; the plan says so.
     strict: raise where echo would otherwise warn and hand the user's own graph back.
+    exact: outputs and gradients keep every bit. Without it, gradients of tanh may be computed from its output,
+        which changes the last bits of some; the plan says so.
+    plan: plans made before, by `echo.plan` or `echo.load_plan`: one, or several for several graphs or shapes. What is
+        bound gets the one that was made for it, and nothing is searched; `PlanError` where there is none.
     """
 
     policy: str = "search"
@@ -36,13 +42,16 @@ class Options:
     recompute: tuple[str, ...] = ()
     fuse: bool = True
     strict: bool = False
+    exact: bool = True
+    plan: Plan | Iterable[Plan] = ()
 
     def __post_init__(self) -> None:
         for name in ("keep", "recompute"):
             object.__setattr__(self, name, _patterns(name, getattr(self, name)))
-        for name in ("fuse", "strict"):
+        for name in ("fuse", "strict", "exact"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"{name}: expected True or False, got {getattr(self, name)!r}")
+        object.__setattr__(self, "plan", _plans(self.plan))
         _check_overhead(self.max_overhead)
         if self.memory_budget is not None:
             budget_bytes(self.memory_budget, 2**40)
@@ -83,7 +92,12 @@ class Options:
         """A text that is equal for options with equal plans."""
         budget = self.memory_budget
         budget = budget if isinstance(budget, str) or budget is None else float(budget)
-        return repr(replace(self, memory_budget=budget, strict=False))
+        return repr(replace(self, memory_budget=budget, strict=False, plan=()))
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The plans made before."""
+        return self.plan  # type: ignore[return-value]  # a tuple since it came in
 
     @property
     def overhead_bound(self) -> float | None:
@@ -103,6 +117,24 @@ def is_on(text: str) -> bool:
     if word not in (*_ON, *_OFF):
         raise OptionError(f"expected one of {', '.join((*_ON, *_OFF[1:]))}, got {text!r}")
     return word in _ON
+
+
+def _loaded(text: str) -> tuple[Plan, ...]:
+    try:
+        return tuple(Plan.load(path) for path in text.split(os.pathsep) if path)
+    except (GraphError, OSError) as error:
+        raise ValueError(f"expected files that Plan.save wrote: {error}") from None
+
+
+def _plans(value: Plan | Iterable[Plan]) -> tuple[Plan, ...]:
+    wrong = f"plan: expected a Plan or several, as of echo.load_plan, got {value!r}"
+    try:
+        plans = (value,) if isinstance(value, Plan) else tuple(value)
+    except TypeError:
+        raise OptionError(wrong) from None
+    if not all(isinstance(plan, Plan) for plan in plans):
+        raise OptionError(wrong)
+    return plans
 
 
 def _number(text: str) -> float | str | None:
@@ -131,6 +163,8 @@ VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "ECHO_MEMORY_BUDGET": ("memory_budget", _budget, "bytes, a size such as 6GB, or a fraction"),
     "ECHO_FUSE": ("fuse", is_on, "0 turns fused kernels off (there are none yet)"),
     "ECHO_STRICT": ("strict", is_on, "1 raises where echo would warn and leave a symbol as it is"),
+    "ECHO_EXACT": ("exact", is_on, "0 allows plans whose gradients differ in their last bits"),
+    "ECHO_PLAN": ("plan", _loaded, "files of plans to use for what they were made for, with : between them"),
     "ECHO_LOG": ("", str, "level of the logger echo, as INFO: one line for each bound graph"),
     "ECHO_CACHE_DIR": ("", str, "where measured times and plans are kept"),
 }

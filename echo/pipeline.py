@@ -6,9 +6,13 @@ runtime binds the rewritten graph, and the native hook applies the plan in MXNet
 
 from __future__ import annotations
 
+import contextlib
+from dataclasses import replace
 from typing import NamedTuple
 
+from echo.errors import BudgetError
 from echo.graph import Graph
+from echo.implementations import INEXACT
 from echo.passes.base import Pass, run
 from echo.passes.candidates import FindCandidates
 from echo.passes.confirm import Confirm
@@ -23,7 +27,7 @@ from echo.passes.select import Select, Selection
 from echo.plan import Plan
 
 PIPELINE: tuple[Pass, ...] = (
-    Differentiate(),  #    Graph -> TrainingGraph, from MXNet's own gradient pass
+    Differentiate(),  #    Graph -> TrainingGraph, from MXNet's own gradient pass; gradients read less where they can
     FindCandidates(),  #   which feature maps may be recomputed, what the user insists on
     Partition(),  #        segments between compute-heavy operators
     EstimateOverhead(),  # seconds of every node, measured on this device
@@ -43,11 +47,29 @@ class Planned(NamedTuple):
 
 
 def plan(request: Request) -> Planned:
-    """Runs the pipeline.
+    """Runs the pipeline. Where other bits are allowed it does so a second time, for plans that have them if that pays.
 
     Raises:
         EchoError: the options, the graph or the budget cannot be met; the message says what was expected.
     """
+    if request.options.exact:
+        return _plan(request)
+    found = _plan(request)
+    if not any(text in INEXACT for mark in found.plan.marks for text in mark.attrs.values()):
+        return found
+    with contextlib.suppress(BudgetError):
+        exact = _plan(replace(request, options=replace(request.options, exact=True)))
+        return min(exact, found, key=lambda planned: _worth(request, planned.plan))
+    return found
+
+
+def _worth(request: Request, plan: Plan) -> tuple[float, float]:
+    """Smaller is better, as for policies: the bytes, or within a budget the seconds."""
+    worth = (plan.after.planned, plan.overhead_seconds)
+    return worth if request.options.memory_budget is None else worth[::-1]
+
+
+def _plan(request: Request) -> Planned:
     values = run(PIPELINE, [request], request.progress)
     result: Plan = values[Plan]
     rewritten: Rewritten = values[Rewritten]

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import math
+import os
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Mapping, Tuple, Type
 
 from echo.errors import GraphError
 from echo.estimators.assignment import ASSIGNED
+from echo.subject import Subject
+from echo.why import Flipper, Why, why
 
-FORMAT = "echo-plan-1"
+FORMAT = "echo-plan-2"
 STASH, RECOMPUTE = "stash", "recompute"
 APPLIED = ("hook", "mirror", "none")
 
@@ -30,6 +34,15 @@ class Decision:
     bytes: int
     seconds: float
     reason: str
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What applies the plan at the user's node ``node``, an operator ``op``: the attributes that it gets."""
+
+    node: int
+    op: str
+    attrs: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -59,8 +72,8 @@ class Plan:
     ``match_range`` is what MXNet's memory planner is asked to use (None: its own; -1: echo's storage assignment
     instead). ``step_seconds`` is the predicted time of the user's step, ``overhead_seconds`` what recomputation adds.
     ``recomputed_nodes`` counts the operators that run again, each as often as it does. ``applied`` is "hook" (the
-    native gradient pass), "mirror" (MXNet's own attributes) or "none" (the user's graph as it is). ``fingerprint``
-    identifies the graph, shapes and types that the plan was made for.
+    native gradient pass), "mirror" (MXNet's own attributes) or "none" (the user's graph as it is). ``subject`` says
+    what the plan was made for, and ``marks`` what applies it.
     """
 
     decisions: tuple[Decision, ...]
@@ -73,8 +86,15 @@ class Plan:
     policy: str
     device: str
     applied: str
-    fingerprint: str
+    subject: Subject
+    marks: tuple[Mark, ...] = ()
     notes: tuple[str, ...] = ()
+    _flipper: Flipper | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifies what the plan was made for: `echo.subject.Subject` says what is in it."""
+        return self.subject.fingerprint
 
     @property
     def overhead(self) -> float:
@@ -105,11 +125,37 @@ class Plan:
 
         return render(self)
 
+    def why(self, name: str) -> Why:
+        """Why a feature map is stashed or recomputed, and what it would cost to change that.
+
+        Bytes and seconds of the changed plan are exact, and found out when they are asked for. A plan that was loaded
+        does not know them.
+
+        Args:
+            name: of the node, or ``"name:output"`` where several of its outputs are feature maps.
+
+        Raises:
+            OptionError: no gradient reads such a map; the message names some alike.
+        """
+        return why(self, name, self._flipper)
+
+    def with_flipper(self, flipper: Flipper) -> Plan:
+        """The same plan, which can answer what its decisions are worth. That is neither compared nor saved."""
+        plan = replace(self)
+        object.__setattr__(plan, "_flipper", flipper)
+        return plan
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_flipper": None}
+
     def to_json(self) -> dict[str, Any]:
         """The plan as a JSON value."""
         value = {"format": FORMAT, **vars(self)}
+        value.pop("_flipper", None)
         value["before"], value["after"] = (dict(vars(memory)) for memory in (self.before, self.after))
         value["decisions"] = [dict(vars(decision)) for decision in self.decisions]
+        value["marks"] = [[mark.node, mark.op, dict(mark.attrs)] for mark in self.marks]
+        value["subject"] = self.subject.to_json()
         return value
 
     @staticmethod
@@ -126,18 +172,20 @@ class Plan:
             given["decisions"] = tuple(map(_decision, given["decisions"]))
             given["before"], given["after"] = _memory("before", given["before"]), _memory("after", given["after"])
             given["notes"] = tuple(given["notes"])
+            given["subject"] = Subject.from_json(given["subject"])
+            given["marks"] = tuple(map(_mark, given["marks"]))
             plan = Plan(**given)
             _check("plan", plan, _PLAN_KINDS)
             return plan
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise GraphError(f"not a plan: {type(error).__name__}: {error}") from error
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the plan as a JSON file."""
-        Path(path).write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
+        Path(path).write_text(json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
     @staticmethod
-    def load(path: str | Path) -> Plan:
+    def load(path: str | os.PathLike[str]) -> Plan:
         """Reads a plan that `save` wrote.
 
         Raises:
@@ -145,15 +193,16 @@ class Plan:
         """
         try:
             value = json.loads(Path(path).read_text(encoding="utf-8"))
-        except ValueError as error:
+            return Plan.from_json(value)
+        except (ValueError, GraphError, RecursionError) as error:
             raise GraphError(f"{path} is not a plan: {error}") from error
-        return Plan.from_json(value)
 
 
 _Kind = Tuple[Type[Any], ...]
 _NUMBER: _Kind = (int,)
 _REAL: _Kind = (int, float)
 _TEXT: _Kind = (str,)
+_NO_NUMBERS = (math.inf, -math.inf)  # which Python's JSON reader takes for numbers
 _KIND_NAMES = {_NUMBER: "a number", _REAL: "a number", _TEXT: "a text"}
 _DECISION_KINDS = {
     "node": _NUMBER, "name": _TEXT, "op": _TEXT, "output": _NUMBER, "action": _TEXT, "bytes": _NUMBER,
@@ -161,14 +210,14 @@ _DECISION_KINDS = {
 }  # fmt: skip
 _PLAN_KINDS = {
     "step_seconds": _REAL, "overhead_seconds": _REAL, "recomputed_nodes": _NUMBER, "policy": _TEXT, "device": _TEXT,
-    "applied": _TEXT, "fingerprint": _TEXT,
+    "applied": _TEXT,
 }  # fmt: skip
 
 
 def _check(name: str, value: Any, kinds: Mapping[str, _Kind]) -> None:
     for key, kind in kinds.items():
         found = getattr(value, key)
-        if not isinstance(found, kind) or isinstance(found, bool):
+        if not isinstance(found, kind) or isinstance(found, bool) or found in _NO_NUMBERS or found != found:
             raise GraphError(f"{name}: {key} must be {_KIND_NAMES[kind]}, got {found!r}")
     if isinstance(value, Plan):
         if value.match_range is not None and (not isinstance(value.match_range, int) or value.match_range < ASSIGNED):
@@ -185,6 +234,15 @@ def _decision(value: Mapping[str, Any]) -> Decision:
     if decision.action not in (STASH, RECOMPUTE):
         raise GraphError(f"{decision.name}: expected action stash or recompute, got {decision.action!r}")
     return decision
+
+
+def _mark(value: Any) -> Mark:
+    node, op, attrs = value
+    if type(node) is not int or not isinstance(op, str):
+        raise GraphError(f"marks: expected the number and the operator of a node, got {node!r} and {op!r}")
+    if not isinstance(attrs, dict) or not all(isinstance(text, str) for pair in attrs.items() for text in pair):
+        raise GraphError(f"marks: expected attributes of node {node}, got {attrs!r}")
+    return Mark(node, op, attrs)
 
 
 def _memory(name: str, value: Mapping[str, Any]) -> Memory:

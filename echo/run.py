@@ -25,6 +25,7 @@ _FLAGS = {
     "--policy": ("ECHO_POLICY", "search (default) or echo"),
     "--max-overhead": ("ECHO_MAX_OVERHEAD", "fraction of the step (default 0.10), or none"),
     "--memory-budget": ("ECHO_MEMORY_BUDGET", 'bytes, "6GB", or a fraction of what is needed without echo'),
+    "--plan": ("ECHO_PLAN", "a plan saved before, or several with : between them"),
 }
 
 

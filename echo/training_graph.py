@@ -114,6 +114,8 @@ class TrainingGraph:
     ``planned_bytes`` is the total of MXNet's own memory planner for this graph as it stands. ``accumulations`` says for
     each ``_grad_add``, in order, whether MXNet lets the gradient be accumulated in place by the operator that makes it:
     a matrix product that accumulates may round differently from one that is added. ``runner`` is one of `RUNNERS`.
+    ``implementations`` are those that gradients of the user's nodes have here instead of MXNet's own
+    (`echo.implementations`); ``planned_bytes`` and ``accumulations`` are of the graph without them.
     """
 
     nodes: tuple[TrainingNode, ...]
@@ -122,6 +124,7 @@ class TrainingGraph:
     planned_bytes: int
     accumulations: tuple[bool, ...] = ()
     runner: str = EXECUTOR
+    implementations: Mapping[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.runner not in RUNNERS:
@@ -191,6 +194,7 @@ class TrainingGraph:
             "planned_bytes": self.planned_bytes,
             "accumulations": list(self.accumulations),
             "runner": self.runner,
+            "implementations": {str(number): text for number, text in self.implementations.items()},
             "outputs": [list(entry[:2]) for entry in self.outputs],
             "nodes": [_node_to_json(node) for node in self.nodes],
         }
@@ -212,6 +216,7 @@ class TrainingGraph:
                 planned_bytes=int(value["planned_bytes"]),
                 accumulations=tuple(map(bool, value["accumulations"])),
                 runner=str(value.get("runner", EXECUTOR)),
+                implementations={int(key): str(text) for key, text in value.get("implementations", {}).items()},
             )
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise GraphError(f"not a training graph: {type(error).__name__}: {error}") from error

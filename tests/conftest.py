@@ -30,7 +30,8 @@ from echo.passes.select import Selection
 from echo.policies.problem import Problem
 from echo.runtime import bind as planned_bind
 from echo.schedule import Splits
-from echo.training_graph import TensorType, TrainingGraph, TrainingNode
+from echo.subject import Subject
+from echo.training_graph import EXECUTOR, TensorType, TrainingGraph, TrainingNode
 
 GOLDEN = Path(__file__).parent / "golden"
 MATCH_RANGES = (1, 2, 3, 16, 64)
@@ -94,6 +95,9 @@ class Case:
     def bound(self, graph: Graph) -> TrainingGraph:
         """The training graph that MXNet, with the hook, makes of a graph."""
         return training_graph(graph, self.binding, mx.cpu())
+
+    def implemented(self, training: TrainingGraph, implementations: Mapping[int, str]) -> TrainingGraph:
+        return training
 
     def oracle(self, graph: Graph, match_range_: int) -> int:
         """Bytes that MXNet's own memory planner needs for a graph."""
@@ -274,6 +278,9 @@ def problem_of(
     )
 
 
+SUBJECT = Subject("graph", {}, (), "cpu", EXECUTOR, {})
+
+
 @dataclass
 class FakeFrontend:
     """Answers the planner's questions with values given in advance."""
@@ -282,11 +289,15 @@ class FakeFrontend:
     planned: Callable[[Graph, int], int] = lambda graph, match_range: 0
     device: str = "cpu"
     hook: bool = True
+    onednn: bool = True
     match_range: int = 16
     static: Mapping[str, int] = field(default_factory=dict)
-    fingerprint: str = "fingerprint"
+    subject: Subject = SUBJECT
     family: str = "family"
     evaluations: int = 1000
+
+    def argument_names(self) -> Sequence[str]:
+        return ()
 
     def differentiate(self) -> TrainingGraph:
         return self.training

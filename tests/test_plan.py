@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import pickle
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,18 @@ from typing import Any, Callable
 import pytest
 
 from echo.errors import GraphError
-from echo.plan import RECOMPUTE, STASH, Decision, Memory, Plan
+from echo.plan import RECOMPUTE, STASH, Decision, Mark, Memory, Plan
+from echo.subject import Argument, Subject
+from echo.why import Flip
+
+SUBJECT = Subject(
+    graph="abc",
+    operators={"FullyConnected": 1, "tanh": 1},
+    arguments=(Argument((8, 4), "float32", "null"), Argument((3, 4), "float32", "write")),
+    device="cpu",
+    runner="executor",
+    settings={},
+)
 
 
 def plan(**changes: Any) -> Plan:
@@ -44,7 +56,8 @@ def plan(**changes: Any) -> Plan:
         "policy": "search",
         "device": "cpu",
         "applied": "hook",
-        "fingerprint": "abc",
+        "subject": SUBJECT,
+        "marks": (Mark(4, "tanh", {"__echo_recompute__": "0"}),),
         "notes": ("a note",),
     }
     return Plan(**{**values, **changes})
@@ -120,12 +133,12 @@ def test_save_and_load(tmp_path: Path) -> None:
     assert Plan.load(path) == plan()
     assert Plan.load(str(path)) == plan()
     value = json.loads(path.read_text(encoding="utf-8"))
-    assert value["format"] == "echo-plan-1"
+    assert value["format"] == "echo-plan-2"
 
 
 def test_plans_compare_by_value() -> None:
     assert plan() == plan()
-    assert plan() != plan(fingerprint="other")
+    assert plan() != plan(subject=replace(SUBJECT, graph="other"))
     assert plan() != plan(decisions=plan().decisions[:1])
 
 
@@ -144,14 +157,27 @@ def test_missing_file_is_the_systems_error(tmp_path: Path) -> None:
 def test_damaged_file_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "plan.json"
     path.write_bytes(content)
-    with pytest.raises(GraphError, match="not a plan"):
+    with pytest.raises(GraphError, match=r"plan\.json is not a plan"):
         Plan.load(path)
+
+
+def test_a_file_of_a_million_brackets_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text("[" * 1_000_000)
+    with pytest.raises(GraphError, match=r"plan\.json is not a plan"):
+        Plan.load(path)
+
+
+def test_a_plan_goes_through_pickle_without_what_cannot() -> None:
+    some = plan().with_flipper(lambda _: Flip())
+    assert pickle.loads(pickle.dumps(some)) == some == plan()
+    assert some.to_json() == plan().to_json()
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": "echo-plan-0"}, "expected format echo-plan-1, got 'echo-plan-0'"),
+        ({"format": "echo-plan-1"}, "expected format echo-plan-2, got 'echo-plan-1'"),
         ({"colour": "red"}, "colour"),
         ({"before": {"planned": 1}}, "not a plan"),
         ({"decisions": [{"node": 1}]}, "not a plan"),
@@ -159,7 +185,21 @@ def test_damaged_file_is_refused(tmp_path: Path, content: bytes) -> None:
         ({"notes": None}, "not a plan"),
         ({"match_range": "two"}, "match_range"),
         ({"step_seconds": "long"}, "step_seconds"),
+        ({"step_seconds": float("nan")}, "step_seconds must be a number, got nan"),
+        ({"step_seconds": float("inf")}, "step_seconds must be a number, got inf"),
         ({"applied": "magic"}, "applied"),
+        ({"marks": 5}, "not a plan"),
+        ({"marks": [[4, "tanh"]]}, "not a plan"),
+        ({"marks": [["4", "tanh", {}]]}, "marks: expected the number and the operator of a node, got '4'"),
+        ({"marks": [[4, "tanh", {"a": 1}]]}, "marks: expected attributes of node 4"),
+        ({"subject": None}, "subject"),
+        ({"subject": {**SUBJECT.to_json(), "colour": "red"}}, "subject: .*colour"),
+        ({"subject": {**SUBJECT.to_json(), "runner": "train"}}, "subject: runner must be one of executor, static"),
+        ({"subject": {**SUBJECT.to_json(), "graph": 7}}, "subject: graph must be a text, got 7"),
+        ({"subject": {**SUBJECT.to_json(), "arguments": [[[8.5], "float32", "null"]]}}, "subject: arguments"),
+        ({"subject": {**SUBJECT.to_json(), "arguments": [[[8], "float32", "wish"]]}}, "subject: arguments"),
+        ({"subject": {**SUBJECT.to_json(), "operators": {"tanh": "1"}}}, "subject: operators"),
+        ({"_flipper": None}, "_flipper"),
         ({"before": {"planned": "much", "live_peak": 0, "static": {}, "at_peak": {}, "layers": {}}}, "planned"),
         ({"before": {"planned": 1, "live_peak": 0, "static": [], "at_peak": {}, "layers": {}}}, "static"),
     ],

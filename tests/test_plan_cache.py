@@ -14,7 +14,7 @@ import echo
 from benchmarks.models import SMALL
 from echo import plan_cache
 from echo.graph import Graph
-from echo.passes.rewrite import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, mark
+from echo.passes.rewrite import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, mark, marks_of
 from echo.plan import Plan
 from echo.runtime import bind
 from tests.conftest import special_case
@@ -72,28 +72,27 @@ def stored(plan: Plan) -> tuple[Graph, Graph]:
     graph = special_case("slices").graph
     number = next(number for number, node in enumerate(graph.nodes) if node.name == "parts")
     marked = mark(graph, {number: [0, 2]}, hook=True, match_range=4)
-    plan_cache.save("key", plan, marked)
+    plan_cache.save("key", with_marks_of(plan, graph, marked))
     return graph, marked
+
+
+def with_marks_of(plan: Plan, graph: Graph, marked: Graph) -> Plan:
+    return replace(plan, marks=marks_of(graph, marked))
 
 
 def test_a_plan_comes_back(folder: Path, plan: Plan) -> None:
     graph, marked = stored(plan)
-    assert plan_cache.load("key", graph) == (plan, marked)
+    assert plan_cache.load("key", graph) == (with_marks_of(plan, graph, marked), marked)
     assert plan_cache.load("another", graph) is None
     assert [path.name for path in folder.iterdir()] == ["key.json"]
 
 
-def test_a_plan_that_changes_nothing_marks_nothing(folder: Path, plan: Plan) -> None:
-    graph, marked = stored(plan)
-    plan_cache.save("key", replace(plan, applied="none"), marked)
-    assert folder.exists()
-    found = plan_cache.load("key", graph)
-    assert found is not None
-    assert found[1] == graph
-
-
 def wrong(value: dict[str, Any], **changes: Any) -> bytes:
     return json.dumps({**value, **changes}).encode()
+
+
+def wrong_marks(value: dict[str, Any], marks: Any) -> bytes:
+    return wrong(value, plan={**value["plan"], "marks": marks})
 
 
 DAMAGE = {
@@ -101,18 +100,20 @@ DAMAGE = {
     "half written": lambda value: json.dumps(value).encode()[:400],
     "no object": lambda value: b"[]",
     "a pickle": lambda value: b"\x80\x04\x95",
-    "another format": lambda value: wrong(value, format="echo-stored-plan-0"),
+    "another format": lambda value: wrong(value, format="echo-stored-plan-1"),
     "another plan's": lambda value: wrong(value, key="other"),
     "no plan": lambda value: wrong(value, plan={}),
-    "no marks": lambda value: wrong(value, marks=[1, 2]),
-    "a node that is not there": lambda value: wrong(value, marks={"999": {PLAN_ATTRIBUTE: "0"}}),
-    "no number": lambda value: wrong(value, marks={"last": {PLAN_ATTRIBUTE: "0"}}),
-    "a negative number": lambda value: wrong(value, marks={"-2": {PLAN_ATTRIBUTE: "0"}}),
-    "a variable": lambda value: wrong(value, marks={"0": {PLAN_ATTRIBUTE: "0"}}),
-    "another attribute": lambda value: wrong(value, marks={"3": {"num_hidden": "7"}}),
-    "no outputs": lambda value: wrong(value, marks={"3": {PLAN_ATTRIBUTE: "all"}}),
-    "no match range": lambda value: wrong(value, marks={"3": {RANGE_ATTRIBUTE: "-3"}}),
-    "no text": lambda value: wrong(value, marks={"3": {PLAN_ATTRIBUTE: 0}}),
+    "no marks": lambda value: wrong_marks(value, [1, 2]),
+    "a node that is not there": lambda value: wrong_marks(value, [[999, "tanh", {PLAN_ATTRIBUTE: "0"}]]),
+    "no number": lambda value: wrong_marks(value, [["last", "tanh", {PLAN_ATTRIBUTE: "0"}]]),
+    "a negative number": lambda value: wrong_marks(value, [[-2, "tanh", {PLAN_ATTRIBUTE: "0"}]]),
+    "a variable": lambda value: wrong_marks(value, [[0, "null", {PLAN_ATTRIBUTE: "0"}]]),
+    "another operator": lambda value: wrong_marks(value, [[3, "tanh", {PLAN_ATTRIBUTE: "0"}]]),
+    "another attribute": lambda value: wrong_marks(value, [[3, "FullyConnected", {"num_hidden": "7"}]]),
+    "no outputs": lambda value: wrong_marks(value, [[3, "FullyConnected", {PLAN_ATTRIBUTE: "all"}]]),
+    "an output that is not there": lambda value: wrong_marks(value, [[3, "FullyConnected", {PLAN_ATTRIBUTE: "7"}]]),
+    "no match range": lambda value: wrong_marks(value, [[3, "FullyConnected", {RANGE_ATTRIBUTE: "-3"}]]),
+    "no text": lambda value: wrong_marks(value, [[3, "FullyConnected", {PLAN_ATTRIBUTE: 0}]]),
 }
 
 
@@ -122,8 +123,9 @@ def test_a_damaged_file_is_ignored_and_written_anew(folder: Path, plan: Plan, da
     path = folder / "key.json"
     path.write_bytes(DAMAGE[damage](json.loads(path.read_text())))
     assert plan_cache.load("key", graph) is None
-    plan_cache.save("key", plan, marked)
-    assert plan_cache.load("key", graph) == (plan, marked)
+    kept = with_marks_of(plan, graph, marked)
+    plan_cache.save("key", kept)
+    assert plan_cache.load("key", graph) == (kept, marked)
 
 
 def test_operators_that_must_not_run_twice_are_never_marked(folder: Path, plan: Plan) -> None:
@@ -132,9 +134,9 @@ def test_operators_that_must_not_run_twice_are_never_marked(folder: Path, plan: 
     path = folder / "key.json"
     value = json.loads(path.read_text())
     loss = next(number for number, node in enumerate(graph.nodes) if node.op == "MakeLoss")
-    path.write_bytes(wrong(value, marks={str(loss): {PLAN_ATTRIBUTE: "0"}}))
+    path.write_bytes(wrong_marks(value, [[loss, "MakeLoss", {PLAN_ATTRIBUTE: "0"}]]))
     assert plan_cache.load("key", graph) is None
-    path.write_bytes(wrong(value, marks={str(loss): {RANGE_ATTRIBUTE: "2"}}))
+    path.write_bytes(wrong_marks(value, [[loss, "MakeLoss", {RANGE_ATTRIBUTE: "2"}]]))
     assert plan_cache.load("key", graph) is not None
 
 
@@ -149,9 +151,8 @@ def test_a_folder_that_cannot_be_written_to_is_no_error(
 
 def test_old_plans_make_room(folder: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_cache, "_MOST_FILES", 3)
-    _, marked = stored(plan)
     for number in range(5):
-        plan_cache.save(f"key{number}", plan, marked)
+        plan_cache.save(f"key{number}", plan)
     assert len(list(folder.glob("*.json"))) == 3
     assert (folder / "key4.json").exists()
 

@@ -32,7 +32,10 @@ def symbol() -> mx.sym.Symbol:
 
 @pytest.mark.usefixtures("cheap_planning")
 @pytest.mark.parametrize("block", python_blocks())
-def test_python_of_the_readme_runs(block: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_of_the_readme_runs(
+    block: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     net = mx.gluon.nn.HybridSequential()
     net.add(mx.gluon.nn.Conv2D(4, 3, activation="relu"), mx.gluon.nn.Dense(5))
     net.initialize()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+
 import mxnet as mx
 
 from echo import native
 from echo.errors import NativeError
 from echo.frontend.symbols import graph_of, infer_binding, symbol_of
 from echo.frontend.training import bind_without_memory, planned_megabytes
-from echo.passes.rewrite import mark
+from echo.passes.rewrite import GRADIENT_ATTRIBUTE, mark
 
 _EXPECTED = (
     ("null", "data", [[512, 512]]),
@@ -48,3 +50,28 @@ def check_hook() -> None:
     planned = bind_without_memory(symbol_of(mark(graph_of(symbol), {number: [0]}, hook=True)), binding, mx.cpu())
     if "Name=b_echo\n" not in planned.debug_str():
         raise NativeError("the hook does not fit this MXNet: a planned node was not recomputed")
+
+
+@functools.lru_cache(maxsize=None)
+def onednn_activations() -> bool:
+    """Whether oneDNN computes gradients of activations here, as `echo.implementations` knows it.
+
+    That of tanh then does not read the output, and that of sigmoid has the bits of MXNet's own, which reads nothing
+    else. It depends on the build and on ``MXNET_MKLDNN_ENABLED``, so it is tried. The hook has to be there.
+    """
+    return _is_equal("tanh", "_backward_Activation>_backward_Activation:0,0,2") and _is_equal(
+        "sigmoid", "_backward_Activation>_backward_sigmoid:0,1"
+    )
+
+
+def _is_equal(act_type: str, implementation: str) -> bool:
+    symbol = mx.sym.Activation(mx.sym.var("data"), act_type=act_type, name="b")
+    other = graph_of(symbol).with_attrs({1: {GRADIENT_ATTRIBUTE: implementation}})
+    found = []
+    for bound in (symbol, symbol_of(other)):
+        data = mx.nd.arange(-12, 12, 1 / 64)
+        executor = mx.sym.Symbol.bind(bound, mx.cpu(), [data], [mx.nd.zeros(data.shape)])
+        executor.forward(is_train=True)
+        executor.backward([mx.nd.arange(1, 1 + data.size) / 7])
+        found.append(executor.grad_arrays[0].asnumpy().tobytes())
+    return bool(found[0] == found[1])

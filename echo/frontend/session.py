@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
+from dataclasses import replace
 from typing import Mapping, Sequence
 
 import mxnet as mx
@@ -21,15 +21,19 @@ from echo.estimators.footprint import AUXILIARY, GRADIENTS, INPUTS, WEIGHTS
 from echo.estimators.planner import make_planner
 from echo.frontend.cached import as_cached
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
-from echo.frontend.selfcheck import check_hook
+from echo.frontend.selfcheck import check_hook, onednn_activations
 from echo.frontend.symbols import Binding, symbol_of
 from echo.frontend.training import default_match_range, match_range, oracle, training_graph
 from echo.graph import Graph
 from echo.locks import Lock
+from echo.passes.rewrite import gradient_marks
 from echo.runtime.measure import device_key, measure
+from echo.subject import AUXILIARY as AUXILIARY_STATE
+from echo.subject import Argument, Subject, digest, operators
 from echo.training_graph import EXECUTOR, TrainingGraph
 
 _install_lock = Lock()
+_SETTINGS = ("NNVM_EXEC_MATCH_RANGE", "MXNET_BACKWARD_DO_MIRROR")  # what MXNet plans depends on them
 
 
 def check_version() -> None:
@@ -78,13 +82,34 @@ class MxnetSession:
         self.match_range = default_match_range()
         self.static: Mapping[str, int] = _static_bytes(binding)
         self.family = _family(graph, binding, self.device, runner)
-        self.fingerprint = fingerprint(graph, binding, self.device, runner)
+        self.subject = subject(graph, binding, self.device, runner)
+
+    def argument_names(self) -> Sequence[str]:
+        """The names of ``subject.arguments``."""
+        symbol = symbol_of(self._graph)
+        return [*symbol.list_arguments(), *symbol.list_auxiliary_states()]
 
     def differentiate(self) -> TrainingGraph:
         """The training graph of the user's symbol."""
         if self.hook:
             return self._as_run(training_graph(self._graph, self._binding, self._ctx), self.match_range)
         return forward_graph(self._graph, self._binding, self._ctx)
+
+    @property
+    def onednn(self) -> bool:
+        """Whether gradients of activations are those of oneDNN, which is measured once."""
+        return onednn_activations()
+
+    def implemented(self, training: TrainingGraph, implementations: Mapping[int, str]) -> TrainingGraph:
+        """The training graph with other implementations of gradients.
+
+        As it is, where MXNet would then add up gradients in another way.
+        """
+        marks = gradient_marks(self._graph, training, implementations)
+        found = self._as_run(training_graph(self._graph, self._binding, self._ctx, marks), self.match_range)
+        if found.accumulations != training.accumulations:
+            return training
+        return replace(found, planned_bytes=training.planned_bytes, implementations=dict(implementations))
 
     def _as_run(self, training: TrainingGraph, match_range_: int) -> TrainingGraph:
         return training if self._runner == EXECUTOR else as_cached(training, self._runner, match_range_)
@@ -137,11 +162,15 @@ def _family(graph: Graph, binding: Binding, device: str, runner: str) -> str:
     return json.dumps([names, sorted(set(binding.grad_req)), device, runner])
 
 
-def fingerprint(graph: Graph, binding: Binding, device: str, runner: str = EXECUTOR) -> str:
-    """A stable text that is equal for graphs, shapes, types and settings that may share a plan."""
-    settings = [os.environ.get(name, "") for name in ("NNVM_EXEC_MATCH_RANGE", "MXNET_BACKWARD_DO_MIRROR")]
-    value = graph.to_json()
-    parts = [value["nodes"], value["heads"], repr(binding.key), device, settings, runner]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
-
-
+def subject(graph: Graph, binding: Binding, device: str, runner: str = EXECUTOR) -> Subject:
+    """What a plan for this bind is made for."""
+    args = list(zip(binding.arg_shapes, binding.arg_types, binding.grad_req))
+    args += [(shape, kind, AUXILIARY_STATE) for shape, kind in zip(binding.aux_shapes, binding.aux_types)]
+    return Subject(
+        graph=digest(graph),
+        operators=operators(graph),
+        arguments=tuple(Argument(shape, np.dtype(kind).name, request) for shape, kind, request in args),
+        device=device,
+        runner=runner,
+        settings={name: os.environ[name] for name in _SETTINGS if os.environ.get(name)},
+    )

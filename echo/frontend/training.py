@@ -137,8 +137,10 @@ def _accumulations(nodes: Sequence[Mapping[str, Any]]) -> tuple[bool, ...]:
     return tuple(found)
 
 
-def training_graph(graph: Graph, binding: Binding, ctx: mx.Context) -> TrainingGraph:
-    """The training graph that a bind of ``graph`` would execute.
+def training_graph(
+    graph: Graph, binding: Binding, ctx: mx.Context, marks: Mapping[int, Mapping[str, str]] | None = None
+) -> TrainingGraph:
+    """The training graph that a bind of ``graph`` would execute, were its nodes marked for the hook with ``marks``.
 
     Raises:
         UnsupportedError: no argument needs a gradient.
@@ -147,7 +149,8 @@ def training_graph(graph: Graph, binding: Binding, ctx: mx.Context) -> TrainingG
     if all(request == "null" for request in binding.grad_req):
         raise UnsupportedError("no argument needs a gradient (grad_req is 'null' for all): nothing is trained")
     # names are free for the user to repeat, so the copy that is read back gets numbers for names
-    numbered = symbol_of(graph.with_names([f"n{number}" for number in range(len(graph.nodes))]))
+    marked = graph.with_attrs(marks or {})
+    numbered = symbol_of(marked.with_names([f"n{number}" for number in range(len(graph.nodes))]))
     return _from_capture(_captured(numbered, binding, ctx), graph)
 
 

@@ -9,12 +9,13 @@ from echo.estimators.footprint import Footprint, footprint
 from echo.estimators.overhead import Overhead
 from echo.estimators.reference import plan_storage
 from echo.graph import Entry
+from echo.implementations import INEXACT
 from echo.ops import HEAVY
 from echo.passes.candidates import Candidates
 from echo.passes.confirm import Confirmed
 from echo.passes.recompute import with_clones
 from echo.passes.request import Request
-from echo.passes.rewrite import Rewritten
+from echo.passes.rewrite import Rewritten, marks_of
 from echo.passes.select import Selection
 from echo.plan import RECOMPUTE, STASH, Decision, Memory, Plan
 from echo.training_graph import TrainingGraph
@@ -50,7 +51,7 @@ class Explain:
         seconds = selection.seconds if confirmed.accepted else 0.0
         return Plan(
             decisions=tuple(explain.decisions()),
-            before=_memory(request, training, frontend.match_range, training.planned_bytes),
+            before=_memory(request, _stock(request, training), frontend.match_range, training.planned_bytes),
             after=_memory(request, after, match_range or frontend.match_range, confirmed.planned_bytes),
             match_range=match_range,
             step_seconds=overhead.step_seconds,
@@ -59,9 +60,14 @@ class Explain:
             policy=request.options.policy,
             device=frontend.device,
             applied=("hook" if frontend.hook else "mirror") if confirmed.accepted else "none",
-            fingerprint=frontend.fingerprint,
+            subject=frontend.subject,
+            marks=marks_of(request.graph, rewritten.graph) if confirmed.accepted else (),
             notes=tuple(_notes(request, training, overhead, confirmed)),
         )
+
+
+def _stock(request: Request, training: TrainingGraph) -> TrainingGraph:
+    return request.frontend.differentiate() if request.details and training.implementations else training
 
 
 def _memory(request: Request, training: TrainingGraph, match_range: int, planned: int) -> Memory:
@@ -82,6 +88,13 @@ def _notes(request: Request, training: TrainingGraph, overhead: Overhead, confir
         yield f"{confirmed.reason}: the user's own graph is bound as it is"
     if confirmed.planned_bytes > training.planned_bytes:
         yield "the nodes that the user insists on recomputing need more memory than they save"
+    if confirmed.accepted:
+        texts = training.implementations.values()
+        formulas = sum(text in INEXACT for text in texts)
+        if len(texts) > formulas:
+            yield f"{len(texts) - formulas} gradients read less than MXNet hands them: the same bits"
+        if formulas:
+            yield f"{formulas} gradients are computed by another formula, which may change last bits (exact=False)"
     if overhead.measured == 0:
         yield "no operator was measured: seconds are estimates"
 

@@ -10,6 +10,7 @@ from echo.estimators.evaluator import Evaluator
 from echo.graph import Graph
 from echo.options import Options
 from echo.passes.hint import Hint
+from echo.subject import Subject
 from echo.training_graph import TrainingGraph
 
 
@@ -17,20 +18,29 @@ class Frontend(Protocol):
     """What only the framework knows. `echo.frontend.session` asks MXNet; `device` is "cpu" or "gpu".
 
     ``hook`` says whether the native hook applies plans; otherwise attributes of MXNet do, and the training graph holds
-    the forward nodes alone. ``match_range`` is what MXNet's memory planner would use by itself, ``static`` the bytes
-    that are there all the time, by kind. ``fingerprint`` is equal for binds that may share a plan, ``family`` for
-    graphs that train the same weights.
+    the forward nodes alone. ``onednn``: gradients of activations are those of oneDNN. ``match_range`` is what MXNet's
+    memory planner would use by itself, ``static`` the bytes that are there all the time, by kind. ``subject`` is what a
+    plan is made for, ``family`` equal for graphs that train the same weights.
     """
 
     device: str
     hook: bool
     match_range: int
     static: Mapping[str, int]
-    fingerprint: str
+    subject: Subject
     family: str
+
+    @property
+    def onednn(self) -> bool: ...
+
+    def argument_names(self) -> Sequence[str]:
+        """The names of ``subject.arguments``."""
 
     def differentiate(self) -> TrainingGraph:
         """The training graph of the user's symbol."""
+
+    def implemented(self, training: TrainingGraph, implementations: Mapping[int, str]) -> TrainingGraph:
+        """The training graph in which the gradients of some nodes have other implementations."""
 
     def oracle(self, graph: Graph, match_range: int) -> tuple[int, tuple[bool, ...]]:
         """What MXNet's own memory planner says of a rewritten graph: bytes, and `TrainingGraph.accumulations`."""

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import ClassVar, Mapping, Sequence
+from typing import ClassVar, Iterable, Mapping, Sequence
 
+from echo.errors import GraphError
 from echo.graph import Graph
+from echo.implementations import known
+from echo.ops import HEAVY, LIGHT
 from echo.passes.merged import merged
 from echo.passes.request import Request
 from echo.passes.select import Selection
+from echo.plan import Mark
 from echo.training_graph import TrainingGraph
 
 # Read by the native hook: the recomputed outputs, as "0" or "0,2"; where a node runs again more than once, or not for
 # all backward nodes, then the backward nodes at which that begins, counted from 0, as "0@17,230".
 PLAN_ATTRIBUTE = "__echo_recompute__"
 RANGE_ATTRIBUTE = "__echo_match_range__"  # read by the native hook: the match range of MXNet's memory planner
+GRADIENT_ATTRIBUTE = "__echo_gradient__"  # read by the native hook: another implementation of the gradient
 MIRROR_ATTRIBUTE = "__force_mirroring__"  # read by MXNet itself
+_VALUES = {
+    PLAN_ATTRIBUTE: re.compile(r"\d+(,\d+)*(@\d+(,\d+)*)?"),
+    RANGE_ATTRIBUTE: re.compile(r"\d+|-1"),
+    MIRROR_ATTRIBUTE: re.compile(r"True"),
+    GRADIENT_ATTRIBUTE: re.compile(r"\w+>\w+:[\w,]+"),
+}
 
 
 @dataclass(frozen=True)
@@ -51,7 +63,19 @@ class Rewrite:
                 outputs[number], splits[number] = outputs[twin], splits[twin]
         own = request.frontend.match_range
         match_range = None if selection.match_range == own else selection.match_range
-        return Rewritten(mark(request.graph, outputs, request.frontend.hook, match_range, splits), match_range)
+        graph = request.graph.with_attrs(gradient_marks(request.graph, training, training.implementations))
+        return Rewritten(mark(graph, outputs, request.frontend.hook, match_range, splits), match_range)
+
+
+def gradient_marks(
+    graph: Graph, training: TrainingGraph, implementations: Mapping[int, str]
+) -> dict[int, dict[str, str]]:
+    """Attributes that give the gradients of these nodes, and of those that MXNet merges into them, these forms."""
+    found = {number: {GRADIENT_ATTRIBUTE: text} for number, text in implementations.items()}
+    if found:
+        twins = merged(graph, training).items()
+        found.update({number: found[twin] for number, twin in twins if twin in found})
+    return found
 
 
 def _backward_ranks(training: TrainingGraph) -> dict[int, int]:
@@ -97,9 +121,68 @@ def marked(user: Graph, rewritten: Graph) -> dict[int, str]:
     }
 
 
+def implements(graph: Graph) -> bool:
+    """Whether a rewritten graph has other implementations of gradients."""
+    return any(GRADIENT_ATTRIBUTE in node.attrs for node in graph.nodes)
+
+
 def unmarked(user: Graph, rewritten: Graph) -> Graph:
     """What MXNet made of a rewritten graph, without the marks of the plan."""
     own = set().union(*(node.attrs for node in user.nodes))
-    for name in {PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, MIRROR_ATTRIBUTE} - own:
+    for name in set(_VALUES) - own:
         rewritten = rewritten.without_attr(name)
     return rewritten
+
+
+def marks_of(user: Graph, rewritten: Graph) -> tuple[Mark, ...]:
+    """What a rewritten graph has that the user's has not; `with_marks` puts it in again."""
+    added = (
+        {name: after.attrs[name] for name in _VALUES if name in after.attrs and name not in before.attrs}
+        for before, after in zip(user.nodes, rewritten.nodes)
+    )
+    return tuple(
+        Mark(number, user.nodes[number].op, attrs) for number, attrs in enumerate(added) if attrs
+    )
+
+
+def with_marks(graph: Graph, marks: Iterable[Mark]) -> Graph:
+    """The graph with the marks of a plan, which may come from anywhere.
+
+    Raises:
+        GraphError: a mark that no plan for this graph has.
+    """
+    return graph.with_attrs({mark.node: _checked(graph, mark) for mark in marks})
+
+
+def _checked(graph: Graph, mark: Mark) -> Mapping[str, str]:
+    if not 0 <= mark.node < len(graph.nodes):
+        raise GraphError(f"marks: there is no node {mark.node}, expected one below {len(graph.nodes)}")
+    node = graph.nodes[mark.node]
+    if node.op != mark.op or node.is_variable:
+        raise GraphError(f"marks: expected node {mark.node} to be an operator {mark.op}, got {node.op} ({node.name!r})")
+    if not {PLAN_ATTRIBUTE, MIRROR_ATTRIBUTE}.isdisjoint(mark.attrs) and node.op not in LIGHT and node.op not in HEAVY:
+        raise GraphError(f"marks: {node.op} ({node.name!r}) is not known to be safe to run twice")
+    for name, text in mark.attrs.items():
+        if name not in _VALUES or not _VALUES[name].fullmatch(text):
+            raise GraphError(f"marks: node {mark.node} ({node.name!r}) cannot have the attribute {name!r} = {text!r}")
+    gradient = mark.attrs.get(GRADIENT_ATTRIBUTE)
+    if gradient is not None and gradient not in known(node.op, node.attrs):
+        raise GraphError(f"marks: no gradient of {node.op} ({node.name!r}) is {gradient!r}")
+    outputs = outputs_of(mark)
+    if outputs and max(outputs) >= max(1, graph.num_outputs(mark.node)):
+        raise GraphError(f"marks: node {mark.node} ({node.name!r}) has no output {max(outputs)}")
+    return mark.attrs
+
+
+def outputs_of(mark: Mark) -> tuple[int, ...]:
+    """The outputs that a mark recomputes; of MXNet's own mirroring, the first, which stands for all."""
+    if MIRROR_ATTRIBUTE in mark.attrs:
+        return (0,)
+    outputs, _, _ = mark.attrs.get(PLAN_ATTRIBUTE, "").partition("@")
+    return tuple(int(output) for output in outputs.split(",") if output)
+
+
+def splits_of(mark: Mark) -> tuple[int, ...]:
+    """The backward nodes, counted from 0, at which another copy begins; none where all read the same."""
+    _, _, splits = mark.attrs.get(PLAN_ATTRIBUTE, "").partition("@")
+    return tuple(int(split) for split in splits.split(",") if split)

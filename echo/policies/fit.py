@@ -1,6 +1,7 @@
 """Schedules by the native scheduler: nodes may run again any number of times, each just before it is read.
 
-With a budget, the fastest schedule that fits; without one, the smallest within the bound on time. The scheduler counts what the best storage assignment needs at least (`echo.estimators.scheduler`), which is what
+With a budget, the fastest schedule that fits; without one, the smallest within the bound on time. The scheduler counts
+what the best storage assignment needs at least (`echo.estimators.scheduler`), which is what
 echo's own assignment nearly always achieves; the exact bytes of what it finds decide.
 """
 

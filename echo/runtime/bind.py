@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import json
 import logging
 import threading
 from dataclasses import dataclass, replace
@@ -13,7 +14,8 @@ import mxnet as mx
 from mxnet.symbol import Symbol
 
 from echo import pipeline, plan_cache
-from echo.errors import BudgetError, EchoError, OptionError
+from echo.errors import BudgetError, EchoError, OptionError, PlanError
+from echo.flip import Flips
 from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import Binding, grad_reqs, graph_of, infer_binding, symbol_of
 from echo.frontend.training import match_range
@@ -22,10 +24,12 @@ from echo.locks import Lock
 from echo.options import Options
 from echo.passes.hint import Hint
 from echo.passes.request import Request
-from echo.plan import Plan
+from echo.plan import Decision, Plan
 from echo.report.progress import progress
+from echo.reuse import fitting
 from echo.runtime.executor import Applied, planned_executor, shapes_of
 from echo.training_graph import EXECUTOR
+from echo.why import Flip, Flipper
 
 logger = logging.getLogger("echo")
 _T = TypeVar("_T")
@@ -134,7 +138,7 @@ def with_plan(
     """Binds the symbol with a plan applied; the executor shows the user's symbol. ``record`` receives the plan.
 
     Raises:
-        BudgetError, OptionError: the user's wish cannot be met.
+        BudgetError, OptionError, PlanError: the user's wish cannot be met.
         EchoError: anything else, under ``strict``; otherwise that costs a warning, and the symbol is bound as it is.
     """
     with own_binds():
@@ -151,9 +155,15 @@ def _own(options: Options) -> Owner:
 def or_smallest(
     action: Callable[[Options], _T], options: Options, strict: bool, warn: Callable[[str], None]
 ) -> _T:
-    """The action; where its budget is out of reach and the user is not ``strict``, with the smallest plan there is."""
+    """The action; where the user is not ``strict``, with the smallest plan there is where the budget is out of reach,
+    and with a new plan where those that he gave were made for something else."""
     try:
         return action(options)
+    except PlanError as error:
+        if strict:
+            raise
+        warn(f"echo: {error}. A new plan is made.")
+        return or_smallest(action, replace(options, plan=()), strict, warn)
     except BudgetError as error:
         if strict:
             raise
@@ -240,7 +250,7 @@ def find_plan(
     """As `planned`, with one line in the log. None, and a warning, where that fails; None inside of an operator.
 
     Raises:
-        BudgetError, OptionError: the user's wish cannot be met.
+        BudgetError, OptionError, PlanError: the user's wish cannot be met.
         EchoError: anything else, under ``strict``.
     """
     if inside_operator():
@@ -248,7 +258,7 @@ def find_plan(
         return None
     try:
         found = planned(graph, binding(), ctx, options, runner, details)
-    except (BudgetError, OptionError):
+    except (BudgetError, OptionError, PlanError):
         raise
     except EchoError as error:
         if options.strict:
@@ -281,26 +291,49 @@ def planned(
     runner: str = EXECUTOR,
     details: bool = True,
 ) -> tuple[Plan, Graph]:
-    """The plan of a graph that is bound like this, and the graph to bind. Plans are remembered."""
+    """The plan of a graph that is bound like this, and the graph to bind: the user's plan, or a remembered one.
+
+    Raises:
+        PlanError: the user gave plans, and none was made for this.
+    """
     with _plans_lock.held(), own_binds():
         session = MxnetSession(graph, binding, ctx, runner)
-        key = plan_cache.key_of([session.fingerprint, str(session.hook), session.device_key, options.key, str(details)])
-        if key not in _plans:
-            found = plan_cache.load(key, graph) or _search(Request(graph, options, session, details=details), key)
-            while len(_plans) >= _MOST_PLANS:
-                del _plans[next(iter(_plans))]
-            _plans[key] = found
-        return _plans[key]
+        request = Request(graph, options, session, details=details)
+        plan, rewritten = fitting(options.plans, graph, session) if options.plans else _remembered(request, session)
+        return plan.with_flipper(_flipper(request, plan)), rewritten
+
+
+def _flipper(request: Request, plan: Plan) -> Flipper:
+    flips = Flips(request, plan)
+
+    def flip(decision: Decision) -> Flip:
+        with _plans_lock.held(), own_binds():
+            return flips(decision)
+
+    return flip
+
+
+def _remembered(request: Request, session: MxnetSession) -> tuple[Plan, Graph]:
+    graph = request.graph
+    names = json.dumps([node.name for node in graph.nodes])  # they are in the plan that the user reads
+    parts = [session.subject.fingerprint, names, str(session.hook), session.device_key]
+    key = plan_cache.key_of([*parts, request.options.key, str(request.details)])
+    if key not in _plans:
+        found = plan_cache.load(key, graph) or _search(request, key)
+        while len(_plans) >= _MOST_PLANS:
+            del _plans[next(iter(_plans))]
+        _plans[key] = found
+    return _plans[key]
 
 
 def _search(request: Request, key: str) -> tuple[Plan, Graph]:
-    family, own = (request.frontend.family, request.options.key), request.frontend.fingerprint
+    family, own = (request.frontend.family, request.options.key), request.frontend.subject.fingerprint
     known, hint = _hints.get(family, (own, None))
     with progress() as show, _without_garbage_collection():
         # the same graph is searched as it was before: what comes out never depends on who asked first
         plan, graph, found = pipeline.plan(replace(request, progress=show, hint=None if known == own else hint))
     _hints.setdefault(family, (own, found))
-    plan_cache.save(key, plan, graph)
+    plan_cache.save(key, plan)
     return plan, graph
 
 

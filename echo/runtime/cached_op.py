@@ -26,7 +26,7 @@ from echo.graph import Graph
 from echo.locks import Lock
 from echo.ops import HEAVY
 from echo.options import Options
-from echo.passes.rewrite import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
+from echo.passes.rewrite import GRADIENT_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, implements
 from echo.plan import Plan
 from echo.runtime import bind
 from echo.runtime.monitor import WithoutClones
@@ -48,6 +48,7 @@ class _Choice:
     graph: Graph | None = None
     key: tuple[Any, ...] = ()
     depends_on_mode: bool = False
+    implements: bool = False  # its gradients read less than the user's own
 
 
 _STOCK = _Choice()
@@ -113,7 +114,9 @@ class PlannedCachedOp:
             with bind.own_binds():
                 self._choices[signature] = self._planned(signature, args, options)
         choice = self._choices[signature]
-        self._switch(choice if autograd.is_training() or not choice.depends_on_mode else _STOCK)
+        shows_all = self._monitor is not None and self._monitor[1] and choice.implements
+        at_odds = choice.depends_on_mode and not autograd.is_training()
+        self._switch(_STOCK if shows_all or at_odds else choice)
 
     def _give_up(self, signature: Signature) -> None:
         self._choices[signature] = _STOCK
@@ -131,10 +134,11 @@ class PlannedCachedOp:
         self.plans[signature] = plan
         if plan.changes_nothing:
             return _STOCK
-        marks = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE)
+        marks = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, GRADIENT_ATTRIBUTE)
         return _Choice(
             graph=graph,
             key=tuple(tuple(node.attrs.get(mark, "") for mark in marks) for node in graph.nodes),
+            implements=implements(graph),
             depends_on_mode=any(node.op in _MODES for node in graph.nodes if PLAN_ATTRIBUTE in node.attrs),
         )
 

@@ -21,7 +21,7 @@ from echo.frontend.symbols import Binding, grad_reqs, graph_of, symbol_of
 from echo.frontend.training import training_graph
 from echo.graph import Graph
 from echo.ops import HEAVY
-from echo.passes.rewrite import marked, unmarked
+from echo.passes.rewrite import implements, marked, unmarked
 from echo.runtime.monitor import WithoutClones
 from echo.training_graph import TrainingNode
 
@@ -63,6 +63,11 @@ class Applied:
         """The operators of the nodes that run again."""
         return frozenset(self.graph.nodes[number].op for number in marked(self.user, self.graph))
 
+    @cached_property
+    def implements(self) -> bool:
+        """Whether gradients read less than the user's own."""
+        return implements(self.graph)
+
 
 class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
     """An executor with a plan. It is made of a bound one, by `planned_executor`."""
@@ -94,7 +99,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         """As ``Executor.forward``."""
         mode = bool(is_train)
         # backward would have to repeat this pass, which it cannot with other random numbers: so it runs there at once
-        self._runs_own = not mode and self._is_at_odds(mode, not mode) and self._draws(mode)
+        self._runs_own = (not mode and self._is_at_odds(mode, not mode) and self._draws(mode)) or self._shows_all()
         if self._runs_own:
             own = self._users_own()
             self._muted(False)
@@ -132,6 +137,10 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         own.forward(mode)
         self._muted(False)
 
+    def _shows_all(self) -> bool:
+        """Whether a monitor wants the inputs of every gradient, also of those that read less than the user's own."""
+        return self._monitor is not None and self._monitor[1] and self._applied.implements
+
     def _is_at_odds(self, forward: bool, backward: bool) -> bool:
         """Whether clones that run in the mode of backward are not what forward computed in its mode."""
         marked = self._applied.marked
@@ -150,7 +159,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
 
     def _users_own(self) -> mx.executor.Executor:
         if self._own is None:
-            logger.info("echo: backward in another mode than forward: the graph is bound without a plan, too")
+            logger.info("echo: a monitor of all inputs, or backward in another mode: bound without a plan, too")
             self._own = self._bound(self._symbol, self.arg_arrays, self.grad_arrays, self.aux_arrays)
             self._watch(self._own)
         return self._own

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from typing import Any, Callable
 
 from mxnet.base import NDArrayHandle
@@ -11,7 +12,7 @@ from mxnet.ndarray import NDArray
 from echo.frontend.cached import as_stateful
 from echo.graph import Graph
 from echo.passes.recompute import CLONE_SUFFIX
-from echo.passes.rewrite import MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, marked
+from echo.passes.rewrite import GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, marked
 
 _SUFFIX = {PLAN_ATTRIBUTE: CLONE_SUFFIX, MIRROR_ATTRIBUTE: "_mirror"}
 
@@ -31,6 +32,8 @@ class WithoutClones:
         clones = {bound.nodes[number].name + _SUFFIX[mark] for number, mark in marked(user, bound).items()}
         self._clones = clones - self._names
         self._sliced = {mine.name for mine, its in zip(user.nodes, bound.nodes) if mine.op != its.op}
+        implemented = {node.name: node.attrs.get(GRADIENT_ATTRIBUTE) for node in bound.nodes}
+        self._implemented = {name: re.split("[>:]", text) for name, text in implemented.items() if text}
         self._waiting: tuple[Any, ...] | None = None
 
     def __call__(self, *args: Any) -> None:
@@ -40,6 +43,9 @@ class WithoutClones:
         hidden = self.muted or node in self._clones
         if node in self._sliced and len(args) == 3:
             args = (*(text.encode() for text in as_stateful(node, name, _text(args[1]))), args[2])
+        if node in self._implemented and len(args) == 3:
+            old, new, _ = self._implemented[node]
+            args = (args[0], (old if _text(args[1]) == new else _text(args[1])).encode(), args[2])
         if self._waiting is not None:
             waiting, self._waiting = self._waiting, None
             self._pass_on(waiting, hidden)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import mxnet as mx
 import pytest
 
 import echo
 from benchmarks.models import SMALL
+from echo.frontend.training import training_graph
 from echo.passes.explain import FUSE_NOTE
+from echo.passes.rewrite import GRADIENT_ATTRIBUTE
 from echo.plan import RECOMPUTE, STASH, Plan
 from tests.conftest import model_case
 
@@ -19,8 +22,10 @@ def plan_of(name: str, **options: object) -> Plan:
 @pytest.mark.usefixtures("cheap_planning")
 @pytest.mark.parametrize("name", ["nmt", "resnet50_v1"])
 def test_every_map_that_a_gradient_reads_has_a_decision(name: str) -> None:
-    training = model_case(name).training
-    plan = plan_of(name, max_overhead=None)
+    case, plan = model_case(name), plan_of(name, max_overhead=None)
+    marks = {mark.node: {GRADIENT_ATTRIBUTE: mark.attrs[GRADIENT_ATTRIBUTE]} for mark in plan.marks
+             if GRADIENT_ATTRIBUTE in mark.attrs}  # fmt: skip
+    training = training_graph(case.graph, case.binding, mx.cpu(), marks)
     decided = {(decision.node, decision.output): decision for decision in plan.decisions}
     for entry in training.backward_readers:
         node = training.nodes[entry.node]

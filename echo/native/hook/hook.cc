@@ -12,6 +12,7 @@
 
 #include "capture.h"
 #include "gradient.h"
+#include "implementation.h"
 #include "mxnet_api.h"
 #include "storage.h"
 
@@ -38,7 +39,9 @@ thread_local std::string t_error;
 
 void* gradient_pass(void* result, void* functor, RawGraph* graph) {
   const Forward forward = collect_forward(*graph);
+  const Implementations wanted = collect_implementations(*graph);
   g_gradient.original(result, functor, graph);
+  apply_implementations(wanted, static_cast<RawGraph*>(result));
   if (!forward.nodes.empty()) apply_plan(forward, static_cast<RawGraph*>(result));
   return result;
 }

@@ -1,0 +1,124 @@
+"""What a plan would cost with one decision turned around, from the exact evaluator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Iterable
+
+import numpy as np
+
+from echo.estimators.evaluator import Choice, Evaluation, Evaluator
+from echo.estimators.overhead import Overhead
+from echo.graph import Entry
+from echo.passes.candidates import Candidates, FindCandidates
+from echo.passes.classes import classes
+from echo.passes.estimate import EstimateOverhead
+from echo.passes.request import Request
+from echo.passes.rewrite import GRADIENT_ATTRIBUTE, outputs_of, splits_of
+from echo.plan import RECOMPUTE, Decision, Plan
+from echo.schedule import Splits
+from echo.training_graph import TrainingGraph
+from echo.why import Cost, Flip
+
+_ROUNDS = 1  # of the classes: one ring tells roles apart, and not yet the first time step from the second
+
+
+@dataclass(frozen=True)
+class Flips:
+    """Answers for the plan of a request; the training graph is asked for at the first question, and kept."""
+
+    request: Request
+    plan: Plan
+
+    def __call__(self, decision: Decision) -> Flip:
+        """The costs of the plan without this decision (`echo.why.Flip`)."""
+        number = self._number_of.get(decision.node)
+        if number is None:
+            return Flip(note="not a node of the symbol: it is never recomputed")
+        entries = self._entries(number, decision.output)
+        if not entries:
+            return Flip(note=f"it cannot be recomputed: {self._candidates.refused.get(number, decision.reason)}")
+        alike = self._alike(number, decision)
+        others = [entry for other in alike for entry in self._entries(other, decision.output)]
+        return Flip(
+            alone=self._cost(entries, decision),
+            together=self._cost([*entries, *others], decision) if others else None,
+            alike=len(alike),
+        )
+
+    def _cost(self, entries: Iterable[Entry], decision: Decision) -> Cost:
+        choice = self._choice.copy()
+        choice[[self._training.entry_id(entry) for entry in entries]] = 0 if decision.action == RECOMPUTE else 1
+        found = self._evaluate(choice)
+        # operators may have been measured since the plan was made: what counts is the difference
+        return Cost(found.bytes, self.plan.overhead_seconds + found.seconds - self._own.seconds)
+
+    def _entries(self, number: int, output: int) -> list[Entry]:
+        """What is decided together: one output, or without the hook all of the node."""
+        offered = [*self._candidates.light.get(number, ()), *self._candidates.heavy.get(number, ())]
+        offered += [entry for entry in self._candidates.forced if entry.node == number]
+        if Entry(number, output) not in offered:
+            return []
+        return [Entry(number, output)] if self.request.frontend.hook else offered
+
+    def _alike(self, number: int, decision: Decision) -> list[int]:
+        """The other nodes of its class about which the plan decided the same."""
+        same = {
+            self._number_of[other.node]
+            for other in self.plan.decisions
+            if other.action == decision.action and other.output == decision.output and other.node in self._number_of
+        }
+        (groups,) = classes(self._training, sorted(same), (_ROUNDS,))
+        group = next(group for group in groups if number in group)
+        return [other for other in group if other != number]
+
+    @cached_property
+    def _training(self) -> TrainingGraph:
+        training = self.request.frontend.differentiate()
+        present = {node.user for _, node in training.operators()}  # all but those that MXNet merged into others
+        marks = [mark for mark in self.plan.marks if GRADIENT_ATTRIBUTE in mark.attrs and mark.node in present]
+        own = {mark.node: mark.attrs[GRADIENT_ATTRIBUTE] for mark in marks}
+        return self.request.frontend.implemented(training, own) if own else training
+
+    @cached_property
+    def _number_of(self) -> dict[int, int]:
+        operators = self._training.operators()
+        return {node.user: number for number, node in operators if node.forward and node.user is not None}
+
+    @cached_property
+    def _candidates(self) -> Candidates:
+        return FindCandidates().run(self.request, self._training)
+
+    @cached_property
+    def _evaluator(self) -> Evaluator:
+        overhead: Overhead = EstimateOverhead().run(self.request, self._training)
+        return self.request.frontend.evaluator(self._training, overhead.seconds)[0]
+
+    @cached_property
+    def _choice(self) -> Choice:
+        """The plan's own."""
+        choice = np.zeros(self._evaluator.entries, np.uint8)
+        for mark in self.plan.marks:
+            for output in outputs_of(mark):
+                if mark.node in self._number_of:  # not one that MXNet merged into another
+                    choice[self._training.entry_id(Entry(self._number_of[mark.node], output))] = 1
+        return choice
+
+    @cached_property
+    def _splits(self) -> Splits:
+        """Where the plan's own nodes run again, if not once for all."""
+        backward = [number for number, node in self._training.operators() if not node.forward]
+        return {
+            self._number_of[mark.node]: tuple(backward[split] for split in splits_of(mark))
+            for mark in self.plan.marks
+            if splits_of(mark) and mark.node in self._number_of
+        }
+
+    @cached_property
+    def _own(self) -> Evaluation:
+        return self._evaluate(self._choice)
+
+    def _evaluate(self, choice: Choice) -> Evaluation:
+        match_range = self.request.frontend.match_range if self.plan.match_range is None else self.plan.match_range
+        return self._evaluator.evaluate(choice, (match_range,), None, self._splits)

@@ -1,0 +1,101 @@
+#include "implementation.h"
+
+#include <cstdlib>
+#include <stdexcept>
+#include <unordered_set>
+
+#include "mxnet_api.h"
+
+namespace echo {
+
+static const char kGradientAttribute[] = "__echo_gradient__";
+
+using NodePtr = std::shared_ptr<RawNode>;
+
+// Every node that the heads reach, once, in any order.
+template <typename Visit>
+static void reach(const std::vector<RawEntry>& heads, Visit visit) {
+  std::unordered_set<const RawNode*> seen;
+  std::vector<NodePtr> stack;
+  auto push = [&](const NodePtr& node) {
+    if (node && seen.insert(node.get()).second) stack.push_back(node);
+  };
+  for (const RawEntry& head : heads) push(head.node);
+  while (!stack.empty()) {
+    const NodePtr node = std::move(stack.back());
+    stack.pop_back();
+    for (const RawEntry& entry : node->inputs) push(entry.node);
+    for (const NodePtr& dep : node->control_deps) push(dep);
+    visit(node);
+  }
+}
+
+static std::runtime_error malformed(const RawNode& node, const std::string& text) {
+  return std::runtime_error("echo: node '" + node.attrs.name + "': expected OPERATOR>OPERATOR:INPUTS in " +
+                            kGradientAttribute + ", got '" + text + "'");
+}
+
+static Implementation parse(const RawNode& node, const std::string& text) {
+  const std::size_t arrow = text.find('>'), colon = text.find(':');
+  if (arrow == std::string::npos || colon == std::string::npos || colon < arrow) throw malformed(node, text);
+  Implementation found{text.substr(0, arrow), text.substr(arrow + 1, colon - arrow - 1), {}};
+  for (std::size_t at = colon + 1; at <= text.size();) {
+    const bool of_forward = at < text.size() && text[at] == 'f';
+    if (of_forward) ++at;
+    char* end = nullptr;
+    found.inputs.push_back({of_forward, std::strtoul(text.c_str() + at, &end, 10)});
+    const std::size_t stop = static_cast<std::size_t>(end - text.c_str());
+    if (stop == at || (stop < text.size() && text[stop] != ',')) throw malformed(node, text);
+    at = stop + 1;
+  }
+  return found;
+}
+
+Implementations collect_implementations(const RawGraph& graph) {
+  Implementations wanted;
+  reach(graph.outputs, [&](const NodePtr& node) {
+    if (!node->attrs.op) return;
+    const std::string* text = map_find<std::string>(node->attrs.dict, kGradientAttribute);
+    if (!text) return;
+    wanted.nodes.push_back(node);
+    wanted.of.emplace(node.get(), parse(*node, *text));
+  });
+  return wanted;
+}
+
+static void exchange(const Implementation& wanted, const NodePtr& forward, RawNode* node) {
+  std::vector<RawEntry> inputs;
+  for (const Implementation::Input& input : wanted.inputs) {
+    const std::size_t count = input.of_forward ? api().num_outputs(forward.get()) : node->inputs.size();
+    if (input.position >= count)
+      throw std::runtime_error("echo: node '" + node->attrs.name + "' (" + wanted.before + ") has " +
+                               std::to_string(count) + " to read, expected one of number " +
+                               std::to_string(input.position));
+    if (input.of_forward)
+      inputs.push_back(RawEntry{forward, static_cast<std::uint32_t>(input.position), 0});
+    else
+      inputs.push_back(node->inputs[input.position]);
+  }
+  node->attrs.op = api().op_get(wanted.after);
+  node->inputs = std::move(inputs);
+}
+
+void apply_implementations(const Implementations& wanted, RawGraph* gradients) {
+  if (wanted.nodes.empty()) return;
+  struct Found {
+    NodePtr node, forward;
+    const Implementation* implementation;
+  };
+  std::vector<Found> found;
+  reach(gradients->outputs, [&](const NodePtr& node) {
+    if (!node->attrs.op) return;
+    for (const NodePtr& dep : node->control_deps) {
+      const auto of = wanted.of.find(dep.get());
+      if (of != wanted.of.end() && node->attrs.op->name == of->second.before)
+        found.push_back({node, dep, &of->second});
+    }
+  });
+  for (const Found& each : found) exchange(*each.implementation, each.forward, each.node.get());
+}
+
+}  // namespace echo

@@ -1,0 +1,76 @@
+"""Plans that were made before, on the disk or by the user: each is checked against what it is to be applied to."""
+
+from __future__ import annotations
+
+from typing import Iterator, Sequence
+
+from echo.errors import GraphError, PlanError
+from echo.graph import Graph
+from echo.implementations import implementations
+from echo.passes.request import Frontend
+from echo.passes.rewrite import GRADIENT_ATTRIBUTE, gradient_marks, with_marks
+from echo.plan import Plan
+
+_SHAPES = ". A plan holds for its own shapes and types alone: another batch size or length needs its own, by echo.plan"
+
+
+def fitting(plans: Sequence[Plan], graph: Graph, frontend: Frontend) -> tuple[Plan, Graph]:
+    """The first of these plans that was made for this graph as it is bound now, and the graph to bind.
+
+    MXNet's own planner has to say of the result what it said when the plan was made.
+
+    Raises:
+        PlanError: there is none; the message says in what the closest one differs.
+    """
+    wrong = []
+    for plan in plans:
+        found = list(_differences(plan, frontend))
+        if not found:
+            return plan, _confirmed(plan, graph, frontend)
+        wrong.append(found)
+    closest = min(wrong, key=len)
+    few = "; ".join(closest[:4]) + (f"; and {len(closest) - 4} more" if len(closest) > 4 else "")
+    which = "the plan was" if len(plans) == 1 else f"each of the {len(plans)} plans was"
+    hint = _SHAPES if any(": expected shape " in text for text in closest) else ""
+    raise PlanError(f"{which} made for something else; {few}{hint}")
+
+
+def _differences(plan: Plan, frontend: Frontend) -> Iterator[str]:
+    if plan.subject != frontend.subject:
+        yield from plan.subject.differences(frontend.subject, frontend.argument_names())
+    way = "hook" if frontend.hook else "mirror"
+    if plan.applied not in ("none", way):
+        yield f"applied by: expected {plan.applied}, got {way}"
+
+
+def _check_gradients(plan: Plan, graph: Graph, frontend: Frontend) -> None:
+    """Whether gradients may read as little here as in the plan: that depends on types, and on how MXNet computes."""
+    wanted = {mark.node: mark.attrs[GRADIENT_ATTRIBUTE] for mark in plan.marks if GRADIENT_ATTRIBUTE in mark.attrs}
+    if not wanted:
+        return
+    training = frontend.differentiate()
+    allowed = [implementations(training, exact, frontend.onednn) for exact in (True, False)]
+    marks = [gradient_marks(graph, training, found) for found in allowed]
+    for number, text in wanted.items():
+        if all(found.get(number, {}).get(GRADIENT_ATTRIBUTE) != text for found in marks):
+            name = graph.nodes[number].name
+            raise PlanError(f"the plan has the gradient of {name!r} computed by {text!r}, which does not hold for its "
+                            "type, or for the way in which this MXNet computes it")  # fmt: skip
+
+
+def _confirmed(plan: Plan, graph: Graph, frontend: Frontend) -> Graph:
+    if plan.changes_nothing:
+        return graph
+    try:
+        marked = with_marks(graph, plan.marks)
+    except GraphError as error:
+        raise PlanError(f"the plan does not fit the graph that it names: {error}") from error
+    _check_gradients(plan, graph, frontend)
+    own = frontend.match_range
+    planned, accumulations = frontend.oracle(marked, own if plan.match_range is None else plan.match_range)
+    if planned != plan.after.planned:
+        raise PlanError(f"the plan is not what MXNet makes of it: expected {plan.after.planned:,} bytes planned, "
+                        f"got {planned:,}")  # fmt: skip
+    if accumulations != frontend.oracle(graph, own)[1]:
+        raise PlanError("under this plan MXNet adds up gradients in another way, which may change the last bit")
+    return marked

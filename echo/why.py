@@ -1,0 +1,101 @@
+"""Why one feature map is stashed or recomputed, and what it would cost to change that."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Callable, Sequence
+
+from echo.errors import OptionError
+
+if TYPE_CHECKING:
+    from echo.plan import Decision, Plan
+
+NOT_KNOWN = "what a change would cost is known to the plan that echo.plan returns, not to one that was loaded"
+_OPPOSITE = {"recompute": "stashed", "stash": "recomputed"}
+_IS = {"recompute": "recomputed", "stash": "stashed"}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A plan with another decision: ``planned`` bytes under the plan's own storage, ``seconds`` of recomputation."""
+
+    planned: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Flip:
+    """One decision turned around: ``alone``, and ``together`` with those on ``alike`` other maps of the same class.
+
+    Equal maps of all time steps or layers form a class: where one alone changes little, all of them may. What is None
+    cannot be had, and ``note`` says why.
+    """
+
+    alone: Cost | None = None
+    together: Cost | None = None
+    alike: int = 0
+    note: str = ""
+
+
+Flipper = Callable[["Decision"], Flip]
+
+
+@dataclass(frozen=True)
+class Why:
+    """The answer of `Plan.why`: the decision with its reason, what the plan costs as it is, and turned around."""
+
+    decision: Decision
+    plan: Cost
+    flip: Flip
+
+    def __str__(self) -> str:
+        decision = self.decision
+        size = _size(decision.bytes)
+        lines = [
+            f"{decision.name}:{decision.output} ({decision.op}, {size}) is {_IS[decision.action]}",
+            f"  why: {decision.reason}",
+            f"  the plan: {_size(self.plan.planned)} planned, {1000 * self.plan.seconds:.2f} ms of recomputation",
+        ]
+        other = _OPPOSITE[decision.action]
+        if self.flip.alone is not None:
+            lines.append(f"  {other} instead: {self._cost(self.flip.alone)}")
+        if self.flip.together is not None:
+            lines.append(f"  {other} with {self.flip.alike} alike: {self._cost(self.flip.together)}")
+        if self.flip.note:
+            lines.append(f"  note: {self.flip.note}")
+        return "\n".join(lines)
+
+    def _cost(self, cost: Cost) -> str:
+        more, slower = cost.planned - self.plan.planned, cost.seconds - self.plan.seconds
+        change = f"{'-' if more < 0 else '+'}{_size(abs(more))}"
+        return (
+            f"{_size(cost.planned)} planned ({change}), {1000 * cost.seconds:.2f} ms of recomputation "
+            f"({1000 * slower:+.2f} ms)"
+        )
+
+
+def why(plan: Plan, name: str, flipper: Flipper | None) -> Why:
+    """See `Plan.why`."""
+    decision = _find(plan.decisions, name)
+    flip = Flip(note=NOT_KNOWN) if flipper is None else flipper(decision)
+    return Why(decision, Cost(plan.after.planned, plan.overhead_seconds), flip)
+
+
+def _find(decisions: Sequence[Decision], name: str) -> Decision:
+    full = {f"{decision.name}:{decision.output}": decision for decision in decisions}
+    if name in full:
+        return full[name]
+    found = [key for key, decision in full.items() if decision.name == name]
+    if len(found) == 1:
+        return full[found[0]]
+    if found:
+        raise OptionError(f"{name!r} has {len(found)} feature maps, expected one of {', '.join(found[:8])}")
+    names = list(dict.fromkeys([*(decision.name for decision in decisions), *full]))
+    close = difflib.get_close_matches(str(name), names, n=4, cutoff=0.5)
+    hint = f", did you mean {', '.join(close)}" if close else ""
+    raise OptionError(f"no gradient reads a feature map named {name!r}: expected one of the plan's {len(full)}{hint}")
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**20:.1f} MB" if count >= 2**20 else f"{count / 2**10:.1f} KB"

@@ -1,0 +1,476 @@
+"""Gradients that are handed less than by MXNet: the same bits, in executors and CachedOps, or a plan that says so."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+import echo
+from benchmarks.models import SMALL
+from echo.errors import GraphError, OptionError
+from echo.frontend.selfcheck import onednn_activations
+from echo.frontend.session import MxnetSession
+from echo.frontend.symbols import symbol_of
+from echo.frontend.training import training_graph
+from echo.implementations import INEXACT, implementations, known
+from echo.passes.rewrite import GRADIENT_ATTRIBUTE, with_marks
+from echo.plan import Mark, Plan
+from echo.training_graph import TrainingGraph
+from tests.conftest import Case, case_of
+from tests.numpy_builds import inner, of
+from tests.test_ops import Build, as_batch, as_images, image, many, symbol_with, unary
+from tests.test_ops_cached import DYNAMIC, STATIC
+from tests.test_ops_cached import run as run_cached
+from tests.training import Record, assert_alive, assert_same, bind, random_arrays, recomputing, requests, train
+
+ROOT = Path(__file__).parents[1]
+Symbol = mx.sym.Symbol
+
+
+def shaped(shape: tuple[int, ...], op: Callable[..., Symbol], **attrs: Any) -> Build:
+    return lambda x, y, name: op(mx.sym.reshape(x, shape=shape), name=name, **attrs)
+
+
+def between_convolutions(op: Callable[..., Symbol], **attrs: Any) -> Build:
+    """Where oneDNN lays arrays out in its own way."""
+
+    def build(x: Symbol, y: Symbol, name: str) -> Symbol:
+        hidden = mx.sym.Convolution(as_images(x), kernel=(3, 3), num_filter=16, pad=(1, 1), name="before")
+        hidden = op(hidden, name=name, **attrs)
+        return mx.sym.Convolution(hidden, kernel=(3, 3), num_filter=8, name="after")
+
+    return build
+
+
+def masked_softmax(axis: int = -1) -> Build:
+    def build(x: Symbol, y: Symbol, name: str) -> Symbol:
+        lengths = mx.sym.cast(1 + mx.sym.arange(8) % 7, dtype="int32")
+        return mx.sym.softmax(x, length=lengths, use_length=True, axis=axis, name=name)
+
+    return build
+
+
+def chain(build: Build) -> Build:
+    """Its output is read again by a gradient that needs it, and its input by another."""
+    return lambda x, y, name: mx.sym.sin(build(mx.sym.sigmoid(x), mx.sym.tanh(y), name))
+
+
+def fresh(build: Build) -> Build:
+    """On maps that nobody else reads: it may write its output over its input."""
+    return lambda x, y, name: build(x * 0.5, y * 0.5, name)
+
+
+ACTIVATIONS = {name: unary(mx.sym.Activation, act_type=name) for name in ("tanh", "sigmoid", "softrelu", "softsign")}
+LEAKY = {name: unary(mx.sym.LeakyReLU, act_type=name) for name in ("elu", "gelu", "leaky", "selu")}
+SHAPES = {1: (-1,), 3: (8, 12, 6), 4: (2, 8, 6, 6), 5: (2, 4, 2, 6, 6)}
+CASES: dict[str, Build] = {
+    **ACTIVATIONS,
+    **LEAKY,
+    **{f"chain of {name}": chain(build) for name, build in {**ACTIVATIONS, **LEAKY}.items()},
+    **{f"tanh of {axes} axes": shaped(shape, mx.sym.Activation, act_type="tanh") for axes, shape in SHAPES.items()},
+    **{f"gelu of {axes} axes": shaped(shape, mx.sym.LeakyReLU, act_type="gelu") for axes, shape in SHAPES.items()},
+    **{f"leaky of {axes} axes": shaped(shape, mx.sym.LeakyReLU, act_type="leaky") for axes, shape in SHAPES.items()},
+    "selu of images": image(mx.sym.LeakyReLU, act_type="selu"),
+    "steep leaky": unary(mx.sym.LeakyReLU, act_type="leaky", slope=1.5),
+    "flat leaky": unary(mx.sym.LeakyReLU, act_type="leaky", slope=0.0),
+    "falling leaky": unary(mx.sym.LeakyReLU, act_type="leaky", slope=-0.5),
+    **{f"sigmoid of {axes}": shaped(shape, mx.sym.Activation, act_type="sigmoid") for axes, shape in SHAPES.items()},
+    "sigmoid in layouts": between_convolutions(mx.sym.Activation, act_type="sigmoid"),
+    "tanh in layouts": between_convolutions(mx.sym.Activation, act_type="tanh"),
+    "gelu in layouts": between_convolutions(mx.sym.LeakyReLU, act_type="gelu"),
+    "leaky in layouts": between_convolutions(mx.sym.LeakyReLU, act_type="leaky"),
+    "masked softmax": masked_softmax(),
+    "fresh masked softmax": fresh(masked_softmax()),
+    **{f"fresh {name}": fresh(build) for name, build in {**ACTIVATIONS, **LEAKY}.items()},
+    "fresh sum": fresh(of(inner.add, "x y")),
+    "fresh difference": fresh(of(inner.subtract, "x y")),
+    "fresh concat": fresh(many(mx.sym.Concat, dim=1)),
+    "chain of masked softmax": chain(masked_softmax()),
+    "concat": many(mx.sym.Concat, dim=1),
+    "chain of concat": chain(many(mx.sym.Concat, dim=1)),
+    "concat of rows": many(mx.sym.Concat, dim=0),
+    "concat of images": lambda x, y, name: mx.sym.Concat(as_images(x), as_images(y), dim=1, name=name),
+    "concat in layouts": between_convolutions(
+        lambda x, name: mx.sym.Concat(x, mx.sym.relu(x), mx.sym.slice_axis(x, axis=1, begin=0, end=3), dim=1, name=name)
+    ),
+    "concat of batches": lambda x, y, name: mx.sym.Concat(as_batch(x), as_batch(y), dim=2, name=name),
+    "concat of one": lambda x, y, name: mx.sym.Concat(x, dim=1, name=name),
+    "sum": of(inner.add, "x y"),
+    "sum with a column": of(inner.add, "x c"),
+    "sum of one twice": of(inner.add, "x x"),
+    "difference": of(inner.subtract, "x y"),
+    "difference from a column": of(inner.subtract, "c x"),
+    "chain of sums": chain(of(inner.add, "x y")),
+    "chain of differences": chain(of(inner.subtract, "c x")),
+}
+
+
+def case(build: Build, dtype: str = "float32", grad_req: str = "write") -> Case:
+    return case_of(symbol_with(build, dtype), {"data": (8, 72)}, grad_req, {"data": dtype})
+
+
+def under(case: Case) -> int:
+    return next(number for number, node in enumerate(case.graph.nodes) if node.name == "under")
+
+
+def implemented(case: Case, text: str) -> Symbol:
+    return symbol_of(case.graph.with_attrs({under(case): {GRADIENT_ATTRIBUTE: text}}))
+
+
+def run(symbol: Symbol, dtype: str = "float32", grad_req: str = "write") -> Record:
+    return train(bind(symbol, random_arrays(symbol, {"data": (8, 72)}, dtype), grad_req))
+
+
+def applicable(case: Case) -> list[str]:
+    """The one that is chosen, and what would be chosen were other gradients to read other things."""
+    chosen = implementations(case.training, exact=True, onednn=True)[under(case)]
+    node = case.graph.nodes[under(case)]
+    if node.op == "LeakyReLU" and node.attrs["act_type"] == "leaky" and float(node.attrs.get("slope", "0.25")) >= 0:
+        return sorted(known(node.op, node.attrs))
+    if node.op == "Activation" and node.attrs["act_type"] == "sigmoid":
+        return sorted(known(node.op, node.attrs))
+    if node.op.startswith("_npi_"):
+        return [chosen, chosen.replace("f0", "0")]
+    return [chosen]
+
+
+def read_by_gradient(training: TrainingGraph) -> set[tuple[int, int]]:
+    (number,) = (i for i, node in training.operators() if node.name == "under" and node.forward)
+    return {
+        (entry.node, entry.index)
+        for _, node in training.operators()
+        if not node.forward and number in node.control_deps
+        for entry in node.inputs
+    }
+
+
+# The same bits ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_same_bits(name: str) -> None:
+    found = case(CASES[name])
+    expected = run(found.symbol)
+    assert_alive(expected)
+    for text in applicable(found):
+        changed = training_graph(found.graph, found.binding, mx.cpu(), {under(found): {GRADIENT_ATTRIBUTE: text}})
+        if "of one twice" not in name:
+            assert read_by_gradient(changed) != read_by_gradient(found.training)
+        assert_same(run(implemented(found, text)), expected)
+        assert_same(run(implemented(found, text), grad_req="add"), run(found.symbol, grad_req="add"))
+        with_clone = recomputing(implemented(found, text), {"under": [0]})
+        assert_same(run(with_clone), expected)
+
+
+@pytest.mark.parametrize("flags", [DYNAMIC, STATIC], ids=["dynamic", "static"])
+@pytest.mark.parametrize("name", CASES)
+def test_the_same_bits_in_a_cached_op(name: str, flags: dict[str, Any]) -> None:
+    found = case(CASES[name])
+    expected, _ = run_cached(found.symbol, flags)
+    for text in applicable(found):
+        assert_same(run_cached(implemented(found, text), flags)[0], expected)
+        assert_same(run_cached(recomputing(implemented(found, text), {"under": [0]}), flags)[0], expected)
+
+
+ANY_TYPE = ["softsign", "selu", "masked softmax", "concat", "sum", "difference"]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+@pytest.mark.parametrize("name", ANY_TYPE)
+def test_the_same_bits_of_other_types(name: str, dtype: str) -> None:
+    found = case(CASES[name], dtype)
+    chosen = implementations(found.training, exact=True, onednn=True)[under(found)]
+    assert_same(run(implemented(found, chosen), dtype), run(found.symbol, dtype))
+
+
+@pytest.mark.parametrize("isa", ["", "AVX512_CORE", "AVX2", "AVX", "SSE41"])
+def test_the_same_bits_of_sigmoid_for_every_number(isa: str) -> None:
+    """From the output as from the input, for bit patterns of all magnitudes, with each of oneDNN's instruction sets."""
+    environment = {**os.environ, "DNNL_MAX_CPU_ISA": isa}
+    code = "from tests.test_implementations import *; print(sigmoid_deviates(1 << 20))"
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        capture_output=True, text=True, env=environment, cwd=ROOT, check=True, timeout=120,
+    )  # fmt: skip
+    assert done.stdout.strip() == "0"
+
+
+def sigmoid_deviates(count: int) -> int:
+    """Of so many gradients of sigmoid, those that differ between the two formulas."""
+    generator = np.random.RandomState(0)
+    values = np.concatenate([
+        generator.normal(0, 2, count // 2),
+        generator.randint(0, 2**32, count // 2, dtype=np.uint64).astype(np.uint32).view(np.float32),
+    ]).astype(np.float32)  # fmt: skip
+    symbol = mx.sym.Activation(mx.sym.var("data"), act_type="sigmoid", name="under")
+    found = case_of(symbol, {"data": (count,)}, "write")
+    heads = mx.nd.array(generator.normal(0, 1, count))
+    seen = []
+    for text in sorted(known("Activation", {"act_type": "sigmoid"})):
+        executor = bind(implemented(found, text), {"data": values})
+        executor.forward(is_train=True)
+        executor.backward([heads])
+        seen.append(executor.grad_dict["data"].asnumpy())
+    assert len(seen) == 2
+    return int(((seen[0].view(np.uint32) != seen[1].view(np.uint32)) & ~np.isnan(values)).sum())
+
+
+@pytest.mark.parametrize("is_train", [True, False])
+def test_the_same_bits_in_every_mode(is_train: bool) -> None:
+    found = case(CASES["chain of tanh"])
+    (text,) = applicable(found)
+    seen = []
+    for symbol in (found.symbol, implemented(found, text)):
+        executor = bind(symbol, random_arrays(symbol, {"data": (8, 72)}))
+        executor.forward(is_train=is_train)
+        executor.backward([mx.nd.ones(out.shape) for out in executor.outputs], is_train=not is_train)
+        seen.append({name: array.asnumpy() for name, array in executor.grad_dict.items()})
+    assert_same(seen[1], seen[0])
+
+
+# Where they are not taken ----------------------------------------------------------------------------------------
+
+
+def wrongly(name: str, dtype: str = "float32", text: str = "_backward_Activation>_backward_Activation:0,2,2") -> bool:
+    """Whether an implementation changes the bits of this case."""
+    found = case(CASES[name] if name in CASES else OTHERS[name], dtype)
+    expected, got = run(found.symbol, dtype), run(implemented(found, text), dtype)
+    return any(got[key].tobytes() != expected[key].tobytes() for key in expected)
+
+
+OTHERS: dict[str, Build] = {
+    "tanh of 6 axes": shaped((2, 2, 2, 2, 6, 6), mx.sym.Activation, act_type="tanh"),
+    "relu": unary(mx.sym.Activation, act_type="relu"),
+    "plain softmax": unary(mx.sym.softmax),
+    "softmax to another type": lambda x, y, name: mx.sym.cast(
+        mx.sym.softmax(mx.sym.cast(x, dtype="float16"), length=mx.sym.cast(1 + mx.sym.arange(8) % 7, dtype="int32"),
+                       use_length=True, dtype="float32", name=name), dtype="float32"
+    ),
+    "mixed sum": of(lambda x, y, name: inner.add(x, inner.greater_scalar(y, scalar=0.0), name=name), "x y"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_nothing_is_chosen_for_others(name: str) -> None:
+    assert under(found := case(OTHERS[name])) not in implementations(found.training, exact=True, onednn=True)
+
+
+@pytest.mark.parametrize("name", ["tanh", "sigmoid", "softrelu", "elu", "gelu", "leaky"])
+def test_nothing_is_chosen_where_onednn_is_not_asked(name: str) -> None:
+    for dtype, onednn in (("float64", True), ("float16", True), ("float32", False)):
+        assert implementations(case(CASES[name], dtype).training, exact=True, onednn=onednn) == {}
+
+
+def test_there_it_would_change_gradients() -> None:
+    assert wrongly("tanh", "float64")
+    assert wrongly("tanh of 6 axes")
+    assert not wrongly("tanh")
+    assert wrongly("falling leaky", text="_backward_LeakyReLU>_backward_LeakyReLU:0,2,2")
+
+
+def test_a_falling_leaky_relu_is_read_from_its_input() -> None:
+    assert applicable(case(CASES["falling leaky"])) == ["_backward_LeakyReLU>_backward_LeakyReLU:0,1,1"]
+
+
+def test_onednn_is_tried() -> None:
+    code = (
+        "from echo.frontend.session import install_hook; from echo.frontend.selfcheck import onednn_activations;"
+        "assert install_hook() == ''; print(onednn_activations())"
+    )
+    for enabled in ("0", "1"):
+        environment = {**os.environ, "MXNET_MKLDNN_ENABLED": enabled}
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code],
+            capture_output=True, text=True, env=environment, cwd=ROOT, check=True, timeout=120,
+        )  # fmt: skip
+        assert done.stdout.strip() == str(enabled == "1")
+    assert onednn_activations()
+
+
+# What is chosen --------------------------------------------------------------------------------------------------
+
+
+def chosen(build: Build, exact: bool = True) -> str:
+    found = case(build)
+    text = implementations(found.training, exact, onednn=True).get(under(found), "")
+    assert text in known(found.graph.nodes[under(found)].op, found.graph.nodes[under(found)].attrs) or not text
+    return text.partition(">")[2]
+
+
+def test_what_is_in_memory_anyway_is_read() -> None:
+    leaky, total = LEAKY["leaky"], of(inner.add, "x y")
+    assert chosen(leaky).endswith(":0,2,2")  # the probe's gradient reads the output
+    unread = lambda x, y, name: mx.sym.sum(leaky(mx.sym.square(x), y, name), axis=1)  # noqa: E731
+    assert chosen(unread).endswith(":0,2,2")  # neither
+    input_read = lambda x, y, name: mx.sym.sum(leaky(mx.sym.exp(x), y, name), axis=1)  # noqa: E731
+    assert chosen(input_read).endswith(":0,1,1")
+    assert chosen(total).endswith(":0,f0,f0")
+    assert chosen(lambda x, y, name: mx.sym.sum(total(x, y, name), axis=1)).endswith(":0,0,0")
+
+
+def test_other_formulas_need_leave() -> None:
+    assert chosen(ACTIVATIONS["tanh"]) == "_backward_Activation:0,2,2"
+    assert chosen(ACTIVATIONS["tanh"], exact=False) == "_backward_tanh:0,1"
+    tanh = ACTIVATIONS["tanh"]
+    input_read = lambda x, y, name: mx.sym.sum(tanh(mx.sym.exp(x), y, name), axis=1)  # noqa: E731
+    assert chosen(input_read, exact=False) == "_backward_Activation:0,2,2"
+
+
+# Other formulas --------------------------------------------------------------------------------------------------
+
+
+def deviation(got: Record, expected: Record) -> float:
+    """The largest difference, as a part of the largest value of its array."""
+    return max(
+        float(np.abs(got[key] - value).max() / max(np.abs(value).max(), 1e-30)) for key, value in expected.items()
+    )
+
+
+# Rounding of 1 - y * y: y is one unit in the last place off, 6e-8; three steps of sums of 72 such products.
+TOLERANCE = 1e-5
+
+
+@pytest.mark.parametrize("flags", [None, DYNAMIC, STATIC], ids=["executor", "dynamic", "static"])
+def test_other_formulas_are_close(flags: dict[str, Any] | None) -> None:
+    found = case(ACTIVATIONS["tanh"])
+
+    def trained(symbol: Symbol) -> Record:
+        return run(symbol) if flags is None else run_cached(symbol, flags)[0]
+
+    expected = trained(found.symbol)
+    got = trained(implemented(found, "_backward_Activation>_backward_tanh:0,1"))
+    assert 0 < deviation(got, expected) < TOLERANCE
+    wrong = trained(implemented(found, "_backward_Activation>_backward_sigmoid:0,1"))
+    assert deviation(wrong, expected) > TOLERANCE
+
+
+# Plans -----------------------------------------------------------------------------------------------------------
+
+
+def planned(**options: Any) -> Plan:
+    """Layers whose products read what tanh gives: nothing but the other formula does without what tanh takes."""
+    with mx.name.NameManager():
+        hidden = mx.sym.var("data")
+        for _ in range(6):
+            hidden = mx.sym.Activation(mx.sym.FullyConnected(hidden, num_hidden=512), act_type="tanh")
+        symbol = mx.sym.LinearRegressionOutput(hidden, mx.sym.var("label"))
+    return echo.plan(symbol, max_overhead=0.0, **options, data=(256, 512), label=(256, 512))
+
+
+def texts(plan: Plan) -> list[str]:
+    return [mark.attrs[GRADIENT_ATTRIBUTE] for mark in plan.marks if GRADIENT_ATTRIBUTE in mark.attrs]
+
+
+@pytest.mark.usefixtures("cheap_planning")
+def test_plans_say_what_they_change() -> None:
+    model = SMALL["nmt"]()
+    exact = echo.plan(model.symbol, max_overhead=None, **model.shapes)
+    assert not INEXACT & set(texts(exact))
+    assert f"{len(texts(exact))} gradients read less than MXNet hands them: the same bits" in exact.notes
+    exact, other = planned(), planned(exact=False)
+    assert not INEXACT & set(texts(exact))
+    assert other.after.planned < exact.after.planned
+    assert Plan.from_json(other.to_json()) == other
+    count = sum(text in INEXACT for text in texts(other))
+    assert count
+    assert f"{count} gradients are computed by another formula, which may change last bits (exact=False)" in other.notes
+
+
+@pytest.mark.usefixtures("cheap_planning")
+@pytest.mark.parametrize("exact", [True, False])
+def test_training_with_such_a_plan(exact: bool) -> None:
+    model = SMALL["nmt"]()
+    values = random_arrays(model.symbol, model.shapes, limits=model.limits)
+    wanted = requests(model.symbol, model.grad_req())
+    expected = train(bind(model.symbol, values, wanted))
+    optimized = echo.optimize(model.symbol, max_overhead=None, exact=exact)
+    got = train(bind(optimized, values, wanted))
+    assert texts(optimized.plans[-1])
+    again = train(bind(echo.optimize(model.symbol, plan=optimized.plans[-1]), values, wanted))
+    assert_same(again, got)
+    if exact:
+        assert_same(got, expected)
+    else:
+        assert deviation(got, expected) < 1e-3
+
+
+@pytest.mark.usefixtures("cheap_planning")
+def test_other_bits_only_where_they_pay() -> None:
+    """A tanh whose gradient is all there is: nothing to gain, so nothing is changed."""
+    symbol = mx.sym.MakeLoss(mx.sym.sum(mx.sym.Activation(mx.sym.var("data"), act_type="tanh")))
+    plan = echo.plan(symbol, exact=False, grad_req="write", data=(64, 64))
+    assert not INEXACT & set(texts(plan))
+
+
+@pytest.mark.usefixtures("cheap_planning")
+def test_sums_of_gradients_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = MxnetSession._as_run
+    seen: list[TrainingGraph] = []
+
+    def as_run(session: MxnetSession, training: TrainingGraph, match_range: int) -> TrainingGraph:
+        seen.append(training)
+        found = full(session, training, match_range)
+        return found if len(seen) == 1 else TrainingGraph(**{**vars(found), "accumulations": (True,)})
+
+    session = MxnetSession(*(lambda found: (found.graph, found.binding, mx.cpu()))(case(CASES["tanh"])))
+    monkeypatch.setattr(MxnetSession, "_as_run", as_run)
+    training = session.differentiate()
+    assert session.implemented(training, implementations(training, exact=True, onednn=True)) is training
+
+
+@pytest.mark.usefixtures("cheap_planning")
+def test_equal_nodes_are_still_one() -> None:
+    """MXNet merges equal nodes, which have to have equal marks."""
+    with mx.name.NameManager():
+        hidden = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=512, name="fc")
+        left, right = (mx.sym.Activation(hidden, act_type="tanh", name=name) for name in ("left", "right"))
+        symbol = mx.sym.MakeLoss(mx.sym.sum(mx.sym.square(mx.sym.square(left) * mx.sym.exp(right))))
+    optimized = echo.optimize(symbol, max_overhead=None)
+    executor = optimized.simple_bind(mx.cpu(), data=(64, 64))
+    assert len(texts(optimized.plans[-1])) == 2
+    assert executor.debug_str().count("Op:_backward_Activation") == 1
+
+
+def test_wrong_option() -> None:
+    with pytest.raises(OptionError, match="exact: expected True or False, got 1"):
+        echo.plan(mx.sym.var("data"), exact=1)
+
+
+# The hook --------------------------------------------------------------------------------------------------------
+
+
+MALFORMED = ["", "a", "a>b", "a:0>b", "a>b:", "a>b:0,", "a>b:x", "a>b:0,f", "a>b:0;1"]
+
+
+@pytest.mark.parametrize("text", MALFORMED)
+def test_malformed_attributes_are_refused(text: str) -> None:
+    with pytest.raises(mx.MXNetError, match=r"'under': expected OPERATOR>OPERATOR:INPUTS in __echo_gradient__"):
+        run(implemented(case(CASES["tanh"]), text))
+
+
+@pytest.mark.parametrize("text", ["0,3,2", "0,f1,2", "0,99999999999999999999,2"])
+def test_inputs_that_are_not_there_are_refused(text: str) -> None:
+    with pytest.raises(mx.MXNetError, match=r"under_backward' .*_backward_Activation.* has \d to read, expected one"):
+        run(implemented(case(CASES["tanh"]), f"_backward_Activation>_backward_Activation:{text}"))
+
+
+def test_another_gradient_is_left_alone() -> None:
+    found = case(CASES["tanh"])
+    assert_same(run(implemented(found, "_backward_exp>_backward_tanh:7")), run(found.symbol))
+
+
+def test_plans_from_files_have_no_others() -> None:
+    found = case(CASES["tanh"])
+    for text in ("_backward_Activation>_backward_Activation:0,0,0", "_backward_Activation>_backward_sigmoid:0,1"):
+        with pytest.raises(GraphError, match=r"marks: no gradient of Activation .'under'. is"):
+            with_marks(found.graph, [Mark(under(found), "Activation", {GRADIENT_ATTRIBUTE: text})])
+    for op in ("exp", "LeakyReLU", "softmax", "_npi_add", "Concat"):
+        assert all(text.startswith("_backward") for text in known(op, {"num_args": "2"}))

@@ -1,0 +1,132 @@
+"""What a plan is made for: the same under any names and in any process, another with any other bit of structure."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Callable
+
+import mxnet as mx
+import pytest
+
+from echo.errors import GraphError
+from echo.frontend.session import subject
+from echo.frontend.symbols import graph_of, infer_binding
+from echo.subject import Subject, digest, operators
+
+ROOT = Path(__file__).parents[1]
+Symbol = mx.sym.Symbol
+
+
+def network(act: str = "tanh", prefix: str = "", width: int = 8) -> Symbol:
+    """Without a prefix MXNet numbers the nodes as it likes."""
+    named: Callable[[str], dict[str, str]] = lambda name: {"name": prefix + name} if prefix else {}  # noqa: E731
+    hidden = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=width, **named("fc"))
+    hidden = mx.sym.Activation(hidden, act_type=act, **named("act"))
+    return mx.sym.MakeLoss(mx.sym.sum(mx.sym.BatchNorm(hidden * hidden, **named("norm"))))
+
+
+def subject_of(symbol: Symbol, runner: str = "executor", device: str = "cpu", **more: Any) -> Subject:
+    shapes = {"data": (4, 6), **more.pop("shapes", {})}
+    return subject(graph_of(symbol), infer_binding(symbol, shapes, **more), device, runner)
+
+
+def test_names_do_not_count() -> None:
+    first = subject_of(network())
+    assert subject_of(network()) == first  # fullyconnected1, activation1, ...
+    assert subject_of(network(prefix="mine_")) == first
+    assert subject_of(network(prefix="mine_")).fingerprint == first.fingerprint
+    assert len(first.fingerprint) == 32
+
+
+def gluon(layers: int = 2, attributes: dict[str, str] | None = None) -> Symbol:
+    net = mx.gluon.nn.HybridSequential()
+    for _ in range(layers):
+        net.add(mx.gluon.nn.Dense(4, activation="relu"), mx.gluon.nn.BatchNorm())
+    with mx.AttrScope(**(attributes or {})):
+        return net(mx.sym.var("data"))
+
+
+def test_the_counters_of_gluon_do_not_count() -> None:
+    assert digest(graph_of(gluon())) == digest(graph_of(gluon()))
+    assert digest(graph_of(gluon())) != digest(graph_of(gluon(3)))
+
+
+def test_scopes_of_the_profiler_count_as_one_or_another() -> None:
+    graphs = [graph_of(gluon(attributes={"__profiler_scope__": name})) for name in ("net0:", "net1:")]
+    assert digest(graphs[0]) == digest(graphs[1])
+    number = next(number for number, node in enumerate(graphs[0].nodes) if node.op == "Activation")
+    assert digest(graphs[0].with_attrs({number: {"__profiler_scope__": "other:"}})) != digest(graphs[0])
+
+
+def test_what_is_not_known_of_a_parameter_yet_does_not_count() -> None:
+    net = mx.gluon.nn.Dense(4)
+    before = digest(graph_of(net(mx.sym.var("data"))))
+    other = mx.gluon.nn.Dense(4, in_units=6, weight_initializer="zeros")
+    other.weight.lr_mult = 3.0
+    assert digest(graph_of(other(mx.sym.var("x")))) == before
+
+
+OTHERS: dict[str, tuple[Callable[[], Subject], str]] = {
+    "attribute": (lambda: subject_of(network("relu")), "graph: the same operators, with other attributes or connected"),
+    "operator": (lambda: subject_of(mx.sym.tanh(network())), "graph: expected 6 operators, got 7 (1 more tanh)"),
+    "shape": (
+        lambda: subject_of(network(), shapes={"data": (5, 6)}), "argument 'data': expected shape (4, 6), got (5, 6)"
+    ),
+    "type": (
+        lambda: subject_of(network(), types={"data": "float64"}), "argument 'data': expected type float32, got float64"
+    ),
+    "request": (lambda: subject_of(network(), grad_req="add"), "argument 'data': expected grad_req write, got add"),
+    "runner": (lambda: subject_of(network(), "static"), "runner: expected an executor, got a static CachedOp"),
+    "device": (lambda: subject_of(network(), device="gpu"), "device: expected cpu, got gpu"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_whatever_else_differs_is_named(what: str) -> None:
+    own = subject_of(network())
+    other, text = OTHERS[what][0](), OTHERS[what][1]
+    assert other != own
+    assert other.fingerprint != own.fingerprint
+    names = [*network().list_arguments(), *network().list_auxiliary_states()]
+    assert next(own.differences(other, names)).startswith(text)
+    assert list(own.differences(own, names)) == []
+
+
+def test_settings_of_the_environment_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NNVM_EXEC_MATCH_RANGE", raising=False)
+    own = subject_of(network())
+    monkeypatch.setenv("NNVM_EXEC_MATCH_RANGE", "4")
+    assert list(own.differences(subject_of(network()), [])) == ["NNVM_EXEC_MATCH_RANGE: expected '', got '4'"]
+
+
+def test_operators_are_counted() -> None:
+    assert operators(graph_of(network())) == {
+        "FullyConnected": 1, "Activation": 1, "elemwise_mul": 1, "BatchNorm": 1, "sum": 1, "MakeLoss": 1
+    }  # fmt: skip
+
+
+def test_json_there_and_back() -> None:
+    own = subject_of(network())
+    assert Subject.from_json(own.to_json()) == own
+    with pytest.raises(GraphError, match="subject: KeyError: 'arguments'"):
+        Subject.from_json({})
+    with pytest.raises(GraphError, match="subject: settings must be a mapping"):
+        Subject.from_json({**own.to_json(), "settings": ["a"]})
+    assert replace(own, graph="other") != own
+
+
+def test_equal_in_every_process() -> None:
+    code = "from tests.test_subject import *; [network() for _ in range({})]; print(subject_of(network()).fingerprint)"
+    found = set()
+    for seed in range(3):
+        environment = {**os.environ, "PYTHONHASHSEED": str(seed)}
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code.format(seed)],
+            capture_output=True, text=True, env=environment, cwd=ROOT, check=True, timeout=120,
+        )  # fmt: skip
+        found.add(done.stdout.strip())
+    assert found == {subject_of(network()).fingerprint}
