@@ -66,7 +66,7 @@ def bind(symbol: mx.sym.Symbol) -> mx.executor.Executor:
 
 
 def clones(symbol: mx.sym.Symbol) -> int:
-    return bind(symbol).debug_str().count("_echo\n")
+    return bind(symbol).debug_str().count("_echo\nInputs:")
 
 
 # On and off ---------------------------------------------------------------------------------------------------
