@@ -20,15 +20,13 @@ from echo.errors import EchoError, UnsupportedError
 from echo.frontend.symbols import Binding, grad_reqs, graph_of, symbol_of
 from echo.frontend.training import training_graph
 from echo.graph import Graph
-from echo.ops import HEAVY
+from echo.ops import depends_on_mode
 from echo.passes.rewrite import marked, unmarked
 from echo.runtime.monitor import WithoutClones
 from echo.training_graph import TrainingNode
 
 logger = logging.getLogger("echo")
 Shapes = Mapping[str, Sequence[int]]
-# Outside of training they compute something else (BatchNorm) or may compute it in another way (oneDNN's heavy ones).
-_MODES = frozenset({"BatchNorm"}) | HEAVY
 
 
 class Road(Protocol):
@@ -62,6 +60,12 @@ class Applied:
     def marked(self) -> frozenset[str]:
         """The operators of the nodes that run again."""
         return frozenset(self.graph.nodes[number].op for number in marked(self.user, self.graph))
+
+    @cached_property
+    def mode_dependent(self) -> frozenset[str]:
+        """Those of them that have to run again in the mode of the forward pass."""
+        again = (self.graph.nodes[number] for number in marked(self.user, self.graph))
+        return frozenset(node.op for node in again if depends_on_mode(node.op, node.attrs))
 
 
 class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
@@ -122,7 +126,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
 
     def _repeat_forward(self, mode: bool) -> None:
         if self._draws(mode):
-            ops = tuple(sorted(_MODES & self._applied.marked))
+            ops = tuple(sorted(self._applied.mode_dependent))
             raise UnsupportedError(
                 f"backward(is_train={not mode}) after forward(is_train={mode}) in a graph with random numbers, "
                 f"on a plan that recomputes {', '.join(ops)}: optimize with keep={ops} to have both"
@@ -134,9 +138,8 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
 
     def _is_at_odds(self, forward: bool, backward: bool) -> bool:
         """Whether clones that run in the mode of backward are not what forward computed in its mode."""
-        marked = self._applied.marked
-        without_mask = not forward and "Dropout" in marked
-        return without_mask or (forward != backward and not _MODES.isdisjoint(marked))
+        without_mask = not forward and "Dropout" in self._applied.marked
+        return without_mask or (forward != backward and bool(self._applied.mode_dependent))
 
     def _draws(self, mode: bool) -> bool:
         """Whether a forward pass in this mode draws random numbers."""
