@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Callable, Mapping, Protocol, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Protocol, Sequence
 
 import mxnet as mx
 import numpy as np
@@ -18,12 +18,14 @@ from mxnet.symbol import Symbol
 
 from echo.errors import EchoError, UnsupportedError
 from echo.frontend.symbols import Binding, grad_reqs, graph_of, symbol_of
-from echo.frontend.training import training_graph
 from echo.graph import Graph
 from echo.ops import depends_on_mode
 from echo.passes.rewrite import marked, unmarked
 from echo.runtime.monitor import WithoutClones
-from echo.training_graph import TrainingNode
+from echo.training_graph import TrainingGraph, TrainingNode
+
+if TYPE_CHECKING:
+    from echo.runtime.pool import Example, Pool
 
 logger = logging.getLogger("echo")
 Shapes = Mapping[str, Sequence[int]]
@@ -40,6 +42,9 @@ class Road(Protocol):
 
     def bind(self, bound: Graph | Symbol, *args: Any, **more: Any) -> mx.executor.Executor:
         """MXNet's own ``Symbol.bind``."""
+
+    def differentiate(self, graph: Graph, binding: Binding) -> TrainingGraph:
+        """The training graph of a bind like this."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,8 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
     """An executor with a plan. It is made of a bound one, by `planned_executor`."""
 
     _applied: Applied
+    _pool: Pool | None = None  # once somebody shares it
+    _example: Example | None = None  # once somebody follows it
     _forward_mode: bool | None = None  # of the last forward pass
     _monitor: tuple[Callable[..., None], bool] | None = None
     _own: mx.executor.Executor | None = None  # the user's graph on the same arrays, made when it is first needed
@@ -145,7 +152,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         """Whether a forward pass in this mode draws random numbers."""
         if self._random is None:
             try:
-                training = training_graph(self._applied.user, _binding(self), self._ctx)
+                training = self._applied.road.differentiate(self._applied.user, binding_of(self))
             except EchoError:  # no native hook, which is who knows
                 return True
             self._random = [node for _, node in training.operators() if node.random and node.forward]
@@ -196,7 +203,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
             shapes, aux_shapes = _inferred(self._symbol, given)
         except (mx.MXNetError, EchoError):
             return applied  # MXNet's own reshape says what is wrong
-        binding = replace(_binding(self), arg_shapes=tuple(shapes.values()), aux_shapes=aux_shapes)
+        binding = replace(binding_of(self), arg_shapes=tuple(shapes.values()), aux_shapes=aux_shapes)
         own = replace(applied, graph=applied.user, shapes=shapes, held={})
         try:
             if not _outgrow(shapes, applied.shapes) and self._holds(binding):
@@ -272,7 +279,8 @@ def _requests(executor: mx.executor.Executor) -> list[str]:
     return [request if array is not None else "null" for request, array in zip(asked, executor.grad_arrays)]
 
 
-def _binding(executor: mx.executor.Executor) -> Binding:
+def binding_of(executor: mx.executor.Executor) -> Binding:
+    """How an executor was bound."""
     return Binding.of_arrays(executor.arg_arrays, executor.aux_arrays, _requests(executor))
 
 
