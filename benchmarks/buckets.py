@@ -8,7 +8,6 @@ of its own. Writes results/buckets.json.
 
 from __future__ import annotations
 
-import bisect
 import os
 import tempfile
 import time
@@ -31,15 +30,16 @@ def bound(overhead: str | None) -> dict[str, Any]:
     from echo import native
     from echo.frontend.session import install_hook
     from echo.runtime import bind
+    from echo.runtime.pool import Pool
 
     install_hook()
-    planning = _timed(bind, "find_plan")
+    planning = _timed(bind, "plan_bind")
     if overhead is not None:
         echo.enable(max_overhead=BOUNDS[overhead])
     module = mx.mod.BucketingModule(
         lambda length: (nmt_symbol(length, HIDDEN, WORDS), ("source", "target"), ("softmax_label",)), max(LENGTHS)
     )
-    pool: list[int] = []
+    pool = Pool([])
     planned: dict[int, float] = {}
     for length in (max(LENGTHS), *LENGTHS[:-1]):
         shape = (BATCH, length)
@@ -51,8 +51,8 @@ def bound(overhead: str | None) -> dict[str, Any]:
             else:
                 module.switch_bucket(length, data, label)
         planned[length] = caught.graph["allocated_bytes"] / 2**20
-        share(pool, chunks(caught.graph))
-    return {"pool_mb": sum(pool) / 2**20, "planned_mb": planned, "planning_seconds": sum(planning)}
+        pool.share(chunks(caught.graph))
+    return {"pool_mb": sum(pool.chunks) / 2**20, "planned_mb": planned, "planning_seconds": sum(planning)}
 
 
 def _timed(module: Any, name: str) -> list[float]:
@@ -82,20 +82,6 @@ def chunks(graph: Any) -> list[int]:
                     size *= extent
                 sizes[storage] = max(sizes.get(storage, 0), size)
     return list(sizes.values())
-
-
-def share(pool: list[int], wanted: list[int]) -> None:
-    """MXNet's rule for executors that share a pool (GraphExecutor::InitDataEntryMemory): the smallest that is enough.
-
-    ``pool`` holds the bytes of its chunks, and grows by what does not fit.
-    """
-    free = sorted(pool)
-    for size in sorted(wanted, reverse=True):
-        place = bisect.bisect_left(free, size)
-        if place < len(free):
-            del free[place]
-        else:
-            pool.append(size)
 
 
 def main() -> None:

@@ -14,6 +14,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class EchoError(Exception):
     """Base of everything that echo raises on purpose."""
@@ -39,10 +41,14 @@ class BudgetError(EchoError):
 
     def __init__(self, budget: int, reachable: int, holders: str, condition: str = "") -> None:
         self.budget, self.reachable = budget, reachable
+        self._given = budget, reachable, holders, condition
         super().__init__(
             f"memory_budget of {budget:,} bytes cannot be met{condition}: the least that can be reached is "
             f"{reachable:,} bytes. Held at that peak: {holders}"
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BudgetError, self._given
 
 
 class NativeError(EchoError):

@@ -96,6 +96,14 @@ def why_not(node: TrainingNode, device: str, hook: bool) -> str:
     return ""
 
 
+def depends_on_mode(op: str, attrs: Mapping[str, str]) -> bool:
+    """Whether an operator has to run again in the mode, training or not, in which it ran before.
+
+    BatchNorm computes something else outside of training; heavy operators may be computed in another way by oneDNN.
+    """
+    return op in HEAVY or (op == "BatchNorm" and attrs.get("use_global_stats") not in ("True", "1"))
+
+
 def _why_not_dropout(attrs: Mapping[str, str]) -> str:
     if attrs.get("axes", "()") not in ("()", "[]", "None"):
         return "Dropout over axes has a mask of another shape"

@@ -11,7 +11,7 @@ from mxnet import autograd
 from echo import native
 from echo.frontend.cached import stateless
 from echo.frontend.symbols import graph_of, symbol_of
-from echo.ops import recomputable_outputs
+from echo.ops import depends_on_mode, recomputable_outputs
 from echo.runtime.cached_op import StockCachedOp
 from tests.test_ops import BUILDS, Build, node_under, symbol_with
 from tests.training import assert_same, random_arrays, recomputing
@@ -20,7 +20,7 @@ DYNAMIC: dict[str, Any] = {"inline_limit": 0}
 STATIC: dict[str, Any] = {"static_alloc": True, "static_shape": True}
 
 
-def run(symbol: mx.sym.Symbol, flags: dict[str, Any]) -> tuple[dict[str, Any], set[str]]:
+def run(symbol: mx.sym.Symbol, flags: dict[str, Any], train_mode: bool = True) -> tuple[dict[str, Any], set[str]]:
     """Two steps of training; and the names of the nodes behind the gradients."""
     inputs = {name: mx.nd.array(value, dtype=value.dtype) for name, value in arrays(symbol).items()}
     for array in inputs.values():
@@ -35,7 +35,7 @@ def run(symbol: mx.sym.Symbol, flags: dict[str, Any]) -> tuple[dict[str, Any], s
         with autograd.record():
             outputs = op(*(inputs[name] for name in symbol.list_inputs()))
         with native.capture() as backward:
-            autograd.backward(outputs)
+            autograd.backward(outputs, train_mode=train_mode)
         mx.nd.waitall()
         if backward.graph:
             names.update(node["name"] for node in backward.graph["nodes"])
@@ -63,3 +63,12 @@ def test_recomputed_in_a_cached_op(build: Build, flags: dict[str, Any]) -> None:
     found, names = run(marked, flags)
     assert "under_echo" in names
     assert_same(found, expected)
+    if not depends_on_mode(node.op, node.attrs):
+        assert_same(run(marked, flags, train_mode=False)[0], run(stock, flags, train_mode=False)[0])
+
+
+def test_batch_norm_depends_on_the_mode_of_the_backward_pass() -> None:
+    symbol = symbol_with(BUILDS["BatchNorm"])
+    marked = recomputing(symbol, {"under": [0]})
+    with pytest.raises(AssertionError, match="arrays differ"):
+        assert_same(run(marked, DYNAMIC, train_mode=False)[0], run(symbol, DYNAMIC, train_mode=False)[0])

@@ -70,10 +70,16 @@ def _install_checked() -> str:
 
 
 class MxnetSession:
-    """Answers the planner's questions about one graph (`echo.passes.request.Frontend`)."""
+    """Answers the planner's questions about one graph (`echo.passes.request.Frontend`).
 
-    def __init__(self, graph: Graph, binding: Binding, ctx: mx.Context, runner: str = EXECUTOR) -> None:
+    Without ``searches`` a hint is followed as it is.
+    """
+
+    def __init__(
+        self, graph: Graph, binding: Binding, ctx: mx.Context, runner: str = EXECUTOR, searches: bool = True
+    ) -> None:
         check_version()
+        self._searches = searches
         self._graph, self._binding, self._ctx, self._runner = graph, binding, ctx, runner
         self.device: str = "gpu" if ctx.device_type == "gpu" else "cpu"
         self.why_no_hook = install_hook()
@@ -127,11 +133,12 @@ class MxnetSession:
         return said.bytes, said.accumulations
 
     def evaluator(self, training: TrainingGraph, seconds: Sequence[float]) -> tuple[Evaluator, int]:
-        """MXNet's planner, replayed; without the hook MXNet's planner itself."""
+        """MXNet's planner, replayed; without the hook MXNet's planner itself. No effort where nothing is searched."""
         if self.hook:
-            return make_planner(training, seconds)
+            planner, effort = make_planner(training, seconds)
+            return planner, effort if self._searches else 0
         evaluator = MirrorEvaluator(self._graph, self._binding, self._ctx, training, seconds)
-        return evaluator, evaluator.effort
+        return evaluator, evaluator.effort if self._searches else 0
 
     def cost_table(self) -> CostTable:
         """The measured costs of this device."""

@@ -124,6 +124,16 @@ def oracle(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context, hook: bool)
     return Oracle(int(captured["allocated_bytes"]), _accumulations(captured["nodes"]))
 
 
+def chunk_bytes(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context) -> list[int]:
+    """Bytes of each chunk that MXNet's memory planner, with the hook, wants for a bind of this symbol."""
+    chunks: dict[int, int] = {}
+    for node in _captured(symbol, binding, ctx)["nodes"]:
+        for shape, flag, storage in zip(node["shapes"], node["dtypes"], node["storage"]):
+            if storage >= 0:
+                chunks[storage] = max(chunks.get(storage, 0), TensorType(tuple(shape), flag).bytes)
+    return list(chunks.values())
+
+
 def _accumulations(nodes: Sequence[Mapping[str, Any]]) -> tuple[bool, ...]:
     """The rule of MXNet's pass DetectInplaceAddTo, for each ``_grad_add`` in execution order."""
     readers = Counter(tuple(entry) for node in nodes for entry in node["inputs"])

@@ -8,7 +8,7 @@ from typing import AbstractSet, Iterable, Mapping
 from echo.passes.classes import roles
 from echo.training_graph import TrainingGraph
 
-_ROLE_ROUNDS = (2, 1, 0)
+_ROLE_ROUNDS = (3, 2, 1, 0)
 
 
 @dataclass(frozen=True)

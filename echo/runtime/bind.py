@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
 import json
 import logging
 import threading
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Iterator, Mapping, TypeVar
+from typing import Any, Callable, Iterator, TypeVar
 
 import mxnet as mx
 from mxnet.symbol import Symbol
@@ -17,23 +18,27 @@ from echo import pipeline, plan_cache
 from echo.errors import BudgetError, EchoError, OptionError, PlanError
 from echo.flip import Flips
 from echo.frontend.session import MxnetSession
-from echo.frontend.symbols import Binding, grad_reqs, graph_of, infer_binding, symbol_of
-from echo.frontend.training import match_range
+from echo.frontend.symbols import Binding, graph_of, symbol_of
+from echo.frontend.training import chunk_bytes, match_range, training_graph
 from echo.graph import Graph
 from echo.locks import Lock
 from echo.options import Options
+from echo.passes.confirm import Confirm
 from echo.passes.hint import Hint
 from echo.passes.request import Request
+from echo.passes.rewrite import Rewritten
 from echo.plan import Decision, Plan
 from echo.report.progress import progress
 from echo.reuse import fitting
-from echo.runtime.executor import Applied, planned_executor, shapes_of
-from echo.training_graph import EXECUTOR
+from echo.runtime.calls import Bind
+from echo.runtime.executor import Applied, PlannedExecutor, planned_executor, shapes_of
+from echo.runtime.pool import Example, Pool, example_of, pool_of
+from echo.training_graph import EXECUTOR, TrainingGraph
 from echo.why import Flip, Flipper
 
 logger = logging.getLogger("echo")
 _T = TypeVar("_T")
-_plans: dict[str, tuple[Plan, Graph]] = {}
+_plans: dict[str, tuple[Plan, Graph] | BudgetError] = {}
 _hints: dict[tuple[str, str], tuple[str, Hint | None]] = {}  # by model: the first graph of each, and its hint
 _plans_lock = Lock()
 _MOST_PLANS = 64  # kept in memory: as many shapes of one model as buckets are usual
@@ -55,63 +60,6 @@ def own_binds() -> Iterator[None]:
 def are_own() -> bool:
     """Whether `own_binds` is open in this thread."""
     return getattr(_thread, "own", False)
-
-
-@dataclass(frozen=True)
-class Bind:
-    """One call of ``simple_bind`` or ``bind``: how MXNet does it, and what planning has to know.
-
-    ``untouched`` says why the symbol is bound as it is, empty where it is to be planned.
-    """
-
-    symbol: Symbol
-    ctx: mx.Context
-    call: Callable[[Symbol], mx.executor.Executor]
-    binding: Callable[[], Binding]
-    untouched: str
-
-
-def simple_bind(symbol: Symbol, original: Any, ctx: mx.Context, grad_req: Any = "write", type_dict: Any = None,
-                stype_dict: Any = None, group2ctx: Any = None, shared_arg_names: Any = None, shared_exec: Any = None,
-                shared_buffer: Any = None, **kwargs: Any) -> Bind:  # fmt: skip
-    """A call of ``Symbol.simple_bind``; ``original`` is MXNet's own."""
-
-    def call(bound: Symbol) -> mx.executor.Executor:
-        return original(bound, ctx, grad_req, type_dict, stype_dict, group2ctx, shared_arg_names, shared_exec,
-                        shared_buffer, **kwargs)  # fmt: skip
-
-    def binding() -> Binding:
-        shapes = {name: tuple(shape) for name, shape in kwargs.items() if not isinstance(shape, str)}
-        return infer_binding(symbol, shapes, type_dict, grad_req)
-
-    return Bind(symbol, ctx, call, binding, _why_untouched(symbol, grad_req, group2ctx, stype_dict))
-
-
-def bind(
-    symbol: Symbol,
-    original: Any,
-    ctx: mx.Context,
-    args: Any,
-    args_grad: Any = None,
-    grad_req: Any = "write",
-    aux_states: Any = None,
-    group2ctx: Any = None,
-    shared_exec: Any = None,
-) -> Bind:
-    """A call of ``Symbol.bind``; ``original`` is MXNet's own."""
-
-    def call(bound: Symbol) -> mx.executor.Executor:
-        return original(bound, ctx, args, args_grad, grad_req, aux_states, group2ctx, shared_exec)
-
-    def binding() -> Binding:
-        return _binding_of_arrays(symbol, args, args_grad, grad_req, aux_states)
-
-    untouched = _why_untouched(symbol, grad_req, group2ctx, None)
-    if args_grad is None or not args_grad:
-        untouched = untouched or "no argument needs a gradient"
-    if any(array.stype != "default" for arrays in (args, args_grad) for array in _arrays(arrays)):
-        untouched = untouched or "sparse arguments"
-    return Bind(symbol, ctx, call, binding, untouched)
 
 
 Attempt = Callable[[Callable[[Options], Any], Callable[[], Any]], Any]
@@ -183,14 +131,49 @@ def _with_plan(
         logger.debug("echo: bound as it is: %s", request.untouched)
         return request.call(user)
     graph = graph_of(request.symbol)
-    found = find_plan(graph, request.binding, request.ctx, options, details=record is not None)
+    found, pool = plan_bind(graph, request, options, details=record is not None)
     if found is None:
         return request.call(user)
     if record is not None:
         record(found[0])
     executor = _bound(found, user, request.call)
     road = _Road(user, request.ctx, owner.attempt, record)
-    return planned_executor(executor, Applied(graph, found[1], shapes_of(executor), owner.strict, road))
+    executor = planned_executor(executor, Applied(graph, found[1], shapes_of(executor), owner.strict, road))
+    if isinstance(executor, PlannedExecutor):
+        executor._pool = pool
+    return executor
+
+
+def plan_bind(
+    graph: Graph, request: Bind, options: Options, details: bool
+) -> tuple[tuple[Plan, Graph] | None, Pool | None]:
+    """The plan to bind with, None where there is none, and the pool of what is bound, where it shares a known one.
+
+    Whoever shares a pool follows the choice of its owner if that makes it grow less than a choice of one's own.
+    """
+
+    def find(example: Example | None) -> tuple[Plan, Graph] | None:
+        return _find_plan(graph, request.binding, request.ctx, options, details=details, example=example)
+
+    def wanted(found: tuple[Plan, Graph]) -> list[int]:
+        return chunk_bytes(symbol_of(found[1]), request.binding(), request.ctx)
+
+    pool = pool_of(request.shared, request.ctx)
+    example = example_of(request.shared) if pool is not None and _may_follow(options) else None
+    found = find(example)
+    if found is None or pool is None:
+        _log(found)
+        return found, None
+    chunks = wanted(found)
+    if example is not None and pool.growth(chunks) and (own := find(None)) is not None:
+        found, chunks = min((found, chunks), (own, wanted(own)), key=lambda choice: pool.growth(choice[1]))
+    _log(found)
+    return found, pool.share(chunks)
+
+
+def _may_follow(options: Options) -> bool:
+    """Whether a plan with these options can follow another: budgets depend on lengths, and policies on themselves."""
+    return options.memory_budget is None and options.policy == "search"
 
 
 @dataclass(frozen=True)
@@ -214,12 +197,19 @@ class _Road:
             self.record(found[0])
         return found[1]  # type: ignore[no-any-return]
 
-    def confirms(self, graph: Graph, binding: Binding) -> bool:
+    def differentiate(self, graph: Graph, binding: Binding) -> TrainingGraph:
         with own_binds():
-            session = MxnetSession(graph_of(self.user), binding, self.ctx)
-            own = session.oracle(graph_of(self.user), session.match_range)
-            found = session.oracle(graph, session.match_range)
-        return found[0] <= own[0] and found[1] == own[1]
+            return training_graph(graph, binding, self.ctx)
+
+    def confirms(self, graph: Graph, binding: Binding) -> bool:
+        user = graph_of(self.user)
+
+        def confirmed(options: Options) -> bool:
+            request = Request(user, options, MxnetSession(user, binding, self.ctx))
+            return Confirm().run(request, request.frontend.differentiate(), Rewritten(graph, None)).accepted
+
+        with own_binds():
+            return bool(self.attempt(confirmed, lambda: False))
 
     def bind(self, bound: Graph | Symbol, *args: Any, **more: Any) -> mx.executor.Executor:
         symbol = symbol_of(bound) if isinstance(bound, Graph) else bound
@@ -253,11 +243,30 @@ def find_plan(
         BudgetError, OptionError, PlanError: the user's wish cannot be met.
         EchoError: anything else, under ``strict``.
     """
+    found = _find_plan(graph, binding, ctx, options, runner, details)
+    _log(found)
+    return found
+
+
+def _log(found: tuple[Plan, Graph] | None) -> None:
+    if found is not None:
+        logger.info("echo: %s", found[0].notes[-1] if found[0].changes_nothing else found[0].summary())
+
+
+def _find_plan(
+    graph: Graph,
+    binding: Callable[[], Binding],
+    ctx: mx.Context,
+    options: Options,
+    runner: str = EXECUTOR,
+    details: bool = True,
+    example: Example | None = None,
+) -> tuple[Plan, Graph] | None:
     if inside_operator():
         logger.debug("echo: bound as it is: inside of a Custom operator")
         return None
     try:
-        found = planned(graph, binding(), ctx, options, runner, details)
+        return planned(graph, binding(), ctx, options, runner, details, example)
     except (BudgetError, OptionError, PlanError):
         raise
     except EchoError as error:
@@ -265,8 +274,6 @@ def find_plan(
             raise
         logger.warning("echo: bound without a plan (strict=True raises): %s", error)
         return None
-    logger.info("echo: %s", found[0].notes[-1] if found[0].changes_nothing else found[0].summary())
-    return found
 
 
 def plain(symbol: Symbol) -> Symbol:
@@ -290,16 +297,22 @@ def planned(
     options: Options,
     runner: str = EXECUTOR,
     details: bool = True,
+    example: Example | None = None,
 ) -> tuple[Plan, Graph]:
     """The plan of a graph that is bound like this, and the graph to bind: the user's plan, or a remembered one.
+
+    Plans are remembered, and budgets out of reach. With an ``example`` nothing is searched: its choice is taken.
 
     Raises:
         PlanError: the user gave plans, and none was made for this.
     """
     with _plans_lock.held(), own_binds():
-        session = MxnetSession(graph, binding, ctx, runner)
+        session = MxnetSession(graph, binding, ctx, runner, searches=example is None)
         request = Request(graph, options, session, details=details)
-        plan, rewritten = fitting(options.plans, graph, session) if options.plans else _remembered(request, session)
+        if options.plans:
+            plan, rewritten = fitting(options.plans, graph, session)
+        else:
+            plan, rewritten = _remembered(request, session, example)
         return plan.with_flipper(_flipper(request, plan)), rewritten
 
 
@@ -313,28 +326,45 @@ def _flipper(request: Request, plan: Plan) -> Flipper:
     return flip
 
 
-def _remembered(request: Request, session: MxnetSession) -> tuple[Plan, Graph]:
-    graph = request.graph
-    names = json.dumps([node.name for node in graph.nodes])  # they are in the plan that the user reads
-    parts = [session.subject.fingerprint, names, str(session.hook), session.device_key]
-    key = plan_cache.key_of([*parts, request.options.key, str(request.details)])
+def _remembered(request: Request, session: MxnetSession, example: Example | None) -> tuple[Plan, Graph]:
+    names = json.dumps([node.name for node in request.graph.nodes])  # they are in the plan that the user reads
+    asked = [session.subject.fingerprint, names, str(session.hook), session.device_key]
+    asked += [request.options.key, str(request.details)]
+    key = plan_cache.key_of(asked if example is None else [*asked, example.key])
     if key not in _plans:
-        found = plan_cache.load(key, graph) or _search(request, key)
+        found = _loaded_or_made(key, request, example)
         while len(_plans) >= _MOST_PLANS:
             del _plans[next(iter(_plans))]
         _plans[key] = found
-    return _plans[key]
+    known = _plans[key]
+    if isinstance(known, BudgetError):
+        raise copy.copy(known)  # the one that is kept must not keep what its traceback refers to
+    return known
 
 
-def _search(request: Request, key: str) -> tuple[Plan, Graph]:
+def _loaded_or_made(key: str, request: Request, example: Example | None) -> tuple[Plan, Graph] | BudgetError:
+    found = plan_cache.load(key, request.graph)
+    if found is None:
+        try:
+            found = _search(request) if example is None else _planned(request, example.hint(request.options))[:2]
+        except BudgetError as error:
+            return copy.copy(error)
+        plan_cache.save(key, found[0])
+    return found
+
+
+def _search(request: Request) -> tuple[Plan, Graph]:
     family, own = (request.frontend.family, request.options.key), request.frontend.subject.fingerprint
     known, hint = _hints.get(family, (own, None))
-    with progress() as show, _without_garbage_collection():
-        # the same graph is searched as it was before: what comes out never depends on who asked first
-        plan, graph, found = pipeline.plan(replace(request, progress=show, hint=None if known == own else hint))
+    # the same graph is searched as it was before: what comes out never depends on who asked first
+    plan, graph, found = _planned(request, None if known == own else hint)
     _hints.setdefault(family, (own, found))
-    plan_cache.save(key, plan)
     return plan, graph
+
+
+def _planned(request: Request, hint: Hint | None) -> pipeline.Planned:
+    with progress() as show, _without_garbage_collection():
+        return pipeline.plan(replace(request, progress=show, hint=hint))
 
 
 @contextlib.contextmanager
@@ -347,39 +377,3 @@ def _without_garbage_collection() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
-
-
-def _why_untouched(symbol: Symbol, grad_req: Any, group2ctx: Any, stype_dict: Any) -> str:
-    if all(request == "null" for request in grad_reqs(symbol.list_arguments(), grad_req)):
-        return "no argument needs a gradient"
-    if group2ctx:
-        return "group2ctx spreads the graph over several devices"
-    if any(kind != "default" for kind in (stype_dict or {}).values()) or _has_sparse_variables(symbol):
-        return "sparse arguments"
-    return ""
-
-
-def _has_sparse_variables(symbol: Symbol) -> bool:
-    default = str(mx.ndarray.ndarray._STORAGE_TYPE_DEFAULT)
-    return any(attrs.get("__storage_type__", default) != default for attrs in symbol.attr_dict().values())
-
-
-def _binding_of_arrays(symbol: Symbol, args: Any, args_grad: Any, grad_req: Any, aux_states: Any) -> Binding:
-    names, aux_names = symbol.list_arguments(), symbol.list_auxiliary_states()
-    arrays = list(_in_order(names, args))
-    aux = list(_in_order(aux_names, aux_states or []))
-    requests = list(grad_reqs(names, grad_req))
-    given = dict(zip(names, _in_order(names, args_grad, optional=True)))
-    requests = [request if given.get(name) is not None else "null" for name, request in zip(names, requests)]
-    return Binding.of_arrays(arrays, aux, requests)
-
-
-def _arrays(given: Any) -> list[Any]:
-    values = given.values() if isinstance(given, Mapping) else given or ()
-    return [array for array in values if isinstance(array, mx.nd.NDArray)]
-
-
-def _in_order(names: list[str], arrays: Any, optional: bool = False) -> Iterator[Any]:
-    if isinstance(arrays, Mapping):
-        return (arrays.get(name) if optional else arrays[name] for name in names)
-    return iter(arrays)

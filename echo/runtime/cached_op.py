@@ -24,11 +24,12 @@ from echo.frontend.session import install_hook
 from echo.frontend.symbols import Binding, graph_of, symbol_of
 from echo.graph import Graph
 from echo.locks import Lock
-from echo.ops import HEAVY
+from echo.ops import depends_on_mode
 from echo.options import Options
 from echo.passes.rewrite import GRADIENT_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, implements
 from echo.plan import Plan
 from echo.runtime import bind
+from echo.runtime.modes import note
 from echo.runtime.monitor import WithoutClones
 from echo.training_graph import DYNAMIC, STATIC
 
@@ -36,18 +37,20 @@ logger = logging.getLogger("echo")
 StockCachedOp = mx.nd.CachedOp  # before anybody puts another in its place
 Signature = Tuple[Any, ...]
 _TRUE = ("True", "true", "1")
-# Outside of training they compute something else, or may compute it in another way (oneDNN's heavy ones), and a
-# recomputation runs in the mode of the backward pass.
-_MODES = frozenset({"BatchNorm", "Dropout"}) | HEAVY
 
 
 @dataclass(frozen=True)
 class _Choice:
-    """What runs one signature: the graph of a plan, or None for the user's own; ``key`` is equal for equal plans."""
+    """What runs one signature: the graph of a plan, or None for the user's own; ``key`` is equal for equal plans.
+
+    ``mode_dependent`` holds the operators that run again and have to do so in the mode of the forward pass.
+    ``in_training`` says that it is for passes in training alone: there are such operators, or a mask of Dropout.
+    """
 
     graph: Graph | None = None
     key: tuple[Any, ...] = ()
-    depends_on_mode: bool = False
+    mode_dependent: frozenset[str] = frozenset()
+    in_training: bool = False
     implements: bool = False  # its gradients read less than the user's own
 
 
@@ -93,8 +96,11 @@ class PlannedCachedOp:
         with self._lock.held():
             signature = self._signature(args)
             self._attempt(lambda options: self._choose(signature, args, options), lambda: self._give_up(signature))
-            current = self._current
-        return current(*args, **kwargs)
+            current, at_stake = self._current, self._choice.mode_dependent
+        outputs = current(*args, **kwargs)
+        if at_stake:
+            note(outputs[0] if isinstance(outputs, list) else outputs, at_stake)
+        return outputs
 
     def _register_op_hook(self, callback: Callable[..., None], monitor_all: bool = False) -> None:
         """As ``CachedOp._register_op_hook``; the user sees no clone."""
@@ -115,7 +121,7 @@ class PlannedCachedOp:
                 self._choices[signature] = self._planned(signature, args, options)
         choice = self._choices[signature]
         shows_all = self._monitor is not None and self._monitor[1] and choice.implements
-        at_odds = choice.depends_on_mode and not autograd.is_training()
+        at_odds = choice.in_training and not autograd.is_training()
         self._switch(_STOCK if shows_all or at_odds else choice)
 
     def _give_up(self, signature: Signature) -> None:
@@ -135,11 +141,14 @@ class PlannedCachedOp:
         if plan.changes_nothing:
             return _STOCK
         marks = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, GRADIENT_ATTRIBUTE)
+        again = [node for node in graph.nodes if PLAN_ATTRIBUTE in node.attrs]
+        mode_dependent = frozenset(node.op for node in again if depends_on_mode(node.op, node.attrs))
         return _Choice(
             graph=graph,
             key=tuple(tuple(node.attrs.get(mark, "") for mark in marks) for node in graph.nodes),
             implements=implements(graph),
-            depends_on_mode=any(node.op in _MODES for node in graph.nodes if PLAN_ATTRIBUTE in node.attrs),
+            mode_dependent=mode_dependent,
+            in_training=bool(mode_dependent) or any(node.op == "Dropout" for node in again),
         )
 
     def _switch(self, choice: _Choice) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Callable, Mapping, Protocol, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Protocol, Sequence
 
 import mxnet as mx
 import numpy as np
@@ -18,17 +18,17 @@ from mxnet.symbol import Symbol
 
 from echo.errors import EchoError, UnsupportedError
 from echo.frontend.symbols import Binding, grad_reqs, graph_of, symbol_of
-from echo.frontend.training import training_graph
 from echo.graph import Graph
-from echo.ops import HEAVY
+from echo.ops import depends_on_mode
 from echo.passes.rewrite import implements, marked, unmarked
 from echo.runtime.monitor import WithoutClones
-from echo.training_graph import TrainingNode
+from echo.training_graph import TrainingGraph, TrainingNode
+
+if TYPE_CHECKING:
+    from echo.runtime.pool import Example, Pool
 
 logger = logging.getLogger("echo")
 Shapes = Mapping[str, Sequence[int]]
-# Outside of training they compute something else (BatchNorm) or may compute it in another way (oneDNN's heavy ones).
-_MODES = frozenset({"BatchNorm"}) | HEAVY
 
 
 class Road(Protocol):
@@ -42,6 +42,9 @@ class Road(Protocol):
 
     def bind(self, bound: Graph | Symbol, *args: Any, **more: Any) -> mx.executor.Executor:
         """MXNet's own ``Symbol.bind``."""
+
+    def differentiate(self, graph: Graph, binding: Binding) -> TrainingGraph:
+        """The training graph of a bind like this."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +71,19 @@ class Applied:
         """Whether gradients read less than the user's own."""
         return implements(self.graph)
 
+    @cached_property
+    def mode_dependent(self) -> frozenset[str]:
+        """Those of them that have to run again in the mode of the forward pass."""
+        again = (self.graph.nodes[number] for number in marked(self.user, self.graph))
+        return frozenset(node.op for node in again if depends_on_mode(node.op, node.attrs))
+
 
 class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
     """An executor with a plan. It is made of a bound one, by `planned_executor`."""
 
     _applied: Applied
+    _pool: Pool | None = None  # once somebody shares it
+    _example: Example | None = None  # once somebody follows it
     _forward_mode: bool | None = None  # of the last forward pass
     _monitor: tuple[Callable[..., None], bool] | None = None
     _own: mx.executor.Executor | None = None  # the user's graph on the same arrays, made when it is first needed
@@ -127,7 +138,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
 
     def _repeat_forward(self, mode: bool) -> None:
         if self._draws(mode):
-            ops = tuple(sorted(_MODES & self._applied.marked))
+            ops = tuple(sorted(self._applied.mode_dependent))
             raise UnsupportedError(
                 f"backward(is_train={not mode}) after forward(is_train={mode}) in a graph with random numbers, "
                 f"on a plan that recomputes {', '.join(ops)}: optimize with keep={ops} to have both"
@@ -143,15 +154,14 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
 
     def _is_at_odds(self, forward: bool, backward: bool) -> bool:
         """Whether clones that run in the mode of backward are not what forward computed in its mode."""
-        marked = self._applied.marked
-        without_mask = not forward and "Dropout" in marked
-        return without_mask or (forward != backward and not _MODES.isdisjoint(marked))
+        without_mask = not forward and "Dropout" in self._applied.marked
+        return without_mask or (forward != backward and bool(self._applied.mode_dependent))
 
     def _draws(self, mode: bool) -> bool:
         """Whether a forward pass in this mode draws random numbers."""
         if self._random is None:
             try:
-                training = training_graph(self._applied.user, _binding(self), self._ctx)
+                training = self._applied.road.differentiate(self._applied.user, binding_of(self))
             except EchoError:  # no native hook, which is who knows
                 return True
             self._random = [node for _, node in training.operators() if node.random and node.forward]
@@ -202,7 +212,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
             shapes, aux_shapes = _inferred(self._symbol, given)
         except (mx.MXNetError, EchoError):
             return applied  # MXNet's own reshape says what is wrong
-        binding = replace(_binding(self), arg_shapes=tuple(shapes.values()), aux_shapes=aux_shapes)
+        binding = replace(binding_of(self), arg_shapes=tuple(shapes.values()), aux_shapes=aux_shapes)
         own = replace(applied, graph=applied.user, shapes=shapes, held={})
         try:
             if not _outgrow(shapes, applied.shapes) and self._holds(binding):
@@ -278,7 +288,8 @@ def _requests(executor: mx.executor.Executor) -> list[str]:
     return [request if array is not None else "null" for request, array in zip(asked, executor.grad_arrays)]
 
 
-def _binding(executor: mx.executor.Executor) -> Binding:
+def binding_of(executor: mx.executor.Executor) -> Binding:
+    """How an executor was bound."""
     return Binding.of_arrays(executor.arg_arrays, executor.aux_arrays, _requests(executor))
 
 

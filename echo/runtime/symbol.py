@@ -9,7 +9,7 @@ from mxnet.symbol import Symbol
 
 from echo.options import Options
 from echo.plan import Plan
-from echo.runtime import bind
+from echo.runtime import bind, calls
 
 
 class OptimizedSymbol(Symbol):  # type: ignore[misc]
@@ -32,12 +32,12 @@ class OptimizedSymbol(Symbol):  # type: ignore[misc]
 
     def simple_bind(self, *args: Any, **kwargs: Any) -> mx.executor.Executor:
         """As ``Symbol.simple_bind``, with a plan applied."""
-        request = bind.simple_bind(self, Symbol.simple_bind, *args, **kwargs)
+        request = calls.simple_bind(self, Symbol.simple_bind, *args, **kwargs)
         return bind.with_plan(request, self.options, self.plans.append)
 
     def bind(self, *args: Any, **kwargs: Any) -> mx.executor.Executor:
         """As ``Symbol.bind``, with a plan applied."""
-        return bind.with_plan(bind.bind(self, Symbol.bind, *args, **kwargs), self.options, self.plans.append)
+        return bind.with_plan(calls.bind(self, Symbol.bind, *args, **kwargs), self.options, self.plans.append)
 
 
 def optimize_symbol(symbol: Symbol, options: Options) -> OptimizedSymbol:

@@ -24,14 +24,14 @@ from echo.frontend.session import check_version
 from echo.locks import Lock
 from echo.options import Options
 from echo.policies import policy_named
-from echo.runtime import bind
+from echo.runtime import bind, calls
 from echo.runtime.cached_op import plan_everywhere
 from echo.runtime.symbol import OptimizedSymbol
 
 logger = logging.getLogger("echo")
 _REPORT = "If that looks like a fault of echo, please report it with the traceback, which ECHO_STRICT=1 shows"
 _T = TypeVar("_T")
-_BINDS: dict[str, Callable[..., bind.Bind]] = {"simple_bind": bind.simple_bind, "bind": bind.bind}
+_BINDS: dict[str, Callable[..., calls.Bind]] = {"simple_bind": calls.simple_bind, "bind": calls.bind}
 _lock = Lock()
 # by identity: functools.wraps copies every mark onto other people's wrappers
 _wrappers: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
@@ -101,7 +101,7 @@ def _unwrap() -> None:
             _wrappers.discard(current)
 
 
-def _wrapped(original: Callable[..., Any], describe: Callable[..., bind.Bind]) -> Callable[..., Any]:
+def _wrapped(original: Callable[..., Any], describe: Callable[..., calls.Bind]) -> Callable[..., Any]:
     @functools.wraps(original)
     def wrapper(symbol: Symbol, *args: Any, **kwargs: Any) -> mx.executor.Executor:
         options = _options
@@ -114,7 +114,7 @@ def _wrapped(original: Callable[..., Any], describe: Callable[..., bind.Bind]) -
 
 
 def _planned(
-    stock: Callable[[], mx.executor.Executor], describe: Callable[[], bind.Bind], options: Options
+    stock: Callable[[], mx.executor.Executor], describe: Callable[[], calls.Bind], options: Options
 ) -> mx.executor.Executor:
     owner = bind.Owner(lambda action, otherwise: _attempt(action, options, otherwise), options.strict)
     return _attempt(lambda given: bind.with_plan(describe(), given, owner=owner), options, stock)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import mxnet as mx
 import pytest
 
 from benchmarks.models import nmt_symbol
@@ -14,6 +15,7 @@ from echo.training_graph import TrainingGraph, TrainingNode
 from tests.conftest import Case, case_of, problem_of
 
 HIDDEN, WORDS, BATCH = 16, 40, 8
+WEIGHTS = {"encoder_weight": (4, 8), "decoder_weight": (4, 8)}
 
 
 def nmt(steps: int, batch: int = BATCH) -> Case:
@@ -52,7 +54,7 @@ def test_another_length_or_batch_is_searched_in_a_fraction_and_as_well(steps: in
     full, _, evaluations = searched(case)
     found, _, shortened = searched(case, hint)
     assert found <= 1.08 * full
-    assert found < 0.75 * case.training.planned_bytes
+    assert found < 0.78 * case.training.planned_bytes  # of five steps a full search leaves 0.72
     assert shortened <= 0.2 * evaluations
 
 
@@ -67,6 +69,31 @@ def test_the_hint_of_a_graph_gives_its_classes_back() -> None:
     numbers = [number for number, node in longer.training.operators() if node.forward]
     expected = {number for number in numbers if longer.training.nodes[number].attrs.get("act_type") == "tanh"}
     assert set(hint.nodes(longer.training, numbers)) == expected
+
+
+def cells(steps: int) -> Case:
+    """Two recurrent layers that differ in their weights alone, which are three nodes away from their slices."""
+    values = list(mx.sym.SliceChannel(mx.sym.var("data"), num_outputs=steps, axis=1, squeeze_axis=True))
+    for layer in ("encoder", "decoder"):
+        gamma, beta, weight = (mx.sym.var(f"{layer}_{name}") for name in ("gamma", "beta", "weight"))
+        hidden = values[0]
+        for step, value in enumerate(values):
+            gates = mx.sym.LayerNorm(mx.sym.dot(value, weight), gamma, beta) + mx.sym.dot(hidden, weight)
+            parts = mx.sym.SliceChannel(gates, num_outputs=2, axis=1, name=f"{layer}_slice{step}")
+            hidden = mx.sym.sigmoid(parts[0]) * mx.sym.tanh(parts[1])
+            values[step] = hidden
+    return case_of(mx.sym.sum(mx.sym.add_n(*values)), {"data": (3, steps, 4), **WEIGHTS}, "write")
+
+
+def test_a_hint_tells_layers_apart_by_weights_some_nodes_away() -> None:
+    def slices(case: Case, layer: str) -> set[int]:
+        operators = case.training.operators()
+        return {number for number, node in operators if node.forward and node.name.startswith(f"{layer}_slice")}
+
+    short, long = cells(5), cells(8)
+    hint = Hint.of(short.training, slices(short, "encoder") | slices(short, "decoder"), slices(short, "decoder"))
+    found = hint.nodes(long.training, slices(long, "encoder") | slices(long, "decoder"))
+    assert set(found) == slices(long, "decoder")
 
 
 def test_a_hint_of_another_model_does_no_harm() -> None:

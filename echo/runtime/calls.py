@@ -1,0 +1,106 @@
+"""What a program asks of MXNet when it binds a symbol: one call of ``simple_bind`` or ``bind``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable, Iterator, Mapping
+
+import mxnet as mx
+from mxnet.symbol import Symbol
+
+from echo.frontend.symbols import Binding, grad_reqs, infer_binding
+
+
+@dataclass(frozen=True)
+class Bind:
+    """One call of ``simple_bind`` or ``bind``: how MXNet does it, and what planning has to know.
+
+    ``untouched`` says why the symbol is bound as it is, empty where it is to be planned. ``shared`` is the executor
+    whose pool of memory it shares.
+    """
+
+    symbol: Symbol
+    ctx: mx.Context
+    call: Callable[[Symbol], mx.executor.Executor]
+    binding: Callable[[], Binding]
+    untouched: str
+    shared: mx.executor.Executor | None
+
+
+def simple_bind(symbol: Symbol, original: Any, ctx: mx.Context, grad_req: Any = "write", type_dict: Any = None,
+                stype_dict: Any = None, group2ctx: Any = None, shared_arg_names: Any = None, shared_exec: Any = None,
+                shared_buffer: Any = None, **kwargs: Any) -> Bind:  # fmt: skip
+    """A call of ``Symbol.simple_bind``; ``original`` is MXNet's own."""
+
+    def call(bound: Symbol) -> mx.executor.Executor:
+        return original(bound, ctx, grad_req, type_dict, stype_dict, group2ctx, shared_arg_names, shared_exec,
+                        shared_buffer, **kwargs)  # fmt: skip
+
+    def binding() -> Binding:
+        shapes = {name: tuple(shape) for name, shape in kwargs.items() if not isinstance(shape, str)}
+        return infer_binding(symbol, shapes, type_dict, grad_req)
+
+    return Bind(symbol, ctx, call, binding, _why_untouched(symbol, grad_req, group2ctx, stype_dict), shared_exec)
+
+
+def bind(
+    symbol: Symbol,
+    original: Any,
+    ctx: mx.Context,
+    args: Any,
+    args_grad: Any = None,
+    grad_req: Any = "write",
+    aux_states: Any = None,
+    group2ctx: Any = None,
+    shared_exec: Any = None,
+) -> Bind:
+    """A call of ``Symbol.bind``; ``original`` is MXNet's own."""
+
+    def call(bound: Symbol) -> mx.executor.Executor:
+        return original(bound, ctx, args, args_grad, grad_req, aux_states, group2ctx, shared_exec)
+
+    def binding() -> Binding:
+        return _binding_of_arrays(symbol, args, args_grad, grad_req, aux_states)
+
+    untouched = _why_untouched(symbol, grad_req, group2ctx, None)
+    if args_grad is None or not args_grad:
+        untouched = untouched or "no argument needs a gradient"
+    if any(array.stype != "default" for arrays in (args, args_grad) for array in _arrays(arrays)):
+        untouched = untouched or "sparse arguments"
+    return Bind(symbol, ctx, call, binding, untouched, shared_exec)
+
+
+def _why_untouched(symbol: Symbol, grad_req: Any, group2ctx: Any, stype_dict: Any) -> str:
+    if all(request == "null" for request in grad_reqs(symbol.list_arguments(), grad_req)):
+        return "no argument needs a gradient"
+    if group2ctx:
+        return "group2ctx spreads the graph over several devices"
+    if any(kind != "default" for kind in (stype_dict or {}).values()) or _has_sparse_variables(symbol):
+        return "sparse arguments"
+    return ""
+
+
+def _has_sparse_variables(symbol: Symbol) -> bool:
+    default = str(mx.ndarray.ndarray._STORAGE_TYPE_DEFAULT)
+    return any(attrs.get("__storage_type__", default) != default for attrs in symbol.attr_dict().values())
+
+
+def _binding_of_arrays(symbol: Symbol, args: Any, args_grad: Any, grad_req: Any, aux_states: Any) -> Binding:
+    names, aux_names = symbol.list_arguments(), symbol.list_auxiliary_states()
+    arrays = list(_in_order(names, args))
+    aux = list(_in_order(aux_names, aux_states or []))
+    requests = list(grad_reqs(names, grad_req))
+    given = dict(zip(names, _in_order(names, args_grad, optional=True)))
+    requests = [request if given.get(name) is not None else "null" for name, request in zip(names, requests)]
+    return Binding.of_arrays(arrays, aux, requests)
+
+
+def _arrays(given: Any) -> list[Any]:
+    values = given.values() if isinstance(given, Mapping) else given or ()
+    return [array for array in values if isinstance(array, mx.nd.NDArray)]
+
+
+def _in_order(names: list[str], arrays: Any, optional: bool = False) -> Iterator[Any]:
+    if isinstance(arrays, Mapping):
+        return (arrays.get(name) if optional else arrays[name] for name in names)
+    return iter(arrays)

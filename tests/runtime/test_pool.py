@@ -1,0 +1,81 @@
+"""Executors that share a pool of memory: MXNet's rule, and plans that do not make the pool grow."""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+import mxnet as mx
+import pytest
+
+import echo
+from benchmarks.buckets import chunks
+from benchmarks.models import nmt_symbol
+from echo import native
+from echo.runtime import bind
+from echo.runtime.pool import Pool, pool_of
+
+HIDDEN, WORDS, BATCH = 64, 60, 64
+LENGTHS = (16, 14, 9)
+
+
+@pytest.mark.parametrize(
+    ("pool", "wanted", "growth"),
+    [
+        ([], [8, 4], 12),
+        ([8, 4], [4, 8], 0),
+        ([8, 8], [4, 4, 4], 4),
+        ([8], [4, 8], 4),  # the largest is served first
+        ([16, 4], [8, 4], 0),  # by the smallest that is enough
+        ([4], [5], 8),  # whole floats
+    ],
+)
+def test_mxnets_rule(pool: Sequence[int], wanted: Sequence[int], growth: int) -> None:
+    owner = Pool(pool)
+    assert owner.growth(wanted) == growth
+    shared = owner.share(wanted)
+    assert sum(owner.chunks) == sum(Pool(pool).chunks) + growth
+    assert sorted(shared.chunks) >= sorted(wanted)
+    assert owner.growth(wanted) == 0
+
+
+def pool_of_buckets(**options: Any) -> tuple[int, int]:
+    """Bytes of the shared pool when all lengths are bound, and of the first one alone."""
+    pool = Pool([])
+    with echo.enable(**options):
+        module = mx.mod.BucketingModule(
+            lambda length: (nmt_symbol(length, HIDDEN, WORDS), ("source", "target"), ("softmax_label",)), LENGTHS[0]
+        )
+        for length in LENGTHS:
+            shape = (BATCH, length)
+            data, label = [("source", shape), ("target", shape)], [("softmax_label", shape)]
+            with native.capture() as caught:
+                if length == LENGTHS[0]:
+                    module.bind(data, label)
+                    module.init_params()
+                else:
+                    module.switch_bucket(length, data, label)
+            pool.share(chunks(caught.graph))
+            if length == LENGTHS[0]:
+                first = sum(pool.chunks)
+    known = pool_of(module._buckets[LENGTHS[0]]._exec_group.execs[0], mx.cpu())
+    assert known is not None
+    assert sorted(known.chunks) == sorted(pool.chunks)
+    return sum(pool.chunks), first
+
+
+@pytest.mark.usefixtures("cheap_planning")
+def test_lengths_fit_into_the_pool_of_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    together, first = pool_of_buckets(max_overhead=None)
+    monkeypatch.setattr(bind, "example_of", lambda _: None)
+    monkeypatch.setattr(bind, "_plans", {})
+    apart, _ = pool_of_buckets(max_overhead=None)
+    assert together == first < apart
+
+
+@pytest.mark.usefixtures("cheap_planning")
+def test_what_follows_is_found_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = pool_of_buckets(max_overhead=None)
+    monkeypatch.setattr(bind, "_plans", {})
+    monkeypatch.setattr(bind, "_hints", {})
+    monkeypatch.setattr(bind, "_planned", None)
+    assert pool_of_buckets(max_overhead=None) == expected
