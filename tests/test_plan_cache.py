@@ -96,6 +96,16 @@ def wrong(value: dict[str, Any], **changes: Any) -> bytes:
     return json.dumps({**value, **changes}).encode()
 
 
+def decided(value: dict[str, Any]) -> list[Any]:
+    return value["plan"]["decisions"]["node"]
+
+
+def wrong_decisions(value: dict[str, Any], **changes: Any) -> bytes:
+    changed = {**value["plan"]["decisions"], **changes}
+    decisions = {name: items for name, items in changed.items() if items is not None}
+    return wrong(value, plan={**value["plan"], "decisions": decisions})
+
+
 DAMAGE = {
     "empty": lambda value: b"",
     "half written": lambda value: json.dumps(value).encode()[:400],
@@ -105,14 +115,22 @@ DAMAGE = {
     "another plan's": lambda value: wrong(value, key="other"),
     "no plan": lambda value: wrong(value, plan={}),
     "no marks": lambda value: wrong(value, marks=[1, 2]),
-    "a node that is not there": lambda value: wrong(value, marks={"999": {PLAN_ATTRIBUTE: "0"}}),
-    "no number": lambda value: wrong(value, marks={"last": {PLAN_ATTRIBUTE: "0"}}),
-    "a negative number": lambda value: wrong(value, marks={"-2": {PLAN_ATTRIBUTE: "0"}}),
-    "a variable": lambda value: wrong(value, marks={"0": {PLAN_ATTRIBUTE: "0"}}),
-    "another attribute": lambda value: wrong(value, marks={"3": {"num_hidden": "7"}}),
-    "no outputs": lambda value: wrong(value, marks={"3": {PLAN_ATTRIBUTE: "all"}}),
-    "no match range": lambda value: wrong(value, marks={"3": {RANGE_ATTRIBUTE: "-3"}}),
-    "no text": lambda value: wrong(value, marks={"3": {PLAN_ATTRIBUTE: 0}}),
+    "no numbers": lambda value: wrong(value, marks={PLAN_ATTRIBUTE: {"0": 3}}),
+    "a node that is not there": lambda value: wrong(value, marks={PLAN_ATTRIBUTE: {"0": [999]}}),
+    "no number": lambda value: wrong(value, marks={PLAN_ATTRIBUTE: {"0": ["last"]}}),
+    "a negative number": lambda value: wrong(value, marks={PLAN_ATTRIBUTE: {"0": [-2]}}),
+    "a variable": lambda value: wrong(value, marks={PLAN_ATTRIBUTE: {"0": [0]}}),
+    "a range for a variable": lambda value: wrong(value, marks={RANGE_ATTRIBUTE: {"2": [0]}}),
+    "another attribute": lambda value: wrong(value, marks={"num_hidden": {"7": [3]}}),
+    "no outputs": lambda value: wrong(value, marks={PLAN_ATTRIBUTE: {"all": [3]}}),
+    "no match range": lambda value: wrong(value, marks={RANGE_ATTRIBUTE: {"-3": [3]}}),
+    "a decision without a field": lambda value: wrong_decisions(value, reason=None),
+    "a decision with another field": lambda value: wrong_decisions(value, colour=["red"]),
+    "a decision too few": lambda value: wrong_decisions(value, bytes=value["plan"]["decisions"]["bytes"][1:]),
+    "a size that is a text": lambda value: wrong_decisions(value, bytes=["1"] * len(decided(value))),
+    "a size that is a switch": lambda value: wrong_decisions(value, bytes=[True] * len(decided(value))),
+    "an unknown action": lambda value: wrong_decisions(value, action=["drop"] * len(decided(value))),
+    "a field that is no list": lambda value: wrong_decisions(value, action="stash"),
 }
 
 
@@ -132,9 +150,9 @@ def test_operators_that_must_not_run_twice_are_never_marked(folder: Path, plan: 
     path = folder / "key.json"
     value = json.loads(path.read_text())
     loss = next(number for number, node in enumerate(graph.nodes) if node.op == "MakeLoss")
-    path.write_bytes(wrong(value, marks={str(loss): {PLAN_ATTRIBUTE: "0"}}))
+    path.write_bytes(wrong(value, marks={PLAN_ATTRIBUTE: {"0": [loss]}}))
     assert plan_cache.load("key", graph) is None
-    path.write_bytes(wrong(value, marks={str(loss): {RANGE_ATTRIBUTE: "2"}}))
+    path.write_bytes(wrong(value, marks={RANGE_ATTRIBUTE: {"2": [loss]}}))
     assert plan_cache.load("key", graph) is not None
 
 

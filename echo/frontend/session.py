@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
-from typing import Mapping, Sequence
+from typing import Callable, Mapping, Sequence
 
 import mxnet as mx
 import mxnet.libinfo
@@ -140,8 +141,25 @@ def _family(graph: Graph, binding: Binding, device: str, runner: str) -> str:
 def fingerprint(graph: Graph, binding: Binding, device: str, runner: str = EXECUTOR) -> str:
     """A stable text that is equal for graphs, shapes, types and settings that may share a plan."""
     settings = [os.environ.get(name, "") for name in ("NNVM_EXEC_MATCH_RANGE", "MXNET_BACKWARD_DO_MIRROR")]
-    value = graph.to_json()
-    parts = [value["nodes"], value["heads"], repr(binding.key), device, settings, runner]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+    digest = hashlib.sha256(json.dumps([repr(binding.key), device, settings, runner]).encode())
+    _digest(graph, digest.update)
+    return digest.hexdigest()[:32]
 
 
+def _digest(graph: Graph, update: Callable[[bytes], None]) -> None:
+    """All that a graph says, as a few long lists: on its way to every plan, also to one that is on disk."""
+    nodes = graph.nodes
+    attrs = [tuple(node.attrs.items()) for node in nodes]
+    kinds = {items: tuple(sorted(items)) for items in dict.fromkeys(attrs)}  # an unrolled graph has few
+    number_of = {kind: number for number, kind in enumerate(dict.fromkeys(kinds.values()))}
+    numbers = {items: number_of[kind] for items, kind in kinds.items()}
+    texts = [[node.op for node in nodes], [node.name for node in nodes], list(number_of)]
+    rare = {number: node.control_deps for number, node in enumerate(nodes) if node.control_deps}
+    update(json.dumps([*texts, [numbers[items] for items in attrs], rare, graph.heads]).encode())
+    for counts in ([len(node.inputs) for node in nodes], [len(node.subgraphs) for node in nodes]):
+        update(np.array(counts, np.int64).tobytes())
+    entries = itertools.chain.from_iterable(itertools.chain.from_iterable([node.inputs for node in nodes]))
+    update(np.fromiter(entries, np.int64).tobytes())
+    for node in nodes:
+        for subgraph in node.subgraphs:
+            _digest(subgraph, update)

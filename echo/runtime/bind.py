@@ -282,7 +282,7 @@ def planned(
     details: bool = True,
 ) -> tuple[Plan, Graph]:
     """The plan of a graph that is bound like this, and the graph to bind. Plans are remembered."""
-    with _plans_lock.held(), own_binds():
+    with _plans_lock.held(), own_binds(), _without_garbage_collection():
         session = MxnetSession(graph, binding, ctx, runner)
         key = plan_cache.key_of([session.fingerprint, str(session.hook), session.device_key, options.key, str(details)])
         if key not in _plans:
@@ -296,7 +296,7 @@ def planned(
 def _search(request: Request, key: str) -> tuple[Plan, Graph]:
     family, own = (request.frontend.family, request.options.key), request.frontend.fingerprint
     known, hint = _hints.get(family, (own, None))
-    with progress() as show, _without_garbage_collection():
+    with progress() as show:
         # the same graph is searched as it was before: what comes out never depends on who asked first
         plan, graph, found = pipeline.plan(replace(request, progress=show, hint=None if known == own else hint))
     _hints.setdefault(family, (own, found))
