@@ -75,6 +75,7 @@ def planner_library() -> ctypes.CDLL:
     _function(library, "echo_planner_free", None, ctypes.c_void_p)
     _function(library, "echo_planner_evaluate", ctypes.c_double, ctypes.c_void_p, ctypes.c_void_p,
               ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)  # fmt: skip
+    _function(library, "echo_planner_blocks", None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
     return library
 
 
