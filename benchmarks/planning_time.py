@@ -142,7 +142,7 @@ def measure(name: str, steps: str) -> dict[str, Any]:
 
 
 def cached(graph: Graph, planned: Plan, binding: Any) -> dict[str, float]:
-    """Seconds, and seconds of the processor, that a bind spends on a plan that is on disk, from the graph and its shapes on."""
+    """Seconds, also of the processor, that a bind spends on a plan on disk, from the graph and its shapes on."""
     import mxnet as mx
 
     from echo import plan_cache

@@ -90,7 +90,7 @@ def _decisions(columns: Mapping[str, list[Any]]) -> Iterator[Decision]:
         raise ValueError("decisions: unknown actions")
     for node, name, op, output, action, size, seconds, reason in zip(*fields):
         decision = object.__new__(Decision)  # as Decision(...), which takes several times as long
-        decision.__dict__.update({
+        object.__setattr__(decision, "__dict__", {
             "node": node, "name": name, "op": op, "output": output, "action": action, "bytes": size,
             "seconds": seconds, "reason": reason,
         })  # fmt: skip

@@ -153,13 +153,16 @@ def _digest(graph: Graph, update: Callable[[bytes], None]) -> None:
     kinds = {items: tuple(sorted(items)) for items in dict.fromkeys(attrs)}  # an unrolled graph has few
     number_of = {kind: number for number, kind in enumerate(dict.fromkeys(kinds.values()))}
     numbers = {items: number_of[kind] for items, kind in kinds.items()}
-    texts = [[node.op for node in nodes], [node.name for node in nodes], list(number_of)]
     rare = {number: node.control_deps for number, node in enumerate(nodes) if node.control_deps}
-    update(json.dumps([*texts, [numbers[items] for items in attrs], rare, graph.heads]).encode())
-    for counts in ([len(node.inputs) for node in nodes], [len(node.subgraphs) for node in nodes]):
+    update(json.dumps([len(nodes), list(number_of), rare, graph.heads]).encode())
+    for texts in ([node.op for node in nodes], [node.name for node in nodes]):
+        update(np.array(list(map(len, texts)), np.int64).tobytes())
+        update("".join(texts).encode("utf-8", "surrogatepass"))
+    reads = [len(node.inputs) for node in nodes]
+    for counts in (reads, [len(node.subgraphs) for node in nodes], [numbers[items] for items in attrs]):
         update(np.array(counts, np.int64).tobytes())
     entries = itertools.chain.from_iterable(itertools.chain.from_iterable([node.inputs for node in nodes]))
-    update(np.fromiter(entries, np.int64).tobytes())
+    update(np.fromiter(entries, np.int64, 3 * sum(reads)).tobytes())
     for node in nodes:
         for subgraph in node.subgraphs:
             _digest(subgraph, update)
