@@ -64,13 +64,13 @@ def planning_table(result: dict[str, Any]) -> str:
     """Seconds of planning, and what it finds."""
 
     def cells(row: Row) -> list[str]:
-        figures = [f"{row[name]:.2f}" for name in ("seconds", "with_report_seconds")]
-        cached, mxnet = f"{1e3 * row['cached_seconds']:.0f}", f"{row['mxnet_seconds']:.1f}"
+        figures = [f"{row[name]:.2f}" for name in ("processor_seconds", "seconds", "with_report_seconds")]
+        cached, mxnet = f"{1e3 * row['cached_processor_seconds']:.0f}", f"{row['mxnet_seconds']:.1f}"
         names = ("stock_bytes", "bytes", "long_search_bytes")
         megabytes = [f"{row[name] / 2**20:.1f}" if name in row else "" for name in names]
         return [row["network"], str(row["forward_nodes"]), *figures, cached, mxnet, *megabytes]
 
-    columns = "network | forward nodes | s | report, s | on disk, ms | MXNet, s | stock MB | planned MB | long search"
+    columns = "network | nodes | processor s | s | report s | on disk, ms | MXNet, s | stock MB | MB | long search, MB"
     return _table(columns, cells, result)
 
 
