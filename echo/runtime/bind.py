@@ -306,7 +306,7 @@ def planned(
     Raises:
         PlanError: the user gave plans, and none was made for this.
     """
-    with _plans_lock.held(), own_binds():
+    with _plans_lock.held(), own_binds(), _without_garbage_collection():
         session = MxnetSession(graph, binding, ctx, runner, searches=example is None)
         request = Request(graph, options, session, details=details)
         if options.plans:
