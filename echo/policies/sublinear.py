@@ -89,9 +89,12 @@ class _Cutter:
             begin, end, dropped, levels = work.pop()
             for left, right, inner in self._segments(begin, end, dropped, count):
                 reads = [self.first_backward[node] for node in inner if self.first_backward[node]]
-                for node in inner if reads else ():
-                    found[self.nodes[node]].add(min(reads))
-                if reads and levels > 1 and right - left > 1:
+                if not reads:
+                    continue  # no gradient needs what is made here
+                start = min(reads)
+                for node in inner:
+                    found[self.nodes[node]].add(start)
+                if levels > 1 and right - left > 1:
                     work.append((left, right, inner, levels - 1))
         if self.problem.once or self.problem.training.runner != EXECUTOR:
             return self.problem.splits(found)
