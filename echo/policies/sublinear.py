@@ -123,7 +123,8 @@ class _Cutter:
             low = max(begin + 1, bisect_left(self.begin, aim - share / 2, begin, end))
             high = min(end - 1, bisect_left(self.begin, aim + share / 2, begin, end))
             if low <= high:
-                cuts.add(min(range(low, high + 1), key=lambda cut: (crossing[cut - begin], cut)))
+                offer = [(crossing[cut - begin], abs(self.begin[cut] - aim), cut) for cut in range(low, high + 1)]
+                cuts.add(min(offer)[2])
         return sorted(cuts)
 
     def _crossing(self, begin: int, end: int) -> list[int]:
