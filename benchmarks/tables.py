@@ -60,6 +60,20 @@ def buckets_table(result: dict[str, Any]) -> str:
     return _table("bound on time | pool MB | of stock | first planning, s | second, s", cells, result)
 
 
+def planning_table(result: dict[str, Any]) -> str:
+    """Seconds of planning, and what it finds."""
+
+    def cells(row: Row) -> list[str]:
+        figures = [f"{row[name]:.2f}" for name in ("processor_seconds", "seconds", "with_report_seconds")]
+        cached, mxnet = f"{1e3 * row['cached_processor_seconds']:.0f}", f"{row['mxnet_seconds']:.1f}"
+        names = ("stock_bytes", "bytes", "long_search_bytes")
+        megabytes = [f"{row[name] / 2**20:.1f}" if name in row else "" for name in names]
+        return [row["network"], str(row["forward_nodes"]), *figures, cached, mxnet, *megabytes]
+
+    columns = "network | nodes | processor s | s | report s | on disk, ms | MXNet, s | stock MB | MB | long search, MB"
+    return _table(columns, cells, result)
+
+
 def startup_table(result: dict[str, Any]) -> str:
     """What the package adds to the start of Python."""
 
@@ -114,6 +128,7 @@ def main() -> None:
     text = insert(text, "time", time_table(load("step_time")))
     text = insert(text, "gluon", gluon_table(load("gluon_memory")))
     text = insert(text, "buckets", buckets_table(load("buckets")))
+    text = insert(text, "planning", planning_table(load("planning_time")))
     text = insert(text, "startup", startup_table(load("startup")))
     text = insert(text, "sockeye", sockeye_table(load("sockeye_training")))
     README.write_text(text, encoding="utf-8")

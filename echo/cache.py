@@ -28,9 +28,9 @@ def cache_folder() -> Path:
 def read(path: Path, form: str) -> dict[str, Any] | None:
     """The JSON object in a file, if it is one and says that it has this ``format``."""
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read(_MAX_BYTES + 1)
-        value = json.loads(text) if len(text) <= _MAX_BYTES else None
+        with open(path, "rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+        value = json.loads(data.decode("utf-8")) if len(data) <= _MAX_BYTES else None
     except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) and value.get("format") == form else None

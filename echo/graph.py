@@ -39,6 +39,12 @@ class Node:
     def is_variable(self) -> bool:
         return self.op == VARIABLE
 
+    def with_attrs(self, attrs: Mapping[str, str]) -> Node:
+        """The same node with attributes added."""
+        node = object.__new__(Node)  # as dataclasses.replace, which takes several times as long
+        node.__dict__.update(self.__dict__, attrs={**self.attrs, **attrs})
+        return node
+
 
 @dataclass(frozen=True)
 class Graph:
@@ -73,7 +79,7 @@ class Graph:
         """The same graph with attributes added to some nodes (by node number)."""
         nodes = list(self.nodes)
         for number, attrs in added.items():
-            nodes[number] = replace(nodes[number], attrs={**nodes[number].attrs, **attrs})
+            nodes[number] = nodes[number].with_attrs(attrs)
         graph = object.__new__(Graph)  # as dataclasses.replace; attributes cannot break a rule of `check`
         graph.__dict__.update(self.__dict__, nodes=tuple(nodes))
         return graph

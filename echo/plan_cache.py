@@ -1,7 +1,8 @@
 """Plans on disk: the second start of a program plans in milliseconds.
 
 One file a plan, named by everything that the plan depends on: what it is made for (`echo.subject`), the names in it,
-options, the device's times, and the source of echo itself.
+options, the device's times, and the source of echo itself. Graphs of thousands of nodes are read in
+some milliseconds: decisions are kept as a list for each field.
 """
 
 from __future__ import annotations
@@ -10,17 +11,22 @@ import contextlib
 import functools
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Sequence
+from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 
 from echo import cache
-from echo.errors import EchoError, GraphError
+from echo.errors import EchoError
 from echo.graph import Graph
 from echo.passes.rewrite import with_marks
-from echo.plan import Plan
+from echo.plan import RECOMPUTE, STASH, Decision, Plan
 
-_FORMAT = "echo-stored-plan-2"
+_FORMAT = "echo-stored-plan-3"
 _MOST_FILES = 512  # the oldest go first
+_COLUMNS: dict[str, set[type]] = {
+    "node": {int}, "name": {str}, "op": {str}, "output": {int}, "action": {str}, "bytes": {int},
+    "seconds": {int, float}, "reason": {str},
+}  # fmt: skip
 
 
 class Found(NamedTuple):
@@ -42,31 +48,55 @@ def load(key: str, graph: Graph) -> Found | None:
     if value is None or value.get("key") != key:
         return None
     try:
-        plan = Plan.from_json(value["plan"])
+        plan = Plan.from_json({**value["plan"], "decisions": ()})
+        plan = replace(plan, decisions=tuple(_decisions(value["plan"]["decisions"])))
         return Found(plan, with_marks(graph, plan.marks), _chunks(value.get("chunks")))
-    except (EchoError, KeyError):
+    except (EchoError, KeyError, TypeError, ValueError, AttributeError):
         return None
-
-
-def _chunks(value: Any) -> tuple[int, ...] | None:
-    if value is None:
-        return None
-    if not isinstance(value, list) or not all(type(size) is int and size >= 0 for size in value):
-        raise GraphError(f"chunks: expected a list of bytes, got {value!r}")
-    return tuple(value)
 
 
 def save(key: str, plan: Plan, chunks: Sequence[int] | None = None) -> None:
     """Keeps a plan, and the chunks that MXNet wants for it. A folder that cannot be written to is no error."""
+    columns = {name: [getattr(decision, name) for decision in plan.decisions] for name in _COLUMNS}
+    stored = {**replace(plan, decisions=()).to_json(), "decisions": columns}
     path = _path(key)
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         _make_room(path.parent)
-        cache.replace(path, {"format": _FORMAT, "key": key, "plan": plan.to_json(), "chunks": chunks})
+        cache.replace(path, {"format": _FORMAT, "key": key, "plan": stored, "chunks": chunks})
 
 
 def _path(key: str) -> Path:
     return cache.cache_folder() / "plans" / f"{key}.json"
+
+
+def _decisions(columns: Mapping[str, list[Any]]) -> Iterator[Decision]:
+    """The decisions from the list of each field.
+
+    Raises:
+        ValueError: a field is missing, unknown, of another type or of another length.
+    """
+    fields = [columns[name] for name in _COLUMNS]
+    for (name, kinds), items in zip(_COLUMNS.items(), fields):
+        if not isinstance(items, list) or not kinds.issuperset(map(type, items)):
+            raise ValueError(f"decisions: {name} is not a list of {kinds}")
+    if len(columns) != len(_COLUMNS) or len(set(map(len, fields))) != 1:
+        raise ValueError("decisions: fields are unknown, or of several lengths")
+    if not {RECOMPUTE, STASH}.issuperset(columns["action"]):
+        raise ValueError("decisions: unknown actions")
+    for node, name, op, output, action, size, seconds, reason in zip(*fields):
+        decision = object.__new__(Decision)  # as Decision(...), which takes several times as long
+        object.__setattr__(decision, "__dict__", {
+            "node": node, "name": name, "op": op, "output": output, "action": action, "bytes": size,
+            "seconds": seconds, "reason": reason,
+        })  # fmt: skip
+        yield decision
+
+
+def _chunks(value: Any) -> tuple[int, ...] | None:
+    if value is not None and not (isinstance(value, list) and all(type(size) is int and size >= 0 for size in value)):
+        raise ValueError("chunks: not a list of bytes")
+    return None if value is None else tuple(value)
 
 
 def _make_room(folder: Path) -> None:

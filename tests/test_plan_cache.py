@@ -95,12 +95,22 @@ def wrong_marks(value: dict[str, Any], marks: Any) -> bytes:
     return wrong(value, plan={**value["plan"], "marks": marks})
 
 
+def decided(value: dict[str, Any]) -> list[Any]:
+    return value["plan"]["decisions"]["node"]
+
+
+def wrong_decisions(value: dict[str, Any], **changes: Any) -> bytes:
+    changed = {**value["plan"]["decisions"], **changes}
+    decisions = {name: items for name, items in changed.items() if items is not None}
+    return wrong(value, plan={**value["plan"], "decisions": decisions})
+
+
 DAMAGE = {
     "empty": lambda value: b"",
     "half written": lambda value: json.dumps(value).encode()[:400],
     "no object": lambda value: b"[]",
     "a pickle": lambda value: b"\x80\x04\x95",
-    "another format": lambda value: wrong(value, format="echo-stored-plan-1"),
+    "another format": lambda value: wrong(value, format="echo-stored-plan-2"),
     "another plan's": lambda value: wrong(value, key="other"),
     "no plan": lambda value: wrong(value, plan={}),
     "no marks": lambda value: wrong_marks(value, [1, 2]),
@@ -114,6 +124,13 @@ DAMAGE = {
     "an output that is not there": lambda value: wrong_marks(value, [[3, "FullyConnected", {PLAN_ATTRIBUTE: "7"}]]),
     "no match range": lambda value: wrong_marks(value, [[3, "FullyConnected", {RANGE_ATTRIBUTE: "-3"}]]),
     "no text": lambda value: wrong_marks(value, [[3, "FullyConnected", {PLAN_ATTRIBUTE: 0}]]),
+    "a decision without a field": lambda value: wrong_decisions(value, reason=None),
+    "a decision with another field": lambda value: wrong_decisions(value, colour=["red"]),
+    "a decision too few": lambda value: wrong_decisions(value, bytes=value["plan"]["decisions"]["bytes"][1:]),
+    "a size that is a text": lambda value: wrong_decisions(value, bytes=["1"] * len(decided(value))),
+    "a size that is a switch": lambda value: wrong_decisions(value, bytes=[True] * len(decided(value))),
+    "an unknown action": lambda value: wrong_decisions(value, action=["drop"] * len(decided(value))),
+    "a field that is no list": lambda value: wrong_decisions(value, action="stash"),
 }
 
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Mapping
+from typing import Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
 from echo.estimators.reference import Storage
-from echo.graph import Entry
 from echo.training_graph import TrainingGraph, TrainingNode
 
 FEATURE_MAPS, RECOMPUTED = "feature maps", "recomputed maps"
@@ -48,85 +47,86 @@ class Footprint:
 
 
 @dataclass(frozen=True)
-class _Group:
-    """Entries that share memory in place: alive from node ``first`` to node ``last``."""
+class _Groups:
+    """Entries that share memory in place, as arrays: alive from node ``first`` to node ``last``; in that order."""
 
-    entries: tuple[Entry, ...]
-    first: int
-    last: int
-    bytes: int
+    first: npt.NDArray[np.int64]
+    last: npt.NDArray[np.int64]
+    bytes: npt.NDArray[np.int64]
+
+    def rows(self, wanted: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int, int]]:
+        """(first, last, bytes) of some of them."""
+        return zip(*(column[wanted].tolist() for column in (self.first, self.last, self.bytes)))
 
 
 def footprint(training: TrainingGraph, storage: Storage, static: Mapping[str, int]) -> Footprint:
     """Lifetimes under the in-place choices of ``storage`` (`echo.estimators.reference.plan_storage`)."""
     groups = _groups(training, storage)
     changes = np.zeros(len(training.nodes) + 1, np.int64)
-    for group in groups:
-        changes[group.first] += group.bytes
-        changes[group.last + 1] -= group.bytes
+    np.add.at(changes, groups.first, groups.bytes)
+    np.subtract.at(changes, groups.last + 1, groups.bytes)
     live = np.cumsum(changes)[:-1]
     peak_node = int(np.argmax(live)) if len(live) else 0
     at_peak: dict[str, int] = {}
-    for group in groups:
-        if group.first <= peak_node <= group.last:
-            kind = _kind(training, group)
-            at_peak[kind] = at_peak.get(kind, 0) + group.bytes
+    for first, last, size in groups.rows((groups.first <= peak_node) & (peak_node <= groups.last)):
+        kind = _kind(training, first, last)
+        at_peak[kind] = at_peak.get(kind, 0) + size
     return Footprint(live, peak_node, at_peak, _stashed_by_layer(training, groups), static)
 
 
 def held_at_peak(training: TrainingGraph, storage: Storage, peak_node: int, most: int = 5) -> list[tuple[str, int]]:
     """The largest entries alive while ``peak_node`` runs: (name, bytes)."""
     groups = _groups(training, storage)
-    alive = [group for group in groups if group.first <= peak_node <= group.last]
-    alive.sort(key=lambda group: -group.bytes)
-    return [(training.nodes[group.entries[0].node].name, group.bytes) for group in alive[:most]]
+    alive = groups.rows((groups.first <= peak_node) & (peak_node <= groups.last))
+    largest = sorted(alive, key=lambda row: -row[2])[:most]
+    return [(training.nodes[first].name, size) for first, _, size in largest]
 
 
-def _groups(training: TrainingGraph, storage: Storage) -> list[_Group]:
-    last = _last_readers(training)
-    members: dict[Entry, list[Entry]] = {}
-    root: dict[Entry, Entry] = {}
-    for number, node in training.operators():
-        for index in range(len(node.outputs)):
-            entry = Entry(number, index)
-            position = storage.inplace[training.entry_id(entry)]
-            if storage.chunk[training.entry_id(entry)] < 0:
-                continue
-            source = Entry(*node.inputs[position][:2]) if position >= 0 else entry
-            root[entry] = root.get(source, entry)
-            members.setdefault(root[entry], []).append(entry)
-    return [
-        _Group(
-            tuple(entries),
-            entries[0].node,
-            max(last[entry] for entry in entries),
-            max(training.type_of(entry).bytes for entry in entries),
-        )
-        for entries in members.values()
-    ]
+def _groups(training: TrainingGraph, storage: Storage) -> _Groups:
+    starts = np.array(training.first_entry, np.int64)
+    node_of = np.repeat(np.arange(len(training.nodes)), np.diff(starts))
+    chunk, inplace = np.array(storage.chunk, np.int64), np.array(storage.inplace, np.int64)
+    variable = np.array([node.is_variable for node in training.nodes], np.bool_)
+    owned = (chunk >= 0) & ~variable[node_of]
+    last = _last_readers(training, starts, node_of)
+    reads = training.reads
+    begin = np.searchsorted(reads.reader, np.arange(len(training.nodes)))
+    root = np.arange(len(node_of))
+    taking = np.flatnonzero(owned & (inplace >= 0))
+    read = begin[node_of[taking]] + inplace[taking]
+    source = starts[reads.source[read]] + reads.index[read]
+    root[taking] = np.where(owned[source], source, taking)
+    while (root[root] != root).any():
+        root = root[root]
+    sizes = np.array([kind.bytes for node in training.nodes for kind in node.outputs], np.int64)
+    ends, largest = np.zeros_like(root), np.zeros_like(root)
+    np.maximum.at(ends, root[owned], last[owned])
+    np.maximum.at(largest, root[owned], sizes[owned])
+    roots = np.flatnonzero(owned & (root == np.arange(len(root))))
+    return _Groups(node_of[roots], ends[roots], largest[roots])
 
 
-def _last_readers(training: TrainingGraph) -> dict[Entry, int]:
-    last = {
-        Entry(number, index): number for number, node in training.operators() for index in range(len(node.outputs))
-    }
-    for number, node in training.operators():
-        for position, entry in enumerate(node.inputs):
-            if position not in node.ignored:
-                last[Entry(entry.node, entry.index)] = number
-    for entry in training.outputs:
-        last[Entry(entry.node, entry.index)] = len(training.nodes) - 1
+def _last_readers(
+    training: TrainingGraph, starts: npt.NDArray[np.int64], node_of: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """For each entry the last node that reads its values, or the one that makes it."""
+    reads, last = training.reads, node_of.copy()
+    begin = np.searchsorted(reads.reader, np.arange(len(training.nodes))).tolist()
+    counted = np.ones(len(reads.reader), np.bool_)
+    counted[[begin[number] + at for number, node in enumerate(training.nodes) for at in node.ignored]] = False
+    np.maximum.at(last, (starts[reads.source] + reads.index)[counted], reads.reader[counted])
+    last[[training.entry_id(entry) for entry in training.outputs]] = len(training.nodes) - 1
     return last
 
 
-def _is_stashed(training: TrainingGraph, group: _Group) -> bool:
-    return training.nodes[group.first].forward and not training.nodes[group.last].forward
+def _is_stashed(training: TrainingGraph, first: int, last: int) -> bool:
+    return training.nodes[first].forward and not training.nodes[last].forward
 
 
-def _kind(training: TrainingGraph, group: _Group) -> str:
-    node = training.nodes[group.first]
+def _kind(training: TrainingGraph, first: int, last: int) -> str:
+    node = training.nodes[first]
     if node.forward:
-        return FEATURE_MAPS if _is_stashed(training, group) else TEMPORARIES
+        return FEATURE_MAPS if _is_stashed(training, first, last) else TEMPORARIES
     return RECOMPUTED if node.user is not None else OUTPUT_GRADIENTS
 
 
@@ -136,10 +136,10 @@ def layer_of(node: TrainingNode) -> str:
     return "_".join(words[:2]) or node.op
 
 
-def _stashed_by_layer(training: TrainingGraph, groups: list[_Group]) -> dict[str, int]:
+def _stashed_by_layer(training: TrainingGraph, groups: _Groups) -> dict[str, int]:
     layers: dict[str, int] = {}
-    for group in groups:
-        if _is_stashed(training, group):
-            layer = layer_of(training.nodes[group.first])
-            layers[layer] = layers.get(layer, 0) + group.bytes
+    for first, last, size in groups.rows(groups.first >= 0):
+        if _is_stashed(training, first, last):
+            layer = layer_of(training.nodes[first])
+            layers[layer] = layers.get(layer, 0) + size
     return dict(sorted(layers.items(), key=lambda item: -item[1]))

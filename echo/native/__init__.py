@@ -84,6 +84,7 @@ def planner_library() -> ctypes.CDLL:
     _function(library, "echo_schedule_steps", number, pointer, number, pointer, pointer)
     _function(library, "echo_schedule_fit", ctypes.c_double, pointer, pointer, size, size, pointer)
     _function(library, "echo_schedule_least", ctypes.c_double, pointer, pointer, ctypes.c_double, size, pointer)
+    _function(library, "echo_planner_blocks", None, pointer, pointer, pointer)
     return library
 
 

@@ -80,8 +80,8 @@ def _initial_colours(training: TrainingGraph) -> Colours:
     def kind(node: TrainingNode) -> Hashable:
         if node.is_variable:
             return ("own", node.outputs)
-        attrs = tuple(sorted(pair for pair in node.attrs.items() if not pair[0].startswith("__")))
-        return (node.op, attrs, node.outputs)
+        attrs = sorted(pair for pair in node.attrs.items() if not pair[0].startswith("__"))
+        return (node.op, tuple(attrs), node.outputs)
 
     def alike(node: TrainingNode) -> Hashable:
         return (node.op, tuple(node.attrs.items()), tuple([(one.shape, one.flag) for one in node.outputs]))

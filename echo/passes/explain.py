@@ -7,7 +7,7 @@ from typing import ClassVar, Iterator, Mapping
 
 from echo.estimators.footprint import Footprint, footprint
 from echo.estimators.overhead import Overhead
-from echo.estimators.reference import plan_storage
+from echo.estimators.planner import blocks
 from echo.graph import Entry
 from echo.implementations import INEXACT
 from echo.ops import HEAVY
@@ -51,8 +51,8 @@ class Explain:
         seconds = selection.seconds if confirmed.accepted else 0.0
         return Plan(
             decisions=tuple(explain.decisions()),
-            before=_memory(request, _stock(request, training), frontend.match_range, training.planned_bytes),
-            after=_memory(request, after, match_range or frontend.match_range, confirmed.planned_bytes),
+            before=_memory(request, _stock(request, training), training.planned_bytes),
+            after=_memory(request, after, confirmed.planned_bytes),
             match_range=match_range,
             step_seconds=overhead.step_seconds,
             overhead_seconds=seconds,
@@ -70,12 +70,10 @@ def _stock(request: Request, training: TrainingGraph) -> TrainingGraph:
     return request.frontend.differentiate() if request.details and training.implementations else training
 
 
-def _memory(request: Request, training: TrainingGraph, match_range: int, planned: int) -> Memory:
+def _memory(request: Request, training: TrainingGraph, planned: int) -> Memory:
     if not request.details or not request.frontend.hook:  # without the hook, the backward nodes are not known
         return Memory(planned, 0, dict(request.frontend.static), {}, {})
-    # what shares memory in place is the same whichever way chunks are found
-    storage = plan_storage(training, 0)
-    found: Footprint = footprint(training, storage, request.frontend.static)
+    found: Footprint = footprint(training, blocks(training), request.frontend.static)
     return Memory(planned, found.peak, dict(found.static), dict(found.at_peak), dict(found.layers))
 
 

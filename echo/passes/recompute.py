@@ -129,7 +129,7 @@ def in_execution_order(nodes: Sequence[TrainingNode], training: TrainingGraph) -
     place = {number: index for index, number in enumerate(order)}
 
     def moved(entry: Entry) -> Entry:
-        return Entry(place[entry.node], entry.index)
+        return Entry(place[entry[0]], entry[1])
 
     return TrainingGraph(
         nodes=tuple(

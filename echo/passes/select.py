@@ -9,7 +9,7 @@ from echo.errors import BudgetError
 from echo.estimators.evaluator import Choice
 from echo.estimators.footprint import footprint, held_at_peak
 from echo.estimators.overhead import Overhead
-from echo.estimators.reference import plan_storage
+from echo.estimators.planner import blocks
 from echo.graph import Entry
 from echo.options import budget_bytes
 from echo.passes.candidates import Candidates
@@ -158,7 +158,7 @@ def _keeps(problem: Problem, selection: Selection) -> bool:
 def _unreachable(request: Request, training: TrainingGraph, best: Selection, limit: int) -> BudgetError:
     static = sum(request.frontend.static.values())
     planned = with_clones(training, best.recompute, best.splits)
-    storage = plan_storage(planned, 0)  # for what shares memory in place
+    storage = blocks(planned)
     peak = footprint(planned, storage, request.frontend.static).peak_node
     largest = [f"{name} {size / 2**20:.1f} MB" for name, size in held_at_peak(planned, storage, peak)]
     kinds = [f"{kind} {size / 2**20:.1f} MB" for kind, size in request.frontend.static.items() if size]

@@ -1,11 +1,12 @@
 """The default policy: a hill climb over classes of nodes with MXNet's planner, replayed, as the objective.
 
 It starts from "recompute everything that may be" and flips one class at a time, once for each match range of MXNet's
-planner; the best few go on with finer classes. With a bound on time the climb runs under a price for each second,
-bisected to where the choice just keeps the bound; a class that fits only in part is split. What effort is left goes
-into threshold accepting (Dueck and Scheuer, 1990): random flips that may cost a little memory, ever less. Everything
-is deterministic: the effort is counted in visited nodes, not in seconds, and the random flips come from a fixed seed.
-Where it is cheaper, every choice is tried.
+planner; the best few go on with finer classes. With a bound on time each class is weighed alone, by the bytes that
+it saves and the seconds that it takes, and the price of a second is bisected to where the choice just keeps the bound;
+then again, with a climb at each price. A class that fits only in part is split. What effort is left goes into threshold
+accepting (Dueck and Scheuer, 1990): random flips that may cost a little memory, ever less. Everything is deterministic:
+the effort is counted in visited nodes, not in seconds, and the random flips come from a fixed seed. Where it is
+cheaper, every choice is tried.
 With a hint from another graph of the same model it starts from that choice, and a tenth of the effort will do.
 """
 

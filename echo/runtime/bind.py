@@ -324,7 +324,7 @@ def _planned_in(
     session: Callable[[], MxnetSession], options: Options, details: bool, example: Example | None
 ) -> Found:
     """As `planned`. With an ``example`` nothing is searched: its choice is taken."""
-    with _plans_lock.held(), own_binds():
+    with _plans_lock.held(), own_binds(), _without_garbage_collection():
         own = session()
         request = Request(own.graph, options, own, details=details, follows=example is not None)
         if options.plans:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from echo import native
 from echo.errors import NativeError
 from echo.estimators import planner
-from echo.estimators.planner import ReferencePlanner, StoragePlanner, make_planner
+from echo.estimators.planner import ReferencePlanner, StoragePlanner, blocks, make_planner
 from echo.estimators.reference import plan_storage
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
 from echo.passes.recompute import with_clones
@@ -162,6 +162,16 @@ def test_random_graphs_need_what_mxnet_plans(plan: list[tuple[int, int, int]], h
 @given(plan=st.lists(steps, min_size=1, max_size=12), heads=st.integers(1, 3), seed=st.integers(0, 9))
 def test_operators_that_mxnet_merges(plan: list[tuple[int, int, int]], heads: int, seed: int) -> None:
     assert_planners_agree(random_symbol([*plan, *plan[:2]], heads, distinct=False), seed)
+
+
+@pytest.mark.parametrize("name", ALL_CASES)
+@pytest.mark.parametrize("share", [0.0, 0.6])
+def test_blocks_are_those_of_the_reference_and_the_same_under_every_range(name: str, share: float) -> None:
+    training = with_clones(any_case(name).training, any_case(name).draw(6, share))
+    found, expected = blocks(training), plan_storage(training, 0)
+    assert (found.chunk, found.inplace) == (expected.chunk, expected.inplace)
+    assert any(position >= 0 for position in found.inplace) or name == "two outputs"
+    assert all(plan_storage(training, value).inplace == found.inplace for value in (1, 16))
 
 
 # Limits ------------------------------------------------------------------------------------------------------

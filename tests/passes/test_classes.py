@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Sequence
 
 import mxnet as mx
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from echo.ops import HEAVY
 from echo.passes.classes import classes
 from echo.training_graph import TrainingGraph
-from tests.conftest import Case, case_of, model_case, recomputable
+from tests.conftest import Case, case_of, model_case, recomputable, special_case
 
 STEPS, HIDDEN = 12, 8
 
@@ -74,6 +75,67 @@ def test_time_steps_fall_in_one_class(layer: str, rounds: int) -> None:
         inner = {by_step[step] for step in range(rounds + 1, STEPS - 1 - rounds)}
         homes = [group for group in groups if inner & set(group)]
         assert len(homes) == 1, f"the steps of {role} are in {len(homes)} classes"
+
+
+def slow_classes(training: TrainingGraph, numbers: Sequence[int], rounds: int) -> list[tuple[int, ...]]:
+    """Colour refinement as it is written down, with tuples and sets for colours."""
+    forward = [number for number, node in training.operators() if node.forward]
+    reads = [entry.node for number in forward for entry in training.nodes[number].inputs]
+    colours: list[object] = []
+    for number, node in enumerate(training.nodes):
+        if node.is_variable:
+            colours.append(("shared", number) if reads.count(number) > 1 else ("own", node.outputs))
+        else:
+            attrs = frozenset(pair for pair in node.attrs.items() if not pair[0].startswith("__"))
+            colours.append((node.op, attrs, node.outputs))
+    for _ in range(rounds):
+        names: dict[object, int] = {}
+        before = [names.setdefault(colour, len(names)) for colour in colours]
+        for number in forward:
+            inputs = []
+            for entry in training.nodes[number].inputs:
+                parts = len(training.nodes[entry.node].outputs)
+                inputs.append((before[entry.node], entry.index if parts <= 8 else -1))
+            readers = {other for other in forward if number in {e.node for e in training.nodes[other].inputs}}
+            colours[number] = (before[number], tuple(inputs), frozenset(before[other] for other in readers))
+        for number in set(range(len(colours))) - set(forward):
+            colours[number] = before[number]
+    groups: dict[object, list[int]] = {}
+    for number in numbers:
+        groups.setdefault(colours[number], []).append(number)
+    weight = {colour: sum(training.nodes[n].outputs[0].bytes for n in group) for colour, group in groups.items()}
+    return [tuple(groups[colour]) for colour in sorted(groups, key=lambda colour: -weight[colour])]
+
+
+def inception(blocks: int) -> Case:
+    """Blocks of four branches, joined, as in Inception: alike but for where they stand."""
+    x = mx.sym.Convolution(mx.sym.var("data"), kernel=(1, 1), num_filter=8, name="stem")
+    for block in range(blocks):
+        branches = [
+            mx.sym.Convolution(x, kernel=(size, size), pad=(pad, pad), num_filter=2, name=f"b{block}_{size}")
+            for pad, size in enumerate((1, 3, 5))
+        ]
+        pooled = mx.sym.Pooling(x, kernel=(3, 3), pad=(1, 1), pool_type="max", name=f"b{block}_pool")
+        branches.append(mx.sym.Convolution(pooled, kernel=(1, 1), num_filter=2, name=f"b{block}_pooled"))
+        active = [mx.sym.Activation(branch, act_type="relu") for branch in branches]
+        x = mx.sym.Concat(*active, dim=1, name=f"b{block}_join")
+    return case_of(mx.sym.MakeLoss(mx.sym.sum(mx.sym.square(x))), {"data": (2, 3, 8, 8)})
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 2, 3, 5])
+@pytest.mark.parametrize("name", ["unrolled RNN", "stacked layers", "inception", "slices", "many readers"])
+def test_classes_are_those_of_an_obvious_implementation(name: str, rounds: int) -> None:
+    cases = {"unrolled RNN": lambda: lstm(1), "stacked layers": lambda: lstm(3), "inception": lambda: inception(5)}
+    training = (cases[name]() if name in cases else special_case(name)).training
+    numbers = sorted(recomputable(training))
+    assert found(training, rounds) == slow_classes(training, numbers, rounds)
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 2, 3])
+def test_blocks_in_the_middle_of_a_network_fall_in_one_class(rounds: int) -> None:
+    """Without weights that they share: a network twice as deep has no more classes."""
+    counts = [len(found(inception(blocks).training, rounds)) for blocks in (8, 16)]
+    assert counts[0] == counts[1]
 
 
 def test_layers_differ() -> None:

@@ -11,7 +11,7 @@ from echo.graph import Entry
 from echo.ops import HEAVY
 from echo.passes.candidates import Candidates
 from echo.passes.partition import Partition, Segment, Segments, partition
-from tests.conftest import ALL_CASES, Builder, any_case, problem_of, recomputable
+from tests.conftest import ALL_CASES, Builder, CountedGraph, any_case, diamonds, problem_of, recomputable
 
 
 def groups(segments: Segments) -> list[tuple[int, ...]]:
@@ -46,6 +46,32 @@ def test_a_node_alone_is_a_segment() -> None:
 def test_no_candidates_no_segments() -> None:
     b = Builder()
     assert partition(b.graph([b.variable("x", 4)]), {}) == Segments(())
+
+
+def test_stacked_diamonds_take_as_many_visits_as_they_have_nodes() -> None:
+    """The published algorithm walks every path: three million visits for twenty of them."""
+    for count in (20, 1000):
+        training = CountedGraph.of(diamonds(count))
+        candidates = recomputable(training)
+        assert len(candidates) == 3 * count
+        assert training.visits(lambda: partition(training, candidates)) == 3 * count  # noqa: B023
+        assert [len(segment.nodes) for segment in partition(training, candidates).segments] == [3 * count]
+
+
+@pytest.mark.parametrize("order", ["forward", "backward", "shuffled"])
+def test_long_chains_are_one_segment(order: str) -> None:
+    """In whatever order they come to hang together: joined pairs, then joined fours, and so on."""
+    b = Builder()
+    maps = [b.variable("x", 4)]
+    for step in range(4096):
+        maps.append(b.forward("tanh", f"t{step}", (4,), maps[-1]))
+    numbers = list(range(1, 4097))
+    if order != "forward":
+        numbers.reverse()
+    if order == "shuffled":
+        random.Random(3).shuffle(numbers)
+    found = groups(partition(b.graph([maps[-1]]), {number: (Entry(number),) for number in numbers}))
+    assert found == [tuple(range(1, 4097))]
 
 
 @pytest.mark.parametrize("name", ALL_CASES)

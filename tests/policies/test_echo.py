@@ -9,7 +9,8 @@ import mxnet as mx
 import pytest
 from mxnet.gluon.model_zoo import vision
 
-from echo.estimators.planner import ReferencePlanner
+from echo.estimators.evaluator import Choice, Evaluation
+from echo.estimators.planner import ReferencePlanner, StoragePlanner
 from echo.graph import Entry
 from echo.passes.partition import partition
 from echo.policies import POLICIES, policy_named
@@ -17,7 +18,17 @@ from echo.policies.echo import Echo
 from echo.policies.problem import Problem
 from echo.policies.search import Search
 from echo.schedule import Splits
-from tests.conftest import ALL_CASES, Builder, Case, any_case, case_of, overhead_of, problem_of
+from tests.conftest import (
+    ALL_CASES,
+    Builder,
+    Case,
+    CountedGraph,
+    any_case,
+    case_of,
+    diamonds,
+    overhead_of,
+    problem_of,
+)
 
 BOTH = pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
 
@@ -186,6 +197,50 @@ def test_nothing_to_choose_from(policy: Echo | Search) -> None:
 @BOTH
 def test_policies_are_found_by_name(policy: Echo | Search) -> None:
     assert policy_named(policy.name) is policy
+
+
+# Stacked diamonds: the published algorithm takes 3.1 million visits for twenty of them ---------------------------
+
+
+def visits_of_echo(count: int) -> int:
+    training = CountedGraph.of(diamonds(count))
+    problem = problem_of(training)
+    return training.visits(lambda: Echo().choose(problem))
+
+
+def test_the_paper_s_policy_visits_nodes_of_diamonds_a_few_times() -> None:
+    few, many = visits_of_echo(20), visits_of_echo(1000)
+    assert few < 10 * 6 * 20
+    assert many <= 1.1 * 50 * few
+
+
+class Evaluations:
+    """An evaluator that counts what it is asked, and how often the reference visits a node to answer."""
+
+    def __init__(self, training: CountedGraph) -> None:
+        seconds = overhead_of(training).seconds
+        self._fast, self._slow = StoragePlanner(training, seconds), ReferencePlanner(training, seconds)
+        self._training = training
+        self.entries, self.executed = self._fast.entries, self._fast.executed
+        self.asked, self.most_visits = 0, 0
+
+    def evaluate(self, choice: Choice, match_ranges: tuple[int, ...], *more: Any) -> Evaluation:
+        self.asked += len(match_ranges)
+        if self.asked % 40 == 1:
+            visits = self._training.visits(lambda: self._slow.evaluate(choice, match_ranges[:1]))
+            self.most_visits = max(self.most_visits, visits)
+        return self._fast.evaluate(choice, match_ranges, limit)
+
+
+@pytest.mark.parametrize("count", [20, 1000])
+def test_the_search_evaluates_diamonds_as_often_as_it_may_and_each_in_linear_visits(count: int) -> None:
+    training = CountedGraph.of(diamonds(count))
+    evaluator = Evaluations(training)
+    problem = replace(problem_of(training), evaluator=evaluator, effort=200 * len(training.nodes))
+    choice = Search().choose(problem)
+    assert problem.evaluate(choice).bytes <= problem.evaluate(problem.choice()).bytes
+    assert 100 < evaluator.asked < 300
+    assert 0 < evaluator.most_visits < 40 * len(training.nodes)
 
 
 # The algorithm of the paper -----------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import Iterator
 import mxnet as mx
 import pytest
 
+from benchmarks.models import nmt_symbol
 from echo.estimators.evaluator import Choice, Evaluation
 from echo.estimators.overhead import Overhead
 from echo.policies.problem import Problem
@@ -214,6 +215,18 @@ def test_little_effort_is_still_never_worse(effort: int) -> None:
         assert solved(short).bytes <= short.evaluate(short.choice()).bytes
         bound = 0.05 * short.overhead.step_seconds
         assert solved(replace(short, max_seconds=bound)).seconds <= bound
+
+
+@pytest.mark.parametrize("bound", [None, 0.02, 0.05, 0.1])
+def test_two_hundred_evaluations_come_near_to_what_ten_thousand_find(bound: float | None) -> None:
+    """So many are what graphs of 10,000 nodes and more get."""
+    symbol = nmt_symbol(24, 16, 40)
+    case = case_of(symbol, dict.fromkeys(("source", "target", "softmax_label"), (8, 24)))
+    problem = problem_of(case.training, match_ranges=MATCH_RANGES, assigns=True)
+    problem = replace(problem, max_seconds=None if bound is None else bound * problem.overhead.step_seconds)
+    short, long = (solved(replace(problem, effort=count * len(case.training.nodes))) for count in (200, 10_000))
+    assert short.bytes <= 1.15 * long.bytes
+    assert bound is None or short.seconds <= bound * problem.overhead.step_seconds
 
 
 @pytest.mark.parametrize("name", ["nmt", "lm", "resnet50_v1", "densenet121"])

@@ -5,6 +5,8 @@
 namespace echo {
 
 static constexpr int kDeepest = 40;  // nodes in a chain that is dropped at once
+static constexpr double kGreaterPart = 0.3;
+static constexpr std::size_t kMostBundled = 16;
 
 void Drops::index_uses() {
   use_begin_.assign(s_.instances() + 1, 0);
@@ -115,6 +117,45 @@ bool Drops::expand(std::int32_t node, std::int32_t slot, std::int32_t step, doub
   return drop->gain > 0;
 }
 
+// The costliest node that a drop computes again, -1 where it is not the greater part of what it costs.
+std::int32_t Drops::costliest(const Drop& drop) const {
+  std::int32_t found = -1;
+  for (const auto& [node, slot] : drop.splits)
+    if (found < 0 || s_.arrays.seconds[node] > s_.arrays.seconds[found]) found = node;
+  return drop.splits.size() > 1 && s_.arrays.seconds[found] > kGreaterPart * drop.seconds ? found : -1;
+}
+
+// Drops that need the same costly node are worth more together: the gates of a cell, of which none alone would be worth
+// the products that they come from.
+void Drops::bundle() {
+  std::vector<std::pair<std::int32_t, std::size_t>> by_node;
+  for (std::size_t i = 0; i < found_.size(); ++i) {
+    const std::int32_t node = costliest(found_[i]);
+    if (node >= 0) by_node.emplace_back(node, i);
+  }
+  std::sort(by_node.begin(), by_node.end());
+  for (std::size_t first = 0, last = 0; first < by_node.size(); first = last) {
+    while (last < by_node.size() && by_node[last].first == by_node[first].first) ++last;
+    if (last - first < 2 || last - first > kMostBundled) continue;
+    Drop all;
+    all.gain = all.seconds = 0;
+    std::vector<std::pair<std::int32_t, std::int32_t>> splits;  // by position: what comes first serves the others
+    for (std::size_t i = first; i < last; ++i) {
+      all.gain += found_[by_node[i].second].gain;
+      for (const auto& [node, slot] : found_[by_node[i].second].splits) splits.emplace_back(slot, node);
+    }
+    std::sort(splits.begin(), splits.end());
+    ++stamp_;
+    for (const auto& [slot, node] : splits) {
+      if (seen_[node] == stamp_) continue;
+      seen_[node] = stamp_;
+      all.splits.emplace_back(node, slot);
+      all.seconds += s_.arrays.seconds[node];
+    }
+    found_.push_back(std::move(all));
+  }
+}
+
 const std::vector<Drop>& Drops::find(const std::vector<std::int64_t>& limits, double price) {
   const auto& a = s_.arrays;
   found_.clear();
@@ -146,6 +187,7 @@ const std::vector<Drop>& Drops::find(const std::vector<std::int64_t>& limits, do
       }
     }
   }
+  bundle();
   return found_;
 }
 

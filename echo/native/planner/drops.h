@@ -29,6 +29,8 @@ class Drops {
 
  private:
   void index_uses();
+  std::int32_t costliest(const Drop& drop) const;
+  void bundle();
   double freed(std::int32_t node, std::int32_t first_instance, std::int32_t step) const;
   bool expand(std::int32_t node, std::int32_t slot, std::int32_t step, double price, Drop* drop);
   double plan_input(std::int32_t entry, std::int32_t slot, std::int32_t step, double price, int depth);

@@ -12,10 +12,9 @@ static constexpr std::size_t kFew = 40;         // drops to choose from, up to w
 static constexpr double kAtOnce = 0.3;          // of what is above the budget
 static constexpr double kLeastAtOnce = 0.01;
 static constexpr int kLeftAlone = 4;            // rounds for which a level is not lowered that did not follow
-static constexpr double kNearBest = 0.3;        // of the best score, below which a drop waits for the next round
+static constexpr double kNearBest = 0.6;        // of the best score, below which a drop waits for the next round
 static constexpr double kAsExpected = 0.3;      // of the estimated gain, below which fewer drops are taken at once
 static constexpr double kLowered = 0.93;        // of the blocks on each level, where chunks are what counts
-static constexpr double kFar = 0.6, kLoweredFar = 0.85;  // the same while the budget is far below
 static constexpr double kFirstStep = 0.9, kLastStep = 0.99;  // from one budget to the next
 static constexpr double kNoise = 1.5;           // in the logarithm of scores, where chance has a part
 static constexpr std::int64_t kExactPrune = 4'000'000;  // visited nodes that exact pruning may take
@@ -150,8 +149,7 @@ double Fit::over() const {
 void Fit::lower_limits() {
   limits_.assign(s_.levels(), budget_);
   if (s_.measure() == Measure::kLive) return;
-  const double wanted = static_cast<double>(budget_) / static_cast<double>(value_.bytes);
-  const double ratio = std::max(wanted < kFar ? kLoweredFar : kLowered, wanted);
+  const double ratio = std::max(kLowered, static_cast<double>(budget_) / static_cast<double>(value_.bytes));
   for (std::int32_t level = 0; level < s_.levels(); ++level) {
     const auto lowered = static_cast<std::int64_t>(ratio * static_cast<double>(s_.most(level)));
     limits_[level] = stuck_[level] > 0 ? s_.most(level) : std::min(s_.most(level) - 1, lowered);

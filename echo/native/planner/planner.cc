@@ -1,6 +1,7 @@
 // The C interface of the planner: evaluate one choice of recomputed entries.
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "graph.h"
 #include "storage.h"
@@ -23,6 +24,19 @@ ECHO_EXPORT Planner* echo_planner_new(const echo::TrainingArrays* arrays) {
 }
 
 ECHO_EXPORT void echo_planner_free(Planner* planner) { delete planner; }
+
+// Plans the storage of the graph as it stands, every block with a chunk of its own: only what works in place shares one.
+// chunk[entries] receives the chunk of each entry (negative: not the planner's), inplace[entries] the input whose chunk
+// it takes over, or -1.
+ECHO_EXPORT void echo_planner_blocks(Planner* planner, std::int32_t* chunk, std::int32_t* inplace) {
+  auto& graph = planner->graph;
+  const std::vector<std::uint8_t> nothing(graph.arrays.entries, 0);
+  graph.apply(nothing.data(), {});
+  planner->storage.count_references();
+  planner->storage.plan(0, INT64_MAX);
+  std::copy(planner->storage.chunk_of().begin(), planner->storage.chunk_of().end(), chunk);
+  std::copy(planner->storage.inplace().begin(), planner->storage.inplace().end(), inplace);
+}
 
 // Plans the storage of the graph in which the entries marked in recompute[entries] are recomputed, in several copies where
 // the `splits` pairs of split_node and split_slot say so (SplitArrays).

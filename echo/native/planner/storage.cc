@@ -89,6 +89,7 @@ void StoragePlanner::share_inputs(std::int32_t node) {
     if (!(chunks_[chunk].pending == 1 && !ignores_all) && !identity) continue;
     taken_[pair[0]] = 1;
     storage_[out] = chunk;
+    inplace_[out] = pair[0];
     chunks_[chunk].pending += references_[out];
   }
 }
@@ -133,6 +134,7 @@ std::int64_t StoragePlanner::plan(std::int64_t match_range, std::int64_t limit) 
   total_ = 0;
   storage_.assign(graph_.entries(), kNone);
   std::copy(unplanned_.begin(), unplanned_.end(), storage_.begin());
+  inplace_.assign(graph_.entries(), -1);
   chunks_.clear();
   chunk_first_.clear();
   chunk_last_.clear();

@@ -24,6 +24,9 @@ class StoragePlanner {
   explicit StoragePlanner(const PlannedGraph& graph);
   std::int64_t plan(std::int64_t match_range, std::int64_t limit);
   void count_references();  // once after each PlannedGraph::apply
+  // Of the last plan: the chunk of each entry (negative: not the planner's), and the input whose chunk it took over or -1.
+  const std::vector<std::int32_t>& chunk_of() const { return storage_; }
+  const std::vector<std::int32_t>& inplace() const { return inplace_; }
 
  private:
   static constexpr std::int32_t kNone = -1, kExternal = -2;
@@ -54,7 +57,7 @@ class StoragePlanner {
   std::vector<std::uint8_t> ignores_any_, ignores_all_;  // of the user's nodes: inputs that are read for their shape
   std::int64_t match_range_ = 16, total_ = 0;
   std::int32_t forward_chunks_ = 0, forward_end_ = 0;  // kStatic, kDynamic: chunks and positions of forward nodes
-  std::vector<std::int32_t> references_, storage_;
+  std::vector<std::int32_t> references_, storage_, inplace_;
   std::vector<Chunk> chunks_;
   FreeChunks free_;
   std::vector<std::int32_t> forward_storage_;      // kStatic, kDynamic: the chunks as the forward nodes left them

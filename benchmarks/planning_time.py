@@ -1,0 +1,248 @@
+"""How long does planning take as graphs grow, what does it find, and how fast is a plan that is on disk?
+
+    python -m benchmarks.planning_time
+
+Planning is all from a training graph as data to the finished plan, operators not measured; what MXNet itself takes to
+make that graph is apart. ``cached`` is what a bind pays for a plan on disk. All of it runs in one thread, so seconds of
+the processor are those of a quiet machine; the plot and the bars are of these, seconds by the clock stand beside them.
+Unrolled LSTMs of 1,000 to 100,000 forward nodes, each in a process of its own. Writes results/planning_time.json and
+results/planning_time.png.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import statistics
+import tempfile
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Iterator, Mapping, Sequence
+from unittest import mock
+
+from benchmarks.record import RESULTS, apart, save
+from echo.estimators.cost_table import CostTable
+from echo.estimators.evaluator import Evaluator
+from echo.estimators.overhead import Overhead, estimate
+from echo.estimators.planner import make_planner
+from echo.graph import Graph
+from echo.options import Options
+from echo.passes.candidates import FindCandidates
+from echo.passes.confirm import Confirmed
+from echo.passes.explain import Explain
+from echo.passes.partition import Partition
+from echo.passes.request import Request
+from echo.passes.rewrite import Rewrite
+from echo.passes.select import Select
+from echo.plan import Plan
+from echo.training_graph import TrainingGraph
+
+# Time steps that make about 1,000, 3,000, 10,000, 30,000 and 100,000 forward nodes
+STEPS = {"lstm": (80, 230, 800, 2300, 7690), "attention": (19, 57, 189, 566, 1885)}
+ROUNDS, ROUNDS_OF_LARGE, LARGE = 5, 3, 50_000  # nodes from which on a median of fewer rounds will do
+LONG_EFFORT = 40  # times the usual, for what a long search finds
+LONG_NODES = 12_000  # forward nodes up to which it is made
+BARS = {"10,000 nodes, s": 1.0, "100,000 nodes, s": 15.0, "slope": 1.15, "cached at 10,000 nodes, s": 0.05}
+
+
+@dataclass(frozen=True)
+class _Frontend:
+    """What planning asks, answered without MXNet."""
+
+    training: TrainingGraph
+    effort: float = 1.0
+    device: str = "cpu"
+    hook: bool = True
+    match_range: int = 16
+    static: Mapping[str, int] = field(default_factory=dict)
+    fingerprint: str = ""
+    family: str = ""
+
+    def differentiate(self) -> TrainingGraph:
+        return self.training
+
+    def oracle(self, graph: Graph, match_range: int) -> tuple[int, tuple[bool, ...]]:
+        raise NotImplementedError("the time of MXNet is not measured here")
+
+    def evaluator(self, training: TrainingGraph, seconds: Sequence[float]) -> tuple[Evaluator, int]:
+        evaluator, effort = make_planner(training, seconds)
+        return evaluator, int(self.effort * effort)
+
+    def cost_table(self) -> CostTable:
+        return CostTable("none", Path("nowhere"))
+
+    def measure(self, training: TrainingGraph, number: int) -> float:
+        raise NotImplementedError("operators are not measured here")
+
+
+def plan(graph: Graph, training: TrainingGraph, details: bool, effort: float = 1.0) -> Plan:
+    """The stages of `echo.pipeline` that are echo's own."""
+    frontend = _Frontend(training, effort)
+    request = Request(graph, Options(), frontend, details=details)
+    candidates = FindCandidates().run(request, training)
+    segments = Partition().run(training, candidates)
+    overhead: Overhead = estimate(training, frontend.cost_table(), None, 0.0)
+    selection = Select().run(request, training, candidates, segments, overhead)
+    rewritten = Rewrite().run(request, training, selection)
+    confirmed = Confirmed(selection.planned_bytes, True)
+    return Explain().run(request, training, candidates, overhead, selection, rewritten, confirmed)
+
+
+def model(name: str, steps: int) -> tuple[Any, dict[str, tuple[int, ...]]]:
+    """An unrolled network and the shapes of its inputs; small maps, since only the number of nodes matters."""
+    from benchmarks.models import lm_symbol, nmt_symbol
+
+    if name == "lstm":
+        return lm_symbol(steps, 64, 1, 500), dict.fromkeys(("data", "softmax_label"), (8, steps))
+    return nmt_symbol(steps, 32, 300), dict.fromkeys(("source", "target", "softmax_label"), (4, steps))
+
+
+def measure(name: str, steps: str) -> dict[str, Any]:
+    """One network of one length: seconds of planning, with and without the report of where memory is, and bytes."""
+    import mxnet as mx
+
+    from echo.frontend.session import install_hook
+    from echo.frontend.symbols import graph_of, infer_binding
+    from echo.frontend.training import training_graph
+
+    symbol, shapes = model(name, int(steps))
+    requests = {argument: "null" if argument in shapes else "write" for argument in symbol.list_arguments()}
+    graph, binding = graph_of(symbol), infer_binding(symbol, shapes, None, requests)
+    if install_hook():
+        raise RuntimeError("the native hook is not there")
+    gc.disable()  # as echo does while it plans
+    started = time.perf_counter()
+    training = training_graph(graph, binding, mx.cpu())
+    mxnet_seconds = time.perf_counter() - started
+    seconds: dict[bool, list[float]] = {False: [], True: []}
+    processor: list[float] = []
+    rounds = ROUNDS if len(training.nodes) < LARGE else ROUNDS_OF_LARGE
+    for number in range(rounds):
+        for details, found in seconds.items():
+            if details and number and rounds < ROUNDS:
+                continue
+            fresh = TrainingGraph(**{name: getattr(training, name) for name in training.__dataclass_fields__})
+            before, started = time.process_time(), time.perf_counter()
+            planned = plan(graph, fresh, details)
+            found.append(time.perf_counter() - started)
+            if not details:
+                processor.append(time.process_time() - before)
+            gc.collect()
+    forward = sum(node.forward for _, node in training.operators())
+    row = {
+        "network": name, "steps": int(steps), "forward_nodes": forward, "nodes": len(training.nodes),
+        "seconds": statistics.median(seconds[False]), "processor_seconds": statistics.median(processor),
+        "with_report_seconds": statistics.median(seconds[True]),
+        "mxnet_seconds": mxnet_seconds, "stock_bytes": training.planned_bytes, "bytes": planned.after.planned,
+        "overhead": planned.overhead, **cached(graph, planned, binding),
+    }  # fmt: skip
+    if forward <= LONG_NODES:
+        row["long_search_bytes"] = plan(graph, training, False, LONG_EFFORT).after.planned
+    return row
+
+
+def cached(graph: Graph, planned: Plan, binding: Any) -> dict[str, float]:
+    """Seconds, also of the processor, that a bind spends on a plan on disk, from the graph and its shapes on."""
+    import mxnet as mx
+
+    from echo import plan_cache
+    from echo.runtime import bind
+
+    bound = _marked(graph, planned)
+    found: list[float] = []
+    processor: list[float] = []
+    gc.collect()
+    gc.freeze()  # a second start has no training graph around, among which to look for garbage
+    gc.enable()
+    with _empty_cache(), mock.patch("echo.pipeline.plan", return_value=(planned, bound, None)):
+        for round_number in range(2 * ROUNDS + 1):
+            bind._plans.clear()
+            plan_cache._source.cache_clear()
+            before, started = time.process_time(), time.perf_counter()
+            back, _ = bind.planned(graph, binding, mx.cpu(), Options(), details=False)
+            if round_number:  # the first one writes it
+                found.append(time.perf_counter() - started)
+                processor.append(time.process_time() - before)
+            assert back == planned
+    gc.disable()
+    return {"cached_seconds": statistics.median(found), "cached_processor_seconds": statistics.median(processor)}
+
+
+def _marked(graph: Graph, planned: Plan) -> Graph:
+    from echo.passes.rewrite import mark
+
+    outputs: dict[int, list[int]] = {}
+    for decision in planned.recomputed:
+        outputs.setdefault(decision.node, []).append(decision.output)
+    return mark(graph, outputs, hook=True, match_range=planned.match_range)
+
+
+@contextmanager
+def _empty_cache() -> Iterator[None]:
+    with tempfile.TemporaryDirectory() as folder, mock.patch.dict("os.environ", ECHO_CACHE_DIR=folder):
+        yield
+
+
+def slope(rows: Sequence[Mapping[str, Any]]) -> float:
+    """How seconds grow with nodes: the exponent of the power law that fits best."""
+    x = [math.log(row["forward_nodes"]) for row in rows]
+    y = [math.log(row["processor_seconds"]) for row in rows]
+    middle = statistics.mean(x), statistics.mean(y)
+    return sum((a - middle[0]) * (b - middle[1]) for a, b in zip(x, y)) / sum((a - middle[0]) ** 2 for a in x)
+
+
+def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Seconds over nodes, both logarithmic."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6, 4.5))
+    for name in STEPS:
+        mine = [row for row in rows if row["network"] == name]
+        nodes = [row["forward_nodes"] for row in mine]
+        line = axes.loglog(nodes, [row["processor_seconds"] for row in mine], "o-", label=f"{name}, planning")[0]
+        cached_seconds = [row["cached_processor_seconds"] for row in mine]
+        axes.loglog(nodes, cached_seconds, "s--", color=line.get_color(), label=f"{name}, plan on disk")
+    ends = [min(row["forward_nodes"] for row in rows), max(row["forward_nodes"] for row in rows)]
+    axes.loglog(ends, [5e-5 * end for end in ends], ":", color="grey", label="linear")
+    axes.set(xlabel="forward nodes", ylabel="seconds", title="Planning")
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    """Measures all sizes, and says whether the project's own bars are met."""
+    rows = []
+    for name, lengths in STEPS.items():
+        for steps in lengths:
+            row = apart("planning_time", "measure", name, str(steps))
+            rows.append(row)
+            print(
+                f"{name}, {row['forward_nodes']} forward nodes: {row['seconds']:.2f} s ({row['processor_seconds']:.2f} "
+                f"of the processor), with the report "
+                f"{row['with_report_seconds']:.2f} s, cached {1e3 * row['cached_seconds']:.0f} ms "
+                f"({1e3 * row['cached_processor_seconds']:.0f} of the processor), MXNet "
+                f"{row['mxnet_seconds']:.1f} s; {row['stock_bytes'] / 2**20:.1f} MB -> {row['bytes'] / 2**20:.1f} MB",
+                flush=True,
+            )
+    by_network = {name: [row for row in rows if row["network"] == name] for name in STEPS}
+    figures = {
+        "10,000 nodes, s": max(found[2]["processor_seconds"] for found in by_network.values()),
+        "100,000 nodes, s": max(found[4]["processor_seconds"] for found in by_network.values()),
+        # below 10,000 nodes the search takes the same time for all, which would hide how it grows
+        "slope": max(slope(found[first:]) for found in by_network.values() for first in (0, 2)),
+        "cached at 10,000 nodes, s": max(found[2]["cached_processor_seconds"] for found in by_network.values()),
+    }
+    for name, figure in figures.items():
+        print(f"{name}: {figure:.3f}, at most {BARS[name]} wanted: {'met' if figure <= BARS[name] else 'MISSED'}")
+    draw(rows, RESULTS / "planning_time.png")
+    print("written:", save("planning_time", rows).name)
+
+
+if __name__ == "__main__":
+    main()
