@@ -13,7 +13,7 @@ import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Iterator, Mapping, Sequence
+from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 
 from echo import cache
 from echo.errors import EchoError
@@ -29,12 +29,20 @@ _COLUMNS: dict[str, set[type]] = {
 }  # fmt: skip
 
 
+class Found(NamedTuple):
+    """A plan, the graph to bind, and the bytes of each chunk that MXNet wants for it (None: not known)."""
+
+    plan: Plan
+    graph: Graph
+    chunks: tuple[int, ...] | None = None
+
+
 def key_of(parts: Sequence[str]) -> str:
     """The name of a plan that depends on these texts, and on this echo."""
     return hashlib.sha256(json.dumps([*parts, _source()]).encode()).hexdigest()[:40]
 
 
-def load(key: str, graph: Graph) -> tuple[Plan, Graph] | None:
+def load(key: str, graph: Graph) -> Found | None:
     """The plan of this name and the graph to bind; None where there is none, or none that fits the graph."""
     value = cache.read(_path(key), _FORMAT)
     if value is None or value.get("key") != key:
@@ -42,20 +50,20 @@ def load(key: str, graph: Graph) -> tuple[Plan, Graph] | None:
     try:
         plan = Plan.from_json({**value["plan"], "decisions": ()})
         plan = replace(plan, decisions=tuple(_decisions(value["plan"]["decisions"])))
-        return plan, with_marks(graph, plan.marks)
+        return Found(plan, with_marks(graph, plan.marks), _chunks(value.get("chunks")))
     except (EchoError, KeyError, TypeError, ValueError, AttributeError):
         return None
 
 
-def save(key: str, plan: Plan) -> None:
-    """Keeps a plan. A folder that cannot be written to is no error."""
+def save(key: str, plan: Plan, chunks: Sequence[int] | None = None) -> None:
+    """Keeps a plan, and the chunks that MXNet wants for it. A folder that cannot be written to is no error."""
     columns = {name: [getattr(decision, name) for decision in plan.decisions] for name in _COLUMNS}
     stored = {**replace(plan, decisions=()).to_json(), "decisions": columns}
     path = _path(key)
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         _make_room(path.parent)
-        cache.replace(path, {"format": _FORMAT, "key": key, "plan": stored})
+        cache.replace(path, {"format": _FORMAT, "key": key, "plan": stored, "chunks": chunks})
 
 
 def _path(key: str) -> Path:
@@ -83,6 +91,12 @@ def _decisions(columns: Mapping[str, list[Any]]) -> Iterator[Decision]:
             "seconds": seconds, "reason": reason,
         })  # fmt: skip
         yield decision
+
+
+def _chunks(value: Any) -> tuple[int, ...] | None:
+    if value is not None and not (isinstance(value, list) and all(type(size) is int and size >= 0 for size in value)):
+        raise ValueError("chunks: not a list of bytes")
+    return None if value is None else tuple(value)
 
 
 def _make_room(folder: Path) -> None:

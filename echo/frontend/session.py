@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import os
 from dataclasses import replace
@@ -23,7 +24,16 @@ from echo.frontend.cached import as_cached
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
 from echo.frontend.selfcheck import check_hook, onednn_activations
 from echo.frontend.symbols import Binding, symbol_of
-from echo.frontend.training import default_match_range, match_range, oracle, training_graph
+from echo.frontend.training import (
+    Oracle,
+    captured_graph,
+    default_match_range,
+    graph_in,
+    match_range,
+    oracle,
+    said,
+    training_graph,
+)
 from echo.graph import Graph
 from echo.locks import Lock
 from echo.passes.rewrite import gradient_marks
@@ -72,15 +82,13 @@ def _install_checked() -> str:
 class MxnetSession:
     """Answers the planner's questions about one graph (`echo.passes.request.Frontend`).
 
-    Without ``searches`` a hint is followed as it is.
+    It differentiates once, and remembers which chunks of memory MXNet wanted for the graphs that it was asked about.
     """
 
-    def __init__(
-        self, graph: Graph, binding: Binding, ctx: mx.Context, runner: str = EXECUTOR, searches: bool = True
-    ) -> None:
+    def __init__(self, graph: Graph, binding: Binding, ctx: mx.Context, runner: str = EXECUTOR) -> None:
         check_version()
-        self._searches = searches
-        self._graph, self._binding, self._ctx, self._runner = graph, binding, ctx, runner
+        self._forget()
+        self.graph, self._binding, self._ctx, self._runner = graph, binding, ctx, runner
         self.device: str = "gpu" if ctx.device_type == "gpu" else "cpu"
         self.why_no_hook = install_hook()
         self.hook = not self.why_no_hook
@@ -90,16 +98,35 @@ class MxnetSession:
         self.family = _family(graph, binding, self.device, runner)
         self.subject = subject(graph, binding, self.device, runner)
 
+    def _forget(self) -> None:
+        self._training: TrainingGraph | None = None
+        self._implemented: tuple[Mapping[int, str], TrainingGraph] | None = None
+        self._chunks: list[tuple[Graph, tuple[int, ...]]] = []
+
+    def anew(self) -> MxnetSession:
+        """This session, with nothing remembered: for those who keep it."""
+        session = copy.copy(self)
+        session._forget()
+        return session
+
     def argument_names(self) -> Sequence[str]:
         """The names of ``subject.arguments``."""
-        symbol = symbol_of(self._graph)
+        symbol = symbol_of(self.graph)
         return [*symbol.list_arguments(), *symbol.list_auxiliary_states()]
 
     def differentiate(self) -> TrainingGraph:
         """The training graph of the user's symbol."""
-        if self.hook:
-            return self._as_run(training_graph(self._graph, self._binding, self._ctx), self.match_range)
-        return forward_graph(self._graph, self._binding, self._ctx)
+        if self._training is None:
+            self._training = self._differentiated()
+        return self._training
+
+    def _differentiated(self) -> TrainingGraph:
+        if not self.hook:
+            return forward_graph(self.graph, self._binding, self._ctx)
+        captured = captured_graph(self.graph, self._binding, self._ctx)
+        if self._runner == EXECUTOR:
+            self._remember(self.graph, said(captured))
+        return self._as_run(graph_in(captured, self.graph), self.match_range)
 
     @property
     def onednn(self) -> bool:
@@ -111,8 +138,13 @@ class MxnetSession:
 
         As it is, where MXNet would then add up gradients in another way.
         """
-        marks = gradient_marks(self._graph, training, implementations)
-        found = self._as_run(training_graph(self._graph, self._binding, self._ctx, marks), self.match_range)
+        if self._implemented is None or self._implemented[0] != implementations:
+            self._implemented = (dict(implementations), self._with(training, implementations))
+        return self._implemented[1]
+
+    def _with(self, training: TrainingGraph, implementations: Mapping[int, str]) -> TrainingGraph:
+        marks = gradient_marks(self.graph, training, implementations)
+        found = self._as_run(training_graph(self.graph, self._binding, self._ctx, marks), self.match_range)
         if found.accumulations != training.accumulations:
             return training
         return replace(found, planned_bytes=training.planned_bytes, implementations=dict(implementations))
@@ -129,16 +161,24 @@ class MxnetSession:
             training = self._as_run(training_graph(graph, self._binding, self._ctx), match_range_)
             return training.planned_bytes, training.accumulations
         with contextlib.nullcontext() if self.hook else match_range(match_range_):
-            said = oracle(symbol_of(graph), self._binding, self._ctx, self.hook)
-        return said.bytes, said.accumulations
+            found = oracle(symbol_of(graph), self._binding, self._ctx, self.hook)
+        self._remember(graph, found)
+        return found.bytes, found.accumulations
+
+    def _remember(self, graph: Graph, found: Oracle) -> None:
+        if found.chunks is not None:
+            self._chunks.append((graph, found.chunks))
+
+    def chunks(self, graph: Graph) -> tuple[int, ...] | None:
+        """Bytes of each chunk that MXNet wants for the user's graph or a rewritten one, None where it was not asked."""
+        return next((chunks for known, chunks in self._chunks if known is graph), None)
 
     def evaluator(self, training: TrainingGraph, seconds: Sequence[float]) -> tuple[Evaluator, int]:
-        """MXNet's planner, replayed; without the hook MXNet's planner itself. No effort where nothing is searched."""
+        """MXNet's planner, replayed; without the hook MXNet's planner itself."""
         if self.hook:
-            planner, effort = make_planner(training, seconds)
-            return planner, effort if self._searches else 0
-        evaluator = MirrorEvaluator(self._graph, self._binding, self._ctx, training, seconds)
-        return evaluator, evaluator.effort if self._searches else 0
+            return make_planner(training, seconds)
+        evaluator = MirrorEvaluator(self.graph, self._binding, self._ctx, training, seconds)
+        return evaluator, evaluator.effort
 
     def cost_table(self) -> CostTable:
         """The measured costs of this device."""

@@ -7,6 +7,7 @@ that happens; without the hook, the executor's printout is parsed (`echo.fronten
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 from collections import Counter
@@ -32,10 +33,14 @@ _changed: list[str | None] = []  # what the environment held before, while a thr
 
 @dataclass(frozen=True)
 class Oracle:
-    """What MXNet's memory planner says of a bind: bytes, and `TrainingGraph.accumulations`."""
+    """What MXNet's memory planner says of a bind: bytes, and `TrainingGraph.accumulations`.
+
+    ``chunks``: the bytes of each chunk that it wants; without the hook they are not known.
+    """
 
     bytes: int
-    accumulations: tuple[bool, ...]
+    accumulations: tuple[bool, ...] = ()
+    chunks: tuple[int, ...] | None = None
 
 
 @contextlib.contextmanager
@@ -119,19 +124,33 @@ def _captured(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context) -> Mappi
 def oracle(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context, hook: bool) -> Oracle:
     """What MXNet's memory planner says of a symbol: exact with the hook, else bytes rounded up to a megabyte."""
     if not hook:
-        return Oracle((planned_megabytes(bind_without_memory(symbol, binding, ctx)) + 1) << 20, ())
-    captured = _captured(symbol, binding, ctx)
-    return Oracle(int(captured["allocated_bytes"]), _accumulations(captured["nodes"]))
+        return Oracle((planned_megabytes(bind_without_memory(symbol, binding, ctx)) + 1) << 20)
+    return said(_captured(symbol, binding, ctx))
 
 
-def chunk_bytes(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context) -> list[int]:
-    """Bytes of each chunk that MXNet's memory planner, with the hook, wants for a bind of this symbol."""
+def said(captured: Mapping[str, Any]) -> Oracle:
+    """What MXNet's memory planner says in what the hook wrote down."""
+    nodes = captured["nodes"]
+    return Oracle(int(captured["allocated_bytes"]), _accumulations(nodes), _chunks(nodes))
+
+
+def _chunks(nodes: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
     chunks: dict[int, int] = {}
-    for node in _captured(symbol, binding, ctx)["nodes"]:
+    for node in nodes:
         for shape, flag, storage in zip(node["shapes"], node["dtypes"], node["storage"]):
             if storage >= 0:
-                chunks[storage] = max(chunks.get(storage, 0), TensorType(tuple(shape), flag).bytes)
-    return list(chunks.values())
+                chunks[storage] = max(chunks.get(storage, 0), _tensor_type(tuple(shape), flag).bytes)
+    return tuple(chunks.values())
+
+
+def chunk_bytes(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context) -> tuple[int, ...]:
+    """Bytes of each chunk that MXNet's memory planner, with the hook, wants for a bind of this symbol."""
+    return _chunks(_captured(symbol, binding, ctx)["nodes"])
+
+
+@functools.lru_cache(maxsize=4096)  # a graph has many entries and few types
+def _tensor_type(shape: tuple[int, ...], flag: int) -> TensorType:
+    return TensorType(shape, flag)
 
 
 def _accumulations(nodes: Sequence[Mapping[str, Any]]) -> tuple[bool, ...]:
@@ -153,18 +172,34 @@ def training_graph(
     """The training graph that a bind of ``graph`` would execute, were its nodes marked for the hook with ``marks``.
 
     Raises:
+        UnsupportedError, GraphError: as `captured_graph` and `graph_in`.
+    """
+    return graph_in(captured_graph(graph, binding, ctx, marks), graph)
+
+
+def captured_graph(
+    graph: Graph, binding: Binding, ctx: mx.Context, marks: Mapping[int, Mapping[str, str]] | None = None
+) -> Mapping[str, Any]:
+    """What the hook writes down of a bind of ``graph``, for `graph_in` and `said`.
+
+    Raises:
         UnsupportedError: no argument needs a gradient.
-        GraphError: MXNet's graph has a structure that echo does not know.
+        GraphError: the hook saw nothing.
     """
     if all(request == "null" for request in binding.grad_req):
         raise UnsupportedError("no argument needs a gradient (grad_req is 'null' for all): nothing is trained")
     # names are free for the user to repeat, so the copy that is read back gets numbers for names
     marked = graph.with_attrs(marks or {})
     numbered = symbol_of(marked.with_names([f"n{number}" for number in range(len(graph.nodes))]))
-    return _from_capture(_captured(numbered, binding, ctx), graph)
+    return _captured(numbered, binding, ctx)
 
 
-def _from_capture(captured: Mapping[str, Any], user: Graph) -> TrainingGraph:
+def graph_in(captured: Mapping[str, Any], user: Graph) -> TrainingGraph:
+    """The training graph in what the hook wrote down of a bind of ``user``.
+
+    Raises:
+        GraphError: it has a structure that echo does not know.
+    """
     nodes = captured["nodes"]
     outputs = tuple(Entry(*entry) for entry in captured["outputs"])
     num_forward = len(user.heads)
@@ -195,7 +230,7 @@ def _captured_node(node: Mapping[str, Any], forward: bool, user: Graph) -> Train
     return TrainingNode(
         op=node["op"],
         name=original.name if original else _readable(node["name"], user),
-        outputs=tuple(TensorType(tuple(shape), flag) for shape, flag in zip(node["shapes"], node["dtypes"])),
+        outputs=tuple([_tensor_type(tuple(shape), flag) for shape, flag in zip(node["shapes"], node["dtypes"])]),
         inputs=tuple(Entry(*entry) for entry in node["inputs"]),
         control_deps=tuple(node["control_deps"]),
         attrs=original.attrs if original else {},

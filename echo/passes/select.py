@@ -112,7 +112,7 @@ def _problem(
         match_ranges=(own, *(value for value in _MATCH_RANGES if value != own)),
         max_seconds=None if bound is None else bound * overhead.step_seconds,
         max_bytes=max_bytes,
-        effort=effort,
+        effort=0 if request.follows else effort,
         hint=request.hint,
         # chunks of a dynamic CachedOp come and go with what they hold
         assigns=request.frontend.hook and training.runner != DYNAMIC,
@@ -136,7 +136,7 @@ def _solve(request: Request, problem: Problem) -> Selection:
 
 
 def _with_hint(problem: Problem, selection: Selection) -> Selection:
-    chosen = {entry.node for entry in selection.recompute}
+    chosen = {entry.node for entry in selection.recompute if entry.node in selection.runs}
     return replace(selection, hint=Hint.of(problem.training, problem.candidates, chosen))
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import gc
 import json
 import logging
 import threading
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Iterator, TypeVar
+from typing import Any, Callable, Iterator, NamedTuple, Sequence, TypeVar
 
 import mxnet as mx
 from mxnet.symbol import Symbol
@@ -28,6 +29,7 @@ from echo.passes.hint import Hint
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewritten
 from echo.plan import Decision, Plan
+from echo.plan_cache import Found
 from echo.report.progress import progress
 from echo.reuse import fitting
 from echo.runtime.calls import Bind
@@ -38,10 +40,18 @@ from echo.why import Flip, Flipper
 
 logger = logging.getLogger("echo")
 _T = TypeVar("_T")
-_plans: dict[str, tuple[Plan, Graph] | BudgetError] = {}
-_hints: dict[tuple[str, str], tuple[str, Hint | None]] = {}  # by model: the first graph of each, and its hint
+_plans: dict[str, Found | BudgetError] = {}
+_hints: dict[tuple[str, str], _First] = {}  # by model
 _plans_lock = Lock()
 _MOST_PLANS = 64  # kept in memory: as many shapes of one model as buckets are usual
+
+
+class _First(NamedTuple):
+    """The first graph of a model that was searched: as it is planned and as it is bound, and its hint."""
+
+    fingerprint: str
+    bound: Graph
+    hint: Hint | None
 
 
 _thread = threading.local()
@@ -135,10 +145,10 @@ def _with_plan(
     if found is None:
         return request.call(user)
     if record is not None:
-        record(found[0])
+        record(found.plan)
     executor = _bound(found, user, request.call)
     road = _Road(user, request.ctx, owner.attempt, record)
-    executor = planned_executor(executor, Applied(graph, found[1], shapes_of(executor), owner.strict, road))
+    executor = planned_executor(executor, Applied(graph, found.graph, shapes_of(executor), owner.strict, road))
     if isinstance(executor, PlannedExecutor):
         executor._pool = pool
     return executor
@@ -146,24 +156,26 @@ def _with_plan(
 
 def plan_bind(
     graph: Graph, request: Bind, options: Options, details: bool
-) -> tuple[tuple[Plan, Graph] | None, Pool | None]:
-    """The plan to bind with, None where there is none, and the pool of what is bound, where it shares a known one.
+) -> tuple[Found | None, Pool | None]:
+    """The plan to bind with, None where there is none, and the pool of what is bound, where it is known.
 
     Whoever shares a pool follows the choice of its owner if that makes it grow less than a choice of one's own.
     """
+    session = _session(graph, request.binding, request.ctx)
 
-    def find(example: Example | None) -> tuple[Plan, Graph] | None:
-        return _find_plan(graph, request.binding, request.ctx, options, details=details, example=example)
+    def find(example: Example | None) -> Found | None:
+        return _find_plan(session, options, details, example)
 
-    def wanted(found: tuple[Plan, Graph]) -> list[int]:
-        return chunk_bytes(symbol_of(found[1]), request.binding(), request.ctx)
+    def wanted(found: Found) -> Sequence[int]:
+        known = found.chunks
+        return chunk_bytes(symbol_of(found.graph), request.binding(), request.ctx) if known is None else known
 
     pool = pool_of(request.shared, request.ctx)
     example = example_of(request.shared) if pool is not None and _may_follow(options) else None
     found = find(example)
     if found is None or pool is None:
         _log(found)
-        return found, None
+        return found, None if found is None or found.chunks is None else Pool(found.chunks)
     chunks = wanted(found)
     if example is not None and pool.growth(chunks) and (own := find(None)) is not None:
         found, chunks = min((found, chunks), (own, wanted(own)), key=lambda choice: pool.growth(choice[1]))
@@ -194,8 +206,8 @@ class _Road:
         if found is None:
             return None
         if self.record is not None:
-            self.record(found[0])
-        return found[1]  # type: ignore[no-any-return]
+            self.record(found.plan)
+        return found.graph  # type: ignore[no-any-return]
 
     def differentiate(self, graph: Graph, binding: Binding) -> TrainingGraph:
         with own_binds():
@@ -217,10 +229,8 @@ class _Road:
             return Symbol.bind(symbol, *args, **more)
 
 
-def _bound(
-    found: tuple[Plan, Graph], user: Symbol, call: Callable[[Symbol], mx.executor.Executor]
-) -> mx.executor.Executor:
-    plan, graph = found
+def _bound(found: Found, user: Symbol, call: Callable[[Symbol], mx.executor.Executor]) -> mx.executor.Executor:
+    plan, graph = found.plan, found.graph
     if plan.changes_nothing:
         return call(user)
     with match_range(plan.match_range if plan.applied == "mirror" else None):
@@ -236,37 +246,39 @@ def find_plan(
     options: Options,
     runner: str = EXECUTOR,
     details: bool = True,
-) -> tuple[Plan, Graph] | None:
+) -> Found | None:
     """As `planned`, with one line in the log. None, and a warning, where that fails; None inside of an operator.
 
     Raises:
         BudgetError, OptionError, PlanError: the user's wish cannot be met.
         EchoError: anything else, under ``strict``.
     """
-    found = _find_plan(graph, binding, ctx, options, runner, details)
+    found = _find_plan(_session(graph, binding, ctx, runner), options, details)
     _log(found)
     return found
 
 
-def _log(found: tuple[Plan, Graph] | None) -> None:
+def _log(found: Found | None) -> None:
     if found is not None:
-        logger.info("echo: %s", found[0].notes[-1] if found[0].changes_nothing else found[0].summary())
+        plan = found.plan
+        logger.info("echo: %s", plan.notes[-1] if plan.changes_nothing else plan.summary())
+
+
+def _session(
+    graph: Graph, binding: Callable[[], Binding], ctx: mx.Context, runner: str = EXECUTOR
+) -> Callable[[], MxnetSession]:
+    """The session, made when it is first asked for."""
+    return functools.lru_cache(maxsize=None)(lambda: MxnetSession(graph, binding(), ctx, runner))
 
 
 def _find_plan(
-    graph: Graph,
-    binding: Callable[[], Binding],
-    ctx: mx.Context,
-    options: Options,
-    runner: str = EXECUTOR,
-    details: bool = True,
-    example: Example | None = None,
-) -> tuple[Plan, Graph] | None:
+    session: Callable[[], MxnetSession], options: Options, details: bool, example: Example | None = None
+) -> Found | None:
     if inside_operator():
         logger.debug("echo: bound as it is: inside of a Custom operator")
         return None
     try:
-        return planned(graph, binding(), ctx, options, runner, details, example)
+        return _planned_in(session, options, details, example)
     except (BudgetError, OptionError, PlanError):
         raise
     except EchoError as error:
@@ -297,23 +309,32 @@ def planned(
     options: Options,
     runner: str = EXECUTOR,
     details: bool = True,
-    example: Example | None = None,
-) -> tuple[Plan, Graph]:
+) -> Found:
     """The plan of a graph that is bound like this, and the graph to bind: the user's plan, or a remembered one.
 
-    Plans are remembered, and budgets out of reach. With an ``example`` nothing is searched: its choice is taken.
+    Plans are remembered, and budgets out of reach.
 
     Raises:
         PlanError: the user gave plans, and none was made for this.
     """
+    return _planned_in(_session(graph, lambda: binding, ctx, runner), options, details, None)
+
+
+def _planned_in(
+    session: Callable[[], MxnetSession], options: Options, details: bool, example: Example | None
+) -> Found:
+    """As `planned`. With an ``example`` nothing is searched: its choice is taken."""
     with _plans_lock.held(), own_binds(), _without_garbage_collection():
-        session = MxnetSession(graph, binding, ctx, runner, searches=example is None)
-        request = Request(graph, options, session, details=details)
+        own = session()
+        request = Request(own.graph, options, own, details=details, follows=example is not None)
         if options.plans:
-            plan, rewritten = fitting(options.plans, graph, session)
+            plan, graph = fitting(options.plans, own.graph, own)
+            found = Found(plan, graph, own.chunks(graph))
         else:
-            plan, rewritten = _remembered(request, session, example)
-        return plan.with_flipper(_flipper(request, plan)), rewritten
+            found = _remembered(request, own, example)
+        # who keeps the plan does not keep a training graph
+        flipper = _flipper(replace(request, frontend=own.anew()), found.plan)
+        return found._replace(plan=found.plan.with_flipper(flipper))
 
 
 def _flipper(request: Request, plan: Plan) -> Flipper:
@@ -326,13 +347,13 @@ def _flipper(request: Request, plan: Plan) -> Flipper:
     return flip
 
 
-def _remembered(request: Request, session: MxnetSession, example: Example | None) -> tuple[Plan, Graph]:
+def _remembered(request: Request, session: MxnetSession, example: Example | None) -> Found:
     names = json.dumps([node.name for node in request.graph.nodes])  # they are in the plan that the user reads
     asked = [session.subject.fingerprint, names, str(session.hook), session.device_key]
     asked += [request.options.key, str(request.details)]
     key = plan_cache.key_of(asked if example is None else [*asked, example.key])
     if key not in _plans:
-        found = _loaded_or_made(key, request, example)
+        found = _loaded_or_made(key, request, session, example)
         while len(_plans) >= _MOST_PLANS:
             del _plans[next(iter(_plans))]
         _plans[key] = found
@@ -342,24 +363,35 @@ def _remembered(request: Request, session: MxnetSession, example: Example | None
     return known
 
 
-def _loaded_or_made(key: str, request: Request, example: Example | None) -> tuple[Plan, Graph] | BudgetError:
+def _loaded_or_made(
+    key: str, request: Request, session: MxnetSession, example: Example | None
+) -> Found | BudgetError:
     found = plan_cache.load(key, request.graph)
     if found is None:
         try:
-            found = _search(request) if example is None else _planned(request, example.hint(request.options))[:2]
+            made = _search(request) if example is None else _planned(request, _hint_of(example, request))
         except BudgetError as error:
             return copy.copy(error)
-        plan_cache.save(key, found[0])
+        found = Found(made.plan, made.graph, session.chunks(made.graph))
+        plan_cache.save(key, found.plan, found.chunks)
     return found
 
 
-def _search(request: Request) -> tuple[Plan, Graph]:
+def _search(request: Request) -> pipeline.Planned:
     family, own = (request.frontend.family, request.options.key), request.frontend.subject.fingerprint
-    known, hint = _hints.get(family, (own, None))
+    first = _hints.get(family)
     # the same graph is searched as it was before: what comes out never depends on who asked first
-    plan, graph, found = _planned(request, None if known == own else hint)
-    _hints.setdefault(family, (own, found))
-    return plan, graph
+    made = _planned(request, None if first is None or first.fingerprint == own else first.hint)
+    _hints.setdefault(family, _First(own, made.graph, made.hint))
+    return made
+
+
+def _hint_of(example: Example, request: Request) -> Hint:
+    """What the example chose: known where it was the first that was searched, else read from its marks, as equal."""
+    first = _hints.get((request.frontend.family, request.options.key))
+    if first is None or first.hint is None or first.bound is not example.graph:
+        return example.hint(request.options)
+    return first.hint
 
 
 def _planned(request: Request, hint: Hint | None) -> pipeline.Planned:

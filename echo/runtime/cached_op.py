@@ -136,7 +136,7 @@ class PlannedCachedOp:
         found = bind.find_plan(graph, lambda: _binding(self._symbol, args), args[0].context, options, runner)
         if found is None:
             return _STOCK
-        plan, graph = found
+        plan, graph = found.plan, found.graph
         self.plans[signature] = plan
         if plan.changes_nothing:
             return _STOCK
