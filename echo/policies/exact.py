@@ -89,7 +89,12 @@ class Exact:
         return least if fastest is None else Solved(fastest.splits, max(least.gap, fastest.gap))
 
     def _run(
-        self, solver: Any, problem: Problem, max_bytes: int | None, max_seconds: float | None, start: Splits | None = None
+        self,
+        solver: Any,
+        problem: Problem,
+        max_bytes: int | None,
+        max_seconds: float | None,
+        start: Splits | None = None,
     ) -> Solved | None:
         """Solves one program; None where nothing was found."""
         model = Model(problem, max_bytes, max_seconds)

@@ -15,6 +15,7 @@ import pytest
 from echo.errors import OptionError
 from echo.estimators.scheduler import Scheduler
 from echo.frontend.dag import DataGraph
+from echo.passes.partition import partition
 from echo.policies import POLICIES
 from echo.policies.exact import Exact
 from echo.policies.fit import Fit
@@ -22,7 +23,6 @@ from echo.policies.problem import Policy, Problem
 from echo.policies.problem_of_graph import is_heavy, problem_of_graph
 from echo.policies.search import Search
 from echo.policies.sublinear import Sublinear
-from echo.passes.partition import partition
 from echo.schedule import Replayed, Splits, replay, steps_of
 from echo.training_graph import TrainingGraph
 from tests.data_graphs import ILP_NAMES, chain, ilp_graph, ilp_plans, random_graph
@@ -272,7 +272,7 @@ def test_a_chain_in_little_memory(policy: Policy) -> None:
 
 @IN_CHAINS
 def test_a_budget_of_two_roots_costs_order_n(policy: Policy) -> None:
-    """Chen et al.: sqrt(n) checkpoints, and one more forward pass. Each length by itself, and no growth between them."""
+    """Chen et al.: sqrt(n) checkpoints and one more forward pass; with room to spare for segments in segments."""
     for length in (100, 225):
         budget = 2 * math.isqrt(length)
         problem = problem_of_graph(*chain(length), max_bytes=budget, simulations=SOME)
