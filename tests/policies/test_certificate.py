@@ -235,6 +235,11 @@ def test_exact_is_brute_force(first: int) -> None:
         assert_optimal(seed)
 
 
+def test_the_solver_is_not_trusted() -> None:
+    """The graph on which HiGHS 1.15.1 with presolve is wrong."""
+    assert_optimal(394)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(100, 600, 50))
 def test_exact_is_brute_force_on_many_graphs(first: int) -> None:
@@ -308,7 +313,7 @@ def test_published_plans(policy: Policy, name: str, index: int) -> None:
         assert overhead >= plan["overhead"] - ROUNDING
 
 
-@pytest.mark.parametrize(("name", "index"), [("vgg16_b176", 0), ("vgg16_b176", 2), ("unet_b11", 4)])
+@pytest.mark.parametrize(("name", "index"), [("vgg16_b176", 0), ("vgg16_b176", 2), ("unet_b11", 0)])
 def test_exact_proves_published_plans(name: str, index: int) -> None:
     training, seconds = ilp_graph(name)
     plan = ilp_plans(name)[index]
