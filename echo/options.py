@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, fields, replace
-from typing import Any, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping
 
 from echo.errors import GraphError, OptionError
-from echo.plan import Plan
+
+if TYPE_CHECKING:
+    from echo.plan import Plan
 
 DEFAULT_MAX_OVERHEAD = 0.10
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
@@ -120,6 +122,8 @@ def is_on(text: str) -> bool:
 
 
 def _loaded(text: str) -> tuple[Plan, ...]:
+    from echo.plan import Plan  # numpy is needed for plans, not for options
+
     try:
         return tuple(Plan.load(path) for path in text.split(os.pathsep) if path)
     except (GraphError, OSError) as error:
@@ -127,6 +131,10 @@ def _loaded(text: str) -> tuple[Plan, ...]:
 
 
 def _plans(value: Plan | Iterable[Plan]) -> tuple[Plan, ...]:
+    if value == ():
+        return ()
+    from echo.plan import Plan  # numpy is needed for plans, not for options
+
     wrong = f"plan: expected a Plan or several, as of echo.load_plan, got {value!r}"
     try:
         plans = (value,) if isinstance(value, Plan) else tuple(value)

@@ -10,13 +10,14 @@ import itertools
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Mapping
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, Mapping
 
 from echo.errors import GraphError
 from echo.graph import VARIABLE, Entry
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 # What runs a training graph. An executor plans the memory of the whole graph at once; a CachedOp (Gluon) plans forward
 # and backward nodes apart, and either keeps all of it (``static_alloc``) or holds it only while it is needed.
@@ -159,6 +160,8 @@ class TrainingGraph:
     @cached_property
     def reads(self) -> Reads:
         """All reads as arrays."""
+        import numpy as np  # plans name runners, and echo is imported without numpy
+
         counts = np.array([len(node.inputs) for node in self.nodes], np.int64)
         begin = np.cumsum(counts) - counts
         flat = itertools.chain.from_iterable(itertools.chain.from_iterable(node.inputs for node in self.nodes))

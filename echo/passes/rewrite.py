@@ -52,12 +52,12 @@ class Rewrite:
     def run(self, request: Request, training: TrainingGraph, selection: Selection) -> Rewritten:
         outputs: dict[int, list[int]] = {}
         splits: dict[int, list[int]] = {}
-        ranks = _backward_ranks(training)
+        ranks = _backward_ranks(training)  # none without the hook, where all backward nodes read the same copy
         for entry in sorted(selection.recompute):
             user = training.nodes[entry.node].user
             if user is not None and entry.node in selection.runs:
                 outputs.setdefault(user, []).append(entry.index)
-                splits[user] = [ranks[slot] for slot in selection.splits.get(entry.node, ())]
+                splits[user] = [ranks[slot] for slot in selection.splits.get(entry.node, ()) if slot in ranks]
         for number, twin in merged(request.graph, training).items():
             if twin in outputs:  # or MXNet would not merge the two any more
                 outputs[number], splits[number] = outputs[twin], splits[twin]

@@ -62,25 +62,24 @@ class Select:
         more = partition(training, everything)
         heavy = _problem(request, training, everything, candidates.forced, more, overhead, limit)
         best = _within(request, light, heavy)
-        if _keeps(light, best):
+        if _keeps(heavy, best):
             return _with_hint(heavy, best)
-        # what is reported has to be there for whoever asks for it
-        again = _within(request, *(replace(problem, max_bytes=best.planned_bytes) for problem in (light, heavy)))
-        raise _unreachable(request, training, max(best, again, key=lambda found: found.planned_bytes), limit)
+        raise _unreachable(request, training, best, limit)
 
 
 def _within(request: Request, light: Problem, heavy: Problem) -> Selection:
-    """The first choice that keeps the limits, of light operators alone if that will do; else the smallest in time."""
+    """The first choice that keeps the limits, of light operators alone if that will do.
+
+    Else the smallest, which does not depend on the budget: what is reported has to be there for whoever asks for it.
+    """
     selection = _solve(request, light)
     if _keeps(light, selection):
         return selection
     request.progress("select: the budget needs compute-heavy operators")
-    fallback = _solve(request, heavy)
-    if _keeps(heavy, fallback):
-        return fallback
-    least = _solve(request, replace(heavy, max_bytes=None, hint=None))
-    in_time = [found for found in (selection, fallback, least) if _in_time(heavy, found)]
-    return min(in_time, key=lambda found: found.planned_bytes, default=least)
+    selection = _solve(request, heavy)
+    if _keeps(heavy, selection):
+        return selection
+    return _solve(request, replace(heavy, max_bytes=None, hint=None))
 
 
 def _max_bytes(request: Request, training: TrainingGraph) -> int | None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from echo.errors import OptionError
+from echo.policies.all import All
 from echo.policies.echo import Echo
+from echo.policies.exact import Exact
+from echo.policies.mincut import Mincut
+from echo.policies.none import None_
 from echo.policies.problem import Policy
 from echo.policies.search import Search
+from echo.policies.sublinear import Sublinear
 
-POLICIES: tuple[Policy, ...] = (Search(), Echo())
+POLICIES: tuple[Policy, ...] = (Search(), Echo(), Sublinear(), Mincut(), Exact(), All(), None_())
 
 
 def policy_named(name: str) -> Policy:

@@ -97,7 +97,7 @@ def test_refused_where_batch_norm_would_run_again(flags: dict[str, bool], way: s
     "given",
     [
         {"keep": "BatchNorm"},
-        {"norm": lambda: nn.BatchNorm(use_global_stats=True), "keep": "Activation"},
+        {"norm": lambda: nn.BatchNorm(use_global_stats=True), "recompute": "BatchNorm"},
         {"norm": lambda: nn.LayerNorm(), "dropout": 0.3},
     ],
     ids=["kept", "global statistics", "dropout"],
@@ -105,7 +105,7 @@ def test_refused_where_batch_norm_would_run_again(flags: dict[str, bool], way: s
 def test_the_same_bits_where_the_mode_does_not_matter(given: dict[str, Any], flags: dict[str, bool]) -> None:
     found = []
     for on in (False, True):
-        own = given if on else {name: value for name, value in given.items() if name != "keep"}
+        own = given if on else {name: value for name, value in given.items() if name not in ("keep", "recompute")}
         block = made(on, flags, **own)
         for step in range(2):
             mx.random.seed(step)

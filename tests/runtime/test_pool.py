@@ -69,7 +69,8 @@ def test_lengths_fit_into_the_pool_of_the_longest(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(bind, "example_of", lambda _: None)
     monkeypatch.setattr(bind, "_plans", {})
     apart, _ = pool_of_buckets(max_overhead=None)
-    assert together == first < apart
+    assert first <= together < apart
+    assert together < 1.2 * first, "what follows is chosen by roles, the first node by node"
 
 
 @pytest.mark.usefixtures("cheap_planning")

@@ -1,0 +1,141 @@
+"""The best schedule there is, by integer programming: for small graphs, and as an oracle for the other policies.
+
+`echo.policies.exact_model` is the program, HiGHS (Huangfu and Hall, 2018) solves it: ``pip install mxnet-echo[exact]``.
+It counts live bytes without work in place, which is exact for graphs that come as data (`echo.frontend.dag`); on
+MXNet's graphs it is an approximation, and the exact bytes of the result are for the caller to look at.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from echo.errors import OptionError
+from echo.policies.exact_model import Model, is_once
+from echo.policies.fit import Fit
+from echo.policies.problem import Problem
+from echo.schedule import Splits
+
+logger = logging.getLogger("echo")
+
+# HiGHS needs minutes for some thousand binary variables, and has not come near a proof with more.
+MOST_BINARIES = 10_000
+_TOLERANCE = 1e-9  # of a budget, by which a solution may break it: less than a byte below a gigabyte
+
+
+class Solved(NamedTuple):
+    """``gap``: how much better another schedule might be, as a part of the objective; 0 where the optimum is proven.
+
+    ``bytes`` is the peak as the program counts it, None where a budget was given.
+    """
+
+    splits: Splits
+    gap: float
+    bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Exact:
+    """The fastest schedule within ``max_bytes``; without, the smallest within ``max_seconds``, the fastest of those.
+
+    time_limit: seconds for one program; what was found until then is returned, with a warning that says the gap.
+    gap: the part of the objective that a better schedule may save for the program to count as solved.
+    """
+
+    time_limit: float = 60.0
+    gap: float = 1e-6
+    name: str = "exact"
+
+    def choose(self, problem: Problem) -> Splits:
+        solved = self.solve(problem)
+        if solved.gap > self.gap:
+            logger.warning(
+                "policy exact: stopped after %g s, a better schedule may save up to %.2g %% of the objective",
+                self.time_limit, 100 * solved.gap,
+            )  # fmt: skip
+        return solved.splits
+
+    def solve(self, problem: Problem) -> Solved:
+        """The best schedule that was found, and its gap.
+
+        Raises:
+            OptionError: highspy is not installed, or the graph is too large.
+        """
+        solver = _solver()
+        size = Model.size(problem)
+        if size > MOST_BINARIES:
+            raise OptionError(
+                f"policy 'exact': expected at most {MOST_BINARIES:,} pairs of a candidate and a backward node, "
+                f"got {size:,}; 'search' plans graphs of any size"
+            )
+        if not problem.candidates:
+            return Solved({}, 0.0)
+        if problem.max_bytes is not None:
+            found = self._run(solver, problem, problem.max_bytes, problem.max_seconds)
+            if found is not None:
+                return found
+        return self._smallest(solver, problem)
+
+    def _smallest(self, solver: Any, problem: Problem) -> Solved:
+        # a budget out of reach outranks the bound on time
+        seconds = problem.max_seconds if problem.max_bytes is None else None
+        least = self._run(solver, problem, None, seconds)
+        if least is None:
+            return Solved({}, float("inf"))
+        fastest = self._run(solver, problem, least.bytes, seconds, least.splits)
+        return least if fastest is None else Solved(fastest.splits, max(least.gap, fastest.gap))
+
+    def _run(
+        self, solver: Any, problem: Problem, max_bytes: int | None, max_seconds: float | None, start: Splits | None = None
+    ) -> Solved | None:
+        """Solves one program; None where nothing was found."""
+        model = Model(problem, max_bytes, max_seconds)
+        highs = solver.Highs()
+        for option, value in (
+            ("output_flag", False), ("threads", 1), ("random_seed", 1), ("time_limit", self.time_limit),
+            ("mip_rel_gap", self.gap), ("mip_abs_gap", 1e-9), ("mip_feasibility_tolerance", _TOLERANCE),
+            ("primal_feasibility_tolerance", _TOLERANCE),
+        ):  # fmt: skip
+            highs.setOptionValue(option, value)
+        highs.passModel(_lp(solver, model))
+        if start is None and not is_once(problem) and not problem.forced:
+            start = Fit().choose(problem)
+        if start is not None:
+            solution = solver.HighsSolution()
+            solution.col_value = model.start(start)
+            highs.setSolution(solution)  # of no effect where it breaks a limit
+        highs.run()
+        info = highs.getInfo()
+        if info.primal_solution_status != solver.SolutionStatus.kSolutionStatusFeasible:
+            return None
+        gap = 0.0 if highs.getModelStatus() == solver.HighsModelStatus.kOptimal else float(info.mip_gap)
+        values = highs.getSolution().col_value
+        return Solved(model.splits_of(values), gap, model.bytes_of(values))
+
+
+def _solver() -> Any:
+    try:
+        import highspy
+    except ImportError as error:
+        raise OptionError("policy 'exact' needs highspy: pip install mxnet-echo[exact]") from error
+    return highspy
+
+
+def _lp(solver: Any, model: Model) -> Any:
+    """The program in the form that HiGHS takes."""
+    program = model.program
+    lp = solver.HighsLp()
+    lp.num_col_, lp.num_row_ = len(program.cost), len(program.rows)
+    lp.col_cost_ = np.array(program.cost)
+    lp.col_lower_, lp.col_upper_ = np.zeros(len(program.cost)), np.array(program.top)
+    lp.row_lower_, lp.row_upper_ = np.array(program.lower), np.array(program.upper)
+    kinds = solver.HighsVarType
+    lp.integrality_ = [kinds.kInteger if integral else kinds.kContinuous for integral in program.integral]
+    lp.a_matrix_.format_ = solver.MatrixFormat.kRowwise
+    lp.a_matrix_.start_ = np.cumsum([0, *map(len, program.rows)])
+    lp.a_matrix_.index_ = np.array([column for row in program.rows for column in row], np.int32)
+    lp.a_matrix_.value_ = np.array([factor for row in program.rows for factor in row.values()])
+    return lp

@@ -1,0 +1,318 @@
+"""The integer program behind `echo.policies.exact`: every schedule of a training graph, its bytes and its seconds.
+
+In the spirit of Checkmate (Jain et al., MLSys 2020), in the steps of `echo.schedule`. For each backward position k:
+
+- run[k, i], binary: candidate i runs again just before backward node k, and is read there;
+- kept[k, e]: the value of forward entry e is in memory when position k begins; integral where run is;
+- used[k, e, r]: after it was made, e is alive until copy r or a later one has read it at position k, or beyond k.
+
+Copies at one position run in the order of their numbers. An output counts before the inputs are freed. What works in
+place, and chunks of a storage planner, are not in it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from functools import reduce
+from math import gcd
+from typing import Any, Iterable, Iterator, Mapping, Sequence
+
+from echo.estimators.planner import MASKED_OPS
+from echo.graph import Entry
+from echo.policies.problem import Problem
+from echo.schedule import Splits, first_backward, steps_of
+from echo.training_graph import EXECUTOR, TrainingNode
+
+Terms = "dict[int, float]"  # column: factor
+_CONSTANT = -1  # the column of what does not depend on the schedule
+
+
+def is_once(problem: Problem) -> bool:
+    """Whether nodes run again once at most: a CachedOp plans its passes apart."""
+    return problem.once or problem.training.runner != EXECUTOR
+
+
+@dataclass
+class Program:
+    """Columns and rows as a solver wants them: lower <= row <= upper."""
+
+    cost: list[float] = field(default_factory=list)
+    integral: list[bool] = field(default_factory=list)
+    top: list[float] = field(default_factory=list)  # upper bounds of the columns, all of which begin at 0
+    lower: list[float] = field(default_factory=list)
+    upper: list[float] = field(default_factory=list)
+    rows: list[dict[int, float]] = field(default_factory=list)
+
+    def column(self, cost: float = 0.0, integral: bool = False, top: float = 1.0) -> int:
+        self.cost.append(cost)
+        self.integral.append(integral)
+        self.top.append(top)
+        return len(self.cost) - 1
+
+    def row(self, terms: Mapping[int, float], lower: float, upper: float) -> None:
+        constant = terms.get(_CONSTANT, 0.0)
+        self.rows.append({column: factor for column, factor in terms.items() if column != _CONSTANT and factor})
+        self.lower.append(lower - constant)
+        self.upper.append(upper - constant)
+
+
+_INFINITE = float("inf")
+
+
+class Model:
+    """The program of one problem: least seconds within ``max_bytes``, or least bytes where that is None."""
+
+    def __init__(self, problem: Problem, max_bytes: int | None, max_seconds: float | None) -> None:
+        self.problem, self.training = problem, problem.training
+        self.graph = _Reads(problem)
+        self.program = Program()
+        self.run: dict[tuple[int, int], int] = {}
+        self.kept: dict[tuple[int, Entry], int] = {}
+        self.used: dict[tuple[int, Entry, int], int] = {}
+        self.unit = reduce(gcd, self.graph.bytes.values(), 0) or 1  # bytes are whole multiples of it
+        self.limit = 0 if max_bytes is None else max_bytes // self.unit * self.unit
+        self.whole = float(max(1, self.limit or sum(self.graph.bytes.values())))  # for numbers of about one
+        self.scale = max([second for second in problem.overhead.seconds if second > 0], default=1.0)
+        self.peak = self.program.column(1.0, top=_INFINITE) if max_bytes is None else None
+        self._columns()
+        for position in range(len(self.graph.backward)):
+            self._presence(position)
+            self._uses(position)
+        self._limits(max_seconds)
+        self._memory()
+
+    @staticmethod
+    def size(problem: Problem) -> int:
+        """The binary variables that the program of a problem has at most."""
+        return len(problem.candidates) * sum(not node.forward for _, node in problem.training.operators())
+
+    def splits_of(self, values: Sequence[float]) -> Splits:
+        """The schedule that a solution stands for."""
+        found: dict[int, list[int]] = defaultdict(list)
+        for (position, node), column in sorted(self.run.items()):
+            if values[column] > 0.5 and node in self.problem.candidates:
+                found[node].append(self.graph.backward[position])
+        if is_once(self.problem):
+            return self.problem.splits(found)
+        return {node: tuple(positions) for node, positions in sorted(found.items())}
+
+    def bytes_of(self, values: Sequence[float]) -> int | None:
+        """The peak of a solution, where it is the objective."""
+        return None if self.peak is None else round(values[self.peak] * self.whole / self.unit) * self.unit
+
+    def start(self, splits: Splits) -> list[float]:
+        """The columns of ``run`` of a schedule; a solver completes the others."""
+        values = [0.0] * len(self.program.cost)
+        position_of = {number: position for position, number in enumerate(self.graph.backward)}
+        for step in steps_of(self.training, splits, self.graph.again):
+            if step.node != step.slot:
+                values[self.run[position_of[step.slot], step.node]] = 1.0
+        return values
+
+    # Columns and rows -----------------------------------------------------------------------------------------
+
+    def _columns(self) -> None:
+        for position in range(len(self.graph.backward)):
+            for node in self.graph.reachable[position]:
+                cost = self.problem.overhead.seconds[node] / self.scale if self.peak is None else 0.0
+                self.run[position, node] = self.program.column(cost, integral=True)
+            for entry in self.graph.entries:
+                self.kept[position, entry] = self.program.column()
+
+    def _there(self, position: int, entry: Entry) -> dict[int, float]:
+        """Whether an entry is in memory when what reads it at a position runs."""
+        terms = {self.kept[position, entry]: 1.0}
+        if entry in self.graph.again and (position, entry.node) in self.run:
+            terms[self.run[position, entry.node]] = 1.0
+        return terms
+
+    def _presence(self, position: int) -> None:
+        program, reads = self.program, self.graph.backward_reads[position]
+        for entry in self.graph.entries:
+            there = self._there(position, entry)
+            program.row(there, 1.0 if entry in reads else 0.0, 1.0)
+            for reader in self.graph.copy_readers[entry]:
+                if (position, reader) in self.run:
+                    program.row({**there, self.run[position, reader]: -1.0}, 0.0, _INFINITE)
+            if position + 1 < len(self.graph.backward):
+                program.row({**there, self.kept[position + 1, entry]: -1.0}, 0.0, _INFINITE)
+        for node in self.graph.reachable[position]:  # nothing runs again that is not read at once
+            outputs = [entry for entry in self.graph.again_of[node]]
+            if any(entry in reads for entry in outputs):
+                continue
+            readers = {reader for entry in outputs for reader in self.graph.copy_readers[entry]}
+            terms = {self.run[position, r]: 1.0 for r in readers if (position, r) in self.run}
+            program.row({**terms, self.run[position, node]: -1.0}, 0.0, _INFINITE)
+
+    def _uses(self, position: int) -> None:
+        for entry in self.graph.entries:
+            if entry in self.graph.backward_reads[position]:
+                continue
+            later = self._kept_after(position, entry)
+            for reader in reversed(self.graph.copy_readers[entry]):
+                if (position, reader) not in self.run:
+                    continue
+                column = self.used[position, entry, reader] = self.program.column()
+                self.program.row({column: 1.0, self.run[position, reader]: -1.0}, 0.0, _INFINITE)
+                if later is not None:
+                    self.program.row({column: 1.0, later: -1.0}, 0.0, _INFINITE)
+                later = column
+
+    def _kept_after(self, position: int, entry: Entry) -> int | None:
+        return self.kept.get((position + 1, entry))
+
+    def _limits(self, max_seconds: float | None) -> None:
+        seconds = {column: self.problem.overhead.seconds[node] / self.scale for (_, node), column in self.run.items()}
+        if max_seconds is not None:
+            self.program.row(seconds, 0.0, max_seconds / self.scale)
+        runs: dict[int, list[int]] = defaultdict(list)
+        for (_, node), column in self.run.items():
+            runs[node].append(column)
+        for node, columns in runs.items():
+            forced = node in self.graph.forced
+            for entry in self.graph.again_of[node]:
+                if forced:
+                    self.program.row({self.kept[0, entry]: 1.0}, 0.0, 0.0)
+                elif is_once(self.problem):  # what runs again is read from its copy by all
+                    terms = {self.kept[0, entry]: 1.0, **dict.fromkeys(columns, 1.0)}
+                    self.program.row(terms, 0.0, 1.0)
+            if is_once(self.problem) or node not in self.problem.candidates:
+                self.program.row(dict.fromkeys(columns, 1.0), 0.0, 1.0)
+
+    # Memory ---------------------------------------------------------------------------------------------------
+
+    def _memory(self) -> None:
+        for terms in (*self._forward_steps(), *self._backward_steps()):
+            scaled = {column: factor / self.whole for column, factor in terms.items()}
+            if self.peak is None:
+                self.program.row(scaled, -_INFINITE, self.limit / self.whole)
+            else:
+                self.program.row({**scaled, self.peak: -1.0}, -_INFINITE, 0.0)
+
+    def _forward_steps(self) -> Iterator[dict[int, float]]:
+        """What is alive at each step of the forward pass."""
+        sizes = self.graph.bytes
+        for number in self.graph.forward:
+            terms: dict[int, float] = defaultdict(float)
+            for entry, size in sizes.items():
+                if not self.training.nodes[entry.node].forward or entry.node > number:
+                    continue
+                if entry in self.graph.to_the_end or self.graph.last_forward_use[entry] >= number:
+                    terms[_CONSTANT] += size
+                elif (0, entry) in self.kept:
+                    terms[self.kept[0, entry]] += size
+            yield terms
+
+    def _backward_steps(self) -> Iterator[dict[int, float]]:
+        for position, number in enumerate(self.graph.backward):
+            standing = self.graph.standing(number)
+            for step in (*self.graph.reachable[position], number):
+                terms: dict[int, float] = defaultdict(float)
+                terms[_CONSTANT] = standing
+                for entry in self.graph.entries:
+                    for column in self._alive(position, entry, step):
+                        terms[column] += self.graph.bytes.get(entry, 0)
+                if step == number:
+                    terms[_CONSTANT] += self.graph.made_by(number)
+                else:
+                    terms[self.run[position, step]] += self.graph.made_in_passing(step)
+                yield terms
+
+    def _alive(self, position: int, entry: Entry, step: int) -> Iterable[int]:
+        """The columns that together say whether an entry is alive while ``step`` runs at a position."""
+        run = self.run.get((position, entry.node)) if entry in self.graph.again else None
+        if step < entry.node:
+            return [self.kept[position, entry]]
+        if step == entry.node:
+            return [self.kept[position, entry]] if run is None else [self.kept[position, entry], run]
+        if entry in self.graph.backward_reads[position]:
+            return [_CONSTANT]
+        for reader in self.graph.copy_readers[entry]:
+            if reader >= step and (position, reader) in self.run:
+                return [self.used[position, entry, reader]]
+        later = self._kept_after(position, entry)
+        return [] if later is None else [later]
+
+
+class _Reads:
+    """Who reads what, and when, in a problem's training graph."""
+
+    def __init__(self, problem: Problem) -> None:
+        training = self.training = problem.training
+        first = first_backward(training)
+        self.forward = [number for number, node in training.operators() if node.forward]
+        self.backward = [number for number, node in training.operators() if not node.forward]
+        assert not self.forward or not self.backward or self.forward[-1] < first
+        self.to_the_end = frozenset(Entry(entry.node, entry.index) for entry in training.outputs)
+        self.forced = {entry.node for entry in problem.forced}
+        offered = {entry for entries in problem.candidates.values() for entry in entries} | problem.forced
+        self.again = frozenset(Entry(e.node, e.index) for e in offered) - self.to_the_end
+        self.again_of: dict[int, list[Entry]] = defaultdict(list)
+        for entry in sorted(self.again):
+            self.again_of[entry.node].append(entry)
+        self.bytes = {
+            Entry(number, index): kind.bytes
+            for number, node in training.operators()
+            for index, kind in enumerate(node.outputs)
+            if index not in node.external and kind.bytes
+        }
+        self.last_use: dict[Entry, int] = {}
+        self.last_forward_use: dict[Entry, int] = {entry: entry.node for entry in self.bytes}
+        for number, node in training.operators():
+            for entry in self._read_by(node):
+                self.last_use[entry] = number
+                if node.forward:
+                    self.last_forward_use[entry] = number
+        self.copy_readers: dict[Entry, list[int]] = defaultdict(list)
+        for number in sorted(self.again_of):
+            for entry in self._read_by_copy(number):
+                self.copy_readers[entry].append(number)
+        self.backward_reads = [set(self._read_by(training.nodes[number])) for number in self.backward]
+        self.reachable = [self._reachable(reads) for reads in self.backward_reads]
+        read = set().union(*self.backward_reads) | set(self.copy_readers) | self.again
+        self.entries = sorted(e for e in read if training.nodes[e.node].forward and e not in self.to_the_end)
+
+    def _read_by(self, node: TrainingNode) -> set[Entry]:
+        """The values that a node reads, of variables left out."""
+        return {
+            Entry(entry.node, entry.index)
+            for position, entry in enumerate(node.inputs)
+            if position not in node.ignored and not self.training.nodes[entry.node].is_variable
+        }
+
+    def _read_by_copy(self, number: int) -> set[Entry]:
+        node = self.training.nodes[number]
+        return self._read_by(node) | ({Entry(number, 1)} if node.op in MASKED_OPS else set())
+
+    def _reachable(self, reads: Iterable[Entry]) -> list[int]:
+        """The nodes that may have to run again for a backward node, in order."""
+        found: set[int] = set()
+        below = [entry.node for entry in reads if entry in self.again]
+        while below:
+            number = below.pop()
+            if number not in found:
+                found.add(number)
+                below += [entry.node for entry in self._read_by(self.training.nodes[number]) if entry in self.again]
+        return sorted(found)
+
+    def standing(self, number: int) -> int:
+        """Bytes that are alive just before a backward node runs, whatever the schedule."""
+        return sum(
+            size
+            for entry, size in self.bytes.items()
+            if entry.node < number
+            and (
+                entry in self.to_the_end
+                or (not self.training.nodes[entry.node].forward and self.last_use.get(entry, -1) >= number)
+            )
+        )
+
+    def made_by(self, number: int) -> int:
+        return sum(self.bytes.get(Entry(number, i), 0) for i in range(len(self.training.nodes[number].outputs)))
+
+    def made_in_passing(self, number: int) -> int:
+        """Bytes of a copy's outputs that nobody reads from it."""
+        node = self.training.nodes[number]
+        outputs: Any = range(1 if node.op in MASKED_OPS else len(node.outputs))
+        return sum(self.bytes.get(Entry(number, i), 0) for i in outputs if Entry(number, i) not in self.again)

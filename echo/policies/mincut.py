@@ -1,0 +1,91 @@
+"""The least stashed bytes: a minimum cut between what is computed anyway and what gradients read.
+
+What has to lie in memory between the passes is a cut of the forward graph: everything that a gradient reads is behind
+it, stashed or recomputed from the stash. The smallest cut is the smallest stash, found in polynomial time (as in
+functorch's partitioner, He and Yu, 2023). It knows nothing of what recomputation itself needs while it runs. Seconds
+count as bytes at a price, which is bisected to where the limits are kept.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+from echo.estimators.planner import MASKED_OPS
+from echo.graph import Entry
+from echo.policies.flow import UNLIMITED, Network
+from echo.policies.problem import Problem
+from echo.schedule import Splits
+
+_PRICES = 12  # bisection steps, over the range below
+_RANGE = 1e4  # of prices around the step's bytes over its seconds
+_SOURCE, _SINK = 0, 1
+
+
+@dataclass(frozen=True)
+class Mincut:
+    """Minimum cuts at several prices of a second; the best of them keeps the limits where one of them does."""
+
+    name: str = "mincut"
+
+    def choose(self, problem: Problem) -> Splits:
+        best = problem.splits(least_stash(problem, 0.0))
+        if problem.max_bytes is None and problem.max_seconds is None:
+            return best
+        if problem.max_bytes is None and problem.value(best).seconds <= (problem.max_seconds or 0.0):
+            return best
+        ranked = min([best, {}], key=lambda splits: problem.rank(problem.value(splits)))
+        return self._bisect(problem, ranked)
+
+    def _bisect(self, problem: Problem, best: Splits) -> Splits:
+        middle = problem.value({}).bytes / max(problem.overhead.step_seconds, 1e-9)
+        low, high = middle / _RANGE, middle * _RANGE
+        for _ in range(_PRICES):
+            price = (low * high) ** 0.5
+            splits = problem.splits(least_stash(problem, price))
+            value = problem.value(splits)
+            if problem.rank(value) < problem.rank(problem.value(best)):
+                best = splits
+            if problem.max_bytes is not None:  # the highest price is wanted at which the cut still fits
+                dear = value.bytes > problem.max_bytes
+            else:  # the lowest price at which it is fast enough
+                dear = value.seconds <= (problem.max_seconds or 0.0)
+            low, high = (low, price) if dear else (price, high)
+        return best
+
+
+def least_stash(problem: Problem, price: float) -> list[int]:
+    """The candidates to recompute for the least stash, where a second of recomputation costs ``price`` bytes."""
+    training = problem.training
+    again = {Entry(e.node, e.index) for entries in problem.candidates.values() for e in entries} | problem.forced
+    number_of: dict[object, int] = defaultdict(lambda: len(number_of) + 2)  # of entries, and of nodes that run again
+    network = Network(2 + len(problem.candidates) + len(problem.forced) + training.first_entry[-1])
+    nodes = sorted({entry.node for entry in again})
+    for node in nodes:
+        capacity = round(price * problem.overhead.seconds[node])
+        if capacity and node in problem.candidates:
+            network.add(_SOURCE, number_of[node], capacity)
+        for entry in _read(problem, node):
+            network.add(number_of[entry], number_of[node], UNLIMITED)
+    for entry in training.backward_readers:
+        if not training.nodes[entry.node].is_variable:
+            network.add(number_of[entry], _SINK, UNLIMITED)
+    held = {Entry(entry.node, entry.index) for entry in training.outputs}
+    for entry in [key for key in number_of if isinstance(key, Entry)]:
+        free = entry in held or entry.index in training.nodes[entry.node].external
+        capacity = UNLIMITED if entry in problem.forced else 0 if free else training.type_of(entry).bytes
+        network.add(number_of[entry.node] if entry in again else _SOURCE, number_of[entry], capacity)
+    behind = network.sink_side(_SOURCE, _SINK)
+    return [node for node in nodes if node in problem.candidates and behind[number_of[node]]]
+
+
+def _read(problem: Problem, number: int) -> list[Entry]:
+    """What a node reads if it runs again, of variables left out."""
+    training = problem.training
+    node = training.nodes[number]
+    read = [
+        Entry(entry.node, entry.index)
+        for position, entry in enumerate(node.inputs)
+        if position not in node.ignored and not training.nodes[entry.node].is_variable
+    ]
+    return [*read, Entry(number, 1)] if node.op in MASKED_OPS else read

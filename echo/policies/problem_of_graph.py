@@ -1,0 +1,90 @@
+"""What a policy is asked for a training graph that came as data (`echo.frontend.dag`)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Sequence
+
+from echo.errors import OptionError
+from echo.estimators.evaluator import Evaluation
+from echo.estimators.live import LiveEvaluator
+from echo.estimators.overhead import Overhead
+from echo.graph import Entry
+from echo.passes.partition import partition
+from echo.policies.problem import Policy, Problem
+from echo.schedule import Splits
+from echo.training_graph import TrainingGraph
+
+# Their time grows faster than the bytes that pass through them; names as torch writes them, with and without "_".
+HEAVY_OPS = frozenset({
+    "convolution", "conv", "conv1d", "conv2d", "conv3d", "conv_transpose2d", "linear", "addmm", "mm", "bmm", "baddbmm",
+    "matmul", "einsum", "scaled_dot_product_attention",
+})  # fmt: skip
+_SIMULATIONS = 500_000  # of the whole graph, that a search may take: a few seconds for some hundred nodes
+
+
+class Solved(NamedTuple):
+    """A schedule, its exact value, and whether heavy operators were offered."""
+
+    splits: Splits
+    value: Evaluation
+    heavy: bool
+
+
+def is_heavy(op: str) -> bool:
+    """Whether an operator of a data graph is too expensive to run twice without need."""
+    return op.strip("_") in HEAVY_OPS
+
+
+def problem_of_graph(
+    training: TrainingGraph,
+    seconds: Sequence[float],
+    *,
+    max_bytes: int | None = None,
+    max_seconds: float | None = None,
+    heavy: bool = True,
+    once: bool = False,
+    simulations: int = _SIMULATIONS,
+) -> Problem:
+    """The problem of a data graph: all forward nodes but the last, the loss, are candidates.
+
+    ``seconds[i]`` is the time of node i, ``max_bytes`` bounds the bytes that are alive at once, ``max_seconds`` the
+    recomputation in a step. Without ``heavy``, only light operators are candidates.
+
+    Raises:
+        OptionError: a limit makes no sense.
+    """
+    for name, limit in (("max_bytes", max_bytes), ("max_seconds", max_seconds)):
+        if limit is not None and not limit >= 0:
+            raise OptionError(f"{name}: expected zero or more, got {limit!r}")
+    forward = [number for number, node in training.operators() if node.forward]
+    candidates = {n: (Entry(n),) for n in forward[:-1] if heavy or not is_heavy(training.nodes[n].op)}
+    return Problem(
+        training=training,
+        overhead=Overhead(tuple(seconds), sum(seconds), len(training.nodes), 0),
+        evaluator=LiveEvaluator(training, seconds),
+        candidates=candidates,
+        segments=partition(training, candidates),
+        forced=frozenset(),
+        match_ranges=(1,),  # any: live bytes know none
+        max_seconds=max_seconds,
+        max_bytes=max_bytes,
+        effort=simulations * len(training.nodes),
+        once=once,
+    )
+
+
+def solve_graph(
+    policy: Policy, training: TrainingGraph, seconds: Sequence[float], *, max_bytes: int | None = None
+) -> Solved:
+    """What a policy makes of a data graph: of light operators alone, if that is enough for ``max_bytes``.
+
+    The schedule may need more than ``max_bytes`` where the policy finds none that fits, or does not look at limits.
+    """
+    light = problem_of_graph(training, seconds, max_bytes=max_bytes, heavy=False)
+    splits = policy.choose(light)
+    value = light.value(splits)
+    if max_bytes is None or value.bytes <= max_bytes:
+        return Solved(splits, value, False)
+    everything = problem_of_graph(training, seconds, max_bytes=max_bytes)
+    splits = policy.choose(everything)
+    return Solved(splits, everything.value(splits), True)

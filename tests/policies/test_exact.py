@@ -1,0 +1,54 @@
+"""What the exact policy says where it cannot prove; that it is optimal stands in test_certificate.py."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import pytest
+
+from echo.errors import OptionError
+from echo.policies.exact import MOST_BINARIES, Exact
+from echo.policies.problem_of_graph import problem_of_graph
+from tests.conftest import any_case, problem_of
+from tests.data_graphs import chain, ilp_graph, ilp_plans
+
+
+def test_time_that_runs_out_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    """It then returns what it began with, and how much better another schedule might be."""
+    budget = ilp_plans("unet_b11")[5]["peak_bytes"]
+    problem = problem_of_graph(*ilp_graph("unet_b11"), max_bytes=budget)
+    solved = Exact(time_limit=0.2).solve(problem)
+    assert 0 < solved.gap
+    assert problem.value(solved.splits).bytes <= budget
+    with caplog.at_level(logging.WARNING, logger="echo"):
+        Exact(time_limit=0.2).choose(problem)
+    assert "policy exact: stopped after 0.2 s, a better schedule may save up to" in caplog.text
+
+
+def test_what_is_proven_warns_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    problem = problem_of_graph(*chain(10), max_bytes=8)
+    with caplog.at_level(logging.WARNING, logger="echo"):
+        assert problem.value(Exact().choose(problem)).bytes <= 8
+    assert caplog.text == ""
+
+
+def test_large_graphs_are_refused() -> None:
+    problem = problem_of_graph(*chain(101))
+    with pytest.raises(OptionError, match=f"at most {MOST_BINARIES:,} pairs .* got 10,201; 'search' plans graphs of any"):
+        Exact().choose(problem)
+
+
+def test_without_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "highspy", None)
+    with pytest.raises(OptionError, match=r"policy 'exact' needs highspy: pip install mxnet-echo\[exact\]"):
+        Exact().choose(problem_of_graph(*chain(3)))
+
+
+def test_graphs_of_mxnet() -> None:
+    """Several outputs, masks of Dropout, in-place work: no more bytes than counted, so budgets are kept."""
+    for name in ("dropout", "slices", "two outputs"):
+        problem = problem_of(any_case(name).training, match_ranges=(16,))
+        stock = problem.value({}).bytes
+        least = problem.value(Exact(time_limit=20).choose(problem)).bytes
+        assert least < stock, name
