@@ -9,8 +9,9 @@ import gc
 import json
 import logging
 import threading
+import weakref
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Iterator, NamedTuple, Sequence, TypeVar
+from typing import Any, Callable, Iterator, NamedTuple, Sequence
 
 import mxnet as mx
 from mxnet.symbol import Symbol
@@ -34,12 +35,12 @@ from echo.report.progress import progress
 from echo.reuse import fitting
 from echo.runtime.calls import Bind
 from echo.runtime.executor import Applied, PlannedExecutor, planned_executor, shapes_of
+from echo.runtime.fallback import or_smallest
 from echo.runtime.pool import Example, Pool, example_of, pool_of
 from echo.training_graph import EXECUTOR, TrainingGraph
 from echo.why import Flip, Flipper
 
 logger = logging.getLogger("echo")
-_T = TypeVar("_T")
 _plans: dict[str, Found | BudgetError] = {}
 _hints: dict[tuple[str, str], _First] = {}  # by model
 _plans_lock = Lock()
@@ -47,10 +48,10 @@ _MOST_PLANS = 64  # kept in memory: as many shapes of one model as buckets are u
 
 
 class _First(NamedTuple):
-    """The first graph of a model that was searched: as it is planned and as it is bound, and its hint."""
+    """The first graph of a model that was searched, what is bound for it as long as somebody holds that, its hint."""
 
     fingerprint: str
-    bound: Graph
+    bound: Callable[[], Graph | None]
     hint: Hint | None
 
 
@@ -108,29 +109,6 @@ def _own(options: Options) -> Owner:
         return or_smallest(action, options, options.strict, logger.warning)
 
     return Owner(attempt, options.strict)
-
-
-def or_smallest(
-    action: Callable[[Options], _T], options: Options, strict: bool, warn: Callable[[str], None]
-) -> _T:
-    """The action; where the user is not ``strict``, with the smallest plan there is where the budget is out of reach,
-    and with a new plan where those that he gave were made for something else."""
-    try:
-        return action(options)
-    except PlanError as error:
-        if strict:
-            raise
-        warn(f"echo: {error}. A new plan is made.")
-        return or_smallest(action, replace(options, plan=()), strict, warn)
-    except BudgetError as error:
-        if strict:
-            raise
-        warn(f"echo: {error}. The smallest plan is used.")
-        reachable, bound = error.reachable, options.overhead_bound
-    try:
-        return action(replace(options, memory_budget=reachable))
-    except BudgetError:  # aiming at another budget, the search came out somewhere else
-        return action(replace(options, memory_budget=None, max_overhead=bound))
 
 
 def _with_plan(
@@ -382,14 +360,14 @@ def _search(request: Request) -> pipeline.Planned:
     first = _hints.get(family)
     # the same graph is searched as it was before: what comes out never depends on who asked first
     made = _planned(request, None if first is None or first.fingerprint == own else first.hint)
-    _hints.setdefault(family, _First(own, made.graph, made.hint))
+    _hints.setdefault(family, _First(own, weakref.ref(made.graph), made.hint))
     return made
 
 
 def _hint_of(example: Example, request: Request) -> Hint:
     """What the example chose: known where it was the first that was searched, else read from its marks, as equal."""
     first = _hints.get((request.frontend.family, request.options.key))
-    if first is None or first.hint is None or first.bound is not example.graph:
+    if first is None or first.hint is None or first.bound() is not example.graph:
         return example.hint(request.options)
     return first.hint
 
