@@ -139,7 +139,7 @@ def plan_bind(
 
     Whoever shares a pool follows the choice of its owner if that makes it grow less than a choice of one's own.
     """
-    session = _session(graph, request.binding, request.ctx)
+    session = session_of(graph, request.binding, request.ctx)
 
     def find(example: Example | None) -> Found | None:
         return _find_plan(session, options, details, example)
@@ -231,7 +231,7 @@ def find_plan(
         BudgetError, OptionError, PlanError: the user's wish cannot be met.
         EchoError: anything else, under ``strict``.
     """
-    found = _find_plan(_session(graph, binding, ctx, runner), options, details)
+    found = _find_plan(session_of(graph, binding, ctx, runner), options, details)
     _log(found)
     return found
 
@@ -242,10 +242,10 @@ def _log(found: Found | None) -> None:
         logger.info("echo: %s", plan.notes[-1] if plan.changes_nothing else plan.summary())
 
 
-def _session(
+def session_of(
     graph: Graph, binding: Callable[[], Binding], ctx: mx.Context, runner: str = EXECUTOR
 ) -> Callable[[], MxnetSession]:
-    """The session, made when it is first asked for."""
+    """The session of a graph that is bound like this, made when it is first asked for."""
     return functools.lru_cache(maxsize=None)(lambda: MxnetSession(graph, binding(), ctx, runner))
 
 
@@ -256,7 +256,7 @@ def _find_plan(
         logger.debug("echo: bound as it is: inside of a Custom operator")
         return None
     try:
-        return _planned_in(session, options, details, example)
+        return planned(session, options, details, example)
     except (BudgetError, OptionError, PlanError):
         raise
     except EchoError as error:
@@ -281,27 +281,15 @@ def inside_operator() -> bool:
 
 
 def planned(
-    graph: Graph,
-    binding: Binding,
-    ctx: mx.Context,
-    options: Options,
-    runner: str = EXECUTOR,
-    details: bool = True,
+    session: Callable[[], MxnetSession], options: Options, details: bool = True, example: Example | None = None
 ) -> Found:
-    """The plan of a graph that is bound like this, and the graph to bind: the user's plan, or a remembered one.
+    """The plan of a `session_of` a graph, and the graph to bind: the user's plan, or a remembered one.
 
-    Plans are remembered, and budgets out of reach.
+    Plans are remembered, and budgets out of reach. With an ``example`` nothing is searched: its choice is taken.
 
     Raises:
         PlanError: the user gave plans, and none was made for this.
     """
-    return _planned_in(_session(graph, lambda: binding, ctx, runner), options, details, None)
-
-
-def _planned_in(
-    session: Callable[[], MxnetSession], options: Options, details: bool, example: Example | None
-) -> Found:
-    """As `planned`. With an ``example`` nothing is searched: its choice is taken."""
     with _plans_lock.held(), own_binds(), _without_garbage_collection():
         own = session()
         request = Request(own.graph, options, own, details=details, follows=example is not None)
