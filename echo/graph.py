@@ -8,7 +8,7 @@ results beside the graph, never attributes on a node.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Mapping, NamedTuple, Sequence
+from typing import Any, Iterable, Mapping, NamedTuple, Sequence
 
 from echo.errors import GraphError
 
@@ -41,8 +41,15 @@ class Node:
 
     def with_attrs(self, attrs: Mapping[str, str]) -> Node:
         """The same node with attributes added."""
+        return self._with(attrs={**self.attrs, **attrs})
+
+    def with_name(self, name: str) -> Node:
+        """The same node under another name."""
+        return self._with(name=name)
+
+    def _with(self, **changed: Any) -> Node:
         node = object.__new__(Node)  # as dataclasses.replace, which takes several times as long
-        node.__dict__.update(self.__dict__, attrs={**self.attrs, **attrs})
+        node.__dict__.update(self.__dict__, **changed)
         return node
 
 
@@ -80,7 +87,10 @@ class Graph:
         nodes = list(self.nodes)
         for number, attrs in added.items():
             nodes[number] = nodes[number].with_attrs(attrs)
-        graph = object.__new__(Graph)  # as dataclasses.replace; attributes cannot break a rule of `check`
+        return self._with(nodes)
+
+    def _with(self, nodes: Iterable[Node]) -> Graph:
+        graph = object.__new__(Graph)  # as dataclasses.replace; names and attributes cannot break a rule of `check`
         graph.__dict__.update(self.__dict__, nodes=tuple(nodes))
         return graph
 
@@ -93,8 +103,7 @@ class Graph:
         """The same graph under other node names, one for each node."""
         if len(names) != len(self.nodes):
             raise GraphError(f"expected {len(self.nodes)} names, got {len(names)}")
-        nodes = tuple(replace(node, name=name) for node, name in zip(self.nodes, names))
-        return replace(self, nodes=nodes)
+        return self._with(node.with_name(name) for node, name in zip(self.nodes, names))
 
     def to_json(self) -> dict[str, Any]:
         """The graph as NNVM's JSON value (the argument of ``json.dumps``)."""

@@ -12,10 +12,11 @@ import pytest
 
 import echo
 from benchmarks.models import SMALL
-from echo import plan_cache
+from echo import pipeline, plan_cache
 from echo.graph import Graph
 from echo.passes.rewrite import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, mark, marks_of
 from echo.plan import Plan
+from echo.plan_cache import Found
 from echo.runtime import bind
 from tests.conftest import special_case
 
@@ -82,7 +83,7 @@ def with_marks_of(plan: Plan, graph: Graph, marked: Graph) -> Plan:
 
 def test_a_plan_comes_back(folder: Path, plan: Plan) -> None:
     graph, marked = stored(plan)
-    assert plan_cache.load("key", graph) == (with_marks_of(plan, graph, marked), marked)
+    assert plan_cache.load("key", graph) == Found(with_marks_of(plan, graph, marked), marked, None)
     assert plan_cache.load("another", graph) is None
     assert [path.name for path in folder.iterdir()] == ["key.json"]
 
@@ -131,6 +132,11 @@ DAMAGE = {
     "a size that is a switch": lambda value: wrong_decisions(value, bytes=[True] * len(decided(value))),
     "an unknown action": lambda value: wrong_decisions(value, action=["drop"] * len(decided(value))),
     "a field that is no list": lambda value: wrong_decisions(value, action="stash"),
+    "chunks that are no list": lambda value: wrong(value, chunks=64),
+    "a chunk that is a text": lambda value: wrong(value, chunks=[64, "64"]),
+    "a chunk that is a switch": lambda value: wrong(value, chunks=[True]),
+    "a chunk that is no whole number": lambda value: wrong(value, chunks=[64.0]),
+    "a chunk of negative size": lambda value: wrong(value, chunks=[64, -1]),
 }
 
 
@@ -142,7 +148,34 @@ def test_a_damaged_file_is_ignored_and_written_anew(folder: Path, plan: Plan, da
     assert plan_cache.load("key", graph) is None
     kept = with_marks_of(plan, graph, marked)
     plan_cache.save("key", kept)
-    assert plan_cache.load("key", graph) == (kept, marked)
+    assert plan_cache.load("key", graph) == Found(kept, marked, None)
+
+
+def test_chunks_come_back_beside_the_plan(folder: Path, plan: Plan) -> None:
+    graph, marked = stored(plan)
+    kept = with_marks_of(plan, graph, marked)
+    for chunks in ((64, 0, 4096), ()):
+        plan_cache.save("key", kept, chunks)
+        assert plan_cache.load("key", graph) == Found(kept, marked, chunks)
+    value = json.loads((folder / "key.json").read_text())
+    del value["chunks"]
+    (folder / "key.json").write_text(json.dumps(value))
+    assert plan_cache.load("key", graph) == Found(kept, marked, None)
+
+
+@pytest.mark.usefixtures("cheap_planning")
+def test_damaged_chunks_cost_a_new_planning_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = echo.plan(MODEL.symbol, **MODEL.shapes)
+    (path,) = folder.iterdir()
+    whole = path.read_text()
+    assert json.loads(whole)["chunks"]
+    path.write_bytes(wrong(json.loads(whole), chunks=["64"]))
+    forget(monkeypatch)
+    full, asked = pipeline.plan, []
+    monkeypatch.setattr("echo.pipeline.plan", lambda request: (asked.append(request), full(request))[1])
+    assert echo.plan(MODEL.symbol, **MODEL.shapes) == first
+    assert len(asked) == 1
+    assert path.read_text() == whole
 
 
 def test_operators_that_must_not_run_twice_are_never_marked(folder: Path, plan: Plan) -> None:

@@ -30,7 +30,9 @@ def symbol_of(graph: Graph) -> mx.sym.Symbol:
 def load(value: Any) -> mx.sym.Symbol:
     """A symbol from NNVM's JSON value. MXNet's reader knows no \\u escapes: every character is written as it is."""
     text = json.dumps(value, ensure_ascii=False)
-    return mx.sym.load_json(_ESCAPE.sub(lambda found: found.group(1) + chr(int(found.group(2), 16)), text))
+    if "\\u" in text:  # seldom, and the search for them takes longer than the rest
+        text = _ESCAPE.sub(lambda found: found.group(1) + chr(int(found.group(2), 16)), text)
+    return mx.sym.load_json(text)
 
 
 @dataclass(frozen=True)

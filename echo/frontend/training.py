@@ -27,6 +27,7 @@ from echo.training_graph import TensorType, TrainingGraph, TrainingNode
 
 MATCH_RANGE_VARIABLE = "NNVM_EXEC_MATCH_RANGE"
 _TOTAL = re.compile(r"^Total (\d+) MB allocated$", re.MULTILINE)
+_NUMBER, _NUMBERED = re.compile(r"n\d+"), re.compile(r"n(\d+)_")  # names of nodes in the copy that is read back
 _environment_lock = Lock()
 _changed: list[str | None] = []  # what the environment held before, while a thread has changed it
 
@@ -205,7 +206,7 @@ def graph_in(captured: Mapping[str, Any], user: Graph) -> TrainingGraph:
     num_forward = len(user.heads)
     forward = _reachable(nodes, [entry.node for entry in outputs[:num_forward]])
     return TrainingGraph(
-        nodes=tuple(_captured_node(node, number in forward, user) for number, node in enumerate(nodes)),
+        nodes=tuple([_captured_node(node, number in forward, user) for number, node in enumerate(nodes)]),
         outputs=outputs,
         num_forward_outputs=num_forward,
         planned_bytes=captured["allocated_bytes"],
@@ -231,14 +232,14 @@ def _captured_node(node: Mapping[str, Any], forward: bool, user: Graph) -> Train
         op=node["op"],
         name=original.name if original else _readable(node["name"], user),
         outputs=tuple([_tensor_type(tuple(shape), flag) for shape, flag in zip(node["shapes"], node["dtypes"])]),
-        inputs=tuple(Entry(*entry) for entry in node["inputs"]),
+        inputs=tuple([Entry(*entry) for entry in node["inputs"]]),
         control_deps=tuple(node["control_deps"]),
         attrs=original.attrs if original else {},
         forward=forward,
         user=number,
-        inplace=tuple((i, o, bool(same)) for i, o, same in node.get("inplace", ())),
+        inplace=tuple([(i, o, bool(same)) for i, o, same in node.get("inplace", ())]),
         ignored=frozenset(node.get("ignored", ())),
-        external=frozenset(index for index, storage in enumerate(node["storage"]) if storage < -1),
+        external=frozenset([index for index, storage in enumerate(node["storage"]) if storage < -1]),
         random=bool(node.get("random", False)),
         stateful=bool(node.get("stateful", False)),
         mutates=bool(node.get("mutates", False)),
@@ -247,14 +248,14 @@ def _captured_node(node: Mapping[str, Any], forward: bool, user: Graph) -> Train
 
 def _readable(name: str, user: Graph) -> str:
     """The name that MXNet would have given to a gradient node, had the user's nodes kept their names."""
-    found = re.match(r"n(\d+)_", name)
+    found = _NUMBERED.match(name)
     if not found or int(found.group(1)) >= len(user.nodes):
         return name
     return user.nodes[int(found.group(1))].name + name[found.end() - 1 :]
 
 
 def _user_number(name: str, op: str, user: Graph) -> int | None:
-    if not re.fullmatch(r"n\d+", name):
+    if not _NUMBER.fullmatch(name):
         return None  # a node that MXNet added to the forward graph, as the copy of an output used twice
     number = int(name[1:])
     if number >= len(user.nodes) or (op == VARIABLE) != user.nodes[number].is_variable:

@@ -17,7 +17,7 @@ from echo.options import Options
 from echo.passes.rewrite import PLAN_ATTRIBUTE
 from echo.plan import Plan
 from echo.policies import policy_named
-from echo.runtime.bind import planned
+from echo.runtime.bind import planned, session_of
 from echo.runtime.gluon import optimize_block, plan_block
 from echo.runtime.symbol import optimize_symbol
 
@@ -109,7 +109,8 @@ def _plan(symbol: Symbol, options: Options, bind: Mapping[str, Any], shapes: dic
     binding = infer_binding(symbol, shapes, bind.get("type_dict"), grad_req)
     if all(request == "null" for request in binding.grad_req):
         raise UnsupportedError("no argument needs a gradient: nothing is trained, so there is nothing to plan")
-    return planned(graph_of(symbol), binding, _context(bind.get("ctx", mx.context.current_context())), options)[0]
+    ctx = _context(bind.get("ctx", mx.context.current_context()))
+    return planned(session_of(graph_of(symbol), lambda: binding, ctx), options).plan
 
 
 def _default_grad_req(symbol: Symbol, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:

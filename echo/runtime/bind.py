@@ -9,8 +9,9 @@ import gc
 import json
 import logging
 import threading
+import weakref
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Iterator, NamedTuple, Sequence, TypeVar
+from typing import Any, Callable, Iterator, NamedTuple, Sequence
 
 import mxnet as mx
 from mxnet.symbol import Symbol
@@ -34,12 +35,12 @@ from echo.report.progress import progress
 from echo.reuse import fitting
 from echo.runtime.calls import Bind
 from echo.runtime.executor import Applied, PlannedExecutor, planned_executor, shapes_of
+from echo.runtime.fallback import or_smallest
 from echo.runtime.pool import Example, Pool, example_of, pool_of
 from echo.training_graph import EXECUTOR, TrainingGraph
 from echo.why import Flip, Flipper
 
 logger = logging.getLogger("echo")
-_T = TypeVar("_T")
 _plans: dict[str, Found | BudgetError] = {}
 _hints: dict[tuple[str, str], _First] = {}  # by model
 _plans_lock = Lock()
@@ -47,10 +48,10 @@ _MOST_PLANS = 64  # kept in memory: as many shapes of one model as buckets are u
 
 
 class _First(NamedTuple):
-    """The first graph of a model that was searched: as it is planned and as it is bound, and its hint."""
+    """The first graph of a model that was searched, what is bound for it as long as somebody holds that, its hint."""
 
     fingerprint: str
-    bound: Graph
+    bound: Callable[[], Graph | None]
     hint: Hint | None
 
 
@@ -110,29 +111,6 @@ def _own(options: Options) -> Owner:
     return Owner(attempt, options.strict)
 
 
-def or_smallest(
-    action: Callable[[Options], _T], options: Options, strict: bool, warn: Callable[[str], None]
-) -> _T:
-    """The action; where the user is not ``strict``, with the smallest plan there is where the budget is out of reach,
-    and with a new plan where those that he gave were made for something else."""
-    try:
-        return action(options)
-    except PlanError as error:
-        if strict:
-            raise
-        warn(f"echo: {error}. A new plan is made.")
-        return or_smallest(action, replace(options, plan=()), strict, warn)
-    except BudgetError as error:
-        if strict:
-            raise
-        warn(f"echo: {error}. The smallest plan is used.")
-        reachable, bound = error.reachable, options.overhead_bound
-    try:
-        return action(replace(options, memory_budget=reachable))
-    except BudgetError:  # aiming at another budget, the search came out somewhere else
-        return action(replace(options, memory_budget=None, max_overhead=bound))
-
-
 def _with_plan(
     request: Bind, options: Options, record: Callable[[Plan], None] | None, owner: Owner
 ) -> mx.executor.Executor:
@@ -161,7 +139,7 @@ def plan_bind(
 
     Whoever shares a pool follows the choice of its owner if that makes it grow less than a choice of one's own.
     """
-    session = _session(graph, request.binding, request.ctx)
+    session = session_of(graph, request.binding, request.ctx)
 
     def find(example: Example | None) -> Found | None:
         return _find_plan(session, options, details, example)
@@ -253,7 +231,7 @@ def find_plan(
         BudgetError, OptionError, PlanError: the user's wish cannot be met.
         EchoError: anything else, under ``strict``.
     """
-    found = _find_plan(_session(graph, binding, ctx, runner), options, details)
+    found = _find_plan(session_of(graph, binding, ctx, runner), options, details)
     _log(found)
     return found
 
@@ -264,10 +242,10 @@ def _log(found: Found | None) -> None:
         logger.info("echo: %s", plan.notes[-1] if plan.changes_nothing else plan.summary())
 
 
-def _session(
+def session_of(
     graph: Graph, binding: Callable[[], Binding], ctx: mx.Context, runner: str = EXECUTOR
 ) -> Callable[[], MxnetSession]:
-    """The session, made when it is first asked for."""
+    """The session of a graph that is bound like this, made when it is first asked for."""
     return functools.lru_cache(maxsize=None)(lambda: MxnetSession(graph, binding(), ctx, runner))
 
 
@@ -278,7 +256,7 @@ def _find_plan(
         logger.debug("echo: bound as it is: inside of a Custom operator")
         return None
     try:
-        return _planned_in(session, options, details, example)
+        return planned(session, options, details, example)
     except (BudgetError, OptionError, PlanError):
         raise
     except EchoError as error:
@@ -303,27 +281,15 @@ def inside_operator() -> bool:
 
 
 def planned(
-    graph: Graph,
-    binding: Binding,
-    ctx: mx.Context,
-    options: Options,
-    runner: str = EXECUTOR,
-    details: bool = True,
+    session: Callable[[], MxnetSession], options: Options, details: bool = True, example: Example | None = None
 ) -> Found:
-    """The plan of a graph that is bound like this, and the graph to bind: the user's plan, or a remembered one.
+    """The plan of a `session_of` a graph, and the graph to bind: the user's plan, or a remembered one.
 
-    Plans are remembered, and budgets out of reach.
+    Plans are remembered, and budgets out of reach. With an ``example`` nothing is searched: its choice is taken.
 
     Raises:
         PlanError: the user gave plans, and none was made for this.
     """
-    return _planned_in(_session(graph, lambda: binding, ctx, runner), options, details, None)
-
-
-def _planned_in(
-    session: Callable[[], MxnetSession], options: Options, details: bool, example: Example | None
-) -> Found:
-    """As `planned`. With an ``example`` nothing is searched: its choice is taken."""
     with _plans_lock.held(), own_binds(), _without_garbage_collection():
         own = session()
         request = Request(own.graph, options, own, details=details, follows=example is not None)
@@ -382,14 +348,14 @@ def _search(request: Request) -> pipeline.Planned:
     first = _hints.get(family)
     # the same graph is searched as it was before: what comes out never depends on who asked first
     made = _planned(request, None if first is None or first.fingerprint == own else first.hint)
-    _hints.setdefault(family, _First(own, made.graph, made.hint))
+    _hints.setdefault(family, _First(own, weakref.ref(made.graph), made.hint))
     return made
 
 
 def _hint_of(example: Example, request: Request) -> Hint:
     """What the example chose: known where it was the first that was searched, else read from its marks, as equal."""
     first = _hints.get((request.frontend.family, request.options.key))
-    if first is None or first.hint is None or first.bound is not example.graph:
+    if first is None or first.hint is None or first.bound() is not example.graph:
         return example.hint(request.options)
     return first.hint
 

@@ -73,4 +73,5 @@ def plan_block(block: HybridBlock, options: Options, given: Mapping[str, Any], c
     symbol = outputs if isinstance(outputs, mx.sym.Symbol) else mx.sym.Group(list(outputs))
     static = bool(dict(block._flags).get("static_alloc", False))
     binding = infer_binding(symbol, given)
-    return bind.planned(stateless(graph_of(symbol)), binding, ctx, options, STATIC if static else DYNAMIC)[0]
+    session = bind.session_of(stateless(graph_of(symbol)), lambda: binding, ctx, STATIC if static else DYNAMIC)
+    return bind.planned(session, options).plan

@@ -26,6 +26,7 @@ from echo.options import Options
 from echo.policies import policy_named
 from echo.runtime import bind, calls
 from echo.runtime.cached_op import plan_everywhere
+from echo.runtime.fallback import or_smallest
 from echo.runtime.symbol import OptimizedSymbol
 
 logger = logging.getLogger("echo")
@@ -123,7 +124,7 @@ def _planned(
 def _attempt(action: Callable[[Options], _T], options: Options, stock: Callable[[], _T]) -> _T:
     """The action, with what the user gets where it fails."""
     try:
-        return bind.or_smallest(action, replace(options, strict=True), options.strict, _warn)
+        return or_smallest(action, replace(options, strict=True), options.strict, _warn)
     except Exception as error:
         if options.strict and isinstance(error, EchoError):
             raise

@@ -9,10 +9,15 @@ import pytest
 
 import echo
 from benchmarks.buckets import chunks
-from benchmarks.models import nmt_symbol
-from echo import native
+from benchmarks.models import SMALL, nmt_symbol
+from echo import native, pipeline
+from echo.frontend import training
+from echo.frontend.session import MxnetSession
+from echo.frontend.symbols import graph_of, infer_binding
+from echo.options import Options
+from echo.passes.request import Request
 from echo.runtime import bind
-from echo.runtime.pool import Pool, pool_of
+from echo.runtime.pool import Example, Pool, pool_of
 
 HIDDEN, WORDS, BATCH = 64, 60, 64
 LENGTHS = (16, 14, 9)
@@ -79,4 +84,46 @@ def test_what_follows_is_found_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bind, "_plans", {})
     monkeypatch.setattr(bind, "_hints", {})
     monkeypatch.setattr(bind, "_planned", None)
+    binds = counted_binds(monkeypatch)
     assert pool_of_buckets(max_overhead=None) == expected
+    assert not binds, "a second start needs neither a training graph nor sizes of chunks"
+
+
+def counted_binds(monkeypatch: pytest.MonkeyPatch) -> list[mx.sym.Symbol]:
+    """The symbols that are bound without memory from now on."""
+    full, binds = training.bind_without_memory, []
+
+    def bound(symbol: mx.sym.Symbol, *more: Any) -> mx.executor.Executor:
+        binds.append(symbol)
+        return full(symbol, *more)
+
+    monkeypatch.setattr(training, "bind_without_memory", bound)
+    return binds
+
+
+@pytest.mark.usefixtures("cheap_planning")
+def test_a_first_start_asks_mxnet_no_question_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans: list[Any] = []
+    full = pipeline.plan
+    monkeypatch.setattr(pipeline, "plan", lambda request: (plans.append(request), full(request))[1])
+    pool_of_buckets(max_overhead=None)  # also the hook's check of itself
+    assert len(plans) > len(LENGTHS), "a length is followed first, and searched where the pool grows"
+    monkeypatch.setattr(bind, "_plans", {})
+    monkeypatch.setattr(bind, "_hints", {})
+    monkeypatch.setattr("echo.plan_cache.load", lambda *_: None)
+    plans.clear()
+    binds = counted_binds(monkeypatch)
+    pool_of_buckets(max_overhead=None)
+    # each graph as it is and with its gradients' implementations, each plan as it is confirmed
+    assert len(binds) == 2 * len(LENGTHS) + len(plans)
+
+
+@pytest.mark.usefixtures("cheap_planning")
+@pytest.mark.parametrize("name", ["nmt", "resnet50_v1"])
+def test_the_search_and_the_marks_of_its_plan_give_the_same_hint(name: str) -> None:
+    model, options = SMALL[name](), Options()
+    graph = graph_of(model.symbol)
+    binding = infer_binding(model.symbol, model.shapes, None, model.grad_req())
+    made = pipeline.plan(Request(graph, options, MxnetSession(graph, binding, mx.cpu()), details=False))
+    assert made.graph != graph
+    assert Example(graph, made.graph, binding, mx.cpu()).hint(options) == made.hint
