@@ -53,9 +53,10 @@ LIGHT = _names(
     "_npi_flip",
 )
 
-# Every output of these is recomputed: Pooling's second is where oneDNN keeps the places of the maxima. Of all other
-# operators the first is; what follows it (saved statistics, masks) is small or random, and stays stashed.
-_ALL_OUTPUTS = frozenset({"SliceChannel", "_split_v2", "Pooling"})
+# Every output of these is a feature map. Of all other operators the first output is; what follows it (saved statistics,
+# masks, workspaces) is small or random, and stays stashed. (Where Pooling keeps the places of its maxima depends on the
+# layout that oneDNN finds: those of a second run gave other gradients in a CachedOp.)
+_ALL_OUTPUTS = frozenset({"SliceChannel", "_split_v2"})
 
 # MXNet's own mirroring runs a clone even where nobody reads its output. These then fail, or skip what their gradients
 # read beside it (LayerNorm's statistics); a clone of Dropout would draw another mask. The native hook has none such.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <new>
 #include <stdexcept>
@@ -84,13 +85,14 @@ struct Recomputed {
 };
 using Plans = std::unordered_map<const RawNode*, Recomputed>;
 
+// Numbers with commas between them; none where the text is anything else.
 static std::vector<unsigned long> parse_numbers(const std::string& text) {
   std::vector<unsigned long> numbers;
   for (std::size_t at = 0; at < text.size();) {
     char* end = nullptr;
     numbers.push_back(std::strtoul(text.c_str() + at, &end, 10));
     const std::size_t stop = static_cast<std::size_t>(end - text.c_str());
-    if (stop == at || (stop < text.size() && (text[stop] != ',' || stop + 1 == text.size())) || (numbers.size() > 1 && numbers.end()[-2] >= numbers.back()))
+    if (stop == at || (stop < text.size() && (text[stop] != ',' || stop + 1 == text.size())))
       return {};
     at = stop + 1;
   }
@@ -105,8 +107,10 @@ static Recomputed parse_plan(const std::string& text, const RawNode& node) {
   plan.splits = mark == std::string::npos ? std::vector<unsigned long>{0} : parse_numbers(text.substr(mark + 1));
   for (const unsigned long index : outputs)
     if (index < plan.outputs.size()) plan.outputs[index] = true;
-  if (outputs.empty() || outputs.back() >= plan.outputs.size() || plan.splits.empty())
-    throw std::runtime_error("echo: node '" + node.attrs.name + "': expected ascending output numbers below " +
+  const bool too_large = std::any_of(outputs.begin(), outputs.end(), [&](unsigned long index) { return index >= plan.outputs.size(); });
+  const bool ascending = std::adjacent_find(plan.splits.begin(), plan.splits.end(), std::greater_equal<>()) == plan.splits.end();
+  if (outputs.empty() || too_large || plan.splits.empty() || !ascending)
+    throw std::runtime_error("echo: node '" + node.attrs.name + "': expected output numbers below " +
                              std::to_string(plan.outputs.size()) + ", and perhaps @ and ascending positions, in " +
                              kPlanAttribute + ", got '" + text + "'");
   plan.clones.resize(plan.splits.size());
