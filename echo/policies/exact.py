@@ -21,7 +21,7 @@ from echo.schedule import Splits
 
 logger = logging.getLogger("echo")
 
-# HiGHS needs minutes for some thousand binary variables, and has not come near a proof with more.
+# HiGHS takes seconds to minutes for up to 6,000 binary variables; 4 minutes gave no bound with 40,000 (ResNet-50).
 MOST_BINARIES = 10_000
 _TOLERANCE = 1e-9  # of a budget, by which a solution may break it: less than a byte below a gigabyte
 
@@ -99,11 +99,12 @@ class Exact:
         """Solves one program; None where nothing was found."""
         model = Model(problem, max_bytes, max_seconds)
         highs = solver.Highs()
-        # With presolve, HiGHS 1.15.1 calls a schedule optimal that costs 3.82 s where another costs 3.22 s: graph 394 of
-        # tests/policies/test_certificate.py. One of 560 such graphs; without presolve, none, in up to 5 times the time.
+        # With presolve, HiGHS 1.15.1 calls a schedule optimal that costs 3.82 s where another takes 3.22 s, on a graph
+        # of the 560 in tests/policies/test_certificate.py (394); without, on none. It takes up to 5 times longer.
         for option, value in (
-            ("presolve", "off"), ("output_flag", False), ("threads", 1), ("random_seed", 1), ("time_limit", self.time_limit),
-            ("mip_rel_gap", self.gap), ("mip_abs_gap", 1e-9), ("mip_feasibility_tolerance", _TOLERANCE),
+            ("presolve", "off"), ("output_flag", False), ("threads", 1), ("random_seed", 1),
+            ("time_limit", self.time_limit), ("mip_rel_gap", self.gap), ("mip_abs_gap", 1e-9),
+            ("mip_feasibility_tolerance", _TOLERANCE),
             ("primal_feasibility_tolerance", _TOLERANCE),
         ):  # fmt: skip
             highs.setOptionValue(option, value)

@@ -46,7 +46,7 @@ def test_without_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_graphs_of_mxnet() -> None:
-    """Several outputs, masks of Dropout, in-place work: no more bytes than counted, so budgets are kept."""
+    """Several outputs, masks of Dropout, in-place work: an approximation, but one that saves memory."""
     for name in ("dropout", "slices", "two outputs"):
         problem = problem_of(any_case(name).training, match_ranges=(16,))
         stock = problem.value({}).bytes
