@@ -24,6 +24,7 @@ from echo.errors import (
     ShapeError,
     UnsupportedError,
 )
+from echo.frontier import Frontier
 from echo.options import Options
 from echo.plan import Plan
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BudgetError",
     "EchoError",
+    "Frontier",
     "GraphError",
     "NativeError",
     "OptionError",
@@ -49,6 +51,7 @@ __all__ = [
     "disable",
     "enable",
     "errors",
+    "frontier",
     "load_plan",
     "native",
     "optimize",
@@ -98,6 +101,21 @@ def plan(symbol: mx.sym.Symbol | mx.gluon.HybridBlock, **given: Any) -> Plan:
     from echo.runtime import api
 
     return api.plan(symbol, given)
+
+
+def frontier(symbol: mx.sym.Symbol | mx.gluon.HybridBlock, points: int = 10, **given: Any) -> Frontier:
+    """The whole curve of memory and time: plans of ``points`` budgets, from the least that can be reached to stock's.
+
+    Args:
+        symbol: the training symbol, or a HybridBlock.
+        given: as for `plan`, without a budget or a bound on time.
+
+    Raises:
+        OptionError: a budget, a bound, a plan, or a number of points that makes no sense; and what `plan` raises.
+    """
+    from echo.runtime import api
+
+    return api.frontier(symbol, points, given)
 
 
 def load_plan(path: str | os.PathLike[str]) -> Plan:

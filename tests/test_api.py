@@ -23,8 +23,8 @@ from echo.plan import Decision, Memory
 
 ROOT = Path(__file__).parents[1]
 PUBLIC = [
-    "BudgetError", "EchoError", "GraphError", "NativeError", "OptionError", "Options", "Plan", "PlanError",
-    "ShapeError", "UnsupportedError", "compat", "disable", "enable", "errors", "load_plan", "native", "optimize",
+    "BudgetError", "EchoError", "Frontier", "GraphError", "NativeError", "OptionError", "Options", "Plan", "PlanError",
+    "ShapeError", "UnsupportedError", "compat", "disable", "enable", "errors", "frontier", "load_plan", "native", "optimize",
     "plan",
 ]  # fmt: skip
 pytestmark = pytest.mark.usefixtures("cheap_planning")

@@ -13,6 +13,8 @@ from mxnet.symbol import Symbol
 from echo.errors import OptionError, ShapeError, UnsupportedError
 from echo.frontend.session import check_version
 from echo.frontend.symbols import graph_of, infer_binding, symbol_of
+from echo.frontier import Frontier
+from echo.frontier import frontier as curve
 from echo.options import Options
 from echo.passes.rewrite import PLAN_ATTRIBUTE
 from echo.plan import Plan
@@ -78,6 +80,14 @@ def plan(symbol: Any, given: Mapping[str, Any]) -> Plan:
         return plan_block(symbol, options, shapes, _context(given.get("ctx", mx.context.current_context())))
     options, bind, shapes = _split(symbol, given)
     return _plan(_unmarked(symbol), options, bind, shapes)
+
+
+def frontier(symbol: Any, points: int, given: Mapping[str, Any]) -> Frontier:
+    """See `echo.frontier`."""
+    for name in ("memory_budget", "max_overhead", "plan"):
+        if name in given:
+            raise OptionError(f"{name}: a frontier covers all budgets and bounds, expected no option of this name")
+    return curve(lambda more: plan(symbol, {**given, "max_overhead": None, **more}), points)
 
 
 def _unmarked(symbol: Symbol) -> Symbol:

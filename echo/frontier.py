@@ -1,0 +1,78 @@
+"""The frontier of a model: how much memory each second of recomputation is worth."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import Any, Callable, Mapping
+
+from echo.errors import BudgetError, OptionError
+from echo.plan import Plan
+
+_MOST_POINTS = 100
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """Plans from the smallest to that of the stock graph; each takes less time than all that need less memory.
+
+    Prints as a table. A plan of it is applied with ``echo.optimize(symbol, plan=frontier.within(budget))``.
+    """
+
+    plans: tuple[Plan, ...]
+
+    def within(self, budget: int) -> Plan:
+        """The fastest plan whose executor holds at most ``budget`` bytes.
+
+        Raises:
+            BudgetError: there is none.
+        """
+        for plan in reversed(self.plans):
+            if plan.after.total <= budget:
+                return plan
+        least = self.plans[0].after
+        held = ", ".join(f"{kind} {size / 2**20:.1f} MB" for kind, size in least.static.items() if size)
+        raise BudgetError(budget, least.total, held)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """One object a plan: bytes (``total`` is all that the executor holds), and the overhead as a fraction."""
+        return [
+            {"total": plan.after.total, "planned": plan.after.planned, "overhead": plan.overhead,
+             "recomputed_nodes": plan.recomputed_nodes}
+            for plan in self.plans
+        ]  # fmt: skip
+
+    def __str__(self) -> str:
+        from rich.console import Console  # needed to print, not to plan
+        from rich.table import Table
+
+        table = Table(title="frontier", title_justify="left")
+        for heading in ("total MB", "planned MB", "time", "operators run again"):
+            table.add_column(heading, justify="right")
+        for row in self.to_json():
+            sizes = (f"{row[name] / 2**20:.1f}" for name in ("total", "planned"))
+            table.add_row(*sizes, f"+{100 * row['overhead']:.1f} %", str(row["recomputed_nodes"]))
+        out = io.StringIO()
+        Console(file=out, width=100, color_system=None).print(table)
+        return out.getvalue().rstrip("\n")
+
+
+def frontier(plan: Callable[[Mapping[str, Any]], Plan], points: int) -> Frontier:
+    """Plans with ``points`` budgets in equal ratios, from the least that can be reached to what the stock graph holds.
+
+    ``plan`` makes the plan with some options. Points that need more memory and more time than another are left out.
+    """
+    if isinstance(points, bool) or not isinstance(points, int) or not 2 <= points <= _MOST_POINTS:
+        raise OptionError(f"points: expected a number from 2 to {_MOST_POINTS}, got {points!r}")
+    try:
+        smallest = plan({"memory_budget": 2})  # 1 would be all of the stock's
+    except BudgetError as error:
+        smallest = plan({"memory_budget": error.reachable})
+    least, most = smallest.after.total, smallest.before.total
+    ratio = (most / least) ** (1 / (points - 1)) if least else 1.0
+    found = [smallest, *(plan({"memory_budget": int(least * ratio**step)}) for step in range(1, points))]
+    best: list[Plan] = []
+    for one in sorted(found, key=lambda each: (each.after.total, each.overhead_seconds)):
+        if not best or one.overhead_seconds < best[-1].overhead_seconds:
+            best.append(one)
+    return Frontier(tuple(best))

@@ -1,0 +1,57 @@
+"""The curve of memory and time."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+import echo
+from benchmarks.models import SMALL
+
+MODEL = SMALL["nmt"]()
+pytestmark = pytest.mark.usefixtures("cheap_planning")
+
+
+@pytest.fixture(scope="module")
+def curve(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ECHO_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        return echo.frontier(MODEL.symbol, points=5, **MODEL.shapes)
+
+
+def test_less_memory_takes_more_time(curve: Any) -> None:
+    totals = [plan.after.total for plan in curve.plans]
+    seconds = [plan.overhead_seconds for plan in curve.plans]
+    assert len(totals) >= 3
+    assert totals == sorted(set(totals))
+    assert seconds == sorted(set(seconds), reverse=True)
+    assert totals[0] < 0.8 * curve.plans[0].before.total
+    assert totals[-1] <= curve.plans[0].before.total
+
+
+def test_the_fastest_within_a_budget(curve: Any) -> None:
+    second = curve.plans[1]
+    assert curve.within(second.after.total) is second
+    assert curve.within(second.after.total + 1) is second
+    assert curve.within(second.after.total - 1) is curve.plans[0]
+    with pytest.raises(echo.BudgetError, match=f"least that can be reached is {curve.plans[0].after.total:,} bytes"):
+        curve.within(curve.plans[0].after.total - 1)
+
+
+def test_it_prints_and_is_json(curve: Any) -> None:
+    assert len(json.loads(json.dumps(curve.to_json()))) == len(curve.plans)
+    assert f"{curve.plans[0].after.total / 2**20:.1f}" in str(curve)
+
+
+@pytest.mark.parametrize("points", [1, 0, -3, 101, 2.5, "ten", True])
+def test_numbers_of_points_that_make_no_sense(points: Any) -> None:
+    with pytest.raises(echo.OptionError, match="points: expected a number from 2 to 100, got"):
+        echo.frontier(MODEL.symbol, points=points, **MODEL.shapes)
+
+
+@pytest.mark.parametrize("option", ["memory_budget", "max_overhead"])
+def test_budgets_and_bounds_are_refused(option: str) -> None:
+    with pytest.raises(echo.OptionError, match=f"{option}: a frontier covers all"):
+        echo.frontier(MODEL.symbol, **{option: 0.5}, **MODEL.shapes)
