@@ -13,6 +13,7 @@ from benchmarks.record import load
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 Row = Dict[str, Any]
+_SCHEDULERS = ("search", "exact", "sublinear")
 _BOUNDS = ("0.05", "0.10", "0.25", "none")
 
 
@@ -97,6 +98,20 @@ def sockeye_table(result: dict[str, Any]) -> str:
     return _table(columns, cells, result)
 
 
+def ilp_table(result: dict[str, Any]) -> str:
+    """Overheads of the published plans and of the policies at the same budgets, in per cent of the step."""
+
+    def cells(row: Row) -> list[str]:
+        plan, ours = row["published"], row["search"]
+        overheads = [f"{100 * row[name]['overhead']:.2f}" if row[name] else "" for name in _SCHEDULERS]
+        first = [f"{plan['peak_bytes'] / 2**30:.2f}", f"{100 * plan['overhead']:.2f}", f"{plan['solve_s']:.0f}"]
+        heavy = f"{plan['heavy_recomputed']} / {ours['heavy_recomputed']}"
+        return [row["graph"], *first, overheads[0], f"{ours['seconds']:.1f}", heavy, *overheads[1:]]
+
+    columns = "graph | budget, GB | ILP, % | ILP, s | **search, %** | search, s | heavy (ILP / search)"
+    return _table(f"{columns} | exact, % | sublinear, %", cells, result)
+
+
 def _table(columns: str, cells: Callable[[Row], list[str]], result: dict[str, Any]) -> str:
     """A line for each row, under the columns, of which the first holds names; then where the figures come from."""
     rule = "|---" + "|---:" * columns.count("|") + "|"
@@ -131,6 +146,7 @@ def main() -> None:
     text = insert(text, "planning", planning_table(load("planning_time")))
     text = insert(text, "startup", startup_table(load("startup")))
     text = insert(text, "sockeye", sockeye_table(load("sockeye_training")))
+    text = insert(text, "ilp", ilp_table(load("ilp")))
     README.write_text(text, encoding="utf-8")
 
 

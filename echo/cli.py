@@ -1,4 +1,5 @@
-"""The command line, ``mxecho`` or ``python -m echo``: runs a program with echo; plans a saved symbol and explains it.
+"""The command line, ``mxecho`` or ``python -m echo``: runs a program with echo; plans a saved symbol and explains it;
+schedules a training graph of any framework.
 
 ::
 
@@ -7,6 +8,7 @@
     mxecho plan model-symbol.json data=32,3,224,224 --max-overhead none --save plan.json
     mxecho show plan.json
     mxecho why plan.json encoder_l0_tanh
+    mxecho schedule graph.json --budget 5GB
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ from pathlib import Path
 from typing import Any, Sequence
 
 from echo import run
-from echo.errors import EchoError, OptionError
+from echo.errors import BudgetError, EchoError, OptionError
 from echo.plan import Plan
+
+_POLICY_HELP = "search (default), echo, sublinear, mincut, exact, all or none"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -28,7 +32,7 @@ def _parser() -> argparse.ArgumentParser:
     plan = commands.add_parser("plan", help="plan a saved symbol for some shapes and explain the plan")
     plan.add_argument("symbol", help="a symbol saved by MXNet, as model-symbol.json")
     plan.add_argument("shapes", nargs="+", metavar="NAME=SHAPE", help="shapes of inputs, as data=128,50")
-    plan.add_argument("--policy", default="search", help="search (default) or echo")
+    plan.add_argument("--policy", default="search", help=_POLICY_HELP)
     plan.add_argument("--max-overhead", default="auto", help="fraction of the step (default 0.10), or none")
     plan.add_argument("--memory-budget", help='bytes, "6GB", or a fraction of what is needed without echo')
     plan.add_argument("--keep", action="append", default=[], metavar="PATTERN", help="nodes or operators to stash")
@@ -40,6 +44,10 @@ def _parser() -> argparse.ArgumentParser:
     why = commands.add_parser("why", help="say why a map is stashed or recomputed by a plan saved before")
     why.add_argument("plan", help="as for show")
     why.add_argument("names", nargs="+", metavar="NAME", help="a node, or NODE:OUTPUT")
+    schedule = commands.add_parser("schedule", help="schedule a training graph within a memory budget")
+    schedule.add_argument("graph", help="a training step as JSON: nodes with costs, bytes and dependencies")
+    schedule.add_argument("--budget", required=True, help='bytes, "5GB", or a fraction of what is needed without echo')
+    schedule.add_argument("--policy", default="search", help=_POLICY_HELP)
     return parser
 
 
@@ -82,6 +90,30 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     )
 
 
+def _schedule(arguments: argparse.Namespace) -> str:
+    from echo.frontend.dag import load_dag
+    from echo.options import budget_bytes
+    from echo.policies import policy_named
+    from echo.policies.problem_of_graph import smallest, solve_graph
+    from echo.report.schedule import held_at_peak, render_schedule
+
+    policy = policy_named(arguments.policy)
+    graph = load_dag(Path(arguments.graph))
+    wanted = _number("--memory-budget", arguments.budget)
+    try:
+        budget = budget_bytes("none" if wanted is None else wanted, graph.training.planned_bytes)
+    except OptionError:
+        raise OptionError(
+            f"--budget: expected bytes, a size such as 5GB or a fraction such as 0.5, got {arguments.budget!r}"
+        ) from None
+    solved = solve_graph(policy, *graph, max_bytes=budget)
+    if solved.value.bytes > budget:
+        least = min(solved, smallest(policy, *graph), key=lambda found: found.value.bytes)
+        held = held_at_peak(graph.training, least)
+        raise BudgetError(budget, least.value.bytes, held, f" by policy {policy.name!r}")
+    return render_schedule(graph, policy.name, budget, solved)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; 0 on success, 1 with one line on standard error otherwise."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -89,6 +121,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run.run(words[1:])
     arguments = _parser().parse_args(words)
     try:
+        if arguments.command == "schedule":
+            print(_schedule(arguments))
+            return 0
         plan = _plan(arguments) if arguments.command == "plan" else Plan.load(arguments.plan)
         answers = [str(plan.why(name)) for name in getattr(arguments, "names", ())]
     except (EchoError, OSError) as error:

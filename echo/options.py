@@ -21,7 +21,9 @@ _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*$", re.IGNORECASE
 class Options:
     """The options of `echo.optimize` and `echo.plan`.
 
-    policy: "search" (default) or "echo", the ISCA'20 algorithm.
+    policy: "search" (default); "echo", the ISCA'20 algorithm; "sublinear", checkpoints where few bytes cross (Chen et
+        al., 2016); "mincut", the least stashed bytes; "exact", an integer program for small graphs, which needs
+        highspy; "all" and "none" recompute everything light, and nothing.
     max_overhead: time spent on recomputation, as a fraction of a training step. "auto" is 0.10, or unbounded where a
         memory budget is given; None is unbounded: still no heavy operator runs twice.
     memory_budget: what the executor may hold (arguments, gradients, auxiliary states, planned memory): bytes as a
@@ -166,7 +168,7 @@ _ON, _OFF = ("1", "true", "on", "yes"), ("", "0", "false", "off", "no")
 # variable: (option, how it is read, what it means); the only place where ECHO_* variables are named
 VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "ECHO": ("", is_on, "1 optimizes every training symbol that is bound, with no change to the program"),
-    "ECHO_POLICY": ("policy", str, "search or echo"),
+    "ECHO_POLICY": ("policy", str, "search, echo, sublinear, mincut, exact, all or none"),
     "ECHO_MAX_OVERHEAD": ("max_overhead", _number, "fraction of the step, or none"),
     "ECHO_MEMORY_BUDGET": ("memory_budget", _budget, "bytes, a size such as 6GB, or a fraction"),
     "ECHO_FUSE": ("fuse", is_on, "0 turns fused kernels off (there are none yet)"),

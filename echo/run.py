@@ -22,7 +22,7 @@ from echo.errors import OptionError
 from echo.options import Options
 
 _FLAGS = {
-    "--policy": ("ECHO_POLICY", "search (default) or echo"),
+    "--policy": ("ECHO_POLICY", "search (default), echo, sublinear, mincut, exact, all or none"),
     "--max-overhead": ("ECHO_MAX_OVERHEAD", "fraction of the step (default 0.10), or none"),
     "--memory-budget": ("ECHO_MEMORY_BUDGET", 'bytes, "6GB", or a fraction of what is needed without echo'),
     "--plan": ("ECHO_PLAN", "a plan saved before, or several with : between them"),

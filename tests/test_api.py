@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import subprocess
 import sys
 import textwrap
@@ -276,6 +277,15 @@ def test_command_line_plans_a_saved_symbol(tmp_path: Path) -> None:
     assert shown.stdout == result.stdout
 
 
+_DEPS = [[number - 1] if number else [] for number in range(21)]
+_DEPS += [[20 + number, 19 - number] for number in range(20)]
+# Twenty nodes of 1 MB and one millisecond, whose gradients read their outputs.
+CHAIN = {
+    "loss": 20,
+    "nodes": [{"id": i, "op": "tanh", "cost": 1, "bytes": 2**20, "deps": deps} for i, deps in enumerate(_DEPS)],
+}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -295,6 +305,16 @@ def test_command_line_plans_a_saved_symbol(tmp_path: Path) -> None:
         (["show", "{text}"], "is not a plan"),
         (["show", "{symbol}"], "not a plan"),
         (["show", "{number}"], "not a plan"),
+        (["schedule", "{graph}", "--budget", "0"], "--budget: expected bytes, a size such as 5GB"),
+        (["schedule", "{graph}", "--budget", "-5"], "--budget: expected bytes, a size such as 5GB"),
+        (["schedule", "{graph}", "--budget=-5GB"], "--budget: expected bytes, a size such as 5GB"),
+        (["schedule", "{graph}", "--budget", "abc"], "--budget: expected bytes, a size such as 5GB"),
+        (["schedule", "{graph}", "--budget", "2MB", "--policy", "none"], "that can be reached is 23,068,672 bytes"),
+        (["schedule", "{graph}", "--budget", "2MB"], "cannot be met by policy 'search'"),
+        (["schedule", "{graph}", "--budget", "4", "--policy", "magic"], "policy: expected one of"),
+        (["schedule", "{text}", "--budget", "4"], "is not JSON"),
+        (["schedule", "{number}", "--budget", "4"], "is not a training graph"),
+        (["schedule", "{missing}", "--budget", "4"], "No such file"),
     ],
 )
 def test_command_line_says_what_is_wrong(
@@ -303,13 +323,25 @@ def test_command_line_says_what_is_wrong(
     network().save(str(tmp_path / "symbol.json"))
     (tmp_path / "text.json").write_text("hello")
     (tmp_path / "number.json").write_text("3")
-    files = {name: str(tmp_path / f"{name}.json") for name in ("symbol", "text", "number", "missing")}
+    (tmp_path / "graph.json").write_text(json.dumps(CHAIN))
+    files = {name: str(tmp_path / f"{name}.json") for name in ("symbol", "text", "number", "missing", "graph")}
     assert cli.main([argument.format(**files) for argument in arguments]) == 1
     out, err = capsys.readouterr()
     assert out == ""
     lines = [line for line in err.splitlines() if line.startswith("mxecho: ")]
     assert len(lines) == 1
     assert message in lines[0]
+
+
+def test_command_line_schedules_a_graph(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "graph.json").write_text(json.dumps(CHAIN))
+    for policy in ("search", "sublinear", "exact"):
+        assert cli.main(["schedule", str(tmp_path / "graph.json"), "--budget", "14MB", "--policy", policy]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0] == "graph       41 nodes, 21 of them forward, 41.00 ms a step"
+        assert re.fullmatch(rf"peak        22\.0 MB -> 1\d\.0 MB, budget 14\.0 MB \({policy}\)", lines[1])
+        assert re.fullmatch(r"overhead    \+\d+\.\d\d %, \d+\.00 ms", lines[2])
+        assert re.fullmatch(r"recomputed  \d+ nodes, 0 of them heavy, in \d+ runs", lines[3])
 
 
 def test_command_line_without_a_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,7 @@ class LiveEvaluator:
     def __init__(self, training: TrainingGraph, seconds: Sequence[float]) -> None:
         self.entries = training.first_entry[-1]
         self._training = training
-        self._simulate, self._steps = _native(training, seconds) or _plain(training, seconds)
+        self._simulate, self._steps = _simulator(training, seconds)
 
     def evaluate(
         self, recompute: Choice, match_ranges: Sequence[int], limit: int | None = None, splits: Splits | None = None
@@ -46,18 +46,16 @@ class LiveEvaluator:
         return {**once(self._training, recompute.nonzero()[0].tolist()), **(splits or {})}
 
 
-_Functions = "tuple[Callable[[Splits], Replayed], Callable[[Splits], list[Step]]]"
-
-
-def _native(training: TrainingGraph, seconds: Sequence[float]) -> _Functions | None:
+def _simulator(
+    training: TrainingGraph, seconds: Sequence[float]
+) -> tuple[Callable[[Splits], Replayed], Callable[[Splits], list[Step]]]:
+    """The value of a schedule, and its steps."""
     try:
         scheduler = Scheduler(training, seconds, LIVE)
+        return scheduler.simulate, scheduler.steps
     except NativeError:
-        return None
-    return scheduler.simulate, scheduler.steps
+        pass
 
-
-def _plain(training: TrainingGraph, seconds: Sequence[float]) -> _Functions:
     def simulate(splits: Splits) -> Replayed:
         steps = steps_of(training, splits)
         copies = sum(seconds[step.node] for step in steps if step.node != step.slot)

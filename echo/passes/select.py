@@ -26,6 +26,10 @@ from echo.training_graph import DYNAMIC, TrainingGraph
 _MATCH_RANGES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
 
 
+# With compute-heavy operators there is more to choose from, and more to lose by a bad choice.
+_HEAVY_EFFORT = 8
+
+
 @dataclass(frozen=True)
 class Selection:
     """``recompute``: the entries that gradients read from clones, ``splits`` where; ``runs``: how often each node does.
@@ -61,6 +65,7 @@ class Select:
         everything = {**candidates.light, **candidates.heavy}
         more = partition(training, everything)
         heavy = _problem(request, training, everything, candidates.forced, more, overhead, limit)
+        heavy = replace(heavy, effort=_HEAVY_EFFORT * heavy.effort)
         best = _within(request, light, heavy)
         if _keeps(heavy, best):
             return _with_hint(heavy, best)

@@ -21,11 +21,11 @@ from typing import Any, Iterable, Iterator, Mapping, Sequence
 from echo.estimators.planner import MASKED_OPS
 from echo.graph import Entry
 from echo.policies.problem import Problem
-from echo.schedule import Splits, first_backward, steps_of
+from echo.schedule import Splits, steps_of
 from echo.training_graph import EXECUTOR, TrainingNode
 
-Terms = "dict[int, float]"  # column: factor
 _CONSTANT = -1  # the column of what does not depend on the schedule
+_INFINITE = float("inf")
 
 
 def is_once(problem: Problem) -> bool:
@@ -55,9 +55,6 @@ class Program:
         self.rows.append({column: factor for column, factor in terms.items() if column != _CONSTANT and factor})
         self.lower.append(lower - constant)
         self.upper.append(upper - constant)
-
-
-_INFINITE = float("inf")
 
 
 class Model:
@@ -138,7 +135,7 @@ class Model:
             if position + 1 < len(self.graph.backward):
                 program.row({**there, self.kept[position + 1, entry]: -1.0}, 0.0, _INFINITE)
         for node in self.graph.reachable[position]:  # nothing runs again that is not read at once
-            outputs = [entry for entry in self.graph.again_of[node]]
+            outputs = self.graph.again_of[node]
             if any(entry in reads for entry in outputs):
                 continue
             readers = {reader for entry in outputs for reader in self.graph.copy_readers[entry]}
@@ -240,10 +237,8 @@ class _Reads:
 
     def __init__(self, problem: Problem) -> None:
         training = self.training = problem.training
-        first = first_backward(training)
         self.forward = [number for number, node in training.operators() if node.forward]
         self.backward = [number for number, node in training.operators() if not node.forward]
-        assert not self.forward or not self.backward or self.forward[-1] < first
         self.to_the_end = frozenset(Entry(entry.node, entry.index) for entry in training.outputs)
         self.forced = {entry.node for entry in problem.forced}
         offered = {entry for entries in problem.candidates.values() for entry in entries} | problem.forced

@@ -74,14 +74,18 @@ class _Attempts:
 
     def within(self, budget: int, start: Splits) -> None:
         """The fastest within a budget. Aims lower where storage turns out to need more than was counted."""
-        aim = budget
+        aim, fits, beyond = budget, 0, budget + 1
         for _ in range(_AIMS):
             self.problem.progress(f"schedules of {aim / 2**20:.0f} MB")
             splits, found = self.scheduler.fit(self.problem.candidates, aim, self.effort, start)
             value = self.consider(splits)
-            if found.bytes > aim or value.bytes <= budget:
+            if found.bytes > aim or (value.bytes <= budget and aim == budget):
                 break
-            aim = int(aim * budget / value.bytes)
+            if value.bytes <= budget:
+                fits = aim
+            else:
+                beyond = aim
+            aim = (fits + beyond) // 2 if fits else int(aim * budget / value.bytes)
 
     def least(self, start: Splits) -> None:
         """The smallest within the bound on time."""

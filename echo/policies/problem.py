@@ -86,6 +86,10 @@ class Problem:
         """Exact bytes and seconds of a choice; bytes above a ``limit`` may come out smaller, but above it."""
         return self.evaluator.evaluate(choice, self.match_ranges if match_ranges is None else match_ranges, limit)
 
+    def keeps(self, evaluation: Evaluation) -> bool:
+        """Whether a choice is within all limits."""
+        return not any(self.rank(evaluation)[: 1 if self.max_bytes is None else 2])
+
     def rank(self, evaluation: Evaluation) -> tuple[float, float, float]:
         """Smaller is better: first the limits, then what is wanted, then what is nice to have."""
         late = 0.0 if self.max_seconds is None else max(0.0, evaluation.seconds - self.max_seconds)

@@ -7,7 +7,9 @@ then again, with a climb at each price. A class that fits only in part is split.
 accepting (Dueck and Scheuer, 1990): random flips that may cost a little memory, ever less. Everything is deterministic:
 the effort is counted in visited nodes, not in seconds, and the random flips come from a fixed seed. Where it is
 cheaper, every choice is tried.
-With a hint from another graph of the same model it starts from that choice, and a tenth of the effort will do.
+With a hint from another graph of the same model it starts from that choice, and a tenth of the effort will do. What the
+climb found is then refined by schedules in which nodes run again where they are read (`echo.policies.fit`); a budget is
+left to those alone where they meet it.
 """
 
 from __future__ import annotations
@@ -20,12 +22,15 @@ import numpy as np
 
 from echo.estimators.assignment import ASSIGNED, PEAK
 from echo.estimators.evaluator import Choice, Evaluation
+from echo.ops import HEAVY
 from echo.passes.classes import classes
 from echo.passes.hint import Hint
 from echo.policies.fit import Fit, can_fit
 from echo.policies.problem import Problem
+from echo.policies.sublinear import Sublinear
 from echo.schedule import Splits
 
+_LARGE = 20_000  # nodes
 _ROUNDS = (0, 1, 2, 3)  # of the classes, coarse to fine
 _FINALISTS = 3  # match ranges that are climbed to the end
 _SWEEPS = 4  # through all classes, that a climb takes about
@@ -54,11 +59,38 @@ class Search:
         hinted = None if hint is None else _Climb(problem).run_from(hint)
         if hinted is not None:
             return problem.chosen(hinted)
-        climbed = problem.chosen(_Climb(problem).run())
-        if not can_fit(problem):
-            return climbed
-        found = (climbed, Fit(({}, climbed)).choose(problem))
+        if can_fit(problem) and problem.max_bytes is not None:
+            fitted = _fitted(problem)
+            if fitted is not None:
+                return fitted
+        found = [problem.chosen(_Climb(problem).run())]
+        if can_fit(problem):
+            found.append(Fit((*(() if problem.max_bytes else ({},)), *found)).choose(problem))
+        if _runs_heavy(problem):
+            found.append(Sublinear().choose(problem))
         return min(found, key=lambda splits: problem.rank(problem.value(splits)))
+
+
+def _fitted(problem: Problem) -> Splits | None:
+    """A schedule within the limits, without a climb; None where none was found.
+
+    Far below what light operators save, checkpoints are a better start than nothing; on large graphs a quicker one too.
+    """
+    starts: list[Callable[[], Splits]] = [dict]
+    if _runs_heavy(problem):
+        starts.append(lambda: Sublinear().choose(problem))
+        if len(problem.training.nodes) > _LARGE:
+            starts.reverse()
+    for start in starts:
+        fitted = Fit((start(),)).choose(problem)
+        if problem.keeps(problem.value(fitted)):
+            return fitted
+    return None
+
+
+def _runs_heavy(problem: Problem) -> bool:
+    """Whether compute-heavy operators may run again, as often as it takes."""
+    return can_fit(problem) and any(problem.training.nodes[node].op in HEAVY for node in problem.candidates)
 
 
 def _best_of_all(problem: Problem) -> Choice:
@@ -91,7 +123,7 @@ class _Limits:
 
     def keeps(self, value: Evaluation) -> bool:
         """Whether a choice is within all limits."""
-        return not any(self.rank(value)[: 1 if self.problem.max_bytes is None else 2])
+        return self.problem.keeps(value)
 
     def most_bytes(self, current: Evaluation) -> int | None:
         if self.problem.max_bytes is not None:

@@ -15,6 +15,7 @@ import pytest
 from echo.errors import OptionError
 from echo.estimators.scheduler import Scheduler
 from echo.frontend.dag import DataGraph
+from echo.passes.partition import partition
 from echo.policies import POLICIES
 from echo.policies.exact import Exact
 from echo.policies.fit import Fit
@@ -22,7 +23,6 @@ from echo.policies.problem import Policy, Problem
 from echo.policies.problem_of_graph import is_heavy, problem_of_graph
 from echo.policies.search import Search
 from echo.policies.sublinear import Sublinear
-from echo.passes.partition import partition
 from echo.schedule import Replayed, Splits, replay, steps_of
 from echo.training_graph import TrainingGraph
 from tests.data_graphs import ILP_NAMES, chain, ilp_graph, ilp_plans, random_graph
@@ -235,6 +235,11 @@ def test_exact_is_brute_force(first: int) -> None:
         assert_optimal(seed)
 
 
+def test_the_solver_is_not_trusted() -> None:
+    """The graph on which HiGHS 1.15.1 with presolve is wrong."""
+    assert_optimal(394)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(100, 600, 50))
 def test_exact_is_brute_force_on_many_graphs(first: int) -> None:
@@ -272,7 +277,7 @@ def test_a_chain_in_little_memory(policy: Policy) -> None:
 
 @IN_CHAINS
 def test_a_budget_of_two_roots_costs_order_n(policy: Policy) -> None:
-    """Chen et al.: sqrt(n) checkpoints, and one more forward pass. Each length by itself, and no growth between them."""
+    """Chen et al.: sqrt(n) checkpoints and one more forward pass; with room to spare for segments in segments."""
     for length in (100, 225):
         budget = 2 * math.isqrt(length)
         problem = problem_of_graph(*chain(length), max_bytes=budget, simulations=SOME)
@@ -308,7 +313,7 @@ def test_published_plans(policy: Policy, name: str, index: int) -> None:
         assert overhead >= plan["overhead"] - ROUNDING
 
 
-@pytest.mark.parametrize(("name", "index"), [("vgg16_b176", 0), ("vgg16_b176", 2), ("unet_b11", 4)])
+@pytest.mark.parametrize(("name", "index"), [("vgg16_b176", 0), ("vgg16_b176", 2), ("unet_b11", 0)])
 def test_exact_proves_published_plans(name: str, index: int) -> None:
     training, seconds = ilp_graph(name)
     plan = ilp_plans(name)[index]

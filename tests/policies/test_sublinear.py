@@ -10,8 +10,8 @@ import pytest
 from echo.policies.problem_of_graph import problem_of_graph
 from echo.policies.sublinear import Sublinear
 from echo.schedule import steps_of
-from tests.data_graphs import chain, node, unrolled
 from echo.training_graph import TrainingGraph
+from tests.data_graphs import chain, node, unrolled
 
 
 @pytest.mark.parametrize("length", [100, 400, 900])
@@ -36,7 +36,8 @@ def test_levels_take_less() -> None:
 
 def test_checkpoints_lie_where_few_bytes_cross() -> None:
     """Blocks of three large maps and a small one: only small ones are stashed."""
-    nodes = [node("relu", 1 if number % 4 == 3 else 100, [number - 1] if number else [], number) for number in range(48)]
+    sizes = [1 if number % 4 == 3 else 100 for number in range(48)]
+    nodes = [node("relu", size, [number - 1] if number else [], number) for number, size in enumerate(sizes)]
     nodes.append(node("loss", 1, [47], 48))
     for number in reversed(range(48)):
         nodes.append(node("grad", 1, [len(nodes) - 1, number], len(nodes), forward=False))

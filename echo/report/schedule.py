@@ -1,0 +1,55 @@
+"""A schedule of a data graph as a text, and what lies in memory at its peak."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Sequence
+
+from echo.frontend.dag import DataGraph
+from echo.policies.problem_of_graph import Solved, is_heavy
+from echo.schedule import steps_of
+from echo.training_graph import TrainingGraph
+
+_MOST_HELD = 5
+
+
+def render_schedule(graph: DataGraph, policy: str, budget: int, solved: Solved) -> str:
+    """Peak, overhead and what runs again, in four lines; bytes are live bytes, 1 MB is 2**20 of them."""
+    training, seconds = graph
+    step, again = sum(seconds), solved.value.seconds
+    runs = Counter(run.node for run in steps_of(training, solved.splits) if run.node != run.slot)
+    heavy = sum(is_heavy(training.nodes[number].op) for number in runs)
+    forward = sum(node.forward for node in training.nodes)
+    return "\n".join([
+        f"graph       {len(training.nodes)} nodes, {forward} of them forward, {1000 * step:.2f} ms a step",
+        f"peak        {_mb(training.planned_bytes)} -> {_mb(solved.value.bytes)}, budget {_mb(budget)} ({policy})",
+        f"overhead    {100 * again / max(step, 1e-12):+.2f} %, {1000 * again:.2f} ms",
+        f"recomputed  {len(runs)} nodes, {heavy} of them heavy, in {sum(runs.values())} runs",
+    ])  # fmt: skip
+
+
+def _mb(size: int) -> str:
+    return f"{size / 2**20:.1f} MB"
+
+
+def held_at_peak(training: TrainingGraph, solved: Solved) -> str:
+    """The largest maps that are alive when most bytes are."""
+    order = [step.node for step in steps_of(training, solved.splits)]
+    alive = max(_alive(training, order), key=lambda nodes: sum(_bytes(training, number) for number in nodes))
+    largest = sorted(alive, key=lambda number: (-_bytes(training, number), number))[:_MOST_HELD]
+    return ", ".join(f"{training.nodes[number].name} {_mb(_bytes(training, number))}" for number in largest)
+
+
+def _bytes(training: TrainingGraph, number: int) -> int:
+    return training.nodes[number].outputs[0].bytes
+
+
+def _alive(training: TrainingGraph, order: Sequence[int]) -> list[list[int]]:
+    """By step, the nodes whose latest values are in memory."""
+    needed: set[int] = set()
+    found = []
+    for number in reversed(order):  # a value is alive from when it is made to when it is read for the last time
+        needed.update(entry.node for entry in training.nodes[number].inputs)
+        found.append(sorted(needed | {number}))
+        needed.discard(number)
+    return found[::-1]
