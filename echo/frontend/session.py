@@ -25,13 +25,12 @@ from echo.frontend.mirror import MirrorEvaluator, forward_graph
 from echo.frontend.selfcheck import check_hook, onednn_activations
 from echo.frontend.symbols import Binding, symbol_of
 from echo.frontend.training import (
-    Oracle,
     captured_graph,
+    chunks_in,
     default_match_range,
     graph_in,
     match_range,
     oracle,
-    said,
     training_graph,
 )
 from echo.graph import Graph
@@ -125,7 +124,7 @@ class MxnetSession:
             return forward_graph(self.graph, self._binding, self._ctx)
         captured = captured_graph(self.graph, self._binding, self._ctx)
         if self._runner == EXECUTOR:
-            self._remember(self.graph, said(captured))
+            self._chunks.append((self.graph, chunks_in(captured)))
         return self._as_run(graph_in(captured, self.graph), self.match_range)
 
     @property
@@ -162,12 +161,9 @@ class MxnetSession:
             return training.planned_bytes, training.accumulations
         with contextlib.nullcontext() if self.hook else match_range(match_range_):
             found = oracle(symbol_of(graph), self._binding, self._ctx, self.hook)
-        self._remember(graph, found)
-        return found.bytes, found.accumulations
-
-    def _remember(self, graph: Graph, found: Oracle) -> None:
         if found.chunks is not None:
             self._chunks.append((graph, found.chunks))
+        return found.bytes, found.accumulations
 
     def chunks(self, graph: Graph) -> tuple[int, ...] | None:
         """Bytes of each chunk that MXNet wants for the user's graph or a rewritten one, None where it was not asked."""

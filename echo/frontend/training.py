@@ -126,32 +126,35 @@ def oracle(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context, hook: bool)
     """What MXNet's memory planner says of a symbol: exact with the hook, else bytes rounded up to a megabyte."""
     if not hook:
         return Oracle((planned_megabytes(bind_without_memory(symbol, binding, ctx)) + 1) << 20)
-    return said(_captured(symbol, binding, ctx))
+    captured = _captured(symbol, binding, ctx)
+    return Oracle(int(captured["allocated_bytes"]), _accumulations(captured["nodes"]), chunks_in(captured))
 
 
-def said(captured: Mapping[str, Any]) -> Oracle:
-    """What MXNet's memory planner says in what the hook wrote down."""
-    nodes = captured["nodes"]
-    return Oracle(int(captured["allocated_bytes"]), _accumulations(nodes), _chunks(nodes))
-
-
-def _chunks(nodes: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+def chunks_in(captured: Mapping[str, Any]) -> tuple[int, ...]:
+    """The bytes of each chunk that MXNet's memory planner wants, in what the hook wrote down."""
     chunks: dict[int, int] = {}
-    for node in nodes:
+    for node in captured["nodes"]:
         for shape, flag, storage in zip(node["shapes"], node["dtypes"], node["storage"]):
             if storage >= 0:
-                chunks[storage] = max(chunks.get(storage, 0), _tensor_type(tuple(shape), flag).bytes)
+                size = _bytes(tuple(shape), flag)
+                if size > chunks.get(storage, -1):
+                    chunks[storage] = size
     return tuple(chunks.values())
 
 
 def chunk_bytes(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context) -> tuple[int, ...]:
     """Bytes of each chunk that MXNet's memory planner, with the hook, wants for a bind of this symbol."""
-    return _chunks(_captured(symbol, binding, ctx)["nodes"])
+    return chunks_in(_captured(symbol, binding, ctx))
 
 
 @functools.lru_cache(maxsize=4096)  # a graph has many entries and few types
 def _tensor_type(shape: tuple[int, ...], flag: int) -> TensorType:
     return TensorType(shape, flag)
+
+
+@functools.lru_cache(maxsize=4096)
+def _bytes(shape: tuple[int, ...], flag: int) -> int:
+    return TensorType(shape, flag).bytes
 
 
 def _accumulations(nodes: Sequence[Mapping[str, Any]]) -> tuple[bool, ...]:
@@ -181,7 +184,7 @@ def training_graph(
 def captured_graph(
     graph: Graph, binding: Binding, ctx: mx.Context, marks: Mapping[int, Mapping[str, str]] | None = None
 ) -> Mapping[str, Any]:
-    """What the hook writes down of a bind of ``graph``, for `graph_in` and `said`.
+    """What the hook writes down of a bind of ``graph``, for `graph_in` and `chunks_in`.
 
     Raises:
         UnsupportedError: no argument needs a gradient.
