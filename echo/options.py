@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from echo.plan import Plan
 
 DEFAULT_MAX_OVERHEAD = 0.10
+_MOST_STATES = 16
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*$", re.IGNORECASE)
 
@@ -33,6 +34,8 @@ class Options:
         stashed or recomputed whatever the policy says.
     fuse: accepted, does nothing yet; the plan says so.
     strict: raise where echo would otherwise warn and hand the user's own graph back.
+    optimizer_states: copies of the weights that the optimizer keeps (0 for SGD, 1 with momentum, 2 for Adam): they
+        count in a budget.
     exact: outputs and gradients keep every bit. Without it, gradients of tanh may be computed from its output,
         which changes the last bits of some; the plan says so.
     plan: plans made before, by `echo.plan` or `echo.load_plan`: one, or several for several graphs or shapes. What is
@@ -46,6 +49,7 @@ class Options:
     recompute: tuple[str, ...] = ()
     fuse: bool = True
     strict: bool = False
+    optimizer_states: int = 0
     exact: bool = True
     plan: Plan | Iterable[Plan] = ()
 
@@ -55,6 +59,9 @@ class Options:
         for name in ("fuse", "strict", "exact"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"{name}: expected True or False, got {getattr(self, name)!r}")
+        states = self.optimizer_states
+        if isinstance(states, bool) or not isinstance(states, int) or not 0 <= states <= _MOST_STATES:
+            raise OptionError(f"optimizer_states: expected a number from 0 to {_MOST_STATES}, got {states!r}")
         object.__setattr__(self, "plan", _plans(self.plan))
         _check_overhead(self.max_overhead)
         if self.memory_budget is not None:
@@ -157,6 +164,13 @@ def _number(text: str) -> float | str | None:
         raise ValueError(f"expected a fraction of the step such as 0.10, auto or none, got {text!r}") from None
 
 
+def _count(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"expected a number such as 2, got {text!r}") from None
+
+
 def _budget(text: str) -> float | str:
     try:
         return float(text)
@@ -173,6 +187,7 @@ VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "ECHO_MEMORY_BUDGET": ("memory_budget", _budget, "bytes, a size such as 6GB, or a fraction"),
     "ECHO_FUSE": ("fuse", is_on, "0 turns fused kernels off (there are none yet)"),
     "ECHO_STRICT": ("strict", is_on, "1 raises where echo would warn and leave a symbol as it is"),
+    "ECHO_OPTIMIZER_STATES": ("optimizer_states", _count, "copies of the weights that count in a budget"),
     "ECHO_EXACT": ("exact", is_on, "0 allows plans whose gradients differ in their last bits"),
     "ECHO_PLAN": ("plan", _loaded, "files of plans to use for what they were made for, with : between them"),
     "ECHO_LOG": ("", str, "level of the logger echo, as INFO: one line for each bound graph"),

@@ -55,3 +55,21 @@ def test_numbers_of_points_that_make_no_sense(points: Any) -> None:
 def test_budgets_and_bounds_are_refused(option: str) -> None:
     with pytest.raises(echo.OptionError, match=f"{option}: a frontier covers all"):
         echo.frontier(MODEL.symbol, **{option: 0.5}, **MODEL.shapes)
+
+
+def test_states_of_the_optimizer_count_in_a_budget() -> None:
+    plain = echo.plan(MODEL.symbol, **MODEL.shapes)
+    weights = plain.before.static["weights"]
+    plan = echo.plan(MODEL.symbol, optimizer_states=2, **MODEL.shapes)
+    assert plan.before.static["optimizer states"] == 2 * weights
+    assert plan.after.total == plain.after.total + 2 * weights
+    least = echo.frontier(MODEL.symbol, points=2, **MODEL.shapes).plans[0].after.total
+    assert echo.plan(MODEL.symbol, memory_budget=least, **MODEL.shapes).after.total <= least
+    with pytest.raises(echo.BudgetError, match="optimizer states"):
+        echo.plan(MODEL.symbol, memory_budget=least, optimizer_states=2, **MODEL.shapes)
+
+
+@pytest.mark.parametrize("states", [-1, 17, 1.5, "two", True])
+def test_states_that_make_no_sense(states: Any) -> None:
+    with pytest.raises(echo.OptionError, match="optimizer_states: expected a number from 0 to 16, got"):
+        echo.plan(MODEL.symbol, optimizer_states=states, **MODEL.shapes)

@@ -20,6 +20,7 @@ from echo.training_graph import TrainingGraph, TrainingNode
 FEATURE_MAPS, RECOMPUTED = "feature maps", "recomputed maps"
 OUTPUT_GRADIENTS, TEMPORARIES = "map gradients", "temporaries"
 WEIGHTS, INPUTS, GRADIENTS, AUXILIARY = "weights", "inputs", "weight gradients", "auxiliary states"
+OPTIMIZER = "optimizer states"
 
 
 @dataclass(frozen=True)

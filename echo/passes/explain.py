@@ -72,8 +72,8 @@ def _stock(request: Request, training: TrainingGraph) -> TrainingGraph:
 
 def _memory(request: Request, training: TrainingGraph, planned: int) -> Memory:
     if not request.details or not request.frontend.hook:  # without the hook, the backward nodes are not known
-        return Memory(planned, 0, dict(request.frontend.static), {}, {})
-    found: Footprint = footprint(training, blocks(training), request.frontend.static)
+        return Memory(planned, 0, request.static, {}, {})
+    found: Footprint = footprint(training, blocks(training), request.static)
     return Memory(planned, found.peak, dict(found.static), dict(found.at_peak), dict(found.layers))
 
 

@@ -7,6 +7,7 @@ from typing import Callable, Mapping, Protocol, Sequence
 
 from echo.estimators.cost_table import CostTable
 from echo.estimators.evaluator import Evaluator
+from echo.estimators.footprint import OPTIMIZER, WEIGHTS
 from echo.graph import Graph
 from echo.options import Options
 from echo.passes.hint import Hint
@@ -59,8 +60,8 @@ class Frontend(Protocol):
 class Request:
     """One graph to plan; ``hint`` is what was chosen for one of the same model, if there was any.
 
-    With ``follows`` nothing is searched, and the hint is followed as it is.
-    Without ``details`` the plan leaves out where the memory is, which takes as long to find out as a short search.
+    With ``follows`` nothing is searched, and the hint is followed as it is. Without ``details`` the plan leaves out where
+    the memory is, which takes as long to find out as a short search.
     """
 
     graph: Graph
@@ -70,3 +71,11 @@ class Request:
     hint: Hint | None = None
     details: bool = True
     follows: bool = False
+
+    @property
+    def static(self) -> dict[str, int]:
+        """The bytes that are there all the time, by kind; with what the user says of the optimizer."""
+        found = dict(self.frontend.static)
+        if self.options.optimizer_states:
+            found[OPTIMIZER] = self.options.optimizer_states * found.get(WEIGHTS, 0)
+        return found

@@ -91,7 +91,7 @@ def _max_bytes(request: Request, training: TrainingGraph) -> int | None:
     """The budget for planned memory: the user's less what is there all the time."""
     if request.options.memory_budget is None:
         return None
-    static = sum(request.frontend.static.values())
+    static = sum(request.static.values())
     return budget_bytes(request.options.memory_budget, training.planned_bytes + static) - static
 
 
@@ -160,12 +160,12 @@ def _keeps(problem: Problem, selection: Selection) -> bool:
 
 
 def _unreachable(request: Request, training: TrainingGraph, best: Selection, limit: int) -> BudgetError:
-    static = sum(request.frontend.static.values())
+    static = sum(request.static.values())
     planned = with_clones(training, best.recompute, best.splits)
     storage = blocks(planned)
-    peak = footprint(planned, storage, request.frontend.static).peak_node
+    peak = footprint(planned, storage, request.static).peak_node
     largest = [f"{name} {size / 2**20:.1f} MB" for name, size in held_at_peak(planned, storage, peak)]
-    kinds = [f"{kind} {size / 2**20:.1f} MB" for kind, size in request.frontend.static.items() if size]
+    kinds = [f"{kind} {size / 2**20:.1f} MB" for kind, size in request.static.items() if size]
     bound = request.options.overhead_bound
     condition = "" if bound is None else f" within max_overhead={bound:g}"
     return BudgetError(limit + static, best.planned_bytes + static, ", ".join(kinds + largest), condition)
