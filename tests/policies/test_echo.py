@@ -197,7 +197,7 @@ def test_nothing_to_choose_from(policy: Echo | Search) -> None:
 
 @BOTH
 def test_policies_are_found_by_name(policy: Echo | Search) -> None:
-    assert policy_named(policy.name) is policy
+    assert policy_named(policy.name) == policy
 
 
 # Stacked diamonds: the published algorithm takes 3.1 million visits for twenty of them ---------------------------
