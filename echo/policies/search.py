@@ -30,7 +30,7 @@ from echo.policies.problem import Problem
 from echo.policies.sublinear import Sublinear
 from echo.schedule import Splits
 
-_LARGE = 20_000  # nodes
+_LARGE = 20_000  # nodes: beyond, schedules take more time than planning should, but for a budget
 _ROUNDS = (0, 1, 2, 3)  # of the classes, coarse to fine
 _FINALISTS = 3  # match ranges that are climbed to the end
 _SWEEPS = 4  # through all classes, that a climb takes about
@@ -64,7 +64,7 @@ class Search:
             if fitted is not None:
                 return fitted
         found = [problem.chosen(_Climb(problem).run())]
-        if can_fit(problem):
+        if can_fit(problem) and (problem.max_bytes is not None or len(problem.training.nodes) <= _LARGE):
             found.append(Fit((*(() if problem.max_bytes else ({},)), *found)).choose(problem))
         if _runs_heavy(problem):
             found.append(Sublinear().choose(problem))
