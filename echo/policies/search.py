@@ -31,6 +31,9 @@ from echo.policies.sublinear import Sublinear
 from echo.schedule import Splits
 
 _LARGE = 20_000  # nodes: beyond, schedules take more time than planning should, but for a budget
+# Schedules from nothing find 1 % to 15 % less than climbs on the convolutional networks of the benchmarks, of 600 to
+# 1500 nodes, and half as much again on the recurrent ones, of 2000 to 6000.
+_FROM_NOTHING = 1800
 _ROUNDS = (0, 1, 2, 3)  # of the classes, coarse to fine
 _FINALISTS = 3  # match ranges that are climbed to the end
 _SWEEPS = 4  # through all classes, that a climb takes about
@@ -65,7 +68,8 @@ class Search:
                 return fitted
         found = [problem.chosen(_Climb(problem).run())]
         if can_fit(problem) and (problem.max_bytes is not None or len(problem.training.nodes) <= _LARGE):
-            found.append(Fit((*(() if problem.max_bytes else ({},)), *found)).choose(problem))
+            nothing = problem.max_bytes is None and len(problem.training.nodes) <= _FROM_NOTHING
+            found.append(Fit((*([{}] if nothing else []), *found)).choose(problem))
         if _runs_heavy(problem):
             found.append(Sublinear().choose(problem))
         return min(found, key=lambda splits: problem.rank(problem.value(splits)))
