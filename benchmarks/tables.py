@@ -112,6 +112,23 @@ def ilp_table(result: dict[str, Any]) -> str:
     return _table(f"{columns} | exact, % | sublinear, %", cells, result)
 
 
+def memonger_table(result: dict[str, Any]) -> str:
+    """Planned MB, heavy operators that run again, and seconds of planning, of memonger's rule and of echo."""
+
+    def figures(found: dict[str, Any]) -> list[str]:
+        if "missed" in found:
+            return ["missed", "", f"{found['seconds_to_plan']:.0f}"]
+        return [f"{found['mb']:.0f}", str(found["heavy"]), f"{found['seconds_to_plan']:.0f}"]
+
+    def cells(row: Row) -> list[str]:
+        light = row["light"]
+        start = [row["model"], f"{light['stock_mb']:.0f}", *figures(row["memonger"]), str(row["bar_mb"])]
+        return [*start, *figures(row["budget"]), f"{light['mb']:.0f}"]
+
+    columns = "model | stock MB | memonger MB | heavy | s | budget, MB | **echo MB** | heavy | s"
+    return _table(f"{columns} | nothing heavy, MB", cells, result)
+
+
 def _table(columns: str, cells: Callable[[Row], list[str]], result: dict[str, Any]) -> str:
     """A line for each row, under the columns, of which the first holds names; then where the figures come from."""
     rule = "|---" + "|---:" * columns.count("|") + "|"
@@ -147,6 +164,7 @@ def main() -> None:
     text = insert(text, "startup", startup_table(load("startup")))
     text = insert(text, "sockeye", sockeye_table(load("sockeye_training")))
     text = insert(text, "ilp", ilp_table(load("ilp")))
+    text = insert(text, "memonger", memonger_table(load("memonger")))
     README.write_text(text, encoding="utf-8")
 
 

@@ -60,8 +60,8 @@ class Frontend(Protocol):
 class Request:
     """One graph to plan; ``hint`` is what was chosen for one of the same model, if there was any.
 
-    With ``follows`` nothing is searched, and the hint is followed as it is. Without ``details`` the plan leaves out where
-    the memory is, which takes as long to find out as a short search.
+    With ``follows`` nothing is searched, and the hint is followed as it is. Without ``details`` the plan leaves out
+    where the memory is, which takes as long to find out as a short search.
     """
 
     graph: Graph

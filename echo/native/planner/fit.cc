@@ -112,6 +112,7 @@ bool Fit::take_best(double noise) {
   std::size_t tried = 0;
   for (std::size_t i = 0; i < order_.size() && tried < kMostTried && (tried < kTried || !best) && left_ > 0; ++i) {
     const Drop& drop = found[order_[i].second];
+    if (std::any_of(drop.splits.begin(), drop.splits.end(), [&](const auto& split) { return has(split.first, split.second); })) continue;
     ++tried;
     for (const auto& [node, slot] : drop.splits) add(node, slot);
     const auto value = simulate();
@@ -301,7 +302,7 @@ Schedule::Value Fit::run() {
   Schedule::Splits best = s_.splits, current = best;
   Value best_value = value_, current_value = value_;
   const std::int64_t total = left_;
-  while (left_ > 0) {
+  while (left_ > 0 && (best_value.bytes > budget_ || best_value.seconds > 0)) {  // until nothing is recomputed
     s_.splits = current;
     ruin();
     const bool fits = current_value.bytes <= budget_;
