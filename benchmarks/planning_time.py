@@ -37,6 +37,7 @@ from echo.passes.request import Request
 from echo.passes.rewrite import Rewrite
 from echo.passes.select import Select
 from echo.plan import Plan
+from echo.subject import Subject
 from echo.training_graph import TrainingGraph
 
 # Time steps that make about 1,000, 3,000, 10,000, 30,000 and 100,000 forward nodes
@@ -52,13 +53,20 @@ class _Frontend:
     """What planning asks, answered without MXNet."""
 
     training: TrainingGraph
+    subject: Subject
     effort: float = 1.0
     device: str = "cpu"
     hook: bool = True
+    onednn: bool = True
     match_range: int = 16
     static: Mapping[str, int] = field(default_factory=dict)
-    fingerprint: str = ""
     family: str = ""
+
+    def argument_names(self) -> Sequence[str]:
+        return ()
+
+    def implemented(self, training: TrainingGraph, implementations: Mapping[int, str]) -> TrainingGraph:
+        raise NotImplementedError("the time of MXNet is not measured here")
 
     def differentiate(self) -> TrainingGraph:
         return self.training
@@ -77,9 +85,9 @@ class _Frontend:
         raise NotImplementedError("operators are not measured here")
 
 
-def plan(graph: Graph, training: TrainingGraph, details: bool, effort: float = 1.0) -> Plan:
+def plan(graph: Graph, training: TrainingGraph, subject: Subject, details: bool, effort: float = 1.0) -> Plan:
     """The stages of `echo.pipeline` that are echo's own."""
-    frontend = _Frontend(training, effort)
+    frontend = _Frontend(training, subject, effort)
     request = Request(graph, Options(), frontend, details=details)
     candidates = FindCandidates().run(request, training)
     segments = Partition().run(training, candidates)
@@ -103,7 +111,7 @@ def measure(name: str, steps: str) -> dict[str, Any]:
     """One network of one length: seconds of planning, with and without the report of where memory is, and bytes."""
     import mxnet as mx
 
-    from echo.frontend.session import install_hook
+    from echo.frontend.session import install_hook, subject
     from echo.frontend.symbols import graph_of, infer_binding
     from echo.frontend.training import training_graph
 
@@ -118,6 +126,7 @@ def measure(name: str, steps: str) -> dict[str, Any]:
     mxnet_seconds = time.perf_counter() - started
     seconds: dict[bool, list[float]] = {False: [], True: []}
     processor: list[float] = []
+    made_for = subject(graph, binding, "cpu")
     rounds = ROUNDS if len(training.nodes) < LARGE else ROUNDS_OF_LARGE
     for number in range(rounds):
         for details, found in seconds.items():
@@ -125,7 +134,7 @@ def measure(name: str, steps: str) -> dict[str, Any]:
                 continue
             fresh = TrainingGraph(**{name: getattr(training, name) for name in training.__dataclass_fields__})
             before, started = time.process_time(), time.perf_counter()
-            planned = plan(graph, fresh, details)
+            planned = plan(graph, fresh, made_for, details)
             found.append(time.perf_counter() - started)
             if not details:
                 processor.append(time.process_time() - before)
@@ -139,7 +148,7 @@ def measure(name: str, steps: str) -> dict[str, Any]:
         "overhead": planned.overhead, **cached(graph, planned, binding),
     }  # fmt: skip
     if forward <= LONG_NODES:
-        row["long_search_bytes"] = plan(graph, training, False, LONG_EFFORT).after.planned
+        row["long_search_bytes"] = plan(graph, training, made_for, False, LONG_EFFORT).after.planned
     return row
 
 
@@ -147,36 +156,28 @@ def cached(graph: Graph, planned: Plan, binding: Any) -> dict[str, float]:
     """Seconds, also of the processor, that a bind spends on a plan on disk, from the graph and its shapes on."""
     import mxnet as mx
 
-    from echo import plan_cache
+    from echo import pipeline, plan_cache
+    from echo.passes.rewrite import with_marks
     from echo.runtime import bind
 
-    bound = _marked(graph, planned)
+    bound = with_marks(graph, planned.marks)
     found: list[float] = []
     processor: list[float] = []
     gc.collect()
     gc.freeze()  # a second start has no training graph around, among which to look for garbage
     gc.enable()
-    with _empty_cache(), mock.patch("echo.pipeline.plan", return_value=(planned, bound, None)):
+    with _empty_cache(), mock.patch("echo.pipeline.plan", return_value=pipeline.Planned(planned, bound, None)):
         for round_number in range(2 * ROUNDS + 1):
             bind._plans.clear()
             plan_cache._source.cache_clear()
             before, started = time.process_time(), time.perf_counter()
-            back, _ = bind.planned(graph, binding, mx.cpu(), Options(), details=False)
+            back = bind.planned(bind.session_of(graph, lambda: binding, mx.cpu()), Options(), details=False).plan
             if round_number:  # the first one writes it
                 found.append(time.perf_counter() - started)
                 processor.append(time.process_time() - before)
             assert back == planned
     gc.disable()
     return {"cached_seconds": statistics.median(found), "cached_processor_seconds": statistics.median(processor)}
-
-
-def _marked(graph: Graph, planned: Plan) -> Graph:
-    from echo.passes.rewrite import mark
-
-    outputs: dict[int, list[int]] = {}
-    for decision in planned.recomputed:
-        outputs.setdefault(decision.node, []).append(decision.output)
-    return mark(graph, outputs, hook=True, match_range=planned.match_range)
 
 
 @contextmanager
