@@ -37,12 +37,11 @@ _FIRST, _MORE = 3, 6  # thresholds that memonger tries: to find where to look, a
 
 @dataclass(frozen=True)
 class Model:
-    """``bar_mb``: what memonger is known to reach on it; ``half``: half of the heavy operators that it runs again."""
+    """``bar_mb``: what memonger is known to reach on it."""
 
     symbol: Symbol
     shapes: dict[str, tuple[int, ...]]
     bar_mb: int
-    half: int
 
 
 def lstm(steps: int, bar_mb: int) -> Model:
@@ -74,7 +73,7 @@ def lstm(steps: int, bar_mb: int) -> Model:
         scores = mx.sym.FullyConnected(top, weight=var("word_weight"), bias=var("word_bias"), num_hidden=WORDS)
         losses.append(mx.sym.softmax_cross_entropy(scores, var(f"step{step}_label")))
     last = [mx.sym.BlockGrad(state) for pair in states for state in pair]
-    return Model(mx.sym.Group([*losses, *last]), shapes, bar_mb, 10 * steps // 2)
+    return Model(mx.sym.Group([*losses, *last]), shapes, bar_mb)
 
 
 def resnet() -> Model:
@@ -95,7 +94,7 @@ def resnet() -> Model:
             x = shortcut + inner
     x = mx.sym.Flatten(mx.sym.Pooling(x, kernel=(7, 7), global_pool=True, pool_type="avg"))
     symbol = mx.sym.SoftmaxOutput(mx.sym.FullyConnected(x, num_hidden=1000), name="softmax")
-    return Model(symbol, {"data": (32, 3, 224, 224)}, 2520, 203 // 2)
+    return Model(symbol, {"data": (32, 3, 224, 224)}, 2520)
 
 
 MODELS: dict[str, Callable[[], Model]] = {

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from typing import Container, Mapping, NamedTuple, Sequence
+from typing import Container, Iterable, Mapping, NamedTuple, Sequence
 
 from echo.graph import Entry
 from echo.training_graph import TrainingGraph
@@ -122,10 +122,10 @@ def _peak(training: TrainingGraph, order: Sequence[int], last_use: Mapping[tuple
     return peak
 
 
-def once(training: TrainingGraph, nodes: Sequence[int]) -> Splits:
+def once(training: TrainingGraph, nodes: Iterable[int]) -> Splits:
     """The splits that recompute each of these nodes once, for all backward nodes."""
     first = first_backward(training)
-    return {node: (first,) for node in sorted(nodes)}
+    return {int(node): (first,) for node in sorted(nodes)}
 
 
 def first_backward(training: TrainingGraph) -> int:

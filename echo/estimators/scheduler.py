@@ -72,14 +72,7 @@ class Scheduler:
         ``effort`` bounds the simulations, ``start`` is a schedule to begin with. Where nothing fits, what comes back
         is the attempt that came nearest to it last.
         """
-        self._set(start or {})
-        candidate = np.zeros(self._nodes, np.uint8)
-        candidate[list(candidates)] = 1
-        found = ctypes.c_int64()
-        seconds = self._library.echo_schedule_fit(
-            self._handle, candidate.ctypes.data, budget, effort, ctypes.byref(found)
-        )
-        return self._get(), Replayed(found.value, seconds)
+        return self._search("echo_schedule_fit", candidates, budget, effort, start)
 
     def least(
         self, candidates: Iterable[int], max_seconds: float, effort: int, start: Splits | None = None
@@ -88,13 +81,17 @@ class Scheduler:
 
         It goes down from ``start``, which must keep that bound; ``effort`` bounds the simulations.
         """
+        return self._search("echo_schedule_least", candidates, max_seconds, effort, start)
+
+    def _search(
+        self, function: str, candidates: Iterable[int], limit: float, effort: int, start: Splits | None
+    ) -> tuple[Splits, Replayed]:
         self._set(start or {})
         candidate = np.zeros(self._nodes, np.uint8)
         candidate[list(candidates)] = 1
         found = ctypes.c_int64()
-        seconds = self._library.echo_schedule_least(
-            self._handle, candidate.ctypes.data, max_seconds, effort, ctypes.byref(found)
-        )
+        search = getattr(self._library, function)
+        seconds = search(self._handle, candidate.ctypes.data, limit, effort, ctypes.byref(found))
         return self._get(), Replayed(found.value, seconds)
 
     def _set(self, splits: Splits) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from echo.errors import OptionError
-from echo.policies.exact_model import Model, is_once
+from echo.policies.exact_model import Model
 from echo.policies.fit import Fit
 from echo.policies.problem import Problem
 from echo.schedule import Splits
@@ -109,7 +109,7 @@ class Exact:
         ):  # fmt: skip
             highs.setOptionValue(option, value)
         highs.passModel(_lp(solver, model))
-        if start is None and not is_once(problem) and not problem.forced:
+        if start is None and problem.may_split and not problem.forced:
             start = Fit().choose(problem)
         if start is not None:
             solution = solver.HighsSolution()

@@ -22,15 +22,10 @@ from echo.estimators.planner import MASKED_OPS
 from echo.graph import Entry
 from echo.policies.problem import Problem
 from echo.schedule import Splits, steps_of
-from echo.training_graph import EXECUTOR, TrainingNode
+from echo.training_graph import TrainingNode
 
 _CONSTANT = -1  # the column of what does not depend on the schedule
 _INFINITE = float("inf")
-
-
-def is_once(problem: Problem) -> bool:
-    """Whether nodes run again once at most: a CachedOp plans its passes apart."""
-    return problem.once or problem.training.runner != EXECUTOR
 
 
 @dataclass
@@ -90,7 +85,7 @@ class Model:
         for (position, node), column in sorted(self.run.items()):
             if values[column] > 0.5 and node in self.problem.candidates:
                 found[node].append(self.graph.backward[position])
-        if is_once(self.problem):
+        if not self.problem.may_split:
             return self.problem.splits(found)
         return {node: tuple(positions) for node, positions in sorted(found.items())}
 
@@ -171,10 +166,10 @@ class Model:
             for entry in self.graph.again_of[node]:
                 if forced:
                     self.program.row({self.kept[0, entry]: 1.0}, 0.0, 0.0)
-                elif is_once(self.problem):  # what runs again is read from its copy by all
+                elif not self.problem.may_split:  # what runs again is read from its copy by all
                     terms = {self.kept[0, entry]: 1.0, **dict.fromkeys(columns, 1.0)}
                     self.program.row(terms, 0.0, 1.0)
-            if is_once(self.problem) or node not in self.problem.candidates:
+            if not self.problem.may_split or node not in self.problem.candidates:
                 self.program.row(dict.fromkeys(columns, 1.0), 0.0, 1.0)
 
     # Memory ---------------------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from echo.estimators.evaluator import Choice, Evaluation
 from echo.estimators.scheduler import CHUNKS, LIVE, Scheduler
 from echo.policies.problem import Problem
 from echo.schedule import Splits
-from echo.training_graph import EXECUTOR
 
 _SHARE = 0.5  # of a problem's effort, for one attempt
 _MOST_SIMULATIONS = 20_000  # in one attempt: more have not paid on any graph
@@ -25,7 +24,7 @@ _AIMS = 4  # budgets aimed at, where the storage that is planned needs more than
 
 def can_fit(problem: Problem) -> bool:
     """Whether the scheduler knows how this graph is run: not the passes of a CachedOp, which are planned apart."""
-    return not problem.once and not problem.forced and problem.training.runner == EXECUTOR and bool(problem.candidates)
+    return problem.may_split and not problem.forced and bool(problem.candidates)
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from echo.estimators.overhead import Overhead
 from echo.graph import Entry
 from echo.passes.hint import Hint
 from echo.passes.partition import Segments
-from echo.schedule import Splits, first_backward
-from echo.training_graph import TrainingGraph
+from echo.schedule import Splits, once
+from echo.training_graph import EXECUTOR, TrainingGraph
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,14 @@ class Problem:
         """The numbers of a candidate's recomputable entries."""
         return [self.training.entry_id(entry) for entry in self.candidates[node]]
 
+    @property
+    def may_split(self) -> bool:
+        """Whether nodes may run again several times, anywhere: the passes of a CachedOp are planned apart."""
+        return not self.once and self.training.runner == EXECUTOR
+
     def splits(self, nodes: Iterable[int]) -> Splits:
         """These nodes run again once each."""
-        first = first_backward(self.training)
-        return {int(node): (first,) for node in sorted(nodes)}
+        return once(self.training, nodes)
 
     def chosen(self, choice: Choice) -> Splits:
         """The candidates that a choice recomputes, once each."""

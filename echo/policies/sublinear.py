@@ -16,7 +16,6 @@ from typing import Sequence
 from echo.graph import Entry
 from echo.policies.problem import Problem
 from echo.schedule import Splits
-from echo.training_graph import EXECUTOR
 
 _DEEPEST = 4  # levels of segments in segments
 _MORE = 1.3  # from one number of segments to the next
@@ -34,7 +33,7 @@ class Sublinear:
         best_rank = problem.rank(problem.value(best))
         left = max(10, problem.effort // (_VISITS * max(1, len(problem.training.nodes))))
         cutter = _Cutter(problem)
-        deepest = 1 if problem.once or problem.training.runner != EXECUTOR else _DEEPEST
+        deepest = _DEEPEST if problem.may_split else 1
         for depth in range(1, deepest + 1):
             for count in _counts(len(cutter.nodes), depth):
                 if left == 0:
@@ -96,7 +95,7 @@ class _Cutter:
                     found[self.nodes[node]].add(start)
                 if levels > 1 and right - left > 1:
                     work.append((left, right, inner, levels - 1))
-        if self.problem.once or self.problem.training.runner != EXECUTOR:
+        if not self.problem.may_split:
             return self.problem.splits(found)
         return {node: tuple(sorted(slots)) for node, slots in sorted(found.items())}
 

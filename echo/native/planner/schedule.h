@@ -55,7 +55,6 @@ class Schedule {
     std::int32_t size() const { return static_cast<std::int32_t>(last - first); }
   };
   Span reads(std::int32_t step) const { return {reads_.data() + read_begin_[step], reads_.data() + read_begin_[step + 1]}; }
-  bool is_copy(std::int32_t step) const { return is_copy_[step]; }
   // Whether what a step reads may come from another copy.
   bool may_read_copies(std::int32_t step) const { return is_copy_[step] || !arrays.forward[step_node_[step]]; }
   std::int32_t instances() const { return static_cast<std::int32_t>(instance_entry_.size()); }
