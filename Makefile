@@ -12,7 +12,7 @@ BIN    := $(VENV)/bin
 COMPILERS := $(if $(filter default,$(origin CXX)),c++ g++ clang++,$(CXX))
 COMPILER  := $(firstword $(shell for name in $(COMPILERS); do command -v $$name; done; true))
 INSTALLED := $(VENV)/.installed-$(if $(COMPILER),native,fallback)
-NATIVE    := $(shell find echo/native -name '*.cc' -o -name '*.h' 2>/dev/null)
+NATIVE    := $(shell find echo/native echo/kernels -name '*.cc' -o -name '*.h' -o -name '*.ptx' 2>/dev/null)
 BENCHES   := $(filter-out benchmarks/sockeye_training.py,$(shell grep -l '^if __name__ ==' benchmarks/*.py 2>/dev/null))
 
 # Sockeye asks for other versions of its requirements than those that work with mxnet 1.9.1, hence --no-deps. Its
