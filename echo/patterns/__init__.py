@@ -1,0 +1,15 @@
+"""What fused operators can take the place of: one pattern a file, found by structure.
+
+A pattern has a ``NAME`` and ``match(view, number)``: the `Fusion` of what this node computes, a text that says why there
+is none where there nearly was one, or None. A fusion can be found again from its anchor alone.
+"""
+
+from __future__ import annotations
+
+from typing import Callable, Mapping, Union
+
+from echo.patterns import gru_cell, lstm_cell, mlp_score
+from echo.patterns.view import Fusion, View
+
+Match = Callable[[View, int], Union[Fusion, str, None]]
+PATTERNS: Mapping[str, Match] = {pattern.NAME: pattern.match for pattern in (lstm_cell, gru_cell, mlp_score)}
