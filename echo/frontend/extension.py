@@ -18,7 +18,7 @@ def why_not() -> str:
     ``mx.library.load`` would also make Python functions for them, and a line of output.
     """
     try:
-        path = library.path()
+        path = library.kernels_library()._name
     except NativeError as error:
         return str(error)
     try:

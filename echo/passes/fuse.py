@@ -1,243 +1,75 @@
-"""Fused operators in the place of patterns of the user's graph, which keeps its arguments, their order and its outputs."""
+"""Fused operators in the user's graph: the first stage, before anything is asked about the graph's training."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import Iterable, Iterator, Mapping, Sequence, Tuple, Union
+from dataclasses import dataclass, replace
+from typing import ClassVar, Iterator
 
-from echo.errors import GraphError
-from echo.graph import Entry, Graph, Node
-from echo.kernels.operators import num_outputs
-from echo.patterns import PATTERNS
-from echo.patterns.view import Fusion, View
-from echo.training_graph import TensorType
-
-COPY_ATTRIBUTE = "__echo_copies__"  # read by the native hook: gradients of this operator may be added to arrays
-_FUSED_TYPES = ("float32", "float16")
-_RANDOM = ("Dropout", "RNN", "Custom", "random", "sample", "shuffle", "LeakyReLU", "normal", "uniform")
-Place = Tuple[str, int]  # the name of a pattern, and the number of the user's node where it is found
-Types = Mapping[Entry, TensorType]
+from echo.estimators.footprint import footprint
+from echo.estimators.planner import blocks
+from echo.options import budget_bytes
+from echo.passes.request import Request
+from echo.patterns.apply import Fused, fuse
+from echo.plan import Memory, Plan
 
 
 @dataclass(frozen=True)
-class Missed:
-    """Where a pattern was nearly found: at node ``node`` of the user, and why it was not."""
+class Fuse:
+    """Puts fused operators where the graph's structure, shapes and types allow them.
 
-    node: int
-    pattern: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Fused:
-    """The graph with fused operators, where they were found, and where they nearly were."""
-
-    graph: Graph
-    places: tuple[Place, ...] = ()
-    missed: tuple[Missed, ...] = ()
-    what: Mapping[str, int] = field(default_factory=dict)  # how many of each kind, for the user's eyes
-
-
-def find(graph: Graph) -> tuple[list[Fusion], list[Missed]]:
-    """All fusions that do not overlap, those that replace most first, and the near-misses."""
-    view = View(graph)
-    found: list[Fusion] = []
-    missed: list[Missed] = []
-    for number, node in enumerate(graph.nodes):
-        if node.is_variable:
-            continue
-        for name, match in PATTERNS.items():
-            result = match(view, number)
-            if isinstance(result, Fusion):
-                found.append(result)
-            elif result is not None:
-                missed.append(Missed(number, name, result))
-    return list(_apart(found)), missed
-
-
-def _apart(found: Iterable[Fusion]) -> Iterator[Fusion]:
-    taken: set[int] = set()
-    for fusion in sorted(found, key=lambda each: (-len(each.replaced), each.anchor)):
-        if taken.isdisjoint(fusion.replaced):
-            taken |= fusion.replaced
-            yield fusion
-
-
-def fuse(graph: Graph, types: Types, copies: bool) -> Fused:
-    """The user's graph with all the fused operators that its shapes and types allow.
-
-    ``types`` has the shape and type of each of the user's entries. With ``copies``, gradients may be added to arrays
-    that hold others.
+    EcoRNN (MICRO'18), section 5, fuses LSTM cells by hand; Echo (ISCA'20), section 2, names attention scores.
     """
-    found, missed = find(graph)
-    fitting = []
-    for fusion in found:
-        wrong = why_not(fusion, types)
-        if wrong:
-            missed.append(Missed(fusion.anchor, fusion.pattern, wrong))
-        else:
-            fitting.append(fusion)
-    kept, made = _in_order(graph, fitting, copies)
-    missed += [
-        Missed(fusion.anchor, fusion.pattern, "the order of arguments, or of random numbers, would change")
-        for fusion in fitting
-        if fusion not in kept
-    ]
-    kept.sort(key=lambda fusion: fusion.anchor)
-    places = tuple((fusion.pattern, fusion.anchor) for fusion in kept)
-    return Fused(made, places, tuple(missed), Counter(fusion.what for fusion in kept))
+
+    name: ClassVar[str] = "fuse"
+    needs: ClassVar[tuple[type, ...]] = (Request,)
+    gives: ClassVar[type] = Fused
+
+    def run(self, request: Request) -> Fused:
+        if not request.options.fuse:
+            return Fused(request.graph)
+        found = fuse(request.graph, request.frontend.types, request.frontend.adds)
+        if found.places and request.frontend.why_no_fusion:
+            return Fused(request.graph, notes=(f"no operator is fused: {request.frontend.why_no_fusion}",))
+        return found
 
 
-def fused_at(graph: Graph, places: Sequence[Place], copies: bool) -> Graph:
-    """The graph with the fused operators of a plan, which may come from anywhere.
+def inside(request: Request, fused: Fused) -> tuple[Request, Memory]:
+    """The request for the graph with fused operators, and the memory of the user's own graph.
 
-    Raises:
-        GraphError: there is no such pattern at one of these places.
+    A budget that is a fraction means a fraction of what the user's own graph holds.
     """
-    view, found = View(graph), []
-    for name, number in places:
-        if name not in PATTERNS or not 0 <= number < len(graph.nodes):
-            raise GraphError(f"fused: there is no pattern {name!r} at node {number}")
-        fusion = PATTERNS[name](view, number)
-        if not isinstance(fusion, Fusion):
-            raise GraphError(f"fused: node {number} ({graph.nodes[number].name!r}) is no {name}: {fusion or 'not at all'}")
-        found.append(fusion)
-    if len(list(_apart(found))) != len(found):
-        raise GraphError("fused: two of the operators would take the place of the same nodes")
-    made = _applied(graph, found, copies)
-    if made is None or _order(made) != _order(graph):
-        raise GraphError("fused: the order of arguments, or of random numbers, would change")
-    return made
+    before = _stock(request)
+    options = request.options
+    if options.memory_budget is not None:
+        options = replace(options, memory_budget=budget_bytes(options.memory_budget, before.total))
+    return replace(request, graph=fused.graph, frontend=request.frontend.on(fused.graph), options=options), before
 
 
-def why_not(fusion: Fusion, types: Types) -> str:
-    """Why the shapes or types of what a fusion reads do not allow it; empty where they do."""
-    sizes: dict[str, int] = {}
-    kinds = {types[entry].dtype for entry in fusion.shapes}
-    if len(kinds) > 1 or not kinds.issubset(_FUSED_TYPES):
-        return f"expected arrays of one type, float32 or float16, got {', '.join(sorted(kinds))}"
-    for entry, text in fusion.shapes.items():
-        shape = types[entry].shape
-        if not shape or 0 in shape or any(size < 0 for size in shape):
-            return f"an array of shape {shape} is empty, or not known"
-        if not _fits(text, shape, sizes):
-            return f"expected shape ({text}), got {shape}" + (f" where {sizes}" if sizes else "")
-    return ""
+def _stock(request: Request) -> Memory:
+    frontend = request.frontend
+    if not request.details:
+        planned, _ = frontend.oracle(request.graph, frontend.match_range)
+        return Memory(planned, 0, request.static, {}, {})
+    training = frontend.differentiate()
+    found = footprint(training, blocks(training), request.static)
+    return Memory(training.planned_bytes, found.peak, dict(found.static), dict(found.at_peak), dict(found.layers))
 
 
-def _fits(text: str, shape: tuple[int, ...], sizes: dict[str, int]) -> bool:
-    if text.startswith("*"):  # that many elements, in any shape
-        total = 1
-        for size in shape:
-            total *= size
-        shape, text = (total,), text[1:]
-    names = text.split(",")
-    if len(names) != len(shape):
-        return False
-    for name, size in zip(names, shape):
-        if name.isdigit():
-            if size != int(name):
-                return False
-            continue
-        factor, letter = (int(name[:-1]), name[-1]) if name[:-1].isdigit() else (1, name)
-        if size % factor or sizes.setdefault(letter, size // factor) != size // factor:
-            return False
-    return True
+def explained(plan: Plan, fused: Fused, before: Memory | None) -> Plan:
+    """A plan of the graph with fused operators, as one of the user's; ``before`` is None where there are none."""
+    more = tuple(_notes(fused, before is not None))
+    if before is None:
+        return replace(plan, missed=fused.missed, notes=(*plan.notes, *more))
+    kept = plan.notes[:-1] if plan.changes_nothing else plan.notes
+    return replace(plan, before=before, applied="hook", fused=fused.places, missed=fused.missed, notes=(*kept, *more))
 
 
-def _in_order(graph: Graph, fusions: list[Fusion], copies: bool) -> tuple[list[Fusion], Graph]:
-    """As many of the fusions as leave arguments and random numbers in their order, and the graph with them."""
-    wanted = _order(graph)
-    names = sorted({fusion.pattern for fusion in fusions})
-    for left_out in [[], *([name] for name in names), names]:
-        kept = [fusion for fusion in fusions if fusion.pattern not in left_out]
-        made = _applied(graph, kept, copies) if kept else graph
-        if made is not None and _order(made) == wanted:
-            return kept, made
-    raise AssertionError("the graph itself is in order")
-
-
-def _order(graph: Graph) -> list[tuple[str, str]]:
-    """Variables, and operators that draw random numbers, in the order in which MXNet comes to them."""
-    draws = {op: any(word in op for word in _RANDOM) for op in {node.op for node in graph.nodes}}
-    return [(node.op, node.name) for node in graph.nodes if node.is_variable or draws[node.op]]
-
-
-_Key = Union[int, Tuple[int, int]]  # a node of the user, or a position within a fusion
-
-
-def _applied(graph: Graph, fusions: Sequence[Fusion], copies: bool) -> Graph | None:
-    """The graph with these fusions, in depth-first order as MXNet walks it; None where they would close a cycle."""
-    moved: dict[Entry, tuple[_Key, int]] = {}
-    for which, fusion in enumerate(fusions):
-        for entry, new in fusion.outputs.items():
-            moved[entry] = ((which, -1 - new.node), new.index)
-
-    def resolve(entry: Entry, which: int) -> tuple[_Key, int, int]:
-        if entry.node < 0:
-            return (which, -1 - entry.node), entry.index, 0
-        key, index = moved.get(Entry(entry.node, entry.index), (entry.node, entry.index))
-        return key, index, entry.version
-
-    def node_of(key: _Key) -> tuple[Node, int]:
-        return (graph.nodes[key], -1) if isinstance(key, int) else (fusions[key[0]].nodes[key[1]], key[0])
-
-    numbers: dict[_Key, int] = {}
-    nodes: list[Node] = []
-    counts: list[int] = []
-    for key in _depth_first([resolve(head, -1)[0] for head in graph.heads], node_of, resolve):
-        if key is None:
-            return None
-        node, which = node_of(key)
-        inputs = [resolve(entry, which) for entry in node.inputs]
-        deps = tuple(numbers[dep] for dep in node.control_deps)
-        numbers[key] = len(nodes)
-        found = tuple(Entry(numbers[source], index, version) for source, index, version in inputs)
-        node = node._with(inputs=found, control_deps=deps)
-        if which >= 0 and copies and node.op.startswith("_echo_"):
-            node = node.with_attrs({COPY_ATTRIBUTE: "1"})
-        nodes.append(node)
-        counts.append(graph.num_outputs(key) if isinstance(key, int) else num_outputs(node))
-    heads = tuple(Entry(numbers[key], index, version) for key, index, version in (resolve(h, -1) for h in graph.heads))
-    return Graph(
-        nodes=tuple(nodes),
-        heads=heads,
-        arg_nodes=tuple(number for number, node in enumerate(nodes) if node.is_variable),
-        row_ptr=_running_sum(counts),
-        attrs=graph.attrs,
-    )
-
-
-def _depth_first(heads: Sequence[_Key], node_of, resolve) -> Iterator[_Key | None]:  # type: ignore[no-untyped-def]
-    """Nodes after their inputs and control dependencies; None where one depends on itself."""
-    done: set[_Key] = set()
-    open_: set[_Key] = set()
-    for head in heads:
-        stack = [head]
-        while stack:
-            key = stack[-1]
-            if key in done:
-                stack.pop()
-                continue
-            node, which = node_of(key)
-            below = [resolve(entry, which)[0] for entry in node.inputs] + list(node.control_deps)
-            waiting = [each for each in below if each not in done]
-            if not waiting:
-                done.add(key)
-                open_.discard(key)
-                stack.pop()
-                yield key
-            elif key in open_ and any(each in open_ for each in waiting):
-                yield None
-                return
-            else:
-                open_.add(key)
-                stack.extend(reversed(waiting))
-
-
-def _running_sum(counts: Sequence[int]) -> tuple[int, ...]:
-    sums = [0]
-    for count in counts:
-        sums.append(sums[-1] + count)
-    return tuple(sums)
+def _notes(fused: Fused, applied: bool) -> Iterator[str]:
+    yield from fused.notes
+    if applied:
+        kinds = ", ".join(f"{count} x {what}" for what, count in sorted(fused.what.items()))
+        yield f"fused: {kinds}; last bits differ from the user's own graph (fuse=False keeps them)"
+    for reason, count in Counter(missed.reason for missed in fused.missed).most_common(3):
+        first = next(missed.name for missed in fused.missed if missed.reason == reason)
+        yield f"not fused ({count} x, as {first!r}): {reason}"

@@ -1,7 +1,7 @@
 """What fused operators can take the place of: one pattern a file, found by structure.
 
-A pattern has a ``NAME`` and ``match(view, number)``: the `Fusion` of what this node computes, a text that says why there
-is none where there nearly was one, or None. A fusion can be found again from its anchor alone.
+A pattern has a ``NAME`` and ``match(view, number)``: the `Fusion` of what this node computes, a text that says why
+there is none where there nearly was one, or None. A fusion can be found again from its anchor alone.
 """
 
 from __future__ import annotations

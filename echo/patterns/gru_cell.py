@@ -113,4 +113,4 @@ def _sources(
 
 
 def _place(part: Part | None) -> tuple[Entry, int, int] | None:
-    return (part.source, part.index, part.count) if part else None
+    return (part.source, part.number, part.of) if part else None

@@ -75,14 +75,17 @@ def _block(view: View, hidden: Entry) -> _Block | str | None:
     return None
 
 
-def _states(view: View, terms: tuple[Entry, ...], output: Entry, after: Entry, inner: frozenset[int]) -> Iterator[_Block]:
+def _states(
+    view: View, terms: tuple[Entry, ...], output: Entry, after: Entry, inner: frozenset[int]
+) -> Iterator[_Block]:
     for kept, new in pairs(terms):
         old_operands, new_operands = view.inputs(kept, MUL), view.inputs(new, MUL)
         if old_operands is None or new_operands is None:
             continue
         for forget, before in pairs(old_operands):
             for gate, transform in pairs(new_operands):
-                f, i, g = view.activated(forget, "sigmoid"), view.activated(gate, "sigmoid"), view.activated(transform, "tanh")
+                f, i = view.activated(forget, "sigmoid"), view.activated(gate, "sigmoid")
+                g = view.activated(transform, "tanh")
                 if f is not None and i is not None and g is not None:
                     nodes = inner | {kept.node, new.node, forget.node, gate.node, transform.node}
                     yield _Block((i, f, g, output), before, after, nodes)
@@ -110,7 +113,7 @@ def _with_dropout(view: View, terms: tuple[Entry, ...]) -> str | None:
 
 
 def _in_order(parts: list[Part | None]) -> bool:
-    return [(part.index, part.count) if part else None for part in parts] == [(k, 4) for k in range(4)]
+    return [(part.number, part.of) if part else None for part in parts] == [(k, 4) for k in range(4)]
 
 
 def _why_not(view: View, block: _Block, parts: list[Part | None]) -> str:
@@ -124,6 +127,6 @@ def _why_not(view: View, block: _Block, parts: list[Part | None]) -> str:
     if len({part.source for part in parts if part}) > 1:
         return "an LSTM cell whose gates come from several arrays"
     if not _in_order(parts):
-        order = [part.index for part in parts if part]
-        return f"an LSTM cell with its gates in another order: expected parts 0, 1, 2, 3 for {', '.join(_GATES)}, got {order}"
+        order = [part.number for part in parts if part]
+        return f"an LSTM cell with its gates in another order: {', '.join(_GATES)} are the parts {order}"
     return ""

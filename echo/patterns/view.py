@@ -18,11 +18,11 @@ _TRUE = ("True", "true", "1")
 
 
 class Part(NamedTuple):
-    """Part ``index`` of ``count`` equal ones of ``source``, along its last axis or its axis 1, split by ``node``."""
+    """Part ``number`` of ``of`` equal ones of ``source``, along its last axis or its axis 1, split by ``node``."""
 
     source: Entry
-    index: int
-    count: int
+    number: int
+    of: int
     node: int
 
 
