@@ -13,6 +13,6 @@ OUTPUTS = {
 
 def num_outputs(node: Node) -> int:
     """How many outputs a node that a fusion puts into a graph has."""
-    if node.op == "SliceChannel":
-        return int(node.attrs["num_outputs"])
+    if node.op == "_split_v2":
+        return int(node.attrs["sections"])
     return OUTPUTS.get(node.op, 1)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Callable, Mapping, Union
 
-from echo.patterns import gru_cell, lstm_cell, mlp_score
+from echo.patterns import gru_cell, lstm_cell, lstm_layer, mlp_score
 from echo.patterns.view import Fusion, View
 
 Match = Callable[[View, int], Union[Fusion, str, None]]
-PATTERNS: Mapping[str, Match] = {pattern.NAME: pattern.match for pattern in (lstm_cell, gru_cell, mlp_score)}
+PATTERNS: Mapping[str, Match] = {pattern.NAME: pattern.match for pattern in (lstm_layer, lstm_cell, gru_cell, mlp_score)}

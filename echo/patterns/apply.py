@@ -9,7 +9,7 @@ from typing import Callable, Iterable, Iterator, Mapping, Sequence, Tuple, Union
 from echo.errors import GraphError
 from echo.graph import Entry, Graph, Node
 from echo.kernels.operators import num_outputs
-from echo.patterns import PATTERNS
+from echo.patterns import PATTERNS, steps
 from echo.patterns.view import Fusion, View
 from echo.plan import Missed
 from echo.training_graph import TensorType
@@ -79,6 +79,7 @@ def fuse(graph: Graph, types: Callable[[], Types], copies: bool) -> Fused:
         if fusion not in kept
     ]
     kept.sort(key=lambda fusion: fusion.anchor)
+    made = _tidied(made) if kept else graph
     places = tuple((fusion.pattern, fusion.anchor) for fusion in kept)
     return Fused(made, places, tuple(missed), Counter(fusion.what for fusion in kept))
 
@@ -107,6 +108,15 @@ def fused_at(graph: Graph, places: Sequence[Place], copies: bool) -> Graph:
     made = _applied(graph, found, copies)
     if made is None or _order(made) != _order(graph):
         raise GraphError("fused: the order of arguments, or of random numbers, would change")
+    return _tidied(made)
+
+
+def _tidied(graph: Graph) -> Graph:
+    """The graph in which steps that one fused operator splits apart are not put together again for the next."""
+    view = View(graph)
+    found = [steps.match(view, number) for number, node in enumerate(graph.nodes) if not node.is_variable]
+    made = _applied(graph, [fusion for fusion in found if fusion is not None], copies=False)
+    assert made is not None
     return made
 
 
@@ -168,16 +178,17 @@ _Key = Union[int, Tuple[int, int]]  # a node of the user, or a position within a
 
 def _applied(graph: Graph, fusions: Sequence[Fusion], copies: bool) -> Graph | None:
     """The graph with these fusions, in depth-first order as MXNet walks it; None where they would close a cycle."""
-    moved: dict[Entry, tuple[_Key, int]] = {}
-    for which, fusion in enumerate(fusions):
-        for entry, new in fusion.outputs.items():
-            moved[entry] = ((which, -1 - new.node), new.index)
+    moved: dict[Entry, tuple[Entry, int]] = {}
+    for number, fusion in enumerate(fusions):
+        moved.update({entry: (new, number) for entry, new in fusion.outputs.items()})
 
     def resolve(entry: Entry, which: int) -> tuple[_Key, int, int]:
-        if entry.node < 0:
-            return (which, -1 - entry.node), entry.index, 0
-        key, index = moved.get(Entry(entry.node, entry.index), (entry.node, entry.index))
-        return key, index, entry.version
+        while entry.node >= 0:
+            new = moved.get(Entry(entry.node, entry.index))
+            if new is None:
+                return entry.node, entry.index, entry.version
+            entry, which = new
+        return (which, -1 - entry.node), entry.index, 0
 
     def node_of(key: _Key) -> tuple[Node, int]:
         return (graph.nodes[key], -1) if isinstance(key, int) else (fusions[key[0]].nodes[key[1]], key[0])

@@ -38,7 +38,7 @@ class Fusion:
     Attributes:
         pattern, anchor: what was found, and the user's node at which it is found again.
         nodes: new nodes, whose inputs are the user's entries, or `local` ones of new nodes before them.
-        outputs: for entries of the user that others read, the (local) entries that they read from now on.
+        outputs: for entries of the user that others read, the entries that they read from now on.
         replaced: the user's nodes that nobody needs any more.
         shapes: what has to hold of the user's entries for the operator: texts such as "B,4H".
         what: for the user's eyes.
@@ -122,6 +122,11 @@ def pairs(entries: Sequence[Entry]) -> Iterator[tuple[Entry, Entry]]:
     left, right = entries
     yield left, right
     yield right, left
+
+
+def split_v2(axis: int, count: int) -> dict[str, str]:
+    """The attributes of the operator that splits along an axis, which is gone afterwards; it needs no state."""
+    return {"indices": "()", "axis": str(axis), "squeeze_axis": "True", "sections": str(count)}
 
 
 def gradient_reads(op: str, read: Sequence[bool]) -> dict[str, str]:
