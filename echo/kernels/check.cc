@@ -246,6 +246,8 @@ void* Call::out(const char* name) const {
   return call_.req[at] == ECHO_SKIP ? nullptr : call_.out[at].data;
 }
 
+int Call::out_dtype(const char* name) const { return call_.out[position(kernel_.outputs, name)].dtype; }
+
 bool Call::adds(const char* name) const { return call_.req[position(kernel_.outputs, name)] == ECHO_ADD; }
 
 bool Call::zero_gradient() const {
@@ -255,12 +257,15 @@ bool Call::zero_gradient() const {
   return kernel_.is_grad;
 }
 
+void Call::write_zeros(const char* name) const {
+  const size_t at = position(kernel_.outputs, name);
+  const EchoTensor& tensor = call_.out[at];
+  if (call_.req[at] != ECHO_WRITE || tensor.data == nullptr) return;
+  std::memset(tensor.data, 0, element_count(tensor) * dtype_bytes(tensor.dtype));
+}
+
 void Call::write_zeros() const {
-  for (int i = 0; i < call_.num_out; ++i) {
-    const EchoTensor& tensor = call_.out[i];
-    if (call_.req[i] != ECHO_WRITE || tensor.data == nullptr) continue;
-    std::memset(tensor.data, 0, element_count(tensor) * dtype_bytes(tensor.dtype));
-  }
+  for (const TensorSpec& spec : kernel_.outputs) write_zeros(spec.name.c_str());
 }
 
 int64_t element_count(const EchoTensor& tensor) {
