@@ -14,10 +14,10 @@ namespace gemm {
 namespace {
 
 #ifndef PREFETCH
-#define PREFETCH 16
+#define PREFETCH 8
 #endif
 #ifndef KC
-#define KC 256
+#define KC 512
 #endif
 #ifndef MC
 #define MC 256

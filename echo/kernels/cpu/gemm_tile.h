@@ -13,6 +13,9 @@ constexpr int lanes = VECTOR_BYTES / 4;
 // c = start + a b' for ROWS rows and lanes * TILE_VECTORS columns, both packed depth by depth.
 template <int ROWS>
 LEVEL_TARGET void tile(int64_t depth, const float* a, const float* b, Start start, float* c, int64_t c_stride) {
+  for (int r = 0; r < ROWS; ++r) {
+    for (int v = 0; v < TILE_VECTORS; ++v) __builtin_prefetch(c + r * c_stride + v * lanes, 1);
+  }
   Vector sum[ROWS][TILE_VECTORS] = {};
   for (int64_t d = 0; d < depth; ++d) {
     Vector right[TILE_VECTORS];
