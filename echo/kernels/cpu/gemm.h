@@ -9,6 +9,7 @@
 #include <cstdint>
 
 namespace echo {
+namespace kernels {
 namespace gemm {
 
 // A matrix [rows, depth] where it lies: element (r, d) is data[r * row_stride + d * depth_stride]. One of the two strides
@@ -44,5 +45,6 @@ void multiply(const Operand& a, const float* b_panels, int64_t columns, Start st
 const char* level();
 
 }  // namespace gemm
+}  // namespace kernels
 }  // namespace echo
 #endif  // ECHO_KERNELS_CPU_GEMM_H_

@@ -22,7 +22,7 @@ LEVEL_TARGET void tile(int64_t depth, const float* a, const float* b, Start star
 #pragma GCC unroll 2
     for (int v = 0; v < TILE_VECTORS; ++v) {
       right[v] = *reinterpret_cast<const Vector*>(b + v * lanes);
-      __builtin_prefetch(b + (v + PREFETCH * TILE_VECTORS) * lanes);
+      __builtin_prefetch(b + (v + kAhead * TILE_VECTORS) * lanes);
     }
 #pragma GCC unroll 16
     for (int r = 0; r < ROWS; ++r) {
