@@ -18,6 +18,13 @@ struct Operand {
   const void* data;
   bool half;  // float16, otherwise float32
   int64_t rows, depth, row_stride, depth_stride;
+
+  // The same matrix so many elements further on.
+  Operand moved(int64_t elements) const {
+    Operand other = *this;
+    other.data = static_cast<const char*>(data) + elements * (half ? 2 : 4);
+    return other;
+  }
 };
 
 // Floats that the panels of B [columns, depth] take.

@@ -3,6 +3,7 @@
 
 #include "check.h"
 #include "echo_kernels.h"
+#include "lstm_layer.h"
 
 namespace echo {
 namespace kernels {
@@ -14,10 +15,9 @@ struct Entry {
   size_t (*workspace)(const Call&);
 };
 
-size_t no_workspace(const Call&) { return 0; }
-
 const Entry kEntries[] = {
-    {nullptr, nullptr, no_workspace},
+    {"lstm_layer", lstm_layer, lstm_layer_workspace},
+    {"lstm_layer_grad", lstm_layer_grad, lstm_layer_grad_workspace},
 };
 
 const Entry& entry_of(const Call& call) {
