@@ -12,4 +12,5 @@ from echo.patterns import gru_cell, lstm_cell, lstm_layer, mlp_score
 from echo.patterns.view import Fusion, View
 
 Match = Callable[[View, int], Union[Fusion, str, None]]
-PATTERNS: Mapping[str, Match] = {pattern.NAME: pattern.match for pattern in (lstm_layer, lstm_cell, gru_cell, mlp_score)}
+_ALL = (lstm_layer, lstm_cell, gru_cell, mlp_score)
+PATTERNS: Mapping[str, Match] = {pattern.NAME: pattern.match for pattern in _ALL}

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "echo_kernels.h"
+#include "lstm_layer.h"
 
 namespace echo {
 namespace kernels {
@@ -14,8 +15,6 @@ struct Entry {
   void (*run)(const Call&);
   size_t (*workspace)(const Call&);
 };
-
-size_t no_workspace(const Call&) { return 0; }
 
 const Entry kEntries[] = {
     {"lstm_cell", lstm_cell, no_workspace},
@@ -36,6 +35,8 @@ const Entry kEntries[] = {
     {"dropout_grad", dropout_grad, no_workspace},
     {"relu", relu, no_workspace},
     {"relu_grad", relu_grad, no_workspace},
+    {"lstm_layer", lstm_layer, lstm_layer_workspace},
+    {"lstm_layer_grad", lstm_layer_grad, lstm_layer_grad_workspace},
 };
 
 const Entry& entry_of(const Call& call) {
