@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
-from echo.graph import Node
+from typing import Mapping, Sequence
+
+from echo.graph import Entry, Node
 
 PREFIX = "_echo_"
-OUTPUTS = {
-    "_echo_lstm_cell": 2, "_echo_gru_cell": 1, "_echo_mlp_score": 1, "_echo_attention": 2, "_echo_layer_norm": 1,
-    "_echo_bias_act": 1, "_echo_sequence_reverse": 1, "_echo_relu": 2, "_echo_lstm_layer": 4,
+# What the gradient reads: of the gradients of the outputs, the inputs, the outputs. The kernels have the same table
+# (``table.cc``); MXNet hands a gradient all of them.
+READS = {
+    "lstm_cell": ("11", "11", "00"), "gru_cell": ("1", "111", "0"), "mlp_score": ("1", "11111", "0"),
+    "attention": ("10", "11111", "11"), "layer_norm": ("1", "110", "0"), "bias_act": ("1", "00", "1"),
+    "sequence_reverse": ("1", "01", "0"), "relu": ("10", "0", "01"), "lstm_layer": ("1110", "1111111", "1001"),
 }  # fmt: skip
+
+
+def fused_node(kernel: str, name: str, inputs: Sequence[Entry | None], attrs: Mapping[str, str] = {}) -> Node:
+    """The operator of a kernel. Inputs that are None are optional ones that are not there.
+
+    Its gradient holds on to no more than it reads: in the place of each other input stands the first that it reads.
+    """
+    gradients, needed, outputs = READS[kernel]
+    needed = "".join(bit for bit, entry in zip(needed, inputs) if entry is not None)
+    bits = gradients + needed + outputs
+    op, first = PREFIX + kernel, bits.index("1")
+    positions = ",".join(str(position if bit == "1" else first) for position, bit in enumerate(bits))
+    present = "".join("0" if entry is None else "1" for entry in inputs)
+    own = {"present": present, "__echo_gradient__": f"_backward_{op}>_backward_{op}:{positions}"}
+    return Node(op, name, tuple(entry for entry in inputs if entry is not None), attrs={**attrs, **own})
 
 
 def num_outputs(node: Node) -> int:
     """How many outputs a node that a fusion puts into a graph has."""
     if node.op == "_split_v2":
         return int(node.attrs["sections"])
-    return OUTPUTS.get(node.op, 1)
+    return len(READS[node.op[len(PREFIX) :]][0]) if node.op.startswith(PREFIX) else 1

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from echo.graph import Entry, Node
-from echo.patterns.view import ADD, MUL, Fusion, Part, View, gradient_reads, local, pairs
+from echo.graph import Entry
+from echo.kernels.operators import fused_node
+from echo.patterns.view import ADD, MUL, Fusion, Part, View, local, pairs
 
 NAME = "gru_cell"
-OP = "_echo_gru_cell"
 _SUB = frozenset({"elemwise_sub", "_npi_subtract", "broadcast_sub"})
 _ONES = frozenset({"ones_like", "_ones", "_npi_ones"})
 _ONE_MINUS = frozenset({"_rminus_scalar", "_npi_rsubtract_scalar"})
@@ -40,12 +40,11 @@ def match(view: View, number: int) -> Fusion | str | None:
     outside = view.read_outside(replaced, (Entry(number),))
     if outside:
         return f"{outside!r}, inside of the cell, is read from outside"
-    reads = gradient_reads(OP, (True, True, True, True, False))
-    fused = Node(OP, view.graph.nodes[number].name + "_echo_gru", (x, s, mixed.before), attrs=reads)
+    name = view.graph.nodes[number].name + "_echo_gru"
     return Fusion(
         pattern=NAME,
         anchor=number,
-        nodes=(fused,),
+        nodes=(fused_node(NAME, name, (x, s, mixed.before)),),
         outputs={Entry(number): local(0)},
         replaced=replaced,
         shapes={x: "B,3H", s: "B,3H", mixed.before: "B,H"},

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Iterator, NamedTuple
 
-from echo.graph import Entry, Node
-from echo.patterns.view import ADD, MUL, Fusion, Part, View, gradient_reads, local, pairs
+from echo.graph import Entry
+from echo.kernels.operators import fused_node
+from echo.patterns.view import ADD, MUL, Fusion, Part, View, local, pairs
 
 NAME = "lstm_cell"
-OP = "_echo_lstm_cell"
 _GATES = ("input", "forget", "transform", "output")
 
 
@@ -42,13 +42,11 @@ def match(view: View, number: int) -> Fusion | str | None:
     outside = view.read_outside(replaced, (hidden, block.after))
     if outside:
         return f"{outside!r}, inside of the cell, is read from outside"
-    reads = gradient_reads(OP, (True, True, True, True, False, False))
-    name = view.graph.nodes[number].name
-    fused = Node(OP, name + "_echo_lstm", (first.source, block.before), attrs=reads)
+    name = view.graph.nodes[number].name + "_echo_lstm"
     return Fusion(
         pattern=NAME,
         anchor=number,
-        nodes=(fused,),
+        nodes=(fused_node(NAME, name, (first.source, block.before)),),
         outputs={hidden: local(0, 0), block.after: local(0, 1)},
         replaced=replaced,
         shapes={first.source: "B,4H", block.before: "B,H"},

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple, Sequence
 
 from echo.graph import Entry, Node
+from echo.kernels.operators import fused_node
 from echo.patterns import lstm_cell
-from echo.patterns.view import ADD, Fusion, View, gradient_reads, is_true, local, pairs, split_v2
+from echo.patterns.view import ADD, Fusion, View, is_true, local, pairs, split_v2
 
 NAME = "lstm_layer"
-OP = "_echo_lstm_layer"
 _FEWEST = 2  # steps: the weights of a single one do not say which product is that of the state
 
 
@@ -53,9 +53,7 @@ def match(view: View, number: int) -> Fusion | str | None:
 
 def layer_node(name: str, x: Entry, weights: Sequence[Entry], states: Sequence[Entry], reverse: bool) -> Node:
     """The fused layer: x [T,B,I], wi [4H,I], bi [4H], wh [4H,H], bh [4H], states [B,H]; y [T,B,H], hT, cT [B,H]."""
-    read = (True, True, True, *[True] * 7, True, False, False, True)
-    attrs = {"reverse": "1" if reverse else "0", **gradient_reads(OP, read)}
-    return Node(OP, name, (x, *weights, *states), attrs=attrs)
+    return fused_node(NAME, name, (x, *weights, *states), {"reverse": "1" if reverse else "0"})
 
 
 def _fusion(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from echo.graph import Entry, Node
-from echo.patterns.view import MUL, Fusion, View, gradient_reads, is_true, local, pairs
+from echo.kernels.operators import fused_node
+from echo.patterns.view import MUL, Fusion, View, is_true, local, pairs
 
 NAME = "mlp_score"
-OP = "_echo_mlp_score"
 _BROADCAST_ADD = frozenset({"broadcast_add", "_npi_add"})
 _EXPANDED = frozenset({"expand_dims", "Reshape"})
 _LAST = ("2", "-1", "(2,)", "(-1,)", "[2]", "[-1]")
@@ -62,19 +62,20 @@ def match(view: View, number: int) -> Fusion | str | None:
 
 
 def _fusion(view: View, number: int, found: _Scores) -> Fusion:
-    inputs = [found.keys, found.query, found.product.vector]
+    inputs: list[Entry | None] = [found.keys, found.query, found.product.vector]
     shapes = {found.keys: "B,T,H", found.query: "B,1,H", found.product.vector: "*H"}
     attrs = {"out": found.product.out}
     if found.norm is not None:
         inputs += found.norm.inputs[1:]
         shapes.update(dict.fromkeys(found.norm.inputs[1:], "H"))
-        attrs.update(norm="1", eps=found.norm.attrs.get("eps", "1e-05"))
-    attrs.update(gradient_reads(OP, (True, *[True] * len(inputs), False)))
-    name = view.graph.nodes[number].name
+        attrs["eps"] = found.norm.attrs.get("eps", "1e-05")
+    else:
+        inputs += [None, None]
+    name = view.graph.nodes[number].name + "_echo_score"
     return Fusion(
         pattern=NAME,
         anchor=number,
-        nodes=(Node(OP, name + "_echo_score", tuple(inputs), attrs=attrs),),
+        nodes=(fused_node(NAME, name, inputs, attrs),),
         outputs={Entry(number): local(0)},
         replaced=found.nodes,
         shapes=shapes,

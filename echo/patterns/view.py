@@ -127,14 +127,3 @@ def pairs(entries: Sequence[Entry]) -> Iterator[tuple[Entry, Entry]]:
 def split_v2(axis: int, count: int) -> dict[str, str]:
     """The attributes of the operator that splits along an axis, which is gone afterwards; it needs no state."""
     return {"indices": "()", "axis": str(axis), "squeeze_axis": "True", "sections": str(count)}
-
-
-def gradient_reads(op: str, read: Sequence[bool]) -> dict[str, str]:
-    """The attribute by which the gradient of an extension operator holds on to no more than it reads.
-
-    ``read`` says of each of its inputs (gradients of outputs, inputs, outputs) whether it does. MXNet hands an
-    operator all of them; in the place of each other one stands the first that is read.
-    """
-    first = list(read).index(True)
-    positions = ",".join(str(position if is_read else first) for position, is_read in enumerate(read))
-    return {"__echo_gradient__": f"_backward_{op}>_backward_{op}:{positions}"}

@@ -315,7 +315,7 @@ def _flipper(request: Request, plan: Plan) -> Flipper:
 def _remembered(request: Request, session: MxnetSession, example: Example | None) -> Found:
     names = json.dumps([node.name for node in request.graph.nodes])  # they are in the plan that the user reads
     asked = [session.subject.fingerprint, names, str(session.hook), session.device_key]
-    asked += [request.options.key, str(request.details)]
+    asked += [request.options.key, str(request.details), session.why_no_fusion if request.options.fuse else ""]
     key = plan_cache.key_of(asked if example is None else [*asked, example.key])
     if key not in _plans:
         found = _loaded_or_made(key, request, session, example)

@@ -125,6 +125,8 @@ static Tensors tensors_of(const Run& run, const Attributes& attrs, const Arrays&
     append(spec, sizes, in, position, there && (!run.backward || spec.read), &made.in);
     position += there;
   }
+  if (position != in.count)
+    throw WrongCall(kernel.name + ": expected " + std::to_string(position) + " arrays to read, got " + std::to_string(in.count));
   position = 0;
   for (std::size_t i = 0; i < kernel.outputs.size(); ++i) {
     const bool there = !run.backward || present[i];
