@@ -46,41 +46,43 @@ struct Tensors {
   const Lengths lengths;
 };
 
-// The workspace of a chunk.
+// The parts of a chunk's workspace, and how many floats each has.
+enum { kQ, kDout, kK, kV, kDk, kDv, kDq, kDelta, kScores, kDscores, kParts };
+
+struct Layout {
+  Layout(int64_t Tq, int64_t D, int64_t Dv)
+      : floats{kQueries * D,     kQueries * Dv, kKeysAtOnce * D, kKeysAtOnce * Dv,        kKeysAtOnce * D,
+               kKeysAtOnce * Dv, Tq * D,        Tq,              kQueries * kKeysAtOnce, kQueries * kKeysAtOnce} {}
+
+  int64_t size() const {
+    int64_t sum = 0;
+    for (const int64_t part : floats) sum += whole_lines(part);
+    return sum;
+  }
+
+  int64_t floats[kParts];
+};
+
 struct Buffers {
-  Buffers(float* floats, int64_t Tq, int64_t D, int64_t Dv) : start(floats), end(floats) {
-    q = take(kQueries * D);
-    dout = take(kQueries * Dv);
-    k = take(kKeysAtOnce * D);
-    v = take(kKeysAtOnce * Dv);
-    dk = take(kKeysAtOnce * D);
-    dv = take(kKeysAtOnce * Dv);
-    dq = take(Tq * D);
-    delta = take(Tq);
-    scores = take(kQueries * kKeysAtOnce);
-    dscores = take(kQueries * kKeysAtOnce);
+  Buffers(float* start, const Layout& layout) {
+    for (int part = 0; part < kParts; ++part) {
+      parts[part] = start;
+      start += whole_lines(layout.floats[part]);
+    }
   }
 
-  int64_t size() const { return end - start; }
+  float* operator[](int part) const { return parts[part]; }
 
-  float *start, *end;
-  float *q, *dout, *k, *v, *dk, *dv, *dq, *delta, *scores, *dscores;
-
- private:
-  float* take(int64_t floats) {
-    float* const taken = end;
-    end += whole_lines(floats);
-    return taken;
-  }
+  float* parts[kParts];
 };
 
 // delta[i] = dout[i] . out[i], which is the sum over j of weight(i, j) times its gradient.
 void fill_delta(const Tensors& t, int64_t n, const Buffers& b) {
   in_tiles(t.Tq, std::min(kQueries, kKeysAtOnce), [&](int64_t first, int64_t rows) {
     const int64_t at = (n * t.Tq + first) * t.Dv;
-    const float* const dout = t.dout.read(at, rows * t.Dv, b.dout);
-    const float* const out = t.out.read(at, rows * t.Dv, b.v);
-    for (int64_t i = 0; i < rows; ++i) b.delta[first + i] = dot_row(dout + i * t.Dv, out + i * t.Dv, t.Dv);
+    const float* const dout = t.dout.read(at, rows * t.Dv, b[kDout]);
+    const float* const out = t.out.read(at, rows * t.Dv, b[kV]);
+    for (int64_t i = 0; i < rows; ++i) b[kDelta][first + i] = dot_row(dout + i * t.Dv, out + i * t.Dv, t.Dv);
   });
 }
 
@@ -88,55 +90,55 @@ void fill_delta(const Tensors& t, int64_t n, const Buffers& b) {
 void block_grad(const Tensors& t, int64_t n, int64_t first, int64_t rows, int64_t key, int64_t columns,
                 const float* keys, const float* values, const Buffers& b) {
   const int64_t row = n * t.Tq + first;
-  const float* const queries = t.q.read(row * t.D, rows * t.D, b.q);
-  const float* const dout = t.dout.read(row * t.Dv, rows * t.Dv, b.dout);
-  dots(queries, keys, rows, columns, t.D, b.scores);
-  dots(dout, values, rows, columns, t.Dv, b.dscores);
+  const float* const queries = t.q.read(row * t.D, rows * t.D, b[kQ]);
+  const float* const dout = t.dout.read(row * t.Dv, rows * t.Dv, b[kDout]);
+  dots(queries, keys, rows, columns, t.D, b[kScores]);
+  dots(dout, values, rows, columns, t.Dv, b[kDscores]);
   for (int64_t i = 0; i < rows; ++i) {
     float bias_buffer[kKeysAtOnce], lse_buffer;
-    weights_row(b.scores + i * kKeysAtOnce, b.dscores + i * kKeysAtOnce,
+    weights_row(b[kScores] + i * kKeysAtOnce, b[kDscores] + i * kKeysAtOnce,
                 t.bias.read((first + i) * t.Tk + key, columns, bias_buffer), t.scale,
-                *t.lse.read(row + i, 1, &lse_buffer), b.delta[first + i], columns);
+                *t.lse.read(row + i, 1, &lse_buffer), b[kDelta][first + i], columns);
   }
-  if (!t.dv.skipped()) add_product(b.scores, 1, kKeysAtOnce, dout, columns, rows, t.Dv, b.dv);
-  if (!t.dk.skipped()) add_product(b.dscores, 1, kKeysAtOnce, queries, columns, rows, t.D, b.dk);
-  if (!t.dq.skipped()) add_product(b.dscores, kKeysAtOnce, 1, keys, rows, columns, t.D, b.dq + first * t.D);
+  if (!t.dv.skipped()) add_product(b[kScores], 1, kKeysAtOnce, dout, columns, rows, t.Dv, b[kDv]);
+  if (!t.dk.skipped()) add_product(b[kDscores], 1, kKeysAtOnce, queries, columns, rows, t.D, b[kDk]);
+  if (!t.dq.skipped()) add_product(b[kDscores], kKeysAtOnce, 1, keys, rows, columns, t.D, b[kDq] + first * t.D);
 }
 
 void sequence_grad(const Tensors& t, int64_t n, const Buffers& b) {
   fill_delta(t, n, b);
-  std::fill_n(b.dq, t.Tq * t.D, 0.0f);
+  std::fill_n(b[kDq], t.Tq * t.D, 0.0f);
   const int64_t length = t.lengths[n];
   in_tiles(t.Tk, kKeysAtOnce, [&](int64_t key, int64_t all) {
     const int64_t columns = std::min(std::max<int64_t>(length - key, 0), all), row = n * t.Tk + key;
-    std::fill_n(b.dk, all * t.D, 0.0f);
-    std::fill_n(b.dv, all * t.Dv, 0.0f);
+    std::fill_n(b[kDk], all * t.D, 0.0f);
+    std::fill_n(b[kDv], all * t.Dv, 0.0f);
     if (columns > 0) {
-      const float* const keys = t.k.read(row * t.D, columns * t.D, b.k);
-      const float* const values = t.v.read(row * t.Dv, columns * t.Dv, b.v);
+      const float* const keys = t.k.read(row * t.D, columns * t.D, b[kK]);
+      const float* const values = t.v.read(row * t.Dv, columns * t.Dv, b[kV]);
       in_tiles(t.Tq, kQueries, [&](int64_t first, int64_t rows) {
         block_grad(t, n, first, rows, key, columns, keys, values, b);
       });
     }
-    t.dk.write(row * t.D, all * t.D, b.dk);
-    t.dv.write(row * t.Dv, all * t.Dv, b.dv);
+    t.dk.write(row * t.D, all * t.D, b[kDk]);
+    t.dv.write(row * t.Dv, all * t.Dv, b[kDv]);
   });
-  t.dq.write(n * t.Tq * t.D, t.Tq * t.D, b.dq);
+  t.dq.write(n * t.Tq * t.D, t.Tq * t.D, b[kDq]);
 }
 
-int64_t chunk_floats(const Call& call) { return Buffers(nullptr, call["Tq"], call["D"], call["Dv"]).size(); }
+Layout layout_of(const Call& call) { return Layout(call["Tq"], call["D"], call["Dv"]); }
 
 }  // namespace
 
 size_t attention_grad_workspace(const Call& call) {
-  return chunk_count(call["N"]) * chunk_floats(call) * sizeof(float);
+  return chunk_count(call["N"]) * layout_of(call).size() * sizeof(float);
 }
 
 void attention_grad(const Call& call) {
   const Tensors t(call);
-  const int64_t floats = chunk_floats(call);
+  const Layout layout = layout_of(call);
   in_chunks(t.N, t.N * t.Tq * t.Tk * (t.D + t.Dv) / 4, [&](int64_t chunk, int64_t begin, int64_t end) {
-    const Buffers buffers(static_cast<float*>(call.raw().workspace) + chunk * floats, t.Tq, t.D, t.Dv);
+    const Buffers buffers(static_cast<float*>(call.raw().workspace) + chunk * layout.size(), layout);
     for (int64_t n = begin; n < end; ++n) sequence_grad(t, n, buffers);
   });
   call.write_zeros("dlengths");

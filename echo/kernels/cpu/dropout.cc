@@ -44,11 +44,16 @@ ECHO_CLONES void draw_philox(uint64_t seed, uint64_t offset, float keep, int64_t
   }
 }
 
-float uniform(std::mt19937* state, bool half) {
-  const uint32_t low = static_cast<uint32_t>((*state)());
-  if (!half) return static_cast<float>(low) * 0x1p-32f;
-  const double high = static_cast<double>((*state)());
-  return static_cast<float>((static_cast<double>(low) + high * 0x1p32) * 0x1p-64);
+// Whether uniform numbers, each of one word or (for float16) of two, are at most `keep`.
+ECHO_CLONES void compare_words(const uint32_t* __restrict words, float keep, uint8_t* __restrict flags, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) flags[i] = static_cast<float>(words[i]) * 0x1p-32f <= keep;
+}
+
+ECHO_CLONES void compare_pairs(const uint32_t* __restrict words, float keep, uint8_t* __restrict flags, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    const double low = words[2 * i], high = words[2 * i + 1];
+    flags[i] = static_cast<float>((low + high * 0x1p32) * 0x1p-64) <= keep;
+  }
 }
 
 // The draws of MXNet: how its elements are dealt to its states.
@@ -60,11 +65,14 @@ struct MxnetDraws {
 
   // The flags of elements `at` to `at + n`; each state's elements have to be asked for in order.
   void draw(int64_t at, int64_t n, uint8_t* flags) const {
+    uint32_t words[2 * kTile];
+    const int64_t each = half ? 2 : 1;
     for (int64_t i = 0; i < n;) {
-      std::mt19937* const state = states + (at + i) / step;
-      const int64_t end = std::min(n, ((at + i) / step + 1) * step - at);
-      for (; i < end; ++i) flags[i] = uniform(state, half) <= keep;
+      const int64_t run = (at + i) / step, end = std::min(n, (run + 1) * step - at);
+      for (int64_t word = i * each; word < end * each; ++word) words[word] = static_cast<uint32_t>(states[run]());
+      i = end;
     }
+    half ? compare_pairs(words, keep, flags, n) : compare_words(words, keep, flags, n);
   }
 };
 
