@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 
 import mxnet as mx
@@ -9,6 +10,7 @@ from mxnet.base import _LIB, c_str, check_call
 
 from echo.errors import NativeError
 from echo.kernels import library
+from echo.kernels.operators import PREFIX, READS
 
 
 @functools.lru_cache(maxsize=None)
@@ -25,4 +27,9 @@ def why_not() -> str:
         check_call(_LIB.MXLoadLib(c_str(str(path)), mx.base.mx_uint(0)))
     except mx.MXNetError as error:
         return f"MXNet does not load {path}: {str(error).strip().splitlines()[-1]}"
-    return ""
+    missing = [name for name in sorted(READS) if not _is_there(PREFIX + name)]
+    return f"{path} is of another echo, reinstall mxnet-echo: it has no kernel {missing[0]!r}" if missing else ""
+
+
+def _is_there(op: str) -> bool:
+    return bool(_LIB.NNGetOpHandle(c_str(op), ctypes.byref(ctypes.c_void_p())) == 0)

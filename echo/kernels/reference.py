@@ -93,6 +93,32 @@ def _steps(count: int, reverse: float) -> range:
     return range(count - 1, -1, -1) if reverse else range(count)
 
 
+def softmax_output(x: Array, w: Array, b: Maybe, label: Array, **_: float) -> Arrays:
+    """A fully connected layer and a softmax. x [N,I], w [V,I], b [V], label [N]; the probabilities [N,V]."""
+    x, w = _double(x, w)
+    scores = x @ w.T + (0.0 if b is None else np.asarray(b, np.float64))
+    scores = np.exp(scores - scores.max(axis=1, keepdims=True, initial=-np.inf))
+    return (scores / scores.sum(axis=1, keepdims=True),)
+
+
+def softmax_output_grad(
+    dprob: Maybe, x: Array, w: Array, b: Maybe, label: Array, prob: Array, *, grad_scale: float = 1.0,
+    use_ignore: float = 0.0, ignore_label: float = -1.0, normalization: float = 0.0, smooth_alpha: float = 0.0,
+) -> Arrays:  # fmt: skip
+    """The gradients of x, w and b that MXNet's SoftmaxOutput defines, which knows its loss; none of the label."""
+    x, w, label, prob = _double(x, w, label, prob)
+    count, words = prob.shape
+    target = np.full(prob.shape, smooth_alpha / (words - 1) if words > 1 else 0.0)
+    known = (label >= 0) & (label < words)
+    target[np.flatnonzero(known), label[known].astype(np.int64)] = 1 - smooth_alpha
+    scores = prob - target
+    if use_ignore:
+        scores[label == ignore_label] = 0
+    valid = max(1, np.count_nonzero(label.astype(np.int64) != int(ignore_label)))
+    scores *= grad_scale / {0: 1, 1: count, 2: valid}[int(normalization)]
+    return scores @ w, scores.T @ x, None if b is None else scores.sum(axis=0), np.zeros(label.shape)
+
+
 def lstm_layer(
     x: Array, wi: Array, bi: Array, wh: Array, bh: Array, h0: Array, c0: Array, *, reverse: float = 0
 ) -> Arrays:

@@ -28,6 +28,8 @@ const Row kRows[] = {
     {"relu", "x[n]", "y[n] bits[(n+7)/8]:uint8", "", "dy bits"},
     {"lstm_layer", "x[T,B,I] wi[4H,I] bi[4H] wh[4H,H] bh[4H] h0[B,H] c0[B,H]", "y[T,B,H] hT[B,H] cT[B,H] pre[T,B,4H]",
      "reverse", "dy dhT dcT x wi bi wh bh h0 c0 y pre"},
+    {"softmax_output", "x[N,I] w[V,I] b[V]? label[N]:lengths", "prob[N,V]",
+     "grad_scale use_ignore ignore_label normalization smooth_alpha", "x w label prob"},
 };
 
 std::vector<std::string> words(const std::string& text) {

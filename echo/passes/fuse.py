@@ -28,7 +28,7 @@ class Fuse:
     def run(self, request: Request) -> Fused:
         if not request.options.fuse:
             return Fused(request.graph)
-        found = fuse(request.graph, request.frontend.types, request.frontend.adds)
+        found = fuse(request.graph, request.frontend.types, request.frontend.adds, request.frontend.device)
         if found.places and request.frontend.why_no_fusion:
             return Fused(request.graph, notes=(f"no operator is fused: {request.frontend.why_no_fusion}",))
         return found

@@ -9,12 +9,13 @@ from typing import Callable, Iterable, Iterator, Mapping, Sequence, Tuple, Union
 from echo.errors import GraphError
 from echo.graph import Entry, Graph, Node
 from echo.kernels.operators import num_outputs
-from echo.patterns import PATTERNS, steps
+from echo.patterns import CPU_ONLY, PATTERNS, steps
 from echo.patterns.view import Fusion, View
 from echo.plan import Missed
 from echo.training_graph import TensorType
 
 COPY_ATTRIBUTE = "__echo_copies__"  # read by the native hook: gradients of this operator may be added to arrays
+_LEAST_BYTES = 1 << 20  # of what is worth anything when it is large
 _FUSED_TYPES = ("float32", "float16")
 _RANDOM = ("Dropout", "RNN", "Custom", "random", "sample", "shuffle", "LeakyReLU", "normal", "uniform")
 Place = Tuple[str, int]  # the name of a pattern, and the number of the user's node where it is found
@@ -32,15 +33,16 @@ class Fused:
     notes: tuple[str, ...] = ()
 
 
-def find(graph: Graph) -> tuple[list[Fusion], list[Missed]]:
+def find(graph: Graph, device: str) -> tuple[list[Fusion], list[Missed]]:
     """All fusions that do not overlap, those that replace most first, and the near-misses."""
     view = View(graph)
+    patterns = {name: match for name, match in PATTERNS.items() if device == "cpu" or name not in CPU_ONLY}
     found: list[Fusion] = []
     missed: list[Missed] = []
     for number, node in enumerate(graph.nodes):
         if node.is_variable:
             continue
-        for name, match in PATTERNS.items():
+        for name, match in patterns.items():
             result = match(view, number)
             if isinstance(result, Fusion):
                 found.append(result)
@@ -57,13 +59,13 @@ def _apart(found: Iterable[Fusion]) -> Iterator[Fusion]:
             yield fusion
 
 
-def fuse(graph: Graph, types: Callable[[], Types], copies: bool) -> Fused:
+def fuse(graph: Graph, types: Callable[[], Types], copies: bool, device: str = "cpu") -> Fused:
     """The user's graph with all the fused operators that its shapes and types allow.
 
     ``types`` gives the shape and type of each of the user's entries. With ``copies``, gradients may be added to arrays
     that hold others.
     """
-    found, missed = find(graph)
+    found, missed = find(graph, device)
     known = types() if found else {}
     fitting = []
     for fusion in found:
@@ -88,7 +90,7 @@ def _miss(graph: Graph, fusion: Fusion, reason: str) -> Missed:
     return Missed(fusion.anchor, graph.nodes[fusion.anchor].name, fusion.pattern, reason)
 
 
-def fused_at(graph: Graph, places: Sequence[Place], copies: bool) -> Graph:
+def fused_at(graph: Graph, places: Sequence[Place], copies: bool, device: str = "cpu") -> Graph:
     """The graph with the fused operators of a plan, which may come from anywhere.
 
     Raises:
@@ -96,7 +98,7 @@ def fused_at(graph: Graph, places: Sequence[Place], copies: bool) -> Graph:
     """
     view, found = View(graph), []
     for name, number in places:
-        if name not in PATTERNS or not 0 <= number < len(graph.nodes):
+        if name not in PATTERNS or (device != "cpu" and name in CPU_ONLY) or not 0 <= number < len(graph.nodes):
             raise GraphError(f"fused: there is no pattern {name!r} at node {number}")
         fusion = PATTERNS[name](view, number)
         if not isinstance(fusion, Fusion):
@@ -126,6 +128,8 @@ def why_not(fusion: Fusion, types: Types) -> str:
     kinds = {types[entry].dtype for entry in fusion.shapes}
     if len(kinds) > 1 or not kinds.issubset(_FUSED_TYPES):
         return f"expected arrays of one type, float32 or float16, got {', '.join(sorted(kinds))}"
+    if fusion.worth is not None and types[fusion.worth].bytes < _LEAST_BYTES:
+        return f"it would save no more than {types[fusion.worth].bytes} bytes"
     for entry, text in fusion.shapes.items():
         shape = types[entry].shape
         if not shape or 0 in shape or any(size < 0 for size in shape):

@@ -42,6 +42,7 @@ class Fusion:
         replaced: the user's nodes that nobody needs any more.
         shapes: what has to hold of the user's entries for the operator: texts such as "B,4H".
         what: for the user's eyes.
+        worth: where there is one, the user's entry that has to be large for this to be worth anything.
     """
 
     pattern: str
@@ -51,6 +52,7 @@ class Fusion:
     replaced: frozenset[int]
     shapes: Mapping[Entry, str]
     what: str
+    worth: Entry | None = None
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,8 @@ const Entry kEntries[] = {
     {"dropout_grad", dropout_grad, no_workspace},
     {"relu", relu, no_workspace},
     {"relu_grad", relu_grad, no_workspace},
+    {"softmax_output", softmax_output, softmax_output_workspace},
+    {"softmax_output_grad", softmax_output_grad, softmax_output_grad_workspace},
     {"lstm_layer", lstm_layer, lstm_layer_workspace},
     {"lstm_layer_grad", lstm_layer_grad, lstm_layer_grad_workspace},
 };

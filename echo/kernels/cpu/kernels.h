@@ -42,6 +42,11 @@ void dropout_grad(const Call& call);
 void relu(const Call& call);
 void relu_grad(const Call& call);
 
+void softmax_output(const Call& call);
+size_t softmax_output_workspace(const Call& call);
+void softmax_output_grad(const Call& call);
+size_t softmax_output_grad_workspace(const Call& call);
+
 }  // namespace kernels
 }  // namespace echo
 #endif  // ECHO_KERNELS_CPU_KERNELS_H_

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "arena.h"
 #include "check.h"
 #include "view.h"
 
@@ -48,23 +49,6 @@ inline void load(const Input& input, int64_t n, float* to) {
   const float* const from = input.read(0, n, to);
   if (from != to && n > 0) std::memcpy(to, from, n * sizeof(float));
 }
-
-// Cuts a workspace into arrays of floats. Without memory it only counts.
-class Arena {
- public:
-  explicit Arena(void* memory) : memory_(static_cast<char*>(memory)) {}
-
-  float* floats(int64_t count) {
-    float* const array = memory_ == nullptr ? nullptr : reinterpret_cast<float*>(memory_ + bytes_);
-    bytes_ += (count * sizeof(float) + 63) / 64 * 64;
-    return array;
-  }
-  size_t bytes() const { return bytes_; }
-
- private:
-  char* memory_;
-  size_t bytes_ = 0;
-};
 
 }  // namespace kernels
 }  // namespace echo

@@ -32,6 +32,11 @@
 //       the bit is x > 0; a NaN stays a NaN, as in MXNet                                      reads dy bits
 //   lstm_layer        x[T,B,I] wi[4H,I] bi[4H] wh[4H,H] bh[4H] h0[B,H] c0[B,H]   y[T,B,H] hT[B,H] cT[B,H] pre[T,B,4H]   reverse
 //       pre[t] = x[t] wi' + bi + h[t-1] wh' + bh, then lstm_cell; reverse 1 goes from T-1 to 0   reads dy dhT dcT, inputs, y, pre
+//   softmax_output    x[N,I] w[V,I] b[V]? label[N]                      prob[N,V]   grad_scale use_ignore ignore_label
+//       softmax(x w' + b) and, whatever the gradient of prob, the gradient of MXNet's SoftmaxOutput: (prob - target) *     normalization
+//       grad_scale / count; the target 1 - smooth_alpha at the label and smooth_alpha / (V - 1) elsewhere;                 smooth_alpha
+//       with use_ignore nothing where the label is ignore_label; count 1 (normalization 0), N (1), or how many labels are
+//       not ignore_label (2). label: float32, float16 or int32. CPU only.                     reads x w label prob
 #ifndef ECHO_KERNELS_H_
 #define ECHO_KERNELS_H_
 #include <stddef.h>
