@@ -108,11 +108,12 @@ static Tensors tensors_of(const Run& run, const Attributes& attrs, const Arrays&
   const Kernel& kernel = run.backward ? *run.op->gradient : forward;
   const std::vector<bool> present = attrs.present(forward);
   const int gradients = run.backward ? static_cast<int>(forward.outputs.size()) : 0;
+  // what a gradient does not read has been exchanged for other arrays, but the gradients have the shapes of the inputs
+  const Arrays& known = run.backward ? out : in;
   Sizes sizes(forward);
-  int given = gradients;
-  for (std::size_t i = 0; i < forward.inputs.size(); ++i)
+  for (int i = 0, given = 0; i < static_cast<int>(forward.inputs.size()); ++i)
     if (present[i]) {
-      sizes.learn(forward.inputs[i], std::vector<int64_t>(in.shapes[given], in.shapes[given] + in.dims[given]));
+      sizes.learn(forward.inputs[i], std::vector<int64_t>(known.shapes[given], known.shapes[given] + known.dims[given]));
       ++given;
     }
   sizes.solve();
