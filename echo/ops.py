@@ -53,7 +53,7 @@ LIGHT = _names(
     "_npi_flip",
     # fused kernels
     "_echo_lstm_cell _echo_gru_cell _echo_mlp_score _echo_attention _echo_layer_norm _echo_bias_act _echo_relu",
-    "_echo_sequence_reverse",
+    "_echo_sequence_reverse _echo_weighted_sum",
 )
 
 # Every output of these is a feature map. Of all other operators the first output is; what follows it (saved statistics,

@@ -225,6 +225,19 @@ def _softmax(scores: Array) -> tuple[Array, Array]:
     return exps / np.where(total == 0, 1.0, total), lse
 
 
+def weighted_sum(w: Array, values: Array) -> Arrays:
+    """The context of attention: w [B,T] are its weights, values [B,T,H]. The sum over T of their product, [B,H]."""
+    w, values = _double(w, values)
+    return (np.einsum("bt,bth->bh", w, values),)
+
+
+def weighted_sum_grad(dout: Maybe, w: Array, values: Array, out: Maybe = None) -> Arrays:
+    """The gradients of w and values."""
+    w, values = _double(w, values)
+    dout = _or_zeros(dout, values[:, 0])
+    return np.einsum("bh,bth->bt", dout, values), np.einsum("bt,bh->bth", w, dout)
+
+
 def attention(
     q: Array, k: Array, v: Array, lengths: Maybe = None, bias: Maybe = None, *, scale: float = 1.0
 ) -> Arrays:

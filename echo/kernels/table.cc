@@ -19,6 +19,7 @@ const Row kRows[] = {
     {"gru_cell", "x[B,3H] s[B,3H] h[B,H]", "h'[B,H]", "", "dh' x s h"},
     {"mlp_score", "keys[B,T,H] query[B,H] v[H] gamma[H]?beta beta[H]?gamma", "score[B,T]", "eps",
      "dscore keys query v gamma beta"},
+    {"weighted_sum", "w[B,T] values[B,T,H]", "out[B,H]", "", "dout w values"},
     {"attention", "q[N,Tq,D] k[N,Tk,D] v[N,Tk,Dv] lengths[N]:lengths? bias[Tq,Tk]?", "out[N,Tq,Dv] lse[N,Tq]:float32",
      "scale", "dout q k v lengths bias out lse"},
     {"layer_norm", "x[N,H] gamma[H] beta[H]", "y[N,H]", "eps", "dy x gamma"},

@@ -25,6 +25,8 @@ const Entry kEntries[] = {
     {"gru_cell_grad", gru_cell_grad, no_workspace},
     {"mlp_score", mlp_score, mlp_score_workspace},
     {"mlp_score_grad", mlp_score_grad, mlp_score_grad_workspace},
+    {"weighted_sum", weighted_sum, no_workspace},
+    {"weighted_sum_grad", weighted_sum_grad, no_workspace},
     {"attention", attention, attention_workspace},
     {"attention_grad", attention_grad, attention_grad_workspace},
     {"layer_norm", layer_norm, layer_norm_workspace},

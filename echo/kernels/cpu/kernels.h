@@ -19,6 +19,9 @@ size_t mlp_score_workspace(const Call& call);
 void mlp_score_grad(const Call& call);
 size_t mlp_score_grad_workspace(const Call& call);
 
+void weighted_sum(const Call& call);
+void weighted_sum_grad(const Call& call);
+
 void attention(const Call& call);
 size_t attention_workspace(const Call& call);
 void attention_grad(const Call& call);

@@ -14,6 +14,8 @@
 //       h' = (1 - z) n + z h, z = sigmoid(x_z + s_z)                                          reads dh' x s h
 //   mlp_score         keys[B,T,H] query[B,H] v[H] gamma[H]? beta[H]?    score[B,T]                    eps
 //       v . tanh(norm(keys + query)), norm the layer norm over H where gamma is there         reads dscore and the inputs
+//   weighted_sum      w[B,T] values[B,T,H]                              out[B,H]
+//       the sum over T of w values                                                            reads dout w values
 //   attention         q[N,Tq,D] k[N,Tk,D] v[N,Tk,Dv] lengths[N]? bias[Tq,Tk]?   out[N,Tq,Dv] lse[N,Tq]  scale
 //       softmax(scale q k' + bias) v over the first lengths[n] keys (all where absent; 0: out is 0, lse -inf). lse: the
 //       logarithm of the softmax's denominator, always float32. lengths: float32, float16 or int32. No gradient for
