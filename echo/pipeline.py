@@ -63,7 +63,7 @@ def plan(request: Request) -> Planned:
     if fused.places:
         inner, before = inside(request, fused)
         found = _best(inner)
-        if found.plan.after.planned <= before.planned:
+        if found.plan.after.total <= before.total:
             return found._replace(plan=explained(found.plan, fused, before))
     found = _best(request)
     return found._replace(plan=explained(found.plan, fused, None))

@@ -15,6 +15,7 @@ from echo.subject import Subject
 from echo.why import Flipper, Why, why
 
 FORMAT = "echo-plan-3"
+HIDDEN = "inside of operators"  # a kind of memory that no planner sees
 STASH, RECOMPUTE = "stash", "recompute"
 APPLIED = ("hook", "mirror", "none")
 
@@ -127,10 +128,14 @@ class Plan:
     def summary(self) -> str:
         """One line: "334 MB -> 142 MB planned (-57 %), +4 % time, 812 feature maps recomputed"."""
         before, after = self.before.planned, self.after.planned
+        hidden = self.before.static.get(HIDDEN, 0)
+        inside = f" and {hidden / 2**20:.0f} MB {HIDDEN}" if hidden else ""
+        before += hidden
         sign = "+" if after > before else "-"
         change = 100 * (after - before) / before if before else 0.0
         return (
-            f"{before / 2**20:.0f} MB -> {after / 2**20:.0f} MB planned ({sign}{abs(change):.0f} %), "
+            f"{(before - hidden) / 2**20:.0f} MB{inside} -> {after / 2**20:.0f} MB planned "
+            f"({sign}{abs(change):.0f} %), "
             f"+{100 * self.overhead:.1f} % time, {len(self.recomputed)} feature maps recomputed"
         )
 

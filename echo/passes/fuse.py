@@ -11,7 +11,7 @@ from echo.estimators.planner import blocks
 from echo.options import budget_bytes
 from echo.passes.request import Request
 from echo.patterns.apply import Fused, fuse
-from echo.plan import Memory, Plan
+from echo.plan import HIDDEN, Memory, Plan
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ def inside(request: Request, fused: Fused) -> tuple[Request, Memory]:
     A budget that is a fraction means a fraction of what the user's own graph holds.
     """
     before = _stock(request)
+    if fused.hidden:
+        before = replace(before, static={**before.static, HIDDEN: fused.hidden})
     options = request.options
     if options.memory_budget is not None:
         options = replace(options, memory_budget=budget_bytes(options.memory_budget, before.total))

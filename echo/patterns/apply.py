@@ -8,28 +8,33 @@ from typing import Callable, Iterable, Iterator, Mapping, Sequence, Tuple, Union
 
 from echo.errors import GraphError
 from echo.graph import Entry, Graph, Node
-from echo.kernels.operators import num_outputs
+from echo.kernels.operators import PREFIX, num_outputs
 from echo.patterns import CPU_ONLY, PATTERNS, steps
-from echo.patterns.view import Fusion, View
+from echo.patterns.view import Fusion, View, local
 from echo.plan import Missed
 from echo.training_graph import TensorType
 
-COPY_ATTRIBUTE = "__echo_copies__"  # read by the native hook: gradients of this operator may be added to arrays
+COPY_ATTRIBUTE = "__echo_copies__"  # read by the native hook: which gradients of this operator are copied
+_OVERWRITES = ("_split_v2", "reverse")  # as all operators of an extension library do
 _LEAST_BYTES = 1 << 20  # of what is worth anything when it is large
 _FUSED_TYPES = ("float32", "float16")
-_RANDOM = ("Dropout", "RNN", "Custom", "random", "sample", "shuffle", "LeakyReLU", "normal", "uniform")
+_RANDOM = ("Dropout", "Custom", "random", "sample", "shuffle", "LeakyReLU", "normal", "uniform")
 Place = Tuple[str, int]  # the name of a pattern, and the number of the user's node where it is found
 Types = Mapping[Entry, TensorType]
 
 
 @dataclass(frozen=True)
 class Fused:
-    """The graph with fused operators, where they were found, and where they nearly were; ``what`` counts each kind."""
+    """The graph with fused operators, where they were found, and where they nearly were.
+
+    ``what`` counts each kind. ``hidden`` are bytes that the user's operators hold there beyond what is planned.
+    """
 
     graph: Graph
     places: tuple[Place, ...] = ()
     missed: tuple[Missed, ...] = ()
     what: Mapping[str, int] = field(default_factory=dict)
+    hidden: int = 0
     notes: tuple[str, ...] = ()
 
 
@@ -81,9 +86,10 @@ def fuse(graph: Graph, types: Callable[[], Types], copies: bool, device: str = "
         if fusion not in kept
     ]
     kept.sort(key=lambda fusion: fusion.anchor)
-    made = _tidied(made) if kept else graph
+    made = _tidied(made, copies) if kept else graph
     places = tuple((fusion.pattern, fusion.anchor) for fusion in kept)
-    return Fused(made, places, tuple(missed), Counter(fusion.what for fusion in kept))
+    hidden = sum(fusion.hides[0] * known[fusion.hides[1]].bytes for fusion in kept if fusion.hides is not None)
+    return Fused(made, places, tuple(missed), Counter(fusion.what for fusion in kept), hidden)
 
 
 def _miss(graph: Graph, fusion: Fusion, reason: str) -> Missed:
@@ -108,16 +114,17 @@ def fused_at(graph: Graph, places: Sequence[Place], copies: bool, device: str = 
     if len(list(_apart(found))) != len(found):
         raise GraphError("fused: two of the operators would take the place of the same nodes")
     made = _applied(graph, found, copies)
-    if made is None or _order(made) != _order(graph):
+    made = None if made is None else _ordered(made, graph)
+    if made is None:
         raise GraphError("fused: the order of arguments, or of random numbers, would change")
-    return _tidied(made)
+    return _tidied(made, copies)
 
 
-def _tidied(graph: Graph) -> Graph:
+def _tidied(graph: Graph, copies: bool) -> Graph:
     """The graph in which steps that one fused operator splits apart are not put together again for the next."""
     view = View(graph)
     found = [steps.match(view, number) for number, node in enumerate(graph.nodes) if not node.is_variable]
-    made = _applied(graph, [fusion for fusion in found if fusion is not None], copies=False)
+    made = _applied(graph, [fusion for fusion in found if fusion is not None], copies)
     assert made is not None
     return made
 
@@ -161,20 +168,62 @@ def _fits(text: str, shape: tuple[int, ...], sizes: dict[str, int]) -> bool:
 
 def _in_order(graph: Graph, fusions: list[Fusion], copies: bool) -> tuple[list[Fusion], Graph]:
     """As many of the fusions as leave arguments and random numbers in their order, and the graph with them."""
-    wanted = _order(graph)
     names = sorted({fusion.pattern for fusion in fusions})
     for left_out in [[], *([name] for name in names), names]:
         kept = [fusion for fusion in fusions if fusion.pattern not in left_out]
         made = _applied(graph, kept, copies) if kept else graph
-        if made is not None and _order(made) == wanted:
+        made = None if made is None else _ordered(made, graph)
+        if made is not None:
             return kept, made
     raise AssertionError("the graph itself is in order")
 
 
-def _order(graph: Graph) -> list[tuple[str, str]]:
-    """Variables, and operators that draw random numbers, in the order in which MXNet comes to them."""
+def _ordered(made: Graph, user: Graph) -> Graph | None:
+    """The graph with the variables in the order that they have for the user, None where it cannot be had.
+
+    MXNet orders them as it comes to them, depth first, control dependencies last. Where a fused operator reads its
+    weights in another order than the user's nodes did, a copy of one depends on all that are to come.
+    """
+    if _random(made) != _random(user):
+        return None
+    wanted, found = _variables(user), _variables(made)
+    if found == wanted:
+        return made
+    if sorted(found) != sorted(wanted):
+        return None
+    at = next(position for position, name in enumerate(wanted) if found[position] != name)
+    place = {made.nodes[number].name: number for number in made.arg_nodes}
+    early, late = place[found[at]], tuple(place[name] for name in wanted[at:])
+    reader, index = next(
+        (number, [entry.node for entry in node.inputs].index(early))
+        for number, node in enumerate(made.nodes)
+        if any(entry.node == early for entry in node.inputs)
+    )
+    node = made.nodes[reader]
+    if index == 0 or not node.op.startswith(PREFIX):
+        return None
+    before = node.inputs[index - 1]
+    copy = Node("_copy", f"{node.name}_echo_order", (before,), control_deps=late)
+    inputs = (*node.inputs[: index - 1], local(0), *node.inputs[index:])
+    outputs = {Entry(reader, k): local(1, k) for k in range(made.num_outputs(reader))}
+    repair = Fusion("order", reader, (copy, node._with(inputs=inputs)), outputs, frozenset({reader}), {}, "")
+    made_again = _applied(made, [repair], copies=False)
+    return made_again if made_again is not None and _variables(made_again) == wanted else None
+
+
+def _variables(graph: Graph) -> list[str]:
+    return [graph.nodes[number].name for number in graph.arg_nodes]
+
+
+def _random(graph: Graph) -> list[str]:
+    """Operators that draw random numbers, in the order in which MXNet comes to them."""
     draws = {op: any(word in op for word in _RANDOM) for op in {node.op for node in graph.nodes}}
-    return [(node.op, node.name) for node in graph.nodes if node.is_variable or draws[node.op]]
+    return [node.name for node in graph.nodes if draws[node.op] or _drops(node)]
+
+
+def _drops(node: Node) -> bool:
+    layers, dropout = int(node.attrs.get("num_layers", "1")), float(node.attrs.get("p", "0"))
+    return node.op == "RNN" and layers > 1 and dropout > 0
 
 
 _Key = Union[int, Tuple[int, int]]  # a node of the user, or a position within a fusion
@@ -209,8 +258,8 @@ def _applied(graph: Graph, fusions: Sequence[Fusion], copies: bool) -> Graph | N
         numbers[key] = len(nodes)
         found = tuple(Entry(numbers[source], index, version) for source, index, version in inputs)
         node = node._with(inputs=found, control_deps=deps)
-        if which >= 0 and copies and node.op.startswith("_echo_"):
-            node = node.with_attrs({COPY_ATTRIBUTE: "1"})
+        if which >= 0 and node.op.startswith((PREFIX, *_OVERWRITES)) and COPY_ATTRIBUTE not in node.attrs:
+            node = node.with_attrs({COPY_ATTRIBUTE: "all" if copies else "sums"})
         nodes.append(node)
         counts.append(graph.num_outputs(key) if isinstance(key, int) else num_outputs(node))
     heads = tuple(Entry(numbers[key], index, version) for key, index, version in (resolve(h, -1) for h in graph.heads))

@@ -43,6 +43,7 @@ class Fusion:
         shapes: what has to hold of the user's entries for the operator: texts such as "B,4H".
         what: for the user's eyes.
         worth: where there is one, the user's entry that has to be large for this to be worth anything.
+        hides: memory that the user's nodes hold where no planner sees it: so many times the bytes of an entry.
     """
 
     pattern: str
@@ -53,6 +54,7 @@ class Fusion:
     shapes: Mapping[Entry, str]
     what: str
     worth: Entry | None = None
+    hides: tuple[int, Entry] | None = None
 
 
 @dataclass(frozen=True)

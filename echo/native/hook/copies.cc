@@ -9,11 +9,12 @@
 namespace echo {
 
 static const char kCopyAttribute[] = "__echo_copies__";
-static const char kGradientPrefix[] = "_backward__echo_";
 
-static bool overwrites(const RawEntry& entry) {
-  const RawOp* op = entry.node->attrs.op;
-  return op && op->name.compare(0, sizeof(kGradientPrefix) - 1, kGradientPrefix) == 0;
+// What the forward node of a gradient asks for, empty where that is nothing.
+static std::string asks(const RawEntry& entry) {
+  const RawAttrs& attrs = entry.node->attrs;
+  const std::string* text = attrs.op && attrs.op->name != "_copy" ? map_find<std::string>(attrs.dict, kCopyAttribute) : nullptr;
+  return text ? *text : std::string();
 }
 
 // A copy of an entry. A node of the gradient has the attributes of its forward node, which a copy has no use for.
@@ -27,11 +28,11 @@ static RawEntry copied(const RawEntry& entry) {
 void copy_gradients(RawGraph* gradients) {
   std::vector<NodePtr> sums;
   post_order(gradients->outputs, [&](const NodePtr& node) {
-    if (node->attrs.op && node->attrs.op->name == "_grad_add" && overwrites(node->inputs[1])) sums.push_back(node);
+    if (node->attrs.op && node->attrs.op->name == "_grad_add" && !asks(node->inputs[1]).empty()) sums.push_back(node);
   });
   for (const NodePtr& sum : sums) sum->inputs[1] = copied(sum->inputs[1]);
   for (RawEntry& output : gradients->outputs)
-    if (overwrites(output) && map_find<std::string>(output.node->attrs.dict, kCopyAttribute)) output = copied(output);
+    if (asks(output) == "all") output = copied(output);
 }
 
 }  // namespace echo
