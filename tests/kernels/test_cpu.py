@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from echo.kernels import WRITE, call
 from tests.kernels.cases import (
     REQS,
+    SMALL,
     SPECS,
     Case,
     check,
@@ -66,14 +67,6 @@ def test_shapes(name: str, dtype: str) -> None:
        dtype=st.sampled_from(["float32", "float16"]), seed=st.integers(0, 1000), absent=st.booleans())  # fmt: skip
 def test_random_shapes(name: str, sizes: list[int], dtype: str, seed: int, absent: bool) -> None:
     check_case(draw(name, dict(zip(_dims(name)[0], sizes)), dtype, seed, absent), call)
-
-
-SMALL = {
-    "attention": {"N": 3, "Tq": 5, "Tk": 70, "D": 6, "Dv": 3}, "dropout": {"n": 21}, "relu": {"n": 21},
-    "sequence_reverse": {"T": 4, "B": 3, "R": 2}, "mlp_score": {"B": 3, "T": 4, "H": 9},
-    "layer_norm": {"N": 5, "H": 9}, "bias_act": {"N": 5, "H": 9}, "lstm_cell": {"B": 3, "H": 9},
-    "gru_cell": {"B": 3, "H": 9},
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
