@@ -35,7 +35,8 @@ BUGS = [
     ("attention", "attention.cc", "in_tiles(lengths[n],", "in_tiles(s.Tk,"),
     ("attention", "attention_grad.cc", "(dweights[j] - delta)", "dweights[j]"),
     ("attention", "attention_grad.cc", "std::max<int64_t>(length - key, 0)", "all"),
-    ("attention", "blocks.cc", "b + whole_columns * width, columns - whole_columns, width, out1", "b, 0, width, out1"),
+    ("attention", "blocks.cc", "for (; i < p.rows; ++i) {", "for (; i + 1 < p.rows; ++i) {"),
+    ("attention", "blocks.cc", "whole < width && j < inner", "whole < width && j < 1"),
     ("layer_norm", "layer_norm.cc", "dgamma[j] += dy[j] * norm", "dgamma[j] += dy[j] * x[j]"),
     ("layer_norm", "statistics.h", "squares / static_cast<float>(n) +", "squares / static_cast<float>(n - 1) +"),
     ("layer_norm", "layer_norm.cc", "rows.zeros(chunk, kDbeta)", "rows.zeros(0, kDbeta)"),
@@ -45,7 +46,7 @@ BUGS = [
     ("sequence_reverse", "sequence_reverse.cc", "length - 1 - t", "T - 1 - t"),
     ("dropout", "dropout.cc", "0x9E3779B9u", "0x9E3779B8u"),
     ("dropout", "dropout.cc", "1.0f / static_cast<float>(call.param(\"keep\"))", "1.0f"),
-    ("relu", "bits.cc", "<< i;", "<< (7 - i);"),
+    ("relu", "bits.cc", ">> 56", ">> 55"),
     ("relu", "relu.cc", "x[j] > 0.0f", "x[j] < 0.0f"),
 ]  # fmt: skip
 
