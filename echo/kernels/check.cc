@@ -44,13 +44,12 @@ std::string shape_text(const EchoTensor& tensor) {
 
 // "[B,4H] with B=3 H=5": what is known of the dimensions.
 std::string expected_text(const Kernel& kernel, const TensorSpec& spec, const std::vector<int64_t>& dims) {
-  std::string text = spec.shape, known;
-  for (size_t symbol = 0; symbol < dims.size(); ++symbol) {
-    bool used = false;
-    for (const Axis& axis : spec.axes) used = used || axis.symbol == static_cast<int>(symbol);
-    if (used && dims[symbol] >= 0) known += " " + kernel.symbols[symbol] + "=" + std::to_string(dims[symbol]);
+  std::string known;
+  for (const Axis& axis : spec.axes) {
+    const std::string& symbol = kernel.symbols[axis.symbol];
+    if (dims[axis.symbol] >= 0) known += " " + symbol + "=" + std::to_string(dims[axis.symbol]);
   }
-  return known.empty() ? text : text + " with" + known;
+  return known.empty() ? spec.shape : spec.shape + " with" + known;
 }
 
 bool type_fits(Type type, int dtype) {

@@ -66,6 +66,15 @@ SPECS: dict[str, Spec] = {
 }
 
 
+# For each kernel sizes with more than one block, and with remainders.
+SMALL = {
+    "attention": {"N": 3, "Tq": 5, "Tk": 200, "D": 6, "Dv": 3}, "dropout": {"n": 21}, "relu": {"n": 21},
+    "sequence_reverse": {"T": 4, "B": 3, "R": 2}, "mlp_score": {"B": 3, "T": 4, "H": 9},
+    "layer_norm": {"N": 5, "H": 9}, "bias_act": {"N": 5, "H": 9}, "lstm_cell": {"B": 3, "H": 9},
+    "gru_cell": {"B": 3, "H": 9},
+}  # fmt: skip
+
+
 @dataclass
 class Case:
     """A call: inputs, the gradients of the outputs, parameters. Arrays have the types that the kernel gets."""

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from echo.kernels import WRITE, call
 from tests.kernels.cases import (
     REQS,
+    SMALL,
     SPECS,
     Case,
     check,
@@ -66,14 +67,6 @@ def test_shapes(name: str, dtype: str) -> None:
        dtype=st.sampled_from(["float32", "float16"]), seed=st.integers(0, 1000), absent=st.booleans())  # fmt: skip
 def test_random_shapes(name: str, sizes: list[int], dtype: str, seed: int, absent: bool) -> None:
     check_case(draw(name, dict(zip(_dims(name)[0], sizes)), dtype, seed, absent), call)
-
-
-SMALL = {
-    "attention": {"N": 3, "Tq": 5, "Tk": 70, "D": 6, "Dv": 3}, "dropout": {"n": 21}, "relu": {"n": 21},
-    "sequence_reverse": {"T": 4, "B": 3, "R": 2}, "mlp_score": {"B": 3, "T": 4, "H": 9},
-    "layer_norm": {"N": 5, "H": 9}, "bias_act": {"N": 5, "H": 9}, "lstm_cell": {"B": 3, "H": 9},
-    "gru_cell": {"B": 3, "H": 9},
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -225,6 +218,27 @@ def test_threads_change_nothing() -> None:
     one = digests(1)
     assert [len(line.split()) for line in one.splitlines()] == [3] * 2 * len(SPECS)
     assert digests(2) == one
+
+
+FORK = """
+import os, signal
+import numpy as np
+from echo.kernels import call
+x, b = np.ones((1000, 600), np.float32), np.zeros(600, np.float32)
+parent, child = x.copy(), x.copy()
+call("bias_act", [x, b], [parent], params=(1,))
+if (pid := os.fork()) == 0:
+    signal.alarm(20)  # a child that hangs is ended by it
+    call("bias_act", [x, b], [child], params=(1,))
+    os._exit(0 if np.array_equal(parent, child) else 1)
+assert os.waitpid(pid, 0)[1] == 0
+"""
+
+
+def test_forked_children_work() -> None:
+    """OpenMP's threads stay with the parent, and a child that waits for them waits for ever."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "2", "OMP_DYNAMIC": "false"}
+    subprocess.run([sys.executable, "-c", FORK], cwd=ROOT, env=environment, check=True)
 
 
 def test_two_threads_of_python_at_once() -> None:
