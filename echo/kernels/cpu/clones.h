@@ -1,0 +1,15 @@
+// One binary for every x86-64: a function marked ECHO_CLONES is compiled for AVX-512, AVX2 and the oldest machines, and
+// the loader picks one. What it calls has to be inlined (ECHO_INLINE), or is compiled for the oldest machines alone. Put no
+// OpenMP region into one: its body is moved into a function of its own.
+#ifndef ECHO_KERNELS_CPU_CLONES_H_
+#define ECHO_KERNELS_CPU_CLONES_H_
+
+#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
+#define ECHO_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define ECHO_CLONES
+#endif
+
+#define ECHO_INLINE inline __attribute__((always_inline))
+
+#endif  // ECHO_KERNELS_CPU_CLONES_H_
