@@ -15,6 +15,8 @@ struct Entry {
   size_t (*workspace)(const Call&);
 };
 
+size_t no_workspace(const Call&) { return 0; }
+
 const Entry kEntries[] = {
     {"lstm_cell", lstm_cell, no_workspace},
     {"lstm_cell_grad", lstm_cell_grad, no_workspace},
