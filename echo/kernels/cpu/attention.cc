@@ -41,21 +41,29 @@ ECHO_CLONES void scale_row(float* row, float factor, int64_t n) {
   for (int64_t d = 0; d < n; ++d) row[d] *= factor;
 }
 
+// The parts of a chunk's workspace. Those with copies in float32 are empty where the tensors are float32.
+enum { kQ, kK, kV, kTransposed, kScores, kSums, kParts };
+
 struct Sizes {
   explicit Sizes(const Call& call)
       : N(call["N"]), Tq(call["Tq"]), Tk(call["Tk"]), D(call["D"]), Dv(call["Dv"]),
-        blocks((Tq + kQueries - 1) / kQueries), floats(whole_lines(kQueries * D) + whole_lines(kKeysAtOnce * D) +
-                                                       whole_lines(kKeysAtOnce * Dv) + whole_lines(kQueries * Dv)) {}
+        blocks((Tq + kQueries - 1) / kQueries), rows(std::min(Tq, kQueries)) {
+    const int64_t copies = call.half() ? 1 : 0;
+    const int64_t floats[kParts] = {copies * rows * D, copies * kKeysAtOnce * D, copies * kKeysAtOnce * Dv,
+                                    kKeysAtOnce * D,   rows * kKeysAtOnce,       rows * Dv};
+    for (int part = 0; part < kParts; ++part) start[part + 1] = start[part] + whole_lines(floats[part]);
+  }
 
-  int64_t N, Tq, Tk, D, Dv, blocks;
-  int64_t floats;  // of the workspace of a chunk of the forward pass
+  int64_t N, Tq, Tk, D, Dv;
+  int64_t blocks, rows;           // blocks of queries of a sequence, and the most rows of one
+  int64_t start[kParts + 1] = {};  // of each part, in floats; the last is the size of all
 };
 
 }  // namespace
 
 size_t attention_workspace(const Call& call) {
   const Sizes s(call);
-  return chunk_count(s.N * s.blocks) * s.floats * sizeof(float);
+  return chunk_count(s.N * s.blocks) * s.start[kParts] * sizeof(float);
 }
 
 void attention(const Call& call) {
@@ -65,22 +73,21 @@ void attention(const Call& call) {
   const Output out(call, "out"), lse(call, "lse");
   const Lengths lengths(call, s.Tk);
   in_chunks(s.N * s.blocks, s.N * s.Tq * s.Tk * (s.D + s.Dv) / 8, [&](int64_t chunk, int64_t begin, int64_t end) {
-    float* const q_buffer = static_cast<float*>(call.raw().workspace) + chunk * s.floats;
-    float* const k_buffer = q_buffer + whole_lines(kQueries * s.D);
-    float* const v_buffer = k_buffer + whole_lines(kKeysAtOnce * s.D);
-    float* const sums = v_buffer + whole_lines(kKeysAtOnce * s.Dv);
-    float scores[kQueries * kKeysAtOnce], bias_buffer[kKeysAtOnce], most[kQueries], totals[kQueries];
+    float* const workspace = static_cast<float*>(call.raw().workspace) + chunk * s.start[kParts];
+    float* const scores = workspace + s.start[kScores];
+    float* const sums = workspace + s.start[kSums];
+    float bias_buffer[kKeysAtOnce], most[kQueries], totals[kQueries];
     for (int64_t block = begin; block < end; ++block) {
       const int64_t n = block / s.blocks, first = block % s.blocks * kQueries;
       const int64_t rows = std::min(kQueries, s.Tq - first), row = n * s.Tq + first;
-      const float* const queries = q.read(row * s.D, rows * s.D, q_buffer);
+      const float* const queries = q.read(row * s.D, rows * s.D, workspace + s.start[kQ]);
       std::fill_n(most, rows, -__builtin_inff());
       std::fill_n(totals, rows, 0.0f);
       std::fill_n(sums, rows * s.Dv, 0.0f);
       in_tiles(lengths[n], kKeysAtOnce, [&](int64_t key, int64_t columns) {
-        const float* const keys = k.read((n * s.Tk + key) * s.D, columns * s.D, k_buffer);
-        const float* const values = v.read((n * s.Tk + key) * s.Dv, columns * s.Dv, v_buffer);
-        dots(queries, keys, rows, columns, s.D, scores);
+        const float* const keys = k.read((n * s.Tk + key) * s.D, columns * s.D, workspace + s.start[kK]);
+        const float* const values = v.read((n * s.Tk + key) * s.Dv, columns * s.Dv, workspace + s.start[kV]);
+        Columns(keys, columns, s.D, rows, workspace + s.start[kTransposed]).dots(queries, rows, scores);
         for (int64_t i = 0; i < rows; ++i) {
           softmax_row(scores + i * kKeysAtOnce, bias.read((first + i) * s.Tk + key, columns, bias_buffer), scale,
                       columns, most + i, totals + i, sums + i * s.Dv, s.Dv);

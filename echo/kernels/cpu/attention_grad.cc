@@ -46,54 +46,47 @@ struct Tensors {
   const Lengths lengths;
 };
 
-// The parts of a chunk's workspace, and how many floats each has.
-enum { kQ, kDout, kK, kV, kDk, kDv, kDq, kDelta, kScores, kDscores, kParts };
+// The parts of a chunk's workspace. Those with copies in float32 are empty where the tensors are float32.
+enum { kQ, kDout, kOut, kK, kV, kKTransposed, kVTransposed, kDk, kDv, kDq, kDelta, kScores, kDscores, kParts };
 
 struct Layout {
-  Layout(int64_t Tq, int64_t D, int64_t Dv)
-      : floats{kQueries * D,     kQueries * Dv, kKeysAtOnce * D, kKeysAtOnce * Dv,        kKeysAtOnce * D,
-               kKeysAtOnce * Dv, Tq * D,        Tq,              kQueries * kKeysAtOnce, kQueries * kKeysAtOnce} {}
-
-  int64_t size() const {
-    int64_t sum = 0;
-    for (const int64_t part : floats) sum += whole_lines(part);
-    return sum;
+  Layout(int64_t Tq, int64_t D, int64_t Dv, bool half) {
+    const int64_t rows = std::min(Tq, kQueries), copies = half ? 1 : 0;
+    const int64_t floats[kParts] = {
+        copies * rows * D, copies * rows * Dv, copies * rows * Dv, copies * kKeysAtOnce * D, copies * kKeysAtOnce * Dv,
+        kKeysAtOnce * D,   kKeysAtOnce * Dv,   kKeysAtOnce * D,    kKeysAtOnce * Dv,         Tq * D,
+        Tq,                rows * kKeysAtOnce, rows * kKeysAtOnce};
+    for (int part = 0; part < kParts; ++part) start[part + 1] = start[part] + whole_lines(floats[part]);
   }
 
-  int64_t floats[kParts];
+  int64_t start[kParts + 1] = {};  // of each part, in floats; the last is the size of all
 };
 
 struct Buffers {
-  Buffers(float* start, const Layout& layout) {
-    for (int part = 0; part < kParts; ++part) {
-      parts[part] = start;
-      start += whole_lines(layout.floats[part]);
-    }
-  }
+  float* floats;
+  const Layout& layout;
 
-  float* operator[](int part) const { return parts[part]; }
-
-  float* parts[kParts];
+  float* operator[](int part) const { return floats + layout.start[part]; }
 };
 
 // delta[i] = dout[i] . out[i], which is the sum over j of weight(i, j) times its gradient.
 void fill_delta(const Tensors& t, int64_t n, const Buffers& b) {
-  in_tiles(t.Tq, std::min(kQueries, kKeysAtOnce), [&](int64_t first, int64_t rows) {
+  in_tiles(t.Tq, kQueries, [&](int64_t first, int64_t rows) {
     const int64_t at = (n * t.Tq + first) * t.Dv;
     const float* const dout = t.dout.read(at, rows * t.Dv, b[kDout]);
-    const float* const out = t.out.read(at, rows * t.Dv, b[kV]);
+    const float* const out = t.out.read(at, rows * t.Dv, b[kOut]);
     for (int64_t i = 0; i < rows; ++i) b[kDelta][first + i] = dot_row(dout + i * t.Dv, out + i * t.Dv, t.Dv);
   });
 }
 
 // What a block of keys takes from, and gives to, a block of queries.
 void block_grad(const Tensors& t, int64_t n, int64_t first, int64_t rows, int64_t key, int64_t columns,
-                const float* keys, const float* values, const Buffers& b) {
+                const float* keys, const Columns& key_columns, const Columns& value_columns, const Buffers& b) {
   const int64_t row = n * t.Tq + first;
   const float* const queries = t.q.read(row * t.D, rows * t.D, b[kQ]);
   const float* const dout = t.dout.read(row * t.Dv, rows * t.Dv, b[kDout]);
-  dots(queries, keys, rows, columns, t.D, b[kScores]);
-  dots(dout, values, rows, columns, t.Dv, b[kDscores]);
+  key_columns.dots(queries, rows, b[kScores]);
+  value_columns.dots(dout, rows, b[kDscores]);
   for (int64_t i = 0; i < rows; ++i) {
     float bias_buffer[kKeysAtOnce], lse_buffer;
     weights_row(b[kScores] + i * kKeysAtOnce, b[kDscores] + i * kKeysAtOnce,
@@ -116,8 +109,10 @@ void sequence_grad(const Tensors& t, int64_t n, const Buffers& b) {
     if (columns > 0) {
       const float* const keys = t.k.read(row * t.D, columns * t.D, b[kK]);
       const float* const values = t.v.read(row * t.Dv, columns * t.Dv, b[kV]);
+      const Columns key_columns(keys, columns, t.D, t.Tq, b[kKTransposed]);
+      const Columns value_columns(values, columns, t.Dv, t.Tq, b[kVTransposed]);
       in_tiles(t.Tq, kQueries, [&](int64_t first, int64_t rows) {
-        block_grad(t, n, first, rows, key, columns, keys, values, b);
+        block_grad(t, n, first, rows, key, columns, keys, key_columns, value_columns, b);
       });
     }
     t.dk.write(row * t.D, all * t.D, b[kDk]);
@@ -126,19 +121,19 @@ void sequence_grad(const Tensors& t, int64_t n, const Buffers& b) {
   t.dq.write(n * t.Tq * t.D, t.Tq * t.D, b[kDq]);
 }
 
-Layout layout_of(const Call& call) { return Layout(call["Tq"], call["D"], call["Dv"]); }
+Layout layout_of(const Call& call) { return Layout(call["Tq"], call["D"], call["Dv"], call.half()); }
 
 }  // namespace
 
 size_t attention_grad_workspace(const Call& call) {
-  return chunk_count(call["N"]) * layout_of(call).size() * sizeof(float);
+  return chunk_count(call["N"]) * layout_of(call).start[kParts] * sizeof(float);
 }
 
 void attention_grad(const Call& call) {
   const Tensors t(call);
   const Layout layout = layout_of(call);
   in_chunks(t.N, t.N * t.Tq * t.Tk * (t.D + t.Dv) / 4, [&](int64_t chunk, int64_t begin, int64_t end) {
-    const Buffers buffers(static_cast<float*>(call.raw().workspace) + chunk * layout.size(), layout);
+    const Buffers buffers{static_cast<float*>(call.raw().workspace) + chunk * layout.start[kParts], layout};
     for (int64_t n = begin; n < end; ++n) sequence_grad(t, n, buffers);
   });
   call.write_zeros("dlengths");
