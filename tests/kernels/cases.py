@@ -63,6 +63,11 @@ SPECS: dict[str, Spec] = {
     "sequence_reverse": Spec((Tensor("T,B,R"), Tensor("B", "float32", True, False)), (Tensor("T,B,R"),)),
     "dropout": Spec((Tensor("n"),), (Tensor("n"), BITS), {"keep": 0.7, "seed": 5, "offset": 1}),
     "relu": Spec((Tensor("n"),), (Tensor("n"), BITS)),
+    "lstm_layer": Spec(
+        tuple(map(Tensor, ("T,B,I", "4H,I", "4H", "4H,H", "4H", "B,H", "B,H"))),
+        (Tensor("T,B,H"), Tensor("B,H"), Tensor("B,H"), Tensor("T,B,4H", gradient=False)),
+        {"reverse": 0},
+    ),
 }
 
 
@@ -71,7 +76,7 @@ SMALL = {
     "attention": {"N": 3, "Tq": 5, "Tk": 200, "D": 6, "Dv": 3}, "dropout": {"n": 21}, "relu": {"n": 21},
     "sequence_reverse": {"T": 4, "B": 3, "R": 2}, "mlp_score": {"B": 3, "T": 4, "H": 9},
     "layer_norm": {"N": 5, "H": 9}, "bias_act": {"N": 5, "H": 9}, "lstm_cell": {"B": 3, "H": 9},
-    "gru_cell": {"B": 3, "H": 9},
+    "gru_cell": {"B": 3, "H": 9}, "lstm_layer": {"T": 3, "B": 2, "I": 3, "H": 5},
 }  # fmt: skip
 
 
@@ -109,7 +114,9 @@ def draw(name: str, dims: Mapping[str, int], dtype: str = "float32", seed: int =
         shape = tensor.sizes(dims)
         if tensor.dtype == "float32":  # lengths, some of them 0 and some too long
             return rng.integers(0, dims.get("Tk", dims.get("T", 0)) + 2, shape).astype(np.float32)
-        return rng.normal(size=shape).astype(dtype)
+        # the weights of a layer over time at the size of trained ones: with larger ones errors grow with each step
+        size = max(dims["H"], 1) ** -0.5 if tensor.shape in ("4H,I", "4H,H") else 1.0
+        return (size * rng.normal(size=shape)).astype(dtype)
 
     inputs = [value(tensor) for tensor in spec.inputs]
     heads = [rng.normal(size=tensor.sizes(dims)).astype(dtype) if tensor.gradient else None for tensor in spec.outputs]

@@ -46,11 +46,16 @@ def _dims(name: str) -> list[dict[str, int]]:
     if name == "mlp_score":
         small = [{"B": b, "T": t, "H": h} for b in (1, 3) for t in (1, 5) for h in WIDTHS]
         return [*small, {"B": 0, "T": 5, "H": 7}, {"B": 3, "T": 0, "H": 7}, {"B": 40, "T": 3, "H": 33}]
+    if name == "lstm_layer":
+        sizes = [(3, 2, 5, 7), (1, 1, 1, 1), (0, 2, 3, 4), (3, 0, 3, 4), (3, 2, 0, 4), (3, 2, 3, 0), (5, 330, 7, 33)]
+        return [dict(zip(("T", "B", "I", "H"), each)) for each in sizes]
     rows = "N" if name in ("layer_norm", "bias_act") else "B"
     return [{rows: b, "H": h} for b in (0, 1, 3) for h in WIDTHS] + [{rows: 65, "H": 33}]
 
 
 def _params(name: str) -> list[dict[str, float]]:
+    if name == "lstm_layer":
+        return [{"reverse": 0}, {"reverse": 1}]
     return [{"act": act} for act in range(5)] if name == "bias_act" else [{}]
 
 
@@ -193,7 +198,7 @@ from tests.kernels.cases import SPECS, draw, run_forward, run_backward
 LARGE = {"attention": dict(N=5, Tq=70, Tk=130, D=33, Dv=16), "dropout": dict(n=300001), "relu": dict(n=300001),
          "sequence_reverse": dict(T=30, B=7, R=301), "mlp_score": dict(B=9, T=20, H=650),
          "layer_norm": dict(N=99, H=650), "bias_act": dict(N=99, H=650), "lstm_cell": dict(B=64, H=650),
-         "gru_cell": dict(B=64, H=650)}
+         "gru_cell": dict(B=64, H=650), "lstm_layer": dict(T=25, B=64, I=70, H=150)}
 for name, dtype in itertools.product(SPECS, ("float32", "float16")):
     case = draw(name, LARGE[name], dtype, 12)
     digest = set()

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "echo_kernels.h"
-#include "lstm_layer.h"
 
 namespace echo {
 namespace kernels {

@@ -50,6 +50,11 @@ size_t softmax_output_workspace(const Call& call);
 void softmax_output_grad(const Call& call);
 size_t softmax_output_grad_workspace(const Call& call);
 
+void lstm_layer(const Call& call);
+size_t lstm_layer_workspace(const Call& call);
+void lstm_layer_grad(const Call& call);
+size_t lstm_layer_grad_workspace(const Call& call);
+
 }  // namespace kernels
 }  // namespace echo
 #endif  // ECHO_KERNELS_CPU_KERNELS_H_

@@ -1,6 +1,7 @@
 #include "lstm_layer.h"
 
 #include "gemm.h"
+#include "kernels.h"
 #include "lstm_rows.h"
 #include "parallel.h"
 #include "view.h"

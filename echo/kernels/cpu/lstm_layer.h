@@ -1,5 +1,6 @@
-// A whole LSTM layer over time. The input's products are made for many steps at once, the weights are packed once for all
-// steps, and of the forward pass only `pre` is kept: the backward pass computes the cells again, some steps at a time.
+// What the passes of a whole LSTM layer over time share. The input's products are made for many steps at once, the weights
+// are packed once for all steps, and of the forward pass only `pre` is kept: the backward pass computes the cells again,
+// some steps at a time.
 #ifndef ECHO_KERNELS_CPU_LSTM_LAYER_H_
 #define ECHO_KERNELS_CPU_LSTM_LAYER_H_
 #include <algorithm>
@@ -13,11 +14,6 @@
 
 namespace echo {
 namespace kernels {
-
-void lstm_layer(const Call& call);
-size_t lstm_layer_workspace(const Call& call);
-void lstm_layer_grad(const Call& call);
-size_t lstm_layer_grad_workspace(const Call& call);
 
 // The sizes of a layer, and the order of its steps: step 0 is the first that runs, at time T - 1 where it is reversed.
 struct LayerShape {

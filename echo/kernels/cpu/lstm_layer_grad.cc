@@ -1,4 +1,5 @@
 #include "gemm.h"
+#include "kernels.h"
 #include "lstm_layer.h"
 #include "lstm_rows.h"
 #include "parallel.h"

@@ -97,10 +97,17 @@ struct Arrays {  // as MXNet hands them over
   int count;
 };
 
+static int type_of(const TensorSpec& spec, int floating) {
+  return spec.type == Type::kUint8 ? ECHO_UINT8 : spec.type == Type::kFloating ? floating : ECHO_FLOAT32;
+}
+
 static void append(const TensorSpec& spec, const Sizes& sizes, const Arrays& arrays, int position, bool there,
                    std::vector<EchoTensor>* to) {
   const std::vector<int64_t> shape = sizes.shape_of(spec);
-  to->push_back(there ? tensor(shape, arrays.types[position], arrays.data[position]) : tensor(shape, ECHO_FLOAT32, nullptr));
+  if (there)
+    to->push_back(tensor(shape, arrays.types[position], arrays.data[position]));
+  else  // every kernel's first array is a floating one
+    to->push_back(tensor(shape, type_of(spec, arrays.types[0]), nullptr));
 }
 
 static Tensors tensors_of(const Run& run, const Attributes& attrs, const Arrays& in, const Arrays& out) {
