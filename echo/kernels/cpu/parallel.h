@@ -21,10 +21,14 @@ inline int64_t chunk_count(int64_t count) { return std::min(count, kChunks); }
 template <typename Action>
 void in_chunks(int64_t count, int64_t elements, const Action& action) {
   const int64_t chunks = chunk_count(count);
-#pragma omp parallel for schedule(dynamic, 1) if (chunks > 1 && elements >= kWorthThreads && threads_work())
-  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-    action(chunk, count * chunk / chunks, count * (chunk + 1) / chunks);
+  const auto one = [&](int64_t chunk) { action(chunk, count * chunk / chunks, count * (chunk + 1) / chunks); };
+  // no region with an if clause: libgomp would let go of its threads to run it
+  if (chunks <= 1 || elements < kWorthThreads || !threads_work()) {
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) one(chunk);
+    return;
   }
+#pragma omp parallel for schedule(dynamic, 1)
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) one(chunk);
 }
 
 // action(offset, n) for tiles of n <= tile elements of [0, count).
