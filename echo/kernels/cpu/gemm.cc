@@ -116,17 +116,23 @@ ECHO_CLONES void widen(const Half* __restrict from, int64_t n, float* __restrict
   for (int64_t i = 0; i < n; ++i) to[i] = to_float(from[i]);
 }
 
-// to[d * width + r] = from[d * stride + r].
+// to[d * width + r] = from[d * stride + r] for rows <= LENGTH. Copies of a fixed length are several times as fast; what they
+// copy beyond a run, the next run writes over. Runs are far apart in memory: they are fetched early.
+template <int LENGTH>
 void copy_runs(const float* from, int64_t stride, int64_t rows, int64_t depth, float* to, int64_t width) {
-  // Copies of a fixed length are several times as fast, and what they copy beyond a run the next run writes over.
-  constexpr int64_t length = kTileRows;
-  const int64_t last = stride < length || rows > length ? 0 : depth - length / width - 1;
+  int64_t fixed = depth;
+  if (rows < LENGTH) fixed = stride < LENGTH ? 0 : depth - LENGTH / width - 1;
   int64_t d = 0;
-  for (; d < last; ++d) std::memcpy(to + d * width, from + d * stride, sizeof(float) * length);
+  for (; d < fixed; ++d) {
+    __builtin_prefetch(from + (d + 24) * stride);
+    __builtin_prefetch(from + (d + 24) * stride + LENGTH - 1);
+    std::memcpy(to + d * width, from + d * stride, sizeof(float) * LENGTH);
+  }
   for (; d < depth; ++d) std::memcpy(to + d * width, from + d * stride, sizeof(float) * rows);
 }
 
-// Packs rows [row, row + rows) and depths [begin, begin + depth) into one panel of `width` rows, the missing ones zero.
+// Packs rows [row, row + rows) and depths [begin, begin + depth) into one panel of `width` rows; what stands in the place of missing
+// rows does not matter.
 void pack_panel(const Operand& x, int64_t row, int64_t rows, int64_t begin, int64_t depth, int64_t width, float* to) {
   if (rows < width) std::memset(to, 0, sizeof(float) * width * depth);
   const bool by_rows = x.depth_stride == 1;  // as it lies in memory: a run is a row, or all rows at one depth
@@ -142,7 +148,8 @@ void pack_panel(const Operand& x, int64_t row, int64_t rows, int64_t begin, int6
     stride = length;
   }
   if (by_rows) return transpose(from, stride, rows, depth, to, width);
-  copy_runs(from, stride, rows, depth, to, width);
+  const auto copy = rows > kTileRows ? copy_runs<kTileColumns> : copy_runs<kTileRows>;
+  copy(from, stride, rows, depth, to, width);
 }
 
 }  // namespace
