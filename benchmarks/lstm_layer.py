@@ -177,8 +177,8 @@ def main() -> None:
             row[f"{side}_mb"] = apart("lstm_layer", "growth", side, text)
         rows.append(row)
         print(
-            f"{text}: {row['kernel_ms']:.0f} ms, {row['ratio']:.2f} of the operator's {row['operator_ms']:.0f}; {row['kernel_mb']:.0f} MB, "
-            f"operator {row['operator_mb']:.0f}",
+            f"{text}: {row['kernel_ms']:.0f} ms, {row['ratio']:.2f} of the operator's {row['operator_ms']:.0f}; "
+            f"{row['kernel_mb']:.0f} MB, operator {row['operator_mb']:.0f}",
             flush=True,
         )
     print("written:", save("lstm_layer", rows).name)

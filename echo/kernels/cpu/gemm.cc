@@ -131,8 +131,8 @@ void copy_runs(const float* from, int64_t stride, int64_t rows, int64_t depth, f
   for (; d < depth; ++d) std::memcpy(to + d * width, from + d * stride, sizeof(float) * rows);
 }
 
-// Packs rows [row, row + rows) and depths [begin, begin + depth) into one panel of `width` rows; what stands in the place of missing
-// rows does not matter.
+// Packs rows [row, row + rows) and depths [begin, begin + depth) into one panel of `width` rows; what stands in the place
+// of missing rows does not matter.
 void pack_panel(const Operand& x, int64_t row, int64_t rows, int64_t begin, int64_t depth, int64_t width, float* to) {
   if (rows < width) std::memset(to, 0, sizeof(float) * width * depth);
   const bool by_rows = x.depth_stride == 1;  // as it lies in memory: a run is a row, or all rows at one depth
