@@ -225,6 +225,27 @@ def test_threads_change_nothing() -> None:
     assert digests(2) == one
 
 
+FORK = """
+import os, signal
+import numpy as np
+from echo.kernels import call
+x, b = np.ones((1000, 600), np.float32), np.zeros(600, np.float32)
+parent, child = x.copy(), x.copy()
+call("bias_act", [x, b], [parent], params=(1,))
+if (pid := os.fork()) == 0:
+    signal.alarm(20)  # a child that hangs is ended by it
+    call("bias_act", [x, b], [child], params=(1,))
+    os._exit(0 if np.array_equal(parent, child) else 1)
+assert os.waitpid(pid, 0)[1] == 0
+"""
+
+
+def test_forked_children_work() -> None:
+    """OpenMP's threads stay with the parent, and a child that waits for them waits for ever."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "2", "OMP_DYNAMIC": "false"}
+    subprocess.run([sys.executable, "-c", FORK], cwd=ROOT, env=environment, check=True)
+
+
 def test_two_threads_of_python_at_once() -> None:
     """Calls share nothing: the same results from threads side by side."""
     import concurrent.futures

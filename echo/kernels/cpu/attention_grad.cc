@@ -79,23 +79,32 @@ void fill_delta(const Tensors& t, int64_t n, const Buffers& b) {
   });
 }
 
+// A block of keys and values that count, and where their gradients are summed.
+struct KeyBlock {
+  int64_t first, columns;
+  const float* keys;
+  Columns key_columns, value_columns;
+  float *dk, *dv;
+};
+
 // What a block of keys takes from, and gives to, a block of queries.
-void block_grad(const Tensors& t, int64_t n, int64_t first, int64_t rows, int64_t key, int64_t columns,
-                const float* keys, const Columns& key_columns, const Columns& value_columns, const Buffers& b) {
-  const int64_t row = n * t.Tq + first;
+void block_grad(const Tensors& t, int64_t n, int64_t first, int64_t rows, const KeyBlock& block, const Buffers& b) {
+  const int64_t row = n * t.Tq + first, columns = block.columns;
   const float* const queries = t.q.read(row * t.D, rows * t.D, b[kQ]);
   const float* const dout = t.dout.read(row * t.Dv, rows * t.Dv, b[kDout]);
-  key_columns.dots(queries, rows, b[kScores]);
-  value_columns.dots(dout, rows, b[kDscores]);
+  block.key_columns.dots(queries, rows, b[kScores]);
+  block.value_columns.dots(dout, rows, b[kDscores]);
   for (int64_t i = 0; i < rows; ++i) {
     float bias_buffer[kKeysAtOnce], lse_buffer;
     weights_row(b[kScores] + i * kKeysAtOnce, b[kDscores] + i * kKeysAtOnce,
-                t.bias.read((first + i) * t.Tk + key, columns, bias_buffer), t.scale,
+                t.bias.read((first + i) * t.Tk + block.first, columns, bias_buffer), t.scale,
                 *t.lse.read(row + i, 1, &lse_buffer), b[kDelta][first + i], columns);
   }
-  if (!t.dv.skipped()) add_product(b[kScores], 1, kKeysAtOnce, dout, columns, rows, t.Dv, b[kDv]);
-  if (!t.dk.skipped()) add_product(b[kDscores], 1, kKeysAtOnce, queries, columns, rows, t.D, b[kDk]);
-  if (!t.dq.skipped()) add_product(b[kDscores], kKeysAtOnce, 1, keys, rows, columns, t.D, b[kDq] + first * t.D);
+  if (!t.dv.skipped()) add_product(b[kScores], 1, kKeysAtOnce, dout, columns, rows, t.Dv, block.dv);
+  if (!t.dk.skipped()) add_product(b[kDscores], 1, kKeysAtOnce, queries, columns, rows, t.D, block.dk);
+  if (!t.dq.skipped()) {
+    add_product(b[kDscores], kKeysAtOnce, 1, block.keys, rows, columns, t.D, b[kDq] + first * t.D);
+  }
 }
 
 void sequence_grad(const Tensors& t, int64_t n, const Buffers& b) {
@@ -104,19 +113,19 @@ void sequence_grad(const Tensors& t, int64_t n, const Buffers& b) {
   const int64_t length = t.lengths[n];
   in_tiles(t.Tk, kKeysAtOnce, [&](int64_t key, int64_t all) {
     const int64_t columns = std::min(std::max<int64_t>(length - key, 0), all), row = n * t.Tk + key;
-    std::fill_n(b[kDk], all * t.D, 0.0f);
-    std::fill_n(b[kDv], all * t.Dv, 0.0f);
+    float* const dk = t.dk.place(row * t.D, b[kDk]);
+    float* const dv = t.dv.place(row * t.Dv, b[kDv]);
+    std::fill_n(dk, all * t.D, 0.0f);
+    std::fill_n(dv, all * t.Dv, 0.0f);
     if (columns > 0) {
       const float* const keys = t.k.read(row * t.D, columns * t.D, b[kK]);
       const float* const values = t.v.read(row * t.Dv, columns * t.Dv, b[kV]);
-      const Columns key_columns(keys, columns, t.D, t.Tq, b[kKTransposed]);
-      const Columns value_columns(values, columns, t.Dv, t.Tq, b[kVTransposed]);
-      in_tiles(t.Tq, kQueries, [&](int64_t first, int64_t rows) {
-        block_grad(t, n, first, rows, key, columns, keys, key_columns, value_columns, b);
-      });
+      const KeyBlock block{key, columns, keys, {keys, columns, t.D, t.Tq, b[kKTransposed]},
+                           {values, columns, t.Dv, t.Tq, b[kVTransposed]}, dk, dv};
+      in_tiles(t.Tq, kQueries, [&](int64_t first, int64_t rows) { block_grad(t, n, first, rows, block, b); });
     }
-    t.dk.write(row * t.D, all * t.D, b[kDk]);
-    t.dv.write(row * t.Dv, all * t.Dv, b[kDv]);
+    t.dk.write(row * t.D, all * t.D, dk);
+    t.dv.write(row * t.Dv, all * t.Dv, dv);
   });
   t.dq.write(n * t.Tq * t.D, t.Tq * t.D, b[kDq]);
 }

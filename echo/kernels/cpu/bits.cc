@@ -1,5 +1,7 @@
 #include "bits.h"
 
+#include <cstring>
+
 #include "clones.h"
 
 namespace echo {
@@ -10,11 +12,12 @@ ECHO_CLONES void multiply_by_flags(const float* __restrict x, const uint8_t* __r
   for (int64_t j = 0; j < n; ++j) y[j] = x[j] * (flags[j] ? factor : 0.0f);
 }
 
-ECHO_CLONES void pack_bits(const uint8_t* __restrict flags, uint8_t* __restrict bits, int64_t n) {
+// Eight flags as one number, on a little-endian machine: the product moves flag i to bit 56 + i.
+void pack_bits(const uint8_t* flags, uint8_t* bits, int64_t n) {
   for (int64_t byte = 0; byte < n / 8; ++byte) {
-    unsigned packed = 0;
-    for (int i = 0; i < 8; ++i) packed |= static_cast<unsigned>(flags[8 * byte + i]) << i;
-    bits[byte] = static_cast<uint8_t>(packed);
+    uint64_t eight;
+    std::memcpy(&eight, flags + 8 * byte, sizeof eight);
+    bits[byte] = static_cast<uint8_t>((eight * 0x0102040810204080u) >> 56);
   }
   if (n % 8 == 0) return;
   unsigned packed = 0;
@@ -22,8 +25,13 @@ ECHO_CLONES void pack_bits(const uint8_t* __restrict flags, uint8_t* __restrict 
   bits[n / 8] = static_cast<uint8_t>(packed);
 }
 
-ECHO_CLONES void unpack_bits(const uint8_t* __restrict bits, uint8_t* __restrict flags, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) flags[i] = (bits[i >> 3] >> (i & 7)) & 1;
+// The byte eight times, of which flag i keeps bit i.
+void unpack_bits(const uint8_t* bits, uint8_t* flags, int64_t n) {
+  for (int64_t byte = 0; byte < n / 8; ++byte) {
+    const uint64_t eight = (bits[byte] * 0x0101010101010101u) & 0x8040201008040201u;
+    std::memcpy(flags + 8 * byte, &eight, sizeof eight);
+  }
+  for (int64_t i = n / 8 * 8; i < n; ++i) flags[i] = bits[n / 8] & (1u << (i % 8));
 }
 
 void multiply_by_bits(const Call& call, float factor) {

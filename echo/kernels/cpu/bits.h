@@ -10,7 +10,7 @@
 namespace echo {
 namespace kernels {
 
-// n bytes of 0 or 1 into (n + 7) / 8 bytes, and back.
+// n flags of 0 or 1 into (n + 7) / 8 bytes, and back: then a flag is 0, or anything else where it is set.
 void pack_bits(const uint8_t* flags, uint8_t* bits, int64_t n);
 void unpack_bits(const uint8_t* bits, uint8_t* flags, int64_t n);
 

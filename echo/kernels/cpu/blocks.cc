@@ -8,36 +8,79 @@ namespace echo {
 namespace kernels {
 namespace {
 
-// 16 floats anywhere in memory: one register with AVX-512, two with AVX2, four without.
-typedef float Lanes __attribute__((vector_size(64), aligned(4), may_alias));
-const int64_t kLanes = 16;
+// Floats anywhere in memory. A register of AVX-512 holds 16, one of AVX2 eight; wider types are slow there. As members,
+// since a template argument loses its attributes.
+struct Wide {
+  typedef float Lanes __attribute__((vector_size(64), aligned(4), may_alias));
+  static const int64_t kCount = 16;
+};
+
+struct Narrow {
+  typedef float Lanes __attribute__((vector_size(32), aligned(4), may_alias));
+  static const int64_t kCount = 8;
+};
+
 const int64_t kWorthTransposing = 8;  // rows: fewer make up for the transposition too late
 
-// R rows of 16 columns; the sums stay in registers.
-template <int R>
-ECHO_INLINE void add_tile(const float* weights, int64_t row_step, int64_t inner_step, const float* b, int64_t inner,
-                          int64_t width, float* out) {
+// R rows of one register of columns; the sums stay in registers. Rows of `out` are out_step apart, those of b b_step.
+template <typename Register, int R>
+ECHO_INLINE void add_tile(const float* weights, int64_t row_step, int64_t inner_step, const float* b, int64_t b_step,
+                          int64_t inner, float* out, int64_t out_step) {
+  typedef typename Register::Lanes Lanes;
   Lanes sums[R];
-  for (int r = 0; r < R; ++r) sums[r] = *reinterpret_cast<const Lanes*>(out + r * width);
+  for (int r = 0; r < R; ++r) sums[r] = *reinterpret_cast<const Lanes*>(out + r * out_step);
   for (int64_t j = 0; j < inner; ++j) {
-    const Lanes row = *reinterpret_cast<const Lanes*>(b + j * width);
+    const Lanes row = *reinterpret_cast<const Lanes*>(b + j * b_step);
     for (int r = 0; r < R; ++r) sums[r] += weights[r * row_step + j * inner_step] * row;
   }
-  for (int r = 0; r < R; ++r) *reinterpret_cast<Lanes*>(out + r * width) = sums[r];
+  for (int r = 0; r < R; ++r) *reinterpret_cast<Lanes*>(out + r * out_step) = sums[r];
 }
 
-// R rows; the columns that fill no tile come one by one.
-template <int R>
-ECHO_INLINE void add_rows(const float* weights, int64_t row_step, int64_t inner_step, const float* b, int64_t inner,
-                          int64_t width, float* out) {
-  const int64_t whole = width / kLanes * kLanes;
-  for (int64_t d = 0; d < whole; d += kLanes) add_tile<R>(weights, row_step, inner_step, b + d, inner, width, out + d);
+// R rows; the columns that fill no register come one by one.
+template <typename Register, int R>
+ECHO_INLINE void add_rows(const float* weights, int64_t row_step, int64_t inner_step, const float* b, int64_t b_step,
+                          int64_t inner, int64_t width, float* out, int64_t out_step) {
+  const int64_t whole = width / Register::kCount * Register::kCount;
+  for (int64_t d = 0; d < whole; d += Register::kCount) {
+    add_tile<Register, R>(weights, row_step, inner_step, b + d, b_step, inner, out + d, out_step);
+  }
   for (int64_t j = 0; whole < width && j < inner; ++j) {
     for (int r = 0; r < R; ++r) {
       const float weight = weights[r * row_step + j * inner_step];
-      for (int64_t d = whole; d < width; ++d) out[r * width + d] += weight * b[j * width + d];
+      for (int64_t d = whole; d < width; ++d) out[r * out_step + d] += weight * b[j * b_step + d];
     }
   }
+}
+
+// What add_product does, for rows of b and out that are steps apart.
+struct Product {
+  const float* weights;
+  int64_t row_step, inner_step;
+  const float* b;
+  int64_t b_step, rows, inner, width;
+  float* out;
+  int64_t out_step;
+};
+
+template <typename Register>
+ECHO_INLINE void add_all(const Product& p) {
+  int64_t i = 0;
+  for (; i + 8 <= p.rows; i += 8) {
+    add_rows<Register, 8>(p.weights + i * p.row_step, p.row_step, p.inner_step, p.b, p.b_step, p.inner, p.width,
+                       p.out + i * p.out_step, p.out_step);
+  }
+  for (; i < p.rows; ++i) {
+    add_rows<Register, 1>(p.weights + i * p.row_step, p.row_step, p.inner_step, p.b, p.b_step, p.inner, p.width,
+                       p.out + i * p.out_step, p.out_step);
+  }
+}
+
+ECHO_AVX512 void add_wide(const Product& p) { add_all<Wide>(p); }
+ECHO_CLONES void add_narrow(const Product& p) { add_all<Narrow>(p); }
+
+void add(const Product& p) {
+  static const bool wide = has_avx512();
+  wide ? add_wide(p) : add_narrow(p);
 }
 
 ECHO_INLINE float dot(const float* a, const float* b, int64_t width) {
@@ -65,7 +108,7 @@ ECHO_CLONES void direct_dots(const float* a, const float* keys, int64_t columns,
   for (; j < columns; ++j) scores[j] = dot(a, keys + j * width, width);
 }
 
-// [columns,width] to [width,kKeysAtOnce], with zeros up to whole lanes of columns.
+// [columns,width] to [width,kKeysAtOnce], with zeros up to a whole register of columns.
 ECHO_CLONES void transpose(const float* __restrict from, int64_t columns, int64_t width, float* __restrict to) {
   int64_t j = 0;
   for (; j + 4 <= columns; j += 4) {
@@ -78,44 +121,16 @@ ECHO_CLONES void transpose(const float* __restrict from, int64_t columns, int64_
   for (; j < columns; ++j) {
     for (int64_t d = 0; d < width; ++d) to[d * kKeysAtOnce + j] = from[j * width + d];
   }
-  for (; j % kLanes != 0; ++j) {
+  for (; j % Wide::kCount != 0; ++j) {
     for (int64_t d = 0; d < width; ++d) to[d * kKeysAtOnce + j] = 0.0f;
   }
 }
 
-// scores = a transposed, for `columns` columns rounded up to whole lanes.
-template <int R>
-ECHO_INLINE void transposed_dots(const float* a, const float* transposed, int64_t columns, int64_t width, float* scores) {
-  for (int64_t j = 0; j < columns; j += kLanes) {
-    Lanes sums[R] = {};
-    for (int64_t d = 0; d < width; ++d) {
-      const Lanes row = *reinterpret_cast<const Lanes*>(transposed + d * kKeysAtOnce + j);
-      for (int r = 0; r < R; ++r) sums[r] += a[r * width + d] * row;
-    }
-    for (int r = 0; r < R; ++r) *reinterpret_cast<Lanes*>(scores + r * kKeysAtOnce + j) = sums[r];
-  }
-}
-
-ECHO_CLONES void all_transposed_dots(const float* a, const float* transposed, int64_t rows, int64_t columns,
-                                     int64_t width, float* scores) {
-  int64_t i = 0;
-  for (; i + 8 <= rows; i += 8) {
-    transposed_dots<8>(a + i * width, transposed, columns, width, scores + i * kKeysAtOnce);
-  }
-  for (; i < rows; ++i) transposed_dots<1>(a + i * width, transposed, columns, width, scores + i * kKeysAtOnce);
-}
-
 }  // namespace
 
-ECHO_CLONES void add_product(const float* weights, int64_t row_step, int64_t inner_step, const float* b, int64_t rows,
-                             int64_t inner, int64_t width, float* out) {
-  int64_t i = 0;
-  for (; i + 8 <= rows; i += 8) {
-    add_rows<8>(weights + i * row_step, row_step, inner_step, b, inner, width, out + i * width);
-  }
-  for (; i < rows; ++i) {
-    add_rows<1>(weights + i * row_step, row_step, inner_step, b, inner, width, out + i * width);
-  }
+void add_product(const float* weights, int64_t row_step, int64_t inner_step, const float* b, int64_t rows,
+                 int64_t inner, int64_t width, float* out) {
+  add({weights, row_step, inner_step, b, width, rows, inner, width, out, width});
 }
 
 Columns::Columns(const float* keys, int64_t columns, int64_t width, int64_t rows, float* room)
@@ -124,7 +139,11 @@ Columns::Columns(const float* keys, int64_t columns, int64_t width, int64_t rows
 }
 
 void Columns::dots(const float* a, int64_t rows, float* scores) const {
-  if (transposed_ != nullptr) return all_transposed_dots(a, transposed_, rows, columns_, width_, scores);
+  if (transposed_ != nullptr) {
+    const int64_t columns = (columns_ + Wide::kCount - 1) / Wide::kCount * Wide::kCount;
+    std::fill_n(scores, rows * kKeysAtOnce, 0.0f);
+    return add({a, width_, 1, transposed_, kKeysAtOnce, rows, width_, columns, scores, kKeysAtOnce});
+  }
   for (int64_t i = 0; i < rows; ++i) direct_dots(a + i * width_, keys_, columns_, width_, scores + i * kKeysAtOnce);
 }
 
