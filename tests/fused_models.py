@@ -56,6 +56,24 @@ def _fed() -> Example:
     return Example(mx.sym.Concat(*outputs, dim=1), shapes, {"lstm_cell": STEPS}, {})
 
 
+def _normed() -> Example:
+    """As Sockeye's cells with layer norm: of both products, and of the state."""
+    weights = [mx.sym.var(name) for name in ("wi", "bi", "wh", "bh")]
+    norms = [[mx.sym.var(f"{kind}_{name}") for name in ("gamma", "beta")] for kind in ("i", "h", "c")]
+    steps = mx.sym.SliceChannel(mx.sym.var("data"), num_outputs=STEPS, axis=1, squeeze_axis=True)
+    h, c, outputs = mx.sym.var("h0"), mx.sym.var("c0"), []
+    for step in range(STEPS):
+        i2h = mx.sym.FullyConnected(steps[step], *weights[:2], num_hidden=4 * SIZE)
+        h2h = mx.sym.FullyConnected(h, *weights[2:], num_hidden=4 * SIZE)
+        gates = mx.sym.LayerNorm(i2h, *norms[0]) + mx.sym.LayerNorm(h2h, *norms[1])
+        i, f, g, o = mx.sym.split(gates, num_outputs=4, axis=1)
+        c = mx.sym.sigmoid(f) * c + mx.sym.sigmoid(i) * mx.sym.tanh(g)
+        h = mx.sym.sigmoid(o) * mx.sym.Activation(mx.sym.LayerNorm(c, *norms[2], eps=1e-6), act_type="tanh")
+        outputs.append(h)
+    shapes = {"data": (BATCH, STEPS, SIZE), "h0": (BATCH, SIZE), "c0": (BATCH, SIZE)}
+    return Example(mx.sym.Group([mx.sym.Concat(*outputs, dim=0), c]), shapes, {"lstm_cell": STEPS}, {})
+
+
 def _gluon_cell(build: Callable[..., Any], found: Mapping[str, int]) -> Example:
     cell = build(SIZE, prefix="cell_")
     cell.initialize()
@@ -113,6 +131,7 @@ EXAMPLES: Mapping[str, Callable[[], Example]] = {
     "lstm layers": _stacked,
     "lstm layers, both ways": _both_ways,
     "lstm cells": _fed,
+    "lstm cells with layer norm": _normed,
     "gru cells": lambda: _unrolled(mx.rnn.GRUCell(SIZE), found={"gru_cell": STEPS}),
     "gluon lstm cells": lambda: _gluon_cell(mx.gluon.rnn.LSTMCell, {"lstm_layer": 1}),
     "gluon gru cells": lambda: _gluon_cell(mx.gluon.rnn.GRUCell, {"gru_cell": STEPS}),
