@@ -29,7 +29,7 @@ MODEL = SMALL["nmt"]()
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     path = tmp_path / "plan.json"
-    echo.plan(MODEL.symbol, max_overhead=None, **MODEL.shapes).save(path)
+    echo.plan(MODEL.symbol, max_overhead=None, fuse=False, **MODEL.shapes).save(path)
     return path
 
 

@@ -86,7 +86,7 @@ def run_together(*works: Callable[[], None]) -> None:
 def test_threads_bind_at_once() -> None:
     stock = executor()
     expected, megabytes = gradients(stock), planned_megabytes(stock)
-    echo.enable(max_overhead=None)
+    echo.enable(max_overhead=None, fuse=False)
     found: list[mx.executor.Executor] = []
     run_together(*[lambda: found.append(executor()) for _ in range(3)])
     assert len(found) == 3
@@ -133,7 +133,7 @@ def in_child(work: Callable[[], object]) -> int:
 def test_a_child_binds_while_another_thread_of_the_parent_holds_every_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(MATCH_RANGE_VARIABLE, raising=False)
     expected = gradients(executor())
-    echo.enable(max_overhead=None)
+    echo.enable(max_overhead=None, fuse=False)
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:

@@ -1,4 +1,4 @@
-"""Every road by which a program binds symbols, with echo and without: the same bits, the same files."""
+"""Every road by which a program binds symbols, with echo and without: the same files, and without fusion the same bits."""
 
 from __future__ import annotations
 
