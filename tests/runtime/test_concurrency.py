@@ -19,7 +19,7 @@ from mxnet.symbol import Symbol
 import echo
 from benchmarks.models import SMALL, random_values
 from echo import cache
-from echo.frontend import extension, session, training
+from echo.frontend import session, training
 from echo.frontend.training import MATCH_RANGE_VARIABLE, planned_megabytes
 from echo.runtime import bind as planned_bind
 from echo.runtime import transparent
@@ -89,7 +89,6 @@ def test_threads_bind_at_once(fuse: bool) -> None:
     expected, megabytes = gradients(stock), planned_megabytes(stock)
     echo.enable(max_overhead=None, fuse=fuse)
     found: list[mx.executor.Executor] = []
-    extension.why_not.cache_clear()
     run_together(*[lambda: found.append(executor()) for _ in range(3)])
     assert len(found) == 3
     for bound in found:
@@ -144,7 +143,6 @@ def test_a_child_binds_while_another_thread_of_the_parent_holds_every_lock(
     assert (expected == stock) != fuse
     monkeypatch.setattr(planned_bind, "_plans", {})
     monkeypatch.setattr("echo.plan_cache.load", lambda *_: None)  # the child plans
-    extension.why_not.cache_clear()
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
