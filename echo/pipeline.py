@@ -60,12 +60,24 @@ def plan(request: Request) -> Planned:
         EchoError: the options, the graph or the budget cannot be met; the message says what was expected.
     """
     fused: Fused = run((FUSE,), [request], request.progress)[Fused]
-    if fused.places:
-        inner, before = inside(request, fused)
+    if not fused.places:
+        return _unfused(request, fused)
+    inner, before = inside(request, fused)
+    try:
         found = _best(inner)
-        if found.plan.after.total <= before.total:
-            return found._replace(plan=explained(found.plan, fused, before))
-    found = _best(request)
+    except BudgetError as error:
+        return _unfused(request, fused, error)
+    if found.plan.after.total > before.total:
+        return _unfused(request, fused)
+    return found._replace(plan=explained(found.plan, fused, before))
+
+
+def _unfused(request: Request, fused: Fused, missed: BudgetError | None = None) -> Planned:
+    """The plan of the user's own graph; ``missed`` is the budget that the one with fused operators does not meet."""
+    try:
+        found = _best(request)
+    except BudgetError as error:
+        raise error if missed is None or error.reachable < missed.reachable else missed from None
     return found._replace(plan=explained(found.plan, fused, None))
 
 
