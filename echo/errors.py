@@ -8,6 +8,7 @@
     ├── OptionError           an option has a value that echo does not know (also a ValueError)
     ├── BudgetError           a memory budget that no plan can meet
     ├── NativeError           the native library is missing, damaged, or does not fit this MXNet
+    ├── KernelError           a fused kernel was called with tensors or parameters that it does not take
     ├── PlanError             a plan is to be applied to something that it was not made for
     └── UnsupportedError      MXNet's version, or a graph that echo leaves alone
 """
@@ -53,6 +54,10 @@ class BudgetError(EchoError):
 
 class NativeError(EchoError):
     """The native library is missing, damaged, or does not fit this MXNet."""
+
+
+class KernelError(EchoError):
+    """A fused kernel was called with tensors or parameters that it does not take, or its device failed."""
 
 
 class PlanError(EchoError):

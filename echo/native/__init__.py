@@ -12,12 +12,11 @@ import ctypes
 import functools
 import json
 import os
-import struct
 import threading
-from pathlib import Path
-from typing import Any, Callable, Iterator
+from typing import Any, Iterator
 
 from echo.errors import NativeError
+from echo.native.loading import function, load
 
 _lock = threading.RLock()
 _thread = threading.local()
@@ -28,39 +27,7 @@ _installed: ctypes.CDLL | None = None  # the library whose functions MXNet calls
 
 @functools.lru_cache(maxsize=None)
 def _load(name: str) -> ctypes.CDLL:
-    # an editable install keeps the libraries in another folder than the sources: the package's path knows both
-    candidates = [Path(folder) / name for folder in __path__]
-    path = next((candidate for candidate in candidates if candidate.is_file()), None)
-    if path is None:
-        raise NativeError(
-            f"{name} is not installed; it is built by a C++ compiler when echo is installed "
-            "(Debian and Ubuntu: apt-get install g++), then reinstall mxnet-echo"
-        )
-    if not _is_whole(path):
-        raise NativeError(f"{path} cannot be loaded, reinstall mxnet-echo: the file is damaged")
-    try:
-        return ctypes.CDLL(str(path))
-    except OSError as error:
-        raise NativeError(f"{path} cannot be loaded, reinstall mxnet-echo: {error}") from error
-
-
-def _is_whole(path: Path) -> bool:
-    """Whether a shared object ends where its header says: loading one that was cut off kills the process."""
-    data = path.read_bytes()
-    if len(data) < 64 or data[:5] != b"\x7fELF\x02":
-        return False
-    (sections,) = struct.unpack_from("<Q", data, 40)
-    size, count = struct.unpack_from("<HH", data, 58)
-    return bool(sections + size * count <= len(data))
-
-
-def _function(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
-    try:
-        function = getattr(library, name)
-    except AttributeError as error:
-        raise NativeError(f"{library._name} has no function {name}, reinstall mxnet-echo") from error
-    function.restype, function.argtypes = result, arguments
-    return function  # type: ignore[no-any-return]
+    return load(name, __path__)
 
 
 @functools.lru_cache(maxsize=None)
@@ -71,20 +38,20 @@ def planner_library() -> ctypes.CDLL:
         NativeError: it was not built or cannot be loaded.
     """
     library = _load("libecho_planner.so")
-    _function(library, "echo_planner_new", ctypes.c_void_p, ctypes.c_void_p)
-    _function(library, "echo_planner_free", None, ctypes.c_void_p)
+    function(library, "echo_planner_new", ctypes.c_void_p, ctypes.c_void_p)
+    function(library, "echo_planner_free", None, ctypes.c_void_p)
     pointer, number, size = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
-    _function(library, "echo_planner_evaluate", ctypes.c_double, pointer, pointer, number, pointer, pointer,
+    function(library, "echo_planner_evaluate", ctypes.c_double, pointer, pointer, number, pointer, pointer,
               pointer, number, size, pointer, pointer)  # fmt: skip
-    _function(library, "echo_schedule_new", pointer, pointer, number, pointer)
-    _function(library, "echo_schedule_free", None, pointer)
-    _function(library, "echo_schedule_set", None, pointer, number, pointer, pointer)
-    _function(library, "echo_schedule_get", number, pointer, number, pointer, pointer)
-    _function(library, "echo_schedule_simulate", ctypes.c_double, pointer, pointer)
-    _function(library, "echo_schedule_steps", number, pointer, number, pointer, pointer)
-    _function(library, "echo_schedule_fit", ctypes.c_double, pointer, pointer, size, size, pointer)
-    _function(library, "echo_schedule_least", ctypes.c_double, pointer, pointer, ctypes.c_double, size, pointer)
-    _function(library, "echo_planner_blocks", None, pointer, pointer, pointer)
+    function(library, "echo_schedule_new", pointer, pointer, number, pointer)
+    function(library, "echo_schedule_free", None, pointer)
+    function(library, "echo_schedule_set", None, pointer, number, pointer, pointer)
+    function(library, "echo_schedule_get", number, pointer, number, pointer, pointer)
+    function(library, "echo_schedule_simulate", ctypes.c_double, pointer, pointer)
+    function(library, "echo_schedule_steps", number, pointer, number, pointer, pointer)
+    function(library, "echo_schedule_fit", ctypes.c_double, pointer, pointer, size, size, pointer)
+    function(library, "echo_schedule_least", ctypes.c_double, pointer, pointer, ctypes.c_double, size, pointer)
+    function(library, "echo_planner_blocks", None, pointer, pointer, pointer)
     return library
 
 
@@ -99,8 +66,8 @@ def install(libmxnet: str) -> None:
         if _installed is not None:
             return
         library = _load("libecho_hook.so")
-        error = _function(library, "echo_error", ctypes.c_char_p)
-        if _function(library, "echo_install", ctypes.c_int, ctypes.c_char_p)(libmxnet.encode()):
+        error = function(library, "echo_error", ctypes.c_char_p)
+        if function(library, "echo_install", ctypes.c_int, ctypes.c_char_p)(libmxnet.encode()):
             raise NativeError(f"the hook does not fit this MXNet: {error().decode()}")
         _installed = library
 
@@ -120,8 +87,8 @@ def uninstall() -> None:
     with _lock:
         if _installed is None:
             return
-        if _function(_installed, "echo_uninstall", ctypes.c_int)():
-            raise NativeError(_function(_installed, "echo_error", ctypes.c_char_p)().decode())
+        if function(_installed, "echo_uninstall", ctypes.c_int)():
+            raise NativeError(function(_installed, "echo_error", ctypes.c_char_p)().decode())
         _installed = None
 
 
@@ -138,8 +105,8 @@ def capture() -> Iterator[Capture]:
     Captures nest: each holds the last graph that was planned while it was open.
     """
     library = _installed or _load("libecho_hook.so")
-    begin = _function(library, "echo_capture_begin", None)
-    end = _function(library, "echo_capture_end", ctypes.c_char_p)
+    begin = function(library, "echo_capture_begin", None)
+    end = function(library, "echo_capture_end", ctypes.c_char_p)
     caught = Capture()
     around = getattr(_thread, "captures", ())
     if around:

@@ -1,0 +1,11 @@
+"""Fused kernels: several operators in one pass over memory, with gradients that recompute instead of stash.
+
+``libecho_kernels.so`` runs them on the CPU and on CUDA devices; its C interface is ``include/echo_kernels.h``. `call`
+runs one, and `echo.kernels.reference` says in NumPy what each computes.
+"""
+
+from __future__ import annotations
+
+from echo.kernels.library import call, kernels_library, workspace_bytes
+
+__all__ = ["call", "kernels_library", "workspace_bytes"]

@@ -1,0 +1,192 @@
+"""The kernels' library through ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+from typing import Any, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from echo.errors import KernelError
+from echo.native.loading import function, load
+
+SKIP, WRITE, ADD = 0, 1, 3  # what happens to an output
+DTYPES = {"float32": 0, "float16": 2, "uint8": 3, "int32": 4}
+MOST_AXES = 5
+_ALIGNMENT = 64  # bytes, of a workspace
+
+Array = NDArray[Any]
+
+
+class Tensor(ctypes.Structure):
+    """EchoTensor of echo_kernels.h."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("dtype", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("shape", ctypes.c_int64 * MOST_AXES),
+    )
+
+
+class Call(ctypes.Structure):
+    """EchoCall of echo_kernels.h."""
+
+    _fields_ = (
+        ("kernel", ctypes.c_char_p),
+        ("inputs", ctypes.POINTER(Tensor)),
+        ("outputs", ctypes.POINTER(Tensor)),
+        ("req", ctypes.POINTER(ctypes.c_int32)),
+        ("params", ctypes.POINTER(ctypes.c_double)),
+        ("num_in", ctypes.c_int32),
+        ("num_out", ctypes.c_int32),
+        ("num_params", ctypes.c_int32),
+        ("workspace", ctypes.c_void_p),
+        ("workspace_bytes", ctypes.c_size_t),
+        ("stream", ctypes.c_void_p),
+        ("random", ctypes.c_void_p),
+    )
+
+
+@functools.lru_cache(maxsize=None)
+def kernels_library() -> ctypes.CDLL:
+    """The kernels' library.
+
+    Raises:
+        NativeError: it was not built or cannot be loaded.
+    """
+    return load("libecho_kernels.so", sys.modules["echo.kernels"].__path__)
+
+
+@functools.lru_cache(maxsize=None)
+def _of_backend(backend: str, what: str) -> Any:
+    if backend not in ("cpu", "cuda"):
+        raise KernelError(f"there is no backend {backend!r}, expected 'cpu' or 'cuda'")
+    result = ctypes.c_int if what == "call" else ctypes.c_size_t
+    return function(kernels_library(), f"echo_{backend}_{what}", result, ctypes.POINTER(Call))
+
+
+def _error() -> KernelError:
+    return KernelError(function(kernels_library(), "echo_kernels_error", ctypes.c_char_p)().decode())
+
+
+def _tensor(array: Any, kernel: str, what: str, writable: bool) -> Tensor:
+    if array is None:
+        return Tensor()
+    if isinstance(array, np.ndarray):
+        if not array.flags.c_contiguous:
+            raise KernelError(f"{kernel}: {what}, shape {array.shape}, is not dense, expected a row-major array")
+        if writable and not array.flags.writeable:
+            raise KernelError(f"{kernel}: {what} is read-only")
+        address, shape, dtype = array.ctypes.data, array.shape, array.dtype.name
+    else:
+        address, shape, dtype = _on_device(array, kernel, what)
+    if dtype not in DTYPES:
+        raise KernelError(f"{kernel}: {what} has type {dtype}, expected one of {', '.join(DTYPES)}")
+    if len(shape) > MOST_AXES:
+        raise KernelError(f"{kernel}: {what} has {len(shape)} axes, expected {MOST_AXES} at most")
+    return Tensor(address, DTYPES[dtype], len(shape), (ctypes.c_int64 * MOST_AXES)(*shape))
+
+
+def _on_device(array: Any, kernel: str, what: str) -> tuple[int, tuple[int, ...], str]:
+    interface = getattr(array, "__cuda_array_interface__", None)
+    if interface is None:
+        raise KernelError(
+            f"{kernel}: {what} is a {type(array).__name__}, expected a NumPy array or one on a CUDA device"
+        )
+    if interface.get("strides") is not None:
+        raise KernelError(f"{kernel}: {what} is not dense, expected a row-major array")
+    return interface["data"][0] or 0, tuple(interface["shape"]), np.dtype(interface["typestr"]).name
+
+
+def _call_of(
+    kernel: str, inputs: Sequence[Any], outputs: Sequence[Any], req: Sequence[int] | None, params: Sequence[float]
+) -> Call:
+    tensors_in = [_tensor(array, kernel, f"input {i}", False) for i, array in enumerate(inputs)]
+    tensors_out = [_tensor(array, kernel, f"output {i}", True) for i, array in enumerate(outputs)]
+    if req is None:
+        req = [SKIP if array is None else WRITE for array in outputs]
+    if len(req) != len(outputs):
+        raise KernelError(f"{kernel}: got {len(req)} reqs for {len(outputs)} outputs")
+    return Call(
+        kernel=kernel.encode(),
+        inputs=(Tensor * len(inputs))(*tensors_in),
+        outputs=(Tensor * len(outputs))(*tensors_out),
+        req=(ctypes.c_int32 * len(req))(*req),
+        params=(ctypes.c_double * len(params))(*params),
+        num_in=len(inputs),
+        num_out=len(outputs),
+        num_params=len(params),
+    )
+
+
+def workspace_bytes(
+    kernel: str,
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    req: Sequence[int] | None = None,
+    params: Sequence[float] = (),
+    backend: str = "cpu",
+) -> int:
+    """Bytes of workspace that `call` needs with these arguments.
+
+    Raises:
+        KernelError: the kernel does not take them.
+        NativeError: the library is missing or damaged.
+    """
+    return _workspace_bytes(_call_of(kernel, inputs, outputs, req, params), backend)
+
+
+def _workspace_bytes(raw: Call, backend: str) -> int:
+    needed: int = _of_backend(backend, "workspace")(ctypes.byref(raw))
+    if needed == ctypes.c_size_t(-1).value:
+        raise _error()
+    return needed
+
+
+def call(
+    kernel: str,
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    req: Sequence[int] | None = None,
+    params: Sequence[float] = (),
+    backend: str = "cpu",
+    workspace: Any = None,
+    stream: int | None = None,
+    random: int | None = None,
+) -> None:
+    """Runs a kernel of echo_kernels.h: its inputs, outputs and parameters stand there.
+
+    Args:
+        kernel: a name, or NAME_grad.
+        inputs: arrays of one floating type, dense and row-major: NumPy's on the CPU, on CUDA anything with
+            ``__cuda_array_interface__``; None where one is absent.
+        outputs: arrays to write into; None where one is not wanted.
+        req: what happens to each output: `SKIP`, `WRITE` (where None) or `ADD` (gradients only).
+        params: numbers.
+        backend: "cpu" or "cuda".
+        workspace: memory of `workspace_bytes` bytes, as an array of uint8; where None it is allocated (CPU only).
+        stream: on CUDA, the address of a CUstream.
+        random: on the CPU, the address of 1024 states of ``std::mt19937`` as MXNet keeps them.
+
+    Raises:
+        KernelError: the kernel does not take these arguments; nothing was written.
+        NativeError: the library is missing or damaged.
+    """
+    raw = _call_of(kernel, inputs, outputs, req, params)
+    run = _of_backend(backend, "call")
+    needed = _workspace_bytes(raw, backend)
+    if workspace is None and needed and backend == "cpu":
+        room = np.empty(needed + _ALIGNMENT, np.uint8)
+        start = -room.ctypes.data % _ALIGNMENT
+        workspace = room[start : start + needed]
+    if workspace is not None:
+        memory = _tensor(workspace, kernel, "the workspace", True)
+        raw.workspace, raw.workspace_bytes = memory.data, int(np.prod(workspace.shape))
+    raw.stream, raw.random = stream, random
+    if run(ctypes.byref(raw)):
+        raise _error()
+

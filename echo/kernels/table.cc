@@ -1,0 +1,129 @@
+#include "table.h"
+
+#include <algorithm>
+#include <cctype>
+#include <sstream>
+
+namespace echo {
+namespace kernels {
+namespace {
+
+// NAME[AXES]:TYPE?TOGETHER. Without a type a tensor is floating; "?" makes it optional.
+struct Row {
+  const char *name, *inputs, *outputs, *params;
+  const char* reads;  // what NAME_grad reads
+};
+
+const Row kRows[] = {
+    {"lstm_cell", "pre[B,4H] c[B,H]", "h[B,H] c'[B,H]", "", "dh dc' pre c"},
+    {"gru_cell", "x[B,3H] s[B,3H] h[B,H]", "h'[B,H]", "", "dh' x s h"},
+    {"mlp_score", "keys[B,T,H] query[B,H] v[H] gamma[H]?beta beta[H]?gamma", "score[B,T]", "eps",
+     "dscore keys query v gamma beta"},
+    {"attention", "q[N,Tq,D] k[N,Tk,D] v[N,Tk,Dv] lengths[N]:lengths? bias[Tq,Tk]?", "out[N,Tq,Dv] lse[N,Tq]:float32",
+     "scale", "dout q k v lengths bias out lse"},
+    {"layer_norm", "x[N,H] gamma[H] beta[H]", "y[N,H]", "eps", "dy x gamma"},
+    {"bias_act", "x[N,H] b[H]", "y[N,H]", "act", "dy y"},
+    {"sequence_reverse", "x[T,B,R] lengths[B]:lengths?", "y[T,B,R]", "", "dy lengths"},
+    {"dropout", "x[n]", "y[n] bits[(n+7)/8]:uint8", "keep seed offset", "dy bits"},
+    {"relu", "x[n]", "y[n] bits[(n+7)/8]:uint8", "", "dy bits"},
+    {"lstm_layer", "x[T,B,I] wi[4H,I] bi[4H] wh[4H,H] bh[4H] h0[B,H] c0[B,H]", "y[T,B,H] hT[B,H] cT[B,H] pre[T,B,4H]",
+     "reverse", "dy dhT dcT x wi bi wh bh h0 c0 y pre"},
+};
+
+std::vector<std::string> words(const std::string& text) {
+  std::istringstream stream(text);
+  std::vector<std::string> found;
+  for (std::string word; stream >> word;) found.push_back(word);
+  return found;
+}
+
+Axis parse_axis(const std::string& text, std::vector<std::string>* symbols) {
+  Axis axis;
+  axis.bits = text[0] == '(';
+  size_t begin = axis.bits ? 1 : 0, end = begin;
+  while (std::isdigit(static_cast<unsigned char>(text[end]))) ++end;
+  if (end > begin) axis.factor = std::stoll(text.substr(begin, end - begin));
+  begin = end;
+  while (end < text.size() && std::isalpha(static_cast<unsigned char>(text[end]))) ++end;
+  const std::string symbol = text.substr(begin, end - begin);
+  auto at = std::find(symbols->begin(), symbols->end(), symbol);
+  if (at == symbols->end()) at = symbols->insert(at, symbol);
+  axis.symbol = static_cast<int>(at - symbols->begin());
+  return axis;
+}
+
+TensorSpec parse_tensor(const std::string& text, std::vector<std::string>* symbols) {
+  TensorSpec spec;
+  const size_t open = text.find('['), close = text.find(']');
+  spec.name = text.substr(0, open);
+  spec.shape = text.substr(open, close - open + 1);
+  std::istringstream axes(text.substr(open + 1, close - open - 1));
+  for (std::string axis; std::getline(axes, axis, ',');) spec.axes.push_back(parse_axis(axis, symbols));
+  const std::string rest = text.substr(close + 1);
+  const size_t mark = rest.find('?');
+  if (mark != std::string::npos) {
+    spec.optional = true;
+    spec.together = rest.substr(mark + 1);
+  }
+  const std::string type = rest.substr(0, mark);
+  if (type == ":float32") spec.type = Type::kFloat32;
+  if (type == ":uint8") spec.type = Type::kUint8;
+  if (type == ":lengths") spec.type = Type::kLengths;
+  return spec;
+}
+
+Kernel forward_of(const Row& row) {
+  Kernel kernel;
+  kernel.name = row.name;
+  kernel.params = words(row.params);
+  for (const std::string& text : words(row.inputs)) kernel.inputs.push_back(parse_tensor(text, &kernel.symbols));
+  for (const std::string& text : words(row.outputs)) kernel.outputs.push_back(parse_tensor(text, &kernel.symbols));
+  return kernel;
+}
+
+// Gradients of the outputs, inputs, outputs; the gradients of the inputs.
+Kernel backward_of(const Row& row, const Kernel& forward) {
+  Kernel kernel = forward;
+  kernel.name += "_grad";
+  kernel.is_grad = true;
+  kernel.inputs.clear();
+  kernel.outputs.clear();
+  for (TensorSpec spec : forward.outputs) {
+    spec.name = "d" + spec.name;
+    spec.optional = spec.gradient = true;
+    kernel.inputs.push_back(spec);
+  }
+  for (const TensorSpec& spec : forward.inputs) kernel.inputs.push_back(spec);
+  for (const TensorSpec& spec : forward.outputs) kernel.inputs.push_back(spec);
+  const std::vector<std::string> reads = words(row.reads);
+  for (TensorSpec& spec : kernel.inputs) spec.read = std::count(reads.begin(), reads.end(), spec.name) != 0;
+  for (TensorSpec spec : forward.inputs) {
+    spec.name = "d" + spec.name;
+    spec.optional = true;
+    spec.together.clear();
+    kernel.outputs.push_back(spec);
+  }
+  return kernel;
+}
+
+std::vector<Kernel> build() {
+  std::vector<Kernel> kernels;
+  for (const Row& row : kRows) {
+    const Kernel forward = forward_of(row);
+    kernels.push_back(forward);
+    kernels.push_back(backward_of(row, forward));
+  }
+  return kernels;
+}
+
+}  // namespace
+
+const Kernel* find_kernel(const char* name) {
+  static const std::vector<Kernel> kernels = build();
+  const auto is_it = [name](const Kernel& kernel) { return kernel.name == name; };
+  const auto at = std::find_if(kernels.begin(), kernels.end(), is_it);
+  return at == kernels.end() ? nullptr : &*at;
+}
+
+}  // namespace kernels
+}  // namespace echo

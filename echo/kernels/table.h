@@ -1,0 +1,43 @@
+// The kernels as a table: names, symbolic shapes and types of the tensors, parameters. A row reads like the list in
+// echo_kernels.h; a new kernel is a new row.
+#ifndef ECHO_KERNELS_TABLE_H_
+#define ECHO_KERNELS_TABLE_H_
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace echo {
+namespace kernels {
+
+// factor * symbol, or (symbol + 7) / 8.
+struct Axis {
+  int64_t factor = 1;
+  int symbol = 0;  // index into Kernel::symbols
+  bool bits = false;
+};
+
+enum class Type { kFloating, kFloat32, kUint8, kLengths };
+
+struct TensorSpec {
+  std::string name, shape;  // shape as it is written in the table: "[B,4H]"
+  std::vector<Axis> axes;
+  Type type = Type::kFloating;
+  bool optional = false;
+  std::string together;  // an optional tensor that is there exactly when this one is
+  bool gradient = false;  // of an output: absent counts as zeros
+  bool read = true;
+};
+
+struct Kernel {
+  std::string name;
+  bool is_grad = false;
+  std::vector<std::string> symbols, params;
+  std::vector<TensorSpec> inputs, outputs;
+};
+
+// The row of a kernel, or nullptr.
+const Kernel* find_kernel(const char* name);
+
+}  // namespace kernels
+}  // namespace echo
+#endif  // ECHO_KERNELS_TABLE_H_

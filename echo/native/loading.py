@@ -1,0 +1,56 @@
+"""How a native library of the package is found and opened."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from pathlib import Path
+from typing import Any, Callable, Iterable
+
+from echo.errors import NativeError
+
+
+def load(name: str, folders: Iterable[str]) -> ctypes.CDLL:
+    """The library of this file name in the first of these folders that has it.
+
+    Raises:
+        NativeError: it was not built, is damaged, or cannot be loaded.
+    """
+    # an editable install keeps the libraries in another folder than the sources: a package's path knows both
+    candidates = [Path(folder) / name for folder in folders]
+    path = next((candidate for candidate in candidates if candidate.is_file()), None)
+    if path is None:
+        raise NativeError(
+            f"{name} is not installed; it is built by a C++ compiler when echo is installed "
+            "(Debian and Ubuntu: apt-get install g++), then reinstall mxnet-echo"
+        )
+    if not _is_whole(path):
+        raise NativeError(f"{path} cannot be loaded, reinstall mxnet-echo: the file is damaged")
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise NativeError(f"{path} cannot be loaded, reinstall mxnet-echo: {error}") from error
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a shared object ends where its header says: loading one that was cut off kills the process."""
+    data = path.read_bytes()
+    if len(data) < 64 or data[:5] != b"\x7fELF\x02":
+        return False
+    (sections,) = struct.unpack_from("<Q", data, 40)
+    size, count = struct.unpack_from("<HH", data, 58)
+    return bool(sections + size * count <= len(data))
+
+
+def function(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
+    """A function of a library, with the types of its result and its arguments.
+
+    Raises:
+        NativeError: the library does not have it.
+    """
+    try:
+        found = getattr(library, name)
+    except AttributeError as error:
+        raise NativeError(f"{library._name} has no function {name}, reinstall mxnet-echo") from error
+    found.restype, found.argtypes = result, arguments
+    return found  # type: ignore[no-any-return]
