@@ -94,8 +94,8 @@ struct BiasAct {
 };
 
 struct BiasActGrad {
-  const void *dy, *y;
-  float* partials;  // [chunks, hidden]
+  const void *dy, *y;  // y: null where act is none
+  float* partials;     // [chunks, hidden]; null: the sums are not wanted
   Output dx;
   Long rows, hidden, chunk, chunks;
   int act, wide;

@@ -3,7 +3,6 @@
 // columns of its result: deeper heads take more blocks, each of which computes the scores for itself.
 #ifndef ECHO_KERNELS_CUDA_ATTENTION_CUH_
 #define ECHO_KERNELS_CUDA_ATTENTION_CUH_
-#include "rows.cuh"
 #include "tile.cuh"
 
 namespace echo_cuda {
@@ -223,4 +222,9 @@ __device__ void attention_grad_keys(const AttentionGrad& a) {
 }
 
 }  // namespace echo_cuda
+ECHO_BOTH(attention, Attention)
+ECHO_BOTH(attention_delta, AttentionGrad)
+ECHO_BOTH(attention_grad_queries, AttentionGrad)
+ECHO_BOTH(attention_grad_keys, AttentionGrad)
+
 #endif  // ECHO_KERNELS_CUDA_ATTENTION_CUH_

@@ -24,18 +24,6 @@ __device__ inline float lstm_unit_grad(const Gates& gate, float c, float dh, flo
   return d * gate.f;
 }
 
-// Calls visit(row, column) for the thread's share of a matrix, `W` columns a time.
-template <int W, typename Visit>
-__device__ inline void each_column(Long rows, Long columns, Visit visit) {
-  const Long row_step = static_cast<Long>(gridDim.y) * blockDim.y;
-  const Long column_step = static_cast<Long>(gridDim.x) * blockDim.x * W;
-  for (Long row = static_cast<Long>(blockIdx.y) * blockDim.y + threadIdx.y; row < rows; row += row_step) {
-    Long column = (static_cast<Long>(blockIdx.x) * blockDim.x + threadIdx.x) * W;
-    ECHO_UNROLL(1)  // most threads have one round
-    for (; column < columns; column += column_step) visit(row, column);
-  }
-}
-
 template <typename T, int W>
 __device__ void lstm_cell(const LstmCell& a) {
   each_column<W>(a.batch, a.hidden, [&](Long b, Long j) {
@@ -128,4 +116,9 @@ __device__ void gru_cell_grad(const GruCellGrad& a) {
 }
 
 }  // namespace echo_cuda
+ECHO_WIDE(lstm_cell, LstmCell)
+ECHO_WIDE(lstm_cell_grad, LstmCellGrad)
+ECHO_WIDE(gru_cell, GruCell)
+ECHO_WIDE(gru_cell_grad, GruCellGrad)
+
 #endif  // ECHO_KERNELS_CUDA_CELLS_CUH_

@@ -179,6 +179,32 @@ __device__ inline Long length_of(const void* lengths, int type, Long i, Long mos
   return n < 0 ? 0 : smaller(n, most);
 }
 
+// Calls visit(row, column) for the thread's share of a matrix, `W` columns a time.
+template <int W, typename Visit>
+__device__ inline void each_column(Long rows, Long columns, Visit visit) {
+  const Long row_step = static_cast<Long>(gridDim.y) * blockDim.y;
+  const Long column_step = static_cast<Long>(gridDim.x) * blockDim.x * W;
+  for (Long row = static_cast<Long>(blockIdx.y) * blockDim.y + threadIdx.y; row < rows; row += row_step) {
+    Long column = (static_cast<Long>(blockIdx.x) * blockDim.x + threadIdx.x) * W;
+    ECHO_UNROLL(1)  // most threads have one round
+    for (; column < columns; column += column_step) visit(row, column);
+  }
+}
+
+// Calls visit(row) with a whole warp for each row.
+template <typename Visit>
+__device__ inline void each_row(Long rows, Visit visit) {
+  Long row = static_cast<Long>(blockIdx.x) * kWarps + threadIdx.x / 32;
+  for (; row < rows; row += static_cast<Long>(gridDim.x) * kWarps) visit(row);
+}
+
+// Calls visit(column) for the lane's columns of a row.
+template <int W, typename Visit>
+__device__ inline void each_lane_column(Long columns, Visit visit) {
+  ECHO_UNROLL(2)
+  for (Long j = (threadIdx.x % 32) * W; j < columns; j += 32 * W) visit(j);
+}
+
 // All blocks of the grid run at once; `goal` grows by the number of blocks from one barrier to the next.
 __device__ inline void grid_barrier(unsigned* arrived, unsigned goal) {
   __syncthreads();
@@ -192,4 +218,25 @@ __device__ inline void grid_barrier(unsigned* arrived, unsigned goal) {
 }
 
 }  // namespace echo_cuda
+// A kernel under its name, for float32 (_f32) and float16 (_f16). One block a multiprocessor is what ptxas may count on: to
+// fit in more it would spill registers.
+#ifndef ECHO_ENTRY
+#define ECHO_ENTRY(name, Arguments)
+#endif
+
+#define ECHO_KERNEL(name, Arguments, ...)                                                                \
+  extern "C" __global__ void __launch_bounds__(echo_cuda::kThreads, 1) name(const echo_cuda::Arguments a) { \
+    __VA_ARGS__;                                                                                         \
+  }                                                                                                      \
+  ECHO_ENTRY(name, Arguments)
+
+#define ECHO_BOTH(name, Arguments)                                  \
+  ECHO_KERNEL(name##_f32, Arguments, echo_cuda::name<float>(a))     \
+  ECHO_KERNEL(name##_f16, Arguments, echo_cuda::name<half_t>(a))
+
+// Those that read one number or four at a time.
+#define ECHO_WIDE(name, Arguments)                                                                          \
+  ECHO_KERNEL(name##_f32, Arguments, a.wide ? echo_cuda::name<float, 4>(a) : echo_cuda::name<float, 1>(a))  \
+  ECHO_KERNEL(name##_f16, Arguments, a.wide ? echo_cuda::name<half_t, 4>(a) : echo_cuda::name<half_t, 1>(a))
+
 #endif  // ECHO_KERNELS_CUDA_DEVICE_CUH_

@@ -241,4 +241,8 @@ __device__ void lstm_back_steps(const LstmBackSteps& a) {
 }
 
 }  // namespace echo_cuda
+ECHO_BOTH(lstm_steps, LstmSteps)
+ECHO_BOTH(lstm_cells, LstmCells)
+ECHO_BOTH(lstm_back_steps, LstmBackSteps)
+
 #endif  // ECHO_KERNELS_CUDA_LSTM_CUH_

@@ -1,7 +1,7 @@
 // bias_act, sequence_reverse, and the two whose gradient reads one bit an element: dropout and relu.
 #ifndef ECHO_KERNELS_CUDA_POINTWISE_CUH_
 #define ECHO_KERNELS_CUDA_POINTWISE_CUH_
-#include "cells.cuh"
+#include "device.cuh"
 
 namespace echo_cuda {
 
@@ -41,7 +41,7 @@ __device__ void bias_act_grad(const BiasActGrad& a) {
     ECHO_UNROLL(2)
     for (Long row = chunk * a.chunk; row < last; ++row) {
       Pack<W> d = load<T, W>(a.dy, row * a.hidden + j);
-      const Pack<W> y = load<T, W>(a.y, row * a.hidden + j);
+      const Pack<W> y = load_if<T, W>(a.y, row * a.hidden + j);
       for (int k = 0; k < W; ++k) {
         d.v[k] *= activation_grad(y.v[k], a.act);
         sum.v[k] += d.v[k];
@@ -150,4 +150,11 @@ __device__ void mask_grad(const MaskGrad& a) {
 }
 
 }  // namespace echo_cuda
+ECHO_WIDE(bias_act, BiasAct)
+ECHO_WIDE(bias_act_grad, BiasActGrad)
+ECHO_WIDE(sequence_reverse, SequenceReverse)
+ECHO_BOTH(dropout, Dropout)
+ECHO_BOTH(relu, Relu)
+ECHO_BOTH(mask_grad, MaskGrad)
+
 #endif  // ECHO_KERNELS_CUDA_POINTWISE_CUH_

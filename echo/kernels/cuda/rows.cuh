@@ -3,23 +3,9 @@
 // order and without atomics.
 #ifndef ECHO_KERNELS_CUDA_ROWS_CUH_
 #define ECHO_KERNELS_CUDA_ROWS_CUH_
-#include "cells.cuh"
+#include "device.cuh"
 
 namespace echo_cuda {
-
-// Calls visit(row) with a whole warp for each row.
-template <typename Visit>
-__device__ inline void each_row(Long rows, Visit visit) {
-  Long row = static_cast<Long>(blockIdx.x) * kWarps + threadIdx.x / 32;
-  for (; row < rows; row += static_cast<Long>(gridDim.x) * kWarps) visit(row);
-}
-
-// Calls visit(column) for the lane's columns of a row.
-template <int W, typename Visit>
-__device__ inline void each_lane_column(Long columns, Visit visit) {
-  ECHO_UNROLL(2)
-  for (Long j = (threadIdx.x % 32) * W; j < columns; j += 32 * W) visit(j);
-}
 
 // A row as the sum of one or two arrays.
 template <typename T, int W>
@@ -223,4 +209,12 @@ __device__ void sum_rows(const SumRows& a) {
 }
 
 }  // namespace echo_cuda
+ECHO_WIDE(mlp_score, MlpScore)
+ECHO_WIDE(mlp_score_grad_rows, MlpScoreGrad)
+ECHO_WIDE(mlp_score_grad_columns, MlpScoreGrad)
+ECHO_WIDE(layer_norm, LayerNorm)
+ECHO_WIDE(layer_norm_grad_rows, LayerNormGrad)
+ECHO_WIDE(layer_norm_grad_columns, LayerNormGrad)
+ECHO_BOTH(sum_rows, SumRows)
+
 #endif  // ECHO_KERNELS_CUDA_ROWS_CUH_
