@@ -1,11 +1,13 @@
-"""The CUDA kernels on the CPU: their source compiled with a shim, behind a library that passes for the NVIDIA driver."""
+"""The CUDA kernels on the CPU: their source compiled with a shim, behind a library that passes for NVIDIA's driver."""
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import subprocess
+import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,6 +43,26 @@ def compile_kernels(folder: Path, fibers: Path, source: Path, name: str, *more: 
     return made
 
 
+class Built(NamedTuple):
+    """What the tests compile once."""
+
+    fibers: Path
+    driver: Path
+    kernels: Path
+
+
+_folder = tempfile.TemporaryDirectory(prefix="echo-cuda-")
+
+
+@functools.lru_cache(maxsize=None)
+def built() -> Built:
+    """The driver and all kernels."""
+    folder = Path(_folder.name)
+    fibers = compile_fibers(folder)
+    kernels = compile_kernels(folder, fibers, KERNELS / "cuda" / "kernels.cu", "kernels")
+    return Built(fibers, compile_driver(folder), kernels)
+
+
 def _run(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -48,7 +70,7 @@ def _run(*command: str) -> None:
 
 
 class Emulated:
-    """A backend of `benchmarks.gpu_cases` on NumPy arrays; the driver's settings are those of ``emulation/driver.cc``."""
+    """A backend of `benchmarks.gpu_cases` on NumPy arrays, with the settings of ``emulation/driver.cc``."""
 
     def __init__(self, driver: Path, kernels: Path) -> None:
         self.driver = ctypes.CDLL(str(driver), mode=ctypes.RTLD_GLOBAL)
@@ -57,7 +79,7 @@ class Emulated:
         self.load(kernels)
 
     def load(self, kernels: Path) -> None:
-        """Emulates these kernels from now on."""
+        """Takes kernels from this library from now on, and from those before it what it lacks."""
         if self.driver.fake_kernels(str(kernels).encode()):
             raise RuntimeError(f"{kernels} cannot be loaded")
 
@@ -82,7 +104,6 @@ class Emulated:
         needed = library.workspace_bytes(kernel, inputs, outputs, req, params, backend="cuda")
         room = np.full(needed + 64, 0xFF, np.uint8)  # NaN, as floats
         start = -room.ctypes.data % 64
-        library.call(
-            kernel, inputs, outputs, req, params, backend="cuda", workspace=room[start : start + needed]
-        )
+        workspace = room[start : start + needed]
+        library.call(kernel, inputs, outputs, req, params, backend="cuda", workspace=workspace)
         assert (room[start + needed :] == 0xFF).all(), f"{kernel} wrote behind its workspace"

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <string>
+#include <vector>
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -22,9 +23,10 @@ struct Fake {
                                          {"seed", 0}};
   std::map<unsigned long long, Place> places;
   std::string launches;
-  void* kernels = nullptr;
+  std::vector<void*> libraries;  // of emulated kernels: the last that has one counts
+  std::map<void*, void*> owner;  // of a kernel: its library
   long context = 0;      // of this thread's place: 0 is none, N is device N - 1
-  long generation = 0;   // contexts of another generation are other contexts
+  long generation = 0;   // a context of another generation is another context: its kernels are looked up again
 };
 
 Fake& fake() {
@@ -39,7 +41,7 @@ const int kNotFound = 500, kInvalid = 1, kFailed = 719;
 typedef int (*Runner)(void*, void* const*, const unsigned*, const unsigned*, size_t, int, unsigned);
 
 int launch(void* function, const unsigned* grid, const unsigned* block, unsigned shared, void** arguments, int at_once) {
-  const Runner runner = reinterpret_cast<Runner>(dlsym(fake().kernels, "emulation_run"));
+  const Runner runner = reinterpret_cast<Runner>(dlsym(fake().owner.at(function), "emulation_run"));
   if (runner == nullptr) return kNotFound;
   if (grid[0] == 0 || grid[1] == 0 || grid[1] > 65535 || block[0] * block[1] > 1024) return kInvalid;
   if (shared > static_cast<unsigned>(setting("shared"))) return kInvalid;
@@ -57,12 +59,19 @@ EXPORT void fake_place(unsigned long long start, unsigned long long bytes, int m
   fake().places[start] = {start + bytes, memory, device};
 }
 EXPORT void fake_forget_places() { fake().places.clear(); }
+// Contexts from now on are others than before: devices are asked for their attributes again.
+EXPORT void fake_new_contexts() {
+  fake().context = 1;  // that of device 0
+  ++fake().generation;
+}
 EXPORT const char* fake_launches() { return fake().launches.c_str(); }
 EXPORT void fake_forget_launches() { fake().launches.clear(); }
+// Adds a library of kernels, in front of those before it.
 EXPORT int fake_kernels(const char* path) {
-  fake().kernels = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  ++fake().generation;
-  return fake().kernels == nullptr;
+  void* const opened = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (opened != nullptr) fake().libraries.push_back(opened);
+  fake_new_contexts();
+  return opened == nullptr;
 }
 
 EXPORT int cuInit(unsigned) { return setting("init"); }
@@ -95,10 +104,15 @@ EXPORT int cuPointerGetAttribute(void* to, int which, unsigned long long address
 EXPORT int cuModuleLoadDataEx(void** to, const void* image, unsigned, int*, void** values) {
   if (std::strstr(static_cast<const char*>(image), ".visible .entry") == nullptr) return kInvalid;
   std::strcpy(static_cast<char*>(values[0]), "the compiler's log");
-  return *to = fake().kernels, setting("module");
+  return *to = &fake(), setting("module");
 }
-EXPORT int cuModuleGetFunction(void** to, void* module, const char* name) {
-  *to = module ? dlsym(module, (std::string("emulate_") + name).c_str()) : nullptr;
+EXPORT int cuModuleGetFunction(void** to, void*, const char* name) {
+  const std::string symbol = std::string("emulate_") + name;
+  *to = nullptr;
+  for (auto library = fake().libraries.rbegin(); library != fake().libraries.rend() && *to == nullptr; ++library) {
+    *to = dlsym(*library, symbol.c_str());
+    if (*to != nullptr) fake().owner[*to] = *library;
+  }
   return *to == nullptr ? kNotFound : 0;
 }
 EXPORT int cuFuncSetAttribute(void*, int which, int bytes) { return which == 8 && bytes <= setting("shared") ? 0 : kInvalid; }
