@@ -1,10 +1,10 @@
-"""Calls of every fused kernel with random inputs, held against the float64 reference: on a GPU, or on the emulated one."""
+"""Calls of every fused kernel with random inputs, held against the float64 reference: on a GPU or an emulated one."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, Optional, Protocol
+from typing import Any, Callable, Protocol
 
 import numpy as np
 
@@ -36,8 +36,8 @@ class Case:
     """A kernel, its dimensions and parameters; inputs that are absent, by position; the type of its lengths."""
 
     kernel: str
-    dims: Dict[str, int]
-    params: Dict[str, float] = field(default_factory=dict)
+    dims: dict[str, int]
+    params: dict[str, float] = field(default_factory=dict)
     absent: tuple[int, ...] = ()
     lengths: str = "int32"
 
@@ -60,7 +60,7 @@ class Backend(Protocol):
         """Runs a kernel on placed arrays."""
 
 
-def _size(text: str, dims: Dict[str, int]) -> int:
+def _size(text: str, dims: dict[str, int]) -> int:
     match = re.fullmatch(r"(\d*)([A-Za-z]+)", text)
     assert match, text
     return int(match.group(1) or 1) * dims[match.group(2)]
@@ -104,7 +104,7 @@ def _worst(kernel: str, got: Any, expected: Any, tolerance: float, what: str) ->
 
 
 def _run(
-    backend: Backend, kernel: str, inputs: list[Any], outputs: list[Any], req: list[int], params: Dict[str, float]
+    backend: Backend, kernel: str, inputs: list[Any], outputs: list[Any], req: list[int], params: dict[str, float]
 ) -> list[Any]:
     placed = [backend.place(array) for array in outputs]
     backend.call(kernel, [backend.place(array) for array in inputs], placed, req, list(params.values()))
@@ -131,7 +131,7 @@ def check_forward(case: Case, dtype: str, backend: Backend, inputs: list[Any]) -
 
 def check_backward(
     case: Case, dtype: str, backend: Backend, inputs: list[Any], outputs: list[Any], generator: np.random.Generator,
-    req: Optional[Callable[[int], int]] = None,
+    req: Callable[[int], int] | None = None,
 ) -> float:  # fmt: skip
     """The worst error of the gradients, as a part of what is allowed; req(i) says what happens to that of input i.
 
@@ -165,7 +165,7 @@ def check_backward(
 
 def check(
     case: Case, dtype: str, backend: Backend, generator: np.random.Generator,
-    req: Optional[Callable[[int], int]] = None,
+    req: Callable[[int], int] | None = None,
 ) -> float:  # fmt: skip
     """A kernel and its gradient: the worst error as a part of what is allowed.
 

@@ -22,15 +22,12 @@ def build_library(folder: Path, *flags: str) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     ptx = KERNELS / "cuda" / "kernels.ptx"
-    common = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", f"-I{KERNELS / 'include'}", f"-I{KERNELS}"]
+    common = ["g++", "-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", f'-DECHO_PTX_FILE="{ptx}"']
+    common += [f"-I{KERNELS / 'include'}", f"-I{KERNELS}"]
     sources = [*sorted(KERNELS.glob("*.cc")), *sorted(KERNELS.glob("cuda/*.cc"))]
     objects = [folder / f"{source.stem}.o" for source in sources]
     with ThreadPoolExecutor(2) as pool:
-        for _ in pool.map(
-            lambda pair: _run("g++", *common, f'-DECHO_PTX_FILE="{ptx}"', *flags, "-c", str(pair[0]), "-o", str(pair[1])),
-            zip(sources, objects),
-        ):
-            pass
+        list(pool.map(lambda source, made: _run(*common, *flags, "-c", str(source), "-o", str(made)), sources, objects))
     made = folder / "libecho_kernels.so"
     _run("g++", "-shared", "-o", str(made), *map(str, objects), "-ldl", "-lpthread")
     return made

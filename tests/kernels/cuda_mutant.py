@@ -1,6 +1,6 @@
 """Runs cases against an emulated driver with the given kernels; exit status 3 where one of them fails.
 
-    cuda_mutant.py DRIVER KERNELS MUTANT ROUNDS BEGINNING [SETTING=NUMBER ...]
+    python -m tests.kernels.cuda_mutant DRIVER KERNELS MUTANT ROUNDS BEGINNING [SETTING=NUMBER ...]
 
 ROUNDS of the cases whose text begins with BEGINNING, each with random inputs and schedules of its own.
 """
@@ -12,13 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parent)]
-
-from cuda_emulation import Emulated
-
 from benchmarks.gpu_cases import cases_of, check
 from echo.errors import KernelError
 from echo.kernels.library import ADD, WRITE
+from tests.kernels.cuda_emulation import Emulated
 
 CAUGHT = 3
 

@@ -15,17 +15,15 @@ import pytest
 from benchmarks.gpu_cases import Case, cases_of, check, draw
 from echo.kernels import reference
 from echo.kernels.library import ADD, SKIP, WRITE
+from tests.kernels.cuda_emulation import KERNELS, Emulated, built, compile_fibers, compile_kernels
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
-from cuda_emulation import KERNELS, Emulated, built, compile_fibers, compile_kernels
-
-sys.path.remove(str(HERE))
-
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation is compiled by g++")
 
 CASES = cases_of(1)
+SCHEDULED = ("attention", "mlp_score")
 LAYER = Case("lstm_layer", {"T": 5, "B": 3, "I": 7, "H": 33}, {"reverse": 0})
+WIDE_LAYER = Case("lstm_layer", {"T": 4, "B": 65, "I": 2, "H": 12}, {"reverse": 1})
 
 
 @pytest.fixture
@@ -59,11 +57,12 @@ def test_gradients_are_written_added_and_skipped(backend: Emulated, case: Case, 
         check(case, "float32", backend, np.random.default_rng(seed), req)
 
 
-@pytest.mark.parametrize("case", [LAYER, *(case for case in ONE_OF_EACH if case.kernel in ("attention", "mlp_score"))], ids=str)
+@pytest.mark.parametrize("case", [LAYER, *(case for case in ONE_OF_EACH if case.kernel in SCHEDULED)], ids=str)
 def test_random_schedules(backend: Emulated, case: Case) -> None:
     """The results are the same bits whatever the order in which warps and blocks run: nothing is added atomically."""
     inputs = draw(case, "float32", np.random.default_rng(1))
-    heads = [np.ones_like(output, dtype=np.float32) for output in getattr(reference, case.kernel)(*inputs, **case.params)]
+    expected = getattr(reference, case.kernel)(*inputs, **case.params)
+    heads = [np.ones_like(output, dtype=np.float32) for output in expected]
     results: list[list[Any]] = []
     for seed in (0, 12345, 99999):
         backend.set(seed=seed)
@@ -81,9 +80,9 @@ def test_random_schedules(backend: Emulated, case: Case) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("setting", [{}, {"cooperative": 0}, {"occupancy": 0}], ids=str)
-@pytest.mark.parametrize("case", [LAYER, Case("lstm_layer", {"T": 4, "B": 65, "I": 2, "H": 12}, {"reverse": 1})], ids=str)
+@pytest.mark.parametrize("case", [LAYER, WIDE_LAYER], ids=str)
 def test_layer_at_once_or_step_by_step(backend: Emulated, case: Case, setting: dict[str, int], dtype: str) -> None:
-    """Steps run behind a grid barrier where device, blocks and shared memory allow it, and as one kernel each elsewhere."""
+    """Steps run behind a grid barrier where device, blocks and shared memory allow it, else as one kernel each."""
     backend.set(**setting)
     backend.driver.fake_new_contexts()
     check(case, dtype, backend, np.random.default_rng(3))
@@ -102,7 +101,8 @@ def test_weights_that_do_not_fit_on_a_multiprocessor(backend: Emulated) -> None:
     backend.set(shared=43008)
     backend.driver.fake_new_contexts()
     for hidden, at_once in ((100, 1), (140, 0)):
-        check(Case("lstm_layer", {"T": 2, "B": 2, "I": 3, "H": hidden}, {"reverse": 0}), "float32", backend, np.random.default_rng(3))
+        case = Case("lstm_layer", {"T": 2, "B": 2, "I": 3, "H": hidden}, {"reverse": 0})
+        check(case, "float32", backend, np.random.default_rng(3))
         assert backend.launches().count("c") == at_once
 
 
@@ -125,12 +125,14 @@ def test_what_is_allowed_is_little(backend: Emulated, dtype: str, off: float) ->
 
 def test_address_sanitizer(tmp_path: Path) -> None:
     """No kernel reads or writes outside its arrays, its workspace or its shared memory."""
-    asan = subprocess.run(["g++", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True).stdout.strip()
+    asan = subprocess.check_output(["g++", "-print-file-name=libasan.so"], text=True).strip()
     if not Path(asan).is_file():
         pytest.skip("g++ has no AddressSanitizer here")
     flags = ("-fsanitize=address", "-g1")
-    kernels = compile_kernels(tmp_path, compile_fibers(tmp_path, *flags), KERNELS / "cuda" / "kernels.cu", "asan", *flags)
-    script = [sys.executable, str(HERE / "cuda_mutant.py"), str(built().driver), str(kernels), str(kernels), "1", ""]
+    fibers = compile_fibers(tmp_path, *flags)
+    kernels = compile_kernels(tmp_path, fibers, KERNELS / "cuda" / "kernels.cu", "asan", *flags)
+    arguments = [str(built().driver), str(kernels), str(kernels), "1", ""]
+    script = [sys.executable, "-m", "tests.kernels.cuda_mutant", *arguments]
     environment = {**os.environ, "LD_PRELOAD": asan, "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0"}
-    done = subprocess.run(script, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(script, env=environment, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr

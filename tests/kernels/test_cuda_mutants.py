@@ -1,4 +1,4 @@
-"""Whether the tests of the CUDA kernels can fail: bugs put into their source one by one, each of which has to be noticed."""
+"""Whether the tests of the CUDA kernels can fail: bugs put into their source one by one, which have to be noticed."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
-from cuda_emulation import KERNELS, built, compile_kernels
-from cuda_mutant import CAUGHT
+from tests.kernels.cuda_emulation import KERNELS, built, compile_kernels
+from tests.kernels.cuda_mutant import CAUGHT
 
-sys.path.remove(str(HERE))
-
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation is compiled by g++")
 
 BARRIER = "__syncthreads();"
@@ -36,21 +33,37 @@ MUTANTS = {
     ),
     "a barrier of the grid that waits for too few": ("device.cuh", "< goal)", "+ 1 < goal)", 0, "lstm", "lstm_layer"),
     "a sum over half a warp": ("device.cuh", "int lane = 16; lane", "int lane = 8; lane", 0, "rows", "layer_norm"),
-    "a sum over too few of a row's threads": ("attention.cuh", "int lane = 8; lane", "int lane = 4; lane", 1, "attention", "attention"),
+    "a sum over too few of a row's threads": (
+        "attention.cuh", "int lane = 8; lane", "int lane = 4; lane", 1, "attention", "attention",
+    ),
     "a column too many": ("device.cuh", "column < columns;", "column <= columns;", 0, "cells", "lstm_cell"),
     "a row too few": ("device.cuh", "row < rows; row +=", "row < rows - 1; row +=", 1, "rows", "layer_norm"),
-    "the wrong gate": ("cells.cuh", "gate.f * c + gate.i * gate.g", "gate.f * c + gate.i * gate.o", 0, "cells", "lstm_cell"),
-    "a missing factor": ("cells.cuh", "d * gate.g * gate.i * (1.f - gate.i)", "d * gate.g * (1.f - gate.i)", 0, "cells", "lstm_cell"),
+    "the wrong gate": (
+        "cells.cuh", "gate.f * c + gate.i * gate.g", "gate.f * c + gate.i * gate.o", 0, "cells", "lstm_cell",
+    ),
+    "a missing factor": (
+        "cells.cuh", "d * gate.g * gate.i * (1.f - gate.i)",
+        "d * gate.g * (1.f - gate.i)", 0, "cells", "lstm_cell",
+    ),
     "added where it should be written": ("device.cuh", "if (to.add) {", "if (true) {", 0, "cells", "gru_cell"),
     "written where it should be added": ("device.cuh", "if (to.add) {", "if (false) {", 0, "cells", "gru_cell"),
-    "the next step's cell": ("lstm.cuh", "before = t + a.direction", "before = t - a.direction", 0, "lstm", "lstm_layer"),
+    "the next step's cell": (
+        "lstm.cuh", "before = t + a.direction", "before = t - a.direction", 0, "lstm", "lstm_layer",
+    ),
     "an old maximum": ("attention.cuh", "expf(most[i] - zero)", "1.f", 0, "attention", "attention"),
-    "keys beyond the length": ("attention.cuh", "&& column < tile.keys", "&& column < a.keys", 0, "attention", "attention"),
+    "keys beyond the length": (
+        "attention.cuh", "&& column < tile.keys", "&& column < a.keys", 0, "attention", "attention",
+    ),
     "a length off by one": ("pointwise.cuh", "length - 1 - t", "length - t", 0, "pointwise", "sequence_reverse"),
     "bits of the wrong neighbour": ("pointwise.cuh", "high << 4", "high << 3", 0, "pointwise", "relu"),
     "a round too few": ("pointwise.cuh", "round < 10", "round < 9", 0, "pointwise", "dropout"),
-    "the mean of the gradient left out": ("rows.cuh", "gamma.v[k] - sum - ", "gamma.v[k] - ", 0, "rows", "layer_norm"),
-    "a chunk of rows too short": ("rows.cuh", "smaller((chunk + 1) * a.chunk, a.rows)", "smaller((chunk + 1) * a.chunk, a.rows) - 1", 0, "rows", "layer_norm"),
+    "the mean of the gradient left out": (
+        "rows.cuh", "gamma.v[k] - sum - ", "gamma.v[k] - ", 0, "rows", "layer_norm",
+    ),
+    "a chunk of rows too short": (
+        "rows.cuh", "smaller((chunk + 1) * a.chunk, a.rows)",
+        "smaller((chunk + 1) * a.chunk, a.rows) - 1", 0, "rows", "layer_norm",
+    ),
     "one bias left out": ("gemm.cuh", " + get<B>(g.bias2, n)", "", 0, "gemm", "lstm_layer"),
 }  # fmt: skip
 
@@ -70,7 +83,7 @@ def test_is_noticed(tmp_path: Path, name: str) -> None:
     source = tmp_path / file
     source.write_text(mutated(source.read_text(), old, new, which))
     mutant = compile_kernels(tmp_path, fibers, tmp_path / f"{library}.cuh", "mutant", "-Wno-error")
-    script = [sys.executable, str(HERE / "cuda_mutant.py"), str(driver), str(kernels), str(mutant), "3", beginning]
-    done = subprocess.run(script, capture_output=True, text=True, check=False)
+    script = [sys.executable, "-m", "tests.kernels.cuda_mutant", str(driver), str(kernels), str(mutant), "3", beginning]
+    done = subprocess.run(script, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == CAUGHT or done.returncode < 0, f"not noticed\n{done.stderr}"
 

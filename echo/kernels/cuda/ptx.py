@@ -1,7 +1,7 @@
 """``make ptx``: kernels.ptx from kernels.cu, and what ptxas makes of it.
 
 NVRTC 11.8 (the package ``nvidia-cuda-nvrtc-cu11``) compiles for compute_50, which drivers from CUDA 11.8 on turn into
-code for every GPU since Maxwell. The result is the same on every machine; its first line tells from which sources it is.
+code for every GPU since Maxwell. The result is the same on every machine; its first line names its sources' hash.
 """
 
 from __future__ import annotations
