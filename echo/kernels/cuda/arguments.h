@@ -18,9 +18,11 @@ enum { kThreads = 256 };       // of every block
 enum { kWarps = kThreads / 32 };
 enum { kTile = 64 };           // rows and columns of a small matrix tile
 enum { kBigTile = 128 };
-enum { kStepRows = 64 };       // batch rows that one block of an LSTM step handles at a time
-enum { kStepUnits = 4 };       // hidden units of one block, forward
-enum { kBackUnits = 8 };       // and backward
+// Batch rows and hidden units that a block of an LSTM step handles at a time: forward on many multiprocessors, forward on
+// fewer, backward. Shared memory takes kWarps slices of 16 terms of the rows, four more each.
+enum { kStepRows = 64, kStepUnits = 4 };
+enum { kWideRows = 32, kWideUnits = 8 };
+enum { kBackRows = 64, kBackUnits = 8 };
 
 struct LstmCell {
   const void *pre, *c;

@@ -5,6 +5,20 @@
 
 namespace echo_cuda {
 
+// Puts row spread(y, i) of a tile, which lies in row y of shared memory, for y from 0 to 15.
+template <int R, typename B, typename C>
+__device__ inline void put_rows(const Gemm& g, const Slices<R>& rows, Long m0, Long n0, int i) {
+  ECHO_UNROLL(1)
+  for (int e = threadIdx.x; e < 16 * 16 * R; e += kThreads) {
+    const int row = e / (16 * R), column = e % (16 * R);
+    const Long m = m0 + spread(row, i), n = n0 + column;
+    if (m >= g.m || n >= g.n) continue;
+    float value = rows.at[row][column];
+    if (g.bias) value += get<B>(g.bias, n) + get<B>(g.bias2, n);
+    put<C>(g.c, m * g.c_stride + n, value);
+  }
+}
+
 // c = a b, a as [m][k] or [k][m], b as [n][k] or [k][n]: tiles of 16 R by 16 R.
 template <int R, typename A, bool a_by_depth, typename B, bool b_by_depth, typename C>
 __device__ void gemm(const Gemm& g) {
@@ -20,15 +34,16 @@ __device__ void gemm(const Gemm& g) {
     float sums[R][R] = {};
     tile_product<R>(a, b, &left, &right, sums);
     ECHO_UNROLL(R)  // sums has to stay in registers
-    for (int j = 0; j < R; ++j) {
-      const Long n = n0 + spread(threadIdx.x % 16, j);
-      const float bias = g.bias && n < g.n ? get<B>(g.bias, n) + get<B>(g.bias2, n) : 0.f;
-      ECHO_UNROLL(R)
-      for (int i = 0; i < R; ++i) {
-        const Long m = m0 + spread(threadIdx.x / 16, i);
-        C* to = static_cast<C*>(g.c.data) + m * g.c_stride + n;
-        if (m < g.m && n < g.n) assign(to, sums[i][j] + bias + (g.c.add ? number(*to) : 0.f));
+    for (int i = 0; i < R; ++i) {
+      // 16 rows, one of each thread of a column, go through shared memory: threads side by side write side by side.
+      const int x = threadIdx.x % 16, y = threadIdx.x / 16;
+      for (int j = 0; j < R; j += 4) {
+        const Pack<4> four = {{sums[i][j], sums[i][j + 1], sums[i][j + 2], sums[i][j + 3]}};
+        Access<4>::store(&left.at[y][spread(x, j)], four);
       }
+      __syncthreads();
+      put_rows<R, B, C>(g, left, m0, n0, i);
+      __syncthreads();
     }
   }
 }

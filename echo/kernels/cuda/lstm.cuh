@@ -11,13 +11,17 @@ namespace echo_cuda {
 
 // Shared memory: a slice of [term][row] for each warp, later the warps' sums of [row][column]; then the weights,
 // [term][column].
-enum { kStepStride = kStepRows + 4 };
-enum { kStepFloats = kWarps * kDepth * kStepStride };
+template <typename Weights>
+struct StepShape {
+  enum { kColumns = Weights::kColumns, kRows = Weights::kRows };
+  enum { kStride = kRows + 4, kFloats = kWarps * kDepth * kStride };
+  enum { kAcross = kColumns / 4, kResults = kRows * kAcross / 32 };  // lanes side by side; rows of a lane
+};
 
 // Columns of a block: gates of its units forward, units backward.
-template <typename T>
+template <typename T, int units, int rows>
 struct ForwardWeights {
-  enum { kColumns = 4 * kStepUnits };
+  enum { kUnits = units, kColumns = 4 * units, kRows = rows };
   const T* wh;
   Long hidden, unit;
   __device__ T at(Long term, int column) const {
@@ -31,7 +35,7 @@ struct ForwardWeights {
 
 template <typename T>
 struct BackwardWeights {
-  enum { kColumns = kBackUnits };
+  enum { kUnits = kBackUnits, kColumns = kBackUnits, kRows = kBackRows };
   const T* wh;
   Long hidden, unit;
   __device__ T at(Long term, int column) const {
@@ -60,11 +64,12 @@ __device__ inline void keep_all_weights(const Weights& from, Long depth, T* to) 
   __syncthreads();
 }
 
-// A warp's share of `rows` rows (no more than kStepRows) times the block's columns.
-template <typename In, typename T, typename Weights, int R>
+// A warp's share of `rows` rows (no more than kRows) times the block's columns.
+template <typename In, typename T, typename Weights>
 __device__ inline void warp_product(const In* in, Long rows, Long depth, int wide, const Weights& from, bool resident,
                                     float* slice, T* weights, float (*sums)[4]) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, across = Weights::kColumns / 4, fours = kStepRows / 8;
+  typedef StepShape<Weights> Shape;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, fours = Shape::kRows / 8;
   const Long share = (depth + kDepth * kWarps - 1) / (kDepth * kWarps) * kDepth;
   const Long begin = warp * share, end = smaller(begin + share, depth);
   Pack<4> next[fours];
@@ -76,7 +81,7 @@ __device__ inline void warp_product(const In* in, Long rows, Long depth, int wid
       }
     }
     for (int n = 0; n < fours; ++n) {
-      for (int i = 0; i < 4; ++i) slice[(lane % 4 * 4 + i) * kStepStride + n * 8 + lane / 4] = next[n].v[i];
+      for (int i = 0; i < 4; ++i) slice[(lane % 4 * 4 + i) * Shape::kStride + n * 8 + lane / 4] = next[n].v[i];
     }
     if (!resident) keep_weights(from, k, lane, 32, weights);
     __syncwarp();
@@ -87,9 +92,10 @@ __device__ inline void warp_product(const In* in, Long rows, Long depth, int wid
     const T* terms = resident ? weights + k * Weights::kColumns : weights;
     ECHO_UNROLL(4)
     for (int d = 0; d < kDepth; ++d) {
-      const Pack<4> right = Access<4>::load(terms + d * Weights::kColumns + lane % across * 4);
-      for (int i = 0; i < R; i += 4) {
-        const Pack<4> left = Access<4>::load(slice + d * kStepStride + i * (32 / across) + lane / across * 4);
+      const Pack<4> right = Access<4>::load(terms + d * Shape::kColumns + lane % Shape::kAcross * 4);
+      for (int i = 0; i < Shape::kResults; i += 4) {
+        const int row = i * (32 / Shape::kAcross) + lane / Shape::kAcross * 4;
+        const Pack<4> left = Access<4>::load(slice + d * Shape::kStride + row);
         for (int r = 0; r < 4; ++r) {
           for (int c = 0; c < 4; ++c) sums[i + r][c] += left.v[r] * right.v[c];
         }
@@ -103,25 +109,25 @@ __device__ inline void warp_product(const In* in, Long rows, Long depth, int wid
 template <typename In, typename T, typename Weights>
 __device__ inline void step_product(const In* in, Long rows, Long depth, int wide, const Weights& from, bool resident,
                                     float* shared) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, across = Weights::kColumns / 4;
-  const int R = kStepRows * Weights::kColumns / 4 / 32;
-  float sums[R][4] = {};
-  T* weights = reinterpret_cast<T*>(shared + kStepFloats);
-  warp_product<In, T, Weights, R>(in, rows, depth, wide, from, resident, shared + warp * kDepth * kStepStride,
-                                  resident ? weights : weights + warp * kDepth * Weights::kColumns, sums);
+  typedef StepShape<Weights> Shape;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  float sums[Shape::kResults][4] = {};
+  T* weights = reinterpret_cast<T*>(shared + Shape::kFloats);
+  warp_product<In, T, Weights>(in, rows, depth, wide, from, resident, shared + warp * kDepth * Shape::kStride,
+                               resident ? weights : weights + warp * kDepth * Shape::kColumns, sums);
   __syncthreads();
-  for (int i = 0; i < R; ++i) {
-    const int row = i / 4 * 4 * (32 / across) + lane / across * 4 + i % 4;
-    Access<4>::store(shared + (warp * kStepRows + row) * Weights::kColumns + lane % across * 4,
+  for (int i = 0; i < Shape::kResults; ++i) {
+    const int row = i / 4 * 4 * (32 / Shape::kAcross) + lane / Shape::kAcross * 4 + i % 4;
+    Access<4>::store(shared + (warp * Shape::kRows + row) * Shape::kColumns + lane % Shape::kAcross * 4,
                      Pack<4>{{sums[i][0], sums[i][1], sums[i][2], sums[i][3]}});
   }
   __syncthreads();
 }
 
-template <int kColumns>
+template <typename Weights>
 __device__ inline float step_sum(const float* shared, int row, int column) {
   float sum = 0;
-  for (int warp = 0; warp < kWarps; ++warp) sum += shared[(warp * kStepRows + row) * kColumns + column];
+  for (int warp = 0; warp < kWarps; ++warp) sum += shared[(warp * Weights::kRows + row) * Weights::kColumns + column];
   return sum;
 }
 
@@ -146,32 +152,41 @@ __device__ inline void forward_unit(const LstmSteps& a, Long step, Long t, Long 
   }
 }
 
-template <typename T>
-__device__ void lstm_steps(const LstmSteps& a) {
-  ECHO_DYNAMIC_SHARED(shared);
-  typedef ForwardWeights<T> Weights;
-  const Weights from = {static_cast<const T*>(a.wh), a.hidden, static_cast<Long>(blockIdx.x) * kStepUnits};
+template <typename T, typename Weights>
+__device__ inline void forward_steps(const LstmSteps& a, float* shared) {
+  const int units = Weights::kUnits, unit = threadIdx.x % units, row = threadIdx.x / units;
+  const Weights from = {static_cast<const T*>(a.wh), a.hidden, static_cast<Long>(blockIdx.x) * units};
+  const Long j = from.unit + unit, step_rows = Weights::kRows;
   const bool resident = a.barrier != nullptr;
-  if (resident) keep_all_weights(from, a.hidden, reinterpret_cast<T*>(shared + kStepFloats));
+  if (resident) keep_all_weights(from, a.hidden, reinterpret_cast<T*>(shared + StepShape<Weights>::kFloats));
   for (Long step = 0; step < a.steps; ++step) {
     const Long t = a.first + step * a.direction;
     const T* h = static_cast<const T*>(a.h_start);
     if (step) h = static_cast<const T*>(a.y) + (t - a.direction) * a.batch * a.hidden;
-    for (Long first = blockIdx.y * static_cast<Long>(kStepRows); first < a.batch; first += gridDim.y * kStepRows) {
-      const Long rows = smaller(kStepRows, a.batch - first), j = from.unit + threadIdx.x % kStepUnits;
-      const int row = threadIdx.x / kStepUnits;
+    for (Long first = blockIdx.y * step_rows; first < a.batch; first += gridDim.y * step_rows) {
+      const Long rows = smaller(step_rows, a.batch - first);
       step_product<T, T>(h + first * a.hidden, rows, a.hidden, a.wide, from, resident, shared);
       if (row < rows && j < a.hidden) {
         float recurrent[4];
-        for (int g = 0; g < 4; ++g) {
-          recurrent[g] = step_sum<Weights::kColumns>(shared, row, threadIdx.x % kStepUnits * 4 + g);
-        }
+        for (int g = 0; g < 4; ++g) recurrent[g] = step_sum<Weights>(shared, row, unit * 4 + g);
         forward_unit<T>(a, step, t, first + row, j, recurrent);
       }
       __syncthreads();
     }
     if (step + 1 < a.steps) grid_barrier(a.barrier, static_cast<unsigned>(step + 1) * gridDim.x * gridDim.y);
   }
+}
+
+template <typename T>
+__device__ void lstm_steps(const LstmSteps& a) {
+  ECHO_DYNAMIC_SHARED(shared);
+  forward_steps<T, ForwardWeights<T, kStepUnits, kStepRows>>(a, shared);
+}
+
+template <typename T>
+__device__ void lstm_wide_steps(const LstmSteps& a) {
+  ECHO_DYNAMIC_SHARED(shared);
+  forward_steps<T, ForwardWeights<T, kWideUnits, kWideRows>>(a, shared);
 }
 
 // c of every step again, from the pre-activations.
@@ -221,16 +236,16 @@ __device__ void lstm_back_steps(const LstmBackSteps& a) {
   const Weights from = {static_cast<const T*>(a.wh), a.hidden, static_cast<Long>(blockIdx.x) * kBackUnits};
   const bool resident = a.barrier != nullptr;
   const Long depth = 4 * a.hidden, all = a.batch * depth, steps = a.steps + a.finish;
-  if (resident) keep_all_weights(from, depth, reinterpret_cast<T*>(shared + kStepFloats));
+  if (resident) keep_all_weights(from, depth, reinterpret_cast<T*>(shared + StepShape<Weights>::kFloats));
   for (Long step = 0; step < steps; ++step) {
     const float* after = a.dgates_after;
     if (step) after = a.dgates + (a.direction > 0 ? step - 1 : a.steps - step) * all;
-    for (Long first = blockIdx.y * static_cast<Long>(kStepRows); first < a.batch; first += gridDim.y * kStepRows) {
-      const Long rows = smaller(kStepRows, a.batch - first), j = from.unit + threadIdx.x % kBackUnits;
+    for (Long first = blockIdx.y * static_cast<Long>(kBackRows); first < a.batch; first += gridDim.y * kBackRows) {
+      const Long rows = smaller(kBackRows, a.batch - first), j = from.unit + threadIdx.x % kBackUnits;
       if (after) step_product<float, T>(after + first * depth, rows, depth, a.wide, from, resident, shared);
       for (int row = threadIdx.x / kBackUnits; row < rows && j < a.hidden; row += kThreads / kBackUnits) {
         float dh = 0;
-        if (after) dh = step_sum<Weights::kColumns>(shared, row, threadIdx.x % kBackUnits);
+        if (after) dh = step_sum<Weights>(shared, row, threadIdx.x % kBackUnits);
         else if (a.dh_last) dh = get<T>(a.dh_last, (first + row) * a.hidden + j);
         backward_unit<T>(a, step, a.first + step * a.direction, first + row, j, dh);
       }
@@ -242,6 +257,7 @@ __device__ void lstm_back_steps(const LstmBackSteps& a) {
 
 }  // namespace echo_cuda
 ECHO_BOTH(lstm_steps, LstmSteps)
+ECHO_BOTH(lstm_wide_steps, LstmSteps)
 ECHO_BOTH(lstm_cells, LstmCells)
 ECHO_BOTH(lstm_back_steps, LstmBackSteps)
 

@@ -31,15 +31,20 @@ struct Layer {
   void* at(void* array, Long elements) const { return static_cast<char*>(array) + elements * size(); }
 };
 
-// Shared memory and blocks of a step kernel; columns: of a block, depth: terms of its product.
-Grid step_grid(const Layer& layer, Long units, Long columns, Long depth, bool resident) {
-  Grid grid;
-  const Long sums = kWarps * kDepth * (kStepRows + 4) * 4;
-  grid.x = over(layer.hidden, units);
-  grid.y = resident ? 1 : over(layer.batch, kStepRows);
-  grid.shared_bytes = sums + (resident ? over(depth, kDepth) : Long{kWarps}) * kDepth * columns * layer.size();
-  return grid;
-}
+// A kernel of steps: batch rows and units of a block, columns of its product, terms.
+struct StepKernel {
+  const char* name;
+  Long rows, units, columns, depth;
+
+  Grid grid(const Layer& layer, bool resident) const {
+    Grid grid;
+    const Long weights = (resident ? over(depth, kDepth) : Long{kWarps}) * kDepth * columns * layer.size();
+    grid.x = over(layer.hidden, units);
+    grid.y = resident ? 1 : over(layer.batch, rows);
+    grid.shared_bytes = kWarps * kDepth * (rows + 4) * 4 + weights;
+    return grid;
+  }
+};
 
 void gemm(Queue& queue, const char* kind, const Layer& layer, const Gemm& g) {
   if (g.c.data == nullptr) return;
@@ -50,21 +55,27 @@ void gemm(Queue& queue, const char* kind, const Layer& layer, const Gemm& g) {
   queue.launch(std::string("gemm_") + kind + (fills ? "_big" : "_small"), layer.half, grid, g);
 }
 
-// Many steps at once where the device can, else one by one: `a` without a barrier, then with what step `s` has.
+#ifdef ECHO_CUDA_STEP_BY_STEP  // to measure what the grid barrier is worth
+const bool kAtOnce = false;
+#else
+const bool kAtOnce = true;
+#endif
+
+// Many steps at once by the first of the kernels that fits on the device, else one by one by the first: `a` has what all
+// steps need, one_step(s) what step s needs alone.
 template <typename Steps, typename OneStep>
-void run_steps(Queue& queue, const char* kernel, const Layer& layer, const Grid& resident, const Grid& single,
-               unsigned* barrier, Steps a, Long count, const OneStep& one_step) {
-#ifndef ECHO_CUDA_STEP_BY_STEP
-  if (count > 1 && queue.fits_at_once(kernel, layer.half, resident)) {
+void run_steps(Queue& queue, const Layer& layer, std::initializer_list<StepKernel> kernels, unsigned* barrier, Steps a,
+               Long count, const OneStep& one_step) {
+  for (const StepKernel& kernel : kernels) {
+    const Grid grid = kernel.grid(layer, true);
+    if (!kAtOnce || count < 2 || !queue.fits_at_once(kernel.name, layer.half, grid)) continue;
     a.barrier = barrier;
     queue.set_zero(barrier, sizeof *barrier);
-    queue.launch_at_once(kernel, layer.half, resident, a);
+    queue.launch_at_once(kernel.name, layer.half, grid, a);
     return;
   }
-#else
-  (void)resident, (void)barrier;
-#endif
-  for (Long s = 0; s < count; ++s) queue.launch(kernel, layer.half, single, one_step(s));
+  const StepKernel& kernel = *kernels.begin();
+  for (Long s = 0; s < count; ++s) queue.launch(kernel.name, layer.half, kernel.grid(layer, false), one_step(s));
 }
 
 // Pre-activations from the inputs of `count` steps from time `lowest` on.
@@ -91,9 +102,9 @@ void forward_steps(const Call& call, Queue& queue, const Layer& layer, void* y, 
   if (last) a.h_last = output(call, "hT"), a.c_last = output(call, "cT");
   a.steps = count, a.batch = layer.batch, a.hidden = layer.hidden;
   a.wide = wide(layer.half, layer.hidden, {a.h_start, y});
-  const Grid resident = step_grid(layer, kStepUnits, 4 * kStepUnits, layer.hidden, true);
-  const Grid single = step_grid(layer, kStepUnits, 4 * kStepUnits, layer.hidden, false);
-  run_steps(queue, "lstm_steps", layer, resident, single, barrier, a, count, [&](Long s) {
+  const StepKernel narrow = {"lstm_steps", kStepRows, kStepUnits, 4 * kStepUnits, layer.hidden};
+  const StepKernel wide_one = {"lstm_wide_steps", kWideRows, kWideUnits, 4 * kWideUnits, layer.hidden};
+  run_steps(queue, layer, {narrow, wide_one}, barrier, a, count, [&](Long s) {
     LstmSteps one = a;
     one.steps = 1, one.first = a.first + s * a.direction;
     one.gates = gates + (layer.reverse ? count - 1 - s : s) * layer.gates();
@@ -142,10 +153,9 @@ void backward_steps(const Call& call, Queue& queue, const Layer& layer, const Ro
   a.steps = count, a.all_steps = layer.steps, a.batch = layer.batch, a.hidden = layer.hidden;
   a.finish = last && (a.dh0.data != nullptr || a.dc0.data != nullptr) ? 1 : 0;
   a.wide = 1;  // gates' gradients come from the workspace, 4 H a row
-  const Grid resident = step_grid(layer, kBackUnits, kBackUnits, 4 * layer.hidden, true);
-  const Grid single = step_grid(layer, kBackUnits, kBackUnits, 4 * layer.hidden, false);
+  const StepKernel kernel = {"lstm_back_steps", kBackRows, kBackUnits, kBackUnits, 4 * layer.hidden};
   const auto slot = [&](Long s) { return room.dgates + (layer.reverse ? s : count - 1 - s) * layer.gates(); };
-  run_steps(queue, "lstm_back_steps", layer, resident, single, room.barrier, a, count + a.finish, [&](Long s) {
+  run_steps(queue, layer, {kernel}, room.barrier, a, count + a.finish, [&](Long s) {
     LstmBackSteps one = a;
     one.first = a.first + s * a.direction;
     one.steps = s < count ? 1 : 0, one.finish = s < count ? 0 : 1;
