@@ -31,7 +31,7 @@ def backend() -> Iterator[Emulated]:
     emulated = Emulated(built().driver, built().kernels)
     emulated.launches()
     yield emulated
-    emulated.set(cooperative=1, occupancy=1, shared=99 << 10, seed=0)
+    emulated.set(cooperative=1, occupancy=1, shared=99 << 10, multiprocessors=40, seed=0)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -79,7 +79,7 @@ def test_random_schedules(backend: Emulated, case: Case) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("setting", [{}, {"cooperative": 0}, {"occupancy": 0}], ids=str)
+@pytest.mark.parametrize("setting", [{}, {"multiprocessors": 5}, {"cooperative": 0}, {"occupancy": 0}], ids=str)
 @pytest.mark.parametrize("case", [LAYER, WIDE_LAYER], ids=str)
 def test_layer_at_once_or_step_by_step(backend: Emulated, case: Case, setting: dict[str, int], dtype: str) -> None:
     """Steps run behind a grid barrier where device, blocks and shared memory allow it, else as one kernel each."""
@@ -88,7 +88,7 @@ def test_layer_at_once_or_step_by_step(backend: Emulated, case: Case, setting: d
     check(case, dtype, backend, np.random.default_rng(3))
     steps = case.dims["T"]
     launches = backend.launches()
-    if setting:
+    if "multiprocessors" not in setting and setting:
         assert launches.count("c") == 0
         assert launches.count("k") > 2 * steps
     else:
@@ -97,10 +97,10 @@ def test_layer_at_once_or_step_by_step(backend: Emulated, case: Case, setting: d
 
 
 def test_weights_that_do_not_fit_on_a_multiprocessor(backend: Emulated) -> None:
-    """This shared memory holds a step of any size, and the weights of 100 units for float32, but not those of 140."""
+    """This shared memory holds a step of any size, and float32 weights of four of 100 units, but not of 200."""
     backend.set(shared=43008)
     backend.driver.fake_new_contexts()
-    for hidden, at_once in ((100, 1), (140, 0)):
+    for hidden, at_once in ((100, 1), (200, 0)):
         case = Case("lstm_layer", {"T": 2, "B": 2, "I": 3, "H": hidden}, {"reverse": 0})
         check(case, "float32", backend, np.random.default_rng(3))
         assert backend.launches().count("c") == at_once

@@ -19,7 +19,7 @@ enum { kWarps = kThreads / 32 };
 enum { kTile = 64 };           // rows and columns of a small matrix tile
 enum { kBigTile = 128 };
 // Batch rows and hidden units that a block of an LSTM step handles at a time: forward on many multiprocessors, forward on
-// fewer, backward. Shared memory takes kWarps slices of 16 terms of the rows, four more each.
+// fewer, backward.
 enum { kStepRows = 64, kStepUnits = 4 };
 enum { kWideRows = 32, kWideUnits = 8 };
 enum { kBackRows = 64, kBackUnits = 8 };

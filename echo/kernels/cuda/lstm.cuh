@@ -14,7 +14,8 @@ namespace echo_cuda {
 template <typename Weights>
 struct StepShape {
   enum { kColumns = Weights::kColumns, kRows = Weights::kRows };
-  enum { kStride = kRows + 4, kFloats = kWarps * kDepth * kStride };
+  enum { kStride = kRows + 4, kSlices = kWarps * kDepth * kStride, kSums = kWarps * kRows * kColumns };
+  enum { kFloats = kSlices > kSums ? kSlices : kSums };
   enum { kAcross = kColumns / 4, kResults = kRows * kAcross / 32 };  // lanes side by side; rows of a lane
 };
 

@@ -41,7 +41,7 @@ struct StepKernel {
     const Long weights = (resident ? over(depth, kDepth) : Long{kWarps}) * kDepth * columns * layer.size();
     grid.x = over(layer.hidden, units);
     grid.y = resident ? 1 : over(layer.batch, rows);
-    grid.shared_bytes = kWarps * kDepth * (rows + 4) * 4 + weights;
+    grid.shared_bytes = std::max(kWarps * kDepth * (rows + 4), kWarps * rows * columns) * 4 + weights;  // StepShape
     return grid;
   }
 };
