@@ -42,7 +42,7 @@ def test_against_reference(backend: Emulated, case: Case, dtype: str) -> None:
     check(case, dtype, backend, np.random.default_rng(seed))
 
 
-ONE_OF_EACH = list({case.kernel: case for case in CASES if all(case.dims.values())}.values())
+ONE_OF_EACH = list({case.kernel: case for case in [*CASES, LAYER] if all(case.dims.values())}.values())
 
 
 @pytest.mark.parametrize("number", range(7))

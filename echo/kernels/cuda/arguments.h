@@ -18,9 +18,10 @@ enum { kThreads = 256 };       // of every block
 enum { kWarps = kThreads / 32 };
 enum { kTile = 64 };           // rows and columns of a small matrix tile
 enum { kBigTile = 128 };
-// Batch rows and hidden units that a block of an LSTM step handles at a time: forward on many multiprocessors, forward on
-// fewer, backward.
+// Batch rows and hidden units that a block of an LSTM step handles at a time: forward on many multiprocessors, for small
+// batches, and on fewer multiprocessors; backward.
 enum { kStepRows = 64, kStepUnits = 4 };
+enum { kSmallRows = 32, kSmallUnits = 4 };
 enum { kWideRows = 32, kWideUnits = 8 };
 enum { kBackRows = 64, kBackUnits = 8 };
 

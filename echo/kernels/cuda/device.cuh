@@ -29,29 +29,29 @@ __device__ inline half_t float_to_half(float f) {
   return h;
 }
 
-// Reads past the first cache, which does not see what other multiprocessors write.
+// Reads past the first cache, which does not see what other multiprocessors write; never before a barrier ("memory").
 __device__ inline float fresh(const float* p) {
   float f;
-  asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(f) : "l"(p));
+  asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(f) : "l"(p) : "memory");
   return f;
 }
 
 __device__ inline half_t fresh(const half_t* p) {
   half_t h;
-  asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(h.bits) : "l"(p));
+  asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(h.bits) : "l"(p) : "memory");
   return h;
 }
 
 __device__ inline float4 fresh4(const float* p) {
   float4 f;
-  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(f.x), "=f"(f.y), "=f"(f.z), "=f"(f.w) : "l"(p));
+  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(f.x), "=f"(f.y), "=f"(f.z), "=f"(f.w) : "l"(p) : "memory");
   return f;
 }
 
 __device__ inline ushort4 fresh4(const half_t* p) {
   ushort4 h;
   asm volatile("ld.global.cg.v4.u16 {%0, %1, %2, %3}, [%4];"
-               : "=h"(h.x), "=h"(h.y), "=h"(h.z), "=h"(h.w) : "l"(p));
+               : "=h"(h.x), "=h"(h.y), "=h"(h.z), "=h"(h.w) : "l"(p) : "memory");
   return h;
 }
 

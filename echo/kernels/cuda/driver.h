@@ -20,11 +20,10 @@ enum {
   kErrorNoDevice = 100,
   kErrorInvalidPtx = 218,
   kErrorUnsupportedPtx = 222,
-  kErrorCooperativeTooLarge = 720,
 };
 enum { kPointerMemoryType = 2, kPointerDevice = 9 };
 enum { kMemoryHost = 1 };
-enum { kMultiprocessors = 16, kCooperativeLaunch = 95, kMostSharedBytes = 97, kMajor = 75, kMinor = 76 };
+enum { kMultiprocessors = 16, kCooperativeLaunch = 95, kMostSharedBytes = 97 };
 enum { kFunctionSharedBytes = 8 };
 enum { kJitErrorLog = 5, kJitErrorLogBytes = 6 };
 

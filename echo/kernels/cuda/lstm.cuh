@@ -185,6 +185,12 @@ __device__ void lstm_steps(const LstmSteps& a) {
 }
 
 template <typename T>
+__device__ void lstm_small_steps(const LstmSteps& a) {
+  ECHO_DYNAMIC_SHARED(shared);
+  forward_steps<T, ForwardWeights<T, kSmallUnits, kSmallRows>>(a, shared);
+}
+
+template <typename T>
 __device__ void lstm_wide_steps(const LstmSteps& a) {
   ECHO_DYNAMIC_SHARED(shared);
   forward_steps<T, ForwardWeights<T, kWideUnits, kWideRows>>(a, shared);
@@ -258,6 +264,7 @@ __device__ void lstm_back_steps(const LstmBackSteps& a) {
 
 }  // namespace echo_cuda
 ECHO_BOTH(lstm_steps, LstmSteps)
+ECHO_BOTH(lstm_small_steps, LstmSteps)
 ECHO_BOTH(lstm_wide_steps, LstmSteps)
 ECHO_BOTH(lstm_cells, LstmCells)
 ECHO_BOTH(lstm_back_steps, LstmBackSteps)

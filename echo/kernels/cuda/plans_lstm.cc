@@ -104,7 +104,8 @@ void forward_steps(const Call& call, Queue& queue, const Layer& layer, void* y, 
   a.wide = wide(layer.half, layer.hidden, {a.h_start, y});
   const StepKernel narrow = {"lstm_steps", kStepRows, kStepUnits, 4 * kStepUnits, layer.hidden};
   const StepKernel wide_one = {"lstm_wide_steps", kWideRows, kWideUnits, 4 * kWideUnits, layer.hidden};
-  run_steps(queue, layer, {narrow, wide_one}, barrier, a, count, [&](Long s) {
+  const StepKernel small = {"lstm_small_steps", kSmallRows, kSmallUnits, 4 * kSmallUnits, layer.hidden};
+  run_steps(queue, layer, {layer.batch > kSmallRows ? narrow : small, wide_one}, barrier, a, count, [&](Long s) {
     LstmSteps one = a;
     one.steps = 1, one.first = a.first + s * a.direction;
     one.gates = gates + (layer.reverse ? count - 1 - s : s) * layer.gates();
