@@ -44,13 +44,12 @@ std::string shape_text(const EchoTensor& tensor) {
 
 // "[B,4H] with B=3 H=5": what is known of the dimensions.
 std::string expected_text(const Kernel& kernel, const TensorSpec& spec, const std::vector<int64_t>& dims) {
-  std::string text = spec.shape, known;
-  for (size_t symbol = 0; symbol < dims.size(); ++symbol) {
-    bool used = false;
-    for (const Axis& axis : spec.axes) used = used || axis.symbol == static_cast<int>(symbol);
-    if (used && dims[symbol] >= 0) known += " " + kernel.symbols[symbol] + "=" + std::to_string(dims[symbol]);
+  std::string known;
+  for (const Axis& axis : spec.axes) {
+    const std::string& symbol = kernel.symbols[axis.symbol];
+    if (dims[axis.symbol] >= 0) known += " " + symbol + "=" + std::to_string(dims[axis.symbol]);
   }
-  return known.empty() ? text : text + " with" + known;
+  return known.empty() ? spec.shape : spec.shape + " with" + known;
 }
 
 bool type_fits(Type type, int dtype) {
@@ -246,6 +245,8 @@ void* Call::out(const char* name) const {
   return call_.req[at] == ECHO_SKIP ? nullptr : call_.out[at].data;
 }
 
+int Call::out_dtype(const char* name) const { return call_.out[position(kernel_.outputs, name)].dtype; }
+
 bool Call::adds(const char* name) const { return call_.req[position(kernel_.outputs, name)] == ECHO_ADD; }
 
 bool Call::zero_gradient() const {
@@ -255,12 +256,15 @@ bool Call::zero_gradient() const {
   return kernel_.is_grad;
 }
 
+void Call::write_zeros(const char* name) const {
+  const size_t at = position(kernel_.outputs, name);
+  const EchoTensor& tensor = call_.out[at];
+  if (call_.req[at] != ECHO_WRITE || tensor.data == nullptr) return;
+  std::memset(tensor.data, 0, element_count(tensor) * dtype_bytes(tensor.dtype));
+}
+
 void Call::write_zeros() const {
-  for (int i = 0; i < call_.num_out; ++i) {
-    const EchoTensor& tensor = call_.out[i];
-    if (call_.req[i] != ECHO_WRITE || tensor.data == nullptr) continue;
-    std::memset(tensor.data, 0, element_count(tensor) * dtype_bytes(tensor.dtype));
-  }
+  for (const TensorSpec& spec : kernel_.outputs) write_zeros(spec.name.c_str());
 }
 
 int64_t element_count(const EchoTensor& tensor) {

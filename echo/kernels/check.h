@@ -41,11 +41,13 @@ class Call {
   int in_dtype(const char* name) const;
   // An output's data, NULL where it is skipped or empty; whether it is added to.
   void* out(const char* name) const;
+  int out_dtype(const char* name) const;
   bool adds(const char* name) const;
 
   // Whether this is a NAME_grad in which every gradient that it reads is absent: all its results are zeros.
   bool zero_gradient() const;
-  // Zeros into every output, but for those that are skipped or added to.
+  // Zeros into an output, or into every one, but for those that are skipped or added to.
+  void write_zeros(const char* name) const;
   void write_zeros() const;
 
  private:

@@ -327,10 +327,11 @@ def dropout(x: Array, *, keep: float, seed: int = 0, offset: int = 0) -> Arrays:
     """Inverted dropout (Srivastava et al. 2014) of x [n], and the bits of what was kept.
 
     Element i is kept where the upper 24 bits of word i of `philox`, as a fraction of 1, are below ``keep`` in float32.
+    What is dropped is multiplied by zero: an infinity becomes a NaN, as in MXNet.
     """
     (x,) = _double(x)
     kept = (philox(int(seed), int(offset), x.size) >> np.uint32(8)) * 2.0**-24 < np.float64(np.float32(keep))
-    return np.where(kept, x / keep, 0.0), np.packbits(kept, bitorder="little")
+    return x * np.where(kept, 1 / keep, 0.0), np.packbits(kept, bitorder="little")
 
 
 def dropout_grad(
@@ -339,7 +340,7 @@ def dropout_grad(
     """The gradient of x."""
     shaped = [array for array in (dy, x, y) if array is not None]
     dy = _or_zeros(dy, shaped[0])
-    return (dy / keep * _unpacked(bits, dy.size),)
+    return (dy * (_unpacked(bits, dy.size) / keep),)
 
 
 def relu(x: Array) -> Arrays:

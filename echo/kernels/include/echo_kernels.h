@@ -26,7 +26,7 @@
 //       y[t,b] = x[lengths[b]-1-t, b] where t < lengths[b], else x[t,b]; all T where absent. sequence_reverse_grad is the
 //       same on dy                                                                            reads dy lengths
 //   dropout           x[n]                                              y[n] bits[(n+7)/8]            keep seed offset
-//       y = x / keep where the bit is 1, else 0. Bit i of byte j is element 8j+i. On the CPU with random != NULL the draws
+//       y = x / keep where the bit is 1, else 0 x. Bit i of byte j is element 8j+i. On the CPU with random != NULL the draws
 //       are those of MXNet's Dropout (mt19937 states), otherwise of Philox4x32-10 from seed and offset  reads dy bits
 //   relu              x[n]                                              y[n] bits[(n+7)/8]
 //       the bit is x > 0; a NaN stays a NaN, as in MXNet                                      reads dy bits

@@ -1,0 +1,209 @@
+"""Random calls of every kernel, and how far its results are from the references: for all backends."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Callable, Mapping, Sequence
+
+import numpy as np
+
+from echo.kernels import ADD, SKIP, WRITE, reference
+
+# Largest error of a tensor, relative to its largest element; the reference gets the rounded inputs.
+TOLERANCE = {"float32": 1e-5, "float16": 2e-3}
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """Shape by symbols; type where it is not that of the call; whether it may be absent, and has a gradient."""
+
+    shape: str
+    dtype: str = ""
+    optional: bool = False
+    gradient: bool = True
+
+    def sizes(self, dims: Mapping[str, int]) -> tuple[int, ...]:
+        if self.shape == "bits":
+            return ((dims["n"] + 7) // 8,)
+        parts = [re.fullmatch(r"(\d*)(\w+)", axis) for axis in self.shape.split(",")]
+        return tuple(int(part[1] or 1) * dims[part[2]] for part in parts if part)
+
+
+LENGTHS = Tensor("N", "float32", optional=True, gradient=False)
+BIAS = Tensor("Tq,Tk", optional=True, gradient=False)
+BITS = Tensor("bits", "uint8", gradient=False)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a kernel takes and gives."""
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    params: Mapping[str, float] = field(default_factory=dict)
+
+
+def _spec(inputs: str, outputs: str, **params: float) -> Spec:
+    return Spec(tuple(map(Tensor, inputs.split())), tuple(map(Tensor, outputs.split())), params)
+
+
+VECTOR = Tensor("H", optional=True)
+SPECS: dict[str, Spec] = {
+    "lstm_cell": _spec("B,4H B,H", "B,H B,H"),
+    "gru_cell": _spec("B,3H B,3H B,H", "B,H"),
+    "mlp_score": Spec((Tensor("B,T,H"), Tensor("B,H"), Tensor("H"), VECTOR, VECTOR), (Tensor("B,T"),), {"eps": 1e-5}),
+    "attention": Spec(
+        (Tensor("N,Tq,D"), Tensor("N,Tk,D"), Tensor("N,Tk,Dv"), LENGTHS, BIAS),
+        (Tensor("N,Tq,Dv"), Tensor("N,Tq", "float32", gradient=False)),
+        {"scale": 0.4},
+    ),
+    "layer_norm": _spec("N,H H H", "N,H", eps=1e-5),
+    "bias_act": _spec("N,H H", "N,H", act=0),
+    "sequence_reverse": Spec((Tensor("T,B,R"), Tensor("B", "float32", True, False)), (Tensor("T,B,R"),)),
+    "dropout": Spec((Tensor("n"),), (Tensor("n"), BITS), {"keep": 0.7, "seed": 5, "offset": 1}),
+    "relu": Spec((Tensor("n"),), (Tensor("n"), BITS)),
+}
+
+
+# For each kernel sizes with more than one block, and with remainders.
+SMALL = {
+    "attention": {"N": 3, "Tq": 5, "Tk": 200, "D": 6, "Dv": 3}, "dropout": {"n": 21}, "relu": {"n": 21},
+    "sequence_reverse": {"T": 4, "B": 3, "R": 2}, "mlp_score": {"B": 3, "T": 4, "H": 9},
+    "layer_norm": {"N": 5, "H": 9}, "bias_act": {"N": 5, "H": 9}, "lstm_cell": {"B": 3, "H": 9},
+    "gru_cell": {"B": 3, "H": 9},
+}  # fmt: skip
+
+
+@dataclass
+class Case:
+    """A call: inputs, the gradients of the outputs, parameters. Arrays have the types that the kernel gets."""
+
+    name: str
+    dtype: str
+    dims: Mapping[str, int]
+    inputs: list[Any]
+    heads: list[Any]
+    params: dict[str, float]
+
+    @property
+    def spec(self) -> Spec:
+        return SPECS[self.name]
+
+    def empty(self, tensors: Sequence[Tensor], present: Sequence[Any]) -> list[Any]:
+        """Arrays of these tensors, filled with what must not be seen afterwards; None where there is none."""
+        return [
+            None if there is None else np.full(tensor.sizes(self.dims), 77, tensor.dtype or self.dtype)
+            for tensor, there in zip(tensors, present)
+        ]
+
+
+def draw(name: str, dims: Mapping[str, int], dtype: str = "float32", seed: int = 0, absent: bool = False,
+         **params: float) -> Case:  # fmt: skip
+    """A random case; ``absent`` leaves the optional inputs out. The seed is part of what a failure prints."""
+    rng, spec = np.random.default_rng(seed), SPECS[name]
+
+    def value(tensor: Tensor) -> Any:
+        if tensor.optional and absent:
+            return None
+        shape = tensor.sizes(dims)
+        if tensor.dtype == "float32":  # lengths, some of them 0 and some too long
+            return rng.integers(0, dims.get("Tk", dims.get("T", 0)) + 2, shape).astype(np.float32)
+        return rng.normal(size=shape).astype(dtype)
+
+    inputs = [value(tensor) for tensor in spec.inputs]
+    heads = [rng.normal(size=tensor.sizes(dims)).astype(dtype) if tensor.gradient else None for tensor in spec.outputs]
+    return Case(name, dtype, dims, inputs, heads, {**spec.params, **params})
+
+
+def error(got: Any, expected: Any) -> float:
+    """The largest difference, relative to the largest expected element; infinite where they are not finite alike."""
+    got, expected = np.asarray(got, np.float64), np.asarray(expected, np.float64)
+    assert got.shape == expected.shape
+    finite = np.isfinite(expected)
+    if not np.array_equal(got[~finite], expected[~finite], equal_nan=True) or not np.isfinite(got[finite]).all():
+        return float("inf")
+    if not finite.any():
+        return 0.0
+    most = np.abs(expected[finite]).max()
+    return float(np.abs(got[finite] - expected[finite]).max() / (most or 1.0))
+
+
+def _doubles(arrays: Sequence[Any]) -> list[Any]:
+    return [None if a is None else a if a.dtype == np.uint8 else a.astype(np.float64) for a in arrays]
+
+
+def check(got: Sequence[Any], expected: Sequence[Any], dtype: str, what: str) -> None:
+    """Fails where an array that is there is too far from what is expected."""
+    for number, (one, other) in enumerate(zip(got, expected)):
+        if one is None:
+            continue
+        if one.dtype == np.uint8:
+            assert np.array_equal(one, other), f"{what}, output {number}"
+            continue
+        assert other is not None, f"{what}, output {number}: expected no such gradient"
+        found = error(one, other)
+        assert found <= TOLERANCE[dtype], f"{what}, output {number}: error {found:.2e}"
+
+
+Runner = Callable[..., None]  # echo.kernels.call, or something like it
+
+
+def run_forward(case: Case, call: Runner) -> list[Any]:
+    outputs = case.empty(case.spec.outputs, case.spec.outputs)
+    call(case.name, case.inputs, outputs, None, tuple(case.params.values()))
+    return outputs
+
+
+def run_backward(
+    case: Case, outputs: Sequence[Any], call: Runner, req: Sequence[int] | None = None, before: Sequence[Any] = ()
+) -> list[Any]:
+    """Gradients of the inputs that are there; ``before`` is what they hold before the call."""
+    given = list(before) or case.empty(case.spec.inputs, case.inputs)
+    gradients = [None if array is None else array.copy() for array in given]
+    tensors = [*case.heads, *case.inputs, *outputs]
+    call(case.name + "_grad", tensors, gradients, req, tuple(case.params.values()))
+    return gradients
+
+
+def expected_forward(case: Case) -> tuple[Any, ...]:
+    run: Any = getattr(reference, case.name)
+    return tuple(run(*_doubles(case.inputs), **case.params))
+
+
+def expected_backward(case: Case, outputs: Sequence[Any]) -> tuple[Any, ...]:
+    run: Any = getattr(reference, case.name + "_grad")
+    return tuple(run(*_doubles([*case.heads, *case.inputs, *outputs]), **case.params))
+
+
+def check_case(case: Case, call: Runner) -> None:
+    """Both passes against the reference."""
+    what = f"{case.name} {case.dtype} {dict(case.dims)} {case.params}"
+    outputs = run_forward(case, call)
+    check(outputs, expected_forward(case), case.dtype, what)
+    gradients = run_backward(case, outputs, call)
+    check(gradients, expected_backward(case, outputs), case.dtype, what + " backward")
+
+
+def check_reqs(case: Case, req: Sequence[int], call: Runner) -> None:
+    """The backward pass with these reqs: skipped gradients stay as they were, others are written or added to."""
+    outputs = run_forward(case, call)
+    rng = np.random.default_rng(1)
+    before = [
+        None if array is None else np.asarray(rng.normal(size=array.shape), array.dtype)
+        for array in case.empty(case.spec.inputs, case.inputs)
+    ]
+    gradients = run_backward(case, outputs, call, req, before)
+    expected = expected_backward(case, outputs)
+    for number, (how, was, got) in enumerate(zip(req, before, gradients)):
+        if was is None:
+            continue
+        what = f"{case.name} {case.dtype} with reqs {tuple(req)}"
+        if how == SKIP:
+            assert np.array_equal(got, was), f"{what}: output {number} was skipped, and written to"
+        else:
+            wanted = expected[number] + (was.astype(np.float64) if how == ADD else 0.0)
+            check([got], [wanted], case.dtype, f"{what}, {number} as")
+
+
+REQS = (SKIP, WRITE, ADD)
