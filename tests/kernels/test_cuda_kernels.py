@@ -123,6 +123,56 @@ def test_what_is_allowed_is_little(backend: Emulated, dtype: str, off: float) ->
     assert check(case, dtype, backend, np.random.default_rng(0)) < 0.5
 
 
+def run(backend: Emulated, kernel: str, inputs: list[Any], shapes: list[tuple[int, ...]], *params: float) -> list[Any]:
+    outputs = [np.full(shape, np.nan, np.float32) for shape in shapes]
+    backend.call(kernel, inputs, outputs, [WRITE] * len(outputs), list(params))
+    return outputs
+
+
+def test_padding_does_not_spread(backend: Emulated) -> None:
+    """What lies behind an item's length is not read, whatever it holds; its gradients are zeros."""
+    generator = np.random.default_rng(0)
+    q, k, v, dout = (generator.normal(size=(2, 70, 5)).astype(np.float32) for _ in "qkvd")
+    lengths = np.array([66, 0], np.int32)
+    for array in (k, v):
+        array[0, 66:], array[1] = np.nan, np.inf
+    out, lse = run(backend, "attention", [q, k, v, lengths, None], [(2, 70, 5), (2, 70)], 0.5)
+    assert np.isfinite(out).all()
+    assert not out[1].any()
+    assert np.isneginf(lse[1]).all()
+    inputs, shapes = [dout, None, q, k, v, lengths, None, out, lse], [(2, 70, 5)] * 3
+    outputs: list[Any] = [np.full(shape, np.nan, np.float32) for shape in shapes] + [None, None]
+    backend.call("attention_grad", inputs, outputs, [WRITE] * 3 + [SKIP] * 2, [0.5])
+    assert all(np.isfinite(gradient).all() for gradient in outputs[:3])
+    assert not outputs[1][0, 66:].any()
+    assert not outputs[2][1].any()
+
+
+def test_keys_that_the_bias_rules_out(backend: Emulated) -> None:
+    q, k, v = (np.ones((1, size, 4), np.float32) for size in (3, 80, 80))
+    bias = np.zeros((3, 80), np.float32)
+    bias[1], bias[2, :70] = -np.inf, -np.inf
+    out, lse = run(backend, "attention", [q, k, v, None, bias], [(1, 3, 4), (1, 3)], 1.0)
+    np.testing.assert_allclose(out[0], [[1] * 4, [0] * 4, [1] * 4], rtol=1e-6)
+    np.testing.assert_allclose(lse[0], [4 + np.log(80), -np.inf, 4 + np.log(10)], rtol=1e-6)
+
+
+def test_numbers_that_are_not_finite(backend: Emulated) -> None:
+    x = np.array([np.nan, -np.inf, np.inf, -0.0, 1.0], np.float32)
+    y, bits = np.empty_like(x), np.zeros(1, np.uint8)
+    backend.call("relu", [x], [y, bits], [WRITE] * 2, [])
+    np.testing.assert_array_equal(y, [np.nan, 0, np.inf, 0, 1])
+    assert bits[0] == 0b10100
+    x = np.full(64, np.inf, np.float32)
+    y, bits = np.empty_like(x), np.zeros(8, np.uint8)
+    backend.call("dropout", [x], [y, bits], [WRITE] * 2, [0.5, 1, 0])
+    kept = np.unpackbits(bits, bitorder="little") == 1
+    assert 0 < kept.sum() < 64
+    assert np.isposinf(y[kept]).all()
+    assert np.isnan(y[~kept]).all()
+
+
+@pytest.mark.slow
 def test_address_sanitizer(tmp_path: Path) -> None:
     """No kernel reads or writes outside its arrays, its workspace or its shared memory."""
     asan = subprocess.check_output(["g++", "-print-file-name=libasan.so"], text=True).strip()

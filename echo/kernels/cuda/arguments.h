@@ -124,7 +124,7 @@ struct Dropout {
   unsigned char* bits;
   Long size;
   unsigned long long seed, offset;
-  float keep;
+  float keep, scale;  // scale: 1 / keep
   int wide;
 };
 
@@ -136,7 +136,7 @@ struct Relu {
   int wide;
 };
 
-// dx = dy * scale where the bit is 1, else 0.
+// dx = dy * scale where the bit is 1, else dy * 0.
 struct MaskGrad {
   const void* dy;
   const unsigned char* bits;

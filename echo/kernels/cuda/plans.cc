@@ -9,9 +9,9 @@ Output output(const Call& call, const char* name) {
   return {data, data != nullptr && call.adds(name) ? 1 : 0};
 }
 
-void put_zeros(const Call& call, Queue& queue, const char* name, Long count, int dtype) {
+void put_zeros(const Call& call, Queue& queue, const char* name, Long count) {
   void* data = call.out(name);
-  if (data != nullptr && !call.adds(name)) queue.set_zero(data, count * echo::kernels::dtype_bytes(dtype));
+  if (data != nullptr && !call.adds(name)) queue.set_zero(data, count * echo::kernels::dtype_bytes(call.out_dtype(name)));
 }
 
 int wide(bool half, Long columns, std::initializer_list<const void*> arrays) {

@@ -38,7 +38,7 @@ inline Long over(Long a, Long b) { return (a + b - 1) / b; }
 
 Output output(const Call& call, const char* name);
 // Zeros into an output for which there is no gradient.
-void put_zeros(const Call& call, Queue& queue, const char* name, Long count, int dtype);
+void put_zeros(const Call& call, Queue& queue, const char* name, Long count);
 
 // 1 where rows of so many numbers of a type can be read four at a time in all these arrays; null ones do not count.
 int wide(bool half, Long columns, std::initializer_list<const void*> arrays);

@@ -70,7 +70,7 @@ void plan_sequence_reverse(const Call& call, Queue& queue) { reverse(call, queue
 
 void plan_sequence_reverse_grad(const Call& call, Queue& queue) {
   reverse(call, queue, call.in("dy"), output(call, "dx"));
-  put_zeros(call, queue, "dlengths", call["B"], call.raw().out[1].dtype);
+  put_zeros(call, queue, "dlengths", call["B"]);
 }
 
 void plan_dropout(const Call& call, Queue& queue) {
@@ -82,6 +82,7 @@ void plan_dropout(const Call& call, Queue& queue) {
   a.seed = static_cast<unsigned long long>(call.param("seed"));
   a.offset = static_cast<unsigned long long>(call.param("offset"));
   a.keep = static_cast<float>(call.param("keep"));
+  a.scale = static_cast<float>(1 / call.param("keep"));
   a.wide = wide(call.half(), 4, {a.x, a.y.data});
   queue.launch("dropout", call.half(), grid_of_elements(a.size), a);
 }

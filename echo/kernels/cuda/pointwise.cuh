@@ -131,7 +131,7 @@ __device__ void dropout(const Dropout& a) {
     for (int k = 0; k < 4; ++k) {
       const bool kept = (draws.w[k] >> 8) * (1.f / 16777216.f) < a.keep;
       if (kept && k < count) four |= 1u << k;
-      x.v[k] = kept ? x.v[k] / a.keep : 0.f;
+      x.v[k] *= kept ? a.scale : 0.f;
     }
     put_up_to<T>(a.y, first, count, a.wide, x);
     put_bits(a.bits, first, count, four);
@@ -144,7 +144,7 @@ __device__ void mask_grad(const MaskGrad& a) {
     if (count == 0) return;
     Pack<4> d = load_up_to(static_cast<const T*>(a.dy) + first, count, a.wide);
     const unsigned four = a.bits[first / 8] >> first % 8;
-    for (int k = 0; k < 4; ++k) d.v[k] = four >> k & 1 ? d.v[k] * a.scale : 0.f;
+    for (int k = 0; k < 4; ++k) d.v[k] *= four >> k & 1 ? a.scale : 0.f;
     put_up_to<T>(a.dx, first, count, a.wide, d);
   });
 }
