@@ -1,7 +1,8 @@
 // What each CUDA kernel takes: one struct, by value. The launcher fills them, the device code reads them.
 //
-// Floating arrays are float32 or float16, as the kernel's name ends in _f32 or _f16; float* is always float32. "wide" is 1
-// where rows start on a boundary of four elements and have a multiple of four: then arrays are read four at a time.
+// Floating arrays are float32 or float16, as the kernel's name ends in _f32 or _f16; float* is always float32. "wide"
+// is 1 where rows start on a boundary of four elements and have a multiple of four: then arrays are read four at a
+// time.
 #ifndef ECHO_KERNELS_CUDA_ARGUMENTS_H_
 #define ECHO_KERNELS_CUDA_ARGUMENTS_H_
 
@@ -18,8 +19,8 @@ enum { kThreads = 256 };       // of every block
 enum { kWarps = kThreads / 32 };
 enum { kTile = 64 };           // rows and columns of a small matrix tile
 enum { kBigTile = 128 };
-// Batch rows and hidden units that a block of an LSTM step handles at a time: forward on many multiprocessors, for small
-// batches, and on fewer multiprocessors; backward.
+// Batch rows and hidden units that a block of an LSTM step handles at a time: forward on many multiprocessors, for
+// small batches, and on fewer multiprocessors; backward.
 enum { kStepRows = 64, kStepUnits = 4 };
 enum { kSmallRows = 32, kSmallUnits = 4 };
 enum { kWideRows = 32, kWideUnits = 8 };
@@ -63,7 +64,7 @@ struct MlpScore {
 
 struct MlpScoreGrad {
   const void *dscore, *keys, *query, *v, *gamma, *beta;
-  float* statistics;  // [batch, steps, 4], with gamma: mean, 1 / deviation, means of the gradient and of gradient * value
+  float* statistics;  // [batch, steps, 4], with gamma: mean, 1 / deviation, means of gradient and gradient * value
   float* partials;    // [4, chunks, batch, hidden]: sums over a chunk of steps for query, v, gamma, beta
   Output dkeys;
   Long batch, steps, hidden, chunk, chunks;
@@ -192,7 +193,8 @@ struct LstmCells {
   int reverse;
 };
 
-// Steps of the gradient, in the order in which they are computed. A step before the first of the layer gives dh0 and dc0.
+// Steps of the gradient, in the order in which they are computed. A step before the first of the layer gives dh0 and
+// dc0.
 struct LstmBackSteps {
   const void *dy, *dh_last, *dc_last, *wh, *pre, *c0;
   const float* cells;       // [all steps, batch, hidden]

@@ -1,6 +1,6 @@
 // Attention without its matrix of scores: tiles of 64 queries by 64 keys, the softmax kept up to date from tile to tile
-// (Dao et al., FlashAttention, NeurIPS 2022, algorithms 1 and 4), scores computed again in the gradients. A block owns 64
-// columns of its result: deeper heads take more blocks, each of which computes the scores for itself.
+// (Dao et al., FlashAttention, NeurIPS 2022, algorithms 1 and 4), scores computed again in the gradients. A block owns
+// 64 columns of its result: deeper heads take more blocks, each of which computes the scores for itself.
 #ifndef ECHO_KERNELS_CUDA_ATTENTION_CUH_
 #define ECHO_KERNELS_CUDA_ATTENTION_CUH_
 #include "tile.cuh"

@@ -44,7 +44,8 @@ __device__ inline half_t fresh(const half_t* p) {
 
 __device__ inline float4 fresh4(const float* p) {
   float4 f;
-  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(f.x), "=f"(f.y), "=f"(f.z), "=f"(f.w) : "l"(p) : "memory");
+  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(f.x), "=f"(f.y), "=f"(f.z), "=f"(f.w) : "l"(p) : "memory");
   return f;
 }
 
@@ -218,8 +219,8 @@ __device__ inline void grid_barrier(unsigned* arrived, unsigned goal) {
 }
 
 }  // namespace echo_cuda
-// A kernel under its name, for float32 (_f32) and float16 (_f16). One block a multiprocessor is what ptxas may count on: to
-// fit in more it would spill registers.
+// A kernel under its name, for float32 (_f32) and float16 (_f16). One block a multiprocessor is what ptxas may count
+// on: to fit in more it would spill registers.
 #ifndef ECHO_ENTRY
 #define ECHO_ENTRY(name, Arguments)
 #endif

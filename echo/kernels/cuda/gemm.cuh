@@ -50,8 +50,8 @@ __device__ void gemm(const Gemm& g) {
 
 }  // namespace echo_cuda
 
-// The products of an LSTM layer, with tiles of 64 (small) or 128 (big): its inputs by its weights; its gates' gradients by
-// its weights, and by its inputs.
+// The products of an LSTM layer, with tiles of 64 (small) or 128 (big): its inputs by its weights; its gates' gradients
+// by its weights, and by its inputs.
 #define ECHO_GEMM(size, R, type, T)                                                                                   \
   ECHO_KERNEL(gemm_inputs_##size##_##type, Gemm, echo_cuda::gemm<R, T, false, T, false, float>(a))                    \
   ECHO_KERNEL(gemm_gates_##size##_##type, Gemm, echo_cuda::gemm<R, float, false, T, true, T>(a))                      \

@@ -11,7 +11,8 @@ Output output(const Call& call, const char* name) {
 
 void put_zeros(const Call& call, Queue& queue, const char* name, Long count) {
   void* data = call.out(name);
-  if (data != nullptr && !call.adds(name)) queue.set_zero(data, count * echo::kernels::dtype_bytes(call.out_dtype(name)));
+  if (data == nullptr || call.adds(name)) return;
+  queue.set_zero(data, count * echo::kernels::dtype_bytes(call.out_dtype(name)));
 }
 
 int wide(bool half, Long columns, std::initializer_list<const void*> arrays) {

@@ -47,7 +47,8 @@ Grid grid_of_columns(Long rows, Long columns, int wide);
 Grid grid_of_rows(Long rows);
 Grid grid_of_elements(Long size);
 
-// Rows that one thread sums over, so that `others` times the number of chunks keeps a large device busy; and that number.
+// Rows that one thread sums over, so that `others` times the number of chunks keeps a large device busy; and that
+// number.
 struct Chunks {
   Long rows, count;
 };

@@ -61,8 +61,8 @@ const bool kAtOnce = false;
 const bool kAtOnce = true;
 #endif
 
-// Many steps at once by the first of the kernels that fits on the device, else one by one by the first: `a` has what all
-// steps need, one_step(s) what step s needs alone.
+// Many steps at once by the first of the kernels that fits on the device, else one by one by the first: `a` has what
+// all steps need, one_step(s) what step s needs alone.
 template <typename Steps, typename OneStep>
 void run_steps(Queue& queue, const Layer& layer, std::initializer_list<StepKernel> kernels, unsigned* barrier, Steps a,
                Long count, const OneStep& one_step) {
@@ -203,7 +203,8 @@ void input_gradients(const Call& call, Queue& queue, const Layer& layer, const R
   if (dbi.data == nullptr && dbh.data == nullptr) return;
   const Chunks chunks = chunks_of(rows, 1, gates);
   const int none = 4;
-  BiasActGrad sums = {room.dgates, nullptr, room.partials, {nullptr, 0}, rows, gates, chunks.rows, chunks.count, none, 1};
+  const Output nothing = {nullptr, 0};
+  BiasActGrad sums = {room.dgates, nullptr, room.partials, nothing, rows, gates, chunks.rows, chunks.count, none, 1};
   queue.launch("bias_act_grad", false, grid_of_columns(chunks.count, gates, 1), sums);
   sum_rows(queue, layer.half, {room.partials, dbi, 1, chunks.count, gates, 0, gates});
   sum_rows(queue, layer.half, {room.partials, dbh, 1, chunks.count, gates, 0, gates});

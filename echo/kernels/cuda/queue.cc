@@ -162,7 +162,8 @@ void Queue::enqueue(const std::string& kernel, bool half, const Grid& grid, cons
   const std::string name = kernel + (half ? "_f16" : "_f32");
   const Function function = device_->function(name);
   const unsigned x = static_cast<unsigned>(std::min(grid.x, kMostBlocksX));
-  const unsigned y = static_cast<unsigned>(std::min(grid.y, kMostBlocks)), shared = static_cast<unsigned>(grid.shared_bytes);
+  const unsigned y = static_cast<unsigned>(std::min(grid.y, kMostBlocks));
+  const unsigned shared = static_cast<unsigned>(grid.shared_bytes);
   void* parameters[] = {const_cast<void*>(arguments)};
   Result result;
   if (at_once) {

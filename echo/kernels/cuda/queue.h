@@ -1,5 +1,5 @@
-// Where the kernels of a call go: a stream of the device that holds the call's arrays, and the call's workspace. The same
-// code that enqueues a call also measures its workspace: then there is no device, and nothing is launched.
+// Where the kernels of a call go: a stream of the device that holds the call's arrays, and the call's workspace. The
+// same code that enqueues a call also measures its workspace: then there is no device, and nothing is launched.
 #ifndef ECHO_KERNELS_CUDA_QUEUE_H_
 #define ECHO_KERNELS_CUDA_QUEUE_H_
 #include <cstdint>

@@ -1,6 +1,6 @@
-// Kernels that reduce over rows (mlp_score, layer_norm): one warp for one row, which stays in the first cache between its
-// passes. Gradients of what all rows share: each thread sums over a chunk of rows, sum_rows over the chunks, in a fixed
-// order and without atomics.
+// Kernels that reduce over rows (mlp_score, layer_norm): one warp for one row, which stays in the first cache between
+// its passes. Gradients of what all rows share: each thread sums over a chunk of rows, sum_rows over the chunks, in a
+// fixed order and without atomics.
 #ifndef ECHO_KERNELS_CUDA_ROWS_CUH_
 #define ECHO_KERNELS_CUDA_ROWS_CUH_
 #include "device.cuh"
@@ -23,7 +23,8 @@ struct Moments {
 };
 
 template <typename T, int W>
-__device__ inline Moments row_moments(const void* x, Long x_at, const void* more, Long more_at, Long hidden, float eps) {
+__device__ inline Moments row_moments(const void* x, Long x_at, const void* more, Long more_at, Long hidden,
+                                      float eps) {
   float sum = 0, square = 0;
   each_lane_column<W>(hidden, [&](Long j) {
     const Pack<W> value = row_values<T, W>(x, x_at + j, more, more_at + j);

@@ -1,5 +1,5 @@
-// What CUDA C++ adds to C++, for running the kernels' source on the CPU. A thread of a block is a fiber (fibers.cc), which
-// runs until it waits for others; which warp goes on then is drawn at random.
+// What CUDA C++ adds to C++, for running the kernels' source on the CPU. A thread of a block is a fiber (fibers.cc),
+// which runs until it waits for others; which warp goes on then is drawn at random.
 #ifndef ECHO_TESTS_CUDA_SHIM_H_
 #define ECHO_TESTS_CUDA_SHIM_H_
 #include <cmath>
@@ -7,7 +7,7 @@
 
 #define __global__
 #define __device__
-#define __shared__ static  // blocks run one after the other, but for those behind a grid barrier: these have dynamic memory
+#define __shared__ static  // blocks run one after the other; those behind a grid barrier have dynamic shared memory
 #define __launch_bounds__(...)
 #define ECHO_UNROLL(times)
 #define ECHO_DYNAMIC_SHARED(name) float* name = emulation::here->shared
@@ -19,7 +19,9 @@ struct alignas(8) ushort4 {
   unsigned short x, y, z, w;
 };
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
-inline ushort4 make_ushort4(unsigned short x, unsigned short y, unsigned short z, unsigned short w) { return {x, y, z, w}; }
+inline ushort4 make_ushort4(unsigned short x, unsigned short y, unsigned short z, unsigned short w) {
+  return {x, y, z, w};
+}
 
 namespace emulation {
 

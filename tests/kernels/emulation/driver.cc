@@ -18,9 +18,10 @@ struct Place {
 };
 
 struct Fake {
-  std::map<std::string, int> settings = {{"init", 0},          {"devices", 2},   {"version", 12000}, {"module", 0},
-                                         {"cooperative", 1},   {"shared", 99 << 10}, {"multiprocessors", 40}, {"occupancy", 1},
-                                         {"seed", 0}};
+  std::map<std::string, int> settings = {
+      {"init", 0},        {"devices", 2},        {"version", 12000},       {"module", 0},    {"cooperative", 1},
+      {"shared", 99 << 10}, {"multiprocessors", 40}, {"occupancy", 1}, {"seed", 0},
+  };
   std::map<unsigned long long, Place> places;
   std::string launches;
   std::vector<void*> libraries;  // of emulated kernels: the last that has one counts
@@ -40,7 +41,8 @@ const int kNotFound = 500, kInvalid = 1, kFailed = 719;
 
 typedef int (*Runner)(void*, void* const*, const unsigned*, const unsigned*, size_t, int, unsigned);
 
-int launch(void* function, const unsigned* grid, const unsigned* block, unsigned shared, void** arguments, int at_once) {
+int launch(void* function, const unsigned* grid, const unsigned* block, unsigned shared, void** arguments,
+           int at_once) {
   const Runner runner = reinterpret_cast<Runner>(dlsym(fake().owner.at(function), "emulation_run"));
   if (runner == nullptr) return kNotFound;
   if (grid[0] == 0 || grid[1] == 0 || grid[1] > 65535 || block[0] * block[1] > 1024) return kInvalid;
@@ -76,7 +78,9 @@ EXPORT int fake_kernels(const char* path) {
 
 EXPORT int cuInit(unsigned) { return setting("init"); }
 EXPORT int cuDriverGetVersion(int* to) { return *to = setting("version"), 0; }
-EXPORT int cuGetErrorName(int error, const char** to) { return *to = error == kFailed ? "FAKE_FAILED" : "FAKE_ERROR", 0; }
+EXPORT int cuGetErrorName(int error, const char** to) {
+  return *to = error == kFailed ? "FAKE_FAILED" : "FAKE_ERROR", 0;
+}
 EXPORT int cuGetErrorString(int, const char** to) { return *to = "made up", 0; }
 EXPORT int cuDeviceGetCount(int* to) { return *to = setting("devices"), 0; }
 EXPORT int cuDeviceGetAttribute(int* to, int which, int) {
@@ -115,10 +119,14 @@ EXPORT int cuModuleGetFunction(void** to, void*, const char* name) {
   }
   return *to == nullptr ? kNotFound : 0;
 }
-EXPORT int cuFuncSetAttribute(void*, int which, int bytes) { return which == 8 && bytes <= setting("shared") ? 0 : kInvalid; }
-EXPORT int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* to, void*, int, size_t) { return *to = setting("occupancy"), 0; }
-EXPORT int cuLaunchKernel(void* f, unsigned x, unsigned y, unsigned, unsigned bx, unsigned by, unsigned, unsigned shared,
-                          void*, void** arguments, void**) {
+EXPORT int cuFuncSetAttribute(void*, int which, int bytes) {
+  return which == 8 && bytes <= setting("shared") ? 0 : kInvalid;
+}
+EXPORT int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* to, void*, int, size_t) {
+  return *to = setting("occupancy"), 0;
+}
+EXPORT int cuLaunchKernel(void* f, unsigned x, unsigned y, unsigned, unsigned bx, unsigned by, unsigned,
+                          unsigned shared, void*, void** arguments, void**) {
   const unsigned grid[] = {x, y}, block[] = {bx, by};
   fake().launches += 'k';
   return launch(f, grid, block, shared, arguments, 0);
