@@ -9,11 +9,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Iterator
 
 import pytest
 
-from benchmarks import gpu_plot, gpu_suite, gpu_timing
+from benchmarks import gpu_cases, gpu_plot, gpu_suite, gpu_timing
 from benchmarks.gpu_device import Device
 from tests.kernels.cuda_emulation import Emulated, built
 
@@ -35,7 +35,7 @@ def test_correctness(emulated: Emulated, monkeypatch: pytest.MonkeyPatch) -> Non
     assert all(0 <= row["worst_error_of_allowed"] <= 1 for row in rows)
 
 
-def test_a_wrong_kernel_is_named(emulated: Emulated) -> None:
+def test_a_wrong_kernel_is_named(emulated: Emulated, monkeypatch: pytest.MonkeyPatch) -> None:
     class Wrong(Emulated):
         def __init__(self) -> None:
             self.driver = emulated.driver
@@ -43,8 +43,23 @@ def test_a_wrong_kernel_is_named(emulated: Emulated) -> None:
         def fetch(self, array: Any) -> Any:
             return array + array.dtype.type(1)
 
-    with pytest.raises(AssertionError, match=r"lstm_cell B=3 H=1, float32, seed 7: lstm_cell: output 0 is off by"):
-        gpu_suite.check_all(Wrong(), 7, gpu_timing.Clock(1000), scale=1)
+    monkeypatch.setattr(gpu_suite, "cases_of", lambda scale: gpu_cases.cases_of(1)[:1])
+    rows = gpu_suite.check_all(Wrong(), 7, gpu_timing.Clock(1000))
+    assert [row["failed"].partition(" by ")[0] for row in rows] == [
+        "lstm_cell B=3 H=1, float32, seed 7, number 0: AssertionError: lstm_cell: output 0 is off",
+        "lstm_cell B=3 H=1, float16, seed 7, number 1: AssertionError: lstm_cell: output 0 is off",
+    ]
+
+
+def test_a_section_that_fails_ends_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    def rows() -> Iterator[dict[str, Any]]:
+        yield {"section": "memory", "kernel": "relu"}
+        raise RuntimeError("no such thing")
+
+    found = gpu_suite.collect("memory", rows(), gpu_timing.Clock(1))
+    assert found[0] == {"section": "memory", "kernel": "relu"}
+    assert "no such thing" in found[1]["failed"]
+    assert "no such thing" in capsys.readouterr().out
 
 
 def test_clock() -> None:
@@ -126,6 +141,7 @@ def test_all_sections(emulated: Emulated, tmp_path: Path) -> None:
     assert {"benchmark", "date", "commit", "machine", "versions", "seed", "rows"} == set(result)
     rows = [row for row in result["rows"] if "left_out" not in row]
     assert len(rows) == len(result["rows"])
+    assert [row for row in rows if "failed" in row] == []
     times = [value for row in rows for name, value in row.items() if name.endswith(("_us", "_ms"))]
     assert all(isinstance(value, float) for value in times), times
     assert {row["section"] for row in rows} == {"correctness", *gpu_suite.SHARES}
