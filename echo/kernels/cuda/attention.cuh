@@ -222,9 +222,9 @@ __device__ void attention_grad_keys(const AttentionGrad& a) {
 }
 
 }  // namespace echo_cuda
-ECHO_BOTH(attention, Attention)
-ECHO_BOTH(attention_delta, AttentionGrad)
-ECHO_BOTH(attention_grad_queries, AttentionGrad)
-ECHO_BOTH(attention_grad_keys, AttentionGrad)
+ECHO_BOTH(2, attention, Attention)
+ECHO_BOTH(1, attention_delta, AttentionGrad)
+ECHO_BOTH(2, attention_grad_queries, AttentionGrad)
+ECHO_BOTH(1, attention_grad_keys, AttentionGrad)
 
 #endif  // ECHO_KERNELS_CUDA_ATTENTION_CUH_

@@ -219,25 +219,25 @@ __device__ inline void grid_barrier(unsigned* arrived, unsigned goal) {
 }
 
 }  // namespace echo_cuda
-// A kernel under its name, for float32 (_f32) and float16 (_f16). One block a multiprocessor is what ptxas may count
-// on: to fit in more it would spill registers.
+// A kernel under its name, for float32 (_f32) and float16 (_f16). `blocks` is how many ptxas has to fit onto a
+// multiprocessor: as many as it can without spilling registers.
 #ifndef ECHO_ENTRY
 #define ECHO_ENTRY(name, Arguments)
 #endif
 
-#define ECHO_KERNEL(name, Arguments, ...)                                                                \
-  extern "C" __global__ void __launch_bounds__(echo_cuda::kThreads, 1) name(const echo_cuda::Arguments a) { \
-    __VA_ARGS__;                                                                                         \
-  }                                                                                                      \
+#define ECHO_KERNEL(blocks, name, Arguments, ...)                                                                \
+  extern "C" __global__ void __launch_bounds__(echo_cuda::kThreads, blocks) name(const echo_cuda::Arguments a) { \
+    __VA_ARGS__;                                                                                                 \
+  }                                                                                                              \
   ECHO_ENTRY(name, Arguments)
 
-#define ECHO_BOTH(name, Arguments)                                  \
-  ECHO_KERNEL(name##_f32, Arguments, echo_cuda::name<float>(a))     \
-  ECHO_KERNEL(name##_f16, Arguments, echo_cuda::name<half_t>(a))
+#define ECHO_BOTH(blocks, name, Arguments)                              \
+  ECHO_KERNEL(blocks, name##_f32, Arguments, echo_cuda::name<float>(a)) \
+  ECHO_KERNEL(blocks, name##_f16, Arguments, echo_cuda::name<half_t>(a))
 
 // Those that read one number or four at a time.
-#define ECHO_WIDE(name, Arguments)                                                                          \
-  ECHO_KERNEL(name##_f32, Arguments, a.wide ? echo_cuda::name<float, 4>(a) : echo_cuda::name<float, 1>(a))  \
-  ECHO_KERNEL(name##_f16, Arguments, a.wide ? echo_cuda::name<half_t, 4>(a) : echo_cuda::name<half_t, 1>(a))
+#define ECHO_WIDE(name, Arguments)                                                                            \
+  ECHO_KERNEL(1, name##_f32, Arguments, a.wide ? echo_cuda::name<float, 4>(a) : echo_cuda::name<float, 1>(a)) \
+  ECHO_KERNEL(1, name##_f16, Arguments, a.wide ? echo_cuda::name<half_t, 4>(a) : echo_cuda::name<half_t, 1>(a))
 
 #endif  // ECHO_KERNELS_CUDA_DEVICE_CUH_

@@ -52,10 +52,10 @@ __device__ void gemm(const Gemm& g) {
 
 // The products of an LSTM layer, with tiles of 64 (small) or 128 (big): its inputs by its weights; its gates' gradients
 // by its weights, and by its inputs.
-#define ECHO_GEMM(size, R, type, T)                                                                                   \
-  ECHO_KERNEL(gemm_inputs_##size##_##type, Gemm, echo_cuda::gemm<R, T, false, T, false, float>(a))                    \
-  ECHO_KERNEL(gemm_gates_##size##_##type, Gemm, echo_cuda::gemm<R, float, false, T, true, T>(a))                      \
-  ECHO_KERNEL(gemm_weights_##size##_##type, Gemm, echo_cuda::gemm<R, float, true, T, true, T>(a))
+#define ECHO_GEMM(size, R, type, T)                                                                   \
+  ECHO_KERNEL(1, gemm_inputs_##size##_##type, Gemm, echo_cuda::gemm<R, T, false, T, false, float>(a)) \
+  ECHO_KERNEL(1, gemm_gates_##size##_##type, Gemm, echo_cuda::gemm<R, float, false, T, true, T>(a))   \
+  ECHO_KERNEL(1, gemm_weights_##size##_##type, Gemm, echo_cuda::gemm<R, float, true, T, true, T>(a))
 
 ECHO_GEMM(small, 4, f32, float)
 ECHO_GEMM(big, 8, f32, float)

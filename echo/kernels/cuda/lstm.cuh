@@ -263,10 +263,10 @@ __device__ void lstm_back_steps(const LstmBackSteps& a) {
 }
 
 }  // namespace echo_cuda
-ECHO_BOTH(lstm_steps, LstmSteps)
-ECHO_BOTH(lstm_small_steps, LstmSteps)
-ECHO_BOTH(lstm_wide_steps, LstmSteps)
-ECHO_BOTH(lstm_cells, LstmCells)
-ECHO_BOTH(lstm_back_steps, LstmBackSteps)
+ECHO_BOTH(1, lstm_steps, LstmSteps)
+ECHO_BOTH(1, lstm_small_steps, LstmSteps)
+ECHO_BOTH(1, lstm_wide_steps, LstmSteps)
+ECHO_BOTH(1, lstm_cells, LstmCells)
+ECHO_BOTH(1, lstm_back_steps, LstmBackSteps)
 
 #endif  // ECHO_KERNELS_CUDA_LSTM_CUH_

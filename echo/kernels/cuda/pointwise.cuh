@@ -153,8 +153,8 @@ __device__ void mask_grad(const MaskGrad& a) {
 ECHO_WIDE(bias_act, BiasAct)
 ECHO_WIDE(bias_act_grad, BiasActGrad)
 ECHO_WIDE(sequence_reverse, SequenceReverse)
-ECHO_BOTH(dropout, Dropout)
-ECHO_BOTH(relu, Relu)
-ECHO_BOTH(mask_grad, MaskGrad)
+ECHO_BOTH(1, dropout, Dropout)
+ECHO_BOTH(1, relu, Relu)
+ECHO_BOTH(1, mask_grad, MaskGrad)
 
 #endif  // ECHO_KERNELS_CUDA_POINTWISE_CUH_

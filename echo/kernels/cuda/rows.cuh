@@ -216,6 +216,6 @@ ECHO_WIDE(mlp_score_grad_columns, MlpScoreGrad)
 ECHO_WIDE(layer_norm, LayerNorm)
 ECHO_WIDE(layer_norm_grad_rows, LayerNormGrad)
 ECHO_WIDE(layer_norm_grad_columns, LayerNormGrad)
-ECHO_BOTH(sum_rows, SumRows)
+ECHO_BOTH(1, sum_rows, SumRows)
 
 #endif  // ECHO_KERNELS_CUDA_ROWS_CUH_
