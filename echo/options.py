@@ -32,7 +32,8 @@ class Options:
         fastest plan that fits is chosen.
     keep, recompute: node names or patterns (``fnmatch``: ``*`` and ``?``, also matched against the operator) that are
         stashed or recomputed whatever the policy says.
-    fuse: accepted, does nothing yet; the plan says so.
+    fuse: fused kernels take the place of LSTM and GRU cells and of attention scores: less memory and time, and results
+        that differ in their last bits. False keeps every bit.
     strict: raise where echo would otherwise warn and hand the user's own graph back.
     optimizer_states: copies of the weights that the optimizer keeps (0 for SGD, 1 with momentum, 2 for Adam): they
         count in a budget.
@@ -185,7 +186,7 @@ VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "ECHO_POLICY": ("policy", str, "search, echo, sublinear, mincut, exact, all or none"),
     "ECHO_MAX_OVERHEAD": ("max_overhead", _number, "fraction of the step, or none"),
     "ECHO_MEMORY_BUDGET": ("memory_budget", _budget, "bytes, a size such as 6GB, or a fraction"),
-    "ECHO_FUSE": ("fuse", is_on, "0 turns fused kernels off (there are none yet)"),
+    "ECHO_FUSE": ("fuse", is_on, "0 turns fused kernels off: results keep every bit"),
     "ECHO_STRICT": ("strict", is_on, "1 raises where echo would warn and leave a symbol as it is"),
     "ECHO_OPTIMIZER_STATES": ("optimizer_states", _count, "copies of the weights that count in a budget"),
     "ECHO_EXACT": ("exact", is_on, "0 allows plans whose gradients differ in their last bits"),

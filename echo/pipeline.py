@@ -19,13 +19,16 @@ from echo.passes.confirm import Confirm
 from echo.passes.differentiate import Differentiate
 from echo.passes.estimate import EstimateOverhead
 from echo.passes.explain import Explain
+from echo.passes.fuse import Fuse, explained, inside
 from echo.passes.hint import Hint
 from echo.passes.partition import Partition
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewrite, Rewritten
 from echo.passes.select import Select, Selection
+from echo.patterns.apply import Fused
 from echo.plan import Plan
 
+FUSE = Fuse()  #              Graph -> Fused: kernels of our own in the place of cells and attention scores
 PIPELINE: tuple[Pass, ...] = (
     Differentiate(),  #    Graph -> TrainingGraph, from MXNet's own gradient pass; gradients read less where they can
     FindCandidates(),  #   which feature maps may be recomputed, what the user insists on
@@ -39,19 +42,35 @@ PIPELINE: tuple[Pass, ...] = (
 
 
 class Planned(NamedTuple):
-    """The plan, the graph to bind (the user's own where nothing is gained), and a hint for graphs of the same model."""
+    """The plan, the graph to bind (the user's own where nothing is gained), and a hint for graphs of the same model.
+
+    ``base`` is the user's graph with the plan's fused operators, without its marks.
+    """
 
     plan: Plan
     graph: Graph
+    base: Graph
     hint: Hint | None
 
 
 def plan(request: Request) -> Planned:
-    """Runs the pipeline. Where other bits are allowed it does so a second time, for plans that have them if that pays.
+    """Fuses operators, and runs the pipeline on what comes out, or on the user's graph where that needs less.
 
     Raises:
         EchoError: the options, the graph or the budget cannot be met; the message says what was expected.
     """
+    fused: Fused = run((FUSE,), [request], request.progress)[Fused]
+    if fused.places:
+        inner, before = inside(request, fused)
+        found = _best(inner)
+        if found.plan.after.total <= before.total:
+            return found._replace(plan=explained(found.plan, fused, before))
+    found = _best(request)
+    return found._replace(plan=explained(found.plan, fused, None))
+
+
+def _best(request: Request) -> Planned:
+    """Where other bits are allowed, the better of two plans: one that has them, and one that has not."""
     if request.options.exact:
         return _plan(request)
     found = _plan(request)
@@ -74,4 +93,5 @@ def _plan(request: Request) -> Planned:
     result: Plan = values[Plan]
     rewritten: Rewritten = values[Rewritten]
     selection: Selection = values[Selection]
-    return Planned(result, request.graph if result.changes_nothing else rewritten.graph, selection.hint)
+    graph = request.graph if result.changes_nothing else rewritten.graph
+    return Planned(result, graph, request.graph, selection.hint)

@@ -14,7 +14,8 @@ from echo.estimators.assignment import ASSIGNED
 from echo.subject import Subject
 from echo.why import Flipper, Why, why
 
-FORMAT = "echo-plan-2"
+FORMAT = "echo-plan-3"
+HIDDEN = "inside of operators"  # a kind of memory that no planner sees
 STASH, RECOMPUTE = "stash", "recompute"
 APPLIED = ("hook", "mirror", "none")
 
@@ -46,6 +47,16 @@ class Mark:
 
 
 @dataclass(frozen=True)
+class Missed:
+    """A pattern that was nearly found at a node of the user, and why no fused operator takes its place."""
+
+    node: int
+    name: str
+    pattern: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class Memory:
     """Bytes before or after: ``planned`` by MXNet's memory planner, ``live_peak`` of entries alive at once.
 
@@ -73,7 +84,9 @@ class Plan:
     instead). ``step_seconds`` is the predicted time of the user's step, ``overhead_seconds`` what recomputation adds.
     ``recomputed_nodes`` counts the operators that run again, each as often as it does. ``applied`` is "hook" (the
     native gradient pass), "mirror" (MXNet's own attributes) or "none" (the user's graph as it is). ``subject`` says
-    what the plan was made for, and ``marks`` what applies it.
+    what the plan was made for, and ``marks`` what applies it. ``fused`` has the patterns whose place fused operators
+    take, each with the node of the user at which it is found; decisions and marks are about the graph with those.
+    ``missed`` are patterns that were nearly found.
     """
 
     decisions: tuple[Decision, ...]
@@ -89,6 +102,8 @@ class Plan:
     subject: Subject
     marks: tuple[Mark, ...] = ()
     notes: tuple[str, ...] = ()
+    fused: tuple[tuple[str, int], ...] = ()
+    missed: tuple[Missed, ...] = ()
     _flipper: Flipper | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
@@ -113,10 +128,14 @@ class Plan:
     def summary(self) -> str:
         """One line: "334 MB -> 142 MB planned (-57 %), +4 % time, 812 feature maps recomputed"."""
         before, after = self.before.planned, self.after.planned
+        hidden = self.before.static.get(HIDDEN, 0)
+        inside = f" and {hidden / 2**20:.0f} MB {HIDDEN}" if hidden else ""
+        before += hidden
         sign = "+" if after > before else "-"
         change = 100 * (after - before) / before if before else 0.0
         return (
-            f"{before / 2**20:.0f} MB -> {after / 2**20:.0f} MB planned ({sign}{abs(change):.0f} %), "
+            f"{(before - hidden) / 2**20:.0f} MB{inside} -> {after / 2**20:.0f} MB planned "
+            f"({sign}{abs(change):.0f} %), "
             f"+{100 * self.overhead:.1f} % time, {len(self.recomputed)} feature maps recomputed"
         )
 
@@ -156,6 +175,8 @@ class Plan:
         value["decisions"] = [dict(vars(decision)) for decision in self.decisions]
         value["marks"] = [[mark.node, mark.op, dict(mark.attrs)] for mark in self.marks]
         value["subject"] = self.subject.to_json()
+        value["fused"] = [list(place) for place in self.fused]
+        value["missed"] = [dict(vars(missed)) for missed in self.missed]
         return value
 
     @staticmethod
@@ -174,6 +195,8 @@ class Plan:
             given["notes"] = tuple(given["notes"])
             given["subject"] = Subject.from_json(given["subject"])
             given["marks"] = tuple(map(_mark, given["marks"]))
+            given["fused"] = tuple(map(_place, given["fused"]))
+            given["missed"] = tuple(map(_missed, given["missed"]))
             plan = Plan(**given)
             _check("plan", plan, _PLAN_KINDS)
             return plan
@@ -243,6 +266,19 @@ def _mark(value: Any) -> Mark:
     if not isinstance(attrs, dict) or not all(isinstance(text, str) for pair in attrs.items() for text in pair):
         raise GraphError(f"marks: expected attributes of node {node}, got {attrs!r}")
     return Mark(node, op, attrs)
+
+
+def _place(value: Any) -> tuple[str, int]:
+    pattern, node = value
+    if not isinstance(pattern, str) or type(node) is not int:
+        raise GraphError(f"fused: expected the name of a pattern and the number of a node, got {value!r}")
+    return pattern, node
+
+
+def _missed(value: Mapping[str, Any]) -> Missed:
+    missed = Missed(**value)
+    _check("missed", missed, {"node": _NUMBER, "name": _TEXT, "pattern": _TEXT, "reason": _TEXT})
+    return missed
 
 
 def _memory(name: str, value: Mapping[str, Any]) -> Memory:

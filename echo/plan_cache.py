@@ -18,10 +18,12 @@ from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 from echo import cache
 from echo.errors import EchoError
 from echo.graph import Graph
+from echo.passes.request import Frontend
 from echo.passes.rewrite import with_marks
 from echo.plan import RECOMPUTE, STASH, Decision, Plan
+from echo.reuse import fused_base
 
-_FORMAT = "echo-stored-plan-3"
+_FORMAT = "echo-stored-plan-4"
 _MOST_FILES = 512  # the oldest go first
 _COLUMNS: dict[str, set[type]] = {
     "node": {int}, "name": {str}, "op": {str}, "output": {int}, "action": {str}, "bytes": {int},
@@ -30,10 +32,14 @@ _COLUMNS: dict[str, set[type]] = {
 
 
 class Found(NamedTuple):
-    """A plan, the graph to bind, and the bytes of each chunk that MXNet wants for it (None: not known)."""
+    """A plan, the graph to bind, and the bytes of each chunk that MXNet wants for it (None: not known).
+
+    ``base`` is the user's graph with the plan's fused operators, without its marks.
+    """
 
     plan: Plan
     graph: Graph
+    base: Graph
     chunks: tuple[int, ...] | None = None
 
 
@@ -42,7 +48,7 @@ def key_of(parts: Sequence[str]) -> str:
     return hashlib.sha256(json.dumps([*parts, _source()]).encode()).hexdigest()[:40]
 
 
-def load(key: str, graph: Graph) -> Found | None:
+def load(key: str, graph: Graph, frontend: Frontend) -> Found | None:
     """The plan of this name and the graph to bind; None where there is none, or none that fits the graph."""
     value = cache.read(_path(key), _FORMAT)
     if value is None or value.get("key") != key:
@@ -50,7 +56,8 @@ def load(key: str, graph: Graph) -> Found | None:
     try:
         plan = Plan.from_json({**value["plan"], "decisions": ()})
         plan = replace(plan, decisions=tuple(_decisions(value["plan"]["decisions"])))
-        return Found(plan, with_marks(graph, plan.marks), _chunks(value.get("chunks")))
+        base = fused_base(plan, graph, frontend)
+        return Found(plan, with_marks(base, plan.marks), base, _chunks(value.get("chunks")))
     except (EchoError, KeyError, TypeError, ValueError, AttributeError):
         return None
 

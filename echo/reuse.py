@@ -9,13 +9,27 @@ from echo.graph import Graph
 from echo.implementations import implementations
 from echo.passes.request import Frontend
 from echo.passes.rewrite import GRADIENT_ATTRIBUTE, gradient_marks, with_marks
+from echo.patterns.apply import fused_at
 from echo.plan import Plan
 
 _SHAPES = ". A plan holds for its own shapes and types alone: another batch size or length needs its own, by echo.plan"
 
 
-def fitting(plans: Sequence[Plan], graph: Graph, frontend: Frontend) -> tuple[Plan, Graph]:
-    """The first of these plans that was made for this graph as it is bound now, and the graph to bind.
+def fused_base(plan: Plan, graph: Graph, frontend: Frontend) -> Graph:
+    """The user's graph with the fused operators of a plan, which may come from anywhere.
+
+    Raises:
+        GraphError: they do not fit the graph, or cannot be had here.
+    """
+    if not plan.fused:
+        return graph
+    if frontend.why_no_fusion:
+        raise GraphError(f"the plan has fused operators: {frontend.why_no_fusion}")
+    return fused_at(graph, plan.fused, frontend.adds, frontend.device)
+
+
+def fitting(plans: Sequence[Plan], graph: Graph, frontend: Frontend) -> tuple[Plan, Graph, Graph]:
+    """The first of these plans that was made for this graph as it is bound now, the graph to bind, and that unmarked.
 
     MXNet's own planner has to say of the result what it said when the plan was made.
 
@@ -26,7 +40,7 @@ def fitting(plans: Sequence[Plan], graph: Graph, frontend: Frontend) -> tuple[Pl
     for plan in plans:
         found = list(_differences(plan, frontend))
         if not found:
-            return plan, _confirmed(plan, graph, frontend)
+            return (plan, *_confirmed(plan, graph, frontend))
         wrong.append(found)
     closest = min(wrong, key=len)
     few = "; ".join(closest[:4]) + (f"; and {len(closest) - 4} more" if len(closest) > 4 else "")
@@ -58,13 +72,15 @@ def _check_gradients(plan: Plan, graph: Graph, frontend: Frontend) -> None:
                             "type, or for the way in which this MXNet computes it")  # fmt: skip
 
 
-def _confirmed(plan: Plan, graph: Graph, frontend: Frontend) -> Graph:
+def _confirmed(plan: Plan, user: Graph, frontend: Frontend) -> tuple[Graph, Graph]:
     if plan.changes_nothing:
-        return graph
+        return user, user
     try:
+        graph = fused_base(plan, user, frontend)
         marked = with_marks(graph, plan.marks)
     except GraphError as error:
         raise PlanError(f"the plan does not fit the graph that it names: {error}") from error
+    frontend = frontend.on(graph)
     _check_gradients(plan, graph, frontend)
     own = frontend.match_range
     planned, accumulations = frontend.oracle(marked, own if plan.match_range is None else plan.match_range)
@@ -73,4 +89,4 @@ def _confirmed(plan: Plan, graph: Graph, frontend: Frontend) -> Graph:
                         f"got {planned:,}")  # fmt: skip
     if accumulations != frontend.oracle(graph, own)[1]:
         raise PlanError("under this plan MXNet adds up gradients in another way, which may change the last bit")
-    return marked
+    return marked, graph

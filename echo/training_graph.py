@@ -29,6 +29,7 @@ _DTYPES = (
     ("float32", 4), ("float64", 8), ("float16", 2), ("uint8", 1), ("int32", 4), ("int8", 1), ("int64", 8),
     ("bool", 1), ("int16", 2), ("uint16", 2), ("uint32", 4), ("uint64", 8), ("bfloat16", 2),
 )  # fmt: skip
+FLAGS = {name: flag for flag, (name, _) in enumerate(_DTYPES)}
 
 
 @dataclass(frozen=True)

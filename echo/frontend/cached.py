@@ -13,6 +13,7 @@ from typing import Mapping, Sequence
 from echo.estimators.reference import plan_storage
 from echo.graph import Graph
 from echo.passes.recompute import in_execution_order
+from echo.patterns.apply import COPY_ATTRIBUTE
 from echo.training_graph import STATIC, TrainingGraph
 
 
@@ -42,6 +43,7 @@ def as_stateful(node: str, value: str, op: str) -> tuple[str, str]:
 
 def _split(attrs: Mapping[str, str]) -> dict[str, str]:
     own = {"indices": "()", "axis": "1", "squeeze_axis": "False", "sections": attrs["num_outputs"]}
+    own[COPY_ATTRIBUTE] = "all"  # its gradient overwrites where SliceChannel's adds
     return {**own, **{name: text for name, text in attrs.items() if name != "num_outputs"}}
 
 

@@ -21,9 +21,10 @@ from echo.estimators.evaluator import Evaluator
 from echo.estimators.footprint import AUXILIARY, GRADIENTS, INPUTS, WEIGHTS
 from echo.estimators.planner import make_planner
 from echo.frontend.cached import as_cached
+from echo.frontend.extension import why_not
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
 from echo.frontend.selfcheck import check_hook, onednn_activations
-from echo.frontend.symbols import Binding, symbol_of
+from echo.frontend.symbols import Binding, symbol_of, types_of
 from echo.frontend.training import (
     captured_graph,
     chunks_in,
@@ -33,13 +34,13 @@ from echo.frontend.training import (
     oracle,
     training_graph,
 )
-from echo.graph import Graph
+from echo.graph import Entry, Graph
 from echo.locks import Lock
 from echo.passes.rewrite import gradient_marks
 from echo.runtime.measure import device_key, measure
 from echo.subject import AUXILIARY as AUXILIARY_STATE
 from echo.subject import Argument, Subject, digest, operators
-from echo.training_graph import EXECUTOR, TrainingGraph
+from echo.training_graph import EXECUTOR, TensorType, TrainingGraph
 
 _install_lock = Lock()
 _SETTINGS = ("NNVM_EXEC_MATCH_RANGE", "MXNET_BACKWARD_DO_MIRROR")  # what MXNet plans depends on them
@@ -98,6 +99,7 @@ class MxnetSession:
         self.subject = subject(graph, binding, self.device, runner)
 
     def _forget(self) -> None:
+        self._others: dict[int, tuple[Graph, MxnetSession]] = {}
         self._training: TrainingGraph | None = None
         self._implemented: tuple[Mapping[int, str], TrainingGraph] | None = None
         self._chunks: list[tuple[Graph, tuple[int, ...]]] = []
@@ -107,6 +109,31 @@ class MxnetSession:
         session = copy.copy(self)
         session._forget()
         return session
+
+    def on(self, graph: Graph) -> MxnetSession:
+        """This session for another graph with the same arguments; what plans are made for stays the user's graph."""
+        if graph is self.graph:
+            return self
+        if id(graph) not in self._others:
+            session = copy.copy(self)
+            session._forget()
+            session.graph = graph
+            self._others[id(graph)] = (graph, session)
+        return self._others[id(graph)][1]
+
+    @property
+    def why_no_fusion(self) -> str:
+        """Why no operator can be fused here; empty where they can."""
+        return self.why_no_hook or why_not()
+
+    @property
+    def adds(self) -> bool:
+        """Whether gradients may be added to arrays of the user's; of a CachedOp that is not known."""
+        return self._runner != EXECUTOR or "add" in self._binding.grad_req
+
+    def types(self) -> Mapping[Entry, TensorType]:
+        """The shape and type of each entry of the graph."""
+        return types_of(self.graph, self._binding)
 
     def argument_names(self) -> Sequence[str]:
         """The names of ``subject.arguments``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Mapping, Sequence
 
@@ -11,7 +12,8 @@ import mxnet as mx
 import numpy as np
 
 from echo.errors import OptionError, ShapeError
-from echo.graph import Graph
+from echo.graph import Entry, Graph
+from echo.training_graph import FLAGS, TensorType
 
 _ESCAPE = re.compile(r"((?<!\\)(?:\\\\)*)\\u([0-9a-f]{4})")
 _GRAD_REQS = ("write", "add", "null")
@@ -97,6 +99,29 @@ def infer_binding(
         tuple(aux_types),
         grad_reqs(names, grad_req),
     )
+
+
+def types_of(graph: Graph, binding: Binding) -> dict[Entry, TensorType]:
+    """The shape and type of each entry that others may read, of a graph that is bound like this.
+
+    Raises:
+        ShapeError: MXNet does not infer them all.
+    """
+    symbol = symbol_of(graph.with_names([f"n{number}" for number in range(len(graph.nodes))]))
+    arguments = list(zip(symbol.list_arguments(), binding.arg_shapes, binding.arg_types))
+    states = list(zip(symbol.list_auxiliary_states(), binding.aux_shapes, binding.aux_types))
+    inner = symbol.get_internals()
+    shapes = inner._infer_shape_impl(False, **{name: shape for name, shape, _ in [*arguments, *states]})[1]
+    types = inner.infer_type(**{name: kind for name, _, kind in arguments})[1]
+    if shapes is None or types is None:
+        raise ShapeError("MXNet does not infer the shape and type of every node")
+    found: dict[Entry, TensorType] = {}
+    seen: Counter[int] = Counter()
+    for name, shape, kind in zip(inner.list_outputs(), shapes, types):
+        number = int(name[1:].partition("_")[0])
+        found[Entry(number, seen[number])] = TensorType(tuple(shape), FLAGS[np.dtype(kind).name])
+        seen[number] += 1
+    return found
 
 
 def _default_types(symbol: mx.sym.Symbol, types: Mapping[str, Any] | None) -> Mapping[str, Any]:

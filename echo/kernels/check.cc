@@ -250,10 +250,13 @@ int Call::out_dtype(const char* name) const { return call_.out[position(kernel_.
 bool Call::adds(const char* name) const { return call_.req[position(kernel_.outputs, name)] == ECHO_ADD; }
 
 bool Call::zero_gradient() const {
+  bool reads = false;
   for (size_t i = 0; i < kernel_.inputs.size(); ++i) {
-    if (kernel_.inputs[i].gradient && kernel_.inputs[i].read && call_.in[i].data != nullptr) return false;
+    if (!kernel_.inputs[i].gradient || !kernel_.inputs[i].read) continue;
+    reads = true;
+    if (call_.in[i].data != nullptr) return false;
   }
-  return kernel_.is_grad;
+  return reads;
 }
 
 void Call::write_zeros(const char* name) const {

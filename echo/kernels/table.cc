@@ -16,9 +16,11 @@ struct Row {
 
 const Row kRows[] = {
     {"lstm_cell", "pre[B,4H] c[B,H]", "h[B,H] c'[B,H]", "", "dh dc' pre c"},
+    {"lstm_norm_cell", "pre[B,4H] c[B,H] gamma[H] beta[H]", "h[B,H] c'[B,H]", "eps", "dh dc' pre c gamma beta"},
     {"gru_cell", "x[B,3H] s[B,3H] h[B,H]", "h'[B,H]", "", "dh' x s h"},
     {"mlp_score", "keys[B,T,H] query[B,H] v[H] gamma[H]?beta beta[H]?gamma", "score[B,T]", "eps",
      "dscore keys query v gamma beta"},
+    {"weighted_sum", "w[B,T] values[B,T,H]", "out[B,H]", "", "dout w values"},
     {"attention", "q[N,Tq,D] k[N,Tk,D] v[N,Tk,Dv] lengths[N]:lengths? bias[Tq,Tk]?", "out[N,Tq,Dv] lse[N,Tq]:float32",
      "scale", "dout q k v lengths bias out lse"},
     {"layer_norm", "x[N,H] gamma[H] beta[H]", "y[N,H]", "eps", "dy x gamma"},
@@ -28,6 +30,8 @@ const Row kRows[] = {
     {"relu", "x[n]", "y[n] bits[(n+7)/8]:uint8", "", "dy bits"},
     {"lstm_layer", "x[T,B,I] wi[4H,I] bi[4H] wh[4H,H] bh[4H] h0[B,H] c0[B,H]", "y[T,B,H] hT[B,H] cT[B,H] pre[T,B,4H]",
      "reverse", "dy dhT dcT x wi bi wh bh h0 c0 y pre"},
+    {"softmax_output", "x[N,I] w[V,I] b[V]? label[N]:lengths", "prob[N,V]",
+     "grad_scale use_ignore ignore_label normalization smooth_alpha", "x w label prob"},
 };
 
 std::vector<std::string> words(const std::string& text) {

@@ -20,8 +20,6 @@ from echo.passes.select import Selection
 from echo.plan import RECOMPUTE, STASH, Decision, Memory, Plan
 from echo.training_graph import TrainingGraph
 
-FUSE_NOTE = "fuse=True does nothing yet: no operator is fused"
-
 
 @dataclass(frozen=True)
 class Explain:
@@ -78,8 +76,6 @@ def _memory(request: Request, training: TrainingGraph, planned: int) -> Memory:
 
 
 def _notes(request: Request, training: TrainingGraph, overhead: Overhead, confirmed: Confirmed) -> Iterator[str]:
-    if request.options.fuse:
-        yield FUSE_NOTE
     if not request.frontend.hook:
         yield "the native hook is not there: MXNet's own attributes apply the plan, within their limits"
     if not confirmed.accepted:

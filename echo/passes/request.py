@@ -8,11 +8,11 @@ from typing import Callable, Mapping, Protocol, Sequence
 from echo.estimators.cost_table import CostTable
 from echo.estimators.evaluator import Evaluator
 from echo.estimators.footprint import OPTIMIZER, WEIGHTS
-from echo.graph import Graph
+from echo.graph import Entry, Graph
 from echo.options import Options
 from echo.passes.hint import Hint
 from echo.subject import Subject
-from echo.training_graph import TrainingGraph
+from echo.training_graph import TensorType, TrainingGraph
 
 
 class Frontend(Protocol):
@@ -21,7 +21,8 @@ class Frontend(Protocol):
     ``hook`` says whether the native hook applies plans; otherwise attributes of MXNet do, and the training graph holds
     the forward nodes alone. ``onednn``: gradients of activations are those of oneDNN. ``match_range`` is what MXNet's
     memory planner would use by itself, ``static`` the bytes that are there all the time, by kind. ``subject`` is what a
-    plan is made for, ``family`` equal for graphs that train the same weights.
+    plan is made for, ``family`` equal for graphs that train the same weights. ``why_no_fusion`` says why no operator
+    can be fused, empty where they can; ``adds``, that gradients may be added to arrays that the user has.
     """
 
     device: str
@@ -33,6 +34,16 @@ class Frontend(Protocol):
 
     @property
     def onednn(self) -> bool: ...
+    @property
+    def why_no_fusion(self) -> str: ...
+    @property
+    def adds(self) -> bool: ...
+
+    def types(self) -> Mapping[Entry, TensorType]:
+        """The shape and type of each entry of the graph that others may read."""
+
+    def on(self, graph: Graph) -> Frontend:
+        """The same for another graph with the same arguments; ``subject`` stays the user's."""
 
     def argument_names(self) -> Sequence[str]:
         """The names of ``subject.arguments``."""

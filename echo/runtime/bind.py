@@ -124,9 +124,10 @@ def _with_plan(
         return request.call(user)
     if record is not None:
         record(found.plan)
-    executor = _bound(found, user, request.call)
+    executor = _bound(found, user, request)
     road = _Road(user, request.ctx, owner.attempt, record)
-    executor = planned_executor(executor, Applied(graph, found.graph, shapes_of(executor), owner.strict, road))
+    applied = Applied(graph, found.base, found.graph, shapes_of(executor), owner.strict, road)
+    executor = planned_executor(executor, applied)
     if isinstance(executor, PlannedExecutor):
         executor._pool = pool
     return executor
@@ -175,7 +176,7 @@ class _Road:
     attempt: Attempt
     record: Callable[[Plan], None] | None
 
-    def replan(self, binding: Binding) -> Graph | None:
+    def replan(self, binding: Binding) -> tuple[Graph, Graph] | None:
         graph, details = graph_of(self.user), self.record is not None
         with own_binds():
             found = self.attempt(
@@ -185,17 +186,15 @@ class _Road:
             return None
         if self.record is not None:
             self.record(found.plan)
-        return found.graph  # type: ignore[no-any-return]
+        return found.base, found.graph
 
     def differentiate(self, graph: Graph, binding: Binding) -> TrainingGraph:
         with own_binds():
             return training_graph(graph, binding, self.ctx)
 
-    def confirms(self, graph: Graph, binding: Binding) -> bool:
-        user = graph_of(self.user)
-
+    def confirms(self, base: Graph, graph: Graph, binding: Binding) -> bool:
         def confirmed(options: Options) -> bool:
-            request = Request(user, options, MxnetSession(user, binding, self.ctx))
+            request = Request(base, options, MxnetSession(base, binding, self.ctx))
             return Confirm().run(request, request.frontend.differentiate(), Rewritten(graph, None)).accepted
 
         with own_binds():
@@ -207,12 +206,12 @@ class _Road:
             return Symbol.bind(symbol, *args, **more)
 
 
-def _bound(found: Found, user: Symbol, call: Callable[[Symbol], mx.executor.Executor]) -> mx.executor.Executor:
+def _bound(found: Found, user: Symbol, request: Bind) -> mx.executor.Executor:
     plan, graph = found.plan, found.graph
     if plan.changes_nothing:
-        return call(user)
+        return request.call(user)
     with match_range(plan.match_range if plan.applied == "mirror" else None):
-        executor = call(symbol_of(graph))
+        executor = request.call(symbol_of(graph), request.binding() if plan.fused else None)
     executor._symbol = user
     return executor
 
@@ -294,12 +293,12 @@ def planned(
         own = session()
         request = Request(own.graph, options, own, details=details, follows=example is not None)
         if options.plans:
-            plan, graph = fitting(options.plans, own.graph, own)
-            found = Found(plan, graph, own.chunks(graph))
+            plan, graph, base = fitting(options.plans, own.graph, own)
+            found = Found(plan, graph, base, own.on(base).chunks(graph))
         else:
             found = _remembered(request, own, example)
         # who keeps the plan does not keep a training graph
-        flipper = _flipper(replace(request, frontend=own.anew()), found.plan)
+        flipper = _flipper(replace(request, graph=found.base, frontend=own.on(found.base).anew()), found.plan)
         return found._replace(plan=found.plan.with_flipper(flipper))
 
 
@@ -316,7 +315,7 @@ def _flipper(request: Request, plan: Plan) -> Flipper:
 def _remembered(request: Request, session: MxnetSession, example: Example | None) -> Found:
     names = json.dumps([node.name for node in request.graph.nodes])  # they are in the plan that the user reads
     asked = [session.subject.fingerprint, names, str(session.hook), session.device_key]
-    asked += [request.options.key, str(request.details)]
+    asked += [request.options.key, str(request.details), session.why_no_fusion if request.options.fuse else ""]
     key = plan_cache.key_of(asked if example is None else [*asked, example.key])
     if key not in _plans:
         found = _loaded_or_made(key, request, session, example)
@@ -332,13 +331,13 @@ def _remembered(request: Request, session: MxnetSession, example: Example | None
 def _loaded_or_made(
     key: str, request: Request, session: MxnetSession, example: Example | None
 ) -> Found | BudgetError:
-    found = plan_cache.load(key, request.graph)
+    found = plan_cache.load(key, request.graph, session)
     if found is None:
         try:
             made = _search(request) if example is None else _planned(request, _hint_of(example, request))
         except BudgetError as error:
             return copy.copy(error)
-        found = Found(made.plan, made.graph, session.chunks(made.graph))
+        found = Found(made.plan, made.graph, made.base, session.on(made.base).chunks(made.graph))
         plan_cache.save(key, found.plan, found.chunks)
     return found
 

@@ -52,6 +52,7 @@ class _Choice:
     mode_dependent: frozenset[str] = frozenset()
     in_training: bool = False
     implements: bool = False  # its gradients read less than the user's own
+    fuses: bool = False
 
 
 _STOCK = _Choice()
@@ -91,8 +92,10 @@ class PlannedCachedOp:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As ``CachedOp.__call__``."""
-        if self._untouched or not autograd.is_recording():
+        if self._untouched:
             return self._current(*args, **kwargs)
+        if not autograd.is_recording():
+            return self._for_inference(args)(*args, **kwargs)
         with self._lock.held():
             signature = self._signature(args)
             self._attempt(lambda options: self._choose(signature, args, options), lambda: self._give_up(signature))
@@ -101,6 +104,14 @@ class PlannedCachedOp:
         if at_stake:
             note(outputs[0] if isinstance(outputs, list) else outputs, at_stake)
         return outputs
+
+    def _for_inference(self, args: Sequence[Any]) -> Any:
+        """The user's own for shapes that fused operators were not planned for."""
+        if self._choice.fuses:
+            with self._lock.held():
+                if self._choices.get(self._signature(args)) is not self._choice:
+                    self._switch(_STOCK)
+        return self._current
 
     def _register_op_hook(self, callback: Callable[..., None], monitor_all: bool = False) -> None:
         """As ``CachedOp._register_op_hook``; the user sees no clone."""
@@ -120,7 +131,7 @@ class PlannedCachedOp:
             with bind.own_binds():
                 self._choices[signature] = self._planned(signature, args, options)
         choice = self._choices[signature]
-        shows_all = self._monitor is not None and self._monitor[1] and choice.implements
+        shows_all = self._monitor is not None and (choice.fuses or (self._monitor[1] and choice.implements))
         at_odds = choice.in_training and not autograd.is_training()
         self._switch(_STOCK if shows_all or at_odds else choice)
 
@@ -145,8 +156,9 @@ class PlannedCachedOp:
         mode_dependent = frozenset(node.op for node in again if depends_on_mode(node.op, node.attrs))
         return _Choice(
             graph=graph,
-            key=tuple(tuple(node.attrs.get(mark, "") for mark in marks) for node in graph.nodes),
+            key=(plan.fused, *(tuple(node.attrs.get(mark, "") for mark in marks) for node in graph.nodes)),
             implements=implements(graph),
+            fuses=bool(plan.fused),
             mode_dependent=mode_dependent,
             in_training=bool(mode_dependent) or any(node.op == "Dropout" for node in again),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, Iterator, Mapping
+from typing import Any, Callable, Iterator, Mapping, Protocol
 
 import mxnet as mx
 from mxnet.symbol import Symbol
@@ -11,17 +11,24 @@ from mxnet.symbol import Symbol
 from echo.frontend.symbols import Binding, grad_reqs, infer_binding
 
 
+class Caller(Protocol):
+    """Binds a symbol as the program wants it."""
+
+    def __call__(self, bound: Symbol, known: Binding | None = None) -> mx.executor.Executor: ...
+
+
 @dataclass(frozen=True)
 class Bind:
     """One call of ``simple_bind`` or ``bind``: how MXNet does it, and what planning has to know.
 
+    ``call`` binds a symbol; where all shapes are given, none is inferred, which MXNet cannot do for fused operators.
     ``untouched`` says why the symbol is bound as it is, empty where it is to be planned. ``shared`` is the executor
     whose pool of memory it shares.
     """
 
     symbol: Symbol
     ctx: mx.Context
-    call: Callable[[Symbol], mx.executor.Executor]
+    call: Caller
     binding: Callable[[], Binding]
     untouched: str
     shared: mx.executor.Executor | None
@@ -32,9 +39,11 @@ def simple_bind(symbol: Symbol, original: Any, ctx: mx.Context, grad_req: Any = 
                 shared_buffer: Any = None, **kwargs: Any) -> Bind:  # fmt: skip
     """A call of ``Symbol.simple_bind``; ``original`` is MXNet's own."""
 
-    def call(bound: Symbol) -> mx.executor.Executor:
+    def call(bound: Symbol, known: Binding | None = None) -> mx.executor.Executor:
+        names = [*symbol.list_arguments(), *symbol.list_auxiliary_states()] if known is not None else []
+        shapes = dict(zip(names, known.arg_shapes + known.aux_shapes)) if known is not None else {}
         return original(bound, ctx, grad_req, type_dict, stype_dict, group2ctx, shared_arg_names, shared_exec,
-                        shared_buffer, **kwargs)  # fmt: skip
+                        shared_buffer, **{**kwargs, **shapes})  # fmt: skip
 
     def binding() -> Binding:
         shapes = {name: tuple(shape) for name, shape in kwargs.items() if not isinstance(shape, str)}
@@ -56,7 +65,7 @@ def bind(
 ) -> Bind:
     """A call of ``Symbol.bind``; ``original`` is MXNet's own."""
 
-    def call(bound: Symbol) -> mx.executor.Executor:
+    def call(bound: Symbol, known: Binding | None = None) -> mx.executor.Executor:
         return original(bound, ctx, args, args_grad, grad_req, aux_states, group2ctx, shared_exec)
 
     def binding() -> Binding:

@@ -19,6 +19,7 @@ from mxnet.symbol import Symbol
 from echo.errors import EchoError, UnsupportedError
 from echo.frontend.symbols import Binding, grad_reqs, graph_of, symbol_of
 from echo.graph import Graph
+from echo.kernels.operators import PREFIX
 from echo.ops import depends_on_mode
 from echo.passes.rewrite import implements, marked, unmarked
 from echo.runtime.monitor import WithoutClones
@@ -34,11 +35,11 @@ Shapes = Mapping[str, Sequence[int]]
 class Road(Protocol):
     """How an executor is bound again: what it asks of `echo.runtime.bind`."""
 
-    def replan(self, binding: Binding) -> Graph | None:
-        """The graph to bind for these shapes, None where planning fails."""
+    def replan(self, binding: Binding) -> tuple[Graph, Graph] | None:
+        """The graph with fused operators for these shapes, and the one to bind, None where planning fails."""
 
-    def confirms(self, graph: Graph, binding: Binding) -> bool:
-        """Whether the plan in this graph also holds for these shapes: no more bytes than the user's own, equal bits."""
+    def confirms(self, base: Graph, graph: Graph, binding: Binding) -> bool:
+        """Whether the marks that a graph has on top of the base also hold for these shapes: fewer bytes, equal bits."""
 
     def bind(self, bound: Graph | Symbol, *args: Any, **more: Any) -> mx.executor.Executor:
         """MXNet's own ``Symbol.bind``."""
@@ -49,12 +50,15 @@ class Road(Protocol):
 
 @dataclass(frozen=True)
 class Applied:
-    """What an executor was bound with: ``graph`` is the user's, with the marks of a plan if there is one.
+    """What an executor was bound with.
+
+    ``base`` is the user's graph with fused operators, ``graph`` that with the marks of a plan, where there are any.
 
     ``shapes`` are those of the arguments that it was planned for; ``held`` remembers for which others it holds.
     """
 
     user: Graph
+    base: Graph
     graph: Graph
     shapes: Shapes
     strict: bool
@@ -64,7 +68,12 @@ class Applied:
     @cached_property
     def marked(self) -> frozenset[str]:
         """The operators of the nodes that run again."""
-        return frozenset(self.graph.nodes[number].op for number in marked(self.user, self.graph))
+        return frozenset(self.graph.nodes[number].op for number in marked(self.base, self.graph))
+
+    @cached_property
+    def fuses(self) -> bool:
+        """Whether there are fused operators."""
+        return any(node.op.startswith(PREFIX) for node in self.base.nodes)
 
     @cached_property
     def implements(self) -> bool:
@@ -74,7 +83,7 @@ class Applied:
     @cached_property
     def mode_dependent(self) -> frozenset[str]:
         """Those of them that have to run again in the mode of the forward pass."""
-        again = (self.graph.nodes[number] for number in marked(self.user, self.graph))
+        again = (self.graph.nodes[number] for number in marked(self.base, self.graph))
         return frozenset(node.op for node in again if depends_on_mode(node.op, node.attrs))
 
 
@@ -94,14 +103,16 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
     def set_monitor_callback(self, callback: Callable[..., None], monitor_all: bool = False) -> None:
         """As ``Executor.set_monitor_callback``; the callback sees no clone."""
         self._monitor = (callback, monitor_all)
-        super().set_monitor_callback(WithoutClones(self._applied.user, self._applied.graph, callback), monitor_all)
+        super().set_monitor_callback(WithoutClones(self._applied.base, self._applied.graph, callback), monitor_all)
         if self._own is not None:
             self._watch(self._own)
 
     def get_optimized_symbol(self) -> Symbol:
         """As ``Executor.get_optimized_symbol``, without the marks of the plan."""
-        symbol = super().get_optimized_symbol()
         applied = self._applied
+        if applied.fuses:
+            return self._users_own().get_optimized_symbol()
+        symbol = super().get_optimized_symbol()
         return symbol_of(unmarked(applied.user, graph_of(symbol))) if applied.graph != applied.user else symbol
 
     # Modes --------------------------------------------------------------------------------------------------------
@@ -149,8 +160,9 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         self._muted(False)
 
     def _shows_all(self) -> bool:
-        """Whether a monitor wants the inputs of every gradient, also of those that read less than the user's own."""
-        return self._monitor is not None and self._monitor[1] and self._applied.implements
+        """Whether a monitor wants what there is not: nodes that are fused, inputs that gradients no longer read."""
+        applied = self._applied
+        return self._monitor is not None and (applied.fuses or (self._monitor[1] and applied.implements))
 
     def _is_at_odds(self, forward: bool, backward: bool) -> bool:
         """Whether clones that run in the mode of backward are not what forward computed in its mode."""
@@ -169,7 +181,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
 
     def _users_own(self) -> mx.executor.Executor:
         if self._own is None:
-            logger.info("echo: a monitor of all inputs, or backward in another mode: bound without a plan, too")
+            logger.info("echo: a monitor, or backward in another mode: bound without a plan, too")
             self._own = self._bound(self._symbol, self.arg_arrays, self.grad_arrays, self.aux_arrays)
             self._watch(self._own)
         return self._own
@@ -197,7 +209,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
             EchoError: the new shapes cannot be planned, under ``strict``; otherwise they go without a plan.
         """
         applied = self._for_shapes(kwargs)
-        if applied.graph == self._applied.graph:
+        if applied.graph == self._applied.graph and not applied.fuses:
             executor = super().reshape(partial_shaping, allow_up_sizing, **kwargs)
         else:
             executor = self._rebound(applied, partial_shaping, allow_up_sizing, kwargs)
@@ -213,24 +225,24 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         except (mx.MXNetError, EchoError):
             return applied  # MXNet's own reshape says what is wrong
         binding = replace(binding_of(self), arg_shapes=tuple(shapes.values()), aux_shapes=aux_shapes)
-        own = replace(applied, graph=applied.user, shapes=shapes, held={})
+        own = replace(applied, base=applied.user, graph=applied.user, shapes=shapes, held={})
         try:
             if not _outgrow(shapes, applied.shapes) and self._holds(binding):
                 return applied
-            graph = applied.road.replan(binding)
+            found = applied.road.replan(binding)
         except Exception as error:
             if applied.strict and isinstance(error, EchoError):
                 raise
             logger.warning("echo: %s: %s; reshaped without a plan", type(error).__name__, error)
             return own
-        return own if graph is None else replace(own, graph=graph)
+        return own if found is None else replace(own, base=found[0], graph=found[1])
 
     def _holds(self, binding: Binding) -> bool:
         applied = self._applied
         if applied.graph == applied.user:
             return True
         if binding.key not in applied.held:
-            applied.held[binding.key] = applied.road.confirms(applied.graph, binding)
+            applied.held[binding.key] = applied.road.confirms(applied.base, applied.graph, binding)
         return applied.held[binding.key]
 
     def _rebound(

@@ -77,9 +77,9 @@ def pool_of(executor: mx.executor.Executor | None, ctx: mx.Context) -> Pool | No
 
 @dataclass(frozen=True)
 class Example:
-    """A bind whose choice another bind of the same model may follow; ``graph`` has the marks of its plan."""
+    """A bind whose choice another bind of the same model may follow: ``graph`` is ``base`` with the marks of a plan."""
 
-    user: Graph
+    base: Graph
     graph: Graph
     binding: Binding
     ctx: mx.Context
@@ -99,19 +99,19 @@ class Example:
         return self._hints[options.key]
 
     def _hint(self, options: Options) -> Hint:
-        session = MxnetSession(self.user, self.binding, self.ctx)
+        session = MxnetSession(self.base, self.binding, self.ctx)
         training = session.differentiate()
-        candidates = FindCandidates().run(Request(self.user, options, session), training)
-        again = marked(self.user, self.graph)
+        candidates = FindCandidates().run(Request(self.base, options, session), training)
+        again = marked(self.base, self.graph)
         chosen = {number for number, node in training.operators() if node.forward and node.user in again}
         return Hint.of(training, candidates.light, chosen)
 
 
 def example_of(executor: mx.executor.Executor) -> Example | None:
     """The choice that this executor was bound with, None where it has none."""
-    if not isinstance(executor, PlannedExecutor) or executor._applied.graph == executor._applied.user:
+    if not isinstance(executor, PlannedExecutor) or executor._applied.graph == executor._applied.base:
         return None
     if executor._example is None:
         applied = executor._applied
-        executor._example = Example(applied.user, applied.graph, binding_of(executor), executor._ctx)
+        executor._example = Example(applied.base, applied.graph, binding_of(executor), executor._ctx)
     return executor._example

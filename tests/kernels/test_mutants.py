@@ -48,7 +48,23 @@ BUGS = [
     ("dropout", "dropout.cc", "1.0f / static_cast<float>(call.param(\"keep\"))", "1.0f"),
     ("relu", "bits.cc", ">> 56", ">> 55"),
     ("relu", "relu.cc", "x[j] > 0.0f", "x[j] < 0.0f"),
+    ("lstm_layer", "lstm_rows.cc", "sigmoid_of(f[k]) * c[k] + sigmoid_of(i[k]) * tanh_of(g[k]);\n    c[k]",
+     "sigmoid_of(i[k]) * c[k] + sigmoid_of(f[k]) * tanh_of(g[k]);\n    c[k]"),
+    ("lstm_layer", "lstm_rows.cc", "dcell * f;", "dcell;"),
+    ("lstm_layer", "lstm_rows.cc", "dh[k] + dy[k]", "dy[k]"),
+    ("lstm_layer", "lstm_layer.cc", "{pre, 4 * H}, pre", "{bias_, 0}, pre"),
+    ("lstm_layer", "lstm_layer.cc", "add_to(bias_ + at, bh.read(at, n, buffer), n);", ""),
+    ("lstm_layer", "lstm_layer_grad.cc", 'Output(call_, "dbh").write(0, 4 * H, dbias_);', ""),
+    ("lstm_layer", "lstm_layer_grad.cc", "first ? to.start(0, columns) :", "false ? to.start(0, columns) :"),
+    ("lstm_layer", "lstm_layer_grad.cc", "add_product(dwh_, (shape_.time(0) - chunk.time) * B, B, h0, false);", ""),
+    ("lstm_layer", "lstm_layer_grad.cc", "saved_ + (number * B + row) * H", "saved_ + row * H"),
+    ("lstm_layer", "lstm_layer_grad.cc", "shape_.reverse ? time + 1 : time - 1", "time - 1"),
+    ("lstm_layer", "lstm_layer_grad.cc", "place = shape_.time(step) * B", "place = step * B"),
+    ("lstm_layer", "gemm.cc", "begin ? Start{c, c_stride} : start", "start"),
 ]  # fmt: skip
+
+# Sizes beyond SMALL, where a kernel works on a part at a time.
+MORE = {"lstm_layer": [{"T": 5, "B": 330, "I": 3, "H": 5}, {"T": 2, "B": 1, "I": 520, "H": 3}]}
 
 
 def compile_all(sources: Path, into: Path, files: list[Path]) -> None:
@@ -83,10 +99,16 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     library._of_backend.cache_clear()
 
 
+PARAMS: dict[str, list[dict[str, float]]] = {
+    "bias_act": [{"act": act} for act in range(5)],
+    "lstm_layer": [{"reverse": 0}, {"reverse": 1}],
+}
+
+
 def check_kernel(name: str) -> None:
-    acts = range(5) if name == "bias_act" else [None]
-    for act, absent in itertools.product(acts, (False, True)):
-        case = draw(name, SMALL[name], seed=3, absent=absent, **({} if act is None else {"act": act}))
+    sizes = [SMALL[name], *MORE.get(name, [])]
+    for params, absent, dims in itertools.product(PARAMS.get(name, [{}]), (False, True), sizes):
+        case = draw(name, dims, seed=3, absent=absent, **params)
         check_case(case, call)
         check_reqs(case, [0 if array is None else ADD for array in case.inputs], call)
 

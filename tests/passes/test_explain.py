@@ -8,7 +8,6 @@ import pytest
 import echo
 from benchmarks.models import SMALL
 from echo.frontend.training import training_graph
-from echo.passes.explain import FUSE_NOTE
 from echo.passes.rewrite import GRADIENT_ATTRIBUTE
 from echo.plan import RECOMPUTE, STASH, Plan
 from tests.conftest import model_case
@@ -58,5 +57,3 @@ def test_reasons_name_what_they_are_about() -> None:
     assert reasons["FullyConnected"].startswith("FullyConnected is compute-heavy")
     assert reasons["SoftmaxOutput"] == "an output of the symbol lives to the end anyway"
     assert all("computed again from" in decision.reason for decision in plan.recomputed)
-    assert FUSE_NOTE in plan.notes
-    assert FUSE_NOTE not in plan_of("nmt", fuse=False).notes

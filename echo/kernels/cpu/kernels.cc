@@ -20,10 +20,14 @@ size_t no_workspace(const Call&) { return 0; }
 const Entry kEntries[] = {
     {"lstm_cell", lstm_cell, no_workspace},
     {"lstm_cell_grad", lstm_cell_grad, no_workspace},
+    {"lstm_norm_cell", lstm_norm_cell, lstm_norm_cell_workspace},
+    {"lstm_norm_cell_grad", lstm_norm_cell_grad, lstm_norm_cell_grad_workspace},
     {"gru_cell", gru_cell, no_workspace},
     {"gru_cell_grad", gru_cell_grad, no_workspace},
     {"mlp_score", mlp_score, mlp_score_workspace},
     {"mlp_score_grad", mlp_score_grad, mlp_score_grad_workspace},
+    {"weighted_sum", weighted_sum, no_workspace},
+    {"weighted_sum_grad", weighted_sum_grad, no_workspace},
     {"attention", attention, attention_workspace},
     {"attention_grad", attention_grad, attention_grad_workspace},
     {"layer_norm", layer_norm, layer_norm_workspace},
@@ -36,6 +40,10 @@ const Entry kEntries[] = {
     {"dropout_grad", dropout_grad, no_workspace},
     {"relu", relu, no_workspace},
     {"relu_grad", relu_grad, no_workspace},
+    {"softmax_output", softmax_output, softmax_output_workspace},
+    {"softmax_output_grad", softmax_output_grad, softmax_output_grad_workspace},
+    {"lstm_layer", lstm_layer, lstm_layer_workspace},
+    {"lstm_layer_grad", lstm_layer_grad, lstm_layer_grad_workspace},
 };
 
 const Entry& entry_of(const Call& call) {

@@ -11,6 +11,11 @@ namespace kernels {
 void lstm_cell(const Call& call);
 void lstm_cell_grad(const Call& call);
 
+void lstm_norm_cell(const Call& call);
+size_t lstm_norm_cell_workspace(const Call& call);
+void lstm_norm_cell_grad(const Call& call);
+size_t lstm_norm_cell_grad_workspace(const Call& call);
+
 void gru_cell(const Call& call);
 void gru_cell_grad(const Call& call);
 
@@ -18,6 +23,9 @@ void mlp_score(const Call& call);
 size_t mlp_score_workspace(const Call& call);
 void mlp_score_grad(const Call& call);
 size_t mlp_score_grad_workspace(const Call& call);
+
+void weighted_sum(const Call& call);
+void weighted_sum_grad(const Call& call);
 
 void attention(const Call& call);
 size_t attention_workspace(const Call& call);
@@ -41,6 +49,16 @@ void dropout_grad(const Call& call);
 
 void relu(const Call& call);
 void relu_grad(const Call& call);
+
+void softmax_output(const Call& call);
+size_t softmax_output_workspace(const Call& call);
+void softmax_output_grad(const Call& call);
+size_t softmax_output_grad_workspace(const Call& call);
+
+void lstm_layer(const Call& call);
+size_t lstm_layer_workspace(const Call& call);
+void lstm_layer_grad(const Call& call);
+size_t lstm_layer_grad_workspace(const Call& call);
 
 }  // namespace kernels
 }  // namespace echo

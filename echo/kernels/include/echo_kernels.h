@@ -9,11 +9,15 @@
 //   NAME              inputs                                            outputs                       params
 //   lstm_cell         pre[B,4H] c[B,H]                                  h[B,H] c'[B,H]
 //       gates i f g o: c' = sigmoid(f) c + sigmoid(i) tanh(g); h = sigmoid(o) tanh(c')        reads dh dc' pre c
+//   lstm_norm_cell    pre[B,4H] c[B,H] gamma[H] beta[H]                 h[B,H] c'[B,H]                eps
+//       lstm_cell with h = sigmoid(o) tanh(norm(c')), norm the layer norm over H              reads dh dc' and the inputs
 //   gru_cell          x[B,3H] s[B,3H] h[B,H]                            h'[B,H]
 //       x from the input, s from the state, gates r z n: n = tanh(x_n + sigmoid(x_r + s_r) s_n);
 //       h' = (1 - z) n + z h, z = sigmoid(x_z + s_z)                                          reads dh' x s h
 //   mlp_score         keys[B,T,H] query[B,H] v[H] gamma[H]? beta[H]?    score[B,T]                    eps
 //       v . tanh(norm(keys + query)), norm the layer norm over H where gamma is there         reads dscore and the inputs
+//   weighted_sum      w[B,T] values[B,T,H]                              out[B,H]
+//       the sum over T of w values                                                            reads dout w values
 //   attention         q[N,Tq,D] k[N,Tk,D] v[N,Tk,Dv] lengths[N]? bias[Tq,Tk]?   out[N,Tq,Dv] lse[N,Tq]  scale
 //       softmax(scale q k' + bias) v over the first lengths[n] keys (all where absent; 0: out is 0, lse -inf). lse: the
 //       logarithm of the softmax's denominator, always float32. lengths: float32, float16 or int32. No gradient for
@@ -32,6 +36,11 @@
 //       the bit is x > 0; a NaN stays a NaN, as in MXNet                                      reads dy bits
 //   lstm_layer        x[T,B,I] wi[4H,I] bi[4H] wh[4H,H] bh[4H] h0[B,H] c0[B,H]   y[T,B,H] hT[B,H] cT[B,H] pre[T,B,4H]   reverse
 //       pre[t] = x[t] wi' + bi + h[t-1] wh' + bh, then lstm_cell; reverse 1 goes from T-1 to 0   reads dy dhT dcT, inputs, y, pre
+//   softmax_output    x[N,I] w[V,I] b[V]? label[N]                      prob[N,V]   grad_scale use_ignore ignore_label
+//       softmax(x w' + b) and, whatever the gradient of prob, the gradient of MXNet's SoftmaxOutput: (prob - target) *     normalization
+//       grad_scale / count; the target 1 - smooth_alpha at the label and smooth_alpha / (V - 1) elsewhere;                 smooth_alpha
+//       with use_ignore nothing where the label is ignore_label; count 1 (normalization 0), N (1), or how many labels are
+//       not ignore_label (2). label: float32, float16 or int32. CPU only.                     reads x w label prob
 #ifndef ECHO_KERNELS_H_
 #define ECHO_KERNELS_H_
 #include <stddef.h>

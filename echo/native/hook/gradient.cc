@@ -4,12 +4,12 @@
 #include <cstdlib>
 #include <functional>
 #include <map>
-#include <new>
 #include <stdexcept>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "mxnet_api.h"
+#include "walk.h"
 
 namespace echo {
 
@@ -18,33 +18,6 @@ namespace echo {
 static const char kPlanAttribute[] = "__echo_recompute__";
 static const char kRangeAttribute[] = "__echo_match_range__";
 
-using NodePtr = std::shared_ptr<RawNode>;
-
-// Depth-first post-order over inputs, then control dependencies: NNVM's own order. `visited` may hold nodes to stop at.
-template <typename Visit>
-static void post_order(const std::vector<RawEntry>& heads, std::unordered_set<const RawNode*>* visited, Visit visit) {
-  std::vector<std::pair<NodePtr, std::size_t>> stack;
-  auto push = [&](const NodePtr& node) {
-    if (node && visited->insert(node.get()).second) stack.emplace_back(node, 0);
-  };
-  for (const RawEntry& head : heads) {
-    push(head.node);
-    while (!stack.empty()) {
-      auto& [node, next] = stack.back();
-      const std::size_t inputs = node->inputs.size();
-      if (next < inputs) {
-        push(NodePtr(node->inputs[next++].node));
-      } else if (next < inputs + node->control_deps.size()) {
-        push(NodePtr(node->control_deps[next++ - inputs]));
-      } else {
-        NodePtr done = std::move(node);
-        stack.pop_back();
-        visit(done);
-      }
-    }
-  }
-}
-
 static const std::string* plan_of(const RawNode& node) {
   return node.attrs.op ? map_find<std::string>(node.attrs.dict, kPlanAttribute) : nullptr;
 }
@@ -52,8 +25,7 @@ static const std::string* plan_of(const RawNode& node) {
 Forward collect_forward(const RawGraph& graph) {
   Forward forward;
   bool planned = false;
-  std::unordered_set<const RawNode*> visited;
-  post_order(graph.outputs, &visited, [&](const NodePtr& node) {
+  post_order(graph.outputs, [&](const NodePtr& node) {
     planned = planned || plan_of(*node) != nullptr;
     forward.nodes.push_back(node);
   });
@@ -118,17 +90,10 @@ static Recomputed parse_plan(const std::string& text, const RawNode& node) {
 }
 
 static NodePtr copy_node(const RawNode& node) {
-  void* memory = ::operator new(sizeof(RawNode));
-  auto* copy = static_cast<RawNode*>(memory);
-  api().copy_attrs(&copy->attrs, node.attrs);
-  new (&copy->inputs) std::vector<RawEntry>(node.inputs);
-  new (&copy->control_deps) std::vector<NodePtr>(node.control_deps);
-  copy->info = RawAny{};
-  copy->attrs.name += "_echo";
-  return NodePtr(copy, [](RawNode* raw) {
-    api().destroy_node(raw);
-    ::operator delete(raw);
-  });
+  NodePtr copy = node_like(node);
+  copy->inputs = node.inputs;
+  copy->control_deps = node.control_deps;
+  return copy;
 }
 
 // Where the clone of an entry's node is kept that a reader at this position reads; nullptr: it reads the node itself.

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "capture.h"
+#include "copies.h"
 #include "gradient.h"
 #include "implementation.h"
 #include "mxnet_api.h"
@@ -42,6 +43,7 @@ void* gradient_pass(void* result, void* functor, RawGraph* graph) {
   const Implementations wanted = collect_implementations(*graph);
   g_gradient.original(result, functor, graph);
   apply_implementations(wanted, static_cast<RawGraph*>(result));
+  copy_gradients(static_cast<RawGraph*>(result));
   if (!forward.nodes.empty()) apply_plan(forward, static_cast<RawGraph*>(result));
   return result;
 }

@@ -2,33 +2,13 @@
 
 #include <cstdlib>
 #include <stdexcept>
-#include <unordered_set>
 
 #include "mxnet_api.h"
+#include "walk.h"
 
 namespace echo {
 
 static const char kGradientAttribute[] = "__echo_gradient__";
-
-using NodePtr = std::shared_ptr<RawNode>;
-
-// Every node that the heads reach, once, in any order.
-template <typename Visit>
-static void reach(const std::vector<RawEntry>& heads, Visit visit) {
-  std::unordered_set<const RawNode*> seen;
-  std::vector<NodePtr> stack;
-  auto push = [&](const NodePtr& node) {
-    if (node && seen.insert(node.get()).second) stack.push_back(node);
-  };
-  for (const RawEntry& head : heads) push(head.node);
-  while (!stack.empty()) {
-    const NodePtr node = std::move(stack.back());
-    stack.pop_back();
-    for (const RawEntry& entry : node->inputs) push(entry.node);
-    for (const NodePtr& dep : node->control_deps) push(dep);
-    visit(node);
-  }
-}
 
 static std::runtime_error malformed(const RawNode& node, const std::string& text) {
   return std::runtime_error("echo: node '" + node.attrs.name + "': expected OPERATOR>OPERATOR:INPUTS in " +
@@ -53,7 +33,7 @@ static Implementation parse(const RawNode& node, const std::string& text) {
 
 Implementations collect_implementations(const RawGraph& graph) {
   Implementations wanted;
-  reach(graph.outputs, [&](const NodePtr& node) {
+  post_order(graph.outputs, [&](const NodePtr& node) {
     if (!node->attrs.op) return;
     const std::string* text = map_find<std::string>(node->attrs.dict, kGradientAttribute);
     if (!text) return;
@@ -87,7 +67,7 @@ void apply_implementations(const Implementations& wanted, RawGraph* gradients) {
     const Implementation* implementation;
   };
   std::vector<Found> found;
-  reach(gradients->outputs, [&](const NodePtr& node) {
+  post_order(gradients->outputs, [&](const NodePtr& node) {
     if (!node->attrs.op) return;
     for (const NodePtr& dep : node->control_deps) {
       const auto of = wanted.of.find(dep.get());

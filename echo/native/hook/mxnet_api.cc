@@ -31,6 +31,9 @@ bool load_api(void* lib, MxnetApi* out, std::string* missing) {
 }
 
 bool is_random(const RawAttrs& attrs) {
+  // every operator of an extension library asks for random numbers; echo's, which draw none, are not to be held back by it
+  for (const char* own : {"_echo_", "_backward__echo_"})
+    if (attrs.op->name.compare(0, std::char_traits<char>::length(own), own) == 0) return false;
   const auto* request = op_attr<ResourceRequest>("FResourceRequest", attrs.op);
   if (request) {
     const auto kinds = (*request)(attrs);

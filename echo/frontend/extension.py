@@ -1,0 +1,35 @@
+"""The fused kernels, loaded into MXNet as its extension library."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+
+import mxnet as mx
+from mxnet.base import _LIB, c_str, check_call
+
+from echo.errors import NativeError
+from echo.kernels import library
+from echo.kernels.operators import PREFIX, READS
+
+
+@functools.lru_cache(maxsize=None)
+def why_not() -> str:
+    """Loads the operators ``_echo_*`` into MXNet, once a process; why that fails, or an empty text.
+
+    ``mx.library.load`` would also make Python functions for them, and a line of output.
+    """
+    try:
+        path = library.kernels_library()._name
+    except NativeError as error:
+        return str(error)
+    try:
+        check_call(_LIB.MXLoadLib(c_str(str(path)), mx.base.mx_uint(0)))
+    except mx.MXNetError as error:
+        return f"MXNet does not load {path}: {str(error).strip().splitlines()[-1]}"
+    missing = [name for name in sorted(READS) if not _is_there(PREFIX + name)]
+    return f"{path} is of another echo, reinstall mxnet-echo: it has no kernel {missing[0]!r}" if missing else ""
+
+
+def _is_there(op: str) -> bool:
+    return bool(_LIB.NNGetOpHandle(c_str(op), ctypes.byref(ctypes.c_void_p())) == 0)

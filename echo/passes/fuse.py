@@ -1,0 +1,77 @@
+"""Fused operators in the user's graph: the first stage, before anything is asked about the graph's training."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import ClassVar, Iterator
+
+from echo.estimators.footprint import footprint
+from echo.estimators.planner import blocks
+from echo.options import budget_bytes
+from echo.passes.request import Request
+from echo.patterns.apply import Fused, fuse
+from echo.plan import HIDDEN, Memory, Plan
+
+
+@dataclass(frozen=True)
+class Fuse:
+    """Puts fused operators where the graph's structure, shapes and types allow them.
+
+    EcoRNN (MICRO'18), section 5, fuses LSTM cells by hand; Echo (ISCA'20), section 2, names attention scores.
+    """
+
+    name: ClassVar[str] = "fuse"
+    needs: ClassVar[tuple[type, ...]] = (Request,)
+    gives: ClassVar[type] = Fused
+
+    def run(self, request: Request) -> Fused:
+        if not request.options.fuse:
+            return Fused(request.graph)
+        found = fuse(request.graph, request.frontend.types, request.frontend.adds, request.frontend.device)
+        if found.places and request.frontend.why_no_fusion:
+            return Fused(request.graph, notes=(f"no operator is fused: {request.frontend.why_no_fusion}",))
+        return found
+
+
+def inside(request: Request, fused: Fused) -> tuple[Request, Memory]:
+    """The request for the graph with fused operators, and the memory of the user's own graph.
+
+    A budget that is a fraction means a fraction of what the user's own graph holds.
+    """
+    before = _stock(request)
+    if fused.hidden:
+        before = replace(before, static={**before.static, HIDDEN: fused.hidden})
+    options = request.options
+    if options.memory_budget is not None:
+        options = replace(options, memory_budget=budget_bytes(options.memory_budget, before.total))
+    return replace(request, graph=fused.graph, frontend=request.frontend.on(fused.graph), options=options), before
+
+
+def _stock(request: Request) -> Memory:
+    frontend = request.frontend
+    if not request.details:
+        planned, _ = frontend.oracle(request.graph, frontend.match_range)
+        return Memory(planned, 0, request.static, {}, {})
+    training = frontend.differentiate()
+    found = footprint(training, blocks(training), request.static)
+    return Memory(training.planned_bytes, found.peak, dict(found.static), dict(found.at_peak), dict(found.layers))
+
+
+def explained(plan: Plan, fused: Fused, before: Memory | None) -> Plan:
+    """A plan of the graph with fused operators, as one of the user's; ``before`` is None where there are none."""
+    more = tuple(_notes(fused, before is not None))
+    if before is None:
+        return replace(plan, missed=fused.missed, notes=(*plan.notes, *more))
+    kept = plan.notes[:-1] if plan.changes_nothing else plan.notes
+    return replace(plan, before=before, applied="hook", fused=fused.places, missed=fused.missed, notes=(*kept, *more))
+
+
+def _notes(fused: Fused, applied: bool) -> Iterator[str]:
+    yield from fused.notes
+    if applied:
+        kinds = ", ".join(f"{count} x {what}" for what, count in sorted(fused.what.items()))
+        yield f"fused: {kinds}; last bits differ from the user's own graph (fuse=False keeps them)"
+    for reason, count in Counter(missed.reason for missed in fused.missed).most_common(3):
+        first = next(missed.name for missed in fused.missed if missed.reason == reason)
+        yield f"not fused ({count} x, as {first!r}): {reason}"

@@ -1,0 +1,17 @@
+"""What fused operators can take the place of: one pattern a file, found by structure.
+
+A pattern has a ``NAME`` and ``match(view, number)``: the `Fusion` of what this node computes, a text that says why
+there is none where there nearly was one, or None. A fusion can be found again from its anchor alone.
+"""
+
+from __future__ import annotations
+
+from typing import Callable, Mapping, Union
+
+from echo.patterns import gru_cell, lstm_cell, lstm_layer, mlp_score, rnn, softmax_output, weighted_sum
+from echo.patterns.view import Fusion, View
+
+Match = Callable[[View, int], Union[Fusion, str, None]]
+_ALL = (lstm_layer, rnn, lstm_cell, gru_cell, mlp_score, weighted_sum, softmax_output)
+CPU_ONLY = frozenset({softmax_output.NAME})
+PATTERNS: Mapping[str, Match] = {pattern.NAME: pattern.match for pattern in _ALL}

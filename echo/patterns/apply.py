@@ -1,0 +1,306 @@
+"""Fused operators in the place of patterns: the graph keeps its arguments, their order, and its outputs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Callable, Iterable, Iterator, Mapping, Sequence, Tuple, Union
+
+from echo.errors import GraphError
+from echo.graph import Entry, Graph, Node
+from echo.kernels.operators import PREFIX, num_outputs
+from echo.patterns import CPU_ONLY, PATTERNS, steps
+from echo.patterns.view import Fusion, View, local
+from echo.plan import Missed
+from echo.training_graph import TensorType
+
+COPY_ATTRIBUTE = "__echo_copies__"  # read by the native hook: which gradients of this operator are copied
+_OVERWRITES = ("_split_v2", "reverse")  # as all operators of an extension library do
+_LEAST_BYTES = 1 << 20  # of what is worth anything when it is large
+_FUSED_TYPES = ("float32", "float16")
+_RANDOM = ("Dropout", "Custom", "random", "sample", "shuffle", "LeakyReLU", "normal", "uniform")
+Place = Tuple[str, int]  # the name of a pattern, and the number of the user's node where it is found
+Types = Mapping[Entry, TensorType]
+
+
+@dataclass(frozen=True)
+class Fused:
+    """The graph with fused operators, where they were found, and where they nearly were.
+
+    ``what`` counts each kind. ``hidden`` are bytes that the user's operators hold there beyond what is planned.
+    """
+
+    graph: Graph
+    places: tuple[Place, ...] = ()
+    missed: tuple[Missed, ...] = ()
+    what: Mapping[str, int] = field(default_factory=dict)
+    hidden: int = 0
+    notes: tuple[str, ...] = ()
+
+
+def find(graph: Graph, device: str) -> tuple[list[Fusion], list[Missed]]:
+    """All fusions that do not overlap, those that replace most first, and the near-misses."""
+    view = View(graph)
+    patterns = {name: match for name, match in PATTERNS.items() if device == "cpu" or name not in CPU_ONLY}
+    found: list[Fusion] = []
+    missed: list[Missed] = []
+    for number, node in enumerate(graph.nodes):
+        if node.is_variable:
+            continue
+        for name, match in patterns.items():
+            result = match(view, number)
+            if isinstance(result, Fusion):
+                found.append(result)
+            elif result is not None:
+                missed.append(Missed(number, node.name, name, result))
+    return list(_apart(found)), missed
+
+
+def _apart(found: Iterable[Fusion]) -> Iterator[Fusion]:
+    taken: set[int] = set()
+    for fusion in sorted(found, key=lambda each: (-len(each.replaced), each.anchor)):
+        if taken.isdisjoint(fusion.replaced):
+            taken |= fusion.replaced
+            yield fusion
+
+
+def fuse(graph: Graph, types: Callable[[], Types], copies: bool, device: str = "cpu") -> Fused:
+    """The user's graph with all the fused operators that its shapes and types allow.
+
+    ``types`` gives the shape and type of each of the user's entries. With ``copies``, gradients may be added to arrays
+    that hold others.
+    """
+    found, missed = find(graph, device)
+    known = types() if found else {}
+    fitting = []
+    for fusion in found:
+        wrong = why_not(fusion, known)
+        if wrong:
+            missed.append(_miss(graph, fusion, wrong))
+        else:
+            fitting.append(fusion)
+    kept, made = _in_order(graph, fitting, copies)
+    missed += [
+        _miss(graph, fusion, "the order of arguments, or of random numbers, would change")
+        for fusion in fitting
+        if fusion not in kept
+    ]
+    kept.sort(key=lambda fusion: fusion.anchor)
+    made = _tidied(made, copies) if kept else graph
+    places = tuple((fusion.pattern, fusion.anchor) for fusion in kept)
+    hidden = sum(fusion.hides[0] * known[fusion.hides[1]].bytes for fusion in kept if fusion.hides is not None)
+    return Fused(made, places, tuple(missed), Counter(fusion.what for fusion in kept), hidden)
+
+
+def _miss(graph: Graph, fusion: Fusion, reason: str) -> Missed:
+    return Missed(fusion.anchor, graph.nodes[fusion.anchor].name, fusion.pattern, reason)
+
+
+def fused_at(graph: Graph, places: Sequence[Place], copies: bool, device: str = "cpu") -> Graph:
+    """The graph with the fused operators of a plan, which may come from anywhere.
+
+    Raises:
+        GraphError: there is no such pattern at one of these places.
+    """
+    view, found = View(graph), []
+    for name, number in places:
+        if name not in PATTERNS or (device != "cpu" and name in CPU_ONLY) or not 0 <= number < len(graph.nodes):
+            raise GraphError(f"fused: there is no pattern {name!r} at node {number}")
+        fusion = PATTERNS[name](view, number)
+        if not isinstance(fusion, Fusion):
+            why = fusion or "nothing alike"
+            raise GraphError(f"fused: node {number} ({graph.nodes[number].name!r}) is no {name}: {why}")
+        found.append(fusion)
+    if len(list(_apart(found))) != len(found):
+        raise GraphError("fused: two of the operators would take the place of the same nodes")
+    made = _applied(graph, found, copies)
+    made = None if made is None else _ordered(made, graph)
+    if made is None:
+        raise GraphError("fused: the order of arguments, or of random numbers, would change")
+    return _tidied(made, copies)
+
+
+def _tidied(graph: Graph, copies: bool) -> Graph:
+    """The graph in which steps that one fused operator splits apart are not put together again for the next."""
+    view = View(graph)
+    found = [steps.match(view, number) for number, node in enumerate(graph.nodes) if not node.is_variable]
+    made = _applied(graph, [fusion for fusion in found if fusion is not None], copies)
+    assert made is not None
+    return made
+
+
+def why_not(fusion: Fusion, types: Types) -> str:
+    """Why the shapes or types of what a fusion reads do not allow it; empty where they do."""
+    sizes: dict[str, int] = {}
+    kinds = {types[entry].dtype for entry in fusion.shapes}
+    if len(kinds) > 1 or not kinds.issubset(_FUSED_TYPES):
+        return f"expected arrays of one type, float32 or float16, got {', '.join(sorted(kinds))}"
+    if fusion.worth is not None and types[fusion.worth].bytes < _LEAST_BYTES:
+        return f"it would save no more than {types[fusion.worth].bytes} bytes"
+    for entry, text in fusion.shapes.items():
+        shape = types[entry].shape
+        if not shape or 0 in shape or any(size < 0 for size in shape):
+            return f"an array of shape {shape} is empty, or not known"
+        if not _fits(text, shape, sizes):
+            return f"expected shape ({text}), got {shape}" + (f" where {sizes}" if sizes else "")
+    return ""
+
+
+def _fits(text: str, shape: tuple[int, ...], sizes: dict[str, int]) -> bool:
+    if text.startswith("*"):  # that many elements, in any shape
+        total = 1
+        for size in shape:
+            total *= size
+        shape, text = (total,), text[1:]
+    names = text.split(",")
+    if len(names) != len(shape):
+        return False
+    for name, size in zip(names, shape):
+        if name.isdigit():
+            if size != int(name):
+                return False
+            continue
+        factor, letter = (int(name[:-1]), name[-1]) if name[:-1].isdigit() else (1, name)
+        if size % factor or sizes.setdefault(letter, size // factor) != size // factor:
+            return False
+    return True
+
+
+def _in_order(graph: Graph, fusions: list[Fusion], copies: bool) -> tuple[list[Fusion], Graph]:
+    """As many of the fusions as leave arguments and random numbers in their order, and the graph with them."""
+    names = sorted({fusion.pattern for fusion in fusions})
+    for left_out in [[], *([name] for name in names), names]:
+        kept = [fusion for fusion in fusions if fusion.pattern not in left_out]
+        made = _applied(graph, kept, copies) if kept else graph
+        made = None if made is None else _ordered(made, graph)
+        if made is not None:
+            return kept, made
+    raise AssertionError("the graph itself is in order")
+
+
+def _ordered(made: Graph, user: Graph) -> Graph | None:
+    """The graph with the variables in the order that they have for the user, None where it cannot be had.
+
+    MXNet orders them as it comes to them, depth first, control dependencies last. Where a fused operator reads its
+    weights in another order than the user's nodes did, a copy of one depends on all that are to come.
+    """
+    if _random(made) != _random(user):
+        return None
+    wanted, found = _variables(user), _variables(made)
+    if found == wanted:
+        return made
+    if sorted(found) != sorted(wanted):
+        return None
+    at = next(position for position, name in enumerate(wanted) if found[position] != name)
+    place = {made.nodes[number].name: number for number in made.arg_nodes}
+    early, late = place[found[at]], tuple(place[name] for name in wanted[at:])
+    reader, index = next(
+        (number, [entry.node for entry in node.inputs].index(early))
+        for number, node in enumerate(made.nodes)
+        if any(entry.node == early for entry in node.inputs)
+    )
+    node = made.nodes[reader]
+    if index == 0 or not node.op.startswith(PREFIX):
+        return None
+    before = node.inputs[index - 1]
+    copy = Node("_copy", f"{node.name}_echo_order", (before,), control_deps=late)
+    inputs = (*node.inputs[: index - 1], local(0), *node.inputs[index:])
+    outputs = {Entry(reader, k): local(1, k) for k in range(made.num_outputs(reader))}
+    repair = Fusion("order", reader, (copy, node._with(inputs=inputs)), outputs, frozenset({reader}), {}, "")
+    made_again = _applied(made, [repair], copies=False)
+    return made_again if made_again is not None and _variables(made_again) == wanted else None
+
+
+def _variables(graph: Graph) -> list[str]:
+    return [graph.nodes[number].name for number in graph.arg_nodes]
+
+
+def _random(graph: Graph) -> list[str]:
+    """Operators that draw random numbers, in the order in which MXNet comes to them."""
+    draws = {op: any(word in op for word in _RANDOM) for op in {node.op for node in graph.nodes}}
+    return [node.name for node in graph.nodes if draws[node.op] or _drops(node)]
+
+
+def _drops(node: Node) -> bool:
+    layers, dropout = int(node.attrs.get("num_layers", "1")), float(node.attrs.get("p", "0"))
+    return node.op == "RNN" and layers > 1 and dropout > 0
+
+
+_Key = Union[int, Tuple[int, int]]  # a node of the user, or a position within a fusion
+
+
+def _applied(graph: Graph, fusions: Sequence[Fusion], copies: bool) -> Graph | None:
+    """The graph with these fusions, in depth-first order as MXNet walks it; None where they would close a cycle."""
+    moved: dict[Entry, tuple[Entry, int]] = {}
+    for number, fusion in enumerate(fusions):
+        moved.update({entry: (new, number) for entry, new in fusion.outputs.items()})
+
+    def resolve(entry: Entry, which: int) -> tuple[_Key, int, int]:
+        while entry.node >= 0:
+            new = moved.get(Entry(entry.node, entry.index))
+            if new is None:
+                return entry.node, entry.index, entry.version
+            entry, which = new
+        return (which, -1 - entry.node), entry.index, 0
+
+    def node_of(key: _Key) -> tuple[Node, int]:
+        return (graph.nodes[key], -1) if isinstance(key, int) else (fusions[key[0]].nodes[key[1]], key[0])
+
+    numbers: dict[_Key, int] = {}
+    nodes: list[Node] = []
+    counts: list[int] = []
+    for key in _depth_first([resolve(head, -1)[0] for head in graph.heads], node_of, resolve):
+        if key is None:
+            return None
+        node, which = node_of(key)
+        inputs = [resolve(entry, which) for entry in node.inputs]
+        deps = tuple(numbers[dep] for dep in node.control_deps)
+        numbers[key] = len(nodes)
+        found = tuple(Entry(numbers[source], index, version) for source, index, version in inputs)
+        node = node._with(inputs=found, control_deps=deps)
+        if which >= 0 and node.op.startswith((PREFIX, *_OVERWRITES)) and COPY_ATTRIBUTE not in node.attrs:
+            node = node.with_attrs({COPY_ATTRIBUTE: "all" if copies else "sums"})
+        nodes.append(node)
+        counts.append(graph.num_outputs(key) if isinstance(key, int) else num_outputs(node))
+    heads = tuple(Entry(numbers[key], index, version) for key, index, version in (resolve(h, -1) for h in graph.heads))
+    return Graph(
+        nodes=tuple(nodes),
+        heads=heads,
+        arg_nodes=tuple(number for number, node in enumerate(nodes) if node.is_variable),
+        row_ptr=_running_sum(counts),
+        attrs=graph.attrs,
+    )
+
+
+def _depth_first(heads: Sequence[_Key], node_of, resolve) -> Iterator[_Key | None]:  # type: ignore[no-untyped-def]
+    """Nodes after their inputs and control dependencies; None where one depends on itself."""
+    done: set[_Key] = set()
+    open_: set[_Key] = set()
+    for head in heads:
+        stack = [head]
+        while stack:
+            key = stack[-1]
+            if key in done:
+                stack.pop()
+                continue
+            node, which = node_of(key)
+            below = [resolve(entry, which)[0] for entry in node.inputs] + list(node.control_deps)
+            waiting = [each for each in below if each not in done]
+            if not waiting:
+                done.add(key)
+                open_.discard(key)
+                stack.pop()
+                yield key
+            elif key in open_ and any(each in open_ for each in waiting):
+                yield None
+                return
+            else:
+                open_.add(key)
+                stack.extend(reversed(waiting))
+
+
+def _running_sum(counts: Sequence[int]) -> tuple[int, ...]:
+    sums = [0]
+    for count in counts:
+        sums.append(sums[-1] + count)
+    return tuple(sums)

@@ -1,0 +1,134 @@
+"""The non-linear block of an LSTM cell: of mx.rnn, of Gluon, of Sockeye, or written by hand."""
+
+from __future__ import annotations
+
+from typing import Iterator, NamedTuple
+
+from echo.graph import Entry, Node
+from echo.kernels.operators import fused_node
+from echo.patterns.view import ADD, MUL, Fusion, Part, View, local, pairs
+
+NAME = "lstm_cell"
+_GATES = ("input", "forget", "transform", "output")
+
+
+class _Block(NamedTuple):
+    """What makes up a cell: what the gates are computed from, in their order; the states; the nodes in between.
+
+    ``norm`` is the layer norm of the new state, if there is one.
+    """
+
+    gates: tuple[Entry, Entry, Entry, Entry]
+    before: Entry
+    after: Entry
+    nodes: frozenset[int]
+    norm: Node | None = None
+
+
+def match(view: View, number: int) -> Fusion | str | None:
+    """The cell whose new hidden state this node computes: a fusion, why there is none, or None where there is no cell.
+
+    h = sigmoid(o) tanh(c'), c' = sigmoid(f) c + sigmoid(i) tanh(g), where i, f, g, o are the quarters of one array. It
+    is all that the fused operator stashes beside c: the gates are computed again in backward (EcoRNN, MICRO'18,
+    section 5). There may be a layer norm of c' in front of its tanh (Ba et al., 2016).
+    """
+    hidden = Entry(number)
+    block = _block(view, hidden)
+    if block is None or isinstance(block, str):
+        return block
+    parts = [view.part(gate) for gate in block.gates]
+    wrong = _why_not(view, block, parts)
+    if wrong:
+        return wrong
+    first = parts[0]
+    assert first is not None
+    replaced = block.nodes | {part.node for part in parts if part is not None}
+    outside = view.read_outside(replaced, (hidden, block.after))
+    if outside:
+        return f"{outside!r}, inside of the cell, is read from outside"
+    name = view.graph.nodes[number].name + "_echo_lstm"
+    shapes = {first.source: "B,4H", block.before: "B,H"}
+    fused, what = fused_node(NAME, name, (first.source, block.before)), "the gates of an LSTM cell"
+    if block.norm is not None:
+        vectors = block.norm.inputs[1:]
+        eps = {"eps": block.norm.attrs.get("eps", "1e-05")}
+        fused = fused_node("lstm_norm_cell", name, (first.source, block.before, *vectors), eps)
+        shapes.update(dict.fromkeys(vectors, "H"))
+        what += " with a layer norm of its state"
+    return Fusion(
+        pattern=NAME,
+        anchor=number,
+        nodes=(fused,),
+        outputs={hidden: local(0, 0), block.after: local(0, 1)},
+        replaced=replaced,
+        shapes=shapes,
+        what=what,
+    )
+
+
+def _block(view: View, hidden: Entry) -> _Block | str | None:
+    operands = view.inputs(hidden, MUL)
+    for left, right in pairs(operands) if operands else ():
+        output, after = view.activated(left, "sigmoid"), view.activated(right, "tanh")
+        if output is None or after is None:
+            continue
+        inner = frozenset({hidden.node, left.node, right.node, after.node})
+        norm = view.node(after) if view.inputs(after, ("LayerNorm",)) else None
+        if norm is not None and norm.attrs.get("axis", "-1") in ("-1", "1"):
+            after = norm.inputs[0]
+            inner |= {after.node}
+        terms = view.inputs(after, ADD)
+        if terms is None:
+            return None
+        found = [block._replace(norm=norm) for block in _states(view, terms, output, after, inner)]
+        # a state may itself be a tanh: where both readings are possible, the gates tell
+        ordered = [block for block in found if _in_order([view.part(gate) for gate in block.gates])]
+        if ordered or found:
+            return (ordered or found)[0]
+        return _with_dropout(view, terms)
+    return None
+
+
+def _states(
+    view: View, terms: tuple[Entry, ...], output: Entry, after: Entry, inner: frozenset[int]
+) -> Iterator[_Block]:
+    for kept, new in pairs(terms):
+        old_operands, new_operands = view.inputs(kept, MUL), view.inputs(new, MUL)
+        if old_operands is None or new_operands is None:
+            continue
+        for forget, before in pairs(old_operands):
+            for gate, transform in pairs(new_operands):
+                f, i = view.activated(forget, "sigmoid"), view.activated(gate, "sigmoid")
+                g = view.activated(transform, "tanh")
+                if f is not None and i is not None and g is not None:
+                    nodes = inner | {kept.node, new.node, forget.node, gate.node, transform.node}
+                    yield _Block((i, f, g, output), before, after, nodes)
+
+
+def _with_dropout(view: View, terms: tuple[Entry, ...]) -> str | None:
+    products = [view.inputs(term, MUL) for term in terms]
+    factors = [factor for operands in products for factor in operands or ()]
+    if any(view.node(factor).op == "Dropout" for factor in factors):
+        return "an LSTM cell with recurrent dropout, which needs a mask inside of the cell"
+    sigmoids = sum(view.activated(factor, "sigmoid") is not None for factor in factors)
+    return "an LSTM cell with other activations than sigmoid and tanh" if sigmoids else None
+
+
+def _in_order(parts: list[Part | None]) -> bool:
+    return [(part.number, part.of) if part else None for part in parts] == [(k, 4) for k in range(4)]
+
+
+def _why_not(view: View, block: _Block, parts: list[Part | None]) -> str:
+    missing = [name for name, part in zip(_GATES, parts) if part is None]
+    if missing:
+        gate = block.gates[_GATES.index(missing[0])]
+        what = view.node(gate)
+        if what.op == "LayerNorm":
+            return f"an LSTM cell with layer norm of each gate ({what.name!r})"
+        return f"an LSTM cell whose {missing[0]} gate is no quarter of one product: {what.op} ({what.name!r})"
+    if len({part.source for part in parts if part}) > 1:
+        return "an LSTM cell whose gates come from several arrays"
+    if not _in_order(parts):
+        order = [part.number for part in parts if part]
+        return f"an LSTM cell with its gates in another order: {', '.join(_GATES)} are the parts {order}"
+    return ""

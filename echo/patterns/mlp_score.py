@@ -1,0 +1,108 @@
+"""The scores of MLP attention (Bahdanau et al., 2015): Sockeye's, or written by hand; with layer norm or without."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from echo.graph import Entry, Node
+from echo.kernels.operators import fused_node
+from echo.patterns.view import MUL, Fusion, View, is_true, local, pairs
+
+NAME = "mlp_score"
+_BROADCAST_ADD = frozenset({"broadcast_add", "_npi_add"})
+_EXPANDED = frozenset({"expand_dims", "Reshape"})
+_LAST = ("2", "-1", "(2,)", "(-1,)", "[2]", "[-1]")
+
+
+class _Product(NamedTuple):
+    """The product of an active layer with one vector; ``nodes`` compute it, and give it the shape ``out``."""
+
+    active: Entry
+    vector: Entry
+    out: str
+    nodes: frozenset[int]
+
+
+class _Scores(NamedTuple):
+    """All of the scores: ``norm`` is the layer norm, if there is one; ``nodes`` compute them."""
+
+    product: _Product
+    keys: Entry
+    query: Entry
+    norm: Node | None
+    nodes: frozenset[int]
+
+
+def match(view: View, number: int) -> Fusion | str | None:
+    """The scores that this node computes: a fusion, why there is none, or None where there are no such scores.
+
+    v . tanh(norm(keys + query)): keys [B,T,H], one query [B,1,H], norm the layer norm or nothing. The fused operator
+    stashes nothing but its inputs (Echo, ISCA'20, section 2: these feature maps are most of what NMT keeps).
+    """
+    product = _product(view, number)
+    if product is None:
+        return None
+    mixed = view.activated(product.active, "tanh")
+    if mixed is None:
+        return None
+    norm = view.inputs(mixed, ("LayerNorm",))
+    terms = view.inputs(norm[0] if norm else mixed, _BROADCAST_ADD)
+    if terms is None:
+        return None
+    found = next(((k, q) for k, q in pairs(terms) if view.node(q).op in _EXPANDED), None)
+    if found is None:
+        return None
+    inner = product.nodes | {product.active.node, mixed.node} | ({norm[0].node} if norm else set())
+    if norm and view.node(mixed).attrs.get("axis", "-1") not in ("-1", "2"):
+        return "attention scores with a layer norm along another axis than the last"
+    outside = view.read_outside(inner, (Entry(number),))
+    if outside:
+        return f"{outside!r}, inside of the attention scores, is read from outside"
+    return _fusion(view, number, _Scores(product, *found, view.node(mixed) if norm else None, inner))
+
+
+def _fusion(view: View, number: int, found: _Scores) -> Fusion:
+    inputs: list[Entry | None] = [found.keys, found.query, found.product.vector]
+    shapes = {found.keys: "B,T,H", found.query: "B,1,H", found.product.vector: "*H"}
+    attrs = {"out": found.product.out}
+    if found.norm is not None:
+        inputs += found.norm.inputs[1:]
+        shapes.update(dict.fromkeys(found.norm.inputs[1:], "H"))
+        attrs["eps"] = found.norm.attrs.get("eps", "1e-05")
+    else:
+        inputs += [None, None]
+    name = view.graph.nodes[number].name + "_echo_score"
+    return Fusion(
+        pattern=NAME,
+        anchor=number,
+        nodes=(fused_node(NAME, name, inputs, attrs),),
+        outputs={Entry(number): local(0)},
+        replaced=found.nodes,
+        shapes=shapes,
+        what="the scores of MLP attention" + (" with layer norm" if found.norm is not None else ""),
+    )
+
+
+def _product(view: View, number: int) -> _Product | None:
+    node = view.graph.nodes[number]
+    if node.op == "FullyConnected":
+        return _by_layer(view, number, node)
+    if node.op in ("sum", "_np_sum") and node.attrs.get("axis") in _LAST and not is_true(node.attrs, "exclude"):
+        operands = view.inputs(node.inputs[0], MUL)
+        out = "BT1" if is_true(node.attrs, "keepdims") else "BT"
+        for active, vector in pairs(operands) if operands else ():
+            if view.activated(active, "tanh"):
+                return _Product(active, vector, out, frozenset({number, node.inputs[0].node}))
+    return None
+
+
+def _by_layer(view: View, number: int, node: Node) -> _Product | None:
+    if node.attrs.get("num_hidden") != "1" or not is_true(node.attrs, "no_bias"):
+        return None
+    active, vector = node.inputs[:2]
+    if node.attrs.get("flatten") in ("False", "0"):
+        return _Product(active, vector, "BT1", frozenset({number}))
+    rows = view.inputs(active, ("Reshape",))
+    if rows and view.activated(rows[0], "tanh"):
+        return _Product(rows[0], vector, "rows", frozenset({number, active.node}))
+    return None

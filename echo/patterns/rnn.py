@@ -1,0 +1,124 @@
+"""MXNet's own RNN operator with LSTM layers, as gluon.rnn.LSTM and mx.rnn.FusedRNNCell have it."""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+from echo.graph import Entry, Node
+from echo.patterns.lstm_layer import layer_node
+from echo.patterns.view import Fusion, View, is_true, local, split_v2
+
+NAME = "rnn"
+_DIRECTIONS = 2
+# What it keeps for its gradient beside its outputs, where no planner sees it: at least the gates, the cell and the
+# hidden state of each step (oneDNN's workspace, cuDNN's reserve).
+_KEPT = 6
+
+
+def match(view: View, number: int) -> Fusion | str | None:
+    """The layers of this node: a fusion, why there is none, or None where it is no RNN."""
+    node = view.graph.nodes[number]
+    if node.op != "RNN":
+        return None
+    attrs = node.attrs
+    if attrs.get("mode") != "lstm":
+        return f"an RNN operator of mode {attrs.get('mode')}: only LSTM layers are fused"
+    layers = int(attrs.get("num_layers", "1"))
+    if float(attrs.get("p", "0")) > 0 and layers > 1:
+        return "an RNN operator with dropout between its layers"
+    for option in ("projection_size", "lstm_state_clip_min", "lstm_state_clip_max"):
+        if attrs.get(option, "None") != "None":
+            return f"an RNN operator with {option}"
+    if is_true(attrs, "use_sequence_length"):
+        return "an RNN operator with sequence lengths"
+    build = _Build(view, number, node, layers, _DIRECTIONS if is_true(attrs, "bidirectional") else 1)
+    weights = build.weights()
+    return build.fusion(weights) if weights is not None else "a bidirectional RNN operator with packed parameters"
+
+
+class _Build:
+    """Puts the new nodes together."""
+
+    def __init__(self, view: View, number: int, node: Node, layers: int, directions: int) -> None:
+        self.view, self.number, self.node = view, number, node
+        self.layers, self.directions = layers, directions
+        self.hidden = int(node.attrs["state_size"])
+        self.nodes: list[Node] = []
+
+    def add(self, op: str, inputs: Sequence[Entry], attrs: dict[str, str]) -> Entry:
+        name = f"{self.node.name}_echo{len(self.nodes)}"
+        self.nodes.append(Node(op, name, tuple(inputs), attrs=attrs))
+        return local(len(self.nodes) - 1)
+
+    def weights(self) -> list[tuple[Entry, Entry, Entry, Entry]] | None:
+        """Of each layer and direction: wi, bi, wh, bh. None where they cannot be told apart without shapes."""
+        packed = self.node.inputs[1]
+        source = self.view.node(packed)
+        cells = self.layers * self.directions
+        if source.op == "_rnn_param_concat" and len(source.inputs) == 4 * cells:
+            parts = [self.view.inputs(entry, ("Reshape",)) for entry in source.inputs]
+            if all(parts):
+                flat = [part[0] for part in parts if part]
+                return [(flat[2 * cell], flat[2 * (cells + cell)], flat[2 * cell + 1], flat[2 * (cells + cell) + 1])
+                        for cell in range(cells)]  # fmt: skip
+        return self._unpacked(packed) if self.directions == 1 else None
+
+    def _unpacked(self, packed: Entry) -> list[tuple[Entry, Entry, Entry, Entry]]:
+        """Slices of the one vector that holds all weights, then all biases; their places are known from its end."""
+        gates, end = 4 * self.hidden, 0
+        found: dict[str, list[Entry]] = {"bias": [], "weight": []}
+        sizes = [("bias", gates)] * 2 * self.layers
+        sizes += [("weight", gates * self.hidden)] * (2 * self.layers - 1) + [("weight", 0)]
+        for kind, size in sizes:
+            begin = f"-{-end + size}" if size else "0"
+            limits = {"axis": "0", "begin": begin, "end": str(end) if end else "None"}
+            part = self.add("slice_axis", [packed], limits)
+            if kind == "weight":
+                part = self.add("Reshape", [part], {"shape": f"({gates},-1)"})
+            found[kind].append(part)
+            end -= size
+        bias, weight = found["bias"][::-1], found["weight"][::-1]
+        return [(weight[2 * layer], bias[2 * layer], weight[2 * layer + 1], bias[2 * layer + 1])
+                for layer in range(self.layers)]  # fmt: skip
+
+    def states(self, entry: Entry) -> list[Entry]:
+        """The state of each layer and direction, [B,H], from [L*D,B,H]."""
+        cells = self.layers * self.directions
+        if cells == 1:
+            return [self.add("Reshape", [entry], {"shape": "(-3,-2)"})]
+        split = self.add("_split_v2", [entry], split_v2(0, cells))
+        return [Entry(split.node, index) for index in range(cells)]
+
+    def together(self, states: list[Entry]) -> Entry:
+        return self.add("stack", states, {"axis": "0", "num_args": str(len(states))})
+
+    def fusion(self, weights: list[tuple[Entry, Entry, Entry, Entry]]) -> Fusion:
+        data, _, state, cell = self.node.inputs[:4]
+        hidden, cells = self.states(state), self.states(cell)
+        x, last = data, [list[Entry](), list[Entry]()]
+        for layer in range(self.layers):
+            outputs = []
+            for direction in range(self.directions):
+                at = layer * self.directions + direction
+                made = layer_node(f"{self.node.name}_echo{len(self.nodes)}", x, weights[at], (hidden[at], cells[at]),
+                                  direction == 1)  # fmt: skip
+                self.nodes.append(made)
+                of_layer = local(len(self.nodes) - 1).node
+                outputs.append(Entry(of_layer, 0))
+                last[0].append(Entry(of_layer, 1))
+                last[1].append(Entry(of_layer, 2))
+            x = outputs[0] if len(outputs) == 1 else self.add("Concat", outputs, {"dim": "2", "num_args": "2"})
+        moved = {Entry(self.number, 0): x}
+        if is_true(self.node.attrs, "state_outputs"):
+            moved.update({Entry(self.number, 1 + k): self.together(last[k]) for k in range(2)})
+        states = f"{self.layers * self.directions},B,H"
+        return Fusion(
+            pattern=NAME,
+            anchor=self.number,
+            nodes=tuple(self.nodes),
+            outputs=moved,
+            replaced=frozenset({self.number}),
+            shapes={data: "T,B,I", state: states, cell: states},
+            what=f"an RNN operator of {self.layers} LSTM layers" + (", both ways" if self.directions > 1 else ""),
+            hides=(_KEPT * self.layers, Entry(self.number, 0)),
+        )

@@ -1,0 +1,56 @@
+"""A fully connected layer and the SoftmaxOutput behind it, as language models end with."""
+
+from __future__ import annotations
+
+from echo.graph import Entry, Node
+from echo.kernels.operators import fused_node
+from echo.patterns.view import Fusion, View, is_true, local
+
+NAME = "softmax_output"
+_NORMALIZATIONS = {"null": "0", "batch": "1", "valid": "2"}
+
+
+def match(view: View, number: int) -> Fusion | str | None:
+    """The layer and the output, where this node is the output; why there is no fusion; None for any other node.
+
+    MXNet holds the gradient of all scores at once, as large as the probabilities. Fused, it exists a tile at a time.
+    """
+    node = view.graph.nodes[number]
+    if node.op not in ("SoftmaxOutput", "Softmax"):
+        return None
+    layer = view.node(node.inputs[0])
+    if layer.op != "FullyConnected":
+        return None
+    for option in ("multi_output", "preserve_shape", "out_grad"):
+        if is_true(node.attrs, option):
+            return f"a softmax output with {option}"
+    replaced = frozenset({number, node.inputs[0].node})
+    if view.read_outside(replaced, (Entry(number),)):
+        return f"the scores {layer.name!r} are read by others than the softmax"
+    return _fusion(number, node, layer, replaced)
+
+
+def _fusion(number: int, node: Node, layer: Node, replaced: frozenset[int]) -> Fusion:
+    data, weight = layer.inputs[:2]
+    bias = None if is_true(layer.attrs, "no_bias") else layer.inputs[2]
+    label = node.inputs[1]
+    attrs = {
+        "grad_scale": node.attrs.get("grad_scale", "1"),
+        "use_ignore": "1" if is_true(node.attrs, "use_ignore") else "0",
+        "ignore_label": node.attrs.get("ignore_label", "-1"),
+        "normalization": _NORMALIZATIONS[node.attrs.get("normalization", "null")],
+        "smooth_alpha": node.attrs.get("smooth_alpha", "0"),
+    }
+    shapes = {data: "N,I", weight: "V,I", label: "N", node.inputs[0]: "N,V"}
+    if bias is not None:
+        shapes[bias] = "V"
+    return Fusion(
+        pattern=NAME,
+        anchor=number,
+        nodes=(fused_node(NAME, node.name + "_echo_softmax", (data, weight, bias, label), attrs),),
+        outputs={Entry(number): local(0)},
+        replaced=replaced,
+        shapes=shapes,
+        what="a softmax output with its layer",
+        worth=node.inputs[0],
+    )

@@ -1,0 +1,133 @@
+"""How patterns look at a graph: by structure, never by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Iterable, Iterator, Mapping, NamedTuple, Sequence
+
+from echo.graph import Entry, Graph, Node
+
+ADD = frozenset({"elemwise_add", "_npi_add", "broadcast_add"})
+MUL = frozenset({"elemwise_mul", "_npi_multiply", "broadcast_mul"})
+_ACTIVATIONS = {
+    "tanh": frozenset({"tanh", "_npi_tanh"}), "sigmoid": frozenset({"sigmoid", "_npx_sigmoid"}),
+    "relu": frozenset({"relu", "_npx_relu"}),
+}  # fmt: skip
+_TRUE = ("True", "true", "1")
+
+
+class Part(NamedTuple):
+    """Part ``number`` of ``of`` equal ones of ``source``, along its last axis or its axis 1, split by ``node``."""
+
+    source: Entry
+    number: int
+    of: int
+    node: int
+
+
+def local(position: int, index: int = 0) -> Entry:
+    """Output ``index`` of the new node at this position of a `Fusion`."""
+    return Entry(-1 - position, index)
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """Nodes that take the place of some of the user's.
+
+    Attributes:
+        pattern, anchor: what was found, and the user's node at which it is found again.
+        nodes: new nodes, whose inputs are the user's entries, or `local` ones of new nodes before them.
+        outputs: for entries of the user that others read, the entries that they read from now on.
+        replaced: the user's nodes that nobody needs any more.
+        shapes: what has to hold of the user's entries for the operator: texts such as "B,4H".
+        what: for the user's eyes.
+        worth: where there is one, the user's entry that has to be large for this to be worth anything.
+        hides: memory that the user's nodes hold where no planner sees it: so many times the bytes of an entry.
+    """
+
+    pattern: str
+    anchor: int
+    nodes: tuple[Node, ...]
+    outputs: Mapping[Entry, Entry]
+    replaced: frozenset[int]
+    shapes: Mapping[Entry, str]
+    what: str
+    worth: Entry | None = None
+    hides: tuple[int, Entry] | None = None
+
+
+@dataclass(frozen=True)
+class View:
+    """A graph, with the readers of each entry."""
+
+    graph: Graph
+
+    @cached_property
+    def readers(self) -> Mapping[Entry, tuple[int, ...]]:
+        """The nodes that read an entry; -1 stands for the user, who reads the heads."""
+        found: dict[Entry, list[int]] = {}
+        for number, node in enumerate(self.graph.nodes):
+            for entry in node.inputs:
+                found.setdefault(Entry(entry.node, entry.index), []).append(number)
+        for head in self.graph.heads:
+            found.setdefault(Entry(head.node, head.index), []).append(-1)
+        return {entry: tuple(numbers) for entry, numbers in found.items()}
+
+    @cached_property
+    def has_control_deps(self) -> frozenset[int]:
+        """Nodes that others have to run after, or that have to run after others."""
+        return frozenset(number for at, node in enumerate(self.graph.nodes) for number in (*node.control_deps,
+                         *([at] if node.control_deps else [])))  # fmt: skip
+
+    def node(self, entry: Entry) -> Node:
+        return self.graph.nodes[entry.node]
+
+    def inputs(self, entry: Entry, ops: Iterable[str]) -> tuple[Entry, ...] | None:
+        """The inputs of the node that computes an entry as its first output, if it is one of these operators."""
+        node = self.node(entry)
+        return node.inputs if node.op in ops and entry.index == 0 else None
+
+    def activated(self, entry: Entry, kind: str) -> Entry | None:
+        """What this entry is the tanh, sigmoid or relu of."""
+        node = self.node(entry)
+        named = node.op == "Activation" and node.attrs.get("act_type") == kind
+        return node.inputs[0] if named or node.op in _ACTIVATIONS[kind] else None
+
+    def part(self, entry: Entry) -> Part | None:
+        """Which part of another entry this is."""
+        node = self.node(entry)
+        if node.op not in ("SliceChannel", "_split_v2") or node.attrs.get("axis", "1") not in ("1", "-1"):
+            return None
+        if is_true(node.attrs, "squeeze_axis"):
+            return None
+        count = int(node.attrs.get("num_outputs" if node.op == "SliceChannel" else "sections", "0"))
+        return Part(node.inputs[0], entry.index, count, entry.node) if count > 1 else None
+
+    def read_outside(self, replaced: frozenset[int], outputs: Iterable[Entry]) -> str:
+        """The name of a node that somebody outside of the replaced ones reads, beside these outputs."""
+        kept = set(outputs)
+        for number in sorted(replaced):
+            if number in self.has_control_deps:
+                return self.graph.nodes[number].name
+            for index in range(max(1, self.graph.num_outputs(number))):
+                entry = Entry(number, index)
+                if entry not in kept and not replaced.issuperset(self.readers.get(entry, ())):
+                    return self.graph.nodes[number].name
+        return ""
+
+
+def is_true(attrs: Mapping[str, str], name: str) -> bool:
+    return attrs.get(name) in _TRUE
+
+
+def pairs(entries: Sequence[Entry]) -> Iterator[tuple[Entry, Entry]]:
+    """Two operands in both orders."""
+    left, right = entries
+    yield left, right
+    yield right, left
+
+
+def split_v2(axis: int, count: int) -> dict[str, str]:
+    """The attributes of the operator that splits along an axis, which is gone afterwards; it needs no state."""
+    return {"indices": "()", "axis": str(axis), "squeeze_axis": "True", "sections": str(count)}

@@ -1,0 +1,38 @@
+"""The context of attention: values weighted and summed over time."""
+
+from __future__ import annotations
+
+from echo.graph import Entry
+from echo.kernels.operators import fused_node
+from echo.patterns.view import MUL, Fusion, View, is_true, local, pairs
+
+NAME = "weighted_sum"
+_MIDDLE = ("1", "(1,)", "[1]")
+# What weights come from, the likeliest first: shapes are not known here, and the other operand may be any of them too.
+_WEIGHTS = ("softmax", "_npx_softmax", "masked_softmax", "Dropout", "expand_dims", "Reshape", "_npx_reshape")
+
+
+def match(view: View, number: int) -> Fusion | str | None:
+    """The sum that this node computes over axis 1 of values [B,T,H] times weights [B,T,1]; why there is none; None."""
+    node = view.graph.nodes[number]
+    if node.op not in ("sum", "_np_sum") or node.attrs.get("axis") not in _MIDDLE or is_true(node.attrs, "exclude"):
+        return None
+    operands = view.inputs(node.inputs[0], MUL)
+    sources = [(view.node(w).op, v, w) for v, w in pairs(operands)] if operands else []
+    found = [(_WEIGHTS.index(op), v, w) for op, v, w in sources if op in _WEIGHTS]
+    if not found:
+        return None
+    _, values, weights = min(found)
+    replaced = frozenset({number, node.inputs[0].node})
+    if view.read_outside(replaced, (Entry(number),)):
+        return f"the weighted values {view.node(node.inputs[0]).name!r} are read by others than the sum"
+    attrs = {"out": "B1H" if is_true(node.attrs, "keepdims") else "BH"}
+    return Fusion(
+        pattern=NAME,
+        anchor=number,
+        nodes=(fused_node(NAME, node.name + "_echo_context", (weights, values), attrs),),
+        outputs={Entry(number): local(0)},
+        replaced=replaced,
+        shapes={values: "B,T,H", weights: "B,T,1"},
+        what="the context of attention",
+    )

@@ -1,0 +1,163 @@
+"""Small symbols with the patterns that fused operators take the place of, and what has to be found in each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable, Mapping
+
+import mxnet as mx
+import numpy as np
+
+SIZE, BATCH, STEPS = 6, 3, 9
+
+
+@dataclass(frozen=True)
+class Example:
+    """A symbol, the shapes of its inputs, and how often each pattern is found in it.
+
+    ``integers``: inputs that are indices below a number.
+    """
+
+    symbol: mx.sym.Symbol
+    shapes: Mapping[str, tuple[int, ...]]
+    found: Mapping[str, int]
+    integers: Mapping[str, int]
+
+
+def _unrolled(cell: Any, layout: str = "NTC", found: Mapping[str, int] | None = None) -> Example:
+    with mx.name.NameManager():
+        outputs, states = cell.unroll(STEPS, mx.sym.var("data"), layout=layout, merge_outputs=True)
+    shape = (BATCH, STEPS, SIZE + 1) if layout == "NTC" else (STEPS, BATCH, SIZE + 1)
+    last = [state for state in states if isinstance(state, mx.sym.Symbol)]  # of both ways they come in lists
+    return Example(mx.sym.Group([outputs, *last]), {"data": shape}, found or {"lstm_layer": 1}, {})
+
+
+def _stacked() -> Example:
+    stack = mx.rnn.SequentialRNNCell()
+    for layer in range(2):
+        stack.add(mx.rnn.LSTMCell(SIZE, prefix=f"l{layer}_"))
+    return _unrolled(stack, found={"lstm_layer": 2})
+
+
+def _both_ways() -> Example:
+    cell = mx.rnn.BidirectionalCell(mx.rnn.LSTMCell(SIZE, prefix="l_"), mx.rnn.LSTMCell(SIZE, prefix="r_"))
+    return _unrolled(cell, found={"lstm_layer": 2})
+
+
+def _fed() -> Example:
+    """Each step reads what the one before put out, so its products cannot be put together."""
+    cell, h = mx.rnn.LSTMCell(SIZE, prefix="fed_"), mx.sym.var("start")
+    states = [mx.sym.var("h0"), mx.sym.var("c0")]
+    outputs = []
+    for _ in range(STEPS):
+        h, states = cell(h * 2, states)
+        outputs.append(h)
+    shapes = dict.fromkeys(("start", "h0", "c0"), (BATCH, SIZE))
+    return Example(mx.sym.Concat(*outputs, dim=1), shapes, {"lstm_cell": STEPS}, {})
+
+
+def _normed() -> Example:
+    """As Sockeye's cells with layer norm: of both products, and of the state."""
+    weights = [mx.sym.var(name) for name in ("wi", "bi", "wh", "bh")]
+    norms = [[mx.sym.var(f"{kind}_{name}") for name in ("gamma", "beta")] for kind in ("i", "h", "c")]
+    steps = mx.sym.SliceChannel(mx.sym.var("data"), num_outputs=STEPS, axis=1, squeeze_axis=True)
+    h, c, outputs = mx.sym.var("h0"), mx.sym.var("c0"), []
+    for step in range(STEPS):
+        i2h = mx.sym.FullyConnected(steps[step], *weights[:2], num_hidden=4 * SIZE)
+        h2h = mx.sym.FullyConnected(h, *weights[2:], num_hidden=4 * SIZE)
+        gates = mx.sym.LayerNorm(i2h, *norms[0]) + mx.sym.LayerNorm(h2h, *norms[1])
+        i, f, g, o = mx.sym.split(gates, num_outputs=4, axis=1)
+        c = mx.sym.sigmoid(f) * c + mx.sym.sigmoid(i) * mx.sym.tanh(g)
+        h = mx.sym.sigmoid(o) * mx.sym.Activation(mx.sym.LayerNorm(c, *norms[2], eps=1e-6), act_type="tanh")
+        outputs.append(h)
+    shapes = {"data": (BATCH, STEPS, SIZE), "h0": (BATCH, SIZE), "c0": (BATCH, SIZE)}
+    return Example(mx.sym.Group([mx.sym.Concat(*outputs, dim=0), c]), shapes, {"lstm_cell": STEPS}, {})
+
+
+def _gluon_cell(build: Callable[..., Any], found: Mapping[str, int]) -> Example:
+    cell = build(SIZE, prefix="cell_")
+    cell.initialize()
+    return _unrolled(cell, found=found)
+
+
+def _gluon_layers(layers: int, bidirectional: bool) -> Example:
+    net = mx.gluon.rnn.LSTM(SIZE, layers, bidirectional=bidirectional, prefix="net_")
+    states = (layers * (2 if bidirectional else 1), BATCH, SIZE)
+    output, last = net(mx.sym.var("data"), [mx.sym.var("h"), mx.sym.var("c")])
+    shapes = {"data": (4 * STEPS, BATCH, SIZE + 1), "h": states, "c": states}
+    return Example(mx.sym.Group([output, *last]), shapes, {"rnn": 1}, {})
+
+
+def _packed(layers: int) -> Example:
+    cell = mx.rnn.FusedRNNCell(SIZE, layers, mode="lstm", prefix="packed_")
+    outputs, _ = cell.unroll(8 * STEPS, mx.sym.var("data"), layout="TNC", merge_outputs=True)
+    return Example(outputs, {"data": (8 * STEPS, BATCH, SIZE)}, {"rnn": 1}, {})
+
+
+def attention(norm: bool, steps: int = STEPS) -> Example:
+    """Some queries on the same keys, as of a decoder: enough for MXNet to add gradients up in place."""
+    memory = mx.sym.var("memory")
+    keys = mx.sym.FullyConnected(memory, num_hidden=SIZE, flatten=False, no_bias=True, name="keys")
+    query = mx.sym.SliceChannel(mx.sym.var("queries"), num_outputs=steps, axis=1, squeeze_axis=True)
+    v, gamma, beta = (mx.sym.var(name) for name in ("v", "gamma", "beta"))
+    contexts = []
+    for step in range(steps):
+        mixed = mx.sym.broadcast_add(keys, mx.sym.expand_dims(query[step], axis=1))
+        if norm:
+            mixed = mx.sym.LayerNorm(mixed, gamma, beta, axis=-1, eps=1e-6)
+        score = mx.sym.FullyConnected(mx.sym.tanh(mixed), v, num_hidden=1, no_bias=True, flatten=False)
+        contexts.append(mx.sym.sum(mx.sym.broadcast_mul(memory, mx.sym.softmax(score, axis=1)), axis=1))
+    shapes = {"memory": (BATCH, 5, SIZE + 1), "queries": (BATCH, steps, SIZE)}
+    return Example(mx.sym.Concat(*contexts, dim=1), shapes, {"mlp_score": steps, "weighted_sum": steps}, {})
+
+
+def _attention_by_hand() -> Example:
+    keys, query, v = mx.sym.var("keys"), mx.sym.var("query"), mx.sym.var("v", shape=(1, 1, SIZE))
+    active = mx.sym.tanh(mx.sym.broadcast_add(keys, mx.sym.expand_dims(query, axis=1)))
+    score = mx.sym.sum(mx.sym.broadcast_mul(active, v), axis=2)
+    return Example(score, {"keys": (BATCH, 5, SIZE), "query": (BATCH, SIZE)}, {"mlp_score": 1}, {})
+
+
+def _softmax(**options: Any) -> Example:
+    words = 700
+    scores = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=words, name="scores")
+    symbol = mx.sym.SoftmaxOutput(scores, mx.sym.var("label"), name="softmax", **options)
+    return Example(symbol, {"data": (600, SIZE), "label": (600,)}, {"softmax_output": 1}, {"label": words})
+
+
+EXAMPLES: Mapping[str, Callable[[], Example]] = {
+    "lstm layer": lambda: _unrolled(mx.rnn.LSTMCell(SIZE)),
+    "lstm layer, time first": lambda: _unrolled(mx.rnn.LSTMCell(SIZE), "TNC"),
+    "lstm layers": _stacked,
+    "lstm layers, both ways": _both_ways,
+    "lstm cells": _fed,
+    "lstm cells with layer norm": _normed,
+    "gru cells": lambda: _unrolled(mx.rnn.GRUCell(SIZE), found={"gru_cell": STEPS}),
+    "gluon lstm cells": lambda: _gluon_cell(mx.gluon.rnn.LSTMCell, {"lstm_layer": 1}),
+    "gluon gru cells": lambda: _gluon_cell(mx.gluon.rnn.GRUCell, {"gru_cell": STEPS}),
+    "gluon lstm": lambda: _gluon_layers(1, False),
+    "gluon lstm, two layers": lambda: _gluon_layers(2, False),
+    "gluon lstm, both ways": lambda: _gluon_layers(1, True),
+    "gluon lstm, two layers both ways": lambda: _gluon_layers(2, True),
+    "packed lstm": lambda: _packed(1),
+    "packed lstm, two layers": lambda: _packed(2),
+    "attention": lambda: attention(norm=False),
+    "attention with layer norm": lambda: attention(norm=True),
+    "attention by hand": _attention_by_hand,
+    "softmax output": _softmax,
+    "softmax output, padded": lambda: _softmax(use_ignore=True, ignore_label=3, normalization="valid", grad_scale=2),
+    "softmax output, smoothed": lambda: _softmax(smooth_alpha=0.1, normalization="batch"),
+}
+
+
+def values(example: Example) -> dict[str, Any]:
+    """The same numbers every time for every array of the symbol."""
+    names = example.symbol.list_arguments()
+    shapes, _, _ = example.symbol.infer_shape(**example.shapes)
+    random = np.random.default_rng(5)
+    found = {}
+    for name, shape in zip(names, shapes):
+        limit = example.integers.get(name)
+        drawn = random.normal(0, 0.4, shape) if limit is None else random.integers(0, limit, shape)
+        found[name] = mx.nd.array(drawn.astype(np.float32))
+    return found

@@ -1,0 +1,177 @@
+"""Fused operators in training: MXNet's results up to rounding, whoever binds, and however gradients are asked for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Sequence
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+import echo
+from tests.fused_models import EXAMPLES, STEPS, Example, attention, values
+
+# Of the largest element of an array: what float32 allows over some ten steps.
+TOLERANCE = 2e-5
+
+
+def gradients(
+    bound: mx.sym.Symbol, example: Example, grad_req: str = "write", dtype: str = "float32", rounds: int = 2
+) -> list[Any]:
+    """Outputs and gradients after some steps."""
+    given = {name: array.astype(dtype) for name, array in values(example).items()}
+    into = {name: mx.nd.full(array.shape, 0.5, dtype=dtype) for name, array in given.items()}
+    requests = {name: "null" if name in example.integers else grad_req for name in given}
+    executor = bound.bind(mx.cpu(), given, into, requests)
+    random = np.random.default_rng(7)
+    for _ in range(rounds):
+        executor.forward(is_train=True)
+        heads = [mx.nd.array(random.normal(0, 1, out.shape), dtype=dtype) for out in executor.outputs]
+        executor.backward(heads)
+    arrays = [*executor.outputs, *executor.grad_arrays]
+    return [array.asnumpy().astype(np.float64) for array in arrays]
+
+
+def distance(found: Sequence[Any], exact: Sequence[Any]) -> float:
+    """The largest difference, in parts of the largest element of each array."""
+    return max(float(np.abs(a - b).max() / max(np.abs(b).max(), 1e-30)) for a, b in zip(found, exact))
+
+
+@pytest.mark.parametrize("grad_req", ["write", "add"])
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_results_are_those_of_mxnet(name: str, grad_req: str) -> None:
+    example = EXAMPLES[name]()
+    fused = echo.optimize(example.symbol, max_overhead=None)
+    found = gradients(fused, example, grad_req)
+    plan = fused.plans[-1]
+    assert Counter(pattern for pattern, _ in plan.fused) == example.found, plan.notes
+    assert plan.after.total <= plan.before.total
+    stock = gradients(example.symbol, example, grad_req)
+    assert distance(found, stock) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["lstm cells", "attention", "attention with layer norm", "softmax output, padded"])
+def test_results_are_as_close_to_the_truth_as_those_of_mxnet(name: str) -> None:
+    example = EXAMPLES[name]()
+    exact = gradients(example.symbol, example, dtype="float64")
+    stock = gradients(example.symbol, example)
+    found = gradients(echo.optimize(example.symbol), example)
+    for mine, theirs, truth in zip(found, stock, exact):
+        assert distance([mine], [truth]) < 2 * distance([theirs], [truth]) + 1e-6
+
+
+def test_half_precision() -> None:
+    example = EXAMPLES["attention by hand"]()  # MXNet has no products in float16 on the CPU
+    fused = echo.optimize(example.symbol)
+    found = gradients(fused, example, dtype="float16")
+    assert fused.plans[-1].fused
+    assert distance(found, gradients(example.symbol, example)) < 2e-2  # float16 has 1e-3 an operation
+
+
+@pytest.mark.parametrize("name", ["lstm layer", "attention", "softmax output"])
+def test_without_fusion_every_bit_stays(name: str) -> None:
+    example = EXAMPLES[name]()
+    plain = echo.optimize(example.symbol, fuse=False)
+    found, stock = gradients(plain, example), gradients(example.symbol, example)
+    assert not plain.plans[-1].fused
+    assert all(np.array_equal(mine, theirs) for mine, theirs in zip(found, stock))
+
+
+def test_gradients_of_many_readers_need_the_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    # MXNet adds the ninth gradient of the keys to the eighth in place: an extension operator would overwrite it
+    example = attention(norm=False, steps=2 * STEPS)
+    stock = gradients(example.symbol, example)
+    assert distance(gradients(echo.optimize(example.symbol, policy="none"), example), stock) < TOLERANCE
+    monkeypatch.setattr("echo.patterns.apply.COPY_ATTRIBUTE", "__no_copies__")
+    without = gradients(echo.optimize(example.symbol, policy="none", max_overhead=0.3), example)
+    assert distance(without, stock) > 0.01
+
+
+@pytest.mark.parametrize("name", ["lstm layers", "attention"])
+def test_the_user_sees_his_own_graph(name: str) -> None:
+    example = EXAMPLES[name]()
+    optimized = echo.optimize(example.symbol)
+    executor = optimized.simple_bind(mx.cpu(), **example.shapes)
+    assert optimized.list_arguments() == example.symbol.list_arguments()
+    assert list(executor.arg_dict) == example.symbol.list_arguments()
+    assert "_echo_" not in optimized.tojson()
+    assert "_echo_" not in executor.get_optimized_symbol().tojson()
+    for array in executor.arg_arrays:
+        array[:] = 0.1
+    seen: list[str] = []
+    executor.set_monitor_callback(lambda value, _: seen.append(value if isinstance(value, str) else value.decode()))
+    executor.forward(is_train=True)
+    mx.nd.waitall()
+    stock: list[str] = []
+    own = example.symbol.simple_bind(mx.cpu(), **example.shapes)
+    own.set_monitor_callback(lambda value, _: stock.append(value if isinstance(value, str) else value.decode()))
+    own.forward(is_train=True)
+    mx.nd.waitall()
+    assert seen == stock
+
+
+def test_inference_and_reshape() -> None:
+    example = EXAMPLES["attention"]()
+    optimized = echo.optimize(example.symbol)
+    given = values(example)
+    pair = [symbol.simple_bind(mx.cpu(), **example.shapes) for symbol in (optimized, example.symbol)]
+    for batch in (3, 2, 5):
+        shapes = {name: (batch, *shape[1:]) for name, shape in example.shapes.items()}
+        pair = [executor.reshape(allow_up_sizing=True, **shapes) for executor in pair]
+        for executor in pair:
+            for name, array in executor.arg_dict.items():
+                array[:] = given[name] if array.shape == given[name].shape else 0.25
+            executor.forward(is_train=False)
+            executor.forward(is_train=True)
+            executor.backward([mx.nd.ones(out.shape) for out in executor.outputs])
+        found, stock = ([array.asnumpy() for array in (*e.outputs, *e.grad_arrays)] for e in pair)
+        assert distance(found, stock) < TOLERANCE
+
+
+def test_a_plan_with_fused_operators_is_saved_and_applied(tmp_path: Any) -> None:
+    example = EXAMPLES["attention with layer norm"]()
+    plan = echo.plan(example.symbol, grad_req="write", **example.shapes)
+    plan.save(tmp_path / "plan.json")
+    loaded = echo.load_plan(tmp_path / "plan.json")
+    assert loaded == plan
+    assert loaded.fused
+    again = echo.optimize(example.symbol, plan=loaded)
+    found = gradients(again, example)
+    assert distance(found, gradients(example.symbol, example)) < TOLERANCE
+    assert again.plans[-1].fused == plan.fused
+
+
+def test_a_plan_names_places_that_are_none(tmp_path: Any) -> None:
+    example = EXAMPLES["attention"]()
+    plan = echo.plan(example.symbol, grad_req="write", **example.shapes)
+    text = plan.to_json()
+    text["fused"] = [["lstm_cell", 3]]
+    wrong = type(plan).from_json(text)
+    with pytest.raises(echo.EchoError, match=r"node 3 .* is no lstm_cell"):
+        echo.optimize(example.symbol, plan=wrong).simple_bind(mx.cpu(), **example.shapes)
+
+
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("grad_req", ["write", "add"])
+def test_gluon(static: bool, grad_req: str) -> None:
+    results = []
+    for fuse in (False, True):
+        mx.random.seed(3)
+        net = mx.gluon.nn.HybridSequential()
+        net.add(mx.gluon.rnn.LSTM(8, 2, layout="NTC", input_size=5), mx.gluon.nn.Dense(3, flatten=False, in_units=8))
+        net.initialize(mx.init.Uniform(0.3))
+        net.collect_params().setattr("grad_req", grad_req)
+        if fuse:
+            net = echo.optimize(net)
+        net.hybridize(static_alloc=static)
+        data = mx.nd.random.normal(shape=(4, 40, 5))
+        data.attach_grad(grad_req)
+        for _ in range(2):
+            with mx.autograd.record():
+                loss = (net(data) ** 2).sum()
+            loss.backward()
+        parameters = [parameter.grad().asnumpy() for parameter in net.collect_params().values()]
+        results.append([loss.asnumpy(), data.grad.asnumpy(), *parameters, net(data[:2]).asnumpy()])
+    assert distance(results[1], results[0]) < TOLERANCE
+    assert any(plan.fused for plan in net._cached_op.plans.values())
