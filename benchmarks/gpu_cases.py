@@ -14,7 +14,9 @@ from echo.kernels.library import ADD, SKIP, WRITE
 # Shapes of the inputs. Of the largest result, how far a kernel may be off; float16 keeps 11 bits.
 SHAPES = {
     "lstm_cell": "B,4H B,H",
+    "lstm_norm_cell": "B,4H B,H H H",
     "gru_cell": "B,3H B,3H B,H",
+    "weighted_sum": "B,T B,T,H",
     "mlp_score": "B,T,H B,H H H H",
     "attention": "N,Tq,D N,Tk,D N,Tk,Dv N Tq,Tk",
     "layer_norm": "N,H H H",
@@ -185,6 +187,8 @@ def cases_of(scale: int) -> list[Case]:
         cases += [
             Case("lstm_cell", {"B": batch, "H": hidden}),
             Case("gru_cell", {"B": batch, "H": hidden}),
+            Case("lstm_norm_cell", {"B": 9 * scale, "H": hidden}, {"eps": 1e-2}),
+            Case("weighted_sum", {"B": batch, "T": 11, "H": hidden}),
             Case("mlp_score", {"B": batch, "T": 5, "H": hidden}, {"eps": 1e-5}, absent=(3, 4)),
             Case("mlp_score", {"B": 2 * scale, "T": 17, "H": hidden}, {"eps": 1e-2}),
             Case("layer_norm", {"N": 19 * scale, "H": hidden}, {"eps": 1e-2}),
@@ -215,6 +219,8 @@ def _empty_cases() -> list[Case]:
     return [
         Case("lstm_cell", {"B": 0, "H": 5}),
         Case("gru_cell", {"B": 2, "H": 0}),
+        Case("lstm_norm_cell", {"B": 0, "H": 5}, {"eps": 1e-5}),
+        Case("weighted_sum", {"B": 2, "T": 0, "H": 3}),
         Case("mlp_score", {"B": 2, "T": 0, "H": 3}, {"eps": 1e-5}),
         Case("mlp_score", {"B": 0, "T": 4, "H": 8}, {"eps": 1e-5}),
         Case("layer_norm", {"N": 0, "H": 9}, {"eps": 1e-5}),

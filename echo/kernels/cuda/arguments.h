@@ -40,6 +40,24 @@ struct LstmCellGrad {
   int wide;
 };
 
+struct LstmNormCell {
+  const void *pre, *c, *gamma, *beta;
+  Output h, c_next;
+  Long batch, hidden;
+  float eps;
+  int wide;
+};
+
+struct LstmNormCellGrad {
+  const void *dh, *dc_next, *pre, *c, *gamma, *beta;
+  float* statistics;  // [batch, 2]: mean, 1 / deviation
+  float* partials;    // [2, chunks, hidden]: sums over a chunk of rows for gamma, beta
+  Output dpre, dc;
+  Long batch, hidden, chunk, chunks;
+  float eps;
+  int wide;
+};
+
 struct GruCell {
   const void *x, *s, *h;
   Output h_next;
@@ -69,6 +87,20 @@ struct MlpScoreGrad {
   Output dkeys;
   Long batch, steps, hidden, chunk, chunks;
   float eps;
+  int wide;
+};
+
+struct WeightedSum {
+  const void *w, *values;
+  Output out;
+  Long batch, steps, hidden;
+  int wide;
+};
+
+struct WeightedSumGrad {
+  const void *dout, *w, *values;
+  Output dw, dvalues;
+  Long batch, steps, hidden;
   int wide;
 };
 

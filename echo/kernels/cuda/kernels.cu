@@ -3,5 +3,6 @@
 #include "cells.cuh"
 #include "gemm.cuh"
 #include "lstm.cuh"
+#include "norm_cell.cuh"
 #include "pointwise.cuh"
 #include "rows.cuh"

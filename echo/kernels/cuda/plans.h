@@ -13,10 +13,14 @@ using echo::kernels::Call;
 
 void plan_lstm_cell(const Call&, Queue&);
 void plan_lstm_cell_grad(const Call&, Queue&);
+void plan_lstm_norm_cell(const Call&, Queue&);
+void plan_lstm_norm_cell_grad(const Call&, Queue&);
 void plan_gru_cell(const Call&, Queue&);
 void plan_gru_cell_grad(const Call&, Queue&);
 void plan_mlp_score(const Call&, Queue&);
 void plan_mlp_score_grad(const Call&, Queue&);
+void plan_weighted_sum(const Call&, Queue&);
+void plan_weighted_sum_grad(const Call&, Queue&);
 void plan_attention(const Call&, Queue&);
 void plan_attention_grad(const Call&, Queue&);
 void plan_layer_norm(const Call&, Queue&);

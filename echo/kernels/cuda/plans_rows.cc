@@ -1,9 +1,49 @@
-// mlp_score, layer_norm, attention.
+// lstm_norm_cell, mlp_score, weighted_sum, layer_norm, attention.
 #include <algorithm>
 
 #include "plans.h"
 
 namespace echo_cuda {
+
+void plan_lstm_norm_cell(const Call& call, Queue& queue) {
+  LstmNormCell a = {call.in("pre"), call.in("c"), call.in("gamma"), call.in("beta"), output(call, "h"),
+                    output(call, "c'"), call["B"], call["H"], static_cast<float>(call.param("eps")), 0};
+  a.wide = wide(call.half(), a.hidden, {a.pre, a.c, a.gamma, a.beta, a.h.data, a.c_next.data});
+  queue.launch("lstm_norm_cell", call.half(), grid_of_rows(a.batch), a);
+}
+
+void plan_lstm_norm_cell_grad(const Call& call, Queue& queue) {
+  LstmNormCellGrad a = {};
+  a.batch = call["B"], a.hidden = call["H"];
+  const Chunks chunks = chunks_of(a.batch, 1, a.hidden);
+  a.dh = call.in("dh"), a.dc_next = call.in("dc'"), a.pre = call.in("pre"), a.c = call.in("c");
+  a.gamma = call.in("gamma"), a.beta = call.in("beta");
+  a.statistics = queue.floats(2 * a.batch);
+  a.partials = queue.floats(2 * chunks.count * a.hidden);
+  a.dpre = output(call, "dpre"), a.dc = output(call, "dc");
+  a.chunk = chunks.rows, a.chunks = chunks.count, a.eps = static_cast<float>(call.param("eps"));
+  a.wide = wide(call.half(), a.hidden,
+                {a.dh, a.dc_next, a.pre, a.c, a.gamma, a.beta, a.dpre.data, a.dc.data, a.partials});
+  const bool half = call.half();
+  queue.launch("lstm_norm_cell_grad_rows", half, grid_of_rows(a.batch), a);
+  queue.launch("lstm_norm_cell_grad_columns", half, grid_of_columns(chunks.count, a.hidden, a.wide), a);
+  sum_rows(queue, half, {a.partials, output(call, "dgamma"), 1, chunks.count, a.hidden, 0, a.hidden});
+  const float* of_beta = a.partials + chunks.count * a.hidden;
+  sum_rows(queue, half, {of_beta, output(call, "dbeta"), 1, chunks.count, a.hidden, 0, a.hidden});
+}
+
+void plan_weighted_sum(const Call& call, Queue& queue) {
+  WeightedSum a = {call.in("w"), call.in("values"), output(call, "out"), call["B"], call["T"], call["H"], 0};
+  a.wide = wide(call.half(), a.hidden, {a.values, a.out.data});
+  queue.launch("weighted_sum", call.half(), grid_of_columns(a.batch, a.hidden, a.wide), a);
+}
+
+void plan_weighted_sum_grad(const Call& call, Queue& queue) {
+  WeightedSumGrad a = {call.in("dout"), call.in("w"), call.in("values"), output(call, "dw"), output(call, "dvalues"),
+                       call["B"], call["T"], call["H"], 0};
+  a.wide = wide(call.half(), a.hidden, {a.dout, a.values, a.dvalues.data});
+  queue.launch("weighted_sum_grad", call.half(), grid_of_rows(a.batch * a.steps), a);
+}
 
 void plan_mlp_score(const Call& call, Queue& queue) {
   MlpScore a = {call.in("keys"), call.in("query"), call.in("v"), call.in("gamma"), call.in("beta"),
