@@ -65,6 +65,9 @@ MUTANTS = {
         "smaller((chunk + 1) * a.chunk, a.rows) - 1", 0, "rows", "layer_norm",
     ),
     "one bias left out": ("gemm.cuh", " + get<B>(g.bias2, n)", "", 0, "gemm", "lstm_layer"),
+    "a part of the norm's gradient left out": (
+        "norm_cell.cuh", " - at.n * with_value", "", 0, "norm_cell", "lstm_norm_cell",
+    ),
 }  # fmt: skip
 
 

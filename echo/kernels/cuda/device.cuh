@@ -199,10 +199,10 @@ __device__ inline void each_row(Long rows, Visit visit) {
   for (; row < rows; row += static_cast<Long>(gridDim.x) * kWarps) visit(row);
 }
 
-// Calls visit(column) for the lane's columns of a row.
-template <int W, typename Visit>
+// Calls visit(column) for the lane's columns of a row. `times`: how often the loop is unrolled.
+template <int W, int times = 2, typename Visit>
 __device__ inline void each_lane_column(Long columns, Visit visit) {
-  ECHO_UNROLL(2)
+  ECHO_UNROLL(times)
   for (Long j = (threadIdx.x % 32) * W; j < columns; j += 32 * W) visit(j);
 }
 

@@ -35,12 +35,12 @@ struct CellNorm {
 template <typename T, int W, typename Arguments>
 __device__ inline CellNorm cell_norm(const Arguments& a, Long b) {
   float sum = 0, square = 0;
-  each_lane_column<W>(a.hidden, [&](Long j) {
+  each_lane_column<W, 1>(a.hidden, [&](Long j) {
     const CellUnits<W> units = cell_units<T, W>(a.pre, a.c, b, j, a.hidden);
     for (int k = 0; k < W; ++k) sum += units.after[k];
   });
   const float mean = warp_sum(sum) / a.hidden;
-  each_lane_column<W>(a.hidden, [&](Long j) {
+  each_lane_column<W, 1>(a.hidden, [&](Long j) {
     const CellUnits<W> units = cell_units<T, W>(a.pre, a.c, b, j, a.hidden);
     for (int k = 0; k < W; ++k) square += (units.after[k] - mean) * (units.after[k] - mean);
   });
@@ -51,7 +51,7 @@ template <typename T, int W>
 __device__ void lstm_norm_cell(const LstmNormCell& a) {
   each_row(a.batch, [&](Long b) {
     const CellNorm norm = cell_norm<T, W>(a, b);
-    each_lane_column<W>(a.hidden, [&](Long j) {
+    each_lane_column<W, 1>(a.hidden, [&](Long j) {
       const CellUnits<W> units = cell_units<T, W>(a.pre, a.c, b, j, a.hidden);
       const Pack<W> gamma = load<T, W>(a.gamma, j), beta = load<T, W>(a.beta, j);
       Pack<W> h, c;
@@ -81,7 +81,7 @@ __device__ void lstm_norm_cell_grad_rows(const LstmNormCellGrad& a) {
     const CellNorm norm = cell_norm<T, W>(a, b);
     const Long row = b * a.hidden;
     float sum = 0, with_value = 0;
-    each_lane_column<W>(a.hidden, [&](Long j) {
+    each_lane_column<W, 1>(a.hidden, [&](Long j) {
       const CellUnits<W> units = cell_units<T, W>(a.pre, a.c, b, j, a.hidden);
       const Pack<W> gamma = load<T, W>(a.gamma, j), beta = load<T, W>(a.beta, j), dh = load_if<T, W>(a.dh, row + j);
       for (int k = 0; k < W; ++k) {
@@ -92,7 +92,7 @@ __device__ void lstm_norm_cell_grad_rows(const LstmNormCellGrad& a) {
     });
     sum = warp_sum(sum) / a.hidden;
     with_value = warp_sum(with_value) / a.hidden;
-    each_lane_column<W>(a.hidden, [&](Long j) {
+    each_lane_column<W, 1>(a.hidden, [&](Long j) {
       const CellUnits<W> units = cell_units<T, W>(a.pre, a.c, b, j, a.hidden);
       const Pack<W> gamma = load<T, W>(a.gamma, j), beta = load<T, W>(a.beta, j), dh = load_if<T, W>(a.dh, row + j);
       Pack<W> dc = load_if<T, W>(a.dc_next, row + j), di, df, dg, d_o;
