@@ -43,6 +43,7 @@ class Drawn:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.pool = [mx.sym.var(f"in{k}", shape=(B, H)) for k in range(3)]
+        self.keys = [mx.sym.var(f"keys{k}", shape=(B, T, H)) for k in range(2)]
         self.count = 0
         makers: list[Callable[[], list[Symbol]]] = [self.lstm, self.gru, self.layer, self.attention, self.decoy]
         for _ in range(self.random.randint(2, 6)):
@@ -88,7 +89,7 @@ class Drawn:
         return [*outputs, *states]
 
     def attention(self) -> list[Symbol]:
-        keys = mx.sym.var(f"keys{self.random.randint(0, 1)}", shape=(B, T, H))
+        keys = self.random.choice(self.keys)
         mixed = mx.sym.broadcast_add(keys, mx.sym.expand_dims(self.any(), axis=1))
         if self.often(0.3):
             mixed = mx.sym.LayerNorm(mixed)
@@ -109,9 +110,10 @@ class Drawn:
 
 
 def bound_arrays(symbol: Symbol) -> tuple[dict[str, Any], dict[str, Any], Binding]:
-    arrays = {name: mx.nd.array(value) for name, value in random_arrays(symbol, {}).items()}
-    shapes = symbol.infer_shape()[2]
-    aux = {name: mx.nd.ones(shape) * 0.5 for name, shape in zip(symbol.list_auxiliary_states(), shapes)}
+    shapes, _, aux_shapes = symbol.infer_shape()
+    drawn = random_arrays(symbol, dict(zip(symbol.list_arguments(), shapes)))
+    arrays = {name: mx.nd.array(value) for name, value in drawn.items()}
+    aux = {name: mx.nd.ones(shape) * 0.5 for name, shape in zip(symbol.list_auxiliary_states(), aux_shapes)}
     return arrays, aux, Binding.of_arrays(list(arrays.values()), list(aux.values()), ["write"] * len(arrays))
 
 
