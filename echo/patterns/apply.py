@@ -160,6 +160,8 @@ def _fits(text: str, shape: tuple[int, ...], sizes: dict[str, int]) -> bool:
         for size in shape:
             total *= size
         shape, text = (total,), text[1:]
+    if text.startswith("..."):  # any axes in front
+        shape, text = shape[-1:], text[3:]
     names = text.split(",")
     if len(names) != len(shape):
         return False
