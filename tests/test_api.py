@@ -218,12 +218,11 @@ def test_plans_say_what_is_fused() -> None:
 
 
 def test_plans_say_what_is_not_fused(plan: echo.Plan) -> None:
-    """A softmax of so few classes is left alone, with a reason; nothing else changes."""
+    """A softmax of so few classes is left alone, with a reason."""
     (missed,) = plan.missed
     assert (missed.name, missed.pattern) == ("softmax", "softmax_output")
     assert any(missed.reason in note for note in plan.notes)
-    without = echo.plan(network(), max_overhead=None, fuse=False, **SHAPES)
-    assert without.decisions == plan.decisions
+    assert Counter(name for name, _ in plan.fused) == {"layer_norm": 4}
 
 
 def test_what_is_kept_or_recomputed_is_not_fused() -> None:

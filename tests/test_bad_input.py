@@ -532,8 +532,8 @@ def test_several_outputs_of_one_node_as_heads() -> None:
 
 
 def test_symbol_optimized_twice() -> None:
-    once = echo.optimize(network(), max_overhead=None)
-    twice = echo.optimize(once, max_overhead=None)
+    once = echo.optimize(network(), max_overhead=None, fuse=False)
+    twice = echo.optimize(once, max_overhead=None, fuse=False)
     assert twice.tojson() == network().tojson()
     expected = trained(network(), SHAPES, label=10)
     assert_same(trained(twice, SHAPES, label=10), expected)
@@ -558,7 +558,7 @@ def test_graphs_that_mirror_already(monkeypatch: pytest.MonkeyPatch, way: str) -
             hidden = mx.sym.tanh(hidden, name=f"tanh{layer}") * mx.sym.sigmoid(hidden)
         scores = mx.sym.FullyConnected(hidden, num_hidden=10, name="scores")
         symbol = mx.sym.SoftmaxOutput(scores, mx.sym.var("label"), name="softmax")
-    optimized = echo.optimize(symbol, max_overhead=None)
+    optimized = echo.optimize(symbol, max_overhead=None, fuse=False)
     assert_same(trained(optimized, SHAPES, label=10), trained(symbol, SHAPES, label=10))
     plan = optimized.plans[-1]
     assert plan.after.planned <= plan.before.planned
@@ -569,7 +569,7 @@ def test_a_marked_graph_is_planned_afresh() -> None:
     graph = graph_of(network())
     tanh = [number for number, node in enumerate(graph.nodes) if node.op == "tanh"]
     marked = symbol_of(mark(graph, {number: [0] for number in tanh}, hook=True))
-    optimized = echo.optimize(marked, keep="tanh", max_overhead=None)
+    optimized = echo.optimize(marked, keep="tanh", max_overhead=None, fuse=False)
     assert_same(trained(optimized, SHAPES, label=10), trained(network(), SHAPES, label=10))
     assert "tanh" not in {decision.op for decision in optimized.plans[-1].recomputed}
     values = random_arrays(network(), SHAPES, limits={"label": 10})

@@ -29,7 +29,10 @@ class Fuse:
     def run(self, request: Request) -> Fused:
         if not request.options.fuse:
             return Fused(request.graph)
-        wished = named(request.graph, (*request.options.keep, *request.options.recompute))
+        wishes = (*request.options.keep, *request.options.recompute)
+        if not all(named(request.graph, (wish,)) for wish in wishes):
+            return Fused(request.graph)  # an error, which is about the user's own operators
+        wished = named(request.graph, wishes)
         found = fuse(request.graph, request.frontend.types, request.frontend.adds, request.frontend.device, wished)
         if found.places and request.frontend.why_no_fusion:
             return Fused(request.graph, notes=(f"no operator is fused: {request.frontend.why_no_fusion}",))

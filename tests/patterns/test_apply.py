@@ -43,8 +43,11 @@ class Drawn:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.pool = [mx.sym.var(f"in{k}", shape=(B, H)) for k in range(3)]
+        self.keys = [mx.sym.var(f"keys{k}", shape=(B, T, H)) for k in range(2)]
         self.count = 0
-        makers: list[Callable[[], list[Symbol]]] = [self.lstm, self.gru, self.layer, self.attention, self.decoy]
+        makers: list[Callable[[], list[Symbol]]] = [
+            self.lstm, self.gru, self.layer, self.attention, self.dot, self.decoy
+        ]  # fmt: skip
         for _ in range(self.random.randint(2, 6)):
             self.count += 1
             self.pool += self.random.choice(makers)()
@@ -72,7 +75,8 @@ class Drawn:
         new = mx.sym.sigmoid(i) * mx.sym.tanh(g)
         kept = mx.sym.sigmoid(f) * self.any()
         c = kept + (mx.sym.Dropout(new, p=0.4) if self.often(0.2) else new)
-        return [mx.sym.sigmoid(o) * mx.sym.tanh(c), c, *self.seen(new, kept, i)]
+        squashed = mx.sym.LayerNorm(c) if self.often(0.2) else c
+        return [mx.sym.sigmoid(o) * mx.sym.tanh(squashed), c, *self.seen(new, kept, i)]
 
     def gru(self) -> list[Symbol]:
         before = self.any()
@@ -88,7 +92,7 @@ class Drawn:
         return [*outputs, *states]
 
     def attention(self) -> list[Symbol]:
-        keys = mx.sym.var(f"keys{self.random.randint(0, 1)}", shape=(B, T, H))
+        keys = self.random.choice(self.keys)
         mixed = mx.sym.broadcast_add(keys, mx.sym.expand_dims(self.any(), axis=1))
         if self.often(0.3):
             mixed = mx.sym.LayerNorm(mixed)
@@ -96,6 +100,19 @@ class Drawn:
         score = mx.sym.FullyConnected(active, num_hidden=1, no_bias=self.often(0.8), flatten=False)
         context = mx.sym.sum(mx.sym.broadcast_mul(keys, mx.sym.softmax(score, axis=1)), axis=1)
         return [context, *(mx.sym.mean(inner, axis=1) for inner in self.seen(mixed, active))]
+
+    def dot(self) -> list[Symbol]:
+        query, key, value = (self.random.choice(self.keys) for _ in range(3))
+        query = mx.sym.broadcast_add(query, mx.sym.expand_dims(self.any(), axis=1))
+        scores = mx.sym.batch_dot(query, key, transpose_b=True)
+        if self.often(0.3):
+            scores = mx.sym.broadcast_add(scores, mx.sym.ones((1, T, T)) * 0.3)
+        weights = mx.sym.softmax(scores)
+        context = mx.sym.batch_dot(mx.sym.Dropout(weights, p=0.3) if self.often(0.3) else weights, value)
+        if self.often(0.3):
+            context = mx.sym.SequenceReverse(context)
+        parts = (mx.sym.slice_axis(seen, axis=1, begin=0, end=H) for seen in self.seen(weights))
+        return [mx.sym.mean(context, axis=1), *(mx.sym.mean(seen, axis=2) for seen in parts)]
 
     def decoy(self) -> list[Symbol]:
         makers: list[Callable[[], Symbol]] = [
@@ -109,9 +126,10 @@ class Drawn:
 
 
 def bound_arrays(symbol: Symbol) -> tuple[dict[str, Any], dict[str, Any], Binding]:
-    arrays = {name: mx.nd.array(value) for name, value in random_arrays(symbol, {}).items()}
-    shapes = symbol.infer_shape()[2]
-    aux = {name: mx.nd.ones(shape) * 0.5 for name, shape in zip(symbol.list_auxiliary_states(), shapes)}
+    shapes, _, aux_shapes = symbol.infer_shape()
+    drawn = random_arrays(symbol, dict(zip(symbol.list_arguments(), shapes)))
+    arrays = {name: mx.nd.array(value) for name, value in drawn.items()}
+    aux = {name: mx.nd.ones(shape) * 0.5 for name, shape in zip(symbol.list_auxiliary_states(), aux_shapes)}
     return arrays, aux, Binding.of_arrays(list(arrays.values()), list(aux.values()), ["write"] * len(arrays))
 
 
@@ -162,8 +180,8 @@ def test_random_graphs_hold_all_there_is() -> None:
         names |= {fusion.pattern for fusion in found}
         reasons |= {miss.pattern for miss in missed}
         others |= {node.op for node in graph.nodes} & {"Dropout", "BatchNorm"}
-    assert names == {"lstm_cell", "lstm_layer", "gru_cell", "mlp_score", "weighted_sum"}
-    assert {"lstm_cell", "gru_cell", "mlp_score"} <= reasons
+    assert names == set(apply.PATTERNS) - {"rnn", "softmax_output"}
+    assert {"lstm_cell", "gru_cell", "mlp_score", "attention"} <= reasons
     assert others == {"Dropout", "BatchNorm"}
 
 
