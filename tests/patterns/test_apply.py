@@ -221,8 +221,8 @@ def test_arguments_and_outputs_keep_their_places(name: str) -> None:
     assert variables(symbol) == variables(symbol_of(graph))
     assert len(symbol.list_outputs()) == len(graph.heads)
     replaced = {node for fusion in find(graph, "cpu")[0] for node in fusion.replaced}
-    gone = {graph.nodes[node].name for node in replaced}
-    assert not gone & {node.name for node in found.graph.nodes}
+    gone = {(graph.nodes[node].op, graph.nodes[node].name) for node in replaced}
+    assert not gone & {(node.op, node.name) for node in found.graph.nodes}
 
 
 @pytest.mark.parametrize("copies", [False, True])
@@ -288,9 +288,9 @@ def test_types_that_do_not_fit(flags: tuple[int, int]) -> None:
 
 
 def test_fusions_worth_nothing_are_left_out() -> None:
-    large = Fusion(**{**vars(CELL), "worth": Entry(0)})
+    large = Fusion(**{**vars(CELL), "worth": (Entry(0), 1000)})
     types = {Entry(0): TensorType((2, 12)), Entry(1): TensorType((2, 3))}
-    assert why_not(large, types) == "it would save no more than 96 bytes"
+    assert why_not(large, types) == "too small: 96 bytes, expected 1,000 or more"
 
 
 # What is refused ---------------------------------------------------------------------------------------------------
