@@ -13,7 +13,9 @@ COMPILERS := $(if $(filter default,$(origin CXX)),c++ g++ clang++,$(CXX))
 COMPILER  := $(firstword $(shell for name in $(COMPILERS); do command -v $$name; done; true))
 INSTALLED := $(VENV)/.installed-$(if $(COMPILER),native,fallback)
 NATIVE    := $(shell find echo/native echo/kernels -name '*.cc' -o -name '*.h' -o -name '*.ptx' 2>/dev/null)
-BENCHES   := $(filter-out benchmarks/sockeye_training.py,$(shell grep -l '^if __name__ ==' benchmarks/*.py 2>/dev/null))
+# What runs only where it is asked for: other environments, other machines.
+APART     := benchmarks/sockeye_training.py benchmarks/gpu_check.py
+BENCHES   := $(filter-out $(APART),$(shell grep -l '^if __name__ ==' benchmarks/*.py 2>/dev/null))
 
 # Sockeye asks for other versions of its requirements than those that work with mxnet 1.9.1, hence --no-deps. Its
 # translations are scored by the one version of sacrebleu that it was written for.
@@ -21,7 +23,10 @@ SOCKEYE           := .venv-sockeye
 SOCKEYE_INSTALLED := $(SOCKEYE)/$(notdir $(INSTALLED))
 MODELS            ?=
 
-.PHONY: help demo test test-all test-compat check bench sockeye clean
+# A Python with numpy, torch and matplotlib on the machine with the GPU; MXNet is not needed there.
+GPU_PYTHON ?= python3
+
+.PHONY: help demo test test-all test-compat check bench sockeye ptx gpu-check clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -55,6 +60,13 @@ bench: $(INSTALLED)  ## run the benchmarks but that of Sockeye; results go to be
 sockeye: $(SOCKEYE_INSTALLED)  ## train unmodified Sockeye with and without echo (10 minutes; or MODELS=transformer)
 	@$(SOCKEYE)/bin/python -m benchmarks.sockeye_training $(MODELS)
 	@$(SOCKEYE)/bin/python -m benchmarks.tables
+
+ptx: $(INSTALLED)  ## compile the CUDA kernels to PTX, which is committed, and assemble it for every GPU where ptxas is there
+	@$(BIN)/python -m pip install -q --disable-pip-version-check nvidia-cuda-nvrtc-cu11==11.8.89
+	@$(BIN)/python echo/kernels/cuda/ptx.py
+
+gpu-check:  ## hold the CUDA kernels against their references and time them: needs a GPU, g++, and numpy and torch in GPU_PYTHON
+	@$(GPU_PYTHON) benchmarks/gpu_check.py
 
 clean:  ## remove the virtual environments, builds and caches
 	rm -rf $(VENV) .venv-compat $(SOCKEYE) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -6,9 +6,10 @@
 // that are not optional), `out`, the shape of the first output where there is a choice, and the kernel's parameters.
 //
 // MXNet never says whether a result is to be added to what is there: the hook in its gradient pass sees to that.
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <map>
+#include <deque>
 #include <string>
 #include <vector>
 
@@ -36,27 +37,31 @@ struct Run {  // what MXNet calls a function
 };
 
 struct Operator {
-  std::string name, gradient_name;
+  std::string name;
   const Kernel *forward, *gradient;
-  std::vector<Run> runs[2];              // forward, backward
-  std::vector<void*> functions[2];       // the same, as MXNet wants them
+  Run runs[2][2];         // forward and backward, on the CPU and on CUDA devices
+  void* functions[2][2];  // the same, as MXNet wants them
 };
 
-std::vector<Operator>& operators() {
-  static auto* all = new std::vector<Operator>([] {
-    std::vector<Operator> found;
-    for (const char* name : kNames) {
-      const Kernel *forward = find_kernel(name), *gradient = find_kernel((std::string(name) + "_grad").c_str());
-      if (forward && gradient) found.push_back({std::string("_echo_") + name, "", forward, gradient, {}, {}});
-    }
-    return found;
-  }());
-  if (!all->empty() && all->front().runs[0].empty())
-    for (Operator& op : *all)
-      for (const bool backward : {false, true}) {
-        for (const bool cuda : {false, true}) op.runs[backward].push_back({&op, backward, cuda});
-        for (Run& run : op.runs[backward]) op.functions[backward].push_back(&run);
+std::deque<Operator> make_operators() {
+  std::deque<Operator> made;  // whose elements stay where they are: MXNet keeps pointers to them
+  for (const char* name : kNames) {
+    made.emplace_back();
+    Operator& op = made.back();
+    op.name = std::string("_echo_") + name;
+    op.forward = find_kernel(name);
+    op.gradient = find_kernel((std::string(name) + "_grad").c_str());
+    for (const bool backward : {false, true})
+      for (const bool cuda : {false, true}) {
+        op.runs[backward][cuda] = {&op, backward, cuda};
+        op.functions[backward][cuda] = &op.runs[backward][cuda];
       }
+  }
+  return made;
+}
+
+std::deque<Operator>& operators() {
+  static auto* all = new std::deque<Operator>(make_operators());
   return *all;
 }
 
@@ -205,8 +210,8 @@ MXNET_CALLS void _opRegGet(int index, const char** name, int* is_subgraph, const
   *name = op.name.c_str();
   *is_subgraph = 0;
   *forward_contexts = *backward_contexts = contexts;
-  *forward = op.functions[0].data();
-  *backward = op.functions[1].data();
+  *forward = op.functions[0];
+  *backward = op.functions[1];
   *forward_count = *backward_count = 2;
   *create_contexts = nullptr;
   *create = nullptr;

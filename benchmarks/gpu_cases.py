@@ -1,0 +1,236 @@
+"""Calls of every fused kernel with random inputs, held against the float64 reference: on a GPU or an emulated one."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Callable, Protocol
+
+import numpy as np
+
+from echo.kernels import reference
+from echo.kernels.library import ADD, SKIP, WRITE
+
+# Shapes of the inputs. Of the largest result, how far a kernel may be off; float16 keeps 11 bits.
+SHAPES = {
+    "lstm_cell": "B,4H B,H",
+    "lstm_norm_cell": "B,4H B,H H H",
+    "gru_cell": "B,3H B,3H B,H",
+    "weighted_sum": "B,T B,T,H",
+    "mlp_score": "B,T,H B,H H H H",
+    "attention": "N,Tq,D N,Tk,D N,Tk,Dv N Tq,Tk",
+    "layer_norm": "N,H H H",
+    "bias_act": "N,H H",
+    "sequence_reverse": "T,B,R B",
+    "dropout": "n",
+    "relu": "n",
+    "lstm_layer": "T,B,I 4H,I 4H 4H,H 4H B,H B,H",
+}
+TOLERANCE = {"float32": 1e-5, "float16": 2e-3}
+# outputs for which no gradient comes in, and those that are not of the call's type
+NO_GRADIENT = {"attention": (1,), "dropout": (1,), "relu": (1,), "lstm_layer": (3,)}
+OUTPUT_TYPES = {("attention", 1): "float32", ("dropout", 1): "uint8", ("relu", 1): "uint8"}
+LENGTHS = {"attention": (3, "Tk"), "sequence_reverse": (1, "T")}  # input, and the dimension that bounds it
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel, its dimensions and parameters; inputs that are absent, by position; the type of its lengths."""
+
+    kernel: str
+    dims: dict[str, int]
+    params: dict[str, float] = field(default_factory=dict)
+    absent: tuple[int, ...] = ()
+    lengths: str = "int32"
+
+    def __str__(self) -> str:
+        dims = " ".join(f"{name}={size}" for name, size in self.dims.items())
+        params = "".join(f" {name}={value:g}" for name, value in self.params.items())
+        return f"{self.kernel} {dims}{params}" + (f" without {self.absent}" if self.absent else "")
+
+
+class Backend(Protocol):
+    """Where kernels run: arrays of its own, and the call."""
+
+    def place(self, array: Any) -> Any:
+        """The array, or None, in the memory of the device."""
+
+    def fetch(self, array: Any) -> Any:
+        """The array as one of NumPy."""
+
+    def call(self, kernel: str, inputs: list[Any], outputs: list[Any], req: list[int], params: list[float]) -> None:
+        """Runs a kernel on placed arrays."""
+
+
+def _size(text: str, dims: dict[str, int]) -> int:
+    match = re.fullmatch(r"(\d*)([A-Za-z]+)", text)
+    assert match, text
+    return int(match.group(1) or 1) * dims[match.group(2)]
+
+
+def draw(case: Case, dtype: str, generator: np.random.Generator) -> list[Any]:
+    """Random inputs of a case: of unit size, weights and what is summed over scaled down by the number of terms."""
+    inputs: list[Any] = []
+    for number, text in enumerate(SHAPES[case.kernel].split()):
+        shape = tuple(_size(axis, case.dims) for axis in text.split(","))
+        array = generator.normal(size=shape)
+        if (case.kernel, number) in (("mlp_score", 2), ("lstm_layer", 1), ("lstm_layer", 3)):
+            array /= np.sqrt(max(1, shape[-1]))
+        inputs.append(array.astype(dtype))
+        if LENGTHS.get(case.kernel, (None,))[0] == number:
+            most = case.dims[LENGTHS[case.kernel][1]]
+            inputs[number] = generator.integers(0, most + 1, size=shape).astype(case.lengths)
+        if number in case.absent:
+            inputs[number] = None
+    return inputs
+
+
+def _blank(like: Any, dtype: str) -> Any:
+    """An array in which what a kernel leaves out shows."""
+    return np.full(like.shape, 0xAB if dtype == "uint8" else np.nan, dtype)
+
+
+def _worst(kernel: str, got: Any, expected: Any, tolerance: float, what: str) -> float:
+    """The error as a part of what is allowed; AssertionError where it is more than 1."""
+    if got.dtype == np.uint8:
+        assert (got == expected).all(), f"{kernel}: {what} has wrong bits"
+        return 0.0
+    assert (np.isfinite(got) == np.isfinite(expected)).all(), f"{kernel}: {what} is not finite, or not -inf, somewhere"
+    finite = np.isfinite(expected)
+    if not finite.any():
+        return 0.0
+    error = np.abs(got[finite].astype(np.float64) - expected[finite]).max()
+    allowed = tolerance * max(1e-2, np.abs(expected[finite]).max())
+    assert error <= allowed, f"{kernel}: {what} is off by {error:.2e}, {allowed:.2e} is allowed"
+    return float(error / allowed)
+
+
+def _run(
+    backend: Backend, kernel: str, inputs: list[Any], outputs: list[Any], req: list[int], params: dict[str, float]
+) -> list[Any]:
+    placed = [backend.place(array) for array in outputs]
+    backend.call(kernel, [backend.place(array) for array in inputs], placed, req, list(params.values()))
+    return [None if array is None else backend.fetch(array) for array in placed]
+
+
+def check_forward(case: Case, dtype: str, backend: Backend, inputs: list[Any]) -> tuple[list[Any], float]:
+    """The outputs, and the worst error as a part of what is allowed.
+
+    Raises:
+        AssertionError: an output is wrong.
+    """
+    expected = getattr(reference, case.kernel)(*inputs, **case.params)
+    blanks = [
+        _blank(array, OUTPUT_TYPES.get((case.kernel, number), dtype)) for number, array in enumerate(expected)
+    ]
+    outputs = _run(backend, case.kernel, inputs, blanks, [WRITE] * len(blanks), case.params)
+    errors = [
+        _worst(case.kernel, outputs[number], expected[number], TOLERANCE[dtype], f"output {number}")
+        for number in range(len(outputs))
+    ]
+    return outputs, max(errors)
+
+
+def check_backward(
+    case: Case, dtype: str, backend: Backend, inputs: list[Any], outputs: list[Any], generator: np.random.Generator,
+    req: Callable[[int], int] | None = None,
+) -> float:  # fmt: skip
+    """The worst error of the gradients, as a part of what is allowed; req(i) says what happens to that of input i.
+
+    Raises:
+        AssertionError: a gradient is wrong.
+    """
+    kernel = case.kernel + "_grad"
+    heads: list[Any] = [generator.normal(size=output.shape).astype(dtype) for output in outputs]
+    for number in NO_GRADIENT.get(case.kernel, ()):
+        heads[number] = None
+    arguments = [*heads, *inputs, *outputs]
+    expected = list(getattr(reference, kernel)(*arguments, **case.params))
+    reqs = [SKIP if value is None else (req or (lambda _: WRITE))(number) for number, value in enumerate(expected)]
+    before: list[Any] = []
+    for number, value in enumerate(expected):
+        if reqs[number] == ADD and inputs[number].dtype.kind == "f":
+            before.append(generator.normal(size=value.shape).astype(inputs[number].dtype))
+            expected[number] = value + before[number]
+        else:
+            reqs[number] = min(reqs[number], WRITE)
+            like = inputs[number]
+            before.append(None if reqs[number] == SKIP else np.full(like.shape, 99).astype(like.dtype))
+    got = _run(backend, kernel, arguments, before, reqs, case.params)
+    errors = [
+        _worst(kernel, array, expected[number], TOLERANCE[dtype], f"gradient {number}")
+        for number, array in enumerate(got)
+        if array is not None
+    ]
+    return max(errors, default=0.0)
+
+
+def check(
+    case: Case, dtype: str, backend: Backend, generator: np.random.Generator,
+    req: Callable[[int], int] | None = None,
+) -> float:  # fmt: skip
+    """A kernel and its gradient: the worst error as a part of what is allowed.
+
+    Raises:
+        AssertionError: a result is wrong.
+    """
+    inputs = draw(case, dtype, generator)
+    outputs, error = check_forward(case, dtype, backend, inputs)
+    return max(error, check_backward(case, dtype, backend, inputs, outputs, generator, req))
+
+
+def cases_of(scale: int) -> list[Case]:
+    """Cases of every kernel with odd, even, tiny and empty dimensions; ``scale`` multiplies the batches."""
+    cases = []
+    for hidden in (1, 7, 33, 650, 1500):
+        batch = 3 * scale
+        cases += [
+            Case("lstm_cell", {"B": batch, "H": hidden}),
+            Case("gru_cell", {"B": batch, "H": hidden}),
+            Case("lstm_norm_cell", {"B": 9 * scale, "H": hidden}, {"eps": 1e-2}),
+            Case("weighted_sum", {"B": batch, "T": 11, "H": hidden}),
+            Case("mlp_score", {"B": batch, "T": 5, "H": hidden}, {"eps": 1e-5}, absent=(3, 4)),
+            Case("mlp_score", {"B": 2 * scale, "T": 17, "H": hidden}, {"eps": 1e-2}),
+            Case("layer_norm", {"N": 19 * scale, "H": hidden}, {"eps": 1e-2}),
+            Case("sequence_reverse", {"T": 6, "B": batch, "R": hidden}, lengths="float32"),
+            Case("dropout", {"n": hidden * scale}, {"keep": 0.7, "seed": 2.0**40 + 5, "offset": 2.0**33 + 1}),
+            Case("relu", {"n": hidden * scale}),
+        ]
+        cases += [Case("bias_act", {"N": 11 * scale, "H": hidden}, {"act": act}) for act in range(5)]
+    for lengths in ("float32", "float16", "int32"):
+        cases.append(Case("sequence_reverse", {"T": 7, "B": 4, "R": 8}, lengths=lengths))
+        cases.append(Case("attention", {"N": 2, "Tq": 5, "Tk": 9, "D": 8, "Dv": 8}, {"scale": 0.3}, lengths=lengths))
+    cases += [
+        Case("sequence_reverse", {"T": 7, "B": 4, "R": 5}, absent=(1,)),
+        Case("dropout", {"n": 4096}, {"keep": 1.0, "seed": 0, "offset": 0}),
+        Case("attention", {"N": 2, "Tq": 70, "Tk": 131, "D": 33, "Dv": 70}, {"scale": 0.2}),
+        Case("attention", {"N": scale, "Tq": 64, "Tk": 64, "D": 64, "Dv": 64}, {"scale": 0.125}, absent=(3,)),
+        Case("attention", {"N": scale, "Tq": 1, "Tk": 50, "D": 130, "Dv": 130}, {"scale": 0.1}, absent=(4,)),
+        *[Case("lstm_layer", {"T": 5, "B": 3, "I": 7, "H": 33}, {"reverse": way}) for way in (0, 1)],
+        Case("lstm_layer", {"T": 3, "B": 66, "I": 12, "H": 20}, {"reverse": 0}),
+        Case("lstm_layer", {"T": 4, "B": 1, "I": 1, "H": 1}, {"reverse": 1}),
+        Case("lstm_layer", {"T": 2, "B": 2 * scale, "I": 16, "H": 150}, {"reverse": 0}),
+    ]
+    return cases + _empty_cases()
+
+
+def _empty_cases() -> list[Case]:
+    """Dimensions of 0."""
+    return [
+        Case("lstm_cell", {"B": 0, "H": 5}),
+        Case("gru_cell", {"B": 2, "H": 0}),
+        Case("lstm_norm_cell", {"B": 0, "H": 5}, {"eps": 1e-5}),
+        Case("weighted_sum", {"B": 2, "T": 0, "H": 3}),
+        Case("mlp_score", {"B": 2, "T": 0, "H": 3}, {"eps": 1e-5}),
+        Case("mlp_score", {"B": 0, "T": 4, "H": 8}, {"eps": 1e-5}),
+        Case("layer_norm", {"N": 0, "H": 9}, {"eps": 1e-5}),
+        Case("bias_act", {"N": 0, "H": 9}, {"act": 1}),
+        Case("sequence_reverse", {"T": 0, "B": 2, "R": 3}),
+        Case("dropout", {"n": 0}, {"keep": 0.5, "seed": 1, "offset": 0}),
+        Case("relu", {"n": 0}),
+        Case("attention", {"N": 2, "Tq": 3, "Tk": 0, "D": 4, "Dv": 5}, {"scale": 1.0}),
+        Case("attention", {"N": 2, "Tq": 0, "Tk": 3, "D": 4, "Dv": 5}, {"scale": 1.0}),
+        *[Case("lstm_layer", {"T": 0, "B": 2, "I": 3, "H": 4}, {"reverse": way}) for way in (0, 1)],
+        Case("lstm_layer", {"T": 3, "B": 0, "I": 3, "H": 4}, {"reverse": 0}),
+        Case("lstm_layer", {"T": 3, "B": 2, "I": 0, "H": 4}, {"reverse": 0}),
+    ]

@@ -1,0 +1,244 @@
+// What each CUDA kernel takes: one struct, by value. The launcher fills them, the device code reads them.
+//
+// Floating arrays are float32 or float16, as the kernel's name ends in _f32 or _f16; float* is always float32. "wide"
+// is 1 where rows start on a boundary of four elements and have a multiple of four: then arrays are read four at a
+// time.
+#ifndef ECHO_KERNELS_CUDA_ARGUMENTS_H_
+#define ECHO_KERNELS_CUDA_ARGUMENTS_H_
+
+namespace echo_cuda {
+
+typedef long long Long;
+
+struct Output {
+  void* data;  // null where nobody wants it
+  int add;     // 1: add to what is there
+};
+
+enum { kThreads = 256 };       // of every block
+enum { kWarps = kThreads / 32 };
+enum { kTile = 64 };           // rows and columns of a small matrix tile
+enum { kBigTile = 128 };
+// Batch rows and hidden units that a block of an LSTM step handles at a time: forward on many multiprocessors, for
+// small batches, and on fewer multiprocessors; backward.
+enum { kStepRows = 64, kStepUnits = 4 };
+enum { kSmallRows = 32, kSmallUnits = 4 };
+enum { kWideRows = 32, kWideUnits = 8 };
+enum { kBackRows = 64, kBackUnits = 8 };
+
+struct LstmCell {
+  const void *pre, *c;
+  Output h, c_next;
+  Long batch, hidden;
+  int wide;
+};
+
+struct LstmCellGrad {
+  const void *dh, *dc_next, *pre, *c;
+  Output dpre, dc;
+  Long batch, hidden;
+  int wide;
+};
+
+struct LstmNormCell {
+  const void *pre, *c, *gamma, *beta;
+  Output h, c_next;
+  Long batch, hidden;
+  float eps;
+  int wide;
+};
+
+struct LstmNormCellGrad {
+  const void *dh, *dc_next, *pre, *c, *gamma, *beta;
+  float* statistics;  // [batch, 2]: mean, 1 / deviation
+  float* partials;    // [2, chunks, hidden]: sums over a chunk of rows for gamma, beta
+  Output dpre, dc;
+  Long batch, hidden, chunk, chunks;
+  float eps;
+  int wide;
+};
+
+struct GruCell {
+  const void *x, *s, *h;
+  Output h_next;
+  Long batch, hidden;
+  int wide;
+};
+
+struct GruCellGrad {
+  const void *dh_next, *x, *s, *h;
+  Output dx, ds, dh;
+  Long batch, hidden;
+  int wide;
+};
+
+struct MlpScore {
+  const void *keys, *query, *v, *gamma, *beta;
+  Output score;
+  Long batch, steps, hidden;
+  float eps;
+  int wide;
+};
+
+struct MlpScoreGrad {
+  const void *dscore, *keys, *query, *v, *gamma, *beta;
+  float* statistics;  // [batch, steps, 4], with gamma: mean, 1 / deviation, means of gradient and gradient * value
+  float* partials;    // [4, chunks, batch, hidden]: sums over a chunk of steps for query, v, gamma, beta
+  Output dkeys;
+  Long batch, steps, hidden, chunk, chunks;
+  float eps;
+  int wide;
+};
+
+struct WeightedSum {
+  const void *w, *values;
+  Output out;
+  Long batch, steps, hidden;
+  int wide;
+};
+
+struct WeightedSumGrad {
+  const void *dout, *w, *values;
+  Output dw, dvalues;
+  Long batch, steps, hidden;
+  int wide;
+};
+
+struct LayerNorm {
+  const void *x, *gamma, *beta;
+  Output y;
+  Long rows, hidden;
+  float eps;
+  int wide;
+};
+
+struct LayerNormGrad {
+  const void *dy, *x, *gamma;
+  float* statistics;  // [rows, 2]: mean, 1 / deviation
+  float* partials;    // [2, chunks, hidden]: sums over a chunk of rows for gamma, beta
+  Output dx;
+  Long rows, hidden, chunk, chunks;
+  float eps;
+  int wide;
+};
+
+struct BiasAct {
+  const void *x, *b;
+  Output y;
+  Long rows, hidden;
+  int act, wide;
+};
+
+struct BiasActGrad {
+  const void *dy, *y;  // y: null where act is none
+  float* partials;     // [chunks, hidden]; null: the sums are not wanted
+  Output dx;
+  Long rows, hidden, chunk, chunks;
+  int act, wide;
+};
+
+// out[g, j] = sum over r of in[g * group_stride + r * row_stride + j]
+struct SumRows {
+  const float* in;
+  Output out;
+  Long groups, rows, columns, group_stride, row_stride;
+};
+
+struct SequenceReverse {
+  const void *x, *lengths;
+  Output y;
+  Long steps, batch, rest;
+  int lengths_type, wide;
+};
+
+struct Dropout {
+  const void* x;
+  Output y;
+  unsigned char* bits;
+  Long size;
+  unsigned long long seed, offset;
+  float keep, scale;  // scale: 1 / keep
+  int wide;
+};
+
+struct Relu {
+  const void* x;
+  Output y;
+  unsigned char* bits;
+  Long size;
+  int wide;
+};
+
+// dx = dy * scale where the bit is 1, else dy * 0.
+struct MaskGrad {
+  const void* dy;
+  const unsigned char* bits;
+  Output dx;
+  Long size;
+  float scale;
+  int wide;
+};
+
+struct Attention {
+  const void *q, *k, *v, *lengths, *bias;
+  Output out, lse;
+  Long items, queries, keys, depth, value_depth;
+  float scale;
+  int lengths_type, wide;
+};
+
+struct AttentionGrad {
+  const void *dout, *q, *k, *v, *lengths, *bias, *out;
+  const float* lse;
+  float* delta;  // [items, queries]: dout . out
+  Output dq, dk, dv;
+  Long items, queries, keys, depth, value_depth;
+  float scale;
+  int lengths_type, wide;
+};
+
+// c[m, n] = a b (+ bias + bias2, of n elements each); strides in elements.
+struct Gemm {
+  const void *a, *b, *bias, *bias2;
+  Output c;
+  Long m, n, k, a_stride, b_stride, c_stride;
+  int a_wide, b_wide;
+};
+
+// Steps of an LSTM layer in the order of time (or against it): one, or many behind a grid barrier.
+struct LstmSteps {
+  const float* gates;            // [steps, batch, 4 hidden] of this call: x wi' + bi + bh
+  const void *wh, *h_start, *c_start;  // c_start: null after the first call, then cells holds the state
+  float* cells;                  // [batch, hidden]
+  void* y;                       // [all steps, batch, hidden]
+  Output pre, h_last, c_last;    // the last two: null but in the last call
+  Long first, steps, direction;  // of time; gates are those of times from min(first, last) on
+  Long batch, hidden;
+  unsigned* barrier;             // 0 before the call; null: one step only
+  int wide;
+};
+
+struct LstmCells {
+  const void *pre, *c0;
+  float* cells;  // [steps, batch, hidden]
+  Long steps, batch, hidden;
+  int reverse;
+};
+
+// Steps of the gradient, in the order in which they are computed. A step before the first of the layer gives dh0 and
+// dc0.
+struct LstmBackSteps {
+  const void *dy, *dh_last, *dc_last, *wh, *pre, *c0;
+  const float* cells;       // [all steps, batch, hidden]
+  float* dgates;            // [steps, batch, 4 hidden] of this call
+  const float* dgates_after;  // [batch, 4 hidden] of the step computed before this call; null: the first call
+  float* dc;                // [batch, hidden]
+  Output dh0, dc0;          // null but in the last call
+  Long first, steps, direction, all_steps;
+  Long batch, hidden;
+  unsigned* barrier;
+  int finish, wide;         // finish: compute dh0 and dc0 after the steps
+};
+
+}  // namespace echo_cuda
+#endif  // ECHO_KERNELS_CUDA_ARGUMENTS_H_

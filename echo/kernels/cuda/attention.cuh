@@ -1,0 +1,230 @@
+// Attention without its matrix of scores: tiles of 64 queries by 64 keys, the softmax kept up to date from tile to tile
+// (Dao et al., FlashAttention, NeurIPS 2022, algorithms 1 and 4), scores computed again in the gradients. A block owns
+// 64 columns of its result: deeper heads take more blocks, each of which computes the scores for itself.
+#ifndef ECHO_KERNELS_CUDA_ATTENTION_CUH_
+#define ECHO_KERNELS_CUDA_ATTENTION_CUH_
+#include "tile.cuh"
+
+namespace echo_cuda {
+
+// The tile of scores, transposed where its queries are the rows of the next product; behind it the slices of products.
+struct AttentionShared {
+  Slices<4> left, right;
+  float scores[kTile][kTile + 4];
+};
+
+// Rows `first` up to `end` of an array of [end][depth], as an operand that is summed over depth...
+template <typename T>
+__device__ inline Operand<T, false> rows_of(const T* data, Long first, Long end, Long depth, int wide) {
+  return {data + first * depth, depth, smaller(kTile, end - first), depth, wide};
+}
+
+// ... or over rows: 64 columns from `column` on.
+template <typename T>
+__device__ inline Operand<T, true> columns_of(const T* data, Long first, Long end, Long depth, Long column, int wide) {
+  return {data + first * depth + column, depth, smaller(kTile, depth - column), smaller(kTile, end - first), wide};
+}
+
+struct Tile {
+  Long item, first;  // the batch item, and its first query or key
+  Long keys;         // that the item has
+};
+
+// Calls visit for each tile of 64 of `rows` rows that an item has.
+template <typename Visit>
+__device__ inline void each_tile(Long items, Long rows, Long keys, const void* lengths, int type, Visit visit) {
+  const Long per_item = (rows + kTile - 1) / kTile;
+  for (Long t = blockIdx.x; t < items * per_item; t += gridDim.x) {
+    const Long item = t / per_item;
+    visit(Tile{item, t % per_item * kTile, length_of(lengths, type, item, keys)});
+  }
+}
+
+// The thread's four by four scores, query spread(y, i) and key spread(x, j); -inf outside.
+template <typename T, typename Call>
+__device__ inline void scores_of(const Call& a, const Tile& tile, Long query, Long key, AttentionShared* shared,
+                                 float (*s)[4]) {
+  const T* q = static_cast<const T*>(a.q) + tile.item * a.queries * a.depth;
+  const T* k = static_cast<const T*>(a.k) + tile.item * a.keys * a.depth;
+  for (int i = 0; i < 4; ++i) {
+    for (int j = 0; j < 4; ++j) s[i][j] = 0;
+  }
+  tile_product<4>(rows_of(q, query, a.queries, a.depth, a.wide), rows_of(k, key, tile.keys, a.depth, a.wide),
+                  &shared->left, &shared->right, s);
+  for (int i = 0; i < 4; ++i) {
+    const Long row = query + spread(threadIdx.x / 16, i);
+    for (int j = 0; j < 4; ++j) {
+      const Long column = key + spread(threadIdx.x % 16, j);
+      const bool inside = row < a.queries && column < tile.keys;
+      s[i][j] = inside ? s[i][j] * a.scale : -ECHO_INFINITY;
+      if (inside && a.bias) s[i][j] += get<T>(a.bias, row * a.keys + column);
+    }
+  }
+}
+
+// Over the 16 threads that share a row of the tile.
+__device__ inline float row_max(float x) {
+  for (int lane = 8; lane; lane /= 2) x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, lane));
+  return x;
+}
+
+__device__ inline float row_sum(float x) {
+  for (int lane = 8; lane; lane /= 2) x += __shfl_xor_sync(0xffffffffu, x, lane);
+  return x;
+}
+
+// Softmax so far: most and sum of each of the thread's four rows; scores become weights, results shrink with `most`.
+__device__ inline void update_softmax(float (*s)[4], float* most, float* sum, float (*out)[4]) {
+  for (int i = 0; i < 4; ++i) {
+    const float now = fmaxf(most[i], row_max(fmaxf(fmaxf(s[i][0], s[i][1]), fmaxf(s[i][2], s[i][3]))));
+    const float zero = now == -ECHO_INFINITY ? 0.f : now;  // nothing but -inf so far: weights of 0, not NaN
+    const float shrink = expf(most[i] - zero);
+    float row = 0;
+    for (int j = 0; j < 4; ++j) {
+      s[i][j] = expf(s[i][j] - zero);
+      row += s[i][j];
+      out[i][j] *= shrink;
+    }
+    sum[i] = sum[i] * shrink + row_sum(row);
+    most[i] = now;
+  }
+}
+
+// Transposed: [key][query].
+__device__ inline void keep_by_key(AttentionShared* shared, float (*s)[4]) {
+  for (int i = 0; i < 4; ++i) {
+    for (int j = 0; j < 4; ++j) shared->scores[threadIdx.x % 16 * 4 + j][threadIdx.x / 16 * 4 + i] = s[i][j];
+  }
+}
+
+__device__ inline void keep_by_query(AttentionShared* shared, float (*s)[4]) {
+  for (int i = 0; i < 4; ++i) {
+    Access<4>::store(&shared->scores[threadIdx.x / 16 * 4 + i][threadIdx.x % 16 * 4],
+                     Pack<4>{{s[i][0], s[i][1], s[i][2], s[i][3]}});
+  }
+}
+
+// Puts a thread's results: rows from `first`, columns from `column`, of [end][depth].
+template <typename T>
+__device__ inline void put_tile(Output to, Long base, Long first, Long end, Long column, Long depth, float (*x)[4]) {
+  for (int i = 0; i < 4; ++i) {
+    const Long row = first + spread(threadIdx.x / 16, i);
+    for (int j = 0; j < 4; ++j) {
+      const Long at = column + spread(threadIdx.x % 16, j);
+      if (row < end && at < depth) put<T>(to, base + row * depth + at, x[i][j]);
+    }
+  }
+}
+
+template <typename T>
+__device__ void attention(const Attention& a) {
+  __shared__ AttentionShared shared;
+  each_tile(a.items, a.queries, a.keys, a.lengths, a.lengths_type, [&](const Tile& tile) {
+    const T* v = static_cast<const T*>(a.v) + tile.item * a.keys * a.value_depth;
+    Long column = blockIdx.y * static_cast<Long>(kTile);
+    do {
+      float most[4], sum[4] = {}, out[4][4] = {};
+      for (int i = 0; i < 4; ++i) most[i] = -ECHO_INFINITY;
+      for (Long key = 0; key < tile.keys; key += kTile) {
+        float s[4][4];
+        scores_of<T>(a, tile, tile.first, key, &shared, s);
+        update_softmax(s, most, sum, out);
+        keep_by_key(&shared, s);
+        shared_product(shared.scores, columns_of(v, key, tile.keys, a.value_depth, column, a.wide), &shared.right, out);
+      }
+      for (int i = 0; i < 4; ++i) {
+        for (int j = 0; j < 4; ++j) out[i][j] = sum[i] > 0 ? out[i][j] / sum[i] : 0.f;
+        const Long row = tile.first + spread(threadIdx.x / 16, i);
+        if (column == 0 && threadIdx.x % 16 == 0 && row < a.queries) {
+          put<float>(a.lse, tile.item * a.queries + row, sum[i] > 0 ? most[i] + logf(sum[i]) : -ECHO_INFINITY);
+        }
+      }
+      put_tile<T>(a.out, tile.item * a.queries * a.value_depth, tile.first, a.queries, column, a.value_depth, out);
+      column += gridDim.y * static_cast<Long>(kTile);
+    } while (column < a.value_depth);
+  });
+}
+
+template <typename T>
+__device__ void attention_delta(const AttentionGrad& a) {
+  each_row(a.items * a.queries, [&](Long row) {
+    float sum = 0;
+    each_lane_column<1>(a.value_depth, [&](Long j) {
+      sum += get<T>(a.out, row * a.value_depth + j) * get<T>(a.dout, row * a.value_depth + j);
+    });
+    sum = warp_sum(sum);
+    if (threadIdx.x % 32 == 0) a.delta[row] = sum;
+  });
+}
+
+// The softmax's weights of a tile, and the gradient of its scores before the scale.
+template <typename T>
+__device__ inline void weights_and_gradient(const AttentionGrad& a, const Tile& tile, Long query, Long key,
+                                            AttentionShared* shared, float (*p)[4], float (*ds)[4]) {
+  const T* dout = static_cast<const T*>(a.dout) + tile.item * a.queries * a.value_depth;
+  const T* v = static_cast<const T*>(a.v) + tile.item * a.keys * a.value_depth;
+  scores_of<T>(a, tile, query, key, shared, p);
+  for (int i = 0; i < 4; ++i) {
+    for (int j = 0; j < 4; ++j) ds[i][j] = 0;
+  }
+  tile_product<4>(rows_of(dout, query, a.queries, a.value_depth, a.wide),
+                  rows_of(v, key, tile.keys, a.value_depth, a.wide), &shared->left, &shared->right, ds);
+  for (int i = 0; i < 4; ++i) {
+    const Long row = query + spread(threadIdx.x / 16, i), at = tile.item * a.queries + row;
+    const float lse = row < a.queries ? a.lse[at] : -ECHO_INFINITY, delta = row < a.queries ? a.delta[at] : 0.f;
+    for (int j = 0; j < 4; ++j) {
+      p[i][j] = lse == -ECHO_INFINITY ? 0.f : expf(p[i][j] - lse);
+      ds[i][j] = p[i][j] * (ds[i][j] - delta) * a.scale;
+    }
+  }
+}
+
+template <typename T>
+__device__ void attention_grad_queries(const AttentionGrad& a) {
+  __shared__ AttentionShared shared;
+  each_tile(a.items, a.queries, a.keys, a.lengths, a.lengths_type, [&](const Tile& tile) {
+    const T* k = static_cast<const T*>(a.k) + tile.item * a.keys * a.depth;
+    for (Long column = blockIdx.y * static_cast<Long>(kTile); column < a.depth; column += gridDim.y * kTile) {
+      float dq[4][4] = {};
+      for (Long key = 0; key < tile.keys; key += kTile) {
+        float p[4][4], ds[4][4];
+        weights_and_gradient<T>(a, tile, tile.first, key, &shared, p, ds);
+        keep_by_key(&shared, ds);
+        shared_product(shared.scores, columns_of(k, key, tile.keys, a.depth, column, a.wide), &shared.right, dq);
+      }
+      put_tile<T>(a.dq, tile.item * a.queries * a.depth, tile.first, a.queries, column, a.depth, dq);
+    }
+  });
+}
+
+template <typename T>
+__device__ void attention_grad_keys(const AttentionGrad& a) {
+  __shared__ AttentionShared shared;
+  const Long most = a.depth > a.value_depth ? a.depth : a.value_depth;
+  each_tile(a.items, a.keys, a.keys, a.lengths, a.lengths_type, [&](const Tile& tile) {
+    const T* q = static_cast<const T*>(a.q) + tile.item * a.queries * a.depth;
+    const T* dout = static_cast<const T*>(a.dout) + tile.item * a.queries * a.value_depth;
+    for (Long column = blockIdx.y * static_cast<Long>(kTile); column < most; column += gridDim.y * kTile) {
+      float dk[4][4] = {}, dv[4][4] = {};
+      for (Long query = 0; tile.first < tile.keys && query < a.queries; query += kTile) {
+        float p[4][4], ds[4][4];
+        weights_and_gradient<T>(a, tile, query, tile.first, &shared, p, ds);
+        keep_by_query(&shared, p);
+        const Operand<T, true> douts = columns_of(dout, query, a.queries, a.value_depth, column, a.wide);
+        shared_product(shared.scores, douts, &shared.right, dv);
+        keep_by_query(&shared, ds);
+        shared_product(shared.scores, columns_of(q, query, a.queries, a.depth, column, a.wide), &shared.right, dk);
+      }
+      put_tile<T>(a.dk, tile.item * a.keys * a.depth, tile.first, a.keys, column, a.depth, dk);
+      put_tile<T>(a.dv, tile.item * a.keys * a.value_depth, tile.first, a.keys, column, a.value_depth, dv);
+    }
+  });
+}
+
+}  // namespace echo_cuda
+ECHO_BOTH(2, attention, Attention)
+ECHO_BOTH(1, attention_delta, AttentionGrad)
+ECHO_BOTH(2, attention_grad_queries, AttentionGrad)
+ECHO_BOTH(1, attention_grad_keys, AttentionGrad)
+
+#endif  // ECHO_KERNELS_CUDA_ATTENTION_CUH_

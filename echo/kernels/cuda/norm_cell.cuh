@@ -1,0 +1,186 @@
+// lstm_norm_cell and weighted_sum: one warp for one row, as in rows.cuh.
+#ifndef ECHO_KERNELS_CUDA_NORM_CELL_CUH_
+#define ECHO_KERNELS_CUDA_NORM_CELL_CUH_
+#include "cells.cuh"
+
+namespace echo_cuda {
+
+// The gates, and the next cell, of W units from column j on.
+template <int W>
+struct CellUnits {
+  Gates gate[W];
+  float before[W], after[W];
+};
+
+template <typename T, int W>
+__device__ inline CellUnits<W> cell_units(const void* pre, const void* c, Long b, Long j, Long hidden) {
+  const Long four = 4 * b * hidden + j;
+  const Pack<W> i = load<T, W>(pre, four), f = load<T, W>(pre, four + hidden);
+  const Pack<W> g = load<T, W>(pre, four + 2 * hidden), o = load<T, W>(pre, four + 3 * hidden);
+  const Pack<W> before = load<T, W>(c, b * hidden + j);
+  CellUnits<W> units;
+  for (int k = 0; k < W; ++k) {
+    units.gate[k] = gates_of(i.v[k], f.v[k], g.v[k], o.v[k]);
+    units.before[k] = before.v[k];
+    units.after[k] = units.gate[k].f * before.v[k] + units.gate[k].i * units.gate[k].g;
+  }
+  return units;
+}
+
+struct CellNorm {
+  float mean, scale;  // 1 / sqrt(variance + eps)
+};
+
+// Of a row's next cells, which are computed again in each pass: they are not rounded to the arrays' type in between.
+template <typename T, int W, typename Arguments>
+__device__ inline CellNorm cell_norm(const Arguments& a, Long b) {
+  float sum = 0, square = 0;
+  each_lane_column<W, 1>(a.hidden, [&](Long j) {
+    const CellUnits<W> units = cell_units<T, W>(a.pre, a.c, b, j, a.hidden);
+    for (int k = 0; k < W; ++k) sum += units.after[k];
+  });
+  const float mean = warp_sum(sum) / a.hidden;
+  each_lane_column<W, 1>(a.hidden, [&](Long j) {
+    const CellUnits<W> units = cell_units<T, W>(a.pre, a.c, b, j, a.hidden);
+    for (int k = 0; k < W; ++k) square += (units.after[k] - mean) * (units.after[k] - mean);
+  });
+  return {mean, 1.f / sqrtf(warp_sum(square) / a.hidden + a.eps)};
+}
+
+template <typename T, int W>
+__device__ void lstm_norm_cell(const LstmNormCell& a) {
+  each_row(a.batch, [&](Long b) {
+    const CellNorm norm = cell_norm<T, W>(a, b);
+    each_lane_column<W, 1>(a.hidden, [&](Long j) {
+      const CellUnits<W> units = cell_units<T, W>(a.pre, a.c, b, j, a.hidden);
+      const Pack<W> gamma = load<T, W>(a.gamma, j), beta = load<T, W>(a.beta, j);
+      Pack<W> h, c;
+      for (int k = 0; k < W; ++k) {
+        c.v[k] = units.after[k];
+        h.v[k] = units.gate[k].o * tanhf((c.v[k] - norm.mean) * norm.scale * gamma.v[k] + beta.v[k]);
+      }
+      put<T, W>(a.h, b * a.hidden + j, h);
+      put<T, W>(a.c_next, b * a.hidden + j, c);
+    });
+  });
+}
+
+// The gradient of the norm's result m = n gamma + beta, with h = o tanh(m); n and tanh(m) on the way.
+struct NormUnit {
+  float n, u, dm;
+};
+
+__device__ inline NormUnit norm_unit(float c, const CellNorm& norm, float gamma, float beta, float o, float dh) {
+  const float n = (c - norm.mean) * norm.scale, u = tanhf(n * gamma + beta);
+  return {n, u, dh * o * (1.f - u * u)};
+}
+
+template <typename T, int W>
+__device__ void lstm_norm_cell_grad_rows(const LstmNormCellGrad& a) {
+  each_row(a.batch, [&](Long b) {
+    const CellNorm norm = cell_norm<T, W>(a, b);
+    const Long row = b * a.hidden;
+    float sum = 0, with_value = 0;
+    each_lane_column<W, 1>(a.hidden, [&](Long j) {
+      const CellUnits<W> units = cell_units<T, W>(a.pre, a.c, b, j, a.hidden);
+      const Pack<W> gamma = load<T, W>(a.gamma, j), beta = load<T, W>(a.beta, j), dh = load_if<T, W>(a.dh, row + j);
+      for (int k = 0; k < W; ++k) {
+        const NormUnit at = norm_unit(units.after[k], norm, gamma.v[k], beta.v[k], units.gate[k].o, dh.v[k]);
+        sum += at.dm * gamma.v[k];
+        with_value += at.dm * gamma.v[k] * at.n;
+      }
+    });
+    sum = warp_sum(sum) / a.hidden;
+    with_value = warp_sum(with_value) / a.hidden;
+    each_lane_column<W, 1>(a.hidden, [&](Long j) {
+      const CellUnits<W> units = cell_units<T, W>(a.pre, a.c, b, j, a.hidden);
+      const Pack<W> gamma = load<T, W>(a.gamma, j), beta = load<T, W>(a.beta, j), dh = load_if<T, W>(a.dh, row + j);
+      Pack<W> dc = load_if<T, W>(a.dc_next, row + j), di, df, dg, d_o;
+      for (int k = 0; k < W; ++k) {
+        const Gates gate = units.gate[k];
+        const NormUnit at = norm_unit(units.after[k], norm, gamma.v[k], beta.v[k], gate.o, dh.v[k]);
+        const float d = dc.v[k] + norm.scale * (at.dm * gamma.v[k] - sum - at.n * with_value);
+        di.v[k] = d * gate.g * gate.i * (1.f - gate.i);
+        df.v[k] = d * units.before[k] * gate.f * (1.f - gate.f);
+        dg.v[k] = d * gate.i * (1.f - gate.g * gate.g);
+        d_o.v[k] = dh.v[k] * at.u * gate.o * (1.f - gate.o);
+        dc.v[k] = d * gate.f;
+      }
+      put<T, W>(a.dpre, 4 * row + j, di);
+      put<T, W>(a.dpre, 4 * row + j + a.hidden, df);
+      put<T, W>(a.dpre, 4 * row + j + 2 * a.hidden, dg);
+      put<T, W>(a.dpre, 4 * row + j + 3 * a.hidden, d_o);
+      put<T, W>(a.dc, row + j, dc);
+    });
+    if (threadIdx.x % 32 == 0) {
+      a.statistics[2 * b] = norm.mean;
+      a.statistics[2 * b + 1] = norm.scale;
+    }
+  });
+}
+
+template <typename T, int W>
+__device__ void lstm_norm_cell_grad_columns(const LstmNormCellGrad& a) {
+  each_column<W>(a.chunks, a.hidden, [&](Long chunk, Long j) {
+    const Long last = smaller((chunk + 1) * a.chunk, a.batch);
+    const Pack<W> gamma = load<T, W>(a.gamma, j), beta = load<T, W>(a.beta, j);
+    Pack<W> dgamma = {}, dbeta = {};
+    ECHO_UNROLL(1)
+    for (Long b = chunk * a.chunk; b < last; ++b) {
+      const CellNorm norm = {a.statistics[2 * b], a.statistics[2 * b + 1]};
+      const CellUnits<W> units = cell_units<T, W>(a.pre, a.c, b, j, a.hidden);
+      const Pack<W> dh = load_if<T, W>(a.dh, b * a.hidden + j);
+      for (int k = 0; k < W; ++k) {
+        const NormUnit at = norm_unit(units.after[k], norm, gamma.v[k], beta.v[k], units.gate[k].o, dh.v[k]);
+        dgamma.v[k] += at.dm * at.n;
+        dbeta.v[k] += at.dm;
+      }
+    }
+    Access<W>::store(a.partials + chunk * a.hidden + j, dgamma);
+    Access<W>::store(a.partials + (a.chunks + chunk) * a.hidden + j, dbeta);
+  });
+}
+
+template <typename T, int W>
+__device__ void weighted_sum(const WeightedSum& a) {
+  each_column<W>(a.batch, a.hidden, [&](Long b, Long j) {
+    Pack<W> sum = {};
+    ECHO_UNROLL(4)
+    for (Long row = b * a.steps; row < (b + 1) * a.steps; ++row) {
+      const Pack<W> values = load<T, W>(a.values, row * a.hidden + j);
+      const float w = get<T>(a.w, row);
+      for (int k = 0; k < W; ++k) sum.v[k] += w * values.v[k];
+    }
+    put<T, W>(a.out, b * a.hidden + j, sum);
+  });
+}
+
+template <typename T, int W>
+__device__ void weighted_sum_grad(const WeightedSumGrad& a) {
+  each_row(a.batch * a.steps, [&](Long row) {
+    const Long at = row * a.hidden, out = row / a.steps * a.hidden;
+    const float w = get<T>(a.w, row);
+    float sum = 0;
+    each_lane_column<W>(a.hidden, [&](Long j) {
+      Pack<W> dout = load<T, W>(a.dout, out + j);
+      const Pack<W> values = load<T, W>(a.values, at + j);
+      for (int k = 0; k < W; ++k) {
+        sum += dout.v[k] * values.v[k];
+        dout.v[k] *= w;
+      }
+      put<T, W>(a.dvalues, at + j, dout);
+    });
+    sum = warp_sum(sum);
+    if (threadIdx.x % 32 == 0) put<T>(a.dw, row, sum);
+  });
+}
+
+}  // namespace echo_cuda
+
+ECHO_WIDE(lstm_norm_cell, LstmNormCell)
+ECHO_WIDE(lstm_norm_cell_grad_rows, LstmNormCellGrad)
+ECHO_WIDE(lstm_norm_cell_grad_columns, LstmNormCellGrad)
+ECHO_WIDE(weighted_sum, WeightedSum)
+ECHO_WIDE(weighted_sum_grad, WeightedSumGrad)
+
+#endif  // ECHO_KERNELS_CUDA_NORM_CELL_CUH_

@@ -1,0 +1,100 @@
+// lstm_cell, gru_cell, bias_act, sequence_reverse, dropout, relu.
+#include "plans.h"
+
+namespace echo_cuda {
+
+void plan_lstm_cell(const Call& call, Queue& queue) {
+  LstmCell a = {call.in("pre"), call.in("c"), output(call, "h"), output(call, "c'"), call["B"], call["H"], 0};
+  a.wide = wide(call.half(), a.hidden, {a.pre, a.c, a.h.data, a.c_next.data});
+  queue.launch("lstm_cell", call.half(), grid_of_columns(a.batch, a.hidden, a.wide), a);
+}
+
+void plan_lstm_cell_grad(const Call& call, Queue& queue) {
+  LstmCellGrad a = {call.in("dh"),          call.in("dc'"),       call.in("pre"), call.in("c"),
+                    output(call, "dpre"), output(call, "dc"), call["B"],      call["H"],      0};
+  a.wide = wide(call.half(), a.hidden, {a.dh, a.dc_next, a.pre, a.c, a.dpre.data, a.dc.data});
+  queue.launch("lstm_cell_grad", call.half(), grid_of_columns(a.batch, a.hidden, a.wide), a);
+}
+
+void plan_gru_cell(const Call& call, Queue& queue) {
+  GruCell a = {call.in("x"), call.in("s"), call.in("h"), output(call, "h'"), call["B"], call["H"], 0};
+  a.wide = wide(call.half(), a.hidden, {a.x, a.s, a.h, a.h_next.data});
+  queue.launch("gru_cell", call.half(), grid_of_columns(a.batch, a.hidden, a.wide), a);
+}
+
+void plan_gru_cell_grad(const Call& call, Queue& queue) {
+  GruCellGrad a = {call.in("dh'"),     call.in("x"),       call.in("s"), call.in("h"), output(call, "dx"),
+                   output(call, "ds"), output(call, "dh"), call["B"],    call["H"],    0};
+  a.wide = wide(call.half(), a.hidden, {a.dh_next, a.x, a.s, a.h, a.dx.data, a.ds.data, a.dh.data});
+  queue.launch("gru_cell_grad", call.half(), grid_of_columns(a.batch, a.hidden, a.wide), a);
+}
+
+void plan_bias_act(const Call& call, Queue& queue) {
+  BiasAct a = {call.in("x"), call.in("b"), output(call, "y"), call["N"], call["H"], static_cast<int>(call.param("act")),
+               0};
+  a.wide = wide(call.half(), a.hidden, {a.x, a.b, a.y.data});
+  queue.launch("bias_act", call.half(), grid_of_columns(a.rows, a.hidden, a.wide), a);
+}
+
+void plan_bias_act_grad(const Call& call, Queue& queue) {
+  const Long rows = call["N"], hidden = call["H"];
+  const Chunks chunks = chunks_of(rows, 1, hidden);
+  float* partials = queue.floats(chunks.count * hidden);
+  BiasActGrad a = {call.in("dy"), call.in("y"), partials, output(call, "dx"), rows, hidden, chunks.rows, chunks.count,
+                   static_cast<int>(call.param("act")), 0};
+  a.wide = wide(call.half(), hidden, {a.dy, a.y, a.dx.data, partials});
+  queue.launch("bias_act_grad", call.half(), grid_of_columns(chunks.count, hidden, a.wide), a);
+  sum_rows(queue, call.half(), {partials, output(call, "db"), 1, chunks.count, hidden, 0, hidden});
+}
+
+namespace {
+
+void reverse(const Call& call, Queue& queue, const void* x, Output y) {
+  SequenceReverse a = {x, call.in("lengths"), y, call["T"], call["B"], call["R"], call.in_dtype("lengths"), 0};
+  a.wide = wide(call.half(), a.rest, {a.x, a.y.data});
+  if (y.data != nullptr) {
+    queue.launch("sequence_reverse", call.half(), grid_of_columns(a.steps * a.batch, a.rest, a.wide), a);
+  }
+}
+
+void mask(const Call& call, Queue& queue, double scale) {
+  MaskGrad a = {call.in("dy"), static_cast<const unsigned char*>(call.in("bits")), output(call, "dx"), call["n"],
+                static_cast<float>(scale), 0};
+  a.wide = wide(call.half(), 4, {a.dy, a.dx.data});
+  queue.launch("mask_grad", call.half(), grid_of_elements(a.size), a);
+}
+
+}  // namespace
+
+void plan_sequence_reverse(const Call& call, Queue& queue) { reverse(call, queue, call.in("x"), output(call, "y")); }
+
+void plan_sequence_reverse_grad(const Call& call, Queue& queue) {
+  reverse(call, queue, call.in("dy"), output(call, "dx"));
+  put_zeros(call, queue, "dlengths", call["B"]);
+}
+
+void plan_dropout(const Call& call, Queue& queue) {
+  Dropout a = {};
+  a.x = call.in("x");
+  a.y = output(call, "y");
+  a.bits = static_cast<unsigned char*>(call.out("bits"));
+  a.size = call["n"];
+  a.seed = static_cast<unsigned long long>(call.param("seed"));
+  a.offset = static_cast<unsigned long long>(call.param("offset"));
+  a.keep = static_cast<float>(call.param("keep"));
+  a.scale = static_cast<float>(1 / call.param("keep"));
+  a.wide = wide(call.half(), 4, {a.x, a.y.data});
+  queue.launch("dropout", call.half(), grid_of_elements(a.size), a);
+}
+
+void plan_dropout_grad(const Call& call, Queue& queue) { mask(call, queue, 1 / call.param("keep")); }
+
+void plan_relu(const Call& call, Queue& queue) {
+  Relu a = {call.in("x"), output(call, "y"), static_cast<unsigned char*>(call.out("bits")), call["n"], 0};
+  a.wide = wide(call.half(), 4, {a.x, a.y.data});
+  queue.launch("relu", call.half(), grid_of_elements(a.size), a);
+}
+
+void plan_relu_grad(const Call& call, Queue& queue) { mask(call, queue, 1); }
+
+}  // namespace echo_cuda

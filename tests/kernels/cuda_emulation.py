@@ -1,0 +1,109 @@
+"""The CUDA kernels on the CPU: their source compiled with a shim, behind a library that passes for NVIDIA's driver."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from echo.kernels import library
+
+HERE = Path(__file__).resolve().parent / "emulation"
+KERNELS = Path(__file__).resolve().parents[2] / "echo" / "kernels"
+FLAGS = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden")
+
+
+def compile_fibers(folder: Path, *more: str) -> Path:
+    """What every library of emulated kernels contains, as an object file."""
+    _run("g++", *FLAGS, *more, "-c", str(HERE / "fibers.cc"), "-o", str(folder / "fibers.o"))
+    return folder / "fibers.o"
+
+
+def compile_driver(folder: Path) -> Path:
+    """A ``libcuda.so.1``: loaded by its path once, it is what every later dlopen of that name finds."""
+    made = folder / "libcuda.so.1"
+    _run("g++", *FLAGS, "-shared", "-Wl,-soname,libcuda.so.1", str(HERE / "driver.cc"), "-o", str(made), "-ldl")
+    return made
+
+
+def compile_kernels(folder: Path, fibers: Path, source: Path, name: str, *more: str) -> Path:
+    """The kernels of a source file, which finds the others beside it or in ``echo/kernels/cuda``."""
+    made = folder / f"{name}.so"
+    includes = (f"-I{source.parent}", f"-I{HERE}", f"-I{KERNELS / 'cuda'}")
+    unused = "-Wno-unused-function"
+    _run(
+        "g++", *FLAGS, unused, *more, "-shared", "-DECHO_EMULATED", *includes, "-x", "c++", str(source), "-x", "none",
+        str(fibers), "-o", str(made),
+    )  # fmt: skip
+    return made
+
+
+class Built(NamedTuple):
+    """What the tests compile once."""
+
+    fibers: Path
+    driver: Path
+    kernels: Path
+
+
+_folder = tempfile.TemporaryDirectory(prefix="echo-cuda-")
+
+
+@functools.lru_cache(maxsize=None)
+def built() -> Built:
+    """The driver and all kernels."""
+    folder = Path(_folder.name)
+    fibers = compile_fibers(folder)
+    kernels = compile_kernels(folder, fibers, KERNELS / "cuda" / "kernels.cu", "kernels")
+    return Built(fibers, compile_driver(folder), kernels)
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
+
+
+class Emulated:
+    """A backend of `benchmarks.gpu_cases` on NumPy arrays, with the settings of ``emulation/driver.cc``."""
+
+    def __init__(self, driver: Path, kernels: Path) -> None:
+        self.driver = ctypes.CDLL(str(driver), mode=ctypes.RTLD_GLOBAL)
+        self.driver.fake_launches.restype = ctypes.c_char_p
+        self.driver.fake_place.argtypes = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int, ctypes.c_int)
+        self.load(kernels)
+
+    def load(self, kernels: Path) -> None:
+        """Takes kernels from this library from now on, and from those before it what it lacks."""
+        if self.driver.fake_kernels(str(kernels).encode()):
+            raise RuntimeError(f"{kernels} cannot be loaded")
+
+    def set(self, **settings: int) -> None:
+        """Numbers of devices, their attributes, errors to return, the seed of the schedules."""
+        for name, value in settings.items():
+            self.driver.fake_set(name.encode(), value)
+
+    def launches(self) -> str:
+        """Since this was called before: a "k" for each kernel, a "c" for each that ran with all blocks at once."""
+        made: str = self.driver.fake_launches().decode()
+        self.driver.fake_forget_launches()
+        return made
+
+    def place(self, array: Any) -> Any:
+        return array
+
+    def fetch(self, array: Any) -> Any:
+        return array
+
+    def call(self, kernel: str, inputs: list[Any], outputs: list[Any], req: list[int], params: list[float]) -> None:
+        needed = library.workspace_bytes(kernel, inputs, outputs, req, params, backend="cuda")
+        room = np.full(needed + 64, 0xFF, np.uint8)  # NaN, as floats
+        start = -room.ctypes.data % 64
+        workspace = room[start : start + needed]
+        library.call(kernel, inputs, outputs, req, params, backend="cuda", workspace=workspace)
+        assert (room[start + needed :] == 0xFF).all(), f"{kernel} wrote behind its workspace"

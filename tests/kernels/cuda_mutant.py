@@ -1,0 +1,43 @@
+"""Runs cases against an emulated driver with the given kernels; exit status 3 where one of them fails.
+
+    python -m tests.kernels.cuda_mutant DRIVER KERNELS MUTANT ROUNDS BEGINNING [SETTING=NUMBER ...]
+
+ROUNDS of the cases whose text begins with BEGINNING, each with random inputs and schedules of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.gpu_cases import cases_of, check
+from echo.errors import KernelError
+from echo.kernels.library import ADD, WRITE
+from tests.kernels.cuda_emulation import Emulated
+
+CAUGHT = 3
+
+
+def main() -> int:
+    driver, kernels, mutant, rounds, beginning, *settings = sys.argv[1:]
+    backend = Emulated(Path(driver), Path(kernels))
+    backend.load(Path(mutant))
+    backend.set(**{name: int(value) for name, _, value in (setting.partition("=") for setting in settings)})
+    cases = [case for case in cases_of(1) if str(case).startswith(beginning)]
+    if not cases:
+        raise LookupError(beginning)
+    for seed in range(int(rounds)):
+        for case in cases:
+            reqs = (WRITE, ADD) if seed % 2 else (ADD, WRITE)
+            try:
+                check(case, "float32", backend, np.random.default_rng(seed), lambda i, reqs=reqs: reqs[i % 2])
+            except (AssertionError, KernelError) as error:
+                print(error)
+                return CAUGHT
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

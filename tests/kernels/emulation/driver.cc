@@ -1,0 +1,145 @@
+// A libcuda.so.1 whose devices are the CPU: kernels are looked up in a library of emulated ones and run at once. Every
+// address is memory of device 0 unless a test says otherwise.
+#include <dlfcn.h>
+
+#include <cstddef>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+struct Place {
+  unsigned long long end;
+  int memory, device;
+};
+
+struct Fake {
+  std::map<std::string, int> settings = {
+      {"init", 0},        {"devices", 2},        {"version", 12000},       {"module", 0},    {"cooperative", 1},
+      {"shared", 99 << 10}, {"multiprocessors", 40}, {"occupancy", 1}, {"seed", 0},
+  };
+  std::map<unsigned long long, Place> places;
+  std::string launches;
+  std::vector<void*> libraries;  // of emulated kernels: the last that has one counts
+  std::map<void*, void*> owner;  // of a kernel: its library
+  long context = 0;      // of this thread's place: 0 is none, N is device N - 1
+  long generation = 0;   // a context of another generation is another context: its kernels are looked up again
+};
+
+Fake& fake() {
+  static Fake& it = *new Fake;
+  return it;
+}
+
+int setting(const char* name) { return fake().settings.at(name); }
+
+const int kNotFound = 500, kInvalid = 1, kFailed = 719;
+
+typedef int (*Runner)(void*, void* const*, const unsigned*, const unsigned*, size_t, int, unsigned);
+
+int launch(void* function, const unsigned* grid, const unsigned* block, unsigned shared, void** arguments,
+           int at_once) {
+  const Runner runner = reinterpret_cast<Runner>(dlsym(fake().owner.at(function), "emulation_run"));
+  if (runner == nullptr) return kNotFound;
+  if (grid[0] == 0 || grid[1] == 0 || grid[1] > 65535 || block[0] * block[1] > 1024) return kInvalid;
+  if (shared > static_cast<unsigned>(setting("shared"))) return kInvalid;
+  const unsigned seed = static_cast<unsigned>(fake().settings["seed"]++);
+  return runner(function, arguments, grid, block, shared, at_once, seed) == 0 ? 0 : kFailed;
+}
+
+}  // namespace
+
+// For the tests.
+EXPORT void fake_set(const char* name, int value) { fake().settings.at(name) = value; }
+EXPORT void fake_context(long number) { fake().context = number; }
+EXPORT long fake_current_context() { return fake().context; }
+EXPORT void fake_place(unsigned long long start, unsigned long long bytes, int memory, int device) {
+  fake().places[start] = {start + bytes, memory, device};
+}
+EXPORT void fake_forget_places() { fake().places.clear(); }
+// Contexts from now on are others than before: devices are asked for their attributes again.
+EXPORT void fake_new_contexts() {
+  fake().context = 1;  // that of device 0
+  ++fake().generation;
+}
+EXPORT const char* fake_launches() { return fake().launches.c_str(); }
+EXPORT void fake_forget_launches() { fake().launches.clear(); }
+// Adds a library of kernels, in front of those before it.
+EXPORT int fake_kernels(const char* path) {
+  void* const opened = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (opened != nullptr) fake().libraries.push_back(opened);
+  fake_new_contexts();
+  return opened == nullptr;
+}
+
+EXPORT int cuInit(unsigned) { return setting("init"); }
+EXPORT int cuDriverGetVersion(int* to) { return *to = setting("version"), 0; }
+EXPORT int cuGetErrorName(int error, const char** to) {
+  return *to = error == kFailed ? "FAKE_FAILED" : "FAKE_ERROR", 0;
+}
+EXPORT int cuGetErrorString(int, const char** to) { return *to = "made up", 0; }
+EXPORT int cuDeviceGetCount(int* to) { return *to = setting("devices"), 0; }
+EXPORT int cuDeviceGetAttribute(int* to, int which, int) {
+  switch (which) {
+    case 16: return *to = setting("multiprocessors"), 0;
+    case 95: return *to = setting("cooperative"), 0;
+    case 97: return *to = setting("shared"), 0;
+    default: return kInvalid;
+  }
+}
+EXPORT int cuCtxGetCurrent(long* to) { return *to = fake().context ? fake().context + 100 * fake().generation : 0, 0; }
+EXPORT int cuCtxSetCurrent(long context) { return fake().context = context % 100, 0; }
+EXPORT int cuCtxGetDevice(int* to) { return *to = static_cast<int>(fake().context - 1), 0; }
+EXPORT int cuDevicePrimaryCtxRetain(long* to, int number) {
+  if (number >= setting("devices")) return kInvalid;
+  return *to = number + 1 + 100 * fake().generation, 0;
+}
+EXPORT int cuPointerGetAttribute(void* to, int which, unsigned long long address) {
+  Place place = {~0ull, 2, 0};
+  const auto after = fake().places.upper_bound(address);
+  if (after != fake().places.begin() && address < std::prev(after)->second.end) place = std::prev(after)->second;
+  if (place.memory == 0) return kInvalid;  // as the driver answers for memory that it does not know
+  return *static_cast<int*>(to) = which == 2 ? place.memory : place.device, 0;
+}
+EXPORT int cuModuleLoadDataEx(void** to, const void* image, unsigned, int*, void** values) {
+  if (std::strstr(static_cast<const char*>(image), ".visible .entry") == nullptr) return kInvalid;
+  std::strcpy(static_cast<char*>(values[0]), "the compiler's log");
+  return *to = &fake(), setting("module");
+}
+EXPORT int cuModuleGetFunction(void** to, void*, const char* name) {
+  const std::string symbol = std::string("emulate_") + name;
+  *to = nullptr;
+  for (auto library = fake().libraries.rbegin(); library != fake().libraries.rend() && *to == nullptr; ++library) {
+    *to = dlsym(*library, symbol.c_str());
+    if (*to != nullptr) fake().owner[*to] = *library;
+  }
+  return *to == nullptr ? kNotFound : 0;
+}
+EXPORT int cuFuncSetAttribute(void*, int which, int bytes) {
+  return which == 8 && bytes <= setting("shared") ? 0 : kInvalid;
+}
+EXPORT int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* to, void*, int, size_t) {
+  return *to = setting("occupancy"), 0;
+}
+EXPORT int cuLaunchKernel(void* f, unsigned x, unsigned y, unsigned, unsigned bx, unsigned by, unsigned,
+                          unsigned shared, void*, void** arguments, void**) {
+  const unsigned grid[] = {x, y}, block[] = {bx, by};
+  fake().launches += 'k';
+  return launch(f, grid, block, shared, arguments, 0);
+}
+EXPORT int cuLaunchCooperativeKernel(void* f, unsigned x, unsigned y, unsigned, unsigned bx, unsigned by, unsigned,
+                                     unsigned shared, void*, void** arguments) {
+  const unsigned grid[] = {x, y}, block[] = {bx, by};
+  fake().launches += 'c';
+  return launch(f, grid, block, shared, arguments, 1);
+}
+EXPORT int cuMemsetD8Async(unsigned long long to, unsigned char value, size_t bytes, void*) {
+  return std::memset(reinterpret_cast<void*>(to), value, bytes), 0;
+}
+EXPORT int cuMemcpyDtoDAsync_v2(unsigned long long to, unsigned long long from, size_t bytes, void*) {
+  return std::memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes), 0;
+}

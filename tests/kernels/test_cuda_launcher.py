@@ -1,0 +1,156 @@
+"""What the CUDA launcher does before it launches: drivers, contexts and devices, and what it says when one is wrong."""
+
+from __future__ import annotations
+
+import ctypes.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Iterator
+
+import numpy as np
+import pytest
+
+from benchmarks.gpu_cases import Case, check
+from benchmarks.gpu_library import build_library, using_library
+from echo.errors import KernelError
+from echo.kernels import library
+from tests.kernels.cuda_emulation import Emulated, built
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation is compiled by g++")
+
+HOST, DEVICE = 1, 2
+
+
+@pytest.fixture
+def backend() -> Iterator[Emulated]:
+    emulated = Emulated(built().driver, built().kernels)
+    emulated.launches()
+    yield emulated
+    emulated.set(init=0, devices=2, module=0)
+    emulated.driver.fake_forget_places()
+
+
+def arrays() -> tuple[list[Any], list[Any]]:
+    return [np.zeros((2, 12), np.float32), np.zeros((2, 3), np.float32)], [np.zeros((2, 3), np.float32) for _ in "hc"]
+
+
+def run(inputs: list[Any], outputs: list[Any]) -> None:
+    library.call("lstm_cell", inputs, outputs, backend="cuda")
+
+
+def put(backend: Emulated, array: Any, memory: int, device: int) -> None:
+    backend.driver.fake_place(array.ctypes.data, array.nbytes, memory, device)
+
+
+@pytest.mark.parametrize("memory", [0, HOST])
+def test_an_array_on_the_host(backend: Emulated, memory: int) -> None:
+    inputs, outputs = arrays()
+    put(backend, inputs[1], memory, 0)
+    with pytest.raises(KernelError, match="lstm_cell: input 1 is in the memory of the host, expected that of a CUDA"):
+        run(inputs, outputs)
+    assert backend.launches() == ""
+
+
+def test_two_devices_in_a_call(backend: Emulated) -> None:
+    inputs, outputs = arrays()
+    put(backend, outputs[0], DEVICE, 1)
+    with pytest.raises(KernelError, match="output 0 is on device 1, expected 0 as the arrays before it"):
+        run(inputs, outputs)
+
+
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_the_context_is_that_of_the_arrays(backend: Emulated, before: int) -> None:
+    """A thread's own context comes back after the call; one that had none keeps the device's."""
+    backend.driver.fake_context(before)
+    inputs, outputs = arrays()
+    for array in (*inputs, *outputs):
+        put(backend, array, DEVICE, 1)
+    run(inputs, outputs)
+    assert backend.launches() == "k"
+    assert backend.driver.fake_current_context() == (before or 2)
+
+
+def test_a_failing_launch(backend: Emulated) -> None:
+    backend.set(module=700)
+    backend.driver.fake_new_contexts()
+    with pytest.raises(KernelError, match=r"loading the kernels: FAKE_ERROR \(made up\)"):
+        run(*arrays())
+    backend.set(module=0)
+    run(*arrays())  # tried again
+
+
+def test_an_old_driver(backend: Emulated) -> None:
+    backend.set(module=222, version=11060)
+    backend.driver.fake_new_contexts()
+    with pytest.raises(KernelError, match=r"supports CUDA 11\.6, the kernels need 11\.8: update it.*compiler's log"):
+        run(*arrays())
+
+
+@pytest.mark.parametrize(
+    ("setup", "message"),
+    [
+        ("", "there is no NVIDIA driver: libcuda.so.1"),
+        ("driver.fake_set(b'init', 100)", "the NVIDIA driver finds no CUDA device"),
+        ("driver.fake_set(b'devices', 0)", "the NVIDIA driver finds no CUDA device"),
+        ("driver.fake_set(b'init', 999)", "starting the NVIDIA driver: FAKE_ERROR (made up)"),
+    ],
+)
+def test_no_driver_or_no_device(setup: str, message: str) -> None:
+    """In a process of its own: the driver is opened once."""
+    if not setup and ctypes.util.find_library("cuda"):
+        pytest.skip("this machine has a driver")
+    code = f"""
+import ctypes
+import numpy as np
+from echo.errors import KernelError
+from echo.kernels import library
+if {setup!r}:
+    driver = ctypes.CDLL({str(built().driver)!r}, mode=ctypes.RTLD_GLOBAL)
+    {setup or "pass"}
+try:
+    library.call("relu", [np.ones(3, np.float32)], [np.ones(3, np.float32), np.ones(1, np.uint8)], backend="cuda")
+except KernelError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert message in done.stdout
+
+
+@pytest.mark.parametrize("kernel", ["lstm_cell", "layer_norm_grad"])
+def test_a_workspace_that_is_missing_or_small(backend: Emulated, kernel: str) -> None:
+    inputs = [np.ones((5, 3), np.float32), np.ones((5, 3), np.float32), np.ones(3, np.float32), None, None]
+    outputs = [np.ones((5, 3), np.float32), np.ones(3, np.float32), np.ones(3, np.float32)]
+    if kernel == "lstm_cell":
+        assert library.workspace_bytes(kernel, *arrays(), backend="cuda") == 0
+        return
+    params = [1e-5]
+    needed = library.workspace_bytes(kernel, inputs, outputs, params=params, backend="cuda")
+    with pytest.raises(KernelError, match=f"expected a workspace of {needed} bytes, got none"):
+        library.call(kernel, inputs, outputs, params=params, backend="cuda")
+    with pytest.raises(KernelError, match=f"expected a workspace of {needed} bytes, got {needed - 1}"):
+        library.call(kernel, inputs, outputs, params=params, backend="cuda", workspace=np.zeros(needed - 1, np.uint8))
+
+
+@pytest.fixture(scope="module")
+def bounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library as `make gpu-check` builds it, but with room for the gates of 800 numbers only."""
+    return build_library(tmp_path_factory.mktemp("bounded"), "-O0", "-DECHO_GATES_BYTES=3200")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("reverse", [0, 1])
+@pytest.mark.parametrize("cooperative", [0, 1])
+def test_a_layer_in_pieces(backend: Emulated, bounded: Path, dtype: str, reverse: int, cooperative: int) -> None:
+    """Seven steps of 200 gates: four at once, then three. Or eight: two times four."""
+    backend.set(cooperative=cooperative)
+    backend.driver.fake_new_contexts()
+    with using_library(bounded):
+        backend.launches()
+        for steps in (7, 8):
+            case = Case("lstm_layer", {"T": steps, "B": 5, "I": 6, "H": 10}, {"reverse": reverse})
+            check(case, dtype, backend, np.random.default_rng(2))
+            assert backend.launches().count("c") == (4 if cooperative else 0)
+    backend.set(cooperative=1)

@@ -1,0 +1,92 @@
+"""Whether the tests of the CUDA kernels can fail: bugs put into their source one by one, which have to be noticed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.kernels.cuda_emulation import KERNELS, built, compile_kernels
+from tests.kernels.cuda_mutant import CAUGHT
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation is compiled by g++")
+
+BARRIER = "__syncthreads();"
+# what is wrong: file, text, its replacement, which of its occurrences, the library to compile, the cases to run
+MUTANTS = {
+    "no barrier before a tile is read": ("tile.cuh", BARRIER, "", 0, "attention", "attention"),
+    "no barrier before a tile is overwritten": ("tile.cuh", BARRIER, "", 1, "attention", "attention"),
+    "no barrier behind a tile of weights": ("tile.cuh", BARRIER, "", 3, "attention", "attention"),
+    "no barrier before the warps' sums are stored": ("lstm.cuh", BARRIER, "", 1, "lstm", "lstm_layer"),
+    "no barrier before the warps' sums are read": ("lstm.cuh", BARRIER, "", 2, "lstm", "lstm_layer"),
+    "no barrier before the next batch tile": ("lstm.cuh", BARRIER, "", 3, "lstm", "lstm_layer T=3 B=66"),
+    "no warp barrier": ("lstm.cuh", "__syncwarp();", "", 0, "lstm", "lstm_layer"),
+    "no barrier of the grid": (
+        "lstm.cuh", "if (step + 1 < a.steps) grid_barrier", "if (false) grid_barrier", 0, "lstm", "lstm_layer",
+    ),
+    "no barrier of the grid, backward": (
+        "lstm.cuh", "if (step + 1 < steps) grid_barrier", "if (false) grid_barrier", 0, "lstm", "lstm_layer",
+    ),
+    "a barrier of the grid that waits for too few": ("device.cuh", "< goal)", "+ 1 < goal)", 0, "lstm", "lstm_layer"),
+    "a sum over half a warp": ("device.cuh", "int lane = 16; lane", "int lane = 8; lane", 0, "rows", "layer_norm"),
+    "a sum over too few of a row's threads": (
+        "attention.cuh", "int lane = 8; lane", "int lane = 4; lane", 1, "attention", "attention",
+    ),
+    "a column too many": ("device.cuh", "column < columns;", "column <= columns;", 0, "cells", "lstm_cell"),
+    "a row too few": ("device.cuh", "row < rows; row +=", "row < rows - 1; row +=", 1, "rows", "layer_norm"),
+    "the wrong gate": (
+        "cells.cuh", "gate.f * c + gate.i * gate.g", "gate.f * c + gate.i * gate.o", 0, "cells", "lstm_cell",
+    ),
+    "a missing factor": (
+        "cells.cuh", "d * gate.g * gate.i * (1.f - gate.i)",
+        "d * gate.g * (1.f - gate.i)", 0, "cells", "lstm_cell",
+    ),
+    "added where it should be written": ("device.cuh", "if (to.add) {", "if (true) {", 0, "cells", "gru_cell"),
+    "written where it should be added": ("device.cuh", "if (to.add) {", "if (false) {", 0, "cells", "gru_cell"),
+    "the next step's cell": (
+        "lstm.cuh", "before = t + a.direction", "before = t - a.direction", 0, "lstm", "lstm_layer",
+    ),
+    "an old maximum": ("attention.cuh", "expf(most[i] - zero)", "1.f", 0, "attention", "attention"),
+    "keys beyond the length": (
+        "attention.cuh", "&& column < tile.keys", "&& column < a.keys", 0, "attention", "attention",
+    ),
+    "a length off by one": ("pointwise.cuh", "length - 1 - t", "length - t", 0, "pointwise", "sequence_reverse"),
+    "bits of the wrong neighbour": ("pointwise.cuh", "high << 4", "high << 3", 0, "pointwise", "relu"),
+    "a round too few": ("pointwise.cuh", "round < 10", "round < 9", 0, "pointwise", "dropout"),
+    "the mean of the gradient left out": (
+        "rows.cuh", "gamma.v[k] - sum - ", "gamma.v[k] - ", 0, "rows", "layer_norm",
+    ),
+    "a chunk of rows too short": (
+        "rows.cuh", "smaller((chunk + 1) * a.chunk, a.rows)",
+        "smaller((chunk + 1) * a.chunk, a.rows) - 1", 0, "rows", "layer_norm",
+    ),
+    "one bias left out": ("gemm.cuh", " + get<B>(g.bias2, n)", "", 0, "gemm", "lstm_layer"),
+    "a part of the norm's gradient left out": (
+        "norm_cell.cuh", " - at.n * with_value", "", 0, "norm_cell", "lstm_norm_cell",
+    ),
+}  # fmt: skip
+
+
+def mutated(text: str, old: str, new: str, which: int) -> str:
+    parts = text.split(old)
+    assert len(parts) > which + 1, f"{old!r} is not there {which + 1} times"
+    return old.join(parts[: which + 1]) + new + old.join(parts[which + 1 :])
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_is_noticed(tmp_path: Path, name: str) -> None:
+    file, old, new, which, library, beginning = MUTANTS[name]
+    fibers, driver, kernels = built()
+    for path in (KERNELS / "cuda").glob("*.*h"):
+        shutil.copy(path, tmp_path)
+    source = tmp_path / file
+    source.write_text(mutated(source.read_text(), old, new, which))
+    mutant = compile_kernels(tmp_path, fibers, tmp_path / f"{library}.cuh", "mutant", "-Wno-error")
+    script = [sys.executable, "-m", "tests.kernels.cuda_mutant", str(driver), str(kernels), str(mutant), "3", beginning]
+    done = subprocess.run(script, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == CAUGHT or done.returncode < 0, f"not noticed\n{done.stderr}"
+
