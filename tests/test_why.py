@@ -55,7 +55,7 @@ def test_names_that_are_not_there() -> None:
 @pytest.mark.usefixtures("cheap_planning")
 def test_costs_are_those_of_plans_with_the_decision_turned_around() -> None:
     """The oracle: MXNet's own planner, of a plan on which the user insists."""
-    plan = echo.plan(network(), max_overhead=None, **SHAPES)
+    plan = echo.plan(network(), max_overhead=None, fuse=False, **SHAPES)
     everything = [decision.name for decision in plan.recomputed]
     asked = 0
     for decision in plan.decisions:
@@ -65,7 +65,7 @@ def test_costs_are_those_of_plans_with_the_decision_turned_around() -> None:
             continue
         names = [name for name in everything if name != decision.name]
         names += [decision.name] if decision.action == STASH else []
-        other = echo.plan(network(), policy="echo", max_overhead=0.0, recompute=names, **SHAPES)
+        other = echo.plan(network(), policy="echo", max_overhead=0.0, recompute=names, fuse=False, **SHAPES)
         if {each.name for each in other.recomputed} == set(names) and other.match_range == plan.match_range:
             asked += 1
             assert flip.alone.planned == other.after.planned
@@ -75,14 +75,14 @@ def test_costs_are_those_of_plans_with_the_decision_turned_around() -> None:
 
 @pytest.mark.usefixtures("cheap_planning")
 def test_the_class_costs_more_than_one_of_it() -> None:
-    plan = echo.plan(network(), max_overhead=None, **SHAPES)
+    plan = echo.plan(network(), max_overhead=None, fuse=False, **SHAPES)
     decision = next(decision for decision in plan.recomputed if decision.name == "norm1")
     flip = plan.why("norm1:0").flip
     assert flip.alone is not None
     assert flip.together is not None
     assert flip.together.planned >= flip.alone.planned >= plan.after.planned
     assert flip.together.seconds < flip.alone.seconds == pytest.approx(plan.overhead_seconds - decision.seconds)
-    again = echo.plan(network(), max_overhead=None, **SHAPES)  # from memory, and it answers all the same
+    again = echo.plan(network(), max_overhead=None, fuse=False, **SHAPES)  # from memory, and it answers all the same
     assert again.why("norm1:0").flip == flip
 
 

@@ -30,10 +30,10 @@ class Fuse:
         if not request.options.fuse:
             return Fused(request.graph)
         wishes = (*request.options.keep, *request.options.recompute)
-        if not all(named(request.graph, (wish,)) for wish in wishes):
-            return Fused(request.graph)  # an error, which is about the user's own operators
         wished = named(request.graph, wishes)
         found = fuse(request.graph, request.frontend.types, request.frontend.adds, request.frontend.device, wished)
+        if not all(named(request.graph, (wish,)) or named(found.graph, (wish,)) for wish in wishes):
+            return Fused(request.graph)  # the error is about the user's own operators
         if found.places and request.frontend.why_no_fusion:
             return Fused(request.graph, notes=(f"no operator is fused: {request.frontend.why_no_fusion}",))
         return found

@@ -56,7 +56,7 @@ def made(on: bool, flags: dict[str, bool], norm: Any = nn.BatchNorm, **options: 
         block = net(norm, dropout)
         block.initialize(mx.init.Xavier())
         block.hybridize(**flags)
-        return echo.optimize(block, max_overhead=None, **options) if on else block
+        return echo.optimize(block, max_overhead=None, fuse=False, **options) if on else block
 
 
 def inputs(arrays: Callable[[Any], Any], seed: int = 0) -> Any:

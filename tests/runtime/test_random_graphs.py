@@ -193,7 +193,7 @@ def test_optimize_is_never_worse(
     values = random_arrays(symbol, SHAPES)
     stock, _ = planned_bytes(symbol, values)
     expected = stock_training(symbol, values)
-    optimized = echo.optimize(symbol, policy=policy, max_overhead=max_overhead)
+    optimized = echo.optimize(symbol, policy=policy, max_overhead=max_overhead, fuse=False)
     bind(optimized, values)  # plans, which is captured too
     got, executor = planned_bytes(optimized, values)
     plan = optimized.plans[-1]
@@ -217,7 +217,7 @@ def test_insisting_on_nodes_keeps_the_bits(
     names = sorted({case.training.nodes[number].name for number in chosen})
     assume(names)
     values = random_arrays(case.symbol, SHAPES)
-    optimized = echo.optimize(case.symbol, recompute=names)
+    optimized = echo.optimize(case.symbol, recompute=names, fuse=False)
     expected = stock_training(case.symbol, values)
     assert_same(train(bind(optimized, values), steps=2), expected)
     recomputed = {decision.name for decision in optimized.plans[-1].recomputed}
