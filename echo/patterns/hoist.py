@@ -22,7 +22,9 @@ from echo.plan import Missed
 NAME, TRANSPOSED = "hoist", "transposed"
 LEAST = 4  # members of a family
 _VERSION = {"mxnet_version": ["int", 10901]}  # others MXNet would convert first
-CHUNK = 10  # gets most of what all steps at once would; fewer than 8 cost more, as MXNet adds their gradients at once
+# MXNet adds so many gradients of one array in place; of fewer, all are there at once before they are added.
+_IN_PLACE = 8
+CHUNK = 10  # gets most of what all steps at once would
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def _family(view: View, numbers: Sequence[int]) -> Family:
 
 
 def fusion(view: View, family: Family, layout: str) -> Fusion:
-    """The family in this layout: "hoist:10" for chunks of at least 10 members, "transposed:64" for inputs of 64 rows.
+    """The family in this layout: "hoist:10" for chunks of 10 members and more, "transposed:64" for inputs of 64 rows.
 
     Raises:
         GraphError: there is no such layout.
@@ -131,8 +133,14 @@ def _parsed(layout: str) -> tuple[str, int]:
 
 
 def _chunks(members: Sequence[int], size: int) -> list[Sequence[int]]:
-    count = max(1, len(members) // size)
-    edges = [len(members) * index // count for index in range(count + 1)]
+    """Chunks of at least this size; the last members stay apart where the weight would get too few gradients."""
+    most = max(1, len(members) // size)
+    for count in range(most, 0, -1):
+        apart = max(0, _IN_PLACE - count) if count > 1 else 0
+        length = len(members) - apart
+        if length >= count * size or count == 1:
+            break
+    edges = [length * index // count for index in range(count + 1)]
     return [members[begin:end] for begin, end in zip(edges, edges[1:])]
 
 
