@@ -38,7 +38,8 @@ class Hoisted:
     def declined(self) -> Fused:
         """The graph as it was, where another layout would have been faster."""
         texts = () if self.fused is None else self.fused.notes[len(self.stays.notes) :]
-        return replace(self.stays, notes=(*self.stays.notes, *(f"left as it is for its memory: {text}" for text in texts)))
+        more = (f"left as it is for its memory: {text}" for text in texts)
+        return replace(self.stays, notes=(*self.stays.notes, *more))
 
 
 @dataclass(frozen=True)
