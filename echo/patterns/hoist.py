@@ -116,13 +116,26 @@ def fusion(view: View, family: Family, layout: str) -> Fusion:
         for number in family.members[1:]:
             outputs[Entry(number)] = _transposed(view.graph.nodes[number], size, nodes)
     else:
-        for chunk in _chunks(family.members, size):
-            parts = _hoisted([view.graph.nodes[number] for number in chunk], nodes)
+        joined = _joined(view, family)
+        for chunk in _chunks(family.members, size) if joined is None else [family.members]:
+            parts, product = _hoisted([view.graph.nodes[number] for number in chunk], nodes)
             outputs.update(zip(map(Entry, chunk), parts))
+            if joined is not None:
+                outputs[Entry(joined)] = product
     replaced = frozenset(entry.node for entry in outputs)
     outputs.update({Entry(twin): outputs[Entry(own)] for twin, own in family.twins.items() if Entry(own) in outputs})
-    what = f"{len(replaced)} products of one weight, {layout}"
+    what = f"{len(replaced.intersection(family.members))} products of one weight, {layout}"
     return Fusion(layout, family.members[0], tuple(nodes), outputs, replaced | set(family.twins), {}, what)
+
+
+def _joined(view: View, family: Family) -> int | None:
+    """The node that puts all the products together, row below row: then all at once need no more memory."""
+    entries = tuple(map(Entry, family.members))
+    for reader in view.readers.get(entries[0], ()):
+        node = view.graph.nodes[reader]
+        if reader >= 0 and node.op == "Concat" and node.attrs.get("dim", "1") == "0" and node.inputs == entries:
+            return reader
+    return None
 
 
 def _parsed(layout: str) -> tuple[str, int]:
@@ -144,8 +157,8 @@ def _chunks(members: Sequence[int], size: int) -> list[Sequence[int]]:
     return [members[begin:end] for begin, end in zip(edges, edges[1:])]
 
 
-def _hoisted(chunk: Sequence[Node], nodes: list[Node]) -> list[Entry]:
-    """Appends the nodes that compute a chunk at once; what each member becomes.
+def _hoisted(chunk: Sequence[Node], nodes: list[Node]) -> tuple[list[Entry], Entry]:
+    """Appends the nodes that compute a chunk at once; what each member becomes, and all of them below each other.
 
     They are cut apart by slices: ``_split_v2`` looks for the part of each element among all parts, and takes 40 times
     as long on a CPU.
@@ -165,7 +178,7 @@ def _hoisted(chunk: Sequence[Node], nodes: list[Node]) -> list[Entry]:
         axis = {"axis": "0", "begin": str(index), "end": str(index + 1)}
         part = put(Node("slice_axis", f"{name}_part{index}", (apart,), attrs=axis))
         parts.append(put(Node("Reshape", f"{name}_rows{index}", (part,), attrs={"shape": "(-3,-2)"})))
-    return parts
+    return parts, product
 
 
 def _transposed(node: Node, rows: int, nodes: list[Node]) -> Entry:

@@ -193,6 +193,22 @@ def test_steps_of_one_array_are_not_put_together_again() -> None:
     assert not ops(made, "SliceChannel")
 
 
+def test_products_that_are_put_together_are_one() -> None:
+    weight = mx.sym.var("w")
+    parts = mx.sym.SliceChannel(mx.sym.var("data"), num_outputs=40, axis=0, squeeze_axis=True)
+    outs = [mx.sym.FullyConnected(part, weight, num_hidden=5, no_bias=True) for part in parts]
+    graph = graph_of(mx.sym.Concat(*outs, dim=0))
+    view = View(graph)
+    (family,), _ = families(view)
+    _, made = laid_out(graph, [fusion(view, family, "hoist:10")], copies=False)
+    assert [node.op for node in made.nodes] == ["null", "Reshape", "null", "FullyConnected"]
+    shuffled = graph_of(mx.sym.Group([outs[0], mx.sym.Concat(*outs[1:], outs[0], dim=0)]))
+    view = View(shuffled)
+    (family,), _ = families(view)
+    _, made = laid_out(shuffled, [fusion(view, family, "hoist:10")], copies=False)
+    assert len(ops(made, "Concat")) == 1 + 3
+
+
 def test_places_of_a_plan_are_checked() -> None:
     graph = products()
     (family,), _ = families(View(graph))
