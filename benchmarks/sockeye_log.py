@@ -59,6 +59,18 @@ def largest_plan(log: str) -> Planned:
     return max(found)
 
 
+def last_perplexity(log: str) -> float:
+    """The last perplexity that the log tells of.
+
+    Raises:
+        ValueError: it tells of none.
+    """
+    found = _PERPLEXITY.findall(log)
+    if not found:
+        raise ValueError("expected a perplexity in the log, found none")
+    return float(found[-1].partition("=")[2])
+
+
 def counter_peak(trace: Mapping[str, Any]) -> int:
     """The most bytes that MXNet's storage ever held, from the trace that its profiler wrote.
 

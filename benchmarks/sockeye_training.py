@@ -4,9 +4,10 @@
     .venv-sockeye/bin/python -m benchmarks.sockeye_training [--rounds N] [MODEL ...]
 
 Each run is a process ``python -m sockeye.train`` on English-German sentences, with the same seed. The first two of a
-model run under MXNet's profiler, with no bound on time: they give the memory. Then stock and echo at its defaults take
-turns: they give the speed. Every run must leave the same perplexities and files. Logs and models stay in out/sockeye/.
-Writes results/sockeye_training.json.
+model run under MXNet's profiler, with no bound on time and no fused operators: they give the memory. Then stock, echo
+without fused operators and echo at its defaults take turns: they give the speed. The runs without fused operators must
+leave the same perplexities and files; with them, perplexities may differ a little. Logs and models stay in
+out/sockeye/. Writes results/sockeye_training.json.
 """
 
 from __future__ import annotations
@@ -25,7 +26,14 @@ from pathlib import Path
 from typing import Any, Mapping, Sequence
 
 from benchmarks.record import known_rows, save
-from benchmarks.sockeye_log import counter_peak, differences, fingerprint, largest_plan, updates_per_second
+from benchmarks.sockeye_log import (
+    counter_peak,
+    differences,
+    fingerprint,
+    largest_plan,
+    last_perplexity,
+    updates_per_second,
+)
 from examples.parallel_text import sentence_pairs, tokenized
 
 OUT = Path(__file__).resolve().parents[1] / "out" / "sockeye"
@@ -59,7 +67,9 @@ COUNTER_TOLERANCE, ROUNDING_MB = 0.02, 1
 _PROFILER = {"MXNET_PROFILER_AUTOSTART": "1", "MXNET_PROFILER_MODE": "8", "MXNET_CPU_TEMP_COPY": "1"}  # 8: memory
 STOCK: dict[str, str] = {}
 DEFAULT = {"ECHO": "1", "ECHO_LOG": "INFO"}
-UNBOUNDED = {**DEFAULT, "ECHO_MAX_OVERHEAD": "none"}
+UNFUSED = {**DEFAULT, "ECHO_FUSE": "0"}
+UNBOUNDED = {**UNFUSED, "ECHO_MAX_OVERHEAD": "none"}
+PERPLEXITY_TOLERANCE = 0.02  # of the last one with fused operators: rounding, after some tens of updates
 
 
 class TrainingFailed(RuntimeError):
@@ -116,19 +126,20 @@ def train(model: str, run: str, variables: Mapping[str, str], options: Sequence[
 
 
 def measure(model: str, rounds: int) -> dict[str, Any]:
-    """Trains one model 2 + 2 ``rounds`` times; its row in the results."""
-    print(f"{model}: {2 + 2 * rounds} runs of {UPDATES} updates", flush=True)
+    """Trains one model 2 + 3 ``rounds`` times; its row in the results."""
+    print(f"{model}: {2 + 3 * rounds} runs of {UPDATES} updates", flush=True)
     decoding, none = ("--decode-and-evaluate", "16"), ("--decode-and-evaluate", "0")
     stock = train(model, "stock", {**STOCK, **_PROFILER}, decoding)
     unbounded = train(model, "echo", {**UNBOUNDED, **_PROFILER}, decoding)
     different = set(differences(stock.fingerprint, unbounded.fingerprint))
-    pairs = []
+    pairs, fused = [], []
     for number in range(rounds):
-        names = [("stock", STOCK), ("default", DEFAULT)]
+        names = [("stock", STOCK), ("default", UNFUSED), ("fused", DEFAULT)]
         runs = {name: train(model, f"{name}-{number + 1}", variables, none)
                 for name, variables in (names if number % 2 else names[::-1])}  # fmt: skip
         different.update(differences(runs["stock"].fingerprint, runs["default"].fingerprint))
         pairs.append((runs["stock"], runs["default"]))
+        fused.append((runs["stock"], runs["fused"]))
     row = {
         "model": model,
         **memory(stock, unbounded),
@@ -136,6 +147,7 @@ def measure(model: str, rounds: int) -> dict[str, Any]:
         "updates_bar": UPDATES_BAR,
         "different": sorted(different),
         "default": speed(pairs),
+        "fused": {**speed(fused), "perplexities": [last_perplexity(run.log) for run in fused[-1]]},
         "rounds": rounds,
     }
     row["missed"] = missed(row)
@@ -188,6 +200,9 @@ def missed(row: Mapping[str, Any]) -> list[str]:
     if row["default"]["updates_ratio"] < row["updates_bar"]:
         ratio = row["default"]["updates_ratio"]
         found.append(f"{ratio:.2f} of stock's updates a second, expected at least {row['updates_bar']}")
+    stock, fused = row["fused"]["perplexities"]
+    if not abs(fused - stock) <= PERPLEXITY_TOLERANCE * stock:
+        found.append(f"perplexity {fused} with fused operators, expected {stock} but for rounding")
     return found
 
 
@@ -200,6 +215,7 @@ def describe(row: Mapping[str, Any]) -> str:
         f"  peak of MXNet's storage {counter['stock']:.0f} MB -> {counter['none']:.0f} MB\n"
         f"  at the defaults {default['updates_ratio']:.2f} of stock's updates a second (quickest "
         f"{default['quickest_ratio']:.2f}), {default['command_ratio']:.2f} of its speed with start and planning\n"
+        f"  with fused operators {row['fused']['mb']} MB, {row['fused']['updates_ratio']:.2f} of stock's updates\n"
         f"  {'all bars met, every file the same' if not row['missed'] else 'MISSED: ' + '; '.join(row['missed'])}"
     )
 

@@ -37,6 +37,21 @@ def time_table(result: dict[str, Any]) -> str:
     return _table("model | 0.05 | **0.10 (default)** | 0.25 | no bound", cells, result)
 
 
+def fusion_table(result: dict[str, Any]) -> str:
+    """Memory and time of a step with fused operators."""
+
+    def cells(row: Row) -> list[str]:
+        found = [f"{row['stock_mb']:.0f}"]
+        for name in ("fused", "default", "unfused"):
+            found += [f"{row[name]['mb']:.0f}", f"{row[name]['ratio']:.2f}"]
+        growth = row.get("growth_mb")
+        own = [f"{row['rnn']['ratio']:.2f}", f"{growth['rnn']:.0f}", f"{growth['fused']:.0f}"] if growth else [""] * 3
+        return [row["case"], *found, *own]
+
+    columns = "case | stock MB | fused MB | time | **default MB** | **time** | fuse=False MB | time | RNN time"
+    return _table(f"{columns} | RNN growth | fused growth", cells, result)
+
+
 def gluon_table(result: dict[str, Any]) -> str:
     """Memory of hybridized blocks, and time of a step."""
 
@@ -92,9 +107,11 @@ def sockeye_table(result: dict[str, Any]) -> str:
         none, default, counter = row["none"], row["default"], row["counter_mb"]
         peak = f"{counter['stock']:.0f} to {counter['none']:.0f}"
         share, updates = f"{none['mb'] / row['stock_mb']:.2f}", f"{default['updates_ratio']:.2f}"
-        return [row["model"], str(row["stock_mb"]), str(none["mb"]), share, peak, str(default["mb"]), updates]
+        fused = [str(row["fused"]["mb"]), f"{row['fused']['updates_ratio']:.2f}"] if "fused" in row else ["", ""]
+        return [row["model"], str(row["stock_mb"]), str(none["mb"]), share, peak, str(default["mb"]), updates, *fused]
 
-    columns = "model | stock MB | no bound | of stock | storage peak, MB | default | updates a second"
+    columns = "model | stock MB | no bound | of stock | storage peak, MB | 0.10 | updates a second"
+    columns += " | **fused (default)** | updates a second"
     return _table(columns, cells, result)
 
 
@@ -158,6 +175,7 @@ def main() -> None:
     text = README.read_text(encoding="utf-8")
     text = insert(text, "planned", planned_table(load("planned_memory")))
     text = insert(text, "time", time_table(load("step_time")))
+    text = insert(text, "fusion", fusion_table(load("fusion")))
     text = insert(text, "gluon", gluon_table(load("gluon_memory")))
     text = insert(text, "buckets", buckets_table(load("buckets")))
     text = insert(text, "planning", planning_table(load("planning_time")))

@@ -37,6 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--memory-budget", help='bytes, "6GB", or a fraction of what is needed without echo')
     plan.add_argument("--keep", action="append", default=[], metavar="PATTERN", help="nodes or operators to stash")
     plan.add_argument("--recompute", action="append", default=[], metavar="PATTERN", help="nodes to recompute")
+    plan.add_argument("--no-fuse", action="store_false", dest="fuse", help="no fused kernels: results keep every bit")
     plan.add_argument("--save", metavar="FILE", help="write the plan as JSON")
     plan.add_argument("--why", action="append", default=[], dest="names", metavar="NAME", help="explain a feature map")
     show = commands.add_parser("show", help="print a plan saved before")
@@ -86,6 +87,7 @@ def _plan(arguments: argparse.Namespace) -> Plan:
         memory_budget=_number("--memory-budget", arguments.memory_budget),
         keep=arguments.keep,
         recompute=arguments.recompute,
+        fuse=arguments.fuse,
         **dict(map(_shape, arguments.shapes)),
     )
 

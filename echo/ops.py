@@ -22,6 +22,7 @@ HEAVY = _names(
     "_np_dot _npi_matmul _npi_tensordot",
     "_contrib_interleaved_matmul_selfatt_qk _contrib_interleaved_matmul_selfatt_valatt",
     "_contrib_interleaved_matmul_encdec_qk _contrib_interleaved_matmul_encdec_valatt",
+    "_echo_lstm_layer _echo_softmax_output _echo_attention",
 )
 
 LIGHT = _names(
@@ -52,14 +53,14 @@ LIGHT = _names(
     "_np_transpose _np_moveaxis _np_reshape _npx_reshape _np_squeeze _npi_concatenate _npi_stack _npi_broadcast_to",
     "_npi_flip",
     # fused kernels
-    "_echo_lstm_cell _echo_gru_cell _echo_mlp_score _echo_attention _echo_layer_norm _echo_bias_act _echo_relu",
+    "_echo_lstm_cell _echo_lstm_norm_cell _echo_gru_cell _echo_mlp_score _echo_layer_norm _echo_bias_act _echo_relu",
     "_echo_sequence_reverse _echo_weighted_sum",
 )
 
 # Every output of these is a feature map. Of all other operators the first output is; what follows it (saved statistics,
 # masks, workspaces) is small or random, and stays stashed. (Where Pooling keeps the places of its maxima depends on the
 # layout that oneDNN finds: those of a second run gave other gradients in a CachedOp.)
-_ALL_OUTPUTS = frozenset({"SliceChannel", "_split_v2", "_echo_lstm_cell"})
+_ALL_OUTPUTS = frozenset({"SliceChannel", "_split_v2", "_echo_lstm_cell", "_echo_lstm_norm_cell", "_echo_lstm_layer"})
 
 # MXNet's own mirroring runs a clone even where nobody reads its output. These then fail, or skip what their gradients
 # read beside it (LayerNorm's statistics); a clone of Dropout would draw another mask. The native hook has none such.

@@ -31,7 +31,7 @@ class Options:
         number above 1, a text such as "6GB" (2**30 bytes each), or a fraction of what it holds without echo. The
         fastest plan that fits is chosen.
     keep, recompute: node names or patterns (``fnmatch``: ``*`` and ``?``, also matched against the operator) that are
-        stashed or recomputed whatever the policy says.
+        stashed or recomputed whatever the policy says; no fused kernel takes their place.
     fuse: fused kernels take the place of LSTM and GRU cells and of attention scores: less memory and time, and results
         that differ in their last bits. False keeps every bit.
     strict: raise where echo would otherwise warn and hand the user's own graph back.

@@ -66,22 +66,30 @@ def plan(request: Request) -> Planned:
     hoisted: Hoisted = run((HOIST,), [request, fused], request.progress)[Hoisted]
     if hoisted.fused is None:
         return found._replace(plan=explained(found.plan, hoisted.stays, before))
-    before = before or stock(request, fused)
+    user = before or stock(request, fused)
     with contextlib.suppress(BudgetError):
-        other = _best(inside(request, hoisted.fused, before))
+        other = _best(inside(request, hoisted.fused, user))
         if accepted(request, hoisted, found.plan, other.plan):
-            return other._replace(plan=explained(other.plan, hoisted.fused, before))
-    return found._replace(plan=explained(found.plan, hoisted.declined(), before if fused.places else None))
+            return other._replace(plan=explained(other.plan, hoisted.fused, user))
+    return found._replace(plan=explained(found.plan, hoisted.declined(), before))
 
 
 def _fused(request: Request, fused: Fused) -> tuple[Planned, Fused, Memory | None]:
     """The plan with the fused operators, or without where that needs less; and the user's memory if it has them."""
+    missed = None
     if fused.places:
         before = stock(request, fused)
-        found = _best(inside(request, fused, before))
-        if found.plan.after.total <= before.total:
-            return found, fused, before
-    return _best(request), replace(fused, graph=request.graph, places=(), what={}, hidden=0), None
+        try:
+            found = _best(inside(request, fused, before))
+            if found.plan.after.total <= before.total:
+                return found, fused, before
+        except BudgetError as error:
+            missed = error
+    try:
+        found = _best(request)
+    except BudgetError as error:
+        raise error if missed is None or error.reachable < missed.reachable else missed from None
+    return found, replace(fused, graph=request.graph, places=(), what={}, hidden=0), None
 
 
 def _best(request: Request) -> Planned:

@@ -12,7 +12,7 @@ from typing import Any, Mapping, Tuple, Type
 from echo.errors import GraphError
 from echo.estimators.assignment import ASSIGNED
 from echo.subject import Subject
-from echo.why import Flipper, Why, why
+from echo.why import Flipper, NotFused, Why, why
 
 FORMAT = "echo-plan-3"
 HIDDEN = "inside of operators"  # a kind of memory that no planner sees
@@ -144,8 +144,8 @@ class Plan:
 
         return render(self)
 
-    def why(self, name: str) -> Why:
-        """Why a feature map is stashed or recomputed, and what it would cost to change that.
+    def why(self, name: str) -> Why | NotFused:
+        """Why a feature map is stashed or recomputed, and what it would cost to change that; or why nothing is fused.
 
         Bytes and seconds of the changed plan are exact, and found out when they are asked for. A plan that was loaded
         does not know them.

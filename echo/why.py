@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Callable, Sequence
 
 from echo.errors import OptionError
@@ -75,10 +75,26 @@ class Why:
         )
 
 
-def why(plan: Plan, name: str, flipper: Flipper | None) -> Why:
+@dataclass(frozen=True)
+class NotFused:
+    """The answer of `Plan.why` for a node at which patterns were nearly found: each with the reason why it was not."""
+
+    name: str
+    reasons: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        return "\n".join(f"{self.name} is no {pattern}: {reason}" for pattern, reason in self.reasons)
+
+
+def why(plan: Plan, name: str, flipper: Flipper | None) -> Why | NotFused:
     """See `Plan.why`."""
+    missed = tuple((each.pattern, each.reason) for each in plan.missed if each.name == name)
+    if missed and all(decision.name != name for decision in plan.decisions):
+        return NotFused(name, missed)
     decision = _find(plan.decisions, name)
     flip = Flip(note=NOT_KNOWN) if flipper is None else flipper(decision)
+    if missed:
+        flip = replace(flip, note="; ".join([*([flip.note] if flip.note else []), str(NotFused(name, missed))]))
     return Why(decision, Cost(plan.after.planned, plan.overhead_seconds), flip)
 
 

@@ -56,6 +56,25 @@ def _fed() -> Example:
     return Example(mx.sym.Concat(*outputs, dim=1), shapes, {"lstm_cell": STEPS}, {})
 
 
+def _normed() -> Example:
+    """As Sockeye's cells with layer norm: of both products, and of the state."""
+    weights = [mx.sym.var(name) for name in ("wi", "bi", "wh", "bh")]
+    norms = [[mx.sym.var(f"{kind}_{name}") for name in ("gamma", "beta")] for kind in ("i", "h", "c")]
+    steps = mx.sym.SliceChannel(mx.sym.var("data"), num_outputs=STEPS, axis=1, squeeze_axis=True)
+    h, c, outputs = mx.sym.var("h0"), mx.sym.var("c0"), []
+    for step in range(STEPS):
+        i2h = mx.sym.FullyConnected(steps[step], *weights[:2], num_hidden=4 * SIZE)
+        h2h = mx.sym.FullyConnected(h, *weights[2:], num_hidden=4 * SIZE)
+        gates = mx.sym.LayerNorm(i2h, *norms[0]) + mx.sym.LayerNorm(h2h, *norms[1])
+        i, f, g, o = mx.sym.split(gates, num_outputs=4, axis=1)
+        c = mx.sym.sigmoid(f) * c + mx.sym.sigmoid(i) * mx.sym.tanh(g)
+        h = mx.sym.sigmoid(o) * mx.sym.Activation(mx.sym.LayerNorm(c, *norms[2], eps=1e-6), act_type="tanh")
+        outputs.append(h)
+    shapes = {"data": (BATCH, STEPS, SIZE), "h0": (BATCH, SIZE), "c0": (BATCH, SIZE)}
+    found = {"lstm_cell": STEPS, "layer_norm": 2 * STEPS}
+    return Example(mx.sym.Group([mx.sym.Concat(*outputs, dim=0), c]), shapes, found, {})
+
+
 def _gluon_cell(build: Callable[..., Any], found: Mapping[str, int]) -> Example:
     cell = build(SIZE, prefix="cell_")
     cell.initialize()
@@ -107,12 +126,51 @@ def _softmax(**options: Any) -> Example:
     return Example(symbol, {"data": (600, SIZE), "label": (600,)}, {"softmax_output": 1}, {"label": words})
 
 
+def _dot_attention(masked: bool, biased: bool) -> Example:
+    """As Sockeye's Transformer has it."""
+    steps, keys, depth = 7, 9, 4
+    q, k, v = (mx.sym.var(name) for name in "qkv")
+    scores = mx.sym.batch_dot(q * 0.5, k, transpose_b=True)
+    shapes = {"q": (BATCH, steps, depth), "k": (BATCH, keys, depth), "v": (BATCH, keys, depth + 1)}
+    heads = []  # what else reads the lengths and the bias, and comes first
+    if masked:
+        heads.append(mx.sym.BlockGrad(mx.sym.var("lengths")))
+        turned = mx.sym.transpose(scores, axes=(2, 0, 1))
+        masked_scores = mx.sym.SequenceMask(turned, heads[0], use_sequence_length=True, value=-1e8)
+        scores = mx.sym.transpose(masked_scores, axes=(1, 2, 0))
+        shapes["lengths"] = (BATCH,)
+    if biased:
+        heads.append(mx.sym.BlockGrad(mx.sym.var("bias")))
+        scores = mx.sym.broadcast_add(scores, heads[-1])
+        shapes["bias"] = (1, steps, keys)
+    result = mx.sym.batch_dot(mx.sym.softmax(scores, axis=-1), v)
+    return Example(mx.sym.Group([*heads, result]), shapes, {"attention": 1}, {"lengths": keys} if masked else {})
+
+
+def _norm() -> Example:
+    x, gamma, beta = (mx.sym.var(name) for name in ("data", "gamma", "beta"))
+    for _ in range(4):
+        x = mx.sym.tanh(mx.sym.LayerNorm(x, gamma, beta, eps=1e-3))
+    return Example(x, {"data": (BATCH, 5, SIZE)}, {"layer_norm": 4}, {})
+
+
+def _reversed(with_lengths: bool) -> Example:
+    data, shapes = mx.sym.var("data"), {"data": (STEPS, BATCH, SIZE)}
+    given = [mx.sym.var("lengths")] if with_lengths else []
+    if with_lengths:
+        shapes["lengths"] = (BATCH,)
+    for _ in range(4):
+        data = mx.sym.tanh(mx.sym.SequenceReverse(data, *given, use_sequence_length=with_lengths))
+    return Example(data, shapes, {"sequence_reverse": 4}, {"lengths": STEPS} if with_lengths else {})
+
+
 EXAMPLES: Mapping[str, Callable[[], Example]] = {
     "lstm layer": lambda: _unrolled(mx.rnn.LSTMCell(SIZE)),
     "lstm layer, time first": lambda: _unrolled(mx.rnn.LSTMCell(SIZE), "TNC"),
     "lstm layers": _stacked,
     "lstm layers, both ways": _both_ways,
     "lstm cells": _fed,
+    "lstm cells with layer norm": _normed,
     "gru cells": lambda: _unrolled(mx.rnn.GRUCell(SIZE), found={"gru_cell": STEPS}),
     "gluon lstm cells": lambda: _gluon_cell(mx.gluon.rnn.LSTMCell, {"lstm_layer": 1}),
     "gluon gru cells": lambda: _gluon_cell(mx.gluon.rnn.GRUCell, {"gru_cell": STEPS}),
@@ -125,6 +183,12 @@ EXAMPLES: Mapping[str, Callable[[], Example]] = {
     "attention": lambda: attention(norm=False),
     "attention with layer norm": lambda: attention(norm=True),
     "attention by hand": _attention_by_hand,
+    "dot attention": lambda: _dot_attention(masked=False, biased=False),
+    "dot attention with a mask": lambda: _dot_attention(masked=True, biased=False),
+    "dot attention with a bias": lambda: _dot_attention(masked=False, biased=True),
+    "layer norm": _norm,
+    "reversal": lambda: _reversed(with_lengths=False),
+    "reversal with lengths": lambda: _reversed(with_lengths=True),
     "softmax output": _softmax,
     "softmax output, padded": lambda: _softmax(use_ignore=True, ignore_label=3, normalization="valid", grad_scale=2),
     "softmax output, smoothed": lambda: _softmax(smooth_alpha=0.1, normalization="batch"),

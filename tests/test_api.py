@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -18,6 +19,7 @@ import mxnet as mx
 import pytest
 
 import echo
+from benchmarks.models import SMALL
 from echo import cli, errors, native
 from echo.plan import Decision, Memory
 
@@ -175,7 +177,7 @@ def test_plan_prints(plan: echo.Plan, capsys: pytest.CaptureFixture[str]) -> Non
     for word in ("planned by MXNet", "alive at the peak", "weights", "recompute", "stash", "tanh"):
         assert word in text, word
     assert max(map(len, text.splitlines())) <= 120
-    assert "fuse=True does nothing yet" in text
+    assert "note: not fused (1 x, as 'softmax'): it would save no more than" in text.replace("\n", " ")
 
 
 def test_plan_prints_where_nothing_is_gained() -> None:
@@ -203,11 +205,39 @@ def test_plan_is_a_value(plan: echo.Plan, tmp_path: Path) -> None:
     assert str(echo.Plan.load(tmp_path / "plan.json")) == str(plan)
 
 
-def test_fuse_is_accepted_and_says_that_it_does_nothing(plan: echo.Plan) -> None:
-    assert any("fuse=True does nothing yet" in note for note in plan.notes)
-    without = echo.plan(network(), max_overhead=None, fuse=False, **SHAPES)
+def test_plans_say_what_is_fused() -> None:
+    model = SMALL["nmt"]()
+    fused = echo.plan(model.symbol, **model.shapes)
+    assert Counter(name for name, _ in fused.fused)["lstm_layer"] > 0
+    assert any(note.startswith("fused: ") and "fuse=False keeps them" in note for note in fused.notes)
+    without = echo.plan(model.symbol, fuse=False, **model.shapes)
+    assert not without.fused
+    assert not without.missed
     assert not any("fuse" in note for note in without.notes)
+    assert without.before == fused.before, "both say what the user's own graph needs"
+
+
+def test_plans_say_what_is_not_fused(plan: echo.Plan) -> None:
+    """A softmax of so few classes is left alone, with a reason; nothing else changes."""
+    (missed,) = plan.missed
+    assert (missed.name, missed.pattern) == ("softmax", "softmax_output")
+    assert any(missed.reason in note for note in plan.notes)
+    without = echo.plan(network(), max_overhead=None, fuse=False, **SHAPES)
     assert without.decisions == plan.decisions
+
+
+def test_what_is_kept_or_recomputed_is_not_fused() -> None:
+    model = SMALL["nmt"]()
+    fused = echo.plan(model.symbol, max_overhead=None, **model.shapes)
+    (pattern, number) = fused.fused[0]
+    name = json.loads(model.symbol.tojson())["nodes"][number]["name"]
+    for option in ("keep", "recompute"):
+        plan = echo.plan(model.symbol, max_overhead=None, **{option: name}, **model.shapes)
+        actions = {decision.name: decision.action for decision in plan.decisions}
+        assert actions[name] == {"keep": "stash"}.get(option, option)
+        assert (pattern, number) not in plan.fused
+        assert plan.fused, "what the user does not name is"
+        assert f"keep or recompute names {name!r}, which is inside" in {missed.reason for missed in plan.missed}
 
 
 def test_planning_twice_plans_once(monkeypatch: pytest.MonkeyPatch, plan: echo.Plan) -> None:

@@ -18,9 +18,10 @@ from echo.passes.rewrite import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, mark, marks_of
 from echo.plan import Plan
 from echo.plan_cache import Found
 from echo.runtime import bind
-from tests.conftest import special_case
+from tests.conftest import FakeFrontend, special_case
 
 MODEL = SMALL["nmt"]()
+NOBODY = FakeFrontend(special_case("slices").training)  # who is asked about fused operators alone
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    return echo.plan(MODEL.symbol, **MODEL.shapes)
+    return echo.plan(MODEL.symbol, fuse=False, **MODEL.shapes)
 
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,8 +84,8 @@ def with_marks_of(plan: Plan, graph: Graph, marked: Graph) -> Plan:
 
 def test_a_plan_comes_back(folder: Path, plan: Plan) -> None:
     graph, marked = stored(plan)
-    assert plan_cache.load("key", graph) == Found(with_marks_of(plan, graph, marked), marked, None)
-    assert plan_cache.load("another", graph) is None
+    assert plan_cache.load("key", graph, NOBODY) == Found(with_marks_of(plan, graph, marked), marked, graph, None)
+    assert plan_cache.load("another", graph, NOBODY) is None
     assert [path.name for path in folder.iterdir()] == ["key.json"]
 
 
@@ -145,10 +146,10 @@ def test_a_damaged_file_is_ignored_and_written_anew(folder: Path, plan: Plan, da
     graph, marked = stored(plan)
     path = folder / "key.json"
     path.write_bytes(DAMAGE[damage](json.loads(path.read_text())))
-    assert plan_cache.load("key", graph) is None
+    assert plan_cache.load("key", graph, NOBODY) is None
     kept = with_marks_of(plan, graph, marked)
     plan_cache.save("key", kept)
-    assert plan_cache.load("key", graph) == Found(kept, marked, None)
+    assert plan_cache.load("key", graph, NOBODY) == Found(kept, marked, graph, None)
 
 
 def test_chunks_come_back_beside_the_plan(folder: Path, plan: Plan) -> None:
@@ -156,11 +157,11 @@ def test_chunks_come_back_beside_the_plan(folder: Path, plan: Plan) -> None:
     kept = with_marks_of(plan, graph, marked)
     for chunks in ((64, 0, 4096), ()):
         plan_cache.save("key", kept, chunks)
-        assert plan_cache.load("key", graph) == Found(kept, marked, chunks)
+        assert plan_cache.load("key", graph, NOBODY) == Found(kept, marked, graph, chunks)
     value = json.loads((folder / "key.json").read_text())
     del value["chunks"]
     (folder / "key.json").write_text(json.dumps(value))
-    assert plan_cache.load("key", graph) == Found(kept, marked, None)
+    assert plan_cache.load("key", graph, NOBODY) == Found(kept, marked, graph, None)
 
 
 @pytest.mark.usefixtures("cheap_planning")
@@ -185,9 +186,9 @@ def test_operators_that_must_not_run_twice_are_never_marked(folder: Path, plan: 
     value = json.loads(path.read_text())
     loss = next(number for number, node in enumerate(graph.nodes) if node.op == "MakeLoss")
     path.write_bytes(wrong_marks(value, [[loss, "MakeLoss", {PLAN_ATTRIBUTE: "0"}]]))
-    assert plan_cache.load("key", graph) is None
+    assert plan_cache.load("key", graph, NOBODY) is None
     path.write_bytes(wrong_marks(value, [[loss, "MakeLoss", {RANGE_ATTRIBUTE: "2"}]]))
-    assert plan_cache.load("key", graph) is not None
+    assert plan_cache.load("key", graph, NOBODY) is not None
 
 
 def test_a_folder_that_cannot_be_written_to_is_no_error(
@@ -196,7 +197,7 @@ def test_a_folder_that_cannot_be_written_to_is_no_error(
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path / "file"))
     graph, _ = stored(plan)
-    assert plan_cache.load("key", graph) is None
+    assert plan_cache.load("key", graph, NOBODY) is None
 
 
 def test_old_plans_make_room(folder: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:

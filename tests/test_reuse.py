@@ -29,7 +29,7 @@ MODEL = SMALL["nmt"]()
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     path = tmp_path / "plan.json"
-    echo.plan(MODEL.symbol, max_overhead=None, **MODEL.shapes).save(path)
+    echo.plan(MODEL.symbol, max_overhead=None, fuse=False, **MODEL.shapes).save(path)
     return path
 
 
@@ -245,5 +245,6 @@ def test_command_line(saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     assert "mxecho: no gradient reads a feature map named 'nothing'" in capsys.readouterr().err
     MODEL.symbol.save(str(tmp_path / "model.json"))
     shapes = [f"{key}={','.join(map(str, shape))}" for key, shape in MODEL.shapes.items()]
-    assert cli.main(["plan", str(tmp_path / "model.json"), *shapes, "--max-overhead", "none", "--why", name]) == 0
+    options = ["--max-overhead", "none", "--no-fuse", "--why", name]
+    assert cli.main(["plan", str(tmp_path / "model.json"), *shapes, *options]) == 0
     assert "instead: " in capsys.readouterr().out

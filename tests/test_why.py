@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import mxnet as mx
 import pytest
 
 import echo
@@ -109,3 +110,15 @@ def test_mirrored_plans_answer_too(monkeypatch: pytest.MonkeyPatch, cheap_planni
     assert flip.alone is not None
     assert flip.alone.seconds < plan.overhead_seconds
     assert flip.alike == 1
+
+
+def test_what_is_nearly_a_pattern_says_why_it_is_not_fused() -> None:
+    gates = mx.sym.split(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=32), num_outputs=4, axis=1)
+    i, o = mx.sym.sigmoid(gates[1]), mx.sym.sigmoid(gates[3])
+    c = mx.sym.sigmoid(gates[0]) * mx.sym.var("c0") + i * mx.sym.tanh(gates[2])
+    h = mx.sym.elemwise_mul(o, mx.sym.tanh(c), name="hidden")
+    plan = echo.plan(mx.sym.FullyConnected(h, num_hidden=3), data=(4, 9), c0=(4, 8))
+    answer = str(plan.why("hidden"))
+    assert "hidden is no lstm_cell: an LSTM cell with its gates in another order" in answer
+    assert any("not fused (1 x, as 'hidden')" in note for note in plan.notes)
+    assert str(Plan.from_json(plan.to_json()).why("hidden")) != ""

@@ -11,6 +11,7 @@ from echo.frontend.session import install_hook
 from echo.frontend.symbols import graph_of, symbol_of
 from echo.passes.rewrite import mark
 
+TOLERANCE = 2e-5  # of the largest element of an array: what float32 allows over some ten steps
 Record = Mapping[str, Any]  # every output, gradient, auxiliary state of every step, by a readable name
 
 
@@ -104,6 +105,20 @@ def assert_same(got: Record, expected: Record) -> None:
         for name, value in expected.items()
         if (got[name].shape, got[name].dtype, got[name].tobytes()) != (value.shape, value.dtype, value.tobytes())
     ]
+    assert not wrong, f"{len(wrong)} of {len(expected)} arrays differ: {', '.join(wrong[:6])}"
+
+
+def assert_close(got: Record, expected: Record, tolerance: float = TOLERANCE) -> None:
+    """The same names, types and shapes; numbers that differ by no more than this part of the largest in their array."""
+    assert got.keys() == expected.keys()
+    wrong = []
+    for name, value in expected.items():
+        assert (got[name].shape, got[name].dtype) == (value.shape, value.dtype), name
+        if value.dtype.kind == "f":
+            largest = float(np.abs(got[name] - value).max(initial=0)) / max(float(np.abs(value).max(initial=0)), 1e-30)
+            wrong += [f"{name} by {largest:.1e}"] if not largest <= tolerance else []
+        elif not np.array_equal(got[name], value):
+            wrong.append(name)
     assert not wrong, f"{len(wrong)} of {len(expected)} arrays differ: {', '.join(wrong[:6])}"
 
 

@@ -334,6 +334,10 @@ def _flops(training: TrainingGraph, node: TrainingNode) -> float:
         return 2.0 * first.elements * second.elements / max(1, second.shape[0])
     if node.op == "FullyConnected":
         return 2.0 * result * second.shape[-1]
+    if node.op == "_echo_softmax_output":
+        return 2.0 * result * second.shape[-1]
+    if node.op == "_echo_lstm_layer":
+        return 2.0 * (second.elements + training.type_of(node.inputs[3]).elements) * first.elements / first.shape[-1]
     if node.op == "RNN":
         return 2.0 * second.elements * first.elements / max(1, first.shape[-1])
     # (batch, m, k) times (batch, k, n): the product of the inputs over the output is batch * k * k

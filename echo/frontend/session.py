@@ -83,7 +83,7 @@ def _install_checked() -> str:
 class MxnetSession:
     """Answers the planner's questions about one graph (`echo.passes.request.Frontend`).
 
-    It differentiates once, and remembers which chunks of memory MXNet wanted for the graphs that it was asked about.
+    It asks MXNet nothing twice about the graph, and remembers which chunks of memory MXNet wanted for rewritten ones.
     """
 
     def __init__(self, graph: Graph, binding: Binding, ctx: mx.Context, runner: str = EXECUTOR) -> None:
@@ -100,7 +100,9 @@ class MxnetSession:
         self.subject = subject(graph, binding, self.device, runner)
 
     def _forget(self) -> None:
-        self._others: dict[int, tuple[Graph, MxnetSession]] = {}
+        self._others: list[MxnetSession] = []
+        self._types: Mapping[Entry, TensorType] | None = None
+        self._stock: dict[int, tuple[int, tuple[bool, ...]]] = {}  # what the oracle said of the graph itself
         self._training: TrainingGraph | None = None
         self._implemented: tuple[Mapping[int, str], TrainingGraph] | None = None
         self._chunks: list[tuple[Graph, tuple[int, ...]]] = []
@@ -115,12 +117,13 @@ class MxnetSession:
         """This session for another graph with the same arguments; what plans are made for stays the user's graph."""
         if graph is self.graph:
             return self
-        if id(graph) not in self._others:
-            session = copy.copy(self)
-            session._forget()
-            session.graph = graph
-            self._others[id(graph)] = (graph, session)
-        return self._others[id(graph)][1]
+        for session in self._others:
+            if session.graph == graph:
+                return session
+        session = self.anew()
+        session.graph = graph
+        self._others.append(session)
+        return session
 
     @property
     def why_no_fusion(self) -> str:
@@ -134,7 +137,9 @@ class MxnetSession:
 
     def types(self) -> Mapping[Entry, TensorType]:
         """The shape and type of each entry of the graph."""
-        return types_of(self.graph, self._binding)
+        if self._types is None:
+            self._types = types_of(self.graph, self._binding)
+        return self._types
 
     def argument_names(self) -> Sequence[str]:
         """The names of ``subject.arguments``."""
@@ -184,6 +189,13 @@ class MxnetSession:
 
         A CachedOp is planned when it runs: its graph is MXNet's own, its planner is replayed.
         """
+        if graph is not self.graph:
+            return self._asked(graph, match_range_)
+        if match_range_ not in self._stock:
+            self._stock[match_range_] = self._asked(graph, match_range_)
+        return self._stock[match_range_]
+
+    def _asked(self, graph: Graph, match_range_: int) -> tuple[int, tuple[bool, ...]]:
         if self._runner != EXECUTOR:
             training = self._as_run(training_graph(graph, self._binding, self._ctx), match_range_)
             return training.planned_bytes, training.accumulations
@@ -195,7 +207,7 @@ class MxnetSession:
 
     def chunks(self, graph: Graph) -> tuple[int, ...] | None:
         """Bytes of each chunk that MXNet wants for the user's graph or a rewritten one, None where it was not asked."""
-        return next((chunks for known, chunks in self._chunks if known is graph), None)
+        return next((chunks for known, chunks in self._chunks if known == graph), None)
 
     def evaluator(self, training: TrainingGraph, seconds: Sequence[float]) -> tuple[Evaluator, int]:
         """MXNet's planner, replayed; without the hook MXNet's planner itself."""

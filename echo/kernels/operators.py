@@ -10,7 +10,8 @@ PREFIX = "_echo_"
 # What the gradient reads: of the gradients of the outputs, the inputs, the outputs. The kernels have the same table
 # (``table.cc``); MXNet hands a gradient all of them.
 READS = {
-    "lstm_cell": ("11", "11", "00"), "gru_cell": ("1", "111", "0"), "mlp_score": ("1", "11111", "0"),
+    "lstm_cell": ("11", "11", "00"), "lstm_norm_cell": ("11", "1111", "00"),
+    "gru_cell": ("1", "111", "0"), "mlp_score": ("1", "11111", "0"),
     "attention": ("10", "11111", "11"), "layer_norm": ("1", "110", "0"), "bias_act": ("1", "00", "1"),
     "sequence_reverse": ("1", "01", "0"), "relu": ("10", "0", "01"), "lstm_layer": ("1110", "1111111", "1001"),
     "softmax_output": ("0", "1101", "1"), "weighted_sum": ("1", "11", "0"),

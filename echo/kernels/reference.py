@@ -63,6 +63,32 @@ def lstm_cell_grad(dh: Maybe, dc_next: Maybe, pre: Array, c: Array, h: Maybe = N
     return np.concatenate(gates, axis=-1), dcell * f
 
 
+def lstm_norm_cell(pre: Array, c: Array, gamma: Array, beta: Array, *, eps: float) -> Arrays:
+    """`lstm_cell` with a layer norm of the next cell in front of its tanh (Ba et al. 2016): h = o tanh(norm(c'))."""
+    pre, c = _double(pre, c)
+    i, f, g, o = np.split(pre, 4, axis=-1)
+    c_next = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+    normed = _normalised(c_next, eps)[0] * np.asarray(gamma, np.float64) + np.asarray(beta, np.float64)
+    return sigmoid(o) * np.tanh(normed), c_next
+
+
+def lstm_norm_cell_grad(
+    dh: Maybe, dc_next: Maybe, pre: Array, c: Array, gamma: Array, beta: Array, h: Maybe = None, c_next: Maybe = None,
+    *, eps: float,
+) -> Arrays:  # fmt: skip
+    """The gradients of pre, c, gamma and beta."""
+    pre, c, gamma, beta = _double(pre, c, gamma, beta)
+    dh, dc_next = _or_zeros(dh, c), _or_zeros(dc_next, c)
+    i, f, g, o = np.split(pre, 4, axis=-1)
+    i, f, g, o = sigmoid(i), sigmoid(f), np.tanh(g), sigmoid(o)
+    cell = f * c + i * g
+    t = np.tanh(_normalised(cell, eps)[0] * gamma + beta)
+    of_norm, dgamma, dbeta = layer_norm_grad(dh * o * (1 - t**2), cell, gamma, beta, None, eps=eps)
+    d_cell = dc_next + of_norm
+    gates = [d_cell * g * i * (1 - i), d_cell * c * f * (1 - f), d_cell * i * (1 - g**2), dh * t * o * (1 - o)]
+    return np.concatenate(gates, axis=-1), d_cell * f, dgamma, dbeta
+
+
 def gru_cell(x: Array, s: Array, h: Array) -> Arrays:
     """One step of a GRU after its matrix products, the reset gate behind the product (cuDNN's and MXNet's variant of
     Cho et al. 2014).
@@ -115,7 +141,7 @@ def softmax_output_grad(
     if use_ignore:
         scores[label == ignore_label] = 0
     valid = max(1, np.count_nonzero(label.astype(np.int64) != int(ignore_label)))
-    scores *= grad_scale / {0: 1, 1: count, 2: valid}[int(normalization)]
+    scores *= grad_scale / {0: 1, 1: max(1, count), 2: valid}[int(normalization)]
     return scores @ w, scores.T @ x, None if b is None else scores.sum(axis=0), np.zeros(label.shape)
 
 
@@ -234,7 +260,7 @@ def weighted_sum(w: Array, values: Array) -> Arrays:
 def weighted_sum_grad(dout: Maybe, w: Array, values: Array, out: Maybe = None) -> Arrays:
     """The gradients of w and values."""
     w, values = _double(w, values)
-    dout = _or_zeros(dout, values[:, 0])
+    dout = _or_zeros(dout, values.sum(axis=1))
     return np.einsum("bh,bth->bt", dout, values), np.einsum("bt,bh->bth", w, dout)
 
 

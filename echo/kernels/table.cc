@@ -16,6 +16,7 @@ struct Row {
 
 const Row kRows[] = {
     {"lstm_cell", "pre[B,4H] c[B,H]", "h[B,H] c'[B,H]", "", "dh dc' pre c"},
+    {"lstm_norm_cell", "pre[B,4H] c[B,H] gamma[H] beta[H]", "h[B,H] c'[B,H]", "eps", "dh dc' pre c gamma beta"},
     {"gru_cell", "x[B,3H] s[B,3H] h[B,H]", "h'[B,H]", "", "dh' x s h"},
     {"mlp_score", "keys[B,T,H] query[B,H] v[H] gamma[H]?beta beta[H]?gamma", "score[B,T]", "eps",
      "dscore keys query v gamma beta"},

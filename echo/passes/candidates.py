@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import ClassVar, Mapping
+from typing import ClassVar, Mapping, Sequence
 
 from echo.errors import OptionError
 from echo.graph import Entry, Graph
@@ -81,6 +81,18 @@ def _refusal(
     return why_not(node, request.frontend.device, request.frontend.hook)
 
 
+def named(graph: Graph, patterns: Sequence[str]) -> frozenset[int]:
+    """The operators of a graph that one of these patterns of names and operators matches."""
+    texts = {number: (node.name, node.op) for number, node in enumerate(graph.nodes) if not node.is_variable}
+    return frozenset(
+        number for number, own in texts.items() if any(_is_named(text, pattern) for text in own for pattern in patterns)
+    )
+
+
+def _is_named(name: str, pattern: str) -> bool:
+    return name == pattern or fnmatchcase(name, pattern)
+
+
 def _names(graph: Graph, training: TrainingGraph) -> dict[int, list[str]]:
     """The user's names for each forward node: more than one where MXNet merges equal nodes."""
     number_of = {node.user: number for number, node in training.operators() if node.user is not None}
@@ -97,7 +109,7 @@ def _matching(request: Request, training: TrainingGraph, option: str, patterns: 
         hits = [
             number
             for number, own in names.items()
-            if any(name == pattern or fnmatchcase(name, pattern) for name in [*own, training.nodes[number].op])
+            if any(_is_named(name, pattern) for name in [*own, training.nodes[number].op])
         ]
         if not hits:
             some = ", ".join(sorted({node.op for _, node in training.operators() if node.forward})[:12])

@@ -9,6 +9,7 @@ from typing import ClassVar, Iterator
 from echo.estimators.footprint import footprint
 from echo.estimators.planner import blocks
 from echo.options import budget_bytes
+from echo.passes.candidates import named
 from echo.passes.request import Request
 from echo.patterns.apply import Fused, fuse
 from echo.plan import HIDDEN, Memory, Plan
@@ -28,7 +29,8 @@ class Fuse:
     def run(self, request: Request) -> Fused:
         if not request.options.fuse:
             return Fused(request.graph)
-        found = fuse(request.graph, request.frontend.types, request.frontend.adds, request.frontend.device)
+        wished = named(request.graph, (*request.options.keep, *request.options.recompute))
+        found = fuse(request.graph, request.frontend.types, request.frontend.adds, request.frontend.device, wished)
         if found.places and request.frontend.why_no_fusion:
             return Fused(request.graph, notes=(f"no operator is fused: {request.frontend.why_no_fusion}",))
         return found

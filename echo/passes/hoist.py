@@ -10,6 +10,7 @@ from typing import ClassVar, Mapping, Sequence
 from echo.estimators.cost_table import CostTable
 from echo.estimators.overhead import FLOPS_PER_SECOND, UnmeasurableError
 from echo.graph import Entry, Graph
+from echo.passes.candidates import named
 from echo.passes.request import Request
 from echo.patterns.apply import ORDER, Fused, Types, applied, laid_out
 from echo.patterns.hoist import CHUNK, NAME, TRANSPOSED, Family, Product, families, fusion, sample
@@ -79,8 +80,12 @@ class Hoist:
     def _choices(self, request: Request, view: View, found: Sequence[Family]) -> list[_Choice]:
         frontend = request.frontend.on(view.graph)
         types, table, end = frontend.types(), frontend.cost_table(), time.perf_counter() + self.time_limit
+        wished = named(view.graph, (*request.options.keep, *request.options.recompute))
         choices = []
         for family in found:
+            if not wished.isdisjoint([*family.members, *family.twins]):
+                choices.append(_Choice("keep or recompute names one of these products"))
+                continue
             product = _product(view, family, types)
             if isinstance(product, str):
                 choices.append(_Choice(product))

@@ -8,10 +8,24 @@ from __future__ import annotations
 
 from typing import Callable, Mapping, Union
 
-from echo.patterns import gru_cell, lstm_cell, lstm_layer, mlp_score, rnn, softmax_output, weighted_sum
+from echo.patterns import (
+    attention,
+    gru_cell,
+    layer_norm,
+    lstm_cell,
+    lstm_layer,
+    mlp_score,
+    rnn,
+    sequence_reverse,
+    softmax_output,
+    weighted_sum,
+)
 from echo.patterns.view import Fusion, View
 
 Match = Callable[[View, int], Union[Fusion, str, None]]
-_ALL = (lstm_layer, rnn, lstm_cell, gru_cell, mlp_score, weighted_sum, softmax_output)
+_ALL = (
+    lstm_layer, rnn, lstm_cell, gru_cell, mlp_score, weighted_sum, attention, softmax_output, layer_norm,
+    sequence_reverse,
+)  # fmt: skip
 CPU_ONLY = frozenset({softmax_output.NAME})
 PATTERNS: Mapping[str, Match] = {pattern.NAME: pattern.match for pattern in _ALL}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Callable, Iterable, Iterator, Mapping, Sequence, Tuple, Union
+from typing import AbstractSet, Callable, Iterable, Iterator, Mapping, Sequence, Tuple, Union
 
 from echo.errors import GraphError
 from echo.graph import Entry, Graph, Node
@@ -39,8 +39,8 @@ class Fused:
     notes: tuple[str, ...] = ()
 
 
-def find(graph: Graph, device: str) -> tuple[list[Fusion], list[Missed]]:
-    """All fusions that do not overlap, those that replace most first, and the near-misses."""
+def find(graph: Graph, device: str, wished: AbstractSet[int] = frozenset()) -> tuple[list[Fusion], list[Missed]]:
+    """All fusions that do not overlap, those that replace most first, and the near-misses; ``wished`` nodes stay."""
     view = View(graph)
     patterns = {name: match for name, match in PATTERNS.items() if device == "cpu" or name not in CPU_ONLY}
     found: list[Fusion] = []
@@ -50,6 +50,8 @@ def find(graph: Graph, device: str) -> tuple[list[Fusion], list[Missed]]:
             continue
         for name, match in patterns.items():
             result = match(view, number)
+            if isinstance(result, Fusion) and not wished.isdisjoint(result.replaced):
+                result = f"keep or recompute names {graph.nodes[min(wished & result.replaced)].name!r}, which is inside"
             if isinstance(result, Fusion):
                 found.append(result)
             elif result is not None:
@@ -65,13 +67,19 @@ def _apart(found: Iterable[Fusion]) -> Iterator[Fusion]:
             yield fusion
 
 
-def fuse(graph: Graph, types: Callable[[], Types], copies: bool, device: str = "cpu") -> Fused:
+def fuse(
+    graph: Graph,
+    types: Callable[[], Types],
+    copies: bool,
+    device: str = "cpu",
+    wished: AbstractSet[int] = frozenset(),
+) -> Fused:
     """The user's graph with all the fused operators that its shapes and types allow.
 
     ``types`` gives the shape and type of each of the user's entries. With ``copies``, gradients may be added to arrays
-    that hold others.
+    that hold others. ``wished`` are nodes that the user wants kept or recomputed: they are left alone.
     """
-    found, missed = find(graph, device)
+    found, missed = find(graph, device, wished)
     known = types() if found else {}
     fitting = []
     for fusion in found:
@@ -177,6 +185,8 @@ def _fits(text: str, shape: tuple[int, ...], sizes: dict[str, int]) -> bool:
         for size in shape:
             total *= size
         shape, text = (total,), text[1:]
+    if text.startswith("..."):  # any axes in front
+        shape, text = shape[-1:], text[3:]
     names = text.split(",")
     if len(names) != len(shape):
         return False

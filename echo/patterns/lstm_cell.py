@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Iterator, NamedTuple
 
-from echo.graph import Entry
+from echo.graph import Entry, Node
 from echo.kernels.operators import fused_node
 from echo.patterns.view import ADD, MUL, Fusion, Part, View, local, pairs
 
@@ -13,12 +13,16 @@ _GATES = ("input", "forget", "transform", "output")
 
 
 class _Block(NamedTuple):
-    """What makes up a cell: what the gates are computed from, in their order; the states; the nodes in between."""
+    """What makes up a cell: what the gates are computed from, in their order; the states; the nodes in between.
+
+    ``norm`` is the layer norm of the new state, if there is one.
+    """
 
     gates: tuple[Entry, Entry, Entry, Entry]
     before: Entry
     after: Entry
     nodes: frozenset[int]
+    norm: Node | None = None
 
 
 def match(view: View, number: int) -> Fusion | str | None:
@@ -26,7 +30,7 @@ def match(view: View, number: int) -> Fusion | str | None:
 
     h = sigmoid(o) tanh(c'), c' = sigmoid(f) c + sigmoid(i) tanh(g), where i, f, g, o are the quarters of one array. It
     is all that the fused operator stashes beside c: the gates are computed again in backward (EcoRNN, MICRO'18,
-    section 5).
+    section 5). There may be a layer norm of c' in front of its tanh (Ba et al., 2016).
     """
     hidden = Entry(number)
     block = _block(view, hidden)
@@ -43,14 +47,22 @@ def match(view: View, number: int) -> Fusion | str | None:
     if outside:
         return f"{outside!r}, inside of the cell, is read from outside"
     name = view.graph.nodes[number].name + "_echo_lstm"
+    shapes = {first.source: "B,4H", block.before: "B,H"}
+    fused, what = fused_node(NAME, name, (first.source, block.before)), "the gates of an LSTM cell"
+    if block.norm is not None:
+        vectors = block.norm.inputs[1:]
+        eps = {"eps": block.norm.attrs.get("eps", "1e-05")}
+        fused = fused_node("lstm_norm_cell", name, (first.source, block.before, *vectors), eps)
+        shapes.update(dict.fromkeys(vectors, "H"))
+        what += " with a layer norm of its state"
     return Fusion(
         pattern=NAME,
         anchor=number,
-        nodes=(fused_node(NAME, name, (first.source, block.before)),),
+        nodes=(fused,),
         outputs={hidden: local(0, 0), block.after: local(0, 1)},
         replaced=replaced,
-        shapes={first.source: "B,4H", block.before: "B,H"},
-        what="the gates of an LSTM cell",
+        shapes=shapes,
+        what=what,
     )
 
 
@@ -60,11 +72,15 @@ def _block(view: View, hidden: Entry) -> _Block | str | None:
         output, after = view.activated(left, "sigmoid"), view.activated(right, "tanh")
         if output is None or after is None:
             continue
+        inner = frozenset({hidden.node, left.node, right.node, after.node})
+        norm = view.node(after) if view.inputs(after, ("LayerNorm",)) else None
+        if norm is not None and norm.attrs.get("axis", "-1") in ("-1", "1"):
+            after = norm.inputs[0]
+            inner |= {after.node}
         terms = view.inputs(after, ADD)
         if terms is None:
-            return _normalized(view, after)
-        inner = frozenset({hidden.node, left.node, right.node, after.node})
-        found = list(_states(view, terms, output, after, inner))
+            return None
+        found = [block._replace(norm=norm) for block in _states(view, terms, output, after, inner)]
         # a state may itself be a tanh: where both readings are possible, the gates tell
         ordered = [block for block in found if _in_order([view.part(gate) for gate in block.gates])]
         if ordered or found:
@@ -87,18 +103,6 @@ def _states(
                 if f is not None and i is not None and g is not None:
                     nodes = inner | {kept.node, new.node, forget.node, gate.node, transform.node}
                     yield _Block((i, f, g, output), before, after, nodes)
-
-
-def _normalized(view: View, after: Entry) -> str | None:
-    normed = view.inputs(after, ("LayerNorm",))
-    if normed and _is_cell_state(view, normed[0]):
-        return "an LSTM cell with layer norm of its state: the fused one has none"
-    return None
-
-
-def _is_cell_state(view: View, entry: Entry) -> bool:
-    terms = view.inputs(entry, ADD)
-    return terms is not None and all(view.inputs(term, MUL) for term in terms)
 
 
 def _with_dropout(view: View, terms: tuple[Entry, ...]) -> str | None:

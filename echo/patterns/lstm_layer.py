@@ -84,8 +84,8 @@ def _fusion(
 
 def _weights(view: View, number: int) -> _Weights | None:
     """The weights of a step that is not the first, from the products that its gates are the sum of."""
-    cell = lstm_cell.match(view, number)
-    if not isinstance(cell, Fusion):
+    cell = _plain_cell(view, Entry(number))
+    if cell is None:
         return None
     pre, before = cell.nodes[0].inputs
     terms = view.inputs(pre, ADD)
@@ -93,10 +93,16 @@ def _weights(view: View, number: int) -> _Weights | None:
         i2h, h2h = _product(view, of_input), _product(view, of_state)
         if i2h is None or h2h is None:
             continue
-        previous = lstm_cell.match(view, h2h[0].node)
-        if isinstance(previous, Fusion) and set(previous.outputs) == {h2h[0], before}:
+        previous = _plain_cell(view, h2h[0])
+        if previous is not None and set(previous.outputs) == {h2h[0], before}:
             return _Weights(*i2h[1:], *h2h[1:])
     return None
+
+
+def _plain_cell(view: View, hidden: Entry) -> Fusion | None:
+    """The cell of this hidden state, if it has no layer norm."""
+    cell = lstm_cell.match(view, hidden.node) if hidden.index == 0 else None
+    return cell if isinstance(cell, Fusion) and len(cell.nodes[0].inputs) == 2 else None
 
 
 def _product(view: View, entry: Entry) -> tuple[Entry, Entry, Entry] | None:
@@ -128,8 +134,8 @@ def _steps(view: View, number: int, weights: _Weights) -> list[_Step]:
 
 
 def _step(view: View, hidden: Entry, weights: _Weights) -> _Step | None:
-    cell = lstm_cell.match(view, hidden.node) if hidden.index == 0 else None
-    if not isinstance(cell, Fusion):
+    cell = _plain_cell(view, hidden)
+    if cell is None:
         return None
     pre, before = cell.nodes[0].inputs
     terms = view.inputs(pre, ADD)

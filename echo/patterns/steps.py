@@ -54,14 +54,13 @@ def _parts(view: View, node: Node) -> tuple[str, list[Entry]] | None:
     if node.op == "stack":
         axis = node.attrs.get("axis", "0")
         return (axis, list(node.inputs)) if axis in ("0", "1") else None
-    if node.op != "Concat":
+    axis = node.attrs.get("dim", "1")
+    if node.op != "Concat" or axis not in ("0", "1"):
         return None
-    if node.attrs.get("dim", "1") == "0":
-        return "rows", list(node.inputs)
     expanded = [view.inputs(entry, ("expand_dims",)) for entry in node.inputs]
-    if node.attrs.get("dim", "1") != "1" or any(view.node(entry).attrs.get("axis") != "1" for entry in node.inputs):
-        return None
-    return "1", [entry[0] for entry in expanded if entry] if all(expanded) else []
+    if all(expanded) and all(view.node(entry).attrs.get("axis") == axis for entry in node.inputs):
+        return axis, [entry[0] for entry in expanded if entry]
+    return ("rows", list(node.inputs)) if axis == "0" else None
 
 
 def _split(view: View, entries: list[Entry]) -> _Split | None:

@@ -104,6 +104,21 @@ class View:
         count = int(node.attrs.get("num_outputs" if node.op == "SliceChannel" else "sections", "0"))
         return Part(node.inputs[0], entry.index, count, entry.node) if count > 1 else None
 
+    def is_constant(self, entry: Entry) -> bool:
+        """Whether no gradient goes through an entry: it is blocked, or nothing that is trained is above it."""
+        if self.node(entry).op in ("BlockGrad", "stop_gradient"):
+            return True
+        seen, above = set(), [entry.node]
+        while above:
+            number = above.pop()
+            node = self.graph.nodes[number]
+            if node.is_variable:
+                return False
+            if number not in seen and node.op not in ("BlockGrad", "stop_gradient"):
+                seen.add(number)
+                above += [source.node for source in node.inputs]
+        return True
+
     def read_outside(self, replaced: frozenset[int], outputs: Iterable[Entry]) -> str:
         """The name of a node that somebody outside of the replaced ones reads, beside these outputs."""
         kept = set(outputs)

@@ -25,6 +25,7 @@ def row(**changes: Any) -> dict[str, Any]:
     given = {
         "model": "rnn", "stock_mb": 238, "none": {"mb": 76}, "counter_mb": {"stock": 360.0, "none": 199.5},
         "bar": 0.37, "updates_bar": 0.9, "different": [], "default": {"mb": 80, "updates_ratio": 0.93},
+        "fused": {"mb": 60, "updates_ratio": 1.4, "perplexities": [50.0, 50.1]},
     }  # fmt: skip
     return {**given, **changes}
 
@@ -35,6 +36,7 @@ def row(**changes: Any) -> dict[str, Any]:
         ({"none": {"mb": 90}, "counter_mb": {"stock": 360.0, "none": 212.0}}, "0.38 of stock's planned MB"),
         ({"counter_mb": {"stock": 360.0, "none": 203.0}}, "the storage counter fell by 157.0 MB, expected 162"),
         ({"default": {"mb": 80, "updates_ratio": 0.89}}, "0.89 of stock's updates a second"),
+        ({"fused": {"mb": 60, "updates_ratio": 1.4, "perplexities": [50.0, 52.0]}}, "perplexity 52.0 with fused"),
         ({"different": ["params.00003"]}, "differs: params.00003"),
     ],
 )
@@ -75,7 +77,7 @@ def test_the_table_names_sockeye() -> None:
         "versions": {"mxnet": "1.9.1", "numpy": "1.23.5", "python": "3.11", "sockeye": "1.18.106"},
     }  # fmt: skip
     table = sockeye_table(result)
-    assert "| rnn | 238 | 76 | 0.32 | 360 to 200 | 80 | 0.93 |" in table
+    assert "| rnn | 238 | 76 | 0.32 | 360 to 200 | 80 | 0.93 | 60 | 1.40 |" in table
     assert table.endswith("sockeye 1.18.106")
 
 

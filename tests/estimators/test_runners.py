@@ -19,6 +19,7 @@ from echo.frontend.symbols import graph_of, symbol_of
 from echo.graph import Entry, Graph
 from echo.passes.recompute import with_clones
 from echo.passes.rewrite import mark
+from echo.patterns.apply import COPY_ATTRIBUTE
 from echo.runtime.bind import own_binds
 from echo.runtime.cached_op import StockCachedOp
 from echo.training_graph import DYNAMIC, STATIC, TrainingGraph
@@ -170,7 +171,8 @@ def test_squeezed_slices_and_untouched_graphs() -> None:
     parts = mx.sym.SliceChannel(mx.sym.var("data"), num_outputs=3, axis=1, squeeze_axis=True, name="parts")
     graph = stateless(graph_of(mx.sym.Group(list(parts))))
     (node,) = (node for node in graph.nodes if not node.is_variable)
-    assert node.attrs == {"indices": "()", "axis": "1", "squeeze_axis": "True", "sections": "3"}
+    own = {"indices": "()", "axis": "1", "squeeze_axis": "True", "sections": "3"}
+    assert node.attrs == {**own, COPY_ATTRIBUTE: "all"}, "its gradient overwrites, where that of the user's adds"
     assert symbol_of(graph).infer_shape(data=(2, 3, 4))[1] == [(2, 4)] * 3
     without = graph_of(mx.sym.tanh(mx.sym.var("data")))
     assert stateless(without) is without

@@ -51,8 +51,15 @@ def _spec(inputs: str, outputs: str, **params: float) -> Spec:
 VECTOR = Tensor("H", optional=True)
 SPECS: dict[str, Spec] = {
     "lstm_cell": _spec("B,4H B,H", "B,H B,H"),
+    "lstm_norm_cell": _spec("B,4H B,H H H", "B,H B,H", eps=1e-5),
     "gru_cell": _spec("B,3H B,3H B,H", "B,H"),
     "mlp_score": Spec((Tensor("B,T,H"), Tensor("B,H"), Tensor("H"), VECTOR, VECTOR), (Tensor("B,T"),), {"eps": 1e-5}),
+    "weighted_sum": _spec("B,T B,T,H", "B,H"),
+    "softmax_output": Spec(
+        (Tensor("N,I"), Tensor("V,I"), Tensor("V", optional=True), Tensor("N", "float32", False, False)),
+        (Tensor("N,V"),),
+        {"grad_scale": 2.0, "use_ignore": 1, "ignore_label": 1, "normalization": 2, "smooth_alpha": 0.1},
+    ),
     "attention": Spec(
         (Tensor("N,Tq,D"), Tensor("N,Tk,D"), Tensor("N,Tk,Dv"), LENGTHS, BIAS),
         (Tensor("N,Tq,Dv"), Tensor("N,Tq", "float32", gradient=False)),
@@ -76,6 +83,8 @@ SMALL = {
     "attention": {"N": 3, "Tq": 5, "Tk": 200, "D": 6, "Dv": 3}, "dropout": {"n": 21}, "relu": {"n": 21},
     "sequence_reverse": {"T": 4, "B": 3, "R": 2}, "mlp_score": {"B": 3, "T": 4, "H": 9},
     "layer_norm": {"N": 5, "H": 9}, "bias_act": {"N": 5, "H": 9}, "lstm_cell": {"B": 3, "H": 9},
+    "lstm_norm_cell": {"B": 3, "H": 9}, "weighted_sum": {"B": 3, "T": 4, "H": 9},
+    "softmax_output": {"N": 5, "I": 3, "V": 7},
     "gru_cell": {"B": 3, "H": 9}, "lstm_layer": {"T": 3, "B": 2, "I": 3, "H": 5},
 }  # fmt: skip
 
@@ -112,10 +121,12 @@ def draw(name: str, dims: Mapping[str, int], dtype: str = "float32", seed: int =
         if tensor.optional and absent:
             return None
         shape = tensor.sizes(dims)
-        if tensor.dtype == "float32":  # lengths, some of them 0 and some too long
-            return rng.integers(0, dims.get("Tk", dims.get("T", 0)) + 2, shape).astype(np.float32)
+        if tensor.dtype == "float32":  # lengths, some of them 0 and some too long; or labels
+            most = next((dims[symbol] for symbol in ("Tk", "V", "T") if symbol in dims), 0)
+            return rng.integers(0, most + 2, shape).astype(np.float32)
         # the weights of a layer over time at the size of trained ones: with larger ones errors grow with each step
-        size = max(dims["H"], 1) ** -0.5 if tensor.shape in ("4H,I", "4H,H") else 1.0
+        depth = dims.get("H", dims.get("I", 1))
+        size = max(depth, 1) ** -0.5 if tensor.shape in ("4H,I", "4H,H", "V,I") else 1.0
         return (size * rng.normal(size=shape)).astype(dtype)
 
     inputs = [value(tensor) for tensor in spec.inputs]

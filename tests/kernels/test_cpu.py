@@ -43,7 +43,10 @@ def _dims(name: str) -> list[dict[str, int]]:
         return [{"n": n} for n in (0, 1, 7, 8, 9, 511, 512, 513, 5000)]
     if name == "sequence_reverse":
         return [{"T": t, "B": b, "R": r} for t, b, r in ((1, 1, 1), (5, 3, 7), (5, 3, 650), (0, 3, 2), (5, 0, 2))]
-    if name == "mlp_score":
+    if name == "softmax_output":
+        sizes = [(5, 3, 7), (1, 1, 1), (0, 3, 4), (3, 0, 4), (3, 2, 0), (530, 9, 1100), (33, 7, 1025)]
+        return [dict(zip(("N", "I", "V"), each)) for each in sizes]
+    if name in ("mlp_score", "weighted_sum"):
         small = [{"B": b, "T": t, "H": h} for b in (1, 3) for t in (1, 5) for h in WIDTHS]
         return [*small, {"B": 0, "T": 5, "H": 7}, {"B": 3, "T": 0, "H": 7}, {"B": 40, "T": 3, "H": 33}]
     if name == "lstm_layer":
@@ -56,6 +59,9 @@ def _dims(name: str) -> list[dict[str, int]]:
 def _params(name: str) -> list[dict[str, float]]:
     if name == "lstm_layer":
         return [{"reverse": 0}, {"reverse": 1}]
+    if name == "softmax_output":
+        plain = {"use_ignore": 0, "smooth_alpha": 0.0}
+        return [{}, {**plain, "normalization": 0}, {**plain, "normalization": 1}]
     return [{"act": act} for act in range(5)] if name == "bias_act" else [{}]
 
 
@@ -198,7 +204,9 @@ from tests.kernels.cases import SPECS, draw, run_forward, run_backward
 LARGE = {"attention": dict(N=5, Tq=70, Tk=130, D=33, Dv=16), "dropout": dict(n=300001), "relu": dict(n=300001),
          "sequence_reverse": dict(T=30, B=7, R=301), "mlp_score": dict(B=9, T=20, H=650),
          "layer_norm": dict(N=99, H=650), "bias_act": dict(N=99, H=650), "lstm_cell": dict(B=64, H=650),
-         "gru_cell": dict(B=64, H=650), "lstm_layer": dict(T=25, B=64, I=70, H=150)}
+         "gru_cell": dict(B=64, H=650), "lstm_norm_cell": dict(B=64, H=650),
+         "weighted_sum": dict(B=9, T=20, H=650), "softmax_output": dict(N=600, I=70, V=1200),
+         "lstm_layer": dict(T=25, B=64, I=70, H=150)}
 for name, dtype in itertools.product(SPECS, ("float32", "float16")):
     case = draw(name, LARGE[name], dtype, 12)
     digest = set()

@@ -64,7 +64,7 @@ def build(sources: Path, into: Path, *options: str) -> Path:
         pytest.skip("there is no g++ to build with")
     (into / "driver.cc").write_text(DRIVER)
     command = [COMPILER, "-std=c++17", *options, "-fPIC", "-shared", "-fopenmp"]
-    files = [str(sources / "gemm.cc"), str(into / "driver.cc")]
+    files = [str(sources / "gemm.cc"), str(sources / "parallel.cc"), str(into / "driver.cc")]
     subprocess.run([*command, "-I", str(sources), *files, "-o", str(into / "gemm.so")], check=True)
     return into / "gemm.so"
 

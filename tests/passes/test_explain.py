@@ -15,7 +15,7 @@ from tests.conftest import model_case
 
 def plan_of(name: str, **options: object) -> Plan:
     model = SMALL[name]()
-    return echo.plan(model.symbol, **options, **model.shapes)
+    return echo.plan(model.symbol, fuse=False, **options, **model.shapes)
 
 
 @pytest.mark.usefixtures("cheap_planning")

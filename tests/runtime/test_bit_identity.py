@@ -1,4 +1,7 @@
-"""Recomputation is invisible: whatever is done with an optimized symbol gives the bits of the user's own."""
+"""Recomputation is invisible: whatever is done with an optimized symbol gives the bits of the user's own.
+
+Fused operators, which change last bits, are off here: `tests/runtime/test_fused.py` is about them.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ from tests.training import Record, arrays, assert_alive, assert_same, bind, rand
 
 Symbol = mx.sym.Symbol
 pytestmark = pytest.mark.usefixtures("cheap_planning")
+LOW_BOUND: dict[str, Any] = {"max_overhead": None, "fuse": False}
 
 
 # The models of the benchmarks --------------------------------------------------------------------------------------
@@ -65,7 +69,7 @@ def stock(name: str, kind: str) -> Record:
 @pytest.mark.parametrize("name", SMALL)
 def test_models_without_a_bound_on_time(name: str, kind: str) -> None:
     model, values = small(name)
-    symbol = echo.optimize(model.symbol, max_overhead=None)
+    symbol = echo.optimize(model.symbol, **LOW_BOUND)
     executor = bind(symbol, values, requested(model, kind))
     assert "_echo\n" in executor.debug_str()
     assert len(symbol.plans[-1].recomputed) > 20
@@ -75,7 +79,7 @@ def test_models_without_a_bound_on_time(name: str, kind: str) -> None:
 @pytest.mark.parametrize("name", SMALL)
 def test_models_at_the_default(name: str) -> None:
     model, values = small(name)
-    symbol = echo.optimize(model.symbol)
+    symbol = echo.optimize(model.symbol, fuse=False)
     got = train(bind(symbol, values, requested(model, "mixed")))
     assert symbol.plans[-1].after.planned <= symbol.plans[-1].before.planned
     assert_same(got, stock(name, "mixed"))
@@ -85,7 +89,7 @@ def test_models_at_the_default(name: str) -> None:
 def test_models_with_full_search_and_measured_costs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # of cheap planning
     model, values = small(name)
-    symbol = echo.optimize(model.symbol, max_overhead=0.25)
+    symbol = echo.optimize(model.symbol, max_overhead=0.25, fuse=False)
     got = train(bind(symbol, values, requested(model, "write")))
     (plan,) = symbol.plans
     assert 0 < plan.overhead <= 0.25
@@ -107,7 +111,7 @@ def test_models_with_all_maps_recomputed(name: str) -> None:
         "Dropout",
         "broadcast_mul",
     ]
-    symbol = echo.optimize(model.symbol, recompute=[op for op in forced if op in operators])
+    symbol = echo.optimize(model.symbol, recompute=[op for op in forced if op in operators], fuse=False)
     got = train(bind(symbol, values, requested(model, "write")))
     assert {decision.op for decision in symbol.plans[-1].recomputed} >= {"Activation"}
     assert_same(got, stock(name, "write"))
@@ -141,7 +145,6 @@ BATCH = 8
 SHAPES = {"data": (BATCH, 4, 10, 10), "label": (BATCH,)}
 LIMITS = {"label": 10}
 GRADIENTS = {name: "null" if name in SHAPES else "write" for name in network().list_arguments()}
-LOW_BOUND: dict[str, Any] = {"max_overhead": None}
 
 
 @pytest.fixture

@@ -83,15 +83,17 @@ def run_together(*works: Callable[[], None]) -> None:
 
 
 @pytest.mark.usefixtures("cheap_planning")
-def test_threads_bind_at_once() -> None:
+@pytest.mark.parametrize("fuse", [False, True])
+def test_threads_bind_at_once(fuse: bool) -> None:
     stock = executor()
     expected, megabytes = gradients(stock), planned_megabytes(stock)
-    echo.enable(max_overhead=None)
+    echo.enable(max_overhead=None, fuse=fuse)
     found: list[mx.executor.Executor] = []
     run_together(*[lambda: found.append(executor()) for _ in range(3)])
     assert len(found) == 3
     for bound in found:
-        assert gradients(bound) == expected
+        assert gradients(bound) == gradients(found[0])
+        assert (gradients(bound) == expected) != fuse
         assert planned_megabytes(bound) <= megabytes / 2
 
 
@@ -130,10 +132,17 @@ def in_child(work: Callable[[], object]) -> int:
 
 
 @pytest.mark.usefixtures("cheap_planning")
-def test_a_child_binds_while_another_thread_of_the_parent_holds_every_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fuse", [False, True])
+def test_a_child_binds_while_another_thread_of_the_parent_holds_every_lock(
+    monkeypatch: pytest.MonkeyPatch, fuse: bool
+) -> None:
     monkeypatch.delenv(MATCH_RANGE_VARIABLE, raising=False)
+    stock = gradients(executor())
+    echo.enable(max_overhead=None, fuse=fuse)
     expected = gradients(executor())
-    echo.enable(max_overhead=None)
+    assert (expected == stock) != fuse
+    monkeypatch.setattr(planned_bind, "_plans", {})
+    monkeypatch.setattr("echo.plan_cache.load", lambda *_: None)  # the child plans
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:

@@ -11,9 +11,7 @@ import pytest
 
 import echo
 from tests.fused_models import EXAMPLES, STEPS, Example, attention, values
-
-# Of the largest element of an array: what float32 allows over some ten steps.
-TOLERANCE = 2e-5
+from tests.training import TOLERANCE
 
 
 def gradients(

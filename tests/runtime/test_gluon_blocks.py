@@ -47,13 +47,16 @@ class Cells(gluon.HybridBlock):
 BLOCKS: dict[str, Callable[[], gluon.HybridBlock]] = {"layers": lambda: net(nn.Dropout(0.3)), "cells": Cells}
 
 
-def made(build: Callable[[], gluon.HybridBlock], on: bool, **flags: Any) -> gluon.HybridBlock:
+FUSED = [("layers", False), ("cells", False), ("cells", True)]  # whether there is something to fuse, and it is
+
+
+def made(build: Callable[[], gluon.HybridBlock], on: bool, fuse: bool = False, **flags: Any) -> gluon.HybridBlock:
     with mx.name.NameManager():
         mx.random.seed(3)
         block = build()
         block.initialize(mx.init.Xavier())
         block.hybridize(**flags)
-        return echo.optimize(block, max_overhead=None) if on else block
+        return echo.optimize(block, max_overhead=None, fuse=fuse) if on else block
 
 
 def inputs(size: int = BATCH) -> mx.nd.NDArray:
@@ -77,14 +80,18 @@ def recomputed(block: gluon.HybridBlock) -> int:
     return sum(plan.recomputed_nodes for plan in block._cached_op.plans.values())
 
 
+def fused(block: gluon.HybridBlock) -> int:
+    return sum(len(plan.fused) for plan in block._cached_op.plans.values())
+
+
 # Hooks -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.filterwarnings("ignore:register_op_hook is experimental")  # said of every block
 @pytest.mark.parametrize("everything", [False, True])
 @pytest.mark.parametrize("late", [False, True], ids=["before the plan", "after"])
-@pytest.mark.parametrize("name", BLOCKS)
-def test_hooks_see_what_they_saw_without_a_plan(name: str, everything: bool, late: bool) -> None:
+@pytest.mark.parametrize(("name", "fuse"), FUSED)
+def test_hooks_see_what_they_saw_without_a_plan(name: str, fuse: bool, everything: bool, late: bool) -> None:
     found = []
     for on in (False, True):
         names: list[tuple[Any, ...]] = []
@@ -93,13 +100,13 @@ def test_hooks_see_what_they_saw_without_a_plan(name: str, everything: bool, lat
             array = mx.nd.NDArray(ctypes.cast(handle, mx.base.NDArrayHandle), writable=False)
             names.append((name, op, array.shape))
 
-        block = made(BLOCKS[name], on)
+        block = made(BLOCKS[name], on, fuse)
         if late:
             step(block, inputs())
         block.register_op_hook(hook, monitor_all=everything)
         step(block, inputs())
         found.append(names)
-    assert recomputed(block)
+    assert fused(block) if fuse else recomputed(block)
     assert found[0]
     assert found[1] == found[0]
 
@@ -192,15 +199,15 @@ def test_each_shape_is_planned_once(flags: dict[str, bool], caplog: pytest.LogCa
     assert len([record for record in caplog.records if "planned" in record.message]) == 3
 
 
-@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize(("name", "fuse"), FUSED)
 @pytest.mark.parametrize("on", [False, True])
-def test_planned_bytes_come_true(name: str, on: bool) -> None:
+def test_planned_bytes_come_true(name: str, fuse: bool, on: bool) -> None:
     """With static_alloc and gradients of every input, MXNet allocates to the byte what the plan says."""
-    planned_block = made(BLOCKS[name], True, static_alloc=True)
+    planned_block = made(BLOCKS[name], True, fuse, static_alloc=True)
     data = inputs(64)
     step(planned_block, data)
     (plan,) = planned_block._cached_op.plans.values()
-    assert plan.recomputed_nodes
+    assert plan.fused if fuse else plan.recomputed_nodes
     assert plan.after.planned < plan.before.planned
     block = made(BLOCKS[name], False, static_alloc=True)
     if on:

@@ -114,6 +114,15 @@ def test_nothing_is_hoisted_for_less_than_three_percent(hoist: float, measured: 
     assert any("nothing is faster than products one by one" in missed.reason for missed in plan.missed)
 
 
+def test_what_the_user_names_stays(measured: Callable[..., list[str]]) -> None:
+    runs = measured(hoist=0.5)
+    example = EXAMPLES["rnn cells"]()
+    plan = echo.plan(example.symbol, grad_req="write", memory_budget=BUDGET, keep=["*_t3_i2h"], **example.shapes)
+    assert not layouts(plan)
+    assert not runs
+    assert any("keep or recompute names" in missed.reason for missed in plan.missed)
+
+
 def test_fuse_false_measures_nothing(measured: Callable[..., list[str]]) -> None:
     runs = measured()
     example = EXAMPLES["rnn cells"]()

@@ -11,9 +11,9 @@ import echo
 from benchmarks.buckets import chunks
 from benchmarks.models import SMALL, nmt_symbol
 from echo import native, pipeline
-from echo.frontend import training
+from echo.frontend import session, training
 from echo.frontend.session import MxnetSession
-from echo.frontend.symbols import graph_of, infer_binding
+from echo.frontend.symbols import graph_of, infer_binding, types_of
 from echo.options import Options
 from echo.passes.request import Request
 from echo.runtime import bind
@@ -69,12 +69,14 @@ def pool_of_buckets(**options: Any) -> tuple[int, int]:
 
 
 @pytest.mark.usefixtures("cheap_planning")
-def test_lengths_fit_into_the_pool_of_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
-    together, first = pool_of_buckets(max_overhead=None)
+@pytest.mark.parametrize("fuse", [False, True])
+def test_lengths_fit_into_the_pool_of_the_longest(monkeypatch: pytest.MonkeyPatch, fuse: bool) -> None:
+    together, first = pool_of_buckets(max_overhead=None, fuse=fuse)
     monkeypatch.setattr(bind, "example_of", lambda _: None)
     monkeypatch.setattr(bind, "_plans", {})
-    apart, _ = pool_of_buckets(max_overhead=None)
-    assert first <= together < apart
+    apart, _ = pool_of_buckets(max_overhead=None, fuse=fuse)
+    assert first <= together <= apart
+    assert together < apart or fuse, "apart, lengths recompute other nodes; of fused graphs too few are left to differ"
     assert together < 1.2 * first, "what follows is chosen by roles, the first node by node"
 
 
@@ -102,20 +104,25 @@ def counted_binds(monkeypatch: pytest.MonkeyPatch) -> list[mx.sym.Symbol]:
 
 
 @pytest.mark.usefixtures("cheap_planning")
-def test_a_first_start_asks_mxnet_no_question_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fuse", [False, True])
+def test_a_first_start_asks_mxnet_no_question_twice(monkeypatch: pytest.MonkeyPatch, fuse: bool) -> None:
     plans: list[Any] = []
     full = pipeline.plan
     monkeypatch.setattr(pipeline, "plan", lambda request: (plans.append(request), full(request))[1])
-    pool_of_buckets(max_overhead=None)  # also the hook's check of itself
+    pool_of_buckets(max_overhead=None, fuse=fuse)  # also the hook's check of itself
     assert len(plans) > len(LENGTHS), "a length is followed first, and searched where the pool grows"
     monkeypatch.setattr(bind, "_plans", {})
     monkeypatch.setattr(bind, "_hints", {})
     monkeypatch.setattr("echo.plan_cache.load", lambda *_: None)
     plans.clear()
     binds = counted_binds(monkeypatch)
-    pool_of_buckets(max_overhead=None)
-    # each graph as it is and with its gradients' implementations, each plan as it is confirmed
-    assert len(binds) == 2 * len(LENGTHS) + len(plans)
+    typed: list[Any] = []
+    monkeypatch.setattr(session, "types_of", lambda *asked: (typed.append(asked), types_of(*asked))[1])
+    pool_of_buckets(max_overhead=None, fuse=fuse)
+    # each graph as it is and with its gradients' implementations, each plan as it is confirmed; the user's, where
+    # fused operators are in the graph that is planned
+    assert len(binds) == (3 if fuse else 2) * len(LENGTHS) + len(plans)
+    assert len(typed) == (len(LENGTHS) if fuse else 0)
 
 
 @pytest.mark.usefixtures("cheap_planning")
@@ -126,4 +133,5 @@ def test_the_search_and_the_marks_of_its_plan_give_the_same_hint(name: str) -> N
     binding = infer_binding(model.symbol, model.shapes, None, model.grad_req())
     made = pipeline.plan(Request(graph, options, MxnetSession(graph, binding, mx.cpu()), details=False))
     assert made.graph != graph
-    assert Example(graph, made.graph, binding, mx.cpu()).hint(options) == made.hint
+    assert (made.base != graph) == bool(made.plan.fused) == (name == "nmt")
+    assert Example(made.base, made.graph, binding, mx.cpu()).hint(options) == made.hint

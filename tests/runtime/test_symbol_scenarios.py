@@ -1,4 +1,7 @@
-"""Every road by which a program binds symbols, with echo and without: the same bits, the same files."""
+"""Every road by which a program binds symbols, with echo and without: the same bits, the same files.
+
+The same bits without fusion; with it, what there is to fuse comes close.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ import numpy as np
 import pytest
 
 import echo
-from tests.training import assert_same
+from tests.training import assert_close, assert_same
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 BATCH, FEATURES, CLASSES, STEPS = 16, 12, 5, 3
@@ -22,8 +25,10 @@ Result = dict[str, Any]
 RECOMPUTED = re.compile(r"[1-9]\d* feature maps recomputed")
 
 
-def both(scenario: Callable[[Path], Result], folder: Path, caplog: pytest.LogCaptureFixture, plans: int = 1) -> None:
-    """Runs a program with echo and without; it must have made this many plans at least."""
+def both(
+    scenario: Callable[[Path], Result], folder: Path, caplog: pytest.LogCaptureFixture, fuse: bool = False
+) -> list[Result]:
+    """What a program computes without echo, and with it."""
     found = []
     for on in ("off", "on"):
         (folder / on).mkdir()
@@ -31,16 +36,15 @@ def both(scenario: Callable[[Path], Result], folder: Path, caplog: pytest.LogCap
         np.random.seed(5)
         with mx.name.NameManager():
             if on == "on":
-                with caplog.at_level(logging.INFO, "echo"), echo.enable(max_overhead=None):
+                with caplog.at_level(logging.INFO, "echo"), echo.enable(max_overhead=None, fuse=fuse):
                     found.append(scenario(folder / on))
             else:
                 found.append(scenario(folder / on))
         found[-1]["random stream"] = mx.nd.random.uniform(shape=(64,)).asnumpy()
         found[-1].update({f"file {path.name}": np.array(path.read_bytes()) for path in (folder / on).iterdir()})
-    assert len(RECOMPUTED.findall(caplog.text)) >= plans
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert any(np.asarray(value).size for value in found[0].values())
-    assert_same(found[1], found[0])
+    return found
 
 
 def network(dropout: float = 0.3) -> mx.sym.Symbol:
@@ -285,7 +289,19 @@ SCENARIOS: dict[Callable[[Path], Result], int] = {
 def test_the_same_bits(
     scenario: Callable[[Path], Result], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    both(scenario, tmp_path, caplog, plans=SCENARIOS[scenario])
+    stock, found = both(scenario, tmp_path, caplog)
+    assert len(RECOMPUTED.findall(caplog.text)) >= SCENARIOS[scenario]
+    assert_same(found, stock)
+
+
+def test_fused_buckets_come_close(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    found = both(bucketing, tmp_path, caplog, fuse=True)
+    stock, fused = ({name: value for name, value in each.items() if value.dtype.kind == "f"} for each in found)
+    assert any((fused[name] != value).any() for name, value in stock.items()), "nothing is fused"
+    assert_close(fused, stock)
+    saved = [name for name in found[0] if name.endswith("symbol.json")]
+    assert saved
+    assert all(found[1][name] == found[0][name] for name in saved)
 
 
 # What is left alone ------------------------------------------------------------------------------------------------

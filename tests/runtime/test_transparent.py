@@ -20,6 +20,7 @@ from benchmarks.models import SMALL, random_values
 from echo.frontend.training import planned_megabytes
 from echo.options import VARIABLES, Options
 from echo.passes.differentiate import Differentiate
+from tests.training import assert_close, assert_same
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = SMALL["nmt_large"]()
@@ -61,10 +62,12 @@ def trained_module() -> dict[str, np.ndarray]:
 @pytest.mark.usefixtures("cheap_planning")
 def test_module_trains_to_the_same_weights() -> None:
     expected = trained_module()
+    with echo.enable(max_overhead=None, fuse=False):
+        assert_same(trained_module(), expected)
     with echo.enable(max_overhead=None):
-        found = trained_module()
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
+        fused = trained_module()
+    assert_close(fused, expected)
+    assert any((fused[name] != value).any() for name, value in expected.items()), "nothing is fused"
 
 
 @pytest.mark.usefixtures("cheap_planning")
@@ -206,10 +209,11 @@ def run(script: str, tmp_path: Path, **environment: str) -> subprocess.Completed
 def test_a_program_that_knows_nothing_of_echo(tmp_path: Path) -> None:
     script = SCRIPT.format(root=str(ROOT))
     stock = run(script, tmp_path).stdout.split()
-    found = run(script, tmp_path, ECHO="1", ECHO_MAX_OVERHEAD="none", ECHO_LOG="INFO")
-    assert found.stdout.split()[0] == stock[0], "gradients differ"
-    assert int(found.stdout.split()[1]) <= int(stock[1]) / 2
-    assert "MB planned" in found.stderr
+    for fuse in "01":
+        found = run(script, tmp_path, ECHO="1", ECHO_MAX_OVERHEAD="none", ECHO_LOG="INFO", ECHO_FUSE=fuse)
+        assert (found.stdout.split()[0] == stock[0]) == (fuse == "0"), "gradients keep their bits without fusion alone"
+        assert int(found.stdout.split()[1]) <= int(stock[1]) / 2
+        assert "MB planned" in found.stderr
 
 
 def test_programs_without_mxnet_never_see_echo(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@
 
 #include "clones.h"
 #include "half.h"
+#include "parallel.h"
 
 namespace echo {
 namespace kernels {
@@ -19,12 +20,12 @@ namespace {
 
 constexpr int kTileRows = 16, kTileColumns = 32;  // at most, in any instruction set
 // A block of A, kRows high and kDepth deep at most, and a group of panels of B with kGroup floats at most stay in the
-// second-level cache. Each strip of the block, which stays in the first level, passes by all panels of the group. Panels
-// are fetched kAhead depths early: without that, backward passes took 7 % longer. Depths of 256 to 512, 128 or 256 rows
-// and groups of half as many or twice as many floats differ by less than 3 %.
+// second-level cache. Each strip of the block, which stays in the first level, passes by all panels of the group.
+// Panels are fetched kAhead depths early: without that, backward passes took 7 % longer. Depths of 256 to 832, 128 or
+// 256 rows and groups of half as many or twice as many floats differ by less than 3 %.
 constexpr int64_t kDepth = 512, kRows = 256, kGroup = 1 << 17;
 constexpr int kAhead = 24;
-constexpr int64_t kWorthThreads = 1 << 20;  // multiplications: some 15 us
+constexpr int64_t kWorthProduct = 1 << 20;  // multiplications: below some 15 us threads cost more than they bring
 
 using Tile = void (*)(int64_t depth, const float* a, const float* b, Start start, float* c, int64_t c_stride);
 
@@ -116,17 +117,23 @@ ECHO_CLONES void widen(const Half* __restrict from, int64_t n, float* __restrict
   for (int64_t i = 0; i < n; ++i) to[i] = to_float(from[i]);
 }
 
-// to[d * width + r] = from[d * stride + r].
+// to[d * width + r] = from[d * stride + r] for rows <= LENGTH. Copies of a fixed length are several times as fast; what
+// they copy beyond a run, the next run writes over. Runs are far apart in memory: they are fetched early.
+template <int LENGTH>
 void copy_runs(const float* from, int64_t stride, int64_t rows, int64_t depth, float* to, int64_t width) {
-  // Copies of a fixed length are several times as fast, and what they copy beyond a run the next run writes over.
-  constexpr int64_t length = kTileRows;
-  const int64_t last = stride < length || rows > length ? 0 : depth - length / width - 1;
+  int64_t fixed = depth;
+  if (rows < LENGTH) fixed = stride < LENGTH ? 0 : depth - LENGTH / width - 1;
   int64_t d = 0;
-  for (; d < last; ++d) std::memcpy(to + d * width, from + d * stride, sizeof(float) * length);
+  for (; d < fixed; ++d) {
+    __builtin_prefetch(from + (d + 24) * stride);
+    __builtin_prefetch(from + (d + 24) * stride + LENGTH - 1);
+    std::memcpy(to + d * width, from + d * stride, sizeof(float) * LENGTH);
+  }
   for (; d < depth; ++d) std::memcpy(to + d * width, from + d * stride, sizeof(float) * rows);
 }
 
-// Packs rows [row, row + rows) and depths [begin, begin + depth) into one panel of `width` rows, the missing ones zero.
+// Packs rows [row, row + rows) and depths [begin, begin + depth) into one panel of `width` rows; what stands in the
+// place of missing rows does not matter.
 void pack_panel(const Operand& x, int64_t row, int64_t rows, int64_t begin, int64_t depth, int64_t width, float* to) {
   if (rows < width) std::memset(to, 0, sizeof(float) * width * depth);
   const bool by_rows = x.depth_stride == 1;  // as it lies in memory: a run is a row, or all rows at one depth
@@ -142,7 +149,8 @@ void pack_panel(const Operand& x, int64_t row, int64_t rows, int64_t begin, int6
     stride = length;
   }
   if (by_rows) return transpose(from, stride, rows, depth, to, width);
-  copy_runs(from, stride, rows, depth, to, width);
+  const auto copy = rows > kTileRows ? copy_runs<kTileColumns> : copy_runs<kTileRows>;
+  copy(from, stride, rows, depth, to, width);
 }
 
 }  // namespace
@@ -159,15 +167,23 @@ int64_t scratch_floats() { return kRows * kDepth; }
 void pack(const Operand& b, float* panels) {
   const int64_t width = chosen().columns, count = blocks_of(b.rows, width), step = block_size(b.depth, kDepth);
   const int64_t total = count * (b.depth ? blocks_of(b.depth, step) : 0);
-#pragma omp parallel for schedule(static)
-  for (int64_t i = 0; i < total; ++i) {
+  const auto one = [&](int64_t i) {
     const int64_t begin = i / count * step, depth = std::min(step, b.depth - begin), row = i % count * width;
-    pack_panel(b, row, std::min(width, b.rows - row), begin, depth, width, panels + begin * count * width + row * depth);
+    float* const to = panels + begin * count * width + row * depth;
+    pack_panel(b, row, std::min(width, b.rows - row), begin, depth, width, to);
+  };
+  if (b.rows * b.depth < kWorthThreads || !threads_work()) {
+    for (int64_t i = 0; i < total; ++i) one(i);
+    return;
   }
+#pragma omp parallel for schedule(static)
+  for (int64_t i = 0; i < total; ++i) one(i);
 }
 
 // Row r, column n of the start.
-static float value_of(Start start, int64_t r, int64_t n) { return start.data ? start.data[r * start.stride + n] : 0.0f; }
+static float value_of(Start start, int64_t r, int64_t n) {
+  return start.data ? start.data[r * start.stride + n] : 0.0f;
+}
 
 static Start moved(Start start, int64_t r, int64_t n) {
   return start.data ? Start{start.data + r * start.stride + n, start.stride} : start;
@@ -216,17 +232,10 @@ static void multiply_block(const Block& block, const float* a, const float* b, i
   }
 }
 
-void multiply(const Operand& a, const float* b_panels, int64_t columns, Start start, float* c, int64_t c_stride,
-              float* scratch) {
-  if (a.depth == 0) {
-    for (int64_t r = 0; r < a.rows; ++r) {
-      for (int64_t n = 0; n < columns; ++n) c[r * c_stride + n] = value_of(start, r, n);
-    }
-    return;
-  }
+// Every thread of a region calls this; outside of a region it does all the work.
+static void multiply_blocks(const Operand& a, const float* b_panels, int64_t columns, Start start, float* c,
+                            int64_t c_stride, float* scratch) {
   const int64_t row_step = block_size(a.rows, kRows), depth_step = block_size(a.depth, kDepth);
-  const bool worth_threads = a.rows * columns * a.depth >= kWorthThreads;
-#pragma omp parallel if (worth_threads)
   for (int64_t row = 0; row < a.rows; row += row_step) {
     const int64_t rows = std::min(row_step, a.rows - row), height = block_size(rows, chosen().rows);
     for (int64_t begin = 0; begin < a.depth; begin += depth_step) {
@@ -235,6 +244,21 @@ void multiply(const Operand& a, const float* b_panels, int64_t columns, Start st
       multiply_block(block, scratch, b_panels, columns, begin ? Start{c, c_stride} : start, c, c_stride);
     }
   }
+}
+
+void multiply(const Operand& a, const float* b_panels, int64_t columns, Start start, float* c, int64_t c_stride,
+              float* scratch) {
+  if (a.depth == 0) {
+    for (int64_t r = 0; r < a.rows; ++r) {
+      for (int64_t n = 0; n < columns; ++n) c[r * c_stride + n] = value_of(start, r, n);
+    }
+    return;
+  }
+  if (a.rows * columns * a.depth < kWorthProduct || !threads_work()) {
+    return multiply_blocks(a, b_panels, columns, start, c, c_stride, scratch);
+  }
+#pragma omp parallel
+  multiply_blocks(a, b_panels, columns, start, c, c_stride, scratch);
 }
 
 }  // namespace gemm

@@ -1,8 +1,8 @@
 // Matrix products for layers over time: C = start + A B', where B is packed once and used for many products.
 //
-// The method is that of Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (ACM TOMS 2008): both
-// operands are copied into narrow panels that the inner loop reads from front to back. All sums are float32. A sum over
-// the depth is never split between threads, so results do not depend on their number.
+// The method is that of Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (ACM TOMS 2008):
+// both operands are copied into narrow panels that the inner loop reads from front to back. All sums are float32. A sum
+// over the depth is never split between threads, so results do not depend on their number.
 #ifndef ECHO_KERNELS_CPU_GEMM_H_
 #define ECHO_KERNELS_CPU_GEMM_H_
 #include <cstddef>
@@ -12,8 +12,8 @@ namespace echo {
 namespace kernels {
 namespace gemm {
 
-// A matrix [rows, depth] where it lies: element (r, d) is data[r * row_stride + d * depth_stride]. One of the two strides
-// is 1, so that a matrix and its transpose can both be given.
+// A matrix [rows, depth] where it lies: element (r, d) is data[r * row_stride + d * depth_stride]. One of the two
+// strides is 1, so that a matrix and its transpose can both be given.
 struct Operand {
   const void* data;
   bool half;  // float16, otherwise float32
@@ -36,8 +36,8 @@ void pack(const Operand& b, float* panels);
 // Floats of scratch that `multiply` needs, for operands of any size.
 int64_t scratch_floats();
 
-// What the sums are added to: row r begins at data + r * stride. Stride 0 gives each row the same values, a bias; no data
-// means zeros. It may be C itself.
+// What the sums are added to: row r begins at data + r * stride. Stride 0 gives each row the same values, a bias; no
+// data means zeros. It may be C itself.
 struct Start {
   const float* data;
   int64_t stride;
@@ -47,8 +47,8 @@ struct Start {
 void multiply(const Operand& a, const float* b_panels, int64_t columns, Start start, float* c, int64_t c_stride,
               float* scratch);
 
-// The instructions in use: "avx512", "avx2" or "portable". The environment variable ECHO_KERNELS_LEVEL, read once, asks for
-// less than the processor has.
+// The instructions in use: "avx512", "avx2" or "portable". The environment variable ECHO_KERNELS_LEVEL, read once, asks
+// for less than the processor has.
 const char* level();
 
 }  // namespace gemm

@@ -1,6 +1,7 @@
-// The inner loop of gemm.cc, included once for each instruction set. Instructions have to be chosen on the function that
-// holds the vectors: GCC takes wide vectors apart before it inlines. To be defined:
+// The inner loop of gemm.cc, included once for each instruction set. Instructions have to be chosen on the function
+// that holds the vectors: GCC takes wide vectors apart before it inlines. To be defined:
 //   LEVEL           the namespace
+//   LEVEL_NAME      what it is called outside
 //   LEVEL_TARGET    attributes of the functions
 //   VECTOR_BYTES    bytes of a vector
 //   TILE_VECTORS    vectors in a row of the tile

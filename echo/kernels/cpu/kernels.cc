@@ -20,6 +20,8 @@ size_t no_workspace(const Call&) { return 0; }
 const Entry kEntries[] = {
     {"lstm_cell", lstm_cell, no_workspace},
     {"lstm_cell_grad", lstm_cell_grad, no_workspace},
+    {"lstm_norm_cell", lstm_norm_cell, lstm_norm_cell_workspace},
+    {"lstm_norm_cell_grad", lstm_norm_cell_grad, lstm_norm_cell_grad_workspace},
     {"gru_cell", gru_cell, no_workspace},
     {"gru_cell_grad", gru_cell_grad, no_workspace},
     {"mlp_score", mlp_score, mlp_score_workspace},

@@ -11,6 +11,11 @@ namespace kernels {
 void lstm_cell(const Call& call);
 void lstm_cell_grad(const Call& call);
 
+void lstm_norm_cell(const Call& call);
+size_t lstm_norm_cell_workspace(const Call& call);
+void lstm_norm_cell_grad(const Call& call);
+size_t lstm_norm_cell_grad_workspace(const Call& call);
+
 void gru_cell(const Call& call);
 void gru_cell_grad(const Call& call);
 

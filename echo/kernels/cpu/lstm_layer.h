@@ -1,6 +1,6 @@
-// What the passes of a whole LSTM layer over time share. The input's products are made for many steps at once, the weights
-// are packed once for all steps, and of the forward pass only `pre` is kept: the backward pass computes the cells again,
-// some steps at a time.
+// What the passes of a whole LSTM layer over time share. The input's products are made for many steps at once, the
+// weights are packed once for all steps, and of the forward pass only `pre` is kept: the backward pass computes the
+// cells again, some steps at a time.
 #ifndef ECHO_KERNELS_CPU_LSTM_LAYER_H_
 #define ECHO_KERNELS_CPU_LSTM_LAYER_H_
 #include <algorithm>

@@ -121,7 +121,9 @@ void Backward::save_cells() {
         std::memcpy(cell, cell - B * H, H * sizeof(float));
         for (int64_t step = (chunk - 1) * steps_; step < chunk * steps_; ++step) {
           const int64_t place = shape_.time(step) * B + row;
-          in_tiles(H, kTile, [&](int64_t at, int64_t n) { cell_advance(n, read_pre(place, at, n, buffer), cell + at); });
+          in_tiles(H, kTile, [&](int64_t at, int64_t n) {
+            cell_advance(n, read_pre(place, at, n, buffer), cell + at);
+          });
         }
       }
     }

@@ -195,6 +195,7 @@ class Backward {
   size_t bytes() const { return arena_.bytes(); }
 
   void run() {
+    if (size_.N == 0 || size_.V == 0) return call_.write_zeros();
     const ScoreGradient gradient(call_);
     in_tiles(size_.V, kColumns, [&](int64_t column, int64_t columns) {
       pack_weights(column, columns);

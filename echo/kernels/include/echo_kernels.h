@@ -9,6 +9,8 @@
 //   NAME              inputs                                            outputs                       params
 //   lstm_cell         pre[B,4H] c[B,H]                                  h[B,H] c'[B,H]
 //       gates i f g o: c' = sigmoid(f) c + sigmoid(i) tanh(g); h = sigmoid(o) tanh(c')        reads dh dc' pre c
+//   lstm_norm_cell    pre[B,4H] c[B,H] gamma[H] beta[H]                 h[B,H] c'[B,H]                eps
+//       lstm_cell with h = sigmoid(o) tanh(norm(c')), norm the layer norm over H              reads dh dc' and the inputs
 //   gru_cell          x[B,3H] s[B,3H] h[B,H]                            h'[B,H]
 //       x from the input, s from the state, gates r z n: n = tanh(x_n + sigmoid(x_r + s_r) s_n);
 //       h' = (1 - z) n + z h, z = sigmoid(x_z + s_z)                                          reads dh' x s h

@@ -26,7 +26,7 @@ namespace {
 constexpr int kVersion = 11;  // of MXNet 1.9's extension interface
 constexpr int kFirst = 10900, kAfter = 11000;  // MXNet 1.9
 constexpr std::size_t kAlignment = 64;
-const char* const kNames[] = {"lstm_cell", "gru_cell", "mlp_score",        "attention", "layer_norm",
+const char* const kNames[] = {"lstm_cell", "lstm_norm_cell", "gru_cell", "mlp_score",        "attention", "layer_norm",
                               "bias_act",  "relu",     "sequence_reverse", "lstm_layer", "softmax_output", "weighted_sum"};
 
 struct Operator;

@@ -1,0 +1,186 @@
+"""What fused operators are worth: memory and time of a training step, on one thread, against stock and MXNet's RNN.
+
+    python -m benchmarks.fusion [--rounds 7] [CASE ...]
+
+All variants of a case live in one process and take steps in turn; a row holds medians of the ratios round by round.
+How much a process grows is measured in one of its own. Writes results/fusion.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Callable, Mapping
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when mxnet is imported
+
+import mxnet as mx
+
+import echo
+from benchmarks.models import MODELS, SMALL, Model, random_values
+from benchmarks.record import apart, known_rows, save
+
+VARIANTS: Mapping[str, Mapping[str, Any]] = {
+    "fused": {"policy": "none"}, "default": {}, "unfused": {"fuse": False},
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model with the bars (MB, time); ``same`` computes the same with MXNet's own RNN operator."""
+
+    model: Model
+    bar_mb: float | None = None
+    bar_time: float | None = None
+    same: Model | None = None
+
+
+def attention(batch: int, steps: int, hidden: int, queries: int) -> mx.sym.Symbol:
+    """Scores of MLP attention: inputs `source` (batch, steps, hidden) and `queries` (queries, batch, hidden)."""
+    keys = mx.sym.FullyConnected(mx.sym.var("source"), num_hidden=hidden, flatten=False, no_bias=True, name="keys")
+    split = mx.sym.SliceChannel(mx.sym.var("queries"), num_outputs=queries, axis=0, squeeze_axis=True)
+    v, scores = mx.sym.var("v"), []
+    for query in split:
+        mixed = mx.sym.broadcast_add(keys, mx.sym.expand_dims(query, axis=1))
+        active = mx.sym.Activation(mixed, act_type="tanh")
+        scores.append(mx.sym.FullyConnected(active, v, num_hidden=1, no_bias=True, flatten=False))
+    return mx.sym.Concat(*scores, dim=2)
+
+
+def _attention_case() -> Case:
+    batch, steps, hidden, queries = 32, 50, 512, 30
+    shapes = {"source": (batch, steps, hidden), "queries": (queries, batch, hidden)}
+    return Case(Model("attention", attention(batch, steps, hidden, queries), shapes), 23, 0.26)
+
+
+def _lstm_case(batch: int, bar_mb: float | None, bar_time: float) -> Case:
+    steps, hidden = 50, 512
+    shapes = {"data": (steps, batch, hidden)}
+    found = []
+    for cell in (mx.rnn.LSTMCell(hidden, prefix="lstm_"), mx.rnn.FusedRNNCell(hidden, 1, mode="lstm", prefix="lstm_")):
+        outputs, _ = cell.unroll(steps, mx.sym.var("data"), layout="TNC", merge_outputs=True)
+        found.append(Model(f"LSTM, batch {batch}", outputs, shapes))
+    return Case(found[0], bar_mb, bar_time, found[1])
+
+
+def _model_case(name: str, bar_mb: float | None = None, bar_time: float | None = None) -> Case:
+    return Case(MODELS[name](), bar_mb, bar_time)
+
+
+CASES: Mapping[str, Callable[[], Case]] = {
+    "attention": _attention_case,
+    "lstm64": partial(_lstm_case, 64, 88, 0.70),
+    "lstm16": partial(_lstm_case, 16, None, 0.47),
+    "nmt": partial(_model_case, "nmt", 100, 0.75),
+    "nmt_large": partial(_model_case, "nmt_large", 540, 0.75),
+    "lm": partial(_model_case, "lm"),
+}
+
+
+def bound(model: Model, symbol: mx.sym.Symbol) -> mx.executor.Executor:
+    """An executor on reproducible values."""
+    executor = symbol.simple_bind(mx.cpu(), grad_req=model.grad_req(), **model.shapes)
+    for name, value in random_values(model).items():
+        executor.arg_dict[name][:] = value
+    return executor
+
+
+def step(executor: mx.executor.Executor, heads: list[mx.nd.NDArray]) -> float:
+    """Seconds of one forward and backward pass."""
+    mx.nd.waitall()
+    started = time.perf_counter()
+    executor.forward(is_train=True)
+    executor.backward(heads)
+    mx.nd.waitall()
+    return time.perf_counter() - started
+
+
+def growth(key: str, variant: str) -> float:
+    """MB by which a process grows over three steps, in this very process."""
+    case = CASES[key]()
+    model = case.same if variant == "rnn" and case.same is not None else case.model
+    symbol = echo.optimize(model.symbol, **VARIANTS[variant]) if variant in VARIANTS else model.symbol
+    small = SMALL["lm"]()
+    bound(small, echo.optimize(small.symbol))  # what is imported and loaded for good is none of the step's memory
+    before = _resident_mb()
+    executor = bound(model, symbol)
+    heads = [mx.nd.ones(out.shape) for out in executor.outputs]
+    for _ in range(3):
+        step(executor, heads)
+    return _peak_mb() - before
+
+
+def _resident_mb() -> float:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def _peak_mb() -> float:
+    with open("/proc/self/status", encoding="ascii") as file:
+        line = next(line for line in file if line.startswith("VmHWM"))
+    return int(line.split()[1]) / 1024
+
+
+def measure(key: str, rounds: int) -> dict[str, Any]:
+    """One row of the table."""
+    case = CASES[key]()
+    symbols = {"stock": case.model.symbol}
+    symbols.update({name: echo.optimize(case.model.symbol, **options) for name, options in VARIANTS.items()})
+    executors, seconds = {}, {}
+    for name, symbol in symbols.items():
+        started = time.perf_counter()
+        executors[name] = bound(case.model, symbol)
+        seconds[name] = time.perf_counter() - started
+    if case.same is not None:
+        executors["rnn"] = bound(case.same, case.same.symbol)
+    times = _times(executors, rounds)
+    row: dict[str, Any] = {"case": case.model.name, "key": key, "bar_mb": case.bar_mb, "bar_time": case.bar_time,
+                           "stock_ms": 1000 * statistics.median(times["stock"]), "rounds": rounds}  # fmt: skip
+    for name in VARIANTS:
+        plan = symbols[name].plans[-1]
+        row["stock_mb"] = plan.before.planned / 2**20
+        row[name] = {"ratio": _ratio(times[name], times["stock"]), "mb": plan.after.planned / 2**20,
+                     "planning_seconds": seconds[name] - seconds["stock"]}  # fmt: skip
+    if case.same is not None:
+        row["rnn"] = {"ratio": _ratio(times["rnn"], times["stock"])}
+        row["fused"]["of_rnn"] = _ratio(times["fused"], times["rnn"])
+        row["growth_mb"] = {name: apart("fusion", "growth", key, name) for name in ("stock", "rnn", "fused")}
+    return row
+
+
+def _ratio(mine: list[float], theirs: list[float]) -> float:
+    return statistics.median(one / other for one, other in zip(mine, theirs))
+
+
+def _times(executors: Mapping[str, mx.executor.Executor], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each executor's steps, which take turns."""
+    heads = [mx.nd.ones(out.shape) for out in executors["stock"].outputs]
+    times: dict[str, list[float]] = {name: [] for name in executors}
+    for executor in executors.values():
+        step(executor, heads)
+    for number in range(rounds):
+        for name in list(executors)[:: 1 if number % 2 else -1]:
+            times[name].append(step(executors[name], heads))
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; all by default")
+    arguments = parser.parse_args()
+    for key in arguments.cases or CASES:
+        row = measure(key, arguments.rounds)
+        print(row, flush=True)
+        rows = {known["key"]: known for known in known_rows("fusion")}
+        rows[key] = row
+        save("fusion", [rows[each] for each in CASES if each in rows])
+
+
+if __name__ == "__main__":
+    main()

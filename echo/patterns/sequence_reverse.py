@@ -1,0 +1,30 @@
+"""A reversal of sequences by itself: MXNet's own runs on one thread, and takes several times as long."""
+
+from __future__ import annotations
+
+from echo.graph import Entry
+from echo.kernels.operators import fused_node
+from echo.patterns.view import Fusion, View, is_true, local
+
+NAME = "sequence_reverse"
+
+
+def match(view: View, number: int) -> Fusion | str | None:
+    """The reversal along the first axis that this node is: a fusion, or None."""
+    node = view.graph.nodes[number]
+    if node.op != "SequenceReverse" or node.attrs.get("axis", "0") != "0":
+        return None
+    data = node.inputs[0]
+    lengths = node.inputs[1] if is_true(node.attrs, "use_sequence_length") else None
+    shapes = {data: "T,B,R"}
+    if lengths is not None:
+        shapes[lengths] = "B"
+    return Fusion(
+        pattern=NAME,
+        anchor=number,
+        nodes=(fused_node(NAME, node.name + "_echo_reverse", (data, lengths)),),
+        outputs={Entry(number): local(0)},
+        replaced=frozenset({number}),
+        shapes=shapes,
+        what="a reversal of sequences",
+    )

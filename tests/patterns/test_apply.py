@@ -1,0 +1,321 @@
+"""Fused operators in a graph: what the user sees of it stays, on random graphs too; what cannot be is refused."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Callable
+
+import mxnet as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from echo.errors import GraphError
+from echo.frontend import extension
+from echo.frontend.session import install_hook
+from echo.frontend.symbols import Binding, graph_of, symbol_of, types_of
+from echo.graph import Entry, Graph, Node
+from echo.kernels.operators import PREFIX, fused_node
+from echo.patterns import apply
+from echo.patterns.apply import COPY_ATTRIBUTE, Fused, find, fuse, fused_at, why_not
+from echo.patterns.view import Fusion, local
+from echo.training_graph import TensorType
+from tests.fused_models import EXAMPLES
+from tests.training import random_arrays
+
+B, H, T = 3, 4, 5
+TOLERANCE = 2e-4  # of the largest element of an array: of some twenty operators behind one another, in float32
+Symbol = mx.sym.Symbol
+
+
+@pytest.fixture(autouse=True, scope="module")
+def operators() -> None:
+    assert (install_hook(), extension.why_not()) == ("", "")
+
+
+# Random graphs -----------------------------------------------------------------------------------------------------
+
+
+class Drawn:
+    """A symbol of patterns, near-misses and other operators, all on arrays [B,H], drawn at random."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.pool = [mx.sym.var(f"in{k}", shape=(B, H)) for k in range(3)]
+        self.count = 0
+        makers: list[Callable[[], list[Symbol]]] = [self.lstm, self.gru, self.layer, self.attention, self.decoy]
+        for _ in range(self.random.randint(2, 6)):
+            self.count += 1
+            self.pool += self.random.choice(makers)()
+        heads = self.random.sample(self.pool[3:], min(len(self.pool) - 3, self.random.randint(1, 4)))
+        self.symbol = mx.sym.Group(heads)
+
+    def any(self) -> Symbol:
+        return self.random.choice(self.pool)
+
+    def often(self, share: float) -> bool:
+        return self.random.random() < share
+
+    def dense(self, size: int) -> Symbol:
+        return mx.sym.FullyConnected(self.any(), num_hidden=size)
+
+    def seen(self, *inner: Symbol) -> list[Symbol]:
+        """Sometimes one of these, for others to read."""
+        return [self.random.choice(inner)] if self.often(0.25) else []
+
+    def lstm(self) -> list[Symbol]:
+        parts = list(mx.sym.SliceChannel(self.dense(4 * H) + self.dense(4 * H), num_outputs=4))
+        if self.often(0.2):
+            self.random.shuffle(parts)
+        i, f, g, o = parts
+        new = mx.sym.sigmoid(i) * mx.sym.tanh(g)
+        kept = mx.sym.sigmoid(f) * self.any()
+        c = kept + (mx.sym.Dropout(new, p=0.4) if self.often(0.2) else new)
+        return [mx.sym.sigmoid(o) * mx.sym.tanh(c), c, *self.seen(new, kept, i)]
+
+    def gru(self) -> list[Symbol]:
+        before = self.any()
+        x, s = (mx.sym.SliceChannel(self.dense(3 * H), num_outputs=3) for _ in range(2))
+        reset, update = mx.sym.sigmoid(x[0] + s[0]), mx.sym.sigmoid(s[1] + x[1])
+        new = mx.sym.tanh(x[2] + reset * s[2])
+        return [(1 - update) * new + before * update, *self.seen(reset, new)]
+
+    def layer(self) -> list[Symbol]:
+        cell = mx.rnn.LSTMCell(H, prefix=f"layer{self.count}_")
+        inputs = [self.any() for _ in range(self.random.randint(1, 3))]
+        outputs, states = cell.unroll(len(inputs), inputs, begin_state=[self.any(), self.any()])
+        return [*outputs, *states]
+
+    def attention(self) -> list[Symbol]:
+        keys = mx.sym.var(f"keys{self.random.randint(0, 1)}", shape=(B, T, H))
+        mixed = mx.sym.broadcast_add(keys, mx.sym.expand_dims(self.any(), axis=1))
+        if self.often(0.3):
+            mixed = mx.sym.LayerNorm(mixed)
+        active = mx.sym.tanh(mixed)
+        score = mx.sym.FullyConnected(active, num_hidden=1, no_bias=self.often(0.8), flatten=False)
+        context = mx.sym.sum(mx.sym.broadcast_mul(keys, mx.sym.softmax(score, axis=1)), axis=1)
+        return [context, *(mx.sym.mean(inner, axis=1) for inner in self.seen(mixed, active))]
+
+    def decoy(self) -> list[Symbol]:
+        makers: list[Callable[[], Symbol]] = [
+            lambda: mx.sym.tanh(self.any()) * mx.sym.sigmoid(self.any()),
+            lambda: self.any() + self.any(),
+            lambda: mx.sym.Dropout(self.any(), p=0.3),
+            lambda: mx.sym.BatchNorm(self.any(), use_global_stats=True, fix_gamma=False),
+            lambda: mx.sym.SliceChannel(mx.sym.Concat(self.any(), self.any(), dim=1), num_outputs=2)[1],
+        ]
+        return [self.random.choice(makers)()]
+
+
+def bound_arrays(symbol: Symbol) -> tuple[dict[str, Any], dict[str, Any], Binding]:
+    arrays = {name: mx.nd.array(value) for name, value in random_arrays(symbol, {}).items()}
+    shapes = symbol.infer_shape()[2]
+    aux = {name: mx.nd.ones(shape) * 0.5 for name, shape in zip(symbol.list_auxiliary_states(), shapes)}
+    return arrays, aux, Binding.of_arrays(list(arrays.values()), list(aux.values()), ["write"] * len(arrays))
+
+
+def step(symbol: Symbol, arrays: dict[str, Any], aux: dict[str, Any], grad_req: str) -> list[Any]:
+    """Outputs and gradients of a training step."""
+    gradients = {name: mx.nd.ones(array.shape) for name, array in arrays.items()}
+    executor = symbol.bind(mx.cpu(), arrays, gradients, grad_req, {name: array.copy() for name, array in aux.items()})
+    mx.random.seed(3)
+    executor.forward(is_train=True)
+    random = np.random.RandomState(1)
+    executor.backward([mx.nd.array(random.normal(0, 1, out.shape)) for out in executor.outputs])
+    return [array.asnumpy() for array in (*executor.outputs, *executor.grad_arrays)]
+
+
+def variables(symbol: Symbol) -> tuple[list[str], list[str]]:
+    return symbol.list_arguments(), symbol.list_auxiliary_states()
+
+
+def draws(graph: Graph) -> list[str]:
+    return [node.name for node in graph.nodes if node.op == "Dropout"]
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 10_000), copies=st.booleans())
+def test_random_graphs_compute_what_they_did(seed: int, copies: bool) -> None:
+    with mx.name.NameManager():
+        user = Drawn(seed).symbol
+    arrays, aux, binding = bound_arrays(user)
+    graph = graph_of(user)
+    found = fuse(graph, lambda: types_of(graph, binding), copies)
+    fused = symbol_of(found.graph)
+    assert variables(fused) == variables(user)
+    assert len(found.graph.heads) == len(graph.heads)
+    assert draws(found.graph) == draws(graph)
+    assert sum(node.op.startswith(PREFIX) for node in found.graph.nodes) == len(found.places)
+    assert fused_at(graph, found.places, copies) == found.graph, "a plan names no more than places"
+    grad_req = "add" if copies else "write"
+    for mine, theirs in zip(step(fused, arrays, aux, grad_req), step(user, arrays, aux, grad_req)):
+        assert np.abs(mine - theirs).max() <= TOLERANCE * max(np.abs(theirs).max(), 1e-3), found.places
+
+
+def test_random_graphs_hold_all_there_is() -> None:
+    """Fusions of every pattern, near-misses, graphs with random numbers and auxiliary states."""
+    names, reasons, others = set(), set(), set()
+    for seed in range(120):
+        graph = graph_of(Drawn(seed).symbol)
+        found, missed = find(graph, "cpu")
+        names |= {fusion.pattern for fusion in found}
+        reasons |= {miss.pattern for miss in missed}
+        others |= {node.op for node in graph.nodes} & {"Dropout", "BatchNorm"}
+    assert names == {"lstm_cell", "lstm_layer", "gru_cell", "mlp_score", "weighted_sum"}
+    assert {"lstm_cell", "gru_cell", "mlp_score"} <= reasons
+    assert others == {"Dropout", "BatchNorm"}
+
+
+def test_a_wrong_fusion_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison above, with two inputs of the GRU cells exchanged."""
+    real = apply.PATTERNS["gru_cell"]
+
+    def exchanged(view: Any, number: int) -> Any:
+        found = real(view, number)
+        if not isinstance(found, Fusion):
+            return found
+        (node,) = found.nodes
+        x, s, h = node.inputs
+        return Fusion(**{**vars(found), "nodes": (node._with(inputs=(s, x, h)),)})
+
+    monkeypatch.setattr(apply, "PATTERNS", {"gru_cell": exchanged})
+    with pytest.raises(AssertionError):
+        test_random_graphs_compute_what_they_did()
+
+
+# What stays --------------------------------------------------------------------------------------------------------
+
+
+def fused_example(name: str, copies: bool = False) -> tuple[Graph, Fused]:
+    example = EXAMPLES[name]()
+    graph = graph_of(example.symbol)
+    shapes, _, _ = example.symbol.infer_shape(**example.shapes)
+    binding = Binding.of_arrays([mx.nd.zeros(shape) for shape in shapes], [], ["write"] * len(shapes))
+    return graph, fuse(graph, lambda: types_of(graph, binding), copies)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_arguments_and_outputs_keep_their_places(name: str) -> None:
+    graph, found = fused_example(name)
+    assert found.places
+    symbol = symbol_of(found.graph)
+    assert variables(symbol) == variables(symbol_of(graph))
+    assert len(symbol.list_outputs()) == len(graph.heads)
+    replaced = {node for fusion in find(graph, "cpu")[0] for node in fusion.replaced}
+    gone = {graph.nodes[node].name for node in replaced}
+    assert not gone & {node.name for node in found.graph.nodes}
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_gradients_of_operators_that_cannot_add_are_copied(copies: bool) -> None:
+    _, found = fused_example("lstm layer", copies)
+    texts = {node.attrs.get(COPY_ATTRIBUTE) for node in found.graph.nodes if node.op.startswith(PREFIX)}
+    assert texts == {"all" if copies else "sums"}
+
+
+def test_what_the_user_names_stays() -> None:
+    graph, _ = fused_example("gru cells")
+    found, _ = find(graph, "cpu")
+    named = min(found[0].replaced)
+    rest, missed = find(graph, "cpu", {named})
+    assert len(rest) == len(found) - 1
+    assert [miss.reason for miss in missed] == [
+        f"keep or recompute names {graph.nodes[named].name!r}, which is inside"
+    ]
+
+
+def test_a_layer_gives_way_to_the_cells_that_can_be_had() -> None:
+    graph, _ = fused_example("lstm layer")
+    (layer,) = find(graph, "cpu")[0]
+    named = min(layer.replaced)
+    rest, _ = find(graph, "cpu", {named})
+    assert {fusion.pattern for fusion in rest} == {"lstm_cell"}
+    assert all(named not in fusion.replaced for fusion in rest)
+
+
+def test_what_runs_on_the_cpu_alone_is_not_found_elsewhere() -> None:
+    graph, _ = fused_example("softmax output")
+    assert [fusion.pattern for fusion in find(graph, "cpu")[0]] == ["softmax_output"]
+    assert find(graph, "gpu") == ([], [])
+
+
+# Shapes and types --------------------------------------------------------------------------------------------------
+
+CELL = Fusion("lstm_cell", 5, (), {}, frozenset(), {Entry(0): "B,4H", Entry(1): "B,H"}, "")
+
+
+@pytest.mark.parametrize(
+    ("shapes", "reason"),
+    [
+        (((2, 12), (2, 3)), ""),
+        (((2, 13), (2, 3)), "expected shape (B,4H), got (2, 13) where {'B': 2}"),
+        (((2, 12), (3, 3)), "expected shape (B,H), got (3, 3) where {'B': 2, 'H': 3}"),
+        (((2, 12), (2, 4)), "expected shape (B,H), got (2, 4) where {'B': 2, 'H': 3}"),
+        (((24,), (2, 3)), "expected shape (B,4H), got (24,)"),
+        (((2, 0), (2, 0)), "an array of shape (2, 0) is empty, or not known"),
+        (((-1, 12), (2, 3)), "an array of shape (-1, 12) is empty, or not known"),
+        (((), (2, 3)), "an array of shape () is empty, or not known"),
+    ],
+)
+def test_shapes_that_do_not_fit(shapes: Any, reason: str) -> None:
+    types = {Entry(number): TensorType(shape) for number, shape in enumerate(shapes)}
+    assert why_not(CELL, types) == reason
+
+
+@pytest.mark.parametrize("flags", [(1, 1), (4, 4), (0, 2)])
+def test_types_that_do_not_fit(flags: tuple[int, int]) -> None:
+    types = {Entry(0): TensorType((2, 12), flags[0]), Entry(1): TensorType((2, 3), flags[1])}
+    assert why_not(CELL, types).startswith("expected arrays of one type, float32 or float16, got ")
+
+
+def test_fusions_worth_nothing_are_left_out() -> None:
+    large = Fusion(**{**vars(CELL), "worth": Entry(0)})
+    types = {Entry(0): TensorType((2, 12)), Entry(1): TensorType((2, 3))}
+    assert why_not(large, types) == "it would save no more than 96 bytes"
+
+
+# What is refused ---------------------------------------------------------------------------------------------------
+
+
+def chain() -> Graph:
+    """x -> a -> b -> c."""
+    x = mx.sym.var("x")
+    return graph_of(mx.sym.Group([mx.sym.exp(mx.sym.sin(mx.sym.tanh(x, name="a"), name="b"), name="c")]))
+
+
+def test_a_cycle_is_refused() -> None:
+    """One operator for a and c would read what is computed from its own output."""
+    graph = chain()
+    a, b, c = (next(k for k, node in enumerate(graph.nodes) if node.name == name) for name in "abc")
+    node = fused_node("lstm_cell", "both", (Entry(0), Entry(b)))
+    around = Fusion("both", c, (node,), {Entry(a): local(0, 0), Entry(c): local(0, 1)}, frozenset({a, c}), {}, "")
+    assert apply._applied(graph, [around], copies=False) is None
+    alone = Fusion("one", c, (Node("exp", "new", (Entry(b),)),), {Entry(c): local(0)}, frozenset({c}), {}, "")
+    made = apply._applied(graph, [alone], copies=False)
+    assert made is not None
+    assert [node.name for node in made.nodes] == ["x", "a", "b", "new"]
+
+
+@pytest.mark.parametrize(
+    ("places", "message"),
+    [
+        ([("magic", 20)], "there is no pattern 'magic' at node 20"),
+        ([("lstm_cell", 9999)], "there is no pattern 'lstm_cell' at node 9999"),
+        ([("lstm_cell", -1)], "there is no pattern 'lstm_cell' at node -1"),
+        ([("lstm_cell", 0)], "is no lstm_cell: nothing alike"),
+        ([("gru_cell", 20)], "is no gru_cell: nothing alike"),
+        ([("lstm_cell", 20), ("lstm_cell", 20)], "two of the operators would take the place of the same nodes"),
+    ],
+)
+def test_places_that_are_none(places: list[tuple[str, int]], message: str) -> None:
+    graph, found = fused_example("lstm cells")
+    assert ("lstm_cell", 20) in found.places
+    with pytest.raises(GraphError, match=f"fused: .*{message}"):
+        fused_at(graph, places, copies=False)
+
+
+def test_places_of_another_device() -> None:
+    graph, found = fused_example("softmax output")
+    with pytest.raises(GraphError, match="there is no pattern 'softmax_output'"):
+        fused_at(graph, found.places, copies=False, device="gpu")
