@@ -151,11 +151,11 @@ def _norm() -> Example:
     x, gamma, beta = (mx.sym.var(name) for name in ("data", "gamma", "beta"))
     for _ in range(4):
         x = mx.sym.tanh(mx.sym.LayerNorm(x, gamma, beta, eps=1e-3))
-    return Example(x, {"data": (BATCH, 5, SIZE)}, {"layer_norm": 4}, {})
+    return Example(x, {"data": (BATCH, 500, 4 * SIZE)}, {"layer_norm": 4}, {})
 
 
 def _reversed(with_lengths: bool) -> Example:
-    data, shapes = mx.sym.var("data"), {"data": (STEPS, BATCH, SIZE)}
+    data, shapes = mx.sym.var("data"), {"data": (STEPS, BATCH, 100 * SIZE)}
     given = [mx.sym.var("lengths")] if with_lengths else []
     if with_lengths:
         shapes["lengths"] = (BATCH,)

@@ -16,7 +16,6 @@ from echo.training_graph import TensorType
 
 COPY_ATTRIBUTE = "__echo_copies__"  # read by the native hook: which gradients of this operator are copied
 _OVERWRITES = ("_split_v2", "reverse")  # as all operators of an extension library do
-_LEAST_BYTES = 1 << 20  # of what is worth anything when it is large
 _FUSED_TYPES = ("float32", "float16")
 _RANDOM = ("Dropout", "Custom", "random", "sample", "shuffle", "LeakyReLU", "normal", "uniform")
 ORDER = "the order of arguments, or of random numbers, would change"
@@ -168,8 +167,8 @@ def why_not(fusion: Fusion, types: Types) -> str:
     kinds = {types[entry].dtype for entry in fusion.shapes}
     if len(kinds) > 1 or not kinds.issubset(_FUSED_TYPES):
         return f"expected arrays of one type, float32 or float16, got {', '.join(sorted(kinds))}"
-    if fusion.worth is not None and types[fusion.worth].bytes < _LEAST_BYTES:
-        return f"it would save no more than {types[fusion.worth].bytes} bytes"
+    if fusion.worth is not None and types[fusion.worth[0]].bytes < fusion.worth[1]:
+        return f"too small: {types[fusion.worth[0]].bytes:,} bytes, expected {fusion.worth[1]:,} or more"
     for entry, text in fusion.shapes.items():
         shape = types[entry].shape
         if not shape or 0 in shape or any(size < 0 for size in shape):

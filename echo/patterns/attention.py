@@ -54,7 +54,7 @@ def match(view: View, number: int) -> Fusion | str | None:
 
 
 def _fusion(view: View, number: int, scores: _Scores, values: Entry, replaced: frozenset[int]) -> Fusion:
-    name = view.graph.nodes[number].name + "_echo_attention"
+    name = view.graph.nodes[number].name
     nodes: list[Node] = []
     q, lengths = scores.q, scores.lengths
     if lengths is not None:

@@ -40,7 +40,7 @@ def match(view: View, number: int) -> Fusion | str | None:
     outside = view.read_outside(replaced, (Entry(number),))
     if outside:
         return f"{outside!r}, inside of the cell, is read from outside"
-    name = view.graph.nodes[number].name + "_echo_gru"
+    name = view.graph.nodes[number].name
     return Fusion(
         pattern=NAME,
         anchor=number,

@@ -22,9 +22,10 @@ def match(view: View, number: int) -> Fusion | str | None:
     return Fusion(
         pattern=NAME,
         anchor=number,
-        nodes=(fused_node(NAME, node.name + "_echo_norm", node.inputs, attrs),),
+        nodes=(fused_node(NAME, node.name, node.inputs, attrs),),
         outputs={Entry(number): local(0)},
         replaced=frozenset({number}),
         shapes={node.inputs[0]: "...H", node.inputs[1]: "H", node.inputs[2]: "H"},
         what="a layer norm",
+        worth=(node.inputs[0], 1 << 16),
     )

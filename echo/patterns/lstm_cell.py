@@ -46,7 +46,7 @@ def match(view: View, number: int) -> Fusion | str | None:
     outside = view.read_outside(replaced, (hidden, block.after))
     if outside:
         return f"{outside!r}, inside of the cell, is read from outside"
-    name = view.graph.nodes[number].name + "_echo_lstm"
+    name = view.graph.nodes[number].name
     shapes = {first.source: "B,4H", block.before: "B,H"}
     fused, what = fused_node(NAME, name, (first.source, block.before)), "the gates of an LSTM cell"
     if block.norm is not None:

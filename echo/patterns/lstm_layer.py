@@ -65,7 +65,7 @@ def _fusion(
     count = len(steps)
     stack = Node("stack", name + "_echo_steps", tuple(step.x for step in ordered),
                  attrs={"axis": "0", "num_args": str(count)})  # fmt: skip
-    layer = layer_node(name + "_echo_layer", local(0), weights, steps[0].before, reverse)
+    layer = layer_node(name, local(0), weights, steps[0].before, reverse)
     split = Node("_split_v2", name + "_echo_split", (local(1, 0),), attrs=split_v2(0, count))
     outputs = {step.after[0]: local(2, index) for index, step in enumerate(ordered)}
     h0, c0 = steps[0].before

@@ -71,7 +71,7 @@ def _fusion(view: View, number: int, found: _Scores) -> Fusion:
         attrs["eps"] = found.norm.attrs.get("eps", "1e-05")
     else:
         inputs += [None, None]
-    name = view.graph.nodes[number].name + "_echo_score"
+    name = view.graph.nodes[number].name
     return Fusion(
         pattern=NAME,
         anchor=number,

@@ -22,9 +22,10 @@ def match(view: View, number: int) -> Fusion | str | None:
     return Fusion(
         pattern=NAME,
         anchor=number,
-        nodes=(fused_node(NAME, node.name + "_echo_reverse", (data, lengths)),),
+        nodes=(fused_node(NAME, node.name, (data, lengths)),),
         outputs={Entry(number): local(0)},
         replaced=frozenset({number}),
         shapes=shapes,
         what="a reversal of sequences",
+        worth=(node.inputs[0], 1 << 16),
     )

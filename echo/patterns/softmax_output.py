@@ -47,10 +47,10 @@ def _fusion(number: int, node: Node, layer: Node, replaced: frozenset[int]) -> F
     return Fusion(
         pattern=NAME,
         anchor=number,
-        nodes=(fused_node(NAME, node.name + "_echo_softmax", (data, weight, bias, label), attrs),),
+        nodes=(fused_node(NAME, node.name, (data, weight, bias, label), attrs),),
         outputs={Entry(number): local(0)},
         replaced=replaced,
         shapes=shapes,
         what="a softmax output with its layer",
-        worth=node.inputs[0],
+        worth=(node.inputs[0], 1 << 20),
     )

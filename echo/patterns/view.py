@@ -42,7 +42,7 @@ class Fusion:
         replaced: the user's nodes that nobody needs any more.
         shapes: what has to hold of the user's entries for the operator: texts such as "B,4H".
         what: for the user's eyes.
-        worth: where there is one, the user's entry that has to be large for this to be worth anything.
+        worth: an entry of the user's, and the bytes that it has to have for this to be worth anything.
         hides: memory that the user's nodes hold where no planner sees it: so many times the bytes of an entry.
     """
 
@@ -53,7 +53,7 @@ class Fusion:
     replaced: frozenset[int]
     shapes: Mapping[Entry, str]
     what: str
-    worth: Entry | None = None
+    worth: tuple[Entry, int] | None = None
     hides: tuple[int, Entry] | None = None
 
 

@@ -30,7 +30,7 @@ def match(view: View, number: int) -> Fusion | str | None:
     return Fusion(
         pattern=NAME,
         anchor=number,
-        nodes=(fused_node(NAME, node.name + "_echo_context", (weights, values), attrs),),
+        nodes=(fused_node(NAME, node.name, (weights, values), attrs),),
         outputs={Entry(number): local(0)},
         replaced=replaced,
         shapes={values: "B,T,H", weights: "B,T,1"},
