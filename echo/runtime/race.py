@@ -43,7 +43,8 @@ def race(
                     seconds[name].append(took)
                 if turn <= _LEAST_ROUNDS and time.perf_counter() - start > limit:
                     return None
-            if time.perf_counter() - start > limit / 2 and turn >= _LEAST_ROUNDS:
+            another = (time.perf_counter() - start) / (turn + 1)
+            if turn >= _LEAST_ROUNDS and time.perf_counter() - start + another > limit:
                 break
             if turn == 1:
                 best = min(times[0] for times in seconds.values())
