@@ -33,7 +33,8 @@ class Options:
     keep, recompute: node names or patterns (``fnmatch``: ``*`` and ``?``, also matched against the operator) that are
         stashed or recomputed whatever the policy says; no fused kernel takes their place.
     fuse: fused kernels take the place of LSTM and GRU cells and of attention scores: less memory and time, and results
-        that differ in their last bits. False keeps every bit.
+        that differ in their last bits. Products with one weight, as of the steps of an RNN, are put together where that
+        was measured to be faster and costs hardly any memory, or fits the budget. False keeps every bit.
     strict: raise where echo would otherwise warn and hand the user's own graph back.
     optimizer_states: copies of the weights that the optimizer keeps (0 for SGD, 1 with momentum, 2 for Adam): they
         count in a budget.

@@ -19,16 +19,18 @@ from echo.passes.confirm import Confirm
 from echo.passes.differentiate import Differentiate
 from echo.passes.estimate import EstimateOverhead
 from echo.passes.explain import Explain
-from echo.passes.fuse import Fuse, explained, inside
+from echo.passes.fuse import Fuse, explained, inside, stock
 from echo.passes.hint import Hint
+from echo.passes.hoist import Hoist, Hoisted, accepted
 from echo.passes.partition import Partition
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewrite, Rewritten
 from echo.passes.select import Select, Selection
 from echo.patterns.apply import Fused
-from echo.plan import Plan
+from echo.plan import Memory, Plan
 
 FUSE = Fuse()  #              Graph -> Fused: kernels of our own in the place of cells and attention scores
+HOIST = Hoist()  #            Fused -> Hoisted: products with one weight in the layout that is fastest on this device
 PIPELINE: tuple[Pass, ...] = (
     Differentiate(),  #    Graph -> TrainingGraph, from MXNet's own gradient pass; gradients read less where they can
     FindCandidates(),  #   which feature maps may be recomputed, what the user insists on
@@ -60,25 +62,34 @@ def plan(request: Request) -> Planned:
         EchoError: the options, the graph or the budget cannot be met; the message says what was expected.
     """
     fused: Fused = run((FUSE,), [request], request.progress)[Fused]
-    if not fused.places:
-        return _unfused(request, fused)
-    inner, before = inside(request, fused)
-    try:
-        found = _best(inner)
-    except BudgetError as error:
-        return _unfused(request, fused, error)
-    if found.plan.after.total > before.total:
-        return _unfused(request, fused)
-    return found._replace(plan=explained(found.plan, fused, before))
+    found, fused, before = _fused(request, fused)
+    hoisted: Hoisted = run((HOIST,), [request, fused], request.progress)[Hoisted]
+    if hoisted.fused is None:
+        return found._replace(plan=explained(found.plan, hoisted.stays, before))
+    user = before or stock(request, fused)
+    with contextlib.suppress(BudgetError):
+        other = _best(inside(request, hoisted.fused, user))
+        if accepted(request, hoisted, found.plan, other.plan):
+            return other._replace(plan=explained(other.plan, hoisted.fused, user))
+    return found._replace(plan=explained(found.plan, hoisted.declined(), before))
 
 
-def _unfused(request: Request, fused: Fused, missed: BudgetError | None = None) -> Planned:
-    """The plan of the user's own graph; ``missed`` is the budget that the one with fused operators does not meet."""
+def _fused(request: Request, fused: Fused) -> tuple[Planned, Fused, Memory | None]:
+    """The plan with the fused operators, or without where that needs less; and the user's memory if it has them."""
+    missed = None
+    if fused.places:
+        before = stock(request, fused)
+        try:
+            found = _best(inside(request, fused, before))
+            if found.plan.after.total <= before.total:
+                return found, fused, before
+        except BudgetError as error:
+            missed = error
     try:
         found = _best(request)
     except BudgetError as error:
         raise error if missed is None or error.reachable < missed.reachable else missed from None
-    return found._replace(plan=explained(found.plan, fused, None))
+    return found, replace(fused, graph=request.graph, places=(), what={}, hidden=0), None
 
 
 def _best(request: Request) -> Planned:

@@ -86,7 +86,8 @@ class Plan:
     native gradient pass), "mirror" (MXNet's own attributes) or "none" (the user's graph as it is). ``subject`` says
     what the plan was made for, and ``marks`` what applies it. ``fused`` has the patterns whose place fused operators
     take, each with the node of the user at which it is found; decisions and marks are about the graph with those.
-    ``missed`` are patterns that were nearly found.
+    Places such as ("hoist:10", node) are layouts of products (`echo.patterns.hoist`): the node is the first of the
+    family, in the graph with all other fused operators. ``missed`` are patterns that were nearly found.
     """
 
     decisions: tuple[Decision, ...]

@@ -38,6 +38,7 @@ from echo.graph import Entry, Graph
 from echo.locks import Lock
 from echo.passes.rewrite import gradient_marks
 from echo.runtime.measure import device_key, measure
+from echo.runtime.race import race
 from echo.subject import AUXILIARY as AUXILIARY_STATE
 from echo.subject import Argument, Subject, digest, operators
 from echo.training_graph import EXECUTOR, TensorType, TrainingGraph
@@ -222,6 +223,12 @@ class MxnetSession:
     def measure(self, training: TrainingGraph, number: int) -> float:
         """Seconds of one node on this device."""
         return measure(training, number, self._ctx)
+
+    def race(
+        self, graphs: Mapping[str, Graph], types: Mapping[str, TensorType], limit: float
+    ) -> Mapping[str, float] | None:
+        """Seconds of a training step of each of these small graphs on this device; None where that takes too long."""
+        return race(graphs, types, self._ctx, limit)
 
 
 def _static_bytes(binding: Binding) -> dict[str, int]:

@@ -39,28 +39,28 @@ class Fuse:
         return found
 
 
-def inside(request: Request, fused: Fused) -> tuple[Request, Memory]:
-    """The request for the graph with fused operators, and the memory of the user's own graph.
+def inside(request: Request, fused: Fused, before: Memory) -> Request:
+    """The request for the graph with fused operators.
 
     A budget that is a fraction means a fraction of what the user's own graph holds.
     """
-    before = _stock(request)
-    if fused.hidden:
-        before = replace(before, static={**before.static, HIDDEN: fused.hidden})
     options = request.options
     if options.memory_budget is not None:
         options = replace(options, memory_budget=budget_bytes(options.memory_budget, before.total))
-    return replace(request, graph=fused.graph, frontend=request.frontend.on(fused.graph), options=options), before
+    return replace(request, graph=fused.graph, frontend=request.frontend.on(fused.graph), options=options)
 
 
-def _stock(request: Request) -> Memory:
+def stock(request: Request, fused: Fused) -> Memory:
+    """The memory of the user's own graph, with what its operators hold beyond what is planned."""
     frontend = request.frontend
+    hidden = {HIDDEN: fused.hidden} if fused.hidden else {}
     if not request.details:
         planned, _ = frontend.oracle(request.graph, frontend.match_range)
-        return Memory(planned, 0, request.static, {}, {})
+        return Memory(planned, 0, {**request.static, **hidden}, {}, {})
     training = frontend.differentiate()
     found = footprint(training, blocks(training), request.static)
-    return Memory(training.planned_bytes, found.peak, dict(found.static), dict(found.at_peak), dict(found.layers))
+    static = {**found.static, **hidden}
+    return Memory(training.planned_bytes, found.peak, static, dict(found.at_peak), dict(found.layers))
 
 
 def explained(plan: Plan, fused: Fused, before: Memory | None) -> Plan:

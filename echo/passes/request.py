@@ -66,6 +66,17 @@ class Frontend(Protocol):
     def measure(self, training: TrainingGraph, number: int) -> float:
         """Seconds of one node on this device."""
 
+    def race(
+        self, graphs: Mapping[str, Graph], types: Mapping[str, TensorType], limit: float
+    ) -> Mapping[str, float] | None:
+        """Seconds of a training step of each of these small graphs on this device, whose arguments have these types.
+
+        None where that takes longer than ``limit`` seconds.
+
+        Raises:
+            UnmeasurableError: they do not run here.
+        """
+
 
 @dataclass(frozen=True)
 class Request:

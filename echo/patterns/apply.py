@@ -9,7 +9,7 @@ from typing import AbstractSet, Callable, Iterable, Iterator, Mapping, Sequence,
 from echo.errors import GraphError
 from echo.graph import Entry, Graph, Node
 from echo.kernels.operators import PREFIX, num_outputs
-from echo.patterns import CPU_ONLY, PATTERNS, steps
+from echo.patterns import CPU_ONLY, PATTERNS, hoist, steps
 from echo.patterns.view import Fusion, View, local
 from echo.plan import Missed
 from echo.training_graph import TensorType
@@ -18,6 +18,7 @@ COPY_ATTRIBUTE = "__echo_copies__"  # read by the native hook: which gradients o
 _OVERWRITES = ("_split_v2", "reverse")  # as all operators of an extension library do
 _FUSED_TYPES = ("float32", "float16")
 _RANDOM = ("Dropout", "Custom", "random", "sample", "shuffle", "LeakyReLU", "normal", "uniform")
+ORDER = "the order of arguments, or of random numbers, would change"
 Place = Tuple[str, int]  # the name of a pattern, and the number of the user's node where it is found
 Types = Mapping[Entry, TensorType]
 
@@ -88,7 +89,7 @@ def fuse(
             fitting.append(fusion)
     kept, made = _in_order(graph, fitting, copies)
     missed += [
-        _miss(graph, fusion, "the order of arguments, or of random numbers, would change")
+        _miss(graph, fusion, ORDER)
         for fusion in fitting
         if fusion not in kept
     ]
@@ -104,13 +105,16 @@ def _miss(graph: Graph, fusion: Fusion, reason: str) -> Missed:
 
 
 def fused_at(graph: Graph, places: Sequence[Place], copies: bool, device: str = "cpu") -> Graph:
-    """The graph with the fused operators of a plan, which may come from anywhere.
+    """The graph with the fused operators of a plan, which may come from anywhere, and then with its layouts.
 
     Raises:
-        GraphError: there is no such pattern at one of these places.
+        GraphError: there is no such pattern, or no such family of products, at one of these places.
     """
     view, found = View(graph), []
+    layouts = [place for place in places if hoist.is_layout(place[0])]
     for name, number in places:
+        if hoist.is_layout(name):
+            continue
         if name not in PATTERNS or (device != "cpu" and name in CPU_ONLY) or not 0 <= number < len(graph.nodes):
             raise GraphError(f"fused: there is no pattern {name!r} at node {number}")
         fusion = PATTERNS[name](view, number)
@@ -120,18 +124,39 @@ def fused_at(graph: Graph, places: Sequence[Place], copies: bool, device: str = 
         found.append(fusion)
     if len(list(_apart(found))) != len(found):
         raise GraphError("fused: two of the operators would take the place of the same nodes")
-    made = _applied(graph, found, copies)
+    made = applied(graph, found, copies)
     made = None if made is None else _ordered(made, graph)
     if made is None:
-        raise GraphError("fused: the order of arguments, or of random numbers, would change")
-    return _tidied(made, copies)
+        raise GraphError(f"fused: {ORDER}")
+    made = _tidied(made, copies)
+    kept, result = laid_out(made, hoist.found_at(View(made), layouts), copies)
+    if len(kept) < len(layouts):
+        raise GraphError(f"fused: {ORDER}")
+    return result
+
+
+def laid_out(graph: Graph, fusions: Sequence[Fusion], copies: bool) -> tuple[list[Fusion], Graph]:
+    """As many of the layouts of products as leave arguments and random numbers in their order, the graph with them."""
+
+    def made(fusions: Sequence[Fusion]) -> Graph | None:
+        found = applied(graph, fusions, copies) if len(list(_apart(fusions))) == len(fusions) else None
+        return None if found is None else _ordered(found, graph)
+
+    kept, result = list(fusions), made(fusions) if fusions else graph
+    if result is None:
+        kept, result = [], graph
+        for fusion in fusions:
+            more = made([*kept, fusion])
+            if more is not None:
+                kept, result = [*kept, fusion], more
+    return kept, _tidied(result, copies) if kept else graph
 
 
 def _tidied(graph: Graph, copies: bool) -> Graph:
     """The graph in which steps that one fused operator splits apart are not put together again for the next."""
     view = View(graph)
     found = [steps.match(view, number) for number, node in enumerate(graph.nodes) if not node.is_variable]
-    made = _applied(graph, [fusion for fusion in found if fusion is not None], copies)
+    made = applied(graph, [fusion for fusion in found if fusion is not None], copies)
     assert made is not None
     return made
 
@@ -180,7 +205,7 @@ def _in_order(graph: Graph, fusions: list[Fusion], copies: bool) -> tuple[list[F
     names = sorted({fusion.pattern for fusion in fusions})
     for left_out in [[], *([name] for name in names), names]:
         kept = [fusion for fusion in fusions if fusion.pattern not in left_out]
-        made = _applied(graph, kept, copies) if kept else graph
+        made = applied(graph, kept, copies) if kept else graph
         made = None if made is None else _ordered(made, graph)
         if made is not None:
             return kept, made
@@ -209,14 +234,14 @@ def _ordered(made: Graph, user: Graph) -> Graph | None:
         if any(entry.node == early for entry in node.inputs)
     )
     node = made.nodes[reader]
-    if index == 0 or not node.op.startswith(PREFIX):
+    if index == 0 or not (node.op.startswith(PREFIX) or "_echo_" in node.name):
         return None
     before = node.inputs[index - 1]
     copy = Node("_copy", f"{node.name}_echo_order", (before,), control_deps=late)
     inputs = (*node.inputs[: index - 1], local(0), *node.inputs[index:])
     outputs = {Entry(reader, k): local(1, k) for k in range(made.num_outputs(reader))}
     repair = Fusion("order", reader, (copy, node._with(inputs=inputs)), outputs, frozenset({reader}), {}, "")
-    made_again = _applied(made, [repair], copies=False)
+    made_again = applied(made, [repair], copies=False)
     return made_again if made_again is not None and _variables(made_again) == wanted else None
 
 
@@ -238,7 +263,7 @@ def _drops(node: Node) -> bool:
 _Key = Union[int, Tuple[int, int]]  # a node of the user, or a position within a fusion
 
 
-def _applied(graph: Graph, fusions: Sequence[Fusion], copies: bool) -> Graph | None:
+def applied(graph: Graph, fusions: Sequence[Fusion], copies: bool) -> Graph | None:
     """The graph with these fusions, in depth-first order as MXNet walks it; None where they would close a cycle."""
     moved: dict[Entry, tuple[Entry, int]] = {}
     for number, fusion in enumerate(fusions):

@@ -309,9 +309,9 @@ def test_a_cycle_is_refused() -> None:
     a, b, c = (next(k for k, node in enumerate(graph.nodes) if node.name == name) for name in "abc")
     node = fused_node("lstm_cell", "both", (Entry(0), Entry(b)))
     around = Fusion("both", c, (node,), {Entry(a): local(0, 0), Entry(c): local(0, 1)}, frozenset({a, c}), {}, "")
-    assert apply._applied(graph, [around], copies=False) is None
+    assert apply.applied(graph, [around], copies=False) is None
     alone = Fusion("one", c, (Node("exp", "new", (Entry(b),)),), {Entry(c): local(0)}, frozenset({c}), {}, "")
-    made = apply._applied(graph, [alone], copies=False)
+    made = apply.applied(graph, [alone], copies=False)
     assert made is not None
     assert [node.name for node in made.nodes] == ["x", "a", "b", "new"]
 

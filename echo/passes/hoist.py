@@ -1,0 +1,187 @@
+"""The layout of products with one weight, chosen by the time they take on this device (EcoRNN, MICRO'18, section 3)."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import ClassVar, Mapping, Sequence
+
+from echo.estimators.cost_table import CostTable
+from echo.estimators.overhead import FLOPS_PER_SECOND, UnmeasurableError
+from echo.graph import Entry, Graph
+from echo.passes.candidates import named
+from echo.passes.request import Request
+from echo.patterns.apply import ORDER, Fused, Types, applied, laid_out
+from echo.patterns.hoist import CHUNK, NAME, TRANSPOSED, Family, Product, families, fusion, sample
+from echo.patterns.view import Fusion, View, is_true
+from echo.plan import Missed, Plan
+from echo.training_graph import FLAGS, TensorType
+
+_LEAST_GAIN = 0.03
+_MOST_GROWTH = 1.02  # of planned bytes; a GRU at T=50, B=16 would need 1.06 for 0.78 times the time of its step
+_MOST_BYTES = 256 << 20  # of the arrays of a race
+_LEAST_STEPS = 8  # of a race
+_FLOATS = ("float32", "float64", "float16")
+
+
+@dataclass(frozen=True)
+class Hoisted:
+    """``stays`` is the graph as it was, with the reasons for what stays in it; ``fused`` that with other layouts.
+
+    None where nothing is gained; ``saved`` is what is, in seconds a step.
+    """
+
+    stays: Fused
+    fused: Fused | None = None
+    saved: float = 0.0
+
+    def declined(self) -> Fused:
+        """The graph as it was, where another layout would have been faster."""
+        texts = () if self.fused is None else self.fused.notes[len(self.stays.notes) :]
+        more = (f"left as it is for its memory: {text}" for text in texts)
+        return replace(self.stays, notes=(*self.stays.notes, *more))
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """The layout for a family, none where it stays as it is, the seconds that it saves, and why."""
+
+    reason: str
+    layout: str = ""
+    saved: float = 0.0
+
+
+@dataclass(frozen=True)
+class Hoist:
+    """``family_limit``, ``time_limit``: seconds that measuring may take, for one family and for all of them."""
+
+    family_limit: float = 0.5
+    time_limit: float = 1.0
+    name: ClassVar[str] = "hoist"
+    needs: ClassVar[tuple[type, ...]] = (Request, Fused)
+    gives: ClassVar[type] = Hoisted
+
+    def run(self, request: Request, fused: Fused) -> Hoisted:
+        if not request.options.fuse or request.frontend.why_no_fusion:
+            return Hoisted(fused)
+        view = View(fused.graph)
+        found, missed = families(view)
+        choices = self._choices(request, view, found) if found else []
+        better = [(fusion(view, family, choice.layout), choice)
+                  for family, choice in zip(found, choices) if choice.layout]  # fmt: skip
+        kept, graph = laid_out(fused.graph, [layout for layout, _ in better], request.frontend.adds)
+        missed += [_missed(view, family.members[0], choice.reason)
+                   for family, choice in zip(found, choices) if not choice.layout]  # fmt: skip
+        missed += [_missed(view, layout.anchor, ORDER) for layout, _ in better if layout not in kept]
+        stays = replace(fused, missed=(*fused.missed, *missed))
+        return _hoisted(stays, graph, kept, [choice for layout, choice in better if layout in kept])
+
+    def _choices(self, request: Request, view: View, found: Sequence[Family]) -> list[_Choice]:
+        frontend = request.frontend.on(view.graph)
+        types, table, end = frontend.types(), frontend.cost_table(), time.perf_counter() + self.time_limit
+        wished = named(view.graph, (*request.options.keep, *request.options.recompute))
+        choices = []
+        for family in found:
+            if not wished.isdisjoint([*family.members, *family.twins]):
+                choices.append(_Choice("keep or recompute names one of these products"))
+                continue
+            product = _product(view, family, types)
+            if isinstance(product, str):
+                choices.append(_Choice(product))
+                continue
+            limit = min(self.family_limit, end - time.perf_counter())
+            seconds = _measured(request, product, limit, table)
+            choices.append(seconds if isinstance(seconds, _Choice) else _best(view, family, product, seconds))
+        table.save()
+        return choices
+
+
+def _hoisted(stays: Fused, graph: Graph, kept: Sequence[Fusion], choices: Sequence[_Choice]) -> Hoisted:
+    if not kept:
+        return Hoisted(stays)
+    fused = replace(
+        stays,
+        graph=graph,
+        places=(*stays.places, *((layout.pattern, layout.anchor) for layout in kept)),
+        what=Counter(stays.what) + Counter(layout.what for layout in kept),
+        notes=(*stays.notes, *(choice.reason for choice in choices)),
+    )
+    return Hoisted(stays, fused, sum(choice.saved for choice in choices))
+
+
+def _missed(view: View, number: int, reason: str) -> Missed:
+    return Missed(number, view.graph.nodes[number].name, NAME, reason)
+
+
+def _product(view: View, family: Family, types: Types) -> Product | str:
+    """What is measured for a family, or why nothing can be."""
+    node = view.graph.nodes[family.members[0]]
+    inputs = [view.graph.nodes[number].inputs[0] for number in family.members]
+    kinds = {types[Entry(entry.node, entry.index)] for entry in inputs}
+    kind = next(iter(kinds))
+    if len(kinds) > 1 or len(kind.shape) != 2 or 0 in kind.shape or kind.dtype not in _FLOATS:
+        return f"expected inputs of one type with two axes, got {', '.join(sorted(map(str, kinds)))}"
+    (m, k), n = kind.shape, int(node.attrs["num_hidden"])
+    return Product(m, k, n, not is_true(node.attrs, "no_bias"), kind.dtype, min(len(family.members), CHUNK))
+
+
+def _measured(request: Request, product: Product, limit: float, table: CostTable) -> Mapping[str, float] | _Choice:
+    """Seconds of each layout, which the table knows or gets to know, or why there are none."""
+    names = ["one by one", f"{NAME}:{CHUNK}", f"{TRANSPOSED}:{product.m}"]
+    keys = {name: f"{name}: {product}" for name in names}
+    if not all(key in table for key in keys.values()):
+        late = _Choice(f"{product} were not measured: that would take more than {max(limit, 0):.1f} s")
+        work = 6.0 * product.m * product.k * product.n * product.members  # forward, and two gradients
+        if limit <= 0 or work * _LEAST_STEPS / FLOPS_PER_SECOND > 2 * limit or _bytes(product) > _MOST_BYTES:
+            return late
+        request.progress(f"hoist: {product}")
+        try:
+            seconds = _race(request, product, names, limit)
+        except UnmeasurableError:
+            seconds = {}
+        if seconds is None:
+            return late
+        for name, key in keys.items():
+            table.add(key, seconds.get(name))
+    known = {name: table.get(key) for name, key in keys.items()}
+    found = {name: seconds for name, seconds in known.items() if seconds is not None}
+    return found if len(found) == len(names) else _Choice(f"{product} cannot be measured")
+
+
+def _race(request: Request, product: Product, names: Sequence[str], limit: float) -> Mapping[str, float] | None:
+    graph = sample(product)
+    view = View(graph)
+    (family,), _ = families(view)
+    graphs = {names[0]: graph}
+    for name in names[1:]:
+        other = applied(graph, [fusion(view, family, name)], copies=False)
+        assert other is not None
+        graphs[name] = other
+    shapes = {"w": (product.n, product.k), "b": (product.n,)}
+    arguments = [graph.nodes[number].name for number in graph.arg_nodes]
+    types = {name: TensorType(shapes.get(name, (product.m, product.k)), FLAGS[product.dtype]) for name in arguments}
+    return request.frontend.race(graphs, types, limit)
+
+
+def _bytes(product: Product) -> int:
+    m, k, n, _, dtype, members = product
+    return TensorType((2 * n * k + 4 * members * m * (n + k),), FLAGS[dtype]).bytes
+
+
+def _best(view: View, family: Family, product: Product, seconds: Mapping[str, float]) -> _Choice:
+    stock, *others = seconds
+    first = min(seconds, key=lambda name: seconds[name])
+    weight = view.node(view.graph.nodes[family.members[0]].inputs[1]).name
+    ratios = ", ".join(f"{name} {seconds[stock] / seconds[name]:.2f} times as fast" for name in others)
+    if first == stock or seconds[first] > (1 - _LEAST_GAIN) * seconds[stock]:
+        return _Choice(f"nothing is faster than products one by one: {ratios}; {product}")
+    saved = (seconds[stock] - seconds[first]) * len(family.members) / product.members
+    text = f"{len(family.members)} products with {weight!r}, {first}: {ratios}; {product}"
+    return _Choice(text, first, saved)
+
+
+def accepted(request: Request, hoisted: Hoisted, without: Plan, found: Plan) -> bool:
+    """Whether a plan with other layouts is taken: it needs hardly more memory or keeps a budget, and saves time."""
+    fits = request.options.memory_budget is not None or found.after.planned <= _MOST_GROWTH * without.after.planned
+    return fits and found.overhead_seconds - without.overhead_seconds < hoisted.saved

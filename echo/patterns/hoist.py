@@ -1,0 +1,226 @@
+"""Products with one weight that do not wait for each other: put together over time, or computed transposed.
+
+EcoRNN (MICRO'18), section 3: which layout is the fastest depends on the device and the shape, so it is measured
+(`echo.passes.hoist`). What is found here is found by structure alone, and found again from the first product.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Mapping, NamedTuple, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from echo.errors import GraphError
+from echo.graph import VARIABLE, Entry, Graph, Node
+from echo.patterns.view import Fusion, View, local
+from echo.plan import Missed
+
+NAME, TRANSPOSED = "hoist", "transposed"
+LEAST = 4  # members of a family
+_VERSION = {"mxnet_version": ["int", 10901]}  # others MXNet would convert first
+# MXNet adds so many gradients of one array in place; of fewer, all are there at once before they are added.
+_IN_PLACE = 8
+CHUNK = 10  # gets most of what all steps at once would
+
+
+@dataclass(frozen=True)
+class Family:
+    """FullyConnected nodes of one weight and bias, none of which depends on another, in their order.
+
+    ``twins`` are nodes that compute the same as a member.
+    """
+
+    members: tuple[int, ...]
+    twins: Mapping[int, int]
+
+
+class Product(NamedTuple):
+    """``members`` products x[m,k] w[n,k]' + b[n]."""
+
+    m: int
+    k: int
+    n: int
+    bias: bool
+    dtype: str
+    members: int
+
+    def __str__(self) -> str:
+        bias = " and bias" if self.bias else ""
+        return f"{self.members} products [{self.m},{self.k}] x [{self.k},{self.n}]{bias} of {self.dtype}"
+
+
+def families(view: View) -> tuple[list[Family], list[Missed]]:
+    """All families, and those that are none because their members depend on each other."""
+    shared: dict[object, list[int]] = defaultdict(list)
+    for number, node in enumerate(view.graph.nodes):
+        if node.op == "FullyConnected" and number not in view.has_control_deps:
+            shared[node.inputs[1:], tuple(sorted(node.attrs.items()))].append(number)
+    known = [numbers for numbers in shared.values() if len(numbers) >= LEAST]
+    depth = _depths(view.graph, known)
+    found, missed = [], []
+    for column, numbers in enumerate(known):
+        levels = sorted(numbers, key=lambda number: (depth[number, column], number))
+        groups = [list(group) for _, group in groupby(levels, key=lambda number: int(depth[number, column]))]
+        own = [family for family in map(lambda group: _family(view, group), groups) if len(family.members) >= LEAST]
+        found += own
+        if not own:
+            reason = f"each of {len(numbers)} products with this weight waits for the one before it"
+            if len(groups) == 1:
+                reason = f"the products with this weight are the same {len(numbers)} times"
+            missed.append(Missed(numbers[0], view.graph.nodes[numbers[0]].name, NAME, reason))
+    return sorted(found, key=lambda family: family.members[0]), missed
+
+
+def _depths(graph: Graph, sets: Sequence[Sequence[int]]) -> npt.NDArray[np.int32]:
+    """For each node and set, how many of the set are at most on a way to the node, itself included."""
+    depth = np.zeros((len(graph.nodes), len(sets)), np.int32)
+    columns = {number: column for column, numbers in enumerate(sets) for number in numbers}
+    if not sets:
+        return depth
+    for number, node in enumerate(graph.nodes):
+        below = [*{entry.node for entry in node.inputs}, *node.control_deps]
+        if len(below) == 1:
+            depth[number] = depth[below[0]]
+        elif below:
+            depth[number] = depth[below].max(axis=0)
+        if number in columns:
+            depth[number, columns[number]] += 1
+    return depth
+
+
+def _family(view: View, numbers: Sequence[int]) -> Family:
+    first: dict[Entry, int] = {}
+    twins = {}
+    for number in numbers:
+        kept = first.setdefault(view.graph.nodes[number].inputs[0], number)
+        if kept != number:
+            twins[number] = kept
+    return Family(tuple(first.values()), twins)
+
+
+def fusion(view: View, family: Family, layout: str) -> Fusion:
+    """The family in this layout: "hoist:10" for chunks of 10 members and more, "transposed:64" for inputs of 64 rows.
+
+    Raises:
+        GraphError: there is no such layout.
+    """
+    nodes: list[Node] = []
+    outputs: dict[Entry, Entry] = {}
+    kind, size = _parsed(layout)
+    if kind == TRANSPOSED:
+        # the first one stays: it has MXNet come to the variables in the user's order
+        for number in family.members[1:]:
+            outputs[Entry(number)] = _transposed(view.graph.nodes[number], size, nodes)
+    else:
+        joined = _joined(view, family)
+        for chunk in _chunks(family.members, size) if joined is None else [family.members]:
+            parts, product = _hoisted([view.graph.nodes[number] for number in chunk], nodes)
+            outputs.update(zip(map(Entry, chunk), parts))
+            if joined is not None:
+                outputs[Entry(joined)] = product
+    replaced = frozenset(entry.node for entry in outputs)
+    outputs.update({Entry(twin): outputs[Entry(own)] for twin, own in family.twins.items() if Entry(own) in outputs})
+    what = f"{len(replaced.intersection(family.members))} products of one weight, {layout}"
+    return Fusion(layout, family.members[0], tuple(nodes), outputs, replaced | set(family.twins), {}, what)
+
+
+def _joined(view: View, family: Family) -> int | None:
+    """The node that puts all the products together, row below row: then all at once need no more memory."""
+    entries = tuple(map(Entry, family.members))
+    for reader in view.readers.get(entries[0], ()):
+        node = view.graph.nodes[reader]
+        if reader >= 0 and node.op == "Concat" and node.attrs.get("dim", "1") == "0" and node.inputs == entries:
+            return reader
+    return None
+
+
+def _parsed(layout: str) -> tuple[str, int]:
+    name, _, size = layout.partition(":")
+    if name not in (NAME, TRANSPOSED) or not size.isdecimal() or not 0 < int(size) < 2**31:
+        raise GraphError(f"fused: there is no layout {layout!r}")
+    return name, int(size)
+
+
+def _chunks(members: Sequence[int], size: int) -> list[Sequence[int]]:
+    """Chunks of at least this size; the last members stay apart where the weight would get too few gradients."""
+    most = max(1, len(members) // size)
+    for count in range(most, 0, -1):
+        apart = max(0, _IN_PLACE - count) if count > 1 else 0
+        length = len(members) - apart
+        if length >= count * size or count == 1:
+            break
+    edges = [length * index // count for index in range(count + 1)]
+    return [members[begin:end] for begin, end in zip(edges, edges[1:])]
+
+
+def _hoisted(chunk: Sequence[Node], nodes: list[Node]) -> tuple[list[Entry], Entry]:
+    """Appends the nodes that compute a chunk at once; what each member becomes, and all of them below each other.
+
+    They are cut apart by slices: ``_split_v2`` looks for the part of each element among all parts, and takes 40 times
+    as long on a CPU.
+    """
+    name, inputs = chunk[0].name + "_echo", tuple(node.inputs[0] for node in chunk)
+
+    def put(node: Node) -> Entry:
+        nodes.append(node)
+        return local(len(nodes) - 1)
+
+    # steps.py knows this name
+    rows = put(Node("Concat", name + "_steps", inputs, attrs={"num_args": str(len(chunk)), "dim": "0"}))
+    product = put(Node("FullyConnected", name + "_hoist", (rows, *chunk[0].inputs[1:]), attrs=chunk[0].attrs))
+    apart = put(Node("Reshape", name + "_apart", (product,), attrs={"shape": f"(-4,{len(chunk)},-1,-2)"}))
+    parts = []
+    for index in range(len(chunk)):
+        axis = {"axis": "0", "begin": str(index), "end": str(index + 1)}
+        part = put(Node("slice_axis", f"{name}_part{index}", (apart,), attrs=axis))
+        parts.append(put(Node("Reshape", f"{name}_rows{index}", (part,), attrs={"shape": "(-3,-2)"})))
+    return parts, product
+
+
+def _transposed(node: Node, rows: int, nodes: list[Node]) -> Entry:
+    """Appends the nodes that compute (w x')' + b; what the node becomes."""
+    x, weight, *bias = node.inputs
+    attrs = {"num_hidden": str(rows), "no_bias": "True"}  # of dot the gradients take thrice as long
+    nodes.append(Node("FullyConnected", node.name + "_echo_columns", (weight, x), attrs=attrs))
+    nodes.append(Node("transpose", node.name + "_echo_back", (local(len(nodes) - 1),)))
+    for each in bias:
+        nodes.append(Node("broadcast_add", node.name + "_echo_bias", (local(len(nodes) - 1), each)))
+    return local(len(nodes) - 1)
+
+
+def found_at(view: View, places: Sequence[tuple[str, int]]) -> list[Fusion]:
+    """The layouts of a plan, which may come from anywhere.
+
+    Raises:
+        GraphError: there is no such family, or no such layout.
+    """
+    known = {family.members[0]: family for family in families(view)[0]} if places else {}
+    found = []
+    for layout, number in places:
+        if number not in known:
+            raise GraphError(f"fused: node {number} is not the first of a family of products, for {layout!r}")
+        found.append(fusion(view, known[number], layout))
+    return found
+
+
+def is_layout(name: str) -> bool:
+    """Whether a place of a plan is that of a family of products."""
+    return name.startswith((NAME + ":", TRANSPOSED + ":"))
+
+
+def sample(product: Product) -> Graph:
+    """The products alone, as the user has them; their arrays are w, b, x0, x1, ..."""
+    names = ["x0", "w", *(["b"] if product.bias else []), *(f"x{index}" for index in range(1, product.members))]
+    at = {name: Entry(number) for number, name in enumerate(names)}
+    weights = (at["w"], at["b"]) if product.bias else (at["w"],)
+    attrs = {"num_hidden": str(product.n), "no_bias": str(not product.bias)}
+    nodes = [Node(VARIABLE, name) for name in names]
+    nodes += [Node("FullyConnected", f"y{index}", (at[f"x{index}"], *weights), attrs=attrs)
+              for index in range(product.members)]  # fmt: skip
+    heads = tuple(Entry(number) for number in range(len(names), len(nodes)))
+    return Graph(tuple(nodes), heads, tuple(range(len(names))), tuple(range(len(nodes) + 1)), _VERSION)
+

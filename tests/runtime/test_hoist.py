@@ -1,0 +1,293 @@
+"""Layouts that were measured, in training: MXNet's results up to rounding, and what was measured is kept."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Callable, Mapping
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+import echo
+from echo.estimators.overhead import UnmeasurableError
+from echo.frontend.session import MxnetSession
+from echo.runtime import bind as planned_bind
+from echo.runtime.race import race
+from echo.training_graph import TensorType
+from tests.fused_models import BATCH, SIZE, STEPS, Example
+from tests.runtime.test_fused import TOLERANCE, distance, gradients
+
+BUDGET = "1GB"  # within a budget memory does not decide
+Race = Callable[[str], None]
+real_race = MxnetSession.race
+
+
+def unrolled(cell: Any, steps: int = 3 * STEPS) -> Example:
+    with mx.name.NameManager():
+        outputs, _ = cell.unroll(steps, mx.sym.var("data"), layout="NTC", merge_outputs=True)
+    return Example(outputs, {"data": (BATCH, steps, SIZE + 1)}, {}, {})
+
+
+def two_layers() -> Any:
+    stack = mx.rnn.SequentialRNNCell()
+    for layer in range(2):
+        stack.add(mx.rnn.GRUCell(SIZE, prefix=f"l{layer}_"))
+    return stack
+
+
+def by_step() -> Example:
+    """A layer of its own for the output of each step of an LSTM."""
+    cell = mx.rnn.LSTMCell(SIZE, prefix="l_")
+    outputs, _ = cell.unroll(STEPS, mx.sym.var("data"), layout="NTC", merge_outputs=False)
+    weight, bias = mx.sym.var("out_weight"), mx.sym.var("out_bias")
+    scores = [mx.sym.FullyConnected(out, weight, bias, num_hidden=4) for out in outputs]
+    return Example(mx.sym.Concat(*scores, dim=0), {"data": (BATCH, STEPS, SIZE)}, {}, {})
+
+
+EXAMPLES: Mapping[str, Callable[[], Example]] = {
+    "gru cells": lambda: unrolled(mx.rnn.GRUCell(SIZE)),
+    "gru cells, few steps": lambda: unrolled(mx.rnn.GRUCell(SIZE), 5),
+    "gru cells, two layers": lambda: unrolled(two_layers()),
+    "rnn cells": lambda: unrolled(mx.rnn.RNNCell(SIZE)),
+    "rnn cells, both ways": lambda: unrolled(
+        mx.rnn.BidirectionalCell(mx.rnn.RNNCell(SIZE, prefix="l_"), mx.rnn.RNNCell(SIZE, prefix="r_"))
+    ),
+    "an output of each step": by_step,
+}
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cheap_planning: None) -> Callable[..., list[str]]:
+    """Has races end as the test says: the seconds of each layout by its kind. Returns those that were run."""
+    runs: list[str] = []
+
+    def give(hoist: float = 1.0, transposed: float = 9.0, row: float = 5.0) -> list[str]:
+        seconds = {"one by one": row, "hoist": hoist, "transposed": transposed}
+
+        def run(_: MxnetSession, graphs: Mapping[str, Any], types: Mapping[str, TensorType], limit: float) -> Any:
+            runs.append(str(types["x0"]))
+            assert 0 < limit <= 0.5
+            return {name: seconds[name.partition(":")[0]] for name in graphs}
+
+        monkeypatch.setattr(MxnetSession, "race", run)
+        return runs
+
+    return give
+
+
+def layouts(plan: echo.Plan) -> list[str]:
+    return [name for name, _ in plan.fused if ":" in name]
+
+
+@pytest.mark.parametrize("grad_req", ["write", "add"])
+@pytest.mark.parametrize("winner", ["hoist", "transposed"])
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_results_are_those_of_mxnet(name: str, winner: str, grad_req: str, measured: Callable[..., list[str]]) -> None:
+    measured(**{winner: 0.5})
+    example = EXAMPLES[name]()
+    optimized = echo.optimize(example.symbol, memory_budget=BUDGET)
+    found = gradients(optimized, example, grad_req)
+    plan = optimized.plans[-1]
+    assert layouts(plan), plan.notes
+    assert all(layout.startswith(winner) for layout in layouts(plan))
+    assert any(f", {layouts(plan)[0]}: " in note for note in plan.notes)
+    assert distance(found, gradients(example.symbol, example, grad_req)) < TOLERANCE
+
+
+def test_dependent_products_stay_and_the_plan_says_why(measured: Callable[..., list[str]]) -> None:
+    runs = measured(hoist=0.5)
+    example = EXAMPLES["gru cells"]()
+    plan = echo.plan(example.symbol, grad_req="write", memory_budget=BUDGET, **example.shapes)
+    assert runs == [str(TensorType((BATCH, SIZE + 1)))]
+    assert any("waits for the one before it" in missed.reason for missed in plan.missed)
+
+
+@pytest.mark.parametrize("hoist", [4.9, 5.0, 7.0])
+def test_nothing_is_hoisted_for_less_than_three_percent(hoist: float, measured: Callable[..., list[str]]) -> None:
+    measured(hoist=hoist)
+    example = EXAMPLES["rnn cells"]()
+    plan = echo.plan(example.symbol, grad_req="write", memory_budget=BUDGET, **example.shapes)
+    assert not layouts(plan)
+    assert any("nothing is faster than products one by one" in missed.reason for missed in plan.missed)
+
+
+def test_what_the_user_names_stays(measured: Callable[..., list[str]]) -> None:
+    runs = measured(hoist=0.5)
+    example = EXAMPLES["rnn cells"]()
+    plan = echo.plan(example.symbol, grad_req="write", memory_budget=BUDGET, keep=["*_t3_i2h"], **example.shapes)
+    assert not layouts(plan)
+    assert not runs
+    assert any("keep or recompute names" in missed.reason for missed in plan.missed)
+
+
+def test_fuse_false_measures_nothing(measured: Callable[..., list[str]]) -> None:
+    runs = measured()
+    example = EXAMPLES["rnn cells"]()
+    plan = echo.plan(example.symbol, grad_req="write", fuse=False, **example.shapes)
+    assert not plan.fused
+    assert not runs
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_without_a_budget_memory_decides(
+    name: str, measured: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    measured(hoist=0.5)
+    example = EXAMPLES[name]()
+    plan = echo.plan(example.symbol, grad_req="write", **example.shapes)
+    monkeypatch.setattr("echo.passes.hoist.families", lambda view: ([], []))
+    monkeypatch.setattr(planned_bind, "_plans", {})
+    monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path / "another"))
+    without = echo.plan(example.symbol, grad_req="write", **example.shapes)
+    assert not layouts(without)
+    left = [note for note in plan.notes if note.startswith("left as it is for its memory")]
+    assert bool(layouts(plan)) != bool(left)
+    assert plan.after.planned <= 1.02 * without.after.planned
+    if left:
+        assert (plan.after, plan.fused) == (without.after, without.fused)
+
+
+def test_what_was_measured_is_not_measured_again(
+    measured: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = measured()
+    example = EXAMPLES["rnn cells"]()
+    plans = []
+    for _ in range(2):
+        monkeypatch.setattr(planned_bind, "_plans", {})
+        for file in Path(os.environ["ECHO_CACHE_DIR"]).glob("plans/*"):
+            file.unlink()
+        plans.append(echo.plan(example.symbol, grad_req="write", memory_budget=BUDGET, **example.shapes))
+    assert len(runs) == 1
+    assert plans[0] == plans[1]
+
+
+def test_a_damaged_table_is_measured_anew(
+    measured: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = measured()
+    example = EXAMPLES["rnn cells"]()
+    plans = []
+    for _ in range(2):
+        monkeypatch.setattr(planned_bind, "_plans", {})
+        plans.append(echo.plan(example.symbol, grad_req="write", memory_budget=BUDGET, **example.shapes))
+        for file in Path(os.environ["ECHO_CACHE_DIR"]).rglob("*.json"):
+            file.write_text('{"format": "echo-cost-table-2", "seconds": {"__import__": "os"}}')
+    assert len(runs) == 2
+    assert layouts(plans[0]) == layouts(plans[1]) == ["hoist:10"]
+
+
+def test_a_plan_is_loaded_without_measuring(
+    tmp_path: Path, measured: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = measured()
+    example = EXAMPLES["gru cells"]()
+    plan = echo.plan(example.symbol, grad_req="write", memory_budget=BUDGET, **example.shapes)
+    plan.save(tmp_path / "plan.json")
+    monkeypatch.setattr(planned_bind, "_plans", {})
+    # as stored by echo, then as saved by the user
+    assert echo.plan(example.symbol, grad_req="write", memory_budget=BUDGET, **example.shapes) == plan
+    again = echo.optimize(example.symbol, plan=echo.load_plan(tmp_path / "plan.json"))
+    found = gradients(again, example)
+    assert again.plans[-1].fused == plan.fused
+    assert layouts(plan)
+    assert len(runs) == 1
+    assert distance(found, gradients(example.symbol, example)) < TOLERANCE
+    wrong = replace(plan, fused=(*plan.fused[:-1], ("hoist:10", plan.fused[-1][1] + 1)))
+    with pytest.raises(echo.EchoError, match="not the first of a family"):
+        echo.optimize(example.symbol, plan=wrong).simple_bind(mx.cpu(), **example.shapes)
+
+
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("grad_req", ["write", "add"])
+def test_gluon(static: bool, grad_req: str, measured: Callable[..., list[str]]) -> None:
+    measured(hoist=0.5)
+    results = []
+    for fuse in (False, True):
+        mx.random.seed(3)
+        net = mx.gluon.nn.HybridSequential()
+        cell = mx.gluon.rnn.GRUCell(8, input_size=5, prefix="cell_")
+
+        class Unrolled(mx.gluon.HybridBlock):  # type: ignore[misc]
+            def __init__(self, inner: Any) -> None:
+                super().__init__()
+                self.inner = inner
+
+            def hybrid_forward(self, F: Any, x: Any) -> Any:
+                return self.inner.unroll(30, x, layout="NTC", merge_outputs=True)[0]
+
+        net.add(Unrolled(cell), mx.gluon.nn.Dense(3, flatten=False, in_units=8))
+        net.initialize(mx.init.Uniform(0.3))
+        net.collect_params().setattr("grad_req", grad_req)
+        if fuse:
+            net = echo.optimize(net, memory_budget=BUDGET)
+        net.hybridize(static_alloc=static)
+        data = mx.nd.random.normal(shape=(4, 30, 5))
+        data.attach_grad(grad_req)
+        for _ in range(2):
+            with mx.autograd.record():
+                loss = (net(data) ** 2).sum()
+            loss.backward()
+        parameters = [parameter.grad().asnumpy() for parameter in net.collect_params().values()]
+        results.append([loss.asnumpy(), data.grad.asnumpy(), *parameters])
+    assert distance(results[1], results[0]) < TOLERANCE
+    assert any(layouts(plan) for plan in net._cached_op.plans.values())
+
+
+def test_module(measured: Callable[..., list[str]]) -> None:
+    measured(hoist=0.5)
+    cell = mx.rnn.GRUCell(SIZE, prefix="gru_")
+    outputs, _ = cell.unroll(30, mx.sym.var("data"), layout="NTC", merge_outputs=True)
+    symbol = mx.sym.LinearRegressionOutput(mx.sym.mean(outputs, axis=(1, 2)), mx.sym.var("label"))
+    trained = []
+    for fuse in (False, True):
+        module = mx.mod.Module(echo.optimize(symbol, memory_budget=BUDGET) if fuse else symbol, label_names=("label",))
+        module.bind([("data", (BATCH, 30, SIZE))], [("label", (BATCH,))])
+        np.random.seed(1)
+        mx.random.seed(1)
+        module.init_params(mx.init.Uniform(0.3))
+        module.init_optimizer(optimizer_params={"learning_rate": 0.5})
+        data = mx.nd.array(np.random.default_rng(3).normal(0, 1, (BATCH, 30, SIZE)))
+        for _ in range(3):
+            module.forward_backward(mx.io.DataBatch([data], [mx.nd.ones((BATCH,))]))
+            module.update()
+        weights, _ = module.get_params()
+        trained.append([weights[name].asnumpy() for name in sorted(weights)])
+    assert distance(trained[1], trained[0]) < TOLERANCE
+
+
+def test_a_race_measures_without_touching_random_numbers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(planned_bind, "_plans", {})
+    seen = []
+
+    def watched(session: MxnetSession, graphs: Any, types: Any, limit: float) -> Any:
+        seen.append(real_race(session, graphs, types, 60))  # however busy the machine is
+        return seen[-1]
+
+    monkeypatch.setattr(MxnetSession, "race", watched)
+    mx.random.seed(4)
+    np.random.seed(4)
+    wanted = mx.nd.random.uniform(shape=(3,)).asnumpy(), np.random.rand()
+    mx.random.seed(4)
+    np.random.seed(4)
+    example = EXAMPLES["rnn cells"]()
+    echo.plan(example.symbol, grad_req="write", **example.shapes)
+    found = mx.nd.random.uniform(shape=(3,)).asnumpy(), np.random.rand()
+    assert np.array_equal(found[0], wanted[0])
+    assert found[1] == wanted[1]
+    (seconds,) = seen
+    assert set(seconds) == {"one by one", "hoist:10", f"transposed:{BATCH}"}
+    assert all(0 < value < 60 for value in seconds.values())
+
+
+def test_a_race_that_is_late_or_impossible_gives_no_seconds() -> None:
+    x, w = mx.sym.var("x"), mx.sym.var("w")
+    graph = echo.frontend.symbols.graph_of(mx.sym.FullyConnected(x, w, num_hidden=2, no_bias=True))
+    types = {"x": TensorType((4, 3)), "w": TensorType((2, 3))}
+    assert race({"a": graph}, types, mx.cpu(), 0) is None
+    with pytest.raises(UnmeasurableError, match="MXNet does not run"):
+        race({"a": graph}, {**types, "w": TensorType((2, 5))}, mx.cpu(), 1)
