@@ -51,16 +51,16 @@ def test_a_budget_that_fused_operators_miss_may_be_met_without(monkeypatch: pyte
 
 
 def test_fused_operators_that_need_more_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    full = pipeline.inside
+    full = pipeline.stock
 
-    def inside(request: Request, fused: Any) -> Any:
-        inner, before = full(request, fused)
-        return inner, type(before)(1, before.live_peak, {}, before.at_peak, before.layers)
+    def nearly_nothing(request: Request, fused: Any) -> Any:
+        before = full(request, fused)
+        return type(before)(1, before.live_peak, {}, before.at_peak, before.layers)
 
     assert plan(policy="none").fused
     monkeypatch.setattr("echo.runtime.bind._plans", {})
     monkeypatch.setattr("echo.plan_cache.load", lambda *_: None)
-    monkeypatch.setattr(pipeline, "inside", inside)
+    monkeypatch.setattr(pipeline, "stock", nearly_nothing)
     assert not plan(policy="none").fused
 
 
