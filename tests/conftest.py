@@ -378,14 +378,16 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(autouse=True)
-def no_races(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="session")
+def no_races() -> Iterator[None]:
     """No layout is chosen by what the clock says: who wants another one patches `MxnetSession.race` again."""
 
     def race(*_: Any) -> None:
         raise UnmeasurableError("this test measures nothing")
 
-    monkeypatch.setattr(MxnetSession, "race", race)
+    with pytest.MonkeyPatch.context() as patch:  # not the fixture, whose patches would outlive those of a test's others
+        patch.setattr(MxnetSession, "race", race)
+        yield
 
 
 @pytest.fixture
