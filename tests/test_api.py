@@ -177,7 +177,7 @@ def test_plan_prints(plan: echo.Plan, capsys: pytest.CaptureFixture[str]) -> Non
     for word in ("planned by MXNet", "alive at the peak", "weights", "recompute", "stash", "tanh"):
         assert word in text, word
     assert max(map(len, text.splitlines())) <= 120
-    assert "note: not fused (1 x, as 'softmax'): it would save no more than" in text.replace("\n", " ")
+    assert "note: not fused (1 x, as 'softmax'): too small: 1,280 bytes" in text.replace("\n", " ")
 
 
 def test_plan_prints_where_nothing_is_gained() -> None:
