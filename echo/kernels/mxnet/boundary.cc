@@ -1,9 +1,9 @@
 // The fused kernels as operators of MXNet 1.9: an extension library, as mx.library.load takes it. Operator _echo_NAME is
 // the kernel NAME, _backward__echo_NAME the kernel NAME_grad.
 //
-// MXNet finds an extension by the C functions below and hands their answers back to it as opaque pointers, so no header of
-// MXNet's is needed. Attributes of an operator: `present`, which of the kernel's inputs there are ("11100"; without it those
-// that are not optional), `out`, the shape of the first output where there is a choice, and the kernel's parameters.
+// MXNet finds an extension by the C functions below and hands their answers back to it as opaque pointers, so no header
+// of MXNet's is needed. Attributes of an operator: `present`, which of the kernel's inputs there are ("11100"; without it
+// those that are not optional), `out`, the shape of the first output where there is a choice, the kernel's parameters.
 //
 // MXNet never says whether a result is to be added to what is there: the hook in its gradient pass sees to that.
 #include <algorithm>
@@ -139,7 +139,8 @@ static Tensors tensors_of(const Run& run, const Attributes& attrs, const Arrays&
     position += there;
   }
   if (position != in.count)
-    throw WrongCall(kernel.name + ": expected " + std::to_string(position) + " arrays to read, got " + std::to_string(in.count));
+    throw WrongCall(kernel.name + ": expected " + std::to_string(position) + " arrays to read, got " +
+                    std::to_string(in.count));
   position = 0;
   for (std::size_t i = 0; i < kernel.outputs.size(); ++i) {
     const bool there = !run.backward || present[i];
@@ -158,7 +159,8 @@ static void* aligned(void* memory) {
 
 using Allocate = void* (*)(void*, int);
 
-static void run_kernel(const Run& run, const Tensors& given, Allocate allocate, void* allocator, void* stream, void* random) {
+static void run_kernel(const Run& run, const Tensors& given, Allocate allocate, void* allocator, void* stream,
+                       void* random) {
   EchoCall call{};
   call.kernel = (run.backward ? run.op->gradient : run.op->forward)->name.c_str();
   call.in = given.in.data();
@@ -173,7 +175,8 @@ static void run_kernel(const Run& run, const Tensors& given, Allocate allocate, 
   const std::size_t bytes = run.cuda ? echo_cuda_workspace(&call) : echo_cpu_workspace(&call);
   if (bytes == SIZE_MAX) throw WrongCall(echo_kernels_error());
   if (bytes > static_cast<std::size_t>(INT32_MAX) - kAlignment)
-    throw WrongCall(std::string(call.kernel) + ": a workspace of " + std::to_string(bytes) + " bytes is more than MXNet gives");
+    throw WrongCall(std::string(call.kernel) + ": a workspace of " + std::to_string(bytes) +
+                    " bytes is more than MXNet gives");
   if (bytes) {
     call.workspace = aligned(allocate(allocator, static_cast<int>(bytes + kAlignment)));
     call.workspace_bytes = bytes;
@@ -201,10 +204,10 @@ MXNET_CALLS int _opRegSize() { return static_cast<int>(operators().size()); }
 MXNET_CALLS int _partRegSize() { return 0; }
 MXNET_CALLS int _passRegSize() { return 0; }
 
-MXNET_CALLS void _opRegGet(int index, const char** name, int* is_subgraph, const char*** forward_contexts, void*** forward,
-                           int* forward_count, const char*** backward_contexts, void*** backward, int* backward_count,
-                           const char*** create_contexts, void*** create, int* create_count, void** parse, void** type,
-                           void** storage, void** shape, void** mutate) {
+MXNET_CALLS void _opRegGet(int index, const char** name, int* is_subgraph, const char*** forward_contexts,
+                           void*** forward, int* forward_count, const char*** backward_contexts, void*** backward,
+                           int* backward_count, const char*** create_contexts, void*** create, int* create_count,
+                           void** parse, void** type, void** storage, void** shape, void** mutate) {
   static const char* contexts[] = {"cpu", "gpu"};
   Operator& op = operators()[index];
   *name = op.name.c_str();
@@ -244,7 +247,8 @@ static void hand_over(const std::vector<std::vector<int64_t>>& shapes, unsigned*
   for (std::size_t i = 0; i < shapes.size(); ++i) {
     (*dims)[i] = static_cast<int>(shapes[i].size());
     (*sizes)[i] = static_cast<unsigned*>(std::malloc((shapes[i].size() + 1) * sizeof(unsigned)));
-    for (std::size_t axis = 0; axis < shapes[i].size(); ++axis) (*sizes)[i][axis] = static_cast<unsigned>(shapes[i][axis]);
+    std::transform(shapes[i].begin(), shapes[i].end(), (*sizes)[i],
+                   [](int64_t size) { return static_cast<unsigned>(size); });
   }
 }
 

@@ -116,7 +116,10 @@ static std::vector<int64_t> first_output(const Kernel& kernel, const Attributes&
     if (out && std::strcmp(out, "rows") == 0) shape = {shape[0] * shape[1], 1};
     return shape;
   }
-  if (kernel.name == "weighted_sum") return out && std::strcmp(out, "B1H") == 0 ? std::vector<int64_t>{shape[0], 1, shape[1]} : shape;
+  if (kernel.name == "weighted_sum") {
+    if (out && std::strcmp(out, "B1H") == 0) shape = {shape[0], 1, shape[1]};
+    return shape;
+  }
   static const char* const alike[] = {"layer_norm", "bias_act", "relu", "sequence_reverse"};
   const bool is_alike = std::any_of(std::begin(alike), std::end(alike), [&](const char* name) { return kernel.name == name; });
   return is_alike ? first_input : shape;
