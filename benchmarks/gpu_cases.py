@@ -24,12 +24,17 @@ SHAPES = {
     "sequence_reverse": "T,B,R B",
     "dropout": "n",
     "relu": "n",
+    "pack_mask": "n",
+    "apply_mask": "n bits 1",
     "lstm_layer": "T,B,I 4H,I 4H 4H,H 4H B,H B,H",
 }
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3}
 # outputs for which no gradient comes in, and those that are not of the call's type
-NO_GRADIENT = {"attention": (1,), "dropout": (1,), "relu": (1,), "lstm_layer": (3,)}
-OUTPUT_TYPES = {("attention", 1): "float32", ("dropout", 1): "uint8", ("relu", 1): "uint8"}
+NO_GRADIENT = {"attention": (1,), "dropout": (1,), "relu": (1,), "lstm_layer": (3,), "pack_mask": (0, 1)}
+OUTPUT_TYPES = {
+    ("attention", 1): "float32", ("dropout", 1): "uint8", ("relu", 1): "uint8", ("pack_mask", 0): "uint8",
+    ("pack_mask", 1): "float32",
+}  # fmt: skip
 LENGTHS = {"attention": (3, "Tk"), "sequence_reverse": (1, "T")}  # input, and the dimension that bounds it
 
 
@@ -63,6 +68,8 @@ class Backend(Protocol):
 
 
 def _size(text: str, dims: dict[str, int]) -> int:
+    if text in ("bits", "1"):
+        return (dims["n"] + 7) // 8 if text == "bits" else 1
     match = re.fullmatch(r"(\d*)([A-Za-z]+)", text)
     assert match, text
     return int(match.group(1) or 1) * dims[match.group(2)]
@@ -80,6 +87,9 @@ def draw(case: Case, dtype: str, generator: np.random.Generator) -> list[Any]:
         if LENGTHS.get(case.kernel, (None,))[0] == number:
             most = case.dims[LENGTHS[case.kernel][1]]
             inputs[number] = generator.integers(0, most + 1, size=shape).astype(case.lengths)
+        if case.kernel == "apply_mask" and number:
+            bits = np.packbits(generator.integers(0, 2, case.dims["n"]), bitorder="little")
+            inputs[number] = bits if text == "bits" else np.full(1, 1.25, np.float32)
         if number in case.absent:
             inputs[number] = None
     return inputs
@@ -194,7 +204,7 @@ def cases_of(scale: int) -> list[Case]:
             Case("layer_norm", {"N": 19 * scale, "H": hidden}, {"eps": 1e-2}),
             Case("sequence_reverse", {"T": 6, "B": batch, "R": hidden}, lengths="float32"),
             Case("dropout", {"n": hidden * scale}, {"keep": 0.7, "seed": 2.0**40 + 5, "offset": 2.0**33 + 1}),
-            Case("relu", {"n": hidden * scale}),
+            *[Case(name, {"n": hidden * scale}) for name in ("relu", "pack_mask", "apply_mask")],
         ]
         cases += [Case("bias_act", {"N": 11 * scale, "H": hidden}, {"act": act}) for act in range(5)]
     for lengths in ("float32", "float16", "int32"):
@@ -227,7 +237,7 @@ def _empty_cases() -> list[Case]:
         Case("bias_act", {"N": 0, "H": 9}, {"act": 1}),
         Case("sequence_reverse", {"T": 0, "B": 2, "R": 3}),
         Case("dropout", {"n": 0}, {"keep": 0.5, "seed": 1, "offset": 0}),
-        Case("relu", {"n": 0}),
+        *[Case(name, {"n": 0}) for name in ("relu", "pack_mask", "apply_mask")],
         Case("attention", {"N": 2, "Tq": 3, "Tk": 0, "D": 4, "Dv": 5}, {"scale": 1.0}),
         Case("attention", {"N": 2, "Tq": 0, "Tk": 3, "D": 4, "Dv": 5}, {"scale": 1.0}),
         *[Case("lstm_layer", {"T": 0, "B": 2, "I": 3, "H": 4}, {"reverse": way}) for way in (0, 1)],

@@ -54,7 +54,7 @@ LIGHT = _names(
     "_npi_flip",
     # fused kernels
     "_echo_lstm_cell _echo_lstm_norm_cell _echo_gru_cell _echo_mlp_score _echo_layer_norm _echo_bias_act _echo_relu",
-    "_echo_sequence_reverse _echo_weighted_sum",
+    "_echo_sequence_reverse _echo_weighted_sum _echo_apply_mask",
 )
 
 # Every output of these is a feature map. Of all other operators the first output is; what follows it (saved statistics,
@@ -93,7 +93,7 @@ def why_not(node: TrainingNode, device: str, hook: bool) -> str:
     if device != "cpu" and node.op in _CPU_ONLY and node.attrs.get("cudnn_off") not in ("True", "1"):
         return f"{node.op} has side effects on cuDNN"
     if node.op == "Dropout":
-        return _why_not_dropout(node.attrs)
+        return why_not_dropout(node.attrs)
     if node.random or (node.op == "LeakyReLU" and node.attrs.get("act_type") == "rrelu"):
         return f"{node.op} draws random numbers here"
     if node.mutates and node.op != "BatchNorm":
@@ -109,7 +109,8 @@ def depends_on_mode(op: str, attrs: Mapping[str, str]) -> bool:
     return op in HEAVY or (op == "BatchNorm" and attrs.get("use_global_stats") not in ("True", "1"))
 
 
-def _why_not_dropout(attrs: Mapping[str, str]) -> str:
+def why_not_dropout(attrs: Mapping[str, str]) -> str:
+    """Why the output of a Dropout is no product of its input and a mask of its size; empty where it is."""
     if attrs.get("axes", "()") not in ("()", "[]", "None"):
         return "Dropout over axes has a mask of another shape"
     if float(attrs.get("p", "0.5")) == 0:

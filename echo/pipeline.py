@@ -76,20 +76,20 @@ def plan(request: Request) -> Planned:
 
 def _fused(request: Request, fused: Fused) -> tuple[Planned, Fused, Memory | None]:
     """The plan with the fused operators, or without where that needs less; and the user's memory if it has them."""
-    missed = None
-    if fused.places:
-        before = stock(request, fused)
+    none = replace(fused, graph=request.graph, places=(), what={}, hidden=0)
+    missed: list[BudgetError] = []
+    for each in (fused, fused.other, none):
+        if each is None:
+            continue
+        before = stock(request, each) if each.places else None
         try:
-            found = _best(inside(request, fused, before))
-            if found.plan.after.total <= before.total:
-                return found, fused, before
+            found = _best(request if before is None else inside(request, each, before))
         except BudgetError as error:
-            missed = error
-    try:
-        found = _best(request)
-    except BudgetError as error:
-        raise error if missed is None or error.reachable < missed.reachable else missed from None
-    return found, replace(fused, graph=request.graph, places=(), what={}, hidden=0), None
+            missed.append(error)
+            continue
+        if before is None or found.plan.after.total <= before.total:
+            return found, each, before
+    raise min(missed, key=lambda error: error.reachable)
 
 
 def _best(request: Request) -> Planned:

@@ -163,6 +163,25 @@ def _reversed(with_lengths: bool) -> Example:
     return Example(data, shapes, {"sequence_reverse": 4}, {"lengths": STEPS} if with_lengths else {})
 
 
+def _dropped() -> Example:
+    """Layers with Dropout between them, and in other forms: of a variable, twice of one array, always."""
+    data = mx.sym.var("data")
+    x = mx.sym.Dropout(data, p=0.2)
+    for layer in range(2):
+        dense = mx.sym.tanh(mx.sym.FullyConnected(x, num_hidden=64, name=f"dense{layer}"))
+        x = mx.sym.Dropout(dense, p=0.3) + mx.sym.Dropout(dense, p=0.3)
+    x = mx.sym.Dropout(x * x, p=0.5, mode="always")
+    return Example(x, {"data": (100, 64)}, {"dropout": 6}, {})
+
+
+def _rectified() -> Example:
+    x = mx.sym.var("data")
+    for layer in range(4):
+        dense = mx.sym.FullyConnected(x, num_hidden=64, name=f"dense{layer}")
+        x = x + mx.sym.Activation(dense, act_type="relu")
+    return Example(mx.sym.mean(mx.sym.relu(x), axis=0), {"data": (300, 64)}, {"relu": 5}, {})
+
+
 EXAMPLES: Mapping[str, Callable[[], Example]] = {
     "lstm layer": lambda: _unrolled(mx.rnn.LSTMCell(SIZE)),
     "lstm layer, time first": lambda: _unrolled(mx.rnn.LSTMCell(SIZE), "TNC"),
@@ -188,6 +207,8 @@ EXAMPLES: Mapping[str, Callable[[], Example]] = {
     "layer norm": _norm,
     "reversal": lambda: _reversed(with_lengths=False),
     "reversal with lengths": lambda: _reversed(with_lengths=True),
+    "dropout": _dropped,
+    "rectified": _rectified,
     "softmax output": _softmax,
     "softmax output, padded": lambda: _softmax(use_ignore=True, ignore_label=3, normalization="valid", grad_scale=2),
     "softmax output, smoothed": lambda: _softmax(smooth_alpha=0.1, normalization="batch"),

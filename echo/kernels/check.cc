@@ -46,6 +46,7 @@ std::string shape_text(const EchoTensor& tensor) {
 std::string expected_text(const Kernel& kernel, const TensorSpec& spec, const std::vector<int64_t>& dims) {
   std::string known;
   for (const Axis& axis : spec.axes) {
+    if (axis.symbol < 0) continue;
     const std::string& symbol = kernel.symbols[axis.symbol];
     if (dims[axis.symbol] >= 0) known += " " + symbol + "=" + std::to_string(dims[axis.symbol]);
   }
@@ -72,6 +73,7 @@ const char* type_text(Type type) {
 
 // Whether one axis fits; learns its dimension where that is not known yet.
 bool axis_fits(const Axis& axis, int64_t size, std::vector<int64_t>* dims) {
+  if (axis.symbol < 0) return size == axis.factor;
   int64_t& dim = (*dims)[axis.symbol];
   if (size < 0 || size > kMostElements) return false;
   if (axis.bits) return dim < 0 || size == (dim + 7) / 8;

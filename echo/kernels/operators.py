@@ -15,6 +15,7 @@ READS = {
     "attention": ("10", "11111", "11"), "layer_norm": ("1", "110", "0"), "bias_act": ("1", "00", "1"),
     "sequence_reverse": ("1", "01", "0"), "relu": ("10", "0", "01"), "lstm_layer": ("1110", "1111111", "1001"),
     "softmax_output": ("0", "1101", "1"), "weighted_sum": ("1", "11", "0"),
+    "pack_mask": ("00", "0", "00"), "apply_mask": ("1", "011", "0"),
 }  # fmt: skip
 
 
@@ -26,10 +27,11 @@ def fused_node(kernel: str, name: str, inputs: Sequence[Entry | None], attrs: Ma
     gradients, needed, outputs = READS[kernel]
     needed = "".join(bit for bit, entry in zip(needed, inputs) if entry is not None)
     bits = gradients + needed + outputs
-    op, first = PREFIX + kernel, bits.index("1")
-    positions = ",".join(str(position if bit == "1" else first) for position, bit in enumerate(bits))
-    present = "".join("0" if entry is None else "1" for entry in inputs)
-    own = {"present": present, "__echo_gradient__": f"_backward_{op}>_backward_{op}:{positions}"}
+    op, first = PREFIX + kernel, bits.find("1")
+    own = {"present": "".join("0" if entry is None else "1" for entry in inputs)}
+    if first >= 0:
+        positions = ",".join(str(position if bit == "1" else first) for position, bit in enumerate(bits))
+        own["__echo_gradient__"] = f"_backward_{op}>_backward_{op}:{positions}"
     return Node(op, name, tuple(entry for entry in inputs if entry is not None), attrs={**attrs, **own})
 
 
@@ -37,4 +39,6 @@ def num_outputs(node: Node) -> int:
     """How many outputs a node that a fusion puts into a graph has."""
     if node.op == "_split_v2":
         return int(node.attrs["sections"])
+    if node.op == "Dropout":
+        return 2
     return len(READS[node.op[len(PREFIX) :]][0]) if node.op.startswith(PREFIX) else 1

@@ -419,3 +419,30 @@ def relu_grad(dy: Maybe, dbits: Maybe, x: Maybe, y: Maybe, bits: Array) -> Array
     shaped = [array for array in (dy, x, y) if array is not None]
     dy = _or_zeros(dy, shaped[0])
     return (dy * _unpacked(bits, dy.size),)
+
+
+def pack_mask(mask: Array) -> Arrays:
+    """A mask [n] of 0 and one other value: the bits of what is not 0, and that value (the first; 0 where there is none).
+
+    One bit an element, as Gist stores masks (Jain et al., ISCA 2018, section 4.2).
+    """
+    (mask,) = _double(mask)
+    kept = mask != 0
+    return np.packbits(kept, bitorder="little"), mask[kept][:1] if kept.any() else np.zeros(1)
+
+
+def pack_mask_grad(dbits: Maybe, dscale: Maybe, mask: Array, bits: Maybe = None, scale: Maybe = None) -> Arrays:
+    """No gradient goes through a mask."""
+    return (np.zeros(mask.shape),)
+
+
+def apply_mask(x: Array, bits: Array, scale: Array) -> Arrays:
+    """x [n] times scale [1] where the bit is 1, else times zero: an infinity becomes a NaN, as in MXNet's Dropout."""
+    x, scale = _double(x, scale)
+    return (x * np.where(_unpacked(bits, x.size), scale[0], 0.0),)
+
+
+def apply_mask_grad(dy: Maybe, x: Maybe, bits: Array, scale: Array, y: Maybe = None) -> Arrays:
+    """The gradient of x, and zeros for the mask."""
+    shaped = [array for array in (dy, x, y) if array is not None]
+    return (*apply_mask(_or_zeros(dy, shaped[0]), bits, scale), np.zeros_like(bits), np.zeros(1))

@@ -28,6 +28,8 @@ const Row kRows[] = {
     {"sequence_reverse", "x[T,B,R] lengths[B]:lengths?", "y[T,B,R]", "", "dy lengths"},
     {"dropout", "x[n]", "y[n] bits[(n+7)/8]:uint8", "keep seed offset", "dy bits"},
     {"relu", "x[n]", "y[n] bits[(n+7)/8]:uint8", "", "dy bits"},
+    {"pack_mask", "mask[n]", "bits[(n+7)/8]:uint8 scale[1]:float32", "", ""},
+    {"apply_mask", "x[n] bits[(n+7)/8]:uint8 scale[1]:float32", "y[n]", "", "dy bits scale"},
     {"lstm_layer", "x[T,B,I] wi[4H,I] bi[4H] wh[4H,H] bh[4H] h0[B,H] c0[B,H]", "y[T,B,H] hT[B,H] cT[B,H] pre[T,B,4H]",
      "reverse", "dy dhT dcT x wi bi wh bh h0 c0 y pre"},
     {"softmax_output", "x[N,I] w[V,I] b[V]? label[N]:lengths", "prob[N,V]",
@@ -50,6 +52,7 @@ Axis parse_axis(const std::string& text, std::vector<std::string>* symbols) {
   begin = end;
   while (end < text.size() && std::isalpha(static_cast<unsigned char>(text[end]))) ++end;
   const std::string symbol = text.substr(begin, end - begin);
+  if (symbol.empty()) return axis;
   auto at = std::find(symbols->begin(), symbols->end(), symbol);
   if (at == symbols->end()) at = symbols->insert(at, symbol);
   axis.symbol = static_cast<int>(at - symbols->begin());

@@ -9,10 +9,10 @@
 namespace echo {
 namespace kernels {
 
-// factor * symbol, or (symbol + 7) / 8.
+// factor * symbol, (symbol + 7) / 8, or factor alone.
 struct Axis {
   int64_t factor = 1;
-  int symbol = 0;  // index into Kernel::symbols
+  int symbol = -1;  // index into Kernel::symbols; -1: none
   bool bits = false;
 };
 

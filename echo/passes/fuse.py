@@ -11,8 +11,9 @@ from echo.estimators.planner import blocks
 from echo.options import budget_bytes
 from echo.passes.candidates import named
 from echo.passes.request import Request
-from echo.patterns.apply import Fused, fuse
-from echo.plan import HIDDEN, Memory, Plan
+from echo.patterns import MASKS, QUIET
+from echo.patterns.apply import SMALL, Fused, fuse
+from echo.plan import HIDDEN, Memory, Missed, Plan
 
 
 @dataclass(frozen=True)
@@ -31,12 +32,37 @@ class Fuse:
             return Fused(request.graph)
         wishes = (*request.options.keep, *request.options.recompute)
         wished = named(request.graph, wishes)
-        found = fuse(request.graph, request.frontend.types, request.frontend.adds, request.frontend.device, wished)
+        frontend = request.frontend
+        arguments = request.graph, frontend.types, frontend.adds, frontend.device, wished
+        found = fuse(*arguments)
         if not all(named(request.graph, (wish,)) or named(found.graph, (wish,)) for wish in wishes):
             return Fused(request.graph)  # the error is about the user's own operators
-        if found.places and request.frontend.why_no_fusion:
-            return Fused(request.graph, notes=(f"no operator is fused: {request.frontend.why_no_fusion}",))
-        return found
+        if found.places and frontend.why_no_fusion:
+            return Fused(request.graph, notes=(f"no operator is fused: {frontend.why_no_fusion}",))
+        masks = [place for place in found.places if place[0] in MASKS]
+        return _ranked(request, found, fuse(*arguments, without=MASKS)) if masks else found
+
+
+def _ranked(request: Request, found: Fused, without: Fused) -> Fused:
+    """Masks as bits, or as they are: they take time, and for a while more memory, until they are bits.
+
+    Within a budget the faster first; else those that need less memory before anything is recomputed.
+    """
+    if request.options.memory_budget is not None:
+        return replace(_explained(request, found, without, "a mask as bits takes time, and the budget is met without"), other=found)
+    bits, numbers = (request.frontend.on(each.graph).differentiate().planned_bytes for each in (found, without))
+    if bits >= numbers:
+        sizes = f"{bits / 2**20:.1f} MB planned with masks as bits, {numbers / 2**20:.1f} MB without"
+        return _explained(request, found, without, f"nothing to gain: {sizes}")
+    return replace(found, other=_explained(request, found, without, "with masks as bits more is needed in the end"))
+
+
+def _explained(request: Request, found: Fused, without: Fused, reason: str) -> Fused:
+    """``without`` masks as bits, and why there are none where ``found`` has them."""
+    names = request.graph.nodes
+    left = [Missed(number, names[number].name, name, reason) for name, number in found.places if name in MASKS]
+    others = [missed for missed in found.missed if missed.pattern in MASKS]
+    return replace(without, missed=(*without.missed, *others, *left))
 
 
 def inside(request: Request, fused: Fused, before: Memory) -> Request:
@@ -77,6 +103,7 @@ def _notes(fused: Fused, applied: bool) -> Iterator[str]:
     if applied:
         kinds = ", ".join(f"{count} x {what}" for what, count in sorted(fused.what.items()))
         yield f"fused: {kinds}; last bits differ from the user's own graph (fuse=False keeps them)"
-    for reason, count in Counter(missed.reason for missed in fused.missed).most_common(3):
-        first = next(missed.name for missed in fused.missed if missed.reason == reason)
+    told = [missed for missed in fused.missed if missed.pattern not in QUIET and not missed.reason.startswith(SMALL)]
+    for reason, count in Counter(missed.reason for missed in told).most_common(3):
+        first = next(missed.name for missed in told if missed.reason == reason)
         yield f"not fused ({count} x, as {first!r}): {reason}"

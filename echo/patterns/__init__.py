@@ -10,11 +10,13 @@ from typing import Callable, Mapping, Union
 
 from echo.patterns import (
     attention,
+    dropout,
     gru_cell,
     layer_norm,
     lstm_cell,
     lstm_layer,
     mlp_score,
+    relu,
     rnn,
     sequence_reverse,
     softmax_output,
@@ -25,7 +27,9 @@ from echo.patterns.view import Fusion, View
 Match = Callable[[View, int], Union[Fusion, str, None]]
 _ALL = (
     lstm_layer, rnn, lstm_cell, gru_cell, mlp_score, weighted_sum, attention, softmax_output, layer_norm,
-    sequence_reverse,
+    sequence_reverse, dropout, relu,
 )  # fmt: skip
 CPU_ONLY = frozenset({softmax_output.NAME})
+MASKS = frozenset({dropout.NAME, relu.NAME})  # bits in the place of numbers: only where that lowers what is planned
+QUIET = frozenset({relu.NAME})  # most networks have near-misses, which say nothing new
 PATTERNS: Mapping[str, Match] = {pattern.NAME: pattern.match for pattern in _ALL}

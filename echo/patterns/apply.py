@@ -18,6 +18,7 @@ COPY_ATTRIBUTE = "__echo_copies__"  # read by the native hook: which gradients o
 _OVERWRITES = ("_split_v2", "reverse")  # as all operators of an extension library do
 _FUSED_TYPES = ("float32", "float16")
 _RANDOM = ("Dropout", "Custom", "random", "sample", "shuffle", "LeakyReLU", "normal", "uniform")
+SMALL = "too small"
 ORDER = "the order of arguments, or of random numbers, would change"
 Place = Tuple[str, int]  # the name of a pattern, and the number of the user's node where it is found
 Types = Mapping[Entry, TensorType]
@@ -28,6 +29,7 @@ class Fused:
     """The graph with fused operators, where they were found, and where they nearly were.
 
     ``what`` counts each kind. ``hidden`` are bytes that the user's operators hold there beyond what is planned.
+    ``other`` is what to plan where this cannot be, or needs more than the user's graph: more of masks as bits, or less.
     """
 
     graph: Graph
@@ -36,12 +38,16 @@ class Fused:
     what: Mapping[str, int] = field(default_factory=dict)
     hidden: int = 0
     notes: tuple[str, ...] = ()
+    other: Fused | None = None
 
 
-def find(graph: Graph, device: str, wished: AbstractSet[int] = frozenset()) -> tuple[list[Fusion], list[Missed]]:
+def find(
+    graph: Graph, device: str, wished: AbstractSet[int] = frozenset(), without: AbstractSet[str] = frozenset()
+) -> tuple[list[Fusion], list[Missed]]:
     """All fusions that do not overlap, those that replace most first, and the near-misses; ``wished`` nodes stay."""
     view = View(graph)
-    patterns = {name: match for name, match in PATTERNS.items() if device == "cpu" or name not in CPU_ONLY}
+    left_out = without if device == "cpu" else without | CPU_ONLY
+    patterns = {name: match for name, match in PATTERNS.items() if name not in left_out}
     found: list[Fusion] = []
     missed: list[Missed] = []
     for number, node in enumerate(graph.nodes):
@@ -72,13 +78,15 @@ def fuse(
     copies: bool,
     device: str = "cpu",
     wished: AbstractSet[int] = frozenset(),
+    without: AbstractSet[str] = frozenset(),
 ) -> Fused:
     """The user's graph with all the fused operators that its shapes and types allow.
 
     ``types`` gives the shape and type of each of the user's entries. With ``copies``, gradients may be added to arrays
-    that hold others. ``wished`` are nodes that the user wants kept or recomputed: they are left alone.
+    that hold others. ``wished`` are nodes that the user wants kept or recomputed: they are left alone. ``without``
+    names patterns that are not looked for.
     """
-    found, missed = find(graph, device, wished)
+    found, missed = find(graph, device, wished, without)
     known = types() if found else {}
     fitting = []
     for fusion in found:
@@ -168,7 +176,7 @@ def why_not(fusion: Fusion, types: Types) -> str:
     if len(kinds) > 1 or not kinds.issubset(_FUSED_TYPES):
         return f"expected arrays of one type, float32 or float16, got {', '.join(sorted(kinds))}"
     if fusion.worth is not None and types[fusion.worth[0]].bytes < fusion.worth[1]:
-        return f"too small: {types[fusion.worth[0]].bytes:,} bytes, expected {fusion.worth[1]:,} or more"
+        return f"{SMALL}: {types[fusion.worth[0]].bytes:,} bytes, expected {fusion.worth[1]:,} or more"
     for entry, text in fusion.shapes.items():
         shape = types[entry].shape
         if not shape or 0 in shape or any(size < 0 for size in shape):
@@ -250,9 +258,9 @@ def _variables(graph: Graph) -> list[str]:
 
 
 def _random(graph: Graph) -> list[str]:
-    """Operators that draw random numbers, in the order in which MXNet comes to them."""
+    """Operators that draw random numbers, in the order in which MXNet comes to them, by the user's names."""
     draws = {op: any(word in op for word in _RANDOM) for op in {node.op for node in graph.nodes}}
-    return [node.name for node in graph.nodes if draws[node.op] or _drops(node)]
+    return [node.name.partition("_echo_")[0] for node in graph.nodes if draws[node.op] or _drops(node)]
 
 
 def _drops(node: Node) -> bool:

@@ -24,15 +24,15 @@ class Tensor:
     gradient: bool = True
 
     def sizes(self, dims: Mapping[str, int]) -> tuple[int, ...]:
-        if self.shape == "bits":
-            return ((dims["n"] + 7) // 8,)
+        if self.shape in ("bits", "scale"):
+            return ((dims["n"] + 7) // 8 if self.shape == "bits" else 1,)
         parts = [re.fullmatch(r"(\d*)(\w+)", axis) for axis in self.shape.split(",")]
         return tuple(int(part[1] or 1) * dims[part[2]] for part in parts if part)
 
 
 LENGTHS = Tensor("N", "float32", optional=True, gradient=False)
 BIAS = Tensor("Tq,Tk", optional=True, gradient=False)
-BITS = Tensor("bits", "uint8", gradient=False)
+BITS, SCALE = Tensor("bits", "uint8", gradient=False), Tensor("scale", "float32", gradient=False)
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,8 @@ SPECS: dict[str, Spec] = {
     "sequence_reverse": Spec((Tensor("T,B,R"), Tensor("B", "float32", True, False)), (Tensor("T,B,R"),)),
     "dropout": Spec((Tensor("n"),), (Tensor("n"), BITS), {"keep": 0.7, "seed": 5, "offset": 1}),
     "relu": Spec((Tensor("n"),), (Tensor("n"), BITS)),
+    "pack_mask": Spec((Tensor("n"),), (BITS, SCALE)),
+    "apply_mask": Spec((Tensor("n"), BITS, SCALE), (Tensor("n"),)),
     "lstm_layer": Spec(
         tuple(map(Tensor, ("T,B,I", "4H,I", "4H", "4H,H", "4H", "B,H", "B,H"))),
         (Tensor("T,B,H"), Tensor("B,H"), Tensor("B,H"), Tensor("T,B,4H", gradient=False)),
@@ -81,6 +83,7 @@ SPECS: dict[str, Spec] = {
 # For each kernel sizes with more than one block, and with remainders.
 SMALL = {
     "attention": {"N": 3, "Tq": 5, "Tk": 200, "D": 6, "Dv": 3}, "dropout": {"n": 21}, "relu": {"n": 21},
+    "pack_mask": {"n": 21}, "apply_mask": {"n": 21},
     "sequence_reverse": {"T": 4, "B": 3, "R": 2}, "mlp_score": {"B": 3, "T": 4, "H": 9},
     "layer_norm": {"N": 5, "H": 9}, "bias_act": {"N": 5, "H": 9}, "lstm_cell": {"B": 3, "H": 9},
     "lstm_norm_cell": {"B": 3, "H": 9}, "weighted_sum": {"B": 3, "T": 4, "H": 9},
@@ -121,6 +124,10 @@ def draw(name: str, dims: Mapping[str, int], dtype: str = "float32", seed: int =
         if tensor.optional and absent:
             return None
         shape = tensor.sizes(dims)
+        if tensor is BITS:
+            return np.packbits(rng.integers(0, 2, dims["n"]), bitorder="little")
+        if tensor is SCALE:
+            return np.full(1, 1.25, np.float32)
         if tensor.dtype == "float32":  # lengths, some of them 0 and some too long; or labels
             most = next((dims[symbol] for symbol in ("Tk", "V", "T") if symbol in dims), 0)
             return rng.integers(0, most + 2, shape).astype(np.float32)
@@ -130,6 +137,8 @@ def draw(name: str, dims: Mapping[str, int], dtype: str = "float32", seed: int =
         return (size * rng.normal(size=shape)).astype(dtype)
 
     inputs = [value(tensor) for tensor in spec.inputs]
+    if name == "pack_mask":
+        inputs = [np.where(inputs[0] > 0, 1.25, 0).astype(dtype)]
     heads = [rng.normal(size=tensor.sizes(dims)).astype(dtype) if tensor.gradient else None for tensor in spec.outputs]
     return Case(name, dtype, dims, inputs, heads, {**spec.params, **params})
 
@@ -204,7 +213,11 @@ def check_case(case: Case, call: Runner) -> None:
 
 
 def check_reqs(case: Case, req: Sequence[int], call: Runner) -> None:
-    """The backward pass with these reqs: skipped gradients stay as they were, others are written or added to."""
+    """The backward pass with these reqs: skipped gradients stay as they were, others are written or added to.
+
+    Gradients of bits, which are none, are only ever written.
+    """
+    req = [min(how, WRITE) if tensor is BITS else how for how, tensor in zip(req, case.spec.inputs)]
     outputs = run_forward(case, call)
     rng = np.random.default_rng(1)
     before = [

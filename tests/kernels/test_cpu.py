@@ -39,7 +39,7 @@ def _dims(name: str) -> list[dict[str, int]]:
         sizes = [(2, 3, 5, 4, 4), (1, 1, 1, 1, 1), (3, 33, 65, 7, 33), (1, 70, 130, 64, 64), (2, 5, 64, 33, 1)]
         sizes += [(0, 3, 5, 4, 4), (2, 0, 5, 4, 4), (2, 3, 0, 4, 4), (3, 32, 64, 16, 24)]
         return [dict(zip(("N", "Tq", "Tk", "D", "Dv"), each)) for each in sizes]
-    if name in ("dropout", "relu"):
+    if name in ("dropout", "relu", "pack_mask", "apply_mask"):
         return [{"n": n} for n in (0, 1, 7, 8, 9, 511, 512, 513, 5000)]
     if name == "sequence_reverse":
         return [{"T": t, "B": b, "R": r} for t, b, r in ((1, 1, 1), (5, 3, 7), (5, 3, 650), (0, 3, 2), (5, 0, 2))]

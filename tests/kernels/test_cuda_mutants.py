@@ -56,6 +56,12 @@ MUTANTS = {
     ),
     "a length off by one": ("pointwise.cuh", "length - 1 - t", "length - t", 0, "pointwise", "sequence_reverse"),
     "bits of the wrong neighbour": ("pointwise.cuh", "high << 4", "high << 3", 0, "pointwise", "relu"),
+    "any element for the first": (
+        "pointwise.cuh", "if (first < 32) return;", "", 0, "pointwise", "pack_mask",
+    ),
+    "a mask without its value": (
+        "pointwise.cuh", "a.scale ? *a.scale : a.constant", "a.constant", 0, "pointwise", "apply_mask",
+    ),
     "a round too few": ("pointwise.cuh", "round < 10", "round < 9", 0, "pointwise", "dropout"),
     "the mean of the gradient left out": (
         "rows.cuh", "gamma.v[k] - sum - ", "gamma.v[k] - ", 0, "rows", "layer_norm",

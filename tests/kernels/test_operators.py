@@ -25,6 +25,12 @@ def operators() -> None:
     assert extension.why_not() == ""
 
 
+def size(axis: str) -> int:
+    """Of an axis in the table: 4H, (n+7)/8 or 1."""
+    part = re.fullmatch(r"(\d*)([A-Za-z]*)", axis)
+    return int(part[1] or 1) * SIZES.get(part[2], 1) if part else (SIZES["n"] + 7) // 8
+
+
 class Tensor(NamedTuple):
     """A tensor as the table has it: ``kind`` is its type where that is not the floating one of the call."""
 
@@ -34,8 +40,7 @@ class Tensor(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        parts = [re.fullmatch(r"(\d*)([A-Za-z]+)", axis) for axis in self.axes]
-        return tuple(int(part[1] or 1) * SIZES[part[2]] if part else (SIZES["n"] + 7) // 8 for part in parts)
+        return tuple(map(size, self.axes))
 
 
 class Row(NamedTuple):
@@ -164,7 +169,7 @@ def floating(kernel: str) -> list[int]:
 @pytest.mark.parametrize("kernel", READS)
 @pytest.mark.parametrize("wrong", ["float64", "int32"])
 def test_wrong_types_are_named(kernel: str, wrong: str) -> None:
-    right = ["float32"] * len(ROWS[kernel].inputs)
+    right = ["uint8" if tensor.kind == "uint8" else "float32" for tensor in ROWS[kernel].inputs]
     run(kernel, right)
     first = ROWS[kernel].inputs[0].name
     with pytest.raises(mx.MXNetError, match=rf"{kernel}: {first} has type .*, expected float32 or float16"):

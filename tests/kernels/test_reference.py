@@ -39,6 +39,7 @@ CASES: list[tuple[str, list[Any], dict[str, float], tuple[int, ...]]] = [
     ("sequence_reverse", draw(8, (4, 3, 2)), {}, (0,)),
     ("dropout", draw(9, (21,)), {"keep": 0.7, "seed": 3, "offset": 5}, (0,)),
     ("relu", draw(10, (21,)), {}, (0,)),
+    ("apply_mask", [*draw(12, (21,)), RNG(13).integers(0, 256, 3).astype(np.uint8), np.array([1.25])], {}, (0,)),
     *[("lstm_layer", layer_inputs(), {"reverse": way}, tuple(range(7))) for way in (0, 1)],
 ]
 UNREAD = {("attention", 1), ("dropout", 1), ("relu", 1), ("lstm_layer", 3)}  # outputs without a gradient
@@ -106,6 +107,19 @@ def test_keys_that_the_bias_rules_out() -> None:
     assert not out[:, 1].any()
     assert np.isneginf(lse[:, 1]).all()
     assert np.isfinite(lse[:, 0]).all()
+
+
+def test_masks_are_packed_as_they_are_applied() -> None:
+    """What pack_mask makes of a mask of Dropout multiplies as the mask does; it has no gradient."""
+    mask = np.where(RNG(3).random(19) < 0.6, 1 / 0.6, 0.0)
+    x = RNG(4).normal(size=19)
+    bits, scale = reference.pack_mask(mask)
+    np.testing.assert_array_equal(reference.apply_mask(x, bits, scale)[0], x * mask)
+    assert not reference.pack_mask_grad(None, None, mask)[0].any()
+    for none in (np.zeros(9), np.zeros(0)):
+        bits, scale = reference.pack_mask(none)
+        assert not bits.any()
+        assert scale.tolist() == [0.0]
 
 
 def test_philox_known_answers() -> None:

@@ -23,6 +23,7 @@ def gradients(
     requests = {name: "null" if name in example.integers else grad_req for name in given}
     executor = bound.bind(mx.cpu(), given, into, requests)
     random = np.random.default_rng(7)
+    mx.random.seed(11)
     for _ in range(rounds):
         executor.forward(is_train=True)
         heads = [mx.nd.array(random.normal(0, 1, out.shape), dtype=dtype) for out in executor.outputs]

@@ -34,18 +34,18 @@ void unpack_bits(const uint8_t* bits, uint8_t* flags, int64_t n) {
   for (int64_t i = n / 8 * 8; i < n; ++i) flags[i] = bits[n / 8] & (1u << (i % 8));
 }
 
-void multiply_by_bits(const Call& call, float factor) {
+void multiply_by_bits(const Call& call, float factor, const char* from, const char* to) {
   const int64_t count = call["n"];
-  const Input dy(call, "dy");
-  const Output dx(call, "dx");
+  const Input x(call, from);
+  const Output y(call, to);
   const uint8_t* const bits = static_cast<const uint8_t*>(call.in("bits"));
   in_tile_chunks(count, [&](int64_t at, int64_t n) {
-    float dy_buffer[kTile], result[kTile];
+    float x_buffer[kTile], result[kTile];
     uint8_t kept[kTile];
     unpack_bits(bits + at / 8, kept, n);
-    float* const place = dx.place(at, result);
-    multiply_by_flags(dy.read(at, n, dy_buffer), kept, factor, place, n);
-    dx.write(at, n, place);
+    float* const place = y.place(at, result);
+    multiply_by_flags(x.read(at, n, x_buffer), kept, factor, place, n);
+    y.write(at, n, place);
   });
 }
 

@@ -17,8 +17,8 @@ void unpack_bits(const uint8_t* bits, uint8_t* flags, int64_t n);
 // y = x * (flag ? factor : 0) for n elements.
 void multiply_by_flags(const float* x, const uint8_t* flags, float factor, float* y, int64_t n);
 
-// dx = dy * (bit ? factor : 0), the backward pass of every kernel with a mask.
-void multiply_by_bits(const Call& call, float factor);
+// to = from * (bit ? factor : 0), elements of a call with bits: the backward pass of every kernel with a mask.
+void multiply_by_bits(const Call& call, float factor, const char* from = "dy", const char* to = "dx");
 
 // action(offset, n) for tiles of [0, count), on several threads; offsets are multiples of eight.
 template <typename Action>

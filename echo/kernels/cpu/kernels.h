@@ -50,6 +50,12 @@ void dropout_grad(const Call& call);
 void relu(const Call& call);
 void relu_grad(const Call& call);
 
+void pack_mask(const Call& call);
+void pack_mask_grad(const Call& call);
+
+void apply_mask(const Call& call);
+void apply_mask_grad(const Call& call);
+
 void softmax_output(const Call& call);
 size_t softmax_output_workspace(const Call& call);
 void softmax_output_grad(const Call& call);

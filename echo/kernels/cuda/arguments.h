@@ -169,13 +169,23 @@ struct Relu {
   int wide;
 };
 
-// dx = dy * scale where the bit is 1, else dy * 0.
-struct MaskGrad {
-  const void* dy;
+// y = x * factor where the bit is 1, else x * 0; the factor is *scale, or constant where scale is null.
+struct ApplyMask {
+  const void* x;
   const unsigned char* bits;
-  Output dx;
+  const float* scale;
+  Output y;
   Long size;
-  float scale;
+  float constant;
+  int wide;
+};
+
+// A bit for each element that is not 0, and the first of those elements; either may be null.
+struct PackMask {
+  const void* mask;
+  unsigned char* bits;
+  float* scale;
+  Long size;
   int wide;
 };
 

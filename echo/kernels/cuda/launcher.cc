@@ -34,6 +34,10 @@ const Entry kEntries[] = {
     {"dropout_grad", plan_dropout_grad},
     {"relu", plan_relu},
     {"relu_grad", plan_relu_grad},
+    {"pack_mask", plan_pack_mask},
+    {"pack_mask_grad", plan_pack_mask_grad},
+    {"apply_mask", plan_apply_mask},
+    {"apply_mask_grad", plan_apply_mask_grad},
     {"lstm_layer", plan_lstm_layer},
     {"lstm_layer_grad", plan_lstm_layer_grad},
 };

@@ -33,6 +33,10 @@ void plan_dropout(const Call&, Queue&);
 void plan_dropout_grad(const Call&, Queue&);
 void plan_relu(const Call&, Queue&);
 void plan_relu_grad(const Call&, Queue&);
+void plan_pack_mask(const Call&, Queue&);
+void plan_pack_mask_grad(const Call&, Queue&);
+void plan_apply_mask(const Call&, Queue&);
+void plan_apply_mask_grad(const Call&, Queue&);
 void plan_lstm_layer(const Call&, Queue&);
 void plan_lstm_layer_grad(const Call&, Queue&);
 

@@ -1,4 +1,4 @@
-// lstm_cell, gru_cell, bias_act, sequence_reverse, dropout, relu.
+// lstm_cell, gru_cell, bias_act, sequence_reverse, dropout, relu, pack_mask, apply_mask.
 #include "plans.h"
 
 namespace echo_cuda {
@@ -57,11 +57,12 @@ void reverse(const Call& call, Queue& queue, const void* x, Output y) {
   }
 }
 
-void mask(const Call& call, Queue& queue, double scale) {
-  MaskGrad a = {call.in("dy"), static_cast<const unsigned char*>(call.in("bits")), output(call, "dx"), call["n"],
-                static_cast<float>(scale), 0};
-  a.wide = wide(call.half(), 4, {a.dy, a.dx.data});
-  queue.launch("mask_grad", call.half(), grid_of_elements(a.size), a);
+// Through the mask, times what is at `scale`, or times a constant.
+void mask(const Call& call, Queue& queue, const void* x, Output y, const void* scale, double constant) {
+  ApplyMask a = {x, static_cast<const unsigned char*>(call.in("bits")), static_cast<const float*>(scale), y, call["n"],
+                 static_cast<float>(constant), 0};
+  a.wide = wide(call.half(), 4, {a.x, a.y.data});
+  queue.launch("apply_mask", call.half(), grid_of_elements(a.size), a);
 }
 
 }  // namespace
@@ -87,7 +88,9 @@ void plan_dropout(const Call& call, Queue& queue) {
   queue.launch("dropout", call.half(), grid_of_elements(a.size), a);
 }
 
-void plan_dropout_grad(const Call& call, Queue& queue) { mask(call, queue, 1 / call.param("keep")); }
+void plan_dropout_grad(const Call& call, Queue& queue) {
+  mask(call, queue, call.in("dy"), output(call, "dx"), nullptr, 1 / call.param("keep"));
+}
 
 void plan_relu(const Call& call, Queue& queue) {
   Relu a = {call.in("x"), output(call, "y"), static_cast<unsigned char*>(call.out("bits")), call["n"], 0};
@@ -95,6 +98,29 @@ void plan_relu(const Call& call, Queue& queue) {
   queue.launch("relu", call.half(), grid_of_elements(a.size), a);
 }
 
-void plan_relu_grad(const Call& call, Queue& queue) { mask(call, queue, 1); }
+void plan_relu_grad(const Call& call, Queue& queue) {
+  mask(call, queue, call.in("dy"), output(call, "dx"), nullptr, 1);
+}
+
+void plan_pack_mask(const Call& call, Queue& queue) {
+  PackMask a = {call.in("mask"), static_cast<unsigned char*>(call.out("bits")), static_cast<float*>(call.out("scale")),
+                call["n"], 0};
+  if (a.size == 0) return put_zeros(call, queue, "scale", 1);
+  a.wide = wide(call.half(), 4, {a.mask});
+  queue.launch("pack_mask", call.half(), grid_of_elements(a.size), a);
+}
+
+void plan_pack_mask_grad(const Call& call, Queue& queue) { put_zeros(call, queue, "dmask", call["n"]); }
+
+void plan_apply_mask(const Call& call, Queue& queue) {
+  mask(call, queue, call.in("x"), output(call, "y"), call.in("scale"), 0);
+}
+
+void plan_apply_mask_grad(const Call& call, Queue& queue) {
+  const Output dx = output(call, "dx");
+  if (dx.data != nullptr) mask(call, queue, call.in("dy"), dx, call.in("scale"), 0);
+  put_zeros(call, queue, "dbits", (call["n"] + 7) / 8);
+  put_zeros(call, queue, "dscale", 1);
+}
 
 }  // namespace echo_cuda

@@ -1,4 +1,4 @@
-// bias_act, sequence_reverse, and the two whose gradient reads one bit an element: dropout and relu.
+// bias_act, sequence_reverse, and what knows a mask of one bit an element: dropout, relu, pack_mask and apply_mask.
 #ifndef ECHO_KERNELS_CUDA_POINTWISE_CUH_
 #define ECHO_KERNELS_CUDA_POINTWISE_CUH_
 #include "device.cuh"
@@ -139,13 +139,44 @@ __device__ void dropout(const Dropout& a) {
 }
 
 template <typename T>
-__device__ void mask_grad(const MaskGrad& a) {
+__device__ void apply_mask(const ApplyMask& a) {
+  const float factor = a.scale ? *a.scale : a.constant;
   each_four(a.size, [&](Long first, Long count) {
     if (count == 0) return;
-    Pack<4> d = load_up_to(static_cast<const T*>(a.dy) + first, count, a.wide);
+    Pack<4> x = load_up_to(static_cast<const T*>(a.x) + first, count, a.wide);
     const unsigned four = a.bits[first / 8] >> first % 8;
-    for (int k = 0; k < 4; ++k) d.v[k] *= four >> k & 1 ? a.scale : 0.f;
-    put_up_to<T>(a.dx, first, count, a.wide, d);
+    for (int k = 0; k < 4; ++k) x.v[k] *= four >> k & 1 ? factor : 0.f;
+    put_up_to<T>(a.y, first, count, a.wide, x);
+  });
+}
+
+// One warp looks for the first element that is not 0, among 32 at a time.
+template <typename T>
+__device__ inline void put_first(const PackMask& a) {
+  const int lane = threadIdx.x % 32;
+  for (Long base = 0; base < a.size; base += 32) {
+    const float x = base + lane < a.size ? get<T>(a.mask, base + lane) : 0.f;
+    int first = x != 0 ? lane : 32;
+    for (int step = 16; step; step /= 2) {
+      const int other = __shfl_xor_sync(0xffffffffu, first, step);
+      if (other < first) first = other;
+    }
+    if (lane == first) *a.scale = x;
+    if (first < 32) return;
+  }
+  if (lane == 0) *a.scale = 0;
+}
+
+template <typename T>
+__device__ void pack_mask(const PackMask& a) {
+  if (a.scale && blockIdx.x == 0 && threadIdx.x < 32) put_first<T>(a);
+  each_four(a.size, [&](Long first, Long count) {
+    const Pack<4> x = load_up_to(static_cast<const T*>(a.mask) + first, count, a.wide);
+    unsigned four = 0;
+    for (int k = 0; k < 4; ++k) {
+      if (x.v[k] != 0) four |= 1u << k;
+    }
+    put_bits(a.bits, first, count, four);
   });
 }
 
@@ -155,6 +186,7 @@ ECHO_WIDE(bias_act_grad, BiasActGrad)
 ECHO_WIDE(sequence_reverse, SequenceReverse)
 ECHO_BOTH(1, dropout, Dropout)
 ECHO_BOTH(1, relu, Relu)
-ECHO_BOTH(1, mask_grad, MaskGrad)
+ECHO_BOTH(1, apply_mask, ApplyMask)
+ECHO_BOTH(1, pack_mask, PackMask)
 
 #endif  // ECHO_KERNELS_CUDA_POINTWISE_CUH_

@@ -34,6 +34,11 @@
 //       are those of MXNet's Dropout (mt19937 states), otherwise of Philox4x32-10 from seed and offset  reads dy bits
 //   relu              x[n]                                              y[n] bits[(n+7)/8]
 //       the bit is x > 0; a NaN stays a NaN, as in MXNet                                      reads dy bits
+//   pack_mask         mask[n]                                           bits[(n+7)/8] scale[1]
+//       a mask of 0 and one other value, as MXNet's Dropout of ones is: the bit is mask != 0; scale, always float32, the
+//       first element that is not 0, or 0. No gradient (zeros)                                reads nothing
+//   apply_mask        x[n] bits[(n+7)/8] scale[1]                       y[n]
+//       y = scale x where the bit is 1, else 0 x. No gradient for bits and scale (0)          reads dy bits scale
 //   lstm_layer        x[T,B,I] wi[4H,I] bi[4H] wh[4H,H] bh[4H] h0[B,H] c0[B,H]   y[T,B,H] hT[B,H] cT[B,H] pre[T,B,4H]   reverse
 //       pre[t] = x[t] wi' + bi + h[t-1] wh' + bh, then lstm_cell; reverse 1 goes from T-1 to 0   reads dy dhT dcT, inputs, y, pre
 //   softmax_output    x[N,I] w[V,I] b[V]? label[N]                      prob[N,V]   grad_scale use_ignore ignore_label

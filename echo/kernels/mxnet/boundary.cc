@@ -28,7 +28,8 @@ constexpr int kVersion = 11;  // of MXNet 1.9's extension interface
 constexpr int kFirst = 10900, kAfter = 11000;  // MXNet 1.9
 constexpr std::size_t kAlignment = 64;
 const char* const kNames[] = {"lstm_cell", "lstm_norm_cell", "gru_cell", "mlp_score",        "attention", "layer_norm",
-                              "bias_act",  "relu",     "sequence_reverse", "lstm_layer", "softmax_output", "weighted_sum"};
+                              "bias_act",  "relu",     "sequence_reverse", "lstm_layer", "softmax_output", "weighted_sum",
+                              "pack_mask", "apply_mask"};
 
 struct Operator;
 struct Run {  // what MXNet calls a function

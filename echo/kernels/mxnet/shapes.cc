@@ -50,13 +50,13 @@ std::vector<bool> Attributes::present(const Kernel& kernel) const {
 void Sizes::learn(const TensorSpec& spec, std::vector<int64_t> shape) { learned_.emplace_back(&spec, std::move(shape)); }
 
 int64_t Sizes::size_of(const Axis& axis) const {
-  const int64_t size = sizes_[axis.symbol];
+  const int64_t size = axis.symbol < 0 ? 1 : sizes_[axis.symbol];
   if (size < 0) return -1;
   return axis.bits ? (size + 7) / 8 : size * axis.factor;
 }
 
 void Sizes::set(const TensorSpec& spec, const Axis& axis, int64_t size, const std::vector<int64_t>& shape) {
-  if (axis.bits) return;  // they say too little
+  if (axis.bits || axis.symbol < 0) return;  // they say too little, or nothing
   int64_t& known = sizes_[axis.symbol];
   if (size % axis.factor || (known >= 0 && known != size / axis.factor))
     throw WrongCall(where(kernel_, spec) + " cannot have the shape " + in_brackets(shape));
@@ -120,7 +120,7 @@ static std::vector<int64_t> first_output(const Kernel& kernel, const Attributes&
     if (out && std::strcmp(out, "B1H") == 0) shape = {shape[0], 1, shape[1]};
     return shape;
   }
-  static const char* const alike[] = {"layer_norm", "bias_act", "relu", "sequence_reverse"};
+  static const char* const alike[] = {"layer_norm", "bias_act", "relu", "sequence_reverse", "apply_mask"};
   const bool is_alike = std::any_of(std::begin(alike), std::end(alike), [&](const char* name) { return kernel.name == name; });
   return is_alike ? first_input : shape;
 }

@@ -1,0 +1,44 @@
+"""Dropout with its mask as bits, as Gist stores masks (Jain et al., ISCA 2018): MXNet keeps a number for each element."""
+
+from __future__ import annotations
+
+from echo.graph import Entry, Node
+from echo.kernels.operators import fused_node
+from echo.ops import why_not_dropout
+from echo.patterns.view import Fusion, View, local
+
+NAME = "dropout"
+
+
+def match(view: View, number: int) -> Fusion | str | None:
+    """The Dropout that this node is: a fusion, why there is none, or None.
+
+    MXNet's own Dropout still draws, of ones: the same numbers in the same order, whether in training or not. What comes
+    out is the mask. Its product with the input is what Dropout computes, to the last bit.
+    """
+    node = view.graph.nodes[number]
+    if node.op != "Dropout":
+        return None
+    wrong = why_not_dropout(node.attrs)
+    if wrong:
+        return wrong
+    if float(node.attrs.get("p", "0.5")) >= 1:
+        return "a Dropout that keeps nothing"
+    if view.read_outside(frozenset({number}), (Entry(number),)):
+        return "a Dropout whose mask is read"
+    x, name = node.inputs[0], node.name
+    return Fusion(
+        pattern=NAME,
+        anchor=number,
+        nodes=(
+            Node("ones_like", f"{name}_echo_ones", (x,)),
+            node._with(name=f"{name}_echo_mask", inputs=(local(0),)),
+            fused_node("pack_mask", f"{name}_echo_bits", (local(1),)),
+            fused_node("apply_mask", name, (x, local(2, 0), local(2, 1))),
+        ),
+        outputs={Entry(number): local(3)},
+        replaced=frozenset({number}),
+        shapes={x: "*n"},
+        what="a mask of Dropout as bits",
+        worth=(x, 1 << 14),
+    )

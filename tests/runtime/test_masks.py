@@ -1,0 +1,212 @@
+"""Masks as bits: outputs, gradients and random numbers stay those of MXNet to the last bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+import echo
+from benchmarks.models import SMALL
+from echo.kernels.operators import PREFIX
+from tests.fused_models import EXAMPLES, Example, values
+
+NAMES = ("dropout", "rectified")
+
+
+def same_bits(found: list[Any], expected: list[Any]) -> bool:
+    return all(np.array_equal(mine, theirs, equal_nan=True) for mine, theirs in zip(found, expected))
+
+
+def steps(bound: mx.sym.Symbol, example: Example, grad_req: Any, dtype: str = "float32", odd: bool = False) -> list[Any]:
+    """Outputs and gradients of training and inference in turns, and a number drawn afterwards."""
+    given = {name: array.astype(dtype) for name, array in values(example).items()}
+    if odd:
+        given["data"][0, :5] = mx.nd.array([np.nan, np.inf, -np.inf, -0.0, 1e-42])
+    into = {name: mx.nd.full(array.shape, 0.5, dtype=dtype) for name, array in given.items()}
+    executor = bound.bind(mx.cpu(), given, into, grad_req)
+    random, found = np.random.default_rng(7), []
+    mx.random.seed(11)
+    for train in (True, False, True):
+        executor.forward(is_train=train)
+        found += [out.asnumpy() for out in executor.outputs]
+        if train:
+            executor.backward([mx.nd.array(random.normal(0, 1, out.shape), dtype=dtype) for out in executor.outputs])
+            found += [array.asnumpy() for array in executor.grad_arrays]
+    return [*found, mx.nd.random.uniform(shape=(3,)).asnumpy()]
+
+
+def bits_of(plan: echo.Plan) -> set[str]:
+    return {pattern for pattern, _ in plan.fused}
+
+
+@pytest.mark.parametrize("grad_req", ["write", "add", {"data": "add", "dense0_weight": "write"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"max_overhead": None}, {"policy": "none"}], ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_bit_stays(name: str, options: dict[str, Any], grad_req: Any) -> None:
+    example = EXAMPLES[name]()
+    if isinstance(grad_req, dict):
+        grad_req = {argument: grad_req.get(argument, "null") for argument in example.symbol.list_arguments()}
+    fused = echo.optimize(example.symbol, **options)
+    found = steps(fused, example, grad_req)
+    assert bits_of(fused.plans[-1]) == set(example.found)
+    assert same_bits(found, steps(example.symbol, example, grad_req))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_no_number_stays(name: str) -> None:
+    """A dropped infinity becomes a NaN, as in MXNet."""
+    example = EXAMPLES[name]()
+    fused = echo.optimize(example.symbol)
+    assert same_bits(steps(fused, example, "write", odd=True), steps(example.symbol, example, "write", odd=True))
+
+
+def test_half_precision() -> None:
+    x = mx.sym.var("data")
+    for _ in range(3):
+        x = mx.sym.Dropout(mx.sym.sin(x), p=0.3)
+    example = Example(x, {"data": (200, 300)}, {"dropout": 3}, {})
+    fused = echo.optimize(example.symbol)
+    found = steps(fused, example, "write", dtype="float16")
+    assert bits_of(fused.plans[-1]) == {"dropout"}
+    assert same_bits(found, steps(example.symbol, example, "write", dtype="float16"))
+
+
+def test_other_types_stay_as_they_are() -> None:
+    example = EXAMPLES["dropout"]()
+    fused = echo.optimize(example.symbol)
+    found = steps(fused, example, "write", dtype="float64")
+    assert not fused.plans[-1].fused
+    assert {missed.reason for missed in fused.plans[-1].missed} == {
+        "expected arrays of one type, float32 or float16, got float64"
+    }
+    assert same_bits(found, steps(example.symbol, example, "write", dtype="float64"))
+
+
+def test_another_mask_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison above, with the drawn masks thrown away: all elements are kept."""
+    from echo.patterns import dropout
+
+    real = dropout.fused_node
+
+    def ones(kernel: str, name: str, inputs: Any) -> Any:
+        return real(kernel, name, (dropout.local(0),) if kernel == "pack_mask" else inputs)
+
+    monkeypatch.setattr(dropout, "fused_node", ones)
+    example = EXAMPLES["dropout"]()
+    fused = echo.optimize(example.symbol)
+    assert not same_bits(steps(fused, example, "write"), steps(example.symbol, example, "write"))
+
+
+def test_reshaped_executors_draw_on() -> None:
+    example = EXAMPLES["dropout"]()
+    results = []
+    for symbol in (echo.optimize(example.symbol), example.symbol):
+        executor = symbol.simple_bind(mx.cpu(), **example.shapes)
+        mx.random.seed(4)
+        found = []
+        for rows in (100, 60, 100):
+            executor = executor.reshape(allow_up_sizing=True, data=(rows, 64))
+            for array in executor.arg_arrays:
+                array[:] = 0.25
+            executor.forward(is_train=True)
+            executor.backward([mx.nd.ones(out.shape) for out in executor.outputs])
+            found += [array.asnumpy() for array in (*executor.outputs, *executor.grad_arrays)]
+        results.append(found)
+    assert same_bits(*results)
+
+
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("grad_req", ["write", "add"])
+def test_gluon(static: bool, grad_req: str) -> None:
+    results = []
+    for fuse in (False, True):
+        mx.random.seed(3)
+        net = mx.gluon.nn.HybridSequential()
+        for _ in range(3):
+            net.add(mx.gluon.nn.Dense(64, activation="tanh", in_units=64), mx.gluon.nn.Dropout(0.3))
+        net.initialize(mx.init.Uniform(0.3))
+        net.collect_params().setattr("grad_req", grad_req)
+        if fuse:
+            net = echo.optimize(net)
+        net.hybridize(static_alloc=static)
+        data = mx.nd.random.normal(shape=(100, 64))
+        data.attach_grad(grad_req)
+        for _ in range(2):
+            with mx.autograd.record():
+                loss = (net(data) ** 2).sum()
+            loss.backward()
+        with mx.autograd.record(train_mode=False):
+            kept = (net(data) ** 2).sum()
+        kept.backward(train_mode=False)
+        gradients = [parameter.grad().asnumpy() for parameter in net.collect_params().values()]
+        results.append([loss.asnumpy(), kept.asnumpy(), data.grad.asnumpy(), *gradients, net(data).asnumpy()])
+    assert same_bits(*results)
+    assert any(bits_of(plan) == {"dropout"} for plan in net._cached_op.plans.values())
+
+
+# When bits are put in ------------------------------------------------------------------------------------------------
+
+
+def test_less_is_planned() -> None:
+    example = EXAMPLES["dropout"]()
+    bits = echo.plan(example.symbol, max_overhead=None, **example.shapes)
+    numbers = echo.plan(example.symbol, max_overhead=None, fuse=False, **example.shapes)
+    assert bits.after.planned < 0.8 * numbers.after.planned
+
+
+def test_nothing_is_put_in_that_lowers_nothing() -> None:
+    """One Dropout, whose mask is all that is stashed for as long as it takes to make it."""
+    symbol = mx.sym.Dropout(mx.sym.var("data"), p=0.5, name="drop")
+    plan = echo.plan(symbol, data=(100, 100))
+    assert not plan.fused
+    assert "MB planned with masks as bits" in str(plan.why("drop"))
+    assert any("MB planned with masks as bits" in note for note in plan.notes)
+
+
+def test_within_a_budget_masks_stay_numbers_while_that_fits() -> None:
+    example = EXAMPLES["dropout"]()
+    ample = echo.plan(example.symbol, memory_budget=1.0, **example.shapes)
+    assert not ample.fused
+    assert "a mask as bits takes time" in " ".join(ample.notes)
+    tight = echo.plan(example.symbol, max_overhead=None, **example.shapes)
+    budget = tight.after.total
+    within = echo.plan(example.symbol, memory_budget=budget, max_overhead=None, **example.shapes)
+    assert bits_of(within) == {"dropout"}
+    assert within.after.total <= budget
+
+
+def test_masks_never_cost_the_other_fusions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a plan with bits needs more than the user's graph, one without them is made."""
+    from echo import pipeline
+
+    full = pipeline._best
+
+    def best(request: Any) -> Any:
+        found = full(request)
+        if any(node.op == PREFIX + "apply_mask" for node in request.graph.nodes):
+            after = found.plan.after
+            more = type(after)(1 << 40, after.live_peak, after.static, after.at_peak, after.layers)
+            return found._replace(plan=type(found.plan)(**{**vars(found.plan), "after": more}))
+        return found
+
+    data = mx.sym.Dropout(mx.sym.var("data"), p=0.3)
+    cell = mx.rnn.LSTMCell(64, prefix="cell_")
+    outputs, _ = cell.unroll(9, data, layout="NTC", merge_outputs=True)
+    symbol = mx.sym.Dropout(outputs, p=0.3, name="drop")
+    assert bits_of(echo.plan(symbol, data=(32, 9, 64))) == {"lstm_layer", "dropout"}
+    monkeypatch.setattr("echo.runtime.bind._plans", {})
+    monkeypatch.setattr("echo.plan_cache.load", lambda *_: None)
+    monkeypatch.setattr(pipeline, "_best", best)
+    plan = echo.plan(symbol, data=(32, 9, 64))
+    assert bits_of(plan) == {"lstm_layer"}
+    assert "with masks as bits more is needed in the end" in str(plan.why("drop"))
+
+
+def test_networks_without_gain_get_no_notes() -> None:
+    """Of ReLUs that are read anyway, and of a softmax that is too small, only ``plan.missed`` tells."""
+    model = SMALL["resnet50_v1"]()
+    plan = echo.plan(model.symbol, **model.shapes)
+    assert not any("stashed anyway" in note or "too small" in note for note in plan.notes)
