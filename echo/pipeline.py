@@ -7,6 +7,7 @@ runtime binds the rewritten graph, and the native hook applies the plan in MXNet
 from __future__ import annotations
 
 import contextlib
+import math
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from echo.passes.confirm import Confirm
 from echo.passes.differentiate import Differentiate
 from echo.passes.estimate import EstimateOverhead
 from echo.passes.explain import Explain
-from echo.passes.fuse import Fuse, explained, inside, stock
+from echo.passes.fuse import Fuse, explained, inside, stock, why_no_masks, without_masks
 from echo.passes.hint import Hint
 from echo.passes.hoist import Hoist, Hoisted, accepted
 from echo.passes.partition import Partition
@@ -74,22 +75,47 @@ def plan(request: Request) -> Planned:
     return found._replace(plan=explained(found.plan, hoisted.declined(), before))
 
 
+class _Tried(NamedTuple):
+    """A plan with some fused operators, or why there is none; and the user's memory, if there are such operators."""
+
+    found: Planned | BudgetError
+    fused: Fused
+    before: Memory | None
+
+    @property
+    def needs(self) -> float:
+        """The planned bytes; infinite where there is no plan, or one that needs more than the user's graph."""
+        if isinstance(self.found, BudgetError) or (self.before and self.found.plan.after.total > self.before.total):
+            return math.inf
+        return self.found.plan.after.planned
+
+
 def _fused(request: Request, fused: Fused) -> tuple[Planned, Fused, Memory | None]:
-    """The plan with the fused operators, or without where that needs less; and the user's memory if it has them."""
-    none = replace(fused, graph=request.graph, places=(), what={}, hidden=0)
-    missed: list[BudgetError] = []
-    for each in (fused, fused.other, none):
-        if each is None:
-            continue
-        before = stock(request, each) if each.places else None
-        try:
-            found = _best(request if before is None else inside(request, each, before))
-        except BudgetError as error:
-            missed.append(error)
-            continue
-        if before is None or found.plan.after.total <= before.total:
-            return found, each, before
-    raise min(missed, key=lambda error: error.reachable)
+    """The plan with the fused operators, or without where that needs less; and the user's memory if it has them.
+
+    Masks as bits take time: within a budget they have to be needed, else to lower what is planned.
+    """
+    best = plain = _tried(request, fused)
+    tried, reason = [plain], "a mask as bits takes time, and the budget is met without"
+    if fused.masked is not None and (plain.needs == math.inf or request.options.memory_budget is None):
+        masked = _tried(request, fused.masked)
+        tried, reason = [plain, masked], why_no_masks(plain.needs, masked.needs)
+        best = plain if reason else masked
+    if best.needs == math.inf and fused.places:
+        best = _tried(request, replace(fused, graph=request.graph, places=(), what={}, hidden=0))
+        tried.append(best)
+    if isinstance(best.found, BudgetError):
+        errors = [each.found for each in tried if isinstance(each.found, BudgetError)]
+        raise min(errors, key=lambda error: error.reachable)
+    return best.found, without_masks(request.graph, best.fused, reason), best.before
+
+
+def _tried(request: Request, fused: Fused) -> _Tried:
+    before = stock(request, fused) if fused.places else None
+    try:
+        return _Tried(_best(request if before is None else inside(request, fused, before)), fused, before)
+    except BudgetError as error:
+        return _Tried(error, fused, before)
 
 
 def _best(request: Request) -> Planned:

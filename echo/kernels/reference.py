@@ -422,9 +422,9 @@ def relu_grad(dy: Maybe, dbits: Maybe, x: Maybe, y: Maybe, bits: Array) -> Array
 
 
 def pack_mask(mask: Array) -> Arrays:
-    """A mask [n] of 0 and one other value: the bits of what is not 0, and that value (the first; 0 where there is none).
+    """The bits of what is not 0 in a mask [n] of 0 and one other value, and that value: the first, or 0 without any.
 
-    One bit an element, as Gist stores masks (Jain et al., ISCA 2018, section 4.2).
+    Gist keeps masks of ReLUs so (Jain et al., ISCA 2018).
     """
     (mask,) = _double(mask)
     kept = mask != 0

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import ClassVar, Iterator
 
 from echo.estimators.footprint import footprint
 from echo.estimators.planner import blocks
+from echo.graph import Graph
 from echo.options import budget_bytes
 from echo.passes.candidates import named
 from echo.passes.request import Request
 from echo.patterns import MASKS, QUIET
 from echo.patterns.apply import SMALL, Fused, fuse
 from echo.plan import HIDDEN, Memory, Missed, Plan
+
+_LEAST_GAIN = 0.01  # of planned bytes, for masks as bits: they take about as much more time
 
 
 @dataclass(frozen=True)
@@ -40,29 +44,26 @@ class Fuse:
         if found.places and frontend.why_no_fusion:
             return Fused(request.graph, notes=(f"no operator is fused: {frontend.why_no_fusion}",))
         masks = [place for place in found.places if place[0] in MASKS]
-        return _ranked(request, found, fuse(*arguments, without=MASKS)) if masks else found
+        return replace(fuse(*arguments, without=MASKS), masked=found) if masks else found
 
 
-def _ranked(request: Request, found: Fused, without: Fused) -> Fused:
-    """Masks as bits, or as they are: they take time, and for a while more memory, until they are bits.
-
-    Within a budget the faster first; else those that need less memory before anything is recomputed.
-    """
-    if request.options.memory_budget is not None:
-        return replace(_explained(request, found, without, "a mask as bits takes time, and the budget is met without"), other=found)
-    bits, numbers = (request.frontend.on(each.graph).differentiate().planned_bytes for each in (found, without))
-    if bits >= numbers:
-        sizes = f"{bits / 2**20:.1f} MB planned with masks as bits, {numbers / 2**20:.1f} MB without"
-        return _explained(request, found, without, f"nothing to gain: {sizes}")
-    return replace(found, other=_explained(request, found, without, "with masks as bits more is needed in the end"))
+def why_no_masks(without: float, masked: float) -> str:
+    """Why masks do not become bits, by the planned bytes without that and with; empty where they do."""
+    if masked < (1 - _LEAST_GAIN) * without:
+        return ""
+    if masked == math.inf:
+        return "masks as bits keep no budget, or need more than the user's own graph"
+    return f"nothing to gain: {masked / 2**20:.2f} MB planned with masks as bits, {without / 2**20:.2f} MB without"
 
 
-def _explained(request: Request, found: Fused, without: Fused, reason: str) -> Fused:
-    """``without`` masks as bits, and why there are none where ``found`` has them."""
-    names = request.graph.nodes
-    left = [Missed(number, names[number].name, name, reason) for name, number in found.places if name in MASKS]
-    others = [missed for missed in found.missed if missed.pattern in MASKS]
-    return replace(without, missed=(*without.missed, *others, *left))
+def without_masks(graph: Graph, fused: Fused, reason: str) -> Fused:
+    """The fused operators that were taken; where there might have been masks as bits among them, why there are none."""
+    masked = fused.masked
+    if masked is None:
+        return fused
+    left = [Missed(number, graph.nodes[number].name, name, reason) for name, number in masked.places if name in MASKS]
+    others = [missed for missed in masked.missed if missed.pattern in MASKS]
+    return replace(fused, masked=None, missed=(*fused.missed, *others, *left))
 
 
 def inside(request: Request, fused: Fused, before: Memory) -> Request:
@@ -102,7 +103,9 @@ def _notes(fused: Fused, applied: bool) -> Iterator[str]:
     yield from fused.notes
     if applied:
         kinds = ", ".join(f"{count} x {what}" for what, count in sorted(fused.what.items()))
-        yield f"fused: {kinds}; last bits differ from the user's own graph (fuse=False keeps them)"
+        same = all(name in MASKS for name, _ in fused.places)
+        bits = "every bit stays" if same else "last bits differ from the user's own graph (fuse=False keeps them)"
+        yield f"fused: {kinds}; {bits}"
     told = [missed for missed in fused.missed if missed.pattern not in QUIET and not missed.reason.startswith(SMALL)]
     for reason, count in Counter(missed.reason for missed in told).most_common(3):
         first = next(missed.name for missed in told if missed.reason == reason)

@@ -29,7 +29,7 @@ class Fused:
     """The graph with fused operators, where they were found, and where they nearly were.
 
     ``what`` counts each kind. ``hidden`` are bytes that the user's operators hold there beyond what is planned.
-    ``other`` is what to plan where this cannot be, or needs more than the user's graph: more of masks as bits, or less.
+    ``masked`` is the same with masks as bits in it too, where there are any.
     """
 
     graph: Graph
@@ -38,7 +38,7 @@ class Fused:
     what: Mapping[str, int] = field(default_factory=dict)
     hidden: int = 0
     notes: tuple[str, ...] = ()
-    other: Fused | None = None
+    masked: Fused | None = None
 
 
 def find(

@@ -1,4 +1,4 @@
-"""Dropout with its mask as bits, as Gist stores masks (Jain et al., ISCA 2018): MXNet keeps a number for each element."""
+"""Dropout with its mask as bits: MXNet keeps a number for each element until backward."""
 
 from __future__ import annotations
 

@@ -15,13 +15,17 @@ _ENDS = frozenset({
 # The same, but what they put out is the array itself, in another form or in parts: who reads that, needs it.
 _FORMS = frozenset({
     "Reshape", "_np_reshape", "_npx_reshape", "Flatten", "expand_dims", "squeeze", "_np_squeeze", "transpose",
-    "_np_transpose", "SwapAxis", "slice", "slice_axis", "SliceChannel", "_split_v2", "Concat", "_npi_concatenate", "stack",
-    "_npi_stack", "Dropout", "_copy", "_np_copy", "_mul_scalar", "_plus_scalar", "_minus_scalar", "_div_scalar",
+    "_np_transpose", "SwapAxis", "slice", "slice_axis", "SliceChannel", "_split_v2", "Concat", "_npi_concatenate",
+    "stack", "_npi_stack", "Dropout", "_copy", "_np_copy", "_mul_scalar", "_plus_scalar", "_minus_scalar",
+    "_div_scalar",
 })  # fmt: skip
 
 
 def match(view: View, number: int) -> Fusion | str | None:
-    """The ReLU that this node is: a fusion, why there is none, or None."""
+    """The ReLU that this node is: a fusion, why there is none, or None.
+
+    Every bit stays, but for NaNs: they come out as NaNs, where MXNet's Activation puts out zeros.
+    """
     output = Entry(number)
     x = view.activated(output, "relu")
     if x is None:

@@ -202,6 +202,7 @@ import hashlib, itertools
 from echo.kernels import call
 from tests.kernels.cases import SPECS, draw, run_forward, run_backward
 LARGE = {"attention": dict(N=5, Tq=70, Tk=130, D=33, Dv=16), "dropout": dict(n=300001), "relu": dict(n=300001),
+         "pack_mask": dict(n=300001), "apply_mask": dict(n=300001),
          "sequence_reverse": dict(T=30, B=7, R=301), "mlp_score": dict(B=9, T=20, H=650),
          "layer_norm": dict(N=99, H=650), "bias_act": dict(N=99, H=650), "lstm_cell": dict(B=64, H=650),
          "gru_cell": dict(B=64, H=650), "lstm_norm_cell": dict(B=64, H=650),
