@@ -182,6 +182,17 @@ def _rectified() -> Example:
     return Example(mx.sym.mean(mx.sym.relu(x), axis=0), {"data": (300, 64)}, {"relu": 5}, {})
 
 
+def _biased() -> Example:
+    """Biases as vectors and as rows."""
+    x, shapes = mx.sym.var("data"), {"data": (5, BATCH, SIZE)}
+    for number, kind in enumerate(("relu", "sigmoid", "tanh", "softrelu")):
+        x = mx.sym.FullyConnected(x, num_hidden=SIZE, no_bias=True, flatten=False, name=f"dense{number}")
+        bias = mx.sym.var(f"bias{number}", shape=(SIZE,) if number % 2 else (1, SIZE))
+        x = mx.sym.Activation(mx.sym.broadcast_add(x, bias), act_type=kind)
+    rows = mx.sym.Reshape(mx.sym.var("last", shape=(SIZE,)), shape=(1, -1))
+    return Example(mx.sym.sigmoid(mx.sym.broadcast_add(x, rows)), shapes, {"bias_act": 5}, {})
+
+
 EXAMPLES: Mapping[str, Callable[[], Example]] = {
     "lstm layer": lambda: _unrolled(mx.rnn.LSTMCell(SIZE)),
     "lstm layer, time first": lambda: _unrolled(mx.rnn.LSTMCell(SIZE), "TNC"),
@@ -207,6 +218,7 @@ EXAMPLES: Mapping[str, Callable[[], Example]] = {
     "layer norm": _norm,
     "reversal": lambda: _reversed(with_lengths=False),
     "reversal with lengths": lambda: _reversed(with_lengths=True),
+    "biased": _biased,
     "dropout": _dropped,
     "rectified": _rectified,
     "softmax output": _softmax,

@@ -10,6 +10,7 @@ from typing import Callable, Mapping, Union
 
 from echo.patterns import (
     attention,
+    bias_act,
     dropout,
     gru_cell,
     layer_norm,
@@ -27,9 +28,9 @@ from echo.patterns.view import Fusion, View
 Match = Callable[[View, int], Union[Fusion, str, None]]
 _ALL = (
     lstm_layer, rnn, lstm_cell, gru_cell, mlp_score, weighted_sum, attention, softmax_output, layer_norm,
-    sequence_reverse, dropout, relu,
+    sequence_reverse, bias_act, dropout, relu,
 )  # fmt: skip
 CPU_ONLY = frozenset({softmax_output.NAME})
 MASKS = frozenset({dropout.NAME, relu.NAME})  # bits in the place of numbers: only where that lowers what is planned
-QUIET = frozenset({relu.NAME})  # most networks have near-misses, which say nothing new
+QUIET = frozenset({bias_act.NAME, relu.NAME})  # most networks have near-misses, which say nothing new
 PATTERNS: Mapping[str, Match] = {pattern.NAME: pattern.match for pattern in _ALL}

@@ -192,9 +192,11 @@ def _fits(text: str, shape: tuple[int, ...], sizes: dict[str, int]) -> bool:
         for size in shape:
             total *= size
         shape, text = (total,), text[1:]
+    if text.startswith("1?,"):  # an axis of size 1 in front, or none
+        shape, text = shape[1:] if len(shape) > 1 and shape[0] == 1 else shape, text[3:]
+    names = text.replace("...", "").split(",")
     if text.startswith("..."):  # any axes in front
-        shape, text = shape[-1:], text[3:]
-    names = text.split(",")
+        shape = shape[-len(names) :]
     if len(names) != len(shape):
         return False
     for name, size in zip(names, shape):

@@ -12,7 +12,7 @@ ADD = frozenset({"elemwise_add", "_npi_add", "broadcast_add"})
 MUL = frozenset({"elemwise_mul", "_npi_multiply", "broadcast_mul"})
 _ACTIVATIONS = {
     "tanh": frozenset({"tanh", "_npi_tanh"}), "sigmoid": frozenset({"sigmoid", "_npx_sigmoid"}),
-    "relu": frozenset({"relu", "_npx_relu"}),
+    "relu": frozenset({"relu", "_npx_relu"}), "softrelu": frozenset(),
 }  # fmt: skip
 _TRUE = ("True", "true", "1")
 
@@ -89,7 +89,7 @@ class View:
         return node.inputs if node.op in ops and entry.index == 0 else None
 
     def activated(self, entry: Entry, kind: str) -> Entry | None:
-        """What this entry is the tanh, sigmoid or relu of."""
+        """What this entry is the tanh, sigmoid, relu or softrelu of."""
         node = self.node(entry)
         named = node.op == "Activation" and node.attrs.get("act_type") == kind
         return node.inputs[0] if named or node.op in _ACTIVATIONS[kind] else None

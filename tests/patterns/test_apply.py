@@ -288,6 +288,21 @@ def test_types_that_do_not_fit(flags: tuple[int, int]) -> None:
     assert why_not(CELL, types).startswith("expected arrays of one type, float32 or float16, got ")
 
 
+@pytest.mark.parametrize(
+    ("x", "bias", "fits"),
+    [
+        ((5, 4), (4,), True), ((5, 4), (1, 4), True), ((2, 5, 4), (1, 4), True), ((5, 4), (5, 4), False),
+        ((4, 4), (4, 1), False), ((5, 4), (1, 1, 4), False), ((4,), (4,), False), ((5, 4), (1,), False),
+    ],
+)  # fmt: skip
+def test_a_bias_is_a_vector_or_a_row(x: tuple[int, ...], bias: tuple[int, ...], fits: bool) -> None:
+    """Else the sum has another shape than x, or the bias goes along another axis."""
+    symbol = mx.sym.tanh(mx.sym.broadcast_add(mx.sym.exp(mx.sym.var("x")), mx.sym.var("b"), name="total"))
+    (fusion,) = find(graph_of(symbol), "cpu")[0]
+    wrong = why_not(fusion, {entry: TensorType(shape) for entry, shape in zip(fusion.shapes, (x, bias))})
+    assert (wrong == "") == fits, wrong
+
+
 def test_fusions_worth_nothing_are_left_out() -> None:
     large = Fusion(**{**vars(CELL), "worth": (Entry(0), 1000)})
     types = {Entry(0): TensorType((2, 12)), Entry(1): TensorType((2, 3))}

@@ -90,7 +90,7 @@ def test_other_types_stay_as_they_are() -> None:
     fused = echo.optimize(example.symbol)
     found = steps(fused, example, "write", dtype="float64")
     assert not fused.plans[-1].fused
-    assert {missed.reason for missed in fused.plans[-1].missed} == {
+    assert {missed.reason for missed in fused.plans[-1].missed if missed.pattern == "dropout"} == {
         "expected arrays of one type, float32 or float16, got float64"
     }
     assert same_bits(found, steps(example.symbol, example, "write", dtype="float64"))
