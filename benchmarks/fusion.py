@@ -22,6 +22,7 @@ if __name__ == "__main__":
 import mxnet as mx
 
 import echo
+from benchmarks import dropout_models
 from benchmarks.models import MODELS, SMALL, Model, random_values
 from benchmarks.record import apart, known_rows, save
 
@@ -79,6 +80,9 @@ CASES: Mapping[str, Callable[[], Case]] = {
     "nmt": partial(_model_case, "nmt", 100, 0.75),
     "nmt_large": partial(_model_case, "nmt_large", 540, 0.75),
     "lm": partial(_model_case, "lm"),
+    "dropout_mlp": lambda: Case(dropout_models.mlp()),
+    "dropout_lm": lambda: Case(dropout_models.lm()),
+    "dropout_transformer": lambda: Case(dropout_models.transformer()),
 }
 
 

@@ -88,7 +88,7 @@ def test_the_class_costs_more_than_one_of_it() -> None:
 
 @pytest.mark.usefixtures("cheap_planning")
 def test_what_the_user_keeps_says_so() -> None:
-    plan = echo.plan(network(), keep="tanh1", **SHAPES)
+    plan = echo.plan(network(), keep="tanh1", fuse=False, **SHAPES)
     assert plan.why("tanh1").flip == Flip(note="it cannot be recomputed: kept: matches 'tanh1'")
 
 

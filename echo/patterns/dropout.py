@@ -14,7 +14,8 @@ def match(view: View, number: int) -> Fusion | str | None:
     """The Dropout that this node is: a fusion, why there is none, or None.
 
     MXNet's own Dropout still draws, of ones: the same numbers in the same order, whether in training or not. What comes
-    out is the mask. Its product with the input is what Dropout computes, to the last bit.
+    out is the mask. Its product with the input is what Dropout computes, to the last bit (on CUDA with cudnn_off: cuDNN
+    may round float16 in another way, and drops infinities).
     """
     node = view.graph.nodes[number]
     if node.op != "Dropout":

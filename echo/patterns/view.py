@@ -14,6 +14,7 @@ _ACTIVATIONS = {
     "tanh": frozenset({"tanh", "_npi_tanh"}), "sigmoid": frozenset({"sigmoid", "_npx_sigmoid"}),
     "relu": frozenset({"relu", "_npx_relu"}), "softrelu": frozenset(),
 }  # fmt: skip
+_ALIKE = frozenset({"elemwise_add", "elemwise_mul", "elemwise_sub", "add_n", "where"})  # inputs of one shape
 _TRUE = ("True", "true", "1")
 
 
@@ -80,6 +81,20 @@ class View:
         return frozenset(number for at, node in enumerate(self.graph.nodes) for number in (*node.control_deps,
                          *([at] if node.control_deps else [])))  # fmt: skip
 
+    @cached_property
+    def late(self) -> frozenset[int]:
+        """Nodes whose shapes MXNet may not find out the first time that it comes to them.
+
+        Those are begin states, whose batch follows from what is done with them, and what is computed from them alone.
+        """
+        found: set[int] = set()
+        for number, node in enumerate(self.graph.nodes):
+            unknown = [entry.node in found for entry in node.inputs]
+            source = not node.inputs and not node.is_variable and _is_open(node.attrs.get("shape", ""))
+            if source or (all(unknown) if node.op in _ALIKE and unknown else any(unknown)):
+                found.add(number)
+        return frozenset(found)
+
     def node(self, entry: Entry) -> Node:
         return self.graph.nodes[entry.node]
 
@@ -130,6 +145,12 @@ class View:
                 if entry not in kept and not replaced.issuperset(self.readers.get(entry, ())):
                     return self.graph.nodes[number].name
         return ""
+
+
+def _is_open(shape: str) -> bool:
+    """Whether a shape in an attribute leaves an axis open, or all of them."""
+    sizes = shape.strip("()[]").split(",")
+    return any(size.strip() in ("0", "-1") for size in sizes) or not sizes[0].strip()
 
 
 def is_true(attrs: Mapping[str, str], name: str) -> bool:

@@ -240,6 +240,10 @@ OTHERS: dict[str, tuple[Callable[[], Symbol], str]] = {
     "layer norm whose mean is read": (
         lambda: layer_norm(output_mean_var=True), "a layer norm whose mean and variance are read"
     ),
+    "dropout of a begin state": (
+        lambda: mx.sym.Dropout(mx.sym.tanh(mx.sym.zeros((0, H)), name="start")) + var("x"),
+        "the shape of 'start' is known too late",
+    ),
     "dropout over axes": (
         lambda: mx.sym.Dropout(var("x"), axes=(1,)), "Dropout over axes has a mask of another shape"
     ),
@@ -312,6 +316,8 @@ def test_a_mask_that_is_read_stays() -> None:
         (layer_norm, "layer_norm"),
         (lambda: mx.sym.SequenceReverse(var("x")), "sequence_reverse"),
         (lambda: dropped(var("x")), "dropout"),
+        (lambda: dropped(mx.sym.elemwise_add(mx.sym.zeros((0, H)), var("x"))), "dropout"),
+        (lambda: dropped(mx.sym.zeros((2, H))), "dropout"),
         (rectified, "relu"),
         (biased_activation, "bias_act"),
         (lambda: biased_activation(kind="tanh"), "bias_act"),
