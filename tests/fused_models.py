@@ -171,7 +171,7 @@ def _dropped() -> Example:
         dense = mx.sym.tanh(mx.sym.FullyConnected(x, num_hidden=64, name=f"dense{layer}"))
         x = mx.sym.Dropout(dense, p=0.3) + mx.sym.Dropout(dense, p=0.3)
     x = mx.sym.Dropout(x * x, p=0.5, mode="always")
-    return Example(x, {"data": (100, 64)}, {"dropout": 6}, {})
+    return Example(x, {"data": (150, 64)}, {"dropout": 6}, {})
 
 
 def _rectified() -> Example:

@@ -41,5 +41,5 @@ def match(view: View, number: int) -> Fusion | str | None:
         replaced=frozenset({number}),
         shapes={x: "*n"},
         what="a mask of Dropout as bits",
-        worth=(x, 1 << 14),
+        worth=(x, 1 << 15),
     )
