@@ -90,8 +90,7 @@ class View:
         found: set[int] = set()
         for number, node in enumerate(self.graph.nodes):
             unknown = [entry.node in found for entry in node.inputs]
-            source = not node.inputs and not node.is_variable and _is_open(node.attrs.get("shape", ""))
-            if source or (all(unknown) if node.op in _ALIKE and unknown else any(unknown)):
+            if _is_open(node) or (all(unknown) if node.op in _ALIKE and unknown else any(unknown)):
                 found.add(number)
         return frozenset(found)
 
@@ -147,10 +146,12 @@ class View:
         return ""
 
 
-def _is_open(shape: str) -> bool:
-    """Whether a shape in an attribute leaves an axis open, or all of them."""
-    sizes = shape.strip("()[]").split(",")
-    return any(size.strip() in ("0", "-1") for size in sizes) or not sizes[0].strip()
+def _is_open(node: Node) -> bool:
+    """Whether a node without inputs leaves its shape open, or an axis of it."""
+    if node.is_variable or node.inputs:
+        return False
+    sizes = [size.strip() for size in node.attrs.get("shape", "1").strip("()[]").split(",")]
+    return not sizes[0] or "0" in sizes or "-1" in sizes or is_true(node.attrs, "infer_range")
 
 
 def is_true(attrs: Mapping[str, str], name: str) -> bool:
