@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import echo
+from benchmarks.dropout_models import mlp
 from benchmarks.models import SMALL
 from echo.kernels.operators import PREFIX
 from echo.patterns import apply
@@ -149,6 +150,25 @@ def test_reshaped_executors_draw_on() -> None:
             executor.backward([mx.nd.ones(out.shape) for out in executor.outputs])
             found += [array.asnumpy() for array in (*executor.outputs, *executor.grad_arrays)]
         results.append(found)
+    assert same_bits(*results)
+
+
+def test_module() -> None:
+    """Three updates of `benchmarks.dropout_models.mlp`, with Adam: the weights, and predictions."""
+    model = mlp(batch=64, width=256)
+    random = np.random.default_rng(2)
+    data = {"data": random.normal(size=(192, 784)), "softmax_label": random.integers(0, 10, 192)}
+    results = []
+    for symbol in (echo.optimize(model.symbol), model.symbol):
+        mx.random.seed(5)
+        np.random.seed(5)
+        batches = mx.io.NDArrayIter(data["data"], data["softmax_label"], 64)
+        module = mx.mod.Module(symbol)
+        module.fit(batches, num_epoch=1, optimizer="adam", initializer=mx.init.Xavier())
+        weights, _ = module.get_params()
+        results.append([*(weights[name].asnumpy() for name in sorted(weights)), module.predict(batches).asnumpy()])
+        if symbol is not model.symbol:
+            assert bits_of(symbol.plans[-1]) == {"dropout"}
     assert same_bits(*results)
 
 
