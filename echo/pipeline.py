@@ -11,7 +11,7 @@ import math
 from dataclasses import replace
 from typing import NamedTuple
 
-from echo.errors import BudgetError
+from echo.errors import BudgetError, EchoError
 from echo.graph import Graph
 from echo.implementations import INEXACT
 from echo.passes.base import Pass, run
@@ -78,14 +78,14 @@ def plan(request: Request) -> Planned:
 class _Tried(NamedTuple):
     """A plan with some fused operators, or why there is none; and the user's memory, if there are such operators."""
 
-    found: Planned | BudgetError
+    found: Planned | EchoError
     fused: Fused
     before: Memory | None
 
     @property
     def needs(self) -> float:
         """The planned bytes; infinite where there is no plan, or one that needs more than the user's graph."""
-        if isinstance(self.found, BudgetError) or (self.before and self.found.plan.after.total > self.before.total):
+        if isinstance(self.found, EchoError) or (self.before and self.found.plan.after.total > self.before.total):
             return math.inf
         return self.found.plan.after.planned
 
@@ -98,23 +98,23 @@ def _fused(request: Request, fused: Fused) -> tuple[Planned, Fused, Memory | Non
     best = plain = _tried(request, fused)
     tried, reason = [plain], "a mask as bits takes time, and the budget is met without"
     if fused.masked is not None and (plain.needs == math.inf or request.options.memory_budget is None):
-        masked = _tried(request, fused.masked)
-        tried, reason = [plain, masked], why_no_masks(plain.needs, masked.needs)
+        masked = _tried(request, fused.masked, BudgetError if request.options.strict else EchoError)
+        tried, reason = [plain, masked], why_no_masks(plain.needs, masked.needs, masked.found)
         best = plain if reason else masked
     if best.needs == math.inf and fused.places:
         best = _tried(request, replace(fused, graph=request.graph, places=(), what={}, hidden=0))
         tried.append(best)
-    if isinstance(best.found, BudgetError):
+    if isinstance(best.found, EchoError):
         errors = [each.found for each in tried if isinstance(each.found, BudgetError)]
         raise min(errors, key=lambda error: error.reachable)
     return best.found, without_masks(request.graph, best.fused, reason), best.before
 
 
-def _tried(request: Request, fused: Fused) -> _Tried:
+def _tried(request: Request, fused: Fused, expected: type[EchoError] = BudgetError) -> _Tried:
     before = stock(request, fused) if fused.places else None
     try:
         return _Tried(_best(request if before is None else inside(request, fused, before)), fused, before)
-    except BudgetError as error:
+    except expected as error:
         return _Tried(error, fused, before)
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import ClassVar, Iterator
 
+from echo.errors import BudgetError, EchoError
 from echo.estimators.footprint import footprint
 from echo.estimators.planner import blocks
 from echo.graph import Graph
@@ -47,8 +48,13 @@ class Fuse:
         return replace(fuse(*arguments, without=MASKS), masked=found) if masks else found
 
 
-def why_no_masks(without: float, masked: float) -> str:
-    """Why masks do not become bits, by the planned bytes without that and with; empty where they do."""
+def why_no_masks(without: float, masked: float, found: object) -> str:
+    """Why masks do not become bits, by the planned bytes without that and with; empty where they do.
+
+    ``found`` is what came of planning with them, perhaps an error.
+    """
+    if isinstance(found, EchoError) and not isinstance(found, BudgetError):
+        return f"masks as bits cannot be planned: {found}"
     if masked < (1 - _LEAST_GAIN) * without:
         return ""
     if masked == math.inf:

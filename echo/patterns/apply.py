@@ -58,22 +58,10 @@ def find(
             if isinstance(result, Fusion) and not wished.isdisjoint(result.replaced):
                 result = f"keep or recompute names {graph.nodes[min(wished & result.replaced)].name!r}, which is inside"
             if isinstance(result, Fusion):
-                result = _late(view, result) or result
-            if isinstance(result, Fusion):
                 found.append(result)
             elif result is not None:
                 missed.append(Missed(number, node.name, name, result))
     return list(_apart(found)), missed
-
-
-def _late(view: View, fusion: Fusion) -> str:
-    """Why MXNet cannot infer the shapes of a fused operator: it has to know that of the first input at once."""
-    first = next(iter(fusion.shapes), None)
-    if first is None or first.node not in view.late:
-        return ""
-    known = {letter for entry, text in fusion.shapes.items() if entry.node not in view.late for letter in text}
-    settled = all(letter in known for letter in fusion.shapes[first] if letter.isalpha() or letter in "*.")
-    return "" if settled else f"the shape of {view.node(first).name!r} is known too late"
 
 
 def _apart(found: Iterable[Fusion]) -> Iterator[Fusion]:

@@ -33,6 +33,9 @@ def match(view: View, number: int) -> Fusion | str | None:
     replaced = frozenset({number, total.node})
     if view.read_outside(replaced, (output,)):
         return f"the sum {view.node(total).name!r} with a bias is read by others than the activation"
+    late = view.late(x)
+    if late:
+        return late
     return Fusion(
         pattern=NAME,
         anchor=number,

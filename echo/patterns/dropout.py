@@ -28,6 +28,9 @@ def match(view: View, number: int) -> Fusion | str | None:
     if view.read_outside(frozenset({number}), (Entry(number),)):
         return "a Dropout whose mask is read"
     x, name = node.inputs[0], node.name
+    late = view.late(x)
+    if late:
+        return late
     return Fusion(
         pattern=NAME,
         anchor=number,

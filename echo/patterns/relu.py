@@ -32,6 +32,9 @@ def match(view: View, number: int) -> Fusion | str | None:
         return None
     if view.read_outside(frozenset({number}), (output,)):
         return "a ReLU with control dependencies"
+    late = view.late(x)
+    if late:
+        return late
     reader = _reader(view, number)
     if reader:
         return f"its output is stashed anyway: read by {reader}"

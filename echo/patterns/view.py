@@ -14,7 +14,7 @@ _ACTIVATIONS = {
     "tanh": frozenset({"tanh", "_npi_tanh"}), "sigmoid": frozenset({"sigmoid", "_npx_sigmoid"}),
     "relu": frozenset({"relu", "_npx_relu"}), "softrelu": frozenset(),
 }  # fmt: skip
-_ALIKE = frozenset({"elemwise_add", "elemwise_mul", "elemwise_sub", "add_n", "where"})  # inputs of one shape
+_ALIKE = frozenset({"elemwise_add", "elemwise_mul", "elemwise_sub", "add_n", "where", "Concat"})  # inputs of one batch
 _TRUE = ("True", "true", "1")
 
 
@@ -81,12 +81,16 @@ class View:
         return frozenset(number for at, node in enumerate(self.graph.nodes) for number in (*node.control_deps,
                          *([at] if node.control_deps else [])))  # fmt: skip
 
-    @cached_property
-    def late(self) -> frozenset[int]:
-        """Nodes whose shapes MXNet may not find out the first time that it comes to them.
+    def late(self, entry: Entry) -> str:
+        """Why a fused operator cannot have this entry alone to infer its shapes from; empty where it can.
 
-        Those are begin states, whose batch follows from what is done with them, and what is computed from them alone.
+        An operator of an extension library has to know the shapes the first time that MXNet comes to it.
         """
+        return f"the shape of {self.node(entry).name!r} is known too late" if entry.node in self._late else ""
+
+    @cached_property
+    def _late(self) -> frozenset[int]:
+        """Begin states, whose batch follows from what is done with them, and what is computed from them alone."""
         found: set[int] = set()
         for number, node in enumerate(self.graph.nodes):
             unknown = [entry.node in found for entry in node.inputs]

@@ -75,17 +75,21 @@ def test_odd_numbers_stay(name: str, first: float) -> None:
     assert same_bits(steps(fused, example, "write", odd=odd), steps(example.symbol, example, "write", odd=odd))
 
 
-def test_begin_states_stay_as_they_are() -> None:
-    """MXNet learns their batch from what is done with them, too late for an operator of ours."""
-    state, data = mx.sym.zeros((0, 64), name="start"), mx.sym.var("data")
+def with_begin_state() -> Example:
+    state = mx.sym.zeros((0, 64), name="start")
     weights = [mx.sym.var(name) for name in ("wx", "bx", "wh", "bh")]
-    for step in mx.sym.SliceChannel(data, num_outputs=6, squeeze_axis=True):
+    for step in mx.sym.SliceChannel(mx.sym.var("data"), num_outputs=6, squeeze_axis=True):
         dropped = mx.sym.Dropout(state, p=0.2)
         products = mx.sym.FullyConnected(step, *weights[:2], num_hidden=64)
         state = mx.sym.tanh(products + mx.sym.FullyConnected(dropped, *weights[2:], num_hidden=64) + state)
     for _ in range(4):
         state = mx.sym.Dropout(mx.sym.tanh(mx.sym.FullyConnected(state, num_hidden=512)), p=0.3)
-    example = Example(state, {"data": (150, 6, 64)}, {"dropout": 9}, {})
+    return Example(state, {"data": (150, 6, 64)}, {"dropout": 9}, {})
+
+
+def test_begin_states_stay_as_they_are() -> None:
+    """MXNet learns their batch from what is done with them, too late for an operator of ours."""
+    example = with_begin_state()
     fused = echo.optimize(example.symbol)
     found = steps(fused, example, "write")
     assert len(fused.plans[-1].fused) == 9
@@ -93,6 +97,20 @@ def test_begin_states_stay_as_they_are() -> None:
         "the shape of 'start' is known too late"
     ]
     assert same_bits(found, steps(example.symbol, example, "write"))
+
+
+def test_masks_that_cannot_be_planned_cost_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As before, but without the check for begin states."""
+    monkeypatch.setattr("echo.patterns.view.View._late", frozenset())
+    forget_plans(monkeypatch)
+    example = with_begin_state()
+    plan = echo.plan(example.symbol, grad_req="write", **example.shapes)
+    assert not plan.fused
+    assert plan.after.planned < plan.before.planned
+    assert any("masks as bits cannot be planned" in missed.reason for missed in plan.missed)
+    forget_plans(monkeypatch)
+    with pytest.raises(echo.EchoError, match="_echo_pack_mask"):
+        echo.plan(example.symbol, grad_req="write", strict=True, **example.shapes)
 
 
 def test_half_precision() -> None:
