@@ -6,10 +6,9 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import ClassVar, Iterator
 
-from echo.estimators.footprint import footprint
-from echo.estimators.planner import blocks
 from echo.options import budget_bytes
 from echo.passes.candidates import named
+from echo.passes.explain import memory
 from echo.passes.request import Request
 from echo.patterns.apply import Fused, fuse
 from echo.plan import HIDDEN, Memory, Plan
@@ -53,14 +52,12 @@ def inside(request: Request, fused: Fused, before: Memory) -> Request:
 def stock(request: Request, fused: Fused) -> Memory:
     """The memory of the user's own graph, with what its operators hold beyond what is planned."""
     frontend = request.frontend
-    hidden = {HIDDEN: fused.hidden} if fused.hidden else {}
-    if not request.details:
-        planned, _ = frontend.oracle(request.graph, frontend.match_range)
-        return Memory(planned, 0, {**request.static, **hidden}, {}, {})
-    training = frontend.differentiate()
-    found = footprint(training, blocks(training), request.static)
-    static = {**found.static, **hidden}
-    return Memory(training.planned_bytes, found.peak, static, dict(found.at_peak), dict(found.layers))
+    if request.details:
+        training = frontend.differentiate()
+        found = memory(request, training, training.planned_bytes)
+    else:
+        found = Memory(frontend.oracle(request.graph, frontend.match_range)[0], 0, request.static, {}, {})
+    return replace(found, static={**found.static, HIDDEN: fused.hidden}) if fused.hidden else found
 
 
 def explained(plan: Plan, fused: Fused, before: Memory | None) -> Plan:
