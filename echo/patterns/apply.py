@@ -215,8 +215,9 @@ def _in_order(graph: Graph, fusions: list[Fusion], copies: bool) -> tuple[list[F
 def _ordered(made: Graph, user: Graph) -> Graph | None:
     """The graph with the variables in the order that they have for the user, None where it cannot be had.
 
-    MXNet orders them as it comes to them, depth first, control dependencies last. Where a fused operator reads its
-    weights in another order than the user's nodes did, a copy of one depends on all that are to come.
+    MXNet orders them as it comes to them, depth first, control dependencies last. Where a fused operator reads what it
+    needs in another order than the user's nodes did, the operator before the first that comes too early waits for all
+    that are to come; where there is none, a copy of the variable before it does.
     """
     if _random(made) != _random(user):
         return None
@@ -225,24 +226,29 @@ def _ordered(made: Graph, user: Graph) -> Graph | None:
         return made
     if sorted(found) != sorted(wanted):
         return None
-    at = next(position for position, name in enumerate(wanted) if found[position] != name)
     place = {made.nodes[number].name: number for number in made.arg_nodes}
-    early, late = place[found[at]], tuple(place[name] for name in wanted[at:])
-    reader, index = next(
-        (number, [entry.node for entry in node.inputs].index(early))
-        for number, node in enumerate(made.nodes)
-        if any(entry.node == early for entry in node.inputs)
-    )
-    node = made.nodes[reader]
-    if index == 0 or not (node.op.startswith(PREFIX) or "_echo_" in node.name):
+    early = next(place[name] for name, other in zip(found, wanted) if name != other)
+    waits = max((number for number in range(early) if not made.nodes[number].is_variable), default=None)
+    repair = _copy_before(made, early) if waits is None else (waits, (made.nodes[waits],))
+    if repair is None:
         return None
-    before = node.inputs[index - 1]
-    copy = Node("_copy", f"{node.name}_echo_order", (before,), control_deps=late)
-    inputs = (*node.inputs[: index - 1], local(0), *node.inputs[index:])
-    outputs = {Entry(reader, k): local(1, k) for k in range(made.num_outputs(reader))}
-    repair = Fusion("order", reader, (copy, node._with(inputs=inputs)), outputs, frozenset({reader}), {}, "")
-    made_again = applied(made, [repair], copies=False)
-    return made_again if made_again is not None and _variables(made_again) == wanted else None
+    at, nodes = repair
+    late = tuple(place[name] for name in wanted if place[name] >= (early if waits is None else waits))
+    nodes = (nodes[0]._with(inputs=nodes[0].inputs, control_deps=(*nodes[0].control_deps, *late)), *nodes[1:])
+    outputs = {Entry(at, k): local(len(nodes) - 1, k) for k in range(made.num_outputs(at))}
+    again = applied(made, [Fusion("order", at, nodes, outputs, frozenset({at}), {}, "")], copies=False)
+    return again if again is not None and _variables(again) == wanted else None
+
+
+def _copy_before(graph: Graph, variable: int) -> tuple[int, tuple[Node, Node]] | None:
+    """The first reader of a variable, which reads another one before it: with a copy of that."""
+    reader = next(number for number, node in enumerate(graph.nodes) if variable in (e.node for e in node.inputs))
+    node = graph.nodes[reader]
+    index = [entry.node for entry in node.inputs].index(variable)
+    if index == 0:
+        return None
+    copy = Node("_copy", f"{node.name}_echo_order", (node.inputs[index - 1],))
+    return reader, (copy, node._with(inputs=(*node.inputs[: index - 1], local(0), *node.inputs[index:])))
 
 
 def _variables(graph: Graph) -> list[str]:
