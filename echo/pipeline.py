@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Iterator, NamedTuple
 
 from echo.errors import BudgetError
 from echo.graph import Graph
@@ -29,7 +29,8 @@ from echo.passes.select import Select, Selection
 from echo.patterns.apply import Fused
 from echo.plan import Memory, Plan
 
-FUSE = Fuse()  #              Graph -> Fused: kernels of our own in the place of cells and attention scores
+FUSE = Fuse()  #              Graph -> Fused: kernels of our own in the place of layers, cells and attention scores
+CELLS = Fuse(layers=False)  # the same without whole layers, where those need more than the user's graph
 HOIST = Hoist()  #            Fused -> Hoisted: products with one weight in the layout that is fastest on this device
 PIPELINE: tuple[Pass, ...] = (
     Differentiate(),  #    Graph -> TrainingGraph, from MXNet's own gradient pass; gradients read less where they can
@@ -41,6 +42,9 @@ PIPELINE: tuple[Pass, ...] = (
     Confirm(),  #          never worse: MXNet's own planner is asked
     Explain(),  #          the Plan: every feature map, what happens to it, and why
 )
+
+_ENOUGH = 0.5  # of the user's planned bytes: fused operators that need no more are taken without a look at other plans
+_MUCH = 1.25  # times the bytes of the best plan that one with more fused operators, which is faster, may need
 
 
 class Planned(NamedTuple):
@@ -61,8 +65,7 @@ def plan(request: Request) -> Planned:
     Raises:
         EchoError: the options, the graph or the budget cannot be met; the message says what was expected.
     """
-    fused: Fused = run((FUSE,), [request], request.progress)[Fused]
-    found, fused, before = _fused(request, fused)
+    found, fused, before, *_ = _fused(request)
     hoisted: Hoisted = run((HOIST,), [request, fused], request.progress)[Hoisted]
     if hoisted.fused is None:
         return found._replace(plan=explained(found.plan, hoisted.stays, before))
@@ -74,22 +77,50 @@ def plan(request: Request) -> Planned:
     return found._replace(plan=explained(found.plan, hoisted.declined(), before))
 
 
-def _fused(request: Request, fused: Fused) -> tuple[Planned, Fused, Memory | None]:
-    """The plan with the fused operators, or without where that needs less; and the user's memory if it has them."""
+class _Tried(NamedTuple):
+    found: Planned
+    fused: Fused
+    before: Memory | None  # the user's, where there are fused operators
+    bytes: int
+    enough: bool  # nothing else has to be tried
+
+
+def _fused(request: Request) -> _Tried:
+    """The plan with the most fused operators, unless another needs much less."""
+    tried: list[_Tried] = []
+    for each in _tries(request):
+        tried.append(each)
+        if each.enough:
+            break
+    least = min(each.bytes for each in tried)
+    return next(each for each in tried if each.bytes <= _MUCH * least)
+
+
+def _tries(request: Request) -> Iterator[_Tried]:
+    """Plans that need no more than the user's graph: with fused layers, with fused cells alone, and as the user's."""
     missed = None
-    if fused.places:
+    fused, hidden = Fused(request.graph), 0
+    for stage in (FUSE, CELLS):
+        others, fused = fused.places, run((stage,), [request], request.progress)[Fused]
+        hidden = max(hidden, fused.hidden)
+        if not fused.places or fused.places == others:
+            break
         before = stock(request, fused)
         try:
             found = _best(inside(request, fused, before))
-            if found.plan.after.total <= before.total:
-                return found, fused, before
         except BudgetError as error:
             missed = error
+            continue
+        after = found.plan.after
+        if after.total <= before.total:
+            enough = request.options.memory_budget is not None or after.planned <= _ENOUGH * before.planned
+            yield _Tried(found, fused, before, after.total + hidden - fused.hidden, enough)
     try:
         found = _best(request)
     except BudgetError as error:
         raise error if missed is None or error.reachable < missed.reachable else missed from None
-    return found, replace(fused, graph=request.graph, places=(), what={}, hidden=0), None
+    unfused = replace(fused, graph=request.graph, places=(), what={}, hidden=0)
+    yield _Tried(found, unfused, None, found.plan.after.total + hidden, True)
 
 
 def _best(request: Request) -> Planned:

@@ -10,6 +10,7 @@ from echo.options import budget_bytes
 from echo.passes.candidates import named
 from echo.passes.explain import memory
 from echo.passes.request import Request
+from echo.patterns import LAYERS
 from echo.patterns.apply import Fused, fuse
 from echo.plan import HIDDEN, Memory, Plan
 
@@ -18,23 +19,26 @@ from echo.plan import HIDDEN, Memory, Plan
 class Fuse:
     """Puts fused operators where the graph's structure, shapes and types allow them.
 
-    EcoRNN (MICRO'18), section 5, fuses LSTM cells by hand; Echo (ISCA'20), section 2, names attention scores.
+    EcoRNN (MICRO'18), section 5, fuses LSTM cells by hand; Echo (ISCA'20), section 2, names attention scores. Without
+    ``layers``, the steps of a layer stay apart: what is between them then runs step by step on the way back, too.
     """
 
     name: ClassVar[str] = "fuse"
     needs: ClassVar[tuple[type, ...]] = (Request,)
     gives: ClassVar[type] = Fused
+    layers: bool = True
 
     def run(self, request: Request) -> Fused:
         if not request.options.fuse:
             return Fused(request.graph)
         wishes = (*request.options.keep, *request.options.recompute)
         wished = named(request.graph, wishes)
-        found = fuse(request.graph, request.frontend.types, request.frontend.adds, request.frontend.device, wished)
+        frontend, without = request.frontend, frozenset() if self.layers else LAYERS
+        found = fuse(request.graph, frontend.types, frontend.adds, frontend.device, wished, without)
         if not all(named(request.graph, (wish,)) or named(found.graph, (wish,)) for wish in wishes):
             return Fused(request.graph)  # the error is about the user's own operators
-        if found.places and request.frontend.why_no_fusion:
-            return Fused(request.graph, notes=(f"no operator is fused: {request.frontend.why_no_fusion}",))
+        if found.places and frontend.why_no_fusion:
+            return Fused(request.graph, notes=(f"no operator is fused: {frontend.why_no_fusion}",))
         return found
 
 

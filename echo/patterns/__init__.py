@@ -27,5 +27,6 @@ _ALL = (
     lstm_layer, rnn, lstm_cell, gru_cell, mlp_score, weighted_sum, attention, softmax_output, layer_norm,
     sequence_reverse,
 )  # fmt: skip
+LAYERS = frozenset({lstm_layer.NAME})
 CPU_ONLY = frozenset({softmax_output.NAME})
 PATTERNS: Mapping[str, Match] = {pattern.NAME: pattern.match for pattern in _ALL}

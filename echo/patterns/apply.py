@@ -38,10 +38,13 @@ class Fused:
     notes: tuple[str, ...] = ()
 
 
-def find(graph: Graph, device: str, wished: AbstractSet[int] = frozenset()) -> tuple[list[Fusion], list[Missed]]:
+def find(
+    graph: Graph, device: str, wished: AbstractSet[int] = frozenset(), without: AbstractSet[str] = frozenset()
+) -> tuple[list[Fusion], list[Missed]]:
     """All fusions that do not overlap, those that replace most first, and the near-misses; ``wished`` nodes stay."""
     view = View(graph)
-    patterns = {name: match for name, match in PATTERNS.items() if device == "cpu" or name not in CPU_ONLY}
+    without = without if device == "cpu" else without | CPU_ONLY
+    patterns = {name: match for name, match in PATTERNS.items() if name not in without}
     found: list[Fusion] = []
     missed: list[Missed] = []
     for number, node in enumerate(graph.nodes):
@@ -72,13 +75,15 @@ def fuse(
     copies: bool,
     device: str = "cpu",
     wished: AbstractSet[int] = frozenset(),
+    without: AbstractSet[str] = frozenset(),
 ) -> Fused:
     """The user's graph with all the fused operators that its shapes and types allow.
 
     ``types`` gives the shape and type of each of the user's entries. With ``copies``, gradients may be added to arrays
-    that hold others. ``wished`` are nodes that the user wants kept or recomputed: they are left alone.
+    that hold others. ``wished`` are nodes that the user wants kept or recomputed: they are left alone. ``without`` are
+    patterns that are not looked for.
     """
-    found, missed = find(graph, device, wished)
+    found, missed = find(graph, device, wished, without)
     known = types() if found else {}
     fitting = []
     for fusion in found:
