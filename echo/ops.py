@@ -105,8 +105,8 @@ def why_not(node: TrainingNode, device: str, hook: bool) -> str:
 def depends_on_mode(op: str, attrs: Mapping[str, str]) -> bool:
     """Whether an operator has to run again in the mode, training or not, in which it ran before.
 
-    BatchNorm computes something else outside of training, Pooling does not say where its maxima are; heavy operators may
-    be computed in another way by oneDNN.
+    BatchNorm computes something else outside of training, and Pooling does not say where its maxima are; oneDNN may
+    compute heavy operators in another way.
     """
     if op == "Pooling":
         return attrs.get("pool_type", "max") == "max"

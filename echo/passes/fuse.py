@@ -39,7 +39,7 @@ class Fuse:
             return Fused(request.graph)  # the error is about the user's own operators
         if found.places and frontend.why_no_fusion:
             return Fused(request.graph, notes=(f"no operator is fused: {frontend.why_no_fusion}",))
-        return found
+        return replace(found, graph=frontend.runnable(found.graph))
 
 
 def inside(request: Request, fused: Fused, before: Memory) -> Request:

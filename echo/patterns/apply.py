@@ -15,7 +15,7 @@ from echo.plan import Missed
 from echo.training_graph import TensorType
 
 COPY_ATTRIBUTE = "__echo_copies__"  # read by the native hook: which gradients of this operator are copied
-_OVERWRITES = ("_split_v2", "reverse")  # as all operators of an extension library do
+_OVERWRITES = ("reverse",)  # as all operators of an extension library do
 _FUSED_TYPES = ("float32", "float16")
 _RANDOM = ("Dropout", "Custom", "random", "sample", "shuffle", "LeakyReLU", "normal", "uniform")
 ORDER = "the order of arguments, or of random numbers, would change"
