@@ -58,9 +58,10 @@ LIGHT = _names(
 )
 
 # Every output of these is a feature map. Of all other operators the first output is; what follows it (saved statistics,
-# masks, workspaces) is small or random, and stays stashed. (Where Pooling keeps the places of its maxima depends on the
-# layout that oneDNN finds: those of a second run gave other gradients in a CachedOp.)
-_ALL_OUTPUTS = frozenset({"SliceChannel", "_split_v2", "_echo_lstm_cell", "_echo_lstm_norm_cell", "_echo_lstm_layer"})
+# masks) is small or random, and stays stashed. (Pooling's second output says where its maxima are.)
+_ALL_OUTPUTS = frozenset(
+    {"SliceChannel", "_split_v2", "Pooling", "_echo_lstm_cell", "_echo_lstm_norm_cell", "_echo_lstm_layer"}
+)
 
 # MXNet's own mirroring runs a clone even where nobody reads its output. These then fail, or skip what their gradients
 # read beside it (LayerNorm's statistics); a clone of Dropout would draw another mask. The native hook has none such.
@@ -104,8 +105,11 @@ def why_not(node: TrainingNode, device: str, hook: bool) -> str:
 def depends_on_mode(op: str, attrs: Mapping[str, str]) -> bool:
     """Whether an operator has to run again in the mode, training or not, in which it ran before.
 
-    BatchNorm computes something else outside of training; heavy operators may be computed in another way by oneDNN.
+    BatchNorm computes something else outside of training, and Pooling does not say where its maxima are; oneDNN may
+    compute heavy operators in another way.
     """
+    if op == "Pooling":
+        return attrs.get("pool_type", "max") == "max"
     return op in HEAVY or (op == "BatchNorm" and attrs.get("use_global_stats") not in ("True", "1"))
 
 

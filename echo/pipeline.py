@@ -7,9 +7,8 @@ runtime binds the rewritten graph, and the native hook applies the plan in MXNet
 from __future__ import annotations
 
 import contextlib
-import math
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Iterator, NamedTuple
 
 from echo.errors import BudgetError, EchoError
 from echo.graph import Graph
@@ -20,9 +19,10 @@ from echo.passes.confirm import Confirm
 from echo.passes.differentiate import Differentiate
 from echo.passes.estimate import EstimateOverhead
 from echo.passes.explain import Explain
-from echo.passes.fuse import Fuse, explained, inside, stock, why_no_masks, without_masks
+from echo.passes.fuse import Fuse, explained, inside, stock
 from echo.passes.hint import Hint
 from echo.passes.hoist import Hoist, Hoisted, accepted
+from echo.passes.mask import Mask, Masked, why_no_bits
 from echo.passes.partition import Partition
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewrite, Rewritten
@@ -30,7 +30,9 @@ from echo.passes.select import Select, Selection
 from echo.patterns.apply import Fused
 from echo.plan import Memory, Plan
 
-FUSE = Fuse()  #              Graph -> Fused: kernels of our own in the place of cells and attention scores
+FUSE = Fuse()  #              Graph -> Fused: kernels of our own in the place of layers, cells and attention scores
+CELLS = Fuse(layers=False)  # the same without whole layers, where those need more than the user's graph
+MASK = Mask()  #              Fused -> Masked: masks of Dropout and ReLU as bits, where that lowers what is planned
 HOIST = Hoist()  #            Fused -> Hoisted: products with one weight in the layout that is fastest on this device
 PIPELINE: tuple[Pass, ...] = (
     Differentiate(),  #    Graph -> TrainingGraph, from MXNet's own gradient pass; gradients read less where they can
@@ -42,6 +44,9 @@ PIPELINE: tuple[Pass, ...] = (
     Confirm(),  #          never worse: MXNet's own planner is asked
     Explain(),  #          the Plan: every feature map, what happens to it, and why
 )
+
+_ENOUGH = 0.5  # of the user's planned bytes: fused operators that need no more are taken without a look at other plans
+_MUCH = 1.25  # times the bytes of the best plan that one with more fused operators, which is faster, may need
 
 
 class Planned(NamedTuple):
@@ -62,8 +67,7 @@ def plan(request: Request) -> Planned:
     Raises:
         EchoError: the options, the graph or the budget cannot be met; the message says what was expected.
     """
-    fused: Fused = run((FUSE,), [request], request.progress)[Fused]
-    found, fused, before = _fused(request, fused)
+    found, fused, before = _masked(request)
     hoisted: Hoisted = run((HOIST,), [request, fused], request.progress)[Hoisted]
     if hoisted.fused is None:
         return found._replace(plan=explained(found.plan, hoisted.stays, before))
@@ -75,47 +79,83 @@ def plan(request: Request) -> Planned:
     return found._replace(plan=explained(found.plan, hoisted.declined(), before))
 
 
-class _Tried(NamedTuple):
-    """A plan with some fused operators, or why there is none; and the user's memory, if there are such operators."""
-
-    found: Planned | EchoError
-    fused: Fused
-    before: Memory | None
-
-    @property
-    def needs(self) -> float:
-        """The planned bytes; infinite where there is no plan, or one that needs more than the user's graph."""
-        if isinstance(self.found, EchoError) or (self.before and self.found.plan.after.total > self.before.total):
-            return math.inf
-        return self.found.plan.after.planned
-
-
-def _fused(request: Request, fused: Fused) -> tuple[Planned, Fused, Memory | None]:
-    """The plan with the fused operators, or without where that needs less; and the user's memory if it has them.
-
-    Masks as bits take time: within a budget they have to be needed, else to lower what is planned.
-    """
-    best = plain = _tried(request, fused)
-    tried, reason = [plain], "a mask as bits takes time, and the budget is met without"
-    if fused.masked is not None and (plain.needs == math.inf or request.options.memory_budget is None):
-        masked = _tried(request, fused.masked, BudgetError if request.options.strict else EchoError)
-        tried, reason = [plain, masked], why_no_masks(plain.needs, masked.needs, masked.found)
-        best = plain if reason else masked
-    if best.needs == math.inf and fused.places:
-        best = _tried(request, replace(fused, graph=request.graph, places=(), what={}, hidden=0))
-        tried.append(best)
-    if isinstance(best.found, EchoError):
-        errors = [each.found for each in tried if isinstance(each.found, BudgetError)]
-        raise min(errors, key=lambda error: error.reachable)
-    return best.found, without_masks(request.graph, best.fused, reason), best.before
-
-
-def _tried(request: Request, fused: Fused, expected: type[EchoError] = BudgetError) -> _Tried:
-    before = stock(request, fused) if fused.places else None
+def _masked(request: Request) -> tuple[Planned, Fused, Memory | None]:
+    """The plan with masks as bits, where that lowers what is planned or keeps a budget; and the user's memory."""
     try:
-        return _Tried(_best(request if before is None else inside(request, fused, before)), fused, before)
-    except expected as error:
-        return _Tried(error, fused, before)
+        found, fused, before, *_ = _fused(request)
+    except BudgetError as error:
+        return _within_budget(request, error)
+    masked: Masked = run((MASK,), [request, fused], request.progress)[Masked]
+    if masked.fused is None or request.options.memory_budget is not None:
+        return found, masked.declined(request, "a mask as bits takes time, and the budget is met without"), before
+    user = before or stock(request, masked.fused)
+    try:
+        other = _best(inside(request, masked.fused, user))
+    except EchoError as error:
+        if request.options.strict:
+            raise
+        return found, masked.declined(request, f"masks as bits cannot be planned: {error}"), before
+    reason = why_no_bits(found.plan, other.plan)
+    return (found, masked.declined(request, reason), before) if reason else (other, masked.fused, user)
+
+
+def _within_budget(request: Request, missed: BudgetError) -> tuple[Planned, Fused, Memory]:
+    """The plan with masks as bits within a budget that is not kept without; ``missed`` where that does not help."""
+    fused: Fused = run((FUSE,), [request], request.progress)[Fused]
+    masked = run((MASK,), [request, fused], request.progress)[Masked].fused
+    if masked is None:
+        raise missed
+    user = stock(request, masked)
+    try:
+        return _best(inside(request, masked, user)), masked, user
+    except BudgetError as error:
+        raise min((error, missed), key=lambda each: each.reachable) from None
+
+
+class _Tried(NamedTuple):
+    found: Planned
+    fused: Fused
+    before: Memory | None  # the user's, where there are fused operators
+    bytes: int
+    enough: bool  # nothing else has to be tried
+
+
+def _fused(request: Request) -> _Tried:
+    """The plan with the most fused operators, unless another needs much less."""
+    tried: list[_Tried] = []
+    for each in _tries(request):
+        tried.append(each)
+        if each.enough:
+            break
+    least = min(each.bytes for each in tried)
+    return next(each for each in tried if each.bytes <= _MUCH * least)
+
+
+def _tries(request: Request) -> Iterator[_Tried]:
+    """Plans that need no more than the user's graph: with fused layers, with fused cells alone, and as the user's."""
+    missed = None
+    fused, hidden = Fused(request.graph), 0
+    for stage in (FUSE, CELLS):
+        others, fused = fused.places, run((stage,), [request], request.progress)[Fused]
+        hidden = max(hidden, fused.hidden)
+        if not fused.places or fused.places == others:
+            break
+        before = stock(request, fused)
+        try:
+            found = _best(inside(request, fused, before))
+        except BudgetError as error:
+            missed = error
+            continue
+        after = found.plan.after
+        if after.total <= before.total:
+            enough = request.options.memory_budget is not None or after.planned <= _ENOUGH * before.planned
+            yield _Tried(found, fused, before, after.total + hidden - fused.hidden, enough)
+    try:
+        found = _best(request)
+    except BudgetError as error:
+        raise error if missed is None or error.reachable < missed.reachable else missed from None
+    unfused = replace(fused, graph=request.graph, places=(), what={}, hidden=0)
+    yield _Tried(found, unfused, None, found.plan.after.total + hidden, True)
 
 
 def _best(request: Request) -> Planned:

@@ -3,7 +3,7 @@
 One source, two places: `echo.startup`, and a copy named ``_echo_startup`` in site-packages, for the line in
 echo_startup.pth. That copy must not import the package, which costs more than a start-up may: so nothing of mxnet or
 echo is imported here before a program imports mxnet, and nothing at all where it never does. An error costs one line
-on standard error.
+on standard error; with ECHO_STRICT=1, the import of mxnet.
 """
 
 from __future__ import annotations
@@ -75,6 +75,10 @@ def _activate(mxnet: ModuleType) -> None:
 
         enable_from_environment()
     except Exception as error:
+        import os
+
+        if os.environ.get("ECHO_STRICT", "").strip().lower() in _ON:
+            raise
         print(f"echo: not active: {type(error).__name__}: {error}", file=sys.stderr)
 
 

@@ -111,6 +111,24 @@ def attention(norm: bool, steps: int = STEPS) -> Example:
     return Example(mx.sym.Concat(*contexts, dim=1), shapes, {"mlp_score": steps, "weighted_sum": steps}, {})
 
 
+def decoder(activation: Callable[..., mx.sym.Symbol] = mx.sym.tanh, steps: int = 12, keys: int = 40) -> Example:
+    """Attention of each step of an LSTM, as Gluon writes it: queries come before keys, weights before values."""
+    memory, query, v = mx.sym.var("memory"), mx.sym.var("query_weight"), mx.sym.var("v")
+    cell = mx.rnn.LSTMCell(SIZE, prefix="l_")
+    outputs, _ = cell.unroll(steps, mx.sym.var("data"), layout="NTC", merge_outputs=False)
+    known = mx.sym.FullyConnected(memory, num_hidden=SIZE, flatten=False, no_bias=True, name="keys")
+    rows = []
+    for output in outputs:
+        asked = mx.sym.expand_dims(mx.sym.FullyConnected(output, query, num_hidden=SIZE, no_bias=True), axis=1)
+        mixed = activation(mx.sym.broadcast_add(asked, known))
+        score = mx.sym.FullyConnected(mixed, v, num_hidden=1, no_bias=True, flatten=False)
+        context = mx.sym.sum(mx.sym.broadcast_mul(mx.sym.softmax(score, axis=1), memory), axis=1)
+        rows.append(mx.sym.Concat(output, context, dim=1))
+    shapes = {"memory": (BATCH, keys, SIZE), "data": (BATCH, steps, SIZE)}
+    found = {"lstm_layer": 1, "mlp_score": steps, "weighted_sum": steps}
+    return Example(mx.sym.Concat(*rows, dim=1), shapes, found, {})
+
+
 def _attention_by_hand() -> Example:
     keys, query, v = mx.sym.var("keys"), mx.sym.var("query"), mx.sym.var("v", shape=(1, 1, SIZE))
     active = mx.sym.tanh(mx.sym.broadcast_add(keys, mx.sym.expand_dims(query, axis=1)))
@@ -212,6 +230,7 @@ EXAMPLES: Mapping[str, Callable[[], Example]] = {
     "attention": lambda: attention(norm=False),
     "attention with layer norm": lambda: attention(norm=True),
     "attention by hand": _attention_by_hand,
+    "attention of a decoder": decoder,
     "dot attention": lambda: _dot_attention(masked=False, biased=False),
     "dot attention with a mask": lambda: _dot_attention(masked=True, biased=False),
     "dot attention with a bias": lambda: _dot_attention(masked=False, biased=True),

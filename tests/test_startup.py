@@ -51,6 +51,14 @@ def test_another_mxnet_is_left_alone(tmp_path: Path, version: str) -> None:
     assert line == f"echo: not active: UnsupportedError: expected mxnet 1.9.1, got {version or 'unknown'}"
 
 
+def test_strict_stops_the_import_of_another_mxnet(tmp_path: Path) -> None:
+    fake_mxnet(tmp_path, "__version__ = '1.8.0'\n")
+    script = "try:\n import mxnet\nexcept Exception as error:\n print(type(error).__name__, error)"
+    done = run(script, tmp_path, ECHO_STRICT="1")
+    assert done.stdout.strip() == "UnsupportedError expected mxnet 1.9.1, got 1.8.0"
+    assert done.stderr == ""
+
+
 def test_a_folder_named_mxnet_is_no_mxnet(tmp_path: Path) -> None:
     (tmp_path / "mxnet").mkdir()
     script = "import sys; sys.path[:] = ['', *[p for p in sys.path if 'site-packages' not in p]]; import mxnet"

@@ -20,7 +20,7 @@ from echo.estimators.cost_table import CostTable
 from echo.estimators.evaluator import Evaluator
 from echo.estimators.footprint import AUXILIARY, GRADIENTS, INPUTS, WEIGHTS
 from echo.estimators.planner import make_planner
-from echo.frontend.cached import as_cached
+from echo.frontend.cached import as_cached, stateless
 from echo.frontend.extension import why_not
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
 from echo.frontend.selfcheck import check_hook, onednn_activations
@@ -134,6 +134,10 @@ class MxnetSession:
     def adds(self) -> bool:
         """Whether gradients may be added to arrays of the user's; of a CachedOp that is not known."""
         return self._runner != EXECUTOR or "add" in self._binding.grad_req
+
+    def runnable(self, graph: Graph) -> Graph:
+        """The graph in operators that may run again here (`stateless`)."""
+        return graph if self._runner == EXECUTOR else stateless(graph)
 
     def types(self) -> Mapping[Entry, TensorType]:
         """The shape and type of each entry of the graph."""

@@ -37,8 +37,8 @@ def fused_node(kernel: str, name: str, inputs: Sequence[Entry | None], attrs: Ma
 
 def num_outputs(node: Node) -> int:
     """How many outputs a node that a fusion puts into a graph has."""
-    if node.op == "_split_v2":
-        return int(node.attrs["sections"])
+    if node.op == "SliceChannel":
+        return int(node.attrs["num_outputs"])
     if node.op == "Dropout":
         return 2
     return len(READS[node.op[len(PREFIX) :]][0]) if node.op.startswith(PREFIX) else 1

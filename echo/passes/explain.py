@@ -49,8 +49,8 @@ class Explain:
         seconds = selection.seconds if confirmed.accepted else 0.0
         return Plan(
             decisions=tuple(explain.decisions()),
-            before=_memory(request, _stock(request, training), training.planned_bytes),
-            after=_memory(request, after, confirmed.planned_bytes),
+            before=memory(request, _stock(request, training), training.planned_bytes),
+            after=memory(request, after, confirmed.planned_bytes),
             match_range=match_range,
             step_seconds=overhead.step_seconds,
             overhead_seconds=seconds,
@@ -68,7 +68,8 @@ def _stock(request: Request, training: TrainingGraph) -> TrainingGraph:
     return request.frontend.differentiate() if request.details and training.implementations else training
 
 
-def _memory(request: Request, training: TrainingGraph, planned: int) -> Memory:
+def memory(request: Request, training: TrainingGraph, planned: int) -> Memory:
+    """What a graph needs; where it is known and asked for, also its footprint."""
     if not request.details or not request.frontend.hook:  # without the hook, the backward nodes are not known
         return Memory(planned, 0, request.static, {}, {})
     found: Footprint = footprint(training, blocks(training), request.static)

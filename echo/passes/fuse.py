@@ -2,74 +2,44 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import ClassVar, Iterator
 
-from echo.errors import BudgetError, EchoError
-from echo.estimators.footprint import footprint
-from echo.estimators.planner import blocks
-from echo.graph import Graph
 from echo.options import budget_bytes
 from echo.passes.candidates import named
+from echo.passes.explain import memory
 from echo.passes.request import Request
-from echo.patterns import MASKS, QUIET
+from echo.patterns import LAYERS, MASKS, QUIET
 from echo.patterns.apply import SMALL, Fused, fuse
-from echo.plan import HIDDEN, Memory, Missed, Plan
-
-_LEAST_GAIN = 0.01  # of planned bytes, for masks as bits: they take about as much more time
+from echo.plan import HIDDEN, Memory, Plan
 
 
 @dataclass(frozen=True)
 class Fuse:
     """Puts fused operators where the graph's structure, shapes and types allow them.
 
-    EcoRNN (MICRO'18), section 5, fuses LSTM cells by hand; Echo (ISCA'20), section 2, names attention scores.
+    EcoRNN (MICRO'18), section 5, fuses LSTM cells by hand; Echo (ISCA'20), section 2, names attention scores. Without
+    ``layers``, the steps of a layer stay apart: what is between them then runs step by step on the way back, too.
     """
 
     name: ClassVar[str] = "fuse"
     needs: ClassVar[tuple[type, ...]] = (Request,)
     gives: ClassVar[type] = Fused
+    layers: bool = True
 
     def run(self, request: Request) -> Fused:
         if not request.options.fuse:
             return Fused(request.graph)
         wishes = (*request.options.keep, *request.options.recompute)
         wished = named(request.graph, wishes)
-        frontend = request.frontend
-        arguments = request.graph, frontend.types, frontend.adds, frontend.device, wished
-        found = fuse(*arguments)
+        frontend, without = request.frontend, MASKS if self.layers else MASKS | LAYERS
+        found = fuse(request.graph, frontend.types, frontend.adds, frontend.device, wished, without)
         if not all(named(request.graph, (wish,)) or named(found.graph, (wish,)) for wish in wishes):
             return Fused(request.graph)  # the error is about the user's own operators
         if found.places and frontend.why_no_fusion:
             return Fused(request.graph, notes=(f"no operator is fused: {frontend.why_no_fusion}",))
-        masks = [place for place in found.places if place[0] in MASKS]
-        return replace(fuse(*arguments, without=MASKS), masked=found) if masks else found
-
-
-def why_no_masks(without: float, masked: float, found: object) -> str:
-    """Why masks do not become bits, by the planned bytes without that and with; empty where they do.
-
-    ``found`` is what came of planning with them, perhaps an error.
-    """
-    if isinstance(found, EchoError) and not isinstance(found, BudgetError):
-        return f"masks as bits cannot be planned: {found}"
-    if masked < (1 - _LEAST_GAIN) * without:
-        return ""
-    if masked == math.inf:
-        return "masks as bits keep no budget, or need more than the user's own graph"
-    return f"nothing to gain: {masked / 2**20:.2f} MB planned with masks as bits, {without / 2**20:.2f} MB without"
-
-
-def without_masks(graph: Graph, fused: Fused, reason: str) -> Fused:
-    """The fused operators that were taken; where there might have been masks as bits among them, why there are none."""
-    masked = fused.masked
-    if masked is None:
-        return fused
-    left = [Missed(number, graph.nodes[number].name, name, reason) for name, number in masked.places if name in MASKS]
-    others = [missed for missed in masked.missed if missed.pattern in MASKS]
-    return replace(fused, masked=None, missed=(*fused.missed, *others, *left))
+        return replace(found, graph=frontend.runnable(found.graph))
 
 
 def inside(request: Request, fused: Fused, before: Memory) -> Request:
@@ -86,14 +56,12 @@ def inside(request: Request, fused: Fused, before: Memory) -> Request:
 def stock(request: Request, fused: Fused) -> Memory:
     """The memory of the user's own graph, with what its operators hold beyond what is planned."""
     frontend = request.frontend
-    hidden = {HIDDEN: fused.hidden} if fused.hidden else {}
-    if not request.details:
-        planned, _ = frontend.oracle(request.graph, frontend.match_range)
-        return Memory(planned, 0, {**request.static, **hidden}, {}, {})
-    training = frontend.differentiate()
-    found = footprint(training, blocks(training), request.static)
-    static = {**found.static, **hidden}
-    return Memory(training.planned_bytes, found.peak, static, dict(found.at_peak), dict(found.layers))
+    if request.details:
+        training = frontend.differentiate()
+        found = memory(request, training, training.planned_bytes)
+    else:
+        found = Memory(frontend.oracle(request.graph, frontend.match_range)[0], 0, request.static, {}, {})
+    return replace(found, static={**found.static, HIDDEN: fused.hidden}) if fused.hidden else found
 
 
 def explained(plan: Plan, fused: Fused, before: Memory | None) -> Plan:

@@ -9,6 +9,7 @@ from echo.passes.classes import roles
 from echo.training_graph import TrainingGraph
 
 _ROLE_ROUNDS = (3, 2, 1, 0)
+_KNOWN = 0.2  # of the candidates: short lengths of one model share a third of their roles, with and without fusion none
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,12 @@ class Hint:
                 votes[role] = votes.get(role, 0) + (1 if number in chosen else -1)
             levels.append({role: count >= 0 for role, count in votes.items()})
         return Hint(tuple(levels))
+
+    def fits(self, training: TrainingGraph, candidates: Iterable[int]) -> bool:
+        """Whether enough candidates play a role that was seen: with other operators it is another model."""
+        (finest,) = roles(training, _ROLE_ROUNDS[:1])
+        known = [finest[number] in self.recompute[0] for number in candidates]
+        return sum(known) >= _KNOWN * len(known)
 
     def nodes(self, training: TrainingGraph, candidates: Iterable[int]) -> list[int]:
         """The candidates that play a role which was recomputed."""

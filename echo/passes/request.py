@@ -42,6 +42,9 @@ class Frontend(Protocol):
     def types(self) -> Mapping[Entry, TensorType]:
         """The shape and type of each entry of the graph that others may read."""
 
+    def runnable(self, graph: Graph) -> Graph:
+        """The graph in operators that may run again here: a CachedOp has no room for their state."""
+
     def on(self, graph: Graph) -> Frontend:
         """The same for another graph with the same arguments; ``subject`` stays the user's."""
 

@@ -107,6 +107,7 @@ def _problem(
     evaluator, effort = request.frontend.evaluator(training, overhead.seconds)
     bound = request.options.overhead_bound
     own = request.frontend.match_range
+    hint = request.hint
     return Problem(
         training=training,
         overhead=overhead,
@@ -118,7 +119,7 @@ def _problem(
         max_seconds=None if bound is None else bound * overhead.step_seconds,
         max_bytes=max_bytes,
         effort=0 if request.follows else effort,
-        hint=request.hint,
+        hint=hint if hint is not None and (request.follows or hint.fits(training, candidates)) else None,
         # chunks of a dynamic CachedOp come and go with what they hold
         assigns=request.frontend.hook and training.runner != DYNAMIC,
         once=not request.frontend.hook,

@@ -30,6 +30,7 @@ _ALL = (
     lstm_layer, rnn, lstm_cell, gru_cell, mlp_score, weighted_sum, attention, softmax_output, layer_norm,
     sequence_reverse, bias_act, dropout, relu,
 )  # fmt: skip
+LAYERS = frozenset({lstm_layer.NAME})
 CPU_ONLY = frozenset({softmax_output.NAME})
 MASKS = frozenset({dropout.NAME, relu.NAME})  # bits in the place of numbers: only where that lowers what is planned
 QUIET = frozenset({bias_act.NAME, relu.NAME})  # most networks have near-misses, which say nothing new

@@ -15,7 +15,7 @@ from echo.plan import Missed
 from echo.training_graph import TensorType
 
 COPY_ATTRIBUTE = "__echo_copies__"  # read by the native hook: which gradients of this operator are copied
-_OVERWRITES = ("_split_v2", "reverse")  # as all operators of an extension library do
+_OVERWRITES = ("reverse",)  # as all operators of an extension library do
 _FUSED_TYPES = ("float32", "float16")
 _RANDOM = ("Dropout", "Custom", "random", "sample", "shuffle", "LeakyReLU", "normal", "uniform")
 SMALL = "too small"
@@ -29,7 +29,6 @@ class Fused:
     """The graph with fused operators, where they were found, and where they nearly were.
 
     ``what`` counts each kind. ``hidden`` are bytes that the user's operators hold there beyond what is planned.
-    ``masked`` is the same with masks as bits in it too, where there are any.
     """
 
     graph: Graph
@@ -38,7 +37,6 @@ class Fused:
     what: Mapping[str, int] = field(default_factory=dict)
     hidden: int = 0
     notes: tuple[str, ...] = ()
-    masked: Fused | None = None
 
 
 def find(
@@ -46,8 +44,8 @@ def find(
 ) -> tuple[list[Fusion], list[Missed]]:
     """All fusions that do not overlap, those that replace most first, and the near-misses; ``wished`` nodes stay."""
     view = View(graph)
-    left_out = without if device == "cpu" else without | CPU_ONLY
-    patterns = {name: match for name, match in PATTERNS.items() if name not in left_out}
+    without = without if device == "cpu" else without | CPU_ONLY
+    patterns = {name: match for name, match in PATTERNS.items() if name not in without}
     found: list[Fusion] = []
     missed: list[Missed] = []
     for number, node in enumerate(graph.nodes):
@@ -83,8 +81,8 @@ def fuse(
     """The user's graph with all the fused operators that its shapes and types allow.
 
     ``types`` gives the shape and type of each of the user's entries. With ``copies``, gradients may be added to arrays
-    that hold others. ``wished`` are nodes that the user wants kept or recomputed: they are left alone. ``without``
-    names patterns that are not looked for.
+    that hold others. ``wished`` are nodes that the user wants kept or recomputed: they are left alone. ``without`` are
+    patterns that are not looked for.
     """
     found, missed = find(graph, device, wished, without)
     known = types() if found else {}
@@ -225,8 +223,9 @@ def _in_order(graph: Graph, fusions: list[Fusion], copies: bool) -> tuple[list[F
 def _ordered(made: Graph, user: Graph) -> Graph | None:
     """The graph with the variables in the order that they have for the user, None where it cannot be had.
 
-    MXNet orders them as it comes to them, depth first, control dependencies last. Where a fused operator reads its
-    weights in another order than the user's nodes did, a copy of one depends on all that are to come.
+    MXNet orders them as it comes to them, depth first, control dependencies last. Where a fused operator reads what it
+    needs in another order than the user's nodes did, the operator before the first that comes too early waits for all
+    that are to come; where there is none, a copy of the variable before it does.
     """
     if _random(made) != _random(user):
         return None
@@ -235,24 +234,29 @@ def _ordered(made: Graph, user: Graph) -> Graph | None:
         return made
     if sorted(found) != sorted(wanted):
         return None
-    at = next(position for position, name in enumerate(wanted) if found[position] != name)
     place = {made.nodes[number].name: number for number in made.arg_nodes}
-    early, late = place[found[at]], tuple(place[name] for name in wanted[at:])
-    reader, index = next(
-        (number, [entry.node for entry in node.inputs].index(early))
-        for number, node in enumerate(made.nodes)
-        if any(entry.node == early for entry in node.inputs)
-    )
-    node = made.nodes[reader]
-    if index == 0 or not (node.op.startswith(PREFIX) or "_echo_" in node.name):
+    early = next(place[name] for name, other in zip(found, wanted) if name != other)
+    waits = max((number for number in range(early) if not made.nodes[number].is_variable), default=None)
+    repair = _copy_before(made, early) if waits is None else (waits, (made.nodes[waits],))
+    if repair is None:
         return None
-    before = node.inputs[index - 1]
-    copy = Node("_copy", f"{node.name}_echo_order", (before,), control_deps=late)
-    inputs = (*node.inputs[: index - 1], local(0), *node.inputs[index:])
-    outputs = {Entry(reader, k): local(1, k) for k in range(made.num_outputs(reader))}
-    repair = Fusion("order", reader, (copy, node._with(inputs=inputs)), outputs, frozenset({reader}), {}, "")
-    made_again = applied(made, [repair], copies=False)
-    return made_again if made_again is not None and _variables(made_again) == wanted else None
+    at, nodes = repair
+    late = tuple(place[name] for name in wanted if place[name] >= (early if waits is None else waits))
+    nodes = (nodes[0]._with(inputs=nodes[0].inputs, control_deps=(*nodes[0].control_deps, *late)), *nodes[1:])
+    outputs = {Entry(at, k): local(len(nodes) - 1, k) for k in range(made.num_outputs(at))}
+    again = applied(made, [Fusion("order", at, nodes, outputs, frozenset({at}), {}, "")], copies=False)
+    return again if again is not None and _variables(again) == wanted else None
+
+
+def _copy_before(graph: Graph, variable: int) -> tuple[int, tuple[Node, Node]] | None:
+    """The first reader of a variable, which reads another one before it: with a copy of that."""
+    reader = next(number for number, node in enumerate(graph.nodes) if variable in (e.node for e in node.inputs))
+    node = graph.nodes[reader]
+    index = [entry.node for entry in node.inputs].index(variable)
+    if index == 0:
+        return None
+    copy = Node("_copy", f"{node.name}_echo_order", (node.inputs[index - 1],))
+    return reader, (copy, node._with(inputs=(*node.inputs[: index - 1], local(0), *node.inputs[index:])))
 
 
 def _variables(graph: Graph) -> list[str]:

@@ -7,7 +7,7 @@ from typing import NamedTuple, Sequence
 from echo.graph import Entry, Node
 from echo.kernels.operators import fused_node
 from echo.patterns import lstm_cell
-from echo.patterns.view import ADD, Fusion, View, is_true, local, pairs, split_v2
+from echo.patterns.view import ADD, Fusion, View, is_true, local, pairs, split_attrs
 
 NAME = "lstm_layer"
 _FEWEST = 2  # steps: the weights of a single one do not say which product is that of the state
@@ -66,7 +66,7 @@ def _fusion(
     stack = Node("stack", name + "_echo_steps", tuple(step.x for step in ordered),
                  attrs={"axis": "0", "num_args": str(count)})  # fmt: skip
     layer = layer_node(name, local(0), weights, steps[0].before, reverse)
-    split = Node("_split_v2", name + "_echo_split", (local(1, 0),), attrs=split_v2(0, count))
+    split = Node("SliceChannel", name + "_echo_split", (local(1, 0),), attrs=split_attrs(0, count))
     outputs = {step.after[0]: local(2, index) for index, step in enumerate(ordered)}
     h0, c0 = steps[0].before
     shapes = {steps[0].x: "B,I", h0: "B,H", c0: "B,H", weights.wi: "4H,I", weights.bi: "4H", weights.wh: "4H,H",

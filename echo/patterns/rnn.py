@@ -6,7 +6,7 @@ from typing import Sequence
 
 from echo.graph import Entry, Node
 from echo.patterns.lstm_layer import layer_node
-from echo.patterns.view import Fusion, View, is_true, local, split_v2
+from echo.patterns.view import Fusion, View, is_true, local, split_attrs
 
 NAME = "rnn"
 _DIRECTIONS = 2
@@ -86,7 +86,7 @@ class _Build:
         cells = self.layers * self.directions
         if cells == 1:
             return [self.add("Reshape", [entry], {"shape": "(-3,-2)"})]
-        split = self.add("_split_v2", [entry], split_v2(0, cells))
+        split = self.add("SliceChannel", [entry], split_attrs(0, cells))
         return [Entry(split.node, index) for index in range(cells)]
 
     def together(self, states: list[Entry]) -> Entry:

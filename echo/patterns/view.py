@@ -169,6 +169,6 @@ def pairs(entries: Sequence[Entry]) -> Iterator[tuple[Entry, Entry]]:
     yield right, left
 
 
-def split_v2(axis: int, count: int) -> dict[str, str]:
-    """The attributes of the operator that splits along an axis, which is gone afterwards; it needs no state."""
-    return {"indices": "()", "axis": str(axis), "squeeze_axis": "True", "sections": str(count)}
+def split_attrs(axis: int, count: int) -> dict[str, str]:
+    """The attributes of a SliceChannel along an axis, which is gone afterwards."""
+    return {"num_outputs": str(count), "axis": str(axis), "squeeze_axis": "True"}

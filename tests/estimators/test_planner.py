@@ -7,6 +7,7 @@ import gc
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from echo.estimators.planner import ReferencePlanner, StoragePlanner, blocks, ma
 from echo.estimators.reference import plan_storage
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
 from echo.passes.recompute import with_clones
+from echo.training_graph import RUNNERS
 from tests.conftest import (
     ALL_CASES,
     MATCH_RANGES,
@@ -166,8 +168,11 @@ def test_operators_that_mxnet_merges(plan: list[tuple[int, int, int]], heads: in
 
 @pytest.mark.parametrize("name", ALL_CASES)
 @pytest.mark.parametrize("share", [0.0, 0.6])
-def test_blocks_are_those_of_the_reference_and_the_same_under_every_range(name: str, share: float) -> None:
-    training = with_clones(any_case(name).training, any_case(name).draw(6, share))
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_blocks_are_those_of_the_reference_and_the_same_under_every_range(
+    name: str, share: float, runner: str
+) -> None:
+    training = replace(with_clones(any_case(name).training, any_case(name).draw(6, share)), runner=runner)
     found, expected = blocks(training), plan_storage(training, 0)
     assert (found.chunk, found.inplace) == (expected.chunk, expected.inplace)
     assert any(position >= 0 for position in found.inplace) or name == "two outputs"

@@ -12,7 +12,7 @@ from echo.passes.classes import roles
 from echo.passes.hint import Hint
 from echo.policies.search import Search
 from echo.training_graph import TrainingGraph, TrainingNode
-from tests.conftest import Case, case_of, problem_of
+from tests.conftest import Case, any_case, case_of, problem_of
 
 HIDDEN, WORDS, BATCH = 16, 40, 8
 WEIGHTS = {"encoder_weight": (4, 8), "decoder_weight": (4, 8)}
@@ -124,3 +124,10 @@ def test_roles_leave_sizes_out() -> None:
 
 def _operators(training: TrainingGraph, colours: list[int]) -> list[tuple[tuple[int, TrainingNode], int]]:
     return [((number, node), colours[number]) for number, node in training.operators()]
+
+
+def test_a_hint_fits_other_lengths_and_no_other_operators() -> None:
+    _, hint, _ = searched(nmt(9))
+    longer, other = (problem_of(case.training) for case in (nmt(14), any_case("resnet50_v1")))
+    assert hint.fits(longer.training, longer.candidates)
+    assert not hint.fits(other.training, other.candidates)

@@ -13,7 +13,7 @@ namespace {
 ECHO_CLONES void forward_row(const float* __restrict x, const float* __restrict gamma, const float* __restrict beta,
                              float eps, float* __restrict y, int64_t n) {
   const Statistics of_x = statistics_of(x, n, eps);
-  for (int64_t j = 0; j < n; ++j) y[j] = (x[j] - of_x.mean) * of_x.scale * gamma[j] + beta[j];
+  for (int64_t j = 0; j < n; ++j) y[j] = of_x.norm(x[j]) * gamma[j] + beta[j];
 }
 
 ECHO_CLONES void backward_row(const float* __restrict dy, const float* __restrict x, const float* __restrict gamma,
@@ -23,17 +23,14 @@ ECHO_CLONES void backward_row(const float* __restrict dy, const float* __restric
   float sum = 0.0f, product = 0.0f;
 #pragma omp simd reduction(+ : sum, product)
   for (int64_t j = 0; j < n; ++j) {
-    const float norm = (x[j] - of_x.mean) * of_x.scale, dnorm = dy[j] * gamma[j];
+    const float norm = of_x.norm(x[j]), dnorm = dy[j] * gamma[j];
     sum += dnorm;
     product += dnorm * norm;
     dgamma[j] += dy[j] * norm;
     dbeta[j] += dy[j];
   }
-  const float mean = sum / static_cast<float>(n), slope = product / static_cast<float>(n);
-  for (int64_t j = 0; j < n; ++j) {
-    const float norm = (x[j] - of_x.mean) * of_x.scale;
-    dx[j] = of_x.scale * (dy[j] * gamma[j] - mean - norm * slope);
-  }
+  const NormGradient gradient(of_x, sum, product, n);
+  for (int64_t j = 0; j < n; ++j) dx[j] = gradient(of_x.norm(x[j]), dy[j] * gamma[j]);
 }
 
 enum { kX, kGamma, kBeta, kY, kForwardVectors };

@@ -24,7 +24,7 @@ ECHO_CLONES void forward_row(const Gates& pre, const float* __restrict c, const 
     c_next[j] = sigmoid_of(pre.f[j]) * c[j] + sigmoid_of(pre.i[j]) * tanh_of(pre.g[j]);
   const Statistics of_cell = statistics_of(c_next, n, eps);
   for (int64_t j = 0; j < n; ++j)
-    h[j] = sigmoid_of(pre.o[j]) * tanh_of((c_next[j] - of_cell.mean) * of_cell.scale * gamma[j] + beta[j]);
+    h[j] = sigmoid_of(pre.o[j]) * tanh_of(of_cell.norm(c_next[j]) * gamma[j] + beta[j]);
 }
 
 // `cell` receives the next cell, then its gradient; `d_norm` the gradient of what the norm gives.
@@ -39,7 +39,7 @@ ECHO_CLONES void output_gradients(const float* __restrict dh, const float* __res
   float sum = 0.0f, product = 0.0f;
 #pragma omp simd reduction(+ : sum, product)
   for (int64_t j = 0; j < n; ++j) {
-    const float norm = (cell[j] - of_cell.mean) * of_cell.scale, o = sigmoid_of(pre.o[j]);
+    const float norm = of_cell.norm(cell[j]), o = sigmoid_of(pre.o[j]);
     const float t = tanh_of(norm * gamma[j] + beta[j]);
     d_o[j] = dh[j] * t * o * (1.0f - o);
     const float d = dh[j] * o * (1.0f - t * t);
@@ -49,11 +49,8 @@ ECHO_CLONES void output_gradients(const float* __restrict dh, const float* __res
     sum += d_norm[j];
     product += d_norm[j] * norm;
   }
-  const float mean = sum / static_cast<float>(n), slope = product / static_cast<float>(n);
-  for (int64_t j = 0; j < n; ++j) {
-    const float norm = (cell[j] - of_cell.mean) * of_cell.scale;
-    cell[j] = dc_next[j] + of_cell.scale * (d_norm[j] - mean - norm * slope);
-  }
+  const NormGradient gradient(of_cell, sum, product, n);
+  for (int64_t j = 0; j < n; ++j) cell[j] = dc_next[j] + gradient(of_cell.norm(cell[j]), d_norm[j]);
 }
 
 ECHO_CLONES void cell_gradients(const float* __restrict d_cell, const Gates& pre, const float* __restrict c,

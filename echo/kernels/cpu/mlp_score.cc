@@ -28,7 +28,7 @@ ECHO_CLONES float forward_normed_row(const float* __restrict keys, const float* 
   float score = 0.0f;
 #pragma omp simd reduction(+ : score)
   for (int64_t j = 0; j < n; ++j) {
-    score += v[j] * tanh_of((total[j] - of_total.mean) * of_total.scale * gamma[j] + beta[j]);
+    score += v[j] * tanh_of(of_total.norm(total[j]) * gamma[j] + beta[j]);
   }
   return score;
 }
@@ -55,7 +55,7 @@ ECHO_CLONES void backward_normed_row(float dscore, const float* __restrict keys,
   float sum = 0.0f, product = 0.0f;
 #pragma omp simd reduction(+ : sum, product)
   for (int64_t j = 0; j < n; ++j) {
-    norm[j] = (norm[j] - of_total.mean) * of_total.scale;
+    norm[j] = of_total.norm(norm[j]);
     const float t = tanh_of(norm[j] * gamma[j] + beta[j]);
     const float d = dscore * v[j] * (1.0f - t * t);
     dv[j] += dscore * t;
@@ -65,9 +65,9 @@ ECHO_CLONES void backward_normed_row(float dscore, const float* __restrict keys,
     sum += dkeys[j];
     product += dkeys[j] * norm[j];
   }
-  const float mean = sum / static_cast<float>(n), slope = product / static_cast<float>(n);
+  const NormGradient gradient(of_total, sum, product, n);
   for (int64_t j = 0; j < n; ++j) {
-    dkeys[j] = of_total.scale * (dkeys[j] - mean - norm[j] * slope);
+    dkeys[j] = gradient(norm[j], dkeys[j]);
     dquery[j] += dkeys[j];
   }
 }

@@ -18,7 +18,6 @@ namespace kernels {
 namespace {
 
 const int64_t kColumns = 1024, kRows = 512;  // of a tile of scores: 2 MB
-const int64_t kLanes = 16;
 
 class Labels {
  public:
@@ -40,24 +39,16 @@ struct Sizes {
 };
 
 ECHO_CLONES float largest(const float* x, int64_t n) {
-  float lane[kLanes];
-  std::fill(lane, lane + kLanes, -std::numeric_limits<float>::infinity());
-  int64_t at = 0;
-  for (; at + kLanes <= n; at += kLanes)
-    for (int64_t k = 0; k < kLanes; ++k) lane[k] = x[at + k] > lane[k] ? x[at + k] : lane[k];
-  float most = *std::max_element(lane, lane + kLanes);
-  for (; at < n; ++at) most = std::max(most, x[at]);
+  float most = -std::numeric_limits<float>::infinity();
+#pragma omp simd reduction(max : most)
+  for (int64_t i = 0; i < n; ++i) most = x[i] > most ? x[i] : most;
   return most;
 }
 
 ECHO_CLONES float exp_and_sum(float* x, int64_t n, float most) {
-  float lane[kLanes] = {};
-  int64_t at = 0;
-  for (; at + kLanes <= n; at += kLanes)
-    for (int64_t k = 0; k < kLanes; ++k) lane[k] += x[at + k] = exp_of(x[at + k] - most);
-  float sum = 0;
-  for (const float part : lane) sum += part;
-  for (; at < n; ++at) sum += x[at] = exp_of(x[at] - most);
+  float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < n; ++i) sum += x[i] = exp_of(x[i] - most);
   return sum;
 }
 

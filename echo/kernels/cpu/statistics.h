@@ -1,4 +1,4 @@
-// Mean and variance of a row, for kernels with a layer norm.
+// Mean and variance of a row and the gradient through them, for kernels with a layer norm.
 #ifndef ECHO_KERNELS_CPU_STATISTICS_H_
 #define ECHO_KERNELS_CPU_STATISTICS_H_
 #include <cmath>
@@ -11,6 +11,18 @@ namespace kernels {
 
 struct Statistics {
   float mean, scale;  // scale: 1 / sqrt(variance + eps)
+
+  ECHO_INLINE float norm(float x) const { return (x - mean) * scale; }
+};
+
+// The gradient of a value, from that of its norm and the row's sums of those gradients: alone, and times the norms.
+struct NormGradient {
+  ECHO_INLINE NormGradient(const Statistics& of_row, float sum, float product, int64_t n)
+      : scale(of_row.scale), mean(sum / static_cast<float>(n)), slope(product / static_cast<float>(n)) {}
+
+  ECHO_INLINE float operator()(float norm, float d) const { return scale * (d - mean - norm * slope); }
+
+  float scale, mean, slope;
 };
 
 // In two passes: the square of the mean taken from the mean of squares cancels where the mean is large.

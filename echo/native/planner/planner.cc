@@ -34,7 +34,7 @@ ECHO_EXPORT void echo_planner_blocks(Planner* planner, std::int32_t* chunk, std:
   graph.apply(nothing.data(), {});
   planner->storage.count_references();
   planner->storage.plan(0, INT64_MAX);
-  std::copy(planner->storage.chunk_of().begin(), planner->storage.chunk_of().end(), chunk);
+  for (std::int32_t entry = 0; entry < graph.arrays.entries; ++entry) chunk[entry] = planner->storage.chunk_of(entry);
   std::copy(planner->storage.inplace().begin(), planner->storage.inplace().end(), inplace);
 }
 

@@ -170,6 +170,11 @@ void StoragePlanner::begin_backward() {
     if (graph_.arrays.forward[graph_.node_of(e)]) storage_[e] = kExternal;
 }
 
+std::int32_t StoragePlanner::chunk_of(std::int32_t entry) const {
+  const bool stashed = storage_[entry] == kExternal && static_cast<std::size_t>(entry) < forward_storage_.size();
+  return stashed ? forward_storage_[entry] : storage_[entry];
+}
+
 void StoragePlanner::note_lifetimes(std::int32_t node, std::int32_t position) {
   chunk_first_.resize(chunks_.size(), position);
   chunk_last_.resize(chunks_.size(), position);
@@ -177,9 +182,7 @@ void StoragePlanner::note_lifetimes(std::int32_t node, std::int32_t position) {
   for (std::int32_t e = first; e < first + graph_.entry_count(node); ++e)
     if (storage_[e] >= 0) chunk_last_[storage_[e]] = position;
   for (const std::int32_t e : graph_.inputs(node)) {
-    const bool stashed = storage_[e] == kExternal && static_cast<std::size_t>(e) < forward_storage_.size();
-    const std::int32_t chunk = stashed ? forward_storage_[e] : storage_[e];
-    if (chunk >= 0) chunk_last_[chunk] = position;
+    if (chunk_of(e) >= 0) chunk_last_[chunk_of(e)] = position;
   }
 }
 

@@ -10,10 +10,11 @@
 
 namespace echo {
 
-// Bytes that MXNet would need: the sum of the chunks, or for kDynamic the most bytes of chunks alive at once. An entry takes a free chunk whose size is within a factor
-// `match_range` of its own (0: never), or a new one; an operator that may work in place takes over its input's chunk.
-// Sizes are counted as MXNet counts them, four bytes an element whatever the type. Chunks only grow, so a plan is given
-// up as soon as its total exceeds `limit` (not for kDynamic); the result is then some number above `limit`.
+// Bytes that MXNet would need: the sum of the chunks, or for kDynamic the most bytes of chunks alive at once. An entry
+// takes a free chunk whose size is within a factor `match_range` of its own (0: never), or a new one; an operator that may
+// work in place takes over its input's chunk. Sizes are counted as MXNet counts them, four bytes an element whatever the
+// type. Chunks only grow, so a plan is given up as soon as its total exceeds `limit` (not for kDynamic); the result is then
+// some number above `limit`.
 //
 // Two numbers in place of a match range: kAssigned, the total of echo's own assignment (storage/assign.h), and kPeak, the
 // most bytes alive at once, which no assignment goes below.
@@ -25,7 +26,7 @@ class StoragePlanner {
   std::int64_t plan(std::int64_t match_range, std::int64_t limit);
   void count_references();  // once after each PlannedGraph::apply
   // Of the last plan: the chunk of each entry (negative: not the planner's), and the input whose chunk it took over or -1.
-  const std::vector<std::int32_t>& chunk_of() const { return storage_; }
+  std::int32_t chunk_of(std::int32_t entry) const;
   const std::vector<std::int32_t>& inplace() const { return inplace_; }
 
  private:
