@@ -28,7 +28,7 @@ BUGS = [
     ("gru_cell", "gru_cell.cc", "(1.0f - z) * n + z * h[j]", "z * n + (1.0f - z) * h[j]"),
     ("gru_cell", "gru_cell.cc", "d_sn[j] = dn * r", "d_sn[j] = dn"),
     ("mlp_score", "mlp_score.cc", "dv[j] += dscore * t", "dv[j] = dscore * t"),
-    ("mlp_score", "mlp_score.cc", "mean - norm[j] * slope", "mean"),
+    ("mlp_score", "statistics.h", "mean - norm * slope", "mean"),
     ("mlp_score", "mlp_score.cc", "rows.zeros(chunk, kDquery)", "rows.at(chunk, kDquery)"),
     ("attention", "attention.cc", "*total * shrink + sum", "*total + sum"),
     ("attention", "attention.cc", "out[d] *= shrink", "out[d] *= 1.0f"),
