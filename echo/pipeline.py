@@ -22,7 +22,7 @@ from echo.passes.explain import Explain
 from echo.passes.fuse import Fuse, explained, inside, stock
 from echo.passes.hint import Hint
 from echo.passes.hoist import Hoist, Hoisted, accepted
-from echo.passes.mask import Mask, Masked, why_no_bits
+from echo.passes.mask import Mask, Masked, why_no_bits, why_not_tried
 from echo.passes.partition import Partition
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewrite, Rewritten
@@ -86,8 +86,9 @@ def _masked(request: Request) -> tuple[Planned, Fused, Memory | None]:
     except BudgetError as error:
         return _within_budget(request, error)
     masked: Masked = run((MASK,), [request, fused], request.progress)[Masked]
-    if masked.fused is None or request.options.memory_budget is not None:
-        return found, masked.declined(request, "a mask as bits takes time, and the budget is met without"), before
+    reason = why_not_tried(request, found.plan)
+    if masked.fused is None or reason:
+        return found, masked.declined(request, reason), before
     user = before or stock(request, masked.fused)
     try:
         other = _best(inside(request, masked.fused, user))
@@ -95,7 +96,7 @@ def _masked(request: Request) -> tuple[Planned, Fused, Memory | None]:
         if request.options.strict:
             raise
         return found, masked.declined(request, f"masks as bits cannot be planned: {error}"), before
-    reason = why_no_bits(found.plan, other.plan)
+    reason = why_no_bits(request, found.plan, other.plan)
     return (found, masked.declined(request, reason), before) if reason else (other, masked.fused, user)
 
 

@@ -11,7 +11,8 @@ from echo.patterns import MASKS, PATTERNS
 from echo.patterns.apply import Fused, fuse
 from echo.plan import Missed, Plan
 
-_LEAST_GAIN = 0.01  # of planned bytes: about as much more time do masks of Dropout take
+_LEAST_GAIN = 0.01  # of planned bytes
+_TIME = 0.03  # of a step, which is about the most that masks as bits took: layers, an LM and a Transformer with Dropout
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,18 @@ class Mask:
         return Masked(stays, replace(found, graph=graph, missed=missed, notes=fused.notes))
 
 
-def why_no_bits(without: Plan, found: Plan) -> str:
+def why_not_tried(request: Request, without: Plan) -> str:
+    """Why a plan with masks as bits is not even made: within a budget, they have to replace slower operators."""
+    slow = request.options.memory_budget is None or without.overhead > _TIME
+    return "" if slow else "a mask as bits takes time, and the budget is met without"
+
+
+def why_no_bits(request: Request, without: Plan, found: Plan) -> str:
     """Why masks stay numbers, by the plans without bits and with them; empty where they do not."""
+    if request.options.memory_budget is not None:
+        if found.overhead + _TIME < without.overhead:
+            return ""
+        return f"nothing to gain: +{found.overhead:.1%} time with masks as bits, +{without.overhead:.1%} without"
     before, after = without.after.planned, found.after.planned
     if after < (1 - _LEAST_GAIN) * before:
         return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import mxnet as mx
@@ -13,6 +14,10 @@ from echo import pipeline
 from echo.kernels.operators import PREFIX
 from tests.fused_models import EXAMPLES
 from tests.runtime.test_masks import bits_of, forget_plans, with_begin_state
+
+
+def fields(plan: echo.Plan) -> dict[str, Any]:
+    return {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan) if field.init}
 
 
 def test_less_is_planned() -> None:
@@ -43,6 +48,27 @@ def test_within_a_budget_masks_stay_numbers_while_that_fits() -> None:
     assert within.after.total <= budget
 
 
+@pytest.mark.parametrize(("before", "after", "bits"), [(0.5, 0.1, True), (0.5, 0.49, False)])
+def test_within_a_budget_bits_replace_slower_operators(
+    monkeypatch: pytest.MonkeyPatch, before: float, after: float, bits: bool
+) -> None:
+    """Plans within the budget, of which the one without bits needs half a step of recomputation."""
+    full = pipeline._best
+
+    def best(request: Any) -> Any:
+        found = full(request)
+        masked = any(node.op == PREFIX + "apply_mask" for node in request.graph.nodes)
+        seconds = (after if masked else before) * found.plan.step_seconds
+        return found._replace(plan=type(found.plan)(**{**fields(found.plan), "overhead_seconds": seconds}))
+
+    forget_plans(monkeypatch)
+    monkeypatch.setattr(pipeline, "_best", best)
+    example = EXAMPLES["dropout"]()
+    plan = echo.plan(example.symbol, memory_budget=1.0, max_overhead=None, **example.shapes)
+    assert bits_of(plan) == ({"dropout"} if bits else set())
+    assert bits or "nothing to gain: +49.0% time with masks as bits, +50.0% without" in " ".join(plan.notes)
+
+
 def test_masks_never_cost_the_other_fusions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a plan with bits needs more than the user's graph, one without them is made."""
     full = pipeline._best
@@ -52,7 +78,7 @@ def test_masks_never_cost_the_other_fusions(monkeypatch: pytest.MonkeyPatch) -> 
         if any(node.op == PREFIX + "apply_mask" for node in request.graph.nodes):
             after = found.plan.after
             more = type(after)(1 << 40, after.live_peak, after.static, after.at_peak, after.layers)
-            return found._replace(plan=type(found.plan)(**{**vars(found.plan), "after": more}))
+            return found._replace(plan=type(found.plan)(**{**fields(found.plan), "after": more}))
         return found
 
     data = mx.sym.Dropout(mx.sym.var("data"), p=0.3)
