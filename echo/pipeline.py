@@ -86,7 +86,7 @@ def _masked(request: Request) -> tuple[Planned, Fused, Memory | None]:
     except BudgetError as error:
         return _within_budget(request, error)
     masked: Masked = run((MASK,), [request, fused], request.progress)[Masked]
-    reason = why_not_tried(request, found.plan)
+    reason = why_not_tried(request, masked, found.plan)
     if masked.fused is None or reason:
         return found, masked.declined(request, reason), before
     user = before or stock(request, masked.fused)

@@ -88,8 +88,9 @@ class NotFused:
 
 def why(plan: Plan, name: str, flipper: Flipper | None) -> Why | NotFused:
     """See `Plan.why`."""
-    missed = tuple((each.pattern, each.reason) for each in plan.missed if each.name == name)
-    if missed and all(decision.name != name for decision in plan.decisions):
+    nodes = {name, name.rpartition(":")[0]}
+    missed = tuple((each.pattern, each.reason) for each in plan.missed if each.name in nodes)
+    if missed and all(decision.name not in nodes for decision in plan.decisions):
         return NotFused(name, missed)
     decision = _find(plan.decisions, name)
     flip = Flip(note=NOT_KNOWN) if flipper is None else flipper(decision)

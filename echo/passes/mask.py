@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from echo.graph import Entry
 from echo.passes.candidates import named
 from echo.passes.request import Request
 from echo.patterns import MASKS, PATTERNS
-from echo.patterns.apply import Fused, fuse
+from echo.patterns.apply import SMALL, Fused, fuse
 from echo.plan import Missed, Plan
 
 _LEAST_GAIN = 0.01  # of planned bytes
@@ -17,10 +18,14 @@ _TIME = 0.03  # of a step, which is about the most that masks as bits took: laye
 
 @dataclass(frozen=True)
 class Masked:
-    """``stays`` is the graph as it was, ``fused`` that with masks as bits, None where there are none to put in."""
+    """``stays`` is the graph as it was, ``fused`` that with masks as bits, None where there are none to put in.
+
+    ``bytes`` is what those masks hold as numbers.
+    """
 
     stays: Fused
     fused: Fused | None = None
+    bytes: int = 0
 
     def declined(self, request: Request, reason: str) -> Fused:
         """The graph as it was, and why masks stay numbers."""
@@ -51,14 +56,21 @@ class Mask:
         found = fuse(request.graph, frontend.types, frontend.adds, frontend.device, wished, without)
         missed = (*fused.missed, *(each for each in found.missed if each.pattern in MASKS))
         stays = replace(fused, missed=missed)
-        if not any(name in MASKS for name, _ in found.places):
+        masks = [number for name, number in found.places if name in MASKS]
+        if not masks:
             return Masked(stays)
-        graph = frontend.runnable(found.graph)
-        return Masked(stays, replace(found, graph=graph, missed=missed, notes=fused.notes))
+        types, graph = frontend.types(), frontend.runnable(found.graph)
+        total = sum(types[Entry(number)].bytes for number in masks)
+        return Masked(stays, replace(found, graph=graph, missed=missed, notes=fused.notes), total)
 
 
-def why_not_tried(request: Request, without: Plan) -> str:
-    """Why a plan with masks as bits is not even made: within a budget, they have to replace slower operators."""
+def why_not_tried(request: Request, masked: Masked, without: Plan) -> str:
+    """Why a plan with masks as bits is not even made, empty where it is.
+
+    There has to be enough to gain; within a budget, masks as bits have to take the place of slower operators.
+    """
+    if masked.bytes < _LEAST_GAIN * without.after.planned:
+        return f"{SMALL}: the masks have {masked.bytes:,} of {without.after.planned:,} bytes"
     slow = request.options.memory_budget is None or without.overhead > _TIME
     return "" if slow else "a mask as bits takes time, and the budget is met without"
 

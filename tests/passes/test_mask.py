@@ -36,6 +36,20 @@ def test_nothing_is_put_in_that_lowers_nothing() -> None:
     assert any("MB planned with masks as bits" in note for note in plan.notes)
 
 
+def test_masks_that_are_a_small_part_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One graph is planned, not two, and the user is not told unless he asks."""
+    x = mx.sym.Dropout(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=64), name="drop")
+    for _ in range(6):
+        x = mx.sym.softmax(mx.sym.FullyConnected(x, num_hidden=4096)) * 2
+    full, planned = pipeline._best, []
+    monkeypatch.setattr(pipeline, "_best", lambda request: planned.append(request) or full(request))
+    forget_plans(monkeypatch)
+    plan = echo.plan(x, data=(150, 64))
+    assert len(planned) == 1
+    assert "too small: the masks have 38,400 of " in str(plan.why("drop:0"))
+    assert not any("too small" in note for note in plan.notes)
+
+
 def test_within_a_budget_masks_stay_numbers_while_that_fits() -> None:
     example = EXAMPLES["dropout"]()
     ample = echo.plan(example.symbol, memory_budget=1.0, **example.shapes)
