@@ -257,3 +257,28 @@ def values(example: Example) -> dict[str, Any]:
         drawn = random.normal(0, 0.4, shape) if limit is None else random.integers(0, limit, shape)
         found[name] = mx.nd.array(drawn.astype(np.float32))
     return found
+
+
+def trained_gluon(
+    layers: Callable[[], mx.gluon.HybridBlock],
+    static: bool,
+    grad_req: str,
+    optimize: Callable[[Any], Any] = lambda net: net,
+) -> tuple[list[Any], list[Any]]:
+    """Losses, gradients and what follows of some (4, 40, 5) inputs through layers of 8 units; and the plans."""
+    mx.random.seed(3)
+    net = mx.gluon.nn.HybridSequential()
+    net.add(layers(), mx.gluon.nn.Dense(3, flatten=False, in_units=8))
+    net.initialize(mx.init.Uniform(0.3))
+    net.collect_params().setattr("grad_req", grad_req)
+    net = optimize(net)
+    net.hybridize(static_alloc=static)
+    data = mx.nd.random.normal(shape=(4, 40, 5))
+    data.attach_grad(grad_req)
+    for _ in range(2):
+        with mx.autograd.record():
+            loss = (net(data) ** 2).sum()
+        loss.backward()
+    gradients = [data.grad.asnumpy(), *(parameter.grad().asnumpy() for parameter in net.collect_params().values())]
+    plans = list(getattr(net._cached_op, "plans", {}).values())
+    return [loss.asnumpy(), *gradients, net(data).asnumpy()], plans

@@ -12,7 +12,7 @@ import pytest
 import echo
 from echo.patterns.hoist import is_layout
 from echo.pipeline import FUSE
-from tests.fused_models import EXAMPLES, STEPS, Example, attention, decoder, values
+from tests.fused_models import EXAMPLES, STEPS, Example, attention, decoder, trained_gluon, values
 from tests.training import TOLERANCE
 
 
@@ -175,23 +175,10 @@ def test_a_plan_names_places_that_are_none(tmp_path: Any) -> None:
 @pytest.mark.parametrize("static", [False, True])
 @pytest.mark.parametrize("grad_req", ["write", "add"])
 def test_gluon(static: bool, grad_req: str) -> None:
-    results = []
-    for fuse in (False, True):
-        mx.random.seed(3)
-        net = mx.gluon.nn.HybridSequential()
-        net.add(mx.gluon.rnn.LSTM(8, 2, layout="NTC", input_size=5), mx.gluon.nn.Dense(3, flatten=False, in_units=8))
-        net.initialize(mx.init.Uniform(0.3))
-        net.collect_params().setattr("grad_req", grad_req)
-        if fuse:
-            net = echo.optimize(net)
-        net.hybridize(static_alloc=static)
-        data = mx.nd.random.normal(shape=(4, 40, 5))
-        data.attach_grad(grad_req)
-        for _ in range(2):
-            with mx.autograd.record():
-                loss = (net(data) ** 2).sum()
-            loss.backward()
-        parameters = [parameter.grad().asnumpy() for parameter in net.collect_params().values()]
-        results.append([loss.asnumpy(), data.grad.asnumpy(), *parameters, net(data[:2]).asnumpy()])
-    assert distance(results[1], results[0]) < TOLERANCE
-    assert any(plan.fused for plan in net._cached_op.plans.values())
+    def layers() -> mx.gluon.HybridBlock:
+        return mx.gluon.rnn.LSTM(8, 2, layout="NTC", input_size=5)
+
+    stock, _ = trained_gluon(layers, static, grad_req)
+    found, plans = trained_gluon(layers, static, grad_req, echo.optimize)
+    assert distance(found, stock) < TOLERANCE
+    assert any(plan.fused for plan in plans)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Mapping
 
@@ -17,7 +18,7 @@ from echo.frontend.session import MxnetSession
 from echo.runtime import bind as planned_bind
 from echo.runtime.race import race
 from echo.training_graph import TensorType
-from tests.fused_models import BATCH, SIZE, STEPS, Example
+from tests.fused_models import BATCH, SIZE, STEPS, Example, trained_gluon
 from tests.runtime.test_fused import TOLERANCE, distance, gradients
 
 BUDGET = "1GB"  # within a budget memory does not decide
@@ -204,37 +205,19 @@ def test_a_plan_is_loaded_without_measuring(
 @pytest.mark.parametrize("static", [False, True])
 @pytest.mark.parametrize("grad_req", ["write", "add"])
 def test_gluon(static: bool, grad_req: str, measured: Callable[..., list[str]]) -> None:
+    class Unrolled(mx.gluon.HybridBlock):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell = mx.gluon.rnn.GRUCell(8, input_size=5, prefix="cell_")
+
+        def hybrid_forward(self, F: Any, x: Any) -> Any:
+            return self.cell.unroll(40, x, layout="NTC", merge_outputs=True)[0]
+
     measured(hoist=0.5)
-    results = []
-    for fuse in (False, True):
-        mx.random.seed(3)
-        net = mx.gluon.nn.HybridSequential()
-        cell = mx.gluon.rnn.GRUCell(8, input_size=5, prefix="cell_")
-
-        class Unrolled(mx.gluon.HybridBlock):  # type: ignore[misc]
-            def __init__(self, inner: Any) -> None:
-                super().__init__()
-                self.inner = inner
-
-            def hybrid_forward(self, F: Any, x: Any) -> Any:
-                return self.inner.unroll(30, x, layout="NTC", merge_outputs=True)[0]
-
-        net.add(Unrolled(cell), mx.gluon.nn.Dense(3, flatten=False, in_units=8))
-        net.initialize(mx.init.Uniform(0.3))
-        net.collect_params().setattr("grad_req", grad_req)
-        if fuse:
-            net = echo.optimize(net, memory_budget=BUDGET)
-        net.hybridize(static_alloc=static)
-        data = mx.nd.random.normal(shape=(4, 30, 5))
-        data.attach_grad(grad_req)
-        for _ in range(2):
-            with mx.autograd.record():
-                loss = (net(data) ** 2).sum()
-            loss.backward()
-        parameters = [parameter.grad().asnumpy() for parameter in net.collect_params().values()]
-        results.append([loss.asnumpy(), data.grad.asnumpy(), *parameters])
-    assert distance(results[1], results[0]) < TOLERANCE
-    assert any(layouts(plan) for plan in net._cached_op.plans.values())
+    stock, _ = trained_gluon(Unrolled, static, grad_req)
+    found, plans = trained_gluon(Unrolled, static, grad_req, partial(echo.optimize, memory_budget=BUDGET))
+    assert distance(found, stock) < TOLERANCE
+    assert any(map(layouts, plans))
 
 
 def test_module(measured: Callable[..., list[str]]) -> None:
