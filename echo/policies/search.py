@@ -8,12 +8,12 @@ budget is left to those alone where they meet it. Where it is cheaper, every cho
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Callable
 
 from echo.estimators.evaluator import Choice
 from echo.ops import HEAVY
 from echo.policies.climb import Climb
 from echo.policies.fit import Fit, can_fit
+from echo.policies.keep import Keep
 from echo.policies.problem import Problem
 from echo.policies.sublinear import Sublinear
 from echo.schedule import Splits
@@ -22,6 +22,7 @@ _LARGE = 20_000  # nodes: beyond, schedules take more time than planning should,
 # Nodes up to which schedules start from nothing, too: they come to up to 15 % less memory than the climb on the
 # convolutional networks of the benchmarks, of 600 to 2900 nodes, and to half as much again on NMT with its 3800.
 _FROM_NOTHING = 3500
+_SHARE_OF_KEPT = 0.06  # of the effort, for what is kept of larger graphs: eight times as much brings some hundredths
 
 
 @dataclass(frozen=True)
@@ -55,18 +56,19 @@ class Search:
 def _fitted(problem: Problem) -> Splits | None:
     """A schedule within the limits, without a climb; None where none was found.
 
-    Far below what light operators save, checkpoints are a better start than nothing; on large graphs a quicker one too.
+    From everything down to what there is no room for, then up and down from there; from nothing too where graphs are
+    small, since that is better where a budget is not far below what a graph takes.
     """
-    starts: list[Callable[[], Splits]] = [dict]
-    if _runs_heavy(problem):
-        starts.append(lambda: Sublinear().choose(problem))
-        if len(problem.training.nodes) > _LARGE:
-            starts.reverse()
-    for start in starts:
-        fitted = Fit((start(),)).choose(problem)
-        if problem.keeps(problem.value(fitted)):
-            return fitted
-    return None
+    nodes = len(problem.training.nodes)
+    kept = Keep().choose(problem)
+    starts = [kept] if problem.keeps(problem.value(kept)) else []
+    if nodes <= _FROM_NOTHING or not starts:
+        starts.append({})
+    if starts == [kept]:
+        fitted = kept if nodes > _LARGE else Fit((kept,), _SHARE_OF_KEPT).choose(problem)
+    else:
+        fitted = Fit(tuple(starts)).choose(problem)
+    return fitted if problem.keeps(problem.value(fitted)) else None
 
 
 def _runs_heavy(problem: Problem) -> bool:
