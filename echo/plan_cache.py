@@ -94,7 +94,8 @@ def _decisions(columns: Mapping[str, list[Any]]) -> Iterator[Decision]:
     Raises:
         ValueError: a field is missing, unknown, of another type or of another length.
     """
-    for name, kinds in (*_COLUMNS.items(), (_TEXTS, {str})):
+    wanted: dict[str, set[type]] = {**_COLUMNS, _TEXTS: {str}}
+    for name, kinds in wanted.items():
         if not isinstance(columns[name], list) or not kinds.issuperset(map(type, columns[name])):
             raise ValueError(f"decisions: {name} is not a list of {kinds}")
     fields = [columns[name] for name in _COLUMNS]
