@@ -78,7 +78,8 @@ def test_every_attribute_and_subgraph_counts_in_any_order() -> None:
     attributes = [(), ({},), (first,), ({"a": "2", "b": "1"},), ({"1": "a", "2": "b"},), ({"a": "1"},)]
     graphs = [of_attributes(*chosen) for chosen in attributes]
     others = [of_attributes(first, *chosen) for chosen in attributes[1:]] + [of_attributes({}, first)]
-    others += [of_attributes(first, inside=inside) for inside in [(graph,) for graph in graphs] + [(graphs[0], graphs[0])]]
+    others += [of_attributes(first, inside=(graph,)) for graph in graphs]
+    others += [of_attributes(first, inside=(graphs[0], graphs[0]))]
     assert len({digest(graph) for graph in others}) == len(others)
 
 
