@@ -22,7 +22,7 @@ _LARGE = 20_000  # nodes: beyond, schedules take more time than planning should,
 # Nodes up to which schedules start from nothing, too: they come to up to 15 % less memory than the climb on the
 # convolutional networks of the benchmarks, of 600 to 2900 nodes, and to half as much again on NMT with its 3800.
 _FROM_NOTHING = 3500
-_SHARE_OF_KEPT = 0.06  # of the effort, for what is kept of larger graphs: eight times as much brings some hundredths
+_SHARE_OF_KEPT = 0.04  # of the effort, for what is kept of larger graphs: eight times as much brings some hundredths
 
 
 @dataclass(frozen=True)
@@ -57,17 +57,17 @@ def _fitted(problem: Problem) -> Splits | None:
     """A schedule within the limits, without a climb; None where none was found.
 
     From everything down to what there is no room for, then up and down from there; from nothing too where graphs are
-    small, since that is better where a budget is not far below what a graph takes.
+    small. Where that does not fit, there are deeper checkpoints.
     """
     nodes = len(problem.training.nodes)
     kept = Keep().choose(problem)
-    starts = [kept] if problem.keeps(problem.value(kept)) else []
-    if nodes <= _FROM_NOTHING or not starts:
-        starts.append({})
-    if starts == [kept]:
-        fitted = kept if nodes > _LARGE else Fit((kept,), _SHARE_OF_KEPT).choose(problem)
+    if not problem.keeps(problem.value(kept)):
+        deeper = [Sublinear().choose(problem)] if _runs_heavy(problem) else []
+        fitted = Fit((*deeper, {})).choose(problem)
+    elif nodes <= _FROM_NOTHING:
+        fitted = Fit((kept, {})).choose(problem)
     else:
-        fitted = Fit(tuple(starts)).choose(problem)
+        fitted = kept if nodes > _LARGE else Fit((kept,), _SHARE_OF_KEPT).choose(problem)
     return fitted if problem.keeps(problem.value(fitted)) else None
 
 

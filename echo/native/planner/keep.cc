@@ -42,14 +42,16 @@ std::int32_t Keep::made_at(std::int32_t node, std::int32_t slot) const {
 
 // Forgets splits that change nothing.
 void Keep::clean() {
+  bool cleaned = false;
   for (std::int32_t node = 0; node < s_.arrays.nodes; ++node) {
     auto& own = s_.splits[node];
     std::vector<std::int32_t> made;  // all at once: they are asked for by their place
     for (const std::int32_t slot : own)
       if (made_at(node, slot) >= 0) made.push_back(slot);
+    cleaned = cleaned || made.size() < own.size();
     own = std::move(made);
   }
-  value_ = s_.simulate();
+  if (cleaned) value_ = s_.simulate();
 }
 
 // The most worthwhile first, by the seconds saved for each byte that the room does not have for free. Of equals the last
