@@ -1,8 +1,9 @@
 """The default policy: a hill climb over classes of nodes, refined by schedules.
 
 The climb (`echo.policies.climb`) decides for whole classes of equivalent nodes: what repeats itself over time steps or
-layers. What it finds is refined by schedules in which nodes run again where they are read (`echo.policies.fit`); a
-budget is left to those alone where they meet it. Where it is cheaper, every choice is tried.
+layers. What it finds is refined by schedules in which nodes run again where they are read (`echo.policies.fit`). A
+budget is left to those alone where they meet it; they start from all that it has room for (`echo.policies.keep`).
+Where it is cheaper, every choice is tried.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _LARGE = 20_000  # nodes: beyond, schedules take more time than planning should,
 # Nodes up to which schedules start from nothing, too: they come to up to 15 % less memory than the climb on the
 # convolutional networks of the benchmarks, of 600 to 2900 nodes, and to half as much again on NMT with its 3800.
 _FROM_NOTHING = 3500
-_SHARE_OF_KEPT = 0.04  # of the effort, for what is kept of larger graphs: eight times as much brings some hundredths
+_SHARE_OF_KEPT = 0.02  # of the effort, for what is kept of larger graphs: ten times as much brings some hundredths
 
 
 @dataclass(frozen=True)
