@@ -48,7 +48,8 @@ class Search:
         found = [problem.chosen(Climb(problem).run())]
         if can_fit(problem) and (problem.max_bytes is not None or len(problem.training.nodes) <= _LARGE):
             nothing = problem.max_bytes is None and len(problem.training.nodes) <= _FROM_NOTHING
-            found.append(Fit((*([{}] if nothing else []), *found)).choose(problem))
+            starts = (*([{}] if nothing else []), *found)
+            found.append((Fit(starts, 1.0) if problem.max_bytes is None else Fit(starts)).choose(problem))
         if _runs_heavy(problem):
             found.append(Sublinear().choose(problem))
         return min(found, key=lambda splits: problem.rank(problem.value(splits)))
