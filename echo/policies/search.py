@@ -67,7 +67,8 @@ def _fitted(problem: Problem) -> Splits | None:
         deeper = [Sublinear().choose(problem)] if _runs_heavy(problem) else []
         fitted = Fit((*deeper, {})).choose(problem)
     elif nodes <= _FROM_NOTHING:
-        fitted = Fit((kept, {})).choose(problem)
+        # a problem with heavy operators comes with more effort
+        fitted = Fit((kept, {}), 0.25 if _runs_heavy(problem) else 0.5).choose(problem)
     else:
         fitted = kept if nodes > _LARGE else Fit((kept,), _SHARE_OF_KEPT).choose(problem)
     return fitted if problem.keeps(problem.value(fitted)) else None
