@@ -140,9 +140,10 @@ def memonger_table(result: dict[str, Any]) -> str:
     def cells(row: Row) -> list[str]:
         light = row["light"]
         start = [row["model"], f"{light['stock_mb']:.0f}", *figures(row["memonger"]), str(row["bar_mb"])]
-        return [*start, *figures(row["budget"]), f"{light['mb']:.0f}"]
+        own = row["budget"].get("own_processor_seconds")
+        return [*start, *figures(row["budget"]), "" if own is None else f"{own:.1f}", f"{light['mb']:.0f}"]
 
-    columns = "model | stock MB | memonger MB | heavy | s | budget, MB | **echo MB** | heavy | s"
+    columns = "model | stock MB | memonger MB | heavy | s | budget, MB | **echo MB** | heavy | s | own s"
     return _table(f"{columns} | nothing heavy, MB", cells, result)
 
 

@@ -49,7 +49,10 @@ class Node:
 
     def _with(self, **changed: Any) -> Node:
         node = object.__new__(Node)  # as dataclasses.replace, which takes several times as long
-        node.__dict__.update(self.__dict__, **changed)
+        object.__setattr__(node, "__dict__", {
+            "op": self.op, "name": self.name, "inputs": self.inputs, "control_deps": self.control_deps,
+            "attrs": self.attrs, "subgraphs": self.subgraphs, **changed,
+        })  # fmt: skip
         return node
 
 

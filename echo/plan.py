@@ -14,7 +14,7 @@ from echo.estimators.assignment import ASSIGNED
 from echo.subject import Subject
 from echo.why import Flipper, NotFused, Why, why
 
-FORMAT = "echo-plan-3"
+FORMAT = "echo-plan-4"
 HIDDEN = "inside of operators"  # a kind of memory that no planner sees
 STASH, RECOMPUTE = "stash", "recompute"
 APPLIED = ("hook", "mirror", "none")
@@ -260,11 +260,14 @@ def _decision(value: Mapping[str, Any]) -> Decision:
     return decision
 
 
+_TEXTS = frozenset((str,))
+
+
 def _mark(value: Any) -> Mark:
     node, op, attrs = value
     if type(node) is not int or not isinstance(op, str):
         raise GraphError(f"marks: expected the number and the operator of a node, got {node!r} and {op!r}")
-    if not isinstance(attrs, dict) or not all(isinstance(text, str) for pair in attrs.items() for text in pair):
+    if not isinstance(attrs, dict) or not _TEXTS.issuperset(map(type, (*attrs, *attrs.values()))):
         raise GraphError(f"marks: expected attributes of node {node}, got {attrs!r}")
     return Mark(node, op, attrs)
 

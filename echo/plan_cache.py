@@ -2,7 +2,7 @@
 
 One file a plan, named by everything that the plan depends on: what it is made for (`echo.subject`), the names in it,
 options, the device's times, and the source of echo itself. Graphs of thousands of nodes are read in
-some milliseconds: decisions are kept as a list for each field.
+some milliseconds: decisions are kept as a list for each field, and texts that come again and again once.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import json
+import os
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 
@@ -23,12 +24,14 @@ from echo.passes.rewrite import with_marks
 from echo.plan import RECOMPUTE, STASH, Decision, Plan
 from echo.reuse import fused_base
 
-_FORMAT = "echo-stored-plan-4"
+_FORMAT = "echo-stored-plan-5"
 _MOST_FILES = 512  # the oldest go first
+_TEXTS = "texts"  # what the numbers of the last three columns stand for
 _COLUMNS: dict[str, set[type]] = {
-    "node": {int}, "name": {str}, "op": {str}, "output": {int}, "action": {str}, "bytes": {int},
-    "seconds": {int, float}, "reason": {str},
+    "node": {int}, "name": {str}, "output": {int}, "bytes": {int}, "seconds": {int, float},
+    "op": {int}, "action": {int}, "reason": {int},
 }  # fmt: skip
+_OF_TEXTS = ("op", "action", "reason")
 
 
 class Found(NamedTuple):
@@ -45,7 +48,11 @@ class Found(NamedTuple):
 
 def key_of(parts: Sequence[str]) -> str:
     """The name of a plan that depends on these texts, and on this echo."""
-    return hashlib.sha256(json.dumps([*parts, _source()]).encode()).hexdigest()[:40]
+    digest = hashlib.sha256()
+    for part in [*parts, _source()]:
+        text = part.encode("utf-8", "surrogatepass")
+        digest.update(b"%d:" % len(text) + text)
+    return digest.hexdigest()[:40]
 
 
 def load(key: str, graph: Graph, frontend: Frontend) -> Found | None:
@@ -64,7 +71,11 @@ def load(key: str, graph: Graph, frontend: Frontend) -> Found | None:
 
 def save(key: str, plan: Plan, chunks: Sequence[int] | None = None) -> None:
     """Keeps a plan, and the chunks that MXNet wants for it. A folder that cannot be written to is no error."""
-    columns = {name: [getattr(decision, name) for decision in plan.decisions] for name in _COLUMNS}
+    columns: dict[str, list[Any]] = {name: list(map(attrgetter(name), plan.decisions)) for name in _COLUMNS}
+    texts: dict[str, int] = {}
+    for name in _OF_TEXTS:
+        columns[name] = [texts.setdefault(text, len(texts)) for text in columns[name]]
+    columns[_TEXTS] = list(texts)
     stored = {**replace(plan, decisions=()).to_json(), "decisions": columns}
     path = _path(key)
     with contextlib.suppress(OSError):
@@ -83,21 +94,30 @@ def _decisions(columns: Mapping[str, list[Any]]) -> Iterator[Decision]:
     Raises:
         ValueError: a field is missing, unknown, of another type or of another length.
     """
-    fields = [columns[name] for name in _COLUMNS]
-    for (name, kinds), items in zip(_COLUMNS.items(), fields):
-        if not isinstance(items, list) or not kinds.issuperset(map(type, items)):
+    wanted: dict[str, set[type]] = {**_COLUMNS, _TEXTS: {str}}
+    for name, kinds in wanted.items():
+        if not isinstance(columns[name], list) or not kinds.issuperset(map(type, columns[name])):
             raise ValueError(f"decisions: {name} is not a list of {kinds}")
-    if len(columns) != len(_COLUMNS) or len(set(map(len, fields))) != 1:
+    fields = [columns[name] for name in _COLUMNS]
+    if len(columns) != len(_COLUMNS) + 1 or len(set(map(len, fields))) != 1:
         raise ValueError("decisions: fields are unknown, or of several lengths")
-    if not {RECOMPUTE, STASH}.issuperset(columns["action"]):
+    ops, actions, reasons = (_looked_up(columns[_TEXTS], columns[name]) for name in _OF_TEXTS)
+    if not {RECOMPUTE, STASH}.issuperset(actions):
         raise ValueError("decisions: unknown actions")
-    for node, name, op, output, action, size, seconds, reason in zip(*fields):
-        decision = object.__new__(Decision)  # as Decision(...), which takes several times as long
-        object.__setattr__(decision, "__dict__", {
+    new, put = object.__new__, object.__setattr__  # as Decision(...), which takes several times as long
+    for node, name, output, size, seconds, op, action, reason in zip(*fields[:-3], ops, actions, reasons):
+        decision = new(Decision)
+        put(decision, "__dict__", {
             "node": node, "name": name, "op": op, "output": output, "action": action, "bytes": size,
             "seconds": seconds, "reason": reason,
         })  # fmt: skip
         yield decision
+
+
+def _looked_up(texts: Sequence[str], numbers: Sequence[int]) -> list[str]:
+    if numbers and not 0 <= min(numbers) <= max(numbers) < len(texts):
+        raise ValueError("decisions: the number of a text that is not there")
+    return list(map(texts.__getitem__, numbers))
 
 
 def _chunks(value: Any) -> tuple[int, ...] | None:
@@ -116,5 +136,11 @@ def _make_room(folder: Path) -> None:
 def _source() -> str:
     """A text that changes with the source of echo: a plan of other code is not this code's plan."""
     root = Path(__file__).parent
-    files = sorted([*root.rglob("*.py"), *root.rglob("*.so")])
-    return ";".join(f"{path.relative_to(root)} {path.stat().st_size} {path.stat().st_mtime_ns}" for path in files)
+    found = []
+    for folder, _, names in os.walk(root):
+        for name in names:
+            if name.endswith((".py", ".so")):
+                path = os.path.join(folder, name)
+                state = os.stat(path)
+                found.append(f"{path[len(str(root)) :]} {state.st_size} {state.st_mtime_ns}")
+    return ";".join(sorted(found))

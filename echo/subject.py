@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
+from array import array
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Iterator, Mapping, Sequence
+from itertools import chain
+from operator import attrgetter
+from typing import Any, Iterable, Iterator, Mapping, Sequence
 
 from echo.errors import GraphError
-from echo.graph import Graph
+from echo.graph import VARIABLE, Graph
 from echo.training_graph import EXECUTOR, RUNNERS
 
 AUXILIARY = "auxiliary"  # in place of a gradient request, for what is no argument
@@ -129,23 +133,48 @@ def _argument(value: Any) -> Argument:
 
 def digest(graph: Graph) -> str:
     """A text that is equal for graphs of the same structure and attributes under any names."""
-    return _digest(_structure(graph, {}))
+    return hashlib.sha256(_structure(graph, {})).hexdigest()[:32]
 
 
 def operators(graph: Graph) -> dict[str, int]:
     """How many nodes of each operator there are."""
-    return dict(Counter(node.op for node in graph.nodes if not node.is_variable))
+    counts = Counter(map(attrgetter("op"), graph.nodes))
+    del counts[VARIABLE]
+    return dict(counts)
 
 
-def _structure(graph: Graph, scopes: dict[str, int]) -> Any:
-    nodes = []
-    for node in graph.nodes:
-        attrs: dict[str, Any] = {} if node.is_variable else dict(node.attrs)
-        if _SCOPE in attrs:
-            attrs[_SCOPE] = scopes.setdefault(attrs[_SCOPE], len(scopes))
-        inside = [_structure(subgraph, scopes) for subgraph in node.subgraphs]
-        nodes.append([node.op, attrs, node.inputs, node.control_deps, inside])
-    return [nodes, graph.heads, graph.arg_nodes]
+def _structure(graph: Graph, scopes: dict[str, int]) -> bytes:
+    """Every kind of node once, as a text, then all nodes as numbers: graphs have few kinds and many nodes."""
+    nodes = graph.nodes
+    kinds: list[tuple[Any, ...]] = [
+        (node.op, *node.attrs, *node.attrs.values()) if node.op != VARIABLE else (node.op,) for node in nodes
+    ]
+    for number, subgraphs in [(number, node.subgraphs) for number, node in enumerate(nodes) if node.subgraphs]:
+        kinds[number] += (tuple(_structure(subgraph, scopes).hex() for subgraph in subgraphs),)
+    known: dict[tuple[Any, ...], int] = {}  # attributes may come in another order in one of the same kind
+    found = [known.setdefault(kind, len(known)) for kind in kinds]
+    texts: dict[str, int] = {}
+    number_of = [texts.setdefault(_text(kind, scopes), len(texts)) for kind in known]
+    inputs, deps = list(map(attrgetter("inputs"), nodes)), list(map(attrgetter("control_deps"), nodes))
+    lists: list[Iterable[int]] = [map(number_of.__getitem__, found), map(len, inputs), map(len, deps)]
+    lists += [chain.from_iterable(chain.from_iterable(inputs)), chain.from_iterable(deps)]
+    lists += [chain.from_iterable(graph.heads), graph.arg_nodes]
+    numbers = [array("q", list(items)) for items in lists]
+    if sys.byteorder == "big":
+        for items in numbers:
+            items.byteswap()
+    parts = [json.dumps([list(texts), list(map(len, numbers))]).encode(), *(items.tobytes() for items in numbers)]
+    return b"".join(parts)
+
+
+def _text(kind: tuple[Any, ...], scopes: dict[str, int]) -> str:
+    """What a node is beside its name and its inputs; its attributes may come in any order."""
+    op, *rest = kind
+    inside = rest.pop() if len(rest) % 2 else ()
+    attrs: dict[str, Any] = dict(zip(rest[: len(rest) // 2], rest[len(rest) // 2 :]))
+    if _SCOPE in attrs:
+        attrs[_SCOPE] = scopes.setdefault(attrs[_SCOPE], len(scopes))
+    return json.dumps([op, attrs, inside], sort_keys=True)
 
 
 def _digest(value: Any) -> str:

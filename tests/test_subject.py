@@ -15,6 +15,7 @@ import pytest
 from echo.errors import GraphError
 from echo.frontend.session import subject
 from echo.frontend.symbols import graph_of, infer_binding
+from echo.graph import Entry, Graph, Node
 from echo.subject import Subject, digest, operators
 
 ROOT = Path(__file__).parents[1]
@@ -60,6 +61,26 @@ def test_scopes_of_the_profiler_count_as_one_or_another() -> None:
     assert digest(graphs[0]) == digest(graphs[1])
     number = next(number for number, node in enumerate(graphs[0].nodes) if node.op == "Activation")
     assert digest(graphs[0].with_attrs({number: {"__profiler_scope__": "other:"}})) != digest(graphs[0])
+
+
+def of_attributes(*attributes: dict[str, str], inside: tuple[Graph, ...] = ()) -> Graph:
+    """A chain of nodes with these attributes on one variable; the last has subgraphs."""
+    nodes = [Node("null", "x")]
+    for attrs in attributes:
+        nodes.append(Node("op", f"n{len(nodes)}", (Entry(len(nodes) - 1),), (), attrs))
+    nodes.append(Node("op", "last", (Entry(len(nodes) - 1),), (0,), {}, inside))
+    return Graph(tuple(nodes), (Entry(len(nodes) - 1),), (0,), tuple(range(len(nodes) + 1)))
+
+
+def test_every_attribute_and_subgraph_counts_in_any_order() -> None:
+    first, swapped = {"a": "1", "b": "2"}, {"b": "2", "a": "1"}
+    assert digest(of_attributes(first, first)) == digest(of_attributes(swapped, first))
+    attributes = [(), ({},), (first,), ({"a": "2", "b": "1"},), ({"1": "a", "2": "b"},), ({"a": "1"},)]
+    graphs = [of_attributes(*chosen) for chosen in attributes]
+    others = [of_attributes(first, *chosen) for chosen in attributes[1:]] + [of_attributes({}, first)]
+    others += [of_attributes(first, inside=(graph,)) for graph in graphs]
+    others += [of_attributes(first, inside=(graphs[0], graphs[0]))]
+    assert len({digest(graph) for graph in others}) == len(others)
 
 
 def test_what_is_not_known_of_a_parameter_yet_does_not_count() -> None:

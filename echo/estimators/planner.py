@@ -7,6 +7,7 @@ and takes over where the library is missing.
 from __future__ import annotations
 
 import ctypes
+import itertools
 from typing import Any, Sequence
 
 import numpy as np
@@ -47,8 +48,11 @@ def _begins(counts: Sequence[int]) -> npt.NDArray[np.int32]:
 
 def flat(splits: Splits) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
     """Splits as the native library reads them: nodes and positions, sorted."""
-    pairs = np.array([(node, slot) for node in sorted(splits) for slot in splits[node]], np.int32).reshape(-1, 2)
-    return np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1])
+    nodes = sorted(splits)
+    slots = [splits[node] for node in nodes]
+    counts = np.fromiter(map(len, slots), np.int64, len(slots))
+    node = np.repeat(np.array(nodes, np.int32), counts)
+    return node, np.fromiter(itertools.chain.from_iterable(slots), np.int32, len(node))
 
 
 class StoragePlanner:

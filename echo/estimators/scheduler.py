@@ -83,6 +83,16 @@ class Scheduler:
         """
         return self._search("echo_schedule_least", candidates, max_seconds, effort, start)
 
+    def keep(self, splits: Splits, budget: int, passes: int = 6) -> tuple[Splits, Replayed]:
+        """What is left of a schedule if all is kept that ``budget`` bytes have room for, the most time saved first.
+
+        Some passes over the schedule instead of a search; one that needs more than the budget comes back as it is.
+        """
+        self._set(splits)
+        found = ctypes.c_int64()
+        seconds = self._library.echo_schedule_keep(self._handle, budget, passes, ctypes.byref(found))
+        return self._get(), Replayed(found.value, seconds)
+
     def _search(
         self, function: str, candidates: Iterable[int], limit: float, effort: int, start: Splits | None
     ) -> tuple[Splits, Replayed]:

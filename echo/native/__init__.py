@@ -51,6 +51,7 @@ def planner_library() -> ctypes.CDLL:
     function(library, "echo_schedule_steps", number, pointer, number, pointer, pointer)
     function(library, "echo_schedule_fit", ctypes.c_double, pointer, pointer, size, size, pointer)
     function(library, "echo_schedule_least", ctypes.c_double, pointer, pointer, ctypes.c_double, size, pointer)
+    function(library, "echo_schedule_keep", ctypes.c_double, pointer, size, number, pointer)
     function(library, "echo_planner_blocks", None, pointer, pointer, pointer)
     return library
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import ClassVar, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Iterable, Mapping, Sequence
 
 from echo.errors import GraphError
-from echo.graph import Graph
+from echo.graph import Graph, Node
 from echo.implementations import known
 from echo.ops import HEAVY, LIGHT
 from echo.passes.merged import merged
@@ -151,27 +151,36 @@ def with_marks(graph: Graph, marks: Iterable[Mark]) -> Graph:
     Raises:
         GraphError: a mark that no plan for this graph has.
     """
-    return graph.with_attrs({mark.node: _checked(graph, mark) for mark in marks})
+    outputs: dict[tuple[Any, ...], int] = {}  # few marks are unlike all others
+    return graph.with_attrs({mark.node: _checked(graph, mark, outputs) for mark in marks})
 
 
-def _checked(graph: Graph, mark: Mark) -> Mapping[str, str]:
+def _checked(graph: Graph, mark: Mark, outputs: dict[tuple[Any, ...], int]) -> Mapping[str, str]:
     if not 0 <= mark.node < len(graph.nodes):
         raise GraphError(f"marks: there is no node {mark.node}, expected one below {len(graph.nodes)}")
     node = graph.nodes[mark.node]
     if node.op != mark.op or node.is_variable:
         raise GraphError(f"marks: expected node {mark.node} to be an operator {mark.op}, got {node.op} ({node.name!r})")
+    kind = (mark.op, *mark.attrs.items())
+    last = outputs.get(kind)
+    if last is None:
+        last = outputs[kind] = _last_output(node, mark)
+    if last > 0 and last >= graph.num_outputs(mark.node):
+        raise GraphError(f"marks: node {mark.node} ({node.name!r}) has no output {last}")
+    if GRADIENT_ATTRIBUTE in mark.attrs and mark.attrs[GRADIENT_ATTRIBUTE] not in known(node.op, node.attrs):
+        gradient = mark.attrs[GRADIENT_ATTRIBUTE]
+        raise GraphError(f"marks: no gradient of {node.op} ({node.name!r}) is {gradient!r}")
+    return mark.attrs
+
+
+def _last_output(node: Node, mark: Mark) -> int:
+    """The last output that a mark recomputes, -1 for none, if any node of this operator can have such a mark."""
     if not {PLAN_ATTRIBUTE, MIRROR_ATTRIBUTE}.isdisjoint(mark.attrs) and node.op not in LIGHT and node.op not in HEAVY:
         raise GraphError(f"marks: {node.op} ({node.name!r}) is not known to be safe to run twice")
     for name, text in mark.attrs.items():
         if name not in _VALUES or not _VALUES[name].fullmatch(text):
             raise GraphError(f"marks: node {mark.node} ({node.name!r}) cannot have the attribute {name!r} = {text!r}")
-    gradient = mark.attrs.get(GRADIENT_ATTRIBUTE)
-    if gradient is not None and gradient not in known(node.op, node.attrs):
-        raise GraphError(f"marks: no gradient of {node.op} ({node.name!r}) is {gradient!r}")
-    outputs = outputs_of(mark)
-    if outputs and max(outputs) >= max(1, graph.num_outputs(mark.node)):
-        raise GraphError(f"marks: node {mark.node} ({node.name!r}) has no output {max(outputs)}")
-    return mark.attrs
+    return max(outputs_of(mark), default=-1)
 
 
 def outputs_of(mark: Mark) -> tuple[int, ...]:

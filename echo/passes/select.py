@@ -18,6 +18,7 @@ from echo.passes.partition import Segments, partition
 from echo.passes.recompute import with_clones
 from echo.passes.request import Request
 from echo.policies import policy_named
+from echo.policies.bound import least_bytes
 from echo.policies.problem import Problem
 from echo.schedule import Splits
 from echo.training_graph import DYNAMIC, TrainingGraph
@@ -77,14 +78,20 @@ def _within(request: Request, light: Problem, heavy: Problem) -> Selection:
 
     Else the smallest, which does not depend on the budget: what is reported has to be there for whoever asks for it.
     """
-    selection = _solve(request, light)
-    if _keeps(light, selection):
-        return selection
+    if not _out_of_reach(light):
+        selection = _solve(request, light)
+        if _keeps(light, selection):
+            return selection
     request.progress("select: the budget needs compute-heavy operators")
     selection = _solve(request, heavy)
     if _keeps(heavy, selection):
         return selection
     return _solve(request, replace(heavy, max_bytes=None, hint=None))
+
+
+def _out_of_reach(problem: Problem) -> bool:
+    """Whether it is certain, at little cost, that nothing keeps the budget."""
+    return problem.max_bytes is not None and problem.may_split and least_bytes(problem) > problem.max_bytes
 
 
 def _max_bytes(request: Request, training: TrainingGraph) -> int | None:

@@ -17,8 +17,7 @@ from echo.estimators.scheduler import CHUNKS, LIVE, Scheduler
 from echo.policies.problem import Problem
 from echo.schedule import Splits
 
-_SHARE = 0.5  # of a problem's effort, for one attempt
-_MOST_SIMULATIONS = 20_000  # in one attempt: more have not paid on any graph
+_MOST_SIMULATIONS = 40_000  # in one attempt: twice as many bring less than a tenth of a point on small graphs
 _AIMS = 4  # budgets aimed at, where the storage that is planned needs more than the scheduler counts
 
 
@@ -31,17 +30,18 @@ def can_fit(problem: Problem) -> bool:
 class Fit:
     """Greedy drops at the peak, ruined and recreated; see ``echo/native/planner/fit.cc``.
 
-    ``starts`` are schedules to begin with, one after the other.
+    ``starts`` are schedules to begin with, one after the other, ``share`` is the part of a problem's effort for each.
     """
 
     starts: tuple[Splits, ...] = ({},)
+    share: float = 0.5
     name: str = "fit"
 
     def choose(self, problem: Problem) -> Splits:
         if not can_fit(problem):
             return {}
         try:
-            attempts = _Attempts(problem)
+            attempts = _Attempts(problem, self.share)
         except NativeError:
             return {}
         for start in self.starts:
@@ -55,13 +55,11 @@ class Fit:
 class _Attempts:
     """The best schedule of some attempts, by its exact bytes and seconds."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, share: float) -> None:
         self.problem = problem
-        measure = CHUNKS if problem.assigns else LIVE
-        seconds = problem.overhead.seconds
-        self.scheduler = Scheduler(problem.training, seconds, measure, _recomputable(problem))
+        self.scheduler = scheduler_of(problem)
         simulations = problem.effort // len(problem.training.nodes)
-        self.effort = max(20, min(_MOST_SIMULATIONS, int(_SHARE * simulations)))
+        self.effort = max(20, min(_MOST_SIMULATIONS, int(share * simulations)))
         self.best: Splits = {}
         self.best_value = problem.value(self.best)
 
@@ -72,13 +70,14 @@ class _Attempts:
         return value
 
     def within(self, budget: int, start: Splits) -> None:
-        """The fastest within a budget. Aims lower where storage turns out to need more than was counted."""
-        aim, fits, beyond = budget, 0, budget + 1
-        for _ in range(_AIMS):
+        """The fastest within a budget. Aims lower where storage needs, or turns out to need, more than was counted."""
+        counted, needed = self.scheduler.simulate(start).bytes, self.consider(start).bytes
+        aim, fits, beyond = int(budget * min(1.0, counted / max(needed, 1))) if start else budget, 0, budget + 1
+        for tried in range(_AIMS):
             self.problem.progress(f"schedules of {aim / 2**20:.0f} MB")
             splits, found = self.scheduler.fit(self.problem.candidates, aim, self.effort, start)
             value = self.consider(splits)
-            if found.bytes > aim or (value.bytes <= budget and aim == budget):
+            if found.bytes > aim or (value.bytes <= budget and not tried):
                 break
             if value.bytes <= budget:
                 fits = aim
@@ -92,6 +91,16 @@ class _Attempts:
         late = self.problem.max_seconds
         bound = 1e300 if late is None else late
         self.consider(self.scheduler.least(self.problem.candidates, bound, self.effort, start)[0])
+
+
+def scheduler_of(problem: Problem) -> Scheduler:
+    """Schedules by what the storage of this problem counts.
+
+    Raises:
+        NativeError: the native library is not there.
+    """
+    measure = CHUNKS if problem.assigns else LIVE
+    return Scheduler(problem.training, problem.overhead.seconds, measure, _recomputable(problem))
 
 
 def _recomputable(problem: Problem) -> Choice:

@@ -1,19 +1,20 @@
 """The default policy: a hill climb over classes of nodes, refined by schedules.
 
 The climb (`echo.policies.climb`) decides for whole classes of equivalent nodes: what repeats itself over time steps or
-layers. What it finds is refined by schedules in which nodes run again where they are read (`echo.policies.fit`); a
-budget is left to those alone where they meet it. Where it is cheaper, every choice is tried.
+layers. What it finds is refined by schedules in which nodes run again where they are read (`echo.policies.fit`). A
+budget is left to those alone where they meet it; they start from all that it has room for (`echo.policies.keep`).
+Where it is cheaper, every choice is tried.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Callable
 
 from echo.estimators.evaluator import Choice
 from echo.ops import HEAVY
 from echo.policies.climb import Climb
 from echo.policies.fit import Fit, can_fit
+from echo.policies.keep import Keep
 from echo.policies.problem import Problem
 from echo.policies.sublinear import Sublinear
 from echo.schedule import Splits
@@ -22,6 +23,7 @@ _LARGE = 20_000  # nodes: beyond, schedules take more time than planning should,
 # Nodes up to which schedules start from nothing, too: they come to up to 15 % less memory than the climb on the
 # convolutional networks of the benchmarks, of 600 to 2900 nodes, and to half as much again on NMT with its 3800.
 _FROM_NOTHING = 3500
+_SHARE_OF_KEPT = 0.02  # of the effort, for what is kept of larger graphs: ten times as much brings some hundredths
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ class Search:
         found = [problem.chosen(Climb(problem).run())]
         if can_fit(problem) and (problem.max_bytes is not None or len(problem.training.nodes) <= _LARGE):
             nothing = problem.max_bytes is None and len(problem.training.nodes) <= _FROM_NOTHING
-            found.append(Fit((*([{}] if nothing else []), *found)).choose(problem))
+            starts = (*([{}] if nothing else []), *found)
+            found.append((Fit(starts, 1.0) if problem.max_bytes is None else Fit(starts)).choose(problem))
         if _runs_heavy(problem):
             found.append(Sublinear().choose(problem))
         return min(found, key=lambda splits: problem.rank(problem.value(splits)))
@@ -55,18 +58,20 @@ class Search:
 def _fitted(problem: Problem) -> Splits | None:
     """A schedule within the limits, without a climb; None where none was found.
 
-    Far below what light operators save, checkpoints are a better start than nothing; on large graphs a quicker one too.
+    From everything down to what there is no room for, then up and down from there; from nothing too where graphs are
+    small. Where that does not fit, there are deeper checkpoints.
     """
-    starts: list[Callable[[], Splits]] = [dict]
-    if _runs_heavy(problem):
-        starts.append(lambda: Sublinear().choose(problem))
-        if len(problem.training.nodes) > _LARGE:
-            starts.reverse()
-    for start in starts:
-        fitted = Fit((start(),)).choose(problem)
-        if problem.keeps(problem.value(fitted)):
-            return fitted
-    return None
+    nodes = len(problem.training.nodes)
+    kept = Keep().choose(problem)
+    if not problem.keeps(problem.value(kept)):
+        deeper = [Sublinear().choose(problem)] if _runs_heavy(problem) else []
+        fitted = Fit((*deeper, {})).choose(problem)
+    elif nodes <= _FROM_NOTHING:
+        # a problem with heavy operators comes with more effort
+        fitted = Fit((kept, {}), 0.25 if _runs_heavy(problem) else 0.5).choose(problem)
+    else:
+        fitted = kept if nodes > _LARGE else Fit((kept,), _SHARE_OF_KEPT).choose(problem)
+    return fitted if problem.keeps(problem.value(fitted)) else None
 
 
 def _runs_heavy(problem: Problem) -> bool:

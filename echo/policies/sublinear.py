@@ -32,14 +32,14 @@ class Sublinear:
         best: Splits = {}
         best_rank = problem.rank(problem.value(best))
         left = max(10, problem.effort // (_VISITS * max(1, len(problem.training.nodes))))
-        cutter = _Cutter(problem)
+        cutter = Cutter(problem)
         deepest = _DEEPEST if problem.may_split else 1
         for depth in range(1, deepest + 1):
             for count in _counts(len(cutter.nodes), depth):
                 if left == 0:
                     return best
                 left -= 1
-                splits = cutter.splits(count, depth)
+                splits = cutter.splits([1.0] * count, depth)
                 rank = problem.rank(problem.value(splits))
                 if rank < best_rank:
                     best, best_rank = splits, rank
@@ -55,8 +55,11 @@ def _counts(nodes: int, depth: int) -> list[int]:
     return found
 
 
-class _Cutter:
-    """Segments are ranges of candidates in the order of the forward pass."""
+class Cutter:
+    """Segments are ranges of candidates in the order of the forward pass.
+
+    ``first_backward`` has for each candidate, in that order, the first backward node that reads it, 0 for none.
+    """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -68,7 +71,7 @@ class _Cutter:
         self.last_reader = self._last_readers()
         readers = training.backward_readers
         first = [min([min(readers[entry]) for entry in own if entry in readers], default=0) for own in entries]
-        self.first_backward: Sequence[int] = first  # 0: no gradient reads it
+        self.first_backward: Sequence[int] = first
 
     def _last_readers(self) -> list[int]:
         """By position of a candidate: that of the last candidate that reads it."""
@@ -80,13 +83,13 @@ class _Cutter:
                     last[position_of[entry.node]] = position
         return last
 
-    def splits(self, count: int, depth: int) -> Splits:
-        """The schedule of ``count`` segments at each of ``depth`` levels."""
+    def splits(self, shares: Sequence[float], depth: int) -> Splits:
+        """The schedule of segments that have these shares of the bytes, at each of ``depth`` levels."""
         found: dict[int, set[int]] = defaultdict(set)
         work = [(0, len(self.nodes), list(range(len(self.nodes))), depth)]
         while work:
             begin, end, dropped, levels = work.pop()
-            for left, right, inner in self._segments(begin, end, dropped, count):
+            for left, right, inner in self._segments(begin, end, dropped, shares):
                 reads = [self.first_backward[node] for node in inner if self.first_backward[node]]
                 if not reads:
                     continue  # no gradient needs what is made here
@@ -99,9 +102,11 @@ class _Cutter:
             return self.problem.splits(found)
         return {node: tuple(sorted(slots)) for node, slots in sorted(found.items())}
 
-    def _segments(self, begin: int, end: int, dropped: Sequence[int], count: int) -> list[tuple[int, int, list[int]]]:
+    def _segments(
+        self, begin: int, end: int, dropped: Sequence[int], shares: Sequence[float]
+    ) -> list[tuple[int, int, list[int]]]:
         """Ranges, and those of the ``dropped`` candidates in each that stay dropped: not read behind the range."""
-        cuts = [begin, *self._cuts(begin, end, count), end]
+        cuts = [begin, *self._cuts(begin, end, shares), end]
         found, at = [], 0
         for left, right in zip(cuts, cuts[1:]):
             inner = []
@@ -112,15 +117,16 @@ class _Cutter:
             found.append((left, right, inner))
         return found
 
-    def _cuts(self, begin: int, end: int, count: int) -> list[int]:
-        """Positions near to equal shares of the bytes, each where the fewest bytes cross for half a share around."""
+    def _cuts(self, begin: int, end: int, shares: Sequence[float]) -> list[int]:
+        """Positions near to shares of the bytes, each where the fewest bytes cross for half a share around."""
         crossing = self._crossing(begin, end)
-        share = (self.begin[end] - self.begin[begin]) / count
+        unit = (self.begin[end] - self.begin[begin]) / sum(shares)
         cuts: set[int] = set()
-        for index in range(1, count):
-            aim = self.begin[begin] + index * share
-            low = max(begin + 1, bisect_left(self.begin, aim - share / 2, begin, end))
-            high = min(end - 1, bisect_left(self.begin, aim + share / 2, begin, end))
+        aim = float(self.begin[begin])
+        for before, behind in zip(shares, shares[1:]):
+            aim += before * unit
+            low = max(begin + 1, bisect_left(self.begin, aim - before * unit / 2, begin, end))
+            high = min(end - 1, bisect_left(self.begin, aim + behind * unit / 2, begin, end))
             if low <= high:
                 offer = [(crossing[cut - begin], abs(self.begin[cut] - aim), cut) for cut in range(low, high + 1)]
                 cuts.add(min(offer)[2])

@@ -19,6 +19,7 @@ from echo.passes.partition import partition
 from echo.policies import POLICIES
 from echo.policies.exact import Exact
 from echo.policies.fit import Fit
+from echo.policies.keep import Keep
 from echo.policies.problem import Policy, Problem
 from echo.policies.problem_of_graph import is_heavy, problem_of_graph
 from echo.policies.search import Search
@@ -27,10 +28,10 @@ from echo.schedule import Replayed, Splits, replay, steps_of
 from echo.training_graph import TrainingGraph
 from tests.data_graphs import ILP_NAMES, chain, ilp_graph, ilp_plans, random_graph
 
-EVERY = pytest.mark.parametrize("policy", [*POLICIES, Fit()], ids=lambda policy: policy.name)
+EVERY = pytest.mark.parametrize("policy", [*POLICIES, Fit(), Keep()], ids=lambda policy: policy.name)
 # Those that find a schedule within a budget wherever brute force does, and those that need not.
 KEEPS_BYTES = {"exact"}
-KEEPS_SECONDS = {"search", "echo", "fit", "sublinear", "mincut", "exact"}  # doing nothing takes no time
+KEEPS_SECONDS = {"search", "echo", "fit", "keep", "sublinear", "mincut", "exact"}  # doing nothing takes no time
 FEW, SOME = 2_000, 50_000  # simulations, on small graphs and on chains
 
 

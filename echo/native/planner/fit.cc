@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "keep.h"
+
 namespace echo {
 
 static constexpr std::size_t kTried = 6;        // of the drops that look best, how many are simulated
@@ -17,6 +19,7 @@ static constexpr double kAsExpected = 0.3;      // of the estimated gain, below 
 static constexpr double kLowered = 0.93;        // of the blocks on each level, where chunks are what counts
 static constexpr double kFirstStep = 0.9, kLastStep = 0.99;  // from one budget to the next
 static constexpr double kNoise = 1.5;           // in the logarithm of scores, where chance has a part
+static constexpr std::int32_t kPasses = 4;       // where pruning is not exact
 static constexpr std::int64_t kExactPrune = 4'000'000;  // visited nodes that exact pruning may take
 
 void Fit::add(std::int32_t node, std::int32_t slot) {
@@ -201,7 +204,7 @@ std::vector<Fit::Own> Fit::own_splits() const {
 void Fit::prune() {
   std::int64_t count = 0;
   for (const auto& own : s_.splits) count += static_cast<std::int64_t>(own.size());
-  if (count * s_.arrays.nodes > kExactPrune) return prune_by_room();
+  if (count * s_.arrays.nodes > kExactPrune) return prune_by_room(budget_);
   for (bool again = true; again && left_ > 0;) {
     again = false;
     for (const auto& [seconds, node, slot] : own_splits()) {
@@ -217,32 +220,11 @@ void Fit::prune() {
   }
 }
 
-// The same by the room that each step has below the budget: one pass instead of a simulation for each.
-void Fit::prune_by_room() {
-  for (int round = 0; round < 4; ++round) {
-    simulate();
-    std::vector<std::int64_t> limits(s_.levels(), budget_);
-    if (s_.measure() == Measure::kChunks)
-      for (std::int32_t level = 0; level < s_.levels(); ++level) limits[level] = s_.most(level);
-    Room room(s_, limits);
-    std::vector<std::pair<std::int32_t, std::int32_t>> taken;
-    for (const auto& [seconds, node, slot] : own_splits())
-      if (room.take_back(node, slot)) taken.emplace_back(node, slot);
-    if (taken.empty()) break;
-    std::size_t kept = taken.size();
-    Value value;
-    for (;;) {  // what is in place can be estimated too well
-      for (std::size_t i = 0; i < kept; ++i) remove(taken[i].first, taken[i].second);
-      value = simulate();
-      if (value.bytes <= budget_) break;
-      for (std::size_t i = 0; i < kept; ++i) add(taken[i].first, taken[i].second);
-      kept /= 2;
-      if (kept == 0) break;
-    }
-    if (kept == 0) break;
-    value_ = value;
-  }
-  value_ = simulate();
+// The same by the room that each step has below a budget: some passes instead of a simulation for each.
+void Fit::prune_by_room(std::int64_t budget) {
+  const Schedule::Value value = Keep(s_, budget).run(kPasses);
+  left_ -= 2 * kPasses;
+  value_ = {value.bytes, over(), value.seconds};
 }
 
 void Fit::ruin() {
@@ -272,7 +254,7 @@ Schedule::Value Fit::run_down(double most_seconds) {
     budget_ = std::min(best_value.bytes - 1, static_cast<std::int64_t>(step * static_cast<double>(best_value.bytes)));
     bool done = repair(most_seconds, step == kFirstStep ? 0 : kNoise);
     if (done) {
-      prune_by_room();
+      prune_by_room(value_.bytes);
       best = s_.splits;
       best_value = value_;
       continue;

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "drops.h"
-#include "room.h"
 #include "schedule.h"
 
 namespace echo {
@@ -49,7 +48,7 @@ class Fit {
   bool take_several();
   bool take_best(double noise);
   void prune();
-  void prune_by_room();
+  void prune_by_room(std::int64_t budget);
   void ruin();
   std::vector<Own> own_splits() const;
   double uniform() { return (random_() >> 8) * (1.0 / 16777216.0); }

@@ -42,10 +42,12 @@ class Schedule {
   std::int32_t levels() const { return static_cast<std::int32_t>(weight_.size()); }
   std::int64_t weight(std::int32_t level) const { return weight_[level]; }
   std::int64_t live(std::int32_t level, std::int32_t step) const { return live_[level][step]; }
+  const std::vector<std::int64_t>& live(std::int32_t level) const { return live_[level]; }
   std::int64_t most(std::int32_t level) const { return most_[level]; }
   const std::vector<std::int64_t>& all_most() const { return most_; }
   // An entry counts `amount` on the levels up to `level_of`; amount 0: its memory is not the planner's.
   std::int32_t level_of(std::int32_t entry) const { return level_of_[entry]; }
+  std::int64_t bytes(std::int32_t entry) const { return bytes_[entry]; }
   std::int64_t amount(std::int32_t entry) const { return measure_ == Measure::kLive ? bytes_[entry] : bytes_[entry] > 0; }
 
   struct Span {
@@ -61,6 +63,7 @@ class Schedule {
   std::int32_t entry_of(std::int32_t instance) const { return instance_entry_[instance]; }
   std::int32_t made_at(std::int32_t instance) const { return instance_step_[instance]; }
   std::int32_t last_use(std::int32_t instance) const { return instance_last_[instance]; }
+  bool is_copy(std::int32_t step) const { return is_copy_[step]; }
   bool again(std::int32_t entry) const { return again_[entry]; }
   // The instance of an entry that a reader at base position `slot` finds in the last simulation, -1 where none is there.
   std::int32_t found_at(std::int32_t entry, std::int32_t slot) const;

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "fit.h"
+#include "keep.h"
 #include "schedule.h"
 
 #define ECHO_EXPORT extern "C" __attribute__((visibility("default")))
@@ -69,6 +70,13 @@ ECHO_EXPORT double echo_schedule_least(Schedule* schedule, const std::uint8_t* c
                                        std::int64_t* bytes) {
   const std::vector<std::uint8_t> candidates(candidate, candidate + schedule->arrays.nodes);
   const Schedule::Value value = echo::Fit(*schedule, candidates, 0, effort, 1).run_down(most_seconds);
+  *bytes = value.bytes;
+  return value.seconds;
+}
+
+// Takes back of the splits that are set what a budget has room for, in so many passes at most, and says what is left.
+ECHO_EXPORT double echo_schedule_keep(Schedule* schedule, std::int64_t budget, std::int32_t passes, std::int64_t* bytes) {
+  const Schedule::Value value = echo::Keep(*schedule, budget).run(passes);
   *bytes = value.bytes;
   return value.seconds;
 }

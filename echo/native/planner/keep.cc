@@ -1,0 +1,130 @@
+#include "keep.h"
+
+#include <algorithm>
+
+namespace echo {
+
+static constexpr double kFree = 1e-3;  // of its size, what a value costs for which there is room anyway
+
+// What a step costs with everything that is computed for it alone.
+void Keep::save_up() {
+  static constexpr std::int32_t kNobody = -1, kSeveral = -2;
+  std::vector<std::int32_t> reader(s_.steps(), kNobody);
+  for (std::int32_t step = 0; step < s_.steps(); ++step)
+    for (const std::int32_t instance : s_.reads(step)) {
+      std::int32_t& known = reader[s_.made_at(instance)];
+      known = known == kNobody || known == step ? step : kSeveral;
+    }
+  saved_.assign(s_.steps(), 0);
+  for (std::int32_t step = 0; step < s_.steps(); ++step) {
+    if (!s_.is_copy(step)) continue;
+    saved_[step] += s_.arrays.seconds[s_.node(step)];  // those that it reads ran before
+    if (reader[step] >= 0) saved_[reader[step]] += saved_[step];
+  }
+}
+
+std::int64_t Keep::size_of(std::int32_t node) const {
+  std::int64_t size = 0;
+  for (std::int32_t e = s_.arrays.entry_begin[node]; e < s_.arrays.entry_begin[node + 1]; ++e)
+    if (s_.again(e)) size += s_.bytes(e);
+  return size;
+}
+
+// The first of the copies that a node makes at a position, -1 where nobody reads one.
+std::int32_t Keep::made_at(std::int32_t node, std::int32_t slot) const {
+  for (std::int32_t e = s_.arrays.entry_begin[node]; e < s_.arrays.entry_begin[node + 1]; ++e)
+    if (s_.again(e)) {
+      const std::int32_t made = s_.found_at(e, slot);
+      return made < 0 ? -1 : s_.made_at(made);
+    }
+  return -1;
+}
+
+// Forgets splits that change nothing.
+void Keep::clean() {
+  bool cleaned = false;
+  for (std::int32_t node = 0; node < s_.arrays.nodes; ++node) {
+    auto& own = s_.splits[node];
+    std::vector<std::int32_t> made;  // all at once: they are asked for by their place
+    for (const std::int32_t slot : own)
+      if (made_at(node, slot) >= 0) made.push_back(slot);
+    cleaned = cleaned || made.size() < own.size();
+    own = std::move(made);
+  }
+  if (cleaned) value_ = s_.simulate();
+}
+
+// The most worthwhile first, by the seconds saved for each byte that the room does not have for free. Of equals the last
+// of the forward pass, which are kept for the shortest time.
+bool Keep::less(const Split& x, const Split& y) {
+  return x.score < y.score || (x.score == y.score && std::pair(x.node, x.slot) < std::pair(y.node, y.slot));
+}
+
+// Negative where there is no room, nor ever will be.
+double Keep::score(const Room& room, std::int32_t node, std::int32_t slot) const {
+  const std::int64_t price = room.price(node, slot);
+  if (price > room.slack()) return -1;
+  return saved_[made_at(node, slot)] / (static_cast<double>(price) + kFree * static_cast<double>(size_of(node)) + 1);
+}
+
+// Takes the best as long as there is room. What a split takes only grows, so that only the best is looked at again.
+std::vector<Keep::Split> Keep::choose(Room& room) const {
+  std::vector<Split> queue, taken;
+  for (std::int32_t node = 0; node < s_.arrays.nodes; ++node)
+    for (const std::int32_t slot : s_.splits[node]) {
+      const double now = score(room, node, slot);
+      if (now >= 0) queue.push_back({now, node, slot});
+    }
+  std::make_heap(queue.begin(), queue.end(), less);
+  while (!queue.empty()) {
+    std::pop_heap(queue.begin(), queue.end(), less);
+    Split best = queue.back();
+    queue.pop_back();
+    const double now = score(room, best.node, best.slot);
+    if (now < 0) continue;
+    if (now < best.score && !queue.empty()) {
+      best.score = now;
+      if (less(best, queue.front())) {
+        queue.push_back(best);
+        std::push_heap(queue.begin(), queue.end(), less);
+        continue;
+      }
+    }
+    if (room.take_back(best.node, best.slot)) taken.push_back(best);
+  }
+  return taken;
+}
+
+// One pass. False where nothing is kept.
+bool Keep::take_back() {
+  clean();
+  save_up();
+  std::vector<std::int64_t> limits(s_.levels(), budget_);
+  if (s_.measure() == Measure::kChunks) limits = s_.all_most();
+  Room room(s_, limits, s_.measure() == Measure::kChunks ? budget_ - value_.bytes : 0);
+  const std::vector<Split> taken = choose(room);
+  const Schedule::Splits before = s_.splits;
+  for (std::size_t kept = taken.size(); kept > 0; kept /= 2) {  // what is in place can be estimated too well
+    for (std::size_t i = 0; i < kept; ++i) {
+      auto& own = s_.splits[taken[i].node];
+      own.erase(std::find(own.begin(), own.end(), taken[i].slot));
+    }
+    const Schedule::Value value = s_.simulate();
+    if (value.bytes <= budget_ && value.seconds <= value_.seconds) {
+      value_ = value;
+      return true;
+    }
+    s_.splits = before;
+  }
+  s_.simulate();
+  return false;
+}
+
+Schedule::Value Keep::run(std::int32_t passes) {
+  value_ = s_.simulate();
+  if (value_.bytes > budget_) return value_;
+  while (passes > 0 && take_back()) --passes;  // what is kept makes room, by what is not computed any more
+  return value_;
+}
+
+}  // namespace echo

@@ -1,0 +1,40 @@
+// Uses up what a budget leaves: of the nodes that run again, keeps those whose values save the most time for their bytes.
+#pragma once
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "room.h"
+#include "schedule.h"
+
+namespace echo {
+
+// The counterpart of drops: instead of many simulations, a schedule that drops (nearly) everything, and one pass over all
+// that it recomputes, in the order of what keeping it saves.
+class Keep {
+ public:
+  Keep(Schedule& schedule, std::int64_t budget) : s_(schedule), budget_(budget) {}
+  // Leaves the schedule as it is where it needs more than the budget to begin with.
+  Schedule::Value run(std::int32_t passes);
+
+ private:
+  struct Split {
+    double score;
+    std::int32_t node, slot;
+  };
+  std::int32_t made_at(std::int32_t node, std::int32_t slot) const;
+  void clean();
+  void save_up();
+  std::int64_t size_of(std::int32_t node) const;
+  double score(const Room& room, std::int32_t node, std::int32_t slot) const;
+  static bool less(const Split& x, const Split& y);
+  std::vector<Split> choose(Room& room) const;
+  bool take_back();
+
+  Schedule& s_;
+  const std::int64_t budget_;
+  Schedule::Value value_;
+  std::vector<double> saved_;  // by step: seconds, if nobody reads what it makes
+};
+
+}  // namespace echo

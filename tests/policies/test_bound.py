@@ -1,0 +1,94 @@
+"""No schedule needs less than the bound: held against brute force, and against the searches on real graphs."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from dataclasses import replace
+
+import pytest
+
+from echo.errors import BudgetError
+from echo.estimators.scheduler import Scheduler
+from echo.passes import select as select_pass
+from echo.passes.request import Request
+from echo.passes.select import Selection
+from echo.policies.bound import least_bytes
+from echo.policies.problem import Problem
+from echo.policies.problem_of_graph import problem_of_graph
+from echo.policies.search import Search
+from tests.conftest import any_case, problem_of
+from tests.data_graphs import ILP_NAMES, chain, ilp_graph, random_graph, unrolled
+from tests.passes.test_select import request_of, select
+from tests.policies.test_certificate import spaces
+
+
+def test_no_schedule_of_a_small_graph_needs_less() -> None:
+    """Nor is it far below, though it does not count what a node works on while it runs, which here is much."""
+    shares = []
+    for seed in range(80):
+        problem = problem_of_graph(*random_graph(seed, random.Random(seed).randint(3, 8)), once=True)
+        some = dict(random.Random(seed).sample(sorted(problem.candidates.items()), len(problem.candidates) // 2 + 1))
+        for limited in (problem, replace(problem, candidates=some)):
+            scheduler = Scheduler(limited.training, limited.overhead.seconds)
+            least = min(scheduler.simulate(splits).bytes for splits in spaces(limited))
+            assert least_bytes(limited) <= least, f"seed {seed}"
+            shares.append(least_bytes(limited) / max(least, 1))
+    assert sum(shares) / len(shares) > 0.3
+
+
+@pytest.mark.parametrize("name", ["nmt", "lm", "resnet50_v2", "dropout", "slices"])
+def test_no_plan_of_light_operators_needs_less(name: str) -> None:
+    """MXNet's own graphs: work in place, views, memory that is not the planner's."""
+    problem = problem_of(any_case(name).training, assigns=True)
+    least = problem.value(Search().choose(problem)).bytes
+    assert 0 < least_bytes(problem) <= least
+
+
+@pytest.mark.parametrize("name", ILP_NAMES)
+def test_no_schedule_of_a_real_graph_needs_less(name: str) -> None:
+    problem = problem_of_graph(*ilp_graph(name), heavy=False, simulations=20_000)
+    least = problem.value(Search().choose(problem)).bytes
+    assert 0.5 * least < least_bytes(problem) <= least
+
+
+def test_what_stays_is_told_apart_from_what_may_go() -> None:
+    length = 200
+    training, seconds = chain(length)
+    problem = problem_of_graph(training, seconds)
+    assert least_bytes(problem) <= 4
+    assert least_bytes(replace(problem, candidates={})) >= length
+
+
+def test_a_budget_out_of_reach_of_light_operators_is_not_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = any_case("lm")
+    static = sum(request_of(case).static.values())
+    light = select(case, max_overhead=None).planned_bytes
+    solved: list[bool] = []
+
+    def solve(request: Request, problem: Problem) -> Selection:
+        solved.append(any(case.training.nodes[node].op == "FullyConnected" for node in problem.candidates))
+        return whole(request, problem)
+
+    whole = select_pass._solve
+    monkeypatch.setattr(select_pass, "_solve", solve)
+    select(case, memory_budget=static + light)
+    assert solved == [False], "light operators alone will do"
+    solved.clear()
+    with contextlib.suppress(BudgetError):
+        select(case, memory_budget=static + least_bytes(problem_of(case.training, assigns=True)) - 1)
+    assert all(solved)
+    assert solved
+
+
+@pytest.mark.slow
+def test_long_graphs_take_little_time() -> None:
+    times = []
+    for steps in (100, 400, 1600):
+        problem = problem_of_graph(*unrolled(steps), heavy=False)
+        started = time.perf_counter()
+        assert least_bytes(problem) > 4096 * steps
+        times.append(time.perf_counter() - started)
+    assert times[2] < 8 * times[1]
+    assert times[2] < 5
