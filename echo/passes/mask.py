@@ -9,7 +9,7 @@ from echo.graph import Entry
 from echo.passes.candidates import named
 from echo.passes.request import Request
 from echo.patterns import MASKS, PATTERNS
-from echo.patterns.apply import SMALL, Fused, fuse
+from echo.patterns.apply import SMALL, Fused, find, fuse
 from echo.plan import Missed, Plan
 
 _LEAST_GAIN = 0.01  # of planned bytes
@@ -52,15 +52,18 @@ class Mask:
         if not options.fuse or frontend.why_no_fusion:
             return Masked(fused)
         wished = named(request.graph, (*options.keep, *options.recompute))
+        masks, near = find(request.graph, frontend.device, wished, frozenset(PATTERNS) - MASKS)
+        if not masks:
+            return Masked(replace(fused, missed=(*fused.missed, *near)))
         without = frozenset(PATTERNS) - MASKS - {name for name, _ in fused.places}
         found = fuse(request.graph, frontend.types, frontend.adds, frontend.device, wished, without)
         missed = (*fused.missed, *(each for each in found.missed if each.pattern in MASKS))
         stays = replace(fused, missed=missed)
-        masks = [number for name, number in found.places if name in MASKS]
-        if not masks:
+        places = [number for name, number in found.places if name in MASKS]
+        if not places:
             return Masked(stays)
         types, graph = frontend.types(), frontend.runnable(found.graph)
-        total = sum(types[Entry(number)].bytes for number in masks)
+        total = sum(types[Entry(number)].bytes for number in places)
         return Masked(stays, replace(found, graph=graph, missed=missed, notes=fused.notes), total)
 
 
