@@ -26,6 +26,9 @@ MODELS            ?=
 # A Python with numpy, torch and matplotlib on the machine with the GPU; MXNet is not needed there.
 GPU_PYTHON ?= python3
 
+# A test takes one processor; what a file has bound once is there for all its tests.
+SIDE_BY_SIDE := -n 2 --dist loadfile
+
 .PHONY: help demo test test-all test-compat check bench sockeye ptx gpu-check clean
 .DEFAULT_GOAL := help
 
@@ -37,11 +40,11 @@ demo: $(INSTALLED)  ## train a translation model with and without echo, side by 
 
 test: $(INSTALLED)  ## run the tests, but for the slow ones and those that need a GPU
 	@echo "== tests"
-	@$(BIN)/python -m pytest -m "not slow and not gpu"
+	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not slow and not gpu"
 
 test-all: $(INSTALLED)  ## run all tests that this machine can run
 	@echo "== all tests"
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
 test-compat:  ## train under newer versions of numpy and Python, each in an environment of its own
 	@tests/compat/check.sh $(COMPAT)
