@@ -31,7 +31,7 @@ from echo.patterns.apply import Fused
 from echo.plan import Memory, Plan
 
 FUSE = Fuse()  #              Graph -> Fused: kernels of our own in the place of layers, cells and attention scores
-CELLS = Fuse(layers=False)  # the same without whole layers, where those need more than the user's graph
+CELLS = Fuse(layers=False)  # the same without whole layers, tried too where those save less than half
 MASK = Mask()  #              Fused -> Masked: masks of Dropout and ReLU as bits, where that lowers what is planned
 HOIST = Hoist()  #            Fused -> Hoisted: products with one weight in the layout that is fastest on this device
 PIPELINE: tuple[Pass, ...] = (
