@@ -13,8 +13,9 @@ with the inputs 0 and 2 of OLD and output 0 of the forward node.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
-from typing import Callable, Mapping
+from typing import Callable, Mapping, NamedTuple
 
 from echo.graph import Entry
 from echo.training_graph import TrainingGraph, TrainingNode
@@ -28,6 +29,22 @@ _MASKED_SOFTMAX = "_backward_softmax>_backward_softmax:0,3,2,3"  # reads the out
 _FROM_OUTPUT = {name: f"_backward_Activation>_backward_{name}:0,1" for name in ("tanh", "sigmoid")}
 _SUMS = {"_npi_add": "_backward_npi_broadcast_add", "_npi_subtract": "_backward_npi_broadcast_sub"}
 INEXACT = frozenset({_FROM_OUTPUT["tanh"]})
+
+
+class Parsed(NamedTuple):
+    """An implementation in parts; an input is a position, of the forward node's outputs or of the gradient's inputs."""
+
+    before: str
+    after: str
+    inputs: tuple[tuple[bool, int], ...]
+
+
+@functools.lru_cache(maxsize=1024)
+def parsed(text: str) -> Parsed:
+    """The parts of an implementation."""
+    before, _, rest = text.partition(">")
+    after, _, inputs = rest.partition(":")
+    return Parsed(before, after, tuple((read[0] == "f", int(read.lstrip("f"))) for read in inputs.split(",")))
 
 
 @dataclass(frozen=True)

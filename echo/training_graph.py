@@ -10,7 +10,7 @@ import itertools
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Mapping
+from typing import TYPE_CHECKING, Any, Mapping, Sequence
 
 from echo.errors import GraphError
 from echo.graph import VARIABLE, Entry
@@ -171,6 +171,37 @@ class TrainingGraph:
         return Reads(np.repeat(np.arange(len(counts)), counts), position, entries[:, 0], entries[:, 1])
 
     @cached_property
+    def arrays(self) -> Mapping[str, npt.NDArray[Any]]:
+        """The graph as the native planner reads it, by the names in ``echo/native/planner/graph.h``."""
+        import numpy as np
+
+        nodes, reads = self.nodes, self.reads
+        kinds = [kind for node in nodes for kind in node.outputs]
+        entry_begin = np.array(self.first_entry, np.int32)
+        input_begin = _begins([len(node.inputs) for node in nodes])
+        ignored = np.zeros(len(reads.reader), np.uint8)
+        ignored[[input_begin[number] + i for number, node in enumerate(nodes) for i in node.ignored]] = 1
+        external = np.zeros(len(kinds), np.uint8)
+        external[[entry_begin[number] + i for number, node in enumerate(nodes) for i in node.external]] = 1
+        return {
+            "entry_begin": entry_begin,
+            "input_begin": input_begin,
+            "input_entry": (entry_begin[reads.source] + reads.index).astype(np.int32),
+            "input_ignored": ignored,
+            "dep_begin": _begins([len(node.control_deps) for node in nodes]),
+            "dep_node": np.array([dep for node in nodes for dep in node.control_deps], np.int32),
+            "inplace_begin": _begins([len(node.inplace) for node in nodes]),
+            "inplace": np.array([triple for node in nodes for triple in node.inplace], np.int32),
+            "variable": np.array([node.is_variable for node in nodes], np.uint8),
+            "forward": np.array([node.forward for node in nodes], np.uint8),
+            "elements": np.array([kind.elements for kind in kinds], np.int64),
+            "dtype": np.array([kind.flag for kind in kinds], np.uint8),
+            "dtype_size": np.array([kind.itemsize for kind in kinds], np.uint8),
+            "external": external,
+            "output_entry": np.array(list(map(self.entry_id, self.outputs)), np.int32),
+        }
+
+    @cached_property
     def backward_readers(self) -> Mapping[Entry, tuple[int, ...]]:
         """For each forward entry, the backward nodes that read its values (not only its shape)."""
         readers: dict[Entry, list[int]] = {}
@@ -224,6 +255,15 @@ class TrainingGraph:
             )
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise GraphError(f"not a training graph: {type(error).__name__}: {error}") from error
+
+
+def _begins(counts: Sequence[int]) -> npt.NDArray[np.int32]:
+    """Where each of consecutive rows of so many items begins, and where the last one ends."""
+    import numpy as np
+
+    begin = np.zeros(len(counts) + 1, np.int32)
+    np.cumsum(counts, out=begin[1:])
+    return begin
 
 
 def _node_to_json(node: TrainingNode) -> dict[str, Any]:

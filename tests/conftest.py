@@ -15,7 +15,7 @@ import pytest
 from benchmarks.models import SMALL
 from echo.estimators.cost_table import CostTable
 from echo.estimators.evaluator import Choice, Evaluator
-from echo.estimators.overhead import Overhead, UnmeasurableError
+from echo.estimators.overhead import MeasureFunction, Overhead, UnmeasurableError
 from echo.estimators.planner import ReferencePlanner, StoragePlanner
 from echo.frontend.session import MxnetSession, install_hook
 from echo.frontend.symbols import Binding, graph_of, infer_binding, symbol_of
@@ -363,7 +363,7 @@ class FakeFrontend:
     def cost_table(self) -> CostTable:
         raise AssertionError("nothing is measured here")
 
-    def measure(self, training: TrainingGraph, number: int) -> float:
+    def meter(self) -> MeasureFunction:
         raise AssertionError("nothing is measured here")
 
 
@@ -403,7 +403,7 @@ def cheap_planning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         raise UnmeasurableError("this test measures nothing")
 
     monkeypatch.setattr(MxnetSession, "evaluator", evaluator)
-    monkeypatch.setattr(MxnetSession, "measure", measure)
+    monkeypatch.setattr(MxnetSession, "meter", lambda _: measure)
     monkeypatch.setattr(planned_bind, "_plans", {})
     monkeypatch.setattr(planned_bind, "_hints", {})
     # a cost table remembers what cannot be measured

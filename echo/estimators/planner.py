@@ -39,13 +39,6 @@ class _Arrays(ctypes.Structure):
     )  # fmt: skip
 
 
-def _begins(counts: Sequence[int]) -> npt.NDArray[np.int32]:
-    """Where each of consecutive rows of so many items begins, and where the last one ends."""
-    begin = np.zeros(len(counts) + 1, np.int32)
-    np.cumsum(counts, out=begin[1:])
-    return begin
-
-
 def flat(splits: Splits) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
     """Splits as the native library reads them: nodes and positions, sorted."""
     nodes = sorted(splits)
@@ -63,44 +56,21 @@ class StoragePlanner:
 
     def __init__(self, training: TrainingGraph, seconds: Sequence[float]) -> None:
         library = planner_library()
-        nodes = training.nodes
-        reads, entry_begin = training.reads, np.array(training.first_entry, np.int32)
-        kinds = [kind for node in nodes for kind in node.outputs]
-        input_begin = _begins([len(node.inputs) for node in nodes])
-        ignored = np.zeros(len(reads.reader), np.uint8)
-        ignored[[input_begin[number] + i for number, node in enumerate(nodes) for i in node.ignored]] = 1
-        dep_node = [dep for node in nodes for dep in node.control_deps]
-        external = np.zeros(len(kinds), np.uint8)
-        external[[entry_begin[number] + i for number, node in enumerate(nodes) for i in node.external]] = 1
         self._buffers: dict[str, npt.NDArray[Any]] = {
-            "entry_begin": entry_begin,
-            "input_begin": input_begin,
-            "input_entry": (entry_begin[reads.source] + reads.index).astype(np.int32),
-            "input_ignored": ignored,
-            "dep_begin": _begins([len(node.control_deps) for node in nodes]),
-            "dep_node": np.array(dep_node, np.int32),
-            "inplace_begin": _begins([len(node.inplace) for node in nodes]),
-            "inplace": np.array([triple for node in nodes for triple in node.inplace], np.int32),
-            "variable": np.array([node.is_variable for node in nodes], np.uint8),
-            "forward": np.array([node.forward for node in nodes], np.uint8),
-            "masked": np.array([node.op in MASKED_OPS for node in nodes], np.uint8),
-            "elements": np.array([kind.elements for kind in kinds], np.int64),
-            "dtype": np.array([kind.flag for kind in kinds], np.uint8),
-            "dtype_size": np.array([kind.itemsize for kind in kinds], np.uint8),
-            "external": external,
-            "output_entry": np.array(list(map(training.entry_id, training.outputs)), np.int32),
+            **training.arrays,
+            "masked": np.array([node.op in MASKED_OPS for node in training.nodes], np.uint8),
             "seconds": np.array(seconds, np.float64),
         }
-        self.entries = len(kinds)
+        self.entries = training.first_entry[-1]
         self.arrays = _Arrays(
-            len(nodes),
-            len(kinds),
+            len(training.nodes),
+            self.entries,
             len(training.outputs),
             RUNNERS.index(training.runner),
             **{name: buffer.ctypes.data for name, buffer in self._buffers.items()},
         )
         self._library = library
-        self._nodes = len(nodes)
+        self._nodes = len(training.nodes)
         self._handle = library.echo_planner_new(ctypes.byref(self.arrays))
 
     def __del__(self) -> None:

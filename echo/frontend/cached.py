@@ -14,7 +14,7 @@ from echo.estimators.reference import plan_storage
 from echo.graph import Graph, Node
 from echo.passes.recompute import in_execution_order
 from echo.patterns.apply import COPY_ATTRIBUTE
-from echo.training_graph import STATIC, TrainingGraph
+from echo.training_graph import DYNAMIC, STATIC, TrainingGraph
 
 _MOST_GATES = 8  # an LSTM cell has four
 
@@ -66,8 +66,7 @@ def as_cached(training: TrainingGraph, runner: str, match_range: int) -> Trainin
     ]
     cached = replace(training, nodes=tuple(nodes), runner=runner, accumulations=())
     storage = plan_storage(cached, match_range)
-    accumulations = _accumulations(cached, storage.chunk) if runner == STATIC else ()
-    return replace(cached, planned_bytes=storage.total, accumulations=accumulations)
+    return replace(cached, planned_bytes=storage.total, accumulations=accumulations(cached, storage.chunk))
 
 
 def _without_head_copies(training: TrainingGraph) -> TrainingGraph:
@@ -86,12 +85,20 @@ def _without_head_copies(training: TrainingGraph) -> TrainingGraph:
     return in_execution_order(nodes, training) if copies else training
 
 
-def _accumulations(training: TrainingGraph, chunk: tuple[int, ...]) -> tuple[bool, ...]:
-    """The rule of MXNet's pass DetectInplaceAddTo, for each ``_grad_add`` in execution order."""
+def accumulations(training: TrainingGraph, chunk: Sequence[int]) -> tuple[bool, ...]:
+    """The rule of MXNet's pass DetectInplaceAddTo, for each ``_grad_add`` in execution order.
+
+    ``chunk`` says of each entry where it is stored; which of them share a chunk in place is all that matters. A dynamic
+    CachedOp has none.
+    """
+    if training.runner == DYNAMIC:
+        return ()
     readers = Counter(entry for node in training.nodes for entry in node.inputs)
 
     def place(entry: Sequence[int]) -> int:
-        return -1 if training.nodes[entry[0]].forward else chunk[training.first_entry[entry[0]] + entry[1]]
+        # the forward pass of a CachedOp has a plan of its own
+        apart = training.runner == STATIC and training.nodes[entry[0]].forward
+        return -1 if apart else chunk[training.first_entry[entry[0]] + entry[1]]
 
     found = []
     for number, node in training.operators():

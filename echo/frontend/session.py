@@ -6,7 +6,6 @@ import contextlib
 import copy
 import json
 import os
-from dataclasses import replace
 from typing import Mapping, Sequence
 
 import mxnet as mx
@@ -19,9 +18,11 @@ from echo.errors import EchoError, UnsupportedError
 from echo.estimators.cost_table import CostTable
 from echo.estimators.evaluator import Evaluator
 from echo.estimators.footprint import AUXILIARY, GRADIENTS, INPUTS, WEIGHTS
+from echo.estimators.overhead import MeasureFunction
 from echo.estimators.planner import make_planner
 from echo.frontend.cached import as_cached, stateless
 from echo.frontend.extension import why_not
+from echo.frontend.implement import implemented
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
 from echo.frontend.selfcheck import check_hook, onednn_activations
 from echo.frontend.symbols import Binding, symbol_of, types_of
@@ -36,8 +37,7 @@ from echo.frontend.training import (
 )
 from echo.graph import Entry, Graph
 from echo.locks import Lock
-from echo.passes.rewrite import gradient_marks
-from echo.runtime.measure import device_key, measure
+from echo.runtime.measure import Meter, device_key
 from echo.runtime.race import race
 from echo.subject import AUXILIARY as AUXILIARY_STATE
 from echo.subject import Argument, Subject, digest, operators
@@ -175,15 +175,8 @@ class MxnetSession:
         As it is, where MXNet would then add up gradients in another way.
         """
         if self._implemented is None or self._implemented[0] != implementations:
-            self._implemented = (dict(implementations), self._with(training, implementations))
+            self._implemented = (dict(implementations), implemented(training, implementations))
         return self._implemented[1]
-
-    def _with(self, training: TrainingGraph, implementations: Mapping[int, str]) -> TrainingGraph:
-        marks = gradient_marks(self.graph, training, implementations)
-        found = self._as_run(training_graph(self.graph, self._binding, self._ctx, marks), self.match_range)
-        if found.accumulations != training.accumulations:
-            return training
-        return replace(found, planned_bytes=training.planned_bytes, implementations=dict(implementations))
 
     def _as_run(self, training: TrainingGraph, match_range_: int) -> TrainingGraph:
         return training if self._runner == EXECUTOR else as_cached(training, self._runner, match_range_)
@@ -224,9 +217,9 @@ class MxnetSession:
         """The measured costs of this device."""
         return CostTable(self.device_key)
 
-    def measure(self, training: TrainingGraph, number: int) -> float:
-        """Seconds of one node on this device."""
-        return measure(training, number, self._ctx)
+    def meter(self) -> MeasureFunction:
+        """What measures the seconds of a node of a training graph on this device."""
+        return Meter(self._ctx)
 
     def race(
         self, graphs: Mapping[str, Graph], types: Mapping[str, TensorType], limit: float

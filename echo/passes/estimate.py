@@ -26,4 +26,4 @@ class EstimateOverhead:
     def run(self, request: Request, training: TrainingGraph) -> Overhead:
         table = request.frontend.cost_table()
         limit = self.time_limit if request.hint is None else self.hinted_time_limit
-        return estimate(training, table, request.frontend.measure, limit)
+        return estimate(training, table, request.frontend.meter(), limit)

@@ -15,6 +15,7 @@ from echo.frontend.session import check_version
 from echo.frontend.symbols import graph_of, infer_binding, symbol_of
 from echo.frontier import Frontier
 from echo.frontier import frontier as curve
+from echo.graph import Graph
 from echo.options import Options
 from echo.passes.rewrite import PLAN_ATTRIBUTE
 from echo.plan import Plan
@@ -63,10 +64,10 @@ def optimize(symbol: Any, given: Mapping[str, Any]) -> Any:
         check_version()
         return optimize_block(symbol, _options(given))
     options, bind, shapes = _split(symbol, given)
-    symbol = _unmarked(symbol)
+    symbol, graph = _unmarked(symbol)
     optimized = optimize_symbol(symbol, options)
     if shapes:
-        optimized.plans.append(_plan(symbol, options, bind, shapes))
+        optimized.plans.append(_plan(symbol, graph, options, bind, shapes))
     return optimized
 
 
@@ -79,7 +80,7 @@ def plan(symbol: Any, given: Mapping[str, Any]) -> Plan:
         options = _options({name: value for name, value in given.items() if name in known - {"ctx"}})
         return plan_block(symbol, options, shapes, _context(given.get("ctx", mx.context.current_context())))
     options, bind, shapes = _split(symbol, given)
-    return _plan(_unmarked(symbol), options, bind, shapes)
+    return _plan(*_unmarked(symbol), options, bind, shapes)
 
 
 def frontier(symbol: Any, points: int, given: Mapping[str, Any]) -> Frontier:
@@ -90,12 +91,13 @@ def frontier(symbol: Any, points: int, given: Mapping[str, Any]) -> Frontier:
     return curve(lambda more: plan(symbol, {**given, "max_overhead": None, **more}), points)
 
 
-def _unmarked(symbol: Symbol) -> Symbol:
-    """The symbol without the marks of an earlier plan, which nobody but the native hook should find."""
+def _unmarked(symbol: Symbol) -> tuple[Symbol, Graph]:
+    """The symbol without the marks of an earlier plan, which nobody but the native hook should find; and its graph."""
     graph = graph_of(symbol)
-    if not any(PLAN_ATTRIBUTE in node.attrs for node in graph.nodes):
-        return symbol
-    return symbol_of(graph.without_attr(PLAN_ATTRIBUTE))
+    if any(PLAN_ATTRIBUTE in node.attrs for node in graph.nodes):
+        graph = graph.without_attr(PLAN_ATTRIBUTE)
+        symbol = symbol_of(graph)
+    return symbol, graph
 
 
 def _context(ctx: Any) -> mx.Context:
@@ -113,14 +115,16 @@ def _check_types(types: Any) -> None:
             raise OptionError(f"type_dict: expected a numpy type for {name!r}, got {kind!r}") from None
 
 
-def _plan(symbol: Symbol, options: Options, bind: Mapping[str, Any], shapes: dict[str, tuple[int, ...]]) -> Plan:
+def _plan(
+    symbol: Symbol, graph: Graph, options: Options, bind: Mapping[str, Any], shapes: dict[str, tuple[int, ...]]
+) -> Plan:
     grad_req = bind.get("grad_req", _default_grad_req(symbol, shapes))
     _check_types(bind.get("type_dict"))
     binding = infer_binding(symbol, shapes, bind.get("type_dict"), grad_req)
     if all(request == "null" for request in binding.grad_req):
         raise UnsupportedError("no argument needs a gradient: nothing is trained, so there is nothing to plan")
     ctx = _context(bind.get("ctx", mx.context.current_context()))
-    return planned(session_of(graph_of(symbol), lambda: binding, ctx), options).plan
+    return planned(session_of(graph, lambda: binding, ctx), options).plan
 
 
 def _default_grad_req(symbol: Symbol, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:

@@ -36,11 +36,6 @@ _MOST_KEPT_BYTES = 96 << 20  # of arrays for the next measurements
 _INTEGERS = frozenset({"uint8", "int32", "int8", "int64"})
 
 
-def measure(training: TrainingGraph, number: int, ctx: mx.Context) -> float:
-    """Seconds of one run of node ``number``; see `Meter`, which measures many nodes with less preparation."""
-    return Meter(ctx)(training, number)
-
-
 class Meter:
     """Measures nodes on one device.
 

@@ -15,7 +15,7 @@ from echo.estimators.overhead import UnmeasurableError, is_free
 from echo.frontend.session import install_hook
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.frontend.training import training_graph
-from echo.runtime.measure import Meter, device_key, measure
+from echo.runtime.measure import Meter, device_key
 from echo.training_graph import TrainingGraph
 
 
@@ -188,7 +188,7 @@ def test_measuring_leaves_the_random_streams_and_the_environment_alone() -> None
     np.random.seed(3)
     before = dict(os.environ)
     for number in [*numbers(graph, "BatchNorm"), *numbers(graph, "_backward_BatchNorm")]:
-        measure(graph, number, mx.cpu())
+        Meter(mx.cpu())(graph, number)
     assert draws() == expected
     assert dict(os.environ) == before
 
@@ -197,7 +197,7 @@ def test_measuring_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     graph = _cnn()
     capfd.readouterr()
     for op in ("Convolution", "BatchNorm", "_backward_Activation"):
-        measure(graph, only(graph, op), mx.cpu())
+        Meter(mx.cpu())(graph, only(graph, op))
     assert capfd.readouterr() == ("", "")
 
 
