@@ -112,7 +112,7 @@ def _peak(training: TrainingGraph, order: Sequence[int], last_use: Mapping[tuple
     change = [0] * (len(order) + 2)
     for step, number in enumerate(order):
         for index, kind in enumerate(training.nodes[number].outputs):
-            if index not in training.nodes[number].external:
+            if index not in training.nodes[number].unowned:
                 change[step] += kind.bytes
                 change[last_use.get((step, index), step) + 1] -= kind.bytes
     live = peak = 0

@@ -69,7 +69,9 @@ class TrainingNode:
 
     ``user`` is the number of the user's node that it stands for, None for nodes that MXNet added. ``inplace`` lists
     (input, output, identity) for outputs that may take over an input's memory. ``ignored`` are inputs read for their
-    shape only. ``external`` are outputs whose memory is not the planner's (weight gradients, sparse arrays).
+    shape only. ``external`` are outputs whose memory is not the planner's (weight gradients, sparse arrays). ``added``
+    are outputs that the node adds to another array: MXNet plans memory for them all the same and never touches it (its
+    pass DetectInplaceAddTo comes after that); echo's own storage assignment plans none.
     """
 
     op: str
@@ -83,6 +85,7 @@ class TrainingNode:
     inplace: tuple[tuple[int, int, bool], ...] = ()
     ignored: frozenset[int] = frozenset()
     external: frozenset[int] = frozenset()
+    added: frozenset[int] = frozenset()
     random: bool = False
     stateful: bool = False
     mutates: bool = False
@@ -90,6 +93,11 @@ class TrainingNode:
     @property
     def is_variable(self) -> bool:
         return self.op == VARIABLE
+
+    @property
+    def unowned(self) -> frozenset[int]:
+        """The outputs that take no memory of the planner's."""
+        return self.external | self.added if self.added else self.external
 
     def reading(self, inputs: tuple[Entry, ...], control_deps: tuple[int, ...]) -> TrainingNode:
         """The same node with other inputs and control dependencies."""
@@ -181,8 +189,9 @@ class TrainingGraph:
         input_begin = _begins([len(node.inputs) for node in nodes])
         ignored = np.zeros(len(reads.reader), np.uint8)
         ignored[[input_begin[number] + i for number, node in enumerate(nodes) for i in node.ignored]] = 1
-        external = np.zeros(len(kinds), np.uint8)
+        external, added = np.zeros((2, len(kinds)), np.uint8)
         external[[entry_begin[number] + i for number, node in enumerate(nodes) for i in node.external]] = 1
+        added[[entry_begin[number] + i for number, node in enumerate(nodes) for i in node.added]] = 1
         return {
             "entry_begin": entry_begin,
             "input_begin": input_begin,
@@ -198,6 +207,7 @@ class TrainingGraph:
             "dtype": np.array([kind.flag for kind in kinds], np.uint8),
             "dtype_size": np.array([kind.itemsize for kind in kinds], np.uint8),
             "external": external,
+            "added": added,
             "output_entry": np.array(list(map(self.entry_id, self.outputs)), np.int32),
         }
 
@@ -279,6 +289,7 @@ def _node_to_json(node: TrainingNode) -> dict[str, Any]:
         "inplace": [list(pair) for pair in node.inplace],
         "ignored": sorted(node.ignored),
         "external": sorted(node.external),
+        "added": sorted(node.added),
         "random": node.random,
         "stateful": node.stateful,
         "mutates": node.mutates,
@@ -298,6 +309,7 @@ def _node_from_json(value: Mapping[str, Any]) -> TrainingNode:
         inplace=tuple((int(i), int(o), bool(same)) for i, o, same in value["inplace"]),
         ignored=frozenset(map(int, value["ignored"])),
         external=frozenset(map(int, value["external"])),
+        added=frozenset(map(int, value["added"])),
         random=bool(value["random"]),
         stateful=bool(value["stateful"]),
         mutates=bool(value["mutates"]),

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,16 @@ import pytest
 import echo
 from benchmarks.models import SMALL
 from echo.errors import GraphError, OptionError
+from echo.frontend import implement
+from echo.frontend.implement import implemented as exchanged
 from echo.frontend.selfcheck import onednn_activations
-from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import symbol_of
 from echo.frontend.training import training_graph
 from echo.implementations import INEXACT, implementations, known
-from echo.passes.rewrite import GRADIENT_ATTRIBUTE, with_marks
+from echo.passes.rewrite import GRADIENT_ATTRIBUTE, gradient_marks, with_marks
 from echo.plan import Mark, Plan
 from echo.training_graph import TrainingGraph
-from tests.conftest import Case, case_of
+from tests.conftest import Case, case_of, model_case
 from tests.numpy_builds import inner, of
 from tests.test_ops import Build, as_batch, as_images, image, many, symbol_with, unary
 from tests.test_ops_cached import DYNAMIC, STATIC
@@ -412,18 +414,23 @@ def test_other_bits_only_where_they_pay() -> None:
 
 @pytest.mark.usefixtures("cheap_planning")
 def test_sums_of_gradients_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    full = MxnetSession._as_run
-    seen: list[TrainingGraph] = []
+    training = case(CASES["tanh"]).training
+    chosen = implementations(training, exact=True, onednn=True)
+    assert exchanged(training, chosen).implementations == chosen
+    monkeypatch.setattr(implement, "accumulations", lambda *_: (True,))
+    assert exchanged(training, chosen) is training
 
-    def as_run(session: MxnetSession, training: TrainingGraph, match_range: int) -> TrainingGraph:
-        seen.append(training)
-        found = full(session, training, match_range)
-        return found if len(seen) == 1 else TrainingGraph(**{**vars(found), "accumulations": (True,)})
 
-    session = MxnetSession(*(lambda found: (found.graph, found.binding, mx.cpu()))(case(CASES["tanh"])))
-    monkeypatch.setattr(MxnetSession, "_as_run", as_run)
-    training = session.differentiate()
-    assert session.implemented(training, implementations(training, exact=True, onednn=True)) is training
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("name", [*CASES, "nmt", "lm", "densenet121"])
+def test_written_into_the_training_graph_as_mxnet_binds_them(name: str, exact: bool) -> None:
+    found = case(CASES[name]) if name in CASES else model_case(name)
+    chosen = implementations(found.training, exact=exact, onednn=True)
+    marks = gradient_marks(found.graph, found.training, chosen)
+    bound = training_graph(found.graph, found.binding, mx.cpu(), marks)
+    expected = replace(bound, planned_bytes=found.training.planned_bytes, implementations=chosen)
+    assert chosen
+    assert exchanged(found.training, chosen) == expected
 
 
 @pytest.mark.usefixtures("cheap_planning")

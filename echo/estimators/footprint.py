@@ -88,7 +88,7 @@ def _groups(training: TrainingGraph, storage: Storage) -> _Groups:
     node_of = np.repeat(np.arange(len(training.nodes)), np.diff(starts))
     chunk, inplace = np.array(storage.chunk, np.int64), np.array(storage.inplace, np.int64)
     variable = np.array([node.is_variable for node in training.nodes], np.bool_)
-    owned = (chunk >= 0) & ~variable[node_of]
+    owned = (chunk >= 0) & ~variable[node_of] & (training.arrays["added"] == 0)
     last = _last_readers(training, starts, node_of)
     reads = training.reads
     begin = np.searchsorted(reads.reader, np.arange(len(training.nodes)))

@@ -5,8 +5,8 @@ match range, or a new one; an operator that may work in place takes over the chu
 An executor plans the whole graph so. A CachedOp (`echo.training_graph.RUNNERS`) plans the forward nodes, then the
 backward nodes with all forward entries where they are. The total is the sum of all chunks; where a CachedOp allocates
 dynamically, the most bytes of chunks alive at once. In place of a match range, `ASSIGNED` and `PEAK` stand for echo's
-own assignment of the same blocks (`echo.estimators.assignment`). ``echo/native/planner/storage.cc`` does the same
-faster and is tested against this.
+own assignment of the same blocks (`echo.estimators.assignment`), less what MXNet plans and never touches
+(`TrainingNode.added`). ``echo/native/planner/storage.cc`` does the same faster and is tested against this.
 """
 
 from __future__ import annotations
@@ -164,7 +164,14 @@ def _assigned(
         chunk_of, new_sizes = assign_chunks([blocks[number] for number in numbers])
         moved.update({number: len(all_sizes) + new for number, new in zip(numbers, chunk_of)})
         all_sizes += new_sizes
-    return tuple(moved.get(number, number) for number in chunk), tuple(all_sizes)
+    placed = [moved.get(number, min(number, _NONE)) for number in chunk]
+    for entry in _added(training):
+        placed[entry] = _NONE
+    return tuple(placed), tuple(all_sizes)
+
+
+def _added(training: TrainingGraph) -> set[int]:
+    return {training.first_entry[number] + i for number, node in enumerate(training.nodes) for i in node.added}
 
 
 def _planned_together(training: TrainingGraph, blocks: Mapping[int, Block]) -> list[list[int]]:
@@ -175,13 +182,17 @@ def _planned_together(training: TrainingGraph, blocks: Mapping[int, Block]) -> l
 
 
 def blocks_of(training: TrainingGraph, chunk: Sequence[int], sizes: Sequence[int]) -> dict[int, Block]:
-    """Each chunk with its lifetime: from its first write to the last use of what it holds."""
+    """Each chunk with its lifetime: from its first write to the last use of what it holds.
+
+    What is added to another array (`TrainingNode.added`) is not held.
+    """
+    added = _added(training)
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for number, node in training.operators():
         written = range(training.first_entry[number], training.first_entry[number + 1])
         for entry in (*written, *map(training.entry_id, node.inputs)):
-            if chunk[entry] >= 0:
+            if chunk[entry] >= 0 and entry not in added:
                 first.setdefault(chunk[entry], number)
                 last[chunk[entry]] = number
     for entry in map(training.entry_id, training.outputs):

@@ -61,9 +61,10 @@ def as_cached(training: TrainingGraph, runner: str, match_range: int) -> Trainin
     for entry in training.outputs[: training.num_forward_outputs]:
         heads[entry.node].add(entry.index)
     nodes = [
-        replace(node, external=node.external | heads[number]) if number in heads else node
+        replace(node, external=node.external | heads[number], added=frozenset())  # what is added, its hook cannot tell
+        if number in heads or node.added else node
         for number, node in enumerate(training.nodes)
-    ]
+    ]  # fmt: skip
     cached = replace(training, nodes=tuple(nodes), runner=runner, accumulations=())
     storage = plan_storage(cached, match_range)
     return replace(cached, planned_bytes=storage.total, accumulations=accumulations(cached, storage.chunk))

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import Any, Iterator, Mapping, Sequence
 
@@ -170,6 +170,16 @@ def _accumulations(nodes: Sequence[Mapping[str, Any]]) -> tuple[bool, ...]:
     return tuple(found)
 
 
+def _added(nodes: Sequence[Mapping[str, Any]], accumulations: Sequence[bool]) -> Mapping[int, frozenset[int]]:
+    """By node: the outputs that MXNet adds to what a ``_grad_add`` adds them to, while the node runs."""
+    sums = (node["inputs"][1] for node in nodes if node["op"] == "_grad_add")
+    added: dict[int, frozenset[int]] = defaultdict(frozenset)
+    for (number, output), in_place in zip(sums, accumulations):
+        if in_place:
+            added[number] |= {output}
+    return added
+
+
 def training_graph(
     graph: Graph, binding: Binding, ctx: mx.Context, marks: Mapping[int, Mapping[str, str]] | None = None
 ) -> TrainingGraph:
@@ -208,12 +218,16 @@ def graph_in(captured: Mapping[str, Any], user: Graph) -> TrainingGraph:
     outputs = tuple(Entry(*entry) for entry in captured["outputs"])
     num_forward = len(user.heads)
     forward = _reachable(nodes, [entry.node for entry in outputs[:num_forward]])
+    accumulations = _accumulations(nodes)
+    added = _added(nodes, accumulations)
     return TrainingGraph(
-        nodes=tuple([_captured_node(node, number in forward, user) for number, node in enumerate(nodes)]),
+        nodes=tuple(
+            [_captured_node(node, number in forward, user, added[number]) for number, node in enumerate(nodes)]
+        ),
         outputs=outputs,
         num_forward_outputs=num_forward,
         planned_bytes=captured["allocated_bytes"],
-        accumulations=_accumulations(nodes),
+        accumulations=accumulations,
     )
 
 
@@ -228,7 +242,7 @@ def _reachable(nodes: list[Any], roots: list[int]) -> set[int]:
     return seen
 
 
-def _captured_node(node: Mapping[str, Any], forward: bool, user: Graph) -> TrainingNode:
+def _captured_node(node: Mapping[str, Any], forward: bool, user: Graph, added: frozenset[int]) -> TrainingNode:
     number = _user_number(node["name"], node["op"], user) if forward else None
     original = user.nodes[number] if number is not None else None
     return TrainingNode(
@@ -243,6 +257,7 @@ def _captured_node(node: Mapping[str, Any], forward: bool, user: Graph) -> Train
         inplace=tuple([(i, o, bool(same)) for i, o, same in node.get("inplace", ())]),
         ignored=frozenset(node.get("ignored", ())),
         external=frozenset([index for index, storage in enumerate(node["storage"]) if storage < -1]),
+        added=added,
         random=bool(node.get("random", False)),
         stateful=bool(node.get("stateful", False)),
         mutates=bool(node.get("mutates", False)),

@@ -24,7 +24,7 @@ def least_bytes(problem: Problem) -> int:
         alive = of_forward if node.forward else of_backward
         views = {output for _, output, same in node.inplace if same}
         for output, kind in enumerate(node.outputs):
-            if output not in node.external and output not in views:
+            if output not in node.unowned and output not in views:
                 alive[number] += kind.bytes
                 alive[max(last.get((number, output), number), number)] -= kind.bytes
     of_forward, of_backward = np.cumsum(of_forward), np.cumsum(of_backward)

@@ -245,7 +245,7 @@ class _Reads:
             Entry(number, index): kind.bytes
             for number, node in training.operators()
             for index, kind in enumerate(node.outputs)
-            if index not in node.external and kind.bytes
+            if index not in node.unowned and kind.bytes
         }
         self.last_use: dict[Entry, int] = {}
         self.last_forward_use: dict[Entry, int] = {entry: entry.node for entry in self.bytes}

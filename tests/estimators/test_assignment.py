@@ -16,8 +16,9 @@ from echo.frontend.symbols import symbol_of
 from echo.passes.recompute import with_clones
 from echo.passes.rewrite import mark
 from echo.training_graph import STATIC, TrainingGraph
-from tests.conftest import ALL_CASES, Case, any_case, choice_of
+from tests.conftest import ALL_CASES, Case, any_case, case_of, choice_of
 from tests.estimators.test_runners import allocated, trained_inputs
+from tests.training import assert_same, bind, random_arrays, train
 
 BLOCKS = st.lists(
     st.builds(lambda size, first, length: Block(4 * size, first, first + length),
@@ -86,9 +87,43 @@ def test_assignments_of_training_graphs_are_sound(name: str) -> None:
     together = plan_storage(training, ASSIGNED)
     blocks = blocks_of(training, apart.chunk, apart.chunk_bytes)
     numbers = sorted(blocks)
-    chunk_of = {old: new for old, new in zip(apart.chunk, together.chunk) if old >= 0}
+    chunk_of = {old: new for old, new in zip(apart.chunk, together.chunk) if old >= 0 and new >= 0}
     check([blocks[number] for number in numbers], [chunk_of[number] for number in numbers], together.chunk_bytes)
     assert together.total == sum(together.chunk_bytes)
+
+
+def steps_of_one_weight(steps: int) -> Case:
+    """So many products with one weight, whose gradients MXNet adds up in one array as it computes them."""
+    weight, x = mx.sym.var("weight"), mx.sym.var("data")
+    for step in range(steps):
+        x = mx.sym.Activation(
+            mx.sym.FullyConnected(x, weight, no_bias=True, num_hidden=64, name=f"step{step}"), act_type="tanh"
+        )
+    return case_of(mx.sym.MakeLoss(x), {"data": (2, 64)})
+
+
+def test_what_is_added_to_another_array_needs_no_memory() -> None:
+    case = steps_of_one_weight(12)
+    added = [(node.op, sorted(node.added)) for node in case.training.nodes if node.added]
+    assert added == 11 * [("_backward_FullyConnected", [1])]
+    sums = [kind.bytes for node in case.training.nodes if node.op == "_grad_add" for kind in node.outputs]
+    blocks = plan_storage(case.training, 0)
+    assert 64 * 64 * 4 == sums[0] <= plan_storage(case.training, ASSIGNED).total < 2 * sums[0] < blocks.total
+    bound = case.bound(mark(case.graph, {}, hook=True, match_range=ASSIGNED))
+    assert bound.planned_bytes == plan_storage(case.training, ASSIGNED).total
+    assert bound.accumulations == case.training.accumulations == 11 * (True,)
+
+
+@pytest.mark.parametrize("grad_req", ["write", "add"])
+def test_sums_have_their_bits_without_that_memory(grad_req: str) -> None:
+    case = steps_of_one_weight(12)
+    shapes = {"data": (2, 64)}
+    values = random_arrays(symbol_of(case.graph), shapes)
+    results = []
+    for match_range in (None, ASSIGNED):
+        symbol = symbol_of(mark(case.graph, {}, hook=True, match_range=match_range))
+        results.append(train(bind(symbol, values, grad_req)))
+    assert_same(*results)
 
 
 @pytest.mark.parametrize("name", ["resnet50_v1", "densenet121", "slices", "two outputs"])

@@ -19,6 +19,8 @@ Reads reads_of(const RawGraph& graph) {
 
 namespace {
 
+constexpr int kNoStorage = -1;  // as MXNet says it
+
 class Assignment {
  public:
   Assignment(const Reads& reads, const RawGraph& graph)
@@ -29,16 +31,20 @@ class Assignment {
         storage_(const_cast<std::vector<int>&>(required_attr<std::vector<int>>(graph, "storage_id"))),
         total_(const_cast<std::size_t&>(required_attr<std::size_t>(graph, "storage_allocated_bytes"))),
         block_of_(storage_.size(), -1),
-        read_(storage_.size(), 0) {}
+        read_(storage_.size(), 0),
+        added_(storage_.size(), 0) {}
 
   void run() {
+    find_added();
     for (std::uint32_t node = reads_.first_node; node < reads_.end_node; ++node)
       if (graph_.nodes[node].source->attrs.op) visit(node);
     keep_what_is_read_later();
     std::vector<std::int32_t> chunk_of;
     total_ = static_cast<std::size_t>(assign_chunks(blocks_, INT64_MAX, &chunk_of));
-    for (std::size_t entry = 0; entry < storage_.size(); ++entry)
+    for (std::size_t entry = 0; entry < storage_.size(); ++entry) {
       if (block_of_[entry] >= 0) storage_[entry] = chunk_of[block_of_[entry]];
+      if (added_[entry]) storage_[entry] = kNoStorage;
+    }
   }
 
  private:
@@ -49,11 +55,30 @@ class Assignment {
     return 4 * elements;  // as MXNet counts
   }
 
+  // Behind the memory pass of an executor, MXNet's DetectInplaceAddTo has an operator add what it computes to the sum
+  // that the second term of a _grad_add belongs to. What was planned for that term is never touched, so nothing is.
+  void find_added() {
+    if (!reads_.count.empty()) return;  // of a CachedOp it depends on what will run it
+    std::vector<std::uint32_t> count(storage_.size(), 0);
+    for (const IndexedEntry& output : graph_.outputs) ++count[id(output)];
+    for (const IndexedNode& node : graph_.nodes)
+      for (std::size_t i = 0; i < node.inputs.size; ++i) ++count[id(node.inputs.data[i])];
+    for (std::uint32_t number = 0; number < graph_.nodes.size(); ++number) {
+      const IndexedNode& node = graph_.nodes[number];
+      if (!node.source->attrs.op || node.source->attrs.op->name != "_grad_add") continue;
+      const IndexedEntry &sum = node.inputs.data[0], &term = node.inputs.data[1];
+      const bool in_place = inplace_[graph_.entry_offsets[number]] == 0 && storage_[id(sum)] >= 0;
+      const bool computed = graph_.nodes[sum.node].source->attrs.op && graph_.nodes[term.node].source->attrs.op;
+      if (in_place && computed && count[id(term)] == 1 && sum.node < term.node && storage_[id(term)] >= 0)
+        added_[id(term)] = 1;
+    }
+  }
+
   void visit(std::uint32_t node) {
     const auto position = static_cast<std::int32_t>(node);
     const auto& inputs = graph_.nodes[node].inputs;
     for (std::size_t entry = graph_.entry_offsets[node]; entry < graph_.entry_offsets[node + 1]; ++entry) {
-      if (storage_[entry] < 0) continue;
+      if (storage_[entry] < 0 || added_[entry]) continue;
       if (inplace_[entry] >= 0) {
         block_of_[entry] = block_of_[id(inputs.data[inplace_[entry]])];
       } else {
@@ -89,6 +114,7 @@ class Assignment {
   std::size_t& total_;
   std::vector<std::int32_t> block_of_;
   std::vector<std::uint32_t> read_;
+  std::vector<std::uint8_t> added_;
   std::vector<Block> blocks_;
 };
 
