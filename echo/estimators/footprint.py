@@ -84,12 +84,11 @@ def held_at_peak(training: TrainingGraph, storage: Storage, peak_node: int, most
 
 
 def _groups(training: TrainingGraph, storage: Storage) -> _Groups:
-    starts = np.array(training.first_entry, np.int64)
-    node_of = np.repeat(np.arange(len(training.nodes)), np.diff(starts))
+    starts, node_of = np.array(training.first_entry, np.int64), training.node_of
     chunk, inplace = np.array(storage.chunk, np.int64), np.array(storage.inplace, np.int64)
-    variable = np.array([node.is_variable for node in training.nodes], np.bool_)
-    owned = (chunk >= 0) & ~variable[node_of] & (training.arrays["added"] == 0)
-    last = _last_readers(training, starts, node_of)
+    arrays = training.arrays
+    owned = (chunk >= 0) & (arrays["variable"][node_of] == 0) & (arrays["added"] == 0)
+    last = np.minimum(training.last_use, len(training.nodes) - 1)
     reads = training.reads
     begin = np.searchsorted(reads.reader, np.arange(len(training.nodes)))
     root = np.arange(len(node_of))
@@ -99,25 +98,12 @@ def _groups(training: TrainingGraph, storage: Storage) -> _Groups:
     root[taking] = np.where(owned[source], source, taking)
     while (root[root] != root).any():
         root = root[root]
-    sizes = np.array([kind.bytes for node in training.nodes for kind in node.outputs], np.int64)
+    sizes = arrays["elements"] * arrays["dtype_size"]
     ends, largest = np.zeros_like(root), np.zeros_like(root)
     np.maximum.at(ends, root[owned], last[owned])
     np.maximum.at(largest, root[owned], sizes[owned])
     roots = np.flatnonzero(owned & (root == np.arange(len(root))))
     return _Groups(node_of[roots], ends[roots], largest[roots])
-
-
-def _last_readers(
-    training: TrainingGraph, starts: npt.NDArray[np.int64], node_of: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
-    """For each entry the last node that reads its values, or the one that makes it."""
-    reads, last = training.reads, node_of.copy()
-    begin = np.searchsorted(reads.reader, np.arange(len(training.nodes))).tolist()
-    counted = np.ones(len(reads.reader), np.bool_)
-    counted[[begin[number] + at for number, node in enumerate(training.nodes) for at in node.ignored]] = False
-    np.maximum.at(last, (starts[reads.source] + reads.index)[counted], reads.reader[counted])
-    last[[training.entry_id(entry) for entry in training.outputs]] = len(training.nodes) - 1
-    return last
 
 
 def _is_stashed(training: TrainingGraph, first: int, last: int) -> bool:

@@ -61,7 +61,7 @@ def as_cached(training: TrainingGraph, runner: str, match_range: int) -> Trainin
     for entry in training.outputs[: training.num_forward_outputs]:
         heads[entry.node].add(entry.index)
     nodes = [
-        replace(node, external=node.external | heads[number], added=frozenset())  # what is added, its hook cannot tell
+        node.having(external=node.external | heads[number], added=frozenset())  # what is added, its hook cannot tell
         if number in heads or node.added else node
         for number, node in enumerate(training.nodes)
     ]  # fmt: skip
@@ -80,7 +80,7 @@ def _without_head_copies(training: TrainingGraph) -> TrainingGraph:
         and training.nodes[node.inputs[0].node].name.startswith("_head_grad")
     }
     nodes = [
-        node.reading(tuple(copies.get(entry.node, entry) for entry in node.inputs), node.control_deps)
+        node.having(inputs=tuple(copies.get(entry.node, entry) for entry in node.inputs))
         for node in training.nodes
     ]
     return in_execution_order(nodes, training) if copies else training

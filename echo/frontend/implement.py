@@ -43,9 +43,9 @@ def implemented(training: TrainingGraph, implementations: Mapping[int, str]) -> 
 def _exchanged(node: TrainingNode, forward: int, op: str, inputs: tuple[tuple[bool, int], ...]) -> TrainingNode:
     read = tuple(Entry(forward, at) if of_forward else node.inputs[at] for of_forward, at in inputs)
     if op == node.op:
-        return node.reading(read, node.control_deps)
+        return node.having(inputs=read)
     inplace, ignored = _facts(op)
-    return replace(node, op=op, inputs=read, inplace=inplace, ignored=ignored)
+    return node.having(op=op, inputs=read, inplace=inplace, ignored=ignored)
 
 
 @functools.lru_cache(maxsize=None)

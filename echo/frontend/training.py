@@ -242,10 +242,13 @@ def _reachable(nodes: list[Any], roots: list[int]) -> set[int]:
     return seen
 
 
+_NODE = TrainingNode("", "", ())
+
+
 def _captured_node(node: Mapping[str, Any], forward: bool, user: Graph, added: frozenset[int]) -> TrainingNode:
     number = _user_number(node["name"], node["op"], user) if forward else None
     original = user.nodes[number] if number is not None else None
-    return TrainingNode(
+    return _NODE.having(
         op=node["op"],
         name=original.name if original else _readable(node["name"], user),
         outputs=tuple([_tensor_type(tuple(shape), flag) for shape, flag in zip(node["shapes"], node["dtypes"])]),

@@ -7,7 +7,7 @@ makes; both are tested against it.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Iterable, Iterator, Sequence
 
 from echo.graph import Entry
@@ -25,6 +25,7 @@ class _Builder:
 
     def __post_init__(self) -> None:
         self.nodes: list[TrainingNode] = list(self.training.nodes)
+        self.again = {entry[:2] for entry in self.recompute}
         self.clones: dict[tuple[int, int], int] = {}  # (node, copy): number
 
     def copy_at(self, number: int, slot: int) -> int:
@@ -32,15 +33,16 @@ class _Builder:
 
     def redirected(self, entry: Entry, slot: int) -> Entry:
         copy = self.copy_at(entry.node, slot)
-        if Entry(entry.node, entry.index) not in self.recompute or copy == 0:
+        if entry[:2] not in self.again or copy == 0:
             return entry
         return Entry(self.clones[entry.node, copy], entry.index)
 
     def missing(self, entry: Entry, slot: int) -> bool:
         """Whether a reader at ``slot`` needs a clone that is not there yet."""
+        if entry[:2] not in self.again:
+            return False
         copy = self.copy_at(entry.node, slot)
-        is_read = Entry(entry.node, entry.index) in self.recompute and copy > 0
-        return is_read and (entry.node, copy) not in self.clones
+        return copy > 0 and (entry.node, copy) not in self.clones
 
     def add_clones(self, entries: Iterable[Entry], slot: int) -> None:
         """The clones that a backward node reads at ``slot``, and those that they read themselves.
@@ -61,8 +63,7 @@ class _Builder:
     def add_clone(self, number: int, slot: int, before: tuple[int, ...]) -> int:
         node = self.training.nodes[number]
         inputs = tuple(self.redirected(entry, slot) for entry in node.inputs)
-        clone = replace(
-            node,
+        clone = node.having(
             name=node.name + CLONE_SUFFIX,
             inputs=inputs,
             control_deps=(*node.control_deps, *before),
@@ -72,8 +73,8 @@ class _Builder:
         if node.op == "Dropout":  # data times the stashed mask
             product = ((0, 0, False), (1, 0, False))
             inputs = (*inputs, Entry(number, 1))
-            clone = replace(
-                clone, op="elemwise_mul", inputs=inputs, outputs=node.outputs[:1], inplace=product, random=False
+            clone = clone.having(
+                op="elemwise_mul", inputs=inputs, outputs=node.outputs[:1], inplace=product, random=False
             )
         self.clones[number, self.copy_at(number, slot)] = len(self.nodes)
         self.nodes.append(clone)
@@ -81,14 +82,14 @@ class _Builder:
 
     def redirect_backward(self) -> None:
         for number, node in self.training.operators():
-            if node.forward:
+            if node.forward or all(entry[:2] not in self.again for entry in node.inputs):
                 continue
             self.add_clones((e for position, e in enumerate(node.inputs) if position not in node.ignored), number)
             inputs = tuple(
                 entry if position in node.ignored else self.redirected(entry, number)
                 for position, entry in enumerate(node.inputs)
             )
-            self.nodes[number] = node.reading(inputs, node.control_deps)
+            self.nodes[number] = node.having(inputs=inputs)
 
 
 def with_clones(
@@ -131,10 +132,12 @@ def in_execution_order(nodes: Sequence[TrainingNode], training: TrainingGraph) -
     def moved(entry: Entry) -> Entry:
         return Entry(place[entry[0]], entry[1])
 
+    unmoved = next((index for index, number in enumerate(order) if index != number), len(order))
     return TrainingGraph(
         nodes=tuple(
-            nodes[number].reading(
-                tuple(map(moved, nodes[number].inputs)), tuple([place[dep] for dep in nodes[number].control_deps])
+            nodes[number] if number < unmoved else nodes[number].having(  # which reads nodes before it
+                inputs=tuple(map(moved, nodes[number].inputs)),
+                control_deps=tuple([place[dep] for dep in nodes[number].control_deps]),
             )
             for number in order
         ),

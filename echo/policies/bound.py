@@ -8,41 +8,38 @@ a budget, nobody needs to search for a schedule.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from echo.policies.mincut import stash_bound
 from echo.policies.problem import Problem
+from echo.training_graph import TrainingGraph
 
 _STASHED = 0.5  # of what is stashed without recomputation: a guess, for where to look
 
 
 def least_bytes(problem: Problem) -> int:
     """No schedule of this problem's candidates needs less. Found at the one position where it promises most."""
-    steps = len(problem.training.nodes)
-    of_forward, of_backward = np.zeros(steps + 1), np.zeros(steps + 1)
-    last = _last_reads(problem)
-    for number, node in problem.training.operators():
-        alive = of_forward if node.forward else of_backward
-        views = {output for _, output, same in node.inplace if same}
-        for output, kind in enumerate(node.outputs):
-            if output not in node.unowned and output not in views:
-                alive[number] += kind.bytes
-                alive[max(last.get((number, output), number), number)] -= kind.bytes
-    of_forward, of_backward = np.cumsum(of_forward), np.cumsum(of_backward)
-    backward = [number for number, node in problem.training.operators() if not node.forward]
+    training = problem.training
+    steps, arrays = len(training.nodes), training.arrays
+    sizes = arrays["elements"] * arrays["dtype_size"]
+    inplace = arrays["inplace"].reshape(-1, 3)
+    views = inplace[:, 2] != 0
+    owner = np.repeat(np.arange(steps), np.diff(arrays["inplace_begin"]))
+    sizes[arrays["entry_begin"][owner[views]] + inplace[views, 1]] = 0
+    sizes[(arrays["external"] | arrays["added"] | arrays["variable"][training.node_of]) != 0] = 0
+    of_forward, of_backward = (
+        _alive(training, np.where(arrays["forward"][training.node_of] == side, sizes, 0)) for side in (1, 0)
+    )
+    backward = [number for number, node in training.operators() if not node.forward]
     if not backward:
         return 0
     after = max(backward, key=lambda number: float(of_backward[number] + _STASHED * of_forward[number]))
     return int(of_backward[after]) + stash_bound(problem, after)
 
 
-def _last_reads(problem: Problem) -> dict[tuple[int, int], int]:
-    """By node and output: the last node that reads it, or the end for what is an output of the graph."""
-    reads = problem.training.reads
-    ignored = {(n, i) for n, node in enumerate(problem.training.nodes) for i in node.ignored}
-    last: dict[tuple[int, int], int] = {}
-    columns = (reads.reader, reads.position, reads.source, reads.index)
-    for reader, position, node, output in zip(*(column.tolist() for column in columns)):
-        if (reader, position) not in ignored:
-            last[node, output] = reader
-    last.update({(entry.node, entry.index): len(problem.training.nodes) for entry in problem.training.outputs})
-    return last
+def _alive(training: TrainingGraph, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Bytes of entries behind each node: from the one that makes them to the one before the last that reads them."""
+    changes = np.zeros(len(training.nodes) + 1, np.int64)
+    np.add.at(changes, training.node_of, sizes)
+    np.subtract.at(changes, training.last_use, sizes)
+    return np.cumsum(changes)
