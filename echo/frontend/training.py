@@ -10,7 +10,7 @@ import contextlib
 import functools
 import os
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any, Iterator, Mapping, Sequence
 
@@ -113,8 +113,8 @@ def planned_megabytes(executor: mx.executor.Executor) -> int:
     return int(found.group(1))
 
 
-def _captured(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context) -> Mapping[str, Any]:
-    with native.capture() as caught:
+def _captured(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context, nodes: bool) -> Mapping[str, Any]:
+    with native.capture(nodes) as caught:
         bind_without_memory(symbol, binding, ctx)
     if caught.graph is None:
         raise GraphError("the native hook saw no training graph: is it still installed?")
@@ -126,48 +126,27 @@ def oracle(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context, hook: bool)
     """What MXNet's memory planner says of a symbol: exact with the hook, else bytes rounded up to a megabyte."""
     if not hook:
         return Oracle((planned_megabytes(bind_without_memory(symbol, binding, ctx)) + 1) << 20)
-    captured = _captured(symbol, binding, ctx)
-    return Oracle(int(captured["allocated_bytes"]), _accumulations(captured["nodes"]), chunks_in(captured))
+    captured = _captured(symbol, binding, ctx, nodes=False)
+    return Oracle(int(captured["allocated_bytes"]), _accumulations(captured), chunks_in(captured))
 
 
 def chunks_in(captured: Mapping[str, Any]) -> tuple[int, ...]:
     """The bytes of each chunk that MXNet's memory planner wants, in what the hook wrote down."""
-    chunks: dict[int, int] = {}
-    for node in captured["nodes"]:
-        for shape, flag, storage in zip(node["shapes"], node["dtypes"], node["storage"]):
-            if storage >= 0:
-                size = _bytes(tuple(shape), flag)
-                if size > chunks.get(storage, -1):
-                    chunks[storage] = size
-    return tuple(chunks.values())
+    return tuple(captured["chunks"])
+
+
+def _accumulations(captured: Mapping[str, Any]) -> tuple[bool, ...]:
+    return tuple(map(bool, captured["accumulations"]))
 
 
 def chunk_bytes(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context) -> tuple[int, ...]:
     """Bytes of each chunk that MXNet's memory planner, with the hook, wants for a bind of this symbol."""
-    return chunks_in(_captured(symbol, binding, ctx))
+    return chunks_in(_captured(symbol, binding, ctx, nodes=False))
 
 
 @functools.lru_cache(maxsize=4096)  # a graph has many entries and few types
 def _tensor_type(shape: tuple[int, ...], flag: int) -> TensorType:
     return TensorType(shape, flag)
-
-
-@functools.lru_cache(maxsize=4096)
-def _bytes(shape: tuple[int, ...], flag: int) -> int:
-    return TensorType(shape, flag).bytes
-
-
-def _accumulations(nodes: Sequence[Mapping[str, Any]]) -> tuple[bool, ...]:
-    """The rule of MXNet's pass DetectInplaceAddTo, for each ``_grad_add`` in execution order."""
-    readers = Counter(tuple(entry) for node in nodes for entry in node["inputs"])
-    found = []
-    for node in nodes:
-        if node["op"] == "_grad_add":
-            (left, _), (right, index) = node["inputs"]
-            shares = nodes[left]["storage"][node["inputs"][0][1]] == node["storage"][0]
-            variable = nodes[left]["op"] == VARIABLE or nodes[right]["op"] == VARIABLE
-            found.append(shares and not variable and readers[(right, index)] == 1 and left < right)
-    return tuple(found)
 
 
 def _added(nodes: Sequence[Mapping[str, Any]], accumulations: Sequence[bool]) -> Mapping[int, frozenset[int]]:
@@ -205,7 +184,7 @@ def captured_graph(
     # names are free for the user to repeat, so the copy that is read back gets numbers for names
     marked = graph.with_attrs(marks or {})
     numbered = symbol_of(marked.with_names([f"n{number}" for number in range(len(graph.nodes))]))
-    return _captured(numbered, binding, ctx)
+    return _captured(numbered, binding, ctx, nodes=True)
 
 
 def graph_in(captured: Mapping[str, Any], user: Graph) -> TrainingGraph:
@@ -218,7 +197,7 @@ def graph_in(captured: Mapping[str, Any], user: Graph) -> TrainingGraph:
     outputs = tuple(Entry(*entry) for entry in captured["outputs"])
     num_forward = len(user.heads)
     forward = _reachable(nodes, [entry.node for entry in outputs[:num_forward]])
-    accumulations = _accumulations(nodes)
+    accumulations = _accumulations(captured)
     added = _added(nodes, accumulations)
     return TrainingGraph(
         nodes=tuple(

@@ -94,26 +94,32 @@ def uninstall() -> None:
 
 
 class Capture:
-    """What `capture` caught: ``graph`` is the JSON value of the last training graph that was bound, or None."""
+    """What `capture` caught: ``graph`` is the JSON value of the last training graph that was bound, or None.
 
-    graph: Any = None
+    Its ``allocated_bytes`` and ``chunks`` are what MXNet's memory planner wants, its ``accumulations`` say of each sum
+    of two gradients whether it is computed in place; ``nodes`` and ``outputs`` are there where they were asked for.
+    """
+
+    def __init__(self, nodes: bool) -> None:
+        self.graph: Any = None
+        self.nodes = nodes
 
 
 @contextlib.contextmanager
-def capture() -> Iterator[Capture]:
+def capture(nodes: bool = True) -> Iterator[Capture]:
     """While this is open, the graphs that MXNet plans for the calling thread are written down (`Capture.graph`).
 
-    Captures nest: each holds the last graph that was planned while it was open.
+    Captures nest: each holds the last graph that was planned while it was open, with its nodes if one of them asks.
     """
     library = _installed or _load("libecho_hook.so")
-    begin = function(library, "echo_capture_begin", None)
+    begin = function(library, "echo_capture_begin", None, ctypes.c_int)
     end = function(library, "echo_capture_end", ctypes.c_char_p)
-    caught = Capture()
     around = getattr(_thread, "captures", ())
+    caught = Capture(nodes or any(each.nodes for each in around))
     if around:
         _keep(around[-1], end())
     _thread.captures = (*around, caught)
-    begin()
+    begin(caught.nodes)
     try:
         yield caught
     finally:
@@ -121,7 +127,7 @@ def capture() -> Iterator[Capture]:
         _thread.captures = around
         if around:
             around[-1].graph = caught.graph or around[-1].graph
-            begin()
+            begin(around[-1].nodes)
 
 
 def _keep(caught: Capture, text: bytes) -> None:

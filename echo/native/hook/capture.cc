@@ -1,11 +1,18 @@
 #include "capture.h"
 
+#include <algorithm>
+#include <array>
 #include <cstdio>
 #include <stdexcept>
+#include <unordered_map>
 
 #include "mxnet_api.h"
+#include "sums.h"
 
 namespace echo {
+
+// By MXNet's type flag: float32, float64, float16, uint8, int32, int8, int64, bool, int16, uint16, uint32, uint64, bfloat16.
+static constexpr std::array<std::int64_t, 13> kTypeBytes{4, 8, 2, 1, 4, 1, 8, 1, 2, 2, 4, 8, 2};
 
 static void write_string(const std::string& text, std::string* out) {
   out->push_back('"');
@@ -62,7 +69,7 @@ static std::vector<Inplace> inplace_pairs(const RawAttrs& attrs) {
 
 class Writer {
  public:
-  Writer(const RawGraph& graph, std::string* out)
+  Writer(const RawGraph& graph, bool nodes, std::string* out)
       : graph_(*api().indexed_graph(&graph)),
         shapes_(required_attr<std::vector<RawShape>>(graph, "shape")),
         dtypes_(required_attr<std::vector<int>>(graph, "dtype")),
@@ -70,13 +77,19 @@ class Writer {
         out_(out) {
     if (shapes_.size() != graph_.entry_offsets.back() || storage_.size() != shapes_.size())
       throw std::runtime_error("echo: MXNet's training graph does not have the expected layout");
-    *out_ += "{\"nodes\":";
-    std::size_t index = 0;
-    write_list(graph_.nodes, out_, [&](const IndexedNode& node) { this->node(node, index++); });
-    *out_ += ",\"outputs\":";
-    write_list(graph_.outputs, out_, [&](const IndexedEntry& entry) { this->entry(entry); });
-    *out_ += ",\"allocated_bytes\":";
+    *out_ += "{\"allocated_bytes\":";
     number(static_cast<long long>(required_attr<std::size_t>(graph, "storage_allocated_bytes")));
+    *out_ += ",\"accumulations\":";
+    write_list(gradient_sums(graph_, storage_), out_, [&](const GradientSum& sum) { number(sum.in_place); });
+    *out_ += ",\"chunks\":";
+    write_list(chunks(), out_, [&](std::int64_t bytes) { number(bytes); });
+    if (nodes) {
+      *out_ += ",\"nodes\":";
+      std::size_t index = 0;
+      write_list(graph_.nodes, out_, [&](const IndexedNode& node) { this->node(node, index++); });
+      *out_ += ",\"outputs\":";
+      write_list(graph_.outputs, out_, [&](const IndexedEntry& entry) { this->entry(entry); });
+    }
     out_->push_back('}');
   }
 
@@ -93,6 +106,7 @@ class Writer {
     *out_ += key;
     write_list(values, out_, [&](std::uint32_t value) { number(value); });
   }
+  std::vector<std::int64_t> chunks() const;
   void node(const IndexedNode& node, std::size_t index);
   void outputs(std::size_t begin, std::size_t end);
 
@@ -102,6 +116,21 @@ class Writer {
   const std::vector<int>& storage_;
   std::string* out_;
 };
+
+// The bytes that each storage id needs, in the order in which they appear.
+std::vector<std::int64_t> Writer::chunks() const {
+  std::vector<std::int64_t> sizes;
+  std::unordered_map<int, std::size_t> place;
+  for (std::size_t entry = 0; entry < storage_.size(); ++entry) {
+    if (storage_[entry] < 0) continue;
+    std::int64_t bytes = kTypeBytes.at(static_cast<std::size_t>(dtypes_[entry]));
+    for (int axis = 0; axis < shapes_[entry].ndim; ++axis) bytes *= shapes_[entry].begin()[axis];
+    const auto [known, is_new] = place.emplace(storage_[entry], sizes.size());
+    if (is_new) sizes.push_back(0);
+    sizes[known->second] = std::max(sizes[known->second], bytes);
+  }
+  return sizes;
+}
 
 void Writer::outputs(std::size_t begin, std::size_t end) {
   *out_ += ",\"shapes\":";
@@ -139,9 +168,9 @@ void Writer::node(const IndexedNode& node, std::size_t index) {
   out_->push_back('}');
 }
 
-std::string graph_to_json(const RawGraph& graph) {
+std::string graph_to_json(const RawGraph& graph, bool nodes) {
   std::string out;
-  Writer(graph, &out);
+  Writer(graph, nodes, &out);
   return out;
 }
 

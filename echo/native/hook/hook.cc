@@ -34,7 +34,7 @@ std::shared_mutex g_environment;
 bool g_installed = false;
 Wrapped g_gradient, g_memory;
 
-thread_local bool t_capturing = false;
+thread_local bool t_capturing = false, t_capturing_nodes = false;
 thread_local std::string t_captured;
 thread_local std::string t_error;
 
@@ -91,7 +91,7 @@ void plan_memory(void* result, void* functor, RawGraph* graph) {
 
 void* memory_pass(void* result, void* functor, RawGraph* graph) {
   plan_memory(result, functor, graph);
-  if (t_capturing) t_captured = graph_to_json(*static_cast<RawGraph*>(result));
+  if (t_capturing) t_captured = graph_to_json(*static_cast<RawGraph*>(result), t_capturing_nodes);
   return result;
 }
 
@@ -179,9 +179,11 @@ ECHO_EXPORT int echo_uninstall() {
   return 0;
 }
 
-// From here to echo_capture_end every training graph that this thread binds is written down; the last one is kept.
-ECHO_EXPORT void echo_capture_begin() {
+// From here to echo_capture_end every training graph that this thread binds is written down, its nodes only if they are
+// asked for; the last one is kept.
+ECHO_EXPORT void echo_capture_begin(int nodes) {
   echo::t_capturing = true;
+  echo::t_capturing_nodes = nodes != 0;
   echo::t_captured.clear();
 }
 

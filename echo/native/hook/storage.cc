@@ -4,6 +4,7 @@
 
 #include "../storage/assign.h"
 #include "mxnet_api.h"
+#include "sums.h"
 
 namespace echo {
 
@@ -55,23 +56,12 @@ class Assignment {
     return 4 * elements;  // as MXNet counts
   }
 
-  // Behind the memory pass of an executor, MXNet's DetectInplaceAddTo has an operator add what it computes to the sum
-  // that the second term of a _grad_add belongs to. What was planned for that term is never touched, so nothing is.
+  // What was planned for a term that is added in place is never touched, so nothing is. Of a CachedOp it depends on what
+  // will run it.
   void find_added() {
-    if (!reads_.count.empty()) return;  // of a CachedOp it depends on what will run it
-    std::vector<std::uint32_t> count(storage_.size(), 0);
-    for (const IndexedEntry& output : graph_.outputs) ++count[id(output)];
-    for (const IndexedNode& node : graph_.nodes)
-      for (std::size_t i = 0; i < node.inputs.size; ++i) ++count[id(node.inputs.data[i])];
-    for (std::uint32_t number = 0; number < graph_.nodes.size(); ++number) {
-      const IndexedNode& node = graph_.nodes[number];
-      if (!node.source->attrs.op || node.source->attrs.op->name != "_grad_add") continue;
-      const IndexedEntry &sum = node.inputs.data[0], &term = node.inputs.data[1];
-      const bool in_place = inplace_[graph_.entry_offsets[number]] == 0 && storage_[id(sum)] >= 0;
-      const bool computed = graph_.nodes[sum.node].source->attrs.op && graph_.nodes[term.node].source->attrs.op;
-      if (in_place && computed && count[id(term)] == 1 && sum.node < term.node && storage_[id(term)] >= 0)
-        added_[id(term)] = 1;
-    }
+    if (!reads_.count.empty()) return;
+    for (const GradientSum& sum : gradient_sums(graph_, storage_))
+      if (sum.in_place && storage_[id(sum.term)] >= 0) added_[id(sum.term)] = 1;
   }
 
   void visit(std::uint32_t node) {
