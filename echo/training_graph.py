@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence
 
 from echo.errors import GraphError
 from echo.graph import VARIABLE, Entry
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 # and backward nodes apart, and either keeps all of it (``static_alloc``) or holds it only while it is needed.
 EXECUTOR, STATIC, DYNAMIC = "executor", "static", "dynamic"
 RUNNERS = (EXECUTOR, STATIC, DYNAMIC)
+
+GRADIENT_SUM = "_grad_add"  # of two gradients, the first of which may be a sum as well
 
 # MXNet's type flags, in order, with their bytes an element
 _DTYPES = (
@@ -286,6 +289,17 @@ class TrainingGraph:
             )
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise GraphError(f"not a training graph: {type(error).__name__}: {error}") from error
+
+
+def added_outputs(
+    terms: Iterable[tuple[int, int]], accumulations: Iterable[bool]
+) -> Mapping[int, frozenset[int]]:
+    """`TrainingNode.added` by node, from the second term (node, output) of each `GRADIENT_SUM`, in place or not."""
+    added: dict[int, frozenset[int]] = defaultdict(frozenset)
+    for (number, output), in_place in zip(terms, accumulations):
+        if in_place:
+            added[number] |= {output}
+    return added
 
 
 def _begins(counts: Sequence[int]) -> npt.NDArray[np.int32]:

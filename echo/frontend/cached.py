@@ -10,11 +10,12 @@ from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import Mapping, Sequence
 
+from echo.estimators.planner import blocks
 from echo.estimators.reference import plan_storage
 from echo.graph import Graph, Node
 from echo.passes.recompute import in_execution_order
 from echo.patterns.apply import COPY_ATTRIBUTE
-from echo.training_graph import DYNAMIC, STATIC, TrainingGraph
+from echo.training_graph import DYNAMIC, GRADIENT_SUM, STATIC, TrainingGraph, added_outputs
 
 _MOST_GATES = 8  # an LSTM cell has four
 
@@ -60,14 +61,14 @@ def as_cached(training: TrainingGraph, runner: str, match_range: int) -> Trainin
     heads: dict[int, set[int]] = defaultdict(set)
     for entry in training.outputs[: training.num_forward_outputs]:
         heads[entry.node].add(entry.index)
-    nodes = [
-        node.having(external=node.external | heads[number], added=frozenset())  # what is added, its hook cannot tell
-        if number in heads or node.added else node
-        for number, node in enumerate(training.nodes)
-    ]  # fmt: skip
+    nodes = [node.having(external=node.external | heads.get(number, set()), added=frozenset())
+             for number, node in enumerate(training.nodes)]  # fmt: skip
     cached = replace(training, nodes=tuple(nodes), runner=runner, accumulations=())
-    storage = plan_storage(cached, match_range)
-    return replace(cached, planned_bytes=storage.total, accumulations=accumulations(cached, storage.chunk))
+    in_place = accumulations(cached, blocks(cached).chunk)
+    added = added_outputs((node.inputs[1][:2] for node in nodes if node.op == GRADIENT_SUM), in_place)
+    nodes = [node.having(added=added[number]) if number in added else node for number, node in enumerate(nodes)]
+    cached = replace(cached, nodes=tuple(nodes), accumulations=in_place)
+    return replace(cached, planned_bytes=plan_storage(cached, match_range).total)
 
 
 def _without_head_copies(training: TrainingGraph) -> TrainingGraph:
@@ -103,7 +104,7 @@ def accumulations(training: TrainingGraph, chunk: Sequence[int]) -> tuple[bool, 
 
     found = []
     for number, node in training.operators():
-        if node.op == "_grad_add":
+        if node.op == GRADIENT_SUM:
             left, right = node.inputs
             variable = training.nodes[left.node].is_variable or training.nodes[right.node].is_variable
             shares = place(left) == place((number, 0))

@@ -10,9 +10,8 @@ import contextlib
 import functools
 import os
 import re
-from collections import defaultdict
 from dataclasses import dataclass
-from typing import Any, Iterator, Mapping, Sequence
+from typing import Any, Iterator, Mapping
 
 import mxnet as mx
 from mxnet.ndarray import NDArray
@@ -23,7 +22,7 @@ from echo.errors import GraphError, UnsupportedError
 from echo.frontend.symbols import Binding, symbol_of
 from echo.graph import VARIABLE, Entry, Graph
 from echo.locks import Lock
-from echo.training_graph import TensorType, TrainingGraph, TrainingNode
+from echo.training_graph import GRADIENT_SUM, TensorType, TrainingGraph, TrainingNode, added_outputs
 
 MATCH_RANGE_VARIABLE = "NNVM_EXEC_MATCH_RANGE"
 _TOTAL = re.compile(r"^Total (\d+) MB allocated$", re.MULTILINE)
@@ -149,16 +148,6 @@ def _tensor_type(shape: tuple[int, ...], flag: int) -> TensorType:
     return TensorType(shape, flag)
 
 
-def _added(nodes: Sequence[Mapping[str, Any]], accumulations: Sequence[bool]) -> Mapping[int, frozenset[int]]:
-    """By node: the outputs that MXNet adds to what a ``_grad_add`` adds them to, while the node runs."""
-    sums = (node["inputs"][1] for node in nodes if node["op"] == "_grad_add")
-    added: dict[int, frozenset[int]] = defaultdict(frozenset)
-    for (number, output), in_place in zip(sums, accumulations):
-        if in_place:
-            added[number] |= {output}
-    return added
-
-
 def training_graph(
     graph: Graph, binding: Binding, ctx: mx.Context, marks: Mapping[int, Mapping[str, str]] | None = None
 ) -> TrainingGraph:
@@ -198,7 +187,7 @@ def graph_in(captured: Mapping[str, Any], user: Graph) -> TrainingGraph:
     num_forward = len(user.heads)
     forward = _reachable(nodes, [entry.node for entry in outputs[:num_forward]])
     accumulations = _accumulations(captured)
-    added = _added(nodes, accumulations)
+    added = added_outputs((node["inputs"][1][:2] for node in nodes if node["op"] == GRADIENT_SUM), accumulations)
     return TrainingGraph(
         nodes=tuple(
             [_captured_node(node, number in forward, user, added[number]) for number, node in enumerate(nodes)]

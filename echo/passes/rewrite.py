@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Iterable, Mapping, Sequence
 
 from echo.errors import GraphError
+from echo.estimators.assignment import ASSIGNED
 from echo.graph import Graph, Node
 from echo.implementations import known
 from echo.ops import HEAVY, LIGHT
@@ -14,17 +15,19 @@ from echo.passes.merged import merged
 from echo.passes.request import Request
 from echo.passes.select import Selection
 from echo.plan import Mark
-from echo.training_graph import TrainingGraph
+from echo.training_graph import STATIC, TrainingGraph
 
 # Read by the native hook: the recomputed outputs, as "0" or "0,2"; where a node runs again more than once, or not for
 # all backward nodes, then the backward nodes at which that begins, counted from 0, as "0@17,230".
 PLAN_ATTRIBUTE = "__echo_recompute__"
-RANGE_ATTRIBUTE = "__echo_match_range__"  # read by the native hook: the match range of MXNet's memory planner
+# Read by the native hook: the match range of MXNet's memory planner, -1 for echo's own assignment, -1s for that of a
+# CachedOp with static_alloc, in which MXNet computes sums of gradients in place.
+RANGE_ATTRIBUTE = "__echo_match_range__"
 GRADIENT_ATTRIBUTE = "__echo_gradient__"  # read by the native hook: another implementation of the gradient
 MIRROR_ATTRIBUTE = "__force_mirroring__"  # read by MXNet itself
 _VALUES = {
     PLAN_ATTRIBUTE: re.compile(r"\d+(,\d+)*(@\d+(,\d+)*)?"),
-    RANGE_ATTRIBUTE: re.compile(r"\d+|-1"),
+    RANGE_ATTRIBUTE: re.compile(r"\d+|-1s?"),
     MIRROR_ATTRIBUTE: re.compile(r"True"),
     GRADIENT_ATTRIBUTE: re.compile(r"\w+>\w+:[\w,]+"),
 }
@@ -64,7 +67,8 @@ class Rewrite:
         own = request.frontend.match_range
         match_range = None if selection.match_range == own else selection.match_range
         graph = request.graph.with_attrs(gradient_marks(request.graph, training, training.implementations))
-        return Rewritten(mark(graph, outputs, request.frontend.hook, match_range, splits), match_range)
+        static = training.runner == STATIC
+        return Rewritten(mark(graph, outputs, request.frontend.hook, match_range, splits, static), match_range)
 
 
 def gradient_marks(
@@ -90,11 +94,13 @@ def mark(
     hook: bool,
     match_range: int | None = None,
     splits: Mapping[int, Sequence[int]] | None = None,
+    static: bool = False,
 ) -> Graph:
     """The graph in which these outputs of these nodes are marked as recomputed.
 
     ``splits`` are backward nodes, counted from 0, at which another copy of a node begins; by default all of them read
-    the same. A match range is written beside each mark, or into every node where nothing is recomputed.
+    the same. A match range is written beside each mark, or into every node where nothing is recomputed; ``static`` says
+    that a CachedOp with static_alloc runs the graph.
     """
     if not hook:
         return graph.with_attrs({number: {MIRROR_ATTRIBUTE: "True"} for number in outputs})
@@ -103,7 +109,8 @@ def mark(
     if match_range is None:
         return marked
     operators = [number for number, node in enumerate(graph.nodes) if not node.is_variable]
-    return marked.with_attrs({number: {RANGE_ATTRIBUTE: str(match_range)} for number in outputs or operators})
+    text = f"{match_range}s" if static and match_range == ASSIGNED else str(match_range)
+    return marked.with_attrs({number: {RANGE_ATTRIBUTE: text} for number in outputs or operators})
 
 
 def _text(outputs: Sequence[int], splits: Sequence[int]) -> str:

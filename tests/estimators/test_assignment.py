@@ -126,11 +126,13 @@ def test_sums_have_their_bits_without_that_memory(grad_req: str) -> None:
     assert_same(*results)
 
 
-@pytest.mark.parametrize("name", ["resnet50_v1", "densenet121", "slices", "two outputs"])
+@pytest.mark.parametrize("name", ["resnet50_v1", "densenet121", "slices", "two outputs", "steps", "many readers"])
 def test_static_cached_ops_are_assigned_too(name: str) -> None:
-    case = trained_inputs(any_case(name))
+    case = trained_inputs(steps_of_one_weight(12) if name == "steps" else any_case(name))
     training = as_cached(case.training, STATIC, 16)
-    graph = mark(case.graph, {}, hook=True, match_range=ASSIGNED)
+    assert sum(len(node.added) for node in training.nodes) == sum(training.accumulations)
+    assert any(training.accumulations) == (name in ("steps", "many readers"))
+    graph = mark(case.graph, {}, hook=True, match_range=ASSIGNED, static=True)
     found = StoragePlanner(training, [0.0] * len(training.nodes)).evaluate(choice_of(training, ()), (ASSIGNED,)).bytes
     assert sum(allocated(case, graph, static=True)) == found == plan_storage(training, ASSIGNED).total
 

@@ -14,6 +14,7 @@ from mxnet.gluon import nn, rnn
 
 import echo
 from echo import native
+from echo.estimators.assignment import ASSIGNED
 from echo.runtime.cached_op import PlannedCachedOp
 from tests.training import assert_same
 
@@ -44,10 +45,27 @@ class Cells(gluon.HybridBlock):
         return self.out(F.concat(*F.split_v2(F.split(hidden, num_outputs=1, axis=2), 2, axis=2), dim=2))
 
 
-BLOCKS: dict[str, Callable[[], gluon.HybridBlock]] = {"layers": lambda: net(nn.Dropout(0.3)), "cells": Cells}
+class Steps(gluon.HybridBlock):
+    """One layer many times: MXNet adds the gradients of its weight up in one array."""
+
+    def __init__(self) -> None:
+        super().__init__(prefix="steps_")
+        with self.name_scope():
+            self.layer, self.out = nn.Dense(FEATURES, in_units=FEATURES), nn.Dense(4)
+
+    def hybrid_forward(self, F: Any, data: Any) -> Any:
+        for _ in range(12):
+            data = F.sigmoid(F.tanh(self.layer(data)))
+        return self.out(data)
 
 
-FUSED = [("layers", False), ("cells", False), ("cells", True)]  # whether there is something to fuse, and it is
+BLOCKS: dict[str, Callable[[], gluon.HybridBlock]] = {
+    "layers": lambda: net(nn.Dropout(0.3)), "cells": Cells, "steps": Steps,
+}  # fmt: skip
+
+
+# Whether there is something to fuse, and it is
+FUSED = [("layers", False), ("cells", False), ("cells", True), ("steps", False)]
 
 
 def made(build: Callable[[], gluon.HybridBlock], on: bool, fuse: bool = False, **flags: Any) -> gluon.HybridBlock:
@@ -220,6 +238,20 @@ def test_planned_bytes_come_true(name: str, fuse: bool, on: bool) -> None:
     mx.nd.waitall()
     found = forward.graph["allocated_bytes"] + backward.graph["allocated_bytes"]
     assert found == (plan.after if on else plan.before).planned
+
+
+def test_sums_of_gradients_have_their_bits() -> None:
+    seen: list[dict[str, Any]] = []
+    for on in (False, True):
+        block, found = made(Steps, on, static_alloc=True), {}
+        for size in (64, 64):
+            step(block, inputs(size), found)
+            found.update({name: value.grad().asnumpy() for name, value in block.collect_params().items()})
+        seen.append(found)
+    assert_same(*seen)
+    (plan,) = block._cached_op.plans.values()
+    assert plan.match_range == ASSIGNED
+    assert plan.recomputed_nodes
 
 
 def planned_symbol(block: gluon.HybridBlock) -> mx.sym.Symbol:

@@ -119,7 +119,7 @@ def test_a_first_start_asks_mxnet_no_question_twice(monkeypatch: pytest.MonkeyPa
     typed: list[Any] = []
     monkeypatch.setattr(session, "types_of", lambda *asked: (typed.append(asked), types_of(*asked))[1])
     pool_of_buckets(max_overhead=None, fuse=fuse)
-    # each graph as it is, each plan as it is confirmed; the user's, where fused operators are in the graph that is planned
+    # each graph as it is, each plan as it is confirmed; the user's, where the graph that is planned has fused operators
     assert len(binds) == (2 if fuse else 1) * len(LENGTHS) + len(plans)
     assert len(typed) == (len(LENGTHS) if fuse else 0)
 

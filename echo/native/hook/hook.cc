@@ -74,8 +74,9 @@ class ScopedEnvironment {
 
 void plan_memory(void* result, void* functor, RawGraph* graph) {
   const std::string* range = match_range_of(*graph);
-  if (range && *range == "-1") {
-    const Reads reads = reads_of(*graph);
+  if (range && (*range == "-1" || *range == "-1s")) {
+    Reads reads = reads_of(*graph);
+    reads.adds_in_place = reads.count.empty() || *range == "-1s";
     std::shared_lock<std::shared_mutex> together(g_environment);
     g_memory.original(result, functor, graph);
     assign_storage(reads, static_cast<RawGraph*>(result));

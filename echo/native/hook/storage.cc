@@ -56,10 +56,9 @@ class Assignment {
     return 4 * elements;  // as MXNet counts
   }
 
-  // What was planned for a term that is added in place is never touched, so nothing is. Of a CachedOp it depends on what
-  // will run it.
+  // What was planned for a term that is added in place is never touched, so nothing is.
   void find_added() {
-    if (!reads_.count.empty()) return;
+    if (!reads_.adds_in_place) return;
     for (const GradientSum& sum : gradient_sums(graph_, storage_))
       if (sum.in_place && storage_[id(sum.term)] >= 0) added_[id(sum.term)] = 1;
   }
