@@ -363,7 +363,7 @@ class FakeFrontend:
     def cost_table(self) -> CostTable:
         raise AssertionError("nothing is measured here")
 
-    def measure(self, training: TrainingGraph, number: int) -> float:
+    def overhead(self, training: TrainingGraph, time_limit: float) -> Overhead:
         raise AssertionError("nothing is measured here")
 
 
