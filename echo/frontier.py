@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
-from typing import Any, Callable, Mapping
+from typing import Any, Callable
 
 from echo.errors import BudgetError, OptionError
 from echo.plan import Plan
@@ -57,20 +57,20 @@ class Frontier:
         return out.getvalue().rstrip("\n")
 
 
-def frontier(plan: Callable[[Mapping[str, Any]], Plan], points: int) -> Frontier:
+def frontier(plan: Callable[[int], Plan], points: int) -> Frontier:
     """Plans with ``points`` budgets in equal ratios, from the least that can be reached to what the stock graph holds.
 
-    ``plan`` makes the plan with some options. Points that need more memory and more time than another are left out.
+    ``plan`` makes the plan for a budget. Points that need more memory and more time than another are left out.
     """
     if isinstance(points, bool) or not isinstance(points, int) or not 2 <= points <= _MOST_POINTS:
         raise OptionError(f"points: expected a number from 2 to {_MOST_POINTS}, got {points!r}")
     try:
-        smallest = plan({"memory_budget": 2})  # 1 would be all of the stock's
+        smallest = plan(2)  # 1 would be all of the stock's
     except BudgetError as error:
-        smallest = plan({"memory_budget": error.reachable})
+        smallest = plan(error.reachable)
     least, most = smallest.after.total, smallest.before.total
     ratio = (most / least) ** (1 / (points - 1)) if least else 1.0
-    found = [smallest, *(plan({"memory_budget": int(least * ratio**step)}) for step in range(1, points))]
+    found = [smallest, *(plan(int(least * ratio**step)) for step in range(1, points))]
     best: list[Plan] = []
     for one in sorted(found, key=lambda each: (each.after.total, each.overhead_seconds)):
         if not best or one.overhead_seconds < best[-1].overhead_seconds:

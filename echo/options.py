@@ -108,6 +108,11 @@ class Options:
         return repr(replace(self, memory_budget=budget, strict=False, plan=()))
 
     @property
+    def wishes(self) -> tuple[str, ...]:
+        """The names and patterns of the operators that nothing else may take the place of."""
+        return (*self.keep, *self.recompute)
+
+    @property
     def plans(self) -> tuple[Plan, ...]:
         """The plans made before."""
         return self.plan  # type: ignore[return-value]  # a tuple since it came in

@@ -1,7 +1,7 @@
 """Plans on disk: the second start of a program plans in milliseconds.
 
 One file a plan, named by everything that the plan depends on: what it is made for (`echo.subject`), the names in it,
-options, the device's times, and the source of echo itself. Graphs of thousands of nodes are read in
+options, the device's times, and the code of echo itself. Graphs of thousands of nodes are read in
 some milliseconds: decisions are kept as a list for each field, and texts that come again and again once.
 """
 
@@ -16,7 +16,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 
-from echo import cache
+from echo import cache, kernels, native
 from echo.errors import EchoError
 from echo.graph import Graph
 from echo.passes.request import Frontend
@@ -134,13 +134,16 @@ def _make_room(folder: Path) -> None:
 
 @functools.lru_cache(maxsize=None)
 def _source() -> str:
-    """A text that changes with the source of echo: a plan of other code is not this code's plan."""
-    root = Path(__file__).parent
-    found = []
-    for folder, _, names in os.walk(root):
-        for name in names:
-            if name.endswith((".py", ".so")):
-                path = os.path.join(folder, name)
-                state = os.stat(path)
-                found.append(f"{path[len(str(root)) :]} {state.st_size} {state.st_mtime_ns}")
+    """A text that changes with the code of echo: a plan of other code is not this code's plan.
+
+    An editable install has the native libraries in folders of their own, which their packages know.
+    """
+    found = set()
+    for root in (os.path.dirname(__file__), *native.__path__, *kernels.__path__):
+        for folder, _, names in os.walk(root):
+            for name in names:
+                if name.endswith((".py", ".so")):
+                    path = os.path.join(folder, name)
+                    state = os.stat(path)
+                    found.add(f"{path} {state.st_size} {state.st_mtime_ns}")
     return ";".join(sorted(found))

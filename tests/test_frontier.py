@@ -9,6 +9,10 @@ import pytest
 
 import echo
 from benchmarks.models import SMALL
+from echo.frontend.session import MxnetSession
+from echo.policies.problem import Problem
+from echo.policies.search import Search
+from echo.schedule import Splits
 
 MODEL = SMALL["nmt"]()
 pytestmark = pytest.mark.usefixtures("cheap_planning")
@@ -38,6 +42,37 @@ def test_the_fastest_within_a_budget(curve: Any) -> None:
     assert curve.within(second.after.total - 1) is curve.plans[0]
     with pytest.raises(echo.BudgetError, match=f"least that can be reached is {curve.plans[0].after.total:,} bytes"):
         curve.within(curve.plans[0].after.total - 1)
+
+
+def test_more_room_is_never_slower(curve: Any) -> None:
+    for small, large in zip(curve.plans, curve.plans[1:]):
+        assert curve.within(large.after.total - 1) is small
+        plan = echo.plan(MODEL.symbol, memory_budget=large.after.total, max_overhead=None, fuse=False, **MODEL.shapes)
+        assert small.overhead > plan.overhead
+
+
+def test_the_graph_is_asked_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its training graph and its operators' times do not depend on budgets, nor does a frontier measure them apart."""
+    asked = []
+    for name in ("_differentiated", "cost_table"):
+        full = getattr(MxnetSession, name)
+        monkeypatch.setattr(MxnetSession, name, lambda self, name=name, full=full: asked.append(name) or full(self))
+    echo.frontier(MODEL.symbol, points=3, fuse=False, **MODEL.shapes)
+    assert sorted(asked) == ["_differentiated", "cost_table"]
+
+
+def test_nothing_is_searched_for_a_budget_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int | None] = []
+    full = Search.choose
+
+    def choose(self: Search, problem: Problem) -> Splits:
+        asked.append(problem.max_bytes)
+        return full(self, problem)
+
+    monkeypatch.setattr(Search, "choose", choose)
+    with pytest.raises(echo.BudgetError):
+        echo.plan(MODEL.symbol, memory_budget=2, fuse=False, **MODEL.shapes)
+    assert asked == [None]  # for what the error says of the least that can be reached
 
 
 def test_it_prints_and_is_json(curve: Any) -> None:

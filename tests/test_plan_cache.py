@@ -12,7 +12,7 @@ import pytest
 
 import echo
 from benchmarks.models import SMALL
-from echo import pipeline, plan_cache
+from echo import native, pipeline, plan_cache
 from echo.graph import Graph
 from echo.passes.rewrite import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, mark, marks_of
 from echo.plan import Plan
@@ -217,3 +217,18 @@ def test_names_depend_on_every_part_and_on_the_source(monkeypatch: pytest.Monkey
     monkeypatch.setattr(plan_cache, "_source", lambda: "other")
     names.add(plan_cache.key_of(["a", "b"]))
     assert len(names) == 5
+
+
+def test_a_library_that_was_built_again_is_other_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever it is: an editable install has the libraries beside the sources of no package."""
+    library = tmp_path / "libecho_planner.so"
+    library.write_bytes(b"built")
+    monkeypatch.setattr(native, "__path__", [*native.__path__, str(tmp_path)])
+    texts = [plan_cache._source.__wrapped__()]
+    library.write_bytes(b"built again")
+    texts.append(plan_cache._source.__wrapped__())
+    library.unlink()
+    texts.append(plan_cache._source.__wrapped__())
+    assert len(set(texts)) == 3
+    built = {Path(line.split(" ")[0]).name for line in texts[2].split(";") if ".so " in line}
+    assert built == {"libecho_hook.so", "libecho_kernels.so", "libecho_planner.so"}

@@ -16,7 +16,8 @@ from echo.errors import GraphError, UnsupportedError
 from echo.frontend.training import bind_without_memory, planned_megabytes
 from echo.graph import Entry
 from echo.training_graph import TensorType, TrainingGraph, TrainingNode
-from tests.conftest import Builder, case_of, model_case
+from tests.conftest import case_of, model_case
+from tests.made_graphs import Builder
 
 MODELS = ["nmt", "lm", "resnet50_v2", "densenet121"]
 

@@ -18,7 +18,7 @@ from echo.errors import EchoError, UnsupportedError
 from echo.estimators.cost_table import CostTable
 from echo.estimators.evaluator import Evaluator
 from echo.estimators.footprint import AUXILIARY, GRADIENTS, INPUTS, WEIGHTS
-from echo.estimators.overhead import MeasureFunction
+from echo.estimators.overhead import MeasureFunction, Overhead, estimate
 from echo.estimators.planner import make_planner
 from echo.frontend.cached import as_cached, stateless
 from echo.frontend.extension import why_not
@@ -105,6 +105,7 @@ class MxnetSession:
         self._stock: dict[int, tuple[int, tuple[bool, ...]]] = {}  # what the oracle said of the graph itself
         self._training: TrainingGraph | None = None
         self._implemented: tuple[Mapping[int, str], TrainingGraph] | None = None
+        self._overhead: tuple[TrainingGraph, Overhead] | None = None
         self._chunks: list[tuple[Graph, tuple[int, ...]]] = []
 
     def anew(self) -> MxnetSession:
@@ -216,6 +217,12 @@ class MxnetSession:
     def cost_table(self) -> CostTable:
         """The measured costs of this device."""
         return CostTable(self.device_key)
+
+    def overhead(self, training: TrainingGraph, time_limit: float) -> Overhead:
+        """Seconds of every node, measured once: all plans that are compared have the same."""
+        if self._overhead is None or self._overhead[0] is not training:
+            self._overhead = (training, estimate(training, self.cost_table(), self.meter(), time_limit))
+        return self._overhead[1]
 
     def meter(self) -> MeasureFunction:
         """What measures the seconds of a node of a training graph on this device."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from echo.estimators.overhead import Overhead, estimate
+from echo.estimators.overhead import Overhead
 from echo.passes.request import Request
 from echo.training_graph import TrainingGraph
 
@@ -24,6 +24,5 @@ class EstimateOverhead:
     gives: ClassVar[type] = Overhead
 
     def run(self, request: Request, training: TrainingGraph) -> Overhead:
-        table = request.frontend.cost_table()
         limit = self.time_limit if request.hint is None else self.hinted_time_limit
-        return estimate(training, table, request.frontend.meter(), limit)
+        return request.frontend.overhead(training, limit)

@@ -31,9 +31,8 @@ class Fuse:
     def run(self, request: Request) -> Fused:
         if not request.options.fuse:
             return Fused(request.graph)
-        wishes = (*request.options.keep, *request.options.recompute)
-        wished = named(request.graph, wishes)
-        frontend, without = request.frontend, MASKS if self.layers else MASKS | LAYERS
+        wishes, frontend = request.options.wishes, request.frontend
+        wished, without = named(request.graph, wishes), MASKS if self.layers else MASKS | LAYERS
         found = fuse(request.graph, frontend.types, frontend.adds, frontend.device, wished, without)
         if not all(named(request.graph, (wish,)) or named(found.graph, (wish,)) for wish in wishes):
             return Fused(request.graph)  # the error is about the user's own operators

@@ -80,7 +80,7 @@ class Hoist:
     def _choices(self, request: Request, view: View, found: Sequence[Family]) -> list[_Choice]:
         frontend = request.frontend.on(view.graph)
         types, table, end = frontend.types(), frontend.cost_table(), time.perf_counter() + self.time_limit
-        wished = named(view.graph, (*request.options.keep, *request.options.recompute))
+        wished = named(view.graph, request.options.wishes)
         choices = []
         for family in found:
             if not wished.isdisjoint([*family.members, *family.twins]):

@@ -51,7 +51,7 @@ class Mask:
         frontend, options = request.frontend, request.options
         if not options.fuse or frontend.why_no_fusion:
             return Masked(fused)
-        wished = named(request.graph, (*options.keep, *options.recompute))
+        wished = named(request.graph, options.wishes)
         masks, near = find(request.graph, frontend.device, wished, frozenset(PATTERNS) - MASKS)
         if not masks:
             return Masked(replace(fused, missed=(*fused.missed, *near)))

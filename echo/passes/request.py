@@ -8,7 +8,7 @@ from typing import Callable, Mapping, Protocol, Sequence
 from echo.estimators.cost_table import CostTable
 from echo.estimators.evaluator import Evaluator
 from echo.estimators.footprint import OPTIMIZER, WEIGHTS
-from echo.estimators.overhead import MeasureFunction
+from echo.estimators.overhead import Overhead
 from echo.graph import Entry, Graph
 from echo.options import Options
 from echo.passes.hint import Hint
@@ -67,8 +67,8 @@ class Frontend(Protocol):
     def cost_table(self) -> CostTable:
         """The measured costs of this device."""
 
-    def meter(self) -> MeasureFunction:
-        """What measures the seconds of a node of a training graph on this device."""
+    def overhead(self, training: TrainingGraph, time_limit: float) -> Overhead:
+        """Seconds of every node, measured on this device for at most ``time_limit`` seconds, else estimated."""
 
     def race(
         self, graphs: Mapping[str, Graph], types: Mapping[str, TensorType], limit: float

@@ -78,14 +78,14 @@ def _within(request: Request, light: Problem, heavy: Problem) -> Selection:
 
     Else the smallest, which does not depend on the budget: what is reported has to be there for whoever asks for it.
     """
-    if not _out_of_reach(light):
-        selection = _solve(request, light)
-        if _keeps(light, selection):
+    for problem in (light, heavy):
+        if problem is heavy:
+            request.progress("select: the budget needs compute-heavy operators")
+        if _out_of_reach(problem):
+            continue
+        selection = _solve(request, problem)
+        if _keeps(problem, selection):
             return selection
-    request.progress("select: the budget needs compute-heavy operators")
-    selection = _solve(request, heavy)
-    if _keeps(heavy, selection):
-        return selection
     return _solve(request, replace(heavy, max_bytes=None, hint=None))
 
 

@@ -45,14 +45,14 @@ def find(
     """All fusions that do not overlap, those that replace most first, and the near-misses; ``wished`` nodes stay."""
     view = View(graph)
     without = without if device == "cpu" else without | CPU_ONLY
-    patterns = {name: match for name, match in PATTERNS.items() if name not in without}
+    patterns = [name for name in PATTERNS if name not in without]
     found: list[Fusion] = []
     missed: list[Missed] = []
     for number, node in enumerate(graph.nodes):
         if node.is_variable:
             continue
-        for name, match in patterns.items():
-            result = match(view, number)
+        for name in patterns:
+            result = _match(view, name, number)
             if isinstance(result, Fusion) and not wished.isdisjoint(result.replaced):
                 result = f"keep or recompute names {graph.nodes[min(wished & result.replaced)].name!r}, which is inside"
             if isinstance(result, Fusion):
@@ -60,6 +60,13 @@ def find(
             elif result is not None:
                 missed.append(Missed(number, node.name, name, result))
     return list(_apart(found)), missed
+
+
+def _match(view: View, name: str, number: int) -> Fusion | str | None:
+    """What a pattern finds at a node; no fusion where the shape that it hangs on is known too late."""
+    found = PATTERNS[name](view, number)
+    late = view.late(found.hangs_on) if isinstance(found, Fusion) and found.hangs_on is not None else ""
+    return late or found
 
 
 def _apart(found: Iterable[Fusion]) -> Iterator[Fusion]:
@@ -123,7 +130,7 @@ def fused_at(graph: Graph, places: Sequence[Place], copies: bool, device: str = 
             continue
         if name not in PATTERNS or (device != "cpu" and name in CPU_ONLY) or not 0 <= number < len(graph.nodes):
             raise GraphError(f"fused: there is no pattern {name!r} at node {number}")
-        fusion = PATTERNS[name](view, number)
+        fusion = _match(view, name, number)
         if not isinstance(fusion, Fusion):
             why = fusion or "nothing alike"
             raise GraphError(f"fused: node {number} ({graph.nodes[number].name!r}) is no {name}: {why}")

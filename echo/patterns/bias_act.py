@@ -33,9 +33,6 @@ def match(view: View, number: int) -> Fusion | str | None:
     replaced = frozenset({number, total.node})
     if view.read_outside(replaced, (output,)):
         return f"the sum {view.node(total).name!r} with a bias is read by others than the activation"
-    late = view.late(x)
-    if late:
-        return late
     return Fusion(
         pattern=NAME,
         anchor=number,
@@ -43,6 +40,7 @@ def match(view: View, number: int) -> Fusion | str | None:
         outputs={output: local(0)},
         replaced=replaced,
         shapes={x: "...N,H", bias: "1?,H"},
+        hangs_on=x,
         what="a bias with its activation",
     )
 

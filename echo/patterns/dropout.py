@@ -28,9 +28,6 @@ def match(view: View, number: int) -> Fusion | str | None:
     if view.read_outside(frozenset({number}), (Entry(number),)):
         return "a Dropout whose mask is read"
     x, name = node.inputs[0], node.name
-    late = view.late(x)
-    if late:
-        return late
     return Fusion(
         pattern=NAME,
         anchor=number,
@@ -43,6 +40,7 @@ def match(view: View, number: int) -> Fusion | str | None:
         outputs={Entry(number): local(3)},
         replaced=frozenset({number}),
         shapes={x: "*n"},
+        hangs_on=x,
         what="a mask of Dropout as bits",
         worth=(x, 1 << 15),
     )

@@ -32,9 +32,6 @@ def match(view: View, number: int) -> Fusion | str | None:
         return None
     if view.read_outside(frozenset({number}), (output,)):
         return "a ReLU with control dependencies"
-    late = view.late(x)
-    if late:
-        return late
     reader = _reader(view, number)
     if reader:
         return f"its output is stashed anyway: read by {reader}"
@@ -45,6 +42,7 @@ def match(view: View, number: int) -> Fusion | str | None:
         outputs={output: local(0)},
         replaced=frozenset({number}),
         shapes={x: "*n"},
+        hangs_on=x,
         what="the sign of a ReLU as bits",
         worth=(x, 1 << 16),
     )

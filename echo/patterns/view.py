@@ -43,6 +43,7 @@ class Fusion:
         replaced: the user's nodes that nobody needs any more.
         shapes: what has to hold of the user's entries for the operator: texts such as "B,4H".
         what: for the user's eyes.
+        hangs_on: the entry that an operator alone infers its shapes from, if it does.
         worth: an entry of the user's, and the bytes that it has to have for this to be worth anything.
         hides: memory that the user's nodes hold where no planner sees it: so many times the bytes of an entry.
     """
@@ -54,6 +55,7 @@ class Fusion:
     replaced: frozenset[int]
     shapes: Mapping[Entry, str]
     what: str
+    hangs_on: Entry | None = None
     worth: tuple[Entry, int] | None = None
     hides: tuple[int, Entry] | None = None
 

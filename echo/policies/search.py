@@ -3,12 +3,12 @@
 The climb (`echo.policies.climb`) decides for whole classes of equivalent nodes: what repeats itself over time steps or
 layers. What it finds is refined by schedules in which nodes run again where they are read (`echo.policies.fit`). A
 budget is left to those alone where they meet it; they start from all that it has room for (`echo.policies.keep`).
-Where it is cheaper, every choice is tried.
+Where compute-heavy operators may run again, so is everything. Where it is cheaper, every choice is tried.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from echo.estimators.evaluator import Choice
 from echo.ops import HEAVY
@@ -24,6 +24,9 @@ _LARGE = 20_000  # nodes: beyond, schedules take more time than planning should,
 # convolutional networks of the benchmarks, of 600 to 2900 nodes, and to half as much again on NMT with its 3800.
 _FROM_NOTHING = 3500
 _SHARE_OF_KEPT = 0.02  # of the effort, for what is kept of larger graphs: ten times as much brings some hundredths
+# Of the effort, with heavy operators: four times as much brought no fewer bytes, twice as much no fewer seconds.
+_SHARE_OF_SMALLEST, _SHARE_WITH_HEAVY = 0.1, 0.25
+_NEAR = 1.02  # times the smallest there is: schedules from nothing hardly ever fit so little
 
 
 @dataclass(frozen=True)
@@ -41,37 +44,47 @@ class Search:
         hinted = None if hint is None else Climb(problem).run_from(hint)
         if hinted is not None:
             return problem.chosen(hinted)
+        if _runs_heavy(problem):
+            return _smallest(problem) if problem.max_bytes is None else _fitted(problem)
         if can_fit(problem) and problem.max_bytes is not None:
             fitted = _fitted(problem)
-            if fitted is not None:
+            if problem.keeps(problem.value(fitted)):
                 return fitted
         found = [problem.chosen(Climb(problem).run())]
         if can_fit(problem) and (problem.max_bytes is not None or len(problem.training.nodes) <= _LARGE):
             nothing = problem.max_bytes is None and len(problem.training.nodes) <= _FROM_NOTHING
             starts = (*([{}] if nothing else []), *found)
             found.append((Fit(starts, 1.0) if problem.max_bytes is None else Fit(starts)).choose(problem))
-        if _runs_heavy(problem):
-            found.append(Sublinear().choose(problem))
         return min(found, key=lambda splits: problem.rank(problem.value(splits)))
 
 
-def _fitted(problem: Problem) -> Splits | None:
-    """A schedule within the limits, without a climb; None where none was found.
+def _fitted(problem: Problem) -> Splits:
+    """A schedule for a budget, without a climb; it is beyond the limits where none was found within.
 
     From everything down to what there is no room for, then up and down from there; from nothing too where graphs are
-    small. Where that does not fit, there are deeper checkpoints.
+    small.
     """
-    nodes = len(problem.training.nodes)
+    nodes, heavy = len(problem.training.nodes), _runs_heavy(problem)
     kept = Keep().choose(problem)
     if not problem.keeps(problem.value(kept)):
-        deeper = [Sublinear().choose(problem)] if _runs_heavy(problem) else []
-        fitted = Fit((*deeper, {})).choose(problem)
-    elif nodes <= _FROM_NOTHING:
-        # a problem with heavy operators comes with more effort
-        fitted = Fit((kept, {}), 0.25 if _runs_heavy(problem) else 0.5).choose(problem)
-    else:
-        fitted = kept if nodes > _LARGE else Fit((kept,), _SHARE_OF_KEPT).choose(problem)
-    return fitted if problem.keeps(problem.value(fitted)) else None
+        return _down_to(problem) if heavy else Fit().choose(problem)
+    if nodes <= _FROM_NOTHING:
+        return Fit((kept, {}), _SHARE_WITH_HEAVY if heavy else 0.5).choose(problem)
+    return kept if nodes > _LARGE else Fit((kept,), _SHARE_OF_KEPT).choose(problem)
+
+
+def _down_to(problem: Problem) -> Splits:
+    """For a budget that takes heavy operators: up from the smallest there is, and down from nothing."""
+    smallest = _smallest(problem)
+    near = problem.max_bytes is not None and problem.max_bytes <= _NEAR * problem.value(smallest).bytes
+    return Fit((smallest,) if near else (smallest, {}), _SHARE_WITH_HEAVY).choose(problem)
+
+
+def _smallest(problem: Problem) -> Splits:
+    """The fewest bytes, from deep checkpoints and from nothing down; then the fewest seconds for as many."""
+    unbounded = replace(problem, max_bytes=None)
+    least = Fit((Sublinear().choose(unbounded), {}), _SHARE_OF_SMALLEST).choose(unbounded)
+    return Fit((least,), _SHARE_OF_SMALLEST).choose(replace(problem, max_bytes=problem.value(least).bytes))
 
 
 def _runs_heavy(problem: Problem) -> bool:

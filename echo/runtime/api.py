@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Any, Mapping
+from dataclasses import fields, replace
+from typing import Any, Callable, Mapping
 
 import mxnet as mx
 import numpy as np
@@ -11,7 +11,7 @@ from mxnet.gluon import Block
 from mxnet.symbol import Symbol
 
 from echo.errors import OptionError, ShapeError, UnsupportedError
-from echo.frontend.session import check_version
+from echo.frontend.session import MxnetSession, check_version
 from echo.frontend.symbols import graph_of, infer_binding, symbol_of
 from echo.frontier import Frontier
 from echo.frontier import frontier as curve
@@ -21,7 +21,7 @@ from echo.passes.rewrite import PLAN_ATTRIBUTE
 from echo.plan import Plan
 from echo.policies import policy_named
 from echo.runtime.bind import planned, session_of
-from echo.runtime.gluon import optimize_block, plan_block
+from echo.runtime.gluon import optimize_block, session_of_block
 from echo.runtime.symbol import optimize_symbol
 
 _BIND_ARGUMENTS = ("ctx", "grad_req", "type_dict")
@@ -67,20 +67,14 @@ def optimize(symbol: Any, given: Mapping[str, Any]) -> Any:
     symbol, graph = _unmarked(symbol)
     optimized = optimize_symbol(symbol, options)
     if shapes:
-        optimized.plans.append(_plan(symbol, graph, options, bind, shapes))
+        optimized.plans.append(planned(_session(symbol, graph, bind, shapes), options).plan)
     return optimized
 
 
 def plan(symbol: Any, given: Mapping[str, Any]) -> Plan:
     """See `echo.plan`."""
-    if isinstance(symbol, Block):
-        check_version()
-        known = {item.name for item in fields(Options)} | {"ctx"}
-        shapes = {name: _shape(name, value) for name, value in given.items() if name not in known}
-        options = _options({name: value for name, value in given.items() if name in known - {"ctx"}})
-        return plan_block(symbol, options, shapes, _context(given.get("ctx", mx.context.current_context())))
-    options, bind, shapes = _split(symbol, given)
-    return _plan(*_unmarked(symbol), options, bind, shapes)
+    options, session = _ready(symbol, given)
+    return planned(session, options).plan
 
 
 def frontier(symbol: Any, points: int, given: Mapping[str, Any]) -> Frontier:
@@ -88,7 +82,20 @@ def frontier(symbol: Any, points: int, given: Mapping[str, Any]) -> Frontier:
     for name in ("memory_budget", "max_overhead", "plan"):
         if name in given:
             raise OptionError(f"{name}: a frontier covers all budgets and bounds, expected no option of this name")
-    return curve(lambda more: plan(symbol, {**given, "max_overhead": None, **more}), points)
+    options, session = _ready(symbol, {**given, "max_overhead": None})
+    return curve(lambda budget: planned(session, replace(options, memory_budget=budget)).plan, points)
+
+
+def _ready(symbol: Any, given: Mapping[str, Any]) -> tuple[Options, Callable[[], MxnetSession]]:
+    """The options, and the session of a symbol or a block in the shapes that are given with them."""
+    if isinstance(symbol, Block):
+        check_version()
+        known = {item.name for item in fields(Options)} | {"ctx"}
+        shapes = {name: _shape(name, value) for name, value in given.items() if name not in known}
+        options = _options({name: value for name, value in given.items() if name in known - {"ctx"}})
+        return options, session_of_block(symbol, shapes, _context(given.get("ctx", mx.context.current_context())))
+    options, bind, shapes = _split(symbol, given)
+    return options, _session(*_unmarked(symbol), bind, shapes)
 
 
 def _unmarked(symbol: Symbol) -> tuple[Symbol, Graph]:
@@ -115,16 +122,16 @@ def _check_types(types: Any) -> None:
             raise OptionError(f"type_dict: expected a numpy type for {name!r}, got {kind!r}") from None
 
 
-def _plan(
-    symbol: Symbol, graph: Graph, options: Options, bind: Mapping[str, Any], shapes: dict[str, tuple[int, ...]]
-) -> Plan:
+def _session(
+    symbol: Symbol, graph: Graph, bind: Mapping[str, Any], shapes: dict[str, tuple[int, ...]]
+) -> Callable[[], MxnetSession]:
     grad_req = bind.get("grad_req", _default_grad_req(symbol, shapes))
     _check_types(bind.get("type_dict"))
     binding = infer_binding(symbol, shapes, bind.get("type_dict"), grad_req)
     if all(request == "null" for request in binding.grad_req):
         raise UnsupportedError("no argument needs a gradient: nothing is trained, so there is nothing to plan")
     ctx = _context(bind.get("ctx", mx.context.current_context()))
-    return planned(session_of(graph, lambda: binding, ctx), options).plan
+    return session_of(graph, lambda: binding, ctx)
 
 
 def _default_grad_req(symbol: Symbol, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:

@@ -10,10 +10,9 @@ from mxnet.gluon import Block, HybridBlock
 
 from echo.errors import OptionError, UnsupportedError
 from echo.frontend.cached import stateless
-from echo.frontend.session import install_hook
+from echo.frontend.session import MxnetSession, install_hook
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.options import Options
-from echo.plan import Plan
 from echo.runtime import bind, cached_op
 from echo.training_graph import DYNAMIC, STATIC
 
@@ -56,8 +55,8 @@ def _planned_build(block: HybridBlock, options: Options) -> Callable[..., None]:
     return build
 
 
-def plan_block(block: HybridBlock, options: Options, given: Mapping[str, Any], ctx: mx.Context) -> Plan:
-    """The plan of a block for inputs of these shapes, in the order in which they are given.
+def session_of_block(block: HybridBlock, given: Mapping[str, Any], ctx: mx.Context) -> Callable[[], MxnetSession]:
+    """The session of a block for inputs of these shapes, in the order in which they are given.
 
     Raises:
         OptionError: no shapes, or a block that cannot be hybridized.
@@ -73,5 +72,4 @@ def plan_block(block: HybridBlock, options: Options, given: Mapping[str, Any], c
     symbol = outputs if isinstance(outputs, mx.sym.Symbol) else mx.sym.Group(list(outputs))
     static = bool(dict(block._flags).get("static_alloc", False))
     binding = infer_binding(symbol, given)
-    session = bind.session_of(stateless(graph_of(symbol)), lambda: binding, ctx, STATIC if static else DYNAMIC)
-    return bind.planned(session, options).plan
+    return bind.session_of(stateless(graph_of(symbol)), lambda: binding, ctx, STATIC if static else DYNAMIC)

@@ -12,7 +12,8 @@ from echo.estimators.reference import Storage, plan_storage
 from echo.graph import Entry
 from echo.passes.recompute import with_clones
 from echo.training_graph import TensorType, TrainingGraph, TrainingNode
-from tests.conftest import ALL_CASES, Builder, any_case, model_case
+from tests.conftest import ALL_CASES, any_case, model_case
+from tests.made_graphs import Builder
 
 FLOAT32 = [name for name in ALL_CASES if name != "float16"]
 

@@ -25,17 +25,8 @@ from echo.estimators.reference import plan_storage
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
 from echo.passes.recompute import with_clones
 from echo.training_graph import RUNNERS
-from tests.conftest import (
-    ALL_CASES,
-    MATCH_RANGES,
-    Builder,
-    Case,
-    any_case,
-    case_of,
-    choice_of,
-    model_case,
-    special_case,
-)
+from tests.conftest import ALL_CASES, MATCH_RANGES, Case, any_case, case_of, choice_of, model_case, special_case
+from tests.made_graphs import Builder
 
 SHARES = (0.15, 0.5, 1.0)
 

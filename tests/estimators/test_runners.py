@@ -23,7 +23,8 @@ from echo.patterns.apply import COPY_ATTRIBUTE
 from echo.runtime.bind import own_binds
 from echo.runtime.cached_op import StockCachedOp
 from echo.training_graph import DYNAMIC, STATIC, TrainingGraph
-from tests.conftest import ALL_CASES, Builder, Case, any_case, case_of, choice_of, recomputable
+from tests.conftest import ALL_CASES, Case, any_case, case_of, choice_of, recomputable
+from tests.made_graphs import Builder
 
 RUNNERS = (STATIC, DYNAMIC)
 RANGES = (0, 1, 2, 16)

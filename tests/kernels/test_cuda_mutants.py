@@ -64,7 +64,7 @@ MUTANTS = {
     ),
     "a round too few": ("pointwise.cuh", "round < 10", "round < 9", 0, "pointwise", "dropout"),
     "the mean of the gradient left out": (
-        "rows.cuh", "gamma.v[k] - sum - ", "gamma.v[k] - ", 0, "rows", "layer_norm",
+        "rows.cuh", "(of_x - d - ", "(of_x - ", 0, "rows", "layer_norm",
     ),
     "a chunk of rows too short": (
         "rows.cuh", "smaller((chunk + 1) * a.chunk, a.rows)",
@@ -72,7 +72,7 @@ MUTANTS = {
     ),
     "one bias left out": ("gemm.cuh", " + get<B>(g.bias2, n)", "", 0, "gemm", "lstm_layer"),
     "a part of the norm's gradient left out": (
-        "norm_cell.cuh", " - at.n * with_value", "", 0, "norm_cell", "lstm_norm_cell",
+        "rows.cuh", " - x * dx)", ")", 0, "norm_cell", "lstm_norm_cell",
     ),
 }  # fmt: skip
 

@@ -12,7 +12,8 @@ from echo.graph import Entry
 from echo.options import Options
 from echo.passes.candidates import Candidates, FindCandidates
 from echo.passes.request import Request
-from tests.conftest import Builder, Case, FakeFrontend, case_of, special_case
+from tests.conftest import Case, FakeFrontend, case_of, special_case
+from tests.made_graphs import Builder
 
 
 def network() -> Case:

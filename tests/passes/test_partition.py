@@ -11,7 +11,8 @@ from echo.graph import Entry
 from echo.ops import HEAVY
 from echo.passes.candidates import Candidates
 from echo.passes.partition import Partition, Segment, Segments, partition
-from tests.conftest import ALL_CASES, Builder, CountedGraph, any_case, diamonds, problem_of, recomputable
+from tests.conftest import ALL_CASES, any_case, problem_of, recomputable
+from tests.made_graphs import Builder, CountedGraph, diamonds
 
 
 def groups(segments: Segments) -> list[tuple[int, ...]]:

@@ -10,7 +10,8 @@ import pytest
 from echo.graph import Entry
 from echo.passes.recompute import with_clones
 from echo.training_graph import TrainingGraph, TrainingNode
-from tests.conftest import ALL_CASES, Builder, Case, any_case, case_of, special_case
+from tests.conftest import ALL_CASES, Case, any_case, case_of, special_case
+from tests.made_graphs import Builder
 
 
 def structure(training: TrainingGraph) -> list[Any]:

@@ -19,17 +19,8 @@ from echo.policies.echo import Echo
 from echo.policies.problem import Problem
 from echo.policies.search import Search
 from echo.schedule import Splits
-from tests.conftest import (
-    ALL_CASES,
-    Builder,
-    Case,
-    CountedGraph,
-    any_case,
-    case_of,
-    diamonds,
-    overhead_of,
-    problem_of,
-)
+from tests.conftest import ALL_CASES, Case, any_case, case_of, overhead_of, problem_of
+from tests.made_graphs import Builder, CountedGraph, diamonds
 
 BOTH = pytest.mark.parametrize("policy", [Search(), Echo()], ids=lambda policy: policy.name)
 

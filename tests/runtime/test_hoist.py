@@ -151,34 +151,35 @@ def test_without_a_budget_memory_decides(
         assert (plan.after, plan.fused) == (without.after, without.fused)
 
 
-def test_what_was_measured_is_not_measured_again(
-    measured: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs = measured()
+def planned_twice(monkeypatch: pytest.MonkeyPatch, files: str, happens: Callable[[Path], object]) -> list[echo.Plan]:
+    """A plan, and one made anew after something happened to files in the folder of what is kept."""
     example = EXAMPLES["rnn cells"]()
     plans = []
     for _ in range(2):
         monkeypatch.setattr(planned_bind, "_plans", {})
-        for file in Path(os.environ["ECHO_CACHE_DIR"]).glob("plans/*"):
-            file.unlink()
         plans.append(echo.plan(example.symbol, grad_req="write", memory_budget=BUDGET, **example.shapes))
+        for file in Path(os.environ["ECHO_CACHE_DIR"]).rglob(files):
+            happens(file)
+    return plans
+
+
+def test_what_was_measured_is_not_measured_again(
+    measured: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = measured()
+    first, second = planned_twice(monkeypatch, "plans/*", Path.unlink)
     assert len(runs) == 1
-    assert plans[0] == plans[1]
+    assert first == second
 
 
 def test_a_damaged_table_is_measured_anew(
     measured: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = measured()
-    example = EXAMPLES["rnn cells"]()
-    plans = []
-    for _ in range(2):
-        monkeypatch.setattr(planned_bind, "_plans", {})
-        plans.append(echo.plan(example.symbol, grad_req="write", memory_budget=BUDGET, **example.shapes))
-        for file in Path(os.environ["ECHO_CACHE_DIR"]).rglob("*.json"):
-            file.write_text('{"format": "echo-cost-table-2", "seconds": {"__import__": "os"}}')
+    damaged = '{"format": "echo-cost-table-2", "seconds": {"__import__": "os"}}'
+    plans = planned_twice(monkeypatch, "*.json", lambda file: file.write_text(damaged))
     assert len(runs) == 2
-    assert layouts(plans[0]) == layouts(plans[1]) == ["hoist:10"]
+    assert [layouts(plan) for plan in plans] == [["hoist:10"]] * 2
 
 
 def test_a_plan_is_loaded_without_measuring(

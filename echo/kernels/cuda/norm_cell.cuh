@@ -2,6 +2,7 @@
 #ifndef ECHO_KERNELS_CUDA_NORM_CELL_CUH_
 #define ECHO_KERNELS_CUDA_NORM_CELL_CUH_
 #include "cells.cuh"
+#include "rows.cuh"
 
 namespace echo_cuda {
 
@@ -27,13 +28,9 @@ __device__ inline CellUnits<W> cell_units(const void* pre, const void* c, Long b
   return units;
 }
 
-struct CellNorm {
-  float mean, scale;  // 1 / sqrt(variance + eps)
-};
-
 // Of a row's next cells, which are computed again in each pass: they are not rounded to the arrays' type in between.
 template <typename T, int W, typename Arguments>
-__device__ inline CellNorm cell_norm(const Arguments& a, Long b) {
+__device__ inline Moments cell_norm(const Arguments& a, Long b) {
   float sum = 0, square = 0;
   each_lane_column<W, 1>(a.hidden, [&](Long j) {
     const CellUnits<W> units = cell_units<T, W>(a.pre, a.c, b, j, a.hidden);
@@ -50,7 +47,7 @@ __device__ inline CellNorm cell_norm(const Arguments& a, Long b) {
 template <typename T, int W>
 __device__ void lstm_norm_cell(const LstmNormCell& a) {
   each_row(a.batch, [&](Long b) {
-    const CellNorm norm = cell_norm<T, W>(a, b);
+    const Moments norm = cell_norm<T, W>(a, b);
     each_lane_column<W, 1>(a.hidden, [&](Long j) {
       const CellUnits<W> units = cell_units<T, W>(a.pre, a.c, b, j, a.hidden);
       const Pack<W> gamma = load<T, W>(a.gamma, j), beta = load<T, W>(a.beta, j);
@@ -70,7 +67,7 @@ struct NormUnit {
   float n, u, dm;
 };
 
-__device__ inline NormUnit norm_unit(float c, const CellNorm& norm, float gamma, float beta, float o, float dh) {
+__device__ inline NormUnit norm_unit(float c, const Moments& norm, float gamma, float beta, float o, float dh) {
   const float n = (c - norm.mean) * norm.scale, u = tanhf(n * gamma + beta);
   return {n, u, dh * o * (1.f - u * u)};
 }
@@ -78,20 +75,18 @@ __device__ inline NormUnit norm_unit(float c, const CellNorm& norm, float gamma,
 template <typename T, int W>
 __device__ void lstm_norm_cell_grad_rows(const LstmNormCellGrad& a) {
   each_row(a.batch, [&](Long b) {
-    const CellNorm norm = cell_norm<T, W>(a, b);
+    const Moments norm = cell_norm<T, W>(a, b);
     const Long row = b * a.hidden;
-    float sum = 0, with_value = 0;
+    NormGrad grad = {};
     each_lane_column<W, 1>(a.hidden, [&](Long j) {
       const CellUnits<W> units = cell_units<T, W>(a.pre, a.c, b, j, a.hidden);
       const Pack<W> gamma = load<T, W>(a.gamma, j), beta = load<T, W>(a.beta, j), dh = load_if<T, W>(a.dh, row + j);
       for (int k = 0; k < W; ++k) {
         const NormUnit at = norm_unit(units.after[k], norm, gamma.v[k], beta.v[k], units.gate[k].o, dh.v[k]);
-        sum += at.dm * gamma.v[k];
-        with_value += at.dm * gamma.v[k] * at.n;
+        grad.add(at.dm * gamma.v[k], at.n);
       }
     });
-    sum = warp_sum(sum) / a.hidden;
-    with_value = warp_sum(with_value) / a.hidden;
+    grad.average(a.hidden);
     each_lane_column<W, 1>(a.hidden, [&](Long j) {
       const CellUnits<W> units = cell_units<T, W>(a.pre, a.c, b, j, a.hidden);
       const Pack<W> gamma = load<T, W>(a.gamma, j), beta = load<T, W>(a.beta, j), dh = load_if<T, W>(a.dh, row + j);
@@ -99,7 +94,7 @@ __device__ void lstm_norm_cell_grad_rows(const LstmNormCellGrad& a) {
       for (int k = 0; k < W; ++k) {
         const Gates gate = units.gate[k];
         const NormUnit at = norm_unit(units.after[k], norm, gamma.v[k], beta.v[k], gate.o, dh.v[k]);
-        const float d = dc.v[k] + norm.scale * (at.dm * gamma.v[k] - sum - at.n * with_value);
+        const float d = dc.v[k] + grad.before_norm(at.dm * gamma.v[k], at.n, norm.scale);
         di.v[k] = d * gate.g * gate.i * (1.f - gate.i);
         df.v[k] = d * units.before[k] * gate.f * (1.f - gate.f);
         dg.v[k] = d * gate.i * (1.f - gate.g * gate.g);
@@ -127,7 +122,7 @@ __device__ void lstm_norm_cell_grad_columns(const LstmNormCellGrad& a) {
     Pack<W> dgamma = {}, dbeta = {};
     ECHO_UNROLL(1)
     for (Long b = chunk * a.chunk; b < last; ++b) {
-      const CellNorm norm = {a.statistics[2 * b], a.statistics[2 * b + 1]};
+      const Moments norm = {a.statistics[2 * b], a.statistics[2 * b + 1]};
       const CellUnits<W> units = cell_units<T, W>(a.pre, a.c, b, j, a.hidden);
       const Pack<W> dh = load_if<T, W>(a.dh, b * a.hidden + j);
       for (int k = 0; k < W; ++k) {

@@ -22,6 +22,24 @@ struct Moments {
   float mean, scale;  // 1 / sqrt(variance + eps)
 };
 
+// The gradient of a row behind a layer norm with the normed values x, from their gradient d: sums of d and of d x over
+// the elements of a lane, and behind `average` their means over the row.
+struct NormGrad {
+  float d, dx;
+
+  __device__ void add(float of_x, float x) {
+    d += of_x;
+    dx += of_x * x;
+  }
+
+  __device__ void average(Long hidden) {
+    d = warp_sum(d) / hidden;
+    dx = warp_sum(dx) / hidden;
+  }
+
+  __device__ float before_norm(float of_x, float x, float scale) const { return scale * (of_x - d - x * dx); }
+};
+
 template <typename T, int W>
 __device__ inline Moments row_moments(const void* x, Long x_at, const void* more, Long more_at, Long hidden,
                                       float eps) {
@@ -66,22 +84,18 @@ __device__ void mlp_score_grad_rows(const MlpScoreGrad& a) {
     const Long at = row * a.hidden, query = row / a.steps * a.hidden;
     const Moments norm = row_moments<T, W>(a.keys, at, a.query, query, a.hidden, a.eps);
     const float dscore = get<T>(a.dscore, row);
-    float sum = 0, with_value = 0;
+    NormGrad grad = {};
     each_lane_column<W>(a.hidden, [&](Long j) {
       const Pack<W> value = row_values<T, W>(a.keys, at + j, a.query, query + j), v = load<T, W>(a.v, j);
       const Pack<W> gamma = load<T, W>(a.gamma, j), beta = load<T, W>(a.beta, j);
       for (int k = 0; k < W; ++k) {
         const float x = (value.v[k] - norm.mean) * norm.scale, u = tanhf(x * gamma.v[k] + beta.v[k]);
-        const float d = dscore * v.v[k] * (1.f - u * u) * gamma.v[k];
-        sum += d;
-        with_value += d * x;
+        grad.add(dscore * v.v[k] * (1.f - u * u) * gamma.v[k], x);
       }
     });
-    sum = warp_sum(sum);
-    with_value = warp_sum(with_value);
+    grad.average(a.hidden);
     if (threadIdx.x % 32 == 0) {
-      *reinterpret_cast<float4*>(a.statistics + 4 * row) =
-          make_float4(norm.mean, norm.scale, sum / a.hidden, with_value / a.hidden);
+      *reinterpret_cast<float4*>(a.statistics + 4 * row) = make_float4(norm.mean, norm.scale, grad.d, grad.dx);
     }
   });
 }
@@ -109,7 +123,7 @@ __device__ void mlp_score_grad_columns(const MlpScoreGrad& a) {
         sums[1].v[k] += dscore * u;
         sums[2].v[k] += d * x;
         sums[3].v[k] += d;
-        if (a.gamma) d = norm.y * (d * gamma.v[k] - norm.z - x * norm.w);
+        if (a.gamma) d = NormGrad{norm.z, norm.w}.before_norm(d * gamma.v[k], x, norm.y);
         dkeys.v[k] = d;
         sums[0].v[k] += d;
       }
@@ -141,22 +155,17 @@ __device__ void layer_norm_grad_rows(const LayerNormGrad& a) {
   each_row(a.rows, [&](Long row) {
     const Long at = row * a.hidden;
     const Moments norm = row_moments<T, W>(a.x, at, nullptr, 0, a.hidden, a.eps);
-    float sum = 0, with_value = 0;
+    NormGrad grad = {};
     each_lane_column<W>(a.hidden, [&](Long j) {
       const Pack<W> x = load<T, W>(a.x, at + j), dy = load<T, W>(a.dy, at + j), gamma = load<T, W>(a.gamma, j);
-      for (int k = 0; k < W; ++k) {
-        const float d = dy.v[k] * gamma.v[k];
-        sum += d;
-        with_value += d * (x.v[k] - norm.mean) * norm.scale;
-      }
+      for (int k = 0; k < W; ++k) grad.add(dy.v[k] * gamma.v[k], (x.v[k] - norm.mean) * norm.scale);
     });
-    sum = warp_sum(sum) / a.hidden;
-    with_value = warp_sum(with_value) / a.hidden;
+    grad.average(a.hidden);
     each_lane_column<W>(a.hidden, [&](Long j) {
       const Pack<W> x = load<T, W>(a.x, at + j), dy = load<T, W>(a.dy, at + j), gamma = load<T, W>(a.gamma, j);
       Pack<W> dx;
       for (int k = 0; k < W; ++k) {
-        dx.v[k] = norm.scale * (dy.v[k] * gamma.v[k] - sum - (x.v[k] - norm.mean) * norm.scale * with_value);
+        dx.v[k] = grad.before_norm(dy.v[k] * gamma.v[k], (x.v[k] - norm.mean) * norm.scale, norm.scale);
       }
       put<T, W>(a.dx, at + j, dx);
     });

@@ -4,7 +4,7 @@
 // nobody wants. Kernels work on float32 and float16 (which they accumulate in float32); all floating tensors of a call have
 // one type. NAME_grad takes the gradients of NAME's outputs, then NAME's inputs, then NAME's outputs, and gives the
 // gradients of the inputs; "reads" lists those of its inputs that it reads, the others may be absent. A gradient of an
-// output that is absent counts as zeros. The specification of each is NAME in echo/kernels/reference.py.
+// output that is absent counts as zeros. The specification of each is NAME in echo/kernels/reference/.
 //
 //   NAME              inputs                                            outputs                       params
 //   lstm_cell         pre[B,4H] c[B,H]                                  h[B,H] c'[B,H]

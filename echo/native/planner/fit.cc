@@ -252,9 +252,13 @@ Schedule::Value Fit::run_down(double most_seconds) {
   double step = kFirstStep;
   while (left_ > 0 && best_value.bytes > 0) {
     budget_ = std::min(best_value.bytes - 1, static_cast<std::int64_t>(step * static_cast<double>(best_value.bytes)));
-    bool done = repair(most_seconds, step == kFirstStep ? 0 : kNoise);
-    if (done) {
-      prune_by_room(value_.bytes);
+    const bool done = repair(most_seconds, step == kFirstStep ? 0 : kNoise);
+    if (done) prune_by_room(value_.bytes);
+    if (done && value_.seconds > most_seconds) {  // the last drop was one too many, unless others can be taken back
+      budget_ = value_.bytes;
+      prune();
+    }
+    if (done && value_.seconds <= most_seconds) {
       best = s_.splits;
       best_value = value_;
       continue;

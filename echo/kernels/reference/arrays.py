@@ -1,0 +1,42 @@
+"""What the references share: arrays in float64, and those that may be absent."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Tuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Maybe = Optional[Array]
+Arrays = Tuple[Maybe, ...]
+
+
+def sigmoid(x: Array) -> Array:
+    """The logistic function."""
+    return np.asarray(np.exp(-np.logaddexp(0.0, -x)))
+
+
+def double(*arrays: Maybe) -> list[Any]:
+    return [None if array is None else np.asarray(array, np.float64) for array in arrays]
+
+
+def or_zeros(gradient: Maybe, like: Array) -> Array:
+    return np.zeros(like.shape) if gradient is None else np.asarray(gradient, np.float64)
+
+
+def counts_of(lengths: Maybe, batch: int, most: int) -> NDArray[np.int64]:
+    """Lengths as whole numbers from 0 to ``most``; all where they are absent."""
+    if lengths is None:
+        return np.full(batch, most, np.int64)
+    return np.clip(np.trunc(np.nan_to_num(np.asarray(lengths, np.float64))), 0, most).astype(np.int64)
+
+
+def normalised(x: Array, eps: float) -> tuple[Array, Array]:
+    """x with mean 0 and variance 1 over its last axis, and what it was multiplied by."""
+    scale = 1 / np.sqrt(x.var(-1, keepdims=True) + eps)
+    return (x - x.mean(-1, keepdims=True)) * scale, scale
+
+
+def normalised_grad(dy: Array, y: Array, scale: Array) -> Array:
+    return np.asarray(scale * (dy - dy.mean(-1, keepdims=True) - y * (dy * y).mean(-1, keepdims=True)))

@@ -1,0 +1,125 @@
+"""Recurrent cells and layers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from echo.kernels.reference.arrays import Array, Arrays, Maybe, double, normalised, or_zeros, sigmoid
+from echo.kernels.reference.rows import layer_norm_grad
+
+
+def lstm_cell(pre: Array, c: Array) -> Arrays:
+    """One step of an LSTM after its matrix products (Hochreiter and Schmidhuber 1997; Gers et al. 2000).
+
+    pre [B,4H] holds the gates i, f, g, o before their non-linearities, c [B,H] the cell. Returns h and the next cell.
+    """
+    pre, c = double(pre, c)
+    i, f, g, o = np.split(pre, 4, axis=-1)
+    c_next = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+    return sigmoid(o) * np.tanh(c_next), c_next
+
+
+def lstm_cell_grad(dh: Maybe, dc_next: Maybe, pre: Array, c: Array, h: Maybe = None, c_next: Maybe = None) -> Arrays:
+    """The gradients of pre and c."""
+    pre, c = double(pre, c)
+    dh, dc_next = or_zeros(dh, c), or_zeros(dc_next, c)
+    i, f, g, o = np.split(pre, 4, axis=-1)
+    i, f, g, o = sigmoid(i), sigmoid(f), np.tanh(g), sigmoid(o)
+    tanh_c = np.tanh(f * c + i * g)
+    dcell = dc_next + dh * o * (1 - tanh_c**2)
+    gates = dcell * g * i * (1 - i), dcell * c * f * (1 - f), dcell * i * (1 - g**2), dh * tanh_c * o * (1 - o)
+    return np.concatenate(gates, axis=-1), dcell * f
+
+
+def lstm_norm_cell(pre: Array, c: Array, gamma: Array, beta: Array, *, eps: float) -> Arrays:
+    """`lstm_cell` with a layer norm of the next cell in front of its tanh (Ba et al. 2016): h = o tanh(norm(c'))."""
+    pre, c = double(pre, c)
+    i, f, g, o = np.split(pre, 4, axis=-1)
+    c_next = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+    normed = normalised(c_next, eps)[0] * np.asarray(gamma, np.float64) + np.asarray(beta, np.float64)
+    return sigmoid(o) * np.tanh(normed), c_next
+
+
+def lstm_norm_cell_grad(
+    dh: Maybe, dc_next: Maybe, pre: Array, c: Array, gamma: Array, beta: Array, h: Maybe = None, c_next: Maybe = None,
+    *, eps: float,
+) -> Arrays:  # fmt: skip
+    """The gradients of pre, c, gamma and beta."""
+    pre, c, gamma, beta = double(pre, c, gamma, beta)
+    dh, dc_next = or_zeros(dh, c), or_zeros(dc_next, c)
+    i, f, g, o = np.split(pre, 4, axis=-1)
+    i, f, g, o = sigmoid(i), sigmoid(f), np.tanh(g), sigmoid(o)
+    cell = f * c + i * g
+    t = np.tanh(normalised(cell, eps)[0] * gamma + beta)
+    of_norm, dgamma, dbeta = layer_norm_grad(dh * o * (1 - t**2), cell, gamma, beta, None, eps=eps)
+    d_cell = dc_next + of_norm
+    gates = [d_cell * g * i * (1 - i), d_cell * c * f * (1 - f), d_cell * i * (1 - g**2), dh * t * o * (1 - o)]
+    return np.concatenate(gates, axis=-1), d_cell * f, dgamma, dbeta
+
+
+def gru_cell(x: Array, s: Array, h: Array) -> Arrays:
+    """One step of a GRU after its matrix products, the reset gate behind the product (cuDNN's and MXNet's variant of
+    Cho et al. 2014).
+
+    x [B,3H] comes from the input, s [B,3H] from the state, both as r, z, n; h [B,H] is the state. Returns the next one.
+    """
+    x, s, h = double(x, s, h)
+    (x_r, x_z, x_n), (s_r, s_z, s_n) = np.split(x, 3, axis=-1), np.split(s, 3, axis=-1)
+    z = sigmoid(x_z + s_z)
+    n = np.tanh(x_n + sigmoid(x_r + s_r) * s_n)
+    return ((1 - z) * n + z * h,)
+
+
+def gru_cell_grad(dh_next: Maybe, x: Array, s: Array, h: Array, h_next: Maybe = None) -> Arrays:
+    """The gradients of x, s and h."""
+    x, s, h = double(x, s, h)
+    dh_next = or_zeros(dh_next, h)
+    (x_r, x_z, x_n), (s_r, s_z, s_n) = np.split(x, 3, axis=-1), np.split(s, 3, axis=-1)
+    r, z = sigmoid(x_r + s_r), sigmoid(x_z + s_z)
+    n = np.tanh(x_n + r * s_n)
+    d_n = dh_next * (1 - z) * (1 - n**2)
+    d_z = dh_next * (h - n) * z * (1 - z)
+    d_r = d_n * s_n * r * (1 - r)
+    return np.concatenate((d_r, d_z, d_n), axis=-1), np.concatenate((d_r, d_z, d_n * r), axis=-1), dh_next * z
+
+
+def _steps(count: int, reverse: float) -> range:
+    return range(count - 1, -1, -1) if reverse else range(count)
+
+
+def lstm_layer(
+    x: Array, wi: Array, bi: Array, wh: Array, bh: Array, h0: Array, c0: Array, *, reverse: float = 0
+) -> Arrays:
+    """An LSTM over x [T,B,I], from T-1 down to 0 where ``reverse`` is 1. Returns y [T,B,H], hT, cT and pre [T,B,4H]."""
+    x, wi, bi, wh, bh, h, c = double(x, wi, bi, wh, bh, h0, c0)
+    pre = x @ wi.T + bi + bh
+    y = np.zeros((*x.shape[:2], h.shape[-1]))
+    for t in _steps(len(x), reverse):
+        pre[t] += h @ wh.T
+        h, c = lstm_cell(pre[t], c)
+        y[t] = h
+    return y, h, c, pre
+
+
+def lstm_layer_grad(
+    dy: Maybe, dh_last: Maybe, dc_last: Maybe, dpre: Maybe,
+    x: Array, wi: Array, bi: Array, wh: Array, bh: Array, h0: Array, c0: Array,
+    y: Maybe = None, h_last: Maybe = None, c_last: Maybe = None, pre: Maybe = None, *, reverse: float = 0,
+) -> Arrays:  # fmt: skip
+    """The gradients of the seven inputs; none flows into ``pre`` from outside, and ``dpre`` is not read."""
+    x, wi, bi, wh, bh, h0, c0 = double(x, wi, bi, wh, bh, h0, c0)
+    y, _, _, pre = double(*lstm_layer(x, wi, bi, wh, bh, h0, c0, reverse=reverse))
+    steps = list(_steps(len(x), reverse))
+    cells, hiddens = [c0], [h0]  # before each step
+    for t in steps:
+        hiddens.append(y[t])
+        cells.append(lstm_cell(pre[t], cells[-1])[1])  # type: ignore[arg-type]
+    dy, dh, dc = or_zeros(dy, y), or_zeros(dh_last, h0), or_zeros(dc_last, c0)
+    dgates, dwh = np.zeros(pre.shape), np.zeros(wh.shape)
+    for number in range(len(steps) - 1, -1, -1):
+        t = steps[number]
+        dgates[t], dc = lstm_cell_grad(dh + dy[t], dc, pre[t], cells[number])  # type: ignore[assignment]
+        dwh += dgates[t].T @ hiddens[number]
+        dh = dgates[t] @ wh
+    db = dgates.sum((0, 1))
+    return dgates @ wi, np.einsum("tbg,tbi->gi", dgates, x), db, dwh, db, dh, dc
