@@ -65,6 +65,8 @@ class Options:
         if isinstance(states, bool) or not isinstance(states, int) or not 0 <= states <= _MOST_STATES:
             raise OptionError(f"optimizer_states: expected a number from 0 to {_MOST_STATES}, got {states!r}")
         object.__setattr__(self, "plan", _plans(self.plan))
+        if not self.fuse and any(plan.fused for plan in self.plans):
+            raise OptionError("plan: expected none with fused operators beside fuse=False, which keeps every bit")
         _check_overhead(self.max_overhead)
         if self.memory_budget is not None:
             budget_bytes(self.memory_budget, 2**40)

@@ -154,6 +154,15 @@ def test_a_plan_that_changes_nothing_changes_nothing(no_search: Path) -> None:
     assert "_echo" not in bound(echo.optimize(MODEL.symbol, plan=plan)).debug_str()
 
 
+def test_fused_plans_are_refused_where_nothing_may_be_fused(saved: Path) -> None:
+    plan = echo.load_plan(saved)
+    fused = replace(plan, fused=(("lstm_cell", 3),))
+    assert Options.of(plan=[plan], fuse=False).plans == (plan,)
+    assert Options.of(plan=[plan, fused]).plans == (plan, fused)
+    with pytest.raises(OptionError, match="expected none with fused operators beside fuse=False"):
+        echo.optimize(MODEL.symbol, plan=[plan, fused], fuse=False)
+
+
 def test_options_beside_a_plan_are_refused(no_search: Path) -> None:
     plan = echo.load_plan(no_search)
     with pytest.raises(OptionError, match="plan: it is applied as it is, expected no option 'max_overhead' beside it"):
