@@ -2,7 +2,7 @@
 
 MXNet's greedy planner ends far above the bytes that are alive at once. Blocks with known lifetimes are intervals, and
 giving them chunks is interval colouring with sizes (as in Pisarchyk and Lee, 2020): the largest block first, each into
-the smallest chunk that is free for its lifetime. It costs no time and changes no bits. This is the specification of
+the largest chunk that is free for its lifetime. It costs no time and changes no bits. This is the specification of
 ``echo/native/storage/assign.h``.
 """
 
@@ -34,11 +34,8 @@ def assign_chunks(blocks: Sequence[Block]) -> tuple[list[int], list[int]]:
     spans: list[list[tuple[int, int]]] = []  # (last, first) of the blocks in each chunk, none of which overlap
     for index in order:
         block = blocks[index]
-        chunk = len(sizes) - 1
-        while chunk >= 0 and not _is_free(spans[chunk], block):
-            chunk -= 1
-        if chunk < 0:
-            chunk = len(sizes)
+        chunk = next((chunk for chunk, busy in enumerate(spans) if _is_free(busy, block)), len(sizes))
+        if chunk == len(sizes):
             sizes.append(block.bytes)
             spans.append([])
         bisect.insort(spans[chunk], (block.last, block.first))

@@ -117,13 +117,13 @@ class BusyTogether {
   std::int32_t count_ = 0;
 };
 
-// Chunks from large to small, and a binary tree over them that finds the smallest free one without asking each: whole
+// Chunks from large to small, and a binary tree over them that finds the largest free one without asking each: whole
 // groups of chunks are busy together while what is stashed in them waits for its gradient.
 class Chunks {
  public:
   static constexpr std::int32_t kNone = -1;
 
-  std::int32_t smallest_free(const Block& block) const { return leaves_ ? search(1, block) : kNone; }
+  std::int32_t largest_free(const Block& block) const { return leaves_ ? search(1, block) : kNone; }
   std::int32_t append() {
     if (static_cast<std::int32_t>(chunks_.size()) == leaves_) grow();
     chunks_.emplace_back();
@@ -142,8 +142,8 @@ class Chunks {
   std::int32_t search(std::int32_t node, const Block& block) const {
     if (tree_[node].overlaps(block)) return kNone;
     if (node >= leaves_) return chunks_[node - leaves_].is_free(block) ? node - leaves_ : kNone;
-    const std::int32_t found = search(2 * node + 1, block);
-    return found == kNone ? search(2 * node, block) : found;
+    const std::int32_t found = search(2 * node, block);
+    return found == kNone ? search(2 * node + 1, block) : found;
   }
   void grow() {
     const std::int32_t before = leaves_;
@@ -159,8 +159,9 @@ class Chunks {
   std::vector<BusyTogether> tree_;  // 1 is the root; the children of i are 2 i and 2 i + 1
 };
 
-// Gives every block a chunk and returns the bytes of all chunks: the largest block first, each into the smallest chunk
-// that is free for its lifetime, or into a new one of its own size. Gives up as soon as the bytes exceed `limit`.
+// Gives every block a chunk and returns the bytes of all chunks: the largest block first, each into the largest chunk
+// that is free for its lifetime, or into a new one of its own size. What fills up the large chunks leaves the small ones
+// free for long: into the smallest chunk, convolutional networks took up to 4 % more. Gives up as soon as the bytes exceed `limit`.
 inline std::int64_t assign_chunks(const std::vector<Block>& blocks, std::int64_t limit,
                                   std::vector<std::int32_t>* chunk_of) {
   std::vector<std::pair<Block, std::int32_t>> order;
@@ -178,7 +179,7 @@ inline std::int64_t assign_chunks(const std::vector<Block>& blocks, std::int64_t
   Chunks chunks;
   std::int64_t total = 0;
   for (const auto& [block, index] : order) {
-    std::int32_t chunk = chunks.smallest_free(block);
+    std::int32_t chunk = chunks.largest_free(block);
     if (chunk == Chunks::kNone) {
       chunk = chunks.append();
       total += block.bytes;
