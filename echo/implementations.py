@@ -33,12 +33,24 @@ _SUMS = {"_npi_add": "_backward_npi_broadcast_add", "_npi_subtract": "_backward_
 INEXACT = frozenset({_FROM_OUTPUT["tanh"]})
 
 
+OF_GRADIENT, OF_FORWARD, OF_SUM = "", "f", "s"
+
+
 class Parsed(NamedTuple):
-    """An implementation in parts; an input is a position, of the forward node's outputs or of the gradient's inputs."""
+    """An implementation in parts.
+
+    An input is a position of the gradient's inputs, one of the forward node's outputs, or, without a position, the last
+    other term of the sum that the gradient is a term of (`echo.late`).
+    """
 
     before: str
     after: str
-    inputs: tuple[tuple[bool, int], ...]
+    inputs: tuple[tuple[str, int], ...]
+
+    @property
+    def is_late(self) -> bool:
+        """Whether ``after`` is a second node beside ``before``."""
+        return any(kind == OF_SUM for kind, _ in self.inputs)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -46,7 +58,13 @@ def parsed(text: str) -> Parsed:
     """The parts of an implementation."""
     before, _, rest = text.partition(">")
     after, _, inputs = rest.partition(":")
-    return Parsed(before, after, tuple((read[0] == "f", int(read.lstrip("f"))) for read in inputs.split(",")))
+    return Parsed(before, after, tuple(map(_input, inputs.split(","))))
+
+
+def _input(text: str) -> tuple[str, int]:
+    if text == OF_SUM:
+        return (OF_SUM, 0)
+    return (OF_FORWARD, int(text[1:])) if text[0] == OF_FORWARD else (OF_GRADIENT, int(text))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ from collections import Counter
 from echo.graph import Entry
 from echo.training_graph import TrainingGraph
 
-_GRADIENT, _SUM = "_backward_Convolution", "add_n"
+_GRADIENT = "_backward_Convolution"
+SUM = "add_n"  # MXNet's sum of up to seven gradients
 _AXES = (3, 4, 5)  # of maps that oneDNN's convolutions take, which have to be of float32
 
 
@@ -33,7 +34,7 @@ def late_implementation(has_bias: bool) -> str:
 def late_gradients(training: TrainingGraph) -> dict[int, str]:
     """The convolutions, by number, whose gradients are worth two nodes; of each sum of gradients at most one."""
     sums = [(node, terms) for _, node in training.operators() if len(terms := _terms(training, node.inputs)) > 1
-            and node.op == _SUM and not node.forward]  # fmt: skip
+            and node.op == SUM and not node.forward]  # fmt: skip
     if not sums:
         return {}
     reads = Counter(Entry(entry.node, entry.index) for node in training.nodes for entry in node.inputs)
