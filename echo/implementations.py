@@ -8,7 +8,8 @@ one by ``tests/test_implementations.py``. That of tanh from its output changes t
 is taken only under ``exact=False``. (Implementations as choices: MONeT, Shah et al., ICLR 2021.)
 
 An implementation is a text, as the native hook reads it: ``OLD>NEW:0,2,f0`` has the gradient's node OLD become NEW,
-with the inputs 0 and 2 of OLD and output 0 of the forward node.
+with the inputs 0 and 2 of OLD and output 0 of the forward node. With an ``s`` among the inputs, NEW is a second node
+beside OLD (`echo.late`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from typing import Callable, Mapping, NamedTuple
 
 from echo.graph import Entry
+from echo.late import late_gradients, late_implementation
 from echo.training_graph import TrainingGraph, TrainingNode
 
 _MOST_AXES = 5  # beyond which, and for other types than float32, MXNet does not ask oneDNN
@@ -31,12 +33,24 @@ _SUMS = {"_npi_add": "_backward_npi_broadcast_add", "_npi_subtract": "_backward_
 INEXACT = frozenset({_FROM_OUTPUT["tanh"]})
 
 
+OF_GRADIENT, OF_FORWARD, OF_SUM = "", "f", "s"
+
+
 class Parsed(NamedTuple):
-    """An implementation in parts; an input is a position, of the forward node's outputs or of the gradient's inputs."""
+    """An implementation in parts.
+
+    An input is a position of the gradient's inputs, one of the forward node's outputs, or, without a position, the last
+    other term of the sum that the gradient is a term of (`echo.late`).
+    """
 
     before: str
     after: str
-    inputs: tuple[tuple[bool, int], ...]
+    inputs: tuple[tuple[str, int], ...]
+
+    @property
+    def is_late(self) -> bool:
+        """Whether ``after`` is a second node beside ``before``."""
+        return any(kind == OF_SUM for kind, _ in self.inputs)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -44,7 +58,13 @@ def parsed(text: str) -> Parsed:
     """The parts of an implementation."""
     before, _, rest = text.partition(">")
     after, _, inputs = rest.partition(":")
-    return Parsed(before, after, tuple((read[0] == "f", int(read.lstrip("f"))) for read in inputs.split(",")))
+    return Parsed(before, after, tuple(map(_input, inputs.split(","))))
+
+
+def _input(text: str) -> tuple[str, int]:
+    if text == OF_SUM:
+        return (OF_SUM, 0)
+    return (OF_FORWARD, int(text[1:])) if text[0] == OF_FORWARD else (OF_GRADIENT, int(text))
 
 
 @dataclass(frozen=True)
@@ -151,6 +171,10 @@ def implementations(training: TrainingGraph, exact: bool, onednn: bool) -> dict[
             text = _CHOICES[forward.op](_Case(training, number, onednn, exact))
             if text.startswith(f"{node.op}>"):
                 found[forward.user] = text
+    for number, text in late_gradients(training).items() if onednn else ():
+        user = training.nodes[number].user
+        if user is not None:
+            found[user] = text
     return found
 
 
@@ -165,6 +189,8 @@ def known(op: str, attrs: Mapping[str, str]) -> frozenset[str]:
         return frozenset({_MASKED_SOFTMAX})
     if op == "Concat":
         return frozenset({_concat(int(attrs["num_args"]))})
+    if op == "Convolution":
+        return frozenset({late_implementation(False), late_implementation(True)})
     if op not in _SUMS:
         return frozenset()
     return frozenset(_sum(op, left, right) for left in ("0", "f0", "1") for right in ("0", "f0", "2"))

@@ -11,6 +11,7 @@ import contextlib
 import math
 import statistics
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import AbstractSet, Callable, Iterable, Mapping, Sequence
 
@@ -99,7 +100,8 @@ def estimate(
         if forward is not None:
             costs[index] = GRADIENT_OF_PRODUCT * costs[forward]
     known = sum(table.get(group.key) is not None for group in groups)
-    seconds = tuple(0.0 if index is None else costs[index] for index in group_of)
+    parts = _parts(training)
+    seconds = tuple(0.0 if at is None else costs[at] / parts.get(number, 1) for number, at in enumerate(group_of))
     return Overhead(seconds, sum(seconds) + _drawing_seconds(training), known, len(groups) - known)
 
 
@@ -137,6 +139,16 @@ def _product(training: TrainingGraph, group: _Group) -> int | None:
     node = training.nodes[group.number]
     forward = forward_node(training, node)
     return node.control_deps[0] if forward is not None and forward.op in HEAVY_OPS else None
+
+
+def _parts(training: TrainingGraph) -> dict[int, int]:
+    """Of each gradient of a product, how many nodes it is computed by (`echo.late`): they take as long as one."""
+    nodes = {
+        number: node.control_deps[0] for number, node in training.operators()
+        if (forward := forward_node(training, node)) is not None and forward.op in HEAVY_OPS
+    }  # fmt: skip
+    count = Counter(nodes.values())
+    return {number: count[forward] for number, forward in nodes.items()}
 
 
 def _drawing_seconds(training: TrainingGraph) -> float:

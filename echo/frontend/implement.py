@@ -1,14 +1,15 @@
 """Other implementations of gradients in a training graph, as the native hook exchanges them.
 
-This is what ``echo/native/hook/implementation.cc`` does to a graph that is bound; done here, MXNet does not have to be
-asked for the same graph once more. It is tested against what MXNet binds.
+This is what ``implementation.cc`` and ``late.cc`` in ``echo/native/hook/`` do to a graph that is bound; done here,
+MXNet does not have to be asked for the same graph once more. It is tested against what MXNet binds.
 """
 
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from dataclasses import replace
-from typing import Mapping
+from typing import Mapping, NamedTuple, Sequence
 
 import mxnet as mx
 
@@ -18,7 +19,9 @@ from echo.frontend.cached import accumulations
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.frontend.training import training_graph
 from echo.graph import Entry
-from echo.implementations import parsed
+from echo.implementations import OF_FORWARD, OF_SUM, Parsed, parsed
+from echo.late import SUM
+from echo.passes.recompute import CLONE_SUFFIX, in_execution_order
 from echo.training_graph import TrainingGraph, TrainingNode
 
 _BACKWARD = "_backward_"
@@ -31,21 +34,77 @@ def implemented(training: TrainingGraph, implementations: Mapping[int, str]) -> 
     """
     wanted = {user: parsed(text) for user, text in implementations.items()}
     nodes = list(training.nodes)
+    late = []
     for number, node in training.operators():
         for forward in () if node.forward else node.control_deps:
-            user = training.nodes[forward].user
-            if user in wanted and wanted[user].before == nodes[number].op:
-                nodes[number] = _exchanged(nodes[number], forward, wanted[user].after, wanted[user].inputs)
+            one = wanted.get(training.nodes[forward].user)  # type: ignore[arg-type]
+            if one is None or one.before != nodes[number].op:
+                continue
+            if one.is_late:
+                late.append(_Parted(number, forward, one))
+            else:
+                nodes[number] = _exchanged(nodes[number], forward, one)
     found = replace(training, nodes=tuple(nodes), implementations=dict(implementations))
+    if late:
+        found = _parted(found, late)
     return found if accumulations(found, blocks(found).chunk) == training.accumulations else training
 
 
-def _exchanged(node: TrainingNode, forward: int, op: str, inputs: tuple[tuple[bool, int], ...]) -> TrainingNode:
-    read = tuple(Entry(forward, at) if of_forward else node.inputs[at] for of_forward, at in inputs)
-    if op == node.op:
+class _Parted(NamedTuple):
+    """A gradient node that gets a second node beside it, for its first output."""
+
+    number: int
+    forward: int
+    wanted: Parsed
+
+
+def _parted(training: TrainingGraph, late: Sequence[_Parted]) -> TrainingGraph:
+    readers: dict[Entry, list[int]] = defaultdict(list)
+    for reader, node in enumerate(training.nodes):
+        for entry in node.inputs:
+            readers[Entry(entry.node, entry.index)].append(reader)
+    for entry in training.outputs:
+        readers[Entry(entry.node, entry.index)].append(-1)
+    nodes = list(training.nodes)
+    for number, forward, wanted in late:
+        node, first = nodes[number], Entry(number)
+        total = readers[first][0] if len(readers[first]) == 1 else -1
+        last = _last_term(nodes, total, number, len(training.nodes)) if total >= 0 else None
+        if last is None:
+            continue
+        read, before = _read(node, forward, wanted, last), nodes[last.node]
+        terms = tuple(Entry(len(nodes)) if entry[:2] == first[:2] else entry for entry in nodes[total].inputs)
+        nodes.append(node.having(name=node.name + CLONE_SUFFIX, op=wanted.after, inputs=read, external=frozenset()))
+        nodes[total] = nodes[total].having(inputs=terms)
+        nodes[last.node] = before.having(control_deps=(*before.control_deps, number))
+    ordered = in_execution_order(nodes, training)
+    return replace(training, nodes=ordered.nodes, outputs=ordered.outputs)
+
+
+def _last_term(nodes: Sequence[TrainingNode], total: int, number: int, end: int) -> Entry | None:
+    """The term of a sum that is computed last, and later than node ``number``, by the same operator."""
+    offered = [
+        Entry(entry.node) for entry in nodes[total].inputs
+        if entry.index == 0 and number < entry.node < end and nodes[entry.node].op == nodes[number].op
+    ]  # fmt: skip
+    return max(offered, default=None) if nodes[total].op == SUM else None
+
+
+def _read(node: TrainingNode, forward: int, wanted: Parsed, term: Entry | None = None) -> tuple[Entry, ...]:
+    def read(kind: str, at: int) -> Entry:
+        if kind == OF_SUM and term is not None:
+            return term
+        return Entry(forward, at) if kind == OF_FORWARD else node.inputs[at]
+
+    return tuple(read(kind, at) for kind, at in wanted.inputs)
+
+
+def _exchanged(node: TrainingNode, forward: int, wanted: Parsed) -> TrainingNode:
+    read = _read(node, forward, wanted)
+    if wanted.after == node.op:
         return node.having(inputs=read)
-    inplace, ignored = _facts(op)
-    return node.having(op=op, inputs=read, inplace=inplace, ignored=ignored)
+    inplace, ignored = _facts(wanted.after)
+    return node.having(op=wanted.after, inputs=read, inplace=inplace, ignored=ignored)
 
 
 @functools.lru_cache(maxsize=None)

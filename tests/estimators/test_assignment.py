@@ -54,6 +54,19 @@ def test_large_blocks_come_first() -> None:
     assert sum(assign_chunks(blocks)[1]) == 12
 
 
+# what the large chunk leaves free for the block that lives longest; what the small one leaves free for a large block
+LARGEST_FIRST = [Block(1, 4, 7), Block(2, 6, 7), Block(3, 1, 4), Block(3, 2, 2)]
+SMALLEST_FIRST = [Block(2, 3, 5), Block(1, 0, 3), Block(3, 5, 7), Block(1, 0, 2)]
+
+
+@pytest.mark.parametrize(("blocks", "total"), [(LARGEST_FIRST, 6), (SMALLEST_FIRST, 5)])
+def test_the_better_of_two_ways(blocks: list[Block], total: int) -> None:
+    """Each of these needs one byte more where every block takes the other one of the chunks that are free."""
+    chunk_of, sizes = assign_chunks(blocks)
+    check(blocks, chunk_of, sizes)
+    assert sum(sizes) == total
+
+
 def moved(case: Case, seed: int, share: float) -> tuple[frozenset[object], TrainingGraph]:
     entries = case.draw(seed, share)
     return entries, with_clones(case.training, entries)

@@ -1,8 +1,10 @@
 #include "implementation.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <stdexcept>
 
+#include "late.h"
 #include "mxnet_api.h"
 #include "walk.h"
 
@@ -20,12 +22,21 @@ static Implementation parse(const RawNode& node, const std::string& text) {
   if (arrow == std::string::npos || colon == std::string::npos || colon < arrow) throw malformed(node, text);
   Implementation found{text.substr(0, arrow), text.substr(arrow + 1, colon - arrow - 1), {}};
   for (std::size_t at = colon + 1; at <= text.size();) {
-    const bool of_forward = at < text.size() && text[at] == 'f';
-    if (of_forward) ++at;
-    char* end = nullptr;
-    found.inputs.push_back({of_forward, std::strtoul(text.c_str() + at, &end, 10)});
-    const std::size_t stop = static_cast<std::size_t>(end - text.c_str());
-    if (stop == at || (stop < text.size() && text[stop] != ',')) throw malformed(node, text);
+    const char kind = at < text.size() ? text[at] : '\0';
+    const Implementation::Of of = kind == 'f'   ? Implementation::Of::kForward
+                                  : kind == 's' ? Implementation::Of::kSum
+                                                : Implementation::Of::kGradient;
+    if (of != Implementation::Of::kGradient) ++at;
+    std::size_t stop = at;
+    unsigned long position = 0;
+    if (of != Implementation::Of::kSum) {
+      char* end = nullptr;
+      position = std::strtoul(text.c_str() + at, &end, 10);
+      stop = static_cast<std::size_t>(end - text.c_str());
+      if (stop == at) throw malformed(node, text);
+    }
+    if (stop < text.size() && text[stop] != ',') throw malformed(node, text);
+    found.inputs.push_back({of, position});
     at = stop + 1;
   }
   return found;
@@ -43,30 +54,41 @@ Implementations collect_implementations(const RawGraph& graph) {
   return wanted;
 }
 
-static void exchange(const Implementation& wanted, const NodePtr& forward, RawNode* node) {
+bool Implementation::is_late() const {
+  return std::any_of(inputs.begin(), inputs.end(), [](const Input& input) { return input.of == Of::kSum; });
+}
+
+std::vector<RawEntry> inputs_of(const Implementation& wanted, const NodePtr& forward, const RawNode& node,
+                                const RawEntry& sum) {
   std::vector<RawEntry> inputs;
   for (const Implementation::Input& input : wanted.inputs) {
-    const std::size_t count = input.of_forward ? api().num_outputs(forward.get()) : node->inputs.size();
+    if (input.of == Implementation::Of::kSum) {
+      inputs.push_back(sum);
+      continue;
+    }
+    const bool of_forward = input.of == Implementation::Of::kForward;
+    const std::size_t count = of_forward ? api().num_outputs(forward.get()) : node.inputs.size();
     if (input.position >= count)
-      throw std::runtime_error("echo: node '" + node->attrs.name + "' (" + wanted.before + ") has " +
+      throw std::runtime_error("echo: node '" + node.attrs.name + "' (" + wanted.before + ") has " +
                                std::to_string(count) + " to read, expected one of number " +
                                std::to_string(input.position));
-    if (input.of_forward)
+    if (of_forward)
       inputs.push_back(RawEntry{forward, static_cast<std::uint32_t>(input.position), 0});
     else
-      inputs.push_back(node->inputs[input.position]);
+      inputs.push_back(node.inputs[input.position]);
   }
+  return inputs;
+}
+
+static void exchange(const Implementation& wanted, const NodePtr& forward, RawNode* node) {
+  std::vector<RawEntry> inputs = inputs_of(wanted, forward, *node, {});
   node->attrs.op = api().op_get(wanted.after);
   node->inputs = std::move(inputs);
 }
 
 void apply_implementations(const Implementations& wanted, RawGraph* gradients) {
   if (wanted.nodes.empty()) return;
-  struct Found {
-    NodePtr node, forward;
-    const Implementation* implementation;
-  };
-  std::vector<Found> found;
+  std::vector<Parted> found;
   post_order(gradients->outputs, [&](const NodePtr& node) {
     if (!node->attrs.op) return;
     for (const NodePtr& dep : node->control_deps) {
@@ -75,7 +97,14 @@ void apply_implementations(const Implementations& wanted, RawGraph* gradients) {
         found.push_back({node, dep, &of->second});
     }
   });
-  for (const Found& each : found) exchange(*each.implementation, each.forward, each.node.get());
+  std::vector<Parted> late;
+  for (const Parted& each : found) {
+    if (each.wanted->is_late())
+      late.push_back(each);
+    else
+      exchange(*each.wanted, each.forward, each.node.get());
+  }
+  part_gradients(late, gradients);
 }
 
 }  // namespace echo

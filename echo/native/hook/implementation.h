@@ -9,14 +9,17 @@ namespace echo {
 
 // What a forward node asks for: "OLD>NEW:0,2,f0" has the node OLD of its gradient become NEW, which reads the first and
 // the third input of OLD and the forward node's first output. A position may stand there twice: where an operator never
-// reads an input, it is given another one.
+// reads an input, it is given another one. With an "s", as in "OLD>NEW:0,s,2", NEW is a second node beside OLD, for the
+// first output alone: see late.h.
 struct Implementation {
+  enum class Of { kGradient, kForward, kSum };
   struct Input {
-    bool of_forward;
+    Of of;
     std::size_t position;
   };
   std::string before, after;
   std::vector<Input> inputs;
+  bool is_late() const;
 };
 
 // The forward nodes that ask, held alive while the gradient is taken.
@@ -32,5 +35,10 @@ Implementations collect_implementations(const RawGraph& graph);
 // Exchanges the gradient nodes that `gradients` reaches: those of the right operator that depend on a node that asks.
 // Throws std::runtime_error where such a node has fewer inputs, or the forward node fewer outputs, than are wanted.
 void apply_implementations(const Implementations& wanted, RawGraph* gradients);
+
+// The inputs that an implementation wants of a gradient node; `sum` is what stands for "s".
+// Throws std::runtime_error as apply_implementations.
+std::vector<RawEntry> inputs_of(const Implementation& wanted, const std::shared_ptr<RawNode>& forward, const RawNode& node,
+                                const RawEntry& sum);
 
 }  // namespace echo

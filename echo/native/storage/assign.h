@@ -117,13 +117,15 @@ class BusyTogether {
   std::int32_t count_ = 0;
 };
 
-// Chunks from large to small, and a binary tree over them that finds the smallest free one without asking each: whole
+// Chunks from large to small, and a binary tree over them that finds a free one without asking each: whole
 // groups of chunks are busy together while what is stashed in them waits for its gradient.
 class Chunks {
  public:
   static constexpr std::int32_t kNone = -1;
 
-  std::int32_t smallest_free(const Block& block) const { return leaves_ ? search(1, block) : kNone; }
+  // With `largest` the chunk that `find` gives is the largest one that is free for a block, else the smallest.
+  explicit Chunks(bool largest) : largest_(largest) {}
+  std::int32_t find(const Block& block) const { return leaves_ ? search(1, block) : kNone; }
   std::int32_t append() {
     if (static_cast<std::int32_t>(chunks_.size()) == leaves_) grow();
     chunks_.emplace_back();
@@ -142,8 +144,9 @@ class Chunks {
   std::int32_t search(std::int32_t node, const Block& block) const {
     if (tree_[node].overlaps(block)) return kNone;
     if (node >= leaves_) return chunks_[node - leaves_].is_free(block) ? node - leaves_ : kNone;
-    const std::int32_t found = search(2 * node + 1, block);
-    return found == kNone ? search(2 * node, block) : found;
+    const std::int32_t first = 2 * node + (largest_ ? 0 : 1);
+    const std::int32_t found = search(first, block);
+    return found == kNone ? search(first ^ 1, block) : found;
   }
   void grow() {
     const std::int32_t before = leaves_;
@@ -154,16 +157,40 @@ class Chunks {
     tree_.swap(tree);
   }
 
+  const bool largest_;
   std::int32_t leaves_ = 0;  // a power of two
   std::vector<Timeline> chunks_;
   std::vector<BusyTogether> tree_;  // 1 is the root; the children of i are 2 i and 2 i + 1
 };
 
-// Gives every block a chunk and returns the bytes of all chunks: the largest block first, each into the smallest chunk
-// that is free for its lifetime, or into a new one of its own size. Gives up as soon as the bytes exceed `limit`.
+using NumberedBlocks = std::vector<std::pair<Block, std::int32_t>>;
+
+// Gives every block, the largest first, the largest or the smallest chunk that is free for its lifetime, or a new one of
+// its own size, and returns the bytes of all chunks. Gives up as soon as they exceed `limit`.
+inline std::int64_t assign_in_order(const NumberedBlocks& order, bool largest, std::int64_t limit,
+                                    std::vector<std::int32_t>* chunk_of) {
+  chunk_of->assign(order.size(), -1);
+  Chunks chunks(largest);
+  std::int64_t total = 0;
+  for (const auto& [block, index] : order) {
+    std::int32_t chunk = chunks.find(block);
+    if (chunk == Chunks::kNone) {
+      chunk = chunks.append();
+      total += block.bytes;
+      if (total > limit) return total;
+    }
+    chunks.put(chunk, block);
+    (*chunk_of)[index] = chunk;
+  }
+  return total;
+}
+
+// Gives every block a chunk and returns the bytes of all chunks, the fewer of two ways: into the largest chunks, which
+// leaves small ones free for long and is better by up to 4 % on convolutional networks; and into the smallest, which is
+// better by some thousandths now and then. Gives up as soon as the bytes of both exceed `limit`.
 inline std::int64_t assign_chunks(const std::vector<Block>& blocks, std::int64_t limit,
                                   std::vector<std::int32_t>* chunk_of) {
-  std::vector<std::pair<Block, std::int32_t>> order;
+  NumberedBlocks order;
   order.reserve(blocks.size());
   for (const Block& block : blocks) order.emplace_back(block, static_cast<std::int32_t>(order.size()));
   std::sort(order.begin(), order.end(), [](const auto& x, const auto& y) {
@@ -174,20 +201,12 @@ inline std::int64_t assign_chunks(const std::vector<Block>& blocks, std::int64_t
     if (a.last != b.last) return a.last < b.last;
     return a_index < b_index;
   });
-  chunk_of->assign(blocks.size(), -1);
-  Chunks chunks;
-  std::int64_t total = 0;
-  for (const auto& [block, index] : order) {
-    std::int32_t chunk = chunks.smallest_free(block);
-    if (chunk == Chunks::kNone) {
-      chunk = chunks.append();
-      total += block.bytes;
-      if (total > limit) return total;
-    }
-    chunks.put(chunk, block);
-    (*chunk_of)[index] = chunk;
-  }
-  return total;
+  const std::int64_t total = assign_in_order(order, true, limit, chunk_of);
+  std::vector<std::int32_t> other;
+  const std::int64_t another = assign_in_order(order, false, std::min(limit, total - 1), &other);
+  if (another >= total) return total;
+  chunk_of->swap(other);
+  return another;
 }
 
 }  // namespace echo

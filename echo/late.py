@@ -1,0 +1,61 @@
+"""Gradients of convolutions in two nodes: the weights' at once, the data's as late as it can be.
+
+Where several convolutions read the same map, its gradient is a sum. The map has to be in memory until the last
+convolution's gradient is computed, beside all other terms: it is there that ResNets and Inception networks need the
+most. But only the gradients of weights read it. So one of these gradients becomes two nodes: that of the weights runs
+before the last of the others, and that of the data after it, when the map is gone. Each product is still computed once,
+by the same primitive of oneDNN, to the same bits. This costs the output's gradient of that convolution, which has to
+wait: it is taken where that is smaller than the map.
+
+In MXNet's source, ``MKLDNNConvolutionBackward`` computes both gradients, or one if the other's ``req`` is ``kNullOp``;
+of the data, the data's gradient reads shape and type alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from echo.graph import Entry
+from echo.training_graph import TrainingGraph
+
+_GRADIENT = "_backward_Convolution"
+SUM = "add_n"  # MXNet's sum of up to seven gradients
+_AXES = (3, 4, 5)  # of maps that oneDNN's convolutions take, which have to be of float32
+
+
+def late_implementation(has_bias: bool) -> str:
+    """The implementation of a convolution's gradient in two nodes (`echo.implementations`).
+
+    The second node reads the output's gradient and the weight, and as data it is given the last other term (``s``).
+    """
+    return f"{_GRADIENT}>{_GRADIENT}:0,s,2{',3' * has_bias}"
+
+
+def late_gradients(training: TrainingGraph) -> dict[int, str]:
+    """The convolutions, by number, whose gradients are worth two nodes; of each sum of gradients at most one."""
+    sums = [(node, terms) for _, node in training.operators() if len(terms := _terms(training, node.inputs)) > 1
+            and node.op == SUM and not node.forward]  # fmt: skip
+    if not sums:
+        return {}
+    reads = Counter(Entry(entry.node, entry.index) for node in training.nodes for entry in node.inputs)
+    reads.update(Entry(entry.node, entry.index) for entry in training.outputs)
+    found: dict[int, str] = {}
+    for node, terms in sums:
+        size = node.outputs[0].bytes
+        kept = {term: training.type_of(training.nodes[term].inputs[0]).bytes for term in terms[:-1]}
+        offered = [term for term in kept if kept[term] < size and reads[Entry(term)] == 1]
+        if offered:
+            gradient = training.nodes[min(offered, key=lambda term: kept[term])]
+            found[gradient.control_deps[0]] = late_implementation(len(gradient.inputs) > 3)
+    return found
+
+
+def _terms(training: TrainingGraph, inputs: tuple[Entry, ...]) -> list[int]:
+    """The gradients of convolutions, in the order in which they run, whose first outputs are among these entries."""
+    return sorted(entry.node for entry in inputs if entry.index == 0 and _is_offered(training, entry.node))
+
+
+def _is_offered(training: TrainingGraph, number: int) -> bool:
+    node = training.nodes[number]
+    kind = node.outputs[0]
+    return node.op == _GRADIENT and kind.dtype == "float32" and len(kind.shape) in _AXES
