@@ -20,7 +20,7 @@ from echo.options import Options
 from echo.passes.rewrite import PLAN_ATTRIBUTE
 from echo.plan import Plan
 from echo.policies import policy_named
-from echo.runtime.bind import planned, session_of
+from echo.runtime.bind import planned, session_of, without_garbage_collection
 from echo.runtime.gluon import optimize_block, session_of_block
 from echo.runtime.symbol import optimize_symbol
 
@@ -73,8 +73,9 @@ def optimize(symbol: Any, given: Mapping[str, Any]) -> Any:
 
 def plan(symbol: Any, given: Mapping[str, Any]) -> Plan:
     """See `echo.plan`."""
-    options, session = _ready(symbol, given)
-    return planned(session, options).plan
+    with without_garbage_collection():
+        options, session = _ready(symbol, given)
+        return planned(session, options).plan
 
 
 def frontier(symbol: Any, points: int, given: Mapping[str, Any]) -> Frontier:

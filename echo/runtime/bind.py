@@ -289,7 +289,7 @@ def planned(
     Raises:
         PlanError: the user gave plans, and none was made for this.
     """
-    with _plans_lock.held(), own_binds(), _without_garbage_collection():
+    with _plans_lock.held(), own_binds(), without_garbage_collection():
         own = session()
         request = Request(own.graph, options, own, details=details, follows=example is not None)
         if options.plans:
@@ -360,12 +360,12 @@ def _hint_of(example: Example, request: Request) -> Hint:
 
 
 def _planned(request: Request, hint: Hint | None) -> pipeline.Planned:
-    with progress() as show, _without_garbage_collection():
+    with progress() as show, without_garbage_collection():
         return pipeline.plan(replace(request, progress=show, hint=hint))
 
 
 @contextlib.contextmanager
-def _without_garbage_collection() -> Iterator[None]:
+def without_garbage_collection() -> Iterator[None]:
     """Planning makes many small objects and no cycles; looking for cycles among them takes a fifth of its time."""
     was_on = gc.isenabled()
     gc.disable()
