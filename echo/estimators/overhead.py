@@ -89,13 +89,13 @@ def estimate(
     `UnmeasurableError`, which the table remembers.
     """
     groups, group_of = _group(training)
-    chosen = _worth_measuring([group for group in groups if _product(training, group) is None], table)
+    chosen = _worth_measuring([group for group in groups if _product(training, group.number) is None], table)
     if measure is not None:
         _measure(training, [group for group in chosen if group.key not in table], table, measure, time_limit)
     rates = _Rates.of([(group, table.get(group.key)) for group in groups], table)
     costs = [table.get(group.key) or rates.estimate(group) for group in groups]
     for index, group in enumerate(groups):
-        product = _product(training, group)
+        product = _product(training, group.number)
         forward = group_of[product] if product is not None else None
         if forward is not None:
             costs[index] = GRADIENT_OF_PRODUCT * costs[forward]
@@ -134,21 +134,18 @@ def _keep(table: CostTable, group: _Group, seconds: float) -> None:
     table.add_point(repr(group.family), group.size, seconds)
 
 
-def _product(training: TrainingGraph, group: _Group) -> int | None:
+def _product(training: TrainingGraph, number: int) -> int | None:
     """The forward node of the gradient of a product, None for other nodes."""
-    node = training.nodes[group.number]
+    node = training.nodes[number]
     forward = forward_node(training, node)
     return node.control_deps[0] if forward is not None and forward.op in HEAVY_OPS else None
 
 
 def _parts(training: TrainingGraph) -> dict[int, int]:
     """Of each gradient of a product, how many nodes it is computed by (`echo.late`): they take as long as one."""
-    nodes = {
-        number: node.control_deps[0] for number, node in training.operators()
-        if (forward := forward_node(training, node)) is not None and forward.op in HEAVY_OPS
-    }  # fmt: skip
-    count = Counter(nodes.values())
-    return {number: count[forward] for number, forward in nodes.items()}
+    products = {number: _product(training, number) for number, _ in training.operators()}
+    count = Counter(products.values())
+    return {number: count[product] for number, product in products.items() if product is not None}
 
 
 def _drawing_seconds(training: TrainingGraph) -> float:

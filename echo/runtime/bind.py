@@ -360,7 +360,7 @@ def _hint_of(example: Example, request: Request) -> Hint:
 
 
 def _planned(request: Request, hint: Hint | None) -> pipeline.Planned:
-    with progress() as show, without_garbage_collection():
+    with progress() as show:
         return pipeline.plan(replace(request, progress=show, hint=hint))
 
 
