@@ -51,9 +51,6 @@ def with_marks(graph: Graph, plan: Plan, frontend: Frontend) -> Graph:
     Raises:
         GraphError: a mark that no plan for this graph has.
     """
-    numbers = [mark.node for mark in plan.marks]
-    if not _ascend(numbers):
-        raise GraphError("marks: expected one for a node, in the order of their numbers")
     checked: set[tuple[Any, ...]] = set()  # few are unlike all others
     for mark in plan.marks:
         node = _node_of(graph, mark)
@@ -62,6 +59,8 @@ def with_marks(graph: Graph, plan: Plan, frontend: Frontend) -> Graph:
         if kind not in checked:
             _check(node, mark, count, plan, frontend)
             checked.add(kind)
+    if not _ascend([mark.node for mark in plan.marks]):
+        raise GraphError("marks: expected one for a node, in the order of their numbers")
     _check_ranges(graph, plan)
     return graph.with_attrs({mark.node: mark.attrs for mark in plan.marks})
 

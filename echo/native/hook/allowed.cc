@@ -47,11 +47,10 @@ void allow(const char* again, const char* all_outputs, const char* exchanges) {
 
 std::string why_not_again(const RawNode& node) {
   const std::string& op = node.attrs.op->name;
-  if (!allowed().again.count(op)) return "is not known to be safe to run twice";
-  if (op == "Dropout") return has_mask(node) ? "" : "has no mask of its input's shape";
-  if (is_random(node.attrs)) return "draws random numbers";
-  if (mutates(node.attrs) && op != "BatchNorm") return "writes into its inputs";
-  return "";
+  if (op == "Dropout" && !has_mask(node)) return "has no mask of its input's shape";
+  if (op != "Dropout" && is_random(node.attrs)) return "draws random numbers";
+  if (op != "BatchNorm" && mutates(node.attrs)) return "writes into its inputs";
+  return allowed().again.count(op) ? "" : "is not known to be safe to run twice";
 }
 
 std::uint32_t outputs_of_clone(const RawNode& node) {

@@ -154,7 +154,7 @@ static void check_splits(const Plans& plans, std::size_t backward) {
   for (const auto& [node, plan] : plans)
     if (plan.splits.back() >= backward)
       throw std::runtime_error("echo: node '" + node->attrs.name + "': expected positions below " +
-                               std::to_string(backward) + " in " + kPlanAttribute + ", got " +
+                               std::to_string(backward) + ", or none, in " + kPlanAttribute + ", got " +
                                std::to_string(plan.splits.back()));
 }
 
