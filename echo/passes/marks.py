@@ -11,8 +11,9 @@ from typing import Any, Iterator, Mapping, Sequence
 
 from echo.errors import GraphError
 from echo.estimators.assignment import ASSIGNED
-from echo.graph import Graph, Node
+from echo.graph import Entry, Graph, Node
 from echo.implementations import INEXACT, implementations, known
+from echo.inplace import APART_ATTRIBUTE, as_stock, moved
 from echo.ops import all_outputs, why_not
 from echo.options import Options
 from echo.passes.candidates import Candidates, FindCandidates
@@ -24,6 +25,7 @@ from echo.passes.rewrite import (
     PLAN_ATTRIBUTE,
     RANGE_ATTRIBUTE,
     gradient_marks,
+    on_twins,
     outputs_of,
     range_text,
     splits_of,
@@ -33,11 +35,13 @@ from echo.plan import Mark, Plan
 from echo.training_graph import DYNAMIC, STATIC, TensorType, TrainingGraph, TrainingNode
 
 _NUMBERS = r"(0|[1-9][0-9]{0,8})(,(0|[1-9][0-9]{0,8}))*"
+_APART = r"\w+:[0-9]{1,5}>[0-9]{1,5}(,[0-9]{1,5}>[0-9]{1,5})*"
 _VALUES = {
     "hook": {
         PLAN_ATTRIBUTE: re.compile(f"{_NUMBERS}(@{_NUMBERS})?"),
         RANGE_ATTRIBUTE: re.compile(r"-1s?|0|[1-9][0-9]{0,8}"),
         GRADIENT_ATTRIBUTE: re.compile(r"[^\x00]+"),  # one of few, looked up below
+        APART_ATTRIBUTE: re.compile(f"{_APART}(;{_APART})*"),
     },
     "mirror": {MIRROR_ATTRIBUTE: re.compile(r"True")},
     "none": {},
@@ -139,6 +143,8 @@ def check_marks(graph: Graph, plan: Plan, frontend: Frontend) -> None:
     """
     attrs = {mark.node: mark.attrs for mark in plan.marks}
     training = frontend.differentiate()
+    if frontend.hook:
+        training = as_stock(training, frontend.device)
     for twin, number in merged(graph, training).items():
         if attrs.get(twin) != attrs.get(number):
             raise GraphError(f"marks: MXNet merges nodes {number} and {twin}, expected equal marks")
@@ -147,8 +153,15 @@ def check_marks(graph: Graph, plan: Plan, frontend: Frontend) -> None:
     present = {node.user for node in training.nodes}
     texts = {number: text for number, text in texts.items() if number in present}
     changed = frontend.implemented(training, texts) if texts else training
-    offered = _offered(graph, changed, FindCandidates().run(Request(graph, Options(), frontend), changed))
-    backward = sum(not node.forward for _, node in changed.operators())
+    _check_recomputed(graph, changed, plan, frontend)
+    if frontend.hook:
+        _check_in_place(graph, changed, plan, frontend.device)
+
+
+def _check_recomputed(graph: Graph, training: TrainingGraph, plan: Plan, frontend: Frontend) -> None:
+    """Whether each node is a candidate, with these outputs, and runs again before backward nodes that there are."""
+    offered = _offered(graph, training, FindCandidates().run(Request(graph, Options(), frontend), training))
+    backward = len(_backward(training))
     for mark in plan.marks:
         outputs = outputs_of(mark)
         reason, entries = offered.get(mark.node, ("it is not in the training graph", ()))
@@ -157,6 +170,30 @@ def check_marks(graph: Graph, plan: Plan, frontend: Frontend) -> None:
             raise GraphError(f"marks: node {mark.node} ({graph.nodes[mark.node].name!r}) cannot be recomputed: {why}")
         if max(splits_of(mark), default=0) >= max(1, backward):
             raise GraphError(f"marks: node {mark.node}: expected positions below {backward}, got {splits_of(mark)}")
+
+
+def _check_in_place(graph: Graph, training: TrainingGraph, plan: Plan, device: str) -> None:
+    """Whether all that is sensitive to it works in place where it does in the user's graph (`echo.inplace`)."""
+    attrs = {mark.node: mark.attrs for mark in plan.marks}
+    changes = any(PLAN_ATTRIBUTE in own or GRADIENT_ATTRIBUTE in own for own in attrs.values())
+    expected = on_twins(graph, training, APART_ATTRIBUTE, training.apart) if changes else {}
+    for number in {*attrs, *expected}:
+        got, wanted = (found.get(number, {}).get(APART_ATTRIBUTE) for found in (attrs, expected))
+        if got != wanted:
+            raise GraphError(f"marks: node {number}: expected {wanted!r} in {APART_ATTRIBUTE}, got {got!r}")
+    number_of = {node.user: number for number, node in training.operators() if node.forward}
+    slots = _backward(training)
+    again = {number_of[mark.node]: mark for mark in plan.marks if outputs_of(mark) and mark.node in number_of}
+    recompute = [Entry(number, output) for number, mark in again.items() for output in outputs_of(mark)]
+    splits = {number: tuple(slots[at] for at in splits_of(mark)) for number, mark in again.items() if splits_of(mark)}
+    refused = sorted(moved(training, device, recompute, splits))
+    if refused:
+        raise GraphError(f"marks: with {training.nodes[refused[0]].name!r} recomputed, an operator beside it would not "
+                         "work in place as it does in the user's graph, which may change last bits")  # fmt: skip
+
+
+def _backward(training: TrainingGraph) -> list[int]:
+    return [number for number, node in training.operators() if not node.forward]
 
 
 def _offered(graph: Graph, training: TrainingGraph, found: Candidates) -> dict[int, tuple[str, tuple[int, ...]]]:

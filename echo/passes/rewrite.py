@@ -7,6 +7,7 @@ from typing import ClassVar, Mapping, Sequence
 
 from echo.estimators.assignment import ASSIGNED
 from echo.graph import Graph
+from echo.inplace import APART_ATTRIBUTE
 from echo.passes.merged import merged
 from echo.passes.request import Request
 from echo.passes.select import Selection
@@ -21,7 +22,7 @@ PLAN_ATTRIBUTE = "__echo_recompute__"
 RANGE_ATTRIBUTE = "__echo_match_range__"
 GRADIENT_ATTRIBUTE = "__echo_gradient__"  # read by the native hook: another implementation of the gradient
 MIRROR_ATTRIBUTE = "__force_mirroring__"  # read by MXNet itself
-_ATTRIBUTES = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, MIRROR_ATTRIBUTE, GRADIENT_ATTRIBUTE)
+_ATTRIBUTES = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, MIRROR_ATTRIBUTE, GRADIENT_ATTRIBUTE, APART_ATTRIBUTE)
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,8 @@ class Rewrite:
         own = request.frontend.match_range
         match_range = None if selection.match_range == own else selection.match_range
         graph = request.graph.with_attrs(gradient_marks(request.graph, training, training.implementations))
+        if outputs or training.implementations:
+            graph = graph.with_attrs(on_twins(request.graph, training, APART_ATTRIBUTE, training.apart))
         static = training.runner == STATIC
         return Rewritten(mark(graph, outputs, request.frontend.hook, match_range, splits, static), match_range)
 
@@ -66,7 +69,14 @@ def gradient_marks(
     graph: Graph, training: TrainingGraph, implementations: Mapping[int, str]
 ) -> dict[int, dict[str, str]]:
     """Attributes that give the gradients of these nodes, and of those that MXNet merges into them, these forms."""
-    found = {number: {GRADIENT_ATTRIBUTE: text} for number, text in implementations.items()}
+    return on_twins(graph, training, GRADIENT_ATTRIBUTE, implementations)
+
+
+def on_twins(
+    graph: Graph, training: TrainingGraph, name: str, texts: Mapping[int, str]
+) -> dict[int, dict[str, str]]:
+    """An attribute for these nodes, and for those that MXNet merges into them: it would not merge them any more."""
+    found = {number: {name: text} for number, text in texts.items()}
     if found:
         twins = merged(graph, training).items()
         found.update({number: found[twin] for number, twin in twins if twin in found})
