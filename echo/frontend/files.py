@@ -25,4 +25,5 @@ def load_symbol(path: Path) -> mx.sym.Symbol:
     except (ValueError, GraphError) as error:
         raise GraphError(f"{path} is not a symbol saved by MXNet: {error}") from error
     except mx.MXNetError as error:
-        raise GraphError(f"{path}: MXNet cannot load it: {str(error).splitlines()[0]}") from error
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]  # the last one says what is wrong
+        raise GraphError(f"{path}: MXNet cannot load it: {lines[-1] if lines else type(error).__name__}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Callable, Mapping, Protocol, Sequence
 
@@ -88,6 +89,7 @@ class Request:
 
     With ``follows`` nothing is searched, and the hint is followed as it is. Without ``details`` the plan leaves out
     where the memory is, which takes as long to find out as a short search.
+    ``started`` is when the planning began: requests that are made of this one have the same.
     """
 
     graph: Graph
@@ -97,6 +99,7 @@ class Request:
     hint: Hint | None = None
     details: bool = True
     follows: bool = False
+    started: float = field(default_factory=time.monotonic, compare=False)
 
     @property
     def static(self) -> dict[str, int]:

@@ -135,6 +135,7 @@ def _problem(
         assigns=request.frontend.hook and training.runner != DYNAMIC,
         once=not request.frontend.hook,
         progress=lambda text: request.progress(f"select: {text}"),
+        started=request.started,
     )
 
 

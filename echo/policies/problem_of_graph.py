@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import NamedTuple, Sequence
 
 from echo.errors import OptionError
@@ -44,6 +45,7 @@ def problem_of_graph(
     heavy: bool = True,
     once: bool = False,
     simulations: int = _SIMULATIONS,
+    started: float | None = None,
 ) -> Problem:
     """The problem of a data graph: all forward nodes but the last, the loss, are candidates.
 
@@ -70,27 +72,37 @@ def problem_of_graph(
         max_bytes=max_bytes,
         effort=simulations * len(training.nodes),
         once=once,
+        started=started,
     )
 
 
 def solve_graph(
-    policy: Policy, training: TrainingGraph, seconds: Sequence[float], *, max_bytes: int | None = None
+    policy: Policy,
+    training: TrainingGraph,
+    seconds: Sequence[float],
+    *,
+    max_bytes: int | None = None,
+    started: float | None = None,
 ) -> Solved:
     """What a policy makes of a data graph: of light operators alone, then with heavy ones where that ranks before it.
+
+    ``started``, by default now, is when the time limit of the policy began to count.
 
     The schedule may need more than ``max_bytes`` where the policy finds none that fits, or does not look at limits.
     """
     # Light operators alone cost up to 3 points of overhead more than the published plans of tests/data/ilp.
-    found = []
+    found, started = [], time.monotonic() if started is None else started
     for heavy in (False, True) if max_bytes is not None else (False,):
-        problem = problem_of_graph(training, seconds, max_bytes=max_bytes, heavy=heavy)
+        problem = problem_of_graph(training, seconds, max_bytes=max_bytes, heavy=heavy, started=started)
         splits = policy.choose(problem)
         found.append(Solved(splits, problem.value(splits), heavy))
     return min(found, key=lambda solved: problem.rank(solved.value))
 
 
-def smallest(policy: Policy, training: TrainingGraph, seconds: Sequence[float]) -> Solved:
+def smallest(
+    policy: Policy, training: TrainingGraph, seconds: Sequence[float], started: float | None = None
+) -> Solved:
     """The fewest bytes that a policy reaches with every operator that may run again."""
-    problem = problem_of_graph(training, seconds)
+    problem = problem_of_graph(training, seconds, started=started)
     splits = policy.choose(problem)
     return Solved(splits, problem.value(splits), True)
