@@ -1,5 +1,7 @@
 """One batch of cases in a process of its own: ``python -m fuzz.child KIND SEED COUNT``, or ``KIND PROGRAM.json``.
 
+``KIND SEED stock`` runs a case without echo.
+
 What happens is told on standard output, a JSON value a line: a seed before it is tried, so that whoever waits knows
 what a process died of, and what came of it.
 """
@@ -38,6 +40,9 @@ def main(kind: str, what: str, count: str = "") -> None:
     prepare()
     if not count:
         tell({"wrong": _checked(module, module.program_of(Path(what).read_text()))})
+        return
+    if count == "stock":
+        module.stock(int(what))
         return
     for seed in range(int(what), int(what) + int(count)):
         tell({"seed": seed})

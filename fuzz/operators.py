@@ -43,7 +43,7 @@ MATRIX = (
     "mx.sym.FullyConnected({0}, num_hidden=<k>, no_bias=True)", "mx.sym.LayerNorm({0})",
     "mx.sym.FullyConnected(mx.sym.Dropout({0}, p=0.3), num_hidden=<d1>)",
     "mx.sym.dot({0}, {1}, transpose_b=True)", "mx.sym.softmax({0})", "mx.sym.log_softmax({0})",
-    "mx.sym.softmax({0}, axis=<axis>)", "mx.sym.L2Normalization({0})", "mx.sym.SoftmaxActivation({0})",
+    "mx.sym.softmax({0}, axis=<axis>)", "mx.sym.L2Normalization({0})",
     "mx.sym.split({0}, num_outputs=2, axis=1)", "mx.sym.SliceChannel({0}, num_outputs=4, axis=1)",
     "mx.sym.LeakyReLU({0}, act_type='prelu')", "mx.sym.norm({0}, axis=1)",
     "mx.sym.pick({0}, mx.sym.var('below<d1>_<n>', shape=(<d0>,)))",
@@ -59,7 +59,7 @@ MATRIX = (
 SEQUENCE = (
     "mx.sym.FullyConnected({0}, num_hidden=<k>, flatten=False)", "mx.sym.LayerNorm({0})", "mx.sym.softmax({0})",
     "mx.sym.batch_dot({0}, {1}, transpose_b=True)", "mx.sym.transpose({0}, axes=(1, 0, 2))",
-    "mx.sym.SwapAxis({0}, dim1=0, dim2=2)", "mx.sym.SequenceReverse({0})", "mx.sym.SequenceLast({0})",
+    "mx.sym.SwapAxis({0}, dim1=0, dim2=2)", "mx.sym.SequenceReverse({0})",
     "mx.sym.batch_dot(mx.sym.softmax(mx.sym.batch_dot({0}, {1}, transpose_b=True)), {1})",
     "mx.sym.SequenceMask({0}, mx.sym.var('below<d0>_<n>', shape=(<d1>,)), use_sequence_length=True)",
     "mx.sym.SequenceReverse({0}, mx.sym.var('below<d0>_<n>', shape=(<d1>,)) + 1, use_sequence_length=True)",
@@ -118,7 +118,8 @@ IMAGE = (
     "mx.sym.transpose({0}, axes=(0, 2, 3, 1))", "mx.sym.GroupNorm({0}, num_groups=1)",
 )  # fmt: skip
 HEADS = (
-    "{0}", "{0}", "mx.sym.MakeLoss(mx.sym.sum(mx.sym.square({0})))", "mx.sym.sum({0})", "mx.sym.mean(mx.sym.square({0}))",
+    "{0}", "{0}", "mx.sym.MakeLoss(mx.sym.sum(mx.sym.square({0})))", "mx.sym.sum({0})",
+    "mx.sym.mean(mx.sym.square({0}))",
     "mx.sym.BlockGrad({0})", "mx.sym.LinearRegressionOutput({0}, mx.sym.var('label<n>'))",
     "mx.sym.LogisticRegressionOutput({0}, mx.sym.var('label<n>'))", "mx.sym.make_loss(mx.sym.abs({0}))",
     "mx.sym.SoftmaxOutput(mx.sym.FullyConnected({0}, num_hidden=5), mx.sym.var('below5_<n>'))",

@@ -10,8 +10,10 @@ from typing import Any
 def prepare() -> None:
     """Sets this process up; call it once, before the first case."""
     from echo.estimators.overhead import UnmeasurableError
-    from echo.frontend.session import MxnetSession
+    from echo.frontend.session import MxnetSession, install_hook
 
+    if install_hook():
+        raise RuntimeError(f"fuzzing needs the hook: {install_hook()}")
     os.environ["ECHO_CACHE_DIR"] = os.devnull + "/none"  # cannot be written to
 
     def measure(training: Any, number: int) -> float:
