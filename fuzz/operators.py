@@ -109,7 +109,7 @@ IMAGE = (
     "mx.sym.Pooling({0}, kernel=(2, 2), stride=(2, 2), pool_type='max')",
     "mx.sym.Pooling({0}, kernel=(3, 3), stride=(1, 1), pad=(1, 1), pool_type='max')",
     "mx.sym.Pooling({0}, kernel=(2, 2), pool_type='avg')", "mx.sym.Pooling({0}, global_pool=True, pool_type='avg')",
-    "mx.sym.LeakyReLU({0}, act_type='prelu')", "mx.sym.softmax({0}, axis=1)", "mx.sym.LRN({0}, nsize=3)",
+    "mx.sym.LeakyReLU({0}, act_type='prelu')", "mx.sym.softmax({0}, axis=1)",
     "mx.sym.InstanceNorm({0})", "mx.sym.UpSampling({0}, scale=2, sample_type='nearest')",
     "mx.sym.Pad({0}, mode='edge', pad_width=(0, 0, 0, 0, 1, 1, 1, 1))", "mx.sym.SliceChannel({0}, num_outputs=2)",
     "mx.sym.Dropout({0}, p=0.3)", "mx.sym.Dropout({0}, p=0.3, axes=(2, 3))", "mx.sym.Concat({0}, {1}, dim=1)",

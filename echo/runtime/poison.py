@@ -38,7 +38,7 @@ _executors: dict[int, _Executor] = {}
 _cached: dict[int, _CachedOp] = {}
 _thread = threading.local()
 filled = 0  # chunks overwritten so far
-lost = 0  # passes that could not be followed; tests expect none
+faults: list[str] = []  # of plans, and of outputs that are in none; tests expect none
 
 
 class Plan:
@@ -49,6 +49,7 @@ class Plan:
         self.nodes: list[Any] = value["nodes"]
         self.storage: list[int] = value["storage"]
         self.dtypes: list[int] = value["dtypes"]
+        faults.extend(f"{name!r} reads an output that is not there" for name in value["missing"])
         if adds_in_place:
             for term, total in value["sums"]:
                 self.storage[term] = self.storage[total]
@@ -155,10 +156,8 @@ class _Pass:
             self._drop(chunk)
 
 
-def _lost(array: int, label="") -> None:
-    print("LOST", label)
-    global lost
-    lost += 1
+def _lost(array: int, label: str) -> None:
+    faults.append(f"{label!r} is in no memory plan that is known")
     check_call(_LIB.MXNDArrayFree(ctypes.c_void_p(array)))
 
 
@@ -388,13 +387,13 @@ def poisoned() -> Iterator[None]:
     """While this is open, what is bound, and each CachedOp that is made, runs on memory that is overwritten when dead.
 
     Raises:
-        NativeError: a pass could not be followed.
+        NativeError: a pass could not be followed, or a node read what is not there.
     """
-    before = lost
+    before = len(faults)
     start()
     try:
         yield
     finally:
         stop()
-    if lost > before:
-        raise NativeError(f"{lost - before} outputs are in no memory plan that is known")
+    if len(faults) > before:
+        raise NativeError(f"{len(faults) - before} faults of memory plans, the first: {faults[before]}")

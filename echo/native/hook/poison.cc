@@ -33,6 +33,7 @@ class Writer {
     list("counts", reads.count.size(), [&](std::size_t entry) { number(reads_.count[entry]); });
     list("outputs", graph_.outputs.size(), [&](std::size_t i) { number(id(graph_.outputs[i])); });
     sums();
+    missing();
     list("nodes", graph_.nodes.size(), [&](std::size_t node) { this->node(node); });
     out_ += "}";
   }
@@ -77,6 +78,16 @@ class Writer {
     list("sums", found.size(), [&](std::size_t i) {
       items(2, [&](std::size_t side) { number(side ? found[i].second : found[i].first); });
     });
+  }
+
+  // The names of nodes that read an output which the node above them does not have.
+  void missing() {
+    std::vector<std::string> found;
+    for (const IndexedNode& node : graph_.nodes)
+      for (std::size_t i = 0; i < node.inputs.size; ++i)
+        if (id(node.inputs.data[i]) >= graph_.entry_offsets[node.inputs.data[i].node + 1])
+          found.push_back(node.source->attrs.name);
+    list("missing", found.size(), [&](std::size_t i) { text(found[i]); });
   }
 
   // A variable is null; an operator its name, its first entry, what it is handed (entry E as -1 - E where it reads the
