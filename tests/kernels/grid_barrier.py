@@ -1,7 +1,7 @@
 """Whether a kernel's code waits in the barrier of the grid: in PTX, and in what nvdisasm writes of machine code.
 
-A block arrives by adding to a counter; then a loop has to read that counter until all have arrived, before the barrier of
-the block lets the other threads go on.
+A block arrives by adding to a counter; then a loop has to read that counter until all have arrived, before the barrier
+of the block lets the other threads go on.
 """
 
 from __future__ import annotations

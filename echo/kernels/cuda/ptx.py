@@ -1,8 +1,8 @@
 """``make ptx``: kernels.ptx from kernels.cu, and what ptxas makes of it.
 
 NVRTC 11.8 (the package ``nvidia-cuda-nvrtc-cu11``) compiles for compute_50, and the result is stamped with the oldest
-version of PTX that knows its instructions: drivers from CUDA 9.0 on turn it into code for every GPU since Maxwell. It is
-the same on every machine; its first line names its sources' hash.
+version of PTX that knows its instructions: drivers from CUDA 9.0 on turn it into code for every GPU since Maxwell. It
+is the same on every machine; its first line names its sources' hash.
 """
 
 from __future__ import annotations
