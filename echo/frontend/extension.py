@@ -14,6 +14,16 @@ from echo.kernels.operators import PREFIX, READS
 
 
 @functools.lru_cache(maxsize=None)
+def why_not_on(ctx: mx.Context) -> str:
+    """Why the operators, once loaded, do not run on this device, or an empty text.
+
+    What is wrong with a GPU, such as an old driver, shows here and not in the first operator that runs there.
+    """
+    wrong = library.why_not_on_cuda(ctx.device_id) if ctx.device_type == "gpu" else ""
+    return f"the kernels do not run on {ctx}: {wrong}" if wrong else ""
+
+
+@functools.lru_cache(maxsize=None)
 def why_not() -> str:
     """Loads the operators ``_echo_*`` into MXNet, once a process; why that fails, or an empty text.
 

@@ -21,7 +21,7 @@ from echo.estimators.footprint import AUXILIARY, GRADIENTS, INPUTS, WEIGHTS
 from echo.estimators.overhead import MeasureFunction, Overhead, estimate
 from echo.estimators.planner import make_planner
 from echo.frontend.cached import as_cached, stateless
-from echo.frontend.extension import why_not
+from echo.frontend.extension import why_not, why_not_on
 from echo.frontend.implement import implemented
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
 from echo.frontend.selfcheck import check_hook, onednn_activations
@@ -129,7 +129,7 @@ class MxnetSession:
     @property
     def why_no_fusion(self) -> str:
         """Why no operator can be fused here; empty where they can."""
-        return self.why_no_hook or why_not()
+        return self.why_no_hook or why_not() or why_not_on(self._ctx)
 
     @property
     def adds(self) -> bool:
