@@ -25,7 +25,7 @@ from echo.frontend.extension import why_not
 from echo.frontend.implement import implemented
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
 from echo.frontend.selfcheck import check_hook, onednn_activations
-from echo.frontend.symbols import Binding, symbol_of, types_of
+from echo.frontend.symbols import Binding, symbol_of, type_name, types_of
 from echo.frontend.training import (
     captured_graph,
     chunks_in,
@@ -262,7 +262,7 @@ def subject(graph: Graph, binding: Binding, device: str, runner: str = EXECUTOR)
     return Subject(
         graph=digest(graph),
         operators=operators(graph),
-        arguments=tuple(Argument(shape, np.dtype(kind).name, request) for shape, kind, request in args),
+        arguments=tuple(Argument(shape, type_name(kind), request) for shape, kind, request in args),
         device=device,
         runner=runner,
         settings={name: os.environ[name] for name in _SETTINGS if os.environ.get(name)},

@@ -20,7 +20,7 @@ from echo.estimators.overhead import (
     is_blocked,
     work,
 )
-from echo.graph import VARIABLE, Entry
+from echo.graph import VARIABLE, VERSION, Entry
 from echo.ops import LIGHT
 from echo.training_graph import TensorType, TrainingGraph, TrainingNode
 
@@ -164,7 +164,7 @@ class Trial:
                 "inputs": inputs,
                 "control_deps": above,
             })  # fmt: skip
-        graph = {"nodes": nodes, "arg_nodes": arguments, "heads": heads, "attrs": {"mxnet_version": ["int", 10901]}}
+        graph = {"nodes": nodes, "arg_nodes": arguments, "heads": heads, "attrs": VERSION}
         return mx.sym.load_json(json.dumps(graph))
 
 
