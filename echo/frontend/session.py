@@ -37,8 +37,8 @@ from echo.frontend.training import (
 )
 from echo.graph import Entry, Graph
 from echo.locks import Lock
-from echo.runtime.measure import Meter, device_key
-from echo.runtime.race import race
+from echo.runtime.device import device_key
+from echo.runtime.measure import Meter, race
 from echo.subject import AUXILIARY as AUXILIARY_STATE
 from echo.subject import Argument, Subject, digest, operators
 from echo.training_graph import EXECUTOR, TensorType, TrainingGraph
