@@ -11,6 +11,7 @@ from typing import Any, Mapping, Tuple, Type
 
 from echo.errors import GraphError
 from echo.estimators.assignment import ASSIGNED
+from echo.report.unmoved import random_unmoved
 from echo.subject import Subject
 from echo.why import Flipper, NotFused, Why, why
 
@@ -141,9 +142,10 @@ class Plan:
         )
 
     def __str__(self) -> str:
-        from echo.report.table import render  # rich is needed to print, not to plan
+        with random_unmoved():
+            from echo.report.table import render  # rich is needed to print, not to plan
 
-        return render(self)
+            return render(self)
 
     def why(self, name: str) -> Why | NotFused:
         """Why a feature map is stashed or recomputed, and what it would cost to change that; or why nothing is fused.

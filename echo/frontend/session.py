@@ -25,7 +25,7 @@ from echo.frontend.extension import why_not, why_not_on
 from echo.frontend.implement import implemented
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
 from echo.frontend.selfcheck import check_hook, onednn_activations
-from echo.frontend.symbols import Binding, symbol_of, types_of
+from echo.frontend.symbols import Binding, symbol_of, type_name, types_of
 from echo.frontend.training import (
     captured_graph,
     chunks_in,
@@ -37,8 +37,8 @@ from echo.frontend.training import (
 )
 from echo.graph import Entry, Graph
 from echo.locks import Lock
-from echo.runtime.measure import Meter, device_key
-from echo.runtime.race import race
+from echo.runtime.device import device_key
+from echo.runtime.measure import Meter, race
 from echo.subject import AUXILIARY as AUXILIARY_STATE
 from echo.subject import Argument, Subject, digest, operators
 from echo.training_graph import EXECUTOR, TensorType, TrainingGraph
@@ -262,7 +262,7 @@ def subject(graph: Graph, binding: Binding, device: str, runner: str = EXECUTOR)
     return Subject(
         graph=digest(graph),
         operators=operators(graph),
-        arguments=tuple(Argument(shape, np.dtype(kind).name, request) for shape, kind, request in args),
+        arguments=tuple(Argument(shape, type_name(kind), request) for shape, kind, request in args),
         device=device,
         runner=runner,
         settings={name: os.environ[name] for name in _SETTINGS if os.environ.get(name)},

@@ -79,6 +79,7 @@ class Frontend(Protocol):
 
         Raises:
             UnmeasurableError: they do not run here.
+            UnavailableError: nothing can be measured now.
         """
 
 

@@ -33,6 +33,7 @@ from echo.plan import Decision, Plan
 from echo.plan_cache import Found
 from echo.report.progress import progress
 from echo.reuse import fitting
+from echo.runtime.apart import measuring
 from echo.runtime.calls import Bind
 from echo.runtime.executor import Applied, PlannedExecutor, planned_executor, shapes_of
 from echo.runtime.fallback import or_smallest
@@ -289,7 +290,7 @@ def planned(
     Raises:
         PlanError: the user gave plans, and none was made for this.
     """
-    with _plans_lock.held(), own_binds(), without_garbage_collection():
+    with _plans_lock.held(), own_binds(), without_garbage_collection(), measuring():
         own = session()
         request = Request(own.graph, options, own, details=details, follows=example is not None)
         if options.plans:
@@ -306,7 +307,7 @@ def _flipper(request: Request, plan: Plan) -> Flipper:
     flips = Flips(request, plan)
 
     def flip(decision: Decision) -> Flip:
-        with _plans_lock.held(), own_binds():
+        with _plans_lock.held(), own_binds(), measuring():
             return flips(decision)
 
     return flip
