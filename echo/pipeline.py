@@ -12,7 +12,6 @@ from typing import Iterator, NamedTuple
 
 from echo.errors import BudgetError, EchoError
 from echo.graph import Graph
-from echo.implementations import INEXACT
 from echo.passes.base import Pass, run
 from echo.passes.candidates import FindCandidates
 from echo.passes.confirm import Confirm
@@ -164,7 +163,7 @@ def _best(request: Request) -> Planned:
     if request.options.exact:
         return _plan(request)
     found = _plan(request)
-    if not any(text in INEXACT for mark in found.plan.marks for text in mark.attrs.values()):
+    if found.plan.exact:
         return found
     with contextlib.suppress(BudgetError):
         exact = _plan(replace(request, options=replace(request.options, exact=True)))

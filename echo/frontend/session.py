@@ -14,7 +14,7 @@ import numpy as np
 
 import echo
 from echo import compat, native
-from echo.errors import EchoError, UnsupportedError
+from echo.errors import EchoError, GraphError, UnsupportedError
 from echo.estimators.cost_table import CostTable
 from echo.estimators.evaluator import Evaluator
 from echo.estimators.footprint import AUXILIARY, GRADIENTS, INPUTS, WEIGHTS
@@ -36,7 +36,9 @@ from echo.frontend.training import (
     training_graph,
 )
 from echo.graph import Entry, Graph
+from echo.implementations import EXCHANGES
 from echo.locks import Lock
+from echo.ops import ALL_OUTPUTS, HEAVY, LIGHT
 from echo.runtime.device import device_key
 from echo.runtime.measure import Meter, race
 from echo.subject import AUXILIARY as AUXILIARY_STATE
@@ -44,6 +46,7 @@ from echo.subject import Argument, Subject, digest, operators
 from echo.training_graph import EXECUTOR, TensorType, TrainingGraph
 
 _install_lock = Lock()
+_ALLOWED = native.Allowed(LIGHT | HEAVY, ALL_OUTPUTS, EXCHANGES)
 _SETTINGS = ("NNVM_EXEC_MATCH_RANGE", "MXNET_BACKWARD_DO_MIRROR")  # what MXNet plans depends on them
 
 
@@ -69,7 +72,7 @@ def install_hook() -> str:
 
 def _install_checked() -> str:
     try:
-        native.install(mxnet.libinfo.find_lib_path()[0])
+        native.install(mxnet.libinfo.find_lib_path()[0], _ALLOWED)
         try:
             check_hook()
         except EchoError:
@@ -194,6 +197,12 @@ class MxnetSession:
         return self._stock[match_range_]
 
     def _asked(self, graph: Graph, match_range_: int) -> tuple[int, tuple[bool, ...]]:
+        try:
+            return self._planned(graph, match_range_)
+        except mx.MXNetError as error:
+            raise GraphError(f"MXNet, with the hook, does not bind it: {str(error).splitlines()[0]}") from error
+
+    def _planned(self, graph: Graph, match_range_: int) -> tuple[int, tuple[bool, ...]]:
         if self._runner != EXECUTOR:
             training = self._as_run(training_graph(graph, self._binding, self._ctx), match_range_)
             return training.planned_bytes, training.accumulations

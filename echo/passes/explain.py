@@ -61,6 +61,7 @@ class Explain:
             subject=frontend.subject,
             marks=marks_of(request.graph, rewritten.graph) if confirmed.accepted else (),
             notes=tuple(_notes(request, training, overhead, confirmed)),
+            exact=not confirmed.accepted or INEXACT.isdisjoint(training.implementations.values()),
         )
 
 

@@ -25,7 +25,7 @@ from echo.schedule import Splits
 from echo.training_graph import DYNAMIC, TrainingGraph
 
 # All that were ever best on the models of the benchmarks; 0 (every entry its own chunk) never was.
-_MATCH_RANGES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
+MATCH_RANGES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
 
 
 # Choices that are made anew without the nodes that get in the way of others, before nothing is recomputed at all.
@@ -126,7 +126,7 @@ def _problem(
         candidates=candidates,
         segments=segments,
         forced=forced,
-        match_ranges=(own, *(value for value in _MATCH_RANGES if value != own)),
+        match_ranges=(own, *(value for value in MATCH_RANGES if value != own)),
         max_seconds=None if bound is None else bound * overhead.step_seconds,
         max_bytes=max_bytes,
         effort=0 if request.follows else effort,

@@ -8,6 +8,7 @@ import functools
 import gc
 import json
 import logging
+import os
 import threading
 import weakref
 from dataclasses import dataclass, replace
@@ -317,6 +318,7 @@ def _remembered(request: Request, session: MxnetSession, example: Example | None
     names = json.dumps([node.name for node in request.graph.nodes])  # they are in the plan that the user reads
     asked = [session.subject.fingerprint, names, str(session.hook), session.device_key]
     asked += [request.options.key, str(request.details), session.why_no_fusion if request.options.fuse else ""]
+    asked += [f"{name}={text}" for name, text in sorted(os.environ.items()) if name.startswith(("MXNET_", "NNVM_"))]
     key = plan_cache.key_of(asked if example is None else [*asked, example.key])
     if key not in _plans:
         found = _loaded_or_made(key, request, session, example)

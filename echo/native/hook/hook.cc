@@ -11,6 +11,7 @@
 #include <shared_mutex>
 #include <string>
 
+#include "allowed.h"
 #include "capture.h"
 #include "copies.h"
 #include "gradient.h"
@@ -141,6 +142,12 @@ void unwrap(Wrapped* wrapped) {
 
 }  // namespace
 }  // namespace echo
+
+// What plans may ask for (`echo::allow`): to be called before echo_install; without, no plan is applied.
+ECHO_EXPORT void echo_allow(const char* again, const char* all_outputs, const char* exchanges) {
+  std::lock_guard<std::mutex> lock(echo::g_mutex);
+  echo::allow(again, all_outputs, exchanges);
+}
 
 // Wraps both passes of the libmxnet.so at `path`, which must be loaded already. 0 on success, see echo_error otherwise.
 ECHO_EXPORT int echo_install(const char* path) {
