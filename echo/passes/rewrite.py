@@ -10,6 +10,7 @@ from echo.errors import GraphError
 from echo.estimators.assignment import ASSIGNED
 from echo.graph import Graph, Node
 from echo.implementations import known
+from echo.inplace import APART_ATTRIBUTE
 from echo.ops import HEAVY, LIGHT
 from echo.passes.merged import merged
 from echo.passes.request import Request
@@ -30,6 +31,7 @@ _VALUES = {
     RANGE_ATTRIBUTE: re.compile(r"\d+|-1s?"),
     MIRROR_ATTRIBUTE: re.compile(r"True"),
     GRADIENT_ATTRIBUTE: re.compile(r"\w+>\w+:[\w,]+"),
+    APART_ATTRIBUTE: re.compile(r"\w+:\d+>\d+(,\d+>\d+)*(;\w+:\d+>\d+(,\d+>\d+)*)*"),
 }
 
 
@@ -67,6 +69,8 @@ class Rewrite:
         own = request.frontend.match_range
         match_range = None if selection.match_range == own else selection.match_range
         graph = request.graph.with_attrs(gradient_marks(request.graph, training, training.implementations))
+        if outputs or training.implementations:
+            graph = graph.with_attrs(on_twins(request.graph, training, APART_ATTRIBUTE, training.apart))
         static = training.runner == STATIC
         return Rewritten(mark(graph, outputs, request.frontend.hook, match_range, splits, static), match_range)
 
@@ -75,7 +79,14 @@ def gradient_marks(
     graph: Graph, training: TrainingGraph, implementations: Mapping[int, str]
 ) -> dict[int, dict[str, str]]:
     """Attributes that give the gradients of these nodes, and of those that MXNet merges into them, these forms."""
-    found = {number: {GRADIENT_ATTRIBUTE: text} for number, text in implementations.items()}
+    return on_twins(graph, training, GRADIENT_ATTRIBUTE, implementations)
+
+
+def on_twins(
+    graph: Graph, training: TrainingGraph, name: str, texts: Mapping[int, str]
+) -> dict[int, dict[str, str]]:
+    """An attribute for these nodes, and for those that MXNet merges into them: it would not merge them any more."""
+    found = {number: {name: text} for number, text in texts.items()}
     if found:
         twins = merged(graph, training).items()
         found.update({number: found[twin] for number, twin in twins if twin in found})

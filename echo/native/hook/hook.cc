@@ -1,4 +1,5 @@
-// Wraps two passes of a running MXNet: MXGradient, to apply a plan, and MXPlanMemory, to read the training graph.
+// Wraps two passes of a running MXNet: MXGradient, to apply a plan, and MXPlanMemory, to read the training graph; and
+// what operators say of computing in place, which a plan may restrict.
 //
 // NNVM keeps its passes as std::function objects in a registry that libmxnet.so exports. Only the invoker pointer of
 // such an object is exchanged: one aligned word, written atomically, and written back by echo_uninstall.
@@ -14,6 +15,7 @@
 #include "copies.h"
 #include "gradient.h"
 #include "implementation.h"
+#include "inplace.h"
 #include "mxnet_api.h"
 #include "storage.h"
 
@@ -161,6 +163,7 @@ ECHO_EXPORT int echo_install(const char* path) {
     unwrap(&g_gradient);
     return 1;
   }
+  wrap_inplace();
   g_installed = true;
   return 0;
 }
@@ -174,6 +177,7 @@ ECHO_EXPORT int echo_uninstall() {
     t_error = "another library has wrapped MXNet's passes since";
     return 1;
   }
+  unwrap_inplace();
   unwrap(&g_gradient);
   unwrap(&g_memory);
   g_installed = false;
