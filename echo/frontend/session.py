@@ -104,6 +104,7 @@ class MxnetSession:
 
     def _forget(self) -> None:
         self._others: list[MxnetSession] = []
+        self._names: Sequence[str] | None = None
         self._types: Mapping[Entry, TensorType] | None = None
         self._stock: dict[int, tuple[int, tuple[bool, ...]]] = {}  # what the oracle said of the graph itself
         self._training: TrainingGraph | None = None
@@ -151,8 +152,10 @@ class MxnetSession:
 
     def argument_names(self) -> Sequence[str]:
         """The names of ``subject.arguments``."""
-        symbol = symbol_of(self.graph)
-        return [*symbol.list_arguments(), *symbol.list_auxiliary_states()]
+        if self._names is None:
+            symbol = symbol_of(self.graph)
+            self._names = [*symbol.list_arguments(), *symbol.list_auxiliary_states()]
+        return self._names
 
     def differentiate(self) -> TrainingGraph:
         """The training graph of the user's symbol."""
