@@ -33,7 +33,7 @@ SIDE_BY_SIDE := -n 2 --dist loadfile
 MINUTES ?= 3
 KINDS   ?=
 
-.PHONY: help demo test test-all test-compat check fuzz bench sockeye ptx gpu-check clean
+.PHONY: help demo test test-all test-compat check fuzz bench sockeye ptx sass gpu-check clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -74,6 +74,10 @@ sockeye: $(SOCKEYE_INSTALLED)  ## train unmodified Sockeye with and without echo
 ptx: $(INSTALLED)  ## compile the CUDA kernels to PTX, which is committed, and assemble it for every GPU where ptxas is there
 	@$(BIN)/python -m pip install -q --disable-pip-version-check nvidia-cuda-nvrtc-cu11==11.8.89
 	@$(BIN)/python echo/kernels/cuda/ptx.py
+
+sass: $(INSTALLED)  ## assemble that PTX for every GPU since Maxwell, and look whether the barrier of the grid is still there
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps triton==3.1.0
+	@$(BIN)/python -m pytest -rs tests/kernels/test_cuda_sass.py tests/kernels/test_cuda_ptx.py
 
 gpu-check:  ## hold the CUDA kernels against their references and time them: needs a GPU, g++, and numpy and torch in GPU_PYTHON
 	@$(GPU_PYTHON) benchmarks/gpu_check.py

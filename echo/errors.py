@@ -17,6 +17,14 @@ from __future__ import annotations
 
 from typing import Any
 
+_LONGEST = 400  # characters of a line about an error
+
+
+def one_line(error: BaseException) -> str:
+    """The kind of an error and its message, as one line that is not too long: MXNet's have many."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
+
 
 class EchoError(Exception):
     """Base of everything that echo raises on purpose."""

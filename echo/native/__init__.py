@@ -13,7 +13,7 @@ import functools
 import json
 import os
 import threading
-from typing import Any, Iterator
+from typing import Any, Iterable, Iterator, NamedTuple
 
 from echo.errors import NativeError
 from echo.native.loading import function, load
@@ -56,8 +56,25 @@ def planner_library() -> ctypes.CDLL:
     return library
 
 
-def install(libmxnet: str) -> None:
+class Allowed(NamedTuple):
+    """What plans may ask the hook for: all else it refuses.
+
+    ``again`` are the operators that may run again, ``all_outputs`` those of them of which every output may then be
+    read from the copy, not only the first. ``exchanges`` are the pairs of gradients, as ``OLD>NEW``.
+    """
+
+    again: Iterable[str] = ()
+    all_outputs: Iterable[str] = ()
+    exchanges: Iterable[str] = ()
+
+
+NOTHING = Allowed()
+
+
+def install(libmxnet: str, allowed: Allowed = NOTHING) -> None:
     """Wraps the gradient and memory passes of the loaded ``libmxnet.so`` at this path. Doing it twice is harmless.
+
+    What was first ``allowed`` in a process, and is not empty, holds from then on.
 
     Raises:
         NativeError: the library is missing, damaged, or does not fit this MXNet.
@@ -68,6 +85,8 @@ def install(libmxnet: str) -> None:
             return
         library = _load("libecho_hook.so")
         error = function(library, "echo_error", ctypes.c_char_p)
+        texts = [" ".join(sorted(names)).encode() for names in allowed]
+        function(library, "echo_allow", None, *[ctypes.c_char_p] * len(texts))(*texts)
         if function(library, "echo_install", ctypes.c_int, ctypes.c_char_p)(libmxnet.encode()):
             raise NativeError(f"the hook does not fit this MXNet: {error().decode()}")
         _installed = library

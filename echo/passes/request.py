@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
-from typing import Callable, Mapping, Protocol, Sequence
+from typing import Callable, Iterator, Mapping, Protocol, Sequence
 
+from echo.errors import BudgetError, one_line
 from echo.estimators.cost_table import CostTable
 from echo.estimators.evaluator import Evaluator
 from echo.estimators.footprint import OPTIMIZER, WEIGHTS
@@ -79,6 +81,7 @@ class Frontend(Protocol):
 
         Raises:
             UnmeasurableError: they do not run here.
+            UnavailableError: nothing can be measured now.
         """
 
 
@@ -87,7 +90,8 @@ class Request:
     """One graph to plan; ``hint`` is what was chosen for one of the same model, if there was any.
 
     With ``follows`` nothing is searched, and the hint is followed as it is. Without ``details`` the plan leaves out
-    where the memory is, which takes as long to find out as a short search.
+    where the memory is, which takes as long to find out as a short search. ``failed`` grows by a line for each way to
+    plan that failed, and was left out.
     """
 
     graph: Graph
@@ -97,6 +101,24 @@ class Request:
     hint: Hint | None = None
     details: bool = True
     follows: bool = False
+    failed: list[str] = field(default_factory=list, compare=False)
+
+    @contextlib.contextmanager
+    def without(self, what: str) -> Iterator[None]:
+        """An error inside costs this way to plan alone, and a line about it: there is another way.
+
+        Raises:
+            BudgetError: that is no fault.
+            Exception: whatever it was, where the user is ``strict``.
+        """
+        try:
+            yield
+        except BudgetError:
+            raise
+        except Exception as error:
+            if self.options.strict:
+                raise
+            self.failed.append(f"planned without {what}, which failed: {one_line(error)}")
 
     @property
     def static(self) -> dict[str, int]:

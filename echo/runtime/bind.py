@@ -8,6 +8,7 @@ import functools
 import gc
 import json
 import logging
+import os
 import threading
 import weakref
 from dataclasses import dataclass, replace
@@ -33,6 +34,7 @@ from echo.plan import Decision, Plan
 from echo.plan_cache import Found
 from echo.report.progress import progress
 from echo.reuse import fitting
+from echo.runtime.apart import measuring
 from echo.runtime.calls import Bind
 from echo.runtime.executor import Applied, PlannedExecutor, planned_executor, shapes_of
 from echo.runtime.fallback import or_smallest
@@ -289,7 +291,7 @@ def planned(
     Raises:
         PlanError: the user gave plans, and none was made for this.
     """
-    with _plans_lock.held(), own_binds(), without_garbage_collection():
+    with _plans_lock.held(), own_binds(), without_garbage_collection(), measuring():
         own = session()
         request = Request(own.graph, options, own, details=details, follows=example is not None)
         if options.plans:
@@ -306,7 +308,7 @@ def _flipper(request: Request, plan: Plan) -> Flipper:
     flips = Flips(request, plan)
 
     def flip(decision: Decision) -> Flip:
-        with _plans_lock.held(), own_binds():
+        with _plans_lock.held(), own_binds(), measuring():
             return flips(decision)
 
     return flip
@@ -316,6 +318,7 @@ def _remembered(request: Request, session: MxnetSession, example: Example | None
     names = json.dumps([node.name for node in request.graph.nodes])  # they are in the plan that the user reads
     asked = [session.subject.fingerprint, names, str(session.hook), session.device_key]
     asked += [request.options.key, str(request.details), session.why_no_fusion if request.options.fuse else ""]
+    asked += [f"{name}={text}" for name, text in sorted(os.environ.items()) if name.startswith(("MXNET_", "NNVM_"))]
     key = plan_cache.key_of(asked if example is None else [*asked, example.key])
     if key not in _plans:
         found = _loaded_or_made(key, request, session, example)

@@ -23,6 +23,7 @@ from echo.frontend.cached import stateless
 from echo.frontend.session import install_hook
 from echo.frontend.symbols import Binding, graph_of, symbol_of
 from echo.graph import Graph
+from echo.inplace import APART_ATTRIBUTE
 from echo.locks import Lock
 from echo.ops import depends_on_mode
 from echo.options import Options
@@ -151,7 +152,7 @@ class PlannedCachedOp:
         self.plans[signature] = plan
         if plan.changes_nothing:
             return _STOCK
-        marks = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, GRADIENT_ATTRIBUTE)
+        marks = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, GRADIENT_ATTRIBUTE, APART_ATTRIBUTE)
         again = [node for node in graph.nodes if PLAN_ATTRIBUTE in node.attrs]
         mode_dependent = frozenset(node.op for node in again if depends_on_mode(node.op, node.attrs))
         return _Choice(
