@@ -240,7 +240,7 @@ def find_plan(
 def _log(found: Found | None) -> None:
     if found is not None:
         plan = found.plan
-        logger.info("echo: %s", plan.notes[-1] if plan.changes_nothing else plan.summary())
+        logger.info("echo: %s", plan.remarks[0] if plan.changes_nothing else plan.summary())
 
 
 def session_of(
