@@ -18,6 +18,7 @@ import mxnet as mx
 from mxnet.symbol import Symbol
 
 from echo import pipeline, plan_cache
+from echo.deadline import Deadline
 from echo.errors import BudgetError, EchoError, OptionError, PlanError
 from echo.flip import Flips
 from echo.frontend.session import MxnetSession
@@ -293,7 +294,8 @@ def planned(
     """
     with _plans_lock.held(), own_binds(), without_garbage_collection(), measuring():
         own = session()
-        request = Request(own.graph, options, own, details=details, follows=example is not None)
+        deadline = Deadline.after(options.max_planning)
+        request = Request(own.graph, options, own, details=details, follows=example is not None, deadline=deadline)
         if options.plans:
             plan, graph, base = fitting(options.plans, own.graph, own)
             found = Found(plan, graph, base, own.on(base).chunks(graph))
@@ -341,7 +343,8 @@ def _loaded_or_made(
         except BudgetError as error:
             return copy.copy(error)
         found = Found(made.plan, made.graph, made.base, session.on(made.base).chunks(made.graph))
-        plan_cache.save(key, found.plan, found.chunks)
+        if not request.is_late:  # a start with more time finds a better one
+            plan_cache.save(key, found.plan, found.chunks)
     return found
 
 
