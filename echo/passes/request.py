@@ -108,16 +108,17 @@ class Request:
     @property
     def is_late(self) -> bool:
         """Whether planning has to end: the deadline is over, or a search ended that had to leave time for the rest."""
-        return self.deadline.is_over or self._late_line in self.failed
+        return self.deadline.is_over or self.late_line in self.failed
 
     @property
-    def _late_line(self) -> str:
+    def late_line(self) -> str:
+        """What a plan says that was not searched to the end."""
         return f"planning stopped after max_planning={self.deadline.seconds:g} s: the best plan so far is taken"
 
     def note_late(self) -> None:
         """Has the plan say that it was not searched to the end."""
-        if self._late_line not in self.failed:
-            self.failed.append(self._late_line)
+        if self.late_line not in self.failed:
+            self.failed.append(self.late_line)
 
     @contextlib.contextmanager
     def without(self, what: str) -> Iterator[None]:
