@@ -153,3 +153,24 @@ def capture(nodes: bool = True) -> Iterator[Capture]:
 def _keep(caught: Capture, text: bytes) -> None:
     if text:
         caught.graph = json.loads(text)
+
+
+def record(on: bool) -> None:
+    """From now on, or no more, every memory plan is written down (`echo.runtime.poison`)."""
+    function(_recorder(), "echo_record", None, ctypes.c_int)(on)
+
+
+def recorded() -> str:
+    """The memory plans that this thread made since it last asked, a JSON list."""
+    text: bytes = function(_recorder(), "echo_recorded", ctypes.c_char_p)()
+    return text.decode("utf-8", "surrogateescape")
+
+
+def poison(array: int, byte: int) -> None:
+    """Overwrites the chunk of memory that an array lies in, behind all work that MXNet was given; frees the handle."""
+    if function(_recorder(), "echo_poison", ctypes.c_int, ctypes.c_void_p, ctypes.c_int)(array, byte):
+        raise NativeError("MXNet's engine took no work")
+
+
+def _recorder() -> ctypes.CDLL:
+    return _installed or _load("libecho_hook.so")
