@@ -86,10 +86,10 @@ class Built:
         return self.add("null", name, __shape__=shape, __dtype__=_flag(dtype))
 
     def symbol(self, marks: Mapping[str, Mapping[str, str]] = {}) -> mx.sym.Symbol:
-        """The symbol, with these attributes on these nodes; those of "*" are for every operator."""
+        """The symbol, with these attributes on these nodes; those of "*" are for every operator but the user's own."""
         nodes = [
             {**node, "attrs": {**node["attrs"], **marks.get("*", {}), **marks.get(node["name"], {})}}
-            if node["op"] != "null" else node
+            if node["op"] not in ("null", "Custom") else node
             for node in self.nodes
         ]  # fmt: skip
         arguments = [number for number, node in enumerate(nodes) if node["op"] == "null"]
@@ -99,7 +99,7 @@ class Built:
 
 
 def _flag(dtype: str) -> int:
-    return {"float32": 0, "float64": 1, "float16": 2, "int32": 4, "int64": 6}[dtype]
+    return {"float32": 0, "float64": 1, "float16": 2, "uint8": 3, "int32": 4, "int64": 6, "bool": 7}[dtype]
 
 
 def normal(random: np.random.RandomState, shape: Shape) -> Any:
@@ -231,7 +231,7 @@ def _read(built: Built, output: Ref, shape: Shape, kind: str, setting: Setting, 
         output = built.add("BlockGrad", f"{name}_block", [output])
     if kind != setting.dtype:
         output = built.add("Cast", f"{name}_cast", [output], dtype=setting.dtype)
-    if setting.consumer == "pool" and len(shape) == 4:
+    if setting.consumer == "pool" and len(shape) == 4 and min(shape[2:]) > 1:
         output = built.add("Pooling", f"{name}_pool", [output], kernel=(2, 2), stride=(2, 2), pool_type="max")
     elif setting.consumer == "heavy":
         if len(shape) == 4:

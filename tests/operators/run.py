@@ -87,6 +87,11 @@ class Run:
             yield step, outputs, gradients
 
 
+def count_outputs(graph: Any) -> int:
+    """How many outputs the operator under test has, hidden ones included."""
+    return next(len(node["shapes"]) for node in graph["nodes"] if node["name"] == UNDER)
+
+
 def is_taken_over(graph: Any, names: set[str]) -> bool:
     """Whether later nodes of this training graph write into the memory of each of these nodes before the gradient of
     the operator under test has run; of a graph without gradients: before its end."""

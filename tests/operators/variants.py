@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Mapping
 
-from echo.ops import HEAVY, LIGHT, _ALL_OUTPUTS
+from echo.ops import _ALL_OUTPUTS, HEAVY, LIGHT, why_not_dropout
 from echo.passes.rewrite import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from tests.operators.build import UNDER, Built
 from tests.operators.run import STATIC
@@ -57,13 +57,13 @@ VARIANTS = (
     Variant("mask", ("masked",)),
     Variant("bits", ("masked",), packed=True),
     Variant("bits, input, reassigned", ("masked", "input"), -1, packed=True),
-    *(Variant(f"all, {match_range}", ("input", "masked", "reader"), match_range) for match_range in (1, 16, -1)),
-    *(Variant(f"all, output, {match_range}", ("input", "masked", "reader", "output"), match_range) for match_range in (1, 16, -1)),
+    *(Variant(f"all, {match_range}", ("input", "masked", "reader"), match_range) for match_range in (1, -1)),
+    *(Variant(f"all, output, {match_range}", ("input", "masked", "reader", "output"), match_range) for match_range in (4, -1)),
 )  # fmt: skip
 
 
 def recomputable_outputs(op: str, attrs: Mapping[str, object], count: int) -> str:
     """The outputs of the operator under test that echo recomputes, as the hook reads them; none: empty."""
-    if op not in LIGHT and op not in HEAVY:
+    if (op not in LIGHT and op not in HEAVY) or (op == "Dropout" and why_not_dropout({k: str(v) for k, v in attrs.items()})):
         return ""
     return ",".join(map(str, range(count if op in _ALL_OUTPUTS else 1)))
