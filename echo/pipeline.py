@@ -68,6 +68,9 @@ def plan(request: Request) -> Planned:
     """
     found, fused, before = _masked(request)
     layouts = Hoisted(fused)
+    if request.is_late:
+        request.note_late()
+        return _finished(request, found, fused, before)
     with request.without("layouts of products"):
         layouts = run((HOIST,), [request, fused], request.progress)[Hoisted]
     if layouts.fused is None:
@@ -90,6 +93,8 @@ def _masked(request: Request) -> tuple[Planned, Fused, Memory | None]:
         found, fused, before, *_ = _fused(request)
     except BudgetError as error:
         return _within_budget(request, error)
+    if request.is_late:
+        return found, fused, before
     masked = Masked(fused)
     with request.without("masks as bits"):
         masked = run((MASK,), [request, fused], request.progress)[Masked]
@@ -111,6 +116,8 @@ def _masked(request: Request) -> tuple[Planned, Fused, Memory | None]:
 
 def _within_budget(request: Request, missed: BudgetError) -> tuple[Planned, Fused, Memory]:
     """The plan with masks as bits within a budget that is not kept without; ``missed`` where that does not help."""
+    if request.is_late:
+        raise missed
     with request.without("masks as bits"):
         fused: Fused = run((FUSE,), [request], request.progress)[Fused]
         masked = run((MASK,), [request, fused], request.progress)[Masked].fused
@@ -136,7 +143,7 @@ def _fused(request: Request) -> _Tried:
     tried: list[_Tried] = []
     for each in _tries(request):
         tried.append(each)
-        if each.enough:
+        if each.enough or request.is_late:
             break
     least = min(each.bytes for each in tried)
     return next(each for each in tried if each.bytes <= _MUCH * least)

@@ -47,6 +47,7 @@ def planner_library() -> ctypes.CDLL:
     function(library, "echo_schedule_free", None, pointer)
     function(library, "echo_schedule_set", None, pointer, number, pointer, pointer)
     function(library, "echo_schedule_get", number, pointer, number, pointer, pointer)
+    function(library, "echo_schedule_end_in", None, pointer, ctypes.c_double)
     function(library, "echo_schedule_simulate", ctypes.c_double, pointer, pointer)
     function(library, "echo_schedule_steps", number, pointer, number, pointer, pointer)
     function(library, "echo_schedule_fit", ctypes.c_double, pointer, pointer, size, size, pointer)
