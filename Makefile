@@ -29,7 +29,11 @@ GPU_PYTHON ?= python3
 # A test takes one processor; what a file has bound once is there for all its tests.
 SIDE_BY_SIDE := -n 2 --dist loadfile
 
-.PHONY: help demo test test-all test-compat check bench sockeye ptx sass gpu-check clean
+# How long `make fuzz` looks for faults, and which of symbols, blocks and files it looks at.
+MINUTES ?= 3
+KINDS   ?=
+
+.PHONY: help demo test test-all test-compat check fuzz bench sockeye ptx sass gpu-check clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -55,6 +59,9 @@ check: $(INSTALLED)  ## ruff, mypy, then make test
 	@echo "== mypy (up to a minute the first time)"
 	@$(BIN)/mypy --strict echo
 	@$(MAKE) --no-print-directory test
+
+fuzz: $(INSTALLED)  ## look for programs that echo trains in another way than MXNet, for MINUTES=3
+	@$(BIN)/python -m fuzz --minutes $(MINUTES) $(if $(KINDS),--kinds $(KINDS)) $(if $(JSON),--json $(JSON))
 
 bench: $(INSTALLED)  ## run the benchmarks but that of Sockeye; results go to benchmarks/results/
 	@$(if $(BENCHES),,echo "there is no script in benchmarks/" >&2; exit 1)

@@ -47,5 +47,11 @@ def why_not() -> str:
     return ""
 
 
+def loaded_from() -> str:
+    """The file that the operators were loaded from, empty where they are not there."""
+    is_loaded = why_not.cache_info().currsize and not why_not()
+    return str(library.kernels_library()._name) if is_loaded else ""
+
+
 def _is_there(op: str) -> bool:
     return bool(_LIB.NNGetOpHandle(c_str(op), ctypes.byref(ctypes.c_void_p())) == 0)
