@@ -9,24 +9,40 @@ schedules a training graph of any framework.
     mxecho show plan.json
     mxecho why plan.json encoder_l0_tanh
     mxecho schedule graph.json --budget 5GB
+    mxecho --version
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Sequence
 
 from echo import run
-from echo.errors import BudgetError, EchoError, OptionError
+from echo.errors import BudgetError, EchoError, NativeError, OptionError
+from echo.kernels import level
 from echo.plan import Plan
 
 _POLICY_HELP = "search (default), echo, sublinear, mincut, exact, all or none"
 
 
+class _Version(argparse.Action):
+    """Prints which echo this is, and which instructions its kernels use."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        try:
+            kernels = f"fused operators on the CPU use {level()} instructions"
+        except NativeError as error:
+            kernels = f"no fused operators: {error}"
+        print(f"mxnet-echo {version('mxnet-echo')}, {kernels}")
+        parser.exit()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="mxecho", description="Train the same MXNet model in less memory.")
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version, and what the kernels use")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("run", help="run a program with echo, as ECHO=1 does")  # parsed by echo.run
     plan = commands.add_parser("plan", help="plan a saved symbol for some shapes and explain the plan")
