@@ -9,7 +9,6 @@ before the operator's gradient runs: what is read at an old address is something
 from __future__ import annotations
 
 import functools
-import json
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable, Dict, Mapping, NamedTuple, Sequence, Tuple

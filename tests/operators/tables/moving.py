@@ -118,7 +118,7 @@ CHOSEN = [
     case("_npi_insert_tensor", "x x:2x12 k3:2", axis=0),
     case("_npi_boolean_mask_assign_scalar", "x =", fixed((True, False, True, True), "bool"), value=0.5),
     case("_npi_boolean_mask_assign_tensor", "x = x:3x12", fixed((True, False, True, True), "bool")),
-    case("_npi_diag_indices_from", "x:4x4"), 
+    case("_npi_diag_indices_from", "x:4x4"),
     case("im2col", "x:2xCx6x6", kernel=(3, 3), pad=(1, 1)),
     case("col2im", "x:2x18x36", output_size=(6, 6), kernel=(3, 3), pad=(1, 1)),
 ]  # fmt: skip
