@@ -21,7 +21,7 @@ from mxnet.symbol import Symbol
 from echo.errors import GraphError, one_line
 from echo.frontend.cached import stateless
 from echo.frontend.session import install_hook
-from echo.frontend.symbols import Binding, graph_of, symbol_of
+from echo.frontend.symbols import Binding, graph_of, sparse_gradients, symbol_of
 from echo.graph import Graph
 from echo.locks import Lock
 from echo.ops import depends_on_mode
@@ -179,6 +179,7 @@ class PlannedCachedOp:
 
     def _planned(self, signature: Signature, args: Sequence[Any], options: Options) -> _Choice:
         if any(array.stype != "default" for array in args):
+            logger.info("echo: a hybridized block runs as it is: sparse arguments")
             return _STOCK
         graph = stateless(graph_of(self._symbol))
         runner = STATIC if self._static else DYNAMIC
@@ -269,4 +270,4 @@ def _binding(symbol: Symbol, args: Sequence[Any]) -> Binding:
     arrays = dict(zip(names, args))
     arguments = [arrays[name] for name in symbol.list_arguments()]
     states = [arrays[name] for name in symbol.list_auxiliary_states()]
-    return Binding.of_arrays(arguments, states, ["write"] * len(arguments))
+    return Binding.of_arrays(arguments, states, ["write"] * len(arguments), sparse_gradients(symbol))
