@@ -171,7 +171,12 @@ class PlannedCachedOp:
         choice = self._choices[signature]
         shows_all = self._monitor is not None and (choice.fuses or (self._monitor[1] and choice.implements))
         at_odds = choice.in_training and not autograd.is_training()
-        self._switch(_STOCK if shows_all or at_odds else choice)
+        try:
+            self._switch(_STOCK if shows_all or at_odds else choice)
+        except Exception as error:
+            if options.strict or not (choice.fuses and self._unfused(signature, args, options)):
+                raise
+            logger.warning("echo: runs without fused operators: %s. %s.", one_line(error), REPORT)
 
     def _give_up(self, signature: Signature) -> None:
         self._choices[signature] = _STOCK
