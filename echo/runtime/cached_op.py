@@ -21,7 +21,7 @@ from mxnet.symbol import Symbol
 from echo.errors import GraphError, one_line
 from echo.frontend.cached import stateless
 from echo.frontend.session import install_hook
-from echo.frontend.symbols import Binding, graph_of, symbol_of
+from echo.frontend.symbols import Binding, graph_of, sparse_gradients, symbol_of
 from echo.graph import Graph
 from echo.inplace import APART_ATTRIBUTE
 from echo.locks import Lock
@@ -172,7 +172,12 @@ class PlannedCachedOp:
         choice = self._choices[signature]
         shows_all = self._monitor is not None and (choice.fuses or (self._monitor[1] and choice.implements))
         at_odds = choice.in_training and not autograd.is_training()
-        self._switch(_STOCK if shows_all or at_odds else choice)
+        try:
+            self._switch(_STOCK if shows_all or at_odds else choice)
+        except Exception as error:
+            if options.strict or not (choice.fuses and self._unfused(signature, args, options)):
+                raise
+            logger.warning("echo: runs without fused operators: %s. %s.", one_line(error), REPORT)
 
     def _give_up(self, signature: Signature) -> None:
         self._choices[signature] = _STOCK
@@ -180,6 +185,7 @@ class PlannedCachedOp:
 
     def _planned(self, signature: Signature, args: Sequence[Any], options: Options) -> _Choice:
         if any(array.stype != "default" for array in args):
+            logger.info("echo: a hybridized block runs as it is: sparse arguments")
             return _STOCK
         graph = stateless(graph_of(self._symbol))
         runner = STATIC if self._static else DYNAMIC
@@ -270,4 +276,4 @@ def _binding(symbol: Symbol, args: Sequence[Any]) -> Binding:
     arrays = dict(zip(names, args))
     arguments = [arrays[name] for name in symbol.list_arguments()]
     states = [arrays[name] for name in symbol.list_auxiliary_states()]
-    return Binding.of_arrays(arguments, states, ["write"] * len(arguments))
+    return Binding.of_arrays(arguments, states, ["write"] * len(arguments), sparse_gradients(symbol))

@@ -314,7 +314,9 @@ def _requests(executor: mx.executor.Executor) -> list[str]:
 
 def binding_of(executor: mx.executor.Executor) -> Binding:
     """How an executor was bound."""
-    return Binding.of_arrays(executor.arg_arrays, executor.aux_arrays, _requests(executor))
+    gradients = enumerate(executor.grad_arrays)
+    sparse = [place for place, array in gradients if array is not None and array.stype != "default"]
+    return Binding.of_arrays(executor.arg_arrays, executor.aux_arrays, _requests(executor), sparse)
 
 
 def _inferred(
