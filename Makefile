@@ -35,7 +35,11 @@ GPU_PYTHON ?= python3
 # A test takes one processor; what a file has bound once is there for all its tests.
 SIDE_BY_SIDE := -n 2 --dist loadfile
 
-.PHONY: help demo test test-all test-compat check bench sockeye projects projects-fast ptx gpu-check clean
+# How long `make fuzz` looks for faults, and which of symbols, blocks and files it looks at.
+MINUTES ?= 3
+KINDS   ?=
+
+.PHONY: help demo test test-all test-compat check fuzz bench sockeye projects projects-fast ptx sass gpu-check clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -62,6 +66,9 @@ check: $(INSTALLED)  ## ruff, mypy, then make test
 	@$(BIN)/mypy --strict echo
 	@$(MAKE) --no-print-directory test
 
+fuzz: $(INSTALLED)  ## look for programs that echo trains in another way than MXNet, for MINUTES=3
+	@$(BIN)/python -m fuzz --minutes $(MINUTES) $(if $(KINDS),--kinds $(KINDS)) $(if $(JSON),--json $(JSON))
+
 bench: $(INSTALLED)  ## run the benchmarks but that of Sockeye; results go to benchmarks/results/
 	@$(if $(BENCHES),,echo "there is no script in benchmarks/" >&2; exit 1)
 	@set -e; for name in $(basename $(notdir $(BENCHES))); do echo "== $$name"; $(BIN)/python -m benchmarks.$$name; done
@@ -80,6 +87,10 @@ projects-fast: $(INSTALLED) $(PROJECTS_FAST:%=.projects/%/.installed)  ## train 
 ptx: $(INSTALLED)  ## compile the CUDA kernels to PTX, which is committed, and assemble it for every GPU where ptxas is there
 	@$(BIN)/python -m pip install -q --disable-pip-version-check nvidia-cuda-nvrtc-cu11==11.8.89
 	@$(BIN)/python echo/kernels/cuda/ptx.py
+
+sass: $(INSTALLED)  ## assemble that PTX for every GPU since Maxwell, and look whether the barrier of the grid is still there
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps triton==3.1.0
+	@$(BIN)/python -m pytest -rs tests/kernels/test_cuda_sass.py tests/kernels/test_cuda_ptx.py
 
 gpu-check:  ## hold the CUDA kernels against their references and time them: needs a GPU, g++, and numpy and torch in GPU_PYTHON
 	@$(GPU_PYTHON) benchmarks/gpu_check.py

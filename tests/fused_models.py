@@ -44,6 +44,29 @@ def _both_ways() -> Example:
     return _unrolled(cell, found={"lstm_layer": 2})
 
 
+def _given(*cells: Any, layout: str = "NTC", found: Mapping[str, int]) -> Example:
+    """Cells whose first states are arguments, as where the steps of a long sequence are trained in parts.
+
+    Each cell goes on from the states of the one before.
+    """
+    with mx.name.NameManager():
+        first, outputs, data = mx.sym.var("h0"), [], mx.sym.var("data")
+        states = [first, mx.sym.var("c0")][: len(cells[0].state_info)]
+        for cell in cells:
+            output, states = cell.unroll(STEPS, data, begin_state=states, layout=layout, merge_outputs=True)
+            outputs.append(output)
+    shape = (BATCH, STEPS, SIZE) if layout == "NTC" else (STEPS, BATCH, SIZE)
+    shapes = {"data": shape, "h0": (BATCH, SIZE)}
+    if len(states) > 1:
+        shapes["c0"] = (BATCH, SIZE)
+    return Example(mx.sym.Group([*outputs, *states]), shapes, found, {})
+
+
+def _layers_given(layout: str, *names: str) -> Example:
+    cells = [mx.rnn.LSTMCell(SIZE, prefix=f"{name}_") for name in names]
+    return _given(*cells, layout=layout, found={"lstm_layer": len(names)})
+
+
 def _fed() -> Example:
     """Each step reads what the one before put out, so its products cannot be put together."""
     cell, h = mx.rnn.LSTMCell(SIZE, prefix="fed_"), mx.sym.var("start")
@@ -216,9 +239,13 @@ EXAMPLES: Mapping[str, Callable[[], Example]] = {
     "lstm layer, time first": lambda: _unrolled(mx.rnn.LSTMCell(SIZE), "TNC"),
     "lstm layers": _stacked,
     "lstm layers, both ways": _both_ways,
+    "lstm layer, states given": lambda: _layers_given("NTC", "l"),
+    "lstm layer, time first, states given": lambda: _layers_given("TNC", "l"),
+    "lstm layers that go on, states given": lambda: _layers_given("NTC", "l", "r"),
     "lstm cells": _fed,
     "lstm cells with layer norm": _normed,
     "gru cells": lambda: _unrolled(mx.rnn.GRUCell(SIZE), found={"gru_cell": STEPS}),
+    "gru cells, states given": lambda: _given(mx.rnn.GRUCell(SIZE, prefix="g_"), found={"gru_cell": STEPS}),
     "gluon lstm cells": lambda: _gluon_cell(mx.gluon.rnn.LSTMCell, {"lstm_layer": 1}),
     "gluon gru cells": lambda: _gluon_cell(mx.gluon.rnn.GRUCell, {"gru_cell": STEPS}),
     "gluon lstm": lambda: _gluon_layers(1, False),

@@ -14,6 +14,16 @@ from echo.kernels.operators import PREFIX, READS
 
 
 @functools.lru_cache(maxsize=None)
+def why_not_on(ctx: mx.Context) -> str:
+    """Why the operators, once loaded, do not run on this device, or an empty text.
+
+    What is wrong with a GPU, such as an old driver, shows here and not in the first operator that runs there.
+    """
+    wrong = library.why_not_on_cuda(ctx.device_id) if ctx.device_type == "gpu" else ""
+    return f"the kernels do not run on {ctx}: {wrong}" if wrong else ""
+
+
+@functools.lru_cache(maxsize=None)
 def why_not() -> str:
     """Loads the operators ``_echo_*`` into MXNet, once a process; why that fails, or an empty text.
 
@@ -29,6 +39,12 @@ def why_not() -> str:
         return f"MXNet does not load {path}: {str(error).strip().splitlines()[-1]}"
     missing = [name for name in sorted(READS) if not _is_there(PREFIX + name)]
     return f"{path} is of another echo, reinstall mxnet-echo: it has no kernel {missing[0]!r}" if missing else ""
+
+
+def loaded_from() -> str:
+    """The file that the operators were loaded from, empty where they are not there."""
+    is_loaded = why_not.cache_info().currsize and not why_not()
+    return str(library.kernels_library()._name) if is_loaded else ""
 
 
 def _is_there(op: str) -> bool:

@@ -10,18 +10,34 @@ from typing import Any, Mapping, Sequence
 
 import mxnet as mx
 import numpy as np
+from mxnet.symbol import Symbol
 
 from echo.errors import OptionError, ShapeError
-from echo.graph import Entry, Graph
+from echo.graph import VERSION, Entry, Graph, Node
 from echo.training_graph import FLAGS, TensorType
 
 _ESCAPE = re.compile(r"((?<!\\)(?:\\\\)*)\\u([0-9a-f]{4})")
 _GRAD_REQS = ("write", "add", "null")
 
 
+def text_of(symbol: mx.sym.Symbol) -> str:
+    """The symbol as JSON. MXNet's default leaves the casts of mixed precision out, and leaks a copy of the graph."""
+    return str(Symbol.tojson(symbol, remove_amp_cast=False))
+
+
 def graph_of(symbol: mx.sym.Symbol) -> Graph:
     """The symbol as a graph: all attributes, auxiliary inputs, control dependencies and subgraphs kept."""
-    return Graph.from_json(json.loads(symbol.tojson(), strict=False))  # MXNet writes control characters as they are
+    return Graph.from_json(json.loads(text_of(symbol), strict=False))  # MXNet writes control characters as they are
+
+
+def symbol_from(*nodes: Node) -> mx.sym.Symbol:
+    """A symbol of echo's own, whose output is that of the last of these nodes.
+
+    It is made without ``mx.sym.*``, which programs replace (`amp.init` adds casts) and scopes of the program decorate.
+    """
+    arguments = tuple(number for number, node in enumerate(nodes) if node.is_variable)
+    heads = (Entry(len(nodes) - 1),)
+    return symbol_of(Graph(nodes, heads, arguments, tuple(range(len(nodes) + 1)), VERSION))
 
 
 def symbol_of(graph: Graph) -> mx.sym.Symbol:
@@ -35,6 +51,12 @@ def load(value: Any) -> mx.sym.Symbol:
     if "\\u" in text:  # seldom, and the search for them takes longer than the rest
         text = _ESCAPE.sub(lambda found: found.group(1) + chr(int(found.group(2), 16)), text)
     return mx.sym.load_json(text)
+
+
+def type_name(kind: Any) -> str:
+    """MXNet's name of a type; numpy has none for bfloat16, which MXNet shows as a record of two bytes."""
+    found = np.dtype(kind)
+    return "bfloat16" if found.names == ("bfloat16",) else found.name
 
 
 @dataclass(frozen=True)
@@ -64,7 +86,7 @@ class Binding:
     @property
     def key(self) -> tuple[Any, ...]:
         """A hashable value that is equal for binds that may share a plan."""
-        types = tuple(np.dtype(kind).name for kind in self.arg_types + self.aux_types)
+        types = tuple(type_name(kind) for kind in self.arg_types + self.aux_types)
         return (self.arg_shapes, self.aux_shapes, types, self.grad_req)
 
 
@@ -119,7 +141,7 @@ def types_of(graph: Graph, binding: Binding) -> dict[Entry, TensorType]:
     seen: Counter[int] = Counter()
     for name, shape, kind in zip(inner.list_outputs(), shapes, types):
         number = int(name[1:].partition("_")[0])
-        found[Entry(number, seen[number])] = TensorType(tuple(shape), FLAGS[np.dtype(kind).name])
+        found[Entry(number, seen[number])] = TensorType(tuple(shape), FLAGS[type_name(kind)])
         seen[number] += 1
     return found
 

@@ -11,14 +11,14 @@ import contextlib
 import logging
 import threading
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Callable, Iterator, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import autograd
 from mxnet.symbol import Symbol
 
-from echo.errors import GraphError
+from echo.errors import GraphError, one_line
 from echo.frontend.cached import stateless
 from echo.frontend.session import install_hook
 from echo.frontend.symbols import Binding, graph_of, symbol_of
@@ -30,6 +30,7 @@ from echo.options import Options
 from echo.passes.rewrite import GRADIENT_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, implements
 from echo.plan import Plan
 from echo.runtime import bind
+from echo.runtime.fallback import REPORT
 from echo.runtime.modes import note
 from echo.runtime.monitor import WithoutClones
 from echo.training_graph import DYNAMIC, STATIC
@@ -79,6 +80,8 @@ class PlannedCachedOp:
         self._data = tuple(given.get("data_indices", ()))
         self._monitor: tuple[Any, bool] | None = None
         self._lock = Lock()
+        self._options: Options | None = None  # of the last choice
+        self._ran: set[Signature] = set()
         self._untouched = _why_untouched(symbol, self._static, int(given.get("inline_limit", 2)))
 
     @property
@@ -100,11 +103,45 @@ class PlannedCachedOp:
         with self._lock.held():
             signature = self._signature(args)
             self._attempt(lambda options: self._choose(signature, args, options), lambda: self._give_up(signature))
-            current, at_stake = self._current, self._choice.mode_dependent
-        outputs = current(*args, **kwargs)
+            current, choice = self._current, self._choice
+        outputs = self._run(current, choice, signature, args, kwargs)
+        at_stake = choice.mode_dependent
         if at_stake:
             note(outputs[0] if isinstance(outputs, list) else outputs, at_stake)
         return outputs
+
+    def _run(self, current: Any, choice: _Choice, signature: Signature, args: Any, kwargs: Any) -> Any:
+        """One call: where MXNet refuses a planned graph at its first, the next best one, at last the user's own."""
+        if choice is _STOCK or signature in self._ran:
+            return current(*args, **kwargs)
+        try:
+            outputs = current(*args, **kwargs)
+        except Exception as error:
+            if self._options is None or self._options.strict:
+                raise
+            why = one_line(error)
+            with self._lock.held():
+                if choice.fuses and self._unfused(signature, args, self._options):
+                    with contextlib.suppress(Exception):
+                        outputs = self._current(*args, **kwargs)
+                        logger.warning("echo: runs without fused operators: %s. %s.", why, REPORT)
+                        return outputs
+                self._give_up(signature)
+                current = self._current
+            outputs = current(*args, **kwargs)  # where the call itself is wrong, MXNet says so here
+            logger.warning("echo: runs without a plan: %s. %s.", why, REPORT)
+        self._ran.add(signature)
+        return outputs
+
+    def _unfused(self, signature: Signature, args: Sequence[Any], options: Options) -> bool:
+        """Whether there is a plan without fused operators, which is switched to."""
+        if options.plans:
+            return False
+        with contextlib.suppress(Exception), bind.own_binds():
+            self._choices[signature] = self._planned(signature, args, replace(options, fuse=False))
+            self._switch(self._choices[signature])
+            return True
+        return False
 
     def _for_inference(self, args: Sequence[Any]) -> Any:
         """The user's own for shapes that fused operators were not planned for."""
@@ -128,6 +165,7 @@ class PlannedCachedOp:
         return (*(args[index].shape for index in places), str(args[places[0]].dtype), args[0].context.device_type)
 
     def _choose(self, signature: Signature, args: Sequence[Any], options: Options) -> None:
+        self._options = options
         if signature not in self._choices:
             with bind.own_binds():
                 self._choices[signature] = self._planned(signature, args, options)

@@ -11,12 +11,14 @@
 #include <shared_mutex>
 #include <string>
 
+#include "allowed.h"
 #include "capture.h"
 #include "copies.h"
 #include "gradient.h"
 #include "implementation.h"
 #include "inplace.h"
 #include "mxnet_api.h"
+#include "poison.h"
 #include "storage.h"
 
 #define ECHO_EXPORT extern "C" __attribute__((visibility("default")))
@@ -93,7 +95,10 @@ void plan_memory(void* result, void* functor, RawGraph* graph) {
 }
 
 void* memory_pass(void* result, void* functor, RawGraph* graph) {
+  const bool recording = is_recording();
+  const Reads reads = recording ? reads_of(*graph) : Reads{};
   plan_memory(result, functor, graph);
+  if (recording) record(reads, *static_cast<RawGraph*>(result));
   if (t_capturing) t_captured = graph_to_json(*static_cast<RawGraph*>(result), t_capturing_nodes);
   return result;
 }
@@ -141,6 +146,12 @@ void unwrap(Wrapped* wrapped) {
 
 }  // namespace
 }  // namespace echo
+
+// What plans may ask for (`echo::allow`): to be called before echo_install; without, no plan is applied.
+ECHO_EXPORT void echo_allow(const char* again, const char* all_outputs, const char* exchanges) {
+  std::lock_guard<std::mutex> lock(echo::g_mutex);
+  echo::allow(again, all_outputs, exchanges);
+}
 
 // Wraps both passes of the libmxnet.so at `path`, which must be loaded already. 0 on success, see echo_error otherwise.
 ECHO_EXPORT int echo_install(const char* path) {
