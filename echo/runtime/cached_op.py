@@ -29,8 +29,9 @@ from echo.options import Options
 from echo.passes.rewrite import GRADIENT_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, implements
 from echo.plan import Plan
 from echo.runtime import bind
-from echo.runtime.modes import note
+from echo.runtime.modes import keep, note
 from echo.runtime.monitor import WithoutClones
+from echo.runtime.watch import InputWatch, watch_of
 from echo.training_graph import DYNAMIC, STATIC
 
 logger = logging.getLogger("echo")
@@ -53,6 +54,7 @@ class _Choice:
     in_training: bool = False
     implements: bool = False  # its gradients read less than the user's own
     fuses: bool = False
+    watch: InputWatch | None = None  # the inputs that are read again in backward
 
 
 _STOCK = _Choice()
@@ -99,10 +101,13 @@ class PlannedCachedOp:
         with self._lock.held():
             signature = self._signature(args)
             self._attempt(lambda options: self._choose(signature, args, options), lambda: self._give_up(signature))
-            current, at_stake = self._current, self._choice.mode_dependent
+            current, choice = self._current, self._choice
         outputs = current(*args, **kwargs)
-        if at_stake:
-            note(outputs[0] if isinstance(outputs, list) else outputs, at_stake)
+        first = outputs[0] if isinstance(outputs, list) else outputs
+        if choice.mode_dependent:
+            note(first, choice.mode_dependent)
+        if choice.watch is not None:
+            keep(choice.watch.record(args), first)
         return outputs
 
     def _for_inference(self, args: Sequence[Any]) -> Any:
@@ -160,6 +165,7 @@ class PlannedCachedOp:
             implements=implements(graph),
             fuses=bool(plan.fused),
             mode_dependent=mode_dependent,
+            watch=watch_of(graph, self._symbol.list_inputs()),
             in_training=bool(mode_dependent) or any(node.op == "Dropout" for node in again),
         )
 
