@@ -9,6 +9,7 @@ schedules a training graph of any framework.
     mxecho show plan.json
     mxecho why plan.json encoder_l0_tanh
     mxecho schedule graph.json --budget 5GB
+    mxecho --version
 """
 
 from __future__ import annotations
@@ -17,21 +18,37 @@ import argparse
 import io
 import math
 import sys
-import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Sequence
 
 from echo import run
-from echo.errors import BudgetError, EchoError, OptionError
+from echo.deadline import Deadline
+from echo.errors import BudgetError, EchoError, NativeError, OptionError
+from echo.kernels import level
 from echo.plan import Plan
 from echo.reading import shortened
 
+_SCHEDULING = 60.0  # seconds that a schedule may take
 _MOST_ELEMENTS = 2**31  # of an array of MXNet's wheels
 _POLICY_HELP = "search (default), echo, sublinear, mincut, exact, all or none"
 
 
+class _Version(argparse.Action):
+    """Prints which echo this is, and which instructions its kernels use."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        try:
+            kernels = f"fused operators on the CPU use {level()} instructions"
+        except NativeError as error:
+            kernels = f"no fused operators: {error}"
+        print(f"mxnet-echo {version('mxnet-echo')}, {kernels}")
+        parser.exit()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="mxecho", description="Train the same MXNet model in less memory.")
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version, and what the kernels use")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("run", help="run a program with echo, as ECHO=1 does")  # parsed by echo.run
     plan = commands.add_parser("plan", help="plan a saved symbol for some shapes and explain the plan")
@@ -109,7 +126,7 @@ def _schedule(arguments: argparse.Namespace) -> str:
     from echo.policies.problem_of_graph import smallest, solve_graph
     from echo.report.schedule import held_at_peak, render_schedule
 
-    policy, started = policy_named(arguments.policy), time.monotonic()
+    policy, deadline = policy_named(arguments.policy), Deadline.after(_SCHEDULING)
     graph = load_dag(Path(arguments.graph))
     wanted = _number("--memory-budget", arguments.budget)
     try:
@@ -118,9 +135,9 @@ def _schedule(arguments: argparse.Namespace) -> str:
         raise OptionError(
             f"--budget: expected bytes, a size such as 5GB or a fraction such as 0.5, got {arguments.budget!r}"
         ) from None
-    solved = solve_graph(policy, *graph, max_bytes=budget, started=started)
+    solved = solve_graph(policy, *graph, max_bytes=budget, deadline=deadline)
     if solved.value.bytes > budget:
-        least = min(solved, smallest(policy, *graph, started=started), key=lambda found: found.value.bytes)
+        least = min(solved, smallest(policy, *graph, deadline=deadline), key=lambda found: found.value.bytes)
         held = held_at_peak(graph.training, least)
         raise BudgetError(budget, least.value.bytes, held, f" by policy {policy.name!r}")
     return render_schedule(graph, policy.name, budget, solved)

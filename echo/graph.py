@@ -13,6 +13,7 @@ from typing import Any, Iterable, Mapping, NamedTuple, Sequence
 from echo.errors import GraphError
 
 VARIABLE = "null"
+VERSION: Mapping[str, Any] = {"mxnet_version": ["int", 10901]}  # of graphs that are made here: MXNet upgrades no node
 _NODE_FIELDS = {"op", "name", "attrs", "inputs", "control_deps", "subgraphs"}
 
 

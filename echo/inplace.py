@@ -1,4 +1,4 @@
-"""Which operators may compute in place under a plan: those that do in the user's own graph, wherever bits could depend on it.
+"""Which operators work in place under a plan: those that do in the user's own graph, wherever bits could depend on it.
 
 A clone has one reader, and a map that is recomputed has none that waits for it, so MXNet would take in-place options
 that it does not take in the user's graph, and lose others, where a clone still reads what was overwritten. Two things
@@ -10,8 +10,8 @@ make that visible:
 - The gradient of PReLU writes over the gradient that it reads, in place, before it is done with reading: MXNet's own
   result hangs on who shares memory.
 
-So of such nodes only the options remain that MXNet takes without a plan (`as_stock`): the planner sees no others, and an
-attribute has the native hook take the others from MXNet as well. Where an option cannot be kept, `moved` says so.
+So of such nodes only the options remain that MXNet takes without a plan (`as_stock`): the planner sees no others, and
+an attribute has the native hook take the others from MXNet as well. Where an option cannot be kept, `moved` says so.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ def as_stock(training: TrainingGraph, device: str) -> TrainingGraph:
         owner = sensitive.forward_of(node).user
         if owner is not None:
             owned[number] = (owner, node.op)
-            unused[owner, node.op].append({(i, o) for i, o, same in node.inplace if not same and inplace[first + o] != i})
+            pairs = {(i, o) for i, o, same in node.inplace if not same and inplace[first + o] != i}
+            unused[owner, node.op].append(pairs)
     # a node and its gradient may be of one operator, and have one attribute
     removed = {key: set.intersection(*each) for key, each in unused.items()}
     nodes = list(training.nodes)

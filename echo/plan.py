@@ -11,6 +11,7 @@ from typing import Any, Mapping, Tuple, Type
 from echo.errors import GraphError
 from echo.estimators.assignment import ASSIGNED
 from echo.reading import digest_of, read_json, shortened
+from echo.report.unmoved import random_unmoved
 from echo.subject import Subject
 from echo.why import Flipper, NotFused, Why, why
 
@@ -87,7 +88,9 @@ class Plan:
     what the plan was made for, and ``marks`` what applies it. ``fused`` has the patterns whose place fused operators
     take, each with the node of the user at which it is found; decisions and marks are about the graph with those.
     Places such as ("hoist:10", node) are layouts of products (`echo.patterns.hoist`): the node is the first of the
-    family, in the graph with all other fused operators. ``missed`` are patterns that were nearly found.
+    family, in the graph with all other fused operators. ``missed`` are patterns that were nearly found. ``reason`` says
+    why nothing is recomputed, empty where something is. ``failed`` has a line for each way to plan that failed, and was
+    left out.
     Without ``exact``, gradients are computed by another formula, which may change their last bits.
     """
 
@@ -107,6 +110,8 @@ class Plan:
     fused: tuple[tuple[str, int], ...] = ()
     missed: tuple[Missed, ...] = ()
     exact: bool = True
+    reason: str = ""
+    failed: tuple[str, ...] = ()
     _flipper: Flipper | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
@@ -128,6 +133,12 @@ class Plan:
         """Whether the user's own graph is bound as it is."""
         return self.applied == "none"
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """All that is to be said of the plan: why the user's graph stays, what failed, and the notes."""
+        stays = (f"{self.reason}: the user's own graph is bound as it is",) if self.changes_nothing else ()
+        return (*stays, *self.failed, *self.notes)
+
     def summary(self) -> str:
         """One line: "334 MB -> 142 MB planned (-57 %), +4 % time, 812 feature maps recomputed"."""
         before, after = self.before.planned, self.after.planned
@@ -143,9 +154,10 @@ class Plan:
         )
 
     def __str__(self) -> str:
-        from echo.report.table import render  # rich is needed to print, not to plan
+        with random_unmoved():
+            from echo.report.table import render  # rich is needed to print, not to plan
 
-        return render(self)
+            return render(self)
 
     def why(self, name: str) -> Why | NotFused:
         """Why a feature map is stashed or recomputed, and what it would cost to change that; or why nothing is fused.
@@ -196,6 +208,7 @@ class Plan:
             given["decisions"] = tuple(map(_decision, given["decisions"]))
             given["before"], given["after"] = _memory("before", given["before"]), _memory("after", given["after"])
             given["notes"] = tuple(given["notes"])
+            given["reason"], given["failed"] = given["reason"], tuple(given["failed"])
             given["subject"] = Subject.from_json(given["subject"])
             given["marks"] = tuple(map(_mark, given["marks"]))
             given["fused"] = tuple(map(_place, given["fused"]))
@@ -251,7 +264,7 @@ _DECISION_KINDS = {
 }  # fmt: skip
 _PLAN_KINDS = {
     "step_seconds": _REAL, "overhead_seconds": _REAL, "recomputed_nodes": _NUMBER, "policy": _TEXT, "device": _TEXT,
-    "applied": _TEXT,
+    "applied": _TEXT, "reason": _TEXT,
 }  # fmt: skip
 
 
@@ -272,8 +285,9 @@ def _check(name: str, value: Any, kinds: Mapping[str, _Kind]) -> None:
             raise GraphError(f"{name}: exact must be true or false, got {value.exact!r}")
         if value.applied not in APPLIED:
             raise GraphError(f"{name}: applied must be one of {APPLIED}, got {value.applied!r}")
-        if not all(isinstance(note, str) for note in value.notes):
-            raise GraphError(f"{name}: notes must be texts, got {value.notes!r}")
+        for key in ("notes", "failed"):
+            if not all(isinstance(note, str) for note in getattr(value, key)):
+                raise GraphError(f"{name}: {key} must be texts, got {getattr(value, key)!r}")
 
 
 def _decision(value: Mapping[str, Any]) -> Decision:

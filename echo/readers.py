@@ -12,9 +12,12 @@ from echo.ops import HEAVY, LIGHT
 from echo.training_graph import TrainingNode
 
 _LOSSES = frozenset(
-    ["SoftmaxOutput", "LinearRegressionOutput", "LogisticRegressionOutput", "MAERegressionOutput", "SVMOutput", "MakeLoss", "make_loss", "CTCLoss", "softmax_cross_entropy"]
-)
-_ADDED = frozenset(["_grad_add", "_identity_with_attr_like_rhs", "_zeros", "_ones", "_copyto"])  # by MXNet, between gradients
+    [
+        "SoftmaxOutput", "LinearRegressionOutput", "LogisticRegressionOutput", "MAERegressionOutput", "SVMOutput",
+        "MakeLoss", "make_loss", "CTCLoss", "softmax_cross_entropy",
+    ]
+)  # fmt: skip
+_ADDED = frozenset(["_grad_add", "_identity_with_attr_like_rhs", "_zeros", "_ones", "_copyto"])  # between gradients
 READERS = LIGHT | HEAVY | _LOSSES | _ADDED
 
 

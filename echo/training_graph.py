@@ -128,8 +128,8 @@ class TrainingGraph:
     each ``_grad_add``, in order, whether MXNet lets the gradient be accumulated in place by the operator that makes it:
     a matrix product that accumulates may round differently from one that is added. ``runner`` is one of `RUNNERS`.
     ``implementations`` are those that gradients of the user's nodes have here instead of MXNet's own
-    (`echo.implementations`); ``planned_bytes`` and ``accumulations`` are of the graph without them. ``apart`` says of the
-    user's nodes which in-place options they and their gradients must not take in a bind (`echo.inplace`).
+    (`echo.implementations`); ``planned_bytes`` and ``accumulations`` are of the graph without them. ``apart`` says of
+    the user's nodes which in-place options they and their gradients must not take in a bind (`echo.inplace`).
     """
 
     nodes: tuple[TrainingNode, ...]

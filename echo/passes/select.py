@@ -21,6 +21,7 @@ from echo.passes.request import Request
 from echo.policies import policy_named
 from echo.policies.bound import least_bytes
 from echo.policies.problem import Problem
+from echo.policies.timed import chosen_in_time
 from echo.schedule import Splits
 from echo.training_graph import DYNAMIC, TrainingGraph
 
@@ -134,8 +135,8 @@ def _problem(
         # chunks of a dynamic CachedOp come and go with what they hold
         assigns=request.frontend.hook and training.runner != DYNAMIC,
         once=not request.frontend.hook,
+        deadline=request.deadline.with_room(),
         progress=lambda text: request.progress(f"select: {text}"),
-        started=request.started,
     )
 
 
@@ -167,7 +168,9 @@ def _moved(request: Request, problem: Problem, selection: Selection) -> frozense
 
 
 def _choose(request: Request, problem: Problem) -> Selection:
-    splits = policy_named(request.options.policy).choose(problem)
+    splits, in_time = chosen_in_time(policy_named(request.options.policy), problem)
+    if not in_time:
+        request.note_late()
     choice, value = problem.choice(list(splits)), problem.value(splits)
     executed = problem.evaluator.executed(choice, splits)
     return Selection(
@@ -208,4 +211,6 @@ def _unreachable(request: Request, training: TrainingGraph, best: Selection, lim
     kinds = [f"{kind} {size / 2**20:.1f} MB" for kind, size in request.static.items() if size]
     bound = request.options.overhead_bound
     condition = "" if bound is None else f" within max_overhead={bound:g}"
+    if request.is_late:
+        condition += f" within max_planning={request.deadline.seconds:g} s"
     return BudgetError(limit + static, best.planned_bytes + static, ", ".join(kinds + largest), condition)

@@ -42,8 +42,8 @@ class Solved(NamedTuple):
 class Exact:
     """The fastest schedule within ``max_bytes``; without, the smallest within ``max_seconds``, the fastest of those.
 
-    time_limit: seconds since the planning began, for all programs of it together; what was found until then is
-        returned, or where that is nothing what `echo.policies.fit` finds, with a warning that says the gap.
+    time_limit: seconds for all programs together, if the problem's deadline is not before that; what was found until
+        then is returned, or where that is nothing what `echo.policies.fit` finds, with a warning that says the gap.
     gap: the part of the objective that a better schedule may save for the program to count as solved.
     """
 
@@ -75,7 +75,7 @@ class Exact:
             )
         if not problem.candidates:
             return Solved({}, 0.0)
-        end = (time.monotonic() if problem.started is None else problem.started) + self.time_limit
+        end = min(time.monotonic() + self.time_limit, problem.deadline.at)
         if problem.max_bytes is not None:
             found = self._run(solver, end, problem, problem.max_bytes, problem.max_seconds)
             if found is not None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from typing import NamedTuple, Sequence
 
+from echo.deadline import NEVER, Deadline
 from echo.errors import OptionError
 from echo.estimators.evaluator import Evaluation
 from echo.estimators.live import LiveEvaluator
@@ -12,6 +12,7 @@ from echo.estimators.overhead import Overhead
 from echo.graph import Entry
 from echo.passes.partition import partition
 from echo.policies.problem import Policy, Problem
+from echo.policies.timed import chosen_in_time
 from echo.schedule import Splits
 from echo.training_graph import TrainingGraph
 
@@ -45,7 +46,7 @@ def problem_of_graph(
     heavy: bool = True,
     once: bool = False,
     simulations: int = _SIMULATIONS,
-    started: float | None = None,
+    deadline: Deadline = NEVER,
 ) -> Problem:
     """The problem of a data graph: all forward nodes but the last, the loss, are candidates.
 
@@ -72,7 +73,7 @@ def problem_of_graph(
         max_bytes=max_bytes,
         effort=simulations * len(training.nodes),
         once=once,
-        started=started,
+        deadline=deadline,
     )
 
 
@@ -82,27 +83,27 @@ def solve_graph(
     seconds: Sequence[float],
     *,
     max_bytes: int | None = None,
-    started: float | None = None,
+    deadline: Deadline = NEVER,
 ) -> Solved:
     """What a policy makes of a data graph: of light operators alone, then with heavy ones where that ranks before it.
 
-    ``started``, by default now, is when the time limit of the policy began to count.
+    At the ``deadline`` what was found until then is taken.
 
     The schedule may need more than ``max_bytes`` where the policy finds none that fits, or does not look at limits.
     """
     # Light operators alone cost up to 3 points of overhead more than the published plans of tests/data/ilp.
-    found, started = [], time.monotonic() if started is None else started
+    found = []
     for heavy in (False, True) if max_bytes is not None else (False,):
-        problem = problem_of_graph(training, seconds, max_bytes=max_bytes, heavy=heavy, started=started)
-        splits = policy.choose(problem)
+        problem = problem_of_graph(training, seconds, max_bytes=max_bytes, heavy=heavy, deadline=deadline)
+        splits, _ = chosen_in_time(policy, problem)
         found.append(Solved(splits, problem.value(splits), heavy))
     return min(found, key=lambda solved: problem.rank(solved.value))
 
 
 def smallest(
-    policy: Policy, training: TrainingGraph, seconds: Sequence[float], started: float | None = None
+    policy: Policy, training: TrainingGraph, seconds: Sequence[float], deadline: Deadline = NEVER
 ) -> Solved:
     """The fewest bytes that a policy reaches with every operator that may run again."""
-    problem = problem_of_graph(training, seconds, started=started)
-    splits = policy.choose(problem)
+    problem = problem_of_graph(training, seconds, deadline=deadline)
+    splits, _ = chosen_in_time(policy, problem)
     return Solved(splits, problem.value(splits), True)

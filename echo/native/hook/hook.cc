@@ -18,6 +18,7 @@
 #include "implementation.h"
 #include "inplace.h"
 #include "mxnet_api.h"
+#include "poison.h"
 #include "storage.h"
 
 #define ECHO_EXPORT extern "C" __attribute__((visibility("default")))
@@ -94,7 +95,10 @@ void plan_memory(void* result, void* functor, RawGraph* graph) {
 }
 
 void* memory_pass(void* result, void* functor, RawGraph* graph) {
+  const bool recording = is_recording();
+  const Reads reads = recording ? reads_of(*graph) : Reads{};
   plan_memory(result, functor, graph);
+  if (recording) record(reads, *static_cast<RawGraph*>(result));
   if (t_capturing) t_captured = graph_to_json(*static_cast<RawGraph*>(result), t_capturing_nodes);
   return result;
 }
