@@ -10,12 +10,23 @@
     ├── NativeError           the native library is missing, damaged, or does not fit this MXNet
     ├── KernelError           a fused kernel was called with tensors or parameters that it does not take
     ├── PlanError             a plan is to be applied to something that it was not made for
+    ├── ChangedInputError     what the plan reads again in backward was written since the forward pass
     └── UnsupportedError      MXNet's version, or a graph that echo leaves alone
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
+
+_LONGEST = 400  # characters of a line about an error
+_TIME = re.compile(r"\[\d\d:\d\d:\d\d\] ")
+
+
+def one_line(error: BaseException) -> str:
+    """The kind of an error and its message, as one line that is not too long: MXNet's have many, and the time."""
+    text = " ".join(_TIME.sub("", f"{type(error).__name__}: {error}").split())
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
 
 
 class EchoError(Exception):
@@ -62,6 +73,14 @@ class KernelError(EchoError):
 
 class PlanError(EchoError):
     """A plan was made for another graph, other shapes, another device, or another way of applying it."""
+
+
+class ChangedInputError(EchoError):
+    """A parameter or input was written between forward and backward, and the plan reads it again in backward.
+
+    It is raised before anything of the backward pass runs. The gradients would be those of a mixture of old and new
+    values, where MXNet's own graph holds the maps of the forward pass.
+    """
 
 
 class UnsupportedError(EchoError):

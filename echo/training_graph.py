@@ -128,7 +128,8 @@ class TrainingGraph:
     each ``_grad_add``, in order, whether MXNet lets the gradient be accumulated in place by the operator that makes it:
     a matrix product that accumulates may round differently from one that is added. ``runner`` is one of `RUNNERS`.
     ``implementations`` are those that gradients of the user's nodes have here instead of MXNet's own
-    (`echo.implementations`); ``planned_bytes`` and ``accumulations`` are of the graph without them.
+    (`echo.implementations`); ``planned_bytes`` and ``accumulations`` are of the graph without them. ``apart`` says of
+    the user's nodes which in-place options they and their gradients must not take in a bind (`echo.inplace`).
     """
 
     nodes: tuple[TrainingNode, ...]
@@ -138,6 +139,7 @@ class TrainingGraph:
     accumulations: tuple[bool, ...] = ()
     runner: str = EXECUTOR
     implementations: Mapping[int, str] = field(default_factory=dict)
+    apart: Mapping[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.runner not in RUNNERS:
@@ -264,6 +266,7 @@ class TrainingGraph:
             "accumulations": list(self.accumulations),
             "runner": self.runner,
             "implementations": {str(number): text for number, text in self.implementations.items()},
+            "apart": {str(number): text for number, text in self.apart.items()},
             "outputs": [list(entry[:2]) for entry in self.outputs],
             "nodes": [_node_to_json(node) for node in self.nodes],
         }
@@ -286,6 +289,7 @@ class TrainingGraph:
                 accumulations=tuple(map(bool, value["accumulations"])),
                 runner=str(value.get("runner", EXECUTOR)),
                 implementations={int(key): str(text) for key, text in value.get("implementations", {}).items()},
+                apart={int(key): str(text) for key, text in value.get("apart", {}).items()},
             )
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise GraphError(f"not a training graph: {type(error).__name__}: {error}") from error

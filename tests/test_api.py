@@ -25,7 +25,7 @@ from echo.plan import Decision, Memory
 
 ROOT = Path(__file__).parents[1]
 PUBLIC = [
-    "BudgetError", "EchoError", "Frontier", "GraphError", "KernelError", "NativeError", "OptionError", "Options",
+    "BudgetError", "ChangedInputError", "EchoError", "Frontier", "GraphError", "KernelError", "NativeError", "OptionError", "Options",
     "Plan", "PlanError", "ShapeError", "UnsupportedError", "compat", "disable", "enable", "errors", "frontier",
     "load_plan", "native", "optimize", "plan",
 ]  # fmt: skip

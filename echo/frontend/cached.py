@@ -14,10 +14,11 @@ from echo.estimators.planner import blocks
 from echo.estimators.reference import plan_storage
 from echo.graph import Graph, Node
 from echo.passes.recompute import in_execution_order
-from echo.patterns.apply import COPY_ATTRIBUTE
+from echo.patterns.substitute import COPY_ATTRIBUTE
 from echo.training_graph import DYNAMIC, GRADIENT_SUM, STATIC, TrainingGraph, added_outputs
 
 _MOST_GATES = 8  # an LSTM cell has four
+_NUMBER_ATTRIBUTE = "__echo_node__"  # tells nodes apart that are equal otherwise; nobody reads it
 
 
 def stateless(graph: Graph) -> Graph:
@@ -29,8 +30,8 @@ def stateless(graph: Graph) -> Graph:
     """
     if not any(map(_is_of_gates, graph.nodes)):
         return graph
-    nodes = [replace(node, op="_split_v2", attrs=_split(node.attrs)) if _is_of_gates(node) else node
-             for node in graph.nodes]  # fmt: skip
+    nodes = [replace(node, op="_split_v2", attrs=_split(node.attrs, number)) if _is_of_gates(node) else node
+             for number, node in enumerate(graph.nodes)]  # fmt: skip
     return replace(graph, nodes=tuple(nodes))
 
 
@@ -49,9 +50,10 @@ def as_stateful(node: str, value: str, op: str) -> tuple[str, str]:
     return f"{node}_{of_node}", stateful.get(op, op)
 
 
-def _split(attrs: Mapping[str, str]) -> dict[str, str]:
+def _split(attrs: Mapping[str, str], number: int) -> dict[str, str]:
     own = {"indices": "()", "axis": "1", "squeeze_axis": "False", "sections": attrs["num_outputs"]}
     own[COPY_ATTRIBUTE] = "all"  # its gradient overwrites where SliceChannel's adds
+    own[_NUMBER_ATTRIBUTE] = str(number)  # MXNet merges equal nodes that keep no state, and sums gradients otherwise
     return {**own, **{name: text for name, text in attrs.items() if name != "num_outputs"}}
 
 

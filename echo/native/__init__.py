@@ -13,7 +13,7 @@ import functools
 import json
 import os
 import threading
-from typing import Any, Iterator
+from typing import Any, Iterable, Iterator, NamedTuple
 
 from echo.errors import NativeError
 from echo.native.loading import function, load
@@ -47,6 +47,7 @@ def planner_library() -> ctypes.CDLL:
     function(library, "echo_schedule_free", None, pointer)
     function(library, "echo_schedule_set", None, pointer, number, pointer, pointer)
     function(library, "echo_schedule_get", number, pointer, number, pointer, pointer)
+    function(library, "echo_schedule_end_in", None, pointer, ctypes.c_double)
     function(library, "echo_schedule_simulate", ctypes.c_double, pointer, pointer)
     function(library, "echo_schedule_steps", number, pointer, number, pointer, pointer)
     function(library, "echo_schedule_fit", ctypes.c_double, pointer, pointer, size, size, pointer)
@@ -56,8 +57,25 @@ def planner_library() -> ctypes.CDLL:
     return library
 
 
-def install(libmxnet: str) -> None:
+class Allowed(NamedTuple):
+    """What plans may ask the hook for: all else it refuses.
+
+    ``again`` are the operators that may run again, ``all_outputs`` those of them of which every output may then be
+    read from the copy, not only the first. ``exchanges`` are the pairs of gradients, as ``OLD>NEW``.
+    """
+
+    again: Iterable[str] = ()
+    all_outputs: Iterable[str] = ()
+    exchanges: Iterable[str] = ()
+
+
+NOTHING = Allowed()
+
+
+def install(libmxnet: str, allowed: Allowed = NOTHING) -> None:
     """Wraps the gradient and memory passes of the loaded ``libmxnet.so`` at this path. Doing it twice is harmless.
+
+    What was first ``allowed`` in a process, and is not empty, holds from then on.
 
     Raises:
         NativeError: the library is missing, damaged, or does not fit this MXNet.
@@ -68,9 +86,20 @@ def install(libmxnet: str) -> None:
             return
         library = _load("libecho_hook.so")
         error = function(library, "echo_error", ctypes.c_char_p)
+        texts = [" ".join(sorted(names)).encode() for names in allowed]
+        function(library, "echo_allow", None, *[ctypes.c_char_p] * len(texts))(*texts)
         if function(library, "echo_install", ctypes.c_int, ctypes.c_char_p)(libmxnet.encode()):
             raise NativeError(f"the hook does not fit this MXNet: {error().decode()}")
         _installed = library
+
+
+def hook_library() -> ctypes.CDLL:
+    """The library that `install` loads.
+
+    Raises:
+        NativeError: it was not built or cannot be loaded.
+    """
+    return _installed or _load("libecho_hook.so")
 
 
 def installed() -> bool:
@@ -111,7 +140,7 @@ def capture(nodes: bool = True) -> Iterator[Capture]:
 
     Captures nest: each holds the last graph that was planned while it was open, with its nodes if one of them asks.
     """
-    library = _installed or _load("libecho_hook.so")
+    library = hook_library()
     begin = function(library, "echo_capture_begin", None, ctypes.c_int)
     end = function(library, "echo_capture_end", ctypes.c_char_p)
     around = getattr(_thread, "captures", ())
@@ -133,3 +162,24 @@ def capture(nodes: bool = True) -> Iterator[Capture]:
 def _keep(caught: Capture, text: bytes) -> None:
     if text:
         caught.graph = json.loads(text)
+
+
+def record(on: bool) -> None:
+    """From now on, or no more, every memory plan is written down (`echo.runtime.poison`)."""
+    function(_recorder(), "echo_record", None, ctypes.c_int)(on)
+
+
+def recorded() -> str:
+    """The memory plans that this thread made since it last asked, a JSON list."""
+    text: bytes = function(_recorder(), "echo_recorded", ctypes.c_char_p)()
+    return text.decode("utf-8", "surrogateescape")
+
+
+def poison(array: int, byte: int) -> None:
+    """Overwrites the chunk of memory that an array lies in, behind all work that MXNet was given; frees the handle."""
+    if function(_recorder(), "echo_poison", ctypes.c_int, ctypes.c_void_p, ctypes.c_int)(array, byte):
+        raise NativeError("MXNet's engine took no work")
+
+
+def _recorder() -> ctypes.CDLL:
+    return _installed or _load("libecho_hook.so")

@@ -8,9 +8,11 @@ from typing import ClassVar, Mapping, Sequence
 
 from echo.errors import OptionError
 from echo.graph import Entry, Graph
+from echo.inplace import has_layouts, may_be_blocked
 from echo.ops import HEAVY, all_outputs, why_not
 from echo.passes.merged import merged
 from echo.passes.request import Request
+from echo.readers import is_reader
 from echo.training_graph import EXECUTOR, TrainingGraph
 
 
@@ -40,6 +42,7 @@ class FindCandidates:
         recompute = _matching(request, training, "recompute", request.options.recompute)
         _check_conflict(training, keep, recompute)
         heads = {entry.node for entry in training.outputs}
+        keepers = _keepers(training)
         light: dict[int, tuple[Entry, ...]] = {}
         heavy: dict[int, tuple[Entry, ...]] = {}
         refused: dict[int, str] = {}
@@ -47,7 +50,7 @@ class FindCandidates:
         for number, node in training.operators():
             if not node.forward:
                 continue
-            refusal = _refusal(request, training, number, heads, keep)
+            refusal = _refusal(request, training, number, heads, keep) or keepers.get(number, "")
             if refusal:
                 if number in recompute:
                     raise OptionError(f"recompute: {node.name!r} ({node.op}) cannot be recomputed: {refusal}")
@@ -78,7 +81,20 @@ def _refusal(
         return "an array without elements"
     if training.runner != EXECUTOR and node.stateful and node.op != "Dropout":
         return f"{node.op} keeps state, for which a CachedOp has no room twice"
-    return why_not(node, request.frontend.device, request.frontend.hook)
+    device, hook = request.frontend.device, request.frontend.hook
+    if has_layouts(training, device) and may_be_blocked(node.outputs[0]) and (node.op == "Dropout" or not hook):
+        return "its copy could have another of oneDNN's layouts, and sums behind it other last bits"
+    return why_not(node, device, hook)
+
+
+def _keepers(training: TrainingGraph) -> dict[int, str]:
+    """For nodes that an operator reads which may do so at any time: why their outputs stay where they are."""
+    found = {}
+    for _, node in training.operators():
+        if node.forward and not is_reader(node):
+            for entry in node.inputs:
+                found[entry.node] = f"{node.op} ({node.name!r}) is not known to read it through its inputs alone"
+    return found
 
 
 def named(graph: Graph, patterns: Sequence[str]) -> frozenset[int]:

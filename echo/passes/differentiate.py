@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from echo.implementations import implementations
+from echo.inplace import as_stock
 from echo.passes.request import Request
 from echo.training_graph import TrainingGraph
 
@@ -14,7 +15,8 @@ from echo.training_graph import TrainingGraph
 class Differentiate:
     """Asks the frontend: never a table of guesses. On CPUs it then has gradients read less where they can.
 
-    With the option ``exact`` (default) those implementations have the same bits.
+    With the option ``exact`` (default) those implementations have the same bits. What bits could depend on works in
+    place where it does in the user's graph, and nowhere else.
     """
 
     name: ClassVar[str] = "differentiate"
@@ -24,7 +26,10 @@ class Differentiate:
     def run(self, request: Request) -> TrainingGraph:
         frontend = request.frontend
         training = frontend.differentiate()
-        if not frontend.hook or frontend.device != "cpu":
+        if not frontend.hook:
+            return training
+        training = as_stock(training, frontend.device)
+        if frontend.device != "cpu":
             return training
         chosen = implementations(training, request.options.exact, frontend.onednn)
         return frontend.implemented(training, chosen) if chosen else training

@@ -12,8 +12,9 @@ from echo.estimators.overhead import FLOPS_PER_SECOND, UnavailableError, Unmeasu
 from echo.graph import Entry, Graph
 from echo.passes.candidates import named
 from echo.passes.request import Request
-from echo.patterns.apply import ORDER, Fused, Types, applied, laid_out
+from echo.patterns.apply import ORDER, Fused, Types, laid_out
 from echo.patterns.hoist import CHUNK, NAME, TRANSPOSED, Family, Product, families, fusion, sample
+from echo.patterns.substitute import applied
 from echo.patterns.view import Fusion, View, is_true
 from echo.plan import Missed, Plan
 from echo.training_graph import FLAGS, TensorType
@@ -63,7 +64,7 @@ class Hoist:
     gives: ClassVar[type] = Hoisted
 
     def run(self, request: Request, fused: Fused) -> Hoisted:
-        if not request.options.fuse or request.frontend.why_no_fusion:
+        if not request.options.fuse or request.frontend.why_no_fusion or fused.bits:
             return Hoisted(fused)
         view = View(fused.graph)
         found, missed = families(view)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, Mapping
 
-from echo.errors import BudgetError
+from echo.errors import BudgetError, OptionError
 from echo.estimators.evaluator import Choice
 from echo.estimators.footprint import footprint, held_at_peak
 from echo.estimators.overhead import Overhead
 from echo.estimators.planner import blocks
 from echo.graph import Entry
+from echo.inplace import moved
 from echo.options import budget_bytes
 from echo.passes.candidates import Candidates
 from echo.passes.hint import Hint
@@ -20,12 +21,16 @@ from echo.passes.request import Request
 from echo.policies import policy_named
 from echo.policies.bound import least_bytes
 from echo.policies.problem import Problem
+from echo.policies.timed import chosen_in_time
 from echo.schedule import Splits
 from echo.training_graph import DYNAMIC, TrainingGraph
 
 # All that were ever best on the models of the benchmarks; 0 (every entry its own chunk) never was.
-_MATCH_RANGES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
+MATCH_RANGES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
 
+
+# Choices that are made anew without the nodes that get in the way of others, before nothing is recomputed at all.
+_MOST_ROUNDS = 8
 
 # With compute-heavy operators there is more to choose from, and more to lose by a bad choice.
 _HEAVY_EFFORT = 8
@@ -122,7 +127,7 @@ def _problem(
         candidates=candidates,
         segments=segments,
         forced=forced,
-        match_ranges=(own, *(value for value in _MATCH_RANGES if value != own)),
+        match_ranges=(own, *(value for value in MATCH_RANGES if value != own)),
         max_seconds=None if bound is None else bound * overhead.step_seconds,
         max_bytes=max_bytes,
         effort=0 if request.follows else effort,
@@ -130,12 +135,42 @@ def _problem(
         # chunks of a dynamic CachedOp come and go with what they hold
         assigns=request.frontend.hook and training.runner != DYNAMIC,
         once=not request.frontend.hook,
+        deadline=request.deadline.with_room(),
         progress=lambda text: request.progress(f"select: {text}"),
     )
 
 
 def _solve(request: Request, problem: Problem) -> Selection:
-    splits = policy_named(request.options.policy).choose(problem)
+    """The policy's choice, without what keeps operators from working in place where they do in the user's graph."""
+    for _ in range(_MOST_ROUNDS):
+        selection = _choose(request, problem)
+        refused = _moved(request, problem, selection)
+        if not refused:
+            return selection
+        request.progress(f"select: again, without {len(refused)} nodes")
+        kept = {number: entries for number, entries in problem.candidates.items() if number not in refused}
+        problem = replace(problem, candidates=kept, segments=partition(problem.training, kept), hint=None)
+    return _choose(request, replace(problem, candidates={}, segments=partition(problem.training, {})))
+
+
+def _moved(request: Request, problem: Problem, selection: Selection) -> frozenset[int]:
+    if not request.frontend.hook:
+        return frozenset()
+    refused = moved(problem.training, request.frontend.device, selection.recompute, selection.splits)
+    forced = sorted(refused & {entry.node for entry in problem.forced})
+    if forced:
+        node = problem.training.nodes[forced[0]]
+        raise OptionError(
+            f"recompute: {node.name!r} ({node.op}) cannot be recomputed: an operator beside it would not work in place "
+            "as it does in your graph, which may change last bits"
+        )
+    return refused
+
+
+def _choose(request: Request, problem: Problem) -> Selection:
+    splits, in_time = chosen_in_time(policy_named(request.options.policy), problem)
+    if not in_time:
+        request.note_late()
     choice, value = problem.choice(list(splits)), problem.value(splits)
     executed = problem.evaluator.executed(choice, splits)
     return Selection(
@@ -176,4 +211,6 @@ def _unreachable(request: Request, training: TrainingGraph, best: Selection, lim
     kinds = [f"{kind} {size / 2**20:.1f} MB" for kind, size in request.static.items() if size]
     bound = request.options.overhead_bound
     condition = "" if bound is None else f" within max_overhead={bound:g}"
+    if request.is_late:
+        condition += f" within max_planning={request.deadline.seconds:g} s"
     return BudgetError(limit + static, best.planned_bytes + static, ", ".join(kinds + largest), condition)

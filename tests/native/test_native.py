@@ -24,7 +24,7 @@ from echo.frontend import session
 from echo.frontend.session import install_hook
 from echo.frontend.symbols import graph_of, infer_binding, symbol_of
 from echo.frontend.training import bind_without_memory, training_graph
-from echo.passes.rewrite import PLAN_ATTRIBUTE
+from echo.passes.rewrite import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 
 LIBMXNET: str = mxnet.libinfo.find_lib_path()[0]
 ROOT = Path(__file__).parents[2]
@@ -315,16 +315,31 @@ def test_random_operators_are_refused(symbol: Callable[[], mx.sym.Symbol], op: s
     hidden = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=16, name="fc")
     whole = mx.sym.MakeLoss(mx.sym.sum(mx.sym.square(hidden * symbol())))
     assert bind(whole)
-    with pytest.raises(mx.MXNetError, match=rf"node 'noise' \({op}\) draws random numbers or changes its inputs"):
+    with pytest.raises(mx.MXNetError, match=rf"node 'noise' \({op}\) cannot be recomputed: it draws random"):
         bind(marked(whole, noise="0"))
 
 
 @pytest.mark.parametrize("text", ["1", "0,1", "7", "-1", "x", "0x", "0;1", "0,,0", ",", "99999999999999999999", "0@",
-                                  "0@x", "0@3,3", "0@4,1", "@1", "0@1,"])  # fmt: skip
+                                  "0@x", "0@3,3", "0@4,1", "@1", "0@1,", "+0", " 0", "0 ", "0,0"])  # fmt: skip
 def test_outputs_that_are_not_there_are_refused(text: str) -> None:
-    with pytest.raises(mx.MXNetError, match=r"node 'tanh': expected output numbers below 1, .* got"):
+    with pytest.raises(mx.MXNetError, match=r"node 'tanh': expected ascending output numbers below 1, .* got"):
         bind(marked(network(), tanh=text))
     assert clones(marked(network(), tanh="0")) == 1
+
+
+@pytest.mark.parametrize("position", [10, 10**8])
+def test_positions_beyond_the_backward_pass_are_refused(position: int) -> None:
+    with pytest.raises(mx.MXNetError, match=r"node 'tanh': expected positions below \d, or none"):
+        bind(marked(network(), tanh=f"0@{position}"))
+
+
+@pytest.mark.parametrize("text", ["", "x", "-2", "-1x", "+3", " 3", "3s", "9999999999"])
+def test_match_ranges_that_are_none_are_refused(text: str) -> None:
+    symbol = network()
+    graph = graph_of(symbol)
+    number = next(number for number, node in enumerate(graph.nodes) if node.name == "tanh")
+    with pytest.raises(mx.MXNetError, match="node 'tanh': expected a number, -1 or -1s in __echo_match_range__"):
+        bind(symbol_of(graph.with_attrs({number: {RANGE_ATTRIBUTE: text}})))
 
 
 def test_plans_on_variables_mean_nothing() -> None:

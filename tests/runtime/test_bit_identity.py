@@ -108,9 +108,10 @@ def test_models_with_all_maps_recomputed(name: str) -> None:
         "Pooling",
         "Concat",
         "SliceChannel",
-        "Dropout",
         "broadcast_mul",
     ]
+    if "Convolution" not in operators:  # where the layouts of oneDNN's are, Dropout is not recomputed
+        forced.append("Dropout")
     symbol = echo.optimize(model.symbol, recompute=[op for op in forced if op in operators], fuse=False)
     got = train(bind(symbol, values, requested(model, "write")))
     assert {decision.op for decision in symbol.plans[-1].recomputed} >= {"Activation"}

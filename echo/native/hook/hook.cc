@@ -1,4 +1,5 @@
-// Wraps two passes of a running MXNet: MXGradient, to apply a plan, and MXPlanMemory, to read the training graph.
+// Wraps two passes of a running MXNet: MXGradient, to apply a plan, and MXPlanMemory, to read the training graph; and
+// what operators say of computing in place, which a plan may restrict.
 //
 // NNVM keeps its passes as std::function objects in a registry that libmxnet.so exports. Only the invoker pointer of
 // such an object is exchanged: one aligned word, written atomically, and written back by echo_uninstall.
@@ -10,11 +11,14 @@
 #include <shared_mutex>
 #include <string>
 
+#include "allowed.h"
 #include "capture.h"
 #include "copies.h"
 #include "gradient.h"
 #include "implementation.h"
+#include "inplace.h"
 #include "mxnet_api.h"
+#include "poison.h"
 #include "storage.h"
 
 #define ECHO_EXPORT extern "C" __attribute__((visibility("default")))
@@ -91,7 +95,10 @@ void plan_memory(void* result, void* functor, RawGraph* graph) {
 }
 
 void* memory_pass(void* result, void* functor, RawGraph* graph) {
+  const bool recording = is_recording();
+  const Reads reads = recording ? reads_of(*graph) : Reads{};
   plan_memory(result, functor, graph);
+  if (recording) record(reads, *static_cast<RawGraph*>(result));
   if (t_capturing) t_captured = graph_to_json(*static_cast<RawGraph*>(result), t_capturing_nodes);
   return result;
 }
@@ -140,6 +147,12 @@ void unwrap(Wrapped* wrapped) {
 }  // namespace
 }  // namespace echo
 
+// What plans may ask for (`echo::allow`): to be called before echo_install; without, no plan is applied.
+ECHO_EXPORT void echo_allow(const char* again, const char* all_outputs, const char* exchanges) {
+  std::lock_guard<std::mutex> lock(echo::g_mutex);
+  echo::allow(again, all_outputs, exchanges);
+}
+
 // Wraps both passes of the libmxnet.so at `path`, which must be loaded already. 0 on success, see echo_error otherwise.
 ECHO_EXPORT int echo_install(const char* path) {
   using namespace echo;
@@ -161,6 +174,7 @@ ECHO_EXPORT int echo_install(const char* path) {
     unwrap(&g_gradient);
     return 1;
   }
+  wrap_inplace();
   g_installed = true;
   return 0;
 }
@@ -174,6 +188,7 @@ ECHO_EXPORT int echo_uninstall() {
     t_error = "another library has wrapped MXNet's passes since";
     return 1;
   }
+  unwrap_inplace();
   unwrap(&g_gradient);
   unwrap(&g_memory);
   g_installed = false;

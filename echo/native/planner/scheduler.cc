@@ -1,4 +1,6 @@
 // The C interface of the scheduler: simulate a schedule, find the fastest one within a budget.
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <vector>
 
@@ -35,6 +37,12 @@ ECHO_EXPORT std::int32_t echo_schedule_get(const Schedule* schedule, std::int32_
       ++count;
     }
   return count;
+}
+
+// Has searches on this schedule come to an end in so many seconds.
+ECHO_EXPORT void echo_schedule_end_in(Schedule* schedule, double seconds) {
+  const std::chrono::duration<double> left(std::max(0.0, std::min(seconds, 1e6)));
+  schedule->deadline = std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(left);
 }
 
 // Simulates a step. Returns the seconds of all copies, and the bytes by the schedule's measure.

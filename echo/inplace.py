@@ -1,0 +1,145 @@
+"""Which operators work in place under a plan: those that do in the user's own graph, wherever bits could depend on it.
+
+A clone has one reader, and a map that is recomputed has none that waits for it, so MXNet would take in-place options
+that it does not take in the user's graph, and lose others, where a clone still reads what was overwritten. Two things
+make that visible:
+
+- oneDNN keeps its layout with a chunk of memory. An operator without an implementation of oneDNN writes the plain
+  layout, but where it works in place it keeps the layout that it finds. A sum over a blocked array (BatchNorm, its
+  gradient) is added up in another order than one over a plain array, so last bits change, in the forward pass too.
+- The gradient of PReLU writes over the gradient that it reads, in place, before it is done with reading: MXNet's own
+  result hangs on who shares memory.
+
+So of such nodes only the options remain that MXNet takes without a plan (`as_stock`): the planner sees no others, and
+an attribute has the native hook take the others from MXNet as well. Where an option cannot be kept, `moved` says so.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from typing import AbstractSet, Iterable, Mapping
+
+from echo.estimators.planner import blocks
+from echo.graph import Entry
+from echo.passes.recompute import with_clones
+from echo.readers import is_reader
+from echo.schedule import Splits
+from echo.training_graph import TensorType, TrainingGraph, TrainingNode
+
+# Read by the native hook (``inplace.cc``): "OPERATOR:INPUT>OUTPUT,...;OPERATOR:..." must not be computed in place.
+APART_ATTRIBUTE = "__echo_apart__"
+
+_LAID_OUT = frozenset({"Convolution", "Deconvolution"})  # what makes arrays in oneDNN's blocked layouts
+_BLOCKED_TYPES = frozenset({"float32", "bfloat16"})
+_BLOCKED_AXES = (3, 4, 5)
+# oneDNN's activation has the layout of its input, in place or not.
+_KEEPS_LAYOUT = frozenset({"Activation"})
+
+
+def has_layouts(training: TrainingGraph, device: str) -> bool:
+    """Whether arrays of this graph may be in layouts of oneDNN's."""
+    return device == "cpu" and any(node.op in _LAID_OUT for node in training.nodes)
+
+
+def may_be_blocked(kind: TensorType) -> bool:
+    """Whether an array of this type may be in a layout of oneDNN's, in a graph that has any."""
+    return kind.dtype in _BLOCKED_TYPES and len(kind.shape) in _BLOCKED_AXES
+
+
+class _Sensitive:
+    """The nodes of a graph whose bits, or those behind them, may depend on where they work in place."""
+
+    def __init__(self, training: TrainingGraph, device: str) -> None:
+        self._training, self._layouts = training, has_layouts(training, device)
+
+    def __contains__(self, number: int) -> bool:
+        node = self._training.nodes[number]
+        if not node.inplace:
+            return False
+        if not is_reader(self.forward_of(node)):
+            return True
+        if not self._layouts or node.op in _KEEPS_LAYOUT:
+            return False
+        return any(may_be_blocked(self._training.type_of(node.inputs[position])) for position, _, _ in node.inplace)
+
+    def forward_of(self, node: TrainingNode) -> TrainingNode:
+        """The forward node of a gradient; any other node is its own."""
+        for dep in () if node.forward or node.user is not None else node.control_deps:
+            if self._training.nodes[dep].user is not None:
+                return self._training.nodes[dep]
+        return node
+
+
+def as_stock(training: TrainingGraph, device: str) -> TrainingGraph:
+    """The training graph of a user's graph with the in-place options that MXNet takes in it, where bits depend on that.
+
+    ``apart`` of the result says what its nodes have to be marked with to be bound like this.
+    """
+    sensitive = _Sensitive(training, device)
+    numbers = [number for number, _ in training.operators() if number in sensitive]
+    if not numbers:
+        return training
+    inplace = blocks(training).inplace
+    unused: dict[tuple[int, str], list[set[tuple[int, int]]]] = defaultdict(list)
+    owned: dict[int, tuple[int, str]] = {}
+    for number in numbers:
+        node, first = training.nodes[number], training.first_entry[number]
+        owner = sensitive.forward_of(node).user
+        if owner is not None:
+            owned[number] = (owner, node.op)
+            pairs = {(i, o) for i, o, same in node.inplace if not same and inplace[first + o] != i}
+            unused[owner, node.op].append(pairs)
+    # a node and its gradient may be of one operator, and have one attribute
+    removed = {key: set.intersection(*each) for key, each in unused.items()}
+    nodes = list(training.nodes)
+    for number, key in owned.items():
+        if removed[key]:
+            nodes[number] = nodes[number].having(inplace=_without(nodes[number], removed[key]))
+    return replace(training, nodes=tuple(nodes), apart=_texts(removed))
+
+
+def _without(node: TrainingNode, removed: AbstractSet[tuple[int, int]]) -> tuple[tuple[int, int, bool], ...]:
+    return tuple((i, o, same) for i, o, same in node.inplace if (i, o) not in removed)
+
+
+def _texts(removed: Mapping[tuple[int, str], AbstractSet[tuple[int, int]]]) -> dict[int, str]:
+    parts: dict[int, list[str]] = defaultdict(list)
+    for (owner, op), pairs in sorted(removed.items()):
+        if pairs:
+            parts[owner].append(f"{op}:" + ",".join(f"{i}>{o}" for i, o in sorted(pairs)))
+    return {owner: ";".join(texts) for owner, texts in parts.items()}
+
+
+def moved(training: TrainingGraph, device: str, recompute: Iterable[Entry], splits: Splits) -> frozenset[int]:
+    """The nodes that must not be recomputed for all to work in place as in the user's graph.
+
+    ``training`` comes from `as_stock`, so what remains of its options is what MXNet takes. An option is lost where a
+    clone reads what the user's graph has overwritten by then, or where a clone is read by others than its original.
+    """
+    if not any(number in _Sensitive(training, device) for number, _ in training.operators()):
+        return frozenset()
+    planned = with_clones(training, recompute, splits)
+    sensitive, inplace = _Sensitive(planned, device), blocks(planned).inplace
+    original = {node.user: number for number, node in training.operators() if node.forward and node.user is not None}
+    readers: dict[Entry, list[int]] = defaultdict(list)
+    for number, node in planned.operators():
+        for position, entry in enumerate(node.inputs):
+            if position not in node.ignored:
+                readers[Entry(entry.node, entry.index)].append(number)
+
+    def clones(numbers: Iterable[int]) -> set[int]:
+        return {original[user] for number in numbers
+                if not planned.nodes[number].forward and (user := planned.nodes[number].user) is not None}  # fmt: skip
+
+    refused: set[int] = set()
+    for number, node in planned.operators():
+        if number not in sensitive:
+            continue
+        for position, output, same in node.inplace:
+            taken = inplace[planned.first_entry[number] + output] == position
+            if same or taken or not readers[Entry(number, output)]:
+                continue
+            source = node.inputs[position]
+            refused |= clones([number]) or clones(readers[Entry(source.node, source.index)]) or set(original.values())
+    return frozenset(refused)

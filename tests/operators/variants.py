@@ -1,0 +1,69 @@
+"""What echo may do to the maps around an operator, done by force."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Mapping
+
+from echo.ops import _ALL_OUTPUTS, HEAVY, LIGHT, why_not_dropout
+from echo.passes.rewrite import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
+from tests.operators.build import UNDER, Built
+from tests.operators.run import STATIC
+
+
+@dataclass(frozen=True)
+class Variant:
+    """The roles of the nodes that run again, and the match range of the storage, None for MXNet's own.
+
+    ``packed`` says that masks are kept as bits.
+    """
+
+    name: str
+    roles: tuple[str, ...] = ()
+    match_range: int | None = None
+    packed: bool = False
+
+    def __str__(self) -> str:
+        return self.name
+
+    def marks(self, built: Built, runner: str, outputs: str) -> dict[str, dict[str, str]] | None:
+        """Attributes by node; None where this variant does nothing to this graph.
+
+        ``outputs`` are those of the operator under test that may be recomputed.
+        """
+        roles: Mapping[str, list[str]] = {**built.roles, "last": built.roles["input"][-1:]}
+        names = [name for role in self.roles for name in roles.get(role, ())]
+        if self.roles and not (names or ("output" in self.roles and outputs)):
+            return None
+        found = {name: {PLAN_ATTRIBUTE: "0"} for name in names}
+        if "output" in self.roles:
+            if not outputs:
+                return None
+            found[UNDER] = {PLAN_ATTRIBUTE: outputs}
+        if self.match_range is not None:
+            text = "-1s" if self.match_range < 0 and runner == STATIC else str(self.match_range)
+            found["*"] = {RANGE_ATTRIBUTE: text}
+        return found
+
+
+VARIANTS = (
+    Variant("input", ("input",)),
+    Variant("last input", ("last",)),
+    Variant("heavy input", ("input", "heavy input")),
+    Variant("reassigned", (), -1),
+    Variant("output", ("output",)),
+    Variant("input, output", ("input", "masked", "output")),
+    Variant("readers", ("reader",)),
+    Variant("mask", ("masked",)),
+    Variant("bits", ("masked",), packed=True),
+    Variant("bits, input, reassigned", ("masked", "input"), -1, packed=True),
+    *(Variant(f"all, {match_range}", ("input", "masked", "reader"), match_range) for match_range in (1, -1)),
+    *(Variant(f"all, output, {match_range}", ("input", "masked", "reader", "output"), match_range) for match_range in (4, -1)),
+)  # fmt: skip
+
+
+def recomputable_outputs(op: str, attrs: Mapping[str, object], count: int) -> str:
+    """The outputs of the operator under test that echo recomputes, as the hook reads them; none: empty."""
+    if (op not in LIGHT and op not in HEAVY) or (op == "Dropout" and why_not_dropout({k: str(v) for k, v in attrs.items()})):
+        return ""
+    return ",".join(map(str, range(count if op in _ALL_OUTPUTS else 1)))

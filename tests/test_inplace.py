@@ -1,0 +1,161 @@
+"""Where operators work in place: as in the user's graph, wherever bits could depend on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+import echo
+from echo.errors import OptionError
+from echo.estimators.planner import blocks
+from echo.frontend.session import install_hook
+from echo.frontend.symbols import graph_of, infer_binding, symbol_of
+from echo.frontend.training import training_graph
+from echo.graph import Entry
+from echo.inplace import APART_ATTRIBUTE, as_stock, moved
+from echo.passes.rewrite import mark
+from tests.training import assert_same, bind, random_arrays, train
+
+S = mx.sym
+Shapes = dict[str, tuple[int, ...]]
+pytestmark = pytest.mark.usefixtures("cheap_planning")
+
+
+def residual(channels: int = 8) -> mx.sym.Symbol:
+    """Dropout may work in place as soon as the map before it is recomputed, and then keeps a blocked layout."""
+    x = S.var("x")
+    y = S.Convolution(x, kernel=(3, 3), pad=(1, 1), num_filter=channels, no_bias=True, name="conv")
+    y = S.Activation(S.BatchNorm(y, fix_gamma=False, name="bn1"), act_type="relu", name="act")
+    return S.BatchNorm(S.Dropout(y, p=0.3, name="drop") + x, name="bn2")
+
+
+def scaled(channels: int) -> mx.sym.Symbol:
+    """An operator without an implementation of oneDNN in the place of Dropout."""
+    x = S.var("x")
+    y = S.BatchNorm(S.Convolution(x, kernel=(3, 3), pad=(1, 1), num_filter=channels, name="conv"), name="bn1")
+    y = S.Activation(y, act_type="relu", name="act") * 0.5
+    other = S.Convolution(y, kernel=(1, 1), num_filter=channels, name="conv2")
+    return S.BatchNorm(S.elemwise_add(y, other) - 0.25, name="bn2")
+
+
+def prelu(channels: int) -> mx.sym.Symbol:
+    """The block of face recognition networks."""
+    d = S.var("x")
+    for i, filters in enumerate((channels, 2 * channels)):
+        d = S.Convolution(d, kernel=(3, 3), pad=(1, 1), num_filter=filters, name=f"c{i}")
+        d = S.BatchNorm(d, fix_gamma=False, name=f"b{i}")
+        d = S.LeakyReLU(d, act_type="prelu", name=f"p{i}")
+        d = S.Pooling(d, kernel=(2, 2), stride=(2, 2), pool_type="max", name=f"m{i}")
+    return d
+
+
+MODELS = {"residual": residual, "scaled": scaled, "prelu": prelu}
+SIZES = ((4, 8, 6, 6), (2, 3, 8, 8), (2, 16, 14, 14), (2, 32, 10, 10))
+OPTIONS: tuple[dict[str, Any], ...] = (
+    {}, {"max_overhead": None}, {"max_overhead": None, "policy": "all"}, {"policy": "mincut", "max_overhead": None},
+    {"policy": "sublinear", "max_overhead": None}, {"policy": "echo", "max_overhead": None},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("name", MODELS)
+def test_bits_where_layouts_follow_storage(name: str, size: tuple[int, ...]) -> None:
+    symbol = MODELS[name](size[1])
+    values = random_arrays(symbol, {"x": size})
+    expected = train(bind(symbol, values, "write"))
+    for options in OPTIONS:
+        optimized = echo.optimize(symbol, fuse=False, **options)
+        assert_same(train(bind(optimized, values, "write")), expected)
+
+
+def captured(symbol: mx.sym.Symbol, shapes: Shapes, **marks: Any) -> Any:
+    assert install_hook() == ""
+    graph = graph_of(symbol)
+    return training_graph(graph, infer_binding(symbol, shapes), mx.cpu(), **marks)
+
+
+def test_a_recomputed_map_lets_no_other_work_in_place() -> None:
+    symbol, shapes = residual(), {"x": (4, 8, 6, 6)}
+    stock = captured(symbol, shapes)
+    graph = graph_of(symbol)
+    number = {node.name: number for number, node in enumerate(graph.nodes)}
+    marked = mark(graph, {number["bn1"]: [0], number["act"]: [0]}, hook=True)
+    settled = as_stock(stock, "cpu")
+    assert "Dropout:0>0" in settled.apart[number["drop"]]
+
+    def in_place(of: Any) -> bool:
+        drop = next(i for i, node in enumerate(of.nodes) if node.op == "Dropout")
+        return bool(blocks(of).inplace[of.first_entry[drop]] == 0)
+
+    free = captured(symbol_of(marked), shapes)
+    assert in_place(free)  # what MXNet does by itself
+    assert not in_place(stock)
+    held = captured(symbol_of(marked.with_attrs({n: {APART_ATTRIBUTE: t} for n, t in settled.apart.items()})), shapes)
+    assert not in_place(held)
+
+
+def test_what_is_overwritten_in_place_is_not_read_again() -> None:
+    """The sum of `residual` takes the memory of what Dropout gave: a copy of the sum alone would need that."""
+    x = S.var("x")
+    y = S.BatchNorm(S.Convolution(x, kernel=(1, 1), num_filter=8, name="conv"), name="bn1")
+    symbol = S.BatchNorm(S.sin(S.elemwise_add(y, x, name="sum"), name="sin"), name="bn2")
+    training = as_stock(captured(symbol, {"x": (4, 8, 6, 6)}), "cpu")
+    number = {node.name: number for number, node in training.operators() if node.forward}
+    first = training.first_entry[number["sum"]]
+    assert blocks(training).inplace[first] == 0
+    alone = [Entry(number["sum"])]
+    backward = next(i for i, node in training.operators() if not node.forward)
+    assert moved(training, "cpu", alone, {number["sum"]: (backward,)}) == {number["sum"]}
+    both = [*alone, Entry(number["bn1"])]
+    assert not moved(training, "cpu", both, {n: (backward,) for n in (number["sum"], number["bn1"])})
+    with pytest.raises(OptionError, match=r"'sum' \(elemwise_add\) cannot be recomputed"):
+        echo.plan(symbol, recompute=["sum"], keep=["bn1"], max_overhead=None, fuse=False, x=(4, 8, 6, 6))
+
+
+def test_graphs_without_layouts_are_left_alone() -> None:
+    y = S.FullyConnected(S.Activation(S.FullyConnected(S.var("x"), num_hidden=8), act_type="relu"), num_hidden=8)
+    training = captured(S.Dropout(S.Activation(y, act_type="relu")), {"x": (4, 8)})
+    assert as_stock(training, "cpu") is training
+    conv = captured(residual(), {"x": (4, 8, 6, 6)})
+    assert as_stock(conv, "gpu") is conv
+
+
+MALFORMED = ("Dropout", "Dropout:", "Dropout:0", "Dropout:0>", "Dropout:0>0,", "Dropout:0>0;", ":0>0x")
+
+
+@pytest.mark.parametrize("text", MALFORMED)
+def test_malformed_marks_are_refused(text: str) -> None:
+    symbol = residual()
+    graph = graph_of(symbol)
+    number = next(number for number, node in enumerate(graph.nodes) if node.op == "Dropout")
+    assert install_hook() == ""
+    bad = symbol_of(graph.with_attrs({number: {APART_ATTRIBUTE: text}}))
+    with pytest.raises(RuntimeError, match="__echo_apart__"):
+        bad.simple_bind(mx.cpu(), x=(4, 8, 6, 6))
+
+
+def test_equal_slices_of_a_block_are_not_merged() -> None:
+    """SliceChannel keeps a state, so MXNet merges no two of them; what takes its place must not be merged either."""
+
+    class Net(mx.gluon.HybridBlock):
+        def hybrid_forward(self, F: Any, y: Any) -> Any:
+            parts = [F.split(F.concat(y, y, dim=2), num_outputs=2, axis=2) for _ in range(2)]
+            one, two = (part[0] * F.sigmoid(part[1]) for part in parts)
+            return one + 0.01 * two
+
+    found = []
+    for optimized in (False, True):
+        net = Net()
+        net.hybridize()
+        if optimized:
+            echo.optimize(net, fuse=False)
+        data = mx.nd.array(np.random.RandomState(0).normal(0, 0.5, (8, 5, 16)))
+        data.attach_grad()
+        with mx.autograd.record():
+            loss = (net(data) ** 2).mean()
+        loss.backward()
+        found.append(data.grad.asnumpy())
+    assert (found[0] == found[1]).all()
