@@ -9,10 +9,9 @@ before the operator's gradient runs: what is read at an old address is something
 from __future__ import annotations
 
 import functools
-import json
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
-from typing import Any, Callable, Dict, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Mapping, NamedTuple, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -39,7 +38,7 @@ class Setting:
     """What is around the operator.
 
     Attributes:
-        producer: what makes its first inputs: "light" operators, "conv" with BatchNorm and relu, "dense" or "plain conv".
+        producer: of its inputs: "light" operators, "conv" with BatchNorm and relu, "plain conv", or "dense".
         masked: a Dropout is between those and the operator; "packed": its mask is kept as bits.
         consumer: what reads its outputs: "light" operators, a "heavy" one, or of images a "pool".
         shared: another operator, whose gradient needs them, reads the inputs too.
@@ -69,7 +68,7 @@ class Built:
 
     nodes: list[dict[str, Any]] = field(default_factory=list)
     heads: list[Ref] = field(default_factory=list)
-    variables: Dict[str, tuple[Shape, str, Draw]] = field(default_factory=dict)
+    variables: dict[str, tuple[Shape, str, Draw]] = field(default_factory=dict)
     untrained: set[str] = field(default_factory=set)
     roles: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
@@ -85,6 +84,11 @@ class Built:
             self.untrained.add(name)
         return self.add("null", name, __shape__=shape, __dtype__=_flag(dtype))
 
+    @property
+    def is_random(self) -> bool:
+        """Whether an operator draws random numbers, which starts with a seed then."""
+        return any(word in node["op"] for node in self.nodes for word in _RANDOM)
+
     def symbol(self, marks: Mapping[str, Mapping[str, str]] = {}) -> mx.sym.Symbol:
         """The symbol, with these attributes on these nodes; those of "*" are for every operator but the user's own."""
         nodes = [
@@ -96,6 +100,9 @@ class Built:
         value = {"nodes": nodes, "arg_nodes": arguments, "heads": [[*ref, 0] for ref in self.heads],
                  "attrs": {"mxnet_version": ["int", 10901]}}  # fmt: skip
         return load(value)
+
+
+_RANDOM = ("Dropout", "random", "sample", "shuffle", "RNN", "_npi_")
 
 
 def _flag(dtype: str) -> int:
@@ -196,14 +203,13 @@ def _matrix(built: Built, name: str, map_: Ref, kind: str, shape: Shape) -> Ref:
 def _input(built: Built, position: int, given: Input, setting: Setting) -> Ref:
     name, shape = f"in{position}", given.shape_of(setting.channels)
     if given.kind == "=":
-        return built.variable(name, shape, lambda *_: np.array(given.values), given.dtype or setting.dtype, trained=False)
+        dtype = given.dtype or setting.dtype
+        return built.variable(name, shape, lambda *_: np.array(given.values), dtype, trained=False)
     if given.kind == "l":
         return built.variable(name, shape, below(given.limit), setting.dtype, trained=False)
-    if given.kind in ("w", "a"):
-        parameters = given.kind == "w" and setting.producer == "light"
-        if not parameters:
-            draw: Draw = weights if given.kind == "w" else (lambda _, shape: np.ones(shape))
-            return built.variable(name, shape, draw, given.dtype or setting.dtype)
+    if given.kind in "va" or (given.kind == "w" and setting.producer != "light"):
+        draw: Draw = (lambda _, shape: np.ones(shape)) if given.kind == "a" else weights
+        return built.variable(name, shape, draw, given.dtype or setting.dtype)
     images = given.kind == "x" and len(shape) == 4 and setting.producer in ("conv", "plain conv")
     if images:
         map_ = _conv(built, name, shape, setting.producer == "conv")
@@ -267,6 +273,8 @@ def _filler(built: Built, shape: Shape, mean: Ref, number: int, dtype: str) -> R
 @functools.lru_cache(maxsize=None)
 def outputs_of(case: Case, setting: Setting) -> tuple[tuple[Shape, str], ...]:
     """Shapes and types of the operator's outputs, as MXNet infers them."""
+    if case.outputs:
+        return tuple((shape, setting.dtype) for shape in case.outputs)
     built = Built()
     case.under(built, [_input(built, position, given, setting) for position, given in enumerate(case.inputs)])
     built.heads = [Ref(len(built.nodes) - 1)]
@@ -290,7 +298,7 @@ def build(case: Case, setting: Setting, blocked: bool = False) -> Built:
         _read(built, Ref(node.node, index), *outputs[index], setting, index, blocked)
         for index in range(len(outputs))
     ]
-    maps = {given.shape_of(setting.channels) for given in case.inputs if given.kind not in "=la"}
+    maps = {given.shape_of(setting.channels) for given in case.inputs if given.kind not in "=lav"}
     for position, (given, ref) in enumerate(zip(case.inputs, inputs)):
         if (setting.shared or blocked) and given.kind in ("x", "p", "u", "g", "spd", "tri"):
             name = f"beside{position}"
@@ -300,7 +308,10 @@ def build(case: Case, setting: Setting, blocked: bool = False) -> Built:
     mean = means[0]
     for number, other in enumerate(means[1:]):
         mean = built.add("elemwise_add", f"mean{number}", [mean, other])
+    built.heads = [mean] if case.outputs else []
+    if case.outputs:  # then MXNet plans no memory for what depends on them
+        mean = built.variable("start", (1,), normal, setting.dtype)
     for number, shape in enumerate(sorted(maps | {shape for shape, _ in outputs})):
         mean = _filler(built, shape, mean, number, setting.dtype)
-    built.heads = [mean]
+    built.heads.append(mean)
     return built

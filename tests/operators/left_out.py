@@ -35,11 +35,13 @@ _REASONS: Mapping[str, str] = {
     "MXNet does not know the shape of its output before it has run, and plans no memory for it": """
         _contrib_boolean_mask _npi_bincount _npi_delete _npi_unique _npx_nonzero""",
     "MXNet infers no shape for it in a symbol outside of its numpy mode": """
-        _npi_dstack _npi_hstack _npi_powerd _npi_share_memory _onehot_encode fill_element_0index""",
+        _copyto _npi_dstack _npi_hstack _npi_powerd _npi_share_memory _npx_constraint_check _onehot_encode
+        fill_element_0index""",
     "MXNet itself fails to differentiate it": """
         _npi_copysign_scalar _npi_exponential _npi_rayleigh _npi_rcopysign_scalar""",
     "it is a mark in MXNet's own graphs, not an operator of a symbol": """
         _CachedOp _CachedOpThreadSafe _CrossDeviceCopy _CustomFunction _NDArray _Native _NoGradient""",
-    "it takes the place of other operators for inference alone": "_sg_mkldnn_conv _sg_mkldnn_fully_connected",
+    "it takes the place of other operators for inference alone": """
+        _sg_mkldnn_conv _sg_mkldnn_fully_connected _sg_mkldnn_selfatt_qk _sg_mkldnn_selfatt_valatt""",
 }
 LEFT_OUT: Mapping[str, str] = {op: reason for reason, ops in _REASONS.items() for op in ops.split()}

@@ -1,0 +1,33 @@
+"""Every operator that MXNet registers has a case, or a reason why it has none."""
+
+from __future__ import annotations
+
+import pytest
+
+from echo.frontend import extension
+from echo.frontend.session import install_hook
+from echo.ops import HEAVY, LIGHT
+from echo.readers import READERS
+from tests.operators.cases import CASES, registered
+from tests.operators.left_out import LEFT_OUT
+
+COVERED = {case.op for case in CASES}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _operators() -> None:
+    assert install_hook() == ""
+    assert extension.why_not() == ""
+
+
+def test_every_operator_has_a_case_or_a_reason() -> None:
+    assert not COVERED & set(LEFT_OUT)
+    assert registered() == COVERED | set(LEFT_OUT)
+
+
+def test_readers_are_covered() -> None:
+    assert READERS <= COVERED
+
+
+def test_what_is_recomputed_is_covered() -> None:
+    assert LIGHT | HEAVY <= COVERED
