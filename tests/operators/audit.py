@@ -8,9 +8,10 @@ from typing import Any, Iterable
 import mxnet as mx
 
 from echo.passes.rewrite import RANGE_ATTRIBUTE
-from tests.operators.build import Built, Setting, build
+from tests.operators.build import build
 from tests.operators.case import Case
-from tests.operators.run import EXECUTOR, Record, Run, count_outputs, differences, is_taken_over
+from tests.operators.graph import Built, Setting
+from tests.operators.run import EXECUTOR, Record, Run, differences, is_taken_over
 from tests.operators.settings import Trial
 from tests.operators.storage import InPlace, in_place_as, planned, unshared, watched
 from tests.operators.variants import VARIANTS, Variant, recomputable_outputs
@@ -84,7 +85,7 @@ def _one(found: Audit, setting: Setting, built: Built, packed: Built | None, run
     if again:
         found.undefined.append(Difference(str(case), str(setting), "stock", runner, grad_req, again))
         return
-    outputs = recomputable_outputs(case.op, dict(case.attrs), count_outputs(first.graphs[0]))
+    outputs = recomputable_outputs(case, first.graphs[0], runner)
     tried: list[Any] = []
     for variant in variants:
         graph = packed if variant.packed else built
@@ -111,7 +112,7 @@ def _tried(run: Run, expected: Record) -> dict[str, float]:
 
 
 def _reuses(run: Run, built: Built) -> bool:
-    return is_taken_over(run.graphs[0], set(built.roles["input"][-1:]))
+    return any(is_taken_over(graph, set(built.roles["input"][-1:])) for graph in run.graphs[:1])
 
 
 def in_place(case: Case, setting: Setting) -> Audit:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Sequence
 
 if TYPE_CHECKING:
-    from tests.operators.build import Built, Ref
+    from tests.operators.graph import Built, Ref
 
 _SPEC = re.compile(r"(x|p|u|g|b|i|j|k|w|v|a|l|spd|tri)(\d*)(?::([\dC]+(?:x[\dC]+)*))?")
 DEFAULT = "4x12"

@@ -10,7 +10,7 @@ from mxnet import autograd
 
 from echo import native
 from echo.runtime.cached_op import StockCachedOp
-from tests.operators.build import UNDER, Built
+from tests.operators.graph import UNDER, Built
 
 EXECUTOR, STATIC, DYNAMIC = "executor", "static", "dynamic"
 RUNNERS = (EXECUTOR, STATIC, DYNAMIC)
@@ -89,10 +89,9 @@ class Run:
             yield step, outputs, gradients
 
 
-def count_outputs(graph: Any) -> int:
-    """How many outputs the operator under test has, hidden ones included; of control flow, 1."""
-    nodes = graph["nodes"] if graph else []
-    return next((len(node["shapes"]) for node in nodes if node["name"] == UNDER), 1)
+def node_under(graph: Any) -> Any:
+    """The operator under test in a training graph; of control flow None: the last graph planned is a subgraph of it."""
+    return next((node for node in (graph["nodes"] if graph else ()) if node["name"] == UNDER), None)
 
 
 def is_taken_over(graph: Any, names: set[str]) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Iterator, NamedTuple, Tuple
 
 from echo.ops import HEAVY
-from tests.operators.build import Setting
 from tests.operators.case import Case
+from tests.operators.graph import Setting
 from tests.operators.run import DYNAMIC, EXECUTOR, STATIC
 
 Runner = Tuple[str, str]  # and what grad_req asks for

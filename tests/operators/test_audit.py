@@ -8,15 +8,15 @@ from echo.frontend import extension
 from echo.frontend.session import install_hook
 from echo.readers import why_not_reader
 from tests.operators.audit import Audit, audit, in_place
-from tests.operators.build import Setting
 from tests.operators.case import Case, case
 from tests.operators.cases import CASES
+from tests.operators.graph import Setting
 from tests.operators.settings import ONE, Trial, fast, full
 from tests.operators.tables.layers import rnn
 from tests.operators.tables.special import CONTROL
 
 BY_NAME = {str(each): each for each in CASES}
-SAMPLE = tuple(BY_NAME)[::12]
+SAMPLE = tuple(BY_NAME)[::24]
 IMAGES = "x:2xCx6x6"
 
 

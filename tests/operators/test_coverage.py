@@ -10,6 +10,7 @@ from echo.ops import HEAVY, LIGHT
 from echo.readers import READERS
 from tests.operators.cases import CASES, registered
 from tests.operators.left_out import LEFT_OUT
+from tests.operators.not_readers import NOT_READERS
 
 COVERED = {case.op for case in CASES}
 
@@ -25,8 +26,9 @@ def test_every_operator_has_a_case_or_a_reason() -> None:
     assert registered() == COVERED | set(LEFT_OUT)
 
 
-def test_readers_are_covered() -> None:
-    assert READERS <= COVERED
+def test_every_case_is_of_a_reader_or_known_not_to_be_one() -> None:
+    assert not READERS & set(NOT_READERS)
+    assert READERS | set(NOT_READERS) == COVERED
 
 
 def test_what_is_recomputed_is_covered() -> None:

@@ -11,7 +11,7 @@ UNARY = [
     *each("arcsin arccos arctanh erfinv log1p", "u"),
     *each("log log2 log10 sqrt rsqrt cbrt rcbrt reciprocal gamma gammaln", "p"),
     *each("arccosh", "g"),
-    *each("relu sigmoid abs _copy square exp", "x:2xCx6x6"),
+    *each("relu sigmoid abs square exp", "x:2xCx6x6"),
     case("_contrib_gradientmultiplier", scalar=0.3),
     case("_contrib_quadratic", a=0.5, b=-1.0, c=0.25),
     case("MakeLoss", "p", grad_scale=0.5, normalization="valid", valid_thresh=1.0),

@@ -85,7 +85,8 @@ LOSSES = [
     case("SoftmaxOutput", "x l12:4", out_grad=True), case("SoftmaxOutput", "x l12:4", smooth_alpha=0.1),
     case("SoftmaxOutput", "x:2xCx6x6 l3:2x6x6", multi_output=True),
     case("SoftmaxOutput", "x:3x4x6 l6:3x4", preserve_shape=True), case("SoftmaxOutput", "x i12:4"),
-    *each("LinearRegressionOutput LogisticRegressionOutput MAERegressionOutput", "x x"),
+    # labels that are maps, of which MXNet computes no gradient and leaves what is there
+    *each("LinearRegressionOutput LogisticRegressionOutput MAERegressionOutput", "x b"),
     *each("LinearRegressionOutput LogisticRegressionOutput MAERegressionOutput", "x l2:4x12"),
     case("SVMOutput", "x l12:4"), case("SVMOutput", "x l12:4", use_linear=True),
     case("softmax_cross_entropy", "x l12:4"),
