@@ -39,7 +39,6 @@ def planner_library() -> ctypes.CDLL:
     """
     library = _load("libecho_planner.so")
     pointer, number, size, real = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_double
-    error = function(library, "echo_planner_error", ctypes.c_char_p)
 
     def check(result: Any, called: Any, _: Any) -> Any:
         if result is None or result == -1 or result != result:
@@ -64,6 +63,7 @@ def planner_library() -> ctypes.CDLL:
     checked("echo_schedule_fit", real, pointer, pointer, size, size, pointer)
     checked("echo_schedule_least", real, pointer, pointer, real, size, pointer)
     checked("echo_schedule_keep", real, pointer, size, number, pointer)
+    error = function(library, "echo_planner_error", ctypes.c_char_p)
     return library
 
 
