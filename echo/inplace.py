@@ -23,7 +23,7 @@ from typing import AbstractSet, Iterable, Mapping
 from echo.estimators.planner import blocks
 from echo.graph import Entry
 from echo.passes.recompute import with_clones
-from echo.readers import is_reader
+from echo.readers import why_not_reader
 from echo.schedule import Splits
 from echo.training_graph import TensorType, TrainingGraph, TrainingNode
 
@@ -57,7 +57,8 @@ class _Sensitive:
         node = self._training.nodes[number]
         if not node.inplace:
             return False
-        if not is_reader(self.forward_of(node)):
+        forward = self.forward_of(node)
+        if why_not_reader(forward.op, forward.attrs):
             return True
         if not self._layouts or node.op in _KEEPS_LAYOUT:
             return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import logging
 
 import mxnet as mx
 from mxnet.base import _LIB, c_str, check_call
@@ -11,6 +12,8 @@ from mxnet.base import _LIB, c_str, check_call
 from echo.errors import NativeError
 from echo.kernels import library
 from echo.kernels.operators import PREFIX, READS
+
+logger = logging.getLogger("echo")
 
 
 @functools.lru_cache(maxsize=None)
@@ -38,7 +41,10 @@ def why_not() -> str:
     except mx.MXNetError as error:
         return f"MXNet does not load {path}: {str(error).strip().splitlines()[-1]}"
     missing = [name for name in sorted(READS) if not _is_there(PREFIX + name)]
-    return f"{path} is of another echo, reinstall mxnet-echo: it has no kernel {missing[0]!r}" if missing else ""
+    if missing:
+        return f"{path} is of another echo, reinstall mxnet-echo: it has no kernel {missing[0]!r}"
+    logger.info("echo: fused operators on the CPU use %s instructions", library.level())
+    return ""
 
 
 def loaded_from() -> str:

@@ -32,28 +32,38 @@ def _load(name: str) -> ctypes.CDLL:
 
 @functools.lru_cache(maxsize=None)
 def planner_library() -> ctypes.CDLL:
-    """The planner's library.
+    """The planner's library. Where one of its functions fails, as for want of memory, `NativeError` says so.
 
     Raises:
         NativeError: it was not built or cannot be loaded.
     """
     library = _load("libecho_planner.so")
-    function(library, "echo_planner_new", ctypes.c_void_p, ctypes.c_void_p)
-    function(library, "echo_planner_free", None, ctypes.c_void_p)
-    pointer, number, size = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
-    function(library, "echo_planner_evaluate", ctypes.c_double, pointer, pointer, number, pointer, pointer,
-              pointer, number, size, pointer, pointer)  # fmt: skip
-    function(library, "echo_schedule_new", pointer, pointer, number, pointer)
+    pointer, number, size, real = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_double
+
+    def check(result: Any, called: Any, _: Any) -> Any:
+        if result is None or result == -1 or result != result:
+            raise NativeError(f"the planner failed: {error().decode()}")
+        return result
+
+    def checked(name: str, result: Any, *arguments: Any) -> None:
+        function(library, name, result, *arguments).errcheck = check  # type: ignore[attr-defined]
+
+    checked("echo_planner_new", pointer, pointer)
+    function(library, "echo_planner_free", None, pointer)
+    checked("echo_planner_evaluate", real, pointer, pointer, number, pointer, pointer, pointer, number, size, pointer,
+            pointer)  # fmt: skip
+    checked("echo_planner_blocks", number, pointer, pointer, pointer)
+    checked("echo_schedule_new", pointer, pointer, number, pointer)
     function(library, "echo_schedule_free", None, pointer)
-    function(library, "echo_schedule_set", None, pointer, number, pointer, pointer)
+    checked("echo_schedule_set", number, pointer, number, pointer, pointer)
     function(library, "echo_schedule_get", number, pointer, number, pointer, pointer)
-    function(library, "echo_schedule_end_in", None, pointer, ctypes.c_double)
-    function(library, "echo_schedule_simulate", ctypes.c_double, pointer, pointer)
+    function(library, "echo_schedule_end_in", None, pointer, real)
+    checked("echo_schedule_simulate", real, pointer, pointer)
     function(library, "echo_schedule_steps", number, pointer, number, pointer, pointer)
-    function(library, "echo_schedule_fit", ctypes.c_double, pointer, pointer, size, size, pointer)
-    function(library, "echo_schedule_least", ctypes.c_double, pointer, pointer, ctypes.c_double, size, pointer)
-    function(library, "echo_schedule_keep", ctypes.c_double, pointer, size, number, pointer)
-    function(library, "echo_planner_blocks", None, pointer, pointer, pointer)
+    checked("echo_schedule_fit", real, pointer, pointer, size, size, pointer)
+    checked("echo_schedule_least", real, pointer, pointer, real, size, pointer)
+    checked("echo_schedule_keep", real, pointer, size, number, pointer)
+    error = function(library, "echo_planner_error", ctypes.c_char_p)
     return library
 
 
@@ -91,6 +101,15 @@ def install(libmxnet: str, allowed: Allowed = NOTHING) -> None:
         if function(library, "echo_install", ctypes.c_int, ctypes.c_char_p)(libmxnet.encode()):
             raise NativeError(f"the hook does not fit this MXNet: {error().decode()}")
         _installed = library
+
+
+def hook_library() -> ctypes.CDLL:
+    """The library that `install` loads.
+
+    Raises:
+        NativeError: it was not built or cannot be loaded.
+    """
+    return _installed or _load("libecho_hook.so")
 
 
 def installed() -> bool:
@@ -131,7 +150,7 @@ def capture(nodes: bool = True) -> Iterator[Capture]:
 
     Captures nest: each holds the last graph that was planned while it was open, with its nodes if one of them asks.
     """
-    library = _installed or _load("libecho_hook.so")
+    library = hook_library()
     begin = function(library, "echo_capture_begin", None, ctypes.c_int)
     end = function(library, "echo_capture_end", ctypes.c_char_p)
     around = getattr(_thread, "captures", ())

@@ -91,6 +91,10 @@ __attribute__((visibility("default"))) int echo_cuda_ready(int device);
 __attribute__((visibility("default"))) size_t echo_cpu_workspace(const EchoCall* call);
 __attribute__((visibility("default"))) size_t echo_cuda_workspace(const EchoCall* call);
 
+// Which instructions the CPU kernels use: "avx512", "avx2" or "portable", the most that the processor has. The
+// environment variable ECHO_KERNELS_LEVEL, read once, asks for less.
+__attribute__((visibility("default"))) const char* echo_kernels_level(void);
+
 // The last error of this thread.
 __attribute__((visibility("default"))) const char* echo_kernels_error(void);
 
