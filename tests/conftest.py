@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -29,6 +30,7 @@ from echo.passes.rewrite import RANGE_ATTRIBUTE, Rewrite
 from echo.passes.select import Selection
 from echo.policies.problem import Problem
 from echo.runtime import bind as planned_bind
+from echo.runtime.poison import poisoned
 from echo.schedule import Splits
 from echo.subject import Subject
 from echo.training_graph import EXECUTOR, TrainingGraph
@@ -330,3 +332,11 @@ def cheap_planning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(planned_bind, "_hints", {})
     # a cost table remembers what cannot be measured
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))
+
+
+@pytest.fixture(params=["plain", "poisoned"])
+def memory(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The test runs as it is, and once more on memory that is overwritten when nobody reads it any more."""
+    assert install_hook() == ""
+    with poisoned() if request.param == "poisoned" else contextlib.nullcontext():
+        yield

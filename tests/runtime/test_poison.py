@@ -226,17 +226,6 @@ def test_integers_and_sparse_gradients() -> None:
     assert all(np.array_equal(mine, its) for mine, its in zip(got, expected))
 
 
-def test_arrays_without_elements() -> None:
-    with mx.util.np_shape():
-        empty = mx.sym.zeros(shape=(0, 3)) + mx.sym.var("data", shape=(0, 3))
-        symbol = mx.sym.MakeLoss(mx.sym.sum(mx.sym.tanh(empty * 3) + 1))
-        with poisoned():
-            executor = symbol.simple_bind(mx.cpu())
-            executor.forward(is_train=True)  # MXNet itself has no backward pass for these
-            executor.forward(is_train=True)
-        assert executor.outputs[0].asnumpy() == 0
-
-
 def test_monitors_of_the_users_come_first() -> None:
     symbol = chain()
     values = random_arrays(symbol, {"data": (4, 6)})

@@ -1,0 +1,107 @@
+"""The fuzzers of symbols and blocks: the same program for the same seed, faults found, shrunk and written down."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import echo
+from echo.frontend.session import install_hook
+from fuzz import blocks, symbols
+from fuzz.child import shrunk
+from fuzz.outcome import Refused, Undefined
+from fuzz.program import Program, smaller
+
+pytestmark = pytest.mark.usefixtures("cheap_planning")
+BOTH = pytest.mark.parametrize("kind", [symbols, blocks], ids=["symbols", "blocks"])
+
+
+@pytest.fixture(autouse=True)
+def hook() -> None:
+    assert install_hook() == ""
+
+
+@BOTH
+def test_same_seed_same_program(kind: ModuleType) -> None:
+    drawn = [kind.draw(seed) for seed in (1, 2, 1)]
+    assert drawn[0] == drawn[2] != drawn[1]
+    assert Program.from_json(drawn[1].to_json()) == drawn[1]
+
+
+@BOTH
+def test_nothing_differs(kind: ModuleType) -> None:
+    done = 0
+    for seed in range(12):
+        try:
+            assert kind.run(seed) is None, seed
+            done += 1
+        except (Refused, Undefined):
+            continue
+    assert done > 8
+
+
+def test_smaller_programs_have_less_in_them() -> None:
+    program = symbols.draw(3)
+    for candidate in smaller(program):
+        assert candidate != program
+        assert len(candidate.needed()) <= len(program.needed())
+
+
+def test_fault_is_found_shrunk_and_written_down(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    optimize = echo.optimize
+
+    def wrong(symbol: Any, **options: Any) -> Any:
+        """Loses every tanh."""
+        text = symbol.tojson(remove_amp_cast=False).replace('"op": "tanh"', '"op": "sigmoid"')
+        return optimize(symbols.mx.sym.load_json(text), **options)
+
+    seed = next(n for n in range(100) if "tanh" in symbols.draw(n).source() and not _refused(n))
+    monkeypatch.setattr(echo, "optimize", wrong)
+    found = symbols.run(seed)
+    assert found is not None
+    assert "step 0" in found
+    smallest = shrunk(symbols, seed, found)
+    assert "tanh" in smallest.source()
+    assert len(smallest.needed()) <= 3
+    script = tmp_path / "fault.py"
+    script.write_text(symbols.script(seed, smallest, found))
+    # it shows what echo does, which is right
+    subprocess.run([sys.executable, str(script)], check=True, timeout=300)
+
+
+def _refused(seed: int) -> bool:
+    try:
+        symbols.run(seed)
+    except (Refused, Undefined):
+        return True
+    return False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["symbols", "blocks"])
+def test_driver(kind: str, tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    command = [sys.executable, "-m", "fuzz", "--minutes", "0.2", "--kinds", kind, "--json", str(result)]
+    done = subprocess.run([*command, "--found", str(tmp_path / "found"), "--seed", "7"], capture_output=True, text=True,
+                          check=False, timeout=300)  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert f" {kind}: 0 differences" in done.stdout
+    assert json.loads(result.read_text())["outcomes"][kind]["same"] > 5
+
+
+@pytest.mark.slow
+def test_process_that_dies_is_a_fault(tmp_path: Path) -> None:
+    program = (
+        "import os, sys; from fuzz import __main__ as driver; from fuzz import symbols\n"
+        "symbols.run = lambda seed: os.kill(os.getpid(), 11)\n"
+        "from fuzz import child; child.main('symbols', '5', '1')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode < 0 or "Segmentation" in done.stderr
+    assert json.loads(done.stdout.splitlines()[0]) == {"seed": 5}
