@@ -25,9 +25,9 @@ from echo.plan import Decision, Memory
 
 ROOT = Path(__file__).parents[1]
 PUBLIC = [
-    "BudgetError", "ChangedInputError", "EchoError", "Frontier", "GraphError", "KernelError", "NativeError", "OptionError", "Options",
-    "Plan", "PlanError", "ShapeError", "UnsupportedError", "compat", "disable", "enable", "errors", "frontier",
-    "load_plan", "native", "optimize", "plan",
+    "BudgetError", "ChangedInputError", "EchoError", "Frontier", "GraphError", "KernelError", "NativeError",
+    "OptionError", "Options", "Plan", "PlanError", "ShapeError", "UnsupportedError", "VerificationError", "compat",
+    "disable", "enable", "errors", "frontier", "load_plan", "native", "optimize", "plan",
 ]  # fmt: skip
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 SHAPES = {"data": (32, 64), "softmax_label": (32,)}
