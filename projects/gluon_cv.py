@@ -45,8 +45,7 @@ def digits(batch: int, size: int) -> Iterator[tuple[Any, Any]]:
     import mxnet as mx
 
     spec = importlib.util.find_spec("sklearn")
-    assert spec is not None and spec.origin is not None
-    path = Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    path = Path(str(spec and spec.origin)).parent / "datasets" / "data" / "digits.csv.gz"
     with gzip.open(path, "rt", encoding="ascii") as file:
         rows = np.array(list(csv.reader(file)), dtype=np.float32)
     for start in range(0, len(rows), batch):
@@ -60,8 +59,8 @@ def _fit(net: Any, loss_of: Callable[[], Any], steps: int, trained: Any = None) 
     """Some steps with momentum, as GluonCV's scripts; `loss_of` gives one loss, or several to go backward together."""
     import mxnet as mx
 
-    trainer = mx.gluon.Trainer(
-        net.collect_params() if trained is None else trained, "sgd", {"learning_rate": RATE, "momentum": 0.9, "wd": 1e-4})
+    options = {"learning_rate": RATE, "momentum": 0.9, "wd": 1e-4}
+    trainer = mx.gluon.Trainer(net.collect_params() if trained is None else trained, "sgd", options)
     for _ in range(steps):
         with mx.autograd.record():
             loss = loss_of()
@@ -149,11 +148,10 @@ def _rcnn(name: str, size: int, steps: int, **options: Any) -> Arrays:
     proposal, entropy, huber = SigmoidBinaryCrossEntropyLoss(), SoftmaxCrossEntropyLoss(), HuberLoss()
 
     def loss() -> Any:
-        outputs = net(images, boxes, ids)
-        scores, shifts, _, _, _, raw_score, raw_box, _, class_target, box_target, box_mask = (
-            outputs[0], outputs[1], *outputs[2:5], *outputs[5:8], *outputs[8:11])  # fmt: skip
-        total = entropy(scores, class_target.maximum(0)).sum() + huber(shifts * box_mask, box_target * box_mask).sum()
-        return total + proposal(raw_score, raw_score > 0).sum() + huber(raw_box, mx.nd.zeros_like(raw_box)).sum()
+        scores, shifts, *_, raw_score, raw_box, _, class_target, box_target, box_mask = net(images, boxes, ids)[:11]
+        total = entropy(scores, mx.nd.relu(class_target)).sum() + huber(shifts * box_mask, box_target * box_mask).sum()
+        total = total + proposal(raw_score, mx.nd.ones_like(raw_score)).sum()
+        return total + huber(raw_box, mx.nd.zeros_like(raw_box)).sum()
 
     return _fit(net, loss, steps, net.collect_train_params() if hasattr(net, "collect_train_params") else None)
 
@@ -177,19 +175,24 @@ def _segmentation(name: str, size: int, steps: int, **options: Any) -> Arrays:
     return _fit(net, loss, steps)
 
 
-def _pose(name: str, steps: int, **options: Any) -> Arrays:
+def _maps(outputs: Any) -> list[Any]:
+    """CenterNet has one map for each of a few things, pose networks have one."""
+    return [outputs] if not isinstance(outputs, (list, tuple)) else list(outputs)
+
+
+def _pose(name: str, size: tuple[int, int], steps: int, **options: Any) -> Arrays:
     """As simple_pose/train_simple_pose.py: heat maps."""
+    import mxnet as mx
     from mxnet.gluon.loss import L2Loss
 
     net = _net(name, **options)
     net.hybridize(static_alloc=True, static_shape=True)
-    images, distance = _noise(2, 3, 128, 96), L2Loss()
-    target = np.random.RandomState(1).random_sample(net(images).shape).astype(np.float32)
+    images, distance = _noise(2, 3, *size), L2Loss()
+    random = np.random.RandomState(1)
+    targets = [mx.nd.array(random.random_sample(map_.shape)) for map_ in _maps(net(images))]
 
     def loss() -> Any:
-        import mxnet as mx
-
-        return distance(net(images), mx.nd.array(target)).mean()
+        return sum(distance(map_, target).mean() for map_, target in zip(_maps(net(images)), targets))
 
     return _fit(net, loss, steps)
 
@@ -246,11 +249,13 @@ MODELS: dict[str, Callable[[int], Arrays]] = {
     "psp_resnet50": functools.partial(_segmentation, "psp_resnet50_ade", 96),
     "deeplab_resnet50": functools.partial(_segmentation, "deeplab_resnet50_ade", 96),
     "fastscnn": functools.partial(_segmentation, "fastscnn_citys", 96, aux=True),
-    "simple_pose_resnet18": functools.partial(_pose, "simple_pose_resnet18_v1b", pretrained_base=False),
-    "mobile_pose_mobilenetv3_small": functools.partial(_pose, "mobile_pose_mobilenetv3_small", pretrained_base=False),
-    "alpha_pose_resnet101": functools.partial(_pose, "alpha_pose_resnet101_v1b_coco", pretrained_base=False),
-    "center_net_resnet18": functools.partial(_pose, "center_net_resnet18_v1b_voc", pretrained_base=False),
-    "c3d": functools.partial(_action, "c3d_kinetics400", (2, 3, 16, 112, 112)),
+    "simple_pose_resnet18": functools.partial(_pose, "simple_pose_resnet18_v1b", (128, 96), pretrained_base=False),
+    "mobile_pose_mobilenetv3": functools.partial(
+        _pose, "mobile_pose_mobilenetv3_small", (128, 96), pretrained_base=False
+    ),
+    "alpha_pose_resnet101": functools.partial(_pose, "alpha_pose_resnet101_v1b_coco", (128, 96), pretrained_base=False),
+    "center_net_resnet18": functools.partial(_pose, "center_net_resnet18_v1b_voc", (128, 128), pretrained_base=False),
+    "p3d_resnet50": functools.partial(_action, "p3d_resnet50_kinetics400", (1, 3, 8, 56, 56)),
     "i3d_inceptionv1": functools.partial(_action, "i3d_inceptionv1_kinetics400", (1, 3, 16, 64, 64)),
     "r2plus1d_resnet18": functools.partial(_action, "r2plus1d_resnet18_kinetics400", (1, 3, 8, 56, 56)),
     "slowfast_4x16_resnet50": functools.partial(_action, "slowfast_4x16_resnet50_custom", (1, 3, 36, 64, 64)),
