@@ -15,7 +15,6 @@ from echo.passes.request import Request
 from echo.readers import why_not_reader
 from echo.training_graph import EXECUTOR, TrainingGraph
 
-
 # Their copies have another layout than they: Dropout's is a product with the mask, a copy has that of its input.
 _UNSETTLED = frozenset({"Dropout", "_copy", "_np_copy"})
 
