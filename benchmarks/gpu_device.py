@@ -46,6 +46,15 @@ class Device:
         """A copy of an array of the device for NumPy."""
         return array.cpu().numpy()
 
+    def blank(self, array: Any) -> None:
+        """Fills an array of the device with NaN."""
+        array.fill_(float("nan"))
+
+    def same(self, one: Any, two: Any) -> bool:
+        """Whether two arrays of the device have the same bits."""
+        bits = {2: self.torch.int16, 4: self.torch.int32}[one.element_size()]
+        return bool(self.torch.equal(one.view(bits), two.view(bits)))
+
     def random(self, shape: tuple[int, ...], dtype: str, size: float = 1.0) -> Any:
         """Normal numbers of that size."""
         return (self.torch.randn(shape, device=self.where) * size).to(getattr(self.torch, dtype))

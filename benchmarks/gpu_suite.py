@@ -18,6 +18,7 @@ import numpy as np
 from benchmarks.gpu_cases import cases_of, check
 from benchmarks.gpu_device import Device
 from benchmarks.gpu_library import build_library, using_library
+from benchmarks.gpu_routes import route_rows
 from benchmarks.gpu_timing import (
     Clock,
     Row,
@@ -106,6 +107,8 @@ def run(device: Any, folder: Path, seconds: float, seed: int, sizes: Sizes, resu
     with using_library(fused):
         clock = Clock(seconds / 8)
         rows += collect("correctness", check_all(device, seed, clock, scale), clock)
+        clock = Clock(seconds / 8)
+        rows += collect("routes", route_rows(device, sizes, clock, seed, step_by_step), clock)
         left = max(0.0, ends - time.monotonic())
         sections = {
             "memory": lambda clock: memory_rows(device, sizes, clock),

@@ -45,6 +45,8 @@ class Sizes:
         (hidden, batch, steps)
         for batch, hidden, steps in itertools.product((64, 32, 128, 16, 256), (512, 1024, 256, 650, 1500), (50, 35))
     )
+    routes: tuple[tuple[int, int, int], ...] = tuple(itertools.product((256, 512, 1024), (16, 64, 256), (50,)))
+    repetitions: int = 20
     attentions: tuple[tuple[int, int, int], ...] = ((512, 64, 64), (512, 256, 64), (64, 1024, 64), (64, 50, 512))
 
 

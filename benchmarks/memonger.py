@@ -170,7 +170,7 @@ def ours(model: Model, mb: int | None) -> dict[str, Any]:
     arguments, _, auxiliary = model.symbol.infer_shape(**model.shapes)
     held = 8 * sum(map(math.prod, arguments)) + 4 * sum(map(math.prod, auxiliary))  # gradients of everything, too
     budget = None if mb is None else held + mb * 2**20
-    options = {"max_overhead": None, "memory_budget": budget, "fuse": False}
+    options = {"max_overhead": None, "memory_budget": budget, "fuse": False, "max_planning": None}
     started, before = time.perf_counter(), time.process_time()
     with own_stages() as own:
         try:

@@ -1,19 +1,28 @@
 """Files that echo keeps between runs: JSON, read with distrust, replaced atomically.
 
-Whatever is in the folder, damaged, half-written or foreign, is ignored and written anew; a folder that cannot be
-written to costs nothing but the time to find things out again.
+A file begins with a digest of what it is for and of all that follows: what is damaged, half-written, edited, put in the
+place of another or written by another user is ignored, in one line, and written anew. A folder that cannot be written
+to costs nothing but the time to find things out again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import tempfile
+import time
 from pathlib import Path
-from typing import IO, Any, Iterator, Mapping
+from typing import Any, Iterator, Mapping
 
+from echo.reading import digest_of, open_regular, read_own
+
+logger = logging.getLogger("echo")
 _MAX_BYTES = 32 << 20  # no file of ours comes near
+_PREFIX = b'{"digest": "%s", '
+_LONGEST_WAIT = 5.0  # seconds for a lock; merging and replacing a table takes milliseconds
+_told: set[str] = set()  # the files that a line was written about
 
 
 def cache_folder() -> Path:
@@ -25,27 +34,45 @@ def cache_folder() -> Path:
     return Path(shared or os.path.expanduser("~/.cache")) / "echo"
 
 
-def read(path: Path, form: str) -> dict[str, Any] | None:
-    """The JSON object in a file, if it is one and says that it has this ``format``."""
+def read(path: Path, purpose: str) -> dict[str, Any] | None:
+    """The JSON object in a file, if echo wrote it there, for this user and this ``purpose``; otherwise None."""
     try:
-        with open(path, "rb") as file:
-            data = file.read(_MAX_BYTES + 1)
-        value = json.loads(data.decode("utf-8")) if len(data) <= _MAX_BYTES else None
-    except (OSError, ValueError, RecursionError):
+        data = read_own(path, _MAX_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    return value if isinstance(value, dict) and value.get("format") == form else None
+    except OSError as error:
+        ignore(path, error.strerror or str(error))
+        return None
+    start = len(_PREFIX) - 2 + 64  # hexadecimal digits of SHA-256
+    body = data[start:]
+    if data[:start] != _PREFIX % digest_of(purpose, body).encode():
+        ignore(path, "it is damaged, or was not written for this")
+        return None
+    try:
+        value = json.loads(b"{" + body)
+    except (ValueError, RecursionError):
+        value = None
+    return value if isinstance(value, dict) else None
 
 
-def replace(path: Path, value: Mapping[str, Any]) -> None:
+def ignore(path: Path, reason: str) -> None:
+    """Says, once a process, that a file is not used."""
+    if str(path) not in _told:
+        _told.add(str(path))
+        logger.warning("echo: %s is ignored, what is in it is found out anew: %s", path, reason)
+
+
+def replace(path: Path, purpose: str, value: Mapping[str, Any]) -> None:
     """Writes a JSON object in one step: a reader sees the old file or the new one.
 
     Raises:
         OSError: the folder is read-only or full.
     """
+    body = json.dumps(value, allow_nan=False)[1:].encode()  # json.dump would do it item by item, in Python
     handle, name = tempfile.mkstemp(prefix=path.name, suffix=".tmp", dir=path.parent)
     try:
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(json.dumps(value, allow_nan=False))  # json.dump would do it item by item, in Python
+        with open(handle, "wb") as file:
+            file.write(_PREFIX % digest_of(purpose, body).encode() + body)
         os.replace(name, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -55,19 +82,45 @@ def replace(path: Path, value: Mapping[str, Any]) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Holds the lock file beside ``path``, so that no other writer's merge is lost between reading and replacing."""
-    with open(path.with_suffix(".lock"), "a", encoding="utf-8") as file:
-        _flock(file, "LOCK_EX")
+    """Holds the lock file beside ``path``, so that no other writer's merge is lost between reading and replacing.
+
+    Whoever holds it for seconds is not waited for: the replacement is atomic all the same.
+
+    Raises:
+        OSError: there can be no such file.
+    """
+    with open(open_regular(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, links=False), "rb+") as file:
+        held = _lock(file.fileno())
         try:
             yield
         finally:
-            _flock(file, "LOCK_UN")  # closing the file would not do where a process was forked meanwhile
+            if held:
+                _unlock(file.fileno())  # closing the file would not do where a process was forked meanwhile
 
 
-def _flock(file: IO[str], operation: str) -> None:
+def _lock(handle: int) -> bool:
+    """Whether it is held: file systems without locks have none."""
     try:
         import fcntl
+    except ImportError:
+        return False
+    end = time.monotonic() + _LONGEST_WAIT
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.005)
+        except OSError:
+            return False
 
-        fcntl.flock(file, getattr(fcntl, operation))
-    except (ImportError, OSError):
-        return  # a file system without locks: the replacement is still atomic, a merge may be lost
+
+def _unlock(handle: int) -> None:
+    import fcntl
+
+    with contextlib.suppress(OSError):
+        fcntl.flock(handle, fcntl.LOCK_UN)
+
+

@@ -17,7 +17,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
+
+_LONGEST = 400  # characters of a line about an error
+_TIME = re.compile(r"\[\d\d:\d\d:\d\d\] ")
+
+
+def one_line(error: BaseException) -> str:
+    """The kind of an error and its message, as one line that is not too long: MXNet's have many, and the time."""
+    text = " ".join(_TIME.sub("", f"{type(error).__name__}: {error}").split())
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
 
 
 class EchoError(Exception):

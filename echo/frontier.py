@@ -8,6 +8,7 @@ from typing import Any, Callable
 
 from echo.errors import BudgetError, OptionError
 from echo.plan import Plan
+from echo.report.unmoved import random_unmoved
 
 _MOST_POINTS = 100
 
@@ -43,6 +44,10 @@ class Frontier:
         ]  # fmt: skip
 
     def __str__(self) -> str:
+        with random_unmoved():
+            return self._table()
+
+    def _table(self) -> str:
         from rich.console import Console  # needed to print, not to plan
         from rich.table import Table
 

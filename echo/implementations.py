@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Callable, Mapping, NamedTuple
 
 from echo.graph import Entry
+from echo.kernels.operators import PREFIX, READS
 from echo.late import late_gradients, late_implementation
 from echo.training_graph import TrainingGraph, TrainingNode
 
@@ -30,6 +31,10 @@ _LEAKY_INPUT, _LEAKY_OUTPUT = (f"_backward_LeakyReLU>_backward_LeakyReLU:0,{read
 _MASKED_SOFTMAX = "_backward_softmax>_backward_softmax:0,3,2,3"  # reads the output and the lengths
 _FROM_OUTPUT = {name: f"_backward_Activation>_backward_{name}:0,1" for name in ("tanh", "sigmoid")}
 _SUMS = {"_npi_add": "_backward_npi_broadcast_add", "_npi_subtract": "_backward_npi_broadcast_sub"}
+# What may stand in the place of what, as the native hook is told; fused operators bring their own.
+_OF_OTHERS = (_ACTIVATION, _LEAKY_INPUT, _MASKED_SOFTMAX, *_FROM_OUTPUT.values(), late_implementation(True))
+_OF_THEMSELVES = ("_backward_Concat", *_SUMS.values(), *(f"_backward_{PREFIX}{kernel}" for kernel in READS))
+EXCHANGES = frozenset({text.partition(":")[0] for text in _OF_OTHERS} | {f"{op}>{op}" for op in _OF_THEMSELVES})
 INEXACT = frozenset({_FROM_OUTPUT["tanh"]})
 
 

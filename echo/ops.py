@@ -59,7 +59,7 @@ LIGHT = _names(
 
 # Every output of these is a feature map. Of all other operators the first output is; what follows it (saved statistics,
 # masks) is small or random, and stays stashed. (Pooling's second output says where its maxima are.)
-_ALL_OUTPUTS = frozenset(
+ALL_OUTPUTS = frozenset(
     {"SliceChannel", "_split_v2", "Pooling", "_echo_lstm_cell", "_echo_lstm_norm_cell", "_echo_lstm_layer"}
 )
 
@@ -82,7 +82,7 @@ def recomputable_outputs(node: TrainingNode, device: str, hook: bool) -> tuple[i
 def all_outputs(node: TrainingNode, hook: bool) -> tuple[int, ...]:
     """The outputs that are recomputed with a node, where that is safe."""
     # MXNet's own mirroring replaces a node as a whole
-    return tuple(range(len(node.outputs))) if node.op in _ALL_OUTPUTS or not hook else (0,)
+    return tuple(range(len(node.outputs))) if node.op in ALL_OUTPUTS or not hook else (0,)
 
 
 def why_not(node: TrainingNode, device: str, hook: bool) -> str:

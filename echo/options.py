@@ -40,6 +40,8 @@ class Options:
         count in a budget.
     exact: outputs and gradients keep every bit. Without it, gradients of tanh may be computed from its output,
         which changes the last bits of some; the plan says so.
+    max_planning: seconds that planning one graph may take by the clock, None for any: then the best plan so far is
+        taken, and it says so. A safety net: below it plans do not depend on the clock.
     plan: plans made before, by `echo.plan` or `echo.load_plan`: one, or several for several graphs or shapes. What is
         bound gets the one that was made for it, and nothing is searched; `PlanError` where there is none.
     verify: before the first training step of what is bound, that step also runs as the user's own graph, in the memory
@@ -56,6 +58,7 @@ class Options:
     strict: bool = False
     optimizer_states: int = 0
     exact: bool = True
+    max_planning: float | None = 10.0
     plan: Plan | Iterable[Plan] = ()
     verify: bool = False
 
@@ -72,6 +75,7 @@ class Options:
         if not self.fuse and any(plan.fused for plan in self.plans):
             raise OptionError("plan: expected none with fused operators beside fuse=False, which keeps every bit")
         _check_overhead(self.max_overhead)
+        _check_seconds(self.max_planning)
         if self.memory_budget is not None:
             budget_bytes(self.memory_budget, 2**40)
         if not isinstance(self.policy, str):
@@ -177,6 +181,15 @@ def _number(text: str) -> float | str | None:
         raise ValueError(f"expected a fraction of the step such as 0.10, auto or none, got {text!r}") from None
 
 
+def _seconds(text: str) -> float | None:
+    if text.strip().lower() == "none":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"expected seconds such as 10, or none, got {text!r}") from None
+
+
 def _count(text: str) -> int:
     try:
         return int(text)
@@ -202,6 +215,7 @@ VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "ECHO_STRICT": ("strict", is_on, "1 raises where echo would warn and leave a symbol as it is"),
     "ECHO_OPTIMIZER_STATES": ("optimizer_states", _count, "copies of the weights that count in a budget"),
     "ECHO_EXACT": ("exact", is_on, "0 allows plans whose gradients differ in their last bits"),
+    "ECHO_MAX_PLANNING": ("max_planning", _seconds, "seconds that planning one graph may take, or none"),
     "ECHO_PLAN": ("plan", _loaded, "files of plans to use for what they were made for, with : between them"),
     "ECHO_VERIFY": ("verify", is_on, "1 runs the first step as the user's own graph too, and compares"),
     "ECHO_LOG": ("", str, "level of the logger echo, as INFO: one line for each bound graph"),
@@ -224,6 +238,13 @@ def _check_overhead(value: float | str | None) -> None:
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
         raise OptionError(f"max_overhead: expected a fraction of the step such as 0.10, 'auto' or None, got {value!r}")
+
+
+def _check_seconds(value: float | None) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+        raise OptionError(f"max_planning: expected seconds above 0, or None for any, got {value!r}")
 
 
 def budget_bytes(value: int | float | str, stock: int) -> int:

@@ -10,9 +10,8 @@ import contextlib
 from dataclasses import replace
 from typing import Iterator, NamedTuple
 
-from echo.errors import BudgetError, EchoError
+from echo.errors import BudgetError
 from echo.graph import Graph
-from echo.implementations import INEXACT
 from echo.passes.base import Pass, run
 from echo.passes.candidates import FindCandidates
 from echo.passes.confirm import Confirm
@@ -68,15 +67,24 @@ def plan(request: Request) -> Planned:
         EchoError: the options, the graph or the budget cannot be met; the message says what was expected.
     """
     found, fused, before = _masked(request)
-    hoisted: Hoisted = run((HOIST,), [request, fused], request.progress)[Hoisted]
-    if hoisted.fused is None:
-        return found._replace(plan=explained(found.plan, hoisted.stays, before))
-    user = before or stock(request, fused)
-    with contextlib.suppress(BudgetError):
-        other = _best(inside(request, hoisted.fused, user))
-        if accepted(request, hoisted, found.plan, other.plan):
-            return other._replace(plan=explained(other.plan, hoisted.fused, user))
-    return found._replace(plan=explained(found.plan, hoisted.declined(), before))
+    layouts = Hoisted(fused)
+    if request.is_late:
+        request.note_late()
+        return _finished(request, found, fused, before)
+    with request.without("layouts of products"):
+        layouts = run((HOIST,), [request, fused], request.progress)[Hoisted]
+    if layouts.fused is None:
+        return _finished(request, found, layouts.stays, before)
+    with contextlib.suppress(BudgetError), request.without("layouts of products"):
+        user = before or stock(request, fused)
+        other = _best(inside(request, layouts.fused, user))
+        if accepted(request, layouts, found.plan, other.plan):
+            return _finished(request, other, layouts.fused, user)
+    return _finished(request, found, layouts.declined(), before)
+
+
+def _finished(request: Request, found: Planned, fused: Fused, before: Memory | None) -> Planned:
+    return found._replace(plan=replace(explained(found.plan, fused, before), failed=tuple(request.failed)))
 
 
 def _masked(request: Request) -> tuple[Planned, Fused, Memory | None]:
@@ -85,32 +93,41 @@ def _masked(request: Request) -> tuple[Planned, Fused, Memory | None]:
         found, fused, before, *_ = _fused(request)
     except BudgetError as error:
         return _within_budget(request, error)
-    masked: Masked = run((MASK,), [request, fused], request.progress)[Masked]
+    if request.is_late:
+        return found, fused, before
+    masked = Masked(fused)
+    with request.without("masks as bits"):
+        masked = run((MASK,), [request, fused], request.progress)[Masked]
     reason = why_not_tried(request, masked, found.plan)
     if masked.fused is None or reason:
         return found, masked.declined(request, reason), before
-    user = before or stock(request, masked.fused)
+    reason = "masks as bits cannot be planned"
     try:
-        other = _best(inside(request, masked.fused, user))
-    except EchoError as error:
-        if request.options.strict:
-            raise
-        return found, masked.declined(request, f"masks as bits cannot be planned: {error}"), before
-    reason = why_no_bits(request, found.plan, other.plan)
-    return (found, masked.declined(request, reason), before) if reason else (other, masked.fused, user)
+        with request.without("masks as bits"):
+            user = before or stock(request, masked.fused)
+            other = _best(inside(request, masked.fused, user))
+            reason = why_no_bits(request, found.plan, other.plan)
+            if not reason:
+                return other, masked.fused, user
+    except BudgetError as error:
+        reason = f"masks as bits cannot be planned: {error}"
+    return found, masked.declined(request, reason), before
 
 
 def _within_budget(request: Request, missed: BudgetError) -> tuple[Planned, Fused, Memory]:
     """The plan with masks as bits within a budget that is not kept without; ``missed`` where that does not help."""
-    fused: Fused = run((FUSE,), [request], request.progress)[Fused]
-    masked = run((MASK,), [request, fused], request.progress)[Masked].fused
-    if masked is None:
+    if request.is_late:
         raise missed
-    user = stock(request, masked)
-    try:
-        return _best(inside(request, masked, user)), masked, user
-    except BudgetError as error:
-        raise min((error, missed), key=lambda each: each.reachable) from None
+    with request.without("masks as bits"):
+        fused: Fused = run((FUSE,), [request], request.progress)[Fused]
+        masked = run((MASK,), [request, fused], request.progress)[Masked].fused
+        if masked is not None:
+            user = stock(request, masked)
+            try:
+                return _best(inside(request, masked, user)), masked, user
+            except BudgetError as error:
+                raise min((error, missed), key=lambda each: each.reachable) from None
+    raise missed
 
 
 class _Tried(NamedTuple):
@@ -126,37 +143,50 @@ def _fused(request: Request) -> _Tried:
     tried: list[_Tried] = []
     for each in _tries(request):
         tried.append(each)
-        if each.enough:
+        if each.enough or request.is_late:
             break
     least = min(each.bytes for each in tried)
     return next(each for each in tried if each.bytes <= _MUCH * least)
 
 
 def _tries(request: Request) -> Iterator[_Tried]:
-    """Plans that need no more than the user's graph: with fused layers, with fused cells alone, and as the user's."""
-    missed = None
-    fused, hidden = Fused(request.graph), 0
+    """Plans that need no more than the user's graph: with fused layers, with fused cells alone, and as the user's.
+
+    What fails costs that plan alone.
+    """
+    missed, found = None, False
+    fused, hidden, seen = Fused(request.graph), 0, None
     for stage in (FUSE, CELLS):
-        others, fused = fused.places, run((stage,), [request], request.progress)[Fused]
-        hidden = max(hidden, fused.hidden)
-        if not fused.places or fused.places == others:
-            break
-        before = stock(request, fused)
+        tried = None
         try:
-            found = _best(inside(request, fused, before))
+            with request.without(stage.what):
+                fused = run((stage,), [request], request.progress)[Fused]
+                if not fused.places or fused.places == seen:
+                    break
+                seen, hidden = fused.places, max(hidden, fused.hidden)
+                tried = _tried(request, fused, hidden)
         except BudgetError as error:
             missed = error
-            continue
-        after = found.plan.after
-        if after.total <= before.total:
-            enough = request.options.memory_budget is not None or after.planned <= _ENOUGH * before.planned
-            yield _Tried(found, fused, before, after.total + hidden - fused.hidden, enough)
-    try:
-        found = _best(request)
-    except BudgetError as error:
-        raise error if missed is None or error.reachable < missed.reachable else missed from None
-    unfused = replace(fused, graph=request.graph, places=(), what={}, hidden=0)
-    yield _Tried(found, unfused, None, found.plan.after.total + hidden, True)
+        if tried is not None:
+            found = True
+            yield tried
+    with request.without("a look at the user's own operators") if found else contextlib.nullcontext():
+        try:
+            plain = _best(request)
+        except BudgetError as error:
+            raise error if missed is None or error.reachable < missed.reachable else missed from None
+        unfused = replace(fused, graph=request.graph, places=(), what={}, hidden=0)
+        yield _Tried(plain, unfused, None, plain.plan.after.total + hidden, True)
+
+
+def _tried(request: Request, fused: Fused, hidden: int) -> _Tried | None:
+    """The plan of the graph with fused operators; None where it needs more than the user's graph."""
+    before = stock(request, fused)
+    found = _best(inside(request, fused, before))
+    after = found.plan.after
+    enough = request.options.memory_budget is not None or after.planned <= _ENOUGH * before.planned
+    total = after.total + hidden - fused.hidden
+    return _Tried(found, fused, before, total, enough) if after.total <= before.total else None
 
 
 def _best(request: Request) -> Planned:
@@ -164,7 +194,7 @@ def _best(request: Request) -> Planned:
     if request.options.exact:
         return _plan(request)
     found = _plan(request)
-    if not any(text in INEXACT for mark in found.plan.marks for text in mark.attrs.values()):
+    if found.plan.exact:
         return found
     with contextlib.suppress(BudgetError):
         exact = _plan(replace(request, options=replace(request.options, exact=True)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,10 +10,12 @@ from typing import Any, Mapping, Tuple, Type
 
 from echo.errors import GraphError
 from echo.estimators.assignment import ASSIGNED
+from echo.reading import digest_of, read_json, shortened
+from echo.report.unmoved import random_unmoved
 from echo.subject import Subject
 from echo.why import Flipper, NotFused, Why, why
 
-FORMAT = "echo-plan-4"
+FORMAT = "echo-plan-5"
 HIDDEN = "inside of operators"  # a kind of memory that no planner sees
 STASH, RECOMPUTE = "stash", "recompute"
 APPLIED = ("hook", "mirror", "none")
@@ -87,7 +88,10 @@ class Plan:
     what the plan was made for, and ``marks`` what applies it. ``fused`` has the patterns whose place fused operators
     take, each with the node of the user at which it is found; decisions and marks are about the graph with those.
     Places such as ("hoist:10", node) are layouts of products (`echo.patterns.hoist`): the node is the first of the
-    family, in the graph with all other fused operators. ``missed`` are patterns that were nearly found.
+    family, in the graph with all other fused operators. ``missed`` are patterns that were nearly found. ``reason`` says
+    why nothing is recomputed, empty where something is. ``failed`` has a line for each way to plan that failed, and was
+    left out.
+    Without ``exact``, gradients are computed by another formula, which may change their last bits.
     """
 
     decisions: tuple[Decision, ...]
@@ -105,6 +109,9 @@ class Plan:
     notes: tuple[str, ...] = ()
     fused: tuple[tuple[str, int], ...] = ()
     missed: tuple[Missed, ...] = ()
+    exact: bool = True
+    reason: str = ""
+    failed: tuple[str, ...] = ()
     _flipper: Flipper | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
@@ -126,6 +133,12 @@ class Plan:
         """Whether the user's own graph is bound as it is."""
         return self.applied == "none"
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """All that is to be said of the plan: why the user's graph stays, what failed, and the notes."""
+        stays = (f"{self.reason}: the user's own graph is bound as it is",) if self.changes_nothing else ()
+        return (*stays, *self.failed, *self.notes)
+
     def summary(self) -> str:
         """One line: "334 MB -> 142 MB planned (-57 %), +4 % time, 812 feature maps recomputed"."""
         before, after = self.before.planned, self.after.planned
@@ -141,9 +154,10 @@ class Plan:
         )
 
     def __str__(self) -> str:
-        from echo.report.table import render  # rich is needed to print, not to plan
+        with random_unmoved():
+            from echo.report.table import render  # rich is needed to print, not to plan
 
-        return render(self)
+            return render(self)
 
     def why(self, name: str) -> Why | NotFused:
         """Why a feature map is stashed or recomputed, and what it would cost to change that; or why nothing is fused.
@@ -194,39 +208,55 @@ class Plan:
             given["decisions"] = tuple(map(_decision, given["decisions"]))
             given["before"], given["after"] = _memory("before", given["before"]), _memory("after", given["after"])
             given["notes"] = tuple(given["notes"])
+            given["reason"], given["failed"] = given["reason"], tuple(given["failed"])
             given["subject"] = Subject.from_json(given["subject"])
             given["marks"] = tuple(map(_mark, given["marks"]))
             given["fused"] = tuple(map(_place, given["fused"]))
             given["missed"] = tuple(map(_missed, given["missed"]))
             plan = Plan(**given)
+            given["exact"]  # has to be said
             _check("plan", plan, _PLAN_KINDS)
             return plan
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise GraphError(f"not a plan: {type(error).__name__}: {error}") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the plan as a JSON file."""
-        Path(path).write_text(json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        """Writes the plan as a JSON file, with a digest: who edits it is told so, by whom it is loaded."""
+        value = self.to_json()
+        text = json.dumps({"digest": _digest(value), **value}, indent=1, allow_nan=False)
+        Path(path).write_text(text + "\n", encoding="utf-8")
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Plan:
         """Reads a plan that `save` wrote.
 
+        Where the file comes from does not matter, nor whether line ends were changed; its values may not be.
+
         Raises:
-            GraphError: the file is not one.
+            GraphError: the file is not one, or was edited or damaged.
+            OSError: it cannot be read, or is no regular file.
         """
         try:
-            value = json.loads(Path(path).read_text(encoding="utf-8"))
-            return Plan.from_json(value)
-        except (ValueError, GraphError, RecursionError) as error:
+            value = read_json(path)
+            given = value.pop("digest", None) if isinstance(value, dict) else None
+            plan = Plan.from_json(value)
+            if given != _digest(value):
+                raise GraphError("it was edited or damaged since it was saved; echo.plan makes a new one")
+            return plan
+        except (ValueError, GraphError) as error:
             raise GraphError(f"{path} is not a plan: {error}") from error
+
+
+def _digest(value: Mapping[str, Any]) -> str:
+    """Of the values, however they are written down."""
+    return digest_of(FORMAT, json.dumps(value, sort_keys=True, separators=(",", ":")).encode())
 
 
 _Kind = Tuple[Type[Any], ...]
 _NUMBER: _Kind = (int,)
 _REAL: _Kind = (int, float)
 _TEXT: _Kind = (str,)
-_NO_NUMBERS = (math.inf, -math.inf)  # which Python's JSON reader takes for numbers
+_MOST = 2**62  # of bytes, of seconds: beyond are no numbers that mean anything, nor infinities and what is no number
 _KIND_NAMES = {_NUMBER: "a number", _REAL: "a number", _TEXT: "a text"}
 _DECISION_KINDS = {
     "node": _NUMBER, "name": _TEXT, "op": _TEXT, "output": _NUMBER, "action": _TEXT, "bytes": _NUMBER,
@@ -234,22 +264,30 @@ _DECISION_KINDS = {
 }  # fmt: skip
 _PLAN_KINDS = {
     "step_seconds": _REAL, "overhead_seconds": _REAL, "recomputed_nodes": _NUMBER, "policy": _TEXT, "device": _TEXT,
-    "applied": _TEXT,
+    "applied": _TEXT, "reason": _TEXT,
 }  # fmt: skip
+
+
+def _short(value: object) -> str:
+    return shortened(repr(value) if not isinstance(value, int) or abs(value) < _MOST else "a number too large")
 
 
 def _check(name: str, value: Any, kinds: Mapping[str, _Kind]) -> None:
     for key, kind in kinds.items():
         found = getattr(value, key)
-        if not isinstance(found, kind) or isinstance(found, bool) or found in _NO_NUMBERS or found != found:
-            raise GraphError(f"{name}: {key} must be {_KIND_NAMES[kind]}, got {found!r}")
+        if not isinstance(found, kind) or isinstance(found, bool) or (kind != _TEXT and not abs(found) < _MOST):
+            raise GraphError(f"{name}: {key} must be {_KIND_NAMES[kind]}, got {_short(found)}")
     if isinstance(value, Plan):
-        if value.match_range is not None and (not isinstance(value.match_range, int) or value.match_range < ASSIGNED):
+        own = value.match_range
+        if own is not None and (type(own) is not int or not ASSIGNED <= own < _MOST):
             raise GraphError(f"{name}: match_range must be a number or null, got {value.match_range!r}")
+        if not isinstance(value.exact, bool):
+            raise GraphError(f"{name}: exact must be true or false, got {value.exact!r}")
         if value.applied not in APPLIED:
             raise GraphError(f"{name}: applied must be one of {APPLIED}, got {value.applied!r}")
-        if not all(isinstance(note, str) for note in value.notes):
-            raise GraphError(f"{name}: notes must be texts, got {value.notes!r}")
+        for key in ("notes", "failed"):
+            if not all(isinstance(note, str) for note in getattr(value, key)):
+                raise GraphError(f"{name}: {key} must be texts, got {getattr(value, key)!r}")
 
 
 def _decision(value: Mapping[str, Any]) -> Decision:
@@ -290,6 +328,6 @@ def _memory(name: str, value: Mapping[str, Any]) -> Memory:
     _check(name, memory, {"planned": _NUMBER, "live_peak": _NUMBER})
     for key in ("static", "at_peak", "layers"):
         found = getattr(memory, key)
-        if not isinstance(found, dict) or not all(type(size) is int for size in found.values()):
-            raise GraphError(f"{name}: {key} must map names to bytes, got {found!r}")
+        if not isinstance(found, dict) or not all(type(size) is int and abs(size) < _MOST for size in found.values()):
+            raise GraphError(f"{name}: {key} must map names to bytes, got {_short(found)}")
     return memory

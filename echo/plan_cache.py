@@ -1,8 +1,10 @@
 """Plans on disk: the second start of a program plans in milliseconds.
 
 One file a plan, named by everything that the plan depends on: what it is made for (`echo.subject`), the names in it,
-options, the device's times, and the code of echo itself. Graphs of thousands of nodes are read in
-some milliseconds: decisions are kept as a list for each field, and texts that come again and again once.
+options, the device's times, MXNet's settings, and the code of echo itself. MXNet's planner confirmed it when it was
+made; asking it again would double the time of a bind, so the file has a digest, keyed by that name (`echo.cache`).
+Graphs of thousands of nodes are read in some milliseconds: decisions are kept as a list for each field, and texts that
+come again and again once.
 """
 
 from __future__ import annotations
@@ -19,12 +21,12 @@ from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 from echo import cache, kernels, native
 from echo.errors import EchoError
 from echo.graph import Graph
+from echo.passes.marks import with_marks
 from echo.passes.request import Frontend
-from echo.passes.rewrite import with_marks
 from echo.plan import RECOMPUTE, STASH, Decision, Plan
 from echo.reuse import fused_base
 
-_FORMAT = "echo-stored-plan-5"
+_FORMAT = "echo-stored-plan-6"
 _MOST_FILES = 512  # the oldest go first
 _TEXTS = "texts"  # what the numbers of the last three columns stand for
 _COLUMNS: dict[str, set[type]] = {
@@ -57,15 +59,16 @@ def key_of(parts: Sequence[str]) -> str:
 
 def load(key: str, graph: Graph, frontend: Frontend) -> Found | None:
     """The plan of this name and the graph to bind; None where there is none, or none that fits the graph."""
-    value = cache.read(_path(key), _FORMAT)
-    if value is None or value.get("key") != key:
+    value = cache.read(_path(key), _purpose(key))
+    if value is None:
         return None
     try:
         plan = Plan.from_json({**value["plan"], "decisions": ()})
         plan = replace(plan, decisions=tuple(_decisions(value["plan"]["decisions"])))
         base = fused_base(plan, graph, frontend)
-        return Found(plan, with_marks(base, plan.marks), base, _chunks(value.get("chunks")))
-    except (EchoError, KeyError, TypeError, ValueError, AttributeError):
+        return Found(plan, with_marks(base, plan, frontend), base, _chunks(value.get("chunks")))
+    except (EchoError, KeyError, TypeError, ValueError, AttributeError) as error:
+        cache.ignore(_path(key), f"{type(error).__name__}: {error}")
         return None
 
 
@@ -79,9 +82,13 @@ def save(key: str, plan: Plan, chunks: Sequence[int] | None = None) -> None:
     stored = {**replace(plan, decisions=()).to_json(), "decisions": columns}
     path = _path(key)
     with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _make_room(path.parent)
-        cache.replace(path, {"format": _FORMAT, "key": key, "plan": stored, "chunks": chunks})
+        cache.replace(path, _purpose(key), {"plan": stored, "chunks": chunks})
+
+
+def _purpose(key: str) -> str:
+    return f"{_FORMAT} {key}"
 
 
 def _path(key: str) -> Path:
@@ -127,9 +134,13 @@ def _chunks(value: Any) -> tuple[int, ...] | None:
 
 
 def _make_room(folder: Path) -> None:
-    files = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
-    for path in files[: max(0, len(files) - _MOST_FILES + 1)]:
-        path.unlink()
+    files = []
+    for path in folder.glob("*.json"):
+        with contextlib.suppress(OSError):  # another process may make room, too
+            files.append((path.lstat().st_mtime, path))
+    for _, path in sorted(files)[: max(0, len(files) - _MOST_FILES + 1)]:
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 @functools.lru_cache(maxsize=None)

@@ -6,9 +6,8 @@ from typing import Iterator, Sequence
 
 from echo.errors import GraphError, PlanError
 from echo.graph import Graph
-from echo.implementations import implementations
+from echo.passes.marks import check_marks, with_marks
 from echo.passes.request import Frontend
-from echo.passes.rewrite import GRADIENT_ATTRIBUTE, gradient_marks, with_marks
 from echo.patterns.apply import fused_at
 from echo.plan import Plan
 
@@ -57,33 +56,18 @@ def _differences(plan: Plan, frontend: Frontend) -> Iterator[str]:
         yield f"applied by: expected {plan.applied}, got {way}"
 
 
-def _check_gradients(plan: Plan, graph: Graph, frontend: Frontend) -> None:
-    """Whether gradients may read as little here as in the plan: that depends on types, and on how MXNet computes."""
-    wanted = {mark.node: mark.attrs[GRADIENT_ATTRIBUTE] for mark in plan.marks if GRADIENT_ATTRIBUTE in mark.attrs}
-    if not wanted:
-        return
-    training = frontend.differentiate()
-    allowed = [implementations(training, exact, frontend.onednn) for exact in (True, False)]
-    marks = [gradient_marks(graph, training, found) for found in allowed]
-    for number, text in wanted.items():
-        if all(found.get(number, {}).get(GRADIENT_ATTRIBUTE) != text for found in marks):
-            name = graph.nodes[number].name
-            raise PlanError(f"the plan has the gradient of {name!r} computed by {text!r}, which does not hold for its "
-                            "type, or for the way in which this MXNet computes it")  # fmt: skip
-
-
 def _confirmed(plan: Plan, user: Graph, frontend: Frontend) -> tuple[Graph, Graph]:
     if plan.changes_nothing:
         return user, user
+    own = frontend.match_range
     try:
         graph = fused_base(plan, user, frontend)
-        marked = with_marks(graph, plan.marks)
+        marked = with_marks(graph, plan, frontend)
+        frontend = frontend.on(graph)
+        check_marks(graph, plan, frontend)
+        planned, accumulations = frontend.oracle(marked, own if plan.match_range is None else plan.match_range)
     except GraphError as error:
         raise PlanError(f"the plan does not fit the graph that it names: {error}") from error
-    frontend = frontend.on(graph)
-    _check_gradients(plan, graph, frontend)
-    own = frontend.match_range
-    planned, accumulations = frontend.oracle(marked, own if plan.match_range is None else plan.match_range)
     if planned != plan.after.planned:
         raise PlanError(f"the plan is not what MXNet makes of it: expected {plan.after.planned:,} bytes planned, "
                         f"got {planned:,}")  # fmt: skip

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence
 
 from echo.errors import GraphError
 from echo.graph import VARIABLE, Entry
+from echo.well_formed import check_nodes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 EXECUTOR, STATIC, DYNAMIC = "executor", "static", "dynamic"
 RUNNERS = (EXECUTOR, STATIC, DYNAMIC)
 
+MASKED_OPS = frozenset({"Dropout"})  # recomputed from data and a stashed mask, by the gradient operator
 GRADIENT_SUM = "_grad_add"  # of two gradients, the first of which may be a sum as well
 
 # MXNet's type flags, in order, with their bytes an element
@@ -98,6 +100,11 @@ class TrainingNode:
         return self.op == VARIABLE
 
     @property
+    def is_masked(self) -> bool:
+        """Whether its first output can be computed again from its data and its second output, a mask."""
+        return self.op in MASKED_OPS and len(self.outputs) > 1
+
+    @property
     def unowned(self) -> frozenset[int]:
         """The outputs that take no memory of the planner's."""
         return self.external | self.added if self.added else self.external
@@ -128,8 +135,8 @@ class TrainingGraph:
     each ``_grad_add``, in order, whether MXNet lets the gradient be accumulated in place by the operator that makes it:
     a matrix product that accumulates may round differently from one that is added. ``runner`` is one of `RUNNERS`.
     ``implementations`` are those that gradients of the user's nodes have here instead of MXNet's own
-    (`echo.implementations`); ``planned_bytes`` and ``accumulations`` are of the graph without them. ``apart`` says of the
-    user's nodes which in-place options they and their gradients must not take in a bind (`echo.inplace`).
+    (`echo.implementations`); ``planned_bytes`` and ``accumulations`` are of the graph without them. ``apart`` says of
+    the user's nodes which in-place options they and their gradients must not take in a bind (`echo.inplace`).
     """
 
     nodes: tuple[TrainingNode, ...]
@@ -144,10 +151,7 @@ class TrainingGraph:
     def __post_init__(self) -> None:
         if self.runner not in RUNNERS:
             raise GraphError(f"runner: expected one of {', '.join(RUNNERS)}, got {self.runner!r}")
-        for number, node in enumerate(self.nodes):
-            for entry in node.inputs:
-                if not self._exists(entry, number):
-                    raise GraphError(f"node {number} ({node.name!r}): no output {tuple(entry)} before it")
+        check_nodes(self.nodes)
         for entry in self.outputs:
             if not self._exists(entry, len(self.nodes)):
                 raise GraphError(f"output {tuple(entry)}: there is no such entry")

@@ -15,13 +15,14 @@ SIZE, BATCH, STEPS = 6, 3, 9
 class Example:
     """A symbol, the shapes of its inputs, and how often each pattern is found in it.
 
-    ``integers``: inputs that are indices below a number.
+    ``integers``: inputs that are indices below a number. ``exact`` is the option: without it alone, some are fused.
     """
 
     symbol: mx.sym.Symbol
     shapes: Mapping[str, tuple[int, ...]]
     found: Mapping[str, int]
     integers: Mapping[str, int]
+    exact: bool = True
 
 
 def _unrolled(cell: Any, layout: str = "NTC", found: Mapping[str, int] | None = None) -> Example:
@@ -42,6 +43,29 @@ def _stacked() -> Example:
 def _both_ways() -> Example:
     cell = mx.rnn.BidirectionalCell(mx.rnn.LSTMCell(SIZE, prefix="l_"), mx.rnn.LSTMCell(SIZE, prefix="r_"))
     return _unrolled(cell, found={"lstm_layer": 2})
+
+
+def _given(*cells: Any, layout: str = "NTC", found: Mapping[str, int]) -> Example:
+    """Cells whose first states are arguments, as where the steps of a long sequence are trained in parts.
+
+    Each cell goes on from the states of the one before.
+    """
+    with mx.name.NameManager():
+        first, outputs, data = mx.sym.var("h0"), [], mx.sym.var("data")
+        states = [first, mx.sym.var("c0")][: len(cells[0].state_info)]
+        for cell in cells:
+            output, states = cell.unroll(STEPS, data, begin_state=states, layout=layout, merge_outputs=True)
+            outputs.append(output)
+    shape = (BATCH, STEPS, SIZE) if layout == "NTC" else (STEPS, BATCH, SIZE)
+    shapes = {"data": shape, "h0": (BATCH, SIZE)}
+    if len(states) > 1:
+        shapes["c0"] = (BATCH, SIZE)
+    return Example(mx.sym.Group([*outputs, *states]), shapes, found, {})
+
+
+def _layers_given(layout: str, *names: str) -> Example:
+    cells = [mx.rnn.LSTMCell(SIZE, prefix=f"{name}_") for name in names]
+    return _given(*cells, layout=layout, found={"lstm_layer": len(names)})
 
 
 def _fed() -> Example:
@@ -71,7 +95,7 @@ def _normed() -> Example:
         h = mx.sym.sigmoid(o) * mx.sym.Activation(mx.sym.LayerNorm(c, *norms[2], eps=1e-6), act_type="tanh")
         outputs.append(h)
     shapes = {"data": (BATCH, STEPS, SIZE), "h0": (BATCH, SIZE), "c0": (BATCH, SIZE)}
-    return Example(mx.sym.Group([mx.sym.Concat(*outputs, dim=0), c]), shapes, {"lstm_cell": STEPS}, {})
+    return Example(mx.sym.Group([mx.sym.Concat(*outputs, dim=0), c]), shapes, {"lstm_cell": STEPS}, {}, exact=False)
 
 
 def _gluon_cell(build: Callable[..., Any], found: Mapping[str, int]) -> Example:
@@ -216,9 +240,13 @@ EXAMPLES: Mapping[str, Callable[[], Example]] = {
     "lstm layer, time first": lambda: _unrolled(mx.rnn.LSTMCell(SIZE), "TNC"),
     "lstm layers": _stacked,
     "lstm layers, both ways": _both_ways,
+    "lstm layer, states given": lambda: _layers_given("NTC", "l"),
+    "lstm layer, time first, states given": lambda: _layers_given("TNC", "l"),
+    "lstm layers that go on, states given": lambda: _layers_given("NTC", "l", "r"),
     "lstm cells": _fed,
     "lstm cells with layer norm": _normed,
     "gru cells": lambda: _unrolled(mx.rnn.GRUCell(SIZE), found={"gru_cell": STEPS}),
+    "gru cells, states given": lambda: _given(mx.rnn.GRUCell(SIZE, prefix="g_"), found={"gru_cell": STEPS}),
     "gluon lstm cells": lambda: _gluon_cell(mx.gluon.rnn.LSTMCell, {"lstm_layer": 1}),
     "gluon gru cells": lambda: _gluon_cell(mx.gluon.rnn.GRUCell, {"gru_cell": STEPS}),
     "gluon lstm": lambda: _gluon_layers(1, False),

@@ -23,10 +23,11 @@ from echo.frontend.selfcheck import onednn_activations
 from echo.frontend.symbols import symbol_of
 from echo.frontend.training import training_graph
 from echo.implementations import INEXACT, implementations, known
-from echo.passes.rewrite import GRADIENT_ATTRIBUTE, gradient_marks, with_marks
+from echo.passes.marks import with_marks
+from echo.passes.rewrite import GRADIENT_ATTRIBUTE, gradient_marks
 from echo.plan import Mark, Plan
 from echo.training_graph import TrainingGraph
-from tests.conftest import Case, case_of, model_case
+from tests.conftest import Case, FakeFrontend, case_of, model_case
 from tests.numpy_builds import inner, of
 from tests.test_ops import Build, as_batch, as_images, image, many, symbol_with, unary
 from tests.test_ops_cached import DYNAMIC, STATIC
@@ -454,7 +455,8 @@ def test_wrong_option() -> None:
 # The hook --------------------------------------------------------------------------------------------------------
 
 
-MALFORMED = ["", "a", "a>b", "a:0>b", "a>b:", "a>b:0,", "a>b:x", "a>b:0,f", "a>b:0;1"]
+MALFORMED = ["", "a", "a>b", "a:0>b", "a>b:", "a>b:0,", "a>b:x", "a>b:0,f", "a>b:0;1", "a>b:+0",
+             "a>b: 0", "a>b:-1", "a>b:0x", "a>b:fs", "a>b:0,99999999999999999999,2"]
 
 
 @pytest.mark.parametrize("text", MALFORMED)
@@ -463,21 +465,34 @@ def test_malformed_attributes_are_refused(text: str) -> None:
         run(implemented(case(CASES["tanh"]), text))
 
 
-@pytest.mark.parametrize("text", ["0,3,2", "0,f1,2", "0,99999999999999999999,2"])
+@pytest.mark.parametrize("text", ["0,3,2", "0,f1,2", "0,999999999,2"])
 def test_inputs_that_are_not_there_are_refused(text: str) -> None:
     with pytest.raises(mx.MXNetError, match=r"under_backward' .*_backward_Activation.* has \d to read, expected one"):
         run(implemented(case(CASES["tanh"]), f"_backward_Activation>_backward_Activation:{text}"))
 
 
+@pytest.mark.parametrize("text", ["0,2", "0,2,2,2", "0"])
+def test_an_operator_reads_as_many_inputs_as_before(text: str) -> None:
+    with pytest.raises(mx.MXNetError, match=r"reads 3 arrays, expected as many in __echo_gradient__, got \d"):
+        run(implemented(case(CASES["tanh"]), f"_backward_Activation>_backward_Activation:{text}"))
+
+
+@pytest.mark.parametrize("text", ["_backward_Activation>_backward_exp:0,1", "_backward_Activation>negative:0", "a>b:0"])
+def test_exchanges_that_echo_never_makes_are_refused(text: str) -> None:
+    with pytest.raises(mx.MXNetError, match=r"'under': echo does not know that '.*' may compute what"):
+        run(implemented(case(CASES["tanh"]), text))
+
+
 def test_another_gradient_is_left_alone() -> None:
     found = case(CASES["tanh"])
-    assert_same(run(implemented(found, "_backward_exp>_backward_tanh:7")), run(found.symbol))
+    assert_same(run(implemented(found, "_backward_softmax>_backward_softmax:7")), run(found.symbol))
 
 
 def test_plans_from_files_have_no_others() -> None:
     found = case(CASES["tanh"])
     for text in ("_backward_Activation>_backward_Activation:0,0,0", "_backward_Activation>_backward_sigmoid:0,1"):
+        wrong = replace(planned(), marks=(Mark(under(found), "Activation", {GRADIENT_ATTRIBUTE: text}),))
         with pytest.raises(GraphError, match=r"marks: no gradient of Activation .'under'. is"):
-            with_marks(found.graph, [Mark(under(found), "Activation", {GRADIENT_ATTRIBUTE: text})])
+            with_marks(found.graph, wrong, FakeFrontend(found.training))
     for op in ("exp", "LeakyReLU", "softmax", "_npi_add", "Concat"):
         assert all(text.startswith("_backward") for text in known(op, {"num_args": "2"}))

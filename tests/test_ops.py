@@ -550,7 +550,7 @@ def test_operators_that_write_into_inputs_are_refused(hook: bool) -> None:
 
 def test_the_hook_refuses_operators_that_write_into_inputs() -> None:
     build = image(contrib.SyncBatchNorm, key="key", ndev=1)  # writes its moving statistics, forward or backward
-    with pytest.raises(mx.MXNetError, match=r"'under' .* changes its inputs"):
+    with pytest.raises(mx.MXNetError, match=r"'under' .* writes into its inputs"):
         run(recomputing(symbol_with(build), {"under": [0]}))
 
 
@@ -572,9 +572,9 @@ def test_side_effects_of_cudnn_are_refused(op: str) -> None:
 
 def test_malformed_plan_attributes_are_refused() -> None:
     symbol = symbol_with(BUILDS["tanh"])
-    for text in ("1", "0,7", "x", "0;1", "-1", "99999999999999999999"):
+    for text in ("1", "0,7", "x", "0;1", "-1", "+0", " 0", "00000000000", "0,0", "99999999999999999999"):
         graph = graph_of(symbol)
         number = next(number for number, node in enumerate(graph.nodes) if node.name == "under")
         marked = symbol_of(graph.with_attrs({number: {PLAN_ATTRIBUTE: text}}))
-        with pytest.raises(mx.MXNetError, match="'under': expected output numbers below 1"):
+        with pytest.raises(mx.MXNetError, match="'under': expected ascending output numbers below 1"):
             run(marked)

@@ -133,7 +133,7 @@ def test_save_and_load(tmp_path: Path) -> None:
     assert Plan.load(path) == plan()
     assert Plan.load(str(path)) == plan()
     value = json.loads(path.read_text(encoding="utf-8"))
-    assert value["format"] == "echo-plan-4"
+    assert value["format"] == "echo-plan-5"
 
 
 def test_plans_compare_by_value() -> None:
@@ -177,7 +177,7 @@ def test_a_plan_goes_through_pickle_without_what_cannot() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": "echo-plan-2"}, "expected format echo-plan-4, got 'echo-plan-2'"),
+        ({"format": "echo-plan-2"}, "expected format echo-plan-5, got 'echo-plan-2'"),
         ({"colour": "red"}, "colour"),
         ({"before": {"planned": 1}}, "not a plan"),
         ({"decisions": [{"node": 1}]}, "not a plan"),

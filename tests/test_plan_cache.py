@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 
 import echo
 from benchmarks.models import SMALL
-from echo import native, pipeline, plan_cache
+from echo import cache, native, pipeline, plan_cache
 from echo.graph import Graph
 from echo.passes.rewrite import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, mark, marks_of
 from echo.plan import Plan
@@ -27,6 +29,7 @@ NOBODY = FakeFrontend(special_case("slices").training)  # who is asked about fus
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(cache, "_told", set())
     return tmp_path / "plans"
 
 
@@ -79,7 +82,18 @@ def stored(plan: Plan) -> tuple[Graph, Graph]:
 
 
 def with_marks_of(plan: Plan, graph: Graph, marked: Graph) -> Plan:
-    return replace(plan, marks=marks_of(graph, marked))
+    return replace(plan, marks=marks_of(graph, marked), match_range=4)
+
+
+def value_in(path: Path) -> dict[str, Any]:
+    value = json.loads(path.read_text())
+    del value["digest"]
+    return value
+
+
+def write(path: Path, value: Any, key: str = "key") -> None:
+    """As echo would have written it: with a digest."""
+    cache.replace(path, plan_cache._purpose(key), value)
 
 
 def test_a_plan_comes_back(folder: Path, plan: Plan) -> None:
@@ -89,11 +103,11 @@ def test_a_plan_comes_back(folder: Path, plan: Plan) -> None:
     assert [path.name for path in folder.iterdir()] == ["key.json"]
 
 
-def wrong(value: dict[str, Any], **changes: Any) -> bytes:
-    return json.dumps({**value, **changes}).encode()
+def wrong(value: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return {**value, **changes}
 
 
-def wrong_marks(value: dict[str, Any], marks: Any) -> bytes:
+def wrong_marks(value: dict[str, Any], marks: Any) -> dict[str, Any]:
     return wrong(value, plan={**value["plan"], "marks": marks})
 
 
@@ -101,19 +115,13 @@ def decided(value: dict[str, Any]) -> list[Any]:
     return value["plan"]["decisions"]["node"]
 
 
-def wrong_decisions(value: dict[str, Any], **changes: Any) -> bytes:
+def wrong_decisions(value: dict[str, Any], **changes: Any) -> dict[str, Any]:
     changed = {**value["plan"]["decisions"], **changes}
     decisions = {name: items for name, items in changed.items() if items is not None}
     return wrong(value, plan={**value["plan"], "decisions": decisions})
 
 
 DAMAGE = {
-    "empty": lambda value: b"",
-    "half written": lambda value: json.dumps(value).encode()[:400],
-    "no object": lambda value: b"[]",
-    "a pickle": lambda value: b"\x80\x04\x95",
-    "another format": lambda value: wrong(value, format="echo-stored-plan-2"),
-    "another plan's": lambda value: wrong(value, key="other"),
     "no plan": lambda value: wrong(value, plan={}),
     "no marks": lambda value: wrong_marks(value, [1, 2]),
     "a node that is not there": lambda value: wrong_marks(value, [[999, "tanh", {PLAN_ATTRIBUTE: "0"}]]),
@@ -146,14 +154,74 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_file_is_ignored_and_written_anew(folder: Path, plan: Plan, damage: str) -> None:
+def test_a_plan_that_makes_no_sense_is_ignored_and_made_anew(
+    folder: Path, plan: Plan, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Even under the right digest."""
     graph, marked = stored(plan)
     path = folder / "key.json"
-    path.write_bytes(DAMAGE[damage](json.loads(path.read_text())))
-    assert plan_cache.load("key", graph, NOBODY) is None
+    write(path, DAMAGE[damage](value_in(path)))
+    check_ignored(plan, graph, marked, path, caplog)
+
+
+BYTES = {
+    "empty": lambda data: b"",
+    "half written": lambda data: data[:400],
+    "a byte too many": lambda data: data + b" ",
+    "a byte too few": lambda data: data[:-1],
+    "no object": lambda data: b"[]",
+    "nested": lambda data: b"[" * 100_000,
+    "a pickle": lambda data: b"\x80\x04\x95",
+    "no digest": lambda data: b"{" + data[data.index(b",") + 2 :],
+    "another plan's": None,
+}
+
+
+@pytest.mark.parametrize("damage", BYTES)
+def test_a_damaged_file_is_ignored_and_written_anew(
+    folder: Path, plan: Plan, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    graph, marked = stored(plan)
+    path = folder / "key.json"
+    change = BYTES[damage]
+    if change is None:
+        write(path, value_in(path), key="other")
+    else:
+        path.write_bytes(change(path.read_bytes()))
+        path.chmod(0o600)
+    check_ignored(plan, graph, marked, path, caplog)
+
+
+def check_ignored(
+    plan: Plan, graph: Graph, marked: Graph, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        assert plan_cache.load("key", graph, NOBODY) is None
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert f"{path} is ignored, what is in it is found out anew: " in record.getMessage()
     kept = with_marks_of(plan, graph, marked)
     plan_cache.save("key", kept)
     assert plan_cache.load("key", graph, NOBODY) == Found(kept, marked, graph, None)
+
+
+def test_every_flipped_bit_is_noticed(folder: Path, plan: Plan) -> None:
+    """Each byte in turn, some bits of it; and several at once."""
+    graph, _ = stored(replace(plan, decisions=plan.decisions[:2], missed=(), notes=()))
+    path = folder / "key.json"
+    whole, generator = path.read_bytes(), random.Random(0)
+    flips = [[(place, 1 << bit)] for place in range(len(whole)) for bit in generator.sample(range(8), 2)]
+    flips += [[(generator.randrange(len(whole)), generator.randrange(1, 256)) for _ in range(count)]
+              for count in range(2, 9) for _ in range(50)]  # fmt: skip
+    for flip in flips:
+        data = bytearray(whole)
+        for place, bits in flip:
+            data[place] ^= bits
+        if bytes(data) != whole:
+            path.write_bytes(data)
+            assert plan_cache.load("key", graph, NOBODY) is None, flip
+    path.write_bytes(whole)
+    assert plan_cache.load("key", graph, NOBODY) is not None
 
 
 def test_chunks_come_back_beside_the_plan(folder: Path, plan: Plan) -> None:
@@ -162,9 +230,9 @@ def test_chunks_come_back_beside_the_plan(folder: Path, plan: Plan) -> None:
     for chunks in ((64, 0, 4096), ()):
         plan_cache.save("key", kept, chunks)
         assert plan_cache.load("key", graph, NOBODY) == Found(kept, marked, graph, chunks)
-    value = json.loads((folder / "key.json").read_text())
+    value = value_in(folder / "key.json")
     del value["chunks"]
-    (folder / "key.json").write_text(json.dumps(value))
+    write(folder / "key.json", value)
     assert plan_cache.load("key", graph, NOBODY) == Found(kept, marked, graph, None)
 
 
@@ -174,7 +242,7 @@ def test_damaged_chunks_cost_a_new_planning_only(folder: Path, monkeypatch: pyte
     (path,) = folder.iterdir()
     whole = path.read_text()
     assert json.loads(whole)["chunks"]
-    path.write_bytes(wrong(json.loads(whole), chunks=["64"]))
+    write(path, wrong(value_in(path), chunks=["64"]), key=path.stem)
     forget(monkeypatch)
     full, asked = pipeline.plan, []
     monkeypatch.setattr("echo.pipeline.plan", lambda request: (asked.append(request), full(request))[1])
@@ -184,14 +252,14 @@ def test_damaged_chunks_cost_a_new_planning_only(folder: Path, monkeypatch: pyte
 
 
 def test_operators_that_must_not_run_twice_are_never_marked(folder: Path, plan: Plan) -> None:
-    graph = special_case("slices").graph
-    stored(plan)
+    graph, _ = stored(plan)
     path = folder / "key.json"
-    value = json.loads(path.read_text())
+    value = value_in(path)
     loss = next(number for number, node in enumerate(graph.nodes) if node.op == "MakeLoss")
-    path.write_bytes(wrong_marks(value, [[loss, "MakeLoss", {PLAN_ATTRIBUTE: "0"}]]))
+    write(path, wrong_marks(value, [[loss, "MakeLoss", {PLAN_ATTRIBUTE: "0", RANGE_ATTRIBUTE: "4"}]]))
     assert plan_cache.load("key", graph, NOBODY) is None
-    path.write_bytes(wrong_marks(value, [[loss, "MakeLoss", {RANGE_ATTRIBUTE: "2"}]]))
+    ranges = mark(graph, {}, hook=True, match_range=4)  # which stand everywhere, if nothing runs again
+    plan_cache.save("key", with_marks_of(plan, graph, ranges))
     assert plan_cache.load("key", graph, NOBODY) is not None
 
 
@@ -210,6 +278,19 @@ def test_old_plans_make_room(folder: Path, plan: Plan, monkeypatch: pytest.Monke
         plan_cache.save(f"key{number}", plan)
     assert len(list(folder.glob("*.json"))) == 3
     assert (folder / "key4.json").exists()
+
+
+def test_what_else_is_in_the_folder_is_in_nobodys_way(
+    folder: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan_cache, "_MOST_FILES", 3)
+    folder.mkdir()
+    (folder / "a.json").mkdir()
+    (folder / "b.json").symlink_to("nowhere")
+    os.mkfifo(folder / "c.json")
+    for number in range(5):
+        plan_cache.save(f"key{number}", plan)
+    assert (folder / "key4.json").is_file()
 
 
 def test_names_depend_on_every_part_and_on_the_source(monkeypatch: pytest.MonkeyPatch) -> None:

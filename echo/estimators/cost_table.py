@@ -1,20 +1,21 @@
 """Measured seconds of operators on one device, kept on disk between runs.
 
-The file is data: JSON, checked field by field, replaced atomically, merged when several processes write. A damaged or
-foreign file is ignored and written anew; a folder that cannot be written to leaves the table in memory.
+The file is data (`echo.cache`): JSON with a digest, checked field by field, replaced atomically, merged when several
+processes write. A damaged or foreign file is ignored and written anew; a folder that cannot be written to leaves the
+table in memory.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 from pathlib import Path
 from typing import Dict
 
-from echo.cache import cache_folder, locked, read, replace
+from echo.cache import cache_folder, ignore, locked, read, replace
+from echo.reading import digest_of
 
 # A table grows by about 150 bytes a distinct operator; the seven models of the benchmarks make 0.2 MB together.
-_FORMAT = "echo-cost-table-2"
+_FORMAT = "echo-cost-table-3"
 _MAX_SECONDS = 3600.0
 
 
@@ -26,7 +27,7 @@ class CostTable:
 
     def __init__(self, device: str, folder: Path | None = None) -> None:
         self.device = device
-        self.path = (folder or cache_folder()) / f"costs-{hashlib.sha256(device.encode()).hexdigest()[:16]}.json"
+        self.path = (folder or cache_folder()) / f"costs-{digest_of(_FORMAT, device.encode())[:16]}.json"
         self._seconds, self._points = _read(self.path, device)
         self._added: _Seconds = {}
         self._added_points: _Points = {}
@@ -80,8 +81,8 @@ class CostTable:
                 seconds.update(self._added)
                 for family, added in self._added_points.items():
                     points.setdefault(family, {}).update(added)
-                value = {"format": _FORMAT, "device": self.device, "seconds": seconds, "points": points}
-                replace(self.path, value)
+                value = {"device": self.device, "seconds": seconds, "points": points}
+                replace(self.path, _purpose(self.device), value)
         except OSError:
             return False  # read-only or full: the table works on in memory
         self._seconds = {**seconds, **self._seconds}
@@ -94,17 +95,21 @@ _Seconds = Dict[str, "float | None"]
 _Points = Dict[str, Dict[str, float]]  # family -> size, as JSON writes a number that is a key -> seconds
 
 
+def _purpose(device: str) -> str:
+    return f"{_FORMAT} {device}"
+
+
 def _read(path: Path, device: str) -> tuple[_Seconds, _Points]:
     """What the file holds; nothing where it is missing, damaged or another device's."""
-    value = read(path, _FORMAT)
-    if value is None or value.get("device") != device:
+    value = read(path, _purpose(device))
+    if value is None:
         return {}, {}
     seconds, points = value.get("seconds"), value.get("points")
-    if not (isinstance(seconds, dict) and all(map(_is_seconds, seconds.values()))):
+    timed = isinstance(seconds, dict) and all(map(_is_seconds, seconds.values()))
+    if not timed or not isinstance(points, dict) or not all(map(_is_family, points.values())):
+        ignore(path, "it has fields of other types")
         return {}, {}
-    if not (isinstance(points, dict) and all(map(_is_family, points.values()))):
-        return {}, {}
-    return seconds, points
+    return seconds, points  # type: ignore[return-value]  # checked just now
 
 
 def _is_family(value: object) -> bool:
@@ -124,6 +129,6 @@ def _is_seconds(value: object) -> bool:
     if value is None:
         return True
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and math.isfinite(value) and 0 < value < _MAX_SECONDS  # type: ignore[arg-type, operator]
+    return number and 0 < value < _MAX_SECONDS  # type: ignore[operator]  # a whole number may be too large for a float
 
 

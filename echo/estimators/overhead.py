@@ -18,12 +18,12 @@ from typing import AbstractSet, Callable, Iterable, Mapping, Sequence
 from echo.errors import EchoError
 from echo.estimators.cost_table import CostTable
 from echo.graph import VARIABLE, Entry
+from echo.meter.clock import LAUNCH
 from echo.ops import HEAVY
 from echo.training_graph import TrainingGraph, TrainingNode
 
 # Where nothing was measured: medians over the operators of NMT, LM and ResNet-50 steps, MXNet 1.9.1's profiler on two
 # cores of a Xeon Scalable (4th generation). On another device only their ratios matter, until something is measured.
-LAUNCH = 6e-6
 BYTES_PER_SECOND = 8e9
 FLOPS_PER_SECOND = 8e10
 # The gradients of a product are two products: 2.2 times the forward time over the convolutions of ResNet-50, 2.4 and
@@ -67,6 +67,10 @@ class UnmeasurableError(EchoError):
     """This operator cannot be measured on its own; its cost is estimated."""
 
 
+class UnavailableError(EchoError):
+    """Nothing can be measured now; that says nothing about the operator."""
+
+
 @dataclass(frozen=True)
 class Overhead:
     """Seconds of each training node if it runs once, and of one whole training step.
@@ -83,7 +87,7 @@ class Overhead:
 def estimate(
     training: TrainingGraph, table: CostTable, measure: MeasureFunction | None, time_limit: float
 ) -> Overhead:
-    """Costs of every node: from the table, else measured for at most ``time_limit`` seconds, else estimated.
+    """Costs of every node: from the table, else measured for about ``time_limit`` seconds, else estimated.
 
     What matters most for the choice is measured first; what was measured is saved in the table. ``measure`` may raise
     `UnmeasurableError`, which the table remembers.
@@ -108,7 +112,7 @@ def estimate(
 def _measure(
     training: TrainingGraph, groups: Sequence[_Group], table: CostTable, measure: MeasureFunction, limit: float
 ) -> None:
-    deadline = time.perf_counter() + limit
+    deadline = math.inf  # time runs from the first operator on: before that, what measures has to be there
     fresh: dict[str, float] = {}
     for group in groups:
         if time.perf_counter() >= deadline:
@@ -117,14 +121,17 @@ def _measure(
             seconds = measure(training, group.number)
         except UnmeasurableError:
             table.add(group.key, None)
-            continue
-        fresh[group.key] = seconds * group.count
-        _keep(table, group, seconds)
+        except UnavailableError:
+            break
+        else:
+            fresh[group.key] = seconds * group.count
+            _keep(table, group, seconds)
+        deadline = min(deadline, time.perf_counter() + limit)
     # other work on the machine lengthens times, in bursts: what weighs most is measured once more, some time later
     for group in sorted(groups, key=lambda group: -fresh.get(group.key, 0.0))[:_MEASURED_TWICE]:
         if group.key not in fresh or time.perf_counter() >= deadline:
             break
-        with contextlib.suppress(UnmeasurableError):
+        with contextlib.suppress(UnmeasurableError, UnavailableError):
             _keep(table, group, min(fresh[group.key] / group.count, measure(training, group.number)))
     table.save()
 

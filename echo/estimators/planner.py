@@ -22,8 +22,6 @@ from echo.passes.recompute import with_clones
 from echo.schedule import Splits
 from echo.training_graph import RUNNERS, TrainingGraph
 
-MASKED_OPS = frozenset({"Dropout"})  # recomputed from data and a stashed mask, by the gradient operator
-
 
 class _Arrays(ctypes.Structure):
     _fields_ = (
@@ -58,7 +56,7 @@ class StoragePlanner:
         library = planner_library()
         self._buffers: dict[str, npt.NDArray[Any]] = {
             **training.arrays,
-            "masked": np.array([node.op in MASKED_OPS for node in training.nodes], np.uint8),
+            "masked": np.array([node.is_masked for node in training.nodes], np.uint8),
             "seconds": np.array(seconds, np.float64),
         }
         self.entries = training.first_entry[-1]
@@ -157,9 +155,9 @@ class ReferencePlanner:
 
     def executed(self, recompute: Choice, splits: Splits | None = None) -> Choice:
         """As `StoragePlanner.executed`."""
-        executed = np.zeros(len(self._training.nodes), np.uint8)
+        executed = np.zeros(len(self._training.nodes), np.int64)
         np.add.at(executed, self._clones(self._planned(recompute, splits)), 1)
-        return executed
+        return np.minimum(executed, 255).astype(np.uint8)
 
 
 def blocks(training: TrainingGraph) -> Storage:

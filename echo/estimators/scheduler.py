@@ -49,6 +49,10 @@ class Scheduler:
         if handle:
             self._library.echo_schedule_free(handle)
 
+    def end_in(self, seconds: float) -> None:
+        """Has searches come to an end in so many seconds, with the best that they found."""
+        self._library.echo_schedule_end_in(self._handle, seconds)
+
     def simulate(self, splits: Splits) -> Replayed:
         """Bytes by the measure, and the seconds of all copies."""
         self._set(splits)

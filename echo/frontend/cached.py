@@ -14,7 +14,7 @@ from echo.estimators.planner import blocks
 from echo.estimators.reference import plan_storage
 from echo.graph import Graph, Node
 from echo.passes.recompute import in_execution_order
-from echo.patterns.apply import COPY_ATTRIBUTE
+from echo.patterns.substitute import COPY_ATTRIBUTE
 from echo.training_graph import DYNAMIC, GRADIENT_SUM, STATIC, TrainingGraph, added_outputs
 
 _MOST_GATES = 8  # an LSTM cell has four

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import logging
 
 import mxnet as mx
 from mxnet.base import _LIB, c_str, check_call
@@ -11,6 +12,18 @@ from mxnet.base import _LIB, c_str, check_call
 from echo.errors import NativeError
 from echo.kernels import library
 from echo.kernels.operators import PREFIX, READS
+
+logger = logging.getLogger("echo")
+
+
+@functools.lru_cache(maxsize=None)
+def why_not_on(ctx: mx.Context) -> str:
+    """Why the operators, once loaded, do not run on this device, or an empty text.
+
+    What is wrong with a GPU, such as an old driver, shows here and not in the first operator that runs there.
+    """
+    wrong = library.why_not_on_cuda(ctx.device_id) if ctx.device_type == "gpu" else ""
+    return f"the kernels do not run on {ctx}: {wrong}" if wrong else ""
 
 
 @functools.lru_cache(maxsize=None)
@@ -28,7 +41,16 @@ def why_not() -> str:
     except mx.MXNetError as error:
         return f"MXNet does not load {path}: {str(error).strip().splitlines()[-1]}"
     missing = [name for name in sorted(READS) if not _is_there(PREFIX + name)]
-    return f"{path} is of another echo, reinstall mxnet-echo: it has no kernel {missing[0]!r}" if missing else ""
+    if missing:
+        return f"{path} is of another echo, reinstall mxnet-echo: it has no kernel {missing[0]!r}"
+    logger.info("echo: fused operators on the CPU use %s instructions", library.level())
+    return ""
+
+
+def loaded_from() -> str:
+    """The file that the operators were loaded from, empty where they are not there."""
+    is_loaded = why_not.cache_info().currsize and not why_not()
+    return str(library.kernels_library()._name) if is_loaded else ""
 
 
 def _is_there(op: str) -> bool:

@@ -14,12 +14,12 @@ import numpy as np
 
 from echo.errors import GraphError, UnsupportedError
 from echo.estimators.evaluator import Choice, Evaluation
-from echo.frontend.symbols import Binding, load, symbol_of
+from echo.frontend.symbols import Binding, load, symbol_of, type_name
 from echo.frontend.training import match_range, oracle
 from echo.graph import Graph
 from echo.passes.rewrite import MIRROR_ATTRIBUTE
 from echo.schedule import Splits
-from echo.training_graph import TensorType, TrainingGraph, TrainingNode
+from echo.training_graph import FLAGS, TensorType, TrainingGraph, TrainingNode
 
 _BINDS = 20  # of a search: two to four seconds on graphs of thousands of nodes
 
@@ -62,8 +62,7 @@ def _all_types(graph: Graph, binding: Binding) -> list[tuple[TensorType, ...]]:
     _, dtypes, _ = symbol.infer_type(**kinds)
     if shapes is None or dtypes is None:
         raise GraphError("MXNet does not infer the shape and type of every entry of the symbol")
-    flags = mx.ndarray.ndarray._DTYPE_NP_TO_MX
-    entries = iter([TensorType(tuple(s), flags[np.dtype(kind).type]) for s, kind in zip(shapes, dtypes)])
+    entries = iter([TensorType(tuple(shape), FLAGS[type_name(kind)]) for shape, kind in zip(shapes, dtypes)])
     return [tuple(next(entries) for _ in range(count)) for count in counts]
 
 

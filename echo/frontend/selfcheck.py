@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 
 import mxnet as mx
+import numpy as np
 
 from echo import native
 from echo.errors import NativeError
-from echo.frontend.symbols import graph_of, infer_binding, symbol_of
+from echo.frontend.symbols import graph_of, infer_binding, symbol_from, symbol_of
 from echo.frontend.training import bind_without_memory, planned_megabytes
+from echo.graph import VARIABLE, Entry, Node
 from echo.passes.rewrite import GRADIENT_ATTRIBUTE, mark
 
 _EXPECTED = (
@@ -25,10 +27,16 @@ _EXPECTED = (
 
 
 def _symbol() -> mx.sym.Symbol:
-    a = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=512, no_bias=True, name="a")
-    b = mx.sym.Activation(a, act_type="tanh", name="b")
-    c = mx.sym.FullyConnected(b, num_hidden=2, no_bias=True, name="c")
-    return mx.sym.LinearRegressionOutput(c, mx.sym.var("label"), name="loss")
+    return symbol_from(
+        Node(VARIABLE, "data"),
+        Node(VARIABLE, "a_weight"),
+        Node("FullyConnected", "a", (Entry(0), Entry(1)), attrs={"num_hidden": "512", "no_bias": "True"}),
+        Node("Activation", "b", (Entry(2),), attrs={"act_type": "tanh"}),
+        Node(VARIABLE, "c_weight"),
+        Node("FullyConnected", "c", (Entry(3), Entry(4)), attrs={"num_hidden": "2", "no_bias": "True"}),
+        Node(VARIABLE, "label"),
+        Node("LinearRegressionOutput", "loss", (Entry(5), Entry(6))),
+    )
 
 
 def check_hook() -> None:
@@ -65,13 +73,13 @@ def onednn_activations() -> bool:
 
 
 def _is_equal(act_type: str, implementation: str) -> bool:
-    symbol = mx.sym.Activation(mx.sym.var("data"), act_type=act_type, name="b")
+    symbol = symbol_from(Node(VARIABLE, "data"), Node("Activation", "b", (Entry(0),), attrs={"act_type": act_type}))
     other = graph_of(symbol).with_attrs({1: {GRADIENT_ATTRIBUTE: implementation}})
     found = []
     for bound in (symbol, symbol_of(other)):
-        data = mx.nd.arange(-12, 12, 1 / 64)
+        data = mx.nd.array(np.arange(-12, 12, 1 / 64))
         executor = mx.sym.Symbol.bind(bound, mx.cpu(), [data], [mx.nd.zeros(data.shape)])
         executor.forward(is_train=True)
-        executor.backward([mx.nd.arange(1, 1 + data.size) / 7])
+        executor.backward([mx.nd.array(np.arange(1, 1 + data.size) / 7)])
         found.append(executor.grad_arrays[0].asnumpy().tobytes())
     return bool(found[0] == found[1])

@@ -14,18 +14,18 @@ import numpy as np
 
 import echo
 from echo import compat, native
-from echo.errors import EchoError, UnsupportedError
+from echo.errors import EchoError, GraphError, UnsupportedError
 from echo.estimators.cost_table import CostTable
 from echo.estimators.evaluator import Evaluator
 from echo.estimators.footprint import AUXILIARY, GRADIENTS, INPUTS, WEIGHTS
 from echo.estimators.overhead import MeasureFunction, Overhead, estimate
 from echo.estimators.planner import make_planner
 from echo.frontend.cached import as_cached, stateless
-from echo.frontend.extension import why_not
+from echo.frontend.extension import why_not, why_not_on
 from echo.frontend.implement import implemented
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
 from echo.frontend.selfcheck import check_hook, onednn_activations
-from echo.frontend.symbols import Binding, symbol_of, types_of
+from echo.frontend.symbols import Binding, symbol_of, type_name, types_of
 from echo.frontend.training import (
     captured_graph,
     chunks_in,
@@ -36,14 +36,18 @@ from echo.frontend.training import (
     training_graph,
 )
 from echo.graph import Entry, Graph
+from echo.implementations import EXCHANGES
 from echo.locks import Lock
-from echo.runtime.measure import Meter, device_key
-from echo.runtime.race import race
+from echo.ops import ALL_OUTPUTS, HEAVY, LIGHT
+from echo.runtime import poison
+from echo.runtime.device import device_key
+from echo.runtime.measure import Meter, race
 from echo.subject import AUXILIARY as AUXILIARY_STATE
 from echo.subject import Argument, Subject, digest, operators
 from echo.training_graph import EXECUTOR, TensorType, TrainingGraph
 
 _install_lock = Lock()
+_ALLOWED = native.Allowed(LIGHT | HEAVY, ALL_OUTPUTS, EXCHANGES)
 _SETTINGS = ("NNVM_EXEC_MATCH_RANGE", "MXNET_BACKWARD_DO_MIRROR")  # what MXNet plans depends on them
 
 
@@ -69,7 +73,7 @@ def install_hook() -> str:
 
 def _install_checked() -> str:
     try:
-        native.install(mxnet.libinfo.find_lib_path()[0])
+        native.install(mxnet.libinfo.find_lib_path()[0], _ALLOWED)
         try:
             check_hook()
         except EchoError:
@@ -77,6 +81,8 @@ def _install_checked() -> str:
             raise
     except EchoError as error:
         return str(error)
+    if os.environ.get(poison.VARIABLE):
+        poison.start()
     return ""
 
 
@@ -101,6 +107,7 @@ class MxnetSession:
 
     def _forget(self) -> None:
         self._others: list[MxnetSession] = []
+        self._names: Sequence[str] | None = None
         self._types: Mapping[Entry, TensorType] | None = None
         self._stock: dict[int, tuple[int, tuple[bool, ...]]] = {}  # what the oracle said of the graph itself
         self._training: TrainingGraph | None = None
@@ -129,7 +136,7 @@ class MxnetSession:
     @property
     def why_no_fusion(self) -> str:
         """Why no operator can be fused here; empty where they can."""
-        return self.why_no_hook or why_not()
+        return self.why_no_hook or why_not() or why_not_on(self._ctx)
 
     @property
     def adds(self) -> bool:
@@ -148,8 +155,10 @@ class MxnetSession:
 
     def argument_names(self) -> Sequence[str]:
         """The names of ``subject.arguments``."""
-        symbol = symbol_of(self.graph)
-        return [*symbol.list_arguments(), *symbol.list_auxiliary_states()]
+        if self._names is None:
+            symbol = symbol_of(self.graph)
+            self._names = [*symbol.list_arguments(), *symbol.list_auxiliary_states()]
+        return self._names
 
     def differentiate(self) -> TrainingGraph:
         """The training graph of the user's symbol."""
@@ -194,6 +203,12 @@ class MxnetSession:
         return self._stock[match_range_]
 
     def _asked(self, graph: Graph, match_range_: int) -> tuple[int, tuple[bool, ...]]:
+        try:
+            return self._planned(graph, match_range_)
+        except mx.MXNetError as error:
+            raise GraphError(f"MXNet, with the hook, does not bind it: {str(error).splitlines()[0]}") from error
+
+    def _planned(self, graph: Graph, match_range_: int) -> tuple[int, tuple[bool, ...]]:
         if self._runner != EXECUTOR:
             training = self._as_run(training_graph(graph, self._binding, self._ctx), match_range_)
             return training.planned_bytes, training.accumulations
@@ -262,7 +277,7 @@ def subject(graph: Graph, binding: Binding, device: str, runner: str = EXECUTOR)
     return Subject(
         graph=digest(graph),
         operators=operators(graph),
-        arguments=tuple(Argument(shape, np.dtype(kind).name, request) for shape, kind, request in args),
+        arguments=tuple(Argument(shape, type_name(kind), request) for shape, kind, request in args),
         device=device,
         runner=runner,
         settings={name: os.environ[name] for name in _SETTINGS if os.environ.get(name)},

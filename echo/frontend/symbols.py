@@ -6,22 +6,39 @@ import json
 import re
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any, Mapping, Sequence
+from typing import Any, Iterable, Mapping, Sequence
 
 import mxnet as mx
 import numpy as np
+from mxnet.symbol import Symbol
 
 from echo.errors import OptionError, ShapeError
-from echo.graph import Entry, Graph
+from echo.graph import VERSION, Entry, Graph, Node
+from echo.patterns.view import is_true
 from echo.training_graph import FLAGS, TensorType
 
 _ESCAPE = re.compile(r"((?<!\\)(?:\\\\)*)\\u([0-9a-f]{4})")
 _GRAD_REQS = ("write", "add", "null")
 
 
+def text_of(symbol: mx.sym.Symbol) -> str:
+    """The symbol as JSON. MXNet's default leaves the casts of mixed precision out, and leaks a copy of the graph."""
+    return str(Symbol.tojson(symbol, remove_amp_cast=False))
+
+
 def graph_of(symbol: mx.sym.Symbol) -> Graph:
     """The symbol as a graph: all attributes, auxiliary inputs, control dependencies and subgraphs kept."""
-    return Graph.from_json(json.loads(symbol.tojson(), strict=False))  # MXNet writes control characters as they are
+    return Graph.from_json(json.loads(text_of(symbol), strict=False))  # MXNet writes control characters as they are
+
+
+def symbol_from(*nodes: Node) -> mx.sym.Symbol:
+    """A symbol of echo's own, whose output is that of the last of these nodes.
+
+    It is made without ``mx.sym.*``, which programs replace (`amp.init` adds casts) and scopes of the program decorate.
+    """
+    arguments = tuple(number for number, node in enumerate(nodes) if node.is_variable)
+    heads = (Entry(len(nodes) - 1),)
+    return symbol_of(Graph(nodes, heads, arguments, tuple(range(len(nodes) + 1)), VERSION))
 
 
 def symbol_of(graph: Graph) -> mx.sym.Symbol:
@@ -37,11 +54,18 @@ def load(value: Any) -> mx.sym.Symbol:
     return mx.sym.load_json(text)
 
 
+def type_name(kind: Any) -> str:
+    """MXNet's name of a type; numpy has none for bfloat16, which MXNet shows as a record of two bytes."""
+    found = np.dtype(kind)
+    return "bfloat16" if found.names == ("bfloat16",) else found.name
+
+
 @dataclass(frozen=True)
 class Binding:
     """Everything a bind needs to know: the shape and numpy type of each argument and auxiliary state, by position.
 
-    ``grad_req`` is "write", "add" or "null" for each argument.
+    ``grad_req`` is "write", "add" or "null" for each argument. ``sparse``: the arguments whose gradients MXNet computes
+    as row_sparse arrays.
     """
 
     arg_shapes: tuple[tuple[int, ...], ...]
@@ -49,9 +73,12 @@ class Binding:
     aux_shapes: tuple[tuple[int, ...], ...]
     aux_types: tuple[Any, ...]
     grad_req: tuple[str, ...]
+    sparse: frozenset[int] = frozenset()
 
     @staticmethod
-    def of_arrays(args: Sequence[Any], aux: Sequence[Any], grad_req: Sequence[str]) -> Binding:
+    def of_arrays(
+        args: Sequence[Any], aux: Sequence[Any], grad_req: Sequence[str], sparse: Iterable[int] = ()
+    ) -> Binding:
         """The binding of arrays that are there."""
         return Binding(
             tuple(array.shape for array in args),
@@ -59,12 +86,13 @@ class Binding:
             tuple(array.shape for array in aux),
             tuple(array.dtype for array in aux),
             tuple(grad_req),
+            frozenset(sparse),
         )
 
     @property
     def key(self) -> tuple[Any, ...]:
         """A hashable value that is equal for binds that may share a plan."""
-        types = tuple(np.dtype(kind).name for kind in self.arg_types + self.aux_types)
+        types = tuple(type_name(kind) for kind in self.arg_types + self.aux_types)
         return (self.arg_shapes, self.aux_shapes, types, self.grad_req)
 
 
@@ -98,7 +126,18 @@ def infer_binding(
         tuple(map(tuple, aux_shapes)),
         tuple(aux_types),
         grad_reqs(names, grad_req),
+        sparse_gradients(symbol),
     )
+
+
+def sparse_gradients(symbol: mx.sym.Symbol) -> frozenset[int]:
+    """The arguments whose gradients are row_sparse: weights of an Embedding with ``sparse_grad``."""
+    if not any(is_true(attrs, "sparse_grad") for attrs in symbol.attr_dict().values()):
+        return frozenset()
+    graph = graph_of(symbol)
+    embeddings = [node for node in graph.nodes if is_true(node.attrs, "sparse_grad") and len(node.inputs) > 1]
+    weights = {graph.nodes[node.inputs[1].node].name for node in embeddings}
+    return frozenset(place for place, name in enumerate(symbol.list_arguments()) if name in weights)
 
 
 def types_of(graph: Graph, binding: Binding) -> dict[Entry, TensorType]:
@@ -119,7 +158,7 @@ def types_of(graph: Graph, binding: Binding) -> dict[Entry, TensorType]:
     seen: Counter[int] = Counter()
     for name, shape, kind in zip(inner.list_outputs(), shapes, types):
         number = int(name[1:].partition("_")[0])
-        found[Entry(number, seen[number])] = TensorType(tuple(shape), FLAGS[np.dtype(kind).name])
+        found[Entry(number, seen[number])] = TensorType(tuple(shape), FLAGS[type_name(kind)])
         seen[number] += 1
     return found
 

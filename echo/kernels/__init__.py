@@ -6,6 +6,6 @@ runs one, and `echo.kernels.reference` says in NumPy what each computes.
 
 from __future__ import annotations
 
-from echo.kernels.library import ADD, SKIP, WRITE, call, kernels_library, workspace_bytes
+from echo.kernels.library import ADD, SKIP, WRITE, call, kernels_library, level, workspace_bytes
 
-__all__ = ["ADD", "SKIP", "WRITE", "call", "kernels_library", "workspace_bytes"]
+__all__ = ["ADD", "SKIP", "WRITE", "call", "kernels_library", "level", "workspace_bytes"]

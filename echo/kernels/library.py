@@ -69,6 +69,28 @@ def _of_backend(backend: str, what: str) -> Any:
     return function(kernels_library(), f"echo_{backend}_{what}", result, ctypes.POINTER(Call))
 
 
+def level() -> str:
+    """The instructions that the CPU kernels use here: "avx512", "avx2" or "portable".
+
+    Raises:
+        NativeError: the library is missing or damaged.
+    """
+    name: bytes = function(kernels_library(), "echo_kernels_level", ctypes.c_char_p)()
+    return name.decode()
+
+
+def why_not_on_cuda(device: int) -> str:
+    """Why kernels do not run on a CUDA device, such as a driver that is too old; empty where they do.
+
+    Loads them there, which takes some seconds the first time.
+
+    Raises:
+        NativeError: the library is missing or damaged.
+    """
+    ready = function(kernels_library(), "echo_cuda_ready", ctypes.c_int, ctypes.c_int)
+    return str(_error()) if ready(device) else ""
+
+
 def _error() -> KernelError:
     return KernelError(function(kernels_library(), "echo_kernels_error", ctypes.c_char_p)().decode())
 

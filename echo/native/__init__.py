@@ -13,7 +13,7 @@ import functools
 import json
 import os
 import threading
-from typing import Any, Iterator
+from typing import Any, Iterable, Iterator, NamedTuple
 
 from echo.errors import NativeError
 from echo.native.loading import function, load
@@ -32,32 +32,60 @@ def _load(name: str) -> ctypes.CDLL:
 
 @functools.lru_cache(maxsize=None)
 def planner_library() -> ctypes.CDLL:
-    """The planner's library.
+    """The planner's library. Where one of its functions fails, as for want of memory, `NativeError` says so.
 
     Raises:
         NativeError: it was not built or cannot be loaded.
     """
     library = _load("libecho_planner.so")
-    function(library, "echo_planner_new", ctypes.c_void_p, ctypes.c_void_p)
-    function(library, "echo_planner_free", None, ctypes.c_void_p)
-    pointer, number, size = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
-    function(library, "echo_planner_evaluate", ctypes.c_double, pointer, pointer, number, pointer, pointer,
-              pointer, number, size, pointer, pointer)  # fmt: skip
-    function(library, "echo_schedule_new", pointer, pointer, number, pointer)
+    pointer, number, size, real = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_double
+
+    def check(result: Any, called: Any, _: Any) -> Any:
+        if result is None or result == -1 or result != result:
+            raise NativeError(f"the planner failed: {error().decode()}")
+        return result
+
+    def checked(name: str, result: Any, *arguments: Any) -> None:
+        function(library, name, result, *arguments).errcheck = check  # type: ignore[attr-defined]
+
+    checked("echo_planner_new", pointer, pointer)
+    function(library, "echo_planner_free", None, pointer)
+    checked("echo_planner_evaluate", real, pointer, pointer, number, pointer, pointer, pointer, number, size, pointer,
+            pointer)  # fmt: skip
+    checked("echo_planner_blocks", number, pointer, pointer, pointer)
+    checked("echo_schedule_new", pointer, pointer, number, pointer)
     function(library, "echo_schedule_free", None, pointer)
-    function(library, "echo_schedule_set", None, pointer, number, pointer, pointer)
+    checked("echo_schedule_set", number, pointer, number, pointer, pointer)
     function(library, "echo_schedule_get", number, pointer, number, pointer, pointer)
-    function(library, "echo_schedule_simulate", ctypes.c_double, pointer, pointer)
+    function(library, "echo_schedule_end_in", None, pointer, real)
+    checked("echo_schedule_simulate", real, pointer, pointer)
     function(library, "echo_schedule_steps", number, pointer, number, pointer, pointer)
-    function(library, "echo_schedule_fit", ctypes.c_double, pointer, pointer, size, size, pointer)
-    function(library, "echo_schedule_least", ctypes.c_double, pointer, pointer, ctypes.c_double, size, pointer)
-    function(library, "echo_schedule_keep", ctypes.c_double, pointer, size, number, pointer)
-    function(library, "echo_planner_blocks", None, pointer, pointer, pointer)
+    checked("echo_schedule_fit", real, pointer, pointer, size, size, pointer)
+    checked("echo_schedule_least", real, pointer, pointer, real, size, pointer)
+    checked("echo_schedule_keep", real, pointer, size, number, pointer)
+    error = function(library, "echo_planner_error", ctypes.c_char_p)
     return library
 
 
-def install(libmxnet: str) -> None:
+class Allowed(NamedTuple):
+    """What plans may ask the hook for: all else it refuses.
+
+    ``again`` are the operators that may run again, ``all_outputs`` those of them of which every output may then be
+    read from the copy, not only the first. ``exchanges`` are the pairs of gradients, as ``OLD>NEW``.
+    """
+
+    again: Iterable[str] = ()
+    all_outputs: Iterable[str] = ()
+    exchanges: Iterable[str] = ()
+
+
+NOTHING = Allowed()
+
+
+def install(libmxnet: str, allowed: Allowed = NOTHING) -> None:
     """Wraps the gradient and memory passes of the loaded ``libmxnet.so`` at this path. Doing it twice is harmless.
+
+    What was first ``allowed`` in a process, and is not empty, holds from then on.
 
     Raises:
         NativeError: the library is missing, damaged, or does not fit this MXNet.
@@ -68,6 +96,8 @@ def install(libmxnet: str) -> None:
             return
         library = _load("libecho_hook.so")
         error = function(library, "echo_error", ctypes.c_char_p)
+        texts = [" ".join(sorted(names)).encode() for names in allowed]
+        function(library, "echo_allow", None, *[ctypes.c_char_p] * len(texts))(*texts)
         if function(library, "echo_install", ctypes.c_int, ctypes.c_char_p)(libmxnet.encode()):
             raise NativeError(f"the hook does not fit this MXNet: {error().decode()}")
         _installed = library
@@ -142,3 +172,24 @@ def capture(nodes: bool = True) -> Iterator[Capture]:
 def _keep(caught: Capture, text: bytes) -> None:
     if text:
         caught.graph = json.loads(text)
+
+
+def record(on: bool) -> None:
+    """From now on, or no more, every memory plan is written down (`echo.runtime.poison`)."""
+    function(_recorder(), "echo_record", None, ctypes.c_int)(on)
+
+
+def recorded() -> str:
+    """The memory plans that this thread made since it last asked, a JSON list."""
+    text: bytes = function(_recorder(), "echo_recorded", ctypes.c_char_p)()
+    return text.decode("utf-8", "surrogateescape")
+
+
+def poison(array: int, byte: int) -> None:
+    """Overwrites the chunk of memory that an array lies in, behind all work that MXNet was given; frees the handle."""
+    if function(_recorder(), "echo_poison", ctypes.c_int, ctypes.c_void_p, ctypes.c_int)(array, byte):
+        raise NativeError("MXNet's engine took no work")
+
+
+def _recorder() -> ctypes.CDLL:
+    return _installed or _load("libecho_hook.so")

@@ -12,7 +12,7 @@ from echo.inplace import has_layouts, may_be_blocked
 from echo.ops import HEAVY, all_outputs, why_not
 from echo.passes.merged import merged
 from echo.passes.request import Request
-from echo.readers import is_reader
+from echo.readers import why_not_reader
 from echo.training_graph import EXECUTOR, TrainingGraph
 
 
@@ -91,9 +91,10 @@ def _keepers(training: TrainingGraph) -> dict[int, str]:
     """For nodes that an operator reads which may do so at any time: why their outputs stay where they are."""
     found = {}
     for _, node in training.operators():
-        if node.forward and not is_reader(node):
-            for entry in node.inputs:
-                found[entry.node] = f"{node.op} ({node.name!r}) is not known to read it through its inputs alone"
+        for position, entry in enumerate(node.inputs) if node.forward else ():
+            reason = why_not_reader(node.op, node.attrs, position)
+            if reason:
+                found[entry.node] = f"{node.name!r} reads it: {reason}"
     return found
 
 

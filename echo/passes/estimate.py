@@ -25,4 +25,5 @@ class EstimateOverhead:
 
     def run(self, request: Request, training: TrainingGraph) -> Overhead:
         limit = self.time_limit if request.hint is None else self.hinted_time_limit
+        limit = min(limit, request.deadline.with_room().left / 2)
         return request.frontend.overhead(training, limit)

@@ -61,6 +61,8 @@ class Explain:
             subject=frontend.subject,
             marks=marks_of(request.graph, rewritten.graph) if confirmed.accepted else (),
             notes=tuple(_notes(request, training, overhead, confirmed)),
+            exact=not confirmed.accepted or INEXACT.isdisjoint(training.implementations.values()),
+            reason=confirmed.reason,
         )
 
 
@@ -79,8 +81,6 @@ def memory(request: Request, training: TrainingGraph, planned: int) -> Memory:
 def _notes(request: Request, training: TrainingGraph, overhead: Overhead, confirmed: Confirmed) -> Iterator[str]:
     if not request.frontend.hook:
         yield "the native hook is not there: MXNet's own attributes apply the plan, within their limits"
-    if not confirmed.accepted:
-        yield f"{confirmed.reason}: the user's own graph is bound as it is"
     if confirmed.planned_bytes > training.planned_bytes:
         yield "the nodes that the user insists on recomputing need more memory than they save"
     if confirmed.accepted:

@@ -6,13 +6,18 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import ClassVar, Iterator
 
+from echo.errors import GraphError
 from echo.options import budget_bytes
 from echo.passes.candidates import named
 from echo.passes.explain import memory
 from echo.passes.request import Request
 from echo.patterns import LAYERS, MASKS, QUIET
 from echo.patterns.apply import SMALL, Fused, fuse
+from echo.patterns.recurrence import normed_state
 from echo.plan import HIDDEN, Memory, Plan
+
+_BITS = ("no operator is fused that would change last bits: {name} normalizes a product of the state of a recurrent "
+         "cell, which makes each rounding grow from step to step (exact=False fuses)")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -28,9 +33,17 @@ class Fuse:
     gives: ClassVar[type] = Fused
     layers: bool = True
 
+    @property
+    def what(self) -> str:
+        """What it puts in, for the user's eyes."""
+        return "fused operators, whole layers too" if self.layers else "fused operators"
+
     def run(self, request: Request) -> Fused:
         if not request.options.fuse:
             return Fused(request.graph)
+        norm = normed_state(request.graph) if request.options.exact else ""
+        if norm:
+            return Fused(request.graph, notes=(_BITS.format(name=repr(norm)),), bits=norm)
         wishes, frontend = request.options.wishes, request.frontend
         wished, without = named(request.graph, wishes), MASKS if self.layers else MASKS | LAYERS
         found = fuse(request.graph, frontend.types, frontend.adds, frontend.device, wished, without)
@@ -45,11 +58,17 @@ def inside(request: Request, fused: Fused, before: Memory) -> Request:
     """The request for the graph with fused operators.
 
     A budget that is a fraction means a fraction of what the user's own graph holds.
+
+    Raises:
+        GraphError: MXNet finds other arguments in it than in the user's graph, or in another order.
     """
-    options = request.options
+    options, frontend = request.options, request.frontend.on(fused.graph)
+    wanted, found = list(request.frontend.argument_names()), list(frontend.argument_names())
+    if found != wanted or len(fused.graph.heads) != len(request.graph.heads):
+        raise GraphError(f"fused operators would change the arguments: expected {wanted}, got {found}")
     if options.memory_budget is not None:
         options = replace(options, memory_budget=budget_bytes(options.memory_budget, before.total))
-    return replace(request, graph=fused.graph, frontend=request.frontend.on(fused.graph), options=options)
+    return replace(request, graph=fused.graph, frontend=frontend, options=options)
 
 
 def stock(request: Request, fused: Fused) -> Memory:
@@ -68,8 +87,8 @@ def explained(plan: Plan, fused: Fused, before: Memory | None) -> Plan:
     more = tuple(_notes(fused, before is not None))
     if before is None:
         return replace(plan, missed=fused.missed, notes=(*plan.notes, *more))
-    kept = plan.notes[:-1] if plan.changes_nothing else plan.notes
-    return replace(plan, before=before, applied="hook", fused=fused.places, missed=fused.missed, notes=(*kept, *more))
+    notes = (*plan.notes, *more)
+    return replace(plan, before=before, applied="hook", fused=fused.places, missed=fused.missed, notes=notes)
 
 
 def _notes(fused: Fused, applied: bool) -> Iterator[str]:

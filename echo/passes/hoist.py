@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Mapping, Sequence
 
 from echo.estimators.cost_table import CostTable
-from echo.estimators.overhead import FLOPS_PER_SECOND, UnmeasurableError
+from echo.estimators.overhead import FLOPS_PER_SECOND, UnavailableError, UnmeasurableError
 from echo.graph import Entry, Graph
 from echo.passes.candidates import named
 from echo.passes.request import Request
-from echo.patterns.apply import ORDER, Fused, Types, applied, laid_out
+from echo.patterns.apply import ORDER, Fused, Types, laid_out
 from echo.patterns.hoist import CHUNK, NAME, TRANSPOSED, Family, Product, families, fusion, sample
+from echo.patterns.substitute import applied
 from echo.patterns.view import Fusion, View, is_true
 from echo.plan import Missed, Plan
 from echo.training_graph import FLAGS, TensorType
@@ -63,7 +64,7 @@ class Hoist:
     gives: ClassVar[type] = Hoisted
 
     def run(self, request: Request, fused: Fused) -> Hoisted:
-        if not request.options.fuse or request.frontend.why_no_fusion:
+        if not request.options.fuse or request.frontend.why_no_fusion or fused.bits:
             return Hoisted(fused)
         view = View(fused.graph)
         found, missed = families(view)
@@ -140,6 +141,8 @@ def _measured(request: Request, product: Product, limit: float, table: CostTable
             seconds = _race(request, product, names, limit)
         except UnmeasurableError:
             seconds = {}
+        except UnavailableError as error:
+            return _Choice(f"{product} were not measured: {error}")
         if seconds is None:
             return late
         for name, key in keys.items():

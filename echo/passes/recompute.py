@@ -70,7 +70,7 @@ class _Builder:
             forward=False,
             external=frozenset(),
         )
-        if node.op == "Dropout":  # data times the stashed mask
+        if node.is_masked:  # data times the stashed mask
             product = ((0, 0, False), (1, 0, False))
             inputs = (*inputs, Entry(number, 1))
             clone = clone.having(

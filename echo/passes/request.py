@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
-from typing import Callable, Mapping, Protocol, Sequence
+from typing import Callable, Iterator, Mapping, Protocol, Sequence
 
+from echo.deadline import NEVER, Deadline
+from echo.errors import BudgetError, one_line
 from echo.estimators.cost_table import CostTable
 from echo.estimators.evaluator import Evaluator
 from echo.estimators.footprint import OPTIMIZER, WEIGHTS
@@ -79,6 +82,7 @@ class Frontend(Protocol):
 
         Raises:
             UnmeasurableError: they do not run here.
+            UnavailableError: nothing can be measured now.
         """
 
 
@@ -87,7 +91,8 @@ class Request:
     """One graph to plan; ``hint`` is what was chosen for one of the same model, if there was any.
 
     With ``follows`` nothing is searched, and the hint is followed as it is. Without ``details`` the plan leaves out
-    where the memory is, which takes as long to find out as a short search.
+    where the memory is, which takes as long to find out as a short search. ``failed`` grows by a line for each way to
+    plan that failed, and was left out. At the ``deadline`` the best plan so far is taken.
     """
 
     graph: Graph
@@ -97,6 +102,40 @@ class Request:
     hint: Hint | None = None
     details: bool = True
     follows: bool = False
+    failed: list[str] = field(default_factory=list, compare=False)
+    deadline: Deadline = NEVER
+
+    @property
+    def is_late(self) -> bool:
+        """Whether planning has to end: the deadline is over, or a search ended that had to leave time for the rest."""
+        return self.deadline.is_over or self.late_line in self.failed
+
+    @property
+    def late_line(self) -> str:
+        """What a plan says that was not searched to the end."""
+        return f"planning stopped after max_planning={self.deadline.seconds:g} s: the best plan so far is taken"
+
+    def note_late(self) -> None:
+        """Has the plan say that it was not searched to the end."""
+        if self.late_line not in self.failed:
+            self.failed.append(self.late_line)
+
+    @contextlib.contextmanager
+    def without(self, what: str) -> Iterator[None]:
+        """An error inside costs this way to plan alone, and a line about it: there is another way.
+
+        Raises:
+            BudgetError: that is no fault.
+            Exception: whatever it was, where the user is ``strict``.
+        """
+        try:
+            yield
+        except BudgetError:
+            raise
+        except Exception as error:
+            if self.options.strict:
+                raise
+            self.failed.append(f"planned without {what}, which failed: {one_line(error)}")
 
     @property
     def static(self) -> dict[str, int]:

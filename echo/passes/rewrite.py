@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from typing import Any, ClassVar, Iterable, Mapping, Sequence
+from typing import ClassVar, Mapping, Sequence
 
-from echo.errors import GraphError
 from echo.estimators.assignment import ASSIGNED
-from echo.graph import Graph, Node
-from echo.implementations import known
+from echo.graph import Graph
 from echo.inplace import APART_ATTRIBUTE
-from echo.ops import HEAVY, LIGHT
 from echo.passes.merged import merged
 from echo.passes.request import Request
 from echo.passes.select import Selection
@@ -26,13 +22,7 @@ PLAN_ATTRIBUTE = "__echo_recompute__"
 RANGE_ATTRIBUTE = "__echo_match_range__"
 GRADIENT_ATTRIBUTE = "__echo_gradient__"  # read by the native hook: another implementation of the gradient
 MIRROR_ATTRIBUTE = "__force_mirroring__"  # read by MXNet itself
-_VALUES = {
-    PLAN_ATTRIBUTE: re.compile(r"\d+(,\d+)*(@\d+(,\d+)*)?"),
-    RANGE_ATTRIBUTE: re.compile(r"\d+|-1s?"),
-    MIRROR_ATTRIBUTE: re.compile(r"True"),
-    GRADIENT_ATTRIBUTE: re.compile(r"\w+>\w+:[\w,]+"),
-    APART_ATTRIBUTE: re.compile(r"\w+:\d+>\d+(,\d+>\d+)*(;\w+:\d+>\d+(,\d+>\d+)*)*"),
-}
+_ATTRIBUTES = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, MIRROR_ATTRIBUTE, GRADIENT_ATTRIBUTE, APART_ATTRIBUTE)
 
 
 @dataclass(frozen=True)
@@ -119,9 +109,15 @@ def mark(
     marked = graph.with_attrs({number: {PLAN_ATTRIBUTE: text} for number, text in texts.items()})
     if match_range is None:
         return marked
-    operators = [number for number, node in enumerate(graph.nodes) if not node.is_variable]
-    text = f"{match_range}s" if static and match_range == ASSIGNED else str(match_range)
+    # Custom hands each attribute to a constructor of the user's, which knows its own
+    operators = [number for number, node in enumerate(graph.nodes) if not node.is_variable and node.op != "Custom"]
+    text = range_text(match_range, static)
     return marked.with_attrs({number: {RANGE_ATTRIBUTE: text} for number in outputs or operators})
+
+
+def range_text(match_range: int, static: bool) -> str:
+    """A match range as the hook reads it; ``static`` as for `mark`."""
+    return f"{match_range}s" if static and match_range == ASSIGNED else str(match_range)
 
 
 def _text(outputs: Sequence[int], splits: Sequence[int]) -> str:
@@ -147,58 +143,20 @@ def implements(graph: Graph) -> bool:
 def unmarked(user: Graph, rewritten: Graph) -> Graph:
     """What MXNet made of a rewritten graph, without the marks of the plan."""
     own = set().union(*(node.attrs for node in user.nodes))
-    for name in set(_VALUES) - own:
+    for name in set(_ATTRIBUTES) - own:
         rewritten = rewritten.without_attr(name)
     return rewritten
 
 
 def marks_of(user: Graph, rewritten: Graph) -> tuple[Mark, ...]:
-    """What a rewritten graph has that the user's has not; `with_marks` puts it in again."""
+    """What a rewritten graph has that the user's has not; `echo.passes.marks` puts it in again."""
     added = (
-        {name: after.attrs[name] for name in _VALUES if name in after.attrs and name not in before.attrs}
+        {name: after.attrs[name] for name in _ATTRIBUTES if name in after.attrs and name not in before.attrs}
         for before, after in zip(user.nodes, rewritten.nodes)
     )
     return tuple(
         Mark(number, user.nodes[number].op, attrs) for number, attrs in enumerate(added) if attrs
     )
-
-
-def with_marks(graph: Graph, marks: Iterable[Mark]) -> Graph:
-    """The graph with the marks of a plan, which may come from anywhere.
-
-    Raises:
-        GraphError: a mark that no plan for this graph has.
-    """
-    outputs: dict[tuple[Any, ...], int] = {}  # few marks are unlike all others
-    return graph.with_attrs({mark.node: _checked(graph, mark, outputs) for mark in marks})
-
-
-def _checked(graph: Graph, mark: Mark, outputs: dict[tuple[Any, ...], int]) -> Mapping[str, str]:
-    if not 0 <= mark.node < len(graph.nodes):
-        raise GraphError(f"marks: there is no node {mark.node}, expected one below {len(graph.nodes)}")
-    node = graph.nodes[mark.node]
-    if node.op != mark.op or node.is_variable:
-        raise GraphError(f"marks: expected node {mark.node} to be an operator {mark.op}, got {node.op} ({node.name!r})")
-    kind = (mark.op, *mark.attrs.items())
-    last = outputs.get(kind)
-    if last is None:
-        last = outputs[kind] = _last_output(node, mark)
-    if last > 0 and last >= graph.num_outputs(mark.node):
-        raise GraphError(f"marks: node {mark.node} ({node.name!r}) has no output {last}")
-    if GRADIENT_ATTRIBUTE in mark.attrs and mark.attrs[GRADIENT_ATTRIBUTE] not in known(node.op, node.attrs):
-        gradient = mark.attrs[GRADIENT_ATTRIBUTE]
-        raise GraphError(f"marks: no gradient of {node.op} ({node.name!r}) is {gradient!r}")
-    return mark.attrs
-
-
-def _last_output(node: Node, mark: Mark) -> int:
-    """The last output that a mark recomputes, -1 for none, if any node of this operator can have such a mark."""
-    if not {PLAN_ATTRIBUTE, MIRROR_ATTRIBUTE}.isdisjoint(mark.attrs) and node.op not in LIGHT and node.op not in HEAVY:
-        raise GraphError(f"marks: {node.op} ({node.name!r}) is not known to be safe to run twice")
-    for name, text in mark.attrs.items():
-        if name not in _VALUES or not _VALUES[name].fullmatch(text):
-            raise GraphError(f"marks: node {mark.node} ({node.name!r}) cannot have the attribute {name!r} = {text!r}")
-    return max(outputs_of(mark), default=-1)
 
 
 def outputs_of(mark: Mark) -> tuple[int, ...]:

@@ -21,11 +21,12 @@ from echo.passes.request import Request
 from echo.policies import policy_named
 from echo.policies.bound import least_bytes
 from echo.policies.problem import Problem
+from echo.policies.timed import chosen_in_time
 from echo.schedule import Splits
 from echo.training_graph import DYNAMIC, TrainingGraph
 
 # All that were ever best on the models of the benchmarks; 0 (every entry its own chunk) never was.
-_MATCH_RANGES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
+MATCH_RANGES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
 
 
 # Choices that are made anew without the nodes that get in the way of others, before nothing is recomputed at all.
@@ -126,7 +127,7 @@ def _problem(
         candidates=candidates,
         segments=segments,
         forced=forced,
-        match_ranges=(own, *(value for value in _MATCH_RANGES if value != own)),
+        match_ranges=(own, *(value for value in MATCH_RANGES if value != own)),
         max_seconds=None if bound is None else bound * overhead.step_seconds,
         max_bytes=max_bytes,
         effort=0 if request.follows else effort,
@@ -134,6 +135,7 @@ def _problem(
         # chunks of a dynamic CachedOp come and go with what they hold
         assigns=request.frontend.hook and training.runner != DYNAMIC,
         once=not request.frontend.hook,
+        deadline=request.deadline.with_room(),
         progress=lambda text: request.progress(f"select: {text}"),
     )
 
@@ -166,7 +168,9 @@ def _moved(request: Request, problem: Problem, selection: Selection) -> frozense
 
 
 def _choose(request: Request, problem: Problem) -> Selection:
-    splits = policy_named(request.options.policy).choose(problem)
+    splits, in_time = chosen_in_time(policy_named(request.options.policy), problem)
+    if not in_time:
+        request.note_late()
     choice, value = problem.choice(list(splits)), problem.value(splits)
     executed = problem.evaluator.executed(choice, splits)
     return Selection(
@@ -207,4 +211,6 @@ def _unreachable(request: Request, training: TrainingGraph, best: Selection, lim
     kinds = [f"{kind} {size / 2**20:.1f} MB" for kind, size in request.static.items() if size]
     bound = request.options.overhead_bound
     condition = "" if bound is None else f" within max_overhead={bound:g}"
+    if request.is_late:
+        condition += f" within max_planning={request.deadline.seconds:g} s"
     return BudgetError(limit + static, best.planned_bytes + static, ", ".join(kinds + largest), condition)

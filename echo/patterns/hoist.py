@@ -15,13 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from echo.errors import GraphError
-from echo.graph import VARIABLE, Entry, Graph, Node
+from echo.graph import VARIABLE, VERSION, Entry, Graph, Node
 from echo.patterns.view import Fusion, View, local
 from echo.plan import Missed
 
 NAME, TRANSPOSED = "hoist", "transposed"
 LEAST = 4  # members of a family
-_VERSION = {"mxnet_version": ["int", 10901]}  # others MXNet would convert first
 # MXNet adds so many gradients of one array in place; of fewer, all are there at once before they are added.
 _IN_PLACE = 8
 CHUNK = 10  # gets most of what all steps at once would
@@ -222,5 +221,5 @@ def sample(product: Product) -> Graph:
     nodes += [Node("FullyConnected", f"y{index}", (at[f"x{index}"], *weights), attrs=attrs)
               for index in range(product.members)]  # fmt: skip
     heads = tuple(Entry(number) for number in range(len(names), len(nodes)))
-    return Graph(tuple(nodes), heads, tuple(range(len(names))), tuple(range(len(nodes) + 1)), _VERSION)
+    return Graph(tuple(nodes), heads, tuple(range(len(names))), tuple(range(len(nodes) + 1)), VERSION)
 

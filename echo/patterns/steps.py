@@ -22,7 +22,7 @@ class _Split(NamedTuple):
 def match(view: View, number: int) -> Fusion | None:
     """What this node puts together, where those are all the steps of one array and a fused operator is next to it."""
     node = view.graph.nodes[number]
-    parts = _parts(view, node)
+    parts = None if number in view.has_control_deps else _parts(view, node)
     if parts is None:
         return None
     axis, entries = parts

@@ -18,7 +18,6 @@ from functools import reduce
 from math import gcd
 from typing import Any, Iterable, Iterator, Mapping, Sequence
 
-from echo.estimators.planner import MASKED_OPS
 from echo.graph import Entry
 from echo.policies.problem import Problem
 from echo.schedule import Splits, steps_of
@@ -273,7 +272,7 @@ class _Reads:
 
     def _read_by_copy(self, number: int) -> set[Entry]:
         node = self.training.nodes[number]
-        return self._read_by(node) | ({Entry(number, 1)} if node.op in MASKED_OPS else set())
+        return self._read_by(node) | ({Entry(number, 1)} if node.is_masked else set())
 
     def _reachable(self, reads: Iterable[Entry]) -> list[int]:
         """The nodes that may have to run again for a backward node, in order."""
@@ -304,5 +303,5 @@ class _Reads:
     def made_in_passing(self, number: int) -> int:
         """Bytes of a copy's outputs that nobody reads from it."""
         node = self.training.nodes[number]
-        outputs: Any = range(1 if node.op in MASKED_OPS else len(node.outputs))
+        outputs: Any = range(1 if node.is_masked else len(node.outputs))
         return sum(self.bytes.get(Entry(number, i), 0) for i in outputs if Entry(number, i) not in self.again)

@@ -100,7 +100,9 @@ def scheduler_of(problem: Problem) -> Scheduler:
         NativeError: the native library is not there.
     """
     measure = CHUNKS if problem.assigns else LIVE
-    return Scheduler(problem.training, problem.overhead.seconds, measure, _recomputable(problem))
+    scheduler = Scheduler(problem.training, problem.overhead.seconds, measure, _recomputable(problem))
+    scheduler.end_in(problem.deadline.left)
+    return scheduler
 
 
 def _recomputable(problem: Problem) -> Choice:

@@ -12,7 +12,6 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Mapping
 
-from echo.estimators.planner import MASKED_OPS
 from echo.graph import Entry
 from echo.policies.flow import UNLIMITED, Network
 from echo.policies.problem import Problem
@@ -123,4 +122,4 @@ def _read(problem: Problem, number: int) -> list[Entry]:
         for position, entry in enumerate(node.inputs)
         if position not in node.ignored and not training.nodes[entry.node].is_variable
     ]
-    return [*read, Entry(number, 1)] if node.op in MASKED_OPS else read
+    return [*read, Entry(number, 1)] if node.is_masked else read

@@ -11,6 +11,7 @@ from typing import Callable, Iterable, Mapping, Protocol, Sequence
 
 import numpy as np
 
+from echo.deadline import NEVER, Deadline
 from echo.estimators.assignment import ASSIGNED
 from echo.estimators.evaluator import Choice, Evaluation, Evaluator
 from echo.estimators.overhead import Overhead
@@ -31,7 +32,7 @@ class Problem:
     ``max_bytes`` the fastest choice that fits is wanted, without it the smallest. ``match_ranges[0]`` is the one that
     MXNet uses by itself; where ``assigns``, echo's own storage assignment is another way (`ASSIGNED`). ``effort``
     bounds the work of a search, in visited nodes; a ``hint`` shortens it. With ``once`` no node may run again more than
-    once, for all backward nodes: MXNet's own attributes know no more.
+    once, for all backward nodes: MXNet's own attributes know no more. Searches end at the ``deadline``.
     """
 
     training: TrainingGraph
@@ -47,6 +48,7 @@ class Problem:
     hint: Hint | None = None
     assigns: bool = False
     once: bool = False
+    deadline: Deadline = NEVER
     progress: Callable[[str], None] = field(default=lambda _: None)
 
     @property

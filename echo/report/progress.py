@@ -1,4 +1,7 @@
-"""A status line for planning that takes longer than two seconds."""
+"""A status line for planning that takes longer than two seconds.
+
+It is written without rich, whose import draws from Python's random generator, and on terminals alone.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +9,29 @@ import contextlib
 import sys
 import threading
 import time
-from typing import Callable, Iterator
+from typing import IO, Callable, Iterator
 
 _PATIENCE = 2.0  # seconds before anything is shown
+_INTERVAL = 0.2
+_ERASED = "\r\x1b[K"  # back to the first column, and nothing behind it
 
 
 @contextlib.contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """Gives a function that takes the current stage; a spinner with it appears on a terminal after two seconds."""
+    """Gives a function that takes the current stage; a line with it appears on a terminal after two seconds."""
+    terminal = sys.stderr
+    if not _is_terminal(terminal):
+        yield lambda _: None
+        return
     started, stage, done = time.monotonic(), ["planning"], threading.Event()
 
     def show() -> None:
-        if done.wait(_PATIENCE):
-            return
-        from rich.console import Console
-
-        console = Console(stderr=True)
-        if not console.is_terminal:
-            print(f"echo: planning ({stage[0]}) ...", file=sys.stderr, flush=True)
-            return
-        with console.status("echo: planning") as status:
-            while not done.wait(0.1):
-                status.update(f"echo: planning, {stage[0]} ({time.monotonic() - started:.0f} s)")
+        wait = _PATIENCE
+        while not done.wait(wait):
+            wait = _INTERVAL
+            _write(terminal, f"{_ERASED}echo: planning, {stage[0]} ({time.monotonic() - started:.0f} s)")
+        if wait == _INTERVAL:
+            _write(terminal, _ERASED)
 
     def update(text: str) -> None:
         stage[0] = text
@@ -39,3 +43,16 @@ def progress() -> Iterator[Callable[[str], None]]:
     finally:
         done.set()
         watcher.join()
+
+
+def _is_terminal(file: IO[str] | None) -> bool:
+    try:
+        return file is not None and file.isatty()
+    except (AttributeError, ValueError):  # something else in its place, or closed
+        return False
+
+
+def _write(file: IO[str], text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):  # closed meanwhile: nobody looks
+        file.write(text)
+        file.flush()

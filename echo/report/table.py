@@ -21,7 +21,7 @@ def render(plan: Plan) -> str:
     console.print(f"echo plan ({plan.policy}, {plan.device}, applied by {plan.applied}): {plan.summary()}")
     for table in _tables(plan):
         console.print(table)
-    for note in plan.notes:
+    for note in plan.remarks:
         console.print(f"note: {note}")
     return out.getvalue().rstrip("\n")
 

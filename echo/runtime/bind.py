@@ -8,16 +8,18 @@ import functools
 import gc
 import json
 import logging
+import os
 import threading
 import weakref
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Iterator, NamedTuple, Sequence
+from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence, Tuple
 
 import mxnet as mx
 from mxnet.symbol import Symbol
 
 from echo import pipeline, plan_cache
-from echo.errors import BudgetError, EchoError, OptionError, PlanError
+from echo.deadline import Deadline
+from echo.errors import BudgetError, one_line
 from echo.flip import Flips
 from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import Binding, graph_of, symbol_of
@@ -33,16 +35,21 @@ from echo.plan import Decision, Plan
 from echo.plan_cache import Found
 from echo.report.progress import progress
 from echo.reuse import fitting
+from echo.runtime.apart import measuring
 from echo.runtime.calls import Bind
 from echo.runtime.executor import Applied, PlannedExecutor, planned_executor, shapes_of
-from echo.runtime.fallback import or_smallest
+from echo.runtime.fallback import REPORT, or_smallest, or_stock
 from echo.runtime.pool import Example, Pool, example_of, pool_of
 from echo.runtime.rehearsal import Verifier
+from echo.runtime.trim import trim
 from echo.training_graph import EXECUTOR, TrainingGraph
 from echo.why import Flip, Flipper
 
 logger = logging.getLogger("echo")
+_Choice = Tuple[Optional[Found], Optional[Pool]]
+_NOTHING: _Choice = (None, None)
 _plans: dict[str, Found | BudgetError] = {}
+_told: set[str] = set()  # twenty buckets that fail alike are one line
 _hints: dict[tuple[str, str], _First] = {}  # by model
 _plans_lock = Lock()
 _MOST_PLANS = 64  # kept in memory: as many shapes of one model as buckets are usual
@@ -82,11 +89,12 @@ class Owner:
     """Who wants plans: an executor that plans again later asks here.
 
     ``attempt(action, stock)`` is ``action(options)``, or what the owner wants where that fails. ``strict`` is as the
-    user said.
+    user said, ``warn`` takes what he is told.
     """
 
     attempt: Attempt
     strict: bool
+    warn: Callable[[str], None]
 
 
 def with_plan(
@@ -99,33 +107,46 @@ def with_plan(
 
     Raises:
         BudgetError, OptionError, PlanError: the user's wish cannot be met.
-        EchoError: anything else, under ``strict``; otherwise that costs a warning, and the symbol is bound as it is.
+        Exception: anything else, under ``strict`` or where an ``owner`` knows what to do then; otherwise that costs a
+            warning, and the symbol is bound as it is.
     """
     with own_binds():
-        return _with_plan(request, options, record, owner or _own(options))
+        return _with_plan(request, options, record, owner)
 
 
 def _own(options: Options) -> Owner:
     def attempt(action: Callable[[Options], Any], stock: Callable[[], Any]) -> Any:
-        return or_smallest(action, options, options.strict, logger.warning)
+        def closest() -> Any:
+            return or_smallest(action, options, options.strict, logger.warning)
 
-    return Owner(attempt, options.strict)
+        return or_stock(closest, stock, options.strict, logger.warning)
+
+    return Owner(attempt, options.strict, logger.warning)
 
 
 def _with_plan(
-    request: Bind, options: Options, record: Callable[[Plan], None] | None, owner: Owner
+    request: Bind, options: Options, record: Callable[[Plan], None] | None, asked: Owner | None
 ) -> mx.executor.Executor:
+    owner = asked or _own(options)
     user = plain(request.symbol)
     if request.untouched:
         logger.debug("echo: bound as it is: %s", request.untouched)
         return request.call(user)
     graph = graph_of(request.symbol)
-    found, pool = plan_bind(graph, request, options, details=record is not None)
+    details = record is not None
+
+    def find(given: Options) -> _Choice:
+        return plan_bind(graph, request, given, details)
+
+    if asked is None:  # who asks tries that himself
+        choice = or_stock(lambda: find(options), lambda: _NOTHING, owner.strict, owner.warn)
+    else:
+        choice = find(options)
+    executor, (found, pool) = _bound_somehow(choice, functools.partial(_unfused, find, options), user, request, owner)
     if found is None:
-        return request.call(user)
+        return executor
     if record is not None:
         record(found.plan)
-    executor = _bound(found, user, request)
     road = _Road(user, request.ctx, owner.attempt, record)
     verifier = Verifier(options, found.plan, owner.strict) if options.verify else None
     applied = Applied(graph, found.base, found.graph, shapes_of(executor), owner.strict, road, verifier)
@@ -135,9 +156,40 @@ def _with_plan(
     return executor
 
 
-def plan_bind(
-    graph: Graph, request: Bind, options: Options, details: bool
-) -> tuple[Found | None, Pool | None]:
+def _unfused(find: Callable[[Options], _Choice], options: Options, found: Found) -> _Choice:
+    """The plan without fused operators, where there were some that the user did not choose himself."""
+    return find(replace(options, fuse=False)) if found.plan.fused and not options.plans else _NOTHING
+
+
+def _bound_somehow(
+    choice: _Choice, next_best: Callable[[Found], _Choice], user: Symbol, request: Bind, owner: Owner
+) -> tuple[mx.executor.Executor, _Choice]:
+    """What is bound, and the choice that was: where MXNet refuses a graph, the next best one, at last the user's own.
+
+    Raises:
+        MXNetError: the user's own graph cannot be bound like this either; or, under ``strict``, the planned one.
+    """
+    found = choice[0]
+    if found is None or found.plan.changes_nothing:
+        return request.call(user), choice
+    try:
+        return _bound(found, user, request), choice
+    except Exception as error:
+        if owner.strict:
+            raise
+        why = one_line(error)
+    with contextlib.suppress(Exception):
+        other = next_best(found)
+        if other[0] is not None:
+            executor = _bound(other[0], user, request)
+            owner.warn(f"echo: bound without fused operators: {why}. {REPORT}.")
+            return executor, other
+    executor = request.call(user)  # where the call itself is wrong, MXNet says so here
+    owner.warn(f"echo: bound without a plan: {why}. {REPORT}.")
+    return executor, _NOTHING
+
+
+def plan_bind(graph: Graph, request: Bind, options: Options, details: bool) -> _Choice:
     """The plan to bind with, None where there is none, and the pool of what is bound, where it is known.
 
     Whoever shares a pool follows the choice of its owner if that makes it grow less than a choice of one's own.
@@ -226,12 +278,7 @@ def find_plan(
     runner: str = EXECUTOR,
     details: bool = True,
 ) -> Found | None:
-    """As `planned`, with one line in the log. None, and a warning, where that fails; None inside of an operator.
-
-    Raises:
-        BudgetError, OptionError, PlanError: the user's wish cannot be met.
-        EchoError: anything else, under ``strict``.
-    """
+    """As `planned`, with one line in the log. None inside of an operator."""
     found = _find_plan(session_of(graph, binding, ctx, runner), options, details)
     _log(found)
     return found
@@ -240,7 +287,7 @@ def find_plan(
 def _log(found: Found | None) -> None:
     if found is not None:
         plan = found.plan
-        logger.info("echo: %s", plan.notes[-1] if plan.changes_nothing else plan.summary())
+        logger.info("echo: %s", plan.remarks[0] if plan.changes_nothing else plan.summary())
 
 
 def session_of(
@@ -256,15 +303,7 @@ def _find_plan(
     if inside_operator():
         logger.debug("echo: bound as it is: inside of a Custom operator")
         return None
-    try:
-        return planned(session, options, details, example)
-    except (BudgetError, OptionError, PlanError):
-        raise
-    except EchoError as error:
-        if options.strict:
-            raise
-        logger.warning("echo: bound without a plan (strict=True raises): %s", error)
-        return None
+    return planned(session, options, details, example)
 
 
 def plain(symbol: Symbol) -> Symbol:
@@ -291,9 +330,10 @@ def planned(
     Raises:
         PlanError: the user gave plans, and none was made for this.
     """
-    with _plans_lock.held(), own_binds(), without_garbage_collection():
+    with _plans_lock.held(), own_binds(), without_garbage_collection(), measuring():
         own = session()
-        request = Request(own.graph, options, own, details=details, follows=example is not None)
+        deadline = Deadline.after(options.max_planning)
+        request = Request(own.graph, options, own, details=details, follows=example is not None, deadline=deadline)
         if options.plans:
             plan, graph, base = fitting(options.plans, own.graph, own)
             found = Found(plan, graph, base, own.on(base).chunks(graph))
@@ -308,7 +348,7 @@ def _flipper(request: Request, plan: Plan) -> Flipper:
     flips = Flips(request, plan)
 
     def flip(decision: Decision) -> Flip:
-        with _plans_lock.held(), own_binds():
+        with _plans_lock.held(), own_binds(), measuring():
             return flips(decision)
 
     return flip
@@ -318,6 +358,7 @@ def _remembered(request: Request, session: MxnetSession, example: Example | None
     names = json.dumps([node.name for node in request.graph.nodes])  # they are in the plan that the user reads
     asked = [session.subject.fingerprint, names, str(session.hook), session.device_key]
     asked += [request.options.key, str(request.details), session.why_no_fusion if request.options.fuse else ""]
+    asked += [f"{name}={text}" for name, text in sorted(os.environ.items()) if name.startswith(("MXNET_", "NNVM_"))]
     key = plan_cache.key_of(asked if example is None else [*asked, example.key])
     if key not in _plans:
         found = _loaded_or_made(key, request, session, example)
@@ -340,7 +381,12 @@ def _loaded_or_made(
         except BudgetError as error:
             return copy.copy(error)
         found = Found(made.plan, made.graph, made.base, session.on(made.base).chunks(made.graph))
-        plan_cache.save(key, found.plan, found.chunks)
+        for text in found.plan.failed:
+            advice = "max_planning=None waits for the best" if text == request.late_line else REPORT
+            logger.log(logging.DEBUG if text in _told else logging.WARNING, "echo: %s. %s.", text, advice)
+            _told.add(text)
+        if not found.plan.failed:  # by chance, or for lack of time: the next start tries again
+            plan_cache.save(key, found.plan, found.chunks)
     return found
 
 
@@ -362,8 +408,11 @@ def _hint_of(example: Example, request: Request) -> Hint:
 
 
 def _planned(request: Request, hint: Hint | None) -> pipeline.Planned:
-    with progress() as show:
-        return pipeline.plan(replace(request, progress=show, hint=hint))
+    try:
+        with progress() as show:
+            return pipeline.plan(replace(request, progress=show, hint=hint))
+    finally:
+        trim()
 
 
 @contextlib.contextmanager

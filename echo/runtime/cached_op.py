@@ -18,17 +18,19 @@ import mxnet as mx
 from mxnet import autograd
 from mxnet.symbol import Symbol
 
-from echo.errors import GraphError
+from echo.errors import GraphError, one_line
 from echo.frontend.cached import stateless
 from echo.frontend.session import install_hook
-from echo.frontend.symbols import Binding, graph_of, symbol_of
+from echo.frontend.symbols import Binding, graph_of, sparse_gradients, symbol_of
 from echo.graph import Graph
+from echo.inplace import APART_ATTRIBUTE
 from echo.locks import Lock
 from echo.ops import depends_on_mode
 from echo.options import Options
 from echo.passes.rewrite import GRADIENT_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, implements
 from echo.plan import Plan
 from echo.runtime import bind
+from echo.runtime.fallback import REPORT
 from echo.runtime.modes import keep, note
 from echo.runtime.monitor import WithoutClones
 from echo.runtime.rehearsal import call_is_right
@@ -82,6 +84,8 @@ class PlannedCachedOp:
         self._data = tuple(given.get("data_indices", ()))
         self._monitor: tuple[Any, bool] | None = None
         self._lock = Lock()
+        self._options: Options | None = None  # of the last choice
+        self._ran: set[Signature] = set()
         self._verified: set[Signature] = set()
         self._untouched = _why_untouched(symbol, self._static, int(given.get("inline_limit", 2)))
 
@@ -105,13 +109,51 @@ class PlannedCachedOp:
             signature = self._signature(args)
             self._attempt(lambda options: self._choose(signature, args, options), lambda: self._give_up(signature))
             current, choice = self._current, self._choice
-        outputs = current(*args, **kwargs)
+        outputs, choice = self._run(current, choice, signature, args, kwargs)
         first = outputs[0] if isinstance(outputs, list) else outputs
         if choice.mode_dependent:
             note(first, choice.mode_dependent)
         if choice.watch is not None:
             keep(choice.watch.record(args), first)
         return outputs
+
+    def _run(
+        self, current: Any, choice: _Choice, signature: Signature, args: Any, kwargs: Any
+    ) -> tuple[Any, _Choice]:
+        """One call: where MXNet refuses a planned graph at its first, the next best one, at last the user's own.
+
+        Gives the outputs, and which of them it was.
+        """
+        if choice is _STOCK or signature in self._ran:
+            return current(*args, **kwargs), choice
+        try:
+            outputs = current(*args, **kwargs)
+        except Exception as error:
+            if self._options is None or self._options.strict:
+                raise
+            why = one_line(error)
+            with self._lock.held():
+                if choice.fuses and self._unfused(signature, args, self._options):
+                    with contextlib.suppress(Exception):
+                        outputs = self._current(*args, **kwargs)
+                        logger.warning("echo: runs without fused operators: %s. %s.", why, REPORT)
+                        return outputs, self._choice
+                self._give_up(signature)
+                current, choice = self._current, _STOCK
+            outputs = current(*args, **kwargs)  # where the call itself is wrong, MXNet says so here
+            logger.warning("echo: runs without a plan: %s. %s.", why, REPORT)
+        self._ran.add(signature)
+        return outputs, choice
+
+    def _unfused(self, signature: Signature, args: Sequence[Any], options: Options) -> bool:
+        """Whether there is a plan without fused operators, which is switched to."""
+        if options.plans:
+            return False
+        with contextlib.suppress(Exception), bind.own_binds():
+            self._choices[signature] = self._planned(signature, args, replace(options, fuse=False))
+            self._switch(self._choices[signature])
+            return True
+        return False
 
     def _for_inference(self, args: Sequence[Any]) -> Any:
         """The user's own for shapes that fused operators were not planned for."""
@@ -135,13 +177,19 @@ class PlannedCachedOp:
         return (*(args[index].shape for index in places), str(args[places[0]].dtype), args[0].context.device_type)
 
     def _choose(self, signature: Signature, args: Sequence[Any], options: Options) -> None:
+        self._options = options
         if signature not in self._choices:
             with bind.own_binds():
                 self._choices[signature] = self._planned(signature, args, options)
         choice = self._choices[signature]
         shows_all = self._monitor is not None and (choice.fuses or (self._monitor[1] and choice.implements))
         at_odds = choice.in_training and not autograd.is_training()
-        self._switch(_STOCK if shows_all or at_odds else choice)
+        try:
+            self._switch(_STOCK if shows_all or at_odds else choice)
+        except Exception as error:
+            if options.strict or not (choice.fuses and self._unfused(signature, args, options)):
+                raise
+            logger.warning("echo: runs without fused operators: %s. %s.", one_line(error), REPORT)
         if options.verify and self._choice.graph is not None and signature not in self._verified:
             self._verified.add(signature)
             if not self._is_right(signature, args, options):
@@ -181,6 +229,7 @@ class PlannedCachedOp:
 
     def _planned(self, signature: Signature, args: Sequence[Any], options: Options) -> _Choice:
         if any(array.stype != "default" for array in args):
+            logger.info("echo: a hybridized block runs as it is: sparse arguments")
             return _STOCK
         graph = stateless(graph_of(self._symbol))
         runner = STATIC if self._static else DYNAMIC
@@ -191,7 +240,7 @@ class PlannedCachedOp:
         self.plans[signature] = plan
         if plan.changes_nothing:
             return _STOCK
-        marks = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, GRADIENT_ATTRIBUTE)
+        marks = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, GRADIENT_ATTRIBUTE, APART_ATTRIBUTE)
         again = [node for node in graph.nodes if PLAN_ATTRIBUTE in node.attrs]
         mode_dependent = frozenset(node.op for node in again if depends_on_mode(node.op, node.attrs))
         return _Choice(
@@ -272,4 +321,4 @@ def _binding(symbol: Symbol, args: Sequence[Any]) -> Binding:
     arrays = dict(zip(names, args))
     arguments = [arrays[name] for name in symbol.list_arguments()]
     states = [arrays[name] for name in symbol.list_auxiliary_states()]
-    return Binding.of_arrays(arguments, states, ["write"] * len(arguments))
+    return Binding.of_arrays(arguments, states, ["write"] * len(arguments), sparse_gradients(symbol))

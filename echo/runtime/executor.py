@@ -17,7 +17,7 @@ import numpy as np
 from mxnet import autograd
 from mxnet.symbol import Symbol
 
-from echo.errors import EchoError, UnsupportedError
+from echo.errors import EchoError, UnsupportedError, one_line
 from echo.frontend.symbols import Binding, grad_reqs, graph_of, symbol_of
 from echo.graph import Graph
 from echo.kernels.operators import PREFIX
@@ -265,14 +265,26 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
             EchoError: the new shapes cannot be planned, under ``strict``; otherwise they go without a plan.
         """
         applied = self._for_shapes(kwargs)
-        if applied.graph == self._applied.graph and not applied.fuses:
-            executor = super().reshape(partial_shaping, allow_up_sizing, **kwargs)
-        else:
-            executor = self._rebound(applied, partial_shaping, allow_up_sizing, kwargs)
+        try:
+            executor = self._reshaped(applied, partial_shaping, allow_up_sizing, kwargs)
+        except Exception as error:
+            if applied.strict or applied.graph == applied.user:
+                raise
+            own = replace(applied, base=applied.user, graph=applied.user, held={})
+            executor = self._reshaped(own, partial_shaping, allow_up_sizing, kwargs)
+            logger.warning("echo: %s; reshaped without a plan", one_line(error))
+            applied = own
         executor = planned_executor(executor, applied)
         if self._monitor is not None:
             executor.set_monitor_callback(*self._monitor)
         return executor
+
+    def _reshaped(
+        self, applied: Applied, partial: bool, up_sizing: bool, given: Mapping[str, Any]
+    ) -> mx.executor.Executor:
+        if applied.graph == self._applied.graph and not applied.fuses:
+            return super().reshape(partial, up_sizing, **given)
+        return self._rebound(applied, partial, up_sizing, given)
 
     def _for_shapes(self, given: Mapping[str, Any]) -> Applied:
         applied = self._applied
@@ -290,7 +302,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         except Exception as error:
             if applied.strict and isinstance(error, EchoError):
                 raise
-            logger.warning("echo: %s: %s; reshaped without a plan", type(error).__name__, error)
+            logger.warning("echo: %s; reshaped without a plan", one_line(error))
             return own
         return own if found is None else replace(own, base=found[0], graph=found[1])
 
@@ -358,7 +370,9 @@ def _requests(executor: mx.executor.Executor) -> list[str]:
 
 def binding_of(executor: mx.executor.Executor) -> Binding:
     """How an executor was bound."""
-    return Binding.of_arrays(executor.arg_arrays, executor.aux_arrays, _requests(executor))
+    gradients = enumerate(executor.grad_arrays)
+    sparse = [place for place, array in gradients if array is not None and array.stype != "default"]
+    return Binding.of_arrays(executor.arg_arrays, executor.aux_arrays, _requests(executor), sparse)
 
 
 def _inferred(

@@ -1,13 +1,15 @@
-"""What a user gets who is not strict, where a wish of his cannot be met: the closest to it, and a warning."""
+"""What a user gets who is not strict, where something cannot be had: the closest to it, and a warning."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Callable, TypeVar
 
-from echo.errors import BudgetError, PlanError
+from echo.errors import BudgetError, OptionError, PlanError, one_line
 from echo.options import Options
 
+REPORT = "If that looks like a fault of echo, please report it with the traceback, which ECHO_STRICT=1 shows"
+WISHES = (BudgetError, OptionError, PlanError)  # errors about what the user asked for
 _T = TypeVar("_T")
 
 
@@ -32,3 +34,23 @@ def or_smallest(
         return action(replace(options, memory_budget=reachable))
     except BudgetError:  # aiming at another budget, the search came out somewhere else
         return action(replace(options, memory_budget=None, max_overhead=bound))
+
+
+def or_stock(
+    action: Callable[[], _T], stock: Callable[[], _T], strict: bool, warn: Callable[[str], None]
+) -> _T:
+    """The action; where it fails, and the user is not ``strict``, what he would have without echo.
+
+    Raises:
+        BudgetError, OptionError, PlanError: a wish of the user's cannot be met.
+    """
+    try:
+        return action()
+    except WISHES:
+        raise
+    except Exception as error:
+        if strict:
+            raise
+        result = stock()  # where the call itself is wrong, MXNet says so here
+        warn(f"echo: bound without a plan (strict=True raises): {one_line(error)}")
+        return result

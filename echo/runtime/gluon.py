@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from typing import Any, Callable, Iterator, Mapping
 
 import mxnet as mx
@@ -14,7 +15,10 @@ from echo.frontend.session import MxnetSession, install_hook
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.options import Options
 from echo.runtime import bind, cached_op
+from echo.runtime.fallback import or_stock
 from echo.training_graph import DYNAMIC, STATIC
+
+logger = logging.getLogger("echo")
 
 
 def optimize_block(block: Block, options: Options) -> Block:
@@ -46,7 +50,7 @@ def _planned_build(block: HybridBlock, options: Options) -> Callable[..., None]:
     original = functools.partial(type(block)._build_cache, block)
 
     def attempt(action: Callable[[Options], Any], stock: Callable[[], Any]) -> Any:
-        return action(options)
+        return or_stock(lambda: action(options), stock, options.strict, logger.warning)
 
     def build(*args: Any) -> None:
         with cached_op.planned_by(attempt):

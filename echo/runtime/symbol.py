@@ -7,6 +7,7 @@ from typing import Any
 import mxnet as mx
 from mxnet.symbol import Symbol
 
+from echo.frontend.symbols import text_of
 from echo.options import Options
 from echo.plan import Plan
 from echo.runtime import bind, calls
@@ -28,7 +29,7 @@ class OptimizedSymbol(Symbol):  # type: ignore[misc]
         return optimize_symbol(self, self.options)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (self.tojson(), self.options)
+        return _unpickled, (text_of(self), self.options)
 
     def simple_bind(self, *args: Any, **kwargs: Any) -> mx.executor.Executor:
         """As ``Symbol.simple_bind``, with a plan applied."""

@@ -12,25 +12,23 @@ import logging
 import os
 import sys
 import weakref
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, Callable, TypeVar
 
 import mxnet as mx
 from mxnet.symbol import Symbol
 
-from echo.errors import EchoError
+from echo.errors import EchoError, one_line
 from echo.frontend.session import check_version
 from echo.locks import Lock
 from echo.options import Options
 from echo.policies import policy_named
 from echo.runtime import bind, calls
 from echo.runtime.cached_op import plan_everywhere
-from echo.runtime.fallback import or_smallest
+from echo.runtime.fallback import REPORT, or_smallest
 from echo.runtime.symbol import OptimizedSymbol
 
 logger = logging.getLogger("echo")
-_REPORT = "If that looks like a fault of echo, please report it with the traceback, which ECHO_STRICT=1 shows"
 _T = TypeVar("_T")
 _BINDS: dict[str, Callable[..., calls.Bind]] = {"simple_bind": calls.simple_bind, "bind": calls.bind}
 _lock = Lock()
@@ -117,14 +115,14 @@ def _wrapped(original: Callable[..., Any], describe: Callable[..., calls.Bind]) 
 def _planned(
     stock: Callable[[], mx.executor.Executor], describe: Callable[[], calls.Bind], options: Options
 ) -> mx.executor.Executor:
-    owner = bind.Owner(lambda action, otherwise: _attempt(action, options, otherwise), options.strict)
+    owner = bind.Owner(lambda action, otherwise: _attempt(action, options, otherwise), options.strict, _warn)
     return _attempt(lambda given: bind.with_plan(describe(), given, owner=owner), options, stock)
 
 
 def _attempt(action: Callable[[Options], _T], options: Options, stock: Callable[[], _T]) -> _T:
     """The action, with what the user gets where it fails."""
     try:
-        return or_smallest(action, replace(options, strict=True), options.strict, _warn)
+        return or_smallest(action, options, options.strict, _warn)
     except Exception as error:
         if options.strict and isinstance(error, EchoError):
             raise
@@ -132,7 +130,7 @@ def _attempt(action: Callable[[Options], _T], options: Options, stock: Callable[
             result = stock()  # where the call itself is wrong, MXNet says so here
         if options.strict:
             raise
-        _warn(f"echo: bound without a plan: {type(error).__name__}: {error}. {_REPORT}.")
+        _warn(f"echo: bound without a plan: {one_line(error)}. {REPORT}.")
         return result
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
-from typing import Any, Mapping, NamedTuple, Sequence
+from typing import Mapping, Sequence
 
 import mxnet as mx
 import numpy as np
@@ -20,11 +19,13 @@ from echo.estimators.overhead import (
     is_blocked,
     work,
 )
-from echo.graph import VARIABLE, Entry
+from echo.frontend.symbols import load
+from echo.graph import Entry
+from echo.meter.trial import Trial, Variable
 from echo.ops import LIGHT
 from echo.training_graph import TensorType, TrainingGraph, TrainingNode
 
-FLOATS = frozenset({"float32", "float64", "float16"})
+_FLOATS = frozenset({"float32", "float64", "float16"})
 
 # Up to these a node is timed at full size; beyond, with a part of its leading dimension, and scaled. The time of
 # convolutions and BatchNorm is proportional to the batch within 10 % from a batch of 2 on, for all shapes of ResNet-50.
@@ -67,105 +68,33 @@ class Facts:
         )
 
 
-class Variable(NamedTuple):
-    """An input: its type, whether oneDNN lays it out, and the bound of its integers (0: it holds reals)."""
+def trial_of(training: TrainingGraph, number: int, excess: float, facts: Facts) -> tuple[Trial, float]:
+    """The trial of a node that is ``excess`` times too large to be timed whole, and what brings it back to the whole.
 
-    kind: TensorType
-    blocked: bool = False
-    below: int = 0
-
-
-@dataclass(frozen=True)
-class Trial:
-    """A node to be timed, perhaps at a part of its size: ``scale`` brings the seconds back to the whole.
-
-    ``inputs`` are the node's variables; a number in their place is an output of ``forward``, the operator that a
-    gradient belongs to, with its own ``forward_inputs``. ``outputs`` are those that somebody reads. ``hot`` nodes are
-    light forward ones, ``heavy`` those whose time follows their arithmetic; ``bytes`` is what a copy reads and writes.
+    Raises:
+        UnmeasurableError: the node is too large and cannot be cut.
+        mx.MXNetError: MXNet does not accept the node's shapes.
     """
-
-    op: str
-    attrs: Mapping[str, str]
-    inputs: tuple[Variable | int, ...]
-    outputs: tuple[int, ...] = (0,)
-    forward: str = ""
-    forward_inputs: tuple[Variable, ...] = ()
-    hot: bool = True
-    heavy: bool = False
-    bytes: int = 1
-    scale: float = 1.0
-
-    @staticmethod
-    def of(training: TrainingGraph, number: int, excess: float, facts: Facts) -> Trial:
-        """The trial of a node that is ``excess`` times too large to be timed whole.
-
-        Raises:
-            UnmeasurableError: the node is too large and cannot be cut.
-            mx.MXNetError: MXNet does not accept the node's shapes.
-        """
-        node = training.nodes[number]
-        forward = forward_node(training, node)
-        sizes = _Sizes.of(training, number if forward is None else node.control_deps[0], excess, facts.blocked)
-        inputs = tuple(_operand(training, number, entry, sizes) for entry in node.inputs)
-        moved = sum(item.kind.bytes for item in inputs if isinstance(item, Variable))
-        moved += int(sum(kind.bytes for kind in node.outputs) / sizes.scale)
-        if moved > _LARGEST_BYTES:
-            raise UnmeasurableError(f"{node.op} moves {moved:,} bytes, expected at most {_LARGEST_BYTES:,}")
-        return Trial(
-            op=node.op,
-            attrs=_attributes(training, node),
-            inputs=inputs,
-            outputs=tuple(i for i in range(len(node.outputs)) if (number, i) in facts.read) or (0,),
-            forward=forward.op if forward else "",
-            forward_inputs=_forward_inputs(training, forward, sizes),
-            hot=node.forward and node.op not in HEAVY_OPS,
-            heavy=(forward or node).op in HEAVY_OPS,
-            bytes=max(1, moved),
-            scale=sizes.scale,
-        )
-
-    def variables(self, copies: int) -> dict[str, Variable]:
-        """The variables of `symbol` by name."""
-        named = {f"forward_{i}": variable for i, variable in enumerate(self.forward_inputs)}
-        for copy in range(copies):
-            for i, item in enumerate(self.inputs):
-                if isinstance(item, Variable):
-                    named[self._name(copy, i)] = item
-        return named
-
-    def _name(self, copy: int, position: int) -> str:
-        return f"copy{0 if self.hot else copy}_{position}"
-
-    def symbol(self, copies: int) -> mx.sym.Symbol:
-        """So many copies of the node; hot ones read the same inputs."""
-        nodes: list[dict[str, Any]] = [
-            {"op": VARIABLE, "name": name, "inputs": []} for name in self.variables(copies)
-        ]
-        number = {node["name"]: i for i, node in enumerate(nodes)}
-        arguments = list(range(len(nodes)))
-        heads: list[list[int]] = []
-        above: list[int] = []
-        if self.forward:
-            above = [len(nodes)]
-            heads.append([len(nodes), 0, 0])
-            inputs = [[number[f"forward_{i}"], 0, 0] for i in range(len(self.forward_inputs))]
-            nodes.append({"op": self.forward, "name": "forward", "attrs": dict(self.attrs), "inputs": inputs})
-        for copy in range(copies):
-            heads.extend([len(nodes), output, 0] for output in self.outputs)
-            inputs = [
-                [above[0], item, 0] if isinstance(item, int) else [number[self._name(copy, i)], 0, 0]
-                for i, item in enumerate(self.inputs)
-            ]
-            nodes.append({
-                "op": self.op,
-                "name": f"node{copy}",
-                # without a difference MXNet would merge the copies into one
-                "attrs": {**self.attrs, "__copy__": str(copy)},
-                "inputs": inputs,
-                "control_deps": above,
-            })  # fmt: skip
-        graph = {"nodes": nodes, "arg_nodes": arguments, "heads": heads, "attrs": {"mxnet_version": ["int", 10901]}}
-        return mx.sym.load_json(json.dumps(graph))
+    node = training.nodes[number]
+    forward = forward_node(training, node)
+    sizes = _Sizes.of(training, number if forward is None else node.control_deps[0], excess, facts.blocked)
+    inputs = tuple(_operand(training, number, entry, sizes) for entry in node.inputs)
+    moved = sum(TensorType(item.shape, item.flag).bytes for item in inputs if isinstance(item, Variable))
+    moved += int(sum(kind.bytes for kind in node.outputs) / sizes.scale)
+    if moved > _LARGEST_BYTES:
+        raise UnmeasurableError(f"{node.op} moves {moved:,} bytes, expected at most {_LARGEST_BYTES:,}")
+    trial = Trial(
+        op=node.op,
+        attrs=_attributes(training, node),
+        inputs=inputs,
+        outputs=tuple(i for i in range(len(node.outputs)) if (number, i) in facts.read) or (0,),
+        forward=forward.op if forward else "",
+        forward_inputs=_forward_inputs(training, forward, sizes),
+        hot=node.forward and node.op not in HEAVY_OPS,
+        heavy=(forward or node).op in HEAVY_OPS,
+        bytes=max(1, moved),
+    )
+    return trial, sizes.scale
 
 
 def refuse(training: TrainingGraph, node: TrainingNode) -> None:
@@ -207,7 +136,7 @@ def _operand(training: TrainingGraph, number: int, entry: Entry, sizes: _Sizes) 
     forward = forward_node(training, node)
     own = forward is not None and entry.node == node.control_deps[0]
     # a state or index must be what the operator itself wrote; of plain numbers each copy gets its own
-    if own and ((forward or node).stateful or training.type_of(entry).dtype not in FLOATS):
+    if own and ((forward or node).stateful or training.type_of(entry).dtype not in _FLOATS):
         return entry.index
     return _variable(training, entry, sizes, (forward or node).op)
 
@@ -222,7 +151,8 @@ def _forward_inputs(
 
 def _variable(training: TrainingGraph, entry: Entry, sizes: _Sizes, op: str) -> Variable:
     below = sizes.rows if op in _INDEXING_OPS and entry[:2] == sizes.first_input else 0
-    return Variable(sizes.kind(training, entry), is_blocked(training, entry, sizes.blocked), below)
+    kind = sizes.kind(training, entry)
+    return Variable(kind.shape, kind.flag, is_blocked(training, entry, sizes.blocked), below)
 
 
 @dataclass(frozen=True)
@@ -287,7 +217,8 @@ class _Sizes:
 
 
 def _output_shapes(op: str, attrs: Mapping[str, str], kinds: Sequence[TensorType]) -> list[tuple[int, ...]]:
-    symbol = Trial(op, attrs, tuple(map(Variable, kinds))).symbol(1).get_internals()
+    variables = tuple(Variable(kind.shape, kind.flag) for kind in kinds)
+    symbol = load(Trial(op, attrs, variables).graph(1)).get_internals()
     given = {f"copy0_{i}": kind.shape for i, kind in enumerate(kinds)}
     _, inferred, _ = symbol._infer_shape_impl(False, **given)  # without infer_shape's own words on what fails
     return [tuple(shape) for name, shape in zip(symbol.list_outputs(), inferred) if name.startswith("node0")]

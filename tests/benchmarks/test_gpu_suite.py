@@ -13,9 +13,10 @@ from typing import Any, Iterator
 
 import pytest
 
-from benchmarks import gpu_cases, gpu_plot, gpu_suite, gpu_timing
+from benchmarks import gpu_cases, gpu_plot, gpu_routes, gpu_suite, gpu_timing
 from benchmarks.gpu_device import Device
-from tests.kernels.cuda_emulation import Emulated, built
+from benchmarks.gpu_library import build_library
+from tests.kernels.cuda_emulation import KERNELS, Emulated, built, compile_kernels
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -49,6 +50,40 @@ def test_a_wrong_kernel_is_named(emulated: Emulated, monkeypatch: pytest.MonkeyP
         "lstm_cell B=3 H=1, float32, seed 7, number 0: AssertionError: lstm_cell: output 0 is off",
         "lstm_cell B=3 H=1, float16, seed 7, number 1: AssertionError: lstm_cell: output 0 is off",
     ]
+
+
+@pytest.fixture(scope="module")
+def step_by_step(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_library(tmp_path_factory.mktemp("step_by_step"), "-O0", "-DECHO_CUDA_STEP_BY_STEP")
+
+
+ROUTES = gpu_timing.Sizes(routes=((12, 5, 6), (20, 3, 4)), repetitions=2)
+
+
+def test_both_routes_give_the_same_bits(emulated: Emulated, step_by_step: Path) -> None:
+    emulated.driver.fake_new_contexts()
+    emulated.launches()
+    rows = list(gpu_routes.route_rows(emulated, ROUTES, gpu_timing.Clock(1000), 3, step_by_step))
+    assert emulated.launches().count("c") == len(rows) * 2 * ROUTES.repetitions
+    assert [(row["H"], row["dtype"]) for row in rows] == [(h, t) for h in (12, 20) for t in ("float32", "float16")]
+    assert [row for row in rows if "failed" in row] == []
+
+
+def test_a_barrier_that_does_not_wait_is_found(emulated: Emulated, step_by_step: Path, tmp_path: Path) -> None:
+    """The loop of the grid barrier gone, as an assembler may remove it."""
+    for path in (KERNELS / "cuda").glob("*.*h"):
+        shutil.copy(path, tmp_path)
+    source = (tmp_path / "device.cuh").read_text()
+    loop = "while (fresh(arrived) < goal) ECHO_SPIN();"
+    assert loop in source
+    (tmp_path / "device.cuh").write_text(source.replace(loop, ""))
+    racing = compile_kernels(tmp_path, built().fibers, tmp_path / "lstm.cuh", "racing", "-Wno-error")
+    emulated.load(racing)
+    try:
+        rows = list(gpu_routes.route_rows(emulated, ROUTES, gpu_timing.Clock(1000), 3, step_by_step))
+    finally:
+        emulated.load(built().kernels)
+    assert all("of both routes differ in run" in row["failed"] for row in rows)
 
 
 def test_a_section_that_fails_ends_alone(capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,7 +170,7 @@ class OnTheCpu(Device):
 @pytest.mark.slow
 def test_all_sections(emulated: Emulated, tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    sizes = gpu_timing.Sizes(32, 16, ((16, 4, 3), (12, 3, 2)), ((2, 5, 8),))
+    sizes = gpu_timing.Sizes(32, 16, ((16, 4, 3), (12, 3, 2)), ((16, 4, 3),), 2, ((2, 5, 8),))
     made = gpu_suite.run(OnTheCpu(), tmp_path / "build", 600, 1, sizes, tmp_path, scale=1)
     result = json.loads(made.read_text())
     assert {"benchmark", "date", "commit", "machine", "versions", "seed", "rows"} == set(result)
@@ -144,5 +179,5 @@ def test_all_sections(emulated: Emulated, tmp_path: Path) -> None:
     assert [row for row in rows if "failed" in row] == []
     times = [value for row in rows for name, value in row.items() if name.endswith(("_us", "_ms"))]
     assert all(isinstance(value, float) for value in times), times
-    assert {row["section"] for row in rows} == {"correctness", *gpu_suite.SHARES}
+    assert {row["section"] for row in rows} == {"correctness", "routes", *gpu_suite.SHARES}
     assert made.with_suffix(".png").is_file()

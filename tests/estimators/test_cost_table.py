@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from echo.cache import cache_folder
-from echo.estimators.cost_table import CostTable
+from echo.cache import cache_folder, replace
+from echo.estimators.cost_table import CostTable, _purpose
 
 DEVICE = "a processor, 2 cores"
 
@@ -42,32 +42,50 @@ def _saved(folder: Path, **seconds: float) -> CostTable:
     return table
 
 
-@pytest.mark.parametrize(
-    "damaged",
-    [
-        b"",
-        b"{",
-        b"\x80\x04\x95 a pickle is not read",
-        b"[" * 100_000,
-        b"[]",
-        b'{"format": "echo-cost-table-2"}',
-        json.dumps({"format": "echo-cost-table-0", "device": DEVICE, "seconds": {"relu": 1.0}}).encode(),
-        json.dumps({"format": "echo-cost-table-2", "device": DEVICE, "seconds": [1.0]}).encode(),
-        json.dumps({"format": "echo-cost-table-2", "device": DEVICE, "seconds": {"relu": -1.0}}).encode(),
-        json.dumps({"format": "echo-cost-table-2", "device": DEVICE, "seconds": {"relu": "1.0"}}).encode(),
-        json.dumps({"format": "echo-cost-table-2", "device": DEVICE, "seconds": {"relu": True}}).encode(),
-        b'{"format": "echo-cost-table-2", "device": "a processor, 2 cores", "seconds": {"relu": NaN}}',
-        b'{"format": "echo-cost-table-2", "device": "a processor, 2 cores", "seconds": {"relu": 1e400}}',
-    ],
-)
-def test_a_damaged_file_is_ignored_and_rebuilt(tmp_path: Path, damaged: bytes) -> None:
-    path = _saved(tmp_path, relu=1e-5).path
-    path.write_bytes(damaged)
-    table = CostTable(DEVICE, tmp_path)
+def _check_rebuilt(folder: Path) -> None:
+    table = CostTable(DEVICE, folder)
     assert len(table) == 0
     table.add("tanh", 2e-5)
     assert table.save()
-    assert CostTable(DEVICE, tmp_path).get("tanh") == 2e-5
+    assert CostTable(DEVICE, folder).get("tanh") == 2e-5
+
+
+@pytest.mark.parametrize("damaged", [b"", b"{", b"\x80\x04\x95 a pickle is not read", b"[" * 100_000, b"[]", b"{}"])
+def test_a_damaged_file_is_ignored_and_rebuilt(tmp_path: Path, damaged: bytes) -> None:
+    path = _saved(tmp_path, relu=1e-5).path
+    path.write_bytes(damaged)
+    _check_rebuilt(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        {"seconds": {}},
+        {"seconds": [1.0], "points": {}},
+        {"seconds": {"relu": -1.0}, "points": {}},
+        {"seconds": {"relu": "1.0"}, "points": {}},
+        {"seconds": {"relu": True}, "points": {}},
+        {"seconds": {"relu": 10**400}, "points": {}},
+        {"seconds": {"relu": 1e-5}, "points": []},
+        {"seconds": {"relu": 1e-5}, "points": {"family": {"wide": 1.0}}},
+        {"seconds": {"relu": 1e-5}, "points": {"family": {"1.0": None}}},
+    ],
+)
+def test_fields_that_make_no_sense_are_ignored_even_under_a_digest(tmp_path: Path, value: dict[str, Any]) -> None:
+    replace(_saved(tmp_path, relu=1e-5).path, _purpose(DEVICE), value)
+    _check_rebuilt(tmp_path)
+
+
+def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
+    path = _saved(tmp_path, relu=1e-5, tanh=2e-5).path
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        for bit in range(8):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << bit]) + whole[place + 1 :])
+            assert len(CostTable(DEVICE, tmp_path)) == 0
+    path.write_bytes(whole)
+    assert len(CostTable(DEVICE, tmp_path)) == 2
 
 
 def test_each_device_has_its_own_table(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from echo.estimators import planner
 from echo.estimators.planner import ReferencePlanner, StoragePlanner, blocks, make_planner
 from echo.estimators.reference import plan_storage
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
+from echo.graph import Entry
 from echo.passes.recompute import with_clones
 from echo.training_graph import RUNNERS
 from tests.conftest import ALL_CASES, MATCH_RANGES, Case, any_case, case_of, choice_of, model_case, special_case
@@ -363,3 +364,68 @@ def test_reference_counts_four_bytes_an_element() -> None:
     storage = plan_storage(with_clones(case.training, ()), 16)
     assert storage.total == case.training.planned_bytes
     assert storage.total % 4 == 0
+
+
+# Hand-made graphs -------------------------------------------------------------------------------------------------
+
+
+def hub(readers: int, op: str = "tanh") -> Any:
+    """One map that so many gradients read, each of which may have a copy of its own."""
+    b = Builder()
+    x = b.variable("x", 8)
+    y = b.forward(op, "y", (8,), x)
+    head = b.variable("head", 8, forward=False)
+    return b.graph([y, *(b.backward("_backward_tanh", f"g{i}", (8,), head, y) for i in range(readers))])
+
+
+@pytest.mark.parametrize("copies", [1, 255, 256, 300])
+def test_run_counts_end_at_255(copies: int) -> None:
+    training = hub(copies)
+    choice = choice_of(training, [Entry(1)])
+    splits = {1: tuple(range(3, 3 + copies))}
+    seconds = [1.0] * len(training.nodes)
+    for made in (StoragePlanner(training, seconds), ReferencePlanner(training, seconds)):
+        assert made.executed(choice, splits).tolist()[1] == min(copies, 255)
+        assert made.evaluate(choice, (16,), splits=splits).seconds == copies
+
+
+def test_a_dropout_without_a_mask_runs_again() -> None:
+    training = hub(3, "Dropout")
+    choice = choice_of(training, [Entry(1)])
+    fast, slow = (kind(training, [1.0] * 6) for kind in (StoragePlanner, ReferencePlanner))
+    assert fast.evaluate(choice, MATCH_RANGES) == slow.evaluate(choice, MATCH_RANGES)
+
+
+NO_MEMORY = """
+import ctypes, resource
+import numpy
+from echo.errors import NativeError
+from echo.estimators.planner import StoragePlanner
+from echo.estimators.scheduler import Scheduler
+from tests.made_graphs import diamonds
+
+training = diamonds(20000)
+seconds = [1.0] * len(training.nodes)
+planner, scheduler = StoragePlanner(training, seconds), Scheduler(training, seconds)
+marked = numpy.ones(planner.entries, "uint8")
+new, arrays = planner._library.echo_planner_new, ctypes.byref(planner.arrays)
+with open("/proc/self/statm") as file:
+    used = int(file.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 20), resource.RLIM_INFINITY))
+failed = 0
+for action in (lambda: new(arrays), lambda: planner.evaluate(marked, (16,)), lambda: scheduler.simulate({})):
+    try:
+        action()
+    except NativeError as error:
+        failed += "the planner failed: std::bad_alloc" in str(error)
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(failed)
+"""
+
+
+def test_no_memory_is_an_error() -> None:
+    """Not the end of the process."""
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", NO_MEMORY], capture_output=True, text=True, check=False, cwd=root)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout) == 3

@@ -19,7 +19,7 @@ from echo.frontend.symbols import graph_of, symbol_of
 from echo.graph import Entry, Graph
 from echo.passes.recompute import with_clones
 from echo.passes.rewrite import mark
-from echo.patterns.apply import COPY_ATTRIBUTE
+from echo.patterns.substitute import COPY_ATTRIBUTE
 from echo.runtime.bind import own_binds
 from echo.runtime.cached_op import StockCachedOp
 from echo.training_graph import DYNAMIC, STATIC, TrainingGraph

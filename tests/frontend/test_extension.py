@@ -22,6 +22,8 @@ from echo.errors import PlanError
 from echo.frontend import extension, session
 from echo.kernels import library
 from tests.fused_models import EXAMPLES
+from tests.kernels.cuda_emulation import Emulated
+from tests.kernels.cuda_emulation import built as built_emulation
 from tests.training import Record, assert_same, bind, random_arrays, train
 
 ROOT = Path(__file__).parents[2]
@@ -101,6 +103,36 @@ def test_it_comes_back_with_the_library(folder: Path) -> None:
     library.kernels_library.cache_clear()
     session.why_not.cache_clear()
     assert echo.plan(EXAMPLE.symbol, grad_req="write", **EXAMPLE.shapes).fused
+
+
+FAILING_GPUS = {
+    "an old driver": (0, {"module": 222, "version": 8000}, "supports CUDA 8.0 and refuses the kernels, which need 9.0"),
+    "kernels that are not compiled": (0, {"module": 218}, "the compiler's log"),
+    "no memory": (0, {"module": 2}, "loading the kernels: FAKE_ERROR"),
+    "launches that fail": (0, {"fails": 719}, "launching lstm_cell_f32: FAKE_FAILED"),
+    "a device that is not there": (9, {}, "opening a device: FAKE_ERROR"),
+}
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation is compiled by g++")
+@pytest.mark.parametrize("name", FAILING_GPUS)
+def test_a_gpu_that_does_not_run_the_kernels(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a context of that device would have it: nothing is fused, one note says why, and no step fails."""
+    number, settings, reason = FAILING_GPUS[name]
+    emulated = Emulated(built_emulation().driver, built_emulation().kernels)
+    why_not_on = functools.lru_cache(maxsize=None)(extension.why_not_on.__wrapped__)
+    monkeypatch.setattr(session, "why_not_on", lambda ctx: why_not_on(mx.gpu(number)))
+    emulated.set(**settings)
+    emulated.driver.fake_new_contexts()
+    try:
+        check_unfused(f"the kernels do not run on gpu({number}): ")
+        check_unfused(reason)
+    finally:
+        emulated.set(module=0, fails=0, version=12000)
+
+
+def test_a_cpu_needs_no_driver() -> None:
+    assert extension.why_not_on(mx.cpu()) == ""
 
 
 def test_a_plan_with_fused_operators_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

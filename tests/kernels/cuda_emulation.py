@@ -100,6 +100,12 @@ class Emulated:
     def fetch(self, array: Any) -> Any:
         return array
 
+    def blank(self, array: Any) -> None:
+        array.fill(np.nan)
+
+    def same(self, one: Any, two: Any) -> bool:
+        return bool(one.tobytes() == two.tobytes())
+
     def call(self, kernel: str, inputs: list[Any], outputs: list[Any], req: list[int], params: list[float]) -> None:
         needed = library.workspace_bytes(kernel, inputs, outputs, req, params, backend="cuda")
         room = np.full(needed + 64, 0xFF, np.uint8)  # NaN, as floats

@@ -12,7 +12,7 @@ from typing import Any, Iterator
 import numpy as np
 import pytest
 
-from benchmarks.gpu_cases import Case, check
+from benchmarks.gpu_cases import Case, check, check_forward, draw
 from benchmarks.gpu_library import build_library, using_library
 from echo.errors import KernelError
 from echo.kernels import library
@@ -29,7 +29,7 @@ def backend() -> Iterator[Emulated]:
     emulated = Emulated(built().driver, built().kernels)
     emulated.launches()
     yield emulated
-    emulated.set(init=0, devices=2, module=0)
+    emulated.set(init=0, devices=2, module=0, multiprocessors=40, cooperative=1, fixed=0, refused=0, fails=0)
     emulated.driver.fake_forget_places()
 
 
@@ -83,10 +83,85 @@ def test_a_failing_launch(backend: Emulated) -> None:
 
 
 def test_an_old_driver(backend: Emulated) -> None:
-    backend.set(module=222, version=11060)
+    backend.set(module=222, version=8000)
     backend.driver.fake_new_contexts()
-    with pytest.raises(KernelError, match=r"supports CUDA 11\.6, the kernels need 11\.8: update it.*compiler's log"):
+    with pytest.raises(KernelError, match=r"supports CUDA 8\.0 and refuses the kernels, .* 9\.0.*compiler's log"):
         run(*arrays())
+
+
+@pytest.mark.parametrize("cooperative", [0, 1])
+def test_a_device_that_is_ready(backend: Emulated, cooperative: int) -> None:
+    """Both kinds of launches are tried."""
+    backend.set(cooperative=cooperative)
+    backend.driver.fake_new_contexts()
+    assert library.why_not_on_cuda(0) == ""
+    assert backend.launches() == ("kc" if cooperative else "k")
+
+
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_the_context_after_that_question(backend: Emulated, before: int) -> None:
+    backend.driver.fake_context(before)
+    assert library.why_not_on_cuda(1) == ""
+    assert backend.driver.fake_current_context() == (before or 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"module": 222}, "refuses the kernels"),
+        ({"module": 700}, "loading the kernels: FAKE_ERROR"),
+        ({"fails": 719}, "launching lstm_cell_f32: FAKE_FAILED"),
+    ],
+    ids=str,
+)
+def test_a_device_that_is_not_ready(backend: Emulated, settings: dict[str, int], reason: str) -> None:
+    backend.set(**settings)
+    backend.driver.fake_new_contexts()
+    assert reason in library.why_not_on_cuda(0)
+    backend.set(module=0, fails=0)
+    assert library.why_not_on_cuda(0) == "", "asked again"
+
+
+def test_a_device_that_is_not_there(backend: Emulated) -> None:
+    assert library.why_not_on_cuda(9) == "opening a device: FAKE_ERROR (made up)"
+
+
+def test_a_refused_launch_of_all_blocks(backend: Emulated, capfd: pytest.CaptureFixture[str]) -> None:
+    """Layers go step by step from then on; one line says so, of each device."""
+    backend.driver.fake_new_contexts()
+    case = Case("lstm_layer", {"T": 4, "B": 3, "I": 5, "H": 6}, {"reverse": 0})
+    check(case, "float32", backend, np.random.default_rng(5))
+    assert backend.launches().count("c") == 2
+    backend.set(refused=720)
+    for _ in range(2):
+        check(case, "float32", backend, np.random.default_rng(5))
+        assert backend.launches().count("k") > 2 * 4
+    warned = capfd.readouterr().err
+    assert warned.count("\n") == 1
+    kind = "lstm_small_steps_f32 with all blocks at once (FAKE_ERROR)"
+    assert warned.startswith(f"echo: CUDA device 0 does not launch {kind}")
+    backend.set(refused=0)
+    check(case, "float32", backend, np.random.default_rng(5))
+    assert backend.launches().count("c") == 0, "it is not asked again"
+
+
+def test_a_device_that_refuses_is_ready(backend: Emulated, capfd: pytest.CaptureFixture[str]) -> None:
+    backend.driver.fake_new_contexts()
+    backend.set(refused=801)
+    assert [library.why_not_on_cuda(0) for _ in range(2)] == ["", ""]
+    assert capfd.readouterr().err.count("step by step") == 1
+
+
+@pytest.mark.parametrize("fixed", [0, 5000])
+def test_shared_memory_is_asked_for_once(backend: Emulated, fixed: int) -> None:
+    """All threads share a function: set before each launch, its attribute could change before another thread's."""
+    backend.set(fixed=fixed, multiprocessors=200)
+    backend.driver.fake_new_contexts()
+    for hidden in (600, 30, 600):  # 600 units ask for more than the 48 KB that need no asking
+        case = Case("lstm_layer", {"T": 2, "B": 1, "I": 1, "H": hidden}, {"reverse": 0})
+        check_forward(case, "float32", backend, draw(case, "float32", np.random.default_rng(3)))
+    assert backend.launches().count("c") == 3
+    assert backend.driver.fake_times_set() == 1
 
 
 @pytest.mark.parametrize(

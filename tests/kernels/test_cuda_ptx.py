@@ -8,7 +8,10 @@ import shutil
 import pytest
 
 from echo.kernels.cuda import ptx
+from tests.kernels import grid_barrier
 
+# The only kernels that may spill registers, anywhere, and how many bytes: two blocks of theirs share a multiprocessor.
+SPILLS = {"attention": 64, "attention_grad_queries": 256}
 
 def test_is_of_the_present_sources() -> None:
     with ptx.PTX.open() as file:
@@ -18,6 +21,7 @@ def test_is_of_the_present_sources() -> None:
 def test_has_every_kernel_for_old_devices() -> None:
     text = ptx.PTX.read_text()
     assert ".target sm_50" in text
+    assert re.findall(r"^\.version (.*)$", text, re.MULTILINE) == ["6.0"]  # that of CUDA 9: drivers since R384
     entries = set(re.findall(r"\.visible \.entry (\w+)\(", text))
     named = set()
     for path in ptx.sources():
@@ -38,13 +42,33 @@ def test_is_what_the_compiler_gives() -> None:
     assert ptx.compile_ptx(nvrtc) == ptx.PTX.read_text()
 
 
+def test_the_barrier_of_the_grid_polls() -> None:
+    """By loads that ptxas may not remove."""
+    kernels = grid_barrier.kernels_of(ptx.PTX.read_text(), grid_barrier.PTX)
+    assert len(kernels) == 8
+    assert [name for name, lines in kernels.items() if not grid_barrier.waits(lines, grid_barrier.PTX)] == []
+
+
+def test_shared_memory_is_aligned_for_wide_reads() -> None:
+    """All of it but `sum_rows`', which is read number by number."""
+    arrays = re.findall(r"\.shared \.align (\d+) \.b8 (\w+)\[", ptx.PTX.read_text())
+    assert arrays
+    assert {name for align, name in arrays if int(align) < 16 and "sum_rows" not in name} == set()
+
+
 @pytest.mark.slow
-def test_assembles_without_spills() -> None:
+def test_assembles_for_every_gpu_with_few_spills() -> None:
     ptxas = shutil.which("ptxas")
     if ptxas is None:
         pytest.skip("there is no ptxas on the PATH")
     architectures = ptx.known_architectures(ptxas)
     assert architectures
-    kernels = ptx.assemble(ptxas, ptx.PTX, architectures[0])
-    assert len(kernels) > 40
-    assert {name: spilled for name, (_, spilled) in kernels.items() if spilled} == {}
+    for architecture in architectures:
+        kernels = ptx.assemble(ptxas, ptx.PTX, architecture)
+        assert len(kernels) > 40
+        too_many = {
+            name: spilled
+            for name, (_, spilled) in kernels.items()
+            if spilled > SPILLS.get(name.rpartition("_")[0], 0)
+        }
+        assert too_many == {}, architecture

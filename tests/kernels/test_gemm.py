@@ -16,13 +16,16 @@ import pytest
 SOURCES = Path(__file__).parents[2] / "echo" / "kernels" / "cpu"
 COMPILER = shutil.which("g++")
 LEVELS = ("avx512", "avx2", "portable")
-FEATURES = {"avx512": ("avx512f", "fma"), "avx2": ("avx2", "fma"), "portable": ()}
+AVX2 = ("avx2", "fma", "bmi1", "bmi2")
+AVX512 = (*AVX2, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
+FEATURES = {"avx512": AVX512, "avx2": AVX2, "portable": ()}
 
 # The products as C functions. The data of an operand is [rows, depth], or [depth, rows] where it is given transposed.
 DRIVER = """
 #include <omp.h>
 #include <vector>
 #include "gemm.h"
+#include "level.h"
 using namespace echo::kernels::gemm;
 
 static Operand operand(const void* data, int half, int turned, int64_t rows, int64_t depth) {
@@ -30,7 +33,7 @@ static Operand operand(const void* data, int half, int turned, int64_t rows, int
 }
 
 extern "C" {
-const char* level_in_use() { return level(); }
+const char* level_in_use() { return echo::kernels::level_name(echo::kernels::level()); }
 
 void product(const void* a, const void* b, int half, int a_turned, int b_turned, int64_t rows, int64_t columns,
              int64_t depth, const float* start, int64_t start_stride, float* c, int64_t c_stride, int threads) {
@@ -64,7 +67,7 @@ def build(sources: Path, into: Path, *options: str) -> Path:
         pytest.skip("there is no g++ to build with")
     (into / "driver.cc").write_text(DRIVER)
     command = [COMPILER, "-std=c++17", *options, "-fPIC", "-shared", "-fopenmp"]
-    files = [str(sources / "gemm.cc"), str(sources / "parallel.cc"), str(into / "driver.cc")]
+    files = [str(sources / "gemm.cc"), str(sources / "level.cc"), str(sources / "parallel.cc"), str(into / "driver.cc")]
     subprocess.run([*command, "-I", str(sources), *files, "-o", str(into / "gemm.so")], check=True)
     return into / "gemm.so"
 

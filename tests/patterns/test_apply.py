@@ -18,7 +18,8 @@ from echo.frontend.symbols import Binding, graph_of, symbol_of, types_of
 from echo.graph import Entry, Graph, Node
 from echo.kernels.operators import PREFIX, fused_node
 from echo.patterns import apply
-from echo.patterns.apply import COPY_ATTRIBUTE, Fused, find, fuse, fused_at, why_not
+from echo.patterns.apply import Fused, find, fuse, fused_at, why_not
+from echo.patterns.substitute import COPY_ATTRIBUTE, applied
 from echo.patterns.view import Fusion, local
 from echo.training_graph import TensorType
 from tests.fused_models import EXAMPLES
@@ -324,9 +325,9 @@ def test_a_cycle_is_refused() -> None:
     a, b, c = (next(k for k, node in enumerate(graph.nodes) if node.name == name) for name in "abc")
     node = fused_node("lstm_cell", "both", (Entry(0), Entry(b)))
     around = Fusion("both", c, (node,), {Entry(a): local(0, 0), Entry(c): local(0, 1)}, frozenset({a, c}), {}, "")
-    assert apply.applied(graph, [around], copies=False) is None
+    assert applied(graph, [around], copies=False) is None
     alone = Fusion("one", c, (Node("exp", "new", (Entry(b),)),), {Entry(c): local(0)}, frozenset({c}), {}, "")
-    made = apply.applied(graph, [alone], copies=False)
+    made = applied(graph, [alone], copies=False)
     assert made is not None
     assert [node.name for node in made.nodes] == ["x", "a", "b", "new"]
 

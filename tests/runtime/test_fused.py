@@ -43,7 +43,7 @@ def distance(found: Sequence[Any], exact: Sequence[Any]) -> float:
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_results_are_those_of_mxnet(name: str, grad_req: str) -> None:
     example = EXAMPLES[name]()
-    fused = echo.optimize(example.symbol, max_overhead=None)
+    fused = echo.optimize(example.symbol, max_overhead=None, exact=example.exact)
     found = gradients(fused, example, grad_req)
     plan = fused.plans[-1]
     assert Counter(pattern for pattern, _ in plan.fused) == example.found, plan.notes
@@ -84,7 +84,7 @@ def test_gradients_of_many_readers_need_the_copies(monkeypatch: pytest.MonkeyPat
     example = attention(norm=False, steps=2 * STEPS)
     stock = gradients(example.symbol, example)
     assert distance(gradients(echo.optimize(example.symbol, policy="none"), example), stock) < TOLERANCE
-    monkeypatch.setattr("echo.patterns.apply.COPY_ATTRIBUTE", "__no_copies__")
+    monkeypatch.setattr("echo.patterns.substitute.COPY_ATTRIBUTE", "__no_copies__")
     without = gradients(echo.optimize(example.symbol, policy="none", max_overhead=0.3), example)
     assert distance(without, stock) > 0.01
 

@@ -16,7 +16,7 @@ namespace {
 
 // A row of scores, times scale plus bias, becomes exponentials; the row's maximum, denominator and what was summed so far
 // follow.
-ECHO_CLONES void softmax_row(float* __restrict scores, const float* __restrict bias, float scale, int64_t columns,
+ECHO_INLINE void softmax_row(float* __restrict scores, const float* __restrict bias, float scale, int64_t columns,
                              float* __restrict most, float* __restrict total, float* __restrict out, int64_t width) {
   float maximum = *most;
 #pragma omp simd reduction(max : maximum)
@@ -37,7 +37,7 @@ ECHO_CLONES void softmax_row(float* __restrict scores, const float* __restrict b
   for (int64_t d = 0; d < width; ++d) out[d] *= shrink;
 }
 
-ECHO_CLONES void scale_row(float* row, float factor, int64_t n) {
+ECHO_INLINE void scale_row(float* row, float factor, int64_t n) {
   for (int64_t d = 0; d < n; ++d) row[d] *= factor;
 }
 
@@ -89,15 +89,15 @@ void attention(const Call& call) {
         const float* const values = v.read((n * s.Tk + key) * s.Dv, columns * s.Dv, workspace + s.start[kV]);
         Columns(keys, columns, s.D, rows, workspace + s.start[kTransposed]).dots(queries, rows, scores);
         for (int64_t i = 0; i < rows; ++i) {
-          softmax_row(scores + i * kKeysAtOnce, bias.read((first + i) * s.Tk + key, columns, bias_buffer), scale,
-                      columns, most + i, totals + i, sums + i * s.Dv, s.Dv);
+          cloned<softmax_row>(scores + i * kKeysAtOnce, bias.read((first + i) * s.Tk + key, columns, bias_buffer),
+                              scale, columns, most + i, totals + i, sums + i * s.Dv, s.Dv);
         }
         add_product(scores, kKeysAtOnce, 1, values, rows, columns, s.Dv, sums);
       });
       for (int64_t i = 0; i < rows; ++i) {
         const float logarithm = most[i] + std::log(totals[i]);
         lse.write(row + i, 1, &logarithm);
-        scale_row(sums + i * s.Dv, totals[i] == 0.0f ? 0.0f : 1.0f / totals[i], s.Dv);
+        cloned<scale_row>(sums + i * s.Dv, totals[i] == 0.0f ? 0.0f : 1.0f / totals[i], s.Dv);
       }
       out.write(row * s.Dv, rows * s.Dv, sums);
     }

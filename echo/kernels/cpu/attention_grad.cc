@@ -13,7 +13,7 @@ namespace kernels {
 namespace {
 
 // Scores become weights, and gradients of weights become gradients of scores.
-ECHO_CLONES void weights_row(float* __restrict scores, float* __restrict dweights, const float* __restrict bias,
+ECHO_INLINE void weights_row(float* __restrict scores, float* __restrict dweights, const float* __restrict bias,
                              float scale, float lse, float delta, int64_t columns) {
   if (lse == -__builtin_inff()) {  // no key counts
     for (int64_t j = 0; j < columns; ++j) scores[j] = dweights[j] = 0.0f;
@@ -25,7 +25,7 @@ ECHO_CLONES void weights_row(float* __restrict scores, float* __restrict dweight
   }
 }
 
-ECHO_CLONES float dot_row(const float* a, const float* b, int64_t n) {
+ECHO_INLINE float dot_row(const float* a, const float* b, int64_t n) {
   float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
   for (int64_t d = 0; d < n; ++d) sum += a[d] * b[d];
@@ -75,7 +75,7 @@ void fill_delta(const Tensors& t, int64_t n, const Buffers& b) {
     const int64_t at = (n * t.Tq + first) * t.Dv;
     const float* const dout = t.dout.read(at, rows * t.Dv, b[kDout]);
     const float* const out = t.out.read(at, rows * t.Dv, b[kOut]);
-    for (int64_t i = 0; i < rows; ++i) b[kDelta][first + i] = dot_row(dout + i * t.Dv, out + i * t.Dv, t.Dv);
+    for (int64_t i = 0; i < rows; ++i) b[kDelta][first + i] = cloned<dot_row>(dout + i * t.Dv, out + i * t.Dv, t.Dv);
   });
 }
 
@@ -96,9 +96,9 @@ void block_grad(const Tensors& t, int64_t n, int64_t first, int64_t rows, const 
   block.value_columns.dots(dout, rows, b[kDscores]);
   for (int64_t i = 0; i < rows; ++i) {
     float bias_buffer[kKeysAtOnce], lse_buffer;
-    weights_row(b[kScores] + i * kKeysAtOnce, b[kDscores] + i * kKeysAtOnce,
-                t.bias.read((first + i) * t.Tk + block.first, columns, bias_buffer), t.scale,
-                *t.lse.read(row + i, 1, &lse_buffer), b[kDelta][first + i], columns);
+    cloned<weights_row>(b[kScores] + i * kKeysAtOnce, b[kDscores] + i * kKeysAtOnce,
+                        t.bias.read((first + i) * t.Tk + block.first, columns, bias_buffer), t.scale,
+                        *t.lse.read(row + i, 1, &lse_buffer), b[kDelta][first + i], columns);
   }
   if (!t.dv.skipped()) add_product(b[kScores], 1, kKeysAtOnce, dout, columns, rows, t.Dv, block.dv);
   if (!t.dk.skipped()) add_product(b[kDscores], 1, kKeysAtOnce, queries, columns, rows, t.D, block.dk);

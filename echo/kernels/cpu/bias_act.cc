@@ -18,7 +18,7 @@ ECHO_INLINE void each_sum(const float* __restrict x, const float* __restrict b, 
   for (int64_t j = 0; j < n; ++j) y[j] = function(x[j] + b[j]);
 }
 
-ECHO_CLONES void forward_tile(int act, const float* x, const float* b, float* y, int64_t n) {
+ECHO_INLINE void forward_tile(int act, const float* x, const float* b, float* y, int64_t n) {
   switch (act) {
     case kRelu: return each_sum(x, b, y, n, [](float v) { return v <= 0.0f ? 0.0f : v; });  // a NaN stays one
     case kSigmoid: return each_sum(x, b, y, n, [](float v) { return sigmoid_of(v); });
@@ -40,7 +40,7 @@ ECHO_INLINE void each_product(const float* __restrict dy, const float* __restric
   for (int64_t j = 0; j < n; ++j) dx[j] = dy[j] * slope(y[j]);
 }
 
-ECHO_CLONES void backward_tile(int act, const float* dy, const float* y, float* dx, int64_t n) {
+ECHO_INLINE void backward_tile(int act, const float* dy, const float* y, float* dx, int64_t n) {
   switch (act) {
     case kRelu: return each_product(dy, y, dx, n, [](float v) { return v > 0.0f ? 1.0f : 0.0f; });
     case kSigmoid: return each_product(dy, y, dx, n, [](float v) { return v * (1.0f - v); });
@@ -63,7 +63,7 @@ void bias_act(const Call& call) {
       const float* const bias = b.read(at, n, b_buffer);
       for (int64_t row = begin; row < end; ++row) {
         float* const place = y.place(row * H + at, result);
-        forward_tile(act, x.read(row * H + at, n, x_buffer), bias, place, n);
+        cloned<forward_tile>(act, x.read(row * H + at, n, x_buffer), bias, place, n);
         y.write(row * H + at, n, place);
       }
     });
@@ -84,7 +84,7 @@ void bias_act_grad(const Call& call) {
     in_tiles(H, kTile, [&](int64_t at, int64_t n) {
       for (int64_t row = begin; row < end; ++row) {
         float* const place = dx.place(row * H + at, result);
-        backward_tile(act, dy.read(row * H + at, n, dy_buffer), y.read(row * H + at, n, y_buffer), place, n);
+        cloned<backward_tile>(act, dy.read(row * H + at, n, dy_buffer), y.read(row * H + at, n, y_buffer), place, n);
         add_to(sum + at, place, n);
         dx.write(row * H + at, n, place);
       }

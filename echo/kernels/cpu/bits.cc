@@ -7,9 +7,17 @@
 namespace echo {
 namespace kernels {
 
-ECHO_CLONES void multiply_by_flags(const float* __restrict x, const uint8_t* __restrict flags, float factor,
-                                   float* __restrict y, int64_t n) {
+namespace {
+
+ECHO_INLINE void multiply(const float* __restrict x, const uint8_t* __restrict flags, float factor,
+                          float* __restrict y, int64_t n) {
   for (int64_t j = 0; j < n; ++j) y[j] = x[j] * (flags[j] ? factor : 0.0f);
+}
+
+}  // namespace
+
+void multiply_by_flags(const float* x, const uint8_t* flags, float factor, float* y, int64_t n) {
+  cloned<multiply>(x, flags, factor, y, n);
 }
 
 // Eight flags as one number, on a little-endian machine: the product moves flag i to bit 56 + i.

@@ -75,12 +75,16 @@ ECHO_INLINE void add_all(const Product& p) {
   }
 }
 
+#ifdef ECHO_HAS_LEVELS
 ECHO_AVX512 void add_wide(const Product& p) { add_all<Wide>(p); }
-ECHO_CLONES void add_narrow(const Product& p) { add_all<Narrow>(p); }
+#endif
+ECHO_INLINE void add_narrow(const Product& p) { add_all<Narrow>(p); }
 
 void add(const Product& p) {
-  static const bool wide = has_avx512();
-  wide ? add_wide(p) : add_narrow(p);
+#ifdef ECHO_HAS_LEVELS
+  if (level() == Level::kAvx512) return add_wide(p);
+#endif
+  cloned<add_narrow>(p);
 }
 
 ECHO_INLINE float dot(const float* a, const float* b, int64_t width) {
@@ -91,7 +95,7 @@ ECHO_INLINE float dot(const float* a, const float* b, int64_t width) {
 }
 
 // One row against four keys at once: four sums hide the latency of an addition.
-ECHO_CLONES void direct_dots(const float* a, const float* keys, int64_t columns, int64_t width, float* scores) {
+ECHO_INLINE void direct_dots(const float* a, const float* keys, int64_t columns, int64_t width, float* scores) {
   int64_t j = 0;
   for (; j + 4 <= columns; j += 4) {
     const float *k0 = keys + j * width, *k1 = k0 + width, *k2 = k1 + width, *k3 = k2 + width;
@@ -109,7 +113,7 @@ ECHO_CLONES void direct_dots(const float* a, const float* keys, int64_t columns,
 }
 
 // [columns,width] to [width,kKeysAtOnce], with zeros up to a whole register of columns.
-ECHO_CLONES void transpose(const float* __restrict from, int64_t columns, int64_t width, float* __restrict to) {
+ECHO_INLINE void transpose(const float* __restrict from, int64_t columns, int64_t width, float* __restrict to) {
   int64_t j = 0;
   for (; j + 4 <= columns; j += 4) {
     const float *k0 = from + j * width, *k1 = k0 + width, *k2 = k1 + width, *k3 = k2 + width;
@@ -135,7 +139,7 @@ void add_product(const float* weights, int64_t row_step, int64_t inner_step, con
 
 Columns::Columns(const float* keys, int64_t columns, int64_t width, int64_t rows, float* room)
     : keys_(keys), transposed_(rows < kWorthTransposing ? nullptr : room), columns_(columns), width_(width) {
-  if (transposed_ != nullptr) transpose(keys, columns, width, room);
+  if (transposed_ != nullptr) cloned<transpose>(keys, columns, width, room);
 }
 
 void Columns::dots(const float* a, int64_t rows, float* scores) const {
@@ -144,7 +148,9 @@ void Columns::dots(const float* a, int64_t rows, float* scores) const {
     std::fill_n(scores, rows * kKeysAtOnce, 0.0f);
     return add({a, width_, 1, transposed_, kKeysAtOnce, rows, width_, columns, scores, kKeysAtOnce});
   }
-  for (int64_t i = 0; i < rows; ++i) direct_dots(a + i * width_, keys_, columns_, width_, scores + i * kKeysAtOnce);
+  for (int64_t i = 0; i < rows; ++i) {
+    cloned<direct_dots>(a + i * width_, keys_, columns_, width_, scores + i * kKeysAtOnce);
+  }
 }
 
 }  // namespace kernels

@@ -1,21 +1,40 @@
-// One binary for every x86-64: a function marked ECHO_CLONES is compiled for AVX-512, AVX2 and the oldest machines, and
-// the loader picks one. What it calls has to be inlined (ECHO_INLINE), or is compiled for the oldest machines alone. Put no
-// OpenMP region into one: its body is moved into a function of its own.
+// One binary for every x86-64, by every compiler: cloned<f>(arguments...) calls f as it was compiled for AVX-512, for AVX2
+// with FMA or for the oldest machines, whichever level() says. f and all that it calls have to be ECHO_INLINE, so that
+// they are compiled anew into each. Put no OpenMP region into one: its body is moved into a function of its own.
 //
-// ECHO_AVX512 marks a function that has a variant of its own for AVX-512; has_avx512 says whether it may be called.
+// Instructions go by features, not by names of processors: those match the models of one vendor.
 #ifndef ECHO_KERNELS_CPU_CLONES_H_
 #define ECHO_KERNELS_CPU_CLONES_H_
-
-#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
-#define ECHO_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#define ECHO_AVX512 __attribute__((target("arch=x86-64-v4")))
-inline bool has_avx512() { return __builtin_cpu_supports("x86-64-v4"); }
-#else
-#define ECHO_CLONES
-#define ECHO_AVX512
-inline bool has_avx512() { return false; }
-#endif
+#include "level.h"
 
 #define ECHO_INLINE inline __attribute__((always_inline))
 
+namespace echo {
+namespace kernels {
+
+template <auto function>
+struct Clones;
+
+template <typename Result, typename... Arguments, Result (*function)(Arguments...)>
+struct Clones<function> {
+#ifdef ECHO_HAS_LEVELS
+  ECHO_AVX512 static Result avx512(Arguments... arguments) { return function(arguments...); }
+  ECHO_AVX2 static Result avx2(Arguments... arguments) { return function(arguments...); }
+#endif
+  static Result portable(Arguments... arguments) { return function(arguments...); }
+
+  static Result call(Arguments... arguments) {
+#ifdef ECHO_HAS_LEVELS
+    if (level() == Level::kAvx512) return avx512(arguments...);
+    if (level() == Level::kAvx2) return avx2(arguments...);
+#endif
+    return portable(arguments...);
+  }
+};
+
+template <auto function>
+constexpr auto cloned = Clones<function>::call;
+
+}  // namespace kernels
+}  // namespace echo
 #endif  // ECHO_KERNELS_CPU_CLONES_H_

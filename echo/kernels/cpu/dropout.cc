@@ -26,7 +26,7 @@ float factor_of(const Call& call, bool half) {
 }
 
 // Philox4x32-10 (Salmon et al., SC 2011): the flags of elements `at` to `at + n`; `at` is a multiple of four.
-ECHO_CLONES void draw_philox(uint64_t seed, uint64_t offset, float keep, int64_t at, int64_t n, uint8_t* flags) {
+ECHO_INLINE void draw_philox(uint64_t seed, uint64_t offset, float keep, int64_t at, int64_t n, uint8_t* flags) {
   for (int64_t block = 0; block < (n + 3) / 4; ++block) {
     const uint64_t counter = offset + static_cast<uint64_t>(at / 4 + block);
     uint32_t c[4] = {static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32), 0, 0};
@@ -45,11 +45,11 @@ ECHO_CLONES void draw_philox(uint64_t seed, uint64_t offset, float keep, int64_t
 }
 
 // Whether uniform numbers, each of one word or (for float16) of two, are at most `keep`.
-ECHO_CLONES void compare_words(const uint32_t* __restrict words, float keep, uint8_t* __restrict flags, int64_t n) {
+ECHO_INLINE void compare_words(const uint32_t* __restrict words, float keep, uint8_t* __restrict flags, int64_t n) {
   for (int64_t i = 0; i < n; ++i) flags[i] = static_cast<float>(words[i]) * 0x1p-32f <= keep;
 }
 
-ECHO_CLONES void compare_pairs(const uint32_t* __restrict words, float keep, uint8_t* __restrict flags, int64_t n) {
+ECHO_INLINE void compare_pairs(const uint32_t* __restrict words, float keep, uint8_t* __restrict flags, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
     const double low = words[2 * i], high = words[2 * i + 1];
     flags[i] = static_cast<float>((low + high * 0x1p32) * 0x1p-64) <= keep;
@@ -72,7 +72,7 @@ struct MxnetDraws {
       for (int64_t word = i * each; word < end * each; ++word) words[word] = static_cast<uint32_t>(states[run]());
       i = end;
     }
-    half ? compare_pairs(words, keep, flags, n) : compare_words(words, keep, flags, n);
+    half ? cloned<compare_pairs>(words, keep, flags, n) : cloned<compare_words>(words, keep, flags, n);
   }
 };
 
@@ -102,7 +102,7 @@ void dropout(const Call& call) {
       if (as_mxnet) {
         mxnet.draw(at, n, flags);
       } else {
-        draw_philox(seed, offset, keep, at, n, flags);
+        cloned<draw_philox>(seed, offset, keep, at, n, flags);
       }
       float* const place = y.place(at, result);
       multiply_by_flags(x.read(at, n, x_buffer), flags, factor, place, n);

@@ -1,7 +1,6 @@
 #include "gemm.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -29,24 +28,21 @@ constexpr int64_t kWorthProduct = 1 << 20;  // multiplications: below some 15 us
 
 using Tile = void (*)(int64_t depth, const float* a, const float* b, Start start, float* c, int64_t c_stride);
 
-struct Level {
-  const char* name;
+struct Tiles {
   int rows, columns;
   Tile tile[kTileRows];  // of 1, 2, ... rows
 };
 
-#if defined(__x86_64__) && defined(__GNUC__)
+#ifdef ECHO_HAS_LEVELS
 #define LEVEL avx512
-#define LEVEL_NAME "avx512"
-#define LEVEL_TARGET __attribute__((target("avx512f,fma")))
+#define LEVEL_TARGET ECHO_AVX512
 #define VECTOR_BYTES 64
 #define TILE_VECTORS 2
 #define TILE_ROWS 14
 #include "gemm_tile.h"
 
 #define LEVEL avx2
-#define LEVEL_NAME "avx2"
-#define LEVEL_TARGET __attribute__((target("avx2,fma")))
+#define LEVEL_TARGET ECHO_AVX2
 #define VECTOR_BYTES 32
 #define TILE_VECTORS 2
 #define TILE_ROWS 6
@@ -54,28 +50,18 @@ struct Level {
 #endif
 
 #define LEVEL portable
-#define LEVEL_NAME "portable"
 #define LEVEL_TARGET
 #define VECTOR_BYTES 16
 #define TILE_VECTORS 2
 #define TILE_ROWS 6
 #include "gemm_tile.h"
 
-const Level& best_level() {
-#if defined(__x86_64__) && defined(__GNUC__)
-  const char* asked = std::getenv("ECHO_KERNELS_LEVEL");
-  auto allows = [asked](const char* name) { return !asked || !*asked || !std::strcmp(asked, name); };
-  const bool has_avx512 = __builtin_cpu_supports("avx512f");
-  const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  if (allows("avx512") && has_avx512) return avx512::level;
-  if ((allows("avx2") || allows("avx512")) && has_avx2) return avx2::level;
+const Tiles& chosen() {
+#ifdef ECHO_HAS_LEVELS
+  if (level() == Level::kAvx512) return avx512::tiles;
+  if (level() == Level::kAvx2) return avx2::tiles;
 #endif
-  return portable::level;
-}
-
-const Level& chosen() {
-  static const Level& level = best_level();
-  return level;
+  return portable::tiles;
 }
 
 int64_t blocks_of(int64_t total, int64_t most) { return (total + most - 1) / most; }
@@ -113,7 +99,7 @@ void transpose(const float* from, int64_t row_stride, int64_t rows, int64_t dept
   }
 }
 
-ECHO_CLONES void widen(const Half* __restrict from, int64_t n, float* __restrict to) {
+ECHO_INLINE void widen(const Half* __restrict from, int64_t n, float* __restrict to) {
   for (int64_t i = 0; i < n; ++i) to[i] = to_float(from[i]);
 }
 
@@ -144,7 +130,7 @@ void pack_panel(const Operand& x, int64_t row, int64_t rows, int64_t begin, int6
   float wide[kTileColumns * kDepth];
   if (x.half) {
     const Half* halves = static_cast<const Half*>(x.data) + offset;
-    for (int64_t i = 0; i < runs; ++i) widen(halves + i * stride, length, wide + i * length);
+    for (int64_t i = 0; i < runs; ++i) cloned<widen>(halves + i * stride, length, wide + i * length);
     from = wide;
     stride = length;
   }
@@ -154,8 +140,6 @@ void pack_panel(const Operand& x, int64_t row, int64_t rows, int64_t begin, int6
 }
 
 }  // namespace
-
-const char* level() { return chosen().name; }
 
 int64_t packed_floats(int64_t columns, int64_t depth) {
   const int64_t width = chosen().columns;
@@ -190,13 +174,13 @@ static Start moved(Start start, int64_t r, int64_t n) {
 }
 
 // One tile of C; at the right edge, where the panel is wider than C, through a buffer.
-static void run_tile(const Level& level, int64_t rows, int64_t columns, int64_t depth, const float* a, const float* b,
+static void run_tile(const Tiles& tiles, int64_t rows, int64_t columns, int64_t depth, const float* a, const float* b,
                      Start start, float* c, int64_t c_stride) {
-  if (columns == level.columns) return level.tile[rows - 1](depth, a, b, start, c, c_stride);
+  if (columns == tiles.columns) return tiles.tile[rows - 1](depth, a, b, start, c, c_stride);
   float buffer[kTileRows * kTileColumns];
-  level.tile[rows - 1](depth, a, b, Start{nullptr, 0}, buffer, level.columns);
+  tiles.tile[rows - 1](depth, a, b, Start{nullptr, 0}, buffer, tiles.columns);
   for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t n = 0; n < columns; ++n) c[r * c_stride + n] = value_of(start, r, n) + buffer[r * level.columns + n];
+    for (int64_t n = 0; n < columns; ++n) c[r * c_stride + n] = value_of(start, r, n) + buffer[r * tiles.columns + n];
   }
 }
 
@@ -216,8 +200,8 @@ static void pack_block(const Operand& a, const Block& block, float* scratch) {
 
 static void multiply_block(const Block& block, const float* a, const float* b, int64_t columns, Start start, float* c,
                            int64_t c_stride) {
-  const Level& level = chosen();
-  const int64_t width = level.columns, panels = blocks_of(columns, width);
+  const Tiles& tiles = chosen();
+  const int64_t width = tiles.columns, panels = blocks_of(columns, width);
   const int64_t group = std::max<int64_t>(kGroup / (width * block.depth), 1);
 #pragma omp for schedule(static)
   for (int64_t i = 0; i < panels * block.strips; ++i) {
@@ -226,7 +210,7 @@ static void multiply_block(const Block& block, const float* a, const float* b, i
     const int64_t inside = i - start_panel * block.strips;
     const int64_t first = inside / size * block.height, column = (start_panel + inside % size) * width;
     const int64_t row = block.row + first;
-    run_tile(level, std::min(block.height, block.rows - first), std::min(width, columns - column), block.depth,
+    run_tile(tiles, std::min(block.height, block.rows - first), std::min(width, columns - column), block.depth,
              a + first * block.depth, b + block.begin * panels * width + column * block.depth,
              moved(start, row, column), c + row * c_stride + column, c_stride);
   }

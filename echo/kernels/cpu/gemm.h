@@ -47,10 +47,6 @@ struct Start {
 void multiply(const Operand& a, const float* b_panels, int64_t columns, Start start, float* c, int64_t c_stride,
               float* scratch);
 
-// The instructions in use: "avx512", "avx2" or "portable". The environment variable ECHO_KERNELS_LEVEL, read once, asks
-// for less than the processor has.
-const char* level();
-
 }  // namespace gemm
 }  // namespace kernels
 }  // namespace echo

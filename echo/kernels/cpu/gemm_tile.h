@@ -1,7 +1,6 @@
 // The inner loop of gemm.cc, included once for each instruction set. Instructions have to be chosen on the function
 // that holds the vectors: GCC takes wide vectors apart before it inlines. To be defined:
 //   LEVEL           the namespace
-//   LEVEL_NAME      what it is called outside
 //   LEVEL_TARGET    attributes of the functions
 //   VECTOR_BYTES    bytes of a vector
 //   TILE_VECTORS    vectors in a row of the tile
@@ -44,15 +43,14 @@ LEVEL_TARGET void tile(int64_t depth, const float* a, const float* b, Start star
 }
 
 template <int... ROWS>
-constexpr Level level_of(const char* name, std::integer_sequence<int, ROWS...>) {
-  return {name, sizeof...(ROWS), lanes * TILE_VECTORS, {tile<ROWS + 1>...}};
+constexpr Tiles tiles_of(std::integer_sequence<int, ROWS...>) {
+  return {sizeof...(ROWS), lanes * TILE_VECTORS, {tile<ROWS + 1>...}};
 }
 
-constexpr Level level = level_of(LEVEL_NAME, std::make_integer_sequence<int, TILE_ROWS>());
+constexpr Tiles tiles = tiles_of(std::make_integer_sequence<int, TILE_ROWS>());
 
 }  // namespace LEVEL
 #undef LEVEL
-#undef LEVEL_NAME
 #undef LEVEL_TARGET
 #undef VECTOR_BYTES
 #undef TILE_VECTORS

@@ -8,7 +8,7 @@ namespace echo {
 namespace kernels {
 namespace {
 
-ECHO_CLONES void forward_tile(const float* __restrict x_r, const float* __restrict x_z, const float* __restrict x_n,
+ECHO_INLINE void forward_tile(const float* __restrict x_r, const float* __restrict x_z, const float* __restrict x_n,
                               const float* __restrict s_r, const float* __restrict s_z, const float* __restrict s_n,
                               const float* __restrict h, float* __restrict h_next, int64_t count) {
   for (int64_t j = 0; j < count; ++j) {
@@ -19,7 +19,7 @@ ECHO_CLONES void forward_tile(const float* __restrict x_r, const float* __restri
 }
 
 // The gradients of r and z are those of both x and s; of n, d_n is that of x and d_sn that of s.
-ECHO_CLONES void backward_tile(const float* __restrict dh_next, const float* __restrict x_r, const float* __restrict x_z,
+ECHO_INLINE void backward_tile(const float* __restrict dh_next, const float* __restrict x_r, const float* __restrict x_z,
                                const float* __restrict x_n, const float* __restrict s_r, const float* __restrict s_z,
                                const float* __restrict s_n, const float* __restrict h, float* __restrict d_r,
                                float* __restrict d_z, float* __restrict d_n, float* __restrict d_sn,
@@ -58,8 +58,8 @@ void gru_cell(const Call& call) {
       in_tiles(H, kTile, [&](int64_t at, int64_t n) {
         const Gates xs = read_gates(x, b, H, at, n, x_buffers), ss = read_gates(s, b, H, at, n, s_buffers);
         float* const place = h_next.place(b * H + at, result);
-        forward_tile(xs.part[0], xs.part[1], xs.part[2], ss.part[0], ss.part[1], ss.part[2],
-                     h.read(b * H + at, n, h_buffer), place, n);
+        cloned<forward_tile>(xs.part[0], xs.part[1], xs.part[2], ss.part[0], ss.part[1], ss.part[2], h.read(b * H + at,
+                             n, h_buffer), place, n);
         h_next.write(b * H + at, n, place);
       });
     }
@@ -76,8 +76,8 @@ void gru_cell_grad(const Call& call) {
     for (int64_t b = begin; b < end; ++b) {
       in_tiles(H, kTile, [&](int64_t at, int64_t n) {
         const Gates xs = read_gates(x, b, H, at, n, x_buffers), ss = read_gates(s, b, H, at, n, s_buffers);
-        backward_tile(dh_next.read(b * H + at, n, head), xs.part[0], xs.part[1], xs.part[2], ss.part[0], ss.part[1],
-                      ss.part[2], h.read(b * H + at, n, h_buffer), d_r, d_z, d_n, d_sn, result, n);
+        cloned<backward_tile>(dh_next.read(b * H + at, n, head), xs.part[0], xs.part[1], xs.part[2], ss.part[0],
+                              ss.part[1], ss.part[2], h.read(b * H + at, n, h_buffer), d_r, d_z, d_n, d_sn, result, n);
         const float* const of_x[] = {d_r, d_z, d_n};
         const float* const of_s[] = {d_r, d_z, d_sn};
         for (int gate = 0; gate < 3; ++gate) {

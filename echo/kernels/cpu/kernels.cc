@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "echo_kernels.h"
+#include "level.h"
 
 namespace echo {
 namespace kernels {
@@ -79,6 +80,8 @@ void run(const EchoCall& raw) {
 int echo_cpu_call(const EchoCall* call) {
   return echo::kernels::guard([call] { echo::kernels::run(*call); });
 }
+
+const char* echo_kernels_level() { return echo::kernels::level_name(echo::kernels::level()); }
 
 size_t echo_cpu_workspace(const EchoCall* call) {
   size_t bytes = 0;

@@ -10,13 +10,13 @@ namespace echo {
 namespace kernels {
 namespace {
 
-ECHO_CLONES void forward_row(const float* __restrict x, const float* __restrict gamma, const float* __restrict beta,
+ECHO_INLINE void forward_row(const float* __restrict x, const float* __restrict gamma, const float* __restrict beta,
                              float eps, float* __restrict y, int64_t n) {
   const Statistics of_x = statistics_of(x, n, eps);
   for (int64_t j = 0; j < n; ++j) y[j] = of_x.norm(x[j]) * gamma[j] + beta[j];
 }
 
-ECHO_CLONES void backward_row(const float* __restrict dy, const float* __restrict x, const float* __restrict gamma,
+ECHO_INLINE void backward_row(const float* __restrict dy, const float* __restrict x, const float* __restrict gamma,
                               float eps, float* __restrict dx, float* __restrict dgamma, float* __restrict dbeta,
                               int64_t n) {
   const Statistics of_x = statistics_of(x, n, eps);
@@ -51,7 +51,7 @@ void layer_norm(const Call& call) {
     const float* const bias = beta.read(0, H, rows.at(chunk, kBeta));
     for (int64_t row = begin; row < end; ++row) {
       float* const place = y.place(row * H, rows.at(chunk, kY));
-      forward_row(x.read(row * H, H, rows.at(chunk, kX)), weight, bias, eps, place, H);
+      cloned<forward_row>(x.read(row * H, H, rows.at(chunk, kX)), weight, bias, eps, place, H);
       y.write(row * H, H, place);
     }
   });
@@ -73,8 +73,8 @@ void layer_norm_grad(const Call& call) {
     float* const bias_sum = rows.zeros(chunk, kDbeta);
     for (int64_t row = begin; row < end; ++row) {
       float* const place = dx.place(row * H, rows.at(chunk, kDx));
-      backward_row(dy.read(row * H, H, rows.at(chunk, kDy)), x.read(row * H, H, rows.at(chunk, kX)), weight, eps, place,
-                   weight_sum, bias_sum, H);
+      cloned<backward_row>(dy.read(row * H, H, rows.at(chunk, kDy)), x.read(row * H, H, rows.at(chunk, kX)), weight,
+                           eps, place, weight_sum, bias_sum, H);
       dx.write(row * H, H, place);
     }
   });

@@ -8,7 +8,7 @@ namespace echo {
 namespace kernels {
 namespace {
 
-ECHO_CLONES void forward_tile(const float* __restrict i, const float* __restrict f, const float* __restrict g,
+ECHO_INLINE void forward_tile(const float* __restrict i, const float* __restrict f, const float* __restrict g,
                               const float* __restrict o, const float* __restrict c, float* __restrict h,
                               float* __restrict c_next, int64_t n) {
   for (int64_t j = 0; j < n; ++j) {
@@ -18,7 +18,7 @@ ECHO_CLONES void forward_tile(const float* __restrict i, const float* __restrict
   }
 }
 
-ECHO_CLONES void backward_tile(const float* __restrict dh, const float* __restrict dc_next, const float* __restrict pre_i,
+ECHO_INLINE void backward_tile(const float* __restrict dh, const float* __restrict dc_next, const float* __restrict pre_i,
                                const float* __restrict pre_f, const float* __restrict pre_g,
                                const float* __restrict pre_o, const float* __restrict c, float* __restrict d_i,
                                float* __restrict d_f, float* __restrict d_g, float* __restrict d_o,
@@ -49,7 +49,7 @@ void lstm_cell(const Call& call) {
         for (int gate = 0; gate < 4; ++gate) in[gate] = pre.read((4 * b + gate) * H + at, n, gates[gate]);
         float* const h_at = h.place(b * H + at, h_buffer);
         float* const c_at = c_next.place(b * H + at, c_buffer);
-        forward_tile(in[0], in[1], in[2], in[3], c.read(b * H + at, n, cell), h_at, c_at, n);
+        cloned<forward_tile>(in[0], in[1], in[2], in[3], c.read(b * H + at, n, cell), h_at, c_at, n);
         h.write(b * H + at, n, h_at);
         c_next.write(b * H + at, n, c_at);
       });
@@ -72,8 +72,8 @@ void lstm_cell_grad(const Call& call) {
           out[gate] = dpre.place((4 * b + gate) * H + at, d_gates[gate]);
         }
         float* const dc_at = dc.place(b * H + at, dc_buffer);
-        backward_tile(dh.read(b * H + at, n, heads[0]), dc_next.read(b * H + at, n, heads[1]), in[0], in[1], in[2],
-                      in[3], c.read(b * H + at, n, cell), out[0], out[1], out[2], out[3], dc_at, n);
+        cloned<backward_tile>(dh.read(b * H + at, n, heads[0]), dc_next.read(b * H + at, n, heads[1]), in[0], in[1],
+                              in[2], in[3], c.read(b * H + at, n, cell), out[0], out[1], out[2], out[3], dc_at, n);
         for (int gate = 0; gate < 4; ++gate) dpre.write((4 * b + gate) * H + at, n, out[gate]);
         dc.write(b * H + at, n, dc_at);
       });

@@ -17,7 +17,7 @@ struct Gates {
   const float *i, *f, *g, *o;
 };
 
-ECHO_CLONES void forward_row(const Gates& pre, const float* __restrict c, const float* __restrict gamma,
+ECHO_INLINE void forward_row(const Gates& pre, const float* __restrict c, const float* __restrict gamma,
                              const float* __restrict beta, float eps, float* __restrict h, float* __restrict c_next,
                              int64_t n) {
   for (int64_t j = 0; j < n; ++j)
@@ -28,7 +28,7 @@ ECHO_CLONES void forward_row(const Gates& pre, const float* __restrict c, const 
 }
 
 // `cell` receives the next cell, then its gradient; `d_norm` the gradient of what the norm gives.
-ECHO_CLONES void output_gradients(const float* __restrict dh, const float* __restrict dc_next, const Gates& pre,
+ECHO_INLINE void output_gradients(const float* __restrict dh, const float* __restrict dc_next, const Gates& pre,
                                   const float* __restrict c, const float* __restrict gamma,
                                   const float* __restrict beta, float eps, float* __restrict cell,
                                   float* __restrict d_norm, float* __restrict d_o, float* __restrict dgamma,
@@ -53,7 +53,7 @@ ECHO_CLONES void output_gradients(const float* __restrict dh, const float* __res
   for (int64_t j = 0; j < n; ++j) cell[j] = dc_next[j] + gradient(of_cell.norm(cell[j]), d_norm[j]);
 }
 
-ECHO_CLONES void cell_gradients(const float* __restrict d_cell, const Gates& pre, const float* __restrict c,
+ECHO_INLINE void cell_gradients(const float* __restrict d_cell, const Gates& pre, const float* __restrict c,
                                 float* __restrict d_i, float* __restrict d_f, float* __restrict d_g,
                                 float* __restrict dc, int64_t n) {
   for (int64_t j = 0; j < n; ++j) {
@@ -90,7 +90,8 @@ void lstm_norm_cell(const Call& call) {
     for (int64_t row = begin; row < end; ++row) {
       float* const h_at = h.place(row * H, rows.at(chunk, kH));
       float* const c_at = c_next.place(row * H, rows.at(chunk, kCell));
-      forward_row(gates_of(pre, row, H, rows, chunk), c.read(row * H, H, rows.at(chunk, kC)), weight, bias, eps, h_at, c_at, H);
+      cloned<forward_row>(gates_of(pre, row, H, rows, chunk), c.read(row * H, H, rows.at(chunk, kC)), weight, bias, eps,
+                          h_at, c_at, H);
       h.write(row * H, H, h_at);
       c_next.write(row * H, H, c_at);
     }
@@ -118,9 +119,9 @@ void lstm_norm_cell_grad(const Call& call) {
       float* out[4];
       for (int gate = 0; gate < 4; ++gate) out[gate] = dpre.place((4 * row + gate) * H, rows.at(chunk, kDpre + gate));
       float* const dc_at = dc.place(row * H, rows.at(chunk, kDc));
-      output_gradients(dh.read(row * H, H, rows.at(chunk, kDh)), dc_next.read(row * H, H, rows.at(chunk, kNext)), gates,
-                       before, weight, bias, eps, cell, norm, out[3], weight_sum, bias_sum, H);
-      cell_gradients(cell, gates, before, out[0], out[1], out[2], dc_at, H);
+      cloned<output_gradients>(dh.read(row * H, H, rows.at(chunk, kDh)), dc_next.read(row * H, H, rows.at(chunk,
+                               kNext)), gates, before, weight, bias, eps, cell, norm, out[3], weight_sum, bias_sum, H);
+      cloned<cell_gradients>(cell, gates, before, out[0], out[1], out[2], dc_at, H);
       for (int gate = 0; gate < 4; ++gate) dpre.write((4 * row + gate) * H, H, out[gate]);
       dc.write(row * H, H, dc_at);
     }

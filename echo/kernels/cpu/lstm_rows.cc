@@ -8,7 +8,7 @@ namespace kernels {
 namespace {
 
 // The loops stand in functions of pointers alone, which the compiler knows not to overlap.
-ECHO_CLONES void step(int64_t n, const float* __restrict i, const float* __restrict f, const float* __restrict g,
+ECHO_INLINE void step(int64_t n, const float* __restrict i, const float* __restrict f, const float* __restrict g,
                       const float* __restrict o, float* __restrict c, float* __restrict h) {
   for (int64_t k = 0; k < n; ++k) {
     const float next = sigmoid_of(f[k]) * c[k] + sigmoid_of(i[k]) * tanh_of(g[k]);
@@ -17,25 +17,25 @@ ECHO_CLONES void step(int64_t n, const float* __restrict i, const float* __restr
   }
 }
 
-ECHO_CLONES void advance(int64_t n, const float* __restrict i, const float* __restrict f, const float* __restrict g,
+ECHO_INLINE void advance(int64_t n, const float* __restrict i, const float* __restrict f, const float* __restrict g,
                          float* __restrict c) {
   for (int64_t k = 0; k < n; ++k) c[k] = sigmoid_of(f[k]) * c[k] + sigmoid_of(i[k]) * tanh_of(g[k]);
 }
 
-ECHO_CLONES void sigmoids(int64_t n, const float* __restrict x, float* __restrict y) {
+ECHO_INLINE void sigmoids(int64_t n, const float* __restrict x, float* __restrict y) {
   for (int64_t k = 0; k < n; ++k) y[k] = sigmoid_of(x[k]);
 }
 
-ECHO_CLONES void tanhs(int64_t n, const float* __restrict x, float* __restrict y) {
+ECHO_INLINE void tanhs(int64_t n, const float* __restrict x, float* __restrict y) {
   for (int64_t k = 0; k < n; ++k) y[k] = tanh_of(x[k]);
 }
 
-ECHO_CLONES void next_cells(int64_t n, const float* __restrict i, const float* __restrict f, const float* __restrict g,
+ECHO_INLINE void next_cells(int64_t n, const float* __restrict i, const float* __restrict f, const float* __restrict g,
                             const float* __restrict c, float* __restrict next) {
   for (int64_t k = 0; k < n; ++k) next[k] = f[k] * c[k] + i[k] * g[k];
 }
 
-ECHO_CLONES void step_grad(int64_t n, const float* __restrict dh, const float* __restrict dy, const float* __restrict c,
+ECHO_INLINE void step_grad(int64_t n, const float* __restrict dh, const float* __restrict dy, const float* __restrict c,
                            const float* __restrict next, float* __restrict gate_i, float* __restrict gate_f,
                            float* __restrict gate_g, float* __restrict gate_o, float* __restrict dc) {
   for (int64_t k = 0; k < n; ++k) {
@@ -53,22 +53,22 @@ ECHO_CLONES void step_grad(int64_t n, const float* __restrict dh, const float* _
 }  // namespace
 
 void cell_step(int64_t n, const Gates<const float>& pre, float* c, float* h) {
-  step(n, pre.i, pre.f, pre.g, pre.o, c, h);
+  cloned<step>(n, pre.i, pre.f, pre.g, pre.o, c, h);
 }
 
-void cell_advance(int64_t n, const Gates<const float>& pre, float* c) { advance(n, pre.i, pre.f, pre.g, c); }
+void cell_advance(int64_t n, const Gates<const float>& pre, float* c) { cloned<advance>(n, pre.i, pre.f, pre.g, c); }
 
 void cell_gates(int64_t n, const Gates<const float>& pre, const float* c, const Gates<float>& gates, float* next) {
-  sigmoids(n, pre.i, gates.i);
-  sigmoids(n, pre.f, gates.f);
-  tanhs(n, pre.g, gates.g);
-  sigmoids(n, pre.o, gates.o);
-  next_cells(n, gates.i, gates.f, gates.g, c, next);
+  cloned<sigmoids>(n, pre.i, gates.i);
+  cloned<sigmoids>(n, pre.f, gates.f);
+  cloned<tanhs>(n, pre.g, gates.g);
+  cloned<sigmoids>(n, pre.o, gates.o);
+  cloned<next_cells>(n, gates.i, gates.f, gates.g, c, next);
 }
 
 void cell_step_grad(int64_t n, const float* dh, const float* dy, const float* c, const float* next,
                     const Gates<float>& gates, float* dc) {
-  step_grad(n, dh, dy, c, next, gates.i, gates.f, gates.g, gates.o, dc);
+  cloned<step_grad>(n, dh, dy, c, next, gates.i, gates.f, gates.g, gates.o, dc);
 }
 
 }  // namespace kernels

@@ -8,7 +8,7 @@ namespace echo {
 namespace kernels {
 namespace {
 
-ECHO_CLONES void flags_of(const float* __restrict mask, uint8_t* __restrict flags, int64_t n) {
+ECHO_INLINE void flags_of(const float* __restrict mask, uint8_t* __restrict flags, int64_t n) {
   for (int64_t j = 0; j < n; ++j) flags[j] = mask[j] != 0.0f;
 }
 
@@ -41,7 +41,7 @@ void pack_mask(const Call& call) {
   in_tile_chunks(count, [&](int64_t at, int64_t n) {
     float buffer[kTile];
     uint8_t flags[kTile];
-    flags_of(mask.read(at, n, buffer), flags, n);
+    cloned<flags_of>(mask.read(at, n, buffer), flags, n);
     pack_bits(flags, bits + at / 8, n);
   });
 }

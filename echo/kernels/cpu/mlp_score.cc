@@ -12,7 +12,7 @@ namespace echo {
 namespace kernels {
 namespace {
 
-ECHO_CLONES float forward_row(const float* __restrict keys, const float* __restrict query, const float* __restrict v,
+ECHO_INLINE float forward_row(const float* __restrict keys, const float* __restrict query, const float* __restrict v,
                               int64_t n) {
   float score = 0.0f;
 #pragma omp simd reduction(+ : score)
@@ -20,7 +20,7 @@ ECHO_CLONES float forward_row(const float* __restrict keys, const float* __restr
   return score;
 }
 
-ECHO_CLONES float forward_normed_row(const float* __restrict keys, const float* __restrict query,
+ECHO_INLINE float forward_normed_row(const float* __restrict keys, const float* __restrict query,
                                      const float* __restrict v, const float* __restrict gamma,
                                      const float* __restrict beta, float eps, float* __restrict total, int64_t n) {
   for (int64_t j = 0; j < n; ++j) total[j] = keys[j] + query[j];
@@ -33,7 +33,7 @@ ECHO_CLONES float forward_normed_row(const float* __restrict keys, const float* 
   return score;
 }
 
-ECHO_CLONES void backward_row(float dscore, const float* __restrict keys, const float* __restrict query,
+ECHO_INLINE void backward_row(float dscore, const float* __restrict keys, const float* __restrict query,
                               const float* __restrict v, float* __restrict dkeys, float* __restrict dquery,
                               float* __restrict dv, int64_t n) {
   for (int64_t j = 0; j < n; ++j) {
@@ -45,7 +45,7 @@ ECHO_CLONES void backward_row(float dscore, const float* __restrict keys, const 
   }
 }
 
-ECHO_CLONES void backward_normed_row(float dscore, const float* __restrict keys, const float* __restrict query,
+ECHO_INLINE void backward_normed_row(float dscore, const float* __restrict keys, const float* __restrict query,
                                      const float* __restrict v, const float* __restrict gamma,
                                      const float* __restrict beta, float eps, float* __restrict norm,
                                      float* __restrict dkeys, float* __restrict dquery, float* __restrict dv,
@@ -108,9 +108,10 @@ void mlp_score(const Call& call) {
       const float* const query = in.query.read(b * H, H, rows.at(chunk, kQuery));
       for (int64_t t = 0; t < T; ++t) {
         const float* const keys = in.keys.read((b * T + t) * H, H, rows.at(chunk, kKeys));
-        const float value = in.gamma.absent() ? forward_row(keys, query, shared.v, H)
-                                              : forward_normed_row(keys, query, shared.v, shared.gamma, shared.beta,
-                                                                   in.eps, rows.at(chunk, kTotal), H);
+        const float value = in.gamma.absent() ? cloned<forward_row>(keys, query, shared.v, H)
+                                              : cloned<forward_normed_row>(keys, query, shared.v, shared.gamma,
+                                                                           shared.beta, in.eps, rows.at(chunk, kTotal),
+                                                                           H);
         score.write(b * T + t, 1, &value);
       }
     }
@@ -142,10 +143,10 @@ void mlp_score_grad(const Call& call) {
         const float* const keys = in.keys.read(row * H, H, rows.at(chunk, kKeys));
         float* const place = dkeys.place(row * H, rows.at(chunk, kDkeys));
         if (in.gamma.absent()) {
-          backward_row(head, keys, query, shared.v, place, query_sum, v_sum, H);
+          cloned<backward_row>(head, keys, query, shared.v, place, query_sum, v_sum, H);
         } else {
-          backward_normed_row(head, keys, query, shared.v, shared.gamma, shared.beta, in.eps, rows.at(chunk, kTotal),
-                              place, query_sum, v_sum, gamma_sum, beta_sum, H);
+          cloned<backward_normed_row>(head, keys, query, shared.v, shared.gamma, shared.beta, in.eps, rows.at(chunk,
+                                      kTotal), place, query_sum, v_sum, gamma_sum, beta_sum, H);
         }
         dkeys.write(row * H, H, place);
       }

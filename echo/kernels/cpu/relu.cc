@@ -9,7 +9,7 @@ namespace echo {
 namespace kernels {
 namespace {
 
-ECHO_CLONES void forward_tile(const float* __restrict x, float* __restrict y, uint8_t* __restrict kept, int64_t n) {
+ECHO_INLINE void forward_tile(const float* __restrict x, float* __restrict y, uint8_t* __restrict kept, int64_t n) {
   for (int64_t j = 0; j < n; ++j) {
     y[j] = x[j] <= 0.0f ? 0.0f : x[j];  // a NaN stays one
     kept[j] = x[j] > 0.0f;
@@ -27,7 +27,7 @@ void relu(const Call& call) {
     float x_buffer[kTile], result[kTile];
     uint8_t kept[kTile];
     float* const place = y.place(at, result);
-    forward_tile(x.read(at, n, x_buffer), place, kept, n);
+    cloned<forward_tile>(x.read(at, n, x_buffer), place, kept, n);
     y.write(at, n, place);
     if (bits != nullptr) pack_bits(kept, bits + at / 8, n);
   });

@@ -38,32 +38,32 @@ struct Sizes {
   const int64_t N, I, V;
 };
 
-ECHO_CLONES float largest(const float* x, int64_t n) {
+ECHO_INLINE float largest(const float* x, int64_t n) {
   float most = -std::numeric_limits<float>::infinity();
 #pragma omp simd reduction(max : most)
   for (int64_t i = 0; i < n; ++i) most = x[i] > most ? x[i] : most;
   return most;
 }
 
-ECHO_CLONES float exp_and_sum(float* x, int64_t n, float most) {
+ECHO_INLINE float exp_and_sum(float* x, int64_t n, float most) {
   float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
   for (int64_t i = 0; i < n; ++i) sum += x[i] = exp_of(x[i] - most);
   return sum;
 }
 
-ECHO_CLONES void scale(float* x, int64_t n, float factor) {
+ECHO_INLINE void scale(float* x, int64_t n, float factor) {
   for (int64_t i = 0; i < n; ++i) x[i] *= factor;
 }
 
 // x + add, times a factor.
-ECHO_CLONES void shift_and_scale(const float* x, int64_t n, float add, float factor, float* y) {
+ECHO_INLINE void shift_and_scale(const float* x, int64_t n, float add, float factor, float* y) {
   for (int64_t i = 0; i < n; ++i) y[i] = (x[i] + add) * factor;
 }
 
 void softmax(float* row, int64_t n) {
-  const float sum = exp_and_sum(row, n, largest(row, n));
-  scale(row, n, 1.0f / sum);
+  const float sum = cloned<exp_and_sum>(row, n, cloned<largest>(row, n));
+  cloned<scale>(row, n, 1.0f / sum);
 }
 
 class Forward {
@@ -151,7 +151,7 @@ class ScoreGradient {
     }
     const int64_t wanted = std::isfinite(label) ? static_cast<int64_t>(label) - column : -1;
     const float mine = wanted >= 0 && wanted < n ? prob[wanted] : 0.0f;
-    shift_and_scale(prob, n, miss_, factor_, out);
+    cloned<shift_and_scale>(prob, n, miss_, factor_, out);
     if (wanted >= 0 && wanted < n) out[wanted] = (mine + hit_) * factor_;
   }
 

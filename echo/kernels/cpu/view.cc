@@ -9,23 +9,25 @@ namespace echo {
 namespace kernels {
 namespace {
 
-ECHO_CLONES void widen(const Half* __restrict from, float* __restrict to, int64_t n) {
+ECHO_INLINE void widen(const Half* __restrict from, float* __restrict to, int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i] = to_float(from[i]);
 }
 
-ECHO_CLONES void narrow(const float* __restrict from, Half* __restrict to, int64_t n) {
+ECHO_INLINE void narrow(const float* __restrict from, Half* __restrict to, int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i] = to_half(from[i]);
 }
 
-ECHO_CLONES void narrow_sum(const float* __restrict from, Half* __restrict to, int64_t n) {
+ECHO_INLINE void narrow_sum(const float* __restrict from, Half* __restrict to, int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i] = to_half(to_float(to[i]) + from[i]);
+}
+
+ECHO_INLINE void add(float* __restrict y, const float* __restrict x, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] += x[i];
 }
 
 }  // namespace
 
-ECHO_CLONES void add_to(float* __restrict y, const float* __restrict x, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) y[i] += x[i];
-}
+void add_to(float* y, const float* x, int64_t n) { cloned<add>(y, x, n); }
 
 Input::Input(const Call& call, const char* name)
     : data_(call.in(name)), half_(call.in_dtype(name) == ECHO_FLOAT16) {}
@@ -36,7 +38,7 @@ const float* Input::read(int64_t offset, int64_t n, float* buffer) const {
     return buffer;
   }
   if (!half_) return static_cast<const float*>(data_) + offset;
-  widen(static_cast<const Half*>(data_) + offset, buffer, n);
+  cloned<widen>(static_cast<const Half*>(data_) + offset, buffer, n);
   return buffer;
 }
 
@@ -51,7 +53,7 @@ void Output::write(int64_t offset, int64_t n, const float* values) const {
   if (data_ == nullptr) return;
   if (half_) {
     Half* const at = static_cast<Half*>(data_) + offset;
-    return add_ ? narrow_sum(values, at, n) : narrow(values, at, n);
+    return add_ ? cloned<narrow_sum>(values, at, n) : cloned<narrow>(values, at, n);
   }
   float* const at = static_cast<float*>(data_) + offset;
   if (add_) return add_to(at, values, n);

@@ -8,18 +8,18 @@ namespace echo {
 namespace kernels {
 namespace {
 
-ECHO_CLONES void add_product(float factor, const float* __restrict x, float* __restrict y, int64_t n) {
+ECHO_INLINE void add_product(float factor, const float* __restrict x, float* __restrict y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] += factor * x[i];
 }
 
-ECHO_CLONES float dot(const float* __restrict x, const float* __restrict y, int64_t n) {
+ECHO_INLINE float dot(const float* __restrict x, const float* __restrict y, int64_t n) {
   float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
   for (int64_t i = 0; i < n; ++i) sum += x[i] * y[i];
   return sum;
 }
 
-ECHO_CLONES void multiply(float factor, const float* __restrict x, float* __restrict y, int64_t n) {
+ECHO_INLINE void multiply(float factor, const float* __restrict x, float* __restrict y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] = factor * x[i];
 }
 
@@ -41,7 +41,7 @@ void weighted_sum(const Call& call) {
         std::fill_n(sum, n, 0.0f);
         for (int64_t t = 0; t < T; ++t) {
           const int64_t row = b * T + t;
-          add_product(at(w, row), values.read(row * H + h, n, buffer), sum, n);
+          cloned<add_product>(at(w, row), values.read(row * H + h, n, buffer), sum, n);
         }
         out.write(b * H + h, n, sum);
       });
@@ -60,10 +60,10 @@ void weighted_sum_grad(const Call& call) {
       float sum = 0.0f;
       in_tiles(H, kTile, [&](int64_t h, int64_t n) {
         const float* const d = dout.read(row / T * H + h, n, gradient);
-        if (!dw.skipped()) sum += dot(d, values.read(row * H + h, n, value), n);
+        if (!dw.skipped()) sum += cloned<dot>(d, values.read(row * H + h, n, value), n);
         if (dvalues.skipped()) return;
         float* const place = dvalues.place(row * H + h, product);
-        multiply(weight, d, place, n);
+        cloned<multiply>(weight, d, place, n);
         dvalues.write(row * H + h, n, place);
       });
       dw.write(row, 1, &sum);

@@ -56,9 +56,11 @@ __device__ inline ushort4 fresh4(const half_t* p) {
   return h;
 }
 
+// The only read in a loop that waits for other blocks. "volatile" here is PTX's: ptxas may remove a loop of weak loads, of
+// whatever cache, since a program without races could not tell; it did.
 __device__ inline unsigned fresh(const unsigned* p) {
   unsigned u;
-  asm volatile("ld.global.cg.u32 %0, [%1];" : "=r"(u) : "l"(p) : "memory");
+  asm volatile("ld.volatile.global.u32 %0, [%1];" : "=r"(u) : "l"(p) : "memory");
   return u;
 }
 #endif

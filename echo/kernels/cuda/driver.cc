@@ -32,7 +32,8 @@ Driver open() {
   find(library, "cuPointerGetAttribute", &d.pointer_attribute);
   find(library, "cuModuleLoadDataEx", &d.module_load);
   find(library, "cuModuleGetFunction", &d.module_function);
-  find(library, "cuFuncSetAttribute", &d.function_set);
+  find(library, "cuFuncGetAttribute", &d.function_get);
+  find(library, "cuFuncSetAttribute", &d.function_set, false);
   find(library, "cuOccupancyMaxActiveBlocksPerMultiprocessor", &d.occupancy);
   find(library, "cuLaunchKernel", &d.launch);
   find(library, "cuLaunchCooperativeKernel", &d.launch_cooperative, false);

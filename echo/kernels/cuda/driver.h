@@ -24,7 +24,7 @@ enum {
 enum { kPointerMemoryType = 2, kPointerDevice = 9 };
 enum { kMemoryHost = 1 };
 enum { kMultiprocessors = 16, kCooperativeLaunch = 95, kMostSharedBytes = 97 };
-enum { kFunctionSharedBytes = 8 };
+enum { kFunctionFixedSharedBytes = 1, kFunctionSharedBytes = 8 };
 enum { kJitErrorLog = 5, kJitErrorLogBytes = 6 };
 
 // Something that the machine, not the caller, has to answer for.
@@ -46,7 +46,8 @@ struct Driver {
   Result (*pointer_attribute)(void*, int, Address);
   Result (*module_load)(ModuleHandle*, const void*, unsigned, int*, void**);
   Result (*module_function)(Function*, ModuleHandle, const char*);
-  Result (*function_set)(Function, int, int);
+  Result (*function_get)(int*, int, Function);
+  Result (*function_set)(Function, int, int);  // null before CUDA 9
   Result (*occupancy)(int*, Function, int, size_t);
   Result (*launch)(Function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Stream, void**,
                    void**);

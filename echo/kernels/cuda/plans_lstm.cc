@@ -71,8 +71,7 @@ void run_steps(Queue& queue, const Layer& layer, std::initializer_list<StepKerne
     if (!kAtOnce || count < 2 || !queue.fits_at_once(kernel.name, layer.half, grid)) continue;
     a.barrier = barrier;
     queue.set_zero(barrier, sizeof *barrier);
-    queue.launch_at_once(kernel.name, layer.half, grid, a);
-    return;
+    if (queue.launch_at_once(kernel.name, layer.half, grid, a)) return;
   }
   const StepKernel& kernel = *kernels.begin();
   for (Long s = 0; s < count; ++s) queue.launch(kernel.name, layer.half, kernel.grid(layer, false), one_step(s));

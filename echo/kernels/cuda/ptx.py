@@ -1,7 +1,8 @@
 """``make ptx``: kernels.ptx from kernels.cu, and what ptxas makes of it.
 
-NVRTC 11.8 (the package ``nvidia-cuda-nvrtc-cu11``) compiles for compute_50, which drivers from CUDA 11.8 on turn into
-code for every GPU since Maxwell. The result is the same on every machine; its first line names its sources' hash.
+NVRTC 11.8 (the package ``nvidia-cuda-nvrtc-cu11``) compiles for compute_50, and the result is stamped with the oldest
+version of PTX that knows its instructions: drivers from CUDA 9.0 on turn it into code for every GPU since Maxwell. It
+is the same on every machine; its first line names its sources' hash.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 PTX = HERE / "kernels.ptx"
 OPTIONS = (b"--gpu-architecture=compute_50", b"--std=c++17")
-ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
+VERSION = "6.0"  # because of shfl.sync; NVRTC writes its own, 7.8, which drivers before R520 refuse
+ARCHITECTURES = ("sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 
 
 class PtxError(RuntimeError):
@@ -84,9 +86,17 @@ def _text(library: ctypes.CDLL, what: str, program: ctypes.c_void_p) -> str:
 
 
 def _stripped(ptx: str) -> str:
-    """Without comments and indentation, which are a fifth of it; lines of the kernels' names stay."""
+    """Without comments and indentation, which are a fifth of it, and of `VERSION`; lines of the kernels' names stay.
+
+    Raises:
+        PtxError: there is no one line with a version.
+    """
     lines = (re.sub(r"\s+", " ", line.partition("//")[0]).strip() for line in ptx.splitlines())
-    return "".join(line + "\n" for line in lines if line)
+    text = "".join(line + "\n" for line in lines if line)
+    stamped, times = re.subn(r"^\.version .*$", f".version {VERSION}", text, flags=re.MULTILINE)
+    if times != 1:
+        raise PtxError(f"expected one line with a version, got {times}")
+    return stamped
 
 
 def assemble(ptxas: str, ptx: Path, architecture: str) -> dict[str, tuple[int, int]]:

@@ -1,83 +1,13 @@
 #include "queue.h"
 
 #include <algorithm>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <unordered_map>
-
-// kernels.ptx, which the assembler put into this library; it ends in a zero.
-extern "C" const char echo_kernels_ptx[];
+#include <cstdio>
 
 namespace echo_cuda {
-
-struct Device {
-  int multiprocessors = 0, most_shared_bytes = 0;
-  bool launches_at_once = false;
-  ModuleHandle module = nullptr;
-  std::mutex mutex;
-  std::unordered_map<std::string, Function> functions;
-
-  Function function(const std::string& name) {
-    const std::lock_guard<std::mutex> lock(mutex);
-    Function& found = functions[name];
-    if (found == nullptr) {
-      driver().check(driver().module_function(&found, module, name.c_str()), name.c_str());
-    }
-    return found;
-  }
-};
-
 namespace {
 
 const int64_t kMostBlocks = 65535;  // of the second axis; grids are walked in strides, so fewer do as well
 const int64_t kMostBlocksX = int64_t{1} << 20;
-
-int attribute(int which, DeviceNumber number) {
-  int value = 0;
-  driver().check(driver().device_attribute(&value, which, number), "asking a device for an attribute");
-  return value;
-}
-
-void load(Device* device, DeviceNumber number) {
-  char log[2048] = "";
-  int options[] = {kJitErrorLog, kJitErrorLogBytes};
-  void* values[] = {log, reinterpret_cast<void*>(sizeof log)};
-  const Result result = driver().module_load(&device->module, echo_kernels_ptx, 2, options, values);
-  if (result == kErrorUnsupportedPtx || result == kErrorInvalidPtx) {
-    int version = 0;
-    driver().version(&version);
-    throw DeviceError("the NVIDIA driver supports CUDA " + std::to_string(version / 1000) + "." +
-                      std::to_string(version % 1000 / 10) + ", the kernels need 11.8: update it. " + log);
-  }
-  driver().check(result, "loading the kernels");
-  device->multiprocessors = attribute(kMultiprocessors, number);
-  device->most_shared_bytes = attribute(kMostSharedBytes, number);
-  device->launches_at_once = driver().launch_cooperative != nullptr && attribute(kCooperativeLaunch, number) != 0;
-}
-
-// The device of the current context; its kernels are loaded once. Never freed: contexts live until the process ends.
-Device* current_device(Context context, DeviceNumber number) {
-  static std::mutex mutex;
-  static std::map<Context, std::unique_ptr<Device>>& devices = *new std::map<Context, std::unique_ptr<Device>>;
-  const std::lock_guard<std::mutex> lock(mutex);
-  std::unique_ptr<Device>& found = devices[context];
-  if (found == nullptr) {
-    std::unique_ptr<Device> made(new Device);
-    load(made.get(), number);
-    found = std::move(made);
-  }
-  return found.get();
-}
-
-Context primary_context(DeviceNumber number) {
-  static std::mutex mutex;
-  static std::map<DeviceNumber, Context>& contexts = *new std::map<DeviceNumber, Context>;
-  const std::lock_guard<std::mutex> lock(mutex);
-  Context& found = contexts[number];
-  if (found == nullptr) driver().check(driver().primary_retain(&found, number), "opening a device");
-  return found;
-}
 
 // The device on which an array lies.
 DeviceNumber device_of(const void* data, const std::string& what) {
@@ -111,32 +41,22 @@ DeviceNumber device_of(const EchoCall& call) {
   return found;
 }
 
+Entered enter_device_of(const EchoCall& call) {
+  const DeviceNumber number = device_of(call);
+  return number < 0 ? Entered() : Entered(number);  // no array, no work
+}
+
+std::string full_name(const std::string& kernel, bool half) { return kernel + (half ? "_f16" : "_f32"); }
+
 }  // namespace
 
-Queue::Queue(const EchoCall& call) : stream_(static_cast<Stream>(call.stream)) {
-  workspace_ = static_cast<char*>(call.workspace);
-  const DeviceNumber number = device_of(call);
-  if (number < 0) return;  // no array, no work
-  driver().check(driver().context_get(&before_), "asking for the context");
-  DeviceNumber current = -1;
-  if (before_ != nullptr) driver().check(driver().context_device(&current), "asking for the context's device");
-  Context context = before_;
-  if (current != number) {
-    context = primary_context(number);
-    driver().check(driver().context_set(context), "entering a context");
-    entered_ = before_ != nullptr;  // a thread that had none keeps it
-  }
-  try {
-    device_ = current_device(context, number);
-  } catch (...) {
-    if (entered_) driver().context_set(before_);
-    throw;
-  }
-}
+Queue::Queue(const EchoCall& call)
+    : entered_(enter_device_of(call)),
+      device_(entered_.device()),
+      stream_(static_cast<Stream>(call.stream)),
+      workspace_(static_cast<char*>(call.workspace)) {}
 
-Queue::~Queue() {
-  if (entered_) driver().context_set(before_);
-}
+Queue::Queue(DeviceNumber number) : entered_(number), device_(entered_.device()) {}
 
 int Queue::multiprocessors() const { return measures() ? 1 : device_->multiprocessors; }
 
@@ -148,30 +68,43 @@ void* Queue::room(int64_t bytes) {
 
 bool Queue::fits_at_once(const std::string& kernel, bool half, const Grid& grid) const {
   if (measures() || !device_->launches_at_once) return false;
-  if (grid.shared_bytes > static_cast<size_t>(device_->most_shared_bytes)) return false;
-  const Function function = device_->function(kernel + (half ? "_f16" : "_f32"));
+  const Kernel found = device_->kernel(full_name(kernel, half));
   int blocks = 0;
-  const int bytes = static_cast<int>(grid.shared_bytes);
-  return driver().function_set(function, kFunctionSharedBytes, bytes) == kSuccess &&
-         driver().occupancy(&blocks, function, grid.block_x * grid.block_y, grid.shared_bytes) == kSuccess &&
+  return grid.shared_bytes <= found.most_shared_bytes &&
+         driver().occupancy(&blocks, found.function, grid.block_x * grid.block_y, grid.shared_bytes) == kSuccess &&
          grid.x * grid.y <= int64_t{blocks} * device_->multiprocessors;
 }
 
-void Queue::enqueue(const std::string& kernel, bool half, const Grid& grid, const void* arguments, bool at_once) {
-  if (grid.x <= 0 || grid.y <= 0) return;
-  const std::string name = kernel + (half ? "_f16" : "_f32");
-  const Function function = device_->function(name);
+Result Queue::enqueue(const std::string& name, const Grid& grid, const void* arguments, bool at_once) {
+  if (grid.x <= 0 || grid.y <= 0) return kSuccess;
+  const Function function = device_->kernel(name).function;
   const unsigned x = static_cast<unsigned>(std::min(grid.x, kMostBlocksX));
   const unsigned y = static_cast<unsigned>(std::min(grid.y, kMostBlocks));
   const unsigned shared = static_cast<unsigned>(grid.shared_bytes);
   void* parameters[] = {const_cast<void*>(arguments)};
-  Result result;
   if (at_once) {
-    result = driver().launch_cooperative(function, x, y, 1, grid.block_x, grid.block_y, 1, shared, stream_, parameters);
-  } else {
-    result = driver().launch(function, x, y, 1, grid.block_x, grid.block_y, 1, shared, stream_, parameters, nullptr);
+    return driver().launch_cooperative(function, x, y, 1, grid.block_x, grid.block_y, 1, shared, stream_, parameters);
   }
-  driver().check(result, ("launching " + name).c_str());
+  return driver().launch(function, x, y, 1, grid.block_x, grid.block_y, 1, shared, stream_, parameters, nullptr);
+}
+
+void Queue::enqueue_alone(const std::string& kernel, bool half, const Grid& grid, const void* arguments) {
+  const std::string name = full_name(kernel, half);
+  driver().check(enqueue(name, grid, arguments, false), ("launching " + name).c_str());
+}
+
+// MPS, MIG and debuggers may refuse what the occupancy allows. What is wrong beyond that, the launches that come instead say.
+bool Queue::enqueue_at_once(const std::string& kernel, bool half, const Grid& grid, const void* arguments) {
+  const std::string name = full_name(kernel, half);
+  const Result result = enqueue(name, grid, arguments, true);
+  if (result == kSuccess) return true;
+  if (device_->launches_at_once.exchange(false)) {
+    const char* error = nullptr;
+    if (driver().error_name(result, &error) != kSuccess || error == nullptr) error = "an unknown error";
+    std::fprintf(stderr, "echo: CUDA device %d does not launch %s with all blocks at once (%s): LSTM layers go step by step\n",
+                 device_->number, name.c_str(), error);
+  }
+  return false;
 }
 
 void Queue::set_zero(void* to, int64_t bytes) {

@@ -8,10 +8,9 @@
 #include "arguments.h"
 #include "driver.h"
 #include "echo_kernels.h"
+#include "module.h"
 
 namespace echo_cuda {
-
-struct Device;  // a context, and what was loaded into it
 
 struct Grid {
   int64_t x = 1, y = 1;
@@ -25,7 +24,8 @@ class Queue {
   Queue() {}
   // Enters the context of the call's arrays, which the destructor leaves. Throws DeviceError.
   explicit Queue(const EchoCall& call);
-  ~Queue();
+  // The same of a device, without a call.
+  explicit Queue(DeviceNumber number);
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
 
@@ -40,23 +40,25 @@ class Queue {
   // Arguments: a struct of arguments.h.
   template <typename Arguments>
   void launch(const std::string& kernel, bool half, const Grid& grid, const Arguments& arguments) {
-    if (!measures()) enqueue(kernel, half, grid, &arguments, false);
+    if (!measures()) enqueue_alone(kernel, half, grid, &arguments);
   }
-  // All blocks at once; only where `fits_at_once`.
+  // All blocks at once; only where `fits_at_once`. False, and nothing was launched, where the device refuses it after all:
+  // it is said once, and from then on nothing fits.
   template <typename Arguments>
-  void launch_at_once(const std::string& kernel, bool half, const Grid& grid, const Arguments& arguments) {
-    if (!measures()) enqueue(kernel, half, grid, &arguments, true);
+  bool launch_at_once(const std::string& kernel, bool half, const Grid& grid, const Arguments& arguments) {
+    return measures() || enqueue_at_once(kernel, half, grid, &arguments);
   }
   bool fits_at_once(const std::string& kernel, bool half, const Grid& grid) const;
   void set_zero(void* to, int64_t bytes);
   void copy(void* to, const void* from, int64_t bytes);
 
  private:
-  void enqueue(const std::string& kernel, bool half, const Grid& grid, const void* arguments, bool at_once);
+  Result enqueue(const std::string& name, const Grid& grid, const void* arguments, bool at_once);
+  void enqueue_alone(const std::string& kernel, bool half, const Grid& grid, const void* arguments);
+  bool enqueue_at_once(const std::string& kernel, bool half, const Grid& grid, const void* arguments);
 
+  Entered entered_;
   Device* device_ = nullptr;
-  Context before_ = nullptr;
-  bool entered_ = false;
   Stream stream_ = nullptr;
   char* workspace_ = nullptr;
   size_t used_ = 0;

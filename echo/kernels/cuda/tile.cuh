@@ -11,8 +11,9 @@ enum { kDepth = 16 };
 __device__ inline int spread(int thread, int i) { return i / 4 * 64 + thread * 4 + i % 4; }
 
 // kDepth slices of one operand, [term][row], rows of a tile side by side. The pad keeps transposed writes on few banks.
+// Aligned for reads of four numbers at a time.
 template <int R>
-struct Slices {
+struct alignas(16) Slices {
   float at[kDepth][16 * R + 4];
 };
 

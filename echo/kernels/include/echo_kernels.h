@@ -83,9 +83,17 @@ typedef struct {
 __attribute__((visibility("default"))) int echo_cpu_call(const EchoCall* call);
 __attribute__((visibility("default"))) int echo_cuda_call(const EchoCall* call);
 
+// Whether a CUDA device, by the driver's number, runs kernels: loads them there, and launches one. 0, or 1: then
+// echo_kernels_error says why not.
+__attribute__((visibility("default"))) int echo_cuda_ready(int device);
+
 // Bytes that a call needs as workspace (its tensors need no data for this); SIZE_MAX where the call is wrong.
 __attribute__((visibility("default"))) size_t echo_cpu_workspace(const EchoCall* call);
 __attribute__((visibility("default"))) size_t echo_cuda_workspace(const EchoCall* call);
+
+// Which instructions the CPU kernels use: "avx512", "avx2" or "portable", the most that the processor has. The
+// environment variable ECHO_KERNELS_LEVEL, read once, asks for less.
+__attribute__((visibility("default"))) const char* echo_kernels_level(void);
 
 // The last error of this thread.
 __attribute__((visibility("default"))) const char* echo_kernels_error(void);

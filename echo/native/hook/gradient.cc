@@ -1,13 +1,13 @@
 #include "gradient.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <functional>
 #include <map>
 #include <stdexcept>
 #include <unordered_map>
 #include <unordered_set>
 
+#include "allowed.h"
 #include "mxnet_api.h"
 #include "walk.h"
 
@@ -37,7 +37,12 @@ const std::string* match_range_of(const RawGraph& graph) {
   for (const IndexedNode& node : api().indexed_graph(&graph)->nodes) {
     if (!node.source->attrs.op) continue;
     const std::string* range = map_find<std::string>(node.source->attrs.dict, kRangeAttribute);
-    if (range) return range;
+    if (!range) continue;
+    unsigned long number = 0;
+    if (*range != "-1" && *range != "-1s" && !parse_number(*range, 0, range->size(), &number))
+      throw std::runtime_error("echo: node '" + node.source->attrs.name + "': expected a number, -1 or -1s in " +
+                               kRangeAttribute + ", got '" + *range + "'");
+    return range;
   }
   return nullptr;
 }
@@ -57,34 +62,26 @@ struct Recomputed {
 };
 using Plans = std::unordered_map<const RawNode*, Recomputed>;
 
-// Numbers with commas between them; none where the text is anything else.
-static std::vector<unsigned long> parse_numbers(const std::string& text) {
-  std::vector<unsigned long> numbers;
-  for (std::size_t at = 0; at < text.size();) {
-    char* end = nullptr;
-    numbers.push_back(std::strtoul(text.c_str() + at, &end, 10));
-    const std::size_t stop = static_cast<std::size_t>(end - text.c_str());
-    if (stop == at || (stop < text.size() && (text[stop] != ',' || stop + 1 == text.size())))
-      return {};
-    at = stop + 1;
-  }
-  return numbers;
+static bool ascend(const std::vector<unsigned long>& numbers) {
+  return std::adjacent_find(numbers.begin(), numbers.end(), std::greater_equal<>()) == numbers.end();
 }
 
 static Recomputed parse_plan(const std::string& text, const RawNode& node) {
+  const std::string reason = why_not_again(node);
+  if (!reason.empty())
+    throw std::runtime_error("echo: node '" + node.attrs.name + "' (" + node.attrs.op->name +
+                             ") cannot be recomputed: it " + reason);
   Recomputed plan;
   plan.outputs.assign(api().num_outputs(&node), false);
+  const std::uint32_t count = outputs_of_clone(node);
   const std::size_t mark = text.find('@');
   const std::vector<unsigned long> outputs = parse_numbers(text.substr(0, mark));
   plan.splits = mark == std::string::npos ? std::vector<unsigned long>{0} : parse_numbers(text.substr(mark + 1));
-  for (const unsigned long index : outputs)
-    if (index < plan.outputs.size()) plan.outputs[index] = true;
-  const bool too_large = std::any_of(outputs.begin(), outputs.end(), [&](unsigned long index) { return index >= plan.outputs.size(); });
-  const bool ascending = std::adjacent_find(plan.splits.begin(), plan.splits.end(), std::greater_equal<>()) == plan.splits.end();
-  if (outputs.empty() || too_large || plan.splits.empty() || !ascending)
-    throw std::runtime_error("echo: node '" + node.attrs.name + "': expected output numbers below " +
-                             std::to_string(plan.outputs.size()) + ", and perhaps @ and ascending positions, in " +
-                             kPlanAttribute + ", got '" + text + "'");
+  if (outputs.empty() || !ascend(outputs) || outputs.back() >= count || plan.splits.empty() || !ascend(plan.splits))
+    throw std::runtime_error("echo: node '" + node.attrs.name + "': expected ascending output numbers below " +
+                             std::to_string(count) + ", and perhaps @ and ascending positions, in " + kPlanAttribute +
+                             ", got '" + text + "'");
+  for (const unsigned long index : outputs) plan.outputs[index] = true;
   plan.clones.resize(plan.splits.size());
   return plan;
 }
@@ -118,9 +115,6 @@ static NodePtr clone_node(const NodePtr& node, Plans* plans, unsigned long posit
     clone->inputs.push_back(RawEntry{node, 1, 0});
     return clone;
   }
-  if (is_random(node->attrs) || (mutates(node->attrs) && node->attrs.op->name != "BatchNorm"))
-    throw std::runtime_error("echo: node '" + node->attrs.name + "' (" + node->attrs.op->name +
-                             ") draws random numbers or changes its inputs and cannot be recomputed");
   return clone;
 }
 
@@ -156,6 +150,14 @@ static std::vector<bool> ignored_by(const RawNode& node) {
   return ignored;
 }
 
+static void check_splits(const Plans& plans, std::size_t backward) {
+  for (const auto& [node, plan] : plans)
+    if (plan.splits.back() >= backward)
+      throw std::runtime_error("echo: node '" + node->attrs.name + "': expected positions below " +
+                               std::to_string(backward) + ", or none, in " + kPlanAttribute + ", got " +
+                               std::to_string(plan.splits.back()));
+}
+
 void apply_plan(const Forward& forward, RawGraph* gradients) {
   Plans plans;
   std::unordered_map<const RawNode*, std::size_t> order;
@@ -169,6 +171,7 @@ void apply_plan(const Forward& forward, RawGraph* gradients) {
   post_order(gradients->outputs, &visited, [&](const NodePtr& node) {
     if (node->attrs.op) backward.push_back(node);
   });
+  check_splits(plans, backward.size());
   for (std::size_t position = 0; position < backward.size(); ++position) {
     RawNode& node = *backward[position];
     const std::vector<bool> ignored = ignored_by(node);

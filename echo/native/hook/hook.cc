@@ -11,12 +11,15 @@
 #include <shared_mutex>
 #include <string>
 
+#include "allowed.h"
 #include "capture.h"
 #include "copies.h"
 #include "gradient.h"
 #include "implementation.h"
 #include "inplace.h"
 #include "mxnet_api.h"
+#include "stamp.h"
+#include "poison.h"
 #include "storage.h"
 
 #define ECHO_EXPORT extern "C" __attribute__((visibility("default")))
@@ -40,13 +43,30 @@ thread_local bool t_capturing = false, t_capturing_nodes = false;
 thread_local std::string t_captured;
 thread_local std::string t_error;
 
+// The graph that a pass has made: where an exception leaves the wrapper, its caller takes it that there is none.
+class Made {
+ public:
+  explicit Made(void* graph) : graph_(static_cast<RawGraph*>(graph)) {}
+  ~Made() {
+    if (graph_) api().destroy_graph(graph_);
+  }
+  Made(const Made&) = delete;
+  Made& operator=(const Made&) = delete;
+  void hand_over() { graph_ = nullptr; }
+
+ private:
+  RawGraph* graph_;
+};
+
 void* gradient_pass(void* result, void* functor, RawGraph* graph) {
   const Forward forward = collect_forward(*graph);
   const Implementations wanted = collect_implementations(*graph);
   g_gradient.original(result, functor, graph);
+  Made made(result);
   apply_implementations(wanted, static_cast<RawGraph*>(result));
   copy_gradients(static_cast<RawGraph*>(result));
   if (!forward.nodes.empty()) apply_plan(forward, static_cast<RawGraph*>(result));
+  made.hand_over();
   return result;
 }
 
@@ -81,7 +101,9 @@ void plan_memory(void* result, void* functor, RawGraph* graph) {
     reads.adds_in_place = reads.count.empty() || *range == "-1s";
     std::shared_lock<std::shared_mutex> together(g_environment);
     g_memory.original(result, functor, graph);
+    Made made(result);
     assign_storage(reads, static_cast<RawGraph*>(result));
+    made.hand_over();
   } else if (range) {
     std::unique_lock<std::shared_mutex> alone(g_environment);
     ScopedEnvironment environment("NNVM_EXEC_MATCH_RANGE", *range);
@@ -93,8 +115,13 @@ void plan_memory(void* result, void* functor, RawGraph* graph) {
 }
 
 void* memory_pass(void* result, void* functor, RawGraph* graph) {
+  const bool recording = is_recording();
+  const Reads reads = recording ? reads_of(*graph) : Reads{};
   plan_memory(result, functor, graph);
+  Made made(result);
+  if (recording) record(reads, *static_cast<RawGraph*>(result));
   if (t_capturing) t_captured = graph_to_json(*static_cast<RawGraph*>(result), t_capturing_nodes);
+  made.hand_over();
   return result;
 }
 
@@ -142,6 +169,12 @@ void unwrap(Wrapped* wrapped) {
 }  // namespace
 }  // namespace echo
 
+// What plans may ask for (`echo::allow`): to be called before echo_install; without, no plan is applied.
+ECHO_EXPORT void echo_allow(const char* again, const char* all_outputs, const char* exchanges) {
+  std::lock_guard<std::mutex> lock(echo::g_mutex);
+  echo::allow(again, all_outputs, exchanges);
+}
+
 // Wraps both passes of the libmxnet.so at `path`, which must be loaded already. 0 on success, see echo_error otherwise.
 ECHO_EXPORT int echo_install(const char* path) {
   using namespace echo;
@@ -156,6 +189,12 @@ ECHO_EXPORT int echo_install(const char* path) {
   std::string missing;
   if (!load_api(lib, &table, &missing)) {
     t_error = "libmxnet.so does not export " + missing;
+    return 1;
+  }
+  // Before anything of MXNet's is read or written: the functions may be there and memory laid out otherwise all the same.
+  const std::string wrong = why_not_built_as_the_wheels(path);
+  if (!wrong.empty()) {
+    t_error = wrong;
     return 1;
   }
   if (!wrap("MXGradient", gradient_pass, &g_gradient)) return 1;

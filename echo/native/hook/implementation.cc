@@ -1,9 +1,9 @@
 #include "implementation.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <stdexcept>
 
+#include "allowed.h"
 #include "late.h"
 #include "mxnet_api.h"
 #include "walk.h"
@@ -22,23 +22,21 @@ static Implementation parse(const RawNode& node, const std::string& text) {
   if (arrow == std::string::npos || colon == std::string::npos || colon < arrow) throw malformed(node, text);
   Implementation found{text.substr(0, arrow), text.substr(arrow + 1, colon - arrow - 1), {}};
   for (std::size_t at = colon + 1; at <= text.size();) {
-    const char kind = at < text.size() ? text[at] : '\0';
-    const Implementation::Of of = kind == 'f'   ? Implementation::Of::kForward
-                                  : kind == 's' ? Implementation::Of::kSum
-                                                : Implementation::Of::kGradient;
-    if (of != Implementation::Of::kGradient) ++at;
-    std::size_t stop = at;
-    unsigned long position = 0;
-    if (of != Implementation::Of::kSum) {
-      char* end = nullptr;
-      position = std::strtoul(text.c_str() + at, &end, 10);
-      stop = static_cast<std::size_t>(end - text.c_str());
-      if (stop == at) throw malformed(node, text);
+    const std::size_t stop = std::min(text.find(',', at), text.size());
+    Implementation::Input input{Implementation::Of::kGradient, 0};
+    if (text.compare(at, stop - at, "s") == 0) {
+      input.of = Implementation::Of::kSum;
+    } else {
+      const bool of_forward = at < stop && text[at] == 'f';
+      if (of_forward) input.of = Implementation::Of::kForward;
+      if (!parse_number(text, at + of_forward, stop, &input.position)) throw malformed(node, text);
     }
-    if (stop < text.size() && text[stop] != ',') throw malformed(node, text);
-    found.inputs.push_back({of, position});
+    found.inputs.push_back(input);
     at = stop + 1;
   }
+  if (!may_exchange(found.before, found.after))
+    throw std::runtime_error("echo: node '" + node.attrs.name + "': echo does not know that '" + found.after +
+                             "' may compute what '" + found.before + "' does, as " + kGradientAttribute + " says");
   return found;
 }
 
@@ -60,6 +58,10 @@ bool Implementation::is_late() const {
 
 std::vector<RawEntry> inputs_of(const Implementation& wanted, const NodePtr& forward, const RawNode& node,
                                 const RawEntry& sum) {
+  if (wanted.after == wanted.before && wanted.inputs.size() != node.inputs.size())
+    throw std::runtime_error("echo: node '" + node.attrs.name + "' (" + wanted.before + ") reads " +
+                             std::to_string(node.inputs.size()) + " arrays, expected as many in " + kGradientAttribute +
+                             ", got " + std::to_string(wanted.inputs.size()));
   std::vector<RawEntry> inputs;
   for (const Implementation::Input& input : wanted.inputs) {
     if (input.of == Implementation::Of::kSum) {

@@ -15,7 +15,7 @@ struct Implementation {
   enum class Of { kGradient, kForward, kSum };
   struct Input {
     Of of;
-    std::size_t position;
+    unsigned long position;
   };
   std::string before, after;
   std::vector<Input> inputs;

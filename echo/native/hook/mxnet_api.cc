@@ -24,6 +24,7 @@ bool load_api(void* lib, MxnetApi* out, std::string* missing) {
   ok &= resolve(lib, "_ZN4nnvm2Op3GetERKSs", &out->op_get, missing);
   ok &= resolve(lib, "_ZN4nnvm9NodeAttrsC1ERKS0_", &out->copy_attrs, missing);
   ok &= resolve(lib, "_ZN4nnvm4NodeD1Ev", &out->destroy_node, missing);
+  ok &= resolve(lib, "_ZN4nnvm5GraphD1Ev", &out->destroy_graph, missing);
   ok &= resolve(lib, "_ZNK4nnvm4Node11num_outputsEv", &out->num_outputs, missing);
   ok &= resolve(lib, "_ZNK4nnvm5Graph13indexed_graphEv", &out->indexed_graph, missing);
   if (ok) g_api = *out;

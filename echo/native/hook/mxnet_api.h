@@ -12,6 +12,7 @@ struct MxnetApi {
   const RawOp* (*op_get)(const std::string&);
   void (*copy_attrs)(RawAttrs*, const RawAttrs&);
   void (*destroy_node)(RawNode*);
+  void (*destroy_graph)(RawGraph*);
   std::uint32_t (*num_outputs)(const RawNode*);
   const RawIndexedGraph* (*indexed_graph)(const RawGraph*);
 };

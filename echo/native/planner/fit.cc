@@ -109,7 +109,7 @@ bool Fit::take_several() {
 }
 
 bool Fit::take_best(double noise) {
-  const auto found = drops_.last();
+  const auto& found = drops_.last();  // simulating leaves it alone
   double best_score = 0;
   const Drop* best = nullptr;
   std::size_t tried = 0;

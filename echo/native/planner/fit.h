@@ -34,7 +34,7 @@ class Fit {
     double seconds = 0;
   };
   Value simulate() {
-    --left_;
+    left_ = s_.is_late() ? 0 : left_ - 1;
     const Schedule::Value value = s_.simulate();
     return {value.bytes, over(), value.seconds};
   }

@@ -1,8 +1,11 @@
 // The C interface of the planner: evaluate one choice of recomputed entries.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <vector>
 
+#include "boundary.h"
 #include "graph.h"
 #include "storage.h"
 
@@ -16,19 +19,9 @@ struct Planner {
   echo::StoragePlanner storage;
 };
 
-}  // namespace
+thread_local char t_error[256];
 
-// The arrays behind `arrays` must outlive the planner.
-ECHO_EXPORT Planner* echo_planner_new(const echo::TrainingArrays* arrays) {
-  return new Planner(*arrays);
-}
-
-ECHO_EXPORT void echo_planner_free(Planner* planner) { delete planner; }
-
-// Plans the storage of the graph as it stands, every block with a chunk of its own: only what works in place shares one.
-// chunk[entries] receives the chunk of each entry (negative: not the planner's), inplace[entries] the input whose chunk
-// it takes over, or -1.
-ECHO_EXPORT void echo_planner_blocks(Planner* planner, std::int32_t* chunk, std::int32_t* inplace) {
+void plan_blocks(Planner* planner, std::int32_t* chunk, std::int32_t* inplace) {
   auto& graph = planner->graph;
   const std::vector<std::uint8_t> nothing(graph.arrays.entries, 0);
   graph.apply(nothing.data(), {});
@@ -38,28 +31,60 @@ ECHO_EXPORT void echo_planner_blocks(Planner* planner, std::int32_t* chunk, std:
   std::copy(planner->storage.inplace().begin(), planner->storage.inplace().end(), inplace);
 }
 
-// Plans the storage of the graph in which the entries marked in recompute[entries] are recomputed, in several copies where
-// the `splits` pairs of split_node and split_slot say so (SplitArrays).
-// totals[i] receives the planned bytes under match_ranges[i]. With limit >= 0 only totals up to the limit matter, and of
-// those the smallest: what exceeds it, or an earlier total, may be any number above it. executed[nodes], where given, receives how
-// often every forward node runs again. Returns the seconds of all those second runs.
-ECHO_EXPORT double echo_planner_evaluate(Planner* planner, const std::uint8_t* recompute, std::int32_t splits,
-                                         const std::int32_t* split_node, const std::int32_t* split_slot,
-                                         const std::int64_t* match_ranges, std::int32_t ranges, std::int64_t limit,
-                                         std::int64_t* totals, std::uint8_t* executed) {
-  auto& graph = planner->graph;
-  graph.apply(recompute, {splits, split_node, split_slot});
+// The seconds of all clones; executed[nodes], where given, receives how many there are of each node, 255 at most.
+double count_clones(const echo::PlannedGraph& graph, std::uint8_t* executed) {
   double seconds = 0;
   for (const std::int32_t node : graph.order) {
     if (!graph.is_clone(node)) continue;
     seconds += graph.arrays.seconds[graph.origin(node)];
-    if (executed) ++executed[graph.origin(node)];
-  }
-  planner->storage.count_references();
-  std::int64_t bound = limit < 0 ? INT64_MAX : limit;
-  for (std::int32_t i = 0; i < ranges; ++i) {
-    totals[i] = planner->storage.plan(match_ranges[i], bound);
-    if (limit >= 0) bound = std::min(bound, totals[i]);
+    if (executed && executed[graph.origin(node)] < UINT8_MAX) ++executed[graph.origin(node)];
   }
   return seconds;
+}
+
+}  // namespace
+
+void echo::set_error(const char* text) { std::snprintf(t_error, sizeof t_error, "%s", text); }
+
+// What went wrong in this thread last.
+ECHO_EXPORT const char* echo_planner_error() { return t_error; }
+
+// The arrays behind `arrays` must outlive the planner. Null where there is not enough memory.
+ECHO_EXPORT Planner* echo_planner_new(const echo::TrainingArrays* arrays) {
+  return echo::guarded<Planner*>(nullptr, [&] { return new Planner(*arrays); });
+}
+
+ECHO_EXPORT void echo_planner_free(Planner* planner) { delete planner; }
+
+// Plans the storage of the graph as it stands, every block with a chunk of its own: only what works in place shares one.
+// chunk[entries] receives the chunk of each entry (negative: not the planner's), inplace[entries] the input whose chunk
+// it takes over, or -1. 0, or -1 where it failed.
+ECHO_EXPORT std::int32_t echo_planner_blocks(Planner* planner, std::int32_t* chunk, std::int32_t* inplace) {
+  return echo::guarded(-1, [&] {
+    plan_blocks(planner, chunk, inplace);
+    return 0;
+  });
+}
+
+// Plans the storage of the graph in which the entries marked in recompute[entries] are recomputed, in several copies where
+// the `splits` pairs of split_node and split_slot say so (SplitArrays).
+// totals[i] receives the planned bytes under match_ranges[i]. With limit >= 0 only totals up to the limit matter, and of
+// those the smallest: what exceeds it, or an earlier total, may be any number above it. executed[nodes], where given,
+// counts how often every forward node runs again, up to 255. Returns the seconds of all those second runs; NaN where it
+// failed.
+ECHO_EXPORT double echo_planner_evaluate(Planner* planner, const std::uint8_t* recompute, std::int32_t splits,
+                                         const std::int32_t* split_node, const std::int32_t* split_slot,
+                                         const std::int64_t* match_ranges, std::int32_t ranges, std::int64_t limit,
+                                         std::int64_t* totals, std::uint8_t* executed) {
+  return echo::guarded(std::nan(""), [&] {
+    planner->graph.apply(recompute, {splits, split_node, split_slot});
+    const double seconds = count_clones(planner->graph, executed);
+    planner->storage.count_references();
+    std::int64_t bound = limit < 0 ? INT64_MAX : limit;
+    for (std::int32_t i = 0; i < ranges; ++i) {
+      totals[i] = planner->storage.plan(match_ranges[i], bound);
+      if (limit >= 0) bound = std::min(bound, totals[i]);
+    }
+    return seconds;
+  });
 }

@@ -1,5 +1,6 @@
 // A training step as a schedule: every node once, in order, and recomputed nodes again just before they are read.
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -30,6 +31,10 @@ class Schedule {
   // Entries with again[entry] = 0 are always read where the forward pass left them, whatever becomes of their node.
   Schedule(const TrainingArrays& arrays, Measure measure, const std::uint8_t* again);
   Value simulate();
+
+  // From here on, searches have to come to an end: they count as if their effort were spent.
+  std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
+  bool is_late() const { return std::chrono::steady_clock::now() >= deadline; }
 
   // Of the last simulation, by step.
   std::int32_t steps() const { return static_cast<std::int32_t>(step_node_.size()); }

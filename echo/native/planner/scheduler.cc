@@ -1,26 +1,52 @@
 // The C interface of the scheduler: simulate a schedule, find the fastest one within a budget.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
+#include "boundary.h"
 #include "fit.h"
 #include "keep.h"
 #include "schedule.h"
 
 #define ECHO_EXPORT extern "C" __attribute__((visibility("default")))
 
+using echo::guarded;
 using echo::Schedule;
+
+namespace {
+
+// Seconds and bytes of a schedule; NaN where it failed.
+template <typename Action>
+double value_of(const Action& action, std::int64_t* bytes) {
+  return guarded(std::nan(""), [&] {
+    const Schedule::Value value = action();
+    *bytes = value.bytes;
+    return value.seconds;
+  });
+}
+
+std::vector<std::uint8_t> marks(const Schedule& schedule, const std::uint8_t* candidate) {
+  return {candidate, candidate + schedule.arrays.nodes};
+}
+
+}  // namespace
 
 // `measure` is a Measure, `again` says which entries may come from a copy. The arrays behind `arrays` must outlive the schedule.
 ECHO_EXPORT Schedule* echo_schedule_new(const echo::TrainingArrays* arrays, std::int32_t measure, const std::uint8_t* again) {
-  return new Schedule(*arrays, static_cast<echo::Measure>(measure), again);
+  return guarded<Schedule*>(nullptr, [&] { return new Schedule(*arrays, static_cast<echo::Measure>(measure), again); });
 }
 
 ECHO_EXPORT void echo_schedule_free(Schedule* schedule) { delete schedule; }
 
-// Sets the splits: positions `slot[i]` of nodes `node[i]`, sorted by node, then position.
-ECHO_EXPORT void echo_schedule_set(Schedule* schedule, std::int32_t count, const std::int32_t* node, const std::int32_t* slot) {
-  for (auto& own : schedule->splits) own.clear();
-  for (std::int32_t i = 0; i < count; ++i) schedule->splits[node[i]].push_back(slot[i]);
+// Sets the splits: positions `slot[i]` of nodes `node[i]`, sorted by node, then position. 0, or -1 where it failed.
+ECHO_EXPORT std::int32_t echo_schedule_set(Schedule* schedule, std::int32_t count, const std::int32_t* node, const std::int32_t* slot) {
+  return guarded(-1, [&] {
+    for (auto& own : schedule->splits) own.clear();
+    for (std::int32_t i = 0; i < count; ++i) schedule->splits[node[i]].push_back(slot[i]);
+    return 0;
+  });
 }
 
 // Writes the splits down in the same way where there is room for `most` of them, and says how many there are.
@@ -37,11 +63,15 @@ ECHO_EXPORT std::int32_t echo_schedule_get(const Schedule* schedule, std::int32_
   return count;
 }
 
+// Has searches on this schedule come to an end in so many seconds.
+ECHO_EXPORT void echo_schedule_end_in(Schedule* schedule, double seconds) {
+  const std::chrono::duration<double> left(std::max(0.0, std::min(seconds, 1e6)));
+  schedule->deadline = std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(left);
+}
+
 // Simulates a step. Returns the seconds of all copies, and the bytes by the schedule's measure.
 ECHO_EXPORT double echo_schedule_simulate(Schedule* schedule, std::int64_t* bytes) {
-  const Schedule::Value value = schedule->simulate();
-  *bytes = value.bytes;
-  return value.seconds;
+  return value_of([&] { return schedule->simulate(); }, bytes);
 }
 
 // The steps of the last simulation: the node that runs, and the position in the order of the nodes at which it does. A
@@ -59,24 +89,17 @@ ECHO_EXPORT std::int32_t echo_schedule_steps(const Schedule* schedule, std::int3
 // says so.
 ECHO_EXPORT double echo_schedule_fit(Schedule* schedule, const std::uint8_t* candidate, std::int64_t budget, std::int64_t effort,
                                      std::int64_t* bytes) {
-  const std::vector<std::uint8_t> candidates(candidate, candidate + schedule->arrays.nodes);
-  const Schedule::Value value = echo::Fit(*schedule, candidates, budget, effort, 1).run();
-  *bytes = value.bytes;
-  return value.seconds;
+  return value_of([&] { return echo::Fit(*schedule, marks(*schedule, candidate), budget, effort, 1).run(); }, bytes);
 }
 
 // The same for the schedule of the fewest bytes that recomputes for at most `most_seconds`.
 ECHO_EXPORT double echo_schedule_least(Schedule* schedule, const std::uint8_t* candidate, double most_seconds, std::int64_t effort,
                                        std::int64_t* bytes) {
-  const std::vector<std::uint8_t> candidates(candidate, candidate + schedule->arrays.nodes);
-  const Schedule::Value value = echo::Fit(*schedule, candidates, 0, effort, 1).run_down(most_seconds);
-  *bytes = value.bytes;
-  return value.seconds;
+  return value_of([&] { return echo::Fit(*schedule, marks(*schedule, candidate), 0, effort, 1).run_down(most_seconds); },
+                  bytes);
 }
 
 // Takes back of the splits that are set what a budget has room for, in so many passes at most, and says what is left.
 ECHO_EXPORT double echo_schedule_keep(Schedule* schedule, std::int64_t budget, std::int32_t passes, std::int64_t* bytes) {
-  const Schedule::Value value = echo::Keep(*schedule, budget).run(passes);
-  *bytes = value.bytes;
-  return value.seconds;
+  return value_of([&] { return echo::Keep(*schedule, budget).run(passes); }, bytes);
 }

@@ -21,11 +21,14 @@ struct Fake {
   std::map<std::string, int> settings = {
       {"init", 0},        {"devices", 2},        {"version", 12000},       {"module", 0},    {"cooperative", 1},
       {"shared", 99 << 10}, {"multiprocessors", 40}, {"occupancy", 1}, {"seed", 0},
+      {"fixed", 0},     {"refused", 0},        {"fails", 0},
   };
   std::map<unsigned long long, Place> places;
   std::string launches;
   std::vector<void*> libraries;  // of emulated kernels: the last that has one counts
   std::map<void*, void*> owner;  // of a kernel: its library
+  std::map<void*, int> most_shared;  // of a kernel, bytes: the attribute, and how often it was set
+  std::map<void*, int> times_set;
   long context = 0;      // of this thread's place: 0 is none, N is device N - 1
   long generation = 0;   // a context of another generation is another context: its kernels are looked up again
 };
@@ -39,6 +42,11 @@ int setting(const char* name) { return fake().settings.at(name); }
 
 const int kNotFound = 500, kInvalid = 1, kFailed = 719;
 
+int most_shared(void* function) {
+  const auto found = fake().most_shared.find(function);
+  return found == fake().most_shared.end() ? 48 << 10 : found->second;
+}
+
 typedef int (*Runner)(void*, void* const*, const unsigned*, const unsigned*, size_t, int, unsigned);
 
 int launch(void* function, const unsigned* grid, const unsigned* block, unsigned shared, void** arguments,
@@ -46,7 +54,7 @@ int launch(void* function, const unsigned* grid, const unsigned* block, unsigned
   const Runner runner = reinterpret_cast<Runner>(dlsym(fake().owner.at(function), "emulation_run"));
   if (runner == nullptr) return kNotFound;
   if (grid[0] == 0 || grid[1] == 0 || grid[1] > 65535 || block[0] * block[1] > 1024) return kInvalid;
-  if (shared > static_cast<unsigned>(setting("shared"))) return kInvalid;
+  if (shared > static_cast<unsigned>(most_shared(function))) return kInvalid;
   const unsigned seed = static_cast<unsigned>(fake().settings["seed"]++);
   return runner(function, arguments, grid, block, shared, at_once, seed) == 0 ? 0 : kFailed;
 }
@@ -64,7 +72,15 @@ EXPORT void fake_forget_places() { fake().places.clear(); }
 // Contexts from now on are others than before: devices are asked for their attributes again.
 EXPORT void fake_new_contexts() {
   fake().context = 1;  // that of device 0
+  fake().most_shared.clear();
+  fake().times_set.clear();
   ++fake().generation;
+}
+// How often the attribute of one kernel was set, at most.
+EXPORT int fake_times_set() {
+  int most = 0;
+  for (const auto& [function, times] : fake().times_set) most = times > most ? times : most;
+  return most;
 }
 EXPORT const char* fake_launches() { return fake().launches.c_str(); }
 EXPORT void fake_forget_launches() { fake().launches.clear(); }
@@ -119,21 +135,26 @@ EXPORT int cuModuleGetFunction(void** to, void*, const char* name) {
   }
   return *to == nullptr ? kNotFound : 0;
 }
-EXPORT int cuFuncSetAttribute(void*, int which, int bytes) {
-  return which == 8 && bytes <= setting("shared") ? 0 : kInvalid;
+EXPORT int cuFuncGetAttribute(int* to, int which, void*) { return which == 1 ? *to = setting("fixed"), 0 : kInvalid; }
+EXPORT int cuFuncSetAttribute(void* function, int which, int bytes) {
+  if (which != 8 || bytes > setting("shared") - setting("fixed")) return kInvalid;
+  ++fake().times_set[function];
+  return fake().most_shared[function] = bytes, 0;
 }
-EXPORT int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* to, void*, int, size_t) {
-  return *to = setting("occupancy"), 0;
+EXPORT int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* to, void* function, int, size_t bytes) {
+  return bytes > static_cast<size_t>(most_shared(function)) ? kInvalid : (*to = setting("occupancy"), 0);
 }
 EXPORT int cuLaunchKernel(void* f, unsigned x, unsigned y, unsigned, unsigned bx, unsigned by, unsigned,
                           unsigned shared, void*, void** arguments, void**) {
   const unsigned grid[] = {x, y}, block[] = {bx, by};
+  if (setting("fails")) return setting("fails");
   fake().launches += 'k';
   return launch(f, grid, block, shared, arguments, 0);
 }
 EXPORT int cuLaunchCooperativeKernel(void* f, unsigned x, unsigned y, unsigned, unsigned bx, unsigned by, unsigned,
                                      unsigned shared, void*, void** arguments) {
   const unsigned grid[] = {x, y}, block[] = {bx, by};
+  if (setting("refused")) return setting("refused");
   fake().launches += 'c';
   return launch(f, grid, block, shared, arguments, 1);
 }

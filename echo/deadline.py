@@ -1,0 +1,47 @@
+"""Until when planning may take: a safety net that a bind never waits longer than its user wants.
+
+Below it nothing depends on the clock: plans are the same from start to start, and on every worker.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+
+class OutOfTime(Exception):
+    """A search has to end: what it found so far is taken."""
+
+
+@dataclass(frozen=True)
+class Deadline:
+    """A moment by the process's clock; ``seconds`` is how long it was away at first."""
+
+    seconds: float
+    at: float
+
+    @staticmethod
+    def after(seconds: float | None) -> Deadline:
+        """So many seconds from now; never for None."""
+        return NEVER if seconds is None else Deadline(seconds, time.monotonic() + seconds)
+
+    @property
+    def left(self) -> float:
+        """Seconds until then, 0 where it is over, infinite where there is none."""
+        return max(0.0, self.at - time.monotonic()) if self.at < math.inf else math.inf
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is no time left."""
+        return not self.left
+
+    def with_room(self) -> Deadline:
+        """An earlier one: what comes behind may take as long as everything took so far, but a third at most."""
+        if self.at == math.inf:
+            return self
+        so_far = self.seconds - self.left
+        return Deadline(self.seconds, self.at - min(so_far, self.seconds / 3))
+
+
+NEVER = Deadline(math.inf, math.inf)

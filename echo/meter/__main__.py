@@ -1,0 +1,89 @@
+"""The process that measures: answers requests, one line of JSON each, on the socket that is its standard input.
+
+It is started by `echo.runtime.apart` as a file, with neither site-packages nor the user's settings of Python. Whatever
+happens here, be it a division by zero or a lack of memory, happens to this process alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import types
+from typing import Any, Mapping
+
+_DUMPABLE = 4  # PR_SET_DUMPABLE
+
+
+def main() -> None:
+    """Makes MXNet ready as the first line says, and answers until nobody asks any more."""
+    _stand_apart()
+    channel = socket.socket(fileno=0)
+    lines = channel.makefile("r", encoding="utf-8")
+    first = json.loads(lines.readline())
+    answer = _answers(first)
+    channel.sendall(b'{"ready": true}\n')
+    for line in lines:
+        request = json.loads(line)
+        signal.setitimer(signal.ITIMER_REAL, request["limit"])  # it ends this process, whatever that is doing
+        reply = answer(request)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        channel.sendall(json.dumps(reply).encode() + b"\n")
+    os._exit(0)
+
+
+def _stand_apart() -> None:
+    """Nothing of the user's process reaches this one, or the other way round, but through the socket."""
+    import ctypes
+
+    os.setsid()  # signals from a terminal are not for this process
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2:
+            try:
+                os.close(int(name))
+            except OSError:
+                continue  # the list of the folder itself
+    ctypes.CDLL(None).prctl(_DUMPABLE, 0, 0, 0, 0)  # no core files
+    try:
+        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+            file.write("1000")  # where memory runs out, this process goes first
+    except OSError:
+        pass
+    echo = types.ModuleType("echo")  # the package, without all that it imports
+    echo.__path__ = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
+    sys.modules["echo"] = echo
+
+
+def _answers(first: Mapping[str, Any]) -> Any:
+    """What answers a request."""
+    from echo.meter.capi import Library, MxnetError
+    from echo.meter.clock import Clock
+    from echo.meter.race import race
+    from echo.meter.trial import Trial
+
+    library = Library(first["library"], first["extension"], tuple(first["device"]), first["numpy_shape"])
+    library.constant((1,), 0, 0).wait()  # is the device there, and free?
+    clock = Clock(library)
+
+    def timed(trial: Trial, once: float | None) -> dict[str, Any]:
+        alone = clock.once(trial)
+        too_long = clock.too_long(trial, alone) if once is None else 0.0
+        if too_long:
+            return {"too_long": too_long, "once": alone}
+        return {"seconds": clock.seconds(trial, alone if once is None else min(once, alone))}
+
+    def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            if "trial" in request:
+                return timed(Trial.from_json(request["trial"]), request["once"])
+            return {"race": race(library, request["graphs"], request["types"], request["time"])}
+        except MxnetError as error:
+            return {"error": str(error)}
+
+    return answer
+
+
+if __name__ == "__main__":
+    main()

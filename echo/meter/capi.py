@@ -1,0 +1,193 @@
+"""The little of MXNet's C interface that measuring needs.
+
+Importing mxnet takes a second, for the Python functions that it makes of each operator; its library loads in a tenth.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import json
+import random
+from typing import Any, Mapping, Sequence
+
+CODES = {0: "f", 1: "d", 2: "e", 3: "B", 4: "i", 5: "b", 6: "q"}  # by MXNet's type flag, as the struct module has them
+FLOATS = (0, 1, 2)
+_SIZES = {"f": 4, "d": 8, "e": 2, "B": 1, "i": 4, "b": 1, "q": 8}
+_NOISE = 16411  # numbers, again and again: drawing all would take longer than the measurement
+_ONE_GRADIENT, _NO_GRADIENT = 1, 0  # write, null
+
+
+class MxnetError(Exception):
+    """MXNet does not do this; the message is its own last line."""
+
+
+class Library:
+    """MXNet on one device, as its numbers for device types have it."""
+
+    def __init__(self, path: str, extension: str, device: tuple[int, int], numpy_shape: bool) -> None:
+        self._library = ctypes.CDLL(path, ctypes.RTLD_LOCAL)
+        self._library.MXGetLastError.restype = ctypes.c_char_p
+        self.device = device
+        # asking for all operators is what registers the older half of them
+        self.call("MXListAllOpNames", ctypes.byref(ctypes.c_uint32()), ctypes.byref(ctypes.c_void_p()))
+        if extension:
+            self.call("MXLoadLib", extension.encode(), ctypes.c_uint(0))
+        self.call("MXSetIsNumpyShape", int(numpy_shape), ctypes.byref(ctypes.c_int()))
+
+    def call(self, name: str, *arguments: Any) -> None:
+        """Calls a function of the C interface.
+
+        Raises:
+            MxnetError: it failed.
+        """
+        if getattr(self._library, name)(*arguments):
+            lines = self._library.MXGetLastError().decode(errors="replace").strip().splitlines()
+            raise MxnetError(lines[-1] if lines else name)
+
+    def array(self, shape: Sequence[int], flag: int, below: int = 0, least: float = 0.1, most: float = 1.0) -> Array:
+        """Noise between ``least`` and ``most``; integers below ``below``, or ones: by zero nothing can be divided.
+
+        Raises:
+            MxnetError: there are no such arrays, or they do not fit into memory.
+        """
+        if flag not in CODES:
+            raise MxnetError(f"arrays of type {flag} cannot be made")
+        code, draw = CODES[flag], random.Random(0)
+        made = Array(self, shape, flag)
+        count = min(made.elements, _NOISE)
+        if below:
+            values: list[float] = [draw.randrange(below) for _ in range(count)]
+        else:
+            values = [draw.uniform(least, most) if flag in FLOATS else 1 for _ in range(count)]
+        made.fill(_packed(code, values), _SIZES[code])
+        return made
+
+    def constant(self, shape: Sequence[int], flag: int, value: float) -> Array:
+        """An array that holds one number."""
+        made = Array(self, shape, flag)
+        made.fill(_packed(CODES[flag], [value]), _SIZES[CODES[flag]])
+        return made
+
+
+def _packed(code: str, values: Sequence[float]) -> bytes:
+    if code == "e":  # array.array knows no halves
+        import struct
+
+        return struct.pack(f"{len(values)}e", *values)
+    return array.array(code, values if code in "fd" else map(int, values)).tobytes()
+
+
+class Array:
+    """An array on the device of the library."""
+
+    def __init__(self, library: Library, shape: Sequence[int], flag: int) -> None:
+        self.handle = ctypes.c_void_p()
+        self._library, self.shape = library, tuple(shape)
+        sizes = (ctypes.c_uint32 * len(shape))(*shape)
+        library.call("MXNDArrayCreateEx", sizes, ctypes.c_uint32(len(shape)), *library.device, 0, flag,
+                     ctypes.byref(self.handle))  # fmt: skip
+
+    def __del__(self) -> None:
+        if self.handle:
+            self._library.call("MXNDArrayFree", self.handle)
+
+    @property
+    def elements(self) -> int:
+        """How many there are."""
+        found = 1
+        for size in self.shape:
+            found *= size
+        return found
+
+    def fill(self, values: bytes, size: int) -> None:
+        """Writes elements of so many bytes, from the first on and again, until the array is full."""
+        needed = self.elements * size
+        buffer = (values * (needed // max(1, len(values)) + 1))[:needed]
+        self._library.call("MXNDArraySyncCopyFromCPU", self.handle, buffer, ctypes.c_size_t(self.elements))
+
+    def wait(self) -> None:
+        """Returns when all that writes the array is done."""
+        self._library.call("MXNDArrayWaitToRead", self.handle)
+
+
+class Borrowed(Array):
+    """An output of an executor, which is freed like any other array and has a shape that nobody asks for."""
+
+    def __init__(self, library: Library, handle: int) -> None:
+        self.handle = ctypes.c_void_p(handle)
+        self._library, self.shape = library, ()
+
+    def like(self, value: float) -> Array:
+        """Another array of its type and shape that holds one number."""
+        flag, dims, shape = ctypes.c_int(), ctypes.c_int(), ctypes.POINTER(ctypes.c_int)()
+        self._library.call("MXNDArrayGetDType", self.handle, ctypes.byref(flag))
+        self._library.call("MXNDArrayGetShapeEx", self.handle, ctypes.byref(dims), ctypes.byref(shape))
+        return self._library.constant(shape[: dims.value], flag.value, value)
+
+
+class Executor:
+    """A graph that is bound to arrays by name, with arrays for the gradients of all of them or of none."""
+
+    def __init__(
+        self,
+        library: Library,
+        graph: Mapping[str, Any],
+        arrays: Mapping[str, Array],
+        gradients: Mapping[str, Array] | None = None,
+    ) -> None:
+        self._library, self._handle = library, ctypes.c_void_p()
+        symbol = ctypes.c_void_p()
+        text = json.dumps(graph, ensure_ascii=False).encode()
+        library.call("MXSymbolCreateFromJSON", text, ctypes.byref(symbol))
+        try:
+            self._bind(symbol, arrays, gradients or {})
+        finally:
+            library.call("MXSymbolFree", symbol)
+        self.outputs = self._outputs()
+
+    def _bind(self, symbol: ctypes.c_void_p, arrays: Mapping[str, Array], gradients: Mapping[str, Array]) -> None:
+        names, states = (self._names(symbol, kind) for kind in ("Arguments", "AuxiliaryStates"))
+        self._kept = [*arrays.values(), *gradients.values()]
+        self.gradients = [gradients[name] for name in names if name in gradients]
+        given = [arrays[name].handle for name in names]
+        into = [gradients[name].handle if name in gradients else None for name in names]
+        wanted = [_ONE_GRADIENT if name in gradients else _NO_GRADIENT for name in names]
+        aux = [arrays[name].handle for name in states]
+        self._library.call(
+            "MXExecutorBindEX", symbol, *self._library.device, ctypes.c_uint32(0), None, None, None,
+            ctypes.c_uint32(len(given)), _handles(given), _handles(into), (ctypes.c_uint32 * len(wanted))(*wanted),
+            ctypes.c_uint32(len(aux)), _handles(aux), None, ctypes.byref(self._handle),
+        )  # fmt: skip
+
+    def _names(self, symbol: ctypes.c_void_p, kind: str) -> list[str]:
+        size, found = ctypes.c_uint32(), ctypes.POINTER(ctypes.c_char_p)()
+        self._library.call(f"MXSymbolList{kind}", symbol, ctypes.byref(size), ctypes.byref(found))
+        return [found[i].decode() for i in range(size.value)]
+
+    def _outputs(self) -> list[Borrowed]:
+        size, found = ctypes.c_uint32(), ctypes.POINTER(ctypes.c_void_p)()
+        self._library.call("MXExecutorOutputs", self._handle, ctypes.byref(size), ctypes.byref(found))
+        return [Borrowed(self._library, found[i]) for i in range(size.value)]
+
+    def __del__(self) -> None:
+        if self._handle:
+            self._library.call("MXExecutorFree", self._handle)
+
+    def forward(self) -> None:
+        """Runs the graph as in training, and waits for its outputs."""
+        self._library.call("MXExecutorForward", self._handle, 1)
+        for output in self.outputs:
+            output.wait()
+
+    def step(self, heads: Sequence[Array]) -> None:
+        """Runs the graph forward and backward, and waits for outputs and gradients."""
+        self._library.call("MXExecutorForward", self._handle, 1)
+        self._library.call("MXExecutorBackwardEx", self._handle, ctypes.c_uint32(len(heads)),
+                           _handles([head.handle for head in heads]), 1)  # fmt: skip
+        for each in [*self.outputs, *self.gradients]:
+            each.wait()
+
+
+def _handles(handles: Sequence[ctypes.c_void_p | None]) -> Any:
+    return (ctypes.c_void_p * len(handles))(*(None if each is None else each.value for each in handles))

@@ -1,0 +1,145 @@
+"""Seconds of single operators, measured inside MXNet's executor.
+
+In a training graph the engine dispatches operators without Python, so a node is measured as several copies in one
+small executor, on random finite inputs of its own shapes. A gradient operator stands beside the forward operator that
+it belongs to, and the forward time is taken off.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Callable
+
+from echo.meter.capi import CODES, Array, Borrowed, Executor, Library
+from echo.meter.trial import Trial, Variable
+
+LAUNCH = 6e-6  # seconds: about what an operator takes that does nothing
+# A timed run takes about this long, or has this many copies, or copies that read and write this many bytes.
+_RUN_SECONDS = 1.5e-3
+_MOST_HOT_COPIES, _MOST_COLD_COPIES = 64, 16
+_MOST_COPIED_BYTES = 12 << 20
+_LEAST_SECONDS = LAUNCH / 10  # differences below are noise
+_LONG_RUN = 3e-3  # what takes thrice this long is cut down to it, if it can be
+_HOT_RUNS, _COLD_RUNS = 3, 2  # of which the shortest counts
+# A copy of this many bytes drives operands out of the caches, as the rest of a training step does: with it the
+# operators of an NMT step take what the profiler sees in the whole graph, without it 0.6 times that.
+_FLUSH_BYTES = 16 << 20
+_MOST_KEPT_BYTES = 96 << 20  # of arrays for the next measurements
+
+
+class Clock:
+    """Times operators on one device.
+
+    Light forward operators, the candidates for recomputation, find their inputs in the caches: what is recomputed was
+    just asked for. All others run after the caches were flushed.
+    """
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._made: dict[Variable, list[Array]] = {}
+        self._kept_bytes = 0
+        self._call_seconds = 0.0
+        self._copy: Executor | None = None
+
+    def once(self, trial: Trial) -> float:
+        """Seconds of one run alone.
+
+        Raises:
+            MxnetError: MXNet does not run it.
+        """
+        executor = self._bind(trial, 1)
+        return min(_timed(executor.forward), _timed(executor.forward))
+
+    def too_long(self, trial: Trial, once: float) -> float:
+        """How many times what takes ``once`` is longer than a trial should be; 0 where that does not matter."""
+        return once / _LONG_RUN if once > 3 * _LONG_RUN and not trial.heavy else 0.0
+
+    def seconds(self, trial: Trial, once: float) -> float:
+        """Seconds of one run among others, where one alone takes ``once``.
+
+        Raises:
+            MxnetError: MXNet does not run it.
+        """
+        base = self._best(trial, 0) if trial.forward else self._overhead()
+        # copies whose sum stands out from the forward operator beside them
+        wanted = max(_RUN_SECONDS, base) / max(once - base, LAUNCH)
+        most = _MOST_HOT_COPIES if trial.hot else _MOST_COLD_COPIES
+        copies = max(1, int(min(wanted, most, _MOST_COPIED_BYTES / trial.bytes)))
+        return max((self._best(trial, copies) - base) / copies, _LEAST_SECONDS)
+
+    def _overhead(self) -> float:
+        """Seconds of running an executor that does next to nothing."""
+        if not self._call_seconds:
+            nothing = Trial("_copy", {}, (Variable((1,)),))
+            executor = self._bind(nothing, 1)
+            self._call_seconds = min(_timed(executor.forward) for _ in range(5))
+        return self._call_seconds
+
+    def _best(self, trial: Trial, copies: int) -> float:
+        executor = self._bind(trial, copies)
+        _timed(executor.forward)
+        seconds = []
+        for _ in range(_HOT_RUNS if trial.hot else _COLD_RUNS):
+            if not trial.hot:
+                self._flush()
+            seconds.append(_timed(executor.forward))
+        return min(seconds)
+
+    def _bind(self, trial: Trial, copies: int) -> Executor:
+        return Executor(self._library, trial.graph(copies), self._arrays_for(trial.variables(copies)))
+
+    def _arrays_for(self, variables: dict[str, Variable]) -> dict[str, Array]:
+        """An array of its own for each variable; arrays of earlier measurements are used again."""
+        if self._kept_bytes > _MOST_KEPT_BYTES:
+            self._made.clear()
+            self._kept_bytes = 0
+        taken: dict[Variable, int] = {}
+        arrays = {}
+        for name, variable in variables.items():
+            made = self._made.setdefault(variable, [])
+            position = taken.get(variable, 0)
+            if position == len(made):
+                made.append(self._array(variable))
+                self._kept_bytes += _bytes(variable)
+            arrays[name] = made[position]
+            taken[variable] = position + 1
+        return arrays
+
+    def _array(self, variable: Variable) -> Array:
+        if variable.blocked and self._library.device[0] == 1:
+            return self._blocked(variable)
+        return self._library.array(variable.shape, variable.flag, variable.below)
+
+    def _blocked(self, variable: Variable) -> Array:
+        """An array in oneDNN's own layout: the output of a convolution that costs little."""
+        batch, channels, *sizes = variable.shape
+        kernel = "(" + ", ".join("1" for _ in sizes) + ")"
+        attrs = {"no_bias": "True", "num_filter": str(channels), "kernel": kernel}
+        shapes = (batch, 1, *sizes), (channels, 1, *(1 for _ in sizes))
+        inputs = tuple(Variable(shape, variable.flag) for shape in shapes)
+        trial = Trial("Convolution", attrs, inputs)
+        arrays = {name: self._library.array(one.shape, one.flag) for name, one in trial.variables(1).items()}
+        executor = Executor(self._library, trial.graph(1), arrays)
+        executor.forward()
+        output: Borrowed = executor.outputs[0]
+        return output  # it keeps its memory, whatever becomes of the executor
+
+    def _flush(self) -> None:
+        if self._copy is None:
+            trial = Trial("_copy", {}, (Variable((_FLUSH_BYTES // 4,)),))
+            zeros = {name: self._library.constant(one.shape, one.flag, 0) for name, one in trial.variables(1).items()}
+            self._copy = Executor(self._library, trial.graph(1), zeros)
+        self._copy.forward()
+
+
+def _bytes(variable: Variable) -> int:
+    elements = 1
+    for size in variable.shape:
+        elements *= size
+    return elements * {"e": 2, "B": 1, "b": 1, "d": 8, "q": 8}.get(CODES.get(variable.flag, "f"), 4)
+
+
+def _timed(action: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start

@@ -1,0 +1,46 @@
+"""Small graphs that compute the same, timed against each other: forward and backward, in turns, on one device."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any, Mapping, Sequence
+
+from echo.meter.capi import Executor, Library
+
+_LEAST_ROUNDS, _MOST_ROUNDS = 2, 9
+_HOPELESS = 1.2  # times the best of the first round
+
+
+def race(
+    library: Library, graphs: Mapping[str, Any], types: Mapping[str, Sequence[Any]], limit: float
+) -> dict[str, float] | None:
+    """The median seconds of a training step of each graph; all read the same arrays, of the shapes and flags given.
+
+    None where that takes longer than ``limit`` seconds. Those that fall back drop out, save the first.
+
+    Raises:
+        MxnetError: MXNet does not run one of them.
+    """
+    start = time.perf_counter()
+    seconds: dict[str, list[float]] = {name: [] for name in graphs}
+    given = {name: library.array(shape, flag, 0, -0.1, 0.1) for name, (shape, flag) in types.items()}
+    into = {name: library.constant(shape, flag, 0) for name, (shape, flag) in types.items()}
+    executors = {name: Executor(library, graph, given, into) for name, graph in graphs.items()}
+    heads = [output.like(1) for output in next(iter(executors.values())).outputs]
+    for turn in range(1 + _MOST_ROUNDS):
+        for name in list(executors):
+            begun = time.perf_counter()
+            executors[name].step(heads)
+            if turn:  # the first makes MXNet's primitives
+                seconds[name].append(time.perf_counter() - begun)
+            if turn <= _LEAST_ROUNDS and time.perf_counter() - start > limit:
+                return None
+        another = (time.perf_counter() - start) / (turn + 1)
+        if turn >= _LEAST_ROUNDS and time.perf_counter() - start + another > limit:
+            break
+        if turn == 1:
+            best = min(times[0] for times in seconds.values())
+            for name in [name for name in list(executors)[1:] if seconds[name][0] > _HOPELESS * best]:
+                del executors[name]
+    return {name: statistics.median(times) for name, times in seconds.items()}

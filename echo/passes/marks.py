@@ -1,0 +1,227 @@
+"""Marks of plans that may come from anywhere, held against the rules that made them.
+
+A plan on disk, a user's file or a value of his own making: what it asks for is what `echo.passes.rewrite` could have
+written for this graph, or an error. The native hook checks again what it is asked for.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Iterator, Mapping, Sequence
+
+from echo.errors import GraphError
+from echo.estimators.assignment import ASSIGNED
+from echo.graph import Entry, Graph, Node
+from echo.implementations import INEXACT, implementations, known
+from echo.inplace import APART_ATTRIBUTE, as_stock, moved
+from echo.ops import all_outputs, why_not
+from echo.options import Options
+from echo.passes.candidates import Candidates, FindCandidates
+from echo.passes.merged import merged
+from echo.passes.request import Frontend, Request
+from echo.passes.rewrite import (
+    GRADIENT_ATTRIBUTE,
+    MIRROR_ATTRIBUTE,
+    PLAN_ATTRIBUTE,
+    RANGE_ATTRIBUTE,
+    gradient_marks,
+    on_twins,
+    outputs_of,
+    range_text,
+    splits_of,
+)
+from echo.passes.select import MATCH_RANGES
+from echo.plan import Mark, Plan
+from echo.training_graph import DYNAMIC, STATIC, TensorType, TrainingGraph, TrainingNode
+
+_NUMBERS = r"(0|[1-9][0-9]{0,8})(,(0|[1-9][0-9]{0,8}))*"
+_APART = r"\w+:[0-9]{1,5}>[0-9]{1,5}(,[0-9]{1,5}>[0-9]{1,5})*"
+_VALUES = {
+    "hook": {
+        PLAN_ATTRIBUTE: re.compile(f"{_NUMBERS}(@{_NUMBERS})?"),
+        RANGE_ATTRIBUTE: re.compile(r"-1s?|0|[1-9][0-9]{0,8}"),
+        GRADIENT_ATTRIBUTE: re.compile(r"[^\x00]+"),  # one of few, looked up below
+        APART_ATTRIBUTE: re.compile(f"{_APART}(;{_APART})*"),
+    },
+    "mirror": {MIRROR_ATTRIBUTE: re.compile(r"True")},
+    "none": {},
+}
+_ANY = TensorType((1,), 0)
+
+
+def with_marks(graph: Graph, plan: Plan, frontend: Frontend) -> Graph:
+    """The graph with the marks of a plan for it, checked by what the graph itself can tell; that takes no bind.
+
+    Raises:
+        GraphError: a mark that no plan for this graph has.
+    """
+    checked: set[tuple[Any, ...]] = set()  # few are unlike all others
+    for mark in plan.marks:
+        node = _node_of(graph, mark)
+        count = graph.num_outputs(mark.node)
+        kind = (mark.op, count, len(mark.attrs), *mark.attrs.items(), *node.attrs, *node.attrs.values())
+        if kind not in checked:
+            _check(node, mark, count, plan, frontend)
+            checked.add(kind)
+    if not _ascend([mark.node for mark in plan.marks]):
+        raise GraphError("marks: expected one for a node, in the order of their numbers")
+    _check_ranges(graph, plan)
+    return graph.with_attrs({mark.node: mark.attrs for mark in plan.marks})
+
+
+def _node_of(graph: Graph, mark: Mark) -> Node:
+    if not 0 <= mark.node < len(graph.nodes):
+        raise GraphError(f"marks: there is no node {mark.node}, expected one below {len(graph.nodes)}")
+    node = graph.nodes[mark.node]
+    if node.op != mark.op or node.is_variable:
+        raise GraphError(f"marks: expected node {mark.node} to be an operator {mark.op}, got {node.op} ({node.name!r})")
+    return node
+
+
+def _check(node: Node, mark: Mark, count: int, plan: Plan, frontend: Frontend) -> None:
+    where, values = f"marks: node {mark.node} ({node.name!r})", _VALUES[plan.applied]
+    if not mark.attrs:
+        raise GraphError(f"{where}: expected attributes, got none")
+    for name, text in mark.attrs.items():
+        if name not in values or not values[name].fullmatch(text):
+            raise GraphError(f"{where} cannot have the attribute {name!r} = {text!r}, applied by {plan.applied!r}")
+    if PLAN_ATTRIBUTE in mark.attrs or MIRROR_ATTRIBUTE in mark.attrs:
+        _check_outputs(node, mark, count, frontend)
+    gradient = mark.attrs.get(GRADIENT_ATTRIBUTE)
+    if gradient is not None and gradient not in known(node.op, node.attrs):
+        raise GraphError(f"marks: no gradient of {node.op} ({node.name!r}) is {gradient!r}")
+    if gradient in INEXACT and plan.exact:
+        raise GraphError(f"{where}: {gradient!r} changes last bits, and the plan says that it keeps them")
+
+
+def _check_outputs(node: Node, mark: Mark, count: int, frontend: Frontend) -> None:
+    """Whether a node may run again, and gradients read these outputs from its copy."""
+    where, hook = f"marks: node {mark.node} ({node.name!r})", PLAN_ATTRIBUTE in mark.attrs
+    stand_in = TrainingNode(node.op, node.name, (_ANY,) * max(1, count), attrs=node.attrs)
+    reason = why_not(stand_in, frontend.device, hook)
+    if reason:
+        raise GraphError(f"{where} cannot be recomputed: {reason}")
+    outputs, splits = outputs_of(mark), splits_of(mark)
+    if not _ascend(outputs) or not set(outputs) <= set(all_outputs(stand_in, hook)):
+        few = ", ".join(map(str, all_outputs(stand_in, hook)))
+        raise GraphError(f"{where}: expected outputs of {few}, ascending, got {mark.attrs.get(PLAN_ATTRIBUTE)!r}")
+    if not _ascend(splits) or splits == (0,):
+        raise GraphError(f"{where}: expected ascending positions, got {mark.attrs[PLAN_ATTRIBUTE]!r}")
+
+
+def _ascend(numbers: Sequence[int]) -> bool:
+    return all(one < other for one, other in zip(numbers, numbers[1:]))
+
+
+def _check_ranges(graph: Graph, plan: Plan) -> None:
+    """A match range stands beside each mark, or at every operator where nothing runs again; it is the plan's."""
+    runner, own = plan.subject.runner, plan.match_range
+    offered = {None, *MATCH_RANGES, *([ASSIGNED] if runner != DYNAMIC and plan.applied != "mirror" else [])}
+    if own not in offered:
+        raise GraphError(f"match_range: no plan for such a graph has {own}")
+    if plan.applied == "mirror":  # the environment says it when the graph is bound
+        return
+    again = [mark.node for mark in plan.marks if PLAN_ATTRIBUTE in mark.attrs]
+    operators = [number for number, node in enumerate(graph.nodes) if not node.is_variable]
+    wanted = set() if own is None or plan.applied == "none" else set(again or operators)
+    text = None if own is None else range_text(own, runner == STATIC)
+    for mark in plan.marks:
+        got = mark.attrs.get(RANGE_ATTRIBUTE)
+        if got != (text if mark.node in wanted else None):
+            raise GraphError(f"marks: node {mark.node}: expected the plan's match range, got {got!r}")
+    user = {number for number in operators if RANGE_ATTRIBUTE in graph.nodes[number].attrs}
+    missing = sorted(wanted - {mark.node for mark in plan.marks} - user)
+    if missing:
+        raise GraphError(f"marks: node {missing[0]} lacks the plan's match range")
+
+
+def check_marks(graph: Graph, plan: Plan, frontend: Frontend) -> None:
+    """Holds marks that passed `with_marks` against the training graph that MXNet makes of ``graph``.
+
+    Raises:
+        GraphError: a mark that no plan for this graph has.
+    """
+    attrs = {mark.node: mark.attrs for mark in plan.marks}
+    training = frontend.differentiate()
+    if frontend.hook:
+        training = as_stock(training, frontend.device)
+    for twin, number in merged(graph, training).items():
+        if attrs.get(twin) != attrs.get(number):
+            raise GraphError(f"marks: MXNet merges nodes {number} and {twin}, expected equal marks")
+    texts = {number: own[GRADIENT_ATTRIBUTE] for number, own in attrs.items() if GRADIENT_ATTRIBUTE in own}
+    _check_gradients(graph, training, texts, frontend)
+    present = {node.user for node in training.nodes}
+    texts = {number: text for number, text in texts.items() if number in present}
+    changed = frontend.implemented(training, texts) if texts else training
+    _check_recomputed(graph, changed, plan, frontend)
+    if frontend.hook:
+        _check_in_place(graph, changed, plan, frontend.device)
+
+
+def _check_recomputed(graph: Graph, training: TrainingGraph, plan: Plan, frontend: Frontend) -> None:
+    """Whether each node is a candidate, with these outputs, and runs again before backward nodes that there are."""
+    offered = _offered(graph, training, FindCandidates().run(Request(graph, Options(), frontend), training))
+    backward = len(_backward(training))
+    for mark in plan.marks:
+        outputs = outputs_of(mark)
+        reason, entries = offered.get(mark.node, ("it is not in the training graph", ()))
+        if outputs and not set(outputs) <= set(entries):
+            why = reason or f"outputs {entries} may be"
+            raise GraphError(f"marks: node {mark.node} ({graph.nodes[mark.node].name!r}) cannot be recomputed: {why}")
+        if max(splits_of(mark), default=0) >= max(1, backward):
+            raise GraphError(f"marks: node {mark.node}: expected positions below {backward}, got {splits_of(mark)}")
+
+
+def _check_in_place(graph: Graph, training: TrainingGraph, plan: Plan, device: str) -> None:
+    """Whether all that is sensitive to it works in place where it does in the user's graph (`echo.inplace`)."""
+    attrs = {mark.node: mark.attrs for mark in plan.marks}
+    changes = any(PLAN_ATTRIBUTE in own or GRADIENT_ATTRIBUTE in own for own in attrs.values())
+    expected = on_twins(graph, training, APART_ATTRIBUTE, training.apart) if changes else {}
+    for number in {*attrs, *expected}:
+        got, wanted = (found.get(number, {}).get(APART_ATTRIBUTE) for found in (attrs, expected))
+        if got != wanted:
+            raise GraphError(f"marks: node {number}: expected {wanted!r} in {APART_ATTRIBUTE}, got {got!r}")
+    number_of = {node.user: number for number, node in training.operators() if node.forward}
+    slots = _backward(training)
+    again = {number_of[mark.node]: mark for mark in plan.marks if outputs_of(mark) and mark.node in number_of}
+    recompute = [Entry(number, output) for number, mark in again.items() for output in outputs_of(mark)]
+    splits = {number: tuple(slots[at] for at in splits_of(mark)) for number, mark in again.items() if splits_of(mark)}
+    refused = sorted(moved(training, device, recompute, splits))
+    if refused:
+        raise GraphError(f"marks: with {training.nodes[refused[0]].name!r} recomputed, an operator beside it would not "
+                         "work in place as it does in the user's graph, which may change last bits")  # fmt: skip
+
+
+def _backward(training: TrainingGraph) -> list[int]:
+    return [number for number, node in training.operators() if not node.forward]
+
+
+def _offered(graph: Graph, training: TrainingGraph, found: Candidates) -> dict[int, tuple[str, tuple[int, ...]]]:
+    """For each node of the graph: why it is not to run again, or the outputs that may be recomputed."""
+
+    def each() -> Iterator[tuple[int | None, tuple[str, tuple[int, ...]]]]:
+        for entries in (found.light, found.heavy):
+            for number, own in entries.items():
+                yield training.nodes[number].user, ("", tuple(entry.index for entry in own))
+        for number, reason in found.refused.items():
+            yield training.nodes[number].user, (reason, ())
+
+    offered = {user: value for user, value in each() if user is not None}
+    twins = merged(graph, training).items()
+    return {**offered, **{twin: offered[number] for twin, number in twins if number in offered}}
+
+
+def _check_gradients(
+    graph: Graph, training: TrainingGraph, wanted: Mapping[int, str], frontend: Frontend
+) -> None:
+    """Whether gradients may read as little here as in the plan: that depends on types, and on how MXNet computes."""
+    if not wanted:
+        return
+    here = frontend.hook and frontend.device == "cpu"
+    allowed = [implementations(training, exact, frontend.onednn) for exact in (True, False)] if here else []
+    marks = [gradient_marks(graph, training, found) for found in allowed]
+    for number, text in wanted.items():
+        if all(found.get(number, {}).get(GRADIENT_ATTRIBUTE) != text for found in marks):
+            name = graph.nodes[number].name
+            raise GraphError(f"the plan has the gradient of {name!r} computed by {text!r}, which does not hold for its "
+                             "type, or for the way in which this MXNet computes it")  # fmt: skip

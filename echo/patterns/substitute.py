@@ -1,0 +1,90 @@
+"""Nodes of a graph replaced by others: the graph keeps its outputs, in the order in which MXNet walks it."""
+
+from __future__ import annotations
+
+from typing import Iterator, Sequence, Tuple, Union
+
+from echo.graph import Entry, Graph, Node
+from echo.kernels.operators import PREFIX, num_outputs
+from echo.patterns.view import Fusion
+
+COPY_ATTRIBUTE = "__echo_copies__"  # read by the native hook: which gradients of this operator are copied
+_OVERWRITES = ("reverse",)  # as all operators of an extension library do
+_Key = Union[int, Tuple[int, int]]  # a node of the user, or a position within a fusion
+
+
+def applied(graph: Graph, fusions: Sequence[Fusion], copies: bool) -> Graph | None:
+    """The graph with these fusions, in depth-first order as MXNet walks it; None where they would close a cycle."""
+    moved: dict[Entry, tuple[Entry, int]] = {}
+    for number, fusion in enumerate(fusions):
+        moved.update({entry: (new, number) for entry, new in fusion.outputs.items()})
+
+    def resolve(entry: Entry, which: int) -> tuple[_Key, int, int]:
+        while entry.node >= 0:
+            new = moved.get(Entry(entry.node, entry.index))
+            if new is None:
+                return entry.node, entry.index, entry.version
+            entry, which = new
+        return (which, -1 - entry.node), entry.index, 0
+
+    def node_of(key: _Key) -> tuple[Node, int]:
+        return (graph.nodes[key], -1) if isinstance(key, int) else (fusions[key[0]].nodes[key[1]], key[0])
+
+    numbers: dict[_Key, int] = {}
+    nodes: list[Node] = []
+    counts: list[int] = []
+    for key in _depth_first([resolve(head, -1)[0] for head in graph.heads], node_of, resolve):
+        if key is None:
+            return None
+        node, which = node_of(key)
+        inputs = [resolve(entry, which) for entry in node.inputs]
+        deps = tuple(numbers[dep] for dep in node.control_deps)
+        numbers[key] = len(nodes)
+        found = tuple(Entry(numbers[source], index, version) for source, index, version in inputs)
+        node = node._with(inputs=found, control_deps=deps)
+        if which >= 0 and node.op.startswith((PREFIX, *_OVERWRITES)) and COPY_ATTRIBUTE not in node.attrs:
+            node = node.with_attrs({COPY_ATTRIBUTE: "all" if copies else "sums"})
+        nodes.append(node)
+        counts.append(graph.num_outputs(key) if isinstance(key, int) else num_outputs(node))
+    heads = tuple(Entry(numbers[key], index, version) for key, index, version in (resolve(h, -1) for h in graph.heads))
+    return Graph(
+        nodes=tuple(nodes),
+        heads=heads,
+        arg_nodes=tuple(number for number, node in enumerate(nodes) if node.is_variable),
+        row_ptr=_running_sum(counts),
+        attrs=graph.attrs,
+    )
+
+
+def _depth_first(heads: Sequence[_Key], node_of, resolve) -> Iterator[_Key | None]:  # type: ignore[no-untyped-def]
+    """Nodes after their inputs and control dependencies; None where one depends on itself."""
+    done: set[_Key] = set()
+    open_: set[_Key] = set()
+    for head in heads:
+        stack = [head]
+        while stack:
+            key = stack[-1]
+            if key in done:
+                stack.pop()
+                continue
+            node, which = node_of(key)
+            below = [resolve(entry, which)[0] for entry in node.inputs] + list(node.control_deps)
+            waiting = [each for each in below if each not in done]
+            if not waiting:
+                done.add(key)
+                open_.discard(key)
+                stack.pop()
+                yield key
+            elif key in open_ and any(each in open_ for each in waiting):
+                yield None
+                return
+            else:
+                open_.add(key)
+                stack.extend(reversed(waiting))
+
+
+def _running_sum(counts: Sequence[int]) -> tuple[int, ...]:
+    sums = [0]
+    for count in counts:
+        sums.append(sums[-1] + count)
+    return tuple(sums)

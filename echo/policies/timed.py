@@ -1,0 +1,54 @@
+"""A policy under a deadline: what it found so far is taken when the time is over."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Sequence
+
+from echo.deadline import OutOfTime
+from echo.estimators.assignment import PEAK
+from echo.estimators.evaluator import Choice, Evaluation
+from echo.policies.problem import Policy, Problem
+from echo.schedule import Splits
+
+
+def chosen_in_time(policy: Policy, problem: Problem) -> tuple[Splits, bool]:
+    """What a policy chooses, and whether it came to an end by itself.
+
+    Otherwise it is the best that the policy looked at before the problem's deadline: nothing recomputed, at least.
+    """
+    if problem.deadline.at == math.inf:
+        return policy.choose(problem), True
+    timed = _Timed(problem)
+    try:
+        return policy.choose(replace(problem, evaluator=timed)), not problem.deadline.is_over
+    except OutOfTime:
+        return timed.best, False
+
+
+class _Timed:
+    """An evaluator that remembers the best choice, and raises `OutOfTime` at the deadline."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem, self._evaluator = problem, problem.evaluator
+        self.entries = problem.evaluator.entries
+        self.best: Splits = {}
+        self._rank = problem.rank(problem.value({}))
+
+    def evaluate(
+        self, recompute: Choice, match_ranges: Sequence[int], limit: int | None = None, splits: Splits | None = None
+    ) -> Evaluation:
+        """As `echo.estimators.evaluator.Evaluator.evaluate`."""
+        if self._problem.deadline.is_over:
+            raise OutOfTime
+        found = self._evaluator.evaluate(recompute, match_ranges, limit, splits)
+        exact = limit is None or found.bytes <= limit
+        if exact and PEAK not in match_ranges and self._problem.rank(found) < self._rank:
+            self._rank = self._problem.rank(found)
+            self.best = self._problem.chosen(recompute) if splits is None else splits
+        return found
+
+    def executed(self, recompute: Choice, splits: Splits | None = None) -> Choice:
+        """As `echo.estimators.evaluator.Evaluator.executed`."""
+        return self._evaluator.executed(recompute, splits)

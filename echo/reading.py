@@ -1,0 +1,134 @@
+"""Files as data: opened without waiting for anybody, regular files alone, JSON with one meaning."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import math
+import os
+import stat
+from typing import Any
+
+_KINDS = {
+    stat.S_IFDIR: "a directory", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}  # fmt: skip
+_MOST_DIGITS = 19  # of a whole number below 2**63
+_MOST_BYTES = 1 << 30  # of a file that the user names; a symbol of 230,000 nodes takes 0.1 GB
+
+
+class UntrustedError(OSError):
+    """A file is not of a kind that is read, too large, or somebody else's to write to."""
+
+
+def open_regular(path: str | os.PathLike[str], flags: int, links: bool = True) -> int:
+    """Opens a regular file and waits for nobody, as opening a FIFO would; ``links``: also through a symbolic link.
+
+    Raises:
+        UntrustedError: it is something else.
+        OSError: it cannot be opened.
+    """
+    for name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY", *(() if links else ("O_NOFOLLOW",))):
+        flags |= getattr(os, name, 0)  # not all of them are everywhere
+    try:
+        handle = os.open(path, flags, 0o600)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # a socket, or a FIFO to write to that nobody reads
+            raise UntrustedError(error.errno, "expected a regular file", str(path)) from None
+        if error.errno in (errno.ELOOP, getattr(errno, "EMLINK", None)) and not links:
+            raise UntrustedError(error.errno, "expected a regular file, got a symbolic link", str(path)) from None
+        raise
+    kind = stat.S_IFMT(os.fstat(handle).st_mode)
+    if kind != stat.S_IFREG:
+        os.close(handle)
+        got = _KINDS.get(kind, "something else")
+        raise UntrustedError(errno.EINVAL, f"expected a regular file, got {got}", str(path))
+    return handle
+
+
+def read_own(path: str | os.PathLike[str], most: int) -> bytes:
+    """What is in a file that only this user or root can have written.
+
+    The owner decides, and that nobody else may write: what others can do to the folder (rename, remove, link to a file
+    of the user's) does not forge a content, which is bound to its purpose by a digest. So a folder below a shared
+    ``/tmp``, or one that a container mounts with any mode, does.
+
+    Raises:
+        UntrustedError: somebody else can have; or it is no regular file, or has more than so many bytes.
+        OSError: it cannot be read.
+    """
+    handle = open_regular(path, os.O_RDONLY, links=False)
+    with open(handle, "rb") as file:
+        state = os.fstat(handle)
+        if hasattr(os, "geteuid") and state.st_uid not in (os.geteuid(), 0):
+            raise UntrustedError(errno.EPERM, f"it belongs to another user (number {state.st_uid})", str(path))
+        if os.name == "posix" and state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            mode = stat.S_IMODE(state.st_mode)
+            raise UntrustedError(errno.EPERM, f"others can write to it (mode {mode:o})", str(path))
+        return _limited(file.read(most + 1), most, path)
+
+
+def read_json(path: str | os.PathLike[str], strict: bool = True) -> Any:
+    """The JSON value in a file that the user names. Without ``strict``, texts may hold control characters.
+
+    Raises:
+        ValueError: it is not JSON, or has no one meaning: keys that come twice, numbers that are not finite.
+        UntrustedError: it is no regular file, or larger than any of its kind.
+        OSError: it cannot be read.
+    """
+    with open(open_regular(path, os.O_RDONLY), "rb") as file:
+        data = _limited(file.read(_MOST_BYTES + 1), _MOST_BYTES, path)
+    try:
+        return json.loads(
+            data.decode("utf-8"), strict=strict, object_pairs_hook=_object, parse_int=_whole, parse_float=_finite,
+            parse_constant=_constant,
+        )  # fmt: skip
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def digest_of(purpose: str, content: bytes) -> str:
+    """A text that is equal for equal contents with equal purposes."""
+    found = hashlib.sha256()
+    for part in (purpose.encode("utf-8", "surrogatepass"), content):
+        found.update(b"%d:" % len(part))
+        found.update(part)
+    return found.hexdigest()
+
+
+def shortened(text: str, most: int = 100) -> str:
+    """A text of somebody else's for a message."""
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
+def _limited(data: bytes, most: int, path: str | os.PathLike[str]) -> bytes:
+    if len(data) > most:
+        raise UntrustedError(errno.EFBIG, f"expected at most {most:,} bytes", str(path))
+    return data
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {shortened(repr(twice))} stands in an object twice")
+    return found
+
+
+def _whole(text: str) -> int:
+    if len(text.lstrip("-")) > _MOST_DIGITS:
+        raise ValueError(f"expected numbers of at most {_MOST_DIGITS} digits, got {shortened(text, 30)}")
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"expected finite numbers, got {shortened(text, 30)}")
+    return number
+
+
+def _constant(text: str) -> float:
+    raise ValueError(f"expected finite numbers, got {text}")

@@ -1,0 +1,230 @@
+"""A process of its own in which operators are measured (`echo.meter`), and how to talk to it.
+
+It has its own memory, random numbers and signals: what an operator does there does not reach the user's process. It is
+spawned, never forked, since MXNet stops and starts its threads around a fork; it gets neither the user's files nor his
+terminal, and ends with the planning that started it, or when nobody asks any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, Callable, Iterator, Mapping
+
+import mxnet as mx
+import mxnet.libinfo
+
+from echo import meter
+from echo.estimators.overhead import UnavailableError, UnmeasurableError
+from echo.frontend.extension import loaded_from
+
+logger = logging.getLogger("echo")
+_START_SECONDS = 10.0  # for a process that takes a fifth of a second where the machine has nothing else to do
+_PATIENCE = 2.0  # seconds beyond what an answer should take
+_MOST_DEATHS = 3  # in one planning
+_PYTHON = re.compile(r"(python|pypy)[\d.]*")
+# of the user's environment: what is meant for echo, for Python, for a cluster that the process must not join, and for
+# a profiler that would write over the user's file
+_NOT_PASSED_ON = ("ECHO", "PYTHON", "DMLC_", "PS_", "MXNET_PROFILER")
+_thread = threading.local()
+_warned: set[str] = set()
+
+
+@contextlib.contextmanager
+def measuring() -> Iterator[None]:
+    """What is measured in this thread while this is open is measured in one process, which starts when it is needed."""
+    if getattr(_thread, "process", None) is not None:
+        yield
+        return
+    _thread.process = _Process()
+    try:
+        yield
+    finally:
+        process, _thread.process = _thread.process, None
+        process.close()
+
+
+def ask(ctx: mx.Context, request: Mapping[str, Any], limit: float = 0.0) -> dict[str, Any]:
+    """The answer to one request, which should take about ``limit`` seconds.
+
+    Raises:
+        UnmeasurableError: the process ended over it, or MXNet refused it, or it took too long.
+        UnavailableError: there is no process that could be asked.
+    """
+    with measuring():
+        process: _Process = _thread.process
+        try:
+            return process.ask(ctx, request, limit + _PATIENCE)
+        except UnavailableError as error:
+            if str(error) not in _warned:
+                _warned.add(str(error))
+                logger.warning("echo: operators are not measured, their seconds are estimates: %s", error)
+            raise
+
+
+class _Process:
+    """Started at the first request, and again after it died; ``why_not`` says why it is not, once that is known."""
+
+    def __init__(self) -> None:
+        self._running: _Running | None = None
+        self._device: tuple[int, int] | None = None
+        self._deaths = 0
+        self._why_not = ""
+
+    def ask(self, ctx: mx.Context, request: Mapping[str, Any], limit: float) -> dict[str, Any]:
+        running = self._started(ctx)
+        try:
+            return _checked(running.ask({**request, "limit": limit}, limit))
+        except (OSError, ValueError) as error:
+            self._deaths += 1
+            raise UnmeasurableError(f"the process that measured it {self._end() or error}") from error
+
+    def _started(self, ctx: mx.Context) -> _Running:
+        device = _device(ctx)
+        if self._running is not None and self._device != device:
+            self.close()
+        if self._deaths >= _MOST_DEATHS:
+            raise UnavailableError(f"{self._deaths} processes that measured ended over it, no more are started")
+        if self._why_not:
+            raise UnavailableError(self._why_not)
+        if self._running is None:
+            try:
+                self._running, self._device = _Running.start(_interpreter()), device
+                self._running.ask(_first(device), _START_SECONDS)
+            except (OSError, ValueError, NotImplementedError) as error:
+                self._why_not = f"no process can be started for it ({self._end() or error})"
+                raise UnavailableError(self._why_not) from error
+        return self._running
+
+    def _end(self) -> str:
+        running, self._running = self._running, None
+        return running.end() if running is not None else ""
+
+    def close(self) -> None:
+        """Ends the process, if there is one."""
+        self._end()
+
+
+def _checked(reply: Any) -> dict[str, Any]:
+    if not isinstance(reply, dict):
+        raise ValueError(f"answered {reply!r}")
+    if "error" in reply:
+        text = str(reply["error"])
+        # that is so now, and may be otherwise the next time
+        raise (UnavailableError if "out of memory" in text.lower() else UnmeasurableError)(text)
+    return reply
+
+
+def _device(ctx: mx.Context) -> tuple[int, int]:
+    # on cpu(0) MXNet fuses graphs that train nothing; another number is the same device, and leaves them alone
+    return ctx.device_typeid, ctx.device_id + (ctx.device_type == "cpu")
+
+
+def _first(device: tuple[int, int]) -> dict[str, Any]:
+    return {
+        "library": os.path.abspath(mxnet.libinfo.find_lib_path()[0]),
+        "extension": loaded_from(),
+        "device": device,
+        "numpy_shape": bool(mx.util.is_np_shape()),
+    }
+
+
+def _interpreter() -> str:
+    """Python, which a program that embeds it is not.
+
+    Raises:
+        OSError: it is not found.
+    """
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    places = [sys.executable, getattr(sys, "_base_executable", "")]
+    places += [os.path.join(prefix, "bin", version) for prefix in (sys.exec_prefix, sys.base_exec_prefix)]
+    for place in places:
+        if place and _PYTHON.fullmatch(os.path.basename(place)) and os.access(place, os.X_OK):
+            return place
+    raise OSError(f"no Python found, {sys.executable!r} is none")
+
+
+class _Running:
+    """A process that was started, and the socket to it."""
+
+    def __init__(self, pid: int, channel: socket.socket) -> None:
+        self._pid, self._channel, self._received = pid, channel, b""
+
+    @staticmethod
+    def start(interpreter: str) -> _Running:
+        """Starts a process.
+
+        Raises:
+            OSError, NotImplementedError: the system does not.
+        """
+        mine, other = (_above_standard(end) for end in socket.socketpair())
+        arguments = [interpreter, "-I", "-S", "-B", str(Path(meter.__file__).with_name("__main__.py"))]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_PASSED_ON)}
+        actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_DUP2, other.fileno(), 0)]
+        actions += [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_WRONLY, 0) for number in (1, 2)]
+        try:
+            pid = os.posix_spawn(interpreter, arguments, environment, file_actions=actions, setsigmask=(),
+                                 setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})  # fmt: skip
+        except BaseException:
+            mine.close()
+            raise
+        finally:
+            other.close()
+        return _Running(pid, mine)
+
+    def ask(self, request: Mapping[str, Any], limit: float) -> Any:
+        """The answer, which comes within ``limit`` seconds.
+
+        Raises:
+            OSError: it does not, or the process is not there any more.
+            ValueError: it is not JSON.
+        """
+        deadline = time.monotonic() + limit
+        text = json.dumps(request, ensure_ascii=False).encode() + b"\n"
+        self._within(deadline, lambda: self._channel.sendall(text, socket.MSG_NOSIGNAL))
+        while b"\n" not in self._received:
+            more = self._within(deadline, lambda: self._channel.recv(1 << 16))
+            if not more:
+                raise OSError("ended")
+            self._received += more
+        line, _, self._received = self._received.partition(b"\n")
+        return json.loads(line)
+
+    def _within(self, deadline: float, action: Callable[[], Any]) -> Any:
+        self._channel.settimeout(max(deadline - time.monotonic(), 1e-3))
+        try:
+            return action()
+        except socket.timeout as error:
+            raise OSError("gave no answer in time") from error
+
+    def end(self) -> str:
+        """Ends the process and says how it ended, if it had ended by itself."""
+        self._channel.close()
+        with contextlib.suppress(ChildProcessError):  # somebody else has waited for all processes
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            if pid == 0:  # it is there, so its number is nobody else's
+                os.kill(self._pid, signal.SIGKILL)
+                _, status = os.waitpid(self._pid, 0)
+            if os.WIFEXITED(status):
+                return f"ended with {os.WEXITSTATUS(status)}"
+            if pid or os.WTERMSIG(status) != signal.SIGKILL:
+                return f"was ended by signal {os.WTERMSIG(status)}"
+        return ""
+
+
+def _above_standard(end: socket.socket) -> socket.socket:
+    """The same socket under a number above those of standard files, which a program may have closed."""
+    if end.fileno() > 2:
+        return end
+    with end:
+        return socket.socket(fileno=fcntl.fcntl(end.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))

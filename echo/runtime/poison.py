@@ -1,0 +1,399 @@
+"""A test mode: memory is overwritten the moment the memory plan says that nobody reads it any more.
+
+Whatever reads an array behind its last reader, by an address that it kept or through a mark that does not fit its
+graph, then computes NaN instead of something that looks right. It applies to everything that MXNet runs while it is
+on, with a plan of echo's or without, to the chunks of executors and of CachedOps; memory of the user's, sparse arrays
+and what operators keep inside themselves are left alone.
+
+MXNet's own monitors say which node was handed to the engine, and give the array that it writes. The hook wrote the
+memory plan down; from it follows which chunks nobody reads behind which node. The write goes through the engine, behind
+the last reader, and changes bytes alone: whether oneDNN keeps an array in a layout of its own stays as it is. With
+``static_shape`` CachedOps show no node to a monitor, so it is off meanwhile (``static_alloc`` is not).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import json
+import threading
+from bisect import bisect_left
+from typing import Any, Callable, Iterator
+
+from mxnet import autograd
+from mxnet.base import _LIB, check_call
+
+from echo import native
+from echo.errors import NativeError
+from echo.locks import Lock
+
+VARIABLE = "_ECHO_POISON"  # in the environment of a process: on from the first plan on
+_FLOATS = (0, 1, 2, 12)  # MXNet's flags of types that know NaN: all bits set is one
+_NAN, _LARGE = 0xFF, 0x7F
+_lock = Lock()
+_originals: dict[str, Callable[..., int]] = {}  # MXNet's functions, once others stand in for them
+_is_on = False
+_executors: dict[int, _Executor] = {}
+_cached: dict[int, _CachedOp] = {}
+_thread = threading.local()
+filled = 0  # chunks overwritten so far
+faults: list[str] = []  # of plans, and of outputs that are in none; tests expect none
+
+
+class Plan:
+    """What a memory plan says: where each output of each node lies, and which chunks are dead behind which node."""
+
+    def __init__(self, value: dict[str, Any], adds_in_place: bool, listed: bool) -> None:
+        self.first: int = value["first"]
+        self.nodes: list[Any] = value["nodes"]
+        self.storage: list[int] = value["storage"]
+        self.dtypes: list[int] = value["dtypes"]
+        faults.extend(f"{name!r} reads an output that is not there" for name in value["missing"])
+        if adds_in_place:
+            for term, total in value["sums"]:
+                self.storage[term] = self.storage[total]
+        self.labels: dict[str, list[tuple[int, int]]] = {}
+        span = range(self.first, value["end"])
+        for number in span:
+            if self.nodes[number] is not None:
+                for output, label in enumerate(_labels(self.nodes[number], listed)):
+                    self.labels.setdefault(label, []).append((number, output))
+        self.dead = self._dead(value, span)
+
+    def _dead(self, value: dict[str, Any], span: range) -> dict[int, tuple[int, ...]]:
+        storage, operators = self.storage, [(n, self.nodes[n]) for n in span if self.nodes[n] is not None]
+        reads, handed = [0] * len(storage), [0] * len(storage)
+        for _, (_, _, inputs, _, _) in operators:
+            for entry in inputs:
+                reads[entry if entry >= 0 else -1 - entry] += entry >= 0
+                handed[entry if entry >= 0 else -1 - entry] += 1
+        for entry in value["outputs"]:
+            reads[entry] += 1
+        for entry, count in enumerate(value["counts"]):
+            reads[entry] += count > handed[entry]  # a CachedOp's backward pass will read it
+        alive: dict[int, int] = {}
+        dead = {}
+        for number, (_, begin, inputs, _, end) in operators:
+            touched = {storage[entry] for entry in range(begin, end)}
+            for entry in range(begin, end):
+                alive[storage[entry]] = alive.get(storage[entry], 0) + reads[entry]
+            for entry in inputs:
+                if entry >= 0 and storage[entry] in alive:
+                    alive[storage[entry]] -= 1
+                    touched.add(storage[entry])
+            found = tuple(each for each in touched if each >= 0 and not alive[each])
+            if found:
+                dead[number] = found
+        return dead
+
+
+def _labels(node: Any, listed: bool) -> list[str]:
+    """What a monitor calls the outputs of a node: that of a CachedOp (``listed``) or that of an executor."""
+    name, begin, _, names, end = node[:5]
+    if not names:
+        count = end - begin
+        names = [str(n) for n in range(count)] if listed else _plain(count)
+    return [f"{name}_{each}" if name or listed else each for each in names]
+
+
+def _plain(count: int) -> list[str]:
+    return ["output"] if count == 1 else [f"output{n}" for n in range(count)]
+
+
+class _Pass:
+    """Follows one executor, or one CachedOp in one direction, through the nodes of a plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.position = (-1, 0)
+        self.arrays: dict[int, tuple[int, int]] = {}  # by chunk: a handle of an array in it, and a byte
+
+    def begins_anew(self, label: str) -> bool | None:
+        """Whether the node of this output comes before the latest; None where the plan does not have it."""
+        places = self.plan.labels.get(label)
+        if places is None:
+            return None
+        return places[-1] <= self.position
+
+    def see(self, label: str, array: int) -> None:
+        """Takes an output that was just handed to the engine, and overwrites what nobody reads any more."""
+        plan, places = self.plan, self.plan.labels[label]
+        index = bisect_left(places, (self.position[0], self.position[1] + 1))
+        place = number, output = places[index % len(places)]
+        entry = plan.nodes[number][1] + output
+        chunk = plan.storage[entry]
+        dead = plan.dead.get(number, ())
+        is_next = number != self.position[0]
+        self.position = place
+        if chunk < 0:
+            check_call(_LIB.MXNDArrayFree(ctypes.c_void_p(array)))
+        else:
+            self._drop(chunk)
+            self.arrays[chunk] = array, _NAN if plan.dtypes[entry] in _FLOATS else _LARGE
+        for each in dead if is_next else {chunk}.intersection(dead):
+            self.overwrite(each)
+
+    def overwrite(self, chunk: int) -> None:
+        """Overwrites a chunk, once its array is known."""
+        global filled
+        if chunk in self.arrays:
+            native.poison(*self.arrays.pop(chunk))
+            filled += 1
+
+    def overwrite_all(self) -> None:
+        """Between two steps nobody reads anything."""
+        for chunk in list(self.arrays):
+            self.overwrite(chunk)
+
+    def _drop(self, chunk: int) -> None:
+        if chunk in self.arrays:
+            check_call(_LIB.MXNDArrayFree(ctypes.c_void_p(self.arrays.pop(chunk)[0])))
+
+    def forget(self) -> None:
+        """Lets the arrays go as they are."""
+        for chunk in list(self.arrays):
+            self._drop(chunk)
+
+
+def _lost(array: int, label: str) -> None:
+    faults.append(f"{label!r} is in no memory plan that is known")
+    check_call(_LIB.MXNDArrayFree(ctypes.c_void_p(array)))
+
+
+class _Executor:
+    """The watch over one executor."""
+
+    _kind = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p)
+
+    def __init__(self, handle: int, text: str) -> None:
+        self._text = text  # read when it first runs: most executors of a planning never do
+        self._pass: _Pass | None = None
+        self._callback = self._kind(self._see)
+        check_call(_originals["MXExecutorSetMonitorCallbackEX"](ctypes.c_void_p(handle), self._callback, None, 0))
+
+    def _see(self, name: bytes, array: int, _: Any) -> None:
+        if not _is_on:
+            check_call(_LIB.MXNDArrayFree(ctypes.c_void_p(array)))
+            return
+        if self._pass is None:
+            self._pass = _Pass(Plan(json.loads(self._text)[-1], adds_in_place=True, listed=False))
+        label = name.decode("utf-8", "surrogateescape")
+        if label in self._pass.plan.labels:
+            self._pass.see(label, array)
+        else:
+            _lost(array, label)
+
+    def begin(self) -> None:
+        """A forward pass begins."""
+        if self._pass is not None:
+            self._pass.overwrite_all()
+            self._pass.position = (-1, 0)
+
+    def forget(self) -> None:
+        """The executor goes."""
+        if self._pass is not None:
+            self._pass.forget()
+
+
+class _CachedOp:
+    """The watch over one CachedOp: a plan for each way in which it runs forward, and one for each way back."""
+
+    _kind = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p)
+
+    def __init__(self, handle: int, static: bool) -> None:
+        self._static = static
+        self._forward: dict[Any, _Pass] = {}
+        self._backward: dict[Any, _Pass] = {}
+        self._token: Any = None
+        self._current: _Pass | None = None
+        self._callback = self._kind(self._see)
+        check_call(_originals["MXCachedOpRegisterOpHook"](ctypes.c_void_p(handle), self._callback, 0))
+
+    def _see(self, name: bytes, _: bytes, array: int, __: Any) -> None:
+        if not _is_on:
+            check_call(_LIB.MXNDArrayFree(ctypes.c_void_p(array)))
+            return
+        label = name.decode("utf-8", "surrogateescape")
+        token = getattr(_thread, "token", None) or _Token(backward=False)
+        if token is not self._token or self._current is None or self._current.begins_anew(label) is not False:
+            self._token, self._current = token, self._entered(label, token, array)
+        if self._current is None:
+            _lost(array, label)
+        else:
+            self._current.see(label, array)
+
+    def _entered(self, label: str, token: _Token, array: int) -> _Pass | None:
+        """The pass that begins with this output."""
+        known = self._backward if token.backward else self._forward
+        key = (token.recording, _device(array))
+        for value in json.loads(native.recorded()):
+            if bool(value["first"]) == token.backward and self._fits(value, token, label, key):
+                if key in known:
+                    known[key].forget()
+                known[key] = _Pass(Plan(value, self._static, listed=True))
+                break
+        found = known.get(key)
+        if found is None or label not in found.plan.labels:
+            return None
+        found.forget()  # without static_alloc each pass has memory of its own
+        found.position = (-1, 0)
+        return found
+
+    def begin(self) -> None:
+        """A forward pass begins."""
+        for found in self._forward.values() if self._static else ():
+            found.overwrite_all()
+
+    def _fits(self, value: dict[str, Any], token: _Token, label: str, key: Any) -> bool:
+        """Whether a plan is this CachedOp's own, not that of a loop inside of it."""
+        if not token.backward:
+            return True
+        forward = self._forward.get((True, key[1]))
+        if forward is None or len(forward.plan.nodes) != value["first"]:
+            return False
+        names = [node and node[0] for node in value["nodes"][: value["first"]]]
+        return names == [node and node[0] for node in forward.plan.nodes]
+
+    def forget(self) -> None:
+        """The CachedOp goes."""
+        for found in (*self._forward.values(), *self._backward.values()):
+            found.forget()
+
+
+class _Token:
+    """One call into MXNet that runs CachedOps."""
+
+    def __init__(self, backward: bool) -> None:
+        self.backward = backward
+        self.recording = True if backward else autograd.is_recording()
+
+
+def _device(array: int) -> int:
+    kind, number = ctypes.c_int(), ctypes.c_int()
+    check_call(_LIB.MXNDArrayGetContext(ctypes.c_void_p(array), ctypes.byref(kind), ctypes.byref(number)))
+    return number.value
+
+
+# In the place of MXNet's functions ---------------------------------------------------------------------------------
+
+
+def _bind(original: Callable[..., int], *args: Any) -> int:
+    native.recorded()
+    status = original(*args)
+    text = native.recorded()
+    handle = args[-1]._obj.value
+    if not status and text != "[]":
+        _executors[handle] = _Executor(handle, text)
+    return status
+
+
+def _forward(original: Callable[..., int], handle: Any, *args: Any) -> int:
+    if handle.value in _executors:
+        _executors[handle.value].begin()
+    return original(handle, *args)
+
+
+def _create(
+    original: Callable[..., int], symbol: Any, count: int, keys: Any, values: Any, handle: Any, *rest: Any
+) -> int:
+    given = {keys[number]: number for number in range(count)}
+    if b"static_shape" in given:
+        values[given[b"static_shape"]] = b"False"
+    static = b"static_alloc" in given and values[given[b"static_alloc"]].lower() in (b"true", b"1")
+    status = original(symbol, count, keys, values, handle, *rest)
+    if not status:
+        _cached[handle._obj.value] = _CachedOp(handle._obj.value, static)
+    return status
+
+
+def _invoke(original: Callable[..., int], handle: Any, *args: Any) -> int:
+    if handle.value in _cached:
+        _cached[handle.value].begin()
+    return _with_token(original, _Token(backward=False), handle, *args)
+
+
+def _backward(original: Callable[..., int], *args: Any) -> int:
+    return _with_token(original, _Token(backward=True), *args)
+
+
+def _with_token(original: Callable[..., int], token: _Token, *args: Any) -> int:
+    before = getattr(_thread, "token", None)
+    _thread.token = token
+    native.recorded()
+    try:
+        return original(*args)
+    finally:
+        _thread.token = before
+
+
+def _unwatched(original: Callable[..., int], handle: Any, *args: Any) -> int:
+    """What goes, or gets a monitor of the user's: there can be one."""
+    status = original(handle, *args)
+    for watches in (_executors, _cached):
+        if handle.value in watches:
+            watches.pop(handle.value).forget()
+    return status
+
+
+_WRAPPERS: dict[str, Callable[..., int]] = {
+    "MXExecutorBindEX": _bind,
+    "MXExecutorSimpleBindEx": _bind,
+    "MXExecutorSimpleBindEx64": _bind,
+    "MXExecutorReshapeEx": _bind,
+    "MXExecutorForward": _forward,
+    "MXExecutorFree": _unwatched,
+    "MXExecutorSetMonitorCallbackEX": _unwatched,
+    "MXCreateCachedOpEx": _create,
+    "MXCachedOpRegisterOpHook": _unwatched,
+    "MXFreeCachedOp": _unwatched,
+    "MXInvokeCachedOpEx": _invoke,
+    "MXAutogradBackwardEx": _backward,
+}
+
+
+def _wrapped(wrapper: Callable[..., int], original: Callable[..., int]) -> Callable[..., int]:
+    @functools.wraps(original, assigned=())
+    def call(*args: Any) -> int:
+        return wrapper(original, *args) if _is_on or wrapper is _unwatched else original(*args)
+
+    return call
+
+
+def start() -> None:
+    """From now on memory is overwritten, of what is bound from now on. The hook has to be installed.
+
+    What stands in for MXNet's functions stays there: others may have put something around it by the time this ends.
+    """
+    global _is_on
+    with _lock.held():
+        native.record(True)
+        for name, wrapper in () if _originals else _WRAPPERS.items():
+            _originals[name] = getattr(_LIB, name)
+            setattr(_LIB, name, _wrapped(wrapper, _originals[name]))
+        _is_on = True
+
+
+def stop() -> None:
+    """Nothing is overwritten any more."""
+    global _is_on
+    with _lock.held():
+        _is_on = False
+        native.record(False)
+
+
+@contextlib.contextmanager
+def poisoned() -> Iterator[None]:
+    """While this is open, what is bound, and each CachedOp that is made, runs on memory that is overwritten when dead.
+
+    Raises:
+        NativeError: a pass could not be followed, or a node read what is not there.
+    """
+    before = len(faults)
+    start()
+    try:
+        yield
+    finally:
+        stop()
+    if len(faults) > before:
+        raise NativeError(f"{len(faults) - before} faults of memory plans, the first: {faults[before]}")

@@ -1,0 +1,180 @@
+"""``python -m fuzz --minutes 3``: fresh seeds until the time is over; 1 where something differs.
+
+Cases run in batches, each in a process of its own, two at a time. A process that dies, or hangs, is a fault of the
+seed that it was at. Each fault leaves a small script in the folder of ``--found``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from random import SystemRandom
+from typing import Any
+
+KINDS = {"symbols": 200, "blocks": 100, "files": 200}  # with the cases of a batch
+_SHARES = {"symbols": 6, "blocks": 3, "files": 1}  # of the batches
+_HANGS = 120.0  # seconds without a word
+_WORKERS = 2
+
+
+@dataclass
+class Tally:
+    """What came of the cases of one kind so far."""
+
+    cases: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    faults: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Batch:
+    """A child with a range of seeds; its lines go to the tally as they come."""
+
+    def __init__(self, kind: str, first: int, count: int, end: float) -> None:
+        self.kind, self.seed, self.end = kind, first, end
+        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed by `run`
+        self.child = subprocess.Popen(
+            [sys.executable, "-m", "fuzz.child", kind, str(first), str(count)],
+            stdout=subprocess.PIPE, stderr=self.errors, text=True,
+        )  # fmt: skip
+
+    def run(self, tell: Any) -> None:
+        """Waits for the child; ``tell(kind, seed, outcome)`` hears of each case."""
+        lines: queue.Queue[str | None] = queue.Queue()
+        threading.Thread(target=self._read, args=(lines,), daemon=True).start()
+        at_work = False
+        with self.errors:
+            while True:
+                try:
+                    line = lines.get(timeout=_HANGS)
+                except queue.Empty:
+                    self.child.kill()
+                    tell(self.kind, self.seed, {"kind": "wrong", "what": f"no answer within {_HANGS:.0f} s"})
+                    return
+                if line is None:
+                    break
+                value = json.loads(line)
+                if "seed" in value:
+                    self.seed, at_work = value["seed"], True
+                    continue
+                at_work = False
+                tell(self.kind, self.seed, value)
+                if time.monotonic() > self.end:
+                    self.child.kill()
+                    return
+            status = self.child.wait()
+            if at_work or status:
+                tell(self.kind, self.seed, self._died(status))
+
+    def _died(self, status: int) -> dict[str, Any]:
+        """The outcome where the process ended: MXNet's fault where it ends without echo, too."""
+        command = [sys.executable, "-m", "fuzz.child", self.kind, str(self.seed), "stock"]
+        for _ in range(2 if status < 0 and self.kind != "files" else 0):
+            if subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode:
+                return {"kind": "refused"}
+        self.errors.seek(0)
+        said = [line for line in self.errors.read().splitlines() if line.strip()][-1:]
+        return {"kind": "wrong", "what": f"the process ended with {status}: {''.join(said)}"}
+
+    def _read(self, lines: queue.Queue[str | None]) -> None:
+        for line in self.child.stdout or ():
+            lines.put(line)
+        lines.put(None)
+
+
+class Driver:
+    """Batches of all kinds, each with fresh seeds, until the time is over."""
+
+    def __init__(self, kinds: list[str], minutes: float, found: Path, first: int) -> None:
+        self.tallies = {kind: Tally() for kind in kinds}
+        self.start = time.monotonic()
+        self.end = self.start + 60 * minutes
+        self.found, self.next = found, first
+        self._lock = threading.Lock()
+        self._given: Counter[str] = Counter()
+
+    def run(self) -> None:
+        """Fills the tallies."""
+        workers = [threading.Thread(target=self._work) for _ in range(_WORKERS)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+
+    def _work(self) -> None:
+        while time.monotonic() < self.end:
+            with self._lock:
+                kind = min(self.tallies, key=lambda name: self._given[name] / _SHARES[name])
+                self._given[kind] += 1
+                first, self.next = self.next, self.next + KINDS[kind]
+            Batch(kind, first, KINDS[kind], self.end).run(self._tell)
+
+    def _tell(self, kind: str, seed: int, outcome: dict[str, Any]) -> None:
+        with self._lock:
+            tally = self.tallies[kind]
+            tally.cases += 1
+            tally.outcomes[outcome["kind"]] += 1
+            if outcome["kind"] == "wrong":
+                self._keep(kind, seed, outcome)
+            elif outcome["kind"] == "undefined":
+                tally.faults.append({"seed": seed, "undefined": outcome["what"]})
+            if sys.stderr.isatty():
+                print(f"\r{self.line()}, {self.end - time.monotonic():.0f} s left ", end="", file=sys.stderr)
+
+    def _keep(self, kind: str, seed: int, outcome: dict[str, Any]) -> None:
+        fault = {"seed": seed, "what": outcome["what"]}
+        if "script" in outcome:
+            self.found.mkdir(parents=True, exist_ok=True)
+            path = self.found / f"{kind}_{seed}.py"
+            path.write_text(outcome["script"], encoding="utf-8")
+            fault["script"] = str(path)
+        self.tallies[kind].faults.append(fault)
+        print(f"{kind}, seed {seed}: {outcome['what']}" + (f" ({fault['script']})" if "script" in fault else ""))
+        print(f"  again: python -m fuzz.child {kind} {seed} 1", flush=True)
+
+    @property
+    def wrong(self) -> int:
+        """How many cases differ."""
+        return sum(tally.outcomes["wrong"] for tally in self.tallies.values())
+
+    def line(self) -> str:
+        """All in one line."""
+        cases = ", ".join(f"{tally.cases} {kind}" for kind, tally in self.tallies.items())
+        return f"{cases}: {self.wrong} differences"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="fuzz", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=3.0)
+    there = [name for name in KINDS if find_spec(f"fuzz.{name}")]
+    parser.add_argument("--kinds", nargs="+", choices=there, default=there)
+    parser.add_argument("--seed", type=int, help="the first seed; by default one that nobody tried")
+    parser.add_argument("--found", type=Path, default=Path("fuzz-found"), help="where scripts of faults go")
+    parser.add_argument("--json", type=Path, help="where the result goes")
+    given = parser.parse_args()
+    first = SystemRandom().randrange(10**9) if given.seed is None else given.seed
+    driver = Driver(given.kinds, given.minutes, given.found, first)
+    driver.run()
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
+    outcomes = {kind: dict(tally.outcomes) for kind, tally in driver.tallies.items()}
+    undefined = sum(found.get("undefined", 0) for found in outcomes.values())
+    print(f"{driver.line()} ({undefined} that MXNet itself leaves undefined, seeds from {first})")
+    if given.json:
+        found = {kind: tally.faults for kind, tally in driver.tallies.items()}
+        result = {"first_seed": first, "seconds": time.monotonic() - driver.start, "outcomes": outcomes, "found": found}
+        given.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return 1 if driver.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

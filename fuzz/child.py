@@ -1,0 +1,97 @@
+"""One batch of cases in a process of its own: ``python -m fuzz.child KIND SEED COUNT``, or ``KIND PROGRAM.json``.
+
+``KIND SEED stock`` runs a case without echo.
+
+What happens is told on standard output, a JSON value a line: a seed before it is tried, so that whoever waits knows
+what a process died of, and what came of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import json
+import os
+import random
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+_SHRINKING = 40.0  # seconds for one fault
+
+
+def main(kind: str, what: str, count: str = "") -> None:
+    """Runs the cases, or the one program of a file, and tells of each."""
+    out = os.fdopen(os.dup(1), "w", buffering=1)  # what MXNet prints is not to stand between
+    os.dup2(2, 1)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("MXNET_SUBGRAPH_VERBOSE", "0")
+    warnings.simplefilter("ignore")
+
+    def tell(value: Any) -> None:
+        out.write(json.dumps(value) + "\n")
+
+    module = importlib.import_module(f"fuzz.{kind}")
+    from fuzz.setting import prepare
+
+    prepare()
+    if not count:
+        tell({"wrong": _checked(module, module.program_of(Path(what).read_text()))})
+        return
+    if count == "stock":
+        module.stock(int(what))
+        return
+    for seed in range(int(what), int(what) + int(count)):
+        tell({"seed": seed})
+        with contextlib.redirect_stdout(io.StringIO()):
+            tell(_case(module, seed))
+
+
+def _case(module: Any, seed: int) -> dict[str, Any]:
+    from fuzz.outcome import Refused, Undefined
+
+    try:
+        wrong = module.run(seed)
+    except Refused:
+        return {"kind": "refused"}
+    except Undefined as error:
+        return {"kind": "undefined", "what": str(error)}
+    if wrong is None:
+        return {"kind": "same"}
+    found = {"kind": "wrong", "what": wrong}
+    if hasattr(module, "draw"):
+        smallest = shrunk(module, seed, wrong)
+        found.update(what=_checked(module, smallest) or wrong, script=module.script(seed, smallest, wrong))
+    return found
+
+
+def _checked(module: Any, program: Any) -> str | None:
+    """What is wrong with a program; None where MXNet refuses it, or does not know itself what comes out."""
+    from fuzz.outcome import Refused, Undefined
+
+    try:
+        return module.check(program)
+    except (Refused, Undefined):
+        return None
+
+
+def shrunk(module: Any, seed: int, wrong: str) -> Any:
+    """The smallest program found that fails as that of the seed does: with other numbers, or with an error."""
+    from fuzz.program import shrink
+
+    end = time.monotonic() + _SHRINKING
+    numbers = "step " in wrong
+
+    def fails(program: Any) -> bool:
+        found = _checked(module, program)
+        return found is not None and ("step " in found) == numbers
+
+    return shrink(module.draw(seed), fails, lambda: time.monotonic() > end)
+
+
+if __name__ == "__main__":
+    random.seed(0)
+    main(*sys.argv[1:])

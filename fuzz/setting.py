@@ -1,0 +1,27 @@
+"""The setting in which cases run: costs of operators are made up, nothing is measured, nothing is kept."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from typing import Any
+
+
+def prepare() -> None:
+    """Sets this process up; call it once, before the first case."""
+    from echo.estimators.overhead import UnmeasurableError
+    from echo.frontend.session import MxnetSession, install_hook
+
+    if install_hook():
+        raise RuntimeError(f"fuzzing needs the hook: {install_hook()}")
+    os.environ["ECHO_CACHE_DIR"] = os.devnull + "/none"  # cannot be written to
+
+    def measure(training: Any, number: int) -> float:
+        node = training.nodes[number]
+        return 1e-6 * (1 + zlib.crc32(f"{node.op}{node.name}".encode()) % 97)
+
+    def race(*_: Any) -> None:
+        raise UnmeasurableError("nothing is measured here")
+
+    MxnetSession.meter = lambda _: measure  # type: ignore[method-assign,assignment,return-value]
+    MxnetSession.race = race  # type: ignore[method-assign,assignment]

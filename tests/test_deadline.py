@@ -1,0 +1,101 @@
+"""The deadline of planning. Its clock is made here: no test waits."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import mxnet as mx
+import pytest
+
+import echo
+from echo import deadline as module
+from echo.deadline import NEVER, Deadline
+from echo.errors import BudgetError, OptionError
+from echo.options import Options
+
+SHAPES = {"data": (64, 32)}
+
+
+class Clock:
+    """Every look at it takes ``step`` seconds."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, step: float) -> None:
+        ticks = itertools.count()
+        monkeypatch.setattr(module.time, "monotonic", lambda: step * next(ticks))
+
+
+def chain(length: int = 12) -> mx.sym.Symbol:
+    y = mx.sym.var("data")
+    for index in range(length):
+        y = mx.sym.tanh(mx.sym.sin(mx.sym.FullyConnected(y, num_hidden=32, name=f"fc{index}")))
+    return mx.sym.LinearRegressionOutput(y, mx.sym.var("label"), name="out")
+
+
+def test_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.time, "monotonic", lambda: 100.0)
+    until = Deadline.after(9)
+    assert (until.left, until.is_over) == (9, False)
+    assert Deadline.after(None) is NEVER
+    assert (NEVER.left, NEVER.is_over, NEVER.with_room()) == (math.inf, False, NEVER)
+    monkeypatch.setattr(module.time, "monotonic", lambda: 102.0)
+    assert until.with_room().left == 5  # two seconds are over, as many are left for what comes behind
+    monkeypatch.setattr(module.time, "monotonic", lambda: 108.0)
+    assert until.with_room().left == 0  # of nine seconds three
+    assert until.left == 1
+
+
+def planned(monkeypatch: pytest.MonkeyPatch, step: float, **options: Any) -> echo.Plan:
+    with monkeypatch.context() as patch:
+        Clock(patch, step)
+        return echo.plan(chain(), max_overhead=None, fuse=False, **options, **SHAPES)
+
+
+def test_what_was_found_so_far_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = planned(monkeypatch, 0.0)
+    assert not whole.failed
+    found = []
+    for step in (0.001, 0.03, 0.1, 0.3, 1.0, 20.0):
+        plan = planned(monkeypatch, step, max_planning=10.0)
+        assert whole.after.planned <= plan.after.planned <= plan.before.planned
+        found.append((plan.after.planned, bool(plan.failed)))
+    assert found[0] == (whole.after.planned, False)
+    assert found[-1] == (whole.before.planned, True)
+    assert any(late and whole.before.planned > size for size, late in found)
+    assert all(late or size == whole.after.planned for size, late in found)
+
+
+def test_the_plan_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planned(monkeypatch, 20.0, max_planning=7)
+    assert any("max_planning=7 s" in note for note in plan.failed)
+    assert "max_planning=7 s" in str(plan)
+
+
+def test_a_plan_in_a_hurry_is_not_kept_on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))
+    planned(monkeypatch, 20.0, max_planning=6)
+    assert not list(tmp_path.rglob("plans/*"))
+    planned(monkeypatch, 0.0, max_planning=6, keep=["fc3"])
+    assert list(tmp_path.rglob("plans/*"))
+
+
+def test_budgets_say_that_time_was_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    stock = planned(monkeypatch, 0.0, policy="none")
+    held = stock.before.total
+    with pytest.raises(BudgetError, match="within max_planning=10 s"):
+        planned(monkeypatch, 20.0, memory_budget=int(0.9 * held), max_planning=10)
+
+
+@pytest.mark.parametrize("value", [0, -1, float("inf"), float("nan"), "fast", True])
+def test_bad_values(value: Any) -> None:
+    with pytest.raises(OptionError, match="max_planning: expected seconds above 0, or None"):
+        Options(max_planning=value)
+
+
+def test_the_variable() -> None:
+    assert Options.from_environment({"ECHO_MAX_PLANNING": "2.5"}).max_planning == 2.5
+    assert Options.from_environment({"ECHO_MAX_PLANNING": "none"}).max_planning is None
+    with pytest.raises(OptionError, match="ECHO_MAX_PLANNING"):
+        Options.from_environment({"ECHO_MAX_PLANNING": "soon"})
