@@ -260,6 +260,45 @@ def test_what_counts_as_a_difference() -> None:
     assert "became" in str(verify._difference("x", one, one.astype("float64"), True))
 
 
+def buckets() -> dict[str, Any]:
+    def symbol(length: int) -> tuple[S.Symbol, tuple[str, ...], tuple[str, ...]]:
+        cell = mx.rnn.LSTMCell(16, prefix="l_")
+        hidden, _ = cell.unroll(length, S.var("data"), layout="NTC", merge_outputs=True)
+        hidden = S.Dropout(S.sigmoid(S.tanh(S.reshape(hidden, shape=(-1, 16)))), p=0.3)
+        hidden = S.FullyConnected(hidden, num_hidden=5, name="pred")
+        label = S.reshape(S.var("softmax_label"), shape=(-1,))
+        return S.SoftmaxOutput(hidden, label, name="softmax"), ("data",), ("softmax_label",)
+
+    def batch(length: int) -> mx.io.DataBatch:
+        generator = np.random.RandomState(length)
+        data = mx.nd.array(generator.normal(0, 1, (8, length, 12)))
+        label = mx.nd.array(generator.randint(0, 5, (8, length)))
+        return mx.io.DataBatch([data], [label], bucket_key=length, provide_data=[("data", data.shape)],
+                               provide_label=[("softmax_label", label.shape)])  # fmt: skip
+
+    module = mx.mod.BucketingModule(symbol, default_bucket_key=9, context=[mx.cpu(0), mx.cpu(1)])
+    module.bind([("data", (8, 9, 12))], [("softmax_label", (8, 9))])
+    mx.random.seed(4)
+    module.init_params(mx.init.Xavier())
+    module.init_optimizer(optimizer="adam")
+    for length in (9, 4, 9, 6, 4):
+        module.forward(batch(length), is_train=True)
+        module.backward()
+        module.update()
+    args, _ = module.get_params()
+    return {"random": mx.nd.random.uniform(shape=9).asnumpy(), **{name: args[name].asnumpy() for name in args}}
+
+
+def test_buckets_on_two_devices(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "echo")
+    with echo.enable(**OPTIONS):
+        got = buckets()
+    assert_same(got, buckets())
+    assert not warnings_of(caplog)
+    said = [record.getMessage() for record in caplog.records]
+    assert sum("are those of the user's own graph" in text for text in said) == 6  # three lengths, two devices
+
+
 # Gluon -----------------------------------------------------------------------------------------------------------
 
 
