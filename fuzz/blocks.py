@@ -197,7 +197,12 @@ def check(program: Program) -> str | None:
     except (echo.BudgetError, echo.OptionError):
         return None
     except Exception as error:
-        return f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"
+        what = f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"
+        try:
+            stock_run(program, poison=bool(program.how.get("poison")))
+        except Refused:  # as where an RNN goes backward outside of training, without static_shape
+            raise Undefined(what) from error
+        return what
     finally:
         logging.getLogger("echo").removeHandler(warnings)
     wrong = training.differences(got, expected, program.options.get("fuse", True))

@@ -76,10 +76,11 @@ def _is_equal(act_type: str, implementation: str) -> bool:
     symbol = symbol_from(Node(VARIABLE, "data"), Node("Activation", "b", (Entry(0),), attrs={"act_type": act_type}))
     other = graph_of(symbol).with_attrs({1: {GRADIENT_ATTRIBUTE: implementation}})
     found = []
+    ctx = mx.cpu()  # blocks run in the context of their data, which need not be this one
     for bound in (symbol, symbol_of(other)):
-        data = mx.nd.array(np.arange(-12, 12, 1 / 64))
-        executor = mx.sym.Symbol.bind(bound, mx.cpu(), [data], [mx.nd.zeros(data.shape)])
+        data = mx.nd.array(np.arange(-12, 12, 1 / 64), ctx)
+        executor = mx.sym.Symbol.bind(bound, ctx, [data], [mx.nd.zeros(data.shape, ctx)])
         executor.forward(is_train=True)
-        executor.backward([mx.nd.array(np.arange(1, 1 + data.size) / 7)])
+        executor.backward([mx.nd.array(np.arange(1, 1 + data.size) / 7, ctx)])
         found.append(executor.grad_arrays[0].asnumpy().tobytes())
     return bool(found[0] == found[1])

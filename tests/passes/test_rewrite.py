@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from echo.frontend.symbols import graph_of, symbol_of
-from echo.graph import Entry, Graph
+from echo.graph import Entry, Graph, Node
 from echo.options import Options
 from echo.passes.request import Request
-from echo.passes.rewrite import MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, Rewrite, Rewritten, mark
+from echo.passes.rewrite import MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, Rewrite, Rewritten, mark
 from echo.passes.select import Selection
 from tests.conftest import ALL_CASES, Case, FakeFrontend, any_case, special_case
 
@@ -108,3 +108,10 @@ def test_mark_takes_numbers_of_the_users_graph() -> None:
     number = next(i for i, node in enumerate(case.graph.nodes) if node.name == "parts")
     assert marks(mark(case.graph, {number: [1, 3]}, hook=True)) == {"parts": "1,3"}
     assert marks(mark(case.graph, {number: [1, 3]}, hook=False), MIRROR_ATTRIBUTE) == {"parts": "True"}
+
+
+def test_custom_operators_get_no_mark() -> None:
+    """Custom hands each attribute to a constructor of the user's, which would not know it."""
+    nodes = (Node("null", "data"), Node("Custom", "custom", (Entry(0),)), Node("tanh", "tanh", (Entry(1),)))
+    marked_graph = mark(Graph(nodes, (Entry(2),), (0,), (0, 1, 2, 3)), {}, hook=True, match_range=4)
+    assert [RANGE_ATTRIBUTE in node.attrs for node in marked_graph.nodes] == [False, False, True]
