@@ -231,7 +231,7 @@ _CLASSIFIERS: dict[str, tuple[int, int]] = {  # size of the images, and how many
     "xception": (128, 2),
     "vgg11_bn": (64, 2),
     "alexnet": (128, 4),
-    "squeezenet1.1": (96, 4),
+    "squeezenet1.1": (224, 1),
     "shufflenet_v1": (64, 4),
     "dla34": (64, 2),
     "hrnet_w18_small_v1_c": (64, 2),
