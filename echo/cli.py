@@ -26,7 +26,6 @@ from typing import Any, Sequence
 from echo import run
 from echo.deadline import Deadline
 from echo.errors import BudgetError, EchoError, NativeError, OptionError
-from echo.kernels import level
 from echo.plan import Plan
 from echo.reading import shortened
 
@@ -40,6 +39,8 @@ class _Version(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         try:
+            from echo.kernels import level  # which imports numpy
+
             kernels = f"fused operators on the CPU use {level()} instructions"
         except NativeError as error:
             kernels = f"no fused operators: {error}"
