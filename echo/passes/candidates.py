@@ -16,6 +16,10 @@ from echo.readers import why_not_reader
 from echo.training_graph import EXECUTOR, TrainingGraph
 
 
+# Their copies have another layout than they: Dropout's is a product with the mask, a copy has that of its input.
+_UNSETTLED = frozenset({"Dropout", "_copy", "_np_copy"})
+
+
 @dataclass(frozen=True)
 class Candidates:
     """Recomputable entries by node, of light and of compute-heavy operators; ``forced`` must be recomputed.
@@ -82,7 +86,7 @@ def _refusal(
     if training.runner != EXECUTOR and node.stateful and node.op != "Dropout":
         return f"{node.op} keeps state, for which a CachedOp has no room twice"
     device, hook = request.frontend.device, request.frontend.hook
-    if has_layouts(training, device) and may_be_blocked(node.outputs[0]) and (node.op == "Dropout" or not hook):
+    if has_layouts(training, device) and may_be_blocked(node.outputs[0]) and (node.op in _UNSETTLED or not hook):
         return "its copy could have another of oneDNN's layouts, and sums behind it other last bits"
     return why_not(node, device, hook)
 
