@@ -98,7 +98,7 @@ def main() -> int:
         rows[name] = measure(*every[name], arguments.steps)
         print(words(rows[name]), flush=True)
         if not arguments.fast:
-            save("projects", [rows[one] for one in every if one in rows])
+            save("projects", [rows[one] for one in every if one in rows and "failure" not in rows[one][STOCK]])
     failed = [name for name in names if rows[name]["faults"]]
     print(f"{len(names) - len(failed)} of {len(names)} models train as without echo", *failed, sep="\n  ")
     return int(bool(failed))

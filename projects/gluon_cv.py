@@ -216,7 +216,6 @@ _CLASSIFIERS: dict[str, tuple[int, int]] = {  # size of the images, and how many
     "resnet18_v1": (64, 4),
     "resnet18_v2": (64, 4),
     "resnet18_v1b": (64, 4),
-    "resnet50_v1b_gn": (64, 2),
     "resnet50_v1d": (64, 2),
     "resnet50_v1s": (64, 2),
     "resnest14": (64, 2),
