@@ -22,26 +22,31 @@ class Kind(NamedTuple):
     environment: dict[str, str]
 
 
-# What is not ours is not instrumented: Python and MXNet keep what they have at the end (no leaks are reported), and hand
-# memory to each other that one allocated and the other frees. The hook knows MXNet's classes without their types (vptr).
+# What is not ours is not instrumented: Python and MXNet keep what they have at the end (leaks are not told), and hand
+# memory to each other that one allocated and the other frees. The hook knows MXNet's classes without their types: vptr.
 # Stacks on the heap, for uses after a return, are aligned too little for wide registers by GCC up to 13 (PR 110027).
 ADDRESS = Kind(
     "-fsanitize=address,undefined -fno-sanitize=vptr -fno-sanitize-recover=all",
     (),
     ("libasan.so", "libubsan.so"),
     {
-        "ASAN_OPTIONS": "detect_leaks=0:alloc_dealloc_mismatch=0:verify_asan_link_order=0:detect_stack_use_after_return=0",
+        "ASAN_OPTIONS": ":".join(
+            f"{option}=0"
+            for option in (
+                "detect_leaks", "alloc_dealloc_mismatch", "verify_asan_link_order", "detect_stack_use_after_return",
+            )
+        ),
         "UBSAN_OPTIONS": "print_stacktrace=1",
     },
 )
-# libgomp synchronizes by futexes that the sanitizer does not see, so that each region would be a race: kernels are built
-# without OpenMP, and what runs them on several threads is MXNet's engine.
+# libgomp synchronizes by futexes that the sanitizer does not see, so that each region would be a race: kernels are
+# built without OpenMP, and what runs them on several threads is MXNet's engine.
 THREAD = Kind(
     "-fsanitize=thread",
     ("-DCMAKE_DISABLE_FIND_PACKAGE_OpenMP=ON",),
     ("libtsan.so",),
     {
-        "TSAN_OPTIONS": "ignore_noninstrumented_modules=1:halt_on_error=1:report_signal_unsafe=0",
+        "TSAN_OPTIONS": "ignore_noninstrumented_modules=1:halt_on_error=1:report_signal_unsafe=0:die_after_fork=0",
     },
 )
 KINDS = {"address": ADDRESS, "thread": THREAD}

@@ -24,7 +24,8 @@ import numpy as np
 from echo.kernels import library
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
-raw = library._call_of("relu", [np.ones(4096, np.float32)], [np.ones(4096, np.float32), np.ones(512, np.uint8)], None, [])
+x, y, bits = np.ones(4096, np.float32), np.ones(4096, np.float32), np.ones(512, np.uint8)
+raw = library._call_of("relu", [x], [y, bits], None, [])
 raw.inputs[0].data = libc.malloc(4096 * 2)
 library._of_backend("cpu", "call")(ctypes.byref(raw))
 print("not noticed")
