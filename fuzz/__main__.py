@@ -182,8 +182,8 @@ def main() -> int:
     undefined, unrepeated = (
         sum(found.get(kind, 0) for found in outcomes.values()) for kind in ("undefined", "unrepeated")
     )
-    print(f"{driver.line()} ({undefined} that MXNet itself leaves undefined, {unrepeated} deaths of a process that a "
-          f"case alone does not repeat, seeds from {first})")  # fmt: skip
+    beside = f"{undefined} that MXNet itself leaves undefined, {unrepeated} deaths that a case alone does not repeat"
+    print(f"{driver.line()} ({beside}, seeds from {first})")
     if given.json:
         found = {kind: tally.faults for kind, tally in driver.tallies.items()}
         result = {"first_seed": first, "seconds": time.monotonic() - driver.start, "outcomes": outcomes, "found": found}

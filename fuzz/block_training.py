@@ -9,7 +9,7 @@ from mxnet import autograd
 
 import echo
 from echo.runtime.poison import poisoned
-from fuzz.training import value_of
+from fuzz.training import nudged, value_of
 
 
 def inputs_of(shapes, how, step, size):
@@ -35,7 +35,8 @@ def made(make, shapes, how):
     # whole layers are frozen: MXNet itself is undefined for a trained bias of a frozen weight
     layers = {name: crc32(name.rpartition("_")[0].encode()) % 5 for name in net.collect_params()}
     for name, parameter in net.collect_params().items():
-        parameter.set_data(mx.nd.array(value_of(name, parameter.shape, parameter.dtype), ctx, parameter.dtype))
+        values = nudged(value_of(name, parameter.shape, parameter.dtype), how)
+        parameter.set_data(mx.nd.array(values, ctx, parameter.dtype))
         if parameter.grad_req == "null":
             continue
         if how.get("frozen") and layers[name] < 2:

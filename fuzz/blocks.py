@@ -18,7 +18,7 @@ from echo.frontend.training import match_range
 from fuzz import block_training, training
 from fuzz.operators import ANY, IMAGE, LAYERS, MATRIX, SEQUENCE
 from fuzz.options import draw_options
-from fuzz.outcome import Refused, Undefined
+from fuzz.outcome import NUDGE, Refused, Undefined
 from fuzz.program import Line, Program
 from fuzz.symbols import EXPECTED, RANGES, Drawing
 
@@ -205,10 +205,14 @@ def check(program: Program) -> str | None:
         return what
     finally:
         logging.getLogger("echo").removeHandler(warnings)
-    wrong = training.differences(got, expected, program.options.get("fuse", True))
+    fused = program.options.get("fuse", True)
+    wrong = training.differences(got, expected, fused)
     if not wrong:
         return next((f"warning: {text}" for text in warnings.texts if not text.startswith(EXPECTED)), None)
     doubtful = {name for other in _others(program) for name in training.differences(other, expected, False)}
+    if fused:
+        nudged = stock_run(replace(program, how={**program.how, "nudge": NUDGE}))
+        doubtful.update(training.differences(nudged, expected, fused, everywhere=True))
     if doubtful and set(wrong) <= doubtful:
         raise Undefined(", ".join(sorted(wrong)))
     return "; ".join(f"{name}: {how}" for name, how in list(wrong.items())[:4])
@@ -260,7 +264,7 @@ def script(seed: int, program: Program, what: str) -> str:
     for module in (training, block_training):
         with open(module.__file__, encoding="utf-8") as file:
             code.append(file.read().partition('"""\n')[2].strip())
-    text = "\n\n\n".join(code).replace("from fuzz.training import value_of\n", "")
+    text = "\n\n\n".join(code).replace("from fuzz.training import nudged, value_of\n", "")
     what = what.replace("\\", "/").replace('"', "'")
     return SCRIPT.format(seed=seed, what=what, training=text, source=source_of(program), shapes=shapes_of(program),
                          how=program.how, options=program.options)  # fmt: skip

@@ -17,7 +17,7 @@ from echo.frontend.training import match_range
 from fuzz import training
 from fuzz.operators import ANY, HEADS, IMAGE, MATRIX, SEQUENCE
 from fuzz.options import draw_options
-from fuzz.outcome import Refused, Undefined
+from fuzz.outcome import NUDGE, Refused, Undefined
 from fuzz.program import Line, Program, argument
 
 CHANNELS = (3, 5, 8, 8, 12, 16, 16, 32)
@@ -238,6 +238,9 @@ def check(program: Program) -> str | None:
     if not wrong:
         return next((f"warning: {text}" for text in warnings.texts if not text.startswith(EXPECTED)), None)
     doubtful = {name for other in _others(symbol, program) for name in training.differences(other, expected, False)}
+    if fused:
+        nudged = training.train(symbol, program.requests, {**program.how, "nudge": NUDGE})
+        doubtful.update(training.differences(nudged, expected, fused, everywhere=True))
     if doubtful and set(wrong) <= doubtful:
         raise Undefined(", ".join(sorted(wrong)))
     return "; ".join(f"{name}: {how}" for name, how in list(wrong.items())[:4])

@@ -44,6 +44,12 @@ def value_of(name, shape, kind):
     return noise.astype(kind)
 
 
+def nudged(values, how):
+    """The values, changed up and down by this part of them."""
+    signs = np.where(np.arange(values.size) % 3, 1, -1).reshape(values.shape)
+    return (values * (1 + how.get("nudge", 0) * signs)).astype(values.dtype)
+
+
 def bound(symbol, requests, how):
     """An executor with values in all its arrays; gradients start as ones."""
     ctx = mx.cpu(how.get("context", 0))
@@ -61,7 +67,7 @@ def bound(symbol, requests, how):
         executor = symbol.simple_bind(ctx, grad_req=wanted, type_dict=kinds or None)
     for arrays in (executor.arg_dict, executor.aux_dict):
         for name, array in arrays.items():
-            array[:] = value_of(name, array.shape, array.dtype)
+            array[:] = nudged(value_of(name, array.shape, array.dtype), how)
     for gradient in executor.grad_arrays:
         if gradient is not None and gradient.stype == "default":
             gradient[:] = 1
@@ -98,14 +104,16 @@ def trained(symbol, requests, how):
         return train(symbol, requests, how)
 
 
-def differences(got, expected, fused):
-    """Of the first step that differs: the names of the arrays, with how far they are off."""
+def differences(got, expected, fused, everywhere=False):
+    """Of the first step that differs, or of all: the names of the arrays, with how far they are off."""
+    found = {}
     for step, (mine, its) in enumerate(zip(got, expected)):
         wrong = {name: distance(mine[name], its[name], fused) for name in its}
         wrong = {f"step {step}: {name}": how for name, how in wrong.items() if how}
-        if wrong:
+        found.update(wrong)
+        if wrong and not everywhere:
             return wrong
-    return {} if len(got) == len(expected) else {"steps": f"{len(got)} instead of {len(expected)}"}
+    return found if len(got) == len(expected) else {"steps": f"{len(got)} instead of {len(expected)}"}
 
 
 def distance(mine, its, fused):
