@@ -23,6 +23,12 @@ SOCKEYE           := .venv-sockeye
 SOCKEYE_INSTALLED := $(SOCKEYE)/$(notdir $(INSTALLED))
 MODELS            ?=
 
+# Other people's projects, one folder of packages each, which only the children of `python -m projects` see: what they
+# ask for contradicts each other and mxnet 1.9.1, hence --no-deps and pinned lists.
+PROJECTS           := $(patsubst projects/packages/%.txt,%,$(wildcard projects/packages/*.txt))
+PROJECTS_FAST      := gluon_nlp sockeye_1
+PROJECTS_INSTALLED := $(PROJECTS:%=.projects/%/.installed)
+
 # A Python with numpy, torch and matplotlib on the machine with the GPU; MXNet is not needed there.
 GPU_PYTHON ?= python3
 
@@ -41,7 +47,7 @@ SIDE_BY_SIDE := -n 2 --dist loadfile
 MINUTES ?= 3
 KINDS   ?=
 
-.PHONY: help demo test test-all test-compat check fuzz bench sockeye ptx sass sanitize gpu-check clean
+.PHONY: help demo test test-all test-compat check fuzz bench sockeye projects projects-fast ptx sass sanitize gpu-check clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -79,6 +85,13 @@ sockeye: $(SOCKEYE_INSTALLED)  ## train unmodified Sockeye with and without echo
 	@$(SOCKEYE)/bin/python -m benchmarks.sockeye_training $(MODELS)
 	@$(SOCKEYE)/bin/python -m benchmarks.tables
 
+projects: $(INSTALLED) $(PROJECTS_INSTALLED)  ## train models of five real projects with and without echo (an hour; or MODELS=gluon_cv/alexnet)
+	@$(BIN)/python -m projects $(MODELS)
+	@$(BIN)/python -m benchmarks.tables
+
+projects-fast: $(INSTALLED) $(PROJECTS_FAST:%=.projects/%/.installed)  ## train some of them, as on every change
+	@$(BIN)/python -m projects --fast
+
 ptx: $(INSTALLED)  ## compile the CUDA kernels to PTX, which is committed, and assemble it for every GPU where ptxas is there
 	@$(BIN)/python -m pip install -q --disable-pip-version-check nvidia-cuda-nvrtc-cu11==11.8.89
 	@$(BIN)/python echo/kernels/cuda/ptx.py
@@ -97,7 +110,7 @@ gpu-check:  ## hold the CUDA kernels against their references and time them: nee
 	@$(GPU_PYTHON) benchmarks/gpu_check.py
 
 clean:  ## remove the virtual environments, builds and caches
-	rm -rf $(VENV) .venv-compat $(SOCKEYE) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-compat $(SOCKEYE) .projects build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # What both virtual environments need, and how one is made: $(call create,FOLDER).
@@ -130,4 +143,10 @@ $(SOCKEYE_INSTALLED): $(SOURCES)
 	@$(SOCKEYE)/bin/python -m pip install -q --disable-pip-version-check -e '.[demo]' 'numpy==$(NUMPY)' pyyaml portalocker contextlib2
 	@$(SOCKEYE)/bin/python -m pip install -q --disable-pip-version-check --no-deps sockeye==1.18.106 sacrebleu==1.3.6
 	$(call try_mxnet,$(SOCKEYE))
+	@touch $@
+
+.projects/%/.installed: projects/packages/%.txt | $(INSTALLED)
+	@echo "== installing the packages of $*"
+	@rm -rf .projects/$*
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --target .projects/$* -r $<
 	@touch $@

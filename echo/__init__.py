@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from echo import compat, errors, native
 from echo.errors import (
     BudgetError,
+    ChangedInputError,
     EchoError,
     GraphError,
     KernelError,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BudgetError",
+    "ChangedInputError",
     "EchoError",
     "Frontier",
     "GraphError",

@@ -15,16 +15,22 @@ schedules a training graph of any framework.
 from __future__ import annotations
 
 import argparse
+import io
+import math
 import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Sequence
 
 from echo import run
+from echo.deadline import Deadline
 from echo.errors import BudgetError, EchoError, NativeError, OptionError
 from echo.kernels import level
 from echo.plan import Plan
+from echo.reading import shortened
 
+_SCHEDULING = 60.0  # seconds that a schedule may take
+_MOST_ELEMENTS = 2**31  # of an array of MXNet's wheels
 _POLICY_HELP = "search (default), echo, sublinear, mincut, exact, all or none"
 
 
@@ -73,9 +79,14 @@ def _shape(text: str) -> tuple[str, tuple[int, ...]]:
     try:
         if not separator:
             raise ValueError
-        return name, tuple(int(size) for size in sizes.strip("()").split(",") if size.strip())
+        shape = tuple(int(size) for size in sizes.strip("()").split(",") if size.strip())
+        if math.prod(shape) >= _MOST_ELEMENTS or not all(0 <= size < _MOST_ELEMENTS for size in shape):
+            raise ValueError
+        return name, shape
     except ValueError as error:
-        raise OptionError(f"expected NAME=SHAPE such as data=128,50, got {text!r}") from error
+        raise OptionError(
+            f"expected NAME=SHAPE such as data=128,50, of less than 2**31 elements, got {shortened(repr(text))}"
+        ) from error
 
 
 def _number(option: str, text: str | None, words: Sequence[str] = ()) -> Any:
@@ -115,7 +126,7 @@ def _schedule(arguments: argparse.Namespace) -> str:
     from echo.policies.problem_of_graph import smallest, solve_graph
     from echo.report.schedule import held_at_peak, render_schedule
 
-    policy = policy_named(arguments.policy)
+    policy, deadline = policy_named(arguments.policy), Deadline.after(_SCHEDULING)
     graph = load_dag(Path(arguments.graph))
     wanted = _number("--memory-budget", arguments.budget)
     try:
@@ -124,9 +135,9 @@ def _schedule(arguments: argparse.Namespace) -> str:
         raise OptionError(
             f"--budget: expected bytes, a size such as 5GB or a fraction such as 0.5, got {arguments.budget!r}"
         ) from None
-    solved = solve_graph(policy, *graph, max_bytes=budget)
+    solved = solve_graph(policy, *graph, max_bytes=budget, deadline=deadline)
     if solved.value.bytes > budget:
-        least = min(solved, smallest(policy, *graph), key=lambda found: found.value.bytes)
+        least = min(solved, smallest(policy, *graph, deadline=deadline), key=lambda found: found.value.bytes)
         held = held_at_peak(graph.training, least)
         raise BudgetError(budget, least.value.bytes, held, f" by policy {policy.name!r}")
     return render_schedule(graph, policy.name, budget, solved)
@@ -138,18 +149,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words[:1] == ["run"]:
         return run.run(words[1:])
     arguments = _parser().parse_args(words)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a name may have characters that the terminal has not
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         if arguments.command == "schedule":
             print(_schedule(arguments))
             return 0
         plan = _plan(arguments) if arguments.command == "plan" else Plan.load(arguments.plan)
         answers = [str(plan.why(name)) for name in getattr(arguments, "names", ())]
+        if getattr(arguments, "save", None):
+            plan.save(arguments.save)
     except (EchoError, OSError) as error:
-        print(f"mxecho: {error}", file=sys.stderr)
+        print(f"mxecho: {shortened(str(error), 1000)}", file=sys.stderr)
         return 1
     print("\n".join(answers if arguments.command == "why" else [str(plan), *answers]))
-    if arguments.command == "plan" and arguments.save:
-        plan.save(arguments.save)
     return 0
 
 

@@ -10,6 +10,7 @@
     ├── NativeError           the native library is missing, damaged, or does not fit this MXNet
     ├── KernelError           a fused kernel was called with tensors or parameters that it does not take
     ├── PlanError             a plan is to be applied to something that it was not made for
+    ├── ChangedInputError     what the plan reads again in backward was written since the forward pass
     └── UnsupportedError      MXNet's version, or a graph that echo leaves alone
 """
 
@@ -72,6 +73,14 @@ class KernelError(EchoError):
 
 class PlanError(EchoError):
     """A plan was made for another graph, other shapes, another device, or another way of applying it."""
+
+
+class ChangedInputError(EchoError):
+    """A parameter or input was written between forward and backward, and the plan reads it again in backward.
+
+    It is raised before anything of the backward pass runs. The gradients would be those of a mixture of old and new
+    values, where MXNet's own graph holds the maps of the forward pass.
+    """
 
 
 class UnsupportedError(EchoError):

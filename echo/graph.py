@@ -130,9 +130,9 @@ class Graph:
             nodes = tuple(_node_from_json(number, node) for number, node in enumerate(value["nodes"]))
             return Graph(
                 nodes=nodes,
-                heads=tuple(Entry(*map(int, head)) for head in value["heads"]),
-                arg_nodes=tuple(map(int, value["arg_nodes"])),
-                row_ptr=tuple(map(int, value.get("node_row_ptr") or range(len(nodes) + 1))),
+                heads=tuple(Entry(*map(_whole, head)) for head in value["heads"]),
+                arg_nodes=tuple(map(_whole, value["arg_nodes"])),
+                row_ptr=tuple(map(_whole, value.get("node_row_ptr") or range(len(nodes) + 1))),
                 attrs=dict(value.get("attrs", {})),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -167,13 +167,25 @@ def _node_of(value: Mapping[str, Any]) -> Node:
     if not all(isinstance(item, str) for pair in attrs.items() for item in pair):
         raise GraphError(f"attributes must be strings, got {attrs!r}")
     return Node(
-        op=str(value["op"]),
-        name=str(value["name"]),
-        inputs=tuple(Entry(*map(int, entry)) for entry in value["inputs"]),
-        control_deps=tuple(map(int, value.get("control_deps", ()))),
+        op=_text(value["op"]),
+        name=_text(value["name"]),
+        inputs=tuple(Entry(*map(_whole, entry)) for entry in value["inputs"]),
+        control_deps=tuple(map(_whole, value.get("control_deps", ()))),
         attrs=dict(attrs),
         subgraphs=tuple(Graph.from_json(graph) for graph in value.get("subgraphs", ())),
     )
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int:
+        raise ValueError(f"expected a whole number, got {value!r}")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"expected a text, got {value!r}")
+    return value
 
 
 def check(graph: Graph) -> None:

@@ -23,7 +23,7 @@ from typing import AbstractSet, Iterable, Mapping
 from echo.estimators.planner import blocks
 from echo.graph import Entry
 from echo.passes.recompute import with_clones
-from echo.readers import is_reader
+from echo.readers import why_not_reader
 from echo.schedule import Splits
 from echo.training_graph import TensorType, TrainingGraph, TrainingNode
 
@@ -57,7 +57,8 @@ class _Sensitive:
         node = self._training.nodes[number]
         if not node.inplace:
             return False
-        if not is_reader(self.forward_of(node)):
+        forward = self.forward_of(node)
+        if why_not_reader(forward.op, forward.attrs):
             return True
         if not self._layouts or node.op in _KEEPS_LAYOUT:
             return False
@@ -83,24 +84,27 @@ def as_stock(training: TrainingGraph, device: str) -> TrainingGraph:
     inplace = blocks(training).inplace
     unused: dict[tuple[int, str], list[set[tuple[int, int]]]] = defaultdict(list)
     owned: dict[int, tuple[int, str]] = {}
+    nodes = list(training.nodes)
     for number in numbers:
         node, first = training.nodes[number], training.first_entry[number]
+        pairs = {(i, o) for i, o, same in node.inplace if not same and inplace[first + o] != i}
         owner = sensitive.forward_of(node).user
-        if owner is not None:
+        if owner is None:  # a sum of gradients, which cannot be marked, and which no recomputation changes
+            nodes[number] = _without(node, pairs)
+        else:
             owned[number] = (owner, node.op)
-            pairs = {(i, o) for i, o, same in node.inplace if not same and inplace[first + o] != i}
             unused[owner, node.op].append(pairs)
     # a node and its gradient may be of one operator, and have one attribute
     removed = {key: set.intersection(*each) for key, each in unused.items()}
-    nodes = list(training.nodes)
     for number, key in owned.items():
-        if removed[key]:
-            nodes[number] = nodes[number].having(inplace=_without(nodes[number], removed[key]))
+        nodes[number] = _without(nodes[number], removed[key])
     return replace(training, nodes=tuple(nodes), apart=_texts(removed))
 
 
-def _without(node: TrainingNode, removed: AbstractSet[tuple[int, int]]) -> tuple[tuple[int, int, bool], ...]:
-    return tuple((i, o, same) for i, o, same in node.inplace if (i, o) not in removed)
+def _without(node: TrainingNode, removed: AbstractSet[tuple[int, int]]) -> TrainingNode:
+    if not removed:
+        return node
+    return node.having(inplace=tuple((i, o, same) for i, o, same in node.inplace if (i, o) not in removed))
 
 
 def _texts(removed: Mapping[tuple[int, str], AbstractSet[tuple[int, int]]]) -> dict[int, str]:

@@ -10,7 +10,7 @@ from typing import Any, Mapping, Tuple, Type
 
 from echo.errors import GraphError
 from echo.estimators.assignment import ASSIGNED
-from echo.reading import digest_of, read_json
+from echo.reading import digest_of, read_json, shortened
 from echo.report.unmoved import random_unmoved
 from echo.subject import Subject
 from echo.why import Flipper, NotFused, Why, why
@@ -269,8 +269,7 @@ _PLAN_KINDS = {
 
 
 def _short(value: object) -> str:
-    text = repr(value) if not isinstance(value, int) or abs(value) < _MOST else "a number too large"
-    return text if len(text) < 100 else f"{text[:100]}..."
+    return shortened(repr(value) if not isinstance(value, int) or abs(value) < _MOST else "a number too large")
 
 
 def _check(name: str, value: Any, kinds: Mapping[str, _Kind]) -> None:

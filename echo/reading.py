@@ -97,6 +97,11 @@ def digest_of(purpose: str, content: bytes) -> str:
     return found.hexdigest()
 
 
+def shortened(text: str, most: int = 100) -> str:
+    """A text of somebody else's for a message."""
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
 def _limited(data: bytes, most: int, path: str | os.PathLike[str]) -> bytes:
     if len(data) > most:
         raise UntrustedError(errno.EFBIG, f"expected at most {most:,} bytes", str(path))
@@ -108,20 +113,20 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice!r} stands in an object twice")
+        raise ValueError(f"the key {shortened(repr(twice))} stands in an object twice")
     return found
 
 
 def _whole(text: str) -> int:
     if len(text.lstrip("-")) > _MOST_DIGITS:
-        raise ValueError(f"expected numbers of at most {_MOST_DIGITS} digits, got {text[:30]}...")
+        raise ValueError(f"expected numbers of at most {_MOST_DIGITS} digits, got {shortened(text, 30)}")
     return int(text)
 
 
 def _finite(text: str) -> float:
     number = float(text)
     if math.isinf(number):
-        raise ValueError(f"expected finite numbers, got {text[:30]}")
+        raise ValueError(f"expected finite numbers, got {shortened(text, 30)}")
     return number
 
 

@@ -78,7 +78,7 @@ class Batch:
     def _died(self, status: int) -> dict[str, Any]:
         """The outcome where the process ended: MXNet's fault where it ends without echo, too."""
         command = [sys.executable, "-m", "fuzz.child", self.kind, str(self.seed), "stock"]
-        for _ in range(2 if self.kind != "files" else 0):
+        for _ in range(2 if status < 0 and self.kind != "files" else 0):
             if subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode:
                 return {"kind": "refused"}
         self.errors.seek(0)

@@ -126,3 +126,30 @@ HEADS = (
     "mx.sym.SoftmaxOutput(mx.sym.FullyConnected({0}, num_hidden=5), mx.sym.var('below5_<n>'), grad_scale=0.5, "
     "use_ignore=True, ignore_label=0, normalization='valid')",
 )  # fmt: skip
+# Layers of Gluon blocks, by the dimensions of what they read: the constructor, and behind the @ how they are called.
+LAYERS = {
+    2: (
+        "nn.Dense(<k>)@({0})", "nn.Dense(<d1>, activation='relu')@({0})", "nn.Dense(<k>, use_bias=False)@({0})",
+        "nn.BatchNorm()@({0})", "nn.LayerNorm()@({0})", "nn.Dropout(0.4)@({0})", "nn.PReLU()@({0})", "nn.GELU()@({0})",
+        "nn.SELU()@({0})", "nn.Activation('tanh')@({0})", "nn.LeakyReLU(0.1)@({0})", "nn.Swish()@({0})",
+    ),
+    3: (
+        "nn.Dense(<k>, flatten=False)@({0})", "nn.LayerNorm()@({0})", "nn.Dropout(0.3)@({0})",
+        "nn.Conv1D(<k>, 3, padding=1)@({0})", "nn.MaxPool1D(2)@({0})", "nn.InstanceNorm()@({0})",
+        "rnn.LSTM(<k>)@({0})", "rnn.GRU(<k>)@({0})", "rnn.RNN(<k>)@({0})", "rnn.LSTM(<k>, bidirectional=True)@({0})",
+        "rnn.GRU(<k>, num_layers=2, dropout=0.2)@({0})",
+        "rnn.LSTMCell(<k>)@.unroll(<d0>, {0}, layout='TNC', merge_outputs=True)[0]",
+        "rnn.GRUCell(<k>)@.unroll(<d0>, {0}, layout='TNC', merge_outputs=True)[0]",
+        "rnn.RNNCell(<k>)@.unroll(<d1>, {0}, layout='NTC', merge_outputs=True)[0]",
+        "rnn.ZoneoutCell(rnn.LSTMCell(<k>), 0.2, 0.2)@.unroll(<d0>, {0}, layout='TNC', merge_outputs=True)[0]",
+        "rnn.ResidualCell(rnn.GRUCell(<d2>))@.unroll(<d0>, {0}, layout='TNC', merge_outputs=True)[0]",
+    ),
+    4: (
+        "nn.Conv2D(<k>, 3, padding=1)@({0})", "nn.Conv2D(<d1>, 3, padding=1, use_bias=False)@({0})",
+        "nn.Conv2D(<k>, 1, strides=2, activation='relu')@({0})", "nn.BatchNorm()@({0})",
+        "nn.BatchNorm(scale=False)@({0})",
+        "nn.MaxPool2D(2)@({0})", "nn.AvgPool2D(2)@({0})", "nn.GlobalAvgPool2D()@({0})", "nn.Flatten()@({0})",
+        "nn.PReLU()@({0})", "nn.InstanceNorm()@({0})", "nn.Conv2DTranspose(<k>, 2)@({0})", "nn.Dropout(0.3)@({0})",
+        "nn.Activation('relu')@({0})", "nn.GroupNorm(1)@({0})", "nn.Dense(<k>)@({0})", "nn.Swish()@({0})",
+    ),
+}  # fmt: skip

@@ -23,7 +23,7 @@ from fuzz.program import Line, Program, argument
 CHANNELS = (3, 5, 8, 8, 12, 16, 16, 32)
 EXPECTED = ("policy exact: stopped",)  # beginnings of warnings that say nothing of a fault
 _MOST_ELEMENTS = 8192  # of one map
-_RANGES = (1, 2, 4, 64, 0)  # match ranges under which stock MXNet is asked as well
+RANGES = (1, 2, 4, 64, 0)  # match ranges under which stock MXNet is asked as well
 _BY_RANK = {2: MATRIX, 3: SEQUENCE, 4: IMAGE}
 _MAKES = re.compile(r"var\(|prefix")  # arguments, which must not have the names of others
 _OPERATOR = re.compile(r"(?:sym|contrib|linalg)\.(\w+)\(")
@@ -55,10 +55,10 @@ program_of = Program.from_json
 
 def draw(seed: int) -> Program:
     """The program of a seed."""
-    return _Drawing(random.Random(seed)).program()
+    return Drawing(random.Random(seed)).program()
 
 
-class _Drawing:
+class Drawing:
     """Draws lines that MXNet can infer the shapes of, each built as soon as it is drawn."""
 
     def __init__(self, rng: random.Random) -> None:
@@ -161,10 +161,9 @@ class _Drawing:
 
     def _add(self, line: Line) -> bool:
         """Takes a line in, with its shape, if MXNet does; what has several outputs is followed by one line each."""
-        names = {**scope(), **{f"v{n}": self.symbols[n] for n in line.inputs}}
         code = line.code.format(*(f"v{n}" for n in line.inputs))
         try:
-            symbol = eval(code, names)
+            symbol = self._evaluate(line, code)
             if isinstance(symbol, (list, tuple)):
                 symbol, line = symbol[0], replace(line, code=f"{line.code}[0]")
             shapes, kinds = (symbol._infer_shape_impl(True)[1], symbol._infer_type_impl(True)[1])
@@ -182,6 +181,9 @@ class _Drawing:
             self.symbols.append(symbol[output])
             self.lines.append(Line(f"{{0}}[{output}]", (whole,), tuple(shapes[output]), kinds[output].__name__))
         return True
+
+    def _evaluate(self, line: Line, code: str) -> Any:
+        return eval(code, {**scope(), **{f"v{n}": self.symbols[n] for n in line.inputs}})
 
     def _heads(self) -> list[int]:
         read = {n for line in self.lines for n in line.inputs}
@@ -243,7 +245,7 @@ def check(program: Program) -> str | None:
 
 def _others(symbol: Any, program: Program) -> Iterator[Any]:
     """The same without echo, under other match ranges."""
-    for value in _RANGES:
+    for value in RANGES:
         with match_range(value):
             yield training.train(symbol, program.requests, program.how)
     yield training.trained(symbol, program.requests, program.how)

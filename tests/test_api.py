@@ -25,7 +25,7 @@ from echo.plan import Decision, Memory
 
 ROOT = Path(__file__).parents[1]
 PUBLIC = [
-    "BudgetError", "EchoError", "Frontier", "GraphError", "KernelError", "NativeError", "OptionError", "Options",
+    "BudgetError", "ChangedInputError", "EchoError", "Frontier", "GraphError", "KernelError", "NativeError", "OptionError", "Options",
     "Plan", "PlanError", "ShapeError", "UnsupportedError", "compat", "disable", "enable", "errors", "frontier",
     "load_plan", "native", "optimize", "plan",
 ]  # fmt: skip
@@ -320,7 +320,7 @@ CHAIN = {
     ("arguments", "message"),
     [
         (["plan", "{missing}", "data=32,64"], "No such file"),
-        (["plan", "{symbol}", "data"], "expected NAME=SHAPE such as data=128,50, got 'data'"),
+        (["plan", "{symbol}", "data"], "expected NAME=SHAPE such as data=128,50, of less than 2**31 elements"),
         (["plan", "{symbol}", "data=a,b"], "expected NAME=SHAPE"),
         (["plan", "{symbol}", "dta=3,4"], "dta"),
         (["plan", "{symbol}", "softmax_label=32"], "are unknown"),

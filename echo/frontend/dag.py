@@ -15,13 +15,13 @@ bytes while it runs; parts of a graph that do not hang together run in the order
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any, Mapping, NamedTuple, Sequence
 
 from echo.errors import GraphError
 from echo.graph import Entry
+from echo.reading import read_json
 from echo.schedule import replay
 from echo.training_graph import TensorType, TrainingGraph, TrainingNode
 
@@ -45,7 +45,7 @@ def load_dag(path: Path) -> DataGraph:
         OSError: it cannot be read.
     """
     try:
-        return dag_of(json.loads(path.read_text(encoding="utf-8")))
+        return dag_of(read_json(path))
     except ValueError as error:  # malformed JSON or UTF-8
         raise GraphError(f"{path} is not JSON: {error}") from error
     except GraphError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import mxnet as mx
@@ -10,6 +9,7 @@ import mxnet as mx
 from echo.errors import GraphError
 from echo.frontend.symbols import symbol_of
 from echo.graph import Graph
+from echo.reading import read_json
 
 
 def load_symbol(path: Path) -> mx.sym.Symbol:
@@ -20,8 +20,10 @@ def load_symbol(path: Path) -> mx.sym.Symbol:
         OSError: it cannot be read.
     """
     try:
-        return symbol_of(Graph.from_json(json.loads(path.read_text(encoding="utf-8"))))
+        # control characters in texts MXNet writes as they are
+        return symbol_of(Graph.from_json(read_json(path, strict=False)))
     except (ValueError, GraphError) as error:
         raise GraphError(f"{path} is not a symbol saved by MXNet: {error}") from error
     except mx.MXNetError as error:
-        raise GraphError(f"{path}: MXNet cannot load it: {str(error).splitlines()[0]}") from error
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]  # the last one says what is wrong
+        raise GraphError(f"{path}: MXNet cannot load it: {lines[-1] if lines else type(error).__name__}") from error

@@ -6,7 +6,7 @@ import json
 import re
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any, Mapping, Sequence
+from typing import Any, Iterable, Mapping, Sequence
 
 import mxnet as mx
 import numpy as np
@@ -14,6 +14,7 @@ from mxnet.symbol import Symbol
 
 from echo.errors import OptionError, ShapeError
 from echo.graph import VERSION, Entry, Graph, Node
+from echo.patterns.view import is_true
 from echo.training_graph import FLAGS, TensorType
 
 _ESCAPE = re.compile(r"((?<!\\)(?:\\\\)*)\\u([0-9a-f]{4})")
@@ -63,7 +64,8 @@ def type_name(kind: Any) -> str:
 class Binding:
     """Everything a bind needs to know: the shape and numpy type of each argument and auxiliary state, by position.
 
-    ``grad_req`` is "write", "add" or "null" for each argument.
+    ``grad_req`` is "write", "add" or "null" for each argument. ``sparse``: the arguments whose gradients MXNet computes
+    as row_sparse arrays.
     """
 
     arg_shapes: tuple[tuple[int, ...], ...]
@@ -71,9 +73,12 @@ class Binding:
     aux_shapes: tuple[tuple[int, ...], ...]
     aux_types: tuple[Any, ...]
     grad_req: tuple[str, ...]
+    sparse: frozenset[int] = frozenset()
 
     @staticmethod
-    def of_arrays(args: Sequence[Any], aux: Sequence[Any], grad_req: Sequence[str]) -> Binding:
+    def of_arrays(
+        args: Sequence[Any], aux: Sequence[Any], grad_req: Sequence[str], sparse: Iterable[int] = ()
+    ) -> Binding:
         """The binding of arrays that are there."""
         return Binding(
             tuple(array.shape for array in args),
@@ -81,6 +86,7 @@ class Binding:
             tuple(array.shape for array in aux),
             tuple(array.dtype for array in aux),
             tuple(grad_req),
+            frozenset(sparse),
         )
 
     @property
@@ -120,7 +126,18 @@ def infer_binding(
         tuple(map(tuple, aux_shapes)),
         tuple(aux_types),
         grad_reqs(names, grad_req),
+        sparse_gradients(symbol),
     )
+
+
+def sparse_gradients(symbol: mx.sym.Symbol) -> frozenset[int]:
+    """The arguments whose gradients are row_sparse: weights of an Embedding with ``sparse_grad``."""
+    if not any(is_true(attrs, "sparse_grad") for attrs in symbol.attr_dict().values()):
+        return frozenset()
+    graph = graph_of(symbol)
+    embeddings = [node for node in graph.nodes if is_true(node.attrs, "sparse_grad") and len(node.inputs) > 1]
+    weights = {graph.nodes[node.inputs[1].node].name for node in embeddings}
+    return frozenset(place for place, name in enumerate(symbol.list_arguments()) if name in weights)
 
 
 def types_of(graph: Graph, binding: Binding) -> dict[Entry, TensorType]:

@@ -91,12 +91,15 @@ def bind_without_memory(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context
 
     args = [lazy(shape, kind) for shape, kind in zip(binding.arg_shapes, binding.arg_types)]
     aux = [lazy(shape, kind) for shape, kind in zip(binding.aux_shapes, binding.aux_types)]
+    def gradient(place: int) -> NDArray:
+        shape, kind = binding.arg_shapes[place], binding.arg_types[place]
+        if place in binding.sparse:
+            return mx.nd.sparse.zeros("row_sparse", shape, ctx, kind)  # which has no rows
+        return lazy(shape, kind)
+
     names = symbol.list_arguments()
-    gradients = {
-        name: lazy(shape, kind)
-        for name, shape, kind, request in zip(names, binding.arg_shapes, binding.arg_types, binding.grad_req)
-        if request != "null"
-    }
+    wanted = [place for place, request in enumerate(binding.grad_req) if request != "null"]
+    gradients = {names[place]: gradient(place) for place in wanted}
     return mx.sym.Symbol.bind(symbol, ctx, args, gradients, list(binding.grad_req), aux)
 
 

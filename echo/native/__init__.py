@@ -103,6 +103,15 @@ def install(libmxnet: str, allowed: Allowed = NOTHING) -> None:
         _installed = library
 
 
+def hook_library() -> ctypes.CDLL:
+    """The library that `install` loads.
+
+    Raises:
+        NativeError: it was not built or cannot be loaded.
+    """
+    return _installed or _load("libecho_hook.so")
+
+
 def installed() -> bool:
     """Whether MXNet's passes are wrapped now."""
     return _installed is not None
@@ -141,7 +150,7 @@ def capture(nodes: bool = True) -> Iterator[Capture]:
 
     Captures nest: each holds the last graph that was planned while it was open, with its nodes if one of them asks.
     """
-    library = _installed or _load("libecho_hook.so")
+    library = hook_library()
     begin = function(library, "echo_capture_begin", None, ctypes.c_int)
     end = function(library, "echo_capture_end", ctypes.c_char_p)
     around = getattr(_thread, "captures", ())

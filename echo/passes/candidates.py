@@ -12,8 +12,12 @@ from echo.inplace import has_layouts, may_be_blocked
 from echo.ops import HEAVY, all_outputs, why_not
 from echo.passes.merged import merged
 from echo.passes.request import Request
-from echo.readers import is_reader
+from echo.readers import why_not_reader
 from echo.training_graph import EXECUTOR, TrainingGraph
+
+
+# Their copies have another layout than they: Dropout's is a product with the mask, a copy has that of its input.
+_UNSETTLED = frozenset({"Dropout", "_copy", "_np_copy"})
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ def _refusal(
     if training.runner != EXECUTOR and node.stateful and node.op != "Dropout":
         return f"{node.op} keeps state, for which a CachedOp has no room twice"
     device, hook = request.frontend.device, request.frontend.hook
-    if has_layouts(training, device) and may_be_blocked(node.outputs[0]) and (node.op == "Dropout" or not hook):
+    if has_layouts(training, device) and may_be_blocked(node.outputs[0]) and (node.op in _UNSETTLED or not hook):
         return "its copy could have another of oneDNN's layouts, and sums behind it other last bits"
     return why_not(node, device, hook)
 
@@ -91,9 +95,10 @@ def _keepers(training: TrainingGraph) -> dict[int, str]:
     """For nodes that an operator reads which may do so at any time: why their outputs stay where they are."""
     found = {}
     for _, node in training.operators():
-        if node.forward and not is_reader(node):
-            for entry in node.inputs:
-                found[entry.node] = f"{node.op} ({node.name!r}) is not known to read it through its inputs alone"
+        for position, entry in enumerate(node.inputs) if node.forward else ():
+            reason = why_not_reader(node.op, node.attrs, position)
+            if reason:
+                found[entry.node] = f"{node.name!r} reads it: {reason}"
     return found
 
 

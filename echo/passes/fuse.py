@@ -13,7 +13,11 @@ from echo.passes.explain import memory
 from echo.passes.request import Request
 from echo.patterns import LAYERS, MASKS, QUIET
 from echo.patterns.apply import SMALL, Fused, fuse
+from echo.patterns.recurrence import normed_state
 from echo.plan import HIDDEN, Memory, Plan
+
+_BITS = ("no operator is fused that would change last bits: {name} normalizes a product of the state of a recurrent "
+         "cell, which makes each rounding grow from step to step (exact=False fuses)")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,9 @@ class Fuse:
     def run(self, request: Request) -> Fused:
         if not request.options.fuse:
             return Fused(request.graph)
+        norm = normed_state(request.graph) if request.options.exact else ""
+        if norm:
+            return Fused(request.graph, notes=(_BITS.format(name=repr(norm)),), bits=norm)
         wishes, frontend = request.options.wishes, request.frontend
         wished, without = named(request.graph, wishes), MASKS if self.layers else MASKS | LAYERS
         found = fuse(request.graph, frontend.types, frontend.adds, frontend.device, wished, without)

@@ -64,7 +64,7 @@ class Hoist:
     gives: ClassVar[type] = Hoisted
 
     def run(self, request: Request, fused: Fused) -> Hoisted:
-        if not request.options.fuse or request.frontend.why_no_fusion:
+        if not request.options.fuse or request.frontend.why_no_fusion or fused.bits:
             return Hoisted(fused)
         view = View(fused.graph)
         found, missed = families(view)

@@ -64,7 +64,7 @@ class Mask:
             return Masked(stays)
         types, graph = frontend.types(), frontend.runnable(found.graph)
         total = sum(types[Entry(number)].bytes for number in places)
-        return Masked(stays, replace(found, graph=graph, missed=missed, notes=fused.notes), total)
+        return Masked(stays, replace(found, graph=graph, missed=missed, notes=fused.notes, bits=fused.bits), total)
 
 
 def why_not_tried(request: Request, masked: Masked, without: Plan) -> str:

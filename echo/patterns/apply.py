@@ -28,6 +28,7 @@ class Fused:
     """The graph with fused operators, where they were found, and where they nearly were.
 
     ``what`` counts each kind. ``hidden`` are bytes that the user's operators hold there beyond what is planned.
+    ``bits`` says why nothing may be put in that changes last bits, empty where it may.
     """
 
     graph: Graph
@@ -36,6 +37,7 @@ class Fused:
     what: Mapping[str, int] = field(default_factory=dict)
     hidden: int = 0
     notes: tuple[str, ...] = ()
+    bits: str = ""
 
 
 def find(

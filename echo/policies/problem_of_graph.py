@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Sequence
 
+from echo.deadline import NEVER, Deadline
 from echo.errors import OptionError
 from echo.estimators.evaluator import Evaluation
 from echo.estimators.live import LiveEvaluator
@@ -11,6 +12,7 @@ from echo.estimators.overhead import Overhead
 from echo.graph import Entry
 from echo.passes.partition import partition
 from echo.policies.problem import Policy, Problem
+from echo.policies.timed import chosen_in_time
 from echo.schedule import Splits
 from echo.training_graph import TrainingGraph
 
@@ -44,6 +46,7 @@ def problem_of_graph(
     heavy: bool = True,
     once: bool = False,
     simulations: int = _SIMULATIONS,
+    deadline: Deadline = NEVER,
 ) -> Problem:
     """The problem of a data graph: all forward nodes but the last, the loss, are candidates.
 
@@ -70,27 +73,37 @@ def problem_of_graph(
         max_bytes=max_bytes,
         effort=simulations * len(training.nodes),
         once=once,
+        deadline=deadline,
     )
 
 
 def solve_graph(
-    policy: Policy, training: TrainingGraph, seconds: Sequence[float], *, max_bytes: int | None = None
+    policy: Policy,
+    training: TrainingGraph,
+    seconds: Sequence[float],
+    *,
+    max_bytes: int | None = None,
+    deadline: Deadline = NEVER,
 ) -> Solved:
     """What a policy makes of a data graph: of light operators alone, then with heavy ones where that ranks before it.
+
+    At the ``deadline`` what was found until then is taken.
 
     The schedule may need more than ``max_bytes`` where the policy finds none that fits, or does not look at limits.
     """
     # Light operators alone cost up to 3 points of overhead more than the published plans of tests/data/ilp.
     found = []
     for heavy in (False, True) if max_bytes is not None else (False,):
-        problem = problem_of_graph(training, seconds, max_bytes=max_bytes, heavy=heavy)
-        splits = policy.choose(problem)
+        problem = problem_of_graph(training, seconds, max_bytes=max_bytes, heavy=heavy, deadline=deadline)
+        splits, _ = chosen_in_time(policy, problem)
         found.append(Solved(splits, problem.value(splits), heavy))
     return min(found, key=lambda solved: problem.rank(solved.value))
 
 
-def smallest(policy: Policy, training: TrainingGraph, seconds: Sequence[float]) -> Solved:
+def smallest(
+    policy: Policy, training: TrainingGraph, seconds: Sequence[float], deadline: Deadline = NEVER
+) -> Solved:
     """The fewest bytes that a policy reaches with every operator that may run again."""
-    problem = problem_of_graph(training, seconds)
-    splits = policy.choose(problem)
+    problem = problem_of_graph(training, seconds, deadline=deadline)
+    splits, _ = chosen_in_time(policy, problem)
     return Solved(splits, problem.value(splits), True)

@@ -214,11 +214,11 @@ class _Running:
             pid, status = os.waitpid(self._pid, os.WNOHANG)
             if pid == 0:  # it is there, so its number is nobody else's
                 os.kill(self._pid, signal.SIGKILL)
-                os.waitpid(self._pid, 0)
-                return ""
-            if os.WIFSIGNALED(status):
+                _, status = os.waitpid(self._pid, 0)
+            if os.WIFEXITED(status):
+                return f"ended with {os.WEXITSTATUS(status)}"
+            if pid or os.WTERMSIG(status) != signal.SIGKILL:
                 return f"was ended by signal {os.WTERMSIG(status)}"
-            return f"ended with {os.WEXITSTATUS(status)}"
         return ""
 
 

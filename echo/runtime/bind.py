@@ -40,6 +40,7 @@ from echo.runtime.calls import Bind
 from echo.runtime.executor import Applied, PlannedExecutor, planned_executor, shapes_of
 from echo.runtime.fallback import REPORT, or_smallest, or_stock
 from echo.runtime.pool import Example, Pool, example_of, pool_of
+from echo.runtime.trim import trim
 from echo.training_graph import EXECUTOR, TrainingGraph
 from echo.why import Flip, Flipper
 
@@ -405,8 +406,11 @@ def _hint_of(example: Example, request: Request) -> Hint:
 
 
 def _planned(request: Request, hint: Hint | None) -> pipeline.Planned:
-    with progress() as show:
-        return pipeline.plan(replace(request, progress=show, hint=hint))
+    try:
+        with progress() as show:
+            return pipeline.plan(replace(request, progress=show, hint=hint))
+    finally:
+        trim()
 
 
 @contextlib.contextmanager

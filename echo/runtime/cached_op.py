@@ -21,7 +21,7 @@ from mxnet.symbol import Symbol
 from echo.errors import GraphError, one_line
 from echo.frontend.cached import stateless
 from echo.frontend.session import install_hook
-from echo.frontend.symbols import Binding, graph_of, symbol_of
+from echo.frontend.symbols import Binding, graph_of, sparse_gradients, symbol_of
 from echo.graph import Graph
 from echo.inplace import APART_ATTRIBUTE
 from echo.locks import Lock
@@ -31,8 +31,9 @@ from echo.passes.rewrite import GRADIENT_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIB
 from echo.plan import Plan
 from echo.runtime import bind
 from echo.runtime.fallback import REPORT
-from echo.runtime.modes import note
+from echo.runtime.modes import keep, note
 from echo.runtime.monitor import WithoutClones
+from echo.runtime.watch import InputWatch, watch_of
 from echo.training_graph import DYNAMIC, STATIC
 
 logger = logging.getLogger("echo")
@@ -55,6 +56,7 @@ class _Choice:
     in_training: bool = False
     implements: bool = False  # its gradients read less than the user's own
     fuses: bool = False
+    watch: InputWatch | None = None  # the inputs that are read again in backward
 
 
 _STOCK = _Choice()
@@ -104,16 +106,23 @@ class PlannedCachedOp:
             signature = self._signature(args)
             self._attempt(lambda options: self._choose(signature, args, options), lambda: self._give_up(signature))
             current, choice = self._current, self._choice
-        outputs = self._run(current, choice, signature, args, kwargs)
-        at_stake = choice.mode_dependent
-        if at_stake:
-            note(outputs[0] if isinstance(outputs, list) else outputs, at_stake)
+        outputs, choice = self._run(current, choice, signature, args, kwargs)
+        first = outputs[0] if isinstance(outputs, list) else outputs
+        if choice.mode_dependent:
+            note(first, choice.mode_dependent)
+        if choice.watch is not None:
+            keep(choice.watch.record(args), first)
         return outputs
 
-    def _run(self, current: Any, choice: _Choice, signature: Signature, args: Any, kwargs: Any) -> Any:
-        """One call: where MXNet refuses a planned graph at its first, the next best one, at last the user's own."""
+    def _run(
+        self, current: Any, choice: _Choice, signature: Signature, args: Any, kwargs: Any
+    ) -> tuple[Any, _Choice]:
+        """One call: where MXNet refuses a planned graph at its first, the next best one, at last the user's own.
+
+        Gives the outputs, and which of them it was.
+        """
         if choice is _STOCK or signature in self._ran:
-            return current(*args, **kwargs)
+            return current(*args, **kwargs), choice
         try:
             outputs = current(*args, **kwargs)
         except Exception as error:
@@ -125,13 +134,13 @@ class PlannedCachedOp:
                     with contextlib.suppress(Exception):
                         outputs = self._current(*args, **kwargs)
                         logger.warning("echo: runs without fused operators: %s. %s.", why, REPORT)
-                        return outputs
+                        return outputs, self._choice
                 self._give_up(signature)
-                current = self._current
+                current, choice = self._current, _STOCK
             outputs = current(*args, **kwargs)  # where the call itself is wrong, MXNet says so here
             logger.warning("echo: runs without a plan: %s. %s.", why, REPORT)
         self._ran.add(signature)
-        return outputs
+        return outputs, choice
 
     def _unfused(self, signature: Signature, args: Sequence[Any], options: Options) -> bool:
         """Whether there is a plan without fused operators, which is switched to."""
@@ -172,7 +181,12 @@ class PlannedCachedOp:
         choice = self._choices[signature]
         shows_all = self._monitor is not None and (choice.fuses or (self._monitor[1] and choice.implements))
         at_odds = choice.in_training and not autograd.is_training()
-        self._switch(_STOCK if shows_all or at_odds else choice)
+        try:
+            self._switch(_STOCK if shows_all or at_odds else choice)
+        except Exception as error:
+            if options.strict or not (choice.fuses and self._unfused(signature, args, options)):
+                raise
+            logger.warning("echo: runs without fused operators: %s. %s.", one_line(error), REPORT)
 
     def _give_up(self, signature: Signature) -> None:
         self._choices[signature] = _STOCK
@@ -180,6 +194,7 @@ class PlannedCachedOp:
 
     def _planned(self, signature: Signature, args: Sequence[Any], options: Options) -> _Choice:
         if any(array.stype != "default" for array in args):
+            logger.info("echo: a hybridized block runs as it is: sparse arguments")
             return _STOCK
         graph = stateless(graph_of(self._symbol))
         runner = STATIC if self._static else DYNAMIC
@@ -199,6 +214,7 @@ class PlannedCachedOp:
             implements=implements(graph),
             fuses=bool(plan.fused),
             mode_dependent=mode_dependent,
+            watch=watch_of(graph, self._symbol.list_inputs()),
             in_training=bool(mode_dependent) or any(node.op == "Dropout" for node in again),
         )
 
@@ -270,4 +286,4 @@ def _binding(symbol: Symbol, args: Sequence[Any]) -> Binding:
     arrays = dict(zip(names, args))
     arguments = [arrays[name] for name in symbol.list_arguments()]
     states = [arrays[name] for name in symbol.list_auxiliary_states()]
-    return Binding.of_arrays(arguments, states, ["write"] * len(arguments))
+    return Binding.of_arrays(arguments, states, ["write"] * len(arguments), sparse_gradients(symbol))

@@ -23,9 +23,11 @@ from echo.kernels.operators import PREFIX
 from echo.ops import depends_on_mode
 from echo.passes.rewrite import implements, marked, unmarked
 from echo.runtime.monitor import WithoutClones
+from echo.runtime.watch import InputWatch, refuse_changed, watch_of, watch_of_all
 from echo.training_graph import TrainingGraph, TrainingNode
 
 if TYPE_CHECKING:
+    from echo.native.watch import Record
     from echo.runtime.pool import Example, Pool
 
 logger = logging.getLogger("echo")
@@ -81,6 +83,23 @@ class Applied:
         return implements(self.graph)
 
     @cached_property
+    def watch(self) -> InputWatch | None:
+        """The arguments that are read again."""
+        return watch_of(self.graph, self._arguments)
+
+    @cached_property
+    def watches_of_all(self) -> tuple[InputWatch | None, InputWatch | None]:
+        """All arguments, by the mode of a forward pass that backward may have to repeat."""
+        may_repeat = self.mode_dependent or "Dropout" in self.marked
+        inference, training = (watch_of_all(self._arguments, mode) if may_repeat else None for mode in (False, True))
+        return inference, training
+
+    @cached_property
+    def _arguments(self) -> list[str]:
+        names: list[str] = symbol_of(self.user).list_arguments()
+        return names
+
+    @cached_property
     def mode_dependent(self) -> frozenset[str]:
         """Those of them that have to run again in the mode of the forward pass."""
         again = (self.graph.nodes[number] for number in marked(self.base, self.graph))
@@ -99,6 +118,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
     _own_monitor: WithoutClones | None = None
     _runs_own = False
     _random: list[TrainingNode] | None = None
+    _seen: tuple[Record | None, Record | None] = (None, None)  # by the last forward pass: in what is read again, in all
 
     def set_monitor_callback(self, callback: Callable[..., None], monitor_all: bool = False) -> None:
         """As ``Executor.set_monitor_callback``; the callback sees no clone."""
@@ -131,20 +151,31 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
                 self._output_dict = None
             super().forward(is_train, **kwargs)
         self._forward_mode = mode
+        self._seen = (None, None) if self._runs_own else self._see(mode)
         return self.outputs
+
+    def _see(self, mode: bool) -> tuple[Record | None, Record | None]:
+        again, everything = (
+            None if watch is None else watch.record(self.arg_arrays)
+            for watch in (self._applied.watch, self._applied.watches_of_all[mode])
+        )
+        return again, everything
 
     def backward(self, out_grads: Any = None, is_train: bool = True) -> None:
         """As ``Executor.backward``.
 
         Raises:
+            ChangedInputError: an argument that is read again was written since the forward pass.
             UnsupportedError: an inference backward pass behind a training forward pass with random numbers.
         """
         if self._runs_own:
             self._users_own().backward(out_grads, is_train)
         elif self._forward_mode is not None and self._is_at_odds(self._forward_mode, bool(is_train)):
+            refuse_changed(self._seen[1])
             self._repeat_forward(self._forward_mode)
             self._users_own().backward(out_grads, is_train)
         else:
+            refuse_changed(self._seen[0])
             super().backward(out_grads, is_train)
 
     def _repeat_forward(self, mode: bool) -> None:
@@ -314,7 +345,9 @@ def _requests(executor: mx.executor.Executor) -> list[str]:
 
 def binding_of(executor: mx.executor.Executor) -> Binding:
     """How an executor was bound."""
-    return Binding.of_arrays(executor.arg_arrays, executor.aux_arrays, _requests(executor))
+    gradients = enumerate(executor.grad_arrays)
+    sparse = [place for place, array in gradients if array is not None and array.stype != "default"]
+    return Binding.of_arrays(executor.arg_arrays, executor.aux_arrays, _requests(executor), sparse)
 
 
 def _inferred(

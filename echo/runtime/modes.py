@@ -1,9 +1,10 @@
-"""Gluon's backward passes in another mode than their forward passes: refused where a gradient would be wrong.
+"""Gluon's backward passes that would be wrong are refused: in another mode than forward, or of arrays written since.
 
 What echo recomputes runs in the mode of the backward pass, and BatchNorm computes something else outside of training.
 MXNet remembers nowhere in which mode a pass was recorded. So `note` writes the operators at stake into the node of
 MXNet's recorded graph, from where they go when that graph goes, and `MXAutogradBackwardEx`, through which every
-gradient of MXNet's Python comes, first looks for such notes where it is called with ``train_mode=False``.
+gradient of MXNet's Python comes, first looks for such notes where it is called with ``train_mode=False``. Records of
+the arrays that are read again (`echo.runtime.watch`) go with those nodes, too, and are looked at each time.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from mxnet.symbol import Symbol
 
 from echo.errors import UnsupportedError
 from echo.locks import Lock
+from echo.native.watch import Record
+from echo.runtime.watch import refuse_changed_behind
 
 _NOTE = "__echo_trained__"
 _lock = Lock()
@@ -38,6 +41,15 @@ def note(output: Any, operators: Iterable[str]) -> None:
     recorded._set_attr(**{_NOTE: ",".join(sorted(operators))})  # the symbol holds the recorded node itself
 
 
+def keep(record: Record, output: Any) -> None:
+    """Keeps what a pass just recorded found in the arrays that are read again, by one of its outputs.
+
+    From then on a backward pass through it raises `ChangedInputError` where one of them was written since.
+    """
+    _guard()
+    record.attach(output.handle)
+
+
 def _guard() -> None:
     with _lock.held():
         if not _guards:
@@ -51,6 +63,7 @@ def _guarded(original: Callable[..., int]) -> Callable[..., int]:
                  create: Any, is_train: Any, *found: Any) -> int:  # fmt: skip
         if not getattr(is_train, "value", is_train):
             _refuse({name for head in heads[:count] for name in _noted(head)})
+        refuse_changed_behind(count, heads, num_variables, variables)
         return original(count, heads, head_gradients, num_variables, variables, retain, create, is_train, *found)
 
     return backward

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Sequence
 
 if TYPE_CHECKING:
-    from tests.operators.build import Built, Ref
+    from tests.operators.graph import Built, Ref
 
-_SPEC = re.compile(r"(x|p|u|g|b|i|j|k|w|a|l|spd|tri)(\d*)(?::([\dC]+(?:x[\dC]+)*))?")
+_SPEC = re.compile(r"(x|p|u|g|b|i|j|k|w|v|a|l|spd|tri)(\d*)(?::([\dC]+(?:x[\dC]+)*))?")
 DEFAULT = "4x12"
 
 
@@ -18,16 +18,17 @@ class Input:
     """An input of the operator.
 
     Attributes:
-        kind: of its values. "x" of both signs, "p" positive, "u" in (-0.9, 0.9), "g" above 1, "b" 0 or 1; "i", "j", "k":
-            whole numbers below ``limit`` as float, int32, int64; "w" a parameter, "a" an auxiliary state, "l" labels
-            below ``limit``; "spd" symmetric positive definite, "tri" lower triangular matrices; "=" these ``values``.
+        kind: of its values. "x" of both signs, "p" positive, "u" in (-0.9, 0.9), "g" above 1, "b" 0 or 1; "i", "j",
+            "k" whole numbers below ``limit`` as float, int32, int64; "w" a parameter, "v" one that is always a
+            variable, "a" an auxiliary state, "l" labels below ``limit``; "spd" symmetric positive definite, "tri" lower
+            triangular matrices; "=" these ``values``.
         axes: its shape; "C" stands for the number of channels.
     """
 
     kind: str
-    axes: Tuple[Any, ...]
+    axes: tuple[Any, ...]
     limit: int = 0
-    values: Tuple[Any, ...] = ()
+    values: tuple[Any, ...] = ()
     dtype: str = ""
 
     def shape_of(self, channels: int) -> tuple[int, ...]:
@@ -52,6 +53,7 @@ class Case:
     inputs: tuple[Input, ...]
     attrs: tuple[tuple[str, Any], ...] = field(default=())
     graphs: tuple[Any, ...] = field(default=(), compare=False)  # subgraphs of control flow, as NNVM's JSON values
+    outputs: tuple[tuple[int, ...], ...] = ()  # shapes that MXNet does not infer before the operator has run
 
     def under(self, built: Built, inputs: Sequence[Ref]) -> Ref:
         ref = built.add(self.op, "under", inputs, **dict(self.attrs))

@@ -23,7 +23,8 @@ _REASONS: Mapping[str, str] = {
         _contrib_quantized_batch_norm _contrib_quantized_concat _contrib_quantized_conv _contrib_quantized_elemwise_add
         _contrib_quantized_elemwise_mul _contrib_quantized_embedding _contrib_quantized_flatten
         _contrib_quantized_fully_connected _contrib_quantized_pooling _contrib_quantized_rnn _contrib_requantize""",
-    "it is only there for GPUs": "_contrib_count_sketch _contrib_fft _contrib_ifft",
+    "it is only there for GPUs": """
+        _contrib_ModulatedDeformableConvolution _contrib_count_sketch _contrib_fft _contrib_ifft""",
     "it needs sparse arrays, which are never recomputed": """
         _contrib_SparseEmbedding _contrib_dgl_adjacency _contrib_dgl_csr_neighbor_non_uniform_sample
         _contrib_dgl_csr_neighbor_uniform_sample _contrib_dgl_graph_compact _contrib_dgl_subgraph _contrib_edge_id
@@ -35,11 +36,13 @@ _REASONS: Mapping[str, str] = {
     "MXNet does not know the shape of its output before it has run, and plans no memory for it": """
         _contrib_boolean_mask _npi_bincount _npi_delete _npi_unique _npx_nonzero""",
     "MXNet infers no shape for it in a symbol outside of its numpy mode": """
-        _npi_dstack _npi_hstack _npi_powerd _npi_share_memory _onehot_encode fill_element_0index""",
+        _contrib_allclose _copyto _npi_dstack _npi_hstack _npi_norm _npi_powerd _npi_share_memory
+        _npx_constraint_check _onehot_encode fill_element_0index""",
     "MXNet itself fails to differentiate it": """
-        _npi_copysign_scalar _npi_exponential _npi_rayleigh _npi_rcopysign_scalar""",
+        _image_resize _image_to_tensor _npi_copysign_scalar _npi_exponential _npi_rayleigh _npi_rcopysign_scalar""",
     "it is a mark in MXNet's own graphs, not an operator of a symbol": """
         _CachedOp _CachedOpThreadSafe _CrossDeviceCopy _CustomFunction _NDArray _Native _NoGradient""",
-    "it takes the place of other operators for inference alone": "_sg_mkldnn_conv _sg_mkldnn_fully_connected",
+    "it takes the place of other operators for inference alone": """
+        _sg_mkldnn_conv _sg_mkldnn_fully_connected _sg_mkldnn_selfatt_qk _sg_mkldnn_selfatt_valatt""",
 }
 LEFT_OUT: Mapping[str, str] = {op: reason for reason, ops in _REASONS.items() for op in ops.split()}

@@ -10,7 +10,7 @@ from mxnet import autograd
 
 from echo import native
 from echo.runtime.cached_op import StockCachedOp
-from tests.operators.build import UNDER, Built
+from tests.operators.graph import UNDER, Built
 
 EXECUTOR, STATIC, DYNAMIC = "executor", "static", "dynamic"
 RUNNERS = (EXECUTOR, STATIC, DYNAMIC)
@@ -50,10 +50,11 @@ class Run:
         return seen
 
     def _refresh(self, step: int) -> None:
-        for name, value in values_of(self.built, step).items():
+        for name, value in values_of(self.built, step).items() if step else ():
             if name not in self.auxiliary:
                 self.arrays[name][:] = value
-        mx.random.seed(step)
+        if self.built.is_random:
+            mx.random.seed(step)
 
     def _gradients(self) -> dict[str, Any]:
         return {name: mx.nd.ones(self.arrays[name].shape, dtype=self.arrays[name].dtype) for name in self.trained}
@@ -63,7 +64,8 @@ class Run:
         wanted = {name: self.grad_req if name in gradients else "null" for name in self.symbol.list_arguments()}
         args = {name: self.arrays[name] for name in wanted}
         with native.capture() as caught:
-            executor = self.symbol.bind(mx.cpu(), args, gradients, wanted, [self.arrays[name] for name in self.auxiliary])
+            states = [self.arrays[name] for name in self.auxiliary]
+            executor = self.symbol.bind(mx.cpu(), args, gradients, wanted, states)
         self.graphs.append(caught.graph)
         for step in range(STEPS):
             self._refresh(step)
@@ -87,16 +89,18 @@ class Run:
             yield step, outputs, gradients
 
 
-def count_outputs(graph: Any) -> int:
-    """How many outputs the operator under test has, hidden ones included."""
-    return next(len(node["shapes"]) for node in graph["nodes"] if node["name"] == UNDER)
+def node_under(graph: Any) -> Any:
+    """The operator under test in a training graph; of control flow None: the last graph planned is a subgraph of it."""
+    return next((node for node in (graph["nodes"] if graph else ()) if node["name"] == UNDER), None)
 
 
 def is_taken_over(graph: Any, names: set[str]) -> bool:
     """Whether later nodes of this training graph write into the memory of each of these nodes before the gradient of
     the operator under test has run; of a graph without gradients: before its end."""
-    nodes = graph["nodes"]
+    nodes = graph["nodes"] if graph else []
     number_of = {node["name"]: number for number, node in enumerate(nodes)}
+    if UNDER not in number_of:  # the last graph that was planned is a subgraph of control flow
+        return False
     under = number_of[UNDER]
     gradients = [number for number, node in enumerate(nodes) if under in node["control_deps"]]
     end = max(gradients, default=len(nodes))

@@ -13,7 +13,7 @@ from typing import Any, Callable, Iterator, Set, Tuple
 
 import mxnet.libinfo
 
-from tests.operators.build import UNDER
+from tests.operators.graph import UNDER
 
 _Invoker = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 _NODE_BYTES, _ENTRY_BYTES = 56, 12
@@ -90,7 +90,9 @@ class Plan:
 
     def apart(self, entry: Entry, chunk: int) -> None:
         """Computes an array in a chunk of its own."""
-        self.chunk[entry.place], self.computed_in[entry.place] = chunk, -1
+        self.chunk[entry.place] = chunk
+        if entry.position >= 0:  # or nobody reads it, and it is not computed
+            self.computed_in[entry.place] = -1
 
 
 Change = Callable[[Plan], None]

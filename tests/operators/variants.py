@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Mapping
+from typing import Any, Mapping
 
 from echo.ops import _ALL_OUTPUTS, HEAVY, LIGHT, why_not_dropout
 from echo.passes.rewrite import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
-from tests.operators.build import UNDER, Built
-from tests.operators.run import STATIC
+from tests.operators.case import Case
+from tests.operators.graph import UNDER, Built, Setting
+from tests.operators.run import EXECUTOR, STATIC, node_under
 
 
 @dataclass(frozen=True)
 class Variant:
     """The roles of the nodes that run again, and the match range of the storage, None for MXNet's own.
 
-    ``packed`` says that masks are kept as bits.
+    ``packed`` says that masks are kept as bits, ``everywhere`` that not only executors are asked.
     """
 
     name: str
     roles: tuple[str, ...] = ()
     match_range: int | None = None
     packed: bool = False
+    everywhere: bool = False
+
+    def suits(self, setting: Setting, runner: str) -> bool:
+        """Whether it is worth its time there: masks are what a setting with masks is for."""
+        if setting.masked and "masked" not in self.roles and self.name != "input":
+            return False
+        return runner == EXECUTOR or self.everywhere
 
     def __str__(self) -> str:
         return self.name
@@ -47,23 +55,34 @@ class Variant:
 
 
 VARIANTS = (
-    Variant("input", ("input",)),
+    Variant("input", ("input",), everywhere=True),
     Variant("last input", ("last",)),
     Variant("heavy input", ("input", "heavy input")),
-    Variant("reassigned", (), -1),
-    Variant("output", ("output",)),
+    Variant("reassigned", (), -1, everywhere=True),
+    Variant("output", ("output",), everywhere=True),
     Variant("input, output", ("input", "masked", "output")),
     Variant("readers", ("reader",)),
     Variant("mask", ("masked",)),
-    Variant("bits", ("masked",), packed=True),
+    Variant("bits", ("masked",), packed=True, everywhere=True),
     Variant("bits, input, reassigned", ("masked", "input"), -1, packed=True),
-    *(Variant(f"all, {match_range}", ("input", "masked", "reader"), match_range) for match_range in (1, -1)),
-    *(Variant(f"all, output, {match_range}", ("input", "masked", "reader", "output"), match_range) for match_range in (4, -1)),
+    Variant("all, 1", ("input", "masked", "reader"), 1),
+    Variant("all, -1", ("input", "masked", "reader"), -1, everywhere=True),
+    Variant("all, output, 4", ("input", "masked", "reader", "output"), 4),
+    Variant("all, output, -1", ("input", "masked", "reader", "output"), -1, everywhere=True),
 )  # fmt: skip
 
 
-def recomputable_outputs(op: str, attrs: Mapping[str, object], count: int) -> str:
-    """The outputs of the operator under test that echo recomputes, as the hook reads them; none: empty."""
-    if (op not in LIGHT and op not in HEAVY) or (op == "Dropout" and why_not_dropout({k: str(v) for k, v in attrs.items()})):
+def recomputable_outputs(case: Case, graph: Any, runner: str) -> str:
+    """The outputs of the operator under test that echo recomputes, as the hook reads them; none: empty.
+
+    ``graph`` is the training graph of stock MXNet.
+    """
+    node = node_under(graph)
+    attrs = {key: str(value) for key, value in case.attrs}
+    if node is None or (case.op not in LIGHT and case.op not in HEAVY):
         return ""
-    return ",".join(map(str, range(count if op in _ALL_OUTPUTS else 1)))
+    if case.op == "Dropout" and why_not_dropout(attrs):
+        return ""
+    if runner != EXECUTOR and node["stateful"] and case.op != "Dropout":
+        return ""  # for whose state a CachedOp has no room twice
+    return ",".join(map(str, range(len(node["shapes"]) if case.op in _ALL_OUTPUTS else 1)))

@@ -7,9 +7,12 @@ import sys
 
 import pytest
 
+from echo.deadline import Deadline
 from echo.errors import OptionError
+from echo.policies import exact
 from echo.policies.exact import MOST_BINARIES, Exact
-from echo.policies.problem_of_graph import problem_of_graph
+from echo.policies.fit import Fit
+from echo.policies.problem_of_graph import problem_of_graph, solve_graph
 from tests.conftest import any_case, problem_of
 from tests.data_graphs import chain, ilp_graph, ilp_plans
 
@@ -52,3 +55,35 @@ def test_graphs_of_mxnet() -> None:
         stock = problem.value({}).bytes
         least = problem.value(Exact(time_limit=20).choose(problem)).bytes
         assert least < stock, name
+
+
+def test_all_programs_of_a_planning_share_one_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that each program moves on by all the time that it is given, less a second."""
+    import highspy
+
+    clock, given = [100.0], []
+
+    class Slow(highspy.Highs):  # type: ignore[misc]
+        def setOptionValue(self, option: str, value: object) -> object:  # HiGHS calls it so
+            if option == "time_limit":
+                given.append(value)
+                clock[0] += float(value) - 1 if len(given) == 1 else 5
+                value = 60.0
+            return super().setOptionValue(option, value)
+
+    monkeypatch.setattr(highspy, "Highs", Slow)
+    monkeypatch.setattr(exact.time, "monotonic", lambda: clock[0])
+    policy, graph = Exact(time_limit=30), chain(10)
+    found = solve_graph(policy, *graph, max_bytes=3, deadline=Deadline(10, clock[0] + 10))  # out of reach
+    assert given == [10.0, 1.0], "then the time was over"
+    problem = problem_of_graph(*graph)
+    assert found.value.bytes == problem.value(Fit().choose(problem)).bytes
+
+
+def test_without_time_there_is_still_a_schedule() -> None:
+    budget = ilp_plans("unet_b11")[5]["peak_bytes"]
+    problem = problem_of_graph(*ilp_graph("unet_b11"), max_bytes=budget)
+    solved = Exact(time_limit=0.0).solve(problem)
+    assert solved.gap == float("inf")
+    assert solved.splits
+    assert problem.value(solved.splits).bytes <= budget

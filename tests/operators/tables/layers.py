@@ -8,7 +8,8 @@ IMAGES = "x:2xCx6x6"
 STATES = "w:C w:C a:C a:C"
 
 
-def rnn(mode: str, gates: int, layers: int = 1, both: bool = False, states: str = "", **attrs: object):  # type: ignore[no-untyped-def]
+def rnn(mode: str, gates: int, layers: int = 1, both: bool = False, states: str = "",
+         **attrs: object):  # type: ignore[no-untyped-def]
     """Six features, eight states, five steps, a batch of four."""
     directions = 2 if both else 1
     size = directions * gates * 8 * (6 + 8 + 2) + (layers - 1) * directions * gates * 8 * (8 * directions + 8 + 2)
@@ -29,8 +30,8 @@ LAYERS = [
     case("Convolution", "x:2x8x9 w:16x8x3 w:16", kernel=(3,), num_filter=16),
     case("Convolution", "x:2x3x4x5x5 w:8x3x2x2x2 w:8", kernel=(2, 2, 2), num_filter=8),
     case("Convolution_v1", IMAGES + " w:8xCx3x3 w:8", kernel=(3, 3), num_filter=8),
-    case("Deconvolution", IMAGES + " w:Cx8x3x3 w:8", kernel=(3, 3), num_filter=8, no_bias=False),
-    case("Deconvolution", IMAGES + " w:Cx16x4x4", kernel=(4, 4), stride=(2, 2), pad=(1, 1), num_filter=16),
+    case("Deconvolution", IMAGES + " v:Cx8x3x3 v:8", kernel=(3, 3), num_filter=8, no_bias=False),
+    case("Deconvolution", IMAGES + " v:Cx16x4x4", kernel=(4, 4), stride=(2, 2), pad=(1, 1), num_filter=16),
     *(case("Pooling", IMAGES, kernel=(2, 2), stride=(2, 2), pool_type=kind) for kind in ("max", "avg", "sum")),
     case("Pooling", "p:2xCx6x6", kernel=(2, 2), pool_type="lp", p_value=2),
     case("Pooling", IMAGES, kernel=(3, 3), stride=(2, 2), pad=(1, 1), pool_type="max"),
@@ -59,12 +60,14 @@ LAYERS = [
     case("GroupNorm", "x:2x8x6x6 w:4 w:4", num_groups=4), case("InstanceNorm", IMAGES + " w:C w:C"),
     case("InstanceNorm", "x:3x4x6 w:4 w:4"),
     *(case("L2Normalization", IMAGES, mode=mode) for mode in ("instance", "channel", "spatial")),
-    case("LRN", IMAGES, nsize=3), case("Dropout", p=0.4), case("Dropout", IMAGES, p=0.4), case("Dropout", p=0.4, axes=(1,)),
+    case("LRN", IMAGES, nsize=3), case("Dropout", p=0.4), case("Dropout", IMAGES, p=0.4),
+    case("Dropout", p=0.4, axes=(1,)),
     case("Correlation", IMAGES + " " + IMAGES, kernel_size=1, max_displacement=1, pad_size=1),
     case("GridGenerator", "x:2x6", transform_type="affine", target_shape=(5, 5)),
     case("GridGenerator", "x:2x2x5x5", transform_type="warp"),
     case("BilinearSampler", IMAGES + " u:2x2x5x5"),
-    case("SpatialTransformer", IMAGES + " x:2x6", transform_type="affine", sampler_type="bilinear", target_shape=(5, 5)),
+    case("SpatialTransformer", IMAGES + " x:2x6", transform_type="affine", sampler_type="bilinear", target_shape=(5,
+         5)),
     case("ROIPooling", IMAGES + " =", fixed(((0.0, 0.0, 0.0, 4.0, 4.0), (1.0, 1.0, 1.0, 5.0, 5.0))), pooled_size=(2, 2),
          spatial_scale=1.0),
 ]  # fmt: skip
@@ -72,7 +75,7 @@ LAYERS = [
 RECURRENT = [
     rnn("rnn_tanh", 1), rnn("rnn_relu", 1), rnn("gru", 3), rnn("lstm", 4), rnn("lstm", 4, state_outputs=True),
     rnn("gru", 3, layers=2), rnn("lstm", 4, both=True), rnn("gru", 3, state_outputs=True, both=True),
-    case("RNN", "x:5x4x6 w:%d x:1x4x8 x:1x4x8 =" % (32 * 16), fixed((5, 3, 2, 5), "int32"), mode="lstm", state_size=8,
+    case("RNN", "x:5x4x6 w:512 x:1x4x8 x:1x4x8 =", fixed((5, 3, 2, 5), "int32"), mode="lstm", state_size=8,
          num_layers=1, use_sequence_length=True),
 ]  # fmt: skip
 
@@ -82,7 +85,8 @@ LOSSES = [
     case("SoftmaxOutput", "x l12:4", out_grad=True), case("SoftmaxOutput", "x l12:4", smooth_alpha=0.1),
     case("SoftmaxOutput", "x:2xCx6x6 l3:2x6x6", multi_output=True),
     case("SoftmaxOutput", "x:3x4x6 l6:3x4", preserve_shape=True), case("SoftmaxOutput", "x i12:4"),
-    *each("LinearRegressionOutput LogisticRegressionOutput MAERegressionOutput", "x x"),
+    # labels that are maps, of which MXNet computes no gradient and leaves what is there
+    *each("LinearRegressionOutput LogisticRegressionOutput MAERegressionOutput", "x b"),
     *each("LinearRegressionOutput LogisticRegressionOutput MAERegressionOutput", "x l2:4x12"),
     case("SVMOutput", "x l12:4"), case("SVMOutput", "x l12:4", use_linear=True),
     case("softmax_cross_entropy", "x l12:4"),

@@ -14,15 +14,15 @@ from tests.operators.case import Case, Input, case, each, fixed
 Symbol = mx.sym.Symbol
 
 
-def flow(build: Callable[..., Any], **shapes: tuple[int, ...]) -> Case:
+def flow(build: Callable[..., Any], outputs: tuple[Any, ...] = (), **shapes: tuple[int, ...]) -> Case:
     """The control-flow operator that this builds of variables, with its subgraphs."""
     with mx.name.NameManager():
-        outputs = build(**{name: mx.sym.var(name) for name in shapes})
-    nodes = json.loads(mx.sym.Group(outputs).tojson())["nodes"]
+        heads = build(**{name: mx.sym.var(name) for name in shapes})
+    nodes = json.loads(mx.sym.Group(heads).tojson())["nodes"]
     node = next(node for node in nodes if "subgraphs" in node)
     names = [nodes[number]["name"] for number, *_ in node["inputs"]]
     inputs = tuple(fixed((1.0,)) if name == "holds" else Input("x", shapes[name]) for name in names)
-    return Case(node["op"], inputs, tuple(node["attrs"].items()), tuple(node["subgraphs"]))
+    return Case(node["op"], inputs, tuple(node["attrs"].items()), tuple(node["subgraphs"]), outputs)
 
 
 def _foreach(data: Symbol, state: Symbol) -> Any:
@@ -75,8 +75,9 @@ class KeeperProp(mx.operator.CustomOpProp):  # type: ignore[misc]
 
 
 CONTROL = [
-    flow(_foreach, data=(5, 4, 12), state=(4, 12)), flow(_while, first=(4, 12), second=(4, 12)),
-    flow(_cond, holds=(1,), left=(4, 12), right=(4, 12)),
+    flow(_foreach, data=(5, 4, 12), state=(4, 12)),
+    flow(_while, ((3, 4, 12), (4, 12), (4, 12)), first=(4, 12), second=(4, 12)),
+    flow(_cond, ((4, 12),), holds=(1,), left=(4, 12), right=(4, 12)),
     case("Custom", "x x", op_type="audit_keeper", keep=0), case("Custom", "x x", op_type="audit_keeper", keep=1),
 ]  # fmt: skip
 
@@ -86,16 +87,19 @@ RANDOM = [
     case("_sample_uniform", "u:3 g:3", shape=(4,)), case("_sample_normal", "x:3 p:3", shape=(4,)),
     case("_sample_gamma", "p:3 p:3", shape=(4,)), *each("_sample_exponential _sample_poisson", "p:3", shape=(4,)),
     case("_sample_negative_binomial", "g:3 u:3", shape=(4,)),
-    case("_sample_generalized_negative_binomial", "p:3 p:3", shape=(4,)), case("_sample_multinomial", "p:3x5", shape=(4,)),
+    case("_sample_generalized_negative_binomial", "p:3 p:3", shape=(4,)),
+    case("_sample_multinomial", "p:3x5", shape=(4,)),
     *each("_npi_normal _npi_normal_n", "x:4x1 p:4x1", loc=None, scale=None, size=(4, 12)),
     *each("_npi_uniform _npi_uniform_n", "x:4x1 g:4x1", low=None, high=None, size=(4, 12)),
     *each("_npi_gumbel _npi_logistic", "x:4x1 p:4x1", loc=None, scale=None, size=(4, 12)),
     *each("_npi_pareto _npi_weibull", "p:4x1", a=None, size=(4, 12)),
-    case("_npi_gamma", "p:4x1 p:4x1", shape=None, scale=None, size=(4, 12)), case("_npi_multinomial", "=", fixed((0.2, 0.3, 0.5)), n=4, size=(3,)),
+    case("_npi_gamma", "p:4x1 p:4x1", shape=None, scale=None, size=(4, 12)),
+    case("_npi_multinomial", "=", fixed((0.2, 0.3, 0.5)), n=4, size=(3,)),
     case("_npi_bernoulli", "b", prob=None, logit=None, is_logit=False),
     case("_contrib_PSROIPooling", "x:2x8x6x6 =", fixed(((0.0, 0.0, 0.0, 4.0, 4.0), (1.0, 1.0, 1.0, 5.0, 5.0))),
          output_dim=2, pooled_size=2, group_size=2, spatial_scale=1.0),
-    case("_contrib_DeformablePSROIPooling", "x:2x8x6x6 = x:2x2x2x2", fixed(((0.0, 0.0, 0.0, 4.0, 4.0), (1.0, 1.0, 1.0, 5.0, 5.0))),
+    case("_contrib_DeformablePSROIPooling", "x:2x8x6x6 = x:2x2x2x2", fixed(((0.0, 0.0, 0.0, 4.0, 4.0), (1.0, 1.0, 1.0,
+         5.0, 5.0))),
          output_dim=2, pooled_size=2, group_size=2, spatial_scale=1.0, part_size=2, sample_per_part=2, trans_std=0.1),
 ]  # fmt: skip
 
@@ -116,12 +120,14 @@ FUSED = [
     kernel("mlp_score", "x:3x4x8 x:3x8 w:8", present="11100", eps=1e-5), kernel("weighted_sum", "x:3x4 x:3x4x8"),
     kernel("attention", "x:3x4x8 x:3x4x8 x:3x4x8 = x:4x4", LENGTHS, scale=0.3),
     kernel("attention", "x:3x4x8 x:3x4x8 x:3x4x8", present="11100", scale=0.3),
-    kernel("layer_norm", "x w:12 w:12", eps=1e-5), kernel("bias_act", "x w:12", act=0), kernel("bias_act", "x w:12", act=1),
+    kernel("layer_norm", "x w:12 w:12", eps=1e-5), kernel("bias_act", "x w:12", act=0),
+    kernel("bias_act", "x w:12", act=1),
     kernel("sequence_reverse", "x:4x3x6 =", LENGTHS), kernel("sequence_reverse", "x:4x3x6", present="10"),
     kernel("relu", "x"), kernel("relu", "x:2xCx6x6"), kernel("pack_mask", "b"),
     kernel("lstm_layer", "x:4x3x6 w:32x6 w:32 w:32x8 w:32 x:3x8 x:3x8", reverse=0),
     kernel("lstm_layer", "x:4x3x6 w:32x6 w:32 w:32x8 w:32 x:3x8 x:3x8", reverse=1),
-    kernel("softmax_output", "x w:9x12 w:9 l9:4", **SOFTMAX), kernel("softmax_output", "x w:9x12 l9:4", present="1101", **SOFTMAX),
+    kernel("softmax_output", "x w:9x12 w:9 l9:4", **SOFTMAX),
+    kernel("softmax_output", "x w:9x12 l9:4", present="1101", **SOFTMAX),
     kernel("apply_mask", "x = =", fixed((37, 201, 90, 14, 255, 0), "uint8"), fixed((1.5,), "float32")),
 ]  # fmt: skip
 

@@ -1,0 +1,57 @@
+"""Which variables a plan reads again in backward, where MXNet's own gradients read maps of the forward pass."""
+
+from __future__ import annotations
+
+from typing import Mapping
+
+from echo.graph import Graph, Node
+from echo.kernels.operators import PREFIX
+from echo.passes.rewrite import PLAN_ATTRIBUTE
+
+MIXTURE = "the gradients would be those of a mixture of old and new values"
+_TRUE = ("True", "true", "1")
+
+
+def read_again(graph: Graph) -> dict[int, tuple[int, ...]]:
+    """The variables of a graph as it is bound that nodes read once more in backward, with those nodes.
+
+    Nodes that run again, and fused operators, whose gradients compute maps within.
+    """
+    readers: dict[int, list[int]] = {}
+    for number, node in enumerate(graph.nodes):
+        if PLAN_ATTRIBUTE in node.attrs or node.op.startswith(PREFIX):
+            for place, entry in enumerate(node.inputs):
+                if graph.nodes[entry.node].is_variable and _reads(node, place):
+                    readers.setdefault(entry.node, []).append(number)
+    return {variable: tuple(numbers) for variable, numbers in readers.items()}
+
+
+def _reads(node: Node, place: int) -> bool:
+    """Whether a result depends on an input that can be watched: MXNet counts every pass as a write to BatchNorm's
+    statistics, and its gamma may be taken for 1."""
+    if node.op != "BatchNorm":
+        return True
+    return place not in ((1, 3, 4) if node.attrs.get("fix_gamma", "True") in _TRUE else (3, 4))
+
+
+def written(name: str) -> str:
+    """How a sentence about a variable begins that was written too early."""
+    return f"{name!r} was written between a forward pass and its backward pass"
+
+
+def texts(graph: Graph, again: Mapping[int, tuple[int, ...]]) -> dict[str, str]:
+    """By the name of each of these variables, what to say where it was written too early."""
+    return {graph.nodes[number].name: _text(graph, number, readers) for number, readers in again.items()}
+
+
+def _text(graph: Graph, variable: int, readers: tuple[int, ...]) -> str:
+    first = graph.nodes[readers[0]]
+    more = f" and {len(readers) - 1} more" if len(readers) > 1 else ""
+    fused = [graph.nodes[number].name for number in readers if graph.nodes[number].op.startswith(PREFIX)]
+    kept = tuple(graph.nodes[number].name for number in readers if graph.nodes[number].name not in fused)
+    shown = f"keep={kept[:3] if len(kept) < 4 else (*kept[:3], '...')}" if kept else ""
+    wish = " and ".join(wish for wish in (shown, "fuse=False" if fused else "") if wish)
+    return (
+        f"{written(graph.nodes[variable].name)}, and the plan computes {first.name!r} ({first.op}){more} from it again "
+        f"in backward: {MIXTURE}. Write it behind backward, or plan with {wish}, or train without echo (ECHO=0)"
+    )

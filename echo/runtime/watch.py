@@ -1,0 +1,127 @@
+"""Parameters and inputs that change between forward and backward: refused where the plan reads them again.
+
+A plan computes maps again from what it finds in backward. `watch_of` says which arrays of a bound graph that concerns,
+most often few and small. MXNet's engine notes them at each forward pass (`echo.native.watch`), and backward begins with
+a look at whether they are as they were.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import logging
+from typing import Any, Iterator, Sequence
+
+import mxnet as mx
+from mxnet import autograd
+from mxnet.base import check_call
+
+from echo import native
+from echo.errors import ChangedInputError, EchoError, NativeError
+from echo.graph import Graph
+from echo.native import watch
+from echo.passes.reread import MIXTURE, read_again, texts, written
+
+logger = logging.getLogger("echo")
+
+
+class InputWatch:
+    """The arrays of one bound graph that are read again; ``places`` is where they are among its inputs."""
+
+    def __init__(self, library: watch.Library, places: Sequence[int], said: Sequence[str], digests: bool) -> None:
+        self._places = tuple(places)
+        self._watch = watch.Watch(library, said, digests)
+
+    def record(self, arrays: Sequence[Any]) -> watch.Record:
+        """Notes the arrays as they are behind all that was asked of MXNet so far; ``arrays`` are all inputs."""
+        with _mxnets_error():
+            return self._watch.record([arrays[place].handle.value for place in self._places])
+
+
+def watch_of(graph: Graph, names: Sequence[str]) -> InputWatch | None:
+    """The watch of a graph that is bound with inputs of these names; None where nothing is read again."""
+    said = texts(graph, read_again(graph))
+    places = [place for place, name in enumerate(names) if name in said]
+    return _made(places, [said[names[place]] for place in places], digests=True)
+
+
+def watch_of_all(names: Sequence[str], mode: bool) -> InputWatch | None:
+    """The watch of all these inputs of a graph whose forward pass, in this mode, backward may have to repeat.
+
+    That is rare behind a training pass, which is not to take longer for it. In inference oneDNN writes weights anew.
+    """
+    why = f"backward in another mode than forward repeats the forward pass: {MIXTURE}. Write it behind backward"
+    return _made(range(len(names)), [f"{written(name)}, and {why}" for name in names], digests=not mode)
+
+
+def _made(places: Sequence[int], said: Sequence[str], digests: bool) -> InputWatch | None:
+    library = _library() if places else None
+    return None if library is None else InputWatch(library, places, said, digests)
+
+
+def refuse_changed(record: watch.Record | None) -> None:
+    """Raises `ChangedInputError` where an array that was noted has been written since."""
+    if record is not None:
+        with _mxnets_error():
+            _refuse(record.changed())
+
+
+def refuse_changed_behind(count: int, heads: Any, num_variables: int, variables: Any) -> None:
+    """The same for the passes that MXNet recorded behind these heads, as ``MXAutogradBackwardEx`` gets them."""
+    library = _library()
+    if library is not None:
+        with _mxnets_error():
+            _refuse(watch.told(library.behind(heads, count, variables, num_variables)))
+
+
+def _refuse(text: str) -> None:
+    if text:
+        raise ChangedInputError(text)
+
+
+@contextlib.contextmanager
+def _mxnets_error() -> Iterator[None]:
+    try:
+        yield
+    except watch.FailedError:
+        check_call(-1)
+
+
+@functools.lru_cache(maxsize=None)
+def _library() -> watch.Library | None:
+    """The library, once it has been tried on arrays of this MXNet; None where that fails."""
+    try:
+        library = watch.Library(native.hook_library(), mx.libinfo.find_lib_path()[0])
+        _check(library)
+    except EchoError as error:
+        logger.debug("echo: arrays that change between forward and backward are not noticed: %s", error)
+        return None
+    return library
+
+
+def _data(array: mx.nd.NDArray) -> int:
+    pointer = ctypes.c_void_p()
+    check_call(mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
+    return pointer.value or 0
+
+
+def _check(library: watch.Library) -> None:
+    """Raises `NativeError` where the library does not read arrays as MXNet has them."""
+    with autograd.pause():
+        _try(library)
+
+
+def _try(library: watch.Library) -> None:
+    array = mx.nd.array([[1, 2, 3], [4, 5, 6]], mx.cpu(), "float64")
+    row = array[1]
+    if not library.fits(row.handle, _data(row), 24, _data(array), 48):
+        raise NativeError("arrays are not laid out as expected")
+    before = library.version(row.handle)
+    noted = watch.Watch(library, ["row"]).record([row.handle.value])
+    array += 0
+    array.wait_to_read()
+    counted, same = library.version(row.handle) - before, noted.changed()
+    array[1, 2] = 7
+    if counted != 1 or same or noted.changed() != "row":
+        raise NativeError(f"expected to see an array change, got {counted} writes, {same!r} and {noted.changed()!r}")

@@ -1,0 +1,113 @@
+"""How a Gluon block is trained. Scripts of found faults hold this file as it is, behind `fuzz.training`."""
+
+from contextlib import nullcontext
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd
+
+import echo
+from echo.runtime.poison import poisoned
+from fuzz.training import value_of
+
+
+def inputs_of(shapes, how, step, size):
+    """The data of a step, with room for gradients; ``size`` times as much of it along the first axis."""
+    found = []
+    for name, (shape, kind) in shapes.items():
+        shape = (shape[0] * size, *shape[1:])
+        values = value_of(name, shape, kind)
+        values = values if name.startswith("below") else np.roll(values, step)
+        array = mx.nd.array(values, mx.cpu(how.get("context", 0)), kind)
+        array.attach_grad("add" if how.get("add") else "write")
+        found.append(array)
+    return found
+
+
+def made(make, shapes, how):
+    """A block with known values in its parameters."""
+    ctx = mx.cpu(how.get("context", 0))
+    net = make()
+    net.initialize(ctx=ctx)
+    with autograd.pause():
+        net(*inputs_of(shapes, how, 0, 1))  # now MXNet knows the shapes of all parameters
+    for number, (name, parameter) in enumerate(sorted(net.collect_params().items())):
+        parameter.set_data(mx.nd.array(value_of(name, parameter.shape, parameter.dtype), ctx, parameter.dtype))
+        if parameter.grad_req == "null":
+            continue
+        if how.get("frozen") and number % 5 < 2:
+            parameter.grad_req = "null"
+        elif how.get("add"):
+            parameter.grad_req = "add"
+    return net
+
+
+def train(make, shapes, how, options=None, poison=False):
+    """What each step computes: with echo where ``options`` are given."""
+    net, seen = made(make, shapes, how), []
+    with poisoned() if poison else nullcontext():
+        net.hybridize(**how.get("flags", {}))
+        if options is not None:
+            net = echo.optimize(net, **options)
+        for number, kind in enumerate(how.get("steps", ["train", "train"])):
+            seen.append(step(net, shapes, how, number, kind))
+    return seen
+
+
+def step(net, shapes, how, number, kind):
+    """One step of a kind; its outputs, gradients and auxiliary states, and a random number drawn behind it."""
+    mx.random.seed(number)
+    size = 2 if kind == "larger" else 1
+    data = inputs_of(shapes, how, number, size)
+    seen = {}
+    if kind == "predict":
+        outputs = several(net(*data))
+    elif kind == "several":
+        more = inputs_of(shapes, how, number + 1, size)
+        with autograd.record():
+            outputs, others = several(net(*data)), several(net(*more))
+        mx.nd.waitall()
+        backward(others, number)
+        seen.update({f"gradient of other {at}": each.grad for at, each in enumerate(more)})
+        backward(outputs, number)
+    elif kind == "together":
+        with autograd.record():
+            outputs = several(net(*data)) + several(net(*data))
+        backward(outputs, number)
+    else:
+        with autograd.record(train_mode=kind != "inference"):
+            outputs = several(net(*data))
+        if kind == "grad":
+            asked = autograd.grad(outputs, data, heads(outputs, number))
+            seen.update({f"asked {at}": each for at, each in enumerate(asked)})
+        else:
+            backward(outputs, number, retain=kind == "retain", train_mode=kind != "inference")
+        if kind == "retain":
+            backward(outputs, number + 1)
+    mx.nd.waitall()
+    seen.update({f"output {at}": each for at, each in enumerate(outputs)})
+    seen.update({f"gradient of input {at}": each.grad for at, each in enumerate(data)})
+    parameters = net.collect_params()
+    seen.update({f"gradient {name}": each.grad() for name, each in parameters.items() if each.grad_req != "null"})
+    seen.update({f"value {name}": each.data() for name, each in parameters.items() if each.grad_req == "null"})
+    seen = {name: each.asnumpy() for name, each in seen.items()}
+    seen["random stream"] = mx.nd.random.uniform(shape=(4,)).asnumpy()
+    for each in parameters.values():
+        if each.grad_req != "null" and each.grad().stype == "default":
+            each.data()[:] -= 0.01 * each.grad()
+    mx.nd.waitall()
+    return seen
+
+
+def several(outputs):
+    """Outputs as a list."""
+    return list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+
+
+def heads(outputs, number):
+    """Gradients of outputs."""
+    return [mx.nd.array(value_of(f"head{number}", out.shape, out.dtype), out.context, out.dtype) for out in outputs]
+
+
+def backward(outputs, number, retain=False, train_mode=True):
+    autograd.backward(outputs, heads(outputs, number), retain_graph=retain, train_mode=train_mode)

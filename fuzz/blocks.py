@@ -1,0 +1,261 @@
+"""Random Gluon blocks: what an optimized block computes is what it computes without echo."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import re
+from dataclasses import replace
+from typing import Any, Iterator
+
+import mxnet as mx
+from mxnet import gluon
+from mxnet.gluon import nn, rnn
+
+import echo
+from echo.frontend.training import match_range
+from fuzz import block_training, training
+from fuzz.operators import ANY, IMAGE, LAYERS, MATRIX, SEQUENCE
+from fuzz.options import draw_options
+from fuzz.outcome import Refused, Undefined
+from fuzz.program import Line, Program
+from fuzz.symbols import EXPECTED, RANGES, Drawing
+
+_BY_RANK = {2: MATRIX, 3: SEQUENCE, 4: IMAGE}
+_INPUT = re.compile(r"var\('(\w+)'")
+_NOT_HERE = re.compile(r"var\(|prefix|mx\.(rnn|gluon)\.")  # what makes arguments, which a block has as parameters
+_KINDS = ("train", "train", "train", "predict", "several", "together", "retain", "grad", "larger", "inference")
+_STATIC_KINDS = ("train", "train", "train", "predict", "retain", "grad", "larger", "inference")
+_FLAGS = ({}, {}, {"static_alloc": True}, {"static_alloc": True, "static_shape": True}, {"inline_limit": 0})
+program_of = Program.from_json
+
+
+def draw(seed: int) -> Program:
+    """The program of a seed."""
+    return _Drawing(random.Random(seed)).program()
+
+
+class _Drawing(Drawing):
+    """Draws lines of a block's ``hybrid_forward``; ``CONSTRUCTOR@(...)`` is a layer that is called."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        self.layers: dict[int, Any] = {}
+
+    def program(self) -> Program:
+        rng = self.rng
+        with mx.name.NameManager():
+            self._arguments()
+            for _ in range(rng.choice((3, 5, 8, 12))):
+                self._step()
+        read = {n for line in self.lines for n in line.inputs}
+        loose = [n for n, line in enumerate(self.lines) if line.shape and n not in read and line.inputs]
+        maps = [n for n, line in enumerate(self.lines) if line.shape and line.inputs] or [0]
+        heads = (loose or maps)[-rng.choice((1, 1, 2, 3)) :]
+        program = Program(tuple(self.lines), tuple(heads))
+        operators = ["Activation", "tanh", "BatchNorm", "sigmoid", "elemwise_mul", "FullyConnected", "Convolution"]
+        return replace(program, options=draw_options(rng, operators, small=False), how=self._how())
+
+    def _how(self) -> dict[str, Any]:
+        rng, how = self.rng, {}
+        flags = rng.choice(_FLAGS)
+        kinds = _STATIC_KINDS if flags.get("static_alloc") else _KINDS
+        how["steps"] = [rng.choice(kinds) for _ in range(rng.randint(2, 4))]
+        if flags:
+            how["flags"] = flags
+        for name, share in (("add", 0.2), ("frozen", 0.2), ("context", 0.1), ("poison", 0.85)):
+            if rng.random() < share:
+                how[name] = 1
+        return how
+
+    def _arguments(self) -> None:
+        super()._arguments()
+        self.lines = [line for line in self.lines if line.code.startswith("var(")]
+        self.symbols = self.symbols[: len(self.lines)]
+
+    def _step(self) -> None:
+        rng = self.rng
+        maps = [n for n, line in enumerate(self.lines) if line.shape]
+        base = rng.choice(maps[-4:] if rng.random() < 0.8 else maps)
+        line = self.lines[base]
+        rank = len(line.shape)
+        kind = rng.random()
+        again = [n for n in self.layers if self.lines[self.lines[n].inputs[0]].shape == line.shape]
+        if kind < 0.1 and again:  # a layer once more
+            layer = rng.choice(again)
+            code = f"self.layer{layer}" + self.lines[layer].code.partition("@")[2]
+            self._add(Line(code, (base, layer)))
+            return
+        table = LAYERS.get(rank, ()) if kind < 0.5 and line.dtype == "float32" else ()
+        table = table or (_BY_RANK.get(rank, ANY) if kind < 0.75 and line.dtype == "float32" else ANY)
+        code = rng.choice([each for each in table if not _NOT_HERE.search(each)] or list(ANY[:8]))
+        others = [n for n in maps if self.lines[n].shape == line.shape and self.lines[n].dtype == line.dtype]
+        inputs = (base, rng.choice(others)) if "{1}" in code else (base,)
+        code = self._filled(code, line.shape).replace("mx.sym.", "F.")
+        number = len(self.lines)
+        if self._add(Line(code, inputs)) and "@" in code:
+            self.layers[number] = self._made
+
+    def _evaluate(self, line: Line, code: str) -> Any:
+        """Layers are made, and called with symbols; their parameters get names of their own."""
+        names = {"F": mx.sym, "nn": nn, "rnn": rnn, "mx": mx, "var": mx.sym.var}
+        names.update({f"v{n}": self.symbols[n] for n in line.inputs})
+        constructor, at, rest = code.partition("@")
+        if at:
+            names["made"] = self._made = eval(constructor, names)
+            code = "made" + rest
+        elif code.startswith("self.layer"):
+            number = line.inputs[-1]
+            names["self"] = type("Layers", (), {f"layer{number}": self.layers[number]})
+        symbol = eval(code, names)
+        whole = symbol[0] if isinstance(symbol, (list, tuple)) else symbol
+        known = {name for each in line.inputs for name in self.symbols[each].list_inputs()}
+        layers = [names["made"]] if at else [self.layers[n] for n in line.inputs if n in self.layers]
+        known.update(name for layer in layers for name in layer.collect_params())
+        if line.inputs and not known.issuperset(whole.list_inputs()):
+            raise ValueError("an operator with parameters of its own, which a block has in layers")
+        return symbol
+
+
+def shapes_of(program: Program) -> dict[str, Any]:
+    """The shape and type of each input of the block."""
+    lines = [program.lines[n] for n in program.needed()]
+    return {_INPUT.match(line.code)[1]: (line.shape, line.dtype) for line in lines if line.code.startswith("var(")}
+
+
+def source_of(program: Program) -> str:
+    """The block as Python."""
+    made, called, inputs = [], [], []
+    for number in program.needed():
+        line = program.lines[number]
+        code = line.code.format(*(f"v{program.meant(each)}" for each in line.inputs))
+        if code.startswith("var("):
+            inputs.append(f"v{number}")
+            continue
+        constructor, at, rest = code.partition("@")
+        if at:
+            made.append(f"            self.layer{number} = {constructor}")
+            code = f"self.layer{number}{rest}"
+        called.append(f"        v{number} = {code}")
+    outputs = ", ".join(f"v{program.meant(head)}" for head in program.heads)
+    return "\n".join([
+        "class Net(gluon.HybridBlock):", "    def __init__(self):", "        super().__init__(prefix='net_')",
+        "        with self.name_scope():", *(made or ["            pass"]), "",
+        f"    def hybrid_forward(self, F, {', '.join(inputs)}):", *called, f"        return {outputs}",
+    ])  # fmt: skip
+
+
+def maker_of(program: Program) -> Any:
+    """The class of the block.
+
+    Raises:
+        Refused: it cannot be written down.
+    """
+    names: dict[str, Any] = {"gluon": gluon, "nn": nn, "rnn": rnn, "mx": mx}
+    try:
+        exec(source_of(program), names)
+    except Exception as error:
+        raise Refused(str(error)) from error
+    return names["Net"]
+
+
+def stock_run(program: Program, poison: bool = False) -> Any:
+    """The block without echo.
+
+    Raises:
+        Refused: MXNet does not run it.
+    """
+    try:
+        return block_training.train(maker_of(program), shapes_of(program), program.how, poison=poison)
+    except Refused:
+        raise
+    except Exception as error:
+        raise Refused(str(error)) from error
+
+
+def check(program: Program) -> str | None:
+    """What echo gets wrong in this program; None for nothing.
+
+    Raises:
+        Refused: MXNet itself does not run it.
+        Undefined: MXNet itself computes now this, now that.
+    """
+    try:
+        expected = stock_run(program)
+    except Refused:
+        if "larger" not in program.how.get("steps", ()):
+            raise
+        steps = ["train" if kind == "larger" else kind for kind in program.how["steps"]]
+        return check(replace(program, how={**program.how, "steps": steps}))
+    warnings = training.Warnings()
+    logging.getLogger("echo").addHandler(warnings)
+    try:
+        got = block_training.train(
+            maker_of(program), shapes_of(program), program.how, program.options, bool(program.how.get("poison"))
+        )
+    except (echo.BudgetError, echo.OptionError):
+        return None
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error).strip().splitlines()[-1]}"
+    finally:
+        logging.getLogger("echo").removeHandler(warnings)
+    wrong = training.differences(got, expected, program.options.get("fuse", True))
+    if not wrong:
+        return next((f"warning: {text}" for text in warnings.texts if not text.startswith(EXPECTED)), None)
+    doubtful = {name for other in _others(program) for name in training.differences(other, expected, False)}
+    if doubtful and set(wrong) <= doubtful:
+        raise Undefined(", ".join(sorted(wrong)))
+    return "; ".join(f"{name}: {how}" for name, how in list(wrong.items())[:4])
+
+
+def _others(program: Program) -> Iterator[Any]:
+    """The same without echo, under other match ranges, and once more."""
+    for value in RANGES:
+        with match_range(value):
+            yield stock_run(program)
+    yield stock_run(program)
+    yield stock_run(program, poison=True)
+
+
+def stock(seed: int) -> None:
+    """The program of a seed without echo: where that ends the process, too, MXNet is at fault."""
+    with contextlib.suppress(Refused):
+        stock_run(draw(seed))
+
+
+def run(seed: int) -> str | None:
+    """What echo gets wrong in the program of a seed."""
+    return check(draw(seed))
+
+
+SCRIPT = '''"""Found by the fuzzer of blocks, seed {seed}: {what}"""
+import os
+os.environ.update(OMP_NUM_THREADS="1", MXNET_SUBGRAPH_VERBOSE="0")
+from mxnet import gluon
+from mxnet.gluon import nn, rnn
+{training}
+
+
+{source}
+
+
+shapes, how, options = {shapes!r}, {how!r}, {options!r}
+got = train(Net, shapes, how, options, poison=bool(how.get("poison")))
+wrong = differences(got, train(Net, shapes, how), options.get("fuse", True))
+for name, off in wrong.items():
+    print(name, off)
+raise SystemExit(1 if wrong else 0)
+'''
+
+
+def script(seed: int, program: Program, what: str) -> str:
+    """A script that shows what is wrong, and needs nothing but echo."""
+    code = []
+    for module in (training, block_training):
+        with open(module.__file__, encoding="utf-8") as file:
+            code.append(file.read().partition('"""\n')[2].strip())
+    text = "\n\n\n".join(code).replace("from fuzz.training import value_of\n", "")
+    what = what.replace("\\", "/").replace('"', "'")
+    return SCRIPT.format(seed=seed, what=what, training=text, source=source_of(program), shapes=shapes_of(program),
+                         how=program.how, options=program.options)  # fmt: skip

@@ -1,0 +1,51 @@
+"""Trains one model in this process, and leaves what came of it in the current folder.
+
+    python -m projects.child PROJECT MODEL STEPS
+
+result.npz holds losses, gradients, weights, random draws and what the model's function returned; figures.json the
+seconds of the training and the peak of resident memory; profile.json is MXNet's memory counter.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from projects.witness import Witness, as_numpy, random_draws, seed
+
+
+def main() -> None:
+    """Imports the project, trains, writes."""
+    project, model, steps = sys.argv[1:]
+    module = importlib.import_module(f"projects.{project}")
+    module.load()  # what the project imports before mxnet comes before mxnet
+    import mxnet as mx
+
+    witness = Witness()
+    witness.watch()
+    seed()
+    started = time.perf_counter()
+    found = module.MODELS[model](int(steps))
+    mx.nd.waitall()
+    figures = {"seconds": time.perf_counter() - started, "rss_mb": peak_rss() / 2**20}
+    arrays = {**witness.arrays(), **random_draws(), **{f"result/{name}": as_numpy(one) for name, one in found.items()}}
+    mx.profiler.set_state("stop")
+    mx.profiler.dump()
+    np.savez("result.npz", **arrays)
+    Path("figures.json").write_text(json.dumps(figures), encoding="utf-8")
+
+
+def peak_rss() -> int:
+    """Bytes of resident memory that this process had at most."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    (kilobytes,) = (line.split()[1] for line in lines if line.startswith("VmHWM"))
+    return int(kilobytes) * 1024
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""What the runs of one model say together: a row of the results."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping
+
+from projects.compare import GRADIENT_TOLERANCE, LOSS_TOLERANCE, Arrays, different, worst
+from projects.run import Run
+from projects.settings import AGAIN, COLD, SETTINGS, STOCK, UNFUSED, WARM
+
+COUNTER_TOLERANCE = 1.01  # of stock's storage counter
+_EXACT = "random/"  # has to be the same with fused operators, too
+
+
+def row_of(project: str, model: str, steps: int, runs: Mapping[str, Run]) -> dict[str, Any]:
+    """The figures of all runs, and under ``faults`` what must not be, in words.
+
+    ``undefined`` names what stock itself leaves undefined: two of its own runs differ there. That is no fault of echo's,
+    and compared no further.
+    """
+    stock = runs[STOCK]
+    undefined = sorted({name for again in AGAIN if again in runs and not runs[again].failure
+                        for name in different(stock.arrays, runs[again].arrays)})  # fmt: skip
+    row: dict[str, Any] = {"project": project, "model": model, "steps": steps}
+    for setting in SETTINGS:
+        if setting in runs:
+            row[setting] = _figures(runs[setting])
+    row["undefined"] = undefined
+    known = {name: one for name, one in stock.arrays.items() if name not in undefined}
+    row["unfused_differs"] = [name for name in _differing(stock, runs.get(UNFUSED)) if name not in undefined]
+    for setting in (COLD, WARM):
+        if setting in runs and not runs[setting].failure and not stock.failure:
+            row[setting].update(_errors(known, runs[setting]))
+    row["counter_grows"] = _growth(runs)
+    row["faults"] = _faults(row)
+    return row
+
+
+def _figures(run: Run) -> dict[str, Any]:
+    if run.failure:
+        return {"failure": run.failure, "warnings": list(run.warnings)}
+    return {
+        "seconds": round(run.seconds, 2),
+        "rss_mb": round(run.rss_mb, 1),
+        "counter_mb": round(run.counter_mb, 2),
+        "planned_mb": run.planned_mb,
+        "warnings": list(run.warnings),
+    }
+
+
+def _differing(stock: Run, unfused: Run | None) -> list[str]:
+    if unfused is None or unfused.failure or stock.failure:
+        return []
+    return different(stock.arrays, unfused.arrays)
+
+
+def _errors(stock: Arrays, run: Run) -> dict[str, Any]:
+    gradient, loss = (worst(stock, run.arrays, prefix) for prefix in ("gradient/", "loss/"))
+    streams = [name for name in stock if name.startswith(_EXACT) and name in different(stock, run.arrays)]
+    return {"gradient": list(gradient), "loss": list(loss), "random_differs": streams}
+
+
+def _growth(runs: Mapping[str, Run]) -> list[str]:
+    stock = runs[STOCK].counter_mb
+    return [setting for setting in (UNFUSED, COLD, WARM)
+            if setting in runs and runs[setting].counter_mb > COUNTER_TOLERANCE * stock]  # fmt: skip
+
+
+def _faults(row: Mapping[str, Any]) -> list[str]:
+    found = [f"{setting}: {row[setting]['failure']}" for setting in SETTINGS if "failure" in row.get(setting, {})]
+    if row["unfused_differs"]:
+        names = row["unfused_differs"]
+        found.append(f"ECHO_FUSE=0: {len(names)} arrays differ, such as {', '.join(names[:3])}")
+    for setting in (COLD, WARM):
+        found += _inexact(setting, row.get(setting, {}))
+    return found
+
+
+def _inexact(setting: str, figures: Mapping[str, Any]) -> list[str]:
+    found = []
+    for kind, tolerance in (("gradient", GRADIENT_TOLERANCE), ("loss", LOSS_TOLERANCE)):
+        error, name = figures.get(kind, (0.0, ""))
+        if not error <= tolerance:
+            found.append(f"{setting}: {name} off by {error:.1e} of its largest element")
+    if figures.get("random_differs"):
+        found.append(f"{setting}: {', '.join(figures['random_differs'])} differ")
+    return found
+
+
+def words(row: Mapping[str, Any]) -> str:
+    """The row in one line, and a line for each fault."""
+    stock, parts = row[STOCK], [f"{row['project']}/{row['model']}:"]
+    if "failure" in stock:
+        return f"{parts[0]} FAILED without echo: {stock['failure']}"
+    parts.append(f"counter {stock['counter_mb']:.0f}" + "".join(
+        f" -> {row[one]['counter_mb']:.0f}" for one in (UNFUSED, COLD) if "counter_mb" in row.get(one, {})) + " MB,")
+    parts.append(f"RSS {stock['rss_mb']:.0f}" + "".join(
+        f" -> {row[one]['rss_mb']:.0f}" for one in (COLD, WARM) if "rss_mb" in row.get(one, {})) + " MB,")
+    parts.append(f"{stock['seconds']:.1f}" + "".join(
+        f" -> {row[one]['seconds']:.1f}" for one in (COLD, WARM) if "seconds" in row.get(one, {})) + " s,")
+    if "gradient" in row.get(COLD, {}):
+        parts.append(f"gradients fused {row[COLD]['gradient'][0]:.0e}, losses {row[COLD]['loss'][0]:.0e}")
+    lines = [" ".join(parts)]
+    lines += [f"  FAULT {fault}" for fault in row["faults"]]
+    if row["undefined"]:
+        lines.append(f"  undefined in MXNet itself: {len(row['undefined'])} arrays, such as {row['undefined'][0]}")
+    if row["counter_grows"]:
+        lines.append(f"  the storage counter grows: {', '.join(row['counter_grows'])}")
+    seen = dict.fromkeys(text for one in (UNFUSED, COLD, WARM) for text in row.get(one, {}).get("warnings", ()))
+    lines += [f"  echo: {text}" for text in seen]
+    return "\n".join(lines)

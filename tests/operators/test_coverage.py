@@ -1,0 +1,35 @@
+"""Every operator that MXNet registers has a case, or a reason why it has none."""
+
+from __future__ import annotations
+
+import pytest
+
+from echo.frontend import extension
+from echo.frontend.session import install_hook
+from echo.ops import HEAVY, LIGHT
+from echo.readers import READERS
+from tests.operators.cases import CASES, registered
+from tests.operators.left_out import LEFT_OUT
+from tests.operators.not_readers import NOT_READERS
+
+COVERED = {case.op for case in CASES}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _operators() -> None:
+    assert install_hook() == ""
+    assert extension.why_not() == ""
+
+
+def test_every_operator_has_a_case_or_a_reason() -> None:
+    assert not COVERED & set(LEFT_OUT)
+    assert registered() == COVERED | set(LEFT_OUT)
+
+
+def test_every_case_is_of_a_reader_or_known_not_to_be_one() -> None:
+    assert not READERS & set(NOT_READERS)
+    assert READERS | set(NOT_READERS) == COVERED
+
+
+def test_what_is_recomputed_is_covered() -> None:
+    assert LIGHT | HEAVY <= COVERED

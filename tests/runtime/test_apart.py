@@ -1,0 +1,290 @@
+"""The process that measures: what happens in it stays in it, whatever becomes of it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, Callable
+
+import mxnet as mx
+import pytest
+
+import echo
+from echo.estimators.cost_table import CostTable
+from echo.estimators.overhead import UnavailableError, UnmeasurableError
+from echo.frontend.session import MxnetSession
+from echo.meter.trial import Trial, Variable
+from echo.runtime import apart, measure
+from echo.runtime import bind as planned_bind
+from echo.runtime.apart import ask, measuring
+from echo.runtime.device import device_key
+
+INT32 = 4
+FINE = Trial("tanh", {}, (Variable((8, 8)),))
+# integers below one: MXNet's division by zero ends the process that divides
+DEADLY = Trial("broadcast_div", {}, (Variable((8,), INT32), Variable((8,), INT32, False, 1)))
+
+
+def request(trial: Trial) -> dict[str, Any]:
+    return {"trial": trial._asdict(), "once": None}
+
+
+def seconds(trial: Trial = FINE) -> float:
+    return float(ask(mx.cpu(), request(trial))["seconds"])
+
+
+def pid() -> int:
+    return int(apart._thread.process._running._pid)
+
+
+@pytest.fixture(autouse=True)
+def warned_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apart, "_warned", set())
+
+
+def test_one_process_answers_until_measuring_ends() -> None:
+    with measuring():
+        assert apart._thread.process._running is None  # nobody has asked yet
+        assert seconds() > 0
+        first = pid()
+        with measuring():
+            assert seconds() > 0
+        assert seconds() > 0
+        assert pid() == first
+        assert os.getsid(first) == first != os.getsid(0)  # no signal from the terminal reaches it
+    with pytest.raises(ChildProcessError):
+        os.waitpid(first, os.WNOHANG)
+    assert seconds() > 0  # one for itself alone
+    assert apart._thread.process is None
+
+
+def test_the_death_of_the_process_is_that_of_one_operator() -> None:
+    with measuring():
+        assert seconds() > 0
+        with pytest.raises(UnmeasurableError, match=f"ended by signal {signal.SIGFPE.value}"):
+            seconds(DEADLY)
+        assert seconds() > 0
+        for _ in range(apart._MOST_DEATHS - 1):
+            with pytest.raises(UnmeasurableError):
+                seconds(DEADLY)
+        with pytest.raises(UnavailableError, match="no more are started"):
+            seconds()
+    assert seconds() > 0  # the next planning tries again
+
+
+def test_a_process_that_does_not_answer_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    with measuring():
+        assert seconds() > 0
+        stopped = pid()
+        os.kill(stopped, signal.SIGSTOP)
+        monkeypatch.setattr(apart, "_PATIENCE", 0.1)
+        with pytest.raises(UnmeasurableError, match="no answer in time"):
+            seconds()
+        with pytest.raises(ChildProcessError):
+            os.waitpid(stopped, os.WNOHANG)
+
+
+@pytest.mark.parametrize("reply", [b"nonsense\n", b"[]\n", b'{"seconds": -1}\n', b'{"seconds": "1"}\n', b""])
+def test_what_the_process_says_is_not_believed(reply: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    def another(_: float, action: Callable[[], Any]) -> Any:
+        return None if action() is None else reply  # what is sent is sent
+
+    with measuring():
+        assert seconds() > 0
+        monkeypatch.setattr(apart._thread.process._running, "_within", another)
+        with pytest.raises(UnmeasurableError):
+            measure._seconds(ask(mx.cpu(), request(FINE)), "seconds")
+
+
+def integers() -> tuple[mx.sym.Symbol, dict[str, Any]]:
+    """As masks of GluonNLP's models: integers are divided by lengths."""
+    hidden = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=64, flatten=False, name="fc")
+    steps = mx.sym.cast(mx.sym.floor(mx.sym.abs(mx.sym.sum(mx.sym.BlockGrad(hidden), axis=(1, 2)))), "int32") + 1
+    index = mx.sym.broadcast_div(steps, mx.sym.cast(mx.sym.var("length"), "int32"))
+    scale = mx.sym.reshape(mx.sym.cast(index, "float32"), shape=(-1, 1, 1))
+    hidden = mx.sym.broadcast_mul(mx.sym.tanh(mx.sym.exp(mx.sym.sigmoid(hidden))), scale)
+    hidden = mx.sym.LeakyReLU(mx.sym.FullyConnected(hidden, num_hidden=32, flatten=False, name="up"), act_type="gelu")
+    loss = mx.sym.MakeLoss(mx.sym.mean(mx.sym.FullyConnected(hidden, num_hidden=8, name="out")))
+    return loss, {"data": (48, 20, 32), "length": (1,)}
+
+
+def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[echo.Plan, CostTable]:
+    """A plan from nothing but the cost table, and that."""
+    monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(planned_bind, "_plans", {})
+    for file in (tmp_path / "plans").glob("*"):
+        file.unlink()
+    with mx.name.NameManager():
+        symbol, shapes = integers()
+    plan = echo.plan(symbol, **shapes)
+    return plan, CostTable(device_key(mx.cpu()))
+
+
+@pytest.fixture
+def deadly_divisions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Integers are measured as zeros, as if an operator were one that no input suits. Returns what was asked for."""
+    asked: list[str] = []
+    original = measure._request
+
+    def request_(trial: Trial, once: float | None = None) -> dict[str, Any]:
+        asked.append(trial.op)
+        zeros = tuple(item._replace(below=1) if isinstance(item, Variable) and item.flag == INT32 else item
+                      for item in trial.inputs)  # fmt: skip
+        return original(trial._replace(inputs=zeros), once)
+
+    monkeypatch.setattr(measure, "_request", request_)
+    # every operator is worth it, however busy the machine is
+    monkeypatch.setattr("echo.estimators.overhead._NEGLIGIBLE", 0.0)
+    estimate = MxnetSession.overhead
+    monkeypatch.setattr(MxnetSession, "overhead", lambda session, training, _: estimate(session, training, 60.0))
+    return asked
+
+
+def test_an_operator_that_ends_the_process_is_estimated_from_then_on(
+    deadly_divisions: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, table = planned(tmp_path, monkeypatch)
+    assert not plan.changes_nothing
+    assert deadly_divisions.count("broadcast_div") == 1
+    refused = [key for key in table._seconds if key.startswith("broadcast_div(int32")]
+    assert refused
+    assert all(table.get(key) is None for key in refused)
+    assert any(table.get(key) for key in table._seconds)
+    deadly_divisions.clear()
+    again, _ = planned(tmp_path, monkeypatch)
+    assert "broadcast_div" not in deadly_divisions
+    assert again.decisions == plan.decisions
+
+
+def test_without_processes_everything_is_estimated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(*_: Any, **__: Any) -> int:
+        raise PermissionError("no processes here")
+
+    with monkeypatch.context() as patch, caplog.at_level(logging.INFO, "echo"):
+        patch.setattr(os, "posix_spawn", refused)
+        plan, table = planned(tmp_path, patch)
+        assert not plan.changes_nothing
+        assert len(table) == 0  # what could not be tried is tried the next time
+        planned(tmp_path, patch)
+    lines = [record.getMessage() for record in caplog.records if "not measured" in record.getMessage()]
+    assert len(lines) == 1
+    assert "no processes here" in lines[0]
+    _, table = planned(tmp_path, monkeypatch)
+    assert len(table) > 0
+
+
+@pytest.mark.parametrize("executable", ["", "/usr/sbin/uwsgi", "/no/such/python3", None])
+def test_a_program_that_embeds_python_is_not_started_again(executable: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", executable)
+    monkeypatch.setattr(sys, "_base_executable", executable)
+    monkeypatch.setattr(sys, "exec_prefix", "/nowhere")
+    assert apart._interpreter() == f"{sys.base_exec_prefix}/bin/python{sys.version_info[0]}.{sys.version_info[1]}"
+    monkeypatch.setattr(sys, "base_exec_prefix", "/nowhere")
+    with pytest.raises(UnavailableError, match="no Python found"):
+        seconds()
+
+
+def test_the_process_gets_no_setting_that_is_not_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ECHO", "ECHO_STRICT", "PYTHONPATH", "DMLC_ROLE", "MXNET_PROFILER_AUTOSTART", "MXNET_ENFORCE_CUDA"):
+        monkeypatch.setenv(name, "1")
+    spawn, given = os.posix_spawn, {}
+
+    def watched(path: str, arguments: Any, environment: Any, **more: Any) -> int:
+        given.update(environment)
+        return spawn(path, arguments, environment, **more)
+
+    monkeypatch.setattr(os, "posix_spawn", watched)
+    assert seconds() > 0
+    assert given["MXNET_ENFORCE_CUDA"] == "1"
+    assert given["PATH"] == os.environ["PATH"]
+    assert not [name for name in given if name.startswith(("ECHO", "PYTHON", "DMLC", "MXNET_PROF"))]
+
+
+def test_threads_measure_side_by_side() -> None:
+    found: list[float] = []
+    threads = [threading.Thread(target=lambda: found.append(seconds())) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 2
+    assert min(found) > 0
+
+
+def run(code: str, tmp_path: Path, **more: Any) -> subprocess.CompletedProcess[str]:
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("ECHO")}
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=300, check=False,
+        env={**clean, "ECHO_CACHE_DIR": str(tmp_path)}, **more,
+    )  # fmt: skip
+
+
+HEAD = """
+import os, signal, sys
+import mxnet as mx
+from echo.runtime import apart
+FINE = {"trial": {"op": "tanh", "attrs": {}, "inputs": [[[8, 8]]], "outputs": [0], "forward": "", "forward_inputs": [],
+                  "hot": True, "heavy": False, "bytes": 512}, "once": None}
+"""
+
+
+def ended(number: int) -> bool:
+    try:
+        return Path(f"/proc/{number}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def within(limit: float, condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + limit
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return condition()
+
+
+def test_it_ends_with_the_program(tmp_path: Path) -> None:
+    code = HEAD + """
+with apart.measuring():
+    apart.ask(mx.cpu(), FINE)
+    print(apart._thread.process._running._pid, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = run(code, tmp_path)
+    assert done.returncode == -signal.SIGKILL
+    assert within(30, lambda: ended(int(done.stdout)))
+
+
+@pytest.mark.parametrize("before", [
+    "for number in (0, 1, 2): os.close(number)",
+    "signal.signal(signal.SIGCHLD, signal.SIG_IGN)",
+    "signal.signal(signal.SIGCHLD, lambda *_: os.waitpid(-1, os.WNOHANG))",
+    "signal.signal(signal.SIGPIPE, signal.SIG_DFL)",
+    "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())",
+    "os.chdir('/')",
+])  # fmt: skip
+def test_whatever_the_program_does_with_files_and_signals(before: str, tmp_path: Path) -> None:
+    code = HEAD + f"""
+{before}
+good = []
+for _ in range(2):
+    with apart.measuring():
+        good.append(apart.ask(mx.cpu(), FINE)["seconds"] > 0)
+        number = apart._thread.process._running._pid
+        os.kill(number, signal.SIGKILL)
+        try:
+            apart.ask(mx.cpu(), FINE)
+        except apart.UnmeasurableError:
+            good.append(True)
+        good.append(apart.ask(mx.cpu(), FINE)["seconds"] > 0)
+os._exit(0 if good == [True] * 6 else 1)
+"""
+    done = run(code, tmp_path)
+    assert done.returncode == 0, done.stderr

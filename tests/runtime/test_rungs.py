@@ -1,0 +1,403 @@
+"""Never less than before: what fails with fused operators is done without them, then without a plan, one line each."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any, Callable, Mapping
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet.symbol import Symbol
+
+import echo
+from echo import pipeline
+from echo.errors import BudgetError
+from echo.graph import Graph
+from echo.kernels.operators import PREFIX
+from echo.passes.confirm import Confirm
+from echo.passes.differentiate import Differentiate
+from echo.passes.hoist import Hoist
+from echo.passes.mask import Mask
+from echo.passes.request import Request
+from echo.passes.select import Select
+from echo.patterns import apply, dropout
+from echo.runtime import bind as planned_bind
+from echo.runtime import cached_op
+from tests.fused_models import EXAMPLES
+
+pytestmark = pytest.mark.usefixtures("cheap_planning")
+SIZE, STEPS, BATCH = 16, 6, 8
+Patch = pytest.MonkeyPatch
+
+
+class Surprise(RuntimeError):
+    """What nobody expected."""
+
+
+@pytest.fixture(autouse=True)
+def afterwards(monkeypatch: Patch) -> Any:
+    monkeypatch.setattr(planned_bind, "_told", set())
+    monkeypatch.setattr("echo.plan_cache.load", lambda *_: None)
+    stock = Symbol.simple_bind, Symbol.bind
+    yield
+    echo.disable()
+    Symbol.simple_bind, Symbol.bind = stock
+
+
+def model() -> Symbol:
+    """Cells that are fed what they put out, so that there are no layers; attention-like maps worth recomputing."""
+    cell, h = mx.rnn.LSTMCell(SIZE, prefix="cell_"), mx.sym.var("data")
+    states, outputs = [mx.sym.var("h0"), mx.sym.var("c0")], []
+    for _ in range(STEPS):
+        h, states = cell(mx.sym.tanh(mx.sym.exp(mx.sym.sigmoid(h))), states)
+        outputs.append(h)
+    return mx.sym.Concat(*outputs, dim=1)
+
+
+SHAPES = dict.fromkeys(("data", "h0", "c0"), (BATCH, SIZE))
+
+
+def fused(graph: Graph) -> bool:
+    return any(node.op.startswith(PREFIX) for node in graph.nodes)
+
+
+# Faults ------------------------------------------------------------------------------------------------------------
+
+
+def failing_pass(stage: type[Any]) -> Callable[[Patch], None]:
+    """The pass fails on graphs with fused operators."""
+
+    def inject(patch: Patch) -> None:
+        run = stage.run
+
+        def fail(self: Any, request: Request, *values: Any) -> Any:
+            if fused(request.graph):
+                raise Surprise(stage.name)
+            return run(self, request, *values)
+
+        patch.setattr(stage, "run", fail)
+
+    return inject
+
+
+def failing(target: Any, name: str) -> Callable[[Patch], None]:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise Surprise(name)
+
+    return lambda patch: patch.setattr(target, name, fail)
+
+
+def wrong_arguments(patch: Patch) -> None:
+    """The graph with fused operators has the first two arguments exchanged, as MXNet would come to them."""
+    patch.setattr(apply, "ordered", lambda made, user: made)
+    real = apply.PATTERNS["lstm_cell"]
+
+    def turned(view: Any, number: int) -> Any:
+        found = real(view, number)
+        if not isinstance(found, apply.Fusion):
+            return found
+        (node,) = found.nodes
+        late = tuple(at for at in view.graph.arg_nodes if view.graph.nodes[at].name == "c0")
+        first = mx.sym and node._with(inputs=node.inputs[::-1], control_deps=late)
+        return apply.Fusion(**{**vars(found), "nodes": (first,)})
+
+    patch.setattr(apply, "PATTERNS", {**apply.PATTERNS, "lstm_cell": turned})
+
+
+PLANNING: Mapping[str, Callable[[Patch], None]] = {
+    "pattern match": failing(apply, "_match"),
+    "substitution": failing(apply, "applied"),
+    "shapes and types": failing(apply, "why_not"),
+    "wrong arguments": wrong_arguments,
+    "memory of the user's graph": failing(pipeline, "stock"),
+    "differentiate": failing_pass(Differentiate),
+    "policy": failing_pass(Select),
+    "confirm": failing_pass(Confirm),
+}
+
+
+def values(symbol: Symbol) -> dict[str, Any]:
+    drawn = np.random.RandomState(2)
+    shapes, _, _ = symbol.infer_shape(**SHAPES)
+    return {name: mx.nd.array(drawn.normal(0, 0.4, shape)) for name, shape in zip(symbol.list_arguments(), shapes)}
+
+
+def step(executor: mx.executor.Executor) -> list[Any]:
+    for name, array in values(model()).items():
+        executor.arg_dict[name][:] = array
+    executor.forward(is_train=True)
+    executor.backward([mx.nd.ones(out.shape) for out in executor.outputs])
+    return [array.asnumpy() for array in (*executor.outputs, *executor.grad_arrays)]
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+STOCK = step(model().simple_bind(mx.cpu(), **SHAPES))
+
+
+def check_unfused(found: list[Any], caplog: pytest.LogCaptureFixture, text: str) -> None:
+    assert all(np.array_equal(mine, theirs) for mine, theirs in zip(found, STOCK))
+    told = lines(caplog)
+    assert any(text in line for line in told), told
+    assert all("\n" not in line and "please report it" in line for line in told)
+    assert len(told) <= 3, "one for fused layers, one for fused cells, one for masks"
+    assert "feature maps recomputed" in caplog.text
+
+
+# Planning ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("transparent", [False, True])
+@pytest.mark.parametrize("fault", PLANNING)
+def test_planning_goes_on_without_fused_operators(
+    fault: str, transparent: bool, monkeypatch: Patch, caplog: pytest.LogCaptureFixture
+) -> None:
+    PLANNING[fault](monkeypatch)
+    with caplog.at_level(logging.INFO, "echo"):
+        if transparent:
+            with echo.enable(max_overhead=None):
+                executor = model().simple_bind(mx.cpu(), **SHAPES)
+        else:
+            optimized = echo.optimize(model(), max_overhead=None)
+            executor = optimized.simple_bind(mx.cpu(), **SHAPES)
+            plan = optimized.plans[-1]
+            assert not plan.fused
+            assert plan.recomputed
+            assert plan.failed
+        check_unfused(step(executor), caplog, "planned without fused operators")
+
+
+@pytest.mark.parametrize("transparent", [False, True])
+@pytest.mark.parametrize("fault", PLANNING)
+def test_who_is_strict_sees_the_error(fault: str, transparent: bool, monkeypatch: Patch) -> None:
+    PLANNING[fault](monkeypatch)
+    if transparent:
+        echo.enable(max_overhead=None, strict=True)
+    symbol = model() if transparent else echo.optimize(model(), max_overhead=None, strict=True)
+    with pytest.raises((echo.EchoError, Surprise)):
+        symbol.simple_bind(mx.cpu(), **SHAPES)
+
+
+@pytest.mark.parametrize("transparent", [False, True])
+def test_what_fails_without_fused_operators_too_runs_as_it_is(
+    transparent: bool, monkeypatch: Patch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failing(Select, "run")(monkeypatch)
+    if transparent:
+        with echo.enable(max_overhead=None):
+            executor = model().simple_bind(mx.cpu(), **SHAPES)
+    else:
+        executor = echo.optimize(model(), max_overhead=None).simple_bind(mx.cpu(), **SHAPES)
+    assert all(np.array_equal(mine, theirs) for mine, theirs in zip(step(executor), STOCK))
+    (line,) = lines(caplog)
+    assert "bound without a plan" in line
+
+
+def test_the_users_own_operators_cost_no_fused_plan(monkeypatch: Patch) -> None:
+    """Where those are looked at too, for they might need much less."""
+    full = pipeline._best
+
+    def best(request: Request) -> Any:
+        if not fused(request.graph):
+            raise Surprise("unfused")
+        return full(request)
+
+    monkeypatch.setattr(pipeline, "_best", best)
+    monkeypatch.setattr(pipeline, "_ENOUGH", 0.0)
+    plan = echo.plan(model(), max_overhead=None, **SHAPES)
+    assert plan.fused
+    assert any("Surprise: unfused" in line for line in plan.failed)
+
+
+@pytest.mark.parametrize("stage", [Mask, Hoist])
+def test_masks_and_layouts_cost_no_plan(stage: type[Any], monkeypatch: Patch) -> None:
+    failing(stage, "run")(monkeypatch)
+    plan = echo.plan(model(), max_overhead=None, **SHAPES)
+    assert plan.fused
+    assert len(plan.failed) == 1
+    monkeypatch.setattr(planned_bind, "_plans", {})
+    with pytest.raises(echo.EchoError, match="Surprise"):
+        echo.plan(model(), max_overhead=None, strict=True, **SHAPES)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("transparent", [False, True])
+def test_masks_that_miss_a_budget_cost_no_plan(strict: bool, transparent: bool, monkeypatch: Patch) -> None:
+    """A budget that is kept without them; whoever is strict gets the plan, too: nothing failed."""
+    full, tried = pipeline._best, []
+
+    def best(request: Request) -> Any:
+        if any(node.op == PREFIX + "apply_mask" for node in request.graph.nodes):
+            tried.append(request)
+            raise BudgetError(1, 2, "masks")
+        return full(request)
+
+    monkeypatch.setattr(pipeline, "_best", best)
+    monkeypatch.setattr(pipeline, "why_not_tried", lambda *_: "")
+    example = EXAMPLES["dropout"]()
+    x, given = example.symbol, example.shapes
+    if transparent:
+        with echo.enable(memory_budget=0.97, strict=strict):
+            executor = x.simple_bind(mx.cpu(), **given)
+        assert type(executor).__name__ == "PlannedExecutor"
+    else:
+        plan = echo.plan(x, memory_budget=0.97, strict=strict, **given)
+        assert not plan.changes_nothing
+        assert not plan.failed
+        assert any(missed.pattern == dropout.NAME and "cannot be planned" in missed.reason for missed in plan.missed)
+    assert tried
+
+
+def test_what_failed_is_not_kept_on_the_disk(monkeypatch: Patch) -> None:
+    saved: list[Any] = []
+    monkeypatch.setattr("echo.plan_cache.save", lambda *found: saved.append(found))
+    with monkeypatch.context() as patch:
+        failing_pass(Differentiate)(patch)
+        assert echo.plan(model(), max_overhead=None, **SHAPES).failed
+    assert not saved
+    monkeypatch.setattr(planned_bind, "_plans", {})
+    assert not echo.plan(model(), max_overhead=None, **SHAPES).failed
+    assert len(saved) == 1
+
+
+# Binding -----------------------------------------------------------------------------------------------------------
+
+
+def refusing(patch: Patch, refused: Callable[[Graph], bool]) -> None:
+    """MXNet refuses such planned graphs, at the last bind."""
+    real = planned_bind._bound
+
+    def bound(found: Any, user: Symbol, request: Any) -> Any:
+        if refused(found.graph):
+            raise mx.MXNetError("Check failed:\nno such operator")
+        return real(found, user, request)
+
+    patch.setattr(planned_bind, "_bound", bound)
+
+
+@pytest.mark.parametrize("transparent", [False, True])
+@pytest.mark.parametrize(("every", "told"), [(False, "bound without fused operators"), (True, "bound without a plan")])
+def test_a_graph_that_mxnet_refuses(
+    every: bool, told: str, transparent: bool, monkeypatch: Patch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refusing(monkeypatch, lambda graph: every or fused(graph))
+    if transparent:
+        with echo.enable(max_overhead=None):
+            executor = model().simple_bind(mx.cpu(), **SHAPES)
+    else:
+        optimized = echo.optimize(model(), max_overhead=None)
+        executor = optimized.simple_bind(mx.cpu(), **SHAPES)
+        assert [bool(plan.fused) for plan in optimized.plans] == ([] if every else [False])
+    assert all(np.array_equal(mine, theirs) for mine, theirs in zip(step(executor), STOCK))
+    (line,) = lines(caplog)
+    assert line.startswith(f"echo: {told}: MXNetError: Check failed: no such operator")
+    with pytest.raises(mx.MXNetError, match="no such operator"):
+        echo.optimize(model(), max_overhead=None, strict=True).simple_bind(mx.cpu(), **SHAPES)
+
+
+def test_a_call_that_is_wrong_is_refused_by_mxnet_alone(caplog: pytest.LogCaptureFixture) -> None:
+    given = values(model())
+    del given["cell_h2h_bias"]
+    with pytest.raises(Exception, match="cell_h2h_bias"):
+        echo.optimize(model()).bind(mx.cpu(), given, {name: array.copy() for name, array in given.items()})
+
+
+def test_a_reshape_that_mxnet_refuses(monkeypatch: Patch, caplog: pytest.LogCaptureFixture) -> None:
+    executor = echo.optimize(model(), max_overhead=None).simple_bind(mx.cpu(), **SHAPES)
+    bind = planned_bind._Road.bind
+
+    def refused(self: Any, bound: Any, *args: Any, **more: Any) -> Any:
+        if isinstance(bound, Graph) and fused(bound):
+            raise mx.MXNetError("Check failed:\nno such operator")
+        return bind(self, bound, *args, **more)
+
+    monkeypatch.setattr(planned_bind._Road, "bind", refused)
+    other = executor.reshape(**{name: (BATCH // 2, SIZE) for name in SHAPES})
+    other.forward(is_train=True)
+    other.backward([mx.nd.ones(out.shape) for out in other.outputs])
+    (line,) = lines(caplog)
+    assert "no such operator; reshaped without a plan" in line
+
+
+# Gluon -------------------------------------------------------------------------------------------------------------
+
+
+class Cells(mx.gluon.HybridBlock):  # type: ignore[misc]
+    """As `model`."""
+
+    def __init__(self) -> None:
+        super().__init__(prefix="net_")
+        with self.name_scope():
+            self.cell = mx.gluon.rnn.LSTMCell(SIZE, input_size=SIZE)
+
+    def hybrid_forward(self, F: Any, x: Any, h: Any, c: Any) -> Any:
+        states, outputs = [h, c], []
+        for _ in range(STEPS):
+            x, states = self.cell(F.tanh(F.exp(F.sigmoid(x))), states)
+            outputs.append(x)
+        return F.concat(*outputs, dim=1)
+
+
+def trained(static: bool, optimize: Callable[[Any], Any]) -> list[Any]:
+    mx.random.seed(4)
+    net = Cells()
+    net.initialize(mx.init.Uniform(0.4))
+    net = optimize(net)
+    net.hybridize(static_alloc=static)
+    data = [mx.nd.random.normal(shape=(BATCH, SIZE)) for _ in range(3)]
+    for _ in range(2):
+        with mx.autograd.record():
+            loss = (net(*data) ** 2).sum()
+        loss.backward()
+    return [loss.asnumpy(), *(parameter.grad().asnumpy() for parameter in net.collect_params().values())]
+
+
+@pytest.mark.parametrize("transparent", [False, True])
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("at", ["planning", "making", "the first call"])
+@pytest.mark.parametrize("every", [False, True])
+def test_blocks(
+    every: bool, at: str, static: bool, transparent: bool, monkeypatch: Patch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stock = trained(static, lambda net: net)
+    real = cached_op.StockCachedOp
+
+    class Refusing(real):  # type: ignore[misc, valid-type]
+        def __init__(self, symbol: Symbol, flags: Any) -> None:
+            text = symbol.tojson()
+            self.refused = f'"op": "{PREFIX}' in text or (every and "__echo_" in text)
+            if self.refused and at == "making":
+                raise mx.MXNetError("Check failed:\nno such operator")
+            super().__init__(symbol, flags)
+
+        def __del__(self) -> None:
+            if hasattr(self, "handle"):
+                super().__del__()
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            if self.refused:
+                raise mx.MXNetError("Check failed:\nno such operator")
+            return super().__call__(*args, **kwargs)
+
+    if at == "planning":
+        failing_pass(Differentiate)(monkeypatch)
+        if every:
+            failing(Select, "run")(monkeypatch)
+    else:
+        monkeypatch.setattr(cached_op, "StockCachedOp", Refusing)
+    with caplog.at_level(logging.INFO, "echo"):
+        if transparent:
+            with echo.enable(max_overhead=None):
+                found = trained(static, lambda net: net)
+        else:
+            found = trained(static, lambda net: echo.optimize(net, max_overhead=None))
+    assert all(np.array_equal(mine, theirs) for mine, theirs in zip(found, stock))
+    told = lines(caplog)
+    assert 1 <= len(told) <= 2, told
+    assert all("\n" not in line for line in told)
+    assert ("without fused operators" in told[-1]) == (not every), told
+    assert every or re.search(r"[1-9]\d* feature maps recomputed", caplog.text)

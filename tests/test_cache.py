@@ -1,0 +1,166 @@
+"""Whatever is in the folder of the caches, nothing waits for it, and only what echo wrote for this user is used."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+
+from echo import cache
+
+PURPOSE = "a test"
+
+
+@pytest.fixture(autouse=True)
+def untold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "_told", set())
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    path = tmp_path / "kept.json"
+    cache.replace(path, PURPOSE, {"a": 1})
+    return path
+
+
+def fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def link(path: Path) -> None:
+    path.rename(path.with_suffix(".other"))
+    path.symlink_to(path.with_suffix(".other"))
+
+
+def device(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def foreign(path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root gives files away")
+    os.chown(path, 65534, 65534)
+
+
+ODD: dict[str, Callable[[Path], Any]] = {
+    "a FIFO": fifo, "a directory": folder, "a symbolic link": link, "symbolic link": device,
+    "it belongs to another user": foreign,
+    "others can write to it (mode 602)": lambda path: path.chmod(0o602),
+    "others can write to it (mode 620)": lambda path: path.chmod(0o620),
+    "expected at most": lambda path: os.truncate(path, cache._MAX_BYTES + 1),
+    "it is damaged, or was not written for this": lambda path: os.truncate(path, 10),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_what_is_not_ones_own_file_is_ignored_in_one_line(
+    written: Path, odd: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert cache.read(written, PURPOSE) == {"a": 1}
+    ODD[odd](written)
+    for _ in range(3):
+        assert cache.read(written, PURPOSE) is None
+    (record,) = caplog.records
+    assert f"{written} is ignored" in record.getMessage()
+    assert odd in record.getMessage()
+
+
+def test_what_is_not_there_is_no_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "nothing", tmp_path / "file" / "below"):
+        assert cache.read(path, PURPOSE) is None
+    assert not caplog.records
+
+
+def test_files_hold_for_what_they_were_written_for(written: Path) -> None:
+    assert cache.read(written, "another test") is None
+    assert written.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_of_roots_or_in_anybodys_folder_is_used(written: Path) -> None:
+    written.chmod(0o644)
+    written.parent.chmod(0o1777)
+    assert cache.read(written, PURPOSE) == {"a": 1}
+    written.parent.chmod(0o777)  # whoever writes there cannot forge a content with an owner
+    assert cache.read(written, PURPOSE) == {"a": 1}
+
+
+def test_locks_are_not_waited_for_without_end(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "_LONGEST_WAIT", 0.05)
+    entered = []
+    with cache.locked(written):
+        other = threading.Thread(target=lambda: _enter(written, entered))
+        other.start()
+        other.join(30)
+    assert entered == [True]
+
+
+def _enter(path: Path, entered: list[bool]) -> None:
+    with cache.locked(path):
+        entered.append(True)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to(path.with_name("target"))])
+def test_locks_that_are_none_are_refused(written: Path, make: Callable[[Path], Any]) -> None:
+    make(written.with_suffix(".lock"))
+    with pytest.raises(OSError, match="expected a regular file"), cache.locked(written):
+        pytest.fail("held")
+    assert not written.with_name("target").exists()
+
+
+CODE = """
+import logging
+logging.basicConfig(level=logging.INFO)
+import mxnet as mx
+import echo
+x = mx.sym.FullyConnected(mx.sym.var("x"), num_hidden=64)
+for _ in range(4):
+    x = mx.sym.tanh(x) * mx.sym.sigmoid(x)
+symbol = echo.optimize(mx.sym.MakeLoss(mx.sym.sum(x)), fuse=False, max_overhead=None)
+symbol.simple_bind(mx.cpu(), x=(64, 64))
+print(len(symbol.plans[-1].recomputed) > 0)
+"""
+
+
+def test_binds_go_on_with_fifos_in_the_place_of_all_caches(tmp_path: Path) -> None:
+    def run() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", CODE], env={**os.environ, "ECHO_CACHE_DIR": str(tmp_path)},
+            capture_output=True, text=True, timeout=100, check=True,
+        )  # fmt: skip
+
+    assert run().stdout == "True\n"
+    files = [*tmp_path.rglob("*.json"), *tmp_path.rglob("*.lock")]
+    assert len(files) == 3
+    for path in files:
+        fifo(path)
+    again = run()
+    assert again.stdout == "True\n"
+    assert again.stderr.count("is ignored, what is in it is found out anew: expected a regular file, got a FIFO") == 2
+
+
+def test_keys_of_plans_depend_on_settings_of_mxnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import mxnet as mx
+
+    import echo
+    from echo.runtime import bind
+
+    monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))
+    symbol = mx.sym.MakeLoss(mx.sym.exp(mx.sym.sin(mx.sym.FullyConnected(mx.sym.var("x"), num_hidden=4))))
+    for setting in ("1", "0"):
+        monkeypatch.setenv("MXNET_ELIMINATE_COMMON_EXPR", setting)
+        monkeypatch.setattr(bind, "_plans", {})
+        echo.plan(symbol, x=(4, 4))
+    assert len(list((tmp_path / "plans").iterdir())) == 2
