@@ -344,10 +344,12 @@ class _Patient:
 
 
 @pytest.fixture(autouse=True)
-def patient(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def patient(request: pytest.FixtureRequest) -> Iterator[None]:
     """Planning takes the time that it takes, but in the tests of the deadline."""
-    if not request.module.__name__.endswith("test_deadline"):
-        monkeypatch.setattr(planned_bind, "Deadline", _Patient)
+    with pytest.MonkeyPatch.context() as patch:  # one of its own: the order of other fixtures stays
+        if not request.module.__name__.endswith("test_deadline"):
+            patch.setattr(planned_bind, "Deadline", _Patient)
+        yield
 
 
 @pytest.fixture(params=["plain", "poisoned"])

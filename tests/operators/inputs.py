@@ -66,11 +66,12 @@ _TAILS: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]] = {
 }
 
 
-def _tail(kind: Input) -> Sequence[tuple[str, Mapping[str, Any]]]:
+def _tail(kind: Input, dtype: str) -> Sequence[tuple[str, Mapping[str, Any]]]:
     if kind.kind in _TAILS:
         return _TAILS[kind.kind]
-    whole = [("sigmoid", {}), ("_mul_scalar", {"scalar": kind.limit}), ("floor", {})]
-    return whole if kind.kind == "i" else [*whole, ("Cast", {"dtype": "int32" if kind.kind == "j" else "int64"})]
+    integer = "int64" if kind.kind == "k" else "int32"
+    whole = [("sigmoid", {}), ("_mul_scalar", {"scalar": kind.limit}), ("Cast", {"dtype": integer})]
+    return [*whole, ("Cast", {"dtype": dtype})] if kind.kind == "i" else whole
 
 
 def _matrix(built: Built, name: str, map_: Ref, kind: str, shape: Shape) -> Ref:
@@ -109,7 +110,7 @@ def input_of(built: Built, position: int, given: Input, setting: Setting) -> Ref
         map_ = _dropped(built, name, map_, setting.masked)
     if given.kind in ("spd", "tri"):
         return _matrix(built, name, map_, given.kind, shape)
-    for step, (op, attrs) in enumerate(_tail(given if given.kind != "w" else Input("x", shape))):
+    for step, (op, attrs) in enumerate(_tail(given if given.kind != "w" else Input("x", shape), setting.dtype)):
         built.roles["input"].append(f"{name}_{op}{step}")
         map_ = built.add(op, f"{name}_{op}{step}", [map_], **attrs)
     return map_
