@@ -70,7 +70,7 @@ def _tail(kind: Input, dtype: str) -> Sequence[tuple[str, Mapping[str, Any]]]:
     if kind.kind in _TAILS:
         return _TAILS[kind.kind]
     integer = "int64" if kind.kind == "k" else "int32"
-    whole = [("sigmoid", {}), ("_mul_scalar", {"scalar": kind.limit}), ("Cast", {"dtype": integer})]
+    whole = [("sigmoid", {}), ("_mul_scalar", {"scalar": kind.limit}), ("BlockGrad", {}), ("Cast", {"dtype": integer})]
     return [*whole, ("Cast", {"dtype": dtype})] if kind.kind == "i" else whole
 
 
