@@ -14,7 +14,7 @@ COMPILER  := $(firstword $(shell for name in $(COMPILERS); do command -v $$name;
 INSTALLED := $(VENV)/.installed-$(if $(COMPILER),native,fallback)
 NATIVE    := $(shell find echo/native echo/kernels -name '*.cc' -o -name '*.h' -o -name '*.ptx' 2>/dev/null)
 # What runs only where it is asked for: other environments, other machines.
-APART     := benchmarks/sockeye_training.py benchmarks/gpu_check.py
+APART     := benchmarks/sockeye_training.py benchmarks/gpu_check.py benchmarks/cpu_compilers.py
 BENCHES   := $(filter-out $(APART),$(shell grep -l '^if __name__ ==' benchmarks/*.py 2>/dev/null))
 
 # Sockeye asks for other versions of its requirements than those that work with mxnet 1.9.1, hence --no-deps. Its
@@ -32,6 +32,14 @@ PROJECTS_INSTALLED := $(PROJECTS:%=.projects/%/.installed)
 # A Python with numpy, torch and matplotlib on the machine with the GPU; MXNet is not needed there.
 GPU_PYTHON ?= python3
 
+# What runs with sanitizers; not the emulated CUDA kernels, whose stacks change under them, nor what optimized code contains.
+SANITIZED := tests/native tests/estimators/test_planner.py tests/estimators/test_runners.py tests/test_well_formed.py \
+             $(filter-out tests/kernels/test_cuda% tests/kernels/test_levels.py,$(wildcard tests/kernels/test_*.py)) \
+             tests/runtime/test_concurrency.py tests/runtime/test_fused.py tests/runtime/test_masks.py \
+             --deselect tests/kernels/test_lstm_layer.py::test_every_instruction_set
+RACED     := tests/native tests/kernels/test_operators.py tests/runtime/test_concurrency.py \
+             --deselect tests/native/test_native.py::test_a_refused_plan_leaks_nothing
+
 # A test takes one processor; what a file has bound once is there for all its tests.
 SIDE_BY_SIDE := -n 2 --dist loadfile
 
@@ -39,7 +47,7 @@ SIDE_BY_SIDE := -n 2 --dist loadfile
 MINUTES ?= 3
 KINDS   ?=
 
-.PHONY: help demo test test-all test-compat check fuzz bench sockeye projects projects-fast ptx sass gpu-check clean
+.PHONY: help demo test test-all test-compat check fuzz bench sockeye projects projects-fast ptx sass sanitize gpu-check clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -91,6 +99,12 @@ ptx: $(INSTALLED)  ## compile the CUDA kernels to PTX, which is committed, and a
 sass: $(INSTALLED)  ## assemble that PTX for every GPU since Maxwell, and look whether the barrier of the grid is still there
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps triton==3.1.0
 	@$(BIN)/python -m pytest -rs tests/kernels/test_cuda_sass.py tests/kernels/test_cuda_ptx.py
+
+sanitize: $(INSTALLED)  ## build the native libraries with ASan and UBSan, then with TSan, and run their tests under them
+	@echo "== AddressSanitizer, UBSan"
+	@$(BIN)/python -m tests.sanitize address python -m pytest -p no:faulthandler $(SANITIZED)
+	@echo "== ThreadSanitizer"
+	@$(BIN)/python -m tests.sanitize thread python -m pytest -p no:faulthandler $(RACED)
 
 gpu-check:  ## hold the CUDA kernels against their references and time them: needs a GPU, g++, and numpy and torch in GPU_PYTHON
 	@$(GPU_PYTHON) benchmarks/gpu_check.py

@@ -115,6 +115,33 @@ def sockeye_table(result: dict[str, Any]) -> str:
     return _table(columns, cells, result)
 
 
+def projects_table(result: dict[str, Any]) -> str:
+    """What other people's models come to under ECHO=1, and in how much memory and time."""
+    settings = ("stock", "cold", "warm")
+
+    def figures(row: Row, name: str, digits: int, names: tuple[str, ...]) -> list[str]:
+        return [f"{row[one][name]:.{digits}f}" if name in row.get(one, {}) else "-" for one in names]
+
+    def cells(row: Row) -> list[str]:
+        cold = row.get("cold", {})
+        errors = [f"{cold[kind][0]:.0e}" if kind in cold else "-" for kind in ("gradient", "loss")]
+        counters = figures(row, "counter_mb", 1, ("stock", "unfused", "cold"))
+        rss, seconds = figures(row, "rss_mb", 0, settings), figures(row, "processor_seconds", 1, settings)
+        return [f"{row['project']}/{row['model']}", _bits(row), *errors, *counters, *rss, *seconds]
+
+    columns = "model | bits, `ECHO_FUSE=0` | gradients | losses | storage, MB | `ECHO_FUSE=0` | **`ECHO=1`** | RSS, MB"
+    return _table(f"{columns} | cold | warm | processor s | cold | warm", cells, result)
+
+
+def _bits(row: Row) -> str:
+    """Whether the unfused run left what stock left."""
+    if "unfused" not in row or "failure" in row["unfused"]:
+        return "failed"
+    if row["unfused_differs"]:
+        return f"**{len(row['unfused_differs'])} arrays differ**"
+    return f"same, but {len(row['undefined'])} undefined in MXNet" if row["undefined"] else "same"
+
+
 def ilp_table(result: dict[str, Any]) -> str:
     """Overheads of the published plans and of the policies at the same budgets, in per cent of the step."""
 
@@ -182,6 +209,7 @@ def main() -> None:
     text = insert(text, "planning", planning_table(load("planning_time")))
     text = insert(text, "startup", startup_table(load("startup")))
     text = insert(text, "sockeye", sockeye_table(load("sockeye_training")))
+    text = insert(text, "projects", projects_table(load("projects")))
     text = insert(text, "ilp", ilp_table(load("ilp")))
     text = insert(text, "memonger", memonger_table(load("memonger")))
     README.write_text(text, encoding="utf-8")

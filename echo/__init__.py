@@ -25,6 +25,7 @@ from echo.errors import (
     PlanError,
     ShapeError,
     UnsupportedError,
+    VerificationError,
 )
 from echo.frontier import Frontier
 from echo.options import Options
@@ -51,6 +52,7 @@ __all__ = [
     "PlanError",
     "ShapeError",
     "UnsupportedError",
+    "VerificationError",
     "compat",
     "disable",
     "enable",

@@ -4,6 +4,7 @@ schedules a training graph of any framework.
 ::
 
     mxecho run --max-overhead none train.py --epochs 10
+    mxecho verify train.py --epochs 1
     mxecho plan model-symbol.json data=128,50 softmax_label=128,50
     mxecho plan model-symbol.json data=32,3,224,224 --max-overhead none --save plan.json
     mxecho show plan.json
@@ -25,7 +26,6 @@ from typing import Any, Sequence
 from echo import run
 from echo.deadline import Deadline
 from echo.errors import BudgetError, EchoError, NativeError, OptionError
-from echo.kernels import level
 from echo.plan import Plan
 from echo.reading import shortened
 
@@ -39,6 +39,8 @@ class _Version(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         try:
+            from echo.kernels import level  # which imports numpy
+
             kernels = f"fused operators on the CPU use {level()} instructions"
         except NativeError as error:
             kernels = f"no fused operators: {error}"
@@ -51,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version, and what the kernels use")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("run", help="run a program with echo, as ECHO=1 does")  # parsed by echo.run
+    commands.add_parser("verify", help="the same, and compare the first step of each plan with the stock graph's")
     plan = commands.add_parser("plan", help="plan a saved symbol for some shapes and explain the plan")
     plan.add_argument("symbol", help="a symbol saved by MXNet, as model-symbol.json")
     plan.add_argument("shapes", nargs="+", metavar="NAME=SHAPE", help="shapes of inputs, as data=128,50")
@@ -146,8 +149,8 @@ def _schedule(arguments: argparse.Namespace) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; 0 on success, 1 with one line on standard error otherwise."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] == ["run"]:
-        return run.run(words[1:])
+    if words[:1] in (["run"], ["verify"]):
+        return run.run(words[1:], words[0])
     arguments = _parser().parse_args(words)
     if isinstance(sys.stdout, io.TextIOWrapper):  # a name may have characters that the terminal has not
         sys.stdout.reconfigure(errors="backslashreplace")

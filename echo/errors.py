@@ -11,6 +11,7 @@
     ├── KernelError           a fused kernel was called with tensors or parameters that it does not take
     ├── PlanError             a plan is to be applied to something that it was not made for
     ├── ChangedInputError     what the plan reads again in backward was written since the forward pass
+    ├── VerificationError     under ``verify``: a plan does not do what the user's own graph does
     └── UnsupportedError      MXNet's version, or a graph that echo leaves alone
 """
 
@@ -81,6 +82,10 @@ class ChangedInputError(EchoError):
     It is raised before anything of the backward pass runs. The gradients would be those of a mixture of old and new
     values, where MXNet's own graph holds the maps of the forward pass.
     """
+
+
+class VerificationError(EchoError):
+    """Under ``verify`` and ``strict``: a plan does not do what the user's own graph does; the message says where."""
 
 
 class UnsupportedError(EchoError):

@@ -121,7 +121,8 @@ def moved(training: TrainingGraph, device: str, recompute: Iterable[Entry], spli
     ``training`` comes from `as_stock`, so what remains of its options is what MXNet takes. An option is lost where a
     clone reads what the user's graph has overwritten by then, or where a clone is read by others than its original.
     """
-    if not any(number in _Sensitive(training, device) for number, _ in training.operators()):
+    own = _Sensitive(training, device)
+    if not any(number in own for number, _ in training.operators()):
         return frozenset()
     planned = with_clones(training, recompute, splits)
     sensitive, inplace = _Sensitive(planned, device), blocks(planned).inplace

@@ -44,6 +44,9 @@ class Options:
         taken, and it says so. A safety net: below it plans do not depend on the clock.
     plan: plans made before, by `echo.plan` or `echo.load_plan`: one, or several for several graphs or shapes. What is
         bound gets the one that was made for it, and nothing is searched; `PlanError` where there is none.
+    verify: before the first training step of what is bound, that step also runs as the user's own graph, in the memory
+        that it needs without echo; where outputs, gradients, auxiliary states or random numbers differ, a warning names
+        a folder with a report, and the user's own graph runs from then on.
     """
 
     policy: str = "search"
@@ -57,11 +60,12 @@ class Options:
     exact: bool = True
     max_planning: float | None = 10.0
     plan: Plan | Iterable[Plan] = ()
+    verify: bool = False
 
     def __post_init__(self) -> None:
         for name in ("keep", "recompute"):
             object.__setattr__(self, name, _patterns(name, getattr(self, name)))
-        for name in ("fuse", "strict", "exact"):
+        for name in ("fuse", "strict", "exact", "verify"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"{name}: expected True or False, got {getattr(self, name)!r}")
         states = self.optimizer_states
@@ -111,7 +115,7 @@ class Options:
         """A text that is equal for options with equal plans."""
         budget = self.memory_budget
         budget = budget if isinstance(budget, str) or budget is None else float(budget)
-        return repr(replace(self, memory_budget=budget, strict=False, plan=()))
+        return repr(replace(self, memory_budget=budget, strict=False, plan=(), verify=False))
 
     @property
     def wishes(self) -> tuple[str, ...]:
@@ -213,6 +217,7 @@ VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "ECHO_EXACT": ("exact", is_on, "0 allows plans whose gradients differ in their last bits"),
     "ECHO_MAX_PLANNING": ("max_planning", _seconds, "seconds that planning one graph may take, or none"),
     "ECHO_PLAN": ("plan", _loaded, "files of plans to use for what they were made for, with : between them"),
+    "ECHO_VERIFY": ("verify", is_on, "1 runs the first step as the user's own graph too, and compares"),
     "ECHO_LOG": ("", str, "level of the logger echo, as INFO: one line for each bound graph"),
     "ECHO_CACHE_DIR": ("", str, "where measured times and plans are kept"),
 }

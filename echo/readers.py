@@ -98,11 +98,14 @@ READERS = _names(
     "_echo_softmax_output _echo_weighted_sum",
 )
 
-# Whose gradients have other bits where they are computed over the gradient that they read, and not beside it: the
-# operator, and the attribute with the values that make it so.
+_ON = frozenset({"True", "true", "1"})
+# Whose gradients come out as other numbers where they are computed over an array that they read, and not beside it: the
+# operator, and the attribute with the values that make it so. (A masked softmax sets the lengths' gradient to zero
+# before it reads the lengths: in place, all its gradients are zero.)
 IN_PLACE: Mapping[str, tuple[str, frozenset[str]]] = {
     "LeakyReLU": ("act_type", frozenset({"prelu"})),
-    "SoftmaxOutput": ("out_grad", frozenset({"True", "true", "1"})),
+    "SoftmaxOutput": ("out_grad", _ON),
+    **dict.fromkeys(("softmax", "log_softmax", "softmin"), ("use_length", _ON)),
 }
 # Random, but MXNet does not say so, and it crashes: it was never held against anything.
 _UNTRIED = ("LeakyReLU", "act_type", "rrelu")

@@ -1,4 +1,5 @@
-"""``mxecho run train.py ...``: what ``ECHO=1 python train.py ...`` does, where Python reads no .pth files.
+"""``mxecho run train.py ...``: what ``ECHO=1 python train.py ...`` does, where Python reads no .pth files; and
+``mxecho verify``, with ``ECHO_VERIFY=1``.
 
 The program sees what it would see under plain Python: its arguments, its folder first on ``sys.path``, itself as
 ``__main__``, its own exit code, and tracebacks that start with its own lines.
@@ -29,11 +30,12 @@ _FLAGS = {
 }
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(command: str = "run") -> argparse.ArgumentParser:
     """The options before the program's name."""
+    checks = ", and compares the first step of each plan with the stock graph's, as ECHO_VERIFY=1 does"
     found = argparse.ArgumentParser(
-        prog="mxecho run",
-        description="Runs a program with echo, as ECHO=1 does.",
+        prog=f"mxecho {command}",
+        description=f"Runs a program with echo, as ECHO=1 does{checks if command == 'verify' else ''}.",
         usage="%(prog)s [options] SCRIPT [ARGUMENT ...]\n       %(prog)s [options] -m MODULE [ARGUMENT ...]",
     )
     for flag, (variable, meaning) in _FLAGS.items():
@@ -51,27 +53,29 @@ def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     return list(argv[:end]), list(argv[end:])
 
 
-def run(argv: Sequence[str]) -> int:
-    """Runs a program with echo; what the program raises passes through.
+def run(argv: Sequence[str], command: str = "run") -> int:
+    """Runs a program with echo; what the program raises passes through. The command is run or verify.
 
     Returns 0 at its end; 1 or 2, with one line on standard error, where it could not be started.
     """
     options, program = split(argv)
-    given = vars(parser().parse_args(options))
+    given = vars(parser(command).parse_args(options))
     variables = {name: value for name, value in given.items() if value is not None}
+    if command == "verify":
+        variables["ECHO_VERIFY"] = "1"
     try:
         Options.from_environment(variables)
     except OptionError as error:
-        return _refuse(str(error), 2)
+        return _refuse(str(error), 2, command)
     if not program or program == ["-m"]:
-        return _refuse("expected a script, or -m and a module", 2)
+        return _refuse("expected a script, or -m and a module", 2, command)
     os.environ.update(variables, ECHO="1")  # for the processes that the program starts, too
     startup.watch(activates=True)
     return _run_module(program[1:]) if program[0] == "-m" else _run_script(program)
 
 
-def _refuse(reason: str, code: int) -> int:
-    print(f"mxecho run: {reason}", file=sys.stderr)
+def _refuse(reason: str, code: int, command: str = "run") -> int:
+    print(f"mxecho {command}: {reason}", file=sys.stderr)
     return code
 
 

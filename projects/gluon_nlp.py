@@ -45,10 +45,12 @@ def _awd(mode: str, steps: int) -> Arrays:
 
     net = nlp.model.train.AWDRNN(mode, len(corpus().english), 64, 96, 2, True, 0.4, 0.5, 0.2, 0.65, 0.1)
     entropy = mx.gluon.loss.SoftmaxCrossEntropyLoss()
-    activation, temporal = nlp.loss.ActivationRegularizationLoss(2.0), nlp.loss.TemporalActivationRegularizationLoss(1.0)
+    activation = nlp.loss.ActivationRegularizationLoss(2.0)
+    temporal = nlp.loss.TemporalActivationRegularizationLoss(1.0)
 
     def loss(output: Any, target: Any, raw: Any, dropped: Any) -> Any:
-        return entropy(output.reshape((-3, -1)), target.reshape((-1,))) + activation(*dropped[-1:]) + temporal(*raw[-1:])
+        found = entropy(output.reshape((-3, -1)), target.reshape((-1,)))
+        return found + activation(*dropped[-1:]) + temporal(*raw[-1:])
 
     return _language_model(net, loss, steps)
 
@@ -148,7 +150,8 @@ def _transformer(steps: int, **options: Any) -> Arrays:
     import mxnet as mx
 
     encoder, decoder, one_step = nlp.model.transformer.get_transformer_encoder_decoder(
-        num_layers=2, num_heads=4, units=64, hidden_size=128, dropout=0.1, max_src_length=64, max_tgt_length=64, **options)
+        num_layers=2, num_heads=4, units=64, hidden_size=128, dropout=0.1, max_src_length=64, max_tgt_length=64,
+        **options)  # fmt: skip
     english, german = (range(len(side)) for side in (corpus().english, corpus().german))
     net = nlp.model.translation.NMTModel(src_vocab=english, tgt_vocab=german, encoder=encoder, decoder=decoder,
                              one_step_ahead_decoder=one_step, embed_size=64, tie_weights=True,
@@ -191,8 +194,10 @@ def _text_cnn(steps: int) -> Arrays:
     from mxnet.gluon import nn
 
     net = nn.HybridSequential()
-    net.add(nn.Embedding(len(corpus().english), 48), nn.HybridLambda(lambda F, x: x.transpose((1, 0, 2))),
-            nlp.model.ConvolutionalEncoder(48, (16, 16, 16), (3, 4, 5), "relu", 1), nn.Dropout(0.5), nn.Dense(2))  # fmt: skip
+    net.add(nn.Embedding(len(corpus().english), 48))
+    net.add(nn.HybridLambda(lambda F, x: x.transpose((1, 0, 2))))
+    net.add(nlp.model.ConvolutionalEncoder(48, (16, 16, 16), (3, 4, 5), "relu", 1))
+    net.add(nn.Dropout(0.5), nn.Dense(2))
     net.initialize(mx.init.Xavier())
     net.hybridize()
     entropy = mx.gluon.loss.SoftmaxCELoss()

@@ -69,34 +69,11 @@ def _many(name: str, options: Mapping[str, Any], steps: int) -> Arrays:
     import gluonts.mx
 
     target = prices()
-    known = {"freq": "M", "prediction_length": FUTURE, "batch_size": BATCH, **options}
+    counts = {option: len(target) for option in ("num_series", "target_dim") if option in options}
+    known = {"freq": "M", "prediction_length": FUTURE, "batch_size": BATCH, **options, **counts}
     known = {key: value for key, value in known.items() if value is not None}
     estimator = getattr(gluonts.mx, name)(trainer=_trainer(steps), **known)
     return _fit(estimator, [{"start": _series()[0]["start"], "target": target}])
-
-
-def _point_process(steps: int) -> Arrays:
-    """DeepTPP on the months of large moves, with what moved as the mark."""
-    import gluonts.mx
-    import pandas as pd
-    from gluonts.dataset.common import ListDataset  # noqa: F401
-
-    changes = np.abs(np.diff(np.log(prices()), axis=1))
-    series = []
-    for row in changes:
-        months = np.flatnonzero(row > np.median(row)) + 1.0
-        times = np.diff(np.concatenate([[0.0], months]))
-        marks = (row[months.astype(int) - 1] > np.quantile(row, 0.75)).astype(float)
-        series.append({"target": np.stack([times, marks]).astype(np.float32), "start": pd.Timestamp("1990-01-01"),
-                       "end": pd.Timestamp("1990-01-01") + pd.Timedelta(hours=len(row) + 1)})  # fmt: skip
-    estimator = gluonts.mx.DeepTPPEstimator(
-        prediction_interval_length=6, context_interval_length=24, num_marks=2, freq="H", batch_size=BATCH,
-        num_training_instances=8, trainer=_trainer(steps, hybridize=False))  # fmt: skip
-    for one in series:
-        one["start"], one["end"] = (one[key].to_pydatetime() for key in ("start", "end"))
-        one["start"], one["end"] = pd.Timestamp(one["start"]), pd.Timestamp(one["end"])
-    found = estimator.train_model(series)
-    return parameters([found.trained_net])
 
 
 def _sparse_sales(steps: int) -> Arrays:
@@ -108,8 +85,8 @@ def _sparse_sales(steps: int) -> Arrays:
     sales = [np.where(row > np.quantile(row, 0.7), 1 + np.floor(20 * row), 0) for row in changes]
     start = _series()[0]["start"]
     estimator = gluonts.mx.DeepRenewalProcessEstimator(
-        prediction_length=FUTURE, context_length=PAST, num_cells=16, num_layers=1, batch_size=BATCH, freq="M",
-        trainer=_trainer(steps, hybridize=False))  # fmt: skip
+        prediction_length=FUTURE, context_length=PAST, num_cells=16, num_layers=1, batch_size=BATCH,
+        trainer=_trainer(steps))  # fmt: skip
     return parameters([estimator.train_model(
         ListDataset([{"start": start, "target": row} for row in sales], freq="M")).trained_net])  # fmt: skip
 
@@ -125,9 +102,6 @@ _FORECASTERS: dict[str, tuple[str, bool, dict[str, Any]]] = {
     "tft": ("TemporalFusionTransformerEstimator", True, {"context_length": PAST, "num_instance_per_series": 4}),
     "mq_cnn": ("MQCNNEstimator", True, {"context_length": PAST}),
     "mq_rnn": ("MQRNNEstimator", True, {"context_length": PAST}),
-    "rnn2qr": ("RNN2QRForecaster", True, {
-        "context_length": PAST, "cardinality": [7], "embedding_dimension": 4, "encoder_rnn_layer": 1,
-        "encoder_rnn_num_hidden": 16, "decoder_mlp_layer": [16], "decoder_mlp_static_dim": 4, "batch_size": None}),
     "n_beats": ("NBEATSEstimator", True, {"context_length": PAST, "num_stacks": 4, "widths": [64]}),
     "simple_feedforward": ("SimpleFeedForwardEstimator", True, {
         "freq": None, "context_length": PAST, "batch_normalization": True}),
@@ -145,6 +119,5 @@ _MANY: dict[str, tuple[str, dict[str, Any]]] = {
 MODELS: dict[str, Callable[[int], Arrays]] = {
     **{name: functools.partial(_forecaster, *found) for name, found in _FORECASTERS.items()},
     **{name: functools.partial(_many, *found) for name, found in _MANY.items()},
-    "deep_tpp": _point_process,
     "deep_renewal": _sparse_sales,
 }

@@ -15,8 +15,8 @@ _EXACT = "random/"  # has to be the same with fused operators, too
 def row_of(project: str, model: str, steps: int, runs: Mapping[str, Run]) -> dict[str, Any]:
     """The figures of all runs, and under ``faults`` what must not be, in words.
 
-    ``undefined`` names what stock itself leaves undefined: two of its own runs differ there. That is no fault of echo's,
-    and compared no further.
+    ``undefined`` names what stock itself leaves undefined: two of its own runs differ there. That is no fault of
+    echo's, and compared no further.
     """
     stock = runs[STOCK]
     undefined = sorted({name for again in AGAIN if again in runs and not runs[again].failure
@@ -41,6 +41,7 @@ def _figures(run: Run) -> dict[str, Any]:
         return {"failure": run.failure, "warnings": list(run.warnings)}
     return {
         "seconds": round(run.seconds, 2),
+        "processor_seconds": round(run.processor_seconds, 2),
         "rss_mb": round(run.rss_mb, 1),
         "counter_mb": round(run.counter_mb, 2),
         "planned_mb": run.planned_mb,
@@ -92,12 +93,21 @@ def words(row: Mapping[str, Any]) -> str:
     stock, parts = row[STOCK], [f"{row['project']}/{row['model']}:"]
     if "failure" in stock:
         return f"{parts[0]} FAILED without echo: {stock['failure']}"
-    parts.append(f"counter {stock['counter_mb']:.0f}" + "".join(
-        f" -> {row[one]['counter_mb']:.0f}" for one in (UNFUSED, COLD) if "counter_mb" in row.get(one, {})) + " MB,")
-    parts.append(f"RSS {stock['rss_mb']:.0f}" + "".join(
-        f" -> {row[one]['rss_mb']:.0f}" for one in (COLD, WARM) if "rss_mb" in row.get(one, {})) + " MB,")
-    parts.append(f"{stock['seconds']:.1f}" + "".join(
-        f" -> {row[one]['seconds']:.1f}" for one in (COLD, WARM) if "seconds" in row.get(one, {})) + " s,")
+    parts.append(
+        f"counter {stock['counter_mb']:.0f}"
+        + "".join(f" -> {row[one]['counter_mb']:.0f}" for one in (UNFUSED, COLD) if "counter_mb" in row.get(one, {}))
+        + " MB,"
+    )
+    parts.append(
+        f"RSS {stock['rss_mb']:.0f}"
+        + "".join(f" -> {row[one]['rss_mb']:.0f}" for one in (COLD, WARM) if "rss_mb" in row.get(one, {}))
+        + " MB,"
+    )
+    parts.append(
+        f"{stock['processor_seconds']:.1f}"
+        + "".join(f" -> {row[one]['processor_seconds']:.1f}" for one in (COLD, WARM) if "seconds" in row.get(one, {}))
+        + " s,"
+    )
     if "gradient" in row.get(COLD, {}):
         parts.append(f"gradients fused {row[COLD]['gradient'][0]:.0e}, losses {row[COLD]['loss'][0]:.0e}")
     lines = [" ".join(parts)]

@@ -30,6 +30,7 @@ class Run:
     failure: str = ""
     arrays: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
+    processor_seconds: float = 0.0
     rss_mb: float = 0.0
     counter_mb: float = 0.0
     planned_mb: tuple[int, int] | None = None
@@ -61,7 +62,7 @@ def _read(folder: Path, log: str) -> Run:
     trace = folder / "profile.json"
     counter = counter_peak(json.loads(trace.read_text(encoding="utf-8")))
     trace.unlink()  # tens of megabytes each
-    return Run("", arrays, figures["seconds"], figures["rss_mb"], counter / 2**20, planned(log), _warnings(log))
+    return Run(arrays=arrays, counter_mb=counter / 2**20, planned_mb=planned(log), warnings=_warnings(log), **figures)
 
 
 def planned(log: str) -> tuple[int, int] | None:
@@ -79,6 +80,7 @@ def _death(status: int, log: str) -> str:
     """Of a signal the innermost functions, of an exception the last line."""
     if status < 0:
         places = re.findall(r'File "(?:.*/)?([^/"]+/[^/"]+)", line (\d+) in (\w+)', log)
-        return f"{signal.Signals(-status).name} in " + ", ".join(f"{file}:{line} {name}" for file, line, name in places[:3])
+        innermost = (f"{file}:{line} {name}" for file, line, name in places[:3])
+        return f"{signal.Signals(-status).name} in {', '.join(innermost)}"
     lines = [line for line in log.splitlines() if line.strip()]
     return lines[-1].strip()[:300] if lines else "no output"

@@ -15,8 +15,8 @@ from projects.witness import Arrays
 
 _HELD_OUT = 10
 TEXT = (
-    "--source ../train.en --target ../train.de --validation-source ../dev.en --validation-target ../dev.de --output model "
-    "--use-cpu --seed 1 --batch-size 16 --batch-type sentence --max-seq-len 20 --bucket-width 10 "
+    "--source ../train.en --target ../train.de --validation-source ../dev.en --validation-target ../dev.de "
+    "--output model --use-cpu --seed 1 --batch-size 16 --batch-type sentence --max-seq-len 20 --bucket-width 10 "
     "--decode-and-evaluate 0"
 )
 

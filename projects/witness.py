@@ -53,7 +53,7 @@ class Witness:
         parameter = optimizer.param_dict.get(index)
         name = parameter.name if parameter is not None else str(optimizer.idx2name.get(index, index))
         if name not in self.gradients:
-            self.gradients[name] = gradient.asnumpy()
+            self.gradients[name] = _copied(gradient)
         self.weights[name] = weight
 
     def arrays(self) -> dict[str, Any]:
@@ -66,7 +66,16 @@ class Witness:
 
 def as_numpy(value: Any) -> Any:
     """NumPy's array of MXNet's, and others as they are."""
-    return value.asnumpy() if hasattr(value, "asnumpy") else np.asarray(value)
+    return _copied(value) if hasattr(value, "asnumpy") else np.asarray(value)
+
+
+def _copied(value: Any) -> Any:
+    import mxnet as mx
+
+    try:
+        return value.asnumpy()
+    except mx.base.MXNetError:  # a view in one of oneDNN's own layouts, as gradients of 3-D convolutions are
+        return value.copy().asnumpy()
 
 
 def random_draws() -> dict[str, Any]:

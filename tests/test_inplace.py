@@ -159,3 +159,43 @@ def test_equal_slices_of_a_block_are_not_merged() -> None:
         loss.backward()
         found.append(data.grad.asnumpy())
     assert (found[0] == found[1]).all()
+
+
+@pytest.mark.parametrize("static", [True, False], ids=["static", "dynamic"])
+def test_a_masked_softmax_never_loses_its_lengths(static: bool) -> None:
+    """Its gradient sets that of the lengths to zero first: in place, over the lengths that it is about to read."""
+
+    class Net(mx.gluon.HybridBlock):
+        def hybrid_forward(self, F: Any, x: Any, valid: Any) -> Any:
+            scores = F.batch_dot(F.sin(x), F.cos(x), transpose_b=True)
+            lengths = F.cast(F.broadcast_like(F.expand_dims(valid, axis=1), F.sum(scores, axis=2)), dtype="int32")
+            return F.batch_dot(F.softmax(scores, axis=-1, length=lengths, use_length=True), F.tanh(x))
+
+    found = []
+    for options in (None, {"policy": "all", "max_overhead": None}, {}):
+        net = Net()
+        net.hybridize(static_alloc=static)
+        if options is not None:
+            echo.optimize(net, fuse=False, **options)
+        data = mx.nd.array(np.random.RandomState(0).normal(0, 0.5, (6, 8, 16)))
+        data.attach_grad()
+        with mx.autograd.record():
+            loss = (net(data, mx.nd.array([3, 8, 2, 5, 1, 7])) ** 2).mean()
+        loss.backward()
+        found.append(data.grad.asnumpy())
+    assert abs(found[0]).max() > 0
+    assert all((each == found[0]).all() for each in found[1:])
+
+
+def test_options_that_change_numbers_are_those_of_the_user() -> None:
+    scores = S.sin(S.var("x"))
+    lengths = S.cast(S.round(S.var("lengths")), dtype="int32")
+    symbol = S.softmax(scores, lengths, axis=-1, use_length=True, name="masked") * S.var("y")
+    stock = captured(symbol, {"x": (4, 8), "lengths": (4,), "y": (4, 8)})
+    settled = as_stock(stock, "gpu")
+    for before, after in zip(stock.nodes, settled.nodes):
+        if before.op == "_backward_softmax":
+            first = stock.first_entry[stock.nodes.index(before)]
+            taken = [(i, o) for i, o, _ in before.inplace if blocks(stock).inplace[first + o] == i]
+            assert [(i, o) for i, o, _ in after.inplace] == taken
+            assert len(taken) < len(before.inplace)

@@ -128,3 +128,25 @@ def test_without_pth_files_echo_is_active(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=values, cwd=tmp_path, check=False)
     assert "Options(policy='search', max_overhead=None" in done.stdout, done.stderr
     assert done.stdout.split()[-1] == "1"
+
+
+def test_verify_runs_a_program_that_verifies(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import os, mxnet as mx\n"
+        "print(os.environ['ECHO'], os.environ['ECHO_VERIFY'])\n"
+        "x = mx.sym.var('data')\n"
+        "for i in range(3):\n"
+        "    x = mx.sym.sigmoid(mx.sym.tanh(mx.sym.FullyConnected(x, num_hidden=64, name=f'f{i}')))\n"
+        "executor = x.simple_bind(mx.cpu(), data=(256, 64))\n"
+        "executor.forward(is_train=True)\n"
+        "executor.backward(mx.nd.ones((256, 64)))\n",
+        encoding="utf-8",
+    )
+    values = {**os.environ, "ECHO_LOG": "INFO", "ECHO_CACHE_DIR": str(tmp_path / "cache"), "ECHO_MAX_OVERHEAD": "none"}
+    done = subprocess.run([sys.executable, "-m", "echo", "verify", "train.py"], capture_output=True, text=True,
+                          timeout=300, check=True, cwd=tmp_path, env=values)  # fmt: skip
+    assert done.stdout == "1 1\n"
+    assert "echo: verify: outputs, gradients, states and random numbers are those of" in done.stderr
+    refused = python("-m", "echo", "verify", "--policy", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "mxecho verify" in refused.stderr

@@ -87,7 +87,7 @@ class Overhead:
 def estimate(
     training: TrainingGraph, table: CostTable, measure: MeasureFunction | None, time_limit: float
 ) -> Overhead:
-    """Costs of every node: from the table, else measured for about ``time_limit`` seconds, else estimated.
+    """Costs of every node: from the table, else measured for at most ``time_limit`` seconds, else estimated.
 
     What matters most for the choice is measured first; what was measured is saved in the table. ``measure`` may raise
     `UnmeasurableError`, which the table remembers.
@@ -112,7 +112,7 @@ def estimate(
 def _measure(
     training: TrainingGraph, groups: Sequence[_Group], table: CostTable, measure: MeasureFunction, limit: float
 ) -> None:
-    deadline = math.inf  # time runs from the first operator on: before that, what measures has to be there
+    deadline = time.perf_counter() + limit
     fresh: dict[str, float] = {}
     for group in groups:
         if time.perf_counter() >= deadline:
@@ -126,7 +126,6 @@ def _measure(
         else:
             fresh[group.key] = seconds * group.count
             _keep(table, group, seconds)
-        deadline = min(deadline, time.perf_counter() + limit)
     # other work on the machine lengthens times, in bursts: what weighs most is measured once more, some time later
     for group in sorted(groups, key=lambda group: -fresh.get(group.key, 0.0))[:_MEASURED_TWICE]:
         if group.key not in fresh or time.perf_counter() >= deadline:

@@ -15,7 +15,6 @@ from echo.passes.request import Request
 from echo.readers import why_not_reader
 from echo.training_graph import EXECUTOR, TrainingGraph
 
-
 # Their copies have another layout than they: Dropout's is a product with the mask, a copy has that of its input.
 _UNSETTLED = frozenset({"Dropout", "_copy", "_np_copy"})
 
@@ -86,7 +85,7 @@ def _refusal(
     if training.runner != EXECUTOR and node.stateful and node.op != "Dropout":
         return f"{node.op} keeps state, for which a CachedOp has no room twice"
     device, hook = request.frontend.device, request.frontend.hook
-    if has_layouts(training, device) and may_be_blocked(node.outputs[0]) and (node.op in _UNSETTLED or not hook):
+    if (node.op in _UNSETTLED or not hook) and may_be_blocked(node.outputs[0]) and has_layouts(training, device):
         return "its copy could have another of oneDNN's layouts, and sums behind it other last bits"
     return why_not(node, device, hook)
 

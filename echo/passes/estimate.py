@@ -14,11 +14,12 @@ from echo.training_graph import TrainingGraph
 class EstimateOverhead:
     """``time_limit``: seconds that measuring may take; what is not measured by then is estimated.
 
-    For a graph of a known model it is the shorter ``hinted_time_limit``: families of operators were measured already.
+    The start of the process that measures counts. For a graph of a known model no such process is started: families of
+    operators were measured already.
     """
 
     time_limit: float = 1.0
-    hinted_time_limit: float = 0.05
+    hinted_time_limit: float = 0.0
     name: ClassVar[str] = "overhead"
     needs: ClassVar[tuple[type, ...]] = (Request, TrainingGraph)
     gives: ClassVar[type] = Overhead

@@ -122,7 +122,7 @@ def range_text(match_range: int, static: bool) -> str:
 
 def _text(outputs: Sequence[int], splits: Sequence[int]) -> str:
     where = "" if list(splits) in ([], [0]) else "@" + ",".join(map(str, splits))
-    return ",".join(map(str, outputs)) + where
+    return ",".join(map(str, sorted(outputs))) + where
 
 
 def marked(user: Graph, rewritten: Graph) -> dict[int, str]:

@@ -44,7 +44,7 @@ def _split(symbol: Any, given: Mapping[str, Any]) -> tuple[Options, dict[str, An
 
 def _options(given: Mapping[str, Any]) -> Options:
     parsed = Options.of(**given)
-    beside = sorted(set(given) - {"plan", "strict", "fuse"})
+    beside = sorted(set(given) - {"plan", "strict", "fuse", "verify"})
     if parsed.plans and beside:
         raise OptionError(f"plan: it is applied as it is, expected no option {beside[0]!r} beside it")
     policy_named(parsed.policy)

@@ -40,6 +40,7 @@ from echo.runtime.calls import Bind
 from echo.runtime.executor import Applied, PlannedExecutor, planned_executor, shapes_of
 from echo.runtime.fallback import REPORT, or_smallest, or_stock
 from echo.runtime.pool import Example, Pool, example_of, pool_of
+from echo.runtime.rehearsal import Verifier
 from echo.runtime.trim import trim
 from echo.training_graph import EXECUTOR, TrainingGraph
 from echo.why import Flip, Flipper
@@ -147,7 +148,8 @@ def _with_plan(
     if record is not None:
         record(found.plan)
     road = _Road(user, request.ctx, owner.attempt, record)
-    applied = Applied(graph, found.base, found.graph, shapes_of(executor), owner.strict, road)
+    verifier = Verifier(options, found.plan, owner.strict) if options.verify else None
+    applied = Applied(graph, found.base, found.graph, shapes_of(executor), owner.strict, road, verifier)
     executor = planned_executor(executor, applied)
     if isinstance(executor, PlannedExecutor):
         executor._pool = pool

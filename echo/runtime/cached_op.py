@@ -12,7 +12,7 @@ import logging
 import threading
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Iterator, Sequence, Tuple
+from typing import Any, Callable, Iterator, Mapping, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import autograd
@@ -33,6 +33,8 @@ from echo.runtime import bind
 from echo.runtime.fallback import REPORT
 from echo.runtime.modes import keep, note
 from echo.runtime.monitor import WithoutClones
+from echo.runtime.rehearsal import call_is_right
+from echo.runtime.verify_report import Case
 from echo.runtime.watch import InputWatch, watch_of
 from echo.training_graph import DYNAMIC, STATIC
 
@@ -84,6 +86,7 @@ class PlannedCachedOp:
         self._lock = Lock()
         self._options: Options | None = None  # of the last choice
         self._ran: set[Signature] = set()
+        self._verified: set[Signature] = set()
         self._untouched = _why_untouched(symbol, self._static, int(given.get("inline_limit", 2)))
 
     @property
@@ -187,6 +190,38 @@ class PlannedCachedOp:
             if options.strict or not (choice.fuses and self._unfused(signature, args, options)):
                 raise
             logger.warning("echo: runs without fused operators: %s. %s.", one_line(error), REPORT)
+        if options.verify and self._choice.graph is not None and signature not in self._verified:
+            self._verified.add(signature)
+            if not self._is_right(signature, args, options):
+                self._give_up(signature)
+
+    def _is_right(self, signature: Signature, args: Sequence[Any], options: Options) -> bool:
+        names, choice = self._symbol.list_inputs(), self._choice
+        assert choice.graph is not None
+        user, bound = graph_of(self._symbol), choice.graph
+
+        def case(requests: Mapping[str, str], given: Mapping[str, Any]) -> Case:
+            return Case(
+                runner=STATIC if self._static else DYNAMIC,
+                user=user,
+                bound=bound,
+                fuses=choice.fuses,
+                context=str(args[0].context),
+                plan=self.plans[signature],
+                requests=requests,
+                given=given,
+                flags=self._flags,
+                training=autograd.is_training(),
+                options=repr(replace(options, plan=())),
+            )
+
+        def own() -> Any:
+            op = StockCachedOp(self._symbol, self._flags)
+            op.is_np_sym = self.is_np_sym
+            return op
+
+        states = self._symbol.list_auxiliary_states()
+        return call_is_right(own, self._current, dict(zip(names, args)), states, case, options.strict)
 
     def _give_up(self, signature: Signature) -> None:
         self._choices[signature] = _STOCK

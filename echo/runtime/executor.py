@@ -7,6 +7,7 @@ another mode than forward did, as after an inference forward pass, the user's ow
 from __future__ import annotations
 
 import logging
+import threading
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Protocol, Sequence
@@ -29,6 +30,7 @@ from echo.training_graph import TrainingGraph, TrainingNode
 if TYPE_CHECKING:
     from echo.native.watch import Record
     from echo.runtime.pool import Example, Pool
+    from echo.runtime.rehearsal import Verifier
 
 logger = logging.getLogger("echo")
 Shapes = Mapping[str, Sequence[int]]
@@ -65,6 +67,7 @@ class Applied:
     shapes: Shapes
     strict: bool
     road: Road
+    verifier: Verifier | None = field(default=None, compare=False)
     held: dict[Any, bool] = field(default_factory=dict, compare=False)
 
     @cached_property
@@ -118,12 +121,16 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
     _own_monitor: WithoutClones | None = None
     _runs_own = False
     _random: list[TrainingNode] | None = None
+    _is_verified = False  # where that is wanted
+    _is_wrong = False  # so it was found to be: the user's graph runs
+    _shown: WithoutClones | None = None
     _seen: tuple[Record | None, Record | None] = (None, None)  # by the last forward pass: in what is read again, in all
 
     def set_monitor_callback(self, callback: Callable[..., None], monitor_all: bool = False) -> None:
         """As ``Executor.set_monitor_callback``; the callback sees no clone."""
         self._monitor = (callback, monitor_all)
-        super().set_monitor_callback(WithoutClones(self._applied.base, self._applied.graph, callback), monitor_all)
+        self._shown = WithoutClones(self._applied.base, self._applied.graph, callback)
+        super().set_monitor_callback(self._shown, monitor_all)
         if self._own is not None:
             self._watch(self._own)
 
@@ -140,8 +147,11 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
     def forward(self, is_train: bool = False, **kwargs: Any) -> Any:
         """As ``Executor.forward``."""
         mode = bool(is_train)
+        if mode and not self._is_verified:
+            self._verify(kwargs)
         # backward would have to repeat this pass, which it cannot with other random numbers: so it runs there at once
         self._runs_own = (not mode and self._is_at_odds(mode, not mode) and self._draws(mode)) or self._shows_all()
+        self._runs_own |= self._is_wrong
         if self._runs_own:
             own = self._users_own()
             self._muted(False)
@@ -153,6 +163,21 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         self._forward_mode = mode
         self._seen = (None, None) if self._runs_own else self._see(mode)
         return self.outputs
+
+    def _verify(self, inputs: Mapping[str, Any]) -> None:
+        self._is_verified = True
+        verifier = self._applied.verifier
+        if verifier is not None and self._applied.graph != self._applied.user:
+            if self._shown is not None:
+                self._shown.muted = True
+            self._is_wrong = not verifier.is_right(self, inputs)
+            if self._shown is not None:
+                self._shown.muted = False
+
+    @property
+    def requests(self) -> dict[str, str]:
+        """What happens to the gradient of each argument: write, add or null."""
+        return dict(zip(self._symbol.list_arguments(), _requests(self)))
 
     def _see(self, mode: bool) -> tuple[Record | None, Record | None]:
         again, everything = (
@@ -268,10 +293,11 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         except (mx.MXNetError, EchoError):
             return applied  # MXNet's own reshape says what is wrong
         binding = replace(binding_of(self), arg_shapes=tuple(shapes.values()), aux_shapes=aux_shapes)
-        own = replace(applied, base=applied.user, graph=applied.user, shapes=shapes, held={})
+        verifier = applied.verifier and replace(applied.verifier, plan=None, thread=threading.get_ident())
+        own = replace(applied, base=applied.user, graph=applied.user, shapes=shapes, verifier=verifier, held={})
         try:
             if not _outgrow(shapes, applied.shapes) and self._holds(binding):
-                return applied
+                return replace(applied, verifier=verifier)
             found = applied.road.replan(binding)
         except Exception as error:
             if applied.strict and isinstance(error, EchoError):
@@ -310,8 +336,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
     def _bound(
         self, bound: Graph | Symbol, args: list[Any], gradients: list[Any], aux: list[Any], **more: Any
     ) -> mx.executor.Executor:
-        names = self._symbol.list_arguments()
-        requests = dict(zip(names, _requests(self)))
+        names, requests = self._symbol.list_arguments(), self.requests
         given = {name: array for name, array in zip(names, gradients) if array is not None}
         executor = self._applied.road.bind(bound, self._ctx, args, given, requests, aux, **more)
         executor._grad_req = self._grad_req

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Mapping
 
-from echo.ops import _ALL_OUTPUTS, HEAVY, LIGHT, why_not_dropout
+from echo.ops import ALL_OUTPUTS, HEAVY, LIGHT, why_not_dropout
 from echo.passes.rewrite import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from tests.operators.case import Case
 from tests.operators.graph import UNDER, Built, Setting
@@ -85,4 +85,4 @@ def recomputable_outputs(case: Case, graph: Any, runner: str) -> str:
         return ""
     if runner != EXECUTOR and node["stateful"] and case.op != "Dropout":
         return ""  # for whose state a CachedOp has no room twice
-    return ",".join(map(str, range(len(node["shapes"]) if case.op in _ALL_OUTPUTS else 1)))
+    return ",".join(map(str, range(len(node["shapes"]) if case.op in ALL_OUTPUTS else 1)))

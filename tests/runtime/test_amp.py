@@ -179,7 +179,10 @@ class Block(gluon.HybridBlock):  # type: ignore[misc]
         hidden = self.first(x)
         low = F.sigmoid(F.tanh(F.amp_cast(hidden, dtype=KINDS[self._dtype])) * 3)
         low, high = widest(F, low, hidden, self._dtype)
-        return self.second(F.Dropout(F.exp(low) * high, p=0.3))
+        wide = F.Dropout(F.exp(low) * high, p=0.3)
+        for _ in range(3):
+            wide = F.tanh(F.exp(F.sigmoid(wide)) * wide)
+        return self.second(wide)
 
 
 @pytest.mark.parametrize("static", [False, True])

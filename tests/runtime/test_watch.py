@@ -6,7 +6,7 @@ import gc
 import os
 import subprocess
 import sys
-from typing import Any, Callable, Iterator
+from typing import Any, Callable
 
 import mxnet as mx
 import numpy as np
@@ -177,7 +177,7 @@ def test_a_forward_pass_that_backward_repeats(mode: bool) -> None:
     executor.backward(mx.nd.ones(1), is_train=not mode)
     executor.forward(is_train=mode)
     _in_place(executor.arg_dict["fc1_weight"])
-    with pytest.raises(ChangedInputError, match="'fc1_weight' .* repeats the forward pass"):
+    with pytest.raises(ChangedInputError, match=r"'fc1_weight' .* repeats the forward pass"):
         executor.backward(mx.nd.ones(1), is_train=not mode)
 
 
@@ -258,11 +258,10 @@ def test_another_order_of_elements_is_no_write() -> None:
 
 def test_long_arrays_are_judged_by_the_count_alone() -> None:
     array = mx.nd.ones((2048, 1024))
-    noted = watch.InputWatch(watch._library(), [0], ["long"], True)
+    record = watch.InputWatch(watch._library(), [0], ["long"], True).record([array])
+    watch.refuse_changed(record)
+    array += 0
     with pytest.raises(ChangedInputError, match="long"):
-        record = noted.record([array])
-        watch.refuse_changed(record)
-        array += 0
         watch.refuse_changed(record)
 
 
@@ -285,8 +284,8 @@ def test_gammas_that_are_not_read_are_not_watched() -> None:
 
 
 @pytest.fixture(params=FLAGS.values(), ids=FLAGS)
-def flags(request: pytest.FixtureRequest) -> Iterator[dict[str, bool]]:
-    yield request.param
+def flags(request: pytest.FixtureRequest) -> dict[str, bool]:
+    return request.param  # type: ignore[no-any-return]
 
 
 class Net(nn.HybridSequential):

@@ -111,7 +111,7 @@ void Record::push(const std::shared_ptr<Record>& self, const RawArray* const* ar
   std::vector<RawVar*> vars;
   for (int i = 0; i < count; ++i) {
     const std::shared_ptr<RawChunk>& chunk = arrays[i]->chunk;
-    seen_.push_back(Seen{chunk, arrays[i]->byte_offset, bytes_of(*arrays[i])});
+    seen_.push_back(Seen{chunk, arrays[i]->byte_offset, bytes_of(*arrays[i]), 0, false, nullptr, {}});
     reader->chunks.push_back(chunk);
     if (chunk) vars.push_back(chunk->var);
   }

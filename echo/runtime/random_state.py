@@ -1,0 +1,101 @@
+"""MXNet's random numbers on the CPU, read and put back, so that two runs draw the same and nobody else draws others.
+
+Both wait until MXNet has done all that it was asked for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+
+import mxnet as mx
+from mxnet import autograd
+
+from echo import native
+from echo.errors import EchoError, NativeError
+from echo.native.loading import function
+
+_COPIES = "MXNET_CPU_PARALLEL_RAND_COPY"  # of the generators, used in turns
+
+
+class RandomState:
+    """The state at one time. `saved` makes it, `restore` puts it back."""
+
+    def __init__(self, state: bytes) -> None:
+        self._state = state
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RandomState) and self._state == other._state
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def restore(self) -> None:
+        """From here on the same numbers are drawn as from where it was saved."""
+        mx.nd.waitall()
+        function(_library(), "echo_random_load", None, ctypes.c_char_p)(self._state)
+
+
+def saved() -> RandomState:
+    """The state now.
+
+    Raises:
+        NativeError: this MXNet keeps it somewhere else.
+    """
+    why = why_not()
+    if why:
+        raise NativeError(why)
+    return _saved()
+
+
+def _saved() -> RandomState:
+    mx.nd.waitall()
+    state = ctypes.create_string_buffer(_size())
+    function(_library(), "echo_random_save", None, ctypes.c_void_p)(state)
+    return RandomState(state.raw)
+
+
+def _library() -> ctypes.CDLL:
+    return native.hook_library()
+
+
+@functools.lru_cache(maxsize=None)
+def _size() -> int:
+    install = function(_library(), "echo_random_install", ctypes.c_size_t, ctypes.c_char_p)
+    return int(install(mx.libinfo.find_lib_path()[0].encode()))
+
+
+@functools.lru_cache(maxsize=None)
+def why_not() -> str:
+    """Why the state cannot be read here; empty where it can, which is tried once."""
+    if os.environ.get(_COPIES, "1") != "1":
+        return f"{_COPIES} is set: there are several generators"
+    try:
+        if not _size():
+            return "libmxnet.so does not export what reading the state of random numbers needs"
+        with autograd.pause():
+            before = _saved()
+            first, after = _drawn(), _saved()
+            before.restore()
+            second = _drawn()
+            before.restore()
+    except EchoError as error:
+        return str(error)
+    if first != second or first == _drawn_behind(after, before):
+        return "random numbers do not come from where they are expected"
+    return ""
+
+
+def _drawn_behind(state: RandomState, before: RandomState) -> list[bytes]:
+    with autograd.pause():
+        state.restore()
+        numbers = _drawn()
+        before.restore()
+    return numbers
+
+
+def _drawn() -> list[bytes]:
+    """Numbers that are drawn in order, and in parallel."""
+    ones = mx.nd.ones(100)
+    arrays = [mx.nd.random.uniform(shape=100), mx.nd.Dropout(ones, mode="always"), mx.nd.random.randint(0, 9, 100)]
+    return [array.asnumpy().tobytes() for array in arrays]

@@ -1,0 +1,141 @@
+"""``verify``: whether what is bound does what the user's own graph does, asked before its first training step.
+
+Where it does not, one warning says so and names a folder with everything that a report needs; from then on the user's
+own graph runs. Under ``strict`` that is an error.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
+
+import mxnet as mx
+
+from echo.errors import EchoError, VerificationError
+from echo.options import Options
+from echo.plan import Plan
+from echo.runtime import verify, verify_report
+from echo.runtime.verify import Difference
+from echo.runtime.verify_report import Case
+from echo.training_graph import EXECUTOR
+
+if TYPE_CHECKING:
+    from echo.runtime.executor import PlannedExecutor
+
+logger = logging.getLogger("echo")
+
+
+@dataclass(frozen=True)
+class Verifier:
+    """What the owner of an executor wants to know of it, and of those that are made of it for other shapes.
+
+    ``plan`` is the one that it was bound with, ``thread`` the one that bound it.
+    """
+
+    options: Options
+    plan: Plan | None
+    strict: bool
+    thread: int = field(default_factory=threading.get_ident)
+
+    def is_right(self, executor: PlannedExecutor, inputs: Mapping[str, Any]) -> bool:
+        """Whether an executor does what the user's own graph does with these inputs; True where that cannot be tried.
+
+        Raises:
+            VerificationError: under ``strict``, if it does not.
+        """
+        return is_right(lambda: self._differences(executor, inputs), lambda: self._case(executor), self.strict)
+
+    def _differences(self, executor: PlannedExecutor, inputs: Mapping[str, Any]) -> list[Difference]:
+        if self.thread != threading.get_ident():
+            raise verify.UnverifiedError("it was bound in another thread, which draws other random numbers")
+        for name, array in inputs.items():
+            executor.arg_dict[name][:] = array
+        stock, applied = mx.executor.Executor, executor._applied
+        count = len(executor.grad_arrays)
+        with verify.put_back([*executor.grad_arrays, *executor.aux_arrays]) as before:
+
+            def own() -> verify.Arrays:
+                copies = [None if array is None else array.copy() for array in before]
+                mine = executor._bound(executor._symbol, executor.arg_arrays, copies[:count], copies[count:])
+                return verify.step_of(mine, stock.forward, stock.backward)
+
+            def planned() -> verify.Arrays:
+                return verify.step_of(executor, stock.forward, stock.backward)
+
+            on_gpu = executor._ctx.device_type == "gpu"
+            return verify.compared(applied.user, applied.fuses, on_gpu, own, planned)
+
+    def _case(self, executor: PlannedExecutor) -> Case:
+        applied = executor._applied
+        return Case(
+            runner=EXECUTOR,
+            user=applied.user,
+            bound=applied.graph,
+            fuses=applied.fuses,
+            context=str(executor._ctx),
+            plan=self.plan,
+            requests=executor.requests,
+            given=verify.read(argument=executor.arg_dict, gradient=executor.grad_dict, state=executor.aux_dict),
+            options=repr(replace(self.options, plan=())),
+        )
+
+
+def call_is_right(
+    own: Callable[[], Any],
+    planned: Any,
+    inputs: Mapping[str, Any],
+    states: Sequence[str],
+    case: Callable[[Mapping[str, str], verify.Arrays], Case],
+    strict: bool,
+) -> bool:
+    """Whether a CachedOp does what one of the user's own graph, which ``own`` makes, does with these inputs.
+
+    ``states`` are the names of the auxiliary states among them; ``case`` makes the report's from what gradients are
+    asked for, and the arrays. True where it cannot be tried.
+
+    Raises:
+        VerificationError: under ``strict``, if it does not.
+    """
+
+    def made() -> Case:
+        requests = {name: "write" for name, array in inputs.items() if verify.is_recorded(array)}
+        return case(requests, verify.read(argument=inputs))
+
+    def differences() -> list[Difference]:
+        about = case({}, {})
+        on_gpu = next(iter(inputs.values())).context.device_type == "gpu"
+        return verify.compared(
+            about.user,
+            about.fuses,
+            on_gpu,
+            lambda: verify.call_of(own(), inputs, states),
+            lambda: verify.call_of(planned, inputs, states),
+        )
+
+    return is_right(differences, made, strict)
+
+
+def is_right(differences: Callable[[], list[Difference]], case: Callable[[], Case], strict: bool) -> bool:
+    """Whether there are no differences; if there are, the case is written down, and a warning says where."""
+    try:
+        wrong = differences()
+    except (EchoError, mx.MXNetError, TypeError, ValueError, KeyError) as error:  # also of what the user called wrongly
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        logger.warning("echo: verify: a graph was not verified: %s", lines[-1])
+        return True
+    if not wrong:
+        logger.info("echo: verify: outputs, gradients, states and random numbers are those of the user's own graph")
+        return True
+    found = case()
+    folder = verify_report.write(found, wrong)
+    shown = "; ".join(map(str, wrong[:3])) + (f"; and {len(wrong) - 3} more" if len(wrong) > 3 else "")
+    text = (
+        f"a plan does not do what your own graph does: {shown}. Please report it with what is in {folder}, where "
+        f"reproduce.py runs it again (it holds your parameters and this batch)"
+    )
+    if strict:
+        raise VerificationError(text)
+    logger.warning("echo: verify: %s. Your own graph runs from here on, and nothing wrong has come out.", text)
+    return False

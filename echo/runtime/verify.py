@@ -1,0 +1,182 @@
+"""``verify``: the first training step of what is bound also runs as the user's own graph, and the two are compared.
+
+A rehearsal: it runs on the user's arrays, from one random state, with gradients of the outputs that are made up, before
+the step that the user asked for. Behind it gradients, auxiliary states and random numbers are as they were, so that
+training goes on as if nothing had happened; and where the two differ, nothing wrong has come out yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from dataclasses import dataclass
+from typing import Any, Callable, Iterator, Mapping, Sequence
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd
+
+from echo.errors import EchoError
+from echo.graph import Graph
+from echo.runtime import random_state
+
+logger = logging.getLogger("echo")
+TOLERANCE = {"float16": 2e-3, "float32": 2e-5, "float64": 2e-5}  # of the largest element, where operators are fused
+Array = Any  # of numpy
+Arrays = Mapping[str, Array]
+Run = Callable[[], Arrays]
+_RANDOM = ("dropout", "random", "sample", "shuffle", "rrelu", "rnn")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """An array of the plan's that is not the user's own; ``off`` is the largest part of the largest element."""
+
+    name: str
+    off: float
+    own: Array
+    echo: Array
+
+    def __str__(self) -> str:
+        if self.own.shape != self.echo.shape or self.own.dtype != self.echo.dtype:
+            return f"{self.name}: {self.own.dtype}{self.own.shape} became {self.echo.dtype}{self.echo.shape}"
+        return f"{self.name} by {self.off:.1e} of its largest element"
+
+
+class UnverifiedError(EchoError):
+    """A graph that cannot be verified; the message says why."""
+
+
+def compared(graph: Graph, fuses: bool, on_gpu: bool, own: Run, echo: Run) -> list[Difference]:
+    """What the two make of one step, from one random state, in which MXNet is left.
+
+    Raises:
+        UnverifiedError: the graph has operators of the user's that may do more than compute, or draws random numbers
+            from where they cannot be put back.
+    """
+    with _same_random(graph, on_gpu) as (again, drawn):
+        expected = own()
+        first = drawn()
+        again()
+        found = echo()
+        second = drawn()
+    wrong = [
+        difference
+        for name in expected
+        if (difference := _difference(name, expected[name], found[name], fuses)) is not None
+    ]
+    if first != second:
+        wrong.append(Difference("the stream of random numbers", float("nan"), np.zeros(0), np.zeros(0)))
+    return wrong
+
+
+@contextlib.contextmanager
+def _same_random(graph: Graph, on_gpu: bool) -> Iterator[tuple[Callable[[], None], Callable[[], Any]]]:
+    """Functions that go back to the random state of the beginning, and that read it; at the end it is that again."""
+    operators = {node.op for node in graph.nodes if not node.is_variable}
+    if "Custom" in operators:
+        raise UnverifiedError("it has a Custom operator, which would run twice")
+    why_not = "random numbers are drawn on a GPU" if on_gpu else random_state.why_not()
+    if why_not:
+        if any(word in op.lower() for op in operators for word in _RANDOM):
+            raise UnverifiedError(f"it draws random numbers, and {why_not}")
+        yield mx.nd.waitall, lambda: None
+        mx.nd.waitall()
+        return
+    before = random_state.saved()
+    try:
+        yield before.restore, random_state.saved
+    finally:
+        before.restore()
+
+
+def _difference(name: str, own: Array, echo: Array, fuses: bool) -> Difference | None:
+    if own.shape == echo.shape and own.dtype == echo.dtype:
+        if own.tobytes() == echo.tobytes():
+            return None
+        part = largest_part(own.astype("float64"), echo.astype("float64"))
+        within = fuses and part <= TOLERANCE.get(own.dtype.name, 0.0)
+        return None if within else Difference(name, part, own, echo)
+    return Difference(name, float("nan"), own, echo)
+
+
+def largest_part(own: Array, echo: Array) -> float:
+    """The largest difference, as a part of the largest finite element; infinite where only one is finite."""
+    same = (own == echo) | (np.isnan(own) & np.isnan(echo))
+    with np.errstate(all="ignore"):
+        off = np.where(same, 0, np.abs(own - echo)).max(initial=0)
+    largest = np.abs(own[np.isfinite(own)]).max(initial=0)
+    if not np.isfinite(off):
+        return float("inf")
+    return float(off / largest) if largest else float("inf") if off else 0.0
+
+
+def made_up(arrays: Sequence[Any]) -> list[Any]:
+    """Gradients for these outputs, always the same; none is drawn from anybody's random numbers."""
+    generator = np.random.RandomState(0)
+    values = [np.asarray(generator.normal(0, 1, array.shape)).astype(array.dtype) for array in arrays]
+    return [mx.nd.array(value, array.context, array.dtype) for value, array in zip(values, arrays)]
+
+
+def read(**kinds: Mapping[Any, Any]) -> Arrays:
+    """Copies of these arrays, when all is done: BatchNorm writes its states behind the engine's back."""
+    mx.nd.waitall()
+    return {
+        f"{kind} {name}": array.asnumpy()
+        for kind, arrays in kinds.items()
+        for name, array in arrays.items()
+        if array is not None
+    }
+
+
+def step_of(executor: mx.executor.Executor, forward: Callable[..., Any], backward: Callable[..., Any]) -> Arrays:
+    """Outputs, gradients and auxiliary states of a training step of an executor, by these functions of its class."""
+    forward(executor, True)
+    backward(executor, made_up(executor.outputs))
+    return read(output=dict(enumerate(executor.outputs)), gradient=executor.grad_dict, state=executor.aux_dict)
+
+
+def call_of(op: Any, inputs: Mapping[str, Any], states: Sequence[str]) -> Arrays:
+    """Outputs, gradients and auxiliary states of a recorded call of a CachedOp, on arrays that nobody else records.
+
+    ``states`` are the names of those inputs that are auxiliary states, which are copied first. Gradients are asked for
+    where the inputs are part of what is recorded now.
+    """
+    mode = autograd.is_training()
+    with autograd.pause():
+        own = {name: array.copy() if name in states else array.detach() for name, array in inputs.items()}
+        trained = {name: own[name] for name, array in inputs.items() if name not in states and is_recorded(array)}
+        gradients = {name: mx.nd.zeros(array.shape, array.context, array.dtype) for name, array in trained.items()}
+        autograd.mark_variables(list(trained.values()), list(gradients.values()))
+        with autograd.record(train_mode=mode):
+            outputs = op(*own.values())
+        outputs = outputs if isinstance(outputs, list) else [outputs]
+        heads = [output for output in outputs if np.dtype(output.dtype).kind == "f"]
+        autograd.backward(heads, made_up(heads), train_mode=mode)
+        kept = {name: own[name] for name in own if name in states}
+        return read(output=dict(enumerate(outputs)), gradient=gradients, state=kept)
+
+
+def is_recorded(array: Any) -> bool:
+    """Whether an array is part of what MXNet records now, or a variable that wants a gradient."""
+    try:
+        autograd.get_symbol(array)
+    except mx.MXNetError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def put_back(arrays: Sequence[Any]) -> Iterator[list[Any]]:
+    """Copies of these arrays; at the end they are put back."""
+    mx.nd.waitall()
+    copies = [None if array is None else array.copy() for array in arrays]
+    mx.nd.waitall()
+    try:
+        yield copies
+    finally:
+        mx.nd.waitall()
+        for array, copy in zip(arrays, copies):
+            if copy is not None:
+                copy.copyto(array)
+        mx.nd.waitall()

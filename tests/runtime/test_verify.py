@@ -1,0 +1,435 @@
+"""``verify``: a plan that is wrong on purpose is found and never trains; a right one leaves training as it is."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Callable
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+
+import echo
+from echo.errors import OptionError, VerificationError
+from echo.options import Options
+from echo.plan_cache import Found
+from echo.runtime import bind as planned_bind
+from echo.runtime import random_state, verify
+from echo.runtime.executor import PlannedExecutor
+from tests.training import arrays, assert_alive, assert_same
+
+pytestmark = pytest.mark.usefixtures("cheap_planning")
+S = mx.sym
+OPTIONS = {"fuse": False, "max_overhead": None, "verify": True}
+FLAGS: dict[str, dict[str, bool]] = {
+    "dynamic": {},
+    "static alloc": {"static_alloc": True},
+    "static": {"static_alloc": True, "static_shape": True},
+}
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def wrong_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans whose graphs hold a cosine where the user has a sine: outputs and gradients of another function."""
+    original = planned_bind._find_plan
+
+    def find(*args: Any, **kwargs: Any) -> Found | None:
+        found = original(*args, **kwargs)
+        assert found is not None
+        nodes = [replace(node, op="cos") if node.op == "sin" else node for node in found.graph.nodes]
+        return found._replace(graph=replace(found.graph, nodes=tuple(nodes)))
+
+    monkeypatch.setattr(planned_bind, "_find_plan", find)
+
+
+def network(*ops: str) -> S.Symbol:
+    hidden = S.var("data")
+    for i in range(3):
+        hidden = S.FullyConnected(hidden, num_hidden=32, name=f"fc{i}")
+        hidden = S.BatchNorm(hidden, fix_gamma=False, name=f"bn{i}")
+        hidden = S.sigmoid(S.tanh(S.sin(hidden)), name=f"sigmoid{i}")
+        if "Dropout" in ops:
+            hidden = S.Dropout(hidden, p=0.3, name=f"drop{i}")
+    return S.SoftmaxOutput(hidden, S.var("softmax_label"), name="softmax")
+
+
+def bound(on: bool, symbol: S.Symbol, grad_req: str = "add", **options: Any) -> mx.executor.Executor:
+    symbol = echo.optimize(symbol, **{**OPTIONS, **options}) if on else symbol
+    executor = symbol.simple_bind(mx.cpu(), grad_req=grad_req, data=(64, 16), softmax_label=(64,))
+    generator = np.random.RandomState(0)
+    for name, array in sorted(executor.arg_dict.items()):
+        array[:] = generator.randint(0, 5, array.shape) if "label" in name else generator.normal(0, 0.3, array.shape)
+    for array in [*executor.aux_arrays, *executor.grad_arrays]:
+        array[:] = generator.uniform(0.3, 1, array.shape)
+    return executor
+
+
+def trained(executor: mx.executor.Executor) -> dict[str, Any]:
+    mx.random.seed(7)
+    seen = {}
+    for step in range(3):
+        executor.forward(is_train=True, data=mx.nd.ones((64, 16)) * step)
+        executor.backward()
+        seen.update({f"step {step} {name}": value for name, value in arrays(executor).items()})
+        seen[f"step {step} random"] = mx.nd.random.uniform(shape=8).asnumpy()
+        for name in ("fc0_weight", "bn1_beta"):
+            executor.arg_dict[name][:] -= 0.01 * executor.grad_dict[name]
+    assert_alive(seen)
+    return seen
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def folders() -> list[Path]:
+    return sorted(Path.cwd().glob("echo-verify-*"))
+
+
+# Executors -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("grad_req", ["write", "add"])
+@pytest.mark.parametrize("ops", [(), ("Dropout",)], ids=["", "Dropout"])
+def test_a_right_plan_trains_as_it_did(ops: tuple[str, ...], grad_req: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "echo")
+    executor = bound(True, network(*ops), grad_req)
+    assert executor._applied.marked
+    assert_same(trained(executor), trained(bound(False, network(*ops), grad_req)))
+    assert not warnings_of(caplog)
+    assert sum("are those of the user's own graph" in record.getMessage() for record in caplog.records) == 1
+    assert not folders()
+
+
+@pytest.mark.usefixtures("wrong_plans")
+def test_a_wrong_plan_is_found_and_nothing_wrong_comes_out(caplog: pytest.LogCaptureFixture) -> None:
+    executor = bound(True, network("Dropout"))
+    assert isinstance(executor, PlannedExecutor)
+    assert_same(trained(executor), trained(bound(False, network("Dropout"))))
+    (said,) = warnings_of(caplog)
+    (folder,) = folders()
+    assert "output 0 by " in said
+    assert str(folder) in said
+    about = json.loads((folder / "about.json").read_text())
+    assert about["runner"] == "executor"
+    assert about["arrays"]["argument data"] == [[64, 16], "float32"]
+    assert about["requests"]["fc0_weight"] == "add"
+    assert about["versions"]["mxnet"] == "1.9.1"
+    assert echo.load_plan(folder / "plan.json").recomputed_nodes
+    differing = np.load(folder / "differences.npz")
+    assert {"own output 0", "echo output 0", "own gradient data", "echo gradient data"} <= set(differing)
+    assert not np.array_equal(differing["own output 0"], differing["echo output 0"])
+
+
+@pytest.mark.usefixtures("wrong_plans")
+def test_strict_raises() -> None:
+    executor = bound(True, network(), strict=True)
+    with pytest.raises(VerificationError, match="output 0 by"):
+        executor.forward(is_train=True)
+
+
+@pytest.mark.usefixtures("wrong_plans")
+def test_transparent_mode_goes_on_with_the_users_graph(caplog: pytest.LogCaptureFixture) -> None:
+    with echo.enable(**OPTIONS):
+        executor = bound(False, network())
+        assert isinstance(executor, PlannedExecutor)
+        got = trained(executor)
+    assert_same(got, trained(bound(False, network())))
+    assert len(warnings_of(caplog)) == len(folders()) == 1
+
+
+@pytest.mark.usefixtures("wrong_plans")
+@pytest.mark.parametrize("runner", ["executor", *FLAGS])
+def test_the_script_of_the_report_finds_it_again(runner: str) -> None:
+    if runner == "executor":
+        trained(bound(True, network()))
+    else:
+        with autograd.record():
+            made(True, FLAGS[runner])(inputs())
+    (folder,) = folders()
+    found = subprocess.run([sys.executable, str(folder / "reproduce.py")], capture_output=True, text=True)
+    assert found.returncode == 1, found.stderr
+    assert "output 0 by " in found.stdout
+    (folder / "bound.json").write_text((folder / "symbol.json").read_text())
+    found = subprocess.run([sys.executable, str(folder / "reproduce.py")], capture_output=True, text=True)
+    assert (found.returncode, found.stdout) == (0, "no difference\n"), found.stderr
+
+
+def test_a_mark_that_makes_gradients_alone_wrong_is_found(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    original = planned_bind._find_plan
+
+    def find(*args: Any, **kwargs: Any) -> Found | None:
+        found = original(*args, **kwargs)
+        assert found is not None
+        number = next(at for at, node in enumerate(found.graph.nodes) if node.name == "sigmoid1")
+        return found._replace(graph=found.graph.with_attrs({number: {"__echo_gradient__": WRONG_GRADIENT}}))
+
+    monkeypatch.setattr(planned_bind, "_find_plan", find)
+    executor = bound(True, network())
+    assert_same(trained(executor), trained(bound(False, network())))
+    (said,) = warnings_of(caplog)
+    assert "gradient" in said
+    assert "output" not in said
+
+
+WRONG_GRADIENT = "_backward_sigmoid>_backward_tanh:0,1"
+
+
+def test_each_shape_is_verified(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "echo")
+    executor = bound(True, network())
+    executor.forward(is_train=True)
+    executor.forward(is_train=True)
+    other = executor.reshape(data=(32, 16), softmax_label=(32,))
+    other.forward(is_train=True)
+    larger = executor.reshape(data=(96, 16), softmax_label=(96,), allow_up_sizing=True)
+    larger.forward(is_train=True)
+    assert sum("are those of the user's own graph" in record.getMessage() for record in caplog.records) == 3
+
+
+def test_wrong_inputs_are_mxnets_error(caplog: pytest.LogCaptureFixture) -> None:
+    executor = bound(True, network())
+    with pytest.raises((TypeError, ValueError), match="label2"):
+        executor.forward(is_train=True, label2=mx.nd.ones((64,)))
+
+
+def test_custom_operators_run_once(caplog: pytest.LogCaptureFixture) -> None:
+    calls = []
+
+    class Count(mx.operator.CustomOp):  # type: ignore[misc]
+        def forward(self, is_train: Any, req: Any, in_data: Any, out_data: Any, aux: Any) -> None:
+            calls.append(1)
+            self.assign(out_data[0], req[0], in_data[0])
+
+        def backward(self, req: Any, out_grad: Any, in_data: Any, out_data: Any, in_grad: Any, aux: Any) -> None:
+            self.assign(in_grad[0], req[0], out_grad[0])
+
+    @mx.operator.register("echo_count")
+    class Prop(mx.operator.CustomOpProp):  # type: ignore[misc]
+        def create_operator(self, *_: Any) -> Count:
+            return Count()
+
+    symbol = S.Custom(network()[0], op_type="echo_count", name="count")
+    executor = echo.optimize(symbol, **OPTIONS).simple_bind(mx.cpu(), data=(64, 16), softmax_label=(64,))
+    executor.forward(is_train=True)
+    mx.nd.waitall()
+    assert len(calls) == 1
+    assert any("not verified: it has a Custom operator" in text for text in warnings_of(caplog))
+
+
+def test_fused_operators_have_a_tolerance(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "echo")
+    stack = mx.rnn.SequentialRNNCell()
+    for i in range(2):
+        stack.add(mx.rnn.LSTMCell(32, prefix=f"l{i}_"))
+    outputs, _ = stack.unroll(6, S.var("data"), layout="NTC", merge_outputs=True)
+    executor = echo.optimize(S.sum(outputs), verify=True).simple_bind(mx.cpu(), data=(16, 6, 32))
+    assert executor._applied.fuses
+    for array in executor.arg_arrays:
+        array[:] = np.random.RandomState(0).normal(0, 0.1, array.shape)
+    executor.forward(is_train=True)
+    assert not warnings_of(caplog)
+    assert "are those of the user's own graph" in caplog.text
+
+
+def test_what_counts_as_a_difference() -> None:
+    one = np.float32([1, 2, np.nan, np.inf])
+    close = np.float32([1.00002, 2, np.nan, np.inf])
+    far = np.float32([1.0001, 2, np.nan, np.inf])
+    assert verify._difference("x", one, one.copy(), False) is None
+    assert verify._difference("x", one, close, False) is not None
+    assert verify._difference("x", one, close, True) is None
+    assert verify._difference("x", one, far, True) is not None
+    for lost in ([1, 2, 3, np.inf], [1, 2, np.nan, 3], [1, np.nan, np.nan, np.inf]):
+        assert verify._difference("x", one, np.float32(lost), True).off == np.inf
+    assert verify._difference("x", np.float32([0.0]), np.float32([-0.0]), False) is not None
+    assert "became" in str(verify._difference("x", one, one.astype("float64"), True))
+
+
+def buckets() -> dict[str, Any]:
+    def symbol(length: int) -> tuple[S.Symbol, tuple[str, ...], tuple[str, ...]]:
+        cell = mx.rnn.LSTMCell(16, prefix="l_")
+        hidden, _ = cell.unroll(length, S.var("data"), layout="NTC", merge_outputs=True)
+        hidden = S.Dropout(S.sigmoid(S.tanh(S.reshape(hidden, shape=(-1, 16)))), p=0.3)
+        hidden = S.FullyConnected(hidden, num_hidden=5, name="pred")
+        label = S.reshape(S.var("softmax_label"), shape=(-1,))
+        return S.SoftmaxOutput(hidden, label, name="softmax"), ("data",), ("softmax_label",)
+
+    def batch(length: int) -> mx.io.DataBatch:
+        generator = np.random.RandomState(length)
+        data = mx.nd.array(generator.normal(0, 1, (8, length, 12)))
+        label = mx.nd.array(generator.randint(0, 5, (8, length)))
+        return mx.io.DataBatch([data], [label], bucket_key=length, provide_data=[("data", data.shape)],
+                               provide_label=[("softmax_label", label.shape)])  # fmt: skip
+
+    module = mx.mod.BucketingModule(symbol, default_bucket_key=9, context=[mx.cpu(0), mx.cpu(1)])
+    module.bind([("data", (8, 9, 12))], [("softmax_label", (8, 9))])
+    mx.random.seed(4)
+    module.init_params(mx.init.Xavier())
+    module.init_optimizer(optimizer="adam")
+    for length in (9, 4, 9, 6, 4):
+        module.forward(batch(length), is_train=True)
+        module.backward()
+        module.update()
+    args, _ = module.get_params()
+    return {"random": mx.nd.random.uniform(shape=9).asnumpy(), **{name: args[name].asnumpy() for name in args}}
+
+
+def test_buckets_on_two_devices(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "echo")
+    with echo.enable(**OPTIONS):
+        got = buckets()
+    assert_same(got, buckets())
+    assert not warnings_of(caplog)
+    said = [record.getMessage() for record in caplog.records]
+    assert sum("are those of the user's own graph" in text for text in said) == 6  # three lengths, two devices
+
+
+# Gluon -----------------------------------------------------------------------------------------------------------
+
+
+class Sine(nn.HybridBlock):
+    def hybrid_forward(self, F: Any, x: Any) -> Any:
+        return F.sin(x)
+
+
+def made(on: bool, flags: dict[str, bool], **options: Any) -> nn.HybridSequential:
+    with mx.name.NameManager():
+        mx.random.seed(3)
+        block = nn.HybridSequential(prefix="net_")
+        with block.name_scope():
+            for _ in range(3):
+                block.add(nn.Dense(24), nn.BatchNorm(), Sine(), nn.Activation("tanh"), nn.Activation("sigmoid"))
+                block.add(nn.Dropout(0.3))
+            block.add(nn.Dense(5))
+        block.initialize(mx.init.Xavier())
+        block.hybridize(**flags)
+        return echo.optimize(block, **{**OPTIONS, **options}) if on else block
+
+
+def inputs(seed: int = 0) -> mx.nd.NDArray:
+    return mx.nd.array(np.random.RandomState(seed).normal(0, 1, (8, 12)))
+
+
+def fitted(block: nn.HybridSequential, grad_req: str = "write") -> dict[str, Any]:
+    block(inputs())  # shapes are inferred
+    for param in block.collect_params().values():
+        if param.grad_req != "null":
+            param.grad_req = grad_req
+    trainer = gluon.Trainer(block.collect_params(), "adam", {"learning_rate": 0.01})
+    mx.random.seed(5)
+    seen: dict[str, Any] = {}
+    for step in range(3):
+        with autograd.record():
+            loss = (block(inputs(step)) ** 2).sum() + block(inputs(9)[:6]).sum()
+        loss.backward()
+        trainer.step(8)
+        mx.nd.waitall()
+        seen[f"step {step} output"] = loss.asnumpy()
+        seen[f"step {step} random"] = mx.nd.random.uniform(shape=8).asnumpy()
+        for name, param in block.collect_params().items():
+            seen[f"step {step} {name}"] = param.data().asnumpy()
+            if param.grad_req != "null":
+                seen[f"step {step} gradient {name}"] = param.grad().asnumpy()
+    assert_alive(seen)
+    return seen
+
+
+@pytest.mark.parametrize("grad_req", ["write", "add"])
+@pytest.mark.parametrize("flags", FLAGS.values(), ids=FLAGS)
+def test_a_right_block_trains_as_it_did(
+    flags: dict[str, bool], grad_req: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "echo")
+    block = made(True, flags)
+    assert_same(fitted(block, grad_req), fitted(made(False, flags), grad_req))
+    assert all(plan.recomputed_nodes for plan in block._cached_op.plans.values())
+    assert not warnings_of(caplog)
+    said = [record.getMessage() for record in caplog.records]
+    assert sum("are those of the user's own graph" in text for text in said) == 2  # one for each shape
+
+
+@pytest.mark.usefixtures("wrong_plans")
+@pytest.mark.parametrize("on", ["optimize", "enable"])
+@pytest.mark.parametrize("flags", FLAGS.values(), ids=FLAGS)
+def test_a_wrong_block_is_found(flags: dict[str, bool], on: str, caplog: pytest.LogCaptureFixture) -> None:
+    if on == "enable":
+        with echo.enable(**OPTIONS):
+            got = fitted(made(False, flags))
+    else:
+        got = fitted(made(True, flags))
+    assert_same(got, fitted(made(False, flags)))
+    assert len(warnings_of(caplog)) == len(folders()) == 2  # shapes
+    about = json.loads((folders()[0] / "about.json").read_text())
+    assert about["runner"] == ("static" if flags else "dynamic")
+    assert any("gradient net_dense0_weight" in text for text in about["differences"])
+
+
+@pytest.mark.usefixtures("wrong_plans")
+def test_strict_blocks_raise() -> None:
+    block = made(True, {}, strict=True)
+    with autograd.record(), pytest.raises(VerificationError, match="output 0 by"):
+        block(inputs())
+
+
+# Random numbers --------------------------------------------------------------------------------------------------
+
+
+DRAWS: dict[str, Callable[[], mx.nd.NDArray]] = {
+    "uniform": lambda: mx.nd.random.uniform(shape=33),
+    "normal": lambda: mx.nd.random.normal(shape=(3, 5)),
+    "dropout": lambda: mx.nd.Dropout(mx.nd.ones(3000), mode="always"),
+    "randint": lambda: mx.nd.random.randint(0, 1000, 40),
+    "shuffle": lambda: mx.nd.random.shuffle(mx.nd.arange(50)),
+    "multinomial": lambda: mx.nd.random.multinomial(mx.nd.ones(20) / 20, shape=30),
+    "gamma": lambda: mx.nd.random.gamma(2, 2, shape=9),
+    "np": lambda: mx.np.random.normal(size=7).as_nd_ndarray(),
+}
+
+
+@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+def test_random_numbers_can_be_put_back(draw: Callable[[], mx.nd.NDArray]) -> None:
+    assert random_state.why_not() == ""
+    mx.random.seed(11)
+    draw()
+    state = random_state.saved()
+    first = [draw().asnumpy(), draw().asnumpy()]
+    assert random_state.saved() != state
+    assert not np.array_equal(first[0], first[1])
+    state.restore()
+    assert random_state.saved() == state
+    assert all(np.array_equal(draw().asnumpy(), before) for before in first)
+
+
+def test_asking_for_the_state_draws_nothing() -> None:
+    mx.random.seed(3)
+    expected = mx.nd.random.uniform(shape=4).asnumpy()
+    mx.random.seed(3)
+    random_state.why_not.cache_clear()
+    random_state.why_not()
+    random_state.saved()
+    assert (mx.nd.random.uniform(shape=4).asnumpy() == expected).all()
+
+
+# Options ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_option() -> None:
+    assert Options.from_environment({"ECHO_VERIFY": "1"}).verify
+    assert Options(verify=True).key == Options().key  # the same plans
+    with pytest.raises(OptionError, match="verify: expected True or False"):
+        Options(verify=2)
