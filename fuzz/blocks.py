@@ -209,7 +209,9 @@ def check(program: Program) -> str | None:
     wrong = training.differences(got, expected, fused)
     if not wrong:
         return next((f"warning: {text}" for text in warnings.texts if not text.startswith(EXPECTED)), None)
-    doubtful = {name for other in _others(program) for name in training.differences(other, expected, False)}
+    doubtful: set[str] = set()
+    for other in _others(program):
+        doubtful.update(training.differences(other, expected, False, everywhere=True))
     if fused:
         nudged = stock_run(replace(program, how={**program.how, "nudge": NUDGE}))
         doubtful.update(training.differences(nudged, expected, fused, everywhere=True))

@@ -237,7 +237,9 @@ def check(program: Program) -> str | None:
     wrong = training.differences(got, expected, fused)
     if not wrong:
         return next((f"warning: {text}" for text in warnings.texts if not text.startswith(EXPECTED)), None)
-    doubtful = {name for other in _others(symbol, program) for name in training.differences(other, expected, False)}
+    doubtful: set[str] = set()
+    for other in _others(symbol, program):
+        doubtful.update(training.differences(other, expected, False, everywhere=True))
     if fused:
         nudged = training.train(symbol, program.requests, {**program.how, "nudge": NUDGE})
         doubtful.update(training.differences(nudged, expected, fused, everywhere=True))
