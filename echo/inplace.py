@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import AbstractSet, Iterable, Mapping
 
 from echo.estimators.planner import blocks
-from echo.graph import Entry
+from echo.graph import Entry, Graph
 from echo.passes.recompute import with_clones
 from echo.readers import why_not_reader
 from echo.schedule import Splits
@@ -40,6 +40,18 @@ _KEEPS_LAYOUT = frozenset({"Activation"})
 def has_layouts(training: TrainingGraph, device: str) -> bool:
     """Whether arrays of this graph may be in layouts of oneDNN's."""
     return device == "cpu" and any(node.op in _LAID_OUT for node in training.nodes)
+
+
+def why_as_it_is(graph: Graph, device: str) -> str:
+    """Why nothing about the memory of a graph may change; empty where it may.
+
+    Control flow and Custom operators look at their arrays when work is handed out, not when it is done. What a chunk
+    holds then may still be in a layout of oneDNN's, where another array is in it by the time that they run.
+    """
+    early = next((node for node in graph.nodes if node.subgraphs or node.op == "Custom"), None)
+    if early is None or device != "cpu" or not any(node.op in _LAID_OUT for node in graph.nodes):
+        return ""
+    return f"{early.op} ({early.name!r}) looks at its arrays too early beside convolutions: all memory stays as it is"
 
 
 def may_be_blocked(kind: TensorType) -> bool:

@@ -12,6 +12,7 @@ from typing import Iterator, NamedTuple
 
 from echo.errors import BudgetError
 from echo.graph import Graph
+from echo.inplace import why_as_it_is
 from echo.passes.base import Pass, run
 from echo.passes.candidates import FindCandidates
 from echo.passes.confirm import Confirm
@@ -66,6 +67,8 @@ def plan(request: Request) -> Planned:
     Raises:
         EchoError: the options, the graph or the budget cannot be met; the message says what was expected.
     """
+    if why_as_it_is(request.graph, request.frontend.device):
+        request = replace(request, options=replace(request.options, fuse=False))
     found, fused, before = _masked(request)
     layouts = Hoisted(fused)
     if request.is_late:

@@ -199,3 +199,29 @@ def test_options_that_change_numbers_are_those_of_the_user() -> None:
             taken = [(i, o) for i, o, _ in before.inplace if blocks(stock).inplace[first + o] == i]
             assert [(i, o) for i, o, _ in after.inplace] == taken
             assert len(taken) < len(before.inplace)
+
+
+def test_control_flow_beside_convolutions_is_left_as_it_is() -> None:
+    """It looks at its arrays when work is handed out: what shares their chunks may still be in another layout."""
+    x = S.var("x")
+    y = S.Activation(S.Convolution(x, kernel=(3, 3), pad=(1, 1), num_filter=16, name="conv"), act_type="relu", name="act")
+    loop, _ = S.contrib.foreach(lambda part, state: (part * state[0], [part * state[0]]), S.sin(x), [S.var("s")])
+    symbol = S.Group([S.sum(S.sin(y)), S.sum(loop)])
+    for options in ({}, {"policy": "all", "max_overhead": None}, {"fuse": False}):
+        plan = echo.plan(symbol, grad_req="write", x=(2, 8, 12, 12), s=(8, 12, 12), **options)
+        assert plan.changes_nothing
+        assert any("looks at its arrays too early" in decision.reason for decision in plan.decisions)
+    alone = echo.plan(loop, grad_req="write", x=(2, 8, 12, 12), s=(8, 12, 12), max_overhead=None, policy="all")
+    assert not any("too early" in decision.reason for decision in alone.decisions)
+
+
+def test_what_is_read_for_its_shape_meets_no_other_layout() -> None:
+    x = S.var("x") * 2
+    ones = S.ones_like(x, name="ones")
+    y = S.Convolution(S.square(S.elemwise_mul(x, ones)), kernel=(3, 3), pad=(1, 1), num_filter=16, name="conv")
+    symbol = S.sin(S.Activation(y, act_type="relu"))
+    values = random_arrays(symbol, {"x": (2, 16, 12, 12)})
+    optimized = echo.optimize(symbol, fuse=False, max_overhead=None, policy="all")
+    got = train(bind(optimized, values, "write"))
+    assert_same(got, train(bind(symbol, values, "write")))
+    assert "ones" not in {decision.node for decision in optimized.plans[-1].recomputed}

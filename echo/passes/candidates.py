@@ -8,7 +8,7 @@ from typing import ClassVar, Mapping, Sequence
 
 from echo.errors import OptionError
 from echo.graph import Entry, Graph
-from echo.inplace import has_layouts, may_be_blocked
+from echo.inplace import has_layouts, may_be_blocked, why_as_it_is
 from echo.ops import HEAVY, all_outputs, why_not
 from echo.passes.merged import merged
 from echo.passes.request import Request
@@ -45,7 +45,8 @@ class FindCandidates:
         recompute = _matching(request, training, "recompute", request.options.recompute)
         _check_conflict(training, keep, recompute)
         heads = {entry.node for entry in training.outputs}
-        keepers = _keepers(training)
+        keepers = _keepers(training, request.frontend.device)
+        stays = why_as_it_is(request.graph, request.frontend.device)
         light: dict[int, tuple[Entry, ...]] = {}
         heavy: dict[int, tuple[Entry, ...]] = {}
         refused: dict[int, str] = {}
@@ -53,7 +54,7 @@ class FindCandidates:
         for number, node in training.operators():
             if not node.forward:
                 continue
-            refusal = _refusal(request, training, number, heads, keep) or keepers.get(number, "")
+            refusal = _refusal(request, training, number, heads, keep) or keepers.get(number, "") or stays
             if refusal:
                 if number in recompute:
                     raise OptionError(f"recompute: {node.name!r} ({node.op}) cannot be recomputed: {refusal}")
@@ -85,15 +86,20 @@ def _refusal(
     if training.runner != EXECUTOR and node.stateful and node.op != "Dropout":
         return f"{node.op} keeps state, for which a CachedOp has no room twice"
     device, hook = request.frontend.device, request.frontend.hook
-    if (node.op in _UNSETTLED or not hook) and may_be_blocked(node.outputs[0]) and has_layouts(training, device):
+    unsettled = node.op in _UNSETTLED or node.ignored or not hook
+    if unsettled and may_be_blocked(node.outputs[0]) and has_layouts(training, device):
         return "its copy could have another of oneDNN's layouts, and sums behind it other last bits"
     return why_not(node, device, hook)
 
 
-def _keepers(training: TrainingGraph) -> dict[int, str]:
+def _keepers(training: TrainingGraph, device: str) -> dict[int, str]:
     """For nodes that an operator reads which may do so at any time: why their outputs stay where they are."""
-    found = {}
+    found, layouts = {}, has_layouts(training, device)
     for _, node in training.operators():
+        for position in node.ignored if layouts else ():
+            entry = node.inputs[position]
+            if may_be_blocked(training.type_of(entry)):  # of the array that is there by then
+                found[entry.node] = f"{node.name!r} reads its shape, and would meet another layout"
         for position, entry in enumerate(node.inputs) if node.forward else ():
             reason = why_not_reader(node.op, node.attrs, position)
             if reason:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from echo.implementations import implementations
-from echo.inplace import as_stock
+from echo.inplace import as_stock, why_as_it_is
 from echo.passes.request import Request
 from echo.training_graph import TrainingGraph
 
@@ -29,7 +29,7 @@ class Differentiate:
         if not frontend.hook:
             return training
         training = as_stock(training, frontend.device)
-        if frontend.device != "cpu":
+        if frontend.device != "cpu" or why_as_it_is(request.graph, frontend.device):
             return training
         chosen = implementations(training, request.options.exact, frontend.onednn)
         return frontend.implemented(training, chosen) if chosen else training

@@ -11,7 +11,7 @@ from echo.estimators.footprint import footprint, held_at_peak
 from echo.estimators.overhead import Overhead
 from echo.estimators.planner import blocks
 from echo.graph import Entry
-from echo.inplace import moved
+from echo.inplace import moved, why_as_it_is
 from echo.options import budget_bytes
 from echo.passes.candidates import Candidates
 from echo.passes.hint import Hint
@@ -119,6 +119,7 @@ def _problem(
     evaluator, effort = request.frontend.evaluator(training, overhead.seconds)
     bound = request.options.overhead_bound
     own = request.frontend.match_range
+    as_it_is = bool(why_as_it_is(request.graph, request.frontend.device))
     hint = request.hint
     return Problem(
         training=training,
@@ -127,13 +128,13 @@ def _problem(
         candidates=candidates,
         segments=segments,
         forced=forced,
-        match_ranges=(own, *(value for value in MATCH_RANGES if value != own)),
+        match_ranges=(own,) if as_it_is else (own, *(value for value in MATCH_RANGES if value != own)),
         max_seconds=None if bound is None else bound * overhead.step_seconds,
         max_bytes=max_bytes,
         effort=0 if request.follows else effort,
         hint=hint if hint is not None and (request.follows or hint.fits(training, candidates)) else None,
         # chunks of a dynamic CachedOp come and go with what they hold
-        assigns=request.frontend.hook and training.runner != DYNAMIC,
+        assigns=request.frontend.hook and training.runner != DYNAMIC and not as_it_is,
         once=not request.frontend.hook,
         deadline=request.deadline.with_room(),
         progress=lambda text: request.progress(f"select: {text}"),
