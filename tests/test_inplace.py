@@ -204,7 +204,7 @@ def test_options_that_change_numbers_are_those_of_the_user() -> None:
 def test_control_flow_beside_convolutions_is_left_as_it_is() -> None:
     """It looks at its arrays when work is handed out: what shares their chunks may still be in another layout."""
     x = S.var("x")
-    y = S.Activation(S.Convolution(x, kernel=(3, 3), pad=(1, 1), num_filter=16, name="conv"), act_type="relu", name="act")
+    y = S.Activation(S.Convolution(x, kernel=(3, 3), pad=(1, 1), num_filter=16, name="conv"), act_type="relu")
     loop, _ = S.contrib.foreach(lambda part, state: (part * state[0], [part * state[0]]), S.sin(x), [S.var("s")])
     symbol = S.Group([S.sum(S.sin(y)), S.sum(loop)])
     for options in ({}, {"policy": "all", "max_overhead": None}, {"fuse": False}):
