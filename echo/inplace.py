@@ -37,9 +37,9 @@ _BLOCKED_AXES = (3, 4, 5)
 _KEEPS_LAYOUT = frozenset({"Activation"})
 
 
-def has_layouts(training: TrainingGraph, device: str) -> bool:
+def has_layouts(graph: Graph | TrainingGraph, device: str) -> bool:
     """Whether arrays of this graph may be in layouts of oneDNN's."""
-    return device == "cpu" and any(node.op in _LAID_OUT for node in training.nodes)
+    return device == "cpu" and any(node.op in _LAID_OUT for node in graph.nodes)
 
 
 def why_as_it_is(graph: Graph, device: str) -> str:
@@ -49,7 +49,7 @@ def why_as_it_is(graph: Graph, device: str) -> str:
     holds then may still be in a layout of oneDNN's, where another array is in it by the time that they run.
     """
     early = next((node for node in graph.nodes if node.subgraphs or node.op == "Custom"), None)
-    if early is None or device != "cpu" or not any(node.op in _LAID_OUT for node in graph.nodes):
+    if early is None or not has_layouts(graph, device):
         return ""
     return f"{early.op} ({early.name!r}) looks at its arrays too early beside convolutions: all memory stays as it is"
 

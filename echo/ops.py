@@ -12,12 +12,13 @@ from typing import Mapping
 from echo.training_graph import TrainingNode
 
 
-def _names(*lines: str) -> frozenset[str]:
+def names_in(*lines: str) -> frozenset[str]:
+    """The names in these lines, with spaces between them."""
     return frozenset(name for line in lines for name in line.split())
 
 
 # Where a graph is partitioned (Echo, section 4): GEMM and convolution, whose time grows faster than their bytes.
-HEAVY = _names(
+HEAVY = names_in(
     "Convolution Deconvolution FullyConnected Correlation dot batch_dot _linalg_gemm _linalg_gemm2",
     "_np_dot _npi_matmul _npi_tensordot",
     "_contrib_interleaved_matmul_selfatt_qk _contrib_interleaved_matmul_selfatt_valatt",
@@ -25,7 +26,7 @@ HEAVY = _names(
     "_echo_lstm_layer _echo_softmax_output _echo_attention",
 )
 
-LIGHT = _names(
+LIGHT = names_in(
     # one element at a time
     "Activation LeakyReLU relu sigmoid hard_sigmoid tanh softsign exp expm1 log log1p log2 log10 sqrt rsqrt cbrt rcbrt",
     "square abs sign negative reciprocal erf sin cos arctan clip smooth_l1 Cast _copy BlockGrad Dropout",

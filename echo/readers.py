@@ -15,12 +15,9 @@ from __future__ import annotations
 
 from typing import Mapping
 
+from echo.ops import names_in
 
-def _names(*lines: str) -> frozenset[str]:
-    return frozenset(name for line in lines for name in line.split())
-
-
-READERS = _names(
+READERS = names_in(
     # one element at a time, moved, reduced, chosen; layers and losses
     "Activation BatchNorm BatchNorm_v1 BilinearSampler BlockGrad CTCLoss Cast Concat Convolution Convolution_v1",
     "Correlation Crop Deconvolution Dropout Embedding Flatten FullyConnected GridGenerator GroupNorm",
