@@ -66,7 +66,7 @@ COUNTER_TOLERANCE, ROUNDING_MB = 0.02, 1
 # more or less here. With a single one the counter of two runs can be compared.
 _PROFILER = {"MXNET_PROFILER_AUTOSTART": "1", "MXNET_PROFILER_MODE": "8", "MXNET_CPU_TEMP_COPY": "1"}  # 8: memory
 STOCK: dict[str, str] = {}
-DEFAULT = {"ECHO": "1", "ECHO_LOG": "INFO"}
+DEFAULT = {"ECHO": "1", "ECHO_LOG": "DEBUG"}
 UNFUSED = {**DEFAULT, "ECHO_FUSE": "0"}
 UNBOUNDED = {**UNFUSED, "ECHO_MAX_OVERHEAD": "none"}
 PERPLEXITY_TOLERANCE = 0.02  # of the last one with fused operators: rounding, after some tens of updates

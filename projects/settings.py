@@ -32,7 +32,7 @@ _COMMON = {
     "OMP_NUM_THREADS": "1",
     "PYTHONHASHSEED": "0",
     "PYTHONFAULTHANDLER": "1",
-    "ECHO_LOG": "INFO",
+    "ECHO_LOG": "DEBUG",
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -42,6 +43,19 @@ MATCH_RANGES = (1, 2, 3, 16, 64)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write what the tests got into tests/golden/")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test with the marker ``every(n)``, the first case and each n-th behind it are quick, the others slow."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        marker = item.get_closest_marker("every")
+        if marker is not None:
+            name = item.nodeid.partition("[")[0]
+            if seen[name] % marker.args[0]:
+                item.add_marker("slow")
+            seen[name] += 1
 
 
 @pytest.fixture

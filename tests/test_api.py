@@ -256,7 +256,7 @@ def test_keep_and_recompute_are_obeyed() -> None:
 
 def test_what_is_bound_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     optimized = echo.optimize(network(), max_overhead=None)
-    with caplog.at_level("INFO", "echo"):
+    with caplog.at_level("DEBUG", "echo"):
         optimized.simple_bind(mx.cpu(), grad_req="write", **SHAPES)
     (record,) = caplog.records
     assert record.getMessage() == f"echo: {optimized.plans[0].summary()}"

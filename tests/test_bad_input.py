@@ -709,6 +709,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_damaged_libraries(libraries: Path, damage: str) -> None:
     for name in ("libecho_hook.so", "libecho_planner.so"):
@@ -731,6 +732,7 @@ def test_another_library_in_the_place_of_the_hook(libraries: Path) -> None:
     check_fallback(("lm",))
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("share", [0.01, 0.2, 0.5, 0.8])
 def test_truncated_libraries(tmp_path: Path, share: float) -> None:
     """In a process of its own, since half a library may crash the loader."""

@@ -25,6 +25,7 @@ def curve(tmp_path_factory: pytest.TempPathFactory) -> Any:
         return echo.frontier(MODEL.symbol, points=5, fuse=False, **MODEL.shapes)
 
 
+@pytest.mark.slow
 def test_less_memory_takes_more_time(curve: Any) -> None:
     totals = [plan.after.total for plan in curve.plans]
     seconds = [plan.overhead_seconds for plan in curve.plans]
@@ -35,6 +36,7 @@ def test_less_memory_takes_more_time(curve: Any) -> None:
     assert totals[-1] <= curve.plans[0].before.total
 
 
+@pytest.mark.slow
 def test_the_fastest_within_a_budget(curve: Any) -> None:
     second = curve.plans[1]
     assert curve.within(second.after.total) is second
@@ -44,6 +46,7 @@ def test_the_fastest_within_a_budget(curve: Any) -> None:
         curve.within(curve.plans[0].after.total - 1)
 
 
+@pytest.mark.slow
 def test_more_room_is_never_slower(curve: Any) -> None:
     for small, large in zip(curve.plans, curve.plans[1:]):
         assert curve.within(large.after.total - 1) is small
@@ -75,6 +78,7 @@ def test_nothing_is_searched_for_a_budget_out_of_reach(monkeypatch: pytest.Monke
     assert asked == [None]  # for what the error says of the least that can be reached
 
 
+@pytest.mark.slow
 def test_it_prints_and_is_json(curve: Any) -> None:
     assert len(json.loads(json.dumps(curve.to_json()))) == len(curve.plans)
     assert f"{curve.plans[0].after.total / 2**20:.1f}" in str(curve)
@@ -92,6 +96,7 @@ def test_budgets_and_bounds_are_refused(option: str) -> None:
         echo.frontier(MODEL.symbol, **{option: 0.5}, **MODEL.shapes)
 
 
+@pytest.mark.slow
 def test_states_of_the_optimizer_count_in_a_budget() -> None:
     plain = echo.plan(MODEL.symbol, **MODEL.shapes)
     weights = plain.before.static["weights"]

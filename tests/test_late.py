@@ -256,6 +256,7 @@ def test_plans_need_less(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     assert Plan.from_json(plan.to_json()) == plan
 
 
+@pytest.mark.every(3)
 @pytest.mark.usefixtures("cheap_planning")
 @pytest.mark.parametrize("name", ["resnet50_v1", "resnet50_v2", "inception_v3"])
 def test_training_with_such_plans(name: str) -> None:

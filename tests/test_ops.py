@@ -344,16 +344,19 @@ def test_every_listed_operator_exists() -> None:
 # Every operator twice --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("op", BUILDS)
 def test_recomputed_by_the_hook(op: str) -> None:
     check(BUILDS[op])
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("op", [op for op in BUILDS if op not in _HOOK_ONLY])
 def test_recomputed_by_mirroring(op: str) -> None:
     check_mirrored(BUILDS[op], readers=True)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("op", [op for op in BUILDS if op not in _HOOK_ONLY])
 def test_mirrored_with_an_output_that_nobody_reads(op: str) -> None:
     check_mirrored(BUILDS[op], readers=False)
@@ -439,6 +442,7 @@ def test_variants(variant: str) -> None:
     check(VARIANTS[variant])
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("readers", [True, False])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_mirrored_variants(variant: str, readers: bool) -> None:

@@ -47,6 +47,7 @@ def test_python_of_the_readme_runs(
         assert isinstance(names["plan"], echo.Plan)
 
 
+@pytest.mark.slow
 def test_language_model_example_learns(tmp_path: Path) -> None:
     environment = {**os.environ, "ECHO_CACHE_DIR": str(tmp_path)}
     done = subprocess.run(

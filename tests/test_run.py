@@ -142,7 +142,7 @@ def test_verify_runs_a_program_that_verifies(tmp_path: Path) -> None:
         "executor.backward(mx.nd.ones((256, 64)))\n",
         encoding="utf-8",
     )
-    values = {**os.environ, "ECHO_LOG": "INFO", "ECHO_CACHE_DIR": str(tmp_path / "cache"), "ECHO_MAX_OVERHEAD": "none"}
+    values = {**os.environ, "ECHO_LOG": "DEBUG", "ECHO_CACHE_DIR": str(tmp_path / "cache"), "ECHO_MAX_OVERHEAD": "none"}
     done = subprocess.run([sys.executable, "-m", "echo", "verify", "train.py"], capture_output=True, text=True,
                           timeout=300, check=True, cwd=tmp_path, env=values)  # fmt: skip
     assert done.stdout == "1 1\n"

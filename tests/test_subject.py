@@ -140,6 +140,7 @@ def test_json_there_and_back() -> None:
     assert replace(own, graph="other") != own
 
 
+@pytest.mark.slow
 def test_equal_in_every_process() -> None:
     code = "from tests.test_subject import *; [network() for _ in range({})]; print(subject_of(network()).fingerprint)"
     found = set()

@@ -34,6 +34,7 @@ from echo.passes.rewrite import Rewritten
 from echo.plan import Decision, Plan
 from echo.plan_cache import Found
 from echo.report.progress import progress
+from echo.report.summary import of_process
 from echo.reuse import fitting
 from echo.runtime.apart import measuring
 from echo.runtime.calls import Bind
@@ -207,12 +208,12 @@ def plan_bind(graph: Graph, request: Bind, options: Options, details: bool) -> _
     example = example_of(request.shared) if pool is not None and _may_follow(options) else None
     found = find(example)
     if found is None or pool is None:
-        _log(found)
+        _tell(found)
         return found, None if found is None or found.chunks is None else Pool(found.chunks)
     chunks = wanted(found)
     if example is not None and pool.growth(chunks) and (own := find(None)) is not None:
         found, chunks = min((found, chunks), (own, wanted(own)), key=lambda choice: pool.growth(choice[1]))
-    _log(found)
+    _tell(found)
     return found, pool.share(chunks)
 
 
@@ -278,16 +279,15 @@ def find_plan(
     runner: str = EXECUTOR,
     details: bool = True,
 ) -> Found | None:
-    """As `planned`, with one line in the log. None inside of an operator."""
+    """As `planned`, and told to the log. None inside of an operator."""
     found = _find_plan(session_of(graph, binding, ctx, runner), options, details)
-    _log(found)
+    _tell(found)
     return found
 
 
-def _log(found: Found | None) -> None:
+def _tell(found: Found | None) -> None:
     if found is not None:
-        plan = found.plan
-        logger.info("echo: %s", plan.remarks[0] if plan.changes_nothing else plan.summary())
+        of_process.add(found.plan)
 
 
 def session_of(

@@ -60,6 +60,7 @@ def step_by_step(tmp_path_factory: pytest.TempPathFactory) -> Path:
 ROUTES = gpu_timing.Sizes(routes=((12, 5, 6), (20, 3, 4)), repetitions=2)
 
 
+@pytest.mark.every(2)
 def test_both_routes_give_the_same_bits(emulated: Emulated, step_by_step: Path) -> None:
     emulated.driver.fake_new_contexts()
     emulated.launches()

@@ -72,6 +72,7 @@ def moved(case: Case, seed: int, share: float) -> tuple[frozenset[object], Train
     return entries, with_clones(case.training, entries)
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("name", ALL_CASES)
 def test_native_reference_and_mxnet_agree(name: str) -> None:
     case = any_case(name)

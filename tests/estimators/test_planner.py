@@ -262,6 +262,7 @@ def test_what_no_gradient_reads_runs_once(planner_type: Any) -> None:
 # Without the hook --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("name", ALL_CASES)
 def test_mirrored_choices_need_what_mxnet_plans(name: str) -> None:
     case = any_case(name)

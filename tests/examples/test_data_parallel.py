@@ -28,7 +28,7 @@ def run(folder: Path, **environment: str) -> tuple[list[str], str]:
 @pytest.mark.slow
 def test_workers_with_echo_learn_the_same_weights(tmp_path: Path) -> None:
     stock, _ = run(tmp_path)
-    found, log = run(tmp_path, ECHO="1", ECHO_MAX_OVERHEAD="none", ECHO_FUSE="0", ECHO_LOG="INFO")
+    found, log = run(tmp_path, ECHO="1", ECHO_MAX_OVERHEAD="none", ECHO_FUSE="0", ECHO_LOG="DEBUG")
     assert len(stock) == 2
     assert len({re.search(r"weights (\w+)", line).group(1) for line in stock}) == 1, "the workers differ"
     assert found == stock

@@ -114,6 +114,7 @@ FAILING_GPUS = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation is compiled by g++")
 @pytest.mark.parametrize("name", FAILING_GPUS)
 def test_a_gpu_that_does_not_run_the_kernels(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,6 +185,7 @@ def test_a_library_of_another_echo(tmp_path: Path) -> None:
     assert note.endswith("is of another echo, reinstall mxnet-echo: it has no kernel 'kernel_of_tomorrow'")
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("fuse", "loaded"), [("0", False), ("1", True)])
 def test_it_is_loaded_where_something_may_be_fused_alone(tmp_path: Path, fuse: str, loaded: bool) -> None:
     code = """

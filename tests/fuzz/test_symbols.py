@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import echo
 from echo.frontend.session import install_hook
 from fuzz import blocks, symbols
+from fuzz.__main__ import Batch, run_batches
 from fuzz.child import shrunk
 from fuzz.outcome import Refused, Undefined
 from fuzz.program import Program, smaller
@@ -34,16 +36,20 @@ def test_same_seed_same_program(kind: ModuleType) -> None:
     assert Program.from_json(drawn[1].to_json()) == drawn[1]
 
 
-@BOTH
-def test_nothing_differs(kind: ModuleType) -> None:
-    done = 0
-    for seed in range(12):
-        try:
-            assert kind.run(seed) is None, seed
-            done += 1
-        except (Refused, Undefined):
-            continue
-    assert done > 8
+@pytest.mark.parametrize("kind", ["symbols", "blocks"])
+def test_nothing_differs(kind: str) -> None:
+    """In processes of their own: MXNet itself leaves some programs with memory in disorder."""
+    seen: dict[int, str] = {}
+    run_batches(kind, 0, 12, math.inf, lambda _, seed, outcome: seen.update({seed: outcome["kind"]}))
+    assert sorted(seen) == list(range(12))
+    assert "wrong" not in seen.values(), seen
+    assert list(seen.values()).count("same") > 8
+
+
+def test_another_process_goes_on_behind_a_refused_rnn() -> None:
+    seen: list[int] = []
+    assert Batch("blocks", 0, 2, math.inf).run(lambda _, seed, outcome: seen.append(seed)) == 1
+    assert seen == [0]
 
 
 def test_smaller_programs_have_less_in_them() -> None:

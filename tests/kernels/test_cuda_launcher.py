@@ -152,6 +152,7 @@ def test_a_device_that_refuses_is_ready(backend: Emulated, capfd: pytest.Capture
     assert capfd.readouterr().err.count("step by step") == 1
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("fixed", [0, 5000])
 def test_shared_memory_is_asked_for_once(backend: Emulated, fixed: int) -> None:
     """All threads share a function: set before each launch, its attribute could change before another thread's."""
@@ -215,6 +216,7 @@ def bounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_library(tmp_path_factory.mktemp("bounded"), "-O0", "-DECHO_GATES_BYTES=3200")
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("reverse", [0, 1])
 @pytest.mark.parametrize("cooperative", [0, 1])

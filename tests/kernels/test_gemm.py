@@ -173,6 +173,7 @@ def test_nothing_beyond_the_operands_is_read(
             assert np.array_equal(c, a.astype(np.float64) @ b.T.astype(np.float64))
 
 
+@pytest.mark.every(6)
 @pytest.mark.parametrize(("file", "text", "instead"), BUGS, ids=range(len(BUGS)))
 def test_bugs_are_caught(file: str, text: str, instead: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = shutil.copytree(SOURCES, tmp_path / "cpu")

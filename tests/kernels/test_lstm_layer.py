@@ -21,6 +21,7 @@ def dims(T: int, B: int, I: int, H: int) -> dict[str, int]:  # noqa: E741
     return {"T": T, "B": B, "I": I, "H": H}
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("H", [1, 7, 33, 650])
 def test_sizes(H: int, dtype: str) -> None:

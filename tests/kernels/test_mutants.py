@@ -117,6 +117,7 @@ def check_kernel(name: str) -> None:
         check_reqs(case, [0 if array is None else ADD for array in case.inputs], call)
 
 
+@pytest.mark.slow
 def test_the_right_sources_pass(built: Path, tmp_path: Path, use: Any) -> None:
     link(list(built.glob("*.o")), tmp_path / "right.so")
     use(tmp_path / "right.so")
@@ -124,6 +125,7 @@ def test_the_right_sources_pass(built: Path, tmp_path: Path, use: Any) -> None:
         check_kernel(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "file", "text", "instead"), BUGS, ids=range(len(BUGS)))
 def test_bugs_are_caught(name: str, file: str, text: str, instead: str, built: Path, tmp_path: Path, use: Any) -> None:
     wrong = tmp_path / "kernels"

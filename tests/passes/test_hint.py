@@ -47,6 +47,7 @@ class _Counting:
         return self._evaluator.executed(*args)  # type: ignore[attr-defined]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("steps", "batch"), [(5, BATCH), (14, BATCH), (9, 3)])
 def test_another_length_or_batch_is_searched_in_a_fraction_and_as_well(steps: int, batch: int) -> None:
     _, hint, _ = searched(nmt(9))
@@ -104,6 +105,7 @@ def test_a_hint_of_another_model_does_no_harm() -> None:
     assert found <= 1.25 * full
 
 
+@pytest.mark.slow
 def test_a_budget_is_searched_for_each_length() -> None:
     case = nmt(7)
     everything, hint, _ = searched(case)
@@ -126,6 +128,7 @@ def _operators(training: TrainingGraph, colours: list[int]) -> list[tuple[tuple[
     return [((number, node), colours[number]) for number, node in training.operators()]
 
 
+@pytest.mark.slow
 def test_a_hint_fits_other_lengths_and_no_other_operators() -> None:
     _, hint, _ = searched(nmt(9))
     longer, other = (problem_of(case.training) for case in (nmt(14), any_case("resnet50_v1")))

@@ -74,6 +74,7 @@ def test_time_is_kept_within_its_bound(name: str, bound: float, policy: str) -> 
         assert not found.runs
 
 
+@pytest.mark.slow
 def test_more_time_never_costs_memory() -> None:
     case = any_case("nmt")
     sizes = [select(case, max_overhead=bound, evaluations=3000).planned_bytes for bound in (0, 0.03, 0.1, 0.3, None)]
@@ -186,6 +187,7 @@ def test_a_bound_on_time_holds_beside_a_budget() -> None:
     assert found.seconds <= 0.25 * overhead_of(case.training).step_seconds
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("bound", [0.0, 0.01])
 def test_a_budget_that_needs_more_time_than_allowed_is_refused(bound: float) -> None:
     """Both limits are the user's: a plan that breaks one of them is none."""
@@ -234,6 +236,7 @@ def test_what_can_be_reached_is_said(name: str, policy: str) -> None:
     assert all(holder.rsplit(" ", 2)[0] in names for holder in holders)
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("policy", ["search", "echo"])
 @pytest.mark.parametrize("name", ["nmt", "lm", "resnet50_v2", "dropout", "slices"])
 def test_what_is_said_to_be_reachable_is(name: str, policy: str) -> None:

@@ -38,6 +38,7 @@ def test_no_schedule_of_a_small_graph_needs_less() -> None:
     assert sum(shares) / len(shares) > 0.3
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", ["nmt", "lm", "resnet50_v2", "dropout", "slices"])
 def test_no_plan_of_light_operators_needs_less(name: str) -> None:
     """MXNet's own graphs: work in place, views, memory that is not the planner's."""
@@ -46,6 +47,7 @@ def test_no_plan_of_light_operators_needs_less(name: str) -> None:
     assert 0 < least_bytes(problem) <= least
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", ILP_NAMES)
 def test_no_schedule_of_a_real_graph_needs_less(name: str) -> None:
     problem = problem_of_graph(*ilp_graph(name), heavy=False, simulations=20_000)

@@ -127,6 +127,7 @@ def best_of(problem: Problem, values: list[Replayed]) -> Replayed:
 # Every policy ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every(5)
 @EVERY
 def test_random_graphs(policy: Policy) -> None:
     for seed in range(24):
@@ -148,6 +149,7 @@ def test_random_graphs(policy: Policy) -> None:
             assert value.bytes >= values[0].bytes, f"{limits}: beats brute force"
 
 
+@pytest.mark.every(5)
 @EVERY
 @pytest.mark.parametrize("name", ILP_NAMES)
 def test_real_graphs(policy: Policy, name: str) -> None:
@@ -229,6 +231,7 @@ def assert_optimal(seed: int) -> None:
             assert value.bytes <= limited.max_bytes, limits
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("first", range(0, 60, 20))
 def test_exact_is_brute_force(first: int) -> None:
     for seed in range(first, first + 20):
@@ -268,6 +271,7 @@ LENGTH = 100
 IN_CHAINS = pytest.mark.parametrize("policy", [Search(), Fit(), Sublinear()], ids=lambda policy: policy.name)
 
 
+@pytest.mark.every(3)
 @IN_CHAINS
 def test_a_chain_in_little_memory(policy: Policy) -> None:
     problem = problem_of_graph(*chain(LENGTH), simulations=SOME)
@@ -275,6 +279,7 @@ def test_a_chain_in_little_memory(policy: Policy) -> None:
     assert certified(problem, policy.choose(problem)).bytes <= 20
 
 
+@pytest.mark.every(3)
 @IN_CHAINS
 def test_a_budget_of_two_roots_costs_order_n(policy: Policy) -> None:
     """Chen et al.: sqrt(n) checkpoints and one more forward pass; with room to spare for segments in segments."""
@@ -294,6 +299,7 @@ PUBLISHED = [(name, index) for name in ILP_NAMES for index in range(len(ilp_plan
 ROUNDING = 1e-4 + 1e-5
 
 
+@pytest.mark.every(6)
 @pytest.mark.parametrize("policy", [Search(), Fit()], ids=lambda policy: policy.name)
 @pytest.mark.parametrize(("name", "index"), PUBLISHED)
 def test_published_plans(policy: Policy, name: str, index: int) -> None:
@@ -310,6 +316,7 @@ def test_published_plans(policy: Policy, name: str, index: int) -> None:
         assert overhead >= plan["overhead"] - ROUNDING
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("name", "index"), [("vgg16_b176", 0), ("vgg16_b176", 2), ("unet_b11", 0)])
 def test_exact_proves_published_plans(name: str, index: int) -> None:
     training, seconds = ilp_graph(name)

@@ -127,6 +127,7 @@ def resnet152(version: int) -> Case:
     return case_of(symbol, {"data": (32, 3, 224, 224), "softmax_label": (32,)})
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("version", [1, 2])
 @BOTH
 def test_resnet152(policy: Echo | Search, version: int) -> None:

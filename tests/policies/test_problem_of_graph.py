@@ -29,6 +29,7 @@ def test_limits_that_make_no_sense(limit: str) -> None:
         problem_of_graph(*chain(3), **{limit: -1})
 
 
+@pytest.mark.slow
 def test_heavy_operators_run_again_where_that_pays() -> None:
     """UNet: without its cheap convolution the second budget costs more, the first does not."""
     plans = ilp_plans("unet_b11")

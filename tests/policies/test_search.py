@@ -106,6 +106,7 @@ def assert_near(missed: list[float], share: float, worst: float) -> None:
 # Least memory -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_there_is_something_to_find() -> None:
     """Most graphs can be made smaller, and neither of the two simple choices is the best for most of them."""
     smaller = simple = 0
@@ -124,6 +125,7 @@ def test_least_memory_without_limits() -> None:
     assert_near(gaps([solved(problem).bytes for problem in problems()], best), share=0.95, worst=0.02)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("bound", [0.0, 0.02, 0.05, 0.1, 0.2])
 def test_least_memory_within_seconds(bound: float) -> None:
     found, best = [], []
@@ -139,6 +141,7 @@ def test_least_memory_within_seconds(bound: float) -> None:
 # A budget -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize(
     ("part", "share", "worst"), [(0.0, 0.95, 0.05), (0.2, 0.9, 0.12), (0.5, 0.8, 0.05), (0.8, 0.75, 0.06)]
 )
@@ -169,6 +172,7 @@ def test_an_impossible_budget_gets_as_near_as_it_can() -> None:
     assert_near(gaps(found, best), share=0.9, worst=0.04)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("bound", [0.05, 0.2])
 def test_budget_and_bound_together(bound: float) -> None:
     """Where some choice keeps both limits, so does the one that is found, but for few graphs."""
@@ -188,6 +192,7 @@ def test_budget_and_bound_together(bound: float) -> None:
 # Every problem ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_never_worse_than_nothing() -> None:
     for problem, values in zip(problems(), brute_force()):
         for match_ranges in (MATCH_RANGES, (16,), (1,)):
@@ -217,6 +222,7 @@ def test_little_effort_is_still_never_worse(effort: int) -> None:
         assert solved(replace(short, max_seconds=bound)).seconds <= bound
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", [None, *(pytest.param(value, marks=pytest.mark.slow) for value in (0.02, 0.05, 0.1))])
 def test_two_hundred_evaluations_come_near_to_what_ten_thousand_find(bound: float | None) -> None:
     """So many are what graphs of 10,000 nodes and more get."""

@@ -260,11 +260,12 @@ np.savez(sys.argv[3], loss.asnumpy(), mx.nd.random.uniform(shape=(8,)).asnumpy()
 """
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("runner", ["static", "dynamic"])
 @pytest.mark.parametrize("dtype", TYPES)
 def test_programs_that_call_amp_init(dtype: str, runner: str, tmp_path: Path) -> None:
     clean = {key: value for key, value in os.environ.items() if not key.startswith("ECHO")}
-    own = {"ECHO_FUSE": "0", "ECHO_LOG": "INFO", "ECHO_CACHE_DIR": str(tmp_path), "ECHO_MAX_OVERHEAD": "none"}
+    own = {"ECHO_FUSE": "0", "ECHO_LOG": "DEBUG", "ECHO_CACHE_DIR": str(tmp_path), "ECHO_MAX_OVERHEAD": "none"}
     if dtype == "float16":
         own["MXNET_MKLDNN_ENABLED"] = "0"  # oneDNN knows no float16
     results = []

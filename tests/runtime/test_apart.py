@@ -168,7 +168,7 @@ def test_without_processes_everything_is_estimated(
     def refused(*_: Any, **__: Any) -> int:
         raise PermissionError("no processes here")
 
-    with monkeypatch.context() as patch, caplog.at_level(logging.INFO, "echo"):
+    with monkeypatch.context() as patch, caplog.at_level(logging.DEBUG, "echo"):
         patch.setattr(os, "posix_spawn", refused)
         plan, table = planned(tmp_path, patch)
         assert not plan.changes_nothing
@@ -262,6 +262,7 @@ with apart.measuring():
     assert within(30, lambda: ended(int(done.stdout)))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("before", [
     "for number in (0, 1, 2): os.close(number)",
     "signal.signal(signal.SIGCHLD, signal.SIG_IGN)",

@@ -39,6 +39,7 @@ def distance(found: Sequence[Any], exact: Sequence[Any]) -> float:
     return max(float(np.abs(a - b).max() / max(np.abs(b).max(), 1e-30)) for a, b in zip(found, exact))
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("grad_req", ["write", "add"])
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_results_are_those_of_mxnet(name: str, grad_req: str) -> None:

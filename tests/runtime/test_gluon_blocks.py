@@ -136,7 +136,7 @@ def test_blocks_that_are_not_hybridized_are_left_alone(caplog: pytest.LogCapture
     seen: list[dict[str, Any]] = []
     for on in (False, True):
         record: dict[str, Any] = {}
-        with caplog.at_level(logging.INFO, "echo"):
+        with caplog.at_level(logging.DEBUG, "echo"):
             block = made(net, False)
             block.hybridize(False)
             if on:
@@ -210,7 +210,7 @@ def test_wrong_inputs_are_mxnets_error() -> None:
 @pytest.mark.parametrize("flags", [{}, {"static_alloc": True}, {"static_alloc": True, "static_shape": True}])
 def test_each_shape_is_planned_once(flags: dict[str, bool], caplog: pytest.LogCaptureFixture) -> None:
     block = made(net, True, **flags)
-    with caplog.at_level(logging.INFO, "echo"):
+    with caplog.at_level(logging.DEBUG, "echo"):
         for size in (8, 3, 8, 20, 3, 8):
             step(block, inputs(size))
     assert [plan[0][0] for plan in block._cached_op.plans] == [8, 3, 20]

@@ -401,12 +401,13 @@ ONE_WAY: list[Callable[[Run], None]] = [several_forwards, float16, data_loader, 
 CASES = [(scenario, way) for scenario in EVERY_WAY for way in FLAGS] + [(scenario, "dynamic") for scenario in ONE_WAY]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(("scenario", "way"), CASES, ids=lambda case: getattr(case, "__name__", case))
 def test_the_same_bits(
     scenario: Callable[[Run], None], way: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = done(scenario, Run(tmp_path / "off", FLAGS[way]))
-    with caplog.at_level(logging.INFO, "echo"), echo.enable(max_overhead=None, fuse=False):
+    with caplog.at_level(logging.DEBUG, "echo"), echo.enable(max_overhead=None, fuse=False):
         run = Run(tmp_path / "on", FLAGS[way])
         found = done(scenario, run)
     assert re.search(r"[1-9]\d* feature maps recomputed", caplog.text)

@@ -84,6 +84,7 @@ def layouts(plan: echo.Plan) -> list[str]:
     return [name for name, _ in plan.fused if ":" in name]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("grad_req", ["write", "add"])
 @pytest.mark.parametrize("winner", ["hoist", "transposed"])
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -133,6 +134,7 @@ def test_fuse_false_measures_nothing(measured: Callable[..., list[str]]) -> None
     assert not runs
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_without_a_budget_memory_decides(
     name: str, measured: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -204,6 +206,7 @@ def test_a_plan_is_loaded_without_measuring(
         echo.optimize(example.symbol, plan=wrong).simple_bind(mx.cpu(), **example.shapes)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("static", [False, True])
 @pytest.mark.parametrize("grad_req", ["write", "add"])
 def test_gluon(static: bool, grad_req: str, measured: Callable[..., list[str]]) -> None:

@@ -68,6 +68,7 @@ def pool_of_buckets(**options: Any) -> tuple[int, int]:
     return sum(pool.chunks), first
 
 
+@pytest.mark.every(3)
 @pytest.mark.usefixtures("cheap_planning")
 @pytest.mark.parametrize("fuse", [False, True])
 def test_lengths_fit_into_the_pool_of_the_longest(monkeypatch: pytest.MonkeyPatch, fuse: bool) -> None:
@@ -103,6 +104,7 @@ def counted_binds(monkeypatch: pytest.MonkeyPatch) -> list[mx.sym.Symbol]:
     return binds
 
 
+@pytest.mark.every(4)
 @pytest.mark.usefixtures("cheap_planning")
 @pytest.mark.parametrize("fuse", [False, True])
 def test_a_first_start_asks_mxnet_no_question_twice(monkeypatch: pytest.MonkeyPatch, fuse: bool) -> None:

@@ -155,6 +155,7 @@ def check(case: Case, seed: int, share: float, hook: bool) -> None:
     assert_same(train(executor, steps=2), expected)
 
 
+@pytest.mark.slow
 @fixed(200)
 @given(recipe=RECIPE, heads=HEADS, seed=st.integers(0, 2**16), share=st.sampled_from([0.2, 0.5, 0.8, 1.0]))
 def test_recomputing_any_maps_keeps_the_bits(
@@ -163,6 +164,7 @@ def test_recomputing_any_maps_keeps_the_bits(
     check(planned_case(recipe, heads), seed, share, hook=True)
 
 
+@pytest.mark.slow
 @fixed(60)
 @given(recipe=RECIPE, heads=HEADS, seed=st.integers(0, 2**16), share=st.sampled_from([0.2, 0.5, 1.0]))
 def test_mirroring_any_maps_keeps_the_bits(

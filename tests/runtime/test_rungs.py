@@ -157,7 +157,7 @@ def test_planning_goes_on_without_fused_operators(
     fault: str, transparent: bool, monkeypatch: Patch, caplog: pytest.LogCaptureFixture
 ) -> None:
     PLANNING[fault](monkeypatch)
-    with caplog.at_level(logging.INFO, "echo"):
+    with caplog.at_level(logging.DEBUG, "echo"):
         if transparent:
             with echo.enable(max_overhead=None):
                 executor = model().simple_bind(mx.cpu(), **SHAPES)
@@ -356,6 +356,7 @@ def trained(static: bool, optimize: Callable[[Any], Any]) -> list[Any]:
     return [loss.asnumpy(), *(parameter.grad().asnumpy() for parameter in net.collect_params().values())]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("transparent", [False, True])
 @pytest.mark.parametrize("static", [False, True])
 @pytest.mark.parametrize("at", ["planning", "making", "the first call"])
@@ -389,7 +390,7 @@ def test_blocks(
             failing(Select, "run")(monkeypatch)
     else:
         monkeypatch.setattr(cached_op, "StockCachedOp", Refusing)
-    with caplog.at_level(logging.INFO, "echo"):
+    with caplog.at_level(logging.DEBUG, "echo"):
         if transparent:
             with echo.enable(max_overhead=None):
                 found = trained(static, lambda net: net)

@@ -16,6 +16,7 @@ from tests.training import assert_same, bind, train
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("name", SMALL)
 def test_copies_at_random(name: str, seed: int) -> None:

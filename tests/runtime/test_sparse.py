@@ -86,7 +86,7 @@ def test_a_block_with_sparse_gradients_is_planned(
         return trained(lambda: Embedded(shared), words(), FLAGS[flags], optimize)
 
     stock = run(lambda net: net)
-    with caplog.at_level(logging.INFO, "echo"):
+    with caplog.at_level(logging.DEBUG, "echo"):
         found = run(lambda net: echo.optimize(net, max_overhead=None, fuse=False))
     assert "feature maps recomputed" in caplog.text
     assert not [record for record in caplog.records if record.levelno > logging.INFO]
@@ -96,7 +96,7 @@ def test_a_block_with_sparse_gradients_is_planned(
 @pytest.mark.parametrize("flags", ["dynamic", "static"])
 def test_a_block_with_sparse_arguments_runs_as_it_is(flags: str, caplog: pytest.LogCaptureFixture) -> None:
     stock = trained(Products, rows(), FLAGS[flags], lambda net: net)
-    with caplog.at_level(logging.INFO, "echo"):
+    with caplog.at_level(logging.DEBUG, "echo"):
         found = trained(Products, rows(), FLAGS[flags], lambda net: echo.optimize(net, strict=True))
     assert "runs as it is: sparse arguments" in caplog.text
     assert all(np.array_equal(mine, theirs) for mine, theirs in zip(found, stock))
