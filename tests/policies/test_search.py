@@ -120,6 +120,7 @@ def test_there_is_something_to_find() -> None:
     assert simple < 0.5 * GRAPHS
 
 
+@pytest.mark.slow
 def test_least_memory_without_limits() -> None:
     best = [min(value.bytes for value in values) for values in brute_force()]
     assert_near(gaps([solved(problem).bytes for problem in problems()], best), share=0.95, worst=0.02)
@@ -161,11 +162,13 @@ def test_budgets_are_met_in_little_time(part: float, share: float, worst: float)
     assert_near(missed, share, worst)
 
 
+@pytest.mark.slow
 def test_a_budget_that_the_stock_graph_keeps_costs_nothing() -> None:
     for problem, values in zip(problems(), brute_force()):
         assert solved(replace(problem, max_bytes=values[0].bytes)).seconds == 0
 
 
+@pytest.mark.slow
 def test_an_impossible_budget_gets_as_near_as_it_can() -> None:
     found = [solved(replace(problem, max_bytes=1)).bytes for problem in problems()]
     best = [min(value.bytes for value in values) for values in brute_force()]

@@ -89,6 +89,7 @@ def test_models_at_the_default(name: str) -> None:
     assert_same(got, stock(name, "mixed"))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", ["nmt", "resnet50_v1"])
 def test_models_with_full_search_and_measured_costs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # of cheap planning

@@ -101,6 +101,7 @@ def test_a_layer_falls_apart_where_its_steps_need_less_one_by_one(monkeypatch: p
     assert plan.after.total < layer.after.total <= plan.before.total
 
 
+@pytest.mark.slow
 def test_nothing_is_fused_where_much_less_is_needed_without(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("echo.pipeline.CELLS", FUSE)  # which would need less still
     example = decoder(mx.sym.relu)

@@ -208,6 +208,7 @@ def test_optimize_is_never_worse(
     assert_same(train(executor, steps=2), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cheap_planning")
 @fixed(40)
 @given(recipe=RECIPE, heads=PLANNED_HEADS, share=st.floats(0.3, 1.0), seed=st.integers(0, 2**16))
