@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -124,6 +125,23 @@ class Case:
             return oracle(symbol_of(graph), self.binding, mx.cpu(), hook=True).bytes
         with match_range(match_range_):
             return oracle(symbol_of(graph), self.binding, mx.cpu(), hook=True).bytes
+
+
+def calls_of(action: Callable[[], Any]) -> tuple[Any, int]:
+    """What an action gives, and how many functions it called: the work that it took, the same on every machine."""
+    calls = 0
+
+    def count(_: Any, event: str, __: Any) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        result = action()
+    finally:
+        sys.setprofile(before)
+    return result, calls
 
 
 def case_of(
