@@ -164,6 +164,20 @@ def test_large_scores() -> None:
     assert np.abs(outputs[1]).max() > 200
 
 
+@pytest.mark.parametrize(("size", "most"), [(3.0, 4e-6), (30.0, 4e-5), (300.0, 1e-6)])
+def test_gradients_of_large_scores(size: float, most: float) -> None:
+    """A query's own key has nearly all the weight: logarithms are rounded by more than what the other weights are."""
+    case = draw("attention", {"N": 2, "Tq": 70, "Tk": 70, "D": 16, "Dv": 16}, seed=10)
+    case.inputs[3] = case.inputs[4] = None
+    for i in range(3):
+        case.inputs[i] = np.float32(size) * case.inputs[0] / np.abs(case.inputs[0]).max()
+    outputs = run_forward(case, call)
+    found = sum(array.astype("d") for array in run_backward(case, outputs, call)[:3])
+    expected = sum(expected_backward(case, outputs)[:3])
+    assert np.abs(outputs[1]).max() > size
+    assert np.abs(found - expected).max() <= most * np.abs(expected).max()
+
+
 @pytest.mark.parametrize("name", ["lstm_cell", "gru_cell", "mlp_score", "bias_act"])
 def test_large_and_infinite_values(name: str) -> None:
     """Saturated gates and activations: their limits, and gradients near zero (1 - y is rounded) rather than NaNs."""

@@ -1,5 +1,8 @@
 // The backward pass of attention: the weights are computed again, block by block, from the logarithms of their
-// denominators (Dao et al. 2022, algorithm 4).
+// denominators (Dao et al. 2022, algorithm 4). A large logarithm is rounded by as much as the weights would then be off
+// by, relatively: there the weights are summed first (`mend_large`).
+#include <cmath>
+
 #include "blocks.h"
 #include "chunk_vectors.h"
 #include "clones.h"
@@ -12,15 +15,36 @@ namespace echo {
 namespace kernels {
 namespace {
 
+constexpr float kLarge = 32.0f;  // a logarithm up to which weights are off by at most 2e-6
+
+// The weights of a row of scores, summed.
+ECHO_INLINE float sum_row(const float* __restrict scores, const float* __restrict bias, float scale, float lse,
+                          int64_t columns) {
+  float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t j = 0; j < columns; ++j) sum += exp_of(scores[j] * scale + bias[j] - lse);
+  return sum;
+}
+
+// The weights of a row times their gradients, summed.
+ECHO_INLINE float delta_row(const float* __restrict scores, const float* __restrict dweights,
+                            const float* __restrict bias, float scale, float lse, float rest, int64_t columns) {
+  if (lse == -__builtin_inff()) return 0.0f;
+  float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t j = 0; j < columns; ++j) sum += exp_of(scores[j] * scale + bias[j] - lse - rest) * dweights[j];
+  return sum;
+}
+
 // Scores become weights, and gradients of weights become gradients of scores.
 ECHO_INLINE void weights_row(float* __restrict scores, float* __restrict dweights, const float* __restrict bias,
-                             float scale, float lse, float delta, int64_t columns) {
+                             float scale, float lse, float rest, float delta, int64_t columns) {
   if (lse == -__builtin_inff()) {  // no key counts
     for (int64_t j = 0; j < columns; ++j) scores[j] = dweights[j] = 0.0f;
     return;
   }
   for (int64_t j = 0; j < columns; ++j) {
-    scores[j] = exp_of(scores[j] * scale + bias[j] - lse);
+    scores[j] = exp_of(scores[j] * scale + bias[j] - lse - rest);
     dweights[j] = scores[j] * (dweights[j] - delta) * scale;
   }
 }
@@ -39,6 +63,11 @@ struct Tensors {
         bias(call, "bias"), out(call, "out"), lse(call, "lse"), dq(call, "dq"), dk(call, "dk"), dv(call, "dv"),
         lengths(call, Tk) {}
 
+  float lse_of(int64_t n, int64_t query) const {
+    float buffer;
+    return *lse.read(n * Tq + query, 1, &buffer);
+  }
+
   const int64_t N, Tq, Tk, D, Dv;
   const float scale;
   const Input dout, q, k, v, bias, out, lse;
@@ -47,7 +76,7 @@ struct Tensors {
 };
 
 // The parts of a chunk's workspace. Those with copies in float32 are empty where the tensors are float32.
-enum { kQ, kDout, kOut, kK, kV, kKTransposed, kVTransposed, kDk, kDv, kDq, kDelta, kScores, kDscores, kParts };
+enum { kQ, kDout, kOut, kK, kV, kKTransposed, kVTransposed, kDk, kDv, kDq, kDelta, kRest, kScores, kDscores, kParts };
 
 struct Layout {
   Layout(int64_t Tq, int64_t D, int64_t Dv, bool half) {
@@ -55,7 +84,7 @@ struct Layout {
     const int64_t floats[kParts] = {
         copies * rows * D, copies * rows * Dv, copies * rows * Dv, copies * kKeysAtOnce * D, copies * kKeysAtOnce * Dv,
         kKeysAtOnce * D,   kKeysAtOnce * Dv,   kKeysAtOnce * D,    kKeysAtOnce * Dv,         Tq * D,
-        Tq,                rows * kKeysAtOnce, rows * kKeysAtOnce};
+        Tq,                Tq,                 rows * kKeysAtOnce, rows * kKeysAtOnce};
     for (int part = 0; part < kParts; ++part) start[part + 1] = start[part] + whole_lines(floats[part]);
   }
 
@@ -79,6 +108,46 @@ void fill_delta(const Tensors& t, int64_t n, const Buffers& b) {
   });
 }
 
+// Calls f(query, bias, at, columns) for each query and block of keys that count: the scores, and the gradients of the
+// weights, of that query are at `at`.
+template <typename F>
+void each_row(const Tensors& t, int64_t n, const Buffers& b, F f) {
+  in_tiles(t.lengths[n], kKeysAtOnce, [&](int64_t key, int64_t columns) {
+    const float* const keys = t.k.read((n * t.Tk + key) * t.D, columns * t.D, b[kK]);
+    const float* const values = t.v.read((n * t.Tk + key) * t.Dv, columns * t.Dv, b[kV]);
+    const Columns key_columns(keys, columns, t.D, t.Tq, b[kKTransposed]);
+    const Columns value_columns(values, columns, t.Dv, t.Tq, b[kVTransposed]);
+    in_tiles(t.Tq, kQueries, [&](int64_t first, int64_t rows) {
+      const int64_t row = n * t.Tq + first;
+      key_columns.dots(t.q.read(row * t.D, rows * t.D, b[kQ]), rows, b[kScores]);
+      value_columns.dots(t.dout.read(row * t.Dv, rows * t.Dv, b[kDout]), rows, b[kDscores]);
+      for (int64_t i = 0; i < rows; ++i) {
+        float buffer[kKeysAtOnce];
+        f(first + i, t.bias.read((first + i) * t.Tk + key, columns, buffer), i * kKeysAtOnce, columns);
+      }
+    });
+  });
+}
+
+// Where scores are large: what their logarithms lost in rounding, and delta from the very weights and gradients that it
+// is subtracted from later, so that nothing is left where one key has all the weight, as in MXNet.
+void mend_large(const Tensors& t, int64_t n, const Buffers& b) {
+  float *const rest = b[kRest], *const delta = b[kDelta];
+  std::fill_n(rest, t.Tq, 0.0f);
+  bool is_large = false;
+  for (int64_t i = 0; i < t.Tq; ++i) is_large = is_large || std::isgreater(std::fabs(t.lse_of(n, i)), kLarge);
+  if (!is_large) return;
+  each_row(t, n, b, [&](int64_t query, const float* bias, int64_t at, int64_t columns) {
+    rest[query] += cloned<sum_row>(b[kScores] + at, bias, t.scale, t.lse_of(n, query), columns);
+  });
+  for (int64_t i = 0; i < t.Tq; ++i) rest[i] = rest[i] > 0.0f ? std::log(rest[i]) : 0.0f;
+  std::fill_n(delta, t.Tq, 0.0f);
+  each_row(t, n, b, [&](int64_t query, const float* bias, int64_t at, int64_t columns) {
+    delta[query] += cloned<delta_row>(b[kScores] + at, b[kDscores] + at, bias, t.scale, t.lse_of(n, query), rest[query],
+                                      columns);
+  });
+}
+
 // A block of keys and values that count, and where their gradients are summed.
 struct KeyBlock {
   int64_t first, columns;
@@ -95,10 +164,10 @@ void block_grad(const Tensors& t, int64_t n, int64_t first, int64_t rows, const 
   block.key_columns.dots(queries, rows, b[kScores]);
   block.value_columns.dots(dout, rows, b[kDscores]);
   for (int64_t i = 0; i < rows; ++i) {
-    float bias_buffer[kKeysAtOnce], lse_buffer;
+    float bias_buffer[kKeysAtOnce];
     cloned<weights_row>(b[kScores] + i * kKeysAtOnce, b[kDscores] + i * kKeysAtOnce,
                         t.bias.read((first + i) * t.Tk + block.first, columns, bias_buffer), t.scale,
-                        *t.lse.read(row + i, 1, &lse_buffer), b[kDelta][first + i], columns);
+                        t.lse_of(n, first + i), b[kRest][first + i], b[kDelta][first + i], columns);
   }
   if (!t.dv.skipped()) add_product(b[kScores], 1, kKeysAtOnce, dout, columns, rows, t.Dv, block.dv);
   if (!t.dk.skipped()) add_product(b[kDscores], 1, kKeysAtOnce, queries, columns, rows, t.D, block.dk);
@@ -109,6 +178,7 @@ void block_grad(const Tensors& t, int64_t n, int64_t first, int64_t rows, const 
 
 void sequence_grad(const Tensors& t, int64_t n, const Buffers& b) {
   fill_delta(t, n, b);
+  mend_large(t, n, b);
   std::fill_n(b[kDq], t.Tq * t.D, 0.0f);
   const int64_t length = t.lengths[n];
   in_tiles(t.Tk, kKeysAtOnce, [&](int64_t key, int64_t all) {
