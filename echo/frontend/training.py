@@ -183,9 +183,14 @@ def graph_in(captured: Mapping[str, Any], user: Graph) -> TrainingGraph:
     """The training graph in what the hook wrote down of a bind of ``user``.
 
     Raises:
-        GraphError: it has a structure that echo does not know.
+        GraphError: it has a structure that echo does not know, or arguments in another order than ``user``, which MXNet
+            would hand to each other's places.
     """
     nodes = captured["nodes"]
+    found = [int(node["name"][1:]) for node in nodes if node["op"] == VARIABLE and _NUMBER.fullmatch(node["name"])]
+    if found != list(user.arg_nodes):
+        wanted, got = ([user.nodes[number].name for number in numbers] for numbers in (user.arg_nodes, found))
+        raise GraphError(f"MXNet binds the arguments in another order: expected {wanted}, got {got}")
     outputs = tuple(Entry(*entry) for entry in captured["outputs"])
     num_forward = len(user.heads)
     forward = _reachable(nodes, [entry.node for entry in outputs[:num_forward]])

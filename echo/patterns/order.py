@@ -6,6 +6,7 @@ from echo.graph import Entry, Graph, Node
 from echo.patterns.substitute import applied
 from echo.patterns.view import Fusion, local
 
+ORDER_ATTRIBUTE = "__echo_order__"  # keeps MXNet from merging a node that waits with an equal one; nobody reads it
 _RANDOM = ("Dropout", "Custom", "random", "sample", "shuffle", "LeakyReLU", "normal", "uniform")
 
 
@@ -14,7 +15,8 @@ def ordered(made: Graph, user: Graph) -> Graph | None:
 
     MXNet orders them as it comes to them, depth first, control dependencies last. Where a fused operator reads what it
     needs in another order than the user's nodes did, the operator before the first that comes too early waits for all
-    that are to come; where there is none, a copy of the variable before it does.
+    that are to come; where there is none, a copy of the variable before it does. MXNet hands what a node waits for to
+    an equal node that it comes to earlier (EliminateCommonExpr), hence the attribute, which makes it equal to none.
     """
     if _random(made) != _random(user):
         return None
@@ -31,10 +33,15 @@ def ordered(made: Graph, user: Graph) -> Graph | None:
         return None
     at, nodes = repair
     late = tuple(place[name] for name in wanted if place[name] >= (early if waits is None else waits))
-    nodes = (nodes[0]._with(inputs=nodes[0].inputs, control_deps=(*nodes[0].control_deps, *late)), *nodes[1:])
+    nodes = (_waiting(nodes[0], late), *nodes[1:])
     outputs = {Entry(at, k): local(len(nodes) - 1, k) for k in range(made.num_outputs(at))}
     again = applied(made, [Fusion("order", at, nodes, outputs, frozenset({at}), {}, "")], copies=False)
     return again if again is not None and _variables(again) == wanted else None
+
+
+def _waiting(node: Node, late: tuple[int, ...]) -> Node:
+    alone = node.with_attrs({ORDER_ATTRIBUTE: "1"})
+    return alone._with(inputs=node.inputs, control_deps=(*node.control_deps, *late))
 
 
 def _copy_before(graph: Graph, variable: int) -> tuple[int, tuple[Node, Node]] | None:

@@ -9,9 +9,11 @@ import mxnet as mx
 import numpy as np
 import pytest
 
+from echo.errors import GraphError
 from echo.frontend import extension
 from echo.frontend.session import install_hook
 from echo.frontend.symbols import Binding, graph_of, symbol_of, types_of
+from echo.frontend.training import training_graph
 from echo.graph import VARIABLE, Entry, Graph, Node
 from echo.patterns import order
 from echo.patterns.apply import ORDER, find, fuse, fused_at
@@ -138,3 +140,50 @@ def test_variables_of_one_name_are_not_fused() -> None:
     alike = graph.with_names(names)
     assert find(alike, "cpu")[0]
     assert order.ordered(alike, alike) is None
+
+
+def read_early(rows: int) -> mx.sym.Symbol:
+    """A layer whose input is a node with an equal one, which MXNet merges and which something reads before it."""
+    data = mx.sym.var("data")
+    early = mx.sym.broadcast_mul(mx.sym.tanh(mx.sym.abs(data)), mx.sym.var("scale"))
+    cell = mx.gluon.rnn.LSTMCell(4, prefix="cell_")
+    states = [mx.sym.var("h", shape=(rows, 4)), mx.sym.var("c", shape=(rows, 4))]
+    layer = cell.unroll(3, mx.sym.tanh(mx.sym.abs(data)), layout="TNC", merge_outputs=True, begin_state=states)[0]
+    return mx.sym.Group([mx.sym.MakeLoss(early), mx.sym.MakeLoss(layer)])
+
+
+@pytest.mark.parametrize(("rows", "scale"), [(2, (1, 2, 1)), (4, (4, 4)), (16, (16, 4))])
+def test_a_merged_node_does_not_wait_for_arguments(rows: int, scale: tuple[int, ...]) -> None:
+    """MXNet's EliminateCommonExpr hands what a node waits for to the equal node before it."""
+    symbol = read_early(rows)
+    example = Example(symbol, {"data": (3, rows, 4), "scale": scale}, {}, {})
+    user = graph_of(symbol)
+    given, binding = values(symbol, example)
+    found = fuse(user, lambda: types_of(user, binding), copies=False)
+    assert "lstm layer" in str(found.what).lower(), found
+    training_graph(found.graph, binding, mx.cpu())  # which looks at the order that MXNet binds
+    for mine, theirs in zip(results(symbol_of(found.graph), given, example), results(symbol, given, example)):
+        assert np.abs(mine - theirs).max() <= TOLERANCE * max(np.abs(theirs).max(), 1e-3)
+
+
+def test_an_order_that_mxnet_changes_is_refused() -> None:
+    """Of two equal nodes, the second waits for a variable that is read last: MXNet binds it first."""
+    x, last = mx.sym.var("x"), mx.sym.var("last")
+    user = graph_of(mx.sym.exp(x) * mx.sym.var("first") + mx.sym.exp(x) * last)
+    number = {node.name: at for at, node in enumerate(user.nodes)}
+    read, late = (at for at, node in enumerate(user.nodes) if node.op == "exp"), number["last"]
+    early, twin = read
+    nodes = list(user.nodes)
+    # the variable goes before the node that waits for it
+    assert twin < late
+    nodes[twin], nodes[late] = nodes[late], nodes[twin]._with(control_deps=(twin,))
+    moved = {twin: late, late: twin}
+    nodes = [node._with(inputs=tuple(Entry(moved.get(entry.node, entry.node), entry.index) for entry in node.inputs))
+             for node in nodes]  # fmt: skip
+    arguments = tuple(at for at, node in enumerate(nodes) if node.is_variable)
+    waiting = Graph(tuple(nodes), user.heads, arguments, user.row_ptr, user.attrs)
+    arrays = [mx.nd.zeros((2, 3))] * len(arguments)
+    binding = Binding.of_arrays(arrays, [], ["write"] * len(arrays))
+    assert len(training_graph(user, binding, mx.cpu()).nodes) > 0
+    with pytest.raises(GraphError, match="another order: expected .*'first', 'last'.*, got .*'last', 'first'"):
+        training_graph(waiting, binding, mx.cpu())
