@@ -10,7 +10,7 @@ import contextlib
 from dataclasses import replace
 from typing import Iterator, NamedTuple
 
-from echo.errors import BudgetError
+from echo.errors import BudgetError, OptionError
 from echo.graph import Graph
 from echo.inplace import why_as_it_is
 from echo.passes.base import Pass, run
@@ -178,6 +178,10 @@ def _tries(request: Request) -> Iterator[_Tried]:
             plain = _best(request)
         except BudgetError as error:
             raise error if missed is None or error.reachable < missed.reachable else missed from None
+        except OptionError:
+            if found:
+                return  # what the user insists on can be had with fused operators alone
+            raise
         unfused = replace(fused, graph=request.graph, places=(), what={}, hidden=0)
         yield _Tried(plain, unfused, None, plain.plan.after.total + hidden, True)
 

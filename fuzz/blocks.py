@@ -18,7 +18,7 @@ from echo.frontend.training import match_range
 from fuzz import block_training, training
 from fuzz.operators import ANY, IMAGE, LAYERS, MATRIX, SEQUENCE
 from fuzz.options import draw_options
-from fuzz.outcome import NUDGE, Refused, Undefined
+from fuzz.outcome import NUDGES, Refused, Undefined
 from fuzz.program import Line, Program
 from fuzz.symbols import EXPECTED, RANGES, Drawing
 
@@ -212,8 +212,8 @@ def check(program: Program) -> str | None:
     doubtful: set[str] = set()
     for other in _others(program):
         doubtful.update(training.differences(other, expected, False, everywhere=True))
-    if fused:
-        nudged = stock_run(replace(program, how={**program.how, "nudge": NUDGE}))
+    for nudge in NUDGES if fused else ():
+        nudged = stock_run(replace(program, how={**program.how, **nudge}))
         doubtful.update(training.differences(nudged, expected, fused, everywhere=True))
     if doubtful and set(wrong) <= doubtful:
         raise Undefined(", ".join(sorted(wrong)))

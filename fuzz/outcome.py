@@ -5,7 +5,8 @@ class Refused(Exception):
     """MXNet itself does not run this program."""
 
 
-NUDGE = 3e-7  # what values are changed by, relatively, to see what MXNet makes of rounding
+# what values are changed by, relatively, to see what MXNet makes of rounding, each up or down as a seed draws it
+NUDGES = tuple({"nudge": 3e-7, "directions": seed} for seed in range(4))
 
 
 class Undefined(Exception):

@@ -17,7 +17,7 @@ from echo.frontend.training import match_range
 from fuzz import training
 from fuzz.operators import ANY, HEADS, IMAGE, MATRIX, SEQUENCE
 from fuzz.options import draw_options
-from fuzz.outcome import NUDGE, Refused, Undefined
+from fuzz.outcome import NUDGES, Refused, Undefined
 from fuzz.program import Line, Program, argument
 
 CHANNELS = (3, 5, 8, 8, 12, 16, 16, 32)
@@ -240,8 +240,8 @@ def check(program: Program) -> str | None:
     doubtful: set[str] = set()
     for other in _others(symbol, program):
         doubtful.update(training.differences(other, expected, False, everywhere=True))
-    if fused:
-        nudged = training.train(symbol, program.requests, {**program.how, "nudge": NUDGE})
+    for nudge in NUDGES if fused else ():
+        nudged = training.train(symbol, program.requests, {**program.how, **nudge})
         doubtful.update(training.differences(nudged, expected, fused, everywhere=True))
     if doubtful and set(wrong) <= doubtful:
         raise Undefined(", ".join(sorted(wrong)))

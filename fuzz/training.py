@@ -46,8 +46,10 @@ def value_of(name, shape, kind):
 
 def nudged(values, how):
     """The values, changed up and down by this part of them."""
-    signs = np.where(np.arange(values.size) % 3, 1, -1).reshape(values.shape)
-    return (values * (1 + how.get("nudge", 0) * signs)).astype(values.dtype)
+    if "nudge" not in how:
+        return values
+    signs = np.random.RandomState(how["directions"]).choice((-1, 1), values.shape)
+    return (values * (1 + how["nudge"] * signs)).astype(values.dtype)
 
 
 def bound(symbol, requests, how):

@@ -254,6 +254,18 @@ def test_keep_and_recompute_are_obeyed() -> None:
     assert (actions["tanh1"].action, actions["tanh1"].reason) == ("recompute", "the user insists on it")
 
 
+def test_what_fused_operators_alone_allow_is_planned_with_them() -> None:
+    """An RNN operator reads more than its inputs, so what it reads stays; the fused layer in its place does not."""
+    words = mx.sym.Embedding(mx.sym.var("data"), input_dim=9, output_dim=8, name="words")
+    states = [mx.sym.var(name) for name in ("rnn_parameters", "rnn_h", "rnn_c")]
+    layer = mx.sym.RNN(words, *states, state_size=16, num_layers=1, mode="lstm")
+    asked = {"recompute": "Embedding", "data": (12, 16), "max_overhead": None, "strict": True}
+    plan = echo.plan(mx.sym.MakeLoss(layer), **asked)
+    assert plan.fused and not plan.failed
+    with pytest.raises(echo.OptionError, match="'words'.*'rnn.*' reads it"):
+        echo.plan(mx.sym.MakeLoss(layer), fuse=False, **asked)
+
+
 def test_what_is_bound_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     optimized = echo.optimize(network(), max_overhead=None)
     with caplog.at_level("DEBUG", "echo"):
