@@ -172,7 +172,7 @@ def test_an_order_that_mxnet_changes_is_refused() -> None:
     user = graph_of(mx.sym.exp(x) * mx.sym.var("first") + mx.sym.exp(x) * last)
     number = {node.name: at for at, node in enumerate(user.nodes)}
     read, late = (at for at, node in enumerate(user.nodes) if node.op == "exp"), number["last"]
-    early, twin = read
+    _, twin = read
     nodes = list(user.nodes)
     # the variable goes before the node that waits for it
     assert twin < late
@@ -185,5 +185,5 @@ def test_an_order_that_mxnet_changes_is_refused() -> None:
     arrays = [mx.nd.zeros((2, 3))] * len(arguments)
     binding = Binding.of_arrays(arrays, [], ["write"] * len(arrays))
     assert len(training_graph(user, binding, mx.cpu()).nodes) > 0
-    with pytest.raises(GraphError, match="another order: expected .*'first', 'last'.*, got .*'last', 'first'"):
+    with pytest.raises(GraphError, match=r"another order: expected .*'first', 'last'.*, got .*'last', 'first'"):
         training_graph(waiting, binding, mx.cpu())
