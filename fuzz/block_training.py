@@ -9,7 +9,7 @@ from mxnet import autograd
 
 import echo
 from echo.runtime.poison import poisoned
-from fuzz.training import nudged, value_of
+from fuzz.training import held, value_of
 
 
 def inputs_of(shapes, how, step, size):
@@ -17,7 +17,7 @@ def inputs_of(shapes, how, step, size):
     found = []
     for name, (shape, kind) in shapes.items():
         shape = (shape[0] * size, *shape[1:])
-        values = value_of(name, shape, kind)
+        values = held(name, shape, kind, how)
         values = values if name.startswith("below") else np.roll(values, step)
         array = mx.nd.array(values, mx.cpu(how.get("context", 0)), kind)
         array.attach_grad("add" if how.get("add") else "write")
@@ -35,7 +35,7 @@ def made(make, shapes, how):
     # whole layers are frozen: MXNet itself is undefined for a trained bias of a frozen weight
     layers = {name: crc32(name.rpartition("_")[0].encode()) % 5 for name in net.collect_params()}
     for name, parameter in net.collect_params().items():
-        values = nudged(value_of(name, parameter.shape, parameter.dtype), how)
+        values = held(name, parameter.shape, parameter.dtype, how)
         parameter.set_data(mx.nd.array(values, ctx, parameter.dtype))
         if parameter.grad_req == "null":
             continue

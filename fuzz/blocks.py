@@ -18,7 +18,7 @@ from echo.frontend.training import match_range
 from fuzz import block_training, training
 from fuzz.operators import ANY, IMAGE, LAYERS, MATRIX, SEQUENCE
 from fuzz.options import draw_options
-from fuzz.outcome import NUDGES, Refused, Undefined
+from fuzz.outcome import MAGNITUDES, NUDGES, Refused, Undefined
 from fuzz.program import Line, Program
 from fuzz.symbols import EXPECTED, RANGES, Drawing
 
@@ -67,6 +67,8 @@ class _Drawing(Drawing):
         for name, share in (("add", 0.2), ("frozen", 0.2), ("context", 0.1), ("poison", 0.85)):
             if rng.random() < share:
                 how[name] = 1
+        if rng.random() < 0.2:
+            how["magnitude"] = rng.choice(MAGNITUDES)
         return how
 
     def _arguments(self) -> None:
@@ -266,7 +268,7 @@ def script(seed: int, program: Program, what: str) -> str:
     for module in (training, block_training):
         with open(module.__file__, encoding="utf-8") as file:
             code.append(file.read().partition('"""\n')[2].strip())
-    text = "\n\n\n".join(code).replace("from fuzz.training import nudged, value_of\n", "")
+    text = "\n\n\n".join(code).replace("from fuzz.training import held, value_of\n", "")
     what = what.replace("\\", "/").replace('"', "'")
     return SCRIPT.format(seed=seed, what=what, training=text, source=source_of(program), shapes=shapes_of(program),
                          how=program.how, options=program.options)  # fmt: skip

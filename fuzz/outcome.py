@@ -7,6 +7,7 @@ class Refused(Exception):
 
 # what values are changed by, relatively, to see what MXNet makes of rounding, each up or down as a seed draws it
 NUDGES = tuple({"nudge": 3e-7, "directions": seed} for seed in range(4))
+MAGNITUDES = (1e-3, 10, 300, 1e4)  # what some arguments hold more of than others
 
 
 class Undefined(Exception):

@@ -17,7 +17,7 @@ from echo.frontend.training import match_range
 from fuzz import training
 from fuzz.operators import ANY, HEADS, IMAGE, MATRIX, SEQUENCE
 from fuzz.options import draw_options
-from fuzz.outcome import NUDGES, Refused, Undefined
+from fuzz.outcome import MAGNITUDES, NUDGES, Refused, Undefined
 from fuzz.program import Line, Program, argument
 
 CHANNELS = (3, 5, 8, 8, 12, 16, 16, 32)
@@ -93,6 +93,8 @@ class Drawing:
             how["predicts"] = 1
         if rng.random() < 0.85:
             how["poison"] = 1
+        if rng.random() < 0.2:
+            how["magnitude"] = rng.choice(MAGNITUDES)
         return how
 
     def _requests(self, graph: Any) -> dict[str, str]:

@@ -44,6 +44,14 @@ def value_of(name, shape, kind):
     return noise.astype(kind)
 
 
+def held(name, shape, kind, how):
+    """What an argument of this name holds in such a program: `value_of` it, of a third of them many times that."""
+    values = value_of(name, shape, kind)
+    if values.dtype.kind == "f" and not name.startswith("below") and zlib.crc32(name.encode()) % 3 == 0:
+        values = (values * how.get("magnitude", 1)).astype(kind)
+    return nudged(values, how)
+
+
 def nudged(values, how):
     """The values, changed up and down by this part of them."""
     if "nudge" not in how:
@@ -69,7 +77,7 @@ def bound(symbol, requests, how):
         executor = symbol.simple_bind(ctx, grad_req=wanted, type_dict=kinds or None)
     for arrays in (executor.arg_dict, executor.aux_dict):
         for name, array in arrays.items():
-            array[:] = nudged(value_of(name, array.shape, array.dtype), how)
+            array[:] = held(name, array.shape, array.dtype, how)
     for gradient in executor.grad_arrays:
         if gradient is not None and gradient.stype == "default":
             gradient[:] = 1
