@@ -55,7 +55,11 @@ class _Drawing(Drawing):
         heads = (loose or maps)[-rng.choice((1, 1, 2, 3)) :]
         program = Program(tuple(self.lines), tuple(heads))
         operators = ["Activation", "tanh", "BatchNorm", "sigmoid", "elemwise_mul", "FullyConnected", "Convolution"]
-        return replace(program, options=draw_options(rng, operators, small=False), how=self._how())
+        options, how = draw_options(rng, operators, small=False), self._how()
+        if any("MaxPool" in program.lines[n].code or "'max'" in program.lines[n].code for n in program.needed()):
+            # outside of training, oneDNN's max pooling writes no workspace, which MXNet's gradient of it reads
+            how["steps"] = ["train" if kind == "inference" else kind for kind in how["steps"]]
+        return replace(program, options=options, how=how)
 
     def _how(self) -> dict[str, Any]:
         rng, how = self.rng, {}
