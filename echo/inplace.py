@@ -1,7 +1,7 @@
 """Which operators work in place under a plan: those that do in the user's own graph, wherever bits could depend on it.
 
 A clone has one reader, and a map that is recomputed has none that waits for it, so MXNet would take in-place options
-that it does not take in the user's graph, and lose others, where a clone still reads what was overwritten. Two things
+that it does not take in the user's graph, and lose others, where a clone still reads what was overwritten. Three things
 make that visible:
 
 - oneDNN keeps its layout with a chunk of memory. An operator without an implementation of oneDNN writes the plain
@@ -9,6 +9,10 @@ make that visible:
   gradient) is added up in another order than one over a plain array, so last bits change, in the forward pass too.
 - The gradient of PReLU writes over the gradient that it reads, in place, before it is done with reading: MXNet's own
   result hangs on who shares memory.
+
+- A view (Reshape, Flatten, expand_dims) is computed in place of what it views, in the plain layout: from then on, its
+  input is there in the plain layout, too (`relaid`). A clone of that input would not be, a clone that reads it would
+  read another layout than its original, and max Pooling's gradient finds other maxima.
 
 So of such nodes only the options remain that MXNet takes without a plan (`as_stock`): the planner sees no others, and
 an attribute has the native hook take the others from MXNet as well. Where an option cannot be kept, `moved` says so.
@@ -35,6 +39,10 @@ _BLOCKED_TYPES = frozenset({"float32", "bfloat16"})
 _BLOCKED_AXES = (3, 4, 5)
 # oneDNN's activation has the layout of its input, in place or not.
 _KEEPS_LAYOUT = frozenset({"Activation"})
+# The gradients of these read their own output, and compute the same in any layout of it.
+_ANY_LAYOUT = _KEEPS_LAYOUT | {"Pooling"}
+# In place, these leave their input in the layout that it has.
+_SAME = frozenset({"_copy", "_np_copy", "BlockGrad", "make_loss"})
 
 
 def has_layouts(graph: Graph | TrainingGraph, device: str) -> bool:
@@ -57,6 +65,30 @@ def why_as_it_is(graph: Graph, device: str) -> str:
 def may_be_blocked(kind: TensorType) -> bool:
     """Whether an array of this type may be in a layout of oneDNN's, in a graph that has any."""
     return kind.dtype in _BLOCKED_TYPES and len(kind.shape) in _BLOCKED_AXES
+
+
+def relaid(training: TrainingGraph, device: str) -> frozenset[Entry]:
+    """Forward entries that others read before and after a view changes their layout in place."""
+    if not has_layouts(training, device):
+        return frozenset()
+    chunk: dict[Entry, Entry] = {}  # the first entry of those that are copies of each other in one chunk
+    views: set[Entry] = set()
+    others: set[Entry] = set()
+    for number, node in training.operators():
+        inside = {i: o for i, o, same in node.inplace if same}
+        for position, entry in enumerate(node.inputs):
+            source = Entry(entry.node, entry.index)
+            if position in node.ignored or not may_be_blocked(training.type_of(source)):
+                continue
+            first = chunk.get(source, source)
+            if position in inside and node.op in _SAME:
+                chunk[Entry(number, inside[position])] = first
+            elif position in inside and node.forward:
+                views.add(first)
+            elif node.forward or training.nodes[source.node].op not in _ANY_LAYOUT:
+                others.add(first)
+    changed = views & others
+    return frozenset(entry for first in changed for entry in {first, *(e for e, f in chunk.items() if f == first)})
 
 
 class _Sensitive:

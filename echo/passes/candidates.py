@@ -8,7 +8,7 @@ from typing import ClassVar, Mapping, Sequence
 
 from echo.errors import OptionError
 from echo.graph import Entry, Graph
-from echo.inplace import has_layouts, may_be_blocked, why_as_it_is
+from echo.inplace import has_layouts, may_be_blocked, relaid, why_as_it_is
 from echo.ops import HEAVY, all_outputs, why_not
 from echo.passes.merged import merged
 from echo.passes.request import Request
@@ -17,6 +17,7 @@ from echo.training_graph import EXECUTOR, TrainingGraph
 
 # Their copies have another layout than they: Dropout's is a product with the mask, a copy has that of its input.
 _UNSETTLED = frozenset({"Dropout", "_copy", "_np_copy"})
+_RELAID = "a view changes from oneDNN's layout to the plain one"
 
 
 @dataclass(frozen=True)
@@ -93,9 +94,12 @@ def _refusal(
 
 
 def _keepers(training: TrainingGraph, device: str) -> dict[int, str]:
-    """For nodes that an operator reads which may do so at any time: why their outputs stay where they are."""
-    found, layouts = {}, has_layouts(training, device)
-    for _, node in training.operators():
+    """For nodes whose outputs have to stay where and as they are: why."""
+    found, layouts, changing = {}, has_layouts(training, device), relaid(training, device)
+    found.update({entry.node: f"{_RELAID} in place" for entry in changing})
+    for number, node in training.operators():
+        if node.forward and any(Entry(*entry[:2]) in changing for entry in node.inputs):
+            found[number] = f"it reads what {_RELAID} in place behind it"
         for position in node.ignored if layouts else ():
             entry = node.inputs[position]
             if may_be_blocked(training.type_of(entry)):  # of the array that is there by then
