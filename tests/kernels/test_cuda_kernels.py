@@ -16,6 +16,7 @@ from benchmarks.gpu_cases import Case, cases_of, check, draw
 from echo.kernels import reference
 from echo.kernels.library import ADD, SKIP, WRITE
 from tests.kernels.cuda_emulation import KERNELS, Emulated, built, compile_fibers, compile_kernels
+from tests.kernels.large_scores import SIZES, VARIANTS, check_large_scores
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation is compiled by g++")
@@ -155,6 +156,14 @@ def test_keys_that_the_bias_rules_out(backend: Emulated) -> None:
     out, lse = run(backend, "attention", [q, k, v, None, bias], [(1, 3, 4), (1, 3)], 1.0)
     np.testing.assert_allclose(out[0], [[1] * 4, [0] * 4, [1] * 4], rtol=1e-6)
     np.testing.assert_allclose(lse[0], [4 + np.log(80), -np.inf, 4 + np.log(10)], rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("size", SIZES)
+def test_gradients_of_large_scores(backend: Emulated, size: float, variant: str, dtype: str) -> None:
+    """A query's own key has nearly all the weight: logarithms are rounded by more than what the other weights are."""
+    check_large_scores(backend.run, size, dtype, variant)
 
 
 def test_numbers_that_are_not_finite(backend: Emulated) -> None:
