@@ -182,7 +182,8 @@ def test_numbers_that_are_not_finite(backend: Emulated) -> None:
 
 
 @pytest.mark.slow
-def test_address_sanitizer(tmp_path: Path) -> None:
+@pytest.mark.parametrize("beginning", ["", "large scores"])
+def test_address_sanitizer(tmp_path: Path, beginning: str) -> None:
     """No kernel reads or writes outside its arrays, its workspace or its shared memory."""
     asan = subprocess.check_output(["g++", "-print-file-name=libasan.so"], text=True).strip()
     if not Path(asan).is_file():
@@ -190,7 +191,7 @@ def test_address_sanitizer(tmp_path: Path) -> None:
     flags = ("-fsanitize=address", "-g1")
     fibers = compile_fibers(tmp_path, *flags)
     kernels = compile_kernels(tmp_path, fibers, KERNELS / "cuda" / "kernels.cu", "asan", *flags)
-    arguments = [str(built().driver), str(kernels), str(kernels), "1", ""]
+    arguments = [str(built().driver), str(kernels), str(kernels), "1", beginning]
     script = [sys.executable, "-m", "tests.kernels.cuda_mutant", *arguments]
     environment = {**os.environ, "LD_PRELOAD": asan, "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0"}
     done = subprocess.run(script, env=environment, capture_output=True, text=True, check=False, cwd=ROOT)
