@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from echo.kernels import library
+from echo.kernels.library import SKIP, WRITE
 
 HERE = Path(__file__).resolve().parent / "emulation"
 KERNELS = Path(__file__).resolve().parents[2] / "echo" / "kernels"
@@ -113,3 +114,8 @@ class Emulated:
         workspace = room[start : start + needed]
         library.call(kernel, inputs, outputs, req, params, backend="cuda", workspace=workspace)
         assert (room[start + needed :] == 0xFF).all(), f"{kernel} wrote behind its workspace"
+
+    def run(self, kernel: str, inputs: Any, outputs: Any, req: Any = None, params: Any = ()) -> None:
+        """The same as a `Runner` of `tests.kernels.cases`."""
+        wanted = [SKIP if array is None else WRITE for array in outputs]
+        self.call(kernel, list(inputs), list(outputs), list(req or wanted), list(params))

@@ -2,11 +2,13 @@
 
     python -m tests.kernels.cuda_mutant DRIVER KERNELS MUTANT ROUNDS BEGINNING [SETTING=NUMBER ...]
 
-ROUNDS of the cases whose text begins with BEGINNING, each with random inputs and schedules of its own.
+ROUNDS of the cases whose text begins with BEGINNING, each with random inputs and schedules of its own. Where that is
+"large scores", the cases of `tests.kernels.large_scores`, once.
 """
 
 from __future__ import annotations
 
+import itertools
 import sys
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from benchmarks.gpu_cases import cases_of, check
 from echo.errors import KernelError
 from echo.kernels.library import ADD, WRITE
 from tests.kernels.cuda_emulation import Emulated
+from tests.kernels.large_scores import SIZES, VARIANTS, check_large_scores
 
 CAUGHT = 3
 
@@ -25,6 +28,8 @@ def main() -> int:
     backend = Emulated(Path(driver), Path(kernels))
     backend.load(Path(mutant))
     backend.set(**{name: int(value) for name, _, value in (setting.partition("=") for setting in settings)})
+    if beginning == "large scores":
+        return _large_scores(backend)
     cases = [case for case in cases_of(1) if str(case).startswith(beginning)]
     if not cases:
         raise LookupError(beginning)
@@ -36,6 +41,16 @@ def main() -> int:
             except (AssertionError, KernelError) as error:
                 print(error)
                 return CAUGHT
+    return 0
+
+
+def _large_scores(backend: Emulated) -> int:
+    try:
+        for size, variant in itertools.product(SIZES, VARIANTS):
+            check_large_scores(backend.run, size, "float32", variant)
+    except AssertionError as error:
+        print(error)
+        return CAUGHT
     return 0
 
 

@@ -29,6 +29,7 @@ from tests.kernels.cases import (
     run_backward,
     run_forward,
 )
+from tests.kernels.large_scores import SIZES, VARIANTS, check_large_scores
 
 WIDTHS = (1, 7, 33, 650, 1500)
 ROOT = Path(__file__).parents[2]
@@ -164,18 +165,12 @@ def test_large_scores() -> None:
     assert np.abs(outputs[1]).max() > 200
 
 
-@pytest.mark.parametrize(("size", "most"), [(3.0, 4e-6), (30.0, 4e-5), (300.0, 1e-6)])
-def test_gradients_of_large_scores(size: float, most: float) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("size", SIZES)
+def test_gradients_of_large_scores(size: float, variant: str, dtype: str) -> None:
     """A query's own key has nearly all the weight: logarithms are rounded by more than what the other weights are."""
-    case = draw("attention", {"N": 2, "Tq": 70, "Tk": 70, "D": 16, "Dv": 16}, seed=10)
-    case.inputs[3] = case.inputs[4] = None
-    for i in range(3):
-        case.inputs[i] = np.float32(size) * case.inputs[0] / np.abs(case.inputs[0]).max()
-    outputs = run_forward(case, call)
-    found = sum(array.astype("d") for array in run_backward(case, outputs, call)[:3])
-    expected = sum(expected_backward(case, outputs)[:3])
-    assert np.abs(outputs[1]).max() > size
-    assert np.abs(found - expected).max() <= most * np.abs(expected).max()
+    check_large_scores(call, size, dtype, variant)
 
 
 @pytest.mark.parametrize("name", ["lstm_cell", "gru_cell", "mlp_score", "bias_act"])

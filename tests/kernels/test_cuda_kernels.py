@@ -16,6 +16,7 @@ from benchmarks.gpu_cases import Case, cases_of, check, draw
 from echo.kernels import reference
 from echo.kernels.library import ADD, SKIP, WRITE
 from tests.kernels.cuda_emulation import KERNELS, Emulated, built, compile_fibers, compile_kernels
+from tests.kernels.large_scores import SIZES, VARIANTS, check_large_scores
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation is compiled by g++")
@@ -157,6 +158,14 @@ def test_keys_that_the_bias_rules_out(backend: Emulated) -> None:
     np.testing.assert_allclose(lse[0], [4 + np.log(80), -np.inf, 4 + np.log(10)], rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("size", SIZES)
+def test_gradients_of_large_scores(backend: Emulated, size: float, variant: str, dtype: str) -> None:
+    """A query's own key has nearly all the weight: logarithms are rounded by more than what the other weights are."""
+    check_large_scores(backend.run, size, dtype, variant)
+
+
 def test_numbers_that_are_not_finite(backend: Emulated) -> None:
     x = np.array([np.nan, -np.inf, np.inf, -0.0, 1.0], np.float32)
     y, bits = np.empty_like(x), np.zeros(1, np.uint8)
@@ -173,7 +182,8 @@ def test_numbers_that_are_not_finite(backend: Emulated) -> None:
 
 
 @pytest.mark.slow
-def test_address_sanitizer(tmp_path: Path) -> None:
+@pytest.mark.parametrize("beginning", ["", "large scores"])
+def test_address_sanitizer(tmp_path: Path, beginning: str) -> None:
     """No kernel reads or writes outside its arrays, its workspace or its shared memory."""
     asan = subprocess.check_output(["g++", "-print-file-name=libasan.so"], text=True).strip()
     if not Path(asan).is_file():
@@ -181,7 +191,7 @@ def test_address_sanitizer(tmp_path: Path) -> None:
     flags = ("-fsanitize=address", "-g1")
     fibers = compile_fibers(tmp_path, *flags)
     kernels = compile_kernels(tmp_path, fibers, KERNELS / "cuda" / "kernels.cu", "asan", *flags)
-    arguments = [str(built().driver), str(kernels), str(kernels), "1", ""]
+    arguments = [str(built().driver), str(kernels), str(kernels), "1", beginning]
     script = [sys.executable, "-m", "tests.kernels.cuda_mutant", *arguments]
     environment = {**os.environ, "LD_PRELOAD": asan, "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0"}
     done = subprocess.run(script, env=environment, capture_output=True, text=True, check=False, cwd=ROOT)

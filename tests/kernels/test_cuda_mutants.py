@@ -51,6 +51,14 @@ MUTANTS = {
         "lstm.cuh", "before = t + a.direction", "before = t - a.direction", 0, "lstm", "lstm_layer",
     ),
     "an old maximum": ("attention.cuh", "expf(most[i] - zero)", "1.f", 0, "attention", "attention"),
+    "large scores left as they are": (
+        "attention.cuh", "if (!any_large(a, tile)) return;", "return;", 0, "attention", "large scores",
+    ),
+    "what a logarithm lost left out": ("attention.cuh", " - of.rest", "", 0, "attention", "large scores"),
+    "delta from results that are rounded": (
+        "attention.cuh", "found[i].delta = row_sum(found[i].delta);",
+        "found[i].delta = query_statistics(a, tile, query).delta;", 0, "attention", "large scores",
+    ),
     "keys beyond the length": (
         "attention.cuh", "&& column < tile.keys", "&& column < a.keys", 0, "attention", "attention",
     ),

@@ -14,6 +14,8 @@ import pytest
 
 from echo.kernels import ADD, call, library
 from tests.kernels.cases import SMALL, check_case, check_reqs, draw
+from tests.kernels.large_scores import SIZES as SCORES
+from tests.kernels.large_scores import VARIANTS, check_large_scores
 
 SOURCES = Path(__file__).parents[2] / "echo" / "kernels"
 COMPILER = shutil.which("g++")
@@ -35,6 +37,10 @@ BUGS = [
     ("attention", "attention.cc", "in_tiles(lengths[n],", "in_tiles(s.Tk,"),
     ("attention", "attention_grad.cc", "(dweights[j] - delta)", "dweights[j]"),
     ("attention", "attention_grad.cc", "std::max<int64_t>(length - key, 0)", "all"),
+    ("attention", "attention_grad.cc", "if (!t.any_large(n, 0, t.Tq)) return;", "return;"),
+    ("attention", "attention_grad.cc", "scores[j] = exp_of(scores[j] * scale + bias[j] - lse - rest);",
+     "scores[j] = exp_of(scores[j] * scale + bias[j] - lse);"),
+    ("attention", "attention_grad.cc", ", delta[i] = 0.0f;", ";"),
     ("attention", "blocks.cc", "for (; i < p.rows; ++i) {", "for (; i + 1 < p.rows; ++i) {"),
     ("attention", "blocks.cc", "whole < width && j < inner", "whole < width && j < 1"),
     ("layer_norm", "layer_norm.cc", "dgamma[j] += dy[j] * norm", "dgamma[j] += dy[j] * x[j]"),
@@ -115,6 +121,8 @@ def check_kernel(name: str) -> None:
         case = draw(name, dims, seed=3, absent=absent, **params)
         check_case(case, call)
         check_reqs(case, [0 if array is None else ADD for array in case.inputs], call)
+    for size, variant in itertools.product(SCORES, VARIANTS) if name == "attention" else ():
+        check_large_scores(call, size, "float32", variant)
 
 
 @pytest.mark.slow

@@ -15,7 +15,8 @@ namespace echo {
 namespace kernels {
 namespace {
 
-constexpr float kLarge = 32.0f;  // a logarithm up to which weights are off by at most 2e-6
+// Whether weights from this logarithm are off by more than 2e-6. It is -inf where no key counts.
+bool is_large(float lse) { return std::isgreater(std::fabs(lse), 32.0f) && std::isfinite(lse); }
 
 // The weights of a row of scores, summed.
 ECHO_INLINE float sum_row(const float* __restrict scores, const float* __restrict bias, float scale, float lse,
@@ -29,7 +30,6 @@ ECHO_INLINE float sum_row(const float* __restrict scores, const float* __restric
 // The weights of a row times their gradients, summed.
 ECHO_INLINE float delta_row(const float* __restrict scores, const float* __restrict dweights,
                             const float* __restrict bias, float scale, float lse, float rest, int64_t columns) {
-  if (lse == -__builtin_inff()) return 0.0f;
   float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
   for (int64_t j = 0; j < columns; ++j) sum += exp_of(scores[j] * scale + bias[j] - lse - rest) * dweights[j];
@@ -66,6 +66,13 @@ struct Tensors {
   float lse_of(int64_t n, int64_t query) const {
     float buffer;
     return *lse.read(n * Tq + query, 1, &buffer);
+  }
+
+  bool any_large(int64_t n, int64_t first, int64_t rows) const {
+    for (int64_t i = 0; i < rows; ++i) {
+      if (is_large(lse_of(n, first + i))) return true;
+    }
+    return false;
   }
 
   const int64_t N, Tq, Tk, D, Dv;
@@ -108,20 +115,22 @@ void fill_delta(const Tensors& t, int64_t n, const Buffers& b) {
   });
 }
 
-// Calls f(query, bias, at, columns) for each query and block of keys that count: the scores, and the gradients of the
-// weights, of that query are at `at`.
+// Calls f(query, bias, at, columns) for each query with large scores and block of keys that count: the scores, and the
+// gradients of the weights, of that query are at `at`.
 template <typename F>
-void each_row(const Tensors& t, int64_t n, const Buffers& b, F f) {
+void each_large_row(const Tensors& t, int64_t n, const Buffers& b, F f) {
   in_tiles(t.lengths[n], kKeysAtOnce, [&](int64_t key, int64_t columns) {
     const float* const keys = t.k.read((n * t.Tk + key) * t.D, columns * t.D, b[kK]);
     const float* const values = t.v.read((n * t.Tk + key) * t.Dv, columns * t.Dv, b[kV]);
     const Columns key_columns(keys, columns, t.D, t.Tq, b[kKTransposed]);
     const Columns value_columns(values, columns, t.Dv, t.Tq, b[kVTransposed]);
     in_tiles(t.Tq, kQueries, [&](int64_t first, int64_t rows) {
+      if (!t.any_large(n, first, rows)) return;
       const int64_t row = n * t.Tq + first;
       key_columns.dots(t.q.read(row * t.D, rows * t.D, b[kQ]), rows, b[kScores]);
       value_columns.dots(t.dout.read(row * t.Dv, rows * t.Dv, b[kDout]), rows, b[kDscores]);
       for (int64_t i = 0; i < rows; ++i) {
+        if (!is_large(t.lse_of(n, first + i))) continue;
         float buffer[kKeysAtOnce];
         f(first + i, t.bias.read((first + i) * t.Tk + key, columns, buffer), i * kKeysAtOnce, columns);
       }
@@ -134,15 +143,14 @@ void each_row(const Tensors& t, int64_t n, const Buffers& b, F f) {
 void mend_large(const Tensors& t, int64_t n, const Buffers& b) {
   float *const rest = b[kRest], *const delta = b[kDelta];
   std::fill_n(rest, t.Tq, 0.0f);
-  bool is_large = false;
-  for (int64_t i = 0; i < t.Tq; ++i) is_large = is_large || std::isgreater(std::fabs(t.lse_of(n, i)), kLarge);
-  if (!is_large) return;
-  each_row(t, n, b, [&](int64_t query, const float* bias, int64_t at, int64_t columns) {
+  if (!t.any_large(n, 0, t.Tq)) return;
+  each_large_row(t, n, b, [&](int64_t query, const float* bias, int64_t at, int64_t columns) {
     rest[query] += cloned<sum_row>(b[kScores] + at, bias, t.scale, t.lse_of(n, query), columns);
   });
-  for (int64_t i = 0; i < t.Tq; ++i) rest[i] = rest[i] > 0.0f ? std::log(rest[i]) : 0.0f;
-  std::fill_n(delta, t.Tq, 0.0f);
-  each_row(t, n, b, [&](int64_t query, const float* bias, int64_t at, int64_t columns) {
+  for (int64_t i = 0; i < t.Tq; ++i) {
+    if (is_large(t.lse_of(n, i))) rest[i] = std::log(rest[i]), delta[i] = 0.0f;
+  }
+  each_large_row(t, n, b, [&](int64_t query, const float* bias, int64_t at, int64_t columns) {
     delta[query] += cloned<delta_row>(b[kScores] + at, b[kDscores] + at, bias, t.scale, t.lse_of(n, query), rest[query],
                                       columns);
   });

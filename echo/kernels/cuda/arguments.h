@@ -200,7 +200,7 @@ struct Attention {
 struct AttentionGrad {
   const void *dout, *q, *k, *v, *lengths, *bias, *out;
   const float* lse;
-  float* delta;  // [items, queries]: dout . out
+  float* statistics;  // [items, queries, 4]: lse, the logarithm of the sum of the weights that it gives, dout . out
   Output dq, dk, dv;
   Long items, queries, keys, depth, value_depth;
   float scale;

@@ -129,13 +129,14 @@ void plan_attention_grad(const Call& call, Queue& queue) {
   a.dout = call.in("dout"), a.q = call.in("q"), a.k = call.in("k"), a.v = call.in("v");
   a.lengths = call.in("lengths"), a.bias = call.in("bias"), a.out = call.in("out");
   a.lse = static_cast<const float*>(call.in("lse"));
-  a.delta = queue.floats(a.items * a.queries);
+  a.statistics = queue.floats(a.items * a.queries * 4);
   a.dq = output(call, "dq"), a.dk = output(call, "dk"), a.dv = output(call, "dv");
   a.scale = static_cast<float>(call.param("scale"));
   a.lengths_type = call.in_dtype("lengths");
   a.wide = wide(call.half(), a.depth, {a.q, a.k}) & wide(call.half(), a.value_depth, {a.v, a.dout});
   const bool half = call.half();
   queue.launch("attention_delta", half, grid_of_rows(a.items * a.queries), a);
+  queue.launch("attention_mend", half, grid_of_tiles(a.items, a.queries, 1), a);
   if (a.dq.data != nullptr) {
     queue.launch("attention_grad_queries", half, grid_of_tiles(a.items, a.queries, a.depth), a);
   }

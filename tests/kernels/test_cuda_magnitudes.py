@@ -1,0 +1,19 @@
+"""The CUDA kernels, emulated, at large inputs: gradients are no further off than those of MXNet on the CPU."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from tests.kernels.cuda_emulation import Emulated, built
+from tests.kernels.magnitudes import OFFSETS, SIZES, SUBJECTS, check_gradients
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation is compiled by g++")
+
+
+@pytest.mark.parametrize("offset", OFFSETS)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", [name for name in SUBJECTS if name != "softmax output"])  # there is none for CUDA
+def test_gradients(name: str, size: float, offset: float) -> None:
+    check_gradients(SUBJECTS[name], Emulated(built().driver, built().kernels).run, size, offset)

@@ -1,0 +1,15 @@
+"""The kernels on the CPU at large inputs: gradients are no further off than MXNet's."""
+
+from __future__ import annotations
+
+import pytest
+
+from echo.kernels import call
+from tests.kernels.magnitudes import OFFSETS, SIZES, SUBJECTS, check_gradients
+
+
+@pytest.mark.parametrize("offset", OFFSETS)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_gradients(name: str, size: float, offset: float) -> None:
+    check_gradients(SUBJECTS[name], call, size, offset)
