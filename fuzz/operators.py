@@ -11,6 +11,7 @@ ANY = (
     "mx.sym.tanh({0})", "mx.sym.sigmoid({0})", "mx.sym.relu({0})", "mx.sym.softsign({0})", "mx.sym.abs({0})",
     "mx.sym.Activation({0}, act_type='relu')", "mx.sym.Activation({0}, act_type='tanh')",
     "mx.sym.Activation({0}, act_type='softrelu')", "mx.sym.Activation({0}, act_type='sigmoid')",
+    "mx.sym.Activation({0}, act_type='softsign')",
     "mx.sym.LeakyReLU({0}, act_type='leaky')", "mx.sym.LeakyReLU({0}, act_type='elu')",
     "mx.sym.LeakyReLU({0}, act_type='gelu')", "mx.sym.LeakyReLU({0}, act_type='selu')",
     "mx.sym.square(mx.sym.tanh({0}))", "mx.sym.exp(mx.sym.tanh({0}))", "mx.sym.log(mx.sym.abs({0}) + 1)",
