@@ -28,9 +28,10 @@ from echo.locks import Lock
 from echo.ops import depends_on_mode
 from echo.options import Options
 from echo.passes.rewrite import GRADIENT_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, implements
-from echo.plan import HIDDEN, Plan
+from echo.plan import Plan
 from echo.runtime import bind
 from echo.runtime.fallback import REPORT
+from echo.runtime.held import beside_storage
 from echo.runtime.modes import keep, note
 from echo.runtime.monitor import WithoutClones
 from echo.runtime.rehearsal import call_is_right
@@ -213,7 +214,7 @@ class PlannedCachedOp:
                 flags=self._flags,
                 training=autograd.is_training(),
                 options=repr(replace(options, plan=())),
-                hidden=self.plans[signature].before.static.get(HIDDEN, 0),
+                hidden=beside_storage(self.plans[signature], args[0].context),
             )
 
         states = self._symbol.list_auxiliary_states()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import time
 from dataclasses import dataclass
 from typing import Any, Callable
@@ -19,6 +20,7 @@ import numpy as np
 from echo import native
 from echo.errors import EchoError, NativeError, one_line
 from echo.native.loading import function
+from echo.plan import HIDDEN, Plan
 from echo.runtime.difference import Difference
 
 TOLERANCE = 1.01  # times what the user's own graph holds
@@ -115,6 +117,17 @@ def _wait_for_all_to_be_freed(alive: Callable[[], int], scratch: mx.nd.NDArray) 
         mx.nd.waitall()
         time.sleep(0.001)
         rounds, same = rounds + 1, same + 1 if alive() == before else 0
+
+
+def beside_storage(plan: Plan | None, ctx: mx.Context) -> int | None:
+    """Bytes that the user's operators hold beside MXNet's storage, as far as a plan knows; None where there is no plan.
+
+    That is what oneDNN keeps of RNN operators on a CPU; cuDNN and MXNet's own RNN keep it in MXNet's storage.
+    """
+    if plan is None:
+        return None
+    by_onednn = ctx.device_type == "cpu" and os.environ.get("MXNET_USE_MKLDNN_RNN", "1") != "0"
+    return plan.before.static.get(HIDDEN, 0) if by_onednn else 0
 
 
 @functools.lru_cache(maxsize=None)

@@ -17,10 +17,10 @@ from mxnet.symbol import Symbol
 from echo.errors import EchoError, VerificationError
 from echo.graph import Graph
 from echo.options import Options
-from echo.plan import HIDDEN, Plan
+from echo.plan import Plan
 from echo.runtime import verify, verify_report
 from echo.runtime.difference import Difference
-from echo.runtime.held import Pair
+from echo.runtime.held import Pair, beside_storage
 from echo.runtime.verify_report import Case
 from echo.training_graph import EXECUTOR
 
@@ -51,10 +51,6 @@ class Verifier:
         """
         return is_right(lambda: self._differences(executor, inputs), lambda: self._case(executor), self.strict)
 
-    @property
-    def _hidden(self) -> int | None:
-        return None if self.plan is None else self.plan.before.static.get(HIDDEN, 0)
-
     def _differences(self, executor: PlannedExecutor, inputs: Mapping[str, Any]) -> Found:
         if self.thread != threading.get_ident():
             raise verify.UnverifiedError("it was bound in another thread, which draws other random numbers")
@@ -75,7 +71,7 @@ class Verifier:
             def planned() -> verify.Arrays:
                 return verify.step_of(executor, stock.forward, stock.backward)
 
-            alone = Pair(own, lambda: fresh(applied.graph), executor._ctx, self._hidden)
+            alone = Pair(own, lambda: fresh(applied.graph), executor._ctx, beside_storage(self.plan, executor._ctx))
             return verify.compared(applied.user, applied.fuses, own, planned, alone), alone.told
 
     def _case(self, executor: PlannedExecutor) -> Case:
@@ -90,7 +86,7 @@ class Verifier:
             requests=executor.requests,
             given=verify.read(argument=executor.arg_dict, gradient=executor.grad_dict, state=executor.aux_dict),
             options=repr(replace(self.options, plan=())),
-            hidden=self._hidden,
+            hidden=beside_storage(self.plan, executor._ctx),
         )
 
 
