@@ -237,10 +237,7 @@ def graph_in(captured: Mapping[str, Any], user: Graph) -> TrainingGraph:
             would hand to each other's places.
     """
     nodes = captured["nodes"]
-    found = [int(node["name"][1:]) for node in nodes if node["op"] == VARIABLE and _NUMBER.fullmatch(node["name"])]
-    if found != list(user.arg_nodes):
-        wanted, got = ([user.nodes[number].name for number in numbers] for numbers in (user.arg_nodes, found))
-        raise GraphError(f"MXNet binds the arguments in another order: expected {wanted}, got {got}")
+    _check_order(nodes, user)
     outputs = tuple(Entry(*entry) for entry in captured["outputs"])
     num_forward = len(user.heads)
     forward = _reachable(nodes, [entry.node for entry in outputs[:num_forward]])
@@ -258,6 +255,13 @@ def graph_in(captured: Mapping[str, Any], user: Graph) -> TrainingGraph:
         planned_bytes=captured["allocated_bytes"],
         accumulations=accumulations,
     )
+
+
+def _check_order(nodes: list[_Node], user: Graph) -> None:
+    found = [int(node.name[1:]) for node in nodes if node.op == VARIABLE and _NUMBER.fullmatch(node.name)]
+    if found != list(user.arg_nodes):
+        wanted, got = ([user.nodes[number].name for number in numbers] for numbers in (user.arg_nodes, found))
+        raise GraphError(f"MXNet binds the arguments in another order: expected {wanted}, got {got}")
 
 
 def _reachable(nodes: list[_Node], roots: list[int]) -> set[int]:
