@@ -37,10 +37,8 @@ APART_ATTRIBUTE = "__echo_apart__"
 _LAID_OUT = frozenset({"Convolution", "Deconvolution"})  # what makes arrays in oneDNN's blocked layouts
 _BLOCKED_TYPES = frozenset({"float32", "bfloat16"})
 _BLOCKED_AXES = (3, 4, 5)
-# oneDNN's activation has the layout of its input, in place or not.
-_KEEPS_LAYOUT = frozenset({"Activation"})
 # The gradients of these read their own output, and compute the same in any layout of it.
-_ANY_LAYOUT = _KEEPS_LAYOUT | {"Pooling"}
+_ANY_LAYOUT = frozenset({"Activation", "Pooling"})
 # In place, these leave their input in the layout that it has.
 _SAME = frozenset({"_copy", "_np_copy", "BlockGrad", "make_loss"})
 
@@ -48,6 +46,14 @@ _SAME = frozenset({"_copy", "_np_copy", "BlockGrad", "make_loss"})
 def has_layouts(graph: Graph | TrainingGraph, device: str) -> bool:
     """Whether arrays of this graph may be in layouts of oneDNN's."""
     return device == "cpu" and any(node.op in _LAID_OUT for node in graph.nodes)
+
+
+def _keeps_layout(op: str, attrs: Mapping[str, str]) -> bool:
+    """Whether an operator's output has the layout of its input, in place or not: oneDNN's activations.
+
+    Softsign is none of them: MXNet computes it by itself, in the plain layout where it is not in place.
+    """
+    return op == "Activation" and attrs.get("act_type") != "softsign"
 
 
 def why_as_it_is(graph: Graph, device: str) -> str:
@@ -104,7 +110,7 @@ class _Sensitive:
         forward = self.forward_of(node)
         if why_not_reader(forward.op, forward.attrs):
             return True
-        if not self._layouts or node.op in _KEEPS_LAYOUT:
+        if not self._layouts or _keeps_layout(node.op, node.attrs):
             return False
         return any(may_be_blocked(self._training.type_of(node.inputs[position])) for position, _, _ in node.inplace)
 

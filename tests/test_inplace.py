@@ -52,7 +52,15 @@ def prelu(channels: int) -> mx.sym.Symbol:
     return d
 
 
-MODELS = {"residual": residual, "scaled": scaled, "prelu": prelu}
+def softsign(channels: int) -> mx.sym.Symbol:
+    """An activation without an implementation of oneDNN."""
+    y = S.Convolution(S.var("x"), kernel=(3, 3), pad=(1, 1), num_filter=channels, name="conv")
+    y = S.Activation(S.BatchNorm(y, fix_gamma=False, name="bn1"), act_type="softsign", name="act")
+    other = S.Activation(S.BatchNorm(y, name="bn2") * 0.5, act_type="softsign", name="act2")
+    return S.Pooling(other, kernel=(2, 2), stride=(2, 2), pool_type="max", name="pool")
+
+
+MODELS = {"residual": residual, "scaled": scaled, "prelu": prelu, "softsign": softsign}
 SIZES = ((4, 8, 6, 6), (2, 3, 8, 8), (2, 16, 14, 14), (2, 32, 10, 10))
 OPTIONS: tuple[dict[str, Any], ...] = (
     {}, {"max_overhead": None}, {"max_overhead": None, "policy": "all"}, {"policy": "mincut", "max_overhead": None},
