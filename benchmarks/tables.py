@@ -126,10 +126,12 @@ def projects_table(result: dict[str, Any]) -> str:
         cold = row.get("cold", {})
         errors = [f"{cold[kind][0]:.0e}" if kind in cold else "-" for kind in ("gradient", "loss")]
         counters = figures(row, "counter_mb", 1, ("stock", "unfused", "cold"))
+        allocated = figures(row, "allocated_mb", 1, ("stock", "cold"))
         rss, seconds = figures(row, "rss_mb", 0, settings), figures(row, "processor_seconds", 1, settings)
-        return [f"{row['project']}/{row['model']}", _bits(row), *errors, *counters, *rss, *seconds]
+        return [f"{row['project']}/{row['model']}", _bits(row), *errors, *counters, *allocated, *rss, *seconds]
 
-    columns = "model | bits, `ECHO_FUSE=0` | gradients | losses | storage, MB | `ECHO_FUSE=0` | **`ECHO=1`** | RSS, MB"
+    columns = "model | bits, `ECHO_FUSE=0` | gradients | losses | storage, MB | `ECHO_FUSE=0` | **`ECHO=1`**"
+    columns += " | with oneDNN's, MB | `ECHO=1` | RSS, MB"
     return _table(f"{columns} | cold | warm | processor s | cold | warm", cells, result)
 
 

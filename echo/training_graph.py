@@ -10,7 +10,7 @@ import itertools
 import math
 from collections import defaultdict
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence
 
 from echo.errors import GraphError
@@ -66,6 +66,15 @@ class TensorType:
 
     def __str__(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+@lru_cache(maxsize=4096)
+def tensor_type(shape: tuple[int, ...], flag: int) -> TensorType:
+    """The type of this shape, one object for all entries: a graph has many entries and few types."""
+    return TensorType(shape, flag)
+
+
+NO_NUMBERS: frozenset[int] = frozenset()  # each empty set that Python makes of something empty takes 216 bytes
 
 
 @dataclass(frozen=True)

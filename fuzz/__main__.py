@@ -97,7 +97,7 @@ class Batch:
         self.errors.seek(0)
         said = [line for line in self.errors.read().splitlines() if line.strip()][-1:]
         what = f"the process ended with {status}: {''.join(said)}"
-        if status < 0:
+        if status:  # negative, or 255 from MXNet's own handler of signals
             if self._ends("stock"):
                 return {"kind": "refused"}
             if not self._ends("1"):
@@ -108,7 +108,7 @@ class Batch:
         """Whether a process of this case alone ends early, in one of two."""
         command = [sys.executable, "-m", "fuzz.child", self.kind, str(self.seed), how]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "check": False}
-        return any(subprocess.run(command, **quiet).returncode < 0 for _ in range(2))  # type: ignore[call-overload]
+        return any(subprocess.run(command, **quiet).returncode != 0 for _ in range(2))  # type: ignore[call-overload]
 
     def _read(self, lines: queue.Queue[str | None]) -> None:
         for line in self.child.stdout or ():

@@ -3,7 +3,8 @@
     python -m projects.child PROJECT MODEL STEPS
 
 result.npz holds losses, gradients, weights, random draws and what the model's function returned; figures.json the
-seconds of the training, planning included, and the peak of resident memory; profile.json is MXNet's memory counter.
+seconds of the training, planning included, and the peaks of resident memory and of what MXNet and oneDNN allocated;
+profile.json is MXNet's memory counter, which does not see what oneDNN allocates.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.allocated import peak
 from projects.witness import Witness, as_numpy, random_draws, seed
 
 
@@ -37,6 +39,7 @@ def main() -> None:
         "seconds": time.perf_counter() - started,
         "processor_seconds": processor_seconds() - before,
         "rss_mb": peak_rss() / 2**20,
+        "allocated_mb": peak() / 2**20,
     }
     arrays = {**witness.arrays(), **random_draws(), **{f"result/{name}": as_numpy(one) for name, one in found.items()}}
     mx.profiler.set_state("stop")

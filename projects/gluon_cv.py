@@ -224,7 +224,7 @@ _CLASSIFIERS: dict[str, tuple[int, int]] = {  # size of the images, and how many
     "mobilenet0.25": (64, 4),
     "mobilenetv2_0.25": (64, 4),
     "mobilenetv3_small": (64, 4),
-    "densenet121": (64, 2),
+    "densenet121": (224, 1),
     "googlenet": (224, 1),
     "inceptionv3": (299, 1),
     "xception": (128, 2),

@@ -8,7 +8,14 @@ from projects.compare import GRADIENT_TOLERANCE, LOSS_TOLERANCE, Arrays, differe
 from projects.run import Run
 from projects.settings import AGAIN, COLD, SETTINGS, STOCK, UNFUSED, WARM
 
-COUNTER_TOLERANCE = 1.01  # of stock's storage counter
+MEMORY_TOLERANCE = 1.01  # of stock's
+# Beside arrays, oneDNN and OpenMP allocate for themselves: up to 0.6 MB more or less where the storage counter falls.
+OWN_MB = {"counter_mb": 0.0, "allocated_mb": 1.0}
+_GROWTHS = {"counter_grows": "the storage counter", "allocated_grows": "what MXNet and oneDNN allocate together"}
+_FIGURES = (
+    ("counter", "counter_mb", 1, (UNFUSED, COLD)), ("allocated", "allocated_mb", 1, (UNFUSED, COLD)),
+    ("RSS", "rss_mb", 0, (COLD, WARM)),
+)  # fmt: skip
 _EXACT = "random/"  # has to be the same with fused operators, too
 
 
@@ -31,7 +38,8 @@ def row_of(project: str, model: str, steps: int, runs: Mapping[str, Run]) -> dic
     for setting in (COLD, WARM):
         if setting in runs and not runs[setting].failure and not stock.failure:
             row[setting].update(_errors(known, runs[setting]))
-    row["counter_grows"] = _growth(runs)
+    row["counter_grows"] = _growth(runs, "counter_mb")
+    row["allocated_grows"] = _growth(runs, "allocated_mb")
     row["faults"] = _faults(row)
     return row
 
@@ -44,6 +52,7 @@ def _figures(run: Run) -> dict[str, Any]:
         "processor_seconds": round(run.processor_seconds, 2),
         "rss_mb": round(run.rss_mb, 1),
         "counter_mb": round(run.counter_mb, 2),
+        "allocated_mb": round(run.allocated_mb, 2),
         "planned_mb": run.planned_mb,
         "warnings": list(run.warnings),
     }
@@ -61,10 +70,10 @@ def _errors(stock: Arrays, run: Run) -> dict[str, Any]:
     return {"gradient": list(gradient), "loss": list(loss), "random_differs": streams}
 
 
-def _growth(runs: Mapping[str, Run]) -> list[str]:
-    stock = runs[STOCK].counter_mb
-    return [setting for setting in (UNFUSED, COLD, WARM)
-            if setting in runs and runs[setting].counter_mb > COUNTER_TOLERANCE * stock]  # fmt: skip
+def _growth(runs: Mapping[str, Run], figure: str) -> list[str]:
+    stock = getattr(runs[STOCK], figure)
+    most = max(MEMORY_TOLERANCE * stock, stock + OWN_MB[figure])
+    return [setting for setting in (UNFUSED, COLD, WARM) if setting in runs and getattr(runs[setting], figure) > most]
 
 
 def _faults(row: Mapping[str, Any]) -> list[str]:
@@ -93,16 +102,9 @@ def words(row: Mapping[str, Any]) -> str:
     stock, parts = row[STOCK], [f"{row['project']}/{row['model']}:"]
     if "failure" in stock:
         return f"{parts[0]} FAILED without echo: {stock['failure']}"
-    parts.append(
-        f"counter {stock['counter_mb']:.0f}"
-        + "".join(f" -> {row[one]['counter_mb']:.0f}" for one in (UNFUSED, COLD) if "counter_mb" in row.get(one, {}))
-        + " MB,"
-    )
-    parts.append(
-        f"RSS {stock['rss_mb']:.0f}"
-        + "".join(f" -> {row[one]['rss_mb']:.0f}" for one in (COLD, WARM) if "rss_mb" in row.get(one, {}))
-        + " MB,"
-    )
+    for name, figure, digits, settings in _FIGURES:
+        found = [f"{row[one][figure]:.{digits}f}" for one in (STOCK, *settings) if figure in row.get(one, {})]
+        parts.append(f"{name} {' -> '.join(found)} MB,")
     parts.append(
         f"{stock['processor_seconds']:.1f}"
         + "".join(f" -> {row[one]['processor_seconds']:.1f}" for one in (COLD, WARM) if "seconds" in row.get(one, {}))
@@ -114,8 +116,7 @@ def words(row: Mapping[str, Any]) -> str:
     lines += [f"  FAULT {fault}" for fault in row["faults"]]
     if row["undefined"]:
         lines.append(f"  undefined in MXNet itself: {len(row['undefined'])} arrays, such as {row['undefined'][0]}")
-    if row["counter_grows"]:
-        lines.append(f"  the storage counter grows: {', '.join(row['counter_grows'])}")
+    lines += [f"  {what} grows: {', '.join(row[key])}" for key, what in _GROWTHS.items() if row[key]]
     seen = dict.fromkeys(text for one in (UNFUSED, COLD, WARM) for text in row.get(one, {}).get("warnings", ()))
     lines += [f"  echo: {text}" for text in seen]
     return "\n".join(lines)

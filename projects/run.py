@@ -14,6 +14,7 @@ from typing import Any, Mapping
 
 import numpy as np
 
+from benchmarks.allocated import preloaded
 from benchmarks.sockeye_log import counter_peak
 from projects.settings import OUT, environment
 
@@ -33,6 +34,7 @@ class Run:
     processor_seconds: float = 0.0
     rss_mb: float = 0.0
     counter_mb: float = 0.0
+    allocated_mb: float = 0.0
     planned_mb: tuple[int, int] | None = None
     warnings: tuple[str, ...] = ()
 
@@ -45,7 +47,8 @@ def train(project: str, model: str, steps: int, setting: str, cache: Path) -> Ru
     command = [sys.executable, "-m", "projects.child", project, model, str(steps)]
     with open(folder / "log", "w", encoding="utf-8") as log:
         try:
-            done = subprocess.run(command, cwd=folder, env=environment(project, setting, cache), stdout=log,
+            variables = {**environment(project, setting, cache), **preloaded()}
+            done = subprocess.run(command, cwd=folder, env=variables, stdout=log,
                                   stderr=subprocess.STDOUT, timeout=SECONDS, check=False)  # fmt: skip
         except subprocess.TimeoutExpired:
             return Run(failure=f"took more than {SECONDS} s")

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-import statistics
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import AbstractSet, Callable, Iterable, Mapping, Sequence
+
+import numpy as np
 
 from echo.errors import EchoError
 from echo.estimators.cost_table import CostTable
@@ -384,8 +385,8 @@ class _Rates:
             rates.extend(size / seconds for size, seconds in pairs.items())
         return _Rates(
             {family: sorted(pairs.items()) for family, pairs in points.items()},
-            statistics.median(moving) if moving else BYTES_PER_SECOND,
-            statistics.median(computing) if computing else FLOPS_PER_SECOND,
+            float(np.median(moving)) if moving else BYTES_PER_SECOND,
+            float(np.median(computing)) if computing else FLOPS_PER_SECOND,
         )
 
     def estimate(self, group: _Group) -> float:

@@ -15,7 +15,7 @@ from mxnet.symbol import Symbol
 from echo.errors import OptionError, ShapeError
 from echo.graph import VERSION, Entry, Graph, Node
 from echo.patterns.view import is_true
-from echo.training_graph import FLAGS, TensorType
+from echo.training_graph import FLAGS, TensorType, tensor_type
 
 _ESCAPE = re.compile(r"((?<!\\)(?:\\\\)*)\\u([0-9a-f]{4})")
 _GRAD_REQS = ("write", "add", "null")
@@ -158,7 +158,7 @@ def types_of(graph: Graph, binding: Binding) -> dict[Entry, TensorType]:
     seen: Counter[int] = Counter()
     for name, shape, kind in zip(inner.list_outputs(), shapes, types):
         number = int(name[1:].partition("_")[0])
-        found[Entry(number, seen[number])] = TensorType(tuple(shape), FLAGS[type_name(kind)])
+        found[Entry(number, seen[number])] = tensor_type(tuple(shape), FLAGS[type_name(kind)])
         seen[number] += 1
     return found
 

@@ -7,11 +7,11 @@ that happens; without the hook, the executor's printout is parsed (`echo.fronten
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import re
+import sys
 from dataclasses import dataclass
-from typing import Any, Iterator, Mapping
+from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
 
 import mxnet as mx
 from mxnet.ndarray import NDArray
@@ -22,7 +22,15 @@ from echo.errors import GraphError, UnsupportedError
 from echo.frontend.symbols import Binding, symbol_of
 from echo.graph import VARIABLE, Entry, Graph
 from echo.locks import Lock
-from echo.training_graph import GRADIENT_SUM, TensorType, TrainingGraph, TrainingNode, added_outputs
+from echo.training_graph import (
+    GRADIENT_SUM,
+    NO_NUMBERS,
+    TensorType,
+    TrainingGraph,
+    TrainingNode,
+    added_outputs,
+    tensor_type,
+)
 
 MATCH_RANGE_VARIABLE = "NNVM_EXEC_MATCH_RANGE"
 _TOTAL = re.compile(r"^Total (\d+) MB allocated$", re.MULTILINE)
@@ -115,8 +123,55 @@ def planned_megabytes(executor: mx.executor.Executor) -> int:
     return int(found.group(1))
 
 
+class _Node(NamedTuple):
+    """A node as the hook wrote it down, in the values that a `TrainingNode` has."""
+
+    op: str
+    name: str
+    outputs: tuple[TensorType, ...]
+    inputs: tuple[Entry, ...]
+    control_deps: tuple[int, ...]
+    inplace: tuple[tuple[int, int, bool], ...]
+    ignored: frozenset[int]
+    external: frozenset[int]
+    random: bool
+    stateful: bool
+    mutates: bool
+
+
+def _reader() -> Callable[[dict[str, Any]], Any]:
+    """Reads objects of what the hook wrote down: a node, or all of it. Equal entries become one."""
+    entries: dict[Entry, Entry] = {}
+
+    def entry(numbers: Sequence[int]) -> Entry:
+        found = Entry(*numbers)
+        return entries.setdefault(found, found)
+
+    return lambda value: _read(value, entry) if "op" in value else value
+
+
+def _read(value: Mapping[str, Any], entry: Callable[[Sequence[int]], Entry]) -> _Node:
+    return _Node(
+        op=sys.intern(value["op"]),
+        name=value["name"],
+        outputs=tuple([tensor_type(tuple(shape), flag) for shape, flag in zip(value["shapes"], value["dtypes"])]),
+        inputs=tuple(map(entry, value["inputs"])),
+        control_deps=tuple(value["control_deps"]),
+        inplace=tuple([(i, o, bool(same)) for i, o, same in value.get("inplace", ())]),
+        ignored=_numbers(value.get("ignored", ())),
+        external=_numbers([index for index, storage in enumerate(value["storage"]) if storage < -1]),
+        random=bool(value.get("random", False)),
+        stateful=bool(value.get("stateful", False)),
+        mutates=bool(value.get("mutates", False)),
+    )
+
+
+def _numbers(found: Sequence[int]) -> frozenset[int]:
+    return frozenset(found) if found else NO_NUMBERS
+
+
 def _captured(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context, nodes: bool) -> Mapping[str, Any]:
-    with native.capture(nodes) as caught:
+    with native.capture(nodes, _reader()) as caught:
         bind_without_memory(symbol, binding, ctx)
     if caught.graph is None:
         raise GraphError("the native hook saw no training graph: is it still installed?")
@@ -144,11 +199,6 @@ def _accumulations(captured: Mapping[str, Any]) -> tuple[bool, ...]:
 def chunk_bytes(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context) -> tuple[int, ...]:
     """Bytes of each chunk that MXNet's memory planner, with the hook, wants for a bind of this symbol."""
     return chunks_in(_captured(symbol, binding, ctx, nodes=False))
-
-
-@functools.lru_cache(maxsize=4096)  # a graph has many entries and few types
-def _tensor_type(shape: tuple[int, ...], flag: int) -> TensorType:
-    return TensorType(shape, flag)
 
 
 def training_graph(
@@ -187,18 +237,18 @@ def graph_in(captured: Mapping[str, Any], user: Graph) -> TrainingGraph:
             would hand to each other's places.
     """
     nodes = captured["nodes"]
-    found = [int(node["name"][1:]) for node in nodes if node["op"] == VARIABLE and _NUMBER.fullmatch(node["name"])]
-    if found != list(user.arg_nodes):
-        wanted, got = ([user.nodes[number].name for number in numbers] for numbers in (user.arg_nodes, found))
-        raise GraphError(f"MXNet binds the arguments in another order: expected {wanted}, got {got}")
+    _check_order(nodes, user)
     outputs = tuple(Entry(*entry) for entry in captured["outputs"])
     num_forward = len(user.heads)
     forward = _reachable(nodes, [entry.node for entry in outputs[:num_forward]])
     accumulations = _accumulations(captured)
-    added = added_outputs((node["inputs"][1][:2] for node in nodes if node["op"] == GRADIENT_SUM), accumulations)
+    added = added_outputs((node.inputs[1][:2] for node in nodes if node.op == GRADIENT_SUM), accumulations)
     return TrainingGraph(
         nodes=tuple(
-            [_captured_node(node, number in forward, user, added[number]) for number, node in enumerate(nodes)]
+            [
+                _captured_node(node, number in forward, user, added.get(number, NO_NUMBERS))
+                for number, node in enumerate(nodes)
+            ]
         ),
         outputs=outputs,
         num_forward_outputs=num_forward,
@@ -207,11 +257,18 @@ def graph_in(captured: Mapping[str, Any], user: Graph) -> TrainingGraph:
     )
 
 
-def _reachable(nodes: list[Any], roots: list[int]) -> set[int]:
+def _check_order(nodes: list[_Node], user: Graph) -> None:
+    found = [int(node.name[1:]) for node in nodes if node.op == VARIABLE and _NUMBER.fullmatch(node.name)]
+    if found != list(user.arg_nodes):
+        wanted, got = ([user.nodes[number].name for number in numbers] for numbers in (user.arg_nodes, found))
+        raise GraphError(f"MXNet binds the arguments in another order: expected {wanted}, got {got}")
+
+
+def _reachable(nodes: list[_Node], roots: list[int]) -> set[int]:
     seen, stack = set(roots), list(roots)
     while stack:
         node = nodes[stack.pop()]
-        for below in [entry[0] for entry in node["inputs"]] + node["control_deps"]:
+        for below in (*(entry.node for entry in node.inputs), *node.control_deps):
             if below not in seen:
                 seen.add(below)
                 stack.append(below)
@@ -221,25 +278,25 @@ def _reachable(nodes: list[Any], roots: list[int]) -> set[int]:
 _NODE = TrainingNode("", "", ())
 
 
-def _captured_node(node: Mapping[str, Any], forward: bool, user: Graph, added: frozenset[int]) -> TrainingNode:
-    number = _user_number(node["name"], node["op"], user) if forward else None
+def _captured_node(node: _Node, forward: bool, user: Graph, added: frozenset[int]) -> TrainingNode:
+    number = _user_number(node.name, node.op, user) if forward else None
     original = user.nodes[number] if number is not None else None
     return _NODE.having(
-        op=node["op"],
-        name=original.name if original else _readable(node["name"], user),
-        outputs=tuple([_tensor_type(tuple(shape), flag) for shape, flag in zip(node["shapes"], node["dtypes"])]),
-        inputs=tuple([Entry(*entry) for entry in node["inputs"]]),
-        control_deps=tuple(node["control_deps"]),
+        op=node.op,
+        name=original.name if original else _readable(node.name, user),
+        outputs=node.outputs,
+        inputs=node.inputs,
+        control_deps=node.control_deps,
         attrs=original.attrs if original else {},
         forward=forward,
         user=number,
-        inplace=tuple([(i, o, bool(same)) for i, o, same in node.get("inplace", ())]),
-        ignored=frozenset(node.get("ignored", ())),
-        external=frozenset([index for index, storage in enumerate(node["storage"]) if storage < -1]),
+        inplace=node.inplace,
+        ignored=node.ignored,
+        external=node.external,
         added=added,
-        random=bool(node.get("random", False)),
-        stateful=bool(node.get("stateful", False)),
-        mutates=bool(node.get("mutates", False)),
+        random=node.random,
+        stateful=node.stateful,
+        mutates=node.mutates,
     )
 
 

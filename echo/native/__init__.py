@@ -13,7 +13,7 @@ import functools
 import json
 import os
 import threading
-from typing import Any, Iterable, Iterator, NamedTuple
+from typing import Any, Callable, Iterable, Iterator, NamedTuple
 
 from echo.errors import NativeError
 from echo.native.loading import function, load
@@ -139,14 +139,16 @@ class Capture:
     of two gradients whether it is computed in place; ``nodes`` and ``outputs`` are there where they were asked for.
     """
 
-    def __init__(self, nodes: bool) -> None:
+    def __init__(self, nodes: bool, read: Callable[[dict[str, Any]], Any] | None) -> None:
         self.graph: Any = None
-        self.nodes = nodes
+        self.nodes, self.read = nodes, read
 
 
 @contextlib.contextmanager
-def capture(nodes: bool = True) -> Iterator[Capture]:
+def capture(nodes: bool = True, read: Callable[[dict[str, Any]], Any] | None = None) -> Iterator[Capture]:
     """While this is open, the graphs that MXNet plans for the calling thread are written down (`Capture.graph`).
+
+    Of each object in it, ``read`` makes what takes its place: nodes as dictionaries take much memory.
 
     Captures nest: each holds the last graph that was planned while it was open, with its nodes if one of them asks.
     """
@@ -154,7 +156,7 @@ def capture(nodes: bool = True) -> Iterator[Capture]:
     begin = function(library, "echo_capture_begin", None, ctypes.c_int)
     end = function(library, "echo_capture_end", ctypes.c_char_p)
     around = getattr(_thread, "captures", ())
-    caught = Capture(nodes or any(each.nodes for each in around))
+    caught = Capture(nodes or any(each.nodes for each in around), read)
     if around:
         _keep(around[-1], end())
     _thread.captures = (*around, caught)
@@ -171,7 +173,7 @@ def capture(nodes: bool = True) -> Iterator[Capture]:
 
 def _keep(caught: Capture, text: bytes) -> None:
     if text:
-        caught.graph = json.loads(text)
+        caught.graph = json.loads(text, object_hook=caught.read)
 
 
 def record(on: bool) -> None:

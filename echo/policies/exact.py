@@ -10,15 +10,17 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from echo.errors import OptionError
-from echo.policies.exact_model import Model
 from echo.policies.fit import Fit
 from echo.policies.problem import Problem
 from echo.schedule import Splits
+
+if TYPE_CHECKING:
+    from echo.policies.exact_model import Model
 
 logger = logging.getLogger("echo")
 
@@ -66,6 +68,8 @@ class Exact:
         Raises:
             OptionError: highspy is not installed, or the graph is too large.
         """
+        from echo.policies.exact_model import Model  # few want it, and it takes half a megabyte
+
         solver = _solver()
         size = Model.size(problem)
         if size > MOST_BINARIES:
@@ -101,6 +105,8 @@ class Exact:
         start: Splits | None = None,
     ) -> Solved | None:
         """Solves one program until ``end``; None where nothing was found."""
+        from echo.policies.exact_model import Model
+
         if start is None and problem.may_split and not problem.forced:
             start = Fit().choose(replace(problem, max_bytes=max_bytes, max_seconds=max_seconds))
         model = Model(problem, max_bytes, max_seconds)

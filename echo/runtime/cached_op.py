@@ -31,6 +31,7 @@ from echo.passes.rewrite import GRADIENT_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIB
 from echo.plan import Plan
 from echo.runtime import bind
 from echo.runtime.fallback import REPORT
+from echo.runtime.held import beside_storage
 from echo.runtime.modes import keep, note
 from echo.runtime.monitor import WithoutClones
 from echo.runtime.rehearsal import call_is_right
@@ -213,15 +214,17 @@ class PlannedCachedOp:
                 flags=self._flags,
                 training=autograd.is_training(),
                 options=repr(replace(options, plan=())),
+                hidden=beside_storage(self.plans[signature], args[0].context),
             )
 
-        def own() -> Any:
-            op = StockCachedOp(self._symbol, self._flags)
-            op.is_np_sym = self.is_np_sym
-            return op
-
         states = self._symbol.list_auxiliary_states()
-        return call_is_right(own, self._current, dict(zip(names, args)), states, case, options.strict)
+        own, fresh = lambda: self._made(_STOCK), lambda: self._made(choice)
+        return call_is_right(own, self._current, fresh, dict(zip(names, args)), states, case, options.strict)
+
+    def _made(self, choice: _Choice) -> Any:
+        op = StockCachedOp(self._symbol if choice.graph is None else symbol_of(choice.graph), self._flags)
+        op.is_np_sym = self.is_np_sym
+        return op
 
     def _give_up(self, signature: Signature) -> None:
         self._choices[signature] = _STOCK
@@ -257,9 +260,7 @@ class PlannedCachedOp:
         if choice.key == self._choice.key:
             return
         if choice.key not in self._ops:
-            symbol = self._symbol if choice.graph is None else symbol_of(choice.graph)
-            op = StockCachedOp(symbol, self._flags)
-            op.is_np_sym = self.is_np_sym
+            op = self._made(choice)
             if self._static:
                 self._ops.clear()  # each keeps its memory for as long as it lives
             self._ops[choice.key] = op

@@ -9,15 +9,18 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, List, Mapping, Sequence, Tuple
 
 import mxnet as mx
+from mxnet.symbol import Symbol
 
 from echo.errors import EchoError, VerificationError
+from echo.graph import Graph
 from echo.options import Options
 from echo.plan import Plan
 from echo.runtime import verify, verify_report
-from echo.runtime.verify import Difference
+from echo.runtime.difference import Difference
+from echo.runtime.held import Pair, beside_storage
 from echo.runtime.verify_report import Case
 from echo.training_graph import EXECUTOR
 
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from echo.runtime.executor import PlannedExecutor
 
 logger = logging.getLogger("echo")
+Found = Tuple[List[Difference], str]  # and what is to be said of storage
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class Verifier:
         """
         return is_right(lambda: self._differences(executor, inputs), lambda: self._case(executor), self.strict)
 
-    def _differences(self, executor: PlannedExecutor, inputs: Mapping[str, Any]) -> list[Difference]:
+    def _differences(self, executor: PlannedExecutor, inputs: Mapping[str, Any]) -> Found:
         if self.thread != threading.get_ident():
             raise verify.UnverifiedError("it was bound in another thread, which draws other random numbers")
         for name, array in inputs.items():
@@ -56,16 +60,19 @@ class Verifier:
         count = len(executor.grad_arrays)
         with verify.put_back([*executor.grad_arrays, *executor.aux_arrays]) as before:
 
-            def own() -> verify.Arrays:
+            def fresh(bound: Graph | Symbol) -> verify.Arrays:
                 copies = [None if array is None else array.copy() for array in before]
-                mine = executor._bound(executor._symbol, executor.arg_arrays, copies[:count], copies[count:])
-                return verify.step_of(mine, stock.forward, stock.backward)
+                made = executor._bound(bound, executor.arg_arrays, copies[:count], copies[count:])
+                return verify.step_of(made, stock.forward, stock.backward)
+
+            def own() -> verify.Arrays:
+                return fresh(executor._symbol)
 
             def planned() -> verify.Arrays:
                 return verify.step_of(executor, stock.forward, stock.backward)
 
-            on_gpu = executor._ctx.device_type == "gpu"
-            return verify.compared(applied.user, applied.fuses, on_gpu, own, planned)
+            alone = Pair(own, lambda: fresh(applied.graph), executor._ctx, beside_storage(self.plan, executor._ctx))
+            return verify.compared(applied.user, applied.fuses, own, planned, alone), alone.told
 
     def _case(self, executor: PlannedExecutor) -> Case:
         applied = executor._applied
@@ -79,12 +86,14 @@ class Verifier:
             requests=executor.requests,
             given=verify.read(argument=executor.arg_dict, gradient=executor.grad_dict, state=executor.aux_dict),
             options=repr(replace(self.options, plan=())),
+            hidden=beside_storage(self.plan, executor._ctx),
         )
 
 
 def call_is_right(
     own: Callable[[], Any],
     planned: Any,
+    fresh: Callable[[], Any],
     inputs: Mapping[str, Any],
     states: Sequence[str],
     case: Callable[[Mapping[str, str], verify.Arrays], Case],
@@ -92,8 +101,9 @@ def call_is_right(
 ) -> bool:
     """Whether a CachedOp does what one of the user's own graph, which ``own`` makes, does with these inputs.
 
-    ``states`` are the names of the auxiliary states among them; ``case`` makes the report's from what gradients are
-    asked for, and the arrays. True where it cannot be tried.
+    ``fresh`` makes another of the same graph as the CachedOp, ``states`` are the names of the auxiliary states among
+    the inputs, and ``case`` makes the report's from what gradients are asked for, and the arrays. True where it cannot
+    be tried.
 
     Raises:
         VerificationError: under ``strict``, if it does not.
@@ -103,30 +113,29 @@ def call_is_right(
         requests = {name: "write" for name, array in inputs.items() if verify.is_recorded(array)}
         return case(requests, verify.read(argument=inputs))
 
-    def differences() -> list[Difference]:
-        about = case({}, {})
-        on_gpu = next(iter(inputs.values())).context.device_type == "gpu"
-        return verify.compared(
-            about.user,
-            about.fuses,
-            on_gpu,
-            lambda: verify.call_of(own(), inputs, states),
-            lambda: verify.call_of(planned, inputs, states),
-        )
+    def differences() -> Found:
+        about, ctx = case({}, {}), next(iter(inputs.values())).context
+
+        def call(op: Callable[[], Any]) -> Callable[[], verify.Arrays]:
+            return lambda: verify.call_of(op(), inputs, states)
+
+        alone = Pair(call(own), call(fresh), ctx, about.hidden)
+        return verify.compared(about.user, about.fuses, call(own), call(lambda: planned), alone), alone.told
 
     return is_right(differences, made, strict)
 
 
-def is_right(differences: Callable[[], list[Difference]], case: Callable[[], Case], strict: bool) -> bool:
+def is_right(differences: Callable[[], Found], case: Callable[[], Case], strict: bool) -> bool:
     """Whether there are no differences; if there are, the case is written down, and a warning says where."""
     try:
-        wrong = differences()
+        wrong, told = differences()
     except (EchoError, mx.MXNetError, TypeError, ValueError, KeyError) as error:  # also of what the user called wrongly
         lines = str(error).strip().splitlines() or [type(error).__name__]
         logger.warning("echo: verify: a graph was not verified: %s", lines[-1])
         return True
     if not wrong:
-        logger.info("echo: verify: outputs, gradients, states and random numbers are those of the user's own graph")
+        same = "outputs, gradients, states and random numbers are those of the user's own graph"
+        logger.info("echo: verify: %s; %s", same, told)
         return True
     found = case()
     folder = verify_report.write(found, wrong)

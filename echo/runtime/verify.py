@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from dataclasses import dataclass
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import mxnet as mx
@@ -19,47 +18,34 @@ from mxnet import autograd
 from echo.errors import EchoError
 from echo.graph import Graph
 from echo.runtime import random_state
+from echo.runtime.difference import Array, Difference
+from echo.runtime.held import Pair
 
 logger = logging.getLogger("echo")
 TOLERANCE = {"float16": 2e-3, "float32": 2e-5, "float64": 2e-5}  # of the largest element, where operators are fused
-Array = Any  # of numpy
 Arrays = Mapping[str, Array]
 Run = Callable[[], Arrays]
 _RANDOM = ("dropout", "random", "sample", "shuffle", "rrelu", "rnn")
-
-
-@dataclass(frozen=True)
-class Difference:
-    """An array of the plan's that is not the user's own; ``off`` is the largest part of the largest element."""
-
-    name: str
-    off: float
-    own: Array
-    echo: Array
-
-    def __str__(self) -> str:
-        if self.own.shape != self.echo.shape or self.own.dtype != self.echo.dtype:
-            return f"{self.name}: {self.own.dtype}{self.own.shape} became {self.echo.dtype}{self.echo.shape}"
-        return f"{self.name} by {self.off:.1e} of its largest element"
 
 
 class UnverifiedError(EchoError):
     """A graph that cannot be verified; the message says why."""
 
 
-def compared(graph: Graph, fuses: bool, on_gpu: bool, own: Run, echo: Run) -> list[Difference]:
-    """What the two make of one step, from one random state, in which MXNet is left.
+def compared(graph: Graph, fuses: bool, own: Run, echo: Run, alone: Pair) -> list[Difference]:
+    """What the two make of one step, from one random state, in which MXNet is left; and what each holds ``alone``.
 
     Raises:
         UnverifiedError: the graph has operators of the user's that may do more than compute, or draws random numbers
             from where they cannot be put back.
     """
-    with _same_random(graph, on_gpu) as (again, drawn):
+    with _same_random(graph, alone.ctx.device_type == "gpu") as (again, drawn):
         expected = own()
         first = drawn()
         again()
         found = echo()
         second = drawn()
+        growth = alone.growth()
     wrong = [
         difference
         for name in expected
@@ -67,7 +53,7 @@ def compared(graph: Graph, fuses: bool, on_gpu: bool, own: Run, echo: Run) -> li
     ]
     if first != second:
         wrong.append(Difference("the stream of random numbers", float("nan"), np.zeros(0), np.zeros(0)))
-    return wrong
+    return wrong if growth is None else [*wrong, growth]
 
 
 @contextlib.contextmanager

@@ -26,7 +26,8 @@ from echo.frontend.symbols import graph_of, load, symbol_of
 from echo.graph import Graph
 from echo.plan import Plan
 from echo.runtime import verify
-from echo.runtime.verify import Difference
+from echo.runtime.difference import Difference
+from echo.runtime.held import Pair
 from echo.training_graph import EXECUTOR
 
 _SETTINGS = ("MXNET_", "NNVM_", "ECHO_", "OMP_", "MKLDNN_", "DNNL_")
@@ -57,6 +58,7 @@ class Case:
     flags: Sequence[tuple[str, Any]] = ()
     training: bool = True
     options: str = ""
+    hidden: int | None = None  # bytes that the user's operators hold where MXNet does not count them
 
 
 def write(case: Case, wrong: Sequence[Difference]) -> Path:
@@ -72,6 +74,7 @@ def write(case: Case, wrong: Sequence[Difference]) -> Path:
         "context": case.context,
         "fuses": case.fuses,
         "training": case.training,
+        "hidden": case.hidden,
         "options": case.options,
         "flags": [[name, str(value)] for name, value in case.flags],
         "requests": dict(case.requests),
@@ -105,13 +108,12 @@ def replay(folder: Path) -> int:
         return 2
     case = _loaded(folder)
     run = _step if case.runner == EXECUTOR else _call
-    on_gpu = mx.Context(*_device(case.context)).device_type == "gpu"
-    wrong = verify.compared(
-        case.user, case.fuses, on_gpu, lambda: run(case, case.user), lambda: run(case, case.bound)
-    )
+    ctx = mx.Context(*_device(case.context))
+    alone = Pair(lambda: run(case, case.user), lambda: run(case, case.bound), ctx, case.hidden)
+    wrong = verify.compared(case.user, case.fuses, alone.own, alone.echo, alone)
     for each in wrong:
         print(each)
-    print(f"{len(wrong)} arrays differ" if wrong else "no difference")
+    print(f"{len(wrong)} differences" if wrong else "no difference")
     return int(bool(wrong))
 
 
@@ -123,7 +125,7 @@ def _loaded(folder: Path) -> Case:
         given = dict(file)
     flags = [(name, value) for name, value in about["flags"]]
     return Case(about["runner"], user, bound, about["fuses"], about["context"], None, about["requests"], given, flags,
-                about["training"])  # fmt: skip
+                about["training"], hidden=about["hidden"])  # fmt: skip
 
 
 def _device(text: str) -> tuple[str, int]:

@@ -38,7 +38,7 @@ const char* level_in_use() { return echo::kernels::level_name(echo::kernels::lev
 void product(const void* a, const void* b, int half, int a_turned, int b_turned, int64_t rows, int64_t columns,
              int64_t depth, const float* start, int64_t start_stride, float* c, int64_t c_stride, int threads) {
   omp_set_num_threads(threads);
-  std::vector<float> panels(packed_floats(columns, depth)), scratch(scratch_floats());
+  std::vector<float> panels(packed_floats(columns, depth)), scratch(scratch_floats(rows, depth));
   pack(operand(b, half, b_turned, columns, depth), panels.data());
   multiply(operand(a, half, a_turned, rows, depth), panels.data(), columns, Start{start, start_stride}, c, c_stride,
            scratch.data());

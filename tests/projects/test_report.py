@@ -14,6 +14,7 @@ STOCK = Run(
     processor_seconds=1.0,
     rss_mb=100.0,
     counter_mb=10.0,
+    allocated_mb=20.0,
 )
 
 
@@ -72,3 +73,10 @@ def test_a_storage_counter_that_grows_is_told() -> None:
     row = _row(cold=replace(STOCK, counter_mb=10.2))
     assert row["counter_grows"] == ["cold"]
     assert "the storage counter grows: cold" in words(row)
+
+
+def test_what_is_allocated_beside_the_counter_is_told_apart() -> None:
+    row = _row(cold=replace(STOCK, allocated_mb=21.3))
+    assert (row["counter_grows"], row["allocated_grows"]) == ([], ["cold"])
+    assert "what MXNet and oneDNN allocate together grows: cold" in words(row)
+    assert _row(cold=replace(STOCK, allocated_mb=20.7))["allocated_grows"] == []

@@ -146,7 +146,7 @@ int64_t packed_floats(int64_t columns, int64_t depth) {
   return blocks_of(columns, width) * width * depth;
 }
 
-int64_t scratch_floats() { return kRows * kDepth; }
+int64_t scratch_floats(int64_t rows, int64_t depth) { return std::min(rows, kRows) * std::min(depth, kDepth); }
 
 void pack(const Operand& b, float* panels) {
   const int64_t width = chosen().columns, count = blocks_of(b.rows, width), step = block_size(b.depth, kDepth);

@@ -33,8 +33,8 @@ int64_t packed_floats(int64_t columns, int64_t depth);
 // Copies B into panels.
 void pack(const Operand& b, float* panels);
 
-// Floats of scratch that `multiply` needs, for operands of any size.
-int64_t scratch_floats();
+// Floats of scratch that `multiply` needs for an operand A of so many rows and such a depth, or of fewer.
+int64_t scratch_floats(int64_t rows, int64_t depth);
 
 // What the sums are added to: row r begins at data + r * stride. Stride 0 gives each row the same values, a bias; no
 // data means zeros. It may be C itself.

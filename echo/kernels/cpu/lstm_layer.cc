@@ -47,7 +47,7 @@ Forward::Forward(const Call& call, void* memory)
   bias_ = arena_.floats(4 * H);
   c_ = arena_.floats(B * H);
   h_ = arena_.floats(B * H);
-  scratch_ = arena_.floats(gemm::scratch_floats());
+  scratch_ = arena_.floats(std::max(gemm::scratch_floats(steps_ * B, shape_.I), gemm::scratch_floats(B, H)));
   const int64_t wi_floats = gemm::packed_floats(4 * H, shape_.I), wh_floats = gemm::packed_floats(4 * H, H);
   // In place, wi is done with when wh is packed: they share their room.
   wi_ = arena_.floats(direct_ ? std::max(wi_floats, wh_floats) : wi_floats);

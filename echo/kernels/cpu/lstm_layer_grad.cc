@@ -90,7 +90,9 @@ Backward::Backward(const Call& call, void* memory)
   dh_ = arena_.floats(B * H);
   dc_ = arena_.floats(B * H);
   dbias_ = arena_.floats(4 * H);
-  scratch_ = arena_.floats(gemm::scratch_floats());
+  const int64_t input = asked(0) ? gemm::scratch_floats(rows_, 4 * H) : 0;
+  const int64_t weights = asked(1) || asked(3) ? gemm::scratch_floats(4 * H, rows_) : 0;
+  scratch_ = arena_.floats(std::max({gemm::scratch_floats(B, 4 * H), input, weights}));
   wh_ = arena_.floats(gemm::packed_floats(H, 4 * H));
   wi_ = asked(0) ? arena_.floats(gemm::packed_floats(I, 4 * H)) : nullptr;
   right_ = asked(1) || asked(3) ? arena_.floats(gemm::packed_floats(std::max(I, H), rows_)) : nullptr;

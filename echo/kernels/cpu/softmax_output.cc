@@ -77,7 +77,7 @@ class Forward {
     columns_ = std::min(size_.V, kColumns);
     panels_ = arena_.floats(gemm::packed_floats(columns_, size_.I));
     bias_ = arena_.floats(columns_);
-    scratch_ = arena_.floats(gemm::scratch_floats());
+    scratch_ = arena_.floats(gemm::scratch_floats(rows_, size_.I));
     buffer_ = call.half() ? arena_.floats(rows_ * size_.V) : nullptr;
   }
 
@@ -176,7 +176,7 @@ class Backward {
     tile_ = arena_.floats(rows_ * columns_);
     weights_ = arena_.floats(gemm::packed_floats(size_.I, columns_));
     inputs_ = arena_.floats(gemm::packed_floats(size_.I, rows_));
-    scratch_ = arena_.floats(gemm::scratch_floats());
+    scratch_ = arena_.floats(std::max(gemm::scratch_floats(rows_, columns_), gemm::scratch_floats(columns_, rows_)));
     bias_ = arena_.floats(columns_);
     probs_ = half_ ? arena_.floats(columns_ * kChunks) : nullptr;
     dx_ = half_ ? arena_.floats(size_.N * size_.I) : nullptr;

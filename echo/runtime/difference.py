@@ -1,0 +1,23 @@
+"""What ``verify`` finds where a plan is not the user's own graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+Array = Any  # of numpy
+
+
+@dataclass(frozen=True)
+class Difference:
+    """An array of the plan's that is not the user's own; ``off`` is the largest part of the largest element."""
+
+    name: str
+    off: float
+    own: Array
+    echo: Array
+
+    def __str__(self) -> str:
+        if self.own.shape != self.echo.shape or self.own.dtype != self.echo.dtype:
+            return f"{self.name}: {self.own.dtype}{self.own.shape} became {self.echo.dtype}{self.echo.shape}"
+        return f"{self.name} by {self.off:.1e} of its largest element"

@@ -1,0 +1,142 @@
+"""``verify``: how much of MXNet's storage a graph holds in a step, against the user's own graph.
+
+The storage is what the memory counter of MXNet's profiler shows: arrays, with what operators allocate on the way. It
+does not see what oneDNN's RNN operator keeps by itself. A plan that fuses such an operator keeps that in arrays: what
+it knows of it (`echo.plan.HIDDEN`) is added to the user's side.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import time
+from dataclasses import dataclass
+from typing import Any, Callable
+
+import mxnet as mx
+import numpy as np
+
+from echo import native
+from echo.errors import EchoError, NativeError, one_line
+from echo.native.loading import function
+from echo.plan import HIDDEN, Plan
+from echo.runtime.difference import Difference
+
+TOLERANCE = 1.01  # times what the user's own graph holds
+# What engine threads do at once differs from run to run, and of small graphs every array is more than 1 %: below this
+# a process cannot tell, whose code alone takes more.
+LEAST = 2**20
+_AGAIN = 2  # so often what seems to hold more is run again: other threads of the user's allocate, too
+_ROUNDS, _MOST_ROUNDS = 3, 1000
+
+
+@dataclass(frozen=True)
+class Growth(Difference):
+    """A plan's graph that holds more; the arrays are bytes."""
+
+    def __str__(self) -> str:
+        own, echo = (int(array) / 2**20 for array in (self.own, self.echo))
+        return f"{self.name}: {own:.1f} MB became {echo:.1f} MB"
+
+
+@dataclass
+class Pair:
+    """A step of the user's graph and one of the plan's, each of which makes all that it holds, and lets go of it.
+
+    ``hidden`` are bytes that the user's operators hold beside MXNet's storage; None where nobody knows, and storage
+    cannot be compared. ``told`` says what was found.
+    """
+
+    own: Callable[[], Any]
+    echo: Callable[[], Any]
+    ctx: mx.Context
+    hidden: int | None
+    told: str = "storage was not compared"
+
+    def growth(self) -> Growth | None:
+        """What the plan's graph holds more than the user's; None where it does not, or where that cannot be counted."""
+        if self.hidden is None:
+            return None
+        try:
+            own, echo = self._most(self.own), self._most(self.echo)
+            for _ in range(_AGAIN):
+                if grows(own + self.hidden, echo):
+                    own, echo = max(own, self._most(self.own)), min(echo, self._most(self.echo))
+        except (NativeError, mx.MXNetError) as error:
+            self.told = f"storage was not compared: {one_line(error)}"
+            return None
+        own += self.hidden
+        self.told = f"{own / 2**20:.1f} MB of storage became {echo / 2**20:.1f} MB"
+        return Growth("storage", echo / own - 1, np.array(own), np.array(echo)) if grows(own, echo) else None
+
+    def _most(self, run: Callable[[], Any]) -> int:
+        return held(run, self.ctx)[0]
+
+
+def grows(own: int, echo: int) -> bool:
+    """Whether a plan's graph holds more than is allowed."""
+    return echo > TOLERANCE * own and echo > own + LEAST
+
+
+def held(run: Callable[[], Any], ctx: mx.Context) -> tuple[int, Any]:
+    """The most bytes of MXNet's storage that a run holds at once on a device, and what it returns.
+
+    What outlives the run, as what it returns does, is not counted; nor are temporary spaces, which all graphs share.
+
+    Raises:
+        NativeError: this MXNet's storage cannot be counted, or is being counted already.
+    """
+    if why_not():
+        raise NativeError(why_not())
+    library = native.hook_library()
+    begin = function(library, "echo_held_begin", ctypes.c_int, ctypes.c_int32, ctypes.c_int32)
+    alive = function(library, "echo_held_alive", ctypes.c_size_t)
+    end = function(library, "echo_held_end", ctypes.c_int64)
+    scratch = mx.nd.zeros(1, ctx)
+    mx.nd.waitall()
+    if begin(ctx.device_typeid, ctx.device_id):
+        raise NativeError("somebody else counts MXNet's storage")
+    try:
+        result = run()
+        _wait_for_all_to_be_freed(alive, scratch)
+    finally:
+        most = int(end())
+    return most, result
+
+
+def _wait_for_all_to_be_freed(alive: Callable[[], int], scratch: mx.nd.NDArray) -> None:
+    """``waitall`` waits for what operators do, but not for their threads to let go of what they ran on.
+
+    Such a thread has, when it comes to another operator, as on ``scratch``. What it frees may hold other blocks.
+    """
+    rounds = same = 0
+    while same < _ROUNDS and rounds < _MOST_ROUNDS:
+        before = alive()
+        scratch += 1
+        mx.nd.waitall()
+        time.sleep(0.001)
+        rounds, same = rounds + 1, same + 1 if alive() == before else 0
+
+
+def beside_storage(plan: Plan | None, ctx: mx.Context) -> int | None:
+    """Bytes that the user's operators hold beside MXNet's storage, as far as a plan knows; None where there is no plan.
+
+    That is what oneDNN keeps of RNN operators on a CPU; cuDNN and MXNet's own RNN keep it in MXNet's storage.
+    """
+    if plan is None:
+        return None
+    by_onednn = ctx.device_type == "cpu" and os.environ.get("MXNET_USE_MKLDNN_RNN", "1") != "0"
+    return plan.before.static.get(HIDDEN, 0) if by_onednn else 0
+
+
+@functools.lru_cache(maxsize=None)
+def why_not() -> str:
+    """Why storage cannot be counted here; empty where it can, which is tried once."""
+    try:
+        install = function(native.hook_library(), "echo_held_install", ctypes.c_int, ctypes.c_char_p)
+        if install(mx.libinfo.find_lib_path()[0].encode()):
+            return "MXNet's storage is not where it is expected"
+    except EchoError as error:
+        return str(error)
+    return ""

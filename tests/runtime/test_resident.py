@@ -1,0 +1,45 @@
+"""What planning leaves in the process's memory is little more than the code of echo."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MOST = 16 << 20  # some 10 MB are code, of Python and native
+
+# Binds a model without memory for its arrays; prints the bytes that are resident then.
+_BINDING = """
+import dataclasses, gc, sys
+from benchmarks.models import MODELS, SMALL, bind_without_memory
+
+models, name, on = sys.argv[1:]
+model = {"full": MODELS, "small": SMALL}[models][name]()
+if int(on):
+    import echo
+    model = dataclasses.replace(model, symbol=echo.optimize(model.symbol))
+executor = bind_without_memory(model)
+assert type(executor).__name__ == ("PlannedExecutor" if int(on) else "Executor")
+gc.collect()
+with open("/proc/self/statm") as file:
+    print(int(file.read().split()[1]) * 4096)
+"""
+
+
+def resident(models: str, name: str, on: bool, cache: Path) -> int:
+    environment = {**os.environ, "ECHO_CACHE_DIR": str(cache), "ECHO_MAX_PLANNING": "none", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", _BINDING, models, name, str(int(on))]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
+
+
+@pytest.mark.skipif("LD_PRELOAD" in os.environ, reason="a sanitizer's memory is resident too")
+@pytest.mark.parametrize(("models", "name"), [("small", "nmt"), ("full", "lm")])
+def test_a_cold_planning_leaves_little(models: str, name: str, tmp_path: Path) -> None:
+    stock = resident(models, name, False, tmp_path)
+    assert resident(models, name, True, tmp_path) - stock < MOST
