@@ -9,7 +9,6 @@ make that visible:
   gradient) is added up in another order than one over a plain array, so last bits change, in the forward pass too.
 - The gradient of PReLU writes over the gradient that it reads, in place, before it is done with reading: MXNet's own
   result hangs on who shares memory.
-
 - A view (Reshape, Flatten, expand_dims) is computed in place of what it views, in the plain layout: from then on, its
   input is there in the plain layout, too (`relaid`). A clone of that input would not be, a clone that reads it would
   read another layout than its original, and max Pooling's gradient finds other maxima.

@@ -25,13 +25,13 @@ def inputs_of(shapes, how, step, size):
     return found
 
 
-def made(make, shapes, how):
-    """A block with known values in its parameters."""
+def made(make, shapes, how, size=1):
+    """A block with known values in its parameters, which get their shapes from data of this size."""
     ctx = mx.cpu(how.get("context", 0))
     net = make()
     net.initialize(ctx=ctx)
     with autograd.pause():
-        net(*inputs_of(shapes, how, 0, 1))  # now MXNet knows the shapes of all parameters
+        net(*inputs_of(shapes, how, 0, size))  # now MXNet knows the shapes of all parameters
     # whole layers are frozen: MXNet itself is undefined for a trained bias of a frozen weight
     layers = {name: crc32(name.rpartition("_")[0].encode()) % 5 for name in net.collect_params()}
     for name, parameter in net.collect_params().items():

@@ -16,6 +16,7 @@ from mxnet.gluon import nn, rnn
 import echo
 from echo.frontend.training import match_range
 from fuzz import block_training, training
+from fuzz.judgement import verdict
 from fuzz.operators import ANY, IMAGE, LAYERS, MATRIX, SEQUENCE
 from fuzz.options import draw_options
 from fuzz.outcome import MAGNITUDES, NUDGES, Refused, Undefined
@@ -183,9 +184,8 @@ def stock_run(program: Program, poison: bool = False) -> Any:
 def _may_grow(program: Program) -> bool:
     """Whether all parameters keep their shapes for a larger batch. MXNet does not ask, and reads beyond their ends."""
     make, shapes = maker_of(program), shapes_of(program)
-    larger = {name: ((2 * shape[0], *shape[1:]), kind) for name, (shape, kind) in shapes.items()}
     try:
-        once, twice = (block_training.made(make, each, program.how).collect_params() for each in (shapes, larger))
+        once, twice = (block_training.made(make, shapes, program.how, size).collect_params() for size in (1, 2))
     except Exception:
         return False
     return [one.shape for one in once.values()] == [one.shape for one in twice.values()]
@@ -224,15 +224,8 @@ def check(program: Program) -> str | None:
     wrong = training.differences(got, expected, fused)
     if not wrong:
         return next((f"warning: {text}" for text in warnings.texts if not text.startswith(EXPECTED)), None)
-    doubtful: set[str] = set()
-    for other in _others(program):
-        doubtful.update(training.differences(other, expected, False, everywhere=True))
-    for nudge in NUDGES if fused else ():
-        nudged = stock_run(replace(program, how={**program.how, **nudge}))
-        doubtful.update(training.differences(nudged, expected, fused, everywhere=True))
-    if doubtful and set(wrong) <= doubtful:
-        raise Undefined(", ".join(sorted(wrong)))
-    return "; ".join(f"{name}: {how}" for name, how in list(wrong.items())[:4])
+    nudged = (stock_run(replace(program, how={**program.how, **nudge})) for nudge in NUDGES)
+    return verdict(wrong, expected, _others(program), nudged if fused else ())
 
 
 def _others(program: Program) -> Iterator[Any]:

@@ -15,9 +15,10 @@ import mxnet as mx
 import echo
 from echo.frontend.training import match_range
 from fuzz import training
+from fuzz.judgement import verdict
 from fuzz.operators import ANY, HEADS, IMAGE, MATRIX, SEQUENCE
 from fuzz.options import draw_options
-from fuzz.outcome import MAGNITUDES, NUDGES, Refused, Undefined
+from fuzz.outcome import MAGNITUDES, NUDGES, Refused
 from fuzz.program import Line, Program, argument
 
 CHANNELS = (3, 5, 8, 8, 12, 16, 16, 32)
@@ -239,15 +240,8 @@ def check(program: Program) -> str | None:
     wrong = training.differences(got, expected, fused)
     if not wrong:
         return next((f"warning: {text}" for text in warnings.texts if not text.startswith(EXPECTED)), None)
-    doubtful: set[str] = set()
-    for other in _others(symbol, program):
-        doubtful.update(training.differences(other, expected, False, everywhere=True))
-    for nudge in NUDGES if fused else ():
-        nudged = training.train(symbol, program.requests, {**program.how, **nudge})
-        doubtful.update(training.differences(nudged, expected, fused, everywhere=True))
-    if doubtful and set(wrong) <= doubtful:
-        raise Undefined(", ".join(sorted(wrong)))
-    return "; ".join(f"{name}: {how}" for name, how in list(wrong.items())[:4])
+    nudged = (training.train(symbol, program.requests, {**program.how, **nudge}) for nudge in NUDGES)
+    return verdict(wrong, expected, _others(symbol, program), nudged if fused else ())
 
 
 def _others(symbol: Any, program: Program) -> Iterator[Any]:

@@ -31,6 +31,7 @@ from echo.passes.partition import partition
 from echo.passes.request import Request
 from echo.passes.rewrite import RANGE_ATTRIBUTE, Rewrite
 from echo.passes.select import Selection
+from echo.plan_cache import Found
 from echo.policies.problem import Problem
 from echo.runtime import bind as planned_bind
 from echo.runtime.poison import poisoned
@@ -125,6 +126,18 @@ class Case:
             return oracle(symbol_of(graph), self.binding, mx.cpu(), hook=True).bytes
         with match_range(match_range_):
             return oracle(symbol_of(graph), self.binding, mx.cpu(), hook=True).bytes
+
+
+def plan_other_graphs(monkeypatch: pytest.MonkeyPatch, changed: Callable[[Graph], Graph]) -> None:
+    """Every plan from now on is bound with what ``changed`` makes of its graph."""
+    original = planned_bind._find_plan
+
+    def find(*args: Any, **kwargs: Any) -> Found | None:
+        found = original(*args, **kwargs)
+        assert found is not None
+        return found._replace(graph=changed(found.graph))
+
+    monkeypatch.setattr(planned_bind, "_find_plan", find)
 
 
 def calls_of(action: Callable[[], Any]) -> tuple[Any, int]:

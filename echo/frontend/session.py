@@ -45,6 +45,7 @@ from echo.subject import AUXILIARY as AUXILIARY_STATE
 from echo.subject import Argument, Subject, digest, operators
 from echo.training_graph import EXECUTOR, TensorType, TrainingGraph
 
+POISON_VARIABLE = "_ECHO_POISON"  # a test mode, `echo.runtime.poison`: on from the first plan of a process on
 _install_lock = Lock()
 _ALLOWED = native.Allowed(LIGHT | HEAVY, ALL_OUTPUTS, EXCHANGES)
 _SETTINGS = ("NNVM_EXEC_MATCH_RANGE", "MXNET_BACKWARD_DO_MIRROR")  # what MXNet plans depends on them
@@ -80,7 +81,7 @@ def _install_checked() -> str:
             raise
     except EchoError as error:
         return str(error)
-    if os.environ.get("_ECHO_POISON"):  # a test mode: nobody else loads it
+    if os.environ.get(POISON_VARIABLE):  # nobody else loads it
         from echo.runtime import poison
 
         poison.start()

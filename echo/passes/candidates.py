@@ -98,7 +98,7 @@ def _keepers(training: TrainingGraph, device: str) -> dict[int, str]:
     found, layouts, changing = {}, has_layouts(training, device), relaid(training, device)
     found.update({entry.node: f"{_RELAID} in place" for entry in changing})
     for number, node in training.operators():
-        if node.forward and any(Entry(*entry[:2]) in changing for entry in node.inputs):
+        if changing and node.forward and any(Entry(*entry[:2]) in changing for entry in node.inputs):
             found[number] = f"it reads what {_RELAID} in place behind it"
         for position in node.ignored if layouts else ():
             entry = node.inputs[position]

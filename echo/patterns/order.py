@@ -33,15 +33,11 @@ def ordered(made: Graph, user: Graph) -> Graph | None:
         return None
     at, nodes = repair
     late = tuple(place[name] for name in wanted if place[name] >= (early if waits is None else waits))
-    nodes = (_waiting(nodes[0], late), *nodes[1:])
+    waiting = nodes[0].with_attrs({ORDER_ATTRIBUTE: "1"})._with(control_deps=(*nodes[0].control_deps, *late))
+    nodes = (waiting, *nodes[1:])
     outputs = {Entry(at, k): local(len(nodes) - 1, k) for k in range(made.num_outputs(at))}
     again = applied(made, [Fusion("order", at, nodes, outputs, frozenset({at}), {}, "")], copies=False)
     return again if again is not None and _variables(again) == wanted else None
-
-
-def _waiting(node: Node, late: tuple[int, ...]) -> Node:
-    alone = node.with_attrs({ORDER_ATTRIBUTE: "1"})
-    return alone._with(inputs=node.inputs, control_deps=(*node.control_deps, *late))
 
 
 def _copy_before(graph: Graph, variable: int) -> tuple[int, tuple[Node, Node]] | None:

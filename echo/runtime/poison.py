@@ -28,7 +28,6 @@ from echo import native
 from echo.errors import NativeError
 from echo.locks import Lock
 
-VARIABLE = "_ECHO_POISON"  # in the environment of a process: on from the first plan on
 _FLOATS = (0, 1, 2, 12)  # MXNet's flags of types that know NaN: all bits set is one
 _NAN, _LARGE = 0xFF, 0x7F
 _lock = Lock()

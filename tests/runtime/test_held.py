@@ -20,10 +20,9 @@ import echo
 from benchmarks.sockeye_log import counter_peak
 from echo.errors import NativeError
 from echo.frontend.symbols import graph_of
-from echo.plan_cache import Found
-from echo.runtime import bind as planned_bind
 from echo.runtime import held as held_module
 from echo.runtime.held import LEAST, Pair, grows, held
+from tests.conftest import plan_other_graphs
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 S = mx.sym
@@ -51,14 +50,7 @@ def network(copies: int = 0) -> S.Symbol:
 @pytest.fixture
 def wasteful(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans whose graphs compute the same bits, and hold some MB more."""
-    original = planned_bind._find_plan
-
-    def find(*args: Any, **kwargs: Any) -> Found | None:
-        found = original(*args, **kwargs)
-        assert found is not None
-        return found._replace(graph=graph_of(network(128)))
-
-    monkeypatch.setattr(planned_bind, "_find_plan", find)
+    plan_other_graphs(monkeypatch, lambda _: graph_of(network(128)))
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -17,7 +17,7 @@ from mxnet.gluon import nn
 
 from benchmarks.models import SMALL, random_values
 from echo.errors import NativeError
-from echo.frontend.session import install_hook
+from echo.frontend.session import POISON_VARIABLE, install_hook
 from echo.frontend.training import match_range
 from echo.runtime import poison
 from echo.runtime.poison import poisoned
@@ -258,6 +258,6 @@ def test_variable_of_a_child_process() -> None:
         "executor = echo.optimize(symbol).simple_bind(mx.cpu(), data=(2, 3))\n"
         "executor.forward(is_train=True); executor.backward(); mx.nd.waitall(); print(poison.filled)\n"
     )
-    environment = {**os.environ, poison.VARIABLE: "1"}
+    environment = {**os.environ, POISON_VARIABLE: "1"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert int(done.stdout.split()[-1]) > 0

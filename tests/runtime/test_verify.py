@@ -18,11 +18,11 @@ from mxnet.gluon import nn
 
 import echo
 from echo.errors import OptionError, VerificationError
+from echo.graph import Graph
 from echo.options import Options
-from echo.plan_cache import Found
-from echo.runtime import bind as planned_bind
 from echo.runtime import random_state, verify
 from echo.runtime.executor import PlannedExecutor
+from tests.conftest import plan_other_graphs
 from tests.training import arrays, assert_alive, assert_same
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
@@ -43,15 +43,11 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def wrong_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans whose graphs hold a cosine where the user has a sine: outputs and gradients of another function."""
-    original = planned_bind._find_plan
 
-    def find(*args: Any, **kwargs: Any) -> Found | None:
-        found = original(*args, **kwargs)
-        assert found is not None
-        nodes = [replace(node, op="cos") if node.op == "sin" else node for node in found.graph.nodes]
-        return found._replace(graph=replace(found.graph, nodes=tuple(nodes)))
+    def changed(graph: Graph) -> Graph:
+        return replace(graph, nodes=tuple(replace(one, op="cos") if one.op == "sin" else one for one in graph.nodes))
 
-    monkeypatch.setattr(planned_bind, "_find_plan", find)
+    plan_other_graphs(monkeypatch, changed)
 
 
 def network(*ops: str) -> S.Symbol:
@@ -171,15 +167,11 @@ def test_the_script_of_the_report_finds_it_again(runner: str) -> None:
 def test_a_mark_that_makes_gradients_alone_wrong_is_found(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    original = planned_bind._find_plan
+    def marked(graph: Graph) -> Graph:
+        number = next(at for at, node in enumerate(graph.nodes) if node.name == "sigmoid1")
+        return graph.with_attrs({number: {"__echo_gradient__": WRONG_GRADIENT}})
 
-    def find(*args: Any, **kwargs: Any) -> Found | None:
-        found = original(*args, **kwargs)
-        assert found is not None
-        number = next(at for at, node in enumerate(found.graph.nodes) if node.name == "sigmoid1")
-        return found._replace(graph=found.graph.with_attrs({number: {"__echo_gradient__": WRONG_GRADIENT}}))
-
-    monkeypatch.setattr(planned_bind, "_find_plan", find)
+    plan_other_graphs(monkeypatch, marked)
     executor = bound(True, network())
     assert_same(trained(executor), trained(bound(False, network())))
     (said,) = warnings_of(caplog)
