@@ -6,7 +6,7 @@ from typing import Any, Mapping
 
 from projects.compare import GRADIENT_TOLERANCE, LOSS_TOLERANCE, Arrays, different, worst
 from projects.run import Run
-from projects.settings import AGAIN, COLD, SETTINGS, STOCK, UNFUSED, WARM
+from projects.settings import AGAIN, COLD, SETTINGS, STOCK, STOCK_AGAIN, UNFUSED, WARM
 
 MEMORY_TOLERANCE = 1.01  # of stock's
 # Beside arrays, oneDNN and OpenMP allocate for themselves: up to 0.6 MB more or less where the storage counter falls.
@@ -71,7 +71,8 @@ def _errors(stock: Arrays, run: Run) -> dict[str, Any]:
 
 
 def _growth(runs: Mapping[str, Run], figure: str) -> list[str]:
-    stock = getattr(runs[STOCK], figure)
+    """Where a figure is above every one of stock's own runs, which differ where it frees arrays while others are made."""
+    stock = max(getattr(runs[name], figure) for name in (STOCK, STOCK_AGAIN) if name in runs and not runs[name].failure)
     most = max(MEMORY_TOLERANCE * stock, stock + OWN_MB[figure])
     return [setting for setting in (UNFUSED, COLD, WARM) if setting in runs and getattr(runs[setting], figure) > most]
 

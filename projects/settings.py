@@ -17,9 +17,10 @@ SETTINGS: dict[str, dict[str, str]] = {
     COLD: {"ECHO": "1"},  # nothing planned or measured before
     WARM: {"ECHO": "1"},  # with the files that the cold start left
 }
+STOCK_AGAIN = "stock-again"
 # Stock again, and stock with other rules about who shares storage: where they differ, MXNet's own result is undefined.
 AGAIN: dict[str, dict[str, str]] = {
-    "stock-again": {"ECHO": "0"},
+    STOCK_AGAIN: {"ECHO": "0"},
     "stock-range-1": {"ECHO": "0", "NNVM_EXEC_MATCH_RANGE": "1"},
 }
 

@@ -75,6 +75,11 @@ def test_a_storage_counter_that_grows_is_told() -> None:
     assert "the storage counter grows: cold" in words(row)
 
 
+def test_a_counter_is_held_against_the_larger_one_of_two_runs_of_stock() -> None:
+    changed = {"stock_again": replace(STOCK, counter_mb=10.3), "cold": replace(STOCK, counter_mb=10.3)}
+    assert _row(**changed, warm=replace(STOCK, counter_mb=10.5))["counter_grows"] == ["warm"]
+
+
 def test_what_is_allocated_beside_the_counter_is_told_apart() -> None:
     row = _row(cold=replace(STOCK, allocated_mb=21.3))
     assert (row["counter_grows"], row["allocated_grows"]) == ([], ["cold"])
