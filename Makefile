@@ -43,6 +43,9 @@ RACED     := tests/native tests/kernels/test_operators.py tests/runtime/test_con
 # A test takes one processor; what a file has bound once is there for all its tests.
 SIDE_BY_SIDE := -n 2 --dist loadfile
 
+# How long random programs run with each kind of sanitizer.
+SANITIZED_MINUTES ?= 10
+
 # How long `make fuzz` looks for faults, and which of symbols, blocks and files it looks at.
 MINUTES ?= 3
 KINDS   ?=
@@ -100,11 +103,13 @@ sass: $(INSTALLED)  ## assemble that PTX for every GPU since Maxwell, and look w
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps triton==3.1.0
 	@$(BIN)/python -m pytest -rs tests/kernels/test_cuda_sass.py tests/kernels/test_cuda_ptx.py
 
-sanitize: $(INSTALLED)  ## build the native libraries with ASan and UBSan, then with TSan, and run their tests under them
+sanitize: $(INSTALLED)  ## build the native libraries with ASan and UBSan, then with TSan; run their tests and random programs under them (40 minutes)
 	@echo "== AddressSanitizer, UBSan"
 	@$(BIN)/python -m tests.sanitize address python -m pytest -p no:faulthandler $(SANITIZED)
+	@$(BIN)/python -m tests.sanitize address python -m fuzz --minutes $(SANITIZED_MINUTES)
 	@echo "== ThreadSanitizer"
 	@$(BIN)/python -m tests.sanitize thread python -m pytest -p no:faulthandler $(RACED)
+	@$(BIN)/python -m tests.sanitize thread python -m fuzz --minutes $(SANITIZED_MINUTES)
 
 gpu-check:  ## hold the CUDA kernels against their references and time them: needs a GPU, g++, and numpy and torch in GPU_PYTHON
 	@$(GPU_PYTHON) benchmarks/gpu_check.py

@@ -7,7 +7,7 @@ results beside the graph, never attributes on a node.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Iterable, Mapping, NamedTuple, Sequence
 
 from echo.errors import GraphError
@@ -25,7 +25,7 @@ class Entry(NamedTuple):
     version: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Node:
     """One operator, or a variable (``op == "null"``). ``attrs`` are NNVM's strings, unparsed."""
 
@@ -50,11 +50,12 @@ class Node:
 
     def _with(self, **changed: Any) -> Node:
         node = object.__new__(Node)  # as dataclasses.replace, which takes several times as long
-        object.__setattr__(node, "__dict__", {
-            "op": self.op, "name": self.name, "inputs": self.inputs, "control_deps": self.control_deps,
-            "attrs": self.attrs, "subgraphs": self.subgraphs, **changed,
-        })  # fmt: skip
+        for name in _FIELDS:
+            object.__setattr__(node, name, changed[name] if name in changed else getattr(self, name))
         return node
+
+
+_FIELDS = tuple(each.name for each in fields(Node))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from echo.estimators.reference import plan_storage
 from echo.graph import Graph, Node
 from echo.passes.recompute import in_execution_order
 from echo.patterns.substitute import COPY_ATTRIBUTE
-from echo.training_graph import DYNAMIC, GRADIENT_SUM, STATIC, TrainingGraph, added_outputs
+from echo.training_graph import DYNAMIC, GRADIENT_SUM, NO_NUMBERS, STATIC, TrainingGraph, added_outputs
 
 _MOST_GATES = 8  # an LSTM cell has four
 _NUMBER_ATTRIBUTE = "__echo_node__"  # tells nodes apart that are equal otherwise; nobody reads it
@@ -63,7 +63,8 @@ def as_cached(training: TrainingGraph, runner: str, match_range: int) -> Trainin
     heads: dict[int, set[int]] = defaultdict(set)
     for entry in training.outputs[: training.num_forward_outputs]:
         heads[entry.node].add(entry.index)
-    nodes = [node.having(external=node.external | heads.get(number, set()), added=frozenset())
+    nodes = [node.having(external=node.external | heads.get(number, NO_NUMBERS), added=NO_NUMBERS)
+             if node.added or number in heads else node
              for number, node in enumerate(training.nodes)]  # fmt: skip
     cached = replace(training, nodes=tuple(nodes), runner=runner, accumulations=())
     in_place = accumulations(cached, blocks(cached).chunk)
@@ -84,6 +85,8 @@ def _without_head_copies(training: TrainingGraph) -> TrainingGraph:
     }
     nodes = [
         node.having(inputs=tuple(copies.get(entry.node, entry) for entry in node.inputs))
+        if any(entry.node in copies for entry in node.inputs)
+        else node
         for node in training.nodes
     ]
     return in_execution_order(nodes, training) if copies else training

@@ -22,6 +22,7 @@ from echo.errors import GraphError, UnsupportedError
 from echo.frontend.symbols import Binding, symbol_of
 from echo.graph import VARIABLE, Entry, Graph
 from echo.locks import Lock
+from echo.runtime.trim import trim
 from echo.training_graph import (
     GRADIENT_SUM,
     NO_NUMBERS,
@@ -175,6 +176,7 @@ def _captured(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context, nodes: b
         bind_without_memory(symbol, binding, ctx)
     if caught.graph is None:
         raise GraphError("the native hook saw no training graph: is it still installed?")
+    trim()  # of a graph of 10,000 nodes MXNet's executor took 60 MB
     graph: Mapping[str, Any] = caught.graph
     return graph
 

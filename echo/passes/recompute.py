@@ -12,7 +12,7 @@ from typing import Iterable, Iterator, Sequence
 
 from echo.graph import Entry
 from echo.schedule import Splits
-from echo.training_graph import TrainingGraph, TrainingNode
+from echo.training_graph import NO_NUMBERS, TrainingGraph, TrainingNode
 
 CLONE_SUFFIX = "_echo"
 
@@ -68,7 +68,7 @@ class _Builder:
             inputs=inputs,
             control_deps=(*node.control_deps, *before),
             forward=False,
-            external=frozenset(),
+            external=NO_NUMBERS,
         )
         if node.is_masked:  # data times the stashed mask
             product = ((0, 0, False), (1, 0, False))
@@ -129,8 +129,12 @@ def in_execution_order(nodes: Sequence[TrainingNode], training: TrainingGraph) -
                 stack.pop()
     place = {number: index for index, number in enumerate(order)}
 
+    entries: dict[tuple[int, int], Entry] = {}  # one object for all who read the same
+
     def moved(entry: Entry) -> Entry:
-        return Entry(place[entry[0]], entry[1])
+        if entry[:2] not in entries:
+            entries[entry[:2]] = Entry(place[entry[0]], entry[1])
+        return entries[entry[:2]]
 
     unmoved = next((index for index, number in enumerate(order) if index != number), len(order))
     return TrainingGraph(
