@@ -158,7 +158,7 @@ def read_by_gradient(training: TrainingGraph) -> set[tuple[int, int]]:
 # The same bits ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("name", CASES)
 def test_the_same_bits(name: str) -> None:
     found = case(CASES[name])

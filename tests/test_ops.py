@@ -350,13 +350,13 @@ def test_recomputed_by_the_hook(op: str) -> None:
     check(BUILDS[op])
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize("op", [op for op in BUILDS if op not in _HOOK_ONLY])
 def test_recomputed_by_mirroring(op: str) -> None:
     check_mirrored(BUILDS[op], readers=True)
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @pytest.mark.parametrize("op", [op for op in BUILDS if op not in _HOOK_ONLY])
 def test_mirrored_with_an_output_that_nobody_reads(op: str) -> None:
     check_mirrored(BUILDS[op], readers=False)

@@ -107,6 +107,7 @@ def test_another_way_of_applying_is_refused(no_search: Path) -> None:
         bound(echo.optimize(MODEL.symbol, plan=plan))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("damage", "message"),
     [

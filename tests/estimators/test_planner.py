@@ -57,6 +57,7 @@ def test_stock_graph_needs_what_mxnet_plans(name: str) -> None:
     assert tuple(plan_storage(case.training, value).total for value in MATCH_RANGES) == oracle
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", ALL_CASES)
 def test_random_choices_need_what_mxnet_plans(name: str) -> None:
     case = any_case(name)

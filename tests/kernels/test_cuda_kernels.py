@@ -35,6 +35,7 @@ def backend() -> Iterator[Emulated]:
     emulated.set(cooperative=1, occupancy=1, shared=99 << 10, multiprocessors=40, seed=0)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_against_reference(backend: Emulated, case: Case, dtype: str) -> None:
@@ -46,6 +47,7 @@ def test_against_reference(backend: Emulated, case: Case, dtype: str) -> None:
 ONE_OF_EACH = list({case.kernel: case for case in [*CASES, LAYER] if all(case.dims.values())}.values())
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("number", range(7))
 @pytest.mark.parametrize("case", ONE_OF_EACH, ids=lambda case: case.kernel)
 def test_gradients_are_written_added_and_skipped(backend: Emulated, case: Case, number: int) -> None:
@@ -158,6 +160,7 @@ def test_keys_that_the_bias_rules_out(backend: Emulated) -> None:
     np.testing.assert_allclose(lse[0], [4 + np.log(80), -np.inf, 4 + np.log(10)], rtol=1e-6)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("size", SIZES)

@@ -216,7 +216,7 @@ def bounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_library(tmp_path_factory.mktemp("bounded"), "-O0", "-DECHO_GATES_BYTES=3200")
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("reverse", [0, 1])
 @pytest.mark.parametrize("cooperative", [0, 1])

@@ -37,6 +37,7 @@ def assert_as_known(found: Audit) -> None:
         assert not found.undefined, [vars(each) for each in found.undefined[:3]]
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", SAMPLE)
 def test_some_operators_in_one_setting(name: str) -> None:
     assert_as_known(audit(BY_NAME[name], fast(BY_NAME[name])))

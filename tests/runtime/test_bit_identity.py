@@ -65,7 +65,7 @@ def stock(name: str, kind: str) -> Record:
     return seen
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @pytest.mark.usefixtures("memory")
 @pytest.mark.parametrize("kind", ["write", "add", "null"])
 @pytest.mark.parametrize("name", SMALL)
@@ -78,7 +78,7 @@ def test_models_without_a_bound_on_time(name: str, kind: str) -> None:
     assert_same(train(executor), stock(name, kind))
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @pytest.mark.usefixtures("memory")
 @pytest.mark.parametrize("name", SMALL)
 def test_models_at_the_default(name: str) -> None:

@@ -401,7 +401,7 @@ ONE_WAY: list[Callable[[Run], None]] = [several_forwards, float16, data_loader, 
 CASES = [(scenario, way) for scenario in EVERY_WAY for way in FLAGS] + [(scenario, "dynamic") for scenario in ONE_WAY]
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(4)
 @pytest.mark.parametrize(("scenario", "way"), CASES, ids=lambda case: getattr(case, "__name__", case))
 def test_the_same_bits(
     scenario: Callable[[Run], None], way: str, tmp_path: Path, caplog: pytest.LogCaptureFixture

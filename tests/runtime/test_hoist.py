@@ -84,7 +84,7 @@ def layouts(plan: echo.Plan) -> list[str]:
     return [name for name, _ in plan.fused if ":" in name]
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @pytest.mark.parametrize("grad_req", ["write", "add"])
 @pytest.mark.parametrize("winner", ["hoist", "transposed"])
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -51,7 +51,7 @@ def bits_of(plan: echo.Plan) -> set[str]:
     return {pattern for pattern, _ in plan.fused}
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @pytest.mark.parametrize("grad_req", ["write", "add", {"data": "add", "dense0_weight": "write"}], ids=str)
 @pytest.mark.parametrize("options", [{}, {"max_overhead": None}, {"policy": "none"}], ids=str)
 @pytest.mark.parametrize("name", NAMES)

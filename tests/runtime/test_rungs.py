@@ -356,7 +356,7 @@ def trained(static: bool, optimize: Callable[[Any], Any]) -> list[Any]:
     return [loss.asnumpy(), *(parameter.grad().asnumpy() for parameter in net.collect_params().values())]
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(6)
 @pytest.mark.parametrize("transparent", [False, True])
 @pytest.mark.parametrize("static", [False, True])
 @pytest.mark.parametrize("at", ["planning", "making", "the first call"])
