@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from echo.kept import kept_by
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewritten
+from echo.passes.select import Selection
 from echo.training_graph import TrainingGraph
 
 
@@ -14,12 +16,13 @@ from echo.training_graph import TrainingGraph
 class Confirmed:
     """``planned_bytes``: MXNet's own figure for what will be bound. ``accepted``: the rewritten graph is bound.
 
-    ``reason`` says why not.
+    ``kept_bytes`` are kept beside that by operators that run again. ``reason`` says why it is not bound.
     """
 
     planned_bytes: int
     accepted: bool
     reason: str = ""
+    kept_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -27,15 +30,18 @@ class Confirm:
     """Binds the rewritten graph without memory and compares."""
 
     name: ClassVar[str] = "confirm"
-    needs: ClassVar[tuple[type, ...]] = (Request, TrainingGraph, Rewritten)
+    needs: ClassVar[tuple[type, ...]] = (Request, TrainingGraph, Selection, Rewritten)
     gives: ClassVar[type] = Confirmed
 
-    def run(self, request: Request, training: TrainingGraph, rewritten: Rewritten) -> Confirmed:
+    def run(
+        self, request: Request, training: TrainingGraph, selection: Selection, rewritten: Rewritten
+    ) -> Confirmed:
         match_range = rewritten.match_range or request.frontend.match_range
         planned, accumulations = request.frontend.oracle(rewritten.graph, match_range)
         if accumulations != training.accumulations:
             reason = "MXNet would add up gradients in another way, which may change the last bit"
             return Confirmed(training.planned_bytes, False, reason)
-        if planned >= training.planned_bytes and not request.options.recompute:
+        kept = kept_by(training, selection.runs)
+        if planned + kept >= training.planned_bytes and not request.options.recompute:
             return Confirmed(training.planned_bytes, False, "nothing to gain")
-        return Confirmed(planned, True)
+        return Confirmed(planned, True, kept_bytes=kept)
