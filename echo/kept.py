@@ -55,11 +55,6 @@ def with_kept(training: TrainingGraph, device: str) -> TrainingGraph:
     return replace(training, nodes=tuple(nodes))
 
 
-def kept_by(training: TrainingGraph, runs: Mapping[int, int]) -> int:
-    """Bytes that copies of nodes keep, each of which there are so many of."""
-    return sum(count * training.nodes[number].kept for number, count in runs.items())
-
-
 def _by_onednn(node: TrainingNode) -> bool:
     if node.op in _SOMETIMES:
         name, default, values = _SOMETIMES[node.op]

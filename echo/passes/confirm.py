@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Iterable
 
-from echo.kept import kept_by
 from echo.passes.request import Request
-from echo.passes.rewrite import Rewritten
-from echo.passes.select import Selection
+from echo.passes.rewrite import Rewritten, marks_of, outputs_of, splits_of
+from echo.plan import Mark
 from echo.training_graph import TrainingGraph
 
 
@@ -30,18 +29,23 @@ class Confirm:
     """Binds the rewritten graph without memory and compares."""
 
     name: ClassVar[str] = "confirm"
-    needs: ClassVar[tuple[type, ...]] = (Request, TrainingGraph, Selection, Rewritten)
+    needs: ClassVar[tuple[type, ...]] = (Request, TrainingGraph, Rewritten)
     gives: ClassVar[type] = Confirmed
 
-    def run(
-        self, request: Request, training: TrainingGraph, selection: Selection, rewritten: Rewritten
-    ) -> Confirmed:
+    def run(self, request: Request, training: TrainingGraph, rewritten: Rewritten) -> Confirmed:
         match_range = rewritten.match_range or request.frontend.match_range
         planned, accumulations = request.frontend.oracle(rewritten.graph, match_range)
         if accumulations != training.accumulations:
             reason = "MXNet would add up gradients in another way, which may change the last bit"
             return Confirmed(training.planned_bytes, False, reason)
-        kept = kept_by(training, selection.runs)
+        kept = _kept(training, marks_of(request.graph, rewritten.graph))
         if planned + kept >= training.planned_bytes and not request.options.recompute:
             return Confirmed(training.planned_bytes, False, "nothing to gain")
         return Confirmed(planned, True, kept_bytes=kept)
+
+
+def _kept(training: TrainingGraph, marks: Iterable[Mark]) -> int:
+    """What all copies of the marked nodes keep beside planned memory."""
+    copies = {mark.node: max(1, len(splits_of(mark))) for mark in marks if outputs_of(mark)}
+    # of what MXNet merges into others, those others count
+    return sum(node.kept * copies.get(node.user, 0) for _, node in training.operators() if node.user is not None)
