@@ -35,13 +35,30 @@ _ALIKE = frozenset({
 })  # fmt: skip
 
 
+def copied(training: TrainingGraph, device: str) -> frozenset[Entry]:
+    """Forward entries of which operators that are not oneDNN's keep plain copies."""
+    return frozenset() if _keeps_none(training, device) else frozenset(_walked(training)[0])
+
+
 def with_kept(training: TrainingGraph, device: str) -> TrainingGraph:
     """The training graph with what each copy of a forward node would keep (`echo.training_graph.TrainingNode.kept`)."""
-    if training.runner == DYNAMIC or not has_layouts(training, device):
+    if _keeps_none(training, device):
         return training
+    nodes = list(training.nodes)
+    for number, kept in _walked(training)[1].items():
+        nodes[number] = nodes[number].having(kept=kept)
+    return replace(training, nodes=tuple(nodes))
+
+
+def _keeps_none(training: TrainingGraph, device: str) -> bool:
+    return training.runner == DYNAMIC or not has_layouts(training, device)
+
+
+def _walked(training: TrainingGraph) -> tuple[set[Entry], dict[int, int]]:
+    """The forward entries that may be in a layout of oneDNN's, and what the operators that read them would keep."""
     inplace = blocks(training).inplace
     blocked: set[Entry] = set()
-    nodes = list(training.nodes)
+    kept: dict[int, int] = {}
     for number, node in training.operators():
         if not node.forward:
             continue
@@ -49,10 +66,10 @@ def with_kept(training: TrainingGraph, device: str) -> TrainingGraph:
         over = {o: inplace[first + o] for o in range(len(node.outputs)) if inplace[first + o] >= 0}
         inputs = {i for i, entry in enumerate(node.inputs) if Entry(entry.node, entry.index) in blocked}
         blocked |= {Entry(number, o) for o in _blocked_outputs(node, inputs, over)}
-        kept = _kept(training, node, inputs, over)
-        if kept:
-            nodes[number] = node.having(kept=kept)
-    return replace(training, nodes=tuple(nodes))
+        own = _kept(training, node, inputs, over)
+        if own:
+            kept[number] = own
+    return blocked, kept
 
 
 def _by_onednn(node: TrainingNode) -> bool:
