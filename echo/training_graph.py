@@ -348,7 +348,7 @@ def _node_to_json(node: TrainingNode) -> dict[str, Any]:
         "random": node.random,
         "stateful": node.stateful,
         "mutates": node.mutates,
-        "kept": node.kept,
+        **({"kept": node.kept} if node.kept else {}),
     }
 
 
