@@ -11,6 +11,7 @@ import numpy as np
 from echo.estimators.evaluator import Choice, Evaluation, Evaluator
 from echo.estimators.overhead import Overhead
 from echo.graph import Entry
+from echo.kept import with_kept
 from echo.passes.candidates import Candidates, FindCandidates
 from echo.passes.classes import classes
 from echo.passes.estimate import EstimateOverhead
@@ -79,7 +80,9 @@ class Flips:
         present = {node.user for _, node in training.operators()}  # all but those that MXNet merged into others
         marks = [mark for mark in self.plan.marks if GRADIENT_ATTRIBUTE in mark.attrs and mark.node in present]
         own = {mark.node: mark.attrs[GRADIENT_ATTRIBUTE] for mark in marks}
-        return self.request.frontend.implemented(training, own) if own else training
+        if own:
+            training = self.request.frontend.implemented(training, own)
+        return with_kept(training, self.request.frontend.device)
 
     @cached_property
     def _number_of(self) -> dict[int, int]:

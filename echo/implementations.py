@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Callable, Mapping, NamedTuple
+from typing import AbstractSet, Callable, Mapping, NamedTuple
 
 from echo.graph import Entry
 from echo.kernels.operators import PREFIX, READS
@@ -74,12 +74,16 @@ def _input(text: str) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class _Case:
-    """A forward node whose gradient may read less. ``onednn``: oneDNN computes gradients of activations."""
+    """A forward node whose gradient may read less. ``onednn``: oneDNN computes gradients of activations.
+
+    ``copied``: of its output, another gradient than oneDNN's would keep a plain copy.
+    """
 
     training: TrainingGraph
     number: int
     onednn: bool
     exact: bool
+    copied: bool
 
     @property
     def node(self) -> TrainingNode:
@@ -106,9 +110,10 @@ class _Case:
 
 
 def _of_activation(case: _Case) -> str:
-    if case.act_type == "sigmoid" and case.by_onednn and case.keeps_output:
+    from_output = case.keeps_output and not case.copied
+    if case.act_type == "sigmoid" and case.by_onednn and from_output:
         return _FROM_OUTPUT["sigmoid"]  # which has the bits of oneDNN's, tanh's has not
-    if case.act_type == "tanh" and not case.exact and case.keeps_output:
+    if case.act_type == "tanh" and not case.exact and from_output:
         return _FROM_OUTPUT["tanh"]
     reads_input = case.act_type == "softsign" or (case.act_type in _ONEDNN_ACTIVATIONS and case.by_onednn)
     return _ACTIVATION if reads_input else ""
@@ -161,11 +166,14 @@ _CHOICES: Mapping[str, Callable[[_Case], str]] = {
 }  # fmt: skip
 
 
-def implementations(training: TrainingGraph, exact: bool, onednn: bool) -> dict[int, str]:
+def implementations(
+    training: TrainingGraph, exact: bool, onednn: bool, copied: AbstractSet[Entry] = frozenset()
+) -> dict[int, str]:
     """For some nodes of the user (by number), on a CPU: an implementation of their gradients that reads less.
 
     ``training`` is the graph as MXNet makes it; ``onednn`` says whether oneDNN computes gradients of activations.
-    Without ``exact`` the implementations may change the last bits.
+    Without ``exact`` the implementations may change the last bits. Entries in ``copied`` are not read by operators that
+    would keep plain copies of them (`echo.kept.copied`).
     """
     found: dict[int, str] = {}
     for _, node in training.operators():
@@ -173,7 +181,7 @@ def implementations(training: TrainingGraph, exact: bool, onednn: bool) -> dict[
             forward = training.nodes[number]
             if forward.user is None or forward.op not in _CHOICES:
                 continue
-            text = _CHOICES[forward.op](_Case(training, number, onednn, exact))
+            text = _CHOICES[forward.op](_Case(training, number, onednn, exact, Entry(number) in copied))
             if text.startswith(f"{node.op}>"):
                 found[forward.user] = text
     for number, text in late_gradients(training).items() if onednn else ():

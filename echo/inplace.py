@@ -33,7 +33,7 @@ from echo.training_graph import TensorType, TrainingGraph, TrainingNode
 # Read by the native hook (``inplace.cc``): "OPERATOR:INPUT>OUTPUT,...;OPERATOR:..." must not be computed in place.
 APART_ATTRIBUTE = "__echo_apart__"
 
-_LAID_OUT = frozenset({"Convolution", "Deconvolution"})  # what makes arrays in oneDNN's blocked layouts
+LAID_OUT = frozenset({"Convolution", "Deconvolution"})  # what makes arrays in oneDNN's blocked layouts
 _BLOCKED_TYPES = frozenset({"float32", "bfloat16"})
 _BLOCKED_AXES = (3, 4, 5)
 # The gradients of these read their own output, and compute the same in any layout of it.
@@ -44,10 +44,10 @@ _SAME = frozenset({"_copy", "_np_copy", "BlockGrad", "make_loss"})
 
 def has_layouts(graph: Graph | TrainingGraph, device: str) -> bool:
     """Whether arrays of this graph may be in layouts of oneDNN's."""
-    return device == "cpu" and any(node.op in _LAID_OUT for node in graph.nodes)
+    return device == "cpu" and any(node.op in LAID_OUT for node in graph.nodes)
 
 
-def _keeps_layout(op: str, attrs: Mapping[str, str]) -> bool:
+def keeps_layout(op: str, attrs: Mapping[str, str]) -> bool:
     """Whether an operator's output has the layout of its input, in place or not: oneDNN's activations.
 
     Softsign is none of them: MXNet computes it by itself, in the plain layout where it is not in place.
@@ -109,7 +109,7 @@ class _Sensitive:
         forward = self.forward_of(node)
         if why_not_reader(forward.op, forward.attrs):
             return True
-        if not self._layouts or _keeps_layout(node.op, node.attrs):
+        if not self._layouts or keeps_layout(node.op, node.attrs):
             return False
         return any(may_be_blocked(self._training.type_of(node.inputs[position])) for position, _, _ in node.inplace)
 

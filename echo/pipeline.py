@@ -191,7 +191,7 @@ def _tried(request: Request, fused: Fused, hidden: int) -> _Tried | None:
     before = stock(request, fused)
     found = _best(inside(request, fused, before))
     after = found.plan.after
-    enough = request.options.memory_budget is not None or after.planned <= _ENOUGH * before.planned
+    enough = request.options.memory_budget is not None or after.chosen <= _ENOUGH * before.planned
     total = after.total + hidden - fused.hidden
     return _Tried(found, fused, before, total, enough) if after.total <= before.total else None
 
@@ -211,7 +211,7 @@ def _best(request: Request) -> Planned:
 
 def _worth(request: Request, plan: Plan) -> tuple[float, float]:
     """Smaller is better, as for policies: the bytes, or within a budget the seconds."""
-    worth = (plan.after.planned, plan.overhead_seconds)
+    worth = (plan.after.chosen, plan.overhead_seconds)
     return worth if request.options.memory_budget is None else worth[::-1]
 
 

@@ -17,6 +17,7 @@ from echo.why import Flipper, NotFused, Why, why
 
 FORMAT = "echo-plan-5"
 HIDDEN = "inside of operators"  # a kind of memory that no planner sees
+KEPT = "plain copies of maps"  # what operators that run again keep beside their arrays (`echo.kept`)
 STASH, RECOMPUTE = "stash", "recompute"
 APPLIED = ("hook", "mirror", "none")
 
@@ -70,6 +71,16 @@ class Memory:
     static: Mapping[str, int]
     at_peak: Mapping[str, int]
     layers: Mapping[str, int]
+
+    @property
+    def kept(self) -> int:
+        """What operators that run again keep beside what is planned (`KEPT`)."""
+        return self.static.get(KEPT, 0)
+
+    @property
+    def chosen(self) -> int:
+        """What depends on the choice: planned memory with what is kept beside."""
+        return self.planned + self.kept
 
     @property
     def total(self) -> int:
@@ -145,10 +156,13 @@ class Plan:
         hidden = self.before.static.get(HIDDEN, 0)
         inside = f" and {hidden / 2**20:.0f} MB {HIDDEN}" if hidden else ""
         before += hidden
+        kept = self.after.kept
+        copies = f" and {kept / 2**20:.0f} MB {KEPT}" if kept else ""
+        after += kept
         sign = "+" if after > before else "-"
         change = 100 * (after - before) / before if before else 0.0
         return (
-            f"{(before - hidden) / 2**20:.0f} MB{inside} -> {after / 2**20:.0f} MB planned "
+            f"{(before - hidden) / 2**20:.0f} MB{inside} -> {(after - kept) / 2**20:.0f} MB planned{copies} "
             f"({sign}{abs(change):.0f} %), "
             f"+{100 * self.overhead:.1f} % time, {len(self.recomputed)} feature maps recomputed"
         )

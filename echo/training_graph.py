@@ -86,6 +86,7 @@ class TrainingNode:
     shape only. ``external`` are outputs whose memory is not the planner's (weight gradients, sparse arrays). ``added``
     are outputs that the node adds to another array: MXNet plans memory for them all the same and never touches it (its
     pass DetectInplaceAddTo comes after that); echo's own storage assignment plans none.
+    ``kept`` are bytes that each copy of a forward node would keep beside all that is planned (`echo.kept`).
     """
 
     op: str
@@ -103,6 +104,7 @@ class TrainingNode:
     random: bool = False
     stateful: bool = False
     mutates: bool = False
+    kept: int = 0
 
     @property
     def is_variable(self) -> bool:
@@ -231,6 +233,7 @@ class TrainingGraph:
             "external": external,
             "added": added,
             "output_entry": np.array(list(map(self.entry_id, self.outputs)), np.int32),
+            "kept": np.array([node.kept for node in nodes], np.int64),
         }
 
     @cached_property
@@ -349,6 +352,7 @@ def _node_to_json(node: TrainingNode) -> dict[str, Any]:
         "random": node.random,
         "stateful": node.stateful,
         "mutates": node.mutates,
+        **({"kept": node.kept} if node.kept else {}),
     }
 
 
@@ -369,4 +373,5 @@ def _node_from_json(value: Mapping[str, Any]) -> TrainingNode:
         random=bool(value["random"]),
         stateful=bool(value["stateful"]),
         mutates=bool(value["mutates"]),
+        kept=int(value.get("kept", 0)),
     )

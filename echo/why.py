@@ -96,7 +96,7 @@ def why(plan: Plan, name: str, flipper: Flipper | None) -> Why | NotFused:
     flip = Flip(note=NOT_KNOWN) if flipper is None else flipper(decision)
     if missed:
         flip = replace(flip, note="; ".join([*([flip.note] if flip.note else []), str(NotFused(name, missed))]))
-    return Why(decision, Cost(plan.after.planned, plan.overhead_seconds), flip)
+    return Why(decision, Cost(plan.after.chosen, plan.overhead_seconds), flip)
 
 
 def _find(decisions: Sequence[Decision], name: str) -> Decision:

@@ -15,13 +15,14 @@ from mxnet.gluon import nn, rnn
 
 import echo
 from echo.frontend.training import match_range
-from fuzz import block_training, training
+from fuzz import block_training, storage, training
 from fuzz.judgement import verdict
 from fuzz.operators import ANY, IMAGE, LAYERS, MATRIX, SEQUENCE
 from fuzz.options import draw_options
 from fuzz.outcome import MAGNITUDES, NUDGES, Refused, Undefined
 from fuzz.program import Line, Program
-from fuzz.symbols import EXPECTED, RANGES, Drawing
+from fuzz.symbol_script import code_of
+from fuzz.symbols import EXPECTED, RANGES, Drawing, as_counted, is_wide
 
 _BY_RANK = {2: MATRIX, 3: SEQUENCE, 4: IMAGE}
 _INPUT = re.compile(r"var\('(\w+)'")
@@ -34,14 +35,14 @@ program_of = Program.from_json
 
 def draw(seed: int) -> Program:
     """The program of a seed."""
-    return _Drawing(random.Random(seed)).program()
+    return as_counted(_Drawing(random.Random(seed), is_wide(seed)).program(), is_wide(seed))
 
 
 class _Drawing(Drawing):
     """Draws lines of a block's ``hybrid_forward``; ``CONSTRUCTOR@(...)`` is a layer that is called."""
 
-    def __init__(self, rng: random.Random) -> None:
-        super().__init__(rng)
+    def __init__(self, rng: random.Random, wide: bool = False) -> None:
+        super().__init__(rng, wide)
         self.layers: dict[int, Any] = {}
 
     def program(self) -> Program:
@@ -223,9 +224,21 @@ def check(program: Program) -> str | None:
     fused = program.options.get("fuse", True)
     wrong = training.differences(got, expected, fused)
     if not wrong:
-        return next((f"warning: {text}" for text in warnings.texts if not text.startswith(EXPECTED)), None)
+        said = next((f"warning: {text}" for text in warnings.texts if not text.startswith(EXPECTED)), None)
+        return said or _growth(program) or None
     nudged = (stock_run(replace(program, how={**program.how, **nudge})) for nudge in NUDGES)
     return verdict(wrong, expected, _others(program), nudged if fused else ())
+
+
+def _growth(program: Program) -> str:
+    if not program.how.get("storage"):
+        return ""
+    make, shapes = maker_of(program), shapes_of(program)
+    return storage.storage_growth(
+        lambda: block_training.train(make, shapes, program.how),
+        lambda: block_training.train(make, shapes, program.how, program.options),
+        program.how.get("context", 0),
+    )
 
 
 def _others(program: Program) -> Iterator[Any]:
@@ -264,16 +277,16 @@ got = train(Net, shapes, how, options, poison=bool(how.get("poison")))
 wrong = differences(got, train(Net, shapes, how), options.get("fuse", True))
 for name, off in wrong.items():
     print(name, off)
-raise SystemExit(1 if wrong else 0)
+grown = how.get("storage") and storage_growth(
+    lambda: train(Net, shapes, how), lambda: train(Net, shapes, how, options), how.get("context", 0))
+print(grown or "storage does not grow")
+raise SystemExit(1 if wrong or grown else 0)
 '''
 
 
 def script(seed: int, program: Program, what: str) -> str:
     """A script that shows what is wrong, and needs nothing but echo."""
-    code = []
-    for module in (training, block_training):
-        with open(module.__file__, encoding="utf-8") as file:
-            code.append(file.read().partition('"""\n')[2].strip())
+    code = map(code_of, (training, block_training, storage))
     text = "\n\n\n".join(code).replace("from fuzz.training import held, value_of\n", "")
     what = what.replace("\\", "/").replace('"', "'")
     return SCRIPT.format(seed=seed, what=what, training=text, source=source_of(program), shapes=shapes_of(program),

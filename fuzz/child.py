@@ -85,15 +85,17 @@ def _checked(module: Any, program: Any) -> str | None:
 
 
 def shrunk(module: Any, seed: int, wrong: str) -> Any:
-    """The smallest program found that fails as that of the seed does: with other numbers, or with an error."""
+    """The smallest program found that fails as that of the seed does: with other numbers, more storage, or an error."""
     from fuzz.program import shrink
 
     end = time.monotonic() + _SHRINKING
-    numbers = "step " in wrong
+
+    def kind(text: str) -> str:
+        return "numbers" if "step " in text else "storage" if text.startswith("storage: ") else ""
 
     def fails(program: Any) -> bool:
         found = _checked(module, program)
-        return found is not None and ("step " in found) == numbers
+        return found is not None and kind(found) == kind(wrong)
 
     return shrink(module.draw(seed), fails, lambda: time.monotonic() > end)
 

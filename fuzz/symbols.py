@@ -14,16 +14,18 @@ import mxnet as mx
 
 import echo
 from echo.frontend.training import match_range
-from fuzz import training
+from fuzz import storage, training
 from fuzz.judgement import verdict
 from fuzz.operators import ANY, HEADS, IMAGE, MATRIX, SEQUENCE
 from fuzz.options import draw_options
 from fuzz.outcome import MAGNITUDES, NUDGES, Refused
 from fuzz.program import Line, Program, argument
+from fuzz.symbol_script import script as script
 
 CHANNELS = (3, 5, 8, 8, 12, 16, 16, 32)
 EXPECTED = ("policy exact: stopped", "echo: planning stopped")  # beginnings of warnings that say nothing of a fault
 _MOST_ELEMENTS = 8192  # of one map
+WIDE = 32  # times as large are batches of programs of which storage is counted, lest all of it is below what is counted
 RANGES = (1, 2, 4, 64, 0)  # match ranges under which stock MXNet is asked as well
 _BY_RANK = {2: MATRIX, 3: SEQUENCE, 4: IMAGE}
 _MAKES = re.compile(r"var\(|prefix")  # arguments, which must not have the names of others
@@ -54,20 +56,34 @@ def symbol_of(program: Program) -> Any:
 program_of = Program.from_json
 
 
+def is_wide(seed: int) -> bool:
+    """Whether storage of the program of a seed is counted."""
+    return seed % 5 == 4
+
+
 def draw(seed: int) -> Program:
     """The program of a seed."""
-    return Drawing(random.Random(seed)).program()
+    return as_counted(Drawing(random.Random(seed), is_wide(seed)).program(), is_wide(seed))
+
+
+def as_counted(program: Program, wide: bool) -> Program:
+    """The program with options under which echo promises to hold no more, if it is ``wide``."""
+    if not wide:
+        return program
+    options = {name: value for name, value in program.options.items() if name != "recompute"}
+    return replace(program, options={**options, "fuse": False}, how={**program.how, "storage": 1})
 
 
 class Drawing:
     """Draws lines that MXNet can infer the shapes of, each built as soon as it is drawn."""
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, wide: bool = False) -> None:
         self.rng = rng
+        self.most_elements = _MOST_ELEMENTS * WIDE if wide else _MOST_ELEMENTS
         self.lines: list[Line] = []
         self.symbols: list[Any] = []
         self.dtype = rng.choices(("float32", "float64", "float16"), (88, 6, 6))[0]
-        self.batch = rng.choice((1, 2, 3, 4))
+        self.batch = rng.choice((1, 2, 3, 4)) * (WIDE if wide else 1)
 
     def program(self) -> Program:
         rng = self.rng
@@ -172,7 +188,7 @@ class Drawing:
             shapes, kinds = (symbol._infer_shape_impl(True)[1], symbol._infer_type_impl(True)[1])
         except (mx.MXNetError, ValueError, AssertionError, IndexError, TypeError, AttributeError):
             return False
-        if any(not shape or not 0 < _elements(shape) <= _MOST_ELEMENTS for shape in shapes) or None in kinds:
+        if any(not shape or not 0 < _elements(shape) <= self.most_elements for shape in shapes) or None in kinds:
             return False
         self.symbols.append(symbol)
         if len(shapes) == 1:
@@ -239,9 +255,21 @@ def check(program: Program) -> str | None:
         logging.getLogger("echo").removeHandler(warnings)
     wrong = training.differences(got, expected, fused)
     if not wrong:
-        return next((f"warning: {text}" for text in warnings.texts if not text.startswith(EXPECTED)), None)
+        said = next((f"warning: {text}" for text in warnings.texts if not text.startswith(EXPECTED)), None)
+        return said or _growth(symbol, program) or None
     nudged = (training.train(symbol, program.requests, {**program.how, **nudge}) for nudge in NUDGES)
     return verdict(wrong, expected, _others(symbol, program), nudged if fused else ())
+
+
+def _growth(symbol: Any, program: Program) -> str:
+    if not program.how.get("storage"):
+        return ""
+    requests, how = program.requests, {**program.how, "poison": 0}
+    return storage.storage_growth(
+        lambda: training.train(symbol, requests, how),
+        lambda: training.trained(echo.optimize(symbol, **program.options), requests, how),
+        how.get("context", 0),
+    )
 
 
 def _others(symbol: Any, program: Program) -> Iterator[Any]:
@@ -262,33 +290,6 @@ def stock(seed: int) -> None:
 def run(seed: int) -> str | None:
     """What echo gets wrong in the program of a seed."""
     return check(draw(seed))
-
-
-SCRIPT = '''"""Found by the fuzzer of symbols, seed {seed}: {what}"""
-import os
-os.environ.update(OMP_NUM_THREADS="1", MXNET_SUBGRAPH_VERBOSE="0")
-import echo
-{training}
-
-var = mx.sym.var
-{source}
-symbol = mx.sym.Group(heads)
-requests, how, options = {requests!r}, {how!r}, {options!r}
-expected = train(symbol, requests, how)
-wrong = differences(trained(echo.optimize(symbol, **options), requests, how), expected, options.get("fuse", True))
-for name, off in wrong.items():
-    print(name, off)
-raise SystemExit(1 if wrong else 0)
-'''
-
-
-def script(seed: int, program: Program, what: str) -> str:
-    """A script that shows what is wrong, and needs nothing but echo."""
-    with open(training.__file__, encoding="utf-8") as file:
-        code = file.read().partition('"""\n')[2].strip()
-    what = what.replace("\\", "/").replace('"', "'")
-    return SCRIPT.format(seed=seed, what=what, training=code, source=program.source(), requests=program.requests,
-                         how=program.how, options=program.options)  # fmt: skip
 
 
 os.environ.setdefault("MXNET_SUBGRAPH_VERBOSE", "0")

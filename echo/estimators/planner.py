@@ -31,7 +31,7 @@ class _Arrays(ctypes.Structure):
             for name in (
                 "entry_begin", "input_begin", "input_entry", "input_ignored", "dep_begin", "dep_node",
                 "inplace_begin", "inplace", "variable", "forward", "masked", "elements", "dtype", "dtype_size",
-                "external", "added", "output_entry", "seconds",
+                "external", "added", "output_entry", "kept", "seconds",
             )
         ]
     )  # fmt: skip
@@ -150,8 +150,10 @@ class ReferencePlanner:
     ) -> Evaluation:
         """As `StoragePlanner.evaluate`; a limit changes nothing."""
         planned = self._planned(recompute, splits)
-        seconds = sum(self._seconds[number] for number in self._clones(planned))
-        return Evaluation(tuple(plan_storage(planned, value).total for value in match_ranges), seconds)
+        clones = self._clones(planned)
+        seconds = sum(self._seconds[number] for number in clones)
+        kept = sum(self._training.nodes[number].kept for number in clones)
+        return Evaluation(tuple(plan_storage(planned, value).total + kept for value in match_ranges), seconds)
 
     def executed(self, recompute: Choice, splits: Splits | None = None) -> Choice:
         """As `StoragePlanner.executed`."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Iterable
 
 from echo.passes.request import Request
-from echo.passes.rewrite import Rewritten
+from echo.passes.rewrite import Rewritten, marks_of, outputs_of, splits_of
+from echo.plan import Mark
 from echo.training_graph import TrainingGraph
 
 
@@ -14,12 +15,13 @@ from echo.training_graph import TrainingGraph
 class Confirmed:
     """``planned_bytes``: MXNet's own figure for what will be bound. ``accepted``: the rewritten graph is bound.
 
-    ``reason`` says why not.
+    ``kept_bytes`` are kept beside that by operators that run again. ``reason`` says why it is not bound.
     """
 
     planned_bytes: int
     accepted: bool
     reason: str = ""
+    kept_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,14 @@ class Confirm:
         if accumulations != training.accumulations:
             reason = "MXNet would add up gradients in another way, which may change the last bit"
             return Confirmed(training.planned_bytes, False, reason)
-        if planned >= training.planned_bytes and not request.options.recompute:
+        kept = _kept(training, marks_of(request.graph, rewritten.graph))
+        if planned + kept >= training.planned_bytes and not request.options.recompute:
             return Confirmed(training.planned_bytes, False, "nothing to gain")
-        return Confirmed(planned, True)
+        return Confirmed(planned, True, kept_bytes=kept)
+
+
+def _kept(training: TrainingGraph, marks: Iterable[Mark]) -> int:
+    """What all copies of the marked nodes keep beside planned memory."""
+    copies = {mark.node: max(1, len(splits_of(mark))) for mark in marks if outputs_of(mark)}
+    # of what MXNet merges into others, those others count
+    return sum(node.kept * copies.get(node.user, 0) for _, node in training.operators() if node.user is not None)

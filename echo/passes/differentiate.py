@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from echo.implementations import implementations
 from echo.inplace import as_stock, why_as_it_is
+from echo.kept import copied, with_kept
 from echo.passes.request import Request
 from echo.training_graph import TrainingGraph
 
@@ -28,8 +29,9 @@ class Differentiate:
         training = frontend.differentiate()
         if not frontend.hook:
             return training
-        training = as_stock(training, frontend.device)
+        training = with_kept(as_stock(training, frontend.device), frontend.device)
         if frontend.device != "cpu" or why_as_it_is(request.graph, frontend.device):
             return training
-        chosen = implementations(training, request.options.exact, frontend.onednn)
+        without = copied(training, frontend.device)
+        chosen = implementations(training, request.options.exact, frontend.onednn, without)
         return frontend.implemented(training, chosen) if chosen else training

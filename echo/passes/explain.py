@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Iterator, Mapping
 
 from echo.estimators.footprint import Footprint, footprint
@@ -17,7 +17,7 @@ from echo.passes.recompute import with_clones
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewritten, marks_of
 from echo.passes.select import Selection
-from echo.plan import RECOMPUTE, STASH, Decision, Memory, Plan
+from echo.plan import KEPT, RECOMPUTE, STASH, Decision, Memory, Plan
 from echo.training_graph import TrainingGraph
 
 
@@ -50,7 +50,7 @@ class Explain:
         return Plan(
             decisions=tuple(explain.decisions()),
             before=memory(request, _stock(request, training), training.planned_bytes),
-            after=memory(request, after, confirmed.planned_bytes),
+            after=_with_kept(memory(request, after, confirmed.planned_bytes), confirmed.kept_bytes),
             match_range=match_range,
             step_seconds=overhead.step_seconds,
             overhead_seconds=seconds,
@@ -78,10 +78,14 @@ def memory(request: Request, training: TrainingGraph, planned: int) -> Memory:
     return Memory(planned, found.peak, dict(found.static), dict(found.at_peak), dict(found.layers))
 
 
+def _with_kept(found: Memory, kept: int) -> Memory:
+    return replace(found, static={**found.static, KEPT: kept}) if kept else found
+
+
 def _notes(request: Request, training: TrainingGraph, overhead: Overhead, confirmed: Confirmed) -> Iterator[str]:
     if not request.frontend.hook:
         yield "the native hook is not there: MXNet's own attributes apply the plan, within their limits"
-    if confirmed.planned_bytes > training.planned_bytes:
+    if confirmed.planned_bytes + confirmed.kept_bytes > training.planned_bytes:
         yield "the nodes that the user insists on recomputing need more memory than they save"
     if confirmed.accepted:
         texts = training.implementations.values()

@@ -186,5 +186,5 @@ def _best(view: View, family: Family, product: Product, seconds: Mapping[str, fl
 
 def accepted(request: Request, hoisted: Hoisted, without: Plan, found: Plan) -> bool:
     """Whether a plan with other layouts is taken: it needs hardly more memory or keeps a budget, and saves time."""
-    fits = request.options.memory_budget is not None or found.after.planned <= _MOST_GROWTH * without.after.planned
+    fits = request.options.memory_budget is not None or found.after.chosen <= _MOST_GROWTH * without.after.chosen
     return fits and found.overhead_seconds - without.overhead_seconds < hoisted.saved

@@ -6,6 +6,7 @@ written for this graph, or an error. The native hook checks again what it is ask
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any, Iterator, Mapping, Sequence
 
@@ -14,6 +15,7 @@ from echo.estimators.assignment import ASSIGNED
 from echo.graph import Entry, Graph, Node
 from echo.implementations import INEXACT, implementations, known
 from echo.inplace import APART_ATTRIBUTE, as_stock, moved
+from echo.kept import copied
 from echo.ops import all_outputs, why_not
 from echo.options import Options
 from echo.passes.candidates import Candidates, FindCandidates
@@ -218,7 +220,8 @@ def _check_gradients(
     if not wanted:
         return
     here = frontend.hook and frontend.device == "cpu"
-    allowed = [implementations(training, exact, frontend.onednn) for exact in (True, False)] if here else []
+    ways = itertools.product((True, False), (frozenset(), copied(training, frontend.device)) if here else ())
+    allowed = [implementations(training, exact, frontend.onednn, entries) for exact, entries in ways]
     marks = [gradient_marks(graph, training, found) for found in allowed]
     for number, text in wanted.items():
         if all(found.get(number, {}).get(GRADIENT_ATTRIBUTE) != text for found in marks):

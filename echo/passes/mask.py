@@ -72,8 +72,8 @@ def why_not_tried(request: Request, masked: Masked, without: Plan) -> str:
 
     There has to be enough to gain; within a budget, masks as bits have to take the place of slower operators.
     """
-    if masked.bytes < _LEAST_GAIN * without.after.planned:
-        return f"{SMALL}: the masks have {masked.bytes:,} of {without.after.planned:,} bytes"
+    if masked.bytes < _LEAST_GAIN * without.after.chosen:
+        return f"{SMALL}: the masks have {masked.bytes:,} of {without.after.chosen:,} bytes"
     slow = request.options.memory_budget is None or without.overhead > _TIME
     return "" if slow else "a mask as bits takes time, and the budget is met without"
 
@@ -84,7 +84,7 @@ def why_no_bits(request: Request, without: Plan, found: Plan) -> str:
         if found.overhead + _TIME < without.overhead:
             return ""
         return f"nothing to gain: +{found.overhead:.1%} time with masks as bits, +{without.overhead:.1%} without"
-    before, after = without.after.planned, found.after.planned
+    before, after = without.after.chosen, found.after.chosen
     if after < (1 - _LEAST_GAIN) * before:
         return ""
     return f"nothing to gain: {after / 2**20:.2f} MB planned with masks as bits, {before / 2**20:.2f} MB without"

@@ -25,6 +25,7 @@ from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import Binding, graph_of, symbol_of
 from echo.frontend.training import chunk_bytes, match_range, training_graph
 from echo.graph import Graph
+from echo.kept import with_kept
 from echo.locks import Lock
 from echo.options import Options
 from echo.passes.confirm import Confirm
@@ -250,7 +251,8 @@ class _Road:
     def confirms(self, base: Graph, graph: Graph, binding: Binding) -> bool:
         def confirmed(options: Options) -> bool:
             request = Request(base, options, MxnetSession(base, binding, self.ctx))
-            return Confirm().run(request, request.frontend.differentiate(), Rewritten(graph, None)).accepted
+            training = with_kept(request.frontend.differentiate(), request.frontend.device)
+            return Confirm().run(request, training, Rewritten(graph, None)).accepted
 
         with own_binds():
             return bool(self.attempt(confirmed, lambda: False))

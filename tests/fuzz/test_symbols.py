@@ -18,7 +18,7 @@ from fuzz import blocks, symbols
 from fuzz.__main__ import Batch, run_batches
 from fuzz.child import shrunk
 from fuzz.outcome import Refused, Undefined
-from fuzz.program import Program, smaller
+from fuzz.program import Line, Program, argument, smaller
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 BOTH = pytest.mark.parametrize("kind", [symbols, blocks], ids=["symbols", "blocks"])
@@ -112,3 +112,35 @@ def test_process_that_dies_is_a_fault(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode < 0 or "Segmentation" in done.stderr
     assert json.loads(done.stdout.splitlines()[0]) == {"seed": 5}
+
+
+def sigmoids(layers: int) -> Program:
+    shape = (64, 16, 16, 16)
+    lines = [argument("data0", shape)]
+    for _ in range(layers):
+        at = len(lines)
+        conv = f"mx.sym.Convolution({{0}}, kernel=(3, 3), pad=(1, 1), num_filter=16, name='conv{at}')"
+        lines.append(Line(conv, (at - 1,), shape))
+        lines.append(Line(f"mx.sym.BatchNorm({{0}}, fix_gamma=False, name='norm{at}')", (at,), shape))
+        lines.append(Line("mx.sym.Activation({0}, act_type='sigmoid')", (at + 1,), shape))
+    return Program(tuple(lines), (len(lines) - 1,), options={"fuse": False, "max_overhead": None}, how={"storage": 1})
+
+
+def test_storage_that_does_not_grow_is_no_fault() -> None:
+    assert symbols.check(sigmoids(4)) is None
+
+
+def test_storage_that_grows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("echo.kept._keeps_none", lambda *_: True)  # copies do not count
+    found = symbols.check(sigmoids(5))
+    assert found is not None
+    assert found.startswith("storage: ")
+
+
+@BOTH
+def test_storage_is_counted_of_large_programs_that_may_not_grow(kind: Any) -> None:
+    wide = kind.draw(next(seed for seed in range(100) if symbols.is_wide(seed)))
+    assert wide.how["storage"]
+    assert not wide.options["fuse"]
+    assert "recompute" not in wide.options
+    assert "storage" not in kind.draw(0).how

@@ -72,7 +72,7 @@ double Drops::plan_input(std::int32_t entry, std::int32_t slot, std::int32_t ste
   if (seen_[node] == stamp_) return kept_price_[node];
   seen_[node] = stamp_;
   kept_price_[node] = 0;
-  double again = price * a.seconds[node];
+  double again = cost(node, price);
   for (std::int32_t i = a.input_begin[node]; i < a.input_begin[node + 1] && again < keep; ++i)
     if (!a.input_ignored[i]) again += plan_input(a.input_entry[i], slot, step, price, depth - 1);
   kept_price_[node] = std::min(keep, again);
@@ -96,13 +96,14 @@ void Drops::add_inputs(std::int32_t slot, std::int32_t step, double price, Drop*
       double again = keep;
       if (candidate_[input] && s_.again(entry) && static_cast<int>(drop->splits.size()) < kDeepest) {
         ++stamp_;
-        again = price * a.seconds[input];
+        again = cost(input, price);
         for (std::int32_t j = a.input_begin[input]; j < a.input_begin[input + 1] && again < keep; ++j)
           if (!a.input_ignored[j]) again += plan_input(a.input_entry[j], slot, step, price, kDeepest);
       }
       if (again < keep) {
         drop->splits.emplace_back(input, slot);
         drop->seconds += a.seconds[input];
+        drop->gain -= kept(input);
       } else {
         drop->gain -= keep;
       }
@@ -113,6 +114,7 @@ void Drops::add_inputs(std::int32_t slot, std::int32_t step, double price, Drop*
 bool Drops::expand(std::int32_t node, std::int32_t slot, std::int32_t step, double price, Drop* drop) {
   drop->splits.assign(1, {node, slot});
   drop->seconds = s_.arrays.seconds[node];
+  drop->gain -= kept(node);
   add_inputs(slot, step, price, drop);
   return drop->gain > 0;
 }
@@ -156,8 +158,9 @@ void Drops::bundle() {
   }
 }
 
-const std::vector<Drop>& Drops::find(const std::vector<std::int64_t>& limits, double price) {
+const std::vector<Drop>& Drops::find(const std::vector<std::int64_t>& limits, double price, double above) {
   const auto& a = s_.arrays;
+  above_ = above;
   found_.clear();
   index_uses();
   seen_.resize(a.nodes, -1);

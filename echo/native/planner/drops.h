@@ -22,9 +22,10 @@ class Drops {
  public:
   Drops(const Schedule& schedule, const std::vector<std::uint8_t>& candidate) : s_(schedule), candidate_(candidate) {}
 
-  // All that free bytes while more than `limits[level]` are alive on some level of the schedule. `price` is what a second may cost, in the unit of
-  // `Drop::gain`: it decides which inputs are recomputed too.
-  const std::vector<Drop>& find(const std::vector<std::int64_t>& limits, double price);
+  // All that free bytes while more than `limits[level]` are alive on some level of the schedule. `price` is what a second
+  // may cost, in the unit of `Drop::gain`: it decides which inputs are recomputed too. What copies keep counts at as many
+  // steps as are `above` the limits.
+  const std::vector<Drop>& find(const std::vector<std::int64_t>& limits, double price, double above);
   const std::vector<Drop>& last() const { return found_; }
 
  private:
@@ -41,10 +42,13 @@ class Drops {
     const auto& sum = over_[s_.level_of(entry)];
     return static_cast<double>(s_.amount(entry)) * (sum[to] - sum[from]);
   }
+  double kept(std::int32_t node) const { return above_ * static_cast<double>(s_.arrays.kept[node]); }
+  double cost(std::int32_t node, double price) const { return price * s_.arrays.seconds[node] + kept(node); }
   void add_inputs(std::int32_t slot, std::int32_t step, double price, Drop* drop);
 
   const Schedule& s_;
   const std::vector<std::uint8_t>& candidate_;
+  double above_ = 0;
   std::vector<std::vector<double>> over_;  // by level: up to each step
   std::vector<std::int32_t> use_begin_, uses_, step_of_slot_;
   std::vector<double> kept_price_;

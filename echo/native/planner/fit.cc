@@ -38,7 +38,7 @@ bool Fit::has(std::int32_t node, std::int32_t slot) const {
 }
 
 void Fit::rank(double noise) {
-  const auto& found = drops_.find(limits_, price_);
+  const auto& found = drops_.find(limits_, price_, above_);
   order_.clear();
   for (std::size_t i = 0; i < found.size(); ++i)
     if (failed_.count(found[i].splits.front()) == 0)
@@ -136,9 +136,9 @@ bool Fit::take_best(double noise) {
   return true;
 }
 
-// What lies above the limits in the last simulation, summed over the steps.
+// What lies above the limits in the last simulation, summed over the steps, with what copies keep.
 double Fit::over() const {
-  double sum = 0;
+  double sum = above_ * static_cast<double>(s_.kept());
   for (std::int32_t level = 0; level < s_.levels(); ++level) {
     const double weight = static_cast<double>(s_.weight(level));
     if (s_.most(level) <= limits_[level]) continue;
@@ -152,16 +152,32 @@ double Fit::over() const {
 // time, wherever that is cheapest.
 void Fit::lower_limits() {
   limits_.assign(s_.levels(), budget_);
-  if (s_.measure() == Measure::kLive) return;
+  if (s_.measure() == Measure::kLive) {
+    limits_[0] = std::max<std::int64_t>(0, budget_ - s_.kept());
+    return count_above();
+  }
   const double ratio = std::max(kLowered, static_cast<double>(budget_) / static_cast<double>(value_.bytes));
   for (std::int32_t level = 0; level < s_.levels(); ++level) {
     const auto lowered = static_cast<std::int64_t>(ratio * static_cast<double>(s_.most(level)));
     limits_[level] = stuck_[level] > 0 ? s_.most(level) : std::min(s_.most(level) - 1, lowered);
   }
+  count_above();
+}
+
+// At how many steps of the last simulation the limits are exceeded, on the level where that is most often.
+void Fit::count_above() {
+  above_ = 0;
+  for (std::int32_t level = 0; level < s_.levels(); ++level) {
+    const auto& live = s_.live(level);
+    const auto end = live.begin() + s_.steps();
+    const auto above = std::count_if(live.begin(), end, [&](std::int64_t now) { return now > limits_[level]; });
+    above_ = std::max(above_, static_cast<double>(above));
+  }
 }
 
 bool Fit::repair(double most_seconds, double noise) {
   limits_.assign(s_.levels(), INT64_MAX);
+  above_ = 0;
   stuck_.assign(s_.levels(), 0);
   failed_.clear();
   value_ = simulate();

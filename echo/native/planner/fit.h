@@ -40,6 +40,7 @@ class Fit {
   }
   double over() const;
   void lower_limits();
+  void count_above();
   bool better(const Value& value, const Value& than) const;
   bool repair(double most_seconds, double noise);
   void rank(double noise);
@@ -65,6 +66,7 @@ class Fit {
   std::vector<int> stuck_;            // by level: rounds for which it is left alone
   double share_ = 0.3;
   double price_ = 0;
+  double above_ = 0;  // how many steps were above the limits when those were set: what copies keep is there at each of them
   std::vector<std::pair<double, std::size_t>> order_;
   std::set<std::pair<std::int32_t, std::int32_t>> failed_;  // drops that did not help under the present limits
   std::int32_t round_ = 0;

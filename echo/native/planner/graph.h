@@ -30,6 +30,7 @@ struct TrainingArrays {
   const std::uint8_t* external;       // [entries] 1: storage is not the planner's (gradients, sparse)
   const std::uint8_t* added;          // [entries] 1: added to another array by the node that computes it, in no memory of its own
   const std::int32_t* output_entry;   // [outputs]
+  const std::int64_t* kept;           // [nodes] bytes that each copy of a forward node keeps beside all that is planned
   const double* seconds;              // [nodes] time to run a forward node once more
 };
 

@@ -31,15 +31,22 @@ void plan_blocks(Planner* planner, std::int32_t* chunk, std::int32_t* inplace) {
   std::copy(planner->storage.inplace().begin(), planner->storage.inplace().end(), inplace);
 }
 
-// The seconds of all clones; executed[nodes], where given, receives how many there are of each node, 255 at most.
-double count_clones(const echo::PlannedGraph& graph, std::uint8_t* executed) {
+struct Clones {
   double seconds = 0;
+  std::int64_t kept = 0;
+};
+
+// The seconds of all clones and the bytes that they keep; executed[nodes], where given, receives how many there are of
+// each node, 255 at most.
+Clones count_clones(const echo::PlannedGraph& graph, std::uint8_t* executed) {
+  Clones found;
   for (const std::int32_t node : graph.order) {
     if (!graph.is_clone(node)) continue;
-    seconds += graph.arrays.seconds[graph.origin(node)];
+    found.seconds += graph.arrays.seconds[graph.origin(node)];
+    found.kept += graph.arrays.kept[graph.origin(node)];
     if (executed && executed[graph.origin(node)] < UINT8_MAX) ++executed[graph.origin(node)];
   }
-  return seconds;
+  return found;
 }
 
 }  // namespace
@@ -68,7 +75,7 @@ ECHO_EXPORT std::int32_t echo_planner_blocks(Planner* planner, std::int32_t* chu
 
 // Plans the storage of the graph in which the entries marked in recompute[entries] are recomputed, in several copies where
 // the `splits` pairs of split_node and split_slot say so (SplitArrays).
-// totals[i] receives the planned bytes under match_ranges[i]. With limit >= 0 only totals up to the limit matter, and of
+// totals[i] receives the planned bytes under match_ranges[i], with what clones keep beside. With limit >= 0 only totals up to the limit matter, and of
 // those the smallest: what exceeds it, or an earlier total, may be any number above it. executed[nodes], where given,
 // counts how often every forward node runs again, up to 255. Returns the seconds of all those second runs; NaN where it
 // failed.
@@ -78,13 +85,14 @@ ECHO_EXPORT double echo_planner_evaluate(Planner* planner, const std::uint8_t* r
                                          std::int64_t* totals, std::uint8_t* executed) {
   return echo::guarded(std::nan(""), [&] {
     planner->graph.apply(recompute, {splits, split_node, split_slot});
-    const double seconds = count_clones(planner->graph, executed);
+    const Clones clones = count_clones(planner->graph, executed);
     planner->storage.count_references();
-    std::int64_t bound = limit < 0 ? INT64_MAX : limit;
+    std::int64_t bound = limit < 0 ? INT64_MAX : std::max<std::int64_t>(0, limit - clones.kept);
     for (std::int32_t i = 0; i < ranges; ++i) {
-      totals[i] = planner->storage.plan(match_ranges[i], bound);
-      if (limit >= 0) bound = std::min(bound, totals[i]);
+      const std::int64_t planned = planner->storage.plan(match_ranges[i], bound);
+      totals[i] = planned + clones.kept;
+      if (limit >= 0) bound = std::min(bound, planned);
     }
-    return seconds;
+    return clones.seconds;
   });
 }

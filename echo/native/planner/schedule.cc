@@ -213,8 +213,13 @@ Schedule::Value Schedule::sum_up() {
     }
     value.bytes += weight_[level] * most_[level];
   }
-  for (std::int32_t step = 0; step < steps(); ++step)
-    if (is_copy_[step]) value.seconds += arrays.seconds[step_node_[step]];
+  kept_by_copies_ = 0;
+  for (std::int32_t step = 0; step < steps(); ++step) {
+    if (!is_copy_[step]) continue;
+    value.seconds += arrays.seconds[step_node_[step]];
+    kept_by_copies_ += arrays.kept[step_node_[step]];
+  }
+  value.bytes += kept_by_copies_;
   return value;
 }
 

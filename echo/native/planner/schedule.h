@@ -24,7 +24,7 @@ class Schedule {
   using Splits = std::vector<std::vector<std::int32_t>>;
 
   struct Value {
-    std::int64_t bytes = 0;  // by the measure
+    std::int64_t bytes = 0;  // by the measure, with what copies keep
     double seconds = 0;      // of all copies
   };
 
@@ -36,6 +36,8 @@ class Schedule {
   std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max();
   bool is_late() const { return std::chrono::steady_clock::now() >= deadline; }
 
+  // What the copies of the last simulation keep beside all that is planned, from the first step to the last.
+  std::int64_t kept() const { return kept_by_copies_; }
   // Of the last simulation, by step.
   std::int32_t steps() const { return static_cast<std::int32_t>(step_node_.size()); }
   std::int32_t node(std::int32_t step) const { return step_node_[step]; }
@@ -100,6 +102,7 @@ class Schedule {
   std::vector<std::int64_t> weight_, most_;
   std::vector<std::vector<std::int64_t>> live_;  // by level, then step
   std::vector<std::uint8_t> is_copy_;
+  std::int64_t kept_by_copies_ = 0;
   std::vector<std::int32_t> wanted_, wanted_at_;  // nodes to compute at the current position
 };
 

@@ -1,0 +1,97 @@
+"""What operators keep beside their arrays for as long as they live: plain copies of maps in a layout of oneDNN's.
+
+An operator that is not oneDNN's reads and writes the plain layout. Where an input is in another one, MXNet hands it a
+plain copy, and where it works in place over such an array, it writes a plain copy that goes back into that array. The
+executor of the operator keeps those copies for good (``StorageFallbackOpExecutor`` and ``CreateDefaultInputs`` in
+``attach_op_execs_pass.cc`` of MXNet), in an executor of a symbol and in a CachedOp with ``static_shape``. An operator
+that runs again does so by another executor, with copies of its own: they may take more than what is not stashed saves.
+
+Which maps are in another layout is known when they are computed, and not before: here, all are that may be. A CachedOp
+with ``static_alloc`` alone keeps no such copies, but counts like one that has ``static_shape``, too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import AbstractSet, Mapping, Sequence
+
+from echo.estimators.planner import blocks
+from echo.graph import Entry
+from echo.inplace import LAID_OUT, has_layouts, keeps_layout, may_be_blocked
+from echo.training_graph import DYNAMIC, TrainingGraph, TrainingNode
+
+# Of oneDNN, for some values of an attribute alone: which it is, its default, and those values.
+_SOMETIMES: Mapping[str, tuple[str, str, frozenset[str]]] = {
+    "LeakyReLU": ("act_type", "leaky", frozenset({"leaky", "elu", "gelu"})),
+    "Pooling": ("pool_type", "max", frozenset({"max", "avg"})),
+    **dict.fromkeys(("softmax", "log_softmax"), ("use_length", "False", frozenset({"False", "0", "false"}))),
+}
+# Of oneDNN (``TIsMKLDNN``), or copying nothing for longer than they run; the first put out the plain layout.
+_PLAIN = frozenset({"FullyConnected", "RNN", "Reshape", "Flatten", "transpose", "expand_dims", "SoftmaxOutput"})
+_ALIKE = frozenset({
+    "BatchNorm", "_contrib_BatchNormWithReLU", "Concat", "LRN", "elemwise_add", "add_n", "_copy", "amp_cast",
+    "amp_multicast", "slice",
+})  # fmt: skip
+
+
+def copied(training: TrainingGraph, device: str) -> frozenset[Entry]:
+    """Forward entries of which operators that are not oneDNN's keep plain copies."""
+    return frozenset() if _keeps_none(training, device) else frozenset(_walked(training)[0])
+
+
+def with_kept(training: TrainingGraph, device: str) -> TrainingGraph:
+    """The training graph with what each copy of a forward node would keep (`echo.training_graph.TrainingNode.kept`)."""
+    if _keeps_none(training, device):
+        return training
+    nodes = list(training.nodes)
+    for number, kept in _walked(training)[1].items():
+        nodes[number] = nodes[number].having(kept=kept)
+    return replace(training, nodes=tuple(nodes))
+
+
+def _keeps_none(training: TrainingGraph, device: str) -> bool:
+    return training.runner == DYNAMIC or not has_layouts(training, device)
+
+
+def _walked(training: TrainingGraph) -> tuple[set[Entry], dict[int, int]]:
+    """The forward entries that may be in a layout of oneDNN's, and what the operators that read them would keep."""
+    inplace = blocks(training).inplace
+    blocked: set[Entry] = set()
+    kept: dict[int, int] = {}
+    for number, node in training.operators():
+        if not node.forward:
+            continue
+        first = training.first_entry[number]
+        over = {o: inplace[first + o] for o in range(len(node.outputs)) if inplace[first + o] >= 0}
+        inputs = {i for i, entry in enumerate(node.inputs) if Entry(entry.node, entry.index) in blocked}
+        blocked |= {Entry(number, o) for o in _blocked_outputs(node, inputs, over)}
+        own = _kept(training, node, inputs, over)
+        if own:
+            kept[number] = own
+    return blocked, kept
+
+
+def _by_onednn(node: TrainingNode) -> bool:
+    if node.op in _SOMETIMES:
+        name, default, values = _SOMETIMES[node.op]
+        return node.attrs.get(name, default) in values
+    return node.op in LAID_OUT | _PLAIN | _ALIKE or keeps_layout(node.op, node.attrs)
+
+
+def _blocked_outputs(node: TrainingNode, inputs: AbstractSet[int], over: Mapping[int, int]) -> list[int]:
+    """The outputs that may be in a layout of oneDNN's, where these inputs are, and ``over`` has those in place."""
+    if node.op in LAID_OUT:
+        found: Sequence[int] = (0,)
+    elif _by_onednn(node):
+        found = range(len(node.outputs)) if inputs and node.op not in _PLAIN else ()
+    else:
+        found = [output for output, position in over.items() if position in inputs]
+    return [output for output in found if may_be_blocked(node.outputs[output])]
+
+
+def _kept(training: TrainingGraph, node: TrainingNode, inputs: AbstractSet[int], over: Mapping[int, int]) -> int:
+    if _by_onednn(node):
+        return 0
+    copied = Counter(inputs) + Counter(position for position in over.values() if position in inputs)
+    return sum(count * training.type_of(node.inputs[position]).bytes for position, count in copied.items())

@@ -1,0 +1,174 @@
+"""Plain copies of blocked maps, which operators that are not oneDNN's keep: no plan makes storage grow by them."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import replace
+from typing import Any, Callable
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, gluon
+
+import echo
+from echo.estimators.planner import ReferencePlanner, StoragePlanner
+from echo.estimators.scheduler import CHUNKS, LIVE, Scheduler
+from echo.frontend.session import install_hook
+from echo.frontend.symbols import graph_of, infer_binding
+from echo.frontend.training import training_graph
+from echo.graph import Entry
+from echo.kept import copied, with_kept
+from echo.passes.recompute import with_clones
+from echo.runtime.held import held
+from echo.training_graph import DYNAMIC, STATIC, TrainingGraph
+
+pytestmark = pytest.mark.usefixtures("cheap_planning")
+S = mx.sym
+SHAPE = (4, 16, 32, 32)
+MAP = int(np.prod(SHAPE)) * 4
+MB = 2**20
+STATIC_SHAPE = {"static_alloc": True, "static_shape": True}
+# What comes behind each BatchNorm: operators that are not oneDNN's, and gradients that others could compute.
+ENDS: dict[str, Callable[[Any, Any], Any]] = {
+    "relu": lambda F, x: F.relu(x),
+    "relu of a sum": lambda F, x: F.relu(x + F.Activation(x, act_type="tanh")),
+    "swish": lambda F, x: x * F.sigmoid(x),
+    "hard swish": lambda F, x: x * F.clip(x + 3, 0, 6) / 6,
+    "sigmoid": lambda F, x: F.Activation(x, act_type="sigmoid"),
+    "gate": lambda F, x: x * F.Activation(x, act_type="sigmoid"),
+}
+
+
+def network(end: Callable[[Any, Any], Any], layers: int = 5) -> Any:
+    """Convolutions of 16 channels, which oneDNN computes in a blocked layout, with BatchNorm and an end each."""
+    x = S.Convolution(S.var("data", dtype="float32"), kernel=(3, 3), pad=(1, 1), num_filter=16)
+    for _ in range(layers):
+        x = S.BatchNorm(S.Convolution(x, kernel=(3, 3), pad=(1, 1), num_filter=16, no_bias=True), fix_gamma=False)
+        x = end(S, x)
+    return S.MakeLoss(S.mean(x))
+
+
+def captured(symbol: Any) -> TrainingGraph:
+    assert not install_hook()
+    return training_graph(graph_of(symbol), infer_binding(symbol, {"data": SHAPE}), mx.cpu())
+
+
+def held_by_executor(symbol: Any) -> int:
+    def run() -> None:
+        executor = symbol.simple_bind(mx.cpu(), data=SHAPE)
+        for _ in range(2):
+            executor.forward(is_train=True)
+            executor.backward()
+        mx.nd.waitall()
+
+    return held(run, mx.cpu())[0]
+
+
+def held_by_block(symbol: Any, flags: dict[str, bool], options: dict[str, Any] | None) -> int:
+    def run() -> None:
+        net = gluon.SymbolBlock(symbol, [S.var("data", dtype="float32")])
+        net.initialize()
+        net.hybridize(**flags)
+        if options is not None:
+            net = echo.optimize(net, **options)
+        data = mx.nd.ones(SHAPE)
+        for _ in range(2):
+            with autograd.record():
+                loss = net(data)
+            loss.backward()
+        mx.nd.waitall()
+        del net, loss
+        gc.collect()
+
+    return held(run, mx.cpu())[0]
+
+
+OPTIONS: dict[str, Any] = {"fuse": False, "max_overhead": None}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_an_executor_holds_no_more(end: str) -> None:
+    symbol = network(ENDS[end])
+    own, echos = held_by_executor(symbol), held_by_executor(echo.optimize(symbol, **OPTIONS))
+    assert echos <= 1.01 * own, f"{own / MB:.1f} MB became {echos / MB:.1f} MB"
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_static_block_holds_no_more(end: str) -> None:
+    symbol = network(ENDS[end])
+    own = held_by_block(symbol, STATIC_SHAPE, None)
+    echos = held_by_block(symbol, STATIC_SHAPE, {**OPTIONS, "strict": True})
+    assert echos <= 1.01 * own, f"{own / MB:.1f} MB became {echos / MB:.1f} MB"
+
+
+def test_a_dynamic_block_keeps_no_copies_and_still_saves() -> None:
+    symbol = network(ENDS["relu"])
+    own, echos = held_by_block(symbol, {}, None), held_by_block(symbol, {}, OPTIONS)
+    assert echos < 0.9 * own, f"{own / MB:.1f} MB became {echos / MB:.1f} MB"
+
+
+def test_a_plan_says_what_is_kept_and_counts_it() -> None:
+    symbol = network(ENDS["swish"])
+    plan = echo.plan(symbol, data=SHAPE, recompute=["sigmoid"], **OPTIONS)
+    again = [decision for decision in plan.recomputed if decision.op == "sigmoid"]
+    assert plan.after.kept == MAP * len(again) > 0  # of each, its input
+    assert plan.after.total == plan.after.planned + sum(plan.after.static.values())
+    assert f"MB planned and {plan.after.kept / MB:.0f} MB plain copies of maps" in plan.summary()
+    assert echo.Plan.from_json(plan.to_json()) == plan
+    grown = held_by_executor(echo.optimize(symbol, recompute=["sigmoid"], **OPTIONS)) - held_by_executor(symbol)
+    expected = plan.after.chosen - plan.before.planned
+    assert abs(grown - expected) <= 2 * MAP
+
+
+def test_only_what_is_not_onednns_keeps_copies() -> None:
+    training = with_kept(captured(network(ENDS["relu"])), "cpu")
+    kept = {node.op: node.kept for _, node in training.operators() if node.kept}
+    assert kept == {"relu": 2 * MAP, "mean": MAP}  # in place over the output of BatchNorm, whose layout stays
+    ops = {training.nodes[entry.node].op for entry in copied(training, "cpu")}
+    assert ops == {"Convolution", "BatchNorm", "relu"}
+
+
+@pytest.mark.parametrize(("act_type", "kept"), [("softsign", True), ("relu", False), ("tanh", False)])
+def test_an_activation_keeps_copies_where_it_is_not_onednns(act_type: str, kept: bool) -> None:
+    training = with_kept(captured(network(lambda F, x: F.Activation(x, act_type=act_type))), "cpu")
+    found = [node.kept for _, node in training.operators() if node.op == "Activation"]
+    assert all((size > 0) == kept for size in found)
+
+
+def test_nobody_keeps_copies_elsewhere() -> None:
+    training = captured(network(ENDS["relu"]))
+    assert with_kept(training, "gpu") is training
+    assert not copied(training, "gpu")
+    dynamic = replace(training, runner=DYNAMIC)
+    assert with_kept(dynamic, "cpu") is dynamic
+    assert not copied(dynamic, "cpu")
+    assert copied(replace(training, runner=STATIC), "cpu")
+    dense = S.MakeLoss(S.mean(S.relu(S.FullyConnected(S.var("data"), num_hidden=4))))
+    assert not any(node.kept for _, node in with_kept(captured(dense), "cpu").operators())
+
+
+def test_all_planners_count_what_copies_keep() -> None:
+    training = with_kept(captured(network(ENDS["hard swish"])), "cpu")
+    without = replace(training, nodes=tuple(node.having(kept=0) for node in training.nodes))
+    clip = [number for number, node in training.operators() if node.op == "_plus_scalar"]
+    choice = np.zeros(training.first_entry[-1], np.uint8)
+    choice[[training.entry_id(Entry(number)) for number in clip]] = 1
+    clones = with_clones(training, [Entry(number) for number in clip])
+    kept = sum(node.kept for node in clones.nodes if not node.forward and node.user is not None)
+    assert kept == MAP * len(clip)
+    seconds, ranges = [0.0] * len(training.nodes), (16, 1, -1)
+    for planner in (StoragePlanner, ReferencePlanner):
+        more, less = (planner(graph, seconds).evaluate(choice, ranges).totals for graph in (training, without))
+        assert [a - b for a, b in zip(more, less)] == [kept] * 3
+    splits = {number: (len(training.nodes) // 2,) for number in clip}
+    for measure in (LIVE, CHUNKS):
+        own, less = (Scheduler(graph, seconds, measure) for graph in (training, without))
+        steps = own.steps(splits)
+        again = sum(training.nodes[step.node].kept for step in steps if step.node != step.slot)
+        assert own.simulate(splits).bytes - less.simulate(splits).bytes == again > 0
+
+
+def test_a_training_graph_with_copies_survives_as_text() -> None:
+    training = with_kept(captured(network(ENDS["relu"])), "cpu")
+    assert TrainingGraph.from_json(training.to_json()) == training
