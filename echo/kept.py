@@ -6,8 +6,7 @@ executor of the operator keeps those copies for good (``StorageFallbackOpExecuto
 ``attach_op_execs_pass.cc`` of MXNet), in an executor of a symbol and in a CachedOp with ``static_shape``. An operator
 that runs again does so by another executor, with copies of its own: they may take more than what is not stashed saves.
 
-Which maps are in another layout is known when they are computed, and not before: here, all are that may be. A CachedOp
-with ``static_alloc`` alone keeps no such copies, but counts like one that has ``static_shape``, too.
+Which maps are in another layout is known when they are computed, and not before: here, all are that may be.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import AbstractSet, Mapping, Sequence
 from echo.estimators.planner import blocks
 from echo.graph import Entry
 from echo.inplace import LAID_OUT, has_layouts, keeps_layout, may_be_blocked
-from echo.training_graph import DYNAMIC, TrainingGraph, TrainingNode
+from echo.training_graph import DYNAMIC, STATIC, TrainingGraph, TrainingNode
 
 # Of oneDNN, for some values of an attribute alone: which it is, its default, and those values.
 _SOMETIMES: Mapping[str, tuple[str, str, frozenset[str]]] = {
@@ -51,7 +50,7 @@ def with_kept(training: TrainingGraph, device: str) -> TrainingGraph:
 
 
 def _keeps_none(training: TrainingGraph, device: str) -> bool:
-    return training.runner == DYNAMIC or not has_layouts(training, device)
+    return training.runner in (STATIC, DYNAMIC) or not has_layouts(training, device)
 
 
 def _walked(training: TrainingGraph) -> tuple[set[Entry], dict[int, int]]:

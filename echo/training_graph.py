@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 # What runs a training graph. An executor plans the memory of the whole graph at once; a CachedOp (Gluon) plans forward
-# and backward nodes apart, and either keeps all of it (``static_alloc``) or holds it only while it is needed.
-EXECUTOR, STATIC, DYNAMIC = "executor", "static", "dynamic"
-RUNNERS = (EXECUTOR, STATIC, DYNAMIC)
+# and backward nodes apart, and either keeps all of it (``static_alloc``; with ``static_shape`` its operators live on,
+# too, as those of an executor do) or holds it only while it is needed.
+EXECUTOR, STATIC, DYNAMIC, SHAPED = "executor", "static", "dynamic", "static shape"
+RUNNERS = (EXECUTOR, STATIC, DYNAMIC, SHAPED)
+KEEPS_MEMORY = frozenset({STATIC, SHAPED})  # the runners that do, but for the executor
 
 MASKED_OPS = frozenset({"Dropout"})  # recomputed from data and a stashed mask, by the gradient operator
 GRADIENT_SUM = "_grad_add"  # of two gradients, the first of which may be a sum as well

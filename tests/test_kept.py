@@ -21,7 +21,7 @@ from echo.graph import Entry
 from echo.kept import copied, with_kept
 from echo.passes.recompute import with_clones
 from echo.runtime.held import held
-from echo.training_graph import DYNAMIC, STATIC, TrainingGraph
+from echo.training_graph import DYNAMIC, SHAPED, STATIC, TrainingGraph
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 S = mx.sym
@@ -102,9 +102,10 @@ def test_a_static_block_holds_no_more(end: str) -> None:
     assert echos <= 1.01 * own, f"{own / MB:.1f} MB became {echos / MB:.1f} MB"
 
 
-def test_a_dynamic_block_keeps_no_copies_and_still_saves() -> None:
+@pytest.mark.parametrize("flags", [{}, {"static_alloc": True}], ids=["dynamic", "static"])
+def test_a_block_of_changing_shapes_keeps_no_copies_and_still_saves(flags: dict[str, bool]) -> None:
     symbol = network(ENDS["relu"])
-    own, echos = held_by_block(symbol, {}, None), held_by_block(symbol, {}, OPTIONS)
+    own, echos = held_by_block(symbol, flags, None), held_by_block(symbol, flags, OPTIONS)
     assert echos < 0.9 * own, f"{own / MB:.1f} MB became {echos / MB:.1f} MB"
 
 
@@ -140,10 +141,11 @@ def test_nobody_keeps_copies_elsewhere() -> None:
     training = captured(network(ENDS["relu"]))
     assert with_kept(training, "gpu") is training
     assert not copied(training, "gpu")
-    dynamic = replace(training, runner=DYNAMIC)
-    assert with_kept(dynamic, "cpu") is dynamic
-    assert not copied(dynamic, "cpu")
-    assert copied(replace(training, runner=STATIC), "cpu")
+    for runner in (DYNAMIC, STATIC):
+        other = replace(training, runner=runner)
+        assert with_kept(other, "cpu") is other
+        assert not copied(other, "cpu")
+    assert copied(replace(training, runner=SHAPED), "cpu")
     dense = S.MakeLoss(S.mean(S.relu(S.FullyConnected(S.var("data"), num_hidden=4))))
     assert not any(node.kept for _, node in with_kept(captured(dense), "cpu").operators())
 
@@ -161,6 +163,9 @@ def test_all_planners_count_what_copies_keep() -> None:
     for planner in (StoragePlanner, ReferencePlanner):
         more, less = (planner(graph, seconds).evaluate(choice, ranges).totals for graph in (training, without))
         assert [a - b for a, b in zip(more, less)] == [kept] * 3
+    shaped = replace(training, runner=SHAPED)
+    fast, slow = (planner(shaped, seconds) for planner in (StoragePlanner, ReferencePlanner))
+    assert fast.evaluate(choice, ranges).totals == slow.evaluate(choice, ranges).totals
     splits = {number: (len(training.nodes) // 2,) for number in clip}
     for measure in (LIVE, CHUNKS):
         own, less = (Scheduler(graph, seconds, measure) for graph in (training, without))

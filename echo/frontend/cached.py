@@ -15,10 +15,26 @@ from echo.estimators.reference import plan_storage
 from echo.graph import Graph, Node
 from echo.passes.recompute import in_execution_order
 from echo.patterns.substitute import COPY_ATTRIBUTE
-from echo.training_graph import DYNAMIC, GRADIENT_SUM, NO_NUMBERS, STATIC, TrainingGraph, added_outputs
+from echo.training_graph import (
+    DYNAMIC,
+    GRADIENT_SUM,
+    KEEPS_MEMORY,
+    NO_NUMBERS,
+    SHAPED,
+    STATIC,
+    TrainingGraph,
+    added_outputs,
+)
 
 _MOST_GATES = 8  # an LSTM cell has four
 _NUMBER_ATTRIBUTE = "__echo_node__"  # tells nodes apart that are equal otherwise; nobody reads it
+
+
+def runner_of(static_alloc: bool, static_shape: bool) -> str:
+    """What runs a CachedOp with these flags; MXNet takes ``static_shape`` with ``static_alloc`` alone."""
+    if not static_alloc:
+        return DYNAMIC
+    return SHAPED if static_shape else STATIC
 
 
 def stateless(graph: Graph) -> Graph:
@@ -104,7 +120,7 @@ def accumulations(training: TrainingGraph, chunk: Sequence[int]) -> tuple[bool, 
 
     def place(entry: Sequence[int]) -> int:
         # the forward pass of a CachedOp has a plan of its own
-        apart = training.runner == STATIC and training.nodes[entry[0]].forward
+        apart = training.runner in KEEPS_MEMORY and training.nodes[entry[0]].forward
         return -1 if apart else chunk[training.first_entry[entry[0]] + entry[1]]
 
     found = []

@@ -34,7 +34,7 @@ from echo.passes.rewrite import (
 )
 from echo.passes.select import MATCH_RANGES
 from echo.plan import Mark, Plan
-from echo.training_graph import DYNAMIC, STATIC, TensorType, TrainingGraph, TrainingNode
+from echo.training_graph import DYNAMIC, KEEPS_MEMORY, TensorType, TrainingGraph, TrainingNode
 
 _NUMBERS = r"(0|[1-9][0-9]{0,8})(,(0|[1-9][0-9]{0,8}))*"
 _APART = r"\w+:[0-9]{1,5}>[0-9]{1,5}(,[0-9]{1,5}>[0-9]{1,5})*"
@@ -126,7 +126,7 @@ def _check_ranges(graph: Graph, plan: Plan) -> None:
     again = [mark.node for mark in plan.marks if PLAN_ATTRIBUTE in mark.attrs]
     operators = [number for number, node in enumerate(graph.nodes) if not node.is_variable]
     wanted = set() if own is None or plan.applied == "none" else set(again or operators)
-    text = None if own is None else range_text(own, runner == STATIC)
+    text = None if own is None else range_text(own, runner in KEEPS_MEMORY)
     for mark in plan.marks:
         got = mark.attrs.get(RANGE_ATTRIBUTE)
         if got != (text if mark.node in wanted else None):

@@ -12,7 +12,7 @@ from echo.passes.merged import merged
 from echo.passes.request import Request
 from echo.passes.select import Selection
 from echo.plan import Mark
-from echo.training_graph import STATIC, TrainingGraph
+from echo.training_graph import KEEPS_MEMORY, TrainingGraph
 
 # Read by the native hook: the recomputed outputs, as "0" or "0,2"; where a node runs again more than once, or not for
 # all backward nodes, then the backward nodes at which that begins, counted from 0, as "0@17,230".
@@ -61,7 +61,7 @@ class Rewrite:
         graph = request.graph.with_attrs(gradient_marks(request.graph, training, training.implementations))
         if outputs or training.implementations:
             graph = graph.with_attrs(on_twins(request.graph, training, APART_ATTRIBUTE, training.apart))
-        static = training.runner == STATIC
+        static = training.runner in KEEPS_MEMORY
         return Rewritten(mark(graph, outputs, request.frontend.hook, match_range, splits, static), match_range)
 
 

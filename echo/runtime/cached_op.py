@@ -19,7 +19,7 @@ from mxnet import autograd
 from mxnet.symbol import Symbol
 
 from echo.errors import GraphError, one_line
-from echo.frontend.cached import stateless
+from echo.frontend.cached import runner_of, stateless
 from echo.frontend.session import install_hook
 from echo.frontend.symbols import Binding, graph_of, sparse_gradients, symbol_of
 from echo.graph import Graph
@@ -37,7 +37,6 @@ from echo.runtime.monitor import WithoutClones
 from echo.runtime.rehearsal import call_is_right
 from echo.runtime.verify_report import Case
 from echo.runtime.watch import InputWatch, watch_of
-from echo.training_graph import DYNAMIC, STATIC
 
 logger = logging.getLogger("echo")
 StockCachedOp = mx.nd.CachedOp  # before anybody puts another in its place
@@ -81,7 +80,8 @@ class PlannedCachedOp:
         self._choices: dict[Signature, _Choice] = {}
         self._ops = {_STOCK.key: self._current}
         given = dict(flags)
-        self._static = str(given.get("static_alloc", False)) in _TRUE
+        self._static, shaped = (str(given.get(name, False)) in _TRUE for name in ("static_alloc", "static_shape"))
+        self._runner = runner_of(self._static, shaped)
         self._data = tuple(given.get("data_indices", ()))
         self._monitor: tuple[Any, bool] | None = None
         self._lock = Lock()
@@ -203,7 +203,7 @@ class PlannedCachedOp:
 
         def case(requests: Mapping[str, str], given: Mapping[str, Any]) -> Case:
             return Case(
-                runner=STATIC if self._static else DYNAMIC,
+                runner=self._runner,
                 user=user,
                 bound=bound,
                 fuses=choice.fuses,
@@ -235,8 +235,7 @@ class PlannedCachedOp:
             logger.info("echo: a hybridized block runs as it is: sparse arguments")
             return _STOCK
         graph = stateless(graph_of(self._symbol))
-        runner = STATIC if self._static else DYNAMIC
-        found = bind.find_plan(graph, lambda: _binding(self._symbol, args), args[0].context, options, runner)
+        found = bind.find_plan(graph, lambda: _binding(self._symbol, args), args[0].context, options, self._runner)
         if found is None:
             return _STOCK
         plan, graph = found.plan, found.graph

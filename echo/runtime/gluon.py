@@ -10,13 +10,12 @@ import mxnet as mx
 from mxnet.gluon import Block, HybridBlock
 
 from echo.errors import OptionError, UnsupportedError
-from echo.frontend.cached import stateless
+from echo.frontend.cached import runner_of, stateless
 from echo.frontend.session import MxnetSession, install_hook
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.options import Options
 from echo.runtime import bind, cached_op
 from echo.runtime.fallback import or_stock
-from echo.training_graph import DYNAMIC, STATIC
 
 logger = logging.getLogger("echo")
 
@@ -74,6 +73,7 @@ def session_of_block(block: HybridBlock, given: Mapping[str, Any], ctx: mx.Conte
         raise UnsupportedError(f"only the native hook can plan a Gluon block: {install_hook()}")
     outputs = block(*map(mx.sym.var, given))
     symbol = outputs if isinstance(outputs, mx.sym.Symbol) else mx.sym.Group(list(outputs))
-    static = bool(dict(block._flags).get("static_alloc", False))
+    flags = dict(block._flags)
+    runner = runner_of(*(bool(flags.get(name, False)) for name in ("static_alloc", "static_shape")))
     binding = infer_binding(symbol, given)
-    return bind.session_of(stateless(graph_of(symbol)), lambda: binding, ctx, STATIC if static else DYNAMIC)
+    return bind.session_of(stateless(graph_of(symbol)), lambda: binding, ctx, runner)

@@ -7,7 +7,7 @@ namespace echo {
 
 // An executor plans the whole graph at once. A CachedOp plans forward and backward nodes apart, and either keeps every
 // chunk (static) or holds each from the first write to the last read (dynamic).
-enum Runner : std::int32_t { kExecutor = 0, kStatic = 1, kDynamic = 2 };
+enum Runner : std::int32_t { kExecutor = 0, kStatic = 1, kDynamic = 2, kShaped = 3 };
 
 // Borrowed arrays; an entry is one output of one node, numbered consecutively in node order.
 struct TrainingArrays {
