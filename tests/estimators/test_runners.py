@@ -88,7 +88,8 @@ def test_backward_nodes_do_not_take_over_forward_memory() -> None:
 
 
 def test_unknown_runners_are_refused() -> None:
-    with pytest.raises(GraphError, match="runner: expected one of executor, static, dynamic, static shape, got 'banana'"):
+    expected = "runner: expected one of executor, static, dynamic, static shape, got 'banana'"
+    with pytest.raises(GraphError, match=expected):
         replace(any_case("lm").training, runner="banana")
 
 
