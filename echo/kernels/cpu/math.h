@@ -20,11 +20,10 @@ ECHO_INLINE float reduced_expm1(float x, int shift, float* power) {
   std::memcpy(&bits, &t, sizeof bits);
   bits = (bits << 23) + (static_cast<uint32_t>(127 + shift) << 23);
   std::memcpy(power, &bits, sizeof bits);
-  float p = 1.0f / 5040;  // Taylor: the next term is below 6e-9
-  p = p * r + 1.0f / 720;
-  p = p * r + 1.0f / 120;
-  p = p * r + 1.0f / 24;
-  p = p * r + 1.0f / 6;
+  float p = 0x1.6d720ep-10f;  // minimax: within 2e-8 of exp(r) - 1, relatively
+  p = p * r + 0x1.12266ap-7f;
+  p = p * r + 0x1.5554c8p-5f;
+  p = p * r + 0x1.5554b2p-3f;
   p = p * r + 0.5f;
   return r + r * r * p;
 }
@@ -70,8 +69,8 @@ ECHO_INLINE float sigmoid_of(float x) {
   return (x < 0.0f ? e : 1.0f) / (1.0f + e);
 }
 
-// What gradients need of a gate: its value, its derivative, and 1 - value for a logistic function. Each is as exact as the
-// value is: none is taken from a value that was rounded to 1.
+// What gradients need of a gate: its value, its derivative, and 1 - value for a logistic function. Each is as exact as
+// the value is: none is taken from a value that was rounded to 1.
 struct Sigmoid {
   float value, slope, rest;
 };
