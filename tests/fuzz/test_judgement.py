@@ -56,6 +56,16 @@ def test_a_number_that_was_lost_is_wrong_whatever_float64_gives() -> None:
     assert judged(np.nan, exact=[0.9])
 
 
+def test_what_is_nothing_next_to_the_rest_is_no_difference() -> None:
+    """Such as a gradient of 1e-20 where float64 itself rounds it away: the step's largest number is 1."""
+    its = [{"output 0": np.ones(2, "float32"), "gradient x": np.zeros(2, "float32")}]
+    mine = [{**its[0], "gradient x": np.array([1e-20, 0], "float32")}]
+    assert not training.differences(mine, its, True)
+    assert training.differences(mine, its, False)
+    mine[0]["gradient x"][0] = 1e-15
+    assert training.differences(mine, its, True)
+
+
 def test_one_doubtful_array_does_not_excuse_another() -> None:
     mine, its, nudged = ([{"output 0": np.array([1, a]), "output 1": np.array([1, b])}]
                          for a, b in ((0.6, 0.6), (0.5, 0.5), (0.6, 0.5)))  # fmt: skip
