@@ -27,7 +27,7 @@ BUGS = [
     ("lstm_cell", "lstm_cell.cc", "o.value * cell.slope", "o.value"),
     ("lstm_cell", "lstm_cell.cc", "dcell * c[j] * f.slope", "dcell * f.slope"),
     ("lstm_cell", "lstm_cell.cc", "place((4 * b + gate) * H", "place((4 * b + (gate ^ 1)) * H"),
-    ("gru_cell", "gru_cell.cc", "z.rest * n + z.value * h[j]", "z.value * n + z.rest * h[j]"),
+    ("gru_cell", "gru_cell.cc", "(1.0f - z) * n + z * h[j]", "z * n + (1.0f - z) * h[j]"),
     ("gru_cell", "gru_cell.cc", "d_sn[j] = dn * r.value", "d_sn[j] = dn"),
     ("mlp_score", "mlp_score.cc", "dv[j] += dscore * t.value", "dv[j] = dscore * t.value"),
     ("mlp_score", "statistics.h", "mean - norm * slope", "mean"),

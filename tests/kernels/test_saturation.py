@@ -35,6 +35,19 @@ def test_gradients_at_every_level(level: str) -> None:
     subprocess.run([sys.executable, "-c", AT_A_LEVEL], cwd=ROOT, env=environment, check=True)
 
 
+def test_nothing_flows_where_state_and_new_gate_are_one() -> None:
+    """Their difference is 0: were one of them off by its last bit, the update gate would have a gradient."""
+    x = np.linspace(9.1, 40, 500, dtype=np.float32)
+    pre = np.concatenate([0 * x, np.linspace(-20, 20, 500, dtype=np.float32), x])[None]
+    inputs = [pre, np.zeros((1, 1500), np.float32), np.ones((1, 500), np.float32)]
+    outputs = [np.empty((1, 500), np.float32)]
+    call("gru_cell", inputs, outputs)
+    np.testing.assert_array_equal(outputs[0], inputs[2])
+    gradients = [np.empty_like(array) for array in inputs]
+    call("gru_cell_grad", [np.ones((1, 500), np.float32), *inputs, *outputs], gradients)
+    assert not gradients[0][0, 500:1000].any()
+
+
 @pytest.mark.parametrize("name", ["lstm_cell", "lstm_layer"])
 def test_gradients_from_rounded_gates_fail(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the check is for: 1 - gate, taken from a gate in float32."""

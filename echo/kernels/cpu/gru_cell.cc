@@ -12,9 +12,9 @@ ECHO_INLINE void forward_tile(const float* __restrict x_r, const float* __restri
                               const float* __restrict s_r, const float* __restrict s_z, const float* __restrict s_n,
                               const float* __restrict h, float* __restrict h_next, int64_t count) {
   for (int64_t j = 0; j < count; ++j) {
-    const Sigmoid z = sigmoid_gate(x_z[j] + s_z[j]);
+    const float z = sigmoid_of(x_z[j] + s_z[j]);
     const float n = tanh_of(x_n[j] + sigmoid_of(x_r[j] + s_r[j]) * s_n[j]);
-    h_next[j] = z.rest * n + z.value * h[j];
+    h_next[j] = (1.0f - z) * n + z * h[j];  // z itself: where n is h, what comes out has to be h, too
   }
 }
 
@@ -31,7 +31,7 @@ ECHO_INLINE void backward_tile(const float* __restrict dh_next, const float* __r
     d_n[j] = dn;
     d_sn[j] = dn * r.value;
     d_r[j] = dn * s_n[j] * r.slope;
-    d_z[j] = dh_next[j] * (h[j] - n.value) * z.slope;
+    d_z[j] = dh_next[j] * (h[j] - n.rounded()) * z.slope;
     dh[j] = dh_next[j] * z.value;
   }
 }

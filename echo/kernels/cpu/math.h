@@ -76,7 +76,10 @@ struct Sigmoid {
 };
 
 struct Tanh {
-  float value, slope;
+  float value, slope, rest;  // rest: 1 - |value|
+
+  // The value, to the nearest float: exactly 1 where it comes near, so that differences from it vanish there.
+  ECHO_INLINE float rounded() const { return rest < 0.5f ? __builtin_copysignf(1.0f - rest, value) : value; }
 };
 
 ECHO_INLINE Sigmoid sigmoid_gate(float x) {
@@ -84,12 +87,13 @@ ECHO_INLINE Sigmoid sigmoid_gate(float x) {
   return {(x < 0.0f ? e : 1.0f) * more, e * more * more, (x < 0.0f ? 1.0f : e) * more};
 }
 
-// r = 1 / (1 + exp(2 |x|)), no less than 2^-126: tanh |x| is 1 - 2 r, and its derivative 4 r (1 - r).
+// With r = 1 / (1 + exp(2 |x|)) tanh |x| is 1 - 2 r, and its derivative 4 r (1 - r): 0 where r would be below 2^-126, since
+// large weights would make something of even the least number.
 ECHO_INLINE Tanh tanh_gate(float x) {
   const float size = __builtin_fabsf(x);
   const float clamped = size > 43.5f ? 43.5f : size;
   const float e = expm1_of(clamped + clamped), r = 1.0f / (2.0f + e);
-  return {__builtin_copysignf(e * r, x), r * (4.0f - 4.0f * r)};
+  return {__builtin_copysignf(e * r, x), size > 43.5f ? 0.0f : r * (4.0f - 4.0f * r), 2.0f * r};
 }
 
 // The same gates in one number each, to be kept. That of a logistic function is the smaller of its value and 1 - value,
@@ -104,18 +108,19 @@ ECHO_INLINE Sigmoid sigmoid_decoded(float code) {
   return {(0.5f - half) + code, size - size * size, (0.5f + half) - code};
 }
 
-// That of tanh is its value up to a half, and behind it r times 2^126, which is above 1.
+// That of tanh is its value up to a half, behind it r times 2^126, which is above 1, and 1 where the derivative is 0.
 ECHO_INLINE float tanh_code(float x) {
   const float size = __builtin_fabsf(x);
   const float clamped = size > 43.5f ? 43.5f : size;
   const float e = expm1_of(clamped + clamped), r = 1.0f / (2.0f + e);
-  return __builtin_copysignf(r < 0.25f ? r * 0x1p126f : e * r, x);
+  const float code = r < 0.25f ? r * 0x1p126f : e * r;
+  return __builtin_copysignf(size > 43.5f ? 1.0f : code, x);
 }
 
 ECHO_INLINE Tanh tanh_decoded(float code) {
   const float size = __builtin_fabsf(code);
   const float r = size > 1.0f ? size * 0x1p-126f : 0.5f - 0.5f * size;
-  return {__builtin_copysignf(size > 1.0f ? 1.0f - 2.0f * r : size, code), r * (4.0f - 4.0f * r)};
+  return {__builtin_copysignf(size > 1.0f ? 1.0f - 2.0f * r : size, code), r * (4.0f - 4.0f * r), 2.0f * r};
 }
 
 // log(1 + exp(x))

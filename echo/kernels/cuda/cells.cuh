@@ -99,7 +99,8 @@ __device__ void gru_cell(const GruCell& a) {
     Pack<W> h = load<T, W>(a.h, at);
     for (int k = 0; k < W; ++k) {
       const GruGates gate = gru_gates(xr.v[k], xz.v[k], xn.v[k], sr.v[k], sz.v[k], sn.v[k]);
-      h.v[k] = gate.z.rest * gate.n.value + gate.z.value * h.v[k];
+      // z itself: where n is h, what comes out has to be h, too.
+      h.v[k] = (1.f - gate.z.value) * gate.n.value + gate.z.value * h.v[k];
     }
     put<T, W>(a.h_next, at, h);
   });
