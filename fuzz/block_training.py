@@ -29,6 +29,8 @@ def made(make, shapes, how, size=1):
     """A block with known values in its parameters, which get their shapes from data of this size."""
     ctx = mx.cpu(how.get("context", 0))
     net = make()
+    if how.get("float64"):
+        net.cast("float64")
     net.initialize(ctx=ctx)
     with autograd.pause():
         net(*inputs_of(shapes, how, 0, size))  # now MXNet knows the shapes of all parameters

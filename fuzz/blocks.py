@@ -16,6 +16,7 @@ from mxnet.gluon import nn, rnn
 import echo
 from echo.frontend.training import match_range
 from fuzz import block_training, storage, training
+from fuzz.exact import comparable, program_in_float64
 from fuzz.judgement import verdict
 from fuzz.operators import ANY, IMAGE, LAYERS, MATRIX, SEQUENCE
 from fuzz.options import draw_options
@@ -227,7 +228,8 @@ def check(program: Program) -> str | None:
         said = next((f"warning: {text}" for text in warnings.texts if not text.startswith(EXPECTED)), None)
         return said or _growth(program) or None
     nudged = (stock_run(replace(program, how={**program.how, **nudge})) for nudge in NUDGES)
-    return verdict(wrong, expected, _others(program), nudged if fused else ())
+    exact = _exact(program) if fused else ()
+    return verdict(wrong, got, expected, _others(program), nudged if fused else (), exact)
 
 
 def _growth(program: Program) -> str:
@@ -248,6 +250,14 @@ def _others(program: Program) -> Iterator[Any]:
             yield stock_run(program)
     yield stock_run(program)
     yield stock_run(program, poison=True)
+
+
+def _exact(program: Program) -> Iterator[Any]:
+    """The same in float64, where that is to be had."""
+    if not comparable(program):
+        return
+    with contextlib.suppress(Refused):
+        yield stock_run(program_in_float64(program))
 
 
 def stock(seed: int) -> None:

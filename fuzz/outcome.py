@@ -14,5 +14,5 @@ class Undefined(Exception):
     """MXNet itself computes other numbers under another match range of its memory planner, or when it is run again.
 
     Or, where operators are fused, from values that differ by a rounding error: gradients that are sums of large terms
-    and small themselves.
+    and small themselves. Or numbers that are as far from those of float64 as echo's are.
     """

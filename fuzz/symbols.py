@@ -15,6 +15,7 @@ import mxnet as mx
 import echo
 from echo.frontend.training import match_range
 from fuzz import storage, training
+from fuzz.exact import comparable, symbol_in_float64
 from fuzz.judgement import verdict
 from fuzz.operators import ANY, HEADS, IMAGE, MATRIX, SEQUENCE
 from fuzz.options import draw_options
@@ -258,7 +259,8 @@ def check(program: Program) -> str | None:
         said = next((f"warning: {text}" for text in warnings.texts if not text.startswith(EXPECTED)), None)
         return said or _growth(symbol, program) or None
     nudged = (training.train(symbol, program.requests, {**program.how, **nudge}) for nudge in NUDGES)
-    return verdict(wrong, expected, _others(symbol, program), nudged if fused else ())
+    exact = _exact(symbol, program) if fused else ()
+    return verdict(wrong, got, expected, _others(symbol, program), nudged if fused else (), exact)
 
 
 def _growth(symbol: Any, program: Program) -> str:
@@ -278,6 +280,14 @@ def _others(symbol: Any, program: Program) -> Iterator[Any]:
         with match_range(value):
             yield training.train(symbol, program.requests, program.how)
     yield training.trained(symbol, program.requests, program.how)
+
+
+def _exact(symbol: Any, program: Program) -> Iterator[Any]:
+    """The same in float64, where that is to be had."""
+    if not comparable(program):
+        return
+    with contextlib.suppress(mx.MXNetError, RuntimeError, TypeError, ValueError):
+        yield training.train(symbol_in_float64(symbol), program.requests, program.how)
 
 
 def stock(seed: int) -> None:

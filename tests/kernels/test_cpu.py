@@ -175,7 +175,10 @@ def test_gradients_of_large_scores(size: float, variant: str, dtype: str) -> Non
 
 @pytest.mark.parametrize("name", ["lstm_cell", "gru_cell", "mlp_score", "bias_act"])
 def test_large_and_infinite_values(name: str) -> None:
-    """Saturated gates and activations: their limits, and gradients near zero (1 - y is rounded) rather than NaNs."""
+    """Saturated gates and activations: their limits, and gradients near zero rather than NaNs.
+
+    Those of gates are held to more in `test_saturation`; that of bias_act has 1 - y of an output that is rounded.
+    """
     for size in (50.0, 1e4, 1e30):
         for act in range(1, 4) if name == "bias_act" else (0,):
             case = draw(name, SMALL[name], seed=10, **({"act": act} if name == "bias_act" else {}))

@@ -39,11 +39,11 @@ MUTANTS = {
     "a column too many": ("device.cuh", "column < columns;", "column <= columns;", 0, "cells", "lstm_cell"),
     "a row too few": ("device.cuh", "row < rows; row +=", "row < rows - 1; row +=", 1, "rows", "layer_norm"),
     "the wrong gate": (
-        "cells.cuh", "gate.f * c + gate.i * gate.g", "gate.f * c + gate.i * gate.o", 0, "cells", "lstm_cell",
+        "cells.cuh", "c + i.value * g.value", "c + i.value * o.value", 0, "cells", "lstm_cell",
     ),
     "a missing factor": (
-        "cells.cuh", "d * gate.g * gate.i * (1.f - gate.i)",
-        "d * gate.g * (1.f - gate.i)", 0, "cells", "lstm_cell",
+        "cells.cuh", "d * gate.g.value * gate.i.slope",
+        "d * gate.g.value", 0, "cells", "lstm_cell",
     ),
     "added where it should be written": ("device.cuh", "if (to.add) {", "if (true) {", 0, "cells", "gru_cell"),
     "written where it should be added": ("device.cuh", "if (to.add) {", "if (false) {", 0, "cells", "gru_cell"),

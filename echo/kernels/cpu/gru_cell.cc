@@ -14,7 +14,7 @@ ECHO_INLINE void forward_tile(const float* __restrict x_r, const float* __restri
   for (int64_t j = 0; j < count; ++j) {
     const float z = sigmoid_of(x_z[j] + s_z[j]);
     const float n = tanh_of(x_n[j] + sigmoid_of(x_r[j] + s_r[j]) * s_n[j]);
-    h_next[j] = (1.0f - z) * n + z * h[j];
+    h_next[j] = (1.0f - z) * n + z * h[j];  // z itself: where n is h, what comes out has to be h, too
   }
 }
 
@@ -25,14 +25,14 @@ ECHO_INLINE void backward_tile(const float* __restrict dh_next, const float* __r
                                float* __restrict d_z, float* __restrict d_n, float* __restrict d_sn,
                                float* __restrict dh, int64_t count) {
   for (int64_t j = 0; j < count; ++j) {
-    const float r = sigmoid_of(x_r[j] + s_r[j]), z = sigmoid_of(x_z[j] + s_z[j]);
-    const float n = tanh_of(x_n[j] + r * s_n[j]);
-    const float dn = dh_next[j] * (1.0f - z) * (1.0f - n * n);
+    const Sigmoid r = sigmoid_gate(x_r[j] + s_r[j]), z = sigmoid_gate(x_z[j] + s_z[j]);
+    const Tanh n = tanh_gate(x_n[j] + r.value * s_n[j]);
+    const float dn = dh_next[j] * z.rest * n.slope;
     d_n[j] = dn;
-    d_sn[j] = dn * r;
-    d_r[j] = dn * s_n[j] * r * (1.0f - r);
-    d_z[j] = dh_next[j] * (h[j] - n) * z * (1.0f - z);
-    dh[j] = dh_next[j] * z;
+    d_sn[j] = dn * r.value;
+    d_r[j] = dn * s_n[j] * r.slope;
+    d_z[j] = dh_next[j] * (h[j] - n.rounded()) * z.slope;
+    dh[j] = dh_next[j] * z.value;
   }
 }
 

@@ -24,14 +24,14 @@ ECHO_INLINE void backward_tile(const float* __restrict dh, const float* __restri
                                float* __restrict d_f, float* __restrict d_g, float* __restrict d_o,
                                float* __restrict dc, int64_t n) {
   for (int64_t j = 0; j < n; ++j) {
-    const float i = sigmoid_of(pre_i[j]), f = sigmoid_of(pre_f[j]), g = tanh_of(pre_g[j]), o = sigmoid_of(pre_o[j]);
-    const float tanh_c = tanh_of(f * c[j] + i * g);
-    const float dcell = dc_next[j] + dh[j] * o * (1.0f - tanh_c * tanh_c);
-    d_i[j] = dcell * g * i * (1.0f - i);
-    d_f[j] = dcell * c[j] * f * (1.0f - f);
-    d_g[j] = dcell * i * (1.0f - g * g);
-    d_o[j] = dh[j] * tanh_c * o * (1.0f - o);
-    dc[j] = dcell * f;
+    const Sigmoid i = sigmoid_gate(pre_i[j]), f = sigmoid_gate(pre_f[j]), o = sigmoid_gate(pre_o[j]);
+    const Tanh g = tanh_gate(pre_g[j]), cell = tanh_gate(f.value * c[j] + i.value * g.value);
+    const float dcell = dc_next[j] + dh[j] * o.value * cell.slope;
+    d_i[j] = dcell * g.value * i.slope;
+    d_f[j] = dcell * c[j] * f.slope;
+    d_g[j] = dcell * i.value * g.slope;
+    d_o[j] = dh[j] * cell.value * o.slope;
+    dc[j] = dcell * f.value;
   }
 }
 

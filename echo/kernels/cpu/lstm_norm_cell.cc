@@ -36,18 +36,21 @@ ECHO_INLINE void output_gradients(const float* __restrict dh, const float* __res
   for (int64_t j = 0; j < n; ++j)
     cell[j] = sigmoid_of(pre.f[j]) * c[j] + sigmoid_of(pre.i[j]) * tanh_of(pre.g[j]);
   const Statistics of_cell = statistics_of(cell, n, eps);
-  float sum = 0.0f, product = 0.0f;
-#pragma omp simd reduction(+ : sum, product)
   for (int64_t j = 0; j < n; ++j) {
-    const float norm = of_cell.norm(cell[j]), o = sigmoid_of(pre.o[j]);
-    const float t = tanh_of(norm * gamma[j] + beta[j]);
-    d_o[j] = dh[j] * t * o * (1.0f - o);
-    const float d = dh[j] * o * (1.0f - t * t);
+    const float norm = of_cell.norm(cell[j]);
+    const Sigmoid o = sigmoid_gate(pre.o[j]);
+    const Tanh t = tanh_gate(norm * gamma[j] + beta[j]);
+    d_o[j] = dh[j] * t.value * o.slope;
+    const float d = dh[j] * o.value * t.slope;
     dgamma[j] += d * norm;
     dbeta[j] += d;
     d_norm[j] = d * gamma[j];
+  }
+  float sum = 0.0f, product = 0.0f;
+#pragma omp simd reduction(+ : sum, product)
+  for (int64_t j = 0; j < n; ++j) {
     sum += d_norm[j];
-    product += d_norm[j] * norm;
+    product += d_norm[j] * of_cell.norm(cell[j]);
   }
   const NormGradient gradient(of_cell, sum, product, n);
   for (int64_t j = 0; j < n; ++j) cell[j] = dc_next[j] + gradient(of_cell.norm(cell[j]), d_norm[j]);
@@ -57,11 +60,12 @@ ECHO_INLINE void cell_gradients(const float* __restrict d_cell, const Gates& pre
                                 float* __restrict d_i, float* __restrict d_f, float* __restrict d_g,
                                 float* __restrict dc, int64_t n) {
   for (int64_t j = 0; j < n; ++j) {
-    const float i = sigmoid_of(pre.i[j]), f = sigmoid_of(pre.f[j]), g = tanh_of(pre.g[j]);
-    d_i[j] = d_cell[j] * g * i * (1.0f - i);
-    d_f[j] = d_cell[j] * c[j] * f * (1.0f - f);
-    d_g[j] = d_cell[j] * i * (1.0f - g * g);
-    dc[j] = d_cell[j] * f;
+    const Sigmoid i = sigmoid_gate(pre.i[j]), f = sigmoid_gate(pre.f[j]);
+    const Tanh g = tanh_gate(pre.g[j]);
+    d_i[j] = d_cell[j] * g.value * i.slope;
+    d_f[j] = d_cell[j] * c[j] * f.slope;
+    d_g[j] = d_cell[j] * i.value * g.slope;
+    dc[j] = d_cell[j] * f.value;
   }
 }
 

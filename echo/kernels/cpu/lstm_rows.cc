@@ -23,30 +23,33 @@ ECHO_INLINE void advance(int64_t n, const float* __restrict i, const float* __re
 }
 
 ECHO_INLINE void sigmoids(int64_t n, const float* __restrict x, float* __restrict y) {
-  for (int64_t k = 0; k < n; ++k) y[k] = sigmoid_of(x[k]);
+  for (int64_t k = 0; k < n; ++k) y[k] = sigmoid_code(x[k]);
 }
 
 ECHO_INLINE void tanhs(int64_t n, const float* __restrict x, float* __restrict y) {
-  for (int64_t k = 0; k < n; ++k) y[k] = tanh_of(x[k]);
+  for (int64_t k = 0; k < n; ++k) y[k] = tanh_code(x[k]);
 }
 
 ECHO_INLINE void next_cells(int64_t n, const float* __restrict i, const float* __restrict f, const float* __restrict g,
                             const float* __restrict c, float* __restrict next) {
-  for (int64_t k = 0; k < n; ++k) next[k] = f[k] * c[k] + i[k] * g[k];
+  for (int64_t k = 0; k < n; ++k) {
+    next[k] = sigmoid_decoded(f[k]).value * c[k] + sigmoid_decoded(i[k]).value * tanh_decoded(g[k]).value;
+  }
 }
 
 ECHO_INLINE void step_grad(int64_t n, const float* __restrict dh, const float* __restrict dy, const float* __restrict c,
                            const float* __restrict next, float* __restrict gate_i, float* __restrict gate_f,
                            float* __restrict gate_g, float* __restrict gate_o, float* __restrict dc) {
   for (int64_t k = 0; k < n; ++k) {
-    const float i = gate_i[k], f = gate_f[k], g = gate_g[k], o = gate_o[k];
-    const float grad = dh[k] + dy[k], squashed = tanh_of(next[k]);
-    const float dcell = dc[k] + grad * o * (1.0f - squashed * squashed);
-    gate_i[k] = dcell * g * i * (1.0f - i);
-    gate_f[k] = dcell * c[k] * f * (1.0f - f);
-    gate_g[k] = dcell * i * (1.0f - g * g);
-    gate_o[k] = grad * squashed * o * (1.0f - o);
-    dc[k] = dcell * f;
+    const Sigmoid i = sigmoid_decoded(gate_i[k]), f = sigmoid_decoded(gate_f[k]), o = sigmoid_decoded(gate_o[k]);
+    const Tanh g = tanh_decoded(gate_g[k]), cell = tanh_gate(next[k]);
+    const float grad = dh[k] + dy[k];
+    const float dcell = dc[k] + grad * o.value * cell.slope;
+    gate_i[k] = dcell * g.value * i.slope;
+    gate_f[k] = dcell * c[k] * f.slope;
+    gate_g[k] = dcell * i.value * g.slope;
+    gate_o[k] = grad * cell.value * o.slope;
+    dc[k] = dcell * f.value;
   }
 }
 

@@ -6,7 +6,8 @@
 namespace echo {
 namespace kernels {
 
-// The four gates, each n floats: before their non-linearities in `pre`, behind them otherwise.
+// The four gates, each n floats: before their non-linearities in `pre`, behind them otherwise, as codes of
+// math.h.
 template <typename T>
 struct Gates {
   T *i, *f, *g, *o;

@@ -20,11 +20,10 @@ ECHO_INLINE float reduced_expm1(float x, int shift, float* power) {
   std::memcpy(&bits, &t, sizeof bits);
   bits = (bits << 23) + (static_cast<uint32_t>(127 + shift) << 23);
   std::memcpy(power, &bits, sizeof bits);
-  float p = 1.0f / 5040;  // Taylor: the next term is below 6e-9
-  p = p * r + 1.0f / 720;
-  p = p * r + 1.0f / 120;
-  p = p * r + 1.0f / 24;
-  p = p * r + 1.0f / 6;
+  float p = 0x1.6d720ep-10f;  // minimax: within 2e-8 of exp(r) - 1, relatively
+  p = p * r + 0x1.12266ap-7f;
+  p = p * r + 0x1.5554c8p-5f;
+  p = p * r + 0x1.5554b2p-3f;
   p = p * r + 0.5f;
   return r + r * r * p;
 }
@@ -39,6 +38,16 @@ ECHO_INLINE float exp_of(float x) {
   const float result = (power + power * p) * 2.0f;  // in two steps: 2^128 is no float
   const float bounded = x > most ? __builtin_inff() : result;
   return x < least ? 0.0f : bounded;
+}
+
+// The same for x <= 0, or NaN.
+ECHO_INLINE float exp_below(float x) {
+  const float least = -86.6433975f;
+  const float clamped = x < least ? least : x;
+  float power;
+  const float p = reduced_expm1(clamped, 0, &power);
+  const float result = power + power * p;
+  return x < least ? 0.0f : result;
 }
 
 // exp(x) - 1 for x from 0 to 87, or NaN.
@@ -56,13 +65,67 @@ ECHO_INLINE float tanh_of(float x) {
 }
 
 ECHO_INLINE float sigmoid_of(float x) {
-  const float e = exp_of(-__builtin_fabsf(x));
+  const float e = exp_below(-__builtin_fabsf(x));
   return (x < 0.0f ? e : 1.0f) / (1.0f + e);
+}
+
+// What gradients need of a gate: its value, its derivative, and 1 - value for a logistic function. Each is as exact as
+// the value is: none is taken from a value that was rounded to 1.
+struct Sigmoid {
+  float value, slope, rest;
+};
+
+struct Tanh {
+  float value, slope, rest;  // rest: 1 - |value|
+
+  // The value, to the nearest float: exactly 1 where it comes near, so that differences from it vanish there.
+  ECHO_INLINE float rounded() const { return rest < 0.5f ? __builtin_copysignf(1.0f - rest, value) : value; }
+};
+
+ECHO_INLINE Sigmoid sigmoid_gate(float x) {
+  const float e = exp_below(-__builtin_fabsf(x)), more = 1.0f / (1.0f + e);
+  return {(x < 0.0f ? e : 1.0f) * more, e * more * more, (x < 0.0f ? 1.0f : e) * more};
+}
+
+// With r = 1 / (1 + exp(2 |x|)) tanh |x| is 1 - 2 r, and its derivative 4 r (1 - r): 0 where r would be below 2^-126, since
+// large weights would make something of even the least number.
+ECHO_INLINE Tanh tanh_gate(float x) {
+  const float size = __builtin_fabsf(x);
+  const float clamped = size > 43.5f ? 43.5f : size;
+  const float e = expm1_of(clamped + clamped), r = 1.0f / (2.0f + e);
+  return {__builtin_copysignf(e * r, x), size > 43.5f ? 0.0f : r * (4.0f - 4.0f * r), 2.0f * r};
+}
+
+// The same gates in one number each, to be kept. That of a logistic function is the smaller of its value and 1 - value,
+// negative where that is the latter.
+ECHO_INLINE float sigmoid_code(float x) {
+  const float e = exp_below(-__builtin_fabsf(x));
+  return __builtin_copysignf(e / (1.0f + e), -x);
+}
+
+ECHO_INLINE Sigmoid sigmoid_decoded(float code) {
+  const float half = __builtin_copysignf(0.5f, code), size = __builtin_fabsf(code);
+  return {(0.5f - half) + code, size - size * size, (0.5f + half) - code};
+}
+
+// That of tanh is its value up to a half, behind it r times 2^126, which is above 1, and 1 where the derivative is 0.
+ECHO_INLINE float tanh_code(float x) {
+  const float size = __builtin_fabsf(x);
+  const float clamped = size > 43.5f ? 43.5f : size;
+  const float e = expm1_of(clamped + clamped), r = 1.0f / (2.0f + e);
+  const float code = r < 0.25f ? r * 0x1p126f : e * r;
+  return __builtin_copysignf(size > 43.5f ? 1.0f : code, x);
+}
+
+ECHO_INLINE Tanh tanh_decoded(float code) {
+  const float size = __builtin_fabsf(code);
+  const float r = size > 1.0f ? size * 0x1p-126f : 0.5f - 0.5f * size;
+  return {__builtin_copysignf(size > 1.0f ? 1.0f - 2.0f * r : size, code), r * (4.0f - 4.0f * r), 2.0f * r};
 }
 
 // log(1 + exp(x))
 ECHO_INLINE float softplus_of(float x) {
-  const float e = exp_of(-__builtin_fabsf(x));
+  const float e = exp_below(-__builtin_fabsf(x));
   const float s = e / (2.0f + e), z = s * s;  // log(1 + e) = 2 artanh(s), s <= 1/3; the next term is below 2e-9
   float p = 1.0f / 15;
   p = p * z + 1.0f / 13;

@@ -37,11 +37,11 @@ ECHO_INLINE void backward_row(float dscore, const float* __restrict keys, const 
                               const float* __restrict v, float* __restrict dkeys, float* __restrict dquery,
                               float* __restrict dv, int64_t n) {
   for (int64_t j = 0; j < n; ++j) {
-    const float t = tanh_of(keys[j] + query[j]);
-    const float d = dscore * v[j] * (1.0f - t * t);
+    const Tanh t = tanh_gate(keys[j] + query[j]);
+    const float d = dscore * v[j] * t.slope;
     dkeys[j] = d;
     dquery[j] += d;
-    dv[j] += dscore * t;
+    dv[j] += dscore * t.value;
   }
 }
 
@@ -52,16 +52,18 @@ ECHO_INLINE void backward_normed_row(float dscore, const float* __restrict keys,
                                      float* __restrict dgamma, float* __restrict dbeta, int64_t n) {
   for (int64_t j = 0; j < n; ++j) norm[j] = keys[j] + query[j];
   const Statistics of_total = statistics_of(norm, n, eps);
-  float sum = 0.0f, product = 0.0f;
-#pragma omp simd reduction(+ : sum, product)
   for (int64_t j = 0; j < n; ++j) {
     norm[j] = of_total.norm(norm[j]);
-    const float t = tanh_of(norm[j] * gamma[j] + beta[j]);
-    const float d = dscore * v[j] * (1.0f - t * t);
-    dv[j] += dscore * t;
+    const Tanh t = tanh_gate(norm[j] * gamma[j] + beta[j]);
+    const float d = dscore * v[j] * t.slope;
+    dv[j] += dscore * t.value;
     dgamma[j] += d * norm[j];
     dbeta[j] += d;
     dkeys[j] = d * gamma[j];
+  }
+  float sum = 0.0f, product = 0.0f;
+#pragma omp simd reduction(+ : sum, product)
+  for (int64_t j = 0; j < n; ++j) {
     sum += dkeys[j];
     product += dkeys[j] * norm[j];
   }

@@ -13,15 +13,32 @@ __device__ inline Gates gates_of(float i, float f, float g, float o) {
   return {sigmoid(i), sigmoid(f), tanhf(g), sigmoid(o)};
 }
 
+// The gates with their derivatives.
+struct SlopedGates {
+  Sigmoid i, f;
+  Tanh g;
+  Sigmoid o;
+
+  __device__ float next_cell(float c) const { return f.value * c + i.value * g.value; }
+};
+
+__device__ inline SlopedGates sloped_gates(float i, float f, float g, float o) {
+  return {sigmoid_gate(i), sigmoid_gate(f), tanh_gate(g), sigmoid_gate(o)};
+}
+
+// The gradients of the pre-activations that make a cell, and of the cell before it (returned), from d, that of the cell.
+__device__ inline float cell_grad(const SlopedGates& gate, float c, float d, Gates* dpre) {
+  dpre->i = d * gate.g.value * gate.i.slope;
+  dpre->f = d * c * gate.f.slope;
+  dpre->g = d * gate.i.value * gate.g.slope;
+  return d * gate.f.value;
+}
+
 // What dh and dc' of one unit say of its pre-activations, and of c (returned).
-__device__ inline float lstm_unit_grad(const Gates& gate, float c, float dh, float dc, Gates* dpre) {
-  const float u = tanhf(gate.f * c + gate.i * gate.g);
-  const float d = dc + dh * gate.o * (1.f - u * u);
-  dpre->i = d * gate.g * gate.i * (1.f - gate.i);
-  dpre->f = d * c * gate.f * (1.f - gate.f);
-  dpre->g = d * gate.i * (1.f - gate.g * gate.g);
-  dpre->o = dh * u * gate.o * (1.f - gate.o);
-  return d * gate.f;
+__device__ inline float lstm_unit_grad(const SlopedGates& gate, float c, float dh, float dc, Gates* dpre) {
+  const Tanh cell = tanh_gate(gate.next_cell(c));
+  dpre->o = dh * cell.value * gate.o.slope;
+  return cell_grad(gate, c, dc + dh * gate.o.value * cell.slope, dpre);
 }
 
 template <typename T, int W>
@@ -51,7 +68,7 @@ __device__ void lstm_cell_grad(const LstmCellGrad& a) {
     const Pack<W> dh = load_if<T, W>(a.dh, at), dc = load_if<T, W>(a.dc_next, at);
     for (int k = 0; k < W; ++k) {
       Gates dpre;
-      c.v[k] = lstm_unit_grad(gates_of(i.v[k], f.v[k], g.v[k], o.v[k]), c.v[k], dh.v[k], dc.v[k], &dpre);
+      c.v[k] = lstm_unit_grad(sloped_gates(i.v[k], f.v[k], g.v[k], o.v[k]), c.v[k], dh.v[k], dc.v[k], &dpre);
       i.v[k] = dpre.i, f.v[k] = dpre.f, g.v[k] = dpre.g, o.v[k] = dpre.o;
     }
     put<T, W>(a.dpre, four, i);
@@ -63,12 +80,13 @@ __device__ void lstm_cell_grad(const LstmCellGrad& a) {
 }
 
 struct GruGates {
-  float r, z, n;
+  Sigmoid r, z;
+  Tanh n;
 };
 
 __device__ inline GruGates gru_gates(float xr, float xz, float xn, float sr, float sz, float sn) {
-  const float r = sigmoid(xr + sr);
-  return {r, sigmoid(xz + sz), tanhf(xn + r * sn)};
+  const Sigmoid r = sigmoid_gate(xr + sr);
+  return {r, sigmoid_gate(xz + sz), tanh_gate(xn + r.value * sn)};
 }
 
 template <typename T, int W>
@@ -81,7 +99,8 @@ __device__ void gru_cell(const GruCell& a) {
     Pack<W> h = load<T, W>(a.h, at);
     for (int k = 0; k < W; ++k) {
       const GruGates gate = gru_gates(xr.v[k], xz.v[k], xn.v[k], sr.v[k], sz.v[k], sn.v[k]);
-      h.v[k] = (1.f - gate.z) * gate.n + gate.z * h.v[k];
+      // z itself: where n is h, what comes out has to be h, too.
+      h.v[k] = (1.f - gate.z.value) * gate.n.value + gate.z.value * h.v[k];
     }
     put<T, W>(a.h_next, at, h);
   });
@@ -98,12 +117,12 @@ __device__ void gru_cell_grad(const GruCellGrad& a) {
     Pack<W> dh = load_if<T, W>(a.dh_next, at);
     for (int k = 0; k < W; ++k) {
       const GruGates gate = gru_gates(xr.v[k], xz.v[k], xn.v[k], sr.v[k], sz.v[k], sn.v[k]);
-      const float d = dh.v[k], dn = d * (1.f - gate.z) * (1.f - gate.n * gate.n);
-      const float dr = dn * sn.v[k] * gate.r * (1.f - gate.r);
-      const float dz = d * (h.v[k] - gate.n) * gate.z * (1.f - gate.z);
+      const float d = dh.v[k], dn = d * gate.z.rest * gate.n.slope;
+      const float dr = dn * sn.v[k] * gate.r.slope;
+      const float dz = d * (h.v[k] - gate.n.value) * gate.z.slope;
       xr.v[k] = dr, xz.v[k] = dz, xn.v[k] = dn;
-      sn.v[k] = dn * gate.r;
-      dh.v[k] = d * gate.z;
+      sn.v[k] = dn * gate.r.value;
+      dh.v[k] = d * gate.z.value;
     }
     put<T, W>(a.dx, three, xr);
     put<T, W>(a.dx, three + a.hidden, xz);

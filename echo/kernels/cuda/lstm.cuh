@@ -226,8 +226,8 @@ __device__ inline void backward_unit(const LstmBackSteps& a, Long step, Long t, 
   }
   if (a.dy) dh += get<T>(a.dy, t * all + at);
   const Long pre = t * 4 * all + 4 * b * a.hidden + j;
-  const Gates gate = gates_of(get<T>(a.pre, pre), get<T>(a.pre, pre + a.hidden), get<T>(a.pre, pre + 2 * a.hidden),
-                              get<T>(a.pre, pre + 3 * a.hidden));
+  const SlopedGates gate = sloped_gates(get<T>(a.pre, pre), get<T>(a.pre, pre + a.hidden),
+                                        get<T>(a.pre, pre + 2 * a.hidden), get<T>(a.pre, pre + 3 * a.hidden));
   const float c = before < 0 || before >= a.all_steps ? get<T>(a.c0, at) : a.cells[before * all + at];
   Gates d;
   a.dc[at] = lstm_unit_grad(gate, c, dh, dc, &d);

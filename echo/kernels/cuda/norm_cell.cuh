@@ -6,10 +6,10 @@
 
 namespace echo_cuda {
 
-// The gates, and the next cell, of W units from column j on.
+// The gates, and the cells before and behind the step, of W units from column j on.
 template <int W>
 struct CellUnits {
-  Gates gate[W];
+  SlopedGates gate[W];
   float before[W], after[W];
 };
 
@@ -21,9 +21,9 @@ __device__ inline CellUnits<W> cell_units(const void* pre, const void* c, Long b
   const Pack<W> before = load<T, W>(c, b * hidden + j);
   CellUnits<W> units;
   for (int k = 0; k < W; ++k) {
-    units.gate[k] = gates_of(i.v[k], f.v[k], g.v[k], o.v[k]);
+    units.gate[k] = sloped_gates(i.v[k], f.v[k], g.v[k], o.v[k]);
     units.before[k] = before.v[k];
-    units.after[k] = units.gate[k].f * before.v[k] + units.gate[k].i * units.gate[k].g;
+    units.after[k] = units.gate[k].next_cell(before.v[k]);
   }
   return units;
 }
@@ -54,7 +54,7 @@ __device__ void lstm_norm_cell(const LstmNormCell& a) {
       Pack<W> h, c;
       for (int k = 0; k < W; ++k) {
         c.v[k] = units.after[k];
-        h.v[k] = units.gate[k].o * tanhf((c.v[k] - norm.mean) * norm.scale * gamma.v[k] + beta.v[k]);
+        h.v[k] = units.gate[k].o.value * tanhf((c.v[k] - norm.mean) * norm.scale * gamma.v[k] + beta.v[k]);
       }
       put<T, W>(a.h, b * a.hidden + j, h);
       put<T, W>(a.c_next, b * a.hidden + j, c);
@@ -68,8 +68,9 @@ struct NormUnit {
 };
 
 __device__ inline NormUnit norm_unit(float c, const Moments& norm, float gamma, float beta, float o, float dh) {
-  const float n = (c - norm.mean) * norm.scale, u = tanhf(n * gamma + beta);
-  return {n, u, dh * o * (1.f - u * u)};
+  const float n = (c - norm.mean) * norm.scale;
+  const Tanh u = tanh_gate(n * gamma + beta);
+  return {n, u.value, dh * o * u.slope};
 }
 
 template <typename T, int W>
@@ -82,7 +83,7 @@ __device__ void lstm_norm_cell_grad_rows(const LstmNormCellGrad& a) {
       const CellUnits<W> units = cell_units<T, W>(a.pre, a.c, b, j, a.hidden);
       const Pack<W> gamma = load<T, W>(a.gamma, j), beta = load<T, W>(a.beta, j), dh = load_if<T, W>(a.dh, row + j);
       for (int k = 0; k < W; ++k) {
-        const NormUnit at = norm_unit(units.after[k], norm, gamma.v[k], beta.v[k], units.gate[k].o, dh.v[k]);
+        const NormUnit at = norm_unit(units.after[k], norm, gamma.v[k], beta.v[k], units.gate[k].o.value, dh.v[k]);
         grad.add(at.dm * gamma.v[k], at.n);
       }
     });
@@ -92,14 +93,12 @@ __device__ void lstm_norm_cell_grad_rows(const LstmNormCellGrad& a) {
       const Pack<W> gamma = load<T, W>(a.gamma, j), beta = load<T, W>(a.beta, j), dh = load_if<T, W>(a.dh, row + j);
       Pack<W> dc = load_if<T, W>(a.dc_next, row + j), di, df, dg, d_o;
       for (int k = 0; k < W; ++k) {
-        const Gates gate = units.gate[k];
-        const NormUnit at = norm_unit(units.after[k], norm, gamma.v[k], beta.v[k], gate.o, dh.v[k]);
+        const NormUnit at = norm_unit(units.after[k], norm, gamma.v[k], beta.v[k], units.gate[k].o.value, dh.v[k]);
         const float d = dc.v[k] + grad.before_norm(at.dm * gamma.v[k], at.n, norm.scale);
-        di.v[k] = d * gate.g * gate.i * (1.f - gate.i);
-        df.v[k] = d * units.before[k] * gate.f * (1.f - gate.f);
-        dg.v[k] = d * gate.i * (1.f - gate.g * gate.g);
-        d_o.v[k] = dh.v[k] * at.u * gate.o * (1.f - gate.o);
-        dc.v[k] = d * gate.f;
+        Gates dpre;
+        dc.v[k] = cell_grad(units.gate[k], units.before[k], d, &dpre);
+        di.v[k] = dpre.i, df.v[k] = dpre.f, dg.v[k] = dpre.g;
+        d_o.v[k] = dh.v[k] * at.u * units.gate[k].o.slope;
       }
       put<T, W>(a.dpre, 4 * row + j, di);
       put<T, W>(a.dpre, 4 * row + j + a.hidden, df);
@@ -126,7 +125,7 @@ __device__ void lstm_norm_cell_grad_columns(const LstmNormCellGrad& a) {
       const CellUnits<W> units = cell_units<T, W>(a.pre, a.c, b, j, a.hidden);
       const Pack<W> dh = load_if<T, W>(a.dh, b * a.hidden + j);
       for (int k = 0; k < W; ++k) {
-        const NormUnit at = norm_unit(units.after[k], norm, gamma.v[k], beta.v[k], units.gate[k].o, dh.v[k]);
+        const NormUnit at = norm_unit(units.after[k], norm, gamma.v[k], beta.v[k], units.gate[k].o.value, dh.v[k]);
         dgamma.v[k] += at.dm * at.n;
         dbeta.v[k] += at.dm;
       }

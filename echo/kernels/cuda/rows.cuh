@@ -89,8 +89,8 @@ __device__ void mlp_score_grad_rows(const MlpScoreGrad& a) {
       const Pack<W> value = row_values<T, W>(a.keys, at + j, a.query, query + j), v = load<T, W>(a.v, j);
       const Pack<W> gamma = load<T, W>(a.gamma, j), beta = load<T, W>(a.beta, j);
       for (int k = 0; k < W; ++k) {
-        const float x = (value.v[k] - norm.mean) * norm.scale, u = tanhf(x * gamma.v[k] + beta.v[k]);
-        grad.add(dscore * v.v[k] * (1.f - u * u) * gamma.v[k], x);
+        const float x = (value.v[k] - norm.mean) * norm.scale;
+        grad.add(dscore * v.v[k] * tanh_gate(x * gamma.v[k] + beta.v[k]).slope * gamma.v[k], x);
       }
     });
     grad.average(a.hidden);
@@ -118,9 +118,9 @@ __device__ void mlp_score_grad_columns(const MlpScoreGrad& a) {
       Pack<W> dkeys;
       for (int k = 0; k < W; ++k) {
         const float x = (keys.v[k] + query.v[k] - norm.x) * norm.y;
-        const float u = tanhf(a.gamma ? x * gamma.v[k] + beta.v[k] : x);
-        float d = dscore * v.v[k] * (1.f - u * u);
-        sums[1].v[k] += dscore * u;
+        const Tanh u = tanh_gate(a.gamma ? x * gamma.v[k] + beta.v[k] : x);
+        float d = dscore * v.v[k] * u.slope;
+        sums[1].v[k] += dscore * u.value;
         sums[2].v[k] += d * x;
         sums[3].v[k] += d;
         if (a.gamma) d = NormGrad{norm.z, norm.w}.before_norm(d * gamma.v[k], x, norm.y);

@@ -17,6 +17,16 @@ def sigmoid(x: Array) -> Array:
     return np.asarray(np.exp(-np.logaddexp(0.0, -x)))
 
 
+def sigmoid_slope(x: Array) -> Array:
+    """The derivative of `sigmoid` at x, accurate where 1 - sigmoid(x) would be rounded to nothing."""
+    return np.asarray(sigmoid(x) * sigmoid(-x))
+
+
+def tanh_slope(x: Array) -> Array:
+    """The derivative of tanh at x, accurate where 1 - tanh(x)^2 would be rounded to nothing."""
+    return 4 * sigmoid_slope(2 * x)
+
+
 def double(*arrays: Maybe) -> list[Any]:
     return [None if array is None else np.asarray(array, np.float64) for array in arrays]
 

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from echo.kernels.reference.arrays import Array, Arrays, Maybe, double, normalised, or_zeros, sigmoid
+from echo.kernels.reference.arrays import (
+    Array,
+    Arrays,
+    Maybe,
+    double,
+    normalised,
+    or_zeros,
+    sigmoid,
+    sigmoid_slope,
+    tanh_slope,
+)
 from echo.kernels.reference.rows import layer_norm_grad
 
 
@@ -24,11 +34,15 @@ def lstm_cell_grad(dh: Maybe, dc_next: Maybe, pre: Array, c: Array, h: Maybe = N
     pre, c = double(pre, c)
     dh, dc_next = or_zeros(dh, c), or_zeros(dc_next, c)
     i, f, g, o = np.split(pre, 4, axis=-1)
-    i, f, g, o = sigmoid(i), sigmoid(f), np.tanh(g), sigmoid(o)
-    tanh_c = np.tanh(f * c + i * g)
-    dcell = dc_next + dh * o * (1 - tanh_c**2)
-    gates = dcell * g * i * (1 - i), dcell * c * f * (1 - f), dcell * i * (1 - g**2), dh * tanh_c * o * (1 - o)
-    return np.concatenate(gates, axis=-1), dcell * f
+    cell = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+    dcell = dc_next + dh * sigmoid(o) * tanh_slope(cell)
+    gates = (*_input_gradients(dcell, i, f, g, c), dh * np.tanh(cell) * sigmoid_slope(o))
+    return np.concatenate(gates, axis=-1), dcell * sigmoid(f)
+
+
+def _input_gradients(dcell: Array, i: Array, f: Array, g: Array, c: Array) -> Arrays:
+    """The gradients of the gates that make a cell, in front of their non-linearities, from that of the cell."""
+    return dcell * np.tanh(g) * sigmoid_slope(i), dcell * c * sigmoid_slope(f), dcell * sigmoid(i) * tanh_slope(g)
 
 
 def lstm_norm_cell(pre: Array, c: Array, gamma: Array, beta: Array, *, eps: float) -> Arrays:
@@ -48,13 +62,12 @@ def lstm_norm_cell_grad(
     pre, c, gamma, beta = double(pre, c, gamma, beta)
     dh, dc_next = or_zeros(dh, c), or_zeros(dc_next, c)
     i, f, g, o = np.split(pre, 4, axis=-1)
-    i, f, g, o = sigmoid(i), sigmoid(f), np.tanh(g), sigmoid(o)
-    cell = f * c + i * g
-    t = np.tanh(normalised(cell, eps)[0] * gamma + beta)
-    of_norm, dgamma, dbeta = layer_norm_grad(dh * o * (1 - t**2), cell, gamma, beta, None, eps=eps)
-    d_cell = dc_next + of_norm
-    gates = [d_cell * g * i * (1 - i), d_cell * c * f * (1 - f), d_cell * i * (1 - g**2), dh * t * o * (1 - o)]
-    return np.concatenate(gates, axis=-1), d_cell * f, dgamma, dbeta
+    cell = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+    normed = normalised(cell, eps)[0] * gamma + beta
+    of_norm, dgamma, dbeta = layer_norm_grad(dh * sigmoid(o) * tanh_slope(normed), cell, gamma, beta, None, eps=eps)
+    dcell = dc_next + of_norm
+    gates = (*_input_gradients(dcell, i, f, g, c), dh * np.tanh(normed) * sigmoid_slope(o))
+    return np.concatenate(gates, axis=-1), dcell * sigmoid(f), dgamma, dbeta
 
 
 def gru_cell(x: Array, s: Array, h: Array) -> Arrays:
@@ -65,9 +78,9 @@ def gru_cell(x: Array, s: Array, h: Array) -> Arrays:
     """
     x, s, h = double(x, s, h)
     (x_r, x_z, x_n), (s_r, s_z, s_n) = np.split(x, 3, axis=-1), np.split(s, 3, axis=-1)
-    z = sigmoid(x_z + s_z)
+    z = x_z + s_z
     n = np.tanh(x_n + sigmoid(x_r + s_r) * s_n)
-    return ((1 - z) * n + z * h,)
+    return (sigmoid(-z) * n + sigmoid(z) * h,)
 
 
 def gru_cell_grad(dh_next: Maybe, x: Array, s: Array, h: Array, h_next: Maybe = None) -> Arrays:
@@ -75,12 +88,13 @@ def gru_cell_grad(dh_next: Maybe, x: Array, s: Array, h: Array, h_next: Maybe = 
     x, s, h = double(x, s, h)
     dh_next = or_zeros(dh_next, h)
     (x_r, x_z, x_n), (s_r, s_z, s_n) = np.split(x, 3, axis=-1), np.split(s, 3, axis=-1)
-    r, z = sigmoid(x_r + s_r), sigmoid(x_z + s_z)
-    n = np.tanh(x_n + r * s_n)
-    d_n = dh_next * (1 - z) * (1 - n**2)
-    d_z = dh_next * (h - n) * z * (1 - z)
-    d_r = d_n * s_n * r * (1 - r)
-    return np.concatenate((d_r, d_z, d_n), axis=-1), np.concatenate((d_r, d_z, d_n * r), axis=-1), dh_next * z
+    r, z = x_r + s_r, x_z + s_z
+    n = x_n + sigmoid(r) * s_n
+    d_n = dh_next * sigmoid(-z) * tanh_slope(n)
+    d_z = dh_next * (h - np.tanh(n)) * sigmoid_slope(z)
+    d_r = d_n * s_n * sigmoid_slope(r)
+    of_s = d_r, d_z, d_n * sigmoid(r)
+    return np.concatenate((d_r, d_z, d_n), axis=-1), np.concatenate(of_s, axis=-1), dh_next * sigmoid(z)
 
 
 def _steps(count: int, reverse: float) -> range:

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from echo.kernels.reference.arrays import Array, Arrays, Maybe, counts_of, double, normalised, normalised_grad, or_zeros
+from echo.kernels.reference.arrays import (
+    Array,
+    Arrays,
+    Maybe,
+    counts_of,
+    double,
+    normalised,
+    normalised_grad,
+    or_zeros,
+    tanh_slope,
+)
 
 
 def mlp_score(
@@ -33,14 +43,14 @@ def mlp_score_grad(
     if normed:
         norm, scale = normalised(total, eps)
         total = norm * gamma + beta
-    t = np.tanh(total)
-    dtotal = dscore[..., None] * v * (1 - t**2)
+    dtotal = dscore[..., None] * v * tanh_slope(total)
+    dv = np.einsum("bt,bth->h", dscore, np.tanh(total))
     if gamma is not None:
         dgamma, dbeta = np.zeros(gamma.shape), dtotal.sum((0, 1))
     if normed:
         dgamma = (dtotal * norm).sum((0, 1))
         dtotal = normalised_grad(dtotal * gamma, norm, scale)
-    return dtotal, dtotal.sum(1), np.einsum("bt,bth->h", dscore, t), dgamma, dbeta
+    return dtotal, dtotal.sum(1), dv, dgamma, dbeta
 
 
 def _scores(q: Array, k: Array, lengths: Maybe, bias: Maybe, scale: float) -> Array:

@@ -1,0 +1,53 @@
+"""Programs in float64, to see which of two results in float32 is nearer to what they stand for."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import mxnet as mx
+
+from fuzz.program import Program
+
+_NOT_THE_SAME = re.compile(r"[Dd]ropout|\brandom\b|Zoneout|\bp=|float16")  # random numbers depend on the type
+_TYPES = {"dtype": ("float32", "float64"), "__dtype__": ("0", "1")}  # attributes: float32, float64
+
+
+def comparable(program: Program) -> bool:
+    """Whether the program in float64 computes the same: it draws no random numbers, and has no float16."""
+    code = "\n".join(program.lines[number].code for number in program.needed())
+    return not _NOT_THE_SAME.search(code)
+
+
+def program_in_float64(program: Program) -> Program:
+    """A block's program on float64; `fuzz.block_training` casts its layers."""
+    lines = tuple(
+        replace(line, code=line.code.replace("float32", "float64"), dtype=line.dtype.replace("float32", "float64"))
+        for line in program.lines
+    )
+    return replace(program, lines=lines, how={**program.how, "float64": 1})
+
+
+def symbol_in_float64(symbol: Any) -> Any:
+    """The symbol with float64 wherever it says float32."""
+    graph = json.loads(symbol.tojson(remove_amp_cast=False))
+    _change(graph)
+    return mx.sym.load_json(json.dumps(graph))
+
+
+def _change(value: Any) -> None:
+    """Of a graph, its nodes and the graphs inside them."""
+    if isinstance(value, list):
+        for each in value:
+            _change(each)
+    elif isinstance(value, dict):
+        attributes = value.get("attrs")
+        if value.get("op") == "Embedding":
+            attributes.setdefault("dtype", "float32")
+        for name, (single, double) in _TYPES.items():
+            if isinstance(attributes, dict) and attributes.get(name) == single:
+                attributes[name] = double
+        for each in value.values():
+            _change(each)
