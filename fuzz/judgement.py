@@ -37,20 +37,19 @@ def verdict(wrong: Mapping[str, str], got: Any, expected: Any, again: Iterable[A
     return "; ".join(f"{name}: {how}" for name, how in list(wrong.items())[:4])
 
 
-def _step(run: Any, name: str) -> tuple[Any, str]:
-    """The step that the name of a difference is of, such as "step 1: output 0", and the name there."""
+def _array(run: Any, name: str) -> Any:
+    """What a name of a difference, such as "step 1: output 0", stands for; None where there is no such array."""
     step, _, array = name.partition(": ")
     number = step.rpartition(" ")[2]
-    return (run[int(number)] if array and int(number) < len(run) else {}), array
+    return run[int(number)].get(array) if array and int(number) < len(run) else None
 
 
 def _off(run: Any, expected: Any, name: str) -> float:
     """How far an array is off, as part of the largest element of what is expected; infinite where that says nothing."""
-    step, array = _step(expected, name)
-    mine, its = _step(run, name)[0].get(array), step.get(array)
+    mine, its = _array(run, name), _array(expected, name)
     if mine is None or its is None or mine.shape != its.shape or its.dtype.kind != "f" or training.lost(mine, its):
         return float("inf")
-    off = training.largest(mine, its, training.least_scale(step))
+    off = training.largest(mine, its)
     return float("inf") if np.isnan(off) else off
 
 
