@@ -103,7 +103,7 @@ sass: $(INSTALLED)  ## assemble that PTX for every GPU since Maxwell, and look w
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps triton==3.1.0
 	@$(BIN)/python -m pytest -rs tests/kernels/test_cuda_sass.py tests/kernels/test_cuda_ptx.py
 
-sanitize: $(INSTALLED)  ## build the native libraries with ASan and UBSan, then with TSan; run their tests and random programs under them (40 minutes)
+sanitize: $(INSTALLED)  ## build the native libraries with ASan and UBSan, then with TSan; run their tests and random programs under them (an hour)
 	@echo "== AddressSanitizer, UBSan"
 	@$(BIN)/python -m tests.sanitize address python -m pytest -p no:faulthandler $(SANITIZED)
 	@$(BIN)/python -m tests.sanitize address python -m fuzz --minutes $(SANITIZED_MINUTES)
