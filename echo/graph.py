@@ -40,6 +40,11 @@ class Node:
     def is_variable(self) -> bool:
         return self.op == VARIABLE
 
+    @property
+    def takes_attrs(self) -> bool:
+        """Whether attributes may be added: Custom hands each to a constructor of the user's, which knows its own."""
+        return self.op != "Custom"
+
     def with_attrs(self, attrs: Mapping[str, str]) -> Node:
         """The same node with attributes added."""
         return self._with(attrs={**self.attrs, **attrs})

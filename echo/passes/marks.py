@@ -124,7 +124,7 @@ def _check_ranges(graph: Graph, plan: Plan) -> None:
     if plan.applied == "mirror":  # the environment says it when the graph is bound
         return
     again = [mark.node for mark in plan.marks if PLAN_ATTRIBUTE in mark.attrs]
-    operators = [number for number, node in enumerate(graph.nodes) if not node.is_variable]
+    operators = [number for number, node in enumerate(graph.nodes) if not node.is_variable and node.takes_attrs]
     wanted = set() if own is None or plan.applied == "none" else set(again or operators)
     text = None if own is None else range_text(own, runner in KEEPS_MEMORY)
     for mark in plan.marks:

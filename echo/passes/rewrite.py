@@ -109,8 +109,7 @@ def mark(
     marked = graph.with_attrs({number: {PLAN_ATTRIBUTE: text} for number, text in texts.items()})
     if match_range is None:
         return marked
-    # Custom hands each attribute to a constructor of the user's, which knows its own
-    operators = [number for number, node in enumerate(graph.nodes) if not node.is_variable and node.op != "Custom"]
+    operators = [number for number, node in enumerate(graph.nodes) if not node.is_variable and node.takes_attrs]
     text = range_text(match_range, static)
     return marked.with_attrs({number: {RANGE_ATTRIBUTE: text} for number in outputs or operators})
 

@@ -16,7 +16,8 @@ def ordered(made: Graph, user: Graph) -> Graph | None:
     MXNet orders them as it comes to them, depth first, control dependencies last. Where a fused operator reads what it
     needs in another order than the user's nodes did, the operator before the first that comes too early waits for all
     that are to come; where there is none, a copy of the variable before it does. MXNet hands what a node waits for to
-    an equal node that it comes to earlier (EliminateCommonExpr), hence the attribute, which makes it equal to none.
+    an equal node that it comes to earlier (EliminateCommonExpr), hence the attribute, which makes it equal to none; a
+    Custom operator keeps state, and is equal to none without.
     """
     if _random(made) != _random(user):
         return None
@@ -33,7 +34,8 @@ def ordered(made: Graph, user: Graph) -> Graph | None:
         return None
     at, nodes = repair
     late = tuple(place[name] for name in wanted if place[name] >= (early if waits is None else waits))
-    waiting = nodes[0].with_attrs({ORDER_ATTRIBUTE: "1"})._with(control_deps=(*nodes[0].control_deps, *late))
+    unequal = {ORDER_ATTRIBUTE: "1"} if nodes[0].takes_attrs else {}
+    waiting = nodes[0].with_attrs(unequal)._with(control_deps=(*nodes[0].control_deps, *late))
     nodes = (waiting, *nodes[1:])
     outputs = {Entry(at, k): local(len(nodes) - 1, k) for k in range(made.num_outputs(at))}
     again = applied(made, [Fusion("order", at, nodes, outputs, frozenset({at}), {}, "")], copies=False)
