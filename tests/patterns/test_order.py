@@ -187,3 +187,18 @@ def test_an_order_that_mxnet_changes_is_refused() -> None:
     assert len(training_graph(user, binding, mx.cpu()).nodes) > 0
     with pytest.raises(GraphError, match=r"another order: expected .*'first', 'last'.*, got .*'last', 'first'"):
         training_graph(waiting, binding, mx.cpu())
+
+
+@pytest.mark.parametrize("op", ["relu", "Custom"])
+def test_what_waits_gets_no_attribute_where_a_users_constructor_would_get_it(op: str) -> None:
+    def graph(first: str, second: str) -> Graph:
+        nodes = (Node(VARIABLE, "a"), Node(op, "waits", (Entry(0),)), Node(VARIABLE, first), Node(VARIABLE, second),
+                 Node("add_n", "sum", (Entry(1), Entry(2), Entry(3)), attrs={"num_args": "3"}))  # fmt: skip
+        return Graph(nodes, (Entry(4),), (0, 2, 3), tuple(range(6)), {})
+
+    found = order.ordered(graph("c", "b"), graph("b", "c"))
+    assert found is not None
+    assert [found.nodes[number].name for number in found.arg_nodes] == ["a", "b", "c"]
+    (waits,) = (node for node in found.nodes if node.name == "waits")
+    assert waits.control_deps
+    assert (order.ORDER_ATTRIBUTE in waits.attrs) == (op == "relu")
