@@ -114,6 +114,11 @@ def depends_on_mode(op: str, attrs: Mapping[str, str]) -> bool:
     return op in HEAVY or (op == "BatchNorm" and attrs.get("use_global_stats") not in ("True", "1"))
 
 
+def draws_in_training_alone(op: str, attrs: Mapping[str, str]) -> bool:
+    """Whether an operator that draws random numbers draws none in inference."""
+    return op in ("RNN", "LeakyReLU") or (op == "Dropout" and attrs.get("mode", "training") != "always")
+
+
 def why_not_dropout(attrs: Mapping[str, str]) -> str:
     """Why the output of a Dropout is no product of its input and a mask of its size; empty where it is."""
     if attrs.get("axes", "()") not in ("()", "[]", "None"):

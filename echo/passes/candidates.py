@@ -9,14 +9,15 @@ from typing import ClassVar, Mapping, Sequence
 from echo.errors import OptionError
 from echo.graph import Entry, Graph
 from echo.inplace import has_layouts, may_be_blocked, relaid, why_as_it_is
-from echo.ops import HEAVY, all_outputs, why_not
+from echo.ops import HEAVY, all_outputs, depends_on_mode, draws_in_training_alone, why_not
 from echo.passes.merged import merged
 from echo.passes.request import Request
 from echo.readers import why_not_reader
-from echo.training_graph import EXECUTOR, TrainingGraph
+from echo.training_graph import EXECUTOR, TrainingGraph, TrainingNode
 
 # Their copies have another layout than they: Dropout's is a product with the mask, a copy has that of its input.
 _UNSETTLED = frozenset({"Dropout", "_copy", "_np_copy"})
+_DRAWS = "in inference the graph draws random numbers, and a backward pass behind that could not run it again"
 _RELAID = "a view changes from oneDNN's layout to the plain one"
 
 
@@ -48,6 +49,7 @@ class FindCandidates:
         heads = {entry.node for entry in training.outputs}
         keepers = _keepers(training, request.frontend.device)
         stays = why_as_it_is(request.graph, request.frontend.device)
+        draws = training.runner == EXECUTOR and _draws_in_inference(training)
         light: dict[int, tuple[Entry, ...]] = {}
         heavy: dict[int, tuple[Entry, ...]] = {}
         refused: dict[int, str] = {}
@@ -56,6 +58,8 @@ class FindCandidates:
             if not node.forward:
                 continue
             refusal = _refusal(request, training, number, heads, keep) or keepers.get(number, "") or stays
+            if draws and not refusal and number not in recompute and _is_of_mode(node):
+                refusal = _DRAWS
             if refusal:
                 if number in recompute:
                     raise OptionError(f"recompute: {node.name!r} ({node.op}) cannot be recomputed: {refusal}")
@@ -91,6 +95,18 @@ def _refusal(
     if unsettled and may_be_blocked(node.outputs[0]) and has_layouts(training, device):
         return "its copy could have another of oneDNN's layouts, and sums behind it other last bits"
     return why_not(node, device, hook)
+
+
+def _draws_in_inference(training: TrainingGraph) -> bool:
+    return any(
+        node.forward and node.random and not draws_in_training_alone(node.op, node.attrs)
+        for _, node in training.operators()
+    )
+
+
+def _is_of_mode(node: TrainingNode) -> bool:
+    """Whether the node would have to run again in the mode of the forward pass (`echo.runtime.executor`)."""
+    return node.op == "Dropout" or depends_on_mode(node.op, node.attrs)
 
 
 def _keepers(training: TrainingGraph, device: str) -> dict[int, str]:

@@ -21,7 +21,7 @@ from echo.errors import EchoError, UnsupportedError, one_line
 from echo.frontend.symbols import Binding, grad_reqs, graph_of, symbol_of
 from echo.graph import Graph
 from echo.kernels.operators import PREFIX
-from echo.ops import depends_on_mode
+from echo.ops import depends_on_mode, draws_in_training_alone
 from echo.passes.rewrite import implements, marked, unmarked
 from echo.runtime.monitor import WithoutClones
 from echo.runtime.watch import InputWatch, refuse_changed, watch_of, watch_of_all
@@ -233,7 +233,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
             except EchoError:  # no native hook, which is who knows
                 return True
             self._random = [node for _, node in training.operators() if node.random and node.forward]
-        return any(mode or not _trains(node) for node in self._random)
+        return any(mode or not draws_in_training_alone(node.op, node.attrs) for node in self._random)
 
     def _users_own(self) -> mx.executor.Executor:
         if self._own is None:
@@ -356,11 +356,6 @@ def planned_executor(executor: mx.executor.Executor, applied: Applied) -> mx.exe
 def shapes_of(executor: mx.executor.Executor) -> dict[str, tuple[int, ...]]:
     """The shapes of an executor's arguments."""
     return {name: array.shape for name, array in zip(executor._symbol.list_arguments(), executor.arg_arrays)}
-
-
-def _trains(node: TrainingNode) -> bool:
-    """Whether a node with random numbers draws them in training alone."""
-    return node.op == "Dropout" and node.attrs.get("mode", "training") != "always"
 
 
 def _requests(executor: mx.executor.Executor) -> list[str]:

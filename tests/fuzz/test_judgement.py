@@ -65,8 +65,9 @@ def test_zeros_of_rounded_gates_are_no_difference() -> None:
     for value in (7e-8, np.nan):
         mine[0]["gradient x"][0] = value
         assert training.differences(mine, its, True)
-    its[0]["gradient x"][1] = 1e-9
-    mine[0]["gradient x"][:] = 1e-10, 1e-9
+    its[0]["gradient x"][:], mine[0]["gradient x"][:] = (0, 1e-9), (1e-10, 5e-9)
+    assert not training.differences(mine, its, True)
+    its[0]["gradient x"][1] = 7e-8
     assert training.differences(mine, its, True)
 
 

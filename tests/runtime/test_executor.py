@@ -128,7 +128,7 @@ TRAIN, PREDICT = (True, True), (False, False)
 @pytest.mark.parametrize("modes", [[(False, True)], [TRAIN, (False, True), TRAIN, PREDICT], [PREDICT, TRAIN]])
 def test_backward_after_an_inference_pass(ops: tuple[str, ...], modes: list[tuple[bool, bool]]) -> None:
     expected = passes(bind(layers(*ops), False), modes)
-    bound = bind(layers(*ops), True)
+    bound = bind(layers(*ops), True, recompute=("BatchNorm",) if "always" in ops else ())
     assert recomputed(bound) & {"BatchNorm", "Dropout"}
     found = passes(bound, modes)
     assert_alive(found)
@@ -156,6 +156,14 @@ def test_monitors_see_a_repeated_pass_once() -> None:
         found.append(seen)
     assert found[1].names == found[0].names
     assert found[1].values == found[0].values
+
+
+def test_inference_with_random_numbers_needs_no_second_executor() -> None:
+    bound = bind(layers("BatchNorm", "Dropout", "always"), True)
+    assert recomputed(bound)
+    assert not recomputed(bound) & {"BatchNorm", "Dropout"}
+    passes(bound, [TRAIN, (False, True), PREDICT])
+    assert bound._own is None
 
 
 def test_training_needs_no_second_executor() -> None:

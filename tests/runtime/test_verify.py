@@ -239,18 +239,38 @@ def test_fused_operators_have_a_tolerance(caplog: pytest.LogCaptureFixture) -> N
     assert "are those of the user's own graph" in caplog.text
 
 
+def test_what_is_zero_but_for_rounding_is_no_difference(caplog: pytest.LogCaptureFixture) -> None:
+    """The gradient of a bias in front of BatchNorm, which is 0, and 1e-9 as it is computed."""
+    outputs, _ = mx.rnn.LSTMCell(32, prefix="l_").unroll(6, S.var("data"), layout="NTC", merge_outputs=True)
+    hidden = S.FullyConnected(S.reshape(outputs, shape=(-1, 32)), num_hidden=16, name="dense")
+    symbol = S.MakeLoss(S.sum(S.tanh(S.BatchNorm(hidden, fix_gamma=False, name="norm"))))
+    executor = echo.optimize(symbol, verify=True).simple_bind(mx.cpu(), data=(16, 6, 32))
+    assert executor._applied.fuses
+    for array in executor.arg_arrays:
+        array[:] = np.random.RandomState(0).normal(0, 0.1, array.shape)
+    executor.forward(is_train=True)
+    assert not warnings_of(caplog)
+    executor.backward()
+    gradients = {name: float(abs(array).max().asscalar()) for name, array in executor.grad_dict.items()}
+    assert gradients["dense_bias"] < 1e-4 * max(gradients.values())
+
+
 def test_what_counts_as_a_difference() -> None:
     one = np.float32([1, 2, np.nan, np.inf])
     close = np.float32([1.00002, 2, np.nan, np.inf])
     far = np.float32([1.0001, 2, np.nan, np.inf])
-    assert verify._difference("x", one, one.copy(), False) is None
-    assert verify._difference("x", one, close, False) is not None
-    assert verify._difference("x", one, close, True) is None
-    assert verify._difference("x", one, far, True) is not None
+    assert verify._difference("x", one, one.copy(), False, 0.0) is None
+    assert verify._difference("x", one, close, False, 0.0) is not None
+    assert verify._difference("x", one, close, True, 0.0) is None
+    assert verify._difference("x", one, far, True, 0.0) is not None
     for lost in ([1, 2, 3, np.inf], [1, 2, np.nan, 3], [1, np.nan, np.nan, np.inf]):
-        assert verify._difference("x", one, np.float32(lost), True).off == np.inf
-    assert verify._difference("x", np.float32([0.0]), np.float32([-0.0]), False) is not None
-    assert "became" in str(verify._difference("x", one, one.astype("float64"), True))
+        assert verify._difference("x", one, np.float32(lost), True, 0.0).off == np.inf
+    assert verify._difference("x", np.float32([0.0]), np.float32([-0.0]), False, 0.0) is not None
+    nothing, little = np.zeros(2, "float32"), np.float32([1e-9, 0])
+    assert verify._difference("x", nothing, little, True, 0.0) is not None
+    assert verify._difference("x", nothing, little, True, 1e-4) is None
+    assert verify._difference("x", nothing, little, False, 1e-4) is not None
+    assert "became" in str(verify._difference("x", one, one.astype("float64"), True, 0.0))
 
 
 def buckets() -> dict[str, Any]:
