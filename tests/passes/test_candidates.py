@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import mxnet as mx
@@ -12,16 +13,18 @@ from echo.graph import Entry
 from echo.options import Options
 from echo.passes.candidates import Candidates, FindCandidates
 from echo.passes.request import Request
+from echo.training_graph import DYNAMIC
 from tests.conftest import Case, FakeFrontend, case_of, special_case
 from tests.made_graphs import Builder
 
 
-def network() -> Case:
+def network(draws: bool = False) -> Case:
+    """``draws``: random numbers also in inference."""
     hidden = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=8, name="enc_fc")
     hidden = mx.sym.tanh(hidden, name="enc_tanh")
     hidden = mx.sym.Dropout(hidden, p=0.5, name="enc_drop")
-    noise = mx.sym.random.uniform(shape=(4, 8), name="noise")
-    hidden = mx.sym.FullyConnected(hidden + noise, num_hidden=6, name="dec_fc")
+    noise = mx.sym.random.uniform(shape=(4, 8), name="noise") if draws else mx.sym.arange(4, name="noise").reshape((4, 1))
+    hidden = mx.sym.FullyConnected(mx.sym.broadcast_add(hidden, noise), num_hidden=6, name="dec_fc")
     parts = mx.sym.SliceChannel(mx.sym.tanh(hidden, name="dec_tanh"), num_outputs=2, name="parts")
     return case_of(mx.sym.SoftmaxOutput(parts[0] * parts[1], name="softmax"), {"data": (4, 5), "softmax_label": (4,)})
 
@@ -42,8 +45,21 @@ def test_operators_are_sorted() -> None:
     assert names(case, candidates.heavy) == {"enc_fc", "dec_fc"}
     assert not candidates.forced
     reasons = {case.training.nodes[number].name: reason for number, reason in candidates.refused.items()}
-    assert reasons["noise"] == "_random_uniform is not known to be safe to run twice"
     assert reasons["softmax"] == "an output of the symbol lives to the end anyway"
+
+
+def test_what_depends_on_the_mode_stays_where_inference_draws_random_numbers() -> None:
+    """An executor could not repeat an inference pass with the same random numbers for a backward pass behind it."""
+    case = network(draws=True)
+    candidates = found(case)
+    assert names(case, candidates.light) >= {"enc_tanh", "dec_tanh", "parts"}
+    reasons = {case.training.nodes[number].name: reason for number, reason in candidates.refused.items()}
+    assert reasons["noise"] == "_random_uniform is not known to be safe to run twice"
+    for name in ("enc_drop", "enc_fc", "dec_fc"):
+        assert reasons[name].startswith("in inference the graph draws random numbers")
+    assert {entry.node for entry in found(case, recompute="enc_drop").forced}
+    block = replace(case, training=replace(case.training, runner=DYNAMIC))
+    assert "enc_drop" in names(case, found(block).light)
 
 
 def test_every_forward_operator_is_somewhere_once() -> None:
@@ -160,7 +176,7 @@ def test_pattern_that_matches_nothing(option: str, pattern: str) -> None:
 )
 def test_recompute_of_what_must_not_run_twice(pattern: str, reason: str) -> None:
     with pytest.raises(OptionError, match=reason):
-        found(network(), recompute=pattern)
+        found(network(draws=True), recompute=pattern)
 
 
 def test_keep_and_recompute_must_not_meet() -> None:
