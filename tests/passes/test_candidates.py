@@ -23,8 +23,9 @@ def network(draws: bool = False) -> Case:
     hidden = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=8, name="enc_fc")
     hidden = mx.sym.tanh(hidden, name="enc_tanh")
     hidden = mx.sym.Dropout(hidden, p=0.5, name="enc_drop")
-    noise = mx.sym.random.uniform(shape=(4, 8), name="noise") if draws else mx.sym.arange(4, name="noise").reshape((4, 1))
-    hidden = mx.sym.FullyConnected(mx.sym.broadcast_add(hidden, noise), num_hidden=6, name="dec_fc")
+    drawn, given = mx.sym.random.uniform(shape=(4, 8), name="noise"), mx.sym.ones((4, 8), name="noise")
+    noise = drawn if draws else given
+    hidden = mx.sym.FullyConnected(hidden + noise, num_hidden=6, name="dec_fc")
     parts = mx.sym.SliceChannel(mx.sym.tanh(hidden, name="dec_tanh"), num_outputs=2, name="parts")
     return case_of(mx.sym.SoftmaxOutput(parts[0] * parts[1], name="softmax"), {"data": (4, 5), "softmax_label": (4,)})
 
