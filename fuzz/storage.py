@@ -7,7 +7,9 @@ import mxnet as mx
 from echo.runtime.held import held as storage_held
 
 MOST_GROWTH = 1.01  # times what is held without echo
-LEAST_BYTES = 2**18  # threads of MXNet's engine free arrays a little earlier or later
+# As `echo.runtime.held` allows: MXNet allocates a chunk when it is first touched, and one that holds nothing but what is
+# never computed (the gradient of the data) never, where echo may put a small array into it.
+LEAST_BYTES = 2**20
 
 
 def storage_growth(own, echo, context=0):
