@@ -286,6 +286,7 @@ def test_a_falling_leaky_relu_is_read_from_its_input() -> None:
     assert applicable(case(CASES["falling leaky"])) == ["_backward_LeakyReLU>_backward_LeakyReLU:0,1,1"]
 
 
+@pytest.mark.slow
 def test_onednn_is_tried() -> None:
     code = (
         "from echo.frontend.session import install_hook; from echo.frontend.selfcheck import onednn_activations;"

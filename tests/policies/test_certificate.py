@@ -271,7 +271,7 @@ LENGTH = 100
 IN_CHAINS = pytest.mark.parametrize("policy", [Search(), Fit(), Sublinear()], ids=lambda policy: policy.name)
 
 
-@pytest.mark.every(3)
+@pytest.mark.slow
 @IN_CHAINS
 def test_a_chain_in_little_memory(policy: Policy) -> None:
     problem = problem_of_graph(*chain(LENGTH), simulations=SOME)

@@ -126,7 +126,7 @@ def test_least_memory_without_limits() -> None:
     assert_near(gaps([solved(problem).bytes for problem in problems()], best), share=0.95, worst=0.02)
 
 
-@pytest.mark.every(6)
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", [0.0, 0.02, 0.05, 0.1, 0.2])
 def test_least_memory_within_seconds(bound: float) -> None:
     found, best = [], []

@@ -81,6 +81,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 SIZES = [(30, 32, 4, 40, 1, 0, 0), (20, 16, 64, 64, 2, 1, 1), (2, 2, 8, 8, 1, 0, 0)]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("sizes", SIZES)
 def test_less_is_allocated(sizes: tuple[int, ...], folder: Path) -> None:
     echo, stock = trained(folder, True, sizes), trained(folder, False, sizes)
@@ -95,6 +96,7 @@ def test_where_mxnet_counts_what_it_holds_its_counter_does_not_grow(folder: Path
     assert echo.counter <= 1.01 * stock.counter
 
 
+@pytest.mark.slow
 def test_no_more_is_taken_to_be_beside_the_counter_than_there_is(folder: Path) -> None:
     short, long = (10, *SIZES[0][1:]), (40, *SIZES[0][1:])
     stock = [trained(folder, False, sizes) for sizes in (short, long)]
