@@ -85,9 +85,10 @@ class TrainingNode:
 
     ``user`` is the number of the user's node that it stands for, None for nodes that MXNet added. ``inplace`` lists
     (input, output, identity) for outputs that may take over an input's memory. ``ignored`` are inputs read for their
-    shape only. ``external`` are outputs whose memory is not the planner's (weight gradients, sparse arrays). ``added``
-    are outputs that the node adds to another array: MXNet plans memory for them all the same and never touches it (its
-    pass DetectInplaceAddTo comes after that); echo's own storage assignment plans none.
+    shape only. ``external`` are outputs whose memory is not the planner's (weight gradients, sparse arrays).
+    ``untouched`` are outputs that MXNet plans memory for and then never touches, so that echo's own storage assignment
+    plans none: those that the node adds to another array (MXNet's pass DetectInplaceAddTo comes after that of memory),
+    and gradients that nobody reads of operators that then leave them out (``echo/native/hook/untouched.h``).
     ``kept`` are bytes that each copy of a forward node would keep beside all that is planned (`echo.kept`).
     """
 
@@ -102,7 +103,7 @@ class TrainingNode:
     inplace: tuple[tuple[int, int, bool], ...] = ()
     ignored: frozenset[int] = frozenset()
     external: frozenset[int] = frozenset()
-    added: frozenset[int] = frozenset()
+    untouched: frozenset[int] = frozenset()
     random: bool = False
     stateful: bool = False
     mutates: bool = False
@@ -120,7 +121,7 @@ class TrainingNode:
     @property
     def unowned(self) -> frozenset[int]:
         """The outputs that take no memory of the planner's."""
-        return self.external | self.added if self.added else self.external
+        return self.external | self.untouched if self.untouched else self.external
 
     def having(self, **changes: Any) -> TrainingNode:
         """As ``dataclasses.replace``, which takes several times as long."""
@@ -215,9 +216,9 @@ class TrainingGraph:
         input_begin = _begins([len(node.inputs) for node in nodes])
         ignored = np.zeros(len(reads.reader), np.uint8)
         ignored[[input_begin[number] + i for number, node in enumerate(nodes) for i in node.ignored]] = 1
-        external, added = np.zeros((2, len(kinds)), np.uint8)
+        external, untouched = np.zeros((2, len(kinds)), np.uint8)
         external[[entry_begin[number] + i for number, node in enumerate(nodes) for i in node.external]] = 1
-        added[[entry_begin[number] + i for number, node in enumerate(nodes) for i in node.added]] = 1
+        untouched[[entry_begin[number] + i for number, node in enumerate(nodes) for i in node.untouched]] = 1
         return {
             "entry_begin": entry_begin,
             "input_begin": input_begin,
@@ -233,7 +234,7 @@ class TrainingGraph:
             "dtype": np.array([kind.flag for kind in kinds], np.uint8),
             "dtype_size": np.array([kind.itemsize for kind in kinds], np.uint8),
             "external": external,
-            "added": added,
+            "untouched": untouched,
             "output_entry": np.array(list(map(self.entry_id, self.outputs)), np.int32),
             "kept": np.array([node.kept for node in nodes], np.int64),
         }
@@ -320,7 +321,8 @@ class TrainingGraph:
 def added_outputs(
     terms: Iterable[tuple[int, int]], accumulations: Iterable[bool]
 ) -> Mapping[int, frozenset[int]]:
-    """`TrainingNode.added` by node, from the second term (node, output) of each `GRADIENT_SUM`, in place or not."""
+    """The outputs of nodes that are added to other arrays, from the second term (node, output) of each `GRADIENT_SUM`
+    and whether it is computed in place."""
     added: dict[int, frozenset[int]] = defaultdict(frozenset)
     for (number, output), in_place in zip(terms, accumulations):
         if in_place:
@@ -350,7 +352,7 @@ def _node_to_json(node: TrainingNode) -> dict[str, Any]:
         "inplace": [list(pair) for pair in node.inplace],
         "ignored": sorted(node.ignored),
         "external": sorted(node.external),
-        "added": sorted(node.added),
+        "untouched": sorted(node.untouched),
         "random": node.random,
         "stateful": node.stateful,
         "mutates": node.mutates,
@@ -371,7 +373,7 @@ def _node_from_json(value: Mapping[str, Any]) -> TrainingNode:
         inplace=tuple((int(i), int(o), bool(same)) for i, o, same in value["inplace"]),
         ignored=frozenset(map(int, value["ignored"])),
         external=frozenset(map(int, value["external"])),
-        added=frozenset(map(int, value["added"])),
+        untouched=frozenset(map(int, value["untouched"])),
         random=bool(value["random"]),
         stateful=bool(value["stateful"]),
         mutates=bool(value["mutates"]),

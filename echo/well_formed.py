@@ -39,7 +39,7 @@ def _check_positions(number: int, node: TrainingNode) -> None:
                 f"expected inputs below {inputs} and outputs below {outputs}"
             )
     for name, positions, count in (
-        ("ignored", node.ignored, inputs), ("external", node.external, outputs), ("added", node.added, outputs),
+        ("ignored", node.ignored, inputs), ("external", node.external, outputs), ("untouched", node.untouched, outputs),
     ):  # fmt: skip
         if positions and not _within(positions, count):
             raise GraphError(f"node {number} ({node.name!r}): {name}: expected numbers below {count}, got {positions}")

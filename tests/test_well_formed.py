@@ -37,7 +37,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "ignores an input that is not there": ({"ignored": frozenset({2})}, "ignored: expected numbers below 2"),
     "ignores a negative input": ({"ignored": frozenset({-1})}, "ignored"),
     "an external output that is not there": ({"external": frozenset({1})}, "external: expected numbers below 1"),
-    "an added output that is not there": ({"added": frozenset({0, 7})}, "added: expected numbers below 1"),
+    "an untouched output that is not there": ({"untouched": frozenset({0, 7})}, "untouched: expected numbers below 1"),
 }
 
 

@@ -87,7 +87,7 @@ def _groups(training: TrainingGraph, storage: Storage) -> _Groups:
     starts, node_of = np.array(training.first_entry, np.int64), training.node_of
     chunk, inplace = np.array(storage.chunk, np.int64), np.array(storage.inplace, np.int64)
     arrays = training.arrays
-    owned = (chunk >= 0) & (arrays["variable"][node_of] == 0) & (arrays["added"] == 0)
+    owned = (chunk >= 0) & (arrays["variable"][node_of] == 0) & (arrays["untouched"] == 0)
     last = np.minimum(training.last_use, len(training.nodes) - 1)
     reads = training.reads
     begin = np.searchsorted(reads.reader, np.arange(len(training.nodes)))

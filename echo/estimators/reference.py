@@ -6,7 +6,7 @@ An executor plans the whole graph so. A CachedOp (`echo.training_graph.RUNNERS`)
 backward nodes with all forward entries where they are. The total is the sum of all chunks; where a CachedOp allocates
 dynamically, the most bytes of chunks alive at once. In place of a match range, `ASSIGNED` and `PEAK` stand for echo's
 own assignment of the same blocks (`echo.estimators.assignment`), less what MXNet plans and never touches
-(`TrainingNode.added`). ``echo/native/planner/storage.cc`` does the same faster and is tested against this.
+(`TrainingNode.untouched`). ``echo/native/planner/storage.cc`` does the same faster and is tested against this.
 """
 
 from __future__ import annotations
@@ -165,13 +165,13 @@ def _assigned(
         moved.update({number: len(all_sizes) + new for number, new in zip(numbers, chunk_of)})
         all_sizes += new_sizes
     placed = [moved.get(number, min(number, _NONE)) for number in chunk]
-    for entry in _added(training):
+    for entry in _untouched(training):
         placed[entry] = _NONE
     return tuple(placed), tuple(all_sizes)
 
 
-def _added(training: TrainingGraph) -> set[int]:
-    return {training.first_entry[number] + i for number, node in enumerate(training.nodes) for i in node.added}
+def _untouched(training: TrainingGraph) -> set[int]:
+    return {training.first_entry[number] + i for number, node in enumerate(training.nodes) for i in node.untouched}
 
 
 def _planned_together(training: TrainingGraph, blocks: Mapping[int, Block]) -> list[list[int]]:
@@ -184,15 +184,15 @@ def _planned_together(training: TrainingGraph, blocks: Mapping[int, Block]) -> l
 def blocks_of(training: TrainingGraph, chunk: Sequence[int], sizes: Sequence[int]) -> dict[int, Block]:
     """Each chunk with its lifetime: from its first write to the last use of what it holds.
 
-    What is added to another array (`TrainingNode.added`) is not held.
+    What is never touched (`TrainingNode.untouched`) is not held.
     """
-    added = _added(training)
+    untouched = _untouched(training)
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for number, node in training.operators():
         written = range(training.first_entry[number], training.first_entry[number + 1])
         for entry in (*written, *map(training.entry_id, node.inputs)):
-            if chunk[entry] >= 0 and entry not in added:
+            if chunk[entry] >= 0 and entry not in untouched:
                 first.setdefault(chunk[entry], number)
                 last[chunk[entry]] = number
     for entry in map(training.entry_id, training.outputs):

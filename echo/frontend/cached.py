@@ -12,7 +12,7 @@ from typing import Mapping, Sequence
 
 from echo.estimators.planner import blocks
 from echo.estimators.reference import plan_storage
-from echo.graph import Graph, Node
+from echo.graph import Entry, Graph, Node
 from echo.passes.recompute import in_execution_order
 from echo.patterns.substitute import COPY_ATTRIBUTE
 from echo.training_graph import (
@@ -79,13 +79,17 @@ def as_cached(training: TrainingGraph, runner: str, match_range: int) -> Trainin
     heads: dict[int, set[int]] = defaultdict(set)
     for entry in training.outputs[: training.num_forward_outputs]:
         heads[entry.node].add(entry.index)
-    nodes = [node.having(external=node.external | heads.get(number, NO_NUMBERS), added=NO_NUMBERS)
-             if node.added or number in heads else node
+    sums = [node.inputs[1] for node in training.nodes if node.op == GRADIENT_SUM]
+    terms = frozenset(sums)
+    nodes = [node.having(external=node.external | heads.get(number, NO_NUMBERS),
+                         untouched=frozenset(i for i in node.untouched if Entry(number, i) not in terms))
+             if node.untouched or number in heads else node
              for number, node in enumerate(training.nodes)]  # fmt: skip
     cached = replace(training, nodes=tuple(nodes), runner=runner, accumulations=())
     in_place = accumulations(cached, blocks(cached).chunk)
-    added = added_outputs((node.inputs[1][:2] for node in nodes if node.op == GRADIENT_SUM), in_place)
-    nodes = [node.having(added=added[number]) if number in added else node for number, node in enumerate(nodes)]
+    added = added_outputs((entry[:2] for entry in sums), in_place)
+    nodes = [node.having(untouched=node.untouched | added[number]) if number in added else node
+             for number, node in enumerate(nodes)]  # fmt: skip
     cached = replace(cached, nodes=tuple(nodes), accumulations=in_place)
     return replace(cached, planned_bytes=plan_storage(cached, match_range).total)
 

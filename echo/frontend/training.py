@@ -135,6 +135,7 @@ class _Node(NamedTuple):
     inplace: tuple[tuple[int, int, bool], ...]
     ignored: frozenset[int]
     external: frozenset[int]
+    unread: frozenset[int]
     random: bool
     stateful: bool
     mutates: bool
@@ -161,6 +162,7 @@ def _read(value: Mapping[str, Any], entry: Callable[[Sequence[int]], Entry]) -> 
         inplace=tuple([(i, o, bool(same)) for i, o, same in value.get("inplace", ())]),
         ignored=_numbers(value.get("ignored", ())),
         external=_numbers([index for index, storage in enumerate(value["storage"]) if storage < -1]),
+        unread=_numbers(value.get("unread", ())),
         random=bool(value.get("random", False)),
         stateful=bool(value.get("stateful", False)),
         mutates=bool(value.get("mutates", False)),
@@ -295,7 +297,7 @@ def _captured_node(node: _Node, forward: bool, user: Graph, added: frozenset[int
         inplace=node.inplace,
         ignored=node.ignored,
         external=node.external,
-        added=added,
+        untouched=node.unread | added,
         random=node.random,
         stateful=node.stateful,
         mutates=node.mutates,

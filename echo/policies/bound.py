@@ -26,7 +26,7 @@ def least_bytes(problem: Problem) -> int:
     views = inplace[:, 2] != 0
     owner = np.repeat(np.arange(steps), np.diff(arrays["inplace_begin"]))
     sizes[arrays["entry_begin"][owner[views]] + inplace[views, 1]] = 0
-    sizes[(arrays["external"] | arrays["added"] | arrays["variable"][training.node_of]) != 0] = 0
+    sizes[(arrays["external"] | arrays["untouched"] | arrays["variable"][training.node_of]) != 0] = 0
     of_forward, of_backward = (
         _alive(training, np.where(arrays["forward"][training.node_of] == side, sizes, 0)) for side in (1, 0)
     )

@@ -124,7 +124,7 @@ def naive_timeline(training: TrainingGraph, storage: Storage) -> list[int]:
         readers[entry.node, entry.index].append(len(training.nodes))
     memory: dict[tuple[int, int], tuple[int, int]] = {}  # the entry whose memory an entry lives in
     for (number, index), chunk, source in zip(ids, storage.chunk, storage.inplace):
-        if training.nodes[number].is_variable or chunk < 0 or index in training.nodes[number].added:
+        if training.nodes[number].is_variable or chunk < 0 or index in training.nodes[number].untouched:
             continue
         below = training.nodes[number].inputs[source] if source >= 0 else None
         memory[number, index] = memory[below.node, below.index] if below else (number, index)

@@ -8,6 +8,7 @@
 
 #include "mxnet_api.h"
 #include "sums.h"
+#include "untouched.h"
 
 namespace echo {
 
@@ -74,6 +75,7 @@ class Writer {
         shapes_(required_attr<std::vector<RawShape>>(graph, "shape")),
         dtypes_(required_attr<std::vector<int>>(graph, "dtype")),
         storage_(required_attr<std::vector<int>>(graph, "storage_id")),
+        untouched_(untouched(graph)),
         out_(out) {
     if (shapes_.size() != graph_.entry_offsets.back() || storage_.size() != shapes_.size())
       throw std::runtime_error("echo: MXNet's training graph does not have the expected layout");
@@ -114,21 +116,30 @@ class Writer {
   const std::vector<RawShape>& shapes_;
   const std::vector<int>& dtypes_;
   const std::vector<int>& storage_;
+  const std::vector<std::uint8_t> untouched_;
   std::string* out_;
 };
 
-// The bytes that each storage id needs, in the order in which they appear.
+// The bytes that each storage id needs, in the order in which they appear, but for those that are never allocated.
 std::vector<std::int64_t> Writer::chunks() const {
   std::vector<std::int64_t> sizes;
+  std::vector<bool> touched;
   std::unordered_map<int, std::size_t> place;
   for (std::size_t entry = 0; entry < storage_.size(); ++entry) {
     if (storage_[entry] < 0) continue;
     std::int64_t bytes = kTypeBytes.at(static_cast<std::size_t>(dtypes_[entry]));
     for (int axis = 0; axis < shapes_[entry].ndim; ++axis) bytes *= shapes_[entry].begin()[axis];
     const auto [known, is_new] = place.emplace(storage_[entry], sizes.size());
-    if (is_new) sizes.push_back(0);
+    if (is_new) {
+      sizes.push_back(0);
+      touched.push_back(false);
+    }
     sizes[known->second] = std::max(sizes[known->second], bytes);
+    touched[known->second] = touched[known->second] || !untouched_[entry];
   }
+  std::size_t next = 0;
+  const auto never = [&](std::int64_t) { return !touched[next++]; };
+  sizes.erase(std::remove_if(sizes.begin(), sizes.end(), never), sizes.end());
   return sizes;
 }
 
@@ -161,6 +172,10 @@ void Writer::node(const IndexedNode& node, std::size_t index) {
       write_list(std::vector<int>{pair.input, pair.output, pair.identity}, out_, [&](int value) { number(value); });
     });
     numbers(",\"ignored\":", ignored_inputs(attrs));
+    std::vector<std::uint32_t> unread;
+    for (std::size_t entry = graph_.entry_offsets[index]; entry < graph_.entry_offsets[index + 1]; ++entry)
+      if (untouched_[entry]) unread.push_back(static_cast<std::uint32_t>(entry - graph_.entry_offsets[index]));
+    numbers(",\"unread\":", unread);
     *out_ += ",\"random\":" + std::to_string(is_random(attrs));
     *out_ += ",\"stateful\":" + std::to_string(is_stateful(attrs));
     *out_ += ",\"mutates\":" + std::to_string(mutates(attrs));

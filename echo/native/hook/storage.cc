@@ -5,6 +5,7 @@
 #include "../storage/assign.h"
 #include "mxnet_api.h"
 #include "sums.h"
+#include "untouched.h"
 
 namespace echo {
 
@@ -21,6 +22,7 @@ Reads reads_of(const RawGraph& graph) {
 namespace {
 
 constexpr int kNoStorage = -1;  // as MXNet says it
+constexpr std::uint8_t kUnread = 1, kAdded = 2;
 
 class Assignment {
  public:
@@ -33,7 +35,7 @@ class Assignment {
         total_(const_cast<std::size_t&>(required_attr<std::size_t>(graph, "storage_allocated_bytes"))),
         block_of_(storage_.size(), -1),
         read_(storage_.size(), 0),
-        added_(storage_.size(), 0) {}
+        untouched_(untouched(graph)) {}
 
   void run() {
     find_added();
@@ -42,9 +44,12 @@ class Assignment {
     keep_what_is_read_later();
     std::vector<std::int32_t> chunk_of;
     total_ = static_cast<std::size_t>(assign_chunks(blocks_, INT64_MAX, &chunk_of));
+    int chunks = 0;
+    for (const std::int32_t chunk : chunk_of) chunks = std::max(chunks, chunk + 1);
     for (std::size_t entry = 0; entry < storage_.size(); ++entry) {
       if (block_of_[entry] >= 0) storage_[entry] = chunk_of[block_of_[entry]];
-      if (added_[entry]) storage_[entry] = kNoStorage;
+      if (untouched_[entry] == kAdded) storage_[entry] = kNoStorage;
+      if (untouched_[entry] == kUnread) storage_[entry] = chunks;  // all of them are in one that is never allocated
     }
   }
 
@@ -56,18 +61,18 @@ class Assignment {
     return 4 * elements;  // as MXNet counts
   }
 
-  // What was planned for a term that is added in place is never touched, so nothing is.
+  // What was planned for a term that is added in place is never touched either, so nothing is.
   void find_added() {
     if (!reads_.adds_in_place) return;
     for (const GradientSum& sum : gradient_sums(graph_, storage_))
-      if (sum.in_place && storage_[id(sum.term)] >= 0) added_[id(sum.term)] = 1;
+      if (sum.in_place && storage_[id(sum.term)] >= 0) untouched_[id(sum.term)] = kAdded;
   }
 
   void visit(std::uint32_t node) {
     const auto position = static_cast<std::int32_t>(node);
     const auto& inputs = graph_.nodes[node].inputs;
     for (std::size_t entry = graph_.entry_offsets[node]; entry < graph_.entry_offsets[node + 1]; ++entry) {
-      if (storage_[entry] < 0 || added_[entry]) continue;
+      if (storage_[entry] < 0 || untouched_[entry]) continue;
       if (inplace_[entry] >= 0) {
         block_of_[entry] = block_of_[id(inputs.data[inplace_[entry]])];
       } else {
@@ -103,7 +108,7 @@ class Assignment {
   std::size_t& total_;
   std::vector<std::int32_t> block_of_;
   std::vector<std::uint32_t> read_;
-  std::vector<std::uint8_t> added_;
+  std::vector<std::uint8_t> untouched_;  // entries without memory: kUnread, kAdded
   std::vector<Block> blocks_;
 };
 

@@ -16,7 +16,7 @@ Schedule::Schedule(const TrainingArrays& given, Measure measure, const std::uint
   for (std::int32_t node = 0; node < a.nodes; ++node)
     for (std::int32_t e = a.entry_begin[node]; e < a.entry_begin[node + 1]; ++e) {
       node_of[e] = node;
-      if (!a.variable[node] && !a.external[e] && !a.added[e]) bytes_[e] = a.elements[e] * a.dtype_size[e];
+      if (!a.variable[node] && !a.external[e] && !a.untouched[e]) bytes_[e] = a.elements[e] * a.dtype_size[e];
     }
   for (std::int32_t i = 0; i < a.outputs; ++i) kept_[a.output_entry[i]] = 1;
   splits.resize(a.nodes);

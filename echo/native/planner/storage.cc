@@ -176,23 +176,23 @@ std::int32_t StoragePlanner::chunk_of(std::int32_t entry) const {
 }
 
 void StoragePlanner::note_lifetimes(std::int32_t node, std::int32_t position) {
-  chunk_first_.resize(chunks_.size(), position);
-  chunk_last_.resize(chunks_.size(), position);
+  chunk_first_.resize(chunks_.size(), kNone);
+  chunk_last_.resize(chunks_.size(), kNone);
+  const auto hold = [&](std::int32_t entry) {
+    const std::int32_t chunk = chunk_of(entry);
+    if (chunk < 0 || is_untouched(entry)) return;
+    if (chunk_first_[chunk] == kNone) chunk_first_[chunk] = position;
+    chunk_last_[chunk] = position;
+  };
   const std::int32_t first = graph_.entry_begin(node);
-  for (std::int32_t e = first; e < first + graph_.entry_count(node); ++e) {
-    if (storage_[e] < 0) continue;
-    chunk_last_[storage_[e]] = position;
-    if (is_added(e) && inplace_[e] < 0) chunks_[storage_[e]].size = kNone;  // nothing else is in it
-  }
-  for (const std::int32_t e : graph_.inputs(node)) {
-    if (chunk_of(e) >= 0 && !is_added(e)) chunk_last_[chunk_of(e)] = position;
-  }
+  for (std::int32_t e = first; e < first + graph_.entry_count(node); ++e) hold(e);
+  for (const std::int32_t e : graph_.inputs(node)) hold(e);
 }
 
 std::int64_t StoragePlanner::peak() {
   change_.assign(graph_.order.size() + 2, 0);
   for (std::size_t chunk = 0; chunk < chunks_.size(); ++chunk) {
-    if (chunks_[chunk].size == kNone) continue;
+    if (chunk_first_[chunk] == kNone) continue;  // nothing is held in it
     change_[chunk_first_[chunk]] += sizes_[chunks_[chunk].size];
     change_[chunk_last_[chunk] + 1] -= sizes_[chunks_[chunk].size];
   }
@@ -211,7 +211,7 @@ std::int64_t StoragePlanner::assigned(std::int64_t limit) {
   for (const auto& range : ranges) {
     blocks_.clear();
     for (std::int32_t chunk = range[0]; chunk < range[1]; ++chunk) {
-      if (chunks_[chunk].size == kNone) continue;
+      if (chunk_first_[chunk] == kNone) continue;
       const bool stashed = chunk < forward_chunks_ && chunk_last_[chunk] > forward_end_;
       blocks_.push_back({sizes_[chunks_[chunk].size], chunk_first_[chunk], stashed ? forward_end_ : chunk_last_[chunk]});
     }

@@ -17,7 +17,7 @@ namespace echo {
 // some number above `limit`.
 //
 // Two numbers in place of a match range: kAssigned, the total of echo's own assignment (storage/assign.h), and kPeak, the
-// most bytes alive at once, which no assignment goes below. There, what is added to another array needs no memory.
+// most bytes alive at once, which no assignment goes below. There, what MXNet never touches needs no memory.
 class StoragePlanner {
  public:
   static constexpr std::int64_t kAssigned = -1, kPeak = -2;
@@ -37,10 +37,10 @@ class StoragePlanner {
     std::uint8_t dtype, dtype_size;
   };
   struct Chunk {
-    std::int32_t size, pending;  // a number in sizes_, or kNone where no memory is needed; reads that are still to come
+    std::int32_t size, pending;  // a number in sizes_; reads that are still to come
   };
   const Kind& kind(std::int32_t entry) const { return kinds_[graph_.entry_origin(entry)]; }
-  bool is_added(std::int32_t entry) const { return graph_.arrays.added[graph_.entry_origin(entry)]; }
+  bool is_untouched(std::int32_t entry) const { return graph_.arrays.untouched[graph_.entry_origin(entry)]; }
   std::int32_t new_chunk(std::int32_t size);
   std::int32_t request(std::int32_t size);
   void release(std::int32_t chunk);
@@ -63,7 +63,7 @@ class StoragePlanner {
   std::vector<Chunk> chunks_;
   FreeChunks free_;
   std::vector<std::int32_t> forward_storage_;      // kStatic, kDynamic: the chunks as the forward nodes left them
-  std::vector<std::int32_t> chunk_first_, chunk_last_;  // kDynamic: positions of the first write and the last use
+  std::vector<std::int32_t> chunk_first_, chunk_last_;  // kDynamic: positions of first write and last use; kNone: not held
   std::vector<std::int64_t> change_;
   std::vector<Block> blocks_;
   std::vector<std::int32_t> assigned_;
