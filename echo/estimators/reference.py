@@ -4,9 +4,10 @@ Going through the nodes in execution order, an entry takes the free chunk whose 
 match range, or a new one; an operator that may work in place takes over the chunk of an input that nobody else needs.
 An executor plans the whole graph so. A CachedOp (`echo.training_graph.RUNNERS`) plans the forward nodes, then the
 backward nodes with all forward entries where they are. The total is the sum of all chunks; where a CachedOp allocates
-dynamically, the most bytes of chunks alive at once. In place of a match range, `ASSIGNED` and `PEAK` stand for echo's
-own assignment of the same blocks (`echo.estimators.assignment`), less what MXNet plans and never touches
-(`TrainingNode.untouched`). ``echo/native/planner/storage.cc`` does the same faster and is tested against this.
+dynamically, the most bytes of chunks alive at once. Chunks in which nothing is ever touched
+(`TrainingNode.untouched`), which MXNet never allocates, do not count. In place of a match range, `ASSIGNED` and `PEAK`
+stand for echo's own assignment of the same blocks (`echo.estimators.assignment`), but for what is never touched.
+``echo/native/planner/storage.cc`` does the same faster and is tested against this.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import bisect
 import itertools
 from dataclasses import dataclass
-from typing import Mapping, Sequence
+from typing import Iterable, Mapping, Sequence
 
 from echo.estimators.assignment import ASSIGNED, PEAK, Block, assign_chunks
 from echo.training_graph import DYNAMIC, EXECUTOR, TrainingGraph, TrainingNode
@@ -149,7 +150,8 @@ def plan_storage(training: TrainingGraph, match_range: int = 16) -> Storage:
     if match_range == ASSIGNED:
         chunk, sizes = _assigned(training, chunk, sizes)
     alive = match_range == PEAK or (training.runner == DYNAMIC and match_range >= 0)
-    total = _most_alive(training, chunk, sizes) if alive else sum(sizes)
+    held = blocks_of(training, chunk, sizes)
+    total = _most_alive(training, held.values()) if alive else sum(block.bytes for block in held.values())
     return Storage(chunk, sizes, tuple(allocator.inplace), total)
 
 
@@ -201,9 +203,9 @@ def blocks_of(training: TrainingGraph, chunk: Sequence[int], sizes: Sequence[int
     return {number: Block(sizes[number], first[number], last[number]) for number in first}
 
 
-def _most_alive(training: TrainingGraph, chunk: Sequence[int], sizes: Sequence[int]) -> int:
+def _most_alive(training: TrainingGraph, blocks: Iterable[Block]) -> int:
     changes = [0] * (len(training.nodes) + 2)
-    for block in blocks_of(training, chunk, sizes).values():
+    for block in blocks:
         changes[block.first] += block.bytes
         changes[block.last + 1] -= block.bytes
     return max(itertools.accumulate(changes), default=0)

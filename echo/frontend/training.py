@@ -24,12 +24,10 @@ from echo.graph import VARIABLE, Entry, Graph
 from echo.locks import Lock
 from echo.runtime.trim import trim
 from echo.training_graph import (
-    GRADIENT_SUM,
     NO_NUMBERS,
     TensorType,
     TrainingGraph,
     TrainingNode,
-    added_outputs,
     tensor_type,
 )
 
@@ -42,7 +40,7 @@ _changed: list[str | None] = []  # what the environment held before, while a thr
 
 @dataclass(frozen=True)
 class Oracle:
-    """What MXNet's memory planner says of a bind: bytes, and `TrainingGraph.accumulations`.
+    """What MXNet's memory planner says of a bind: bytes that are ever allocated, and `TrainingGraph.accumulations`.
 
     ``chunks``: the bytes of each chunk that it wants; without the hook they are not known.
     """
@@ -135,7 +133,7 @@ class _Node(NamedTuple):
     inplace: tuple[tuple[int, int, bool], ...]
     ignored: frozenset[int]
     external: frozenset[int]
-    unread: frozenset[int]
+    untouched: frozenset[int]
     random: bool
     stateful: bool
     mutates: bool
@@ -162,7 +160,7 @@ def _read(value: Mapping[str, Any], entry: Callable[[Sequence[int]], Entry]) -> 
         inplace=tuple([(i, o, bool(same)) for i, o, same in value.get("inplace", ())]),
         ignored=_numbers(value.get("ignored", ())),
         external=_numbers([index for index, storage in enumerate(value["storage"]) if storage < -1]),
-        unread=_numbers(value.get("unread", ())),
+        untouched=_numbers(value.get("untouched", ())),
         random=bool(value.get("random", False)),
         stateful=bool(value.get("stateful", False)),
         mutates=bool(value.get("mutates", False)),
@@ -188,7 +186,7 @@ def oracle(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context, hook: bool)
     if not hook:
         return Oracle((planned_megabytes(bind_without_memory(symbol, binding, ctx)) + 1) << 20)
     captured = _captured(symbol, binding, ctx, nodes=False)
-    return Oracle(int(captured["allocated_bytes"]), _accumulations(captured), chunks_in(captured))
+    return Oracle(int(captured["touched_bytes"]), _accumulations(captured), chunks_in(captured))
 
 
 def chunks_in(captured: Mapping[str, Any]) -> tuple[int, ...]:
@@ -245,19 +243,17 @@ def graph_in(captured: Mapping[str, Any], user: Graph) -> TrainingGraph:
     outputs = tuple(Entry(*entry) for entry in captured["outputs"])
     num_forward = len(user.heads)
     forward = _reachable(nodes, [entry.node for entry in outputs[:num_forward]])
-    accumulations = _accumulations(captured)
-    added = added_outputs((node.inputs[1][:2] for node in nodes if node.op == GRADIENT_SUM), accumulations)
     return TrainingGraph(
         nodes=tuple(
             [
-                _captured_node(node, number in forward, user, added.get(number, NO_NUMBERS))
+                _captured_node(node, number in forward, user)
                 for number, node in enumerate(nodes)
             ]
         ),
         outputs=outputs,
         num_forward_outputs=num_forward,
-        planned_bytes=captured["allocated_bytes"],
-        accumulations=accumulations,
+        planned_bytes=captured["touched_bytes"],
+        accumulations=_accumulations(captured),
     )
 
 
@@ -282,7 +278,7 @@ def _reachable(nodes: list[_Node], roots: list[int]) -> set[int]:
 _NODE = TrainingNode("", "", ())
 
 
-def _captured_node(node: _Node, forward: bool, user: Graph, added: frozenset[int]) -> TrainingNode:
+def _captured_node(node: _Node, forward: bool, user: Graph) -> TrainingNode:
     number = _user_number(node.name, node.op, user) if forward else None
     original = user.nodes[number] if number is not None else None
     return _NODE.having(
@@ -297,7 +293,7 @@ def _captured_node(node: _Node, forward: bool, user: Graph, added: frozenset[int
         inplace=node.inplace,
         ignored=node.ignored,
         external=node.external,
-        untouched=node.unread | added,
+        untouched=node.untouched,
         random=node.random,
         stateful=node.stateful,
         mutates=node.mutates,

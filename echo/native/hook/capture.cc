@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <numeric>
 #include <stdexcept>
 #include <unordered_map>
 
@@ -75,7 +76,7 @@ class Writer {
         shapes_(required_attr<std::vector<RawShape>>(graph, "shape")),
         dtypes_(required_attr<std::vector<int>>(graph, "dtype")),
         storage_(required_attr<std::vector<int>>(graph, "storage_id")),
-        untouched_(untouched(graph)),
+        untouched_(untouched(graph, true)),
         out_(out) {
     if (shapes_.size() != graph_.entry_offsets.back() || storage_.size() != shapes_.size())
       throw std::runtime_error("echo: MXNet's training graph does not have the expected layout");
@@ -84,7 +85,11 @@ class Writer {
     *out_ += ",\"accumulations\":";
     write_list(gradient_sums(graph_, storage_), out_, [&](const GradientSum& sum) { number(sum.in_place); });
     *out_ += ",\"chunks\":";
-    write_list(chunks(), out_, [&](std::int64_t bytes) { number(bytes); });
+    const std::vector<Chunk> found = chunks();
+    write_list(found, out_, [&](const Chunk& chunk) { number(chunk.bytes); });
+    *out_ += ",\"touched_bytes\":";
+    number(std::accumulate(found.begin(), found.end(), std::int64_t{0},
+                           [](std::int64_t sum, const Chunk& chunk) { return sum + chunk.counted; }));
     if (nodes) {
       *out_ += ",\"nodes\":";
       std::size_t index = 0;
@@ -108,7 +113,11 @@ class Writer {
     *out_ += key;
     write_list(values, out_, [&](std::uint32_t value) { number(value); });
   }
-  std::vector<std::int64_t> chunks() const;
+  struct Chunk {
+    std::int64_t bytes, counted;  // as it is, and as MXNet counts: four an element
+    bool touched;
+  };
+  std::vector<Chunk> chunks() const;
   void node(const IndexedNode& node, std::size_t index);
   void outputs(std::size_t begin, std::size_t end);
 
@@ -116,31 +125,27 @@ class Writer {
   const std::vector<RawShape>& shapes_;
   const std::vector<int>& dtypes_;
   const std::vector<int>& storage_;
-  const std::vector<std::uint8_t> untouched_;
+  const std::vector<Untouched> untouched_;
   std::string* out_;
 };
 
-// The bytes that each storage id needs, in the order in which they appear, but for those that are never allocated.
-std::vector<std::int64_t> Writer::chunks() const {
-  std::vector<std::int64_t> sizes;
-  std::vector<bool> touched;
+// What storage ids need, in the order in which they appear, but for those that are never touched.
+std::vector<Writer::Chunk> Writer::chunks() const {
+  std::vector<Chunk> found;
   std::unordered_map<int, std::size_t> place;
   for (std::size_t entry = 0; entry < storage_.size(); ++entry) {
     if (storage_[entry] < 0) continue;
-    std::int64_t bytes = kTypeBytes.at(static_cast<std::size_t>(dtypes_[entry]));
-    for (int axis = 0; axis < shapes_[entry].ndim; ++axis) bytes *= shapes_[entry].begin()[axis];
-    const auto [known, is_new] = place.emplace(storage_[entry], sizes.size());
-    if (is_new) {
-      sizes.push_back(0);
-      touched.push_back(false);
-    }
-    sizes[known->second] = std::max(sizes[known->second], bytes);
-    touched[known->second] = touched[known->second] || !untouched_[entry];
+    std::int64_t elements = 1;
+    for (int axis = 0; axis < shapes_[entry].ndim; ++axis) elements *= shapes_[entry].begin()[axis];
+    const auto [known, is_new] = place.emplace(storage_[entry], found.size());
+    if (is_new) found.push_back({0, 0, false});
+    Chunk& chunk = found[known->second];
+    chunk.bytes = std::max(chunk.bytes, elements * kTypeBytes.at(static_cast<std::size_t>(dtypes_[entry])));
+    chunk.counted = std::max(chunk.counted, 4 * elements);
+    chunk.touched = chunk.touched || untouched_[entry] == kTouched;
   }
-  std::size_t next = 0;
-  const auto never = [&](std::int64_t) { return !touched[next++]; };
-  sizes.erase(std::remove_if(sizes.begin(), sizes.end(), never), sizes.end());
-  return sizes;
+  found.erase(std::remove_if(found.begin(), found.end(), [](const Chunk& chunk) { return !chunk.touched; }), found.end());
+  return found;
 }
 
 void Writer::outputs(std::size_t begin, std::size_t end) {
@@ -172,10 +177,10 @@ void Writer::node(const IndexedNode& node, std::size_t index) {
       write_list(std::vector<int>{pair.input, pair.output, pair.identity}, out_, [&](int value) { number(value); });
     });
     numbers(",\"ignored\":", ignored_inputs(attrs));
-    std::vector<std::uint32_t> unread;
+    std::vector<std::uint32_t> untouched;
     for (std::size_t entry = graph_.entry_offsets[index]; entry < graph_.entry_offsets[index + 1]; ++entry)
-      if (untouched_[entry]) unread.push_back(static_cast<std::uint32_t>(entry - graph_.entry_offsets[index]));
-    numbers(",\"unread\":", unread);
+      if (untouched_[entry]) untouched.push_back(static_cast<std::uint32_t>(entry - graph_.entry_offsets[index]));
+    numbers(",\"untouched\":", untouched);
     *out_ += ",\"random\":" + std::to_string(is_random(attrs));
     *out_ += ",\"stateful\":" + std::to_string(is_stateful(attrs));
     *out_ += ",\"mutates\":" + std::to_string(mutates(attrs));

@@ -4,7 +4,6 @@
 
 #include "../storage/assign.h"
 #include "mxnet_api.h"
-#include "sums.h"
 #include "untouched.h"
 
 namespace echo {
@@ -22,7 +21,6 @@ Reads reads_of(const RawGraph& graph) {
 namespace {
 
 constexpr int kNoStorage = -1;  // as MXNet says it
-constexpr std::uint8_t kUnread = 1, kAdded = 2;
 
 class Assignment {
  public:
@@ -35,10 +33,9 @@ class Assignment {
         total_(const_cast<std::size_t&>(required_attr<std::size_t>(graph, "storage_allocated_bytes"))),
         block_of_(storage_.size(), -1),
         read_(storage_.size(), 0),
-        untouched_(untouched(graph)) {}
+        untouched_(untouched(graph, reads.adds_in_place)) {}
 
   void run() {
-    find_added();
     for (std::uint32_t node = reads_.first_node; node < reads_.end_node; ++node)
       if (graph_.nodes[node].source->attrs.op) visit(node);
     keep_what_is_read_later();
@@ -59,13 +56,6 @@ class Assignment {
     std::int64_t elements = 1;
     for (int axis = 0; axis < shapes_[entry].ndim; ++axis) elements *= shapes_[entry].begin()[axis];
     return 4 * elements;  // as MXNet counts
-  }
-
-  // What was planned for a term that is added in place is never touched either, so nothing is.
-  void find_added() {
-    if (!reads_.adds_in_place) return;
-    for (const GradientSum& sum : gradient_sums(graph_, storage_))
-      if (sum.in_place && storage_[id(sum.term)] >= 0) untouched_[id(sum.term)] = kAdded;
   }
 
   void visit(std::uint32_t node) {
@@ -108,7 +98,7 @@ class Assignment {
   std::size_t& total_;
   std::vector<std::int32_t> block_of_;
   std::vector<std::uint32_t> read_;
-  std::vector<std::uint8_t> untouched_;  // entries without memory: kUnread, kAdded
+  const std::vector<Untouched> untouched_;  // for these no memory is planned
   std::vector<Block> blocks_;
 };
 

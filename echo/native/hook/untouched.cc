@@ -4,13 +4,14 @@
 #include <cstring>
 
 #include "mxnet_api.h"
+#include "sums.h"
 
 namespace echo {
 
 namespace {
 
-constexpr int kNeverRead = -2;                                  // as MXNet says it in storage_inplace_index
-constexpr int kFloat32 = 0, kOnCpu = 1, kComputeEx = 1;         // a type flag, a device mask, a DispatchMode
+constexpr int kNeverRead = -2;                           // as MXNet says it in storage_inplace_index
+constexpr int kFloat32 = 0, kOnCpu = 1, kComputeEx = 1;  // a type flag, a device mask, a DispatchMode
 
 struct Leaves {
   const char* op;
@@ -36,18 +37,14 @@ bool rnn_by_onednn() {
   return !wanted || std::strcmp(wanted, "0") != 0;
 }
 
-}  // namespace
-
-std::vector<std::uint8_t> untouched(const RawGraph& graph) {
-  const RawIndexedGraph& indexed = *api().indexed_graph(&graph);
+void find_unread(const RawGraph& graph, const RawIndexedGraph& indexed, std::vector<Untouched>* found) {
   const auto& shapes = required_attr<std::vector<RawShape>>(graph, "shape");
   const auto& dtypes = required_attr<std::vector<int>>(graph, "dtype");
   const auto& inplace = required_attr<std::vector<int>>(graph, "storage_inplace_index");
   const auto& storage = required_attr<std::vector<int>>(graph, "storage_id");
   const auto* devices = graph_attr<std::vector<int>>(graph, "dev_mask");
   const auto* modes = graph_attr<std::vector<int>>(graph, "dispatch_mode");
-  std::vector<std::uint8_t> found(shapes.size(), 0);
-  if (!devices || !modes || devices->size() != indexed.nodes.size() || modes->size() != devices->size()) return found;
+  if (!devices || !modes || devices->size() != indexed.nodes.size() || modes->size() != devices->size()) return;
   const bool rnn = rnn_by_onednn();
   for (std::size_t number = 0; number < indexed.nodes.size(); ++number) {
     const IndexedNode& node = indexed.nodes[number];
@@ -58,7 +55,21 @@ std::vector<std::uint8_t> untouched(const RawGraph& graph) {
     if (shapes[incoming].ndim > each->most_axes) continue;
     const std::size_t first = indexed.entry_offsets[number], end = indexed.entry_offsets[number + 1];
     for (std::size_t entry = first; entry < end && entry < first + each->outputs; ++entry)
-      found[entry] = inplace[entry] == kNeverRead && storage[entry] >= 0 && dtypes[entry] == kFloat32;
+      if (inplace[entry] == kNeverRead && storage[entry] >= 0 && dtypes[entry] == kFloat32) (*found)[entry] = kUnread;
+  }
+}
+
+}  // namespace
+
+std::vector<Untouched> untouched(const RawGraph& graph, bool adds_in_place) {
+  const RawIndexedGraph& indexed = *api().indexed_graph(&graph);
+  const auto& storage = required_attr<std::vector<int>>(graph, "storage_id");
+  std::vector<Untouched> found(storage.size(), kTouched);
+  find_unread(graph, indexed, &found);
+  if (!adds_in_place) return found;
+  for (const GradientSum& sum : gradient_sums(indexed, storage)) {
+    const std::size_t term = indexed.entry_offsets[sum.term.node] + sum.term.index;
+    if (sum.in_place && storage[term] >= 0) found[term] = kAdded;
   }
   return found;
 }

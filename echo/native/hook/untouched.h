@@ -1,4 +1,4 @@
-// Gradients that nobody reads, and for which MXNet plans memory that it then never allocates.
+// What MXNet plans memory for and then never touches, so that the memory is never allocated where nothing else is in it.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -7,9 +7,16 @@
 
 namespace echo {
 
-// By entry of a planned graph: 1 for a gradient that nobody asked for (that of the data, of a frozen weight) of an operator
-// that oneDNN computes, which leaves it out. MXNet allocates a chunk when an operator first touches it, so one that holds
-// nothing else is never there; an operator that is not oneDNN's touches what it does not compute, too.
-std::vector<std::uint8_t> untouched(const RawGraph& graph);
+enum Untouched : std::uint8_t {
+  kTouched,
+  // A gradient that nobody asked for (that of the data, of a frozen weight) of an operator that oneDNN computes, which
+  // leaves it out. An operator that is not oneDNN's touches what it does not compute, too.
+  kUnread,
+  // The second term of a sum of gradients that MXNet computes in place, behind its memory pass.
+  kAdded,
+};
+
+// By entry of a planned graph. `adds_in_place`: whether MXNet computes sums of gradients in place.
+std::vector<Untouched> untouched(const RawGraph& graph, bool adds_in_place);
 
 }  // namespace echo

@@ -17,6 +17,7 @@ StoragePlanner::StoragePlanner(const PlannedGraph& graph) : graph_(graph) {
     const auto size = std::lower_bound(sizes_.begin(), sizes_.end(), 4 * a.elements[e]) - sizes_.begin();
     kinds_.push_back({static_cast<std::int32_t>(size), a.dtype[e], a.dtype_size[e]});
     if (a.external[e]) unplanned_[e] = kExternal;
+    if (a.untouched[e]) untouched_bytes_ += 4 * a.elements[e];
   }
   ignores_any_.assign(a.nodes, 0);
   ignores_all_.assign(a.nodes, 0);
@@ -46,7 +47,7 @@ void StoragePlanner::count_references() {
 }
 
 std::int32_t StoragePlanner::new_chunk(std::int32_t size) {
-  chunks_.push_back({size, 0});
+  chunks_.push_back({size, 0, false});
   total_ += sizes_[size];
   return static_cast<std::int32_t>(chunks_.size()) - 1;
 }
@@ -89,6 +90,7 @@ void StoragePlanner::share_inputs(std::int32_t node) {
     if (!(chunks_[chunk].pending == 1 && !ignores_all) && !identity) continue;
     taken_[pair[0]] = 1;
     storage_[out] = chunk;
+    chunks_[chunk].touched |= !is_untouched(out);
     inplace_[out] = pair[0];
     chunks_[chunk].pending += references_[out];
   }
@@ -98,18 +100,21 @@ void StoragePlanner::allocate_outputs(std::int32_t node) {
   const std::int32_t first = graph_.entry_begin(node), count = graph_.entry_count(node);
   if (count == 1) {
     if (storage_[first] != kNone) return;
-    storage_[first] = request(kind(first).size);
-    chunks_[storage_[first]].pending = references_[first];
+    take(first);
     return;
   }
   wanted_.clear();
   for (std::int32_t e = first; e < first + count; ++e)
     if (storage_[e] == kNone) wanted_.emplace_back(kind(e).size, e);
   std::sort(wanted_.begin(), wanted_.end());
-  for (auto it = wanted_.rbegin(); it != wanted_.rend(); ++it) {
-    storage_[it->second] = request(it->first);
-    chunks_[storage_[it->second]].pending = references_[it->second];
-  }
+  for (auto it = wanted_.rbegin(); it != wanted_.rend(); ++it) take(it->second);
+}
+
+void StoragePlanner::take(std::int32_t entry) {
+  storage_[entry] = request(kind(entry).size);
+  Chunk& chunk = chunks_[storage_[entry]];
+  chunk.pending = references_[entry];
+  chunk.touched |= !is_untouched(entry);
 }
 
 void StoragePlanner::free_inputs(std::int32_t node) {
@@ -153,9 +158,13 @@ std::int64_t StoragePlanner::plan(std::int64_t match_range, std::int64_t limit) 
     allocate_outputs(node);
     free_inputs(node);
     if (lifetimes) note_lifetimes(node, position++);
-    if (total_ > limit && !lifetimes) break;
+    if (total_ - untouched_bytes_ > limit && !lifetimes) break;
   }
-  if (!lifetimes) return total_;
+  if (!lifetimes) {
+    for (const Chunk& chunk : chunks_)
+      if (!chunk.touched) total_ -= sizes_[chunk.size];
+    return total_;
+  }
   for (std::int32_t i = 0; i < a.outputs; ++i)
     if (storage_[a.output_entry[i]] >= 0) chunk_last_[storage_[a.output_entry[i]]] = position;
   return match_range == kAssigned ? assigned(limit) : peak();

@@ -14,10 +14,10 @@ namespace echo {
 // takes a free chunk whose size is within a factor `match_range` of its own (0: never), or a new one; an operator that may
 // work in place takes over its input's chunk. Sizes are counted as MXNet counts them, four bytes an element whatever the
 // type. Chunks only grow, so a plan is given up as soon as its total exceeds `limit` (not for kDynamic); the result is then
-// some number above `limit`.
+// some number above `limit`. Chunks that MXNet never allocates, since nothing in them is ever touched, are not counted.
 //
 // Two numbers in place of a match range: kAssigned, the total of echo's own assignment (storage/assign.h), and kPeak, the
-// most bytes alive at once, which no assignment goes below. There, what MXNet never touches needs no memory.
+// most bytes alive at once, which no assignment goes below. There, what MXNet never touches has no chunk.
 class StoragePlanner {
  public:
   static constexpr std::int64_t kAssigned = -1, kPeak = -2;
@@ -38,11 +38,13 @@ class StoragePlanner {
   };
   struct Chunk {
     std::int32_t size, pending;  // a number in sizes_; reads that are still to come
+    bool touched;                // where not, MXNet never allocates it
   };
   const Kind& kind(std::int32_t entry) const { return kinds_[graph_.entry_origin(entry)]; }
   bool is_untouched(std::int32_t entry) const { return graph_.arrays.untouched[graph_.entry_origin(entry)]; }
   std::int32_t new_chunk(std::int32_t size);
   std::int32_t request(std::int32_t size);
+  void take(std::int32_t entry);
   void release(std::int32_t chunk);
   void share_inputs(std::int32_t node);
   void allocate_outputs(std::int32_t node);
@@ -57,6 +59,7 @@ class StoragePlanner {
   std::vector<Kind> kinds_;               // of the user's entries
   std::vector<std::int32_t> unplanned_;   // storage_ before anything is planned
   std::vector<std::uint8_t> ignores_any_, ignores_all_;  // of the user's nodes: inputs that are read for their shape
+  std::int64_t untouched_bytes_ = 0;      // of entries that are never touched
   std::int64_t match_range_ = 16, total_ = 0;
   std::int32_t forward_chunks_ = 0, forward_end_ = 0;  // kStatic, kDynamic: chunks and positions of forward nodes
   std::vector<std::int32_t> references_, storage_, inplace_;
