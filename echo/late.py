@@ -8,7 +8,7 @@ by the same primitive of oneDNN, to the same bits. This costs the output's gradi
 wait: it is taken where that is smaller than the map.
 
 In MXNet's source, ``MKLDNNConvolutionBackward`` computes both gradients, or one if the other's ``req`` is ``kNullOp``;
-of the data, the data's gradient reads shape and type alone.
+of the data, the data's gradient reads shape and type alone, and where it is left out, its memory is never touched.
 """
 
 from __future__ import annotations

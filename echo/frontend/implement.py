@@ -75,6 +75,7 @@ def _parted(training: TrainingGraph, late: Sequence[_Parted]) -> TrainingGraph:
         read, before = _read(node, forward, wanted, last), nodes[last.node]
         terms = tuple(Entry(len(nodes)) if entry[:2] == first[:2] else entry for entry in nodes[total].inputs)
         nodes.append(node.having(name=node.name + CLONE_SUFFIX, op=wanted.after, inputs=read, external=frozenset()))
+        nodes[number] = node.having(untouched=node.untouched | {0})
         nodes[total] = nodes[total].having(inputs=terms)
         nodes[last.node] = before.having(control_deps=(*before.control_deps, number))
     ordered = in_execution_order(nodes, training)

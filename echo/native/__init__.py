@@ -135,9 +135,9 @@ def uninstall() -> None:
 class Capture:
     """What `capture` caught: ``graph`` is the JSON value of the last training graph that was bound, or None.
 
-    Its ``allocated_bytes`` are what MXNet's memory planner wants, ``chunks`` and ``touched_bytes`` what of it is ever
-    touched, its ``accumulations`` say of each sum
-    of two gradients whether it is computed in place; ``nodes`` and ``outputs`` are there where they were asked for.
+    Its ``allocated_bytes`` and ``chunks`` are what MXNet's memory planner wants, ``touched_bytes`` what of it MXNet
+    ever allocates, its ``accumulations`` say of each sum of two gradients whether it is computed in place; ``nodes``
+    and ``outputs`` are there where they were asked for.
     """
 
     def __init__(self, nodes: bool, read: Callable[[dict[str, Any]], Any] | None) -> None:

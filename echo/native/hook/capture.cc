@@ -89,7 +89,7 @@ class Writer {
     write_list(found, out_, [&](const Chunk& chunk) { number(chunk.bytes); });
     *out_ += ",\"touched_bytes\":";
     number(std::accumulate(found.begin(), found.end(), std::int64_t{0},
-                           [](std::int64_t sum, const Chunk& chunk) { return sum + chunk.counted; }));
+                           [](std::int64_t sum, const Chunk& chunk) { return sum + chunk.touched * chunk.counted; }));
     if (nodes) {
       *out_ += ",\"nodes\":";
       std::size_t index = 0;
@@ -129,7 +129,7 @@ class Writer {
   std::string* out_;
 };
 
-// What storage ids need, in the order in which they appear, but for those that are never touched.
+// What storage ids need, in the order in which they appear.
 std::vector<Writer::Chunk> Writer::chunks() const {
   std::vector<Chunk> found;
   std::unordered_map<int, std::size_t> place;
@@ -144,7 +144,6 @@ std::vector<Writer::Chunk> Writer::chunks() const {
     chunk.counted = std::max(chunk.counted, 4 * elements);
     chunk.touched = chunk.touched || untouched_[entry] == kTouched;
   }
-  found.erase(std::remove_if(found.begin(), found.end(), [](const Chunk& chunk) { return !chunk.touched; }), found.end());
   return found;
 }
 
