@@ -7,8 +7,7 @@ import mxnet as mx
 from echo.runtime.held import held as storage_held
 
 MOST_GROWTH = 1.01  # times what is held without echo
-# As `echo.runtime.held` allows: MXNet allocates a chunk when it is first touched, and one that holds nothing but what
-# is never computed (the gradient of the data) never, where echo may put a small array into it.
+# As `echo.runtime.held` allows.
 LEAST_BYTES = 2**20
 
 
