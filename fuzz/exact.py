@@ -12,6 +12,9 @@ import mxnet as mx
 from fuzz.program import Program
 
 _NOT_THE_SAME = re.compile(r"[Dd]ropout|\brandom\b|Zoneout|\bp=|float16")  # random numbers depend on the type
+_SINGLE = "mx.sym.contrib.interleaved_matmul_selfatt_qk(mx.sym.Concat({0}, {0}, {0}, dim=2), heads=1)"
+_ROWS = "mx.sym.transpose({1}, axes=(1, 0, 2))"
+_PRODUCT = f"{{0}} * mx.sym.batch_dot({_ROWS}, {_ROWS}, transpose_b=True)"
 _TYPES = {"dtype": ("float32", "float64"), "__dtype__": ("0", "1")}  # attributes: float32, float64
 
 
@@ -28,6 +31,15 @@ def program_in_float64(program: Program) -> Program:
         for line in program.lines
     )
     return replace(program, lines=lines, how={**program.how, "float64": 1})
+
+
+def without_single(program: Program) -> Program:
+    """The program with an operator that MXNet has in float32 alone written in others."""
+    lines = list(program.lines)
+    for number, line in enumerate(lines):
+        if line.code == _SINGLE and (shape := lines[line.inputs[0]].shape):
+            lines[number] = replace(line, code=_PRODUCT.format(shape[2] ** -0.5, "{0}"))
+    return replace(program, lines=tuple(lines))
 
 
 def symbol_in_float64(symbol: Any) -> Any:

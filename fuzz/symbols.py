@@ -15,7 +15,7 @@ import mxnet as mx
 import echo
 from echo.frontend.training import match_range
 from fuzz import storage, training
-from fuzz.exact import comparable, symbol_in_float64
+from fuzz.exact import comparable, symbol_in_float64, without_single
 from fuzz.judgement import verdict
 from fuzz.operators import ANY, HEADS, IMAGE, MATRIX, SEQUENCE
 from fuzz.options import draw_options
@@ -259,7 +259,7 @@ def check(program: Program) -> str | None:
         said = next((f"warning: {text}" for text in warnings.texts if not text.startswith(EXPECTED)), None)
         return said or _growth(symbol, program) or None
     nudged = (training.train(symbol, program.requests, {**program.how, **nudge}) for nudge in NUDGES)
-    exact = _exact(symbol, program) if fused else ()
+    exact = _exact(program) if fused else ()
     return verdict(wrong, got, expected, _others(symbol, program), nudged if fused else (), exact)
 
 
@@ -282,12 +282,13 @@ def _others(symbol: Any, program: Program) -> Iterator[Any]:
     yield training.trained(symbol, program.requests, program.how)
 
 
-def _exact(symbol: Any, program: Program) -> Iterator[Any]:
+def _exact(program: Program) -> Iterator[Any]:
     """The same in float64, where that is to be had."""
     if not comparable(program):
         return
-    with contextlib.suppress(mx.MXNetError, RuntimeError, TypeError, ValueError):
-        yield training.train(symbol_in_float64(symbol), program.requests, program.how)
+    with contextlib.suppress(Refused, mx.MXNetError, RuntimeError, TypeError, ValueError):
+        symbol = symbol_in_float64(symbol_of(without_single(program)))
+        yield training.train(symbol, program.requests, program.how)
 
 
 def stock(seed: int) -> None:
