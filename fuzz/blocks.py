@@ -16,7 +16,7 @@ from mxnet.gluon import nn, rnn
 import echo
 from echo.frontend.training import match_range
 from fuzz import block_training, storage, training
-from fuzz.exact import comparable, program_in_float64
+from fuzz.exact import comparable, program_in_float64, states_in_float64
 from fuzz.judgement import verdict
 from fuzz.operators import ANY, IMAGE, LAYERS, MATRIX, SEQUENCE
 from fuzz.options import draw_options
@@ -256,7 +256,7 @@ def _exact(program: Program) -> Iterator[Any]:
     """The same in float64, where that is to be had."""
     if not comparable(program):
         return
-    with contextlib.suppress(Refused):
+    with contextlib.suppress(Refused), states_in_float64():
         yield stock_run(program_in_float64(program))
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from dataclasses import replace
-from typing import Any
+from typing import Any, Iterator
+from unittest import mock
 
 import mxnet as mx
+from mxnet.gluon.rnn import RecurrentCell
 
 from fuzz.program import Program
 
@@ -31,6 +34,18 @@ def program_in_float64(program: Program) -> Program:
         for line in program.lines
     )
     return replace(program, lines=lines, how={**program.how, "float64": 1})
+
+
+@contextlib.contextmanager
+def states_in_float64() -> Iterator[None]:
+    """While this is open, cells begin with states of float64 where they are given none."""
+    own = RecurrentCell.begin_state
+
+    def begin_state(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return own(self, *args, **{"dtype": "float64", **kwargs})
+
+    with mock.patch.object(RecurrentCell, "begin_state", begin_state):
+        yield
 
 
 def without_single(program: Program) -> Program:

@@ -95,7 +95,8 @@ def test_symbol_in_float64_is_the_same_on_the_same_values() -> None:
 
 def test_block_in_float64_is_the_same_on_the_same_values() -> None:
     lines = (argument("data0", (3, 2, 4)), Line("rnn.LSTM(5)@({0})", (0,), (3, 2, 5)))
-    program = Program((*lines, Line("nn.Dense(3, flatten=False)@({0})", (1,), (3, 2, 3))), (2,))
+    cell = Line("rnn.GRUCell(4)@.unroll(3, {0}, layout='TNC', merge_outputs=True)[0]", (1,), (3, 2, 4))
+    program = Program((*lines, cell, Line("nn.Dense(3, flatten=False)@({0})", (2,), (3, 2, 3))), (3,))
     (exact,) = blocks._exact(program)
     expected = blocks.stock_run(program)
     for name, array in exact[0].items():
