@@ -154,6 +154,7 @@ def test_what_is_never_touched_is_what_mxnet_never_allocates(name: str) -> None:
         assert untouched_of(as_cached(training, runner, 16)) == untouched_of(training)
 
 
+@pytest.mark.slow
 def test_an_rnn_that_is_not_of_onednn_touches_it() -> None:
     code = """
 from tests.native.test_untouched import CASES, captured, held_by, untouched_of
@@ -196,6 +197,7 @@ def test_no_plan_makes_an_executor_allocate_it(name: str) -> None:
     assert planned <= plain
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("flags", [{}, {"static_alloc": True}, {"static_alloc": True, "static_shape": True}])
 @pytest.mark.parametrize("name", BEGINNINGS)
 def test_no_plan_makes_a_block_allocate_it(name: str, flags: dict[str, bool]) -> None:
