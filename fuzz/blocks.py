@@ -30,6 +30,9 @@ _INPUT = re.compile(r"var\('(\w+)'")
 _NOT_HERE = re.compile(r"var\(|prefix|mx\.(rnn|gluon)\.")  # what makes arguments, which a block has as parameters
 _KINDS = ("train", "train", "train", "predict", "several", "together", "retain", "grad", "larger", "inference")
 _STATIC_KINDS = ("train", "train", "train", "predict", "retain", "grad", "larger", "inference")
+# What has no gradient outside of training: there oneDNN's max pooling writes no workspace, which MXNet's gradient of it
+# reads, and its layers of cells are made for inference: MXNet's gradient is an error, or what memory held before.
+_TRAINED = ("MaxPool", "'max'", "rnn.LSTM(", "rnn.GRU(", "rnn.RNN(")
 _FLAGS = ({}, {}, {"static_alloc": True}, {"static_alloc": True, "static_shape": True}, {"inline_limit": 0})
 program_of = Program.from_json
 
@@ -59,8 +62,7 @@ class _Drawing(Drawing):
         program = Program(tuple(self.lines), tuple(heads))
         operators = ["Activation", "tanh", "BatchNorm", "sigmoid", "elemwise_mul", "FullyConnected", "Convolution"]
         options, how = draw_options(rng, operators, small=False), self._how()
-        if any("MaxPool" in program.lines[n].code or "'max'" in program.lines[n].code for n in program.needed()):
-            # outside of training, oneDNN's max pooling writes no workspace, which MXNet's gradient of it reads
+        if any(word in program.lines[n].code for word in _TRAINED for n in program.needed()):
             how["steps"] = ["train" if kind == "inference" else kind for kind in how["steps"]]
         return replace(program, options=options, how=how)
 

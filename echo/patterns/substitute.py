@@ -16,8 +16,12 @@ _Key = Union[int, Tuple[int, int]]  # a node of the user, or a position within a
 def applied(graph: Graph, fusions: Sequence[Fusion], copies: bool) -> Graph | None:
     """The graph with these fusions, in depth-first order as MXNet walks it; None where they would close a cycle."""
     moved: dict[Entry, tuple[Entry, int]] = {}
+    read: dict[_Key, int] = {}  # of a new node: how many outputs it has at least; a node of the user's has its own
     for number, fusion in enumerate(fusions):
         moved.update({entry: (new, number) for entry, new in fusion.outputs.items()})
+        for new in fusion.outputs.values():
+            at = (number, -1 - new.node)
+            read[at] = max(read.get(at, 1), new.index + 1)
 
     def resolve(entry: Entry, which: int) -> tuple[_Key, int, int]:
         while entry.node >= 0:
@@ -45,7 +49,7 @@ def applied(graph: Graph, fusions: Sequence[Fusion], copies: bool) -> Graph | No
         if which >= 0 and node.op.startswith((PREFIX, *_OVERWRITES)) and COPY_ATTRIBUTE not in node.attrs:
             node = node.with_attrs({COPY_ATTRIBUTE: "all" if copies else "sums"})
         nodes.append(node)
-        counts.append(graph.num_outputs(key) if isinstance(key, int) else num_outputs(node))
+        counts.append(graph.num_outputs(key) if isinstance(key, int) else max(num_outputs(node), read.get(key, 1)))
     heads = tuple(Entry(numbers[key], index, version) for key, index, version in (resolve(h, -1) for h in graph.heads))
     return Graph(
         nodes=tuple(nodes),

@@ -202,3 +202,28 @@ def test_what_waits_gets_no_attribute_where_a_users_constructor_would_get_it(op:
     (waits,) = (node for node in found.nodes if node.name == "waits")
     assert waits.control_deps
     assert (order.ORDER_ATTRIBUTE in waits.attrs) == (op == "relu")
+
+
+WITH_OUTPUTS = {  # of an operator, the output that is read
+    "split": lambda x: mx.sym.split(x, num_outputs=2, axis=2)[1],
+    "split_v2": lambda x: mx.sym.split_v2(x, 2, axis=2)[1],
+    "layer norm": lambda x: mx.sym.LayerNorm(x, mx.sym.ones((12,)), mx.sym.zeros((12,)), output_mean_var=True)[0],
+    "topk": lambda x: mx.sym.topk(x, axis=2, k=5, ret_typ="both")[0],
+}
+
+
+@pytest.mark.parametrize("kind", WITH_OUTPUTS)
+def test_what_waits_keeps_all_its_outputs(kind: str) -> None:
+    """The graph counted one output of it, and no layer was fused where the second is read."""
+    symbol = mx.gluon.rnn.LSTM(4, prefix="l_")(WITH_OUTPUTS[kind](mx.sym.var("data", shape=(3, 2, 12))))
+    example = Example(symbol, {"data": (3, 2, 12)}, {}, {})
+    user = graph_of(symbol)
+    given, binding = values(symbol, example)
+    found = fuse(user, lambda: types_of(user, binding), copies=False)
+    assert found.places
+    waiting = [number for number, node in enumerate(found.graph.nodes) if node.control_deps]
+    (at,) = (at for number in waiting for at, node in enumerate(user.nodes)
+             if node.name == found.graph.nodes[number].name)  # fmt: skip
+    assert found.graph.num_outputs(waiting[0]) == user.num_outputs(at) > 1
+    for mine, theirs in zip(results(symbol_of(found.graph), given, example), results(symbol, given, example)):
+        assert np.abs(mine - theirs).max() <= TOLERANCE * max(np.abs(theirs).max(), 1e-3)
