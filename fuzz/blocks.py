@@ -23,7 +23,7 @@ from fuzz.options import draw_options
 from fuzz.outcome import MAGNITUDES, NUDGES, Refused, Undefined
 from fuzz.program import Line, Program
 from fuzz.symbol_script import code_of
-from fuzz.symbols import EXPECTED, RANGES, Drawing, as_counted, is_wide
+from fuzz.symbols import EXPECTED, RANGES, Drawing, as_counted, calm, is_wide
 
 _BY_RANK = {2: MATRIX, 3: SEQUENCE, 4: IMAGE}
 _INPUT = re.compile(r"var\('(\w+)'")
@@ -39,7 +39,7 @@ program_of = Program.from_json
 
 def draw(seed: int) -> Program:
     """The program of a seed."""
-    return as_counted(_Drawing(random.Random(seed), is_wide(seed)).program(), is_wide(seed))
+    return as_counted(calm(_Drawing(random.Random(seed), is_wide(seed)).program()), is_wide(seed))
 
 
 class _Drawing(Drawing):

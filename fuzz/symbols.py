@@ -55,6 +55,7 @@ def symbol_of(program: Program) -> Any:
 
 
 program_of = Program.from_json
+_CONTROL_FLOW = ("contrib.foreach", "contrib.while_loop", "contrib.cond")
 
 
 def is_wide(seed: int) -> bool:
@@ -64,7 +65,19 @@ def is_wide(seed: int) -> bool:
 
 def draw(seed: int) -> Program:
     """The program of a seed."""
-    return as_counted(Drawing(random.Random(seed), is_wide(seed)).program(), is_wide(seed))
+    return as_counted(calm(Drawing(random.Random(seed), is_wide(seed)).program()), is_wide(seed))
+
+
+def calm(program: Program) -> Program:
+    """The program without poison, if MXNet's own results may hang on when the engine comes to its work.
+
+    Control flow looks at the layouts of its arrays when it is handed out, which beside convolutions are those of arrays
+    that lay there before. With the writes of poison in between, stock MXNet computes other gradients in one run of
+    500, and in one of 8 behind the work of planning, though no plan came of it; without them, none of 900 did.
+    """
+    code = [program.lines[number].code for number in program.needed()]
+    raced = any(word in line for line in code for word in _CONTROL_FLOW) and any("Conv" in line for line in code)
+    return replace(program, how={k: v for k, v in program.how.items() if k != "poison"}) if raced else program
 
 
 def as_counted(program: Program, wide: bool) -> Program:

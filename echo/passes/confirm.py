@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Iterable
 
+from echo.estimators.assignment import ASSIGNED
+from echo.ignored import read_too_late
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewritten, marks_of, outputs_of, splits_of
 from echo.plan import Mark
@@ -37,6 +39,10 @@ class Confirm:
         planned, accumulations = request.frontend.oracle(rewritten.graph, match_range)
         if accumulations != training.accumulations:
             reason = "MXNet would add up gradients in another way, which may change the last bit"
+            return Confirmed(training.planned_bytes, False, reason)
+        late = read_too_late(request.graph, training, request.frontend.device)
+        if late and match_range != ASSIGNED:
+            reason = f"{late!r} may find another array in the memory of an input of which it reads the shape"
             return Confirmed(training.planned_bytes, False, reason)
         kept = _kept(training, marks_of(request.graph, rewritten.graph))
         if planned + kept >= training.planned_bytes and not request.options.recompute:

@@ -11,6 +11,7 @@ from echo.estimators.footprint import footprint, held_at_peak
 from echo.estimators.overhead import Overhead
 from echo.estimators.planner import blocks
 from echo.graph import Entry
+from echo.ignored import read_too_late
 from echo.inplace import moved, why_as_it_is
 from echo.options import budget_bytes
 from echo.passes.candidates import Candidates
@@ -121,6 +122,7 @@ def _problem(
     own = request.frontend.match_range
     as_it_is = bool(why_as_it_is(request.graph, request.frontend.device))
     hint = request.hint
+    assigns = request.frontend.hook and training.runner != DYNAMIC and not as_it_is
     return Problem(
         training=training,
         overhead=overhead,
@@ -134,7 +136,8 @@ def _problem(
         effort=0 if request.follows else effort,
         hint=hint if hint is not None and (request.follows or hint.fits(training, candidates)) else None,
         # chunks of a dynamic CachedOp come and go with what they hold
-        assigns=request.frontend.hook and training.runner != DYNAMIC and not as_it_is,
+        assigns=assigns,
+        assigned_only=assigns and bool(read_too_late(request.graph, training, request.frontend.device)),
         once=not request.frontend.hook,
         deadline=request.deadline.with_room(),
         progress=lambda text: request.progress(f"select: {text}"),

@@ -30,9 +30,10 @@ class Problem:
     between compute-heavy operators; ``forced`` are entries that
     the user insists on. ``max_seconds`` bounds the recomputation in a step, ``max_bytes`` the planned memory; with
     ``max_bytes`` the fastest choice that fits is wanted, without it the smallest. ``match_ranges[0]`` is the one that
-    MXNet uses by itself; where ``assigns``, echo's own storage assignment is another way (`ASSIGNED`). ``effort``
-    bounds the work of a search, in visited nodes; a ``hint`` shortens it. With ``once`` no node may run again more than
-    once, for all backward nodes: MXNet's own attributes know no more. Searches end at the ``deadline``.
+    MXNet uses by itself; where ``assigns``, echo's own storage assignment is another way (`ASSIGNED`), with
+    ``assigned_only`` the only one. ``effort`` bounds the work of a search, in visited nodes; a ``hint`` shortens it.
+    With ``once`` no node may run again more than once, for all backward nodes: MXNet's own attributes know no more.
+    Searches end at the ``deadline``.
     """
 
     training: TrainingGraph
@@ -47,6 +48,7 @@ class Problem:
     effort: int = 10_000_000
     hint: Hint | None = None
     assigns: bool = False
+    assigned_only: bool = False
     once: bool = False
     deadline: Deadline = NEVER
     progress: Callable[[str], None] = field(default=lambda _: None)
@@ -54,6 +56,8 @@ class Problem:
     @property
     def all_ranges(self) -> tuple[int, ...]:
         """Everything that storage can be planned by."""
+        if self.assigned_only:
+            return (ASSIGNED,)
         return (*self.match_ranges, ASSIGNED) if self.assigns else self.match_ranges
 
     def choice(self, nodes: Sequence[int] = ()) -> Choice:
