@@ -25,12 +25,11 @@ ECHO_INLINE void softmax_row(float* __restrict scores, const float* __restrict b
     maximum = scores[j] > maximum ? scores[j] : maximum;
   }
   const float base = maximum == -__builtin_inff() ? 0.0f : maximum;  // every score so far is -inf: exponentials are 0
+  // apart from the sum: clang works on several vectors of a sum at once, and leaves more of a short row to one by one
+  for (int64_t j = 0; j < columns; ++j) scores[j] = exp_of(scores[j] - base);
   float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
-  for (int64_t j = 0; j < columns; ++j) {
-    scores[j] = exp_of(scores[j] - base);
-    sum += scores[j];
-  }
+  for (int64_t j = 0; j < columns; ++j) sum += scores[j];
   const float shrink = exp_of(*most - base);
   *total = *total * shrink + sum;
   *most = maximum;
