@@ -32,11 +32,13 @@ PROJECTS_INSTALLED := $(PROJECTS:%=.projects/%/.installed)
 # A Python with numpy, torch and matplotlib on the machine with the GPU; MXNet is not needed there.
 GPU_PYTHON ?= python3
 
-# What runs with sanitizers; not the emulated CUDA kernels, whose stacks change under them, nor what optimized code contains.
+# What runs with sanitizers; not the emulated CUDA kernels, whose stacks change under them, nor what optimized code
+# contains, nor kernels that are wrong on purpose, nor how much memory a process has.
 SANITIZED := tests/native tests/estimators/test_planner.py tests/estimators/test_runners.py tests/test_well_formed.py \
-             $(filter-out tests/kernels/test_cuda% tests/kernels/test_levels.py,$(wildcard tests/kernels/test_*.py)) \
+             $(filter-out $(addprefix tests/kernels/test_,cuda% levels.py mutants.py),$(wildcard tests/kernels/test_*.py)) \
              tests/runtime/test_concurrency.py tests/runtime/test_fused.py tests/runtime/test_masks.py \
-             --deselect tests/kernels/test_lstm_layer.py::test_every_instruction_set
+             --deselect tests/kernels/test_lstm_layer.py::test_every_instruction_set \
+             --deselect tests/native/test_native.py::test_a_refused_plan_leaks_nothing
 RACED     := tests/native tests/kernels/test_operators.py tests/runtime/test_concurrency.py \
              --deselect tests/native/test_native.py::test_a_refused_plan_leaks_nothing
 
