@@ -20,7 +20,6 @@ from mxnet.symbol import Symbol
 from echo.errors import EchoError, UnsupportedError, one_line
 from echo.frontend.symbols import Binding, grad_reqs, graph_of, symbol_of
 from echo.graph import Graph
-from echo.kernels.operators import PREFIX
 from echo.ops import depends_on_mode, draws_in_training_alone
 from echo.passes.rewrite import implements, marked, unmarked
 from echo.runtime.monitor import WithoutClones
@@ -77,8 +76,8 @@ class Applied:
 
     @cached_property
     def fuses(self) -> bool:
-        """Whether there are fused operators."""
-        return any(node.op.startswith(PREFIX) for node in self.base.nodes)
+        """Whether there are fused operators, which may be MXNet's own: one product in the place of many."""
+        return self.base != self.user
 
     @cached_property
     def implements(self) -> bool:

@@ -100,6 +100,32 @@ def test_results_are_those_of_mxnet(name: str, winner: str, grad_req: str, measu
     assert distance(found, gradients(example.symbol, example, grad_req)) < TOLERANCE
 
 
+@pytest.mark.parametrize("winner", ["hoist", "transposed"])
+def test_one_product_for_many_counts_as_fused(
+    winner: str, measured: Callable[..., list[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Verify holds it to the tolerance of fused operators; monitors and get_optimized_symbol show the user's nodes."""
+    measured(**{winner: 0.5})
+    example = EXAMPLES["rnn cells"]()
+    with caplog.at_level("INFO", logger="echo"):
+        optimized = echo.optimize(example.symbol, memory_budget=BUDGET, verify=True)
+        gradients(optimized, example, "write")
+    plan = optimized.plans[-1]
+    assert layouts(plan)
+    assert layouts(plan) == [name for name, _ in plan.fused], "no operator is echo's"
+    said = [record.message for record in caplog.records if "verify: " in record.message]
+    assert [text.partition(",")[0] for text in said] == ["echo: verify: outputs"]
+    bound, stock = (one.simple_bind(mx.cpu(), **example.shapes) for one in (optimized, example.symbol))
+    names = [one.get_optimized_symbol().get_internals().list_outputs() for one in (bound, stock)]
+    assert names[0] == names[1]
+    shown: list[list[str]] = [[], []]
+    for executor, seen in zip((bound, stock), shown):
+        executor.set_monitor_callback(lambda name, _, seen=seen: seen.append(str(name)))
+        executor.forward(is_train=True)
+        mx.nd.waitall()
+    assert shown[0] == shown[1]
+
+
 def test_dependent_products_stay_and_the_plan_says_why(measured: Callable[..., list[str]]) -> None:
     runs = measured(hoist=0.5)
     example = EXAMPLES["gru cells"]()
