@@ -15,6 +15,7 @@ from echo.frontend.symbols import graph_of, infer_binding
 from echo.frontend.training import training_graph
 from echo.graph import Graph
 from echo.ignored import read_too_late
+from echo.passes.rewrite import RANGE_ATTRIBUTE
 from echo.training_graph import STATIC, TrainingGraph
 from tests.training import assert_same, bind, random_arrays, train
 
@@ -64,6 +65,17 @@ def test_a_plan_shares_memory_by_assignment_alone(made: Any) -> None:
         assert plan.reason == "nothing to gain"
     for _ in range(3):
         assert_same(train(bind(echo.optimize(symbol, fuse=False, max_overhead=None), values)), expected)
+
+
+def test_a_plan_for_mxnets_planner_is_refused() -> None:
+    """Of whoever made it: an earlier version, or the user."""
+    symbol = deeper()
+    plan = echo.plan(symbol, fuse=False, max_overhead=None)
+    marks = [(mark, {k: v for k, v in mark.attrs.items() if k != RANGE_ATTRIBUTE}) for mark in plan.marks]
+    edited = replace(plan, match_range=None, marks=tuple(replace(m, attrs=attrs) for m, attrs in marks if attrs))
+    assert echo.optimize(symbol, plan=plan).simple_bind(mx.cpu())
+    with pytest.raises(echo.PlanError, match="may find another array in the memory of an input"):
+        echo.optimize(symbol, plan=edited).simple_bind(mx.cpu())
 
 
 def test_what_may_be_overwritten_is_found() -> None:

@@ -13,6 +13,7 @@ from typing import Any, Iterator, Mapping, Sequence
 from echo.errors import GraphError
 from echo.estimators.assignment import ASSIGNED
 from echo.graph import Entry, Graph, Node
+from echo.ignored import read_too_late
 from echo.implementations import INEXACT, implementations, known
 from echo.inplace import APART_ATTRIBUTE, as_stock, moved
 from echo.kept import copied
@@ -156,6 +157,10 @@ def check_marks(graph: Graph, plan: Plan, frontend: Frontend) -> None:
     texts = {number: text for number, text in texts.items() if number in present}
     changed = frontend.implemented(training, texts) if texts else training
     _check_recomputed(graph, changed, plan, frontend)
+    late = read_too_late(graph, changed, frontend.device)
+    if late and plan.match_range != ASSIGNED:
+        raise GraphError(f"match_range: {late!r} may find another array in the memory of an input of which it reads "
+                         f"the shape, expected {ASSIGNED}, got {plan.match_range}")  # fmt: skip
     if frontend.hook:
         _check_in_place(graph, changed, plan, frontend.device)
 
