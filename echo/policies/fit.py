@@ -7,7 +7,9 @@ echo's own assignment nearly always achieves; the exact bytes of what it finds d
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Sequence
 
 import numpy as np
 
@@ -30,7 +32,7 @@ def can_fit(problem: Problem) -> bool:
 class Fit:
     """Greedy drops at the peak, ruined and recreated; see ``echo/native/planner/fit.cc``.
 
-    ``starts`` are schedules to begin with, one after the other, ``share`` is the part of a problem's effort for each.
+    ``starts`` are schedules to begin with, ``share`` is the part of a problem's effort for each.
     """
 
     starts: tuple[Splits, ...] = ({},)
@@ -44,11 +46,11 @@ class Fit:
             attempts = _Attempts(problem, self.share)
         except NativeError:
             return {}
-        for start in self.starts:
-            if problem.max_bytes is not None:
+        if problem.max_bytes is None:
+            attempts.least(self.starts)
+        else:
+            for start in self.starts:
                 attempts.within(problem.max_bytes, start)
-            else:
-                attempts.least(start)
         return attempts.best
 
 
@@ -85,12 +87,20 @@ class _Attempts:
                 beyond = aim
             aim = (fits + beyond) // 2 if fits else int(aim * budget / value.bytes)
 
-    def least(self, start: Splits) -> None:
-        """The smallest within the bound on time."""
+    def least(self, starts: Sequence[Splits]) -> None:
+        """The smallest within the bound on time, from all starts at once: each has a thread and a scheduler."""
         self.problem.progress("schedules")
         late = self.problem.max_seconds
         bound = 1e300 if late is None else late
-        self.consider(self.scheduler.least(self.problem.candidates, bound, self.effort, start)[0])
+        schedulers = [self.scheduler, *(scheduler_of(self.problem) for _ in starts[1:])]
+
+        def search(scheduler: Scheduler, start: Splits) -> Splits:
+            return scheduler.least(self.problem.candidates, bound, self.effort, start)[0]
+
+        with ThreadPoolExecutor(len(schedulers)) as threads:
+            found = list(threads.map(search, schedulers, starts))
+        for splits in found:
+            self.consider(splits)
 
 
 def scheduler_of(problem: Problem) -> Scheduler:
