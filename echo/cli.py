@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any, Sequence
 
 from echo import run
-from echo.deadline import Deadline
 from echo.errors import BudgetError, EchoError, NativeError, OptionError
 from echo.plan import Plan
-from echo.reading import shortened
+from echo.system.deadline import Deadline
+from echo.system.reading import shortened
 
 _SCHEDULING = 60.0  # seconds that a schedule may take
 _MOST_ELEMENTS = 2**31  # of an array of MXNet's wheels

@@ -8,7 +8,7 @@ from typing import Any, Callable
 
 from echo.errors import BudgetError, OptionError
 from echo.plan import Plan
-from echo.report.unmoved import random_unmoved
+from echo.system.unmoved import random_unmoved
 
 _MOST_POINTS = 100
 

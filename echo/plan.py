@@ -10,9 +10,9 @@ from typing import Any, Mapping, Tuple, Type
 
 from echo.errors import GraphError
 from echo.estimators.assignment import ASSIGNED
-from echo.reading import digest_of, read_json, shortened
-from echo.report.unmoved import random_unmoved
 from echo.subject import Subject
+from echo.system.reading import digest_of, read_json, shortened
+from echo.system.unmoved import random_unmoved
 from echo.why import Flipper, NotFused, Why, why
 
 FORMAT = "echo-plan-5"

@@ -2,7 +2,7 @@
 
 One file a plan, named by everything that the plan depends on: what it is made for (`echo.subject`), the names in it,
 options, the device's times, MXNet's settings, and the code of echo itself. MXNet's planner confirmed it when it was
-made; asking it again would double the time of a bind, so the file has a digest, keyed by that name (`echo.cache`).
+made; asking it again would double the time of a bind, so the file has a digest, keyed by that name (`echo.system.files`).
 Graphs of thousands of nodes are read in some milliseconds: decisions are kept as a list for each field, and texts that
 come again and again once.
 """
@@ -18,13 +18,14 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 
-from echo import cache, kernels, native
+from echo import kernels, native
 from echo.errors import EchoError
 from echo.graph import Graph
 from echo.passes.marks import with_marks
 from echo.passes.request import Frontend
 from echo.plan import RECOMPUTE, STASH, Decision, Plan
 from echo.reuse import fused_base
+from echo.system import files as cache
 
 _FORMAT = "echo-stored-plan-6"
 _MOST_FILES = 512  # the oldest go first

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from benchmarks.models import SMALL
-from echo.deadline import NEVER, Deadline
 from echo.estimators.cost_table import CostTable
 from echo.estimators.evaluator import Choice, Evaluator
 from echo.estimators.overhead import Overhead, UnmeasurableError
@@ -37,6 +36,7 @@ from echo.runtime import bind as planned_bind
 from echo.runtime.poison import poisoned
 from echo.schedule import Splits
 from echo.subject import Subject
+from echo.system.deadline import NEVER, Deadline
 from echo.training_graph import EXECUTOR, TrainingGraph
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -381,7 +381,7 @@ def cheap_planning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 class _Patient:
-    """In the place of `echo.deadline.Deadline`: a busy machine changes no plan of a test."""
+    """In the place of `echo.system.deadline.Deadline`: a busy machine changes no plan of a test."""
 
     @staticmethod
     def after(_: float | None) -> Deadline:

@@ -342,7 +342,7 @@ def test_no_damage_ends_in_another_exception() -> None:
 
 ROOMS = [
     "echo", "echo.graph", "echo.training_graph", "echo.plan", "echo.options", "echo.errors", "echo.ops",
-    "echo.pipeline", "echo.native", "echo.report.table", "echo.report.progress",
+    "echo.pipeline", "echo.native", "echo.report.table", "echo.system.progress",
     *(
         f"echo.{path.parent.name}.{path.stem}"
         for room in ("passes", "policies", "estimators")

@@ -14,12 +14,13 @@ import pytest
 
 import echo
 from benchmarks.models import SMALL
-from echo import cache, native, pipeline, plan_cache
+from echo import native, pipeline, plan_cache
 from echo.graph import Graph
 from echo.passes.rewrite import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, mark, marks_of
 from echo.plan import Plan
 from echo.plan_cache import Found
 from echo.runtime import bind
+from echo.system import files
 from tests.conftest import FakeFrontend, special_case
 
 MODEL = SMALL["nmt"]()
@@ -29,7 +30,7 @@ NOBODY = FakeFrontend(special_case("slices").training)  # who is asked about fus
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(cache, "_told", set())
+    monkeypatch.setattr(files, "_told", set())
     return tmp_path / "plans"
 
 
@@ -93,7 +94,7 @@ def value_in(path: Path) -> dict[str, Any]:
 
 def write(path: Path, value: Any, key: str = "key") -> None:
     """As echo would have written it: with a digest."""
-    cache.replace(path, plan_cache._purpose(key), value)
+    files.replace(path, plan_cache._purpose(key), value)
 
 
 def test_a_plan_comes_back(folder: Path, plan: Plan) -> None:

@@ -1,6 +1,6 @@
 """Measured seconds of operators on one device, kept on disk between runs.
 
-The file is data (`echo.cache`): JSON with a digest, checked field by field, replaced atomically, merged when several
+The file is data (`echo.system.files`): JSON with a digest, checked field by field, replaced atomically, merged when several
 processes write. A damaged or foreign file is ignored and written anew; a folder that cannot be written to leaves the
 table in memory.
 """
@@ -11,8 +11,8 @@ import math
 from pathlib import Path
 from typing import Dict
 
-from echo.cache import cache_folder, ignore, locked, read, replace
-from echo.reading import digest_of
+from echo.system.files import cache_folder, ignore, locked, read, replace
+from echo.system.reading import digest_of
 
 # A table grows by about 150 bytes a distinct operator; the seven models of the benchmarks make 0.2 MB together.
 _FORMAT = "echo-cost-table-3"

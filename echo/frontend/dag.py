@@ -21,8 +21,8 @@ from typing import Any, Mapping, NamedTuple, Sequence
 
 from echo.errors import GraphError
 from echo.graph import Entry
-from echo.reading import read_json
 from echo.schedule import replay
+from echo.system.reading import read_json
 from echo.training_graph import TensorType, TrainingGraph, TrainingNode
 
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}

@@ -9,7 +9,7 @@ import mxnet as mx
 from echo.errors import GraphError
 from echo.frontend.symbols import symbol_of
 from echo.graph import Graph
-from echo.reading import read_json
+from echo.system.reading import read_json
 
 
 def load_symbol(path: Path) -> mx.sym.Symbol:

@@ -37,12 +37,12 @@ from echo.frontend.training import (
 )
 from echo.graph import Entry, Graph
 from echo.implementations import EXCHANGES
-from echo.locks import Lock
 from echo.ops import ALL_OUTPUTS, HEAVY, LIGHT
 from echo.runtime.device import device_key
 from echo.runtime.measure import Meter, race
 from echo.subject import AUXILIARY as AUXILIARY_STATE
 from echo.subject import Argument, Subject, digest, operators
+from echo.system.locks import Lock
 from echo.training_graph import EXECUTOR, TensorType, TrainingGraph
 
 POISON_VARIABLE = "_ECHO_POISON"  # a test mode, `echo.runtime.poison`: on from the first plan of a process on

@@ -21,8 +21,8 @@ from echo import native
 from echo.errors import GraphError, UnsupportedError
 from echo.frontend.symbols import Binding, symbol_of
 from echo.graph import VARIABLE, Entry, Graph
-from echo.locks import Lock
-from echo.runtime.trim import trim
+from echo.system.locks import Lock
+from echo.system.trim import trim
 from echo.training_graph import (
     NO_NUMBERS,
     TensorType,

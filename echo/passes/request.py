@@ -6,7 +6,6 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import Callable, Iterator, Mapping, Protocol, Sequence
 
-from echo.deadline import NEVER, Deadline
 from echo.errors import BudgetError, one_line
 from echo.estimators.cost_table import CostTable
 from echo.estimators.evaluator import Evaluator
@@ -16,6 +15,7 @@ from echo.graph import Entry, Graph
 from echo.options import Options
 from echo.passes.hint import Hint
 from echo.subject import Subject
+from echo.system.deadline import NEVER, Deadline
 from echo.training_graph import TensorType, TrainingGraph
 
 

@@ -11,7 +11,6 @@ from typing import Callable, Iterable, Mapping, Protocol, Sequence
 
 import numpy as np
 
-from echo.deadline import NEVER, Deadline
 from echo.estimators.assignment import ASSIGNED
 from echo.estimators.evaluator import Choice, Evaluation, Evaluator
 from echo.estimators.overhead import Overhead
@@ -19,6 +18,7 @@ from echo.graph import Entry
 from echo.passes.hint import Hint
 from echo.passes.partition import Segments
 from echo.schedule import Splits, once
+from echo.system.deadline import NEVER, Deadline
 from echo.training_graph import EXECUTOR, TrainingGraph
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple, Sequence
 
-from echo.deadline import NEVER, Deadline
 from echo.errors import OptionError
 from echo.estimators.evaluator import Evaluation
 from echo.estimators.live import LiveEvaluator
@@ -14,6 +13,7 @@ from echo.passes.partition import partition
 from echo.policies.problem import Policy, Problem
 from echo.policies.timed import chosen_in_time
 from echo.schedule import Splits
+from echo.system.deadline import NEVER, Deadline
 from echo.training_graph import TrainingGraph
 
 # Their time grows faster than the bytes that pass through them; names as torch writes them, with and without "_".

@@ -6,11 +6,11 @@ import math
 from dataclasses import replace
 from typing import Sequence
 
-from echo.deadline import OutOfTime
 from echo.estimators.assignment import PEAK
 from echo.estimators.evaluator import Choice, Evaluation
 from echo.policies.problem import Policy, Problem
 from echo.schedule import Splits
+from echo.system.deadline import OutOfTime
 
 
 def chosen_in_time(policy: Policy, problem: Problem) -> tuple[Splits, bool]:

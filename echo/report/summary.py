@@ -5,8 +5,8 @@ from __future__ import annotations
 import atexit
 import logging
 
-from echo.locks import Lock
 from echo.plan import Plan
+from echo.system.locks import Lock
 
 logger = logging.getLogger("echo")
 

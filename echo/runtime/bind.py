@@ -18,7 +18,6 @@ import mxnet as mx
 from mxnet.symbol import Symbol
 
 from echo import pipeline, plan_cache
-from echo.deadline import Deadline
 from echo.errors import BudgetError, one_line
 from echo.flip import Flips
 from echo.frontend.session import MxnetSession
@@ -26,7 +25,6 @@ from echo.frontend.symbols import Binding, graph_of, symbol_of
 from echo.frontend.training import chunk_bytes, match_range, training_graph
 from echo.graph import Graph
 from echo.kept import with_kept
-from echo.locks import Lock
 from echo.options import Options
 from echo.passes.confirm import Confirm
 from echo.passes.hint import Hint
@@ -34,7 +32,6 @@ from echo.passes.request import Request
 from echo.passes.rewrite import Rewritten
 from echo.plan import Decision, Plan
 from echo.plan_cache import Found
-from echo.report.progress import progress
 from echo.report.summary import of_process
 from echo.reuse import fitting
 from echo.runtime.apart import measuring
@@ -43,7 +40,10 @@ from echo.runtime.executor import Applied, PlannedExecutor, planned_executor, sh
 from echo.runtime.fallback import REPORT, or_smallest, or_stock
 from echo.runtime.pool import Example, Pool, example_of, pool_of
 from echo.runtime.rehearsal import Verifier
-from echo.runtime.trim import trim
+from echo.system.deadline import Deadline
+from echo.system.locks import Lock
+from echo.system.progress import progress
+from echo.system.trim import trim
 from echo.training_graph import EXECUTOR, TrainingGraph
 from echo.why import Flip, Flipper
 

@@ -24,7 +24,6 @@ from echo.frontend.session import install_hook
 from echo.frontend.symbols import Binding, graph_of, sparse_gradients, symbol_of
 from echo.graph import Graph
 from echo.inplace import APART_ATTRIBUTE
-from echo.locks import Lock
 from echo.ops import depends_on_mode
 from echo.options import Options
 from echo.passes.rewrite import GRADIENT_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, implements
@@ -37,6 +36,7 @@ from echo.runtime.monitor import WithoutClones
 from echo.runtime.rehearsal import call_is_right
 from echo.runtime.verify_report import Case
 from echo.runtime.watch import InputWatch, watch_of
+from echo.system.locks import Lock
 
 logger = logging.getLogger("echo")
 StockCachedOp = mx.nd.CachedOp  # before anybody puts another in its place

@@ -19,9 +19,9 @@ from mxnet.base import _LIB, NDArrayHandle, SymbolHandle
 from mxnet.symbol import Symbol
 
 from echo.errors import UnsupportedError
-from echo.locks import Lock
 from echo.native.watch import Record
 from echo.runtime.watch import refuse_changed_behind
+from echo.system.locks import Lock
 
 _NOTE = "__echo_trained__"
 _lock = Lock()

@@ -26,7 +26,7 @@ from mxnet.base import _LIB, check_call
 
 from echo import native
 from echo.errors import NativeError
-from echo.locks import Lock
+from echo.system.locks import Lock
 
 _FLOATS = (0, 1, 2, 12)  # MXNet's flags of types that know NaN: all bits set is one
 _NAN, _LARGE = 0xFF, 0x7F

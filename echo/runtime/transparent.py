@@ -20,13 +20,13 @@ from mxnet.symbol import Symbol
 
 from echo.errors import EchoError, one_line
 from echo.frontend.session import check_version
-from echo.locks import Lock
 from echo.options import Options
 from echo.policies import policy_named
 from echo.runtime import bind, calls
 from echo.runtime.cached_op import plan_everywhere
 from echo.runtime.fallback import REPORT, or_smallest
 from echo.runtime.symbol import OptimizedSymbol
+from echo.system.locks import Lock
 
 logger = logging.getLogger("echo")
 _T = TypeVar("_T")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from echo.cache import cache_folder, replace
 from echo.estimators.cost_table import CostTable, _purpose
+from echo.system.files import cache_folder, replace
 
 DEVICE = "a processor, 2 cores"
 

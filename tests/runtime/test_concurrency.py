@@ -18,11 +18,11 @@ from mxnet.symbol import Symbol
 
 import echo
 from benchmarks.models import SMALL, random_values
-from echo import cache
 from echo.frontend import session, training
 from echo.frontend.training import MATCH_RANGE_VARIABLE, planned_megabytes
 from echo.runtime import bind as planned_bind
 from echo.runtime import transparent
+from echo.system import files
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = SMALL["nmt_large"]()
@@ -183,7 +183,7 @@ def test_a_child_does_not_keep_the_lock_of_the_table(tmp_path: Path) -> None:
     import fcntl
 
     read, write = os.pipe()
-    with cache.locked(tmp_path / "table.json"):
+    with files.locked(tmp_path / "table.json"):
         child = os.fork()
         if child == 0:
             os.close(write)

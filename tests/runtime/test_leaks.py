@@ -15,7 +15,7 @@ PROGRAM = """
 import ctypes, gc, json, sys
 import mxnet as mx
 import echo
-from echo.cache import cache_folder
+from echo.system.files import cache_folder
 from echo.runtime import bind as planned_bind
 
 class Heap(ctypes.Structure):

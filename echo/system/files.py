@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any, Iterator, Mapping
 
-from echo.reading import digest_of, open_regular, read_own
+from echo.system.reading import digest_of, open_regular, read_own
 
 logger = logging.getLogger("echo")
 _MAX_BYTES = 32 << 20  # no file of ours comes near

@@ -11,7 +11,7 @@ from typing import Any, Callable
 
 import pytest
 
-from echo import cache
+from echo.system import files as cache
 
 PURPOSE = "a test"
 

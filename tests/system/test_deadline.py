@@ -11,10 +11,10 @@ import mxnet as mx
 import pytest
 
 import echo
-from echo import deadline as module
-from echo.deadline import NEVER, Deadline
 from echo.errors import BudgetError, OptionError
 from echo.options import Options
+from echo.system import deadline as module
+from echo.system.deadline import NEVER, Deadline
 
 SHAPES = {"data": (64, 32)}
 

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from echo.report import progress as module
-from echo.report.progress import progress
+from echo.system import progress as module
+from echo.system.progress import progress
 
 
 class Terminal(io.StringIO):
@@ -57,7 +57,7 @@ PRINTS = """
 import random, sys
 from echo.frontier import Frontier
 
-import echo.report.progress as progress
+import echo.system.progress as progress
 random.seed(1)
 expected = [random.random(), random.getstate()]
 class Terminal:
