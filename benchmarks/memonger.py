@@ -29,7 +29,7 @@ import mxnet as mx
 
 import echo
 from benchmarks.record import apart, known_rows, save
-from echo.ops import HEAVY
+from echo.ir.ops import HEAVY
 from echo.passes.candidates import FindCandidates
 from echo.passes.explain import Explain
 from echo.passes.partition import Partition

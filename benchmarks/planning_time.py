@@ -27,7 +27,8 @@ from echo.estimators.cost_table import CostTable
 from echo.estimators.evaluator import Evaluator
 from echo.estimators.overhead import Overhead, estimate
 from echo.estimators.planner import make_planner
-from echo.graph import Graph
+from echo.ir.graph import Graph
+from echo.ir.training_graph import TrainingGraph
 from echo.options import Options
 from echo.passes.candidates import FindCandidates
 from echo.passes.confirm import Confirmed
@@ -38,7 +39,6 @@ from echo.passes.rewrite import Rewrite
 from echo.passes.select import Select
 from echo.plan import Plan
 from echo.subject import Subject
-from echo.training_graph import TrainingGraph
 
 # Time steps that make about 1,000, 3,000, 10,000, 30,000 and 100,000 forward nodes
 STEPS = {"lstm": (80, 230, 800, 2300, 7690), "attention": (19, 57, 189, 566, 1885)}

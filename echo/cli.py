@@ -123,7 +123,7 @@ def _plan(arguments: argparse.Namespace) -> Plan:
 
 
 def _schedule(arguments: argparse.Namespace) -> str:
-    from echo.frontend.dag import load_dag
+    from echo.ir.data_graph import load_dag
     from echo.options import budget_bytes
     from echo.policies import policy_named
     from echo.policies.problem_of_graph import smallest, solve_graph

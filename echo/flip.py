@@ -10,7 +10,9 @@ import numpy as np
 
 from echo.estimators.evaluator import Choice, Evaluation, Evaluator
 from echo.estimators.overhead import Overhead
-from echo.graph import Entry
+from echo.ir.graph import Entry
+from echo.ir.schedule import Splits
+from echo.ir.training_graph import TrainingGraph
 from echo.kept import with_kept
 from echo.passes.candidates import Candidates, FindCandidates
 from echo.passes.classes import classes
@@ -18,8 +20,6 @@ from echo.passes.estimate import EstimateOverhead
 from echo.passes.request import Request
 from echo.passes.rewrite import GRADIENT_ATTRIBUTE, outputs_of, splits_of
 from echo.plan import RECOMPUTE, Decision, Plan
-from echo.schedule import Splits
-from echo.training_graph import TrainingGraph
 from echo.why import Cost, Flip
 
 _ROUNDS = 1  # of the classes: one ring tells roles apart, and not yet the first time step from the second

@@ -9,9 +9,9 @@ plan could bring it about where the user's graph is spared. echo's own storage a
 
 from __future__ import annotations
 
-from echo.graph import VARIABLE, Graph
 from echo.inplace import has_layouts
-from echo.training_graph import EXECUTOR, TrainingGraph
+from echo.ir.graph import VARIABLE, Graph
+from echo.ir.training_graph import EXECUTOR, TrainingGraph
 
 
 def read_too_late(graph: Graph, training: TrainingGraph, device: str) -> str:

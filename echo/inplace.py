@@ -24,11 +24,11 @@ from dataclasses import replace
 from typing import AbstractSet, Iterable, Mapping
 
 from echo.estimators.planner import blocks
-from echo.graph import Entry, Graph
-from echo.passes.recompute import with_clones
-from echo.readers import why_not_reader
-from echo.schedule import Splits
-from echo.training_graph import TensorType, TrainingGraph, TrainingNode
+from echo.ir.clones import with_clones
+from echo.ir.graph import Entry, Graph
+from echo.ir.readers import why_not_reader
+from echo.ir.schedule import Splits
+from echo.ir.training_graph import TensorType, TrainingGraph, TrainingNode
 
 # Read by the native hook (``inplace.cc``): "OPERATOR:INPUT>OUTPUT,...;OPERATOR:..." must not be computed in place.
 APART_ATTRIBUTE = "__echo_apart__"

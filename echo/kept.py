@@ -16,9 +16,9 @@ from dataclasses import replace
 from typing import AbstractSet, Mapping, Sequence
 
 from echo.estimators.planner import blocks
-from echo.graph import Entry
 from echo.inplace import LAID_OUT, has_layouts, keeps_layout, may_be_blocked
-from echo.training_graph import DYNAMIC, STATIC, TrainingGraph, TrainingNode
+from echo.ir.graph import Entry
+from echo.ir.training_graph import DYNAMIC, STATIC, TrainingGraph, TrainingNode
 
 # Of oneDNN, for some values of an attribute alone: which it is, its default, and those values.
 _SOMETIMES: Mapping[str, tuple[str, str, frozenset[str]]] = {
@@ -40,7 +40,7 @@ def copied(training: TrainingGraph, device: str) -> frozenset[Entry]:
 
 
 def with_kept(training: TrainingGraph, device: str) -> TrainingGraph:
-    """The training graph with what each copy of a forward node would keep (`echo.training_graph.TrainingNode.kept`)."""
+    """The training graph with what each copy of a forward node would keep (`echo.ir.training_graph.TrainingNode.kept`)."""
     if _keeps_none(training, device):
         return training
     nodes = list(training.nodes)

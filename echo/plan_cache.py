@@ -20,7 +20,7 @@ from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 
 from echo import kernels, native
 from echo.errors import EchoError
-from echo.graph import Graph
+from echo.ir.graph import Graph
 from echo.passes.marks import with_marks
 from echo.passes.request import Frontend
 from echo.plan import RECOMPUTE, STASH, Decision, Plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Iterator, Sequence
 
 from echo.errors import GraphError, PlanError
-from echo.graph import Graph
+from echo.ir.graph import Graph
 from echo.passes.marks import check_marks, with_marks
 from echo.passes.request import Frontend
 from echo.patterns.apply import fused_at

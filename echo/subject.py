@@ -19,8 +19,8 @@ from operator import attrgetter
 from typing import Any, Iterable, Iterator, Mapping, Sequence
 
 from echo.errors import GraphError
-from echo.graph import VARIABLE, Graph
-from echo.training_graph import EXECUTOR, RUNNERS
+from echo.ir.graph import VARIABLE, Graph
+from echo.ir.training_graph import EXECUTOR, RUNNERS
 
 AUXILIARY = "auxiliary"  # in place of a gradient request, for what is no argument
 _REQUESTS = ("write", "add", "null", AUXILIARY)
@@ -43,7 +43,7 @@ class Subject:
 
     ``graph`` is a digest of operators, their attributes and how they are connected; ``operators`` counts them.
     ``arguments`` come in the symbol's order, auxiliary states last. ``device`` is "cpu" or "gpu", whatever its number,
-    ``runner`` one of `echo.training_graph.RUNNERS`, and ``settings`` are variables that change what MXNet plans.
+    ``runner`` one of `echo.ir.training_graph.RUNNERS`, and ``settings`` are variables that change what MXNet plans.
     """
 
     graph: str

@@ -12,7 +12,7 @@ from mxnet import autograd
 import echo
 from echo.frontend.cached import stateless
 from echo.frontend.symbols import graph_of
-from echo.graph import Graph
+from echo.ir.graph import Graph
 from echo.runtime import bind as planned_bind
 from echo.runtime.cached_op import StockCachedOp
 

@@ -23,8 +23,10 @@ from echo.estimators.planner import ReferencePlanner, StoragePlanner
 from echo.frontend.session import MxnetSession, install_hook
 from echo.frontend.symbols import Binding, graph_of, infer_binding, symbol_of
 from echo.frontend.training import match_range, oracle, training_graph
-from echo.graph import Entry, Graph
-from echo.ops import HEAVY, recomputable_outputs
+from echo.ir.graph import Entry, Graph
+from echo.ir.ops import HEAVY, recomputable_outputs
+from echo.ir.schedule import Splits
+from echo.ir.training_graph import EXECUTOR, TrainingGraph
 from echo.options import Options
 from echo.passes.partition import partition
 from echo.passes.request import Request
@@ -34,10 +36,8 @@ from echo.plan_cache import Found
 from echo.policies.problem import Problem
 from echo.runtime import bind as planned_bind
 from echo.runtime.poison import poisoned
-from echo.schedule import Splits
 from echo.subject import Subject
 from echo.system.deadline import NEVER, Deadline
-from echo.training_graph import EXECUTOR, TrainingGraph
 
 GOLDEN = Path(__file__).parent / "golden"
 MATCH_RANGES = (1, 2, 3, 16, 64)

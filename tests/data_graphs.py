@@ -8,9 +8,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Sequence
 
-from echo.frontend.dag import DataGraph, load_dag
-from echo.graph import Entry
-from echo.training_graph import TensorType, TrainingGraph, TrainingNode
+from echo.ir.data_graph import DataGraph, load_dag
+from echo.ir.graph import Entry
+from echo.ir.training_graph import TensorType, TrainingGraph, TrainingNode
 
 ILP = Path(__file__).parent / "data" / "ilp"
 ILP_NAMES = ("vgg16_b176", "unet_b11", "resnet50_b184")

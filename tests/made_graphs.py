@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, Iterator, Sequence, Tuple
 
-from echo.graph import Entry
-from echo.training_graph import TensorType, TrainingGraph, TrainingNode
+from echo.ir.graph import Entry
+from echo.ir.training_graph import TensorType, TrainingGraph, TrainingNode
 
 
 class Builder:

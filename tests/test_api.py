@@ -130,7 +130,7 @@ def test_import_is_lazy() -> None:
         import sys
         import echo
         echo.Options(policy="echo")
-        import echo.cli, echo.pipeline, echo.graph, echo.training_graph, echo.policies
+        import echo.cli, echo.pipeline, echo.ir.graph, echo.ir.training_graph, echo.policies
         print(*sys.modules)
     """).split()
     assert "echo" in loaded

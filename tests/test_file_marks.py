@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from echo.implementations import EXCHANGES, known
+from echo.ir.gradients import EXCHANGES, known
 from echo.passes.rewrite import GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from fuzz import files
 from fuzz.file_models import MODELS, RUNNERS, graph

@@ -10,9 +10,9 @@ import pytest
 import echo
 from benchmarks.models import SMALL
 from echo.frontend.session import MxnetSession
+from echo.ir.schedule import Splits
 from echo.policies.problem import Problem
 from echo.policies.search import Search
-from echo.schedule import Splits
 
 MODEL = SMALL["nmt"]()
 pytestmark = pytest.mark.usefixtures("cheap_planning")

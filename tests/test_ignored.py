@@ -13,10 +13,10 @@ from echo.estimators.assignment import ASSIGNED
 from echo.frontend.session import install_hook
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.frontend.training import training_graph
-from echo.graph import Graph
 from echo.ignored import read_too_late
+from echo.ir.graph import Graph
+from echo.ir.training_graph import STATIC, TrainingGraph
 from echo.passes.rewrite import RANGE_ATTRIBUTE
-from echo.training_graph import STATIC, TrainingGraph
 from tests.training import assert_same, bind, random_arrays, train
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")

@@ -17,11 +17,11 @@ from echo.estimators.scheduler import CHUNKS, LIVE, Scheduler
 from echo.frontend.session import install_hook
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.frontend.training import training_graph
-from echo.graph import Entry
+from echo.ir.clones import with_clones
+from echo.ir.graph import Entry
+from echo.ir.training_graph import DYNAMIC, SHAPED, STATIC, TrainingGraph
 from echo.kept import copied, with_kept
-from echo.passes.recompute import with_clones
 from echo.runtime.held import held
-from echo.training_graph import DYNAMIC, SHAPED, STATIC, TrainingGraph
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 S = mx.sym

@@ -15,7 +15,7 @@ import pytest
 import echo
 from benchmarks.models import SMALL
 from echo import native, pipeline, plan_cache
-from echo.graph import Graph
+from echo.ir.graph import Graph
 from echo.passes.rewrite import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, mark, marks_of
 from echo.plan import Plan
 from echo.plan_cache import Found

@@ -15,7 +15,7 @@ import pytest
 from echo.errors import GraphError
 from echo.frontend.session import subject
 from echo.frontend.symbols import graph_of, infer_binding
-from echo.graph import Entry, Graph, Node
+from echo.ir.graph import Entry, Graph, Node
 from echo.subject import Subject, digest, operators
 
 ROOT = Path(__file__).parents[1]

@@ -8,7 +8,7 @@ from typing import Protocol, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from echo.schedule import Splits
+from echo.ir.schedule import Splits
 
 Choice = npt.NDArray[np.uint8]  # one number an entry: 1 where gradients read it from a clone
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from echo.estimators.reference import Storage
-from echo.training_graph import TrainingGraph, TrainingNode
+from echo.ir.training_graph import TrainingGraph, TrainingNode
 
 FEATURE_MAPS, RECOMPUTED = "feature maps", "recomputed maps"
 OUTPUT_GRADIENTS, TEMPORARIES = "map gradients", "temporaries"

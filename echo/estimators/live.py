@@ -10,14 +10,14 @@ import numpy as np
 from echo.errors import NativeError
 from echo.estimators.evaluator import Choice, Evaluation
 from echo.estimators.scheduler import LIVE, Scheduler
-from echo.schedule import Replayed, Splits, Step, once, replay, steps_of
-from echo.training_graph import TrainingGraph
+from echo.ir.schedule import Replayed, Splits, Step, once, replay, steps_of
+from echo.ir.training_graph import TrainingGraph
 
 
 class LiveEvaluator:
-    """Evaluates schedules by live bytes; the native scheduler does it, or `echo.schedule.replay` where that is missing.
+    """Evaluates schedules by live bytes; the native scheduler does it, or `echo.ir.schedule.replay` where that is missing.
 
-    Graphs of nodes with one output each that work nowhere in place, as `echo.frontend.dag` reads them. Match ranges
+    Graphs of nodes with one output each that work nowhere in place, as `echo.ir.data_graph` reads them. Match ranges
     make no difference. Not thread-safe: one evaluator a thread.
     """
 

@@ -18,10 +18,10 @@ import numpy as np
 
 from echo.errors import EchoError
 from echo.estimators.cost_table import CostTable
-from echo.graph import VARIABLE, Entry
+from echo.ir.graph import VARIABLE, Entry
+from echo.ir.ops import HEAVY
+from echo.ir.training_graph import TrainingGraph, TrainingNode
 from echo.meter.clock import LAUNCH
-from echo.ops import HEAVY
-from echo.training_graph import TrainingGraph, TrainingNode
 
 # Where nothing was measured: medians over the operators of NMT, LM and ResNet-50 steps, MXNet 1.9.1's profiler on two
 # cores of a Xeon Scalable (4th generation). On another device only their ratios matter, until something is measured.
@@ -149,7 +149,7 @@ def _product(training: TrainingGraph, number: int) -> int | None:
 
 
 def _parts(training: TrainingGraph) -> dict[int, int]:
-    """Of each gradient of a product, how many nodes it is computed by (`echo.late`): they take as long as one."""
+    """Of each gradient of a product, how many nodes it is computed by (`echo.ir.split_gradients`): they take as long as one."""
     products = {number: _product(training, number) for number, _ in training.operators()}
     count = Counter(products.values())
     return {number: count[product] for number, product in products.items() if product is not None}

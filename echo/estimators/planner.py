@@ -16,11 +16,11 @@ import numpy.typing as npt
 from echo.errors import NativeError
 from echo.estimators.evaluator import Choice, Evaluation, Evaluator
 from echo.estimators.reference import Storage, plan_storage
-from echo.graph import Entry
+from echo.ir.clones import with_clones
+from echo.ir.graph import Entry
+from echo.ir.schedule import Splits
+from echo.ir.training_graph import RUNNERS, TrainingGraph
 from echo.native import planner_library
-from echo.passes.recompute import with_clones
-from echo.schedule import Splits
-from echo.training_graph import RUNNERS, TrainingGraph
 
 
 class _Arrays(ctypes.Structure):

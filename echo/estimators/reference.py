@@ -2,7 +2,7 @@
 
 Going through the nodes in execution order, an entry takes the free chunk whose size is nearest to its own within the
 match range, or a new one; an operator that may work in place takes over the chunk of an input that nobody else needs.
-An executor plans the whole graph so. A CachedOp (`echo.training_graph.RUNNERS`) plans the forward nodes, then the
+An executor plans the whole graph so. A CachedOp (`echo.ir.training_graph.RUNNERS`) plans the forward nodes, then the
 backward nodes with all forward entries where they are. The total is the sum of all chunks; where a CachedOp allocates
 dynamically, the most bytes of chunks alive at once. Chunks in which nothing is ever touched
 (`TrainingNode.untouched`), which MXNet never allocates, do not count. In place of a match range, `ASSIGNED` and `PEAK`
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Iterable, Mapping, Sequence
 
 from echo.estimators.assignment import ASSIGNED, PEAK, Block, assign_chunks
-from echo.training_graph import DYNAMIC, EXECUTOR, TrainingGraph, TrainingNode
+from echo.ir.training_graph import DYNAMIC, EXECUTOR, TrainingGraph, TrainingNode
 
 _NONE, _EXTERNAL = -1, -2
 _BYTES_AN_ELEMENT = 4  # MXNet counts so for every type

@@ -1,6 +1,6 @@
 """The native scheduler: simulates schedules, and finds the fastest within a budget.
 
-The search works on the bytes that are alive at once (`echo.schedule`), with what MXNet computes in place taken into
+The search works on the bytes that are alive at once (`echo.ir.schedule`), with what MXNet computes in place taken into
 account. Within a budget it drops, greedily, what frees the most bytes above it for each second of recomputation, and
 takes back what turns out not to be needed; then parts of the result are ruined and recreated (Schrimpf et al., 2000)
 as long as the effort lasts. Nodes may run again any number of times, each just before it is read.
@@ -15,9 +15,9 @@ import numpy as np
 
 from echo.estimators.evaluator import Choice
 from echo.estimators.planner import StoragePlanner, flat
+from echo.ir.schedule import Replayed, Splits, Step
+from echo.ir.training_graph import TrainingGraph
 from echo.native import planner_library
-from echo.schedule import Replayed, Splits, Step
-from echo.training_graph import TrainingGraph
 
 LIVE, CHUNKS = 0, 1  # echo/native/planner/schedule.h, Measure
 
@@ -61,7 +61,7 @@ class Scheduler:
         return Replayed(found.value, seconds)
 
     def steps(self, splits: Splits) -> list[Step]:
-        """What runs in a training step, in order (`echo.schedule.steps_of`)."""
+        """What runs in a training step, in order (`echo.ir.schedule.steps_of`)."""
         self.simulate(splits)
         count = self._library.echo_schedule_steps(self._handle, 0, None, None)
         node, slot = np.empty(count, np.int32), np.empty(count, np.int32)

@@ -12,10 +12,9 @@ from typing import Mapping, Sequence
 
 from echo.estimators.planner import blocks
 from echo.estimators.reference import plan_storage
-from echo.graph import Entry, Graph, Node
-from echo.passes.recompute import in_execution_order
-from echo.patterns.substitute import COPY_ATTRIBUTE
-from echo.training_graph import (
+from echo.ir.clones import in_execution_order
+from echo.ir.graph import Entry, Graph, Node
+from echo.ir.training_graph import (
     DYNAMIC,
     GRADIENT_SUM,
     KEEPS_MEMORY,
@@ -25,6 +24,7 @@ from echo.training_graph import (
     TrainingGraph,
     added_outputs,
 )
+from echo.patterns.substitute import COPY_ATTRIBUTE
 
 _MOST_GATES = 8  # an LSTM cell has four
 _NUMBER_ATTRIBUTE = "__echo_node__"  # tells nodes apart that are equal otherwise; nobody reads it

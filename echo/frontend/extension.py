@@ -10,8 +10,8 @@ import mxnet as mx
 from mxnet.base import _LIB, c_str, check_call
 
 from echo.errors import NativeError
+from echo.ir.fused_operators import PREFIX, READS
 from echo.kernels import library
-from echo.kernels.operators import PREFIX, READS
 
 logger = logging.getLogger("echo")
 

@@ -8,7 +8,7 @@ import mxnet as mx
 
 from echo.errors import GraphError
 from echo.frontend.symbols import symbol_of
-from echo.graph import Graph
+from echo.ir.graph import Graph
 from echo.system.reading import read_json
 
 

@@ -18,11 +18,11 @@ from echo.estimators.planner import blocks
 from echo.frontend.cached import accumulations
 from echo.frontend.symbols import graph_of, infer_binding, symbol_from
 from echo.frontend.training import training_graph
-from echo.graph import VARIABLE, Entry, Node
-from echo.implementations import OF_FORWARD, OF_SUM, Parsed, parsed
-from echo.late import SUM
-from echo.passes.recompute import CLONE_SUFFIX, in_execution_order
-from echo.training_graph import TrainingGraph, TrainingNode
+from echo.ir.clones import CLONE_SUFFIX, in_execution_order
+from echo.ir.gradients import OF_FORWARD, OF_SUM, Parsed, parsed
+from echo.ir.graph import VARIABLE, Entry, Node
+from echo.ir.split_gradients import SUM
+from echo.ir.training_graph import TrainingGraph, TrainingNode
 
 _BACKWARD = "_backward_"
 

@@ -16,10 +16,10 @@ from echo.errors import GraphError, UnsupportedError
 from echo.estimators.evaluator import Choice, Evaluation
 from echo.frontend.symbols import Binding, load, symbol_of, type_name
 from echo.frontend.training import match_range, oracle
-from echo.graph import Graph
+from echo.ir.graph import Graph
+from echo.ir.schedule import Splits
+from echo.ir.training_graph import FLAGS, TensorType, TrainingGraph, TrainingNode
 from echo.passes.rewrite import MIRROR_ATTRIBUTE
-from echo.schedule import Splits
-from echo.training_graph import FLAGS, TensorType, TrainingGraph, TrainingNode
 
 _BINDS = 20  # of a search: two to four seconds on graphs of thousands of nodes
 

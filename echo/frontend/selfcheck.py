@@ -11,7 +11,7 @@ from echo import native
 from echo.errors import NativeError
 from echo.frontend.symbols import graph_of, infer_binding, symbol_from, symbol_of
 from echo.frontend.training import bind_without_memory, planned_megabytes
-from echo.graph import VARIABLE, Entry, Node
+from echo.ir.graph import VARIABLE, Entry, Node
 from echo.passes.rewrite import GRADIENT_ATTRIBUTE, mark
 
 _EXPECTED = (
@@ -62,7 +62,7 @@ def check_hook() -> None:
 
 @functools.lru_cache(maxsize=None)
 def onednn_activations() -> bool:
-    """Whether oneDNN computes gradients of activations here, as `echo.implementations` knows it.
+    """Whether oneDNN computes gradients of activations here, as `echo.ir.gradients` knows it.
 
     That of tanh then does not read the output, and that of sigmoid has the bits of MXNet's own, which reads nothing
     else. It depends on the build and on ``MXNET_MKLDNN_ENABLED``, so it is tried. The hook has to be there.

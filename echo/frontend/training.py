@@ -20,16 +20,16 @@ from mxnet.ndarray.ndarray import _new_alloc_handle
 from echo import native
 from echo.errors import GraphError, UnsupportedError
 from echo.frontend.symbols import Binding, symbol_of
-from echo.graph import VARIABLE, Entry, Graph
-from echo.system.locks import Lock
-from echo.system.trim import trim
-from echo.training_graph import (
+from echo.ir.graph import VARIABLE, Entry, Graph
+from echo.ir.training_graph import (
     NO_NUMBERS,
     TensorType,
     TrainingGraph,
     TrainingNode,
     tensor_type,
 )
+from echo.system.locks import Lock
+from echo.system.trim import trim
 
 MATCH_RANGE_VARIABLE = "NNVM_EXEC_MATCH_RANGE"
 _TOTAL = re.compile(r"^Total (\d+) MB allocated$", re.MULTILINE)

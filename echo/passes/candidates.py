@@ -7,13 +7,13 @@ from fnmatch import fnmatchcase
 from typing import ClassVar, Mapping, Sequence
 
 from echo.errors import OptionError
-from echo.graph import Entry, Graph
 from echo.inplace import has_layouts, may_be_blocked, relaid, why_as_it_is
-from echo.ops import HEAVY, all_outputs, depends_on_mode, draws_in_training_alone, why_not
-from echo.passes.merged import merged
+from echo.ir.cse import merged
+from echo.ir.graph import Entry, Graph
+from echo.ir.ops import HEAVY, all_outputs, depends_on_mode, draws_in_training_alone, why_not
+from echo.ir.readers import why_not_reader
+from echo.ir.training_graph import EXECUTOR, TrainingGraph, TrainingNode
 from echo.passes.request import Request
-from echo.readers import why_not_reader
-from echo.training_graph import EXECUTOR, TrainingGraph, TrainingNode
 
 # Their copies have another layout than they: Dropout's is a product with the mask, a copy has that of its input.
 _UNSETTLED = frozenset({"Dropout", "_copy", "_np_copy"})

@@ -7,10 +7,10 @@ from typing import ClassVar, Iterable
 
 from echo.estimators.assignment import ASSIGNED
 from echo.ignored import read_too_late
+from echo.ir.training_graph import TrainingGraph
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewritten, marks_of, outputs_of, splits_of
 from echo.plan import Mark
-from echo.training_graph import TrainingGraph
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from echo.implementations import implementations
 from echo.inplace import as_stock, why_as_it_is
+from echo.ir.gradients import implementations
+from echo.ir.training_graph import TrainingGraph
 from echo.kept import copied, with_kept
 from echo.passes.request import Request
-from echo.training_graph import TrainingGraph
 
 
 @dataclass(frozen=True)

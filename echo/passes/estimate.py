@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from echo.estimators.overhead import Overhead
+from echo.ir.training_graph import TrainingGraph
 from echo.passes.request import Request
-from echo.training_graph import TrainingGraph
 
 
 @dataclass(frozen=True)

@@ -8,17 +8,17 @@ from typing import ClassVar, Iterator, Mapping
 from echo.estimators.footprint import Footprint, footprint
 from echo.estimators.overhead import Overhead
 from echo.estimators.planner import blocks
-from echo.graph import Entry
-from echo.implementations import INEXACT
-from echo.ops import HEAVY
+from echo.ir.clones import with_clones
+from echo.ir.gradients import INEXACT
+from echo.ir.graph import Entry
+from echo.ir.ops import HEAVY
+from echo.ir.training_graph import TrainingGraph
 from echo.passes.candidates import Candidates
 from echo.passes.confirm import Confirmed
-from echo.passes.recompute import with_clones
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewritten, marks_of
 from echo.passes.select import Selection
 from echo.plan import KEPT, RECOMPUTE, STASH, Decision, Memory, Plan
-from echo.training_graph import TrainingGraph
 
 
 @dataclass(frozen=True)

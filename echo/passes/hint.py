@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import AbstractSet, Iterable, Mapping
 
+from echo.ir.training_graph import TrainingGraph
 from echo.passes.classes import roles
-from echo.training_graph import TrainingGraph
 
 _ROLE_ROUNDS = (3, 2, 1, 0)
 _KNOWN = 0.2  # of the candidates: short lengths of one model share a third of their roles, with and without fusion none

@@ -9,7 +9,8 @@ from typing import ClassVar, Mapping, Sequence
 
 from echo.estimators.cost_table import CostTable
 from echo.estimators.overhead import FLOPS_PER_SECOND, UnavailableError, UnmeasurableError
-from echo.graph import Entry, Graph
+from echo.ir.graph import Entry, Graph
+from echo.ir.training_graph import FLAGS, TensorType
 from echo.passes.candidates import named
 from echo.passes.request import Request
 from echo.patterns.apply import ORDER, Fused, Types, laid_out
@@ -17,7 +18,6 @@ from echo.patterns.hoist import CHUNK, NAME, TRANSPOSED, Family, Product, famili
 from echo.patterns.substitute import applied
 from echo.patterns.view import Fusion, View, is_true
 from echo.plan import Missed, Plan
-from echo.training_graph import FLAGS, TensorType
 
 _LEAST_GAIN = 0.03
 _MOST_GROWTH = 1.07  # of planned bytes; a GRU at T=50, B=16 would need 1.06 for 0.78 times the time of its step

@@ -12,15 +12,16 @@ from typing import Any, Iterator, Mapping, Sequence
 
 from echo.errors import GraphError
 from echo.estimators.assignment import ASSIGNED
-from echo.graph import Entry, Graph, Node
 from echo.ignored import read_too_late
-from echo.implementations import INEXACT, implementations, known
 from echo.inplace import APART_ATTRIBUTE, as_stock, moved
+from echo.ir.cse import merged
+from echo.ir.gradients import INEXACT, implementations, known
+from echo.ir.graph import Entry, Graph, Node
+from echo.ir.ops import all_outputs, why_not
+from echo.ir.training_graph import DYNAMIC, KEEPS_MEMORY, TensorType, TrainingGraph, TrainingNode
 from echo.kept import copied
-from echo.ops import all_outputs, why_not
 from echo.options import Options
 from echo.passes.candidates import Candidates, FindCandidates
-from echo.passes.merged import merged
 from echo.passes.request import Frontend, Request
 from echo.passes.rewrite import (
     GRADIENT_ATTRIBUTE,
@@ -35,7 +36,6 @@ from echo.passes.rewrite import (
 )
 from echo.passes.select import MATCH_RANGES
 from echo.plan import Mark, Plan
-from echo.training_graph import DYNAMIC, KEEPS_MEMORY, TensorType, TrainingGraph, TrainingNode
 
 _NUMBERS = r"(0|[1-9][0-9]{0,8})(,(0|[1-9][0-9]{0,8}))*"
 _APART = r"\w+:[0-9]{1,5}>[0-9]{1,5}(,[0-9]{1,5}>[0-9]{1,5})*"

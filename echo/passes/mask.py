@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from echo.graph import Entry
+from echo.ir.graph import Entry
 from echo.passes.candidates import named
 from echo.passes.request import Request
 from echo.patterns import MASKS, PATTERNS

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Mapping
 
-from echo.graph import Entry
+from echo.ir.graph import Entry
+from echo.ir.training_graph import TrainingGraph
 from echo.passes.candidates import Candidates
-from echo.training_graph import TrainingGraph
 
 
 @dataclass(frozen=True)

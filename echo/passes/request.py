@@ -11,12 +11,12 @@ from echo.estimators.cost_table import CostTable
 from echo.estimators.evaluator import Evaluator
 from echo.estimators.footprint import OPTIMIZER, WEIGHTS
 from echo.estimators.overhead import Overhead
-from echo.graph import Entry, Graph
+from echo.ir.graph import Entry, Graph
+from echo.ir.training_graph import TensorType, TrainingGraph
 from echo.options import Options
 from echo.passes.hint import Hint
 from echo.subject import Subject
 from echo.system.deadline import NEVER, Deadline
-from echo.training_graph import TensorType, TrainingGraph
 
 
 class Frontend(Protocol):

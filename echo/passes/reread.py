@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Mapping
 
-from echo.graph import Graph, Node
-from echo.kernels.operators import PREFIX
+from echo.ir.fused_operators import PREFIX
+from echo.ir.graph import Graph, Node
 from echo.passes.rewrite import PLAN_ATTRIBUTE
 
 MIXTURE = "the gradients would be those of a mixture of old and new values"

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Mapping, Sequence
 
 from echo.estimators.assignment import ASSIGNED
-from echo.graph import Graph
 from echo.inplace import APART_ATTRIBUTE
-from echo.passes.merged import merged
+from echo.ir.cse import merged
+from echo.ir.graph import Graph
+from echo.ir.training_graph import KEEPS_MEMORY, TrainingGraph
 from echo.passes.request import Request
 from echo.passes.select import Selection
 from echo.plan import Mark
-from echo.training_graph import KEEPS_MEMORY, TrainingGraph
 
 # Read by the native hook: the recomputed outputs, as "0" or "0,2"; where a node runs again more than once, or not for
 # all backward nodes, then the backward nodes at which that begins, counted from 0, as "0@17,230".

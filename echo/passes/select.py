@@ -10,21 +10,21 @@ from echo.estimators.evaluator import Choice
 from echo.estimators.footprint import footprint, held_at_peak
 from echo.estimators.overhead import Overhead
 from echo.estimators.planner import blocks
-from echo.graph import Entry
 from echo.ignored import read_too_late
 from echo.inplace import moved, why_as_it_is
+from echo.ir.clones import with_clones
+from echo.ir.graph import Entry
+from echo.ir.schedule import Splits
+from echo.ir.training_graph import DYNAMIC, TrainingGraph
 from echo.options import budget_bytes
 from echo.passes.candidates import Candidates
 from echo.passes.hint import Hint
 from echo.passes.partition import Segments, partition
-from echo.passes.recompute import with_clones
 from echo.passes.request import Request
 from echo.policies import policy_named
 from echo.policies.bound import least_bytes
 from echo.policies.problem import Problem
 from echo.policies.timed import chosen_in_time
-from echo.schedule import Splits
-from echo.training_graph import DYNAMIC, TrainingGraph
 
 # All that were ever best on the models of the benchmarks; 0 (every entry its own chunk) never was.
 MATCH_RANGES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)

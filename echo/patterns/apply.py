@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import AbstractSet, Callable, Iterable, Iterator, Mapping, Sequence, Tuple
 
 from echo.errors import GraphError
-from echo.graph import Entry, Graph
+from echo.ir.graph import Entry, Graph
+from echo.ir.training_graph import TensorType
 from echo.patterns import CPU_ONLY, PATTERNS, hoist, steps
 from echo.patterns.order import ordered
 from echo.patterns.substitute import applied
 from echo.patterns.view import Fusion, View
 from echo.plan import Missed
-from echo.training_graph import TensorType
 
 _FUSED_TYPES = ("float32", "float16")
 _TRIES = 32  # graphs that are made to find the places that would change an order, each in some milliseconds

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Mapping, NamedTuple
 
-from echo.graph import Entry, Node
-from echo.kernels.operators import fused_node
+from echo.ir.fused_operators import fused_node
+from echo.ir.graph import Entry, Node
 from echo.patterns.view import Fusion, View, is_true, local, pairs
 
 NAME = "attention"

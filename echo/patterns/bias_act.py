@@ -6,8 +6,8 @@ its bias within the product: there it would save 0 to 8 % of the layer's time, a
 
 from __future__ import annotations
 
-from echo.graph import Entry
-from echo.kernels.operators import fused_node
+from echo.ir.fused_operators import fused_node
+from echo.ir.graph import Entry
 from echo.patterns.view import Fusion, View, is_true, local
 
 NAME = "bias_act"

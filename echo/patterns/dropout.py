@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from echo.graph import Entry, Node
-from echo.kernels.operators import fused_node
-from echo.ops import why_not_dropout
+from echo.ir.fused_operators import fused_node
+from echo.ir.graph import Entry, Node
+from echo.ir.ops import why_not_dropout
 from echo.patterns.view import Fusion, View, local
 
 NAME = "dropout"

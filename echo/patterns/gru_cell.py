@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from echo.graph import Entry
-from echo.kernels.operators import fused_node
+from echo.ir.fused_operators import fused_node
+from echo.ir.graph import Entry
 from echo.patterns.view import ADD, MUL, Fusion, Part, View, local, pairs
 
 NAME = "gru_cell"

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from echo.errors import GraphError
-from echo.graph import VARIABLE, VERSION, Entry, Graph, Node
+from echo.ir.graph import VARIABLE, VERSION, Entry, Graph, Node
 from echo.patterns.view import Fusion, View, local
 from echo.plan import Missed
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Sequence
 
-from echo.graph import Entry, Node
-from echo.kernels.operators import fused_node
+from echo.ir.fused_operators import fused_node
+from echo.ir.graph import Entry, Node
 from echo.patterns import lstm_cell
 from echo.patterns.view import ADD, Fusion, View, is_true, local, pairs, split_attrs
 

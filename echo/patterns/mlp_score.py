@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from echo.graph import Entry, Node
-from echo.kernels.operators import fused_node
+from echo.ir.fused_operators import fused_node
+from echo.ir.graph import Entry, Node
 from echo.patterns.view import MUL, Fusion, View, is_true, local, pairs
 
 NAME = "mlp_score"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from echo.graph import Entry, Graph, Node
+from echo.ir.graph import Entry, Graph, Node
 from echo.patterns.substitute import applied
 from echo.patterns.view import Fusion, local
 

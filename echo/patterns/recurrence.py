@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from echo.graph import Entry, Graph
+from echo.ir.graph import Entry, Graph
 
 _PRODUCTS = frozenset({"FullyConnected", "dot", "batch_dot", "_npi_matmul", "_npi_dot"})
 _FAR = 2  # products: as many as two or more, none of which says anything

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from echo.graph import Entry
-from echo.kernels.operators import fused_node
+from echo.ir.fused_operators import fused_node
+from echo.ir.graph import Entry
 from echo.patterns.view import Fusion, View, local
 
 NAME = "relu"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Sequence
 
-from echo.graph import Entry, Node
+from echo.ir.graph import Entry, Node
 from echo.patterns.lstm_layer import layer_node
 from echo.patterns.view import Fusion, View, is_true, local, split_attrs
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from echo.graph import Entry, Node
+from echo.ir.graph import Entry, Node
 from echo.patterns.view import Fusion, View, is_true, local
 
 NAME = "steps"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Iterator, Sequence, Tuple, Union
 
-from echo.graph import Entry, Graph, Node
-from echo.kernels.operators import PREFIX, num_outputs
+from echo.ir.fused_operators import PREFIX, num_outputs
+from echo.ir.graph import Entry, Graph, Node
 from echo.patterns.view import Fusion
 
 COPY_ATTRIBUTE = "__echo_copies__"  # read by the native hook: which gradients of this operator are copied

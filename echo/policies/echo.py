@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from echo.graph import Entry
+from echo.ir.graph import Entry
+from echo.ir.schedule import Splits
+from echo.ir.training_graph import TrainingGraph
 from echo.passes.partition import Segment
 from echo.policies.problem import Problem
-from echo.schedule import Splits
-from echo.training_graph import TrainingGraph
 
 
 @dataclass

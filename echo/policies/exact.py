@@ -1,7 +1,7 @@
 """The best schedule there is, by integer programming: for small graphs, and as an oracle for the other policies.
 
 `echo.policies.exact_model` is the program, HiGHS (Huangfu and Hall, 2018) solves it: ``pip install mxnet-echo[exact]``.
-It counts live bytes without work in place, which is exact for graphs that come as data (`echo.frontend.dag`); on
+It counts live bytes without work in place, which is exact for graphs that come as data (`echo.ir.data_graph`); on
 MXNet's graphs it is an approximation, and the exact bytes of the result are for the caller to look at.
 """
 
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from echo.errors import OptionError
+from echo.ir.schedule import Splits
 from echo.policies.fit import Fit
 from echo.policies.problem import Problem
-from echo.schedule import Splits
 
 if TYPE_CHECKING:
     from echo.policies.exact_model import Model

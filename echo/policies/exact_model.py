@@ -1,6 +1,6 @@
 """The integer program behind `echo.policies.exact`: every schedule of a training graph, its bytes and its seconds.
 
-In the spirit of Checkmate (Jain et al., MLSys 2020), in the steps of `echo.schedule`. For each backward position k:
+In the spirit of Checkmate (Jain et al., MLSys 2020), in the steps of `echo.ir.schedule`. For each backward position k:
 
 - run[k, i], binary: candidate i runs again just before backward node k, and is read there;
 - kept[k, e]: the value of forward entry e is in memory when position k begins; integral where run is;
@@ -18,10 +18,10 @@ from functools import reduce
 from math import gcd
 from typing import Any, Iterable, Iterator, Mapping, Sequence
 
-from echo.graph import Entry
+from echo.ir.graph import Entry
+from echo.ir.schedule import Splits, steps_of
+from echo.ir.training_graph import TrainingNode
 from echo.policies.problem import Problem
-from echo.schedule import Splits, steps_of
-from echo.training_graph import TrainingNode
 
 _CONSTANT = -1  # the column of what does not depend on the schedule
 _INFINITE = float("inf")

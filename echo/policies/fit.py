@@ -16,8 +16,8 @@ import numpy as np
 from echo.errors import NativeError
 from echo.estimators.evaluator import Choice, Evaluation
 from echo.estimators.scheduler import CHUNKS, LIVE, Scheduler
+from echo.ir.schedule import Splits
 from echo.policies.problem import Problem
-from echo.schedule import Splits
 
 _MOST_SIMULATIONS = 40_000  # in one attempt: twice as many bring less than a tenth of a point on small graphs
 _AIMS = 4  # budgets aimed at, where the storage that is planned needs more than the scheduler counts

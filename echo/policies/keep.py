@@ -15,10 +15,10 @@ from typing import Callable, NamedTuple
 
 from echo.errors import NativeError
 from echo.estimators.scheduler import Scheduler
+from echo.ir.schedule import Replayed, Splits
 from echo.policies.fit import can_fit, scheduler_of
 from echo.policies.problem import Problem
 from echo.policies.sublinear import Cutter
-from echo.schedule import Replayed, Splits
 
 _AIMS = 4  # budgets aimed at, where the storage that is planned needs more than the scheduler counts
 _LOWER = 0.9995  # lest it comes down to the budget without ever getting there

@@ -12,11 +12,11 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Mapping
 
-from echo.graph import Entry
+from echo.ir.graph import Entry
+from echo.ir.schedule import Splits
+from echo.ir.training_graph import TrainingGraph
 from echo.policies.flow import UNLIMITED, Network
 from echo.policies.problem import Problem
-from echo.schedule import Splits
-from echo.training_graph import TrainingGraph
 
 _PRICES = 12  # bisection steps, over the range below
 _RANGE = 1e4  # of prices around the step's bytes over its seconds

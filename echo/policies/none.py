@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from echo.ir.schedule import Splits
 from echo.policies.problem import Problem
-from echo.schedule import Splits
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What a policy is given, and what it returns: data in, decisions out.
 
-A policy chooses which candidate nodes to recompute, and where (`echo.schedule.Splits`). It may ask one thing: the exact
+A policy chooses which candidate nodes to recompute, and where (`echo.ir.schedule.Splits`). It may ask one thing: the exact
 bytes and seconds of a choice (`Problem.value`). It never sees a symbol and changes nothing.
 """
 
@@ -14,12 +14,12 @@ import numpy as np
 from echo.estimators.assignment import ASSIGNED
 from echo.estimators.evaluator import Choice, Evaluation, Evaluator
 from echo.estimators.overhead import Overhead
-from echo.graph import Entry
+from echo.ir.graph import Entry
+from echo.ir.schedule import Splits, once
+from echo.ir.training_graph import EXECUTOR, TrainingGraph
 from echo.passes.hint import Hint
 from echo.passes.partition import Segments
-from echo.schedule import Splits, once
 from echo.system.deadline import NEVER, Deadline
-from echo.training_graph import EXECUTOR, TrainingGraph
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a policy is asked for a training graph that came as data (`echo.frontend.dag`)."""
+"""What a policy is asked for a training graph that came as data (`echo.ir.data_graph`)."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from echo.errors import OptionError
 from echo.estimators.evaluator import Evaluation
 from echo.estimators.live import LiveEvaluator
 from echo.estimators.overhead import Overhead
-from echo.graph import Entry
+from echo.ir.graph import Entry
+from echo.ir.schedule import Splits
+from echo.ir.training_graph import TrainingGraph
 from echo.passes.partition import partition
 from echo.policies.problem import Policy, Problem
 from echo.policies.timed import chosen_in_time
-from echo.schedule import Splits
 from echo.system.deadline import NEVER, Deadline
-from echo.training_graph import TrainingGraph
 
 # Their time grows faster than the bytes that pass through them; names as torch writes them, with and without "_".
 HEAVY_OPS = frozenset({

@@ -11,13 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from echo.estimators.evaluator import Choice
-from echo.ops import HEAVY
+from echo.ir.ops import HEAVY
+from echo.ir.schedule import Splits
 from echo.policies.climb import Climb
 from echo.policies.fit import Fit, can_fit
 from echo.policies.keep import Keep
 from echo.policies.problem import Problem
 from echo.policies.sublinear import Sublinear
-from echo.schedule import Splits
 
 _LARGE = 20_000  # nodes: beyond, schedules take more time than planning should, but for a budget
 # Nodes up to which schedules start from nothing, too: they come to up to 15 % less memory than the climb on the

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Sequence
 
-from echo.graph import Entry
+from echo.ir.graph import Entry
+from echo.ir.schedule import Splits
 from echo.policies.problem import Problem
-from echo.schedule import Splits
 
 _DEEPEST = 4  # levels of segments in segments
 _MORE = 1.3  # from one number of segments to the next

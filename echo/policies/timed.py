@@ -8,8 +8,8 @@ from typing import Sequence
 
 from echo.estimators.assignment import PEAK
 from echo.estimators.evaluator import Choice, Evaluation
+from echo.ir.schedule import Splits
 from echo.policies.problem import Policy, Problem
-from echo.schedule import Splits
 from echo.system.deadline import OutOfTime
 
 

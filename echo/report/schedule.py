@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import Sequence
 
-from echo.frontend.dag import DataGraph
+from echo.ir.data_graph import DataGraph
+from echo.ir.schedule import steps_of
+from echo.ir.training_graph import TrainingGraph
 from echo.policies.problem_of_graph import Solved, is_heavy
-from echo.schedule import steps_of
-from echo.training_graph import TrainingGraph
 
 _MOST_HELD = 5
 

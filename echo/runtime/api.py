@@ -15,7 +15,7 @@ from echo.frontend.session import MxnetSession, check_version
 from echo.frontend.symbols import graph_of, infer_binding, symbol_of
 from echo.frontier import Frontier
 from echo.frontier import frontier as curve
-from echo.graph import Graph
+from echo.ir.graph import Graph
 from echo.options import Options
 from echo.passes.rewrite import PLAN_ATTRIBUTE
 from echo.plan import Plan

@@ -23,7 +23,8 @@ from echo.flip import Flips
 from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import Binding, graph_of, symbol_of
 from echo.frontend.training import chunk_bytes, match_range, training_graph
-from echo.graph import Graph
+from echo.ir.graph import Graph
+from echo.ir.training_graph import EXECUTOR, TrainingGraph
 from echo.kept import with_kept
 from echo.options import Options
 from echo.passes.confirm import Confirm
@@ -44,7 +45,6 @@ from echo.system.deadline import Deadline
 from echo.system.locks import Lock
 from echo.system.progress import progress
 from echo.system.trim import trim
-from echo.training_graph import EXECUTOR, TrainingGraph
 from echo.why import Flip, Flipper
 
 logger = logging.getLogger("echo")

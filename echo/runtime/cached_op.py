@@ -22,9 +22,9 @@ from echo.errors import GraphError, one_line
 from echo.frontend.cached import runner_of, stateless
 from echo.frontend.session import install_hook
 from echo.frontend.symbols import Binding, graph_of, sparse_gradients, symbol_of
-from echo.graph import Graph
 from echo.inplace import APART_ATTRIBUTE
-from echo.ops import depends_on_mode
+from echo.ir.graph import Graph
+from echo.ir.ops import depends_on_mode
 from echo.options import Options
 from echo.passes.rewrite import GRADIENT_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, implements
 from echo.plan import Plan

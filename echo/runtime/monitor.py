@@ -10,8 +10,8 @@ from mxnet.base import NDArrayHandle
 from mxnet.ndarray import NDArray
 
 from echo.frontend.cached import as_stateful
-from echo.graph import Graph
-from echo.passes.recompute import CLONE_SUFFIX
+from echo.ir.clones import CLONE_SUFFIX
+from echo.ir.graph import Graph
 from echo.passes.rewrite import GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, marked
 
 _SUFFIX = {PLAN_ATTRIBUTE: CLONE_SUFFIX, MIRROR_ATTRIBUTE: "_mirror"}

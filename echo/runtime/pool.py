@@ -20,7 +20,7 @@ from echo import native
 from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import Binding, symbol_of
 from echo.frontend.training import chunk_bytes
-from echo.graph import Graph
+from echo.ir.graph import Graph
 from echo.options import Options
 from echo.passes.candidates import FindCandidates
 from echo.passes.hint import Hint

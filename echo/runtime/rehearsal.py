@@ -15,14 +15,14 @@ import mxnet as mx
 from mxnet.symbol import Symbol
 
 from echo.errors import EchoError, VerificationError
-from echo.graph import Graph
+from echo.ir.graph import Graph
+from echo.ir.training_graph import EXECUTOR
 from echo.options import Options
 from echo.plan import Plan
 from echo.runtime import verify, verify_report
 from echo.runtime.difference import Difference
 from echo.runtime.held import Pair, beside_storage
 from echo.runtime.verify_report import Case
-from echo.training_graph import EXECUTOR
 
 if TYPE_CHECKING:
     from echo.runtime.executor import PlannedExecutor

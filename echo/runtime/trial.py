@@ -20,10 +20,10 @@ from echo.estimators.overhead import (
     work,
 )
 from echo.frontend.symbols import load
-from echo.graph import Entry
+from echo.ir.graph import Entry
+from echo.ir.ops import LIGHT
+from echo.ir.training_graph import TensorType, TrainingGraph, TrainingNode
 from echo.meter.trial import Trial, Variable
-from echo.ops import LIGHT
-from echo.training_graph import TensorType, TrainingGraph, TrainingNode
 
 _FLOATS = frozenset({"float32", "float64", "float16"})
 

@@ -16,7 +16,7 @@ import numpy as np
 from mxnet import autograd
 
 from echo.errors import EchoError
-from echo.graph import Graph
+from echo.ir.graph import Graph
 from echo.runtime import random_state
 from echo.runtime.difference import Array, Difference
 from echo.runtime.held import Pair

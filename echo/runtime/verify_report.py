@@ -23,12 +23,12 @@ from mxnet.symbol import Symbol
 import echo
 from echo.frontend.session import install_hook
 from echo.frontend.symbols import graph_of, load, symbol_of
-from echo.graph import Graph
+from echo.ir.graph import Graph
+from echo.ir.training_graph import EXECUTOR
 from echo.plan import Plan
 from echo.runtime import verify
 from echo.runtime.difference import Difference
 from echo.runtime.held import Pair
-from echo.training_graph import EXECUTOR
 
 _SETTINGS = ("MXNET_", "NNVM_", "ECHO_", "OMP_", "MKLDNN_", "DNNL_")
 _SCRIPT = '''"""Runs the step again in which echo's plan and the stock graph differed: python reproduce.py"""

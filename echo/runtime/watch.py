@@ -19,7 +19,7 @@ from mxnet.base import check_call
 
 from echo import native
 from echo.errors import ChangedInputError, EchoError, NativeError
-from echo.graph import Graph
+from echo.ir.graph import Graph
 from echo.native import watch
 from echo.passes.reread import MIXTURE, read_again, texts, written
 

@@ -13,9 +13,9 @@ from echo.estimators.planner import ReferencePlanner, StoragePlanner
 from echo.estimators.reference import blocks_of, plan_storage
 from echo.frontend.cached import as_cached
 from echo.frontend.symbols import symbol_of
-from echo.passes.recompute import with_clones
+from echo.ir.clones import with_clones
+from echo.ir.training_graph import STATIC, TrainingGraph
 from echo.passes.rewrite import mark
-from echo.training_graph import STATIC, TrainingGraph
 from tests.conftest import ALL_CASES, Case, any_case, case_of, choice_of
 from tests.estimators.test_runners import allocated, trained_inputs
 from tests.training import assert_same, bind, random_arrays, train

@@ -9,9 +9,9 @@ import pytest
 from echo.estimators import footprint as module
 from echo.estimators.footprint import Footprint, footprint, held_at_peak, layer_of
 from echo.estimators.reference import Storage, plan_storage
-from echo.graph import Entry
-from echo.passes.recompute import with_clones
-from echo.training_graph import TensorType, TrainingGraph, TrainingNode
+from echo.ir.clones import with_clones
+from echo.ir.graph import Entry
+from echo.ir.training_graph import TensorType, TrainingGraph, TrainingNode
 from tests.conftest import ALL_CASES, any_case, model_case
 from tests.made_graphs import Builder
 

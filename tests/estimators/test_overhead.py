@@ -21,8 +21,8 @@ from echo.estimators.overhead import (
     signature,
     work,
 )
-from echo.graph import VARIABLE, Entry
-from echo.training_graph import TensorType, TrainingGraph, TrainingNode
+from echo.ir.graph import VARIABLE, Entry
+from echo.ir.training_graph import TensorType, TrainingGraph, TrainingNode
 
 
 class Build:

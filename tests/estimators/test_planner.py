@@ -26,9 +26,9 @@ from echo.estimators.reference import plan_storage
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
 from echo.frontend.symbols import symbol_of
 from echo.frontend.training import chunk_bytes, match_range
-from echo.graph import Entry, Graph
-from echo.passes.recompute import with_clones
-from echo.training_graph import RUNNERS
+from echo.ir.clones import with_clones
+from echo.ir.graph import Entry, Graph
+from echo.ir.training_graph import RUNNERS
 from tests.conftest import ALL_CASES, MATCH_RANGES, Case, any_case, case_of, choice_of, model_case, special_case
 from tests.made_graphs import Builder
 
@@ -210,7 +210,7 @@ def test_match_range_zero_shares_no_chunks(tmp_path: Path, planner_type: str) ->
     path = tmp_path / "training.json"
     path.write_text(json.dumps(case.training.to_json()), encoding="utf-8")
     code = (
-        "import json, sys, numpy\nfrom echo.training_graph import TrainingGraph\n"
+        "import json, sys, numpy\nfrom echo.ir.training_graph import TrainingGraph\n"
         f"from echo.estimators.planner import {planner_type}\n"
         "training = TrainingGraph.from_json(json.load(open(sys.argv[1])))\n"
         f"planner = {planner_type}(training, [0.0] * len(training.nodes))\n"

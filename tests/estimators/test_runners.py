@@ -16,13 +16,13 @@ from echo.estimators.planner import ReferencePlanner, StoragePlanner
 from echo.estimators.reference import plan_storage
 from echo.frontend.cached import as_cached, stateless
 from echo.frontend.symbols import graph_of, symbol_of
-from echo.graph import Entry, Graph
-from echo.passes.recompute import with_clones
+from echo.ir.clones import with_clones
+from echo.ir.graph import Entry, Graph
+from echo.ir.training_graph import DYNAMIC, STATIC, TrainingGraph
 from echo.passes.rewrite import mark
 from echo.patterns.substitute import COPY_ATTRIBUTE
 from echo.runtime.bind import own_binds
 from echo.runtime.cached_op import StockCachedOp
-from echo.training_graph import DYNAMIC, STATIC, TrainingGraph
 from tests.conftest import ALL_CASES, Case, any_case, case_of, choice_of, recomputable
 from tests.made_graphs import Builder
 

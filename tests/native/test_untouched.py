@@ -18,8 +18,8 @@ from echo.frontend.cached import as_cached
 from echo.frontend.session import install_hook
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.frontend.training import training_graph
+from echo.ir.training_graph import DYNAMIC, SHAPED, STATIC, TrainingGraph
 from echo.runtime.held import held
-from echo.training_graph import DYNAMIC, SHAPED, STATIC, TrainingGraph
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 S = mx.sym

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Iterator, NamedTuple, Tuple
 
-from echo.ops import HEAVY
+from echo.ir.ops import HEAVY
 from tests.operators.case import Case
 from tests.operators.graph import Setting
 from tests.operators.run import DYNAMIC, EXECUTOR, STATIC

@@ -6,8 +6,8 @@ import pytest
 
 from echo.frontend import extension
 from echo.frontend.session import install_hook
-from echo.ops import HEAVY, LIGHT
-from echo.readers import READERS
+from echo.ir.ops import HEAVY, LIGHT
+from echo.ir.readers import READERS
 from tests.operators.cases import CASES, registered
 from tests.operators.left_out import LEFT_OUT
 from tests.operators.not_readers import NOT_READERS

@@ -10,7 +10,7 @@ import echo
 from benchmarks.models import SMALL
 from echo import pipeline
 from echo.errors import BudgetError
-from echo.kernels.operators import PREFIX
+from echo.ir.fused_operators import PREFIX
 from echo.passes.request import Request
 from echo.pipeline import Planned
 

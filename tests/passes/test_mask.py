@@ -11,7 +11,7 @@ import pytest
 import echo
 from benchmarks.models import SMALL
 from echo import pipeline
-from echo.kernels.operators import PREFIX
+from echo.ir.fused_operators import PREFIX
 from tests.fused_models import EXAMPLES
 from tests.runtime.test_masks import bits_of, forget_plans, with_begin_state
 

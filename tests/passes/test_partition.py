@@ -7,8 +7,8 @@ import random
 import networkx as nx
 import pytest
 
-from echo.graph import Entry
-from echo.ops import HEAVY
+from echo.ir.graph import Entry
+from echo.ir.ops import HEAVY
 from echo.passes.candidates import Candidates
 from echo.passes.partition import Partition, Segment, Segments, partition
 from tests.conftest import ALL_CASES, any_case, problem_of, recomputable

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from echo.frontend.symbols import graph_of, symbol_of
-from echo.graph import Entry, Graph, Node
+from echo.ir.graph import Entry, Graph, Node
 from echo.options import Options
 from echo.passes.request import Request
 from echo.passes.rewrite import MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, Rewrite, Rewritten, mark

@@ -15,13 +15,13 @@ from echo.errors import GraphError
 from echo.frontend import extension
 from echo.frontend.session import install_hook
 from echo.frontend.symbols import Binding, graph_of, symbol_of, types_of
-from echo.graph import Entry, Graph, Node
-from echo.kernels.operators import PREFIX, fused_node
+from echo.ir.fused_operators import PREFIX, fused_node
+from echo.ir.graph import Entry, Graph, Node
+from echo.ir.training_graph import TensorType
 from echo.patterns import apply
 from echo.patterns.apply import Fused, find, fuse, fused_at, why_not
 from echo.patterns.substitute import COPY_ATTRIBUTE, applied
 from echo.patterns.view import Fusion, local
-from echo.training_graph import TensorType
 from tests.fused_models import EXAMPLES
 from tests.training import random_arrays
 

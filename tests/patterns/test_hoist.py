@@ -10,7 +10,7 @@ import pytest
 
 from echo.errors import GraphError
 from echo.frontend.symbols import graph_of
-from echo.graph import Entry, Graph, Node
+from echo.ir.graph import Entry, Graph, Node
 from echo.patterns.apply import fused_at, laid_out
 from echo.patterns.hoist import Family, Product, families, found_at, fusion, sample
 from echo.patterns.view import View

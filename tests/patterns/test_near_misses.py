@@ -9,7 +9,7 @@ import mxnet as mx
 import pytest
 
 from echo.frontend.symbols import graph_of
-from echo.graph import Entry
+from echo.ir.graph import Entry
 from echo.patterns.apply import find
 
 H, T = 4, 3

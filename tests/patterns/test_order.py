@@ -14,7 +14,7 @@ from echo.frontend import extension
 from echo.frontend.session import install_hook
 from echo.frontend.symbols import Binding, graph_of, symbol_of, types_of
 from echo.frontend.training import training_graph
-from echo.graph import VARIABLE, Entry, Graph, Node
+from echo.ir.graph import VARIABLE, Entry, Graph, Node
 from echo.patterns import order
 from echo.patterns.apply import ORDER, find, fuse, fused_at
 from echo.patterns.substitute import applied

@@ -6,7 +6,7 @@ import mxnet as mx
 import pytest
 
 from echo.frontend.symbols import graph_of
-from echo.graph import Entry
+from echo.ir.graph import Entry
 from echo.patterns.view import ADD, Part, View, local, pairs
 
 

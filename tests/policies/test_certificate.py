@@ -13,7 +13,9 @@ import pytest
 
 from echo.errors import OptionError
 from echo.estimators.scheduler import Scheduler
-from echo.frontend.dag import DataGraph
+from echo.ir.data_graph import DataGraph
+from echo.ir.schedule import Replayed, Splits, replay, steps_of
+from echo.ir.training_graph import TrainingGraph
 from echo.passes.partition import partition
 from echo.policies import POLICIES
 from echo.policies.exact import Exact
@@ -23,8 +25,6 @@ from echo.policies.problem import Policy, Problem
 from echo.policies.problem_of_graph import is_heavy, problem_of_graph
 from echo.policies.search import Search
 from echo.policies.sublinear import Sublinear
-from echo.schedule import Replayed, Splits, replay, steps_of
-from echo.training_graph import TrainingGraph
 from tests.data_graphs import ILP_NAMES, chain, ilp_graph, ilp_plans, random_graph
 
 EVERY = pytest.mark.parametrize("policy", [*POLICIES, Fit(), Keep()], ids=lambda policy: policy.name)

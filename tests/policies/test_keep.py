@@ -10,11 +10,11 @@ from functools import partial
 import pytest
 
 from echo.estimators.scheduler import CHUNKS, LIVE, Scheduler
-from echo.frontend.dag import DataGraph
+from echo.ir.data_graph import DataGraph
+from echo.ir.schedule import Splits
 from echo.policies.keep import Keep
 from echo.policies.none import None_
 from echo.policies.problem_of_graph import problem_of_graph
-from echo.schedule import Splits
 from tests.conftest import calls_of
 from tests.data_graphs import chain, random_graph, unrolled
 

@@ -14,9 +14,9 @@ import pytest
 from benchmarks.models import nmt_symbol
 from echo.estimators.evaluator import Choice, Evaluation
 from echo.estimators.overhead import Overhead
+from echo.ir.schedule import Splits
 from echo.policies.problem import Problem
 from echo.policies.search import Search
-from echo.schedule import Splits
 from tests.conftest import any_case, case_of, overhead_of, problem_of
 
 GRAPHS = 60

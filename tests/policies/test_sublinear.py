@@ -7,10 +7,10 @@ from functools import partial
 
 import pytest
 
+from echo.ir.schedule import steps_of
+from echo.ir.training_graph import TrainingGraph
 from echo.policies.problem_of_graph import problem_of_graph
 from echo.policies.sublinear import Sublinear
-from echo.schedule import steps_of
-from echo.training_graph import TrainingGraph
 from tests.conftest import calls_of
 from tests.data_graphs import chain, node, unrolled
 

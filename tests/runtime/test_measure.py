@@ -15,11 +15,11 @@ from echo.estimators.overhead import UnmeasurableError, is_free
 from echo.frontend.session import install_hook
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.frontend.training import training_graph
+from echo.ir.training_graph import TrainingGraph
 from echo.runtime import measure
 from echo.runtime.apart import measuring
 from echo.runtime.device import device_key
 from echo.runtime.measure import Meter
-from echo.training_graph import TrainingGraph
 
 
 def training(symbol: mx.sym.Symbol, **shapes: tuple[int, ...]) -> TrainingGraph:

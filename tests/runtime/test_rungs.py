@@ -14,8 +14,8 @@ from mxnet.symbol import Symbol
 import echo
 from echo import pipeline
 from echo.errors import BudgetError
-from echo.graph import Graph
-from echo.kernels.operators import PREFIX
+from echo.ir.fused_operators import PREFIX
+from echo.ir.graph import Graph
 from echo.passes.confirm import Confirm
 from echo.passes.differentiate import Differentiate
 from echo.passes.hoist import Hoist

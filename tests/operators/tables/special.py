@@ -7,8 +7,8 @@ from typing import Any, Callable
 
 import mxnet as mx
 
-from echo.graph import Entry
-from echo.kernels.operators import fused_node
+from echo.ir.fused_operators import fused_node
+from echo.ir.graph import Entry
 from tests.operators.case import Case, Input, case, each, fixed
 
 Symbol = mx.sym.Symbol

@@ -16,9 +16,9 @@ import pytest
 from benchmarks.models import SMALL
 from echo.errors import GraphError
 from echo.frontend.symbols import graph_of, symbol_of
-from echo.graph import Entry, Graph, Node
+from echo.ir.graph import Entry, Graph, Node
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 class Half(mx.operator.CustomOp):
@@ -341,7 +341,7 @@ def test_no_damage_ends_in_another_exception() -> None:
 # Planning needs no framework ---------------------------------------------------------------------------------
 
 ROOMS = [
-    "echo", "echo.graph", "echo.training_graph", "echo.plan", "echo.options", "echo.errors", "echo.ops",
+    "echo", "echo.ir.graph", "echo.ir.training_graph", "echo.plan", "echo.options", "echo.errors", "echo.ir.ops",
     "echo.pipeline", "echo.native", "echo.report.table", "echo.system.progress",
     *(
         f"echo.{path.parent.name}.{path.stem}"

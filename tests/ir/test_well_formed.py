@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from echo.errors import GraphError
-from echo.graph import Entry
-from echo.training_graph import TensorType, TrainingGraph
+from echo.ir.graph import Entry
+from echo.ir.training_graph import TensorType, TrainingGraph
 from tests.made_graphs import Builder
 
 

@@ -14,8 +14,8 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence
 
 from echo.errors import GraphError
-from echo.graph import VARIABLE, Entry
-from echo.well_formed import check_nodes
+from echo.ir.graph import VARIABLE, Entry
+from echo.ir.well_formed import check_nodes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -154,7 +154,7 @@ class TrainingGraph:
     each ``_grad_add``, in order, whether MXNet lets the gradient be accumulated in place by the operator that makes it:
     a matrix product that accumulates may round differently from one that is added. ``runner`` is one of `RUNNERS`.
     ``implementations`` are those that gradients of the user's nodes have here instead of MXNet's own
-    (`echo.implementations`); ``planned_bytes`` and ``accumulations`` are of the graph without them. ``apart`` says of
+    (`echo.ir.gradients`); ``planned_bytes`` and ``accumulations`` are of the graph without them. ``apart`` says of
     the user's nodes which in-place options they and their gradients must not take in a bind (`echo.inplace`).
     """
 

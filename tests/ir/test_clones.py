@@ -7,9 +7,9 @@ from typing import Any
 import mxnet as mx
 import pytest
 
-from echo.graph import Entry
-from echo.passes.recompute import with_clones
-from echo.training_graph import TrainingGraph, TrainingNode
+from echo.ir.clones import with_clones
+from echo.ir.graph import Entry
+from echo.ir.training_graph import TrainingGraph, TrainingNode
 from tests.conftest import ALL_CASES, Case, any_case, case_of, special_case
 from tests.made_graphs import Builder
 

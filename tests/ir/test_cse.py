@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mxnet as mx
 
-from echo.passes.merged import merged
+from echo.ir.cse import merged
 from tests.conftest import case_of, model_case
 
 

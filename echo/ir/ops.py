@@ -2,14 +2,14 @@
 
 An operator is recomputed only when it is listed here, never because it is not forbidden: an operator that draws random
 numbers, keeps state or writes into an input gives silently wrong gradients when it runs again. Each entry is checked by
-``tests/test_ops.py``: outputs, gradients and auxiliary states stay identical to the last bit.
+``tests/ir/test_ops.py``: outputs, gradients and auxiliary states stay identical to the last bit.
 """
 
 from __future__ import annotations
 
 from typing import Mapping
 
-from echo.training_graph import TrainingNode
+from echo.ir.training_graph import TrainingNode
 
 
 def names_in(*lines: str) -> frozenset[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Mapping, Sequence
 
-from echo.graph import Entry, Node
+from echo.ir.graph import Entry, Node
 
 PREFIX = "_echo_"
 # What the gradient reads: of the gradients of the outputs, the inputs, the outputs. The kernels have the same table

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any, Mapping, NamedTuple, Sequence
 
 from echo.errors import GraphError
-from echo.graph import Entry
-from echo.schedule import replay
+from echo.ir.graph import Entry
+from echo.ir.schedule import replay
+from echo.ir.training_graph import TensorType, TrainingGraph, TrainingNode
 from echo.system.reading import read_json
-from echo.training_graph import TensorType, TrainingGraph, TrainingNode
 
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 _PHASES = ("forward", "backward")

@@ -9,8 +9,8 @@ from typing import Any, Callable
 import pytest
 
 from echo.errors import GraphError
-from echo.frontend.dag import dag_of, load_dag
-from echo.schedule import replay
+from echo.ir.data_graph import dag_of, load_dag
+from echo.ir.schedule import replay
 from tests.data_graphs import ILP, ILP_NAMES, ilp_graph
 
 

@@ -4,12 +4,12 @@ Many gradient operators are handed more than they read: oneDNN's of tanh takes t
 pass, and computes from the input alone. Where MXNet's source says that an input is never read, it may be given another
 array of the same shape, and the bits stay as they are. They also stay where another formula comes to the same bits, as
 that of sigmoid from its output, with whatever instructions oneDNN uses. Such *exact* implementations are checked one by
-one by ``tests/test_implementations.py``. That of tanh from its output changes the last bits of some gradients: it
+one by ``tests/ir/test_gradients.py``. That of tanh from its output changes the last bits of some gradients: it
 is taken only under ``exact=False``. (Implementations as choices: MONeT, Shah et al., ICLR 2021.)
 
 An implementation is a text, as the native hook reads it: ``OLD>NEW:0,2,f0`` has the gradient's node OLD become NEW,
 with the inputs 0 and 2 of OLD and output 0 of the forward node. With an ``s`` among the inputs, NEW is a second node
-beside OLD (`echo.late`).
+beside OLD (`echo.ir.split_gradients`).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import functools
 from dataclasses import dataclass
 from typing import AbstractSet, Callable, Mapping, NamedTuple
 
-from echo.graph import Entry
-from echo.kernels.operators import PREFIX, READS
-from echo.late import late_gradients, late_implementation
-from echo.training_graph import TrainingGraph, TrainingNode
+from echo.ir.fused_operators import PREFIX, READS
+from echo.ir.graph import Entry
+from echo.ir.split_gradients import late_gradients, late_implementation
+from echo.ir.training_graph import TrainingGraph, TrainingNode
 
 _MOST_AXES = 5  # beyond which, and for other types than float32, MXNet does not ask oneDNN
 _ONEDNN_ACTIVATIONS = frozenset({"tanh", "sigmoid", "softrelu"})
@@ -45,7 +45,7 @@ class Parsed(NamedTuple):
     """An implementation in parts.
 
     An input is a position of the gradient's inputs, one of the forward node's outputs, or, without a position, the last
-    other term of the sum that the gradient is a term of (`echo.late`).
+    other term of the sum that the gradient is a term of (`echo.ir.split_gradients`).
     """
 
     before: str

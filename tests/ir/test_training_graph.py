@@ -14,8 +14,8 @@ import pytest
 
 from echo.errors import GraphError, UnsupportedError
 from echo.frontend.training import bind_without_memory, planned_megabytes
-from echo.graph import Entry
-from echo.training_graph import TensorType, TrainingGraph, TrainingNode
+from echo.ir.graph import Entry
+from echo.ir.training_graph import TensorType, TrainingGraph, TrainingNode
 from tests.conftest import case_of, model_case
 from tests.made_graphs import Builder
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from echo.graph import Graph
-from echo.training_graph import TrainingGraph
+from echo.ir.graph import Graph
+from echo.ir.training_graph import TrainingGraph
 
 
 def merged(graph: Graph, training: TrainingGraph) -> dict[int, int]:

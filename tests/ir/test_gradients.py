@@ -22,19 +22,19 @@ from echo.frontend.implement import implemented as exchanged
 from echo.frontend.selfcheck import onednn_activations
 from echo.frontend.symbols import symbol_of
 from echo.frontend.training import training_graph
-from echo.implementations import INEXACT, implementations, known
+from echo.ir.gradients import INEXACT, implementations, known
+from echo.ir.training_graph import TrainingGraph
 from echo.passes.marks import with_marks
 from echo.passes.rewrite import GRADIENT_ATTRIBUTE, gradient_marks
 from echo.plan import Mark, Plan
-from echo.training_graph import TrainingGraph
 from tests.conftest import Case, FakeFrontend, case_of, model_case
+from tests.ir.test_ops import Build, as_batch, as_images, image, many, symbol_with, unary
+from tests.ir.test_ops_cached import DYNAMIC, STATIC
+from tests.ir.test_ops_cached import run as run_cached
 from tests.numpy_builds import inner, of
-from tests.test_ops import Build, as_batch, as_images, image, many, symbol_with, unary
-from tests.test_ops_cached import DYNAMIC, STATIC
-from tests.test_ops_cached import run as run_cached
 from tests.training import Record, assert_alive, assert_same, bind, random_arrays, recomputing, requests, train
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 Symbol = mx.sym.Symbol
 
 
@@ -201,7 +201,7 @@ def test_the_same_bits_of_other_types(name: str, dtype: str) -> None:
 def test_the_same_bits_of_sigmoid_for_every_number(isa: str) -> None:
     """From the output as from the input, for bit patterns of all magnitudes, with each of oneDNN's instruction sets."""
     environment = {**os.environ, "DNNL_MAX_CPU_ISA": isa}
-    code = "from tests.test_implementations import *; print(sigmoid_deviates(1 << 20))"
+    code = "from tests.ir.test_gradients import *; print(sigmoid_deviates(1 << 20))"
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code],
         capture_output=True, text=True, env=environment, cwd=ROOT, check=True, timeout=120,

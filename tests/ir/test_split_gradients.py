@@ -10,7 +10,7 @@ import mxnet as mx
 import pytest
 
 import echo
-import echo.implementations
+import echo.ir.gradients
 from benchmarks.models import SMALL
 from echo.estimators.cost_table import CostTable
 from echo.estimators.overhead import UnmeasurableError, estimate
@@ -18,16 +18,16 @@ from echo.frontend.implement import implemented
 from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import symbol_of
 from echo.frontend.training import training_graph
-from echo.graph import Entry
-from echo.implementations import implementations, known
-from echo.late import late_gradients, late_implementation
+from echo.ir.gradients import implementations, known
+from echo.ir.graph import Entry
+from echo.ir.split_gradients import late_gradients, late_implementation
+from echo.ir.training_graph import TrainingGraph
 from echo.passes.rewrite import GRADIENT_ATTRIBUTE
 from echo.plan import Plan
 from echo.runtime import bind as planned_bind
-from echo.training_graph import TrainingGraph
 from tests.conftest import Case, case_of
-from tests.test_ops_cached import DYNAMIC, STATIC
-from tests.test_ops_cached import run as run_cached
+from tests.ir.test_ops_cached import DYNAMIC, STATIC
+from tests.ir.test_ops_cached import run as run_cached
 from tests.training import Record, assert_alive, assert_same, bind, random_arrays, recomputing, train
 
 Symbol = mx.sym.Symbol
@@ -227,7 +227,7 @@ def planned(monkeypatch: pytest.MonkeyPatch, parts: bool) -> Plan:
     with monkeypatch.context() as patch:
         patch.setattr(planned_bind, "_plans", {})
         if not parts:
-            patch.setattr(echo.implementations, "late_gradients", lambda training: {})
+            patch.setattr(echo.ir.gradients, "late_gradients", lambda training: {})
         return echo.plan(wide(), max_overhead=None, fuse=False, data=(4, 8, 32, 32))
 
 

@@ -10,9 +10,9 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Iterable, Iterator, Sequence
 
-from echo.graph import Entry
-from echo.schedule import Splits
-from echo.training_graph import NO_NUMBERS, TrainingGraph, TrainingNode
+from echo.ir.graph import Entry
+from echo.ir.schedule import Splits
+from echo.ir.training_graph import NO_NUMBERS, TrainingGraph, TrainingNode
 
 CLONE_SUFFIX = "_echo"
 
@@ -97,7 +97,7 @@ def with_clones(
 ) -> TrainingGraph:
     """The training graph in which backward nodes read the entries in ``recompute`` from clones.
 
-    There is one clone of each node, or as many as its ``splits`` say (`echo.schedule`). Nodes come in the new execution
+    There is one clone of each node, or as many as its ``splits`` say (`echo.ir.schedule`). Nodes come in the new execution
     order: depth-first from the outputs over inputs, then control dependencies. Clones that no gradient reaches are not
     there. ``planned_bytes`` is 0: it is not known.
     """

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Mapping
 
-from echo.ops import names_in
+from echo.ir.ops import names_in
 
 READERS = names_in(
     # one element at a time, moved, reduced, chosen; layers and losses

@@ -11,9 +11,9 @@ from mxnet import autograd
 from echo import native
 from echo.frontend.cached import stateless
 from echo.frontend.symbols import graph_of, symbol_of
-from echo.ops import depends_on_mode, recomputable_outputs
+from echo.ir.ops import depends_on_mode, recomputable_outputs
 from echo.runtime.cached_op import StockCachedOp
-from tests.test_ops import BUILDS, Build, node_under, symbol_with
+from tests.ir.test_ops import BUILDS, Build, node_under, symbol_with
 from tests.training import assert_same, random_arrays, recomputing
 
 DYNAMIC: dict[str, Any] = {"inline_limit": 0}

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from echo.graph import Entry
-from echo.training_graph import TrainingGraph
+from echo.ir.graph import Entry
+from echo.ir.training_graph import TrainingGraph
 
 _GRADIENT = "_backward_Convolution"
 SUM = "add_n"  # MXNet's sum of up to seven gradients
@@ -24,7 +24,7 @@ _AXES = (3, 4, 5)  # of maps that oneDNN's convolutions take, which have to be o
 
 
 def late_implementation(has_bias: bool) -> str:
-    """The implementation of a convolution's gradient in two nodes (`echo.implementations`).
+    """The implementation of a convolution's gradient in two nodes (`echo.ir.gradients`).
 
     The second node reads the output's gradient and the weight, and as data it is given the last other term (``s``).
     """

@@ -14,8 +14,8 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Container, Iterable, Mapping, NamedTuple, Sequence
 
-from echo.graph import Entry
-from echo.training_graph import TrainingGraph
+from echo.ir.graph import Entry
+from echo.ir.training_graph import TrainingGraph
 
 Splits = Mapping[int, Sequence[int]]  # node: positions, ascending
 
