@@ -9,11 +9,11 @@ from typing import Iterable
 import numpy as np
 
 from echo.estimators.evaluator import Choice, Evaluation, Evaluator
+from echo.estimators.kept import with_kept
 from echo.estimators.overhead import Overhead
 from echo.ir.graph import Entry
 from echo.ir.schedule import Splits
 from echo.ir.training_graph import TrainingGraph
-from echo.kept import with_kept
 from echo.passes.candidates import Candidates, FindCandidates
 from echo.passes.classes import classes
 from echo.passes.estimate import EstimateOverhead

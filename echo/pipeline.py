@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Iterator, NamedTuple
 
 from echo.errors import BudgetError, OptionError
-from echo.inplace import why_as_it_is
+from echo.estimators.inplace import why_as_it_is
 from echo.ir.graph import Graph
 from echo.passes.base import Pass, run
 from echo.passes.candidates import FindCandidates

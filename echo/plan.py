@@ -17,7 +17,7 @@ from echo.why import Flipper, NotFused, Why, why
 
 FORMAT = "echo-plan-5"
 HIDDEN = "inside of operators"  # a kind of memory that no planner sees
-KEPT = "plain copies of maps"  # what operators that run again keep beside their arrays (`echo.kept`)
+KEPT = "plain copies of maps"  # what operators that run again keep beside their arrays (`echo.estimators.kept`)
 STASH, RECOMPUTE = "stash", "recompute"
 APPLIED = ("hook", "mirror", "none")
 

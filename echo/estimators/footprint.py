@@ -14,7 +14,7 @@ from typing import Iterator, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from echo.estimators.reference import Storage
+from echo.estimators.mxnet_storage import Storage
 from echo.ir.training_graph import TrainingGraph, TrainingNode
 
 FEATURE_MAPS, RECOMPUTED = "feature maps", "recomputed maps"
@@ -61,7 +61,7 @@ class _Groups:
 
 
 def footprint(training: TrainingGraph, storage: Storage, static: Mapping[str, int]) -> Footprint:
-    """Lifetimes under the in-place choices of ``storage`` (`echo.estimators.reference.plan_storage`)."""
+    """Lifetimes under the in-place choices of ``storage`` (`echo.estimators.mxnet_storage.plan_storage`)."""
     groups = _groups(training, storage)
     changes = np.zeros(len(training.nodes) + 1, np.int64)
     np.add.at(changes, groups.first, groups.bytes)

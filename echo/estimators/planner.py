@@ -1,6 +1,6 @@
 """MXNet's memory planner, replayed: the exact bytes of any choice of recomputed feature maps.
 
-The native library does it in about a tenth of a microsecond a node; `echo.estimators.reference` is its specification
+The native library does it in about a tenth of a microsecond a node; `echo.estimators.mxnet_storage` is its specification
 and takes over where the library is missing.
 """
 
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from echo.errors import NativeError
 from echo.estimators.evaluator import Choice, Evaluation, Evaluator
-from echo.estimators.reference import Storage, plan_storage
+from echo.estimators.mxnet_storage import Storage, plan_storage
 from echo.ir.clones import with_clones
 from echo.ir.graph import Entry
 from echo.ir.schedule import Splits
@@ -95,7 +95,7 @@ class StoragePlanner:
     def blocks(self) -> Storage:
         """The storage of the graph as it stands with every block in a chunk of its own: only in-place operators share.
 
-        As `echo.estimators.reference.plan_storage` with match range 0, but for sizes, which are left out.
+        As `echo.estimators.mxnet_storage.plan_storage` with match range 0, but for sizes, which are left out.
         """
         chunk, inplace = np.empty(self.entries, np.int32), np.empty(self.entries, np.int32)
         self._library.echo_planner_blocks(self._handle, chunk.ctypes.data, inplace.ctypes.data)

@@ -1,7 +1,7 @@
 """What is different where a CachedOp (a hybridized Gluon block) runs the graph instead of an executor.
 
 MXNet plans a CachedOp when it is called and cannot be asked beforehand: the training graph still comes from MXNet's own
-gradient pass, and its planner is replayed by the rule of a CachedOp (`echo.estimators.reference`).
+gradient pass, and its planner is replayed by the rule of a CachedOp (`echo.estimators.mxnet_storage`).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import Mapping, Sequence
 
+from echo.estimators.mxnet_storage import plan_storage
 from echo.estimators.planner import blocks
-from echo.estimators.reference import plan_storage
 from echo.ir.clones import in_execution_order
 from echo.ir.graph import Entry, Graph, Node
 from echo.ir.training_graph import (

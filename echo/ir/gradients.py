@@ -173,7 +173,7 @@ def implementations(
 
     ``training`` is the graph as MXNet makes it; ``onednn`` says whether oneDNN computes gradients of activations.
     Without ``exact`` the implementations may change the last bits. Entries in ``copied`` are not read by operators that
-    would keep plain copies of them (`echo.kept.copied`).
+    would keep plain copies of them (`echo.estimators.kept.copied`).
     """
     found: dict[int, str] = {}
     for _, node in training.operators():

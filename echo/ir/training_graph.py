@@ -89,7 +89,7 @@ class TrainingNode:
     ``untouched`` are outputs that MXNet plans memory for and then never touches, so that echo's own storage assignment
     plans none: those that the node adds to another array (MXNet's pass DetectInplaceAddTo comes after that of memory),
     and gradients that nobody reads of operators that then leave them out (``echo/native/hook/untouched.h``).
-    ``kept`` are bytes that each copy of a forward node would keep beside all that is planned (`echo.kept`).
+    ``kept`` are bytes that each copy of a forward node would keep beside all that is planned (`echo.estimators.kept`).
     """
 
     op: str
@@ -155,7 +155,7 @@ class TrainingGraph:
     a matrix product that accumulates may round differently from one that is added. ``runner`` is one of `RUNNERS`.
     ``implementations`` are those that gradients of the user's nodes have here instead of MXNet's own
     (`echo.ir.gradients`); ``planned_bytes`` and ``accumulations`` are of the graph without them. ``apart`` says of
-    the user's nodes which in-place options they and their gradients must not take in a bind (`echo.inplace`).
+    the user's nodes which in-place options they and their gradients must not take in a bind (`echo.estimators.inplace`).
     """
 
     nodes: tuple[TrainingNode, ...]

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import ClassVar, Mapping, Sequence
 
 from echo.errors import OptionError
-from echo.inplace import has_layouts, may_be_blocked, relaid, why_as_it_is
+from echo.estimators.inplace import has_layouts, may_be_blocked, relaid, why_as_it_is
 from echo.ir.cse import merged
 from echo.ir.graph import Entry, Graph
 from echo.ir.ops import HEAVY, all_outputs, depends_on_mode, draws_in_training_alone, why_not

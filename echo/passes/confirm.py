@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Iterable
 
 from echo.estimators.assignment import ASSIGNED
-from echo.ignored import read_too_late
+from echo.estimators.ignored import read_too_late
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewritten, marks_of, outputs_of, splits_of

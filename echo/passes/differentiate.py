@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from echo.inplace import as_stock, why_as_it_is
+from echo.estimators.inplace import as_stock, why_as_it_is
+from echo.estimators.kept import copied, with_kept
 from echo.ir.gradients import implementations
 from echo.ir.training_graph import TrainingGraph
-from echo.kept import copied, with_kept
 from echo.passes.request import Request
 
 

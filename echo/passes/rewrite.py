@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Mapping, Sequence
 
 from echo.estimators.assignment import ASSIGNED
-from echo.inplace import APART_ATTRIBUTE
+from echo.estimators.inplace import APART_ATTRIBUTE
 from echo.ir.cse import merged
 from echo.ir.graph import Graph
 from echo.ir.training_graph import KEEPS_MEMORY, TrainingGraph

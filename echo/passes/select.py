@@ -8,10 +8,10 @@ from typing import ClassVar, Mapping
 from echo.errors import BudgetError, OptionError
 from echo.estimators.evaluator import Choice
 from echo.estimators.footprint import footprint, held_at_peak
+from echo.estimators.ignored import read_too_late
+from echo.estimators.inplace import moved, why_as_it_is
 from echo.estimators.overhead import Overhead
 from echo.estimators.planner import blocks
-from echo.ignored import read_too_late
-from echo.inplace import moved, why_as_it_is
 from echo.ir.clones import with_clones
 from echo.ir.graph import Entry
 from echo.ir.schedule import Splits

@@ -19,13 +19,13 @@ from mxnet.symbol import Symbol
 
 from echo import pipeline, plan_cache
 from echo.errors import BudgetError, one_line
+from echo.estimators.kept import with_kept
 from echo.flip import Flips
 from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import Binding, graph_of, symbol_of
 from echo.frontend.training import chunk_bytes, match_range, training_graph
 from echo.ir.graph import Graph
 from echo.ir.training_graph import EXECUTOR, TrainingGraph
-from echo.kept import with_kept
 from echo.options import Options
 from echo.passes.confirm import Confirm
 from echo.passes.hint import Hint

@@ -19,10 +19,10 @@ from mxnet import autograd
 from mxnet.symbol import Symbol
 
 from echo.errors import GraphError, one_line
+from echo.estimators.inplace import APART_ATTRIBUTE
 from echo.frontend.cached import runner_of, stateless
 from echo.frontend.session import install_hook
 from echo.frontend.symbols import Binding, graph_of, sparse_gradients, symbol_of
-from echo.inplace import APART_ATTRIBUTE
 from echo.ir.graph import Graph
 from echo.ir.ops import depends_on_mode
 from echo.options import Options

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from echo.estimators.assignment import ASSIGNED, PEAK, Block, assign_chunks, check
+from echo.estimators.mxnet_storage import blocks_of, plan_storage
 from echo.estimators.planner import ReferencePlanner, StoragePlanner
-from echo.estimators.reference import blocks_of, plan_storage
 from echo.frontend.cached import as_cached
 from echo.frontend.symbols import symbol_of
 from echo.ir.clones import with_clones

@@ -8,7 +8,7 @@ import pytest
 
 from echo.estimators import footprint as module
 from echo.estimators.footprint import Footprint, footprint, held_at_peak, layer_of
-from echo.estimators.reference import Storage, plan_storage
+from echo.estimators.mxnet_storage import Storage, plan_storage
 from echo.ir.clones import with_clones
 from echo.ir.graph import Entry
 from echo.ir.training_graph import TensorType, TrainingGraph, TrainingNode

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from echo import native
 from echo.errors import NativeError
 from echo.estimators import planner
+from echo.estimators.mxnet_storage import plan_storage
 from echo.estimators.planner import ReferencePlanner, StoragePlanner, blocks, make_planner
-from echo.estimators.reference import plan_storage
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
 from echo.frontend.symbols import symbol_of
 from echo.frontend.training import chunk_bytes, match_range

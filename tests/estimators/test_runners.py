@@ -12,8 +12,8 @@ from mxnet import autograd
 
 from echo import native
 from echo.errors import GraphError
+from echo.estimators.mxnet_storage import plan_storage
 from echo.estimators.planner import ReferencePlanner, StoragePlanner
-from echo.estimators.reference import plan_storage
 from echo.frontend.cached import as_cached, stateless
 from echo.frontend.symbols import graph_of, symbol_of
 from echo.ir.clones import with_clones

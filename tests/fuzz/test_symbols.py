@@ -131,7 +131,7 @@ def test_storage_that_does_not_grow_is_no_fault() -> None:
 
 
 def test_storage_that_grows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("echo.kept._keeps_none", lambda *_: True)  # copies do not count
+    monkeypatch.setattr("echo.estimators.kept._keeps_none", lambda *_: True)  # copies do not count
     found = symbols.check(sigmoids(5))
     assert found is not None
     assert found.startswith("storage: ")

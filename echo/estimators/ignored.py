@@ -9,7 +9,7 @@ plan could bring it about where the user's graph is spared. echo's own storage a
 
 from __future__ import annotations
 
-from echo.inplace import has_layouts
+from echo.estimators.inplace import has_layouts
 from echo.ir.graph import VARIABLE, Graph
 from echo.ir.training_graph import EXECUTOR, TrainingGraph
 

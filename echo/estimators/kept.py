@@ -15,8 +15,8 @@ from collections import Counter
 from dataclasses import replace
 from typing import AbstractSet, Mapping, Sequence
 
+from echo.estimators.inplace import LAID_OUT, has_layouts, keeps_layout, may_be_blocked
 from echo.estimators.planner import blocks
-from echo.inplace import LAID_OUT, has_layouts, keeps_layout, may_be_blocked
 from echo.ir.graph import Entry
 from echo.ir.training_graph import DYNAMIC, STATIC, TrainingGraph, TrainingNode
 

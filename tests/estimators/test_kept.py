@@ -12,6 +12,7 @@ import pytest
 from mxnet import autograd, gluon
 
 import echo
+from echo.estimators.kept import copied, with_kept
 from echo.estimators.planner import ReferencePlanner, StoragePlanner
 from echo.estimators.scheduler import CHUNKS, LIVE, Scheduler
 from echo.frontend.session import install_hook
@@ -20,7 +21,6 @@ from echo.frontend.training import training_graph
 from echo.ir.clones import with_clones
 from echo.ir.graph import Entry
 from echo.ir.training_graph import DYNAMIC, SHAPED, STATIC, TrainingGraph
-from echo.kept import copied, with_kept
 from echo.runtime.held import held
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
