@@ -29,7 +29,6 @@ from echo.estimators.overhead import Overhead, estimate
 from echo.estimators.planner import make_planner
 from echo.ir.graph import Graph
 from echo.ir.training_graph import TrainingGraph
-from echo.options import Options
 from echo.passes.candidates import FindCandidates
 from echo.passes.confirm import Confirmed
 from echo.passes.explain import Explain
@@ -37,8 +36,9 @@ from echo.passes.partition import Partition
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewrite
 from echo.passes.select import Select
-from echo.plan import Plan
-from echo.subject import Subject
+from echo.plans.key import Subject
+from echo.plans.options import Options
+from echo.plans.plan import Plan
 
 # Time steps that make about 1,000, 3,000, 10,000, 30,000 and 100,000 forward nodes
 STEPS = {"lstm": (80, 230, 800, 2300, 7690), "attention": (19, 57, 189, 566, 1885)}

@@ -27,9 +27,9 @@ from echo.errors import (
     UnsupportedError,
     VerificationError,
 )
-from echo.frontier import Frontier
-from echo.options import Options
-from echo.plan import Plan
+from echo.plans.frontier import Frontier
+from echo.plans.options import Options
+from echo.plans.plan import Plan
 
 if TYPE_CHECKING:
     import mxnet as mx  # noqa: TID251  (for annotations alone: planning never imports it)

@@ -25,7 +25,7 @@ from typing import Any, Sequence
 
 from echo import run
 from echo.errors import BudgetError, EchoError, NativeError, OptionError
-from echo.plan import Plan
+from echo.plans.plan import Plan
 from echo.system.deadline import Deadline
 from echo.system.reading import shortened
 
@@ -124,7 +124,7 @@ def _plan(arguments: argparse.Namespace) -> Plan:
 
 def _schedule(arguments: argparse.Namespace) -> str:
     from echo.ir.data_graph import load_dag
-    from echo.options import budget_bytes
+    from echo.plans.options import budget_bytes
     from echo.policies import policy_named
     from echo.policies.problem_of_graph import smallest, solve_graph
     from echo.report.schedule import held_at_peak, render_schedule

@@ -19,8 +19,8 @@ from echo.passes.classes import classes
 from echo.passes.estimate import EstimateOverhead
 from echo.passes.request import Request
 from echo.passes.rewrite import GRADIENT_ATTRIBUTE, outputs_of, splits_of
-from echo.plan import RECOMPUTE, Decision, Plan
-from echo.why import Cost, Flip
+from echo.plans.plan import RECOMPUTE, Decision, Plan
+from echo.plans.why import Cost, Flip
 
 _ROUNDS = 1  # of the classes: one ring tells roles apart, and not yet the first time step from the second
 
@@ -33,7 +33,7 @@ class Flips:
     plan: Plan
 
     def __call__(self, decision: Decision) -> Flip:
-        """The costs of the plan without this decision (`echo.why.Flip`)."""
+        """The costs of the plan without this decision (`echo.plans.why.Flip`)."""
         number = self._number_of.get(decision.node)
         if number is None:
             return Flip(note="not a node of the symbol: it is never recomputed")

@@ -28,7 +28,7 @@ from echo.passes.request import Request
 from echo.passes.rewrite import Rewrite, Rewritten
 from echo.passes.select import Select, Selection
 from echo.patterns.apply import Fused
-from echo.plan import Memory, Plan
+from echo.plans.plan import Memory, Plan
 
 FUSE = Fuse()  #              Graph -> Fused: kernels of our own in the place of layers, cells and attention scores
 CELLS = Fuse(layers=False)  # the same without whole layers, tried too where those save less than half

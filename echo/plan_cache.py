@@ -1,6 +1,6 @@
 """Plans on disk: the second start of a program plans in milliseconds.
 
-One file a plan, named by everything that the plan depends on: what it is made for (`echo.subject`), the names in it,
+One file a plan, named by everything that the plan depends on: what it is made for (`echo.plans.key`), the names in it,
 options, the device's times, MXNet's settings, and the code of echo itself. MXNet's planner confirmed it when it was
 made; asking it again would double the time of a bind, so the file has a digest, keyed by that name (`echo.system.files`).
 Graphs of thousands of nodes are read in some milliseconds: decisions are kept as a list for each field, and texts that
@@ -23,7 +23,7 @@ from echo.errors import EchoError
 from echo.ir.graph import Graph
 from echo.passes.marks import with_marks
 from echo.passes.request import Frontend
-from echo.plan import RECOMPUTE, STASH, Decision, Plan
+from echo.plans.plan import RECOMPUTE, STASH, Decision, Plan
 from echo.reuse import fused_base
 from echo.system import files as cache
 

@@ -20,7 +20,7 @@ from typing import Any, Callable, Sequence
 
 from echo import startup
 from echo.errors import OptionError
-from echo.options import Options
+from echo.plans.options import Options
 
 _FLAGS = {
     "--policy": ("ECHO_POLICY", "search (default), echo, sublinear, mincut, exact, all or none"),

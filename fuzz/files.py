@@ -18,7 +18,7 @@ from typing import Any, Iterator, NamedTuple
 
 import echo
 from echo.errors import EchoError
-from echo.plan import Plan
+from echo.plans.plan import Plan
 from echo.runtime import bind as planned_bind
 from fuzz import file_edits
 from fuzz.file_models import MODELS, RUNNERS, differs, graph, train

@@ -27,16 +27,16 @@ from echo.ir.graph import Entry, Graph
 from echo.ir.ops import HEAVY, recomputable_outputs
 from echo.ir.schedule import Splits
 from echo.ir.training_graph import EXECUTOR, TrainingGraph
-from echo.options import Options
 from echo.passes.partition import partition
 from echo.passes.request import Request
 from echo.passes.rewrite import RANGE_ATTRIBUTE, Rewrite
 from echo.passes.select import Selection
 from echo.plan_cache import Found
+from echo.plans.key import Subject
+from echo.plans.options import Options
 from echo.policies.problem import Problem
 from echo.runtime import bind as planned_bind
 from echo.runtime.poison import poisoned
-from echo.subject import Subject
 from echo.system.deadline import NEVER, Deadline
 
 GOLDEN = Path(__file__).parent / "golden"

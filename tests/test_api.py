@@ -20,7 +20,7 @@ import pytest
 import echo
 from benchmarks.models import SMALL
 from echo import cli, errors, native
-from echo.plan import Decision, Memory
+from echo.plans.plan import Decision, Memory
 
 ROOT = Path(__file__).parents[1]
 PUBLIC = [
@@ -81,7 +81,7 @@ def documented(module: ModuleType) -> list[tuple[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("module", [echo, errors, native, sys.modules["echo.options"], cli], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [echo, errors, native, sys.modules["echo.plans.options"], cli], ids=lambda m: m.__name__)
 def test_public_functions_say_what_they_do(module: ModuleType) -> None:
     assert module.__doc__
     items = documented(module)

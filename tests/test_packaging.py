@@ -47,7 +47,7 @@ def test_python_versions_agree() -> None:
 
 
 def test_readme_lists_every_option_with_its_default() -> None:
-    from echo.options import Options
+    from echo.plans.options import Options
 
     listed = {name: ast.literal_eval(default) for name, default in readme_options().items()}
     assert listed == {item.name: item.default for item in fields(Options)}

@@ -17,8 +17,8 @@ from benchmarks.models import SMALL
 from echo import native, pipeline, plan_cache
 from echo.ir.graph import Graph
 from echo.passes.rewrite import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, mark, marks_of
-from echo.plan import Plan
 from echo.plan_cache import Found
+from echo.plans.plan import Plan
 from echo.runtime import bind
 from echo.system import files
 from tests.conftest import FakeFrontend, special_case

@@ -16,8 +16,8 @@ from benchmarks.models import SMALL
 from echo import cli
 from echo.errors import OptionError, PlanError
 from echo.frontend.session import MxnetSession
-from echo.options import Options
-from echo.plan import Plan
+from echo.plans.options import Options
+from echo.plans.plan import Plan
 from echo.runtime import bind as planned_bind
 from tests.training import assert_same, bind, random_arrays, train
 

@@ -39,10 +39,10 @@ from echo.ir.gradients import EXCHANGES
 from echo.ir.graph import Entry, Graph
 from echo.ir.ops import ALL_OUTPUTS, HEAVY, LIGHT
 from echo.ir.training_graph import EXECUTOR, TensorType, TrainingGraph
+from echo.plans.key import AUXILIARY as AUXILIARY_STATE
+from echo.plans.key import Argument, Subject, digest, operators
 from echo.runtime.device import device_key
 from echo.runtime.measure import Meter, race
-from echo.subject import AUXILIARY as AUXILIARY_STATE
-from echo.subject import Argument, Subject, digest, operators
 from echo.system.locks import Lock
 
 POISON_VARIABLE = "_ECHO_POISON"  # a test mode, `echo.runtime.poison`: on from the first plan of a process on

@@ -10,7 +10,7 @@ from echo.estimators.ignored import read_too_late
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewritten, marks_of, outputs_of, splits_of
-from echo.plan import Mark
+from echo.plans.plan import Mark
 
 
 @dataclass(frozen=True)

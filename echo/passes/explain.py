@@ -18,7 +18,7 @@ from echo.passes.confirm import Confirmed
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewritten, marks_of
 from echo.passes.select import Selection
-from echo.plan import KEPT, RECOMPUTE, STASH, Decision, Memory, Plan
+from echo.plans.plan import KEPT, RECOMPUTE, STASH, Decision, Memory, Plan
 
 
 @dataclass(frozen=True)

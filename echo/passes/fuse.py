@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Iterator
 
 from echo.errors import GraphError
-from echo.options import budget_bytes
 from echo.passes.candidates import named
 from echo.passes.explain import memory
 from echo.passes.request import Request
 from echo.patterns import LAYERS, MASKS, QUIET
 from echo.patterns.apply import SMALL, Fused, fuse
 from echo.patterns.recurrence import normed_state
-from echo.plan import HIDDEN, Memory, Plan
+from echo.plans.options import budget_bytes
+from echo.plans.plan import HIDDEN, Memory, Plan
 
 _BITS = ("no operator is fused that would change last bits: {name} normalizes a product of the state of a recurrent "
          "cell, which makes each rounding grow from step to step (exact=False fuses)")  # fmt: skip

@@ -17,7 +17,7 @@ from echo.patterns.apply import ORDER, Fused, Types, laid_out
 from echo.patterns.hoist import CHUNK, NAME, TRANSPOSED, Family, Product, families, fusion, sample
 from echo.patterns.substitute import applied
 from echo.patterns.view import Fusion, View, is_true
-from echo.plan import Missed, Plan
+from echo.plans.plan import Missed, Plan
 
 _LEAST_GAIN = 0.03
 _MOST_GROWTH = 1.07  # of planned bytes; a GRU at T=50, B=16 would need 1.06 for 0.78 times the time of its step

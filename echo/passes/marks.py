@@ -20,7 +20,6 @@ from echo.ir.gradients import INEXACT, implementations, known
 from echo.ir.graph import Entry, Graph, Node
 from echo.ir.ops import all_outputs, why_not
 from echo.ir.training_graph import DYNAMIC, KEEPS_MEMORY, TensorType, TrainingGraph, TrainingNode
-from echo.options import Options
 from echo.passes.candidates import Candidates, FindCandidates
 from echo.passes.request import Frontend, Request
 from echo.passes.rewrite import (
@@ -35,7 +34,8 @@ from echo.passes.rewrite import (
     splits_of,
 )
 from echo.passes.select import MATCH_RANGES
-from echo.plan import Mark, Plan
+from echo.plans.options import Options
+from echo.plans.plan import Mark, Plan
 
 _NUMBERS = r"(0|[1-9][0-9]{0,8})(,(0|[1-9][0-9]{0,8}))*"
 _APART = r"\w+:[0-9]{1,5}>[0-9]{1,5}(,[0-9]{1,5}>[0-9]{1,5})*"

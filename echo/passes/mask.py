@@ -10,7 +10,7 @@ from echo.passes.candidates import named
 from echo.passes.request import Request
 from echo.patterns import MASKS, PATTERNS
 from echo.patterns.apply import SMALL, Fused, find, fuse
-from echo.plan import Missed, Plan
+from echo.plans.plan import Missed, Plan
 
 _LEAST_GAIN = 0.01  # of planned bytes
 _TIME = 0.03  # of a step, which is about the most that masks as bits took: layers, an LM and a Transformer with Dropout

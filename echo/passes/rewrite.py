@@ -12,7 +12,7 @@ from echo.ir.graph import Graph
 from echo.ir.training_graph import KEEPS_MEMORY, TrainingGraph
 from echo.passes.request import Request
 from echo.passes.select import Selection
-from echo.plan import Mark
+from echo.plans.plan import Mark
 
 # Read by the native hook: the recomputed outputs, as "0" or "0,2"; where a node runs again more than once, or not for
 # all backward nodes, then the backward nodes at which that begins, counted from 0, as "0@17,230".

@@ -16,11 +16,11 @@ from echo.ir.clones import with_clones
 from echo.ir.graph import Entry
 from echo.ir.schedule import Splits
 from echo.ir.training_graph import DYNAMIC, TrainingGraph
-from echo.options import budget_bytes
 from echo.passes.candidates import Candidates
 from echo.passes.hint import Hint
 from echo.passes.partition import Segments, partition
 from echo.passes.request import Request
+from echo.plans.options import budget_bytes
 from echo.policies import policy_named
 from echo.policies.bound import least_bytes
 from echo.policies.problem import Problem

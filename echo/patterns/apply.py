@@ -13,7 +13,7 @@ from echo.patterns import CPU_ONLY, PATTERNS, hoist, steps
 from echo.patterns.order import ordered
 from echo.patterns.substitute import applied
 from echo.patterns.view import Fusion, View
-from echo.plan import Missed
+from echo.plans.plan import Missed
 
 _FUSED_TYPES = ("float32", "float16")
 _TRIES = 32  # graphs that are made to find the places that would change an order, each in some milliseconds

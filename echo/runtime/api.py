@@ -13,12 +13,12 @@ from mxnet.symbol import Symbol
 from echo.errors import OptionError, ShapeError, UnsupportedError
 from echo.frontend.session import MxnetSession, check_version
 from echo.frontend.symbols import graph_of, infer_binding, symbol_of
-from echo.frontier import Frontier
-from echo.frontier import frontier as curve
 from echo.ir.graph import Graph
-from echo.options import Options
 from echo.passes.rewrite import PLAN_ATTRIBUTE
-from echo.plan import Plan
+from echo.plans.frontier import Frontier
+from echo.plans.frontier import frontier as curve
+from echo.plans.options import Options
+from echo.plans.plan import Plan
 from echo.policies import policy_named
 from echo.runtime.bind import planned, session_of, without_garbage_collection
 from echo.runtime.gluon import optimize_block, session_of_block

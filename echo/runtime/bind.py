@@ -26,14 +26,15 @@ from echo.frontend.symbols import Binding, graph_of, symbol_of
 from echo.frontend.training import chunk_bytes, match_range, training_graph
 from echo.ir.graph import Graph
 from echo.ir.training_graph import EXECUTOR, TrainingGraph
-from echo.options import Options
 from echo.passes.confirm import Confirm
 from echo.passes.hint import Hint
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewritten
-from echo.plan import Decision, Plan
 from echo.plan_cache import Found
-from echo.report.summary import of_process
+from echo.plans.options import Options
+from echo.plans.plan import Decision, Plan
+from echo.plans.summary import of_process
+from echo.plans.why import Flip, Flipper
 from echo.reuse import fitting
 from echo.runtime.apart import measuring
 from echo.runtime.calls import Bind
@@ -45,7 +46,6 @@ from echo.system.deadline import Deadline
 from echo.system.locks import Lock
 from echo.system.progress import progress
 from echo.system.trim import trim
-from echo.why import Flip, Flipper
 
 logger = logging.getLogger("echo")
 _Choice = Tuple[Optional[Found], Optional[Pool]]

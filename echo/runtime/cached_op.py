@@ -25,9 +25,9 @@ from echo.frontend.session import install_hook
 from echo.frontend.symbols import Binding, graph_of, sparse_gradients, symbol_of
 from echo.ir.graph import Graph
 from echo.ir.ops import depends_on_mode
-from echo.options import Options
 from echo.passes.rewrite import GRADIENT_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, implements
-from echo.plan import Plan
+from echo.plans.options import Options
+from echo.plans.plan import Plan
 from echo.runtime import bind
 from echo.runtime.fallback import REPORT
 from echo.runtime.held import beside_storage

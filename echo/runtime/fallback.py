@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Callable, TypeVar
 
 from echo.errors import BudgetError, OptionError, PlanError, one_line
-from echo.options import Options
+from echo.plans.options import Options
 
 REPORT = "If that looks like a fault of echo, please report it with the traceback, which ECHO_STRICT=1 shows"
 WISHES = (BudgetError, OptionError, PlanError)  # errors about what the user asked for

@@ -13,7 +13,7 @@ from echo.errors import OptionError, UnsupportedError
 from echo.frontend.cached import runner_of, stateless
 from echo.frontend.session import MxnetSession, install_hook
 from echo.frontend.symbols import graph_of, infer_binding
-from echo.options import Options
+from echo.plans.options import Options
 from echo.runtime import bind, cached_op
 from echo.runtime.fallback import or_stock
 

@@ -17,8 +17,8 @@ from mxnet.symbol import Symbol
 from echo.errors import EchoError, VerificationError
 from echo.ir.graph import Graph
 from echo.ir.training_graph import EXECUTOR
-from echo.options import Options
-from echo.plan import Plan
+from echo.plans.options import Options
+from echo.plans.plan import Plan
 from echo.runtime import verify, verify_report
 from echo.runtime.difference import Difference
 from echo.runtime.held import Pair, beside_storage

@@ -8,8 +8,8 @@ import mxnet as mx
 from mxnet.symbol import Symbol
 
 from echo.frontend.symbols import text_of
-from echo.options import Options
-from echo.plan import Plan
+from echo.plans.options import Options
+from echo.plans.plan import Plan
 from echo.runtime import bind, calls
 
 

@@ -20,7 +20,7 @@ from mxnet.symbol import Symbol
 
 from echo.errors import EchoError, one_line
 from echo.frontend.session import check_version
-from echo.options import Options
+from echo.plans.options import Options
 from echo.policies import policy_named
 from echo.runtime import bind, calls
 from echo.runtime.cached_op import plan_everywhere

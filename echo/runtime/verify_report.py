@@ -25,7 +25,7 @@ from echo.frontend.session import install_hook
 from echo.frontend.symbols import graph_of, load, symbol_of
 from echo.ir.graph import Graph
 from echo.ir.training_graph import EXECUTOR
-from echo.plan import Plan
+from echo.plans.plan import Plan
 from echo.runtime import verify
 from echo.runtime.difference import Difference
 from echo.runtime.held import Pair

@@ -23,7 +23,7 @@ from echo.ir.graph import Entry
 from echo.ir.split_gradients import late_gradients, late_implementation
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.rewrite import GRADIENT_ATTRIBUTE
-from echo.plan import Plan
+from echo.plans.plan import Plan
 from echo.runtime import bind as planned_bind
 from tests.conftest import Case, case_of
 from tests.ir.test_ops_cached import DYNAMIC, STATIC

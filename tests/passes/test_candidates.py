@@ -11,9 +11,9 @@ import pytest
 from echo.errors import OptionError
 from echo.ir.graph import Entry
 from echo.ir.training_graph import DYNAMIC
-from echo.options import Options
 from echo.passes.candidates import Candidates, FindCandidates
 from echo.passes.request import Request
+from echo.plans.options import Options
 from tests.conftest import Case, FakeFrontend, case_of, special_case
 from tests.made_graphs import Builder
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from echo.options import Options
 from echo.passes.confirm import Confirm, Confirmed
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewritten
+from echo.plans.options import Options
 from tests.conftest import Case, FakeFrontend, model_case, special_case
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from echo.errors import BudgetError, OptionError
 from echo.estimators.footprint import GRADIENTS, INPUTS, WEIGHTS
-from echo.options import Options
 from echo.passes.candidates import FindCandidates
 from echo.passes.partition import Partition
 from echo.passes.request import Request
 from echo.passes.select import Select, Selection
+from echo.plans.options import Options
 from tests.conftest import Case, FakeFrontend, any_case, overhead_of
 
 STATIC = {WEIGHTS: 3 << 20, GRADIENTS: 3 << 20, INPUTS: 1 << 20}

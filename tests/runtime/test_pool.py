@@ -14,8 +14,8 @@ from echo import native, pipeline
 from echo.frontend import session, training
 from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import graph_of, infer_binding, types_of
-from echo.options import Options
 from echo.passes.request import Request
+from echo.plans.options import Options
 from echo.runtime import bind
 from echo.runtime.pool import Example, Pool, pool_of
 

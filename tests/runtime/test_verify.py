@@ -19,7 +19,7 @@ from mxnet.gluon import nn
 import echo
 from echo.errors import OptionError, VerificationError
 from echo.ir.graph import Graph
-from echo.options import Options
+from echo.plans.options import Options
 from echo.runtime import random_state, verify
 from echo.runtime.executor import PlannedExecutor
 from tests.conftest import plan_other_graphs

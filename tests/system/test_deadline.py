@@ -12,7 +12,7 @@ import pytest
 
 import echo
 from echo.errors import BudgetError, OptionError
-from echo.options import Options
+from echo.plans.options import Options
 from echo.system import deadline as module
 from echo.system.deadline import NEVER, Deadline
 

@@ -70,7 +70,7 @@ with progress.progress():
     while not done: pass
 assert "rich" not in sys.modules
 str(Frontier(()))
-from tests.test_plan import plan
+from tests.plans.test_plan import plan
 str(plan()), repr(plan())
 assert "rich.console" in sys.modules
 assert [random.random(), random.getstate()] == expected

@@ -10,10 +10,10 @@ from typing import Any, Mapping, Tuple, Type
 
 from echo.errors import GraphError
 from echo.estimators.assignment import ASSIGNED
-from echo.subject import Subject
+from echo.plans.key import Subject
+from echo.plans.why import Flipper, NotFused, Why, why
 from echo.system.reading import digest_of, read_json, shortened
 from echo.system.unmoved import random_unmoved
-from echo.why import Flipper, NotFused, Why, why
 
 FORMAT = "echo-plan-5"
 HIDDEN = "inside of operators"  # a kind of memory that no planner sees
@@ -127,7 +127,7 @@ class Plan:
 
     @property
     def fingerprint(self) -> str:
-        """Identifies what the plan was made for: `echo.subject.Subject` says what is in it."""
+        """Identifies what the plan was made for: `echo.plans.key.Subject` says what is in it."""
         return self.subject.fingerprint
 
     @property
@@ -169,7 +169,7 @@ class Plan:
 
     def __str__(self) -> str:
         with random_unmoved():
-            from echo.report.table import render  # rich is needed to print, not to plan
+            from echo.plans.table import render  # rich is needed to print, not to plan
 
             return render(self)
 

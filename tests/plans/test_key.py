@@ -16,9 +16,9 @@ from echo.errors import GraphError
 from echo.frontend.session import subject
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.ir.graph import Entry, Graph, Node
-from echo.subject import Subject, digest, operators
+from echo.plans.key import Subject, digest, operators
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 Symbol = mx.sym.Symbol
 
 
@@ -142,7 +142,7 @@ def test_json_there_and_back() -> None:
 
 @pytest.mark.slow
 def test_equal_in_every_process() -> None:
-    code = "from tests.test_subject import *; [network() for _ in range({})]; print(subject_of(network()).fingerprint)"
+    code = "from tests.plans.test_key import *; [network() for _ in range({})]; print(subject_of(network()).fingerprint)"
     found = set()
     for seed in range(3):
         environment = {**os.environ, "PYTHONHASHSEED": str(seed)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 
-from echo.plan import Plan
+from echo.plans.plan import Plan
 from echo.system.locks import Lock
 
 logger = logging.getLogger("echo")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Callable
 
 from echo.errors import BudgetError, OptionError
-from echo.plan import Plan
+from echo.plans.plan import Plan
 from echo.system.unmoved import random_unmoved
 
 _MOST_POINTS = 100

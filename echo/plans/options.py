@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping
 from echo.errors import GraphError, OptionError
 
 if TYPE_CHECKING:
-    from echo.plan import Plan
+    from echo.plans.plan import Plan
 
 DEFAULT_MAX_OVERHEAD = 0.10
 _MOST_STATES = 16
@@ -148,7 +148,7 @@ def is_on(text: str) -> bool:
 
 
 def _loaded(text: str) -> tuple[Plan, ...]:
-    from echo.plan import Plan  # numpy is needed for plans, not for options
+    from echo.plans.plan import Plan  # numpy is needed for plans, not for options
 
     try:
         return tuple(Plan.load(path) for path in text.split(os.pathsep) if path)
@@ -159,7 +159,7 @@ def _loaded(text: str) -> tuple[Plan, ...]:
 def _plans(value: Plan | Iterable[Plan]) -> tuple[Plan, ...]:
     if value == ():
         return ()
-    from echo.plan import Plan  # numpy is needed for plans, not for options
+    from echo.plans.plan import Plan  # numpy is needed for plans, not for options
 
     wrong = f"plan: expected a Plan or several, as of echo.load_plan, got {value!r}"
     try:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from echo.errors import EchoError, OptionError
-from echo.options import DEFAULT_MAX_OVERHEAD, Options, budget_bytes
+from echo.plans.options import DEFAULT_MAX_OVERHEAD, Options, budget_bytes
 
 
 def test_defaults() -> None:

@@ -13,9 +13,9 @@ from typing import Any, Callable
 import pytest
 
 from echo.errors import GraphError
-from echo.plan import RECOMPUTE, STASH, Decision, Mark, Memory, Plan
-from echo.subject import Argument, Subject
-from echo.why import Flip
+from echo.plans.key import Argument, Subject
+from echo.plans.plan import RECOMPUTE, STASH, Decision, Mark, Memory, Plan
+from echo.plans.why import Flip
 
 SUBJECT = Subject(
     graph="abc",

@@ -8,7 +8,7 @@ from typing import Iterable, Mapping
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from echo.plan import RECOMPUTE, STASH, Decision, Plan
+from echo.plans.plan import RECOMPUTE, STASH, Decision, Plan
 
 _WIDTH = 120
 _MOST_LAYERS, _MOST_DECISIONS = 8, 8
