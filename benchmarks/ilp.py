@@ -19,7 +19,7 @@ from echo.errors import OptionError
 from echo.ir.data_graph import DataGraph, load_dag
 from echo.ir.schedule import replay, steps_of
 from echo.policies import policy_named
-from echo.policies.problem_of_graph import is_heavy, problem_of_graph
+from echo.policies.data_problem import is_heavy, problem_of_graph
 
 DATA = Path(__file__).resolve().parents[1] / "tests" / "data" / "ilp"
 GRAPHS = ("vgg16_b176", "unet_b11", "resnet50_b184")

@@ -126,7 +126,7 @@ def _schedule(arguments: argparse.Namespace) -> str:
     from echo.ir.data_graph import load_dag
     from echo.plans.options import budget_bytes
     from echo.policies import policy_named
-    from echo.policies.problem_of_graph import smallest, solve_graph
+    from echo.policies.data_problem import smallest, solve_graph
     from echo.report.schedule import held_at_peak, render_schedule
 
     policy, deadline = policy_named(arguments.policy), Deadline.after(_SCHEDULING)

@@ -15,12 +15,12 @@ from echo.ir.graph import Entry
 from echo.ir.schedule import Splits
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.candidates import Candidates, FindCandidates
-from echo.passes.classes import classes
 from echo.passes.estimate import EstimateOverhead
 from echo.passes.request import Request
 from echo.passes.rewrite import GRADIENT_ATTRIBUTE, outputs_of, splits_of
 from echo.plans.plan import RECOMPUTE, Decision, Plan
 from echo.plans.why import Cost, Flip
+from echo.policies.classes import classes
 
 _ROUNDS = 1  # of the classes: one ring tells roles apart, and not yet the first time step from the second
 

@@ -20,7 +20,6 @@ from echo.passes.differentiate import Differentiate
 from echo.passes.estimate import EstimateOverhead
 from echo.passes.explain import Explain
 from echo.passes.fuse import Fuse, explained, inside, stock
-from echo.passes.hint import Hint
 from echo.passes.hoist import Hoist, Hoisted, accepted
 from echo.passes.mask import Mask, Masked, why_no_bits, why_not_tried
 from echo.passes.partition import Partition
@@ -29,6 +28,7 @@ from echo.passes.rewrite import Rewrite, Rewritten
 from echo.passes.select import Select, Selection
 from echo.patterns.apply import Fused
 from echo.plans.plan import Memory, Plan
+from echo.policies.warm_start import Hint
 
 FUSE = Fuse()  #              Graph -> Fused: kernels of our own in the place of layers, cells and attention scores
 CELLS = Fuse(layers=False)  # the same without whole layers, tried too where those save less than half

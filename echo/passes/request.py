@@ -13,9 +13,9 @@ from echo.estimators.footprint import OPTIMIZER, WEIGHTS
 from echo.estimators.overhead import Overhead
 from echo.ir.graph import Entry, Graph
 from echo.ir.training_graph import TensorType, TrainingGraph
-from echo.passes.hint import Hint
 from echo.plans.key import Subject
 from echo.plans.options import Options
+from echo.policies.warm_start import Hint
 from echo.system.deadline import NEVER, Deadline
 
 

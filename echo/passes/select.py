@@ -17,14 +17,14 @@ from echo.ir.graph import Entry
 from echo.ir.schedule import Splits
 from echo.ir.training_graph import DYNAMIC, TrainingGraph
 from echo.passes.candidates import Candidates
-from echo.passes.hint import Hint
 from echo.passes.partition import Segments, partition
 from echo.passes.request import Request
 from echo.plans.options import budget_bytes
 from echo.policies import policy_named
-from echo.policies.bound import least_bytes
 from echo.policies.problem import Problem
+from echo.policies.solvers.bound import least_bytes
 from echo.policies.timed import chosen_in_time
+from echo.policies.warm_start import Hint
 
 # All that were ever best on the models of the benchmarks; 0 (every entry its own chunk) never was.
 MATCH_RANGES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)

@@ -1,6 +1,6 @@
 """The best schedule there is, by integer programming: for small graphs, and as an oracle for the other policies.
 
-`echo.policies.exact_model` is the program, HiGHS (Huangfu and Hall, 2018) solves it: ``pip install mxnet-echo[exact]``.
+`echo.policies.solvers.exact_model` is the program, HiGHS (Huangfu and Hall, 2018) solves it: ``pip install mxnet-echo[exact]``.
 It counts live bytes without work in place, which is exact for graphs that come as data (`echo.ir.data_graph`); on
 MXNet's graphs it is an approximation, and the exact bytes of the result are for the caller to look at.
 """
@@ -16,11 +16,11 @@ import numpy as np
 
 from echo.errors import OptionError
 from echo.ir.schedule import Splits
-from echo.policies.fit import Fit
 from echo.policies.problem import Problem
+from echo.policies.solvers.ruin_recreate import Fit
 
 if TYPE_CHECKING:
-    from echo.policies.exact_model import Model
+    from echo.policies.solvers.exact_model import Model
 
 logger = logging.getLogger("echo")
 
@@ -45,7 +45,7 @@ class Exact:
     """The fastest schedule within ``max_bytes``; without, the smallest within ``max_seconds``, the fastest of those.
 
     time_limit: seconds for all programs together, if the problem's deadline is not before that; what was found until
-        then is returned, or where that is nothing what `echo.policies.fit` finds, with a warning that says the gap.
+        then is returned, or where that is nothing what `echo.policies.solvers.ruin_recreate` finds, with a warning that says the gap.
     gap: the part of the objective that a better schedule may save for the program to count as solved.
     """
 
@@ -68,7 +68,7 @@ class Exact:
         Raises:
             OptionError: highspy is not installed, or the graph is too large.
         """
-        from echo.policies.exact_model import Model  # few want it, and it takes half a megabyte
+        from echo.policies.solvers.exact_model import Model  # few want it, and it takes half a megabyte
 
         solver = _solver()
         size = Model.size(problem)
@@ -105,7 +105,7 @@ class Exact:
         start: Splits | None = None,
     ) -> Solved | None:
         """Solves one program until ``end``; None where nothing was found."""
-        from echo.policies.exact_model import Model
+        from echo.policies.solvers.exact_model import Model
 
         if start is None and problem.may_split and not problem.forced:
             start = Fit().choose(replace(problem, max_bytes=max_bytes, max_seconds=max_seconds))

@@ -15,8 +15,8 @@ from typing import Mapping
 from echo.ir.graph import Entry
 from echo.ir.schedule import Splits
 from echo.ir.training_graph import TrainingGraph
-from echo.policies.flow import UNLIMITED, Network
 from echo.policies.problem import Problem
+from echo.policies.solvers.flow import UNLIMITED, Network
 
 _PRICES = 12  # bisection steps, over the range below
 _RANGE = 1e4  # of prices around the step's bytes over its seconds

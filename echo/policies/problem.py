@@ -17,8 +17,8 @@ from echo.estimators.overhead import Overhead
 from echo.ir.graph import Entry
 from echo.ir.schedule import Splits, once
 from echo.ir.training_graph import EXECUTOR, TrainingGraph
-from echo.passes.hint import Hint
 from echo.passes.partition import Segments
+from echo.policies.warm_start import Hint
 from echo.system.deadline import NEVER, Deadline
 
 

@@ -1,8 +1,8 @@
 """The default policy: a hill climb over classes of nodes, refined by schedules.
 
-The climb (`echo.policies.climb`) decides for whole classes of equivalent nodes: what repeats itself over time steps or
-layers. What it finds is refined by schedules in which nodes run again where they are read (`echo.policies.fit`). A
-budget is left to those alone where they meet it; they start from all that it has room for (`echo.policies.keep`).
+The climb (`echo.policies.solvers.climb`) decides for whole classes of equivalent nodes: what repeats itself over time steps or
+layers. What it finds is refined by schedules in which nodes run again where they are read (`echo.policies.solvers.ruin_recreate`). A
+budget is left to those alone where they meet it; they start from all that it has room for (`echo.policies.solvers.greedy_keep`).
 Where compute-heavy operators may run again, so is everything. Where it is cheaper, every choice is tried.
 """
 
@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from echo.estimators.evaluator import Choice
 from echo.ir.ops import HEAVY
 from echo.ir.schedule import Splits
-from echo.policies.climb import Climb
-from echo.policies.fit import Fit, can_fit
-from echo.policies.keep import Keep
 from echo.policies.problem import Problem
+from echo.policies.solvers.climb import Climb
+from echo.policies.solvers.greedy_keep import Keep
+from echo.policies.solvers.ruin_recreate import Fit, can_fit
 from echo.policies.sublinear import Sublinear
 
 _LARGE = 20_000  # nodes: beyond, schedules take more time than planning should, but for a budget

@@ -8,7 +8,7 @@ from typing import Sequence
 from echo.ir.data_graph import DataGraph
 from echo.ir.schedule import steps_of
 from echo.ir.training_graph import TrainingGraph
-from echo.policies.problem_of_graph import Solved, is_heavy
+from echo.policies.data_problem import Solved, is_heavy
 
 _MOST_HELD = 5
 

@@ -27,7 +27,6 @@ from echo.frontend.training import chunk_bytes, match_range, training_graph
 from echo.ir.graph import Graph
 from echo.ir.training_graph import EXECUTOR, TrainingGraph
 from echo.passes.confirm import Confirm
-from echo.passes.hint import Hint
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewritten
 from echo.plan_cache import Found
@@ -35,6 +34,7 @@ from echo.plans.options import Options
 from echo.plans.plan import Decision, Plan
 from echo.plans.summary import of_process
 from echo.plans.why import Flip, Flipper
+from echo.policies.warm_start import Hint
 from echo.reuse import fitting
 from echo.runtime.apart import measuring
 from echo.runtime.calls import Bind

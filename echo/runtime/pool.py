@@ -22,10 +22,10 @@ from echo.frontend.symbols import Binding, symbol_of
 from echo.frontend.training import chunk_bytes
 from echo.ir.graph import Graph
 from echo.passes.candidates import FindCandidates
-from echo.passes.hint import Hint
 from echo.passes.request import Request
 from echo.passes.rewrite import marked
 from echo.plans.options import Options
+from echo.policies.warm_start import Hint
 from echo.runtime.executor import PlannedExecutor, binding_of
 
 _ALIGNED = 4  # MXNet allocates chunks as arrays of floats

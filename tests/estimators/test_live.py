@@ -9,7 +9,7 @@ import pytest
 from echo.errors import NativeError
 from echo.estimators import live
 from echo.estimators.live import LiveEvaluator
-from echo.policies.problem_of_graph import problem_of_graph
+from echo.policies.data_problem import problem_of_graph
 from tests.data_graphs import chain, random_graph
 
 

@@ -18,12 +18,12 @@ from echo.ir.schedule import Replayed, Splits, replay, steps_of
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.partition import partition
 from echo.policies import POLICIES
+from echo.policies.data_problem import is_heavy, problem_of_graph
 from echo.policies.exact import Exact
-from echo.policies.fit import Fit
-from echo.policies.keep import Keep
 from echo.policies.problem import Policy, Problem
-from echo.policies.problem_of_graph import is_heavy, problem_of_graph
 from echo.policies.search import Search
+from echo.policies.solvers.greedy_keep import Keep
+from echo.policies.solvers.ruin_recreate import Fit
 from echo.policies.sublinear import Sublinear
 from tests.data_graphs import ILP_NAMES, chain, ilp_graph, ilp_plans, random_graph
 

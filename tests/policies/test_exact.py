@@ -9,9 +9,9 @@ import pytest
 
 from echo.errors import OptionError
 from echo.policies import exact
+from echo.policies.data_problem import problem_of_graph, solve_graph
 from echo.policies.exact import MOST_BINARIES, Exact
-from echo.policies.fit import Fit
-from echo.policies.problem_of_graph import problem_of_graph, solve_graph
+from echo.policies.solvers.ruin_recreate import Fit
 from echo.system.deadline import Deadline
 from tests.conftest import any_case, problem_of
 from tests.data_graphs import chain, ilp_graph, ilp_plans

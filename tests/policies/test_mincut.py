@@ -9,10 +9,10 @@ from functools import partial
 import networkx as nx
 import pytest
 
-from echo.policies.flow import UNLIMITED, Network
+from echo.policies.data_problem import problem_of_graph
 from echo.policies.mincut import Mincut, least_stash
 from echo.policies.problem import Problem
-from echo.policies.problem_of_graph import problem_of_graph
+from echo.policies.solvers.flow import UNLIMITED, Network
 from tests.conftest import calls_of
 from tests.data_graphs import random_graph, unrolled
 

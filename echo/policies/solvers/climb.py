@@ -19,9 +19,9 @@ import numpy as np
 
 from echo.estimators.assignment import ASSIGNED, PEAK
 from echo.estimators.evaluator import Choice, Evaluation
-from echo.passes.classes import classes
-from echo.passes.hint import Hint
+from echo.policies.classes import classes
 from echo.policies.problem import Problem
+from echo.policies.warm_start import Hint
 
 _ROUNDS = (0, 1, 2, 3)  # of the classes, coarse to fine
 _FINALISTS = 3  # match ranges that are climbed to the end

@@ -16,8 +16,8 @@ from typing import Callable, NamedTuple
 from echo.errors import NativeError
 from echo.estimators.scheduler import Scheduler
 from echo.ir.schedule import Replayed, Splits
-from echo.policies.fit import can_fit, scheduler_of
 from echo.policies.problem import Problem
+from echo.policies.solvers.ruin_recreate import can_fit, scheduler_of
 from echo.policies.sublinear import Cutter
 
 _AIMS = 4  # budgets aimed at, where the storage that is planned needs more than the scheduler counts

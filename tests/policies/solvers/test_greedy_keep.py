@@ -12,9 +12,9 @@ import pytest
 from echo.estimators.scheduler import CHUNKS, LIVE, Scheduler
 from echo.ir.data_graph import DataGraph
 from echo.ir.schedule import Splits
-from echo.policies.keep import Keep
+from echo.policies.data_problem import problem_of_graph
 from echo.policies.none import None_
-from echo.policies.problem_of_graph import problem_of_graph
+from echo.policies.solvers.greedy_keep import Keep
 from tests.conftest import calls_of
 from tests.data_graphs import chain, random_graph, unrolled
 

@@ -9,9 +9,9 @@ import pytest
 
 from benchmarks.models import nmt_symbol
 from echo.ir.training_graph import TrainingGraph, TrainingNode
-from echo.passes.classes import roles
-from echo.passes.hint import Hint
+from echo.policies.classes import roles
 from echo.policies.search import Search
+from echo.policies.warm_start import Hint
 from tests.conftest import Case, any_case, case_of, problem_of
 
 HIDDEN, WORDS, BATCH = 16, 40, 8

@@ -14,10 +14,10 @@ from echo.estimators.scheduler import Scheduler
 from echo.passes import select as select_pass
 from echo.passes.request import Request
 from echo.passes.select import Selection
-from echo.policies.bound import least_bytes
+from echo.policies.data_problem import problem_of_graph
 from echo.policies.problem import Problem
-from echo.policies.problem_of_graph import problem_of_graph
 from echo.policies.search import Search
+from echo.policies.solvers.bound import least_bytes
 from tests.conftest import any_case, calls_of, problem_of
 from tests.data_graphs import ILP_NAMES, chain, ilp_graph, random_graph, unrolled
 from tests.passes.test_select import request_of, select

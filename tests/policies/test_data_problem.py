@@ -6,8 +6,8 @@ import pytest
 
 from echo.errors import OptionError
 from echo.policies.all import All
+from echo.policies.data_problem import problem_of_graph, smallest, solve_graph
 from echo.policies.none import None_
-from echo.policies.problem_of_graph import problem_of_graph, smallest, solve_graph
 from echo.policies.search import Search
 from echo.report.schedule import held_at_peak
 from tests.data_graphs import chain, ilp_graph, ilp_plans, unrolled

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import AbstractSet, Iterable, Mapping
 
 from echo.ir.training_graph import TrainingGraph
-from echo.passes.classes import roles
+from echo.policies.classes import roles
 
 _ROLE_ROUNDS = (3, 2, 1, 0)
 _KNOWN = 0.2  # of the candidates: short lengths of one model share a third of their roles, with and without fusion none
@@ -16,7 +16,7 @@ _KNOWN = 0.2  # of the candidates: short lengths of one model share a third of t
 class Hint:
     """What was chosen for a graph of the same model: another length of its sequences, another batch size.
 
-    ``recompute`` says for each role (`echo.passes.classes.roles`), finest first, whether most of its nodes were
+    ``recompute`` says for each role (`echo.policies.classes.roles`), finest first, whether most of its nodes were
     recomputed.
     """
 
