@@ -20,13 +20,13 @@ from echo.passes.differentiate import Differentiate
 from echo.passes.estimate import EstimateOverhead
 from echo.passes.explain import Explain
 from echo.passes.fuse import Fuse, explained, inside, stock
-from echo.passes.hoist import Hoist, Hoisted, accepted
-from echo.passes.mask import Mask, Masked, why_no_bits, why_not_tried
+from echo.passes.layouts import Hoist, Hoisted, accepted
+from echo.passes.masks import Mask, Masked, why_no_bits, why_not_tried
 from echo.passes.partition import Partition
+from echo.passes.patterns.apply import Fused
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewrite, Rewritten
 from echo.passes.select import Select, Selection
-from echo.patterns.apply import Fused
 from echo.plans.plan import Memory, Plan
 from echo.policies.warm_start import Hint
 

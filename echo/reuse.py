@@ -7,8 +7,8 @@ from typing import Iterator, Sequence
 from echo.errors import GraphError, PlanError
 from echo.ir.graph import Graph
 from echo.passes.marks import check_marks, with_marks
+from echo.passes.patterns.apply import fused_at
 from echo.passes.request import Frontend
-from echo.patterns.apply import fused_at
 from echo.plans.plan import Plan
 
 _SHAPES = ". A plan holds for its own shapes and types alone: another batch size or length needs its own, by echo.plan"

@@ -24,7 +24,7 @@ from echo.ir.training_graph import (
     TrainingGraph,
     added_outputs,
 )
-from echo.patterns.substitute import COPY_ATTRIBUTE
+from echo.passes.patterns.substitute import COPY_ATTRIBUTE
 
 _MOST_GATES = 8  # an LSTM cell has four
 _NUMBER_ATTRIBUTE = "__echo_node__"  # tells nodes apart that are equal otherwise; nobody reads it

@@ -9,10 +9,10 @@ from typing import ClassVar, Iterator
 from echo.errors import GraphError
 from echo.passes.candidates import named
 from echo.passes.explain import memory
+from echo.passes.patterns import LAYERS, MASKS, QUIET
+from echo.passes.patterns.apply import SMALL, Fused, fuse
+from echo.passes.patterns.recurrence import normed_state
 from echo.passes.request import Request
-from echo.patterns import LAYERS, MASKS, QUIET
-from echo.patterns.apply import SMALL, Fused, fuse
-from echo.patterns.recurrence import normed_state
 from echo.plans.options import budget_bytes
 from echo.plans.plan import HIDDEN, Memory, Plan
 

@@ -98,7 +98,7 @@ class Plan:
     native gradient pass), "mirror" (MXNet's own attributes) or "none" (the user's graph as it is). ``subject`` says
     what the plan was made for, and ``marks`` what applies it. ``fused`` has the patterns whose place fused operators
     take, each with the node of the user at which it is found; decisions and marks are about the graph with those.
-    Places such as ("hoist:10", node) are layouts of products (`echo.patterns.hoist`): the node is the first of the
+    Places such as ("hoist:10", node) are layouts of products (`echo.passes.patterns.hoist`): the node is the first of the
     family, in the graph with all other fused operators. ``missed`` are patterns that were nearly found. ``reason`` says
     why nothing is recomputed, empty where something is. ``failed`` has a line for each way to plan that failed, and was
     left out.

@@ -19,8 +19,8 @@ from echo.frontend.symbols import graph_of, symbol_of
 from echo.ir.clones import with_clones
 from echo.ir.graph import Entry, Graph
 from echo.ir.training_graph import DYNAMIC, STATIC, TrainingGraph
+from echo.passes.patterns.substitute import COPY_ATTRIBUTE
 from echo.passes.rewrite import mark
-from echo.patterns.substitute import COPY_ATTRIBUTE
 from echo.runtime.bind import own_binds
 from echo.runtime.cached_op import StockCachedOp
 from tests.conftest import ALL_CASES, Case, any_case, case_of, choice_of, recomputable

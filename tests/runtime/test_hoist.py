@@ -16,7 +16,7 @@ import echo
 from echo.estimators.overhead import UnmeasurableError
 from echo.frontend.session import MxnetSession
 from echo.ir.training_graph import TensorType
-from echo.passes.hoist import _MOST_GROWTH
+from echo.passes.layouts import _MOST_GROWTH
 from echo.runtime import bind as planned_bind
 from echo.runtime.measure import race
 from tests.fused_models import BATCH, SIZE, STEPS, Example, trained_gluon
@@ -168,7 +168,7 @@ def test_without_a_budget_memory_decides(
     measured(hoist=0.5)
     example = EXAMPLES[name]()
     plan = echo.plan(example.symbol, grad_req="write", **example.shapes)
-    monkeypatch.setattr("echo.passes.hoist.families", lambda view: ([], []))
+    monkeypatch.setattr("echo.passes.layouts.families", lambda view: ([], []))
     monkeypatch.setattr(planned_bind, "_plans", {})
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path / "another"))
     without = echo.plan(example.symbol, grad_req="write", **example.shapes)

@@ -10,8 +10,8 @@ import pytest
 
 import echo
 from benchmarks.dropout_models import mlp
-from echo.patterns import apply
-from echo.patterns.view import Fusion
+from echo.passes.patterns import apply
+from echo.passes.patterns.graph_view import Fusion
 from tests.fused_models import EXAMPLES, Example, values
 
 NAMES = ("dropout", "rectified")

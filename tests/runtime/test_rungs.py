@@ -18,11 +18,11 @@ from echo.ir.fused_operators import PREFIX
 from echo.ir.graph import Graph
 from echo.passes.confirm import Confirm
 from echo.passes.differentiate import Differentiate
-from echo.passes.hoist import Hoist
-from echo.passes.mask import Mask
+from echo.passes.layouts import Hoist
+from echo.passes.masks import Mask
+from echo.passes.patterns import apply, dropout
 from echo.passes.request import Request
 from echo.passes.select import Select
-from echo.patterns import apply, dropout
 from echo.runtime import bind as planned_bind
 from echo.runtime import cached_op
 from tests.fused_models import EXAMPLES

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import echo
-from echo.patterns import MASKS
+from echo.passes.patterns import MASKS
 from tests.fused_models import Example
 from tests.whole_models import MODELS, first_values
 

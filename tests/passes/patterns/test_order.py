@@ -15,10 +15,10 @@ from echo.frontend.session import install_hook
 from echo.frontend.symbols import Binding, graph_of, symbol_of, types_of
 from echo.frontend.training import training_graph
 from echo.ir.graph import VARIABLE, Entry, Graph, Node
-from echo.patterns import order
-from echo.patterns.apply import ORDER, find, fuse, fused_at
-from echo.patterns.substitute import applied
-from echo.patterns.view import ADD, MUL, Fusion, local
+from echo.passes.patterns import order
+from echo.passes.patterns.apply import ORDER, find, fuse, fused_at
+from echo.passes.patterns.graph_view import ADD, MUL, Fusion, local
+from echo.passes.patterns.substitute import applied
 from tests import fused_models
 from tests.fused_models import EXAMPLES, Example
 
@@ -100,7 +100,7 @@ def test_every_order_and_shapes_equal_by_chance(
 
 def test_an_order_that_is_lost_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the repair and its check, as when steps were tidied up behind it."""
-    monkeypatch.setattr("echo.patterns.apply.ordered", lambda made, user: made)
+    monkeypatch.setattr("echo.passes.patterns.apply.ordered", lambda made, user: made)
     with pytest.raises((AssertionError, mx.MXNetError)):
         test_every_order_and_shapes_equal_by_chance("lstm layer, states given", "as they are", 0, monkeypatch)
 
@@ -126,7 +126,7 @@ def many(patterns: int) -> tuple[Graph, list[Fusion]]:
 def test_one_place_that_would_change_the_order_does_not_cost_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first sum would read its second variable first, which nothing can repair: there is no operator before it."""
     graph, fusions = many(40)
-    monkeypatch.setattr("echo.patterns.apply.find", lambda *_: (fusions, []))
+    monkeypatch.setattr("echo.passes.patterns.apply.find", lambda *_: (fusions, []))
     found = fuse(graph, dict, copies=False)
     assert len(found.places) == len(fusions) - 1
     assert [(miss.name, miss.reason) for miss in found.missed] == [("sum0", ORDER)]

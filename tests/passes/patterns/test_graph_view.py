@@ -7,7 +7,7 @@ import pytest
 
 from echo.frontend.symbols import graph_of
 from echo.ir.graph import Entry
-from echo.patterns.view import ADD, Part, View, local, pairs
+from echo.passes.patterns.graph_view import ADD, Part, View, local, pairs
 
 
 def view_of(symbol: mx.sym.Symbol) -> tuple[View, dict[str, int]]:

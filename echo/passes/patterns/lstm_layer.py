@@ -6,8 +6,8 @@ from typing import NamedTuple, Sequence
 
 from echo.ir.fused_operators import fused_node
 from echo.ir.graph import Entry, Node
-from echo.patterns import lstm_cell
-from echo.patterns.view import ADD, Fusion, View, is_true, local, pairs, split_attrs
+from echo.passes.patterns import lstm_cell
+from echo.passes.patterns.graph_view import ADD, Fusion, View, is_true, local, pairs, split_attrs
 
 NAME = "lstm_layer"
 _FEWEST = 2  # steps: the weights of a single one do not say which product is that of the state

@@ -1,7 +1,7 @@
 """Products with one weight that do not wait for each other: put together over time, or computed transposed.
 
 EcoRNN (MICRO'18), section 3: which layout is the fastest depends on the device and the shape, so it is measured
-(`echo.passes.hoist`). What is found here is found by structure alone, and found again from the first product.
+(`echo.passes.layouts`). What is found here is found by structure alone, and found again from the first product.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from echo.errors import GraphError
 from echo.ir.graph import VARIABLE, VERSION, Entry, Graph, Node
-from echo.patterns.view import Fusion, View, local
+from echo.passes.patterns.graph_view import Fusion, View, local
 from echo.plans.plan import Missed
 
 NAME, TRANSPOSED = "hoist", "transposed"

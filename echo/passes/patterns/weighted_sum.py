@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from echo.ir.fused_operators import fused_node
 from echo.ir.graph import Entry
-from echo.patterns.view import MUL, Fusion, View, is_true, local, pairs
+from echo.passes.patterns.graph_view import MUL, Fusion, View, is_true, local, pairs
 
 NAME = "weighted_sum"
 _MIDDLE = ("1", "(1,)", "[1]")

@@ -6,7 +6,7 @@ from typing import Mapping, NamedTuple
 
 from echo.ir.fused_operators import fused_node
 from echo.ir.graph import Entry, Node
-from echo.patterns.view import Fusion, View, is_true, local, pairs
+from echo.passes.patterns.graph_view import Fusion, View, is_true, local, pairs
 
 NAME = "attention"
 _BIASED = frozenset({"broadcast_add", "elemwise_add", "_npi_add"})

@@ -12,11 +12,11 @@ from echo.estimators.overhead import FLOPS_PER_SECOND, UnavailableError, Unmeasu
 from echo.ir.graph import Entry, Graph
 from echo.ir.training_graph import FLAGS, TensorType
 from echo.passes.candidates import named
+from echo.passes.patterns.apply import ORDER, Fused, Types, laid_out
+from echo.passes.patterns.graph_view import Fusion, View, is_true
+from echo.passes.patterns.hoist import CHUNK, NAME, TRANSPOSED, Family, Product, families, fusion, sample
+from echo.passes.patterns.substitute import applied
 from echo.passes.request import Request
-from echo.patterns.apply import ORDER, Fused, Types, laid_out
-from echo.patterns.hoist import CHUNK, NAME, TRANSPOSED, Family, Product, families, fusion, sample
-from echo.patterns.substitute import applied
-from echo.patterns.view import Fusion, View, is_true
 from echo.plans.plan import Missed, Plan
 
 _LEAST_GAIN = 0.03

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from echo.ir.graph import Entry
 from echo.passes.candidates import named
+from echo.passes.patterns import MASKS, PATTERNS
+from echo.passes.patterns.apply import SMALL, Fused, find, fuse
 from echo.passes.request import Request
-from echo.patterns import MASKS, PATTERNS
-from echo.patterns.apply import SMALL, Fused, find, fuse
 from echo.plans.plan import Missed, Plan
 
 _LEAST_GAIN = 0.01  # of planned bytes

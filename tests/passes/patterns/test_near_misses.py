@@ -10,7 +10,7 @@ import pytest
 
 from echo.frontend.symbols import graph_of
 from echo.ir.graph import Entry
-from echo.patterns.apply import find
+from echo.passes.patterns.apply import find
 
 H, T = 4, 3
 Symbol = mx.sym.Symbol

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from echo.ir.fused_operators import fused_node
 from echo.ir.graph import Entry
-from echo.patterns.view import Fusion, View, is_true, local
+from echo.passes.patterns.graph_view import Fusion, View, is_true, local
 
 NAME = "layer_norm"
 

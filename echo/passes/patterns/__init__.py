@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Callable, Mapping, Union
 
-from echo.patterns import (
+from echo.passes.patterns import (
     attention,
     bias_act,
     dropout,
@@ -23,7 +23,7 @@ from echo.patterns import (
     softmax_output,
     weighted_sum,
 )
-from echo.patterns.view import Fusion, View
+from echo.passes.patterns.graph_view import Fusion, View
 
 Match = Callable[[View, int], Union[Fusion, str, None]]
 _ALL = (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Sequence
 
 from echo.ir.graph import Entry, Node
-from echo.patterns.lstm_layer import layer_node
-from echo.patterns.view import Fusion, View, is_true, local, split_attrs
+from echo.passes.patterns.graph_view import Fusion, View, is_true, local, split_attrs
+from echo.passes.patterns.lstm_layer import layer_node
 
 NAME = "rnn"
 _DIRECTIONS = 2

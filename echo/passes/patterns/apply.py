@@ -9,10 +9,10 @@ from typing import AbstractSet, Callable, Iterable, Iterator, Mapping, Sequence,
 from echo.errors import GraphError
 from echo.ir.graph import Entry, Graph
 from echo.ir.training_graph import TensorType
-from echo.patterns import CPU_ONLY, PATTERNS, hoist, steps
-from echo.patterns.order import ordered
-from echo.patterns.substitute import applied
-from echo.patterns.view import Fusion, View
+from echo.passes.patterns import CPU_ONLY, PATTERNS, hoist, steps
+from echo.passes.patterns.graph_view import Fusion, View
+from echo.passes.patterns.order import ordered
+from echo.passes.patterns.substitute import applied
 from echo.plans.plan import Missed
 
 _FUSED_TYPES = ("float32", "float16")

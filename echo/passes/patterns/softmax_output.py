@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from echo.ir.fused_operators import fused_node
 from echo.ir.graph import Entry, Node
-from echo.patterns.view import Fusion, View, is_true, local
+from echo.passes.patterns.graph_view import Fusion, View, is_true, local
 
 NAME = "softmax_output"
 _NORMALIZATIONS = {"null": "0", "batch": "1", "valid": "2"}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from echo.ir.graph import Entry, Graph, Node
-from echo.patterns.substitute import applied
-from echo.patterns.view import Fusion, local
+from echo.passes.patterns.graph_view import Fusion, local
+from echo.passes.patterns.substitute import applied
 
 ORDER_ATTRIBUTE = "__echo_order__"  # keeps MXNet from merging a node that waits with an equal one; nobody reads it
 _RANDOM = ("Dropout", "Custom", "random", "sample", "shuffle", "LeakyReLU", "normal", "uniform")

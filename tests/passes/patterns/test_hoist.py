@@ -11,9 +11,9 @@ import pytest
 from echo.errors import GraphError
 from echo.frontend.symbols import graph_of
 from echo.ir.graph import Entry, Graph, Node
-from echo.patterns.apply import fused_at, laid_out
-from echo.patterns.hoist import Family, Product, families, found_at, fusion, sample
-from echo.patterns.view import View
+from echo.passes.patterns.apply import fused_at, laid_out
+from echo.passes.patterns.graph_view import View
+from echo.passes.patterns.hoist import Family, Product, families, found_at, fusion, sample
 
 STEPS = 26
 

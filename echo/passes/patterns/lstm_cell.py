@@ -6,7 +6,7 @@ from typing import Iterator, NamedTuple
 
 from echo.ir.fused_operators import fused_node
 from echo.ir.graph import Entry, Node
-from echo.patterns.view import ADD, MUL, Fusion, Part, View, local, pairs
+from echo.passes.patterns.graph_view import ADD, MUL, Fusion, Part, View, local, pairs
 
 NAME = "lstm_cell"
 _GATES = ("input", "forget", "transform", "output")

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from echo.ir.fused_operators import fused_node
 from echo.ir.graph import Entry, Node
-from echo.patterns.view import MUL, Fusion, View, is_true, local, pairs
+from echo.passes.patterns.graph_view import MUL, Fusion, View, is_true, local, pairs
 
 NAME = "mlp_score"
 _BROADCAST_ADD = frozenset({"broadcast_add", "_npi_add"})

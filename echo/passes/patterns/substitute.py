@@ -6,7 +6,7 @@ from typing import Iterator, Sequence, Tuple, Union
 
 from echo.ir.fused_operators import PREFIX, num_outputs
 from echo.ir.graph import Entry, Graph, Node
-from echo.patterns.view import Fusion
+from echo.passes.patterns.graph_view import Fusion
 
 COPY_ATTRIBUTE = "__echo_copies__"  # read by the native hook: which gradients of this operator are copied
 _OVERWRITES = ("reverse",)  # as all operators of an extension library do

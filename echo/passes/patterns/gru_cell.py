@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from echo.ir.fused_operators import fused_node
 from echo.ir.graph import Entry
-from echo.patterns.view import ADD, MUL, Fusion, Part, View, local, pairs
+from echo.passes.patterns.graph_view import ADD, MUL, Fusion, Part, View, local, pairs
 
 NAME = "gru_cell"
 _SUB = frozenset({"elemwise_sub", "_npi_subtract", "broadcast_sub"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from echo.ir.graph import Entry, Node
-from echo.patterns.view import Fusion, View, is_true, local
+from echo.passes.patterns.graph_view import Fusion, View, is_true, local
 
 NAME = "steps"
 _SWAP = {"dim1": "0", "dim2": "1"}
