@@ -111,9 +111,9 @@ def measure(name: str, steps: str) -> dict[str, Any]:
     """One network of one length: seconds of planning, with and without the report of where memory is, and bytes."""
     import mxnet as mx
 
+    from echo.frontend.capture import training_graph
     from echo.frontend.session import install_hook, subject
     from echo.frontend.symbols import graph_of, infer_binding
-    from echo.frontend.training import training_graph
 
     symbol, shapes = model(name, int(steps))
     requests = {argument: "null" if argument in shapes else "write" for argument in symbol.list_arguments()}

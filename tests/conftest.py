@@ -20,9 +20,10 @@ from echo.estimators.cost_table import CostTable
 from echo.estimators.evaluator import Choice, Evaluator
 from echo.estimators.overhead import Overhead, UnmeasurableError
 from echo.estimators.planner import ReferencePlanner, StoragePlanner
+from echo.frontend.capture import match_range, oracle, training_graph
+from echo.frontend.poison import poisoned
 from echo.frontend.session import MxnetSession, install_hook
 from echo.frontend.symbols import Binding, graph_of, infer_binding, symbol_of
-from echo.frontend.training import match_range, oracle, training_graph
 from echo.ir.graph import Entry, Graph
 from echo.ir.ops import HEAVY, recomputable_outputs
 from echo.ir.schedule import Splits
@@ -36,7 +37,6 @@ from echo.plans.key import Subject
 from echo.plans.options import Options
 from echo.policies.problem import Problem
 from echo.runtime import bind as planned_bind
-from echo.runtime.poison import poisoned
 from echo.system.deadline import NEVER, Deadline
 
 GOLDEN = Path(__file__).parent / "golden"

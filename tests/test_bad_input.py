@@ -21,9 +21,9 @@ import echo
 from benchmarks.models import MODELS, SMALL, random_values
 from echo import native
 from echo.errors import BudgetError, EchoError, GraphError, NativeError, OptionError, ShapeError, UnsupportedError
+from echo.frontend.capture import planned_megabytes
 from echo.frontend.session import install_hook
 from echo.frontend.symbols import graph_of, symbol_of
-from echo.frontend.training import planned_megabytes
 from echo.passes.differentiate import Differentiate
 from echo.passes.rewrite import mark
 from echo.runtime import bind as planned_bind

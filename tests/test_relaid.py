@@ -9,9 +9,9 @@ import pytest
 
 import echo
 from echo.estimators.inplace import relaid
+from echo.frontend.capture import training_graph
 from echo.frontend.session import install_hook
 from echo.frontend.symbols import graph_of, infer_binding
-from echo.frontend.training import training_graph
 from tests.training import assert_same, bind, random_arrays, train
 
 S = mx.sym

@@ -16,8 +16,8 @@ import mxnet as mx
 from echo.errors import GraphError
 from echo.estimators.planner import blocks
 from echo.frontend.cached import accumulations
+from echo.frontend.capture import training_graph
 from echo.frontend.symbols import graph_of, infer_binding, symbol_from
-from echo.frontend.training import training_graph
 from echo.ir.clones import CLONE_SUFFIX, in_execution_order
 from echo.ir.gradients import OF_FORWARD, OF_SUM, Parsed, parsed
 from echo.ir.graph import VARIABLE, Entry, Node

@@ -14,8 +14,8 @@ import numpy as np
 
 from echo.errors import GraphError, UnsupportedError
 from echo.estimators.evaluator import Choice, Evaluation
+from echo.frontend.capture import match_range, oracle
 from echo.frontend.symbols import Binding, load, symbol_of, type_name
-from echo.frontend.training import match_range, oracle
 from echo.ir.graph import Graph
 from echo.ir.schedule import Splits
 from echo.ir.training_graph import FLAGS, TensorType, TrainingGraph, TrainingNode

@@ -9,8 +9,8 @@ import numpy as np
 
 from echo import native
 from echo.errors import NativeError
+from echo.frontend.capture import bind_without_memory, planned_megabytes
 from echo.frontend.symbols import graph_of, infer_binding, symbol_from, symbol_of
-from echo.frontend.training import bind_without_memory, planned_megabytes
 from echo.ir.graph import VARIABLE, Entry, Node
 from echo.passes.rewrite import GRADIENT_ATTRIBUTE, mark
 

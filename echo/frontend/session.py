@@ -21,12 +21,7 @@ from echo.estimators.footprint import AUXILIARY, GRADIENTS, INPUTS, WEIGHTS
 from echo.estimators.overhead import MeasureFunction, Overhead, estimate
 from echo.estimators.planner import make_planner
 from echo.frontend.cached import as_cached, stateless
-from echo.frontend.extension import why_not, why_not_on
-from echo.frontend.implement import implemented
-from echo.frontend.mirror import MirrorEvaluator, forward_graph
-from echo.frontend.selfcheck import check_hook, onednn_activations
-from echo.frontend.symbols import Binding, symbol_of, type_name, types_of
-from echo.frontend.training import (
+from echo.frontend.capture import (
     captured_graph,
     chunks_in,
     default_match_range,
@@ -35,17 +30,22 @@ from echo.frontend.training import (
     oracle,
     training_graph,
 )
+from echo.frontend.device import device_key
+from echo.frontend.extension import why_not, why_not_on
+from echo.frontend.implement import implemented
+from echo.frontend.measure import Meter, race
+from echo.frontend.mirror import MirrorEvaluator, forward_graph
+from echo.frontend.selfcheck import check_hook, onednn_activations
+from echo.frontend.symbols import Binding, symbol_of, type_name, types_of
 from echo.ir.gradients import EXCHANGES
 from echo.ir.graph import Entry, Graph
 from echo.ir.ops import ALL_OUTPUTS, HEAVY, LIGHT
 from echo.ir.training_graph import EXECUTOR, TensorType, TrainingGraph
 from echo.plans.key import AUXILIARY as AUXILIARY_STATE
 from echo.plans.key import Argument, Subject, digest, operators
-from echo.runtime.device import device_key
-from echo.runtime.measure import Meter, race
 from echo.system.locks import Lock
 
-POISON_VARIABLE = "_ECHO_POISON"  # a test mode, `echo.runtime.poison`: on from the first plan of a process on
+POISON_VARIABLE = "_ECHO_POISON"  # a test mode, `echo.frontend.poison`: on from the first plan of a process on
 _install_lock = Lock()
 _ALLOWED = native.Allowed(LIGHT | HEAVY, ALL_OUTPUTS, EXCHANGES)
 _SETTINGS = ("NNVM_EXEC_MATCH_RANGE", "MXNET_BACKWARD_DO_MIRROR")  # what MXNet plans depends on them
@@ -82,7 +82,7 @@ def _install_checked() -> str:
     except EchoError as error:
         return str(error)
     if os.environ.get(POISON_VARIABLE):  # nobody else loads it
-        from echo.runtime import poison
+        from echo.frontend import poison
 
         poison.start()
     return ""

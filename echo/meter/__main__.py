@@ -1,6 +1,6 @@
 """The process that measures: answers requests, one line of JSON each, on the socket that is its standard input.
 
-It is started by `echo.runtime.apart` as a file, with neither site-packages nor the user's settings of Python. Whatever
+It is started by `echo.frontend.apart` as a file, with neither site-packages nor the user's settings of Python. Whatever
 happens here, be it a division by zero or a lack of memory, happens to this process alone.
 """
 

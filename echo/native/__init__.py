@@ -178,7 +178,7 @@ def _keep(caught: Capture, text: bytes) -> None:
 
 
 def record(on: bool) -> None:
-    """From now on, or no more, every memory plan is written down (`echo.runtime.poison`)."""
+    """From now on, or no more, every memory plan is written down (`echo.frontend.poison`)."""
     function(_recorder(), "echo_record", None, ctypes.c_int)(on)
 
 

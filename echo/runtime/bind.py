@@ -21,9 +21,10 @@ from echo import pipeline, plan_cache
 from echo.errors import BudgetError, one_line
 from echo.estimators.kept import with_kept
 from echo.flip import Flips
+from echo.frontend.apart import measuring
+from echo.frontend.capture import chunk_bytes, match_range, training_graph
 from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import Binding, graph_of, symbol_of
-from echo.frontend.training import chunk_bytes, match_range, training_graph
 from echo.ir.graph import Graph
 from echo.ir.training_graph import EXECUTOR, TrainingGraph
 from echo.passes.confirm import Confirm
@@ -36,7 +37,6 @@ from echo.plans.summary import of_process
 from echo.plans.why import Flip, Flipper
 from echo.policies.warm_start import Hint
 from echo.reuse import fitting
-from echo.runtime.apart import measuring
 from echo.runtime.calls import Bind
 from echo.runtime.executor import Applied, PlannedExecutor, planned_executor, shapes_of
 from echo.runtime.fallback import REPORT, or_smallest, or_stock

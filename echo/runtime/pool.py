@@ -17,9 +17,9 @@ from typing import Sequence
 import mxnet as mx
 
 from echo import native
+from echo.frontend.capture import chunk_bytes
 from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import Binding, symbol_of
-from echo.frontend.training import chunk_bytes
 from echo.ir.graph import Graph
 from echo.passes.candidates import FindCandidates
 from echo.passes.request import Request

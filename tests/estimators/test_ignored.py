@@ -11,9 +11,9 @@ import pytest
 import echo
 from echo.estimators.assignment import ASSIGNED
 from echo.estimators.ignored import read_too_late
+from echo.frontend.capture import training_graph
 from echo.frontend.session import install_hook
 from echo.frontend.symbols import graph_of, infer_binding
-from echo.frontend.training import training_graph
 from echo.ir.graph import Graph
 from echo.ir.training_graph import STATIC, TrainingGraph
 from echo.passes.rewrite import RANGE_ATTRIBUTE

@@ -12,9 +12,9 @@ import echo
 from echo.errors import OptionError
 from echo.estimators.inplace import APART_ATTRIBUTE, as_stock, moved
 from echo.estimators.planner import blocks
+from echo.frontend.capture import training_graph
 from echo.frontend.session import install_hook
 from echo.frontend.symbols import graph_of, infer_binding, symbol_of
-from echo.frontend.training import training_graph
 from echo.ir.graph import Entry
 from echo.passes.rewrite import mark
 from tests.training import assert_same, bind, random_arrays, train

@@ -18,10 +18,10 @@ import echo
 from benchmarks.models import SMALL
 from echo.errors import GraphError, OptionError
 from echo.frontend import implement
+from echo.frontend.capture import training_graph
 from echo.frontend.implement import implemented as exchanged
 from echo.frontend.selfcheck import onednn_activations
 from echo.frontend.symbols import symbol_of
-from echo.frontend.training import training_graph
 from echo.ir.gradients import INEXACT, implementations, known
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.marks import with_marks

@@ -14,10 +14,10 @@ import echo.ir.gradients
 from benchmarks.models import SMALL
 from echo.estimators.cost_table import CostTable
 from echo.estimators.overhead import UnmeasurableError, estimate
+from echo.frontend.capture import training_graph
 from echo.frontend.implement import implemented
 from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import symbol_of
-from echo.frontend.training import training_graph
 from echo.ir.gradients import implementations, known
 from echo.ir.graph import Entry
 from echo.ir.split_gradients import late_gradients, late_implementation

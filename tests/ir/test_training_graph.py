@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from echo.errors import GraphError, UnsupportedError
-from echo.frontend.training import bind_without_memory, planned_megabytes
+from echo.frontend.capture import bind_without_memory, planned_megabytes
 from echo.ir.graph import Entry
 from echo.ir.training_graph import TensorType, TrainingGraph, TrainingNode
 from tests.conftest import case_of, model_case

@@ -21,9 +21,9 @@ import pytest
 from echo import native
 from echo.errors import EchoError, GraphError, NativeError
 from echo.frontend import session
+from echo.frontend.capture import bind_without_memory, training_graph
 from echo.frontend.session import install_hook
 from echo.frontend.symbols import graph_of, infer_binding, symbol_of
-from echo.frontend.training import bind_without_memory, training_graph
 from echo.passes.rewrite import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 
 LIBMXNET: str = mxnet.libinfo.find_lib_path()[0]
@@ -295,7 +295,7 @@ import ctypes
 import mxnet as mx
 from echo.frontend.session import install_hook
 from echo.frontend.symbols import graph_of, infer_binding, symbol_of
-from echo.frontend.training import bind_without_memory
+from echo.frontend.capture import bind_without_memory
 from echo.passes.rewrite import PLAN_ATTRIBUTE
 
 class Heap(ctypes.Structure):

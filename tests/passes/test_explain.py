@@ -7,7 +7,7 @@ import pytest
 
 import echo
 from benchmarks.models import SMALL
-from echo.frontend.training import training_graph
+from echo.frontend.capture import training_graph
 from echo.passes.rewrite import GRADIENT_ATTRIBUTE
 from echo.plans.plan import RECOMPUTE, STASH, Plan
 from tests.conftest import model_case

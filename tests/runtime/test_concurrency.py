@@ -18,8 +18,8 @@ from mxnet.symbol import Symbol
 
 import echo
 from benchmarks.models import SMALL, random_values
-from echo.frontend import session, training
-from echo.frontend.training import MATCH_RANGE_VARIABLE, planned_megabytes
+from echo.frontend import capture, session
+from echo.frontend.capture import MATCH_RANGE_VARIABLE, planned_megabytes
 from echo.runtime import bind as planned_bind
 from echo.runtime import transparent
 from echo.system import files
@@ -149,7 +149,7 @@ def test_a_child_binds_while_another_thread_of_the_parent_holds_every_lock(
         with contextlib.ExitStack() as stack:
             for lock in (planned_bind._plans_lock, transparent._lock, session._install_lock):
                 stack.enter_context(lock.held())
-            stack.enter_context(training.match_range(2))
+            stack.enter_context(capture.match_range(2))
             held.set()
             done.wait(LIMIT)
 
@@ -173,7 +173,7 @@ def test_a_child_binds_while_another_thread_of_the_parent_holds_every_lock(
 
 
 def test_a_thread_may_fork_with_a_lock_in_its_hands() -> None:
-    with planned_bind._plans_lock.held(), training.match_range(2):
+    with planned_bind._plans_lock.held(), capture.match_range(2):
         code = in_child(lambda: True)
         inner = in_child(lambda: executor() is not None)
     assert (code, inner) == (0, 0)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import echo
-from echo.frontend.training import planned_megabytes
+from echo.frontend.capture import planned_megabytes
 from echo.runtime.executor import PlannedExecutor
 from tests.training import arrays, assert_alive, assert_same
 

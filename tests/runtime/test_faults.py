@@ -21,10 +21,10 @@ import echo
 from benchmarks.models import SMALL
 from echo import native
 from echo.estimators.cost_table import CostTable
-from echo.frontend.training import planned_megabytes
+from echo.frontend.capture import planned_megabytes
+from echo.frontend.device import device_key
 from echo.passes.differentiate import Differentiate
 from echo.runtime import bind as planned_bind
-from echo.runtime.device import device_key
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 ROOT = Path(__file__).resolve().parents[2]

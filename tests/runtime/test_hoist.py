@@ -14,11 +14,11 @@ import pytest
 
 import echo
 from echo.estimators.overhead import UnmeasurableError
+from echo.frontend.measure import race
 from echo.frontend.session import MxnetSession
 from echo.ir.training_graph import TensorType
 from echo.passes.layouts import _MOST_GROWTH
 from echo.runtime import bind as planned_bind
-from echo.runtime.measure import race
 from tests.fused_models import BATCH, SIZE, STEPS, Example, trained_gluon
 from tests.runtime.test_fused import TOLERANCE, distance, gradients
 

@@ -11,7 +11,7 @@ import echo
 from benchmarks.buckets import chunks
 from benchmarks.models import SMALL, nmt_symbol
 from echo import native, pipeline
-from echo.frontend import session, training
+from echo.frontend import capture, session
 from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import graph_of, infer_binding, types_of
 from echo.passes.request import Request
@@ -94,13 +94,13 @@ def test_what_follows_is_found_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def counted_binds(monkeypatch: pytest.MonkeyPatch) -> list[mx.sym.Symbol]:
     """The symbols that are bound without memory from now on."""
-    full, binds = training.bind_without_memory, []
+    full, binds = capture.bind_without_memory, []
 
     def bound(symbol: mx.sym.Symbol, *more: Any) -> mx.executor.Executor:
         binds.append(symbol)
         return full(symbol, *more)
 
-    monkeypatch.setattr(training, "bind_without_memory", bound)
+    monkeypatch.setattr(capture, "bind_without_memory", bound)
     return binds
 
 

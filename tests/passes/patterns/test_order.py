@@ -11,9 +11,9 @@ import pytest
 
 from echo.errors import GraphError
 from echo.frontend import extension
+from echo.frontend.capture import training_graph
 from echo.frontend.session import install_hook
 from echo.frontend.symbols import Binding, graph_of, symbol_of, types_of
-from echo.frontend.training import training_graph
 from echo.ir.graph import VARIABLE, Entry, Graph, Node
 from echo.passes.patterns import order
 from echo.passes.patterns.apply import ORDER, find, fuse, fused_at

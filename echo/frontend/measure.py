@@ -8,11 +8,11 @@ from typing import Any, Mapping
 import mxnet as mx
 
 from echo.estimators.overhead import UnmeasurableError
+from echo.frontend.apart import ask
+from echo.frontend.microbenchmark import Facts, excess, refuse, trial_of
 from echo.ir.graph import Graph
 from echo.ir.training_graph import TensorType, TrainingGraph
 from echo.meter.trial import Trial
-from echo.runtime.apart import ask
-from echo.runtime.trial import Facts, excess, refuse, trial_of
 
 
 class Meter:

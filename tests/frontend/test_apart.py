@@ -18,12 +18,12 @@ import pytest
 import echo
 from echo.estimators.cost_table import CostTable
 from echo.estimators.overhead import UnavailableError, UnmeasurableError
+from echo.frontend import apart, measure
+from echo.frontend.apart import ask, measuring
+from echo.frontend.device import device_key
 from echo.frontend.session import MxnetSession
 from echo.meter.trial import Trial, Variable
-from echo.runtime import apart, measure
 from echo.runtime import bind as planned_bind
-from echo.runtime.apart import ask, measuring
-from echo.runtime.device import device_key
 
 INT32 = 4
 FINE = Trial("tanh", {}, (Variable((8, 8)),))

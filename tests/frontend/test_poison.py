@@ -17,10 +17,10 @@ from mxnet.gluon import nn
 
 from benchmarks.models import SMALL, random_values
 from echo.errors import NativeError
+from echo.frontend import poison
+from echo.frontend.capture import match_range
+from echo.frontend.poison import poisoned
 from echo.frontend.session import POISON_VARIABLE, install_hook
-from echo.frontend.training import match_range
-from echo.runtime import poison
-from echo.runtime.poison import poisoned
 from tests.training import assert_same, bind, random_arrays, recomputing, train
 
 Symbol = mx.sym.Symbol

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from echo.estimators.overhead import UnmeasurableError, is_free
+from echo.frontend import measure
+from echo.frontend.apart import measuring
+from echo.frontend.capture import training_graph
+from echo.frontend.device import device_key
+from echo.frontend.measure import Meter
 from echo.frontend.session import install_hook
 from echo.frontend.symbols import graph_of, infer_binding
-from echo.frontend.training import training_graph
 from echo.ir.training_graph import TrainingGraph
-from echo.runtime import measure
-from echo.runtime.apart import measuring
-from echo.runtime.device import device_key
-from echo.runtime.measure import Meter
 
 
 def training(symbol: mx.sym.Symbol, **shapes: tuple[int, ...]) -> TrainingGraph:
@@ -104,7 +104,7 @@ def test_a_large_node_is_cut_and_scaled(meter: Meter, monkeypatch: pytest.Monkey
     sizes = _sizes_asked_for(monkeypatch)
     whole = meter(graph, number)
     assert (512, 4096) in sizes
-    monkeypatch.setattr("echo.runtime.trial._MOST_BYTES", 2 << 20)
+    monkeypatch.setattr("echo.frontend.microbenchmark._MOST_BYTES", 2 << 20)
     sizes.clear()
     part = meter(graph, number)
     assert max(size[0] for size in sizes) <= 64
