@@ -156,8 +156,9 @@ def cached(graph: Graph, planned: Plan, binding: Any) -> dict[str, float]:
     """Seconds, also of the processor, that a bind spends on a plan on disk, from the graph and its shapes on."""
     import mxnet as mx
 
-    from echo import pipeline, plan_cache
+    from echo import pipeline
     from echo.passes.rewrite import with_marks
+    from echo.planning import store
     from echo.runtime import bind
 
     bound = with_marks(graph, planned.marks)
@@ -170,7 +171,7 @@ def cached(graph: Graph, planned: Plan, binding: Any) -> dict[str, float]:
         for round_number in range(2 * ROUNDS + 1):
             bind._plans.clear()
             back = None  # nor a plan of before, which would have to be freed
-            plan_cache._source.cache_clear()
+            store._source.cache_clear()
             before, started = time.process_time(), time.perf_counter()
             back = bind.planned(bind.session_of(graph, lambda: binding, mx.cpu()), Options(), details=False).plan
             if round_number:  # the first one writes it

@@ -32,7 +32,7 @@ from echo.passes.partition import partition
 from echo.passes.request import Request
 from echo.passes.rewrite import RANGE_ATTRIBUTE, Rewrite
 from echo.passes.select import Selection
-from echo.plan_cache import Found
+from echo.planning.store import Found
 from echo.plans.key import Subject
 from echo.plans.options import Options
 from echo.policies.problem import Problem

@@ -17,10 +17,9 @@ from typing import Any, Callable, Iterator, NamedTuple, Optional, Sequence, Tupl
 import mxnet as mx
 from mxnet.symbol import Symbol
 
-from echo import pipeline, plan_cache
+from echo import pipeline
 from echo.errors import BudgetError, one_line
 from echo.estimators.kept import with_kept
-from echo.flip import Flips
 from echo.frontend.apart import measuring
 from echo.frontend.capture import chunk_bytes, match_range, training_graph
 from echo.frontend.session import MxnetSession
@@ -30,13 +29,15 @@ from echo.ir.training_graph import EXECUTOR, TrainingGraph
 from echo.passes.confirm import Confirm
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewritten
-from echo.plan_cache import Found
+from echo.planning import store
+from echo.planning.reuse import fitting
+from echo.planning.store import Found
+from echo.planning.what_if import Flips
 from echo.plans.options import Options
 from echo.plans.plan import Decision, Plan
 from echo.plans.summary import of_process
 from echo.plans.why import Flip, Flipper
 from echo.policies.warm_start import Hint
-from echo.reuse import fitting
 from echo.runtime.calls import Bind
 from echo.runtime.executor import Applied, PlannedExecutor, planned_executor, shapes_of
 from echo.runtime.fallback import REPORT, or_smallest, or_stock
@@ -361,7 +362,7 @@ def _remembered(request: Request, session: MxnetSession, example: Example | None
     asked = [session.subject.fingerprint, names, str(session.hook), session.device_key]
     asked += [request.options.key, str(request.details), session.why_no_fusion if request.options.fuse else ""]
     asked += [f"{name}={text}" for name, text in sorted(os.environ.items()) if name.startswith(("MXNET_", "NNVM_"))]
-    key = plan_cache.key_of(asked if example is None else [*asked, example.key])
+    key = store.key_of(asked if example is None else [*asked, example.key])
     if key not in _plans:
         found = _loaded_or_made(key, request, session, example)
         while len(_plans) >= _MOST_PLANS:
@@ -376,7 +377,7 @@ def _remembered(request: Request, session: MxnetSession, example: Example | None
 def _loaded_or_made(
     key: str, request: Request, session: MxnetSession, example: Example | None
 ) -> Found | BudgetError:
-    found = plan_cache.load(key, request.graph, session)
+    found = store.load(key, request.graph, session)
     if found is None:
         try:
             made = _search(request) if example is None else _planned(request, _hint_of(example, request))
@@ -388,7 +389,7 @@ def _loaded_or_made(
             logger.log(logging.DEBUG if text in _told else logging.WARNING, "echo: %s. %s.", text, advice)
             _told.add(text)
         if not found.plan.failed:  # by chance, or for lack of time: the next start tries again
-            plan_cache.save(key, found.plan, found.chunks)
+            store.save(key, found.plan, found.chunks)
     return found
 
 

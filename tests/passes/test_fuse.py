@@ -59,7 +59,7 @@ def test_fused_operators_that_need_more_are_left_out(monkeypatch: pytest.MonkeyP
 
     assert plan(policy="none").fused
     monkeypatch.setattr("echo.runtime.bind._plans", {})
-    monkeypatch.setattr("echo.plan_cache.load", lambda *_: None)
+    monkeypatch.setattr("echo.planning.store.load", lambda *_: None)
     monkeypatch.setattr(pipeline, "stock", nearly_nothing)
     assert not plan(policy="none").fused
 

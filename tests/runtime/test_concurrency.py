@@ -142,7 +142,7 @@ def test_a_child_binds_while_another_thread_of_the_parent_holds_every_lock(
     expected = gradients(executor())
     assert (expected == stock) != fuse
     monkeypatch.setattr(planned_bind, "_plans", {})
-    monkeypatch.setattr("echo.plan_cache.load", lambda *_: None)  # the child plans
+    monkeypatch.setattr("echo.planning.store.load", lambda *_: None)  # the child plans
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:

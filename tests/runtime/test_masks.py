@@ -44,7 +44,7 @@ def steps(
 
 def forget_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("echo.runtime.bind._plans", {})
-    monkeypatch.setattr("echo.plan_cache.load", lambda *_: None)
+    monkeypatch.setattr("echo.planning.store.load", lambda *_: None)
 
 
 def bits_of(plan: echo.Plan) -> set[str]:

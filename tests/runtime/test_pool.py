@@ -115,7 +115,7 @@ def test_a_first_start_asks_mxnet_no_question_twice(monkeypatch: pytest.MonkeyPa
     assert len(plans) > len(LENGTHS), "a length is followed first, and searched where the pool grows"
     monkeypatch.setattr(bind, "_plans", {})
     monkeypatch.setattr(bind, "_hints", {})
-    monkeypatch.setattr("echo.plan_cache.load", lambda *_: None)
+    monkeypatch.setattr("echo.planning.store.load", lambda *_: None)
     plans.clear()
     binds = counted_binds(monkeypatch)
     typed: list[Any] = []

@@ -39,7 +39,7 @@ class Surprise(RuntimeError):
 @pytest.fixture(autouse=True)
 def afterwards(monkeypatch: Patch) -> Any:
     monkeypatch.setattr(planned_bind, "_told", set())
-    monkeypatch.setattr("echo.plan_cache.load", lambda *_: None)
+    monkeypatch.setattr("echo.planning.store.load", lambda *_: None)
     stock = Symbol.simple_bind, Symbol.bind
     yield
     echo.disable()
@@ -255,7 +255,7 @@ def test_masks_that_miss_a_budget_cost_no_plan(strict: bool, transparent: bool, 
 
 def test_what_failed_is_not_kept_on_the_disk(monkeypatch: Patch) -> None:
     saved: list[Any] = []
-    monkeypatch.setattr("echo.plan_cache.save", lambda *found: saved.append(found))
+    monkeypatch.setattr("echo.planning.store.save", lambda *found: saved.append(found))
     with monkeypatch.context() as patch:
         failing_pass(Differentiate)(patch)
         assert echo.plan(model(), max_overhead=None, **SHAPES).failed

@@ -23,8 +23,8 @@ from echo.errors import EchoError
 from echo.ir.graph import Graph
 from echo.passes.marks import with_marks
 from echo.passes.request import Frontend
+from echo.planning.reuse import fused_base
 from echo.plans.plan import RECOMPUTE, STASH, Decision, Plan
-from echo.reuse import fused_base
 from echo.system import files as cache
 
 _FORMAT = "echo-stored-plan-6"

@@ -14,10 +14,11 @@ import pytest
 
 import echo
 from benchmarks.models import SMALL
-from echo import native, pipeline, plan_cache
+from echo import native, pipeline
 from echo.ir.graph import Graph
 from echo.passes.rewrite import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, mark, marks_of
-from echo.plan_cache import Found
+from echo.planning import store
+from echo.planning.store import Found
 from echo.plans.plan import Plan
 from echo.runtime import bind
 from echo.system import files
@@ -78,7 +79,7 @@ def stored(plan: Plan) -> tuple[Graph, Graph]:
     graph = special_case("slices").graph
     number = next(number for number, node in enumerate(graph.nodes) if node.name == "parts")
     marked = mark(graph, {number: [0, 2]}, hook=True, match_range=4)
-    plan_cache.save("key", with_marks_of(plan, graph, marked))
+    store.save("key", with_marks_of(plan, graph, marked))
     return graph, marked
 
 
@@ -94,13 +95,13 @@ def value_in(path: Path) -> dict[str, Any]:
 
 def write(path: Path, value: Any, key: str = "key") -> None:
     """As echo would have written it: with a digest."""
-    files.replace(path, plan_cache._purpose(key), value)
+    files.replace(path, store._purpose(key), value)
 
 
 def test_a_plan_comes_back(folder: Path, plan: Plan) -> None:
     graph, marked = stored(plan)
-    assert plan_cache.load("key", graph, NOBODY) == Found(with_marks_of(plan, graph, marked), marked, graph, None)
-    assert plan_cache.load("another", graph, NOBODY) is None
+    assert store.load("key", graph, NOBODY) == Found(with_marks_of(plan, graph, marked), marked, graph, None)
+    assert store.load("another", graph, NOBODY) is None
     assert [path.name for path in folder.iterdir()] == ["key.json"]
 
 
@@ -197,13 +198,13 @@ def check_ignored(
     plan: Plan, graph: Graph, marked: Graph, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(2):
-        assert plan_cache.load("key", graph, NOBODY) is None
+        assert store.load("key", graph, NOBODY) is None
     (record,) = caplog.records
     assert record.levelname == "WARNING"
     assert f"{path} is ignored, what is in it is found out anew: " in record.getMessage()
     kept = with_marks_of(plan, graph, marked)
-    plan_cache.save("key", kept)
-    assert plan_cache.load("key", graph, NOBODY) == Found(kept, marked, graph, None)
+    store.save("key", kept)
+    assert store.load("key", graph, NOBODY) == Found(kept, marked, graph, None)
 
 
 def test_every_flipped_bit_is_noticed(folder: Path, plan: Plan) -> None:
@@ -220,21 +221,21 @@ def test_every_flipped_bit_is_noticed(folder: Path, plan: Plan) -> None:
             data[place] ^= bits
         if bytes(data) != whole:
             path.write_bytes(data)
-            assert plan_cache.load("key", graph, NOBODY) is None, flip
+            assert store.load("key", graph, NOBODY) is None, flip
     path.write_bytes(whole)
-    assert plan_cache.load("key", graph, NOBODY) is not None
+    assert store.load("key", graph, NOBODY) is not None
 
 
 def test_chunks_come_back_beside_the_plan(folder: Path, plan: Plan) -> None:
     graph, marked = stored(plan)
     kept = with_marks_of(plan, graph, marked)
     for chunks in ((64, 0, 4096), ()):
-        plan_cache.save("key", kept, chunks)
-        assert plan_cache.load("key", graph, NOBODY) == Found(kept, marked, graph, chunks)
+        store.save("key", kept, chunks)
+        assert store.load("key", graph, NOBODY) == Found(kept, marked, graph, chunks)
     value = value_in(folder / "key.json")
     del value["chunks"]
     write(folder / "key.json", value)
-    assert plan_cache.load("key", graph, NOBODY) == Found(kept, marked, graph, None)
+    assert store.load("key", graph, NOBODY) == Found(kept, marked, graph, None)
 
 
 @pytest.mark.usefixtures("cheap_planning")
@@ -258,10 +259,10 @@ def test_operators_that_must_not_run_twice_are_never_marked(folder: Path, plan: 
     value = value_in(path)
     loss = next(number for number, node in enumerate(graph.nodes) if node.op == "MakeLoss")
     write(path, wrong_marks(value, [[loss, "MakeLoss", {PLAN_ATTRIBUTE: "0", RANGE_ATTRIBUTE: "4"}]]))
-    assert plan_cache.load("key", graph, NOBODY) is None
+    assert store.load("key", graph, NOBODY) is None
     ranges = mark(graph, {}, hook=True, match_range=4)  # which stand everywhere, if nothing runs again
-    plan_cache.save("key", with_marks_of(plan, graph, ranges))
-    assert plan_cache.load("key", graph, NOBODY) is not None
+    store.save("key", with_marks_of(plan, graph, ranges))
+    assert store.load("key", graph, NOBODY) is not None
 
 
 def test_a_folder_that_cannot_be_written_to_is_no_error(
@@ -270,13 +271,13 @@ def test_a_folder_that_cannot_be_written_to_is_no_error(
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path / "file"))
     graph, _ = stored(plan)
-    assert plan_cache.load("key", graph, NOBODY) is None
+    assert store.load("key", graph, NOBODY) is None
 
 
 def test_old_plans_make_room(folder: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_cache, "_MOST_FILES", 3)
+    monkeypatch.setattr(store, "_MOST_FILES", 3)
     for number in range(5):
-        plan_cache.save(f"key{number}", plan)
+        store.save(f"key{number}", plan)
     assert len(list(folder.glob("*.json"))) == 3
     assert (folder / "key4.json").exists()
 
@@ -284,20 +285,20 @@ def test_old_plans_make_room(folder: Path, plan: Plan, monkeypatch: pytest.Monke
 def test_what_else_is_in_the_folder_is_in_nobodys_way(
     folder: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan_cache, "_MOST_FILES", 3)
+    monkeypatch.setattr(store, "_MOST_FILES", 3)
     folder.mkdir()
     (folder / "a.json").mkdir()
     (folder / "b.json").symlink_to("nowhere")
     os.mkfifo(folder / "c.json")
     for number in range(5):
-        plan_cache.save(f"key{number}", plan)
+        store.save(f"key{number}", plan)
     assert (folder / "key4.json").is_file()
 
 
 def test_names_depend_on_every_part_and_on_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = {plan_cache.key_of(parts) for parts in (["a", "b"], ["ab"], ["a", "b", ""], ["b", "a"])}
-    monkeypatch.setattr(plan_cache, "_source", lambda: "other")
-    names.add(plan_cache.key_of(["a", "b"]))
+    names = {store.key_of(parts) for parts in (["a", "b"], ["ab"], ["a", "b", ""], ["b", "a"])}
+    monkeypatch.setattr(store, "_source", lambda: "other")
+    names.add(store.key_of(["a", "b"]))
     assert len(names) == 5
 
 
@@ -306,11 +307,11 @@ def test_a_library_that_was_built_again_is_other_code(tmp_path: Path, monkeypatc
     library = tmp_path / "libecho_planner.so"
     library.write_bytes(b"built")
     monkeypatch.setattr(native, "__path__", [*native.__path__, str(tmp_path)])
-    texts = [plan_cache._source.__wrapped__()]
+    texts = [store._source.__wrapped__()]
     library.write_bytes(b"built again")
-    texts.append(plan_cache._source.__wrapped__())
+    texts.append(store._source.__wrapped__())
     library.unlink()
-    texts.append(plan_cache._source.__wrapped__())
+    texts.append(store._source.__wrapped__())
     assert len(set(texts)) == 3
     built = {Path(line.split(" ")[0]).name for line in texts[2].split(";") if ".so " in line}
     assert built == {"libecho_hook.so", "libecho_kernels.so", "libecho_planner.so"}

@@ -37,7 +37,7 @@ def no_search(saved: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """From here on nothing may be planned; the plan was saved before."""
     monkeypatch.setattr(planned_bind, "_plans", {})
     monkeypatch.setattr("echo.pipeline.plan", lambda _: pytest.fail("planned again"))
-    monkeypatch.setattr("echo.plan_cache.load", lambda *_: pytest.fail("looked for another plan"))
+    monkeypatch.setattr("echo.planning.store.load", lambda *_: pytest.fail("looked for another plan"))
     return saved
 
 
