@@ -38,9 +38,9 @@ from echo.plans.plan import Decision, Plan
 from echo.plans.summary import of_process
 from echo.plans.why import Flip, Flipper
 from echo.policies.warm_start import Hint
-from echo.runtime.calls import Bind
+from echo.runtime.bind_call import Bind
 from echo.runtime.executor import Applied, PlannedExecutor, planned_executor, shapes_of
-from echo.runtime.fallback import REPORT, or_smallest, or_stock
+from echo.runtime.on_error import REPORT, or_smallest, or_stock
 from echo.runtime.pool import Example, Pool, example_of, pool_of
 from echo.runtime.rehearsal import Verifier
 from echo.system.deadline import Deadline

@@ -29,10 +29,10 @@ from echo.passes.rewrite import GRADIENT_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIB
 from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.runtime import bind
-from echo.runtime.fallback import REPORT
 from echo.runtime.held import beside_storage
 from echo.runtime.modes import keep, note
 from echo.runtime.monitor import WithoutClones
+from echo.runtime.on_error import REPORT
 from echo.runtime.rehearsal import call_is_right
 from echo.runtime.verify_report import Case
 from echo.runtime.watch import InputWatch, watch_of

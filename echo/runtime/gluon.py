@@ -15,7 +15,7 @@ from echo.frontend.session import MxnetSession, install_hook
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.plans.options import Options
 from echo.runtime import bind, cached_op
-from echo.runtime.fallback import or_stock
+from echo.runtime.on_error import or_stock
 
 logger = logging.getLogger("echo")
 

@@ -10,7 +10,7 @@ from mxnet.symbol import Symbol
 from echo.frontend.symbols import text_of
 from echo.plans.options import Options
 from echo.plans.plan import Plan
-from echo.runtime import bind, calls
+from echo.runtime import bind, bind_call
 
 
 class OptimizedSymbol(Symbol):  # type: ignore[misc]
@@ -33,12 +33,12 @@ class OptimizedSymbol(Symbol):  # type: ignore[misc]
 
     def simple_bind(self, *args: Any, **kwargs: Any) -> mx.executor.Executor:
         """As ``Symbol.simple_bind``, with a plan applied."""
-        request = calls.simple_bind(self, Symbol.simple_bind, *args, **kwargs)
+        request = bind_call.simple_bind(self, Symbol.simple_bind, *args, **kwargs)
         return bind.with_plan(request, self.options, self.plans.append)
 
     def bind(self, *args: Any, **kwargs: Any) -> mx.executor.Executor:
         """As ``Symbol.bind``, with a plan applied."""
-        return bind.with_plan(calls.bind(self, Symbol.bind, *args, **kwargs), self.options, self.plans.append)
+        return bind.with_plan(bind_call.bind(self, Symbol.bind, *args, **kwargs), self.options, self.plans.append)
 
 
 def optimize_symbol(symbol: Symbol, options: Options) -> OptimizedSymbol:

@@ -22,15 +22,15 @@ from echo.errors import EchoError, one_line
 from echo.frontend.session import check_version
 from echo.plans.options import Options
 from echo.policies import policy_named
-from echo.runtime import bind, calls
+from echo.runtime import bind, bind_call
 from echo.runtime.cached_op import plan_everywhere
-from echo.runtime.fallback import REPORT, or_smallest
+from echo.runtime.on_error import REPORT, or_smallest
 from echo.runtime.symbol import OptimizedSymbol
 from echo.system.locks import Lock
 
 logger = logging.getLogger("echo")
 _T = TypeVar("_T")
-_BINDS: dict[str, Callable[..., calls.Bind]] = {"simple_bind": calls.simple_bind, "bind": calls.bind}
+_BINDS: dict[str, Callable[..., bind_call.Bind]] = {"simple_bind": bind_call.simple_bind, "bind": bind_call.bind}
 _lock = Lock()
 # by identity: functools.wraps copies every mark onto other people's wrappers
 _wrappers: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
@@ -100,7 +100,7 @@ def _unwrap() -> None:
             _wrappers.discard(current)
 
 
-def _wrapped(original: Callable[..., Any], describe: Callable[..., calls.Bind]) -> Callable[..., Any]:
+def _wrapped(original: Callable[..., Any], describe: Callable[..., bind_call.Bind]) -> Callable[..., Any]:
     @functools.wraps(original)
     def wrapper(symbol: Symbol, *args: Any, **kwargs: Any) -> mx.executor.Executor:
         options = _options
@@ -113,7 +113,7 @@ def _wrapped(original: Callable[..., Any], describe: Callable[..., calls.Bind]) 
 
 
 def _planned(
-    stock: Callable[[], mx.executor.Executor], describe: Callable[[], calls.Bind], options: Options
+    stock: Callable[[], mx.executor.Executor], describe: Callable[[], bind_call.Bind], options: Options
 ) -> mx.executor.Executor:
     owner = bind.Owner(lambda action, otherwise: _attempt(action, options, otherwise), options.strict, _warn)
     return _attempt(lambda given: bind.with_plan(describe(), given, owner=owner), options, stock)
