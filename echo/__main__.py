@@ -2,6 +2,6 @@
 
 import sys
 
-from echo.cli import main
+from echo.cli.main import main
 
 sys.exit(main())

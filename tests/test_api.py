@@ -19,7 +19,8 @@ import pytest
 
 import echo
 from benchmarks.models import SMALL
-from echo import cli, errors, native
+from echo import errors, native
+from echo.cli.main import main
 from echo.plans.plan import Decision, Memory
 
 ROOT = Path(__file__).parents[1]
@@ -81,7 +82,7 @@ def documented(module: ModuleType) -> list[tuple[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("module", [echo, errors, native, sys.modules["echo.plans.options"], cli], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [echo, errors, native, sys.modules["echo.plans.options"], main], ids=lambda m: m.__name__)
 def test_public_functions_say_what_they_do(module: ModuleType) -> None:
     assert module.__doc__
     items = documented(module)
@@ -130,7 +131,7 @@ def test_import_is_lazy() -> None:
         import sys
         import echo
         echo.Options(policy="echo")
-        import echo.cli, echo.pipeline, echo.ir.graph, echo.ir.training_graph, echo.policies
+        import echo.cli.main, echo.pipeline, echo.ir.graph, echo.ir.training_graph, echo.policies
         print(*sys.modules)
     """).split()
     assert "echo" in loaded
@@ -357,7 +358,7 @@ def test_command_line_says_what_is_wrong(
     (tmp_path / "number.json").write_text("3")
     (tmp_path / "graph.json").write_text(json.dumps(CHAIN))
     files = {name: str(tmp_path / f"{name}.json") for name in ("symbol", "text", "number", "missing", "graph")}
-    assert cli.main([argument.format(**files) for argument in arguments]) == 1
+    assert main.main([argument.format(**files) for argument in arguments]) == 1
     out, err = capsys.readouterr()
     assert out == ""
     lines = [line for line in err.splitlines() if line.startswith("mxecho: ")]
@@ -368,7 +369,7 @@ def test_command_line_says_what_is_wrong(
 def test_command_line_schedules_a_graph(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "graph.json").write_text(json.dumps(CHAIN))
     for policy in ("search", "sublinear", "exact"):
-        assert cli.main(["schedule", str(tmp_path / "graph.json"), "--budget", "14MB", "--policy", policy]) == 0
+        assert main.main(["schedule", str(tmp_path / "graph.json"), "--budget", "14MB", "--policy", policy]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert lines[0] == "graph       41 nodes, 21 of them forward, 41.00 ms a step"
         assert re.fullmatch(rf"peak        22\.0 MB -> 1\d\.0 MB, budget 14\.0 MB \({policy}\)", lines[1])
@@ -378,6 +379,6 @@ def test_command_line_schedules_a_graph(tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_command_line_without_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        cli.main([])
+        main.main([])
     assert caught.value.code == 2
     assert "usage: mxecho" in capsys.readouterr().err

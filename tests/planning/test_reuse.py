@@ -13,7 +13,7 @@ from mxnet import autograd
 
 import echo
 from benchmarks.models import SMALL
-from echo import cli
+from echo.cli.main import main
 from echo.errors import OptionError, PlanError
 from echo.frontend.session import MxnetSession
 from echo.plans.options import Options
@@ -248,12 +248,12 @@ def test_gluon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: dict[str,
 def test_command_line(saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = echo.load_plan(saved)
     name = f"{plan.recomputed[0].name}:{plan.recomputed[0].output}"
-    assert cli.main(["why", str(saved), name]) == 0
+    assert main.main(["why", str(saved), name]) == 0
     assert capsys.readouterr().out == f"{plan.why(name)}\n"
-    assert cli.main(["why", str(saved), "nothing"]) == 1
+    assert main.main(["why", str(saved), "nothing"]) == 1
     assert "mxecho: no gradient reads a feature map named 'nothing'" in capsys.readouterr().err
     MODEL.symbol.save(str(tmp_path / "model.json"))
     shapes = [f"{key}={','.join(map(str, shape))}" for key, shape in MODEL.shapes.items()]
     options = ["--max-overhead", "none", "--no-fuse", "--why", name]
-    assert cli.main(["plan", str(tmp_path / "model.json"), *shapes, *options]) == 0
+    assert main.main(["plan", str(tmp_path / "model.json"), *shapes, *options]) == 0
     assert "instead: " in capsys.readouterr().out

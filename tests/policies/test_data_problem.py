@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from echo.cli.schedule import held_at_peak
 from echo.errors import OptionError
 from echo.policies.all import All
 from echo.policies.data_problem import problem_of_graph, smallest, solve_graph
 from echo.policies.none import None_
 from echo.policies.search import Search
-from echo.report.schedule import held_at_peak
 from tests.data_graphs import chain, ilp_graph, ilp_plans, unrolled
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import mxnet as mx
 import pytest
 
-from echo import cli
+from echo.cli.main import main
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 ARGUMENTS = {"plan": ["x=2,3"], "schedule": ["--budget", "1GB"], "show": [], "why": ["t"]}
@@ -67,7 +67,7 @@ def test_a_plan_that_cannot_be_saved_is_one_line(tmp_path: Path, capsys: pytest.
 
 
 def check_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(words) == 1
+    assert main.main(words) == 1
     lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith(("echo: planning", "["))]
     assert len(lines) == 1
     assert lines[0].startswith("mxecho: ")

@@ -23,7 +23,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Sequence
 
-from echo import run
+from echo.cli.main import run
 from echo.errors import BudgetError, EchoError, NativeError, OptionError
 from echo.plans.plan import Plan
 from echo.system.deadline import Deadline
@@ -123,11 +123,11 @@ def _plan(arguments: argparse.Namespace) -> Plan:
 
 
 def _schedule(arguments: argparse.Namespace) -> str:
+    from echo.cli.schedule import held_at_peak, render_schedule
     from echo.ir.data_graph import load_dag
     from echo.plans.options import budget_bytes
     from echo.policies import policy_named
     from echo.policies.data_problem import smallest, solve_graph
-    from echo.report.schedule import held_at_peak, render_schedule
 
     policy, deadline = policy_named(arguments.policy), Deadline.after(_SCHEDULING)
     graph = load_dag(Path(arguments.graph))

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from echo.run import split
+from echo.cli.run import split
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 STATE = """
 import atexit, pickle, sys
 class Own: pass
