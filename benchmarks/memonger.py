@@ -29,12 +29,14 @@ import mxnet as mx
 
 import echo
 from benchmarks.record import apart, known_rows, save
+from echo.ir.attributes import PLAN_ATTRIBUTE
 from echo.ir.ops import HEAVY
 from echo.passes.candidates import FindCandidates
 from echo.passes.explain import Explain
 from echo.passes.partition import Partition
-from echo.passes.rewrite import PLAN_ATTRIBUTE, Rewrite, splits_of
+from echo.passes.rewrite import Rewrite
 from echo.passes.select import Select
+from echo.plans.marks import splits_of
 
 BATCH = 64
 HIDDEN, WORDS, FEATURES = 1024, 5000, 50

@@ -157,7 +157,7 @@ def cached(graph: Graph, planned: Plan, binding: Any) -> dict[str, float]:
     import mxnet as mx
 
     from echo import pipeline
-    from echo.passes.rewrite import with_marks
+    from echo.passes.check_marks import with_marks
     from echo.planning import store
     from echo.runtime import bind
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from echo import compat, errors, native
+from echo import compat, errors, native, startup
 from echo.errors import (
     BudgetError,
     ChangedInputError,
@@ -158,6 +158,9 @@ def disable() -> None:
     from echo.runtime import transparent
 
     transparent.disable()
+
+
+startup.watch(activates=False)  # `echo.compat` prepares mxnet when it is imported
 
 
 def __getattr__(name: str) -> Any:

@@ -18,7 +18,6 @@ import re
 import sys
 import types
 
-from echo import startup
 from echo.errors import UnsupportedError
 
 SUPPORTED = "1.9.1"
@@ -79,6 +78,3 @@ class _Version:
         return self.numbers < other.numbers
 
     __hash__ = None  # type: ignore[assignment]
-
-
-startup.watch(activates=False)

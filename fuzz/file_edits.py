@@ -7,10 +7,10 @@ import random
 from pathlib import Path
 from typing import Any, Callable
 
+from echo.ir.attributes import GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.ir.gradients import known
 from echo.ir.graph import Graph
 from echo.ir.ops import ALL_OUTPUTS, HEAVY, LIGHT
-from echo.passes.rewrite import GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 
 _JUNK = (None, True, False, 0, 1, -1, 2**31, 2**63, 0.5, 1e308, "", "0", "hook", [], [[]], {}, {"a": 1})
 _RANGES = ("-1", "-1s", "-2", "0", "1", "2", "16", "64", "2147483647", "99999999999", "", "x", " 1")

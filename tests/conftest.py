@@ -24,18 +24,19 @@ from echo.frontend.capture import match_range, oracle, training_graph
 from echo.frontend.poison import poisoned
 from echo.frontend.session import MxnetSession, install_hook
 from echo.frontend.symbols import Binding, graph_of, infer_binding, symbol_of
+from echo.ir.attributes import RANGE_ATTRIBUTE
 from echo.ir.graph import Entry, Graph
 from echo.ir.ops import HEAVY, recomputable_outputs
 from echo.ir.schedule import Splits
 from echo.ir.training_graph import EXECUTOR, TrainingGraph
-from echo.passes.partition import partition
 from echo.passes.request import Request
-from echo.passes.rewrite import RANGE_ATTRIBUTE, Rewrite
+from echo.passes.rewrite import Rewrite
 from echo.passes.select import Selection
 from echo.planning.store import Found
 from echo.plans.key import Subject
 from echo.plans.options import Options
 from echo.policies.problem import Problem
+from echo.policies.segments import partition
 from echo.runtime import bind as planned_bind
 from echo.system.deadline import NEVER, Deadline
 

@@ -20,7 +20,7 @@ import pytest
 import echo
 from benchmarks.models import SMALL
 from echo import errors, native
-from echo.cli.main import main
+from echo.cli import main
 from echo.plans.plan import Decision, Memory
 
 ROOT = Path(__file__).parents[1]
@@ -82,7 +82,10 @@ def documented(module: ModuleType) -> list[tuple[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("module", [echo, errors, native, sys.modules["echo.plans.options"], main], ids=lambda m: m.__name__)
+MODULES = [echo, errors, native, sys.modules["echo.plans.options"], main]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_public_functions_say_what_they_do(module: ModuleType) -> None:
     assert module.__doc__
     items = documented(module)

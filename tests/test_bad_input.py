@@ -25,7 +25,7 @@ from echo.frontend.capture import planned_megabytes
 from echo.frontend.session import install_hook
 from echo.frontend.symbols import graph_of, symbol_of
 from echo.passes.differentiate import Differentiate
-from echo.passes.rewrite import mark
+from echo.plans.marks import mark
 from echo.runtime import bind as planned_bind
 from tests.training import assert_alive, assert_close, assert_same, bind, random_arrays, train
 

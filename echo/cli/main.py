@@ -23,7 +23,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Sequence
 
-from echo.cli.main import run
+from echo.cli import run
 from echo.errors import BudgetError, EchoError, NativeError, OptionError
 from echo.plans.plan import Plan
 from echo.system.deadline import Deadline

@@ -12,10 +12,6 @@ import bisect
 from dataclasses import dataclass
 from typing import Sequence
 
-# In place of a match range of MXNet's planner
-ASSIGNED = -1  # echo's own assignment
-PEAK = -2  # the most bytes alive at once, which no assignment goes below: never applied, but quick to search by
-
 
 @dataclass(frozen=True)
 class Block:

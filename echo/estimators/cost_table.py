@@ -1,8 +1,8 @@
 """Measured seconds of operators on one device, kept on disk between runs.
 
-The file is data (`echo.system.files`): JSON with a digest, checked field by field, replaced atomically, merged when several
-processes write. A damaged or foreign file is ignored and written anew; a folder that cannot be written to leaves the
-table in memory.
+The file is data (`echo.system.files`): JSON with a digest, checked field by field, replaced atomically, merged when
+several processes write. A damaged or foreign file is ignored and written anew; a folder that cannot be written to
+leaves the table in memory.
 """
 
 from __future__ import annotations

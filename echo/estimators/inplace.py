@@ -30,9 +30,6 @@ from echo.ir.readers import why_not_reader
 from echo.ir.schedule import Splits
 from echo.ir.training_graph import TensorType, TrainingGraph, TrainingNode
 
-# Read by the native hook (``inplace.cc``): "OPERATOR:INPUT>OUTPUT,...;OPERATOR:..." must not be computed in place.
-APART_ATTRIBUTE = "__echo_apart__"
-
 LAID_OUT = frozenset({"Convolution", "Deconvolution"})  # what makes arrays in oneDNN's blocked layouts
 _BLOCKED_TYPES = frozenset({"float32", "bfloat16"})
 _BLOCKED_AXES = (3, 4, 5)

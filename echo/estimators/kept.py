@@ -40,7 +40,7 @@ def copied(training: TrainingGraph, device: str) -> frozenset[Entry]:
 
 
 def with_kept(training: TrainingGraph, device: str) -> TrainingGraph:
-    """The training graph with what each copy of a forward node would keep (`echo.ir.training_graph.TrainingNode.kept`)."""
+    """The training graph with the bytes that each copy of a forward node would keep (`TrainingNode.kept`)."""
     if _keeps_none(training, device):
         return training
     nodes = list(training.nodes)

@@ -15,7 +15,7 @@ from echo.ir.training_graph import TrainingGraph
 
 
 class LiveEvaluator:
-    """Evaluates schedules by live bytes; the native scheduler does it, or `echo.ir.schedule.replay` where that is missing.
+    """Evaluates schedules by live bytes: the native scheduler does, or `echo.ir.schedule.replay` where that is missing.
 
     Graphs of nodes with one output each that work nowhere in place, as `echo.ir.data_graph` reads them. Match ranges
     make no difference. Not thread-safe: one evaluator a thread.

@@ -17,7 +17,8 @@ import itertools
 from dataclasses import dataclass
 from typing import Iterable, Mapping, Sequence
 
-from echo.estimators.assignment import ASSIGNED, PEAK, Block, assign_chunks
+from echo.estimators.assignment import Block, assign_chunks
+from echo.ir.storage import ASSIGNED, PEAK
 from echo.ir.training_graph import DYNAMIC, EXECUTOR, TrainingGraph, TrainingNode
 
 _NONE, _EXTERNAL = -1, -2

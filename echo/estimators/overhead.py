@@ -149,7 +149,7 @@ def _product(training: TrainingGraph, number: int) -> int | None:
 
 
 def _parts(training: TrainingGraph) -> dict[int, int]:
-    """Of each gradient of a product, how many nodes it is computed by (`echo.ir.split_gradients`): they take as long as one."""
+    """How many nodes compute the gradients of a product (`echo.ir.split_gradients`), which take as long as one node."""
     products = {number: _product(training, number) for number, _ in training.operators()}
     count = Counter(products.values())
     return {number: count[product] for number, product in products.items() if product is not None}

@@ -1,7 +1,7 @@
 """MXNet's memory planner, replayed: the exact bytes of any choice of recomputed feature maps.
 
-The native library does it in about a tenth of a microsecond a node; `echo.estimators.mxnet_storage` is its specification
-and takes over where the library is missing.
+The native library does it in about a tenth of a microsecond a node; `echo.estimators.mxnet_storage` is its
+specification and takes over where the library is missing.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from typing import Mapping, Sequence
 
 from echo.estimators.mxnet_storage import plan_storage
 from echo.estimators.planner import blocks
+from echo.ir.attributes import COPY_ATTRIBUTE
 from echo.ir.clones import in_execution_order
 from echo.ir.graph import Entry, Graph, Node
 from echo.ir.training_graph import (
@@ -24,7 +25,6 @@ from echo.ir.training_graph import (
     TrainingGraph,
     added_outputs,
 )
-from echo.passes.patterns.substitute import COPY_ATTRIBUTE
 
 _MOST_GATES = 8  # an LSTM cell has four
 _NUMBER_ATTRIBUTE = "__echo_node__"  # tells nodes apart that are equal otherwise; nobody reads it

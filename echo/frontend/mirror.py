@@ -16,10 +16,10 @@ from echo.errors import GraphError, UnsupportedError
 from echo.estimators.evaluator import Choice, Evaluation
 from echo.frontend.capture import match_range, oracle
 from echo.frontend.symbols import Binding, load, symbol_of, type_name
+from echo.ir.attributes import MIRROR_ATTRIBUTE
 from echo.ir.graph import Graph
 from echo.ir.schedule import Splits
 from echo.ir.training_graph import FLAGS, TensorType, TrainingGraph, TrainingNode
-from echo.passes.rewrite import MIRROR_ATTRIBUTE
 
 _BINDS = 20  # of a search: two to four seconds on graphs of thousands of nodes
 

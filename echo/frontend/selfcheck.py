@@ -11,8 +11,9 @@ from echo import native
 from echo.errors import NativeError
 from echo.frontend.capture import bind_without_memory, planned_megabytes
 from echo.frontend.symbols import graph_of, infer_binding, symbol_from, symbol_of
+from echo.ir.attributes import GRADIENT_ATTRIBUTE
 from echo.ir.graph import VARIABLE, Entry, Node
-from echo.passes.rewrite import GRADIENT_ATTRIBUTE, mark
+from echo.plans.marks import mark
 
 _EXPECTED = (
     ("null", "data", [[512, 512]]),

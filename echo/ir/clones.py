@@ -97,9 +97,9 @@ def with_clones(
 ) -> TrainingGraph:
     """The training graph in which backward nodes read the entries in ``recompute`` from clones.
 
-    There is one clone of each node, or as many as its ``splits`` say (`echo.ir.schedule`). Nodes come in the new execution
-    order: depth-first from the outputs over inputs, then control dependencies. Clones that no gradient reaches are not
-    there. ``planned_bytes`` is 0: it is not known.
+    There is one clone of each node, or as many as its ``splits`` say (`echo.ir.schedule`). Nodes come in the new
+    execution order: depth-first from the outputs over inputs, then control dependencies. Clones that no gradient
+    reaches are not there. ``planned_bytes`` is 0: it is not known.
     """
     builder = _Builder(training, frozenset(Entry(e.node, e.index) for e in recompute), splits or {})
     builder.redirect_backward()

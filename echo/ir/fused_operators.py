@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Mapping, Sequence
 
+from echo.ir.attributes import GRADIENT_ATTRIBUTE
 from echo.ir.graph import Entry, Node
 
 PREFIX = "_echo_"
@@ -31,7 +32,7 @@ def fused_node(kernel: str, name: str, inputs: Sequence[Entry | None], attrs: Ma
     own = {"present": "".join("0" if entry is None else "1" for entry in inputs)}
     if first >= 0:
         positions = ",".join(str(position if bit == "1" else first) for position, bit in enumerate(bits))
-        own["__echo_gradient__"] = f"_backward_{op}>_backward_{op}:{positions}"
+        own[GRADIENT_ATTRIBUTE] = f"_backward_{op}>_backward_{op}:{positions}"
     return Node(op, name, tuple(entry for entry in inputs if entry is not None), attrs={**attrs, **own})
 
 

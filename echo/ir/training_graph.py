@@ -149,13 +149,13 @@ class Reads:
 class TrainingGraph:
     """Nodes in execution order; ``outputs`` are the symbol's outputs, then the gradients.
 
-    ``planned_bytes`` is the total of MXNet's own memory planner for this graph as it stands, less
-    chunks in which nothing is ever touched, which MXNet never allocates. ``accumulations`` says for
-    each ``_grad_add``, in order, whether MXNet lets the gradient be accumulated in place by the operator that makes it:
-    a matrix product that accumulates may round differently from one that is added. ``runner`` is one of `RUNNERS`.
-    ``implementations`` are those that gradients of the user's nodes have here instead of MXNet's own
-    (`echo.ir.gradients`); ``planned_bytes`` and ``accumulations`` are of the graph without them. ``apart`` says of
-    the user's nodes which in-place options they and their gradients must not take in a bind (`echo.estimators.inplace`).
+    ``planned_bytes`` is the total of MXNet's own memory planner for this graph as it stands, less chunks in which
+    nothing is ever touched, which MXNet never allocates. ``accumulations`` says for each ``_grad_add``, in order,
+    whether MXNet lets the gradient be accumulated in place by the operator that makes it: a matrix product that
+    accumulates may round differently from one that is added. ``runner`` is one of `RUNNERS`. ``implementations`` are
+    those that gradients of the user's nodes have here instead of MXNet's own (`echo.ir.gradients`); ``planned_bytes``
+    and ``accumulations`` are of the graph without them. ``apart`` says of the user's nodes which in-place options they
+    and their gradients must not take in a bind (`echo.estimators.inplace`).
     """
 
     nodes: tuple[TrainingNode, ...]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Iterable
 
-from echo.estimators.assignment import ASSIGNED
 from echo.estimators.ignored import read_too_late
+from echo.ir.storage import ASSIGNED
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.request import Request
-from echo.passes.rewrite import Rewritten, marks_of, outputs_of, splits_of
+from echo.passes.rewrite import Rewritten
+from echo.plans.marks import marks_of, outputs_of, splits_of
 from echo.plans.plan import Mark
 
 

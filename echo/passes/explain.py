@@ -16,8 +16,9 @@ from echo.ir.training_graph import TrainingGraph
 from echo.passes.candidates import Candidates
 from echo.passes.confirm import Confirmed
 from echo.passes.request import Request
-from echo.passes.rewrite import Rewritten, marks_of
+from echo.passes.rewrite import Rewritten
 from echo.passes.select import Selection
+from echo.plans.marks import marks_of
 from echo.plans.plan import KEPT, RECOMPUTE, STASH, Decision, Memory, Plan
 
 

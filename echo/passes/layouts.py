@@ -9,11 +9,12 @@ from typing import ClassVar, Mapping, Sequence
 
 from echo.estimators.cost_table import CostTable
 from echo.estimators.overhead import FLOPS_PER_SECOND, UnavailableError, UnmeasurableError
+from echo.ir.attributes import is_true
 from echo.ir.graph import Entry, Graph
 from echo.ir.training_graph import FLAGS, TensorType
 from echo.passes.candidates import named
 from echo.passes.patterns.apply import ORDER, Fused, Types, laid_out
-from echo.passes.patterns.graph_view import Fusion, View, is_true
+from echo.passes.patterns.graph_view import Fusion, View
 from echo.passes.patterns.hoist import CHUNK, NAME, TRANSPOSED, Family, Product, families, fusion, sample
 from echo.passes.patterns.substitute import applied
 from echo.passes.request import Request

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Mapping
 
+from echo.ir.attributes import PLAN_ATTRIBUTE
 from echo.ir.fused_operators import PREFIX
 from echo.ir.graph import Graph, Node
-from echo.passes.rewrite import PLAN_ATTRIBUTE
 
 MIXTURE = "the gradients would be those of a mixture of old and new values"
 _TRUE = ("True", "true", "1")

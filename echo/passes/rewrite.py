@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Mapping, Sequence
+from typing import ClassVar, Mapping
 
-from echo.estimators.assignment import ASSIGNED
-from echo.estimators.inplace import APART_ATTRIBUTE
+from echo.ir.attributes import APART_ATTRIBUTE, GRADIENT_ATTRIBUTE
 from echo.ir.cse import merged
 from echo.ir.graph import Graph
 from echo.ir.training_graph import KEEPS_MEMORY, TrainingGraph
 from echo.passes.request import Request
 from echo.passes.select import Selection
-from echo.plans.plan import Mark
-
-# Read by the native hook: the recomputed outputs, as "0" or "0,2"; where a node runs again more than once, or not for
-# all backward nodes, then the backward nodes at which that begins, counted from 0, as "0@17,230".
-PLAN_ATTRIBUTE = "__echo_recompute__"
-# Read by the native hook: the match range of MXNet's memory planner, -1 for echo's own assignment, -1s for that of a
-# CachedOp with static_alloc, in which MXNet computes sums of gradients in place.
-RANGE_ATTRIBUTE = "__echo_match_range__"
-GRADIENT_ATTRIBUTE = "__echo_gradient__"  # read by the native hook: another implementation of the gradient
-MIRROR_ATTRIBUTE = "__force_mirroring__"  # read by MXNet itself
-_ATTRIBUTES = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, MIRROR_ATTRIBUTE, GRADIENT_ATTRIBUTE, APART_ATTRIBUTE)
+from echo.plans.marks import mark
 
 
 @dataclass(frozen=True)
@@ -87,86 +76,3 @@ def _backward_ranks(training: TrainingGraph) -> dict[int, int]:
     """The backward nodes, counted from 0, by position."""
     backward = [number for number, node in training.operators() if not node.forward]
     return {number: rank for rank, number in enumerate(backward)}
-
-
-def mark(
-    graph: Graph,
-    outputs: Mapping[int, list[int]],
-    hook: bool,
-    match_range: int | None = None,
-    splits: Mapping[int, Sequence[int]] | None = None,
-    static: bool = False,
-) -> Graph:
-    """The graph in which these outputs of these nodes are marked as recomputed.
-
-    ``splits`` are backward nodes, counted from 0, at which another copy of a node begins; by default all of them read
-    the same. A match range is written beside each mark, or into every node where nothing is recomputed; ``static`` says
-    that a CachedOp with static_alloc runs the graph.
-    """
-    if not hook:
-        return graph.with_attrs({number: {MIRROR_ATTRIBUTE: "True"} for number in outputs})
-    texts = {number: _text(out, (splits or {}).get(number, ())) for number, out in outputs.items()}
-    marked = graph.with_attrs({number: {PLAN_ATTRIBUTE: text} for number, text in texts.items()})
-    if match_range is None:
-        return marked
-    operators = [number for number, node in enumerate(graph.nodes) if not node.is_variable and node.takes_attrs]
-    text = range_text(match_range, static)
-    return marked.with_attrs({number: {RANGE_ATTRIBUTE: text} for number in outputs or operators})
-
-
-def range_text(match_range: int, static: bool) -> str:
-    """A match range as the hook reads it; ``static`` as for `mark`."""
-    return f"{match_range}s" if static and match_range == ASSIGNED else str(match_range)
-
-
-def _text(outputs: Sequence[int], splits: Sequence[int]) -> str:
-    where = "" if list(splits) in ([], [0]) else "@" + ",".join(map(str, splits))
-    return ",".join(map(str, sorted(outputs))) + where
-
-
-def marked(user: Graph, rewritten: Graph) -> dict[int, str]:
-    """The nodes that a plan runs again, with the attribute that says so; not those that the user marked himself."""
-    return {
-        number: name
-        for number, (before, after) in enumerate(zip(user.nodes, rewritten.nodes))
-        for name in (PLAN_ATTRIBUTE, MIRROR_ATTRIBUTE)
-        if name in after.attrs and name not in before.attrs
-    }
-
-
-def implements(graph: Graph) -> bool:
-    """Whether a rewritten graph has other implementations of gradients."""
-    return any(GRADIENT_ATTRIBUTE in node.attrs for node in graph.nodes)
-
-
-def unmarked(user: Graph, rewritten: Graph) -> Graph:
-    """What MXNet made of a rewritten graph, without the marks of the plan."""
-    own = set().union(*(node.attrs for node in user.nodes))
-    for name in set(_ATTRIBUTES) - own:
-        rewritten = rewritten.without_attr(name)
-    return rewritten
-
-
-def marks_of(user: Graph, rewritten: Graph) -> tuple[Mark, ...]:
-    """What a rewritten graph has that the user's has not; `echo.passes.marks` puts it in again."""
-    added = (
-        {name: after.attrs[name] for name in _ATTRIBUTES if name in after.attrs and name not in before.attrs}
-        for before, after in zip(user.nodes, rewritten.nodes)
-    )
-    return tuple(
-        Mark(number, user.nodes[number].op, attrs) for number, attrs in enumerate(added) if attrs
-    )
-
-
-def outputs_of(mark: Mark) -> tuple[int, ...]:
-    """The outputs that a mark recomputes; of MXNet's own mirroring, the first, which stands for all."""
-    if MIRROR_ATTRIBUTE in mark.attrs:
-        return (0,)
-    outputs, _, _ = mark.attrs.get(PLAN_ATTRIBUTE, "").partition("@")
-    return tuple(int(output) for output in outputs.split(",") if output)
-
-
-def splits_of(mark: Mark) -> tuple[int, ...]:
-    """The backward nodes, counted from 0, at which another copy begins; none where all read the same."""
-    _, _, splits = mark.attrs.get(PLAN_ATTRIBUTE, "").partition("@")
-    return tuple(int(split) for split in splits.split(",") if split)

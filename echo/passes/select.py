@@ -17,11 +17,11 @@ from echo.ir.graph import Entry
 from echo.ir.schedule import Splits
 from echo.ir.training_graph import DYNAMIC, TrainingGraph
 from echo.passes.candidates import Candidates
-from echo.passes.partition import Segments, partition
 from echo.passes.request import Request
 from echo.plans.options import budget_bytes
 from echo.policies import policy_named
 from echo.policies.problem import Problem
+from echo.policies.segments import Segments, partition
 from echo.policies.solvers.bound import least_bytes
 from echo.policies.timed import chosen_in_time
 from echo.policies.warm_start import Hint

@@ -6,7 +6,7 @@ from typing import Iterator, Sequence
 
 from echo.errors import GraphError, PlanError
 from echo.ir.graph import Graph
-from echo.passes.marks import check_marks, with_marks
+from echo.passes.check_marks import check_marks, with_marks
 from echo.passes.patterns.apply import fused_at
 from echo.passes.request import Frontend
 from echo.plans.plan import Plan

@@ -2,9 +2,9 @@
 
 One file a plan, named by everything that the plan depends on: what it is made for (`echo.plans.key`), the names in it,
 options, the device's times, MXNet's settings, and the code of echo itself. MXNet's planner confirmed it when it was
-made; asking it again would double the time of a bind, so the file has a digest, keyed by that name (`echo.system.files`).
-Graphs of thousands of nodes are read in some milliseconds: decisions are kept as a list for each field, and texts that
-come again and again once.
+made; asking it again would double the time of a bind, so the file has a digest, keyed by that name
+(`echo.system.files`). Graphs of thousands of nodes are read in some milliseconds: decisions are kept as a list for each
+field, and texts that come again and again once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 from echo import kernels, native
 from echo.errors import EchoError
 from echo.ir.graph import Graph
-from echo.passes.marks import with_marks
+from echo.passes.check_marks import with_marks
 from echo.passes.request import Frontend
 from echo.planning.reuse import fused_base
 from echo.plans.plan import RECOMPUTE, STASH, Decision, Plan
@@ -151,7 +151,7 @@ def _source() -> str:
     An editable install has the native libraries in folders of their own, which their packages know.
     """
     found = set()
-    for root in (os.path.dirname(__file__), *native.__path__, *kernels.__path__):
+    for root in (os.path.dirname(os.path.dirname(__file__)), *native.__path__, *kernels.__path__):
         for folder, _, names in os.walk(root):
             for name in names:
                 if name.endswith((".py", ".so")):

@@ -11,13 +11,14 @@ import numpy as np
 from echo.estimators.evaluator import Choice, Evaluation, Evaluator
 from echo.estimators.kept import with_kept
 from echo.estimators.overhead import Overhead
+from echo.ir.attributes import GRADIENT_ATTRIBUTE
 from echo.ir.graph import Entry
 from echo.ir.schedule import Splits
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.candidates import Candidates, FindCandidates
 from echo.passes.estimate import EstimateOverhead
 from echo.passes.request import Request
-from echo.passes.rewrite import GRADIENT_ATTRIBUTE, outputs_of, splits_of
+from echo.plans.marks import outputs_of, splits_of
 from echo.plans.plan import RECOMPUTE, Decision, Plan
 from echo.plans.why import Cost, Flip
 from echo.policies.classes import classes

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Mapping, Tuple, Type
 
 from echo.errors import GraphError
-from echo.estimators.assignment import ASSIGNED
+from echo.ir.storage import ASSIGNED
 from echo.plans.key import Subject
 from echo.plans.why import Flipper, NotFused, Why, why
 from echo.system.reading import digest_of, read_json, shortened
@@ -98,11 +98,10 @@ class Plan:
     native gradient pass), "mirror" (MXNet's own attributes) or "none" (the user's graph as it is). ``subject`` says
     what the plan was made for, and ``marks`` what applies it. ``fused`` has the patterns whose place fused operators
     take, each with the node of the user at which it is found; decisions and marks are about the graph with those.
-    Places such as ("hoist:10", node) are layouts of products (`echo.passes.patterns.hoist`): the node is the first of the
-    family, in the graph with all other fused operators. ``missed`` are patterns that were nearly found. ``reason`` says
-    why nothing is recomputed, empty where something is. ``failed`` has a line for each way to plan that failed, and was
-    left out.
-    Without ``exact``, gradients are computed by another formula, which may change their last bits.
+    Places such as ("hoist:10", node) are layouts of products (`echo.passes.patterns.hoist`): the node is the first of
+    the family, in the graph with all other fused operators. ``missed`` are patterns that were nearly found. ``reason``
+    says why nothing is recomputed, empty where something is. ``failed`` has a line for each way to plan that failed,
+    and was left out. Without ``exact``, gradients are computed by another formula, which may change their last bits.
     """
 
     decisions: tuple[Decision, ...]

@@ -11,8 +11,8 @@ from echo.estimators.overhead import Overhead
 from echo.ir.graph import Entry
 from echo.ir.schedule import Splits
 from echo.ir.training_graph import TrainingGraph
-from echo.passes.partition import partition
 from echo.policies.problem import Policy, Problem
+from echo.policies.segments import partition
 from echo.policies.timed import chosen_in_time
 from echo.system.deadline import NEVER, Deadline
 

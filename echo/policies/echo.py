@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from echo.ir.graph import Entry
 from echo.ir.schedule import Splits
 from echo.ir.training_graph import TrainingGraph
-from echo.passes.partition import Segment
 from echo.policies.problem import Problem
+from echo.policies.segments import Segment
 
 
 @dataclass

@@ -1,8 +1,9 @@
 """The best schedule there is, by integer programming: for small graphs, and as an oracle for the other policies.
 
-`echo.policies.solvers.exact_model` is the program, HiGHS (Huangfu and Hall, 2018) solves it: ``pip install mxnet-echo[exact]``.
-It counts live bytes without work in place, which is exact for graphs that come as data (`echo.ir.data_graph`); on
-MXNet's graphs it is an approximation, and the exact bytes of the result are for the caller to look at.
+`echo.policies.solvers.exact_model` is the program, HiGHS (Huangfu and Hall, 2018) solves it: ``pip install
+mxnet-echo[exact]``. It counts live bytes without work in place, which is exact for graphs that come as data
+(`echo.ir.data_graph`); on MXNet's graphs it is an approximation, and the exact bytes of the result are for the caller
+to look at.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class Exact:
     """The fastest schedule within ``max_bytes``; without, the smallest within ``max_seconds``, the fastest of those.
 
     time_limit: seconds for all programs together, if the problem's deadline is not before that; what was found until
-        then is returned, or where that is nothing what `echo.policies.solvers.ruin_recreate` finds, with a warning that says the gap.
+        then is returned, or where that is nothing what `echo.policies.solvers.ruin_recreate` finds, with a warning that
+        says the gap.
     gap: the part of the objective that a better schedule may save for the program to count as solved.
     """
 

@@ -1,7 +1,7 @@
 """What a policy is given, and what it returns: data in, decisions out.
 
-A policy chooses which candidate nodes to recompute, and where (`echo.ir.schedule.Splits`). It may ask one thing: the exact
-bytes and seconds of a choice (`Problem.value`). It never sees a symbol and changes nothing.
+A policy chooses which candidate nodes to recompute, and where (`echo.ir.schedule.Splits`). It may ask one thing: the
+exact bytes and seconds of a choice (`Problem.value`). It never sees a symbol and changes nothing.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Callable, Iterable, Mapping, Protocol, Sequence
 
 import numpy as np
 
-from echo.estimators.assignment import ASSIGNED
 from echo.estimators.evaluator import Choice, Evaluation, Evaluator
 from echo.estimators.overhead import Overhead
 from echo.ir.graph import Entry
 from echo.ir.schedule import Splits, once
+from echo.ir.storage import ASSIGNED
 from echo.ir.training_graph import EXECUTOR, TrainingGraph
-from echo.passes.partition import Segments
+from echo.policies.segments import Segments
 from echo.policies.warm_start import Hint
 from echo.system.deadline import NEVER, Deadline
 

@@ -1,9 +1,10 @@
 """The default policy: a hill climb over classes of nodes, refined by schedules.
 
-The climb (`echo.policies.solvers.climb`) decides for whole classes of equivalent nodes: what repeats itself over time steps or
-layers. What it finds is refined by schedules in which nodes run again where they are read (`echo.policies.solvers.ruin_recreate`). A
-budget is left to those alone where they meet it; they start from all that it has room for (`echo.policies.solvers.greedy_keep`).
-Where compute-heavy operators may run again, so is everything. Where it is cheaper, every choice is tried.
+The climb (`echo.policies.solvers.climb`) decides for whole classes of equivalent nodes: what repeats itself over time
+steps or layers. What it finds is refined by schedules in which nodes run again where they are read
+(`echo.policies.solvers.ruin_recreate`). A budget is left to those alone where they meet it; they start from all that it
+has room for (`echo.policies.solvers.greedy_keep`). Where compute-heavy operators may run again, so is everything. Where
+it is cheaper, every choice is tried.
 """
 
 from __future__ import annotations

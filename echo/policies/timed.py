@@ -6,9 +6,9 @@ import math
 from dataclasses import replace
 from typing import Sequence
 
-from echo.estimators.assignment import PEAK
 from echo.estimators.evaluator import Choice, Evaluation
 from echo.ir.schedule import Splits
+from echo.ir.storage import PEAK
 from echo.policies.problem import Policy, Problem
 from echo.system.deadline import OutOfTime
 

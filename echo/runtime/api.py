@@ -13,8 +13,8 @@ from mxnet.symbol import Symbol
 from echo.errors import OptionError, ShapeError, UnsupportedError
 from echo.frontend.session import MxnetSession, check_version
 from echo.frontend.symbols import graph_of, infer_binding, symbol_of
+from echo.ir.attributes import PLAN_ATTRIBUTE
 from echo.ir.graph import Graph
-from echo.passes.rewrite import PLAN_ATTRIBUTE
 from echo.plans.frontier import Frontier
 from echo.plans.frontier import frontier as curve
 from echo.plans.options import Options

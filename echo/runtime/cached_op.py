@@ -19,13 +19,13 @@ from mxnet import autograd
 from mxnet.symbol import Symbol
 
 from echo.errors import GraphError, one_line
-from echo.estimators.inplace import APART_ATTRIBUTE
 from echo.frontend.cached import runner_of, stateless
 from echo.frontend.session import install_hook
 from echo.frontend.symbols import Binding, graph_of, sparse_gradients, symbol_of
+from echo.ir.attributes import APART_ATTRIBUTE, GRADIENT_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.ir.graph import Graph
 from echo.ir.ops import depends_on_mode
-from echo.passes.rewrite import GRADIENT_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, implements
+from echo.plans.marks import implements
 from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.runtime import bind

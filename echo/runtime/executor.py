@@ -22,7 +22,7 @@ from echo.frontend.symbols import Binding, grad_reqs, graph_of, symbol_of
 from echo.ir.graph import Graph
 from echo.ir.ops import depends_on_mode, draws_in_training_alone
 from echo.ir.training_graph import TrainingGraph, TrainingNode
-from echo.passes.rewrite import implements, marked, unmarked
+from echo.plans.marks import implements, marked, unmarked
 from echo.runtime.monitor import WithoutClones
 from echo.runtime.watch import InputWatch, refuse_changed, watch_of, watch_of_all
 

@@ -10,9 +10,10 @@ from mxnet.base import NDArrayHandle
 from mxnet.ndarray import NDArray
 
 from echo.frontend.cached import as_stateful
+from echo.ir.attributes import GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE
 from echo.ir.clones import CLONE_SUFFIX
 from echo.ir.graph import Graph
-from echo.passes.rewrite import GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, marked
+from echo.plans.marks import marked
 
 _SUFFIX = {PLAN_ATTRIBUTE: CLONE_SUFFIX, MIRROR_ATTRIBUTE: "_mirror"}
 

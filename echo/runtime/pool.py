@@ -23,7 +23,7 @@ from echo.frontend.symbols import Binding, symbol_of
 from echo.ir.graph import Graph
 from echo.passes.candidates import FindCandidates
 from echo.passes.request import Request
-from echo.passes.rewrite import marked
+from echo.plans.marks import marked
 from echo.plans.options import Options
 from echo.policies.warm_start import Hint
 from echo.runtime.executor import PlannedExecutor, binding_of

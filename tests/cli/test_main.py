@@ -8,7 +8,7 @@ from pathlib import Path
 import mxnet as mx
 import pytest
 
-from echo.cli.main import main
+from echo.cli import main
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 ARGUMENTS = {"plan": ["x=2,3"], "schedule": ["--budget", "1GB"], "show": [], "why": ["t"]}

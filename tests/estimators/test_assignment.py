@@ -8,14 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from echo.estimators.assignment import ASSIGNED, PEAK, Block, assign_chunks, check
+from echo.estimators.assignment import Block, assign_chunks, check
 from echo.estimators.mxnet_storage import blocks_of, plan_storage
 from echo.estimators.planner import ReferencePlanner, StoragePlanner
 from echo.frontend.cached import as_cached
 from echo.frontend.symbols import symbol_of
 from echo.ir.clones import with_clones
+from echo.ir.storage import ASSIGNED, PEAK
 from echo.ir.training_graph import STATIC, TrainingGraph
-from echo.passes.rewrite import mark
+from echo.plans.marks import mark
 from tests.conftest import ALL_CASES, Case, any_case, case_of, choice_of
 from tests.estimators.test_runners import allocated, trained_inputs
 from tests.training import assert_same, bind, random_arrays, train

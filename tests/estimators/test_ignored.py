@@ -9,14 +9,14 @@ import mxnet as mx
 import pytest
 
 import echo
-from echo.estimators.assignment import ASSIGNED
 from echo.estimators.ignored import read_too_late
 from echo.frontend.capture import training_graph
 from echo.frontend.session import install_hook
 from echo.frontend.symbols import graph_of, infer_binding
+from echo.ir.attributes import RANGE_ATTRIBUTE
 from echo.ir.graph import Graph
+from echo.ir.storage import ASSIGNED
 from echo.ir.training_graph import STATIC, TrainingGraph
-from echo.passes.rewrite import RANGE_ATTRIBUTE
 from tests.training import assert_same, bind, random_arrays, train
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")

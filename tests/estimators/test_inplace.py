@@ -10,13 +10,14 @@ import pytest
 
 import echo
 from echo.errors import OptionError
-from echo.estimators.inplace import APART_ATTRIBUTE, as_stock, moved
+from echo.estimators.inplace import as_stock, moved
 from echo.estimators.planner import blocks
 from echo.frontend.capture import training_graph
 from echo.frontend.session import install_hook
 from echo.frontend.symbols import graph_of, infer_binding, symbol_of
+from echo.ir.attributes import APART_ATTRIBUTE
 from echo.ir.graph import Entry
-from echo.passes.rewrite import mark
+from echo.plans.marks import mark
 from tests.training import assert_same, bind, random_arrays, train
 
 S = mx.sym

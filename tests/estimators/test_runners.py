@@ -16,11 +16,11 @@ from echo.estimators.mxnet_storage import plan_storage
 from echo.estimators.planner import ReferencePlanner, StoragePlanner
 from echo.frontend.cached import as_cached, stateless
 from echo.frontend.symbols import graph_of, symbol_of
+from echo.ir.attributes import COPY_ATTRIBUTE
 from echo.ir.clones import with_clones
 from echo.ir.graph import Entry, Graph
 from echo.ir.training_graph import DYNAMIC, STATIC, TrainingGraph
-from echo.passes.patterns.substitute import COPY_ATTRIBUTE
-from echo.passes.rewrite import mark
+from echo.plans.marks import mark
 from echo.runtime.bind import own_binds
 from echo.runtime.cached_op import StockCachedOp
 from tests.conftest import ALL_CASES, Case, any_case, case_of, choice_of, recomputable

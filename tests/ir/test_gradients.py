@@ -22,10 +22,11 @@ from echo.frontend.capture import training_graph
 from echo.frontend.implement import implemented as exchanged
 from echo.frontend.selfcheck import onednn_activations
 from echo.frontend.symbols import symbol_of
+from echo.ir.attributes import GRADIENT_ATTRIBUTE
 from echo.ir.gradients import INEXACT, implementations, known
 from echo.ir.training_graph import TrainingGraph
-from echo.passes.marks import with_marks
-from echo.passes.rewrite import GRADIENT_ATTRIBUTE, gradient_marks
+from echo.passes.check_marks import with_marks
+from echo.passes.rewrite import gradient_marks
 from echo.plans.plan import Mark, Plan
 from tests.conftest import Case, FakeFrontend, case_of, model_case
 from tests.ir.test_ops import Build, as_batch, as_images, image, many, symbol_with, unary

@@ -18,11 +18,11 @@ from echo.frontend.capture import training_graph
 from echo.frontend.implement import implemented
 from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import symbol_of
+from echo.ir.attributes import GRADIENT_ATTRIBUTE
 from echo.ir.gradients import implementations, known
 from echo.ir.graph import Entry
 from echo.ir.split_gradients import late_gradients, late_implementation
 from echo.ir.training_graph import TrainingGraph
-from echo.passes.rewrite import GRADIENT_ATTRIBUTE
 from echo.plans.plan import Plan
 from echo.runtime import bind as planned_bind
 from tests.conftest import Case, case_of

@@ -24,7 +24,7 @@ from echo.frontend import session
 from echo.frontend.capture import bind_without_memory, training_graph
 from echo.frontend.session import install_hook
 from echo.frontend.symbols import graph_of, infer_binding, symbol_of
-from echo.passes.rewrite import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
+from echo.ir.attributes import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 
 LIBMXNET: str = mxnet.libinfo.find_lib_path()[0]
 ROOT = Path(__file__).parents[2]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Mapping
 
+from echo.ir.attributes import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.ir.ops import ALL_OUTPUTS, HEAVY, LIGHT, why_not_dropout
-from echo.passes.rewrite import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from tests.operators.case import Case
 from tests.operators.graph import UNDER, Built, Setting
 from tests.operators.run import EXECUTOR, STATIC, node_under

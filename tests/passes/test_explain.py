@@ -8,7 +8,7 @@ import pytest
 import echo
 from benchmarks.models import SMALL
 from echo.frontend.capture import training_graph
-from echo.passes.rewrite import GRADIENT_ATTRIBUTE
+from echo.ir.attributes import GRADIENT_ATTRIBUTE
 from echo.plans.plan import RECOMPUTE, STASH, Plan
 from tests.conftest import model_case
 

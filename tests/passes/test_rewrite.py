@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from echo.frontend.symbols import graph_of, symbol_of
+from echo.ir.attributes import MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.ir.graph import Entry, Graph, Node
 from echo.passes.request import Request
-from echo.passes.rewrite import MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, Rewrite, Rewritten, mark
+from echo.passes.rewrite import Rewrite, Rewritten
 from echo.passes.select import Selection
+from echo.plans.marks import mark
 from echo.plans.options import Options
 from tests.conftest import ALL_CASES, Case, FakeFrontend, any_case, special_case
 

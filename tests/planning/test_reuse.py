@@ -13,7 +13,7 @@ from mxnet import autograd
 
 import echo
 from benchmarks.models import SMALL
-from echo.cli.main import main
+from echo.cli import main
 from echo.errors import OptionError, PlanError
 from echo.frontend.session import MxnetSession
 from echo.plans.options import Options

@@ -15,10 +15,11 @@ import pytest
 import echo
 from benchmarks.models import SMALL
 from echo import native, pipeline
+from echo.ir.attributes import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.ir.graph import Graph
-from echo.passes.rewrite import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, mark, marks_of
 from echo.planning import store
 from echo.planning.store import Found
+from echo.plans.marks import mark, marks_of
 from echo.plans.plan import Plan
 from echo.runtime import bind
 from echo.system import files

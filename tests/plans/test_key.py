@@ -142,7 +142,8 @@ def test_json_there_and_back() -> None:
 
 @pytest.mark.slow
 def test_equal_in_every_process() -> None:
-    code = "from tests.plans.test_key import *; [network() for _ in range({})]; print(subject_of(network()).fingerprint)"
+    names = "from tests.plans.test_key import *"
+    code = names + "; [network() for _ in range({})]; print(subject_of(network()).fingerprint)"
     found = set()
     for seed in range(3):
         environment = {**os.environ, "PYTHONHASHSEED": str(seed)}

@@ -16,12 +16,12 @@ from echo.estimators.scheduler import Scheduler
 from echo.ir.data_graph import DataGraph
 from echo.ir.schedule import Replayed, Splits, replay, steps_of
 from echo.ir.training_graph import TrainingGraph
-from echo.passes.partition import partition
 from echo.policies import POLICIES
 from echo.policies.data_problem import is_heavy, problem_of_graph
 from echo.policies.exact import Exact
 from echo.policies.problem import Policy, Problem
 from echo.policies.search import Search
+from echo.policies.segments import partition
 from echo.policies.solvers.greedy_keep import Keep
 from echo.policies.solvers.ruin_recreate import Fit
 from echo.policies.sublinear import Sublinear

@@ -14,11 +14,11 @@ from echo.estimators.evaluator import Choice, Evaluation
 from echo.estimators.planner import ReferencePlanner, StoragePlanner
 from echo.ir.graph import Entry
 from echo.ir.schedule import Splits
-from echo.passes.partition import partition
 from echo.policies import policy_named
 from echo.policies.echo import Echo
 from echo.policies.problem import Problem
 from echo.policies.search import Search
+from echo.policies.segments import partition
 from tests.conftest import ALL_CASES, Case, any_case, case_of, overhead_of, problem_of
 from tests.made_graphs import Builder, CountedGraph, diamonds
 

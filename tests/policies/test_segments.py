@@ -10,7 +10,8 @@ import pytest
 from echo.ir.graph import Entry
 from echo.ir.ops import HEAVY
 from echo.passes.candidates import Candidates
-from echo.passes.partition import Partition, Segment, Segments, partition
+from echo.passes.partition import Partition
+from echo.policies.segments import Segment, Segments, partition
 from tests.conftest import ALL_CASES, any_case, problem_of, recomputable
 from tests.made_graphs import Builder, CountedGraph, diamonds
 

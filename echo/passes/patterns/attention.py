@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Mapping, NamedTuple
 
+from echo.ir.attributes import is_true
 from echo.ir.fused_operators import fused_node
 from echo.ir.graph import Entry, Node
-from echo.passes.patterns.graph_view import Fusion, View, is_true, local, pairs
+from echo.passes.patterns.graph_view import Fusion, View, local, pairs
 
 NAME = "attention"
 _BIASED = frozenset({"broadcast_add", "elemwise_add", "_npi_add"})

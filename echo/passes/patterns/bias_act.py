@@ -6,9 +6,10 @@ its bias within the product: there it would save 0 to 8 % of the layer's time, a
 
 from __future__ import annotations
 
+from echo.ir.attributes import is_true
 from echo.ir.fused_operators import fused_node
 from echo.ir.graph import Entry
-from echo.passes.patterns.graph_view import Fusion, View, is_true, local
+from echo.passes.patterns.graph_view import Fusion, View, local
 
 NAME = "bias_act"
 _KINDS = ("relu", "sigmoid", "tanh", "softrelu")  # as the kernel numbers them

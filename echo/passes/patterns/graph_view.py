@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Iterable, Iterator, Mapping, NamedTuple, Sequence
 
+from echo.ir.attributes import is_true
 from echo.ir.graph import Entry, Graph, Node
 
 ADD = frozenset({"elemwise_add", "_npi_add", "broadcast_add"})
@@ -15,7 +16,6 @@ _ACTIVATIONS = {
     "relu": frozenset({"relu", "_npx_relu"}), "softrelu": frozenset(),
 }  # fmt: skip
 _ALIKE = frozenset({"elemwise_add", "elemwise_mul", "elemwise_sub", "add_n", "where", "Concat"})  # inputs of one batch
-_TRUE = ("True", "true", "1")
 
 
 class Part(NamedTuple):
@@ -158,10 +158,6 @@ def _is_open(node: Node) -> bool:
         return False
     sizes = [size.strip() for size in node.attrs.get("shape", "1").strip("()[]").split(",")]
     return not sizes[0] or "0" in sizes or "-1" in sizes or is_true(node.attrs, "infer_range")
-
-
-def is_true(attrs: Mapping[str, str], name: str) -> bool:
-    return attrs.get(name) in _TRUE
 
 
 def pairs(entries: Sequence[Entry]) -> Iterator[tuple[Entry, Entry]]:

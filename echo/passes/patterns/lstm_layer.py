@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple, Sequence
 
+from echo.ir.attributes import is_true
 from echo.ir.fused_operators import fused_node
 from echo.ir.graph import Entry, Node
 from echo.passes.patterns import lstm_cell
-from echo.passes.patterns.graph_view import ADD, Fusion, View, is_true, local, pairs, split_attrs
+from echo.passes.patterns.graph_view import ADD, Fusion, View, local, pairs, split_attrs
 
 NAME = "lstm_layer"
 _FEWEST = 2  # steps: the weights of a single one do not say which product is that of the state

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from echo.ir.attributes import is_true
 from echo.ir.fused_operators import fused_node
 from echo.ir.graph import Entry, Node
-from echo.passes.patterns.graph_view import MUL, Fusion, View, is_true, local, pairs
+from echo.passes.patterns.graph_view import MUL, Fusion, View, local, pairs
 
 NAME = "mlp_score"
 _BROADCAST_ADD = frozenset({"broadcast_add", "_npi_add"})

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Sequence
 
+from echo.ir.attributes import is_true
 from echo.ir.graph import Entry, Node
-from echo.passes.patterns.graph_view import Fusion, View, is_true, local, split_attrs
+from echo.passes.patterns.graph_view import Fusion, View, local, split_attrs
 from echo.passes.patterns.lstm_layer import layer_node
 
 NAME = "rnn"

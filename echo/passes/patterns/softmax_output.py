@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from echo.ir.attributes import is_true
 from echo.ir.fused_operators import fused_node
 from echo.ir.graph import Entry, Node
-from echo.passes.patterns.graph_view import Fusion, View, is_true, local
+from echo.passes.patterns.graph_view import Fusion, View, local
 
 NAME = "softmax_output"
 _NORMALIZATIONS = {"null": "0", "batch": "1", "valid": "2"}

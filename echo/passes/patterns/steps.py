@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from echo.ir.attributes import is_true
 from echo.ir.graph import Entry, Node
-from echo.passes.patterns.graph_view import Fusion, View, is_true, local
+from echo.passes.patterns.graph_view import Fusion, View, local
 
 NAME = "steps"
 _SWAP = {"dim1": "0", "dim2": "1"}

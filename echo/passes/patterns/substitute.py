@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Iterator, Sequence, Tuple, Union
 
+from echo.ir.attributes import COPY_ATTRIBUTE
 from echo.ir.fused_operators import PREFIX, num_outputs
 from echo.ir.graph import Entry, Graph, Node
 from echo.passes.patterns.graph_view import Fusion
 
-COPY_ATTRIBUTE = "__echo_copies__"  # read by the native hook: which gradients of this operator are copied
 _OVERWRITES = ("reverse",)  # as all operators of an extension library do
 _Key = Union[int, Tuple[int, int]]  # a node of the user, or a position within a fusion
 

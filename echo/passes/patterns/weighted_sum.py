@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from echo.ir.attributes import is_true
 from echo.ir.fused_operators import fused_node
 from echo.ir.graph import Entry
-from echo.passes.patterns.graph_view import MUL, Fusion, View, is_true, local, pairs
+from echo.passes.patterns.graph_view import MUL, Fusion, View, local, pairs
 
 NAME = "weighted_sum"
 _MIDDLE = ("1", "(1,)", "[1]")

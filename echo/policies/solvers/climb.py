@@ -17,8 +17,8 @@ from typing import Callable, Protocol, Sequence
 
 import numpy as np
 
-from echo.estimators.assignment import ASSIGNED, PEAK
 from echo.estimators.evaluator import Choice, Evaluation
+from echo.ir.storage import ASSIGNED, PEAK
 from echo.policies.classes import classes
 from echo.policies.problem import Problem
 from echo.policies.warm_start import Hint

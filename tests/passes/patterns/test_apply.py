@@ -15,13 +15,14 @@ from echo.errors import GraphError
 from echo.frontend import extension
 from echo.frontend.session import install_hook
 from echo.frontend.symbols import Binding, graph_of, symbol_of, types_of
+from echo.ir.attributes import COPY_ATTRIBUTE
 from echo.ir.fused_operators import PREFIX, fused_node
 from echo.ir.graph import Entry, Graph, Node
 from echo.ir.training_graph import TensorType
 from echo.passes.patterns import apply
 from echo.passes.patterns.apply import Fused, find, fuse, fused_at, why_not
 from echo.passes.patterns.graph_view import Fusion, local
-from echo.passes.patterns.substitute import COPY_ATTRIBUTE, applied
+from echo.passes.patterns.substitute import applied
 from tests.fused_models import EXAMPLES
 from tests.training import random_arrays
 

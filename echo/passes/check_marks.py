@@ -11,29 +11,21 @@ import re
 from typing import Any, Iterator, Mapping, Sequence
 
 from echo.errors import GraphError
-from echo.estimators.assignment import ASSIGNED
 from echo.estimators.ignored import read_too_late
-from echo.estimators.inplace import APART_ATTRIBUTE, as_stock, moved
+from echo.estimators.inplace import as_stock, moved
 from echo.estimators.kept import copied
+from echo.ir.attributes import APART_ATTRIBUTE, GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.ir.cse import merged
 from echo.ir.gradients import INEXACT, implementations, known
 from echo.ir.graph import Entry, Graph, Node
 from echo.ir.ops import all_outputs, why_not
+from echo.ir.storage import ASSIGNED
 from echo.ir.training_graph import DYNAMIC, KEEPS_MEMORY, TensorType, TrainingGraph, TrainingNode
 from echo.passes.candidates import Candidates, FindCandidates
 from echo.passes.request import Frontend, Request
-from echo.passes.rewrite import (
-    GRADIENT_ATTRIBUTE,
-    MIRROR_ATTRIBUTE,
-    PLAN_ATTRIBUTE,
-    RANGE_ATTRIBUTE,
-    gradient_marks,
-    on_twins,
-    outputs_of,
-    range_text,
-    splits_of,
-)
+from echo.passes.rewrite import gradient_marks, on_twins
 from echo.passes.select import MATCH_RANGES
+from echo.plans.marks import outputs_of, range_text, splits_of
 from echo.plans.options import Options
 from echo.plans.plan import Mark, Plan
 
@@ -180,7 +172,7 @@ def _check_recomputed(graph: Graph, training: TrainingGraph, plan: Plan, fronten
 
 
 def _check_in_place(graph: Graph, training: TrainingGraph, plan: Plan, device: str) -> None:
-    """Whether all that is sensitive to it works in place where it does in the user's graph (`echo.estimators.inplace`)."""
+    """Raises unless operators work in place where they do in the user's graph (`echo.estimators.inplace`)."""
     attrs = {mark.node: mark.attrs for mark in plan.marks}
     changes = any(PLAN_ATTRIBUTE in own or GRADIENT_ATTRIBUTE in own for own in attrs.values())
     expected = on_twins(graph, training, APART_ATTRIBUTE, training.apart) if changes else {}
