@@ -72,11 +72,13 @@ test-all: $(INSTALLED)  ## run all tests that this machine can run
 test-compat:  ## train under newer versions of numpy and Python, each in an environment of its own
 	@tests/compat/check.sh $(COMPAT)
 
-check: $(INSTALLED)  ## ruff, mypy, then make test
+check: $(INSTALLED)  ## ruff, mypy, import-linter, then make test
 	@echo "== ruff"
 	@$(BIN)/ruff check .
 	@echo "== mypy (up to a minute the first time)"
 	@$(BIN)/mypy --strict echo
+	@echo "== import-linter"
+	@$(BIN)/lint-imports --no-cache --quiet
 	@$(MAKE) --no-print-directory test
 
 fuzz: $(INSTALLED)  ## look for programs that echo trains in another way than MXNet, for MINUTES=3

@@ -27,7 +27,8 @@ from echo.passes.patterns.apply import Fused
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewrite, Rewritten
 from echo.passes.select import Select, Selection
-from echo.plans.plan import Memory, Plan
+from echo.plans.decisions import Memory
+from echo.plans.plan import Plan
 from echo.policies.warm_start import Hint
 
 FUSE = Fuse()  #              Graph -> Fused: kernels of our own in the place of layers, cells and attention scores

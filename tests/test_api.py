@@ -21,7 +21,7 @@ import echo
 from benchmarks.models import SMALL
 from echo import errors, native
 from echo.cli import main
-from echo.plans.plan import Decision, Memory
+from echo.plans.decisions import Decision, Memory
 
 ROOT = Path(__file__).parents[1]
 PUBLIC = [

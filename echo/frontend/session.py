@@ -12,7 +12,6 @@ import mxnet as mx
 import mxnet.libinfo
 import numpy as np
 
-import echo
 from echo import compat, native
 from echo.errors import EchoError, GraphError, UnsupportedError
 from echo.estimators.cost_table import CostTable
@@ -59,9 +58,9 @@ def check_version() -> None:
             copy of echo works in this process: each would take the other's binds for the user's.
     """
     compat.check_version(mx.__version__)
-    owner = vars(mx).setdefault("_echo_owner", echo)
-    if owner is not echo:
-        where = f"{next(iter(owner.__path__))} and {next(iter(echo.__path__))}"
+    owner = vars(mx).setdefault("_echo_owner", compat)  # a module of the copy that came first
+    if owner is not compat:
+        where = " and ".join(os.path.dirname(str(copy.__file__)) for copy in (owner, compat))
         raise UnsupportedError(f"two copies of echo in one process, {where}: the first one stays, start Python anew")
 
 

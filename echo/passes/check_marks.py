@@ -25,9 +25,10 @@ from echo.passes.candidates import Candidates, FindCandidates
 from echo.passes.request import Frontend, Request
 from echo.passes.rewrite import gradient_marks, on_twins
 from echo.passes.select import MATCH_RANGES
+from echo.plans.decisions import Mark
 from echo.plans.marks import outputs_of, range_text, splits_of
 from echo.plans.options import Options
-from echo.plans.plan import Mark, Plan
+from echo.plans.plan import Plan
 
 _NUMBERS = r"(0|[1-9][0-9]{0,8})(,(0|[1-9][0-9]{0,8}))*"
 _APART = r"\w+:[0-9]{1,5}>[0-9]{1,5}(,[0-9]{1,5}>[0-9]{1,5})*"

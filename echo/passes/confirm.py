@@ -10,8 +10,8 @@ from echo.ir.storage import ASSIGNED
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewritten
+from echo.plans.decisions import Mark
 from echo.plans.marks import marks_of, outputs_of, splits_of
-from echo.plans.plan import Mark
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ from echo.passes.confirm import Confirmed
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewritten
 from echo.passes.select import Selection
+from echo.plans.decisions import KEPT, RECOMPUTE, STASH, Decision, Memory
 from echo.plans.marks import marks_of
-from echo.plans.plan import KEPT, RECOMPUTE, STASH, Decision, Memory, Plan
+from echo.plans.plan import Plan
 
 
 @dataclass(frozen=True)

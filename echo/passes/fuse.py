@@ -13,8 +13,9 @@ from echo.passes.patterns import LAYERS, MASKS, QUIET
 from echo.passes.patterns.apply import SMALL, Fused, fuse
 from echo.passes.patterns.recurrence import normed_state
 from echo.passes.request import Request
+from echo.plans.decisions import HIDDEN, Memory
 from echo.plans.options import budget_bytes
-from echo.plans.plan import HIDDEN, Memory, Plan
+from echo.plans.plan import Plan
 
 _BITS = ("no operator is fused that would change last bits: {name} normalizes a product of the state of a recurrent "
          "cell, which makes each rounding grow from step to step (exact=False fuses)")  # fmt: skip

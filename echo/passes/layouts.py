@@ -18,7 +18,8 @@ from echo.passes.patterns.graph_view import Fusion, View
 from echo.passes.patterns.hoist import CHUNK, NAME, TRANSPOSED, Family, Product, families, fusion, sample
 from echo.passes.patterns.substitute import applied
 from echo.passes.request import Request
-from echo.plans.plan import Missed, Plan
+from echo.plans.decisions import Missed
+from echo.plans.plan import Plan
 
 _LEAST_GAIN = 0.03
 _MOST_GROWTH = 1.07  # of planned bytes; a GRU at T=50, B=16 would need 1.06 for 0.78 times the time of its step

@@ -10,7 +10,8 @@ from echo.passes.candidates import named
 from echo.passes.patterns import MASKS, PATTERNS
 from echo.passes.patterns.apply import SMALL, Fused, find, fuse
 from echo.passes.request import Request
-from echo.plans.plan import Missed, Plan
+from echo.plans.decisions import Missed
+from echo.plans.plan import Plan
 
 _LEAST_GAIN = 0.01  # of planned bytes
 _TIME = 0.03  # of a step, which is about the most that masks as bits took: layers, an LM and a Transformer with Dropout

@@ -24,7 +24,8 @@ from echo.ir.graph import Graph
 from echo.passes.check_marks import with_marks
 from echo.passes.request import Frontend
 from echo.planning.reuse import fused_base
-from echo.plans.plan import RECOMPUTE, STASH, Decision, Plan
+from echo.plans.decisions import RECOMPUTE, STASH, Decision
+from echo.plans.plan import Plan
 from echo.system import files as cache
 
 _FORMAT = "echo-stored-plan-6"

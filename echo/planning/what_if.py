@@ -18,8 +18,9 @@ from echo.ir.training_graph import TrainingGraph
 from echo.passes.candidates import Candidates, FindCandidates
 from echo.passes.estimate import EstimateOverhead
 from echo.passes.request import Request
+from echo.plans.decisions import RECOMPUTE, Decision
 from echo.plans.marks import outputs_of, splits_of
-from echo.plans.plan import RECOMPUTE, Decision, Plan
+from echo.plans.plan import Plan
 from echo.plans.why import Cost, Flip
 from echo.policies.classes import classes
 

@@ -7,7 +7,7 @@ from typing import Mapping, Sequence
 from echo.ir.attributes import GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, OF_PLANS, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.ir.graph import Graph
 from echo.ir.storage import ASSIGNED
-from echo.plans.plan import Mark
+from echo.plans.decisions import Mark
 
 
 def mark(

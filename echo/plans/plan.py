@@ -6,86 +6,34 @@ import json
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Mapping, Tuple, Type
+from typing import Any, Mapping
 
 from echo.errors import GraphError
 from echo.ir.storage import ASSIGNED
+from echo.plans.decisions import HIDDEN, KEPT, RECOMPUTE, Decision, Mark, Memory, Missed
+from echo.plans.fields import (
+    MOST,
+    NUMBER,
+    REAL,
+    TEXT,
+    check,
+    read_decision,
+    read_mark,
+    read_memory,
+    read_missed,
+    read_place,
+)
 from echo.plans.key import Subject
 from echo.plans.why import Flipper, NotFused, Why, why
-from echo.system.reading import digest_of, read_json, shortened
+from echo.system.reading import digest_of, read_json
 from echo.system.unmoved import random_unmoved
 
 FORMAT = "echo-plan-5"
-HIDDEN = "inside of operators"  # a kind of memory that no planner sees
-KEPT = "plain copies of maps"  # what operators that run again keep beside their arrays (`echo.estimators.kept`)
-STASH, RECOMPUTE = "stash", "recompute"
 APPLIED = ("hook", "mirror", "none")
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What happens to one feature map: output ``output`` of the user's node ``node`` (a number in the symbol's graph).
-
-    ``bytes`` is its size; ``seconds`` the time to compute it once more.
-    """
-
-    node: int
-    name: str
-    op: str
-    output: int
-    action: str
-    bytes: int
-    seconds: float
-    reason: str
-
-
-@dataclass(frozen=True)
-class Mark:
-    """What applies the plan at the user's node ``node``, an operator ``op``: the attributes that it gets."""
-
-    node: int
-    op: str
-    attrs: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class Missed:
-    """A pattern that was nearly found at a node of the user, and why no fused operator takes its place."""
-
-    node: int
-    name: str
-    pattern: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Bytes before or after: ``planned`` by MXNet's memory planner, ``live_peak`` of entries alive at once.
-
-    ``static`` is there all the time (arguments, their gradients, auxiliary states), by kind; ``at_peak`` splits the
-    live peak by kind; ``layers`` are the feature maps stashed for the backward pass.
-    """
-
-    planned: int
-    live_peak: int
-    static: Mapping[str, int]
-    at_peak: Mapping[str, int]
-    layers: Mapping[str, int]
-
-    @property
-    def kept(self) -> int:
-        """What operators that run again keep beside what is planned (`KEPT`)."""
-        return self.static.get(KEPT, 0)
-
-    @property
-    def chosen(self) -> int:
-        """What depends on the choice: planned memory with what is kept beside."""
-        return self.planned + self.kept
-
-    @property
-    def total(self) -> int:
-        """Everything that the executor holds: planned memory and what is static."""
-        return self.planned + sum(self.static.values())
+_KINDS = {
+    "step_seconds": REAL, "overhead_seconds": REAL, "recomputed_nodes": NUMBER, "policy": TEXT, "device": TEXT,
+    "applied": TEXT, "reason": TEXT,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -218,17 +166,17 @@ class Plan:
             if value["format"] != FORMAT:
                 raise GraphError(f"expected format {FORMAT}, got {value['format']!r}")
             given = {key: item for key, item in value.items() if key != "format"}
-            given["decisions"] = tuple(map(_decision, given["decisions"]))
-            given["before"], given["after"] = _memory("before", given["before"]), _memory("after", given["after"])
+            given["decisions"] = tuple(map(read_decision, given["decisions"]))
+            given.update({name: read_memory(name, given[name]) for name in ("before", "after")})
             given["notes"] = tuple(given["notes"])
             given["reason"], given["failed"] = given["reason"], tuple(given["failed"])
             given["subject"] = Subject.from_json(given["subject"])
-            given["marks"] = tuple(map(_mark, given["marks"]))
-            given["fused"] = tuple(map(_place, given["fused"]))
-            given["missed"] = tuple(map(_missed, given["missed"]))
+            given["marks"] = tuple(map(read_mark, given["marks"]))
+            given["fused"] = tuple(map(read_place, given["fused"]))
+            given["missed"] = tuple(map(read_missed, given["missed"]))
             plan = Plan(**given)
             given["exact"]  # has to be said
-            _check("plan", plan, _PLAN_KINDS)
+            _check(plan)
             return plan
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise GraphError(f"not a plan: {type(error).__name__}: {error}") from error
@@ -265,82 +213,15 @@ def _digest(value: Mapping[str, Any]) -> str:
     return digest_of(FORMAT, json.dumps(value, sort_keys=True, separators=(",", ":")).encode())
 
 
-_Kind = Tuple[Type[Any], ...]
-_NUMBER: _Kind = (int,)
-_REAL: _Kind = (int, float)
-_TEXT: _Kind = (str,)
-_MOST = 2**62  # of bytes, of seconds: beyond are no numbers that mean anything, nor infinities and what is no number
-_KIND_NAMES = {_NUMBER: "a number", _REAL: "a number", _TEXT: "a text"}
-_DECISION_KINDS = {
-    "node": _NUMBER, "name": _TEXT, "op": _TEXT, "output": _NUMBER, "action": _TEXT, "bytes": _NUMBER,
-    "seconds": _REAL, "reason": _TEXT,
-}  # fmt: skip
-_PLAN_KINDS = {
-    "step_seconds": _REAL, "overhead_seconds": _REAL, "recomputed_nodes": _NUMBER, "policy": _TEXT, "device": _TEXT,
-    "applied": _TEXT, "reason": _TEXT,
-}  # fmt: skip
-
-
-def _short(value: object) -> str:
-    return shortened(repr(value) if not isinstance(value, int) or abs(value) < _MOST else "a number too large")
-
-
-def _check(name: str, value: Any, kinds: Mapping[str, _Kind]) -> None:
-    for key, kind in kinds.items():
-        found = getattr(value, key)
-        if not isinstance(found, kind) or isinstance(found, bool) or (kind != _TEXT and not abs(found) < _MOST):
-            raise GraphError(f"{name}: {key} must be {_KIND_NAMES[kind]}, got {_short(found)}")
-    if isinstance(value, Plan):
-        own = value.match_range
-        if own is not None and (type(own) is not int or not ASSIGNED <= own < _MOST):
-            raise GraphError(f"{name}: match_range must be a number or null, got {value.match_range!r}")
-        if not isinstance(value.exact, bool):
-            raise GraphError(f"{name}: exact must be true or false, got {value.exact!r}")
-        if value.applied not in APPLIED:
-            raise GraphError(f"{name}: applied must be one of {APPLIED}, got {value.applied!r}")
-        for key in ("notes", "failed"):
-            if not all(isinstance(note, str) for note in getattr(value, key)):
-                raise GraphError(f"{name}: {key} must be texts, got {getattr(value, key)!r}")
-
-
-def _decision(value: Mapping[str, Any]) -> Decision:
-    decision = Decision(**value)
-    _check(str(decision.name), decision, _DECISION_KINDS)
-    if decision.action not in (STASH, RECOMPUTE):
-        raise GraphError(f"{decision.name}: expected action stash or recompute, got {decision.action!r}")
-    return decision
-
-
-_TEXTS = frozenset((str,))
-
-
-def _mark(value: Any) -> Mark:
-    node, op, attrs = value
-    if type(node) is not int or not isinstance(op, str):
-        raise GraphError(f"marks: expected the number and the operator of a node, got {node!r} and {op!r}")
-    if not isinstance(attrs, dict) or not _TEXTS.issuperset(map(type, (*attrs, *attrs.values()))):
-        raise GraphError(f"marks: expected attributes of node {node}, got {attrs!r}")
-    return Mark(node, op, attrs)
-
-
-def _place(value: Any) -> tuple[str, int]:
-    pattern, node = value
-    if not isinstance(pattern, str) or type(node) is not int:
-        raise GraphError(f"fused: expected the name of a pattern and the number of a node, got {value!r}")
-    return pattern, node
-
-
-def _missed(value: Mapping[str, Any]) -> Missed:
-    missed = Missed(**value)
-    _check("missed", missed, {"node": _NUMBER, "name": _TEXT, "pattern": _TEXT, "reason": _TEXT})
-    return missed
-
-
-def _memory(name: str, value: Mapping[str, Any]) -> Memory:
-    memory = Memory(**value)
-    _check(name, memory, {"planned": _NUMBER, "live_peak": _NUMBER})
-    for key in ("static", "at_peak", "layers"):
-        found = getattr(memory, key)
-        if not isinstance(found, dict) or not all(type(size) is int and abs(size) < _MOST for size in found.values()):
-            raise GraphError(f"{name}: {key} must map names to bytes, got {_short(found)}")
-    return memory
+def _check(plan: Plan) -> None:
+    check("plan", plan, _KINDS)
+    own = plan.match_range
+    if own is not None and (type(own) is not int or not ASSIGNED <= own < MOST):
+        raise GraphError(f"plan: match_range must be a number or null, got {plan.match_range!r}")
+    if not isinstance(plan.exact, bool):
+        raise GraphError(f"plan: exact must be true or false, got {plan.exact!r}")
+    if plan.applied not in APPLIED:
+        raise GraphError(f"plan: applied must be one of {APPLIED}, got {plan.applied!r}")
+    for key in ("notes", "failed"):
+        if not all(isinstance(note, str) for note in getattr(plan, key)):
+            raise GraphError(f"plan: {key} must be texts, got {getattr(plan, key)!r}")

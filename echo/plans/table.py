@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
-from typing import Iterable, Mapping
+from typing import TYPE_CHECKING, Iterable, Mapping
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from echo.plans.plan import RECOMPUTE, STASH, Decision, Plan
+from echo.plans.decisions import RECOMPUTE, STASH, Decision
+
+if TYPE_CHECKING:
+    from echo.plans.plan import Plan
 
 _WIDTH = 120
 _MOST_LAYERS, _MOST_DECISIONS = 8, 8

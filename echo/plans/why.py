@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Callable, Sequence
 from echo.errors import OptionError
 
 if TYPE_CHECKING:
-    from echo.plans.plan import Decision, Plan
+    from echo.plans.decisions import Decision
+    from echo.plans.plan import Plan
 
 NOT_KNOWN = "what a change would cost is known to the plan that echo.plan returns, not to one that was loaded"
 _OPPOSITE = {"recompute": "stashed", "stash": "recomputed"}

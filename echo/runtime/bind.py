@@ -33,8 +33,9 @@ from echo.planning import store
 from echo.planning.reuse import fitting
 from echo.planning.store import Found
 from echo.planning.what_if import Flips
+from echo.plans.decisions import Decision
 from echo.plans.options import Options
-from echo.plans.plan import Decision, Plan
+from echo.plans.plan import Plan
 from echo.plans.summary import of_process
 from echo.plans.why import Flip, Flipper
 from echo.policies.warm_start import Hint

@@ -2,7 +2,7 @@
 
 The storage is what the memory counter of MXNet's profiler shows: arrays, with what operators allocate on the way. It
 does not see what oneDNN's RNN operator keeps by itself. A plan that fuses such an operator keeps that in arrays: what
-it knows of it (`echo.plans.plan.HIDDEN`) is added to the user's side.
+it knows of it (`echo.plans.decisions.HIDDEN`) is added to the user's side.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ import numpy as np
 from echo import native
 from echo.errors import EchoError, NativeError, one_line
 from echo.native.loading import function
-from echo.plans.plan import HIDDEN, Plan
+from echo.plans.decisions import HIDDEN
+from echo.plans.plan import Plan
 from echo.runtime.difference import Difference
 
 TOLERANCE = 1.01  # times what the user's own graph holds

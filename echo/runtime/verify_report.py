@@ -12,6 +12,7 @@ import platform
 import sys
 import tempfile
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Mapping, Sequence
 
@@ -20,7 +21,6 @@ import numpy as np
 from mxnet import autograd
 from mxnet.symbol import Symbol
 
-import echo
 from echo.frontend.session import install_hook
 from echo.frontend.symbols import graph_of, load, symbol_of
 from echo.ir.graph import Graph
@@ -81,7 +81,7 @@ def write(case: Case, wrong: Sequence[Difference]) -> Path:
         "arrays": {name: [list(array.shape), array.dtype.name] for name, array in case.given.items()},
         "settings": settings,
         "versions": {
-            "echo": echo.__version__,
+            "echo": version("mxnet-echo"),
             "mxnet": mx.__version__,
             "numpy": np.__version__,
             "python": sys.version,

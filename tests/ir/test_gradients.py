@@ -27,7 +27,8 @@ from echo.ir.gradients import INEXACT, implementations, known
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.check_marks import with_marks
 from echo.passes.rewrite import gradient_marks
-from echo.plans.plan import Mark, Plan
+from echo.plans.decisions import Mark
+from echo.plans.plan import Plan
 from tests.conftest import Case, FakeFrontend, case_of, model_case
 from tests.ir.test_ops import Build, as_batch, as_images, image, many, symbol_with, unary
 from tests.ir.test_ops_cached import DYNAMIC, STATIC

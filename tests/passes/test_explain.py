@@ -9,7 +9,8 @@ import echo
 from benchmarks.models import SMALL
 from echo.frontend.capture import training_graph
 from echo.ir.attributes import GRADIENT_ATTRIBUTE
-from echo.plans.plan import RECOMPUTE, STASH, Plan
+from echo.plans.decisions import RECOMPUTE, STASH
+from echo.plans.plan import Plan
 from tests.conftest import model_case
 
 

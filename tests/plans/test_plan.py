@@ -13,8 +13,9 @@ from typing import Any, Callable
 import pytest
 
 from echo.errors import GraphError
+from echo.plans.decisions import RECOMPUTE, STASH, Decision, Mark, Memory
 from echo.plans.key import Argument, Subject
-from echo.plans.plan import RECOMPUTE, STASH, Decision, Mark, Memory, Plan
+from echo.plans.plan import Plan
 from echo.plans.why import Flip
 
 SUBJECT = Subject(

@@ -11,7 +11,8 @@ import pytest
 import echo
 from benchmarks.models import SMALL
 from echo.errors import OptionError
-from echo.plans.plan import RECOMPUTE, STASH, Plan
+from echo.plans.decisions import RECOMPUTE, STASH
+from echo.plans.plan import Plan
 from echo.plans.why import NOT_KNOWN, Cost, Flip
 from tests import test_plan
 from tests.test_api import SHAPES, network

@@ -10,9 +10,10 @@ import networkx as nx
 import pytest
 
 from echo.policies.data_problem import problem_of_graph
-from echo.policies.mincut import Mincut, least_stash
+from echo.policies.mincut import Mincut
 from echo.policies.problem import Problem
 from echo.policies.solvers.flow import UNLIMITED, Network
+from echo.policies.solvers.stash import least_stash
 from tests.conftest import calls_of
 from tests.data_graphs import random_graph, unrolled
 

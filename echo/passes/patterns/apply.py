@@ -13,7 +13,7 @@ from echo.passes.patterns import CPU_ONLY, PATTERNS, hoist, steps
 from echo.passes.patterns.graph_view import Fusion, View
 from echo.passes.patterns.order import ordered
 from echo.passes.patterns.substitute import applied
-from echo.plans.plan import Missed
+from echo.plans.decisions import Missed
 
 _FUSED_TYPES = ("float32", "float16")
 _TRIES = 32  # graphs that are made to find the places that would change an order, each in some milliseconds

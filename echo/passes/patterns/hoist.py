@@ -17,7 +17,7 @@ import numpy.typing as npt
 from echo.errors import GraphError
 from echo.ir.graph import VARIABLE, VERSION, Entry, Graph, Node
 from echo.passes.patterns.graph_view import Fusion, View, local
-from echo.plans.plan import Missed
+from echo.plans.decisions import Missed
 
 NAME, TRANSPOSED = "hoist", "transposed"
 LEAST = 4  # members of a family

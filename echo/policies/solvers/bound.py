@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from echo.ir.training_graph import TrainingGraph
-from echo.policies.mincut import stash_bound
 from echo.policies.problem import Problem
+from echo.policies.solvers.stash import stash_bound
 
 _STASHED = 0.5  # of what is stashed without recomputation: a guess, for where to look
 

@@ -1,0 +1,76 @@
+"""What a plan is made of: decisions about feature maps, marks of nodes, near-misses of patterns, and bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Mapping
+
+HIDDEN = "inside of operators"  # a kind of memory that no planner sees
+KEPT = "plain copies of maps"  # what operators that run again keep beside their arrays (`echo.estimators.kept`)
+STASH, RECOMPUTE = "stash", "recompute"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What happens to one feature map: output ``output`` of the user's node ``node`` (a number in the symbol's graph).
+
+    ``bytes`` is its size; ``seconds`` the time to compute it once more.
+    """
+
+    node: int
+    name: str
+    op: str
+    output: int
+    action: str
+    bytes: int
+    seconds: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What applies the plan at the user's node ``node``, an operator ``op``: the attributes that it gets."""
+
+    node: int
+    op: str
+    attrs: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Missed:
+    """A pattern that was nearly found at a node of the user, and why no fused operator takes its place."""
+
+    node: int
+    name: str
+    pattern: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes before or after: ``planned`` by MXNet's memory planner, ``live_peak`` of entries alive at once.
+
+    ``static`` is there all the time (arguments, their gradients, auxiliary states), by kind; ``at_peak`` splits the
+    live peak by kind; ``layers`` are the feature maps stashed for the backward pass.
+    """
+
+    planned: int
+    live_peak: int
+    static: Mapping[str, int]
+    at_peak: Mapping[str, int]
+    layers: Mapping[str, int]
+
+    @property
+    def kept(self) -> int:
+        """What operators that run again keep beside what is planned (`KEPT`)."""
+        return self.static.get(KEPT, 0)
+
+    @property
+    def chosen(self) -> int:
+        """What depends on the choice: planned memory with what is kept beside."""
+        return self.planned + self.kept
+
+    @property
+    def total(self) -> int:
+        """Everything that the executor holds: planned memory and what is static."""
+        return self.planned + sum(self.static.values())
