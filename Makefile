@@ -78,7 +78,7 @@ check: $(INSTALLED)  ## ruff, mypy, import-linter, then make test
 	@echo "== mypy (up to a minute the first time)"
 	@$(BIN)/mypy --strict echo
 	@echo "== import-linter"
-	@$(BIN)/lint-imports --no-cache --quiet
+	@$(BIN)/lint-imports --no-cache --no-logo
 	@$(MAKE) --no-print-directory test
 
 fuzz: $(INSTALLED)  ## look for programs that echo trains in another way than MXNet, for MINUTES=3

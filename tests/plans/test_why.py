@@ -14,7 +14,7 @@ from echo.errors import OptionError
 from echo.plans.decisions import RECOMPUTE, STASH
 from echo.plans.plan import Plan
 from echo.plans.why import NOT_KNOWN, Cost, Flip
-from tests import test_plan
+from tests.plans import test_plan
 from tests.test_api import SHAPES, network
 
 

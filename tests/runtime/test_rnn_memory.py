@@ -26,7 +26,7 @@ from mxnet import autograd, gluon
 import echo
 from benchmarks.allocated import peak
 from benchmarks.sockeye_log import counter_peak
-from echo.plan import HIDDEN
+from echo.plans.decisions import HIDDEN
 
 on, steps, batch, inputs, hidden, layers, both_ways, static = map(int, sys.argv[1:])
 layer = gluon.rnn.LSTM(hidden, num_layers=layers, bidirectional=bool(both_ways), input_size=inputs)

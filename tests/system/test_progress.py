@@ -55,7 +55,7 @@ def test_nothing_is_written_where_nobody_looks(monkeypatch: pytest.MonkeyPatch) 
 
 PRINTS = """
 import random, sys
-from echo.frontier import Frontier
+from echo.plans.frontier import Frontier
 
 import echo.system.progress as progress
 random.seed(1)
