@@ -157,11 +157,10 @@ def cached(graph: Graph, planned: Plan, binding: Any) -> dict[str, float]:
     import mxnet as mx
 
     from echo import pipeline
-    from echo.passes.check_marks import with_marks
     from echo.planning import store
     from echo.runtime import bind
 
-    bound = with_marks(graph, planned.marks)
+    bound = graph.with_attrs({mark.node: mark.attrs for mark in planned.marks})
     found: list[float] = []
     processor: list[float] = []
     gc.collect()
