@@ -158,7 +158,7 @@ def cached(graph: Graph, planned: Plan, binding: Any) -> dict[str, float]:
 
     from echo import pipeline
     from echo.planning import store
-    from echo.runtime import bind
+    from echo.runtime import find
 
     bound = graph.with_attrs({mark.node: mark.attrs for mark in planned.marks})
     found: list[float] = []
@@ -168,11 +168,11 @@ def cached(graph: Graph, planned: Plan, binding: Any) -> dict[str, float]:
     gc.enable()
     with _empty_cache(), mock.patch("echo.pipeline.plan", return_value=pipeline.Planned(planned, bound, graph, None)):
         for round_number in range(2 * ROUNDS + 1):
-            bind._plans.clear()
+            find.PLANNER.forget()
             back = None  # nor a plan of before, which would have to be freed
             store._source.cache_clear()
             before, started = time.process_time(), time.perf_counter()
-            back = bind.planned(bind.session_of(graph, lambda: binding, mx.cpu()), Options(), details=False).plan
+            back = find.PLANNER.plan(find.session_of(graph, lambda: binding, mx.cpu()), Options(), details=False).plan
             if round_number:  # the first one writes it
                 found.append(time.perf_counter() - started)
                 processor.append(time.process_time() - before)

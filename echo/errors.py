@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+REPORT = "If that looks like a fault of echo, please report it with the traceback, which ECHO_STRICT=1 shows"
 _LONGEST = 400  # characters of a line about an error
 _TIME = re.compile(r"\[\d\d:\d\d:\d\d\] ")
 

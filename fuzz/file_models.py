@@ -13,8 +13,8 @@ import echo
 from echo.frontend.cached import stateless
 from echo.frontend.symbols import graph_of
 from echo.ir.graph import Graph
-from echo.runtime import bind as planned_bind
 from echo.runtime.cached_op import StockCachedOp
+from echo.system.own_binds import own_binds
 
 RUNNERS: Mapping[str, Mapping[str, Any]] = {
     "executor": {},
@@ -123,7 +123,7 @@ def train(model: str, runner: str, options: Mapping[str, Any] | None, plans: lis
         return _executor(model, symbol_ if options is None else echo.optimize(symbol_, strict=True, **options), found)
     flags = list(RUNNERS[runner].items())
     if options is None:
-        with planned_bind.own_binds():
+        with own_binds():
             return _cached(model, StockCachedOp(symbol_, flags), found)
     with echo.enable(strict=True, **options):
         return _cached(model, mx.nd.CachedOp(symbol_, flags), found)

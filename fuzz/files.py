@@ -19,7 +19,7 @@ from typing import Any, Iterator, NamedTuple
 import echo
 from echo.errors import EchoError
 from echo.plans.plan import Plan
-from echo.runtime import bind as planned_bind
+from echo.runtime.find import PLANNER
 from fuzz import file_edits
 from fuzz.file_models import MODELS, RUNNERS, differs, graph, train
 
@@ -146,8 +146,7 @@ def _folder() -> Iterator[Path]:
 
 def forget() -> None:
     """As if another process had started."""
-    planned_bind._plans.clear()
-    planned_bind._hints.clear()
+    PLANNER.forget()
 
 
 @lru_cache(maxsize=None)

@@ -32,12 +32,13 @@ from echo.ir.training_graph import EXECUTOR, TrainingGraph
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewrite
 from echo.passes.select import Selection
+from echo.planning.service import Planner
 from echo.planning.store import Found
 from echo.plans.key import Subject
 from echo.plans.options import Options
 from echo.policies.problem import Problem
 from echo.policies.segments import partition
-from echo.runtime import bind as planned_bind
+from echo.runtime import find
 from echo.system.deadline import NEVER, Deadline
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -131,14 +132,13 @@ class Case:
 
 def plan_other_graphs(monkeypatch: pytest.MonkeyPatch, changed: Callable[[Graph], Graph]) -> None:
     """Every plan from now on is bound with what ``changed`` makes of its graph."""
-    original = planned_bind._find_plan
+    original = find.PLANNER.plan
 
-    def find(*args: Any, **kwargs: Any) -> Found | None:
+    def changing(*args: Any, **kwargs: Any) -> Found:
         found = original(*args, **kwargs)
-        assert found is not None
         return found._replace(graph=changed(found.graph))
 
-    monkeypatch.setattr(planned_bind, "_find_plan", find)
+    monkeypatch.setattr(find.PLANNER, "plan", changing)
 
 
 def calls_of(action: Callable[[], Any]) -> tuple[Any, int]:
@@ -375,8 +375,7 @@ def cheap_planning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     monkeypatch.setattr(MxnetSession, "evaluator", evaluator)
     monkeypatch.setattr(MxnetSession, "meter", lambda _: measure)
-    monkeypatch.setattr(planned_bind, "_plans", {})
-    monkeypatch.setattr(planned_bind, "_hints", {})
+    monkeypatch.setattr(find, "PLANNER", Planner())
     # a cost table remembers what cannot be measured
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))
 
@@ -394,7 +393,7 @@ def patient(request: pytest.FixtureRequest) -> Iterator[None]:
     """Planning takes the time that it takes, but in the tests of the deadline."""
     with pytest.MonkeyPatch.context() as patch:  # one of its own: the order of other fixtures stays
         if not request.module.__name__.endswith("test_deadline"):
-            patch.setattr(planned_bind, "Deadline", _Patient)
+            patch.setattr("echo.planning.service.Deadline", _Patient)
         yield
 
 

@@ -26,7 +26,7 @@ from echo.frontend.session import install_hook
 from echo.frontend.symbols import graph_of, symbol_of
 from echo.passes.differentiate import Differentiate
 from echo.plans.marks import mark
-from echo.runtime import bind as planned_bind
+from echo.runtime import find
 from tests.training import assert_alive, assert_close, assert_same, bind, random_arrays, train
 
 Symbol = mx.sym.Symbol
@@ -764,5 +764,5 @@ def test_the_hook_comes_back(libraries: Path) -> None:
     assert install_hook() != ""
     native.__path__[:] = BUILT
     assert install_hook() == ""
-    planned_bind._plans.clear()
+    find.PLANNER.forget()
     assert echo.plan(network(), max_overhead=None, **SHAPES).applied == "hook"

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import json
 import os
-from typing import Mapping, Sequence
+from typing import ContextManager, Mapping, Sequence
 
 import mxnet as mx
 import mxnet.libinfo
@@ -19,6 +19,7 @@ from echo.estimators.evaluator import Evaluator
 from echo.estimators.footprint import AUXILIARY, GRADIENTS, INPUTS, WEIGHTS
 from echo.estimators.overhead import MeasureFunction, Overhead, estimate
 from echo.estimators.planner import make_planner
+from echo.frontend.apart import measuring
 from echo.frontend.cached import as_cached, stateless
 from echo.frontend.capture import (
     captured_graph,
@@ -229,6 +230,10 @@ class MxnetSession:
             return make_planner(training, seconds)
         evaluator = MirrorEvaluator(self.graph, self._binding, self._ctx, training, seconds)
         return evaluator, evaluator.effort
+
+    def measuring(self) -> ContextManager[None]:
+        """All that is measured while this is open is measured in one process (`echo.frontend.apart`)."""
+        return measuring()
 
     def cost_table(self) -> CostTable:
         """The measured costs of this device."""

@@ -20,9 +20,11 @@ from echo.plans.frontier import frontier as curve
 from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.policies import policy_named
-from echo.runtime.bind import planned, session_of, without_garbage_collection
+from echo.runtime import find
+from echo.runtime.find import session_of
 from echo.runtime.gluon import optimize_block, session_of_block
 from echo.runtime.symbol import optimize_symbol
+from echo.system.collect import without_garbage_collection
 
 _BIND_ARGUMENTS = ("ctx", "grad_req", "type_dict")
 
@@ -67,7 +69,7 @@ def optimize(symbol: Any, given: Mapping[str, Any]) -> Any:
     symbol, graph = _unmarked(symbol)
     optimized = optimize_symbol(symbol, options)
     if shapes:
-        optimized.plans.append(planned(_session(symbol, graph, bind, shapes), options).plan)
+        optimized.plans.append(find.PLANNER.plan(_session(symbol, graph, bind, shapes), options).plan)
     return optimized
 
 
@@ -75,7 +77,7 @@ def plan(symbol: Any, given: Mapping[str, Any]) -> Plan:
     """See `echo.plan`."""
     with without_garbage_collection():
         options, session = _ready(symbol, given)
-        return planned(session, options).plan
+        return find.PLANNER.plan(session, options).plan
 
 
 def frontier(symbol: Any, points: int, given: Mapping[str, Any]) -> Frontier:
@@ -84,7 +86,7 @@ def frontier(symbol: Any, points: int, given: Mapping[str, Any]) -> Frontier:
         if name in given:
             raise OptionError(f"{name}: a frontier covers all budgets and bounds, expected no option of this name")
     options, session = _ready(symbol, {**given, "max_overhead": None})
-    return curve(lambda budget: planned(session, replace(options, memory_budget=budget)).plan, points)
+    return curve(lambda budget: find.PLANNER.plan(session, replace(options, memory_budget=budget)).plan, points)
 
 
 def _ready(symbol: Any, given: Mapping[str, Any]) -> tuple[Options, Callable[[], MxnetSession]]:

@@ -18,7 +18,7 @@ import mxnet as mx
 from mxnet import autograd
 from mxnet.symbol import Symbol
 
-from echo.errors import GraphError, one_line
+from echo.errors import REPORT, GraphError, one_line
 from echo.frontend.cached import runner_of, stateless
 from echo.frontend.session import install_hook
 from echo.frontend.symbols import Binding, graph_of, sparse_gradients, symbol_of
@@ -28,15 +28,16 @@ from echo.ir.ops import depends_on_mode
 from echo.plans.marks import implements
 from echo.plans.options import Options
 from echo.plans.plan import Plan
-from echo.runtime import bind
+from echo.runtime.find import find_plan
 from echo.runtime.held import beside_storage
 from echo.runtime.modes import keep, note
 from echo.runtime.monitor import WithoutClones
-from echo.runtime.on_error import REPORT
+from echo.runtime.on_error import Attempt
 from echo.runtime.rehearsal import call_is_right
 from echo.runtime.verify_report import Case
 from echo.runtime.watch import InputWatch, watch_of
 from echo.system.locks import Lock
+from echo.system.own_binds import are_own, own_binds
 
 logger = logging.getLogger("echo")
 StockCachedOp = mx.nd.CachedOp  # before anybody puts another in its place
@@ -71,7 +72,7 @@ class PlannedCachedOp:
     ``action(options)``, or what else the owner wants where that fails.
     """
 
-    def __init__(self, symbol: Symbol, flags: Sequence[tuple[str, Any]], attempt: bind.Attempt) -> None:
+    def __init__(self, symbol: Symbol, flags: Sequence[tuple[str, Any]], attempt: Attempt) -> None:
         self._attempt = attempt
         self.plans: dict[Signature, Plan] = {}
         self._symbol, self._flags = symbol, flags
@@ -150,7 +151,7 @@ class PlannedCachedOp:
         """Whether there is a plan without fused operators, which is switched to."""
         if options.plans:
             return False
-        with contextlib.suppress(Exception), bind.own_binds():
+        with contextlib.suppress(Exception), own_binds():
             self._choices[signature] = self._planned(signature, args, replace(options, fuse=False))
             self._switch(self._choices[signature])
             return True
@@ -180,7 +181,7 @@ class PlannedCachedOp:
     def _choose(self, signature: Signature, args: Sequence[Any], options: Options) -> None:
         self._options = options
         if signature not in self._choices:
-            with bind.own_binds():
+            with own_binds():
                 self._choices[signature] = self._planned(signature, args, options)
         choice = self._choices[signature]
         shows_all = self._monitor is not None and (choice.fuses or (self._monitor[1] and choice.implements))
@@ -235,7 +236,7 @@ class PlannedCachedOp:
             logger.info("echo: a hybridized block runs as it is: sparse arguments")
             return _STOCK
         graph = stateless(graph_of(self._symbol))
-        found = bind.find_plan(graph, lambda: _binding(self._symbol, args), args[0].context, options, self._runner)
+        found = find_plan(graph, lambda: _binding(self._symbol, args), args[0].context, options, self._runner)
         if found is None:
             return _STOCK
         plan, graph = found.plan, found.graph
@@ -269,18 +270,18 @@ class PlannedCachedOp:
 
 
 _owner = threading.local()
-_everywhere: bind.Attempt | None = None
+_everywhere: Attempt | None = None
 
 
 def cached_op(symbol: Symbol, flags: Sequence[tuple[str, Any]] = ()) -> Any:
     """What ``mxnet.ndarray.CachedOp`` is from the first plan on: MXNet's own where nobody wants one."""
     attempt = getattr(_owner, "attempt", None) or _everywhere
-    if attempt is None or bind.are_own():
+    if attempt is None or are_own():
         return StockCachedOp(symbol, flags)
     return attempt(lambda _: PlannedCachedOp(symbol, flags, attempt), lambda: StockCachedOp(symbol, flags))
 
 
-def plan_everywhere(attempt: bind.Attempt | None) -> None:
+def plan_everywhere(attempt: Attempt | None) -> None:
     """From now on every CachedOp is planned, or with None those alone that are made inside `planned_by`."""
     global _everywhere
     _everywhere = attempt
@@ -291,7 +292,7 @@ def plan_everywhere(attempt: bind.Attempt | None) -> None:
 
 
 @contextlib.contextmanager
-def planned_by(attempt: bind.Attempt) -> Iterator[None]:
+def planned_by(attempt: Attempt) -> Iterator[None]:
     """CachedOps that this thread makes meanwhile are planned."""
     mx.nd.CachedOp = cached_op
     before, _owner.attempt = getattr(_owner, "attempt", None), attempt
@@ -302,7 +303,7 @@ def planned_by(attempt: bind.Attempt) -> Iterator[None]:
 
 
 def _why_untouched(symbol: Symbol, static: bool, inline_limit: int) -> str:
-    with bind.own_binds():
+    with own_binds():
         why_no_hook = install_hook()
     if why_no_hook:
         logger.warning("echo: a hybridized block runs as it is, only the native hook can plan it: %s", why_no_hook)

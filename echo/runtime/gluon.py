@@ -14,7 +14,8 @@ from echo.frontend.cached import runner_of, stateless
 from echo.frontend.session import MxnetSession, install_hook
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.plans.options import Options
-from echo.runtime import bind, cached_op
+from echo.runtime import cached_op
+from echo.runtime.find import session_of
 from echo.runtime.on_error import or_stock
 
 logger = logging.getLogger("echo")
@@ -76,4 +77,4 @@ def session_of_block(block: HybridBlock, given: Mapping[str, Any], ctx: mx.Conte
     flags = dict(block._flags)
     runner = runner_of(*(bool(flags.get(name, False)) for name in ("static_alloc", "static_shape")))
     binding = infer_binding(symbol, given)
-    return bind.session_of(stateless(graph_of(symbol)), lambda: binding, ctx, runner)
+    return session_of(stateless(graph_of(symbol)), lambda: binding, ctx, runner)

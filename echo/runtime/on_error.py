@@ -1,16 +1,43 @@
-"""What a user gets who is not strict, where something cannot be had: the closest to it, and a warning."""
+"""Who pays for a failure: what a user gets who is not strict, where something cannot be had."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Callable, TypeVar
+import logging
+from dataclasses import dataclass, replace
+from typing import Any, Callable, TypeVar
 
 from echo.errors import BudgetError, OptionError, PlanError, one_line
 from echo.plans.options import Options
 
-REPORT = "If that looks like a fault of echo, please report it with the traceback, which ECHO_STRICT=1 shows"
+logger = logging.getLogger("echo")
 WISHES = (BudgetError, OptionError, PlanError)  # errors about what the user asked for
 _T = TypeVar("_T")
+Attempt = Callable[[Callable[[Options], Any], Callable[[], Any]], Any]
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Who wants plans: an executor that plans again later asks here.
+
+    ``attempt(action, stock)`` is ``action(options)``, or what the owner wants where that fails. ``strict`` is as the
+    user said, ``warn`` takes what he is told.
+    """
+
+    attempt: Attempt
+    strict: bool
+    warn: Callable[[str], None]
+
+
+def user_of(options: Options) -> Owner:
+    """A user who asked for plans with these options, and gets the closest one, or the stock graph, and a warning."""
+
+    def attempt(action: Callable[[Options], Any], stock: Callable[[], Any]) -> Any:
+        def closest() -> Any:
+            return or_smallest(action, options, options.strict, logger.warning)
+
+        return or_stock(closest, stock, options.strict, logger.warning)
+
+    return Owner(attempt, options.strict, logger.warning)
 
 
 def or_smallest(

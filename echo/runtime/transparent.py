@@ -18,15 +18,16 @@ from typing import Any, Callable, TypeVar
 import mxnet as mx
 from mxnet.symbol import Symbol
 
-from echo.errors import EchoError, one_line
+from echo.errors import REPORT, EchoError, one_line
 from echo.frontend.session import check_version
 from echo.plans.options import Options
 from echo.policies import policy_named
 from echo.runtime import bind, bind_call
 from echo.runtime.cached_op import plan_everywhere
-from echo.runtime.on_error import REPORT, or_smallest
+from echo.runtime.on_error import Owner, or_smallest
 from echo.runtime.symbol import OptimizedSymbol
 from echo.system.locks import Lock
+from echo.system.own_binds import are_own, own_binds
 
 logger = logging.getLogger("echo")
 _T = TypeVar("_T")
@@ -104,7 +105,7 @@ def _wrapped(original: Callable[..., Any], describe: Callable[..., bind_call.Bin
     @functools.wraps(original)
     def wrapper(symbol: Symbol, *args: Any, **kwargs: Any) -> mx.executor.Executor:
         options = _options
-        if options is None or bind.are_own() or isinstance(symbol, OptimizedSymbol):
+        if options is None or are_own() or isinstance(symbol, OptimizedSymbol):
             return original(symbol, *args, **kwargs)
         return _planned(functools.partial(original, symbol, *args, **kwargs),
                         functools.partial(describe, symbol, original, *args, **kwargs), options)  # fmt: skip
@@ -115,7 +116,7 @@ def _wrapped(original: Callable[..., Any], describe: Callable[..., bind_call.Bin
 def _planned(
     stock: Callable[[], mx.executor.Executor], describe: Callable[[], bind_call.Bind], options: Options
 ) -> mx.executor.Executor:
-    owner = bind.Owner(lambda action, otherwise: _attempt(action, options, otherwise), options.strict, _warn)
+    owner = Owner(lambda action, otherwise: _attempt(action, options, otherwise), options.strict, _warn)
     return _attempt(lambda given: bind.with_plan(describe(), given, owner=owner), options, stock)
 
 
@@ -126,7 +127,7 @@ def _attempt(action: Callable[[Options], _T], options: Options, stock: Callable[
     except Exception as error:
         if options.strict and isinstance(error, EchoError):
             raise
-        with bind.own_binds():
+        with own_binds():
             result = stock()  # where the call itself is wrong, MXNet says so here
         if options.strict:
             raise

@@ -23,7 +23,8 @@ from echo.frontend.apart import ask, measuring
 from echo.frontend.device import device_key
 from echo.frontend.session import MxnetSession
 from echo.meter.trial import Trial, Variable
-from echo.runtime import bind as planned_bind
+from echo.planning.service import Planner
+from echo.runtime import find
 
 INT32 = 4
 FINE = Trial("tanh", {}, (Variable((8, 8)),))
@@ -117,7 +118,7 @@ def integers() -> tuple[mx.sym.Symbol, dict[str, Any]]:
 def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[echo.Plan, CostTable]:
     """A plan from nothing but the cost table, and that."""
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(planned_bind, "_plans", {})
+    monkeypatch.setattr(find, "PLANNER", Planner())
     for file in (tmp_path / "plans").glob("*"):
         file.unlink()
     with mx.name.NameManager():

@@ -341,7 +341,8 @@ def test_no_damage_ends_in_another_exception() -> None:
 # Planning needs no framework ---------------------------------------------------------------------------------
 
 ROOMS = [
-    "echo", "echo.ir.graph", "echo.ir.training_graph", "echo.plans.plan", "echo.plans.options", "echo.errors", "echo.ir.ops",
+    "echo", "echo.ir.graph", "echo.ir.training_graph", "echo.plans.plan", "echo.plans.options", "echo.errors",
+    "echo.ir.ops",
     "echo.pipeline", "echo.native", "echo.plans.table", "echo.system.progress",
     *(
         f"echo.{path.parent.name}.{path.stem}"

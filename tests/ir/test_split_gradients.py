@@ -23,8 +23,9 @@ from echo.ir.gradients import implementations, known
 from echo.ir.graph import Entry
 from echo.ir.split_gradients import late_gradients, late_implementation
 from echo.ir.training_graph import TrainingGraph
+from echo.planning.service import Planner
 from echo.plans.plan import Plan
-from echo.runtime import bind as planned_bind
+from echo.runtime import find
 from tests.conftest import Case, case_of
 from tests.ir.test_ops_cached import DYNAMIC, STATIC
 from tests.ir.test_ops_cached import run as run_cached
@@ -225,7 +226,7 @@ def test_two_nodes_take_as_long_as_one(tmp_path: Path, monkeypatch: pytest.Monke
 
 def planned(monkeypatch: pytest.MonkeyPatch, parts: bool) -> Plan:
     with monkeypatch.context() as patch:
-        patch.setattr(planned_bind, "_plans", {})
+        patch.setattr(find, "PLANNER", Planner())
         if not parts:
             patch.setattr(echo.ir.gradients, "late_gradients", lambda training: {})
         return echo.plan(wide(), max_overhead=None, fuse=False, data=(4, 8, 32, 32))

@@ -13,6 +13,8 @@ from echo.errors import BudgetError
 from echo.ir.fused_operators import PREFIX
 from echo.passes.request import Request
 from echo.pipeline import Planned
+from echo.planning.service import Planner
+from echo.runtime import find
 
 MODEL = SMALL["nmt"]()
 pytestmark = pytest.mark.usefixtures("cheap_planning")
@@ -58,7 +60,7 @@ def test_fused_operators_that_need_more_are_left_out(monkeypatch: pytest.MonkeyP
         return type(before)(1, before.live_peak, {}, before.at_peak, before.layers)
 
     assert plan(policy="none").fused
-    monkeypatch.setattr("echo.runtime.bind._plans", {})
+    monkeypatch.setattr(find, "PLANNER", Planner())
     monkeypatch.setattr("echo.planning.store.load", lambda *_: None)
     monkeypatch.setattr(pipeline, "stock", nearly_nothing)
     assert not plan(policy="none").fused

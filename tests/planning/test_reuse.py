@@ -16,9 +16,10 @@ from benchmarks.models import SMALL
 from echo.cli import main
 from echo.errors import OptionError, PlanError
 from echo.frontend.session import MxnetSession
+from echo.planning.service import Planner
 from echo.plans.options import Options
 from echo.plans.plan import Plan
-from echo.runtime import bind as planned_bind
+from echo.runtime import find
 from tests.training import assert_same, bind, random_arrays, train
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
@@ -35,7 +36,7 @@ def saved(tmp_path: Path) -> Path:
 @pytest.fixture
 def no_search(saved: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """From here on nothing may be planned; the plan was saved before."""
-    monkeypatch.setattr(planned_bind, "_plans", {})
+    monkeypatch.setattr(find, "PLANNER", Planner())
     monkeypatch.setattr("echo.pipeline.plan", lambda _: pytest.fail("planned again"))
     monkeypatch.setattr("echo.planning.store.load", lambda *_: pytest.fail("looked for another plan"))
     return saved

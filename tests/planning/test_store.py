@@ -18,10 +18,11 @@ from echo import native, pipeline
 from echo.ir.attributes import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.ir.graph import Graph
 from echo.planning import store
+from echo.planning.service import Planner
 from echo.planning.store import Found
 from echo.plans.marks import mark, marks_of
 from echo.plans.plan import Plan
-from echo.runtime import bind
+from echo.runtime import find
 from echo.system import files
 from tests.conftest import FakeFrontend, special_case
 
@@ -43,8 +44,7 @@ def plan() -> Plan:
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if another process had started."""
-    monkeypatch.setattr(bind, "_plans", {})
-    monkeypatch.setattr(bind, "_hints", {})
+    monkeypatch.setattr(find, "PLANNER", Planner())
 
 
 @pytest.mark.usefixtures("cheap_planning", "folder")

@@ -20,8 +20,8 @@ import echo
 from benchmarks.models import SMALL, random_values
 from echo.frontend import capture, session
 from echo.frontend.capture import MATCH_RANGE_VARIABLE, planned_megabytes
-from echo.runtime import bind as planned_bind
-from echo.runtime import transparent
+from echo.planning.service import Planner
+from echo.runtime import find, transparent
 from echo.system import files
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -141,13 +141,13 @@ def test_a_child_binds_while_another_thread_of_the_parent_holds_every_lock(
     echo.enable(max_overhead=None, fuse=fuse)
     expected = gradients(executor())
     assert (expected == stock) != fuse
-    monkeypatch.setattr(planned_bind, "_plans", {})
+    monkeypatch.setattr(find, "PLANNER", Planner())
     monkeypatch.setattr("echo.planning.store.load", lambda *_: None)  # the child plans
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
         with contextlib.ExitStack() as stack:
-            for lock in (planned_bind._plans_lock, transparent._lock, session._install_lock):
+            for lock in (find.PLANNER.lock, transparent._lock, session._install_lock):
                 stack.enter_context(lock.held())
             stack.enter_context(capture.match_range(2))
             held.set()
@@ -173,7 +173,7 @@ def test_a_child_binds_while_another_thread_of_the_parent_holds_every_lock(
 
 
 def test_a_thread_may_fork_with_a_lock_in_its_hands() -> None:
-    with planned_bind._plans_lock.held(), capture.match_range(2):
+    with find.PLANNER.lock.held(), capture.match_range(2):
         code = in_child(lambda: True)
         inner = in_child(lambda: executor() is not None)
     assert (code, inner) == (0, 0)

@@ -24,7 +24,7 @@ from echo.estimators.cost_table import CostTable
 from echo.frontend.capture import planned_megabytes
 from echo.frontend.device import device_key
 from echo.passes.differentiate import Differentiate
-from echo.runtime import bind as planned_bind
+from echo.runtime import find
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,13 +47,13 @@ def executor() -> mx.executor.Executor:
 def plannings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows by one with each symbol that transparent mode plans, or takes from the plans that it remembers."""
     found: list[int] = []
-    planned = planned_bind.planned
+    planned = find.PLANNER.plan
 
     def counted(*arguments: Any) -> Any:
         found.append(1)
         return planned(*arguments)
 
-    monkeypatch.setattr(planned_bind, "planned", counted)
+    monkeypatch.setattr(find.PLANNER, "plan", counted)
     return found
 
 
@@ -93,7 +93,7 @@ def test_strict_raises_faults_outside_the_pipeline_too(
     def fail(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("surprise")
 
-    monkeypatch.setattr(planned_bind, "graph_of", fail)
+    monkeypatch.setattr("echo.runtime.bind.graph_of", fail)
     echo.enable()
     assert executor().outputs
     assert "ZeroDivisionError: surprise" in caplog.text

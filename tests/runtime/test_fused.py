@@ -86,7 +86,7 @@ def test_gradients_of_many_readers_need_the_copies(monkeypatch: pytest.MonkeyPat
     example = attention(norm=False, steps=2 * STEPS)
     stock = gradients(example.symbol, example)
     assert distance(gradients(echo.optimize(example.symbol, policy="none"), example), stock) < TOLERANCE
-    monkeypatch.setattr("echo.ir.attributes.COPY_ATTRIBUTE", "__no_copies__")
+    monkeypatch.setattr("echo.passes.patterns.substitute.COPY_ATTRIBUTE", "__no_copies__")
     without = gradients(echo.optimize(example.symbol, policy="none", max_overhead=0.3), example)
     assert distance(without, stock) > 0.01
 

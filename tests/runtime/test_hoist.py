@@ -18,7 +18,8 @@ from echo.frontend.measure import race
 from echo.frontend.session import MxnetSession
 from echo.ir.training_graph import TensorType
 from echo.passes.layouts import _MOST_GROWTH
-from echo.runtime import bind as planned_bind
+from echo.planning.service import Planner
+from echo.runtime import find
 from tests.fused_models import BATCH, SIZE, STEPS, Example, trained_gluon
 from tests.runtime.test_fused import TOLERANCE, distance, gradients
 
@@ -169,7 +170,7 @@ def test_without_a_budget_memory_decides(
     example = EXAMPLES[name]()
     plan = echo.plan(example.symbol, grad_req="write", **example.shapes)
     monkeypatch.setattr("echo.passes.layouts.families", lambda view: ([], []))
-    monkeypatch.setattr(planned_bind, "_plans", {})
+    monkeypatch.setattr(find, "PLANNER", Planner())
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path / "another"))
     without = echo.plan(example.symbol, grad_req="write", **example.shapes)
     assert not layouts(without)
@@ -185,7 +186,7 @@ def planned_twice(monkeypatch: pytest.MonkeyPatch, files: str, happens: Callable
     example = EXAMPLES["rnn cells"]()
     plans = []
     for _ in range(2):
-        monkeypatch.setattr(planned_bind, "_plans", {})
+        monkeypatch.setattr(find, "PLANNER", Planner())
         plans.append(echo.plan(example.symbol, grad_req="write", memory_budget=BUDGET, **example.shapes))
         for file in Path(os.environ["ECHO_CACHE_DIR"]).rglob(files):
             happens(file)
@@ -218,7 +219,7 @@ def test_a_plan_is_loaded_without_measuring(
     example = EXAMPLES["gru cells"]()
     plan = echo.plan(example.symbol, grad_req="write", memory_budget=BUDGET, **example.shapes)
     plan.save(tmp_path / "plan.json")
-    monkeypatch.setattr(planned_bind, "_plans", {})
+    monkeypatch.setattr(find, "PLANNER", Planner())
     # as stored by echo, then as saved by the user
     assert echo.plan(example.symbol, grad_req="write", memory_budget=BUDGET, **example.shapes) == plan
     again = echo.optimize(example.symbol, plan=echo.load_plan(tmp_path / "plan.json"))
@@ -275,7 +276,7 @@ def test_module(measured: Callable[..., list[str]]) -> None:
 
 def test_a_race_measures_without_touching_random_numbers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(planned_bind, "_plans", {})
+    monkeypatch.setattr(find, "PLANNER", Planner())
     seen = []
 
     def watched(session: MxnetSession, graphs: Any, types: Any, limit: float) -> Any:

@@ -16,7 +16,7 @@ import ctypes, gc, json, sys
 import mxnet as mx
 import echo
 from echo.system.files import cache_folder
-from echo.runtime import bind as planned_bind
+from echo.runtime.find import PLANNER
 
 class Heap(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks",
@@ -58,14 +58,13 @@ def bind():
     optimized.plans.clear()
 
 def make():
-    planned_bind._plans.clear()
-    planned_bind._hints.clear()
+    PLANNER.forget()
     for file in (cache_folder() / "plans").glob("*.json"):
         file.unlink()
     assert not echo.plan(symbol, fuse=False, max_overhead=None, **shapes).changes_nothing
 
 def load():
-    planned_bind._plans.clear()
+    PLANNER.forget()
     echo.plan(symbol, fuse=False, max_overhead=None, **shapes)
 
 def given():

@@ -12,6 +12,8 @@ import echo
 from benchmarks.dropout_models import mlp
 from echo.passes.patterns import apply
 from echo.passes.patterns.graph_view import Fusion
+from echo.planning.service import Planner
+from echo.runtime import find
 from tests.fused_models import EXAMPLES, Example, values
 
 NAMES = ("dropout", "rectified")
@@ -43,7 +45,7 @@ def steps(
 
 
 def forget_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("echo.runtime.bind._plans", {})
+    monkeypatch.setattr(find, "PLANNER", Planner())
     monkeypatch.setattr("echo.planning.store.load", lambda *_: None)
 
 

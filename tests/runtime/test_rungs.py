@@ -25,6 +25,7 @@ from echo.passes.request import Request
 from echo.passes.select import Select
 from echo.runtime import bind as planned_bind
 from echo.runtime import cached_op
+from echo.runtime.rebind import Rebinder
 from tests.fused_models import EXAMPLES
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
@@ -309,14 +310,14 @@ def test_a_call_that_is_wrong_is_refused_by_mxnet_alone(caplog: pytest.LogCaptur
 
 def test_a_reshape_that_mxnet_refuses(monkeypatch: Patch, caplog: pytest.LogCaptureFixture) -> None:
     executor = echo.optimize(model(), max_overhead=None).simple_bind(mx.cpu(), **SHAPES)
-    bind = planned_bind._Road.bind
+    bind = Rebinder.bind
 
     def refused(self: Any, bound: Any, *args: Any, **more: Any) -> Any:
         if isinstance(bound, Graph) and fused(bound):
             raise mx.MXNetError("Check failed:\nno such operator")
         return bind(self, bound, *args, **more)
 
-    monkeypatch.setattr(planned_bind._Road, "bind", refused)
+    monkeypatch.setattr(Rebinder, "bind", refused)
     other = executor.reshape(**{name: (BATCH // 2, SIZE) for name in SHAPES})
     other.forward(is_train=True)
     other.backward([mx.nd.ones(out.shape) for out in other.outputs])

@@ -155,12 +155,13 @@ def test_keys_of_plans_depend_on_settings_of_mxnet(tmp_path: Path, monkeypatch: 
     import mxnet as mx
 
     import echo
-    from echo.runtime import bind
+    from echo.planning.service import Planner
+    from echo.runtime import find
 
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))
     symbol = mx.sym.MakeLoss(mx.sym.exp(mx.sym.sin(mx.sym.FullyConnected(mx.sym.var("x"), num_hidden=4))))
     for setting in ("1", "0"):
         monkeypatch.setenv("MXNET_ELIMINATE_COMMON_EXPR", setting)
-        monkeypatch.setattr(bind, "_plans", {})
+        monkeypatch.setattr(find, "PLANNER", Planner())
         echo.plan(symbol, x=(4, 4))
     assert len(list((tmp_path / "plans").iterdir())) == 2

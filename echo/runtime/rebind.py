@@ -1,0 +1,64 @@
+"""How an executor that was bound with a plan is bound again, for other shapes or another mode."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable
+
+import mxnet as mx
+from mxnet.symbol import Symbol
+
+from echo.estimators.kept import with_kept
+from echo.frontend.capture import training_graph
+from echo.frontend.session import MxnetSession
+from echo.frontend.symbols import Binding, graph_of, symbol_of
+from echo.ir.graph import Graph
+from echo.ir.training_graph import TrainingGraph
+from echo.passes.confirm import Confirm
+from echo.passes.request import Request
+from echo.passes.rewrite import Rewritten
+from echo.plans.options import Options
+from echo.plans.plan import Plan
+from echo.runtime.find import find_plan
+from echo.runtime.on_error import Attempt
+from echo.system.own_binds import own_binds
+
+
+@dataclass(frozen=True)
+class Rebinder:
+    """How an executor that was bound with a plan is bound again (`echo.runtime.executor.Road`)."""
+
+    user: Symbol
+    ctx: mx.Context
+    attempt: Attempt
+    record: Callable[[Plan], None] | None
+
+    def replan(self, binding: Binding) -> tuple[Graph, Graph] | None:
+        graph, details = graph_of(self.user), self.record is not None
+        with own_binds():
+            found = self.attempt(
+                lambda options: find_plan(graph, lambda: binding, self.ctx, options, details=details), lambda: None
+            )
+        if found is None:
+            return None
+        if self.record is not None:
+            self.record(found.plan)
+        return found.base, found.graph
+
+    def differentiate(self, graph: Graph, binding: Binding) -> TrainingGraph:
+        with own_binds():
+            return training_graph(graph, binding, self.ctx)
+
+    def confirms(self, base: Graph, graph: Graph, binding: Binding) -> bool:
+        def confirmed(options: Options) -> bool:
+            request = Request(base, options, MxnetSession(base, binding, self.ctx))
+            training = with_kept(request.frontend.differentiate(), request.frontend.device)
+            return Confirm().run(request, training, Rewritten(graph, None)).accepted
+
+        with own_binds():
+            return bool(self.attempt(confirmed, lambda: False))
+
+    def bind(self, bound: Graph | Symbol, *args: Any, **more: Any) -> mx.executor.Executor:
+        symbol = symbol_of(bound) if isinstance(bound, Graph) else bound
+        with own_binds():
+            return Symbol.bind(symbol, *args, **more)
