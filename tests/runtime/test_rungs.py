@@ -23,8 +23,9 @@ from echo.passes.masks import Mask
 from echo.passes.patterns import apply, dropout
 from echo.passes.request import Request
 from echo.passes.select import Select
+from echo.planning.service import Planner
 from echo.runtime import bind as planned_bind
-from echo.runtime import cached_op
+from echo.runtime import cached_op, find
 from echo.runtime.rebind import Rebinder
 from tests.fused_models import EXAMPLES
 
@@ -39,7 +40,7 @@ class Surprise(RuntimeError):
 
 @pytest.fixture(autouse=True)
 def afterwards(monkeypatch: Patch) -> Any:
-    monkeypatch.setattr(planned_bind, "_told", set())
+    monkeypatch.setattr(find, "PLANNER", Planner())
     monkeypatch.setattr("echo.planning.store.load", lambda *_: None)
     stock = Symbol.simple_bind, Symbol.bind
     yield
@@ -220,7 +221,7 @@ def test_masks_and_layouts_cost_no_plan(stage: type[Any], monkeypatch: Patch) ->
     plan = echo.plan(model(), max_overhead=None, **SHAPES)
     assert plan.fused
     assert len(plan.failed) == 1
-    monkeypatch.setattr(planned_bind, "_plans", {})
+    monkeypatch.setattr(find, "PLANNER", Planner())
     with pytest.raises(echo.EchoError, match="Surprise"):
         echo.plan(model(), max_overhead=None, strict=True, **SHAPES)
 
@@ -261,7 +262,7 @@ def test_what_failed_is_not_kept_on_the_disk(monkeypatch: Patch) -> None:
         failing_pass(Differentiate)(patch)
         assert echo.plan(model(), max_overhead=None, **SHAPES).failed
     assert not saved
-    monkeypatch.setattr(planned_bind, "_plans", {})
+    monkeypatch.setattr(find, "PLANNER", Planner())
     assert not echo.plan(model(), max_overhead=None, **SHAPES).failed
     assert len(saved) == 1
 
