@@ -10,7 +10,8 @@ from typing import Any, Sequence
 
 from echo.ir.data_graph import DataGraph, load_dag
 from echo.ir.graph import Entry
-from echo.ir.training_graph import TensorType, TrainingGraph, TrainingNode
+from echo.ir.training_graph import TrainingGraph
+from echo.ir.training_node import TensorType, TrainingNode
 
 ILP = Path(__file__).parent / "data" / "ilp"
 ILP_NAMES = ("vgg16_b176", "unet_b11", "resnet50_b184")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Callable, Iterator, Sequence, Tuple
 
 from echo.ir.graph import Entry
-from echo.ir.training_graph import TensorType, TrainingGraph, TrainingNode
+from echo.ir.training_graph import TrainingGraph
+from echo.ir.training_node import TensorType, TrainingNode
 
 
 class Builder:

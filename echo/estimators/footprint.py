@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from echo.estimators.mxnet_storage import Storage
-from echo.ir.training_graph import TrainingGraph, TrainingNode
+from echo.ir.training_graph import TrainingGraph
+from echo.ir.training_node import TrainingNode
 
 FEATURE_MAPS, RECOMPUTED = "feature maps", "recomputed maps"
 OUTPUT_GRADIENTS, TEMPORARIES = "map gradients", "temporaries"

@@ -28,7 +28,8 @@ from echo.ir.clones import with_clones
 from echo.ir.graph import Entry, Graph
 from echo.ir.readers import why_not_reader
 from echo.ir.schedule import Splits
-from echo.ir.training_graph import TensorType, TrainingGraph, TrainingNode
+from echo.ir.training_graph import TrainingGraph
+from echo.ir.training_node import TensorType, TrainingNode
 
 LAID_OUT = frozenset({"Convolution", "Deconvolution"})  # what makes arrays in oneDNN's blocked layouts
 _BLOCKED_TYPES = frozenset({"float32", "bfloat16"})

@@ -18,7 +18,8 @@ from typing import AbstractSet, Mapping, Sequence
 from echo.estimators.inplace import LAID_OUT, has_layouts, keeps_layout, may_be_blocked
 from echo.estimators.planner import blocks
 from echo.ir.graph import Entry
-from echo.ir.training_graph import DYNAMIC, STATIC, TrainingGraph, TrainingNode
+from echo.ir.training_graph import DYNAMIC, STATIC, TrainingGraph
+from echo.ir.training_node import TrainingNode
 
 # Of oneDNN, for some values of an attribute alone: which it is, its default, and those values.
 _SOMETIMES: Mapping[str, tuple[str, str, frozenset[str]]] = {

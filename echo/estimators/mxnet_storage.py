@@ -19,7 +19,8 @@ from typing import Iterable, Mapping, Sequence
 
 from echo.estimators.assignment import Block, assign_chunks
 from echo.ir.storage import ASSIGNED, PEAK
-from echo.ir.training_graph import DYNAMIC, EXECUTOR, TrainingGraph, TrainingNode
+from echo.ir.training_graph import DYNAMIC, EXECUTOR, TrainingGraph
+from echo.ir.training_node import TrainingNode
 
 _NONE, _EXTERNAL = -1, -2
 _BYTES_AN_ELEMENT = 4  # MXNet counts so for every type

@@ -18,9 +18,10 @@ import numpy as np
 
 from echo.errors import EchoError
 from echo.estimators.cost_table import CostTable
-from echo.ir.graph import VARIABLE, Entry
-from echo.ir.ops import HEAVY
-from echo.ir.training_graph import TrainingGraph, TrainingNode
+from echo.estimators.roofline import HEAVY_OPS, Work, work
+from echo.estimators.signatures import attributes, blocked_nodes, forward_node, is_blocked, is_free, signature
+from echo.ir.training_graph import TrainingGraph
+from echo.ir.training_node import TrainingNode
 from echo.meter.clock import LAUNCH
 
 # Where nothing was measured: medians over the operators of NMT, LM and ResNet-50 steps, MXNet 1.9.1's profiler on two
@@ -34,25 +35,11 @@ GRADIENT_OF_PRODUCT = 2.3
 # A random number for each element of a Dropout, on top of the bytes it moves; same origin.
 DRAW_SECONDS = 3e-9
 
-# Operators whose time follows their floating-point operations.
-HEAVY_OPS = (HEAVY | {"RNN"}) - {"Correlation"}
-# MXNet lets the producer of the second term add into the first (its pass DetectInplaceAddTo): no kernel runs. Of the
-# 523 in an NMT step and the 272 in an LM step, the profiler saw none.
-_FREE_OPS = frozenset({VARIABLE, "_grad_add"})
-_GATHER_OPS = frozenset({"Embedding", "take", "gather_nd", "pick"})
 # Attributes that say how large something is: operators that differ in these alone belong to one family.
 _SIZES = frozenset({
     "num_filter", "num_hidden", "num_outputs", "num_args", "input_dim", "output_dim", "shape", "begin", "end",
     "state_size", "workspace",
 })  # fmt: skip
-_BACKWARD = "_backward_"
-# On CPUs oneDNN computes convolutions in blocked layouts, and these operators hand a blocked layout on. BatchNorm takes
-# three times as long on a plain one.
-_BLOCKED_SOURCES = frozenset({"Convolution", "Deconvolution"})
-_BLOCKED_KEEPERS = frozenset({
-    "BatchNorm", "Activation", "Pooling", "Concat", "elemwise_add", "_plus", "add_n", "ElementWiseSum", "LRN", "_copy",
-})  # fmt: skip
-
 # A node is measured unless the roofline puts all its like below this part of the step; light forward nodes, whose
 # seconds decide what is recomputed, down to a fifth of that.
 _NEGLIGIBLE = 1e-3
@@ -161,73 +148,6 @@ def _drawing_seconds(training: TrainingGraph) -> float:
     return elements * DRAW_SECONDS
 
 
-# Signatures: what makes two nodes cost the same -------------------------------------------------------------
-
-
-def signature(training: TrainingGraph, number: int, blocked: AbstractSet[int] | None = None) -> str:
-    """A stable key of what a node computes: op, attributes that matter, types of inputs and outputs. No names.
-
-    ``blocked`` is what `blocked_nodes` returns, which is computed here if it is not given.
-    """
-    node = training.nodes[number]
-    attrs = attributes(training, node)
-    blocked = blocked_nodes(training) if blocked is None else blocked
-    inputs = ";".join(f"{training.type_of(entry)}{'~' * is_blocked(training, entry, blocked)}" for entry in node.inputs)
-    outputs = ";".join(map(str, node.outputs))
-    options = ",".join(f"{key}={attrs[key]}" for key in sorted(attrs))
-    return f"{node.op}({inputs})->{outputs}{{{options}}}"
-
-
-def attributes(training: TrainingGraph, node: TrainingNode) -> dict[str, str]:
-    """The operator's own attributes: those of the user's node, for its gradient too; annotations left out."""
-    source = forward_node(training, node) or node
-    return {key: text for key, text in source.attrs.items() if not key.startswith("__")}
-
-
-def forward_node(training: TrainingGraph, node: TrainingNode) -> TrainingNode | None:
-    """The forward node that a gradient node belongs to; None for forward nodes and sums of gradients."""
-    if node.forward or not node.control_deps or not node.op.startswith(_BACKWARD):
-        return None
-    return training.nodes[node.control_deps[0]]
-
-
-def blocked_nodes(training: TrainingGraph) -> frozenset[int]:
-    """The nodes whose outputs oneDNN keeps in a blocked layout (on a CPU)."""
-    blocked: set[int] = set()
-    for number, node in enumerate(training.nodes):
-        if node.is_variable or len(node.outputs[0].shape) not in (4, 5):
-            continue
-        op = node.op[len(_BACKWARD) :] if node.op.startswith(_BACKWARD) else node.op
-        keeps = op in _BLOCKED_KEEPERS and any(entry.node in blocked for entry in node.inputs)
-        if keeps or op in _BLOCKED_SOURCES:
-            blocked.add(number)
-    return frozenset(blocked)
-
-
-def is_blocked(training: TrainingGraph, entry: Entry, blocked: AbstractSet[int]) -> bool:
-    """Whether oneDNN keeps this entry in a blocked layout, where ``blocked`` is what `blocked_nodes` returns."""
-    if entry.node not in blocked:
-        return False
-    kind = training.type_of(entry)
-    return len(kind.shape) in (4, 5) and kind.dtype == "float32" and entry.index < _maps(training, entry.node)
-
-
-def _maps(training: TrainingGraph, number: int) -> int:
-    # what follows the first output are statistics, workspaces and gradients of weights
-    node = training.nodes[number]
-    return len(node.outputs) if node.op == "_backward_Concat" else 1
-
-
-def is_free(training: TrainingGraph, node: TrainingNode) -> bool:
-    """Whether nothing runs for this node: a variable, a view of its input, an addition that its producer makes."""
-    if node.op in _FREE_OPS:
-        return True
-    for source, _, same in node.inplace:
-        if same and len(node.outputs) == 1 and not node.external:
-            return training.nodes[node.inputs[source].node].op != VARIABLE
-    return False
-
-
 # Groups of equal nodes -----------------------------------------------------------------------------------------
 
 
@@ -246,14 +166,6 @@ class _Group:
     def size(self) -> float:
         """What seconds grow with, within the family."""
         return self.work.flops or self.work.bytes
-
-
-@dataclass(frozen=True)
-class Work:
-    """Floating-point operations (0 for operators that only move data) and bytes read and written."""
-
-    flops: float
-    bytes: float
 
 
 def _group(training: TrainingGraph) -> tuple[list[_Group], list[int | None]]:
@@ -323,43 +235,7 @@ def _worth_measuring(groups: Sequence[_Group], table: CostTable) -> list[_Group]
     return chosen
 
 
-# The roofline ----------------------------------------------------------------------------------------------------
-
-
-def work(training: TrainingGraph, node: TrainingNode) -> Work:
-    """What a node computes and moves."""
-    forward = forward_node(training, node)
-    moved = sum(kind.bytes for kind in node.outputs)
-    if (forward or node).op in _GATHER_OPS:
-        moved = 2 * min([moved, *(training.type_of(entry).bytes for entry in node.inputs[:1] if forward)])
-    else:
-        read = (entry for position, entry in enumerate(node.inputs) if position not in node.ignored)
-        moved += sum(training.type_of(entry).bytes for entry in read)
-    # the gradients of a product are two products
-    return Work(_flops(training, forward) * 2 if forward else _flops(training, node), max(moved, 1))
-
-
-def _flops(training: TrainingGraph, node: TrainingNode) -> float:
-    if node.op not in HEAVY_OPS or len(node.inputs) < 2:
-        return 0.0
-    first, second = (training.type_of(entry) for entry in node.inputs[:2])
-    result = node.outputs[0].elements
-    if node.op == "Convolution":
-        return 2.0 * result * second.elements / max(1, second.shape[0])
-    if node.op == "Deconvolution":
-        return 2.0 * first.elements * second.elements / max(1, second.shape[0])
-    if node.op == "FullyConnected":
-        return 2.0 * result * second.shape[-1]
-    if node.op == "_echo_softmax_output":
-        return 2.0 * result * second.shape[-1]
-    if node.op == "_echo_lstm_layer":
-        return 2.0 * (second.elements + training.type_of(node.inputs[3]).elements) * first.elements / first.shape[-1]
-    if node.op == "RNN":
-        return 2.0 * second.elements * first.elements / max(1, first.shape[-1])
-    # (batch, m, k) times (batch, k, n): the product of the inputs over the output is batch * k * k
-    batch = first.shape[0] if len(first.shape) > 2 else 1
-    inner = math.sqrt(first.elements * second.elements / max(1, result * batch))
-    return 2.0 * result * inner
+# Rates --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

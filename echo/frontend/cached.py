@@ -15,16 +15,8 @@ from echo.estimators.planner import blocks
 from echo.ir.attributes import COPY_ATTRIBUTE
 from echo.ir.clones import in_execution_order
 from echo.ir.graph import Entry, Graph, Node
-from echo.ir.training_graph import (
-    DYNAMIC,
-    GRADIENT_SUM,
-    KEEPS_MEMORY,
-    NO_NUMBERS,
-    SHAPED,
-    STATIC,
-    TrainingGraph,
-    added_outputs,
-)
+from echo.ir.training_graph import DYNAMIC, GRADIENT_SUM, KEEPS_MEMORY, SHAPED, STATIC, TrainingGraph, added_outputs
+from echo.ir.training_node import NO_NUMBERS
 
 _MOST_GATES = 8  # an LSTM cell has four
 _NUMBER_ATTRIBUTE = "__echo_node__"  # tells nodes apart that are equal otherwise; nobody reads it

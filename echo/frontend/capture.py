@@ -21,13 +21,8 @@ from echo import native
 from echo.errors import GraphError, UnsupportedError
 from echo.frontend.symbols import Binding, symbol_of
 from echo.ir.graph import VARIABLE, Entry, Graph
-from echo.ir.training_graph import (
-    NO_NUMBERS,
-    TensorType,
-    TrainingGraph,
-    TrainingNode,
-    tensor_type,
-)
+from echo.ir.training_graph import TrainingGraph
+from echo.ir.training_node import NO_NUMBERS, TensorType, TrainingNode, tensor_type
 from echo.system.locks import Lock
 from echo.system.trim import trim
 

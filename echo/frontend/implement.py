@@ -22,7 +22,8 @@ from echo.ir.clones import CLONE_SUFFIX, in_execution_order
 from echo.ir.gradients import OF_FORWARD, OF_SUM, Parsed, parsed
 from echo.ir.graph import VARIABLE, Entry, Node
 from echo.ir.split_gradients import SUM
-from echo.ir.training_graph import TrainingGraph, TrainingNode
+from echo.ir.training_graph import TrainingGraph
+from echo.ir.training_node import TrainingNode
 
 _BACKWARD = "_backward_"
 

@@ -11,7 +11,8 @@ from echo.estimators.overhead import UnmeasurableError
 from echo.frontend.apart import ask
 from echo.frontend.microbenchmark import Facts, excess, refuse, trial_of
 from echo.ir.graph import Graph
-from echo.ir.training_graph import TensorType, TrainingGraph
+from echo.ir.training_graph import TrainingGraph
+from echo.ir.training_node import TensorType
 from echo.meter.trial import Trial
 
 

@@ -8,21 +8,14 @@ from typing import Mapping, Sequence
 import mxnet as mx
 import numpy as np
 
-from echo.estimators.overhead import (
-    BYTES_PER_SECOND,
-    FLOPS_PER_SECOND,
-    HEAVY_OPS,
-    UnmeasurableError,
-    attributes,
-    blocked_nodes,
-    forward_node,
-    is_blocked,
-    work,
-)
+from echo.estimators.overhead import BYTES_PER_SECOND, FLOPS_PER_SECOND, UnmeasurableError
+from echo.estimators.roofline import HEAVY_OPS, work
+from echo.estimators.signatures import attributes, blocked_nodes, forward_node, is_blocked
 from echo.frontend.symbols import load
 from echo.ir.graph import Entry
 from echo.ir.ops import LIGHT
-from echo.ir.training_graph import TensorType, TrainingGraph, TrainingNode
+from echo.ir.training_graph import TrainingGraph
+from echo.ir.training_node import TensorType, TrainingNode
 from echo.meter.trial import Trial, Variable
 
 _FLOATS = frozenset({"float32", "float64", "float16"})

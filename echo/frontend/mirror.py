@@ -19,7 +19,8 @@ from echo.frontend.symbols import Binding, load, symbol_of, type_name
 from echo.ir.attributes import MIRROR_ATTRIBUTE
 from echo.ir.graph import Graph
 from echo.ir.schedule import Splits
-from echo.ir.training_graph import FLAGS, TensorType, TrainingGraph, TrainingNode
+from echo.ir.training_graph import TrainingGraph
+from echo.ir.training_node import FLAGS, TensorType, TrainingNode
 
 _BINDS = 20  # of a search: two to four seconds on graphs of thousands of nodes
 

@@ -40,7 +40,8 @@ from echo.frontend.symbols import Binding, symbol_of, type_name, types_of
 from echo.ir.gradients import EXCHANGES
 from echo.ir.graph import Entry, Graph
 from echo.ir.ops import ALL_OUTPUTS, HEAVY, LIGHT
-from echo.ir.training_graph import EXECUTOR, TensorType, TrainingGraph
+from echo.ir.training_graph import EXECUTOR, TrainingGraph
+from echo.ir.training_node import TensorType
 from echo.plans.key import AUXILIARY as AUXILIARY_STATE
 from echo.plans.key import Argument, Subject, digest, operators
 from echo.system.locks import Lock

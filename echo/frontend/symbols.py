@@ -15,7 +15,7 @@ from mxnet.symbol import Symbol
 from echo.errors import OptionError, ShapeError
 from echo.ir.attributes import is_true
 from echo.ir.graph import VERSION, Entry, Graph, Node
-from echo.ir.training_graph import FLAGS, TensorType, tensor_type
+from echo.ir.training_node import FLAGS, TensorType, tensor_type
 
 _ESCAPE = re.compile(r"((?<!\\)(?:\\\\)*)\\u([0-9a-f]{4})")
 _GRAD_REQS = ("write", "add", "null")

@@ -12,7 +12,8 @@ from typing import Iterable, Iterator, Sequence
 
 from echo.ir.graph import Entry
 from echo.ir.schedule import Splits
-from echo.ir.training_graph import NO_NUMBERS, TrainingGraph, TrainingNode
+from echo.ir.training_graph import TrainingGraph
+from echo.ir.training_node import NO_NUMBERS, TrainingNode
 
 CLONE_SUFFIX = "_echo"
 

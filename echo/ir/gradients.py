@@ -21,7 +21,8 @@ from typing import AbstractSet, Callable, Mapping, NamedTuple
 from echo.ir.fused_operators import PREFIX, READS
 from echo.ir.graph import Entry
 from echo.ir.split_gradients import late_gradients, late_implementation
-from echo.ir.training_graph import TrainingGraph, TrainingNode
+from echo.ir.training_graph import TrainingGraph
+from echo.ir.training_node import TrainingNode
 
 _MOST_AXES = 5  # beyond which, and for other types than float32, MXNet does not ask oneDNN
 _ONEDNN_ACTIVATIONS = frozenset({"tanh", "sigmoid", "softrelu"})

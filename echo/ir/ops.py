@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Mapping
 
-from echo.ir.training_graph import TrainingNode
+from echo.ir.training_node import TrainingNode
 
 
 def names_in(*lines: str) -> frozenset[str]:

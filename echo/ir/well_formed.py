@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Iterable, Sequence
 from echo.errors import GraphError
 
 if TYPE_CHECKING:
-    from echo.ir.training_graph import TrainingNode
+    from echo.ir.training_node import TrainingNode
 
 
 def check_nodes(nodes: Sequence[TrainingNode]) -> None:

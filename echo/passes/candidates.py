@@ -12,7 +12,8 @@ from echo.ir.cse import merged
 from echo.ir.graph import Entry, Graph
 from echo.ir.ops import HEAVY, all_outputs, depends_on_mode, draws_in_training_alone, why_not
 from echo.ir.readers import why_not_reader
-from echo.ir.training_graph import EXECUTOR, TrainingGraph, TrainingNode
+from echo.ir.training_graph import EXECUTOR, TrainingGraph
+from echo.ir.training_node import TrainingNode
 from echo.passes.request import Request
 
 # Their copies have another layout than they: Dropout's is a product with the mask, a copy has that of its input.

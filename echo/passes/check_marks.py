@@ -20,7 +20,8 @@ from echo.ir.gradients import INEXACT, implementations, known
 from echo.ir.graph import Entry, Graph, Node
 from echo.ir.ops import all_outputs, why_not
 from echo.ir.storage import ASSIGNED
-from echo.ir.training_graph import DYNAMIC, KEEPS_MEMORY, TensorType, TrainingGraph, TrainingNode
+from echo.ir.training_graph import DYNAMIC, KEEPS_MEMORY, TrainingGraph
+from echo.ir.training_node import TensorType, TrainingNode
 from echo.passes.candidates import Candidates, FindCandidates
 from echo.passes.request import Frontend, Request
 from echo.passes.rewrite import gradient_marks, on_twins

@@ -11,7 +11,7 @@ from echo.estimators.cost_table import CostTable
 from echo.estimators.overhead import FLOPS_PER_SECOND, UnavailableError, UnmeasurableError
 from echo.ir.attributes import is_true
 from echo.ir.graph import Entry, Graph
-from echo.ir.training_graph import FLAGS, TensorType
+from echo.ir.training_node import FLAGS, TensorType
 from echo.passes.candidates import named
 from echo.passes.patterns.apply import ORDER, Fused, Types, laid_out
 from echo.passes.patterns.graph_view import Fusion, View

@@ -12,7 +12,8 @@ from echo.estimators.evaluator import Evaluator
 from echo.estimators.footprint import OPTIMIZER, WEIGHTS
 from echo.estimators.overhead import Overhead
 from echo.ir.graph import Entry, Graph
-from echo.ir.training_graph import TensorType, TrainingGraph
+from echo.ir.training_graph import TrainingGraph
+from echo.ir.training_node import TensorType
 from echo.plans.key import Subject
 from echo.plans.options import Options
 from echo.policies.warm_start import Hint

@@ -16,7 +16,8 @@ from typing import Any, Callable, Hashable, Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from echo.ir.training_graph import TrainingGraph, TrainingNode
+from echo.ir.training_graph import TrainingGraph
+from echo.ir.training_node import TrainingNode
 
 Colours = npt.NDArray[np.uint64]  # one for each node of a training graph; those of backward nodes mean nothing
 

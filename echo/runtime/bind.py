@@ -17,12 +17,14 @@ from echo.frontend.symbols import graph_of, symbol_of
 from echo.planning.store import Found
 from echo.plans.options import Options
 from echo.plans.plan import Plan
+from echo.runtime.applied import Applied
 from echo.runtime.bind_call import Bind
-from echo.runtime.executor import Applied, PlannedExecutor, planned_executor, shapes_of
+from echo.runtime.executor import PlannedExecutor, planned_executor
 from echo.runtime.find import NOTHING, Choice, plan_bind
 from echo.runtime.on_error import Owner, or_stock, user_of
 from echo.runtime.rebind import Rebinder
 from echo.runtime.rehearsal import Verifier
+from echo.runtime.shapes import shapes_of
 from echo.system.own_binds import own_binds
 
 logger = logging.getLogger("echo")

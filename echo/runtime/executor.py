@@ -8,106 +8,29 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Callable, Mapping, Protocol, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Callable, Mapping
 
 import mxnet as mx
-import numpy as np
 from mxnet import autograd
 from mxnet.symbol import Symbol
 
 from echo.errors import EchoError, UnsupportedError, one_line
-from echo.frontend.symbols import Binding, grad_reqs, graph_of, symbol_of
+from echo.frontend.symbols import Binding, graph_of, symbol_of
 from echo.ir.graph import Graph
-from echo.ir.ops import depends_on_mode, draws_in_training_alone
-from echo.ir.training_graph import TrainingGraph, TrainingNode
-from echo.plans.marks import implements, marked, unmarked
+from echo.ir.ops import draws_in_training_alone
+from echo.ir.training_node import TrainingNode
+from echo.plans.marks import unmarked
+from echo.runtime.applied import Applied
 from echo.runtime.monitor import WithoutClones
-from echo.runtime.watch import InputWatch, refuse_changed, watch_of, watch_of_all
+from echo.runtime.shapes import binding_of, fitted, inferred_shapes, outgrow, requests_of, size_of
+from echo.runtime.watch import refuse_changed
 
 if TYPE_CHECKING:
     from echo.native.watch import Record
     from echo.runtime.pool import Example, Pool
-    from echo.runtime.rehearsal import Verifier
 
 logger = logging.getLogger("echo")
-Shapes = Mapping[str, Sequence[int]]
-
-
-class Road(Protocol):
-    """How an executor is bound again: what it asks of `echo.runtime.bind`."""
-
-    def replan(self, binding: Binding) -> tuple[Graph, Graph] | None:
-        """The graph with fused operators for these shapes, and the one to bind, None where planning fails."""
-
-    def confirms(self, base: Graph, graph: Graph, binding: Binding) -> bool:
-        """Whether the marks that a graph has on top of the base also hold for these shapes: fewer bytes, equal bits."""
-
-    def bind(self, bound: Graph | Symbol, *args: Any, **more: Any) -> mx.executor.Executor:
-        """MXNet's own ``Symbol.bind``."""
-
-    def differentiate(self, graph: Graph, binding: Binding) -> TrainingGraph:
-        """The training graph of a bind like this."""
-
-
-@dataclass(frozen=True)
-class Applied:
-    """What an executor was bound with.
-
-    ``base`` is the user's graph with fused operators, ``graph`` that with the marks of a plan, where there are any.
-
-    ``shapes`` are those of the arguments that it was planned for; ``held`` remembers for which others it holds.
-    """
-
-    user: Graph
-    base: Graph
-    graph: Graph
-    shapes: Shapes
-    strict: bool
-    road: Road
-    verifier: Verifier | None = field(default=None, compare=False)
-    held: dict[Any, bool] = field(default_factory=dict, compare=False)
-
-    @cached_property
-    def marked(self) -> frozenset[str]:
-        """The operators of the nodes that run again."""
-        return frozenset(self.graph.nodes[number].op for number in marked(self.base, self.graph))
-
-    @cached_property
-    def fuses(self) -> bool:
-        """Whether there are fused operators, which may be MXNet's own: one product in the place of many."""
-        return self.base != self.user
-
-    @cached_property
-    def implements(self) -> bool:
-        """Whether gradients read less than the user's own."""
-        return implements(self.graph)
-
-    @cached_property
-    def watch(self) -> InputWatch | None:
-        """The arguments that are read again."""
-        return watch_of(self.graph, self._arguments)
-
-    @cached_property
-    def watches_of_all(self) -> tuple[InputWatch | None, InputWatch | None]:
-        """All arguments, by the mode of a forward pass that backward may have to repeat."""
-        may_repeat = self.mode_dependent or "Dropout" in self.marked
-        inference, training = (watch_of_all(self._arguments, mode) if may_repeat else None for mode in (False, True))
-        return inference, training
-
-    @cached_property
-    def _arguments(self) -> list[str]:
-        names: list[str] = symbol_of(self.user).list_arguments()
-        return names
-
-    @cached_property
-    def mode_dependent(self) -> frozenset[str]:
-        """Those of them that have to run again in the mode of the forward pass."""
-        again = (self.graph.nodes[number] for number in marked(self.base, self.graph))
-        return frozenset(node.op for node in again if depends_on_mode(node.op, node.attrs))
-
-
 class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
     """An executor with a plan. It is made of a bound one, by `planned_executor`."""
 
@@ -176,7 +99,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
     @property
     def requests(self) -> dict[str, str]:
         """What happens to the gradient of each argument: write, add or null."""
-        return dict(zip(self._symbol.list_arguments(), _requests(self)))
+        return dict(zip(self._symbol.list_arguments(), requests_of(self)))
 
     def _see(self, mode: bool) -> tuple[Record | None, Record | None]:
         again, everything = (
@@ -288,14 +211,14 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
     def _for_shapes(self, given: Mapping[str, Any]) -> Applied:
         applied = self._applied
         try:
-            shapes, aux_shapes = _inferred(self._symbol, given)
+            shapes, aux_shapes = inferred_shapes(self._symbol, given)
         except (mx.MXNetError, EchoError):
             return applied  # MXNet's own reshape says what is wrong
         binding = replace(binding_of(self), arg_shapes=tuple(shapes.values()), aux_shapes=aux_shapes)
         verifier = applied.verifier and replace(applied.verifier, plan=None, thread=threading.get_ident())
         own = replace(applied, base=applied.user, graph=applied.user, shapes=shapes, verifier=verifier, held={})
         try:
-            if not _outgrow(shapes, applied.shapes) and self._holds(binding):
+            if not outgrow(shapes, applied.shapes) and self._holds(binding):
                 return replace(applied, verifier=verifier)
             found = applied.road.replan(binding)
         except Exception as error:
@@ -317,17 +240,17 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         self, applied: Applied, partial: bool, up_sizing: bool, given: Mapping[str, Any]
     ) -> mx.executor.Executor:
         """What ``reshape`` does, with another graph: arrays are shared where they are long enough, the pool too."""
-        shapes, aux_shapes = _inferred(self._symbol, given)
+        shapes, aux_shapes = inferred_shapes(self._symbol, given)
         wanted = [*shapes.values(), *aux_shapes]
         named = [name in given for name in shapes] + [False] * len(aux_shapes)
         for shape, is_given, array in zip(wanted, named, [*self.arg_arrays, *self.aux_arrays]):
-            changes, grows = array.shape != shape, _size(shape) > array.size
+            changes, grows = array.shape != shape, size_of(shape) > array.size
             if (changes and not partial and not is_given) or (grows and not up_sizing):
                 return super().reshape(partial, up_sizing, **given)  # which fails, and says why
         with autograd.pause():
-            args = [_fitted(array, shape) for array, shape in zip(self.arg_arrays, shapes.values())]
-            gradients = [_fitted(array, shape) for array, shape in zip(self.grad_arrays, shapes.values())]
-            aux = [_fitted(array, shape) for array, shape in zip(self.aux_arrays, aux_shapes)]
+            args = [fitted(array, shape) for array, shape in zip(self.arg_arrays, shapes.values())]
+            gradients = [fitted(array, shape) for array, shape in zip(self.grad_arrays, shapes.values())]
+            aux = [fitted(array, shape) for array, shape in zip(self.aux_arrays, aux_shapes)]
         executor = self._bound(applied.graph, args, gradients, aux, shared_exec=self)
         executor._symbol = self._symbol
         return executor
@@ -350,57 +273,3 @@ def planned_executor(executor: mx.executor.Executor, applied: Applied) -> mx.exe
     planned: PlannedExecutor = executor
     planned._applied = applied
     return planned
-
-
-def shapes_of(executor: mx.executor.Executor) -> dict[str, tuple[int, ...]]:
-    """The shapes of an executor's arguments."""
-    return {name: array.shape for name, array in zip(executor._symbol.list_arguments(), executor.arg_arrays)}
-
-
-def _requests(executor: mx.executor.Executor) -> list[str]:
-    asked = grad_reqs(executor._symbol.list_arguments(), executor._grad_req)
-    return [request if array is not None else "null" for request, array in zip(asked, executor.grad_arrays)]
-
-
-def binding_of(executor: mx.executor.Executor) -> Binding:
-    """How an executor was bound."""
-    gradients = enumerate(executor.grad_arrays)
-    sparse = [place for place, array in gradients if array is not None and array.stype != "default"]
-    return Binding.of_arrays(executor.arg_arrays, executor.aux_arrays, _requests(executor), sparse)
-
-
-def _inferred(
-    symbol: Symbol, given: Mapping[str, Any]
-) -> tuple[dict[str, tuple[int, ...]], tuple[tuple[int, ...], ...]]:
-    """The shapes of the arguments and of the auxiliary states, from those that ``reshape`` was given.
-
-    Raises:
-        MXNetError: they contradict each other.
-        EchoError: some stay unknown.
-    """
-    names = symbol.list_arguments()
-    shapes = {name: shape for name, shape in given.items() if name in names and isinstance(shape, tuple)}
-    found, _, aux = symbol._infer_shape_impl(False, **shapes)
-    if found is None:
-        raise EchoError(f"MXNet does not infer every shape from {shapes}")
-    return dict(zip(names, map(tuple, found))), tuple(map(tuple, aux))
-
-
-def _outgrow(shapes: Shapes, planned: Shapes) -> bool:
-    return any(
-        len(shape) != len(planned[name]) or any(new > old for new, old in zip(shape, planned[name]))
-        for name, shape in shapes.items()
-    )
-
-
-def _size(shape: Sequence[int]) -> int:
-    return int(np.prod(shape, dtype=np.int64))
-
-
-def _fitted(array: Any, shape: tuple[int, ...]) -> Any:
-    """The array in another shape, in the same memory if it is large enough."""
-    if array is None or array.shape == shape:
-        return array
-    if _size(shape) > array.size:
-        return mx.nd.empty(shape, array.context, array.dtype)
-    return array.reshape((-1,))[: _size(shape)].reshape(shape)

@@ -26,7 +26,8 @@ from echo.passes.request import Request
 from echo.plans.marks import marked
 from echo.plans.options import Options
 from echo.policies.warm_start import Hint
-from echo.runtime.executor import PlannedExecutor, binding_of
+from echo.runtime.executor import PlannedExecutor
+from echo.runtime.shapes import binding_of
 
 _ALIGNED = 4  # MXNet allocates chunks as arrays of floats
 

@@ -16,13 +16,13 @@ from echo.estimators.overhead import (
     GRADIENT_OF_PRODUCT,
     LAUNCH,
     UnmeasurableError,
-    blocked_nodes,
     estimate,
-    signature,
-    work,
 )
+from echo.estimators.roofline import work
+from echo.estimators.signatures import blocked_nodes, signature
 from echo.ir.graph import VARIABLE, Entry
-from echo.ir.training_graph import TensorType, TrainingGraph, TrainingNode
+from echo.ir.training_graph import TrainingGraph
+from echo.ir.training_node import TensorType, TrainingNode
 
 
 class Build:

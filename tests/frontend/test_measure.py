@@ -11,7 +11,8 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from echo.estimators.overhead import UnmeasurableError, is_free
+from echo.estimators.overhead import UnmeasurableError
+from echo.estimators.signatures import is_free
 from echo.frontend import measure
 from echo.frontend.apart import measuring
 from echo.frontend.capture import training_graph

@@ -9,7 +9,8 @@ import pytest
 
 from echo.ir.clones import with_clones
 from echo.ir.graph import Entry
-from echo.ir.training_graph import TrainingGraph, TrainingNode
+from echo.ir.training_graph import TrainingGraph
+from echo.ir.training_node import TrainingNode
 from tests.conftest import ALL_CASES, Case, any_case, case_of, special_case
 from tests.made_graphs import Builder
 

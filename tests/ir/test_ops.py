@@ -19,7 +19,7 @@ from echo.frontend.symbols import graph_of, symbol_of
 from echo.ir.attributes import PLAN_ATTRIBUTE
 from echo.ir.fused_operators import PREFIX, READS
 from echo.ir.ops import _HOOK_ONLY, HEAVY, LIGHT, recomputable_outputs, why_not
-from echo.ir.training_graph import TensorType, TrainingNode
+from echo.ir.training_node import TensorType, TrainingNode
 from tests.conftest import case_of
 from tests.numpy_builds import NUMPY_BUILDS, NUMPY_HEAVY_BUILDS
 from tests.training import assert_alive, assert_same, bind, random_arrays, recomputing, train

@@ -15,7 +15,8 @@ import pytest
 from echo.errors import GraphError, UnsupportedError
 from echo.frontend.capture import bind_without_memory, planned_megabytes
 from echo.ir.graph import Entry
-from echo.ir.training_graph import TensorType, TrainingGraph, TrainingNode
+from echo.ir.training_graph import TrainingGraph
+from echo.ir.training_node import TensorType, TrainingNode
 from tests.conftest import case_of, model_case
 from tests.made_graphs import Builder
 

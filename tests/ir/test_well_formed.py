@@ -9,7 +9,8 @@ import pytest
 
 from echo.errors import GraphError
 from echo.ir.graph import Entry
-from echo.ir.training_graph import TensorType, TrainingGraph
+from echo.ir.training_graph import TrainingGraph
+from echo.ir.training_node import TensorType
 from tests.made_graphs import Builder
 
 

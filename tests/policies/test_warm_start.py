@@ -8,7 +8,8 @@ import mxnet as mx
 import pytest
 
 from benchmarks.models import nmt_symbol
-from echo.ir.training_graph import TrainingGraph, TrainingNode
+from echo.ir.training_graph import TrainingGraph
+from echo.ir.training_node import TrainingNode
 from echo.policies.classes import roles
 from echo.policies.search import Search
 from echo.policies.warm_start import Hint

@@ -16,7 +16,7 @@ import echo
 from echo.estimators.overhead import UnmeasurableError
 from echo.frontend.measure import race
 from echo.frontend.session import MxnetSession
-from echo.ir.training_graph import TensorType
+from echo.ir.training_node import TensorType
 from echo.passes.layouts import _MOST_GROWTH
 from echo.planning.service import Planner
 from echo.runtime import find

@@ -8,7 +8,7 @@ from typing import AbstractSet, Callable, Iterable, Iterator, Mapping, Sequence,
 
 from echo.errors import GraphError
 from echo.ir.graph import Entry, Graph
-from echo.ir.training_graph import TensorType
+from echo.ir.training_node import TensorType
 from echo.passes.patterns import CPU_ONLY, PATTERNS, hoist, steps
 from echo.passes.patterns.graph_view import Fusion, View
 from echo.passes.patterns.order import ordered

@@ -20,7 +20,7 @@ from typing import Any, Iterable, Iterator, Mapping, Sequence
 
 from echo.ir.graph import Entry
 from echo.ir.schedule import Splits, steps_of
-from echo.ir.training_graph import TrainingNode
+from echo.ir.training_node import TrainingNode
 from echo.policies.problem import Problem
 
 _CONSTANT = -1  # the column of what does not depend on the schedule

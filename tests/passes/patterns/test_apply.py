@@ -18,7 +18,7 @@ from echo.frontend.symbols import Binding, graph_of, symbol_of, types_of
 from echo.ir.attributes import COPY_ATTRIBUTE
 from echo.ir.fused_operators import PREFIX, fused_node
 from echo.ir.graph import Entry, Graph, Node
-from echo.ir.training_graph import TensorType
+from echo.ir.training_node import TensorType
 from echo.passes.patterns import apply
 from echo.passes.patterns.apply import Fused, find, fuse, fused_at, why_not
 from echo.passes.patterns.graph_view import Fusion, local

@@ -1,0 +1,158 @@
+"""One node of a training graph, and the types of what it computes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+from functools import cached_property, lru_cache
+from typing import Any, Mapping
+
+from echo.errors import GraphError
+from echo.ir.graph import VARIABLE, Entry
+
+MASKED_OPS = frozenset({"Dropout"})  # recomputed from data and a stashed mask, by the gradient operator
+# MXNet's type flags, in order, with their bytes an element
+_DTYPES = (
+    ("float32", 4), ("float64", 8), ("float16", 2), ("uint8", 1), ("int32", 4), ("int8", 1), ("int64", 8),
+    ("bool", 1), ("int16", 2), ("uint16", 2), ("uint32", 4), ("uint64", 8), ("bfloat16", 2),
+)  # fmt: skip
+FLAGS = {name: flag for flag, (name, _) in enumerate(_DTYPES)}
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """Shape and MXNet type flag of one entry."""
+
+    shape: tuple[int, ...]
+    flag: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.flag < len(_DTYPES):
+            raise GraphError(f"unknown MXNet type flag {self.flag}")
+
+    @cached_property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def dtype(self) -> str:
+        return _DTYPES[self.flag][0]
+
+    @property
+    def itemsize(self) -> int:
+        return _DTYPES[self.flag][1]
+
+    @cached_property
+    def bytes(self) -> int:
+        return self.elements * self.itemsize
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+@lru_cache(maxsize=4096)
+def tensor_type(shape: tuple[int, ...], flag: int) -> TensorType:
+    """The type of this shape, one object for all entries: a graph has many entries and few types."""
+    return TensorType(shape, flag)
+
+
+NO_NUMBERS: frozenset[int] = frozenset()  # each empty set that Python makes of something empty takes 216 bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingNode:
+    """One node of a training graph.
+
+    ``user`` is the number of the user's node that it stands for, None for nodes that MXNet added. ``inplace`` lists
+    (input, output, identity) for outputs that may take over an input's memory. ``ignored`` are inputs read for their
+    shape only. ``external`` are outputs whose memory is not the planner's (weight gradients, sparse arrays).
+    ``untouched`` are outputs that MXNet plans memory for and then never touches, so that echo's own storage assignment
+    plans none: those that the node adds to another array (MXNet's pass DetectInplaceAddTo comes after that of memory),
+    and gradients that nobody reads of operators that then leave them out (``echo/native/hook/untouched.h``).
+    ``kept`` are bytes that each copy of a forward node would keep beside all that is planned (`echo.estimators.kept`).
+    """
+
+    op: str
+    name: str
+    outputs: tuple[TensorType, ...]
+    inputs: tuple[Entry, ...] = ()
+    control_deps: tuple[int, ...] = ()
+    attrs: Mapping[str, str] = field(default_factory=dict)
+    forward: bool = True
+    user: int | None = None
+    inplace: tuple[tuple[int, int, bool], ...] = ()
+    ignored: frozenset[int] = frozenset()
+    external: frozenset[int] = frozenset()
+    untouched: frozenset[int] = frozenset()
+    random: bool = False
+    stateful: bool = False
+    mutates: bool = False
+    kept: int = 0
+
+    @property
+    def is_variable(self) -> bool:
+        return self.op == VARIABLE
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether its first output can be computed again from its data and its second output, a mask."""
+        return self.op in MASKED_OPS and len(self.outputs) > 1
+
+    @property
+    def unowned(self) -> frozenset[int]:
+        """The outputs that take no memory of the planner's."""
+        return self.external | self.untouched if self.untouched else self.external
+
+    def having(self, **changes: Any) -> TrainingNode:
+        """As ``dataclasses.replace``, which takes several times as long."""
+        node = object.__new__(TrainingNode)
+        for name in _FIELDS:
+            object.__setattr__(node, name, changes[name] if name in changes else getattr(self, name))
+        return node
+
+
+_FIELDS = tuple(each.name for each in fields(TrainingNode))
+
+
+def node_to_json(node: TrainingNode) -> dict[str, Any]:
+    """A node as a JSON value that `node_from_json` reads back."""
+    return {
+        "op": node.op,
+        "name": node.name,
+        "outputs": [[list(kind.shape), kind.flag] for kind in node.outputs],
+        "inputs": [list(entry[:2]) for entry in node.inputs],
+        "control_deps": list(node.control_deps),
+        "attrs": dict(node.attrs),
+        "forward": node.forward,
+        "user": node.user,
+        "inplace": [list(pair) for pair in node.inplace],
+        "ignored": sorted(node.ignored),
+        "external": sorted(node.external),
+        "untouched": sorted(node.untouched),
+        "random": node.random,
+        "stateful": node.stateful,
+        "mutates": node.mutates,
+        **({"kept": node.kept} if node.kept else {}),
+    }
+
+
+def node_from_json(value: Mapping[str, Any]) -> TrainingNode:
+    """Reads what `node_to_json` wrote; errors are those of Python."""
+    return TrainingNode(
+        op=str(value["op"]),
+        name=str(value["name"]),
+        outputs=tuple(TensorType(tuple(map(int, shape)), int(flag)) for shape, flag in value["outputs"]),
+        inputs=tuple(Entry(*map(int, entry)) for entry in value["inputs"]),
+        control_deps=tuple(map(int, value["control_deps"])),
+        attrs={str(key): str(text) for key, text in value["attrs"].items()},
+        forward=bool(value["forward"]),
+        user=None if value["user"] is None else int(value["user"]),
+        inplace=tuple((int(i), int(o), bool(same)) for i, o, same in value["inplace"]),
+        ignored=frozenset(map(int, value["ignored"])),
+        external=frozenset(map(int, value["external"])),
+        untouched=frozenset(map(int, value["untouched"])),
+        random=bool(value["random"]),
+        stateful=bool(value["stateful"]),
+        mutates=bool(value["mutates"]),
+        kept=int(value.get("kept", 0)),
+    )

@@ -1,0 +1,94 @@
+"""What an executor was bound with, and how it is bound again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+import mxnet as mx
+from mxnet.symbol import Symbol
+
+from echo.frontend.symbols import Binding, symbol_of
+from echo.ir.graph import Graph
+from echo.ir.ops import depends_on_mode
+from echo.ir.training_graph import TrainingGraph
+from echo.plans.marks import implements, marked
+from echo.runtime.shapes import Shapes
+from echo.runtime.watch import InputWatch, watch_of, watch_of_all
+
+if TYPE_CHECKING:
+    from echo.runtime.rehearsal import Verifier
+
+
+class Road(Protocol):
+    """How an executor is bound again: what it asks of `echo.runtime.bind`."""
+
+    def replan(self, binding: Binding) -> tuple[Graph, Graph] | None:
+        """The graph with fused operators for these shapes, and the one to bind, None where planning fails."""
+
+    def confirms(self, base: Graph, graph: Graph, binding: Binding) -> bool:
+        """Whether the marks that a graph has on top of the base also hold for these shapes: fewer bytes, equal bits."""
+
+    def bind(self, bound: Graph | Symbol, *args: Any, **more: Any) -> mx.executor.Executor:
+        """MXNet's own ``Symbol.bind``."""
+
+    def differentiate(self, graph: Graph, binding: Binding) -> TrainingGraph:
+        """The training graph of a bind like this."""
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What an executor was bound with.
+
+    ``base`` is the user's graph with fused operators, ``graph`` that with the marks of a plan, where there are any.
+
+    ``shapes`` are those of the arguments that it was planned for; ``held`` remembers for which others it holds.
+    """
+
+    user: Graph
+    base: Graph
+    graph: Graph
+    shapes: Shapes
+    strict: bool
+    road: Road
+    verifier: Verifier | None = field(default=None, compare=False)
+    held: dict[Any, bool] = field(default_factory=dict, compare=False)
+
+    @cached_property
+    def marked(self) -> frozenset[str]:
+        """The operators of the nodes that run again."""
+        return frozenset(self.graph.nodes[number].op for number in marked(self.base, self.graph))
+
+    @cached_property
+    def fuses(self) -> bool:
+        """Whether there are fused operators, which may be MXNet's own: one product in the place of many."""
+        return self.base != self.user
+
+    @cached_property
+    def implements(self) -> bool:
+        """Whether gradients read less than the user's own."""
+        return implements(self.graph)
+
+    @cached_property
+    def watch(self) -> InputWatch | None:
+        """The arguments that are read again."""
+        return watch_of(self.graph, self._arguments)
+
+    @cached_property
+    def watches_of_all(self) -> tuple[InputWatch | None, InputWatch | None]:
+        """All arguments, by the mode of a forward pass that backward may have to repeat."""
+        may_repeat = self.mode_dependent or "Dropout" in self.marked
+        inference, training = (watch_of_all(self._arguments, mode) if may_repeat else None for mode in (False, True))
+        return inference, training
+
+    @cached_property
+    def _arguments(self) -> list[str]:
+        names: list[str] = symbol_of(self.user).list_arguments()
+        return names
+
+    @cached_property
+    def mode_dependent(self) -> frozenset[str]:
+        """Those of them that have to run again in the mode of the forward pass."""
+        again = (self.graph.nodes[number] for number in marked(self.base, self.graph))
+        return frozenset(node.op for node in again if depends_on_mode(node.op, node.attrs))
