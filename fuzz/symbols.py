@@ -13,7 +13,7 @@ from typing import Any, Iterator
 import mxnet as mx
 
 import echo
-from echo.frontend.capture import match_range
+from echo.frontend.match_range import match_range
 from fuzz import storage, training
 from fuzz.exact import comparable, symbol_in_float64, without_single
 from fuzz.judgement import verdict

@@ -20,7 +20,8 @@ from echo.estimators.cost_table import CostTable
 from echo.estimators.evaluator import Choice, Evaluator
 from echo.estimators.overhead import Overhead, UnmeasurableError
 from echo.estimators.planner import ReferencePlanner, StoragePlanner
-from echo.frontend.capture import match_range, oracle, training_graph
+from echo.frontend.capture import oracle, training_graph
+from echo.frontend.match_range import match_range
 from echo.frontend.poison import poisoned
 from echo.frontend.session import MxnetSession, install_hook
 from echo.frontend.symbols import Binding, graph_of, infer_binding, symbol_of

@@ -1,17 +1,15 @@
 """The training graph of a symbol, from MXNet's own gradient and memory passes.
 
 A bind with delayed allocation plans everything and owns no memory. The native hook writes the planned graph down while
-that happens; without the hook, the executor's printout is parsed (`echo.frontend.printout`).
+that happens; without the hook, the total that the executor prints is all there is.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 import sys
 from dataclasses import dataclass
-from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
+from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 import mxnet as mx
 from mxnet.ndarray import NDArray
@@ -23,14 +21,10 @@ from echo.frontend.symbols import Binding, symbol_of
 from echo.ir.graph import VARIABLE, Entry, Graph
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import NO_NUMBERS, TensorType, TrainingNode, tensor_type
-from echo.system.locks import Lock
 from echo.system.trim import trim
 
-MATCH_RANGE_VARIABLE = "NNVM_EXEC_MATCH_RANGE"
 _TOTAL = re.compile(r"^Total (\d+) MB allocated$", re.MULTILINE)
 _NUMBER, _NUMBERED = re.compile(r"n\d+"), re.compile(r"n(\d+)_")  # names of nodes in the copy that is read back
-_environment_lock = Lock()
-_changed: list[str | None] = []  # what the environment held before, while a thread has changed it
 
 
 @dataclass(frozen=True)
@@ -43,46 +37,6 @@ class Oracle:
     bytes: int
     accumulations: tuple[bool, ...] = ()
     chunks: tuple[int, ...] | None = None
-
-
-@contextlib.contextmanager
-def match_range(value: int | None) -> Iterator[None]:
-    """Binds made while this is open use this match range of MXNet's memory planner (None: leave it as it is)."""
-    if value is None:
-        yield
-        return
-    with _environment_lock.held():
-        before = os.environ.get(MATCH_RANGE_VARIABLE)
-        _changed.append(before)
-        os.environ[MATCH_RANGE_VARIABLE] = str(value)
-        try:
-            yield
-        finally:
-            _restore(before)
-            _changed.pop()
-
-
-def _restore(before: str | None) -> None:
-    if before is None:
-        os.environ.pop(MATCH_RANGE_VARIABLE, None)
-    else:
-        os.environ[MATCH_RANGE_VARIABLE] = before
-
-
-def _restore_in_child() -> None:
-    """The thread that changed the environment and would change it back may not be there."""
-    if _changed:
-        _restore(_changed[0])
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_restore_in_child)
-
-
-def default_match_range() -> int:
-    """The match range that MXNet would use by itself."""
-    text = os.environ.get(MATCH_RANGE_VARIABLE, "16")
-    return int(text) if text.isdigit() else 16
 
 
 def bind_without_memory(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context) -> mx.executor.Executor:

@@ -14,7 +14,8 @@ import numpy as np
 
 from echo.errors import GraphError, UnsupportedError
 from echo.estimators.evaluator import Choice, Evaluation
-from echo.frontend.capture import match_range, oracle
+from echo.frontend.capture import oracle
+from echo.frontend.match_range import match_range
 from echo.frontend.symbols import Binding, load, symbol_of, type_name
 from echo.ir.attributes import MIRROR_ATTRIBUTE
 from echo.ir.graph import Graph

@@ -18,7 +18,6 @@ import ctypes
 import functools
 import json
 import threading
-from bisect import bisect_left
 from typing import Any, Callable, Iterator
 
 from mxnet import autograd
@@ -26,138 +25,16 @@ from mxnet.base import _LIB, check_call
 
 from echo import native
 from echo.errors import NativeError
+from echo.frontend.dead_chunks import TALLY, Pass, Plan, lost
 from echo.system.locks import Lock
 
-_FLOATS = (0, 1, 2, 12)  # MXNet's flags of types that know NaN: all bits set is one
-_NAN, _LARGE = 0xFF, 0x7F
 _lock = Lock()
 _originals: dict[str, Callable[..., int]] = {}  # MXNet's functions, once others stand in for them
 _is_on = False
 _executors: dict[int, _Executor] = {}
 _cached: dict[int, _CachedOp] = {}
 _thread = threading.local()
-filled = 0  # chunks overwritten so far
-faults: list[str] = []  # of plans, and of outputs that are in none; tests expect none
 
-
-class Plan:
-    """What a memory plan says: where each output of each node lies, and which chunks are dead behind which node."""
-
-    def __init__(self, value: dict[str, Any], adds_in_place: bool, listed: bool) -> None:
-        self.first: int = value["first"]
-        self.nodes: list[Any] = value["nodes"]
-        self.storage: list[int] = value["storage"]
-        self.dtypes: list[int] = value["dtypes"]
-        faults.extend(f"{name!r} reads an output that is not there" for name in value["missing"])
-        if adds_in_place:
-            for term, total in value["sums"]:
-                self.storage[term] = self.storage[total]
-        self.labels: dict[str, list[tuple[int, int]]] = {}
-        span = range(self.first, value["end"])
-        for number in span:
-            if self.nodes[number] is not None:
-                for output, label in enumerate(_labels(self.nodes[number], listed)):
-                    self.labels.setdefault(label, []).append((number, output))
-        self.dead = self._dead(value, span)
-
-    def _dead(self, value: dict[str, Any], span: range) -> dict[int, tuple[int, ...]]:
-        storage, operators = self.storage, [(n, self.nodes[n]) for n in span if self.nodes[n] is not None]
-        reads, handed = [0] * len(storage), [0] * len(storage)
-        for _, (_, _, inputs, _, _) in operators:
-            for entry in inputs:
-                reads[entry if entry >= 0 else -1 - entry] += entry >= 0
-                handed[entry if entry >= 0 else -1 - entry] += 1
-        for entry in value["outputs"]:
-            reads[entry] += 1
-        for entry, count in enumerate(value["counts"]):
-            reads[entry] += count > handed[entry]  # a CachedOp's backward pass will read it
-        alive: dict[int, int] = {}
-        dead = {}
-        for number, (_, begin, inputs, _, end) in operators:
-            touched = {storage[entry] for entry in range(begin, end)}
-            for entry in range(begin, end):
-                alive[storage[entry]] = alive.get(storage[entry], 0) + reads[entry]
-            for entry in inputs:
-                if entry >= 0 and storage[entry] in alive:
-                    alive[storage[entry]] -= 1
-                    touched.add(storage[entry])
-            found = tuple(each for each in touched if each >= 0 and not alive[each])
-            if found:
-                dead[number] = found
-        return dead
-
-
-def _labels(node: Any, listed: bool) -> list[str]:
-    """What a monitor calls the outputs of a node: that of a CachedOp (``listed``) or that of an executor."""
-    name, begin, _, names, end = node[:5]
-    if not names:
-        count = end - begin
-        names = [str(n) for n in range(count)] if listed else _plain(count)
-    return [f"{name}_{each}" if name or listed else each for each in names]
-
-
-def _plain(count: int) -> list[str]:
-    return ["output"] if count == 1 else [f"output{n}" for n in range(count)]
-
-
-class _Pass:
-    """Follows one executor, or one CachedOp in one direction, through the nodes of a plan."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.position = (-1, 0)
-        self.arrays: dict[int, tuple[int, int]] = {}  # by chunk: a handle of an array in it, and a byte
-
-    def begins_anew(self, label: str) -> bool | None:
-        """Whether the node of this output comes before the latest; None where the plan does not have it."""
-        places = self.plan.labels.get(label)
-        if places is None:
-            return None
-        return places[-1] <= self.position
-
-    def see(self, label: str, array: int) -> None:
-        """Takes an output that was just handed to the engine, and overwrites what nobody reads any more."""
-        plan, places = self.plan, self.plan.labels[label]
-        index = bisect_left(places, (self.position[0], self.position[1] + 1))
-        place = number, output = places[index % len(places)]
-        entry = plan.nodes[number][1] + output
-        chunk = plan.storage[entry]
-        dead = plan.dead.get(number, ())
-        is_next = number != self.position[0]
-        self.position = place
-        if chunk < 0:
-            check_call(_LIB.MXNDArrayFree(ctypes.c_void_p(array)))
-        else:
-            self._drop(chunk)
-            self.arrays[chunk] = array, _NAN if plan.dtypes[entry] in _FLOATS else _LARGE
-        for each in dead if is_next else {chunk}.intersection(dead):
-            self.overwrite(each)
-
-    def overwrite(self, chunk: int) -> None:
-        """Overwrites a chunk, once its array is known."""
-        global filled
-        if chunk in self.arrays:
-            native.poison(*self.arrays.pop(chunk))
-            filled += 1
-
-    def overwrite_all(self) -> None:
-        """Between two steps nobody reads anything."""
-        for chunk in list(self.arrays):
-            self.overwrite(chunk)
-
-    def _drop(self, chunk: int) -> None:
-        if chunk in self.arrays:
-            check_call(_LIB.MXNDArrayFree(ctypes.c_void_p(self.arrays.pop(chunk)[0])))
-
-    def forget(self) -> None:
-        """Lets the arrays go as they are."""
-        for chunk in list(self.arrays):
-            self._drop(chunk)
-
-
-def _lost(array: int, label: str) -> None:
-    faults.append(f"{label!r} is in no memory plan that is known")
-    check_call(_LIB.MXNDArrayFree(ctypes.c_void_p(array)))
 
 
 class _Executor:
@@ -167,7 +44,7 @@ class _Executor:
 
     def __init__(self, handle: int, text: str) -> None:
         self._text = text  # read when it first runs: most executors of a planning never do
-        self._pass: _Pass | None = None
+        self._pass: Pass | None = None
         self._callback = self._kind(self._see)
         check_call(_originals["MXExecutorSetMonitorCallbackEX"](ctypes.c_void_p(handle), self._callback, None, 0))
 
@@ -176,12 +53,12 @@ class _Executor:
             check_call(_LIB.MXNDArrayFree(ctypes.c_void_p(array)))
             return
         if self._pass is None:
-            self._pass = _Pass(Plan(json.loads(self._text)[-1], adds_in_place=True, listed=False))
+            self._pass = Pass(Plan(json.loads(self._text)[-1], adds_in_place=True, listed=False))
         label = name.decode("utf-8", "surrogateescape")
         if label in self._pass.plan.labels:
             self._pass.see(label, array)
         else:
-            _lost(array, label)
+            lost(array, label)
 
     def begin(self) -> None:
         """A forward pass begins."""
@@ -202,10 +79,10 @@ class _CachedOp:
 
     def __init__(self, handle: int, static: bool) -> None:
         self._static = static
-        self._forward: dict[Any, _Pass] = {}
-        self._backward: dict[Any, _Pass] = {}
+        self._forward: dict[Any, Pass] = {}
+        self._backward: dict[Any, Pass] = {}
         self._token: Any = None
-        self._current: _Pass | None = None
+        self._current: Pass | None = None
         self._callback = self._kind(self._see)
         check_call(_originals["MXCachedOpRegisterOpHook"](ctypes.c_void_p(handle), self._callback, 0))
 
@@ -218,11 +95,11 @@ class _CachedOp:
         if token is not self._token or self._current is None or self._current.begins_anew(label) is not False:
             self._token, self._current = token, self._entered(label, token, array)
         if self._current is None:
-            _lost(array, label)
+            lost(array, label)
         else:
             self._current.see(label, array)
 
-    def _entered(self, label: str, token: _Token, array: int) -> _Pass | None:
+    def _entered(self, label: str, token: _Token, array: int) -> Pass | None:
         """The pass that begins with this output."""
         known = self._backward if token.backward else self._forward
         key = (token.recording, _device(array))
@@ -230,7 +107,7 @@ class _CachedOp:
             if bool(value["first"]) == token.backward and self._fits(value, token, label, key):
                 if key in known:
                     known[key].forget()
-                known[key] = _Pass(Plan(value, self._static, listed=True))
+                known[key] = Pass(Plan(value, self._static, listed=True))
                 break
         found = known.get(key)
         if found is None or label not in found.plan.labels:
@@ -388,11 +265,11 @@ def poisoned() -> Iterator[None]:
     Raises:
         NativeError: a pass could not be followed, or a node read what is not there.
     """
-    before = len(faults)
+    before = len(TALLY.faults)
     start()
     try:
         yield
     finally:
         stop()
-    if len(faults) > before:
-        raise NativeError(f"{len(faults) - before} faults of memory plans, the first: {faults[before]}")
+    if len(TALLY.faults) > before:
+        raise NativeError(f"{len(TALLY.faults) - before} faults of memory plans, the first: {TALLY.faults[before]}")

@@ -21,18 +21,11 @@ from echo.estimators.overhead import MeasureFunction, Overhead, estimate
 from echo.estimators.planner import make_planner
 from echo.frontend.apart import measuring
 from echo.frontend.cached import as_cached, stateless
-from echo.frontend.capture import (
-    captured_graph,
-    chunks_in,
-    default_match_range,
-    graph_in,
-    match_range,
-    oracle,
-    training_graph,
-)
+from echo.frontend.capture import captured_graph, chunks_in, graph_in, oracle, training_graph
 from echo.frontend.device import device_key
 from echo.frontend.extension import why_not, why_not_on
 from echo.frontend.implement import implemented
+from echo.frontend.match_range import default_match_range, match_range
 from echo.frontend.measure import Meter, race
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
 from echo.frontend.selfcheck import check_hook, onednn_activations

@@ -12,7 +12,7 @@ import mxnet as mx
 from mxnet.symbol import Symbol
 
 from echo.errors import REPORT, one_line
-from echo.frontend.capture import match_range
+from echo.frontend.match_range import match_range
 from echo.frontend.symbols import graph_of, symbol_of
 from echo.planning.store import Found
 from echo.plans.options import Options

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Iterator, Mapping, Sequence, Tuple
+from typing import Any, Callable, Mapping, Sequence, Tuple
 
 import mxnet as mx
 from mxnet import autograd
@@ -37,7 +36,7 @@ from echo.runtime.rehearsal import call_is_right
 from echo.runtime.verify_report import Case
 from echo.runtime.watch import InputWatch, watch_of
 from echo.system.locks import Lock
-from echo.system.own_binds import are_own, own_binds
+from echo.system.own_binds import own_binds
 
 logger = logging.getLogger("echo")
 StockCachedOp = mx.nd.CachedOp  # before anybody puts another in its place
@@ -267,39 +266,6 @@ class PlannedCachedOp:
         self._choice, self._current = choice, self._ops[choice.key]
         if self._monitor is not None:
             self._current._register_op_hook(self._hidden(self._monitor[0]), self._monitor[1])
-
-
-_owner = threading.local()
-_everywhere: Attempt | None = None
-
-
-def cached_op(symbol: Symbol, flags: Sequence[tuple[str, Any]] = ()) -> Any:
-    """What ``mxnet.ndarray.CachedOp`` is from the first plan on: MXNet's own where nobody wants one."""
-    attempt = getattr(_owner, "attempt", None) or _everywhere
-    if attempt is None or are_own():
-        return StockCachedOp(symbol, flags)
-    return attempt(lambda _: PlannedCachedOp(symbol, flags, attempt), lambda: StockCachedOp(symbol, flags))
-
-
-def plan_everywhere(attempt: Attempt | None) -> None:
-    """From now on every CachedOp is planned, or with None those alone that are made inside `planned_by`."""
-    global _everywhere
-    _everywhere = attempt
-    if attempt is not None:
-        mx.nd.CachedOp = cached_op
-    elif mx.nd.CachedOp is cached_op:
-        mx.nd.CachedOp = StockCachedOp  # `planned_by` puts it in again for blocks that are to be planned
-
-
-@contextlib.contextmanager
-def planned_by(attempt: Attempt) -> Iterator[None]:
-    """CachedOps that this thread makes meanwhile are planned."""
-    mx.nd.CachedOp = cached_op
-    before, _owner.attempt = getattr(_owner, "attempt", None), attempt
-    try:
-        yield
-    finally:
-        _owner.attempt = before
 
 
 def _why_untouched(symbol: Symbol, static: bool, inline_limit: int) -> str:

@@ -14,7 +14,7 @@ from echo.frontend.cached import runner_of, stateless
 from echo.frontend.session import MxnetSession, install_hook
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.plans.options import Options
-from echo.runtime import cached_op
+from echo.runtime.cached_ops import planned_by
 from echo.runtime.find import session_of
 from echo.runtime.on_error import or_stock
 
@@ -53,7 +53,7 @@ def _planned_build(block: HybridBlock, options: Options) -> Callable[..., None]:
         return or_stock(lambda: action(options), stock, options.strict, logger.warning)
 
     def build(*args: Any) -> None:
-        with cached_op.planned_by(attempt):
+        with planned_by(attempt):
             original(*args)
 
     return build

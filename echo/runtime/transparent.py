@@ -23,7 +23,7 @@ from echo.frontend.session import check_version
 from echo.plans.options import Options
 from echo.policies import policy_named
 from echo.runtime import bind, bind_call
-from echo.runtime.cached_op import plan_everywhere
+from echo.runtime.cached_ops import plan_everywhere
 from echo.runtime.on_error import Owner, or_smallest
 from echo.runtime.symbol import OptimizedSymbol
 from echo.system.locks import Lock

@@ -23,7 +23,8 @@ from echo.errors import NativeError
 from echo.estimators import planner
 from echo.estimators.mxnet_storage import plan_storage
 from echo.estimators.planner import ReferencePlanner, StoragePlanner, blocks, make_planner
-from echo.frontend.capture import chunk_bytes, match_range
+from echo.frontend.capture import chunk_bytes
+from echo.frontend.match_range import match_range
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
 from echo.frontend.symbols import symbol_of
 from echo.ir.clones import with_clones

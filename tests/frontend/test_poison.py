@@ -17,8 +17,8 @@ from mxnet.gluon import nn
 
 from benchmarks.models import SMALL, random_values
 from echo.errors import NativeError
-from echo.frontend import poison
-from echo.frontend.capture import match_range
+from echo.frontend import dead_chunks
+from echo.frontend.match_range import match_range
 from echo.frontend.poison import poisoned
 from echo.frontend.session import POISON_VARIABLE, install_hook
 from tests.training import assert_same, bind, random_arrays, recomputing, train
@@ -159,11 +159,11 @@ def test_stock_models_do_not_notice(name: str) -> None:
     model = SMALL[name]()
     values = random_values(model)
     expected = train(bind(model.symbol, values, model.grad_req()), 2)
-    before = poison.filled
+    before = dead_chunks.TALLY.filled
     with poisoned():
         got = train(bind(model.symbol, values, model.grad_req()), 2)
     assert_same(got, expected)
-    assert poison.filled > before + 200
+    assert dead_chunks.TALLY.filled > before + 200
 
 
 def block_run(flags: dict[str, Any], retain: bool) -> list[Any]:
@@ -199,10 +199,10 @@ def block_run(flags: dict[str, Any], retain: bool) -> list[Any]:
 @pytest.mark.parametrize("flags", [{}, {"static_alloc": True}, {"static_alloc": True, "static_shape": True}])
 def test_blocks_do_not_notice(flags: dict[str, Any], retain: bool) -> None:
     expected = block_run(flags, retain)
-    before = poison.filled
+    before = dead_chunks.TALLY.filled
     with poisoned():
         got = block_run(flags, retain)
-    assert poison.filled > before + 40
+    assert dead_chunks.TALLY.filled > before + 40
     assert all(mine.tobytes() == its.tobytes() for mine, its in zip(got, expected))
 
 
@@ -244,19 +244,19 @@ def test_nothing_is_overwritten_outside() -> None:
     with poisoned():
         executor = bind(symbol, values)
         train(executor, 1)
-    before = poison.filled
+    before = dead_chunks.TALLY.filled
     train(executor, 1)
     train(bind(symbol, values), 1)
-    assert poison.filled == before
+    assert dead_chunks.TALLY.filled == before
 
 
 def test_variable_of_a_child_process() -> None:
     """What a program binds is poisoned from the first plan on."""
     program = (
-        "import echo, mxnet as mx; from echo.runtime import poison\n"
+        "import echo, mxnet as mx; from echo.frontend import dead_chunks\n"
         "symbol = mx.sym.MakeLoss(mx.sym.tanh(mx.sym.FullyConnected(mx.sym.var('data'), num_hidden=4)))\n"
         "executor = echo.optimize(symbol).simple_bind(mx.cpu(), data=(2, 3))\n"
-        "executor.forward(is_train=True); executor.backward(); mx.nd.waitall(); print(poison.filled)\n"
+        "executor.forward(is_train=True); executor.backward(); mx.nd.waitall(); print(dead_chunks.TALLY.filled)\n"
     )
     environment = {**os.environ, POISON_VARIABLE: "1"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)

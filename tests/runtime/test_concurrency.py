@@ -18,8 +18,9 @@ from mxnet.symbol import Symbol
 
 import echo
 from benchmarks.models import SMALL, random_values
-from echo.frontend import capture, session
-from echo.frontend.capture import MATCH_RANGE_VARIABLE, planned_megabytes
+from echo.frontend import session
+from echo.frontend.capture import planned_megabytes
+from echo.frontend.match_range import MATCH_RANGE_VARIABLE, match_range
 from echo.planning.service import Planner
 from echo.runtime import find, transparent
 from echo.system import files
@@ -149,7 +150,7 @@ def test_a_child_binds_while_another_thread_of_the_parent_holds_every_lock(
         with contextlib.ExitStack() as stack:
             for lock in (find.PLANNER.lock, transparent._lock, session._install_lock):
                 stack.enter_context(lock.held())
-            stack.enter_context(capture.match_range(2))
+            stack.enter_context(match_range(2))
             held.set()
             done.wait(LIMIT)
 
@@ -173,7 +174,7 @@ def test_a_child_binds_while_another_thread_of_the_parent_holds_every_lock(
 
 
 def test_a_thread_may_fork_with_a_lock_in_its_hands() -> None:
-    with find.PLANNER.lock.held(), capture.match_range(2):
+    with find.PLANNER.lock.held(), match_range(2):
         code = in_child(lambda: True)
         inner = in_child(lambda: executor() is not None)
     assert (code, inner) == (0, 0)

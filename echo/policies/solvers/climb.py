@@ -12,8 +12,7 @@ With a hint from another graph of the same model it starts from that choice, and
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
-from typing import Callable, Protocol, Sequence
+from typing import Callable, Sequence
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from echo.estimators.evaluator import Choice, Evaluation
 from echo.ir.storage import ASSIGNED, PEAK
 from echo.policies.classes import classes
 from echo.policies.problem import Problem
+from echo.policies.solvers.orders import Limits, Order, Price, Worth
 from echo.policies.warm_start import Hint
 
 _ROUNDS = (0, 1, 2, 3)  # of the classes, coarse to fine
@@ -36,62 +36,12 @@ _CLIMB_AROUND = 3.0  # how far climbs look around a price that was found without
 _THRESHOLD = 0.02  # of the bytes, that a random flip may cost at first
 
 
-class _Order(Protocol):
-    """Which of two choices a climb prefers: the one of smaller rank."""
-
-    def rank(self, value: Evaluation) -> tuple[float, ...]: ...
-
-    def most_bytes(self, current: Evaluation) -> int | None:
-        """Bytes above which no choice can rank before the current one, None where that is not known."""
-
-
-@dataclass(frozen=True)
-class _Limits:
-    """The order in which the user's limits put choices."""
-
-    problem: Problem
-
-    def rank(self, value: Evaluation) -> tuple[float, ...]:
-        return self.problem.rank(value)
-
-    def keeps(self, value: Evaluation) -> bool:
-        """Whether a choice is within all limits."""
-        return self.problem.keeps(value)
-
-    def most_bytes(self, current: Evaluation) -> int | None:
-        if self.problem.max_bytes is not None:
-            return max(self.problem.max_bytes, current.bytes)
-        return current.bytes if self.rank(current)[0] == 0 else None
-
-
-@dataclass(frozen=True)
-class _Price:
-    """The order of choices when a second costs ``price`` bytes."""
-
-    price: float
-
-    def rank(self, value: Evaluation) -> tuple[float, ...]:
-        return (value.bytes + self.price * value.seconds, value.seconds)
-
-    def most_bytes(self, current: Evaluation) -> int | None:
-        return int(self.rank(current)[0])
-
-
-@dataclass(frozen=True)
-class _Worth:
-    """A class of nodes: the bytes that recomputing it saves, and the seconds that it takes."""
-
-    group: Choice
-    bytes: int
-    seconds: float
-
-
 class Climb:
     """One climb on a problem; `run` from everything, `run_from` a hint."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.limits = _Limits(problem)
+        self.limits = Limits(problem)
         candidates = sorted(problem.candidates)
         ids = {number: problem.entry_ids(number) for number in candidates}
         partitions = classes(problem.training, candidates, _ROUNDS)
@@ -119,7 +69,7 @@ class Climb:
     def run(self) -> Choice:
         starts = self.coarse_climbs()
         final = int(self.left * _FINAL_SHARE)
-        worth: list[_Worth] = []
+        worth: list[Worth] = []
         for _, match_range, start in starts:
             self.problem.progress(f"match range {match_range}")
             reserve = self.left - final // len(starts)
@@ -187,7 +137,7 @@ class Climb:
         for index in promising:
             match_range = self.problem.match_ranges[index]
             self.ranges = (match_range,)
-            choice = self.climb(everything, self.levels[:1], _Price(0.0), reserve)
+            choice = self.climb(everything, self.levels[:1], Price(0.0), reserve)
             found.append((self.evaluate(choice).bytes, match_range, choice))
         return sorted(found, key=lambda item: item[:2])[: min(_FINALISTS, self.affordable(self.levels[1:2]))]
 
@@ -195,7 +145,7 @@ class Climb:
         """How many climbs over these classes there is effort for, at least one."""
         return max(1, self.total // (_SWEEPS * max(1, sum(map(len, levels)))))
 
-    def worth_of(self, choice: Choice) -> list[_Worth]:
+    def worth_of(self, choice: Choice) -> list[Worth]:
         """What each class of a choice is worth, taken out alone: bytes that are stashed instead nearly add up."""
         value = self.evaluate(choice)
         found = []
@@ -205,11 +155,11 @@ class Climb:
                 choice[group] = 0
                 without = self.evaluate(choice)
                 choice[group] = 1
-                found.append(_Worth(group, without.bytes - value.bytes, value.seconds - without.seconds))
+                found.append(Worth(group, without.bytes - value.bytes, value.seconds - without.seconds))
         return found
 
     def price_seconds(
-        self, start: Choice, worth: Sequence[_Worth], reserve: int
+        self, start: Choice, worth: Sequence[Worth], reserve: int
     ) -> tuple[Choice, Choice | None]:
         """Bisects the price of a second to where the choice just keeps the limits.
 
@@ -227,7 +177,7 @@ class Climb:
         def climbed(price: float) -> Choice | None:
             if self.left <= reserve:
                 return None
-            return self.climb(from_here, self.levels[:2], _Price(price), reserve)
+            return self.climb(from_here, self.levels[:2], Price(price), reserve)
 
         search.bisect(low, high, _PRICES, climbed)
         return search.best, search.beyond
@@ -248,7 +198,7 @@ class Climb:
             self.consider(choice, value)
             low, high = (middle, high) if self.limits.keeps(value) else (low, middle)
 
-    def climb(self, start: Choice, levels: Sequence[Sequence[Choice]], order: _Order, reserve: int) -> Choice:
+    def climb(self, start: Choice, levels: Sequence[Sequence[Choice]], order: Order, reserve: int) -> Choice:
         """Flips one class after the other while that helps, coarse classes first."""
         choice = start.copy()
         value = self.evaluate(choice)
@@ -288,7 +238,7 @@ class Climb:
                 choice[group] = before
 
 
-def _worth_it(choice: Choice, worth: Sequence[_Worth], price: float) -> Choice:
+def _worth_it(choice: Choice, worth: Sequence[Worth], price: float) -> Choice:
     """The choice without the classes that save fewer bytes than their seconds cost."""
     choice = choice.copy()
     for one in worth:

@@ -13,42 +13,17 @@ place, and chunks of a storage planner, are not in it.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
 from functools import reduce
 from math import gcd
-from typing import Any, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Iterable, Iterator, Sequence
 
 from echo.ir.graph import Entry
 from echo.ir.schedule import Splits, steps_of
 from echo.ir.training_node import TrainingNode
 from echo.policies.problem import Problem
+from echo.policies.solvers.program import CONSTANT, Program
 
-_CONSTANT = -1  # the column of what does not depend on the schedule
 _INFINITE = float("inf")
-
-
-@dataclass
-class Program:
-    """Columns and rows as a solver wants them: lower <= row <= upper."""
-
-    cost: list[float] = field(default_factory=list)
-    integral: list[bool] = field(default_factory=list)
-    top: list[float] = field(default_factory=list)  # upper bounds of the columns, all of which begin at 0
-    lower: list[float] = field(default_factory=list)
-    upper: list[float] = field(default_factory=list)
-    rows: list[dict[int, float]] = field(default_factory=list)
-
-    def column(self, cost: float = 0.0, integral: bool = False, top: float = 1.0) -> int:
-        self.cost.append(cost)
-        self.integral.append(integral)
-        self.top.append(top)
-        return len(self.cost) - 1
-
-    def row(self, terms: Mapping[int, float], lower: float, upper: float) -> None:
-        constant = terms.get(_CONSTANT, 0.0)
-        self.rows.append({column: factor for column, factor in terms.items() if column != _CONSTANT and factor})
-        self.lower.append(lower - constant)
-        self.upper.append(upper - constant)
 
 
 class Model:
@@ -190,7 +165,7 @@ class Model:
                 if not self.training.nodes[entry.node].forward or entry.node > number:
                     continue
                 if entry in self.graph.to_the_end or self.graph.last_forward_use[entry] >= number:
-                    terms[_CONSTANT] += size
+                    terms[CONSTANT] += size
                 elif (0, entry) in self.kept:
                     terms[self.kept[0, entry]] += size
             yield terms
@@ -200,12 +175,12 @@ class Model:
             standing = self.graph.standing(number)
             for step in (*self.graph.reachable[position], number):
                 terms: dict[int, float] = defaultdict(float)
-                terms[_CONSTANT] = standing
+                terms[CONSTANT] = standing
                 for entry in self.graph.entries:
                     for column in self._alive(position, entry, step):
                         terms[column] += self.graph.bytes.get(entry, 0)
                 if step == number:
-                    terms[_CONSTANT] += self.graph.made_by(number)
+                    terms[CONSTANT] += self.graph.made_by(number)
                 else:
                     terms[self.run[position, step]] += self.graph.made_in_passing(step)
                 yield terms
@@ -218,7 +193,7 @@ class Model:
         if step == entry.node:
             return [self.kept[position, entry]] if run is None else [self.kept[position, entry], run]
         if entry in self.graph.backward_reads[position]:
-            return [_CONSTANT]
+            return [CONSTANT]
         for reader in self.graph.copy_readers[entry]:
             if reader >= step and (position, reader) in self.run:
                 return [self.used[position, entry, reader]]
