@@ -133,13 +133,13 @@ class Case:
 
 def plan_other_graphs(monkeypatch: pytest.MonkeyPatch, changed: Callable[[Graph], Graph]) -> None:
     """Every plan from now on is bound with what ``changed`` makes of its graph."""
-    original = find.PLANNER.plan
+    original = Planner.plan
 
     def changing(*args: Any, **kwargs: Any) -> Found:
         found = original(*args, **kwargs)
         return found._replace(graph=changed(found.graph))
 
-    monkeypatch.setattr(find.PLANNER, "plan", changing)
+    monkeypatch.setattr(Planner, "plan", changing)
 
 
 def calls_of(action: Callable[[], Any]) -> tuple[Any, int]:

@@ -231,7 +231,7 @@ def run(code: str, tmp_path: Path, **more: Any) -> subprocess.CompletedProcess[s
 HEAD = """
 import os, signal, sys
 import mxnet as mx
-from echo.runtime import apart
+from echo.frontend import apart
 FINE = {"trial": {"op": "tanh", "attrs": {}, "inputs": [[[8, 8]]], "outputs": [0], "forward": "", "forward_inputs": [],
                   "hot": True, "heavy": False, "bytes": 512}, "once": None}
 """

@@ -296,7 +296,7 @@ import mxnet as mx
 from echo.frontend.session import install_hook
 from echo.frontend.symbols import graph_of, infer_binding, symbol_of
 from echo.frontend.capture import bind_without_memory
-from echo.passes.rewrite import PLAN_ATTRIBUTE
+from echo.ir.attributes import PLAN_ATTRIBUTE
 
 class Heap(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in "arena ord small maps mapped most free used rest keep".split()]

@@ -24,7 +24,7 @@ from echo.estimators.cost_table import CostTable
 from echo.frontend.capture import planned_megabytes
 from echo.frontend.device import device_key
 from echo.passes.differentiate import Differentiate
-from echo.runtime import find
+from echo.planning.service import Planner
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,13 +47,13 @@ def executor() -> mx.executor.Executor:
 def plannings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows by one with each symbol that transparent mode plans, or takes from the plans that it remembers."""
     found: list[int] = []
-    planned = find.PLANNER.plan
+    planned = Planner.plan
 
     def counted(*arguments: Any) -> Any:
         found.append(1)
         return planned(*arguments)
 
-    monkeypatch.setattr(find.PLANNER, "plan", counted)
+    monkeypatch.setattr(Planner, "plan", counted)
     return found
 
 
