@@ -27,16 +27,19 @@ from echo.errors import (
     UnsupportedError,
     VerificationError,
 )
-from echo.plans.frontier import Frontier
-from echo.plans.options import Options
-from echo.plans.plan import Plan
 
 if TYPE_CHECKING:
     import mxnet as mx  # noqa: TID251  (for annotations alone: planning never imports it)
 
+    from echo.plans.frontier import Frontier
+    from echo.plans.options import Options
+    from echo.plans.plan import Plan
     from echo.runtime.transparent import Enabled
 
     _Model = TypeVar("_Model", mx.sym.Symbol, mx.gluon.Block)
+
+# Imported when they are first asked for: a program that never plans does not wait for them.
+_PLANS = {"Frontier": "echo.plans.frontier", "Options": "echo.plans.options", "Plan": "echo.plans.plan"}
 
 __all__ = [
     "BudgetError",
@@ -131,6 +134,8 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
         GraphError: the file is not one, or damaged; the message names the field.
         OSError: it cannot be read.
     """
+    from echo.plans.plan import Plan
+
     return Plan.load(path)
 
 
@@ -148,6 +153,7 @@ def enable(**given: Any) -> Enabled:
         OptionError: an option that echo does not know.
         UnsupportedError: a version of MXNet other than 1.9.1.
     """
+    from echo.plans.options import Options
     from echo.runtime import transparent
 
     return transparent.enable(Options.of(**given))
@@ -168,4 +174,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("mxnet-echo")
+    if name in _PLANS:
+        from importlib import import_module
+
+        return globals().setdefault(name, getattr(import_module(_PLANS[name]), name))
     raise AttributeError(f"module 'echo' has no attribute {name!r}")
