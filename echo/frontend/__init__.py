@@ -1,1 +1,1 @@
-"""Between MXNet and echo's own graphs; with `echo.runtime`, the only room that imports mxnet."""
+"""What MXNet says: its graphs as echo's own, and seconds of its operators. Only this room and `echo.runtime` import it."""

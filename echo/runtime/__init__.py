@@ -1,1 +1,1 @@
-"""Applying plans to what users train: symbols, executors; measuring operators on the user's device."""
+"""Plans applied to what users train: symbols, executors, hybridized blocks, whole programs (``ECHO=1``)."""
