@@ -1,1 +1,1 @@
-"""What MXNet says: its graphs as echo's own, and seconds of its operators. Only this room and `echo.runtime` import it."""
+"""What MXNet says: its graphs as values of echo, seconds of its operators. With `echo.runtime`, all that imports mxnet."""
