@@ -13,35 +13,53 @@ _OVERWRITES = ("reverse",)  # as all operators of an extension library do
 _Key = Union[int, Tuple[int, int]]  # a node of the user, or a position within a fusion
 
 
-def applied(graph: Graph, fusions: Sequence[Fusion], copies: bool) -> Graph | None:
-    """The graph with these fusions, in depth-first order as MXNet walks it; None where they would close a cycle."""
-    moved: dict[Entry, tuple[Entry, int]] = {}
-    read: dict[_Key, int] = {}  # of a new node: how many outputs it has at least; a node of the user's has its own
-    for number, fusion in enumerate(fusions):
-        moved.update({entry: (new, number) for entry, new in fusion.outputs.items()})
-        for new in fusion.outputs.values():
-            at = (number, -1 - new.node)
-            read[at] = max(read.get(at, 1), new.index + 1)
+class _Moved:
+    """A graph with fusions: what its entries are read from, and its nodes, by keys."""
 
-    def resolve(entry: Entry, which: int) -> tuple[_Key, int, int]:
+    def __init__(self, graph: Graph, fusions: Sequence[Fusion]) -> None:
+        self._graph, self._fusions = graph, fusions
+        self._moved: dict[Entry, tuple[Entry, int]] = {}
+        self._read: dict[_Key, int] = {}  # of a new node: how many outputs it has at least; the user's have their own
+        for number, fusion in enumerate(fusions):
+            self._moved.update({entry: (new, number) for entry, new in fusion.outputs.items()})
+            for new in fusion.outputs.values():
+                at = (number, -1 - new.node)
+                self._read[at] = max(self._read.get(at, 1), new.index + 1)
+
+    def resolve(self, entry: Entry, which: int) -> tuple[_Key, int, int]:
+        """The node, output and version that stand for an entry of the user, or of fusion number ``which``."""
         while entry.node >= 0:
-            new = moved.get(Entry(entry.node, entry.index))
+            new = self._moved.get(Entry(entry.node, entry.index))
             if new is None:
                 return entry.node, entry.index, entry.version
             entry, which = new
         return (which, -1 - entry.node), entry.index, 0
 
-    def node_of(key: _Key) -> tuple[Node, int]:
-        return (graph.nodes[key], -1) if isinstance(key, int) else (fusions[key[0]].nodes[key[1]], key[0])
+    def node(self, key: _Key) -> tuple[Node, int]:
+        """A node, and the fusion that it is of; -1 for a node of the user."""
+        return (self._graph.nodes[key], -1) if isinstance(key, int) else (self._fusions[key[0]].nodes[key[1]], key[0])
 
+    def outputs(self, key: _Key, node: Node) -> int:
+        """How many outputs a node has."""
+        return self._graph.num_outputs(key) if isinstance(key, int) else max(num_outputs(node), self._read.get(key, 1))
+
+    def below(self, key: _Key) -> list[_Key]:
+        """What a node waits for: its inputs, then its control dependencies."""
+        node, which = self.node(key)
+        return [*(self.resolve(entry, which)[0] for entry in node.inputs), *node.control_deps]
+
+
+def applied(graph: Graph, fusions: Sequence[Fusion], copies: bool) -> Graph | None:
+    """The graph with these fusions, in depth-first order as MXNet walks it; None where they would close a cycle."""
+    moved = _Moved(graph, fusions)
     numbers: dict[_Key, int] = {}
     nodes: list[Node] = []
     counts: list[int] = []
-    for key in _depth_first([resolve(head, -1)[0] for head in graph.heads], node_of, resolve):
+    for key in _depth_first([moved.resolve(head, -1)[0] for head in graph.heads], moved):
         if key is None:
             return None
-        node, which = node_of(key)
-        inputs = [resolve(entry, which) for entry in node.inputs]
+        node, which = moved.node(key)
+        inputs = [moved.resolve(entry, which) for entry in node.inputs]
         deps = tuple(numbers[dep] for dep in node.control_deps)
         numbers[key] = len(nodes)
         found = tuple(Entry(numbers[source], index, version) for source, index, version in inputs)
@@ -49,18 +67,18 @@ def applied(graph: Graph, fusions: Sequence[Fusion], copies: bool) -> Graph | No
         if which >= 0 and node.op.startswith((PREFIX, *_OVERWRITES)) and COPY_ATTRIBUTE not in node.attrs:
             node = node.with_attrs({COPY_ATTRIBUTE: "all" if copies else "sums"})
         nodes.append(node)
-        counts.append(graph.num_outputs(key) if isinstance(key, int) else max(num_outputs(node), read.get(key, 1)))
-    heads = tuple(Entry(numbers[key], index, version) for key, index, version in (resolve(h, -1) for h in graph.heads))
+        counts.append(moved.outputs(key, node))
+    heads = (moved.resolve(head, -1) for head in graph.heads)
     return Graph(
         nodes=tuple(nodes),
-        heads=heads,
+        heads=tuple(Entry(numbers[key], index, version) for key, index, version in heads),
         arg_nodes=tuple(number for number, node in enumerate(nodes) if node.is_variable),
         row_ptr=_running_sum(counts),
         attrs=graph.attrs,
     )
 
 
-def _depth_first(heads: Sequence[_Key], node_of, resolve) -> Iterator[_Key | None]:  # type: ignore[no-untyped-def]
+def _depth_first(heads: Sequence[_Key], moved: _Moved) -> Iterator[_Key | None]:
     """Nodes after their inputs and control dependencies; None where one depends on itself."""
     done: set[_Key] = set()
     open_: set[_Key] = set()
@@ -71,9 +89,7 @@ def _depth_first(heads: Sequence[_Key], node_of, resolve) -> Iterator[_Key | Non
             if key in done:
                 stack.pop()
                 continue
-            node, which = node_of(key)
-            below = [resolve(entry, which)[0] for entry in node.inputs] + list(node.control_deps)
-            waiting = [each for each in below if each not in done]
+            waiting = [each for each in moved.below(key) if each not in done]
             if not waiting:
                 done.add(key)
                 open_.discard(key)
