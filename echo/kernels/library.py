@@ -202,9 +202,7 @@ def call(
     run = _of_backend(backend, "call")
     needed = _workspace_bytes(raw, backend)
     if workspace is None and needed and backend == "cpu":
-        room = np.empty(needed + _ALIGNMENT, np.uint8)
-        start = -room.ctypes.data % _ALIGNMENT
-        workspace = room[start : start + needed]
+        workspace = _aligned(needed)
     if workspace is not None:
         memory = _tensor(workspace, kernel, "the workspace", True)
         raw.workspace, raw.workspace_bytes = memory.data, int(np.prod(workspace.shape))
@@ -212,3 +210,8 @@ def call(
     if run(ctypes.byref(raw)):
         raise _error()
 
+
+def _aligned(size: int) -> Any:
+    room = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % _ALIGNMENT
+    return room[start : start + size]
