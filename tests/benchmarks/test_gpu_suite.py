@@ -7,7 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
-import time
+import timeit
 from pathlib import Path
 from typing import Any, Iterator
 
@@ -160,9 +160,7 @@ class OnTheCpu(Device):
         pass
 
     def once(self, function: Any) -> float:
-        started = time.perf_counter()
-        function()
-        return time.perf_counter() - started
+        return timeit.timeit(function, number=1)
 
     def seconds(self, function: Any, rounds: int = 15, limit: float = 1.0) -> float:
         return super().seconds(function, 2, 0.0)

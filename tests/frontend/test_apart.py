@@ -245,8 +245,9 @@ def ended(number: int) -> bool:
 
 
 def within(limit: float, condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + limit
-    while not condition() and time.monotonic() < deadline:
+    for _ in range(int(limit / 0.02)):
+        if condition():
+            return True
         time.sleep(0.02)
     return condition()
 
