@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 import timeit
 from pathlib import Path
 from typing import Any, Iterator
