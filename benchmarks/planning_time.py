@@ -36,7 +36,7 @@ from echo.passes.partition import Partition
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewrite
 from echo.passes.select import Select
-from echo.plans.key import Subject
+from echo.plans.key import PlanKey
 from echo.plans.options import Options
 from echo.plans.plan import Plan
 
@@ -53,7 +53,7 @@ class _Frontend:
     """What planning asks, answered without MXNet."""
 
     training: TrainingGraph
-    subject: Subject
+    subject: PlanKey
     effort: float = 1.0
     device: str = "cpu"
     hook: bool = True
@@ -85,7 +85,7 @@ class _Frontend:
         raise NotImplementedError("operators are not measured here")
 
 
-def plan(graph: Graph, training: TrainingGraph, subject: Subject, details: bool, effort: float = 1.0) -> Plan:
+def plan(graph: Graph, training: TrainingGraph, subject: PlanKey, details: bool, effort: float = 1.0) -> Plan:
     """The stages of `echo.pipeline` that are echo's own."""
     frontend = _Frontend(training, subject, effort)
     request = Request(graph, Options(), frontend, details=details)

@@ -20,8 +20,8 @@ from echo.passes.differentiate import Differentiate
 from echo.passes.estimate import EstimateOverhead
 from echo.passes.explain import Explain
 from echo.passes.fuse import Fuse, explained, inside, stock
-from echo.passes.layouts import Hoist, Hoisted, accepted
-from echo.passes.masks import Mask, Masked, why_no_bits, why_not_tried
+from echo.passes.layouts import Batched, BatchProducts, accepted
+from echo.passes.masks import Masked, PackMasks, why_no_bits, why_not_tried
 from echo.passes.partition import Partition
 from echo.passes.patterns.apply import Fused
 from echo.passes.request import Request
@@ -29,12 +29,12 @@ from echo.passes.rewrite import Rewrite, Rewritten
 from echo.passes.select import Select, Selection
 from echo.plans.decisions import Memory
 from echo.plans.plan import Plan
-from echo.policies.warm_start import Hint
+from echo.policies.warm_start import WarmStart
 
 FUSE = Fuse()  #              Graph -> Fused: kernels of our own in the place of layers, cells and attention scores
 CELLS = Fuse(layers=False)  # the same without whole layers, tried too where those save less than half
-MASK = Mask()  #              Fused -> Masked: masks of Dropout and ReLU as bits, where that lowers what is planned
-HOIST = Hoist()  #            Fused -> Hoisted: products with one weight in the layout that is fastest on this device
+MASK = PackMasks()  #         Fused -> Masked: masks of Dropout and ReLU as bits, where that lowers what is planned
+HOIST = BatchProducts()  #    Fused -> Batched: products with one weight in the layout that is fastest on this device
 PIPELINE: tuple[Pass, ...] = (
     Differentiate(),  #    Graph -> TrainingGraph, from MXNet's own gradient pass; gradients read less where they can
     FindCandidates(),  #   which feature maps may be recomputed, what the user insists on
@@ -59,7 +59,7 @@ class Planned(NamedTuple):
     plan: Plan
     graph: Graph
     base: Graph
-    hint: Hint | None
+    hint: WarmStart | None
 
 
 def plan(request: Request) -> Planned:
@@ -71,12 +71,12 @@ def plan(request: Request) -> Planned:
     if why_as_it_is(request.graph, request.frontend.device):
         request = replace(request, options=replace(request.options, fuse=False))
     found, fused, before = _masked(request)
-    layouts = Hoisted(fused)
+    layouts = Batched(fused)
     if request.is_late:
         request.note_late()
         return _finished(request, found, fused, before)
     with request.without("layouts of products"):
-        layouts = run((HOIST,), [request, fused], request.progress)[Hoisted]
+        layouts = run((HOIST,), [request, fused], request.progress)[Batched]
     if layouts.fused is None:
         return _finished(request, found, layouts.stays, before)
     with contextlib.suppress(BudgetError), request.without("layouts of products"):

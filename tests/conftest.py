@@ -35,7 +35,7 @@ from echo.passes.rewrite import Rewrite
 from echo.passes.select import Selection
 from echo.planning.service import Planner
 from echo.planning.store import Found
-from echo.plans.key import Subject
+from echo.plans.key import PlanKey
 from echo.plans.options import Options
 from echo.policies.problem import Problem
 from echo.policies.segments import partition
@@ -302,7 +302,7 @@ def problem_of(
     )
 
 
-SUBJECT = Subject("graph", {}, (), "cpu", EXECUTOR, {})
+SUBJECT = PlanKey("graph", {}, (), "cpu", EXECUTOR, {})
 
 
 @dataclass
@@ -316,7 +316,7 @@ class FakeFrontend:
     onednn: bool = True
     match_range: int = 16
     static: Mapping[str, int] = field(default_factory=dict)
-    subject: Subject = SUBJECT
+    subject: PlanKey = SUBJECT
     family: str = "family"
     evaluations: int = 1000
 

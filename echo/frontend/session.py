@@ -36,7 +36,7 @@ from echo.ir.ops import ALL_OUTPUTS, HEAVY, LIGHT
 from echo.ir.training_graph import EXECUTOR, TrainingGraph
 from echo.ir.training_node import TensorType
 from echo.plans.key import AUXILIARY as AUXILIARY_STATE
-from echo.plans.key import Argument, Subject, digest, operators
+from echo.plans.key import Argument, PlanKey, digest, operators
 from echo.system.locks import Lock
 
 POISON_VARIABLE = "_ECHO_POISON"  # a test mode, `echo.frontend.poison`: on from the first plan of a process on
@@ -270,11 +270,11 @@ def _family(graph: Graph, binding: Binding, device: str, runner: str) -> str:
     return json.dumps([names, sorted(set(binding.grad_req)), device, runner])
 
 
-def subject(graph: Graph, binding: Binding, device: str, runner: str = EXECUTOR) -> Subject:
+def subject(graph: Graph, binding: Binding, device: str, runner: str = EXECUTOR) -> PlanKey:
     """What a plan for this bind is made for."""
     args = list(zip(binding.arg_shapes, binding.arg_types, binding.grad_req))
     args += [(shape, kind, AUXILIARY_STATE) for shape, kind in zip(binding.aux_shapes, binding.aux_types)]
-    return Subject(
+    return PlanKey(
         graph=digest(graph),
         operators=operators(graph),
         arguments=tuple(Argument(shape, type_name(kind), request) for shape, kind, request in args),

@@ -29,7 +29,7 @@ _FLOATS = ("float32", "float64", "float16")
 
 
 @dataclass(frozen=True)
-class Hoisted:
+class Batched:
     """``stays`` is the graph as it was, with the reasons for what stays in it; ``fused`` that with other layouts.
 
     None where nothing is gained; ``saved`` is what is, in seconds a step.
@@ -56,18 +56,18 @@ class _Choice:
 
 
 @dataclass(frozen=True)
-class Hoist:
+class BatchProducts:
     """``family_limit``, ``time_limit``: seconds that measuring may take, for one family and for all of them."""
 
     family_limit: float = 0.5
     time_limit: float = 1.0
     name: ClassVar[str] = "hoist"
     needs: ClassVar[tuple[type, ...]] = (Request, Fused)
-    gives: ClassVar[type] = Hoisted
+    gives: ClassVar[type] = Batched
 
-    def run(self, request: Request, fused: Fused) -> Hoisted:
+    def run(self, request: Request, fused: Fused) -> Batched:
         if not request.options.fuse or request.frontend.why_no_fusion or fused.bits:
-            return Hoisted(fused)
+            return Batched(fused)
         view = View(fused.graph)
         found, missed = families(view)
         choices = self._choices(request, view, found) if found else []
@@ -100,9 +100,9 @@ class Hoist:
         return choices
 
 
-def _hoisted(stays: Fused, graph: Graph, kept: Sequence[Fusion], choices: Sequence[_Choice]) -> Hoisted:
+def _hoisted(stays: Fused, graph: Graph, kept: Sequence[Fusion], choices: Sequence[_Choice]) -> Batched:
     if not kept:
-        return Hoisted(stays)
+        return Batched(stays)
     fused = replace(
         stays,
         graph=graph,
@@ -110,7 +110,7 @@ def _hoisted(stays: Fused, graph: Graph, kept: Sequence[Fusion], choices: Sequen
         what=Counter(stays.what) + Counter(layout.what for layout in kept),
         notes=(*stays.notes, *(choice.reason for choice in choices)),
     )
-    return Hoisted(stays, fused, sum(choice.saved for choice in choices))
+    return Batched(stays, fused, sum(choice.saved for choice in choices))
 
 
 def _missed(view: View, number: int, reason: str) -> Missed:
@@ -186,7 +186,7 @@ def _best(view: View, family: Family, product: Product, seconds: Mapping[str, fl
     return _Choice(text, first, saved)
 
 
-def accepted(request: Request, hoisted: Hoisted, without: Plan, found: Plan) -> bool:
+def accepted(request: Request, hoisted: Batched, without: Plan, found: Plan) -> bool:
     """Whether a plan with other layouts is taken: it needs hardly more memory or keeps a budget, and saves time."""
     fits = request.options.memory_budget is not None or found.after.chosen <= _MOST_GROWTH * without.after.chosen
     return fits and found.overhead_seconds - without.overhead_seconds < hoisted.saved

@@ -38,7 +38,7 @@ class Masked:
 
 
 @dataclass(frozen=True)
-class Mask:
+class PackMasks:
     """Adds masks as bits to the operators that are fused: of Dropout, and of ReLUs whose output nobody else needs.
 
     Gist (Jain et al., ISCA 2018) keeps such masks of ReLUs. Outputs, gradients and random numbers stay as they are.

@@ -14,9 +14,9 @@ from echo.estimators.overhead import Overhead
 from echo.ir.graph import Entry, Graph
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType
-from echo.plans.key import Subject
+from echo.plans.key import PlanKey
 from echo.plans.options import Options
-from echo.policies.warm_start import Hint
+from echo.policies.warm_start import WarmStart
 from echo.system.deadline import NEVER, Deadline
 
 
@@ -34,7 +34,7 @@ class Frontend(Protocol):
     hook: bool
     match_range: int
     static: Mapping[str, int]
-    subject: Subject
+    subject: PlanKey
     family: str
 
     @property
@@ -100,7 +100,7 @@ class Request:
     options: Options
     frontend: Frontend
     progress: Callable[[str], None] = field(default=lambda _: None)
-    hint: Hint | None = None
+    hint: WarmStart | None = None
     details: bool = True
     follows: bool = False
     failed: list[str] = field(default_factory=list, compare=False)

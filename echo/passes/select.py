@@ -24,7 +24,7 @@ from echo.policies.problem import Problem
 from echo.policies.segments import Segments, partition
 from echo.policies.solvers.bound import least_bytes
 from echo.policies.timed import chosen_in_time
-from echo.policies.warm_start import Hint
+from echo.policies.warm_start import WarmStart
 
 # All that were ever best on the models of the benchmarks; 0 (every entry its own chunk) never was.
 MATCH_RANGES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
@@ -51,7 +51,7 @@ class Selection:
     match_range: int
     planned_bytes: int
     seconds: float
-    hint: Hint | None = None
+    hint: WarmStart | None = None
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ def _choose(request: Request, problem: Problem) -> Selection:
 
 def _with_hint(problem: Problem, selection: Selection) -> Selection:
     chosen = {entry.node for entry in selection.recompute if entry.node in selection.runs}
-    return replace(selection, hint=Hint.of(problem.training, problem.candidates, chosen))
+    return replace(selection, hint=WarmStart.of(problem.training, problem.candidates, chosen))
 
 
 def _entries(problem: Problem, choice: Choice) -> frozenset[Entry]:

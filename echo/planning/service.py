@@ -17,12 +17,12 @@ from echo.passes.request import Frontend, Request
 from echo.planning import store
 from echo.planning.reuse import fitting
 from echo.planning.store import Found
-from echo.planning.what_if import Flips
+from echo.planning.what_if import WhatIf
 from echo.plans.decisions import Decision
 from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.plans.why import Flip, Flipper
-from echo.policies.warm_start import Hint
+from echo.policies.warm_start import WarmStart
 from echo.system.collect import without_garbage_collection
 from echo.system.deadline import Deadline
 from echo.system.locks import Lock
@@ -61,7 +61,7 @@ class Leader(Protocol):
     @property
     def key(self) -> str: ...
 
-    def hint(self, options: Options) -> Hint:
+    def hint(self, options: Options) -> WarmStart:
         """What it chose."""
 
 
@@ -70,7 +70,7 @@ class _First(NamedTuple):
 
     fingerprint: str
     bound: Callable[[], Graph | None]
-    hint: Hint | None
+    hint: WarmStart | None
 
 
 class Planner:
@@ -116,7 +116,7 @@ class Planner:
             return found._replace(plan=found.plan.with_flipper(self._flipper(asked, own.measuring, found.plan)))
 
     def _flipper(self, request: Request, measuring: Callable[[], ContextManager[None]], plan: Plan) -> Flipper:
-        flips = Flips(request, plan)
+        flips = WhatIf(request, plan)
 
         def flip(decision: Decision) -> Flip:
             with self.lock.held(), own_binds(), measuring():
@@ -163,7 +163,7 @@ class Planner:
         self._firsts.setdefault(family, _First(own, weakref.ref(made.graph), made.hint))
         return made
 
-    def _hint_of(self, leader: Leader, request: Request) -> Hint:
+    def _hint_of(self, leader: Leader, request: Request) -> WarmStart:
         """What the leader chose: known where it was the first that was searched, else read from its marks, as equal."""
         first = self._firsts.get((request.frontend.family, request.options.key))
         if first is None or first.hint is None or first.bound() is not leader.graph:
@@ -179,7 +179,7 @@ def _key_of(request: Request, session: Session, leader: Leader | None) -> str:
     return store.key_of(asked if leader is None else [*asked, leader.key])
 
 
-def _planned(request: Request, hint: Hint | None) -> pipeline.Planned:
+def _planned(request: Request, hint: WarmStart | None) -> pipeline.Planned:
     try:
         with progress() as show:
             return pipeline.plan(replace(request, progress=show, hint=hint))

@@ -28,7 +28,7 @@ _ROUNDS = 1  # of the classes: one ring tells roles apart, and not yet the first
 
 
 @dataclass(frozen=True)
-class Flips:
+class WhatIf:
     """Answers for the plan of a request; the training graph is asked for at the first question, and kept."""
 
     request: Request

@@ -38,7 +38,7 @@ class Argument:
 
 
 @dataclass(frozen=True)
-class Subject:
+class PlanKey:
     """What a plan is made for.
 
     ``graph`` is a digest of operators, their attributes and how they are connected; ``operators`` counts them.
@@ -58,7 +58,7 @@ class Subject:
         """A text of 32 characters that is equal for equal subjects, whatever the process, Python or hash seed."""
         return _digest(self.to_json())
 
-    def differences(self, got: Subject, names: Sequence[str]) -> Iterator[str]:
+    def differences(self, got: PlanKey, names: Sequence[str]) -> Iterator[str]:
         """What another subject has that this one has not, in words; ``names`` are those of its arguments."""
         if self.device != got.device:
             yield f"device: expected {self.device}, got {got.device}"
@@ -76,7 +76,7 @@ class Subject:
                 if getattr(one, field) != getattr(other, field):
                     yield f"argument {name!r}: expected {what} {getattr(one, field)}, got {getattr(other, field)}"
 
-    def _other_graph(self, got: Subject) -> str:
+    def _other_graph(self, got: PlanKey) -> str:
         expected, found = Counter(self.operators), Counter(got.operators)
         if expected == found:
             return "the same operators, with other attributes or connected in another way"
@@ -97,14 +97,14 @@ class Subject:
         }  # fmt: skip
 
     @staticmethod
-    def from_json(value: Any) -> Subject:
+    def from_json(value: Any) -> PlanKey:
         """Reads what `to_json` wrote.
 
         Raises:
             GraphError: a field is missing, unknown or of another type; the message names it.
         """
         try:
-            found = Subject(**{**value, "arguments": tuple(map(_argument, value["arguments"]))})
+            found = PlanKey(**{**value, "arguments": tuple(map(_argument, value["arguments"]))})
         except (KeyError, TypeError, ValueError) as error:
             raise GraphError(f"subject: {type(error).__name__}: {error}") from error
         for name in ("graph", "device", "runner"):

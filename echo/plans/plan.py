@@ -23,7 +23,7 @@ from echo.plans.fields import (
     read_missed,
     read_place,
 )
-from echo.plans.key import Subject
+from echo.plans.key import PlanKey
 from echo.plans.why import Flipper, NotFused, Why, why
 from echo.system.reading import digest_of, read_json
 from echo.system.unmoved import random_unmoved
@@ -62,7 +62,7 @@ class Plan:
     policy: str
     device: str
     applied: str
-    subject: Subject
+    subject: PlanKey
     marks: tuple[Mark, ...] = ()
     notes: tuple[str, ...] = ()
     fused: tuple[tuple[str, int], ...] = ()
@@ -74,7 +74,7 @@ class Plan:
 
     @property
     def fingerprint(self) -> str:
-        """Identifies what the plan was made for: `echo.plans.key.Subject` says what is in it."""
+        """Identifies what the plan was made for: `echo.plans.key.PlanKey` says what is in it."""
         return self.subject.fingerprint
 
     @property
@@ -170,7 +170,7 @@ class Plan:
             given.update({name: read_memory(name, given[name]) for name in ("before", "after")})
             given["notes"] = tuple(given["notes"])
             given["reason"], given["failed"] = given["reason"], tuple(given["failed"])
-            given["subject"] = Subject.from_json(given["subject"])
+            given["subject"] = PlanKey.from_json(given["subject"])
             given["marks"] = tuple(map(read_mark, given["marks"]))
             given["fused"] = tuple(map(read_place, given["fused"]))
             given["missed"] = tuple(map(read_missed, given["missed"]))

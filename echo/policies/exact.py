@@ -18,7 +18,7 @@ import numpy as np
 from echo.errors import OptionError
 from echo.ir.schedule import Splits
 from echo.policies.problem import Problem
-from echo.policies.solvers.ruin_recreate import Fit
+from echo.policies.solvers.ruin_recreate import RuinRecreate
 
 if TYPE_CHECKING:
     from echo.policies.solvers.exact_model import Model
@@ -110,7 +110,7 @@ class Exact:
         from echo.policies.solvers.exact_model import Model
 
         if start is None and problem.may_split and not problem.forced:
-            start = Fit().choose(replace(problem, max_bytes=max_bytes, max_seconds=max_seconds))
+            start = RuinRecreate().choose(replace(problem, max_bytes=max_bytes, max_seconds=max_seconds))
         model = Model(problem, max_bytes, max_seconds)
         left = end - time.monotonic()
         if left <= 0:

@@ -18,7 +18,7 @@ from echo.ir.schedule import Splits, once
 from echo.ir.storage import ASSIGNED
 from echo.ir.training_graph import EXECUTOR, TrainingGraph
 from echo.policies.segments import Segments
-from echo.policies.warm_start import Hint
+from echo.policies.warm_start import WarmStart
 from echo.system.deadline import NEVER, Deadline
 
 
@@ -46,7 +46,7 @@ class Problem:
     max_seconds: float | None = None
     max_bytes: int | None = None
     effort: int = 10_000_000
-    hint: Hint | None = None
+    hint: WarmStart | None = None
     assigns: bool = False
     assigned_only: bool = False
     once: bool = False

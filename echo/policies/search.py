@@ -15,9 +15,9 @@ from echo.estimators.evaluator import Choice
 from echo.ir.ops import HEAVY
 from echo.ir.schedule import Splits
 from echo.policies.problem import Problem
-from echo.policies.solvers.climb import Climb
-from echo.policies.solvers.greedy_keep import Keep
-from echo.policies.solvers.ruin_recreate import Fit, can_fit
+from echo.policies.solvers.climb import HillClimb
+from echo.policies.solvers.greedy_keep import GreedyKeep
+from echo.policies.solvers.ruin_recreate import RuinRecreate, can_fit
 from echo.policies.sublinear import Sublinear
 
 _LARGE = 20_000  # nodes: beyond, schedules take more time than planning should, but for a budget
@@ -45,7 +45,7 @@ class Search:
             return problem.chosen(_best_of_all(problem))
         # what is fastest within a budget depends on the budget, and lengths have their own
         hint = problem.hint if problem.max_bytes is None else None
-        hinted = None if hint is None else Climb(problem).run_from(hint)
+        hinted = None if hint is None else HillClimb(problem).run_from(hint)
         if hinted is not None:
             return problem.chosen(hinted)
         if _runs_heavy(problem):
@@ -54,7 +54,7 @@ class Search:
             fitted = _fitted(problem)
             if problem.keeps(problem.value(fitted)):
                 return fitted
-        climbed = problem.chosen(Climb(problem).run())
+        climbed = problem.chosen(HillClimb(problem).run())
         if not can_fit(problem) or (problem.max_bytes is None and len(problem.training.nodes) > _LARGE):
             return climbed
         return min(climbed, _fit_from(problem, climbed), key=lambda splits: problem.rank(problem.value(splits)))
@@ -63,10 +63,10 @@ class Search:
 def _fit_from(problem: Problem, climbed: Splits) -> Splits:
     """Schedules that begin with a choice; without a budget from nothing, too, where graphs are small."""
     if problem.max_bytes is not None:
-        return Fit((climbed,)).choose(problem)
+        return RuinRecreate((climbed,)).choose(problem)
     if len(problem.training.nodes) <= _FROM_NOTHING:
-        return Fit(({}, climbed), _SHARE_OF_TWO).choose(problem)
-    return Fit((climbed,), 1.0).choose(problem)
+        return RuinRecreate(({}, climbed), _SHARE_OF_TWO).choose(problem)
+    return RuinRecreate((climbed,), 1.0).choose(problem)
 
 
 def _fitted(problem: Problem) -> Splits:
@@ -76,26 +76,26 @@ def _fitted(problem: Problem) -> Splits:
     small.
     """
     nodes, heavy = len(problem.training.nodes), _runs_heavy(problem)
-    kept = Keep().choose(problem)
+    kept = GreedyKeep().choose(problem)
     if not problem.keeps(problem.value(kept)):
-        return _down_to(problem) if heavy else Fit().choose(problem)
+        return _down_to(problem) if heavy else RuinRecreate().choose(problem)
     if nodes <= _FROM_NOTHING:
-        return Fit((kept, {}), _SHARE_WITH_HEAVY if heavy else 0.5).choose(problem)
-    return kept if nodes > _LARGE else Fit((kept,), _SHARE_OF_KEPT).choose(problem)
+        return RuinRecreate((kept, {}), _SHARE_WITH_HEAVY if heavy else 0.5).choose(problem)
+    return kept if nodes > _LARGE else RuinRecreate((kept,), _SHARE_OF_KEPT).choose(problem)
 
 
 def _down_to(problem: Problem) -> Splits:
     """For a budget that takes heavy operators: up from the smallest there is, and down from nothing."""
     smallest = _smallest(problem)
     near = problem.max_bytes is not None and problem.max_bytes <= _NEAR * problem.value(smallest).bytes
-    return Fit((smallest,) if near else (smallest, {}), _SHARE_WITH_HEAVY).choose(problem)
+    return RuinRecreate((smallest,) if near else (smallest, {}), _SHARE_WITH_HEAVY).choose(problem)
 
 
 def _smallest(problem: Problem) -> Splits:
     """The fewest bytes, from deep checkpoints and from nothing down; then the fewest seconds for as many."""
     unbounded = replace(problem, max_bytes=None)
-    least = Fit((Sublinear().choose(unbounded), {}), _SHARE_OF_SMALLEST).choose(unbounded)
-    return Fit((least,), _SHARE_OF_SMALLEST).choose(replace(problem, max_bytes=problem.value(least).bytes))
+    least = RuinRecreate((Sublinear().choose(unbounded), {}), _SHARE_OF_SMALLEST).choose(unbounded)
+    return RuinRecreate((least,), _SHARE_OF_SMALLEST).choose(replace(problem, max_bytes=problem.value(least).bytes))
 
 
 def _runs_heavy(problem: Problem) -> bool:

@@ -13,7 +13,7 @@ _KNOWN = 0.2  # of the candidates: short lengths of one model share a third of t
 
 
 @dataclass(frozen=True)
-class Hint:
+class WarmStart:
     """What was chosen for a graph of the same model: another length of its sequences, another batch size.
 
     ``recompute`` says for each role (`echo.policies.classes.roles`), finest first, whether most of its nodes were
@@ -23,7 +23,7 @@ class Hint:
     recompute: tuple[Mapping[int, bool], ...]
 
     @staticmethod
-    def of(training: TrainingGraph, nodes: Iterable[int], chosen: AbstractSet[int]) -> Hint:
+    def of(training: TrainingGraph, nodes: Iterable[int], chosen: AbstractSet[int]) -> WarmStart:
         """The hint that this choice among these nodes gives."""
         numbers = list(nodes)
         levels = []
@@ -33,7 +33,7 @@ class Hint:
                 role = colours[number]
                 votes[role] = votes.get(role, 0) + (1 if number in chosen else -1)
             levels.append({role: count >= 0 for role, count in votes.items()})
-        return Hint(tuple(levels))
+        return WarmStart(tuple(levels))
 
     def fits(self, training: TrainingGraph, candidates: Iterable[int]) -> bool:
         """Whether enough candidates play a role that was seen: with other operators it is another model."""

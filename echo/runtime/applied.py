@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from echo.runtime.rehearsal import Verifier
 
 
-class Road(Protocol):
+class Rebinds(Protocol):
     """How an executor is bound again: what it asks of `echo.runtime.bind`."""
 
     def replan(self, binding: Binding) -> tuple[Graph, Graph] | None:
@@ -51,7 +51,7 @@ class Applied:
     graph: Graph
     shapes: Shapes
     strict: bool
-    road: Road
+    rebinder: Rebinds
     verifier: Verifier | None = field(default=None, compare=False)
     held: dict[Any, bool] = field(default_factory=dict, compare=False)
 

@@ -70,9 +70,9 @@ def _with_plan(
         return executor
     if record is not None:
         record(found.plan)
-    road = Rebinder(user, request.ctx, owner.attempt, record)
+    rebinder = Rebinder(user, request.ctx, owner.attempt, record)
     verifier = Verifier(options, found.plan, owner.strict) if options.verify else None
-    applied = Applied(graph, found.base, found.graph, shapes_of(executor), owner.strict, road, verifier)
+    applied = Applied(graph, found.base, found.graph, shapes_of(executor), owner.strict, rebinder, verifier)
     executor = planned_executor(executor, applied)
     if isinstance(executor, PlannedExecutor):
         executor._pool = pool

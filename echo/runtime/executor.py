@@ -151,7 +151,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         """Whether a forward pass in this mode draws random numbers."""
         if self._random is None:
             try:
-                training = self._applied.road.differentiate(self._applied.user, binding_of(self))
+                training = self._applied.rebinder.differentiate(self._applied.user, binding_of(self))
             except EchoError:  # no native hook, which is who knows
                 return True
             self._random = [node for _, node in training.operators() if node.random and node.forward]
@@ -220,7 +220,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         try:
             if not outgrow(shapes, applied.shapes) and self._holds(binding):
                 return replace(applied, verifier=verifier)
-            found = applied.road.replan(binding)
+            found = applied.rebinder.replan(binding)
         except Exception as error:
             if applied.strict and isinstance(error, EchoError):
                 raise
@@ -233,7 +233,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         if applied.graph == applied.user:
             return True
         if binding.key not in applied.held:
-            applied.held[binding.key] = applied.road.confirms(applied.base, applied.graph, binding)
+            applied.held[binding.key] = applied.rebinder.confirms(applied.base, applied.graph, binding)
         return applied.held[binding.key]
 
     def _rebound(
@@ -260,7 +260,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
     ) -> mx.executor.Executor:
         names, requests = self._symbol.list_arguments(), self.requests
         given = {name: array for name, array in zip(names, gradients) if array is not None}
-        executor = self._applied.road.bind(bound, self._ctx, args, given, requests, aux, **more)
+        executor = self._applied.rebinder.bind(bound, self._ctx, args, given, requests, aux, **more)
         executor._grad_req = self._grad_req
         return executor
 

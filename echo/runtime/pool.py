@@ -25,7 +25,7 @@ from echo.passes.candidates import FindCandidates
 from echo.passes.request import Request
 from echo.plans.marks import marked
 from echo.plans.options import Options
-from echo.policies.warm_start import Hint
+from echo.policies.warm_start import WarmStart
 from echo.runtime.executor import PlannedExecutor
 from echo.runtime.shapes import binding_of
 
@@ -84,7 +84,7 @@ class Example:
     graph: Graph
     binding: Binding
     ctx: mx.Context
-    _hints: dict[str, Hint] = field(default_factory=dict, compare=False)
+    _hints: dict[str, WarmStart] = field(default_factory=dict, compare=False)
 
     @cached_property
     def key(self) -> str:
@@ -93,19 +93,19 @@ class Example:
         text = json.dumps([value["nodes"], value["heads"], repr(self.binding.key)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
-    def hint(self, options: Options) -> Hint:
+    def hint(self, options: Options) -> WarmStart:
         """What it chose."""
         if options.key not in self._hints:
             self._hints[options.key] = self._hint(options)
         return self._hints[options.key]
 
-    def _hint(self, options: Options) -> Hint:
+    def _hint(self, options: Options) -> WarmStart:
         session = MxnetSession(self.base, self.binding, self.ctx)
         training = session.differentiate()
         candidates = FindCandidates().run(Request(self.base, options, session), training)
         again = marked(self.base, self.graph)
         chosen = {number for number, node in training.operators() if node.forward and node.user in again}
-        return Hint.of(training, candidates.light, chosen)
+        return WarmStart.of(training, candidates.light, chosen)
 
 
 def example_of(executor: mx.executor.Executor) -> Example | None:

@@ -26,7 +26,7 @@ from echo.system.own_binds import own_binds
 
 @dataclass(frozen=True)
 class Rebinder:
-    """How an executor that was bound with a plan is bound again (`echo.runtime.applied.Road`)."""
+    """How an executor that was bound with a plan is bound again (`echo.runtime.applied.Rebinds`)."""
 
     user: Symbol
     ctx: mx.Context

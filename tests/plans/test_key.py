@@ -16,7 +16,7 @@ from echo.errors import GraphError
 from echo.frontend.session import subject
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.ir.graph import Entry, Graph, Node
-from echo.plans.key import Subject, digest, operators
+from echo.plans.key import PlanKey, digest, operators
 
 ROOT = Path(__file__).parents[2]
 Symbol = mx.sym.Symbol
@@ -30,7 +30,7 @@ def network(act: str = "tanh", prefix: str = "", width: int = 8) -> Symbol:
     return mx.sym.MakeLoss(mx.sym.sum(mx.sym.BatchNorm(hidden * hidden, **named("norm"))))
 
 
-def subject_of(symbol: Symbol, runner: str = "executor", device: str = "cpu", **more: Any) -> Subject:
+def subject_of(symbol: Symbol, runner: str = "executor", device: str = "cpu", **more: Any) -> PlanKey:
     shapes = {"data": (4, 6), **more.pop("shapes", {})}
     return subject(graph_of(symbol), infer_binding(symbol, shapes, **more), device, runner)
 
@@ -91,7 +91,7 @@ def test_what_is_not_known_of_a_parameter_yet_does_not_count() -> None:
     assert digest(graph_of(other(mx.sym.var("x")))) == before
 
 
-OTHERS: dict[str, tuple[Callable[[], Subject], str]] = {
+OTHERS: dict[str, tuple[Callable[[], PlanKey], str]] = {
     "attribute": (lambda: subject_of(network("relu")), "graph: the same operators, with other attributes or connected"),
     "operator": (lambda: subject_of(mx.sym.tanh(network())), "graph: expected 6 operators, got 7 (1 more tanh)"),
     "shape": (
@@ -132,11 +132,11 @@ def test_operators_are_counted() -> None:
 
 def test_json_there_and_back() -> None:
     own = subject_of(network())
-    assert Subject.from_json(own.to_json()) == own
+    assert PlanKey.from_json(own.to_json()) == own
     with pytest.raises(GraphError, match="subject: KeyError: 'arguments'"):
-        Subject.from_json({})
+        PlanKey.from_json({})
     with pytest.raises(GraphError, match="subject: settings must be a mapping"):
-        Subject.from_json({**own.to_json(), "settings": ["a"]})
+        PlanKey.from_json({**own.to_json(), "settings": ["a"]})
     assert replace(own, graph="other") != own
 
 

@@ -14,11 +14,11 @@ import pytest
 
 from echo.errors import GraphError
 from echo.plans.decisions import RECOMPUTE, STASH, Decision, Mark, Memory
-from echo.plans.key import Argument, Subject
+from echo.plans.key import Argument, PlanKey
 from echo.plans.plan import Plan
 from echo.plans.why import Flip
 
-SUBJECT = Subject(
+SUBJECT = PlanKey(
     graph="abc",
     operators={"FullyConnected": 1, "tanh": 1},
     arguments=(Argument((8, 4), "float32", "null"), Argument((3, 4), "float32", "write")),

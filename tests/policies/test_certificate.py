@@ -22,12 +22,12 @@ from echo.policies.exact import Exact
 from echo.policies.problem import Policy, Problem
 from echo.policies.search import Search
 from echo.policies.segments import partition
-from echo.policies.solvers.greedy_keep import Keep
-from echo.policies.solvers.ruin_recreate import Fit
+from echo.policies.solvers.greedy_keep import GreedyKeep
+from echo.policies.solvers.ruin_recreate import RuinRecreate
 from echo.policies.sublinear import Sublinear
 from tests.data_graphs import ILP_NAMES, chain, ilp_graph, ilp_plans, random_graph
 
-EVERY = pytest.mark.parametrize("policy", [*POLICIES, Fit(), Keep()], ids=lambda policy: policy.name)
+EVERY = pytest.mark.parametrize("policy", [*POLICIES, RuinRecreate(), GreedyKeep()], ids=lambda policy: policy.name)
 # Those that find a schedule within a budget wherever brute force does, and those that need not.
 KEEPS_BYTES = {"exact"}
 KEEPS_SECONDS = {"search", "echo", "fit", "keep", "sublinear", "mincut", "exact"}  # doing nothing takes no time
@@ -268,7 +268,7 @@ def test_there_is_something_to_find() -> None:
 # Chains ------------------------------------------------------------------------------------------------------
 
 LENGTH = 100
-IN_CHAINS = pytest.mark.parametrize("policy", [Search(), Fit(), Sublinear()], ids=lambda policy: policy.name)
+IN_CHAINS = pytest.mark.parametrize("policy", [Search(), RuinRecreate(), Sublinear()], ids=lambda policy: policy.name)
 
 
 @pytest.mark.slow
@@ -300,7 +300,7 @@ ROUNDING = 1e-4 + 1e-5
 
 
 @pytest.mark.every(12)
-@pytest.mark.parametrize("policy", [Search(), Fit()], ids=lambda policy: policy.name)
+@pytest.mark.parametrize("policy", [Search(), RuinRecreate()], ids=lambda policy: policy.name)
 @pytest.mark.parametrize(("name", "index"), PUBLISHED)
 def test_published_plans(policy: Policy, name: str, index: int) -> None:
     """Within two points of the overhead that an integer program took hours for, in seconds, and no magic."""

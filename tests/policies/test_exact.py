@@ -11,7 +11,7 @@ from echo.errors import OptionError
 from echo.policies import exact
 from echo.policies.data_problem import problem_of_graph, solve_graph
 from echo.policies.exact import MOST_BINARIES, Exact
-from echo.policies.solvers.ruin_recreate import Fit
+from echo.policies.solvers.ruin_recreate import RuinRecreate
 from echo.system.deadline import Deadline
 from tests.conftest import any_case, problem_of
 from tests.data_graphs import chain, ilp_graph, ilp_plans
@@ -77,7 +77,7 @@ def test_all_programs_of_a_planning_share_one_time_limit(monkeypatch: pytest.Mon
     found = solve_graph(policy, *graph, max_bytes=3, deadline=Deadline(10, clock[0] + 10))  # out of reach
     assert given == [10.0, 1.0], "then the time was over"
     problem = problem_of_graph(*graph)
-    assert found.value.bytes == problem.value(Fit().choose(problem)).bytes
+    assert found.value.bytes == problem.value(RuinRecreate().choose(problem)).bytes
 
 
 def test_without_time_there_is_still_a_schedule() -> None:

@@ -12,7 +12,7 @@ from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TrainingNode
 from echo.policies.classes import roles
 from echo.policies.search import Search
-from echo.policies.warm_start import Hint
+from echo.policies.warm_start import WarmStart
 from tests.conftest import Case, any_case, case_of, problem_of
 
 HIDDEN, WORDS, BATCH = 16, 40, 8
@@ -25,14 +25,14 @@ def nmt(steps: int, batch: int = BATCH) -> Case:
     return case_of(nmt_symbol(steps, HIDDEN, WORDS), shapes)
 
 
-def searched(case: Case, hint: Hint | None = None) -> tuple[int, Hint, int]:
+def searched(case: Case, hint: WarmStart | None = None) -> tuple[int, WarmStart, int]:
     """Planned bytes, the hint for others, and the evaluations that it took."""
     problem = replace(problem_of(case.training, match_ranges=(16, 1, 2, 4)), hint=hint)
     asked = []
     counted = replace(problem, evaluator=_Counting(problem.evaluator, asked))
     splits = Search().choose(counted)
     found = problem.value(splits).bytes
-    return found, Hint.of(case.training, problem.candidates, set(splits)), len(asked)
+    return found, WarmStart.of(case.training, problem.candidates, set(splits)), len(asked)
 
 
 class _Counting:
@@ -65,7 +65,7 @@ def test_the_hint_of_a_graph_gives_its_classes_back() -> None:
     numbers = [number for number, node in case.training.operators() if node.forward]
     tanh = {number for number in numbers if case.training.nodes[number].attrs.get("act_type") == "tanh"}
     assert tanh
-    hint = Hint.of(case.training, numbers, tanh)
+    hint = WarmStart.of(case.training, numbers, tanh)
     assert set(hint.nodes(case.training, numbers)) == tanh
     longer = nmt(8)
     numbers = [number for number, node in longer.training.operators() if node.forward]
@@ -93,7 +93,7 @@ def test_a_hint_tells_layers_apart_by_weights_some_nodes_away() -> None:
         return {number for number, node in operators if node.forward and node.name.startswith(f"{layer}_slice")}
 
     short, long = cells(5), cells(8)
-    hint = Hint.of(short.training, slices(short, "encoder") | slices(short, "decoder"), slices(short, "decoder"))
+    hint = WarmStart.of(short.training, slices(short, "encoder") | slices(short, "decoder"), slices(short, "decoder"))
     found = hint.nodes(long.training, slices(long, "encoder") | slices(long, "decoder"))
     assert set(found) == slices(long, "decoder")
 
@@ -101,7 +101,7 @@ def test_a_hint_tells_layers_apart_by_weights_some_nodes_away() -> None:
 def test_a_hint_of_another_model_does_no_harm() -> None:
     case = nmt(7)
     full, _, _ = searched(case)
-    nonsense = Hint(({}, {}, {}))
+    nonsense = WarmStart(({}, {}, {}))
     found, _, _ = searched(case, nonsense)
     assert found <= 1.25 * full
 

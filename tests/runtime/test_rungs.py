@@ -18,8 +18,8 @@ from echo.ir.fused_operators import PREFIX
 from echo.ir.graph import Graph
 from echo.passes.confirm import Confirm
 from echo.passes.differentiate import Differentiate
-from echo.passes.layouts import Hoist
-from echo.passes.masks import Mask
+from echo.passes.layouts import BatchProducts
+from echo.passes.masks import PackMasks
 from echo.passes.patterns import apply, dropout
 from echo.passes.request import Request
 from echo.passes.select import Select
@@ -215,7 +215,7 @@ def test_the_users_own_operators_cost_no_fused_plan(monkeypatch: Patch) -> None:
     assert any("Surprise: unfused" in line for line in plan.failed)
 
 
-@pytest.mark.parametrize("stage", [Mask, Hoist])
+@pytest.mark.parametrize("stage", [PackMasks, BatchProducts])
 def test_masks_and_layouts_cost_no_plan(stage: type[Any], monkeypatch: Patch) -> None:
     failing(stage, "run")(monkeypatch)
     plan = echo.plan(model(), max_overhead=None, **SHAPES)

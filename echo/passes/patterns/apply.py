@@ -66,7 +66,7 @@ def find(
 def _match(view: View, name: str, number: int) -> Fusion | str | None:
     """What a pattern finds at a node; no fusion where the shape that it hangs on is known too late."""
     found = PATTERNS[name](view, number)
-    late = view.late(found.hangs_on) if isinstance(found, Fusion) and found.hangs_on is not None else ""
+    late = view.late(found.shape_source) if isinstance(found, Fusion) and found.shape_source is not None else ""
     return late or found
 
 
@@ -105,7 +105,8 @@ def fuse(
     apart = {fusion.anchor for fusion in kept}
     missed += [_miss(graph, fusion, ORDER) for fusion in fitting if fusion.anchor not in apart]
     places = tuple((fusion.pattern, fusion.anchor) for fusion in kept)
-    hidden = sum(fusion.hides[0] * known[fusion.hides[1]].bytes for fusion in kept if fusion.hides is not None)
+    counted = [fusion.hidden_bytes for fusion in kept if fusion.hidden_bytes is not None]
+    hidden = sum(times * known[entry].bytes for times, entry in counted)
     return Fused(made, places, tuple(missed), Counter(fusion.what for fusion in kept), hidden)
 
 

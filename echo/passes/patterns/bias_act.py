@@ -41,7 +41,7 @@ def match(view: View, number: int) -> Fusion | str | None:
         outputs={output: local(0)},
         replaced=replaced,
         shapes={x: "...N,H", bias: "1?,H"},
-        hangs_on=x,
+        shape_source=x,
         what="a bias with its activation",
     )
 

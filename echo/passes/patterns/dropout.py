@@ -40,7 +40,7 @@ def match(view: View, number: int) -> Fusion | str | None:
         outputs={Entry(number): local(3)},
         replaced=frozenset({number}),
         shapes={x: "*n"},
-        hangs_on=x,
+        shape_source=x,
         what="a mask of Dropout as bits",
         worth=(x, 1 << 15),
     )

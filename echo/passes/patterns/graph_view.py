@@ -55,9 +55,9 @@ class Fusion:
     replaced: frozenset[int]
     shapes: Mapping[Entry, str]
     what: str
-    hangs_on: Entry | None = None
+    shape_source: Entry | None = None
     worth: tuple[Entry, int] | None = None
-    hides: tuple[int, Entry] | None = None
+    hidden_bytes: tuple[int, Entry] | None = None
 
 
 @dataclass(frozen=True)

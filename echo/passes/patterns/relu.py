@@ -42,7 +42,7 @@ def match(view: View, number: int) -> Fusion | str | None:
         outputs={output: local(0)},
         replaced=frozenset({number}),
         shapes={x: "*n"},
-        hangs_on=x,
+        shape_source=x,
         what="the sign of a ReLU as bits",
         worth=(x, 1 << 16),
     )

@@ -121,5 +121,5 @@ class _Build:
             replaced=frozenset({self.number}),
             shapes={data: "T,B,I", state: states, cell: states},
             what=f"an RNN operator of {self.layers} LSTM layers" + (", both ways" if self.directions > 1 else ""),
-            hides=(_KEPT * self.layers, Entry(self.number, 0)),
+            hidden_bytes=(_KEPT * self.layers, Entry(self.number, 0)),
         )

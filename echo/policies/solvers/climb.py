@@ -21,7 +21,7 @@ from echo.ir.storage import ASSIGNED, PEAK
 from echo.policies.classes import classes
 from echo.policies.problem import Problem
 from echo.policies.solvers.orders import Limits, Order, Price, Worth
-from echo.policies.warm_start import Hint
+from echo.policies.warm_start import WarmStart
 
 _ROUNDS = (0, 1, 2, 3)  # of the classes, coarse to fine
 _FINALISTS = 3  # match ranges that are climbed to the end
@@ -36,7 +36,7 @@ _CLIMB_AROUND = 3.0  # how far climbs look around a price that was found without
 _THRESHOLD = 0.02  # of the bytes, that a random flip may cost at first
 
 
-class Climb:
+class HillClimb:
     """One climb on a problem; `run` from everything, `run_from` a hint."""
 
     def __init__(self, problem: Problem) -> None:
@@ -119,7 +119,7 @@ class Climb:
         finally:
             self.best, self.best_value, self.best_ranges = known
 
-    def run_from(self, hint: Hint) -> Choice | None:
+    def run_from(self, hint: WarmStart) -> Choice | None:
         """A short climb from what was chosen for a graph alike; None where that does not lead within the limits."""
         choice = self.problem.choice(hint.nodes(self.problem.training, sorted(self.problem.candidates)))
         self.ranges = (self.problem.match_ranges[self.problem.evaluate(choice).best],)
@@ -250,7 +250,7 @@ def _worth_it(choice: Choice, worth: Sequence[Worth], price: float) -> Choice:
 class _PriceSearch:
     """The best choice that was found at any price of a second, and the last one beyond the limits, if any was."""
 
-    def __init__(self, climb: Climb, start: Choice) -> None:
+    def __init__(self, climb: HillClimb, start: Choice) -> None:
         self.climb, self.limits = climb, climb.limits
         self.best, self.best_value = start, climb.evaluate(start)
         self.beyond = None if self.limits.keeps(self.best_value) else start

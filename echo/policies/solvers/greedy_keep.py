@@ -72,7 +72,7 @@ class _Kept:
 
 
 @dataclass(frozen=True)
-class Keep:
+class GreedyKeep:
     """The fastest of such schedules within ``max_bytes``; the smallest where none fits."""
 
     name: str = "keep"

@@ -29,7 +29,7 @@ def can_fit(problem: Problem) -> bool:
 
 
 @dataclass(frozen=True)
-class Fit:
+class RuinRecreate:
     """Greedy drops at the peak, ruined and recreated; see ``echo/native/planner/fit.cc``.
 
     ``starts`` are schedules to begin with, ``share`` is the part of a problem's effort for each.

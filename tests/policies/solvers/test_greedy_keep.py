@@ -14,7 +14,7 @@ from echo.ir.data_graph import DataGraph
 from echo.ir.schedule import Splits
 from echo.policies.data_problem import problem_of_graph
 from echo.policies.none import None_
-from echo.policies.solvers.greedy_keep import Keep
+from echo.policies.solvers.greedy_keep import GreedyKeep
 from tests.conftest import calls_of
 from tests.data_graphs import chain, random_graph, unrolled
 
@@ -71,7 +71,7 @@ def test_a_budget_that_the_start_does_not_keep_changes_nothing() -> None:
 def test_a_chain_costs_one_more_forward_pass() -> None:
     for length in (100, 400, 900):
         problem = problem_of_graph(*chain(length), max_bytes=2 * math.isqrt(length) + 4)
-        value = problem.value(Keep().choose(problem))
+        value = problem.value(GreedyKeep().choose(problem))
         assert value.bytes <= 2 * math.isqrt(length) + 4
         assert value.seconds <= 1.25 * length
 
@@ -83,7 +83,7 @@ def test_heavy_operators_run_again_as_far_as_the_budget_wants(part: float) -> No
     problem = problem_of_graph(*unrolled(steps))
     stock, least = problem.value(None_().choose(problem)).bytes, 4096 * 2 * math.isqrt(2 * steps)
     problem = replace(problem, max_bytes=int(least + part * (stock - least)))
-    value = problem.value(Keep().choose(problem))
+    value = problem.value(GreedyKeep().choose(problem))
     assert problem.max_bytes is not None
     assert value.bytes <= problem.max_bytes
     light = sum(second for second in problem.overhead.seconds if second < 1e-4)
@@ -96,7 +96,7 @@ def test_work_grows_with_the_graph() -> None:
     for steps in (100, 400, 1600):
         problem = problem_of_graph(*unrolled(steps))
         problem = replace(problem, max_bytes=problem.value({}).bytes // 4)
-        choice, calls = calls_of(partial(Keep().choose, problem))
+        choice, calls = calls_of(partial(GreedyKeep().choose, problem))
         work.append(calls)
         value = problem.value(choice)
         assert problem.max_bytes is not None
