@@ -28,7 +28,7 @@ from echo.runtime.watch import refuse_changed
 
 if TYPE_CHECKING:
     from echo.native.watch import Record
-    from echo.runtime.pool import Example, Pool
+    from echo.runtime.pool import Leader, Pool
 
 logger = logging.getLogger("echo")
 class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
@@ -36,7 +36,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
 
     _applied: Applied
     _pool: Pool | None = None  # once somebody shares it
-    _example: Example | None = None  # once somebody follows it
+    _leader: Leader | None = None  # once somebody follows it
     _forward_mode: bool | None = None  # of the last forward pass
     _monitor: tuple[Callable[..., None], bool] | None = None
     _own: mx.executor.Executor | None = None  # the user's graph on the same arrays, made when it is first needed

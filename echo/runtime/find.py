@@ -19,7 +19,7 @@ from echo.planning.store import Found
 from echo.plans.options import Options
 from echo.plans.summary import of_process
 from echo.runtime.bind_call import Bind
-from echo.runtime.pool import Example, Pool, example_of, pool_of
+from echo.runtime.pool import Leader, Pool, leader_of, pool_of
 
 logger = logging.getLogger("echo")
 PLANNER = Planner()  # of the process
@@ -34,21 +34,21 @@ def plan_bind(graph: Graph, request: Bind, options: Options, details: bool) -> C
     """
     session = session_of(graph, request.binding, request.ctx)
 
-    def find(example: Example | None) -> Found | None:
-        return _found(session, options, details, example)
+    def find(leader: Leader | None) -> Found | None:
+        return _found(session, options, details, leader)
 
     def wanted(found: Found) -> Sequence[int]:
         known = found.chunks
         return chunk_bytes(symbol_of(found.graph), request.binding(), request.ctx) if known is None else known
 
     pool = pool_of(request.shared, request.ctx)
-    example = example_of(request.shared) if pool is not None and _may_follow(options) else None
-    found = find(example)
+    leader = leader_of(request.shared) if pool is not None and _may_follow(options) else None
+    found = find(leader)
     if found is None or pool is None:
         _tell(found)
         return found, None if found is None or found.chunks is None else Pool(found.chunks)
     chunks = wanted(found)
-    if example is not None and pool.growth(chunks) and (own := find(None)) is not None:
+    if leader is not None and pool.growth(chunks) and (own := find(None)) is not None:
         found, chunks = min((found, chunks), (own, wanted(own)), key=lambda choice: pool.growth(choice[1]))
     _tell(found)
     return found, pool.share(chunks)
@@ -86,12 +86,12 @@ def session_of(
 
 
 def _found(
-    session: Callable[[], MxnetSession], options: Options, details: bool, example: Example | None = None
+    session: Callable[[], MxnetSession], options: Options, details: bool, leader: Leader | None = None
 ) -> Found | None:
     if inside_operator():
         logger.debug("echo: bound as it is: inside of a Custom operator")
         return None
-    return PLANNER.plan(session, options, details, example)
+    return PLANNER.plan(session, options, details, leader)
 
 
 def inside_operator() -> bool:

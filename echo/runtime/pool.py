@@ -77,7 +77,7 @@ def pool_of(executor: mx.executor.Executor | None, ctx: mx.Context) -> Pool | No
 
 
 @dataclass(frozen=True)
-class Example:
+class Leader:
     """A bind whose choice another bind of the same model may follow: ``graph`` is ``base`` with the marks of a plan."""
 
     base: Graph
@@ -88,7 +88,7 @@ class Example:
 
     @cached_property
     def key(self) -> str:
-        """Equal for examples that say the same."""
+        """Equal for leaders that say the same."""
         value = self.graph.to_json()
         text = json.dumps([value["nodes"], value["heads"], repr(self.binding.key)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
@@ -108,11 +108,11 @@ class Example:
         return WarmStart.of(training, candidates.light, chosen)
 
 
-def example_of(executor: mx.executor.Executor) -> Example | None:
+def leader_of(executor: mx.executor.Executor) -> Leader | None:
     """The choice that this executor was bound with, None where it has none."""
     if not isinstance(executor, PlannedExecutor) or executor._applied.graph == executor._applied.base:
         return None
-    if executor._example is None:
+    if executor._leader is None:
         applied = executor._applied
-        executor._example = Example(applied.base, applied.graph, binding_of(executor), executor._ctx)
-    return executor._example
+        executor._leader = Leader(applied.base, applied.graph, binding_of(executor), executor._ctx)
+    return executor._leader

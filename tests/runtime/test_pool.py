@@ -18,7 +18,7 @@ from echo.passes.request import Request
 from echo.planning.service import Planner
 from echo.plans.options import Options
 from echo.runtime import find
-from echo.runtime.pool import Example, Pool, pool_of
+from echo.runtime.pool import Leader, Pool, pool_of
 
 HIDDEN, WORDS, BATCH = 64, 60, 64
 LENGTHS = (16, 14, 9)
@@ -74,7 +74,7 @@ def pool_of_buckets(**options: Any) -> tuple[int, int]:
 @pytest.mark.parametrize("fuse", [False, True])
 def test_lengths_fit_into_the_pool_of_the_longest(monkeypatch: pytest.MonkeyPatch, fuse: bool) -> None:
     together, first = pool_of_buckets(max_overhead=None, fuse=fuse)
-    monkeypatch.setattr(find, "example_of", lambda _: None)
+    monkeypatch.setattr(find, "leader_of", lambda _: None)
     monkeypatch.setattr(find, "PLANNER", Planner())
     apart, _ = pool_of_buckets(max_overhead=None, fuse=fuse)
     assert first <= together <= apart
@@ -134,4 +134,4 @@ def test_the_search_and_the_marks_of_its_plan_give_the_same_hint(name: str) -> N
     made = pipeline.plan(Request(graph, options, MxnetSession(graph, binding, mx.cpu()), details=False))
     assert made.graph != graph
     assert (made.base != graph) == bool(made.plan.fused) == (name == "nmt")
-    assert Example(made.base, made.graph, binding, mx.cpu()).hint(options) == made.hint
+    assert Leader(made.base, made.graph, binding, mx.cpu()).hint(options) == made.hint
