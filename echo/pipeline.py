@@ -27,6 +27,7 @@ from echo.passes.patterns.apply import Fused
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewrite, Rewritten
 from echo.passes.select import Select, Selection
+from echo.passes.trace import trace
 from echo.plans.decisions import Memory
 from echo.plans.plan import Plan
 from echo.policies.warm_start import WarmStart
@@ -88,7 +89,10 @@ def plan(request: Request) -> Planned:
 
 
 def _finished(request: Request, found: Planned, fused: Fused, before: Memory | None) -> Planned:
-    return found._replace(plan=replace(explained(found.plan, fused, before), failed=tuple(request.failed)))
+    plan = replace(explained(found.plan, fused, before), failed=tuple(request.failed))
+    if (tracing := trace()) is not None:
+        tracing.note("plan", "\n".join([plan.summary(), *plan.remarks]))
+    return found._replace(plan=plan)
 
 
 def _masked(request: Request) -> tuple[Planned, Fused, Memory | None]:
@@ -150,7 +154,17 @@ def _fused(request: Request) -> _Tried:
         if each.enough or request.is_late:
             break
     least = min(each.bytes for each in tried)
-    return next(each for each in tried if each.bytes <= _MUCH * least)
+    chosen = next(each for each in tried if each.bytes <= _MUCH * least)
+    if (tracing := trace()) is not None:
+        tracing.note("chosen", "\n".join(_told(each, each is chosen, least) for each in tried))
+    return chosen
+
+
+def _told(tried: _Tried, is_chosen: bool, least: int) -> str:
+    what = f"{len(tried.fused.places)} fused operators" if tried.fused.places else "the user's operators"
+    why = ": the most fused operators" if is_chosen else "" if tried.bytes <= _MUCH * least else ": too much memory"
+    head = f"{'taken' if is_chosen else 'left'}: {what}"
+    return f"{head}, {tried.bytes} bytes, {tried.bytes / least:.2f} of the least{why}"
 
 
 def _tries(request: Request) -> Iterator[_Tried]:

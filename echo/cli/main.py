@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import io
 import math
+import os
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -25,6 +26,7 @@ from typing import Any, Sequence
 
 from echo.cli import run
 from echo.errors import BudgetError, EchoError, NativeError, OptionError
+from echo.passes.trace import VARIABLE
 from echo.plans.plan import Plan
 from echo.system.deadline import Deadline
 from echo.system.reading import shortened
@@ -64,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--recompute", action="append", default=[], metavar="PATTERN", help="nodes to recompute")
     plan.add_argument("--no-fuse", action="store_false", dest="fuse", help="no fused kernels: results keep every bit")
     plan.add_argument("--save", metavar="FILE", help="write the plan as JSON")
+    plan.add_argument("--trace", metavar="FOLDER", help="write down what each stage gave, as ECHO_TRACE does")
     plan.add_argument("--why", action="append", default=[], dest="names", metavar="NAME", help="explain a feature map")
     show = commands.add_parser("show", help="print a plan saved before")
     show.add_argument("plan", help="a plan saved by `mxecho plan --save` or Plan.save()")
@@ -110,6 +113,8 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     import echo
     from echo.frontend.files import load_symbol
 
+    if arguments.trace:
+        os.environ[VARIABLE] = arguments.trace
     return echo.plan(
         load_symbol(Path(arguments.symbol)),
         policy=arguments.policy,

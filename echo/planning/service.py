@@ -14,6 +14,7 @@ from echo import pipeline
 from echo.errors import REPORT, BudgetError
 from echo.ir.graph import Graph
 from echo.passes.request import Frontend, Request
+from echo.passes.trace import trace
 from echo.planning import store
 from echo.planning.reuse import fitting
 from echo.planning.store import Found
@@ -139,7 +140,7 @@ class Planner:
     def _loaded_or_made(
         self, key: str, request: Request, session: Session, leader: Leader | None
     ) -> Found | BudgetError:
-        found = store.load(key, request.graph, session)
+        found = None if trace() is not None else store.load(key, request.graph, session)
         if found is not None:
             return found
         try:

@@ -219,6 +219,7 @@ VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "ECHO_PLAN": ("plan", _loaded, "files of plans to use for what they were made for, with : between them"),
     "ECHO_VERIFY": ("verify", is_on, "1 runs the first step as the user's own graph too, and compares"),
     "ECHO_LOG": ("", str, "level of the logger echo: INFO sums a process up, DEBUG says what became of each graph"),
+    "ECHO_TRACE": ("", str, "a folder, into which each stage of planning writes what it gave, as text"),
     "ECHO_CACHE_DIR": ("", str, "where measured times and plans are kept"),
 }
 
