@@ -26,7 +26,7 @@ from typing import Any, Sequence
 
 from echo.cli import run
 from echo.errors import BudgetError, EchoError, NativeError, OptionError
-from echo.passes.trace import VARIABLE
+from echo.plans.options import TRACE_VARIABLE
 from echo.plans.plan import Plan
 from echo.system.deadline import Deadline
 from echo.system.reading import shortened
@@ -114,7 +114,7 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     from echo.frontend.files import load_symbol
 
     if arguments.trace:
-        os.environ[VARIABLE] = arguments.trace
+        os.environ[TRACE_VARIABLE] = arguments.trace
     return echo.plan(
         load_symbol(Path(arguments.symbol)),
         policy=arguments.policy,

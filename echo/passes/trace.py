@@ -23,10 +23,9 @@ from echo.passes.masks import Masked
 from echo.passes.patterns.apply import Fused
 from echo.passes.rewrite import Rewritten
 from echo.passes.select import Selection
+from echo.plans.options import TRACE_VARIABLE
 from echo.plans.plan import Plan
 from echo.policies.segments import Segments
-
-VARIABLE = "ECHO_TRACE"
 
 
 class Trace:
@@ -57,13 +56,13 @@ class Trace:
             path = self._folder / f"{number:03}-{name.replace(' ', '-')}.txt"
             path.write_text(text.rstrip() + "\n", encoding="utf-8")
         except OSError as error:
-            raise OptionError(f"{VARIABLE}: expected a folder to write to, got {self._folder}: {error}") from None
+            raise OptionError(f"{TRACE_VARIABLE}: expected a folder to write to, got {self._folder}: {error}") from None
         return number
 
 
 def trace() -> Trace | None:
     """The trace that the environment asks for, if it does."""
-    folder = os.environ.get(VARIABLE, "")
+    folder = os.environ.get(TRACE_VARIABLE, "")
     return Trace(Path(folder)) if folder else None
 
 

@@ -204,6 +204,7 @@ def _budget(text: str) -> float | str:
         return text
 
 
+TRACE_VARIABLE = "ECHO_TRACE"  # `echo.passes.trace`
 _ON, _OFF = ("1", "true", "on", "yes"), ("", "0", "false", "off", "no")
 # variable: (option, how it is read, what it means); the only place where ECHO_* variables are named
 VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
@@ -219,7 +220,7 @@ VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "ECHO_PLAN": ("plan", _loaded, "files of plans to use for what they were made for, with : between them"),
     "ECHO_VERIFY": ("verify", is_on, "1 runs the first step as the user's own graph too, and compares"),
     "ECHO_LOG": ("", str, "level of the logger echo: INFO sums a process up, DEBUG says what became of each graph"),
-    "ECHO_TRACE": ("", str, "a folder, into which each stage of planning writes what it gave, as text"),
+    TRACE_VARIABLE: ("", str, "a folder, into which each stage of planning writes what it gave, as text"),
     "ECHO_CACHE_DIR": ("", str, "where measured times and plans are kept"),
 }
 

@@ -10,8 +10,8 @@ import echo
 from benchmarks.models import SMALL
 from echo.cli import main
 from echo.errors import OptionError
-from echo.passes.trace import VARIABLE
 from echo.planning.service import Planner
+from echo.plans.options import TRACE_VARIABLE
 from echo.runtime import find
 
 MODEL = SMALL["lm"]()
@@ -20,7 +20,7 @@ BASE = ["differentiate", "candidates", "partition", "overhead", "select", "rewri
 
 def traced(folder: Path, monkeypatch: pytest.MonkeyPatch, **options: object) -> dict[str, str]:
     monkeypatch.setattr(find, "PLANNER", Planner())
-    monkeypatch.setenv(VARIABLE, str(folder))
+    monkeypatch.setenv(TRACE_VARIABLE, str(folder))
     echo.plan(MODEL.symbol, **options, **MODEL.shapes)
     return {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.txt"))}
 
@@ -53,14 +53,14 @@ def test_what_was_chosen_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.usefixtures("cheap_planning")
 def test_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(OptionError, match=f"{VARIABLE}: expected a folder to write to, got "):
+    with pytest.raises(OptionError, match=f"{TRACE_VARIABLE}: expected a folder to write to, got "):
         traced(tmp_path / "file", monkeypatch)
 
 
 @pytest.mark.usefixtures("cheap_planning")
 def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(find, "PLANNER", Planner())
-    monkeypatch.setenv(VARIABLE, "")  # which is put back afterwards
+    monkeypatch.setenv(TRACE_VARIABLE, "")  # which is put back afterwards
     path = tmp_path / "model-symbol.json"
     MODEL.symbol.save(str(path))
     shapes = [f"{name}={','.join(map(str, shape))}" for name, shape in MODEL.shapes.items()]

@@ -246,7 +246,7 @@ def test_replanned_executors_share_arrays_as_mxnets_do() -> None:
 def test_a_plan_that_does_not_hold_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     optimized = echo.optimize(layers("BatchNorm"), max_overhead=None)
     first = optimized.simple_bind(mx.cpu(), **deep(256))
-    monkeypatch.setattr(type(first._applied.road), "confirms", lambda *_: False)
+    monkeypatch.setattr(type(first._applied.rebinder), "confirms", lambda *_: False)
     first.reshape(**deep(100))
     assert len(optimized.plans) == 2
 
@@ -302,7 +302,7 @@ def test_a_failure_costs_a_warning_and_the_plan(
         raise echo.GraphError("surprise")
 
     relaxed, strict = bind(layers("BatchNorm"), True), bind(layers("BatchNorm"), True, strict=True)
-    monkeypatch.setattr(type(relaxed._applied.road), "replan", fail)
+    monkeypatch.setattr(type(relaxed._applied.rebinder), "replan", fail)
     with caplog.at_level(logging.WARNING, "echo"):
         large = relaxed.reshape(allow_up_sizing=True, **deep(128))
     assert [record.levelname for record in caplog.records] == ["WARNING"]
