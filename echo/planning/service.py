@@ -113,8 +113,9 @@ class Planner:
                 else:
                     found = self._remembered(request, own, leader)
             # who keeps the plan does not keep a training graph
-            asked = replace(request, graph=found.base, frontend=own.on(found.base).anew())
-            return found._replace(plan=found.plan.with_flipper(self._flipper(asked, own.measuring, found.plan)))
+            fresh = own.on(found.base).anew()
+            asked = replace(request, graph=found.base, frontend=fresh)
+            return found._replace(plan=found.plan.with_flipper(self._flipper(asked, fresh.measuring, found.plan)))
 
     def _flipper(self, request: Request, measuring: Callable[[], ContextManager[None]], plan: Plan) -> Flipper:
         flips = WhatIf(request, plan)
