@@ -15,7 +15,6 @@ from typing import Any, Iterable
 from echo.errors import OptionError
 from echo.estimators.overhead import Overhead
 from echo.ir.attributes import OF_PLANS
-from echo.ir.graph import Graph
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.candidates import Candidates
 from echo.passes.layouts import Batched
@@ -24,7 +23,6 @@ from echo.passes.patterns.apply import Fused
 from echo.passes.rewrite import Rewritten
 from echo.passes.select import Selection
 from echo.plans.options import TRACE_VARIABLE
-from echo.plans.plan import Plan
 from echo.policies.segments import Segments
 
 
@@ -70,11 +68,6 @@ def trace() -> Trace | None:
 def text_of(value: Any) -> str:
     """A value of the pipeline as text that tests can compare."""
     return str(value)
-
-
-@text_of.register(Graph)
-def _(graph: Graph) -> str:
-    return str(graph)
 
 
 @text_of.register(Fused)
@@ -132,11 +125,6 @@ def _(rewritten: Rewritten) -> str:
     marks = ({name: node.attrs[name] for name in OF_PLANS if name in node.attrs} for node in rewritten.graph.nodes)
     named = zip(rewritten.graph.nodes, marks)
     return _lines([f"match range {rewritten.match_range}", *(f"{node.name}: {mark}" for node, mark in named if mark)])
-
-
-@text_of.register(Plan)
-def _(plan: Plan) -> str:
-    return str(plan)
 
 
 def _lines(lines: Iterable[str]) -> str:
