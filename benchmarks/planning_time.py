@@ -19,23 +19,21 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Iterator, Mapping, Sequence
 from unittest import mock
 
 from benchmarks.record import RESULTS, apart, save
 from echo.estimators.cost_table import CostTable
 from echo.estimators.evaluator import Evaluator
-from echo.estimators.overhead import Overhead, estimate
+from echo.estimators.overhead import estimate
 from echo.estimators.planner import make_planner
 from echo.ir.graph import Graph
 from echo.ir.training_graph import TrainingGraph
-from echo.passes.candidates import FindCandidates
+from echo.passes.base import run
 from echo.passes.confirm import Confirmed
-from echo.passes.explain import Explain
-from echo.passes.partition import Partition
 from echo.passes.request import Request
-from echo.passes.rewrite import Rewrite
-from echo.passes.select import Select
+from echo.passes.select import Selection
+from echo.pipeline import PIPELINE
 from echo.plans.key import PlanKey
 from echo.plans.options import Options
 from echo.plans.plan import Plan
@@ -62,40 +60,32 @@ class _Frontend:
     static: Mapping[str, int] = field(default_factory=dict)
     family: str = ""
 
-    def argument_names(self) -> Sequence[str]:
-        return ()
-
-    def implemented(self, training: TrainingGraph, implementations: Mapping[int, str]) -> TrainingGraph:
-        raise NotImplementedError("the time of MXNet is not measured here")
-
     def differentiate(self) -> TrainingGraph:
         return self.training
-
-    def oracle(self, graph: Graph, match_range: int) -> tuple[int, tuple[bool, ...]]:
-        raise NotImplementedError("the time of MXNet is not measured here")
 
     def evaluator(self, training: TrainingGraph, seconds: Sequence[float]) -> tuple[Evaluator, int]:
         evaluator, effort = make_planner(training, seconds)
         return evaluator, int(self.effort * effort)
 
-    def cost_table(self) -> CostTable:
-        return CostTable("none", Path("nowhere"))
 
-    def measure(self, training: TrainingGraph, number: int) -> float:
-        raise NotImplementedError("operators are not measured here")
+@dataclass(frozen=True)
+class _Accept:
+    """In the place of `echo.passes.confirm.Confirm`, which asks MXNet."""
+
+    name: ClassVar[str] = "accept"
+    needs: ClassVar[tuple[type, ...]] = (Selection,)
+    gives: ClassVar[type] = Confirmed
+
+    def run(self, selection: Selection) -> Confirmed:
+        return Confirmed(selection.planned_bytes, True)
 
 
 def plan(graph: Graph, training: TrainingGraph, subject: PlanKey, details: bool, effort: float = 1.0) -> Plan:
     """The stages of `echo.pipeline` that are echo's own."""
-    frontend = _Frontend(training, subject, effort)
-    request = Request(graph, Options(), frontend, details=details)
-    candidates = FindCandidates().run(request, training)
-    segments = Partition().run(training, candidates)
-    overhead: Overhead = estimate(training, frontend.cost_table(), None, 0.0)
-    selection = Select().run(request, training, candidates, segments, overhead)
-    rewritten = Rewrite().run(request, training, selection)
-    confirmed = Confirmed(selection.planned_bytes, True)
-    return Explain().run(request, training, candidates, overhead, selection, rewritten, confirmed)
+    request = Request(graph, Options(), _Frontend(training, subject, effort), details=details)
+    overhead = estimate(training, CostTable("none", Path("nowhere")), None, 0.0)
+    stages = [_Accept() if stage.gives is Confirmed else stage for stage in PIPELINE]
+    return run(stages, [request, training, overhead], request.progress)[Plan]
 
 
 def model(name: str, steps: int) -> tuple[Any, dict[str, tuple[int, ...]]]:
@@ -156,7 +146,7 @@ def cached(graph: Graph, planned: Plan, binding: Any) -> dict[str, float]:
     """Seconds, also of the processor, that a bind spends on a plan on disk, from the graph and its shapes on."""
     import mxnet as mx
 
-    from echo import pipeline
+    from echo.passes.trial import Planned
     from echo.planning import store
     from echo.runtime import find
 
@@ -166,7 +156,7 @@ def cached(graph: Graph, planned: Plan, binding: Any) -> dict[str, float]:
     gc.collect()
     gc.freeze()  # a second start has no training graph around, among which to look for garbage
     gc.enable()
-    with _empty_cache(), mock.patch("echo.pipeline.plan", return_value=pipeline.Planned(planned, bound, graph, None)):
+    with _empty_cache(), mock.patch("echo.pipeline.plan", return_value=Planned(planned, bound, graph, None)):
         for round_number in range(2 * ROUNDS + 1):
             find.PLANNER.forget()
             back = None  # nor a plan of before, which would have to be freed

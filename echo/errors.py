@@ -32,7 +32,19 @@ def one_line(error: BaseException) -> str:
 
 
 class EchoError(Exception):
-    """Base of everything that echo raises on purpose."""
+    """Base of everything that echo raises on purpose.
+
+    ``stages`` are those of a planning that an error ended: the last one raised it, the others had run before.
+    """
+
+    stages: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if not self.stages:
+            return text
+        *before, last = self.stages
+        return f"{text} (in the stage {last}{', after ' if before else ''}{', '.join(before)})"
 
 
 class GraphError(EchoError):

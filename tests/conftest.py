@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import sys
 from collections import Counter
@@ -16,7 +17,6 @@ import numpy as np
 import pytest
 
 from benchmarks.models import SMALL
-from echo.estimators.cost_table import CostTable
 from echo.estimators.evaluator import Choice, Evaluator
 from echo.estimators.overhead import Overhead, UnmeasurableError
 from echo.estimators.planner import ReferencePlanner, StoragePlanner
@@ -36,7 +36,7 @@ from echo.passes.select import Selection
 from echo.planning.service import Planner
 from echo.planning.store import Found
 from echo.plans.key import PlanKey
-from echo.plans.options import Options
+from echo.plans.options import CHECK_VARIABLE, Options
 from echo.policies.problem import Problem
 from echo.policies.segments import partition
 from echo.runtime import find
@@ -44,6 +44,7 @@ from echo.system.deadline import NEVER, Deadline
 
 GOLDEN = Path(__file__).parent / "golden"
 MATCH_RANGES = (1, 2, 3, 16, 64)
+os.environ[CHECK_VARIABLE] = "1"  # also for the processes that tests start
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -331,12 +332,6 @@ class FakeFrontend:
 
     def evaluator(self, training: TrainingGraph, seconds: Sequence[float]) -> tuple[Evaluator, int]:
         return StoragePlanner(training, seconds), self.evaluations * len(training.nodes)
-
-    def cost_table(self) -> CostTable:
-        raise AssertionError("nothing is measured here")
-
-    def overhead(self, training: TrainingGraph, time_limit: float) -> Overhead:
-        raise AssertionError("nothing is measured here")
 
 
 # Isolation ---------------------------------------------------------------------------------------------------

@@ -54,11 +54,11 @@ def test_readme_lists_every_option_with_its_default() -> None:
 
 
 def test_readme_lists_the_stages_in_order() -> None:
-    from echo.pipeline import FUSE, HOIST, MASK, PIPELINE
+    from echo.pipeline import BASES, PIPELINE, REFINEMENTS
 
     section = text("README.md").split("## How it works", 1)[1].split("\n## ", 1)[0]
     listed = re.findall(r"^(?:\d+\.|  ) \*\*(.+?)\*\*", section, re.MULTILINE)
-    classes = [type(stage).__name__ for stage in (FUSE, MASK, HOIST, *PIPELINE)]
+    classes = [type(stage).__name__ for stage in (BASES[0], *REFINEMENTS, *PIPELINE)]
     assert [name.title().replace(" ", "") for name in listed] == classes
 
 

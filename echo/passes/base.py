@@ -6,11 +6,14 @@ it ``gives``; the runner hands it the values and fails with the pass's name wher
 
 from __future__ import annotations
 
+import os
 import time
-from typing import Any, Callable, Iterable, Protocol, Sequence
+from typing import Any, Callable, Iterable, Mapping, NoReturn, Protocol, Sequence
 
-from echo.errors import EchoError
+from echo.errors import BudgetError, EchoError, OptionError, one_line
+from echo.passes.invariants import check
 from echo.passes.trace import trace
+from echo.plans.options import CHECK_VARIABLE, is_on
 
 
 class Pass(Protocol):
@@ -26,30 +29,51 @@ class Pass(Protocol):
 
 
 def run(passes: Sequence[Pass], given: Iterable[object], progress: Callable[[str], None]) -> dict[type, Any]:
-    """Runs the passes in order and returns every value by its type.
+    """Runs the passes in order and returns every value by its type; what is given is not computed again.
 
     Raises:
-        EchoError: what a pass raised, with the passes that ran before it; or `ECHO_TRACE` is no folder to write to.
+        EchoError: what a pass raised, with its name and those of the passes before it; but for what the user asked for
+            and cannot have (`OptionError`, `BudgetError`), which is raised as it is.
     """
     values: dict[type, Any] = {type(value): value for value in given}
     done: list[str] = []
     tracing = trace()
     for stage in passes:
+        if stage.gives in values:
+            continue
         missing = [kind.__name__ for kind in stage.needs if kind not in values]
         if missing:
             raise EchoError(f"pass {stage.name} needs {', '.join(missing)}, which none of {done} gave")
         progress(stage.name)
         started = time.perf_counter()
         try:
-            value = stage.run(*(values[kind] for kind in stage.needs))
-        except EchoError:
-            raise
+            value = _checked(stage, stage.run(*(values[kind] for kind in stage.needs)), values)
         except Exception as error:
-            raise EchoError(f"pass {stage.name} failed after {done}: {type(error).__name__}: {error}") from error
-        if not isinstance(value, stage.gives):
-            raise EchoError(f"pass {stage.name} must give {stage.gives.__name__}, gave {type(value).__name__}")
+            if tracing is not None:
+                tracing.note(stage.name, f"failed: {one_line(error)}")
+            if isinstance(error, (OptionError, BudgetError)):
+                raise
+            _raise(error, (*done, stage.name))
         if tracing is not None:
             tracing.stage(stage.name, value, time.perf_counter() - started)
         values[stage.gives] = value
         done.append(stage.name)
     return values
+
+
+def _checked(stage: Pass, value: object, values: Mapping[type, Any]) -> object:
+    if not isinstance(value, stage.gives):
+        raise EchoError(f"expected a value of type {stage.gives.__name__}, got {type(value).__name__}")
+    if is_on(os.environ.get(CHECK_VARIABLE, "")):
+        check(value, values)
+    return value
+
+
+def _raise(error: Exception, stages: tuple[str, ...]) -> NoReturn:
+    """Raises the error with the stages that it ended; another than echo's own becomes one of echo's."""
+    if isinstance(error, EchoError):
+        error.stages = stages
+        raise error
+    unknown = EchoError(f"{type(error).__name__}: {error}")
+    unknown.stages = stages
+    raise unknown from error

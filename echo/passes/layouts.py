@@ -18,11 +18,10 @@ from echo.passes.patterns.graph_view import Fusion, View
 from echo.passes.patterns.hoist import CHUNK, NAME, TRANSPOSED, Family, Product, families, fusion, sample
 from echo.passes.patterns.substitute import applied
 from echo.passes.request import Request
+from echo.passes.rules import RULES
 from echo.plans.decisions import Missed
 from echo.plans.plan import Plan
 
-_LEAST_GAIN = 0.03
-_MOST_GROWTH = 1.07  # of planned bytes; a GRU at T=50, B=16 would need 1.06 for 0.78 times the time of its step
 _MOST_BYTES = 256 << 20  # of the arrays of a race
 _LEAST_STEPS = 8  # of a race
 _FLOATS = ("float32", "float64", "float16")
@@ -32,18 +31,30 @@ _FLOATS = ("float32", "float64", "float16")
 class Batched:
     """``stays`` is the graph as it was, with the reasons for what stays in it; ``fused`` that with other layouts.
 
-    None where nothing is gained; ``saved`` is what is, in seconds a step.
+    None where nothing is gained; ``saved`` is what is, in seconds a step, and ``gains`` says it, a text a family.
     """
 
     stays: Fused
     fused: Fused | None = None
     saved: float = 0.0
+    gains: tuple[str, ...] = ()
 
-    def declined(self) -> Fused:
-        """The graph as it was, where another layout would have been faster."""
-        texts = () if self.fused is None else self.fused.notes[len(self.stays.notes) :]
-        more = (f"left as it is for its memory: {text}" for text in texts)
+    def declined(self, _: Request, reason: str) -> Fused:
+        """The graph as it was, with what another layout would have gained."""
+        more = (f"left as it is ({reason}): {text}" for text in self.gains)
         return replace(self.stays, notes=(*self.stays.notes, *more))
+
+    def why_not_tried(self, _: Request, __: Plan) -> str:
+        """What is faster is always planned."""
+        return ""
+
+    def why_not_taken(self, request: Request, without: Plan, found: Plan) -> str:
+        """A plan with other layouts needs hardly more memory, or keeps a budget, and saves time."""
+        most = RULES.layout_bytes * without.after.chosen
+        if request.options.memory_budget is None and found.after.chosen > most:
+            return f"{found.after.chosen:,} bytes planned, at most {most:,.0f} wanted"
+        lost = found.overhead_seconds - without.overhead_seconds
+        return "" if lost < self.saved else "it would cost more recomputation than it saves"
 
 
 @dataclass(frozen=True)
@@ -61,7 +72,9 @@ class BatchProducts:
 
     family_limit: float = 0.5
     time_limit: float = 1.0
-    name: ClassVar[str] = "hoist"
+    name: ClassVar[str] = "batch products"
+    what: ClassVar[str] = "layouts of products"
+    keeps_budgets: ClassVar[bool] = False
     needs: ClassVar[tuple[type, ...]] = (Request, Fused)
     gives: ClassVar[type] = Batched
 
@@ -78,7 +91,7 @@ class BatchProducts:
                    for family, choice in zip(found, choices) if not choice.layout]  # fmt: skip
         missed += [_missed(view, layout.anchor, ORDER) for layout, _ in better if layout not in kept]
         stays = replace(fused, missed=(*fused.missed, *missed))
-        return _hoisted(stays, graph, kept, [choice for layout, choice in better if layout in kept])
+        return _batched(stays, graph, kept, [choice for layout, choice in better if layout in kept])
 
     def _choices(self, request: Request, view: View, found: Sequence[Family]) -> list[_Choice]:
         frontend = request.frontend.on(view.graph)
@@ -100,17 +113,18 @@ class BatchProducts:
         return choices
 
 
-def _hoisted(stays: Fused, graph: Graph, kept: Sequence[Fusion], choices: Sequence[_Choice]) -> Batched:
+def _batched(stays: Fused, graph: Graph, kept: Sequence[Fusion], choices: Sequence[_Choice]) -> Batched:
     if not kept:
         return Batched(stays)
+    gains = tuple(choice.reason for choice in choices)
     fused = replace(
         stays,
         graph=graph,
         places=(*stays.places, *((layout.pattern, layout.anchor) for layout in kept)),
         what=Counter(stays.what) + Counter(layout.what for layout in kept),
-        notes=(*stays.notes, *(choice.reason for choice in choices)),
+        notes=(*stays.notes, *gains),
     )
-    return Batched(stays, fused, sum(choice.saved for choice in choices))
+    return Batched(stays, fused, sum(choice.saved for choice in choices), gains)
 
 
 def _missed(view: View, number: int, reason: str) -> Missed:
@@ -138,7 +152,7 @@ def _measured(request: Request, product: Product, limit: float, table: CostTable
         work = 6.0 * product.m * product.k * product.n * product.members  # forward, and two gradients
         if limit <= 0 or work * _LEAST_STEPS / FLOPS_PER_SECOND > 2 * limit or _bytes(product) > _MOST_BYTES:
             return late
-        request.progress(f"hoist: {product}")
+        request.progress(f"batch products: {product}")
         try:
             seconds = _race(request, product, names, limit)
         except UnmeasurableError:
@@ -179,14 +193,8 @@ def _best(view: View, family: Family, product: Product, seconds: Mapping[str, fl
     first = min(seconds, key=lambda name: seconds[name])
     weight = view.node(view.graph.nodes[family.members[0]].inputs[1]).name
     ratios = ", ".join(f"{name} {seconds[stock] / seconds[name]:.2f} times as fast" for name in others)
-    if first == stock or seconds[first] > (1 - _LEAST_GAIN) * seconds[stock]:
+    if first == stock or seconds[first] > (1 - RULES.layout_gain) * seconds[stock]:
         return _Choice(f"nothing is faster than products one by one: {ratios}; {product}")
     saved = (seconds[stock] - seconds[first]) * len(family.members) / product.members
     text = f"{len(family.members)} products with {weight!r}, {first}: {ratios}; {product}"
     return _Choice(text, first, saved)
-
-
-def accepted(request: Request, hoisted: Batched, without: Plan, found: Plan) -> bool:
-    """Whether a plan with other layouts is taken: it needs hardly more memory or keeps a budget, and saves time."""
-    fits = request.options.memory_budget is not None or found.after.chosen <= _MOST_GROWTH * without.after.chosen
-    return fits and found.overhead_seconds - without.overhead_seconds < hoisted.saved

@@ -10,11 +10,9 @@ from echo.passes.candidates import named
 from echo.passes.patterns import MASKS, PATTERNS
 from echo.passes.patterns.apply import SMALL, Fused, find, fuse
 from echo.passes.request import Request
+from echo.passes.rules import RULES
 from echo.plans.decisions import Missed
 from echo.plans.plan import Plan
-
-_LEAST_GAIN = 0.01  # of planned bytes
-_TIME = 0.03  # of a step, which is about the most that masks as bits took: layers, an LM and a Transformer with Dropout
 
 
 @dataclass(frozen=True)
@@ -36,6 +34,24 @@ class Masked:
         missed = (Missed(number, request.graph.nodes[number].name, name, reason) for name, number in places)
         return replace(self.stays, missed=(*self.stays.missed, *missed))
 
+    def why_not_tried(self, request: Request, without: Plan) -> str:
+        """There has to be enough to gain; within a budget, bits have to take the place of slower operators."""
+        if self.bytes < RULES.mask_bytes * without.after.chosen:
+            return f"{SMALL}: the masks have {self.bytes:,} of {without.after.chosen:,} bytes"
+        slow = request.options.memory_budget is None or without.overhead > RULES.mask_time
+        return "" if slow else "a mask as bits takes time, and the budget is met without"
+
+    def why_not_taken(self, request: Request, without: Plan, found: Plan) -> str:
+        """Bits have to lower what is planned; within a budget, they have to save time."""
+        if request.options.memory_budget is not None:
+            if found.overhead + RULES.mask_time < without.overhead:
+                return ""
+            return f"nothing to gain: +{found.overhead:.1%} time with masks as bits, +{without.overhead:.1%} without"
+        before, after = without.after.chosen, found.after.chosen
+        if after < (1 - RULES.mask_bytes) * before:
+            return ""
+        return f"nothing to gain: {after / 2**20:.2f} MB planned with masks as bits, {before / 2**20:.2f} MB without"
+
 
 @dataclass(frozen=True)
 class PackMasks:
@@ -44,7 +60,9 @@ class PackMasks:
     Gist (Jain et al., ISCA 2018) keeps such masks of ReLUs. Outputs, gradients and random numbers stay as they are.
     """
 
-    name: ClassVar[str] = "mask"
+    name: ClassVar[str] = "pack masks"
+    what: ClassVar[str] = "masks as bits"
+    keeps_budgets: ClassVar[bool] = True
     needs: ClassVar[tuple[type, ...]] = (Request, Fused)
     gives: ClassVar[type] = Masked
 
@@ -66,26 +84,3 @@ class PackMasks:
         types, graph = frontend.types(), frontend.runnable(found.graph)
         total = sum(types[Entry(number)].bytes for number in places)
         return Masked(stays, replace(found, graph=graph, missed=missed, notes=fused.notes, bits=fused.bits), total)
-
-
-def why_not_tried(request: Request, masked: Masked, without: Plan) -> str:
-    """Why a plan with masks as bits is not even made, empty where it is.
-
-    There has to be enough to gain; within a budget, masks as bits have to take the place of slower operators.
-    """
-    if masked.bytes < _LEAST_GAIN * without.after.chosen:
-        return f"{SMALL}: the masks have {masked.bytes:,} of {without.after.chosen:,} bytes"
-    slow = request.options.memory_budget is None or without.overhead > _TIME
-    return "" if slow else "a mask as bits takes time, and the budget is met without"
-
-
-def why_no_bits(request: Request, without: Plan, found: Plan) -> str:
-    """Why masks stay numbers, by the plans without bits and with them; empty where they do not."""
-    if request.options.memory_budget is not None:
-        if found.overhead + _TIME < without.overhead:
-            return ""
-        return f"nothing to gain: +{found.overhead:.1%} time with masks as bits, +{without.overhead:.1%} without"
-    before, after = without.after.chosen, found.after.chosen
-    if after < (1 - _LEAST_GAIN) * before:
-        return ""
-    return f"nothing to gain: {after / 2**20:.2f} MB planned with masks as bits, {before / 2**20:.2f} MB without"

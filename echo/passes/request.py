@@ -20,8 +20,8 @@ from echo.policies.warm_start import WarmStart
 from echo.system.deadline import NEVER, Deadline
 
 
-class Frontend(Protocol):
-    """What only the framework knows. `echo.frontend.session` asks MXNet; `device` is "cpu" or "gpu".
+class Facts(Protocol):
+    """What is known of the graph and of where it runs. `echo.frontend.session` asks MXNet; `device` is "cpu" or "gpu".
 
     ``hook`` says whether the native hook applies plans; otherwise attributes of MXNet do, and the training graph holds
     the forward nodes alone. ``onednn``: gradients of activations are those of oneDNN. ``match_range`` is what MXNet's
@@ -47,14 +47,15 @@ class Frontend(Protocol):
     def types(self) -> Mapping[Entry, TensorType]:
         """The shape and type of each entry of the graph that others may read."""
 
+    def argument_names(self) -> Sequence[str]:
+        """The names of ``subject.arguments``."""
+
     def runnable(self, graph: Graph) -> Graph:
         """The graph in operators that may run again here: a CachedOp has no room for their state."""
 
-    def on(self, graph: Graph) -> Frontend:
-        """The same for another graph with the same arguments; ``subject`` stays the user's."""
 
-    def argument_names(self) -> Sequence[str]:
-        """The names of ``subject.arguments``."""
+class Oracle(Protocol):
+    """What MXNet's own passes make of a graph: its training graph, and the bytes that a step needs."""
 
     def differentiate(self) -> TrainingGraph:
         """The training graph of the user's symbol."""
@@ -67,6 +68,10 @@ class Frontend(Protocol):
 
     def evaluator(self, training: TrainingGraph, seconds: Sequence[float]) -> tuple[Evaluator, int]:
         """What evaluates choices on this training graph, and the effort that a search may spend on it."""
+
+
+class Clock(Protocol):
+    """Seconds of operators on this device, measured once."""
 
     def cost_table(self) -> CostTable:
         """The measured costs of this device."""
@@ -85,6 +90,13 @@ class Frontend(Protocol):
             UnmeasurableError: they do not run here.
             UnavailableError: nothing can be measured now.
         """
+
+
+class Frontend(Facts, Oracle, Clock, Protocol):
+    """All that only the framework knows. A stage that is left out, for its value is given, asks for nothing."""
+
+    def on(self, graph: Graph) -> Frontend:
+        """The same for another graph with the same arguments; ``subject`` stays the user's."""
 
 
 @dataclass(frozen=True)

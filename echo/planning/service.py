@@ -15,6 +15,7 @@ from echo.errors import REPORT, BudgetError
 from echo.ir.graph import Graph
 from echo.passes.request import Frontend, Request
 from echo.passes.trace import trace
+from echo.passes.trial import Planned
 from echo.planning import store
 from echo.planning.reuse import fitting
 from echo.planning.store import Found
@@ -157,7 +158,7 @@ class Planner:
             store.save(key, found.plan, found.chunks)
         return found
 
-    def _search(self, request: Request) -> pipeline.Planned:
+    def _search(self, request: Request) -> Planned:
         family, own = (request.frontend.family, request.options.key), request.frontend.subject.fingerprint
         first = self._firsts.get(family)
         # the same graph is searched as it was before: what comes out never depends on who asked first
@@ -181,7 +182,7 @@ def _key_of(request: Request, session: Session, leader: Leader | None) -> str:
     return store.key_of(asked if leader is None else [*asked, leader.key])
 
 
-def _planned(request: Request, hint: WarmStart | None) -> pipeline.Planned:
+def _planned(request: Request, hint: WarmStart | None) -> Planned:
     try:
         with progress() as show:
             return pipeline.plan(replace(request, progress=show, hint=hint))

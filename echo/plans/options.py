@@ -205,6 +205,7 @@ def _budget(text: str) -> float | str:
 
 
 TRACE_VARIABLE = "ECHO_TRACE"  # `echo.passes.trace`
+CHECK_VARIABLE = "ECHO_CHECK"  # `echo.passes.invariants`
 _ON, _OFF = ("1", "true", "on", "yes"), ("", "0", "false", "off", "no")
 # variable: (option, how it is read, what it means); the only place where ECHO_* variables are named
 VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
@@ -221,6 +222,7 @@ VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "ECHO_VERIFY": ("verify", is_on, "1 runs the first step as the user's own graph too, and compares"),
     "ECHO_LOG": ("", str, "level of the logger echo: INFO sums a process up, DEBUG says what became of each graph"),
     TRACE_VARIABLE: ("", str, "a folder, into which each stage of planning writes what it gave, as text"),
+    CHECK_VARIABLE: ("", is_on, "1 checks what each stage of planning gave against the rules of its values"),
     "ECHO_CACHE_DIR": ("", str, "where measured times and plans are kept"),
 }
 

@@ -7,7 +7,7 @@ from typing import Any, Callable
 
 import pytest
 
-from echo.errors import BudgetError, EchoError
+from echo.errors import BudgetError, EchoError, ShapeError
 from echo.passes.base import run
 from echo.pipeline import PIPELINE
 
@@ -41,6 +41,12 @@ def test_nothing_to_run_gives_what_was_given() -> None:
     assert run([], ["a", 1], silent) == {str: "a", int: 1}
 
 
+def test_what_is_given_is_not_computed_again() -> None:
+    seen: list[str] = []
+    assert run([LENGTH, HALF], ["hello", 7], seen.append) == {str: "hello", int: 7, float: 3.5}
+    assert seen == ["half"]
+
+
 def test_progress_names_every_pass() -> None:
     seen: list[str] = []
     run([LENGTH, HALF], ["hello"], seen.append)
@@ -55,7 +61,7 @@ def test_missing_value_names_pass_and_type() -> None:
 
 
 def test_wrong_type_names_pass_and_types() -> None:
-    with pytest.raises(EchoError, match="pass bad must give int, gave str"):
+    with pytest.raises(EchoError, match=r"expected a value of type int, got str \(in the stage bad\)"):
         run([Stage("bad", (str,), int, str.upper)], ["hello"], silent)
 
 
@@ -64,9 +70,19 @@ def test_failure_names_the_pass_and_those_before() -> None:
         raise ZeroDivisionError("by zero")
 
     stages = [LENGTH, Stage("broken", (int,), float, fail)]
-    with pytest.raises(EchoError, match=r"pass broken failed after \['length'\]: ZeroDivisionError: by zero") as caught:
+    text = r"^ZeroDivisionError: by zero \(in the stage broken, after length\)$"
+    with pytest.raises(EchoError, match=text) as caught:
         run(stages, ["hello"], silent)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_an_error_of_echos_own_names_them_too() -> None:
+    def fail(_: int) -> float:
+        raise ShapeError("no shape")
+
+    with pytest.raises(ShapeError, match=r"^no shape \(in the stage broken, after length\)$") as caught:
+        run([LENGTH, Stage("broken", (int,), float, fail)], ["hello"], silent)
+    assert caught.value.stages == ("length", "broken")
 
 
 def test_what_the_user_caused_is_raised_as_it_is() -> None:

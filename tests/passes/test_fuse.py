@@ -12,7 +12,7 @@ from echo import pipeline
 from echo.errors import BudgetError
 from echo.ir.fused_operators import PREFIX
 from echo.passes.request import Request
-from echo.pipeline import Planned
+from echo.passes.trial import Planned
 from echo.planning.service import Planner
 from echo.runtime import find
 
@@ -37,14 +37,14 @@ def test_a_budget_means_what_the_users_own_graph_holds() -> None:
 
 @pytest.mark.parametrize("reachable", [1 << 40, 1])
 def test_a_budget_that_fused_operators_miss_may_be_met_without(monkeypatch: pytest.MonkeyPatch, reachable: int) -> None:
-    full = pipeline._best
+    full = pipeline.best_plan
 
     def best(request: Request) -> Planned:
         if is_fused(request):
             raise BudgetError(1, reachable, "everything")
         return full(request)
 
-    monkeypatch.setattr(pipeline, "_best", best)
+    monkeypatch.setattr(pipeline, "best_plan", best)
     assert not plan(memory_budget="1GB").fused
     with pytest.raises(BudgetError) as caught:
         plan(memory_budget=1000)
@@ -53,7 +53,7 @@ def test_a_budget_that_fused_operators_miss_may_be_met_without(monkeypatch: pyte
 
 
 def test_fused_operators_that_need_more_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    full = pipeline.stock
+    full = pipeline.stock_memory
 
     def nearly_nothing(request: Request, fused: Any) -> Any:
         before = full(request, fused)
@@ -62,7 +62,7 @@ def test_fused_operators_that_need_more_are_left_out(monkeypatch: pytest.MonkeyP
     assert plan(policy="none").fused
     monkeypatch.setattr(find, "PLANNER", Planner())
     monkeypatch.setattr("echo.planning.store.load", lambda *_: None)
-    monkeypatch.setattr(pipeline, "stock", nearly_nothing)
+    monkeypatch.setattr(pipeline, "stock_memory", nearly_nothing)
     assert not plan(policy="none").fused
 
 

@@ -41,8 +41,8 @@ def test_masks_that_are_a_small_part_are_not_tried(monkeypatch: pytest.MonkeyPat
     x = mx.sym.Dropout(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=64), name="drop")
     for _ in range(6):
         x = mx.sym.softmax(mx.sym.FullyConnected(x, num_hidden=4096)) * 2
-    full, planned = pipeline._best, []
-    monkeypatch.setattr(pipeline, "_best", lambda request: planned.append(request) or full(request))
+    full, planned = pipeline.best_plan, []
+    monkeypatch.setattr(pipeline, "best_plan", lambda request: planned.append(request) or full(request))
     forget_plans(monkeypatch)
     plan = echo.plan(x, data=(150, 64))
     assert len(planned) == 1
@@ -67,7 +67,7 @@ def test_within_a_budget_bits_replace_slower_operators(
     monkeypatch: pytest.MonkeyPatch, before: float, after: float, bits: bool
 ) -> None:
     """Plans within the budget, of which the one without bits needs half a step of recomputation."""
-    full = pipeline._best
+    full = pipeline.best_plan
 
     def best(request: Any) -> Any:
         found = full(request)
@@ -76,7 +76,7 @@ def test_within_a_budget_bits_replace_slower_operators(
         return found._replace(plan=type(found.plan)(**{**fields(found.plan), "overhead_seconds": seconds}))
 
     forget_plans(monkeypatch)
-    monkeypatch.setattr(pipeline, "_best", best)
+    monkeypatch.setattr(pipeline, "best_plan", best)
     example = EXAMPLES["dropout"]()
     plan = echo.plan(example.symbol, memory_budget=1.0, max_overhead=None, **example.shapes)
     assert bits_of(plan) == ({"dropout"} if bits else set())
@@ -85,7 +85,7 @@ def test_within_a_budget_bits_replace_slower_operators(
 
 def test_masks_never_cost_the_other_fusions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a plan with bits needs more than the user's graph, one without them is made."""
-    full = pipeline._best
+    full = pipeline.best_plan
 
     def best(request: Any) -> Any:
         found = full(request)
@@ -101,7 +101,7 @@ def test_masks_never_cost_the_other_fusions(monkeypatch: pytest.MonkeyPatch) -> 
     symbol = mx.sym.Dropout(outputs, p=0.3, name="drop")
     assert bits_of(echo.plan(symbol, data=(32, 9, 64), grad_req="write")) == {"lstm_layer", "dropout"}
     forget_plans(monkeypatch)
-    monkeypatch.setattr(pipeline, "_best", best)
+    monkeypatch.setattr(pipeline, "best_plan", best)
     plan = echo.plan(symbol, data=(32, 9, 64), grad_req="write")
     assert bits_of(plan) == {"lstm_layer"}
     assert "nothing to gain: 1048576.00 MB planned with masks as bits" in str(plan.why("drop"))

@@ -76,7 +76,7 @@ def test_a_warning_says_how_to_report_it_and_comes_once(
         executor()
     (record,) = caplog.records
     assert record.getMessage() == (
-        "echo: bound without a plan: EchoError: pass differentiate failed after []: RuntimeError: surprise. "
+        "echo: bound without a plan: EchoError: RuntimeError: surprise (in the stage differentiate). "
         "If that looks like a fault of echo, please report it with the traceback, which ECHO_STRICT=1 shows."
     )
     failing(monkeypatch, lambda: echo.GraphError("another"))

@@ -11,7 +11,8 @@ import pytest
 
 import echo
 from echo.passes.patterns.hoist import is_layout
-from echo.pipeline import FUSE
+from echo.passes.rules import Rules
+from echo.pipeline import BASES
 from tests.fused_models import EXAMPLES, STEPS, Example, attention, decoder, trained_gluon, values
 from tests.training import TOLERANCE
 
@@ -96,7 +97,7 @@ def test_a_layer_falls_apart_where_its_steps_need_less_one_by_one(monkeypatch: p
     example = decoder(mx.sym.relu)
     plan = echo.plan(example.symbol, max_overhead=None, **example.shapes)
     assert {name for name, _ in plan.fused if not is_layout(name)} == {"lstm_cell", "weighted_sum"}
-    monkeypatch.setattr("echo.pipeline._ENOUGH", 1.0)
+    monkeypatch.setattr("echo.passes.trial.RULES", Rules(enough=1.0))
     layer = echo.plan(example.symbol, max_overhead=9.0, **example.shapes)
     assert "lstm_layer" in {name for name, _ in layer.fused}
     assert plan.after.total < layer.after.total <= plan.before.total
@@ -104,7 +105,7 @@ def test_a_layer_falls_apart_where_its_steps_need_less_one_by_one(monkeypatch: p
 
 @pytest.mark.slow
 def test_nothing_is_fused_where_much_less_is_needed_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("echo.pipeline.CELLS", FUSE)  # which would need less still
+    monkeypatch.setattr("echo.pipeline.BASES", BASES[:1])  # the others would need less still
     example = decoder(mx.sym.relu)
     plan = echo.plan(example.symbol, max_overhead=None, **example.shapes)
     assert not plan.fused

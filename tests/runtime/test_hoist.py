@@ -17,7 +17,7 @@ from echo.estimators.overhead import UnmeasurableError
 from echo.frontend.measure import race
 from echo.frontend.session import MxnetSession
 from echo.ir.training_node import TensorType
-from echo.passes.layouts import _MOST_GROWTH
+from echo.passes.rules import RULES
 from echo.planning.service import Planner
 from echo.runtime import find
 from tests.fused_models import BATCH, SIZE, STEPS, Example, trained_gluon
@@ -179,9 +179,9 @@ def test_without_a_budget_memory_decides(
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path / "another"))
     without = echo.plan(example.symbol, grad_req="write", **example.shapes)
     assert not layouts(without)
-    left = [note for note in plan.notes if note.startswith("left as it is for its memory")]
+    left = [note for note in plan.notes if note.startswith("left as it is (") and "bytes planned, at most" in note]
     assert bool(layouts(plan)) != bool(left)
-    assert plan.after.planned <= _MOST_GROWTH * without.after.planned
+    assert plan.after.planned <= RULES.layout_bytes * without.after.planned
     if left:
         assert (plan.after, plan.fused) == (without.after, without.fused)
 

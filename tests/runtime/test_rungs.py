@@ -16,12 +16,14 @@ from echo import pipeline
 from echo.errors import BudgetError
 from echo.ir.fused_operators import PREFIX
 from echo.ir.graph import Graph
+from echo.passes import trial
 from echo.passes.confirm import Confirm
 from echo.passes.differentiate import Differentiate
 from echo.passes.layouts import BatchProducts
-from echo.passes.masks import PackMasks
+from echo.passes.masks import Masked, PackMasks
 from echo.passes.patterns import apply, dropout
 from echo.passes.request import Request
+from echo.passes.rules import Rules
 from echo.passes.select import Select
 from echo.planning.service import Planner
 from echo.runtime import bind as planned_bind
@@ -113,7 +115,7 @@ PLANNING: Mapping[str, Callable[[Patch], None]] = {
     "substitution": failing(apply, "applied"),
     "shapes and types": failing(apply, "why_not"),
     "wrong arguments": wrong_arguments,
-    "memory of the user's graph": failing(pipeline, "stock"),
+    "memory of the user's graph": failing(pipeline, "stock_memory"),
     "differentiate": failing_pass(Differentiate),
     "policy": failing_pass(Select),
     "confirm": failing_pass(Confirm),
@@ -201,15 +203,15 @@ def test_what_fails_without_fused_operators_too_runs_as_it_is(
 
 def test_the_users_own_operators_cost_no_fused_plan(monkeypatch: Patch) -> None:
     """Where those are looked at too, for they might need much less."""
-    full = pipeline._best
+    full = pipeline.best_plan
 
     def best(request: Request) -> Any:
         if not fused(request.graph):
             raise Surprise("unfused")
         return full(request)
 
-    monkeypatch.setattr(pipeline, "_best", best)
-    monkeypatch.setattr(pipeline, "_ENOUGH", 0.0)
+    monkeypatch.setattr(pipeline, "best_plan", best)
+    monkeypatch.setattr(trial, "RULES", Rules(enough=0.0))
     plan = echo.plan(model(), max_overhead=None, **SHAPES)
     assert plan.fused
     assert any("Surprise: unfused" in line for line in plan.failed)
@@ -230,7 +232,7 @@ def test_masks_and_layouts_cost_no_plan(stage: type[Any], monkeypatch: Patch) ->
 @pytest.mark.parametrize("transparent", [False, True])
 def test_masks_that_miss_a_budget_cost_no_plan(strict: bool, transparent: bool, monkeypatch: Patch) -> None:
     """A budget that is kept without them; whoever is strict gets the plan, too: nothing failed."""
-    full, tried = pipeline._best, []
+    full, tried = pipeline.best_plan, []
 
     def best(request: Request) -> Any:
         if any(node.op == PREFIX + "apply_mask" for node in request.graph.nodes):
@@ -238,8 +240,8 @@ def test_masks_that_miss_a_budget_cost_no_plan(strict: bool, transparent: bool, 
             raise BudgetError(1, 2, "masks")
         return full(request)
 
-    monkeypatch.setattr(pipeline, "_best", best)
-    monkeypatch.setattr(pipeline, "why_not_tried", lambda *_: "")
+    monkeypatch.setattr(pipeline, "best_plan", best)
+    monkeypatch.setattr(Masked, "why_not_tried", lambda *_: "")
     example = EXAMPLES["dropout"]()
     # where inference draws random numbers, no Dropout runs again
     x, given = mx.sym.load_json(example.symbol.tojson().replace("always", "training")), example.shapes

@@ -1,0 +1,146 @@
+"""``ECHO_CHECK=1``: the rules that the values of the pipeline keep, checked behind each stage; always in the tests.
+
+A stage that breaks one fails, as with any other error: its plan is left out, and the user's training goes on. Graphs
+and training graphs also check themselves where they are made; here, again, what took a shorter way.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, Iterable, Mapping
+
+from echo.errors import EchoError
+from echo.estimators.overhead import Overhead
+from echo.ir import graph as graphs
+from echo.ir.clones import with_clones
+from echo.ir.graph import Entry, Graph, Node
+from echo.ir.training_graph import TrainingGraph
+from echo.ir.well_formed import check_nodes
+from echo.passes.candidates import Candidates
+from echo.passes.confirm import Confirmed
+from echo.passes.layouts import Batched
+from echo.passes.masks import Masked
+from echo.passes.patterns.apply import Fused
+from echo.passes.request import Request
+from echo.passes.rewrite import Rewritten
+from echo.passes.select import Selection
+from echo.plans.plan import Plan
+from echo.policies.segments import Segments
+
+
+@functools.singledispatch
+def check(value: Any, before: Mapping[type, Any]) -> None:
+    """Holds the value of a stage against the rules, and against the values ``before`` it, by their types.
+
+    Raises:
+        EchoError: a rule is broken; the message says which, and where.
+    """
+
+
+@check.register(Fused)
+def _(fused: Fused, before: Mapping[type, Any]) -> None:
+    user: Graph = before[Request].graph
+    graphs.check(fused.graph)
+    _expect(len(fused.graph.heads) == len(user.heads), f"{len(user.heads)} outputs, got {len(fused.graph.heads)}")
+    wanted, found = _variables(user), _variables(fused.graph)
+    _expect(found == wanted, f"the variables {wanted}, got {found}")
+
+
+@check.register(Masked)
+@check.register(Batched)
+def _(value: Masked | Batched, before: Mapping[type, Any]) -> None:
+    if value.fused is not None:
+        check(value.fused, before)
+
+
+@check.register(TrainingGraph)
+def _(training: TrainingGraph, before: Mapping[type, Any]) -> None:
+    check_nodes(training.nodes)
+    nodes = before[Request].graph.nodes
+    for number, node in training.operators():
+        known = node.user is None or (0 <= node.user < len(nodes) and not nodes[node.user].is_variable)
+        _expect(known, f"node {number} ({node.name!r}) to stand for an operator of the user's, got {node.user}")
+
+
+@check.register(Candidates)
+def _(candidates: Candidates, before: Mapping[type, Any]) -> None:
+    training: TrainingGraph = before[TrainingGraph]
+    forward = {number for number, node in training.operators() if node.forward}
+    kinds = [set(candidates.light), set(candidates.heavy), set(candidates.refused)]
+    _expect(set().union(*kinds) == forward, "a verdict on each forward operator, and on nothing else")
+    _expect(sum(map(len, kinds)) == len(forward), "one verdict on each forward operator")
+    offered = {**candidates.light, **candidates.heavy}
+    for number, entries in offered.items():
+        for entry in entries:
+            there = entry.node == number and 0 <= entry.index < len(training.nodes[number].outputs)
+            _expect(there, f"outputs of node {number}, got {tuple(entry)}")
+    _expect(candidates.forced <= _all(offered), "what the user insists on to be among the candidates")
+
+
+@check.register(Segments)
+def _(segments: Segments, before: Mapping[type, Any]) -> None:
+    numbers = [number for segment in segments.segments for number in segment.nodes]
+    _expect(sorted(numbers) == sorted(before[Candidates].light), "each light candidate in one segment")
+
+
+@check.register(Overhead)
+def _(overhead: Overhead, before: Mapping[type, Any]) -> None:
+    wanted = len(before[TrainingGraph].nodes)
+    _expect(len(overhead.seconds) == wanted, f"seconds of {wanted} nodes, got {len(overhead.seconds)}")
+    for number, seconds in enumerate(overhead.seconds):
+        _expect(math.isfinite(seconds) and seconds >= 0, f"seconds of node {number}, got {seconds}")
+
+
+@check.register(Selection)
+def _(selection: Selection, before: Mapping[type, Any]) -> None:
+    training, candidates = before[TrainingGraph], before[Candidates]
+    offered = {**candidates.light, **candidates.heavy}
+    _expect(selection.recompute <= _all(offered), "recomputed maps to be among the candidates")
+    _expect(candidates.forced <= selection.recompute, "what the user insists on to be recomputed")
+    _expect(set(selection.runs) <= set(offered), "only candidates to run again")
+    _expect(all(times > 0 for times in selection.runs.values()), "what runs again to do so once or more")
+    with_clones(training, selection.recompute, selection.splits)  # every reader finds what it reads, before it
+
+
+@check.register(Rewritten)
+def _(rewritten: Rewritten, before: Mapping[type, Any]) -> None:
+    user: Graph = before[Request].graph
+    graphs.check(rewritten.graph)
+    _expect(rewritten.graph.heads == user.heads, "the user's outputs")
+    _expect(len(rewritten.graph.nodes) == len(user.nodes), f"{len(user.nodes)} nodes, got {len(rewritten.graph.nodes)}")
+    for number, (node, own) in enumerate(zip(rewritten.graph.nodes, user.nodes)):
+        _expect(_is_marked(node, own), f"node {number} ({own.name!r}) as the user made it, but for added attributes")
+
+
+@check.register(Confirmed)
+def _(confirmed: Confirmed, before: Mapping[type, Any]) -> None:
+    stock, needed = before[TrainingGraph].planned_bytes, confirmed.planned_bytes + confirmed.kept_bytes
+    insists = before[Request].options.recompute
+    _expect(insists or needed <= stock, f"no more than the {stock:,} bytes of the graph without a plan, got {needed:,}")
+
+
+@check.register(Plan)
+def _(plan: Plan, _: Mapping[type, Any]) -> None:
+    places = [(decision.name, decision.node, decision.output) for decision in plan.decisions]
+    _expect(len(places) == len(set(places)), "one decision on each feature map")
+    changed = plan.marks or plan.recomputed
+    _expect(not (plan.changes_nothing and changed), "nothing recomputed in the user's own graph")
+
+
+def _expect(holds: object, rule: str) -> None:
+    if not holds:
+        raise EchoError(f"expected {rule}")
+
+
+def _all(entries: Mapping[int, Iterable[Entry]]) -> frozenset[Entry]:
+    return frozenset(entry for some in entries.values() for entry in some)
+
+
+def _variables(graph: Graph) -> list[str]:
+    return [graph.nodes[number].name for number in graph.arg_nodes]
+
+
+def _is_marked(node: Node, own: Node) -> bool:
+    same = (node.op, node.name, node.inputs, node.control_deps) == (own.op, own.name, own.inputs, own.control_deps)
+    return same and own.attrs.items() <= node.attrs.items()
