@@ -24,9 +24,8 @@ _RELAID = "a view changes from oneDNN's layout to the plain one"
 
 @dataclass(frozen=True)
 class Candidates:
-    """Recomputable entries by node, of light and of compute-heavy operators; ``forced`` must be recomputed.
-
-    ``refused`` says for every other forward operator why it stays stashed.
+    """Recomputable entries by node, of light and of compute-heavy operators; ``forced`` are those of the nodes that
+    the user insists on. ``refused`` says for every other forward operator why it stays stashed.
     """
 
     light: Mapping[int, tuple[Entry, ...]]

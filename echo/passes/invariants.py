@@ -7,8 +7,9 @@ and training graphs also check themselves where they are made; here, again, what
 from __future__ import annotations
 
 import functools
+import itertools
 import math
-from typing import Any, Iterable, Mapping
+from typing import Any, Mapping
 
 from echo.errors import EchoError
 from echo.estimators.overhead import Overhead
@@ -67,15 +68,15 @@ def _(training: TrainingGraph, before: Mapping[type, Any]) -> None:
 def _(candidates: Candidates, before: Mapping[type, Any]) -> None:
     training: TrainingGraph = before[TrainingGraph]
     forward = {number for number, node in training.operators() if node.forward}
-    kinds = [set(candidates.light), set(candidates.heavy), set(candidates.refused)]
+    insisted = {entry.node for entry in candidates.forced}
+    kinds = [set(candidates.light), set(candidates.heavy), set(candidates.refused), insisted]
     _expect(set().union(*kinds) == forward, "a verdict on each forward operator, and on nothing else")
     _expect(sum(map(len, kinds)) == len(forward), "one verdict on each forward operator")
-    offered = {**candidates.light, **candidates.heavy}
-    for number, entries in offered.items():
-        for entry in entries:
-            there = entry.node == number and 0 <= entry.index < len(training.nodes[number].outputs)
-            _expect(there, f"outputs of node {number}, got {tuple(entry)}")
-    _expect(candidates.forced <= _all(offered), "what the user insists on to be among the candidates")
+    for number, entries in (*candidates.light.items(), *candidates.heavy.items()):
+        _expect(all(entry.node == number for entry in entries), f"outputs of node {number}, got {entries}")
+    for entry in _offered(candidates):
+        there = 0 <= entry.index < len(training.nodes[entry.node].outputs)
+        _expect(there, f"an output of node {entry.node}, got {tuple(entry)}")
 
 
 @check.register(Segments)
@@ -95,10 +96,10 @@ def _(overhead: Overhead, before: Mapping[type, Any]) -> None:
 @check.register(Selection)
 def _(selection: Selection, before: Mapping[type, Any]) -> None:
     training, candidates = before[TrainingGraph], before[Candidates]
-    offered = {**candidates.light, **candidates.heavy}
-    _expect(selection.recompute <= _all(offered), "recomputed maps to be among the candidates")
+    offered = _offered(candidates)
+    _expect(selection.recompute <= offered, "recomputed maps to be among the candidates")
     _expect(candidates.forced <= selection.recompute, "what the user insists on to be recomputed")
-    _expect(set(selection.runs) <= set(offered), "only candidates to run again")
+    _expect(set(selection.runs) <= {entry.node for entry in offered}, "only candidates to run again")
     _expect(all(times > 0 for times in selection.runs.values()), "what runs again to do so once or more")
     with_clones(training, selection.recompute, selection.splits)  # every reader finds what it reads, before it
 
@@ -133,8 +134,9 @@ def _expect(holds: object, rule: str) -> None:
         raise EchoError(f"expected {rule}")
 
 
-def _all(entries: Mapping[int, Iterable[Entry]]) -> frozenset[Entry]:
-    return frozenset(entry for some in entries.values() for entry in some)
+def _offered(candidates: Candidates) -> frozenset[Entry]:
+    entries = itertools.chain(*candidates.light.values(), *candidates.heavy.values())
+    return candidates.forced.union(entries)
 
 
 def _variables(graph: Graph) -> list[str]:

@@ -21,7 +21,7 @@ from echo.runtime.applied import Applied
 from echo.runtime.bind_call import Bind
 from echo.runtime.executor import PlannedExecutor, planned_executor
 from echo.runtime.find import NOTHING, Choice, plan_bind
-from echo.runtime.on_error import Owner, or_stock, user_of
+from echo.runtime.on_error import OnError
 from echo.runtime.rebind import Rebinder
 from echo.runtime.rehearsal import Verifier
 from echo.runtime.shapes import shapes_of
@@ -31,26 +31,21 @@ logger = logging.getLogger("echo")
 
 
 def with_plan(
-    request: Bind,
-    options: Options,
-    record: Callable[[Plan], None] | None = None,
-    owner: Owner | None = None,
+    request: Bind, options: Options, on_error: OnError, record: Callable[[Plan], None] | None = None
 ) -> mx.executor.Executor:
     """Binds the symbol with a plan applied; the executor shows the user's symbol. ``record`` receives the plan.
 
     Raises:
-        BudgetError, OptionError, PlanError: the user's wish cannot be met.
-        Exception: anything else, under ``strict`` or where an ``owner`` knows what to do then; otherwise that costs a
-            warning, and the symbol is bound as it is.
+        Exception: planning fails; who calls asks ``on_error`` what the user gets then. Where MXNet refuses a planned
+            graph, that costs a warning, and the next best one is bound, at last the user's own.
     """
     with own_binds():
-        return _with_plan(request, options, record, owner)
+        return _with_plan(request, options, on_error, record)
 
 
 def _with_plan(
-    request: Bind, options: Options, record: Callable[[Plan], None] | None, asked: Owner | None
+    request: Bind, options: Options, on_error: OnError, record: Callable[[Plan], None] | None
 ) -> mx.executor.Executor:
-    owner = asked or user_of(options)
     user = plain(request.symbol)
     if request.untouched:
         logger.debug("echo: bound as it is: %s", request.untouched)
@@ -61,18 +56,15 @@ def _with_plan(
     def find(given: Options) -> Choice:
         return plan_bind(graph, request, given, details)
 
-    if asked is None:  # who asks tries that himself
-        choice = or_stock(lambda: find(options), lambda: NOTHING, owner.strict, owner.warn)
-    else:
-        choice = find(options)
-    executor, (found, pool) = _bound_somehow(choice, functools.partial(_unfused, find, options), user, request, owner)
+    unfused = functools.partial(_unfused, find, options)
+    executor, (found, pool) = _bound_somehow(find(options), unfused, user, request, on_error)
     if found is None:
         return executor
     if record is not None:
         record(found.plan)
-    rebinder = Rebinder(user, request.ctx, owner.attempt, record)
-    verifier = Verifier(options, found.plan, owner.strict) if options.verify else None
-    applied = Applied(graph, found.base, found.graph, shapes_of(executor), owner.strict, rebinder, verifier)
+    rebinder = Rebinder(user, request.ctx, on_error.later, record)
+    verifier = Verifier(options, found.plan, on_error.strict) if options.verify else None
+    applied = Applied(graph, found.base, found.graph, shapes_of(executor), on_error.strict, rebinder, verifier)
     executor = planned_executor(executor, applied)
     if isinstance(executor, PlannedExecutor):
         executor._pool = pool
@@ -85,7 +77,7 @@ def _unfused(find: Callable[[Options], Choice], options: Options, found: Found) 
 
 
 def _bound_somehow(
-    choice: Choice, next_best: Callable[[Found], Choice], user: Symbol, request: Bind, owner: Owner
+    choice: Choice, next_best: Callable[[Found], Choice], user: Symbol, request: Bind, on_error: OnError
 ) -> tuple[mx.executor.Executor, Choice]:
     """What is bound, and the choice that was: where MXNet refuses a graph, the next best one, at last the user's own.
 
@@ -98,17 +90,17 @@ def _bound_somehow(
     try:
         return _bound(found, user, request), choice
     except Exception as error:
-        if owner.strict:
+        if on_error.strict:
             raise
         why = one_line(error)
     with contextlib.suppress(Exception):
         other = next_best(found)
         if other[0] is not None:
             executor = _bound(other[0], user, request)
-            owner.warn(f"echo: bound without fused operators: {why}. {REPORT}.")
+            on_error.warn(f"echo: bound without fused operators: {why}. {REPORT}.")
             return executor, other
     executor = request.call(user)  # where the call itself is wrong, MXNet says so here
-    owner.warn(f"echo: bound without a plan: {why}. {REPORT}.")
+    on_error.warn(f"echo: bound without a plan: {why}. {REPORT}.")
     return executor, NOTHING
 
 
@@ -120,6 +112,12 @@ def _bound(found: Found, user: Symbol, request: Bind) -> mx.executor.Executor:
         executor = request.call(symbol_of(graph), request.binding() if plan.fused else None)
     executor._symbol = user
     return executor
+
+
+def as_it_is(request: Bind) -> mx.executor.Executor:
+    """The user's own symbol, bound by MXNet alone."""
+    with own_binds():
+        return request.call(plain(request.symbol))
 
 
 def plain(symbol: Symbol) -> Symbol:

@@ -31,7 +31,7 @@ from echo.runtime.find import find_plan
 from echo.runtime.held import beside_storage
 from echo.runtime.modes import keep, note
 from echo.runtime.monitor import WithoutClones
-from echo.runtime.on_error import Attempt
+from echo.runtime.on_error import OnError
 from echo.runtime.rehearsal import call_is_right
 from echo.runtime.verify_report import Case
 from echo.runtime.watch import InputWatch, watch_of
@@ -67,12 +67,12 @@ _STOCK = _Choice()
 class PlannedCachedOp:
     """A CachedOp that plans itself, for its callers the same. ``plans`` holds the plan of each signature so far.
 
-    A signature is the shapes of the data inputs, the type and the device of the first. ``attempt(action, stock)`` is
-    ``action(options)``, or what else the owner wants where that fails.
+    A signature is the shapes of the data inputs, the type and the device of the first. ``on_error`` says what the
+    user gets where one cannot be planned.
     """
 
-    def __init__(self, symbol: Symbol, flags: Sequence[tuple[str, Any]], attempt: Attempt) -> None:
-        self._attempt = attempt
+    def __init__(self, symbol: Symbol, flags: Sequence[tuple[str, Any]], on_error: OnError) -> None:
+        self._on_error = on_error
         self.plans: dict[Signature, Plan] = {}
         self._symbol, self._flags = symbol, flags
         self._current = StockCachedOp(symbol, flags)
@@ -108,7 +108,7 @@ class PlannedCachedOp:
             return self._for_inference(args)(*args, **kwargs)
         with self._lock.held():
             signature = self._signature(args)
-            self._attempt(lambda options: self._choose(signature, args, options), lambda: self._give_up(signature))
+            self._on_error(lambda options: self._choose(signature, args, options), lambda: self._give_up(signature))
             current, choice = self._current, self._choice
         outputs, choice = self._run(current, choice, signature, args, kwargs)
         first = outputs[0] if isinstance(outputs, list) else outputs

@@ -10,37 +10,37 @@ import mxnet as mx
 from mxnet.symbol import Symbol
 
 from echo.runtime.cached_op import PlannedCachedOp, StockCachedOp
-from echo.runtime.on_error import Attempt
+from echo.runtime.on_error import OnError
 from echo.system.own_binds import are_own
 
-_owner = threading.local()
-_everywhere: Attempt | None = None
+_here = threading.local()
+_everywhere: OnError | None = None
 
 
 def cached_op(symbol: Symbol, flags: Sequence[tuple[str, Any]] = ()) -> Any:
     """What ``mxnet.ndarray.CachedOp`` is from the first plan on: MXNet's own where nobody wants one."""
-    attempt = getattr(_owner, "attempt", None) or _everywhere
-    if attempt is None or are_own():
+    on_error: OnError | None = getattr(_here, "on_error", None) or _everywhere
+    if on_error is None or are_own():
         return StockCachedOp(symbol, flags)
-    return attempt(lambda _: PlannedCachedOp(symbol, flags, attempt), lambda: StockCachedOp(symbol, flags))
+    return on_error(lambda _: PlannedCachedOp(symbol, flags, on_error), lambda: StockCachedOp(symbol, flags))
 
 
-def plan_everywhere(attempt: Attempt | None) -> None:
+def plan_everywhere(on_error: OnError | None) -> None:
     """From now on every CachedOp is planned, or with None those alone that are made inside `planned_by`."""
     global _everywhere
-    _everywhere = attempt
-    if attempt is not None:
+    _everywhere = on_error
+    if on_error is not None:
         mx.nd.CachedOp = cached_op
     elif mx.nd.CachedOp is cached_op:
         mx.nd.CachedOp = StockCachedOp  # `planned_by` puts it in again for blocks that are to be planned
 
 
 @contextlib.contextmanager
-def planned_by(attempt: Attempt) -> Iterator[None]:
+def planned_by(on_error: OnError) -> Iterator[None]:
     """CachedOps that this thread makes meanwhile are planned."""
     mx.nd.CachedOp = cached_op
-    before, _owner.attempt = getattr(_owner, "attempt", None), attempt
+    before, _here.on_error = getattr(_here, "on_error", None), on_error
     try:
         yield
     finally:
-        _owner.attempt = before
+        _here.on_error = before

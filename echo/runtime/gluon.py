@@ -16,7 +16,7 @@ from echo.frontend.symbols import graph_of, infer_binding
 from echo.plans.options import Options
 from echo.runtime.cached_ops import planned_by
 from echo.runtime.find import session_of
-from echo.runtime.on_error import or_stock
+from echo.runtime.on_error import RaiseWishes
 
 logger = logging.getLogger("echo")
 
@@ -49,11 +49,8 @@ def _hybrid_blocks(block: Block) -> Iterator[HybridBlock]:
 def _planned_build(block: HybridBlock, options: Options) -> Callable[..., None]:
     original = functools.partial(type(block)._build_cache, block)
 
-    def attempt(action: Callable[[Options], Any], stock: Callable[[], Any]) -> Any:
-        return or_stock(lambda: action(options), stock, options.strict, logger.warning)
-
     def build(*args: Any) -> None:
-        with planned_by(attempt):
+        with planned_by(RaiseWishes(options)):
             original(*args)
 
     return build

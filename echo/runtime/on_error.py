@@ -1,59 +1,123 @@
-"""Who pays for a failure: what a user gets who is not strict, where something cannot be had."""
+"""Who pays for a failure: what a user gets where a plan cannot be had. Each way to use echo has its policy."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
-from typing import Any, Callable, TypeVar
+from typing import Callable, Protocol, TypeVar
 
-from echo.errors import BudgetError, OptionError, PlanError, one_line
+from echo.errors import REPORT, BudgetError, EchoError, OptionError, PlanError, one_line
 from echo.plans.options import Options
+from echo.system.own_binds import own_binds
 
 logger = logging.getLogger("echo")
 WISHES = (BudgetError, OptionError, PlanError)  # errors about what the user asked for
 _T = TypeVar("_T")
-Attempt = Callable[[Callable[[Options], Any], Callable[[], Any]], Any]
+
+
+class OnError(Protocol):
+    """An error policy: ``on_error(action, stock)`` is ``action(options)``, or what the user gets where that fails.
+
+    ``stock`` is what there would be without echo. ``strict`` is as the user said, ``warn`` takes what he is told.
+    ``later`` is the policy for what is planned again where shapes change.
+    """
+
+    @property
+    def strict(self) -> bool: ...
+    @property
+    def later(self) -> OnError: ...
+    def warn(self, text: str) -> None: ...
+    def __call__(self, action: Callable[[Options], _T], stock: Callable[[], _T]) -> _T: ...
 
 
 @dataclass(frozen=True)
-class Owner:
-    """Who wants plans: an executor that plans again later asks here.
+class RaiseWishes:
+    """`echo.optimize`: a budget, plan or option that cannot be had raises; other errors cost a warning and the plan.
 
-    ``attempt(action, stock)`` is ``action(options)``, or what the owner wants where that fails. ``strict`` is as the
-    user said, ``warn`` takes what he is told.
+    With ``nearest``, as where shapes change in the middle of a training, a wish costs a warning too, and the user gets
+    the nearest plan. Under ``strict`` everything raises.
     """
 
-    attempt: Attempt
-    strict: bool
-    warn: Callable[[str], None]
+    options: Options
+    nearest: bool = False
+
+    @property
+    def strict(self) -> bool:
+        """As the user said."""
+        return self.options.strict
+
+    @property
+    def later(self) -> OnError:
+        """The same, with the nearest plan in the place of an error about a wish."""
+        return replace(self, nearest=True)
+
+    def warn(self, text: str) -> None:
+        """Warns in the log."""
+        logger.warning(text)
+
+    def __call__(self, action: Callable[[Options], _T], stock: Callable[[], _T]) -> _T:
+        try:
+            return nearest(action, self.options, self.warn) if self.nearest else action(self.options)
+        except WISHES:
+            raise
+        except Exception as error:
+            if self.strict:
+                raise
+            result = stock()  # where the call itself is wrong, MXNet says so here
+            self.warn(f"echo: bound without a plan (strict=True raises): {one_line(error)}")
+            return result
 
 
-def user_of(options: Options) -> Owner:
-    """A user who asked for plans with these options, and gets the closest one, or the stock graph, and a warning."""
+@dataclass(frozen=True)
+class NeverStopTraining:
+    """``ECHO=1``: the nearest plan; any error is one warning a text, and the stock graph. ``strict`` raises echo's."""
 
-    def attempt(action: Callable[[Options], Any], stock: Callable[[], Any]) -> Any:
-        def closest() -> Any:
-            return or_smallest(action, options, options.strict, logger.warning)
+    options: Options
+    tell: Callable[[str], None]
 
-        return or_stock(closest, stock, options.strict, logger.warning)
+    @property
+    def strict(self) -> bool:
+        """As the user said."""
+        return self.options.strict
 
-    return Owner(attempt, options.strict, logger.warning)
+    @property
+    def later(self) -> OnError:
+        """The same."""
+        return self
+
+    def warn(self, text: str) -> None:
+        """Warns of the same thing once."""
+        self.tell(text)
+
+    def __call__(self, action: Callable[[Options], _T], stock: Callable[[], _T]) -> _T:
+        try:
+            return nearest(action, self.options, self.tell)
+        except Exception as error:
+            if self.strict and isinstance(error, EchoError):
+                raise
+            with own_binds():
+                result = stock()  # where the call itself is wrong, MXNet says so here
+            if self.strict:
+                raise
+            self.tell(f"echo: bound without a plan: {one_line(error)}. {REPORT}.")
+            return result
 
 
-def or_smallest(
-    action: Callable[[Options], _T], options: Options, strict: bool, warn: Callable[[str], None]
-) -> _T:
-    """The action; where the user is not ``strict``, with the smallest plan there is where the budget is out of reach,
-    and with a new plan where those that he gave were made for something else."""
+def nearest(action: Callable[[Options], _T], options: Options, warn: Callable[[str], None]) -> _T:
+    """The action with the options; where the user is not ``strict``, with those that come nearest to them.
+
+    That is the smallest plan there is where the budget is out of reach, and a new plan where those that he gave were
+    made for something else.
+    """
     try:
         return action(options)
     except PlanError as error:
-        if strict:
+        if options.strict:
             raise
         warn(f"echo: {error}. A new plan is made.")
-        return or_smallest(action, replace(options, plan=()), strict, warn)
+        return nearest(action, replace(options, plan=()), warn)
     except BudgetError as error:
-        if strict:
+        if options.strict:
             raise
         warn(f"echo: {error}. The smallest plan is used.")
         reachable, bound = error.reachable, options.overhead_bound
@@ -61,23 +125,3 @@ def or_smallest(
         return action(replace(options, memory_budget=reachable))
     except BudgetError:  # aiming at another budget, the search came out somewhere else
         return action(replace(options, memory_budget=None, max_overhead=bound))
-
-
-def or_stock(
-    action: Callable[[], _T], stock: Callable[[], _T], strict: bool, warn: Callable[[str], None]
-) -> _T:
-    """The action; where it fails, and the user is not ``strict``, what he would have without echo.
-
-    Raises:
-        BudgetError, OptionError, PlanError: a wish of the user's cannot be met.
-    """
-    try:
-        return action()
-    except WISHES:
-        raise
-    except Exception as error:
-        if strict:
-            raise
-        result = stock()  # where the call itself is wrong, MXNet says so here
-        warn(f"echo: bound without a plan (strict=True raises): {one_line(error)}")
-        return result

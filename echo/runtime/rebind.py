@@ -20,7 +20,7 @@ from echo.passes.rewrite import Rewritten
 from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.runtime.find import find_plan
-from echo.runtime.on_error import Attempt
+from echo.runtime.on_error import OnError
 from echo.system.own_binds import own_binds
 
 
@@ -30,13 +30,13 @@ class Rebinder:
 
     user: Symbol
     ctx: mx.Context
-    attempt: Attempt
+    on_error: OnError
     record: Callable[[Plan], None] | None
 
     def replan(self, binding: Binding) -> tuple[Graph, Graph] | None:
         graph, details = graph_of(self.user), self.record is not None
         with own_binds():
-            found = self.attempt(
+            found = self.on_error(
                 lambda options: find_plan(graph, lambda: binding, self.ctx, options, details=details), lambda: None
             )
         if found is None:
@@ -56,7 +56,7 @@ class Rebinder:
             return Confirm().run(request, training, Rewritten(graph, None)).accepted
 
         with own_binds():
-            return bool(self.attempt(confirmed, lambda: False))
+            return bool(self.on_error(confirmed, lambda: False))
 
     def bind(self, bound: Graph | Symbol, *args: Any, **more: Any) -> mx.executor.Executor:
         symbol = symbol_of(bound) if isinstance(bound, Graph) else bound

@@ -11,6 +11,7 @@ from echo.frontend.symbols import text_of
 from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.runtime import bind, bind_call
+from echo.runtime.on_error import RaiseWishes
 
 
 class OptimizedSymbol(Symbol):  # type: ignore[misc]
@@ -33,12 +34,18 @@ class OptimizedSymbol(Symbol):  # type: ignore[misc]
 
     def simple_bind(self, *args: Any, **kwargs: Any) -> mx.executor.Executor:
         """As ``Symbol.simple_bind``, with a plan applied."""
-        request = bind_call.simple_bind(self, Symbol.simple_bind, *args, **kwargs)
-        return bind.with_plan(request, self.options, self.plans.append)
+        return self._bound(bind_call.simple_bind(self, Symbol.simple_bind, *args, **kwargs))
 
     def bind(self, *args: Any, **kwargs: Any) -> mx.executor.Executor:
         """As ``Symbol.bind``, with a plan applied."""
-        return bind.with_plan(bind_call.bind(self, Symbol.bind, *args, **kwargs), self.options, self.plans.append)
+        return self._bound(bind_call.bind(self, Symbol.bind, *args, **kwargs))
+
+    def _bound(self, request: bind_call.Bind) -> mx.executor.Executor:
+        on_error = RaiseWishes(self.options)
+        return on_error(
+            lambda options: bind.with_plan(request, options, on_error, self.plans.append),
+            lambda: bind.as_it_is(request),
+        )
 
 
 def optimize_symbol(symbol: Symbol, options: Options) -> OptimizedSymbol:

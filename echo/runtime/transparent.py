@@ -13,24 +13,23 @@ import os
 import sys
 import weakref
 from types import TracebackType
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable
 
 import mxnet as mx
 from mxnet.symbol import Symbol
 
-from echo.errors import REPORT, EchoError, one_line
+from echo.errors import EchoError
 from echo.frontend.session import check_version
 from echo.plans.options import Options
 from echo.policies import policy_named
 from echo.runtime import bind, bind_call
 from echo.runtime.cached_ops import plan_everywhere
-from echo.runtime.on_error import Owner, or_smallest
+from echo.runtime.on_error import NeverStopTraining
 from echo.runtime.symbol import OptimizedSymbol
 from echo.system.locks import Lock
-from echo.system.own_binds import are_own, own_binds
+from echo.system.own_binds import are_own
 
 logger = logging.getLogger("echo")
-_T = TypeVar("_T")
 _BINDS: dict[str, Callable[..., bind_call.Bind]] = {"simple_bind": bind_call.simple_bind, "bind": bind_call.bind}
 _lock = Lock()
 # by identity: functools.wraps copies every mark onto other people's wrappers
@@ -69,7 +68,7 @@ def enable(options: Options) -> Enabled:
     with _lock.held():
         before, _options = _options, options
         _warned.clear()
-        plan_everywhere(lambda action, stock: _attempt(action, options, stock))
+        plan_everywhere(NeverStopTraining(options, _warn))
         _wrap()
     return Enabled(before)
 
@@ -116,23 +115,8 @@ def _wrapped(original: Callable[..., Any], describe: Callable[..., bind_call.Bin
 def _planned(
     stock: Callable[[], mx.executor.Executor], describe: Callable[[], bind_call.Bind], options: Options
 ) -> mx.executor.Executor:
-    owner = Owner(lambda action, otherwise: _attempt(action, options, otherwise), options.strict, _warn)
-    return _attempt(lambda given: bind.with_plan(describe(), given, owner=owner), options, stock)
-
-
-def _attempt(action: Callable[[Options], _T], options: Options, stock: Callable[[], _T]) -> _T:
-    """The action, with what the user gets where it fails."""
-    try:
-        return or_smallest(action, options, options.strict, _warn)
-    except Exception as error:
-        if options.strict and isinstance(error, EchoError):
-            raise
-        with own_binds():
-            result = stock()  # where the call itself is wrong, MXNet says so here
-        if options.strict:
-            raise
-        _warn(f"echo: bound without a plan: {one_line(error)}. {REPORT}.")
-        return result
+    on_error = NeverStopTraining(options, _warn)
+    return on_error(lambda given: bind.with_plan(describe(), given, on_error), stock)
 
 
 def _warn(text: str) -> None:

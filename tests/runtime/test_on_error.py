@@ -1,0 +1,98 @@
+"""Error policies: which failure raises, which costs a warning, and what the user gets in its place."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Callable
+
+import pytest
+
+from echo.errors import BudgetError, EchoError, GraphError, OptionError, PlanError
+from echo.plans.options import Options
+from echo.runtime.on_error import NeverStopTraining, RaiseWishes
+
+WISHES = [BudgetError(10, 20, "weights"), OptionError("no such thing"), PlanError("another graph")]
+FAULTS = [GraphError("malformed"), RuntimeError("surprise")]
+
+
+def failing(error: Exception, until: Callable[[Options], bool] = lambda _: False) -> Callable[[Options], Any]:
+    """An action that fails up to options for which ``until`` holds, which are its result."""
+
+    def action(options: Options) -> Options:
+        if until(options):
+            return options
+        raise error
+
+    return action
+
+
+def transparent(**options: Any) -> tuple[NeverStopTraining, list[str]]:
+    told: list[str] = []
+    return NeverStopTraining(Options(**options), told.append), told
+
+
+@pytest.mark.parametrize("error", WISHES, ids=lambda error: type(error).__name__)
+def test_optimize_raises_what_the_user_wished_for(error: Exception) -> None:
+    with pytest.raises(type(error)):
+        RaiseWishes(Options())(failing(error), lambda: "stock")
+
+
+@pytest.mark.parametrize("error", FAULTS, ids=lambda error: type(error).__name__)
+def test_optimize_warns_of_faults(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "echo"):
+        assert RaiseWishes(Options())(failing(error), lambda: "stock") == "stock"
+    (record,) = caplog.records
+    assert f"bound without a plan (strict=True raises): {type(error).__name__}: {error}" in record.getMessage()
+
+
+@pytest.mark.parametrize("error", WISHES + FAULTS, ids=lambda error: type(error).__name__)
+def test_who_is_strict_sees_every_error(error: Exception) -> None:
+    optimize = RaiseWishes(Options(strict=True))
+    for policy in (optimize, optimize.later, transparent(strict=True)[0]):
+        with pytest.raises(type(error)):
+            policy(failing(error), lambda: "stock")
+
+
+def test_later_the_nearest_plan_is_taken(caplog: pytest.LogCaptureFixture) -> None:
+    later = RaiseWishes(Options(memory_budget=10)).later
+    within = failing(BudgetError(10, 20, "weights"), lambda options: options.memory_budget == 20)
+    with caplog.at_level(logging.WARNING, "echo"):
+        assert later(within, lambda: Options()).memory_budget == 20
+    assert "The smallest plan is used" in caplog.text
+    with pytest.raises(OptionError):
+        later(failing(OptionError("no such thing")), lambda: "stock")
+
+
+def test_a_budget_that_moves_away_is_given_up() -> None:
+    """Aiming at the least that could be reached, the search came out somewhere else."""
+    policy, told = transparent(memory_budget=10, max_overhead=0.2)
+    found = policy(failing(BudgetError(10, 20, "w"), lambda options: options.memory_budget is None), lambda: Options())
+    assert (found.memory_budget, found.max_overhead) == (None, 0.2)
+    assert len(told) == 1
+
+
+def test_plans_for_something_else_are_made_anew() -> None:
+    policy, told = transparent(plan=())
+    object.__setattr__(policy.options, "plan", ("given",))
+    assert policy(failing(PlanError("another graph"), lambda options: not options.plan), lambda: None).plan == ()
+    assert told == ["echo: another graph. A new plan is made."]
+
+
+@pytest.mark.parametrize("error", [OptionError("no such thing"), *FAULTS], ids=lambda error: type(error).__name__)
+def test_transparent_mode_never_stops_a_training(error: Exception) -> None:
+    policy, told = transparent()
+    assert policy.later is policy
+    assert policy(failing(error), lambda: "stock") == "stock"
+    (text,) = told
+    assert text.startswith(f"echo: bound without a plan: {type(error).__name__}: {error}. ")
+
+
+@pytest.mark.parametrize("policy", [RaiseWishes(Options()), transparent()[0]], ids=["optimize", "ECHO=1"])
+def test_an_error_of_the_call_itself_is_mxnets(policy: Any) -> None:
+    """Where the stock graph fails, too, its error is the one that the user sees, and nothing is said of plans."""
+
+    def stock() -> None:
+        raise ValueError("no such argument")
+
+    with pytest.raises(ValueError, match="no such argument"):
+        policy(failing(EchoError("anything")), stock)
