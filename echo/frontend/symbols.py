@@ -28,7 +28,12 @@ def text_of(symbol: mx.sym.Symbol) -> str:
 
 def graph_of(symbol: mx.sym.Symbol) -> Graph:
     """The symbol as a graph: all attributes, auxiliary inputs, control dependencies and subgraphs kept."""
-    return Graph.from_json(json.loads(text_of(symbol), strict=False))  # MXNet writes control characters as they are
+    return graph_from(text_of(symbol))
+
+
+def graph_from(text: str) -> Graph:
+    """The graph of a symbol's JSON."""
+    return Graph.from_json(json.loads(text, strict=False))  # MXNet writes control characters as they are
 
 
 def symbol_from(*nodes: Node) -> mx.sym.Symbol:

@@ -67,7 +67,7 @@ def optimize(symbol: Any, given: Mapping[str, Any]) -> Any:
         return optimize_block(symbol, _options(given))
     options, bind, shapes = _split(symbol, given)
     symbol, graph = _unmarked(symbol)
-    optimized = optimize_symbol(symbol, options)
+    optimized = optimize_symbol(symbol, options, graph)
     if shapes:
         optimized.plans.append(find.PLANNER.plan(_session(symbol, graph, bind, shapes), options).plan)
     return optimized

@@ -13,7 +13,8 @@ from mxnet.symbol import Symbol
 
 from echo.errors import REPORT, one_line
 from echo.frontend.match_range import match_range
-from echo.frontend.symbols import graph_of, symbol_of
+from echo.frontend.symbols import symbol_of
+from echo.ir.graph import Graph
 from echo.planning.store import Found
 from echo.plans.options import Options
 from echo.plans.plan import Plan
@@ -31,26 +32,36 @@ logger = logging.getLogger("echo")
 
 
 def with_plan(
-    request: Bind, options: Options, on_error: OnError, record: Callable[[Plan], None] | None = None
+    request: Bind,
+    options: Options,
+    on_error: OnError,
+    graph: Callable[[], Graph],
+    record: Callable[[Plan], None] | None = None,
 ) -> mx.executor.Executor:
-    """Binds the symbol with a plan applied; the executor shows the user's symbol. ``record`` receives the plan.
+    """Binds the symbol, whose graph is ``graph()``, with a plan applied; the executor shows the user's symbol.
+
+    ``record`` receives the plan.
 
     Raises:
         Exception: planning fails; who calls asks ``on_error`` what the user gets then. Where MXNet refuses a planned
             graph, that costs a warning, and the next best one is bound, at last the user's own.
     """
     with own_binds():
-        return _with_plan(request, options, on_error, record)
+        return _with_plan(request, options, on_error, graph, record)
 
 
 def _with_plan(
-    request: Bind, options: Options, on_error: OnError, record: Callable[[Plan], None] | None
+    request: Bind,
+    options: Options,
+    on_error: OnError,
+    read: Callable[[], Graph],
+    record: Callable[[Plan], None] | None,
 ) -> mx.executor.Executor:
     user = plain(request.symbol)
     if request.untouched:
         logger.debug("echo: bound as it is: %s", request.untouched)
         return request.call(user)
-    graph = graph_of(request.symbol)
+    graph = read()
     details = record is not None
 
     def find(given: Options) -> Choice:
@@ -62,7 +73,7 @@ def _with_plan(
         return executor
     if record is not None:
         record(found.plan)
-    rebinder = Rebinder(user, request.ctx, on_error.later, record)
+    rebinder = Rebinder(graph, request.ctx, on_error.later, record)
     verifier = Verifier(options, found.plan, on_error.strict) if options.verify else None
     applied = Applied(graph, found.base, found.graph, shapes_of(executor), on_error.strict, rebinder, verifier)
     executor = planned_executor(executor, applied)

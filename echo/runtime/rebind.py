@@ -11,7 +11,7 @@ from mxnet.symbol import Symbol
 from echo.estimators.kept import with_kept
 from echo.frontend.capture import training_graph
 from echo.frontend.session import MxnetSession
-from echo.frontend.symbols import Binding, graph_of, symbol_of
+from echo.frontend.symbols import Binding, symbol_of
 from echo.ir.graph import Graph
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.confirm import Confirm
@@ -28,16 +28,16 @@ from echo.system.own_binds import own_binds
 class Rebinder:
     """How an executor that was bound with a plan is bound again (`echo.runtime.applied.Rebinds`)."""
 
-    user: Symbol
+    user: Graph
     ctx: mx.Context
     on_error: OnError
     record: Callable[[Plan], None] | None
 
     def replan(self, binding: Binding) -> tuple[Graph, Graph] | None:
-        graph, details = graph_of(self.user), self.record is not None
+        details = self.record is not None
         with own_binds():
             found = self.on_error(
-                lambda options: find_plan(graph, lambda: binding, self.ctx, options, details=details), lambda: None
+                lambda options: find_plan(self.user, lambda: binding, self.ctx, options, details=details), lambda: None
             )
         if found is None:
             return None

@@ -20,6 +20,7 @@ from mxnet.symbol import Symbol
 
 from echo.errors import EchoError
 from echo.frontend.session import check_version
+from echo.frontend.symbols import graph_of
 from echo.plans.options import Options
 from echo.policies import policy_named
 from echo.runtime import bind, bind_call
@@ -116,7 +117,12 @@ def _planned(
     stock: Callable[[], mx.executor.Executor], describe: Callable[[], bind_call.Bind], options: Options
 ) -> mx.executor.Executor:
     on_error = NeverStopTraining(options, _warn)
-    return on_error(lambda given: bind.with_plan(describe(), given, on_error), stock)
+
+    def planned(given: Options) -> mx.executor.Executor:
+        request = describe()
+        return bind.with_plan(request, given, on_error, lambda: graph_of(request.symbol))
+
+    return on_error(planned, stock)
 
 
 def _warn(text: str) -> None:
