@@ -13,21 +13,21 @@ from mxnet.symbol import Symbol
 
 import echo
 from echo import pipeline
-from echo.errors import BudgetError
+from echo.errors import BudgetError, OptionError, PlanError
 from echo.ir.fused_operators import PREFIX
 from echo.ir.graph import Graph
 from echo.passes.confirm import Confirm
 from echo.passes.differentiate import Differentiate
 from echo.passes.layouts import BatchProducts
 from echo.passes.masks import PackMasks
-from echo.passes.patterns import apply, dropout
+from echo.passes.patterns import apply
 from echo.passes.request import Request
 from echo.passes.select import Select
 from echo.planning.service import Planner
+from echo.plans.options import Options
 from echo.runtime import bind as planned_bind
-from echo.runtime import cached_op, find
+from echo.runtime import cached_op, find, on_error
 from echo.runtime.rebind import Rebinder
-from tests.fused_models import EXAMPLES
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 SIZE, STEPS, BATCH = 16, 6, 8
@@ -199,22 +199,6 @@ def test_what_fails_without_fused_operators_too_runs_as_it_is(
     assert "bound without a plan" in line
 
 
-def test_the_users_own_operators_cost_no_fused_plan(monkeypatch: Patch) -> None:
-    """Where those are looked at too, for they might need much less."""
-    full = pipeline._best
-
-    def best(request: Request) -> Any:
-        if not fused(request.graph):
-            raise Surprise("unfused")
-        return full(request)
-
-    monkeypatch.setattr(pipeline, "_best", best)
-    monkeypatch.setattr(pipeline, "_ENOUGH", 0.0)
-    plan = echo.plan(model(), max_overhead=None, **SHAPES)
-    assert plan.fused
-    assert any("Surprise: unfused" in line for line in plan.failed)
-
-
 @pytest.mark.parametrize("stage", [PackMasks, BatchProducts])
 def test_masks_and_layouts_cost_no_plan(stage: type[Any], monkeypatch: Patch) -> None:
     failing(stage, "run")(monkeypatch)
@@ -224,35 +208,6 @@ def test_masks_and_layouts_cost_no_plan(stage: type[Any], monkeypatch: Patch) ->
     monkeypatch.setattr(find, "PLANNER", Planner())
     with pytest.raises(echo.EchoError, match="Surprise"):
         echo.plan(model(), max_overhead=None, strict=True, **SHAPES)
-
-
-@pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("transparent", [False, True])
-def test_masks_that_miss_a_budget_cost_no_plan(strict: bool, transparent: bool, monkeypatch: Patch) -> None:
-    """A budget that is kept without them; whoever is strict gets the plan, too: nothing failed."""
-    full, tried = pipeline._best, []
-
-    def best(request: Request) -> Any:
-        if any(node.op == PREFIX + "apply_mask" for node in request.graph.nodes):
-            tried.append(request)
-            raise BudgetError(1, 2, "masks")
-        return full(request)
-
-    monkeypatch.setattr(pipeline, "_best", best)
-    monkeypatch.setattr(pipeline, "why_not_tried", lambda *_: "")
-    example = EXAMPLES["dropout"]()
-    # where inference draws random numbers, no Dropout runs again
-    x, given = mx.sym.load_json(example.symbol.tojson().replace("always", "training")), example.shapes
-    if transparent:
-        with echo.enable(memory_budget=0.97, strict=strict):
-            executor = x.simple_bind(mx.cpu(), **given)
-        assert type(executor).__name__ == "PlannedExecutor"
-    else:
-        plan = echo.plan(x, memory_budget=0.97, strict=strict, **given)
-        assert not plan.changes_nothing
-        assert not plan.failed
-        assert any(missed.pattern == dropout.NAME and "cannot be planned" in missed.reason for missed in plan.missed)
-    assert tried
 
 
 def test_what_failed_is_not_kept_on_the_disk(monkeypatch: Patch) -> None:
@@ -405,3 +360,65 @@ def test_blocks(
     assert all("\n" not in line for line in told)
     assert ("without fused operators" in told[-1]) == (not every), told
     assert every or re.search(r"[1-9]\d* feature maps recomputed", caplog.text)
+
+
+# Who pays ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_failure_costs_the_plan_and_a_warning() -> None:
+    told: list[str] = []
+
+    def fail() -> str:
+        raise Surprise("a\nb")
+
+    assert on_error.or_stock(lambda: "plan", lambda: "stock", False, told.append) == "plan"
+    assert on_error.or_stock(fail, lambda: "stock", False, told.append) == "stock"
+    assert told == ["echo: bound without a plan (strict=True raises): Surprise: a b"]
+    with pytest.raises(Surprise):
+        on_error.or_stock(fail, lambda: "stock", True, told.append)
+    with pytest.raises(Surprise, match="wrong call"):
+        on_error.or_stock(fail, lambda: (_ for _ in ()).throw(Surprise("wrong call")), False, told.append)
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("error", [BudgetError(1, 2, "all"), OptionError("no"), PlanError("no")])
+def test_a_wish_that_cannot_be_met_is_no_failure(error: Exception) -> None:
+    def wish() -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        on_error.or_stock(wish, lambda: None, False, lambda _: None)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_the_smallest_plan_where_a_budget_is_out_of_reach(again: bool) -> None:
+    tried: list[tuple[Any, Any]] = []
+    told: list[str] = []
+
+    def action(options: Options) -> str:
+        tried.append((options.memory_budget, options.max_overhead))
+        if len(tried) <= 1 + again:
+            raise BudgetError(5, 7, "all")
+        return "found"
+
+    options = Options(memory_budget=5)
+    assert on_error.or_smallest(action, options, False, told.append) == "found"
+    assert [budget for budget, _ in tried] == [5, 7, None][: 2 + again]
+    assert len(told) == 1
+    assert "The smallest plan is used" in told[0]
+    tried.clear()
+    with pytest.raises(BudgetError):
+        on_error.or_smallest(action, options, True, told.append)
+
+
+def test_a_new_plan_where_the_given_one_is_for_something_else() -> None:
+    given: list[Any] = []
+
+    def action(options: Options) -> str:
+        given.append(options.plan)
+        if len(given) == 1:
+            raise PlanError("another graph")
+        return "found"
+
+    assert on_error.or_smallest(action, Options(), False, lambda _: None) == "found"
+    assert given[1] == ()
