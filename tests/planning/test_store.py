@@ -33,7 +33,6 @@ NOBODY = FakeFrontend(special_case("slices").training)  # who is asked about fus
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(files, "_told", set())
     return tmp_path / "plans"
 
 
