@@ -104,7 +104,7 @@ def counted_binds(monkeypatch: pytest.MonkeyPatch) -> list[mx.sym.Symbol]:
     return binds
 
 
-@pytest.mark.every(4)
+@pytest.mark.slow
 @pytest.mark.usefixtures("cheap_planning")
 @pytest.mark.parametrize("fuse", [False, True])
 def test_a_first_start_asks_mxnet_no_question_twice(monkeypatch: pytest.MonkeyPatch, fuse: bool) -> None:
