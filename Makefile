@@ -45,6 +45,9 @@ RACED     := tests/native tests/kernels/test_operators.py tests/runtime/test_con
 # A test takes one processor; what a file has bound once is there for all its tests.
 SIDE_BY_SIDE := -n 2 --dist loadfile
 
+# What `make coverage` runs in the place of the quick tests.
+TESTS ?=
+
 # How long random programs run with each kind of sanitizer.
 SANITIZED_MINUTES ?= 10
 
@@ -52,7 +55,7 @@ SANITIZED_MINUTES ?= 10
 MINUTES ?= 3
 KINDS   ?=
 
-.PHONY: help demo test test-all test-compat check fuzz bench sockeye projects projects-fast ptx sass sanitize gpu-check clean
+.PHONY: help demo test test-all test-compat coverage lint check fuzz bench sockeye projects projects-fast ptx sass sanitize gpu-check clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -72,14 +75,18 @@ test-all: $(INSTALLED)  ## run all tests that this machine can run
 test-compat:  ## train under newer versions of numpy and Python, each in an environment of its own
 	@tests/compat/check.sh $(COMPAT)
 
-check: $(INSTALLED)  ## ruff, mypy, import-linter, then make test
+coverage: $(INSTALLED)  ## which lines and branches the tests run, of Python and of C++ (20 minutes; or TESTS=tests/policies)
+	@$(BIN)/python -m tests.coverage $(TESTS)
+
+check: lint test  ## make lint, then make test
+
+lint: $(INSTALLED)  ## ruff, mypy, import-linter
 	@echo "== ruff"
 	@$(BIN)/ruff check .
 	@echo "== mypy (up to a minute the first time)"
 	@$(BIN)/mypy --strict echo
 	@echo "== import-linter"
 	@$(BIN)/lint-imports --no-cache --no-logo
-	@$(MAKE) --no-print-directory test
 
 fuzz: $(INSTALLED)  ## look for programs that echo trains in another way than MXNet, for MINUTES=3
 	@$(BIN)/python -m fuzz --minutes $(MINUTES) $(if $(KINDS),--kinds $(KINDS)) $(if $(JSON),--json $(JSON))

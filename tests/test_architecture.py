@@ -1,13 +1,16 @@
 """ARCHITECTURE.md is true: its picture is drawn from the imports, and the files and names that it mentions are there.
 
-``python -m tests.test_architecture`` draws the picture anew.
+``python -m tests.test_architecture`` draws the picture anew. Tests stand where the modules do that they test, and keep
+their hands off what is private in another room.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib
 import re
 from pathlib import Path
+from typing import Iterator
 
 import grimp
 import networkx as nx
@@ -63,6 +66,61 @@ def test_names_are_there() -> None:
                 module, _, kind = module.rpartition(".")
                 parent = getattr(importlib.import_module(module), kind)
             assert hasattr(parent, attribute), name
+
+
+# Tests -------------------------------------------------------------------------------------------------------------
+
+
+def does_something(module: ast.Module) -> bool:
+    """Whether a module has a function with more in it than words: data and protocols need no test of their own."""
+    functions = (node for node in ast.walk(module) if isinstance(node, (ast.FunctionDef, ast.Lambda)))
+    bodies = (node.body if isinstance(node.body, list) else [node.body] for node in functions)
+    return any(not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant)) for body in bodies
+               for each in body)  # fmt: skip
+
+
+def mirrored(module: Path) -> Path:
+    """``tests/ROOM/test_NAME.py`` of ``echo/ROOM/NAME.py``."""
+    return ROOT / "tests" / module.relative_to(ROOT / "echo").with_name(f"test_{module.name}")
+
+
+MODULES = [path for path in sorted((ROOT / "echo").rglob("*.py")) if not path.name.startswith("__")]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_has_tests_at_the_same_path(module: Path) -> None:
+    if does_something(ast.parse(module.read_text(encoding="utf-8"))):
+        test = mirrored(module)
+        assert test.is_file(), f"expected its tests in {test.relative_to(ROOT)}"
+        assert "def test_" in test.read_text(encoding="utf-8")
+
+
+def patched(test: Path) -> Iterator[str]:
+    """The private names of echo that a file puts others in the place of, as ``echo.ROOM.MODULE._NAME``."""
+    tree = ast.parse(test.read_text(encoding="utf-8"))
+    known: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            known.update({alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names})
+        elif isinstance(node, ast.Import):
+            known.update({alias.asname: alias.name for alias in node.names if alias.asname})
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "setattr":
+            what = [ast.unparse(argument) for argument in node.args[:2]]
+            if what[0].startswith(("'", '"')):
+                found = ast.literal_eval(what[0])
+            else:
+                first, _, rest = what[0].partition(".")
+                found = ".".join(filter(None, (known.get(first, first), rest, what[1].strip("'\""))))
+            if re.match(r"echo\..*\b_[a-z]\w*(?!_)$", found, re.IGNORECASE):
+                yield found
+
+
+@pytest.mark.parametrize("test", sorted((ROOT / "tests").rglob("test_*.py")), ids=lambda path: path.stem)
+def test_what_is_private_is_patched_in_its_own_room_alone(test: Path) -> None:
+    parts = test.relative_to(ROOT / "tests").parts
+    room = parts[0] if len(parts) > 1 else test.stem[len("test_") :]
+    assert [name for name in patched(test) if name.split(".")[1] != room] == []
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ def fake_mxnet(folder: Path, text: str) -> None:
     (folder / "mxnet" / "__init__.py").write_text(text)
 
 
+@pytest.mark.slow
 def test_asking_whether_mxnet_is_there_changes_nothing(tmp_path: Path) -> None:
     ask = "import importlib.util as u; found = u.find_spec('mxnet'); assert found and found.loader;"
     done = run(ask + "import sys; assert 'mxnet' not in sys.modules and 'echo' not in sys.modules\n" + REAL, tmp_path)
@@ -74,6 +75,7 @@ def test_somebody_elses_module_named_echo(tmp_path: Path) -> None:
     assert line.startswith("echo: not active: ImportError")
 
 
+@pytest.mark.slow
 def test_a_wrong_option_is_one_line(tmp_path: Path) -> None:
     for variable, text in {"ECHO_MAX_OVERHEAD": "banana", "ECHO_POLICY": "banana"}.items():
         done = run(REAL, tmp_path, **{variable: text})

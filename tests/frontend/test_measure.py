@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
-import types
 from typing import Any, Iterator
 
 import mxnet as mx
@@ -16,7 +14,6 @@ from echo.estimators.signatures import is_free
 from echo.frontend import measure
 from echo.frontend.apart import measuring
 from echo.frontend.capture import training_graph
-from echo.frontend.device import device_key
 from echo.frontend.measure import Meter
 from echo.frontend.session import install_hook
 from echo.frontend.symbols import graph_of, infer_binding
@@ -195,28 +192,3 @@ def test_measuring_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     for op in ("Convolution", "BatchNorm", "_backward_Activation"):
         Meter(mx.cpu())(graph, only(graph, op))
     assert capfd.readouterr() == ("", "")
-
-
-def test_the_device_key_names_what_times_depend_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    key = device_key(mx.cpu())
-    assert key == device_key(mx.cpu())
-    assert mx.__version__ in key
-    assert "cores" in key
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert device_key(mx.cpu()) != key
-
-
-def test_the_device_key_of_a_gpu_names_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    nvml = types.ModuleType("pynvml")
-    names = {0: b"NVIDIA A10G", 1: "NVIDIA T4"}
-    nvml.__dict__.update(
-        nvmlInit=lambda: None,
-        nvmlShutdown=lambda: None,
-        nvmlDeviceGetHandleByIndex=lambda index: index,
-        nvmlDeviceGetName=names.__getitem__,
-    )
-    monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    assert device_key(mx.gpu(0)).startswith("NVIDIA A10G, ")
-    assert device_key(mx.gpu(1)).startswith("NVIDIA T4, ")
-    assert device_key(mx.gpu(2)).startswith("gpu (KeyError), ")

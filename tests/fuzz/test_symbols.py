@@ -36,6 +36,7 @@ def test_same_seed_same_program(kind: ModuleType) -> None:
     assert Program.from_json(drawn[1].to_json()) == drawn[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["symbols", "blocks"])
 def test_nothing_differs(kind: str) -> None:
     """In processes of their own: MXNet itself leaves some programs with memory in disorder."""
@@ -46,6 +47,7 @@ def test_nothing_differs(kind: str) -> None:
     assert list(seen.values()).count("same") > 8
 
 
+@pytest.mark.slow
 def test_another_process_goes_on_behind_a_refused_program() -> None:
     seen: dict[int, str] = {}
     behind = Batch("blocks", 0, 60, math.inf).run(lambda _, seed, outcome: seen.update({seed: outcome["kind"]}))
@@ -130,8 +132,10 @@ def test_storage_that_does_not_grow_is_no_fault() -> None:
     assert symbols.check(sigmoids(4)) is None
 
 
+@pytest.mark.slow
 def test_storage_that_grows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("echo.estimators.kept._keeps_none", lambda *_: True)  # copies do not count
+    monkeypatch.setattr("echo.passes.differentiate.with_kept", lambda training, _: training)  # copies do not count
+    monkeypatch.setattr("echo.passes.differentiate.copied", lambda *_: frozenset())
     found = symbols.check(sigmoids(5))
     assert found is not None
     assert found.startswith("storage: ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from dataclasses import replace
 from typing import Any
@@ -10,12 +11,15 @@ import pytest
 
 from echo.errors import BudgetError, OptionError
 from echo.estimators.footprint import GRADIENTS, INPUTS, WEIGHTS
+from echo.passes import select as select_pass
 from echo.passes.candidates import FindCandidates
 from echo.passes.partition import Partition
 from echo.passes.request import Request
 from echo.passes.select import Select, Selection
 from echo.plans.options import Options
-from tests.conftest import Case, FakeFrontend, any_case, overhead_of
+from echo.policies.problem import Problem
+from echo.policies.solvers.bound import least_bytes
+from tests.conftest import Case, FakeFrontend, any_case, overhead_of, problem_of
 
 STATIC = {WEIGHTS: 3 << 20, GRADIENTS: 3 << 20, INPUTS: 1 << 20}
 MODELS = ["nmt", "lm", "resnet50_v2", "dropout", "slices"]
@@ -262,3 +266,24 @@ def test_progress_is_reported() -> None:
         )
     assert "select: the budget needs compute-heavy operators" in seen
     assert all(text.startswith("select: ") for text in seen)
+
+
+def test_a_budget_out_of_reach_of_light_operators_is_not_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = any_case("lm")
+    static = sum(request_of(case).static.values())
+    light = select(case, max_overhead=None).planned_bytes
+    solved: list[bool] = []
+
+    def solve(request: Request, problem: Problem) -> Selection:
+        solved.append(any(case.training.nodes[node].op == "FullyConnected" for node in problem.candidates))
+        return whole(request, problem)
+
+    whole = select_pass._solve
+    monkeypatch.setattr(select_pass, "_solve", solve)
+    select(case, memory_budget=static + light)
+    assert solved == [False], "light operators alone will do"
+    solved.clear()
+    with contextlib.suppress(BudgetError):
+        select(case, memory_budget=static + least_bytes(problem_of(case.training, assigns=True)) - 1)
+    assert all(solved)
+    assert solved

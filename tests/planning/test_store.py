@@ -33,7 +33,6 @@ NOBODY = FakeFrontend(special_case("slices").training)  # who is asked about fus
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(files, "_told", set())
     return tmp_path / "plans"
 
 
@@ -208,6 +207,7 @@ def check_ignored(
     assert store.load("key", graph, NOBODY) == Found(kept, marked, graph, None)
 
 
+@pytest.mark.slow
 def test_every_flipped_bit_is_noticed(folder: Path, plan: Plan) -> None:
     """Each byte in turn, some bits of it; and several at once."""
     graph, _ = stored(replace(plan, decisions=plan.decisions[:2], missed=(), notes=()))

@@ -279,7 +279,7 @@ def test_a_chain_in_little_memory(policy: Policy) -> None:
     assert certified(problem, policy.choose(problem)).bytes <= 20
 
 
-@pytest.mark.every(3)
+@pytest.mark.slow
 @IN_CHAINS
 def test_a_budget_of_two_roots_costs_order_n(policy: Policy) -> None:
     """Chen et al.: sqrt(n) checkpoints and one more forward pass; with room to spare for segments in segments."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from echo.cli.schedule import held_at_peak
 from echo.errors import OptionError
 from echo.policies.all import All
 from echo.policies.data_problem import problem_of_graph, smallest, solve_graph
@@ -44,9 +43,3 @@ def test_the_least_that_is_reached() -> None:
     assert smallest(None_(), *chain(20)).value.bytes == 22
     assert smallest(All(), *chain(20)).value.bytes == 22
     assert smallest(Search(), *chain(20)).value.bytes <= 8
-
-
-def test_what_is_held_at_the_peak() -> None:
-    """The first gradient reads everything below the loss: the chain, the loss, and what it makes itself."""
-    held = held_at_peak(chain(4).training, smallest(None_(), *chain(4)))
-    assert held == "tanh0 0.0 MB, tanh1 0.0 MB, tanh2 0.0 MB, tanh3 0.0 MB, loss4 0.0 MB"

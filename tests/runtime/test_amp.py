@@ -260,7 +260,7 @@ np.savez(sys.argv[3], loss.asnumpy(), mx.nd.random.uniform(shape=(8,)).asnumpy()
 """
 
 
-@pytest.mark.every(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("runner", ["static", "dynamic"])
 @pytest.mark.parametrize("dtype", TYPES)
 def test_programs_that_call_amp_init(dtype: str, runner: str, tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SCRIPT = """
 import multiprocessing, sys
 
@@ -37,6 +39,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_fork_server_from_before_mxnet_is_clean(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(SCRIPT, encoding="utf-8")

@@ -10,10 +10,7 @@ import numpy as np
 import pytest
 
 import echo
-from echo.passes.patterns.hoist import is_layout
-from echo.passes.rules import Rules
-from echo.pipeline import BASES
-from tests.fused_models import EXAMPLES, STEPS, Example, attention, decoder, trained_gluon, values
+from tests.fused_models import EXAMPLES, STEPS, Example, attention, trained_gluon, values
 from tests.training import TOLERANCE
 
 
@@ -92,26 +89,6 @@ def test_gradients_of_many_readers_need_the_copies(monkeypatch: pytest.MonkeyPat
     assert distance(without, stock) > 0.01
 
 
-def test_a_layer_falls_apart_where_its_steps_need_less_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    # as one operator, the layer waits for the gradients of all steps: what is between the steps is alive at once
-    example = decoder(mx.sym.relu)
-    plan = echo.plan(example.symbol, max_overhead=None, **example.shapes)
-    assert {name for name, _ in plan.fused if not is_layout(name)} == {"lstm_cell", "weighted_sum"}
-    monkeypatch.setattr("echo.passes.trial.RULES", Rules(enough=1.0))
-    layer = echo.plan(example.symbol, max_overhead=9.0, **example.shapes)
-    assert "lstm_layer" in {name for name, _ in layer.fused}
-    assert plan.after.total < layer.after.total <= plan.before.total
-
-
-@pytest.mark.slow
-def test_nothing_is_fused_where_much_less_is_needed_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("echo.pipeline.BASES", BASES[:1])  # the others would need less still
-    example = decoder(mx.sym.relu)
-    plan = echo.plan(example.symbol, max_overhead=None, **example.shapes)
-    assert not plan.fused
-    assert plan.after.planned < 0.5 * plan.before.planned
-
-
 @pytest.mark.parametrize("name", ["lstm layers", "attention"])
 def test_the_user_sees_his_own_graph(name: str) -> None:
     example = EXAMPLES[name]()
@@ -135,6 +112,7 @@ def test_the_user_sees_his_own_graph(name: str) -> None:
     assert seen == stock
 
 
+@pytest.mark.slow
 def test_inference_and_reshape() -> None:
     example = EXAMPLES["attention"]()
     optimized = echo.optimize(example.symbol)

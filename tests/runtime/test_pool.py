@@ -86,7 +86,7 @@ def test_lengths_fit_into_the_pool_of_the_longest(monkeypatch: pytest.MonkeyPatc
 def test_what_follows_is_found_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = pool_of_buckets(max_overhead=None)
     monkeypatch.setattr(find, "PLANNER", Planner())
-    monkeypatch.setattr("echo.planning.service._planned", None)
+    monkeypatch.setattr(pipeline, "plan", None)
     binds = counted_binds(monkeypatch)
     assert pool_of_buckets(max_overhead=None) == expected
     assert not binds, "a second start needs neither a training graph nor sizes of chunks"
@@ -104,7 +104,7 @@ def counted_binds(monkeypatch: pytest.MonkeyPatch) -> list[mx.sym.Symbol]:
     return binds
 
 
-@pytest.mark.every(4)
+@pytest.mark.slow
 @pytest.mark.usefixtures("cheap_planning")
 @pytest.mark.parametrize("fuse", [False, True])
 def test_a_first_start_asks_mxnet_no_question_twice(monkeypatch: pytest.MonkeyPatch, fuse: bool) -> None:

@@ -41,7 +41,7 @@ def resident(models: str, name: str, on: bool, cache: Path) -> tuple[int, int]:
     return now, peak
 
 
-@pytest.mark.every(2)
+@pytest.mark.slow
 @pytest.mark.skipif("LD_PRELOAD" in os.environ, reason="a sanitizer's memory is resident too")
 @pytest.mark.parametrize(("models", "name"), [("small", "nmt"), ("full", "lm")])
 def test_a_cold_planning_takes_and_leaves_little(models: str, name: str, tmp_path: Path) -> None:

@@ -13,23 +13,19 @@ from mxnet.symbol import Symbol
 
 import echo
 from echo import pipeline
-from echo.errors import BudgetError
 from echo.ir.fused_operators import PREFIX
 from echo.ir.graph import Graph
-from echo.passes import trial
 from echo.passes.confirm import Confirm
 from echo.passes.differentiate import Differentiate
 from echo.passes.layouts import BatchProducts
-from echo.passes.masks import Masked, PackMasks
-from echo.passes.patterns import apply, dropout
+from echo.passes.masks import PackMasks
+from echo.passes.patterns import apply
 from echo.passes.request import Request
-from echo.passes.rules import Rules
 from echo.passes.select import Select
 from echo.planning.service import Planner
 from echo.runtime import bind as planned_bind
 from echo.runtime import cached_op, find
 from echo.runtime.rebind import Rebinder
-from tests.fused_models import EXAMPLES
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 SIZE, STEPS, BATCH = 16, 6, 8
@@ -201,22 +197,6 @@ def test_what_fails_without_fused_operators_too_runs_as_it_is(
     assert "bound without a plan" in line
 
 
-def test_the_users_own_operators_cost_no_fused_plan(monkeypatch: Patch) -> None:
-    """Where those are looked at too, for they might need much less."""
-    full = pipeline.best_plan
-
-    def best(request: Request) -> Any:
-        if not fused(request.graph):
-            raise Surprise("unfused")
-        return full(request)
-
-    monkeypatch.setattr(pipeline, "best_plan", best)
-    monkeypatch.setattr(trial, "RULES", Rules(enough=0.0))
-    plan = echo.plan(model(), max_overhead=None, **SHAPES)
-    assert plan.fused
-    assert any("Surprise: unfused" in line for line in plan.failed)
-
-
 @pytest.mark.parametrize("stage", [PackMasks, BatchProducts])
 def test_masks_and_layouts_cost_no_plan(stage: type[Any], monkeypatch: Patch) -> None:
     failing(stage, "run")(monkeypatch)
@@ -226,35 +206,6 @@ def test_masks_and_layouts_cost_no_plan(stage: type[Any], monkeypatch: Patch) ->
     monkeypatch.setattr(find, "PLANNER", Planner())
     with pytest.raises(echo.EchoError, match="Surprise"):
         echo.plan(model(), max_overhead=None, strict=True, **SHAPES)
-
-
-@pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("transparent", [False, True])
-def test_masks_that_miss_a_budget_cost_no_plan(strict: bool, transparent: bool, monkeypatch: Patch) -> None:
-    """A budget that is kept without them; whoever is strict gets the plan, too: nothing failed."""
-    full, tried = pipeline.best_plan, []
-
-    def best(request: Request) -> Any:
-        if any(node.op == PREFIX + "apply_mask" for node in request.graph.nodes):
-            tried.append(request)
-            raise BudgetError(1, 2, "masks")
-        return full(request)
-
-    monkeypatch.setattr(pipeline, "best_plan", best)
-    monkeypatch.setattr(Masked, "why_not_tried", lambda *_: "")
-    example = EXAMPLES["dropout"]()
-    # where inference draws random numbers, no Dropout runs again
-    x, given = mx.sym.load_json(example.symbol.tojson().replace("always", "training")), example.shapes
-    if transparent:
-        with echo.enable(memory_budget=0.97, strict=strict):
-            executor = x.simple_bind(mx.cpu(), **given)
-        assert type(executor).__name__ == "PlannedExecutor"
-    else:
-        plan = echo.plan(x, memory_budget=0.97, strict=strict, **given)
-        assert not plan.changes_nothing
-        assert not plan.failed
-        assert any(missed.pattern == dropout.NAME and "cannot be planned" in missed.reason for missed in plan.missed)
-    assert tried
 
 
 def test_what_failed_is_not_kept_on_the_disk(monkeypatch: Patch) -> None:

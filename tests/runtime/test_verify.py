@@ -8,7 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import mxnet as mx
 import numpy as np
@@ -20,7 +20,7 @@ import echo
 from echo.errors import OptionError, VerificationError
 from echo.ir.graph import Graph
 from echo.plans.options import Options
-from echo.runtime import random_state, verify
+from echo.runtime import verify
 from echo.runtime.executor import PlannedExecutor
 from tests.conftest import plan_other_graphs
 from tests.training import arrays, assert_alive, assert_same
@@ -146,7 +146,7 @@ def test_transparent_mode_goes_on_with_the_users_graph(caplog: pytest.LogCapture
     assert len(warnings_of(caplog)) == len(folders()) == 1
 
 
-@pytest.mark.every(4)
+@pytest.mark.slow
 @pytest.mark.usefixtures("wrong_plans")
 @pytest.mark.parametrize("runner", ["executor", *FLAGS])
 def test_the_script_of_the_report_finds_it_again(runner: str) -> None:
@@ -397,45 +397,6 @@ def test_strict_blocks_raise() -> None:
     block = made(True, {}, strict=True)
     with autograd.record(), pytest.raises(VerificationError, match="output 0 by"):
         block(inputs())
-
-
-# Random numbers --------------------------------------------------------------------------------------------------
-
-
-DRAWS: dict[str, Callable[[], mx.nd.NDArray]] = {
-    "uniform": lambda: mx.nd.random.uniform(shape=33),
-    "normal": lambda: mx.nd.random.normal(shape=(3, 5)),
-    "dropout": lambda: mx.nd.Dropout(mx.nd.ones(3000), mode="always"),
-    "randint": lambda: mx.nd.random.randint(0, 1000, 40),
-    "shuffle": lambda: mx.nd.random.shuffle(mx.nd.arange(50)),
-    "multinomial": lambda: mx.nd.random.multinomial(mx.nd.ones(20) / 20, shape=30),
-    "gamma": lambda: mx.nd.random.gamma(2, 2, shape=9),
-    "np": lambda: mx.np.random.normal(size=7).as_nd_ndarray(),
-}
-
-
-@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
-def test_random_numbers_can_be_put_back(draw: Callable[[], mx.nd.NDArray]) -> None:
-    assert random_state.why_not() == ""
-    mx.random.seed(11)
-    draw()
-    state = random_state.saved()
-    first = [draw().asnumpy(), draw().asnumpy()]
-    assert random_state.saved() != state
-    assert not np.array_equal(first[0], first[1])
-    state.restore()
-    assert random_state.saved() == state
-    assert all(np.array_equal(draw().asnumpy(), before) for before in first)
-
-
-def test_asking_for_the_state_draws_nothing() -> None:
-    mx.random.seed(3)
-    expected = mx.nd.random.uniform(shape=4).asnumpy()
-    mx.random.seed(3)
-    random_state.why_not.cache_clear()
-    random_state.why_not()
-    random_state.saved()
-    assert (mx.nd.random.uniform(shape=4).asnumpy() == expected).all()
 
 
 # Options ---------------------------------------------------------------------------------------------------------

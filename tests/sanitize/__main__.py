@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]
-FOLDER = Path(__file__).resolve().parent
+from tests import libraries
 
 
 class Kind(NamedTuple):
@@ -52,54 +50,31 @@ THREAD = Kind(
 KINDS = {"address": ADDRESS, "thread": THREAD}
 
 
-def compiler() -> str:
-    """GCC's C++ compiler.
-
-    Raises:
-        LookupError: there is none.
-    """
-    found = shutil.which(os.environ.get("CXX", "g++"))
-    if found is None or shutil.which("cmake") is None:
-        raise LookupError("g++ and cmake are needed: sudo apt install g++ cmake (or python -m pip install cmake)")
-    return found
-
-
 def build(name: str) -> Path:
     """The folder with the libraries of a kind.
 
     Raises:
         subprocess.CalledProcessError: a build failed, and said why.
     """
-    kind, folder = KINDS[name], ROOT / "build" / "sanitize"
-    made, installed = folder / name, folder / f"{name}-libraries"
-    flags = f"-O1 -g -fno-omit-frame-pointer {kind.flags}"
-    subprocess.run(
-        ["cmake", "-S", str(ROOT), "-B", str(made), f"-DCMAKE_CXX_COMPILER={compiler()}", f"-DCMAKE_CXX_FLAGS={flags}",
-         "-DCMAKE_BUILD_TYPE=None", *kind.options], check=True, stdout=subprocess.DEVNULL,
-    )  # fmt: skip
-    subprocess.run(["cmake", "--build", str(made), "--parallel", "2"], check=True, stdout=subprocess.DEVNULL)
-    installed.mkdir(exist_ok=True)
-    for library in made.glob("libecho_*.so"):
-        shutil.copy(library, installed)
-    return installed
+    kind = KINDS[name]
+    return libraries.build(Path("sanitize", name), f"-fno-omit-frame-pointer {kind.flags}", kind.options)
 
 
 def runtime(name: str) -> str:
     """The path of a sanitizer's library."""
-    command = [compiler(), f"-print-file-name={name}"]
+    command = [libraries.compiler(), f"-print-file-name={name}"]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def environment(name: str) -> dict[str, str]:
     """The variables under which a command takes the libraries of a kind."""
     kind = KINDS[name]
-    paths = [str(FOLDER / "site"), os.environ.get("PYTHONPATH", "")]
     return {
         **os.environ,
+        **libraries.environment(build(name)),
         **kind.environment,
-        "ECHO_SANITIZED": str(build(name)),
+        "ECHO_SANITIZED": name,
         "LD_PRELOAD": ":".join(map(runtime, kind.preload)),
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         "PYTHONMALLOC": "malloc",
     }
 

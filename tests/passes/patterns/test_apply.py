@@ -16,13 +16,12 @@ from echo.frontend import extension
 from echo.frontend.session import install_hook
 from echo.frontend.symbols import Binding, graph_of, symbol_of, types_of
 from echo.ir.attributes import COPY_ATTRIBUTE
-from echo.ir.fused_operators import PREFIX, fused_node
-from echo.ir.graph import Entry, Graph, Node
+from echo.ir.fused_operators import PREFIX
+from echo.ir.graph import Entry, Graph
 from echo.ir.training_node import TensorType
 from echo.passes.patterns import apply
 from echo.passes.patterns.apply import Fused, find, fuse, fused_at, why_not
-from echo.passes.patterns.graph_view import Fusion, local
-from echo.passes.patterns.substitute import applied
+from echo.passes.patterns.graph_view import Fusion
 from tests.fused_models import EXAMPLES
 from tests.training import random_arrays
 
@@ -312,25 +311,6 @@ def test_fusions_worth_nothing_are_left_out() -> None:
 
 
 # What is refused ---------------------------------------------------------------------------------------------------
-
-
-def chain() -> Graph:
-    """x -> a -> b -> c."""
-    x = mx.sym.var("x")
-    return graph_of(mx.sym.Group([mx.sym.exp(mx.sym.sin(mx.sym.tanh(x, name="a"), name="b"), name="c")]))
-
-
-def test_a_cycle_is_refused() -> None:
-    """One operator for a and c would read what is computed from its own output."""
-    graph = chain()
-    a, b, c = (next(k for k, node in enumerate(graph.nodes) if node.name == name) for name in "abc")
-    node = fused_node("lstm_cell", "both", (Entry(0), Entry(b)))
-    around = Fusion("both", c, (node,), {Entry(a): local(0, 0), Entry(c): local(0, 1)}, frozenset({a, c}), {}, "")
-    assert applied(graph, [around], copies=False) is None
-    alone = Fusion("one", c, (Node("exp", "new", (Entry(b),)),), {Entry(c): local(0)}, frozenset({c}), {}, "")
-    made = applied(graph, [alone], copies=False)
-    assert made is not None
-    assert [node.name for node in made.nodes] == ["x", "a", "b", "new"]
 
 
 @pytest.mark.parametrize(

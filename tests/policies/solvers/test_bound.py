@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 from dataclasses import replace
 from functools import partial
 
 import pytest
 
-from echo.errors import BudgetError
 from echo.estimators.scheduler import Scheduler
-from echo.passes import select as select_pass
-from echo.passes.request import Request
-from echo.passes.select import Selection
 from echo.policies.data_problem import problem_of_graph
-from echo.policies.problem import Problem
 from echo.policies.search import Search
 from echo.policies.solvers.bound import least_bytes
 from tests.conftest import any_case, calls_of, problem_of
 from tests.data_graphs import ILP_NAMES, chain, ilp_graph, random_graph, unrolled
-from tests.passes.test_select import request_of, select
 from tests.policies.test_certificate import spaces
 
 
@@ -38,7 +31,7 @@ def test_no_schedule_of_a_small_graph_needs_less() -> None:
     assert sum(shares) / len(shares) > 0.3
 
 
-@pytest.mark.every(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["nmt", "lm", "resnet50_v2", "dropout", "slices"])
 def test_no_plan_of_light_operators_needs_less(name: str) -> None:
     """MXNet's own graphs: work in place, views, memory that is not the planner's."""
@@ -61,27 +54,6 @@ def test_what_stays_is_told_apart_from_what_may_go() -> None:
     problem = problem_of_graph(training, seconds)
     assert least_bytes(problem) <= 4
     assert least_bytes(replace(problem, candidates={})) >= length
-
-
-def test_a_budget_out_of_reach_of_light_operators_is_not_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = any_case("lm")
-    static = sum(request_of(case).static.values())
-    light = select(case, max_overhead=None).planned_bytes
-    solved: list[bool] = []
-
-    def solve(request: Request, problem: Problem) -> Selection:
-        solved.append(any(case.training.nodes[node].op == "FullyConnected" for node in problem.candidates))
-        return whole(request, problem)
-
-    whole = select_pass._solve
-    monkeypatch.setattr(select_pass, "_solve", solve)
-    select(case, memory_budget=static + light)
-    assert solved == [False], "light operators alone will do"
-    solved.clear()
-    with contextlib.suppress(BudgetError):
-        select(case, memory_budget=static + least_bytes(problem_of(case.training, assigns=True)) - 1)
-    assert all(solved)
-    assert solved
 
 
 @pytest.mark.slow

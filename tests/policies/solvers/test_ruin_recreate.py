@@ -1,33 +1,50 @@
-"""The native scheduler within a bound on time: never above it, and what it finds there is not lost."""
+"""Schedules by ruin and recreate: within what is asked for, never worse than where they begin."""
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
-from echo.estimators.scheduler import CHUNKS, LIVE, Scheduler
-from tests.data_graphs import random_graph
+from echo.errors import NativeError
+from echo.policies.data_problem import problem_of_graph
+from echo.policies.solvers import ruin_recreate
+from echo.policies.solvers.ruin_recreate import RuinRecreate, can_fit
+from tests.data_graphs import chain, unrolled
 
-EFFORT = 400
+
+@pytest.mark.parametrize("share", [0.4, 0.7, 1.0])
+def test_a_budget_is_kept_in_less_time_than_everything_takes(share: float) -> None:
+    graph = chain(40)
+    budget = int(share * graph.training.planned_bytes / 2)
+    problem = problem_of_graph(*graph, max_bytes=budget)
+    found = problem.value(RuinRecreate().choose(problem))
+    assert found.bytes <= budget
+    assert found.seconds < problem.value(problem.splits(problem.candidates)).seconds
 
 
-@pytest.mark.parametrize("measure", [LIVE, CHUNKS])
-def test_the_smallest_keeps_the_bound_on_time(measure: int) -> None:
-    """A drop that takes more time than is left is not the last word: with half of all the time there is a lot to save.
+def test_without_a_budget_the_smallest_within_the_bound_on_time() -> None:
+    graph = unrolled(4)
+    free = problem_of_graph(*graph, heavy=False)
+    smallest = free.value(RuinRecreate().choose(free))
+    bounded = problem_of_graph(*graph, heavy=False, max_seconds=0.5 * smallest.seconds)
+    found = bounded.value(RuinRecreate().choose(bounded))
+    assert found.seconds <= 0.5 * smallest.seconds
+    assert smallest.bytes <= found.bytes < free.value({}).bytes
 
-    Looser bounds never need more bytes than the tightest one, which is nothing at all.
-    """
-    saved = 0
-    for seed in range(120):
-        graph = random_graph(seed, random.Random(seed).randint(4, 40))
-        scheduler = Scheduler(*graph, measure)
-        candidates = [number for number, node in graph.training.operators() if node.forward][:-1]
-        stock, most = scheduler.simulate({}), scheduler.least(candidates, 1e300, EFFORT)[1]
-        for share in (0.0, 0.1, 0.3, 0.5, 0.9):
-            splits, value = scheduler.least(candidates, share * most.seconds, EFFORT)
-            assert value.seconds <= share * most.seconds, f"seed {seed}, share {share}"
-            assert value.bytes <= stock.bytes, f"seed {seed}, share {share}"
-            assert value == scheduler.simulate(splits), f"seed {seed}, share {share}"
-            saved += share == 0.5 and value.bytes < stock.bytes
-    assert saved > 60
+
+def test_it_is_never_worse_than_its_start() -> None:
+    problem = problem_of_graph(*chain(40), simulations=1)
+    start = RuinRecreate().choose(problem_of_graph(*chain(40)))
+    found = RuinRecreate((start,), share=0.0).choose(problem)
+    assert problem.rank(problem.value(found)) <= problem.rank(problem.value(start))
+
+
+def test_what_it_leaves_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    once = problem_of_graph(*chain(10), once=True)
+    assert not can_fit(once)
+    assert RuinRecreate().choose(once) == {}
+
+    def missing(*_: object) -> None:
+        raise NativeError("not built")
+
+    monkeypatch.setattr(ruin_recreate, "scheduler_of", missing)
+    assert RuinRecreate().choose(problem_of_graph(*chain(10))) == {}

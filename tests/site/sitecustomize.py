@@ -1,4 +1,4 @@
-"""Found by Python when it starts, with this folder on PYTHONPATH: libraries of echo come from ECHO_SANITIZED."""
+"""Found by Python when it starts, with this folder on PYTHONPATH: libraries of echo come from ECHO_LIBRARIES."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class _First:
         for finder in sys.meta_path:
             spec = None if finder is _First else finder.find_spec(name, path, target)
             if spec is not None and spec.submodule_search_locations is not None:
-                spec.submodule_search_locations.insert(0, os.environ["ECHO_SANITIZED"])
+                spec.submodule_search_locations.insert(0, os.environ["ECHO_LIBRARIES"])
                 return spec
         return None
 
 
-if "ECHO_SANITIZED" in os.environ:
+if "ECHO_LIBRARIES" in os.environ:
     sys.meta_path.insert(0, _First)  # type: ignore[arg-type]

@@ -19,6 +19,8 @@ from mxnet import autograd, gluon
 from mxnet.gluon import nn, rnn
 
 import echo
+from echo.plans.options import Options
+from echo.runtime.cached_op import PlannedCachedOp
 from tests.training import assert_close, assert_same
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
@@ -442,3 +444,37 @@ def done(scenario: Callable[[Run], None], run: Run) -> dict[str, Any]:
     run.keep("random stream", mx.nd.random.uniform(shape=(64,)))
     run.seen.update({f"file {path.name}": np.array(path.read_bytes()) for path in run.folder.iterdir()})
     return run.seen
+
+
+# Choices -----------------------------------------------------------------------------------------------------------
+
+
+def called(op: PlannedCachedOp, size: int, train: bool = True) -> Any:
+    data, weight = mx.nd.ones((size, 4)), mx.nd.ones((4, 4))
+    weight.attach_grad()
+    with autograd.record(train_mode=train):
+        return op(data, weight)
+
+
+def light() -> mx.sym.Symbol:
+    hidden = mx.sym.FullyConnected(mx.sym.var("data"), mx.sym.var("weight"), num_hidden=4, no_bias=True)
+    for _ in range(3):
+        hidden = mx.sym.sigmoid(mx.sym.tanh(hidden))
+    return hidden
+
+
+def test_one_plan_for_each_signature_and_none_for_inference() -> None:
+    options = Options(fuse=False, max_overhead=None)
+    op = PlannedCachedOp(light(), [], lambda action, stock: action(options))
+    op(mx.nd.ones((8, 4)), mx.nd.ones((4, 4)))
+    assert op.plans == {}
+    for size in (8, 8, 16):
+        called(op, size)
+    assert [signature[0] for signature in op.plans] == [(8, 4), (16, 4)]
+
+
+def test_whoever_gives_up_keeps_the_users_own() -> None:
+    expected = light().bind(mx.cpu(), [mx.nd.ones((8, 4)), mx.nd.ones((4, 4))]).forward()[0]
+    given_up = PlannedCachedOp(light(), [], lambda action, stock: stock())
+    assert (called(given_up, 8).asnumpy() == expected.asnumpy()).all()
+    assert given_up.plans == {}

@@ -14,7 +14,10 @@ from mxnet.gluon import nn, rnn
 
 import echo
 from echo import native
+from echo.errors import OptionError
+from echo.plans.options import Options
 from echo.runtime.cached_op import PlannedCachedOp
+from echo.runtime.gluon import optimize_block, session_of_block
 from tests.training import assert_same
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
@@ -256,3 +259,29 @@ def planned_symbol(block: gluon.HybridBlock) -> mx.sym.Symbol:
     from echo.frontend.symbols import symbol_of
 
     return symbol_of(block._cached_op._choice.graph)
+
+
+# Which blocks ------------------------------------------------------------------------------------------------------
+
+
+def test_every_block_that_can_be_hybridized_is_planned() -> None:
+    plain = nn.Sequential()
+    plain.add(net(), nn.Sequential())
+    assert optimize_block(plain, Options(fuse=False, max_overhead=None)) is plain
+    plain.initialize()
+    plain.hybridize()
+    step(plain, inputs())
+    assert recomputed(plain[0]) > 0
+    with pytest.raises(OptionError, match="expected a HybridBlock, or a Block with some in it, got Sequential without"):
+        optimize_block(nn.Sequential(), Options())
+
+
+@pytest.mark.parametrize(
+    ("flags", "runner"), [({}, "dynamic"), ({"static_alloc": True}, "static"), ({"static_shape": True}, "dynamic")]
+)
+def test_a_session_is_of_the_runner_that_the_flags_ask_for(flags: dict[str, bool], runner: str) -> None:
+    block = net()
+    block.hybridize(**flags)
+    session = session_of_block(block, {"data": (BATCH, FEATURES)}, mx.cpu())()
+    assert session.subject.runner == runner
+    assert session.differentiate().runner == runner

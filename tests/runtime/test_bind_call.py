@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import echo
+from echo.runtime import bind_call
 from tests.training import assert_close, assert_same
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
@@ -351,3 +352,54 @@ def test_sparse_arguments_are_left_alone(caplog: pytest.LogCaptureFixture) -> No
     gradients = {"weight": mx.nd.zeros((12, 4)).tostype("row_sparse")}
     untouched(lambda: symbol.bind(mx.cpu(), arrays, gradients, {"data": "null", "weight": "write"}), caplog)
     untouched(lambda: symbol.simple_bind(mx.cpu(), grad_req={"data": "null", "weight": "write"}, data=(3, 12)), caplog)
+
+
+# What planning is told ---------------------------------------------------------------------------------------------
+
+
+def sparse() -> mx.sym.Symbol:
+    return mx.sym.sum(mx.sym.var("data", stype="csr"))
+
+
+@pytest.mark.parametrize(
+    ("symbol", "given", "reason"),
+    [
+        (network(), {}, ""),
+        (network(), {"grad_req": "null"}, "no argument needs a gradient"),
+        (network(), {"group2ctx": {"a": mx.cpu(1)}}, "group2ctx spreads the graph over several devices"),
+        (network(), {"stype_dict": {"data": "csr"}}, "sparse arguments"),
+        (network(), {"stype_dict": {"data": "default"}}, ""),
+        (sparse(), {}, "sparse arguments"),
+    ],
+)
+def test_what_is_bound_as_it_is(symbol: mx.sym.Symbol, given: dict[str, Any], reason: str) -> None:
+    request = bind_call.simple_bind(symbol, mx.sym.Symbol.simple_bind, mx.cpu(), data=(4, 3), **given)
+    assert request.untouched == reason
+
+
+def test_arrays_say_what_shapes_say() -> None:
+    symbol = network()
+    shapes = {"data": (4, FEATURES), "softmax_label": (4,)}
+    simple = bind_call.simple_bind(symbol, mx.sym.Symbol.simple_bind, mx.cpu(), **shapes)
+    binding = simple.binding()
+    names = symbol.list_arguments()
+    args = {name: mx.nd.zeros(shape) for name, shape in zip(names, binding.arg_shapes)}
+    aux = [mx.nd.zeros(shape) for shape in binding.aux_shapes]
+    for given in (args, list(args.values())):
+        request = bind_call.bind(symbol, mx.sym.Symbol.bind, mx.cpu(), given, args, "write", aux)
+        assert (request.untouched, request.binding().key) == ("", binding.key)
+    some = {name: array for name, array in args.items() if name != names[1]}
+    partial = bind_call.bind(symbol, mx.sym.Symbol.bind, mx.cpu(), args, some, "add", aux).binding()
+    assert partial.grad_req == tuple("null" if name == names[1] else "add" for name in names)
+    assert bind_call.bind(symbol, mx.sym.Symbol.bind, mx.cpu(), args, {}).untouched == "no argument needs a gradient"
+
+
+def test_known_shapes_are_handed_to_mxnet() -> None:
+    """MXNet infers none of a graph with fused operators."""
+    seen: list[Any] = []
+    symbol = network()
+    request = bind_call.simple_bind(symbol, lambda *args, **more: seen.append(more), mx.cpu(), data=(4, FEATURES))
+    request.call(symbol)
+    request.call(symbol, request.binding())
+    assert seen[0] == {"data": (4, FEATURES)}
+    assert set(seen[1]) == {*symbol.list_arguments(), *symbol.list_auxiliary_states()}

@@ -1,0 +1,62 @@
+"""The native scheduler: its steps and seconds are those of the specification, its searches keep their bounds."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from echo.estimators.scheduler import CHUNKS, LIVE, Scheduler
+from echo.ir.schedule import replay, steps_of
+from tests.data_graphs import chain, random_graph
+
+EFFORT = 400
+
+
+def test_steps_bytes_and_seconds_are_those_of_the_specification() -> None:
+    for seed in range(60):
+        generator = random.Random(seed)
+        training, seconds = random_graph(seed, generator.randint(4, 20))
+        forward = [number for number, node in training.operators() if node.forward]
+        backward = [number for number, node in training.operators() if not node.forward]
+        splits = {number: sorted(generator.sample(backward, 2)) for number in forward[:-1] if generator.random() < 0.5}
+        scheduler = Scheduler(training, seconds)
+        steps = steps_of(training, splits)
+        assert scheduler.steps(splits) == steps, f"seed {seed}"
+        found = scheduler.simulate(splits)
+        replayed = replay(training, [step.node for step in steps], seconds)
+        assert found.bytes == replayed.bytes, f"seed {seed}"
+        assert found.seconds == pytest.approx(replayed.seconds - sum(seconds)), f"seed {seed}: the copies alone"
+
+
+def test_a_budget_is_kept_and_what_has_room_in_it() -> None:
+    training, seconds = chain(30)
+    scheduler = Scheduler(training, seconds)
+    stock = scheduler.simulate({})
+    everything = {number: (31,) for number in range(30)}
+    assert scheduler.keep(everything, stock.bytes) == ({}, stock)
+    splits, found = scheduler.fit(range(30), 20, EFFORT)
+    assert found.bytes <= 20 < stock.bytes
+    assert found == scheduler.simulate(splits)
+    assert set(scheduler.fit(range(5), 20, EFFORT)[0]) <= set(range(5)), "candidates alone"
+
+
+@pytest.mark.parametrize("measure", [LIVE, CHUNKS])
+def test_the_smallest_keeps_the_bound_on_time(measure: int) -> None:
+    """A drop that takes more time than is left is not the last word: with half of all the time there is a lot to save.
+
+    Looser bounds never need more bytes than the tightest one, which is nothing at all.
+    """
+    saved = 0
+    for seed in range(120):
+        graph = random_graph(seed, random.Random(seed).randint(4, 40))
+        scheduler = Scheduler(*graph, measure)
+        candidates = [number for number, node in graph.training.operators() if node.forward][:-1]
+        stock, most = scheduler.simulate({}), scheduler.least(candidates, 1e300, EFFORT)[1]
+        for share in (0.0, 0.1, 0.3, 0.5, 0.9):
+            splits, value = scheduler.least(candidates, share * most.seconds, EFFORT)
+            assert value.seconds <= share * most.seconds, f"seed {seed}, share {share}"
+            assert value.bytes <= stock.bytes, f"seed {seed}, share {share}"
+            assert value == scheduler.simulate(splits), f"seed {seed}, share {share}"
+            saved += share == 0.5 and value.bytes < stock.bytes
+    assert saved > 60

@@ -1,0 +1,67 @@
+"""Other gradients in a training graph are those that MXNet binds with the hook."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mxnet as mx
+import pytest
+
+from echo.frontend.capture import training_graph
+from echo.frontend.implement import implemented
+from echo.ir.attributes import GRADIENT_ATTRIBUTE
+from echo.ir.gradients import implementations
+from echo.ir.split_gradients import late_gradients
+from echo.ir.training_graph import TrainingGraph
+from tests.conftest import Case, case_of
+
+
+def structure(training: TrainingGraph) -> Any:
+    return [(node.op, node.name, node.inputs, node.outputs, node.forward) for node in training.nodes]
+
+
+def bound(case: Case, chosen: dict[int, str]) -> TrainingGraph:
+    marks = {user: {GRADIENT_ATTRIBUTE: text} for user, text in chosen.items()}
+    return training_graph(case.graph, case.binding, mx.cpu(), marks)
+
+
+def dense() -> Case:
+    hidden = mx.sym.var("data")
+    for layer in range(2):
+        hidden = mx.sym.FullyConnected(hidden, num_hidden=16, name=f"fc{layer}")
+        hidden = mx.sym.Activation(hidden, act_type="sigmoid", name=f"sigmoid{layer}")
+    return case_of(mx.sym.MakeLoss(mx.sym.sum(hidden)), {"data": (4, 8)}, "write")
+
+
+def forked() -> Case:
+    """Two convolutions read one map: the second gradient of it is computed apart, and later."""
+    hidden = mx.sym.Convolution(mx.sym.var("data"), num_filter=16, kernel=(1, 1), name="before")
+    hidden = mx.sym.Activation(hidden, act_type="relu", name="map")
+    ends = [mx.sym.Convolution(hidden, num_filter=4, kernel=(1, 1), no_bias=True, name=name) for name in "ab"]
+    return case_of(mx.sym.Group([mx.sym.sin(end) for end in ends]), {"data": (2, 8, 6, 6)}, "write")
+
+
+def test_gradients_are_exchanged() -> None:
+    case = dense()
+    chosen = implementations(case.training, True, True)
+    assert chosen
+    found = implemented(case.training, chosen)
+    assert structure(found) == structure(bound(case, chosen)) != structure(case.training)
+    assert found.implementations == chosen
+
+
+def test_a_gradient_in_two_nodes() -> None:
+    case = forked()
+    late = {case.training.nodes[number].user: text for number, text in late_gradients(case.training).items()}
+    chosen = {user: text for user, text in late.items() if user is not None}
+    assert chosen
+    found, expected = implemented(case.training, chosen), bound(case, chosen)
+    assert [(node.op, node.name) for node in found.nodes] == [(node.op, node.name) for node in expected.nodes]
+    assert len(found.nodes) == len(case.training.nodes) + len(chosen)
+
+
+@pytest.mark.parametrize("user", [0, 999])
+def test_what_names_no_gradient_changes_nothing(user: int) -> None:
+    case = dense()
+    (text, *_) = implementations(case.training, True, True).values()
+    assert structure(implemented(case.training, {user: text})) == structure(case.training)

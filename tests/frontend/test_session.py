@@ -1,0 +1,96 @@
+"""A session asks MXNet nothing twice, keeps what graphs share, and knows the bytes that are always there."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import mxnet as mx
+import pytest
+
+from benchmarks.models import SMALL
+from echo.errors import UnsupportedError
+from echo.estimators.footprint import AUXILIARY, GRADIENTS, INPUTS, WEIGHTS
+from echo.frontend import session as module
+from echo.frontend.session import MxnetSession, check_version, install_hook
+from echo.frontend.symbols import graph_of, infer_binding
+from echo.ir.training_graph import DYNAMIC, EXECUTOR
+
+MODEL = SMALL["resnet50_v2"]()
+
+
+def session(runner: str = EXECUTOR, **changes: Any) -> MxnetSession:
+    shapes = {**MODEL.shapes, **changes}
+    binding = infer_binding(MODEL.symbol, shapes, None, MODEL.grad_req())
+    return MxnetSession(graph_of(MODEL.symbol), binding, mx.cpu(), runner)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A list that grows by each question to MXNet."""
+    seen: list[str] = []
+
+    def counted(name: str) -> Callable[..., Any]:
+        full = getattr(module, name)
+        return lambda *args: (seen.append(name), full(*args))[1]
+
+    for name in ("captured_graph", "oracle", "types_of"):
+        monkeypatch.setattr(module, name, counted(name))
+    return seen
+
+
+def test_nothing_is_asked_twice(asked: list[str]) -> None:
+    one = session()
+    for _ in range(2):
+        assert one.differentiate() is one.differentiate()
+        assert one.types() is one.types()
+        assert one.oracle(one.graph, 16)[0] == one.differentiate().planned_bytes
+    assert asked == ["captured_graph", "types_of", "oracle"]
+    assert one.anew().differentiate() is not one.differentiate()
+    assert asked.count("captured_graph") == 2
+
+
+def test_another_graph_has_a_session_of_its_own_that_is_kept() -> None:
+    one = session()
+    (last,) = (k for k, node in enumerate(one.graph.nodes) if node.op == "SoftmaxOutput")
+    other = one.graph.with_attrs({last: {"__mark__": "1"}})
+    assert one.on(one.graph) is one
+    assert one.on(other) is one.on(other)
+    assert one.on(other).graph == other
+    assert one.on(other).subject == one.subject, "what plans are made for is the user's graph"
+
+
+def test_static_bytes_by_kind() -> None:
+    arguments = dict(zip(MODEL.symbol.list_arguments(), infer_binding(MODEL.symbol, MODEL.shapes).arg_shapes))
+    found = session().static
+    given = sum(4 * mx.nd.empty(shape).size for name, shape in arguments.items() if name in MODEL.shapes)
+    trained = sum(4 * mx.nd.empty(shape).size for name, shape in arguments.items() if name not in MODEL.shapes)
+    assert (found[INPUTS], found[WEIGHTS], found[GRADIENTS]) == (given, trained, trained)
+    assert found[AUXILIARY] > 0
+
+
+def test_families_are_of_one_model_and_subjects_of_one_bind() -> None:
+    batch = {name: (shape[0] // 2, *shape[1:]) for name, shape in MODEL.shapes.items()}
+    one, other, block = session(), session(**batch), session(DYNAMIC)
+    assert one.family == other.family != block.family
+    assert len({each.subject.fingerprint for each in (one, other, block)}) == 3
+
+
+def test_a_cached_op_is_planned_by_its_own_rule() -> None:
+    executor, block = session(), session(DYNAMIC)
+    assert block.differentiate().runner == DYNAMIC
+    assert block.adds
+    assert not executor.adds
+    assert block.oracle(block.graph, 16)[0] == block.differentiate().planned_bytes
+    assert executor.chunks(executor.graph) == executor.chunks(graph_of(MODEL.symbol))
+    assert block.chunks(block.graph) is None
+
+
+def test_the_hook_is_installed_once() -> None:
+    assert install_hook() == "" == install_hook()
+
+
+def test_another_copy_of_echo_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_version()
+    monkeypatch.setitem(vars(mx), "_echo_owner", pytest)
+    with pytest.raises(UnsupportedError, match=r"two copies of echo in one process, .*pytest.* and .*echo"):
+        check_version()

@@ -1,0 +1,116 @@
+"""Symbols to graphs and back, and what MXNet infers of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+from echo.errors import OptionError, ShapeError
+from echo.frontend.symbols import (
+    Binding,
+    grad_reqs,
+    graph_of,
+    infer_binding,
+    load,
+    sparse_gradients,
+    symbol_from,
+    symbol_of,
+    text_of,
+    type_name,
+    types_of,
+)
+from echo.ir.graph import VARIABLE, Entry, Node
+
+
+def network() -> mx.sym.Symbol:
+    hidden = mx.sym.BatchNorm(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=5, name="fc"), name="norm")
+    parts = mx.sym.SliceChannel(hidden, num_outputs=5, name="parts")
+    return mx.sym.Group([parts[3], mx.sym.Cast(parts[0], dtype="float16", name="half")])
+
+
+@pytest.mark.parametrize("text", ["plain", "tab\there", "snow ☃", 'quote " and \\u0041', "\\", "line\nbreak", "\x01"])
+def test_attributes_of_all_kinds_survive(text: str) -> None:
+    symbol = mx.sym.tanh(mx.sym.var("x", attr={"__text__": text}), name="it")
+    again = symbol_of(graph_of(symbol))
+    assert again.attr_dict()["x"]["__text__"] == text
+    assert graph_of(again) == graph_of(symbol)
+    assert text_of(again) == text_of(symbol)
+
+
+def test_outputs_and_auxiliary_states_keep_their_places() -> None:
+    again = symbol_of(graph_of(network()))
+    assert again.list_outputs() == network().list_outputs() == ["parts_output3", "half_output"]
+    assert again.list_auxiliary_states() == ["norm_moving_mean", "norm_moving_var"]
+    assert load(graph_of(network()).to_json()).list_arguments() == network().list_arguments()
+
+
+def test_a_symbol_of_echos_own_takes_nothing_of_the_programs_scopes() -> None:
+    with mx.AttrScope(__scope__="x"):
+        symbol = symbol_from(Node(VARIABLE, "x"), Node("tanh", "it", (Entry(0),)))
+    assert symbol.list_outputs() == ["it_output"]
+    assert symbol.attr_dict() == {}
+
+
+def test_what_a_bind_infers() -> None:
+    found = infer_binding(network(), {"data": (4, 3)}, grad_req={"fc_weight": "add"})
+    assert dict(zip(network().list_arguments(), found.arg_shapes)) == {
+        "data": (4, 3), "fc_weight": (5, 3), "fc_bias": (5,), "norm_gamma": (5,), "norm_beta": (5,),
+    }  # fmt: skip
+    assert found.aux_shapes == ((5,), (5,))
+    assert found.grad_req == ("null", "add", "null", "null", "null")
+    assert all(np.dtype(kind) == np.float32 for kind in found.arg_types)
+    arrays = [mx.nd.zeros(shape) for shape in found.arg_shapes], [mx.nd.zeros(shape) for shape in found.aux_shapes]
+    assert Binding.of_arrays(*arrays, found.grad_req).key == found.key
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ({}, r"the shapes of \['data'.*\] are unknown"),
+        ({"data": (4, 3), "dta": (1,)}, r"shapes are given for \['dta'\], expected some of the arguments"),
+        ({"data": (4, 3), "fc_weight": (5, 4)}, "MXNet cannot infer the shapes from"),
+    ],
+)
+def test_shapes_that_do_not_do(shapes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ShapeError, match=message):
+        infer_binding(network(), shapes)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [("add", ("add", "add")), (["null", "write"], ("null", "write")), ({"b": "add"}, ("null", "add"))],
+)
+def test_gradient_requests(given: Any, expected: tuple[str, ...]) -> None:
+    assert grad_reqs(["a", "b"], given) == expected
+
+
+@pytest.mark.parametrize(("given", "got"), [("wrong", "'wrong'"), (["write"], "1 words"), ({"a": "wrote"}, "'wrote'")])
+def test_gradient_requests_that_are_none(given: Any, got: str) -> None:
+    with pytest.raises(OptionError, match=f"for each of 2 arguments, got {got}"):
+        grad_reqs(["a", "b"], given)
+
+
+def test_types_of_every_entry_that_can_be_read() -> None:
+    graph = graph_of(network())
+    found = types_of(graph, infer_binding(network(), {"data": (4, 3)}))
+    at = {node.name: number for number, node in enumerate(graph.nodes)}
+    assert [str(found[Entry(at["parts"], index)].shape) for index in range(5)] == ["(4, 1)"] * 5
+    assert found[Entry(at["half"])].dtype == "float16"
+    assert found[Entry(at["fc_weight"])].shape == (5, 3)
+
+
+def test_sparse_gradients_are_those_of_embeddings_that_say_so() -> None:
+    dense, sparse = (mx.sym.Embedding(mx.sym.var(f"x{on}"), input_dim=5, output_dim=3, sparse_grad=on, name=f"e{on}")
+                     for on in (False, True))  # fmt: skip
+    both = mx.sym.Group([dense, sparse])
+    assert {both.list_arguments()[place] for place in sparse_gradients(both)} == {"eTrue_weight"}
+    assert sparse_gradients(dense) == frozenset()
+
+
+def test_names_of_types() -> None:
+    assert [type_name(kind) for kind in (np.float16, "int32", np.dtype([("bfloat16", np.uint16)]))] == [
+        "float16", "int32", "bfloat16",
+    ]  # fmt: skip

@@ -1,0 +1,72 @@
+"""How kernels.ptx is made: its stamp, and what is read of the assembler; `test_cuda_ptx` looks at the file itself."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from echo.kernels.cuda import ptx
+from echo.kernels.cuda.ptx import PtxError
+
+ASSEMBLER = """#!/bin/sh
+case "$1" in --help) echo "'sm_50','sm_80','sm_999'"; exit 0;; esac
+case "$1" in -arch=sm_50) echo "no such thing" >&2; exit 1;; esac
+cat >&2 <<'TEXT'
+ptxas info    : Compiling entry function 'one' for 'sm_80'
+ptxas info    : Function properties for one
+    0 bytes stack frame, 4 bytes spill stores, 8 bytes spill loads
+ptxas info    : Used 32 registers
+ptxas info    : Compiling entry function 'two' for 'sm_80'
+ptxas info    : Used 7 registers
+TEXT
+"""
+
+
+@pytest.fixture
+def assembler(tmp_path: Path) -> str:
+    """Something that speaks as ptxas does."""
+    path = tmp_path / "ptxas"
+    path.write_text(ASSEMBLER)
+    path.chmod(path.stat().st_mode | stat.S_IEXEC)
+    return str(path)
+
+
+def test_the_first_line_follows_names_and_contents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ptx, "HERE", tmp_path)
+    (tmp_path / "kernels.cu").write_text("a")
+    (tmp_path / "one.cuh").write_text("b")
+    (tmp_path / "notes.txt").write_text("c")
+    assert [path.name for path in ptx.sources()] == ["kernels.cu", "one.cuh"]
+    seen = {ptx.first_line()}
+    (tmp_path / "one.cuh").rename(tmp_path / "two.cuh")
+    seen.add(ptx.first_line())
+    (tmp_path / "two.cuh").write_text("bb")
+    seen.add(ptx.first_line())
+    assert len(seen) == 3
+    (tmp_path / "notes.txt").write_text("other")
+    assert ptx.first_line() in seen
+
+
+def test_comments_go_and_the_version_is_stamped() -> None:
+    text = "// a comment\n.version 7.8\n\n  mov.u32   %r1, 0; // why\n.target sm_50\n"
+    assert ptx._stripped(text) == f".version {ptx.VERSION}\nmov.u32 %r1, 0;\n.target sm_50\n"
+    for wrong in ("", ".version 1\n.version 2\n"):
+        with pytest.raises(PtxError, match=r"expected one line with a version, got [02]"):
+            ptx._stripped(wrong)
+
+
+def test_registers_and_spills_are_read(assembler: str) -> None:
+    assert ptx.assemble(assembler, ptx.PTX, "sm_80") == {"one": (32, 12), "two": (7, 0)}
+    with pytest.raises(PtxError, match="no such thing"):
+        ptx.assemble(assembler, ptx.PTX, "sm_50")
+    assert ptx.known_architectures(assembler) == ["sm_50", "sm_80"]
+
+
+def test_spills_are_reported(
+    assembler: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ptx, "ARCHITECTURES", ("sm_80",))
+    assert not ptx.report(assembler)
+    assert "sm_80: 2 kernels, 32 registers at most (one), spills {'one': 12}" in capsys.readouterr().out

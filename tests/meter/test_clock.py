@@ -1,0 +1,102 @@
+"""How seconds are found: copies minus what stands beside them. Time is made here, nothing real is measured."""
+
+from __future__ import annotations
+
+from typing import Any, Mapping
+
+import pytest
+
+from echo.meter import clock as module
+from echo.meter.clock import LAUNCH, Clock
+from echo.meter.trial import Trial, Variable
+
+ONE, FORWARD, CALL = 4e-4, 3e-4, 1e-4  # seconds of a copy, of the operator beside it, of a call
+
+
+class Machine:
+    """A library whose executors take as long as their operators, by a clock of its own."""
+
+    device = (1, 0)
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.made: list[tuple[Any, ...]] = []
+        self.ran: list[int] = []
+
+    def array(self, *given: Any) -> Any:
+        self.made.append(given)
+        return object()
+
+    constant = array
+
+
+class Executor:
+    def __init__(self, machine: Machine, graph: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+        assert {node["name"] for node in graph["nodes"] if node["op"] == "null"} == set(arrays)
+        self.machine, self.arrays = machine, arrays
+        ops = [node["op"] for node in graph["nodes"] if node["op"] != "null"]
+        self.seconds = CALL + sum({"fast": 0.0, "slow": ONE, "forward": FORWARD, "_copy": 0.0}[op] for op in ops)
+        self.copies = len(ops)
+        self.outputs = [object()]
+
+    def forward(self) -> None:
+        self.machine.now += self.seconds
+        self.machine.ran.append(self.copies)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    made = Machine()
+    monkeypatch.setattr(module, "Executor", Executor)
+    monkeypatch.setattr(module.time, "perf_counter", lambda: made.now)
+    return made
+
+
+def trial(op: str = "slow", **more: Any) -> Trial:
+    return Trial(op, {}, (Variable((64, 64)),), **more)
+
+
+@pytest.mark.parametrize("hot", [True, False])
+def test_a_call_is_taken_off(hot: bool, machine: Machine) -> None:
+    clock = Clock(machine)  # type: ignore[arg-type]
+    once = clock.once(trial(hot=hot))
+    assert once == pytest.approx(CALL + ONE)
+    assert clock.seconds(trial(hot=hot), once) == pytest.approx(ONE)
+
+
+def test_the_operator_beside_a_gradient_is_taken_off(machine: Machine) -> None:
+    clock = Clock(machine)  # type: ignore[arg-type]
+    gradient = trial(forward="forward", forward_inputs=(Variable((64, 64)),), hot=False)
+    assert clock.seconds(gradient, CALL + FORWARD + ONE) == pytest.approx(ONE)
+
+
+def test_noise_is_no_time(machine: Machine) -> None:
+    clock = Clock(machine)  # type: ignore[arg-type]
+    assert clock.seconds(trial("fast"), clock.once(trial("fast"))) == pytest.approx(LAUNCH / 10)
+
+
+def test_copies_stand_out_and_stay_within_memory(machine: Machine) -> None:
+    clock = Clock(machine)  # type: ignore[arg-type]
+    clock.seconds(trial("fast"), CALL)
+    assert max(machine.ran) == 64
+    clock.seconds(trial("fast", hot=False), CALL)
+    assert machine.ran[-1] == 16
+    clock.seconds(trial("fast", bytes=6 << 20), CALL)
+    assert machine.ran[-1] == 2
+
+
+@pytest.mark.parametrize(("seconds", "heavy", "times"), [(0.03, False, 10.0), (0.03, True, 0.0), (0.008, False, 0.0)])
+def test_what_takes_too_long(seconds: float, heavy: bool, times: float, machine: Machine) -> None:
+    clock = Clock(machine)  # type: ignore[arg-type]
+    assert clock.too_long(trial(heavy=heavy), seconds) == pytest.approx(times)
+
+
+def test_arrays_are_used_again(machine: Machine) -> None:
+    clock = Clock(machine)  # type: ignore[arg-type]
+    clock.once(trial())
+    clock.once(trial("fast"))
+    assert len(machine.made) == 1
+    large = Trial("fast", {}, (Variable((5100, 5000)),))
+    clock.once(large)
+    clock.once(trial())
+    assert len(machine.made) == 3, "what was kept took too much"

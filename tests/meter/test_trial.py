@@ -1,0 +1,61 @@
+"""The small graph of a trial: its variables, its copies, and the operator that a gradient belongs to."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import mxnet as mx
+import pytest
+
+from echo.meter.trial import Trial, Variable, variable
+
+TANH = Trial("tanh", {}, (Variable((2, 3)),))
+GRADIENT = Trial(
+    "_backward_tanh", {}, (Variable((2, 3)), 0), (0,), "tanh", (Variable((2, 3)),), hot=False, bytes=48,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("trial", [TANH, GRADIENT])
+def test_json_there_and_back(trial: Trial) -> None:
+    assert Trial.from_json(json.loads(json.dumps(trial._asdict()))) == trial
+    assert variable([[2, 3], 4, True, 5]) == Variable((2, 3), 4, True, 5)
+
+
+def ops(graph: Any) -> list[str]:
+    return [node["op"] for node in graph["nodes"]]
+
+
+def test_hot_copies_read_the_same_inputs() -> None:
+    graph = TANH.graph(3)
+    assert TANH.variables(3) == {"copy0_0": Variable((2, 3))}
+    assert ops(graph) == ["null", "tanh", "tanh", "tanh"]
+    assert graph["heads"] == [[1, 0, 0], [2, 0, 0], [3, 0, 0]]
+    assert len({json.dumps(node["attrs"]) for node in graph["nodes"][1:]}) == 3, "MXNet would merge equal ones"
+
+
+def test_cold_copies_have_inputs_of_their_own() -> None:
+    cold = TANH._replace(hot=False)
+    assert list(cold.variables(2)) == ["copy0_0", "copy1_0"]
+    assert [node["inputs"] for node in cold.graph(2)["nodes"][2:]] == [[[0, 0, 0]], [[1, 0, 0]]]
+
+
+def test_a_gradient_reads_outputs_of_its_operator() -> None:
+    graph = GRADIENT.graph(2)
+    assert ops(graph) == ["null", "null", "null", "tanh", "_backward_tanh", "_backward_tanh"]
+    assert graph["nodes"][3]["inputs"] == [[0, 0, 0]]
+    assert graph["nodes"][5]["inputs"] == [[2, 0, 0], [3, 0, 0]]
+    assert graph["nodes"][5]["control_deps"] == [3]
+    assert graph["heads"][0] == [3, 0, 0]
+    assert ops(GRADIENT.graph(0)) == ["null", "tanh"]
+
+
+def test_mxnet_loads_it() -> None:
+    symbol = mx.sym.load_json(json.dumps(TANH.graph(2)))
+    assert symbol.list_arguments() == ["copy0_0"]
+    assert len(symbol.list_outputs()) == 2
+
+
+def test_only_outputs_that_are_read_are_heads() -> None:
+    both = Trial("SliceChannel", {"num_outputs": "3"}, (Variable((2, 3)),), outputs=(0, 2))
+    assert both.graph(1)["heads"] == [[1, 0, 0], [1, 2, 0]]

@@ -1,0 +1,83 @@
+"""Dot attention: which is found, and why other is not."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import mxnet as mx
+import pytest
+
+from echo.passes.patterns import attention
+from tests.passes.patterns.near_misses import (
+    Miss,
+    Symbol,
+    assert_found,
+    assert_missed,
+    assert_nothing,
+    dropped,
+    same,
+    var,
+)
+
+
+def dot(
+    scores: Callable[[Symbol], Symbol] = same,
+    weights: Callable[[Symbol], Symbol] = same,
+    seen: bool = False,
+    **more: Any,
+) -> Symbol:
+    """Dot attention of queries [N,T,D], keys and values [N,S,D]."""
+    product = mx.sym.batch_dot(var("q"), var("k"), transpose_b=True, name="product")
+    weighted = weights(mx.sym.softmax(scores(product), name="softmax", **more))
+    found = mx.sym.batch_dot(weighted, var("values"), name="out")
+    return mx.sym.Group([found, product]) if seen else found
+
+
+def masked(x: Symbol, axis: int = 0, value: float = -1e9) -> Symbol:
+    turned = mx.sym.transpose(x, axes=(2, 0, 1))
+    ruled = mx.sym.SequenceMask(turned, var("lengths"), use_sequence_length=True, axis=axis, value=value)
+    return mx.sym.transpose(ruled, axes=(1, 2, 0))
+
+
+def biased(x: Symbol) -> Symbol:
+    return mx.sym.broadcast_add(x, mx.sym.BlockGrad(var("bias")))
+
+
+MISSES: dict[str, Miss] = {
+    "attention with dropout": (lambda: dot(weights=dropped), "attention with dropout of its weights"),
+    "attention with a temperature": (lambda: dot(temperature=2.0), "attention with a temperature"),
+    "attention with a trained bias": (
+        lambda: dot(scores=lambda x: mx.sym.broadcast_add(x, var("bias"))), "attention with a bias that is trained"
+    ),
+    "attention with a mask and a bias": (
+        lambda: dot(scores=lambda x: biased(masked(x))), "attention with a mask and a bias"
+    ),
+    "attention with a mask of queries": (
+        lambda: dot(scores=lambda x: masked(x, axis=1)),
+        "attention with a mask along another axis than that of the keys",
+    ),
+    "attention with a mask that is none": (
+        lambda: dot(scores=lambda x: masked(x, value=-1)), "attention whose mask does not rule keys out"
+    ),
+    "attention whose scores are read": (
+        lambda: dot(seen=True), "'product', inside of the attention, is read from outside"
+    ),
+}  # fmt: skip
+
+
+def softmax_over_queries() -> Symbol:
+    return dot(axis=1)
+
+
+@pytest.mark.parametrize("name", MISSES)
+def test_near_misses_say_why(name: str) -> None:
+    assert_missed(MISSES[name])
+
+
+@pytest.mark.parametrize("build", [dot, lambda: dot(scores=masked), lambda: dot(scores=biased)])
+def test_without_the_difference_it_is_found(build: Callable[[], Symbol]) -> None:
+    assert_found(build, attention.NAME)
+
+
+def test_another_structure_is_not_found() -> None:
+    assert_nothing(softmax_over_queries)

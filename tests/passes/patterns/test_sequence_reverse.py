@@ -1,0 +1,20 @@
+"""Reversals of sequences: along the first axis, and no other."""
+
+from __future__ import annotations
+
+import mxnet as mx
+
+from echo.passes.patterns import sequence_reverse
+from tests.passes.patterns.near_misses import Symbol, assert_found, assert_nothing, var
+
+
+def reversed_batch() -> Symbol:
+    return mx.sym.reverse(var("x"), axis=1)
+
+
+def test_without_the_difference_it_is_found() -> None:
+    assert_found(lambda: mx.sym.SequenceReverse(var("x")), sequence_reverse.NAME)
+
+
+def test_another_structure_is_not_found() -> None:
+    assert_nothing(reversed_batch)

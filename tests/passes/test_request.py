@@ -1,0 +1,55 @@
+"""What a request knows beside the graph: what failed, what is late, and the bytes that are always there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from echo.errors import BudgetError
+from echo.estimators.footprint import INPUTS, OPTIMIZER, WEIGHTS
+from echo.passes.request import Request
+from echo.plans.options import Options
+from echo.system.deadline import Deadline
+from tests.conftest import FakeFrontend, model_case
+
+CASE = model_case("lm")
+
+
+def request(deadline: Deadline | None = None, **options: Any) -> Request:
+    frontend = FakeFrontend(CASE.training, static={WEIGHTS: 100, INPUTS: 7})
+    more = {} if deadline is None else {"deadline": deadline}
+    return Request(CASE.graph, Options.of(**options), frontend, **more)  # type: ignore[arg-type]
+
+
+def test_an_error_costs_that_way_alone_and_a_line() -> None:
+    made = request()
+    with made.without("layers"):
+        raise ValueError("first\nlast")
+    assert made.failed == ["planned without layers, which failed: ValueError: first last"]
+    with made.without("cells"):
+        pass
+    assert len(made.failed) == 1
+
+
+def test_a_budget_is_no_fault_and_whoever_is_strict_sees_all() -> None:
+    with pytest.raises(BudgetError), request().without("layers"):
+        raise BudgetError(1, 2, "all")
+    with pytest.raises(ValueError, match="all of it"), request(strict=True).without("layers"):
+        raise ValueError("all of it")
+
+
+def test_late_is_late_whoever_notices() -> None:
+    assert not request().is_late
+    assert request(Deadline(3.0, 0.0)).is_late
+    made = request(Deadline(2.5, 1e12))
+    assert not made.is_late
+    for _ in range(2):
+        made.note_late()
+    assert made.failed == ["planning stopped after max_planning=2.5 s: the best plan so far is taken"]
+    assert made.is_late
+
+
+@pytest.mark.parametrize(("states", "expected"), [(0, {}), (2, {OPTIMIZER: 200})])
+def test_states_of_the_optimizer_are_as_large_as_the_weights(states: int, expected: dict[str, int]) -> None:
+    assert request(optimizer_states=states).static == {WEIGHTS: 100, INPUTS: 7, **expected}

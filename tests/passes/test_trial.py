@@ -1,0 +1,77 @@
+"""Between graphs: the most fused one that needs hardly more than the least, and the budget that is missed by least."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from echo.errors import BudgetError
+from echo.ir.graph import Entry, Graph, Node
+from echo.passes.patterns.apply import Fused
+from echo.passes.rules import RULES
+from echo.passes.trial import Trial, choose
+
+GRAPH = Graph((Node("null", "x"),), (Entry(0),), (0,), (0, 1))
+
+
+def memory(planned: int) -> Any:
+    return SimpleNamespace(planned=planned, total=planned + 100, chosen=planned)
+
+
+def trial(planned: int, operators: int = 0, hidden: int = 0, stock: int = 1000) -> Trial:
+    fused = Fused(GRAPH, tuple(("lstm_cell", number) for number in range(operators)), hidden=hidden)
+    plan: Any = SimpleNamespace(plan=SimpleNamespace(after=memory(planned)))
+    return Trial(fused, memory(stock) if operators else None, plan)
+
+
+def missing(reachable: int) -> Trial:
+    return Trial(Fused(GRAPH), None, None, BudgetError(10, reachable, "weights"))
+
+
+def request(budget: float | None = None) -> Any:
+    return SimpleNamespace(options=SimpleNamespace(memory_budget=budget))
+
+
+@pytest.mark.parametrize(("more", "first"), [(RULES.slack - 0.01, True), (RULES.slack + 0.01, False)])
+def test_the_most_fused_graph_may_need_a_little_more(more: float, first: bool) -> None:
+    trials = [trial(int(more * 1000) - 100, 3), trial(900)]
+    assert choose(trials) is trials[0 if first else 1]
+
+
+def test_what_operators_hold_beyond_what_is_planned_counts() -> None:
+    """The fused graph plans more, and does away with what the user's operators hold inside."""
+    trials = [trial(1900, 1, hidden=900), trial(1100)]
+    assert choose(trials) is trials[0]
+    assert choose([trial(1900, 1), trial(1100)]).fused.places == ()
+
+
+def test_a_graph_that_misses_the_budget_is_not_chosen() -> None:
+    trials = [missing(20), trial(900)]
+    assert choose(trials) is trials[1]
+
+
+def test_the_budget_that_is_missed_by_least_is_told() -> None:
+    trials = [missing(30), missing(20), missing(25)]
+    chosen = choose(trials)
+    assert chosen.fused is trials[0].fused
+    with pytest.raises(BudgetError) as caught:
+        chosen.result(request())
+    assert caught.value.reachable == 20
+    assert chosen.left(Fused(GRAPH), BudgetError(10, 15, "weights")).missed.reachable == 15  # type: ignore[union-attr]
+
+
+def test_what_is_enough() -> None:
+    little = int(RULES.enough * 1000)
+    assert trial(little, 1).is_enough(request())
+    assert not trial(little + 1, 1).is_enough(request())
+    assert trial(little + 1, 1).is_enough(request(0.9)), "whatever keeps a budget is"
+    assert not trial(little).is_enough(request()), "the user's own graph is the last anyway"
+    assert not missing(20).is_enough(request(0.9))
+
+
+def test_larger_than_the_users_own() -> None:
+    assert trial(1001, 1).is_larger
+    assert not trial(1000, 1).is_larger
+    assert not trial(5000).is_larger

@@ -1,0 +1,13 @@
+"""The sums of a plan's memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from echo.plans.decisions import KEPT, Memory
+
+
+@pytest.mark.parametrize(("static", "kept", "total"), [({}, 0, 100), ({"weights": 7, KEPT: 5}, 5, 112)])
+def test_sums(static: dict[str, int], kept: int, total: int) -> None:
+    memory = Memory(planned=100, live_peak=80, static=static, at_peak={}, layers={})
+    assert (memory.kept, memory.chosen, memory.total) == (kept, 100 + kept, total)

@@ -1,0 +1,69 @@
+"""A plan as text: its sums, its largest layers and groups of decisions, and what cannot be broken by names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from echo.plans.decisions import RECOMPUTE, STASH, Decision
+from echo.plans.plan import Plan
+from echo.plans.table import render
+from tests.plans.test_plan import plan
+
+MB = 1 << 20
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of all lines that have some."""
+    return [[cell.strip() for cell in line.strip("│┃").replace("┃", "│").split("│")] for line in text.splitlines()]
+
+
+def many(action: str, sizes: list[int]) -> Plan:
+    decisions = tuple(
+        Decision(number, f"map{number}", f"op{size}", 0, action, size * MB, 0.001, "why")
+        for number, size in enumerate(sizes)
+    )
+    return plan(decisions=decisions)
+
+
+def test_memory_by_kind() -> None:
+    found = rows(render(plan()))
+    assert ["planned by MXNet", "300.0", "120.0"] in found
+    assert ["alive at the peak", "250.0", "100.0"] in found
+    assert ["map gradients", "50.0", "0.0"] in found, "a kind that is there before alone"
+    assert ["recomputed maps", "0.0", "40.0"] in found, "and one that is there after alone"
+    assert ["all of it", "341.0", "161.0"] in found
+
+
+def test_layers_beyond_the_largest_are_summed() -> None:
+    before = replace(plan().before, layers={f"layer{number}": (20 - number) * MB for number in range(12)})
+    after = replace(plan().after, layers={"layer0": 3 * MB, "layer11": 5 * MB})
+    found = rows(render(plan(before=before, after=after)))
+    assert ["layer0", "20.0", "3.0"] in found
+    assert ["layer7", "13.0", "0.0"] in found
+    assert ["4 more", "42.0", "5.0"] in found
+    assert not any("layer8" in row for row in found)
+
+
+def test_alike_maps_are_one_row_the_largest_first() -> None:
+    found = rows(render(many(RECOMPUTE, [5, 9, 5])))
+    groups = [row for row in found if row[0] in ("op5", "op9")]
+    assert groups == [["op5", "2", "10.0", "2.00", "map0", "why"], ["op9", "1", "9.0", "1.00", "map1", "why"]]
+
+
+def test_what_is_stashed_costs_no_time() -> None:
+    (row,) = (row for row in rows(render(many(STASH, [5]))) if row[0] == "op5")
+    assert row == ["op5", "1", "5.0", "", "map0", "why"]
+
+
+def test_no_more_than_eight_groups() -> None:
+    found = rows(render(many(STASH, list(range(1, 12)))))
+    assert [row[0] for row in found if row[0].startswith("op")] == [f"op{size}" for size in range(11, 3, -1)]
+
+
+def test_names_are_no_markup_and_lines_stay_short() -> None:
+    strange = replace(plan().decisions[0], name="[bold]" + "long" * 100 + ":smile:", reason="[/red]")
+    text = render(plan(decisions=(strange,), notes=("[a note]",)))
+    assert "[bold]" in text
+    assert "[/red]" in text
+    assert "note: [a note]" in text
+    assert max(map(len, text.splitlines())) <= 120

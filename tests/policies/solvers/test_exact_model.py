@@ -1,0 +1,74 @@
+"""The integer program: schedules that `replay` knows satisfy it, with the bytes and seconds of the replay."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from echo.policies.data_problem import problem_of_graph
+from echo.policies.solvers.exact_model import Model
+from tests.data_graphs import chain, random_graph
+
+highspy = pytest.importorskip("highspy")
+
+
+def solved(model: Model, fixed: list[float] | None = None) -> tuple[bool, list[float]]:
+    """Whether the program has a solution, with these values of its integral columns; and the best."""
+    program, inf = model.program, highspy.kHighsInf
+    solver = highspy.Highs()
+    solver.setOptionValue("output_flag", False)
+    for column, (cost, top, integral) in enumerate(zip(program.cost, program.top, program.integral)):
+        low, high = (0.0, min(top, inf)) if fixed is None or not integral else (fixed[column],) * 2
+        solver.addCol(cost, low, high, 0, [], [])
+        if integral:
+            solver.changeColIntegrality(column, highspy.HighsVarType.kInteger)
+    for terms, low, high in zip(program.rows, program.lower, program.upper):
+        solver.addRow(max(low, -inf), min(high, inf), len(terms), list(terms), list(terms.values()))
+    solver.run()
+    found = solver.getModelStatus() == highspy.HighsModelStatus.kOptimal
+    return found, list(solver.getSolution().col_value)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_schedule_is_a_solution_with_its_own_bytes(seed: int) -> None:
+    generator = random.Random(seed)
+    problem = problem_of_graph(*random_graph(seed, 6))
+    backward = [number for number, node in problem.training.operators() if not node.forward]
+    splits = {node: sorted(generator.sample(backward, 2)) for node in problem.candidates if generator.random() < 0.5}
+    exact = problem.value(splits)
+    model = Model(problem, None, None)
+    found, values = solved(model, model.start(splits))
+    assert found, "a schedule that exists"
+    least = model.bytes_of(values)
+    assert least is not None
+    assert least <= exact.bytes, "values may be let go earlier than where they are read last"
+    again = problem.value(model.splits_of(values))
+    assert again.seconds == pytest.approx(exact.seconds)
+    assert again.bytes <= exact.bytes
+
+
+@pytest.mark.parametrize(("most", "possible"), [(12, True), (5, True), (2, False)])
+def test_budgets(most: int, possible: bool) -> None:
+    """A chain of ten bytes has a schedule in five, and none in two."""
+    problem = problem_of_graph(*chain(10), max_bytes=most)
+    model = Model(problem, most, None)
+    found, values = solved(model)
+    assert found == possible
+    if found:
+        best = problem.value(model.splits_of(values))
+        assert best.bytes <= most
+        assert (best.seconds == 0) == (most == 12)
+
+
+def test_seconds_are_bounded() -> None:
+    problem = problem_of_graph(*chain(8))
+    tight, loose = (Model(problem, None, bound) for bound in (2.0, None))
+    found = [problem.value(model.splits_of(solved(model)[1])) for model in (tight, loose)]
+    assert found[0].seconds <= 2.0 < found[1].seconds
+    assert found[0].bytes > found[1].bytes
+
+
+def test_the_size_is_known_before() -> None:
+    problem = problem_of_graph(*chain(8))
+    assert Model.size(problem) >= len(Model(problem, None, None).run)

@@ -1,0 +1,66 @@
+"""Which CachedOps are planned: those that are made while somebody wants a plan, and of this thread."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Callable, Iterator
+
+import mxnet as mx
+import pytest
+
+from echo.plans.options import Options
+from echo.runtime.cached_op import PlannedCachedOp, StockCachedOp
+from echo.runtime.cached_ops import cached_op, plan_everywhere, planned_by
+from echo.system.own_binds import own_binds
+
+
+def attempt(action: Callable[[Options], Any], stock: Callable[[], Any]) -> Any:
+    return action(Options())
+
+
+@pytest.fixture(autouse=True)
+def afterwards() -> Iterator[None]:
+    yield
+    plan_everywhere(None)
+    mx.nd.CachedOp = StockCachedOp
+
+
+def kind() -> type:
+    x = mx.sym.var("x")
+    return type(mx.nd.CachedOp(mx.sym.tanh(mx.sym.exp(mx.sym.sin(x)))))
+
+
+def test_those_of_a_block_alone() -> None:
+    assert kind() is StockCachedOp
+    seen: list[type] = []
+    with planned_by(attempt):
+        assert kind() is PlannedCachedOp
+        with own_binds():
+            assert kind() is StockCachedOp, "echo plans none of its own"
+        other = threading.Thread(target=lambda: seen.append(kind()))
+        other.start()
+        other.join()
+    assert seen == [StockCachedOp]
+    assert kind() is StockCachedOp
+    assert mx.nd.CachedOp is cached_op
+
+
+def test_all_of_them() -> None:
+    plan_everywhere(attempt)
+    assert kind() is PlannedCachedOp
+    plan_everywhere(None)
+    assert mx.nd.CachedOp is StockCachedOp
+
+
+def test_somebody_elses_stays() -> None:
+    class Theirs(StockCachedOp):  # type: ignore[misc, valid-type]
+        pass
+
+    mx.nd.CachedOp = Theirs
+    plan_everywhere(None)
+    assert mx.nd.CachedOp is Theirs
+
+
+def test_whoever_gives_up_gets_mxnets_own() -> None:
+    with planned_by(lambda action, stock: stock()):
+        assert kind() is StockCachedOp

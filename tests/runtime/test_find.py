@@ -1,0 +1,89 @@
+"""Which plan a bind gets: none inside of an operator, and in a pool the one that makes it grow least."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import mxnet as mx
+import pytest
+
+from benchmarks.models import SMALL
+from echo.frontend.symbols import graph_of, infer_binding
+from echo.plans.options import Options
+from echo.plans.summary import of_process
+from echo.runtime import find
+from echo.runtime.bind_call import Bind
+from echo.runtime.find import find_plan, inside_operator, plan_bind, session_of
+from echo.runtime.pool import Pool
+
+pytestmark = pytest.mark.usefixtures("cheap_planning")
+MODEL = SMALL["lm"]()
+GRAPH = graph_of(MODEL.symbol)
+BINDING = infer_binding(MODEL.symbol, MODEL.shapes, None, MODEL.grad_req())
+OPTIONS = Options(max_overhead=None, fuse=False)
+
+
+def request(shared: Any = None) -> Bind:
+    return Bind(MODEL.symbol, mx.cpu(), lambda *_: None, lambda: BINDING, "", shared)
+
+
+def test_a_session_is_made_once_and_late() -> None:
+    asked: list[int] = []
+    session = session_of(GRAPH, lambda: asked.append(1) or BINDING, mx.cpu())  # type: ignore[func-returns-value]
+    assert not asked
+    assert session() is session()
+    assert asked == [1]
+
+
+def test_nothing_is_planned_inside_of_an_operator(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert not inside_operator()
+    monkeypatch.setattr(find, "inside_operator", lambda: True)
+    with caplog.at_level(logging.DEBUG, "echo"):
+        assert find_plan(GRAPH, lambda: BINDING, mx.cpu(), OPTIONS) is None
+    assert "inside of a Custom operator" in caplog.text
+    assert plan_bind(GRAPH, request(), OPTIONS, False) == (None, None)
+
+
+def test_a_plan_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(type(of_process), "add", lambda _, plan: told.append(plan))
+    found, pool = plan_bind(GRAPH, request(), OPTIONS, False)
+    assert found is not None
+    assert pool is not None
+    assert found.chunks is not None
+    assert sorted(pool.chunks) == sorted(Pool(found.chunks).chunks)
+    assert told == [found.plan]
+
+
+@pytest.mark.parametrize(("followed", "own", "taken"), [(0, 50, 0), (90, 50, 1), (90, 95, 0)])
+def test_in_a_pool_the_one_that_makes_it_grow_less(
+    followed: int, own: int, taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Found:
+        graph, plan = None, None
+
+        def __init__(self, name: str, grows: int) -> None:
+            self.name, self.chunks = name, (1000, grows) if grows else (1000,)
+
+    choices = {True: Found("followed", 1000 * (followed > 0) + followed), False: Found("own", 1000 + own)}
+    monkeypatch.setattr(find, "pool_of", lambda *_: Pool([1000]))
+    monkeypatch.setattr(find, "leader_of", lambda _: "leader")
+    monkeypatch.setattr(find, "_tell", lambda _: None)
+    monkeypatch.setattr(find, "_found", lambda session, options, details, leader: choices[leader is not None])
+    found, pool = plan_bind(GRAPH, request(), OPTIONS, False)
+    assert found is choices[not taken]
+    assert pool is not None
+    assert sorted(pool.chunks) == sorted(-(-size // 4) * 4 for size in found.chunks)  # type: ignore[union-attr]
+
+
+def test_budgets_follow_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(find, "pool_of", lambda *_: Pool([1 << 40]))
+    monkeypatch.setattr(find, "leader_of", lambda _: "leader")
+    monkeypatch.setattr(find, "_found", lambda session, options, details, leader: seen.append(leader))
+    for options in (OPTIONS, Options(memory_budget=1.0), Options(policy="echo")):
+        plan_bind(GRAPH, request(), options, False)
+    assert seen == ["leader", None, None]

@@ -1,0 +1,80 @@
+"""What ``verify`` says and does of what was found: nothing, one warning with a folder, or an error."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+from echo.errors import EchoError, VerificationError
+from echo.frontend.symbols import graph_of
+from echo.ir.training_graph import EXECUTOR
+from echo.runtime.difference import Difference
+from echo.runtime.rehearsal import is_right
+from echo.runtime.verify_report import Case
+
+GRAPH = graph_of(mx.sym.tanh(mx.sym.var("x")))
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def case() -> Case:
+    return Case(EXECUTOR, GRAPH, GRAPH, False, "cpu(0)", None, {"x": "write"}, {"argument x": np.ones(2)})
+
+
+def wrong(count: int) -> list[Difference]:
+    return [Difference(f"output {number}", 0.5, np.zeros(1), np.ones(1)) for number in range(count)]
+
+
+def found(count: int) -> Any:
+    return lambda: (wrong(count), "5 MB became 3 MB")
+
+
+def test_no_difference_is_said_and_written_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "echo"):
+        assert is_right(found(0), case, True)
+    assert [record.levelname for record in caplog.records] == ["INFO"]
+    assert caplog.messages[0].endswith("those of the user's own graph; 5 MB became 3 MB")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("count", "more"), [(1, ""), (5, "; and 2 more")])
+def test_a_difference_is_one_warning_and_a_folder(
+    count: int, more: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert not is_right(found(count), case, False)
+    (record,) = caplog.records
+    message = record.getMessage()
+    assert record.levelname == "WARNING"
+    assert message.count("of its largest element") == min(count, 3)
+    assert f"{more}. Please report it" in message
+    (folder,) = tmp_path.iterdir()
+    assert str(folder) in message
+    assert len(json.loads((folder / "about.json").read_text())["differences"]) == count
+
+
+def test_whoever_is_strict_gets_an_error(tmp_path: Path) -> None:
+    with pytest.raises(VerificationError, match=f"output 0 by 5.0e-01 .* in {re.escape(str(tmp_path))}"):
+        is_right(found(1), case, True)
+
+
+@pytest.mark.parametrize(
+    "error", [EchoError("first\nlast"), mx.MXNetError("first\nlast"), KeyError("last"), ValueError()]
+)
+def test_what_cannot_be_tried_is_right(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> Any:
+        raise error
+
+    assert is_right(fail, case, True)
+    (message,) = caplog.messages
+    assert message.startswith("echo: verify: a graph was not verified: ")
+    assert message.rstrip("'").endswith(("last", "ValueError"))
