@@ -10,7 +10,7 @@ from typing import Any, Callable
 from echo.ir.attributes import GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.ir.gradients import known
 from echo.ir.graph import Graph
-from echo.ir.ops import ALL_OUTPUTS, HEAVY, LIGHT
+from echo.ir.ops import spec
 
 _JUNK = (None, True, False, 0, 1, -1, 2**31, 2**63, 0.5, 1e308, "", "0", "hook", [], [[]], {}, {"a": 1})
 _RANGES = ("-1", "-1s", "-2", "0", "1", "2", "16", "64", "2147483647", "99999999999", "", "x", " 1")
@@ -83,8 +83,9 @@ def _choose_anew(rng: random.Random, value: Any, graph: Graph) -> str:
     chosen = []
     for number in _operators(graph):
         op = graph.nodes[number].op
-        if rng.random() < share and (beyond or op in LIGHT or (op in HEAVY and rng.random() < 0.3)):
-            count = graph.num_outputs(number) if op in ALL_OUTPUTS else 1
+        known = spec(op)
+        if rng.random() < share and (beyond or (known.recomputable and (not known.heavy or rng.random() < 0.3))):
+            count = graph.num_outputs(number) if known.every_output else 1
             text = ",".join(map(str, sorted(rng.sample(range(count), rng.randint(1, count)))))
             if splits and rng.random() < 0.5:
                 text += "@" + ",".join(map(str, sorted(rng.sample(range(1, 40), rng.randint(1, 3)))))

@@ -27,7 +27,8 @@ from echo.frontend.session import MxnetSession, install_hook
 from echo.frontend.symbols import Binding, graph_of, infer_binding, symbol_of
 from echo.ir.attributes import RANGE_ATTRIBUTE
 from echo.ir.graph import Entry, Graph
-from echo.ir.ops import HEAVY, recomputable_outputs
+from echo.ir.ops import spec
+from echo.ir.recomputable import recomputable_outputs
 from echo.ir.schedule import Splits
 from echo.ir.training_graph import EXECUTOR, TrainingGraph
 from echo.passes.request import Request
@@ -286,7 +287,7 @@ def problem_of(
     candidates = {
         number: entries
         for number, entries in recomputable(training).items()
-        if training.nodes[number].op not in HEAVY and number not in heads
+        if not spec(training.nodes[number].op).heavy and number not in heads
     }
     return Problem(
         **{

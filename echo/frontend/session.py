@@ -32,7 +32,7 @@ from echo.frontend.selfcheck import check_hook, onednn_activations
 from echo.frontend.symbols import Binding, symbol_of, type_name, types_of
 from echo.ir.gradients import EXCHANGES
 from echo.ir.graph import Entry, Graph
-from echo.ir.ops import ALL_OUTPUTS, HEAVY, LIGHT
+from echo.ir.ops import ops_with
 from echo.ir.training_graph import EXECUTOR, TrainingGraph
 from echo.ir.training_node import TensorType
 from echo.plans.key import AUXILIARY as AUXILIARY_STATE
@@ -41,7 +41,9 @@ from echo.system.locks import Lock
 
 POISON_VARIABLE = "_ECHO_POISON"  # a test mode, `echo.frontend.poison`: on from the first plan of a process on
 _install_lock = Lock()
-_ALLOWED = native.Allowed(LIGHT | HEAVY, ALL_OUTPUTS, EXCHANGES)
+_ALLOWED = native.Allowed(
+    ops_with(lambda spec: spec.recomputable), ops_with(lambda spec: spec.every_output), EXCHANGES
+)
 _SETTINGS = ("NNVM_EXEC_MATCH_RANGE", "MXNET_BACKWARD_DO_MIRROR")  # what MXNet plans depends on them
 
 

@@ -18,7 +18,7 @@ from echo.ir.attributes import APART_ATTRIBUTE, GRADIENT_ATTRIBUTE, MIRROR_ATTRI
 from echo.ir.cse import merged
 from echo.ir.gradients import INEXACT, implementations, known
 from echo.ir.graph import Entry, Graph, Node
-from echo.ir.ops import all_outputs, why_not
+from echo.ir.recomputable import all_outputs, why_not
 from echo.ir.storage import ASSIGNED
 from echo.ir.training_graph import DYNAMIC, KEEPS_MEMORY, TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode

@@ -11,7 +11,7 @@ from echo.estimators.planner import blocks
 from echo.ir.clones import with_clones
 from echo.ir.gradients import INEXACT
 from echo.ir.graph import Entry
-from echo.ir.ops import HEAVY
+from echo.ir.ops import spec
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.candidates import Candidates
 from echo.passes.confirm import Confirmed
@@ -146,7 +146,7 @@ class _Reasons:
         if entry.node in self.candidates.refused:
             return self.candidates.refused[entry.node]
         op = self.training.nodes[entry.node].op
-        if op in HEAVY:
+        if spec(op).heavy:
             return f"{op} is compute-heavy: it is never run twice unless a budget needs it"
         if entry not in self.candidates.light.get(entry.node, ()):
             return f"a saved statistic or mask of {op}"
