@@ -27,6 +27,7 @@ from echo.estimators.cost_table import CostTable
 from echo.estimators.evaluator import Evaluator
 from echo.estimators.overhead import Overhead, estimate
 from echo.estimators.planner import make_planner
+from echo.ir.gradient_rule import GradientRule
 from echo.ir.graph import Graph
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.candidates import FindCandidates
@@ -65,7 +66,7 @@ class _Frontend:
     def argument_names(self) -> Sequence[str]:
         return ()
 
-    def implemented(self, training: TrainingGraph, implementations: Mapping[int, str]) -> TrainingGraph:
+    def implemented(self, training: TrainingGraph, implementations: Mapping[int, GradientRule]) -> TrainingGraph:
         raise NotImplementedError("the time of MXNet is not measured here")
 
     def differentiate(self) -> TrainingGraph:

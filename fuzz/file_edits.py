@@ -160,8 +160,9 @@ def _change_range(rng: random.Random, value: Any, graph: Graph) -> str:
 def _gradient(rng: random.Random, value: Any, graph: Graph) -> str:
     number = rng.choice(_operators(graph))
     node = graph.nodes[rng.choice(_operators(graph))] if rng.random() < 0.3 else graph.nodes[number]
-    texts = sorted(known(node.op, node.attrs)) or ["_backward_Activation>_backward_Activation:0,2,2"]
-    _put(value, number, graph.nodes[number].op, {GRADIENT_ATTRIBUTE: rng.choice(texts)})
+    texts = sorted(rule.text for rule in known(node.op, node.attrs))
+    text = rng.choice(texts or ["_backward_Activation>_backward_Activation:0,2,2"])
+    _put(value, number, graph.nodes[number].op, {GRADIENT_ATTRIBUTE: text})
     return f"a gradient of {node.op} at {graph.nodes[number].name}"
 
 

@@ -26,6 +26,7 @@ from echo.frontend.poison import poisoned
 from echo.frontend.session import MxnetSession, install_hook
 from echo.frontend.symbols import Binding, graph_of, infer_binding, symbol_of
 from echo.ir.attributes import RANGE_ATTRIBUTE
+from echo.ir.gradient_rule import GradientRule
 from echo.ir.graph import Entry, Graph
 from echo.ir.ops import spec
 from echo.ir.recomputable import recomputable_outputs
@@ -119,7 +120,7 @@ class Case:
         """The training graph that MXNet, with the hook, makes of a graph."""
         return training_graph(graph, self.binding, mx.cpu())
 
-    def implemented(self, training: TrainingGraph, implementations: Mapping[int, str]) -> TrainingGraph:
+    def implemented(self, training: TrainingGraph, implementations: Mapping[int, GradientRule]) -> TrainingGraph:
         return training
 
     def oracle(self, graph: Graph, match_range_: int) -> int:

@@ -30,6 +30,7 @@ from echo.frontend.measure import Meter, race
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
 from echo.frontend.selfcheck import check_hook, onednn_activations
 from echo.frontend.symbols import Binding, symbol_of, type_name, types_of
+from echo.ir.gradient_rule import GradientRule
 from echo.ir.gradients import EXCHANGES
 from echo.ir.graph import Entry, Graph
 from echo.ir.ops import ops_with
@@ -109,7 +110,7 @@ class MxnetSession:
         self._types: Mapping[Entry, TensorType] | None = None
         self._stock: dict[int, tuple[int, tuple[bool, ...]]] = {}  # what the oracle said of the graph itself
         self._training: TrainingGraph | None = None
-        self._implemented: tuple[Mapping[int, str], TrainingGraph] | None = None
+        self._implemented: tuple[Mapping[int, GradientRule], TrainingGraph] | None = None
         self._overhead: tuple[TrainingGraph, Overhead] | None = None
         self._chunks: list[tuple[Graph, tuple[int, ...]]] = []
 
@@ -177,7 +178,7 @@ class MxnetSession:
         """Whether gradients of activations are those of oneDNN, which is measured once."""
         return onednn_activations()
 
-    def implemented(self, training: TrainingGraph, implementations: Mapping[int, str]) -> TrainingGraph:
+    def implemented(self, training: TrainingGraph, implementations: Mapping[int, GradientRule]) -> TrainingGraph:
         """The training graph with other implementations of gradients.
 
         As it is, where MXNet would then add up gradients in another way.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Mapping, Sequence
 
 from echo.ir.attributes import GRADIENT_ATTRIBUTE
+from echo.ir.gradient_rule import GradientRule, own_inputs
 from echo.ir.graph import Entry, Node
 from echo.ir.op_spec import GradientReads
 from echo.ir.ops import ops_with, spec
@@ -29,8 +30,8 @@ def fused_node(kernel: str, name: str, inputs: Sequence[Entry | None], attrs: Ma
     op, first = PREFIX + kernel, bits.find("1")
     own = {"present": "".join("0" if entry is None else "1" for entry in inputs)}
     if first >= 0:
-        positions = ",".join(str(position if bit == "1" else first) for position, bit in enumerate(bits))
-        own[GRADIENT_ATTRIBUTE] = f"_backward_{op}>_backward_{op}:{positions}"
+        read = own_inputs(*(position if bit == "1" else first for position, bit in enumerate(bits)))
+        own[GRADIENT_ATTRIBUTE] = GradientRule(f"_backward_{op}", f"_backward_{op}", read).text
     return Node(op, name, tuple(entry for entry in inputs if entry is not None), attrs={**attrs, **own})
 
 
