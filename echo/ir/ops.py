@@ -28,6 +28,9 @@ _HEAVY_IN_TORCH = frozenset({
     "matmul", "einsum", "scaled_dot_product_attention",
 })  # fmt: skip
 
+# In the names of operators that draw random numbers: there are too many to have rows.
+_WORDS_OF_RANDOM = ("dropout", "random", "sample", "shuffle", "rrelu", "rnn")
+
 _UNKNOWN = OpSpec()
 _READER = OpSpec(reads_plainly=True)
 _LIGHT = replace(_READER, recomputable=True, measurable=True)
@@ -205,6 +208,11 @@ def spec(op: str) -> OpSpec:
 def ops_with(has: Callable[[OpSpec], bool]) -> frozenset[str]:
     """The operators of which this holds."""
     return frozenset(op for op, row in _TABLE.items() if has(row))
+
+
+def may_draw(op: str) -> bool:
+    """Whether an operator may draw random numbers, by its name."""
+    return any(word in op.lower() for word in _WORDS_OF_RANDOM)
 
 
 def is_heavy_in_torch(op: str) -> bool:

@@ -21,7 +21,7 @@ from echo.ir import flops, ops
 from echo.ir.attributes import PLAN_ATTRIBUTE
 from echo.ir.fused_operators import PREFIX, READS
 from echo.ir.op_spec import OpSpec
-from echo.ir.ops import ops_with, spec
+from echo.ir.ops import may_draw, ops_with, spec
 from echo.ir.recomputable import recomputable_outputs, why_not
 from echo.ir.training_node import TrainingNode
 from tests.conftest import case_of
@@ -351,6 +351,11 @@ def test_table_holds_heavy_operators() -> None:
 def test_of_an_operator_that_nobody_knows_nothing_is_said() -> None:
     assert spec("MyOwn") == OpSpec()
     assert not any((OpSpec().recomputable, OpSpec().reads_plainly, OpSpec().measurable))
+
+
+def test_random_operators_are_known_by_their_names() -> None:
+    drawing = ["Dropout", "RNN", "_random_uniform", "_sample_multinomial", "_shuffle"]
+    assert [op for op in [*drawing, "tanh", "FullyConnected"] if may_draw(op)] == drawing
 
 
 def test_an_operator_has_one_row() -> None:
