@@ -30,7 +30,7 @@ import mxnet as mx
 import echo
 from benchmarks.record import apart, known_rows, save
 from echo.ir.attributes import PLAN_ATTRIBUTE
-from echo.ir.ops import HEAVY
+from echo.ir.ops import spec
 from echo.passes.candidates import FindCandidates
 from echo.passes.explain import Explain
 from echo.passes.partition import Partition
@@ -145,7 +145,7 @@ def mirrored(model: Model, threshold: int) -> tuple[Symbol, int, int, int]:
         kept = bool(stage) and stash
         stashed += size * kept
         attrs["__force_mirroring__"] = str(not kept)
-        heavy += node["op"] in HEAVY and not kept
+        heavy += spec(node["op"]).heavy and not kept
     return mx.sym.load_json(json.dumps(value)), stashed, most, heavy
 
 
@@ -180,7 +180,7 @@ def ours(model: Model, mb: int | None) -> dict[str, Any]:
         except echo.BudgetError as error:
             return {"missed": str(error), "seconds_to_plan": time.perf_counter() - started}
     took, processor = time.perf_counter() - started, time.process_time() - before
-    marks = [mark for mark in plan.marks if mark.op in HEAVY and PLAN_ATTRIBUTE in mark.attrs]
+    marks = [mark for mark in plan.marks if spec(mark.op).heavy and PLAN_ATTRIBUTE in mark.attrs]
     heavy = sum(len(splits_of(mark)) or 1 for mark in marks)
     return {
         "stock_mb": plan.before.planned / 2**20,

@@ -10,7 +10,7 @@ from typing import Any, Callable
 from echo.ir.attributes import GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.ir.gradients import known
 from echo.ir.graph import Graph
-from echo.ir.ops import ALL_OUTPUTS, HEAVY, LIGHT
+from echo.ir.ops import spec
 
 _JUNK = (None, True, False, 0, 1, -1, 2**31, 2**63, 0.5, 1e308, "", "0", "hook", [], [[]], {}, {"a": 1})
 _RANGES = ("-1", "-1s", "-2", "0", "1", "2", "16", "64", "2147483647", "99999999999", "", "x", " 1")
@@ -83,8 +83,9 @@ def _choose_anew(rng: random.Random, value: Any, graph: Graph) -> str:
     chosen = []
     for number in _operators(graph):
         op = graph.nodes[number].op
-        if rng.random() < share and (beyond or op in LIGHT or (op in HEAVY and rng.random() < 0.3)):
-            count = graph.num_outputs(number) if op in ALL_OUTPUTS else 1
+        known = spec(op)
+        if rng.random() < share and (beyond or (known.recomputable and (not known.heavy or rng.random() < 0.3))):
+            count = graph.num_outputs(number) if known.every_output else 1
             text = ",".join(map(str, sorted(rng.sample(range(count), rng.randint(1, count)))))
             if splits and rng.random() < 0.5:
                 text += "@" + ",".join(map(str, sorted(rng.sample(range(1, 40), rng.randint(1, 3)))))
@@ -159,8 +160,9 @@ def _change_range(rng: random.Random, value: Any, graph: Graph) -> str:
 def _gradient(rng: random.Random, value: Any, graph: Graph) -> str:
     number = rng.choice(_operators(graph))
     node = graph.nodes[rng.choice(_operators(graph))] if rng.random() < 0.3 else graph.nodes[number]
-    texts = sorted(known(node.op, node.attrs)) or ["_backward_Activation>_backward_Activation:0,2,2"]
-    _put(value, number, graph.nodes[number].op, {GRADIENT_ATTRIBUTE: rng.choice(texts)})
+    texts = sorted(rule.text for rule in known(node.op, node.attrs))
+    text = rng.choice(texts or ["_backward_Activation>_backward_Activation:0,2,2"])
+    _put(value, number, graph.nodes[number].op, {GRADIENT_ATTRIBUTE: text})
     return f"a gradient of {node.op} at {graph.nodes[number].name}"
 
 

@@ -26,8 +26,10 @@ from echo.frontend.poison import poisoned
 from echo.frontend.session import MxnetSession, install_hook
 from echo.frontend.symbols import Binding, graph_of, infer_binding, symbol_of
 from echo.ir.attributes import RANGE_ATTRIBUTE
+from echo.ir.gradient_rule import GradientRule
 from echo.ir.graph import Entry, Graph
-from echo.ir.ops import HEAVY, recomputable_outputs
+from echo.ir.ops import spec
+from echo.ir.recomputable import recomputable_outputs
 from echo.ir.schedule import Splits
 from echo.ir.training_graph import EXECUTOR, TrainingGraph
 from echo.passes.request import Request
@@ -119,7 +121,7 @@ class Case:
         """The training graph that MXNet, with the hook, makes of a graph."""
         return training_graph(graph, self.binding, mx.cpu())
 
-    def implemented(self, training: TrainingGraph, implementations: Mapping[int, str]) -> TrainingGraph:
+    def implemented(self, training: TrainingGraph, implementations: Mapping[int, GradientRule]) -> TrainingGraph:
         return training
 
     def oracle(self, graph: Graph, match_range_: int) -> int:
@@ -287,7 +289,7 @@ def problem_of(
     candidates = {
         number: entries
         for number, entries in recomputable(training).items()
-        if training.nodes[number].op not in HEAVY and number not in heads
+        if not spec(training.nodes[number].op).heavy and number not in heads
     }
     return Problem(
         **{

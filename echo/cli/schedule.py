@@ -6,9 +6,10 @@ from collections import Counter
 from typing import Sequence
 
 from echo.ir.data_graph import DataGraph
+from echo.ir.ops import is_heavy_in_torch
 from echo.ir.schedule import steps_of
 from echo.ir.training_graph import TrainingGraph
-from echo.policies.data_problem import Solved, is_heavy
+from echo.policies.data_problem import Solved
 
 _MOST_HELD = 5
 
@@ -18,7 +19,7 @@ def render_schedule(graph: DataGraph, policy: str, budget: int, solved: Solved) 
     training, seconds = graph
     step, again = sum(seconds), solved.value.seconds
     runs = Counter(run.node for run in steps_of(training, solved.splits) if run.node != run.slot)
-    heavy = sum(is_heavy(training.nodes[number].op) for number in runs)
+    heavy = sum(is_heavy_in_torch(training.nodes[number].op) for number in runs)
     forward = sum(node.forward for node in training.nodes)
     return "\n".join([
         f"graph       {len(training.nodes)} nodes, {forward} of them forward, {1000 * step:.2f} ms a step",

@@ -26,31 +26,19 @@ from typing import AbstractSet, Iterable, Mapping
 from echo.estimators.planner import blocks
 from echo.ir.clones import with_clones
 from echo.ir.graph import Entry, Graph
+from echo.ir.ops import spec
 from echo.ir.readers import why_not_reader
 from echo.ir.schedule import Splits
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
 
-LAID_OUT = frozenset({"Convolution", "Deconvolution"})  # what makes arrays in oneDNN's blocked layouts
 _BLOCKED_TYPES = frozenset({"float32", "bfloat16"})
 _BLOCKED_AXES = (3, 4, 5)
-# The gradients of these read their own output, and compute the same in any layout of it.
-_ANY_LAYOUT = frozenset({"Activation", "Pooling"})
-# In place, these leave their input in the layout that it has.
-_SAME = frozenset({"_copy", "_np_copy", "BlockGrad", "make_loss"})
 
 
 def has_layouts(graph: Graph | TrainingGraph, device: str) -> bool:
     """Whether arrays of this graph may be in layouts of oneDNN's."""
-    return device == "cpu" and any(node.op in LAID_OUT for node in graph.nodes)
-
-
-def keeps_layout(op: str, attrs: Mapping[str, str]) -> bool:
-    """Whether an operator's output has the layout of its input, in place or not: oneDNN's activations.
-
-    Softsign is none of them: MXNet computes it by itself, in the plain layout where it is not in place.
-    """
-    return op == "Activation" and attrs.get("act_type") != "softsign"
+    return device == "cpu" and any(spec(node.op).layout.source for node in graph.nodes)
 
 
 def why_as_it_is(graph: Graph, device: str) -> str:
@@ -59,7 +47,7 @@ def why_as_it_is(graph: Graph, device: str) -> str:
     Control flow and Custom operators look at their arrays when work is handed out, not when it is done. What a chunk
     holds then may still be in a layout of oneDNN's, where another array is in it by the time that they run.
     """
-    early = next((node for node in graph.nodes if node.subgraphs or node.op == "Custom"), None)
+    early = next((node for node in graph.nodes if node.subgraphs or spec(node.op).looks_early), None)
     if early is None or not has_layouts(graph, device):
         return ""
     return f"{early.op} ({early.name!r}) looks at its arrays too early beside convolutions: all memory stays as it is"
@@ -84,11 +72,11 @@ def relaid(training: TrainingGraph, device: str) -> frozenset[Entry]:
             if position in node.ignored or not may_be_blocked(training.type_of(source)):
                 continue
             first = chunk.get(source, source)
-            if position in inside and node.op in _SAME:
+            if position in inside and spec(node.op).layout.identity:
                 chunk[Entry(number, inside[position])] = first
             elif position in inside and node.forward:
                 views.add(first)
-            elif node.forward or training.nodes[source.node].op not in _ANY_LAYOUT:
+            elif node.forward or not spec(training.nodes[source.node].op).layout.indifferent:
                 others.add(first)
     changed = views & others
     return frozenset(entry for first in changed for entry in {first, *(e for e, f in chunk.items() if f == first)})
@@ -107,7 +95,7 @@ class _Sensitive:
         forward = self.forward_of(node)
         if why_not_reader(forward.op, forward.attrs):
             return True
-        if not self._layouts or keeps_layout(node.op, node.attrs):
+        if not self._layouts or spec(node.op).layout.keeps(node.attrs):
             return False
         return any(may_be_blocked(self._training.type_of(node.inputs[position])) for position, _, _ in node.inplace)
 

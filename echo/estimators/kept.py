@@ -15,24 +15,12 @@ from collections import Counter
 from dataclasses import replace
 from typing import AbstractSet, Mapping, Sequence
 
-from echo.estimators.inplace import LAID_OUT, has_layouts, keeps_layout, may_be_blocked
+from echo.estimators.inplace import has_layouts, may_be_blocked
 from echo.estimators.planner import blocks
 from echo.ir.graph import Entry
+from echo.ir.ops import spec
 from echo.ir.training_graph import DYNAMIC, STATIC, TrainingGraph
 from echo.ir.training_node import TrainingNode
-
-# Of oneDNN, for some values of an attribute alone: which it is, its default, and those values.
-_SOMETIMES: Mapping[str, tuple[str, str, frozenset[str]]] = {
-    "LeakyReLU": ("act_type", "leaky", frozenset({"leaky", "elu", "gelu"})),
-    "Pooling": ("pool_type", "max", frozenset({"max", "avg"})),
-    **dict.fromkeys(("softmax", "log_softmax"), ("use_length", "False", frozenset({"False", "0", "false"}))),
-}
-# Of oneDNN (``TIsMKLDNN``), or copying nothing for longer than they run; the first put out the plain layout.
-_PLAIN = frozenset({"FullyConnected", "RNN", "Reshape", "Flatten", "transpose", "expand_dims", "SoftmaxOutput"})
-_ALIKE = frozenset({
-    "BatchNorm", "_contrib_BatchNormWithReLU", "Concat", "LRN", "elemwise_add", "add_n", "_copy", "amp_cast",
-    "amp_multicast", "slice",
-})  # fmt: skip
 
 
 def copied(training: TrainingGraph, device: str) -> frozenset[Entry]:
@@ -72,26 +60,20 @@ def _walked(training: TrainingGraph) -> tuple[set[Entry], dict[int, int]]:
     return blocked, kept
 
 
-def _by_onednn(node: TrainingNode) -> bool:
-    if node.op in _SOMETIMES:
-        name, default, values = _SOMETIMES[node.op]
-        return node.attrs.get(name, default) in values
-    return node.op in LAID_OUT | _PLAIN | _ALIKE or keeps_layout(node.op, node.attrs)
-
-
 def _blocked_outputs(node: TrainingNode, inputs: AbstractSet[int], over: Mapping[int, int]) -> list[int]:
     """The outputs that may be in a layout of oneDNN's, where these inputs are, and ``over`` has those in place."""
-    if node.op in LAID_OUT:
+    layout = spec(node.op).layout
+    if layout.source:
         found: Sequence[int] = (0,)
-    elif _by_onednn(node):
-        found = range(len(node.outputs)) if inputs and node.op not in _PLAIN else ()
+    elif layout.onednn(node.attrs):
+        found = range(len(node.outputs)) if inputs and not layout.plain else ()
     else:
         found = [output for output, position in over.items() if position in inputs]
     return [output for output in found if may_be_blocked(node.outputs[output])]
 
 
 def _kept(training: TrainingGraph, node: TrainingNode, inputs: AbstractSet[int], over: Mapping[int, int]) -> int:
-    if _by_onednn(node):
+    if spec(node.op).layout.onednn(node.attrs):
         return 0
     copied = Counter(inputs) + Counter(position for position in over.values() if position in inputs)
     return sum(count * training.type_of(node.inputs[position]).bytes for position, count in copied.items())

@@ -18,8 +18,9 @@ import numpy as np
 
 from echo.errors import EchoError
 from echo.estimators.cost_table import CostTable
-from echo.estimators.roofline import HEAVY_OPS, Work, work
+from echo.estimators.roofline import Work, work
 from echo.estimators.signatures import attributes, blocked_nodes, forward_node, is_blocked, is_free, signature
+from echo.ir.ops import SIZE_ATTRIBUTES, spec
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TrainingNode
 from echo.meter.clock import LAUNCH
@@ -35,11 +36,6 @@ GRADIENT_OF_PRODUCT = 2.3
 # A random number for each element of a Dropout, on top of the bytes it moves; same origin.
 DRAW_SECONDS = 3e-9
 
-# Attributes that say how large something is: operators that differ in these alone belong to one family.
-_SIZES = frozenset({
-    "num_filter", "num_hidden", "num_outputs", "num_args", "input_dim", "output_dim", "shape", "begin", "end",
-    "state_size", "workspace",
-})  # fmt: skip
 # A node is measured unless the roofline puts all its like below this part of the step; light forward nodes, whose
 # seconds decide what is recomputed, down to a fifth of that.
 _NEGLIGIBLE = 1e-3
@@ -132,7 +128,7 @@ def _product(training: TrainingGraph, number: int) -> int | None:
     """The forward node of the gradient of a product, None for other nodes."""
     node = training.nodes[number]
     forward = forward_node(training, node)
-    return node.control_deps[0] if forward is not None and forward.op in HEAVY_OPS else None
+    return node.control_deps[0] if forward is not None and spec(forward.op).flops is not None else None
 
 
 def _parts(training: TrainingGraph) -> dict[int, int]:
@@ -199,7 +195,7 @@ def _merge(
         for number in numbers:
             group_of[number] = len(groups)
         node = training.nodes[numbers[0]]
-        light = node.forward and node.op not in HEAVY_OPS
+        light = node.forward and spec(node.op).flops is None
         groups.append(
             _Group(numbers[0], len(numbers), key, _family(training, node, blocked), work(training, node), light)
         )
@@ -208,7 +204,7 @@ def _merge(
 
 def _family(training: TrainingGraph, node: TrainingNode, blocked: AbstractSet[int]) -> tuple[object, ...]:
     attrs = attributes(training, node)
-    options = tuple(sorted((key, text) for key, text in attrs.items() if key not in _SIZES))
+    options = tuple(sorted((key, text) for key, text in attrs.items() if key not in SIZE_ATTRIBUTES))
     patterns = []
     for entry in node.inputs[:4]:
         kind = training.type_of(entry)

@@ -5,19 +5,11 @@ from __future__ import annotations
 from typing import AbstractSet
 
 from echo.ir.graph import VARIABLE, Entry
+from echo.ir.ops import spec
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TrainingNode
 
-# MXNet lets the producer of the second term add into the first (its pass DetectInplaceAddTo): no kernel runs. Of the
-# 523 in an NMT step and the 272 in an LM step, the profiler saw none.
-_FREE_OPS = frozenset({VARIABLE, "_grad_add"})
 _BACKWARD = "_backward_"
-# On CPUs oneDNN computes convolutions in blocked layouts, and these operators hand a blocked layout on. BatchNorm takes
-# three times as long on a plain one.
-_BLOCKED_SOURCES = frozenset({"Convolution", "Deconvolution"})
-_BLOCKED_KEEPERS = frozenset({
-    "BatchNorm", "Activation", "Pooling", "Concat", "elemwise_add", "_plus", "add_n", "ElementWiseSum", "LRN", "_copy",
-})  # fmt: skip
 
 
 def signature(training: TrainingGraph, number: int, blocked: AbstractSet[int] | None = None) -> str:
@@ -53,9 +45,8 @@ def blocked_nodes(training: TrainingGraph) -> frozenset[int]:
     for number, node in enumerate(training.nodes):
         if node.is_variable or len(node.outputs[0].shape) not in (4, 5):
             continue
-        op = node.op[len(_BACKWARD) :] if node.op.startswith(_BACKWARD) else node.op
-        keeps = op in _BLOCKED_KEEPERS and any(entry.node in blocked for entry in node.inputs)
-        if keeps or op in _BLOCKED_SOURCES:
+        layout = spec(node.op[len(_BACKWARD) :] if node.op.startswith(_BACKWARD) else node.op).layout
+        if layout.source or (layout.hands_on and any(entry.node in blocked for entry in node.inputs)):
             blocked.add(number)
     return frozenset(blocked)
 
@@ -69,14 +60,13 @@ def is_blocked(training: TrainingGraph, entry: Entry, blocked: AbstractSet[int])
 
 
 def _maps(training: TrainingGraph, number: int) -> int:
-    # what follows the first output are statistics, workspaces and gradients of weights
     node = training.nodes[number]
-    return len(node.outputs) if node.op == "_backward_Concat" else 1
+    return len(node.outputs) if spec(node.op).layout.blocks_all else 1
 
 
 def is_free(training: TrainingGraph, node: TrainingNode) -> bool:
     """Whether nothing runs for this node: a variable, a view of its input, an addition that its producer makes."""
-    if node.op in _FREE_OPS:
+    if spec(node.op).is_free:
         return True
     for source, _, same in node.inplace:
         if same and len(node.outputs) == 1 and not node.external:

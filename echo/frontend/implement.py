@@ -19,7 +19,7 @@ from echo.frontend.cached import accumulations
 from echo.frontend.capture import training_graph
 from echo.frontend.symbols import graph_of, infer_binding, symbol_from
 from echo.ir.clones import CLONE_SUFFIX, in_execution_order
-from echo.ir.gradients import OF_FORWARD, OF_SUM, Parsed, parsed
+from echo.ir.gradient_rule import GradientRule, Read, Source
 from echo.ir.graph import VARIABLE, Entry, Node
 from echo.ir.split_gradients import SUM
 from echo.ir.training_graph import TrainingGraph
@@ -28,24 +28,23 @@ from echo.ir.training_node import TrainingNode
 _BACKWARD = "_backward_"
 
 
-def implemented(training: TrainingGraph, implementations: Mapping[int, str]) -> TrainingGraph:
-    """The training graph in which gradients of the user's nodes (by number) have these implementations.
+def implemented(training: TrainingGraph, rules: Mapping[int, GradientRule]) -> TrainingGraph:
+    """The training graph in which gradients of the user's nodes (by number) follow these rules.
 
     It is the graph as it was where MXNet would then add up gradients in another way.
     """
-    wanted = {user: parsed(text) for user, text in implementations.items()}
     nodes = list(training.nodes)
     late = []
     for number, node in training.operators():
         for forward in () if node.forward else node.control_deps:
-            one = wanted.get(training.nodes[forward].user)  # type: ignore[arg-type]
+            one = rules.get(training.nodes[forward].user)  # type: ignore[arg-type]
             if one is None or one.before != nodes[number].op:
                 continue
-            if one.is_late:
+            if one.splits:
                 late.append(_Parted(number, forward, one))
             else:
                 nodes[number] = _exchanged(nodes[number], forward, one)
-    found = replace(training, nodes=tuple(nodes), implementations=dict(implementations))
+    found = replace(training, nodes=tuple(nodes), implementations=dict(rules))
     if late:
         found = _parted(found, late)
     return found if accumulations(found, blocks(found).chunk) == training.accumulations else training
@@ -56,7 +55,7 @@ class _Parted(NamedTuple):
 
     number: int
     forward: int
-    wanted: Parsed
+    wanted: GradientRule
 
 
 def _parted(training: TrainingGraph, late: Sequence[_Parted]) -> TrainingGraph:
@@ -92,16 +91,16 @@ def _last_term(nodes: Sequence[TrainingNode], total: int, number: int, end: int)
     return max(offered, default=None) if nodes[total].op == SUM else None
 
 
-def _read(node: TrainingNode, forward: int, wanted: Parsed, term: Entry | None = None) -> tuple[Entry, ...]:
-    def read(kind: str, at: int) -> Entry:
-        if kind == OF_SUM and term is not None:
+def _read(node: TrainingNode, forward: int, wanted: GradientRule, term: Entry | None = None) -> tuple[Entry, ...]:
+    def entry(read: Read) -> Entry:
+        if read.source is Source.SUM and term is not None:
             return term
-        return Entry(forward, at) if kind == OF_FORWARD else node.inputs[at]
+        return Entry(forward, read.position) if read.source is Source.FORWARD else node.inputs[read.position]
 
-    return tuple(read(kind, at) for kind, at in wanted.inputs)
+    return tuple(map(entry, wanted.inputs))
 
 
-def _exchanged(node: TrainingNode, forward: int, wanted: Parsed) -> TrainingNode:
+def _exchanged(node: TrainingNode, forward: int, wanted: GradientRule) -> TrainingNode:
     read = _read(node, forward, wanted)
     if wanted.after == node.op:
         return node.having(inputs=read)

@@ -9,11 +9,11 @@ import mxnet as mx
 import numpy as np
 
 from echo.estimators.overhead import BYTES_PER_SECOND, FLOPS_PER_SECOND, UnmeasurableError
-from echo.estimators.roofline import HEAVY_OPS, work
+from echo.estimators.roofline import work
 from echo.estimators.signatures import attributes, blocked_nodes, forward_node, is_blocked
 from echo.frontend.symbols import load
 from echo.ir.graph import Entry
-from echo.ir.ops import LIGHT
+from echo.ir.ops import spec
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
 from echo.meter.trial import Trial, Variable
@@ -29,20 +29,6 @@ _SMALLEST_PART = 2
 _READING_PART = 0.15
 # What reads and writes more, after cutting, is not measured.
 _LARGEST_BYTES = 256 << 20
-
-# Only these run outside of the user's graph: others may be random, foreign code, or crash on numbers without meaning.
-_MEASURABLE = (LIGHT | HEAVY_OPS | {
-    "SoftmaxOutput", "LinearRegressionOutput", "LogisticRegressionOutput", "MAERegressionOutput", "MakeLoss", "LRN",
-    "GroupNorm",
-}) - {"SequenceMask", "SequenceLast", "SequenceReverse", "pick", "Dropout"}  # fmt: skip
-# MXNet's own additions to a gradient graph that need no attributes but the number of inputs.
-_SUMS = frozenset({"add_n", "_copy", "zeros_like", "_identity_with_attr_like_rhs"})
-# The batch is the leading dimension of the first input only; the others are parameters.
-_PARAMETER_OPS = frozenset({
-    "Convolution", "Deconvolution", "FullyConnected", "BatchNorm", "LayerNorm", "GroupNorm", "InstanceNorm",
-    "Embedding", "LeakyReLU", "RNN", "_echo_lstm_layer",
-})  # fmt: skip
-_INDEXING_OPS = frozenset({"Embedding"})
 
 
 @dataclass(frozen=True)
@@ -83,8 +69,8 @@ def trial_of(training: TrainingGraph, number: int, excess: float, facts: Facts) 
         outputs=tuple(i for i in range(len(node.outputs)) if (number, i) in facts.read) or (0,),
         forward=forward.op if forward else "",
         forward_inputs=_forward_inputs(training, forward, sizes),
-        hot=node.forward and node.op not in HEAVY_OPS,
-        heavy=(forward or node).op in HEAVY_OPS,
+        hot=node.forward and spec(node.op).flops is None,
+        heavy=spec((forward or node).op).flops is not None,
         bytes=max(1, moved),
     )
     return trial, sizes.scale
@@ -98,12 +84,10 @@ def refuse(training: TrainingGraph, node: TrainingNode) -> None:
     """
     forward = forward_node(training, node)
     operator = forward or node
-    known = _SUMS if forward is None and not node.forward else _MEASURABLE
-    if operator.op not in known:
+    known = spec(operator.op)
+    if not (known.in_gradients if forward is None and not node.forward else known.measurable):
         raise UnmeasurableError(f"{node.op} is not known to be safe to run on its own")
-    attrs = operator.attrs
-    dropout = operator.op == "RNN" and float(attrs.get("p", "0")) > 0
-    if node.random or operator.random or dropout or attrs.get("act_type") == "rrelu":
+    if node.random or operator.random or known.draws(operator.attrs):
         raise UnmeasurableError(f"{node.op} would move MXNet's random stream")
 
 
@@ -113,7 +97,7 @@ def excess(training: TrainingGraph, node: TrainingNode) -> float:
     if not needed.flops:
         return max(1.0, needed.bytes / _MOST_BYTES)
     # a part of the batch reads all parameters: computing with it must take longer
-    fixed = node.inputs[1:] if node.op in _PARAMETER_OPS else ()
+    fixed = node.inputs[1:] if spec(node.op).has_parameters else ()
     parameters = sum(training.type_of(entry).bytes for entry in fixed)
     most = max(_MOST_FLOPS, parameters / BYTES_PER_SECOND / _READING_PART * FLOPS_PER_SECOND)
     return max(1.0, needed.flops / most, (needed.bytes - parameters) / (4 * _MOST_BYTES))
@@ -121,7 +105,7 @@ def excess(training: TrainingGraph, node: TrainingNode) -> float:
 
 def _attributes(training: TrainingGraph, node: TrainingNode) -> dict[str, str]:
     attrs = attributes(training, node)
-    return {**attrs, "num_args": str(len(node.inputs))} if node.op == "add_n" else attrs
+    return {**attrs, "num_args": str(len(node.inputs))} if spec(node.op).counts_inputs else attrs
 
 
 def _operand(training: TrainingGraph, number: int, entry: Entry, sizes: _Sizes) -> Variable | int:
@@ -143,7 +127,7 @@ def _forward_inputs(
 
 
 def _variable(training: TrainingGraph, entry: Entry, sizes: _Sizes, op: str) -> Variable:
-    below = sizes.rows if op in _INDEXING_OPS and entry[:2] == sizes.first_input else 0
+    below = sizes.rows if spec(op).is_index and entry[:2] == sizes.first_input else 0
     kind = sizes.kind(training, entry)
     return Variable(kind.shape, kind.flag, is_blocked(training, entry, sizes.blocked), below)
 
@@ -173,7 +157,7 @@ class _Sizes:
         """The sizes around operator ``number``, cut where that is possible."""
         node = training.nodes[number]
         first = node.inputs[0][:2] if node.inputs else ()
-        rows = training.type_of(node.inputs[1]).shape[0] if node.op in _INDEXING_OPS else 0
+        rows = training.type_of(node.inputs[1]).shape[0] if spec(node.op).is_index else 0
         whole = _Sizes(first, rows, blocked)
         if excess <= 1:
             return whole
@@ -186,7 +170,7 @@ class _Sizes:
         """The operator with a leading dimension smaller by about ``excess``, if it scales with that."""
         node = training.nodes[number]
         kinds = [training.type_of(entry) for entry in node.inputs]
-        batched = 1 if node.op in _PARAMETER_OPS else len(kinds)
+        batched = 1 if spec(node.op).has_parameters else len(kinds)
         length = max((kind.shape[0] for kind in kinds[:batched] if kind.shape), default=1)
         part = min(length, max(_SMALLEST_PART, int(length / excess)))
         cut = [

@@ -12,6 +12,7 @@ from echo.errors import NativeError
 from echo.frontend.capture import bind_without_memory, planned_megabytes
 from echo.frontend.symbols import graph_of, infer_binding, symbol_from, symbol_of
 from echo.ir.attributes import GRADIENT_ATTRIBUTE
+from echo.ir.gradient_rule import GradientRule, own_inputs
 from echo.ir.graph import VARIABLE, Entry, Node
 from echo.plans.marks import mark
 
@@ -68,14 +69,14 @@ def onednn_activations() -> bool:
     That of tanh then does not read the output, and that of sigmoid has the bits of MXNet's own, which reads nothing
     else. It depends on the build and on ``MXNET_MKLDNN_ENABLED``, so it is tried. The hook has to be there.
     """
-    return _is_equal("tanh", "_backward_Activation>_backward_Activation:0,0,2") and _is_equal(
-        "sigmoid", "_backward_Activation>_backward_sigmoid:0,1"
-    )
+    from_input = GradientRule("_backward_Activation", "_backward_Activation", own_inputs(0, 0, 2))
+    from_output = GradientRule("_backward_Activation", "_backward_sigmoid", own_inputs(0, 1))
+    return _is_equal("tanh", from_input) and _is_equal("sigmoid", from_output)
 
 
-def _is_equal(act_type: str, implementation: str) -> bool:
+def _is_equal(act_type: str, rule: GradientRule) -> bool:
     symbol = symbol_from(Node(VARIABLE, "data"), Node("Activation", "b", (Entry(0),), attrs={"act_type": act_type}))
-    other = graph_of(symbol).with_attrs({1: {GRADIENT_ATTRIBUTE: implementation}})
+    other = graph_of(symbol).with_attrs({1: {GRADIENT_ATTRIBUTE: rule.text}})
     found = []
     ctx = mx.cpu()  # blocks run in the context of their data, which need not be this one
     for bound in (symbol, symbol_of(other)):

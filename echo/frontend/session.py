@@ -30,9 +30,10 @@ from echo.frontend.measure import Meter, race
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
 from echo.frontend.selfcheck import check_hook, onednn_activations
 from echo.frontend.symbols import Binding, symbol_of, type_name, types_of
+from echo.ir.gradient_rule import GradientRule
 from echo.ir.gradients import EXCHANGES
 from echo.ir.graph import Entry, Graph
-from echo.ir.ops import ALL_OUTPUTS, HEAVY, LIGHT
+from echo.ir.ops import ops_with
 from echo.ir.training_graph import EXECUTOR, TrainingGraph
 from echo.ir.training_node import TensorType
 from echo.plans.key import AUXILIARY as AUXILIARY_STATE
@@ -41,7 +42,9 @@ from echo.system.locks import Lock
 
 POISON_VARIABLE = "_ECHO_POISON"  # a test mode, `echo.frontend.poison`: on from the first plan of a process on
 _install_lock = Lock()
-_ALLOWED = native.Allowed(LIGHT | HEAVY, ALL_OUTPUTS, EXCHANGES)
+_ALLOWED = native.Allowed(
+    ops_with(lambda spec: spec.recomputable), ops_with(lambda spec: spec.every_output), EXCHANGES
+)
 _SETTINGS = ("NNVM_EXEC_MATCH_RANGE", "MXNET_BACKWARD_DO_MIRROR")  # what MXNet plans depends on them
 
 
@@ -107,7 +110,7 @@ class MxnetSession:
         self._types: Mapping[Entry, TensorType] | None = None
         self._stock: dict[int, tuple[int, tuple[bool, ...]]] = {}  # what the oracle said of the graph itself
         self._training: TrainingGraph | None = None
-        self._implemented: tuple[Mapping[int, str], TrainingGraph] | None = None
+        self._implemented: tuple[Mapping[int, GradientRule], TrainingGraph] | None = None
         self._overhead: tuple[TrainingGraph, Overhead] | None = None
         self._chunks: list[tuple[Graph, tuple[int, ...]]] = []
 
@@ -175,7 +178,7 @@ class MxnetSession:
         """Whether gradients of activations are those of oneDNN, which is measured once."""
         return onednn_activations()
 
-    def implemented(self, training: TrainingGraph, implementations: Mapping[int, str]) -> TrainingGraph:
+    def implemented(self, training: TrainingGraph, implementations: Mapping[int, GradientRule]) -> TrainingGraph:
         """The training graph with other implementations of gradients.
 
         As it is, where MXNet would then add up gradients in another way.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Iterable, Iterator, Sequence
 
 from echo.ir.graph import Entry
+from echo.ir.ops import spec
 from echo.ir.schedule import Splits
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import NO_NUMBERS, TrainingNode
@@ -75,7 +76,7 @@ class _Builder:
             product = ((0, 0, False), (1, 0, False))
             inputs = (*inputs, Entry(number, 1))
             clone = clone.having(
-                op="elemwise_mul", inputs=inputs, outputs=node.outputs[:1], inplace=product, random=False
+                op=spec(node.op).clone_op, inputs=inputs, outputs=node.outputs[:1], inplace=product, random=False
             )
         self.clones[number, self.copy_at(number, slot)] = len(self.nodes)
         self.nodes.append(clone)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Iterable, Mapping, NamedTuple, Sequence
 
 from echo.errors import GraphError
+from echo.ir.ops import spec
 
 VARIABLE = "null"
 VERSION: Mapping[str, Any] = {"mxnet_version": ["int", 10901]}  # of graphs that are made here: MXNet upgrades no node
@@ -43,7 +44,7 @@ class Node:
     @property
     def takes_attrs(self) -> bool:
         """Whether attributes may be added: Custom hands each to a constructor of the user's, which knows its own."""
-        return self.op != "Custom"
+        return spec(self.op).takes_attrs
 
     def with_attrs(self, attrs: Mapping[str, str]) -> Node:
         """The same node with attributes added."""

@@ -1,128 +1,220 @@
-"""What echo knows about MXNet's operators: which may run twice, and which are too expensive to.
+"""The table of operators, MXNet's and ours: all that echo knows of each (`echo.ir.op_spec.OpSpec` explains the facts).
 
-An operator is recomputed only when it is listed here, never because it is not forbidden: an operator that draws random
-numbers, keeps state or writes into an input gives silently wrong gradients when it runs again. Each entry is checked by
-``tests/ir/test_ops.py``: outputs, gradients and auxiliary states stay identical to the last bit.
+An operator runs twice only where its row says so, never because it is not forbidden: one that draws random numbers,
+keeps state or writes into an input gives silently wrong gradients when it runs again. ``tests/ir/test_ops.py`` checks
+each: outputs, gradients and auxiliary states stay identical to the last bit. ``tests/operators`` does the same for what
+is said of readers. Operators of which all facts are the same share a row; of one that is not here, nothing is known.
 """
 
 from __future__ import annotations
 
-from typing import Mapping
+from dataclasses import replace
+from typing import Callable
 
-from echo.ir.training_node import TrainingNode
+from echo.ir import flops
+from echo.ir.op_spec import ALWAYS, GradientReads, Layout, OpSpec, When, unless, when
 
+# Attributes that say how large something is, and some that say what an operator does whatever its size.
+SIZE_ATTRIBUTES = frozenset({
+    "num_filter", "num_hidden", "num_outputs", "num_args", "input_dim", "output_dim", "shape", "begin", "end",
+    "state_size", "workspace",
+})  # fmt: skip
+KIND_ATTRIBUTES = frozenset(
+    {"act_type", "pool_type", "mode", "p", "scalar", "axis", "kernel", "stride", "transpose_a", "transpose_b"}
+)
+# Heavy operators of data graphs, by the names that torch gives them, with and without "_" around.
+_HEAVY_IN_TORCH = frozenset({
+    "convolution", "conv", "conv1d", "conv2d", "conv3d", "conv_transpose2d", "linear", "addmm", "mm", "bmm", "baddbmm",
+    "matmul", "einsum", "scaled_dot_product_attention",
+})  # fmt: skip
 
-def names_in(*lines: str) -> frozenset[str]:
-    """The names in these lines, with spaces between them."""
-    return frozenset(name for line in lines for name in line.split())
+# In the names of operators that draw random numbers: there are too many to have rows.
+_WORDS_OF_RANDOM = ("dropout", "random", "sample", "shuffle", "rrelu", "rnn")
 
+_UNKNOWN = OpSpec()
+_READER = OpSpec(reads_plainly=True)
+_LIGHT = replace(_READER, recomputable=True, measurable=True)
+_HEAVY = replace(_LIGHT, heavy=True, of_mode=ALWAYS, flops=flops.product)
 
-# Where a graph is partitioned (Echo, section 4): GEMM and convolution, whose time grows faster than their bytes.
-HEAVY = names_in(
-    "Convolution Deconvolution FullyConnected Correlation dot batch_dot _linalg_gemm _linalg_gemm2",
-    "_np_dot _npi_matmul _npi_tensordot",
-    "_contrib_interleaved_matmul_selfatt_qk _contrib_interleaved_matmul_selfatt_valatt",
-    "_contrib_interleaved_matmul_encdec_qk _contrib_interleaved_matmul_encdec_valatt",
-    "_echo_lstm_layer _echo_softmax_output _echo_attention",
+_NOISE = when("act_type", "leaky", "rrelu")
+_WITH_LENGTHS = when("use_length", "False", "True", "true", "1")
+_FIXED_GAMMA = when("fix_gamma", "True", "True", "true", "1")
+_OUTSIDE_SOFTSIGN = unless("act_type", "", "softsign")
+_BY_ONEDNN = Layout(onednn=ALWAYS)
+_PLAIN = Layout(onednn=ALWAYS, plain=True)
+_HANDS_ON = Layout(hands_on=True, onednn=ALWAYS)
+_SOURCE = Layout(source=True, onednn=ALWAYS)
+_SOFTMAX = replace(
+    _LIGHT, in_place=_WITH_LENGTHS, layout=Layout(onednn=when("use_length", "False", "False", "false", "0"))
 )
 
-LIGHT = names_in(
-    # one element at a time
-    "Activation LeakyReLU relu sigmoid hard_sigmoid tanh softsign exp expm1 log log1p log2 log10 sqrt rsqrt cbrt rcbrt",
-    "square abs sign negative reciprocal erf sin cos arctan clip smooth_l1 Cast _copy BlockGrad Dropout",
-    "elemwise_add elemwise_sub elemwise_mul elemwise_div add_n _maximum _minimum _hypot _power where",
-    "_plus_scalar _minus_scalar _rminus_scalar _mul_scalar _div_scalar _rdiv_scalar _power_scalar _maximum_scalar",
-    "_minimum_scalar _greater_scalar _lesser_scalar _equal_scalar _not_equal_scalar",
-    "broadcast_add broadcast_sub broadcast_mul broadcast_div broadcast_maximum broadcast_minimum broadcast_power",
-    "broadcast_equal broadcast_greater broadcast_lesser",
-    # normalized or reduced along axes
-    "softmax log_softmax softmin SoftmaxActivation LayerNorm BatchNorm InstanceNorm L2Normalization",
-    "sum mean max min prod norm pick",
-    # moved
-    "Reshape Flatten transpose SwapAxis expand_dims squeeze Concat stack SliceChannel slice slice_axis slice_like",
-    "broadcast_to broadcast_axis broadcast_like tile repeat Pad reverse SequenceMask SequenceLast SequenceReverse",
-    "Embedding take one_hot UpSampling Pooling depth_to_space space_to_depth zeros_like ones_like _split_v2",
-    # of the numpy interface; many of its operators are aliases of those above
-    "_npx_relu _npx_sigmoid _npi_tanh _npi_exp _npi_expm1 _npi_log _npi_log1p _npi_log2 _npi_log10 _npi_sqrt _npi_cbrt",
-    "_npi_square _npi_absolute _npi_sign _npi_negative _npi_reciprocal _npi_sin _npi_cos _npi_arctan _np_copy",
-    "_npi_add _npi_subtract _npi_multiply _npi_true_divide _npi_power _npi_where _npi_where_lscalar",
-    "_npi_where_rscalar _npi_add_scalar _npi_subtract_scalar _npi_rsubtract_scalar _npi_multiply_scalar",
-    "_npi_true_divide_scalar _npi_rtrue_divide_scalar _npi_power_scalar _npi_rpower_scalar",
-    "_npi_equal _npi_not_equal _npi_greater _npi_greater_equal _npi_less _npi_less_equal",
-    "_npi_equal_scalar _npi_not_equal_scalar _npi_greater_scalar _npi_greater_equal_scalar _npi_less_scalar",
-    "_npi_less_equal_scalar _np_sum _npi_mean _np_max _np_min _np_prod",
-    "_np_transpose _np_moveaxis _np_reshape _npx_reshape _np_squeeze _npi_concatenate _npi_stack _npi_broadcast_to",
-    "_npi_flip",
-    # fused kernels
-    "_echo_lstm_cell _echo_lstm_norm_cell _echo_gru_cell _echo_mlp_score _echo_layer_norm _echo_bias_act _echo_relu",
-    "_echo_sequence_reverse _echo_weighted_sum _echo_apply_mask",
-)
 
-# Every output of these is a feature map. Of all other operators the first output is; what follows it (saved statistics,
-# masks) is small or random, and stays stashed. (Pooling's second output says where its maxima are.)
-ALL_OUTPUTS = frozenset(
-    {"SliceChannel", "_split_v2", "Pooling", "_echo_lstm_cell", "_echo_lstm_norm_cell", "_echo_lstm_layer"}
-)
-
-# MXNet's own mirroring runs a clone even where nobody reads its output. These then fail, or skip what their gradients
-# read beside it (LayerNorm's statistics); a clone of Dropout would draw another mask. The native hook has none such.
-_HOOK_ONLY = frozenset({"Dropout", "Embedding", "LayerNorm", "hard_sigmoid", "pick", "UpSampling", "_np_moveaxis"})
-
-# They write their moving statistics when run forward on cuDNN, and draw masks in a layout of their own.
-_CPU_ONLY = frozenset({"BatchNorm", "Dropout"})
+def _fused(like: OpSpec, gradients: str, inputs: str, outputs: str) -> OpSpec:
+    return replace(like, gradient_reads=GradientReads(gradients, inputs, outputs), outputs=len(gradients))
 
 
-def recomputable_outputs(node: TrainingNode, device: str, hook: bool) -> tuple[int, ...]:
-    """The outputs of a forward node that may be recomputed, none where that is not safe.
+_ROWS: tuple[tuple[OpSpec, str], ...] = (
+    # Products and convolutions
+    (replace(_HEAVY, flops=flops.convolution, has_parameters=True, layout=_SOURCE), "Convolution"),
+    (replace(_HEAVY, flops=flops.deconvolution, has_parameters=True, layout=_SOURCE, movable_inputs=frozenset({0})),
+     "Deconvolution"),  # a CachedOp dies when its other inputs are maps that move
+    (replace(_HEAVY, flops=flops.dense, has_parameters=True, layout=_PLAIN), "FullyConnected"),
+    (replace(_HEAVY, flops=None, measurable=False), "Correlation"),
+    (_HEAVY, """
+    dot batch_dot _linalg_gemm _linalg_gemm2 _np_dot _npi_matmul _npi_tensordot
+    _contrib_interleaved_matmul_selfatt_qk _contrib_interleaved_matmul_selfatt_valatt
+    _contrib_interleaved_matmul_encdec_qk _contrib_interleaved_matmul_encdec_valatt"""),
+    (OpSpec(flops=flops.rnn, has_parameters=True, measurable=True, layout=_PLAIN, draws_in_training=ALWAYS,
+            draws=When("p", "0", lambda text: float(text) > 0)), "RNN"),
 
-    ``device`` is MXNet's device type ("cpu" or "gpu"), ``hook`` whether the native hook applies the plan.
-    """
-    return () if why_not(node, device, hook) else all_outputs(node, hook)
+    # Activations and layers
+    (replace(_LIGHT, layout=Layout(keeps=_OUTSIDE_SOFTSIGN, onednn=_OUTSIDE_SOFTSIGN, hands_on=True, indifferent=True)),
+     "Activation"),
+    (replace(_LIGHT, draws=_NOISE, draws_in_training=ALWAYS, in_place=when("act_type", "leaky", "prelu"),
+             has_parameters=True, layout=Layout(onednn=when("act_type", "leaky", "leaky", "elu", "gelu"))),
+     "LeakyReLU"),
+    (replace(_LIGHT, needs_hook=True), "hard_sigmoid UpSampling _np_moveaxis"),
+    (replace(_LIGHT, needs_hook=True, needs_cpu=True, clone_op="elemwise_mul", measurable=False, outputs=2,
+             draws_in_training=unless("mode", "training", "always"), layout=Layout(unsettled=True)), "Dropout"),
+    (replace(_LIGHT, needs_cpu=True, rewrites=True, of_mode=unless("use_global_stats", "False", "True", "1"),
+             unwatched={1: _FIXED_GAMMA, 3: ALWAYS, 4: ALWAYS}, has_parameters=True, layout=_HANDS_ON), "BatchNorm"),
+    (replace(_READER, layout=_BY_ONEDNN), "_contrib_BatchNormWithReLU amp_cast amp_multicast"),
+    (replace(_LIGHT, needs_hook=True, has_parameters=True), "LayerNorm"),
+    (replace(_LIGHT, has_parameters=True), "InstanceNorm"),
+    (replace(_READER, measurable=True, has_parameters=True), "GroupNorm"),
+    (replace(_READER, measurable=True, layout=_HANDS_ON), "LRN"),
+    (replace(_LIGHT, every_output=True, of_mode=when("pool_type", "max", "max"),
+             layout=Layout(hands_on=True, onednn=when("pool_type", "max", "max", "avg"), indifferent=True)), "Pooling"),
+    (_SOFTMAX, "softmax log_softmax"),
+    (replace(_LIGHT, in_place=_WITH_LENGTHS), "softmin"),
+    (replace(_READER, measurable=True, in_place=when("out_grad", "False", "True", "true", "1"), layout=_PLAIN),
+     "SoftmaxOutput"),
+    (replace(_READER, measurable=True), "LinearRegressionOutput LogisticRegressionOutput MAERegressionOutput MakeLoss"),
+
+    # Arrays put together, taken apart, seen in another shape, copied, chosen from
+    (replace(_LIGHT, layout=_HANDS_ON), "Concat elemwise_add"),
+    (replace(_LIGHT, layout=_HANDS_ON, in_gradients=True, counts_inputs=True), "add_n"),
+    (OpSpec(layout=Layout(hands_on=True)), "_plus ElementWiseSum"),
+    (OpSpec(layout=Layout(blocks_all=True)), "_backward_Concat"),
+    (replace(_LIGHT, every_output=True, outputs="num_outputs"), "SliceChannel"),
+    (replace(_LIGHT, every_output=True), "_split_v2"),
+    (replace(_LIGHT, layout=_BY_ONEDNN), "slice"),
+    (replace(_LIGHT, layout=_PLAIN), "Reshape Flatten transpose expand_dims"),
+    (replace(_LIGHT, in_gradients=True, layout=replace(_HANDS_ON, identity=True, unsettled=True)), "_copy"),
+    (replace(_LIGHT, layout=Layout(identity=True, unsettled=True)), "_np_copy"),
+    (replace(_LIGHT, layout=Layout(identity=True)), "BlockGrad"),
+    (replace(_READER, layout=Layout(identity=True)), "make_loss"),
+    (replace(_LIGHT, in_gradients=True), "zeros_like"),
+    (replace(_READER, in_gradients=True), "_identity_with_attr_like_rhs"),
+    (replace(_READER, is_free=True), "_grad_add"),
+    (OpSpec(is_free=True), "null"),
+    (replace(_LIGHT, needs_hook=True, gathers=True, has_parameters=True, is_index=True), "Embedding"),
+    (replace(_LIGHT, gathers=True), "take"),
+    (replace(_LIGHT, needs_hook=True, gathers=True, measurable=False), "pick"),
+    (replace(_READER, gathers=True), "gather_nd"),
+    (replace(_LIGHT, measurable=False), "SequenceMask SequenceLast SequenceReverse"),
+    (OpSpec(looks_early=True, takes_attrs=False), "Custom"),  # which hands attributes to code of the user's
+
+    # Fused kernels
+    (_fused(replace(_HEAVY, flops=flops.attention), "10", "11111", "11"), "_echo_attention"),
+    (_fused(replace(_HEAVY, flops=flops.lstm_layer, has_parameters=True, every_output=True), "1110", "1111111", "1001"),
+     "_echo_lstm_layer"),
+    (_fused(replace(_HEAVY, flops=flops.dense), "0", "1101", "1"), "_echo_softmax_output"),
+    (_fused(replace(_LIGHT, every_output=True), "11", "11", "00"), "_echo_lstm_cell"),
+    (_fused(replace(_LIGHT, every_output=True), "11", "1111", "00"), "_echo_lstm_norm_cell"),
+    (_fused(_LIGHT, "1", "111", "0"), "_echo_gru_cell"),
+    (_fused(_LIGHT, "1", "11111", "0"), "_echo_mlp_score"),
+    (_fused(_LIGHT, "1", "110", "0"), "_echo_layer_norm"),
+    (_fused(_LIGHT, "1", "00", "1"), "_echo_bias_act"),
+    (_fused(_LIGHT, "10", "0", "01"), "_echo_relu"),
+    (_fused(_LIGHT, "1", "01", "0"), "_echo_sequence_reverse"),
+    (_fused(_LIGHT, "1", "11", "0"), "_echo_weighted_sum"),
+    (_fused(_LIGHT, "1", "011", "0"), "_echo_apply_mask"),
+    (_fused(_READER, "00", "0", "00"), "_echo_pack_mask"),  # whose result is what is kept
+
+    (_LIGHT, """
+    relu sigmoid tanh softsign exp expm1 log log1p log2 log10 sqrt rsqrt cbrt rcbrt square abs sign negative
+    reciprocal erf sin cos arctan clip smooth_l1 Cast elemwise_sub elemwise_mul elemwise_div _maximum _minimum
+    _hypot _power where _plus_scalar _minus_scalar _rminus_scalar _mul_scalar _div_scalar _rdiv_scalar
+    _power_scalar _maximum_scalar _minimum_scalar _greater_scalar _lesser_scalar _equal_scalar _not_equal_scalar
+    broadcast_add broadcast_sub broadcast_mul broadcast_div broadcast_maximum broadcast_minimum broadcast_power
+    broadcast_equal broadcast_greater broadcast_lesser SoftmaxActivation L2Normalization sum mean max min prod
+    norm SwapAxis squeeze stack slice_axis slice_like broadcast_to broadcast_axis broadcast_like tile repeat Pad
+    reverse one_hot depth_to_space space_to_depth ones_like _npx_relu _npx_sigmoid _npi_tanh _npi_exp _npi_expm1
+    _npi_log _npi_log1p _npi_log2 _npi_log10 _npi_sqrt _npi_cbrt _npi_square _npi_absolute _npi_sign _npi_negative
+    _npi_reciprocal _npi_sin _npi_cos _npi_arctan _npi_add _npi_subtract _npi_multiply _npi_true_divide _npi_power
+    _npi_where _npi_where_lscalar _npi_where_rscalar _npi_add_scalar _npi_subtract_scalar _npi_rsubtract_scalar
+    _npi_multiply_scalar _npi_true_divide_scalar _npi_rtrue_divide_scalar _npi_power_scalar _npi_rpower_scalar
+    _npi_equal _npi_not_equal _npi_greater _npi_greater_equal _npi_less _npi_less_equal _npi_equal_scalar
+    _npi_not_equal_scalar _npi_greater_scalar _npi_greater_equal_scalar _npi_less_scalar _npi_less_equal_scalar
+    _np_sum _npi_mean _np_max _np_min _np_prod _np_transpose _np_reshape _npx_reshape _np_squeeze _npi_concatenate
+    _npi_stack _npi_broadcast_to _npi_flip"""),
+    (_READER, """
+    BatchNorm_v1 BilinearSampler CTCLoss Convolution_v1 Crop GridGenerator IdentityAttachKLSparseReg Pooling_v1
+    ROIPooling SVMOutput SpatialTransformer all_finite arccos arccosh arcsin arcsinh arctanh argmax argmax_channel
+    argmin argsort batch_take broadcast_greater_equal broadcast_hypot broadcast_lesser_equal broadcast_logical_and
+    broadcast_logical_or broadcast_logical_xor broadcast_mod broadcast_not_equal cast_storage ceil col2im cosh
+    degrees diag erfinv fix floor gamma gammaln im2col khatri_rao logical_not moments multi_all_finite
+    multi_sum_sq nanprod nansum radians reshape_like rint round scatter_nd shape_array sinh size_array
+    softmax_cross_entropy sort tan topk trunc _equal _greater _greater_equal _greater_equal_scalar _histogram
+    _hypot_scalar _lesser _lesser_equal _lesser_equal_scalar _logical_and _logical_and_scalar _logical_or
+    _logical_or_scalar _logical_xor _logical_xor_scalar _mod _mod_scalar _not_equal _ravel_multi_index
+    _rmod_scalar _rnn_param_concat _rpower_scalar _scatter_elemwise_div _scatter_minus_scalar _scatter_plus_scalar
+    _shuffle _slice_assign _slice_assign_scalar _unravel_index _linalg_det _linalg_extractdiag
+    _linalg_extracttrian _linalg_gelqf _linalg_inverse _linalg_makediag _linalg_maketrian _linalg_potrf
+    _linalg_potri _linalg_slogdet _linalg_sumlogdiag _linalg_syevd _linalg_syrk _linalg_trmm _linalg_trsm _np_all
+    _np_any _np_atleast_1d _np_atleast_2d _np_atleast_3d _np_cumsum _np_diag _np_diagflat _np_diagonal _np_roll
+    _np_trace _npi_arccos _npi_arccosh _npi_arcsin _npi_arcsinh _npi_arctan2 _npi_arctan2_scalar _npi_arctanh
+    _npi_argmax _npi_argmin _npi_around _npi_average _npi_bernoulli _npi_bitwise_and _npi_bitwise_and_scalar
+    _npi_bitwise_not _npi_bitwise_or _npi_bitwise_or_scalar _npi_bitwise_xor _npi_bitwise_xor_scalar _npi_ceil
+    _npi_cholesky _npi_column_stack _npi_copysign _npi_cosh _npi_degrees _npi_diag_indices_from _npi_diff
+    _npi_dsplit _npi_ediff1d _npi_eig _npi_eigh _npi_eigvals _npi_eigvalsh _npi_einsum _npi_fix _npi_floor
+    _npi_full_like _npi_gamma _npi_gumbel _npi_hsplit _npi_hypot _npi_insert_scalar _npi_insert_slice
+    _npi_insert_tensor _npi_isfinite _npi_isinf _npi_isnan _npi_isneginf _npi_isposinf _npi_lcm _npi_lcm_scalar
+    _npi_ldexp _npi_ldexp_scalar _npi_logical_not _npi_logistic _npi_mod _npi_mod_scalar _npi_multinomial
+    _npi_nan_to_num _npi_normal _npi_normal_n _npi_pad _npi_pareto _npi_percentile _npi_pinv
+    _npi_pinv_scalar_rcond _npi_polyval _npi_radians _npi_rarctan2_scalar _npi_rint _npi_rldexp_scalar
+    _npi_rmod_scalar _npi_rot90 _npi_sinh _npi_solve _npi_std _npi_svd _npi_tan _npi_tensordot_int_axes
+    _npi_tensorinv _npi_tril _npi_trunc _npi_uniform _npi_uniform_n _npi_var _npi_vstack _npi_weibull
+    _npi_where_scalar2 _contrib_AdaptiveAvgPooling2D _contrib_BilinearResize2D _contrib_DeformableConvolution
+    _contrib_DeformablePSROIPooling _contrib_MultiBoxDetection _contrib_MultiBoxPrior _contrib_MultiProposal
+    _contrib_PSROIPooling _contrib_Proposal _contrib_ROIAlign _contrib_RROIAlign _contrib_SyncBatchNorm
+    _contrib_arange_like _contrib_bipartite_matching _contrib_box_decode _contrib_box_encode _contrib_box_iou
+    _contrib_box_nms _contrib_div_sqrt_dim _contrib_gradientmultiplier _contrib_index_array _contrib_index_copy
+    _contrib_quadratic _contrib_quantize_v2 _contrib_round_ste _contrib_sign_ste _image_adjust_lighting
+    _image_crop _image_flip_left_right _image_flip_top_bottom _image_normalize _random_pdf_dirichlet
+    _random_pdf_exponential _random_pdf_gamma _random_pdf_generalized_negative_binomial
+    _random_pdf_negative_binomial _random_pdf_normal _random_pdf_poisson _random_pdf_uniform _sample_exponential
+    _sample_gamma _sample_generalized_negative_binomial _sample_multinomial _sample_negative_binomial
+    _sample_normal _sample_poisson _sample_uniform"""),
+)  # fmt: skip
 
 
-def all_outputs(node: TrainingNode, hook: bool) -> tuple[int, ...]:
-    """The outputs that are recomputed with a node, where that is safe."""
-    # MXNet's own mirroring replaces a node as a whole
-    return tuple(range(len(node.outputs))) if node.op in ALL_OUTPUTS or not hook else (0,)
+def _table(rows: tuple[tuple[OpSpec, str], ...]) -> dict[str, OpSpec]:
+    found = [(name, row) for row, names in rows for name in names.split()]
+    if len(table := dict(found)) < len(found):
+        raise ValueError("an operator has two rows")
+    return table
 
 
-def why_not(node: TrainingNode, device: str, hook: bool) -> str:
-    """The reason why this node must not run twice, empty where it may."""
-    if node.op not in LIGHT and node.op not in HEAVY:
-        return f"{node.op} is not known to be safe to run twice"
-    if not hook and node.op in _HOOK_ONLY:
-        return f"{node.op} needs the native hook"
-    if device != "cpu" and node.op in _CPU_ONLY and node.attrs.get("cudnn_off") not in ("True", "1"):
-        return f"{node.op} has side effects on cuDNN"
-    if node.op == "Dropout":
-        return why_not_dropout(node.attrs)
-    if node.random or (node.op == "LeakyReLU" and node.attrs.get("act_type") == "rrelu"):
-        return f"{node.op} draws random numbers here"
-    if node.mutates and node.op != "BatchNorm":
-        return f"{node.op} writes into its input"
-    return ""
+_TABLE = _table(_ROWS)
 
 
-def depends_on_mode(op: str, attrs: Mapping[str, str]) -> bool:
-    """Whether an operator has to run again in the mode, training or not, in which it ran before.
-
-    BatchNorm computes something else outside of training, and Pooling does not say where its maxima are; oneDNN may
-    compute heavy operators in another way.
-    """
-    if op == "Pooling":
-        return attrs.get("pool_type", "max") == "max"
-    return op in HEAVY or (op == "BatchNorm" and attrs.get("use_global_stats") not in ("True", "1"))
+def spec(op: str) -> OpSpec:
+    """What is known of an operator."""
+    return _TABLE.get(op, _UNKNOWN)
 
 
-def draws_in_training_alone(op: str, attrs: Mapping[str, str]) -> bool:
-    """Whether an operator that draws random numbers draws none in inference."""
-    return op in ("RNN", "LeakyReLU") or (op == "Dropout" and attrs.get("mode", "training") != "always")
+def ops_with(has: Callable[[OpSpec], bool]) -> frozenset[str]:
+    """The operators of which this holds."""
+    return frozenset(op for op, row in _TABLE.items() if has(row))
 
 
-def why_not_dropout(attrs: Mapping[str, str]) -> str:
-    """Why the output of a Dropout is no product of its input and a mask of its size; empty where it is."""
-    if attrs.get("axes", "()") not in ("()", "[]", "None"):
-        return "Dropout over axes has a mask of another shape"
-    if float(attrs.get("p", "0.5")) == 0:
-        return "Dropout with p=0 makes no mask"
-    return ""
+def may_draw(op: str) -> bool:
+    """Whether an operator may draw random numbers, by its name."""
+    return any(word in op.lower() for word in _WORDS_OF_RANDOM)
+
+
+def is_heavy_in_torch(op: str) -> bool:
+    """Whether an operator of a data graph, named as torch names it, is heavy."""
+    return op.strip("_") in _HEAVY_IN_TORCH

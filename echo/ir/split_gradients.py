@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from echo.ir.gradient_rule import GradientRule, Read, Source, own_inputs
 from echo.ir.graph import Entry
 from echo.ir.training_graph import TrainingGraph
 
@@ -23,15 +24,16 @@ SUM = "add_n"  # MXNet's sum of up to seven gradients
 _AXES = (3, 4, 5)  # of maps that oneDNN's convolutions take, which have to be of float32
 
 
-def late_implementation(has_bias: bool) -> str:
-    """The implementation of a convolution's gradient in two nodes (`echo.ir.gradients`).
+def late_rule(has_bias: bool) -> GradientRule:
+    """The rule for a convolution's gradient in two nodes.
 
-    The second node reads the output's gradient and the weight, and as data it is given the last other term (``s``).
+    The second node reads the output's gradient and the weight, and as data it is given the last other term.
     """
-    return f"{_GRADIENT}>{_GRADIENT}:0,s,2{',3' * has_bias}"
+    gradient, *rest = own_inputs(0, 2, 3) if has_bias else own_inputs(0, 2)
+    return GradientRule(_GRADIENT, _GRADIENT, (gradient, Read(Source.SUM), *rest))
 
 
-def late_gradients(training: TrainingGraph) -> dict[int, str]:
+def late_gradients(training: TrainingGraph) -> dict[int, GradientRule]:
     """The convolutions, by number, whose gradients are worth two nodes; of each sum of gradients at most one."""
     sums = [(node, terms) for _, node in training.operators() if len(terms := _terms(training, node.inputs)) > 1
             and node.op == SUM and not node.forward]  # fmt: skip
@@ -39,14 +41,14 @@ def late_gradients(training: TrainingGraph) -> dict[int, str]:
         return {}
     reads = Counter(Entry(entry.node, entry.index) for node in training.nodes for entry in node.inputs)
     reads.update(Entry(entry.node, entry.index) for entry in training.outputs)
-    found: dict[int, str] = {}
+    found: dict[int, GradientRule] = {}
     for node, terms in sums:
         size = node.outputs[0].bytes
         kept = {term: training.type_of(training.nodes[term].inputs[0]).bytes for term in terms[:-1]}
         offered = [term for term in kept if kept[term] < size and reads[Entry(term)] == 1]
         if offered:
             gradient = training.nodes[min(offered, key=lambda term: kept[term])]
-            found[gradient.control_deps[0]] = late_implementation(len(gradient.inputs) > 3)
+            found[gradient.control_deps[0]] = late_rule(len(gradient.inputs) > 3)
     return found
 
 

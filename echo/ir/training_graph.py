@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence
 
 from echo.errors import GraphError
+from echo.ir.gradient_rule import GradientRule
 from echo.ir.graph import Entry
 from echo.ir.training_node import TensorType, TrainingNode, node_from_json, node_to_json
 from echo.ir.well_formed import check_nodes
@@ -49,9 +50,9 @@ class TrainingGraph:
     nothing is ever touched, which MXNet never allocates. ``accumulations`` says for each ``_grad_add``, in order,
     whether MXNet lets the gradient be accumulated in place by the operator that makes it: a matrix product that
     accumulates may round differently from one that is added. ``runner`` is one of `RUNNERS`. ``implementations`` are
-    those that gradients of the user's nodes have here instead of MXNet's own (`echo.ir.gradients`); ``planned_bytes``
-    and ``accumulations`` are of the graph without them. ``apart`` says of the user's nodes which in-place options they
-    and their gradients must not take in a bind (`echo.estimators.inplace`).
+    the rules by which gradients of the user's nodes read other things than MXNet's own (`echo.ir.gradients`);
+    ``planned_bytes`` and ``accumulations`` are of the graph without them. ``apart`` says of the user's nodes which
+    in-place options they and their gradients must not take in a bind (`echo.estimators.inplace`).
     """
 
     nodes: tuple[TrainingNode, ...]
@@ -60,7 +61,7 @@ class TrainingGraph:
     planned_bytes: int
     accumulations: tuple[bool, ...] = ()
     runner: str = EXECUTOR
-    implementations: Mapping[int, str] = field(default_factory=dict)
+    implementations: Mapping[int, GradientRule] = field(default_factory=dict)
     apart: Mapping[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -185,7 +186,7 @@ class TrainingGraph:
             "planned_bytes": self.planned_bytes,
             "accumulations": list(self.accumulations),
             "runner": self.runner,
-            "implementations": {str(number): text for number, text in self.implementations.items()},
+            "implementations": {str(number): rule.text for number, rule in self.implementations.items()},
             "apart": {str(number): text for number, text in self.apart.items()},
             "outputs": [list(entry[:2]) for entry in self.outputs],
             "nodes": [node_to_json(node) for node in self.nodes],
@@ -208,7 +209,9 @@ class TrainingGraph:
                 planned_bytes=int(value["planned_bytes"]),
                 accumulations=tuple(map(bool, value["accumulations"])),
                 runner=str(value.get("runner", EXECUTOR)),
-                implementations={int(key): str(text) for key, text in value.get("implementations", {}).items()},
+                implementations={
+                    int(key): GradientRule.parse(str(text)) for key, text in value.get("implementations", {}).items()
+                },
                 apart={int(key): str(text) for key, text in value.get("apart", {}).items()},
             )
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:

@@ -9,8 +9,8 @@ from typing import Any, Mapping
 
 from echo.errors import GraphError
 from echo.ir.graph import VARIABLE, Entry
+from echo.ir.ops import spec
 
-MASKED_OPS = frozenset({"Dropout"})  # recomputed from data and a stashed mask, by the gradient operator
 # MXNet's type flags, in order, with their bytes an element
 _DTYPES = (
     ("float32", 4), ("float64", 8), ("float16", 2), ("uint8", 1), ("int32", 4), ("int8", 1), ("int64", 8),
@@ -96,7 +96,7 @@ class TrainingNode:
     @property
     def is_masked(self) -> bool:
         """Whether its first output can be computed again from its data and its second output, a mask."""
-        return self.op in MASKED_OPS and len(self.outputs) > 1
+        return len(self.outputs) > 1 and bool(spec(self.op).clone_op)
 
     @property
     def unowned(self) -> frozenset[int]:

@@ -10,14 +10,13 @@ from echo.errors import OptionError
 from echo.estimators.inplace import has_layouts, may_be_blocked, relaid, why_as_it_is
 from echo.ir.cse import merged
 from echo.ir.graph import Entry, Graph
-from echo.ir.ops import HEAVY, all_outputs, depends_on_mode, draws_in_training_alone, why_not
+from echo.ir.ops import spec
 from echo.ir.readers import why_not_reader
+from echo.ir.recomputable import all_outputs, why_not
 from echo.ir.training_graph import EXECUTOR, TrainingGraph
 from echo.ir.training_node import TrainingNode
 from echo.passes.request import Request
 
-# Their copies have another layout than they: Dropout's is a product with the mask, a copy has that of its input.
-_UNSETTLED = frozenset({"Dropout", "_copy", "_np_copy"})
 _DRAWS = "in inference the graph draws random numbers, and a backward pass behind that could not run it again"
 _RELAID = "a view changes from oneDNN's layout to the plain one"
 
@@ -69,7 +68,7 @@ class FindCandidates:
             entries = tuple([Entry(number, output) for output in outputs])
             if number in recompute:
                 forced.update(entries)
-            elif node.op in HEAVY:
+            elif spec(node.op).heavy:
                 heavy[number] = entries
             else:
                 light[number] = entries
@@ -88,10 +87,10 @@ def _refusal(
         return "not a node of the symbol"
     if any(0 in kind.shape or not kind.shape for kind in node.outputs[:1]):
         return "an array without elements"
-    if training.runner != EXECUTOR and node.stateful and node.op != "Dropout":
+    if training.runner != EXECUTOR and node.stateful and not spec(node.op).clone_op:
         return f"{node.op} keeps state, for which a CachedOp has no room twice"
     device, hook = request.frontend.device, request.frontend.hook
-    unsettled = node.op in _UNSETTLED or node.ignored or not hook
+    unsettled = spec(node.op).layout.unsettled or node.ignored or not hook
     if unsettled and may_be_blocked(node.outputs[0]) and has_layouts(training, device):
         return "its copy could have another of oneDNN's layouts, and sums behind it other last bits"
     return why_not(node, device, hook)
@@ -99,14 +98,14 @@ def _refusal(
 
 def _draws_in_inference(training: TrainingGraph) -> bool:
     return any(
-        node.forward and node.random and not draws_in_training_alone(node.op, node.attrs)
+        node.forward and node.random and not spec(node.op).draws_in_training(node.attrs)
         for _, node in training.operators()
     )
 
 
 def _is_of_mode(node: TrainingNode) -> bool:
     """Whether the node would have to run again in the mode of the forward pass (`echo.runtime.executor`)."""
-    return node.op == "Dropout" or depends_on_mode(node.op, node.attrs)
+    return bool(spec(node.op).clone_op) or spec(node.op).of_mode(node.attrs)
 
 
 def _keepers(training: TrainingGraph, device: str) -> dict[int, str]:

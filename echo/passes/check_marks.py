@@ -16,9 +16,10 @@ from echo.estimators.inplace import as_stock, moved
 from echo.estimators.kept import copied
 from echo.ir.attributes import APART_ATTRIBUTE, GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.ir.cse import merged
-from echo.ir.gradients import INEXACT, implementations, known
+from echo.ir.gradient_rule import GradientRule
+from echo.ir.gradients import implementations, known
 from echo.ir.graph import Entry, Graph, Node
-from echo.ir.ops import all_outputs, why_not
+from echo.ir.recomputable import all_outputs, why_not
 from echo.ir.storage import ASSIGNED
 from echo.ir.training_graph import DYNAMIC, KEEPS_MEMORY, TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
@@ -85,9 +86,12 @@ def _check(node: Node, mark: Mark, count: int, plan: Plan, frontend: Frontend) -
     if PLAN_ATTRIBUTE in mark.attrs or MIRROR_ATTRIBUTE in mark.attrs:
         _check_outputs(node, mark, count, frontend)
     gradient = mark.attrs.get(GRADIENT_ATTRIBUTE)
-    if gradient is not None and gradient not in known(node.op, node.attrs):
+    if gradient is None:
+        return
+    rule = next((rule for rule in known(node.op, node.attrs) if rule.text == gradient), None)
+    if rule is None:
         raise GraphError(f"marks: no gradient of {node.op} ({node.name!r}) is {gradient!r}")
-    if gradient in INEXACT and plan.exact:
+    if plan.exact and not rule.exact:
         raise GraphError(f"{where}: {gradient!r} changes last bits, and the plan says that it keeps them")
 
 
@@ -148,8 +152,8 @@ def check_marks(graph: Graph, plan: Plan, frontend: Frontend) -> None:
     texts = {number: own[GRADIENT_ATTRIBUTE] for number, own in attrs.items() if GRADIENT_ATTRIBUTE in own}
     _check_gradients(graph, training, texts, frontend)
     present = {node.user for node in training.nodes}
-    texts = {number: text for number, text in texts.items() if number in present}
-    changed = frontend.implemented(training, texts) if texts else training
+    rules = {number: GradientRule.parse(text) for number, text in texts.items() if number in present}
+    changed = frontend.implemented(training, rules) if rules else training
     _check_recomputed(graph, changed, plan, frontend)
     late = read_too_late(graph, changed, frontend.device)
     if late and plan.match_range != ASSIGNED:

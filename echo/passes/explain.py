@@ -9,9 +9,8 @@ from echo.estimators.footprint import Footprint, footprint
 from echo.estimators.overhead import Overhead
 from echo.estimators.planner import blocks
 from echo.ir.clones import with_clones
-from echo.ir.gradients import INEXACT
 from echo.ir.graph import Entry
-from echo.ir.ops import HEAVY
+from echo.ir.ops import spec
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.candidates import Candidates
 from echo.passes.confirm import Confirmed
@@ -63,7 +62,7 @@ class Explain:
             subject=frontend.subject,
             marks=marks_of(request.graph, rewritten.graph) if confirmed.accepted else (),
             notes=tuple(_notes(request, training, overhead, confirmed)),
-            exact=not confirmed.accepted or INEXACT.isdisjoint(training.implementations.values()),
+            exact=not confirmed.accepted or all(rule.exact for rule in training.implementations.values()),
             reason=confirmed.reason,
         )
 
@@ -90,10 +89,10 @@ def _notes(request: Request, training: TrainingGraph, overhead: Overhead, confir
     if confirmed.planned_bytes + confirmed.kept_bytes > training.planned_bytes:
         yield "the nodes that the user insists on recomputing need more memory than they save"
     if confirmed.accepted:
-        texts = training.implementations.values()
-        formulas = sum(text in INEXACT for text in texts)
-        if len(texts) > formulas:
-            yield f"{len(texts) - formulas} gradients read less than MXNet hands them: the same bits"
+        rules = training.implementations.values()
+        formulas = sum(not rule.exact for rule in rules)
+        if len(rules) > formulas:
+            yield f"{len(rules) - formulas} gradients read less than MXNet hands them: the same bits"
         if formulas:
             yield f"{formulas} gradients are computed by another formula, which may change last bits (exact=False)"
     if overhead.measured == 0:
@@ -146,7 +145,7 @@ class _Reasons:
         if entry.node in self.candidates.refused:
             return self.candidates.refused[entry.node]
         op = self.training.nodes[entry.node].op
-        if op in HEAVY:
+        if spec(op).heavy:
             return f"{op} is compute-heavy: it is never run twice unless a budget needs it"
         if entry not in self.candidates.light.get(entry.node, ()):
             return f"a saved statistic or mask of {op}"

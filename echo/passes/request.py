@@ -11,6 +11,7 @@ from echo.estimators.cost_table import CostTable
 from echo.estimators.evaluator import Evaluator
 from echo.estimators.footprint import OPTIMIZER, WEIGHTS
 from echo.estimators.overhead import Overhead
+from echo.ir.gradient_rule import GradientRule
 from echo.ir.graph import Entry, Graph
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType
@@ -60,7 +61,7 @@ class Oracle(Protocol):
     def differentiate(self) -> TrainingGraph:
         """The training graph of the user's symbol."""
 
-    def implemented(self, training: TrainingGraph, implementations: Mapping[int, str]) -> TrainingGraph:
+    def implemented(self, training: TrainingGraph, implementations: Mapping[int, GradientRule]) -> TrainingGraph:
         """The training graph in which the gradients of some nodes have other implementations."""
 
     def oracle(self, graph: Graph, match_range: int) -> tuple[int, tuple[bool, ...]]:

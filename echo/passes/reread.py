@@ -7,9 +7,10 @@ from typing import Mapping
 from echo.ir.attributes import PLAN_ATTRIBUTE
 from echo.ir.fused_operators import PREFIX
 from echo.ir.graph import Graph, Node
+from echo.ir.op_spec import NEVER
+from echo.ir.ops import spec
 
 MIXTURE = "the gradients would be those of a mixture of old and new values"
-_TRUE = ("True", "true", "1")
 
 
 def read_again(graph: Graph) -> dict[int, tuple[int, ...]]:
@@ -27,11 +28,8 @@ def read_again(graph: Graph) -> dict[int, tuple[int, ...]]:
 
 
 def _reads(node: Node, place: int) -> bool:
-    """Whether a result depends on an input that can be watched: MXNet counts every pass as a write to BatchNorm's
-    statistics, and its gamma may be taken for 1."""
-    if node.op != "BatchNorm":
-        return True
-    return place not in ((1, 3, 4) if node.attrs.get("fix_gamma", "True") in _TRUE else (3, 4))
+    """Whether a result depends on an input that can be watched."""
+    return not spec(node.op).unwatched.get(place, NEVER)(node.attrs)
 
 
 def written(name: str) -> str:

@@ -7,6 +7,7 @@ from typing import ClassVar, Mapping
 
 from echo.ir.attributes import APART_ATTRIBUTE, GRADIENT_ATTRIBUTE
 from echo.ir.cse import merged
+from echo.ir.gradient_rule import GradientRule
 from echo.ir.graph import Graph
 from echo.ir.training_graph import KEEPS_MEMORY, TrainingGraph
 from echo.passes.request import Request
@@ -55,10 +56,10 @@ class Rewrite:
 
 
 def gradient_marks(
-    graph: Graph, training: TrainingGraph, implementations: Mapping[int, str]
+    graph: Graph, training: TrainingGraph, rules: Mapping[int, GradientRule]
 ) -> dict[int, dict[str, str]]:
     """Attributes that give the gradients of these nodes, and of those that MXNet merges into them, these forms."""
-    return on_twins(graph, training, GRADIENT_ATTRIBUTE, implementations)
+    return on_twins(graph, training, GRADIENT_ATTRIBUTE, {number: rule.text for number, rule in rules.items()})
 
 
 def on_twins(

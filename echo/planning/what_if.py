@@ -12,6 +12,7 @@ from echo.estimators.evaluator import Choice, Evaluation, Evaluator
 from echo.estimators.kept import with_kept
 from echo.estimators.overhead import Overhead
 from echo.ir.attributes import GRADIENT_ATTRIBUTE
+from echo.ir.gradient_rule import GradientRule
 from echo.ir.graph import Entry
 from echo.ir.schedule import Splits
 from echo.ir.training_graph import TrainingGraph
@@ -81,7 +82,7 @@ class WhatIf:
         training = self.request.frontend.differentiate()
         present = {node.user for _, node in training.operators()}  # all but those that MXNet merged into others
         marks = [mark for mark in self.plan.marks if GRADIENT_ATTRIBUTE in mark.attrs and mark.node in present]
-        own = {mark.node: mark.attrs[GRADIENT_ATTRIBUTE] for mark in marks}
+        own = {mark.node: GradientRule.parse(mark.attrs[GRADIENT_ATTRIBUTE]) for mark in marks}
         if own:
             training = self.request.frontend.implemented(training, own)
         return with_kept(training, self.request.frontend.device)

@@ -16,15 +16,12 @@ from typing import Any, Callable, Hashable, Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from echo.ir.ops import KIND_ATTRIBUTES
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TrainingNode
 
 Colours = npt.NDArray[np.uint64]  # one for each node of a training graph; those of backward nodes mean nothing
 
-# Attributes that say what an operator does, and not how large it is.
-_KINDS = frozenset(
-    {"act_type", "pool_type", "mode", "p", "scalar", "axis", "kernel", "stride", "transpose_a", "transpose_b"}
-)
 _MOST_GATES = 8  # an LSTM cell has four, with peepholes and projections not more than this
 
 
@@ -61,7 +58,7 @@ def roles(training: TrainingGraph, rounds: Sequence[int]) -> list[list[int]]:
     def kind(node: TrainingNode) -> Hashable:
         if node.is_variable:
             return ("variable", node.name)
-        return (node.op, tuple(sorted((key, value) for key, value in node.attrs.items() if key in _KINDS)))
+        return (node.op, tuple(sorted((key, value) for key, value in node.attrs.items() if key in KIND_ATTRIBUTES)))
 
     def alike(node: TrainingNode) -> Hashable:
         return (node.name if node.is_variable else node.op, tuple(node.attrs.items()))

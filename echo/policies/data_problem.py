@@ -9,6 +9,7 @@ from echo.estimators.evaluator import Evaluation
 from echo.estimators.live import LiveEvaluator
 from echo.estimators.overhead import Overhead
 from echo.ir.graph import Entry
+from echo.ir.ops import is_heavy_in_torch
 from echo.ir.schedule import Splits
 from echo.ir.training_graph import TrainingGraph
 from echo.policies.problem import Policy, Problem
@@ -16,11 +17,6 @@ from echo.policies.segments import partition
 from echo.policies.timed import chosen_in_time
 from echo.system.deadline import NEVER, Deadline
 
-# Their time grows faster than the bytes that pass through them; names as torch writes them, with and without "_".
-HEAVY_OPS = frozenset({
-    "convolution", "conv", "conv1d", "conv2d", "conv3d", "conv_transpose2d", "linear", "addmm", "mm", "bmm", "baddbmm",
-    "matmul", "einsum", "scaled_dot_product_attention",
-})  # fmt: skip
 _SIMULATIONS = 500_000  # of the whole graph, that a search may take: a few seconds for some hundred nodes
 
 
@@ -30,11 +26,6 @@ class Solved(NamedTuple):
     splits: Splits
     value: Evaluation
     heavy: bool
-
-
-def is_heavy(op: str) -> bool:
-    """Whether an operator of a data graph is too expensive to run twice without need."""
-    return op.strip("_") in HEAVY_OPS
 
 
 def problem_of_graph(
@@ -60,7 +51,7 @@ def problem_of_graph(
         if limit is not None and not limit >= 0:
             raise OptionError(f"{name}: expected zero or more, got {limit!r}")
     forward = [number for number, node in training.operators() if node.forward]
-    candidates = {n: (Entry(n),) for n in forward[:-1] if heavy or not is_heavy(training.nodes[n].op)}
+    candidates = {n: (Entry(n),) for n in forward[:-1] if heavy or not is_heavy_in_torch(training.nodes[n].op)}
     return Problem(
         training=training,
         overhead=Overhead(tuple(seconds), sum(seconds), len(training.nodes), 0),

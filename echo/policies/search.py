@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from echo.estimators.evaluator import Choice
-from echo.ir.ops import HEAVY
+from echo.ir.ops import spec
 from echo.ir.schedule import Splits
 from echo.policies.problem import Problem
 from echo.policies.solvers.climb import HillClimb
@@ -100,7 +100,7 @@ def _smallest(problem: Problem) -> Splits:
 
 def _runs_heavy(problem: Problem) -> bool:
     """Whether compute-heavy operators may run again, as often as it takes."""
-    return can_fit(problem) and any(problem.training.nodes[node].op in HEAVY for node in problem.candidates)
+    return can_fit(problem) and any(spec(problem.training.nodes[node].op).heavy for node in problem.candidates)
 
 
 def _best_of_all(problem: Problem) -> Choice:

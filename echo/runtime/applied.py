@@ -11,7 +11,7 @@ from mxnet.symbol import Symbol
 
 from echo.frontend.symbols import Binding, symbol_of
 from echo.ir.graph import Graph
-from echo.ir.ops import depends_on_mode
+from echo.ir.ops import spec
 from echo.ir.training_graph import TrainingGraph
 from echo.plans.marks import implements, marked
 from echo.runtime.shapes import Shapes
@@ -78,7 +78,7 @@ class Applied:
     @cached_property
     def watches_of_all(self) -> tuple[InputWatch | None, InputWatch | None]:
         """All arguments, by the mode of a forward pass that backward may have to repeat."""
-        may_repeat = self.mode_dependent or "Dropout" in self.marked
+        may_repeat = self.mode_dependent or self.has_masks
         inference, training = (watch_of_all(self._arguments, mode) if may_repeat else None for mode in (False, True))
         return inference, training
 
@@ -88,7 +88,12 @@ class Applied:
         return names
 
     @cached_property
+    def has_masks(self) -> bool:
+        """Whether some of them are computed again from masks, which there are in training alone."""
+        return any(spec(op).clone_op for op in self.marked)
+
+    @cached_property
     def mode_dependent(self) -> frozenset[str]:
         """Those of them that have to run again in the mode of the forward pass."""
         again = (self.graph.nodes[number] for number in marked(self.base, self.graph))
-        return frozenset(node.op for node in again if depends_on_mode(node.op, node.attrs))
+        return frozenset(node.op for node in again if spec(node.op).of_mode(node.attrs))

@@ -23,7 +23,7 @@ from echo.frontend.session import install_hook
 from echo.frontend.symbols import Binding, graph_of, sparse_gradients, symbol_of
 from echo.ir.attributes import APART_ATTRIBUTE, GRADIENT_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.ir.graph import Graph
-from echo.ir.ops import depends_on_mode
+from echo.ir.ops import spec
 from echo.plans.marks import implements
 from echo.plans.options import Options
 from echo.plans.plan import Plan
@@ -244,7 +244,7 @@ class PlannedCachedOp:
             return _STOCK
         marks = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, GRADIENT_ATTRIBUTE, APART_ATTRIBUTE)
         again = [node for node in graph.nodes if PLAN_ATTRIBUTE in node.attrs]
-        mode_dependent = frozenset(node.op for node in again if depends_on_mode(node.op, node.attrs))
+        mode_dependent = frozenset(node.op for node in again if spec(node.op).of_mode(node.attrs))
         return _Choice(
             graph=graph,
             key=(plan.fused, *(tuple(node.attrs.get(mark, "") for mark in marks) for node in graph.nodes)),
@@ -252,7 +252,7 @@ class PlannedCachedOp:
             fuses=bool(plan.fused),
             mode_dependent=mode_dependent,
             watch=watch_of(graph, self._symbol.list_inputs()),
-            in_training=bool(mode_dependent) or any(node.op == "Dropout" for node in again),
+            in_training=bool(mode_dependent) or any(spec(node.op).clone_op for node in again),
         )
 
     def _switch(self, choice: _Choice) -> None:

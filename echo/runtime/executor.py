@@ -18,7 +18,7 @@ from mxnet.symbol import Symbol
 from echo.errors import EchoError, UnsupportedError, one_line
 from echo.frontend.symbols import Binding, graph_of, symbol_of
 from echo.ir.graph import Graph
-from echo.ir.ops import draws_in_training_alone
+from echo.ir.ops import spec
 from echo.ir.training_node import TrainingNode
 from echo.plans.marks import unmarked
 from echo.runtime.applied import Applied
@@ -144,7 +144,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
 
     def _is_at_odds(self, forward: bool, backward: bool) -> bool:
         """Whether clones that run in the mode of backward are not what forward computed in its mode."""
-        without_mask = not forward and "Dropout" in self._applied.marked
+        without_mask = not forward and self._applied.has_masks
         return without_mask or (forward != backward and bool(self._applied.mode_dependent))
 
     def _draws(self, mode: bool) -> bool:
@@ -155,7 +155,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
             except EchoError:  # no native hook, which is who knows
                 return True
             self._random = [node for _, node in training.operators() if node.random and node.forward]
-        return any(mode or not draws_in_training_alone(node.op, node.attrs) for node in self._random)
+        return any(mode or not spec(node.op).draws_in_training(node.attrs) for node in self._random)
 
     def _users_own(self) -> mx.executor.Executor:
         if self._own is None:

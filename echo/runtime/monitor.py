@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import re
 from typing import Any, Callable
 
 from mxnet.base import NDArrayHandle
@@ -12,6 +11,7 @@ from mxnet.ndarray import NDArray
 from echo.frontend.cached import as_stateful
 from echo.ir.attributes import GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE
 from echo.ir.clones import CLONE_SUFFIX
+from echo.ir.gradient_rule import GradientRule
 from echo.ir.graph import Graph
 from echo.plans.marks import marked
 
@@ -33,8 +33,8 @@ class WithoutClones:
         clones = {bound.nodes[number].name + _SUFFIX[mark] for number, mark in marked(user, bound).items()}
         self._clones = clones - self._names
         self._sliced = {mine.name for mine, its in zip(user.nodes, bound.nodes) if mine.op != its.op}
-        implemented = {node.name: node.attrs.get(GRADIENT_ATTRIBUTE) for node in bound.nodes}
-        self._implemented = {name: re.split("[>:]", text) for name, text in implemented.items() if text}
+        texts = {node.name: node.attrs.get(GRADIENT_ATTRIBUTE) for node in bound.nodes}
+        self._rules = {name: GradientRule.parse(text) for name, text in texts.items() if text}
         self._waiting: tuple[Any, ...] | None = None
 
     def __call__(self, *args: Any) -> None:
@@ -44,9 +44,9 @@ class WithoutClones:
         hidden = self.muted or node in self._clones
         if node in self._sliced and len(args) == 3:
             args = (*(text.encode() for text in as_stateful(node, name, _text(args[1]))), args[2])
-        if node in self._implemented and len(args) == 3:
-            old, new, _ = self._implemented[node]
-            args = (args[0], (old if _text(args[1]) == new else _text(args[1])).encode(), args[2])
+        if node in self._rules and len(args) == 3:
+            rule, op = self._rules[node], _text(args[1])
+            args = (args[0], (rule.before if op == rule.after else op).encode(), args[2])
         if self._waiting is not None:
             waiting, self._waiting = self._waiting, None
             self._pass_on(waiting, hidden)

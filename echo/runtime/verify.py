@@ -17,6 +17,7 @@ from mxnet import autograd
 
 from echo.errors import EchoError
 from echo.ir.graph import Graph
+from echo.ir.ops import may_draw
 from echo.runtime import random_state
 from echo.runtime.difference import Array, Difference
 from echo.runtime.held import Pair
@@ -29,7 +30,6 @@ TOLERANCE = {"float16": 2e-3, "float32": 2e-5, "float64": 2e-5}  # of the larges
 FLOOR = 0.1
 Arrays = Mapping[str, Array]
 Run = Callable[[], Arrays]
-_RANDOM = ("dropout", "random", "sample", "shuffle", "rrelu", "rnn")
 
 
 class UnverifiedError(EchoError):
@@ -67,7 +67,7 @@ def _same_random(graph: Graph, on_gpu: bool) -> Iterator[tuple[Callable[[], None
         raise UnverifiedError("it has a Custom operator, which would run twice")
     why_not = "random numbers are drawn on a GPU" if on_gpu else random_state.why_not()
     if why_not:
-        if any(word in op.lower() for op in operators for word in _RANDOM):
+        if any(map(may_draw, operators)):
             raise UnverifiedError(f"it draws random numbers, and {why_not}")
         yield mx.nd.waitall, lambda: None
         mx.nd.waitall()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import itertools
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import mxnet as mx
@@ -16,14 +17,18 @@ import echo
 from echo.errors import OptionError
 from echo.frontend import extension
 from echo.frontend.symbols import graph_of, symbol_of
+from echo.ir import flops, ops
 from echo.ir.attributes import PLAN_ATTRIBUTE
 from echo.ir.fused_operators import PREFIX, READS
-from echo.ir.ops import _HOOK_ONLY, HEAVY, LIGHT, recomputable_outputs, why_not
-from echo.ir.training_node import TensorType, TrainingNode
+from echo.ir.op_spec import OpSpec
+from echo.ir.ops import may_draw, ops_with, spec
+from echo.ir.recomputable import recomputable_outputs, why_not
+from echo.ir.training_node import TrainingNode
 from tests.conftest import case_of
 from tests.numpy_builds import NUMPY_BUILDS, NUMPY_HEAVY_BUILDS
 from tests.training import assert_alive, assert_same, bind, random_arrays, recomputing, train
 
+ROOT = Path(__file__).resolve().parents[2]
 Symbol = mx.sym.Symbol
 # From the maps x and y, and with the given name, the operator under test.
 Build = Callable[[Symbol, Symbol, str], Symbol]
@@ -292,6 +297,21 @@ def check(build: Build, dtype: str = "float32") -> None:
     assert_same(got, expected)
 
 
+def tables_in(tree: ast.AST) -> set[int]:
+    """The lines of sets, sequences and mappings that two operators of the table are members or keys of.
+
+    Operators that are called as a value of ``act_type`` do not count.
+    """
+    known = ops_with(lambda spec: True) - {"tanh", "sigmoid", "relu", "softsign", "max", "sum"}
+    found = set()
+    for node in ast.walk(tree):
+        items = node.keys if isinstance(node, ast.Dict) else getattr(node, "elts", [])
+        names = {item.value for item in items if isinstance(item, ast.Constant)}
+        if len(names & known) > 1:
+            found.add(node.lineno)
+    return found
+
+
 def check_mirrored(build: Build, readers: bool) -> None:
     """Recomputed by MXNet's own mirroring: the same bits. Its clones are read by gradients of mirrored nodes alone.
 
@@ -317,14 +337,52 @@ def check_mirrored(build: Build, readers: bool) -> None:
 
 
 def test_table_covers_the_light_operators() -> None:
-    fused = {PREFIX + kernel for kernel in READS} - HEAVY  # tests/kernels has those
-    assert set(LIGHT_BUILDS) == LIGHT - fused
-    assert fused - LIGHT == {PREFIX + "pack_mask"}, "whose result is what is kept"
+    light = ops_with(lambda spec: spec.recomputable and not spec.heavy)
+    fused = {PREFIX + kernel for kernel in READS if not spec(PREFIX + kernel).heavy}  # tests/kernels has those
+    assert set(LIGHT_BUILDS) == light - fused
+    assert fused - light == {PREFIX + "pack_mask"}, "whose result is what is kept"
 
 
 def test_table_holds_heavy_operators() -> None:
-    assert set(HEAVY_BUILDS) <= HEAVY
-    assert not LIGHT & HEAVY
+    heavy = ops_with(lambda spec: spec.heavy)
+    assert set(HEAVY_BUILDS) <= heavy <= ops_with(lambda spec: spec.recomputable)
+
+
+def test_of_an_operator_that_nobody_knows_nothing_is_said() -> None:
+    assert spec("MyOwn") == OpSpec()
+    assert not any((OpSpec().recomputable, OpSpec().reads_plainly, OpSpec().measurable))
+
+
+def test_random_operators_are_known_by_their_names() -> None:
+    drawing = ["Dropout", "RNN", "_random_uniform", "_sample_multinomial", "_shuffle"]
+    assert [op for op in [*drawing, "tanh", "FullyConnected"] if may_draw(op)] == drawing
+
+
+def test_an_operator_has_one_row() -> None:
+    with pytest.raises(ValueError, match="two rows"):
+        ops._table(((OpSpec(), "tanh exp"), (OpSpec(heavy=True), "tanh")))
+
+
+def test_each_heavy_fused_operator_has_a_formula_of_its_own() -> None:
+    """Of the others time follows the bytes that they move."""
+    for kernel in READS:
+        row = spec(PREFIX + kernel)
+        assert (row.flops is not None) == row.heavy, kernel
+        assert row.flops is not flops.product, kernel
+
+
+def test_there_is_no_other_table_of_operators() -> None:
+    """No set, list or mapping of operators stands in another file, but for patterns and rules of gradients."""
+    assert tables_in(ast.parse("HEAVY = frozenset({'dot', 'batch_dot'})")) == {1}
+    assert tables_in(ast.parse("FLOPS = {'dot': 1, 'RNN': 2}")) == {1}
+    assert tables_in(ast.parse("x = op == 'dot' or op in ('RNN',)")) == set()
+    found = {
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in (ROOT / "echo").rglob("*.py")
+        if not {"patterns", "reference"} & set(path.parts) and path.name not in ("ops.py", "gradients.py")
+        for line in tables_in(ast.parse(path.read_text(encoding="utf-8")))
+    }
+    assert found == set()
 
 
 @pytest.mark.parametrize("op", BUILDS)
@@ -337,7 +395,7 @@ def test_every_listed_operator_exists() -> None:
     without_kernels = extension.why_not()  # loads them
     size, names = ctypes.c_uint(), ctypes.POINTER(ctypes.c_char_p)()
     mx.base.check_call(mx.base._LIB.MXListAllOpNames(ctypes.byref(size), ctypes.byref(names)))
-    listed = {op for op in LIGHT | HEAVY if not (without_kernels and op.startswith(PREFIX))}
+    listed = {op for op in ops_with(lambda spec: spec.recomputable) if not (without_kernels and op.startswith(PREFIX))}
     assert not listed - {names[index].decode() for index in range(size.value)}
 
 
@@ -351,13 +409,13 @@ def test_recomputed_by_the_hook(op: str) -> None:
 
 
 @pytest.mark.every(4)
-@pytest.mark.parametrize("op", [op for op in BUILDS if op not in _HOOK_ONLY])
+@pytest.mark.parametrize("op", [op for op in BUILDS if not spec(op).needs_hook])
 def test_recomputed_by_mirroring(op: str) -> None:
     check_mirrored(BUILDS[op], readers=True)
 
 
 @pytest.mark.every(6)
-@pytest.mark.parametrize("op", [op for op in BUILDS if op not in _HOOK_ONLY])
+@pytest.mark.parametrize("op", [op for op in BUILDS if not spec(op).needs_hook])
 def test_mirrored_with_an_output_that_nobody_reads(op: str) -> None:
     check_mirrored(BUILDS[op], readers=False)
 
@@ -544,34 +602,10 @@ def test_the_user_cannot_insist_on_random_operators(op: str) -> None:
         echo.plan(symbol_with(UNSAFE[op]), data=(8, 72), recompute="under", policy="echo")
 
 
-@pytest.mark.parametrize("hook", [True, False])
-def test_operators_that_write_into_inputs_are_refused(hook: bool) -> None:
-    node = TrainingNode("tanh", "writer", (TensorType((2,)),), mutates=True)
-    assert "writes into its input" in why_not(node, "cpu", hook)
-    assert why_not(replace(node, op="BatchNorm"), "cpu", hook) == ""
-    assert why_not(replace(node, mutates=False), "cpu", hook) == ""
-
-
 def test_the_hook_refuses_operators_that_write_into_inputs() -> None:
     build = image(contrib.SyncBatchNorm, key="key", ndev=1)  # writes its moving statistics, forward or backward
     with pytest.raises(mx.MXNetError, match=r"'under' .* writes into its inputs"):
         run(recomputing(symbol_with(build), {"under": [0]}))
-
-
-@pytest.mark.parametrize(
-    "op", ["Custom", "_foreach", "_while_loop", "_cond", "RNN", "_shuffle", "MakeLoss", "SoftmaxOutput", "MyOwn"]
-)
-def test_unknown_operators_are_refused(op: str) -> None:
-    node = TrainingNode(op, "unknown", (TensorType((2,)),))
-    assert why_not(node, "cpu", hook=True) == f"{op} is not known to be safe to run twice"
-
-
-@pytest.mark.parametrize("op", ["BatchNorm", "Dropout"])
-def test_side_effects_of_cudnn_are_refused(op: str) -> None:
-    node = TrainingNode(op, "normal", (TensorType((2,)),), attrs={"p": "0.5"}, mutates=op == "BatchNorm")
-    assert "cuDNN" in why_not(node, "gpu", hook=True)
-    assert why_not(replace(node, attrs={"p": "0.5", "cudnn_off": "True"}), "gpu", hook=True) == ""
-    assert why_not(node, "cpu", hook=True) == ""
 
 
 def test_malformed_plan_attributes_are_refused() -> None:

@@ -11,7 +11,8 @@ from mxnet import autograd
 from echo import native
 from echo.frontend.cached import stateless
 from echo.frontend.symbols import graph_of, symbol_of
-from echo.ir.ops import depends_on_mode, recomputable_outputs
+from echo.ir.ops import spec
+from echo.ir.recomputable import recomputable_outputs
 from echo.runtime.cached_op import StockCachedOp
 from tests.ir.test_ops import BUILDS, Build, node_under, symbol_with
 from tests.training import assert_same, random_arrays, recomputing
@@ -64,7 +65,7 @@ def test_recomputed_in_a_cached_op(build: Build, flags: dict[str, Any]) -> None:
     found, names = run(marked, flags)
     assert "under_echo" in names
     assert_same(found, expected)
-    if not depends_on_mode(node.op, node.attrs):
+    if not spec(node.op).of_mode(node.attrs):
         assert_same(run(marked, flags, train_mode=False)[0], run(stock, flags, train_mode=False)[0])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from echo.ir.readers import IN_PLACE, READERS, why_not_reader
+from echo.ir.readers import why_not_reader
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,3 @@ def test_reasons(op: str, attrs: dict[str, str], position: int, reason: str) -> 
     found = why_not_reader(op, attrs, position)
     assert found.startswith(reason)
     assert bool(found) == bool(reason)
-
-
-def test_exceptions_are_of_operators_in_the_table() -> None:
-    assert READERS.issuperset(IN_PLACE)

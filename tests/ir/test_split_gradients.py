@@ -19,9 +19,10 @@ from echo.frontend.implement import implemented
 from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import symbol_of
 from echo.ir.attributes import GRADIENT_ATTRIBUTE
+from echo.ir.gradient_rule import GradientRule
 from echo.ir.gradients import implementations, known
 from echo.ir.graph import Entry
-from echo.ir.split_gradients import late_gradients, late_implementation
+from echo.ir.split_gradients import late_gradients, late_rule
 from echo.ir.training_graph import TrainingGraph
 from echo.planning.service import Planner
 from echo.plans.plan import Plan
@@ -76,19 +77,19 @@ def case(symbol: Symbol, dtype: str = "float32") -> Case:
     return case_of(symbol, SHAPES, "write", {"data": dtype})
 
 
-def late(found: Case) -> dict[int, str]:
+def late(found: Case) -> dict[int, GradientRule]:
     """By number of the user's node."""
     training = found.training
-    users = {training.nodes[number].user: text for number, text in late_gradients(training).items()}
-    return {user: text for user, text in users.items() if user is not None}
+    users = {training.nodes[number].user: rule for number, rule in late_gradients(training).items()}
+    return {user: rule for user, rule in users.items() if user is not None}
 
 
 def names(found: Case) -> list[str]:
     return [found.graph.nodes[user].name for user in late(found)]
 
 
-def marked(found: Case, wanted: dict[int, str]) -> Symbol:
-    return symbol_of(found.graph.with_attrs({user: {GRADIENT_ATTRIBUTE: text} for user, text in wanted.items()}))
+def marked(found: Case, wanted: dict[int, GradientRule]) -> Symbol:
+    return symbol_of(found.graph.with_attrs({user: {GRADIENT_ATTRIBUTE: rule.text} for user, rule in wanted.items()}))
 
 
 def run(symbol: Symbol, grad_req: str = "write") -> Record:
@@ -126,7 +127,7 @@ def test_the_same_bits_in_a_cached_op(name: str, flags: dict[str, Any]) -> None:
 def test_the_graph_is_what_mxnet_binds(name: str) -> None:
     found = case(NETWORKS[name])
     wanted = late(found)
-    marks = {user: {GRADIENT_ATTRIBUTE: text} for user, text in wanted.items()}
+    marks = {user: {GRADIENT_ATTRIBUTE: rule.text} for user, rule in wanted.items()}
     bound = training_graph(found.graph, found.binding, mx.cpu(), marks)
     made = implemented(found.training, wanted)
     assert made.outputs == bound.outputs
@@ -169,15 +170,15 @@ def test_only_where_onednn_computes_them() -> None:
     assert late(found).items() <= implementations(found.training, exact=True, onednn=True).items()
     assert not late(found).keys() & implementations(found.training, exact=True, onednn=False).keys()
     assert late(case(NETWORKS["two"], "float64")) == {}
-    for text in late(found).values():
-        assert text in known("Convolution", {})
+    for rule in late(found).values():
+        assert rule in known("Convolution", {})
 
 
 def test_gradients_that_are_read_twice_are_left_alone() -> None:
     """A mark says nothing of the graph around it: where there is no such sum, the gradient stays as it is."""
     for symbol in (network(one(8, "a")), network(one(8, "a"), pooled), network(one(8, "a"), lambda x: x * 2)):
         found = case(symbol)
-        wanted = {number: late_implementation(False) for number, node in enumerate(found.graph.nodes)
+        wanted = {number: late_rule(False) for number, node in enumerate(found.graph.nodes)
                   if node.op == "Convolution"}  # fmt: skip
         assert len(implemented(found.training, wanted).nodes) == len(found.training.nodes)
         assert_same(run(marked(found, wanted)), run(found.symbol))
@@ -185,9 +186,9 @@ def test_gradients_that_are_read_twice_are_left_alone() -> None:
 
 def test_every_convolution_may_be_marked() -> None:
     found = case(network(one(8, "a"), one(4, "b"), one(6, "c")))
-    wanted = {number: late_implementation(False) for number, node in enumerate(found.graph.nodes)
+    wanted = {number: late_rule(False) for number, node in enumerate(found.graph.nodes)
               if node.op == "Convolution"}  # fmt: skip
-    marks = {user: {GRADIENT_ATTRIBUTE: text} for user, text in wanted.items()}
+    marks = {user: {GRADIENT_ATTRIBUTE: rule.text} for user, rule in wanted.items()}
     bound = training_graph(found.graph, found.binding, mx.cpu(), marks)
     assert [replace(node, attrs={}) for node in implemented(found.training, wanted).nodes] == [
         replace(node, attrs={}) for node in bound.nodes
@@ -199,15 +200,16 @@ def test_every_convolution_may_be_marked() -> None:
 def test_malformed_attributes_are_refused(inputs: str) -> None:
     found = case(NETWORKS["two"])
     (user,) = late(found)
+    text = f"_backward_Convolution>_backward_Convolution:{inputs}"
     with pytest.raises(mx.MXNetError, match=r"expected OPERATOR>OPERATOR:INPUTS in __echo_gradient__"):
-        run(marked(found, {user: f"_backward_Convolution>_backward_Convolution:{inputs}"}))
+        run(symbol_of(found.graph.with_attrs({user: {GRADIENT_ATTRIBUTE: text}})))
 
 
 def test_inputs_that_are_not_there_are_refused() -> None:
     found = case(NETWORKS["two"])
     (user,) = late(found)
     with pytest.raises(mx.MXNetError, match=r"reads 3 arrays, expected as many in __echo_gradient__, got 4"):
-        run(marked(found, {user: late_implementation(True)}))
+        run(marked(found, {user: late_rule(True)}))
 
 
 # Plans -----------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import pytest
 from echo.meter import clock as module
 from echo.meter.clock import LAUNCH, Clock
 from echo.meter.trial import Trial, Variable
+from tests.meter.fake_time import fake_time
 
 ONE, FORWARD, CALL = 4e-4, 3e-4, 1e-4  # seconds of a copy, of the operator beside it, of a call
 
@@ -48,7 +49,7 @@ class Executor:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine()
     monkeypatch.setattr(module, "Executor", Executor)
-    monkeypatch.setattr(module.time, "perf_counter", lambda: made.now)
+    monkeypatch.setattr(module, "time", fake_time(lambda: made.now))
     return made
 
 

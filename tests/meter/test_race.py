@@ -8,6 +8,7 @@ import pytest
 
 from echo.meter import race as module
 from echo.meter.race import race
+from tests.meter.fake_time import fake_time
 
 
 class Machine:
@@ -40,7 +41,7 @@ class Executor:
 def run(limit: float, monkeypatch: pytest.MonkeyPatch, **seconds: float) -> tuple[Mapping[str, float] | None, Machine]:
     machine = Machine()
     monkeypatch.setattr(module, "Executor", Executor)
-    monkeypatch.setattr(module.time, "perf_counter", lambda: machine.now)
+    monkeypatch.setattr(module, "time", fake_time(lambda: machine.now))
     graphs = {name: (name, each) for name, each in seconds.items()}
     return race(machine, graphs, {"x": ((2, 3), 0)}, limit), machine  # type: ignore[arg-type]
 

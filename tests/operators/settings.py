@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Iterator, NamedTuple, Tuple
 
-from echo.ir.ops import HEAVY
+from echo.ir.ops import spec
 from tests.operators.case import Case
 from tests.operators.graph import Setting
 from tests.operators.run import DYNAMIC, EXECUTOR, STATIC
@@ -32,7 +32,7 @@ def full(case: Case) -> Iterator[Trial]:
     ranks = {len(given.axes) for given in case.inputs if given.kind == "x"}
     yield Trial(Setting(), ALL)
     yield Trial(Setting(masked="numbers", consumer="heavy"), ONE)
-    if 2 in ranks and case.op in HEAVY:
+    if 2 in ranks and spec(case.op).heavy:
         yield Trial(Setting("dense", shared=True), ONE)
     if 4 in ranks:
         yield Trial(Setting("conv"), ALL)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Mapping
 
 from echo.ir.attributes import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
-from echo.ir.ops import ALL_OUTPUTS, HEAVY, LIGHT, why_not_dropout
+from echo.ir.ops import spec
+from echo.ir.recomputable import why_not_dropout
 from tests.operators.case import Case
 from tests.operators.graph import UNDER, Built, Setting
 from tests.operators.run import EXECUTOR, STATIC, node_under
@@ -79,10 +80,10 @@ def recomputable_outputs(case: Case, graph: Any, runner: str) -> str:
     """
     node = node_under(graph)
     attrs = {key: str(value) for key, value in case.attrs}
-    if node is None or (case.op not in LIGHT and case.op not in HEAVY):
+    if node is None or not spec(case.op).recomputable:
         return ""
     if case.op == "Dropout" and why_not_dropout(attrs):
         return ""
     if runner != EXECUTOR and node["stateful"] and case.op != "Dropout":
         return ""  # for whose state a CachedOp has no room twice
-    return ",".join(map(str, range(len(node["shapes"]) if case.op in ALL_OUTPUTS else 1)))
+    return ",".join(map(str, range(len(node["shapes"]) if spec(case.op).every_output else 1)))

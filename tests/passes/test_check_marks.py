@@ -48,7 +48,7 @@ def check(found: list[str | None]) -> None:
 def test_every_mark_at_every_operator(setup: files.Setup) -> None:
     nodes = graph(setup.model, setup.runner).nodes
     check([tried(setup, number, {PLAN_ATTRIBUTE: text}) for number in operators(setup) for text in OUTPUTS])
-    texts = sorted({text for number in operators(setup) for text in known(nodes[number].op, nodes[number].attrs)})
+    texts = sorted({rule.text for number in operators(setup) for rule in known(nodes[number].op, nodes[number].attrs)})
     texts += [f"{exchange}:0" for exchange in sorted(EXCHANGES)[:4]] + ["", "a>b:0", "_backward_Activation"]
     check([tried(setup, number, {GRADIENT_ATTRIBUTE: text}) for number in operators(setup) for text in texts])
     check([tried(setup, number, {RANGE_ATTRIBUTE: text}) for number in operators(setup)[::5] for text in RANGES])

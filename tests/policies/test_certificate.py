@@ -14,10 +14,11 @@ import pytest
 from echo.errors import OptionError
 from echo.estimators.scheduler import Scheduler
 from echo.ir.data_graph import DataGraph
+from echo.ir.ops import is_heavy_in_torch
 from echo.ir.schedule import Replayed, Splits, replay, steps_of
 from echo.ir.training_graph import TrainingGraph
 from echo.policies import POLICIES
-from echo.policies.data_problem import is_heavy, problem_of_graph
+from echo.policies.data_problem import problem_of_graph
 from echo.policies.exact import Exact
 from echo.policies.problem import Policy, Problem
 from echo.policies.search import Search
@@ -331,7 +332,7 @@ def test_exact_proves_published_plans(name: str, index: int) -> None:
 
 def test_heavy_operators_are_told_by_name() -> None:
     training, _ = ilp_graph("vgg16_b176")
-    heavy = [node.op for _, node in training.operators() if node.forward and is_heavy(node.op)]
+    heavy = [node.op for _, node in training.operators() if node.forward and is_heavy_in_torch(node.op)]
     assert (heavy.count("_convolution"), heavy.count("addmm"), len(heavy)) == (13, 3, 16)
     light = problem_of_graph(*ilp_graph("vgg16_b176"), heavy=False)
     assert len(light.candidates) == 40 - 16

@@ -13,7 +13,7 @@ from typing import Sequence
 import mxnet as mx
 import pytest
 
-from echo.ir.ops import HEAVY
+from echo.ir.ops import spec
 from echo.ir.training_graph import TrainingGraph
 from echo.policies.classes import classes
 from tests.conftest import Case, case_of, model_case, recomputable, special_case
@@ -37,7 +37,7 @@ def found(training: TrainingGraph, rounds: int) -> list[tuple[int, ...]]:
 
 
 def light(training: TrainingGraph) -> list[int]:
-    return [number for number in recomputable(training) if training.nodes[number].op not in HEAVY]
+    return [number for number in recomputable(training) if not spec(training.nodes[number].op).heavy]
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 2, 3])

@@ -8,7 +8,7 @@ import networkx as nx
 import pytest
 
 from echo.ir.graph import Entry
-from echo.ir.ops import HEAVY
+from echo.ir.ops import spec
 from echo.passes.candidates import Candidates
 from echo.passes.partition import Partition
 from echo.policies.segments import Segment, Segments, partition
@@ -85,7 +85,7 @@ def test_segments_of_models(name: str) -> None:
     assert [group[0] for group in found] == sorted(group[0] for group in found)
     home = {number: group for group in found for number in group}
     for number in problem.candidates:
-        assert training.nodes[number].op not in HEAVY
+        assert not spec(training.nodes[number].op).heavy
         for entry in training.nodes[number].inputs:
             assert entry.node not in home or home[entry.node] == home[number]
 
@@ -106,8 +106,8 @@ def test_segments_do_not_fall_apart(seed: int) -> None:
 def test_the_pass_takes_light_candidates_alone() -> None:
     training = any_case("slices").training
     found = recomputable(training)
-    light = {number: entries for number, entries in found.items() if training.nodes[number].op not in HEAVY}
-    heavy = {number: entries for number, entries in found.items() if training.nodes[number].op in HEAVY}
+    light = {number: entries for number, entries in found.items() if not spec(training.nodes[number].op).heavy}
+    heavy = {number: entries for number, entries in found.items() if spec(training.nodes[number].op).heavy}
     candidates = Candidates(light, heavy, frozenset(), {})
     assert Partition().run(training, candidates) == partition(training, light)
     assert Segment((1, 2)) == Segment((1, 2))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from echo.ir.fused_operators import fused_node
 from echo.ir.graph import Entry, Node
-from echo.ir.ops import why_not_dropout
+from echo.ir.recomputable import why_not_dropout
 from echo.passes.patterns.graph_view import Fusion, View, local
 
 NAME = "dropout"

@@ -1,0 +1,146 @@
+"""The type of a row in the table of operators (`echo.ir.ops`): what planning has to know of one operator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Callable, Mapping, NamedTuple, Sequence
+
+Shape = Sequence[int]
+# From the shapes of the inputs and that of the first output: the floating-point operations of one run.
+Formula = Callable[[Sequence[Shape], Shape], float]
+
+
+@dataclass(frozen=True)
+class When:
+    """The attributes of a node for which something holds: of one attribute, with its default, the texts that do."""
+
+    attribute: str
+    default: str
+    holds: Callable[[str], bool]
+
+    def __call__(self, attrs: Mapping[str, str]) -> bool:
+        return self.holds(attrs.get(self.attribute, self.default))
+
+    def shown(self, attrs: Mapping[str, str]) -> str:
+        """The attribute with its text, for the user's eyes."""
+        return f"{self.attribute}={attrs.get(self.attribute, self.default)}"
+
+
+def when(attribute: str, default: str, *values: str) -> When:
+    """For these values of an attribute."""
+    return When(attribute, default, frozenset(values).__contains__)
+
+
+def unless(attribute: str, default: str, *values: str) -> When:
+    """For all values of an attribute but these."""
+    return When(attribute, default, lambda text: text not in values)
+
+
+NEVER, ALWAYS = When("", "", lambda _: False), When("", "", lambda _: True)
+
+
+class GradientReads(NamedTuple):
+    """What a gradient reads, "1" or "0" each: of the gradients of the outputs, of the inputs, of the outputs."""
+
+    gradients: str
+    inputs: str
+    outputs: str
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How an operator is about oneDNN's blocked layouts of arrays, on the CPU.
+
+    Attributes:
+        source: it makes blocked arrays of plain ones.
+        keeps: its output has the layout of its input, in place or not.
+        hands_on: it is the faster for a blocked input, and hands that layout on: what is measured has it, too.
+        onednn: oneDNN runs it (``TIsMKLDNN`` in MXNet's source), or it copies nothing for longer than it runs. Any
+            other operator keeps plain copies of blocked inputs (`echo.estimators.kept`).
+        plain: its outputs are plain all the same.
+        identity: in place, it leaves its input in the layout that it has; views make it plain.
+        indifferent: its gradient reads its own output, and computes the same in any layout of it.
+        unsettled: its copy has another layout than it: that of a product with the mask, or that of its input.
+        blocks_all: all of its outputs may be blocked, and not the first alone; the rest are statistics, workspaces and
+            gradients of weights.
+    """
+
+    source: bool = False
+    keeps: When = NEVER
+    hands_on: bool = False
+    onednn: When = NEVER
+    plain: bool = False
+    identity: bool = False
+    indifferent: bool = False
+    unsettled: bool = False
+    blocks_all: bool = False
+
+
+@dataclass(frozen=True)
+class OpSpec:
+    """One operator, MXNet's or ours. The defaults are those of an operator that nobody knows, and safe.
+
+    Attributes:
+        recomputable: it may run twice: it draws no random numbers, keeps no state, and writes into no input, on CPU and
+            on CUDA. ``tests/ir/test_ops.py`` holds each one to the last bit.
+        heavy: graphs are partitioned at it, and it is kept unless a budget needs it: its time grows faster than its
+            bytes (Echo, section 4).
+        every_output: all of its outputs are feature maps. Of other operators the first is; what follows it (saved
+            statistics, masks) is small or random, and stays stashed.
+        needs_hook: MXNet's own mirroring, which runs a clone even where nobody reads its output, fails with it or skips
+            what its gradient reads beside it. A clone of Dropout would draw another mask.
+        needs_cpu: on cuDNN it writes its moving statistics in the forward pass, or draws masks in a layout of its own.
+        clone_op: the operator that computes its first output again, from its input and its second output, a mask.
+        rewrites: what it writes into its inputs, moving statistics, it writes in backward.
+        draws: it draws random numbers, and MXNet does not say so.
+        draws_in_training: if it draws random numbers, it draws them in training alone.
+        of_mode: it has to run again in the mode, training or not, in which it ran before. BatchNorm computes something
+            else outside of training, Pooling does not say where its maxima are, and oneDNN may compute heavy operators
+            in another way.
+        reads_plainly: it reads its inputs through its inputs alone, in both passes (`echo.ir.readers`).
+        movable_inputs: the inputs that may move; all where it is None.
+        in_place: its gradient comes out as other numbers where it is computed over an array that it reads.
+        looks_early: it looks at its arrays when work is handed out, not when it is done.
+        takes_attrs: its nodes may be given further attributes.
+        unwatched: inputs whose values no result depends on, or that MXNet counts as written in every pass.
+        outputs: how many outputs it has, or the attribute that says it.
+        gradient_reads: of a fused operator, what the gradient reads; ``table.cc`` of the kernels says the same.
+        flops: the floating-point operations that its time follows; None where it follows the bytes that it moves.
+        gathers: of its first input it reads no more than it puts out.
+        is_free: no kernel runs for it: a variable; a sum that MXNet has the producer of the second term add up (its
+            pass DetectInplaceAddTo). Of the 523 in an NMT step and the 272 in an LM step, the profiler saw none.
+        measurable: it may run outside of the user's graph, on numbers without meaning.
+        in_gradients: MXNet adds it to gradients, where it needs no attribute but the number of inputs.
+        counts_inputs: its attribute ``num_args`` is the number of its inputs.
+        has_parameters: the batch is the leading dimension of its first input alone; the others are parameters.
+        is_index: its first input are rows of its second.
+        layout: how it is about oneDNN's layouts.
+    """
+
+    recomputable: bool = False
+    heavy: bool = False
+    every_output: bool = False
+    needs_hook: bool = False
+    needs_cpu: bool = False
+    clone_op: str = ""
+    rewrites: bool = False
+    draws: When = NEVER
+    draws_in_training: When = NEVER
+    of_mode: When = NEVER
+    reads_plainly: bool = False
+    movable_inputs: frozenset[int] | None = None
+    in_place: When = NEVER
+    looks_early: bool = False
+    takes_attrs: bool = True
+    unwatched: Mapping[int, When] = field(default_factory=dict)
+    outputs: int | str = 1
+    gradient_reads: GradientReads | None = None
+    flops: Formula | None = None
+    gathers: bool = False
+    is_free: bool = False
+    measurable: bool = False
+    in_gradients: bool = False
+    counts_inputs: bool = False
+    has_parameters: bool = False
+    is_index: bool = False
+    layout: Layout = field(default_factory=Layout)

@@ -1,0 +1,41 @@
+"""Which nodes may run twice is read off the node and the table of operators; ``test_ops.py`` runs them twice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from echo.ir.recomputable import all_outputs, why_not
+from echo.ir.training_node import TensorType, TrainingNode
+
+
+@pytest.mark.parametrize("hook", [True, False])
+def test_operators_that_write_into_inputs_are_refused(hook: bool) -> None:
+    node = TrainingNode("tanh", "writer", (TensorType((2,)),), mutates=True)
+    assert "writes into its input" in why_not(node, "cpu", hook)
+    assert why_not(replace(node, op="BatchNorm"), "cpu", hook) == ""
+    assert why_not(replace(node, mutates=False), "cpu", hook) == ""
+
+
+@pytest.mark.parametrize(
+    "op", ["Custom", "_foreach", "_while_loop", "_cond", "RNN", "_shuffle", "MakeLoss", "SoftmaxOutput", "MyOwn"]
+)
+def test_unknown_operators_are_refused(op: str) -> None:
+    node = TrainingNode(op, "unknown", (TensorType((2,)),))
+    assert why_not(node, "cpu", hook=True) == f"{op} is not known to be safe to run twice"
+
+
+@pytest.mark.parametrize("op", ["BatchNorm", "Dropout"])
+def test_side_effects_of_cudnn_are_refused(op: str) -> None:
+    node = TrainingNode(op, "normal", (TensorType((2,)),), attrs={"p": "0.5"}, mutates=op == "BatchNorm")
+    assert "cuDNN" in why_not(node, "gpu", hook=True)
+    assert why_not(replace(node, attrs={"p": "0.5", "cudnn_off": "True"}), "gpu", hook=True) == ""
+    assert why_not(node, "cpu", hook=True) == ""
+
+
+@pytest.mark.parametrize(("op", "hook", "outputs"), [("tanh", True, (0,)), ("Pooling", True, (0, 1)),
+                                                     ("tanh", False, (0, 1))])  # fmt: skip
+def test_outputs_that_are_computed_again(op: str, hook: bool, outputs: tuple[int, ...]) -> None:
+    """MXNet's own mirroring replaces a node as a whole."""
+    assert all_outputs(TrainingNode(op, "two", (TensorType((2,)),) * 2), hook) == outputs
