@@ -125,8 +125,13 @@ std::vector<Kernel> build() {
 
 }  // namespace
 
-const Kernel* find_kernel(const char* name) {
+const std::vector<Kernel>& all_kernels() {
   static const std::vector<Kernel> kernels = build();
+  return kernels;
+}
+
+const Kernel* find_kernel(const char* name) {
+  const std::vector<Kernel>& kernels = all_kernels();
   const auto is_it = [name](const Kernel& kernel) { return kernel.name == name; };
   const auto at = std::find_if(kernels.begin(), kernels.end(), is_it);
   return at == kernels.end() ? nullptr : &*at;

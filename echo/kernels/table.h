@@ -35,6 +35,9 @@ struct Kernel {
   std::vector<TensorSpec> inputs, outputs;
 };
 
+// Every NAME, and behind each its NAME_grad.
+const std::vector<Kernel>& all_kernels();
+
 // The row of a kernel, or nullptr.
 const Kernel* find_kernel(const char* name);
 

@@ -58,8 +58,6 @@ struct Sizes {
   int64_t start[kParts + 1] = {};  // of each part, in floats; the last is the size of all
 };
 
-}  // namespace
-
 size_t attention_workspace(const Call& call) {
   const Sizes s(call);
   return chunk_count(s.N * s.blocks) * s.start[kParts] * sizeof(float);
@@ -103,5 +101,8 @@ void attention(const Call& call) {
   });
 }
 
+const CpuKernel kAttention("attention", attention, attention_workspace);
+
+}  // namespace
 }  // namespace kernels
 }  // namespace echo

@@ -210,8 +210,6 @@ void sequence_grad(const Tensors& t, int64_t n, const Buffers& b) {
 
 Layout layout_of(const Call& call) { return Layout(call["Tq"], call["D"], call["Dv"], call.half()); }
 
-}  // namespace
-
 size_t attention_grad_workspace(const Call& call) {
   return chunk_count(call["N"]) * layout_of(call).start[kParts] * sizeof(float);
 }
@@ -227,5 +225,8 @@ void attention_grad(const Call& call) {
   call.write_zeros("dbias");
 }
 
+const CpuKernel kAttentionGrad("attention_grad", attention_grad, attention_grad_workspace);
+
+}  // namespace
 }  // namespace kernels
 }  // namespace echo

@@ -46,8 +46,6 @@ Gates read_gates(const Input& input, int64_t b, int64_t H, int64_t at, int64_t n
   return gates;
 }
 
-}  // namespace
-
 void gru_cell(const Call& call) {
   const int64_t B = call["B"], H = call["H"];
   const Input x(call, "x"), s(call, "s"), h(call, "h");
@@ -90,5 +88,9 @@ void gru_cell_grad(const Call& call) {
   });
 }
 
+const CpuKernel kGruCell("gru_cell", gru_cell);
+const CpuKernel kGruCellGrad("gru_cell_grad", gru_cell_grad);
+
+}  // namespace
 }  // namespace kernels
 }  // namespace echo

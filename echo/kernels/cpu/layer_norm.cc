@@ -36,8 +36,6 @@ ECHO_INLINE void backward_row(const float* __restrict dy, const float* __restric
 enum { kX, kGamma, kBeta, kY, kForwardVectors };
 enum { kDy = kBeta, kDx = kY, kDgamma = kForwardVectors, kDbeta, kBackwardVectors };
 
-}  // namespace
-
 size_t layer_norm_workspace(const Call& call) { return ChunkVectors::bytes(call["N"], kForwardVectors, call["H"]); }
 
 void layer_norm(const Call& call) {
@@ -82,5 +80,9 @@ void layer_norm_grad(const Call& call) {
   rows.write_sum(kDbeta, dbeta);
 }
 
+const CpuKernel kLayerNorm("layer_norm", layer_norm, layer_norm_workspace);
+const CpuKernel kLayerNormGrad("layer_norm_grad", layer_norm_grad, layer_norm_grad_workspace);
+
+}  // namespace
 }  // namespace kernels
 }  // namespace echo

@@ -35,8 +35,6 @@ ECHO_INLINE void backward_tile(const float* __restrict dh, const float* __restri
   }
 }
 
-}  // namespace
-
 void lstm_cell(const Call& call) {
   const int64_t B = call["B"], H = call["H"];
   const Input pre(call, "pre"), c(call, "c");
@@ -81,5 +79,9 @@ void lstm_cell_grad(const Call& call) {
   });
 }
 
+const CpuKernel kLstmCell("lstm_cell", lstm_cell);
+const CpuKernel kLstmCellGrad("lstm_cell_grad", lstm_cell_grad);
+
+}  // namespace
 }  // namespace kernels
 }  // namespace echo

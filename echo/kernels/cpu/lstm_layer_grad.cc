@@ -250,11 +250,12 @@ void Backward::run() {
   write_rest();
 }
 
-}  // namespace
-
 void lstm_layer_grad(const Call& call) { Backward(call, call.raw().workspace).run(); }
 
 size_t lstm_layer_grad_workspace(const Call& call) { return Backward(call, nullptr).bytes(); }
 
+const CpuKernel kLstmLayerGrad("lstm_layer_grad", lstm_layer_grad, lstm_layer_grad_workspace);
+
+}  // namespace
 }  // namespace kernels
 }  // namespace echo

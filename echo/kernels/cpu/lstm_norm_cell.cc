@@ -78,8 +78,6 @@ Gates gates_of(const Input& pre, int64_t row, int64_t H, const ChunkVectors& row
   return {at[0], at[1], at[2], at[3]};
 }
 
-}  // namespace
-
 size_t lstm_norm_cell_workspace(const Call& call) { return ChunkVectors::bytes(call["B"], kForwardVectors, call["H"]); }
 
 void lstm_norm_cell(const Call& call) {
@@ -134,5 +132,9 @@ void lstm_norm_cell_grad(const Call& call) {
   rows.write_sum(kDbeta, Output(call, "dbeta"));
 }
 
+const CpuKernel kLstmNormCell("lstm_norm_cell", lstm_norm_cell, lstm_norm_cell_workspace);
+const CpuKernel kLstmNormCellGrad("lstm_norm_cell_grad", lstm_norm_cell_grad, lstm_norm_cell_grad_workspace);
+
+}  // namespace
 }  // namespace kernels
 }  // namespace echo

@@ -95,8 +95,6 @@ struct Shared {
   const float *v, *gamma, *beta;
 };
 
-}  // namespace
-
 size_t mlp_score_workspace(const Call& call) { return ChunkVectors::bytes(call["B"], kForwardVectors, call["H"]); }
 
 void mlp_score(const Call& call) {
@@ -160,5 +158,9 @@ void mlp_score_grad(const Call& call) {
   rows.write_sum(kDbeta, Output(call, "dbeta"));
 }
 
+const CpuKernel kMlpScore("mlp_score", mlp_score, mlp_score_workspace);
+const CpuKernel kMlpScoreGrad("mlp_score_grad", mlp_score_grad, mlp_score_grad_workspace);
+
+}  // namespace
 }  // namespace kernels
 }  // namespace echo

@@ -251,12 +251,14 @@ class Backward {
   float *tile_, *weights_, *inputs_, *scratch_, *bias_, *probs_, *dx_, *dw_;
 };
 
-}  // namespace
-
 void softmax_output(const Call& call) { Forward(call, call.raw().workspace).run(); }
 size_t softmax_output_workspace(const Call& call) { return Forward(call, nullptr).bytes(); }
 void softmax_output_grad(const Call& call) { Backward(call, call.raw().workspace).run(); }
 size_t softmax_output_grad_workspace(const Call& call) { return Backward(call, nullptr).bytes(); }
 
+const CpuKernel kSoftmaxOutput("softmax_output", softmax_output, softmax_output_workspace);
+const CpuKernel kSoftmaxOutputGrad("softmax_output_grad", softmax_output_grad, softmax_output_grad_workspace);
+
+}  // namespace
 }  // namespace kernels
 }  // namespace echo

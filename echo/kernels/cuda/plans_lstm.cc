@@ -114,9 +114,7 @@ void forward_steps(const Call& call, Queue& queue, const Layer& layer, void* y, 
   });
 }
 
-}  // namespace
-
-void plan_lstm_layer(const Call& call, Queue& queue) {
+void lstm_layer(const Call& call, Queue& queue) {
   const Layer layer(call);
   unsigned* barrier = static_cast<unsigned*>(queue.room(sizeof(unsigned)));
   float* cells = queue.floats(layer.state());
@@ -133,8 +131,6 @@ void plan_lstm_layer(const Call& call, Queue& queue) {
     forward_steps(call, queue, layer, y, cells, gates, barrier, done, count);
   }
 }
-
-namespace {
 
 struct Room {
   unsigned* barrier;
@@ -209,9 +205,7 @@ void input_gradients(const Call& call, Queue& queue, const Layer& layer, const R
   sum_rows(queue, layer.half, {room.partials, dbh, 1, chunks.count, gates, 0, gates});
 }
 
-}  // namespace
-
-void plan_lstm_layer_grad(const Call& call, Queue& queue) {
+void lstm_layer_grad(const Call& call, Queue& queue) {
   const Layer layer(call);
   Room room;
   room.barrier = static_cast<unsigned*>(queue.room(sizeof(unsigned)));
@@ -235,4 +229,8 @@ void plan_lstm_layer_grad(const Call& call, Queue& queue) {
   } while (done < layer.steps);
 }
 
+const CudaKernel kLstmLayer("lstm_layer", lstm_layer);
+const CudaKernel kLstmLayerGrad("lstm_layer_grad", lstm_layer_grad);
+
+}  // namespace
 }  // namespace echo_cuda

@@ -27,9 +27,6 @@ namespace {
 constexpr int kVersion = 11;  // of MXNet 1.9's extension interface
 constexpr int kFirst = 10900, kAfter = 11000;  // MXNet 1.9
 constexpr std::size_t kAlignment = 64;
-const char* const kNames[] = {"lstm_cell", "lstm_norm_cell", "gru_cell", "mlp_score",        "attention", "layer_norm",
-                              "bias_act",  "relu",     "sequence_reverse", "lstm_layer", "softmax_output", "weighted_sum",
-                              "pack_mask", "apply_mask"};
 
 struct Operator;
 struct Run {  // what MXNet calls a function
@@ -46,12 +43,13 @@ struct Operator {
 
 std::deque<Operator> make_operators() {
   std::deque<Operator> made;  // whose elements stay where they are: MXNet keeps pointers to them
-  for (const char* name : kNames) {
+  for (const Kernel& kernel : all_kernels()) {
+    if (kernel.is_grad || kernel.name == "dropout") continue;  // graphs keep MXNet's Dropout, which draws
     made.emplace_back();
     Operator& op = made.back();
-    op.name = std::string("_echo_") + name;
-    op.forward = find_kernel(name);
-    op.gradient = find_kernel((std::string(name) + "_grad").c_str());
+    op.name = "_echo_" + kernel.name;
+    op.forward = &kernel;
+    op.gradient = find_kernel((kernel.name + "_grad").c_str());
     for (const bool backward : {false, true})
       for (const bool cuda : {false, true}) {
         op.runs[backward][cuda] = {&op, backward, cuda};
