@@ -1,5 +1,4 @@
-// The kernels as a table: names, symbolic shapes and types of the tensors, parameters. A row reads like the list in
-// echo_kernels.h; a new kernel is a new row.
+// The kernels as a table: names, symbolic shapes and types of the tensors, parameters; a new kernel is a new row.
 #ifndef ECHO_KERNELS_TABLE_H_
 #define ECHO_KERNELS_TABLE_H_
 #include <cstdint>
