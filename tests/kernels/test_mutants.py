@@ -72,7 +72,7 @@ def test_the_right_sources_pass(built: Path, tmp_path: Path, use: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "file", "text", "instead"), BUGS, ids=range(len(BUGS)))
+@pytest.mark.parametrize(("name", "file", "text", "instead"), BUGS, ids=[f"{bug[0]}-{k}" for k, bug in enumerate(BUGS)])
 def test_bugs_are_caught(name: str, file: str, text: str, instead: str, built: Path, tmp_path: Path, use: Any) -> None:
     wrong = tmp_path / "kernels"
     shutil.copytree(SOURCES, wrong, ignore=shutil.ignore_patterns("*.py", "*.so", "__pycache__"))
