@@ -14,11 +14,10 @@ ECHO_INLINE void forward_tile(const float* __restrict x_r, const float* __restri
   for (int64_t j = 0; j < count; ++j) {
     const float z = sigmoid_of(x_z[j] + s_z[j]);
     const float n = tanh_of(x_n[j] + sigmoid_of(x_r[j] + s_r[j]) * s_n[j]);
-    h_next[j] = (1.0f - z) * n + z * h[j];  // z itself: where n is h, what comes out has to be h, too
+    h_next[j] = echo_formulas::gru_next(z, n, h[j]);
   }
 }
 
-// The gradients of r and z are those of both x and s; of n, d_n is that of x and d_sn that of s.
 ECHO_INLINE void backward_tile(const float* __restrict dh_next, const float* __restrict x_r, const float* __restrict x_z,
                                const float* __restrict x_n, const float* __restrict s_r, const float* __restrict s_z,
                                const float* __restrict s_n, const float* __restrict h, float* __restrict d_r,
@@ -27,12 +26,8 @@ ECHO_INLINE void backward_tile(const float* __restrict dh_next, const float* __r
   for (int64_t j = 0; j < count; ++j) {
     const Sigmoid r = sigmoid_gate(x_r[j] + s_r[j]), z = sigmoid_gate(x_z[j] + s_z[j]);
     const Tanh n = tanh_gate(x_n[j] + r.value * s_n[j]);
-    const float dn = dh_next[j] * z.rest * n.slope;
-    d_n[j] = dn;
-    d_sn[j] = dn * r.value;
-    d_r[j] = dn * s_n[j] * r.slope;
-    d_z[j] = dh_next[j] * (h[j] - n.rounded()) * z.slope;
-    dh[j] = dh_next[j] * z.value;
+    const echo_formulas::GruGrads grads = echo_formulas::gru_grad({r, z, n}, rounded(n), s_n[j], h[j], dh_next[j]);
+    d_r[j] = grads.r, d_z[j] = grads.z, d_n[j] = grads.n, d_sn[j] = grads.sn, dh[j] = grads.h;
   }
 }
 

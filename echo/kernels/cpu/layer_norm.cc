@@ -12,14 +12,14 @@ namespace {
 
 ECHO_INLINE void forward_row(const float* __restrict x, const float* __restrict gamma, const float* __restrict beta,
                              float eps, float* __restrict y, int64_t n) {
-  const Statistics of_x = statistics_of(x, n, eps);
+  const Moments of_x = moments_of(x, n, eps);
   for (int64_t j = 0; j < n; ++j) y[j] = of_x.norm(x[j]) * gamma[j] + beta[j];
 }
 
 ECHO_INLINE void backward_row(const float* __restrict dy, const float* __restrict x, const float* __restrict gamma,
                               float eps, float* __restrict dx, float* __restrict dgamma, float* __restrict dbeta,
                               int64_t n) {
-  const Statistics of_x = statistics_of(x, n, eps);
+  const Moments of_x = moments_of(x, n, eps);
   float sum = 0.0f, product = 0.0f;
 #pragma omp simd reduction(+ : sum, product)
   for (int64_t j = 0; j < n; ++j) {

@@ -24,14 +24,11 @@ ECHO_INLINE void backward_tile(const float* __restrict dh, const float* __restri
                                float* __restrict d_f, float* __restrict d_g, float* __restrict d_o,
                                float* __restrict dc, int64_t n) {
   for (int64_t j = 0; j < n; ++j) {
-    const Sigmoid i = sigmoid_gate(pre_i[j]), f = sigmoid_gate(pre_f[j]), o = sigmoid_gate(pre_o[j]);
-    const Tanh g = tanh_gate(pre_g[j]), cell = tanh_gate(f.value * c[j] + i.value * g.value);
-    const float dcell = dc_next[j] + dh[j] * o.value * cell.slope;
-    d_i[j] = dcell * g.value * i.slope;
-    d_f[j] = dcell * c[j] * f.slope;
-    d_g[j] = dcell * i.value * g.slope;
-    d_o[j] = dh[j] * cell.value * o.slope;
-    dc[j] = dcell * f.value;
+    const echo_formulas::LstmGates gate = {sigmoid_gate(pre_i[j]), sigmoid_gate(pre_f[j]), tanh_gate(pre_g[j]),
+                                           sigmoid_gate(pre_o[j])};
+    echo_formulas::LstmGrads grads;
+    dc[j] = lstm_grad(gate, tanh_gate(gate.next_cell(c[j])), c[j], dh[j], dc_next[j], &grads);
+    d_i[j] = grads.i, d_f[j] = grads.f, d_g[j] = grads.g, d_o[j] = grads.o;
   }
 }
 

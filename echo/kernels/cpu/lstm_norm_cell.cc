@@ -12,6 +12,8 @@ namespace echo {
 namespace kernels {
 namespace {
 
+using echo_formulas::cell_grad;
+
 // A row of gates in front of their activations.
 struct Gates {
   const float *i, *f, *g, *o;
@@ -22,7 +24,7 @@ ECHO_INLINE void forward_row(const Gates& pre, const float* __restrict c, const 
                              int64_t n) {
   for (int64_t j = 0; j < n; ++j)
     c_next[j] = sigmoid_of(pre.f[j]) * c[j] + sigmoid_of(pre.i[j]) * tanh_of(pre.g[j]);
-  const Statistics of_cell = statistics_of(c_next, n, eps);
+  const Moments of_cell = moments_of(c_next, n, eps);
   for (int64_t j = 0; j < n; ++j)
     h[j] = sigmoid_of(pre.o[j]) * tanh_of(of_cell.norm(c_next[j]) * gamma[j] + beta[j]);
 }
@@ -35,7 +37,7 @@ ECHO_INLINE void output_gradients(const float* __restrict dh, const float* __res
                                   float* __restrict dbeta, int64_t n) {
   for (int64_t j = 0; j < n; ++j)
     cell[j] = sigmoid_of(pre.f[j]) * c[j] + sigmoid_of(pre.i[j]) * tanh_of(pre.g[j]);
-  const Statistics of_cell = statistics_of(cell, n, eps);
+  const Moments of_cell = moments_of(cell, n, eps);
   for (int64_t j = 0; j < n; ++j) {
     const float norm = of_cell.norm(cell[j]);
     const Sigmoid o = sigmoid_gate(pre.o[j]);
@@ -60,12 +62,11 @@ ECHO_INLINE void cell_gradients(const float* __restrict d_cell, const Gates& pre
                                 float* __restrict d_i, float* __restrict d_f, float* __restrict d_g,
                                 float* __restrict dc, int64_t n) {
   for (int64_t j = 0; j < n; ++j) {
-    const Sigmoid i = sigmoid_gate(pre.i[j]), f = sigmoid_gate(pre.f[j]);
-    const Tanh g = tanh_gate(pre.g[j]);
-    d_i[j] = d_cell[j] * g.value * i.slope;
-    d_f[j] = d_cell[j] * c[j] * f.slope;
-    d_g[j] = d_cell[j] * i.value * g.slope;
-    dc[j] = d_cell[j] * f.value;
+    const Sigmoid unread = {};
+    echo_formulas::LstmGrads grads;
+    dc[j] = cell_grad({sigmoid_gate(pre.i[j]), sigmoid_gate(pre.f[j]), tanh_gate(pre.g[j]), unread}, c[j], d_cell[j],
+                      &grads);
+    d_i[j] = grads.i, d_f[j] = grads.f, d_g[j] = grads.g;
   }
 }
 

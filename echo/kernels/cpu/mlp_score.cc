@@ -24,7 +24,7 @@ ECHO_INLINE float forward_normed_row(const float* __restrict keys, const float* 
                                      const float* __restrict v, const float* __restrict gamma,
                                      const float* __restrict beta, float eps, float* __restrict total, int64_t n) {
   for (int64_t j = 0; j < n; ++j) total[j] = keys[j] + query[j];
-  const Statistics of_total = statistics_of(total, n, eps);
+  const Moments of_total = moments_of(total, n, eps);
   float score = 0.0f;
 #pragma omp simd reduction(+ : score)
   for (int64_t j = 0; j < n; ++j) {
@@ -51,7 +51,7 @@ ECHO_INLINE void backward_normed_row(float dscore, const float* __restrict keys,
                                      float* __restrict dkeys, float* __restrict dquery, float* __restrict dv,
                                      float* __restrict dgamma, float* __restrict dbeta, int64_t n) {
   for (int64_t j = 0; j < n; ++j) norm[j] = keys[j] + query[j];
-  const Statistics of_total = statistics_of(norm, n, eps);
+  const Moments of_total = moments_of(norm, n, eps);
   for (int64_t j = 0; j < n; ++j) {
     norm[j] = of_total.norm(norm[j]);
     const Tanh t = tanh_gate(norm[j] * gamma[j] + beta[j]);

@@ -65,7 +65,11 @@ __device__ inline unsigned fresh(const unsigned* p) {
 }
 #endif
 
+#include "formulas.h"
+
 namespace echo_cuda {
+
+using namespace echo_formulas;
 
 #define ECHO_INFINITY __int_as_float(0x7f800000)
 
@@ -163,16 +167,6 @@ __device__ inline Pack<4> fresh_up_to(const T* from, Long count, int wide) {
 
 __device__ inline float sigmoid(float x) { return 1.f / (1.f + expf(-x)); }
 
-// What gradients need of a gate: its value, its derivative, and 1 - value for a logistic function. Each is as exact as
-// the value is: none is taken from a value that was rounded to 1.
-struct Sigmoid {
-  float value, slope, rest;
-};
-
-struct Tanh {
-  float value, slope;
-};
-
 __device__ inline Sigmoid sigmoid_gate(float x) {
   const float e = expf(-fabsf(x)), more = 1.f / (1.f + e), less = e * more;
   return {x < 0 ? less : more, less * more, x < 0 ? more : less};
@@ -181,7 +175,7 @@ __device__ inline Sigmoid sigmoid_gate(float x) {
 // With e = exp(-2 |x|): the derivative is 4 e / (1 + e)^2.
 __device__ inline Tanh tanh_gate(float x) {
   const float e = expf(-2.f * fabsf(x)), r = 1.f / (1.f + e);
-  return {tanhf(x), 4.f * e * r * r};
+  return {tanhf(x), 4.f * e * r * r, 2.f * e * r};
 }
 
 __device__ inline float warp_sum(float x) {

@@ -9,13 +9,10 @@
 
 namespace echo_cuda {
 
-// Shared memory: a slice of [term][row] for each warp, later the warps' sums of [row][column]; then the weights,
-// [term][column].
+// Shared memory: a StepRoom, then the weights, [term][column].
 template <typename Weights>
-struct StepShape {
+struct StepShape : StepRoom<Weights::kRows, Weights::kColumns> {
   enum { kColumns = Weights::kColumns, kRows = Weights::kRows };
-  enum { kStride = kRows + 4, kSlices = kWarps * kDepth * kStride, kSums = kWarps * kRows * kColumns };
-  enum { kFloats = kSlices > kSums ? kSlices : kSums };
   enum { kAcross = kColumns / 4, kResults = kRows * kAcross / 32 };  // lanes side by side; rows of a lane
 };
 
@@ -226,11 +223,11 @@ __device__ inline void backward_unit(const LstmBackSteps& a, Long step, Long t, 
   }
   if (a.dy) dh += get<T>(a.dy, t * all + at);
   const Long pre = t * 4 * all + 4 * b * a.hidden + j;
-  const SlopedGates gate = sloped_gates(get<T>(a.pre, pre), get<T>(a.pre, pre + a.hidden),
-                                        get<T>(a.pre, pre + 2 * a.hidden), get<T>(a.pre, pre + 3 * a.hidden));
+  const LstmGates gate = lstm_gates(get<T>(a.pre, pre), get<T>(a.pre, pre + a.hidden),
+                                    get<T>(a.pre, pre + 2 * a.hidden), get<T>(a.pre, pre + 3 * a.hidden));
   const float c = before < 0 || before >= a.all_steps ? get<T>(a.c0, at) : a.cells[before * all + at];
-  Gates d;
-  a.dc[at] = lstm_unit_grad(gate, c, dh, dc, &d);
+  LstmGrads d;
+  a.dc[at] = lstm_grad(gate, tanh_gate(gate.next_cell(c)), c, dh, dc, &d);
   const Long slot = a.direction > 0 ? step : a.steps - 1 - step;
   float* dgates = a.dgates + slot * 4 * all + 4 * b * a.hidden + j;
   dgates[0] = d.i, dgates[a.hidden] = d.f, dgates[2 * a.hidden] = d.g, dgates[3 * a.hidden] = d.o;

@@ -11,7 +11,6 @@ namespace {
 #define ECHO_GATES_BYTES (32 << 20)
 #endif
 const Long kGatesBytes = ECHO_GATES_BYTES;  // of the gates of some steps: ten steps at once gain most of what all would
-const int kDepth = 16;              // terms that a warp of a step takes at a time
 
 struct Layer {
   Long steps, batch, inputs, hidden;
@@ -31,20 +30,25 @@ struct Layer {
   void* at(void* array, Long elements) const { return static_cast<char*>(array) + elements * size(); }
 };
 
-// A kernel of steps: batch rows and units of a block, columns of its product, terms.
+// A kernel of steps: batch rows and units of a block, columns of its product, floats of its StepRoom, terms.
 struct StepKernel {
   const char* name;
-  Long rows, units, columns, depth;
+  Long rows, units, columns, floats, depth;
 
   Grid grid(const Layer& layer, bool resident) const {
     Grid grid;
     const Long weights = (resident ? over(depth, kDepth) : Long{kWarps}) * kDepth * columns * layer.size();
     grid.x = over(layer.hidden, units);
     grid.y = resident ? 1 : over(layer.batch, rows);
-    grid.shared_bytes = std::max(kWarps * kDepth * (rows + 4), kWarps * rows * columns) * 4 + weights;  // StepShape
+    grid.shared_bytes = floats * 4 + weights;
     return grid;
   }
 };
+
+template <int rows, int units, int columns>
+StepKernel step_kernel(const char* name, Long depth) {
+  return {name, rows, units, columns, StepRoom<rows, columns>::kFloats, depth};
+}
 
 void gemm(Queue& queue, const char* kind, const Layer& layer, const Gemm& g) {
   if (g.c.data == nullptr) return;
@@ -101,9 +105,10 @@ void forward_steps(const Call& call, Queue& queue, const Layer& layer, void* y, 
   if (last) a.h_last = output(call, "hT"), a.c_last = output(call, "cT");
   a.steps = count, a.batch = layer.batch, a.hidden = layer.hidden;
   a.wide = wide(layer.half, layer.hidden, {a.h_start, y});
-  const StepKernel narrow = {"lstm_steps", kStepRows, kStepUnits, 4 * kStepUnits, layer.hidden};
-  const StepKernel wide_one = {"lstm_wide_steps", kWideRows, kWideUnits, 4 * kWideUnits, layer.hidden};
-  const StepKernel small = {"lstm_small_steps", kSmallRows, kSmallUnits, 4 * kSmallUnits, layer.hidden};
+  const Long depth = layer.hidden;
+  const StepKernel narrow = step_kernel<kStepRows, kStepUnits, 4 * kStepUnits>("lstm_steps", depth);
+  const StepKernel wide_one = step_kernel<kWideRows, kWideUnits, 4 * kWideUnits>("lstm_wide_steps", depth);
+  const StepKernel small = step_kernel<kSmallRows, kSmallUnits, 4 * kSmallUnits>("lstm_small_steps", depth);
   run_steps(queue, layer, {layer.batch > kSmallRows ? narrow : small, wide_one}, barrier, a, count, [&](Long s) {
     LstmSteps one = a;
     one.steps = 1, one.first = a.first + s * a.direction;
@@ -149,7 +154,7 @@ void backward_steps(const Call& call, Queue& queue, const Layer& layer, const Ro
   a.steps = count, a.all_steps = layer.steps, a.batch = layer.batch, a.hidden = layer.hidden;
   a.finish = last && (a.dh0.data != nullptr || a.dc0.data != nullptr) ? 1 : 0;
   a.wide = 1;  // gates' gradients come from the workspace, 4 H a row
-  const StepKernel kernel = {"lstm_back_steps", kBackRows, kBackUnits, kBackUnits, 4 * layer.hidden};
+  const StepKernel kernel = step_kernel<kBackRows, kBackUnits, kBackUnits>("lstm_back_steps", 4 * layer.hidden);
   const auto slot = [&](Long s) { return room.dgates + (layer.reverse ? s : count - 1 - s) * layer.gates(); };
   run_steps(queue, layer, {kernel}, room.barrier, a, count + a.finish, [&](Long s) {
     LstmBackSteps one = a;
