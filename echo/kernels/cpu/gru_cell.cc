@@ -18,11 +18,11 @@ ECHO_INLINE void forward_tile(const float* __restrict x_r, const float* __restri
   }
 }
 
-ECHO_INLINE void backward_tile(const float* __restrict dh_next, const float* __restrict x_r, const float* __restrict x_z,
-                               const float* __restrict x_n, const float* __restrict s_r, const float* __restrict s_z,
-                               const float* __restrict s_n, const float* __restrict h, float* __restrict d_r,
-                               float* __restrict d_z, float* __restrict d_n, float* __restrict d_sn,
-                               float* __restrict dh, int64_t count) {
+ECHO_INLINE void backward_tile(const float* __restrict dh_next, const float* __restrict x_r,
+                               const float* __restrict x_z, const float* __restrict x_n, const float* __restrict s_r,
+                               const float* __restrict s_z, const float* __restrict s_n, const float* __restrict h,
+                               float* __restrict d_r, float* __restrict d_z, float* __restrict d_n,
+                               float* __restrict d_sn, float* __restrict dh, int64_t count) {
   for (int64_t j = 0; j < count; ++j) {
     const Sigmoid r = sigmoid_gate(x_r[j] + s_r[j]), z = sigmoid_gate(x_z[j] + s_z[j]);
     const Tanh n = tanh_gate(x_n[j] + r.value * s_n[j]);
@@ -51,8 +51,8 @@ void gru_cell(const Call& call) {
       in_tiles(H, kTile, [&](int64_t at, int64_t n) {
         const Gates xs = read_gates(x, b, H, at, n, x_buffers), ss = read_gates(s, b, H, at, n, s_buffers);
         float* const place = h_next.place(b * H + at, result);
-        cloned<forward_tile>(xs.part[0], xs.part[1], xs.part[2], ss.part[0], ss.part[1], ss.part[2], h.read(b * H + at,
-                             n, h_buffer), place, n);
+        cloned<forward_tile>(xs.part[0], xs.part[1], xs.part[2], ss.part[0], ss.part[1], ss.part[2],
+                             h.read(b * H + at, n, h_buffer), place, n);
         h_next.write(b * H + at, n, place);
       });
     }

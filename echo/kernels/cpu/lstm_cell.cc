@@ -18,11 +18,11 @@ ECHO_INLINE void forward_tile(const float* __restrict i, const float* __restrict
   }
 }
 
-ECHO_INLINE void backward_tile(const float* __restrict dh, const float* __restrict dc_next, const float* __restrict pre_i,
-                               const float* __restrict pre_f, const float* __restrict pre_g,
-                               const float* __restrict pre_o, const float* __restrict c, float* __restrict d_i,
-                               float* __restrict d_f, float* __restrict d_g, float* __restrict d_o,
-                               float* __restrict dc, int64_t n) {
+ECHO_INLINE void backward_tile(const float* __restrict dh, const float* __restrict dc_next,
+                               const float* __restrict pre_i, const float* __restrict pre_f,
+                               const float* __restrict pre_g, const float* __restrict pre_o, const float* __restrict c,
+                               float* __restrict d_i, float* __restrict d_f, float* __restrict d_g,
+                               float* __restrict d_o, float* __restrict dc, int64_t n) {
   for (int64_t j = 0; j < n; ++j) {
     const echo_formulas::LstmGates gate = {sigmoid_gate(pre_i[j]), sigmoid_gate(pre_f[j]), tanh_gate(pre_g[j]),
                                            sigmoid_gate(pre_o[j])};

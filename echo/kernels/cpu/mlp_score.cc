@@ -80,7 +80,11 @@ enum { kDkeys = kForwardVectors, kDquery, kDv, kDgamma, kDbeta, kBackwardVectors
 // The inputs that both passes read, and a chunk's copies of the vectors that all rows share.
 struct Inputs {
   explicit Inputs(const Call& call)
-      : keys(call, "keys"), query(call, "query"), v(call, "v"), gamma(call, "gamma"), beta(call, "beta"),
+      : keys(call, "keys"),
+        query(call, "query"),
+        v(call, "v"),
+        gamma(call, "gamma"),
+        beta(call, "beta"),
         eps(static_cast<float>(call.param("eps"))) {}
 
   const Input keys, query, v, gamma, beta;
@@ -89,7 +93,8 @@ struct Inputs {
 
 struct Shared {
   Shared(const Inputs& in, const ChunkVectors& rows, int64_t chunk, int64_t H)
-      : v(in.v.read(0, H, rows.at(chunk, kV))), gamma(in.gamma.read(0, H, rows.at(chunk, kGamma))),
+      : v(in.v.read(0, H, rows.at(chunk, kV))),
+        gamma(in.gamma.read(0, H, rows.at(chunk, kGamma))),
         beta(in.beta.read(0, H, rows.at(chunk, kBeta))) {}
 
   const float *v, *gamma, *beta;
@@ -108,10 +113,10 @@ void mlp_score(const Call& call) {
       const float* const query = in.query.read(b * H, H, rows.at(chunk, kQuery));
       for (int64_t t = 0; t < T; ++t) {
         const float* const keys = in.keys.read((b * T + t) * H, H, rows.at(chunk, kKeys));
-        const float value = in.gamma.absent() ? cloned<forward_row>(keys, query, shared.v, H)
-                                              : cloned<forward_normed_row>(keys, query, shared.v, shared.gamma,
-                                                                           shared.beta, in.eps, rows.at(chunk, kTotal),
-                                                                           H);
+        const float value = in.gamma.absent()
+                                ? cloned<forward_row>(keys, query, shared.v, H)
+                                : cloned<forward_normed_row>(keys, query, shared.v, shared.gamma, shared.beta, in.eps,
+                                                             rows.at(chunk, kTotal), H);
         score.write(b * T + t, 1, &value);
       }
     }
@@ -145,8 +150,8 @@ void mlp_score_grad(const Call& call) {
         if (in.gamma.absent()) {
           cloned<backward_row>(head, keys, query, shared.v, place, query_sum, v_sum, H);
         } else {
-          cloned<backward_normed_row>(head, keys, query, shared.v, shared.gamma, shared.beta, in.eps, rows.at(chunk,
-                                      kTotal), place, query_sum, v_sum, gamma_sum, beta_sum, H);
+          cloned<backward_normed_row>(head, keys, query, shared.v, shared.gamma, shared.beta, in.eps,
+                                      rows.at(chunk, kTotal), place, query_sum, v_sum, gamma_sum, beta_sum, H);
         }
         dkeys.write(row * H, H, place);
       }

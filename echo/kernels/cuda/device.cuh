@@ -45,14 +45,18 @@ __device__ inline half_t fresh(const half_t* p) {
 __device__ inline float4 fresh4(const float* p) {
   float4 f;
   asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(f.x), "=f"(f.y), "=f"(f.z), "=f"(f.w) : "l"(p) : "memory");
+               : "=f"(f.x), "=f"(f.y), "=f"(f.z), "=f"(f.w)
+               : "l"(p)
+               : "memory");
   return f;
 }
 
 __device__ inline ushort4 fresh4(const half_t* p) {
   ushort4 h;
   asm volatile("ld.global.cg.v4.u16 {%0, %1, %2, %3}, [%4];"
-               : "=h"(h.x), "=h"(h.y), "=h"(h.z), "=h"(h.w) : "l"(p) : "memory");
+               : "=h"(h.x), "=h"(h.y), "=h"(h.z), "=h"(h.w)
+               : "l"(p)
+               : "memory");
   return h;
 }
 
@@ -95,9 +99,13 @@ struct Access;
 template <>
 struct Access<1> {
   template <typename T>
-  __device__ static Pack<1> load(const T* p) { return {{number(*p)}}; }
+  __device__ static Pack<1> load(const T* p) {
+    return {{number(*p)}};
+  }
   template <typename T>
-  __device__ static void store(T* p, Pack<1> x) { assign(p, x.v[0]); }
+  __device__ static void store(T* p, Pack<1> x) {
+    assign(p, x.v[0]);
+  }
 };
 
 template <>

@@ -70,8 +70,7 @@ int echo_cuda_call(const EchoCall* call) {
 
 size_t echo_cuda_workspace(const EchoCall* call) {
   size_t bytes = 0;
-  const int failed = echo::kernels::guard([call, &bytes] {
-    bytes = echo_cuda::workspace_bytes(echo::kernels::Call(*call, false));
-  });
+  const int failed = echo::kernels::guard(
+      [call, &bytes] { bytes = echo_cuda::workspace_bytes(echo::kernels::Call(*call, false)); });
   return failed ? SIZE_MAX : bytes;
 }

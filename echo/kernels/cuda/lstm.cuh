@@ -4,8 +4,8 @@
 // throughout (Diamos et al., Persistent RNNs, ICML 2016, section 3).
 #ifndef ECHO_KERNELS_CUDA_LSTM_CUH_
 #define ECHO_KERNELS_CUDA_LSTM_CUH_
-#include "tile.cuh"
 #include "cells.cuh"
+#include "tile.cuh"
 
 namespace echo_cuda {
 
@@ -214,8 +214,10 @@ __device__ inline void backward_unit(const LstmBackSteps& a, Long step, Long t, 
   const Long all = a.batch * a.hidden, at = b * a.hidden + j, before = t + a.direction;
   const bool start = step == 0 && !a.dgates_after;
   float dc = 0;
-  if (!start) dc = a.dc[at];
-  else if (a.dc_last) dc = get<T>(a.dc_last, at);
+  if (!start)
+    dc = a.dc[at];
+  else if (a.dc_last)
+    dc = get<T>(a.dc_last, at);
   if (step == a.steps) {
     put<T>(a.dh0, at, dh);
     put<T>(a.dc0, at, dc);
@@ -249,8 +251,10 @@ __device__ void lstm_back_steps(const LstmBackSteps& a) {
       if (after) step_product<float, T>(after + first * depth, rows, depth, a.wide, from, resident, shared);
       for (int row = threadIdx.x / kBackUnits; row < rows && j < a.hidden; row += kThreads / kBackUnits) {
         float dh = 0;
-        if (after) dh = step_sum<Weights>(shared, row, threadIdx.x % kBackUnits);
-        else if (a.dh_last) dh = get<T>(a.dh_last, (first + row) * a.hidden + j);
+        if (after)
+          dh = step_sum<Weights>(shared, row, threadIdx.x % kBackUnits);
+        else if (a.dh_last)
+          dh = get<T>(a.dh_last, (first + row) * a.hidden + j);
         backward_unit<T>(a, step, a.first + step * a.direction, first + row, j, dh);
       }
       __syncthreads();

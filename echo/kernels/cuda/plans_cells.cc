@@ -11,8 +11,15 @@ void lstm_cell(const Call& call, Queue& queue) {
 }
 
 void lstm_cell_grad(const Call& call, Queue& queue) {
-  LstmCellGrad a = {call.in("dh"),          call.in("dc'"),       call.in("pre"), call.in("c"),
-                    output(call, "dpre"), output(call, "dc"), call["B"],      call["H"],      0};
+  LstmCellGrad a = {call.in("dh"),
+                    call.in("dc'"),
+                    call.in("pre"),
+                    call.in("c"),
+                    output(call, "dpre"),
+                    output(call, "dc"),
+                    call["B"],
+                    call["H"],
+                    0};
   a.wide = wide(call.half(), a.hidden, {a.dh, a.dc_next, a.pre, a.c, a.dpre.data, a.dc.data});
   queue.launch("lstm_cell_grad", call.half(), grid_of_columns(a.batch, a.hidden, a.wide), a);
 }
@@ -31,8 +38,8 @@ void gru_cell_grad(const Call& call, Queue& queue) {
 }
 
 void bias_act(const Call& call, Queue& queue) {
-  BiasAct a = {call.in("x"), call.in("b"), output(call, "y"), call["N"], call["H"], static_cast<int>(call.param("act")),
-               0};
+  BiasAct a = {
+      call.in("x"), call.in("b"), output(call, "y"), call["N"], call["H"], static_cast<int>(call.param("act")), 0};
   a.wide = wide(call.half(), a.hidden, {a.x, a.b, a.y.data});
   queue.launch("bias_act", call.half(), grid_of_columns(a.rows, a.hidden, a.wide), a);
 }
@@ -41,8 +48,16 @@ void bias_act_grad(const Call& call, Queue& queue) {
   const Long rows = call["N"], hidden = call["H"];
   const Chunks chunks = chunks_of(rows, 1, hidden);
   float* partials = queue.floats(chunks.count * hidden);
-  BiasActGrad a = {call.in("dy"), call.in("y"), partials, output(call, "dx"), rows, hidden, chunks.rows, chunks.count,
-                   static_cast<int>(call.param("act")), 0};
+  BiasActGrad a = {call.in("dy"),
+                   call.in("y"),
+                   partials,
+                   output(call, "dx"),
+                   rows,
+                   hidden,
+                   chunks.rows,
+                   chunks.count,
+                   static_cast<int>(call.param("act")),
+                   0};
   a.wide = wide(call.half(), hidden, {a.dy, a.y, a.dx.data, partials});
   queue.launch("bias_act_grad", call.half(), grid_of_columns(chunks.count, hidden, a.wide), a);
   sum_rows(queue, call.half(), {partials, output(call, "db"), 1, chunks.count, hidden, 0, hidden});
@@ -58,8 +73,13 @@ void reverse(const Call& call, Queue& queue, const void* x, Output y) {
 
 // Through the mask, times what is at `scale`, or times a constant.
 void mask(const Call& call, Queue& queue, const void* x, Output y, const void* scale, double constant) {
-  ApplyMask a = {x, static_cast<const unsigned char*>(call.in("bits")), static_cast<const float*>(scale), y, call["n"],
-                 static_cast<float>(constant), 0};
+  ApplyMask a = {x,
+                 static_cast<const unsigned char*>(call.in("bits")),
+                 static_cast<const float*>(scale),
+                 y,
+                 call["n"],
+                 static_cast<float>(constant),
+                 0};
   a.wide = wide(call.half(), 4, {a.x, a.y.data});
   queue.launch("apply_mask", call.half(), grid_of_elements(a.size), a);
 }
@@ -95,9 +115,7 @@ void relu(const Call& call, Queue& queue) {
   queue.launch("relu", call.half(), grid_of_elements(a.size), a);
 }
 
-void relu_grad(const Call& call, Queue& queue) {
-  mask(call, queue, call.in("dy"), output(call, "dx"), nullptr, 1);
-}
+void relu_grad(const Call& call, Queue& queue) { mask(call, queue, call.in("dy"), output(call, "dx"), nullptr, 1); }
 
 void pack_mask(const Call& call, Queue& queue) {
   PackMask a = {call.in("mask"), static_cast<unsigned char*>(call.out("bits")), static_cast<float*>(call.out("scale")),

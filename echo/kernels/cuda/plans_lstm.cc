@@ -84,8 +84,19 @@ void run_steps(Queue& queue, const Layer& layer, std::initializer_list<StepKerne
 // Pre-activations from the inputs of `count` steps from time `lowest` on.
 void project(const Call& call, Queue& queue, const Layer& layer, Long lowest, Long count, float* gates) {
   const void* x = layer.at(call.in("x"), lowest * layer.batch * layer.inputs);
-  Gemm g = {x, call.in("wi"), call.in("bi"), call.in("bh"), {gates, 0}, count * layer.batch, 4 * layer.hidden,
-            layer.inputs, layer.inputs, layer.inputs, 4 * layer.hidden, 0, 0};
+  Gemm g = {x,
+            call.in("wi"),
+            call.in("bi"),
+            call.in("bh"),
+            {gates, 0},
+            count * layer.batch,
+            4 * layer.hidden,
+            layer.inputs,
+            layer.inputs,
+            layer.inputs,
+            4 * layer.hidden,
+            0,
+            0};
   g.a_wide = wide(layer.half, layer.inputs, {g.a});
   g.b_wide = wide(layer.half, layer.inputs, {g.b});
   gemm(queue, "inputs", layer, g);
@@ -174,8 +185,19 @@ void recurrent_weights(const Call& call, Queue& queue, const Layer& layer, const
   const bool has_start = count > 0 && (layer.reverse ? lowest + count == layer.steps : lowest == 0);
   const auto product = [&](const float* a, const void* h, Long steps) {
     dwh.add |= add ? 1 : 0;
-    Gemm g = {a, h, nullptr, nullptr, dwh, 4 * layer.hidden, layer.hidden, steps * layer.batch, 4 * layer.hidden,
-              layer.hidden, layer.hidden, wide(false, 4, {a}), wide(layer.half, layer.hidden, {h})};
+    Gemm g = {a,
+              h,
+              nullptr,
+              nullptr,
+              dwh,
+              4 * layer.hidden,
+              layer.hidden,
+              steps * layer.batch,
+              4 * layer.hidden,
+              layer.hidden,
+              layer.hidden,
+              wide(false, 4, {a}),
+              wide(layer.half, layer.hidden, {h})};
     gemm(queue, "weights", layer, g);
     add = true;
   };
@@ -195,11 +217,13 @@ void input_gradients(const Call& call, Queue& queue, const Layer& layer, const R
   Output dx = output(call, "dx"), dwi = output(call, "dwi"), dbi = output(call, "dbi"), dbh = output(call, "dbh");
   if (dx.data != nullptr) dx.data = layer.at(dx.data, from);
   const int gates_wide = wide(false, 4, {room.dgates});
-  gemm(queue, "gates", layer, {room.dgates, wi, nullptr, nullptr, dx, rows, layer.inputs, gates, gates, layer.inputs,
-                               layer.inputs, gates_wide, wide(layer.half, layer.inputs, {wi})});
+  gemm(queue, "gates", layer,
+       {room.dgates, wi, nullptr, nullptr, dx, rows, layer.inputs, gates, gates, layer.inputs, layer.inputs, gates_wide,
+        wide(layer.half, layer.inputs, {wi})});
   if (add) dwi.add = dbi.add = dbh.add = 1;
-  gemm(queue, "weights", layer, {room.dgates, x, nullptr, nullptr, dwi, gates, layer.inputs, rows, gates, layer.inputs,
-                                 layer.inputs, gates_wide, wide(layer.half, layer.inputs, {x})});
+  gemm(queue, "weights", layer,
+       {room.dgates, x, nullptr, nullptr, dwi, gates, layer.inputs, rows, gates, layer.inputs, layer.inputs, gates_wide,
+        wide(layer.half, layer.inputs, {x})});
   if (dbi.data == nullptr && dbh.data == nullptr) return;
   const Chunks chunks = chunks_of(rows, 1, gates);
   const int none = 4;
@@ -220,8 +244,8 @@ void lstm_layer_grad(const Call& call, Queue& queue) {
   room.after = queue.floats(layer.gates());
   room.partials = queue.floats(chunks_of(layer.at_once * layer.batch, 1, 4 * layer.hidden).count * 4 * layer.hidden);
   if (queue.measures()) return;
-  const LstmCells cells = {call.in("pre"), call.in("c0"), room.cells, layer.steps, layer.batch, layer.hidden,
-                           layer.reverse ? 1 : 0};
+  const LstmCells cells = {call.in("pre"), call.in("c0"), room.cells,           layer.steps,
+                           layer.batch,    layer.hidden,  layer.reverse ? 1 : 0};
   if (layer.steps > 0) queue.launch("lstm_cells", layer.half, grid_of_columns(layer.batch, layer.hidden, 0), cells);
   Long done = 0;
   do {  // once without steps: then weights have gradients of 0, and those of the states pass through

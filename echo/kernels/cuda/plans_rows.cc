@@ -7,8 +7,16 @@ namespace echo_cuda {
 namespace {
 
 void lstm_norm_cell(const Call& call, Queue& queue) {
-  LstmNormCell a = {call.in("pre"), call.in("c"), call.in("gamma"), call.in("beta"), output(call, "h"),
-                    output(call, "c'"), call["B"], call["H"], static_cast<float>(call.param("eps")), 0};
+  LstmNormCell a = {call.in("pre"),
+                    call.in("c"),
+                    call.in("gamma"),
+                    call.in("beta"),
+                    output(call, "h"),
+                    output(call, "c'"),
+                    call["B"],
+                    call["H"],
+                    static_cast<float>(call.param("eps")),
+                    0};
   a.wide = wide(call.half(), a.hidden, {a.pre, a.c, a.gamma, a.beta, a.h.data, a.c_next.data});
   queue.launch("lstm_norm_cell", call.half(), grid_of_rows(a.batch), a);
 }
@@ -40,15 +48,31 @@ void weighted_sum(const Call& call, Queue& queue) {
 }
 
 void weighted_sum_grad(const Call& call, Queue& queue) {
-  WeightedSumGrad a = {call.in("dout"), call.in("w"), call.in("values"), output(call, "dw"), output(call, "dvalues"),
-                       call["B"], call["T"], call["H"], 0};
+  WeightedSumGrad a = {call.in("dout"),
+                       call.in("w"),
+                       call.in("values"),
+                       output(call, "dw"),
+                       output(call, "dvalues"),
+                       call["B"],
+                       call["T"],
+                       call["H"],
+                       0};
   a.wide = wide(call.half(), a.hidden, {a.dout, a.values, a.dvalues.data});
   queue.launch("weighted_sum_grad", call.half(), grid_of_rows(a.batch * a.steps), a);
 }
 
 void mlp_score(const Call& call, Queue& queue) {
-  MlpScore a = {call.in("keys"), call.in("query"), call.in("v"), call.in("gamma"), call.in("beta"),
-                output(call, "score"), call["B"], call["T"], call["H"], static_cast<float>(call.param("eps")), 0};
+  MlpScore a = {call.in("keys"),
+                call.in("query"),
+                call.in("v"),
+                call.in("gamma"),
+                call.in("beta"),
+                output(call, "score"),
+                call["B"],
+                call["T"],
+                call["H"],
+                static_cast<float>(call.param("eps")),
+                0};
   a.wide = wide(call.half(), a.hidden, {a.keys, a.query, a.v, a.gamma, a.beta});
   queue.launch("mlp_score", call.half(), grid_of_rows(a.batch * a.steps), a);
 }
@@ -77,8 +101,14 @@ void mlp_score_grad(const Call& call, Queue& queue) {
 }
 
 void layer_norm(const Call& call, Queue& queue) {
-  LayerNorm a = {call.in("x"), call.in("gamma"), call.in("beta"), output(call, "y"), call["N"], call["H"],
-                 static_cast<float>(call.param("eps")), 0};
+  LayerNorm a = {call.in("x"),
+                 call.in("gamma"),
+                 call.in("beta"),
+                 output(call, "y"),
+                 call["N"],
+                 call["H"],
+                 static_cast<float>(call.param("eps")),
+                 0};
   a.wide = wide(call.half(), a.hidden, {a.x, a.gamma, a.beta, a.y.data});
   queue.launch("layer_norm", call.half(), grid_of_rows(a.rows), a);
 }
@@ -88,8 +118,18 @@ void layer_norm_grad(const Call& call, Queue& queue) {
   const Chunks chunks = chunks_of(rows, 1, hidden);
   float* statistics = queue.floats(2 * rows);
   float* partials = queue.floats(2 * chunks.count * hidden);
-  LayerNormGrad a = {call.in("dy"), call.in("x"), call.in("gamma"), statistics, partials, output(call, "dx"), rows,
-                     hidden, chunks.rows, chunks.count, static_cast<float>(call.param("eps")), 0};
+  LayerNormGrad a = {call.in("dy"),
+                     call.in("x"),
+                     call.in("gamma"),
+                     statistics,
+                     partials,
+                     output(call, "dx"),
+                     rows,
+                     hidden,
+                     chunks.rows,
+                     chunks.count,
+                     static_cast<float>(call.param("eps")),
+                     0};
   a.wide = wide(call.half(), hidden, {a.dy, a.x, a.gamma, a.dx.data, partials});
   const bool half = call.half();
   const Output dgamma = output(call, "dgamma"), dbeta = output(call, "dbeta");

@@ -33,7 +33,9 @@ struct NormGrad {
     dx = warp_sum(dx) / hidden;
   }
 
-  __device__ float before_norm(float of_x, float x, const Moments& moments) const { return moments.grad(x, of_x, d, dx); }
+  __device__ float before_norm(float of_x, float x, const Moments& moments) const {
+    return moments.grad(x, of_x, d, dx);
+  }
 };
 
 template <typename T, int W>
@@ -110,7 +112,8 @@ __device__ void mlp_score_grad_columns(const MlpScoreGrad& a) {
       const Long row = b * a.steps + t;
       const float dscore = get<T>(a.dscore, row);
       const Pack<W> keys = load<T, W>(a.keys, row * a.hidden + j);
-      const float4 of_row = a.gamma ? *reinterpret_cast<const float4*>(a.statistics + 4 * row) : make_float4(0, 1, 0, 0);
+      const float4 of_row = a.gamma ? *reinterpret_cast<const float4*>(a.statistics + 4 * row)
+                                    : make_float4(0, 1, 0, 0);
       const Moments moments = {of_row.x, of_row.y};
       Pack<W> dkeys;
       for (int k = 0; k < W; ++k) {

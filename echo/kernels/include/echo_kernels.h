@@ -15,7 +15,7 @@ extern "C" {
 #endif
 
 enum { ECHO_FLOAT32 = 0, ECHO_FLOAT16 = 2, ECHO_UINT8 = 3, ECHO_INT32 = 4 };  // MXNet's numbers
-enum { ECHO_SKIP = 0, ECHO_WRITE = 1, ECHO_ADD = 3 };                           // what happens to an output, MXNet's numbers
+enum { ECHO_SKIP = 0, ECHO_WRITE = 1, ECHO_ADD = 3 };  // what happens to an output, MXNet's numbers
 enum { ECHO_MOST_AXES = 5 };
 
 typedef struct {
@@ -28,10 +28,10 @@ typedef struct {
   const char* kernel;  // a NAME, or NAME_grad
   const EchoTensor* in;
   const EchoTensor* out;
-  const int32_t* req;    // of each output; only gradients may be added to
+  const int32_t* req;  // of each output; only gradients may be added to
   const double* params;  // in the table's order
   int32_t num_in, num_out, num_params;
-  void* workspace;        // of echo_KIND_workspace bytes, aligned to 64; its content does not matter
+  void* workspace;  // of echo_KIND_workspace bytes, aligned to 64; its content does not matter
   size_t workspace_bytes;
   void* stream;  // CUDA: a CUstream, or NULL
   void* random;  // CPU: 1024 states of std::mt19937, or NULL

@@ -37,7 +37,7 @@ struct Run {  // what MXNet calls a function
 struct Operator {
   std::string name;
   const Kernel *forward, *gradient;
-  Run runs[2][2];         // forward and backward, on the CPU and on CUDA devices
+  Run runs[2][2];  // forward and backward, on the CPU and on CUDA devices
   void* functions[2][2];  // the same, as MXNet wants them
 };
 
@@ -124,7 +124,8 @@ static Tensors tensors_of(const Run& run, const Attributes& attrs, const Arrays&
   Sizes sizes(forward);
   for (int i = 0, given = 0; i < static_cast<int>(forward.inputs.size()); ++i)
     if (present[i]) {
-      sizes.learn(forward.inputs[i], std::vector<int64_t>(known.shapes[given], known.shapes[given] + known.dims[given]));
+      sizes.learn(forward.inputs[i],
+                  std::vector<int64_t>(known.shapes[given], known.shapes[given] + known.dims[given]));
       ++given;
     }
   sizes.solve();
@@ -234,9 +235,7 @@ MXNET_CALLS int _opCallParseAttrs(void* token, Texts keys, Texts values, int cou
 MXNET_CALLS int _opCallInferType(void* token, Texts keys, Texts values, int count, int* in, int num_in, int* out,
                                  int num_out) {
   const auto& op = *static_cast<const Operator*>(token);
-  return answer([&] {
-    infer_types(*op.forward, Attributes(keys, values, count), in, num_in, out, num_out);
-  });
+  return answer([&] { infer_types(*op.forward, Attributes(keys, values, count), in, num_in, out, num_out); });
 }
 
 // Arrays that MXNet frees with _opCallFree.
@@ -251,8 +250,9 @@ static void hand_over(const std::vector<std::vector<int64_t>>& shapes, unsigned*
   }
 }
 
-MXNET_CALLS int _opCallInferShape(void* token, Texts keys, Texts values, int count, unsigned** in, int* dims, int num_in,
-                                  unsigned*** found, int** found_dims, unsigned*** out, int** out_dims, int) {
+MXNET_CALLS int _opCallInferShape(void* token, Texts keys, Texts values, int count, unsigned** in, int* dims,
+                                  int num_in, unsigned*** found, int** found_dims, unsigned*** out, int** out_dims,
+                                  int) {
   const auto& op = *static_cast<const Operator*>(token);
   return answer([&] {
     std::vector<std::vector<int64_t>> shapes(num_in);
@@ -264,12 +264,13 @@ MXNET_CALLS int _opCallInferShape(void* token, Texts keys, Texts values, int cou
   });
 }
 
-MXNET_CALLS int _opCallFCompute(void* token, Texts keys, Texts values, int count, const int64_t** in_shapes, int* in_dims,
-                                void** in_data, int* in_types, size_t*, const char**, int*, int num_in,
+MXNET_CALLS int _opCallFCompute(void* token, Texts keys, Texts values, int count, const int64_t** in_shapes,
+                                int* in_dims, void** in_data, int* in_types, size_t*, const char**, int*, int num_in,
                                 const int64_t** out_shapes, int* out_dims, void** out_data, int* out_types, size_t*,
-                                const char**, int*, int num_out, Allocate cpu_malloc, void* cpu_alloc, Allocate gpu_malloc,
-                                void* gpu_alloc, void* stream, void*, void*, int*, int*, void**, void**, void**, void**,
-                                int64_t*, int64_t*, int64_t*, int64_t*, void* cpu_states, void*) {
+                                const char**, int*, int num_out, Allocate cpu_malloc, void* cpu_alloc,
+                                Allocate gpu_malloc, void* gpu_alloc, void* stream, void*, void*, int*, int*, void**,
+                                void**, void**, void**, int64_t*, int64_t*, int64_t*, int64_t*, void* cpu_states,
+                                void*) {
   const Run& run = *static_cast<const Run*>(token);
   return answer([&] {
     const Tensors tensors = tensors_of(run, Attributes(keys, values, count),

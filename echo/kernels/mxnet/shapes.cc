@@ -47,7 +47,9 @@ std::vector<bool> Attributes::present(const Kernel& kernel) const {
   return found;
 }
 
-void Sizes::learn(const TensorSpec& spec, std::vector<int64_t> shape) { learned_.emplace_back(&spec, std::move(shape)); }
+void Sizes::learn(const TensorSpec& spec, std::vector<int64_t> shape) {
+  learned_.emplace_back(&spec, std::move(shape));
+}
 
 int64_t Sizes::size_of(const Axis& axis) const {
   const int64_t size = axis.symbol < 0 ? 1 : sizes_[axis.symbol];
@@ -75,8 +77,10 @@ void Sizes::solve_one(const TensorSpec& spec, const std::vector<int64_t>& shape)
   int unknown = 0;
   for (const Axis& axis : spec.axes) {
     const int64_t size = size_of(axis);
-    if (size >= 0) known *= size;
-    else open = &axis, ++unknown;
+    if (size >= 0)
+      known *= size;
+    else
+      open = &axis, ++unknown;
   }
   if (unknown > 1) return;
   if (known == 0 || total % known || (!open && total != known))
