@@ -27,7 +27,8 @@ void load(Device* device, DeviceNumber number) {
     int version = 0;
     driver().version(&version);
     throw DeviceError("the NVIDIA driver supports CUDA " + std::to_string(version / 1000) + "." +
-                      std::to_string(version % 1000 / 10) + " and refuses the kernels, which need 9.0 or later: " + log);
+                      std::to_string(version % 1000 / 10) +
+                      " and refuses the kernels, which need 9.0 or later: " + log);
   }
   driver().check(result, "loading the kernels");
   device->number = number;

@@ -75,9 +75,8 @@ class Writer {
       const GradientSum& sum = all.at(next++);
       if (sum.in_place) found.emplace_back(id(sum.term), graph_.entry_offsets[node]);
     }
-    list("sums", found.size(), [&](std::size_t i) {
-      items(2, [&](std::size_t side) { number(side ? found[i].second : found[i].first); });
-    });
+    list("sums", found.size(),
+         [&](std::size_t i) { items(2, [&](std::size_t side) { number(side ? found[i].second : found[i].first); }); });
   }
 
   // The names of nodes that read an output which the node above them does not have.

@@ -249,7 +249,9 @@ ECHO_EXPORT void* echo_watch_record(void* watch, const RawArray* const* arrays) 
 ECHO_EXPORT void echo_record_free(void* record) { delete static_cast<std::shared_ptr<Record>*>(record); }
 
 // The text of an array that was written since; empty where none was, null where MXNet has an error to report.
-ECHO_EXPORT const char* echo_record_changed(void* record) { return (*static_cast<std::shared_ptr<Record>*>(record))->changed(); }
+ECHO_EXPORT const char* echo_record_changed(void* record) {
+  return (*static_cast<std::shared_ptr<Record>*>(record))->changed();
+}
 
 // Keeps a record for as long as MXNet keeps the recorded pass that an output comes from.
 ECHO_EXPORT void echo_record_attach(void* record, void* output) {
@@ -277,9 +279,8 @@ ECHO_EXPORT const char* echo_changed_behind(void* const* heads, std::uint32_t co
   const char* text = "";
   post_order(entries, [&](const NodePtr& node) {
     const auto& inputs = node->inputs;
-    const bool is_above = std::any_of(inputs.begin(), inputs.end(), [&](const RawEntry& input) {
-      return leads.count(input.node.get()) != 0;
-    });
+    const bool is_above = std::any_of(inputs.begin(), inputs.end(),
+                                      [&](const RawEntry& input) { return leads.count(input.node.get()) != 0; });
     if (is_above) leads.insert(node.get());
     if (!text || *text || (num_variables && !is_above)) return;
     const auto record = attached(node);
