@@ -36,7 +36,7 @@ void run(const EchoCall& raw) {
 
 }  // namespace
 
-CpuKernel::CpuKernel(const char* name, Run run, Workspace workspace)
+CpuKernel::CpuKernel(const char* name, Run run, Workspace workspace) noexcept
     : name(name), run(run), workspace(workspace), next(g_first) {
   g_first = this;
 }

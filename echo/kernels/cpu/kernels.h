@@ -16,7 +16,7 @@ struct CpuKernel {
   using Run = void (*)(const Call&);
   using Workspace = size_t (*)(const Call&);
 
-  CpuKernel(const char* name, Run run, Workspace workspace = no_workspace);
+  CpuKernel(const char* name, Run run, Workspace workspace = no_workspace) noexcept;
 
   const char* const name;
   const Run run;

@@ -56,7 +56,7 @@ void try_device(int number) {
 
 }  // namespace
 
-CudaKernel::CudaKernel(const char* name, Plan plan) : name(name), plan(plan), next(g_first) { g_first = this; }
+CudaKernel::CudaKernel(const char* name, Plan plan) noexcept : name(name), plan(plan), next(g_first) { g_first = this; }
 
 }  // namespace echo_cuda
 

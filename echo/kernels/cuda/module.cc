@@ -105,7 +105,7 @@ Entered::~Entered() {
   if (leave_) driver().context_set(before_);
 }
 
-Entered::Entered(Entered&& other) : device_(other.device_), before_(other.before_), leave_(other.leave_) {
+Entered::Entered(Entered&& other) noexcept : device_(other.device_), before_(other.before_), leave_(other.leave_) {
   other.leave_ = false;
 }
 

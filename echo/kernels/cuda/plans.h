@@ -15,7 +15,7 @@ using echo::kernels::Call;
 struct CudaKernel {
   using Plan = void (*)(const Call&, Queue&);
 
-  CudaKernel(const char* name, Plan plan);
+  CudaKernel(const char* name, Plan plan) noexcept;
 
   const char* const name;
   const Plan plan;

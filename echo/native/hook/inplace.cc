@@ -60,7 +60,9 @@ Pairs parse_apart(const RawAttrs& attrs, const std::string& text) {
       if (at < text.size() && text[at] != ',' && text[at] != ';') refuse(attrs, text);
       if (own) apart.emplace_back(input, output);
     }
-    if (at < text.size() && ++at == text.size()) refuse(attrs, text);
+    if (at == text.size()) break;
+    ++at;
+    if (at == text.size()) refuse(attrs, text);
   }
   return apart;
 }

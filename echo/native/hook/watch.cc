@@ -117,8 +117,8 @@ void Record::push(const std::shared_ptr<Record>& self, const RawArray* const* ar
   }
   std::sort(vars.begin(), vars.end());
   vars.erase(std::unique(vars.begin(), vars.end()), vars.end());
-  *status = g_api.push(Reader::run, reader, Reader::end, kCpu, vars.data(), static_cast<int>(vars.size()), nullptr, 0,
-                       &kPrioritized, 0, "echo_watch");
+  *status = g_api.push(Reader::run, reader, Reader::end, kCpu, static_cast<void*>(vars.data()),
+                       static_cast<int>(vars.size()), nullptr, 0, &kPrioritized, 0, "echo_watch");
 }
 
 void Record::read(const std::vector<std::shared_ptr<RawChunk>>& chunks) {
@@ -284,7 +284,9 @@ ECHO_EXPORT const char* echo_changed_behind(void* const* heads, std::uint32_t co
     if (is_above) leads.insert(node.get());
     if (!text || *text || (num_variables && !is_above)) return;
     const auto record = attached(node);
-    if (record && (text = record->changed())) text = (written = text).c_str();
+    if (!record) return;
+    text = record->changed();
+    if (text) text = (written = text).c_str();
   });
   return text;
 }

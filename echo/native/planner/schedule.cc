@@ -31,12 +31,14 @@ void Schedule::set_levels() {
   if (measure_ == Measure::kChunks) {
     std::vector<std::int64_t> all(bytes_), sizes;
     std::sort(all.begin(), all.end(), std::greater<>());
-    for (double ratio = 1; ratio == 1 || sizes.size() > kMostLevels; ratio *= 1.05) {
+    double ratio = 1;
+    do {
       sizes.clear();
       for (const std::int64_t size : all)
         if (sizes.empty() || static_cast<double>(size) * ratio < static_cast<double>(sizes.back()))
           sizes.push_back(size);
-    }
+      ratio *= 1.05;
+    } while (sizes.size() > kMostLevels);
     std::reverse(sizes.begin(), sizes.end());
     for (std::int32_t e = 0; e < arrays.entries; ++e)
       level_of_[e] = static_cast<std::int32_t>(std::lower_bound(sizes.begin(), sizes.end(), bytes_[e]) - sizes.begin());
