@@ -693,5 +693,5 @@ def test_a_symbol_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for size in (8, 9):
         optimized.simple_bind(mx.cpu(), data=(size, 8))
     assert sum('"fc_weight"' in text for text in texts) == 1
-    optimized._set_attr(colour="red")
-    assert optimized.graph().nodes[-1].attrs["colour"] == "red"
+    optimized._set_attr(__colour__="red")
+    assert optimized.graph().nodes[-1].attrs["__colour__"] == "red"
