@@ -11,8 +11,12 @@ BIN    := $(VENV)/bin
 # A compiler that appears, or goes away, calls for a new installation; so does a change in what is built.
 COMPILERS := $(if $(filter default,$(origin CXX)),c++ g++ clang++,$(CXX))
 COMPILER  := $(firstword $(shell for name in $(COMPILERS); do command -v $$name; done; true))
+# WERROR=1: a compiler's warning is an error, as on every change (`.ci/run`); other compilers may warn of other things.
+WERROR    ?=
+STRICT    := $(if $(WERROR),--config-settings=cmake.define.CMAKE_COMPILE_WARNING_AS_ERROR=ON)
 INSTALLED := $(VENV)/.installed-$(if $(COMPILER),native,fallback)
 NATIVE    := $(shell find echo/native echo/kernels -name '*.cc' -o -name '*.h' -o -name '*.ptx' 2>/dev/null)
+FORMATTED := $(shell find echo benchmarks tests -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
 # What runs only where it is asked for: other environments, other machines.
 APART     := benchmarks/sockeye_training.py benchmarks/gpu_check.py benchmarks/cpu_compilers.py
 BENCHES   := $(filter-out $(APART),$(shell grep -l '^if __name__ ==' benchmarks/*.py 2>/dev/null))
@@ -55,7 +59,7 @@ SANITIZED_MINUTES ?= 10
 MINUTES ?= 3
 KINDS   ?=
 
-.PHONY: help demo test test-all test-compat coverage lint check fuzz bench sockeye projects projects-fast ptx sass sanitize gpu-check clean
+.PHONY: help demo test test-all test-compat coverage lint check fuzz bench sockeye projects projects-fast ptx sass tidy sanitize gpu-check clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -114,6 +118,12 @@ sass: $(INSTALLED)  ## assemble that PTX for every GPU since Maxwell, and look w
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps triton==3.1.0
 	@$(BIN)/python -m pytest -rs tests/kernels/test_cuda_sass.py tests/kernels/test_cuda_ptx.py
 
+tidy: $(INSTALLED)  ## clang-tidy on the native code (some minutes), and whether clang-format would change it
+	@$(BIN)/python -m pip install -q --disable-pip-version-check clang-tidy==23.1.4
+	@cmake -S . -B build/tidy -DCMAKE_EXPORT_COMPILE_COMMANDS=ON > /dev/null
+	@$(BIN)/clang-format --dry-run --Werror $(FORMATTED)
+	@printf '%s\0' $(filter-out %/ptx.cc,$(filter %.cc,$(NATIVE))) | xargs -0 -n 4 -P 2 $(BIN)/clang-tidy -p build/tidy --quiet
+
 sanitize: $(INSTALLED)  ## build the native libraries with ASan and UBSan, then with TSan; run their tests and random programs under them (an hour)
 	@echo "== AddressSanitizer, UBSan"
 	@$(BIN)/python -m tests.sanitize address python -m pytest -p no:faulthandler $(SANITIZED)
@@ -150,7 +160,7 @@ endef
 
 $(INSTALLED): $(SOURCES)
 	$(call create,$(VENV))
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]' 'numpy==$(NUMPY)'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check $(STRICT) -e '.[dev]' 'numpy==$(NUMPY)'
 	$(call try_mxnet,$(VENV))
 	@touch $@
 

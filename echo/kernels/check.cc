@@ -280,7 +280,7 @@ int64_t element_count(const EchoTensor& tensor) {
 
 size_t dtype_bytes(int dtype) {
   switch (dtype) {
-    case ECHO_FLOAT32: return 4;
+    case ECHO_FLOAT32:
     case ECHO_INT32: return 4;
     case ECHO_FLOAT16: return 2;
     case ECHO_UINT8: return 1;

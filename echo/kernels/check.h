@@ -20,7 +20,7 @@ struct WrongCall : std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
 
-// A checked call. Tensors, dimensions and parameters go by the names in echo_kernels.h; in NAME_grad the gradient of T is
+// A checked call. Tensors, dimensions and parameters go by the names in table.cc; in NAME_grad the gradient of T is
 // dT. A name that the kernel does not have is an error of the programmer (std::logic_error).
 class Call {
  public:

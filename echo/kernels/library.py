@@ -180,7 +180,7 @@ def call(
     stream: int | None = None,
     random: int | None = None,
 ) -> None:
-    """Runs a kernel of echo_kernels.h: its inputs, outputs and parameters stand there.
+    """Runs a kernel of ``table.cc``: its inputs, outputs and parameters stand there.
 
     Args:
         kernel: a name, or NAME_grad.

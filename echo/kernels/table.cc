@@ -8,30 +8,53 @@ namespace echo {
 namespace kernels {
 namespace {
 
-// NAME[AXES]:TYPE?TOGETHER. Without a type a tensor is floating; "?" makes it optional.
+// A tensor is NAME[AXES]:TYPE?TOGETHER. Without a type it is floating, of the one type that all these have in a call;
+// "lengths" are float32, float16 or int32. "?" makes it optional, there exactly when TOGETHER is.
 struct Row {
   const char *name, *inputs, *outputs, *params;
   const char* reads;  // what NAME_grad reads
 };
 
+// What is said here in a few words is NAME in echo/kernels/reference/ in full.
 const Row kRows[] = {
+    // Gates i f g o: c' = sigmoid(f) c + sigmoid(i) tanh(g); h = sigmoid(o) tanh(c').
     {"lstm_cell", "pre[B,4H] c[B,H]", "h[B,H] c'[B,H]", "", "dh dc' pre c"},
+    // lstm_cell with h = sigmoid(o) tanh(norm(c')), norm the layer norm over H.
     {"lstm_norm_cell", "pre[B,4H] c[B,H] gamma[H] beta[H]", "h[B,H] c'[B,H]", "eps", "dh dc' pre c gamma beta"},
+    // x from the input, s from the state, gates r z n: n = tanh(x_n + sigmoid(x_r + s_r) s_n); h' = (1 - z) n + z h,
+    // z = sigmoid(x_z + s_z).
     {"gru_cell", "x[B,3H] s[B,3H] h[B,H]", "h'[B,H]", "", "dh' x s h"},
+    // v . tanh(norm(keys + query)), norm the layer norm over H where gamma is there.
     {"mlp_score", "keys[B,T,H] query[B,H] v[H] gamma[H]?beta beta[H]?gamma", "score[B,T]", "eps",
      "dscore keys query v gamma beta"},
+    // The sum over T of w values.
     {"weighted_sum", "w[B,T] values[B,T,H]", "out[B,H]", "", "dout w values"},
+    // softmax(scale q k' + bias) v over the first lengths[n] keys (all where absent; 0: out is 0, lse -inf). lse: the
+    // logarithm of the softmax's denominator. No gradient for lengths (0) and bias (absent or 0).
     {"attention", "q[N,Tq,D] k[N,Tk,D] v[N,Tk,Dv] lengths[N]:lengths? bias[Tq,Tk]?", "out[N,Tq,Dv] lse[N,Tq]:float32",
      "scale", "dout q k v lengths bias out lse"},
     {"layer_norm", "x[N,H] gamma[H] beta[H]", "y[N,H]", "eps", "dy x gamma"},
+    // act(x + b), act 0 relu, 1 sigmoid, 2 tanh, 3 softrelu, 4 none.
     {"bias_act", "x[N,H] b[H]", "y[N,H]", "act", "dy y"},
+    // y[t,b] = x[lengths[b]-1-t, b] where t < lengths[b], else x[t,b]; all T where absent. The gradient does that to dy.
     {"sequence_reverse", "x[T,B,R] lengths[B]:lengths?", "y[T,B,R]", "", "dy lengths"},
+    // y = x / keep where the bit is 1, else 0 x. Bit i of byte j is element 8j+i. On the CPU with random != NULL draws
+    // are those of MXNet's Dropout (mt19937 states), otherwise of Philox4x32-10 from seed and offset.
     {"dropout", "x[n]", "y[n] bits[(n+7)/8]:uint8", "keep seed offset", "dy bits"},
+    // The bit is x > 0; a NaN stays a NaN, as in MXNet.
     {"relu", "x[n]", "y[n] bits[(n+7)/8]:uint8", "", "dy bits"},
+    // A mask of 0 and one other value, as MXNet's Dropout of ones is: the bit is mask != 0; scale the first element that
+    // is not 0, or 0. No gradient (zeros).
     {"pack_mask", "mask[n]", "bits[(n+7)/8]:uint8 scale[1]:float32", "", ""},
+    // y = scale x where the bit is 1, else 0 x. No gradient for bits and scale (0).
     {"apply_mask", "x[n] bits[(n+7)/8]:uint8 scale[1]:float32", "y[n]", "", "dy bits scale"},
+    // pre[t] = x[t] wi' + bi + h[t-1] wh' + bh, then lstm_cell; reverse 1 goes from T-1 to 0.
     {"lstm_layer", "x[T,B,I] wi[4H,I] bi[4H] wh[4H,H] bh[4H] h0[B,H] c0[B,H]", "y[T,B,H] hT[B,H] cT[B,H] pre[T,B,4H]",
      "reverse", "dy dhT dcT x wi bi wh bh h0 c0 y pre"},
+    // softmax(x w' + b) and, whatever the gradient of prob, the gradient of MXNet's SoftmaxOutput: (prob - target) *
+    // grad_scale / count; the target 1 - smooth_alpha at the label and smooth_alpha / (V - 1) elsewhere; with
+    // use_ignore nothing where the label is ignore_label; count 1 (normalization 0), N (1), or how many labels are not
+    // ignore_label (2). CPU only.
     {"softmax_output", "x[N,I] w[V,I] b[V]? label[N]:lengths", "prob[N,V]",
      "grad_scale use_ignore ignore_label normalization smooth_alpha", "x w label prob"},
 };
@@ -125,8 +148,13 @@ std::vector<Kernel> build() {
 
 }  // namespace
 
-const Kernel* find_kernel(const char* name) {
+const std::vector<Kernel>& all_kernels() {
   static const std::vector<Kernel> kernels = build();
+  return kernels;
+}
+
+const Kernel* find_kernel(const char* name) {
+  const std::vector<Kernel>& kernels = all_kernels();
   const auto is_it = [name](const Kernel& kernel) { return kernel.name == name; };
   const auto at = std::find_if(kernels.begin(), kernels.end(), is_it);
   return at == kernels.end() ? nullptr : &*at;

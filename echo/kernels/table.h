@@ -1,5 +1,4 @@
-// The kernels as a table: names, symbolic shapes and types of the tensors, parameters. A row reads like the list in
-// echo_kernels.h; a new kernel is a new row.
+// The kernels as a table: names, symbolic shapes and types of the tensors, parameters; a new kernel is a new row.
 #ifndef ECHO_KERNELS_TABLE_H_
 #define ECHO_KERNELS_TABLE_H_
 #include <cstdint>
@@ -34,6 +33,9 @@ struct Kernel {
   std::vector<std::string> symbols, params;
   std::vector<TensorSpec> inputs, outputs;
 };
+
+// Every NAME, and behind each its NAME_grad.
+const std::vector<Kernel>& all_kernels();
 
 // The row of a kernel, or nullptr.
 const Kernel* find_kernel(const char* name);

@@ -2,94 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Callable, Mapping, Sequence
 
 import numpy as np
 
 from echo.kernels import ADD, SKIP, WRITE, reference
+from tests.kernels.table import BITS, SCALE, SPECS, Spec, Tensor
 
 # Largest error of a tensor, relative to its largest element; the reference gets the rounded inputs.
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3}
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """Shape by symbols; type where it is not that of the call; whether it may be absent, and has a gradient."""
-
-    shape: str
-    dtype: str = ""
-    optional: bool = False
-    gradient: bool = True
-
-    def sizes(self, dims: Mapping[str, int]) -> tuple[int, ...]:
-        if self.shape in ("bits", "scale"):
-            return ((dims["n"] + 7) // 8 if self.shape == "bits" else 1,)
-        parts = [re.fullmatch(r"(\d*)(\w+)", axis) for axis in self.shape.split(",")]
-        return tuple(int(part[1] or 1) * dims[part[2]] for part in parts if part)
-
-
-LENGTHS = Tensor("N", "float32", optional=True, gradient=False)
-BIAS = Tensor("Tq,Tk", optional=True, gradient=False)
-BITS, SCALE = Tensor("bits", "uint8", gradient=False), Tensor("scale", "float32", gradient=False)
-
-
-@dataclass(frozen=True)
-class Spec:
-    """What a kernel takes and gives."""
-
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-    params: Mapping[str, float] = field(default_factory=dict)
-
-
-def _spec(inputs: str, outputs: str, **params: float) -> Spec:
-    return Spec(tuple(map(Tensor, inputs.split())), tuple(map(Tensor, outputs.split())), params)
-
-
-VECTOR = Tensor("H", optional=True)
-SPECS: dict[str, Spec] = {
-    "lstm_cell": _spec("B,4H B,H", "B,H B,H"),
-    "lstm_norm_cell": _spec("B,4H B,H H H", "B,H B,H", eps=1e-5),
-    "gru_cell": _spec("B,3H B,3H B,H", "B,H"),
-    "mlp_score": Spec((Tensor("B,T,H"), Tensor("B,H"), Tensor("H"), VECTOR, VECTOR), (Tensor("B,T"),), {"eps": 1e-5}),
-    "weighted_sum": _spec("B,T B,T,H", "B,H"),
-    "softmax_output": Spec(
-        (Tensor("N,I"), Tensor("V,I"), Tensor("V", optional=True), Tensor("N", "float32", False, False)),
-        (Tensor("N,V"),),
-        {"grad_scale": 2.0, "use_ignore": 1, "ignore_label": 1, "normalization": 2, "smooth_alpha": 0.1},
-    ),
-    "attention": Spec(
-        (Tensor("N,Tq,D"), Tensor("N,Tk,D"), Tensor("N,Tk,Dv"), LENGTHS, BIAS),
-        (Tensor("N,Tq,Dv"), Tensor("N,Tq", "float32", gradient=False)),
-        {"scale": 0.4},
-    ),
-    "layer_norm": _spec("N,H H H", "N,H", eps=1e-5),
-    "bias_act": _spec("N,H H", "N,H", act=0),
-    "sequence_reverse": Spec((Tensor("T,B,R"), Tensor("B", "float32", True, False)), (Tensor("T,B,R"),)),
-    "dropout": Spec((Tensor("n"),), (Tensor("n"), BITS), {"keep": 0.7, "seed": 5, "offset": 1}),
-    "relu": Spec((Tensor("n"),), (Tensor("n"), BITS)),
-    "pack_mask": Spec((Tensor("n"),), (BITS, SCALE)),
-    "apply_mask": Spec((Tensor("n"), BITS, SCALE), (Tensor("n"),)),
-    "lstm_layer": Spec(
-        tuple(map(Tensor, ("T,B,I", "4H,I", "4H", "4H,H", "4H", "B,H", "B,H"))),
-        (Tensor("T,B,H"), Tensor("B,H"), Tensor("B,H"), Tensor("T,B,4H", gradient=False)),
-        {"reverse": 0},
-    ),
-}
-
-
-# For each kernel sizes with more than one block, and with remainders.
-SMALL = {
-    "attention": {"N": 3, "Tq": 5, "Tk": 200, "D": 6, "Dv": 3}, "dropout": {"n": 21}, "relu": {"n": 21},
-    "pack_mask": {"n": 21}, "apply_mask": {"n": 21},
-    "sequence_reverse": {"T": 4, "B": 3, "R": 2}, "mlp_score": {"B": 3, "T": 4, "H": 9},
-    "layer_norm": {"N": 5, "H": 9}, "bias_act": {"N": 5, "H": 9}, "lstm_cell": {"B": 3, "H": 9},
-    "lstm_norm_cell": {"B": 3, "H": 9}, "weighted_sum": {"B": 3, "T": 4, "H": 9},
-    "softmax_output": {"N": 5, "I": 3, "V": 7},
-    "gru_cell": {"B": 3, "H": 9}, "lstm_layer": {"T": 3, "B": 2, "I": 3, "H": 5},
-}  # fmt: skip
 
 
 @dataclass

@@ -35,7 +35,7 @@ def compile_driver(folder: Path) -> Path:
 def compile_kernels(folder: Path, fibers: Path, source: Path, name: str, *more: str) -> Path:
     """The kernels of a source file, which finds the others beside it or in ``echo/kernels/cuda``."""
     made = folder / f"{name}.so"
-    includes = (f"-I{source.parent}", f"-I{HERE}", f"-I{KERNELS / 'cuda'}")
+    includes = (f"-I{source.parent}", f"-I{HERE}", f"-I{KERNELS / 'cuda'}", f"-I{KERNELS}")
     unused = "-Wno-unused-function"
     _run(
         "g++", *FLAGS, unused, *more, "-shared", "-DECHO_EMULATED", *includes, "-x", "c++", str(source), "-x", "none",

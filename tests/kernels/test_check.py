@@ -11,7 +11,8 @@ import pytest
 
 from echo.errors import EchoError, KernelError, NativeError
 from echo.kernels import ADD, SKIP, WRITE, call, library, workspace_bytes
-from tests.kernels.cases import SMALL, SPECS, draw, run_forward
+from tests.kernels.cases import draw, run_forward
+from tests.kernels.table import SMALL, SPECS
 
 
 def full(*shape: int, dtype: str = "float32") -> Any:

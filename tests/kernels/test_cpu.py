@@ -17,8 +17,6 @@ from hypothesis import strategies as st
 from echo.kernels import WRITE, call
 from tests.kernels.cases import (
     REQS,
-    SMALL,
-    SPECS,
     Case,
     check,
     check_case,
@@ -30,47 +28,16 @@ from tests.kernels.cases import (
     run_forward,
 )
 from tests.kernels.large_scores import SIZES, VARIANTS, check_large_scores
+from tests.kernels.table import PARAMS, SMALL, SPECS, sizes_of
 
-WIDTHS = (1, 7, 33, 650, 1500)
 ROOT = Path(__file__).parents[2]
-
-
-def _dims(name: str) -> list[dict[str, int]]:
-    if name == "attention":
-        sizes = [(2, 3, 5, 4, 4), (1, 1, 1, 1, 1), (3, 33, 65, 7, 33), (1, 70, 130, 64, 64), (2, 5, 64, 33, 1)]
-        sizes += [(0, 3, 5, 4, 4), (2, 0, 5, 4, 4), (2, 3, 0, 4, 4), (3, 32, 64, 16, 24)]
-        return [dict(zip(("N", "Tq", "Tk", "D", "Dv"), each)) for each in sizes]
-    if name in ("dropout", "relu", "pack_mask", "apply_mask"):
-        return [{"n": n} for n in (0, 1, 7, 8, 9, 511, 512, 513, 5000)]
-    if name == "sequence_reverse":
-        return [{"T": t, "B": b, "R": r} for t, b, r in ((1, 1, 1), (5, 3, 7), (5, 3, 650), (0, 3, 2), (5, 0, 2))]
-    if name == "softmax_output":
-        sizes = [(5, 3, 7), (1, 1, 1), (0, 3, 4), (3, 0, 4), (3, 2, 0), (530, 9, 1100), (33, 7, 1025)]
-        return [dict(zip(("N", "I", "V"), each)) for each in sizes]
-    if name in ("mlp_score", "weighted_sum"):
-        small = [{"B": b, "T": t, "H": h} for b in (1, 3) for t in (1, 5) for h in WIDTHS]
-        return [*small, {"B": 0, "T": 5, "H": 7}, {"B": 3, "T": 0, "H": 7}, {"B": 40, "T": 3, "H": 33}]
-    if name == "lstm_layer":
-        sizes = [(3, 2, 5, 7), (1, 1, 1, 1), (0, 2, 3, 4), (3, 0, 3, 4), (3, 2, 0, 4), (3, 2, 3, 0), (5, 330, 7, 33)]
-        return [dict(zip(("T", "B", "I", "H"), each)) for each in sizes]
-    rows = "N" if name in ("layer_norm", "bias_act") else "B"
-    return [{rows: b, "H": h} for b in (0, 1, 3) for h in WIDTHS] + [{rows: 65, "H": 33}]
-
-
-def _params(name: str) -> list[dict[str, float]]:
-    if name == "lstm_layer":
-        return [{"reverse": 0}, {"reverse": 1}]
-    if name == "softmax_output":
-        plain = {"use_ignore": 0, "smooth_alpha": 0.0}
-        return [{}, {**plain, "normalization": 0}, {**plain, "normalization": 1}]
-    return [{"act": act} for act in range(5)] if name == "bias_act" else [{}]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("name", SPECS)
 def test_shapes(name: str, dtype: str) -> None:
-    optional = any(tensor.optional for tensor in SPECS[name].inputs)
-    for dims, params, absent in itertools.product(_dims(name), _params(name), (False, True) if optional else (False,)):
+    absences = (False, True) if any(tensor.optional for tensor in SPECS[name].inputs) else (False,)
+    for dims, params, absent in itertools.product(sizes_of(name), PARAMS.get(name, [{}]), absences):
         check_case(draw(name, dims, dtype, absent=absent, **params), call)
 
 
@@ -78,7 +45,7 @@ def test_shapes(name: str, dtype: str) -> None:
 @given(name=st.sampled_from(sorted(SPECS)), sizes=st.lists(st.integers(0, 70), min_size=5, max_size=5),
        dtype=st.sampled_from(["float32", "float16"]), seed=st.integers(0, 1000), absent=st.booleans())  # fmt: skip
 def test_random_shapes(name: str, sizes: list[int], dtype: str, seed: int, absent: bool) -> None:
-    check_case(draw(name, dict(zip(_dims(name)[0], sizes)), dtype, seed, absent), call)
+    check_case(draw(name, dict(zip(sizes_of(name)[0], sizes)), dtype, seed, absent), call)
 
 
 @pytest.mark.every(4)
@@ -213,7 +180,8 @@ def test_nan_and_infinity_in_relu() -> None:
 THREADS = """
 import hashlib, itertools
 from echo.kernels import call
-from tests.kernels.cases import SPECS, draw, run_forward, run_backward
+from tests.kernels.cases import draw, run_forward, run_backward
+from tests.kernels.table import SPECS
 LARGE = {"attention": dict(N=5, Tq=70, Tk=130, D=33, Dv=16), "dropout": dict(n=300001), "relu": dict(n=300001),
          "pack_mask": dict(n=300001), "apply_mask": dict(n=300001),
          "sequence_reverse": dict(T=30, B=7, R=301), "mlp_score": dict(B=9, T=20, H=650),

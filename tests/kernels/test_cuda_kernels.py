@@ -15,8 +15,11 @@ import pytest
 from benchmarks.gpu_cases import Case, cases_of, check, draw
 from echo.kernels import reference
 from echo.kernels.library import ADD, SKIP, WRITE
+from tests.kernels.cases import check_case
+from tests.kernels.cases import draw as draw_case
 from tests.kernels.cuda_emulation import KERNELS, Emulated, built, compile_fibers, compile_kernels
 from tests.kernels.large_scores import SIZES, VARIANTS, check_large_scores
+from tests.kernels.table import SMALL, SPECS
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation is compiled by g++")
@@ -42,6 +45,12 @@ def test_against_reference(backend: Emulated, case: Case, dtype: str) -> None:
     seed = CASES.index(case)
     backend.set(seed=1000 * seed)
     check(case, dtype, backend, np.random.default_rng(seed))
+
+
+@pytest.mark.parametrize("name", sorted(set(SPECS) - {"softmax_output"}))
+def test_every_kernel(backend: Emulated, name: str) -> None:
+    """But the one that there is on the CPU alone."""
+    check_case(draw_case(name, SMALL[name]), backend.run)
 
 
 ONE_OF_EACH = list({case.kernel: case for case in [*CASES, LAYER] if all(case.dims.values())}.values())

@@ -39,10 +39,10 @@ MUTANTS = {
     "a column too many": ("device.cuh", "column < columns;", "column <= columns;", 0, "cells", "lstm_cell"),
     "a row too few": ("device.cuh", "row < rows; row +=", "row < rows - 1; row +=", 1, "rows", "layer_norm"),
     "the wrong gate": (
-        "cells.cuh", "c + i.value * g.value", "c + i.value * o.value", 0, "cells", "lstm_cell",
+        "formulas.h", "c + i.value * g.value", "c + i.value * o.value", 0, "cells", "lstm_cell",
     ),
     "a missing factor": (
-        "cells.cuh", "d * gate.g.value * gate.i.slope",
+        "formulas.h", "d * gate.g.value * gate.i.slope",
         "d * gate.g.value", 0, "cells", "lstm_cell",
     ),
     "added where it should be written": ("device.cuh", "if (to.add) {", "if (true) {", 0, "cells", "gru_cell"),
@@ -72,7 +72,7 @@ MUTANTS = {
     ),
     "a round too few": ("pointwise.cuh", "round < 10", "round < 9", 0, "pointwise", "dropout"),
     "the mean of the gradient left out": (
-        "rows.cuh", "(of_x - d - ", "(of_x - ", 0, "rows", "layer_norm",
+        "formulas.h", "(d - mean_d - ", "(d - ", 0, "rows", "layer_norm",
     ),
     "a chunk of rows too short": (
         "rows.cuh", "smaller((chunk + 1) * a.chunk, a.rows)",
@@ -80,7 +80,7 @@ MUTANTS = {
     ),
     "one bias left out": ("gemm.cuh", " + get<B>(g.bias2, n)", "", 0, "gemm", "lstm_layer"),
     "a part of the norm's gradient left out": (
-        "rows.cuh", " - x * dx)", ")", 0, "norm_cell", "lstm_norm_cell",
+        "formulas.h", " - norm * mean_product)", ")", 0, "norm_cell", "lstm_norm_cell",
     ),
 }  # fmt: skip
 
@@ -96,7 +96,7 @@ def mutated(text: str, old: str, new: str, which: int) -> str:
 def test_is_noticed(tmp_path: Path, name: str) -> None:
     file, old, new, which, library, beginning = MUTANTS[name]
     fibers, driver, kernels = built()
-    for path in (KERNELS / "cuda").glob("*.*h"):
+    for path in [*(KERNELS / "cuda").glob("*.*h"), KERNELS / "formulas.h"]:
         shutil.copy(path, tmp_path)
     source = tmp_path / file
     source.write_text(mutated(source.read_text(), old, new, which))

@@ -72,7 +72,7 @@ ROWS = rows()
 
 
 def test_what_gradients_read_is_what_the_kernels_say() -> None:
-    assert set(ROWS) - set(READS) == {"dropout"}, "which is no operator of its own"
+    assert set(READS) <= set(ROWS) - {"dropout"}, "which is no operator of its own"
     for kernel, bits in READS.items():
         row = ROWS[kernel]
         groups = [["d" + out.name for out in row.outputs], [x.name for x in row.inputs], [y.name for y in row.outputs]]

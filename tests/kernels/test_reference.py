@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from echo.kernels import reference
+from tests.kernels.cases import draw as draw_case
+from tests.kernels.table import SMALL, SPECS
 
 RNG = np.random.default_rng
 
@@ -42,6 +44,11 @@ CASES: list[tuple[str, list[Any], dict[str, float], tuple[int, ...]]] = [
     ("apply_mask", [*draw(12, (21,)), RNG(13).integers(0, 256, 3).astype(np.uint8), np.array([1.25])], {}, (0,)),
     *[("lstm_layer", layer_inputs(), {"reverse": way}, tuple(range(7))) for way in (0, 1)],
 ]
+# Every other kernel that has a gradient of what it computes.
+for _name in sorted(set(SPECS) - {case[0] for case in CASES} - {"pack_mask", "softmax_output"}):
+    _case = draw_case(_name, SMALL[_name], "float64")
+    _wanted = tuple(number for number, tensor in enumerate(SPECS[_name].inputs) if tensor.gradient)
+    CASES.append((_name, _case.inputs, _case.params, _wanted))
 UNREAD = {("attention", 1), ("dropout", 1), ("relu", 1), ("lstm_layer", 3)}  # outputs without a gradient
 
 

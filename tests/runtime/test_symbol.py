@@ -20,6 +20,9 @@ import pytest
 
 import echo
 from benchmarks.models import SMALL, Model, random_values
+from echo.frontend import symbols
+from echo.ir.graph import Graph
+from echo.runtime import symbol as optimized_symbol
 from echo.runtime.symbol import OptimizedSymbol
 from tests.training import Record, arrays, assert_alive, assert_same, bind, random_arrays, recomputing, train
 
@@ -669,3 +672,26 @@ def test_attributes_of_the_user_survive_rewriting() -> None:
     executor = optimized.simple_bind(mx.cpu(), grad_req=GRADIENTS, **SHAPES)
     assert executor._symbol.attr_dict() == symbol.attr_dict()
     assert json.loads(optimized.tojson()) == json.loads(symbol.tojson())
+
+
+# Its graph ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_symbol_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By `echo.optimize`; by binds only where the program has changed it since."""
+    texts: list[str] = []
+    full = symbols.graph_from
+
+    def read(text: str) -> Graph:
+        texts.append(text)
+        return full(text)
+
+    for module in (symbols, optimized_symbol):
+        monkeypatch.setattr(module, "graph_from", read)
+    x = mx.sym.FullyConnected(mx.sym.tanh(mx.sym.var("data")), num_hidden=4, name="fc")
+    optimized = echo.optimize(x)
+    for size in (8, 9):
+        optimized.simple_bind(mx.cpu(), data=(size, 8))
+    assert sum('"fc_weight"' in text for text in texts) == 1
+    optimized._set_attr(colour="red")
+    assert optimized.graph().nodes[-1].attrs["colour"] == "red"

@@ -45,8 +45,13 @@ enum { kQ, kK, kV, kTransposed, kScores, kSums, kParts };
 
 struct Sizes {
   explicit Sizes(const Call& call)
-      : N(call["N"]), Tq(call["Tq"]), Tk(call["Tk"]), D(call["D"]), Dv(call["Dv"]),
-        blocks((Tq + kQueries - 1) / kQueries), rows(std::min(Tq, kQueries)) {
+      : N(call["N"]),
+        Tq(call["Tq"]),
+        Tk(call["Tk"]),
+        D(call["D"]),
+        Dv(call["Dv"]),
+        blocks((Tq + kQueries - 1) / kQueries),
+        rows(std::min(Tq, kQueries)) {
     const int64_t copies = call.half() ? 1 : 0;
     const int64_t floats[kParts] = {copies * rows * D, copies * kKeysAtOnce * D, copies * kKeysAtOnce * Dv,
                                     kKeysAtOnce * D,   rows * kKeysAtOnce,       rows * Dv};
@@ -54,11 +59,9 @@ struct Sizes {
   }
 
   int64_t N, Tq, Tk, D, Dv;
-  int64_t blocks, rows;           // blocks of queries of a sequence, and the most rows of one
+  int64_t blocks, rows;  // blocks of queries of a sequence, and the most rows of one
   int64_t start[kParts + 1] = {};  // of each part, in floats; the last is the size of all
 };
-
-}  // namespace
 
 size_t attention_workspace(const Call& call) {
   const Sizes s(call);
@@ -103,5 +106,8 @@ void attention(const Call& call) {
   });
 }
 
+const CpuKernel kAttention("attention", attention, attention_workspace);
+
+}  // namespace
 }  // namespace kernels
 }  // namespace echo

@@ -58,9 +58,22 @@ ECHO_INLINE float dot_row(const float* a, const float* b, int64_t n) {
 
 struct Tensors {
   explicit Tensors(const Call& call)
-      : N(call["N"]), Tq(call["Tq"]), Tk(call["Tk"]), D(call["D"]), Dv(call["Dv"]),
-        scale(static_cast<float>(call.param("scale"))), dout(call, "dout"), q(call, "q"), k(call, "k"), v(call, "v"),
-        bias(call, "bias"), out(call, "out"), lse(call, "lse"), dq(call, "dq"), dk(call, "dk"), dv(call, "dv"),
+      : N(call["N"]),
+        Tq(call["Tq"]),
+        Tk(call["Tk"]),
+        D(call["D"]),
+        Dv(call["Dv"]),
+        scale(static_cast<float>(call.param("scale"))),
+        dout(call, "dout"),
+        q(call, "q"),
+        k(call, "k"),
+        v(call, "v"),
+        bias(call, "bias"),
+        out(call, "out"),
+        lse(call, "lse"),
+        dq(call, "dq"),
+        dk(call, "dk"),
+        dv(call, "dv"),
         lengths(call, Tk) {}
 
   float lse_of(int64_t n, int64_t query) const {
@@ -88,10 +101,20 @@ enum { kQ, kDout, kOut, kK, kV, kKTransposed, kVTransposed, kDk, kDv, kDq, kDelt
 struct Layout {
   Layout(int64_t Tq, int64_t D, int64_t Dv, bool half) {
     const int64_t rows = std::min(Tq, kQueries), copies = half ? 1 : 0;
-    const int64_t floats[kParts] = {
-        copies * rows * D, copies * rows * Dv, copies * rows * Dv, copies * kKeysAtOnce * D, copies * kKeysAtOnce * Dv,
-        kKeysAtOnce * D,   kKeysAtOnce * Dv,   kKeysAtOnce * D,    kKeysAtOnce * Dv,         Tq * D,
-        Tq,                Tq,                 rows * kKeysAtOnce, rows * kKeysAtOnce};
+    const int64_t floats[kParts] = {copies * rows * D,
+                                    copies * rows * Dv,
+                                    copies * rows * Dv,
+                                    copies * kKeysAtOnce * D,
+                                    copies * kKeysAtOnce * Dv,
+                                    kKeysAtOnce * D,
+                                    kKeysAtOnce * Dv,
+                                    kKeysAtOnce * D,
+                                    kKeysAtOnce * Dv,
+                                    Tq * D,
+                                    Tq,
+                                    Tq,
+                                    rows * kKeysAtOnce,
+                                    rows * kKeysAtOnce};
     for (int part = 0; part < kParts; ++part) start[part + 1] = start[part] + whole_lines(floats[part]);
   }
 
@@ -198,8 +221,13 @@ void sequence_grad(const Tensors& t, int64_t n, const Buffers& b) {
     if (columns > 0) {
       const float* const keys = t.k.read(row * t.D, columns * t.D, b[kK]);
       const float* const values = t.v.read(row * t.Dv, columns * t.Dv, b[kV]);
-      const KeyBlock block{key, columns, keys, {keys, columns, t.D, t.Tq, b[kKTransposed]},
-                           {values, columns, t.Dv, t.Tq, b[kVTransposed]}, dk, dv};
+      const KeyBlock block{key,
+                           columns,
+                           keys,
+                           {keys, columns, t.D, t.Tq, b[kKTransposed]},
+                           {values, columns, t.Dv, t.Tq, b[kVTransposed]},
+                           dk,
+                           dv};
       in_tiles(t.Tq, kQueries, [&](int64_t first, int64_t rows) { block_grad(t, n, first, rows, block, b); });
     }
     t.dk.write(row * t.D, all * t.D, dk);
@@ -209,8 +237,6 @@ void sequence_grad(const Tensors& t, int64_t n, const Buffers& b) {
 }
 
 Layout layout_of(const Call& call) { return Layout(call["Tq"], call["D"], call["Dv"], call.half()); }
-
-}  // namespace
 
 size_t attention_grad_workspace(const Call& call) {
   return chunk_count(call["N"]) * layout_of(call).start[kParts] * sizeof(float);
@@ -227,5 +253,8 @@ void attention_grad(const Call& call) {
   call.write_zeros("dbias");
 }
 
+const CpuKernel kAttentionGrad("attention_grad", attention_grad, attention_grad_workspace);
+
+}  // namespace
 }  // namespace kernels
 }  // namespace echo

@@ -50,8 +50,6 @@ ECHO_INLINE void backward_tile(int act, const float* dy, const float* y, float* 
   }
 }
 
-}  // namespace
-
 void bias_act(const Call& call) {
   const int64_t N = call["N"], H = call["H"];
   const int act = static_cast<int>(call.param("act"));
@@ -93,5 +91,9 @@ void bias_act_grad(const Call& call) {
   sums.write_sum(0, db);
 }
 
+const CpuKernel kBiasAct("bias_act", bias_act);
+const CpuKernel kBiasActGrad("bias_act_grad", bias_act_grad, bias_act_grad_workspace);
+
+}  // namespace
 }  // namespace kernels
 }  // namespace echo

@@ -9,8 +9,8 @@ namespace kernels {
 
 namespace {
 
-ECHO_INLINE void multiply(const float* __restrict x, const uint8_t* __restrict flags, float factor,
-                          float* __restrict y, int64_t n) {
+ECHO_INLINE void multiply(const float* __restrict x, const uint8_t* __restrict flags, float factor, float* __restrict y,
+                          int64_t n) {
   for (int64_t j = 0; j < n; ++j) y[j] = x[j] * (flags[j] ? factor : 0.0f);
 }
 

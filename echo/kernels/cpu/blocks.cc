@@ -67,11 +67,11 @@ ECHO_INLINE void add_all(const Product& p) {
   int64_t i = 0;
   for (; i + 8 <= p.rows; i += 8) {
     add_rows<Register, 8>(p.weights + i * p.row_step, p.row_step, p.inner_step, p.b, p.b_step, p.inner, p.width,
-                       p.out + i * p.out_step, p.out_step);
+                          p.out + i * p.out_step, p.out_step);
   }
   for (; i < p.rows; ++i) {
     add_rows<Register, 1>(p.weights + i * p.row_step, p.row_step, p.inner_step, p.b, p.b_step, p.inner, p.width,
-                       p.out + i * p.out_step, p.out_step);
+                          p.out + i * p.out_step, p.out_step);
   }
 }
 

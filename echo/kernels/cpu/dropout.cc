@@ -76,8 +76,6 @@ struct MxnetDraws {
   }
 };
 
-}  // namespace
-
 void dropout(const Call& call) {
   const int64_t count = call["n"];
   if (count == 0) return;
@@ -114,5 +112,9 @@ void dropout(const Call& call) {
 
 void dropout_grad(const Call& call) { multiply_by_bits(call, factor_of(call, call.half())); }
 
+const CpuKernel kDropout("dropout", dropout);
+const CpuKernel kDropoutGrad("dropout_grad", dropout_grad);
+
+}  // namespace
 }  // namespace kernels
 }  // namespace echo

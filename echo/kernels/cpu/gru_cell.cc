@@ -14,25 +14,20 @@ ECHO_INLINE void forward_tile(const float* __restrict x_r, const float* __restri
   for (int64_t j = 0; j < count; ++j) {
     const float z = sigmoid_of(x_z[j] + s_z[j]);
     const float n = tanh_of(x_n[j] + sigmoid_of(x_r[j] + s_r[j]) * s_n[j]);
-    h_next[j] = (1.0f - z) * n + z * h[j];  // z itself: where n is h, what comes out has to be h, too
+    h_next[j] = echo_formulas::gru_next(z, n, h[j]);
   }
 }
 
-// The gradients of r and z are those of both x and s; of n, d_n is that of x and d_sn that of s.
-ECHO_INLINE void backward_tile(const float* __restrict dh_next, const float* __restrict x_r, const float* __restrict x_z,
-                               const float* __restrict x_n, const float* __restrict s_r, const float* __restrict s_z,
-                               const float* __restrict s_n, const float* __restrict h, float* __restrict d_r,
-                               float* __restrict d_z, float* __restrict d_n, float* __restrict d_sn,
-                               float* __restrict dh, int64_t count) {
+ECHO_INLINE void backward_tile(const float* __restrict dh_next, const float* __restrict x_r,
+                               const float* __restrict x_z, const float* __restrict x_n, const float* __restrict s_r,
+                               const float* __restrict s_z, const float* __restrict s_n, const float* __restrict h,
+                               float* __restrict d_r, float* __restrict d_z, float* __restrict d_n,
+                               float* __restrict d_sn, float* __restrict dh, int64_t count) {
   for (int64_t j = 0; j < count; ++j) {
     const Sigmoid r = sigmoid_gate(x_r[j] + s_r[j]), z = sigmoid_gate(x_z[j] + s_z[j]);
     const Tanh n = tanh_gate(x_n[j] + r.value * s_n[j]);
-    const float dn = dh_next[j] * z.rest * n.slope;
-    d_n[j] = dn;
-    d_sn[j] = dn * r.value;
-    d_r[j] = dn * s_n[j] * r.slope;
-    d_z[j] = dh_next[j] * (h[j] - n.rounded()) * z.slope;
-    dh[j] = dh_next[j] * z.value;
+    const echo_formulas::GruGrads grads = echo_formulas::gru_grad({r, z, n}, rounded(n), s_n[j], h[j], dh_next[j]);
+    d_r[j] = grads.r, d_z[j] = grads.z, d_n[j] = grads.n, d_sn[j] = grads.sn, dh[j] = grads.h;
   }
 }
 
@@ -46,8 +41,6 @@ Gates read_gates(const Input& input, int64_t b, int64_t H, int64_t at, int64_t n
   return gates;
 }
 
-}  // namespace
-
 void gru_cell(const Call& call) {
   const int64_t B = call["B"], H = call["H"];
   const Input x(call, "x"), s(call, "s"), h(call, "h");
@@ -58,8 +51,8 @@ void gru_cell(const Call& call) {
       in_tiles(H, kTile, [&](int64_t at, int64_t n) {
         const Gates xs = read_gates(x, b, H, at, n, x_buffers), ss = read_gates(s, b, H, at, n, s_buffers);
         float* const place = h_next.place(b * H + at, result);
-        cloned<forward_tile>(xs.part[0], xs.part[1], xs.part[2], ss.part[0], ss.part[1], ss.part[2], h.read(b * H + at,
-                             n, h_buffer), place, n);
+        cloned<forward_tile>(xs.part[0], xs.part[1], xs.part[2], ss.part[0], ss.part[1], ss.part[2],
+                             h.read(b * H + at, n, h_buffer), place, n);
         h_next.write(b * H + at, n, place);
       });
     }
@@ -90,5 +83,9 @@ void gru_cell_grad(const Call& call) {
   });
 }
 
+const CpuKernel kGruCell("gru_cell", gru_cell);
+const CpuKernel kGruCellGrad("gru_cell_grad", gru_cell_grad);
+
+}  // namespace
 }  // namespace kernels
 }  // namespace echo

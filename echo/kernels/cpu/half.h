@@ -41,9 +41,9 @@ ECHO_INLINE Half to_half(float x) {
   const uint32_t bits = bits_of(x), sign = bits & 0x80000000u, size = bits ^ sign;
   const uint32_t rounded = (size - (112u << 23) + 0xfffu + ((size >> 13) & 1u)) >> 13;
   const uint32_t tiny = bits_of(float_of(size) + 0.5f) - bits_of(0.5f);  // the addition rounds to multiples of 2^-24
-  const uint32_t huge = size > 0x7f800000u ? 0x7e00u : 0x7c00u;         // NaN or infinity
+  const uint32_t huge = size > 0x7f800000u ? 0x7e00u : 0x7c00u;  // NaN or infinity
   const uint32_t finite = size < (113u << 23) ? tiny : rounded;
-  const uint32_t result = size >= 0x47800000u ? huge : finite;           // from 2^16 on
+  const uint32_t result = size >= 0x47800000u ? huge : finite;  // from 2^16 on
   return Half{static_cast<uint16_t>(result | (sign >> 16))};
 }
 

@@ -1,4 +1,4 @@
-// The kernels on the CPU; echo_kernels.h says what each computes. NAME_workspace: the bytes that NAME needs.
+// The kernels on the CPU. Each makes itself known at the end of its file; table.cc says what it computes.
 #ifndef ECHO_KERNELS_CPU_KERNELS_H_
 #define ECHO_KERNELS_CPU_KERNELS_H_
 #include <cstddef>
@@ -8,63 +8,21 @@
 namespace echo {
 namespace kernels {
 
-void lstm_cell(const Call& call);
-void lstm_cell_grad(const Call& call);
+inline size_t no_workspace(const Call&) { return 0; }
 
-void lstm_norm_cell(const Call& call);
-size_t lstm_norm_cell_workspace(const Call& call);
-void lstm_norm_cell_grad(const Call& call);
-size_t lstm_norm_cell_grad_workspace(const Call& call);
+// A kernel of the C interface: a constant of this type is all that it takes to be found. `workspace` gives the bytes
+// that it needs.
+struct CpuKernel {
+  using Run = void (*)(const Call&);
+  using Workspace = size_t (*)(const Call&);
 
-void gru_cell(const Call& call);
-void gru_cell_grad(const Call& call);
+  CpuKernel(const char* name, Run run, Workspace workspace = no_workspace) noexcept;
 
-void mlp_score(const Call& call);
-size_t mlp_score_workspace(const Call& call);
-void mlp_score_grad(const Call& call);
-size_t mlp_score_grad_workspace(const Call& call);
-
-void weighted_sum(const Call& call);
-void weighted_sum_grad(const Call& call);
-
-void attention(const Call& call);
-size_t attention_workspace(const Call& call);
-void attention_grad(const Call& call);
-size_t attention_grad_workspace(const Call& call);
-
-void layer_norm(const Call& call);
-size_t layer_norm_workspace(const Call& call);
-void layer_norm_grad(const Call& call);
-size_t layer_norm_grad_workspace(const Call& call);
-
-void bias_act(const Call& call);
-void bias_act_grad(const Call& call);
-size_t bias_act_grad_workspace(const Call& call);
-
-void sequence_reverse(const Call& call);
-void sequence_reverse_grad(const Call& call);
-
-void dropout(const Call& call);
-void dropout_grad(const Call& call);
-
-void relu(const Call& call);
-void relu_grad(const Call& call);
-
-void pack_mask(const Call& call);
-void pack_mask_grad(const Call& call);
-
-void apply_mask(const Call& call);
-void apply_mask_grad(const Call& call);
-
-void softmax_output(const Call& call);
-size_t softmax_output_workspace(const Call& call);
-void softmax_output_grad(const Call& call);
-size_t softmax_output_grad_workspace(const Call& call);
-
-void lstm_layer(const Call& call);
-size_t lstm_layer_workspace(const Call& call);
-void lstm_layer_grad(const Call& call);
-size_t lstm_layer_grad_workspace(const Call& call);
+  const char* const name;
+  const Run run;
+  const Workspace workspace;
+  const CpuKernel* const next;
+};
 
 }  // namespace kernels
 }  // namespace echo

@@ -12,14 +12,14 @@ namespace {
 
 ECHO_INLINE void forward_row(const float* __restrict x, const float* __restrict gamma, const float* __restrict beta,
                              float eps, float* __restrict y, int64_t n) {
-  const Statistics of_x = statistics_of(x, n, eps);
+  const Moments of_x = moments_of(x, n, eps);
   for (int64_t j = 0; j < n; ++j) y[j] = of_x.norm(x[j]) * gamma[j] + beta[j];
 }
 
 ECHO_INLINE void backward_row(const float* __restrict dy, const float* __restrict x, const float* __restrict gamma,
                               float eps, float* __restrict dx, float* __restrict dgamma, float* __restrict dbeta,
                               int64_t n) {
-  const Statistics of_x = statistics_of(x, n, eps);
+  const Moments of_x = moments_of(x, n, eps);
   float sum = 0.0f, product = 0.0f;
 #pragma omp simd reduction(+ : sum, product)
   for (int64_t j = 0; j < n; ++j) {
@@ -35,8 +35,6 @@ ECHO_INLINE void backward_row(const float* __restrict dy, const float* __restric
 
 enum { kX, kGamma, kBeta, kY, kForwardVectors };
 enum { kDy = kBeta, kDx = kY, kDgamma = kForwardVectors, kDbeta, kBackwardVectors };
-
-}  // namespace
 
 size_t layer_norm_workspace(const Call& call) { return ChunkVectors::bytes(call["N"], kForwardVectors, call["H"]); }
 
@@ -82,5 +80,9 @@ void layer_norm_grad(const Call& call) {
   rows.write_sum(kDbeta, dbeta);
 }
 
+const CpuKernel kLayerNorm("layer_norm", layer_norm, layer_norm_workspace);
+const CpuKernel kLayerNormGrad("layer_norm_grad", layer_norm_grad, layer_norm_grad_workspace);
+
+}  // namespace
 }  // namespace kernels
 }  // namespace echo

@@ -18,24 +18,19 @@ ECHO_INLINE void forward_tile(const float* __restrict i, const float* __restrict
   }
 }
 
-ECHO_INLINE void backward_tile(const float* __restrict dh, const float* __restrict dc_next, const float* __restrict pre_i,
-                               const float* __restrict pre_f, const float* __restrict pre_g,
-                               const float* __restrict pre_o, const float* __restrict c, float* __restrict d_i,
-                               float* __restrict d_f, float* __restrict d_g, float* __restrict d_o,
-                               float* __restrict dc, int64_t n) {
+ECHO_INLINE void backward_tile(const float* __restrict dh, const float* __restrict dc_next,
+                               const float* __restrict pre_i, const float* __restrict pre_f,
+                               const float* __restrict pre_g, const float* __restrict pre_o, const float* __restrict c,
+                               float* __restrict d_i, float* __restrict d_f, float* __restrict d_g,
+                               float* __restrict d_o, float* __restrict dc, int64_t n) {
   for (int64_t j = 0; j < n; ++j) {
-    const Sigmoid i = sigmoid_gate(pre_i[j]), f = sigmoid_gate(pre_f[j]), o = sigmoid_gate(pre_o[j]);
-    const Tanh g = tanh_gate(pre_g[j]), cell = tanh_gate(f.value * c[j] + i.value * g.value);
-    const float dcell = dc_next[j] + dh[j] * o.value * cell.slope;
-    d_i[j] = dcell * g.value * i.slope;
-    d_f[j] = dcell * c[j] * f.slope;
-    d_g[j] = dcell * i.value * g.slope;
-    d_o[j] = dh[j] * cell.value * o.slope;
-    dc[j] = dcell * f.value;
+    const echo_formulas::LstmGates gate = {sigmoid_gate(pre_i[j]), sigmoid_gate(pre_f[j]), tanh_gate(pre_g[j]),
+                                           sigmoid_gate(pre_o[j])};
+    echo_formulas::LstmGrads grads;
+    dc[j] = lstm_grad(gate, tanh_gate(gate.next_cell(c[j])), c[j], dh[j], dc_next[j], &grads);
+    d_i[j] = grads.i, d_f[j] = grads.f, d_g[j] = grads.g, d_o[j] = grads.o;
   }
 }
-
-}  // namespace
 
 void lstm_cell(const Call& call) {
   const int64_t B = call["B"], H = call["H"];
@@ -81,5 +76,9 @@ void lstm_cell_grad(const Call& call) {
   });
 }
 
+const CpuKernel kLstmCell("lstm_cell", lstm_cell);
+const CpuKernel kLstmCellGrad("lstm_cell_grad", lstm_cell_grad);
+
+}  // namespace
 }  // namespace kernels
 }  // namespace echo

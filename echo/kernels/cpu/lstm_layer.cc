@@ -111,11 +111,12 @@ void Forward::run() {
   Output(call_, "cT").write(0, shape_.B * shape_.H, c_);
 }
 
-}  // namespace
-
 void lstm_layer(const Call& call) { Forward(call, call.raw().workspace).run(); }
 
 size_t lstm_layer_workspace(const Call& call) { return Forward(call, nullptr).bytes(); }
 
+const CpuKernel kLstmLayer("lstm_layer", lstm_layer, lstm_layer_workspace);
+
+}  // namespace
 }  // namespace kernels
 }  // namespace echo

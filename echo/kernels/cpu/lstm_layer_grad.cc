@@ -64,9 +64,9 @@ class Backward {
   const Input pre_, dy_;
   Arena arena_;
   Product dx_, dwi_, dwh_;
-  float *gates_;  // of a chunk, in the order of time; they become their gradients
-  float *cells_;  // of a chunk: before its first step, then behind each
-  float *saved_;  // cells before each chunk
+  float* gates_;  // of a chunk, in the order of time; they become their gradients
+  float* cells_;  // of a chunk: before its first step, then behind each
+  float* saved_;  // cells before each chunk
   float *dh_, *dc_, *dbias_, *scratch_;
   float *wi_, *wh_, *right_;  // packed
 };
@@ -123,9 +123,8 @@ void Backward::save_cells() {
         std::memcpy(cell, cell - B * H, H * sizeof(float));
         for (int64_t step = (chunk - 1) * steps_; step < chunk * steps_; ++step) {
           const int64_t place = shape_.time(step) * B + row;
-          in_tiles(H, kTile, [&](int64_t at, int64_t n) {
-            cell_advance(n, read_pre(place, at, n, buffer), cell + at);
-          });
+          in_tiles(H, kTile,
+                   [&](int64_t at, int64_t n) { cell_advance(n, read_pre(place, at, n, buffer), cell + at); });
         }
       }
     }
@@ -250,11 +249,12 @@ void Backward::run() {
   write_rest();
 }
 
-}  // namespace
-
 void lstm_layer_grad(const Call& call) { Backward(call, call.raw().workspace).run(); }
 
 size_t lstm_layer_grad_workspace(const Call& call) { return Backward(call, nullptr).bytes(); }
 
+const CpuKernel kLstmLayerGrad("lstm_layer_grad", lstm_layer_grad, lstm_layer_grad_workspace);
+
+}  // namespace
 }  // namespace kernels
 }  // namespace echo

@@ -12,6 +12,8 @@ namespace echo {
 namespace kernels {
 namespace {
 
+using echo_formulas::cell_grad;
+
 // A row of gates in front of their activations.
 struct Gates {
   const float *i, *f, *g, *o;
@@ -20,11 +22,9 @@ struct Gates {
 ECHO_INLINE void forward_row(const Gates& pre, const float* __restrict c, const float* __restrict gamma,
                              const float* __restrict beta, float eps, float* __restrict h, float* __restrict c_next,
                              int64_t n) {
-  for (int64_t j = 0; j < n; ++j)
-    c_next[j] = sigmoid_of(pre.f[j]) * c[j] + sigmoid_of(pre.i[j]) * tanh_of(pre.g[j]);
-  const Statistics of_cell = statistics_of(c_next, n, eps);
-  for (int64_t j = 0; j < n; ++j)
-    h[j] = sigmoid_of(pre.o[j]) * tanh_of(of_cell.norm(c_next[j]) * gamma[j] + beta[j]);
+  for (int64_t j = 0; j < n; ++j) c_next[j] = sigmoid_of(pre.f[j]) * c[j] + sigmoid_of(pre.i[j]) * tanh_of(pre.g[j]);
+  const Moments of_cell = moments_of(c_next, n, eps);
+  for (int64_t j = 0; j < n; ++j) h[j] = sigmoid_of(pre.o[j]) * tanh_of(of_cell.norm(c_next[j]) * gamma[j] + beta[j]);
 }
 
 // `cell` receives the next cell, then its gradient; `d_norm` the gradient of what the norm gives.
@@ -33,9 +33,8 @@ ECHO_INLINE void output_gradients(const float* __restrict dh, const float* __res
                                   const float* __restrict beta, float eps, float* __restrict cell,
                                   float* __restrict d_norm, float* __restrict d_o, float* __restrict dgamma,
                                   float* __restrict dbeta, int64_t n) {
-  for (int64_t j = 0; j < n; ++j)
-    cell[j] = sigmoid_of(pre.f[j]) * c[j] + sigmoid_of(pre.i[j]) * tanh_of(pre.g[j]);
-  const Statistics of_cell = statistics_of(cell, n, eps);
+  for (int64_t j = 0; j < n; ++j) cell[j] = sigmoid_of(pre.f[j]) * c[j] + sigmoid_of(pre.i[j]) * tanh_of(pre.g[j]);
+  const Moments of_cell = moments_of(cell, n, eps);
   for (int64_t j = 0; j < n; ++j) {
     const float norm = of_cell.norm(cell[j]);
     const Sigmoid o = sigmoid_gate(pre.o[j]);
@@ -60,12 +59,11 @@ ECHO_INLINE void cell_gradients(const float* __restrict d_cell, const Gates& pre
                                 float* __restrict d_i, float* __restrict d_f, float* __restrict d_g,
                                 float* __restrict dc, int64_t n) {
   for (int64_t j = 0; j < n; ++j) {
-    const Sigmoid i = sigmoid_gate(pre.i[j]), f = sigmoid_gate(pre.f[j]);
-    const Tanh g = tanh_gate(pre.g[j]);
-    d_i[j] = d_cell[j] * g.value * i.slope;
-    d_f[j] = d_cell[j] * c[j] * f.slope;
-    d_g[j] = d_cell[j] * i.value * g.slope;
-    dc[j] = d_cell[j] * f.value;
+    const Sigmoid unread = {};
+    echo_formulas::LstmGrads grads;
+    dc[j] = cell_grad({sigmoid_gate(pre.i[j]), sigmoid_gate(pre.f[j]), tanh_gate(pre.g[j]), unread}, c[j], d_cell[j],
+                      &grads);
+    d_i[j] = grads.i, d_f[j] = grads.f, d_g[j] = grads.g;
   }
 }
 
@@ -77,8 +75,6 @@ Gates gates_of(const Input& pre, int64_t row, int64_t H, const ChunkVectors& row
   for (int gate = 0; gate < 4; ++gate) at[gate] = pre.read((4 * row + gate) * H, H, rows.at(chunk, kPre + gate));
   return {at[0], at[1], at[2], at[3]};
 }
-
-}  // namespace
 
 size_t lstm_norm_cell_workspace(const Call& call) { return ChunkVectors::bytes(call["B"], kForwardVectors, call["H"]); }
 
@@ -109,7 +105,8 @@ size_t lstm_norm_cell_grad_workspace(const Call& call) {
 void lstm_norm_cell_grad(const Call& call) {
   const int64_t B = call["B"], H = call["H"];
   const float eps = static_cast<float>(call.param("eps"));
-  const Input dh(call, "dh"), dc_next(call, "dc'"), pre(call, "pre"), c(call, "c"), gamma(call, "gamma"), beta(call, "beta");
+  const Input dh(call, "dh"), dc_next(call, "dc'"), pre(call, "pre"), c(call, "c"), gamma(call, "gamma"),
+      beta(call, "beta");
   const Output dpre(call, "dpre"), dc(call, "dc");
   const ChunkVectors rows(call.raw().workspace, B, kBackwardVectors, H);
   in_chunks(B, B * H * 9, [&](int64_t chunk, int64_t begin, int64_t end) {
@@ -123,8 +120,9 @@ void lstm_norm_cell_grad(const Call& call) {
       float* out[4];
       for (int gate = 0; gate < 4; ++gate) out[gate] = dpre.place((4 * row + gate) * H, rows.at(chunk, kDpre + gate));
       float* const dc_at = dc.place(row * H, rows.at(chunk, kDc));
-      cloned<output_gradients>(dh.read(row * H, H, rows.at(chunk, kDh)), dc_next.read(row * H, H, rows.at(chunk,
-                               kNext)), gates, before, weight, bias, eps, cell, norm, out[3], weight_sum, bias_sum, H);
+      cloned<output_gradients>(dh.read(row * H, H, rows.at(chunk, kDh)),
+                               dc_next.read(row * H, H, rows.at(chunk, kNext)), gates, before, weight, bias, eps, cell,
+                               norm, out[3], weight_sum, bias_sum, H);
       cloned<cell_gradients>(cell, gates, before, out[0], out[1], out[2], dc_at, H);
       for (int gate = 0; gate < 4; ++gate) dpre.write((4 * row + gate) * H, H, out[gate]);
       dc.write(row * H, H, dc_at);
@@ -134,5 +132,9 @@ void lstm_norm_cell_grad(const Call& call) {
   rows.write_sum(kDbeta, Output(call, "dbeta"));
 }
 
+const CpuKernel kLstmNormCell("lstm_norm_cell", lstm_norm_cell, lstm_norm_cell_workspace);
+const CpuKernel kLstmNormCellGrad("lstm_norm_cell_grad", lstm_norm_cell_grad, lstm_norm_cell_grad_workspace);
+
+}  // namespace
 }  // namespace kernels
 }  // namespace echo

@@ -41,15 +41,11 @@ ECHO_INLINE void step_grad(int64_t n, const float* __restrict dh, const float* _
                            const float* __restrict next, float* __restrict gate_i, float* __restrict gate_f,
                            float* __restrict gate_g, float* __restrict gate_o, float* __restrict dc) {
   for (int64_t k = 0; k < n; ++k) {
-    const Sigmoid i = sigmoid_decoded(gate_i[k]), f = sigmoid_decoded(gate_f[k]), o = sigmoid_decoded(gate_o[k]);
-    const Tanh g = tanh_decoded(gate_g[k]), cell = tanh_gate(next[k]);
-    const float grad = dh[k] + dy[k];
-    const float dcell = dc[k] + grad * o.value * cell.slope;
-    gate_i[k] = dcell * g.value * i.slope;
-    gate_f[k] = dcell * c[k] * f.slope;
-    gate_g[k] = dcell * i.value * g.slope;
-    gate_o[k] = grad * cell.value * o.slope;
-    dc[k] = dcell * f.value;
+    const echo_formulas::LstmGates gate = {sigmoid_decoded(gate_i[k]), sigmoid_decoded(gate_f[k]),
+                                           tanh_decoded(gate_g[k]), sigmoid_decoded(gate_o[k])};
+    echo_formulas::LstmGrads grads;
+    dc[k] = lstm_grad(gate, tanh_gate(next[k]), c[k], dh[k] + dy[k], dc[k], &grads);
+    gate_i[k] = grads.i, gate_f[k] = grads.f, gate_g[k] = grads.g, gate_o[k] = grads.o;
   }
 }
 

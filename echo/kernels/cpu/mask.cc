@@ -29,8 +29,6 @@ float factor_of(const Call& call) {
   return scale == nullptr ? 0.0f : *scale;
 }
 
-}  // namespace
-
 void pack_mask(const Call& call) {
   const int64_t count = call["n"];
   const Input mask(call, "mask");
@@ -56,5 +54,11 @@ void apply_mask_grad(const Call& call) {
   call.write_zeros("dscale");
 }
 
+const CpuKernel kPackMask("pack_mask", pack_mask);
+const CpuKernel kPackMaskGrad("pack_mask_grad", pack_mask_grad);
+const CpuKernel kApplyMask("apply_mask", apply_mask);
+const CpuKernel kApplyMaskGrad("apply_mask_grad", apply_mask_grad);
+
+}  // namespace
 }  // namespace kernels
 }  // namespace echo

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "clones.h"
+#include "formulas.h"
 
 namespace echo {
 namespace kernels {
@@ -69,18 +70,13 @@ ECHO_INLINE float sigmoid_of(float x) {
   return (x < 0.0f ? e : 1.0f) / (1.0f + e);
 }
 
-// What gradients need of a gate: its value, its derivative, and 1 - value for a logistic function. Each is as exact as
-// the value is: none is taken from a value that was rounded to 1.
-struct Sigmoid {
-  float value, slope, rest;
-};
+using echo_formulas::Sigmoid;
+using echo_formulas::Tanh;
 
-struct Tanh {
-  float value, slope, rest;  // rest: 1 - |value|
-
-  // The value, to the nearest float: exactly 1 where it comes near, so that differences from it vanish there.
-  ECHO_INLINE float rounded() const { return rest < 0.5f ? __builtin_copysignf(1.0f - rest, value) : value; }
-};
+// The value, to the nearest float: exactly 1 where it comes near, so that differences from it vanish there.
+ECHO_INLINE float rounded(const Tanh& gate) {
+  return gate.rest < 0.5f ? __builtin_copysignf(1.0f - gate.rest, gate.value) : gate.value;
+}
 
 ECHO_INLINE Sigmoid sigmoid_gate(float x) {
   const float e = exp_below(-__builtin_fabsf(x)), more = 1.0f / (1.0f + e);

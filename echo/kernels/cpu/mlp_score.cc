@@ -24,7 +24,7 @@ ECHO_INLINE float forward_normed_row(const float* __restrict keys, const float* 
                                      const float* __restrict v, const float* __restrict gamma,
                                      const float* __restrict beta, float eps, float* __restrict total, int64_t n) {
   for (int64_t j = 0; j < n; ++j) total[j] = keys[j] + query[j];
-  const Statistics of_total = statistics_of(total, n, eps);
+  const Moments of_total = moments_of(total, n, eps);
   float score = 0.0f;
 #pragma omp simd reduction(+ : score)
   for (int64_t j = 0; j < n; ++j) {
@@ -51,7 +51,7 @@ ECHO_INLINE void backward_normed_row(float dscore, const float* __restrict keys,
                                      float* __restrict dkeys, float* __restrict dquery, float* __restrict dv,
                                      float* __restrict dgamma, float* __restrict dbeta, int64_t n) {
   for (int64_t j = 0; j < n; ++j) norm[j] = keys[j] + query[j];
-  const Statistics of_total = statistics_of(norm, n, eps);
+  const Moments of_total = moments_of(norm, n, eps);
   for (int64_t j = 0; j < n; ++j) {
     norm[j] = of_total.norm(norm[j]);
     const Tanh t = tanh_gate(norm[j] * gamma[j] + beta[j]);
@@ -80,7 +80,11 @@ enum { kDkeys = kForwardVectors, kDquery, kDv, kDgamma, kDbeta, kBackwardVectors
 // The inputs that both passes read, and a chunk's copies of the vectors that all rows share.
 struct Inputs {
   explicit Inputs(const Call& call)
-      : keys(call, "keys"), query(call, "query"), v(call, "v"), gamma(call, "gamma"), beta(call, "beta"),
+      : keys(call, "keys"),
+        query(call, "query"),
+        v(call, "v"),
+        gamma(call, "gamma"),
+        beta(call, "beta"),
         eps(static_cast<float>(call.param("eps"))) {}
 
   const Input keys, query, v, gamma, beta;
@@ -89,13 +93,12 @@ struct Inputs {
 
 struct Shared {
   Shared(const Inputs& in, const ChunkVectors& rows, int64_t chunk, int64_t H)
-      : v(in.v.read(0, H, rows.at(chunk, kV))), gamma(in.gamma.read(0, H, rows.at(chunk, kGamma))),
+      : v(in.v.read(0, H, rows.at(chunk, kV))),
+        gamma(in.gamma.read(0, H, rows.at(chunk, kGamma))),
         beta(in.beta.read(0, H, rows.at(chunk, kBeta))) {}
 
   const float *v, *gamma, *beta;
 };
-
-}  // namespace
 
 size_t mlp_score_workspace(const Call& call) { return ChunkVectors::bytes(call["B"], kForwardVectors, call["H"]); }
 
@@ -110,10 +113,10 @@ void mlp_score(const Call& call) {
       const float* const query = in.query.read(b * H, H, rows.at(chunk, kQuery));
       for (int64_t t = 0; t < T; ++t) {
         const float* const keys = in.keys.read((b * T + t) * H, H, rows.at(chunk, kKeys));
-        const float value = in.gamma.absent() ? cloned<forward_row>(keys, query, shared.v, H)
-                                              : cloned<forward_normed_row>(keys, query, shared.v, shared.gamma,
-                                                                           shared.beta, in.eps, rows.at(chunk, kTotal),
-                                                                           H);
+        const float value = in.gamma.absent()
+                                ? cloned<forward_row>(keys, query, shared.v, H)
+                                : cloned<forward_normed_row>(keys, query, shared.v, shared.gamma, shared.beta, in.eps,
+                                                             rows.at(chunk, kTotal), H);
         score.write(b * T + t, 1, &value);
       }
     }
@@ -147,8 +150,8 @@ void mlp_score_grad(const Call& call) {
         if (in.gamma.absent()) {
           cloned<backward_row>(head, keys, query, shared.v, place, query_sum, v_sum, H);
         } else {
-          cloned<backward_normed_row>(head, keys, query, shared.v, shared.gamma, shared.beta, in.eps, rows.at(chunk,
-                                      kTotal), place, query_sum, v_sum, gamma_sum, beta_sum, H);
+          cloned<backward_normed_row>(head, keys, query, shared.v, shared.gamma, shared.beta, in.eps,
+                                      rows.at(chunk, kTotal), place, query_sum, v_sum, gamma_sum, beta_sum, H);
         }
         dkeys.write(row * H, H, place);
       }
@@ -160,5 +163,9 @@ void mlp_score_grad(const Call& call) {
   rows.write_sum(kDbeta, Output(call, "dbeta"));
 }
 
+const CpuKernel kMlpScore("mlp_score", mlp_score, mlp_score_workspace);
+const CpuKernel kMlpScoreGrad("mlp_score_grad", mlp_score_grad, mlp_score_grad_workspace);
+
+}  // namespace
 }  // namespace kernels
 }  // namespace echo

@@ -16,8 +16,6 @@ ECHO_INLINE void forward_tile(const float* __restrict x, float* __restrict y, ui
   }
 }
 
-}  // namespace
-
 void relu(const Call& call) {
   const int64_t count = call["n"];
   const Input x(call, "x");
@@ -35,5 +33,9 @@ void relu(const Call& call) {
 
 void relu_grad(const Call& call) { multiply_by_bits(call, 1.0f); }
 
+const CpuKernel kRelu("relu", relu);
+const CpuKernel kReluGrad("relu_grad", relu_grad);
+
+}  // namespace
 }  // namespace kernels
 }  // namespace echo

@@ -25,8 +25,6 @@ void reverse(const Call& call, const char* from, const char* to) {
   });
 }
 
-}  // namespace
-
 void sequence_reverse(const Call& call) { reverse(call, "x", "y"); }
 
 void sequence_reverse_grad(const Call& call) {
@@ -34,5 +32,9 @@ void sequence_reverse_grad(const Call& call) {
   call.write_zeros("dlengths");
 }
 
+const CpuKernel kSequenceReverse("sequence_reverse", sequence_reverse);
+const CpuKernel kSequenceReverseGrad("sequence_reverse_grad", sequence_reverse_grad);
+
+}  // namespace
 }  // namespace kernels
 }  // namespace echo

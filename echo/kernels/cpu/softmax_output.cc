@@ -25,7 +25,8 @@ class Labels {
 
   float operator[](int64_t index) const {
     if (dtype_ == ECHO_INT32) return static_cast<float>(static_cast<const int32_t*>(data_)[index]);
-    return dtype_ == ECHO_FLOAT16 ? to_float(static_cast<const Half*>(data_)[index]) : static_cast<const float*>(data_)[index];
+    return dtype_ == ECHO_FLOAT16 ? to_float(static_cast<const Half*>(data_)[index])
+                                  : static_cast<const float*>(data_)[index];
   }
 
  private:
@@ -228,8 +229,8 @@ class Backward {
     if (Output(call_, "dx").skipped()) return;
     float* const dx = (half_ ? dx_ : static_cast<float*>(call_.out("dx"))) + row * size_.I;
     const bool begins = column == 0 && (half_ || !call_.adds("dx"));
-    gemm::multiply({tile_, false, rows, columns, columns, 1}, weights_, size_.I, {begins ? nullptr : dx, size_.I}, dx, size_.I,
-                   scratch_);
+    gemm::multiply({tile_, false, rows, columns, columns, 1}, weights_, size_.I, {begins ? nullptr : dx, size_.I}, dx,
+                   size_.I, scratch_);
   }
 
   // dw += tile' x
@@ -239,8 +240,8 @@ class Backward {
     gemm::pack(x.moved(row * size_.I), inputs_);
     float* const dw = half_ ? dw_ : static_cast<float*>(call_.out("dw")) + column * size_.I;
     const bool begins = row == 0 && (half_ || !call_.adds("dw"));
-    gemm::multiply({tile_, false, columns, rows, 1, columns}, inputs_, size_.I, {begins ? nullptr : dw, size_.I}, dw, size_.I,
-                   scratch_);
+    gemm::multiply({tile_, false, columns, rows, 1, columns}, inputs_, size_.I, {begins ? nullptr : dw, size_.I}, dw,
+                   size_.I, scratch_);
   }
 
   const Call& call_;
@@ -251,12 +252,14 @@ class Backward {
   float *tile_, *weights_, *inputs_, *scratch_, *bias_, *probs_, *dx_, *dw_;
 };
 
-}  // namespace
-
 void softmax_output(const Call& call) { Forward(call, call.raw().workspace).run(); }
 size_t softmax_output_workspace(const Call& call) { return Forward(call, nullptr).bytes(); }
 void softmax_output_grad(const Call& call) { Backward(call, call.raw().workspace).run(); }
 size_t softmax_output_grad_workspace(const Call& call) { return Backward(call, nullptr).bytes(); }
 
+const CpuKernel kSoftmaxOutput("softmax_output", softmax_output, softmax_output_workspace);
+const CpuKernel kSoftmaxOutputGrad("softmax_output_grad", softmax_output_grad, softmax_output_grad_workspace);
+
+}  // namespace
 }  // namespace kernels
 }  // namespace echo

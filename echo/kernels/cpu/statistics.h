@@ -5,28 +5,26 @@
 #include <cstdint>
 
 #include "clones.h"
+#include "formulas.h"
 
 namespace echo {
 namespace kernels {
 
-struct Statistics {
-  float mean, scale;  // scale: 1 / sqrt(variance + eps)
-
-  ECHO_INLINE float norm(float x) const { return (x - mean) * scale; }
-};
+using echo_formulas::Moments;
 
 // The gradient of a value, from that of its norm and the row's sums of those gradients: alone, and times the norms.
 struct NormGradient {
-  ECHO_INLINE NormGradient(const Statistics& of_row, float sum, float product, int64_t n)
-      : scale(of_row.scale), mean(sum / static_cast<float>(n)), slope(product / static_cast<float>(n)) {}
+  ECHO_INLINE NormGradient(const Moments& of_row, float sum, float product, int64_t n)
+      : row(of_row), mean(sum / static_cast<float>(n)), slope(product / static_cast<float>(n)) {}
 
-  ECHO_INLINE float operator()(float norm, float d) const { return scale * (d - mean - norm * slope); }
+  ECHO_INLINE float operator()(float norm, float d) const { return row.grad(norm, d, mean, slope); }
 
-  float scale, mean, slope;
+  Moments row;
+  float mean, slope;
 };
 
 // In two passes: the square of the mean taken from the mean of squares cancels where the mean is large.
-ECHO_INLINE Statistics statistics_of(const float* x, int64_t n, float eps) {
+ECHO_INLINE Moments moments_of(const float* x, int64_t n, float eps) {
   float sum = 0.0f, squares = 0.0f;
 #pragma omp simd reduction(+ : sum)
   for (int64_t j = 0; j < n; ++j) sum += x[j];

@@ -29,8 +29,7 @@ ECHO_INLINE void add(float* __restrict y, const float* __restrict x, int64_t n) 
 
 void add_to(float* y, const float* x, int64_t n) { cloned<add>(y, x, n); }
 
-Input::Input(const Call& call, const char* name)
-    : data_(call.in(name)), half_(call.in_dtype(name) == ECHO_FLOAT16) {}
+Input::Input(const Call& call, const char* name) : data_(call.in(name)), half_(call.in_dtype(name) == ECHO_FLOAT16) {}
 
 const float* Input::read(int64_t offset, int64_t n, float* buffer) const {
   if (data_ == nullptr) {

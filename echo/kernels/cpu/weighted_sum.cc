@@ -28,8 +28,6 @@ float at(const Input& input, int64_t index) {
   return *input.read(index, 1, &buffer);
 }
 
-}  // namespace
-
 void weighted_sum(const Call& call) {
   const int64_t B = call["B"], T = call["T"], H = call["H"];
   const Input w(call, "w"), values(call, "values");
@@ -71,5 +69,9 @@ void weighted_sum_grad(const Call& call) {
   });
 }
 
+const CpuKernel kWeightedSum("weighted_sum", weighted_sum);
+const CpuKernel kWeightedSumGrad("weighted_sum_grad", weighted_sum_grad);
+
+}  // namespace
 }  // namespace kernels
 }  // namespace echo

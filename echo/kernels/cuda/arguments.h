@@ -19,12 +19,21 @@ enum { kThreads = 256 };       // of every block
 enum { kWarps = kThreads / 32 };
 enum { kTile = 64 };           // rows and columns of a small matrix tile
 enum { kBigTile = 128 };
+enum { kDepth = 16 };          // terms of a product that a tile, or a warp of an LSTM step, takes at a time
 // Batch rows and hidden units that a block of an LSTM step handles at a time: forward on many multiprocessors, for
 // small batches, and on fewer multiprocessors; backward.
 enum { kStepRows = 64, kStepUnits = 4 };
 enum { kSmallRows = 32, kSmallUnits = 4 };
 enum { kWideRows = 32, kWideUnits = 8 };
 enum { kBackRows = 64, kBackUnits = 8 };
+
+// Shared memory of a block of LSTM steps in front of its weights: a slice of [term][row] for each warp, rows padded to a
+// stride, later the warps' sums of [row][column].
+template <int rows, int columns>
+struct StepRoom {
+  enum { kStride = rows + 4, kSlices = kWarps * kDepth * kStride, kSums = kWarps * rows * columns };
+  enum { kFloats = kSlices > kSums ? kSlices : kSums };
+};
 
 struct LstmCell {
   const void *pre, *c;

@@ -27,7 +27,7 @@ __device__ inline Operand<T, true> columns_of(const T* data, Long first, Long en
 
 struct Tile {
   Long item, first;  // the batch item, and its first query or key
-  Long keys;         // that the item has
+  Long keys;  // that the item has
 };
 
 // Calls visit for each tile of 64 of `rows` rows that an item has.

@@ -13,32 +13,8 @@ __device__ inline Gates gates_of(float i, float f, float g, float o) {
   return {sigmoid(i), sigmoid(f), tanhf(g), sigmoid(o)};
 }
 
-// The gates with their derivatives.
-struct SlopedGates {
-  Sigmoid i, f;
-  Tanh g;
-  Sigmoid o;
-
-  __device__ float next_cell(float c) const { return f.value * c + i.value * g.value; }
-};
-
-__device__ inline SlopedGates sloped_gates(float i, float f, float g, float o) {
+__device__ inline LstmGates lstm_gates(float i, float f, float g, float o) {
   return {sigmoid_gate(i), sigmoid_gate(f), tanh_gate(g), sigmoid_gate(o)};
-}
-
-// The gradients of the pre-activations that make a cell, and of the cell before it (returned), from d, that of the cell.
-__device__ inline float cell_grad(const SlopedGates& gate, float c, float d, Gates* dpre) {
-  dpre->i = d * gate.g.value * gate.i.slope;
-  dpre->f = d * c * gate.f.slope;
-  dpre->g = d * gate.i.value * gate.g.slope;
-  return d * gate.f.value;
-}
-
-// What dh and dc' of one unit say of its pre-activations, and of c (returned).
-__device__ inline float lstm_unit_grad(const SlopedGates& gate, float c, float dh, float dc, Gates* dpre) {
-  const Tanh cell = tanh_gate(gate.next_cell(c));
-  dpre->o = dh * cell.value * gate.o.slope;
-  return cell_grad(gate, c, dc + dh * gate.o.value * cell.slope, dpre);
 }
 
 template <typename T, int W>
@@ -67,9 +43,10 @@ __device__ void lstm_cell_grad(const LstmCellGrad& a) {
     Pack<W> c = load<T, W>(a.c, at);
     const Pack<W> dh = load_if<T, W>(a.dh, at), dc = load_if<T, W>(a.dc_next, at);
     for (int k = 0; k < W; ++k) {
-      Gates dpre;
-      c.v[k] = lstm_unit_grad(sloped_gates(i.v[k], f.v[k], g.v[k], o.v[k]), c.v[k], dh.v[k], dc.v[k], &dpre);
-      i.v[k] = dpre.i, f.v[k] = dpre.f, g.v[k] = dpre.g, o.v[k] = dpre.o;
+      const LstmGates gate = lstm_gates(i.v[k], f.v[k], g.v[k], o.v[k]);
+      LstmGrads grads;
+      c.v[k] = lstm_grad(gate, tanh_gate(gate.next_cell(c.v[k])), c.v[k], dh.v[k], dc.v[k], &grads);
+      i.v[k] = grads.i, f.v[k] = grads.f, g.v[k] = grads.g, o.v[k] = grads.o;
     }
     put<T, W>(a.dpre, four, i);
     put<T, W>(a.dpre, four + a.hidden, f);
@@ -78,11 +55,6 @@ __device__ void lstm_cell_grad(const LstmCellGrad& a) {
     put<T, W>(a.dc, at, c);
   });
 }
-
-struct GruGates {
-  Sigmoid r, z;
-  Tanh n;
-};
 
 __device__ inline GruGates gru_gates(float xr, float xz, float xn, float sr, float sz, float sn) {
   const Sigmoid r = sigmoid_gate(xr + sr);
@@ -99,8 +71,7 @@ __device__ void gru_cell(const GruCell& a) {
     Pack<W> h = load<T, W>(a.h, at);
     for (int k = 0; k < W; ++k) {
       const GruGates gate = gru_gates(xr.v[k], xz.v[k], xn.v[k], sr.v[k], sz.v[k], sn.v[k]);
-      // z itself: where n is h, what comes out has to be h, too.
-      h.v[k] = (1.f - gate.z.value) * gate.n.value + gate.z.value * h.v[k];
+      h.v[k] = gru_next(gate.z.value, gate.n.value, h.v[k]);
     }
     put<T, W>(a.h_next, at, h);
   });
@@ -117,12 +88,8 @@ __device__ void gru_cell_grad(const GruCellGrad& a) {
     Pack<W> dh = load_if<T, W>(a.dh_next, at);
     for (int k = 0; k < W; ++k) {
       const GruGates gate = gru_gates(xr.v[k], xz.v[k], xn.v[k], sr.v[k], sz.v[k], sn.v[k]);
-      const float d = dh.v[k], dn = d * gate.z.rest * gate.n.slope;
-      const float dr = dn * sn.v[k] * gate.r.slope;
-      const float dz = d * (h.v[k] - gate.n.value) * gate.z.slope;
-      xr.v[k] = dr, xz.v[k] = dz, xn.v[k] = dn;
-      sn.v[k] = dn * gate.r.value;
-      dh.v[k] = d * gate.z.value;
+      const GruGrads grads = gru_grad(gate, gate.n.value, sn.v[k], h.v[k], dh.v[k]);
+      xr.v[k] = grads.r, xz.v[k] = grads.z, xn.v[k] = grads.n, sn.v[k] = grads.sn, dh.v[k] = grads.h;
     }
     put<T, W>(a.dx, three, xr);
     put<T, W>(a.dx, three + a.hidden, xz);

@@ -45,14 +45,18 @@ __device__ inline half_t fresh(const half_t* p) {
 __device__ inline float4 fresh4(const float* p) {
   float4 f;
   asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(f.x), "=f"(f.y), "=f"(f.z), "=f"(f.w) : "l"(p) : "memory");
+               : "=f"(f.x), "=f"(f.y), "=f"(f.z), "=f"(f.w)
+               : "l"(p)
+               : "memory");
   return f;
 }
 
 __device__ inline ushort4 fresh4(const half_t* p) {
   ushort4 h;
   asm volatile("ld.global.cg.v4.u16 {%0, %1, %2, %3}, [%4];"
-               : "=h"(h.x), "=h"(h.y), "=h"(h.z), "=h"(h.w) : "l"(p) : "memory");
+               : "=h"(h.x), "=h"(h.y), "=h"(h.z), "=h"(h.w)
+               : "l"(p)
+               : "memory");
   return h;
 }
 
@@ -65,7 +69,11 @@ __device__ inline unsigned fresh(const unsigned* p) {
 }
 #endif
 
+#include "formulas.h"
+
 namespace echo_cuda {
+
+using namespace echo_formulas;
 
 #define ECHO_INFINITY __int_as_float(0x7f800000)
 
@@ -91,9 +99,13 @@ struct Access;
 template <>
 struct Access<1> {
   template <typename T>
-  __device__ static Pack<1> load(const T* p) { return {{number(*p)}}; }
+  __device__ static Pack<1> load(const T* p) {
+    return {{number(*p)}};
+  }
   template <typename T>
-  __device__ static void store(T* p, Pack<1> x) { assign(p, x.v[0]); }
+  __device__ static void store(T* p, Pack<1> x) {
+    assign(p, x.v[0]);
+  }
 };
 
 template <>
@@ -163,16 +175,6 @@ __device__ inline Pack<4> fresh_up_to(const T* from, Long count, int wide) {
 
 __device__ inline float sigmoid(float x) { return 1.f / (1.f + expf(-x)); }
 
-// What gradients need of a gate: its value, its derivative, and 1 - value for a logistic function. Each is as exact as
-// the value is: none is taken from a value that was rounded to 1.
-struct Sigmoid {
-  float value, slope, rest;
-};
-
-struct Tanh {
-  float value, slope;
-};
-
 __device__ inline Sigmoid sigmoid_gate(float x) {
   const float e = expf(-fabsf(x)), more = 1.f / (1.f + e), less = e * more;
   return {x < 0 ? less : more, less * more, x < 0 ? more : less};
@@ -181,7 +183,7 @@ __device__ inline Sigmoid sigmoid_gate(float x) {
 // With e = exp(-2 |x|): the derivative is 4 e / (1 + e)^2.
 __device__ inline Tanh tanh_gate(float x) {
   const float e = expf(-2.f * fabsf(x)), r = 1.f / (1.f + e);
-  return {tanhf(x), 4.f * e * r * r};
+  return {tanhf(x), 4.f * e * r * r, 2.f * e * r};
 }
 
 __device__ inline float warp_sum(float x) {

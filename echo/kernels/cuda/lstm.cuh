@@ -4,18 +4,15 @@
 // throughout (Diamos et al., Persistent RNNs, ICML 2016, section 3).
 #ifndef ECHO_KERNELS_CUDA_LSTM_CUH_
 #define ECHO_KERNELS_CUDA_LSTM_CUH_
-#include "tile.cuh"
 #include "cells.cuh"
+#include "tile.cuh"
 
 namespace echo_cuda {
 
-// Shared memory: a slice of [term][row] for each warp, later the warps' sums of [row][column]; then the weights,
-// [term][column].
+// Shared memory: a StepRoom, then the weights, [term][column].
 template <typename Weights>
-struct StepShape {
+struct StepShape : StepRoom<Weights::kRows, Weights::kColumns> {
   enum { kColumns = Weights::kColumns, kRows = Weights::kRows };
-  enum { kStride = kRows + 4, kSlices = kWarps * kDepth * kStride, kSums = kWarps * kRows * kColumns };
-  enum { kFloats = kSlices > kSums ? kSlices : kSums };
   enum { kAcross = kColumns / 4, kResults = kRows * kAcross / 32 };  // lanes side by side; rows of a lane
 };
 
@@ -217,8 +214,10 @@ __device__ inline void backward_unit(const LstmBackSteps& a, Long step, Long t, 
   const Long all = a.batch * a.hidden, at = b * a.hidden + j, before = t + a.direction;
   const bool start = step == 0 && !a.dgates_after;
   float dc = 0;
-  if (!start) dc = a.dc[at];
-  else if (a.dc_last) dc = get<T>(a.dc_last, at);
+  if (!start)
+    dc = a.dc[at];
+  else if (a.dc_last)
+    dc = get<T>(a.dc_last, at);
   if (step == a.steps) {
     put<T>(a.dh0, at, dh);
     put<T>(a.dc0, at, dc);
@@ -226,11 +225,11 @@ __device__ inline void backward_unit(const LstmBackSteps& a, Long step, Long t, 
   }
   if (a.dy) dh += get<T>(a.dy, t * all + at);
   const Long pre = t * 4 * all + 4 * b * a.hidden + j;
-  const SlopedGates gate = sloped_gates(get<T>(a.pre, pre), get<T>(a.pre, pre + a.hidden),
-                                        get<T>(a.pre, pre + 2 * a.hidden), get<T>(a.pre, pre + 3 * a.hidden));
+  const LstmGates gate = lstm_gates(get<T>(a.pre, pre), get<T>(a.pre, pre + a.hidden),
+                                    get<T>(a.pre, pre + 2 * a.hidden), get<T>(a.pre, pre + 3 * a.hidden));
   const float c = before < 0 || before >= a.all_steps ? get<T>(a.c0, at) : a.cells[before * all + at];
-  Gates d;
-  a.dc[at] = lstm_unit_grad(gate, c, dh, dc, &d);
+  LstmGrads d;
+  a.dc[at] = lstm_grad(gate, tanh_gate(gate.next_cell(c)), c, dh, dc, &d);
   const Long slot = a.direction > 0 ? step : a.steps - 1 - step;
   float* dgates = a.dgates + slot * 4 * all + 4 * b * a.hidden + j;
   dgates[0] = d.i, dgates[a.hidden] = d.f, dgates[2 * a.hidden] = d.g, dgates[3 * a.hidden] = d.o;
@@ -252,8 +251,10 @@ __device__ void lstm_back_steps(const LstmBackSteps& a) {
       if (after) step_product<float, T>(after + first * depth, rows, depth, a.wide, from, resident, shared);
       for (int row = threadIdx.x / kBackUnits; row < rows && j < a.hidden; row += kThreads / kBackUnits) {
         float dh = 0;
-        if (after) dh = step_sum<Weights>(shared, row, threadIdx.x % kBackUnits);
-        else if (a.dh_last) dh = get<T>(a.dh_last, (first + row) * a.hidden + j);
+        if (after)
+          dh = step_sum<Weights>(shared, row, threadIdx.x % kBackUnits);
+        else if (a.dh_last)
+          dh = get<T>(a.dh_last, (first + row) * a.hidden + j);
         backward_unit<T>(a, step, a.first + step * a.direction, first + row, j, dh);
       }
       __syncthreads();

@@ -27,7 +27,8 @@ void load(Device* device, DeviceNumber number) {
     int version = 0;
     driver().version(&version);
     throw DeviceError("the NVIDIA driver supports CUDA " + std::to_string(version / 1000) + "." +
-                      std::to_string(version % 1000 / 10) + " and refuses the kernels, which need 9.0 or later: " + log);
+                      std::to_string(version % 1000 / 10) +
+                      " and refuses the kernels, which need 9.0 or later: " + log);
   }
   driver().check(result, "loading the kernels");
   device->number = number;
@@ -104,7 +105,7 @@ Entered::~Entered() {
   if (leave_) driver().context_set(before_);
 }
 
-Entered::Entered(Entered&& other) : device_(other.device_), before_(other.before_), leave_(other.leave_) {
+Entered::Entered(Entered&& other) noexcept : device_(other.device_), before_(other.before_), leave_(other.leave_) {
   other.leave_ = false;
 }
 

@@ -37,7 +37,7 @@ class Entered {
   // Throws DeviceError.
   explicit Entered(DeviceNumber number);
   ~Entered();
-  Entered(Entered&& other);
+  Entered(Entered&& other) noexcept;
   Entered(const Entered&) = delete;
   Entered& operator=(const Entered&) = delete;
 

@@ -9,7 +9,7 @@ namespace echo_cuda {
 // The gates, and the cells before and behind the step, of W units from column j on.
 template <int W>
 struct CellUnits {
-  SlopedGates gate[W];
+  LstmGates gate[W];
   float before[W], after[W];
 };
 
@@ -21,7 +21,7 @@ __device__ inline CellUnits<W> cell_units(const void* pre, const void* c, Long b
   const Pack<W> before = load<T, W>(c, b * hidden + j);
   CellUnits<W> units;
   for (int k = 0; k < W; ++k) {
-    units.gate[k] = sloped_gates(i.v[k], f.v[k], g.v[k], o.v[k]);
+    units.gate[k] = lstm_gates(i.v[k], f.v[k], g.v[k], o.v[k]);
     units.before[k] = before.v[k];
     units.after[k] = units.gate[k].next_cell(before.v[k]);
   }
@@ -47,14 +47,14 @@ __device__ inline Moments cell_norm(const Arguments& a, Long b) {
 template <typename T, int W>
 __device__ void lstm_norm_cell(const LstmNormCell& a) {
   each_row(a.batch, [&](Long b) {
-    const Moments norm = cell_norm<T, W>(a, b);
+    const Moments moments = cell_norm<T, W>(a, b);
     each_lane_column<W, 1>(a.hidden, [&](Long j) {
       const CellUnits<W> units = cell_units<T, W>(a.pre, a.c, b, j, a.hidden);
       const Pack<W> gamma = load<T, W>(a.gamma, j), beta = load<T, W>(a.beta, j);
       Pack<W> h, c;
       for (int k = 0; k < W; ++k) {
         c.v[k] = units.after[k];
-        h.v[k] = units.gate[k].o.value * tanhf((c.v[k] - norm.mean) * norm.scale * gamma.v[k] + beta.v[k]);
+        h.v[k] = units.gate[k].o.value * tanhf(moments.norm(c.v[k]) * gamma.v[k] + beta.v[k]);
       }
       put<T, W>(a.h, b * a.hidden + j, h);
       put<T, W>(a.c_next, b * a.hidden + j, c);
@@ -67,8 +67,8 @@ struct NormUnit {
   float n, u, dm;
 };
 
-__device__ inline NormUnit norm_unit(float c, const Moments& norm, float gamma, float beta, float o, float dh) {
-  const float n = (c - norm.mean) * norm.scale;
+__device__ inline NormUnit norm_unit(float c, const Moments& moments, float gamma, float beta, float o, float dh) {
+  const float n = moments.norm(c);
   const Tanh u = tanh_gate(n * gamma + beta);
   return {n, u.value, dh * o * u.slope};
 }
@@ -76,14 +76,14 @@ __device__ inline NormUnit norm_unit(float c, const Moments& norm, float gamma, 
 template <typename T, int W>
 __device__ void lstm_norm_cell_grad_rows(const LstmNormCellGrad& a) {
   each_row(a.batch, [&](Long b) {
-    const Moments norm = cell_norm<T, W>(a, b);
+    const Moments moments = cell_norm<T, W>(a, b);
     const Long row = b * a.hidden;
     NormGrad grad = {};
     each_lane_column<W, 1>(a.hidden, [&](Long j) {
       const CellUnits<W> units = cell_units<T, W>(a.pre, a.c, b, j, a.hidden);
       const Pack<W> gamma = load<T, W>(a.gamma, j), beta = load<T, W>(a.beta, j), dh = load_if<T, W>(a.dh, row + j);
       for (int k = 0; k < W; ++k) {
-        const NormUnit at = norm_unit(units.after[k], norm, gamma.v[k], beta.v[k], units.gate[k].o.value, dh.v[k]);
+        const NormUnit at = norm_unit(units.after[k], moments, gamma.v[k], beta.v[k], units.gate[k].o.value, dh.v[k]);
         grad.add(at.dm * gamma.v[k], at.n);
       }
     });
@@ -93,11 +93,11 @@ __device__ void lstm_norm_cell_grad_rows(const LstmNormCellGrad& a) {
       const Pack<W> gamma = load<T, W>(a.gamma, j), beta = load<T, W>(a.beta, j), dh = load_if<T, W>(a.dh, row + j);
       Pack<W> dc = load_if<T, W>(a.dc_next, row + j), di, df, dg, d_o;
       for (int k = 0; k < W; ++k) {
-        const NormUnit at = norm_unit(units.after[k], norm, gamma.v[k], beta.v[k], units.gate[k].o.value, dh.v[k]);
-        const float d = dc.v[k] + grad.before_norm(at.dm * gamma.v[k], at.n, norm.scale);
-        Gates dpre;
-        dc.v[k] = cell_grad(units.gate[k], units.before[k], d, &dpre);
-        di.v[k] = dpre.i, df.v[k] = dpre.f, dg.v[k] = dpre.g;
+        const NormUnit at = norm_unit(units.after[k], moments, gamma.v[k], beta.v[k], units.gate[k].o.value, dh.v[k]);
+        const float d = dc.v[k] + grad.before_norm(at.dm * gamma.v[k], at.n, moments);
+        LstmGrads grads;
+        dc.v[k] = cell_grad(units.gate[k], units.before[k], d, &grads);
+        di.v[k] = grads.i, df.v[k] = grads.f, dg.v[k] = grads.g;
         d_o.v[k] = dh.v[k] * at.u * units.gate[k].o.slope;
       }
       put<T, W>(a.dpre, 4 * row + j, di);
@@ -107,8 +107,8 @@ __device__ void lstm_norm_cell_grad_rows(const LstmNormCellGrad& a) {
       put<T, W>(a.dc, row + j, dc);
     });
     if (threadIdx.x % 32 == 0) {
-      a.statistics[2 * b] = norm.mean;
-      a.statistics[2 * b + 1] = norm.scale;
+      a.statistics[2 * b] = moments.mean;
+      a.statistics[2 * b + 1] = moments.scale;
     }
   });
 }
@@ -121,11 +121,11 @@ __device__ void lstm_norm_cell_grad_columns(const LstmNormCellGrad& a) {
     Pack<W> dgamma = {}, dbeta = {};
     ECHO_UNROLL(1)
     for (Long b = chunk * a.chunk; b < last; ++b) {
-      const Moments norm = {a.statistics[2 * b], a.statistics[2 * b + 1]};
+      const Moments moments = {a.statistics[2 * b], a.statistics[2 * b + 1]};
       const CellUnits<W> units = cell_units<T, W>(a.pre, a.c, b, j, a.hidden);
       const Pack<W> dh = load_if<T, W>(a.dh, b * a.hidden + j);
       for (int k = 0; k < W; ++k) {
-        const NormUnit at = norm_unit(units.after[k], norm, gamma.v[k], beta.v[k], units.gate[k].o.value, dh.v[k]);
+        const NormUnit at = norm_unit(units.after[k], moments, gamma.v[k], beta.v[k], units.gate[k].o.value, dh.v[k]);
         dgamma.v[k] += at.dm * at.n;
         dbeta.v[k] += at.dm;
       }

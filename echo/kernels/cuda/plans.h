@@ -11,34 +11,16 @@ namespace echo_cuda {
 
 using echo::kernels::Call;
 
-void plan_lstm_cell(const Call&, Queue&);
-void plan_lstm_cell_grad(const Call&, Queue&);
-void plan_lstm_norm_cell(const Call&, Queue&);
-void plan_lstm_norm_cell_grad(const Call&, Queue&);
-void plan_gru_cell(const Call&, Queue&);
-void plan_gru_cell_grad(const Call&, Queue&);
-void plan_mlp_score(const Call&, Queue&);
-void plan_mlp_score_grad(const Call&, Queue&);
-void plan_weighted_sum(const Call&, Queue&);
-void plan_weighted_sum_grad(const Call&, Queue&);
-void plan_attention(const Call&, Queue&);
-void plan_attention_grad(const Call&, Queue&);
-void plan_layer_norm(const Call&, Queue&);
-void plan_layer_norm_grad(const Call&, Queue&);
-void plan_bias_act(const Call&, Queue&);
-void plan_bias_act_grad(const Call&, Queue&);
-void plan_sequence_reverse(const Call&, Queue&);
-void plan_sequence_reverse_grad(const Call&, Queue&);
-void plan_dropout(const Call&, Queue&);
-void plan_dropout_grad(const Call&, Queue&);
-void plan_relu(const Call&, Queue&);
-void plan_relu_grad(const Call&, Queue&);
-void plan_pack_mask(const Call&, Queue&);
-void plan_pack_mask_grad(const Call&, Queue&);
-void plan_apply_mask(const Call&, Queue&);
-void plan_apply_mask_grad(const Call&, Queue&);
-void plan_lstm_layer(const Call&, Queue&);
-void plan_lstm_layer_grad(const Call&, Queue&);
+// A kernel of the C interface, or its gradient: a constant of this type behind its plan is all that it takes to be found.
+struct CudaKernel {
+  using Plan = void (*)(const Call&, Queue&);
+
+  CudaKernel(const char* name, Plan plan) noexcept;
+
+  const char* const name;
+  const Plan plan;
+  const CudaKernel* const next;
+};
 
 // What the plans share.
 

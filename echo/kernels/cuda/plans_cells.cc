@@ -2,52 +2,66 @@
 #include "plans.h"
 
 namespace echo_cuda {
+namespace {
 
-void plan_lstm_cell(const Call& call, Queue& queue) {
+void lstm_cell(const Call& call, Queue& queue) {
   LstmCell a = {call.in("pre"), call.in("c"), output(call, "h"), output(call, "c'"), call["B"], call["H"], 0};
   a.wide = wide(call.half(), a.hidden, {a.pre, a.c, a.h.data, a.c_next.data});
   queue.launch("lstm_cell", call.half(), grid_of_columns(a.batch, a.hidden, a.wide), a);
 }
 
-void plan_lstm_cell_grad(const Call& call, Queue& queue) {
-  LstmCellGrad a = {call.in("dh"),          call.in("dc'"),       call.in("pre"), call.in("c"),
-                    output(call, "dpre"), output(call, "dc"), call["B"],      call["H"],      0};
+void lstm_cell_grad(const Call& call, Queue& queue) {
+  LstmCellGrad a = {call.in("dh"),
+                    call.in("dc'"),
+                    call.in("pre"),
+                    call.in("c"),
+                    output(call, "dpre"),
+                    output(call, "dc"),
+                    call["B"],
+                    call["H"],
+                    0};
   a.wide = wide(call.half(), a.hidden, {a.dh, a.dc_next, a.pre, a.c, a.dpre.data, a.dc.data});
   queue.launch("lstm_cell_grad", call.half(), grid_of_columns(a.batch, a.hidden, a.wide), a);
 }
 
-void plan_gru_cell(const Call& call, Queue& queue) {
+void gru_cell(const Call& call, Queue& queue) {
   GruCell a = {call.in("x"), call.in("s"), call.in("h"), output(call, "h'"), call["B"], call["H"], 0};
   a.wide = wide(call.half(), a.hidden, {a.x, a.s, a.h, a.h_next.data});
   queue.launch("gru_cell", call.half(), grid_of_columns(a.batch, a.hidden, a.wide), a);
 }
 
-void plan_gru_cell_grad(const Call& call, Queue& queue) {
+void gru_cell_grad(const Call& call, Queue& queue) {
   GruCellGrad a = {call.in("dh'"),     call.in("x"),       call.in("s"), call.in("h"), output(call, "dx"),
                    output(call, "ds"), output(call, "dh"), call["B"],    call["H"],    0};
   a.wide = wide(call.half(), a.hidden, {a.dh_next, a.x, a.s, a.h, a.dx.data, a.ds.data, a.dh.data});
   queue.launch("gru_cell_grad", call.half(), grid_of_columns(a.batch, a.hidden, a.wide), a);
 }
 
-void plan_bias_act(const Call& call, Queue& queue) {
-  BiasAct a = {call.in("x"), call.in("b"), output(call, "y"), call["N"], call["H"], static_cast<int>(call.param("act")),
-               0};
+void bias_act(const Call& call, Queue& queue) {
+  BiasAct a = {
+      call.in("x"), call.in("b"), output(call, "y"), call["N"], call["H"], static_cast<int>(call.param("act")), 0};
   a.wide = wide(call.half(), a.hidden, {a.x, a.b, a.y.data});
   queue.launch("bias_act", call.half(), grid_of_columns(a.rows, a.hidden, a.wide), a);
 }
 
-void plan_bias_act_grad(const Call& call, Queue& queue) {
+void bias_act_grad(const Call& call, Queue& queue) {
   const Long rows = call["N"], hidden = call["H"];
   const Chunks chunks = chunks_of(rows, 1, hidden);
   float* partials = queue.floats(chunks.count * hidden);
-  BiasActGrad a = {call.in("dy"), call.in("y"), partials, output(call, "dx"), rows, hidden, chunks.rows, chunks.count,
-                   static_cast<int>(call.param("act")), 0};
+  BiasActGrad a = {call.in("dy"),
+                   call.in("y"),
+                   partials,
+                   output(call, "dx"),
+                   rows,
+                   hidden,
+                   chunks.rows,
+                   chunks.count,
+                   static_cast<int>(call.param("act")),
+                   0};
   a.wide = wide(call.half(), hidden, {a.dy, a.y, a.dx.data, partials});
   queue.launch("bias_act_grad", call.half(), grid_of_columns(chunks.count, hidden, a.wide), a);
   sum_rows(queue, call.half(), {partials, output(call, "db"), 1, chunks.count, hidden, 0, hidden});
 }
-
-namespace {
 
 void reverse(const Call& call, Queue& queue, const void* x, Output y) {
   SequenceReverse a = {x, call.in("lengths"), y, call["T"], call["B"], call["R"], call.in_dtype("lengths"), 0};
@@ -59,22 +73,25 @@ void reverse(const Call& call, Queue& queue, const void* x, Output y) {
 
 // Through the mask, times what is at `scale`, or times a constant.
 void mask(const Call& call, Queue& queue, const void* x, Output y, const void* scale, double constant) {
-  ApplyMask a = {x, static_cast<const unsigned char*>(call.in("bits")), static_cast<const float*>(scale), y, call["n"],
-                 static_cast<float>(constant), 0};
+  ApplyMask a = {x,
+                 static_cast<const unsigned char*>(call.in("bits")),
+                 static_cast<const float*>(scale),
+                 y,
+                 call["n"],
+                 static_cast<float>(constant),
+                 0};
   a.wide = wide(call.half(), 4, {a.x, a.y.data});
   queue.launch("apply_mask", call.half(), grid_of_elements(a.size), a);
 }
 
-}  // namespace
+void sequence_reverse(const Call& call, Queue& queue) { reverse(call, queue, call.in("x"), output(call, "y")); }
 
-void plan_sequence_reverse(const Call& call, Queue& queue) { reverse(call, queue, call.in("x"), output(call, "y")); }
-
-void plan_sequence_reverse_grad(const Call& call, Queue& queue) {
+void sequence_reverse_grad(const Call& call, Queue& queue) {
   reverse(call, queue, call.in("dy"), output(call, "dx"));
   put_zeros(call, queue, "dlengths", call["B"]);
 }
 
-void plan_dropout(const Call& call, Queue& queue) {
+void dropout(const Call& call, Queue& queue) {
   Dropout a = {};
   a.x = call.in("x");
   a.y = output(call, "y");
@@ -88,21 +105,19 @@ void plan_dropout(const Call& call, Queue& queue) {
   queue.launch("dropout", call.half(), grid_of_elements(a.size), a);
 }
 
-void plan_dropout_grad(const Call& call, Queue& queue) {
+void dropout_grad(const Call& call, Queue& queue) {
   mask(call, queue, call.in("dy"), output(call, "dx"), nullptr, 1 / call.param("keep"));
 }
 
-void plan_relu(const Call& call, Queue& queue) {
+void relu(const Call& call, Queue& queue) {
   Relu a = {call.in("x"), output(call, "y"), static_cast<unsigned char*>(call.out("bits")), call["n"], 0};
   a.wide = wide(call.half(), 4, {a.x, a.y.data});
   queue.launch("relu", call.half(), grid_of_elements(a.size), a);
 }
 
-void plan_relu_grad(const Call& call, Queue& queue) {
-  mask(call, queue, call.in("dy"), output(call, "dx"), nullptr, 1);
-}
+void relu_grad(const Call& call, Queue& queue) { mask(call, queue, call.in("dy"), output(call, "dx"), nullptr, 1); }
 
-void plan_pack_mask(const Call& call, Queue& queue) {
+void pack_mask(const Call& call, Queue& queue) {
   PackMask a = {call.in("mask"), static_cast<unsigned char*>(call.out("bits")), static_cast<float*>(call.out("scale")),
                 call["n"], 0};
   if (a.size == 0) return put_zeros(call, queue, "scale", 1);
@@ -110,17 +125,35 @@ void plan_pack_mask(const Call& call, Queue& queue) {
   queue.launch("pack_mask", call.half(), grid_of_elements(a.size), a);
 }
 
-void plan_pack_mask_grad(const Call& call, Queue& queue) { put_zeros(call, queue, "dmask", call["n"]); }
+void pack_mask_grad(const Call& call, Queue& queue) { put_zeros(call, queue, "dmask", call["n"]); }
 
-void plan_apply_mask(const Call& call, Queue& queue) {
+void apply_mask(const Call& call, Queue& queue) {
   mask(call, queue, call.in("x"), output(call, "y"), call.in("scale"), 0);
 }
 
-void plan_apply_mask_grad(const Call& call, Queue& queue) {
+void apply_mask_grad(const Call& call, Queue& queue) {
   const Output dx = output(call, "dx");
   if (dx.data != nullptr) mask(call, queue, call.in("dy"), dx, call.in("scale"), 0);
   put_zeros(call, queue, "dbits", (call["n"] + 7) / 8);
   put_zeros(call, queue, "dscale", 1);
 }
 
+const CudaKernel kLstmCell("lstm_cell", lstm_cell);
+const CudaKernel kLstmCellGrad("lstm_cell_grad", lstm_cell_grad);
+const CudaKernel kGruCell("gru_cell", gru_cell);
+const CudaKernel kGruCellGrad("gru_cell_grad", gru_cell_grad);
+const CudaKernel kBiasAct("bias_act", bias_act);
+const CudaKernel kBiasActGrad("bias_act_grad", bias_act_grad);
+const CudaKernel kSequenceReverse("sequence_reverse", sequence_reverse);
+const CudaKernel kSequenceReverseGrad("sequence_reverse_grad", sequence_reverse_grad);
+const CudaKernel kDropout("dropout", dropout);
+const CudaKernel kDropoutGrad("dropout_grad", dropout_grad);
+const CudaKernel kRelu("relu", relu);
+const CudaKernel kReluGrad("relu_grad", relu_grad);
+const CudaKernel kPackMask("pack_mask", pack_mask);
+const CudaKernel kPackMaskGrad("pack_mask_grad", pack_mask_grad);
+const CudaKernel kApplyMask("apply_mask", apply_mask);
+const CudaKernel kApplyMaskGrad("apply_mask_grad", apply_mask_grad);
+
+}  // namespace
 }  // namespace echo_cuda

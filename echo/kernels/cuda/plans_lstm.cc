@@ -11,7 +11,6 @@ namespace {
 #define ECHO_GATES_BYTES (32 << 20)
 #endif
 const Long kGatesBytes = ECHO_GATES_BYTES;  // of the gates of some steps: ten steps at once gain most of what all would
-const int kDepth = 16;              // terms that a warp of a step takes at a time
 
 struct Layer {
   Long steps, batch, inputs, hidden;
@@ -31,20 +30,25 @@ struct Layer {
   void* at(void* array, Long elements) const { return static_cast<char*>(array) + elements * size(); }
 };
 
-// A kernel of steps: batch rows and units of a block, columns of its product, terms.
+// A kernel of steps: batch rows and units of a block, columns of its product, floats of its StepRoom, terms.
 struct StepKernel {
   const char* name;
-  Long rows, units, columns, depth;
+  Long rows, units, columns, floats, depth;
 
   Grid grid(const Layer& layer, bool resident) const {
     Grid grid;
     const Long weights = (resident ? over(depth, kDepth) : Long{kWarps}) * kDepth * columns * layer.size();
     grid.x = over(layer.hidden, units);
     grid.y = resident ? 1 : over(layer.batch, rows);
-    grid.shared_bytes = std::max(kWarps * kDepth * (rows + 4), kWarps * rows * columns) * 4 + weights;  // StepShape
+    grid.shared_bytes = floats * 4 + weights;
     return grid;
   }
 };
+
+template <int rows, int units, int columns>
+StepKernel step_kernel(const char* name, Long depth) {
+  return {name, rows, units, columns, StepRoom<rows, columns>::kFloats, depth};
+}
 
 void gemm(Queue& queue, const char* kind, const Layer& layer, const Gemm& g) {
   if (g.c.data == nullptr) return;
@@ -80,8 +84,19 @@ void run_steps(Queue& queue, const Layer& layer, std::initializer_list<StepKerne
 // Pre-activations from the inputs of `count` steps from time `lowest` on.
 void project(const Call& call, Queue& queue, const Layer& layer, Long lowest, Long count, float* gates) {
   const void* x = layer.at(call.in("x"), lowest * layer.batch * layer.inputs);
-  Gemm g = {x, call.in("wi"), call.in("bi"), call.in("bh"), {gates, 0}, count * layer.batch, 4 * layer.hidden,
-            layer.inputs, layer.inputs, layer.inputs, 4 * layer.hidden, 0, 0};
+  Gemm g = {x,
+            call.in("wi"),
+            call.in("bi"),
+            call.in("bh"),
+            {gates, 0},
+            count * layer.batch,
+            4 * layer.hidden,
+            layer.inputs,
+            layer.inputs,
+            layer.inputs,
+            4 * layer.hidden,
+            0,
+            0};
   g.a_wide = wide(layer.half, layer.inputs, {g.a});
   g.b_wide = wide(layer.half, layer.inputs, {g.b});
   gemm(queue, "inputs", layer, g);
@@ -101,9 +116,10 @@ void forward_steps(const Call& call, Queue& queue, const Layer& layer, void* y, 
   if (last) a.h_last = output(call, "hT"), a.c_last = output(call, "cT");
   a.steps = count, a.batch = layer.batch, a.hidden = layer.hidden;
   a.wide = wide(layer.half, layer.hidden, {a.h_start, y});
-  const StepKernel narrow = {"lstm_steps", kStepRows, kStepUnits, 4 * kStepUnits, layer.hidden};
-  const StepKernel wide_one = {"lstm_wide_steps", kWideRows, kWideUnits, 4 * kWideUnits, layer.hidden};
-  const StepKernel small = {"lstm_small_steps", kSmallRows, kSmallUnits, 4 * kSmallUnits, layer.hidden};
+  const Long depth = layer.hidden;
+  const StepKernel narrow = step_kernel<kStepRows, kStepUnits, 4 * kStepUnits>("lstm_steps", depth);
+  const StepKernel wide_one = step_kernel<kWideRows, kWideUnits, 4 * kWideUnits>("lstm_wide_steps", depth);
+  const StepKernel small = step_kernel<kSmallRows, kSmallUnits, 4 * kSmallUnits>("lstm_small_steps", depth);
   run_steps(queue, layer, {layer.batch > kSmallRows ? narrow : small, wide_one}, barrier, a, count, [&](Long s) {
     LstmSteps one = a;
     one.steps = 1, one.first = a.first + s * a.direction;
@@ -114,9 +130,7 @@ void forward_steps(const Call& call, Queue& queue, const Layer& layer, void* y, 
   });
 }
 
-}  // namespace
-
-void plan_lstm_layer(const Call& call, Queue& queue) {
+void lstm_layer(const Call& call, Queue& queue) {
   const Layer layer(call);
   unsigned* barrier = static_cast<unsigned*>(queue.room(sizeof(unsigned)));
   float* cells = queue.floats(layer.state());
@@ -133,8 +147,6 @@ void plan_lstm_layer(const Call& call, Queue& queue) {
     forward_steps(call, queue, layer, y, cells, gates, barrier, done, count);
   }
 }
-
-namespace {
 
 struct Room {
   unsigned* barrier;
@@ -153,7 +165,7 @@ void backward_steps(const Call& call, Queue& queue, const Layer& layer, const Ro
   a.steps = count, a.all_steps = layer.steps, a.batch = layer.batch, a.hidden = layer.hidden;
   a.finish = last && (a.dh0.data != nullptr || a.dc0.data != nullptr) ? 1 : 0;
   a.wide = 1;  // gates' gradients come from the workspace, 4 H a row
-  const StepKernel kernel = {"lstm_back_steps", kBackRows, kBackUnits, kBackUnits, 4 * layer.hidden};
+  const StepKernel kernel = step_kernel<kBackRows, kBackUnits, kBackUnits>("lstm_back_steps", 4 * layer.hidden);
   const auto slot = [&](Long s) { return room.dgates + (layer.reverse ? s : count - 1 - s) * layer.gates(); };
   run_steps(queue, layer, {kernel}, room.barrier, a, count + a.finish, [&](Long s) {
     LstmBackSteps one = a;
@@ -173,8 +185,19 @@ void recurrent_weights(const Call& call, Queue& queue, const Layer& layer, const
   const bool has_start = count > 0 && (layer.reverse ? lowest + count == layer.steps : lowest == 0);
   const auto product = [&](const float* a, const void* h, Long steps) {
     dwh.add |= add ? 1 : 0;
-    Gemm g = {a, h, nullptr, nullptr, dwh, 4 * layer.hidden, layer.hidden, steps * layer.batch, 4 * layer.hidden,
-              layer.hidden, layer.hidden, wide(false, 4, {a}), wide(layer.half, layer.hidden, {h})};
+    Gemm g = {a,
+              h,
+              nullptr,
+              nullptr,
+              dwh,
+              4 * layer.hidden,
+              layer.hidden,
+              steps * layer.batch,
+              4 * layer.hidden,
+              layer.hidden,
+              layer.hidden,
+              wide(false, 4, {a}),
+              wide(layer.half, layer.hidden, {h})};
     gemm(queue, "weights", layer, g);
     add = true;
   };
@@ -194,11 +217,13 @@ void input_gradients(const Call& call, Queue& queue, const Layer& layer, const R
   Output dx = output(call, "dx"), dwi = output(call, "dwi"), dbi = output(call, "dbi"), dbh = output(call, "dbh");
   if (dx.data != nullptr) dx.data = layer.at(dx.data, from);
   const int gates_wide = wide(false, 4, {room.dgates});
-  gemm(queue, "gates", layer, {room.dgates, wi, nullptr, nullptr, dx, rows, layer.inputs, gates, gates, layer.inputs,
-                               layer.inputs, gates_wide, wide(layer.half, layer.inputs, {wi})});
+  gemm(queue, "gates", layer,
+       {room.dgates, wi, nullptr, nullptr, dx, rows, layer.inputs, gates, gates, layer.inputs, layer.inputs, gates_wide,
+        wide(layer.half, layer.inputs, {wi})});
   if (add) dwi.add = dbi.add = dbh.add = 1;
-  gemm(queue, "weights", layer, {room.dgates, x, nullptr, nullptr, dwi, gates, layer.inputs, rows, gates, layer.inputs,
-                                 layer.inputs, gates_wide, wide(layer.half, layer.inputs, {x})});
+  gemm(queue, "weights", layer,
+       {room.dgates, x, nullptr, nullptr, dwi, gates, layer.inputs, rows, gates, layer.inputs, layer.inputs, gates_wide,
+        wide(layer.half, layer.inputs, {x})});
   if (dbi.data == nullptr && dbh.data == nullptr) return;
   const Chunks chunks = chunks_of(rows, 1, gates);
   const int none = 4;
@@ -209,9 +234,7 @@ void input_gradients(const Call& call, Queue& queue, const Layer& layer, const R
   sum_rows(queue, layer.half, {room.partials, dbh, 1, chunks.count, gates, 0, gates});
 }
 
-}  // namespace
-
-void plan_lstm_layer_grad(const Call& call, Queue& queue) {
+void lstm_layer_grad(const Call& call, Queue& queue) {
   const Layer layer(call);
   Room room;
   room.barrier = static_cast<unsigned*>(queue.room(sizeof(unsigned)));
@@ -221,8 +244,8 @@ void plan_lstm_layer_grad(const Call& call, Queue& queue) {
   room.after = queue.floats(layer.gates());
   room.partials = queue.floats(chunks_of(layer.at_once * layer.batch, 1, 4 * layer.hidden).count * 4 * layer.hidden);
   if (queue.measures()) return;
-  const LstmCells cells = {call.in("pre"), call.in("c0"), room.cells, layer.steps, layer.batch, layer.hidden,
-                           layer.reverse ? 1 : 0};
+  const LstmCells cells = {call.in("pre"), call.in("c0"), room.cells,           layer.steps,
+                           layer.batch,    layer.hidden,  layer.reverse ? 1 : 0};
   if (layer.steps > 0) queue.launch("lstm_cells", layer.half, grid_of_columns(layer.batch, layer.hidden, 0), cells);
   Long done = 0;
   do {  // once without steps: then weights have gradients of 0, and those of the states pass through
@@ -235,4 +258,8 @@ void plan_lstm_layer_grad(const Call& call, Queue& queue) {
   } while (done < layer.steps);
 }
 
+const CudaKernel kLstmLayer("lstm_layer", lstm_layer);
+const CudaKernel kLstmLayerGrad("lstm_layer_grad", lstm_layer_grad);
+
+}  // namespace
 }  // namespace echo_cuda

@@ -4,15 +4,24 @@
 #include "plans.h"
 
 namespace echo_cuda {
+namespace {
 
-void plan_lstm_norm_cell(const Call& call, Queue& queue) {
-  LstmNormCell a = {call.in("pre"), call.in("c"), call.in("gamma"), call.in("beta"), output(call, "h"),
-                    output(call, "c'"), call["B"], call["H"], static_cast<float>(call.param("eps")), 0};
+void lstm_norm_cell(const Call& call, Queue& queue) {
+  LstmNormCell a = {call.in("pre"),
+                    call.in("c"),
+                    call.in("gamma"),
+                    call.in("beta"),
+                    output(call, "h"),
+                    output(call, "c'"),
+                    call["B"],
+                    call["H"],
+                    static_cast<float>(call.param("eps")),
+                    0};
   a.wide = wide(call.half(), a.hidden, {a.pre, a.c, a.gamma, a.beta, a.h.data, a.c_next.data});
   queue.launch("lstm_norm_cell", call.half(), grid_of_rows(a.batch), a);
 }
 
-void plan_lstm_norm_cell_grad(const Call& call, Queue& queue) {
+void lstm_norm_cell_grad(const Call& call, Queue& queue) {
   LstmNormCellGrad a = {};
   a.batch = call["B"], a.hidden = call["H"];
   const Chunks chunks = chunks_of(a.batch, 1, a.hidden);
@@ -32,27 +41,43 @@ void plan_lstm_norm_cell_grad(const Call& call, Queue& queue) {
   sum_rows(queue, half, {of_beta, output(call, "dbeta"), 1, chunks.count, a.hidden, 0, a.hidden});
 }
 
-void plan_weighted_sum(const Call& call, Queue& queue) {
+void weighted_sum(const Call& call, Queue& queue) {
   WeightedSum a = {call.in("w"), call.in("values"), output(call, "out"), call["B"], call["T"], call["H"], 0};
   a.wide = wide(call.half(), a.hidden, {a.values, a.out.data});
   queue.launch("weighted_sum", call.half(), grid_of_columns(a.batch, a.hidden, a.wide), a);
 }
 
-void plan_weighted_sum_grad(const Call& call, Queue& queue) {
-  WeightedSumGrad a = {call.in("dout"), call.in("w"), call.in("values"), output(call, "dw"), output(call, "dvalues"),
-                       call["B"], call["T"], call["H"], 0};
+void weighted_sum_grad(const Call& call, Queue& queue) {
+  WeightedSumGrad a = {call.in("dout"),
+                       call.in("w"),
+                       call.in("values"),
+                       output(call, "dw"),
+                       output(call, "dvalues"),
+                       call["B"],
+                       call["T"],
+                       call["H"],
+                       0};
   a.wide = wide(call.half(), a.hidden, {a.dout, a.values, a.dvalues.data});
   queue.launch("weighted_sum_grad", call.half(), grid_of_rows(a.batch * a.steps), a);
 }
 
-void plan_mlp_score(const Call& call, Queue& queue) {
-  MlpScore a = {call.in("keys"), call.in("query"), call.in("v"), call.in("gamma"), call.in("beta"),
-                output(call, "score"), call["B"], call["T"], call["H"], static_cast<float>(call.param("eps")), 0};
+void mlp_score(const Call& call, Queue& queue) {
+  MlpScore a = {call.in("keys"),
+                call.in("query"),
+                call.in("v"),
+                call.in("gamma"),
+                call.in("beta"),
+                output(call, "score"),
+                call["B"],
+                call["T"],
+                call["H"],
+                static_cast<float>(call.param("eps")),
+                0};
   a.wide = wide(call.half(), a.hidden, {a.keys, a.query, a.v, a.gamma, a.beta});
   queue.launch("mlp_score", call.half(), grid_of_rows(a.batch * a.steps), a);
 }
 
-void plan_mlp_score_grad(const Call& call, Queue& queue) {
+void mlp_score_grad(const Call& call, Queue& queue) {
   const Long batch = call["B"], steps = call["T"], hidden = call["H"];
   const Chunks chunks = chunks_of(steps, batch, hidden);
   const Long items = chunks.count * batch, part = items * hidden;
@@ -75,20 +100,36 @@ void plan_mlp_score_grad(const Call& call, Queue& queue) {
   }
 }
 
-void plan_layer_norm(const Call& call, Queue& queue) {
-  LayerNorm a = {call.in("x"), call.in("gamma"), call.in("beta"), output(call, "y"), call["N"], call["H"],
-                 static_cast<float>(call.param("eps")), 0};
+void layer_norm(const Call& call, Queue& queue) {
+  LayerNorm a = {call.in("x"),
+                 call.in("gamma"),
+                 call.in("beta"),
+                 output(call, "y"),
+                 call["N"],
+                 call["H"],
+                 static_cast<float>(call.param("eps")),
+                 0};
   a.wide = wide(call.half(), a.hidden, {a.x, a.gamma, a.beta, a.y.data});
   queue.launch("layer_norm", call.half(), grid_of_rows(a.rows), a);
 }
 
-void plan_layer_norm_grad(const Call& call, Queue& queue) {
+void layer_norm_grad(const Call& call, Queue& queue) {
   const Long rows = call["N"], hidden = call["H"];
   const Chunks chunks = chunks_of(rows, 1, hidden);
   float* statistics = queue.floats(2 * rows);
   float* partials = queue.floats(2 * chunks.count * hidden);
-  LayerNormGrad a = {call.in("dy"), call.in("x"), call.in("gamma"), statistics, partials, output(call, "dx"), rows,
-                     hidden, chunks.rows, chunks.count, static_cast<float>(call.param("eps")), 0};
+  LayerNormGrad a = {call.in("dy"),
+                     call.in("x"),
+                     call.in("gamma"),
+                     statistics,
+                     partials,
+                     output(call, "dx"),
+                     rows,
+                     hidden,
+                     chunks.rows,
+                     chunks.count,
+                     static_cast<float>(call.param("eps")),
+                     0};
   a.wide = wide(call.half(), hidden, {a.dy, a.x, a.gamma, a.dx.data, partials});
   const bool half = call.half();
   const Output dgamma = output(call, "dgamma"), dbeta = output(call, "dbeta");
@@ -99,8 +140,6 @@ void plan_layer_norm_grad(const Call& call, Queue& queue) {
   sum_rows(queue, half, {partials + chunks.count * hidden, dbeta, 1, chunks.count, hidden, 0, hidden});
 }
 
-namespace {
-
 // Tiles of `rows` rows for each item; tiles of `columns` columns.
 Grid grid_of_tiles(Long items, Long rows, Long columns) {
   Grid grid;
@@ -109,9 +148,7 @@ Grid grid_of_tiles(Long items, Long rows, Long columns) {
   return grid;
 }
 
-}  // namespace
-
-void plan_attention(const Call& call, Queue& queue) {
+void attention(const Call& call, Queue& queue) {
   Attention a = {};
   a.q = call.in("q"), a.k = call.in("k"), a.v = call.in("v");
   a.lengths = call.in("lengths"), a.bias = call.in("bias");
@@ -123,7 +160,7 @@ void plan_attention(const Call& call, Queue& queue) {
   queue.launch("attention", call.half(), grid_of_tiles(a.items, a.queries, a.value_depth), a);
 }
 
-void plan_attention_grad(const Call& call, Queue& queue) {
+void attention_grad(const Call& call, Queue& queue) {
   AttentionGrad a = {};
   a.items = call["N"], a.queries = call["Tq"], a.keys = call["Tk"], a.depth = call["D"], a.value_depth = call["Dv"];
   a.dout = call.in("dout"), a.q = call.in("q"), a.k = call.in("k"), a.v = call.in("v");
@@ -148,4 +185,16 @@ void plan_attention_grad(const Call& call, Queue& queue) {
   put_zeros(call, queue, "dbias", a.queries * a.keys);
 }
 
+const CudaKernel kLstmNormCell("lstm_norm_cell", lstm_norm_cell);
+const CudaKernel kLstmNormCellGrad("lstm_norm_cell_grad", lstm_norm_cell_grad);
+const CudaKernel kMlpScore("mlp_score", mlp_score);
+const CudaKernel kMlpScoreGrad("mlp_score_grad", mlp_score_grad);
+const CudaKernel kWeightedSum("weighted_sum", weighted_sum);
+const CudaKernel kWeightedSumGrad("weighted_sum_grad", weighted_sum_grad);
+const CudaKernel kAttention("attention", attention);
+const CudaKernel kAttentionGrad("attention_grad", attention_grad);
+const CudaKernel kLayerNorm("layer_norm", layer_norm);
+const CudaKernel kLayerNormGrad("layer_norm_grad", layer_norm_grad);
+
+}  // namespace
 }  // namespace echo_cuda

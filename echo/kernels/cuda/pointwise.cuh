@@ -68,8 +68,8 @@ template <typename Visit>
 __device__ inline void each_four(Long size, Visit visit) {
   const Long step = static_cast<Long>(gridDim.x) * kThreads * 4;
   // All threads of a warp make the same rounds: they exchange bits.
-  for (Long base = (static_cast<Long>(blockIdx.x) * kThreads + threadIdx.x) * 4;
-       base - (threadIdx.x % 32) * 4 < size; base += step) {
+  for (Long base = (static_cast<Long>(blockIdx.x) * kThreads + threadIdx.x) * 4; base - (threadIdx.x % 32) * 4 < size;
+       base += step) {
     visit(base, base < size ? smaller(4, size - base) : 0);
   }
 }

@@ -7,13 +7,18 @@
 #define ECHO_SECTION ".section .rodata"
 #endif
 
-__asm__(ECHO_SECTION "\n"
-        ".globl " ECHO_SYMBOL "\n"
+__asm__(ECHO_SECTION
+        "\n"
+        ".globl " ECHO_SYMBOL
+        "\n"
 #ifndef __APPLE__
-        ".hidden " ECHO_SYMBOL "\n"
+        ".hidden " ECHO_SYMBOL
+        "\n"
 #endif
-        ".balign 16\n" ECHO_SYMBOL ":\n"
-        ".incbin \"" ECHO_PTX_FILE "\"\n"
+        ".balign 16\n" ECHO_SYMBOL
+        ":\n"
+        ".incbin \"" ECHO_PTX_FILE
+        "\"\n"
         ".byte 0\n"
 #ifndef __APPLE__
         ".text\n"

@@ -31,7 +31,8 @@ class PtxError(RuntimeError):
 
 def sources() -> list[Path]:
     """kernels.cu and what it includes, in the order of their names."""
-    return sorted(path for path in HERE.iterdir() if path.suffix in (".cu", ".cuh") or path.name == "arguments.h")
+    device = [path for path in HERE.iterdir() if path.suffix in (".cu", ".cuh") or path.name == "arguments.h"]
+    return sorted([*device, HERE.parent / "formulas.h"], key=lambda path: path.name)
 
 
 def sources_hash() -> str:

@@ -101,7 +101,8 @@ bool Queue::enqueue_at_once(const std::string& kernel, bool half, const Grid& gr
   if (device_->launches_at_once.exchange(false)) {
     const char* error = nullptr;
     if (driver().error_name(result, &error) != kSuccess || error == nullptr) error = "an unknown error";
-    std::fprintf(stderr, "echo: CUDA device %d does not launch %s with all blocks at once (%s): LSTM layers go step by step\n",
+    std::fprintf(stderr,
+                 "echo: CUDA device %d does not launch %s with all blocks at once (%s): LSTM layers go step by step\n",
                  device_->number, name.c_str(), error);
   }
   return false;

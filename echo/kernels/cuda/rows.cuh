@@ -18,10 +18,6 @@ __device__ inline Pack<W> row_values(const void* x, Long x_at, const void* more,
   return value;
 }
 
-struct Moments {
-  float mean, scale;  // 1 / sqrt(variance + eps)
-};
-
 // The gradient of a row behind a layer norm with the normed values x, from their gradient d: sums of d and of d x over
 // the elements of a lane, and behind `average` their means over the row.
 struct NormGrad {
@@ -37,7 +33,9 @@ struct NormGrad {
     dx = warp_sum(dx) / hidden;
   }
 
-  __device__ float before_norm(float of_x, float x, float scale) const { return scale * (of_x - d - x * dx); }
+  __device__ float before_norm(float of_x, float x, const Moments& moments) const {
+    return moments.grad(x, of_x, d, dx);
+  }
 };
 
 template <typename T, int W>
@@ -60,15 +58,15 @@ template <typename T, int W>
 __device__ void mlp_score(const MlpScore& a) {
   each_row(a.batch * a.steps, [&](Long row) {
     const Long at = row * a.hidden, query = row / a.steps * a.hidden;
-    Moments norm = {0, 1};
-    if (a.gamma) norm = row_moments<T, W>(a.keys, at, a.query, query, a.hidden, a.eps);
+    Moments moments = {0, 1};
+    if (a.gamma) moments = row_moments<T, W>(a.keys, at, a.query, query, a.hidden, a.eps);
     float score = 0;
     each_lane_column<W>(a.hidden, [&](Long j) {
       Pack<W> value = row_values<T, W>(a.keys, at + j, a.query, query + j);
       const Pack<W> v = load<T, W>(a.v, j);
       if (a.gamma) {
         const Pack<W> gamma = load<T, W>(a.gamma, j), beta = load<T, W>(a.beta, j);
-        for (int k = 0; k < W; ++k) value.v[k] = (value.v[k] - norm.mean) * norm.scale * gamma.v[k] + beta.v[k];
+        for (int k = 0; k < W; ++k) value.v[k] = moments.norm(value.v[k]) * gamma.v[k] + beta.v[k];
       }
       for (int k = 0; k < W; ++k) score += v.v[k] * tanhf(value.v[k]);
     });
@@ -82,20 +80,20 @@ template <typename T, int W>
 __device__ void mlp_score_grad_rows(const MlpScoreGrad& a) {
   each_row(a.batch * a.steps, [&](Long row) {
     const Long at = row * a.hidden, query = row / a.steps * a.hidden;
-    const Moments norm = row_moments<T, W>(a.keys, at, a.query, query, a.hidden, a.eps);
+    const Moments moments = row_moments<T, W>(a.keys, at, a.query, query, a.hidden, a.eps);
     const float dscore = get<T>(a.dscore, row);
     NormGrad grad = {};
     each_lane_column<W>(a.hidden, [&](Long j) {
       const Pack<W> value = row_values<T, W>(a.keys, at + j, a.query, query + j), v = load<T, W>(a.v, j);
       const Pack<W> gamma = load<T, W>(a.gamma, j), beta = load<T, W>(a.beta, j);
       for (int k = 0; k < W; ++k) {
-        const float x = (value.v[k] - norm.mean) * norm.scale;
+        const float x = moments.norm(value.v[k]);
         grad.add(dscore * v.v[k] * tanh_gate(x * gamma.v[k] + beta.v[k]).slope * gamma.v[k], x);
       }
     });
     grad.average(a.hidden);
     if (threadIdx.x % 32 == 0) {
-      *reinterpret_cast<float4*>(a.statistics + 4 * row) = make_float4(norm.mean, norm.scale, grad.d, grad.dx);
+      *reinterpret_cast<float4*>(a.statistics + 4 * row) = make_float4(moments.mean, moments.scale, grad.d, grad.dx);
     }
   });
 }
@@ -114,16 +112,18 @@ __device__ void mlp_score_grad_columns(const MlpScoreGrad& a) {
       const Long row = b * a.steps + t;
       const float dscore = get<T>(a.dscore, row);
       const Pack<W> keys = load<T, W>(a.keys, row * a.hidden + j);
-      const float4 norm = a.gamma ? *reinterpret_cast<const float4*>(a.statistics + 4 * row) : make_float4(0, 1, 0, 0);
+      const float4 of_row = a.gamma ? *reinterpret_cast<const float4*>(a.statistics + 4 * row)
+                                    : make_float4(0, 1, 0, 0);
+      const Moments moments = {of_row.x, of_row.y};
       Pack<W> dkeys;
       for (int k = 0; k < W; ++k) {
-        const float x = (keys.v[k] + query.v[k] - norm.x) * norm.y;
+        const float x = moments.norm(keys.v[k] + query.v[k]);
         const Tanh u = tanh_gate(a.gamma ? x * gamma.v[k] + beta.v[k] : x);
         float d = dscore * v.v[k] * u.slope;
         sums[1].v[k] += dscore * u.value;
         sums[2].v[k] += d * x;
         sums[3].v[k] += d;
-        if (a.gamma) d = NormGrad{norm.z, norm.w}.before_norm(d * gamma.v[k], x, norm.y);
+        if (a.gamma) d = moments.grad(x, d * gamma.v[k], of_row.z, of_row.w);
         dkeys.v[k] = d;
         sums[0].v[k] += d;
       }
@@ -140,11 +140,11 @@ template <typename T, int W>
 __device__ void layer_norm(const LayerNorm& a) {
   each_row(a.rows, [&](Long row) {
     const Long at = row * a.hidden;
-    const Moments norm = row_moments<T, W>(a.x, at, nullptr, 0, a.hidden, a.eps);
+    const Moments moments = row_moments<T, W>(a.x, at, nullptr, 0, a.hidden, a.eps);
     each_lane_column<W>(a.hidden, [&](Long j) {
       Pack<W> x = load<T, W>(a.x, at + j);
       const Pack<W> gamma = load<T, W>(a.gamma, j), beta = load<T, W>(a.beta, j);
-      for (int k = 0; k < W; ++k) x.v[k] = (x.v[k] - norm.mean) * norm.scale * gamma.v[k] + beta.v[k];
+      for (int k = 0; k < W; ++k) x.v[k] = moments.norm(x.v[k]) * gamma.v[k] + beta.v[k];
       put<T, W>(a.y, at + j, x);
     });
   });
@@ -154,24 +154,24 @@ template <typename T, int W>
 __device__ void layer_norm_grad_rows(const LayerNormGrad& a) {
   each_row(a.rows, [&](Long row) {
     const Long at = row * a.hidden;
-    const Moments norm = row_moments<T, W>(a.x, at, nullptr, 0, a.hidden, a.eps);
+    const Moments moments = row_moments<T, W>(a.x, at, nullptr, 0, a.hidden, a.eps);
     NormGrad grad = {};
     each_lane_column<W>(a.hidden, [&](Long j) {
       const Pack<W> x = load<T, W>(a.x, at + j), dy = load<T, W>(a.dy, at + j), gamma = load<T, W>(a.gamma, j);
-      for (int k = 0; k < W; ++k) grad.add(dy.v[k] * gamma.v[k], (x.v[k] - norm.mean) * norm.scale);
+      for (int k = 0; k < W; ++k) grad.add(dy.v[k] * gamma.v[k], moments.norm(x.v[k]));
     });
     grad.average(a.hidden);
     each_lane_column<W>(a.hidden, [&](Long j) {
       const Pack<W> x = load<T, W>(a.x, at + j), dy = load<T, W>(a.dy, at + j), gamma = load<T, W>(a.gamma, j);
       Pack<W> dx;
       for (int k = 0; k < W; ++k) {
-        dx.v[k] = grad.before_norm(dy.v[k] * gamma.v[k], (x.v[k] - norm.mean) * norm.scale, norm.scale);
+        dx.v[k] = grad.before_norm(dy.v[k] * gamma.v[k], moments.norm(x.v[k]), moments);
       }
       put<T, W>(a.dx, at + j, dx);
     });
     if (threadIdx.x % 32 == 0) {
-      a.statistics[2 * row] = norm.mean;
-      a.statistics[2 * row + 1] = norm.scale;
+      a.statistics[2 * row] = moments.mean;
+      a.statistics[2 * row + 1] = moments.scale;
     }
   });
 }

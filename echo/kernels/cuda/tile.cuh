@@ -5,8 +5,6 @@
 
 namespace echo_cuda {
 
-enum { kDepth = 16 };
-
 // Row (or column) i of a thread's results, within the tile: fours side by side, 64 apart.
 __device__ inline int spread(int thread, int i) { return i / 4 * 64 + thread * 4 + i % 4; }
 

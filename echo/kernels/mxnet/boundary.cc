@@ -27,9 +27,6 @@ namespace {
 constexpr int kVersion = 11;  // of MXNet 1.9's extension interface
 constexpr int kFirst = 10900, kAfter = 11000;  // MXNet 1.9
 constexpr std::size_t kAlignment = 64;
-const char* const kNames[] = {"lstm_cell", "lstm_norm_cell", "gru_cell", "mlp_score",        "attention", "layer_norm",
-                              "bias_act",  "relu",     "sequence_reverse", "lstm_layer", "softmax_output", "weighted_sum",
-                              "pack_mask", "apply_mask"};
 
 struct Operator;
 struct Run {  // what MXNet calls a function
@@ -40,18 +37,19 @@ struct Run {  // what MXNet calls a function
 struct Operator {
   std::string name;
   const Kernel *forward, *gradient;
-  Run runs[2][2];         // forward and backward, on the CPU and on CUDA devices
+  Run runs[2][2];  // forward and backward, on the CPU and on CUDA devices
   void* functions[2][2];  // the same, as MXNet wants them
 };
 
 std::deque<Operator> make_operators() {
   std::deque<Operator> made;  // whose elements stay where they are: MXNet keeps pointers to them
-  for (const char* name : kNames) {
+  for (const Kernel& kernel : all_kernels()) {
+    if (kernel.is_grad || kernel.name == "dropout") continue;  // graphs keep MXNet's Dropout, which draws
     made.emplace_back();
     Operator& op = made.back();
-    op.name = std::string("_echo_") + name;
-    op.forward = find_kernel(name);
-    op.gradient = find_kernel((std::string(name) + "_grad").c_str());
+    op.name = "_echo_" + kernel.name;
+    op.forward = &kernel;
+    op.gradient = find_kernel((kernel.name + "_grad").c_str());
     for (const bool backward : {false, true})
       for (const bool cuda : {false, true}) {
         op.runs[backward][cuda] = {&op, backward, cuda};
@@ -126,7 +124,8 @@ static Tensors tensors_of(const Run& run, const Attributes& attrs, const Arrays&
   Sizes sizes(forward);
   for (int i = 0, given = 0; i < static_cast<int>(forward.inputs.size()); ++i)
     if (present[i]) {
-      sizes.learn(forward.inputs[i], std::vector<int64_t>(known.shapes[given], known.shapes[given] + known.dims[given]));
+      sizes.learn(forward.inputs[i],
+                  std::vector<int64_t>(known.shapes[given], known.shapes[given] + known.dims[given]));
       ++given;
     }
   sizes.solve();
@@ -236,9 +235,7 @@ MXNET_CALLS int _opCallParseAttrs(void* token, Texts keys, Texts values, int cou
 MXNET_CALLS int _opCallInferType(void* token, Texts keys, Texts values, int count, int* in, int num_in, int* out,
                                  int num_out) {
   const auto& op = *static_cast<const Operator*>(token);
-  return answer([&] {
-    infer_types(*op.forward, Attributes(keys, values, count), in, num_in, out, num_out);
-  });
+  return answer([&] { infer_types(*op.forward, Attributes(keys, values, count), in, num_in, out, num_out); });
 }
 
 // Arrays that MXNet frees with _opCallFree.
@@ -253,8 +250,9 @@ static void hand_over(const std::vector<std::vector<int64_t>>& shapes, unsigned*
   }
 }
 
-MXNET_CALLS int _opCallInferShape(void* token, Texts keys, Texts values, int count, unsigned** in, int* dims, int num_in,
-                                  unsigned*** found, int** found_dims, unsigned*** out, int** out_dims, int) {
+MXNET_CALLS int _opCallInferShape(void* token, Texts keys, Texts values, int count, unsigned** in, int* dims,
+                                  int num_in, unsigned*** found, int** found_dims, unsigned*** out, int** out_dims,
+                                  int) {
   const auto& op = *static_cast<const Operator*>(token);
   return answer([&] {
     std::vector<std::vector<int64_t>> shapes(num_in);
@@ -266,12 +264,13 @@ MXNET_CALLS int _opCallInferShape(void* token, Texts keys, Texts values, int cou
   });
 }
 
-MXNET_CALLS int _opCallFCompute(void* token, Texts keys, Texts values, int count, const int64_t** in_shapes, int* in_dims,
-                                void** in_data, int* in_types, size_t*, const char**, int*, int num_in,
+MXNET_CALLS int _opCallFCompute(void* token, Texts keys, Texts values, int count, const int64_t** in_shapes,
+                                int* in_dims, void** in_data, int* in_types, size_t*, const char**, int*, int num_in,
                                 const int64_t** out_shapes, int* out_dims, void** out_data, int* out_types, size_t*,
-                                const char**, int*, int num_out, Allocate cpu_malloc, void* cpu_alloc, Allocate gpu_malloc,
-                                void* gpu_alloc, void* stream, void*, void*, int*, int*, void**, void**, void**, void**,
-                                int64_t*, int64_t*, int64_t*, int64_t*, void* cpu_states, void*) {
+                                const char**, int*, int num_out, Allocate cpu_malloc, void* cpu_alloc,
+                                Allocate gpu_malloc, void* gpu_alloc, void* stream, void*, void*, int*, int*, void**,
+                                void**, void**, void**, int64_t*, int64_t*, int64_t*, int64_t*, void* cpu_states,
+                                void*) {
   const Run& run = *static_cast<const Run*>(token);
   return answer([&] {
     const Tensors tensors = tensors_of(run, Attributes(keys, values, count),

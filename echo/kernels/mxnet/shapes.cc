@@ -47,7 +47,9 @@ std::vector<bool> Attributes::present(const Kernel& kernel) const {
   return found;
 }
 
-void Sizes::learn(const TensorSpec& spec, std::vector<int64_t> shape) { learned_.emplace_back(&spec, std::move(shape)); }
+void Sizes::learn(const TensorSpec& spec, std::vector<int64_t> shape) {
+  learned_.emplace_back(&spec, std::move(shape));
+}
 
 int64_t Sizes::size_of(const Axis& axis) const {
   const int64_t size = axis.symbol < 0 ? 1 : sizes_[axis.symbol];
@@ -75,8 +77,10 @@ void Sizes::solve_one(const TensorSpec& spec, const std::vector<int64_t>& shape)
   int unknown = 0;
   for (const Axis& axis : spec.axes) {
     const int64_t size = size_of(axis);
-    if (size >= 0) known *= size;
-    else open = &axis, ++unknown;
+    if (size >= 0)
+      known *= size;
+    else
+      open = &axis, ++unknown;
   }
   if (unknown > 1) return;
   if (known == 0 || total % known || (!open && total != known))
@@ -110,19 +114,13 @@ std::vector<int64_t> Sizes::shape_of(const TensorSpec& spec) const {
 // The shape of the first output in MXNet, where it is not the kernel's.
 static std::vector<int64_t> first_output(const Kernel& kernel, const Attributes& attrs, std::vector<int64_t> shape,
                                          const std::vector<int64_t>& first_input) {
+  if (kernel.outputs[0].shape == kernel.inputs[0].shape) return first_input;
   const char* out = attrs.text("out");
-  if (kernel.name == "mlp_score") {
-    if (out && std::strcmp(out, "BT1") == 0) shape.push_back(1);
-    if (out && std::strcmp(out, "rows") == 0) shape = {shape[0] * shape[1], 1};
-    return shape;
-  }
-  if (kernel.name == "weighted_sum") {
-    if (out && std::strcmp(out, "B1H") == 0) shape = {shape[0], 1, shape[1]};
-    return shape;
-  }
-  static const char* const alike[] = {"layer_norm", "bias_act", "relu", "sequence_reverse", "apply_mask"};
-  const bool is_alike = std::any_of(std::begin(alike), std::end(alike), [&](const char* name) { return kernel.name == name; });
-  return is_alike ? first_input : shape;
+  if (!out || shape.size() != 2) return shape;
+  if (std::strcmp(out, "BT1") == 0) return {shape[0], shape[1], 1};
+  if (std::strcmp(out, "B1H") == 0) return {shape[0], 1, shape[1]};
+  if (std::strcmp(out, "rows") == 0) return {shape[0] * shape[1], 1};
+  return shape;
 }
 
 std::vector<std::vector<int64_t>> infer_shapes(const Kernel& kernel, const Attributes& attrs,

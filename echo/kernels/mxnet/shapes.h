@@ -15,7 +15,8 @@ namespace kernels {
 // The attributes of an operator, as MXNet hands them over.
 class Attributes {
  public:
-  Attributes(const char* const* keys, const char* const* values, int count) : keys_(keys), values_(values), count_(count) {}
+  Attributes(const char* const* keys, const char* const* values, int count)
+      : keys_(keys), values_(values), count_(count) {}
 
   const char* text(const char* name) const;  // nullptr where it is not there
   double number(const std::string& name) const;  // 0 where it is not there

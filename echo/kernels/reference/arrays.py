@@ -44,9 +44,13 @@ def counts_of(lengths: Maybe, batch: int, most: int) -> NDArray[np.int64]:
 
 def normalised(x: Array, eps: float) -> tuple[Array, Array]:
     """x with mean 0 and variance 1 over its last axis, and what it was multiplied by."""
+    if not x.size:
+        return x, np.ones((*x.shape[:-1], 1))
     scale = 1 / np.sqrt(x.var(-1, keepdims=True) + eps)
     return (x - x.mean(-1, keepdims=True)) * scale, scale
 
 
 def normalised_grad(dy: Array, y: Array, scale: Array) -> Array:
+    if not y.size:
+        return y
     return np.asarray(scale * (dy - dy.mean(-1, keepdims=True) - y * (dy * y).mean(-1, keepdims=True)))

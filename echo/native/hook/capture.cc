@@ -189,7 +189,7 @@ void Writer::node(const IndexedNode& node, std::size_t index) {
 
 std::string graph_to_json(const RawGraph& graph, bool nodes) {
   std::string out;
-  Writer(graph, nodes, &out);
+  const Writer written(graph, nodes, &out);
   return out;
 }
 

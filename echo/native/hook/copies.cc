@@ -13,7 +13,8 @@ static const char kCopyAttribute[] = "__echo_copies__";
 // What the forward node of a gradient asks for, empty where that is nothing.
 static std::string asks(const RawEntry& entry) {
   const RawAttrs& attrs = entry.node->attrs;
-  const std::string* text = attrs.op && attrs.op->name != "_copy" ? map_find<std::string>(attrs.dict, kCopyAttribute) : nullptr;
+  const std::string* text = attrs.op && attrs.op->name != "_copy" ? map_find<std::string>(attrs.dict, kCopyAttribute)
+                                                                  : nullptr;
   return text ? *text : std::string();
 }
 

@@ -36,14 +36,14 @@ struct Block {
 };
 
 void*** g_storage = nullptr;  // the object, whose first word is its table
-void** g_own = nullptr;       // its own table, from the first function on
+void** g_own = nullptr;  // its own table, from the first function on
 void* g_counting[kSlots];
 
 std::mutex g_mutex;
 bool g_open = false;
 std::int32_t g_type = 0, g_device = 0;
 std::vector<Block> g_blocks;
-std::unordered_map<void*, std::size_t> g_alive;      // of those blocks
+std::unordered_map<void*, std::size_t> g_alive;  // of those blocks
 std::vector<std::pair<std::size_t, bool>> g_events;  // which block, and whether it was allocated or freed
 
 bool is_counted(const RawHandle& handle) {

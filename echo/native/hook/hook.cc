@@ -18,8 +18,8 @@
 #include "implementation.h"
 #include "inplace.h"
 #include "mxnet_api.h"
-#include "stamp.h"
 #include "poison.h"
+#include "stamp.h"
 #include "storage.h"
 
 #define ECHO_EXPORT extern "C" __attribute__((visibility("default")))

@@ -95,8 +95,7 @@ void apply_implementations(const Implementations& wanted, RawGraph* gradients) {
     if (!node->attrs.op) return;
     for (const NodePtr& dep : node->control_deps) {
       const auto of = wanted.of.find(dep.get());
-      if (of != wanted.of.end() && node->attrs.op->name == of->second.before)
-        found.push_back({node, dep, &of->second});
+      if (of != wanted.of.end() && node->attrs.op->name == of->second.before) found.push_back({node, dep, &of->second});
     }
   });
   std::vector<Parted> late;

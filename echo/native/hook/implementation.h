@@ -38,7 +38,7 @@ void apply_implementations(const Implementations& wanted, RawGraph* gradients);
 
 // The inputs that an implementation wants of a gradient node; `sum` is what stands for "s".
 // Throws std::runtime_error as apply_implementations.
-std::vector<RawEntry> inputs_of(const Implementation& wanted, const std::shared_ptr<RawNode>& forward, const RawNode& node,
-                                const RawEntry& sum);
+std::vector<RawEntry> inputs_of(const Implementation& wanted, const std::shared_ptr<RawNode>& forward,
+                                const RawNode& node, const RawEntry& sum);
 
 }  // namespace echo

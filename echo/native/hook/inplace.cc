@@ -30,14 +30,16 @@ std::vector<PairsInvoker> g_options;
 std::vector<FlagsInvoker> g_identities;
 
 [[noreturn]] void refuse(const RawAttrs& attrs, const std::string& text) {
-  throw std::runtime_error("echo: node '" + attrs.name + "': expected OPERATOR:INPUT>OUTPUT,... with ; between operators in " +
-                           kApartAttribute + ", got '" + text + "'");
+  throw std::runtime_error("echo: node '" + attrs.name +
+                           "': expected OPERATOR:INPUT>OUTPUT,... with ; between operators in " + kApartAttribute +
+                           ", got '" + text + "'");
 }
 
 int parse_number(const RawAttrs& attrs, const std::string& text, std::size_t* at) {
   const std::size_t first = *at;
   int number = 0;
-  while (*at < text.size() && text[*at] >= '0' && text[*at] <= '9' && *at - first < 6) number = 10 * number + (text[(*at)++] - '0');
+  while (*at < text.size() && text[*at] >= '0' && text[*at] <= '9' && *at - first < 6)
+    number = 10 * number + (text[(*at)++] - '0');
   if (*at == first) refuse(attrs, text);
   return number;
 }
@@ -58,7 +60,9 @@ Pairs parse_apart(const RawAttrs& attrs, const std::string& text) {
       if (at < text.size() && text[at] != ',' && text[at] != ';') refuse(attrs, text);
       if (own) apart.emplace_back(input, output);
     }
-    if (at < text.size() && ++at == text.size()) refuse(attrs, text);
+    if (at == text.size()) break;
+    ++at;
+    if (at == text.size()) refuse(attrs, text);
   }
   return apart;
 }
@@ -76,7 +80,8 @@ Pairs inplace_option(const void* functor, const RawAttrs& attrs) {
   Pairs pairs = g_options[attrs.op->index](functor, attrs);
   const Pairs apart = apart_of(attrs);
   if (!apart.empty())
-    pairs.erase(std::remove_if(pairs.begin(), pairs.end(), [&](const auto& pair) { return holds(apart, pair); }), pairs.end());
+    pairs.erase(std::remove_if(pairs.begin(), pairs.end(), [&](const auto& pair) { return holds(apart, pair); }),
+                pairs.end());
   return pairs;
 }
 
@@ -112,8 +117,8 @@ void wrap_all(const char* attribute, Invoker replacement, std::vector<Invoker>* 
   }
   for (std::size_t op = 0; op < count; ++op)
     if ((*originals)[op])
-      __atomic_store_n(&const_cast<RawFunction*>(function_of(attribute, op))->invoker, reinterpret_cast<void*>(replacement),
-                       __ATOMIC_SEQ_CST);
+      __atomic_store_n(&const_cast<RawFunction*>(function_of(attribute, op))->invoker,
+                       reinterpret_cast<void*>(replacement), __ATOMIC_SEQ_CST);
 }
 
 template <typename Invoker>

@@ -35,7 +35,7 @@ class Writer {
     sums();
     missing();
     list("nodes", graph_.nodes.size(), [&](std::size_t node) { this->node(node); });
-    out_ += "}";
+    out_ += '}';
   }
 
  private:
@@ -75,9 +75,8 @@ class Writer {
       const GradientSum& sum = all.at(next++);
       if (sum.in_place) found.emplace_back(id(sum.term), graph_.entry_offsets[node]);
     }
-    list("sums", found.size(), [&](std::size_t i) {
-      items(2, [&](std::size_t side) { number(side ? found[i].second : found[i].first); });
-    });
+    list("sums", found.size(),
+         [&](std::size_t i) { items(2, [&](std::size_t side) { number(side ? found[i].second : found[i].first); }); });
   }
 
   // The names of nodes that read an output which the node above them does not have.
@@ -173,7 +172,7 @@ void fill(void*, void* given) {
 
 void release(void* given) {
   auto* wanted = static_cast<Fill*>(given);
-  engine().free(wanted->array);
+  engine().free(wanted->array);  // NOLINT(clang-analyzer-core.CallAndMessage): the engine calls this, so it was found
   delete wanted;
 }
 

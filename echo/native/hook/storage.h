@@ -12,7 +12,8 @@ namespace echo {
 struct Reads {
   std::vector<std::uint32_t> count;  // empty for an executor, which plans a graph as a whole
   std::uint32_t first_node, end_node;
-  bool adds_in_place = true;  // whether MXNet computes sums of gradients in place: not where a CachedOp allocates as it runs
+  bool adds_in_place =
+      true;  // whether MXNet computes sums of gradients in place: not where a CachedOp allocates as it runs
 };
 
 Reads reads_of(const RawGraph& graph);

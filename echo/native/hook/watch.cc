@@ -117,8 +117,8 @@ void Record::push(const std::shared_ptr<Record>& self, const RawArray* const* ar
   }
   std::sort(vars.begin(), vars.end());
   vars.erase(std::unique(vars.begin(), vars.end()), vars.end());
-  *status = g_api.push(Reader::run, reader, Reader::end, kCpu, vars.data(), static_cast<int>(vars.size()), nullptr, 0,
-                       &kPrioritized, 0, "echo_watch");
+  *status = g_api.push(Reader::run, reader, Reader::end, kCpu, static_cast<void*>(vars.data()),
+                       static_cast<int>(vars.size()), nullptr, 0, &kPrioritized, 0, "echo_watch");
 }
 
 void Record::read(const std::vector<std::shared_ptr<RawChunk>>& chunks) {
@@ -249,7 +249,9 @@ ECHO_EXPORT void* echo_watch_record(void* watch, const RawArray* const* arrays) 
 ECHO_EXPORT void echo_record_free(void* record) { delete static_cast<std::shared_ptr<Record>*>(record); }
 
 // The text of an array that was written since; empty where none was, null where MXNet has an error to report.
-ECHO_EXPORT const char* echo_record_changed(void* record) { return (*static_cast<std::shared_ptr<Record>*>(record))->changed(); }
+ECHO_EXPORT const char* echo_record_changed(void* record) {
+  return (*static_cast<std::shared_ptr<Record>*>(record))->changed();
+}
 
 // Keeps a record for as long as MXNet keeps the recorded pass that an output comes from.
 ECHO_EXPORT void echo_record_attach(void* record, void* output) {
@@ -277,13 +279,14 @@ ECHO_EXPORT const char* echo_changed_behind(void* const* heads, std::uint32_t co
   const char* text = "";
   post_order(entries, [&](const NodePtr& node) {
     const auto& inputs = node->inputs;
-    const bool is_above = std::any_of(inputs.begin(), inputs.end(), [&](const RawEntry& input) {
-      return leads.count(input.node.get()) != 0;
-    });
+    const bool is_above = std::any_of(inputs.begin(), inputs.end(),
+                                      [&](const RawEntry& input) { return leads.count(input.node.get()) != 0; });
     if (is_above) leads.insert(node.get());
     if (!text || *text || (num_variables && !is_above)) return;
     const auto record = attached(node);
-    if (record && (text = record->changed())) text = (written = text).c_str();
+    if (!record) return;
+    text = record->changed();
+    if (text) text = (written = text).c_str();
   });
   return text;
 }

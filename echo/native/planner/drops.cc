@@ -41,7 +41,8 @@ double Drops::freed(std::int32_t node, std::int32_t first_instance, std::int32_t
   for (std::int32_t out = 0; out < a.entry_begin[node + 1] - a.entry_begin[node]; ++out) {
     const std::int32_t instance = first_instance + out;
     if (!s_.again(a.entry_begin[node] + out)) continue;
-    if (instance >= s_.instances() || s_.entry_of(instance) != a.entry_begin[node] + out) break;  // a masked copy has one
+    if (instance >= s_.instances() || s_.entry_of(instance) != a.entry_begin[node] + out)
+      break;  // a masked copy has one
     const auto first = uses_.begin() + use_begin_[instance], last = uses_.begin() + use_begin_[instance + 1];
     const auto next = std::lower_bound(first, last, step);
     if (next == last) continue;
@@ -68,7 +69,9 @@ double Drops::plan_input(std::int32_t entry, std::int32_t slot, std::int32_t ste
   } else {
     keep = over(entry, s_.last_use(instance) + 1, step);
   }
-  if (!candidate_[node] || !s_.again(entry) || keep == 0 || depth == 0 || (instance >= 0 && s_.made_at(instance) >= step)) return keep;
+  if (!candidate_[node] || !s_.again(entry) || keep == 0 || depth == 0 ||
+      (instance >= 0 && s_.made_at(instance) >= step))
+    return keep;
   if (seen_[node] == stamp_) return kept_price_[node];
   seen_[node] = stamp_;
   kept_price_[node] = 0;
@@ -91,7 +94,8 @@ void Drops::add_inputs(std::int32_t slot, std::int32_t step, double price, Drop*
       if (instance < 0 || s_.made_at(instance) >= step || s_.last_use(instance) >= step) continue;
       const double keep = over(entry, s_.last_use(instance) + 1, step);
       if (keep == 0) continue;
-      const auto known = std::find(drop->splits.begin(), drop->splits.end(), std::pair<std::int32_t, std::int32_t>{input, slot});
+      const auto known = std::find(drop->splits.begin(), drop->splits.end(),
+                                   std::pair<std::int32_t, std::int32_t>{input, slot});
       if (known != drop->splits.end()) continue;
       double again = keep;
       if (candidate_[input] && s_.again(entry) && static_cast<int>(drop->splits.size()) < kDeepest) {

@@ -43,8 +43,9 @@ void Fit::rank(double noise) {
   for (std::size_t i = 0; i < found.size(); ++i)
     if (failed_.count(found[i].splits.front()) == 0)
       order_.emplace_back(found[i].score() * (noise > 0 ? std::exp(noise * (uniform() - 0.5)) : 1.0), i);
-  std::sort(order_.begin(), order_.end(),
-            [](const auto& x, const auto& y) { return x.first > y.first || (x.first == y.first && x.second < y.second); });
+  std::sort(order_.begin(), order_.end(), [](const auto& x, const auto& y) {
+    return x.first > y.first || (x.first == y.first && x.second < y.second);
+  });
 }
 
 // Whether a drop has nothing to do with those taken in this round: neither does it drop what they read, nor the other
@@ -115,7 +116,9 @@ bool Fit::take_best(double noise) {
   std::size_t tried = 0;
   for (std::size_t i = 0; i < order_.size() && tried < kMostTried && (tried < kTried || !best) && left_ > 0; ++i) {
     const Drop& drop = found[order_[i].second];
-    if (std::any_of(drop.splits.begin(), drop.splits.end(), [&](const auto& split) { return has(split.first, split.second); })) continue;
+    if (std::any_of(drop.splits.begin(), drop.splits.end(),
+                    [&](const auto& split) { return has(split.first, split.second); }))
+      continue;
     ++tried;
     for (const auto& [node, slot] : drop.splits) add(node, slot);
     const auto value = simulate();

@@ -15,9 +15,15 @@ namespace echo {
 // simulations that it may take. The same seed gives the same result.
 class Fit {
  public:
-  Fit(Schedule& schedule, const std::vector<std::uint8_t>& candidate, std::int64_t budget, std::int64_t effort, std::uint32_t seed)
-      : s_(schedule), drops_(schedule, candidate), budget_(budget), left_(effort), random_(seed),
-        limits_(schedule.levels(), INT64_MAX), stuck_(schedule.levels(), 0) {}
+  Fit(Schedule& schedule, const std::vector<std::uint8_t>& candidate, std::int64_t budget, std::int64_t effort,
+      std::uint32_t seed)
+      : s_(schedule),
+        drops_(schedule, candidate),
+        budget_(budget),
+        left_(effort),
+        random_(seed),
+        limits_(schedule.levels(), INT64_MAX),
+        stuck_(schedule.levels(), 0) {}
   // The fastest within the budget.
   Schedule::Value run();
   // The smallest that takes at most so many seconds; the budget does not matter.
@@ -63,10 +69,11 @@ class Fit {
   std::mt19937 random_;
   Value value_;
   std::vector<std::int64_t> limits_;  // by level
-  std::vector<int> stuck_;            // by level: rounds for which it is left alone
+  std::vector<int> stuck_;  // by level: rounds for which it is left alone
   double share_ = 0.3;
   double price_ = 0;
-  double above_ = 0;  // how many steps were above the limits when those were set: what copies keep is there at each of them
+  double above_ =
+      0;  // how many steps were above the limits when those were set: what copies keep is there at each of them
   std::vector<std::pair<double, std::size_t>> order_;
   std::set<std::pair<std::int32_t, std::int32_t>> failed_;  // drops that did not help under the present limits
   std::int32_t round_ = 0;

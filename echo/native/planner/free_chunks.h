@@ -28,8 +28,10 @@ class FreeChunks {
     if (word >= filled_.size()) return kNone;
     std::uint64_t bits = filled_[word] & ~std::uint64_t{0} << size % 64;
     while (!bits)
-      if (++word == filled_.size()) return kNone;
-      else bits = filled_[word];
+      if (++word == filled_.size())
+        return kNone;
+      else
+        bits = filled_[word];
     return static_cast<std::int32_t>(64 * word) + __builtin_ctzll(bits);
   }
   // The largest size below this one of which a chunk is free, or kNone.
@@ -37,8 +39,10 @@ class FreeChunks {
     std::size_t word = size / 64;
     std::uint64_t bits = filled_[word] & ((std::uint64_t{1} << size % 64) - 1);
     while (!bits)
-      if (word-- == 0) return kNone;
-      else bits = filled_[word];
+      if (word-- == 0)
+        return kNone;
+      else
+        bits = filled_[word];
     return static_cast<std::int32_t>(64 * word) + 63 - __builtin_clzll(bits);
   }
   std::int32_t take_first(std::int32_t size) {

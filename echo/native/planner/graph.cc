@@ -36,7 +36,8 @@ void PlannedGraph::add_clone(std::int32_t node, std::int32_t slot, std::int32_t 
   const std::int32_t count = arrays.input_begin[node + 1] - arrays.input_begin[node];
   for (std::int32_t i = 0; i < count; ++i) input_entry_.push_back(redirected(inputs[i], slot));
   if (arrays.masked[node]) input_entry_.push_back(entry_begin_[node] + 1);
-  for (std::int32_t i = arrays.dep_begin[node]; i < arrays.dep_begin[node + 1]; ++i) dep_node_.push_back(arrays.dep_node[i]);
+  for (std::int32_t i = arrays.dep_begin[node]; i < arrays.dep_begin[node + 1]; ++i)
+    dep_node_.push_back(arrays.dep_node[i]);
   if (before >= 0) dep_node_.push_back(before);
   input_begin_.push_back(static_cast<std::int32_t>(input_entry_.size()));
   dep_begin_.push_back(static_cast<std::int32_t>(dep_node_.size()));

@@ -30,8 +30,8 @@ struct TrainingArrays {
   const std::uint8_t* external;       // [entries] 1: storage is not the planner's (gradients, sparse)
   const std::uint8_t* untouched;      // [entries] 1: MXNet plans memory for it and never touches that
   const std::int32_t* output_entry;   // [outputs]
-  const std::int64_t* kept;           // [nodes] bytes that each copy of a forward node keeps beside all that is planned
-  const double* seconds;              // [nodes] time to run a forward node once more
+  const std::int64_t* kept;  // [nodes] bytes that each copy of a forward node keeps beside all that is planned
+  const double* seconds;  // [nodes] time to run a forward node once more
 };
 
 // Positions in the order of the nodes from which on backward nodes read another copy of a forward node: `slot[i]` is one
@@ -58,15 +58,23 @@ class PlannedGraph {
     std::int32_t size() const { return static_cast<std::int32_t>(last - first); }
   };
   std::int32_t node_of(std::int32_t entry) const { return entry_node_[entry]; }
-  std::int32_t origin(std::int32_t node) const { return node < arrays.nodes ? node : clone_origin_[node - arrays.nodes]; }
+  std::int32_t origin(std::int32_t node) const {
+    return node < arrays.nodes ? node : clone_origin_[node - arrays.nodes];
+  }
   bool is_clone(std::int32_t node) const { return node >= arrays.nodes; }
   bool is_masked_clone(std::int32_t node) const { return is_clone(node) && arrays.masked[origin(node)]; }
-  Span inputs(std::int32_t node) const { return {input_entry_.data() + input_begin_[node], input_entry_.data() + input_begin_[node + 1]}; }
-  Span deps(std::int32_t node) const { return {dep_node_.data() + dep_begin_[node], dep_node_.data() + dep_begin_[node + 1]}; }
+  Span inputs(std::int32_t node) const {
+    return {input_entry_.data() + input_begin_[node], input_entry_.data() + input_begin_[node + 1]};
+  }
+  Span deps(std::int32_t node) const {
+    return {dep_node_.data() + dep_begin_[node], dep_node_.data() + dep_begin_[node + 1]};
+  }
   std::int32_t entry_begin(std::int32_t node) const { return entry_begin_[node]; }
   std::int32_t entry_count(std::int32_t node) const { return entry_begin_[node + 1] - entry_begin_[node]; }
   // The user's entry that has the same shape and type as `entry`.
-  std::int32_t entry_origin(std::int32_t entry) const { return entry < arrays.entries ? entry : clone_entry_origin_[entry - arrays.entries]; }
+  std::int32_t entry_origin(std::int32_t entry) const {
+    return entry < arrays.entries ? entry : clone_entry_origin_[entry - arrays.entries];
+  }
   std::int32_t entries() const { return static_cast<std::int32_t>(entry_node_.size()); }
   std::int32_t nodes() const { return static_cast<std::int32_t>(entry_begin_.size()) - 1; }
 

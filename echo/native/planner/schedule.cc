@@ -31,11 +31,14 @@ void Schedule::set_levels() {
   if (measure_ == Measure::kChunks) {
     std::vector<std::int64_t> all(bytes_), sizes;
     std::sort(all.begin(), all.end(), std::greater<>());
-    for (double ratio = 1; ratio == 1 || sizes.size() > kMostLevels; ratio *= 1.05) {
+    double ratio = 1;
+    do {
       sizes.clear();
       for (const std::int64_t size : all)
-        if (sizes.empty() || static_cast<double>(size) * ratio < static_cast<double>(sizes.back())) sizes.push_back(size);
-    }
+        if (sizes.empty() || static_cast<double>(size) * ratio < static_cast<double>(sizes.back()))
+          sizes.push_back(size);
+      ratio *= 1.05;
+    } while (sizes.size() > kMostLevels);
     std::reverse(sizes.begin(), sizes.end());
     for (std::int32_t e = 0; e < arrays.entries; ++e)
       level_of_[e] = static_cast<std::int32_t>(std::lower_bound(sizes.begin(), sizes.end(), bytes_[e]) - sizes.begin());
@@ -119,7 +122,8 @@ void Schedule::compute_copies(std::int32_t slot) {
 
 void Schedule::want(std::int32_t entry, std::int32_t slot) {
   const std::int32_t node = node_of[entry];
-  if (splits[node].empty() || arrays.variable[node] || instance_at(entry, slot) >= 0 || wanted_at_[node] == slot) return;
+  if (splits[node].empty() || arrays.variable[node] || instance_at(entry, slot) >= 0 || wanted_at_[node] == slot)
+    return;
   wanted_at_[node] = slot;
   wanted_.push_back(node);
 }
@@ -130,7 +134,8 @@ Schedule::Value Schedule::simulate() {
   touched_.clear();
   original_.assign(a.entries, -1);
   wanted_at_.assign(a.nodes, -1);
-  for (auto* list : {&step_node_, &step_slot_, &step_instance_, &read_begin_, &reads_, &instance_entry_, &instance_step_, &instance_last_})
+  for (auto* list : {&step_node_, &step_slot_, &step_instance_, &read_begin_, &reads_, &instance_entry_,
+                     &instance_step_, &instance_last_})
     list->clear();
   is_copy_.clear();
   read_begin_.push_back(0);

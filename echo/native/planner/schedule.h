@@ -55,7 +55,9 @@ class Schedule {
   // An entry counts `amount` on the levels up to `level_of`; amount 0: its memory is not the planner's.
   std::int32_t level_of(std::int32_t entry) const { return level_of_[entry]; }
   std::int64_t bytes(std::int32_t entry) const { return bytes_[entry]; }
-  std::int64_t amount(std::int32_t entry) const { return measure_ == Measure::kLive ? bytes_[entry] : bytes_[entry] > 0; }
+  std::int64_t amount(std::int32_t entry) const {
+    return measure_ == Measure::kLive ? bytes_[entry] : bytes_[entry] > 0;
+  }
 
   struct Span {
     const std::int32_t *first, *last;
@@ -63,7 +65,9 @@ class Schedule {
     const std::int32_t* end() const { return last; }
     std::int32_t size() const { return static_cast<std::int32_t>(last - first); }
   };
-  Span reads(std::int32_t step) const { return {reads_.data() + read_begin_[step], reads_.data() + read_begin_[step + 1]}; }
+  Span reads(std::int32_t step) const {
+    return {reads_.data() + read_begin_[step], reads_.data() + read_begin_[step + 1]};
+  }
   // Whether what a step reads may come from another copy.
   bool may_read_copies(std::int32_t step) const { return is_copy_[step] || !arrays.forward[step_node_[step]]; }
   std::int32_t instances() const { return static_cast<std::int32_t>(instance_entry_.size()); }

@@ -22,7 +22,8 @@ StoragePlanner::StoragePlanner(const PlannedGraph& graph) : graph_(graph) {
   ignores_any_.assign(a.nodes, 0);
   ignores_all_.assign(a.nodes, 0);
   for (std::int32_t node = 0; node < a.nodes; ++node) {
-    const std::uint8_t *first = a.input_ignored + a.input_begin[node], *last = a.input_ignored + a.input_begin[node + 1];
+    const std::uint8_t *first = a.input_ignored + a.input_begin[node],
+                       *last = a.input_ignored + a.input_begin[node + 1];
     ignores_any_[node] = std::find(first, last, 1) != last;
     ignores_all_[node] = first != last && std::find(first, last, 0) == last;
   }
@@ -222,7 +223,8 @@ std::int64_t StoragePlanner::assigned(std::int64_t limit) {
     for (std::int32_t chunk = range[0]; chunk < range[1]; ++chunk) {
       if (chunk_first_[chunk] == kNone) continue;
       const bool stashed = chunk < forward_chunks_ && chunk_last_[chunk] > forward_end_;
-      blocks_.push_back({sizes_[chunks_[chunk].size], chunk_first_[chunk], stashed ? forward_end_ : chunk_last_[chunk]});
+      blocks_.push_back(
+          {sizes_[chunks_[chunk].size], chunk_first_[chunk], stashed ? forward_end_ : chunk_last_[chunk]});
     }
     total += assign_chunks(blocks_, limit - total, &assigned_);
   }

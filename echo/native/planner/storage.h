@@ -38,7 +38,7 @@ class StoragePlanner {
   };
   struct Chunk {
     std::int32_t size, pending;  // a number in sizes_; reads that are still to come
-    bool touched;                // where not, MXNet never allocates it
+    bool touched;  // where not, MXNet never allocates it
   };
   const Kind& kind(std::int32_t entry) const { return kinds_[graph_.entry_origin(entry)]; }
   bool is_untouched(std::int32_t entry) const { return graph_.arrays.untouched[graph_.entry_origin(entry)]; }
@@ -55,18 +55,19 @@ class StoragePlanner {
   std::int64_t assigned(std::int64_t limit);
 
   const PlannedGraph& graph_;
-  std::vector<std::int64_t> sizes_;       // the bytes that entries have, from small to large
-  std::vector<Kind> kinds_;               // of the user's entries
-  std::vector<std::int32_t> unplanned_;   // storage_ before anything is planned
+  std::vector<std::int64_t> sizes_;  // the bytes that entries have, from small to large
+  std::vector<Kind> kinds_;  // of the user's entries
+  std::vector<std::int32_t> unplanned_;  // storage_ before anything is planned
   std::vector<std::uint8_t> ignores_any_, ignores_all_;  // of the user's nodes: inputs that are read for their shape
-  std::int64_t untouched_bytes_ = 0;      // of entries that are never touched
+  std::int64_t untouched_bytes_ = 0;  // of entries that are never touched
   std::int64_t match_range_ = 16, total_ = 0;
   std::int32_t forward_chunks_ = 0, forward_end_ = 0;  // kStatic, kDynamic: chunks and positions of forward nodes
   std::vector<std::int32_t> references_, storage_, inplace_;
   std::vector<Chunk> chunks_;
   FreeChunks free_;
-  std::vector<std::int32_t> forward_storage_;      // kStatic, kDynamic: the chunks as the forward nodes left them
-  std::vector<std::int32_t> chunk_first_, chunk_last_;  // kDynamic: positions of first write and last use; kNone: not held
+  std::vector<std::int32_t> forward_storage_;  // kStatic, kDynamic: the chunks as the forward nodes left them
+  std::vector<std::int32_t> chunk_first_,
+      chunk_last_;  // kDynamic: positions of first write and last use; kNone: not held
   std::vector<std::int64_t> change_;
   std::vector<Block> blocks_;
   std::vector<std::int32_t> assigned_;

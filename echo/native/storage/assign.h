@@ -194,8 +194,8 @@ inline std::int64_t assign_chunks(const std::vector<Block>& blocks, std::int64_t
   order.reserve(blocks.size());
   for (const Block& block : blocks) order.emplace_back(block, static_cast<std::int32_t>(order.size()));
   std::sort(order.begin(), order.end(), [](const auto& x, const auto& y) {
-    const auto &[a, a_index] = x;
-    const auto &[b, b_index] = y;
+    const auto& [a, a_index] = x;
+    const auto& [b, b_index] = y;
     if (a.bytes != b.bytes) return a.bytes > b.bytes;
     if (a.first != b.first) return a.first < b.first;
     if (a.last != b.last) return a.last < b.last;

@@ -109,9 +109,9 @@ inline float4 fresh4(const float* p) { return *reinterpret_cast<const float4*>(p
 inline ushort4 fresh4(const half_t* p) { return *reinterpret_cast<const ushort4*>(p); }
 
 // The driver finds a kernel by this name.
-#define ECHO_ENTRY(name, Arguments)                                                             \
+#define ECHO_ENTRY(name, Arguments)                                                               \
   extern "C" __attribute__((visibility("default"))) void emulate_##name(void* const* arguments) { \
-    name(*static_cast<const echo_cuda::Arguments*>(arguments[0]));                              \
+    name(*static_cast<const echo_cuda::Arguments*>(arguments[0]));                                \
   }
 
 #endif  // ECHO_TESTS_CUDA_SHIM_H_

@@ -19,9 +19,9 @@ struct Place {
 
 struct Fake {
   std::map<std::string, int> settings = {
-      {"init", 0},        {"devices", 2},        {"version", 12000},       {"module", 0},    {"cooperative", 1},
-      {"shared", 99 << 10}, {"multiprocessors", 40}, {"occupancy", 1}, {"seed", 0},
-      {"fixed", 0},     {"refused", 0},        {"fails", 0},
+      {"init", 0},        {"devices", 2},       {"version", 12000},      {"module", 0},
+      {"cooperative", 1}, {"shared", 99 << 10}, {"multiprocessors", 40}, {"occupancy", 1},
+      {"seed", 0},        {"fixed", 0},         {"refused", 0},          {"fails", 0},
   };
   std::map<unsigned long long, Place> places;
   std::string launches;

@@ -231,9 +231,10 @@ unsigned short float_to_half_bits(float value) {
 }  // namespace emulation
 
 // Runs a kernel. 0, or 1 where its threads wait for each other for ever, or there is no memory for them.
-extern "C" __attribute__((visibility("default"))) int emulation_run(
-    void (*kernel)(void* const*), void* const* arguments, const unsigned* grid, const unsigned* block,
-    size_t shared_bytes, int at_once, unsigned seed) {
+extern "C" __attribute__((visibility("default"))) int emulation_run(void (*kernel)(void* const*),
+                                                                    void* const* arguments, const unsigned* grid,
+                                                                    const unsigned* block, size_t shared_bytes,
+                                                                    int at_once, unsigned seed) {
   using namespace emulation;
   const Launch launch = {{grid[0], grid[1], 1}, {block[0], block[1], 1}, shared_bytes};
   Run here_and_now;

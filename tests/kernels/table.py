@@ -1,0 +1,176 @@
+"""What the tests know of each kernel: tensors, sizes, parameters, and bugs that have to be caught."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Mapping
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """Shape by symbols; type where it is not that of the call; whether it may be absent, and has a gradient."""
+
+    shape: str
+    dtype: str = ""
+    optional: bool = False
+    gradient: bool = True
+
+    def sizes(self, dims: Mapping[str, int]) -> tuple[int, ...]:
+        if self.shape in ("bits", "scale"):
+            return ((dims["n"] + 7) // 8 if self.shape == "bits" else 1,)
+        parts = [re.fullmatch(r"(\d*)(\w+)", axis) for axis in self.shape.split(",")]
+        return tuple(int(part[1] or 1) * dims[part[2]] for part in parts if part)
+
+
+LENGTHS = Tensor("N", "float32", optional=True, gradient=False)
+BIAS = Tensor("Tq,Tk", optional=True, gradient=False)
+BITS, SCALE = Tensor("bits", "uint8", gradient=False), Tensor("scale", "float32", gradient=False)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a kernel takes and gives."""
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    params: Mapping[str, float] = field(default_factory=dict)
+
+
+def _spec(inputs: str, outputs: str, **params: float) -> Spec:
+    return Spec(tuple(map(Tensor, inputs.split())), tuple(map(Tensor, outputs.split())), params)
+
+
+VECTOR = Tensor("H", optional=True)
+SPECS: dict[str, Spec] = {
+    "lstm_cell": _spec("B,4H B,H", "B,H B,H"),
+    "lstm_norm_cell": _spec("B,4H B,H H H", "B,H B,H", eps=1e-5),
+    "gru_cell": _spec("B,3H B,3H B,H", "B,H"),
+    "mlp_score": Spec((Tensor("B,T,H"), Tensor("B,H"), Tensor("H"), VECTOR, VECTOR), (Tensor("B,T"),), {"eps": 1e-5}),
+    "weighted_sum": _spec("B,T B,T,H", "B,H"),
+    "softmax_output": Spec(
+        (Tensor("N,I"), Tensor("V,I"), Tensor("V", optional=True), Tensor("N", "float32", False, False)),
+        (Tensor("N,V"),),
+        {"grad_scale": 2.0, "use_ignore": 1, "ignore_label": 1, "normalization": 2, "smooth_alpha": 0.1},
+    ),
+    "attention": Spec(
+        (Tensor("N,Tq,D"), Tensor("N,Tk,D"), Tensor("N,Tk,Dv"), LENGTHS, BIAS),
+        (Tensor("N,Tq,Dv"), Tensor("N,Tq", "float32", gradient=False)),
+        {"scale": 0.4},
+    ),
+    "layer_norm": _spec("N,H H H", "N,H", eps=1e-5),
+    "bias_act": _spec("N,H H", "N,H", act=0),
+    "sequence_reverse": Spec((Tensor("T,B,R"), Tensor("B", "float32", True, False)), (Tensor("T,B,R"),)),
+    "dropout": Spec((Tensor("n"),), (Tensor("n"), BITS), {"keep": 0.7, "seed": 5, "offset": 1}),
+    "relu": Spec((Tensor("n"),), (Tensor("n"), BITS)),
+    "pack_mask": Spec((Tensor("n"),), (BITS, SCALE)),
+    "apply_mask": Spec((Tensor("n"), BITS, SCALE), (Tensor("n"),)),
+    "lstm_layer": Spec(
+        tuple(map(Tensor, ("T,B,I", "4H,I", "4H", "4H,H", "4H", "B,H", "B,H"))),
+        (Tensor("T,B,H"), Tensor("B,H"), Tensor("B,H"), Tensor("T,B,4H", gradient=False)),
+        {"reverse": 0},
+    ),
+}
+
+
+# For each kernel sizes with more than one block, and with remainders.
+SMALL = {
+    "attention": {"N": 3, "Tq": 5, "Tk": 200, "D": 6, "Dv": 3}, "dropout": {"n": 21}, "relu": {"n": 21},
+    "pack_mask": {"n": 21}, "apply_mask": {"n": 21},
+    "sequence_reverse": {"T": 4, "B": 3, "R": 2}, "mlp_score": {"B": 3, "T": 4, "H": 9},
+    "layer_norm": {"N": 5, "H": 9}, "bias_act": {"N": 5, "H": 9}, "lstm_cell": {"B": 3, "H": 9},
+    "lstm_norm_cell": {"B": 3, "H": 9}, "weighted_sum": {"B": 3, "T": 4, "H": 9},
+    "softmax_output": {"N": 5, "I": 3, "V": 7},
+    "gru_cell": {"B": 3, "H": 9}, "lstm_layer": {"T": 3, "B": 2, "I": 3, "H": 5},
+}  # fmt: skip
+
+WIDTHS = (1, 7, 33, 650, 1500)
+
+
+def sizes_of(name: str) -> list[dict[str, int]]:
+    """Sizes to try on the CPU: none, one, remainders, several tiles and chunks."""
+    if name == "attention":
+        sizes = [(2, 3, 5, 4, 4), (1, 1, 1, 1, 1), (3, 33, 65, 7, 33), (1, 70, 130, 64, 64), (2, 5, 64, 33, 1)]
+        sizes += [(0, 3, 5, 4, 4), (2, 0, 5, 4, 4), (2, 3, 0, 4, 4), (3, 32, 64, 16, 24)]
+        return [dict(zip(("N", "Tq", "Tk", "D", "Dv"), each)) for each in sizes]
+    if name in ("dropout", "relu", "pack_mask", "apply_mask"):
+        return [{"n": n} for n in (0, 1, 7, 8, 9, 511, 512, 513, 5000)]
+    if name == "sequence_reverse":
+        return [{"T": t, "B": b, "R": r} for t, b, r in ((1, 1, 1), (5, 3, 7), (5, 3, 650), (0, 3, 2), (5, 0, 2))]
+    if name == "softmax_output":
+        sizes = [(5, 3, 7), (1, 1, 1), (0, 3, 4), (3, 0, 4), (3, 2, 0), (530, 9, 1100), (33, 7, 1025)]
+        return [dict(zip(("N", "I", "V"), each)) for each in sizes]
+    if name in ("mlp_score", "weighted_sum"):
+        small = [{"B": b, "T": t, "H": h} for b in (1, 3) for t in (1, 5) for h in WIDTHS]
+        return [*small, {"B": 0, "T": 5, "H": 7}, {"B": 3, "T": 0, "H": 7}, {"B": 40, "T": 3, "H": 33}]
+    if name == "lstm_layer":
+        sizes = [(3, 2, 5, 7), (1, 1, 1, 1), (0, 2, 3, 4), (3, 0, 3, 4), (3, 2, 0, 4), (3, 2, 3, 0), (5, 330, 7, 33)]
+        return [dict(zip(("T", "B", "I", "H"), each)) for each in sizes]
+    rows, *others = SMALL[name]
+    if others != ["H"]:
+        return [SMALL[name], *({**SMALL[name], axis: 0} for axis in SMALL[name])]
+    return [{rows: b, "H": h} for b in (0, 1, 3) for h in WIDTHS] + [{rows: 65, "H": 33}]
+
+
+# Sizes beyond SMALL, where a kernel works on a part at a time.
+MORE = {"lstm_layer": [{"T": 5, "B": 330, "I": 3, "H": 5}, {"T": 2, "B": 1, "I": 520, "H": 3}]}
+
+# Parameters to try, in the place of those in SPECS.
+PARAMS: dict[str, list[dict[str, float]]] = {
+    "bias_act": [{"act": act} for act in range(5)],
+    "lstm_layer": [{"reverse": 0}, {"reverse": 1}],
+    "softmax_output": [{}, *({"use_ignore": 0, "smooth_alpha": 0.0, "normalization": way} for way in (0, 1))],
+}
+
+# Bugs that the checks have to catch: kernel, file, text, what is written in its place.
+BUGS = [
+    ("lstm_cell", "lstm_cell.cc", "sigmoid_of(f[j]) * c[j] + sigmoid_of(i[j])",
+     "sigmoid_of(i[j]) * c[j] + sigmoid_of(f[j])"),
+    ("lstm_cell", "../formulas.h", "gate.o.value * cell.slope", "gate.o.value"),
+    ("lstm_cell", "../formulas.h", "d * c * gate.f.slope", "d * gate.f.slope"),
+    ("lstm_cell", "lstm_cell.cc", "place((4 * b + gate) * H", "place((4 * b + (gate ^ 1)) * H"),
+    ("gru_cell", "../formulas.h", "(1.f - z) * n + z * h", "z * n + (1.f - z) * h"),
+    ("gru_cell", "../formulas.h", "dn, dn * gate.r.value", "dn, dn"),
+    ("mlp_score", "mlp_score.cc", "dv[j] += dscore * t.value", "dv[j] = dscore * t.value"),
+    ("mlp_score", "../formulas.h", "mean_d - norm * mean_product", "mean_d"),
+    ("mlp_score", "mlp_score.cc", "rows.zeros(chunk, kDquery)", "rows.at(chunk, kDquery)"),
+    ("attention", "attention.cc", "*total * shrink + sum", "*total + sum"),
+    ("attention", "attention.cc", "out[d] *= shrink", "out[d] *= 1.0f"),
+    ("attention", "attention.cc", "in_tiles(lengths[n],", "in_tiles(s.Tk,"),
+    ("attention", "attention_grad.cc", "(dweights[j] - delta)", "dweights[j]"),
+    ("attention", "attention_grad.cc", "std::max<int64_t>(length - key, 0)", "all"),
+    ("attention", "attention_grad.cc", "if (!t.any_large(n, 0, t.Tq)) return;", "return;"),
+    ("attention", "attention_grad.cc", "scores[j] = exp_of(scores[j] * scale + bias[j] - lse - rest);",
+     "scores[j] = exp_of(scores[j] * scale + bias[j] - lse);"),
+    ("attention", "attention_grad.cc", ", delta[i] = 0.0f;", ";"),
+    ("attention", "blocks.cc", "for (; i < p.rows; ++i) {", "for (; i + 1 < p.rows; ++i) {"),
+    ("attention", "blocks.cc", "whole < width && j < inner", "whole < width && j < 1"),
+    ("layer_norm", "layer_norm.cc", "dgamma[j] += dy[j] * norm", "dgamma[j] += dy[j] * x[j]"),
+    ("layer_norm", "statistics.h", "squares / static_cast<float>(n) +", "squares / static_cast<float>(n - 1) +"),
+    ("layer_norm", "layer_norm.cc", "rows.zeros(chunk, kDbeta)", "rows.zeros(0, kDbeta)"),
+    ("layer_norm", "view.cc", "if (add_) return add_to(at, values, n);", ""),
+    ("bias_act", "bias_act.cc", "v * (1.0f - v)", "v"),
+    ("bias_act", "math.h", "(x < 0.0f ? e : 1.0f)", "1.0f"),
+    ("sequence_reverse", "sequence_reverse.cc", "length - 1 - t", "T - 1 - t"),
+    ("dropout", "dropout.cc", "0x9E3779B9u", "0x9E3779B8u"),
+    ("dropout", "dropout.cc", "1.0f / static_cast<float>(call.param(\"keep\"))", "1.0f"),
+    ("relu", "bits.cc", ">> 56", ">> 55"),
+    ("pack_mask", "mask.cc", "mask[j] != 0.0f", "mask[j] == 0.0f"),
+    ("pack_mask", "mask.cc", "found = *first", "found = 1.0f"),
+    ("apply_mask", "mask.cc", "factor_of(call));", "1.0f);"),
+    ("apply_mask", "mask.cc", 'call.write_zeros("dscale");', ""),
+    ("relu", "relu.cc", "x[j] > 0.0f", "x[j] < 0.0f"),
+    ("lstm_layer", "lstm_rows.cc", "sigmoid_of(f[k]) * c[k] + sigmoid_of(i[k]) * tanh_of(g[k]);\n    c[k]",
+     "sigmoid_of(i[k]) * c[k] + sigmoid_of(f[k]) * tanh_of(g[k]);\n    c[k]"),
+    ("lstm_layer", "lstm_rows.cc", "gate_f[k] = grads.f", "gate_f[k] = grads.i"),
+    ("lstm_layer", "lstm_rows.cc", "dh[k] + dy[k]", "dy[k]"),
+    ("lstm_layer", "lstm_layer.cc", "{pre, 4 * H}, pre", "{bias_, 0}, pre"),
+    ("lstm_layer", "lstm_layer.cc", "add_to(bias_ + at, bh.read(at, n, buffer), n);", ""),
+    ("lstm_layer", "lstm_layer_grad.cc", 'Output(call_, "dbh").write(0, 4 * H, dbias_);', ""),
+    ("lstm_layer", "lstm_layer_grad.cc", "first ? to.start(0, columns) :", "false ? to.start(0, columns) :"),
+    ("lstm_layer", "lstm_layer_grad.cc", "add_product(dwh_, (shape_.time(0) - chunk.time) * B, B, h0, false);", ""),
+    ("lstm_layer", "lstm_layer_grad.cc", "saved_ + (number * B + row) * H", "saved_ + row * H"),
+    ("lstm_layer", "lstm_layer_grad.cc", "shape_.reverse ? time + 1 : time - 1", "time - 1"),
+    ("lstm_layer", "lstm_layer_grad.cc", "place = shape_.time(step) * B", "place = step * B"),
+    ("lstm_layer", "gemm.cc", "begin ? Start{c, c_stride} : start", "start"),
+]  # fmt: skip
