@@ -27,7 +27,7 @@ def binding(part: int = 1) -> Binding:
 
 
 def rebinder(record: Any = None, fails: bool = False) -> Rebinder:
-    return Rebinder(MODEL.symbol, mx.cpu(), lambda action, stock: stock() if fails else action(OPTIONS), record)
+    return Rebinder(GRAPH, mx.cpu(), lambda action, stock: stock() if fails else action(OPTIONS), record)
 
 
 def planned() -> Graph:
