@@ -81,7 +81,7 @@ def bases(request: Request) -> Iterator[Trial]:
     seen: tuple[Place, ...] = ()
     for stage in BASES:
         base = None
-        with request.without(stage.what):
+        with request.without(stage.label):
             fused = run((stage,), [request], request.progress)[Fused]
             if fused.places in ((), seen):
                 break
@@ -92,7 +92,7 @@ def bases(request: Request) -> Iterator[Trial]:
             has_plan = has_plan or base.planned is not None
             if base.is_enough(request) or (has_plan and request.is_late):
                 return
-    unfused = _unfused(request, replace(fused, graph=request.graph, places=(), what={}, hidden=0), has_plan)
+    unfused = _unfused(request, replace(fused, graph=request.graph, places=(), counts={}, hidden=0), has_plan)
     if unfused is not None:
         yield unfused
 
@@ -111,7 +111,7 @@ def _unfused(request: Request, unfused: Fused, has_plan: bool) -> Trial | None:
 def refined(request: Request, base: Trial, stage: Refinement) -> Trial:
     """The trial of the graph that a refinement offers, or the chosen one with the reason why it stays."""
     offer: Offer | None = None
-    with request.without(stage.what):
+    with request.without(stage.label):
         offer = run((stage,), [request, base.fused], request.progress)[stage.gives]
     if offer is None:
         return base
@@ -119,11 +119,11 @@ def refined(request: Request, base: Trial, stage: Refinement) -> Trial:
         return base.left(offer.stays)
     variant, reason = None, offer.why_not_tried(request, base.plan) if base.planned else ""
     if not reason:
-        with request.without(stage.what):
+        with request.without(stage.label):
             variant = trial(request, offer.fused, base.stock)
         reason = _why_left(request, stage, offer, base, variant)
     if (tracing := trace()) is not None:
-        tracing.note("chosen", f"left: {stage.what}: {reason}" if reason else f"taken: {stage.what}")
+        tracing.note("chosen", f"left: {stage.label}: {reason}" if reason else f"taken: {stage.label}")
     if variant is not None and not reason:
         return variant
     return base.left(offer.declined(request, reason), variant.missed if variant else None)
@@ -131,10 +131,10 @@ def refined(request: Request, base: Trial, stage: Refinement) -> Trial:
 
 def _why_left(request: Request, stage: Refinement, offer: Offer, base: Trial, variant: Trial | None) -> str:
     if variant is None:
-        return f"{stage.what} cannot be planned"
+        return f"{stage.label} cannot be planned"
     if variant.missed:
         missed = variant.missed
-        return f"{stage.what} cannot be planned: they need {missed.reachable:,} bytes, the budget is {missed.budget:,}"
+        return f"{stage.label} cannot be planned: they need {missed.reachable:,} bytes, the budget is {missed.budget:,}"
     return offer.why_not_taken(request, base.plan, variant.plan) if base.planned else ""
 
 
