@@ -1,4 +1,4 @@
-"""The least stash, by a minimum cut of the forward graph between what is computed anyway and what gradients read."""
+"""The least stash, by a minimum cut of the forward graph before the maps that gradients read."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ def least_stash(problem: Problem, price: float) -> list[int]:
 
 
 def stash_bound(problem: Problem, after: int) -> int:
-    """The bytes of the least stash from which all can be had that is read behind position ``after``: no schedule of
-    these candidates has less in memory there. What shares memory with another entry is not counted."""
+    """The bytes of the least stash from which all forward entries that nodes after ``after`` read can be computed.
+
+    No schedule of these candidates has less in memory there. Entries that share memory with another do not count.
+    """
     nodes = problem.training.nodes
     views = {Entry(number, out) for number, node in enumerate(nodes) for _, out, same in node.inplace if same}
     sizes = {entry: problem.training.type_of(entry).bytes for entry in _unheld(problem.training) - views}
@@ -33,13 +35,13 @@ def stash_bound(problem: Problem, after: int) -> int:
 
 
 def _unheld(training: TrainingGraph) -> set[Entry]:
-    """The entries that are in the planner's memory, and there only as long as somebody reads them."""
-    found = {
+    """The entries that lie in the planner's memory only until their last reader has run."""
+    entries = {
         Entry(number, output)
         for number, node in training.operators() if node.forward
         for output in range(len(node.outputs)) if output not in node.external
     }  # fmt: skip
-    return found - {Entry(entry.node, entry.index) for entry in training.outputs}
+    return entries - {Entry(entry.node, entry.index) for entry in training.outputs}
 
 
 def _again(problem: Problem) -> set[Entry]:
@@ -47,9 +49,9 @@ def _again(problem: Problem) -> set[Entry]:
 
 
 def _behind(problem: Problem, price: float, sizes: Mapping[Entry, int], after: int) -> set[object]:
-    """Behind the cheapest cut before all that is read behind a position: entries, and numbers of nodes that run again.
+    """The sink's side of the cheapest cut before the entries that are read after a position.
 
-    Entries that are not in ``sizes`` are stashed for free.
+    It has entries, and the numbers of nodes that run again. Entries that are not in ``sizes`` are stashed for free.
     """
     training, again = problem.training, _again(problem)
     number_of: dict[object, int] = defaultdict(lambda: len(number_of) + 2)  # of entries, and of nodes that run again
@@ -67,12 +69,12 @@ def _behind(problem: Problem, price: float, sizes: Mapping[Entry, int], after: i
     for entry in [key for key in number_of if isinstance(key, Entry)]:
         capacity = UNLIMITED if entry in problem.forced else sizes.get(entry, 0)
         network.add(number_of[entry.node] if entry in again else _SOURCE, number_of[entry], capacity)
-    side = network.sink_side(_SOURCE, _SINK)
-    return {key for key, number in number_of.items() if side[number]}
+    is_behind = network.sink_side(_SOURCE, _SINK)
+    return {key for key, number in number_of.items() if is_behind[number]}
 
 
 def _read(problem: Problem, number: int) -> list[Entry]:
-    """What a node reads if it runs again, of variables left out."""
+    """The entries that a node reads if it runs again, without variables."""
     training = problem.training
     node = training.nodes[number]
     read = [
