@@ -49,7 +49,7 @@ PIPELINE: tuple[Pass, ...] = (
     Explain(),  #           the Plan: every feature map, what happens to it, and why
 )
 REFINEMENTS: tuple[Refinement, ...] = (
-    PackMasks(),  #         Fused -> Masked: masks of Dropout and ReLU as bits, where that lowers what is planned
+    PackMasks(),  #         Fused -> Masked: masks of Dropout and ReLU as bits, where that lowers planned memory
     BatchProducts(),  #     Fused -> Batched: products with one weight in the layout that is fastest on this device
 )
 
@@ -102,7 +102,7 @@ def _unfused(request: Request, unfused: Fused, has_plan: bool) -> Trial | None:
     with request.without("a look at the user's own operators") if has_plan else contextlib.nullcontext():
         try:
             return trial(request, unfused)
-        except OptionError:  # what the user insists on may be had with fused operators alone
+        except OptionError:  # the user's wishes may be possible with fused operators alone
             if not has_plan:
                 raise
     return None
@@ -154,7 +154,7 @@ def best_plan(request: Request) -> Planned:
     """Runs `PIPELINE`; where other last bits are allowed, takes the better of two plans, one exact and one not.
 
     Raises:
-        EchoError: what a pass raised.
+        EchoError: a pass failed.
     """
     planned = _run(request)
     if request.options.exact or planned.plan.exact:

@@ -1,4 +1,4 @@
-"""The plan that the user sees: every feature map with what happens to it and why."""
+"""The plan that the user reads: a decision on every feature map, with its reason."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Batched:
     gains: tuple[str, ...] = ()
 
     def declined(self, _: Request, reason: str) -> Fused:
-        """The graph as it was, with what another layout would have gained."""
+        """The graph as it was, with a note on the gain of each layout that is left out."""
         more = (f"left as it is ({reason}): {text}" for text in self.gains)
         return replace(self.stays, notes=(*self.stays.notes, *more))
 

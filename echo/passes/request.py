@@ -46,7 +46,7 @@ class Facts(Protocol):
     def adds(self) -> bool: ...
 
     def types(self) -> Mapping[Entry, TensorType]:
-        """The shape and type of each entry of the graph that others may read."""
+        """The shape and type of each entry of the graph that a node may read."""
 
     def argument_names(self) -> Sequence[str]:
         """The names of ``subject.arguments``."""
@@ -62,7 +62,7 @@ class Oracle(Protocol):
         """The training graph of the user's symbol."""
 
     def implemented(self, training: TrainingGraph, implementations: Mapping[int, GradientRule]) -> TrainingGraph:
-        """The training graph in which the gradients of some nodes have other implementations."""
+        """The training graph in which the gradients of some nodes are computed by these rules."""
 
     def oracle(self, graph: Graph, match_range: int) -> tuple[int, tuple[bool, ...]]:
         """The bytes that MXNet's own memory planner plans for a rewritten graph, and `TrainingGraph.accumulations`."""

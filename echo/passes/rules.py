@@ -1,4 +1,4 @@
-"""The thresholds by which one graph is preferred to another, each with what it was measured on."""
+"""The thresholds by which one graph is preferred to another, each with the measurement behind it."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def _problem(
         max_bytes=max_bytes,
         effort=0 if request.follows else effort,
         hint=hint if hint is not None and (request.follows or hint.fits(training, candidates)) else None,
-        # chunks of a dynamic CachedOp come and go with what they hold
+        # a dynamic CachedOp allocates chunks as it runs, and frees each with the arrays in it
         assigns=assigns,
         assigned_only=assigns and bool(read_too_late(request.graph, training, request.frontend.device)),
         once=not request.frontend.hook,

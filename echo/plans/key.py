@@ -1,4 +1,4 @@
-"""What a plan is made for: a graph, the arrays that it is bound with, and what runs it.
+"""The key of a plan: the graph that it is made for, the arrays that it is bound with, and the runner.
 
 Two keys are equal where a plan for one is a plan for the other, in any process. Names do not count: Gluon and MXNet
 number them anew in each process, and nothing that is planned depends on them. Nor do attributes of variables (initial
@@ -113,8 +113,8 @@ class PlanKey:
         _check("runner", key.runner in RUNNERS, f"one of {', '.join(RUNNERS)}", key.runner)
         for name, item_type, items in (("operators", int, "counts"), ("settings", str, "texts")):
             mapping = getattr(key, name)
-            whole = isinstance(mapping, dict) and all(type(item) is item_type for item in mapping.values())
-            _check(name, whole, f"a mapping of names to {items}", mapping)
+            valid = isinstance(mapping, dict) and all(type(item) is item_type for item in mapping.values())
+            _check(name, valid, f"a mapping of names to {items}", mapping)
         return key
 
 
@@ -125,8 +125,8 @@ def _check(name: str, fits: bool, expected: str, got: object) -> None:
 
 def _argument(value: Any) -> Argument:
     shape, dtype, request = value
-    whole = isinstance(shape, list) and all(type(size) is int for size in shape)
-    _check("arguments", whole, "shapes of whole numbers", shape)
+    valid = isinstance(shape, list) and all(type(size) is int for size in shape)
+    _check("arguments", valid, "shapes of whole numbers", shape)
     _check("arguments", isinstance(dtype, str), "types by name", dtype)
     _check("arguments", request in _REQUESTS, f"requests of {', '.join(_REQUESTS)}", request)
     return Argument(tuple(shape), dtype, request)

@@ -1,4 +1,4 @@
-"""Marks: what a plan writes into the attributes of the user's nodes, and what can be read from them."""
+"""Marks: how a plan is written into attributes of the user's nodes, and read from them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def marked(user: Graph, rewritten: Graph) -> dict[int, str]:
 
 
 def implements(graph: Graph) -> bool:
-    """Whether a rewritten graph has other implementations of gradients."""
+    """Whether a rewritten graph computes gradients by rules of echo's."""
     return any(GRADIENT_ATTRIBUTE in node.attrs for node in graph.nodes)
 
 

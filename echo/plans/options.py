@@ -42,11 +42,11 @@ class Options:
         which changes the last bits of some; the plan says so.
     max_planning: seconds that planning one graph may take by the clock, None for any. After that the best plan so far
         is taken, and says so. It is a safety net: plans that take less time do not depend on the clock.
-    plan: plans made before, by `echo.plan` or `echo.load_plan`: one, or several for several graphs or shapes. What is
-        bound gets the one that was made for it, and nothing is searched; `PlanError` where there is none.
-    verify: before the first training step of what is bound, that step also runs as the user's own graph, in the memory
-        that it needs without echo; where outputs, gradients, auxiliary states or random numbers differ, a warning names
-        a folder with a report, and the user's own graph runs from then on.
+    plan: plans made before, by `echo.plan` or `echo.load_plan`: one, or several for several graphs or shapes. Each bind
+        gets the one that was made for it, and nothing is searched; `PlanError` where there is none.
+    verify: before the first training step after a bind, that step also runs as the user's own graph, in the memory that
+        it needs without echo; where outputs, gradients, auxiliary states or random numbers differ, a warning names a
+        folder with a report, and the user's own graph runs from then on.
     """
 
     policy: str = "search"
@@ -161,13 +161,13 @@ def _plans(value: Plan | Iterable[Plan]) -> tuple[Plan, ...]:
         return ()
     from echo.plans.plan import Plan  # numpy is needed for plans, not for options
 
-    wrong = f"plan: expected a Plan or several, as of echo.load_plan, got {value!r}"
+    message = f"plan: expected a Plan or several, as of echo.load_plan, got {value!r}"
     try:
         plans = (value,) if isinstance(value, Plan) else tuple(value)
     except TypeError:
-        raise OptionError(wrong) from None
+        raise OptionError(message) from None
     if not all(isinstance(plan, Plan) for plan in plans):
-        raise OptionError(wrong)
+        raise OptionError(message)
     return plans
 
 
@@ -257,16 +257,16 @@ def budget_bytes(value: int | float | str, stock: int) -> int:
     Raises:
         OptionError: the value is no size.
     """
-    wrong = f"memory_budget: expected bytes, a size such as '6GB' or a fraction of the stock's, got {value!r}"
+    message = f"memory_budget: expected bytes, a size such as '6GB' or a fraction of the stock's, got {value!r}"
     if isinstance(value, str):
         match = _SIZE.match(value)
         if not match:
-            raise OptionError(wrong)
+            raise OptionError(message)
         amount = float(match.group(1)) * _UNITS[match.group(2).lower()]
     elif isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise OptionError(wrong)
+        raise OptionError(message)
     else:
         amount = value * stock if 0 < value <= 1 else value
     if not 0 < amount < float("inf"):
-        raise OptionError(wrong)
+        raise OptionError(message)
     return int(amount)

@@ -43,13 +43,13 @@ class Plan:
     ``match_range`` is what MXNet's memory planner is asked to use (None: its own; -1: echo's storage assignment
     instead). ``step_seconds`` is the predicted time of the user's step, ``overhead_seconds`` what recomputation adds.
     ``recomputed_nodes`` counts the operators that run again, each as often as it does. ``applied`` is "hook" (the
-    native gradient pass), "mirror" (MXNet's own attributes) or "none" (the user's graph as it is). ``subject`` says
-    what the plan was made for, and ``marks`` what applies it. ``fused`` has the patterns whose place fused operators
-    take, each with the node of the user at which it is found; decisions and marks are about the graph with those.
-    Places such as ("hoist:10", node) are layouts of products (`echo.passes.patterns.hoist`): the node is the first of
-    the family, in the graph with all other fused operators. ``missed`` are patterns that were nearly found. ``reason``
-    says why nothing is recomputed, empty where something is. ``failed`` has a line for each way to plan that failed,
-    and was left out. Without ``exact``, gradients are computed by another formula, which may change their last bits.
+    native gradient pass), "mirror" (MXNet's own attributes) or "none" (the user's graph as it is). ``subject`` is the
+    key of the plan, and ``marks`` apply it. ``fused`` has the patterns whose place fused operators take, each with the
+    node of the user at which it is found; decisions and marks are about the graph with these operators. Places such as
+    ("hoist:10", node) are layouts of products (`echo.passes.patterns.hoist`): the node is the first of the family, in
+    the graph with all other fused operators. ``missed`` are near-misses of patterns. ``reason`` says why nothing is
+    recomputed, empty where something is. ``failed`` has a line for each way to plan that failed, and was left out.
+    Without ``exact``, gradients are computed by another formula, which may change their last bits.
     """
 
     decisions: tuple[Decision, ...]

@@ -1,9 +1,9 @@
 """The policy of the Echo paper (ISCA'20, sections 4 and 5): recompute cheap segments whose inputs are smaller.
 
 For each segment the nodes are taken from its end backwards: recomputing one more saves its feature map if a gradient
-reads it, and costs the stashing of inputs that were not stashed before. Only what a gradient needs is charged. Beyond
-the paper, the memory that recomputation itself needs while a segment's gradients run is bounded by one allowance for
-all segments, chosen so that stash plus allowance is least. Linear in nodes but for sorting.
+reads it, and costs the stashing of inputs that were not stashed before. Only maps that a gradient needs are charged.
+Beyond the paper, the memory that recomputation itself needs while a segment's gradients run is bounded by one allowance
+for all segments, chosen so that stash plus allowance is least. Linear in nodes but for sorting.
 """
 
 from __future__ import annotations

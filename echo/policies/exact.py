@@ -1,4 +1,4 @@
-"""The best schedule there is, by integer programming: for small graphs, and as an oracle for the other policies.
+"""The optimal schedule, by integer programming: for small graphs, and as an oracle for the other policies.
 
 `echo.policies.solvers.exact_model` is the program, HiGHS (Huangfu and Hall, 2018) solves it: ``pip install
 mxnet-echo[exact]``. It counts live bytes without work in place, which is exact for graphs that come as data

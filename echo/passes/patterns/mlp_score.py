@@ -38,7 +38,7 @@ def match(view: View, number: int) -> Fusion | str | None:
     """The scores that this node computes: a fusion, why there is none, or None where there are no such scores.
 
     v . tanh(norm(keys + query)): keys [B,T,H], one query [B,1,H], norm the layer norm or nothing. The fused operator
-    stashes nothing but its inputs (Echo, ISCA'20, section 2: these feature maps are most of what NMT keeps).
+    stashes nothing but its inputs (Echo, ISCA'20, section 2: these feature maps are most of the stash of NMT).
     """
     product = _product(view, number)
     if product is None:

@@ -24,15 +24,15 @@ def normed_state(graph: Graph) -> str:
     shared = {number: gamma for gamma, numbers in norms.items() if len(numbers) > 1 for number in numbers}
     products: list[dict[Entry, int]] = []  # for each node: products on the shortest path from a norm of this gamma
     for number, node in enumerate(graph.nodes) if shared else ():
-        here: dict[Entry, int] = {}
+        counts: dict[Entry, int] = {}
         for entry in node.inputs:
             for gamma, count in products[entry.node].items():
-                here[gamma] = min(count, here.get(gamma, _FAR))
+                counts[gamma] = min(count, counts.get(gamma, _FAR))
         if node.op in _PRODUCTS:
-            here = {gamma: count + 1 for gamma, count in here.items() if count + 1 < _FAR}
+            counts = {gamma: count + 1 for gamma, count in counts.items() if count + 1 < _FAR}
         if number in shared:
-            if here.get(shared[number]) == 1:
+            if counts.get(shared[number]) == 1:
                 return node.name
-            here[shared[number]] = 0
-        products.append(here)
+            counts[shared[number]] = 0
+        products.append(counts)
     return ""

@@ -46,8 +46,8 @@ def match(view: View, number: int) -> Fusion | None:
         then("SwapAxis", _SWAP)
     if axis == "rows":
         then("Reshape", {"shape": "(-3,-2)"})
-    whole = local(len(nodes) - 1) if nodes else split.source
-    return Fusion(NAME, number, tuple(nodes), {Entry(number): whole}, frozenset({number}), {}, "steps put together")
+    array = local(len(nodes) - 1) if nodes else split.source
+    return Fusion(NAME, number, tuple(nodes), {Entry(number): array}, frozenset({number}), {}, "steps put together")
 
 
 def _parts(view: View, node: Node) -> tuple[str, list[Entry]] | None:
