@@ -46,8 +46,8 @@ class FindCandidates:
         recompute = _matching(request, training, "recompute", request.options.recompute)
         _check_conflict(training, keep, recompute)
         heads = {entry.node for entry in training.outputs}
-        keepers = _keepers(training, request.frontend.device)
-        stays = why_as_it_is(request.graph, request.frontend.device)
+        outputs_stay = _why_outputs_stay(training, request.frontend.device)
+        graph_stays = why_as_it_is(request.graph, request.frontend.device)
         draws = training.runner == EXECUTOR and _draws_in_inference(training)
         light: dict[int, tuple[Entry, ...]] = {}
         heavy: dict[int, tuple[Entry, ...]] = {}
@@ -56,7 +56,7 @@ class FindCandidates:
         for number, node in training.operators():
             if not node.forward:
                 continue
-            refusal = _refusal(request, training, number, heads, keep) or keepers.get(number, "") or stays
+            refusal = _refusal(request, training, number, heads, keep) or outputs_stay.get(number, "") or graph_stays
             if draws and not refusal and number not in recompute and _is_of_mode(node):
                 refusal = _DRAWS
             if refusal:
@@ -108,7 +108,7 @@ def _is_of_mode(node: TrainingNode) -> bool:
     return bool(spec(node.op).clone_op) or spec(node.op).of_mode(node.attrs)
 
 
-def _keepers(training: TrainingGraph, device: str) -> dict[int, str]:
+def _why_outputs_stay(training: TrainingGraph, device: str) -> dict[int, str]:
     """The reason for each node whose outputs have to stay in memory as they are."""
     reasons, layouts, changing = {}, has_layouts(training, device), relaid(training, device)
     reasons.update({entry.node: f"{_RELAID} in place" for entry in changing})

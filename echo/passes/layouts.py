@@ -83,23 +83,23 @@ class BatchProducts:
         if not request.options.fuse or request.frontend.why_no_fusion or fused.bits:
             return Batched(fused)
         view = View(fused.graph)
-        found_families, missed = families(view)
-        choices = self._choices(request, view, found_families) if found_families else []
+        product_families, missed = families(view)
+        choices = self._choices(request, view, product_families) if product_families else []
         better = [(fusion(view, family, choice.layout), choice)
-                  for family, choice in zip(found_families, choices) if choice.layout]  # fmt: skip
+                  for family, choice in zip(product_families, choices) if choice.layout]  # fmt: skip
         kept, graph = laid_out(fused.graph, [layout for layout, _ in better], request.frontend.adds)
         missed += [_missed(view, family.members[0], choice.reason)
-                   for family, choice in zip(found_families, choices) if not choice.layout]  # fmt: skip
+                   for family, choice in zip(product_families, choices) if not choice.layout]  # fmt: skip
         missed += [_missed(view, layout.anchor, ORDER) for layout, _ in better if layout not in kept]
         stays = replace(fused, missed=(*fused.missed, *missed))
         return _batched(stays, graph, kept, [choice for layout, choice in better if layout in kept])
 
-    def _choices(self, request: Request, view: View, found_families: Sequence[Family]) -> list[_Choice]:
+    def _choices(self, request: Request, view: View, product_families: Sequence[Family]) -> list[_Choice]:
         frontend = request.frontend.on(view.graph)
         types, table, end = frontend.types(), frontend.cost_table(), time.perf_counter() + self.time_limit
         wished = named(view.graph, request.options.wishes)
         choices = []
-        for family in found_families:
+        for family in product_families:
             if not wished.isdisjoint([*family.members, *family.twins]):
                 choices.append(_Choice("keep or recompute names one of these products"))
                 continue

@@ -135,7 +135,7 @@ class Planner:
     def _remembered(self, request: Request, session: Session, leader: Leader | None) -> Found:
         key = _key_of(request, session, leader)
         if key not in self._plans:
-            result = self._loaded_or_made(key, request, session, leader)
+            result = self._loaded_or_searched(key, request, session, leader)
             while len(self._plans) >= self._most:
                 del self._plans[next(iter(self._plans))]
             self._plans[key] = result
@@ -144,7 +144,7 @@ class Planner:
             raise copy.copy(remembered)  # the remembered error must not keep what its traceback refers to
         return remembered
 
-    def _loaded_or_made(
+    def _loaded_or_searched(
         self, key: str, request: Request, session: Session, leader: Leader | None
     ) -> Found | BudgetError:
         result = None if trace() is not None else store.load(key, request.graph, session)

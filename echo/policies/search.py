@@ -78,13 +78,13 @@ def _fitted(problem: Problem) -> Splits:
     nodes, heavy = len(problem.training.nodes), _runs_heavy(problem)
     kept = GreedyKeep().choose(problem)
     if not problem.keeps(problem.value(kept)):
-        return _down_to(problem) if heavy else RuinRecreate().choose(problem)
+        return _fitted_with_heavy(problem) if heavy else RuinRecreate().choose(problem)
     if nodes <= _FROM_NOTHING:
         return RuinRecreate((kept, {}), _SHARE_WITH_HEAVY if heavy else 0.5).choose(problem)
     return kept if nodes > _LARGE else RuinRecreate((kept,), _SHARE_OF_KEPT).choose(problem)
 
 
-def _down_to(problem: Problem) -> Splits:
+def _fitted_with_heavy(problem: Problem) -> Splits:
     """For a budget that needs heavy operators: from the smallest schedule, and mostly from nothing recomputed, too."""
     smallest = _smallest(problem)
     near = problem.max_bytes is not None and problem.max_bytes <= _NEAR * problem.value(smallest).bytes

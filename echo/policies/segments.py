@@ -27,7 +27,7 @@ def partition(training: TrainingGraph, candidates: Mapping[int, tuple[Entry, ...
     """The connected groups of candidate nodes, by union and find."""
     parent = dict.fromkeys(candidates, -1)  # a node nearer to the first of its group; -1 for the first itself
 
-    def first_of(number: int) -> int:
+    def root_of(number: int) -> int:
         root = number
         while parent[root] >= 0:
             root = parent[root]
@@ -39,10 +39,10 @@ def partition(training: TrainingGraph, candidates: Mapping[int, tuple[Entry, ...
     for number in numbers:
         for entry in training.nodes[number].inputs:
             if entry.node in parent:
-                read_root, reader_root = first_of(entry.node), first_of(number)
+                read_root, reader_root = root_of(entry.node), root_of(number)
                 if read_root != reader_root:
                     parent[max(read_root, reader_root)] = min(read_root, reader_root)
     groups: dict[int, list[int]] = {}
     for number in numbers:
-        groups.setdefault(first_of(number), []).append(number)
+        groups.setdefault(root_of(number), []).append(number)
     return Segments(tuple(Segment(tuple(group)) for group in groups.values()))

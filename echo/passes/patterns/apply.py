@@ -60,7 +60,7 @@ def find(
                 fusions.append(result)
             elif result is not None:
                 missed.append(Missed(number, node.name, name, result))
-    return list(_apart(fusions)), missed
+    return list(_disjoint(fusions)), missed
 
 
 def _match(view: View, name: str, number: int) -> Fusion | str | None:
@@ -70,7 +70,7 @@ def _match(view: View, name: str, number: int) -> Fusion | str | None:
     return late or match
 
 
-def _apart(fusions: Iterable[Fusion]) -> Iterator[Fusion]:
+def _disjoint(fusions: Iterable[Fusion]) -> Iterator[Fusion]:
     """The fusions that do not overlap, those that replace most first."""
     taken: set[int] = set()
     for fusion in sorted(fusions, key=lambda fusion: (-len(fusion.replaced), fusion.anchor)):
@@ -133,9 +133,9 @@ def fused_at(graph: Graph, places: Sequence[Place], copies: bool, device: str = 
             why = fusion or "nothing alike"
             raise GraphError(f"fused: node {number} ({graph.nodes[number].name!r}) is no {name}: {why}")
         fusions.append(fusion)
-    if len(list(_apart(fusions))) != len(fusions):
+    if len(list(_disjoint(fusions))) != len(fusions):
         raise GraphError("fused: two of the operators would take the place of the same nodes")
-    fused_graph = _made(graph, fusions, copies)
+    fused_graph = _fused_graph(graph, fusions, copies)
     if fused_graph is None:
         raise GraphError(f"fused: {ORDER}")
     taken, result = laid_out(fused_graph, hoist.found_at(View(fused_graph), layouts), copies)
@@ -149,14 +149,14 @@ def laid_out(graph: Graph, fusions: Sequence[Fusion], copies: bool) -> tuple[lis
     return _as_many(graph, [], list(fusions), copies)
 
 
-def _made(graph: Graph, fusions: Sequence[Fusion], copies: bool) -> Graph | None:
+def _fused_graph(graph: Graph, fusions: Sequence[Fusion], copies: bool) -> Graph | None:
     """The graph with these fusions, tidied; None where arguments or random numbers would come in another order.
 
     The order is checked last, since each change of the graph may change it.
     """
     if not fusions:
         return graph
-    fused_graph = applied(graph, fusions, copies) if len(list(_apart(fusions))) == len(fusions) else None
+    fused_graph = applied(graph, fusions, copies) if len(list(_disjoint(fusions))) == len(fusions) else None
     return None if fused_graph is None else ordered(_tidied(fused_graph, copies), graph)
 
 
@@ -218,7 +218,7 @@ def _in_order(graph: Graph, fusions: list[Fusion], copies: bool) -> tuple[list[F
     names = sorted({fusion.pattern for fusion in fusions})
     for left_out in [[], *([name] for name in names), names]:
         taken = [fusion for fusion in fusions if fusion.pattern not in left_out]
-        fused_graph = _made(graph, taken, copies)
+        fused_graph = _fused_graph(graph, taken, copies)
         if fused_graph is not None:
             more = [fusion for fusion in fusions if fusion.pattern in left_out]
             taken, fused_graph = _as_many(graph, taken, more, copies) if more else (taken, fused_graph)
@@ -228,14 +228,14 @@ def _in_order(graph: Graph, fusions: list[Fusion], copies: bool) -> tuple[list[F
 
 def _as_many(graph: Graph, taken: list[Fusion], more: list[Fusion], copies: bool) -> tuple[list[Fusion], Graph]:
     """The fusions ``taken``, as many of ``more`` as keep the order, tried by halves, and the graph with them."""
-    fused_graph = _made(graph, taken, copies)
+    fused_graph = _fused_graph(graph, taken, copies)
     assert fused_graph is not None
     groups = [more] if more else []
     for _ in range(_TRIES):
         if not groups:
             break
         group = groups.pop()
-        larger_graph = _made(graph, [*taken, *group], copies)
+        larger_graph = _fused_graph(graph, [*taken, *group], copies)
         if larger_graph is not None:
             taken, fused_graph = [*taken, *group], larger_graph
         elif len(group) > 1:

@@ -86,7 +86,7 @@ class Model:
             for entry in self.graph.entries:
                 self.kept[position, entry] = self.program.column()
 
-    def _there(self, position: int, entry: Entry) -> dict[int, float]:
+    def _in_memory(self, position: int, entry: Entry) -> dict[int, float]:
         """Terms whose sum says whether an entry is in memory when its readers at a position run."""
         terms = {self.kept[position, entry]: 1.0}
         if entry in self.graph.again and (position, entry.node) in self.run:
@@ -96,13 +96,13 @@ class Model:
     def _presence(self, position: int) -> None:
         program, reads = self.program, self.graph.backward_reads[position]
         for entry in self.graph.entries:
-            there = self._there(position, entry)
-            program.row(there, 1.0 if entry in reads else 0.0, 1.0)
+            in_memory = self._in_memory(position, entry)
+            program.row(in_memory, 1.0 if entry in reads else 0.0, 1.0)
             for reader in self.graph.copy_readers[entry]:
                 if (position, reader) in self.run:
-                    program.row({**there, self.run[position, reader]: -1.0}, 0.0, _INFINITE)
+                    program.row({**in_memory, self.run[position, reader]: -1.0}, 0.0, _INFINITE)
             if position + 1 < len(self.graph.backward):
-                program.row({**there, self.kept[position + 1, entry]: -1.0}, 0.0, _INFINITE)
+                program.row({**in_memory, self.kept[position + 1, entry]: -1.0}, 0.0, _INFINITE)
         for node in self.graph.reachable[position]:  # a node runs again only where it is read at once
             outputs = self.graph.again_of[node]
             if any(entry in reads for entry in outputs):
