@@ -83,7 +83,7 @@ class Select:
 def _within(request: Request, light: Problem, heavy: Problem) -> Selection:
     """The first choice that keeps the limits, of light operators alone where these suffice.
 
-    Otherwise the smallest plan, independent of the budget, so that the reported minimum is reachable.
+    Otherwise the smallest choice, independent of the budget, so that the reported minimum is reachable.
     """
     for problem in (light, heavy):
         if problem is heavy:

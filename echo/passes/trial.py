@@ -108,7 +108,7 @@ class Offer(Protocol):
         """Why the refined graph is not planned, judged by the plan without the refinement; empty where it is."""
 
     def why_not_taken(self, request: Request, without: Plan, refined: Plan) -> str:
-        """Why the refined graph is left, judged by the plans without and with the refinement; empty where it is not."""
+        """Why the refined graph is left, judged by the plans without and with it; empty where it is taken."""
 
     def declined(self, request: Request, reason: str) -> Fused:
         """The graph as it was, with the reason why it stays."""
