@@ -24,7 +24,7 @@ _AIMS = 4  # budgets aimed at, where the planned storage needs more than the sch
 _LOWER = 0.9995  # so that lower aims reach the budget, and do not only approach it
 _PASSES = 3  # to compare schedules; more gain less than a hundredth
 _ALL_PASSES = 6
-_TRIED = 100_000  # nodes of all schedules that are compared; the first few schedules do not count
+_TRIED = 100_000  # nodes of all schedules that are compared; a few schedules are compared in any case
 _WORSE = 4  # numbers of segments are tried up to this multiple of the one with the fewest bytes
 
 
