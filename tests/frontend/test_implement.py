@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Mapping
 
 import mxnet as mx
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from echo.frontend.capture import training_graph
 from echo.frontend.implement import implemented
 from echo.ir.attributes import GRADIENT_ATTRIBUTE
+from echo.ir.gradient_rule import GradientRule
 from echo.ir.gradients import implementations
 from echo.ir.split_gradients import late_gradients
 from echo.ir.training_graph import TrainingGraph
@@ -20,8 +21,8 @@ def structure(training: TrainingGraph) -> Any:
     return [(node.op, node.name, node.inputs, node.outputs, node.forward) for node in training.nodes]
 
 
-def bound(case: Case, chosen: dict[int, str]) -> TrainingGraph:
-    marks = {user: {GRADIENT_ATTRIBUTE: text} for user, text in chosen.items()}
+def bound(case: Case, chosen: Mapping[int, GradientRule]) -> TrainingGraph:
+    marks = {user: {GRADIENT_ATTRIBUTE: rule.text} for user, rule in chosen.items()}
     return training_graph(case.graph, case.binding, mx.cpu(), marks)
 
 
@@ -52,8 +53,8 @@ def test_gradients_are_exchanged() -> None:
 
 def test_a_gradient_in_two_nodes() -> None:
     case = forked()
-    late = {case.training.nodes[number].user: text for number, text in late_gradients(case.training).items()}
-    chosen = {user: text for user, text in late.items() if user is not None}
+    late = {case.training.nodes[number].user: rule for number, rule in late_gradients(case.training).items()}
+    chosen = {user: rule for user, rule in late.items() if user is not None}
     assert chosen
     found, expected = implemented(case.training, chosen), bound(case, chosen)
     assert [(node.op, node.name) for node in found.nodes] == [(node.op, node.name) for node in expected.nodes]
@@ -63,5 +64,5 @@ def test_a_gradient_in_two_nodes() -> None:
 @pytest.mark.parametrize("user", [0, 999])
 def test_what_names_no_gradient_changes_nothing(user: int) -> None:
     case = dense()
-    (text, *_) = implementations(case.training, True, True).values()
-    assert structure(implemented(case.training, {user: text})) == structure(case.training)
+    (rule, *_) = implementations(case.training, True, True).values()
+    assert structure(implemented(case.training, {user: rule})) == structure(case.training)

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("cheap_planning")
 def curve(tmp_path_factory: pytest.TempPathFactory) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ECHO_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        return echo.frontier(MODEL.symbol, points=5, fuse=False, **MODEL.shapes)
+        return echo.frontier(MODEL.symbol, points=5, fuse=False, max_planning=None, **MODEL.shapes)
 
 
 @pytest.mark.slow

@@ -93,7 +93,7 @@ def test_strict_raises_faults_outside_the_pipeline_too(
     def fail(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("surprise")
 
-    monkeypatch.setattr("echo.runtime.bind.graph_of", fail)
+    monkeypatch.setattr("echo.runtime.transparent.graph_of", fail)
     echo.enable()
     assert executor().outputs
     assert "ZeroDivisionError: surprise" in caplog.text

@@ -34,18 +34,23 @@ def assembler(tmp_path: Path) -> str:
 
 
 def test_the_first_line_follows_names_and_contents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ptx, "HERE", tmp_path)
-    (tmp_path / "kernels.cu").write_text("a")
-    (tmp_path / "one.cuh").write_text("b")
-    (tmp_path / "notes.txt").write_text("c")
-    assert [path.name for path in ptx.sources()] == ["kernels.cu", "one.cuh"]
+    folder = tmp_path / "cuda"
+    folder.mkdir()
+    monkeypatch.setattr(ptx, "HERE", folder)
+    (tmp_path / "formulas.h").write_text("0")
+    (folder / "kernels.cu").write_text("a")
+    (folder / "one.cuh").write_text("b")
+    (folder / "notes.txt").write_text("c")
+    assert [path.name for path in ptx.sources()] == ["formulas.h", "kernels.cu", "one.cuh"]
     seen = {ptx.first_line()}
-    (tmp_path / "one.cuh").rename(tmp_path / "two.cuh")
+    (folder / "one.cuh").rename(folder / "two.cuh")
     seen.add(ptx.first_line())
-    (tmp_path / "two.cuh").write_text("bb")
+    (folder / "two.cuh").write_text("bb")
     seen.add(ptx.first_line())
-    assert len(seen) == 3
-    (tmp_path / "notes.txt").write_text("other")
+    (tmp_path / "formulas.h").write_text("1")
+    seen.add(ptx.first_line())
+    assert len(seen) == 4
+    (folder / "notes.txt").write_text("other")
     assert ptx.first_line() in seen
 
 
