@@ -60,11 +60,11 @@ def _guard() -> None:
 def _guarded(original: Callable[..., int]) -> Callable[..., int]:
     @functools.wraps(original, assigned=())
     def backward(count: int, heads: Any, head_gradients: Any, num_variables: int, variables: Any, retain: Any,
-                 create: Any, is_train: Any, *found: Any) -> int:  # fmt: skip
+                 create: Any, is_train: Any, *results: Any) -> int:  # fmt: skip
         if not getattr(is_train, "value", is_train):
             _refuse({name for head in heads[:count] for name in _noted(head)})
         refuse_changed_behind(count, heads, num_variables, variables)
-        return original(count, heads, head_gradients, num_variables, variables, retain, create, is_train, *found)
+        return original(count, heads, head_gradients, num_variables, variables, retain, create, is_train, *results)
 
     return backward
 

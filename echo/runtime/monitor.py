@@ -38,7 +38,7 @@ class WithoutClones:
         self._waiting: tuple[Any, ...] | None = None
 
     def __call__(self, *args: Any) -> None:
-        """What MXNet calls."""
+        """MXNet calls this with each value that a node reads or writes."""
         name = _text(args[0])
         node = self._node_of(name)
         hidden = self.muted or node in self._clones

@@ -27,23 +27,26 @@ logger = logging.getLogger("echo")
 
 
 class InputWatch:
-    """The arrays of one bound graph that are read again; ``places`` is where they are among its inputs."""
+    """The arrays of one bound graph that are read again, at ``places`` among its inputs.
 
-    def __init__(self, library: watch.Library, places: Sequence[int], said: Sequence[str], digests: bool) -> None:
+    ``messages`` are what an error says of each.
+    """
+
+    def __init__(self, library: watch.Library, places: Sequence[int], messages: Sequence[str], digests: bool) -> None:
         self._places = tuple(places)
-        self._watch = watch.Watch(library, said, digests)
+        self._watch = watch.Watch(library, messages, digests)
 
     def record(self, arrays: Sequence[Any]) -> watch.Record:
-        """Notes the arrays as they are behind all that was asked of MXNet so far; ``arrays`` are all inputs."""
+        """Notes the state of the arrays after all that was asked of MXNet so far; ``arrays`` are all inputs."""
         with _mxnets_error():
             return self._watch.record([arrays[place].handle.value for place in self._places])
 
 
 def watch_of(graph: Graph, names: Sequence[str]) -> InputWatch | None:
     """The watch of a graph that is bound with inputs of these names; None where nothing is read again."""
-    said = texts(graph, read_again(graph))
-    places = [place for place, name in enumerate(names) if name in said]
-    return _made(places, [said[names[place]] for place in places], digests=True)
+    messages = texts(graph, read_again(graph))
+    places = [place for place, name in enumerate(names) if name in messages]
+    return _input_watch(places, [messages[names[place]] for place in places], digests=True)
 
 
 def watch_of_all(names: Sequence[str], mode: bool) -> InputWatch | None:
@@ -52,12 +55,12 @@ def watch_of_all(names: Sequence[str], mode: bool) -> InputWatch | None:
     That is rare behind a training pass, which is not to take longer for it. In inference oneDNN writes weights anew.
     """
     why = f"backward in another mode than forward repeats the forward pass: {MIXTURE}. Write it behind backward"
-    return _made(range(len(names)), [f"{written(name)}, and {why}" for name in names], digests=not mode)
+    return _input_watch(range(len(names)), [f"{written(name)}, and {why}" for name in names], digests=not mode)
 
 
-def _made(places: Sequence[int], said: Sequence[str], digests: bool) -> InputWatch | None:
+def _input_watch(places: Sequence[int], messages: Sequence[str], digests: bool) -> InputWatch | None:
     library = _library() if places else None
-    return None if library is None else InputWatch(library, places, said, digests)
+    return None if library is None else InputWatch(library, places, messages, digests)
 
 
 def refuse_changed(record: watch.Record | None) -> None:
