@@ -56,7 +56,7 @@ class CostTable:
         self._seconds[signature] = self._added[signature] = seconds
 
     def points(self, family: str) -> list[tuple[float, float]]:
-        """What is known of a family of operators that differ in their sizes alone: (size, seconds), by size."""
+        """The measurements of a family of operators that differ in their sizes alone: (size, seconds), by size."""
         return sorted((float(size), seconds) for size, seconds in self._points.get(family, {}).items())
 
     def add_point(self, family: str, size: float, seconds: float) -> None:
@@ -100,7 +100,7 @@ def _purpose(device: str) -> str:
 
 
 def _read(path: Path, device: str) -> tuple[_Seconds, _Points]:
-    """What the file holds; nothing where it is missing, damaged or another device's."""
+    """The seconds and points in the file; empty where it is missing, damaged or another device's."""
     value = read(path, _purpose(device))
     if value is None:
         return {}, {}

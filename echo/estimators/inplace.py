@@ -53,18 +53,18 @@ def why_as_it_is(graph: Graph, device: str) -> str:
     return f"{early.op} ({early.name!r}) looks at its arrays too early beside convolutions: all memory stays as it is"
 
 
-def may_be_blocked(kind: TensorType) -> bool:
+def may_be_blocked(tensor: TensorType) -> bool:
     """Whether an array of this type may be in a layout of oneDNN's, in a graph that has any."""
-    return kind.dtype in _BLOCKED_TYPES and len(kind.shape) in _BLOCKED_AXES
+    return tensor.dtype in _BLOCKED_TYPES and len(tensor.shape) in _BLOCKED_AXES
 
 
 def relaid(training: TrainingGraph, device: str) -> frozenset[Entry]:
-    """Forward entries that others read before and after a view changes their layout in place."""
+    """Forward entries that operators read both before and after a view changes their layout in place."""
     if not has_layouts(training, device):
         return frozenset()
     chunk: dict[Entry, Entry] = {}  # the first entry of those that are copies of each other in one chunk
-    views: set[Entry] = set()
-    others: set[Entry] = set()
+    viewed: set[Entry] = set()
+    read_otherwise: set[Entry] = set()
     for number, node in training.operators():
         inside = {i: o for i, o, same in node.inplace if same}
         for position, entry in enumerate(node.inputs):
@@ -75,10 +75,10 @@ def relaid(training: TrainingGraph, device: str) -> frozenset[Entry]:
             if position in inside and spec(node.op).layout.identity:
                 chunk[Entry(number, inside[position])] = first
             elif position in inside and node.forward:
-                views.add(first)
+                viewed.add(first)
             elif node.forward or not spec(training.nodes[source.node].op).layout.indifferent:
-                others.add(first)
-    changed = views & others
+                read_otherwise.add(first)
+    changed = viewed & read_otherwise
     return frozenset(entry for first in changed for entry in {first, *(e for e, f in chunk.items() if f == first)})
 
 
@@ -108,9 +108,9 @@ class _Sensitive:
 
 
 def as_stock(training: TrainingGraph, device: str) -> TrainingGraph:
-    """The training graph of a user's graph with the in-place options that MXNet takes in it, where bits depend on that.
+    """The training graph with those in-place options alone that MXNet takes without a plan, where bits depend on them.
 
-    ``apart`` of the result says what its nodes have to be marked with to be bound like this.
+    ``apart`` of the result are the marks with which its nodes have to be bound for that.
     """
     sensitive = _Sensitive(training, device)
     numbers = [number for number, _ in training.operators() if number in sensitive]
@@ -130,7 +130,7 @@ def as_stock(training: TrainingGraph, device: str) -> TrainingGraph:
             owned[number] = (owner, node.op)
             unused[owner, node.op].append(pairs)
     # a node and its gradient may be of one operator, and have one attribute
-    removed = {key: set.intersection(*each) for key, each in unused.items()}
+    removed = {key: set.intersection(*option_sets) for key, option_sets in unused.items()}
     for number, key in owned.items():
         nodes[number] = _without(nodes[number], removed[key])
     return replace(training, nodes=tuple(nodes), apart=_texts(removed))
@@ -151,16 +151,16 @@ def _texts(removed: Mapping[tuple[int, str], AbstractSet[tuple[int, int]]]) -> d
 
 
 def moved(training: TrainingGraph, device: str, recompute: Iterable[Entry], splits: Splits) -> frozenset[int]:
-    """The nodes that must not be recomputed for all to work in place as in the user's graph.
+    """The nodes that must not be recomputed, so that all nodes work in place as they do in the user's graph.
 
     ``training`` comes from `as_stock`, so what remains of its options is what MXNet takes. An option is lost where a
     clone reads what the user's graph has overwritten by then, or where a clone is read by others than its original.
     """
-    own = _Sensitive(training, device)
-    if not any(number in own for number, _ in training.operators()):
+    stock_sensitive = _Sensitive(training, device)
+    if not any(number in stock_sensitive for number, _ in training.operators()):
         return frozenset()
     planned = with_clones(training, recompute, splits)
-    sensitive, inplace = _Sensitive(planned, device), blocks(planned).inplace
+    plan_sensitive, inplace = _Sensitive(planned, device), blocks(planned).inplace
     original = {node.user: number for number, node in training.operators() if node.forward and node.user is not None}
     readers: dict[Entry, list[int]] = defaultdict(list)
     for number, node in planned.operators():
@@ -174,7 +174,7 @@ def moved(training: TrainingGraph, device: str, recompute: Iterable[Entry], spli
 
     refused: set[int] = set()
     for number, node in planned.operators():
-        if number not in sensitive:
+        if number not in plan_sensitive:
             continue
         for position, output, same in node.inplace:
             taken = inplace[planned.first_entry[number] + output] == position
