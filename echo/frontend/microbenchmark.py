@@ -84,10 +84,10 @@ def refuse(training: TrainingGraph, node: TrainingNode) -> None:
     """
     forward = forward_node(training, node)
     operator = forward or node
-    op_spec = spec(operator.op)
-    if not (op_spec.in_gradients if forward is None and not node.forward else op_spec.measurable):
+    facts = spec(operator.op)
+    if not (facts.in_gradients if forward is None and not node.forward else facts.measurable):
         raise UnmeasurableError(f"{node.op} is not known to be safe to run on its own")
-    if node.random or operator.random or op_spec.draws(operator.attrs):
+    if node.random or operator.random or facts.draws(operator.attrs):
         raise UnmeasurableError(f"{node.op} would move MXNet's random stream")
 
 
