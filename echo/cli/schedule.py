@@ -48,9 +48,9 @@ def _bytes(training: TrainingGraph, number: int) -> int:
 def _alive(training: TrainingGraph, order: Sequence[int]) -> list[list[int]]:
     """By step, the nodes whose latest values are in memory."""
     needed: set[int] = set()
-    found = []
+    alive_by_step = []
     for number in reversed(order):  # a value is alive from when it is made to when it is read for the last time
         needed.update(entry.node for entry in training.nodes[number].inputs)
-        found.append(sorted(needed | {number}))
+        alive_by_step.append(sorted(needed | {number}))
         needed.discard(number)
-    return found[::-1]
+    return alive_by_step[::-1]
