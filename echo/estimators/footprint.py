@@ -40,7 +40,7 @@ class Footprint:
 
     @property
     def peak(self) -> int:
-        """Largest number of bytes alive at once, without what is static."""
+        """Largest number of bytes alive at once, without static bytes."""
         return int(self.live[self.peak_node]) if len(self.live) else 0
 
     @property

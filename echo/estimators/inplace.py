@@ -8,7 +8,7 @@ make that visible:
   layout, but where it works in place it keeps the layout that it finds. A sum over a blocked array (BatchNorm, its
   gradient) is added up in another order than one over a plain array, so last bits change, in the forward pass too.
 - The gradient of PReLU writes over the gradient that it reads, in place, before it is done with reading: MXNet's own
-  result hangs on who shares memory.
+  result depends on which arrays share memory.
 - A view (Reshape, Flatten, expand_dims) is computed in place of what it views, in the plain layout: from then on, its
   input is there in the plain layout, too (`relaid`). A clone of that input would not be, a clone that reads it would
   read another layout than its original, and max Pooling's gradient finds other maxima.
@@ -153,8 +153,8 @@ def _texts(removed: Mapping[tuple[int, str], AbstractSet[tuple[int, int]]]) -> d
 def moved(training: TrainingGraph, device: str, recompute: Iterable[Entry], splits: Splits) -> frozenset[int]:
     """The nodes that must not be recomputed, so that all nodes work in place as they do in the user's graph.
 
-    ``training`` comes from `as_stock`, so what remains of its options is what MXNet takes. An option is lost where a
-    clone reads what the user's graph has overwritten by then, or where a clone is read by others than its original.
+    ``training`` comes from `as_stock`, so MXNet takes all options that it still has. One is lost where a clone reads an
+    array that the user's graph has overwritten by then, or where a clone has other readers than its original.
     """
     stock_sensitive = _Sensitive(training, device)
     if not any(number in stock_sensitive for number, _ in training.operators()):

@@ -1,10 +1,10 @@
-"""What operators keep beside their arrays for as long as they live: plain copies of maps in a layout of oneDNN's.
+"""Plain copies of maps in oneDNN's layouts, which operators keep beside their arrays for as long as they live.
 
 An operator that is not oneDNN's reads and writes the plain layout. Where an input is in another one, MXNet hands it a
 plain copy, and where it works in place over such an array, it writes a plain copy that goes back into that array. The
 executor of the operator keeps those copies for good (``StorageFallbackOpExecutor`` and ``CreateDefaultInputs`` in
 ``attach_op_execs_pass.cc`` of MXNet), in an executor of a symbol and in a CachedOp with ``static_shape``. An operator
-that runs again does so by another executor, with copies of its own: they may take more than what is not stashed saves.
+that runs again does so by another executor, with copies of its own: they may take more than recomputation saves.
 
 Which maps are in another layout is known only when they are computed: here, all are counted that may be.
 """

@@ -244,7 +244,7 @@ class _Rates:
 
     @staticmethod
     def of(measured: Sequence[tuple[_Group, float | None]], table: CostTable) -> _Rates:
-        """Rates calibrated from what was measured, families in other graphs too; constants where nothing was."""
+        """Rates from the measurements, also those of families in other graphs; constants where there are none."""
         points = {group.family: dict(table.points(repr(group.family))) for group, _ in measured}
         computing_families = {group.family for group, _ in measured if group.work.flops}
         for group, seconds in measured:

@@ -26,8 +26,8 @@ class Scheduler:
     """Schedules of one training graph. Not thread-safe: one scheduler a thread.
 
     ``seconds[i]`` is the time that node i takes if it runs once more. Bytes are `LIVE`, the most alive at once, or
-    `CHUNKS`, what a storage assignment needs in which blocks share chunks, but never overlap in part: for each size the
-    most blocks of at least that size alive at once. Entries with ``again[entry_id] = 0`` are read where the forward
+    `CHUNKS`, those of a storage assignment in which blocks share whole chunks and never overlap in part: for each size
+    the most blocks of at least that size alive at once. Entries with ``again[entry_id] = 0`` are read where the forward
     pass left them, whatever becomes of their node; by default there are none.
 
     Raises:

@@ -2,7 +2,7 @@
 
 It has its own memory, random numbers and signals: what an operator does there does not reach the user's process. It is
 spawned, never forked, since MXNet stops and starts its threads around a fork; it gets neither the user's files nor his
-terminal, and ends with the planning that started it, or when nobody asks any more.
+terminal, and ends with the planning that started it, or when its socket is closed.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _NUMBER, _NUMBERED = re.compile(r"n\d+"), re.compile(r"n(\d+)_")  # names of nod
 
 @dataclass(frozen=True)
 class Oracle:
-    """What MXNet's memory planner says of a bind: bytes that are ever allocated, and `TrainingGraph.accumulations`.
+    """MXNet's memory plan of a bind: the bytes that are ever allocated, and `TrainingGraph.accumulations`.
 
     ``chunks`` are the bytes of each chunk that it plans; without the hook they are not known.
     """
@@ -131,7 +131,7 @@ def _captured(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context, nodes: b
 
 
 def oracle(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context, hook: bool) -> Oracle:
-    """What MXNet's memory planner says of a symbol: exact with the hook, else bytes rounded up to a megabyte."""
+    """MXNet's memory plan of a symbol: exact with the hook, else bytes rounded up to a megabyte."""
     if not hook:
         return Oracle((planned_megabytes(bind_without_memory(symbol, binding, ctx)) + 1) << 20)
     captured = _captured(symbol, binding, ctx, nodes=False)
@@ -166,7 +166,7 @@ def training_graph(
 def captured_graph(
     graph: Graph, binding: Binding, ctx: mx.Context, marks: Mapping[int, Mapping[str, str]] | None = None
 ) -> Mapping[str, Any]:
-    """What the hook writes down of a bind of ``graph``, for `graph_in` and `chunks_in`.
+    """The hook's JSON value of a bind of ``graph``, which `graph_in` and `chunks_in` read.
 
     Raises:
         UnsupportedError: no argument needs a gradient.

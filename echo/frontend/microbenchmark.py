@@ -128,7 +128,7 @@ def _forward_inputs(
 
 def _variable(training: TrainingGraph, entry: Entry, sizes: _Sizes, op: str) -> Variable:
     below = sizes.rows if spec(op).is_index and entry[:2] == sizes.first_input else 0
-    tensor = sizes.kind(training, entry)
+    tensor = sizes.type_of(training, entry)
     return Variable(tensor.shape, tensor.flag, is_blocked(training, entry, sizes.blocked), below)
 
 
@@ -146,7 +146,7 @@ class _Sizes:
     outputs: Mapping[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
     scale: float = 1.0
 
-    def kind(self, training: TrainingGraph, entry: Entry) -> TensorType:
+    def type_of(self, training: TrainingGraph, entry: Entry) -> TensorType:
         """The type that an entry has in the trial."""
         full = training.type_of(entry)
         cut_type = self.smaller.get(entry[:2])

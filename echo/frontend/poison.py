@@ -260,10 +260,10 @@ def stop() -> None:
 
 @contextlib.contextmanager
 def poisoned() -> Iterator[None]:
-    """While this is open, what is bound, and each CachedOp that is made, runs on memory that is overwritten when dead.
+    """Executors bound and CachedOps made while this is open run on memory that is overwritten when it is dead.
 
     Raises:
-        NativeError: a pass could not be followed, or a node read what is not there.
+        NativeError: a pass could not be followed, or a node read an output that is not there.
     """
     before = len(TALLY.faults)
     start()

@@ -191,7 +191,7 @@ class MxnetSession:
         return training if self._runner == EXECUTOR else as_cached(training, self._runner, match_range_)
 
     def oracle(self, graph: Graph, match_range_: int) -> tuple[int, tuple[bool, ...]]:
-        """What MXNet's own planner says of a rewritten graph: bytes (MB without the hook), accumulations.
+        """MXNet's own memory plan of a rewritten graph: bytes (MB without the hook), accumulations.
 
         A CachedOp is planned when it runs: its graph is MXNet's own, its planner is replayed.
         """

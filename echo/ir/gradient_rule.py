@@ -1,4 +1,4 @@
-"""A gradient rule: what takes the place of a gradient that MXNet makes, and what it reads."""
+"""A gradient rule: the operator that takes the place of a gradient of MXNet's, and the arrays that it reads."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Read(NamedTuple):
 
     @staticmethod
     def parse(text: str) -> Read:
-        """Reads what `text` gives."""
+        """The inverse of `text`."""
         if text == Source.SUM.value:
             return Read(Source.SUM)
         source = Source.FORWARD if text.startswith(Source.FORWARD.value) else Source.GRADIENT
@@ -63,7 +63,7 @@ class GradientRule:
 
     @property
     def exchange(self) -> str:
-        """The two gradients, as the native hook is told what it may exchange."""
+        """The pair of gradients as a text, by which the native hook is told that it may exchange them."""
         return f"{self.before}>{self.after}"
 
     @property
@@ -73,7 +73,7 @@ class GradientRule:
 
     @staticmethod
     def parse(text: str) -> GradientRule:
-        """Reads what `text` gives.
+        """The inverse of `text`.
 
         Raises:
             ValueError: it is no such text.

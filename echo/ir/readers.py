@@ -20,7 +20,7 @@ from echo.ir.ops import spec
 
 
 def why_not_reader(op: str, attrs: Mapping[str, str], position: int = 0) -> str:
-    """Why what an operator reads at this input has to stay where it is; empty where it may run again, or move."""
+    """Why the map that an operator reads at this input has to stay where it is; empty if it may run again, or move."""
     facts = spec(op)
     if not facts.reads_plainly:
         return f"{op} is not known to read its inputs through its inputs alone"

@@ -2,10 +2,10 @@
 
 The base order is the order of a training graph's nodes. A node is *split* at a position of it: backward nodes from that
 position on no longer read what the forward pass computed, but a copy that is computed just before the first of them
-runs. A node split twice is recomputed twice. What a copy reads is what its inputs are at that position: the forward
+runs. A node split twice is recomputed twice. A copy reads its inputs as they are at that position: the forward
 pass's value, or a copy of theirs. Every set of splits is a valid schedule, and recomputes nothing that is not read.
 
-This is the specification of ``echo/native/planner/schedule.cc``; `replay` checks what either made of a schedule.
+This is the specification of ``echo/native/planner/schedule.cc``; `replay` checks the schedules of both.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def replay(training: TrainingGraph, order: Sequence[int], seconds: Sequence[floa
     """Runs these nodes in this order, and trusts nothing that made the order: the certificate of a schedule.
 
     A node reads the latest value of each input. A value is alive from when it is made until it is read for the last
-    time; what a node makes is counted before what it reads is freed. Memory that is not the planner's, and work in
+    time; a node's outputs are counted before its inputs are freed. Memory that is not the planner's, and work in
     place, is left out.
 
     Raises:

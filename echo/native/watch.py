@@ -1,4 +1,4 @@
-"""Whether arrays were written between a forward pass and its backward pass: what MXNet's engine runs of the hook.
+"""Whether arrays were written between a forward pass and its backward pass: the hook's functions for that.
 
 `Watch` has a text to report for each array. `Watch.record` notes the arrays as they are after all that the engine was
 asked for so far. Only `Record.changed` waits, for writes that were asked for before.

@@ -36,7 +36,7 @@ def _split(symbol: Any, keywords: Mapping[str, Any]) -> tuple[Options, dict[str,
     check_version()
     option_names = {item.name for item in fields(Options)}
     names = set(symbol.list_arguments()) | set(symbol.list_auxiliary_states())
-    # what is neither a way to bind nor an argument of the symbol must be an option, known or misspelt
+    # a keyword that is neither a way to bind nor an argument of the symbol must be an option, perhaps misspelt
     options = {key: value for key, value in keywords.items() if key not in names and key not in _BIND_ARGUMENTS}
     ambiguous = option_names & names & set(keywords)
     options.update({key: keywords[key] for key in ambiguous if not isinstance(keywords[key], tuple)})

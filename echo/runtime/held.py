@@ -1,8 +1,8 @@
 """``verify``: how much of MXNet's storage a graph holds in a step, against the user's own graph.
 
-The storage is what the memory counter of MXNet's profiler shows: arrays, with what operators allocate on the way. It
-does not see what oneDNN's RNN operator keeps by itself. A plan that fuses such an operator keeps that in arrays: what
-it knows of it (`echo.plans.decisions.HIDDEN`) is added to the user's side.
+The storage is what the memory counter of MXNet's profiler shows: arrays, and all that operators allocate as they run.
+The counter does not see the bytes that oneDNN's RNN operator keeps by itself. A plan that fuses such an operator keeps
+them in arrays, so the bytes that it knows of (`echo.plans.decisions.HIDDEN`) are added to the user's side.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class Growth(Difference):
 
 @dataclass
 class Pair:
-    """A step of the user's graph (``own``) and one of the plan's (``echo``); both allocate and free all that they hold.
+    """A step of the user's graph (``stock``) and one of the ``planned`` graph; both allocate and free all they hold.
 
     ``hidden`` are bytes that the user's operators hold beside MXNet's storage, None where they are unknown and storage
     cannot be compared. ``told`` is the result in words, for the log.
     """
 
-    own: Callable[[], Any]
-    echo: Callable[[], Any]
+    stock: Callable[[], Any]
+    planned: Callable[[], Any]
     ctx: mx.Context
     hidden: int | None
     told: str = "storage was not compared"
@@ -60,11 +60,11 @@ class Pair:
         if self.hidden is None:
             return None
         try:
-            user_bytes, plan_bytes = self._most(self.own), self._most(self.echo)
+            user_bytes, plan_bytes = self._most(self.stock), self._most(self.planned)
             for _ in range(_AGAIN):
                 if grows(user_bytes + self.hidden, plan_bytes):
-                    user_bytes = max(user_bytes, self._most(self.own))
-                    plan_bytes = min(plan_bytes, self._most(self.echo))
+                    user_bytes = max(user_bytes, self._most(self.stock))
+                    plan_bytes = min(plan_bytes, self._most(self.planned))
         except (NativeError, mx.MXNetError) as error:
             self.told = f"storage was not compared: {one_line(error)}"
             return None
@@ -110,9 +110,9 @@ def held(run: Callable[[], Any], ctx: mx.Context) -> tuple[int, Any]:
 
 
 def _wait_for_all_to_be_freed(alive: Callable[[], int], scratch: mx.nd.NDArray) -> None:
-    """``waitall`` waits for what operators do, but not for their threads to let go of what they ran on.
+    """Waits until engine threads have freed the arrays that they ran on, which ``waitall`` does not wait for.
 
-    Such a thread has, when it comes to another operator, as on ``scratch``. What it frees may hold other blocks.
+    A thread frees them when it takes another operator, as one on ``scratch``. What it frees may hold other blocks.
     """
     rounds = same = 0
     while same < _ROUNDS and rounds < _MOST_ROUNDS:

@@ -42,7 +42,7 @@ def note(output: Any, operators: Iterable[str]) -> None:
 
 
 def keep(record: Record, output: Any) -> None:
-    """Keeps what a pass just recorded found in the arrays that are read again, by one of its outputs.
+    """Attaches the record of the arrays that are read again to a pass just recorded, by one of its outputs.
 
     From then on a backward pass through it raises `ChangedInputError` where one of them was written since.
     """

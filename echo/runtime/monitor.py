@@ -1,4 +1,4 @@
-"""Monitors show the user's own nodes: what MXNet says of clones is dropped on the way to the callback."""
+"""Monitors show the user's own nodes: values of clones are dropped on the way to the callback."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SUFFIX = {PLAN_ATTRIBUTE: CLONE_SUFFIX, MIRROR_ATTRIBUTE: "_mirror"}
 
 
 class WithoutClones:
-    """A monitor callback that passes on what is not about a clone. The first argument is a name, the last an array.
+    """A monitor callback that drops the values of clones. Its first argument is a name, its last one an array.
 
     MXNet names a value ``NODE_OUTPUT`` or ``NODE_INPUT``. Before an input that is a variable it shows the variable
     itself, under its own name: that one waits here for the node. ``muted`` drops everything.

@@ -128,14 +128,14 @@ def call_is_right(
 def is_right(differences: Callable[[], Findings], case: Callable[[], Case], strict: bool) -> bool:
     """Whether there are no differences; otherwise the case is written to a folder, which a warning names."""
     try:
-        wrong, told = differences()
+        wrong, storage = differences()
     except (EchoError, mx.MXNetError, TypeError, ValueError, KeyError) as error:  # also of what the user called wrongly
         lines = str(error).strip().splitlines() or [type(error).__name__]
         logger.warning("echo: verify: a graph was not verified: %s", lines[-1])
         return True
     if not wrong:
         same = "outputs, gradients, states and random numbers are those of the user's own graph"
-        logger.info("echo: verify: %s; %s", same, told)
+        logger.info("echo: verify: %s; %s", same, storage)
         return True
     folder = verify_report.write(case(), wrong)
     shown = "; ".join(map(str, wrong[:3])) + (f"; and {len(wrong) - 3} more" if len(wrong) > 3 else "")

@@ -1,4 +1,4 @@
-"""``verify``: the first training step of what is bound also runs as the user's own graph, and the two are compared.
+"""``verify``: the first training step of a plan also runs on the user's own graph, and the results are compared.
 
 A rehearsal: it runs on the user's arrays, from one random state, with gradients of the outputs that are made up, before
 the step that the user asked for. Behind it gradients, auxiliary states and random numbers are as they were, so that

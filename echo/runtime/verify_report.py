@@ -111,7 +111,7 @@ def replay(folder: Path) -> int:
     run = _step if case.runner == EXECUTOR else _call
     ctx = mx.Context(*_device(case.context))
     alone = Pair(lambda: run(case, case.user), lambda: run(case, case.bound), ctx, case.hidden)
-    wrong = verify.compared(case.user, case.fuses, alone.own, alone.echo, alone)
+    wrong = verify.compared(case.user, case.fuses, alone.stock, alone.planned, alone)
     for difference in wrong:
         print(difference)
     print(f"{len(wrong)} differences" if wrong else "no difference")

@@ -1,8 +1,8 @@
 """Parameters and inputs that change between forward and backward: refused where the plan reads them again.
 
-A plan computes maps again from what it finds in backward. `watch_of` says which arrays of a bound graph that concerns,
-most often few and small. MXNet's engine notes them at each forward pass (`echo.native.watch`), and backward begins with
-a look at whether they are as they were.
+A plan computes maps again from arrays as they are in backward. `watch_of` says which arrays of a bound graph these are,
+most often few and small. MXNet's engine notes them at each forward pass (`echo.native.watch`), and backward first
+checks that they were not written since.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def refuse_changed(record: watch.Record | None) -> None:
 
 
 def refuse_changed_behind(count: int, heads: Any, num_variables: int, variables: Any) -> None:
-    """The same for the passes that MXNet recorded behind these heads, as ``MXAutogradBackwardEx`` gets them."""
+    """Does so for all passes that MXNet recorded behind these heads; the arguments are ``MXAutogradBackwardEx``'s."""
     library = _library()
     if library is not None:
         with _mxnets_error():

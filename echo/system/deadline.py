@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 class OutOfTime(Exception):
-    """A search has to end: what it found so far is taken."""
+    """A search has to end now; the best that it has found so far is taken."""
 
 
 @dataclass(frozen=True)

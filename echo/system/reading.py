@@ -19,7 +19,7 @@ _MOST_BYTES = 1 << 30  # of a file that the user names; a symbol of 230,000 node
 
 
 class UntrustedError(OSError):
-    """A file is not of a kind that is read, too large, or somebody else's to write to."""
+    """A file is no regular file, is too large, or can be written by another user."""
 
 
 def open_regular(path: str | os.PathLike[str], flags: int, links: bool = True) -> int:
@@ -55,7 +55,7 @@ def read_own(path: str | os.PathLike[str], most: int) -> bytes:
     container with any mode.
 
     Raises:
-        UntrustedError: somebody else can have; or it is no regular file, or has more than so many bytes.
+        UntrustedError: another user can have written it; or it is no regular file, or has more than ``most`` bytes.
         OSError: it cannot be read.
     """
     handle = open_regular(path, os.O_RDONLY, links=False)

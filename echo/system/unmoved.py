@@ -1,4 +1,4 @@
-"""What is printed through rich, without a trace: importing it draws from Python's random generator."""
+"""Python's random generator, restored after printing through rich, whose import draws from it."""
 
 from __future__ import annotations
 
