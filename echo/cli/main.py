@@ -37,7 +37,7 @@ _POLICY_HELP = "search (default), echo, sublinear, mincut, exact, all or none"
 
 
 class _Version(argparse.Action):
-    """Prints which echo this is, and which instructions its kernels use."""
+    """Prints the version, and which instructions the kernels use."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         try:

@@ -31,7 +31,7 @@ _FLAGS = {
 
 
 def parser(command: str = "run") -> argparse.ArgumentParser:
-    """The options before the program's name."""
+    """The parser of the options before the program's name."""
     checks = ", and compares the first step of each plan with the stock graph's, as ECHO_VERIFY=1 does"
     options = argparse.ArgumentParser(
         prog=f"mxecho {command}",

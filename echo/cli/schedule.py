@@ -34,7 +34,7 @@ def _mb(size: int) -> str:
 
 
 def held_at_peak(training: TrainingGraph, solved: Solved) -> str:
-    """The largest maps that are alive when most bytes are."""
+    """The largest maps in memory at the step with the most live bytes, as a text."""
     order = [step.node for step in steps_of(training, solved.splits)]
     alive = max(_alive(training, order), key=lambda nodes: sum(_bytes(training, number) for number in nodes))
     largest = sorted(alive, key=lambda number: (-_bytes(training, number), number))[:_MOST_HELD]

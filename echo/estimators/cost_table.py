@@ -22,7 +22,7 @@ _MAX_SECONDS = 3600.0
 class CostTable:
     """Seconds by signature for one device. A signature that could not be measured is kept as None.
 
-    ``device`` is any text that names hardware and settings (`echo.frontend.measure.device_key`); each has its own file.
+    ``device`` is any text that names hardware and settings (`echo.frontend.device.device_key`); each has its own file.
     """
 
     def __init__(self, device: str, folder: Path | None = None) -> None:

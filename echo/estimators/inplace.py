@@ -44,8 +44,8 @@ def has_layouts(graph: Graph | TrainingGraph, device: str) -> bool:
 def why_as_it_is(graph: Graph, device: str) -> str:
     """Why nothing about the memory of a graph may change; empty where it may.
 
-    Control flow and Custom operators look at their arrays when work is handed out, not when it is done. What a chunk
-    holds then may still be in a layout of oneDNN's, where another array is in it by the time that they run.
+    Control flow and Custom operators look at their arrays when work is handed out, not when it is done. A chunk may
+    then still hold an array in a layout of oneDNN's, and another array by the time that they run.
     """
     early = next((node for node in graph.nodes if node.subgraphs or spec(node.op).looks_early), None)
     if early is None or not has_layouts(graph, device):
@@ -83,7 +83,7 @@ def relaid(training: TrainingGraph, device: str) -> frozenset[Entry]:
 
 
 class _Sensitive:
-    """The nodes of a graph whose bits, or those behind them, may depend on where they work in place."""
+    """The nodes of a graph whose bits, or those of later nodes, may depend on where they work in place."""
 
     def __init__(self, training: TrainingGraph, device: str) -> None:
         self._training, self._layouts = training, has_layouts(training, device)
@@ -100,7 +100,7 @@ class _Sensitive:
         return any(may_be_blocked(self._training.type_of(node.inputs[position])) for position, _, _ in node.inplace)
 
     def forward_of(self, node: TrainingNode) -> TrainingNode:
-        """The forward node of a gradient; any other node is its own."""
+        """The forward node of a gradient; any other node itself."""
         for dep in () if node.forward or node.user is not None else node.control_deps:
             if self._training.nodes[dep].user is not None:
                 return self._training.nodes[dep]

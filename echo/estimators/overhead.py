@@ -132,14 +132,14 @@ def _product(training: TrainingGraph, number: int) -> int | None:
 
 
 def _parts(training: TrainingGraph) -> dict[int, int]:
-    """How many nodes compute the gradients of a product (`echo.ir.split_gradients`), which take as long as one node."""
+    """For each gradient of a product: how many nodes share its seconds (`echo.ir.split_gradients`)."""
     products = {number: _product(training, number) for number, _ in training.operators()}
     count = Counter(products.values())
     return {number: count[product] for number, product in products.items() if product is not None}
 
 
 def _drawing_seconds(training: TrainingGraph) -> float:
-    """Random draws: part of a step, never part of a recomputation (a Dropout is recomputed from its mask)."""
+    """Seconds of random draws in a step; no recomputation draws any, since a Dropout is recomputed from its mask."""
     elements = sum(node.outputs[0].elements for _, node in training.operators() if node.random)
     return elements * DRAW_SECONDS
 

@@ -88,7 +88,7 @@ class Scheduler:
         return self._search("echo_schedule_least", candidates, max_seconds, effort, start)
 
     def keep(self, splits: Splits, budget: int, passes: int = 6) -> tuple[Splits, Replayed]:
-        """The schedule less the runs that ``budget`` bytes have room to save, those that save the most time first.
+        """The schedule less the copies that ``budget`` bytes make needless, those that save the most time first.
 
         It takes some passes over the schedule, not a search; one that needs more than the budget comes back as it is.
         """

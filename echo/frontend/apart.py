@@ -165,7 +165,7 @@ class _Running:
         """Starts a process.
 
         Raises:
-            OSError, NotImplementedError: the system does not.
+            OSError, NotImplementedError: the system cannot start it.
         """
         parent_end, child_end = (_above_standard(end) for end in socket.socketpair())
         arguments = [interpreter, "-I", "-S", "-B", str(Path(meter.__file__).with_name("__main__.py"))]

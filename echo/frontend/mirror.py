@@ -69,7 +69,7 @@ def _all_types(graph: Graph, binding: Binding) -> list[tuple[TensorType, ...]]:
 
 
 class MirrorEvaluator:
-    """Plans a choice by binding it (`echo.policies.problem.Evaluator`). Mirroring runs every chosen node again."""
+    """Evaluates choices by binding them (`echo.estimators.evaluator`). Mirroring runs every chosen node again."""
 
     def __init__(
         self, graph: Graph, binding: Binding, ctx: mx.Context, training: TrainingGraph, seconds: Sequence[float]

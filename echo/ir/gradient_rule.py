@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Source(Enum):
-    """Where a gradient finds an input; the value is how the native hook is told."""
+    """Where a gradient finds an input; the value is the letter for it in texts for the native hook."""
 
     GRADIENT = ""  # among the inputs of the gradient that it takes the place of
     FORWARD = "f"  # among the outputs of the forward node
@@ -17,7 +17,7 @@ class Source(Enum):
 
 
 class Read(NamedTuple):
-    """One input of a gradient: a position, which a term of a sum has not."""
+    """One input of a gradient: where it is found, and at which position; a term of a sum has none."""
 
     source: Source
     position: int = 0

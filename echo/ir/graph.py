@@ -43,7 +43,7 @@ class Node:
 
     @property
     def takes_attrs(self) -> bool:
-        """Whether attributes may be added: Custom hands each to a constructor of the user's, which knows its own."""
+        """Whether attributes may be added: Custom hands all to a constructor of the user's, which knows no others."""
         return spec(self.op).takes_attrs
 
     def with_attrs(self, attrs: Mapping[str, str]) -> Node:

@@ -27,12 +27,12 @@ class When:
 
 
 def when(attribute: str, default: str, *values: str) -> When:
-    """For these values of an attribute."""
+    """The condition that an attribute has one of these values."""
     return When(attribute, default, frozenset(values).__contains__)
 
 
 def unless(attribute: str, default: str, *values: str) -> When:
-    """For all values of an attribute but these."""
+    """The condition that an attribute has none of these values."""
     return When(attribute, default, lambda text: text not in values)
 
 

@@ -27,7 +27,7 @@ def why_not_reader(op: str, attrs: Mapping[str, str], position: int = 0) -> str:
     if facts.movable_inputs is not None and position not in facts.movable_inputs:
         return f"input {position} of {op} must not move"
     if facts.in_place(attrs):
-        return f"the gradient of {op} with {facts.in_place.shown(attrs)} hangs on working in place"
+        return f"the gradient of {op} with {facts.in_place.shown(attrs)} depends on whether it works in place"
     if facts.draws(attrs):  # and it crashes
         return f"{op} with {facts.draws.shown(attrs)} was never tried"
     return ""

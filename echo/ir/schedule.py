@@ -28,7 +28,7 @@ class Step(NamedTuple):
 
 
 class Replayed(NamedTuple):
-    """Bytes, and seconds of everything that ran."""
+    """The bytes that a schedule needs, and the seconds of its runs."""
 
     bytes: int
     seconds: float

@@ -231,7 +231,7 @@ def added_outputs(
 
 
 def _begins(counts: Sequence[int]) -> npt.NDArray[np.int32]:
-    """Where each of consecutive rows of so many items begins, and where the last one ends."""
+    """Where each row begins in consecutive rows of so many items, and where the last one ends."""
     import numpy as np
 
     begin = np.zeros(len(counts) + 1, np.int32)

@@ -30,8 +30,8 @@ _MOST_KEPT_BYTES = 96 << 20  # of arrays for the next measurements
 class Clock:
     """Times operators on one device.
 
-    Light forward operators, the candidates for recomputation, find their inputs in the caches: what is recomputed was
-    just asked for. All others run after the caches were flushed.
+    Light forward operators, the candidates for recomputation, find their inputs in the caches, as in a chain of clones
+    that run one behind the other. All others run after the caches were flushed.
     """
 
     def __init__(self, library: Library) -> None:
@@ -55,7 +55,7 @@ class Clock:
         return once / _LONG_RUN if once > 3 * _LONG_RUN and not trial.heavy else 0.0
 
     def seconds(self, trial: Trial, once: float) -> float:
-        """Seconds of one run among others, where one alone takes ``once``.
+        """Seconds of one run among other operators; ``once`` are those of one run alone.
 
         Raises:
             MxnetError: MXNet does not run it.

@@ -57,7 +57,7 @@ def plan_bind(graph: Graph, request: Bind, options: Options, details: bool) -> C
 
 
 def _may_follow(options: Options) -> bool:
-    """Whether a plan with these options can follow another: budgets depend on lengths, and policies on themselves."""
+    """Whether a plan with these options can follow another: only ``search`` does, and only without a budget."""
     return options.memory_budget is None and options.policy == "search"
 
 

@@ -29,7 +29,7 @@ _guards: list[Callable[..., int]] = []  # the one that stands in for MXNet's fun
 
 
 def note(output: Any, operators: Iterable[str]) -> None:
-    """Remembers of a pass just recorded in training, by one of its outputs, which operators its gradients run again.
+    """Notes which operators the gradients of a pass just recorded in training run again; ``output`` is one of its own.
 
     From then on an inference backward pass through it raises `UnsupportedError`.
     """

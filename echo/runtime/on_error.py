@@ -48,7 +48,7 @@ class RaiseWishes:
 
     @property
     def later(self) -> OnError:
-        """The same, with the nearest plan in the place of an error about a wish."""
+        """This policy, with the nearest plan in the place of an error about a wish."""
         return replace(self, nearest=True)
 
     def warn(self, text: str) -> None:
@@ -70,7 +70,10 @@ class RaiseWishes:
 
 @dataclass(frozen=True)
 class NeverStopTraining:
-    """``ECHO=1``: the nearest plan; any error is one warning a text, and the stock graph. ``strict`` raises echo's."""
+    """``ECHO=1``: a wish gets the nearest plan, any other error one warning and the stock graph.
+
+    An error is warned of once for each text. Under ``strict`` echo's own errors raise.
+    """
 
     options: Options
     tell: Callable[[str], None]
@@ -82,7 +85,7 @@ class NeverStopTraining:
 
     @property
     def later(self) -> OnError:
-        """The same."""
+        """This policy itself."""
         return self
 
     def warn(self, text: str) -> None:

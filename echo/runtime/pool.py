@@ -109,7 +109,7 @@ class Leader:
 
 
 def leader_of(executor: mx.executor.Executor) -> Leader | None:
-    """The choice that this executor was bound with, None where it has none."""
+    """This executor as a leader of others, None where its graph has no marks of a plan."""
     if not isinstance(executor, PlannedExecutor) or executor._applied.graph == executor._applied.base:
         return None
     if executor._leader is None:

@@ -65,7 +65,7 @@ def compared(graph: Graph, fuses: bool, run_stock: Run, run_planned: Run, alone:
 
 @contextlib.contextmanager
 def _same_random(graph: Graph, on_gpu: bool) -> Iterator[tuple[Callable[[], None], Callable[[], Any]]]:
-    """Functions that go back to the random state of the beginning, and that read it; at the end it is that again."""
+    """Two functions: to restore the random state of the beginning, as the end does, and to read the present one."""
     operators = {node.op for node in graph.nodes if not node.is_variable}
     if "Custom" in operators:
         raise UnverifiedError("it has a Custom operator, which would run twice")

@@ -52,7 +52,8 @@ def watch_of(graph: Graph, names: Sequence[str]) -> InputWatch | None:
 def watch_of_all(names: Sequence[str], mode: bool) -> InputWatch | None:
     """The watch of all these inputs of a graph whose forward pass, in this mode, backward may have to repeat.
 
-    That is rare behind a training pass, which is not to take longer for it. In inference oneDNN writes weights anew.
+    Backward seldom repeats a training pass, which is not to take longer for it. Inference passes get digests, since
+    oneDNN writes weights anew there.
     """
     why = f"backward in another mode than forward repeats the forward pass: {MIXTURE}. Write it behind backward"
     return _input_watch(range(len(names)), [f"{written(name)}, and {why}" for name in names], digests=not mode)
@@ -71,7 +72,7 @@ def refuse_changed(record: watch.Record | None) -> None:
 
 
 def refuse_changed_behind(count: int, heads: Any, num_variables: int, variables: Any) -> None:
-    """Does so for all passes that MXNet recorded behind these heads; the arguments are ``MXAutogradBackwardEx``'s."""
+    """As `refuse_changed`, for all passes that MXNet recorded behind the heads of a ``MXAutogradBackwardEx``."""
     library = _library()
     if library is not None:
         with _mxnets_error():

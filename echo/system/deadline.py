@@ -16,7 +16,7 @@ class OutOfTime(Exception):
 
 @dataclass(frozen=True)
 class Deadline:
-    """A moment by the process's clock, ``seconds`` after the deadline was made."""
+    """A moment by the process's clock; ``seconds`` is the time that there was until it at first."""
 
     seconds: float
     at: float

@@ -10,7 +10,7 @@ import os
 import stat
 from typing import Any
 
-_KINDS = {
+_FILE_TYPES = {
     stat.S_IFDIR: "a directory", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }  # fmt: skip
@@ -42,7 +42,7 @@ def open_regular(path: str | os.PathLike[str], flags: int, links: bool = True) -
     file_type = stat.S_IFMT(os.fstat(handle).st_mode)
     if file_type != stat.S_IFREG:
         os.close(handle)
-        got = _KINDS.get(file_type, "something else")
+        got = _FILE_TYPES.get(file_type, "something else")
         raise UntrustedError(errno.EINVAL, f"expected a regular file, got {got}", str(path))
     return handle
 

@@ -9,7 +9,7 @@ from typing import Iterator
 
 @contextlib.contextmanager
 def random_unmoved() -> Iterator[None]:
-    """Python's random generator is at the end where it was at the beginning."""
+    """Restores the state of Python's random generator at the end."""
     state = random.getstate()
     try:
         yield
