@@ -14,7 +14,7 @@ make that visible:
   read another layout than its original, and max Pooling's gradient finds other maxima.
 
 So of such nodes only the options remain that MXNet takes without a plan (`as_stock`): the planner sees no others, and
-an attribute has the native hook take the others from MXNet as well. Where an option cannot be kept, `moved` says so.
+an attribute has the native hook take the others from MXNet as well. Where that fails, `moved` names the nodes to keep.
 """
 
 from __future__ import annotations

@@ -229,7 +229,7 @@ class MxnetSession:
         return evaluator, evaluator.effort
 
     def measuring(self) -> ContextManager[None]:
-        """All that is measured while this is open is measured in one process (`echo.frontend.apart`)."""
+        """Has one process make all measurements while this is open (`echo.frontend.apart`)."""
         return measuring()
 
     def cost_table(self) -> CostTable:
@@ -268,7 +268,7 @@ def _static_bytes(binding: Binding) -> dict[str, int]:
 
 
 def _family(graph: Graph, binding: Binding, device: str, runner: str) -> str:
-    """A text that is equal for the lengths of a BucketingModule, or the batch sizes of a Gluon block, on one device."""
+    """A text that is equal for binds that train the same arguments on one device, as a BucketingModule's lengths."""
     names = sorted(graph.nodes[number].name for number in graph.arg_nodes)
     return json.dumps([names, sorted(set(binding.grad_req)), device, runner])
 

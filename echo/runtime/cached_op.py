@@ -157,7 +157,7 @@ class PlannedCachedOp:
         return False
 
     def _for_inference(self, args: Sequence[Any]) -> Any:
-        """The CachedOp for a call outside of training: the user's own for shapes that fused operators do not fit."""
+        """The CachedOp for inference: the user's own for shapes that the fused operators were not planned for."""
         if self._choice.fuses:
             with self._lock.held():
                 if self._choices.get(self._signature(args)) is not self._choice:

@@ -50,8 +50,8 @@ def plan_bind(graph: Graph, request: Bind, options: Options, details: bool) -> C
         return planned, None if planned is None or planned.chunks is None else Pool(planned.chunks)
     chunks = chunks_of(planned)
     if leader is not None and pool.growth(chunks) and (independent := find(None)) is not None:
-        both = (planned, chunks), (independent, chunks_of(independent))
-        planned, chunks = min(both, key=lambda choice: pool.growth(choice[1]))
+        choices = (planned, chunks), (independent, chunks_of(independent))
+        planned, chunks = min(choices, key=lambda choice: pool.growth(choice[1]))
     _tell(planned)
     return planned, pool.share(chunks)
 

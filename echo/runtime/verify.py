@@ -112,7 +112,7 @@ def _largest(array: Array) -> float:
     return float(np.abs(array[np.isfinite(array)].astype("float64")).max(initial=0))
 
 
-def made_up(arrays: Sequence[Any]) -> list[Any]:
+def head_gradients(arrays: Sequence[Any]) -> list[Any]:
     """Gradients for these outputs, always the same; the program's random generators are not asked."""
     generator = np.random.RandomState(0)
     values = [np.asarray(generator.normal(0, 1, array.shape)).astype(array.dtype) for array in arrays]
@@ -133,7 +133,7 @@ def read(**kinds: Mapping[Any, Any]) -> Arrays:
 def step_of(executor: mx.executor.Executor, forward: Callable[..., Any], backward: Callable[..., Any]) -> Arrays:
     """Outputs, gradients and auxiliary states of a training step of an executor, by these functions of its class."""
     forward(executor, True)
-    backward(executor, made_up(executor.outputs))
+    backward(executor, head_gradients(executor.outputs))
     return read(output=dict(enumerate(executor.outputs)), gradient=executor.grad_dict, state=executor.aux_dict)
 
 
@@ -153,7 +153,7 @@ def call_of(op: Any, inputs: Mapping[str, Any], states: Sequence[str]) -> Arrays
             outputs = op(*copies.values())
         outputs = outputs if isinstance(outputs, list) else [outputs]
         heads = [output for output in outputs if np.dtype(output.dtype).kind == "f"]
-        autograd.backward(heads, made_up(heads), train_mode=mode)
+        autograd.backward(heads, head_gradients(heads), train_mode=mode)
         updated = {name: copies[name] for name in copies if name in states}
         return read(output=dict(enumerate(outputs)), gradient=gradients, state=updated)
 
