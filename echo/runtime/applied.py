@@ -95,5 +95,5 @@ class Applied:
     @cached_property
     def mode_dependent(self) -> frozenset[str]:
         """The operators that run again and have to do so in the mode of the forward pass."""
-        again = (self.graph.nodes[number] for number in marked(self.base, self.graph))
-        return frozenset(node.op for node in again if spec(node.op).of_mode(node.attrs))
+        recomputed = (self.graph.nodes[number] for number in marked(self.base, self.graph))
+        return frozenset(node.op for node in recomputed if spec(node.op).of_mode(node.attrs))

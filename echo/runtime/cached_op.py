@@ -243,8 +243,8 @@ class PlannedCachedOp:
         if plan.changes_nothing:
             return _STOCK
         marks = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, GRADIENT_ATTRIBUTE, APART_ATTRIBUTE)
-        again = [node for node in graph.nodes if PLAN_ATTRIBUTE in node.attrs]
-        mode_dependent = frozenset(node.op for node in again if spec(node.op).of_mode(node.attrs))
+        recomputed = [node for node in graph.nodes if PLAN_ATTRIBUTE in node.attrs]
+        mode_dependent = frozenset(node.op for node in recomputed if spec(node.op).of_mode(node.attrs))
         return _Choice(
             graph=graph,
             key=(plan.fused, *(tuple(node.attrs.get(mark, "") for mark in marks) for node in graph.nodes)),
@@ -252,7 +252,7 @@ class PlannedCachedOp:
             fuses=bool(plan.fused),
             mode_dependent=mode_dependent,
             watch=watch_of(graph, self._symbol.list_inputs()),
-            in_training=bool(mode_dependent) or any(spec(node.op).clone_op for node in again),
+            in_training=bool(mode_dependent) or any(spec(node.op).clone_op for node in recomputed),
         )
 
     def _switch(self, choice: _Choice) -> None:

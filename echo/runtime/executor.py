@@ -102,11 +102,11 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         return dict(zip(self._symbol.list_arguments(), requests_of(self)))
 
     def _record(self, mode: bool) -> tuple[Record | None, Record | None]:
-        again, everything = (
+        reread, all_arguments = (
             None if watch is None else watch.record(self.arg_arrays)
             for watch in (self._applied.watch, self._applied.watches_of_all[mode])
         )
-        return again, everything
+        return reread, all_arguments
 
     def backward(self, out_grads: Any = None, is_train: bool = True) -> None:
         """As ``Executor.backward``.

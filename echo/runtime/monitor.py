@@ -32,7 +32,8 @@ class WithoutClones:
         self._variables = {node.name for node in user.nodes if node.is_variable}
         clones = {bound.nodes[number].name + _SUFFIX[mark] for number, mark in marked(user, bound).items()}
         self._clones = clones - self._names
-        self._sliced = {mine.name for mine, its in zip(user.nodes, bound.nodes) if mine.op != its.op}
+        pairs = zip(user.nodes, bound.nodes)
+        self._sliced = {user_node.name for user_node, bound_node in pairs if user_node.op != bound_node.op}
         texts = {node.name: node.attrs.get(GRADIENT_ATTRIBUTE) for node in bound.nodes}
         self._rules = {name: GradientRule.parse(text) for name, text in texts.items() if text}
         self._waiting: tuple[Any, ...] | None = None

@@ -103,8 +103,8 @@ class Leader:
         session = MxnetSession(self.base, self.binding, self.ctx)
         training = session.differentiate()
         candidates = FindCandidates().run(Request(self.base, options, session), training)
-        again = marked(self.base, self.graph)
-        chosen = {number for number, node in training.operators() if node.forward and node.user in again}
+        recomputed = marked(self.base, self.graph)
+        chosen = {number for number, node in training.operators() if node.forward and node.user in recomputed}
         return WarmStart.of(training, candidates.light, chosen)
 
 

@@ -45,12 +45,12 @@ def compared(graph: Graph, fuses: bool, run_stock: Run, run_planned: Run, alone:
         UnverifiedError: the graph has operators of the user's that may do more than compute, or draws random numbers
             from where they cannot be put back.
     """
-    with _same_random(graph, alone.ctx.device_type == "gpu") as (again, drawn):
+    with _same_random(graph, alone.ctx.device_type == "gpu") as (restore, read_state):
         expected = run_stock()
-        first = drawn()
-        again()
+        first = read_state()
+        restore()
         actual = run_planned()
-        second = drawn()
+        second = read_state()
         growth = alone.growth()
     gradients = {name for name in expected if name.startswith("gradient ")}
     floor = FLOOR * max((_largest(expected[name]) for name in gradients), default=0.0)
