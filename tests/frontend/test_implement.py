@@ -10,6 +10,7 @@ import pytest
 from echo.frontend.capture import training_graph
 from echo.frontend.implement import implemented
 from echo.ir.attributes import GRADIENT_ATTRIBUTE
+from echo.ir.gradient_rule import GradientRule
 from echo.ir.gradients import implementations
 from echo.ir.split_gradients import late_gradients
 from echo.ir.training_graph import TrainingGraph
@@ -20,8 +21,8 @@ def structure(training: TrainingGraph) -> Any:
     return [(node.op, node.name, node.inputs, node.outputs, node.forward) for node in training.nodes]
 
 
-def bound(case: Case, chosen: dict[int, str]) -> TrainingGraph:
-    marks = {user: {GRADIENT_ATTRIBUTE: text} for user, text in chosen.items()}
+def bound(case: Case, chosen: dict[int, GradientRule]) -> TrainingGraph:
+    marks = {user: {GRADIENT_ATTRIBUTE: rule.text} for user, rule in chosen.items()}
     return training_graph(case.graph, case.binding, mx.cpu(), marks)
 
 
@@ -52,8 +53,8 @@ def test_gradients_are_exchanged() -> None:
 
 def test_a_gradient_in_two_nodes() -> None:
     case = forked()
-    late = {case.training.nodes[number].user: text for number, text in late_gradients(case.training).items()}
-    chosen = {user: text for user, text in late.items() if user is not None}
+    late = {case.training.nodes[number].user: rule for number, rule in late_gradients(case.training).items()}
+    chosen = {user: rule for user, rule in late.items() if user is not None}
     assert chosen
     found, expected = implemented(case.training, chosen), bound(case, chosen)
     assert [(node.op, node.name) for node in found.nodes] == [(node.op, node.name) for node in expected.nodes]
