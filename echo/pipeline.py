@@ -49,7 +49,7 @@ PIPELINE: tuple[Pass, ...] = (
     Explain(),  #           the Plan: every feature map, what happens to it, and why
 )
 REFINEMENTS: tuple[Refinement, ...] = (
-    PackMasks(),  #         Fused -> Masked: masks of Dropout and ReLU as bits, where that lowers what is planned
+    PackMasks(),  #         Fused -> Masked: masks of Dropout and ReLU as bits, where that lowers planned memory
     BatchProducts(),  #     Fused -> Batched: products with one weight in the layout that is fastest on this device
 )
 
@@ -73,73 +73,73 @@ def plan(request: Request) -> Planned:
 
 
 def bases(request: Request) -> Iterator[Trial]:
-    """The graphs with the most fused operators first, up to one that is enough, else the user's own at last.
+    """Trials of the bases, those with the most fused operators first, up to one that is enough, else the user's own.
 
-    What fails costs that graph alone. None needs more than the user's own.
+    A base whose planning fails is left out, and so is one that needs more memory than the user's own graph.
     """
-    fused, found = Fused(request.graph), False
+    fused, has_plan = Fused(request.graph), False
     seen: tuple[Place, ...] = ()
     for stage in BASES:
-        tried = None
-        with request.without(stage.what):
+        base = None
+        with request.without(stage.label):
             fused = run((stage,), [request], request.progress)[Fused]
             if fused.places in ((), seen):
                 break
             seen = fused.places
-            tried = trial(request, fused)
-        if tried is not None and not tried.is_larger:
-            yield tried
-            found = found or tried.planned is not None
-            if tried.is_enough(request) or (found and request.is_late):
+            base = trial(request, fused)
+        if base is not None and not base.is_larger:
+            yield base
+            has_plan = has_plan or base.planned is not None
+            if base.is_enough(request) or (has_plan and request.is_late):
                 return
-    unfused = _unfused(request, replace(fused, graph=request.graph, places=(), what={}, hidden=0), found)
+    unfused = _unfused(request, replace(fused, graph=request.graph, places=(), counts={}, hidden=0), has_plan)
     if unfused is not None:
         yield unfused
 
 
-def _unfused(request: Request, unfused: Fused, found: bool) -> Trial | None:
-    """The user's own graph; None where that fails while another graph was ``found``."""
-    with request.without("a look at the user's own operators") if found else contextlib.nullcontext():
+def _unfused(request: Request, unfused: Fused, has_plan: bool) -> Trial | None:
+    """A trial of the user's own graph; None where that fails although another graph has a plan (``has_plan``)."""
+    with request.without("a look at the user's own operators") if has_plan else contextlib.nullcontext():
         try:
             return trial(request, unfused)
-        except OptionError:  # what the user insists on may be had with fused operators alone
-            if not found:
+        except OptionError:  # the user's wishes may be possible with fused operators alone
+            if not has_plan:
                 raise
     return None
 
 
 def refined(request: Request, base: Trial, stage: Refinement) -> Trial:
-    """What a refinement makes of the chosen graph, or that graph with the reason why it stays."""
+    """The trial of the graph that a refinement offers, or the chosen one with the reason why it stays."""
     offer: Offer | None = None
-    with request.without(stage.what):
+    with request.without(stage.label):
         offer = run((stage,), [request, base.fused], request.progress)[stage.gives]
     if offer is None:
         return base
     if offer.fused is None:
         return base.left(offer.stays)
-    other, reason = None, offer.why_not_tried(request, base.plan) if base.planned else ""
+    variant, reason = None, offer.why_not_tried(request, base.plan) if base.planned else ""
     if not reason:
-        with request.without(stage.what):
-            other = trial(request, offer.fused, base.stock)
-        reason = _why_left(request, stage, offer, base, other)
+        with request.without(stage.label):
+            variant = trial(request, offer.fused, base.stock)
+        reason = _why_left(request, stage, offer, base, variant)
     if (tracing := trace()) is not None:
-        tracing.note("chosen", f"left: {stage.what}: {reason}" if reason else f"taken: {stage.what}")
-    if other is not None and not reason:
-        return other
-    return base.left(offer.declined(request, reason), other.missed if other else None)
+        tracing.note("chosen", f"left: {stage.label}: {reason}" if reason else f"taken: {stage.label}")
+    if variant is not None and not reason:
+        return variant
+    return base.left(offer.declined(request, reason), variant.missed if variant else None)
 
 
-def _why_left(request: Request, stage: Refinement, offer: Offer, base: Trial, other: Trial | None) -> str:
-    if other is None:
-        return f"{stage.what} cannot be planned"
-    if other.missed:
-        missed = other.missed
-        return f"{stage.what} cannot be planned: they need {missed.reachable:,} bytes, the budget is {missed.budget:,}"
-    return offer.why_not_taken(request, base.plan, other.plan) if base.planned else ""
+def _why_left(request: Request, stage: Refinement, offer: Offer, base: Trial, variant: Trial | None) -> str:
+    if variant is None:
+        return f"{stage.label} cannot be planned"
+    if variant.missed:
+        missed = variant.missed
+        return f"{stage.label} cannot be planned: they need {missed.reachable:,} bytes, the budget is {missed.budget:,}"
+    return offer.why_not_taken(request, base.plan, variant.plan) if base.planned else ""
 
 
 def trial(request: Request, fused: Fused, stock: Memory | None = None) -> Trial:
-    """The graph with its plan, or with the budget that it misses; ``stock`` is the user's memory where it is known."""
+    """Plans a graph, or says which budget it misses; ``stock`` is the memory of the user's graph where it is known."""
     inner = request
     if fused.places:
         stock = stock or stock_memory(request, fused)
@@ -151,22 +151,22 @@ def trial(request: Request, fused: Fused, stock: Memory | None = None) -> Trial:
 
 
 def best_plan(request: Request) -> Planned:
-    """Runs `PIPELINE`; where other bits are allowed, the better of two plans: one that has them, and one that has not.
+    """Runs `PIPELINE`; where other last bits are allowed, takes the better of two plans, one exact and one not.
 
     Raises:
-        EchoError: what a pass raised.
+        EchoError: a pass failed.
     """
-    found = _run(request)
-    if request.options.exact or found.plan.exact:
-        return found
+    planned = _run(request)
+    if request.options.exact or planned.plan.exact:
+        return planned
     with contextlib.suppress(BudgetError):
         exact = _run(replace(request, options=replace(request.options, exact=True)))
-        return min(exact, found, key=lambda planned: _worth(request, planned.plan))
-    return found
+        return min(exact, planned, key=lambda candidate: _worth(request, candidate.plan))
+    return planned
 
 
 def _worth(request: Request, plan: Plan) -> tuple[float, float]:
-    """Smaller is better, as for policies: the bytes, or within a budget the seconds."""
+    """What to minimize, as in policies: first the bytes, or within a budget first the seconds."""
     worth = (plan.after.chosen, plan.overhead_seconds)
     return worth if request.options.memory_budget is None else worth[::-1]
 

@@ -28,26 +28,26 @@ class Pass(Protocol):
     def run(self, *values: Any) -> Any: ...
 
 
-def run(passes: Sequence[Pass], given: Iterable[object], progress: Callable[[str], None]) -> dict[type, Any]:
-    """Runs the passes in order and returns every value by its type; what is given is not computed again.
+def run(passes: Sequence[Pass], initial_values: Iterable[object], progress: Callable[[str], None]) -> dict[type, Any]:
+    """Runs the passes in order and returns every value by its type; a pass whose value is there at first does not run.
 
     Raises:
-        EchoError: what a pass raised, with its name and those of the passes before it; but for what the user asked for
-            and cannot have (`OptionError`, `BudgetError`), which is raised as it is.
+        EchoError: a pass failed; the error names it and the passes before it. Errors that are about the user's wishes
+            (`OptionError`, `BudgetError`) are raised as they are.
     """
-    values: dict[type, Any] = {type(value): value for value in given}
+    values: dict[type, Any] = {type(value): value for value in initial_values}
     done: list[str] = []
     tracing = trace()
     for stage in passes:
         if stage.gives in values:
             continue
-        missing = [kind.__name__ for kind in stage.needs if kind not in values]
+        missing = [value_type.__name__ for value_type in stage.needs if value_type not in values]
         if missing:
             raise EchoError(f"pass {stage.name} needs {', '.join(missing)}, which none of {done} gave")
         progress(stage.name)
         started = time.perf_counter()
         try:
-            value = _checked(stage, stage.run(*(values[kind] for kind in stage.needs)), values)
+            value = _checked(stage, stage.run(*(values[value_type] for value_type in stage.needs)), values)
         except Exception as error:
             if tracing is not None:
                 tracing.note(stage.name, f"failed: {one_line(error)}")
@@ -70,7 +70,7 @@ def _checked(stage: Pass, value: object, values: Mapping[type, Any]) -> object:
 
 
 def _raise(error: Exception, stages: tuple[str, ...]) -> NoReturn:
-    """Raises the error with the stages that it ended; another than echo's own becomes one of echo's."""
+    """Raises an error with the stages up to the one that failed; an error that is not echo's becomes an `EchoError`."""
     if isinstance(error, EchoError):
         error.stages = stages
         raise error

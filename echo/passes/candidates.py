@@ -23,8 +23,8 @@ _RELAID = "a view changes from oneDNN's layout to the plain one"
 
 @dataclass(frozen=True)
 class Candidates:
-    """Recomputable entries by node, of light and of compute-heavy operators; ``forced`` are those of the nodes that
-    the user insists on. ``refused`` says for every other forward operator why it stays stashed.
+    """Recomputable entries by node, of light and of compute-heavy operators; ``forced`` are the entries of the nodes
+    that the user insists on. ``refused`` says for every other forward operator why it stays stashed.
     """
 
     light: Mapping[int, tuple[Entry, ...]]
@@ -35,7 +35,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class FindCandidates:
-    """Sorts the forward nodes. A pattern that matches nothing is an error, one that asks for the impossible too."""
+    """Sorts the forward nodes. A user's pattern that matches no node, or a node that cannot run again, is an error."""
 
     name: ClassVar[str] = "candidates"
     needs: ClassVar[tuple[type, ...]] = (Request, TrainingGraph)
@@ -46,8 +46,8 @@ class FindCandidates:
         recompute = _matching(request, training, "recompute", request.options.recompute)
         _check_conflict(training, keep, recompute)
         heads = {entry.node for entry in training.outputs}
-        keepers = _keepers(training, request.frontend.device)
-        stays = why_as_it_is(request.graph, request.frontend.device)
+        outputs_stay = _why_outputs_stay(training, request.frontend.device)
+        graph_stays = why_as_it_is(request.graph, request.frontend.device)
         draws = training.runner == EXECUTOR and _draws_in_inference(training)
         light: dict[int, tuple[Entry, ...]] = {}
         heavy: dict[int, tuple[Entry, ...]] = {}
@@ -56,7 +56,7 @@ class FindCandidates:
         for number, node in training.operators():
             if not node.forward:
                 continue
-            refusal = _refusal(request, training, number, heads, keep) or keepers.get(number, "") or stays
+            refusal = _refusal(request, training, number, heads, keep) or outputs_stay.get(number, "") or graph_stays
             if draws and not refusal and number not in recompute and _is_of_mode(node):
                 refusal = _DRAWS
             if refusal:
@@ -85,7 +85,7 @@ def _refusal(
         return "an output of the symbol lives to the end anyway"
     if node.user is None:
         return "not a node of the symbol"
-    if any(0 in kind.shape or not kind.shape for kind in node.outputs[:1]):
+    if any(0 in array_type.shape or not array_type.shape for array_type in node.outputs[:1]):
         return "an array without elements"
     if training.runner != EXECUTOR and node.stateful and not spec(node.op).clone_op:
         return f"{node.op} keeps state, for which a CachedOp has no room twice"
@@ -108,29 +108,31 @@ def _is_of_mode(node: TrainingNode) -> bool:
     return bool(spec(node.op).clone_op) or spec(node.op).of_mode(node.attrs)
 
 
-def _keepers(training: TrainingGraph, device: str) -> dict[int, str]:
-    """For nodes whose outputs have to stay where and as they are: why."""
-    found, layouts, changing = {}, has_layouts(training, device), relaid(training, device)
-    found.update({entry.node: f"{_RELAID} in place" for entry in changing})
+def _why_outputs_stay(training: TrainingGraph, device: str) -> dict[int, str]:
+    """The reason for each node whose outputs have to stay in memory as they are."""
+    reasons, layouts, changing = {}, has_layouts(training, device), relaid(training, device)
+    reasons.update({entry.node: f"{_RELAID} in place" for entry in changing})
     for number, node in training.operators():
         if changing and node.forward and any(Entry(*entry[:2]) in changing for entry in node.inputs):
-            found[number] = f"it reads what {_RELAID} in place behind it"
+            reasons[number] = f"it reads what {_RELAID} in place behind it"
         for position in node.ignored if layouts else ():
             entry = node.inputs[position]
-            if may_be_blocked(training.type_of(entry)):  # of the array that is there by then
-                found[entry.node] = f"{node.name!r} reads its shape, and would meet another layout"
+            if may_be_blocked(training.type_of(entry)):  # it reads the shape of the array that is there by then
+                reasons[entry.node] = f"{node.name!r} reads its shape, and would meet another layout"
         for position, entry in enumerate(node.inputs) if node.forward else ():
             reason = why_not_reader(node.op, node.attrs, position)
             if reason:
-                found[entry.node] = f"{node.name!r} reads it: {reason}"
-    return found
+                reasons[entry.node] = f"{node.name!r} reads it: {reason}"
+    return reasons
 
 
 def named(graph: Graph, patterns: Sequence[str]) -> frozenset[int]:
     """The operators of a graph that one of these patterns of names and operators matches."""
-    texts = {number: (node.name, node.op) for number, node in enumerate(graph.nodes) if not node.is_variable}
+    operators = [(number, node) for number, node in enumerate(graph.nodes) if not node.is_variable]
     return frozenset(
-        number for number, own in texts.items() if any(_is_named(text, pattern) for text in own for pattern in patterns)
+        number
+        for number, node in operators
+        if any(_is_named(text, pattern) for text in (node.name, node.op) for pattern in patterns)
     )
 
 
@@ -148,22 +150,22 @@ def _names(graph: Graph, training: TrainingGraph) -> dict[int, list[str]]:
 
 
 def _matching(request: Request, training: TrainingGraph, option: str, patterns: tuple[str, ...]) -> dict[int, str]:
-    found: dict[int, str] = {}
+    matches: dict[int, str] = {}
     names = _names(request.graph, training) if patterns else {}
     for pattern in patterns:
         hits = [
             number
-            for number, own in names.items()
-            if any(_is_named(name, pattern) for name in [*own, training.nodes[number].op])
+            for number, node_names in names.items()
+            if any(_is_named(name, pattern) for name in [*node_names, training.nodes[number].op])
         ]
         if not hits:
-            some = ", ".join(sorted({node.op for _, node in training.operators() if node.forward})[:12])
+            operators = ", ".join(sorted({node.op for _, node in training.operators() if node.forward})[:12])
             raise OptionError(
                 f"{option}: {pattern!r} matches no node, expected a node's name, an operator or a pattern of either; "
-                f"the graph has the operators {some}"
+                f"the graph has the operators {operators}"
             )
-        found.update({number: pattern for number in hits})
-    return found
+        matches.update({number: pattern for number in hits})
+    return matches
 
 
 def _check_conflict(training: TrainingGraph, keep: Mapping[int, str], recompute: Mapping[int, str]) -> None:

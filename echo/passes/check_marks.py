@@ -1,7 +1,7 @@
-"""Marks of plans that may come from anywhere, held against the rules that made them.
+"""Checks the marks of plans that may come from anywhere, by the rules for making them.
 
-A plan on disk, a user's file or a value of his own making: what it asks for is what `echo.passes.rewrite` could have
-written for this graph, or an error. The native hook checks again what it is asked for.
+A plan may come from the disk, from a user's file, or from a user's program. A mark that `echo.passes.rewrite` could not
+have written for this graph is an error. The native hook checks the marks again.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ _ANY = TensorType((1,), 0)
 
 
 def with_marks(graph: Graph, plan: Plan, frontend: Frontend) -> Graph:
-    """The graph with the marks of a plan for it, checked by what the graph itself can tell; that takes no bind.
+    """The graph with the marks of a plan, which are checked against the graph alone; that takes no bind.
 
     Raises:
         GraphError: a mark that no plan for this graph has.
     """
-    checked: set[tuple[Any, ...]] = set()  # few are unlike all others
+    checked: set[tuple[Any, ...]] = set()  # most marks are equal to others, on equal nodes
     for mark in plan.marks:
         node = _node_of(graph, mark)
         count = graph.num_outputs(mark.node)
-        kind = (mark.op, count, len(mark.attrs), *mark.attrs.items(), *node.attrs, *node.attrs.values())
-        if kind not in checked:
+        mark_and_node = (mark.op, count, len(mark.attrs), *mark.attrs.items(), *node.attrs, *node.attrs.values())
+        if mark_and_node not in checked:
             _check(node, mark, count, plan, frontend)
-            checked.add(kind)
+            checked.add(mark_and_node)
     if not _ascend([mark.node for mark in plan.marks]):
         raise GraphError("marks: expected one for a node, in the order of their numbers")
     _check_ranges(graph, plan)
@@ -96,7 +96,7 @@ def _check(node: Node, mark: Mark, count: int, plan: Plan, frontend: Frontend) -
 
 
 def _check_outputs(node: Node, mark: Mark, count: int, frontend: Frontend) -> None:
-    """Whether a node may run again, and gradients read these outputs from its copy."""
+    """Raises unless the node may run again, and gradients may read these outputs from its copy."""
     where, hook = f"marks: node {mark.node} ({node.name!r})", PLAN_ATTRIBUTE in mark.attrs
     stand_in = TrainingNode(node.op, node.name, (_ANY,) * max(1, count), attrs=node.attrs)
     reason = why_not(stand_in, frontend.device, hook)
@@ -111,33 +111,33 @@ def _check_outputs(node: Node, mark: Mark, count: int, frontend: Frontend) -> No
 
 
 def _ascend(numbers: Sequence[int]) -> bool:
-    return all(one < other for one, other in zip(numbers, numbers[1:]))
+    return all(number < following for number, following in zip(numbers, numbers[1:]))
 
 
 def _check_ranges(graph: Graph, plan: Plan) -> None:
-    """A match range stands beside each mark, or at every operator where nothing runs again; it is the plan's."""
-    runner, own = plan.subject.runner, plan.match_range
+    """Raises unless the plan's match range stands beside each mark, or at every operator where nothing runs again."""
+    runner, match_range = plan.subject.runner, plan.match_range
     offered = {None, *MATCH_RANGES, *([ASSIGNED] if runner != DYNAMIC and plan.applied != "mirror" else [])}
-    if own not in offered:
-        raise GraphError(f"match_range: no plan for such a graph has {own}")
-    if plan.applied == "mirror":  # the environment says it when the graph is bound
+    if match_range not in offered:
+        raise GraphError(f"match_range: no plan for such a graph has {match_range}")
+    if plan.applied == "mirror":  # the environment sets the match range when the graph is bound
         return
     again = [mark.node for mark in plan.marks if PLAN_ATTRIBUTE in mark.attrs]
     operators = [number for number, node in enumerate(graph.nodes) if not node.is_variable and node.takes_attrs]
-    wanted = set() if own is None or plan.applied == "none" else set(again or operators)
-    text = None if own is None else range_text(own, runner in KEEPS_MEMORY)
+    marked = set() if match_range is None or plan.applied == "none" else set(again or operators)
+    text = None if match_range is None else range_text(match_range, runner in KEEPS_MEMORY)
     for mark in plan.marks:
         got = mark.attrs.get(RANGE_ATTRIBUTE)
-        if got != (text if mark.node in wanted else None):
+        if got != (text if mark.node in marked else None):
             raise GraphError(f"marks: node {mark.node}: expected the plan's match range, got {got!r}")
     user = {number for number in operators if RANGE_ATTRIBUTE in graph.nodes[number].attrs}
-    missing = sorted(wanted - {mark.node for mark in plan.marks} - user)
+    missing = sorted(marked - {mark.node for mark in plan.marks} - user)
     if missing:
         raise GraphError(f"marks: node {missing[0]} lacks the plan's match range")
 
 
 def check_marks(graph: Graph, plan: Plan, frontend: Frontend) -> None:
-    """Holds marks that passed `with_marks` against the training graph that MXNet makes of ``graph``.
+    """Checks marks that passed `with_marks` against the training graph that MXNet makes of ``graph``.
 
     Raises:
         GraphError: a mark that no plan for this graph has.
@@ -149,7 +149,7 @@ def check_marks(graph: Graph, plan: Plan, frontend: Frontend) -> None:
     for twin, number in merged(graph, training).items():
         if attrs.get(twin) != attrs.get(number):
             raise GraphError(f"marks: MXNet merges nodes {number} and {twin}, expected equal marks")
-    texts = {number: own[GRADIENT_ATTRIBUTE] for number, own in attrs.items() if GRADIENT_ATTRIBUTE in own}
+    texts = {mark.node: mark.attrs[GRADIENT_ATTRIBUTE] for mark in plan.marks if GRADIENT_ATTRIBUTE in mark.attrs}
     _check_gradients(graph, training, texts, frontend)
     present = {node.user for node in training.nodes}
     rules = {number: GradientRule.parse(text) for number, text in texts.items() if number in present}
@@ -164,7 +164,7 @@ def check_marks(graph: Graph, plan: Plan, frontend: Frontend) -> None:
 
 
 def _check_recomputed(graph: Graph, training: TrainingGraph, plan: Plan, frontend: Frontend) -> None:
-    """Whether each node is a candidate, with these outputs, and runs again before backward nodes that there are."""
+    """Raises unless each marked output is a candidate, and each copy begins at a backward node that exists."""
     offered = _offered(graph, training, FindCandidates().run(Request(graph, Options(), frontend), training))
     backward = len(_backward(training))
     for mark in plan.marks:
@@ -180,12 +180,12 @@ def _check_recomputed(graph: Graph, training: TrainingGraph, plan: Plan, fronten
 def _check_in_place(graph: Graph, training: TrainingGraph, plan: Plan, device: str) -> None:
     """Raises unless operators work in place where they do in the user's graph (`echo.estimators.inplace`)."""
     attrs = {mark.node: mark.attrs for mark in plan.marks}
-    changes = any(PLAN_ATTRIBUTE in own or GRADIENT_ATTRIBUTE in own for own in attrs.values())
-    expected = on_twins(graph, training, APART_ATTRIBUTE, training.apart) if changes else {}
-    for number in {*attrs, *expected}:
-        got, wanted = (found.get(number, {}).get(APART_ATTRIBUTE) for found in (attrs, expected))
-        if got != wanted:
-            raise GraphError(f"marks: node {number}: expected {wanted!r} in {APART_ATTRIBUTE}, got {got!r}")
+    changes = any(PLAN_ATTRIBUTE in mark.attrs or GRADIENT_ATTRIBUTE in mark.attrs for mark in plan.marks)
+    expected_marks = on_twins(graph, training, APART_ATTRIBUTE, training.apart) if changes else {}
+    for number in {*attrs, *expected_marks}:
+        got, expected = (marks.get(number, {}).get(APART_ATTRIBUTE) for marks in (attrs, expected_marks))
+        if got != expected:
+            raise GraphError(f"marks: node {number}: expected {expected!r} in {APART_ATTRIBUTE}, got {got!r}")
     number_of = {node.user: number for number, node in training.operators() if node.forward}
     slots = _backward(training)
     again = {number_of[mark.node]: mark for mark in plan.marks if outputs_of(mark) and mark.node in number_of}
@@ -201,33 +201,33 @@ def _backward(training: TrainingGraph) -> list[int]:
     return [number for number, node in training.operators() if not node.forward]
 
 
-def _offered(graph: Graph, training: TrainingGraph, found: Candidates) -> dict[int, tuple[str, tuple[int, ...]]]:
+def _offered(graph: Graph, training: TrainingGraph, candidates: Candidates) -> dict[int, tuple[str, tuple[int, ...]]]:
     """For each node of the graph: why it is not to run again, or the outputs that may be recomputed."""
 
-    def each() -> Iterator[tuple[int | None, tuple[str, tuple[int, ...]]]]:
-        for entries in (found.light, found.heavy):
-            for number, own in entries.items():
-                yield training.nodes[number].user, ("", tuple(entry.index for entry in own))
-        for number, reason in found.refused.items():
+    def verdicts() -> Iterator[tuple[int | None, tuple[str, tuple[int, ...]]]]:
+        for entries_of in (candidates.light, candidates.heavy):
+            for number, entries in entries_of.items():
+                yield training.nodes[number].user, ("", tuple(entry.index for entry in entries))
+        for number, reason in candidates.refused.items():
             yield training.nodes[number].user, (reason, ())
 
-    offered = {user: value for user, value in each() if user is not None}
+    offered = {user: verdict for user, verdict in verdicts() if user is not None}
     twins = merged(graph, training).items()
     return {**offered, **{twin: offered[number] for twin, number in twins if number in offered}}
 
 
 def _check_gradients(
-    graph: Graph, training: TrainingGraph, wanted: Mapping[int, str], frontend: Frontend
+    graph: Graph, training: TrainingGraph, texts: Mapping[int, str], frontend: Frontend
 ) -> None:
-    """Whether gradients may read as little here as in the plan: that depends on types, and on how MXNet computes."""
-    if not wanted:
+    """Raises unless each gradient rule of the plan holds here: that depends on types, and on how MXNet computes."""
+    if not texts:
         return
     here = frontend.hook and frontend.device == "cpu"
     ways = itertools.product((True, False), (frozenset(), copied(training, frontend.device)) if here else ())
     allowed = [implementations(training, exact, frontend.onednn, entries) for exact, entries in ways]
-    marks = [gradient_marks(graph, training, found) for found in allowed]
-    for number, text in wanted.items():
-        if all(found.get(number, {}).get(GRADIENT_ATTRIBUTE) != text for found in marks):
+    marks = [gradient_marks(graph, training, marks_of_way) for marks_of_way in allowed]
+    for number, text in texts.items():
+        if all(marks_of_way.get(number, {}).get(GRADIENT_ATTRIBUTE) != text for marks_of_way in marks):
             name = graph.nodes[number].name
             raise GraphError(f"the plan has the gradient of {name!r} computed by {text!r}, which does not hold for its "
                              "type, or for the way in which this MXNet computes it")  # fmt: skip

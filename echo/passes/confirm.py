@@ -1,4 +1,4 @@
-"""Never worse, and the same bits: MXNet's own planner is asked, and the user's graph comes back where either fails."""
+"""Never worse, and the same bits: where MXNet's own planner says otherwise, the user's graph is bound as it is."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from echo.plans.marks import marks_of, outputs_of, splits_of
 
 @dataclass(frozen=True)
 class Confirmed:
-    """``planned_bytes``: MXNet's own figure for what will be bound. ``accepted``: the rewritten graph is bound.
+    """``planned_bytes``: MXNet's own figure for the graph to bind. ``accepted``: the rewritten graph is bound.
 
-    ``kept_bytes`` are kept beside that by operators that run again. ``reason`` says why it is not bound.
+    Operators that run again keep ``kept_bytes`` beside that. ``reason`` says why the rewritten graph is not bound.
     """
 
     planned_bytes: int
@@ -52,7 +52,7 @@ class Confirm:
 
 
 def _kept(training: TrainingGraph, marks: Iterable[Mark]) -> int:
-    """What all copies of the marked nodes keep beside planned memory."""
+    """The bytes that all copies of the marked nodes keep beside planned memory."""
     copies = {mark.node: max(1, len(splits_of(mark))) for mark in marks if outputs_of(mark)}
-    # of what MXNet merges into others, those others count
+    # a node that MXNet merges into an equal one is not counted: that one is
     return sum(node.kept * copies.get(node.user, 0) for _, node in training.operators() if node.user is not None)

@@ -14,9 +14,9 @@ from echo.passes.request import Request
 
 @dataclass(frozen=True)
 class Differentiate:
-    """Asks the frontend: never a table of guesses. On CPUs it then has gradients read less where they can.
+    """Asks the frontend, which asks MXNet. On CPUs, gradients then get rules by which they read less where they can.
 
-    With the option ``exact`` (default) those implementations have the same bits. What bits could depend on works in
+    With the option ``exact`` (default) those rules keep every bit. An operator whose bits could depend on it works in
     place where it does in the user's graph, and nowhere else.
     """
 
@@ -32,6 +32,6 @@ class Differentiate:
         training = with_kept(as_stock(training, frontend.device), frontend.device)
         if frontend.device != "cpu" or why_as_it_is(request.graph, frontend.device):
             return training
-        without = copied(training, frontend.device)
-        chosen = implementations(training, request.options.exact, frontend.onednn, without)
-        return frontend.implemented(training, chosen) if chosen else training
+        copied_entries = copied(training, frontend.device)
+        rules = implementations(training, request.options.exact, frontend.onednn, copied_entries)
+        return frontend.implemented(training, rules) if rules else training

@@ -12,10 +12,10 @@ from echo.passes.request import Request
 
 @dataclass(frozen=True)
 class EstimateOverhead:
-    """``time_limit``: seconds that measuring may take; what is not measured by then is estimated.
+    """``time_limit``: seconds that measuring may take; operators that are not measured by then are estimated.
 
-    The start of the process that measures counts. For a graph of a known model no such process is started: families of
-    operators were measured already.
+    The start of the process that measures counts. With a hint, ``hinted_time_limit`` starts no such process: the
+    families of operators were measured for another graph of the same model.
     """
 
     time_limit: float = 1.0

@@ -1,4 +1,4 @@
-"""The plan that the user sees: every feature map with what happens to it and why."""
+"""The plan that the user reads: a decision on every feature map, with its reason."""
 
 from __future__ import annotations
 
@@ -72,15 +72,15 @@ def _stock(request: Request, training: TrainingGraph) -> TrainingGraph:
 
 
 def memory(request: Request, training: TrainingGraph, planned: int) -> Memory:
-    """What a graph needs; where it is known and asked for, also its footprint."""
+    """The bytes that a graph needs; where backward nodes are known and details asked for, also its footprint."""
     if not request.details or not request.frontend.hook:  # without the hook, the backward nodes are not known
         return Memory(planned, 0, request.static, {}, {})
-    found: Footprint = footprint(training, blocks(training), request.static)
-    return Memory(planned, found.peak, dict(found.static), dict(found.at_peak), dict(found.layers))
+    held: Footprint = footprint(training, blocks(training), request.static)
+    return Memory(planned, held.peak, dict(held.static), dict(held.at_peak), dict(held.layers))
 
 
-def _with_kept(found: Memory, kept: int) -> Memory:
-    return replace(found, static={**found.static, KEPT: kept}) if kept else found
+def _with_kept(planned: Memory, kept: int) -> Memory:
+    return replace(planned, static={**planned.static, KEPT: kept}) if kept else planned
 
 
 def _notes(request: Request, training: TrainingGraph, overhead: Overhead, confirmed: Confirmed) -> Iterator[str]:
@@ -109,12 +109,12 @@ class _Reasons:
     runs: Mapping[int, int]
 
     def decisions(self) -> Iterator[Decision]:
-        """One for each feature map: what a gradient reads, and what is recomputed on the way to it."""
+        """A decision on each feature map: maps that gradients read, and maps that are recomputed on the way to them."""
         readers = self.training.backward_readers
         for number, node in self.training.operators():
             if not node.forward:
                 continue
-            for index, kind in enumerate(node.outputs):
+            for index, array_type in enumerate(node.outputs):
                 entry = Entry(number, index)
                 recomputed = entry in self.chosen and number in self.runs
                 if not recomputed and entry not in readers:
@@ -125,7 +125,7 @@ class _Reasons:
                     op=node.op,
                     output=index,
                     action=RECOMPUTE if recomputed else STASH,
-                    bytes=kind.bytes,
+                    bytes=array_type.bytes,
                     seconds=self.overhead.seconds[number],
                     reason=self.recompute_reason(entry) if recomputed else self.stash_reason(entry),
                 )
@@ -136,10 +136,10 @@ class _Reasons:
         node = self.training.nodes[entry.node]
         sources = dict.fromkeys(self.training.nodes[source.node].name for source in node.inputs)
         read = len(self.training.backward_readers.get(entry, ()))
-        what = f"read by {read} gradients" if read else "needed to recompute another map"
+        purpose = f"read by {read} gradients" if read else "needed to recompute another map"
         times = self.runs[entry.node]
         often = "" if times == 1 else f" {times} times"
-        return f"{what}; computed again{often} from {', '.join(sources)}"
+        return f"{purpose}; computed again{often} from {', '.join(sources)}"
 
     def stash_reason(self, entry: Entry) -> str:
         if entry.node in self.candidates.refused:

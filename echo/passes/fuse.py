@@ -1,4 +1,4 @@
-"""Fused operators in the user's graph: the first stage, before anything is asked about the graph's training."""
+"""Fused operators in the user's graph: the first stage, before the graph is differentiated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Fuse:
     """Puts fused operators where the graph's structure, shapes and types allow them.
 
     EcoRNN (MICRO'18), section 5, fuses LSTM cells by hand; Echo (ISCA'20), section 2, names attention scores. Without
-    ``layers``, the steps of a layer stay apart: what is between them then runs step by step on the way back, too.
+    ``layers``, the steps of a layer stay apart, so that backward runs them one by one, too.
     """
 
     name: ClassVar[str] = "fuse"
@@ -29,8 +29,8 @@ class Fuse:
     layers: bool = True
 
     @property
-    def what(self) -> str:
-        """What it puts in, for the user's eyes."""
+    def label(self) -> str:
+        """What the pass puts in, in messages for the user."""
         return "fused operators, whole layers too" if self.layers else "fused operators"
 
     def run(self, request: Request) -> Fused:
@@ -41,9 +41,9 @@ class Fuse:
             return Fused(request.graph, notes=(_BITS.format(name=repr(norm)),), bits=norm)
         wishes, frontend = request.options.wishes, request.frontend
         wished, without = named(request.graph, wishes), MASKS if self.layers else MASKS | LAYERS
-        found = fuse(request.graph, frontend.types, frontend.adds, frontend.device, wished, without)
-        if not all(named(request.graph, (wish,)) or named(found.graph, (wish,)) for wish in wishes):
-            return Fused(request.graph)  # the error is about the user's own operators
-        if found.places and frontend.why_no_fusion:
+        fused = fuse(request.graph, frontend.types, frontend.adds, frontend.device, wished, without)
+        if not all(named(request.graph, (wish,)) or named(fused.graph, (wish,)) for wish in wishes):
+            return Fused(request.graph)  # so that the error names the user's own operators
+        if fused.places and frontend.why_no_fusion:
             return Fused(request.graph, notes=(f"no operator is fused: {frontend.why_no_fusion}",))
-        return replace(found, graph=frontend.runnable(found.graph))
+        return replace(fused, graph=frontend.runnable(fused.graph))

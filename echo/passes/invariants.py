@@ -1,7 +1,7 @@
-"""``ECHO_CHECK=1``: the rules that the values of the pipeline keep, checked behind each stage; always in the tests.
+"""``ECHO_CHECK=1``: the rules that the values of the pipeline keep, checked after each stage; always in the tests.
 
-A stage that breaks one fails, as with any other error: its plan is left out, and the user's training goes on. Graphs
-and training graphs also check themselves where they are made; here, again, what took a shorter way.
+A stage that breaks a rule fails, as with any other error: its plan is left out, and the user's training goes on. Graphs
+and training graphs also check themselves where they are made; code that skips these checks is caught here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from echo.policies.segments import Segments
 
 @functools.singledispatch
 def check(value: Any, before: Mapping[type, Any]) -> None:
-    """Holds the value of a stage against the rules, and against the values ``before`` it, by their types.
+    """Checks the value of a stage by its rules, and against the values of the stages ``before``, by their types.
 
     Raises:
         EchoError: a rule is broken; the message says which, and where.
@@ -44,8 +44,8 @@ def _(fused: Fused, before: Mapping[type, Any]) -> None:
     user: Graph = before[Request].graph
     graphs.check(fused.graph)
     _expect(len(fused.graph.heads) == len(user.heads), f"{len(user.heads)} outputs, got {len(fused.graph.heads)}")
-    wanted, found = _variables(user), _variables(fused.graph)
-    _expect(found == wanted, f"the variables {wanted}, got {found}")
+    expected, got = _variables(user), _variables(fused.graph)
+    _expect(got == expected, f"the variables {expected}, got {got}")
 
 
 @check.register(Masked)
@@ -60,8 +60,8 @@ def _(training: TrainingGraph, before: Mapping[type, Any]) -> None:
     check_nodes(training.nodes)
     nodes = before[Request].graph.nodes
     for number, node in training.operators():
-        known = node.user is None or (0 <= node.user < len(nodes) and not nodes[node.user].is_variable)
-        _expect(known, f"node {number} ({node.name!r}) to stand for an operator of the user's, got {node.user}")
+        is_operator = node.user is None or (0 <= node.user < len(nodes) and not nodes[node.user].is_variable)
+        _expect(is_operator, f"node {number} ({node.name!r}) to stand for an operator of the user's, got {node.user}")
 
 
 @check.register(Candidates)
@@ -69,9 +69,9 @@ def _(candidates: Candidates, before: Mapping[type, Any]) -> None:
     training: TrainingGraph = before[TrainingGraph]
     forward = {number for number, node in training.operators() if node.forward}
     insisted = {entry.node for entry in candidates.forced}
-    kinds = [set(candidates.light), set(candidates.heavy), set(candidates.refused), insisted]
-    _expect(set().union(*kinds) == forward, "a verdict on each forward operator, and on nothing else")
-    _expect(sum(map(len, kinds)) == len(forward), "one verdict on each forward operator")
+    verdicts = [set(candidates.light), set(candidates.heavy), set(candidates.refused), insisted]
+    _expect(set().union(*verdicts) == forward, "a verdict on each forward operator, and on nothing else")
+    _expect(sum(map(len, verdicts)) == len(forward), "one verdict on each forward operator")
     for number, entries in (*candidates.light.items(), *candidates.heavy.items()):
         _expect(all(entry.node == number for entry in entries), f"outputs of node {number}, got {entries}")
     for entry in _offered(candidates):
@@ -87,8 +87,8 @@ def _(segments: Segments, before: Mapping[type, Any]) -> None:
 
 @check.register(Overhead)
 def _(overhead: Overhead, before: Mapping[type, Any]) -> None:
-    wanted = len(before[TrainingGraph].nodes)
-    _expect(len(overhead.seconds) == wanted, f"seconds of {wanted} nodes, got {len(overhead.seconds)}")
+    count = len(before[TrainingGraph].nodes)
+    _expect(len(overhead.seconds) == count, f"seconds of {count} nodes, got {len(overhead.seconds)}")
     for number, seconds in enumerate(overhead.seconds):
         _expect(math.isfinite(seconds) and seconds >= 0, f"seconds of node {number}, got {seconds}")
 
@@ -110,8 +110,8 @@ def _(rewritten: Rewritten, before: Mapping[type, Any]) -> None:
     graphs.check(rewritten.graph)
     _expect(rewritten.graph.heads == user.heads, "the user's outputs")
     _expect(len(rewritten.graph.nodes) == len(user.nodes), f"{len(user.nodes)} nodes, got {len(rewritten.graph.nodes)}")
-    for number, (node, own) in enumerate(zip(rewritten.graph.nodes, user.nodes)):
-        _expect(_is_marked(node, own), f"node {number} ({own.name!r}) as the user made it, but for added attributes")
+    for number, (node, base) in enumerate(zip(rewritten.graph.nodes, user.nodes)):
+        _expect(_is_marked(node, base), f"node {number} ({base.name!r}) as the user made it, but for added attributes")
 
 
 @check.register(Confirmed)
@@ -143,6 +143,6 @@ def _variables(graph: Graph) -> list[str]:
     return [graph.nodes[number].name for number in graph.arg_nodes]
 
 
-def _is_marked(node: Node, own: Node) -> bool:
-    same = (node.op, node.name, node.inputs, node.control_deps) == (own.op, own.name, own.inputs, own.control_deps)
-    return same and own.attrs.items() <= node.attrs.items()
+def _is_marked(node: Node, base: Node) -> bool:
+    same = (node.op, node.name, node.inputs, node.control_deps) == (base.op, base.name, base.inputs, base.control_deps)
+    return same and base.attrs.items() <= node.attrs.items()

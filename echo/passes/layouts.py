@@ -29,9 +29,10 @@ _FLOATS = ("float32", "float64", "float16")
 
 @dataclass(frozen=True)
 class Batched:
-    """``stays`` is the graph as it was, with the reasons for what stays in it; ``fused`` that with other layouts.
+    """``stays`` is the graph as it was, with the reasons for each family that stays as it is.
 
-    None where nothing is gained; ``saved`` is what is, in seconds a step, and ``gains`` says it, a text a family.
+    ``fused`` is the graph with other layouts, None where none is faster. These save ``saved`` seconds a step, and
+    ``gains`` has a text about each family.
     """
 
     stays: Fused
@@ -40,26 +41,26 @@ class Batched:
     gains: tuple[str, ...] = ()
 
     def declined(self, _: Request, reason: str) -> Fused:
-        """The graph as it was, with what another layout would have gained."""
+        """The graph as it was, with a note on the gain of each layout that is left out."""
         more = (f"left as it is ({reason}): {text}" for text in self.gains)
         return replace(self.stays, notes=(*self.stays.notes, *more))
 
     def why_not_tried(self, _: Request, __: Plan) -> str:
-        """What is faster is always planned."""
+        """Empty: a graph with faster layouts is always planned."""
         return ""
 
-    def why_not_taken(self, request: Request, without: Plan, found: Plan) -> str:
-        """A plan with other layouts needs hardly more memory, or keeps a budget, and saves time."""
+    def why_not_taken(self, request: Request, without: Plan, refined: Plan) -> str:
+        """Empty where the plan with other layouts needs hardly more memory, or keeps a budget, and saves time."""
         most = RULES.layout_bytes * without.after.chosen
-        if request.options.memory_budget is None and found.after.chosen > most:
-            return f"{found.after.chosen:,} bytes planned, at most {most:,.0f} wanted"
-        lost = found.overhead_seconds - without.overhead_seconds
+        if request.options.memory_budget is None and refined.after.chosen > most:
+            return f"{refined.after.chosen:,} bytes planned, at most {most:,.0f} wanted"
+        lost = refined.overhead_seconds - without.overhead_seconds
         return "" if lost < self.saved else "it would cost more recomputation than it saves"
 
 
 @dataclass(frozen=True)
 class _Choice:
-    """The layout for a family, none where it stays as it is, the seconds that it saves, and why."""
+    """The layout for a family, empty where the family stays as it is, the seconds that it saves, and the reason."""
 
     reason: str
     layout: str = ""
@@ -73,7 +74,7 @@ class BatchProducts:
     family_limit: float = 0.5
     time_limit: float = 1.0
     name: ClassVar[str] = "batch products"
-    what: ClassVar[str] = "layouts of products"
+    label: ClassVar[str] = "layouts of products"
     keeps_budgets: ClassVar[bool] = False
     needs: ClassVar[tuple[type, ...]] = (Request, Fused)
     gives: ClassVar[type] = Batched
@@ -82,23 +83,23 @@ class BatchProducts:
         if not request.options.fuse or request.frontend.why_no_fusion or fused.bits:
             return Batched(fused)
         view = View(fused.graph)
-        found, missed = families(view)
-        choices = self._choices(request, view, found) if found else []
+        product_families, missed = families(view)
+        choices = self._choices(request, view, product_families) if product_families else []
         better = [(fusion(view, family, choice.layout), choice)
-                  for family, choice in zip(found, choices) if choice.layout]  # fmt: skip
+                  for family, choice in zip(product_families, choices) if choice.layout]  # fmt: skip
         kept, graph = laid_out(fused.graph, [layout for layout, _ in better], request.frontend.adds)
         missed += [_missed(view, family.members[0], choice.reason)
-                   for family, choice in zip(found, choices) if not choice.layout]  # fmt: skip
+                   for family, choice in zip(product_families, choices) if not choice.layout]  # fmt: skip
         missed += [_missed(view, layout.anchor, ORDER) for layout, _ in better if layout not in kept]
         stays = replace(fused, missed=(*fused.missed, *missed))
         return _batched(stays, graph, kept, [choice for layout, choice in better if layout in kept])
 
-    def _choices(self, request: Request, view: View, found: Sequence[Family]) -> list[_Choice]:
+    def _choices(self, request: Request, view: View, product_families: Sequence[Family]) -> list[_Choice]:
         frontend = request.frontend.on(view.graph)
         types, table, end = frontend.types(), frontend.cost_table(), time.perf_counter() + self.time_limit
         wished = named(view.graph, request.options.wishes)
         choices = []
-        for family in found:
+        for family in product_families:
             if not wished.isdisjoint([*family.members, *family.twins]):
                 choices.append(_Choice("keep or recompute names one of these products"))
                 continue
@@ -121,7 +122,7 @@ def _batched(stays: Fused, graph: Graph, kept: Sequence[Fusion], choices: Sequen
         stays,
         graph=graph,
         places=(*stays.places, *((layout.pattern, layout.anchor) for layout in kept)),
-        what=Counter(stays.what) + Counter(layout.what for layout in kept),
+        counts=Counter(stays.counts) + Counter(layout.label for layout in kept),
         notes=(*stays.notes, *gains),
     )
     return Batched(stays, fused, sum(choice.saved for choice in choices), gains)
@@ -132,19 +133,19 @@ def _missed(view: View, number: int, reason: str) -> Missed:
 
 
 def _product(view: View, family: Family, types: Types) -> Product | str:
-    """What is measured for a family, or why nothing can be."""
+    """The product that is measured for a family, or why none can be."""
     node = view.graph.nodes[family.members[0]]
     inputs = [view.graph.nodes[number].inputs[0] for number in family.members]
-    kinds = {types[Entry(entry.node, entry.index)] for entry in inputs}
-    kind = next(iter(kinds))
-    if len(kinds) > 1 or len(kind.shape) != 2 or 0 in kind.shape or kind.dtype not in _FLOATS:
-        return f"expected inputs of one type with two axes, got {', '.join(sorted(map(str, kinds)))}"
-    (m, k), n = kind.shape, int(node.attrs["num_hidden"])
-    return Product(m, k, n, not is_true(node.attrs, "no_bias"), kind.dtype, min(len(family.members), CHUNK))
+    input_types = {types[Entry(entry.node, entry.index)] for entry in inputs}
+    data = next(iter(input_types))
+    if len(input_types) > 1 or len(data.shape) != 2 or 0 in data.shape or data.dtype not in _FLOATS:
+        return f"expected inputs of one type with two axes, got {', '.join(sorted(map(str, input_types)))}"
+    (m, k), n = data.shape, int(node.attrs["num_hidden"])
+    return Product(m, k, n, not is_true(node.attrs, "no_bias"), data.dtype, min(len(family.members), CHUNK))
 
 
 def _measured(request: Request, product: Product, limit: float, table: CostTable) -> Mapping[str, float] | _Choice:
-    """Seconds of each layout, which the table knows or gets to know, or why there are none."""
+    """Seconds of each layout, from the table or measured now and added to it; or a choice that says why not."""
     names = ["one by one", f"{NAME}:{CHUNK}", f"{TRANSPOSED}:{product.m}"]
     keys = {name: f"{name}: {product}" for name in names}
     if not all(key in table for key in keys.values()):
@@ -163,9 +164,9 @@ def _measured(request: Request, product: Product, limit: float, table: CostTable
             return late
         for name, key in keys.items():
             table.add(key, seconds.get(name))
-    known = {name: table.get(key) for name, key in keys.items()}
-    found = {name: seconds for name, seconds in known.items() if seconds is not None}
-    return found if len(found) == len(names) else _Choice(f"{product} cannot be measured")
+    costs = {name: table.get(key) for name, key in keys.items()}
+    seconds_of = {name: seconds for name, seconds in costs.items() if seconds is not None}
+    return seconds_of if len(seconds_of) == len(names) else _Choice(f"{product} cannot be measured")
 
 
 def _race(request: Request, product: Product, names: Sequence[str], limit: float) -> Mapping[str, float] | None:
@@ -174,9 +175,9 @@ def _race(request: Request, product: Product, names: Sequence[str], limit: float
     (family,), _ = families(view)
     graphs = {names[0]: graph}
     for name in names[1:]:
-        other = applied(graph, [fusion(view, family, name)], copies=False)
-        assert other is not None
-        graphs[name] = other
+        batched = applied(graph, [fusion(view, family, name)], copies=False)
+        assert batched is not None
+        graphs[name] = batched
     shapes = {"w": (product.n, product.k), "b": (product.n,)}
     arguments = [graph.nodes[number].name for number in graph.arg_nodes]
     types = {name: TensorType(shapes.get(name, (product.m, product.k)), FLAGS[product.dtype]) for name in arguments}
@@ -189,12 +190,12 @@ def _bytes(product: Product) -> int:
 
 
 def _best(view: View, family: Family, product: Product, seconds: Mapping[str, float]) -> _Choice:
-    stock, *others = seconds
+    one_by_one, *layouts = seconds
     first = min(seconds, key=lambda name: seconds[name])
     weight = view.node(view.graph.nodes[family.members[0]].inputs[1]).name
-    ratios = ", ".join(f"{name} {seconds[stock] / seconds[name]:.2f} times as fast" for name in others)
-    if first == stock or seconds[first] > (1 - RULES.layout_gain) * seconds[stock]:
+    ratios = ", ".join(f"{name} {seconds[one_by_one] / seconds[name]:.2f} times as fast" for name in layouts)
+    if first == one_by_one or seconds[first] > (1 - RULES.layout_gain) * seconds[one_by_one]:
         return _Choice(f"nothing is faster than products one by one: {ratios}; {product}")
-    saved = (seconds[stock] - seconds[first]) * len(family.members) / product.members
+    saved = (seconds[one_by_one] - seconds[first]) * len(family.members) / product.members
     text = f"{len(family.members)} products with {weight!r}, {first}: {ratios}; {product}"
     return _Choice(text, first, saved)

@@ -17,9 +17,9 @@ from echo.plans.plan import Plan
 
 @dataclass(frozen=True)
 class Masked:
-    """``stays`` is the graph as it was, ``fused`` that with masks as bits, None where there are none to put in.
+    """``stays`` is the graph as it was, ``fused`` the graph with masks as bits, None where it has no such masks.
 
-    ``bytes`` is what those masks hold as numbers.
+    ``bytes`` are the bytes of those masks as numbers.
     """
 
     stays: Fused
@@ -35,19 +35,19 @@ class Masked:
         return replace(self.stays, missed=(*self.stays.missed, *missed))
 
     def why_not_tried(self, request: Request, without: Plan) -> str:
-        """There has to be enough to gain; within a budget, bits have to take the place of slower operators."""
+        """Empty where the masks are large enough; within a budget, recomputation also has to cost more than bits."""
         if self.bytes < RULES.mask_bytes * without.after.chosen:
             return f"{SMALL}: the masks have {self.bytes:,} of {without.after.chosen:,} bytes"
         slow = request.options.memory_budget is None or without.overhead > RULES.mask_time
         return "" if slow else "a mask as bits takes time, and the budget is met without"
 
-    def why_not_taken(self, request: Request, without: Plan, found: Plan) -> str:
-        """Bits have to lower what is planned; within a budget, they have to save time."""
+    def why_not_taken(self, request: Request, without: Plan, refined: Plan) -> str:
+        """Empty where bits lower planned memory, or within a budget save time."""
         if request.options.memory_budget is not None:
-            if found.overhead + RULES.mask_time < without.overhead:
+            if refined.overhead + RULES.mask_time < without.overhead:
                 return ""
-            return f"nothing to gain: +{found.overhead:.1%} time with masks as bits, +{without.overhead:.1%} without"
-        before, after = without.after.chosen, found.after.chosen
+            return f"nothing to gain: +{refined.overhead:.1%} time with masks as bits, +{without.overhead:.1%} without"
+        before, after = without.after.chosen, refined.after.chosen
         if after < (1 - RULES.mask_bytes) * before:
             return ""
         return f"nothing to gain: {after / 2**20:.2f} MB planned with masks as bits, {before / 2**20:.2f} MB without"
@@ -55,13 +55,13 @@ class Masked:
 
 @dataclass(frozen=True)
 class PackMasks:
-    """Adds masks as bits to the operators that are fused: of Dropout, and of ReLUs whose output nobody else needs.
+    """Adds masks as bits to the fused operators: of Dropout, and of ReLUs whose output no other gradient reads.
 
     Gist (Jain et al., ISCA 2018) keeps such masks of ReLUs. Outputs, gradients and random numbers stay as they are.
     """
 
     name: ClassVar[str] = "pack masks"
-    what: ClassVar[str] = "masks as bits"
+    label: ClassVar[str] = "masks as bits"
     keeps_budgets: ClassVar[bool] = True
     needs: ClassVar[tuple[type, ...]] = (Request, Fused)
     gives: ClassVar[type] = Masked
@@ -71,16 +71,16 @@ class PackMasks:
         if not options.fuse or frontend.why_no_fusion:
             return Masked(fused)
         wished = named(request.graph, options.wishes)
-        masks, near = find(request.graph, frontend.device, wished, frozenset(PATTERNS) - MASKS)
+        masks, near_misses = find(request.graph, frontend.device, wished, frozenset(PATTERNS) - MASKS)
         if not masks:
-            return Masked(replace(fused, missed=(*fused.missed, *near)))
+            return Masked(replace(fused, missed=(*fused.missed, *near_misses)))
         without = frozenset(PATTERNS) - MASKS - {name for name, _ in fused.places}
-        found = fuse(request.graph, frontend.types, frontend.adds, frontend.device, wished, without)
-        missed = (*fused.missed, *(each for each in found.missed if each.pattern in MASKS))
+        packed = fuse(request.graph, frontend.types, frontend.adds, frontend.device, wished, without)
+        missed = (*fused.missed, *(near_miss for near_miss in packed.missed if near_miss.pattern in MASKS))
         stays = replace(fused, missed=missed)
-        places = [number for name, number in found.places if name in MASKS]
+        places = [number for name, number in packed.places if name in MASKS]
         if not places:
             return Masked(stays)
-        types, graph = frontend.types(), frontend.runnable(found.graph)
+        types, graph = frontend.types(), frontend.runnable(packed.graph)
         total = sum(types[Entry(number)].bytes for number in places)
-        return Masked(stays, replace(found, graph=graph, missed=missed, notes=fused.notes, bits=fused.bits), total)
+        return Masked(stays, replace(packed, graph=graph, missed=missed, notes=fused.notes, bits=fused.bits), total)

@@ -22,13 +22,13 @@ from echo.system.deadline import NEVER, Deadline
 
 
 class Facts(Protocol):
-    """What is known of the graph and of where it runs. `echo.frontend.session` asks MXNet; `device` is "cpu" or "gpu".
+    """Facts about the graph and where it runs; `echo.frontend.session` asks MXNet. ``device`` is "cpu" or "gpu".
 
     ``hook`` says whether the native hook applies plans; otherwise attributes of MXNet do, and the training graph holds
     the forward nodes alone. ``onednn``: gradients of activations are those of oneDNN. ``match_range`` is what MXNet's
-    memory planner would use by itself, ``static`` the bytes that are there all the time, by kind. ``subject`` is what a
-    plan is made for, ``family`` equal for graphs that train the same weights. ``why_no_fusion`` says why no operator
-    can be fused, empty where they can; ``adds``, that gradients may be added to arrays that the user has.
+    memory planner would use by itself, ``static`` the bytes that are there all the time, by kind. ``subject`` is the
+    key of the plan, ``family`` a text that is equal for graphs that train the same weights. ``why_no_fusion`` says why
+    no operator can be fused, empty where they can; ``adds``, that gradients may be added to arrays that the user has.
     """
 
     device: str
@@ -46,7 +46,7 @@ class Facts(Protocol):
     def adds(self) -> bool: ...
 
     def types(self) -> Mapping[Entry, TensorType]:
-        """The shape and type of each entry of the graph that others may read."""
+        """The shape and type of each entry of the graph that a node may read."""
 
     def argument_names(self) -> Sequence[str]:
         """The names of ``subject.arguments``."""
@@ -56,19 +56,19 @@ class Facts(Protocol):
 
 
 class Oracle(Protocol):
-    """What MXNet's own passes make of a graph: its training graph, and the bytes that a step needs."""
+    """Answers from MXNet's own passes: the training graph, and the bytes that a step needs."""
 
     def differentiate(self) -> TrainingGraph:
         """The training graph of the user's symbol."""
 
     def implemented(self, training: TrainingGraph, implementations: Mapping[int, GradientRule]) -> TrainingGraph:
-        """The training graph in which the gradients of some nodes have other implementations."""
+        """The training graph in which the gradients of some nodes are computed by these rules."""
 
     def oracle(self, graph: Graph, match_range: int) -> tuple[int, tuple[bool, ...]]:
-        """What MXNet's own memory planner says of a rewritten graph: bytes, and `TrainingGraph.accumulations`."""
+        """The bytes that MXNet's own memory planner plans for a rewritten graph, and `TrainingGraph.accumulations`."""
 
     def evaluator(self, training: TrainingGraph, seconds: Sequence[float]) -> tuple[Evaluator, int]:
-        """What evaluates choices on this training graph, and the effort that a search may spend on it."""
+        """The evaluator of choices on this training graph, and the effort that a search may spend on it."""
 
 
 class Clock(Protocol):
@@ -94,19 +94,19 @@ class Clock(Protocol):
 
 
 class Frontend(Facts, Oracle, Clock, Protocol):
-    """All that only the framework knows. A stage that is left out, for its value is given, asks for nothing."""
+    """Everything that planning asks the framework; a stage that does not run asks for nothing."""
 
     def on(self, graph: Graph) -> Frontend:
-        """The same for another graph with the same arguments; ``subject`` stays the user's."""
+        """The frontend of another graph with the same arguments; ``subject`` stays the user's."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """One graph to plan; ``hint`` is what was chosen for one of the same model, if there was any.
+    """One graph to plan; ``hint`` is the warm start from a graph of the same model, if one was planned before.
 
-    With ``follows`` nothing is searched, and the hint is followed as it is. Without ``details`` the plan leaves out
-    where the memory is, which takes as long to find out as a short search. ``failed`` grows by a line for each way to
-    plan that failed, and was left out. At the ``deadline`` the best plan so far is taken.
+    With ``follows`` nothing is searched: the plan is the hint's choice. Without ``details`` the plan leaves out where
+    the memory is, which takes as long to compute as a short search. ``failed`` gets a line for each way to plan that
+    failed and was left out. At the ``deadline`` the best plan so far is taken.
     """
 
     graph: Graph
@@ -126,21 +126,21 @@ class Request:
 
     @property
     def late_line(self) -> str:
-        """What a plan says that was not searched to the end."""
+        """The remark on a plan whose search was stopped."""
         return f"planning stopped after max_planning={self.deadline.seconds:g} s: the best plan so far is taken"
 
     def note_late(self) -> None:
-        """Has the plan say that it was not searched to the end."""
+        """Adds the remark that the search was stopped, once."""
         if self.late_line not in self.failed:
             self.failed.append(self.late_line)
 
     @contextlib.contextmanager
-    def without(self, what: str) -> Iterator[None]:
-        """An error inside costs this way to plan alone, and a line about it: there is another way.
+    def without(self, label: str) -> Iterator[None]:
+        """An error in this context ends only this way to plan, called ``label``, and becomes a line of ``failed``.
 
         Raises:
-            BudgetError: that is no fault.
-            Exception: whatever it was, where the user is ``strict``.
+            BudgetError: as it came, since it is no fault.
+            Exception: any error, where the user is ``strict``.
         """
         try:
             yield
@@ -149,12 +149,12 @@ class Request:
         except Exception as error:
             if self.options.strict:
                 raise
-            self.failed.append(f"planned without {what}, which failed: {one_line(error)}")
+            self.failed.append(f"planned without {label}, which failed: {one_line(error)}")
 
     @property
     def static(self) -> dict[str, int]:
-        """The bytes that are there all the time, by kind; with what the user says of the optimizer."""
-        found = dict(self.frontend.static)
+        """The bytes that are there all the time, by kind, with the optimizer states that the user counts."""
+        sizes = dict(self.frontend.static)
         if self.options.optimizer_states:
-            found[OPTIMIZER] = self.options.optimizer_states * found.get(WEIGHTS, 0)
-        return found
+            sizes[OPTIMIZER] = self.options.optimizer_states * sizes.get(WEIGHTS, 0)
+        return sizes

@@ -16,7 +16,7 @@ MIXTURE = "the gradients would be those of a mixture of old and new values"
 def read_again(graph: Graph) -> dict[int, tuple[int, ...]]:
     """The variables of a graph as it is bound that nodes read once more in backward, with those nodes.
 
-    Nodes that run again, and fused operators, whose gradients compute maps within.
+    These are nodes that run again, and fused operators, whose gradients compute their maps again.
     """
     readers: dict[int, list[int]] = {}
     for number, node in enumerate(graph.nodes):
@@ -33,12 +33,12 @@ def _reads(node: Node, place: int) -> bool:
 
 
 def written(name: str) -> str:
-    """How a sentence about a variable begins that was written too early."""
+    """The beginning of a message about a variable that was written too early."""
     return f"{name!r} was written between a forward pass and its backward pass"
 
 
 def texts(graph: Graph, again: Mapping[int, tuple[int, ...]]) -> dict[str, str]:
-    """By the name of each of these variables, what to say where it was written too early."""
+    """A message for each of these variables, by its name, in case that it is written too early."""
     return {graph.nodes[number].name: _text(graph, number, readers) for number, readers in again.items()}
 
 

@@ -19,7 +19,7 @@ from echo.plans.marks import mark
 class Rewritten:
     """The graph to bind, and the match range to bind it under (None: leave MXNet's own).
 
-    The hook finds the range in the graph; without it the environment has to say so at bind.
+    The hook reads the range from the graph; without the hook, the runtime sets it in the environment at bind.
     """
 
     graph: Graph
@@ -44,10 +44,10 @@ class Rewrite:
                 outputs.setdefault(user, []).append(entry.index)
                 splits[user] = [ranks[slot] for slot in selection.splits.get(entry.node, ()) if slot in ranks]
         for number, twin in merged(request.graph, training).items():
-            if twin in outputs:  # or MXNet would not merge the two any more
+            if twin in outputs:  # with unequal marks, MXNet would not merge the two any more
                 outputs[number], splits[number] = outputs[twin], splits[twin]
-        own = request.frontend.match_range
-        match_range = None if selection.match_range == own else selection.match_range
+        default_range = request.frontend.match_range
+        match_range = None if selection.match_range == default_range else selection.match_range
         graph = request.graph.with_attrs(gradient_marks(request.graph, training, training.implementations))
         if outputs or training.implementations:
             graph = graph.with_attrs(on_twins(request.graph, training, APART_ATTRIBUTE, training.apart))
@@ -58,19 +58,19 @@ class Rewrite:
 def gradient_marks(
     graph: Graph, training: TrainingGraph, rules: Mapping[int, GradientRule]
 ) -> dict[int, dict[str, str]]:
-    """Attributes that give the gradients of these nodes, and of those that MXNet merges into them, these forms."""
+    """Attributes by which these nodes, and those that MXNet merges into them, get these gradient rules."""
     return on_twins(graph, training, GRADIENT_ATTRIBUTE, {number: rule.text for number, rule in rules.items()})
 
 
 def on_twins(
     graph: Graph, training: TrainingGraph, name: str, texts: Mapping[int, str]
 ) -> dict[int, dict[str, str]]:
-    """An attribute for these nodes, and for those that MXNet merges into them: it would not merge them any more."""
-    found = {number: {name: text} for number, text in texts.items()}
-    if found:
+    """An attribute for these nodes, and for those that MXNet merges into them, which it else would not merge."""
+    attributes = {number: {name: text} for number, text in texts.items()}
+    if attributes:
         twins = merged(graph, training).items()
-        found.update({number: found[twin] for number, twin in twins if twin in found})
-    return found
+        attributes.update({number: attributes[twin] for number, twin in twins if twin in attributes})
+    return attributes
 
 
 def _backward_ranks(training: TrainingGraph) -> dict[int, int]:

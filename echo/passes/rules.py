@@ -1,4 +1,4 @@
-"""The thresholds by which one graph is preferred to another, each with what it was measured on."""
+"""The thresholds by which one graph is preferred to another, each with the measurement behind it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dataclasses import dataclass
 class Rules:
     """By which rules `echo.pipeline` chooses between the plans of several graphs for the same model.
 
-    ``enough``: a graph with fused operators that needs no more than this part of the user's planned bytes is taken
-    without a look at others. Over the models of the benchmarks and the fused models of the tests, none of the others
-    needed less than 0.92 of the bytes of such a graph. ``slack``: of all, the one with the most fused operators is
-    taken that needs no more than this many times the bytes of the best; it is the faster one (all rows of
+    ``enough``: a graph with fused operators that needs no more than this part of the user's planned bytes is taken, and
+    no other base is planned. Over the models of the benchmarks and the fused models of the tests, no other base needed
+    less than 0.92 of the bytes of such a graph. ``slack``: of the bases that need no more than this many times the
+    fewest bytes, the one with the most fused operators is taken; it is the faster one (all rows of
     ``benchmarks/results/fusion.json``). Over the same models it needed up to 1.15 times as many (GRU cells).
 
-    ``mask_bytes``: masks as bits have to lower planned bytes by this part. ``mask_time``: of a step, about the most
-    that masks as bits took in layers, a language model and a Transformer with Dropout (``fusion.json``).
+    ``mask_bytes``: masks as bits have to lower planned bytes by this part. ``mask_time``: the part of a step that masks
+    as bits took at most, in layers, a language model and a Transformer with Dropout (``fusion.json``).
 
-    ``layout_gain``: part of the time of a family of products that another layout has to save. ``layout_bytes``: times
-    the planned bytes that a plan with other layouts may need; a GRU at T=50, B=16 would need 1.06 for 0.78 times the
-    time of its step.
+    ``layout_gain``: the part of the time of a family of products that another layout has to save. ``layout_bytes``: a
+    plan with other layouts may need this many times the planned bytes; a GRU at T=50, B=16 would need 1.06 times as
+    many for 0.78 times the time of its step.
     """
 
     enough: float = 0.5

@@ -26,11 +26,11 @@ from echo.policies.solvers.bound import least_bytes
 from echo.policies.timed import chosen_in_time
 from echo.policies.warm_start import WarmStart
 
-# All that were ever best on the models of the benchmarks; 0 (every entry its own chunk) never was.
+# All match ranges that were the best on some model of the benchmarks; 0 (every entry its own chunk) never was.
 MATCH_RANGES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
 
 
-# Choices that are made anew without the nodes that get in the way of others, before nothing is recomputed at all.
+# How often a choice is repeated without nodes whose recomputation moves other operators; then nothing is recomputed.
 _MOST_ROUNDS = 8
 
 # With compute-heavy operators there is more to choose from, and more to lose by a bad choice.
@@ -39,10 +39,11 @@ _HEAVY_EFFORT = 8
 
 @dataclass(frozen=True)
 class Selection:
-    """``recompute``: the entries that gradients read from clones, ``splits`` where; ``runs``: how often each node does.
+    """``recompute``: the entries that gradients read from clones; ``splits``: the backward nodes where clones begin.
 
-    ``planned_bytes`` is what MXNet's planner will need under ``match_range``, ``seconds`` the recomputation in a step.
-    ``hint`` makes the next search on a graph of the same model short.
+    ``runs`` says how often each node runs again. ``planned_bytes`` is what MXNet's planner will need under
+    ``match_range``, ``seconds`` the time of recomputation in a step. ``hint`` makes the next search on a graph of the
+    same model short.
     """
 
     recompute: frozenset[Entry]
@@ -80,9 +81,9 @@ class Select:
 
 
 def _within(request: Request, light: Problem, heavy: Problem) -> Selection:
-    """The first choice that keeps the limits, of light operators alone if that will do.
+    """The first choice that keeps the limits, of light operators alone where these suffice.
 
-    Else the smallest, which does not depend on the budget: what is reported has to be there for whoever asks for it.
+    Otherwise the smallest choice, independent of the budget, so that the reported minimum is reachable.
     """
     for problem in (light, heavy):
         if problem is heavy:
@@ -96,12 +97,12 @@ def _within(request: Request, light: Problem, heavy: Problem) -> Selection:
 
 
 def _out_of_reach(problem: Problem) -> bool:
-    """Whether it is certain, at little cost, that nothing keeps the budget."""
+    """Whether a lower bound, which is cheap to compute, shows that no choice keeps the budget."""
     return problem.max_bytes is not None and problem.may_split and least_bytes(problem) > problem.max_bytes
 
 
 def _max_bytes(request: Request, training: TrainingGraph) -> int | None:
-    """The budget for planned memory: the user's less what is there all the time."""
+    """The budget for planned memory: the user's budget less the static bytes."""
     if request.options.memory_budget is None:
         return None
     static = sum(request.static.values())
@@ -119,8 +120,9 @@ def _problem(
 ) -> Problem:
     evaluator, effort = request.frontend.evaluator(training, overhead.seconds)
     bound = request.options.overhead_bound
-    own = request.frontend.match_range
+    default_range = request.frontend.match_range
     as_it_is = bool(why_as_it_is(request.graph, request.frontend.device))
+    other_ranges = () if as_it_is else tuple(value for value in MATCH_RANGES if value != default_range)
     hint = request.hint
     assigns = request.frontend.hook and training.runner != DYNAMIC and not as_it_is
     return Problem(
@@ -130,12 +132,12 @@ def _problem(
         candidates=candidates,
         segments=segments,
         forced=forced,
-        match_ranges=(own,) if as_it_is else (own, *(value for value in MATCH_RANGES if value != own)),
+        match_ranges=(default_range, *other_ranges),
         max_seconds=None if bound is None else bound * overhead.step_seconds,
         max_bytes=max_bytes,
         effort=0 if request.follows else effort,
         hint=hint if hint is not None and (request.follows or hint.fits(training, candidates)) else None,
-        # chunks of a dynamic CachedOp come and go with what they hold
+        # a dynamic CachedOp allocates chunks as it runs, and frees each with the arrays in it
         assigns=assigns,
         assigned_only=assigns and bool(read_too_late(request.graph, training, request.frontend.device)),
         once=not request.frontend.hook,
@@ -145,7 +147,7 @@ def _problem(
 
 
 def _solve(request: Request, problem: Problem) -> Selection:
-    """The policy's choice, without what keeps operators from working in place where they do in the user's graph."""
+    """The policy's choice, without nodes that would keep operators from working in place as in the user's graph."""
     for _ in range(_MOST_ROUNDS):
         selection = _choose(request, problem)
         refused = _moved(request, problem, selection)

@@ -1,8 +1,8 @@
-"""``ECHO_TRACE=folder``: what each stage of planning gave, as text, in the order in which the stages ran.
+"""``ECHO_TRACE=folder``: the value that each stage of planning gave, as text, in the order in which the stages ran.
 
 ``001-fuse.txt``, ``002-differentiate.txt``, ...: one file for each stage of each run of the pipeline, the same in every
 run where operators are measured alike. ``chosen`` files say between which graphs a choice was made. ``seconds.tsv`` has
-the seconds of each stage. A folder that has files already is written on from the next number.
+the seconds of each stage. In a folder that has files already, numbers go on from the last one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Trace:
         self._folder = folder
 
     def stage(self, name: str, value: object, seconds: float) -> None:
-        """Writes down what a stage gave, and how long it took.
+        """Writes down the value of a stage, and its seconds.
 
         Raises:
             OptionError: the folder cannot be written to.
@@ -74,7 +74,7 @@ def text_of(value: Any) -> str:
 def _(fused: Fused) -> str:
     places = (f"fused {pattern} at %{node} {fused.graph.nodes[node].name}" if node < len(fused.graph.nodes) else pattern
               for pattern, node in fused.places)  # fmt: skip
-    missed = (f"missed {each.pattern} at {each.name}: {each.reason}" for each in fused.missed)
+    missed = (f"missed {near_miss.pattern} at {near_miss.name}: {near_miss.reason}" for near_miss in fused.missed)
     return _lines([str(fused.graph), *places, *missed, *fused.notes])
 
 
@@ -89,18 +89,18 @@ def _(training: TrainingGraph) -> str:
     lines = [f"training graph of {len(training.nodes)} nodes, run by {training.runner}, {training.planned_bytes} bytes"]
     for number, node in enumerate(training.nodes):
         reads = ", ".join(f"%{entry.node}:{entry.index}" for entry in node.inputs)
-        kind = "variable" if node.is_variable else f"{node.op}({reads})"
+        operator = "variable" if node.is_variable else f"{node.op}({reads})"
         part = "forward" if node.forward else "backward"
-        lines.append(f"  %{number} {node.name} = {kind} -> {', '.join(map(str, node.outputs))} [{part}]")
+        lines.append(f"  %{number} {node.name} = {operator} -> {', '.join(map(str, node.outputs))} [{part}]")
     return _lines([*lines, "  return " + ", ".join(f"%{entry.node}:{entry.index}" for entry in training.outputs)])
 
 
 @text_of.register(Candidates)
 def _(candidates: Candidates) -> str:
-    found = [("light", candidates.light), ("heavy", candidates.heavy)]
-    kinds = [f"{kind} %{number}: {[entry.index for entry in entries]}" for kind, all_ in found
-             for number, entries in all_.items()]  # fmt: skip
-    return _lines([*kinds, *(f"refused %{number}: {reason}" for number, reason in candidates.refused.items())])
+    groups = [("light", candidates.light), ("heavy", candidates.heavy)]
+    lines = [f"{weight} %{number}: {[entry.index for entry in entries]}" for weight, entries_of in groups
+             for number, entries in entries_of.items()]  # fmt: skip
+    return _lines([*lines, *(f"refused %{number}: {reason}" for number, reason in candidates.refused.items())])
 
 
 @text_of.register(Segments)

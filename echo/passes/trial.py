@@ -36,7 +36,7 @@ class Planned(NamedTuple):
 class Trial:
     """One graph for the user's model, with its plan; exactly one of ``planned`` and ``missed`` is there.
 
-    ``stock`` is the memory of the user's own graph, None where nothing is fused: the plan itself says it then.
+    ``stock`` is the memory of the user's own graph, None where nothing is fused: then the plan has it.
     """
 
     fused: Fused
@@ -46,7 +46,11 @@ class Trial:
 
     @property
     def plan(self) -> Plan:
-        """The plan; the budget's error is raised where there is none."""
+        """The plan.
+
+        Raises:
+            BudgetError: there is none.
+        """
         if self.planned is None:
             assert self.missed is not None
             raise self.missed
@@ -58,7 +62,7 @@ class Trial:
         return self.planned is not None and self.stock is not None and self.plan.after.total > self.stock.total
 
     def is_enough(self, request: Request) -> bool:
-        """Whether no other graph has to be looked at: it keeps the budget, or needs little enough."""
+        """Whether no other graph has to be planned: this one keeps the budget, or needs little enough."""
         if self.planned is None or self.stock is None:
             return False
         return request.options.memory_budget is not None or (
@@ -66,16 +70,19 @@ class Trial:
         )
 
     def bytes(self, hidden: int) -> int:
-        """What it needs; ``hidden`` is the most that operators of any of the graphs hold beyond what is planned."""
+        """The bytes of the graph, comparable with those of others.
+
+        ``hidden`` is the most that operators of any of the graphs hold beyond planned memory.
+        """
         return self.plan.after.total + hidden - self.fused.hidden
 
     def left(self, fused: Fused, missed: BudgetError | None = None) -> Trial:
-        """The same trial where a refinement was not taken; ``missed`` is the budget's error of that one."""
+        """This trial, where a refinement was not taken; ``missed`` is the error of the refined one, if it had one."""
         least = _least(self.missed, missed) if self.missed else None
         return replace(self, fused=fused, missed=least)
 
     def result(self, request: Request) -> Planned:
-        """The plan as one of the user's graph, with all that is to be said about it.
+        """The plan as one of the user's graph, with all remarks on it.
 
         Raises:
             BudgetError: there is none.
@@ -88,9 +95,9 @@ class Trial:
 
 
 class Offer(Protocol):
-    """What a refinement gives: ``stays`` is the graph as it was, ``fused`` the refined one, None where there is none.
+    """The value of a refinement: ``stays`` is the graph as it was, ``fused`` the refined one or None.
 
-    ``stays`` knows all near-misses, also those that the refinement found.
+    ``stays`` has all near-misses, also those of the refinement.
     """
 
     @property
@@ -98,10 +105,10 @@ class Offer(Protocol):
     @property
     def fused(self) -> Fused | None: ...
     def why_not_tried(self, request: Request, without: Plan) -> str:
-        """Why no plan of the refined graph is even made, by the plan without; empty where it is."""
+        """Why the refined graph is not planned, judged by the plan without the refinement; empty where it is."""
 
-    def why_not_taken(self, request: Request, without: Plan, found: Plan) -> str:
-        """Why the refined graph is left, by the plans without and with the refinement; empty where it is taken."""
+    def why_not_taken(self, request: Request, without: Plan, refined: Plan) -> str:
+        """Why the refined graph is left, judged by the plans without and with it; empty where it is taken."""
 
     def declined(self, request: Request, reason: str) -> Fused:
         """The graph as it was, with the reason why it stays."""
@@ -110,11 +117,11 @@ class Offer(Protocol):
 class Refinement(Protocol):
     """A pass that offers another graph in the place of the chosen one.
 
-    ``what`` it puts in, for the user's eyes. ``keeps_budgets``: it may keep a budget that no plan keeps without it.
+    ``label`` says in messages what it puts in. ``keeps_budgets``: it may keep a budget that no plan keeps without it.
     """
 
     name: ClassVar[str]
-    what: ClassVar[str]
+    label: ClassVar[str]
     keeps_budgets: ClassVar[bool]
     needs: ClassVar[tuple[type, ...]]
     gives: ClassVar[type]
@@ -123,9 +130,9 @@ class Refinement(Protocol):
 
 
 def choose(trials: Sequence[Trial]) -> Trial:
-    """The first within `RULES.slack` of the fewest bytes, for the first have the most fused operators.
+    """The first trial within `RULES.slack` of the fewest bytes; the first ones have the most fused operators.
 
-    Where none has a plan, the first, with the error of the one that misses the budget by the least.
+    Where none has a plan, the first trial, with the error of the one that misses the budget by the least.
     """
     planned = [trial for trial in trials if trial.planned is not None]
     if not planned:
@@ -134,7 +141,7 @@ def choose(trials: Sequence[Trial]) -> Trial:
     least = min(trial.bytes(hidden) for trial in planned)
     chosen = next(trial for trial in planned if trial.bytes(hidden) <= RULES.slack * least)
     if (tracing := trace()) is not None:
-        texts = (_told(trial, trial is chosen, trial.bytes(hidden), least) for trial in planned)
+        texts = (_verdict(trial, trial is chosen, trial.bytes(hidden), least) for trial in planned)
         tracing.note("chosen", "\n".join(texts))
     return chosen
 
@@ -143,7 +150,7 @@ def _least(*errors: BudgetError | None) -> BudgetError:
     return min((error for error in errors if error is not None), key=lambda error: error.reachable)
 
 
-def _told(trial: Trial, is_chosen: bool, total: int, least: int) -> str:
+def _verdict(trial: Trial, is_chosen: bool, total: int, least: int) -> str:
     operators = f"{len(trial.fused.places)} fused operators" if trial.fused.places else "the user's operators"
     why = ": the most fused operators" if is_chosen else "" if total <= RULES.slack * least else ": too much memory"
     return f"{'taken' if is_chosen else 'left'}: {operators}, {total} bytes, {total / least:.2f} of the least{why}"
@@ -158,27 +165,27 @@ def inside(request: Request, fused: Fused, stock: Memory) -> Request:
         GraphError: MXNet finds other arguments in it than in the user's graph, or in another order.
     """
     options, frontend = request.options, request.frontend.on(fused.graph)
-    wanted, found = list(request.frontend.argument_names()), list(frontend.argument_names())
-    if found != wanted or len(fused.graph.heads) != len(request.graph.heads):
-        raise GraphError(f"fused operators would change the arguments: expected {wanted}, got {found}")
+    expected, got = list(request.frontend.argument_names()), list(frontend.argument_names())
+    if got != expected or len(fused.graph.heads) != len(request.graph.heads):
+        raise GraphError(f"fused operators would change the arguments: expected {expected}, got {got}")
     if options.memory_budget is not None:
         options = replace(options, memory_budget=budget_bytes(options.memory_budget, stock.total))
     return replace(request, graph=fused.graph, frontend=frontend, options=options)
 
 
 def stock_memory(request: Request, fused: Fused) -> Memory:
-    """The memory of the user's own graph, with what its operators hold beyond what is planned."""
+    """The memory of the user's own graph, with the bytes that its operators hold beyond planned memory."""
     frontend = request.frontend
     if request.details:
         training = frontend.differentiate()
-        found = memory(request, training, training.planned_bytes)
+        stock = memory(request, training, training.planned_bytes)
     else:
-        found = Memory(frontend.oracle(request.graph, frontend.match_range)[0], 0, request.static, {}, {})
-    return replace(found, static={**found.static, HIDDEN: fused.hidden}) if fused.hidden else found
+        stock = Memory(frontend.oracle(request.graph, frontend.match_range)[0], 0, request.static, {}, {})
+    return replace(stock, static={**stock.static, HIDDEN: fused.hidden}) if fused.hidden else stock
 
 
 def _explained(plan: Plan, fused: Fused, stock: Memory | None) -> Plan:
-    """A plan of the graph with fused operators, as one of the user's; ``stock`` is None where there are none."""
+    """A plan of a graph with fused operators, as one of the user's graph; ``stock`` is None where none is fused."""
     plan = replace(plan, missed=fused.missed, notes=(*plan.notes, *_notes(fused, stock is not None)))
     return plan if stock is None else replace(plan, before=stock, applied="hook", fused=fused.places)
 
@@ -186,11 +193,11 @@ def _explained(plan: Plan, fused: Fused, stock: Memory | None) -> Plan:
 def _notes(fused: Fused, applied: bool) -> Iterator[str]:
     yield from fused.notes
     if applied:
-        kinds = ", ".join(f"{count} x {kind}" for kind, count in sorted(fused.what.items()))
+        operators = ", ".join(f"{count} x {label}" for label, count in sorted(fused.counts.items()))
         same = all(name in MASKS for name, _ in fused.places)
         bits = "every bit stays" if same else "last bits differ from the user's own graph (fuse=False keeps them)"
-        yield f"fused: {kinds}; {bits}"
-    told = [missed for missed in fused.missed if missed.pattern not in QUIET and not missed.reason.startswith(SMALL)]
-    for reason, count in Counter(missed.reason for missed in told).most_common(3):
-        first = next(missed.name for missed in told if missed.reason == reason)
+        yield f"fused: {operators}; {bits}"
+    shown = [missed for missed in fused.missed if missed.pattern not in QUIET and not missed.reason.startswith(SMALL)]
+    for reason, count in Counter(missed.reason for missed in shown).most_common(3):
+        first = next(missed.name for missed in shown if missed.reason == reason)
         yield f"not fused ({count} x, as {first!r}): {reason}"

@@ -1,4 +1,4 @@
-"""Plans that were made before, on the disk or by the user: each is checked against what it is to be applied to."""
+"""Plans that were made before and come from the disk or the user: each is checked against the graph it is bound to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def fused_base(plan: Plan, graph: Graph, frontend: Frontend) -> Graph:
     """The user's graph with the fused operators of a plan, which may come from anywhere.
 
     Raises:
-        GraphError: they do not fit the graph, or cannot be had here.
+        GraphError: the fused operators do not fit the graph, or cannot run here.
     """
     if not plan.fused:
         return graph
@@ -28,20 +28,20 @@ def fused_base(plan: Plan, graph: Graph, frontend: Frontend) -> Graph:
 
 
 def fitting(plans: Sequence[Plan], graph: Graph, frontend: Frontend) -> tuple[Plan, Graph, Graph]:
-    """The first of these plans that was made for this graph as it is bound now, the graph to bind, and that unmarked.
+    """The first of these plans that was made for this graph as it is bound now, the graph to bind, and its base.
 
-    MXNet's own planner has to say of the result what it said when the plan was made.
+    The base is the same graph without marks. MXNet's own planner has to plan as many bytes as when the plan was made.
 
     Raises:
         PlanError: there is none; the message says in what the closest one differs.
     """
-    wrong = []
+    mismatches = []
     for plan in plans:
-        found = list(_differences(plan, frontend))
-        if not found:
+        differences = list(_differences(plan, frontend))
+        if not differences:
             return (plan, *_confirmed(plan, graph, frontend))
-        wrong.append(found)
-    closest = min(wrong, key=len)
+        mismatches.append(differences)
+    closest = min(mismatches, key=len)
     few = "; ".join(closest[:4]) + (f"; and {len(closest) - 4} more" if len(closest) > 4 else "")
     which = "the plan was" if len(plans) == 1 else f"each of the {len(plans)} plans was"
     hint = _SHAPES if any(": expected shape " in text for text in closest) else ""
@@ -59,18 +59,19 @@ def _differences(plan: Plan, frontend: Frontend) -> Iterator[str]:
 def _confirmed(plan: Plan, user: Graph, frontend: Frontend) -> tuple[Graph, Graph]:
     if plan.changes_nothing:
         return user, user
-    own = frontend.match_range
+    default_range = frontend.match_range
+    match_range = default_range if plan.match_range is None else plan.match_range
     try:
         graph = fused_base(plan, user, frontend)
         marked = with_marks(graph, plan, frontend)
         frontend = frontend.on(graph)
         check_marks(graph, plan, frontend)
-        planned, accumulations = frontend.oracle(marked, own if plan.match_range is None else plan.match_range)
+        planned, accumulations = frontend.oracle(marked, match_range)
     except GraphError as error:
         raise PlanError(f"the plan does not fit the graph that it names: {error}") from error
     if planned != plan.after.planned:
         raise PlanError(f"the plan is not what MXNet makes of it: expected {plan.after.planned:,} bytes planned, "
                         f"got {planned:,}")  # fmt: skip
-    if accumulations != frontend.oracle(graph, own)[1]:
+    if accumulations != frontend.oracle(graph, default_range)[1]:
         raise PlanError("under this plan MXNet adds up gradients in another way, which may change the last bit")
     return marked, graph

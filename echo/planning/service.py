@@ -1,4 +1,4 @@
-"""From a request to a plan: one that the user gave, one that is remembered, one on the disk, or a new one."""
+"""From a request to a plan: the user's, one that this process remembers, one from the disk, or a new one."""
 
 from __future__ import annotations
 
@@ -46,17 +46,20 @@ class Session(Frontend, Protocol):
     def on(self, graph: Graph) -> Session: ...
 
     def anew(self) -> Session:
-        """The same without what it remembers of the graph's training."""
+        """The same session, which forgets what MXNet said of the graph's training."""
 
     def chunks(self, graph: Graph) -> tuple[int, ...] | None:
         """The bytes of each chunk of memory that MXNet wants for a graph that it was asked about, else None."""
 
     def measuring(self) -> ContextManager[None]:
-        """All that is measured while this is open is measured in one process."""
+        """A context in which one process measures all operators."""
 
 
 class Leader(Protocol):
-    """A bind whose choice others of the same model follow, since they share its memory; equal keys mean equal binds."""
+    """A bind whose memory other binds of the same model share, so that they follow its choice.
+
+    Leaders with equal keys are equal binds.
+    """
 
     @property
     def graph(self) -> Graph: ...
@@ -64,11 +67,11 @@ class Leader(Protocol):
     def key(self) -> str: ...
 
     def hint(self, options: Options) -> WarmStart:
-        """What it chose."""
+        """Its choice, from which the plans of its followers are made."""
 
 
 class _First(NamedTuple):
-    """The first graph of a model that was searched, what is bound for it as long as somebody holds that, its hint."""
+    """The first searched graph of a model, a weak reference to the graph that was bound for it, and its warm start."""
 
     fingerprint: str
     bound: Callable[[], Graph | None]
@@ -78,8 +81,8 @@ class _First(NamedTuple):
 class Planner:
     """Plans graphs, and remembers the plans: one for each graph, its shapes, options and settings of MXNet.
 
-    Threads may share it; one of them plans at a time. ``most`` plans are kept in memory: as many shapes of one model as
-    buckets are usual.
+    Threads may share it; one of them plans at a time. ``most`` plans are kept in memory: more than the shapes that a
+    model with buckets usually has.
     """
 
     def __init__(self, most: int = 64) -> None:
@@ -87,36 +90,38 @@ class Planner:
         self._most = most
         self._plans: dict[str, Found | BudgetError] = {}
         self._firsts: dict[tuple[str, str], _First] = {}  # by model and options
-        self._told: set[str] = set()  # twenty buckets that fail alike are one line
+        self._logged: set[str] = set()  # twenty buckets that fail alike are one line
 
     def forget(self) -> None:
-        """Has the next plan be made as in a new process: from the disk, or searched."""
+        """Forgets all plans: the next one comes from the disk or from a search, as in a new process."""
         self._plans.clear()
         self._firsts.clear()
 
     def plan(
         self, session: Callable[[], Session], options: Options, details: bool = True, leader: Leader | None = None
     ) -> Found:
-        """The plan of the graph of a session, and the graph to bind. With a ``leader`` its choice is taken.
+        """The plan of the graph of a session, and the graph to bind. With a ``leader``, the plan follows its choice.
 
         Raises:
-            BudgetError: the budget cannot be met; that is remembered, too.
+            BudgetError: the budget cannot be met; this answer is remembered, too.
             PlanError: the user gave plans, and none was made for this graph.
         """
         with self.lock.held(), own_binds(), without_garbage_collection():
-            own = session()
-            with own.measuring():
-                follows, deadline = leader is not None, Deadline.after(options.max_planning)
-                request = Request(own.graph, options, own, details=details, follows=follows, deadline=deadline)
+            frontend = session()
+            with frontend.measuring():
+                deadline = Deadline.after(options.max_planning)
+                request = Request(frontend.graph, options, frontend, details=details, follows=leader is not None,
+                                  deadline=deadline)  # fmt: skip
                 if options.plans:
-                    plan, graph, base = fitting(options.plans, own.graph, own)
-                    found = Found(plan, graph, base, own.on(base).chunks(graph))
+                    plan, graph, base = fitting(options.plans, frontend.graph, frontend)
+                    result = Found(plan, graph, base, frontend.on(base).chunks(graph))
                 else:
-                    found = self._remembered(request, own, leader)
-            # who keeps the plan does not keep a training graph
-            fresh = own.on(found.base).anew()
-            asked = replace(request, graph=found.base, frontend=fresh)
-            return found._replace(plan=found.plan.with_flipper(self._flipper(asked, fresh.measuring, found.plan)))
+                    result = self._remembered(request, frontend, leader)
+            # a plan that is kept must not keep a training graph
+            fresh = frontend.on(result.base).anew()
+            base_request = replace(request, graph=result.base, frontend=fresh)
+            flipper = self._flipper(base_request, fresh.measuring, result.plan)
+            return result._replace(plan=result.plan.with_flipper(flipper))
 
     def _flipper(self, request: Request, measuring: Callable[[], ContextManager[None]], plan: Plan) -> Flipper:
         flips = WhatIf(request, plan)
@@ -130,44 +135,44 @@ class Planner:
     def _remembered(self, request: Request, session: Session, leader: Leader | None) -> Found:
         key = _key_of(request, session, leader)
         if key not in self._plans:
-            found = self._loaded_or_made(key, request, session, leader)
+            result = self._loaded_or_searched(key, request, session, leader)
             while len(self._plans) >= self._most:
                 del self._plans[next(iter(self._plans))]
-            self._plans[key] = found
-        known = self._plans[key]
-        if isinstance(known, BudgetError):
-            raise copy.copy(known)  # the one that is kept must not keep what its traceback refers to
-        return known
+            self._plans[key] = result
+        remembered = self._plans[key]
+        if isinstance(remembered, BudgetError):
+            raise copy.copy(remembered)  # the remembered error must not keep what its traceback refers to
+        return remembered
 
-    def _loaded_or_made(
+    def _loaded_or_searched(
         self, key: str, request: Request, session: Session, leader: Leader | None
     ) -> Found | BudgetError:
-        found = None if trace() is not None else store.load(key, request.graph, session)
-        if found is not None:
-            return found
+        result = None if trace() is not None else store.load(key, request.graph, session)
+        if result is not None:
+            return result
         try:
-            made = self._search(request) if leader is None else _planned(request, self._hint_of(leader, request))
+            planned = self._search(request) if leader is None else _planned(request, self._hint_of(leader, request))
         except BudgetError as error:
             return copy.copy(error)
-        found = Found(made.plan, made.graph, made.base, session.on(made.base).chunks(made.graph))
-        for text in found.plan.failed:
+        result = Found(planned.plan, planned.graph, planned.base, session.on(planned.base).chunks(planned.graph))
+        for text in result.plan.failed:
             advice = "max_planning=None waits for the best" if text == request.late_line else REPORT
-            logger.log(logging.DEBUG if text in self._told else logging.WARNING, "echo: %s. %s.", text, advice)
-            self._told.add(text)
-        if not found.plan.failed:  # by chance, or for lack of time: the next start tries again
-            store.save(key, found.plan, found.chunks)
-        return found
+            logger.log(logging.DEBUG if text in self._logged else logging.WARNING, "echo: %s. %s.", text, advice)
+            self._logged.add(text)
+        if not result.plan.failed:  # a failure may be chance or lack of time: the next start tries again
+            store.save(key, result.plan, result.chunks)
+        return result
 
     def _search(self, request: Request) -> Planned:
-        family, own = (request.frontend.family, request.options.key), request.frontend.subject.fingerprint
+        family, fingerprint = (request.frontend.family, request.options.key), request.frontend.subject.fingerprint
         first = self._firsts.get(family)
-        # the same graph is searched as it was before: what comes out never depends on who asked first
-        made = _planned(request, None if first is None or first.fingerprint == own else first.hint)
-        self._firsts.setdefault(family, _First(own, weakref.ref(made.graph), made.hint))
-        return made
+        # the same graph is searched without its own hint: its plan never depends on which graph was searched first
+        planned = _planned(request, None if first is None or first.fingerprint == fingerprint else first.hint)
+        self._firsts.setdefault(family, _First(fingerprint, weakref.ref(planned.graph), planned.hint))
+        return planned
 
     def _hint_of(self, leader: Leader, request: Request) -> WarmStart:
-        """What the leader chose: known where it was the first that was searched, else read from its marks, as equal."""
+        """The leader's choice: remembered where the leader was searched first, else read from its marks."""
         first = self._firsts.get((request.frontend.family, request.options.key))
         if first is None or first.hint is None or first.bound() is not leader.graph:
             return leader.hint(request.options)
@@ -175,11 +180,11 @@ class Planner:
 
 
 def _key_of(request: Request, session: Session, leader: Leader | None) -> str:
-    names = json.dumps([node.name for node in request.graph.nodes])  # they are in the plan that the user reads
-    asked = [session.subject.fingerprint, names, str(session.hook), session.device_key]
-    asked += [request.options.key, str(request.details), session.why_no_fusion if request.options.fuse else ""]
-    asked += [f"{name}={text}" for name, text in sorted(os.environ.items()) if name.startswith(("MXNET_", "NNVM_"))]
-    return store.key_of(asked if leader is None else [*asked, leader.key])
+    names = json.dumps([node.name for node in request.graph.nodes])  # the plan that the user reads has them
+    parts = [session.subject.fingerprint, names, str(session.hook), session.device_key]
+    parts += [request.options.key, str(request.details), session.why_no_fusion if request.options.fuse else ""]
+    parts += [f"{name}={text}" for name, text in sorted(os.environ.items()) if name.startswith(("MXNET_", "NNVM_"))]
+    return store.key_of(parts if leader is None else [*parts, leader.key])
 
 
 def _planned(request: Request, hint: WarmStart | None) -> Planned:

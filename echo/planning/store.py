@@ -3,8 +3,8 @@
 One file a plan, named by everything that the plan depends on: what it is made for (`echo.plans.key`), the names in it,
 options, the device's times, MXNet's settings, and the code of echo itself. MXNet's planner confirmed it when it was
 made; asking it again would double the time of a bind, so the file has a digest, keyed by that name
-(`echo.system.files`). Graphs of thousands of nodes are read in some milliseconds: decisions are kept as a list for each
-field, and texts that come again and again once.
+(`echo.system.files`). Plans of thousands of nodes are read in some milliseconds: a file has one list for each field of
+the decisions, and each repeated text once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from echo.system import files as cache
 
 _FORMAT = "echo-stored-plan-6"
 _MOST_FILES = 512  # the oldest go first
-_TEXTS = "texts"  # what the numbers of the last three columns stand for
+_TEXTS = "texts"  # the texts to which the numbers in the last three columns refer
 _COLUMNS: dict[str, set[type]] = {
     "node": {int}, "name": {str}, "output": {int}, "bytes": {int}, "seconds": {int, float},
     "op": {int}, "action": {int}, "reason": {int},
@@ -75,7 +75,7 @@ def load(key: str, graph: Graph, frontend: Frontend) -> Found | None:
 
 
 def save(key: str, plan: Plan, chunks: Sequence[int] | None = None) -> None:
-    """Keeps a plan, and the chunks that MXNet wants for it. A folder that cannot be written to is no error."""
+    """Writes a plan with the chunks that MXNet wants for it. A folder that cannot be written to is no error."""
     columns: dict[str, list[Any]] = {name: list(map(attrgetter(name), plan.decisions)) for name in _COLUMNS}
     texts: dict[str, int] = {}
     for name in _OF_TEXTS:
@@ -103,10 +103,10 @@ def _decisions(columns: Mapping[str, list[Any]]) -> Iterator[Decision]:
     Raises:
         ValueError: a field is missing, unknown, of another type or of another length.
     """
-    wanted: dict[str, set[type]] = {**_COLUMNS, _TEXTS: {str}}
-    for name, kinds in wanted.items():
-        if not isinstance(columns[name], list) or not kinds.issuperset(map(type, columns[name])):
-            raise ValueError(f"decisions: {name} is not a list of {kinds}")
+    types_of: dict[str, set[type]] = {**_COLUMNS, _TEXTS: {str}}
+    for name, types in types_of.items():
+        if not isinstance(columns[name], list) or not types.issuperset(map(type, columns[name])):
+            raise ValueError(f"decisions: {name} is not a list of {types}")
     fields = [columns[name] for name in _COLUMNS]
     if len(columns) != len(_COLUMNS) + 1 or len(set(map(len, fields))) != 1:
         raise ValueError("decisions: fields are unknown, or of several lengths")
@@ -147,16 +147,16 @@ def _make_room(folder: Path) -> None:
 
 @functools.lru_cache(maxsize=None)
 def _source() -> str:
-    """A text that changes with the code of echo: a plan of other code is not this code's plan.
+    """A text that changes with the code of echo, since a plan holds for the code that made it.
 
     An editable install has the native libraries in folders of their own, which their packages know.
     """
-    found = set()
+    states = set()
     for root in (os.path.dirname(os.path.dirname(__file__)), *native.__path__, *kernels.__path__):
         for folder, _, names in os.walk(root):
             for name in names:
                 if name.endswith((".py", ".so")):
                     path = os.path.join(folder, name)
                     state = os.stat(path)
-                    found.add(f"{path} {state.st_size} {state.st_mtime_ns}")
-    return ";".join(sorted(found))
+                    states.add(f"{path} {state.st_size} {state.st_mtime_ns}")
+    return ";".join(sorted(states))

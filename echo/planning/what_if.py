@@ -1,4 +1,4 @@
-"""What a plan would cost with one decision turned around, from the exact evaluator."""
+"""What a plan would cost with one decision reversed, by the exact evaluator."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _ROUNDS = 1  # of the classes: one ring tells roles apart, and not yet the first
 
 @dataclass(frozen=True)
 class WhatIf:
-    """Answers for the plan of a request; the training graph is asked for at the first question, and kept."""
+    """Answers for the plan of a request; the first answer computes the training graph, which is kept."""
 
     request: Request
     plan: Plan
 
     def __call__(self, decision: Decision) -> Flip:
-        """The costs of the plan without this decision (`echo.plans.why.Flip`)."""
+        """The costs of the plan with this decision reversed (`echo.plans.why.Flip`)."""
         number = self._number_of.get(decision.node)
         if number is None:
             return Flip(note="not a node of the symbol: it is never recomputed")
@@ -44,22 +44,22 @@ class WhatIf:
         if not entries:
             return Flip(note=f"it cannot be recomputed: {self._candidates.refused.get(number, decision.reason)}")
         alike = self._alike(number, decision)
-        others = [entry for other in alike for entry in self._entries(other, decision.output)]
+        alike_entries = [entry for alike_node in alike for entry in self._entries(alike_node, decision.output)]
         return Flip(
             alone=self._cost(entries, decision),
-            together=self._cost([*entries, *others], decision) if others else None,
+            together=self._cost([*entries, *alike_entries], decision) if alike_entries else None,
             alike=len(alike),
         )
 
     def _cost(self, entries: Iterable[Entry], decision: Decision) -> Cost:
         choice = self._choice.copy()
         choice[[self._training.entry_id(entry) for entry in entries]] = 0 if decision.action == RECOMPUTE else 1
-        found = self._evaluate(choice)
-        # operators may have been measured since the plan was made: what counts is the difference
-        return Cost(found.bytes, self.plan.overhead_seconds + found.seconds - self._own.seconds)
+        evaluation = self._evaluate(choice)
+        # operators may have been measured since the plan was made: only the difference counts
+        return Cost(evaluation.bytes, self.plan.overhead_seconds + evaluation.seconds - self._unchanged.seconds)
 
     def _entries(self, number: int, output: int) -> list[Entry]:
-        """What is decided together: one output, or without the hook all of the node."""
+        """The entries that are decided together: one output, or without the hook all outputs of the node."""
         offered = [*self._candidates.light.get(number, ()), *self._candidates.heavy.get(number, ())]
         offered += [entry for entry in self._candidates.forced if entry.node == number]
         if Entry(number, output) not in offered:
@@ -68,23 +68,23 @@ class WhatIf:
 
     def _alike(self, number: int, decision: Decision) -> list[int]:
         """The other nodes of its class about which the plan decided the same."""
-        same = {
-            self._number_of[other.node]
-            for other in self.plan.decisions
-            if other.action == decision.action and other.output == decision.output and other.node in self._number_of
+        same_action = {
+            self._number_of[item.node]
+            for item in self.plan.decisions
+            if item.action == decision.action and item.output == decision.output and item.node in self._number_of
         }
-        (groups,) = classes(self._training, sorted(same), (_ROUNDS,))
+        (groups,) = classes(self._training, sorted(same_action), (_ROUNDS,))
         group = next(group for group in groups if number in group)
-        return [other for other in group if other != number]
+        return [member for member in group if member != number]
 
     @cached_property
     def _training(self) -> TrainingGraph:
         training = self.request.frontend.differentiate()
-        present = {node.user for _, node in training.operators()}  # all but those that MXNet merged into others
+        present = {node.user for _, node in training.operators()}  # without nodes that MXNet merged into equal ones
         marks = [mark for mark in self.plan.marks if GRADIENT_ATTRIBUTE in mark.attrs and mark.node in present]
-        own = {mark.node: GradientRule.parse(mark.attrs[GRADIENT_ATTRIBUTE]) for mark in marks}
-        if own:
-            training = self.request.frontend.implemented(training, own)
+        rules = {mark.node: GradientRule.parse(mark.attrs[GRADIENT_ATTRIBUTE]) for mark in marks}
+        if rules:
+            training = self.request.frontend.implemented(training, rules)
         return with_kept(training, self.request.frontend.device)
 
     @cached_property
@@ -103,17 +103,17 @@ class WhatIf:
 
     @cached_property
     def _choice(self) -> Choice:
-        """The plan's own."""
+        """The choice of the plan, as the evaluator takes it."""
         choice = np.zeros(self._evaluator.entries, np.uint8)
         for mark in self.plan.marks:
             for output in outputs_of(mark):
-                if mark.node in self._number_of:  # not one that MXNet merged into another
+                if mark.node in self._number_of:  # else MXNet merged the node into an equal one
                     choice[self._training.entry_id(Entry(self._number_of[mark.node], output))] = 1
         return choice
 
     @cached_property
     def _splits(self) -> Splits:
-        """Where the plan's own nodes run again, if not once for all."""
+        """The backward nodes at which copies of marked nodes begin, where one copy does not serve all readers."""
         backward = [number for number, node in self._training.operators() if not node.forward]
         return {
             self._number_of[mark.node]: tuple(backward[split] for split in splits_of(mark))
@@ -122,7 +122,7 @@ class WhatIf:
         }
 
     @cached_property
-    def _own(self) -> Evaluation:
+    def _unchanged(self) -> Evaluation:
         return self._evaluate(self._choice)
 
     def _evaluate(self, choice: Choice) -> Evaluation:

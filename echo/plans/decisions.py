@@ -29,7 +29,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Mark:
-    """What applies the plan at the user's node ``node``, an operator ``op``: the attributes that it gets."""
+    """The attributes ``attrs`` that apply the plan at the user's node ``node``, an operator ``op``."""
 
     node: int
     op: str
@@ -62,15 +62,15 @@ class Memory:
 
     @property
     def kept(self) -> int:
-        """What operators that run again keep beside what is planned (`KEPT`)."""
+        """The bytes that operators that run again keep beside planned memory (`KEPT`)."""
         return self.static.get(KEPT, 0)
 
     @property
     def chosen(self) -> int:
-        """What depends on the choice: planned memory with what is kept beside."""
+        """The bytes that depend on the plan: planned memory, and what operators keep beside it."""
         return self.planned + self.kept
 
     @property
     def total(self) -> int:
-        """Everything that the executor holds: planned memory and what is static."""
+        """All bytes that the executor holds: planned and static memory."""
         return self.planned + sum(self.static.values())

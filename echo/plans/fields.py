@@ -1,4 +1,4 @@
-"""Values of a plan that were read from JSON: each is held against its type before anything uses it."""
+"""Reads the values of a plan from JSON, and checks the type of each before anything uses it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from echo.errors import GraphError
 from echo.plans.decisions import RECOMPUTE, STASH, Decision, Mark, Memory, Missed
 from echo.system.reading import shortened
 
-_Kind = Tuple[Type[Any], ...]
-NUMBER: _Kind = (int,)
-REAL: _Kind = (int, float)
-TEXT: _Kind = (str,)
-MOST = 2**62  # of bytes, of seconds: beyond are no numbers that mean anything, nor infinities and what is no number
-_KIND_NAMES = {NUMBER: "a number", REAL: "a number", TEXT: "a text"}
-_DECISION_KINDS = {
+_Types = Tuple[Type[Any], ...]
+NUMBER: _Types = (int,)
+REAL: _Types = (int, float)
+TEXT: _Types = (str,)
+MOST = 2**62  # bytes or seconds; larger numbers, infinities and NaN are refused
+_TYPE_NAMES = {NUMBER: "a number", REAL: "a number", TEXT: "a text"}
+_DECISION_TYPES = {
     "node": NUMBER, "name": TEXT, "op": TEXT, "output": NUMBER, "action": TEXT, "bytes": NUMBER,
     "seconds": REAL, "reason": TEXT,
 }  # fmt: skip
@@ -24,17 +24,17 @@ def _short(value: object) -> str:
     return shortened(repr(value) if not isinstance(value, int) or abs(value) < MOST else "a number too large")
 
 
-def check(name: str, value: Any, kinds: Mapping[str, _Kind]) -> None:
-    """Raises `GraphError` unless each attribute of a value is of its kind; ``name`` is what messages call the value."""
-    for key, kind in kinds.items():
-        found = getattr(value, key)
-        if not isinstance(found, kind) or isinstance(found, bool) or (kind != TEXT and not abs(found) < MOST):
-            raise GraphError(f"{name}: {key} must be {_KIND_NAMES[kind]}, got {_short(found)}")
+def check(name: str, value: Any, types: Mapping[str, _Types]) -> None:
+    """Raises `GraphError` unless each attribute of a value is of its type; ``name`` is what messages call the value."""
+    for key, expected in types.items():
+        item = getattr(value, key)
+        if not isinstance(item, expected) or isinstance(item, bool) or (expected != TEXT and not abs(item) < MOST):
+            raise GraphError(f"{name}: {key} must be {_TYPE_NAMES[expected]}, got {_short(item)}")
 
 
 def read_decision(value: Mapping[str, Any]) -> Decision:
     decision = Decision(**value)
-    check(str(decision.name), decision, _DECISION_KINDS)
+    check(str(decision.name), decision, _DECISION_TYPES)
     if decision.action not in (STASH, RECOMPUTE):
         raise GraphError(f"{decision.name}: expected action stash or recompute, got {decision.action!r}")
     return decision
@@ -69,7 +69,7 @@ def read_memory(name: str, value: Mapping[str, Any]) -> Memory:
     memory = Memory(**value)
     check(name, memory, {"planned": NUMBER, "live_peak": NUMBER})
     for key in ("static", "at_peak", "layers"):
-        found = getattr(memory, key)
-        if not isinstance(found, dict) or not all(type(size) is int and abs(size) < MOST for size in found.values()):
-            raise GraphError(f"{name}: {key} must map names to bytes, got {_short(found)}")
+        sizes = getattr(memory, key)
+        if not isinstance(sizes, dict) or not all(type(size) is int and abs(size) < MOST for size in sizes.values()):
+            raise GraphError(f"{name}: {key} must map names to bytes, got {_short(sizes)}")
     return memory

@@ -75,9 +75,9 @@ def frontier(plan: Callable[[int], Plan], points: int) -> Frontier:
         smallest = plan(error.reachable)
     least, most = smallest.after.total, smallest.before.total
     ratio = (most / least) ** (1 / (points - 1)) if least else 1.0
-    found = [smallest, *(plan(int(least * ratio**step)) for step in range(1, points))]
-    best: list[Plan] = []
-    for one in sorted(found, key=lambda each: (each.after.total, each.overhead_seconds)):
-        if not best or one.overhead_seconds < best[-1].overhead_seconds:
-            best.append(one)
-    return Frontier(tuple(best))
+    plans = [smallest, *(plan(int(least * ratio**step)) for step in range(1, points))]
+    frontier_plans: list[Plan] = []
+    for candidate in sorted(plans, key=lambda candidate: (candidate.after.total, candidate.overhead_seconds)):
+        if not frontier_plans or candidate.overhead_seconds < frontier_plans[-1].overhead_seconds:
+            frontier_plans.append(candidate)
+    return Frontier(tuple(frontier_plans))

@@ -1,8 +1,8 @@
-"""What a plan is made for: a graph, the arrays that it is bound with, and what runs it.
+"""The key of a plan: the graph that it is made for, the arrays that it is bound with, and the runner.
 
-Two subjects are equal where a plan of one is a plan of the other, in any process. Names do not count: Gluon and MXNet
+Two keys are equal where a plan for one is a plan for the other, in any process. Names do not count: Gluon and MXNet
 number them anew in each process, and nothing that is planned depends on them. Nor do attributes of variables (initial
-values, learning rates, shapes that were not known yet): what counts of a variable is the array that it is bound to.
+values, learning rates, shapes that were not known yet): of a variable, only the array that it is bound to counts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from echo.errors import GraphError
 from echo.ir.graph import VARIABLE, Graph
 from echo.ir.training_graph import EXECUTOR, RUNNERS
 
-AUXILIARY = "auxiliary"  # in place of a gradient request, for what is no argument
+AUXILIARY = "auxiliary"  # in place of a gradient request, for auxiliary states
 _REQUESTS = ("write", "add", "null", AUXILIARY)
 _SCOPE = "__profiler_scope__"  # a name, too; but MXNet merges equal nodes only where it is the same
 _RUNNER_NAMES = {EXECUTOR: "an executor", **{name: f"a {name} CachedOp" for name in RUNNERS if name != EXECUTOR}}
@@ -55,38 +55,39 @@ class PlanKey:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A text of 32 characters that is equal for equal subjects, whatever the process, Python or hash seed."""
+        """A text of 32 characters that is equal for equal keys, whatever the process, Python or hash seed."""
         return _digest(self.to_json())
 
     def differences(self, got: PlanKey, names: Sequence[str]) -> Iterator[str]:
-        """What another subject has that this one has not, in words; ``names`` are those of its arguments."""
+        """Says in words how the key ``got`` differs from this one; ``names`` are the names of the arguments."""
         if self.device != got.device:
             yield f"device: expected {self.device}, got {got.device}"
         if self.runner != got.runner:
             yield f"runner: expected {_RUNNER_NAMES[self.runner]}, got {_RUNNER_NAMES[got.runner]}"
         for name in sorted({*self.settings, *got.settings}):
-            expected, found = self.settings.get(name, ""), got.settings.get(name, "")
-            if expected != found:
-                yield f"{name}: expected {expected!r}, got {found!r}"
+            expected, actual = self.settings.get(name, ""), got.settings.get(name, "")
+            if expected != actual:
+                yield f"{name}: expected {expected!r}, got {actual!r}"
         if self.graph != got.graph:
             yield f"graph: {self._other_graph(got)}"
             return
-        for name, one, other in zip(names, self.arguments, got.arguments):
-            for what, field in (("shape", "shape"), ("type", "dtype"), ("grad_req", "request")):
-                if getattr(one, field) != getattr(other, field):
-                    yield f"argument {name!r}: expected {what} {getattr(one, field)}, got {getattr(other, field)}"
+        for name, argument, got_argument in zip(names, self.arguments, got.arguments):
+            for label, field in (("shape", "shape"), ("type", "dtype"), ("grad_req", "request")):
+                expected, actual = getattr(argument, field), getattr(got_argument, field)
+                if expected != actual:
+                    yield f"argument {name!r}: expected {label} {expected}, got {actual}"
 
     def _other_graph(self, got: PlanKey) -> str:
-        expected, found = Counter(self.operators), Counter(got.operators)
-        if expected == found:
+        expected, actual = Counter(self.operators), Counter(got.operators)
+        if expected == actual:
             return "the same operators, with other attributes or connected in another way"
-        changes = [f"{count} more {op}" for op, count in sorted((found - expected).items())]
-        changes += [f"{count} fewer {op}" for op, count in sorted((expected - found).items())]
+        changes = [f"{count} more {op}" for op, count in sorted((actual - expected).items())]
+        changes += [f"{count} fewer {op}" for op, count in sorted((expected - actual).items())]
         few = ", ".join(changes[:6]) + (", ..." if len(changes) > 6 else "")
-        return f"expected {sum(expected.values())} operators, got {sum(found.values())} ({few})"
+        return f"expected {sum(expected.values())} operators, got {sum(actual.values())} ({few})"
 
     def to_json(self) -> dict[str, Any]:
-        """The subject as a JSON value."""
+        """The key as a JSON value."""
         arguments = [[list(argument.shape), argument.dtype, argument.request] for argument in self.arguments]
         return {**self._fields(), "arguments": arguments}
 
@@ -104,17 +105,17 @@ class PlanKey:
             GraphError: a field is missing, unknown or of another type; the message names it.
         """
         try:
-            found = PlanKey(**{**value, "arguments": tuple(map(_argument, value["arguments"]))})
+            key = PlanKey(**{**value, "arguments": tuple(map(_argument, value["arguments"]))})
         except (KeyError, TypeError, ValueError) as error:
             raise GraphError(f"subject: {type(error).__name__}: {error}") from error
         for name in ("graph", "device", "runner"):
-            _check(name, isinstance(getattr(found, name), str), "a text", getattr(found, name))
-        _check("runner", found.runner in RUNNERS, f"one of {', '.join(RUNNERS)}", found.runner)
-        for name, kind, what in (("operators", int, "counts"), ("settings", str, "texts")):
-            mapping = getattr(found, name)
-            whole = isinstance(mapping, dict) and all(type(item) is kind for item in mapping.values())
-            _check(name, whole, f"a mapping of names to {what}", mapping)
-        return found
+            _check(name, isinstance(getattr(key, name), str), "a text", getattr(key, name))
+        _check("runner", key.runner in RUNNERS, f"one of {', '.join(RUNNERS)}", key.runner)
+        for name, item_type, items in (("operators", int, "counts"), ("settings", str, "texts")):
+            mapping = getattr(key, name)
+            valid = isinstance(mapping, dict) and all(type(item) is item_type for item in mapping.values())
+            _check(name, valid, f"a mapping of names to {items}", mapping)
+        return key
 
 
 def _check(name: str, fits: bool, expected: str, got: object) -> None:
@@ -124,8 +125,8 @@ def _check(name: str, fits: bool, expected: str, got: object) -> None:
 
 def _argument(value: Any) -> Argument:
     shape, dtype, request = value
-    whole = isinstance(shape, list) and all(type(size) is int for size in shape)
-    _check("arguments", whole, "shapes of whole numbers", shape)
+    valid = isinstance(shape, list) and all(type(size) is int for size in shape)
+    _check("arguments", valid, "shapes of whole numbers", shape)
     _check("arguments", isinstance(dtype, str), "types by name", dtype)
     _check("arguments", request in _REQUESTS, f"requests of {', '.join(_REQUESTS)}", request)
     return Argument(tuple(shape), dtype, request)
@@ -151,12 +152,12 @@ def _structure(graph: Graph, scopes: dict[str, int]) -> bytes:
     ]
     for number, subgraphs in [(number, node.subgraphs) for number, node in enumerate(nodes) if node.subgraphs]:
         kinds[number] += (tuple(_structure(subgraph, scopes).hex() for subgraph in subgraphs),)
-    known: dict[tuple[Any, ...], int] = {}  # attributes may come in another order in one of the same kind
-    found = [known.setdefault(kind, len(known)) for kind in kinds]
+    number_of_kind: dict[tuple[Any, ...], int] = {}  # kinds that differ in the order of attributes alone have one text
+    kind_numbers = [number_of_kind.setdefault(kind, len(number_of_kind)) for kind in kinds]
     texts: dict[str, int] = {}
-    number_of = [texts.setdefault(_text(kind, scopes), len(texts)) for kind in known]
+    number_of = [texts.setdefault(_text(kind, scopes), len(texts)) for kind in number_of_kind]
     inputs, deps = list(map(attrgetter("inputs"), nodes)), list(map(attrgetter("control_deps"), nodes))
-    lists: list[Iterable[int]] = [map(number_of.__getitem__, found), map(len, inputs), map(len, deps)]
+    lists: list[Iterable[int]] = [map(number_of.__getitem__, kind_numbers), map(len, inputs), map(len, deps)]
     lists += [chain.from_iterable(chain.from_iterable(inputs)), chain.from_iterable(deps)]
     lists += [chain.from_iterable(graph.heads), graph.arg_nodes]
     numbers = [array("q", list(items)) for items in lists]
@@ -168,7 +169,7 @@ def _structure(graph: Graph, scopes: dict[str, int]) -> bytes:
 
 
 def _text(kind: tuple[Any, ...], scopes: dict[str, int]) -> str:
-    """What a node is beside its name and its inputs; its attributes may come in any order."""
+    """The operator, attributes and subgraphs of a kind of node, as a text without the order of the attributes."""
     op, *rest = kind
     inside = rest.pop() if len(rest) % 2 else ()
     attrs: dict[str, Any] = dict(zip(rest[: len(rest) // 2], rest[len(rest) // 2 :]))

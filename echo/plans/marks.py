@@ -1,4 +1,4 @@
-"""Marks: what a plan writes into the attributes of the user's nodes, and what can be read from them."""
+"""Marks: how a plan is written into attributes of the user's nodes, and read from them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def mark(
     """The graph in which these outputs of these nodes are marked as recomputed.
 
     ``splits`` are backward nodes, counted from 0, at which another copy of a node begins; by default all of them read
-    the same. A match range is written beside each mark, or into every node where nothing is recomputed; ``static`` says
-    that a CachedOp with static_alloc runs the graph.
+    the same copy. A match range is written beside each mark, or into every node where nothing is recomputed; ``static``
+    says that a CachedOp with static_alloc runs the graph.
     """
     if not hook:
         return graph.with_attrs({number: {MIRROR_ATTRIBUTE: "True"} for number in outputs})
@@ -41,8 +41,8 @@ def range_text(match_range: int, static: bool) -> str:
 
 
 def _text(outputs: Sequence[int], splits: Sequence[int]) -> str:
-    where = "" if list(splits) in ([], [0]) else "@" + ",".join(map(str, splits))
-    return ",".join(map(str, sorted(outputs))) + where
+    suffix = "" if list(splits) in ([], [0]) else "@" + ",".join(map(str, splits))
+    return ",".join(map(str, sorted(outputs))) + suffix
 
 
 def marked(user: Graph, rewritten: Graph) -> dict[int, str]:
@@ -56,20 +56,20 @@ def marked(user: Graph, rewritten: Graph) -> dict[int, str]:
 
 
 def implements(graph: Graph) -> bool:
-    """Whether a rewritten graph has other implementations of gradients."""
+    """Whether a rewritten graph computes gradients by rules of echo's."""
     return any(GRADIENT_ATTRIBUTE in node.attrs for node in graph.nodes)
 
 
 def unmarked(user: Graph, rewritten: Graph) -> Graph:
-    """What MXNet made of a rewritten graph, without the marks of the plan."""
-    own = set().union(*(node.attrs for node in user.nodes))
-    for name in set(OF_PLANS) - own:
+    """A rewritten graph that came back from MXNet, without the marks of the plan."""
+    user_attributes = set().union(*(node.attrs for node in user.nodes))
+    for name in set(OF_PLANS) - user_attributes:
         rewritten = rewritten.without_attr(name)
     return rewritten
 
 
 def marks_of(user: Graph, rewritten: Graph) -> tuple[Mark, ...]:
-    """What a rewritten graph has that the user's has not; `echo.passes.check_marks` puts it in again."""
+    """The attributes of plans that a rewritten graph adds to the user's; `echo.passes.check_marks` applies them."""
     added = (
         {name: after.attrs[name] for name in OF_PLANS if name in after.attrs and name not in before.attrs}
         for before, after in zip(user.nodes, rewritten.nodes)
@@ -80,7 +80,7 @@ def marks_of(user: Graph, rewritten: Graph) -> tuple[Mark, ...]:
 
 
 def outputs_of(mark: Mark) -> tuple[int, ...]:
-    """The outputs that a mark recomputes; of MXNet's own mirroring, the first, which stands for all."""
+    """The outputs that a mark recomputes; under MXNet's own mirroring the first, which stands for all."""
     if MIRROR_ATTRIBUTE in mark.attrs:
         return (0,)
     outputs, _, _ = mark.attrs.get(PLAN_ATTRIBUTE, "").partition("@")
@@ -88,6 +88,6 @@ def outputs_of(mark: Mark) -> tuple[int, ...]:
 
 
 def splits_of(mark: Mark) -> tuple[int, ...]:
-    """The backward nodes, counted from 0, at which another copy begins; none where all read the same."""
+    """The backward nodes, counted from 0, at which another copy begins; none where all read the same copy."""
     _, _, splits = mark.attrs.get(PLAN_ATTRIBUTE, "").partition("@")
     return tuple(int(split) for split in splits.split(",") if split)

@@ -40,13 +40,13 @@ class Options:
         count in a budget.
     exact: outputs and gradients keep every bit. Without it, gradients of tanh may be computed from its output,
         which changes the last bits of some; the plan says so.
-    max_planning: seconds that planning one graph may take by the clock, None for any: then the best plan so far is
-        taken, and it says so. A safety net: below it plans do not depend on the clock.
-    plan: plans made before, by `echo.plan` or `echo.load_plan`: one, or several for several graphs or shapes. What is
-        bound gets the one that was made for it, and nothing is searched; `PlanError` where there is none.
-    verify: before the first training step of what is bound, that step also runs as the user's own graph, in the memory
-        that it needs without echo; where outputs, gradients, auxiliary states or random numbers differ, a warning names
-        a folder with a report, and the user's own graph runs from then on.
+    max_planning: seconds that planning one graph may take by the clock, None for any. After that the best plan so far
+        is taken, and says so. It is a safety net: plans that take less time do not depend on the clock.
+    plan: plans made before, by `echo.plan` or `echo.load_plan`: one, or several for several graphs or shapes. Each bind
+        gets the one that was made for it, and nothing is searched; `PlanError` where there is none.
+    verify: before the first training step after a bind, that step also runs as the user's own graph, in the memory that
+        it needs without echo; where outputs, gradients, auxiliary states or random numbers differ, a warning names a
+        folder with a report, and the user's own graph runs from then on.
     """
 
     policy: str = "search"
@@ -82,17 +82,17 @@ class Options:
             raise OptionError(f"policy: expected a name, got {self.policy!r}")
 
     @staticmethod
-    def of(**given: Any) -> Options:
+    def of(**values: Any) -> Options:
         """Options by keyword.
 
         Raises:
             OptionError: an unknown option or a value that makes no sense.
         """
-        known = [item.name for item in fields(Options)]
-        unknown = sorted(set(given) - set(known))
+        names = [item.name for item in fields(Options)]
+        unknown = sorted(set(values) - set(names))
         if unknown:
-            raise OptionError(f"unknown option {unknown[0]!r}, expected one of {', '.join(known)}")
-        return Options(**given)
+            raise OptionError(f"unknown option {unknown[0]!r}, expected one of {', '.join(names)}")
+        return Options(**values)
 
     @staticmethod
     def from_environment(environment: Mapping[str, str]) -> Options:
@@ -101,14 +101,14 @@ class Options:
         Raises:
             OptionError: a variable has a value that echo does not know; the message names it.
         """
-        given: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for variable, (option, read, _) in VARIABLES.items():
             if option and variable in environment:
                 try:
-                    given[option] = read(environment[variable])
+                    values[option] = read(environment[variable])
                 except ValueError as error:
                     raise OptionError(f"{variable}: {error}") from None
-        return Options.of(**given)
+        return Options.of(**values)
 
     @property
     def key(self) -> str:
@@ -119,7 +119,7 @@ class Options:
 
     @property
     def wishes(self) -> tuple[str, ...]:
-        """The names and patterns of the operators that nothing else may take the place of."""
+        """The names and patterns of operators that have to stay: no fused operator may take their place."""
         return (*self.keep, *self.recompute)
 
     @property
@@ -161,13 +161,13 @@ def _plans(value: Plan | Iterable[Plan]) -> tuple[Plan, ...]:
         return ()
     from echo.plans.plan import Plan  # numpy is needed for plans, not for options
 
-    wrong = f"plan: expected a Plan or several, as of echo.load_plan, got {value!r}"
+    message = f"plan: expected a Plan or several, as of echo.load_plan, got {value!r}"
     try:
         plans = (value,) if isinstance(value, Plan) else tuple(value)
     except TypeError:
-        raise OptionError(wrong) from None
+        raise OptionError(message) from None
     if not all(isinstance(plan, Plan) for plan in plans):
-        raise OptionError(wrong)
+        raise OptionError(message)
     return plans
 
 
@@ -257,16 +257,16 @@ def budget_bytes(value: int | float | str, stock: int) -> int:
     Raises:
         OptionError: the value is no size.
     """
-    wrong = f"memory_budget: expected bytes, a size such as '6GB' or a fraction of the stock's, got {value!r}"
+    message = f"memory_budget: expected bytes, a size such as '6GB' or a fraction of the stock's, got {value!r}"
     if isinstance(value, str):
-        found = _SIZE.match(value)
-        if not found:
-            raise OptionError(wrong)
-        amount = float(found.group(1)) * _UNITS[found.group(2).lower()]
+        match = _SIZE.match(value)
+        if not match:
+            raise OptionError(message)
+        amount = float(match.group(1)) * _UNITS[match.group(2).lower()]
     elif isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise OptionError(wrong)
+        raise OptionError(message)
     else:
         amount = value * stock if 0 < value <= 1 else value
     if not 0 < amount < float("inf"):
-        raise OptionError(wrong)
+        raise OptionError(message)
     return int(amount)

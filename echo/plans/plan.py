@@ -1,4 +1,4 @@
-"""The plan: what is stashed, what is recomputed, why, and what that is worth."""
+"""The plan: which feature maps are stashed or recomputed, why, and the bytes and seconds of the result."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from echo.system.unmoved import random_unmoved
 
 FORMAT = "echo-plan-5"
 APPLIED = ("hook", "mirror", "none")
-_KINDS = {
+_FIELD_TYPES = {
     "step_seconds": REAL, "overhead_seconds": REAL, "recomputed_nodes": NUMBER, "policy": TEXT, "device": TEXT,
     "applied": TEXT, "reason": TEXT,
 }  # fmt: skip
@@ -43,13 +43,13 @@ class Plan:
     ``match_range`` is what MXNet's memory planner is asked to use (None: its own; -1: echo's storage assignment
     instead). ``step_seconds`` is the predicted time of the user's step, ``overhead_seconds`` what recomputation adds.
     ``recomputed_nodes`` counts the operators that run again, each as often as it does. ``applied`` is "hook" (the
-    native gradient pass), "mirror" (MXNet's own attributes) or "none" (the user's graph as it is). ``subject`` says
-    what the plan was made for, and ``marks`` what applies it. ``fused`` has the patterns whose place fused operators
-    take, each with the node of the user at which it is found; decisions and marks are about the graph with those.
-    Places such as ("hoist:10", node) are layouts of products (`echo.passes.patterns.hoist`): the node is the first of
-    the family, in the graph with all other fused operators. ``missed`` are patterns that were nearly found. ``reason``
-    says why nothing is recomputed, empty where something is. ``failed`` has a line for each way to plan that failed,
-    and was left out. Without ``exact``, gradients are computed by another formula, which may change their last bits.
+    native gradient pass), "mirror" (MXNet's own attributes) or "none" (the user's graph as it is). ``subject`` is the
+    key of the plan, and ``marks`` apply it. ``fused`` has the patterns whose place fused operators take, each with the
+    node of the user at which it is found; decisions and marks are about the graph with these operators. Places such as
+    ("hoist:10", node) are layouts of products (`echo.passes.patterns.hoist`): the node is the first of the family, in
+    the graph with all other fused operators. ``missed`` are near-misses of patterns. ``reason`` says why nothing is
+    recomputed, empty where something is. ``failed`` has a line for each way to plan that failed, and was left out.
+    Without ``exact``, gradients are computed by another formula, which may change their last bits.
     """
 
     decisions: tuple[Decision, ...]
@@ -93,7 +93,7 @@ class Plan:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """All that is to be said of the plan: why the user's graph stays, what failed, and the notes."""
+        """The texts for the user: why the user's graph stays as it is, what failed, and the notes."""
         stays = (f"{self.reason}: the user's own graph is bound as it is",) if self.changes_nothing else ()
         return (*stays, *self.failed, *self.notes)
 
@@ -123,8 +123,8 @@ class Plan:
     def why(self, name: str) -> Why | NotFused:
         """Why a feature map is stashed or recomputed, and what it would cost to change that; or why nothing is fused.
 
-        Bytes and seconds of the changed plan are exact, and found out when they are asked for. A plan that was loaded
-        does not know them.
+        Bytes and seconds of the changed plan are exact; they are computed by this call. A plan that was loaded from a
+        file does not know them.
 
         Args:
             name: of the node, or ``"name:output"`` where several of its outputs are feature maps.
@@ -135,7 +135,7 @@ class Plan:
         return why(self, name, self._flipper)
 
     def with_flipper(self, flipper: Flipper) -> Plan:
-        """The same plan, which can answer what its decisions are worth. That is neither compared nor saved."""
+        """The same plan with a flipper, which `why` asks for costs. The flipper is neither compared nor saved."""
         plan = replace(self)
         object.__setattr__(plan, "_flipper", flipper)
         return plan
@@ -165,24 +165,24 @@ class Plan:
         try:
             if value["format"] != FORMAT:
                 raise GraphError(f"expected format {FORMAT}, got {value['format']!r}")
-            given = {key: item for key, item in value.items() if key != "format"}
-            given["decisions"] = tuple(map(read_decision, given["decisions"]))
-            given.update({name: read_memory(name, given[name]) for name in ("before", "after")})
-            given["notes"] = tuple(given["notes"])
-            given["reason"], given["failed"] = given["reason"], tuple(given["failed"])
-            given["subject"] = PlanKey.from_json(given["subject"])
-            given["marks"] = tuple(map(read_mark, given["marks"]))
-            given["fused"] = tuple(map(read_place, given["fused"]))
-            given["missed"] = tuple(map(read_missed, given["missed"]))
-            plan = Plan(**given)
-            given["exact"]  # has to be said
+            fields = {key: item for key, item in value.items() if key != "format"}
+            fields["decisions"] = tuple(map(read_decision, fields["decisions"]))
+            fields.update({name: read_memory(name, fields[name]) for name in ("before", "after")})
+            fields["notes"] = tuple(fields["notes"])
+            fields["reason"], fields["failed"] = fields["reason"], tuple(fields["failed"])
+            fields["subject"] = PlanKey.from_json(fields["subject"])
+            fields["marks"] = tuple(map(read_mark, fields["marks"]))
+            fields["fused"] = tuple(map(read_place, fields["fused"]))
+            fields["missed"] = tuple(map(read_missed, fields["missed"]))
+            plan = Plan(**fields)
+            fields["exact"]  # a file has to have it, although it has a default
             _check(plan)
             return plan
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise GraphError(f"not a plan: {type(error).__name__}: {error}") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the plan as a JSON file, with a digest: who edits it is told so, by whom it is loaded."""
+        """Writes the plan as a JSON file, with a digest by which `load` refuses a file that was edited."""
         value = self.to_json()
         text = json.dumps({"digest": _digest(value), **value}, indent=1, allow_nan=False)
         Path(path).write_text(text + "\n", encoding="utf-8")
@@ -199,9 +199,9 @@ class Plan:
         """
         try:
             value = read_json(path)
-            given = value.pop("digest", None) if isinstance(value, dict) else None
+            digest = value.pop("digest", None) if isinstance(value, dict) else None
             plan = Plan.from_json(value)
-            if given != _digest(value):
+            if digest != _digest(value):
                 raise GraphError("it was edited or damaged since it was saved; echo.plan makes a new one")
             return plan
         except (ValueError, GraphError) as error:
@@ -209,15 +209,15 @@ class Plan:
 
 
 def _digest(value: Mapping[str, Any]) -> str:
-    """Of the values, however they are written down."""
+    """The digest of a plan's values, whatever the layout of the file."""
     return digest_of(FORMAT, json.dumps(value, sort_keys=True, separators=(",", ":")).encode())
 
 
 def _check(plan: Plan) -> None:
-    check("plan", plan, _KINDS)
-    own = plan.match_range
-    if own is not None and (type(own) is not int or not ASSIGNED <= own < MOST):
-        raise GraphError(f"plan: match_range must be a number or null, got {plan.match_range!r}")
+    check("plan", plan, _FIELD_TYPES)
+    match_range = plan.match_range
+    if match_range is not None and (type(match_range) is not int or not ASSIGNED <= match_range < MOST):
+        raise GraphError(f"plan: match_range must be a number or null, got {match_range!r}")
     if not isinstance(plan.exact, bool):
         raise GraphError(f"plan: exact must be true or false, got {plan.exact!r}")
     if plan.applied not in APPLIED:

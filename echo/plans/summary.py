@@ -1,4 +1,4 @@
-"""What a process is told about its plans: the first one at once, all of them in one line when the process ends."""
+"""What echo logs about the plans of a process: the first one at once, all of them in one line when the process ends."""
 
 from __future__ import annotations
 

@@ -27,10 +27,10 @@ class Cost:
 
 @dataclass(frozen=True)
 class Flip:
-    """One decision turned around: ``alone``, and ``together`` with those on ``alike`` other maps of the same class.
+    """What a plan costs with one decision reversed: ``alone``, and ``together`` with those on ``alike`` other maps.
 
-    Equal maps of all time steps or layers form a class: where one alone changes little, all of them may. What is None
-    cannot be had, and ``note`` says why.
+    These are maps of the same class, such as equal maps of all time steps or layers: where one alone changes little,
+    all of them may change much. A cost is None where there is no such plan, and ``note`` says why.
     """
 
     alone: Cost | None = None
@@ -44,7 +44,7 @@ Flipper = Callable[["Decision"], Flip]
 
 @dataclass(frozen=True)
 class Why:
-    """The answer of `Plan.why`: the decision with its reason, what the plan costs as it is, and turned around."""
+    """The answer of `Plan.why`: the decision with its reason, what the plan costs, and what it costs with a flip."""
 
     decision: Decision
     plan: Cost
@@ -58,11 +58,11 @@ class Why:
             f"  why: {decision.reason}",
             f"  the plan: {_size(self.plan.planned)} planned, {1000 * self.plan.seconds:.2f} ms of recomputation",
         ]
-        other = _OPPOSITE[decision.action]
+        opposite = _OPPOSITE[decision.action]
         if self.flip.alone is not None:
-            lines.append(f"  {other} instead: {self._cost(self.flip.alone)}")
+            lines.append(f"  {opposite} instead: {self._cost(self.flip.alone)}")
         if self.flip.together is not None:
-            lines.append(f"  {other} with {self.flip.alike} alike: {self._cost(self.flip.together)}")
+            lines.append(f"  {opposite} with {self.flip.alike} alike: {self._cost(self.flip.together)}")
         if self.flip.note:
             lines.append(f"  note: {self.flip.note}")
         return "\n".join(lines)
@@ -90,7 +90,7 @@ class NotFused:
 def why(plan: Plan, name: str, flipper: Flipper | None) -> Why | NotFused:
     """See `Plan.why`."""
     nodes = {name, name.rpartition(":")[0]}
-    missed = tuple((each.pattern, each.reason) for each in plan.missed if each.name in nodes)
+    missed = tuple((near_miss.pattern, near_miss.reason) for near_miss in plan.missed if near_miss.name in nodes)
     if missed and all(decision.name not in nodes for decision in plan.decisions):
         return NotFused(name, missed)
     decision = _find(plan.decisions, name)
@@ -104,11 +104,11 @@ def _find(decisions: Sequence[Decision], name: str) -> Decision:
     full = {f"{decision.name}:{decision.output}": decision for decision in decisions}
     if name in full:
         return full[name]
-    found = [key for key, decision in full.items() if decision.name == name]
-    if len(found) == 1:
-        return full[found[0]]
-    if found:
-        raise OptionError(f"{name!r} has {len(found)} feature maps, expected one of {', '.join(found[:8])}")
+    keys = [key for key, decision in full.items() if decision.name == name]
+    if len(keys) == 1:
+        return full[keys[0]]
+    if keys:
+        raise OptionError(f"{name!r} has {len(keys)} feature maps, expected one of {', '.join(keys[:8])}")
     names = list(dict.fromkeys([*(decision.name for decision in decisions), *full]))
     close = difflib.get_close_matches(str(name), names, n=4, cutoff=0.5)
     hint = f", did you mean {', '.join(close)}" if close else ""

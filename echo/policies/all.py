@@ -1,4 +1,4 @@
-"""Every candidate runs again, once: what MXNet's own mirroring does, without its list of operators."""
+"""Every candidate runs again, once, as under MXNet's own mirroring, but without its list of operators."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from echo.policies.problem import Problem
 
 @dataclass(frozen=True)
 class All:
-    """Recomputes all that may be; looks at no limit."""
+    """Recomputes all candidates; ignores the limits."""
 
     name: str = "all"
 

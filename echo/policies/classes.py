@@ -1,8 +1,8 @@
 """Structural classes of equivalent nodes: the same role in every time step or layer, found without names.
 
 Unrolled graphs repeat themselves, and one decision a class is far better than one a node: a choice for a single time
-step saves nothing until all steps follow it. Nodes start with a colour made of operator, attributes and shapes, and are
-told apart by the colours around them, one ring more each round (Weisfeiler-Lehman colour refinement).
+step saves nothing until all steps follow it. Nodes start with a colour made of operator, attributes and shapes; each
+round refines it by the colours of the neighbours (Weisfeiler-Lehman colour refinement).
 
 A colour is a 64-bit number, mixed from those around a node; that any two of 300,000 nodes share one by chance has a
 probability below one in a hundred million. A round takes time linear in nodes and reads, but for sorting.
@@ -20,13 +20,13 @@ from echo.ir.ops import KIND_ATTRIBUTES
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TrainingNode
 
-Colours = npt.NDArray[np.uint64]  # one for each node of a training graph; those of backward nodes mean nothing
+Colours = npt.NDArray[np.uint64]  # one for each node of a training graph; those of backward nodes are not used
 
-_MOST_GATES = 8  # an LSTM cell has four, with peepholes and projections not more than this
+_MOST_GATES = 8  # an LSTM cell has four, with peepholes and projections at most eight
 
 
 def classes(training: TrainingGraph, nodes: Iterable[int], rounds: Sequence[int]) -> list[list[tuple[int, ...]]]:
-    """For each number of rounds: ``nodes`` grouped by their structure up to so many steps away, largest bytes first."""
+    """For each number of rounds: ``nodes`` grouped by the structure within so many edges, largest bytes first."""
     numbers = np.array(list(nodes), np.int64)
     if not len(numbers):
         return [[] for _ in rounds]
@@ -51,8 +51,8 @@ def _groups(
 def roles(training: TrainingGraph, rounds: Sequence[int]) -> list[list[int]]:
     """For each number of rounds, a colour for each node that equal roles share across graphs of one model.
 
-    Such graphs have other lengths and other batch sizes: sizes are left out, and variables count by name, which is how
-    they share their weights.
+    Such graphs have other lengths and other batch sizes: sizes are left out, and variables count by name, by which the
+    graphs share their weights.
     """
 
     def kind(node: TrainingNode) -> Hashable:
@@ -72,7 +72,7 @@ def _initial_colours(training: TrainingGraph) -> Colours:
     uses = _ForwardReads.of(training).uses(len(training.nodes)).tolist()
     nodes: list[TrainingNode | int] = []
     for number, node in enumerate(training.nodes):
-        # a shared weight tells roles apart, a variable that is used once is one of many alike
+        # a shared weight tells roles apart, but variables that are used once are alike
         nodes.append(number if node.is_variable and uses[number] > 1 else node if node.forward else 0)
 
     def kind(node: TrainingNode) -> Hashable:
@@ -82,7 +82,7 @@ def _initial_colours(training: TrainingGraph) -> Colours:
         return (node.op, tuple(attrs), node.outputs)
 
     def alike(node: TrainingNode) -> Hashable:
-        return (node.op, tuple(node.attrs.items()), tuple([(one.shape, one.flag) for one in node.outputs]))
+        return (node.op, tuple(node.attrs.items()), tuple([(output.shape, output.flag) for output in node.outputs]))
 
     return _hashed(nodes, alike, kind)
 
@@ -92,24 +92,24 @@ def _hashed(
     alike: Callable[[TrainingNode], Hashable],
     kind: Callable[[TrainingNode], Hashable],
 ) -> Colours:
-    """A colour for the ``kind`` of each node, asked once for all that are ``alike``; numbers are kinds of their own."""
-    known: dict[Hashable, int] = {}
-    found = []
+    """A colour for the ``kind`` of each node, computed once for ``alike`` nodes; each number in ``nodes`` is unique."""
+    colour_of: dict[Hashable, int] = {}
+    colours = []
     for node in nodes:
         if isinstance(node, int):
-            found.append(hash(("shared", node)))
+            colours.append(hash(("shared", node)))
             continue
         key = alike(node)
-        colour = known.get(key)
+        colour = colour_of.get(key)
         if colour is None:
-            colour = known[key] = hash(kind(node))
-        found.append(colour)
-    return np.array(found, np.int64).astype(np.uint64)
+            colour = colour_of[key] = hash(kind(node))
+        colours.append(colour)
+    return np.array(colours, np.int64).astype(np.uint64)
 
 
 @dataclass(frozen=True)
 class _ForwardReads:
-    """Every read of a forward operator: who reads, which node, and in which role."""
+    """Every read of a forward operator: the reader, the node that it reads, and the role of that input."""
 
     reader: npt.NDArray[np.int64]
     source: npt.NDArray[np.int64]
@@ -119,12 +119,12 @@ class _ForwardReads:
     def of(training: TrainingGraph) -> _ForwardReads:
         reads = training.reads
         forward = np.array([node.forward and not node.is_variable for node in training.nodes], np.bool_)
-        wanted = forward[reads.reader]
-        source, index = reads.source[wanted], reads.index[wanted]
+        is_forward = forward[reads.reader]
+        source, index = reads.source[is_forward], reads.index[is_forward]
         # which output is read, where that makes a difference: an array split in many parts is split into time steps
         many = np.diff(np.array(training.first_entry))[source] > _MOST_GATES
-        role = reads.position[wanted] * 64 + np.where(many, 63, index)
-        return _ForwardReads(reads.reader[wanted], source, _mixed(role.astype(np.uint64)))
+        role = reads.position[is_forward] * 64 + np.where(many, 63, index)
+        return _ForwardReads(reads.reader[is_forward], source, _mixed(role.astype(np.uint64)))
 
     def uses(self, nodes: int) -> npt.NDArray[np.int64]:
         """How often each node is read."""
@@ -136,20 +136,20 @@ def _refined(training: TrainingGraph, colours: Colours, rounds: int) -> list[Col
     reads = _ForwardReads.of(training)
     is_reader = np.zeros(len(training.nodes), np.bool_)
     is_reader[[number for number, node in training.operators() if node.forward]] = True
-    found = [colours]
+    colours_after = [colours]
     for _ in range(rounds):
-        before = found[-1]
+        before = colours_after[-1]
         inputs = _summed(_mixed(before[reads.source] ^ reads.role), reads.reader, len(before))
         # a set: how often a value is read must not tell the first time step from the second
         source, reader = _distinct_pairs(reads.source, before[reads.reader])
         outputs = _summed(_mixed(reader), source, len(before))
         after = _mixed(before + _mixed(inputs + np.uint64(1)) + _mixed(_mixed(outputs)))
-        found.append(np.where(is_reader, after, before))
-    return found
+        colours_after.append(np.where(is_reader, after, before))
+    return colours_after
 
 
 def _mixed(values: Colours) -> Colours:
-    """Numbers without any likeness to these, one for each (the finalizer of SplitMix64)."""
+    """A hash of each value (the finalizer of SplitMix64)."""
     values = values + np.uint64(0x9E3779B97F4A7C15)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,4 +1,4 @@
-"""What a policy is asked for a training graph that came as data (`echo.ir.data_graph`)."""
+"""Policies on training graphs that come as data (`echo.ir.data_graph`)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def problem_of_graph(
         candidates=candidates,
         segments=partition(training, candidates),
         forced=frozenset(),
-        match_ranges=(1,),  # any: live bytes know none
+        match_ranges=(1,),  # live bytes do not depend on it
         max_seconds=max_seconds,
         max_bytes=max_bytes,
         effort=simulations * len(training.nodes),
@@ -76,25 +76,24 @@ def solve_graph(
     max_bytes: int | None = None,
     deadline: Deadline = NEVER,
 ) -> Solved:
-    """What a policy makes of a data graph: of light operators alone, then with heavy ones where that ranks before it.
+    """The schedule of a policy for a data graph: of light operators alone, or with heavy ones where that is better.
 
-    At the ``deadline`` what was found until then is taken.
-
-    The schedule may need more than ``max_bytes`` where the policy finds none that fits, or does not look at limits.
+    At the ``deadline`` the best schedule so far is taken. It may need more than ``max_bytes`` where the policy finds
+    none that fits, or ignores limits.
     """
     # Light operators alone cost up to 3 points of overhead more than the published plans of tests/data/ilp.
-    found = []
+    solutions = []
     for heavy in (False, True) if max_bytes is not None else (False,):
         problem = problem_of_graph(training, seconds, max_bytes=max_bytes, heavy=heavy, deadline=deadline)
         splits, _ = chosen_in_time(policy, problem)
-        found.append(Solved(splits, problem.value(splits), heavy))
-    return min(found, key=lambda solved: problem.rank(solved.value))
+        solutions.append(Solved(splits, problem.value(splits), heavy))
+    return min(solutions, key=lambda solved: problem.rank(solved.value))
 
 
 def smallest(
     policy: Policy, training: TrainingGraph, seconds: Sequence[float], deadline: Deadline = NEVER
 ) -> Solved:
-    """The fewest bytes that a policy reaches with every operator that may run again."""
+    """The policy's schedule without limits, in which every operator may run again: its fewest bytes."""
     problem = problem_of_graph(training, seconds, deadline=deadline)
     splits, _ = chosen_in_time(policy, problem)
     return Solved(splits, problem.value(splits), True)

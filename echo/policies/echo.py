@@ -1,9 +1,9 @@
 """The policy of the Echo paper (ISCA'20, sections 4 and 5): recompute cheap segments whose inputs are smaller.
 
 For each segment the nodes are taken from its end backwards: recomputing one more saves its feature map if a gradient
-reads it, and costs the stashing of inputs that were not stashed before. Only what a gradient needs is charged. Beyond
-the paper, the memory that recomputation itself needs while a segment's gradients run is bounded by one allowance for
-all segments, chosen so that stash plus allowance is least. Linear in nodes but for sorting.
+reads it, and costs the stashing of inputs that were not stashed before. Only maps that a gradient needs are charged.
+Beyond the paper, the memory that recomputation itself needs while a segment's gradients run is bounded by one allowance
+for all segments, chosen so that stash plus allowance is least. Linear in nodes but for sorting.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from echo.policies.segments import Segment
 
 @dataclass
 class _Ladder:
-    """A segment's nodes from its end backwards, and what is worth doing with the first so many of them."""
+    """A segment's nodes from its end backwards, and the numbers of them that are worth recomputing."""
 
     nodes: list[int] = field(default_factory=list)
     steps: list[_Step] = field(default_factory=list)
@@ -27,7 +27,10 @@ class _Ladder:
 
 @dataclass(frozen=True)
 class _Step:
-    """The first ``count`` nodes of a ladder recomputed: bytes stashed less than before, and what it takes."""
+    """Recomputes the first ``count`` nodes of a ladder: ``saved`` bytes less are stashed.
+
+    The nodes take ``seconds``, and hold ``transient`` bytes while gradients of the segment run.
+    """
 
     ladder: _Ladder
     count: int
@@ -72,7 +75,7 @@ def _largest_map(problem: Problem) -> int:
 
 
 def _allowances(smallest: int, ladders: list[_Ladder]) -> list[int]:
-    """From one map to all that any segment could use, each a quarter more than the one before."""
+    """Allowances from one map to the most that any segment could use, each a quarter more than the one before."""
     largest = max((step.transient for ladder in ladders for step in ladder.steps), default=0)
     allowances = [smallest]
     while 0 < allowances[-1] < largest:
@@ -97,7 +100,7 @@ def _within_time(steps: list[_Step], max_seconds: float | None) -> list[_Step]:
 
 
 def _ladder(problem: Problem, segment: Segment) -> _Ladder:
-    """What is saved by recomputing the last 1, 2, 3, ... nodes of a segment that gradients need."""
+    """The ladder of the last 1, 2, 3, ... nodes of a segment that gradients need."""
     training = problem.training
     walk = _Walk(stashed=_stash_around(training, problem, segment))
     ladder = _Ladder()
@@ -114,7 +117,7 @@ def _ladder(problem: Problem, segment: Segment) -> _Ladder:
 
 
 def _stash_around(training: TrainingGraph, problem: Problem, segment: Segment) -> set[Entry]:
-    """The entries at and around a segment that gradients read, and that are therefore stashed anyway."""
+    """The inputs and outputs of a segment's nodes that gradients read, and that are therefore stashed."""
     around = {Entry(e.node, e.index) for number in segment.nodes for e in training.nodes[number].inputs}
     around |= {entry for number in segment.nodes for entry in problem.candidates[number]}
     return {entry for entry in around if entry in training.backward_readers}

@@ -1,9 +1,8 @@
-"""The best schedule there is, by integer programming: for small graphs, and as an oracle for the other policies.
+"""The optimal schedule, by integer programming: for small graphs, and as an oracle for the other policies.
 
 `echo.policies.solvers.exact_model` is the program, HiGHS (Huangfu and Hall, 2018) solves it: ``pip install
 mxnet-echo[exact]``. It counts live bytes without work in place, which is exact for graphs that come as data
-(`echo.ir.data_graph`); on MXNet's graphs it is an approximation, and the exact bytes of the result are for the caller
-to look at.
+(`echo.ir.data_graph`); on MXNet's graphs it is an approximation, and callers have to evaluate the result.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ logger = logging.getLogger("echo")
 
 # HiGHS takes seconds to minutes for up to 6,000 binary variables; 4 minutes gave no bound with 40,000 (ResNet-50).
 MOST_BINARIES = 10_000
-_TOLERANCE = 1e-9  # of a budget, by which a solution may break it: less than a byte below a gigabyte
+_TOLERANCE = 1e-9  # the part of a budget by which a solution may exceed it: below a gigabyte, less than a byte
 
 
 class Solved(NamedTuple):
-    """``gap``: how much better another schedule might be, as a part of the objective; 0 where the optimum is proven.
+    """A schedule, and ``gap``, the part of its objective that a better one might save; 0 where it is proven optimal.
 
     ``bytes`` is the peak as the program counts it, None where a budget was given.
     """
@@ -43,12 +42,12 @@ class Solved(NamedTuple):
 
 @dataclass(frozen=True)
 class Exact:
-    """The fastest schedule within ``max_bytes``; without, the smallest within ``max_seconds``, the fastest of those.
+    """The fastest schedule within ``max_bytes``; without it, the smallest within ``max_seconds``, the fastest of those.
 
-    time_limit: seconds for all programs together, if the problem's deadline is not before that; what was found until
-        then is returned, or where that is nothing what `echo.policies.solvers.ruin_recreate` finds, with a warning that
-        says the gap.
-    gap: the part of the objective that a better schedule may save for the program to count as solved.
+    time_limit: seconds for all programs together, if the problem's deadline is not before that. Then the best schedule
+        so far is returned, or without one that of `echo.policies.solvers.ruin_recreate`, with a warning that has the
+        gap.
+    gap: a program counts as solved where a better schedule could save at most this part of the objective.
     """
 
     time_limit: float = 60.0
@@ -70,7 +69,7 @@ class Exact:
         Raises:
             OptionError: highspy is not installed, or the graph is too large.
         """
-        from echo.policies.solvers.exact_model import Model  # few want it, and it takes half a megabyte
+        from echo.policies.solvers.exact_model import Model  # rarely used, and half a megabyte to load
 
         solver = _solver()
         size = Model.size(problem)
@@ -83,9 +82,9 @@ class Exact:
             return Solved({}, 0.0)
         end = min(time.monotonic() + self.time_limit, problem.deadline.at)
         if problem.max_bytes is not None:
-            found = self._run(solver, end, problem, problem.max_bytes, problem.max_seconds)
-            if found is not None:
-                return found
+            solved = self._run(solver, end, problem, problem.max_bytes, problem.max_seconds)
+            if solved is not None:
+                return solved
         return self._smallest(solver, end, problem)
 
     def _smallest(self, solver: Any, end: float, problem: Problem) -> Solved:
@@ -106,7 +105,7 @@ class Exact:
         max_seconds: float | None,
         start: Splits | None = None,
     ) -> Solved | None:
-        """Solves one program until ``end``; None where nothing was found."""
+        """Solves one program until ``end``; None where it found no schedule."""
         from echo.policies.solvers.exact_model import Model
 
         if start is None and problem.may_split and not problem.forced:
@@ -142,7 +141,7 @@ class Exact:
     def _unsolved(
         self, problem: Problem, start: Splits, max_bytes: int | None, max_seconds: float | None
     ) -> Solved | None:
-        """The schedule that a program would have started from, where it keeps the limits."""
+        """The schedule from which a program would have started, None where that breaks a limit."""
         limited = replace(problem, max_bytes=max_bytes, max_seconds=max_seconds)
         value = problem.value(start)
         return Solved(start, float("inf"), value.bytes) if limited.keeps(value) else None
@@ -164,8 +163,8 @@ def _lp(solver: Any, model: Model) -> Any:
     lp.col_cost_ = np.array(program.cost)
     lp.col_lower_, lp.col_upper_ = np.zeros(len(program.cost)), np.array(program.top)
     lp.row_lower_, lp.row_upper_ = np.array(program.lower), np.array(program.upper)
-    kinds = solver.HighsVarType
-    lp.integrality_ = [kinds.kInteger if integral else kinds.kContinuous for integral in program.integral]
+    types = solver.HighsVarType
+    lp.integrality_ = [types.kInteger if integral else types.kContinuous for integral in program.integral]
     lp.a_matrix_.format_ = solver.MatrixFormat.kRowwise
     lp.a_matrix_.start_ = np.cumsum([0, *map(len, program.rows)])
     lp.a_matrix_.index_ = np.array([column for row in program.rows for column in row], np.int32)

@@ -1,9 +1,9 @@
-"""The least stashed bytes: a minimum cut between what is computed anyway and what gradients read.
+"""The least stashed bytes: a minimum cut between the forward pass and the maps that gradients read.
 
-What has to lie in memory between the passes is a cut of the forward graph: everything that a gradient reads is behind
-it, stashed or recomputed from the stash. The smallest cut is the smallest stash, found in polynomial time (as in
-functorch's partitioner, He and Yu, 2023). It knows nothing of what recomputation itself needs while it runs. Seconds
-count as bytes at a price, which is bisected to where the limits are kept.
+The stash between the passes is a cut of the forward graph: every map that a gradient reads is in the stash, or is
+recomputed from it. The smallest cut is the smallest stash, found in polynomial time (as in functorch's partitioner, He
+and Yu, 2023). It does not count the memory that recomputation needs while it runs. Seconds count as bytes at a price,
+which is bisected to where the limits are kept.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from echo.policies.problem import Problem
 from echo.policies.solvers.stash import least_stash
 
 _PRICES = 12  # bisection steps, over the range below
-_RANGE = 1e4  # of prices around the step's bytes over its seconds
+_RANGE = 1e4  # prices go from this part to this multiple of the step's bytes over its seconds
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class Mincut:
             value = problem.value(splits)
             if problem.rank(value) < problem.rank(problem.value(best)):
                 best = splits
-            if problem.max_bytes is not None:  # the highest price is wanted at which the cut still fits
+            if problem.max_bytes is not None:  # the aim is the highest price at which the cut still fits
                 dear = value.bytes > problem.max_bytes
-            else:  # the lowest price at which it is fast enough
+            else:  # the aim is the lowest price at which the cut is fast enough
                 dear = value.seconds <= (problem.max_seconds or 0.0)
             low, high = (low, price) if dear else (price, high)
         return best

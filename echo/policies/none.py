@@ -10,7 +10,7 @@ from echo.policies.problem import Problem
 
 @dataclass(frozen=True)
 class None_:
-    """Stashes everything but what the user insists on; looks at no limit."""
+    """Recomputes only the nodes that the user insists on; ignores the limits."""
 
     name: str = "none"
 

@@ -1,7 +1,7 @@
-"""What a policy is given, and what it returns: data in, decisions out.
+"""The interface of policies: a problem in, a schedule out.
 
-A policy chooses which candidate nodes to recompute, and where (`echo.ir.schedule.Splits`). It may ask one thing: the
-exact bytes and seconds of a choice (`Problem.value`). It never sees a symbol and changes nothing.
+A policy chooses which candidate nodes to recompute, and where (`echo.ir.schedule.Splits`). It may ask for the exact
+bytes and seconds of a choice (`Problem.value`). It never sees a symbol and changes nothing.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from echo.system.deadline import NEVER, Deadline
 
 @dataclass(frozen=True)
 class Problem:
-    """One training graph, what may be recomputed in it, and the limits.
+    """One training graph, the candidates for recomputation, and the limits.
 
     ``candidates`` maps each node that the policy may choose to its recomputable entries, ``segments`` groups them
-    between compute-heavy operators; ``forced`` are entries that
-    the user insists on. ``max_seconds`` bounds the recomputation in a step, ``max_bytes`` the planned memory; with
-    ``max_bytes`` the fastest choice that fits is wanted, without it the smallest. ``match_ranges[0]`` is the one that
-    MXNet uses by itself; where ``assigns``, echo's own storage assignment is another way (`ASSIGNED`), with
-    ``assigned_only`` the only one. ``effort`` bounds the work of a search, in visited nodes; a ``hint`` shortens it.
-    With ``once`` no node may run again more than once, for all backward nodes: MXNet's own attributes know no more.
-    Searches end at the ``deadline``.
+    between compute-heavy operators; ``forced`` are entries that the user insists on. ``max_seconds`` bounds the
+    recomputation in a step, ``max_bytes`` the planned memory: the policy aims at the fastest choice within
+    ``max_bytes``, without it at the smallest. ``match_ranges[0]`` is the one that MXNet uses by itself; where
+    ``assigns``, echo's own storage assignment is another way to plan storage (`ASSIGNED`), with ``assigned_only`` the
+    only one. ``effort`` bounds the work of a search, in visited nodes; a ``hint`` shortens it. With ``once``, a node
+    may run again once, for all backward nodes: MXNet's own attributes cannot say more. Searches end at the
+    ``deadline``.
     """
 
     training: TrainingGraph
@@ -55,13 +55,13 @@ class Problem:
 
     @property
     def all_ranges(self) -> tuple[int, ...]:
-        """Everything that storage can be planned by."""
+        """The match ranges by which storage can be planned, with `ASSIGNED` for echo's own assignment."""
         if self.assigned_only:
             return (ASSIGNED,)
         return (*self.match_ranges, ASSIGNED) if self.assigns else self.match_ranges
 
     def choice(self, nodes: Sequence[int] = ()) -> Choice:
-        """The choice that recomputes these candidates and what is forced."""
+        """The choice that recomputes these candidates and the forced entries."""
         choice = np.zeros(self.evaluator.entries, np.uint8)
         for entry in self.forced:
             choice[self.training.entry_id(entry)] = 1
@@ -75,7 +75,7 @@ class Problem:
 
     @property
     def may_split(self) -> bool:
-        """Whether nodes may run again several times, anywhere: the passes of a CachedOp are planned apart."""
+        """Whether nodes may run again several times, anywhere; not in a CachedOp, which plans each pass by itself."""
         return not self.once and self.training.runner == EXECUTOR
 
     def splits(self, nodes: Iterable[int]) -> Splits:
@@ -87,7 +87,7 @@ class Problem:
         return self.splits(node for node in self.candidates if choice[self.entry_ids(node)[0]])
 
     def value(self, splits: Splits) -> Evaluation:
-        """Exact bytes and seconds of what a policy returns, by everything that storage can be planned by."""
+        """Exact bytes and seconds of a schedule, under the best of `all_ranges`."""
         return self.evaluator.evaluate(self.choice(list(splits)), self.all_ranges, None, splits)
 
     def evaluate(
@@ -101,7 +101,7 @@ class Problem:
         return not any(self.rank(evaluation)[: 1 if self.max_bytes is None else 2])
 
     def rank(self, evaluation: Evaluation) -> tuple[float, float, float]:
-        """Smaller is better: first the limits, then what is wanted, then what is nice to have."""
+        """Smaller is better: first the excess over the limits, then the objective, then what breaks ties."""
         late = 0.0 if self.max_seconds is None else max(0.0, evaluation.seconds - self.max_seconds)
         if self.max_bytes is None:
             return (late, float(evaluation.bytes), evaluation.seconds)

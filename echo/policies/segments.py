@@ -24,25 +24,25 @@ class Segments:
 
 
 def partition(training: TrainingGraph, candidates: Mapping[int, tuple[Entry, ...]]) -> Segments:
-    """The connected groups of candidate nodes."""
-    home = dict.fromkeys(candidates, -1)  # a node on the way to the first of its group; -1 for the first itself
+    """The connected groups of candidate nodes, by union and find."""
+    parent = dict.fromkeys(candidates, -1)  # a node nearer to the first of its group; -1 for the first itself
 
-    def first_of(number: int) -> int:
-        first = number
-        while home[first] >= 0:
-            first = home[first]
-        while home[number] >= 0:  # the next one who asks gets there in one step
-            home[number], number = first, home[number]
-        return first
+    def root_of(number: int) -> int:
+        root = number
+        while parent[root] >= 0:
+            root = parent[root]
+        while parent[number] >= 0:  # path compression
+            parent[number], number = root, parent[number]
+        return root
 
     numbers = sorted(candidates)
     for number in numbers:
         for entry in training.nodes[number].inputs:
-            if entry.node in home:
-                one, other = first_of(entry.node), first_of(number)
-                if one != other:
-                    home[max(one, other)] = min(one, other)
+            if entry.node in parent:
+                read_root, reader_root = root_of(entry.node), root_of(number)
+                if read_root != reader_root:
+                    parent[max(read_root, reader_root)] = min(read_root, reader_root)
     groups: dict[int, list[int]] = {}
     for number in numbers:
-        groups.setdefault(first_of(number), []).append(number)
+        groups.setdefault(root_of(number), []).append(number)
     return Segments(tuple(Segment(tuple(group)) for group in groups.values()))

@@ -1,8 +1,8 @@
 """Checkpoints where few bytes cross (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016).
 
 The forward pass is cut into segments at positions that few bytes cross; those bytes are stashed, the rest of a segment
-is recomputed when the backward pass gets to it. In a segment the same is done again, as deep as it pays: its inner
-nodes then run once more for each level. Segments hold about as many bytes each; how many is searched over.
+is recomputed when the backward pass gets to it. Segments are cut into segments again, as deep as it pays: their inner
+nodes then run once more for each level. Segments hold about equally many bytes; the policy searches their number.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from echo.ir.schedule import Splits
 from echo.policies.problem import Problem
 
 _DEEPEST = 4  # levels of segments in segments
-_MORE = 1.3  # from one number of segments to the next
-_VISITS = 40  # nodes that one schedule costs to plan and to evaluate, in units of a problem's effort
+_MORE = 1.3  # the ratio of one number of segments to the one before
+_VISITS = 40  # units of a problem's effort for each node, to plan and evaluate one schedule
 
 
 @dataclass(frozen=True)
 class Sublinear:
-    """The best of such schedules, by number of segments and depth; within the limits where one of them is."""
+    """The best of such schedules over numbers of segments and depths; within the limits where one of them is."""
 
     name: str = "sublinear"
 
@@ -47,12 +47,12 @@ class Sublinear:
 
 
 def _counts(nodes: int, depth: int) -> list[int]:
-    """Numbers of segments at each level, up to about as many as there are nodes in the last."""
-    found, count = [], 1.0 if depth == 1 else 2.0
+    """The numbers of segments of a level to try, until the last level has about as many segments as there are nodes."""
+    counts, count = [], 1.0 if depth == 1 else 2.0
     while count ** depth <= max(nodes, 1):
-        found.append(int(count))
+        counts.append(int(count))
         count = max(count * _MORE, int(count) + 1)
-    return found
+    return counts
 
 
 class Cutter:
@@ -66,15 +66,15 @@ class Cutter:
         training = problem.training
         self.nodes = sorted(problem.candidates)
         entries = [[Entry(e.node, e.index) for e in problem.candidates[node]] for node in self.nodes]
-        self.size = [sum(training.type_of(entry).bytes for entry in own) for own in entries]
+        self.size = [sum(training.type_of(entry).bytes for entry in node_entries) for node_entries in entries]
         self.begin = list(accumulate(self.size, initial=0))  # bytes before each candidate
         self.last_reader = self._last_readers()
         readers = training.backward_readers
-        first = [min([min(readers[entry]) for entry in own if entry in readers], default=0) for own in entries]
-        self.first_backward: Sequence[int] = first
+        read = [[readers[entry] for entry in node_entries if entry in readers] for node_entries in entries]
+        self.first_backward: Sequence[int] = [min(map(min, entry_readers), default=0) for entry_readers in read]
 
     def _last_readers(self) -> list[int]:
-        """By position of a candidate: that of the last candidate that reads it."""
+        """By position of a candidate: the position of the last candidate that reads it."""
         position_of = {node: position for position, node in enumerate(self.nodes)}
         last = list(range(len(self.nodes)))
         for position, node in enumerate(self.nodes):
@@ -85,55 +85,55 @@ class Cutter:
 
     def splits(self, shares: Sequence[float], depth: int) -> Splits:
         """The schedule of segments that have these shares of the bytes, at each of ``depth`` levels."""
-        found: dict[int, set[int]] = defaultdict(set)
+        slots_of: dict[int, set[int]] = defaultdict(set)
         work = [(0, len(self.nodes), list(range(len(self.nodes))), depth)]
         while work:
             begin, end, dropped, levels = work.pop()
             for left, right, inner in self._segments(begin, end, dropped, shares):
                 reads = [self.first_backward[node] for node in inner if self.first_backward[node]]
                 if not reads:
-                    continue  # no gradient needs what is made here
+                    continue  # no gradient reads a map of this segment
                 start = min(reads)
                 for node in inner:
-                    found[self.nodes[node]].add(start)
+                    slots_of[self.nodes[node]].add(start)
                 if levels > 1 and right - left > 1:
                     work.append((left, right, inner, levels - 1))
         if not self.problem.may_split:
-            return self.problem.splits(found)
-        return {node: tuple(sorted(slots)) for node, slots in sorted(found.items())}
+            return self.problem.splits(slots_of)
+        return {node: tuple(sorted(slots)) for node, slots in sorted(slots_of.items())}
 
     def _segments(
         self, begin: int, end: int, dropped: Sequence[int], shares: Sequence[float]
     ) -> list[tuple[int, int, list[int]]]:
-        """Ranges, and those of the ``dropped`` candidates in each that stay dropped: not read behind the range."""
+        """Ranges, each with its ``dropped`` candidates that stay dropped, since nothing after the range reads them."""
         cuts = [begin, *self._cuts(begin, end, shares), end]
-        found, at = [], 0
+        segments, at = [], 0
         for left, right in zip(cuts, cuts[1:]):
             inner = []
             while at < len(dropped) and dropped[at] < right:
                 if self.last_reader[dropped[at]] < right:
                     inner.append(dropped[at])
                 at += 1
-            found.append((left, right, inner))
-        return found
+            segments.append((left, right, inner))
+        return segments
 
     def _cuts(self, begin: int, end: int, shares: Sequence[float]) -> list[int]:
-        """Positions near to shares of the bytes, each where the fewest bytes cross for half a share around."""
+        """Cuts near to these shares of the bytes, each where the fewest bytes cross within half a share around."""
         crossing = self._crossing(begin, end)
         unit = (self.begin[end] - self.begin[begin]) / sum(shares)
         cuts: set[int] = set()
         aim = float(self.begin[begin])
-        for before, behind in zip(shares, shares[1:]):
-            aim += before * unit
-            low = max(begin + 1, bisect_left(self.begin, aim - before * unit / 2, begin, end))
-            high = min(end - 1, bisect_left(self.begin, aim + behind * unit / 2, begin, end))
+        for share, next_share in zip(shares, shares[1:]):
+            aim += share * unit
+            low = max(begin + 1, bisect_left(self.begin, aim - share * unit / 2, begin, end))
+            high = min(end - 1, bisect_left(self.begin, aim + next_share * unit / 2, begin, end))
             if low <= high:
                 offer = [(crossing[cut - begin], abs(self.begin[cut] - aim), cut) for cut in range(low, high + 1)]
                 cuts.add(min(offer)[2])
         return sorted(cuts)
 
     def _crossing(self, begin: int, end: int) -> list[int]:
-        """Bytes made in a range before each position of it that are read at that position or behind."""
+        """For each position of a range: bytes computed in the range before it, and read at it or after it."""
         change = [0] * (end - begin + 2)
         for position in range(begin, end):
             last = min(self.last_reader[position], end)

@@ -1,4 +1,4 @@
-"""A policy under a deadline: what it found so far is taken when the time is over."""
+"""A policy under a deadline: when the time is over, its best choice so far is taken."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from echo.system.deadline import OutOfTime
 
 
 def chosen_in_time(policy: Policy, problem: Problem) -> tuple[Splits, bool]:
-    """What a policy chooses, and whether it came to an end by itself.
+    """The schedule of a policy, and whether the policy ended before the problem's deadline.
 
-    Otherwise it is the best that the policy looked at before the problem's deadline: nothing recomputed, at least.
+    Otherwise the schedule is the best that the policy evaluated until then, or the one that recomputes nothing.
     """
     if problem.deadline.at == math.inf:
         return policy.choose(problem), True
@@ -42,12 +42,12 @@ class _Timed:
         """As `echo.estimators.evaluator.Evaluator.evaluate`."""
         if self._problem.deadline.is_over:
             raise OutOfTime
-        found = self._evaluator.evaluate(recompute, match_ranges, limit, splits)
-        exact = limit is None or found.bytes <= limit
-        if exact and PEAK not in match_ranges and self._problem.rank(found) < self._rank:
-            self._rank = self._problem.rank(found)
+        evaluation = self._evaluator.evaluate(recompute, match_ranges, limit, splits)
+        exact = limit is None or evaluation.bytes <= limit
+        if exact and PEAK not in match_ranges and self._problem.rank(evaluation) < self._rank:
+            self._rank = self._problem.rank(evaluation)
             self.best = self._problem.chosen(recompute) if splits is None else splits
-        return found
+        return evaluation
 
     def executed(self, recompute: Choice, splits: Splits | None = None) -> Choice:
         """As `echo.estimators.evaluator.Evaluator.executed`."""

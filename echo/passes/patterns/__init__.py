@@ -1,7 +1,7 @@
-"""What fused operators can take the place of: one pattern a file, found by structure.
+"""The patterns whose place fused operators take: one pattern a file, matched by structure.
 
-A pattern has a ``NAME`` and ``match(view, number)``: the `Fusion` of what this node computes, a text that says why
-there is none where there nearly was one, or None. A fusion can be found again from its anchor alone.
+A pattern has a ``NAME`` and ``match(view, number)``, which returns the `Fusion` that replaces this node, a text that
+says why there is none (a near-miss), or None. A fusion can be matched again from its anchor alone.
 """
 
 from __future__ import annotations
@@ -32,6 +32,6 @@ _ALL = (
 )  # fmt: skip
 LAYERS = frozenset({lstm_layer.NAME})
 CPU_ONLY = frozenset({softmax_output.NAME})
-MASKS = frozenset({dropout.NAME, relu.NAME})  # bits in the place of numbers: only where that lowers what is planned
+MASKS = frozenset({dropout.NAME, relu.NAME})  # bits in the place of numbers: only where that lowers planned memory
 QUIET = frozenset({bias_act.NAME, relu.NAME})  # most networks have near-misses, which say nothing new
 PATTERNS: Mapping[str, Match] = {pattern.NAME: pattern.match for pattern in _ALL}

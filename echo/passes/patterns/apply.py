@@ -1,4 +1,4 @@
-"""Fused operators in the place of patterns: the graph keeps its arguments, their order, and its outputs."""
+"""Puts fused operators in the place of patterns: the graph keeps its arguments, their order, and its outputs."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ Types = Mapping[Entry, TensorType]
 
 @dataclass(frozen=True)
 class Fused:
-    """The graph with fused operators, where they were found, and where they nearly were.
+    """The graph with fused operators, the places of the patterns that they replace, and the near-misses.
 
-    ``what`` counts each kind. ``hidden`` are bytes that the user's operators hold there beyond what is planned.
-    ``bits`` says why nothing may be put in that changes last bits, empty where it may.
+    ``counts`` has the number of fusions by label. ``hidden`` are the bytes that the replaced operators hold beyond
+    planned memory. ``bits`` says why no operator may change last bits, empty where one may.
     """
 
     graph: Graph
     places: tuple[Place, ...] = ()
     missed: tuple[Missed, ...] = ()
-    what: Mapping[str, int] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
     hidden: int = 0
     notes: tuple[str, ...] = ()
     bits: str = ""
@@ -47,7 +47,7 @@ def find(
     view = View(graph)
     without = without if device == "cpu" else without | CPU_ONLY
     patterns = [name for name in PATTERNS if name not in without]
-    found: list[Fusion] = []
+    fusions: list[Fusion] = []
     missed: list[Missed] = []
     for number, node in enumerate(graph.nodes):
         if node.is_variable:
@@ -57,22 +57,23 @@ def find(
             if isinstance(result, Fusion) and not wished.isdisjoint(result.replaced):
                 result = f"keep or recompute names {graph.nodes[min(wished & result.replaced)].name!r}, which is inside"
             if isinstance(result, Fusion):
-                found.append(result)
+                fusions.append(result)
             elif result is not None:
                 missed.append(Missed(number, node.name, name, result))
-    return list(_apart(found)), missed
+    return list(_disjoint(fusions)), missed
 
 
 def _match(view: View, name: str, number: int) -> Fusion | str | None:
-    """What a pattern finds at a node; no fusion where the shape that it hangs on is known too late."""
-    found = PATTERNS[name](view, number)
-    late = view.late(found.shape_source) if isinstance(found, Fusion) and found.shape_source is not None else ""
-    return late or found
+    """The result of a pattern at a node; a near-miss where the shape that the fusion needs is known too late."""
+    match = PATTERNS[name](view, number)
+    late = view.late(match.shape_source) if isinstance(match, Fusion) and match.shape_source is not None else ""
+    return late or match
 
 
-def _apart(found: Iterable[Fusion]) -> Iterator[Fusion]:
+def _disjoint(fusions: Iterable[Fusion]) -> Iterator[Fusion]:
+    """The fusions that do not overlap, those that replace most first."""
     taken: set[int] = set()
-    for fusion in sorted(found, key=lambda each: (-len(each.replaced), each.anchor)):
+    for fusion in sorted(fusions, key=lambda fusion: (-len(fusion.replaced), fusion.anchor)):
         if taken.isdisjoint(fusion.replaced):
             taken |= fusion.replaced
             yield fusion
@@ -89,25 +90,25 @@ def fuse(
     """The user's graph with all the fused operators that its shapes and types allow.
 
     ``types`` gives the shape and type of each of the user's entries. With ``copies``, gradients may be added to arrays
-    that hold others. ``wished`` are nodes that the user wants kept or recomputed: they are left alone. ``without`` are
-    patterns that are not looked for.
+    that hold other gradients. ``wished`` are nodes that the user wants kept or recomputed: no fusion replaces them.
+    ``without`` are patterns that are not matched.
     """
-    found, missed = find(graph, device, wished, without)
-    known = types() if found else {}
+    fusions, missed = find(graph, device, wished, without)
+    entry_types = types() if fusions else {}
     fitting = []
-    for fusion in found:
-        wrong = why_not(fusion, known)
-        if wrong:
-            missed.append(_miss(graph, fusion, wrong))
+    for fusion in fusions:
+        reason = why_not(fusion, entry_types)
+        if reason:
+            missed.append(_miss(graph, fusion, reason))
         else:
             fitting.append(fusion)
-    kept, made = _in_order(graph, fitting, copies)
-    apart = {fusion.anchor for fusion in kept}
-    missed += [_miss(graph, fusion, ORDER) for fusion in fitting if fusion.anchor not in apart]
-    places = tuple((fusion.pattern, fusion.anchor) for fusion in kept)
-    counted = [fusion.hidden_bytes for fusion in kept if fusion.hidden_bytes is not None]
-    hidden = sum(times * known[entry].bytes for times, entry in counted)
-    return Fused(made, places, tuple(missed), Counter(fusion.what for fusion in kept), hidden)
+    taken, fused_graph = _in_order(graph, fitting, copies)
+    anchors = {fusion.anchor for fusion in taken}
+    missed += [_miss(graph, fusion, ORDER) for fusion in fitting if fusion.anchor not in anchors]
+    places = tuple((fusion.pattern, fusion.anchor) for fusion in taken)
+    hidden_arrays = [fusion.hidden_bytes for fusion in taken if fusion.hidden_bytes is not None]
+    hidden = sum(times * entry_types[entry].bytes for times, entry in hidden_arrays)
+    return Fused(fused_graph, places, tuple(missed), Counter(fusion.label for fusion in taken), hidden)
 
 
 def _miss(graph: Graph, fusion: Fusion, reason: str) -> Missed:
@@ -120,7 +121,7 @@ def fused_at(graph: Graph, places: Sequence[Place], copies: bool, device: str = 
     Raises:
         GraphError: there is no such pattern, or no such family of products, at one of these places.
     """
-    view, found = View(graph), []
+    view, fusions = View(graph), []
     layouts = [place for place in places if hoist.is_layout(place[0])]
     for name, number in places:
         if hoist.is_layout(name):
@@ -131,51 +132,51 @@ def fused_at(graph: Graph, places: Sequence[Place], copies: bool, device: str = 
         if not isinstance(fusion, Fusion):
             why = fusion or "nothing alike"
             raise GraphError(f"fused: node {number} ({graph.nodes[number].name!r}) is no {name}: {why}")
-        found.append(fusion)
-    if len(list(_apart(found))) != len(found):
+        fusions.append(fusion)
+    if len(list(_disjoint(fusions))) != len(fusions):
         raise GraphError("fused: two of the operators would take the place of the same nodes")
-    made = _made(graph, found, copies)
-    if made is None:
+    fused_graph = _fused_graph(graph, fusions, copies)
+    if fused_graph is None:
         raise GraphError(f"fused: {ORDER}")
-    kept, result = laid_out(made, hoist.found_at(View(made), layouts), copies)
-    if len(kept) < len(layouts):
+    taken, result = laid_out(fused_graph, hoist.found_at(View(fused_graph), layouts), copies)
+    if len(taken) < len(layouts):
         raise GraphError(f"fused: {ORDER}")
     return result
 
 
 def laid_out(graph: Graph, fusions: Sequence[Fusion], copies: bool) -> tuple[list[Fusion], Graph]:
-    """As many of the layouts of products as leave arguments and random numbers in their order, the graph with them."""
+    """As many of the layouts as leave arguments and random numbers in their order, and the graph with them."""
     return _as_many(graph, [], list(fusions), copies)
 
 
-def _made(graph: Graph, fusions: Sequence[Fusion], copies: bool) -> Graph | None:
-    """The graph with these fusions, tidied up; None where arguments or random numbers would come in another order.
+def _fused_graph(graph: Graph, fusions: Sequence[Fusion], copies: bool) -> Graph | None:
+    """The graph with these fusions, tidied; None where arguments or random numbers would come in another order.
 
-    Their order is looked at last: whatever is done to the graph may change it.
+    The order is checked last, since each change of the graph may change it.
     """
     if not fusions:
         return graph
-    made = applied(graph, fusions, copies) if len(list(_apart(fusions))) == len(fusions) else None
-    return None if made is None else ordered(_tidied(made, copies), graph)
+    fused_graph = applied(graph, fusions, copies) if len(list(_disjoint(fusions))) == len(fusions) else None
+    return None if fused_graph is None else ordered(_tidied(fused_graph, copies), graph)
 
 
 def _tidied(graph: Graph, copies: bool) -> Graph:
-    """The graph in which steps that one fused operator splits apart are not put together again for the next."""
+    """The graph without pairs of nodes that split steps apart and put them together again between fused operators."""
     view = View(graph)
-    found = [steps.match(view, number) for number, node in enumerate(graph.nodes) if not node.is_variable]
-    made = applied(graph, [fusion for fusion in found if fusion is not None], copies)
-    assert made is not None
-    return made
+    fusions = [steps.match(view, number) for number, node in enumerate(graph.nodes) if not node.is_variable]
+    tidy_graph = applied(graph, [fusion for fusion in fusions if fusion is not None], copies)
+    assert tidy_graph is not None
+    return tidy_graph
 
 
 def why_not(fusion: Fusion, types: Types) -> str:
-    """Why the shapes or types of what a fusion reads do not allow it; empty where they do."""
+    """Why the shapes or types of the entries that a fusion reads do not allow it; empty where they do."""
     sizes: dict[str, int] = {}
-    kinds = {types[entry].dtype for entry in fusion.shapes}
-    if len(kinds) > 1 or not kinds.issubset(_FUSED_TYPES):
-        return f"expected arrays of one type, float32 or float16, got {', '.join(sorted(kinds))}"
-    if fusion.worth is not None and types[fusion.worth[0]].bytes < fusion.worth[1]:
-        return f"{SMALL}: {types[fusion.worth[0]].bytes:,} bytes, expected {fusion.worth[1]:,} or more"
+    dtypes = {types[entry].dtype for entry in fusion.shapes}
+    if len(dtypes) > 1 or not dtypes.issubset(_FUSED_TYPES):
+        return f"expected arrays of one type, float32 or float16, got {', '.join(sorted(dtypes))}"
+    if fusion.min_bytes is not None and types[fusion.min_bytes[0]].bytes < fusion.min_bytes[1]:
+        return f"{SMALL}: {types[fusion.min_bytes[0]].bytes:,} bytes, expected {fusion.min_bytes[1]:,} or more"
     for entry, text in fusion.shapes.items():
         shape = types[entry].shape
         if not shape or 0 in shape or any(size < 0 for size in shape):
@@ -212,32 +213,32 @@ def _fits(text: str, shape: tuple[int, ...], sizes: dict[str, int]) -> bool:
 def _in_order(graph: Graph, fusions: list[Fusion], copies: bool) -> tuple[list[Fusion], Graph]:
     """As many of the fusions as leave arguments and random numbers in their order, and the graph with them.
 
-    Where not all do, one pattern mostly is to blame: of that one, as many places as some tries can tell apart.
+    Where not all do, the fusions of one pattern are mostly the cause: of these, some tries find as many as can stay.
     """
     names = sorted({fusion.pattern for fusion in fusions})
     for left_out in [[], *([name] for name in names), names]:
-        kept = [fusion for fusion in fusions if fusion.pattern not in left_out]
-        made = _made(graph, kept, copies)
-        if made is not None:
-            others = [fusion for fusion in fusions if fusion.pattern in left_out]
-            kept, made = _as_many(graph, kept, others, copies) if others else (kept, made)
-            return sorted(kept, key=lambda fusion: fusion.anchor), made
+        taken = [fusion for fusion in fusions if fusion.pattern not in left_out]
+        fused_graph = _fused_graph(graph, taken, copies)
+        if fused_graph is not None:
+            more = [fusion for fusion in fusions if fusion.pattern in left_out]
+            taken, fused_graph = _as_many(graph, taken, more, copies) if more else (taken, fused_graph)
+            return sorted(taken, key=lambda fusion: fusion.anchor), fused_graph
     raise AssertionError("the graph itself is in order")
 
 
-def _as_many(graph: Graph, kept: list[Fusion], more: list[Fusion], copies: bool) -> tuple[list[Fusion], Graph]:
-    """The fusions that are kept and as many more as leave everything in its order, by halves; the graph with them."""
-    made = _made(graph, kept, copies)
-    assert made is not None
+def _as_many(graph: Graph, taken: list[Fusion], more: list[Fusion], copies: bool) -> tuple[list[Fusion], Graph]:
+    """The fusions ``taken``, as many of ``more`` as keep the order, tried by halves, and the graph with them."""
+    fused_graph = _fused_graph(graph, taken, copies)
+    assert fused_graph is not None
     groups = [more] if more else []
     for _ in range(_TRIES):
         if not groups:
             break
         group = groups.pop()
-        found = _made(graph, [*kept, *group], copies)
-        if found is not None:
-            kept, made = [*kept, *group], found
+        larger_graph = _fused_graph(graph, [*taken, *group], copies)
+        if larger_graph is not None:
+            taken, fused_graph = [*taken, *group], larger_graph
         elif len(group) > 1:
             half = len(group) // 2
             groups += [group[half:], group[:half]]
-    return kept, made
+    return taken, fused_graph

@@ -13,11 +13,11 @@ NAME = "attention"
 _BIASED = frozenset({"broadcast_add", "elemwise_add", "_npi_add"})
 _ALL = "16777216"  # more keys than there are; still a whole number in float32
 _LAST = ("-1", "2")
-_LEAST_MASK = -1e7  # what SequenceMask puts in: softmax makes it a zero
+_LEAST_MASK = -1e7  # softmax makes zeros of masked scores of this value or less
 
 
 class _Scores(NamedTuple):
-    """What softmax gets: the product [N,Tq,Tk] of queries and keys, masked and biased."""
+    """The input of softmax: the product [N,Tq,Tk] of queries and keys, masked and biased."""
 
     q: Entry
     k: Entry
@@ -29,8 +29,8 @@ class _Scores(NamedTuple):
 def match(view: View, number: int) -> Fusion | str | None:
     """The attention whose result this product is: a fusion, why there is none, or None where there is no attention.
 
-    softmax(q k' + bias) v, perhaps over the first keys of each alone. No map of [N,Tq,Tk] is ever in memory (as in
-    FlashAttention, Dao et al., 2022).
+    softmax(q k' + bias) v, perhaps with a number of keys for each batch element. No map of [N,Tq,Tk] is ever in memory
+    (as in FlashAttention, Dao et al., 2022).
     """
     node = view.graph.nodes[number]
     if node.op != "batch_dot" or is_true(node.attrs, "transpose_a") or is_true(node.attrs, "transpose_b"):
@@ -74,12 +74,12 @@ def _fusion(view: View, number: int, scores: _Scores, values: Entry, replaced: f
         outputs={Entry(number): local(len(nodes) - 1)},
         replaced=replaced,
         shapes=shapes,
-        what="dot attention",
+        label="dot attention",
     )
 
 
 def _of_no_length(name: str, q: Entry, lengths: Entry) -> list[Node]:
-    """Where there are no keys, MXNet weighs all alike: the query becomes 0 (local 2), and all keys count (local 5)."""
+    """Keys of length 0, which MXNet weighs alike: the query becomes 0 (local 2), and all keys count (local 5)."""
     return [
         Node("_greater_scalar", name + "_some", (lengths,), attrs={"scalar": "0"}),
         Node("Reshape", name + "_where", (local(0),), attrs={"shape": "(-1,1,1)"}),
@@ -94,17 +94,17 @@ def _scores(view: View, entry: Entry) -> _Scores | str | None:
     terms = view.inputs(entry, _BIASED)
     if terms is None:
         return _masked(view, entry, None, frozenset())
-    found: _Scores | str | None = None
+    near_miss: _Scores | str | None = None
     for inner, bias in pairs(terms):
         scores = _masked(view, inner, bias, frozenset({entry.node}))
         if isinstance(scores, _Scores):
             return scores if view.is_constant(bias) else "attention with a bias that is trained"
-        found = found or scores
-    return found
+        near_miss = near_miss or scores
+    return near_miss
 
 
 def _masked(view: View, entry: Entry, bias: Entry | None, nodes: frozenset[int]) -> _Scores | str | None:
-    """The scores behind a mask of the keys beyond each length, which is laid over them with their axes turned."""
+    """The scores below a mask of the keys beyond each length; the mask is applied between two transposes."""
     back = view.inputs(entry, ("transpose",))
     if back is None:
         return _product(view, entry, None, bias, nodes)

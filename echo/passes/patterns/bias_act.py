@@ -1,4 +1,4 @@
-"""A bias and the activation behind it, as one operator whose gradient reads the output alone.
+"""A bias and the activation after it, as one operator whose gradient reads the output alone.
 
 MXNet's broadcast_add and above all its gradient, a sum over rows, take some seven times as long. A FullyConnected adds
 its bias within the product: there it would save 0 to 8 % of the layer's time, and need a seventh more memory for it.
@@ -12,15 +12,15 @@ from echo.ir.graph import Entry
 from echo.passes.patterns.graph_view import Fusion, View, local
 
 NAME = "bias_act"
-_KINDS = ("relu", "sigmoid", "tanh", "softrelu")  # as the kernel numbers them
+_ACTIVATIONS = ("relu", "sigmoid", "tanh", "softrelu")  # in the order of the kernel's numbers for them
 _SUMS = ("broadcast_add", "_npi_add")
 
 
 def match(view: View, number: int) -> Fusion | str | None:
     """The activation of a sum with a bias that this node is: a fusion, why there is none, or None."""
     output = Entry(number)
-    kind = next((kind for kind in _KINDS if view.activated(output, kind) is not None), None)
-    if kind is None:
+    act = next((act for act in _ACTIVATIONS if view.activated(output, act) is not None), None)
+    if act is None:
         return None
     total = view.graph.nodes[number].inputs[0]
     if view.inputs(total, ("FullyConnected",)) and not is_true(view.node(total).attrs, "no_bias"):
@@ -37,16 +37,16 @@ def match(view: View, number: int) -> Fusion | str | None:
     return Fusion(
         pattern=NAME,
         anchor=number,
-        nodes=(fused_node(NAME, view.graph.nodes[number].name, (x, bias), {"act": str(_KINDS.index(kind))}),),
+        nodes=(fused_node(NAME, view.graph.nodes[number].name, (x, bias), {"act": str(_ACTIVATIONS.index(act))}),),
         outputs={output: local(0)},
         replaced=replaced,
         shapes={x: "...N,H", bias: "1?,H"},
         shape_source=x,
-        what="a bias with its activation",
+        label="a bias with its activation",
     )
 
 
 def _is_bias(view: View, entry: Entry) -> bool:
-    """Whether an entry is a variable, perhaps in another form; its shape decides later."""
+    """Whether an entry is a variable, perhaps reshaped, and so may be a bias; its shape is checked later."""
     source = view.inputs(entry, ("Reshape", "_np_reshape", "_npx_reshape"))
     return view.node(source[0] if source else entry).is_variable

@@ -13,16 +13,16 @@ NAME = "dropout"
 def match(view: View, number: int) -> Fusion | str | None:
     """The Dropout that this node is: a fusion, why there is none, or None.
 
-    MXNet's own Dropout still draws, of ones: the same numbers in the same order, whether in training or not. What comes
-    out is the mask. Its product with the input is what Dropout computes, to the last bit (on CUDA with cudnn_off: cuDNN
-    may round float16 in another way, and drops infinities).
+    MXNet's own Dropout still draws the same numbers in the same order, in training or not, but its input is ones: so
+    its output is the mask. The product of mask and input is the output of Dropout, to the last bit (on CUDA with
+    cudnn_off: cuDNN may round float16 in another way, and drops infinities).
     """
     node = view.graph.nodes[number]
     if node.op != "Dropout":
         return None
-    wrong = why_not_dropout(node.attrs)
-    if wrong:
-        return wrong
+    reason = why_not_dropout(node.attrs)
+    if reason:
+        return reason
     if float(node.attrs.get("p", "0.5")) >= 1:
         return "a Dropout that keeps nothing"
     if view.read_outside(frozenset({number}), (Entry(number),)):
@@ -41,6 +41,6 @@ def match(view: View, number: int) -> Fusion | str | None:
         replaced=frozenset({number}),
         shapes={x: "*n"},
         shape_source=x,
-        what="a mask of Dropout as bits",
-        worth=(x, 1 << 15),
+        label="a mask of Dropout as bits",
+        min_bytes=(x, 1 << 15),
     )

@@ -1,4 +1,4 @@
-"""How patterns look at a graph: by structure, never by name."""
+"""The view of a graph by which patterns match: by structure, never by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ACTIVATIONS = {
     "tanh": frozenset({"tanh", "_npi_tanh"}), "sigmoid": frozenset({"sigmoid", "_npx_sigmoid"}),
     "relu": frozenset({"relu", "_npx_relu"}), "softrelu": frozenset(),
 }  # fmt: skip
-_ALIKE = frozenset({"elemwise_add", "elemwise_mul", "elemwise_sub", "add_n", "where", "Concat"})  # inputs of one batch
+_ALIKE = frozenset({"elemwise_add", "elemwise_mul", "elemwise_sub", "add_n", "where", "Concat"})  # one batch for all
 
 
 class Part(NamedTuple):
@@ -37,15 +37,15 @@ class Fusion:
     """Nodes that take the place of some of the user's.
 
     Attributes:
-        pattern, anchor: what was found, and the user's node at which it is found again.
+        pattern, anchor: the name of the pattern, and the user's node at which it matches.
         nodes: new nodes, whose inputs are the user's entries, or `local` ones of new nodes before them.
-        outputs: for entries of the user that others read, the entries that they read from now on.
-        replaced: the user's nodes that nobody needs any more.
-        shapes: what has to hold of the user's entries for the operator: texts such as "B,4H".
-        what: for the user's eyes.
-        hangs_on: the entry that an operator alone infers its shapes from, if it does.
-        worth: an entry of the user's, and the bytes that it has to have for this to be worth anything.
-        hides: memory that the user's nodes hold where no planner sees it: so many times the bytes of an entry.
+        outputs: for each entry of the user that stays in use, the entry that its readers read from now on.
+        replaced: the user's nodes that the graph does not need any more.
+        shapes: the shapes that the operator needs of the user's entries: texts such as "B,4H".
+        label: the name of the new operator in messages for the user.
+        shape_source: the entry whose shape alone gives the operator all its shapes, if there is one.
+        min_bytes: an entry of the user's, and the bytes that it has to have for the fusion to gain anything.
+        hidden_bytes: memory that the replaced nodes hold where no planner sees it: so many times the bytes of an entry.
     """
 
     pattern: str
@@ -54,9 +54,9 @@ class Fusion:
     outputs: Mapping[Entry, Entry]
     replaced: frozenset[int]
     shapes: Mapping[Entry, str]
-    what: str
+    label: str
     shape_source: Entry | None = None
-    worth: tuple[Entry, int] | None = None
+    min_bytes: tuple[Entry, int] | None = None
     hidden_bytes: tuple[int, Entry] | None = None
 
 
@@ -69,36 +69,36 @@ class View:
     @cached_property
     def readers(self) -> Mapping[Entry, tuple[int, ...]]:
         """The nodes that read an entry; -1 stands for the user, who reads the heads."""
-        found: dict[Entry, list[int]] = {}
+        numbers_of: dict[Entry, list[int]] = {}
         for number, node in enumerate(self.graph.nodes):
             for entry in node.inputs:
-                found.setdefault(Entry(entry.node, entry.index), []).append(number)
+                numbers_of.setdefault(Entry(entry.node, entry.index), []).append(number)
         for head in self.graph.heads:
-            found.setdefault(Entry(head.node, head.index), []).append(-1)
-        return {entry: tuple(numbers) for entry, numbers in found.items()}
+            numbers_of.setdefault(Entry(head.node, head.index), []).append(-1)
+        return {entry: tuple(numbers) for entry, numbers in numbers_of.items()}
 
     @cached_property
     def has_control_deps(self) -> frozenset[int]:
-        """Nodes that others have to run after, or that have to run after others."""
+        """Nodes at either end of a control dependency."""
         return frozenset(number for at, node in enumerate(self.graph.nodes) for number in (*node.control_deps,
                          *([at] if node.control_deps else [])))  # fmt: skip
 
     def late(self, entry: Entry) -> str:
-        """Why a fused operator cannot have this entry alone to infer its shapes from; empty where it can.
+        """Why a fused operator cannot infer its shapes from this entry alone; empty where it can.
 
-        An operator of an extension library has to know the shapes the first time that MXNet comes to it.
+        An operator of an extension library has to know the shapes when MXNet infers them for the first time.
         """
         return f"the shape of {self.node(entry).name!r} is known too late" if entry.node in self._late else ""
 
     @cached_property
     def _late(self) -> frozenset[int]:
-        """Begin states, whose batch follows from what is done with them, and what is computed from them alone."""
-        found: set[int] = set()
+        """Begin states, whose batch size MXNet infers from their readers, and nodes computed from them alone."""
+        late: set[int] = set()
         for number, node in enumerate(self.graph.nodes):
-            unknown = [entry.node in found for entry in node.inputs]
+            unknown = [entry.node in late for entry in node.inputs]
             if _is_open(node) or (all(unknown) if node.op in _ALIKE and unknown else any(unknown)):
-                found.add(number)
-        return frozenset(found)
+                late.add(number)
+        return frozenset(late)
 
     def node(self, entry: Entry) -> Node:
         return self.graph.nodes[entry.node]
@@ -108,14 +108,14 @@ class View:
         node = self.node(entry)
         return node.inputs if node.op in ops and entry.index == 0 else None
 
-    def activated(self, entry: Entry, kind: str) -> Entry | None:
-        """What this entry is the tanh, sigmoid, relu or softrelu of."""
+    def activated(self, entry: Entry, activation: str) -> Entry | None:
+        """The input of the tanh, sigmoid, relu or softrelu that computes this entry; None where none does."""
         node = self.node(entry)
-        named = node.op == "Activation" and node.attrs.get("act_type") == kind
-        return node.inputs[0] if named or node.op in _ACTIVATIONS[kind] else None
+        named = node.op == "Activation" and node.attrs.get("act_type") == activation
+        return node.inputs[0] if named or node.op in _ACTIVATIONS[activation] else None
 
     def part(self, entry: Entry) -> Part | None:
-        """Which part of another entry this is."""
+        """The part of another entry that this entry is; None where it is none."""
         node = self.node(entry)
         if node.op not in ("SliceChannel", "_split_v2") or node.attrs.get("axis", "1") not in ("1", "-1"):
             return None
@@ -125,7 +125,7 @@ class View:
         return Part(node.inputs[0], entry.index, count, entry.node) if count > 1 else None
 
     def is_constant(self, entry: Entry) -> bool:
-        """Whether no gradient goes through an entry: it is blocked, or nothing that is trained is above it."""
+        """Whether no gradient goes through an entry, since all ways from it up to variables are blocked."""
         if self.node(entry).op in ("BlockGrad", "stop_gradient"):
             return True
         seen, above = set(), [entry.node]
@@ -140,20 +140,20 @@ class View:
         return True
 
     def read_outside(self, replaced: frozenset[int], outputs: Iterable[Entry]) -> str:
-        """The name of a node that somebody outside of the replaced ones reads, beside these outputs."""
-        kept = set(outputs)
+        """The name of a replaced node that nodes outside depend on other than by ``outputs``; empty without one."""
+        read_later = set(outputs)
         for number in sorted(replaced):
             if number in self.has_control_deps:
                 return self.graph.nodes[number].name
             for index in range(max(1, self.graph.num_outputs(number))):
                 entry = Entry(number, index)
-                if entry not in kept and not replaced.issuperset(self.readers.get(entry, ())):
+                if entry not in read_later and not replaced.issuperset(self.readers.get(entry, ())):
                     return self.graph.nodes[number].name
         return ""
 
 
 def _is_open(node: Node) -> bool:
-    """Whether a node without inputs leaves its shape open, or an axis of it."""
+    """Whether a node without inputs leaves its shape, or an axis of it, to be inferred."""
     if node.is_variable or node.inputs:
         return False
     sizes = [size.strip() for size in node.attrs.get("shape", "1").strip("()[]").split(",")]

@@ -15,7 +15,7 @@ _ONE_MINUS = frozenset({"_rminus_scalar", "_npi_rsubtract_scalar"})
 
 
 class _Mixed(NamedTuple):
-    """(1 - z) n + z h, z a sigmoid and n a tanh; ``nodes`` compute it from what those are of."""
+    """(1 - z) n + z h, z a sigmoid and n a tanh; ``nodes`` compute it from the inputs of the sigmoid and the tanh."""
 
     update: Entry
     candidate: Entry
@@ -48,7 +48,7 @@ def match(view: View, number: int) -> Fusion | str | None:
         outputs={Entry(number): local(0)},
         replaced=replaced,
         shapes={x: "B,3H", s: "B,3H", mixed.before: "B,H"},
-        what="the gates of a GRU cell",
+        label="the gates of a GRU cell",
     )
 
 
@@ -68,7 +68,7 @@ def _mixed(view: View, entry: Entry) -> _Mixed | None:
 
 
 def _one_minus(view: View, entry: Entry, gate: Entry) -> frozenset[int]:
-    """The nodes that compute an entry as one less a gate; none where it is anything else."""
+    """The nodes that compute an entry as one minus a gate; none where the entry is anything else."""
     node = view.node(entry)
     if node.op in _ONE_MINUS and node.inputs[0] == gate and float(node.attrs.get("scalar", "0")) == 1:
         return frozenset({entry.node})
@@ -99,7 +99,7 @@ def _thirds(view: View, mixed: _Mixed) -> tuple[tuple[Entry, Entry], frozenset[i
 def _sources(
     view: View, gates: tuple[tuple[Entry, ...], ...], inner: frozenset[int]
 ) -> tuple[tuple[Entry, Entry], frozenset[int]] | str:
-    """What all three gates are thirds of: the array of the input, that of the state."""
+    """The two arrays of which all three gates are thirds: one from the input, one from the state."""
     x_n, s_n = view.part(gates[2][0]), view.part(gates[2][1])
     if x_n is None or s_n is None:
         return "a GRU cell whose gates are no thirds of one product"

@@ -1,7 +1,7 @@
-"""Products with one weight that do not wait for each other: put together over time, or computed transposed.
+"""Products with one weight that do not depend on each other: batched over time, or computed transposed.
 
 EcoRNN (MICRO'18), section 3: which layout is the fastest depends on the device and the shape, so it is measured
-(`echo.passes.layouts`). What is found here is found by structure alone, and found again from the first product.
+(`echo.passes.layouts`). Families are found by structure alone, and each is found again from its first product.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from echo.plans.decisions import Missed
 
 NAME, TRANSPOSED = "hoist", "transposed"
 LEAST = 4  # members of a family
-# MXNet adds so many gradients of one array in place; of fewer, all are there at once before they are added.
+# MXNet adds this many gradients of one array in place, or more; fewer are all in memory before they are added.
 _IN_PLACE = 8
-CHUNK = 10  # gets most of what all steps at once would
+CHUNK = 10  # products at once: gains most of what all steps at once would
 
 
 @dataclass(frozen=True)
@@ -53,29 +53,29 @@ class Product(NamedTuple):
 
 
 def families(view: View) -> tuple[list[Family], list[Missed]]:
-    """All families, and those that are none because their members depend on each other."""
+    """All families, and near-misses: products with one weight that depend on each other, or are all the same."""
     shared: dict[object, list[int]] = defaultdict(list)
     for number, node in enumerate(view.graph.nodes):
         if node.op == "FullyConnected" and number not in view.has_control_deps:
             shared[node.inputs[1:], tuple(sorted(node.attrs.items()))].append(number)
-    known = [numbers for numbers in shared.values() if len(numbers) >= LEAST]
-    depth = _depths(view.graph, known)
-    found, missed = [], []
-    for column, numbers in enumerate(known):
+    candidates = [numbers for numbers in shared.values() if len(numbers) >= LEAST]
+    depth = _depths(view.graph, candidates)
+    all_families, missed = [], []
+    for column, numbers in enumerate(candidates):
         levels = sorted(numbers, key=lambda number: (depth[number, column], number))
         groups = [list(group) for _, group in groupby(levels, key=lambda number: int(depth[number, column]))]
-        own = [family for family in map(lambda group: _family(view, group), groups) if len(family.members) >= LEAST]
-        found += own
-        if not own:
+        large = [family for family in (_family(view, group) for group in groups) if len(family.members) >= LEAST]
+        all_families += large
+        if not large:
             reason = f"each of {len(numbers)} products with this weight waits for the one before it"
             if len(groups) == 1:
                 reason = f"the products with this weight are the same {len(numbers)} times"
             missed.append(Missed(numbers[0], view.graph.nodes[numbers[0]].name, NAME, reason))
-    return sorted(found, key=lambda family: family.members[0]), missed
+    return sorted(all_families, key=lambda family: family.members[0]), missed
 
 
 def _depths(graph: Graph, sets: Sequence[Sequence[int]]) -> npt.NDArray[np.int32]:
-    """For each node and set, how many of the set are at most on a way to the node, itself included."""
+    """For each node and set of nodes, the most members of the set on a path to the node, itself included."""
     depth = np.zeros((len(graph.nodes), len(sets)), np.int32)
     columns = {number: column for column, numbers in enumerate(sets) for number in numbers}
     if not sets:
@@ -95,9 +95,9 @@ def _family(view: View, numbers: Sequence[int]) -> Family:
     first: dict[Entry, int] = {}
     twins = {}
     for number in numbers:
-        kept = first.setdefault(view.graph.nodes[number].inputs[0], number)
-        if kept != number:
-            twins[number] = kept
+        member = first.setdefault(view.graph.nodes[number].inputs[0], number)
+        if member != number:
+            twins[number] = member
     return Family(tuple(first.values()), twins)
 
 
@@ -109,9 +109,9 @@ def fusion(view: View, family: Family, layout: str) -> Fusion:
     """
     nodes: list[Node] = []
     outputs: dict[Entry, Entry] = {}
-    kind, size = _parsed(layout)
-    if kind == TRANSPOSED:
-        # the first one stays: it has MXNet come to the variables in the user's order
+    layout_name, size = _parsed(layout)
+    if layout_name == TRANSPOSED:
+        # the first one stays, so that MXNet visits the variables in the user's order
         for number in family.members[1:]:
             outputs[Entry(number)] = _transposed(view.graph.nodes[number], size, nodes)
     else:
@@ -122,17 +122,18 @@ def fusion(view: View, family: Family, layout: str) -> Fusion:
             if joined is not None:
                 outputs[Entry(joined)] = product
     replaced = frozenset(entry.node for entry in outputs)
-    outputs.update({Entry(twin): outputs[Entry(own)] for twin, own in family.twins.items() if Entry(own) in outputs})
-    what = f"{len(replaced.intersection(family.members))} products of one weight, {layout}"
-    return Fusion(layout, family.members[0], tuple(nodes), outputs, replaced | set(family.twins), {}, what)
+    twins = [(Entry(twin), Entry(member)) for twin, member in family.twins.items()]
+    outputs.update({twin: outputs[member] for twin, member in twins if member in outputs})
+    label = f"{len(replaced.intersection(family.members))} products of one weight, {layout}"
+    return Fusion(layout, family.members[0], tuple(nodes), outputs, replaced | set(family.twins), {}, label)
 
 
 def _joined(view: View, family: Family) -> int | None:
-    """The node that puts all the products together, row below row: then all at once need no more memory."""
-    entries = tuple(map(Entry, family.members))
-    for reader in view.readers.get(entries[0], ()):
+    """The node that concatenates all products by rows, if there is one: then all at once need no more memory."""
+    products = tuple(map(Entry, family.members))
+    for reader in view.readers.get(products[0], ()):
         node = view.graph.nodes[reader]
-        if reader >= 0 and node.op == "Concat" and node.attrs.get("dim", "1") == "0" and node.inputs == entries:
+        if reader >= 0 and node.op == "Concat" and node.attrs.get("dim", "1") == "0" and node.inputs == products:
             return reader
     return None
 
@@ -157,9 +158,9 @@ def _chunks(members: Sequence[int], size: int) -> list[Sequence[int]]:
 
 
 def _hoisted(chunk: Sequence[Node], nodes: list[Node]) -> tuple[list[Entry], Entry]:
-    """Appends the nodes that compute a chunk at once; what each member becomes, and all of them below each other.
+    """Appends the nodes that compute a chunk at once; returns the entry of each member, and of all of them as rows.
 
-    They are cut apart by slices: ``_split_v2`` looks for the part of each element among all parts, and takes 40 times
+    Slices cut the product apart: ``_split_v2`` looks for the part of each element among all parts, and takes 40 times
     as long on a CPU.
     """
     name, inputs = chunk[0].name + "_echo", tuple(node.inputs[0] for node in chunk)
@@ -181,13 +182,13 @@ def _hoisted(chunk: Sequence[Node], nodes: list[Node]) -> tuple[list[Entry], Ent
 
 
 def _transposed(node: Node, rows: int, nodes: list[Node]) -> Entry:
-    """Appends the nodes that compute (w x')' + b; what the node becomes."""
+    """Appends the nodes that compute (w x')' + b; returns the entry that takes the place of the node's."""
     x, weight, *bias = node.inputs
-    attrs = {"num_hidden": str(rows), "no_bias": "True"}  # of dot the gradients take thrice as long
+    attrs = {"num_hidden": str(rows), "no_bias": "True"}  # the gradients of dot take three times as long
     nodes.append(Node("FullyConnected", node.name + "_echo_columns", (weight, x), attrs=attrs))
     nodes.append(Node("transpose", node.name + "_echo_back", (local(len(nodes) - 1),)))
-    for each in bias:
-        nodes.append(Node("broadcast_add", node.name + "_echo_bias", (local(len(nodes) - 1), each)))
+    for vector in bias:
+        nodes.append(Node("broadcast_add", node.name + "_echo_bias", (local(len(nodes) - 1), vector)))
     return local(len(nodes) - 1)
 
 
@@ -197,13 +198,13 @@ def found_at(view: View, places: Sequence[tuple[str, int]]) -> list[Fusion]:
     Raises:
         GraphError: there is no such family, or no such layout.
     """
-    known = {family.members[0]: family for family in families(view)[0]} if places else {}
-    found = []
+    family_at = {family.members[0]: family for family in families(view)[0]} if places else {}
+    fusions = []
     for layout, number in places:
-        if number not in known:
+        if number not in family_at:
             raise GraphError(f"fused: node {number} is not the first of a family of products, for {layout!r}")
-        found.append(fusion(view, known[number], layout))
-    return found
+        fusions.append(fusion(view, family_at[number], layout))
+    return fusions
 
 
 def is_layout(name: str) -> bool:

@@ -27,6 +27,6 @@ def match(view: View, number: int) -> Fusion | str | None:
         outputs={Entry(number): local(0)},
         replaced=frozenset({number}),
         shapes={node.inputs[0]: "...H", node.inputs[1]: "H", node.inputs[2]: "H"},
-        what="a layer norm",
-        worth=(node.inputs[0], 1 << 16),
+        label="a layer norm",
+        min_bytes=(node.inputs[0], 1 << 16),
     )

@@ -13,7 +13,7 @@ _GATES = ("input", "forget", "transform", "output")
 
 
 class _Block(NamedTuple):
-    """What makes up a cell: what the gates are computed from, in their order; the states; the nodes in between.
+    """The inputs of the gates' activations in the order of `_GATES`, the states, and the nodes of a cell.
 
     ``norm`` is the layer norm of the new state, if there is one.
     """
@@ -28,18 +28,18 @@ class _Block(NamedTuple):
 def match(view: View, number: int) -> Fusion | str | None:
     """The cell whose new hidden state this node computes: a fusion, why there is none, or None where there is no cell.
 
-    h = sigmoid(o) tanh(c'), c' = sigmoid(f) c + sigmoid(i) tanh(g), where i, f, g, o are the quarters of one array. It
-    is all that the fused operator stashes beside c: the gates are computed again in backward (EcoRNN, MICRO'18,
-    section 5). There may be a layer norm of c' in front of its tanh (Ba et al., 2016).
+    h = sigmoid(o) tanh(c'), c' = sigmoid(f) c + sigmoid(i) tanh(g), where i, f, g, o are the quarters of one array. The
+    fused operator stashes only that array and c: the gates are computed again in backward (EcoRNN, MICRO'18, section
+    5). There may be a layer norm of c' before its tanh (Ba et al., 2016).
     """
     hidden = Entry(number)
     block = _block(view, hidden)
     if block is None or isinstance(block, str):
         return block
     parts = [view.part(gate) for gate in block.gates]
-    wrong = _why_not(view, block, parts)
-    if wrong:
-        return wrong
+    reason = _why_not(view, block, parts)
+    if reason:
+        return reason
     first = parts[0]
     assert first is not None
     replaced = block.nodes | {part.node for part in parts if part is not None}
@@ -48,13 +48,13 @@ def match(view: View, number: int) -> Fusion | str | None:
         return f"{outside!r}, inside of the cell, is read from outside"
     name = view.graph.nodes[number].name
     shapes = {first.source: "B,4H", block.before: "B,H"}
-    fused, what = fused_node(NAME, name, (first.source, block.before)), "the gates of an LSTM cell"
+    fused, label = fused_node(NAME, name, (first.source, block.before)), "the gates of an LSTM cell"
     if block.norm is not None:
         vectors = block.norm.inputs[1:]
         eps = {"eps": block.norm.attrs.get("eps", "1e-05")}
         fused = fused_node("lstm_norm_cell", name, (first.source, block.before, *vectors), eps)
         shapes.update(dict.fromkeys(vectors, "H"))
-        what += " with a layer norm of its state"
+        label += " with a layer norm of its state"
     return Fusion(
         pattern=NAME,
         anchor=number,
@@ -62,7 +62,7 @@ def match(view: View, number: int) -> Fusion | str | None:
         outputs={hidden: local(0, 0), block.after: local(0, 1)},
         replaced=replaced,
         shapes=shapes,
-        what=what,
+        label=label,
     )
 
 
@@ -80,11 +80,11 @@ def _block(view: View, hidden: Entry) -> _Block | str | None:
         terms = view.inputs(after, ADD)
         if terms is None:
             return None
-        found = [block._replace(norm=norm) for block in _states(view, terms, output, after, inner)]
-        # a state may itself be a tanh: where both readings are possible, the gates tell
-        ordered = [block for block in found if _in_order([view.part(gate) for gate in block.gates])]
-        if ordered or found:
-            return (ordered or found)[0]
+        blocks = [block._replace(norm=norm) for block in _states(view, terms, output, after, inner)]
+        # a state may itself be a tanh: where the terms match in two ways, the order of the gates decides
+        ordered = [block for block in blocks if _in_order([view.part(gate) for gate in block.gates])]
+        if ordered or blocks:
+            return (ordered or blocks)[0]
         return _with_dropout(view, terms)
     return None
 
@@ -122,10 +122,10 @@ def _why_not(view: View, block: _Block, parts: list[Part | None]) -> str:
     missing = [name for name, part in zip(_GATES, parts) if part is None]
     if missing:
         gate = block.gates[_GATES.index(missing[0])]
-        what = view.node(gate)
-        if what.op == "LayerNorm":
-            return f"an LSTM cell with layer norm of each gate ({what.name!r})"
-        return f"an LSTM cell whose {missing[0]} gate is no quarter of one product: {what.op} ({what.name!r})"
+        source = view.node(gate)
+        if source.op == "LayerNorm":
+            return f"an LSTM cell with layer norm of each gate ({source.name!r})"
+        return f"an LSTM cell whose {missing[0]} gate is no quarter of one product: {source.op} ({source.name!r})"
     if len({part.source for part in parts if part}) > 1:
         return "an LSTM cell whose gates come from several arrays"
     if not _in_order(parts):

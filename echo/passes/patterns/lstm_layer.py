@@ -11,11 +11,11 @@ from echo.passes.patterns import lstm_cell
 from echo.passes.patterns.graph_view import ADD, Fusion, View, local, pairs, split_attrs
 
 NAME = "lstm_layer"
-_FEWEST = 2  # steps: the weights of a single one do not say which product is that of the state
+_FEWEST = 2  # steps: from one step alone, the product with the state cannot be told from that with the input
 
 
 class _Weights(NamedTuple):
-    """Of the product with the input, and of that with the state."""
+    """Weight and bias of the product with the input, and of the product with the state."""
 
     wi: Entry
     bi: Entry
@@ -24,7 +24,7 @@ class _Weights(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """One step: its input, the states before it and after it, the user's nodes that compute it."""
+    """One step: its input, the states before and after it, and the user's nodes that compute it."""
 
     x: Entry
     before: tuple[Entry, Entry]
@@ -35,8 +35,8 @@ class _Step(NamedTuple):
 def match(view: View, number: int) -> Fusion | str | None:
     """The layer whose last hidden state this node computes: a fusion, why there is none, or None.
 
-    All products with inputs become few (cuDNN; EcoRNN, MICRO'18, section 2), and what is stashed is the gates before
-    their activations.
+    The products with the inputs of all steps become one (cuDNN; EcoRNN, MICRO'18, section 2), and only the gates before
+    their activations are stashed.
     """
     weights = _weights(view, number)
     if weights is None or _continues(view, Entry(number), weights):
@@ -79,12 +79,12 @@ def _fusion(
         outputs={**outputs, steps[-1].after[1]: local(1, 2)},
         replaced=replaced,
         shapes=shapes,
-        what=f"an LSTM layer of {count} steps",
+        label=f"an LSTM layer of {count} steps",
     )
 
 
 def _weights(view: View, number: int) -> _Weights | None:
-    """The weights of a step that is not the first, from the products that its gates are the sum of."""
+    """The weights of a step that is not the first, from the two products whose sum gives its gates."""
     cell = _plain_cell(view, Entry(number))
     if cell is None:
         return None
@@ -150,7 +150,7 @@ def _step(view: View, hidden: Entry, weights: _Weights) -> _Step | None:
 
 
 def _feeds_back(view: View, steps: list[_Step]) -> bool:
-    """Whether the input of a step depends on a state: as in a decoder that is fed what it attended to."""
+    """Whether the input of a step depends on a state, as in a decoder whose input is the last step's attention."""
     inside = {node for step in steps for node in step.nodes}
     first = min(inside)
     seen: set[int] = set()

@@ -25,7 +25,7 @@ class _Product(NamedTuple):
 
 
 class _Scores(NamedTuple):
-    """All of the scores: ``norm`` is the layer norm, if there is one; ``nodes`` compute them."""
+    """The parts of the scores: ``norm`` is the layer norm, if there is one; ``nodes`` compute the scores."""
 
     product: _Product
     keys: Entry
@@ -38,7 +38,7 @@ def match(view: View, number: int) -> Fusion | str | None:
     """The scores that this node computes: a fusion, why there is none, or None where there are no such scores.
 
     v . tanh(norm(keys + query)): keys [B,T,H], one query [B,1,H], norm the layer norm or nothing. The fused operator
-    stashes nothing but its inputs (Echo, ISCA'20, section 2: these feature maps are most of what NMT keeps).
+    stashes nothing but its inputs (Echo, ISCA'20, section 2: these feature maps are most of the stash of NMT).
     """
     product = _product(view, number)
     if product is None:
@@ -50,8 +50,8 @@ def match(view: View, number: int) -> Fusion | str | None:
     terms = view.inputs(norm[0] if norm else mixed, _BROADCAST_ADD)
     if terms is None:
         return None
-    found = next(((k, q) for k, q in pairs(terms) if view.node(q).op in _EXPANDED), None)
-    if found is None:
+    operands = next(((k, q) for k, q in pairs(terms) if view.node(q).op in _EXPANDED), None)
+    if operands is None:
         return None
     inner = product.nodes | {product.active.node, mixed.node} | ({norm[0].node} if norm else set())
     if norm and view.node(mixed).attrs.get("axis", "-1") not in ("-1", "2"):
@@ -59,17 +59,17 @@ def match(view: View, number: int) -> Fusion | str | None:
     outside = view.read_outside(inner, (Entry(number),))
     if outside:
         return f"{outside!r}, inside of the attention scores, is read from outside"
-    return _fusion(view, number, _Scores(product, *found, view.node(mixed) if norm else None, inner))
+    return _fusion(view, number, _Scores(product, *operands, view.node(mixed) if norm else None, inner))
 
 
-def _fusion(view: View, number: int, found: _Scores) -> Fusion:
-    inputs: list[Entry | None] = [found.keys, found.query, found.product.vector]
-    shapes = {found.keys: "B,T,H", found.query: "B,1,H", found.product.vector: "*H"}
-    attrs = {"out": found.product.out}
-    if found.norm is not None:
-        inputs += found.norm.inputs[1:]
-        shapes.update(dict.fromkeys(found.norm.inputs[1:], "H"))
-        attrs["eps"] = found.norm.attrs.get("eps", "1e-05")
+def _fusion(view: View, number: int, scores: _Scores) -> Fusion:
+    inputs: list[Entry | None] = [scores.keys, scores.query, scores.product.vector]
+    shapes = {scores.keys: "B,T,H", scores.query: "B,1,H", scores.product.vector: "*H"}
+    attrs = {"out": scores.product.out}
+    if scores.norm is not None:
+        inputs += scores.norm.inputs[1:]
+        shapes.update(dict.fromkeys(scores.norm.inputs[1:], "H"))
+        attrs["eps"] = scores.norm.attrs.get("eps", "1e-05")
     else:
         inputs += [None, None]
     name = view.graph.nodes[number].name
@@ -78,9 +78,9 @@ def _fusion(view: View, number: int, found: _Scores) -> Fusion:
         anchor=number,
         nodes=(fused_node(NAME, name, inputs, attrs),),
         outputs={Entry(number): local(0)},
-        replaced=found.nodes,
+        replaced=scores.nodes,
         shapes=shapes,
-        what="the scores of MLP attention" + (" with layer norm" if found.norm is not None else ""),
+        label="the scores of MLP attention" + (" with layer norm" if scores.norm is not None else ""),
     )
 
 

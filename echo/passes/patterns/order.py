@@ -6,44 +6,44 @@ from echo.ir.graph import Entry, Graph, Node
 from echo.passes.patterns.graph_view import Fusion, local
 from echo.passes.patterns.substitute import applied
 
-ORDER_ATTRIBUTE = "__echo_order__"  # keeps MXNet from merging a node that waits with an equal one; nobody reads it
+ORDER_ATTRIBUTE = "__echo_order__"  # keeps MXNet from merging a node that waits with an equal one; nothing reads it
 _RANDOM = ("Dropout", "Custom", "random", "sample", "shuffle", "LeakyReLU", "normal", "uniform")
 
 
-def ordered(made: Graph, user: Graph) -> Graph | None:
-    """The graph with the variables in the order that they have for the user, None where it cannot be had.
+def ordered(fused_graph: Graph, user: Graph) -> Graph | None:
+    """The graph with the variables in the user's order, None where that is impossible.
 
-    MXNet orders them as it comes to them, depth first, control dependencies last. Where a fused operator reads what it
-    needs in another order than the user's nodes did, the operator before the first that comes too early waits for all
-    that are to come; where there is none, a copy of the variable before it does. MXNet hands what a node waits for to
-    an equal node that it comes to earlier (EliminateCommonExpr), hence the attribute, which makes it equal to none; a
-    Custom operator keeps state, and is equal to none without.
+    MXNet orders variables as it visits them, depth first, control dependencies last. A fused operator may read its
+    inputs in another order than the user's nodes did. Then the operator before the first variable that comes too early
+    gets control dependencies on all variables that are still to come; without such an operator, a copy of the variable
+    before it gets them. MXNet moves control dependencies to an equal node that it visits earlier (EliminateCommonExpr);
+    the attribute makes the node equal to none. A Custom operator keeps state, so it is equal to none anyway.
     """
-    if _random(made) != _random(user):
+    if _random(fused_graph) != _random(user):
         return None
-    wanted, found = _variables(user), _variables(made)
-    if len(set(wanted)) < len(wanted) or sorted(found) != sorted(wanted):
-        return None  # of variables with one name, nobody can tell which is which
-    if found == wanted:
-        return made
-    place = {made.nodes[number].name: number for number in made.arg_nodes}
-    early = next(place[name] for name, other in zip(found, wanted) if name != other)
-    waits = max((number for number in range(early) if not made.nodes[number].is_variable), default=None)
-    repair = _copy_before(made, early) if waits is None else (waits, (made.nodes[waits],))
+    expected, got = _variables(user), _variables(fused_graph)
+    if len(set(expected)) < len(expected) or sorted(got) != sorted(expected):
+        return None  # variables of the same name cannot be told apart
+    if got == expected:
+        return fused_graph
+    place = {fused_graph.nodes[number].name: number for number in fused_graph.arg_nodes}
+    early = next(place[name] for name, expected_name in zip(got, expected) if name != expected_name)
+    waits = max((number for number in range(early) if not fused_graph.nodes[number].is_variable), default=None)
+    repair = _copy_before(fused_graph, early) if waits is None else (waits, (fused_graph.nodes[waits],))
     if repair is None:
         return None
     at, nodes = repair
-    late = tuple(place[name] for name in wanted if place[name] >= (early if waits is None else waits))
+    late = tuple(place[name] for name in expected if place[name] >= (early if waits is None else waits))
     unequal = {ORDER_ATTRIBUTE: "1"} if nodes[0].takes_attrs else {}
     waiting = nodes[0].with_attrs(unequal)._with(control_deps=(*nodes[0].control_deps, *late))
     nodes = (waiting, *nodes[1:])
-    outputs = {Entry(at, k): local(len(nodes) - 1, k) for k in range(made.num_outputs(at))}
-    again = applied(made, [Fusion("order", at, nodes, outputs, frozenset({at}), {}, "")], copies=False)
-    return again if again is not None and _variables(again) == wanted else None
+    outputs = {Entry(at, k): local(len(nodes) - 1, k) for k in range(fused_graph.num_outputs(at))}
+    repaired = applied(fused_graph, [Fusion("order", at, nodes, outputs, frozenset({at}), {}, "")], copies=False)
+    return repaired if repaired is not None and _variables(repaired) == expected else None
 
 
 def _copy_before(graph: Graph, variable: int) -> tuple[int, tuple[Node, Node]] | None:
-    """The first reader of a variable, which reads another one before it: with a copy of that."""
+    """The first reader of a variable, which then reads a copy of its input before the variable; None if it has none."""
     reader = next(number for number, node in enumerate(graph.nodes) if variable in (e.node for e in node.inputs))
     node = graph.nodes[reader]
     index = [entry.node for entry in node.inputs].index(variable)
@@ -58,7 +58,7 @@ def _variables(graph: Graph) -> list[str]:
 
 
 def _random(graph: Graph) -> list[str]:
-    """Operators that draw random numbers, in the order in which MXNet comes to them, by the user's names."""
+    """The user's names of operators that draw random numbers, in the order in which MXNet visits them."""
     draws = {op: any(word in op for word in _RANDOM) for op in {node.op for node in graph.nodes}}
     return [node.name.partition("_echo_")[0] for node in graph.nodes if draws[node.op] or _drops(node)]
 

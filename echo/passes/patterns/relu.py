@@ -7,12 +7,12 @@ from echo.ir.graph import Entry
 from echo.passes.patterns.graph_view import Fusion, View, local
 
 NAME = "relu"
-# Whose gradients do not read this input, and whose outputs are other arrays than it.
+# Operators whose gradients do not read this input, and whose outputs are other arrays.
 _ENDS = frozenset({
     "elemwise_add", "_npi_add", "broadcast_add", "elemwise_sub", "broadcast_sub", "_npi_subtract", "add_n", "sum",
     "_np_sum", "mean", "_npi_mean", "BlockGrad", "make_loss",
 })  # fmt: skip
-# The same, but what they put out is the array itself, in another form or in parts: who reads that, needs it.
+# Operators whose gradients do not read this input, but whose outputs are its elements: their readers count, too.
 _FORMS = frozenset({
     "Reshape", "_np_reshape", "_npx_reshape", "Flatten", "expand_dims", "squeeze", "_np_squeeze", "transpose",
     "_np_transpose", "SwapAxis", "slice", "slice_axis", "SliceChannel", "_split_v2", "Concat", "_npi_concatenate",
@@ -43,13 +43,13 @@ def match(view: View, number: int) -> Fusion | str | None:
         replaced=frozenset({number}),
         shapes={x: "*n"},
         shape_source=x,
-        what="the sign of a ReLU as bits",
-        worth=(x, 1 << 16),
+        label="the sign of a ReLU as bits",
+        min_bytes=(x, 1 << 16),
     )
 
 
 def _reader(view: View, number: int) -> str:
-    """Who needs the output of a node until backward; empty where nobody does."""
+    """The reader that needs the output of a node until backward; empty where none does."""
     above, seen = [number], {number}
     while above:
         node = above.pop()

@@ -11,8 +11,8 @@ from echo.passes.patterns.lstm_layer import layer_node
 
 NAME = "rnn"
 _DIRECTIONS = 2
-# What it keeps for its gradient beside its outputs, where no planner sees it: at least the gates, the cell and the
-# hidden state of each step (oneDNN's workspace, cuDNN's reserve).
+# The operator keeps so many times its output for its gradient, where no planner sees it: at least the gates, the cell
+# and the hidden state of each step (oneDNN's workspace, cuDNN's reserve).
 _KEPT = 6
 
 
@@ -38,7 +38,7 @@ def match(view: View, number: int) -> Fusion | str | None:
 
 
 class _Build:
-    """Puts the new nodes together."""
+    """Builds the new nodes."""
 
     def __init__(self, view: View, number: int, node: Node, layers: int, directions: int) -> None:
         self.view, self.number, self.node = view, number, node
@@ -52,7 +52,7 @@ class _Build:
         return local(len(self.nodes) - 1)
 
     def weights(self) -> list[tuple[Entry, Entry, Entry, Entry]] | None:
-        """Of each layer and direction: wi, bi, wh, bh. None where they cannot be told apart without shapes."""
+        """The weights wi, bi, wh, bh of each layer and direction; None where only shapes would tell them apart."""
         packed = self.node.inputs[1]
         source = self.view.node(packed)
         cells = self.layers * self.directions
@@ -65,20 +65,20 @@ class _Build:
         return self._unpacked(packed) if self.directions == 1 else None
 
     def _unpacked(self, packed: Entry) -> list[tuple[Entry, Entry, Entry, Entry]]:
-        """Slices of the one vector that holds all weights, then all biases; their places are known from its end."""
+        """Slices of the vector of all weights, then all biases; their offsets from its end need no shapes."""
         gates, end = 4 * self.hidden, 0
-        found: dict[str, list[Entry]] = {"bias": [], "weight": []}
+        parts: dict[str, list[Entry]] = {"bias": [], "weight": []}
         sizes = [("bias", gates)] * 2 * self.layers
         sizes += [("weight", gates * self.hidden)] * (2 * self.layers - 1) + [("weight", 0)]
-        for kind, size in sizes:
+        for role, size in sizes:
             begin = f"-{-end + size}" if size else "0"
             limits = {"axis": "0", "begin": begin, "end": str(end) if end else "None"}
             part = self.add("slice_axis", [packed], limits)
-            if kind == "weight":
+            if role == "weight":
                 part = self.add("Reshape", [part], {"shape": f"({gates},-1)"})
-            found[kind].append(part)
+            parts[role].append(part)
             end -= size
-        bias, weight = found["bias"][::-1], found["weight"][::-1]
+        bias, weight = parts["bias"][::-1], parts["weight"][::-1]
         return [(weight[2 * layer], bias[2 * layer], weight[2 * layer + 1], bias[2 * layer + 1])
                 for layer in range(self.layers)]  # fmt: skip
 
@@ -101,25 +101,24 @@ class _Build:
             outputs = []
             for direction in range(self.directions):
                 at = layer * self.directions + direction
-                made = layer_node(f"{self.node.name}_echo{len(self.nodes)}", x, weights[at], (hidden[at], cells[at]),
-                                  direction == 1)  # fmt: skip
-                self.nodes.append(made)
+                name = f"{self.node.name}_echo{len(self.nodes)}"
+                self.nodes.append(layer_node(name, x, weights[at], (hidden[at], cells[at]), direction == 1))
                 of_layer = local(len(self.nodes) - 1).node
                 outputs.append(Entry(of_layer, 0))
                 last[0].append(Entry(of_layer, 1))
                 last[1].append(Entry(of_layer, 2))
             x = outputs[0] if len(outputs) == 1 else self.add("Concat", outputs, {"dim": "2", "num_args": "2"})
-        moved = {Entry(self.number, 0): x}
+        outputs_of = {Entry(self.number, 0): x}
         if is_true(self.node.attrs, "state_outputs"):
-            moved.update({Entry(self.number, 1 + k): self.together(last[k]) for k in range(2)})
+            outputs_of.update({Entry(self.number, 1 + k): self.together(last[k]) for k in range(2)})
         states = f"{self.layers * self.directions},B,H"
         return Fusion(
             pattern=NAME,
             anchor=self.number,
             nodes=tuple(self.nodes),
-            outputs=moved,
+            outputs=outputs_of,
             replaced=frozenset({self.number}),
             shapes={data: "T,B,I", state: states, cell: states},
-            what=f"an RNN operator of {self.layers} LSTM layers" + (", both ways" if self.directions > 1 else ""),
+            label=f"an RNN operator of {self.layers} LSTM layers" + (", both ways" if self.directions > 1 else ""),
             hidden_bytes=(_KEPT * self.layers, Entry(self.number, 0)),
         )

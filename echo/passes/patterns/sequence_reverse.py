@@ -27,6 +27,6 @@ def match(view: View, number: int) -> Fusion | str | None:
         outputs={Entry(number): local(0)},
         replaced=frozenset({number}),
         shapes=shapes,
-        what="a reversal of sequences",
-        worth=(node.inputs[0], 1 << 16),
+        label="a reversal of sequences",
+        min_bytes=(node.inputs[0], 1 << 16),
     )

@@ -1,4 +1,4 @@
-"""A fully connected layer and the SoftmaxOutput behind it, as language models end with."""
+"""A fully connected layer and the SoftmaxOutput after it, as at the end of language models."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _NORMALIZATIONS = {"null": "0", "batch": "1", "valid": "2"}
 
 
 def match(view: View, number: int) -> Fusion | str | None:
-    """The layer and the output, where this node is the output; why there is no fusion; None for any other node.
+    """The layer and the softmax output that this node is: a fusion, why there is none, or None.
 
-    MXNet holds the gradient of all scores at once, as large as the probabilities. Fused, it exists a tile at a time.
+    MXNet holds the gradient of all scores at once, as large as the probabilities; the fused operator, a tile at a time.
     """
     node = view.graph.nodes[number]
     if node.op not in ("SoftmaxOutput", "Softmax"):
@@ -52,6 +52,6 @@ def _fusion(number: int, node: Node, layer: Node, replaced: frozenset[int]) -> F
         outputs={Entry(number): local(0)},
         replaced=replaced,
         shapes=shapes,
-        what="a softmax output with its layer",
-        worth=(node.inputs[0], 1 << 20),
+        label="a softmax output with its layer",
+        min_bytes=(node.inputs[0], 1 << 20),
     )

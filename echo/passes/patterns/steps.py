@@ -1,4 +1,4 @@
-"""Steps that are split apart and put together again, as layers behind one another do: what comes out is one array."""
+"""Steps that one layer splits apart and the next puts together again: both then share one array."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SWAP = {"dim1": "0", "dim2": "1"}
 
 
 class _Split(NamedTuple):
-    """All parts of an array along an axis, which is gone in them."""
+    """A split of an array into all parts along an axis, which the parts do not have any more."""
 
     source: Entry
     axis: str
@@ -21,7 +21,7 @@ class _Split(NamedTuple):
 
 
 def match(view: View, number: int) -> Fusion | None:
-    """What this node puts together, where those are all the steps of one array and a fused operator is next to it."""
+    """The array that takes the place of this node, if it joins all steps of that array beside a fused operator."""
     node = view.graph.nodes[number]
     parts = None if number in view.has_control_deps else _parts(view, node)
     if parts is None:
@@ -46,12 +46,12 @@ def match(view: View, number: int) -> Fusion | None:
         then("SwapAxis", _SWAP)
     if axis == "rows":
         then("Reshape", {"shape": "(-3,-2)"})
-    whole = local(len(nodes) - 1) if nodes else split.source
-    return Fusion(NAME, number, tuple(nodes), {Entry(number): whole}, frozenset({number}), {}, "steps put together")
+    array = local(len(nodes) - 1) if nodes else split.source
+    return Fusion(NAME, number, tuple(nodes), {Entry(number): array}, frozenset({number}), {}, "steps put together")
 
 
 def _parts(view: View, node: Node) -> tuple[str, list[Entry]] | None:
-    """What is put together, along a new axis, or as "rows" of the first axis."""
+    """The entries that a node joins, with the new axis along which it does, or "rows" for the first axis."""
     if node.op == "stack":
         axis = node.attrs.get("axis", "0")
         return (axis, list(node.inputs)) if axis in ("0", "1") else None

@@ -1,4 +1,4 @@
-"""Nodes of a graph replaced by others: the graph keeps its outputs, in the order in which MXNet walks it."""
+"""Replaces nodes of a graph by fusions: the graph keeps its outputs, in the order in which MXNet walks it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _Key = Union[int, Tuple[int, int]]  # a node of the user, or a position within a
 
 
 class _Moved:
-    """A graph with fusions: what its entries are read from, and its nodes, by keys."""
+    """A graph with fusions: its nodes by keys, and the entries that are read in the place of the user's."""
 
     def __init__(self, graph: Graph, fusions: Sequence[Fusion]) -> None:
         self._graph, self._fusions = graph, fusions
         self._moved: dict[Entry, tuple[Entry, int]] = {}
-        self._read: dict[_Key, int] = {}  # of a new node: how many outputs it has at least; the user's have their own
+        self._read: dict[_Key, int] = {}  # the least number of outputs of a new node; the user's nodes know theirs
         for number, fusion in enumerate(fusions):
             self._moved.update({entry: (new, number) for entry, new in fusion.outputs.items()})
             for new in fusion.outputs.values():
-                at = (number, -1 - new.node)
-                self._read[at] = max(self._read.get(at, 1), new.index + 1)
+                key = (number, -1 - new.node)
+                self._read[key] = max(self._read.get(key, 1), new.index + 1)
 
     def resolve(self, entry: Entry, which: int) -> tuple[_Key, int, int]:
         """The node, output and version that stand for an entry of the user, or of fusion number ``which``."""
@@ -36,7 +36,7 @@ class _Moved:
         return (which, -1 - entry.node), entry.index, 0
 
     def node(self, key: _Key) -> tuple[Node, int]:
-        """A node, and the fusion that it is of; -1 for a node of the user."""
+        """A node and the number of its fusion, -1 for a node of the user."""
         return (self._graph.nodes[key], -1) if isinstance(key, int) else (self._fusions[key[0]].nodes[key[1]], key[0])
 
     def outputs(self, key: _Key, node: Node) -> int:
@@ -44,7 +44,7 @@ class _Moved:
         return self._graph.num_outputs(key) if isinstance(key, int) else max(num_outputs(node), self._read.get(key, 1))
 
     def below(self, key: _Key) -> list[_Key]:
-        """What a node waits for: its inputs, then its control dependencies."""
+        """The nodes that have to run before a node: its inputs, then its control dependencies."""
         node, which = self.node(key)
         return [*(self.resolve(entry, which)[0] for entry in node.inputs), *node.control_deps]
 
@@ -62,8 +62,8 @@ def applied(graph: Graph, fusions: Sequence[Fusion], copies: bool) -> Graph | No
         inputs = [moved.resolve(entry, which) for entry in node.inputs]
         deps = tuple(numbers[dep] for dep in node.control_deps)
         numbers[key] = len(nodes)
-        found = tuple(Entry(numbers[source], index, version) for source, index, version in inputs)
-        node = node._with(inputs=found, control_deps=deps)
+        entries = tuple(Entry(numbers[source], index, version) for source, index, version in inputs)
+        node = node._with(inputs=entries, control_deps=deps)
         if which >= 0 and node.op.startswith((PREFIX, *_OVERWRITES)) and COPY_ATTRIBUTE not in node.attrs:
             node = node.with_attrs({COPY_ATTRIBUTE: "all" if copies else "sums"})
         nodes.append(node)
@@ -81,7 +81,7 @@ def applied(graph: Graph, fusions: Sequence[Fusion], copies: bool) -> Graph | No
 def _depth_first(heads: Sequence[_Key], moved: _Moved) -> Iterator[_Key | None]:
     """Nodes after their inputs and control dependencies; None where one depends on itself."""
     done: set[_Key] = set()
-    open_: set[_Key] = set()
+    entered: set[_Key] = set()
     for head in heads:
         stack = [head]
         while stack:
@@ -89,17 +89,17 @@ def _depth_first(heads: Sequence[_Key], moved: _Moved) -> Iterator[_Key | None]:
             if key in done:
                 stack.pop()
                 continue
-            waiting = [each for each in moved.below(key) if each not in done]
+            waiting = [below for below in moved.below(key) if below not in done]
             if not waiting:
                 done.add(key)
-                open_.discard(key)
+                entered.discard(key)
                 stack.pop()
                 yield key
-            elif key in open_ and any(each in open_ for each in waiting):
+            elif key in entered and any(below in entered for below in waiting):
                 yield None
                 return
             else:
-                open_.add(key)
+                entered.add(key)
                 stack.extend(reversed(waiting))
 
 

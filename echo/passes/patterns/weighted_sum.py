@@ -9,21 +9,21 @@ from echo.passes.patterns.graph_view import MUL, Fusion, View, local, pairs
 
 NAME = "weighted_sum"
 _MIDDLE = ("1", "(1,)", "[1]")
-# What weights come from, the likeliest first: shapes are not known here, and the other operand may be any of them too.
+# Operators that compute weights, the likeliest first: without shapes, either operand may be the weights.
 _WEIGHTS = ("softmax", "_npx_softmax", "masked_softmax", "Dropout", "expand_dims", "Reshape", "_npx_reshape")
 
 
 def match(view: View, number: int) -> Fusion | str | None:
-    """The sum that this node computes over axis 1 of values [B,T,H] times weights [B,T,1]; why there is none; None."""
+    """The sum over axis 1 of values [B,T,H] times weights [B,T,1]: a fusion, why there is none, or None."""
     node = view.graph.nodes[number]
     if node.op not in ("sum", "_np_sum") or node.attrs.get("axis") not in _MIDDLE or is_true(node.attrs, "exclude"):
         return None
     operands = view.inputs(node.inputs[0], MUL)
     sources = [(view.node(w).op, v, w) for v, w in pairs(operands)] if operands else []
-    found = [(_WEIGHTS.index(op), v, w) for op, v, w in sources if op in _WEIGHTS]
-    if not found:
+    ranked = [(_WEIGHTS.index(op), v, w) for op, v, w in sources if op in _WEIGHTS]
+    if not ranked:
         return None
-    _, values, weights = min(found)
+    _, values, weights = min(ranked)
     replaced = frozenset({number, node.inputs[0].node})
     if view.read_outside(replaced, (Entry(number),)):
         return f"the weighted values {view.node(node.inputs[0]).name!r} are read by others than the sum"
@@ -35,5 +35,5 @@ def match(view: View, number: int) -> Fusion | str | None:
         outputs={Entry(number): local(0)},
         replaced=replaced,
         shapes={values: "B,T,H", weights: "B,T,1"},
-        what="the context of attention",
+        label="the context of attention",
     )

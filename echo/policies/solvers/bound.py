@@ -1,8 +1,8 @@
-"""A lower bound: what any schedule of some candidates has in memory at least, from one minimum cut.
+"""A lower bound: the bytes that any schedule of some candidates needs at least, from one minimum cut.
 
-Whatever runs again, behind any backward node there is in memory what later ones read of the backward pass so far, and a
-stash from which all that they read of the forward pass can be had (`echo.policies.mincut`). Where the bound lies above
-a budget, nobody needs to search for a schedule.
+After each backward node, any schedule has in memory the backward entries that later nodes read, and a stash from which
+it can compute the forward entries that they read (`echo.policies.mincut`). Where the bound lies above a budget, no
+search for a schedule is needed.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from echo.ir.training_graph import TrainingGraph
 from echo.policies.problem import Problem
 from echo.policies.solvers.stash import stash_bound
 
-_STASHED = 0.5  # of what is stashed without recomputation: a guess, for where to look
+_STASHED = 0.5  # of the bytes that are stashed without recomputation: a guess, which only chooses the position
 
 
 def least_bytes(problem: Problem) -> int:
-    """No schedule of this problem's candidates needs less. Found at the one position where it promises most."""
+    """The lower bound, computed at the one position where it promises to be largest."""
     training = problem.training
     steps, arrays = len(training.nodes), training.arrays
     sizes = arrays["elements"] * arrays["dtype_size"]
@@ -38,7 +38,7 @@ def least_bytes(problem: Problem) -> int:
 
 
 def _alive(training: TrainingGraph, sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Bytes of entries behind each node: from the one that makes them to the one before the last that reads them."""
+    """The bytes that are alive after each node: from the node that computes an entry to before its last reader."""
     changes = np.zeros(len(training.nodes) + 1, np.int64)
     np.add.at(changes, training.node_of, sizes)
     np.subtract.at(changes, training.last_use, sizes)

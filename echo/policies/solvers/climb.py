@@ -1,12 +1,12 @@
 """A hill climb over classes of nodes, with MXNet's planner, replayed, as the objective.
 
-It starts from "recompute everything that may be" and flips one class at a time, once for each match range of MXNet's
-planner; the best few go on with finer classes. With a bound on time each class is weighed alone, by the bytes that
-it saves and the seconds that it takes, and the price of a second is bisected to where the choice just keeps the bound;
-then again, with a climb at each price. A class that fits only in part is split. What effort is left goes into threshold
-accepting (Dueck and Scheuer, 1990): random flips that may cost a little memory, ever less. Everything is deterministic:
-the effort is counted in visited nodes, not in seconds, and the random flips come from a fixed seed.
-With a hint from another graph of the same model it starts from that choice, and a tenth of the effort will do.
+It starts from all candidates recomputed and flips one class at a time, once for each match range of MXNet's planner;
+the best few climbs go on with finer classes. With a bound on time each class is weighed alone, by the bytes that it
+saves and the seconds that it takes, and the price of a second is bisected to where the choice just keeps the bound;
+then again, with a climb at each price. A class that fits only in part is split. The effort that is left goes into
+threshold accepting (Dueck and Scheuer, 1990): random flips that may cost a little memory, ever less. Everything is
+deterministic: the effort is counted in visited nodes, not in seconds, and the random flips come from a fixed seed.
+With a hint from another graph of the same model the climb starts from that choice, and takes a tenth of the effort.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from echo.policies.warm_start import WarmStart
 
 _ROUNDS = (0, 1, 2, 3)  # of the classes, coarse to fine
 _FINALISTS = 3  # match ranges that are climbed to the end
-_SWEEPS = 4  # through all classes, that a climb takes about
+_SWEEPS = 4  # through all classes: about as many as a climb takes
 _FINAL_SHARE = 0.75  # of the effort, for those climbs; the rest is for threshold accepting
 _FLIPS_A_CANDIDATE = 60  # evaluations beyond which more have not paid on any model of the benchmarks
 _ASSIGNMENT_SHARE = 0.4  # of the effort, on top of it
-_ASSIGNMENT_COST = 3  # evaluations by a match range that take as long as one assignment
+_ASSIGNMENT_COST = 3  # one assignment takes as long as so many evaluations by a match range
 _HINTED_SHARE = 0.1  # of the effort, for a climb that starts from a hint
-_PRICES = 6  # bisection steps between a free second and one that nothing is worth, each of them a climb
-_CLIMB_AROUND = 3.0  # how far climbs look around a price that was found without
-_THRESHOLD = 0.02  # of the bytes, that a random flip may cost at first
+_PRICES = 6  # bisection steps between a free second and one that no class is worth, each of them a climb
+_CLIMB_AROUND = 3.0  # climbs search prices from this part to this multiple of a price that was found without climbs
+_THRESHOLD = 0.02  # the part of the bytes that a random flip may cost at first
 
 
 class HillClimb:
-    """One climb on a problem; `run` from everything, `run_from` a hint."""
+    """One climb on a problem: `run` starts from all candidates recomputed, `run_from` from a hint."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -51,7 +51,7 @@ class HillClimb:
             for groups in _distinct(partitions)
         ]
         self.ranges = problem.match_ranges[:1]
-        # evaluations under one match range
+        # counted in evaluations under one match range
         self.left = min(problem.effort // len(problem.training.nodes), 200 + _FLIPS_A_CANDIDATE * len(candidates))
         self.total = self.left
         self.best = problem.choice()
@@ -89,21 +89,21 @@ class HillClimb:
         return self.best
 
     def assign(self, starts: list[Choice]) -> None:
-        """The same for echo's own storage assignment, from what was found so far.
+        """Climbs for echo's own storage assignment, from the choices so far.
 
-        A climb by the peak of live bytes is quick and points the way; one by the assigned bytes ends it.
+        Climbs by the peak of live bytes are quick and give a start; a climb by the assigned bytes follows.
         """
         self.problem.progress("storage assignment")
         effort = int(_ASSIGNMENT_SHARE * self.total)
         self.left = effort
         self.ranges = (PEAK,)
-        found = [self.best, *starts]
-        found += [self.climb_apart(start, int(0.7 * effort)) for start in (self.best, starts[0])]
+        choices = [self.best, *starts]
+        choices += [self.climb_apart(start, int(0.7 * effort)) for start in (self.best, starts[0])]
         self.ranges = (ASSIGNED,)
-        self.climb(self.first_of(found), self.levels[:3], self.limits, 0)
+        self.climb(self.first_of(choices), self.levels[:3], self.limits, 0)
 
     def first_of(self, choices: Sequence[Choice]) -> Choice:
-        """The one that the limits prefer."""
+        """The best of these choices by the limits."""
         best, best_value = choices[0], self.evaluate(choices[0])
         for choice in choices[1:]:
             value = self.evaluate(choice, self.limits.most_bytes(best_value))
@@ -112,59 +112,59 @@ class HillClimb:
         return best
 
     def climb_apart(self, start: Choice, reserve: int) -> Choice:
-        """A climb whose values are of another kind, and do not count as found."""
-        known = self.best, self.best_value, self.best_ranges
+        """A climb whose values are not comparable with others, so that they do not count for the best choice."""
+        saved = self.best, self.best_value, self.best_ranges
         try:
             return self.climb(start, self.levels[:3], self.limits, reserve)
         finally:
-            self.best, self.best_value, self.best_ranges = known
+            self.best, self.best_value, self.best_ranges = saved
 
     def run_from(self, hint: WarmStart) -> Choice | None:
-        """A short climb from what was chosen for a graph alike; None where that does not lead within the limits."""
+        """A short climb from the choice for another graph of the model; None where it stays beyond the limits."""
         choice = self.problem.choice(hint.nodes(self.problem.training, sorted(self.problem.candidates)))
         self.ranges = (self.problem.match_ranges[self.problem.evaluate(choice).best],)
         self.climb(choice, self.levels[:3], self.limits, int(self.left * (1 - _HINTED_SHARE)))
         return self.best.copy() if self.limits.rank(self.best_value)[0] == 0 and self.best.any() else None
 
     def coarse_climbs(self) -> list[tuple[int, int, Choice]]:
-        """The best few (bytes, match range, choice) of quick climbs from recomputing everything, time left out."""
+        """The best few (bytes, match range, choice) of quick climbs from everything recomputed, at any seconds."""
         everything = self.problem.choice(sorted(self.problem.candidates))
         totals = self.problem.evaluate(everything).totals
         promising = sorted(range(len(totals)), key=lambda index: totals[index])[: self.affordable(self.levels[:1])]
         self.left -= len(totals)
         reserve = self.left // 2
-        found = []
+        climbs = []
         for index in promising:
             match_range = self.problem.match_ranges[index]
             self.ranges = (match_range,)
             choice = self.climb(everything, self.levels[:1], Price(0.0), reserve)
-            found.append((self.evaluate(choice).bytes, match_range, choice))
-        return sorted(found, key=lambda item: item[:2])[: min(_FINALISTS, self.affordable(self.levels[1:2]))]
+            climbs.append((self.evaluate(choice).bytes, match_range, choice))
+        return sorted(climbs, key=lambda item: item[:2])[: min(_FINALISTS, self.affordable(self.levels[1:2]))]
 
     def affordable(self, levels: Sequence[Sequence[Choice]]) -> int:
-        """How many climbs over these classes there is effort for, at least one."""
+        """The number of climbs over these classes for which the effort suffices, at least one."""
         return max(1, self.total // (_SWEEPS * max(1, sum(map(len, levels)))))
 
     def worth_of(self, choice: Choice) -> list[Worth]:
-        """What each class of a choice is worth, taken out alone: bytes that are stashed instead nearly add up."""
+        """The worth of each class of a choice, taken out alone: the bytes of several classes nearly add up."""
         value = self.evaluate(choice)
-        found = []
+        worths = []
         level = next((level for level in self.levels[1::-1] if len(level) < self.left // 2), [])
         for group in level:
             if choice[group].all():
                 choice[group] = 0
                 without = self.evaluate(choice)
                 choice[group] = 1
-                found.append(Worth(group, without.bytes - value.bytes, value.seconds - without.seconds))
-        return found
+                worths.append(Worth(group, without.bytes - value.bytes, value.seconds - without.seconds))
+        return worths
 
     def price_seconds(
         self, start: Choice, worth: Sequence[Worth], reserve: int
     ) -> tuple[Choice, Choice | None]:
         """Bisects the price of a second to where the choice just keeps the limits.
 
-        First for the classes that are worth their seconds, then, as long as there is effort left, for what a climb
-        makes of them. Gives the best choice on the way, and the last one beyond the limits, if any was.
+        The choice at a price has first all classes that are worth their seconds; then, while effort is left, it is the
+        result of a climb from these. Returns the best choice of all, and the last one beyond the limits, if any was.
         """
         a_step = self.problem.training.planned_bytes / max(self.problem.overhead.step_seconds, 1e-9)
         low, high = 0.01 * a_step, 100.0 * a_step
@@ -183,10 +183,10 @@ class HillClimb:
         return search.best, search.beyond
 
     def blend(self, within: Choice, beyond: Choice) -> None:
-        """Bisects up to which node ``beyond`` can be followed, and ``within`` from there on.
+        """Bisects for a choice that is ``beyond`` up to some node, and ``within`` from there on.
 
-        Where two choices differ in a class, no price finds what lies between: so much of the class, time step by time
-        step in the graph's order, as the limits allow. A single step of it may be more than a single node.
+        Where two choices differ in a class, no price leads to a choice between them. This one takes as much of the
+        class, in the graph's order, as the limits allow.
         """
         different = np.flatnonzero(within != beyond)
         low, high = 0, len(different)
@@ -241,9 +241,9 @@ class HillClimb:
 def _worth_it(choice: Choice, worth: Sequence[Worth], price: float) -> Choice:
     """The choice without the classes that save fewer bytes than their seconds cost."""
     choice = choice.copy()
-    for one in worth:
-        if one.bytes < price * one.seconds:
-            choice[one.group] = 0
+    for item in worth:
+        if item.bytes < price * item.seconds:
+            choice[item.group] = 0
     return choice
 
 
@@ -258,7 +258,7 @@ class _PriceSearch:
     def bisect(
         self, low: float, high: float, steps: int, choice_at: Callable[[float], Choice | None]
     ) -> tuple[float, float]:
-        """Narrows the prices between which the choice comes to keep the limits, for so many steps, or until None."""
+        """Bisects the prices between which choices begin to keep the limits, until ``choice_at`` returns None."""
         for _ in range(steps):
             price = (low * high) ** 0.5
             choice = choice_at(price)
@@ -278,15 +278,15 @@ class _PriceSearch:
 
     def _is_enough(self, value: Evaluation) -> bool:
         most = self.climb.problem.max_bytes
-        if most is not None:  # the highest price is wanted at which the choice still fits
+        if most is not None:  # the aim is the highest price at which the choice still fits
             return value.bytes > most
-        return self.limits.rank(value)[0] == 0  # the lowest price at which the choice is fast enough
+        return self.limits.rank(value)[0] == 0  # the aim is the lowest price at which the choice is fast enough
 
 
 def _distinct(levels: list[list[tuple[int, ...]]]) -> list[list[tuple[int, ...]]]:
-    """Without the levels that have no more groups than the one before."""
-    kept: list[list[tuple[int, ...]]] = []
+    """The levels that have more groups than the one before."""
+    finer_levels: list[list[tuple[int, ...]]] = []
     for level in levels:
-        if level and (not kept or len(level) > len(kept[-1])):
-            kept.append(level)
-    return kept
+        if level and (not finer_levels or len(level) > len(finer_levels[-1])):
+            finer_levels.append(level)
+    return finer_levels

@@ -4,10 +4,10 @@ In the spirit of Checkmate (Jain et al., MLSys 2020), in the steps of `echo.ir.s
 
 - run[k, i], binary: candidate i runs again just before backward node k, and is read there;
 - kept[k, e]: the value of forward entry e is in memory when position k begins; integral where run is;
-- used[k, e, r]: after it was made, e is alive until copy r or a later one has read it at position k, or beyond k.
+- used[k, e, r]: once computed, e is alive until copy r or a later one has read it at position k, or beyond k.
 
-Copies at one position run in the order of their numbers. An output counts before the inputs are freed. What works in
-place, and chunks of a storage planner, are not in it.
+Copies at one position run in the order of their numbers. An output counts before the inputs are freed. The program does
+not know operators that work in place, nor chunks of a storage planner.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Model:
         self.used: dict[tuple[int, Entry, int], int] = {}
         self.unit = reduce(gcd, self.graph.bytes.values(), 0) or 1  # bytes are whole multiples of it
         self.limit = 0 if max_bytes is None else max_bytes // self.unit * self.unit
-        self.whole = float(max(1, self.limit or sum(self.graph.bytes.values())))  # for numbers of about one
+        self.whole = float(max(1, self.limit or sum(self.graph.bytes.values())))  # scales bytes to about one
         self.scale = max([second for second in problem.overhead.seconds if second > 0], default=1.0)
         self.peak = self.program.column(1.0, top=_INFINITE) if max_bytes is None else None
         self._columns()
@@ -55,13 +55,13 @@ class Model:
 
     def splits_of(self, values: Sequence[float]) -> Splits:
         """The schedule that a solution stands for."""
-        found: dict[int, list[int]] = defaultdict(list)
+        positions_of: dict[int, list[int]] = defaultdict(list)
         for (position, node), column in sorted(self.run.items()):
             if values[column] > 0.5 and node in self.problem.candidates:
-                found[node].append(self.graph.backward[position])
+                positions_of[node].append(self.graph.backward[position])
         if not self.problem.may_split:
-            return self.problem.splits(found)
-        return {node: tuple(positions) for node, positions in sorted(found.items())}
+            return self.problem.splits(positions_of)
+        return {node: tuple(positions) for node, positions in sorted(positions_of.items())}
 
     def bytes_of(self, values: Sequence[float]) -> int | None:
         """The peak of a solution, where it is the objective."""
@@ -86,8 +86,8 @@ class Model:
             for entry in self.graph.entries:
                 self.kept[position, entry] = self.program.column()
 
-    def _there(self, position: int, entry: Entry) -> dict[int, float]:
-        """Whether an entry is in memory when what reads it at a position runs."""
+    def _in_memory(self, position: int, entry: Entry) -> dict[int, float]:
+        """Terms whose sum says whether an entry is in memory when its readers at a position run."""
         terms = {self.kept[position, entry]: 1.0}
         if entry in self.graph.again and (position, entry.node) in self.run:
             terms[self.run[position, entry.node]] = 1.0
@@ -96,14 +96,14 @@ class Model:
     def _presence(self, position: int) -> None:
         program, reads = self.program, self.graph.backward_reads[position]
         for entry in self.graph.entries:
-            there = self._there(position, entry)
-            program.row(there, 1.0 if entry in reads else 0.0, 1.0)
+            in_memory = self._in_memory(position, entry)
+            program.row(in_memory, 1.0 if entry in reads else 0.0, 1.0)
             for reader in self.graph.copy_readers[entry]:
                 if (position, reader) in self.run:
-                    program.row({**there, self.run[position, reader]: -1.0}, 0.0, _INFINITE)
+                    program.row({**in_memory, self.run[position, reader]: -1.0}, 0.0, _INFINITE)
             if position + 1 < len(self.graph.backward):
-                program.row({**there, self.kept[position + 1, entry]: -1.0}, 0.0, _INFINITE)
-        for node in self.graph.reachable[position]:  # nothing runs again that is not read at once
+                program.row({**in_memory, self.kept[position + 1, entry]: -1.0}, 0.0, _INFINITE)
+        for node in self.graph.reachable[position]:  # a node runs again only where it is read at once
             outputs = self.graph.again_of[node]
             if any(entry in reads for entry in outputs):
                 continue
@@ -140,7 +140,7 @@ class Model:
             for entry in self.graph.again_of[node]:
                 if forced:
                     self.program.row({self.kept[0, entry]: 1.0}, 0.0, 0.0)
-                elif not self.problem.may_split:  # what runs again is read from its copy by all
+                elif not self.problem.may_split:  # all readers read the copy of a node that runs again
                     terms = {self.kept[0, entry]: 1.0, **dict.fromkeys(columns, 1.0)}
                     self.program.row(terms, 0.0, 1.0)
             if not self.problem.may_split or node not in self.problem.candidates:
@@ -157,7 +157,7 @@ class Model:
                 self.program.row({**scaled, self.peak: -1.0}, -_INFINITE, 0.0)
 
     def _forward_steps(self) -> Iterator[dict[int, float]]:
-        """What is alive at each step of the forward pass."""
+        """The bytes that are alive at each step of the forward pass, as terms."""
         sizes = self.graph.bytes
         for number in self.graph.forward:
             terms: dict[int, float] = defaultdict(float)
@@ -202,7 +202,7 @@ class Model:
 
 
 class _Reads:
-    """Who reads what, and when, in a problem's training graph."""
+    """The readers of each entry in a problem's training graph, and the nodes that may have to run again."""
 
     def __init__(self, problem: Problem) -> None:
         training = self.training = problem.training
@@ -216,10 +216,10 @@ class _Reads:
         for entry in sorted(self.again):
             self.again_of[entry.node].append(entry)
         self.bytes = {
-            Entry(number, index): kind.bytes
+            Entry(number, index): array_type.bytes
             for number, node in training.operators()
-            for index, kind in enumerate(node.outputs)
-            if index not in node.unowned and kind.bytes
+            for index, array_type in enumerate(node.outputs)
+            if index not in node.unowned and array_type.bytes
         }
         self.last_use: dict[Entry, int] = {}
         self.last_forward_use: dict[Entry, int] = {entry: entry.node for entry in self.bytes}
@@ -238,7 +238,7 @@ class _Reads:
         self.entries = sorted(e for e in read if training.nodes[e.node].forward and e not in self.to_the_end)
 
     def _read_by(self, node: TrainingNode) -> set[Entry]:
-        """The values that a node reads, of variables left out."""
+        """The entries that a node reads, without variables."""
         return {
             Entry(entry.node, entry.index)
             for position, entry in enumerate(node.inputs)
@@ -251,14 +251,14 @@ class _Reads:
 
     def _reachable(self, reads: Iterable[Entry]) -> list[int]:
         """The nodes that may have to run again for a backward node, in order."""
-        found: set[int] = set()
+        reachable: set[int] = set()
         below = [entry.node for entry in reads if entry in self.again]
         while below:
             number = below.pop()
-            if number not in found:
-                found.add(number)
+            if number not in reachable:
+                reachable.add(number)
                 below += [entry.node for entry in self._read_by(self.training.nodes[number]) if entry in self.again]
-        return sorted(found)
+        return sorted(reachable)
 
     def standing(self, number: int) -> int:
         """Bytes that are alive just before a backward node runs, whatever the schedule."""
@@ -276,7 +276,7 @@ class _Reads:
         return sum(self.bytes.get(Entry(number, i), 0) for i in range(len(self.training.nodes[number].outputs)))
 
     def made_in_passing(self, number: int) -> int:
-        """Bytes of a copy's outputs that nobody reads from it."""
+        """Bytes of a copy's outputs that no node reads from it."""
         node = self.training.nodes[number]
         outputs: Any = range(1 if node.is_masked else len(node.outputs))
         return sum(self.bytes.get(Entry(number, i), 0) for i in outputs if Entry(number, i) not in self.again)

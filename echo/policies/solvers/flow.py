@@ -15,19 +15,19 @@ class Network:
     """Directed edges with capacities between numbered nodes."""
 
     def __init__(self, nodes: int) -> None:
-        self._edges: list[list[int]] = [[] for _ in range(nodes)]  # by node; edge e ^ 1 is the way back of edge e
+        self._edges: list[list[int]] = [[] for _ in range(nodes)]  # by node; edge e ^ 1 is the reverse of edge e
         self._to: list[int] = []
         self._room: list[int] = []
 
     def add(self, tail: int, head: int, capacity: int) -> None:
         """An edge from one node to another."""
-        for one, other, room in ((tail, head, capacity), (head, tail, 0)):
-            self._edges[one].append(len(self._to))
-            self._to.append(other)
+        for begin, end, room in ((tail, head, capacity), (head, tail, 0)):
+            self._edges[begin].append(len(self._to))
+            self._to.append(end)
             self._room.append(room)
 
     def sink_side(self, source: int, sink: int) -> list[bool]:
-        """By node: whether it lies on the sink's side of the minimum cut, of several the one that is nearest to it."""
+        """By node: whether it lies on the sink's side of the minimum cut, or of the one nearest to the sink."""
         while True:
             distance = self._distances(source, sink)
             if distance[source] < 0:
@@ -35,7 +35,7 @@ class Network:
             self._saturate(source, sink, distance)
 
     def _distances(self, source: int, sink: int) -> list[int]:
-        """The fewest edges with room left from each node to the sink; -1 where there is no way."""
+        """The length of the shortest path with room left from each node to the sink; -1 where there is none."""
         distance = [-1] * len(self._edges)
         distance[sink] = 0
         queue = deque([sink])
@@ -49,19 +49,19 @@ class Network:
         return distance
 
     def _saturate(self, source: int, sink: int, distance: list[int]) -> None:
-        """Sends as much as shortest ways take."""
+        """Sends as much as shortest paths take (a blocking flow)."""
         following = [0] * len(self._edges)  # by node: the first edge that may still lead on
-        way: list[int] = []
+        path: list[int] = []
         node = source
         while True:
             if node == sink:
-                node = self._send(way)
+                node = self._send(path)
             edge = self._next_edge(node, following, distance)
             if edge >= 0:
-                way.append(edge)
+                path.append(edge)
                 node = self._to[edge]
-            elif way:
-                node = self._to[way.pop() ^ 1]
+            elif path:
+                node = self._to[path.pop() ^ 1]
                 following[node] += 1
             else:
                 return
@@ -76,13 +76,13 @@ class Network:
         following[node] = len(edges)
         return -1
 
-    def _send(self, way: list[int]) -> int:
-        """Fills a way to the sink, and goes back along it to before its first full edge; gives the node there."""
-        amount = min(self._room[edge] for edge in way)
-        for edge in way:
+    def _send(self, path: list[int]) -> int:
+        """Fills a path to the sink, and cuts it before its first full edge; returns the node where it ends then."""
+        amount = min(self._room[edge] for edge in path)
+        for edge in path:
             self._room[edge] -= amount
             self._room[edge ^ 1] += amount
-        full = next(position for position, edge in enumerate(way) if not self._room[edge])
-        node = self._to[way[full] ^ 1]
-        del way[full:]
+        full = next(position for position, edge in enumerate(path) if not self._room[edge])
+        node = self._to[path[full] ^ 1]
+        del path[full:]
         return node

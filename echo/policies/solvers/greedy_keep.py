@@ -1,9 +1,9 @@
-"""Everything dropped, and as much kept as a budget has room for: schedules of long graphs in some passes.
+"""Drops everything, then keeps as much as a budget has room for: schedules of long graphs in some passes.
 
-Where a budget is far below what a graph takes, it is a long way from nothing. This goes the other way: the forward
-pass is cut into segments (`echo.policies.sublinear`), and all of a segment runs again when the backward pass gets to
-it. Of that, the values are kept that save the most time for each byte (``echo/native/planner/keep.cc``). A handful of
-shapes of segments are tried.
+Where a budget is far below the bytes of a graph, a search that starts from nothing recomputed has a long way. This one
+starts from the other end: the forward pass is cut into segments (`echo.policies.sublinear`), and all nodes of a segment
+run again when the backward pass gets to it. Of their values, those are kept that save the most time for each byte
+(``echo/native/planner/keep.cc``). A handful of shapes of segments are tried.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from echo.policies.problem import Problem
 from echo.policies.solvers.ruin_recreate import can_fit, scheduler_of
 from echo.policies.sublinear import Cutter
 
-_AIMS = 4  # budgets aimed at, where the storage that is planned needs more than the scheduler counts
-_LOWER = 0.9995  # lest it comes down to the budget without ever getting there
-_PASSES = 3  # to compare schedules; more bring less than a hundredth
+_AIMS = 4  # budgets aimed at, where the planned storage needs more than the scheduler counts
+_LOWER = 0.9995  # so that lower aims reach the budget, and do not only approach it
+_PASSES = 3  # to compare schedules; more gain less than a hundredth
 _ALL_PASSES = 6
-_TRIED = 100_000  # nodes of all schedules that are compared; some are in any case
-_WORSE = 4  # times as many segments as take the fewest bytes, up to which more are tried
+_TRIED = 100_000  # nodes of all schedules that are compared; a few schedules are compared in any case
+_WORSE = 4  # numbers of segments are tried up to this multiple of the one with the fewest bytes
 
 
 class _Shape(NamedTuple):
-    """Segments of equal length, and behind those some more, each shorter by a factor than the one before.
+    """Segments of equal length, and after those some more, each shorter by a factor than the one before.
 
-    When the backward pass begins, all that is kept is there, and little room for a segment; later there is more. With
-    ``late``, what gradients read runs once more, just before they do.
+    When the backward pass begins, all kept values are in memory, with little room for a segment; later there is more.
+    With ``late``, nodes that gradients read run once more, just before these gradients.
     """
 
     equal: int
@@ -46,7 +46,7 @@ class _Shape(NamedTuple):
 
 
 _FIRST = _Shape(1, 5, 1.6, False)
-# Tried in turn, each from the best so far, again and again as long as that brings something.
+# Tried in turn, each from the best shape so far, again and again until none of them is better.
 _CHANGES: tuple[Callable[[_Shape], _Shape], ...] = (
     lambda shape: shape._replace(equal=math.ceil(shape.equal * 1.25) + 1),
     lambda shape: shape._replace(factor=2 * shape.factor - 0.8),
@@ -61,7 +61,7 @@ _CHANGES: tuple[Callable[[_Shape], _Shape], ...] = (
 
 @dataclass(frozen=True)
 class _Kept:
-    """A schedule that drops everything, and what was kept of that."""
+    """A schedule ``start`` that drops everything, and the schedule and value after values were kept."""
 
     start: Splits
     splits: Splits
@@ -92,15 +92,15 @@ class _Search:
         self._cutter = Cutter(problem)
 
     def run(self, budget: int) -> Splits:
-        """By exact bytes, which are more than what the scheduler counts: it aims lower until they fit."""
+        """The best schedule, whose exact bytes fit: these exceed the scheduler's count, so it aims below the budget."""
         best = self._best(budget)
         aim, splits = budget, best.splits
         for _ in range(_AIMS):
             splits = self._scheduler.keep(best.start, aim, _ALL_PASSES)[0]
-            found = self._problem.value(splits).bytes
-            if found <= budget or best.value.bytes > budget:
+            needed = self._problem.value(splits).bytes
+            if needed <= budget or best.value.bytes > budget:
                 break
-            aim = int(_LOWER * aim * budget / found)
+            aim = int(_LOWER * aim * budget / needed)
         return splits
 
     def _best(self, budget: int) -> _Kept:
@@ -115,19 +115,19 @@ class _Search:
         most = max(_TRIED // len(self._problem.training.nodes), len(tried) + len(_CHANGES) - 3)
         unchanged = 0
         for change in itertools.cycle(_CHANGES):
-            other = change(shape)
-            if other not in tried:
+            changed = change(shape)
+            if changed not in tried:
                 if len(tried) == most:
                     break
-                tried[other] = self._kept(self._dropped(other), budget)
-            better = tried[other].rank(budget) < tried[shape].rank(budget)
-            shape, unchanged = (other, 0) if better else (shape, unchanged + 1)
+                tried[changed] = self._kept(self._dropped(changed), budget)
+            better = tried[changed].rank(budget) < tried[shape].rank(budget)
+            shape, unchanged = (changed, 0) if better else (shape, unchanged + 1)
             if unchanged == len(_CHANGES):
                 break
         return tried[shape]
 
     def _longest(self, budget: int) -> _Shape:
-        """The longest segments of which all dropped fits the budget, else those that take the fewest bytes."""
+        """The longest segments with which everything dropped fits the budget, else those with the fewest bytes."""
         tried: dict[int, int] = {}
 
         def fits(equal: int) -> bool:
@@ -141,7 +141,7 @@ class _Search:
             least = min(tried, key=lambda number: (tried[number], number))
             if equal > min(len(self._cutter.nodes), _WORSE * least):
                 return _FIRST._replace(equal=least)
-        low = equal // 2  # does not fit, or is none
+        low = equal // 2  # does not fit, or is 0
         while equal - low > 1:
             middle = (low + equal) // 2
             low, equal = (low, middle) if fits(middle) else (middle, equal)

@@ -1,4 +1,4 @@
-"""By what a climb compares choices: the limits of a problem, or bytes and seconds at a price."""
+"""The orders by which a climb compares choices: the limits of a problem, or bytes and seconds at a price."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from echo.policies.problem import Problem
 
 
 class Order(Protocol):
-    """Which of two choices a climb prefers: the one of smaller rank."""
+    """An order of choices: a climb prefers those of smaller rank."""
 
     def rank(self, value: Evaluation) -> tuple[float, ...]: ...
 
     def most_bytes(self, current: Evaluation) -> int | None:
-        """Bytes above which no choice can rank before the current one, None where that is not known."""
+        """Bytes above which no choice can rank before the current one, None where there is no such bound."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The order in which the user's limits put choices."""
+    """The order of choices under the user's limits."""
 
     problem: Problem
 

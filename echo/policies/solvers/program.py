@@ -1,16 +1,16 @@
-"""Columns and rows of an integer program, as a solver wants them."""
+"""An integer program as columns and rows, the form that solvers take."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Mapping
 
-CONSTANT = -1  # the column of what does not depend on the schedule
+CONSTANT = -1  # the column of terms that do not depend on the schedule
 
 
 @dataclass
 class Program:
-    """Columns and rows as a solver wants them: lower <= row <= upper."""
+    """Columns, and rows with their bounds: lower <= row <= upper."""
 
     cost: list[float] = field(default_factory=list)
     integral: list[bool] = field(default_factory=list)

@@ -1,8 +1,8 @@
 """Schedules by the native scheduler: nodes may run again any number of times, each just before it is read.
 
 With a budget, the fastest schedule that fits; without one, the smallest within the bound on time. The scheduler counts
-what the best storage assignment needs at least (`echo.estimators.scheduler`), which is what
-echo's own assignment nearly always achieves; the exact bytes of what it finds decide.
+a lower bound on the bytes of any storage assignment (`echo.estimators.scheduler`), which echo's own assignment nearly
+always reaches; schedules are compared by their exact bytes.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from echo.estimators.scheduler import CHUNKS, LIVE, Scheduler
 from echo.ir.schedule import Splits
 from echo.policies.problem import Problem
 
-_MOST_SIMULATIONS = 40_000  # in one attempt: twice as many bring less than a tenth of a point on small graphs
-_AIMS = 4  # budgets aimed at, where the storage that is planned needs more than the scheduler counts
+_MOST_SIMULATIONS = 40_000  # in one attempt: twice as many gain less than a tenth of a point on small graphs
+_AIMS = 4  # budgets aimed at, where the planned storage needs more than the scheduler counts
 
 
 def can_fit(problem: Problem) -> bool:
-    """Whether the scheduler knows how this graph is run: not the passes of a CachedOp, which are planned apart."""
+    """Whether the scheduler can plan this graph: not in a CachedOp, which plans each pass by itself."""
     return problem.may_split and not problem.forced and bool(problem.candidates)
 
 
@@ -72,14 +72,14 @@ class _Attempts:
         return value
 
     def within(self, budget: int, start: Splits) -> None:
-        """The fastest within a budget. Aims lower where storage needs, or turns out to need, more than was counted."""
+        """Looks for the fastest schedule within a budget; aims lower where storage needs more than was counted."""
         counted, needed = self.scheduler.simulate(start).bytes, self.consider(start).bytes
         aim, fits, beyond = int(budget * min(1.0, counted / max(needed, 1))) if start else budget, 0, budget + 1
         for tried in range(_AIMS):
             self.problem.progress(f"schedules of {aim / 2**20:.0f} MB")
-            splits, found = self.scheduler.fit(self.problem.candidates, aim, self.effort, start)
+            splits, replayed = self.scheduler.fit(self.problem.candidates, aim, self.effort, start)
             value = self.consider(splits)
-            if found.bytes > aim or (value.bytes <= budget and not tried):
+            if replayed.bytes > aim or (value.bytes <= budget and not tried):
                 break
             if value.bytes <= budget:
                 fits = aim
@@ -88,7 +88,7 @@ class _Attempts:
             aim = (fits + beyond) // 2 if fits else int(aim * budget / value.bytes)
 
     def least(self, starts: Sequence[Splits]) -> None:
-        """The smallest within the bound on time, from all starts at once: each has a thread and a scheduler."""
+        """Looks for the smallest schedule within the bound on time, from each start in a thread of its own."""
         self.problem.progress("schedules")
         late = self.problem.max_seconds
         bound = 1e300 if late is None else late
@@ -98,13 +98,13 @@ class _Attempts:
             return scheduler.least(self.problem.candidates, bound, self.effort, start)[0]
 
         with ThreadPoolExecutor(len(schedulers)) as threads:
-            found = list(threads.map(search, schedulers, starts))
-        for splits in found:
+            schedules = list(threads.map(search, schedulers, starts))
+        for splits in schedules:
             self.consider(splits)
 
 
 def scheduler_of(problem: Problem) -> Scheduler:
-    """Schedules by what the storage of this problem counts.
+    """A scheduler that counts bytes as the storage of this problem does.
 
     Raises:
         NativeError: the native library is not there.
@@ -116,7 +116,7 @@ def scheduler_of(problem: Problem) -> Scheduler:
 
 
 def _recomputable(problem: Problem) -> Choice:
-    """The entries that come from a copy if their node runs again."""
+    """The choice of all entries that candidates recompute if they run again."""
     mask = np.zeros(problem.evaluator.entries, np.uint8)
     for node in problem.candidates:
         mask[problem.entry_ids(node)] = 1

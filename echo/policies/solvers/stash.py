@@ -1,4 +1,4 @@
-"""The least stash, by a minimum cut of the forward graph between what is computed anyway and what gradients read."""
+"""The least stash, by a minimum cut of the forward graph before the maps that gradients read."""
 
 from __future__ import annotations
 
@@ -15,46 +15,48 @@ _SOURCE, _SINK = 0, 1
 
 def least_stash(problem: Problem, price: float) -> list[int]:
     """The candidates to recompute for the least stash, where a second of recomputation costs ``price`` bytes."""
-    sizes = {entry: problem.training.type_of(entry).bytes for entry in _unheld(problem.training)}
-    behind = _behind(problem, price, sizes, -1)
+    sizes = {entry: problem.training.type_of(entry).bytes for entry in _freed(problem.training)}
+    behind = _sink_side(problem, price, sizes, -1)
     return [node for node in sorted(problem.candidates) if node in behind]
 
 
 def stash_bound(problem: Problem, after: int) -> int:
-    """The bytes of the least stash from which all can be had that is read behind position ``after``: no schedule of
-    these candidates has less in memory there. What shares memory with another entry is not counted."""
+    """The bytes of the least stash from which all forward entries that nodes after ``after`` read can be computed.
+
+    No schedule of these candidates has less in memory there. Entries that share memory with another do not count.
+    """
     nodes = problem.training.nodes
     views = {Entry(number, out) for number, node in enumerate(nodes) for _, out, same in node.inplace if same}
-    sizes = {entry: problem.training.type_of(entry).bytes for entry in _unheld(problem.training) - views}
-    behind = _behind(problem, 0.0, sizes, after)
-    again = _again(problem)
+    sizes = {entry: problem.training.type_of(entry).bytes for entry in _freed(problem.training) - views}
+    behind = _sink_side(problem, 0.0, sizes, after)
+    recomputable = _recomputable(problem)
     return sum(size for entry, size in sizes.items()
-               if entry in behind and not (entry in again and entry.node in behind))  # fmt: skip
+               if entry in behind and not (entry in recomputable and entry.node in behind))  # fmt: skip
 
 
-def _unheld(training: TrainingGraph) -> set[Entry]:
-    """The entries that are in the planner's memory, and there only as long as somebody reads them."""
-    found = {
+def _freed(training: TrainingGraph) -> set[Entry]:
+    """The entries that lie in the planner's memory only until their last reader has run."""
+    entries = {
         Entry(number, output)
         for number, node in training.operators() if node.forward
         for output in range(len(node.outputs)) if output not in node.external
     }  # fmt: skip
-    return found - {Entry(entry.node, entry.index) for entry in training.outputs}
+    return entries - {Entry(entry.node, entry.index) for entry in training.outputs}
 
 
-def _again(problem: Problem) -> set[Entry]:
+def _recomputable(problem: Problem) -> set[Entry]:
     return {Entry(e.node, e.index) for entries in problem.candidates.values() for e in entries} | problem.forced
 
 
-def _behind(problem: Problem, price: float, sizes: Mapping[Entry, int], after: int) -> set[object]:
-    """Behind the cheapest cut before all that is read behind a position: entries, and numbers of nodes that run again.
+def _sink_side(problem: Problem, price: float, sizes: Mapping[Entry, int], after: int) -> set[object]:
+    """The sink's side of the cheapest cut before the entries that are read after a position.
 
-    Entries that are not in ``sizes`` are stashed for free.
+    It has entries, and the numbers of nodes that run again. Entries that are not in ``sizes`` are stashed for free.
     """
-    training, again = problem.training, _again(problem)
+    training, recomputable = problem.training, _recomputable(problem)
     number_of: dict[object, int] = defaultdict(lambda: len(number_of) + 2)  # of entries, and of nodes that run again
     network = Network(2 + len(problem.candidates) + len(problem.forced) + training.first_entry[-1])
-    nodes = sorted({entry.node for entry in again})
+    nodes = sorted({entry.node for entry in recomputable})
     for node in nodes:
         capacity = round(price * problem.overhead.seconds[node])
         if capacity and node in problem.candidates:
@@ -66,13 +68,13 @@ def _behind(problem: Problem, price: float, sizes: Mapping[Entry, int], after: i
             network.add(number_of[entry], _SINK, UNLIMITED)
     for entry in [key for key in number_of if isinstance(key, Entry)]:
         capacity = UNLIMITED if entry in problem.forced else sizes.get(entry, 0)
-        network.add(number_of[entry.node] if entry in again else _SOURCE, number_of[entry], capacity)
-    side = network.sink_side(_SOURCE, _SINK)
-    return {key for key, number in number_of.items() if side[number]}
+        network.add(number_of[entry.node] if entry in recomputable else _SOURCE, number_of[entry], capacity)
+    is_behind = network.sink_side(_SOURCE, _SINK)
+    return {key for key, number in number_of.items() if is_behind[number]}
 
 
 def _read(problem: Problem, number: int) -> list[Entry]:
-    """What a node reads if it runs again, of variables left out."""
+    """The entries that a node reads if it runs again, without variables."""
     training = problem.training
     node = training.nodes[number]
     read = [

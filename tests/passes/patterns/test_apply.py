@@ -305,7 +305,7 @@ def test_a_bias_is_a_vector_or_a_row(x: tuple[int, ...], bias: tuple[int, ...], 
 
 
 def test_fusions_worth_nothing_are_left_out() -> None:
-    large = Fusion(**{**vars(CELL), "worth": (Entry(0), 1000)})
+    large = Fusion(**{**vars(CELL), "min_bytes": (Entry(0), 1000)})
     types = {Entry(0): TensorType((2, 12)), Entry(1): TensorType((2, 3))}
     assert why_not(large, types) == "too small: 96 bytes, expected 1,000 or more"
 

@@ -160,7 +160,7 @@ def test_a_merged_node_does_not_wait_for_arguments(rows: int, scale: tuple[int, 
     user = graph_of(symbol)
     given, binding = values(symbol, example)
     found = fuse(user, lambda: types_of(user, binding), copies=False)
-    assert "lstm layer" in str(found.what).lower(), found
+    assert "lstm layer" in str(found.counts).lower(), found
     training_graph(found.graph, binding, mx.cpu())  # which looks at the order that MXNet binds
     for mine, theirs in zip(results(symbol_of(found.graph), given, example), results(symbol, given, example)):
         assert np.abs(mine - theirs).max() <= TOLERANCE * max(np.abs(theirs).max(), 1e-3)
