@@ -37,7 +37,7 @@ _POLICY_HELP = "search (default), echo, sublinear, mincut, exact, all or none"
 
 
 class _Version(argparse.Action):
-    """Prints which echo this is, and which instructions its kernels use."""
+    """Prints the version, and which instructions the kernels use."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         try:
@@ -136,16 +136,16 @@ def _schedule(arguments: argparse.Namespace) -> str:
 
     policy, deadline = policy_named(arguments.policy), Deadline.after(_SCHEDULING)
     graph = load_dag(Path(arguments.graph))
-    wanted = _number("--memory-budget", arguments.budget)
+    amount = _number("--memory-budget", arguments.budget)
     try:
-        budget = budget_bytes("none" if wanted is None else wanted, graph.training.planned_bytes)
+        budget = budget_bytes("none" if amount is None else amount, graph.training.planned_bytes)
     except OptionError:
         raise OptionError(
             f"--budget: expected bytes, a size such as 5GB or a fraction such as 0.5, got {arguments.budget!r}"
         ) from None
     solved = solve_graph(policy, *graph, max_bytes=budget, deadline=deadline)
     if solved.value.bytes > budget:
-        least = min(solved, smallest(policy, *graph, deadline=deadline), key=lambda found: found.value.bytes)
+        least = min(solved, smallest(policy, *graph, deadline=deadline), key=lambda candidate: candidate.value.bytes)
         held = held_at_peak(graph.training, least)
         raise BudgetError(budget, least.value.bytes, held, f" by policy {policy.name!r}")
     return render_schedule(graph, policy.name, budget, solved)

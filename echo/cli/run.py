@@ -31,18 +31,18 @@ _FLAGS = {
 
 
 def parser(command: str = "run") -> argparse.ArgumentParser:
-    """The options before the program's name."""
+    """The parser of the options before the program's name."""
     checks = ", and compares the first step of each plan with the stock graph's, as ECHO_VERIFY=1 does"
-    found = argparse.ArgumentParser(
+    options = argparse.ArgumentParser(
         prog=f"mxecho {command}",
         description=f"Runs a program with echo, as ECHO=1 does{checks if command == 'verify' else ''}.",
         usage="%(prog)s [options] SCRIPT [ARGUMENT ...]\n       %(prog)s [options] -m MODULE [ARGUMENT ...]",
     )
     for flag, (variable, meaning) in _FLAGS.items():
-        found.add_argument(flag, metavar="VALUE", dest=variable, help=f"{meaning}; as {variable}")
+        options.add_argument(flag, metavar="VALUE", dest=variable, help=f"{meaning}; as {variable}")
     strict = "raise where echo would warn; as ECHO_STRICT"
-    found.add_argument("--strict", action="store_const", const="1", dest="ECHO_STRICT", help=strict)
-    return found
+    options.add_argument("--strict", action="store_const", const="1", dest="ECHO_STRICT", help=strict)
+    return options
 
 
 def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -59,8 +59,8 @@ def run(argv: Sequence[str], command: str = "run") -> int:
     Returns 0 at its end; 1 or 2, with one line on standard error, where it could not be started.
     """
     options, program = split(argv)
-    given = vars(parser(command).parse_args(options))
-    variables = {name: value for name, value in given.items() if value is not None}
+    parsed = vars(parser(command).parse_args(options))
+    variables = {name: value for name, value in parsed.items() if value is not None}
     if command == "verify":
         variables["ECHO_VERIFY"] = "1"
     try:
@@ -97,7 +97,7 @@ def _run_spec(spec: ModuleSpec) -> int:
 
 
 def _find(name: str) -> list[ModuleSpec]:
-    """What ``python -m`` runs of a module or package; nothing where there is none with code."""
+    """The spec of what ``python -m`` runs for this name; none where there is no module with code."""
     try:
         spec = importlib.util.find_spec(name)
     except ModuleNotFoundError as error:
@@ -114,11 +114,11 @@ def _run_script(program: list[str]) -> int:
     sys.argv = program
     importer = pkgutil.get_importer(os.path.abspath(path))
     if importer is not None:  # a folder or an archive
-        found = importer.find_spec("__main__")
-        if found is None:
+        spec = importer.find_spec("__main__")
+        if spec is None:
             return _refuse(f"can't find '__main__' module in {path!r}", 1)
         _put_first_on_path(os.path.abspath(path))
-        return _run_spec(found)
+        return _run_spec(spec)
     try:
         source = _source(path)
     except OSError as error:
@@ -165,9 +165,9 @@ def _as_plain_python(program: Callable[[], object]) -> int:
     except BaseException:
         show = sys.excepthook  # perhaps the program's own
 
-        def show_own_lines(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
+        def show_own_lines(error_type: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
             error.__traceback__ = _own_lines(at)
-            show(kind, error, error.__traceback__)
+            show(error_type, error, error.__traceback__)
 
         sys.excepthook = show_own_lines
         raise

@@ -34,7 +34,7 @@ def _mb(size: int) -> str:
 
 
 def held_at_peak(training: TrainingGraph, solved: Solved) -> str:
-    """The largest maps that are alive when most bytes are."""
+    """The largest maps in memory at the step with the most live bytes, as a text."""
     order = [step.node for step in steps_of(training, solved.splits)]
     alive = max(_alive(training, order), key=lambda nodes: sum(_bytes(training, number) for number in nodes))
     largest = sorted(alive, key=lambda number: (-_bytes(training, number), number))[:_MOST_HELD]
@@ -48,9 +48,9 @@ def _bytes(training: TrainingGraph, number: int) -> int:
 def _alive(training: TrainingGraph, order: Sequence[int]) -> list[list[int]]:
     """By step, the nodes whose latest values are in memory."""
     needed: set[int] = set()
-    found = []
+    alive_by_step = []
     for number in reversed(order):  # a value is alive from when it is made to when it is read for the last time
         needed.update(entry.node for entry in training.nodes[number].inputs)
-        found.append(sorted(needed | {number}))
+        alive_by_step.append(sorted(needed | {number}))
         needed.discard(number)
-    return found[::-1]
+    return alive_by_step[::-1]

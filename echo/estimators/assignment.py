@@ -25,7 +25,8 @@ class Block:
 def assign_chunks(blocks: Sequence[Block]) -> tuple[list[int], list[int]]:
     """The chunk of each block, and the bytes of each chunk: the fewer bytes of two ways."""
     order = sorted(range(len(blocks)), key=lambda i: (-blocks[i].bytes, blocks[i].first, blocks[i].last, i))
-    return min((_in_order(blocks, order, largest) for largest in (True, False)), key=lambda found: sum(found[1]))
+    assignments = [_in_order(blocks, order, largest) for largest in (True, False)]
+    return min(assignments, key=lambda assignment: sum(assignment[1]))
 
 
 def _in_order(blocks: Sequence[Block], order: Sequence[int], largest: bool) -> tuple[list[int], list[int]]:
@@ -50,7 +51,7 @@ def _is_free(spans: list[tuple[int, int]], block: Block) -> bool:
 
 
 def check(blocks: Sequence[Block], chunk_of: Sequence[int], sizes: Sequence[int]) -> None:
-    """The rules of an assignment, checked without knowing how it was made.
+    """Checks the rules of an assignment, without knowing how it was made.
 
     Raises:
         ValueError: two blocks that are alive together share a chunk, or a block is larger than its chunk.

@@ -22,7 +22,7 @@ _MAX_SECONDS = 3600.0
 class CostTable:
     """Seconds by signature for one device. A signature that could not be measured is kept as None.
 
-    ``device`` is any text that names hardware and settings (`echo.frontend.measure.device_key`); each has its own file.
+    ``device`` is any text that names hardware and settings (`echo.frontend.device.device_key`); each has its own file.
     """
 
     def __init__(self, device: str, folder: Path | None = None) -> None:
@@ -56,7 +56,7 @@ class CostTable:
         self._seconds[signature] = self._added[signature] = seconds
 
     def points(self, family: str) -> list[tuple[float, float]]:
-        """What is known of a family of operators that differ in their sizes alone: (size, seconds), by size."""
+        """The measurements of a family of operators that differ in their sizes alone: (size, seconds), by size."""
         return sorted((float(size), seconds) for size, seconds in self._points.get(family, {}).items())
 
     def add_point(self, family: str, size: float, seconds: float) -> None:
@@ -100,7 +100,7 @@ def _purpose(device: str) -> str:
 
 
 def _read(path: Path, device: str) -> tuple[_Seconds, _Points]:
-    """What the file holds; nothing where it is missing, damaged or another device's."""
+    """The seconds and points in the file; empty where it is missing, damaged or another device's."""
     value = read(path, _purpose(device))
     if value is None:
         return {}, {}

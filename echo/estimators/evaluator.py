@@ -1,4 +1,4 @@
-"""What a choice of recomputed feature maps costs, and who can say so."""
+"""What a choice of recomputed feature maps costs, and the interface of all that can evaluate one."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Footprint:
 
     @property
     def peak(self) -> int:
-        """Largest number of bytes alive at once, without what is static."""
+        """Largest number of bytes alive at once, without static bytes."""
         return int(self.live[self.peak_node]) if len(self.live) else 0
 
     @property
@@ -50,15 +50,15 @@ class Footprint:
 
 @dataclass(frozen=True)
 class _Groups:
-    """Entries that share memory in place, as arrays: alive from node ``first`` to node ``last``; in that order."""
+    """Groups of entries sharing memory in place, as arrays: alive from ``first`` to ``last``; sorted by ``first``."""
 
     first: npt.NDArray[np.int64]
     last: npt.NDArray[np.int64]
     bytes: npt.NDArray[np.int64]
 
-    def rows(self, wanted: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int, int]]:
-        """(first, last, bytes) of some of them."""
-        return zip(*(column[wanted].tolist() for column in (self.first, self.last, self.bytes)))
+    def rows(self, mask: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int, int]]:
+        """(first, last, bytes) of the groups in ``mask``."""
+        return zip(*(column[mask].tolist() for column in (self.first, self.last, self.bytes)))
 
 
 def footprint(training: TrainingGraph, storage: Storage, static: Mapping[str, int]) -> Footprint:

@@ -1,10 +1,10 @@
 """Arrays that operators are handed for their shape alone, when their memory already holds something else.
 
-MXNet's planner gives the memory of such an input (of `zeros_like`, `ones_like`, `reshape_like`) to others without
-waiting for the operator; a CachedOp's waits. The operator then finds an array in its place, whose layout of oneDNN's
-may be that of another shape. MXNet makes every input plain before it asks what is read of it, and ends with "The size
-of NDArray doesn't match the requested MKLDNN memory desc". Whether it comes to that depends on who shares memory: a
-plan could bring it about where the user's graph is spared. echo's own storage assignment waits for all readers.
+An executor's planner gives the memory of such an input (of `zeros_like`, `ones_like`, `reshape_like`) to other arrays
+without waiting for the operator; a CachedOp's planner waits. The operator then finds another array there, whose oneDNN
+layout may be that of another shape. MXNet makes every input plain before it asks whether it is read, and ends with "The
+size of NDArray doesn't match the requested MKLDNN memory desc". Whether that happens depends on which arrays share
+memory: a plan could cause it where the user's graph is spared. echo's own storage assignment waits for all readers.
 """
 
 from __future__ import annotations

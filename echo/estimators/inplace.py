@@ -8,13 +8,13 @@ make that visible:
   layout, but where it works in place it keeps the layout that it finds. A sum over a blocked array (BatchNorm, its
   gradient) is added up in another order than one over a plain array, so last bits change, in the forward pass too.
 - The gradient of PReLU writes over the gradient that it reads, in place, before it is done with reading: MXNet's own
-  result hangs on who shares memory.
+  result depends on which arrays share memory.
 - A view (Reshape, Flatten, expand_dims) is computed in place of what it views, in the plain layout: from then on, its
   input is there in the plain layout, too (`relaid`). A clone of that input would not be, a clone that reads it would
   read another layout than its original, and max Pooling's gradient finds other maxima.
 
 So of such nodes only the options remain that MXNet takes without a plan (`as_stock`): the planner sees no others, and
-an attribute has the native hook take the others from MXNet as well. Where an option cannot be kept, `moved` says so.
+an attribute has the native hook take the others from MXNet as well. Where that fails, `moved` names the nodes to keep.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def has_layouts(graph: Graph | TrainingGraph, device: str) -> bool:
 def why_as_it_is(graph: Graph, device: str) -> str:
     """Why nothing about the memory of a graph may change; empty where it may.
 
-    Control flow and Custom operators look at their arrays when work is handed out, not when it is done. What a chunk
-    holds then may still be in a layout of oneDNN's, where another array is in it by the time that they run.
+    Control flow and Custom operators look at their arrays when work is handed out, not when it is done. A chunk may
+    then still hold an array in a layout of oneDNN's, and another array by the time that they run.
     """
     early = next((node for node in graph.nodes if node.subgraphs or spec(node.op).looks_early), None)
     if early is None or not has_layouts(graph, device):
@@ -53,18 +53,18 @@ def why_as_it_is(graph: Graph, device: str) -> str:
     return f"{early.op} ({early.name!r}) looks at its arrays too early beside convolutions: all memory stays as it is"
 
 
-def may_be_blocked(kind: TensorType) -> bool:
+def may_be_blocked(tensor: TensorType) -> bool:
     """Whether an array of this type may be in a layout of oneDNN's, in a graph that has any."""
-    return kind.dtype in _BLOCKED_TYPES and len(kind.shape) in _BLOCKED_AXES
+    return tensor.dtype in _BLOCKED_TYPES and len(tensor.shape) in _BLOCKED_AXES
 
 
 def relaid(training: TrainingGraph, device: str) -> frozenset[Entry]:
-    """Forward entries that others read before and after a view changes their layout in place."""
+    """Forward entries that operators read both before and after a view changes their layout in place."""
     if not has_layouts(training, device):
         return frozenset()
     chunk: dict[Entry, Entry] = {}  # the first entry of those that are copies of each other in one chunk
-    views: set[Entry] = set()
-    others: set[Entry] = set()
+    viewed: set[Entry] = set()
+    read_otherwise: set[Entry] = set()
     for number, node in training.operators():
         inside = {i: o for i, o, same in node.inplace if same}
         for position, entry in enumerate(node.inputs):
@@ -75,15 +75,15 @@ def relaid(training: TrainingGraph, device: str) -> frozenset[Entry]:
             if position in inside and spec(node.op).layout.identity:
                 chunk[Entry(number, inside[position])] = first
             elif position in inside and node.forward:
-                views.add(first)
+                viewed.add(first)
             elif node.forward or not spec(training.nodes[source.node].op).layout.indifferent:
-                others.add(first)
-    changed = views & others
+                read_otherwise.add(first)
+    changed = viewed & read_otherwise
     return frozenset(entry for first in changed for entry in {first, *(e for e, f in chunk.items() if f == first)})
 
 
 class _Sensitive:
-    """The nodes of a graph whose bits, or those behind them, may depend on where they work in place."""
+    """The nodes of a graph whose bits, or those of later nodes, may depend on where they work in place."""
 
     def __init__(self, training: TrainingGraph, device: str) -> None:
         self._training, self._layouts = training, has_layouts(training, device)
@@ -100,7 +100,7 @@ class _Sensitive:
         return any(may_be_blocked(self._training.type_of(node.inputs[position])) for position, _, _ in node.inplace)
 
     def forward_of(self, node: TrainingNode) -> TrainingNode:
-        """The forward node of a gradient; any other node is its own."""
+        """The forward node of a gradient; any other node itself."""
         for dep in () if node.forward or node.user is not None else node.control_deps:
             if self._training.nodes[dep].user is not None:
                 return self._training.nodes[dep]
@@ -108,9 +108,9 @@ class _Sensitive:
 
 
 def as_stock(training: TrainingGraph, device: str) -> TrainingGraph:
-    """The training graph of a user's graph with the in-place options that MXNet takes in it, where bits depend on that.
+    """The training graph with those in-place options alone that MXNet takes without a plan, where bits depend on them.
 
-    ``apart`` of the result says what its nodes have to be marked with to be bound like this.
+    ``apart`` of the result are the marks with which its nodes have to be bound for that.
     """
     sensitive = _Sensitive(training, device)
     numbers = [number for number, _ in training.operators() if number in sensitive]
@@ -130,7 +130,7 @@ def as_stock(training: TrainingGraph, device: str) -> TrainingGraph:
             owned[number] = (owner, node.op)
             unused[owner, node.op].append(pairs)
     # a node and its gradient may be of one operator, and have one attribute
-    removed = {key: set.intersection(*each) for key, each in unused.items()}
+    removed = {key: set.intersection(*option_sets) for key, option_sets in unused.items()}
     for number, key in owned.items():
         nodes[number] = _without(nodes[number], removed[key])
     return replace(training, nodes=tuple(nodes), apart=_texts(removed))
@@ -151,16 +151,16 @@ def _texts(removed: Mapping[tuple[int, str], AbstractSet[tuple[int, int]]]) -> d
 
 
 def moved(training: TrainingGraph, device: str, recompute: Iterable[Entry], splits: Splits) -> frozenset[int]:
-    """The nodes that must not be recomputed for all to work in place as in the user's graph.
+    """The nodes that must not be recomputed, so that all nodes work in place as they do in the user's graph.
 
-    ``training`` comes from `as_stock`, so what remains of its options is what MXNet takes. An option is lost where a
-    clone reads what the user's graph has overwritten by then, or where a clone is read by others than its original.
+    ``training`` comes from `as_stock`, so MXNet takes all options that it still has. One is lost where a clone reads an
+    array that the user's graph has overwritten by then, or where a clone has other readers than its original.
     """
-    own = _Sensitive(training, device)
-    if not any(number in own for number, _ in training.operators()):
+    stock_sensitive = _Sensitive(training, device)
+    if not any(number in stock_sensitive for number, _ in training.operators()):
         return frozenset()
     planned = with_clones(training, recompute, splits)
-    sensitive, inplace = _Sensitive(planned, device), blocks(planned).inplace
+    plan_sensitive, inplace = _Sensitive(planned, device), blocks(planned).inplace
     original = {node.user: number for number, node in training.operators() if node.forward and node.user is not None}
     readers: dict[Entry, list[int]] = defaultdict(list)
     for number, node in planned.operators():
@@ -174,7 +174,7 @@ def moved(training: TrainingGraph, device: str, recompute: Iterable[Entry], spli
 
     refused: set[int] = set()
     for number, node in planned.operators():
-        if number not in sensitive:
+        if number not in plan_sensitive:
             continue
         for position, output, same in node.inplace:
             taken = inplace[planned.first_entry[number] + output] == position

@@ -1,12 +1,12 @@
-"""What operators keep beside their arrays for as long as they live: plain copies of maps in a layout of oneDNN's.
+"""Plain copies of maps in oneDNN's layouts, which operators keep beside their arrays for as long as they live.
 
 An operator that is not oneDNN's reads and writes the plain layout. Where an input is in another one, MXNet hands it a
 plain copy, and where it works in place over such an array, it writes a plain copy that goes back into that array. The
 executor of the operator keeps those copies for good (``StorageFallbackOpExecutor`` and ``CreateDefaultInputs`` in
 ``attach_op_execs_pass.cc`` of MXNet), in an executor of a symbol and in a CachedOp with ``static_shape``. An operator
-that runs again does so by another executor, with copies of its own: they may take more than what is not stashed saves.
+that runs again does so by another executor, with copies of its own: they may take more than recomputation saves.
 
-Which maps are in another layout is known when they are computed, and not before: here, all are that may be.
+Which maps are in another layout is known only when they are computed: here, all are counted that may be.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from echo.ir.training_node import TrainingNode
 
 def copied(training: TrainingGraph, device: str) -> frozenset[Entry]:
     """Forward entries of which operators that are not oneDNN's keep plain copies."""
-    return frozenset() if _keeps_none(training, device) else frozenset(_walked(training)[0])
+    return frozenset() if _keeps_none(training, device) else frozenset(_blocked_and_kept(training)[0])
 
 
 def with_kept(training: TrainingGraph, device: str) -> TrainingGraph:
@@ -33,7 +33,7 @@ def with_kept(training: TrainingGraph, device: str) -> TrainingGraph:
     if _keeps_none(training, device):
         return training
     nodes = list(training.nodes)
-    for number, kept in _walked(training)[1].items():
+    for number, kept in _blocked_and_kept(training)[1].items():
         nodes[number] = nodes[number].having(kept=kept)
     return replace(training, nodes=tuple(nodes))
 
@@ -42,8 +42,8 @@ def _keeps_none(training: TrainingGraph, device: str) -> bool:
     return training.runner in (STATIC, DYNAMIC) or not has_layouts(training, device)
 
 
-def _walked(training: TrainingGraph) -> tuple[set[Entry], dict[int, int]]:
-    """The forward entries that may be in a layout of oneDNN's, and what the operators that read them would keep."""
+def _blocked_and_kept(training: TrainingGraph) -> tuple[set[Entry], dict[int, int]]:
+    """The forward entries that may be in a layout of oneDNN's, and the bytes that each operator would keep for them."""
     inplace = blocks(training).inplace
     blocked: set[Entry] = set()
     kept: dict[int, int] = {}
@@ -54,22 +54,22 @@ def _walked(training: TrainingGraph) -> tuple[set[Entry], dict[int, int]]:
         over = {o: inplace[first + o] for o in range(len(node.outputs)) if inplace[first + o] >= 0}
         inputs = {i for i, entry in enumerate(node.inputs) if Entry(entry.node, entry.index) in blocked}
         blocked |= {Entry(number, o) for o in _blocked_outputs(node, inputs, over)}
-        own = _kept(training, node, inputs, over)
-        if own:
-            kept[number] = own
+        kept_bytes = _kept(training, node, inputs, over)
+        if kept_bytes:
+            kept[number] = kept_bytes
     return blocked, kept
 
 
 def _blocked_outputs(node: TrainingNode, inputs: AbstractSet[int], over: Mapping[int, int]) -> list[int]:
-    """The outputs that may be in a layout of oneDNN's, where these inputs are, and ``over`` has those in place."""
+    """The outputs that may be in an oneDNN layout, if these inputs are; ``over`` maps outputs in place to inputs."""
     layout = spec(node.op).layout
     if layout.source:
-        found: Sequence[int] = (0,)
+        candidates: Sequence[int] = (0,)
     elif layout.onednn(node.attrs):
-        found = range(len(node.outputs)) if inputs and not layout.plain else ()
+        candidates = range(len(node.outputs)) if inputs and not layout.plain else ()
     else:
-        found = [output for output, position in over.items() if position in inputs]
-    return [output for output in found if may_be_blocked(node.outputs[output])]
+        candidates = [output for output, position in over.items() if position in inputs]
+    return [output for output in candidates if may_be_blocked(node.outputs[output])]
 
 
 def _kept(training: TrainingGraph, node: TrainingNode, inputs: AbstractSet[int], over: Mapping[int, int]) -> int:

@@ -49,7 +49,7 @@ class LiveEvaluator:
 def _simulator(
     training: TrainingGraph, seconds: Sequence[float]
 ) -> tuple[Callable[[Splits], Replayed], Callable[[Splits], list[Step]]]:
-    """The value of a schedule, and its steps."""
+    """Two functions of a schedule: one for its bytes and seconds, one for its steps."""
     try:
         scheduler = Scheduler(training, seconds, LIVE)
         return scheduler.simulate, scheduler.steps

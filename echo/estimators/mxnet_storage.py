@@ -6,7 +6,7 @@ An executor plans the whole graph so. A CachedOp (`echo.ir.training_graph.RUNNER
 backward nodes with all forward entries where they are. The total is the sum of all chunks; where a CachedOp allocates
 dynamically, the most bytes of chunks alive at once. Chunks in which nothing is ever touched
 (`TrainingNode.untouched`), which MXNet never allocates, do not count. In place of a match range, `ASSIGNED` and `PEAK`
-stand for echo's own assignment of the same blocks (`echo.estimators.assignment`), but for what is never touched.
+stand for echo's own assignment of the same blocks (`echo.estimators.assignment`), less those that are never touched.
 ``echo/native/planner/storage.cc`` does the same faster and is tested against this.
 """
 
@@ -68,10 +68,10 @@ class _FreeChunks:
 class _Allocator:
     def __init__(self, training: TrainingGraph, match_range: int) -> None:
         self.training, self.match_range = training, match_range
-        kinds = [(node, index) for node in training.nodes for index in range(len(node.outputs))]
-        self.chunk = [_EXTERNAL if index in node.external else _NONE for node, index in kinds]
-        self.inplace = [-1] * len(kinds)
-        self.readers = [0] * len(kinds)
+        outputs = [(node, index) for node in training.nodes for index in range(len(node.outputs))]
+        self.chunk = [_EXTERNAL if index in node.external else _NONE for node, index in outputs]
+        self.inplace = [-1] * len(outputs)
+        self.readers = [0] * len(outputs)
         self.stashed: set[int] = set()  # entries that the nodes now planned find where they are
         self.pending: list[int] = []  # reads of each chunk that are still to come
         self.bytes: list[int] = []
@@ -109,8 +109,8 @@ class _Allocator:
                 self.pending[chunk] += self.readers[target]
 
     def allocate(self, node: TrainingNode, first: int) -> None:
-        wanted = [i for i in range(len(node.outputs)) if self.chunk[first + i] == _NONE]
-        for index in reversed(sorted(wanted, key=lambda i: node.outputs[i].elements)):
+        unplaced = [i for i in range(len(node.outputs)) if self.chunk[first + i] == _NONE]
+        for index in reversed(sorted(unplaced, key=lambda i: node.outputs[i].elements)):
             size = node.outputs[index].elements * _BYTES_AN_ELEMENT
             chunk = self.free.take(size, self.match_range)
             if chunk is None:
@@ -160,7 +160,7 @@ def plan_storage(training: TrainingGraph, match_range: int = 16) -> Storage:
 def _assigned(
     training: TrainingGraph, chunk: Sequence[int], sizes: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Chunks of blocks put into fewer; a CachedOp's forward and backward nodes have chunks of their own."""
+    """The same blocks in the chunks of echo's assignment; a CachedOp's forward and backward nodes share none."""
     blocks = blocks_of(training, chunk, sizes)
     moved: dict[int, int] = {}
     all_sizes: list[int] = []
@@ -188,7 +188,7 @@ def _planned_together(training: TrainingGraph, blocks: Mapping[int, Block]) -> l
 def blocks_of(training: TrainingGraph, chunk: Sequence[int], sizes: Sequence[int]) -> dict[int, Block]:
     """Each chunk with its lifetime: from its first write to the last use of what it holds.
 
-    What is never touched (`TrainingNode.untouched`) is not held.
+    Outputs that are never touched (`TrainingNode.untouched`) do not count.
     """
     untouched = _untouched(training)
     first: dict[int, int] = {}

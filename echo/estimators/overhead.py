@@ -36,7 +36,7 @@ GRADIENT_OF_PRODUCT = 2.3
 # A random number for each element of a Dropout, on top of the bytes it moves; same origin.
 DRAW_SECONDS = 3e-9
 
-# A node is measured unless the roofline puts all its like below this part of the step; light forward nodes, whose
+# A group of equal nodes is measured unless the roofline puts it below this part of the step; light forward nodes, whose
 # seconds decide what is recomputed, down to a fifth of that.
 _NEGLIGIBLE = 1e-3
 _LIGHT_WEIGHT = 5.0
@@ -87,10 +87,10 @@ def estimate(
         forward = group_of[product] if product is not None else None
         if forward is not None:
             costs[index] = GRADIENT_OF_PRODUCT * costs[forward]
-    known = sum(table.get(group.key) is not None for group in groups)
+    measured = sum(table.get(group.key) is not None for group in groups)
     parts = _parts(training)
     seconds = tuple(0.0 if at is None else costs[at] / parts.get(number, 1) for number, at in enumerate(group_of))
-    return Overhead(seconds, sum(seconds) + _drawing_seconds(training), known, len(groups) - known)
+    return Overhead(seconds, sum(seconds) + _drawing_seconds(training), measured, len(groups) - measured)
 
 
 def _measure(
@@ -132,14 +132,14 @@ def _product(training: TrainingGraph, number: int) -> int | None:
 
 
 def _parts(training: TrainingGraph) -> dict[int, int]:
-    """How many nodes compute the gradients of a product (`echo.ir.split_gradients`), which take as long as one node."""
+    """For each gradient of a product: how many nodes share its seconds (`echo.ir.split_gradients`)."""
     products = {number: _product(training, number) for number, _ in training.operators()}
     count = Counter(products.values())
     return {number: count[product] for number, product in products.items() if product is not None}
 
 
 def _drawing_seconds(training: TrainingGraph) -> float:
-    """Random draws: part of a step, never part of a recomputation (a Dropout is recomputed from its mask)."""
+    """Seconds of random draws in a step; no recomputation draws any, since a Dropout is recomputed from its mask."""
     elements = sum(node.outputs[0].elements for _, node in training.operators() if node.random)
     return elements * DRAW_SECONDS
 
@@ -160,15 +160,15 @@ class _Group:
 
     @property
     def size(self) -> float:
-        """What seconds grow with, within the family."""
+        """The size that seconds grow with, within the family."""
         return self.work.flops or self.work.bytes
 
 
 def _group(training: TrainingGraph) -> tuple[list[_Group], list[int | None]]:
     """The groups, and the group of every node (None where nothing runs)."""
     blocked = blocked_nodes(training)
-    kinds = [
-        [(kind.shape, kind.flag, number in blocked) for kind in node.outputs]
+    tensors = [
+        [(tensor.shape, tensor.flag, number in blocked) for tensor in node.outputs]
         for number, node in enumerate(training.nodes)
     ]
     members: dict[object, list[int]] = {}
@@ -176,8 +176,8 @@ def _group(training: TrainingGraph) -> tuple[list[_Group], list[int | None]]:
         if is_free(training, node):
             continue
         source = forward_node(training, node) or node
-        inputs = [kinds[entry[0]][entry[1]] for entry in node.inputs]
-        key = (node.op, tuple(source.attrs.items()), tuple(inputs), tuple(kinds[number]))
+        inputs = [tensors[entry[0]][entry[1]] for entry in node.inputs]
+        key = (node.op, tuple(source.attrs.items()), tuple(inputs), tuple(tensors[number]))
         members.setdefault(key, []).append(number)
     return _merge(training, members.values(), blocked)
 
@@ -207,13 +207,13 @@ def _family(training: TrainingGraph, node: TrainingNode, blocked: AbstractSet[in
     options = tuple(sorted((key, text) for key, text in attrs.items() if key not in SIZE_ATTRIBUTES))
     patterns = []
     for entry in node.inputs[:4]:
-        kind = training.type_of(entry)
-        patterns.append((kind.flag, is_blocked(training, entry, blocked), tuple(size == 1 for size in kind.shape)))
+        tensor = training.type_of(entry)
+        patterns.append((tensor.flag, is_blocked(training, entry, blocked), tuple(size == 1 for size in tensor.shape)))
     return (node.op, options, tuple(patterns))
 
 
 def _worth_measuring(groups: Sequence[_Group], table: CostTable) -> list[_Group]:
-    """What to measure, most important first. A member of a family is left out beside one of about its size."""
+    """The groups to measure, most important first. A member of a family is left out beside one of about its size."""
     prior = _Rates()
     weights = {
         group.key: group.count * prior.estimate(group) * (_LIGHT_WEIGHT if group.light else 1.0)
@@ -244,7 +244,7 @@ class _Rates:
 
     @staticmethod
     def of(measured: Sequence[tuple[_Group, float | None]], table: CostTable) -> _Rates:
-        """Rates calibrated from what was measured, families in other graphs too; constants where nothing was."""
+        """Rates from the measurements, also those of families in other graphs; constants where there are none."""
         points = {group.family: dict(table.points(repr(group.family))) for group, _ in measured}
         computing_families = {group.family for group, _ in measured if group.work.flops}
         for group, seconds in measured:
@@ -278,6 +278,6 @@ def _interpolate(points: Sequence[tuple[float, float]], size: float) -> float:
     if below and above:
         (left, low), (right, high) = below[-1], above[0]
         return float(low * (high / low) ** (math.log(size / left) / math.log(right / left)))
-    known, seconds = (below or above)[-1 if below else 0]
+    nearest, seconds = (below or above)[-1 if below else 0]
     launch = min(LAUNCH, seconds)
-    return launch + (seconds - launch) * size / known
+    return launch + (seconds - launch) * size / nearest

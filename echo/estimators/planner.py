@@ -93,7 +93,7 @@ class StoragePlanner:
         return executed
 
     def blocks(self) -> Storage:
-        """The storage of the graph as it stands with every block in a chunk of its own: only in-place operators share.
+        """The storage of the graph without clones, each block in a chunk of its own: only in-place operators share.
 
         As `echo.estimators.mxnet_storage.plan_storage` with match range 0, but for sizes, which are left out.
         """
@@ -163,7 +163,7 @@ class ReferencePlanner:
 
 
 def blocks(training: TrainingGraph) -> Storage:
-    """Which entries of a training graph share memory in place: `StoragePlanner.blocks`, or as slow as the reference."""
+    """Which entries of a training graph share memory in place: `StoragePlanner.blocks`, or the slow reference."""
     try:
         return StoragePlanner(training, [0.0] * len(training.nodes)).blocks()
     except NativeError:

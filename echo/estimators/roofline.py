@@ -19,9 +19,9 @@ class Work:
 
 
 def work(training: TrainingGraph, node: TrainingNode) -> Work:
-    """What a node computes and moves."""
+    """The operations of a node, and the bytes that it reads and writes."""
     forward = forward_node(training, node)
-    moved = sum(kind.bytes for kind in node.outputs)
+    moved = sum(tensor.bytes for tensor in node.outputs)
     if spec((forward or node).op).gathers:
         moved = 2 * min([moved, *(training.type_of(entry).bytes for entry in node.inputs[:1] if forward)])
     else:

@@ -26,8 +26,8 @@ class Scheduler:
     """Schedules of one training graph. Not thread-safe: one scheduler a thread.
 
     ``seconds[i]`` is the time that node i takes if it runs once more. Bytes are `LIVE`, the most alive at once, or
-    `CHUNKS`, what a storage assignment needs in which blocks share chunks, but never overlap in part: for each size the
-    most blocks of at least that size alive at once. Entries with ``again[entry_id] = 0`` are read where the forward
+    `CHUNKS`, those of a storage assignment in which blocks share whole chunks and never overlap in part: for each size
+    the most blocks of at least that size alive at once. Entries with ``again[entry_id] = 0`` are read where the forward
     pass left them, whatever becomes of their node; by default there are none.
 
     Raises:
@@ -56,12 +56,12 @@ class Scheduler:
     def simulate(self, splits: Splits) -> Replayed:
         """Bytes by the measure, and the seconds of all copies."""
         self._set(splits)
-        found = ctypes.c_int64()
-        seconds = self._library.echo_schedule_simulate(self._handle, ctypes.byref(found))
-        return Replayed(found.value, seconds)
+        total = ctypes.c_int64()
+        seconds = self._library.echo_schedule_simulate(self._handle, ctypes.byref(total))
+        return Replayed(total.value, seconds)
 
     def steps(self, splits: Splits) -> list[Step]:
-        """What runs in a training step, in order (`echo.ir.schedule.steps_of`)."""
+        """The steps of a training step, in order (`echo.ir.schedule.steps_of`)."""
         self.simulate(splits)
         count = self._library.echo_schedule_steps(self._handle, 0, None, None)
         node, slot = np.empty(count, np.int32), np.empty(count, np.int32)
@@ -73,8 +73,8 @@ class Scheduler:
     ) -> tuple[Splits, Replayed]:
         """The fastest schedule of at most ``budget`` bytes that recomputes only candidates.
 
-        ``effort`` bounds the simulations, ``start`` is a schedule to begin with. Where nothing fits, what comes back
-        is the attempt that came nearest to it last.
+        ``effort`` bounds the simulations, ``start`` is a schedule to begin with. Where nothing fits, the last attempt
+        that came nearest comes back.
         """
         return self._search("echo_schedule_fit", candidates, budget, effort, start)
 
@@ -88,14 +88,14 @@ class Scheduler:
         return self._search("echo_schedule_least", candidates, max_seconds, effort, start)
 
     def keep(self, splits: Splits, budget: int, passes: int = 6) -> tuple[Splits, Replayed]:
-        """What is left of a schedule if all is kept that ``budget`` bytes have room for, the most time saved first.
+        """The schedule less the copies that ``budget`` bytes make needless, those that save the most time first.
 
-        Some passes over the schedule instead of a search; one that needs more than the budget comes back as it is.
+        It takes some passes over the schedule, not a search; one that needs more than the budget comes back as it is.
         """
         self._set(splits)
-        found = ctypes.c_int64()
-        seconds = self._library.echo_schedule_keep(self._handle, budget, passes, ctypes.byref(found))
-        return self._get(), Replayed(found.value, seconds)
+        total = ctypes.c_int64()
+        seconds = self._library.echo_schedule_keep(self._handle, budget, passes, ctypes.byref(total))
+        return self._get(), Replayed(total.value, seconds)
 
     def _search(
         self, function: str, candidates: Iterable[int], limit: float, effort: int, start: Splits | None
@@ -103,10 +103,10 @@ class Scheduler:
         self._set(start or {})
         candidate = np.zeros(self._nodes, np.uint8)
         candidate[list(candidates)] = 1
-        found = ctypes.c_int64()
+        total = ctypes.c_int64()
         search = getattr(self._library, function)
-        seconds = search(self._handle, candidate.ctypes.data, limit, effort, ctypes.byref(found))
-        return self._get(), Replayed(found.value, seconds)
+        seconds = search(self._handle, candidate.ctypes.data, limit, effort, ctypes.byref(total))
+        return self._get(), Replayed(total.value, seconds)
 
     def _set(self, splits: Splits) -> None:
         node, slot = flat(splits)
@@ -116,7 +116,7 @@ class Scheduler:
         count = self._library.echo_schedule_get(self._handle, 0, None, None)
         node, slot = np.empty(count, np.int32), np.empty(count, np.int32)
         self._library.echo_schedule_get(self._handle, count, node.ctypes.data, slot.ctypes.data)
-        found: dict[int, list[int]] = {}
+        splits: dict[int, list[int]] = {}
         for number, position in zip(node.tolist(), slot.tolist()):
-            found.setdefault(number, []).append(position)
-        return {number: tuple(positions) for number, positions in found.items()}
+            splits.setdefault(number, []).append(position)
+        return {number: tuple(positions) for number, positions in splits.items()}

@@ -55,8 +55,8 @@ def is_blocked(training: TrainingGraph, entry: Entry, blocked: AbstractSet[int])
     """Whether oneDNN keeps this entry in a blocked layout, where ``blocked`` is what `blocked_nodes` returns."""
     if entry.node not in blocked:
         return False
-    kind = training.type_of(entry)
-    return len(kind.shape) in (4, 5) and kind.dtype == "float32" and entry.index < _maps(training, entry.node)
+    tensor = training.type_of(entry)
+    return len(tensor.shape) in (4, 5) and tensor.dtype == "float32" and entry.index < _maps(training, entry.node)
 
 
 def _maps(training: TrainingGraph, number: int) -> int:

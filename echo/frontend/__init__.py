@@ -1,1 +1,1 @@
-"""What MXNet says: its graphs as values, seconds of its operators. With `echo.runtime`, all that imports mxnet."""
+"""MXNet's graphs as values, and seconds of its operators. Only this room and `echo.runtime` import mxnet."""

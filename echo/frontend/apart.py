@@ -2,7 +2,7 @@
 
 It has its own memory, random numbers and signals: what an operator does there does not reach the user's process. It is
 spawned, never forked, since MXNet stops and starts its threads around a fork; it gets neither the user's files nor his
-terminal, and ends with the planning that started it, or when nobody asks any more.
+terminal, and ends with the planning that started it, or when its socket is closed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _warned: set[str] = set()
 
 @contextlib.contextmanager
 def measuring() -> Iterator[None]:
-    """What is measured in this thread while this is open is measured in one process, which starts when it is needed."""
+    """All measurements of this thread, while this is open, are made by one process, which starts when it is needed."""
     if getattr(_thread, "process", None) is not None:
         yield
         return
@@ -73,7 +73,7 @@ def ask(ctx: mx.Context, request: Mapping[str, Any], limit: float = 0.0) -> dict
 
 
 class _Process:
-    """Started at the first request, and again after it died; ``why_not`` says why it is not, once that is known."""
+    """The process of one planning: it is started at the first request, and again after it died."""
 
     def __init__(self) -> None:
         self._running: _Running | None = None
@@ -100,7 +100,7 @@ class _Process:
         if self._running is None:
             try:
                 self._running, self._device = _Running.start(_interpreter()), device
-                self._running.ask(_first(device), _START_SECONDS)
+                self._running.ask(_first_request(device), _START_SECONDS)
             except (OSError, ValueError, NotImplementedError) as error:
                 self._why_not = f"no process can be started for it ({self._end() or error})"
                 raise UnavailableError(self._why_not) from error
@@ -120,7 +120,7 @@ def _checked(reply: Any) -> dict[str, Any]:
         raise ValueError(f"answered {reply!r}")
     if "error" in reply:
         text = str(reply["error"])
-        # that is so now, and may be otherwise the next time
+        # there may be more memory the next time
         raise (UnavailableError if "out of memory" in text.lower() else UnmeasurableError)(text)
     return reply
 
@@ -130,7 +130,7 @@ def _device(ctx: mx.Context) -> tuple[int, int]:
     return ctx.device_typeid, ctx.device_id + (ctx.device_type == "cpu")
 
 
-def _first(device: tuple[int, int]) -> dict[str, Any]:
+def _first_request(device: tuple[int, int]) -> dict[str, Any]:
     return {
         "library": os.path.abspath(mxnet.libinfo.find_lib_path()[0]),
         "extension": loaded_from(),
@@ -140,7 +140,7 @@ def _first(device: tuple[int, int]) -> dict[str, Any]:
 
 
 def _interpreter() -> str:
-    """Python, which a program that embeds it is not.
+    """The path of a Python interpreter, which ``sys.executable`` is not in a program that embeds Python.
 
     Raises:
         OSError: it is not found.
@@ -165,22 +165,22 @@ class _Running:
         """Starts a process.
 
         Raises:
-            OSError, NotImplementedError: the system does not.
+            OSError, NotImplementedError: the system cannot start it.
         """
-        mine, other = (_above_standard(end) for end in socket.socketpair())
+        parent_end, child_end = (_above_standard(end) for end in socket.socketpair())
         arguments = [interpreter, "-I", "-S", "-B", str(Path(meter.__file__).with_name("__main__.py"))]
         environment = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_PASSED_ON)}
-        actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_DUP2, other.fileno(), 0)]
+        actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_DUP2, child_end.fileno(), 0)]
         actions += [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_WRONLY, 0) for number in (1, 2)]
         try:
             pid = os.posix_spawn(interpreter, arguments, environment, file_actions=actions, setsigmask=(),
                                  setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})  # fmt: skip
         except BaseException:
-            mine.close()
+            parent_end.close()
             raise
         finally:
-            other.close()
-        return _Running(pid, mine)
+            child_end.close()
+        return _Running(pid, parent_end)
 
     def ask(self, request: Mapping[str, Any], limit: float) -> Any:
         """The answer, which comes within ``limit`` seconds.

@@ -23,7 +23,7 @@ _NUMBER_ATTRIBUTE = "__echo_node__"  # tells nodes apart that are equal otherwis
 
 
 def runner_of(static_alloc: bool, static_shape: bool) -> str:
-    """What runs a CachedOp with these flags; MXNet takes ``static_shape`` with ``static_alloc`` alone."""
+    """The runner of a CachedOp with these flags; MXNet takes ``static_shape`` with ``static_alloc`` alone."""
     if not static_alloc:
         return DYNAMIC
     return SHAPED if static_shape else STATIC
@@ -59,10 +59,10 @@ def as_stateful(node: str, value: str, op: str) -> tuple[str, str]:
 
 
 def _split(attrs: Mapping[str, str], number: int) -> dict[str, str]:
-    own = {"indices": "()", "axis": "1", "squeeze_axis": "False", "sections": attrs["num_outputs"]}
-    own[COPY_ATTRIBUTE] = "all"  # its gradient overwrites where SliceChannel's adds
-    own[_NUMBER_ATTRIBUTE] = str(number)  # MXNet merges equal nodes that keep no state, and sums gradients otherwise
-    return {**own, **{name: text for name, text in attrs.items() if name != "num_outputs"}}
+    split = {"indices": "()", "axis": "1", "squeeze_axis": "False", "sections": attrs["num_outputs"]}
+    split[COPY_ATTRIBUTE] = "all"  # its gradient overwrites where SliceChannel's adds
+    split[_NUMBER_ATTRIBUTE] = str(number)  # MXNet merges equal nodes that keep no state, and sums gradients otherwise
+    return {**split, **{name: text for name, text in attrs.items() if name != "num_outputs"}}
 
 
 def as_cached(training: TrainingGraph, runner: str, match_range: int) -> TrainingGraph:
@@ -105,10 +105,10 @@ def _without_head_copies(training: TrainingGraph) -> TrainingGraph:
 
 
 def accumulations(training: TrainingGraph, chunk: Sequence[int]) -> tuple[bool, ...]:
-    """The rule of MXNet's pass DetectInplaceAddTo, for each ``_grad_add`` in execution order.
+    """For each ``_grad_add``, in execution order: whether it is computed in place, by MXNet's pass DetectInplaceAddTo.
 
-    ``chunk`` says of each entry where it is stored; which of them share a chunk in place is all that matters. A dynamic
-    CachedOp has none.
+    ``chunk`` says of each entry where it is stored; only which entries share a chunk in place matters. A dynamic
+    CachedOp computes none in place.
     """
     if training.runner == DYNAMIC:
         return ()
@@ -119,11 +119,11 @@ def accumulations(training: TrainingGraph, chunk: Sequence[int]) -> tuple[bool, 
         apart = training.runner in KEEPS_MEMORY and training.nodes[entry[0]].forward
         return -1 if apart else chunk[training.first_entry[entry[0]] + entry[1]]
 
-    found = []
+    in_place = []
     for number, node in training.operators():
         if node.op == GRADIENT_SUM:
             left, right = node.inputs
             variable = training.nodes[left.node].is_variable or training.nodes[right.node].is_variable
             shares = place(left) == place((number, 0))
-            found.append(shares and not variable and readers[right] == 1 and left.node < right.node)
-    return tuple(found)
+            in_place.append(shares and not variable and readers[right] == 1 and left.node < right.node)
+    return tuple(in_place)

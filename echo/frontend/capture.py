@@ -29,9 +29,9 @@ _NUMBER, _NUMBERED = re.compile(r"n\d+"), re.compile(r"n(\d+)_")  # names of nod
 
 @dataclass(frozen=True)
 class Oracle:
-    """What MXNet's memory planner says of a bind: bytes that are ever allocated, and `TrainingGraph.accumulations`.
+    """MXNet's memory plan of a bind: the bytes that are ever allocated, and `TrainingGraph.accumulations`.
 
-    ``chunks``: the bytes of each chunk that it wants; without the hook they are not known.
+    ``chunks`` are the bytes of each chunk that it plans; without the hook they are not known.
     """
 
     bytes: int
@@ -42,20 +42,20 @@ class Oracle:
 def bind_without_memory(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context) -> mx.executor.Executor:
     """A bound executor, fully planned, whose arrays are never allocated. It must not be run."""
 
-    def lazy(shape: tuple[int, ...], kind: Any) -> NDArray:
-        return NDArray(_new_alloc_handle(shape, ctx, True, kind))
+    def lazy(shape: tuple[int, ...], dtype: Any) -> NDArray:
+        return NDArray(_new_alloc_handle(shape, ctx, True, dtype))
 
-    args = [lazy(shape, kind) for shape, kind in zip(binding.arg_shapes, binding.arg_types)]
-    aux = [lazy(shape, kind) for shape, kind in zip(binding.aux_shapes, binding.aux_types)]
+    args = [lazy(shape, dtype) for shape, dtype in zip(binding.arg_shapes, binding.arg_types)]
+    aux = [lazy(shape, dtype) for shape, dtype in zip(binding.aux_shapes, binding.aux_types)]
     def gradient(place: int) -> NDArray:
-        shape, kind = binding.arg_shapes[place], binding.arg_types[place]
+        shape, dtype = binding.arg_shapes[place], binding.arg_types[place]
         if place in binding.sparse:
-            return mx.nd.sparse.zeros("row_sparse", shape, ctx, kind)  # which has no rows
-        return lazy(shape, kind)
+            return mx.nd.sparse.zeros("row_sparse", shape, ctx, dtype)  # which has no rows
+        return lazy(shape, dtype)
 
     names = symbol.list_arguments()
-    wanted = [place for place, request in enumerate(binding.grad_req) if request != "null"]
-    gradients = {names[place]: gradient(place) for place in wanted}
+    trained = [place for place, request in enumerate(binding.grad_req) if request != "null"]
+    gradients = {names[place]: gradient(place) for place in trained}
     return mx.sym.Symbol.bind(symbol, ctx, args, gradients, list(binding.grad_req), aux)
 
 
@@ -65,10 +65,10 @@ def planned_megabytes(executor: mx.executor.Executor) -> int:
     Raises:
         GraphError: the executor's printout has no such line.
     """
-    found = _TOTAL.search(executor.debug_str())
-    if not found:
+    line = _TOTAL.search(executor.debug_str())
+    if not line:
         raise GraphError("expected a line 'Total N MB allocated' in the executor's printout, found none")
-    return int(found.group(1))
+    return int(line.group(1))
 
 
 class _Node(NamedTuple):
@@ -89,12 +89,12 @@ class _Node(NamedTuple):
 
 
 def _reader() -> Callable[[dict[str, Any]], Any]:
-    """Reads objects of what the hook wrote down: a node, or all of it. Equal entries become one."""
+    """A function that reads objects of the hook's JSON: nodes as `_Node`, others as they are, with entries shared."""
     entries: dict[Entry, Entry] = {}
 
     def entry(numbers: Sequence[int]) -> Entry:
-        found = Entry(*numbers)
-        return entries.setdefault(found, found)
+        new = Entry(*numbers)
+        return entries.setdefault(new, new)
 
     return lambda value: _read(value, entry) if "op" in value else value
 
@@ -116,8 +116,8 @@ def _read(value: Mapping[str, Any], entry: Callable[[Sequence[int]], Entry]) -> 
     )
 
 
-def _numbers(found: Sequence[int]) -> frozenset[int]:
-    return frozenset(found) if found else NO_NUMBERS
+def _numbers(numbers: Sequence[int]) -> frozenset[int]:
+    return frozenset(numbers) if numbers else NO_NUMBERS
 
 
 def _captured(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context, nodes: bool) -> Mapping[str, Any]:
@@ -131,7 +131,7 @@ def _captured(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context, nodes: b
 
 
 def oracle(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context, hook: bool) -> Oracle:
-    """What MXNet's memory planner says of a symbol: exact with the hook, else bytes rounded up to a megabyte."""
+    """MXNet's memory plan of a symbol: exact with the hook, else bytes rounded up to a megabyte."""
     if not hook:
         return Oracle((planned_megabytes(bind_without_memory(symbol, binding, ctx)) + 1) << 20)
     captured = _captured(symbol, binding, ctx, nodes=False)
@@ -139,7 +139,7 @@ def oracle(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context, hook: bool)
 
 
 def chunks_in(captured: Mapping[str, Any]) -> tuple[int, ...]:
-    """The bytes of each chunk that MXNet's memory planner wants, in what the hook wrote down."""
+    """The bytes of each chunk that MXNet's memory planner plans, read from what the hook wrote down."""
     return tuple(captured["chunks"])
 
 
@@ -148,7 +148,7 @@ def _accumulations(captured: Mapping[str, Any]) -> tuple[bool, ...]:
 
 
 def chunk_bytes(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context) -> tuple[int, ...]:
-    """Bytes of each chunk that MXNet's memory planner, with the hook, wants for a bind of this symbol."""
+    """Bytes of each chunk that MXNet's memory planner, with the hook, plans for a bind of this symbol."""
     return chunks_in(_captured(symbol, binding, ctx, nodes=False))
 
 
@@ -166,7 +166,7 @@ def training_graph(
 def captured_graph(
     graph: Graph, binding: Binding, ctx: mx.Context, marks: Mapping[int, Mapping[str, str]] | None = None
 ) -> Mapping[str, Any]:
-    """What the hook writes down of a bind of ``graph``, for `graph_in` and `chunks_in`.
+    """The hook's JSON value of a bind of ``graph``, which `graph_in` and `chunks_in` read.
 
     Raises:
         UnsupportedError: no argument needs a gradient.
@@ -181,7 +181,7 @@ def captured_graph(
 
 
 def graph_in(captured: Mapping[str, Any], user: Graph) -> TrainingGraph:
-    """The training graph in what the hook wrote down of a bind of ``user``.
+    """The training graph, read from what the hook wrote down of a bind of ``user``.
 
     Raises:
         GraphError: it has a structure that echo does not know, or arguments in another order than ``user``, which MXNet
@@ -207,10 +207,10 @@ def graph_in(captured: Mapping[str, Any], user: Graph) -> TrainingGraph:
 
 
 def _check_order(nodes: list[_Node], user: Graph) -> None:
-    found = [int(node.name[1:]) for node in nodes if node.op == VARIABLE and _NUMBER.fullmatch(node.name)]
-    if found != list(user.arg_nodes):
-        wanted, got = ([user.nodes[number].name for number in numbers] for numbers in (user.arg_nodes, found))
-        raise GraphError(f"MXNet binds the arguments in another order: expected {wanted}, got {got}")
+    bound_order = [int(node.name[1:]) for node in nodes if node.op == VARIABLE and _NUMBER.fullmatch(node.name)]
+    if bound_order != list(user.arg_nodes):
+        expected, got = ([user.nodes[number].name for number in numbers] for numbers in (user.arg_nodes, bound_order))
+        raise GraphError(f"MXNet binds the arguments in another order: expected {expected}, got {got}")
 
 
 def _reachable(nodes: list[_Node], roots: list[int]) -> set[int]:
@@ -251,10 +251,10 @@ def _captured_node(node: _Node, forward: bool, user: Graph) -> TrainingNode:
 
 def _readable(name: str, user: Graph) -> str:
     """The name that MXNet would have given to a gradient node, had the user's nodes kept their names."""
-    found = _NUMBERED.match(name)
-    if not found or int(found.group(1)) >= len(user.nodes):
+    prefix = _NUMBERED.match(name)
+    if not prefix or int(prefix.group(1)) >= len(user.nodes):
         return name
-    return user.nodes[int(found.group(1))].name + name[found.end() - 1 :]
+    return user.nodes[int(prefix.group(1))].name + name[prefix.end() - 1 :]
 
 
 def _user_number(name: str, op: str, user: Graph) -> int | None:

@@ -17,7 +17,7 @@ _NAN, _LARGE = 0xFF, 0x7F
 
 @dataclass
 class Tally:
-    """``filled``: chunks overwritten so far. ``faults``: of plans, and of outputs that are in none."""
+    """``filled`` counts the chunks overwritten so far; ``faults`` describes what memory plans and runs disagree on."""
 
     filled: int = 0
     faults: list[str] = field(default_factory=list)
@@ -27,7 +27,7 @@ TALLY = Tally()  # of the process
 
 
 class Plan:
-    """What a memory plan says: where each output of each node lies, and which chunks are dead behind which node."""
+    """A memory plan: where each output of each node lies, and which chunks are dead behind which node."""
 
     def __init__(self, value: dict[str, Any], adds_in_place: bool, listed: bool) -> None:
         self.first: int = value["first"]
@@ -67,19 +67,19 @@ class Plan:
                 if entry >= 0 and storage[entry] in alive:
                     alive[storage[entry]] -= 1
                     touched.add(storage[entry])
-            found = tuple(each for each in touched if each >= 0 and not alive[each])
-            if found:
-                dead[number] = found
+            dead_chunks = tuple(chunk for chunk in touched if chunk >= 0 and not alive[chunk])
+            if dead_chunks:
+                dead[number] = dead_chunks
         return dead
 
 
 def _labels(node: Any, listed: bool) -> list[str]:
-    """What a monitor calls the outputs of a node: that of a CachedOp (``listed``) or that of an executor."""
+    """The names that a monitor of a CachedOp (``listed``) or of an executor gives to the outputs of a node."""
     name, begin, _, names, end = node[:5]
     if not names:
         count = end - begin
         names = [str(n) for n in range(count)] if listed else _plain(count)
-    return [f"{name}_{each}" if name or listed else each for each in names]
+    return [f"{name}_{output}" if name or listed else output for output in names]
 
 
 def _plain(count: int) -> list[str]:
@@ -116,8 +116,8 @@ class Pass:
         else:
             self._drop(chunk)
             self.arrays[chunk] = array, _NAN if plan.dtypes[entry] in _FLOATS else _LARGE
-        for each in dead if is_next else {chunk}.intersection(dead):
-            self.overwrite(each)
+        for dead_chunk in dead if is_next else {chunk}.intersection(dead):
+            self.overwrite(dead_chunk)
 
     def overwrite(self, chunk: int) -> None:
         """Overwrites a chunk, once its array is known."""
@@ -126,7 +126,7 @@ class Pass:
             TALLY.filled += 1
 
     def overwrite_all(self) -> None:
-        """Between two steps nobody reads anything."""
+        """Overwrites every chunk: between two steps nobody reads any."""
         for chunk in list(self.arrays):
             self.overwrite(chunk)
 
@@ -135,12 +135,12 @@ class Pass:
             check_call(_LIB.MXNDArrayFree(ctypes.c_void_p(self.arrays.pop(chunk)[0])))
 
     def forget(self) -> None:
-        """Lets the arrays go as they are."""
+        """Frees the arrays as they are."""
         for chunk in list(self.arrays):
             self._drop(chunk)
 
 
 def lost(array: int, label: str) -> None:
-    """Notes an output that no known plan has, and lets its array go."""
+    """Notes an output that no memory plan has, and frees its array."""
     TALLY.faults.append(f"{label!r} is in no memory plan that is known")
     check_call(_LIB.MXNDArrayFree(ctypes.c_void_p(array)))

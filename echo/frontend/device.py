@@ -22,14 +22,14 @@ def _cores() -> int:
 
 def _cpu_name() -> str:
     """Model, family and stepping: on virtual machines the name alone says little."""
-    wanted = ("model name", "cpu family", "model", "stepping", "cache size")
-    found: dict[str, str] = {}
+    keys = ("model name", "cpu family", "model", "stepping", "cache size")
+    values: dict[str, str] = {}
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
         for line in file:
             key, _, value = line.partition(":")
-            if key.strip() in wanted:
-                found.setdefault(key.strip(), value.strip())
-    return " ".join(found.get(key, "?") for key in wanted)
+            if key.strip() in keys:
+                values.setdefault(key.strip(), value.strip())
+    return " ".join(values.get(key, "?") for key in keys)
 
 
 def _gpu_name(index: int) -> str:

@@ -31,34 +31,34 @@ _BACKWARD = "_backward_"
 def implemented(training: TrainingGraph, rules: Mapping[int, GradientRule]) -> TrainingGraph:
     """The training graph in which gradients of the user's nodes (by number) follow these rules.
 
-    It is the graph as it was where MXNet would then add up gradients in another way.
+    Where MXNet would then add up gradients in another way, it is ``training`` itself.
     """
     nodes = list(training.nodes)
-    late = []
+    splits = []
     for number, node in training.operators():
         for forward in () if node.forward else node.control_deps:
-            one = rules.get(training.nodes[forward].user)  # type: ignore[arg-type]
-            if one is None or one.before != nodes[number].op:
+            rule = rules.get(training.nodes[forward].user)  # type: ignore[arg-type]
+            if rule is None or rule.before != nodes[number].op:
                 continue
-            if one.splits:
-                late.append(_Parted(number, forward, one))
+            if rule.splits:
+                splits.append(_Split(number, forward, rule))
             else:
-                nodes[number] = _exchanged(nodes[number], forward, one)
-    found = replace(training, nodes=tuple(nodes), implementations=dict(rules))
-    if late:
-        found = _parted(found, late)
-    return found if accumulations(found, blocks(found).chunk) == training.accumulations else training
+                nodes[number] = _exchanged(nodes[number], forward, rule)
+    result = replace(training, nodes=tuple(nodes), implementations=dict(rules))
+    if splits:
+        result = _with_second_nodes(result, splits)
+    return result if accumulations(result, blocks(result).chunk) == training.accumulations else training
 
 
-class _Parted(NamedTuple):
+class _Split(NamedTuple):
     """A gradient node that gets a second node beside it, for its first output."""
 
     number: int
     forward: int
-    wanted: GradientRule
+    rule: GradientRule
 
 
-def _parted(training: TrainingGraph, late: Sequence[_Parted]) -> TrainingGraph:
+def _with_second_nodes(training: TrainingGraph, splits: Sequence[_Split]) -> TrainingGraph:
     readers: dict[Entry, list[int]] = defaultdict(list)
     for reader, node in enumerate(training.nodes):
         for entry in node.inputs:
@@ -66,15 +66,15 @@ def _parted(training: TrainingGraph, late: Sequence[_Parted]) -> TrainingGraph:
     for entry in training.outputs:
         readers[Entry(entry.node, entry.index)].append(-1)
     nodes = list(training.nodes)
-    for number, forward, wanted in late:
+    for number, forward, rule in splits:
         node, first = nodes[number], Entry(number)
         total = readers[first][0] if len(readers[first]) == 1 else -1
         last = _last_term(nodes, total, number, len(training.nodes)) if total >= 0 else None
         if last is None:
             continue
-        read, before = _read(node, forward, wanted, last), nodes[last.node]
+        read, before = _read(node, forward, rule, last), nodes[last.node]
         terms = tuple(Entry(len(nodes)) if entry[:2] == first[:2] else entry for entry in nodes[total].inputs)
-        nodes.append(node.having(name=node.name + CLONE_SUFFIX, op=wanted.after, inputs=read, external=frozenset()))
+        nodes.append(node.having(name=node.name + CLONE_SUFFIX, op=rule.after, inputs=read, external=frozenset()))
         nodes[number] = node.having(untouched=node.untouched | {0})
         nodes[total] = nodes[total].having(inputs=terms)
         nodes[last.node] = before.having(control_deps=(*before.control_deps, number))
@@ -91,30 +91,30 @@ def _last_term(nodes: Sequence[TrainingNode], total: int, number: int, end: int)
     return max(offered, default=None) if nodes[total].op == SUM else None
 
 
-def _read(node: TrainingNode, forward: int, wanted: GradientRule, term: Entry | None = None) -> tuple[Entry, ...]:
+def _read(node: TrainingNode, forward: int, rule: GradientRule, term: Entry | None = None) -> tuple[Entry, ...]:
     def entry(read: Read) -> Entry:
         if read.source is Source.SUM and term is not None:
             return term
         return Entry(forward, read.position) if read.source is Source.FORWARD else node.inputs[read.position]
 
-    return tuple(map(entry, wanted.inputs))
+    return tuple(map(entry, rule.inputs))
 
 
-def _exchanged(node: TrainingNode, forward: int, wanted: GradientRule) -> TrainingNode:
-    read = _read(node, forward, wanted)
-    if wanted.after == node.op:
+def _exchanged(node: TrainingNode, forward: int, rule: GradientRule) -> TrainingNode:
+    read = _read(node, forward, rule)
+    if rule.after == node.op:
         return node.having(inputs=read)
-    inplace, ignored = _facts(wanted.after)
-    return node.having(op=wanted.after, inputs=read, inplace=inplace, ignored=ignored)
+    inplace, ignored = _facts(rule.after)
+    return node.having(op=rule.after, inputs=read, inplace=inplace, ignored=ignored)
 
 
 @functools.lru_cache(maxsize=None)
 def _facts(op: str) -> tuple[tuple[tuple[int, int, bool], ...], frozenset[int]]:
-    """What MXNet says of the memory of a gradient: of that of a small graph."""
+    """The in-place options and the ignored inputs of a gradient operator, from MXNet's gradient of a tiny graph."""
     symbol = symbol_from(Node(VARIABLE, "x"), Node(op[len(_BACKWARD) :], "y", (Entry(0),)))
     graph = graph_of(symbol)
     training = training_graph(graph, infer_binding(symbol, {"x": (1,)}), mx.cpu())
-    found = [node for node in training.nodes if node.op == op]
-    if len(found) != 1:
-        raise GraphError(f"expected one node {op} in a gradient, found {len(found)}")
-    return found[0].inplace, found[0].ignored
+    nodes = [node for node in training.nodes if node.op == op]
+    if len(nodes) != 1:
+        raise GraphError(f"expected one node {op} in a gradient, found {len(nodes)}")
+    return nodes[0].inplace, nodes[0].ignored

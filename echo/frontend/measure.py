@@ -21,7 +21,7 @@ class Meter:
 
     def __init__(self, ctx: mx.Context) -> None:
         self._ctx = ctx
-        self._known: tuple[TrainingGraph, Facts] | None = None
+        self._latest_facts: tuple[TrainingGraph, Facts] | None = None
 
     def __call__(self, training: TrainingGraph, number: int) -> float:
         """Seconds of one run of node ``number``.
@@ -39,9 +39,9 @@ class Meter:
             raise UnmeasurableError(f"{node.op} cannot be measured on its own: {reason}") from error
 
     def _facts(self, training: TrainingGraph) -> Facts:
-        if self._known is None or self._known[0] is not training:
-            self._known = training, Facts.of(training)
-        return self._known[1]
+        if self._latest_facts is None or self._latest_facts[0] is not training:
+            self._latest_facts = training, Facts.of(training)
+        return self._latest_facts[1]
 
     def _measure(self, training: TrainingGraph, number: int, too_large: float) -> float:
         facts = self._facts(training)
@@ -58,16 +58,16 @@ def _request(trial: Trial, once: float | None = None) -> dict[str, Any]:
 
 
 def _seconds(reply: Mapping[str, Any], key: str) -> float:
-    found = reply.get(key)
-    if isinstance(found, bool) or not isinstance(found, (int, float)) or not 0 < found < math.inf:
-        raise UnmeasurableError(f"expected seconds, got {found!r}")
-    return float(found)
+    value = reply.get(key)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise UnmeasurableError(f"expected seconds, got {value!r}")
+    return float(value)
 
 
 def race(
     graphs: Mapping[str, Graph], types: Mapping[str, TensorType], ctx: mx.Context, limit: float
 ) -> dict[str, float] | None:
-    """The median seconds of a training step of each graph (`echo.meter.race`); their arrays have the types given.
+    """The median seconds of a training step of each graph (`echo.meter.race`); ``types`` are those of its variables.
 
     None where that takes longer than ``limit`` seconds.
 
@@ -77,11 +77,11 @@ def race(
     """
     request = {
         "graphs": {name: graph.to_json() for name, graph in graphs.items()},
-        "types": {name: (kind.shape, kind.flag) for name, kind in types.items()},
+        "types": {name: (tensor.shape, tensor.flag) for name, tensor in types.items()},
         "time": limit,
     }
     try:
-        found = ask(ctx, request, limit).get("race")
+        times = ask(ctx, request, limit).get("race")
     except UnmeasurableError as error:
         raise UnmeasurableError(f"MXNet does not run {list(graphs)}: {error}") from error
-    return None if found is None else {name: _seconds(found, name) for name in found}
+    return None if times is None else {name: _seconds(times, name) for name in times}

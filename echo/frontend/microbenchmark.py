@@ -27,20 +27,20 @@ _MOST_FLOPS = 5e8
 _SMALLEST_PART = 2
 # Reading the parameters may take this part of a time that is scaled; at full size it takes less.
 _READING_PART = 0.15
-# What reads and writes more, after cutting, is not measured.
+# A node that reads and writes more, after cutting, is not measured.
 _LARGEST_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is found once for a training graph: the entries that somebody reads, the nodes in oneDNN's layouts."""
+    """What all trials of a training graph share: the entries that are read at all, the nodes in oneDNN's layouts."""
 
     read: frozenset[tuple[int, ...]]
     blocked: frozenset[int]
 
     @staticmethod
     def of(training: TrainingGraph) -> Facts:
-        """The facts of a graph."""
+        """Reads the facts of a graph."""
         inputs = [entry[:2] for node in training.nodes for entry in node.inputs]
         return Facts(
             frozenset([*inputs, *(entry[:2] for entry in training.outputs)]), blocked_nodes(training)
@@ -48,7 +48,7 @@ class Facts:
 
 
 def trial_of(training: TrainingGraph, number: int, excess: float, facts: Facts) -> tuple[Trial, float]:
-    """The trial of a node that is ``excess`` times too large to be timed whole, and what brings it back to the whole.
+    """The trial of a node that is ``excess`` times too large, and the factor from its seconds to those of the node.
 
     Raises:
         UnmeasurableError: the node is too large and cannot be cut.
@@ -59,7 +59,7 @@ def trial_of(training: TrainingGraph, number: int, excess: float, facts: Facts) 
     sizes = _Sizes.of(training, number if forward is None else node.control_deps[0], excess, facts.blocked)
     inputs = tuple(_operand(training, number, entry, sizes) for entry in node.inputs)
     moved = sum(TensorType(item.shape, item.flag).bytes for item in inputs if isinstance(item, Variable))
-    moved += int(sum(kind.bytes for kind in node.outputs) / sizes.scale)
+    moved += int(sum(tensor.bytes for tensor in node.outputs) / sizes.scale)
     if moved > _LARGEST_BYTES:
         raise UnmeasurableError(f"{node.op} moves {moved:,} bytes, expected at most {_LARGEST_BYTES:,}")
     trial = Trial(
@@ -84,10 +84,10 @@ def refuse(training: TrainingGraph, node: TrainingNode) -> None:
     """
     forward = forward_node(training, node)
     operator = forward or node
-    known = spec(operator.op)
-    if not (known.in_gradients if forward is None and not node.forward else known.measurable):
+    facts = spec(operator.op)
+    if not (facts.in_gradients if forward is None and not node.forward else facts.measurable):
         raise UnmeasurableError(f"{node.op} is not known to be safe to run on its own")
-    if node.random or operator.random or known.draws(operator.attrs):
+    if node.random or operator.random or facts.draws(operator.attrs):
         raise UnmeasurableError(f"{node.op} would move MXNet's random stream")
 
 
@@ -111,9 +111,9 @@ def _attributes(training: TrainingGraph, node: TrainingNode) -> dict[str, str]:
 def _operand(training: TrainingGraph, number: int, entry: Entry, sizes: _Sizes) -> Variable | int:
     node = training.nodes[number]
     forward = forward_node(training, node)
-    own = forward is not None and entry.node == node.control_deps[0]
+    is_own_output = forward is not None and entry.node == node.control_deps[0]
     # a state or index must be what the operator itself wrote; of plain numbers each copy gets its own
-    if own and ((forward or node).stateful or training.type_of(entry).dtype not in _FLOATS):
+    if is_own_output and ((forward or node).stateful or training.type_of(entry).dtype not in _FLOATS):
         return entry.index
     return _variable(training, entry, sizes, (forward or node).op)
 
@@ -128,8 +128,8 @@ def _forward_inputs(
 
 def _variable(training: TrainingGraph, entry: Entry, sizes: _Sizes, op: str) -> Variable:
     below = sizes.rows if spec(op).is_index and entry[:2] == sizes.first_input else 0
-    kind = sizes.kind(training, entry)
-    return Variable(kind.shape, kind.flag, is_blocked(training, entry, sizes.blocked), below)
+    tensor = sizes.type_of(training, entry)
+    return Variable(tensor.shape, tensor.flag, is_blocked(training, entry, sizes.blocked), below)
 
 
 @dataclass(frozen=True)
@@ -146,11 +146,11 @@ class _Sizes:
     outputs: Mapping[tuple[int, ...], tuple[int, ...]] = field(default_factory=dict)
     scale: float = 1.0
 
-    def kind(self, training: TrainingGraph, entry: Entry) -> TensorType:
+    def type_of(self, training: TrainingGraph, entry: Entry) -> TensorType:
         """The type that an entry has in the trial."""
         full = training.type_of(entry)
-        known = self.smaller.get(entry[:2])
-        return known or TensorType(self.outputs.get(full.shape, full.shape), full.flag)
+        cut_type = self.smaller.get(entry[:2])
+        return cut_type or TensorType(self.outputs.get(full.shape, full.shape), full.flag)
 
     @staticmethod
     def of(training: TrainingGraph, number: int, excess: float, blocked: frozenset[int]) -> _Sizes:
@@ -169,33 +169,33 @@ class _Sizes:
     def _cut(self, training: TrainingGraph, number: int, excess: float) -> _Sizes:
         """The operator with a leading dimension smaller by about ``excess``, if it scales with that."""
         node = training.nodes[number]
-        kinds = [training.type_of(entry) for entry in node.inputs]
-        batched = 1 if spec(node.op).has_parameters else len(kinds)
-        length = max((kind.shape[0] for kind in kinds[:batched] if kind.shape), default=1)
+        tensors = [training.type_of(entry) for entry in node.inputs]
+        batched = 1 if spec(node.op).has_parameters else len(tensors)
+        length = max((tensor.shape[0] for tensor in tensors[:batched] if tensor.shape), default=1)
         part = min(length, max(_SMALLEST_PART, int(length / excess)))
         cut = [
-            TensorType((part, *kind.shape[1:]), kind.flag)
-            if position < batched and kind.shape[:1] == (length,)
-            else kind
-            for position, kind in enumerate(kinds)
+            TensorType((part, *tensor.shape[1:]), tensor.flag)
+            if position < batched and tensor.shape[:1] == (length,)
+            else tensor
+            for position, tensor in enumerate(tensors)
         ]
         shapes = _output_shapes(node.op, _attributes(training, node), cut)
         before, after = node.outputs[0].elements, int(np.prod(shapes[0], dtype=np.int64))
         if before * part != after * length:
             raise UnmeasurableError(f"{node.op} does not scale with its leading dimension")
         smaller: dict[tuple[int, ...], TensorType] = {
-            entry[:2]: kind for entry, kind in zip(node.inputs, cut)
+            entry[:2]: tensor for entry, tensor in zip(node.inputs, cut)
         }
         outputs = {}
-        for index, (kind, shape) in enumerate(zip(node.outputs, shapes)):
-            smaller[number, index] = TensorType(shape, kind.flag)
-            outputs[kind.shape] = shape
+        for index, (tensor, shape) in enumerate(zip(node.outputs, shapes)):
+            smaller[number, index] = TensorType(shape, tensor.flag)
+            outputs[tensor.shape] = shape
         return _Sizes(self.first_input, self.rows, self.blocked, smaller, outputs, length / part)
 
 
-def _output_shapes(op: str, attrs: Mapping[str, str], kinds: Sequence[TensorType]) -> list[tuple[int, ...]]:
-    variables = tuple(Variable(kind.shape, kind.flag) for kind in kinds)
+def _output_shapes(op: str, attrs: Mapping[str, str], tensors: Sequence[TensorType]) -> list[tuple[int, ...]]:
+    variables = tuple(Variable(tensor.shape, tensor.flag) for tensor in tensors)
     symbol = load(Trial(op, attrs, variables).graph(1)).get_internals()
-    given = {f"copy0_{i}": kind.shape for i, kind in enumerate(kinds)}
-    _, inferred, _ = symbol._infer_shape_impl(False, **given)  # without infer_shape's own words on what fails
+    input_shapes = {f"copy0_{i}": tensor.shape for i, tensor in enumerate(tensors)}
+    _, inferred, _ = symbol._infer_shape_impl(False, **input_shapes)  # without infer_shape's own words on what fails
     return [tuple(shape) for name, shape in zip(symbol.list_outputs(), inferred) if name.startswith("node0")]

@@ -1,8 +1,8 @@
 """Planning without the native hook: MXNet's own mirroring applies the plan, and MXNet itself evaluates it.
 
-The training graph cannot be read then. Its printout names nodes, and MXNet gives the sums of gradients the same names;
-which of them a node reads would be a guess. So a choice is marked on the forward nodes (``__force_mirroring__``), bound
-without memory, and the total is read off: exact, with all limits of mirroring in it, but some thousand times slower.
+Without the hook the training graph cannot be read. MXNet's printout names nodes, but gives sums of gradients equal
+names; which of them a node reads would be a guess. So a choice is marked on the forward nodes (``__force_mirroring__``)
+and bound without memory, and its total is read off: exact, limits of mirroring included, but a thousand times slower.
 """
 
 from __future__ import annotations
@@ -58,18 +58,18 @@ def _all_types(graph: Graph, binding: Binding) -> list[tuple[TensorType, ...]]:
     value["heads"] = [[number, index, 0] for number, count in enumerate(counts) for index in range(count)]
     symbol = load(value)
     names, aux_names = symbol.list_arguments(), symbol.list_auxiliary_states()
-    known = {**dict(zip(names, binding.arg_shapes)), **dict(zip(aux_names, binding.aux_shapes))}
-    kinds = {**dict(zip(names, binding.arg_types)), **dict(zip(aux_names, binding.aux_types))}
-    _, shapes, _ = symbol.infer_shape(**known)
-    _, dtypes, _ = symbol.infer_type(**kinds)
+    shape_of = {**dict(zip(names, binding.arg_shapes)), **dict(zip(aux_names, binding.aux_shapes))}
+    dtype_of = {**dict(zip(names, binding.arg_types)), **dict(zip(aux_names, binding.aux_types))}
+    _, shapes, _ = symbol.infer_shape(**shape_of)
+    _, dtypes, _ = symbol.infer_type(**dtype_of)
     if shapes is None or dtypes is None:
         raise GraphError("MXNet does not infer the shape and type of every entry of the symbol")
-    entries = iter([TensorType(tuple(shape), FLAGS[type_name(kind)]) for shape, kind in zip(shapes, dtypes)])
+    entries = iter([TensorType(tuple(shape), FLAGS[type_name(dtype)]) for shape, dtype in zip(shapes, dtypes)])
     return [tuple(next(entries) for _ in range(count)) for count in counts]
 
 
 class MirrorEvaluator:
-    """Plans a choice by binding it (`echo.policies.problem.Evaluator`). Mirroring runs every chosen node again."""
+    """Evaluates choices by binding them (`echo.estimators.evaluator`). Mirroring runs every chosen node again."""
 
     def __init__(
         self, graph: Graph, binding: Binding, ctx: mx.Context, training: TrainingGraph, seconds: Sequence[float]

@@ -40,12 +40,12 @@ _thread = threading.local()
 class _Executor:
     """The watch over one executor."""
 
-    _kind = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p)
+    _callback_type = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p)
 
     def __init__(self, handle: int, text: str) -> None:
         self._text = text  # read when it first runs: most executors of a planning never do
         self._pass: Pass | None = None
-        self._callback = self._kind(self._see)
+        self._callback = self._callback_type(self._see)
         check_call(_originals["MXExecutorSetMonitorCallbackEX"](ctypes.c_void_p(handle), self._callback, None, 0))
 
     def _see(self, name: bytes, array: int, _: Any) -> None:
@@ -67,7 +67,7 @@ class _Executor:
             self._pass.position = (-1, 0)
 
     def forget(self) -> None:
-        """The executor goes."""
+        """The executor is freed, or watched by the user's monitor."""
         if self._pass is not None:
             self._pass.forget()
 
@@ -75,7 +75,7 @@ class _Executor:
 class _CachedOp:
     """The watch over one CachedOp: a plan for each way in which it runs forward, and one for each way back."""
 
-    _kind = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p)
+    _callback_type = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p)
 
     def __init__(self, handle: int, static: bool) -> None:
         self._static = static
@@ -83,7 +83,7 @@ class _CachedOp:
         self._backward: dict[Any, Pass] = {}
         self._token: Any = None
         self._current: Pass | None = None
-        self._callback = self._kind(self._see)
+        self._callback = self._callback_type(self._see)
         check_call(_originals["MXCachedOpRegisterOpHook"](ctypes.c_void_p(handle), self._callback, 0))
 
     def _see(self, name: bytes, _: bytes, array: int, __: Any) -> None:
@@ -101,25 +101,25 @@ class _CachedOp:
 
     def _entered(self, label: str, token: _Token, array: int) -> Pass | None:
         """The pass that begins with this output."""
-        known = self._backward if token.backward else self._forward
+        passes = self._backward if token.backward else self._forward
         key = (token.recording, _device(array))
         for value in json.loads(native.recorded()):
             if bool(value["first"]) == token.backward and self._fits(value, token, label, key):
-                if key in known:
-                    known[key].forget()
-                known[key] = Pass(Plan(value, self._static, listed=True))
+                if key in passes:
+                    passes[key].forget()
+                passes[key] = Pass(Plan(value, self._static, listed=True))
                 break
-        found = known.get(key)
-        if found is None or label not in found.plan.labels:
+        entered = passes.get(key)
+        if entered is None or label not in entered.plan.labels:
             return None
-        found.forget()  # without static_alloc each pass has memory of its own
-        found.position = (-1, 0)
-        return found
+        entered.forget()  # without static_alloc each pass has memory of its own
+        entered.position = (-1, 0)
+        return entered
 
     def begin(self) -> None:
         """A forward pass begins."""
-        for found in self._forward.values() if self._static else ():
-            found.overwrite_all()
+        for followed in self._forward.values() if self._static else ():
+            followed.overwrite_all()
 
     def _fits(self, value: dict[str, Any], token: _Token, label: str, key: Any) -> bool:
         """Whether a plan is this CachedOp's own, not that of a loop inside of it."""
@@ -132,9 +132,9 @@ class _CachedOp:
         return names == [node and node[0] for node in forward.plan.nodes]
 
     def forget(self) -> None:
-        """The CachedOp goes."""
-        for found in (*self._forward.values(), *self._backward.values()):
-            found.forget()
+        """The CachedOp is freed, or watched by the user's monitor."""
+        for followed in (*self._forward.values(), *self._backward.values()):
+            followed.forget()
 
 
 class _Token:
@@ -146,8 +146,8 @@ class _Token:
 
 
 def _device(array: int) -> int:
-    kind, number = ctypes.c_int(), ctypes.c_int()
-    check_call(_LIB.MXNDArrayGetContext(ctypes.c_void_p(array), ctypes.byref(kind), ctypes.byref(number)))
+    device_type, number = ctypes.c_int(), ctypes.c_int()
+    check_call(_LIB.MXNDArrayGetContext(ctypes.c_void_p(array), ctypes.byref(device_type), ctypes.byref(number)))
     return number.value
 
 
@@ -173,10 +173,10 @@ def _forward(original: Callable[..., int], handle: Any, *args: Any) -> int:
 def _create(
     original: Callable[..., int], symbol: Any, count: int, keys: Any, values: Any, handle: Any, *rest: Any
 ) -> int:
-    given = {keys[number]: number for number in range(count)}
-    if b"static_shape" in given:
-        values[given[b"static_shape"]] = b"False"
-    static = b"static_alloc" in given and values[given[b"static_alloc"]].lower() in (b"true", b"1")
+    position_of = {keys[number]: number for number in range(count)}
+    if b"static_shape" in position_of:
+        values[position_of[b"static_shape"]] = b"False"
+    static = b"static_alloc" in position_of and values[position_of[b"static_alloc"]].lower() in (b"true", b"1")
     status = original(symbol, count, keys, values, handle, *rest)
     if not status:
         _cached[handle._obj.value] = _CachedOp(handle._obj.value, static)
@@ -204,7 +204,7 @@ def _with_token(original: Callable[..., int], token: _Token, *args: Any) -> int:
 
 
 def _unwatched(original: Callable[..., int], handle: Any, *args: Any) -> int:
-    """What goes, or gets a monitor of the user's: there can be one."""
+    """Ends the watch over what is freed, or gets the user's own monitor: MXNet has room for one."""
     status = original(handle, *args)
     for watches in (_executors, _cached):
         if handle.value in watches:
@@ -237,9 +237,9 @@ def _wrapped(wrapper: Callable[..., int], original: Callable[..., int]) -> Calla
 
 
 def start() -> None:
-    """From now on memory is overwritten, of what is bound from now on. The hook has to be installed.
+    """From now on memory is overwritten, in graphs that are bound from now on. The hook has to be installed.
 
-    What stands in for MXNet's functions stays there: others may have put something around it by the time this ends.
+    The wrappers of MXNet's functions stay for good: others may have wrapped them by the time that this ends.
     """
     global _is_on
     with _lock.held():
@@ -260,10 +260,10 @@ def stop() -> None:
 
 @contextlib.contextmanager
 def poisoned() -> Iterator[None]:
-    """While this is open, what is bound, and each CachedOp that is made, runs on memory that is overwritten when dead.
+    """Executors bound and CachedOps made while this is open run on memory that is overwritten when it is dead.
 
     Raises:
-        NativeError: a pass could not be followed, or a node read what is not there.
+        NativeError: a pass could not be followed, or a node read an output that is not there.
     """
     before = len(TALLY.faults)
     start()

@@ -42,7 +42,7 @@ def _symbol() -> mx.sym.Symbol:
 
 
 def check_hook() -> None:
-    """Raises `NativeError` where what the hook reads or does is not what MXNet itself says."""
+    """Raises `NativeError` where the hook reads or does something else than MXNet itself says."""
     symbol = _symbol()
     binding = infer_binding(symbol, {"data": (512, 512)})
     with native.capture() as caught:
@@ -66,8 +66,8 @@ def check_hook() -> None:
 def onednn_activations() -> bool:
     """Whether oneDNN computes gradients of activations here, as `echo.ir.gradients` knows it.
 
-    That of tanh then does not read the output, and that of sigmoid has the bits of MXNet's own, which reads nothing
-    else. It depends on the build and on ``MXNET_MKLDNN_ENABLED``, so it is tried. The hook has to be there.
+    The gradient of tanh then does not read the output, and that of sigmoid has the bits of MXNet's own gradient, which
+    reads the output alone. It depends on the build and on ``MXNET_MKLDNN_ENABLED``, so it is tried, with the hook.
     """
     from_input = GradientRule("_backward_Activation", "_backward_Activation", own_inputs(0, 0, 2))
     from_output = GradientRule("_backward_Activation", "_backward_sigmoid", own_inputs(0, 1))
@@ -76,13 +76,13 @@ def onednn_activations() -> bool:
 
 def _is_equal(act_type: str, rule: GradientRule) -> bool:
     symbol = symbol_from(Node(VARIABLE, "data"), Node("Activation", "b", (Entry(0),), attrs={"act_type": act_type}))
-    other = graph_of(symbol).with_attrs({1: {GRADIENT_ATTRIBUTE: rule.text}})
-    found = []
+    exchanged = graph_of(symbol).with_attrs({1: {GRADIENT_ATTRIBUTE: rule.text}})
+    gradients = []
     ctx = mx.cpu()  # blocks run in the context of their data, which need not be this one
-    for bound in (symbol, symbol_of(other)):
+    for bound in (symbol, symbol_of(exchanged)):
         data = mx.nd.array(np.arange(-12, 12, 1 / 64), ctx)
         executor = mx.sym.Symbol.bind(bound, ctx, [data], [mx.nd.zeros(data.shape, ctx)])
         executor.forward(is_train=True)
         executor.backward([mx.nd.array(np.arange(1, 1 + data.size) / 7, ctx)])
-        found.append(executor.grad_arrays[0].asnumpy().tobytes())
-    return bool(found[0] == found[1])
+        gradients.append(executor.grad_arrays[0].asnumpy().tobytes())
+    return bool(gradients[0] == gradients[1])

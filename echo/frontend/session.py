@@ -49,11 +49,11 @@ _SETTINGS = ("NNVM_EXEC_MATCH_RANGE", "MXNET_BACKWARD_DO_MIRROR")  # what MXNet 
 
 
 def check_version() -> None:
-    """Refuses what echo cannot work on.
+    """Refuses an MXNet that echo cannot work on.
 
     Raises:
-        UnsupportedError: any MXNet but the one that the hook and the planner replay exactly, or one on which another
-            copy of echo works in this process: each would take the other's binds for the user's.
+        UnsupportedError: it is of another version than the one that the hook and the planner replay exactly, or another
+            copy of echo works on it in this process: either copy would take the other's binds for the user's.
     """
     compat.check_version(mx.__version__)
     owner = vars(mx).setdefault("_echo_owner", compat)  # a module of the copy that came first
@@ -88,7 +88,7 @@ def _install_checked() -> str:
 class MxnetSession:
     """Answers the planner's questions about one graph (`echo.passes.request.Frontend`).
 
-    It asks MXNet nothing twice about the graph, and remembers which chunks of memory MXNet wanted for rewritten ones.
+    It asks MXNet nothing twice about the graph, and remembers the chunks that MXNet planned for rewritten graphs.
     """
 
     def __init__(self, graph: Graph, binding: Binding, ctx: mx.Context, runner: str = EXECUTOR) -> None:
@@ -105,7 +105,7 @@ class MxnetSession:
         self.subject = subject(graph, binding, self.device, runner)
 
     def _forget(self) -> None:
-        self._others: list[MxnetSession] = []
+        self._derived: list[MxnetSession] = []
         self._names: Sequence[str] | None = None
         self._types: Mapping[Entry, TensorType] | None = None
         self._stock: dict[int, tuple[int, tuple[bool, ...]]] = {}  # what the oracle said of the graph itself
@@ -115,21 +115,21 @@ class MxnetSession:
         self._chunks: list[tuple[Graph, tuple[int, ...]]] = []
 
     def anew(self) -> MxnetSession:
-        """This session, with nothing remembered: for those who keep it."""
+        """A copy of this session that remembers nothing, for callers that keep it."""
         session = copy.copy(self)
         session._forget()
         return session
 
     def on(self, graph: Graph) -> MxnetSession:
-        """This session for another graph with the same arguments; what plans are made for stays the user's graph."""
+        """The session of another graph with the same arguments; its ``subject`` stays that of the user's graph."""
         if graph is self.graph:
             return self
-        for session in self._others:
+        for session in self._derived:
             if session.graph == graph:
                 return session
         session = self.anew()
         session.graph = graph
-        self._others.append(session)
+        self._derived.append(session)
         return session
 
     @property
@@ -181,7 +181,7 @@ class MxnetSession:
     def implemented(self, training: TrainingGraph, implementations: Mapping[int, GradientRule]) -> TrainingGraph:
         """The training graph with other implementations of gradients.
 
-        As it is, where MXNet would then add up gradients in another way.
+        Where MXNet would then add up gradients in another way, it is ``training`` itself.
         """
         if self._implemented is None or self._implemented[0] != implementations:
             self._implemented = (dict(implementations), implemented(training, implementations))
@@ -191,17 +191,17 @@ class MxnetSession:
         return training if self._runner == EXECUTOR else as_cached(training, self._runner, match_range_)
 
     def oracle(self, graph: Graph, match_range_: int) -> tuple[int, tuple[bool, ...]]:
-        """What MXNet's own planner says of a rewritten graph: bytes (MB without the hook), accumulations.
+        """MXNet's own memory plan of a rewritten graph: bytes (MB without the hook), accumulations.
 
         A CachedOp is planned when it runs: its graph is MXNet's own, its planner is replayed.
         """
         if graph is not self.graph:
-            return self._asked(graph, match_range_)
+            return self._ask_mxnet(graph, match_range_)
         if match_range_ not in self._stock:
-            self._stock[match_range_] = self._asked(graph, match_range_)
+            self._stock[match_range_] = self._ask_mxnet(graph, match_range_)
         return self._stock[match_range_]
 
-    def _asked(self, graph: Graph, match_range_: int) -> tuple[int, tuple[bool, ...]]:
+    def _ask_mxnet(self, graph: Graph, match_range_: int) -> tuple[int, tuple[bool, ...]]:
         try:
             return self._planned(graph, match_range_)
         except mx.MXNetError as error:
@@ -212,14 +212,14 @@ class MxnetSession:
             training = self._as_run(training_graph(graph, self._binding, self._ctx), match_range_)
             return training.planned_bytes, training.accumulations
         with contextlib.nullcontext() if self.hook else match_range(match_range_):
-            found = oracle(symbol_of(graph), self._binding, self._ctx, self.hook)
-        if found.chunks is not None:
-            self._chunks.append((graph, found.chunks))
-        return found.bytes, found.accumulations
+            answer = oracle(symbol_of(graph), self._binding, self._ctx, self.hook)
+        if answer.chunks is not None:
+            self._chunks.append((graph, answer.chunks))
+        return answer.bytes, answer.accumulations
 
     def chunks(self, graph: Graph) -> tuple[int, ...] | None:
-        """Bytes of each chunk that MXNet wants for the user's graph or a rewritten one, None where it was not asked."""
-        return next((chunks for known, chunks in self._chunks if known == graph), None)
+        """Bytes of each chunk that MXNet plans for the user's graph or a rewritten one, None where it was not asked."""
+        return next((chunks for planned, chunks in self._chunks if planned == graph), None)
 
     def evaluator(self, training: TrainingGraph, seconds: Sequence[float]) -> tuple[Evaluator, int]:
         """MXNet's planner, replayed; without the hook MXNet's planner itself."""
@@ -229,7 +229,7 @@ class MxnetSession:
         return evaluator, evaluator.effort
 
     def measuring(self) -> ContextManager[None]:
-        """All that is measured while this is open is measured in one process (`echo.frontend.apart`)."""
+        """Has one process make all measurements while this is open (`echo.frontend.apart`)."""
         return measuring()
 
     def cost_table(self) -> CostTable:
@@ -243,7 +243,7 @@ class MxnetSession:
         return self._overhead[1]
 
     def meter(self) -> MeasureFunction:
-        """What measures the seconds of a node of a training graph on this device."""
+        """The function that measures the seconds of a node of a training graph on this device."""
         return Meter(self._ctx)
 
     def race(
@@ -254,33 +254,33 @@ class MxnetSession:
 
 
 def _static_bytes(binding: Binding) -> dict[str, int]:
-    def total(shape: tuple[int, ...], kind: object) -> int:
-        return int(np.prod(shape, dtype=np.int64)) * np.dtype(kind).itemsize  # type: ignore[call-overload, no-any-return]
+    def total(shape: tuple[int, ...], dtype: object) -> int:
+        return int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize  # type: ignore[call-overload, no-any-return]
 
     args = list(zip(binding.arg_shapes, binding.arg_types, binding.grad_req))
-    trained = sum(total(shape, kind) for shape, kind, request in args if request != "null")
+    trained = sum(total(shape, dtype) for shape, dtype, request in args if request != "null")
     return {
         WEIGHTS: trained,
         GRADIENTS: trained,
-        INPUTS: sum(total(shape, kind) for shape, kind, request in args if request == "null"),
-        AUXILIARY: sum(total(shape, kind) for shape, kind in zip(binding.aux_shapes, binding.aux_types)),
+        INPUTS: sum(total(shape, dtype) for shape, dtype, request in args if request == "null"),
+        AUXILIARY: sum(total(shape, dtype) for shape, dtype in zip(binding.aux_shapes, binding.aux_types)),
     }
 
 
 def _family(graph: Graph, binding: Binding, device: str, runner: str) -> str:
-    """Equal for the lengths of a BucketingModule, the batch sizes of a Gluon block: same weights, same device."""
+    """A text that is equal for binds that train the same arguments on one device, as a BucketingModule's lengths."""
     names = sorted(graph.nodes[number].name for number in graph.arg_nodes)
     return json.dumps([names, sorted(set(binding.grad_req)), device, runner])
 
 
 def subject(graph: Graph, binding: Binding, device: str, runner: str = EXECUTOR) -> PlanKey:
-    """What a plan for this bind is made for."""
+    """The key of a plan for this bind: the graph, its arguments, the device and the settings that it depends on."""
     args = list(zip(binding.arg_shapes, binding.arg_types, binding.grad_req))
-    args += [(shape, kind, AUXILIARY_STATE) for shape, kind in zip(binding.aux_shapes, binding.aux_types)]
+    args += [(shape, dtype, AUXILIARY_STATE) for shape, dtype in zip(binding.aux_shapes, binding.aux_types)]
     return PlanKey(
         graph=digest(graph),
         operators=operators(graph),
-        arguments=tuple(Argument(shape, type_name(kind), request) for shape, kind, request in args),
+        arguments=tuple(Argument(shape, type_name(dtype), request) for shape, dtype, request in args),
         device=device,
         runner=runner,
         settings={name: os.environ[name] for name in _SETTINGS if os.environ.get(name)},

@@ -55,19 +55,19 @@ def load(value: Any) -> mx.sym.Symbol:
     """A symbol from NNVM's JSON value. MXNet's reader knows no \\u escapes: every character is written as it is."""
     text = json.dumps(value, ensure_ascii=False)
     if "\\u" in text:  # seldom, and the search for them takes longer than the rest
-        text = _ESCAPE.sub(lambda found: found.group(1) + chr(int(found.group(2), 16)), text)
+        text = _ESCAPE.sub(lambda match: match.group(1) + chr(int(match.group(2), 16)), text)
     return mx.sym.load_json(text)
 
 
-def type_name(kind: Any) -> str:
+def type_name(dtype: Any) -> str:
     """MXNet's name of a type; numpy has none for bfloat16, which MXNet shows as a record of two bytes."""
-    found = np.dtype(kind)
-    return "bfloat16" if found.names == ("bfloat16",) else found.name
+    numpy_type = np.dtype(dtype)
+    return "bfloat16" if numpy_type.names == ("bfloat16",) else numpy_type.name
 
 
 @dataclass(frozen=True)
 class Binding:
-    """Everything a bind needs to know: the shape and numpy type of each argument and auxiliary state, by position.
+    """All that planning needs of a bind: shape and numpy type of each argument and auxiliary state, by position.
 
     ``grad_req`` is "write", "add" or "null" for each argument. ``sparse``: the arguments whose gradients MXNet computes
     as row_sparse arrays.
@@ -97,7 +97,7 @@ class Binding:
     @property
     def key(self) -> tuple[Any, ...]:
         """A hashable value that is equal for binds that may share a plan."""
-        types = tuple(type_name(kind) for kind in self.arg_types + self.aux_types)
+        types = tuple(type_name(dtype) for dtype in self.arg_types + self.aux_types)
         return (self.arg_shapes, self.aux_shapes, types, self.grad_req)
 
 
@@ -146,7 +146,7 @@ def sparse_gradients(symbol: mx.sym.Symbol) -> frozenset[int]:
 
 
 def types_of(graph: Graph, binding: Binding) -> dict[Entry, TensorType]:
-    """The shape and type of each entry that others may read, of a graph that is bound like this.
+    """The shape and type of each visible entry of a graph that is bound like this.
 
     Raises:
         ShapeError: MXNet does not infer them all.
@@ -156,16 +156,16 @@ def types_of(graph: Graph, binding: Binding) -> dict[Entry, TensorType]:
     states = list(zip(symbol.list_auxiliary_states(), binding.aux_shapes, binding.aux_types))
     inner = symbol.get_internals()
     shapes = inner._infer_shape_impl(False, **{name: shape for name, shape, _ in [*arguments, *states]})[1]
-    types = inner.infer_type(**{name: kind for name, _, kind in arguments})[1]
+    types = inner.infer_type(**{name: dtype for name, _, dtype in arguments})[1]
     if shapes is None or types is None:
         raise ShapeError("MXNet does not infer the shape and type of every node")
-    found: dict[Entry, TensorType] = {}
+    tensors: dict[Entry, TensorType] = {}
     seen: Counter[int] = Counter()
-    for name, shape, kind in zip(inner.list_outputs(), shapes, types):
+    for name, shape, dtype in zip(inner.list_outputs(), shapes, types):
         number = int(name[1:].partition("_")[0])
-        found[Entry(number, seen[number])] = tensor_type(tuple(shape), FLAGS[type_name(kind)])
+        tensors[Entry(number, seen[number])] = tensor_type(tuple(shape), FLAGS[type_name(dtype)])
         seen[number] += 1
-    return found
+    return tensors
 
 
 def _default_types(symbol: mx.sym.Symbol, types: Mapping[str, Any] | None) -> Mapping[str, Any]:

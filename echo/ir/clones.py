@@ -51,15 +51,15 @@ class _Builder:
 
         They run in the order of the forward pass: depth-first, from input to input, more would be alive at once.
         """
-        wanted = {entry.node for entry in entries if self.missing(entry, slot)}
-        below = list(wanted)
+        needed = {entry.node for entry in entries if self.missing(entry, slot)}
+        below = list(needed)
         while below:
             for entry in self.training.nodes[below.pop()].inputs:
-                if entry.node not in wanted and self.missing(entry, slot):
-                    wanted.add(entry.node)
+                if entry.node not in needed and self.missing(entry, slot):
+                    needed.add(entry.node)
                     below.append(entry.node)
         before: tuple[int, ...] = ()
-        for node in sorted(wanted):
+        for node in sorted(needed):
             before = (self.add_clone(node, slot, before),)
 
     def add_clone(self, number: int, slot: int, before: tuple[int, ...]) -> int:
@@ -113,7 +113,7 @@ def _children(node: TrainingNode) -> Iterator[int]:
 
 
 def in_execution_order(nodes: Sequence[TrainingNode], training: TrainingGraph) -> TrainingGraph:
-    """These nodes, numbered as in ``training``, in MXNet's order: depth-first from the outputs. Others are left out."""
+    """The nodes that the outputs reach, in MXNet's order: depth-first. ``nodes`` are numbered as in ``training``."""
     order: list[int] = []
     visited: set[int] = set()
     for head in training.outputs:
@@ -131,7 +131,7 @@ def in_execution_order(nodes: Sequence[TrainingNode], training: TrainingGraph) -
                 stack.pop()
     place = {number: index for index, number in enumerate(order)}
 
-    entries: dict[tuple[int, int], Entry] = {}  # one object for all who read the same
+    entries: dict[tuple[int, int], Entry] = {}  # one object for all readers of an entry
 
     def moved(entry: Entry) -> Entry:
         if entry[:2] not in entries:

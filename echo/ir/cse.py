@@ -7,17 +7,17 @@ from echo.ir.training_graph import TrainingGraph
 
 
 def merged(graph: Graph, training: TrainingGraph) -> dict[int, int]:
-    """For each user's node that is not in the training graph because of an equal one: the number of that one."""
+    """For each node of the user's that MXNet merged into an equal one: the number of that other node."""
     present = {node.user for node in training.nodes if node.user is not None}
-    twins: dict[int, int] = {}
+    merged_into: dict[int, int] = {}
     if len(present) == len(graph.nodes):
-        return twins
-    known: dict[tuple[object, ...], int] = {}
+        return merged_into
+    kept_as: dict[tuple[object, ...], int] = {}
     for number, node in enumerate(graph.nodes):
-        inputs = tuple((twins.get(entry.node, entry.node), entry.index) for entry in node.inputs)
+        inputs = tuple((merged_into.get(entry.node, entry.node), entry.index) for entry in node.inputs)
         key = (node.op, tuple(sorted(node.attrs.items())), inputs)
         if number in present:
-            known.setdefault(key, number)
-        elif key in known:
-            twins[number] = known[key]
-    return twins
+            kept_as.setdefault(key, number)
+        elif key in kept_as:
+            merged_into[number] = kept_as[key]
+    return merged_into

@@ -85,14 +85,14 @@ def _is_id(value: object) -> bool:
 
 def _numbers(nodes: Sequence[Any]) -> dict[Any, int]:
     """The position of each id."""
-    found: dict[Any, int] = {}
+    number_of: dict[Any, int] = {}
     for position, node in enumerate(nodes):
         if not isinstance(node, dict) or not _is_id(node.get("id")):
             raise GraphError(f"node at position {position}: expected an object with an id, a number or a text")
-        if node["id"] in found:
-            raise GraphError(f"node {node['id']!r}: the id stands at positions {found[node['id']]} and {position}")
-        found[node["id"]] = position
-    return found
+        if node["id"] in number_of:
+            raise GraphError(f"node {node['id']!r}: the id stands at positions {number_of[node['id']]} and {position}")
+        number_of[node["id"]] = position
+    return number_of
 
 
 def _node(value: Mapping[str, Any], number_of: Mapping[Any, int], loss: int) -> TrainingNode:

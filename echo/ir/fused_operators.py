@@ -11,7 +11,7 @@ from echo.ir.op_spec import GradientReads
 from echo.ir.ops import ops_with, spec
 
 PREFIX = "_echo_"
-# Of each kernel, what its gradient reads. The kernels have the same table (``table.cc``); MXNet hands a gradient all.
+# Which arrays the gradient of each kernel reads, of all that MXNet hands it. The kernels' ``table.cc`` says the same.
 READS: Mapping[str, GradientReads] = {
     op[len(PREFIX) :]: reads
     for op in sorted(ops_with(lambda spec: True))
@@ -28,11 +28,11 @@ def fused_node(kernel: str, name: str, inputs: Sequence[Entry | None], attrs: Ma
     needed = "".join(bit for bit, entry in zip(needed, inputs) if entry is not None)
     bits = gradients + needed + outputs
     op, first = PREFIX + kernel, bits.find("1")
-    own = {"present": "".join("0" if entry is None else "1" for entry in inputs)}
+    kernel_attrs = {"present": "".join("0" if entry is None else "1" for entry in inputs)}
     if first >= 0:
         read = own_inputs(*(position if bit == "1" else first for position, bit in enumerate(bits)))
-        own[GRADIENT_ATTRIBUTE] = GradientRule(f"_backward_{op}", f"_backward_{op}", read).text
-    return Node(op, name, tuple(entry for entry in inputs if entry is not None), attrs={**attrs, **own})
+        kernel_attrs[GRADIENT_ATTRIBUTE] = GradientRule(f"_backward_{op}", f"_backward_{op}", read).text
+    return Node(op, name, tuple(entry for entry in inputs if entry is not None), attrs={**attrs, **kernel_attrs})
 
 
 def num_outputs(node: Node) -> int:

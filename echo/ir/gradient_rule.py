@@ -1,4 +1,4 @@
-"""A gradient rule: what takes the place of a gradient that MXNet makes, and what it reads."""
+"""A gradient rule: the operator that takes the place of a gradient of MXNet's, and the arrays that it reads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Source(Enum):
-    """Where a gradient finds an input; the value is how the native hook is told."""
+    """Where a gradient finds an input; the value is the letter for it in texts for the native hook."""
 
     GRADIENT = ""  # among the inputs of the gradient that it takes the place of
     FORWARD = "f"  # among the outputs of the forward node
@@ -17,7 +17,7 @@ class Source(Enum):
 
 
 class Read(NamedTuple):
-    """One input of a gradient: a position, which a term of a sum has not."""
+    """One input of a gradient: where it is found, and at which position; a term of a sum has none."""
 
     source: Source
     position: int = 0
@@ -29,7 +29,7 @@ class Read(NamedTuple):
 
     @staticmethod
     def parse(text: str) -> Read:
-        """Reads what `text` gives."""
+        """The inverse of `text`."""
         if text == Source.SUM.value:
             return Read(Source.SUM)
         source = Source.FORWARD if text.startswith(Source.FORWARD.value) else Source.GRADIENT
@@ -63,7 +63,7 @@ class GradientRule:
 
     @property
     def exchange(self) -> str:
-        """The two gradients, as the native hook is told what it may exchange."""
+        """The pair of gradients as a text, by which the native hook is told that it may exchange them."""
         return f"{self.before}>{self.after}"
 
     @property
@@ -73,7 +73,7 @@ class GradientRule:
 
     @staticmethod
     def parse(text: str) -> GradientRule:
-        """Reads what `text` gives.
+        """The inverse of `text`.
 
         Raises:
             ValueError: it is no such text.

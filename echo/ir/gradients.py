@@ -27,7 +27,7 @@ _ONEDNN_ACTIVATIONS = frozenset({"tanh", "sigmoid", "softrelu"})
 
 
 def _reading(gradient: str, *inputs: int) -> GradientRule:
-    """The same gradient, which reads these of its inputs."""
+    """The rule by which the same gradient reads these of its inputs, each in the place of the input at its position."""
     return GradientRule(gradient, gradient, own_inputs(*inputs))
 
 
@@ -46,7 +46,7 @@ _TOTAL = Read(Source.FORWARD, 0)
 class _Case:
     """A forward node whose gradient may read less. ``onednn``: oneDNN computes gradients of activations.
 
-    ``copied``: of its output, another gradient than oneDNN's would keep a plain copy.
+    ``copied``: a gradient that is not oneDNN's would keep a plain copy of the node's output.
     """
 
     training: TrainingGraph
@@ -65,12 +65,12 @@ class _Case:
 
     @property
     def by_onednn(self) -> bool:
-        kind = self.node.outputs[0]
-        return self.onednn and kind.dtype == "float32" and 1 <= len(kind.shape) <= _MOST_AXES
+        tensor = self.node.outputs[0]
+        return self.onednn and tensor.dtype == "float32" and 1 <= len(tensor.shape) <= _MOST_AXES
 
     @property
     def keeps_output(self) -> bool:
-        """Whether another gradient reads the output all the same, or none the input."""
+        """Whether the output stays in memory for another gradient anyway, or no other gradient reads the input."""
         return self.is_read(Entry(self.number)) or not self.is_read(self.node.inputs[0])
 
     def is_read(self, entry: Entry) -> bool:
@@ -105,7 +105,7 @@ def _of_softmax(case: _Case) -> GradientRule | None:
 
 
 def _of_concat(case: _Case) -> GradientRule | None:
-    """It reads the gradient alone; of empty arrays it has to know."""
+    """The gradient of Concat reads the output's gradient alone; where a term is empty, it needs to see that."""
     if any(0 in case.training.type_of(entry).shape for entry in case.node.inputs):
         return None
     return _concat(len(case.node.inputs))
@@ -116,13 +116,13 @@ def _concat(terms: int) -> GradientRule:
 
 
 def _of_sum(case: _Case) -> GradientRule | None:
-    """Terms of the sum's own shape and type are not read; another such array is the sum, or its gradient."""
+    """Terms of the sum's shape and type are not read: the sum itself, or its gradient, may stand in their place."""
     types = [case.training.type_of(entry) for entry in case.node.inputs]
-    own = case.node.outputs[0]
-    if any(kind.flag != own.flag for kind in types) or all(kind != own for kind in types):
+    total = case.node.outputs[0]
+    if any(tensor.flag != total.flag for tensor in types) or all(tensor != total for tensor in types):
         return None
-    other = _TOTAL if case.is_read(Entry(case.number)) else _GRADIENT
-    left, right = (other if kind == own else term for kind, term in zip(types, _TERMS))
+    unread = _TOTAL if case.is_read(Entry(case.number)) else _GRADIENT
+    left, right = (unread if tensor == total else term for tensor, term in zip(types, _TERMS))
     return _sum(case.node.op, left, right)
 
 
@@ -130,16 +130,16 @@ def _sum(op: str, left: Read, right: Read) -> GradientRule:
     return GradientRule(_SUMS[op], _SUMS[op], (_GRADIENT, left, right))
 
 
-class _Kind(NamedTuple):
+class _Rules(NamedTuple):
     """The rules for the gradient of one operator: which is chosen where, and which there are, by its attributes."""
 
     choose: Callable[[_Case], GradientRule | None]
     offered: Callable[[Mapping[str, str]], tuple[GradientRule, ...]]
 
 
-def _sums(op: str) -> _Kind:
+def _sums(op: str) -> _Rules:
     every = tuple(_sum(op, *pair) for pair in product((_GRADIENT, _TOTAL, _TERMS[0]), (_GRADIENT, _TOTAL, _TERMS[1])))
-    return _Kind(_of_sum, lambda _: every)
+    return _Rules(_of_sum, lambda _: every)
 
 
 def _activations(attrs: Mapping[str, str]) -> tuple[GradientRule, ...]:
@@ -147,15 +147,15 @@ def _activations(attrs: Mapping[str, str]) -> tuple[GradientRule, ...]:
     return (_ACTIVATION,) if from_output is None else (_ACTIVATION, from_output)
 
 
-_KINDS: Mapping[str, _Kind] = {
-    "Activation": _Kind(_of_activation, _activations),
-    "LeakyReLU": _Kind(_of_leaky, lambda _: (_LEAKY_INPUT, _LEAKY_OUTPUT)),
-    "softmax": _Kind(_of_softmax, lambda _: (_MASKED_SOFTMAX,)),
-    "Concat": _Kind(_of_concat, lambda attrs: (_concat(int(attrs["num_args"])),)),
-    "Convolution": _Kind(lambda _: None, lambda _: (late_rule(False), late_rule(True))),  # chosen by their sums
+_RULES: Mapping[str, _Rules] = {
+    "Activation": _Rules(_of_activation, _activations),
+    "LeakyReLU": _Rules(_of_leaky, lambda _: (_LEAKY_INPUT, _LEAKY_OUTPUT)),
+    "softmax": _Rules(_of_softmax, lambda _: (_MASKED_SOFTMAX,)),
+    "Concat": _Rules(_of_concat, lambda attrs: (_concat(int(attrs["num_args"])),)),
+    "Convolution": _Rules(lambda _: None, lambda _: (late_rule(False), late_rule(True))),  # chosen by their sums
     **{op: _sums(op) for op in _SUMS},
 }
-# What may stand in the place of what, as the native hook is told; fused operators bring their own.
+# The pairs of gradients that the native hook may exchange; fused operators bring their own.
 EXCHANGES = frozenset(
     rule.exchange
     for rule in (
@@ -175,22 +175,22 @@ def implementations(
     Without ``exact`` the rules may change the last bits. Entries in ``copied`` are not read by operators that
     would keep plain copies of them (`echo.estimators.kept.copied`).
     """
-    found: dict[int, GradientRule] = {}
+    rules: dict[int, GradientRule] = {}
     for _, node in training.operators():
         for number in () if node.forward else node.control_deps:
             forward = training.nodes[number]
-            if forward.user is None or forward.op not in _KINDS:
+            if forward.user is None or forward.op not in _RULES:
                 continue
-            rule = _KINDS[forward.op].choose(_Case(training, number, onednn, exact, Entry(number) in copied))
+            rule = _RULES[forward.op].choose(_Case(training, number, onednn, exact, Entry(number) in copied))
             if rule is not None and rule.before == node.op:
-                found[forward.user] = rule
+                rules[forward.user] = rule
     for number, rule in late_gradients(training).items() if onednn else ():
         user = training.nodes[number].user
         if user is not None:
-            found[user] = rule
-    return found
+            rules[user] = rule
+    return rules
 
 
 def known(op: str, attrs: Mapping[str, str]) -> frozenset[GradientRule]:
-    """Every rule that the gradient of such a node may have."""
-    return frozenset(_KINDS[op].offered(attrs)) if op in _KINDS else frozenset()
+    """Every rule that the gradient of a node with this operator and these attributes may have."""
+    return frozenset(_RULES[op].offered(attrs)) if op in _RULES else frozenset()

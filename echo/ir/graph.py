@@ -43,7 +43,7 @@ class Node:
 
     @property
     def takes_attrs(self) -> bool:
-        """Whether attributes may be added: Custom hands each to a constructor of the user's, which knows its own."""
+        """Whether attributes may be added: Custom hands all to a constructor of the user's, which knows no others."""
         return spec(self.op).takes_attrs
 
     def with_attrs(self, attrs: Mapping[str, str]) -> Node:
@@ -61,7 +61,7 @@ class Node:
         return node
 
 
-_FIELDS = tuple(each.name for each in fields(Node))
+_FIELDS = tuple(item.name for item in fields(Node))
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,8 @@ class Graph:
         lines = [f"graph of {len(self.nodes)} nodes"]
         for number, node in enumerate(self.nodes):
             reads = ", ".join(f"{self.nodes[e.node].name}:{e.index}" for e in node.inputs)
-            what = "variable" if node.is_variable else f"{node.op}({reads})"
-            lines.append(f"  %{number} {node.name} = {what}")
+            value = "variable" if node.is_variable else f"{node.op}({reads})"
+            lines.append(f"  %{number} {node.name} = {value}")
         lines.append("  return " + ", ".join(f"{self.nodes[e.node].name}:{e.index}" for e in self.heads))
         return "\n".join(lines)
 
@@ -196,7 +196,7 @@ def _text(value: Any) -> str:
 
 
 def check(graph: Graph) -> None:
-    """The rules every graph keeps: topological order, inputs and heads that exist, consistent entry numbers.
+    """Checks the rules of every graph: topological order, inputs and heads that exist, consistent entry numbers.
 
     Raises:
         GraphError: naming the node and the rule.

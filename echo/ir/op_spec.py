@@ -12,7 +12,7 @@ Formula = Callable[[Sequence[Shape], Shape], float]
 
 @dataclass(frozen=True)
 class When:
-    """The attributes of a node for which something holds: of one attribute, with its default, the texts that do."""
+    """A condition on a node: for which texts of one attribute, with its default, something holds."""
 
     attribute: str
     default: str
@@ -27,12 +27,12 @@ class When:
 
 
 def when(attribute: str, default: str, *values: str) -> When:
-    """For these values of an attribute."""
+    """The condition that an attribute has one of these values."""
     return When(attribute, default, frozenset(values).__contains__)
 
 
 def unless(attribute: str, default: str, *values: str) -> When:
-    """For all values of an attribute but these."""
+    """The condition that an attribute has none of these values."""
     return When(attribute, default, lambda text: text not in values)
 
 
@@ -40,7 +40,7 @@ NEVER, ALWAYS = When("", "", lambda _: False), When("", "", lambda _: True)
 
 
 class GradientReads(NamedTuple):
-    """What a gradient reads, "1" or "0" each: of the gradients of the outputs, of the inputs, of the outputs."""
+    """Which arrays a gradient reads, "1" or "0" for each: of the outputs' gradients, of the inputs, of the outputs."""
 
     gradients: str
     inputs: str
@@ -49,18 +49,18 @@ class GradientReads(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """How an operator is about oneDNN's blocked layouts of arrays, on the CPU.
+    """What an operator does with oneDNN's blocked layouts of arrays, on the CPU.
 
     Attributes:
         source: it makes blocked arrays of plain ones.
         keeps: its output has the layout of its input, in place or not.
-        hands_on: it is the faster for a blocked input, and hands that layout on: what is measured has it, too.
+        hands_on: it is faster on a blocked input, and hands that layout on: it is measured on such an input, too.
         onednn: oneDNN runs it (``TIsMKLDNN`` in MXNet's source), or it copies nothing for longer than it runs. Any
             other operator keeps plain copies of blocked inputs (`echo.estimators.kept`).
         plain: its outputs are plain all the same.
         identity: in place, it leaves its input in the layout that it has; views make it plain.
         indifferent: its gradient reads its own output, and computes the same in any layout of it.
-        unsettled: its copy has another layout than it: that of a product with the mask, or that of its input.
+        unsettled: its clone has another layout than the node: that of a product with the mask, or that of its input.
         blocks_all: all of its outputs may be blocked, and not the first alone; the rest are statistics, workspaces and
             gradients of weights.
     """
@@ -78,7 +78,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class OpSpec:
-    """One operator, MXNet's or ours. The defaults are those of an operator that nobody knows, and safe.
+    """One operator, MXNet's or ours. The defaults are those of an operator without a row, and safe.
 
     Attributes:
         recomputable: it may run twice: it draws no random numbers, keeps no state, and writes into no input, on CPU and
@@ -91,7 +91,7 @@ class OpSpec:
             what its gradient reads beside it. A clone of Dropout would draw another mask.
         needs_cpu: on cuDNN it writes its moving statistics in the forward pass, or draws masks in a layout of its own.
         clone_op: the operator that computes its first output again, from its input and its second output, a mask.
-        rewrites: what it writes into its inputs, moving statistics, it writes in backward.
+        rewrites: it writes into its inputs, moving statistics, in backward alone.
         draws: it draws random numbers, and MXNet does not say so.
         draws_in_training: if it draws random numbers, it draws them in training alone.
         of_mode: it has to run again in the mode, training or not, in which it ran before. BatchNorm computes something
@@ -106,15 +106,15 @@ class OpSpec:
         outputs: how many outputs it has, or the attribute that says it.
         gradient_reads: of a fused operator, what the gradient reads; ``table.cc`` of the kernels says the same.
         flops: the floating-point operations that its time follows; None where it follows the bytes that it moves.
-        gathers: of its first input it reads no more than it puts out.
+        gathers: it reads no more of its first input than it writes.
         is_free: no kernel runs for it: a variable; a sum that MXNet has the producer of the second term add up (its
             pass DetectInplaceAddTo). Of the 523 in an NMT step and the 272 in an LM step, the profiler saw none.
         measurable: it may run outside of the user's graph, on numbers without meaning.
         in_gradients: MXNet adds it to gradients, where it needs no attribute but the number of inputs.
         counts_inputs: its attribute ``num_args`` is the number of its inputs.
         has_parameters: the batch is the leading dimension of its first input alone; the others are parameters.
-        is_index: its first input are rows of its second.
-        layout: how it is about oneDNN's layouts.
+        is_index: its first input holds numbers of rows of its second.
+        layout: what it does with oneDNN's layouts.
     """
 
     recomputable: bool = False

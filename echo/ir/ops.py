@@ -3,7 +3,7 @@
 An operator runs twice only where its row says so, never because it is not forbidden: one that draws random numbers,
 keeps state or writes into an input gives silently wrong gradients when it runs again. ``tests/ir/test_ops.py`` checks
 each: outputs, gradients and auxiliary states stay identical to the last bit. ``tests/operators`` does the same for what
-is said of readers. Operators of which all facts are the same share a row; of one that is not here, nothing is known.
+is said of readers. Operators with equal facts share a row; of an operator without a row nothing is known.
 """
 
 from __future__ import annotations
@@ -191,8 +191,8 @@ _ROWS: tuple[tuple[OpSpec, str], ...] = (
 
 
 def _table(rows: tuple[tuple[OpSpec, str], ...]) -> dict[str, OpSpec]:
-    found = [(name, row) for row, names in rows for name in names.split()]
-    if len(table := dict(found)) < len(found):
+    pairs = [(name, row) for row, names in rows for name in names.split()]
+    if len(table := dict(pairs)) < len(pairs):
         raise ValueError("an operator has two rows")
     return table
 
@@ -201,12 +201,12 @@ _TABLE = _table(_ROWS)
 
 
 def spec(op: str) -> OpSpec:
-    """What is known of an operator."""
+    """The facts about an operator; the safe defaults for one without a row."""
     return _TABLE.get(op, _UNKNOWN)
 
 
 def ops_with(has: Callable[[OpSpec], bool]) -> frozenset[str]:
-    """The operators of which this holds."""
+    """The operators whose facts fulfil this condition."""
     return frozenset(op for op, row in _TABLE.items() if has(row))
 
 

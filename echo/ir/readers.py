@@ -20,14 +20,14 @@ from echo.ir.ops import spec
 
 
 def why_not_reader(op: str, attrs: Mapping[str, str], position: int = 0) -> str:
-    """Why what an operator reads at this input has to stay where it is; empty where it may run again, or move."""
-    known = spec(op)
-    if not known.reads_plainly:
+    """Why the map that an operator reads at this input has to stay where it is; empty if it may run again, or move."""
+    facts = spec(op)
+    if not facts.reads_plainly:
         return f"{op} is not known to read its inputs through its inputs alone"
-    if known.movable_inputs is not None and position not in known.movable_inputs:
+    if facts.movable_inputs is not None and position not in facts.movable_inputs:
         return f"input {position} of {op} must not move"
-    if known.in_place(attrs):
-        return f"the gradient of {op} with {known.in_place.shown(attrs)} hangs on working in place"
-    if known.draws(attrs):  # and it crashes
-        return f"{op} with {known.draws.shown(attrs)} was never tried"
+    if facts.in_place(attrs):
+        return f"the gradient of {op} with {facts.in_place.shown(attrs)} depends on whether it works in place"
+    if facts.draws(attrs):  # and it crashes
+        return f"{op} with {facts.draws.shown(attrs)} was never tried"
     return ""

@@ -24,18 +24,18 @@ def all_outputs(node: TrainingNode, hook: bool) -> tuple[int, ...]:
 
 def why_not(node: TrainingNode, device: str, hook: bool) -> str:
     """The reason why this node must not run twice, empty where it may."""
-    known = spec(node.op)
-    if not known.recomputable:
+    facts = spec(node.op)
+    if not facts.recomputable:
         return f"{node.op} is not known to be safe to run twice"
-    if not hook and known.needs_hook:
+    if not hook and facts.needs_hook:
         return f"{node.op} needs the native hook"
-    if device != "cpu" and known.needs_cpu and node.attrs.get("cudnn_off") not in ("True", "1"):
+    if device != "cpu" and facts.needs_cpu and node.attrs.get("cudnn_off") not in ("True", "1"):
         return f"{node.op} has side effects on cuDNN"
-    if known.clone_op:
+    if facts.clone_op:
         return why_not_dropout(node.attrs)
-    if node.random or known.draws(node.attrs):
+    if node.random or facts.draws(node.attrs):
         return f"{node.op} draws random numbers here"
-    if node.mutates and not known.rewrites:
+    if node.mutates and not facts.rewrites:
         return f"{node.op} writes into its input"
     return ""
 

@@ -2,10 +2,10 @@
 
 The base order is the order of a training graph's nodes. A node is *split* at a position of it: backward nodes from that
 position on no longer read what the forward pass computed, but a copy that is computed just before the first of them
-runs. A node split twice is recomputed twice. What a copy reads is what its inputs are at that position: the forward
+runs. A node split twice is recomputed twice. A copy reads its inputs as they are at that position: the forward
 pass's value, or a copy of theirs. Every set of splits is a valid schedule, and recomputes nothing that is not read.
 
-This is the specification of ``echo/native/planner/schedule.cc``; `replay` checks what either made of a schedule.
+This is the specification of ``echo/native/planner/schedule.cc``; `replay` checks the schedules of both.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Step(NamedTuple):
 
 
 class Replayed(NamedTuple):
-    """Bytes, and seconds of everything that ran."""
+    """The bytes that a schedule needs, and the seconds of its runs."""
 
     bytes: int
     seconds: float
@@ -40,7 +40,7 @@ class _Run:
     splits: Splits
     again: Container[Entry] | None
     steps: list[Step] = field(default_factory=list)
-    made: set[tuple[int, int]] = field(default_factory=set)  # (node, copy)
+    copies: set[tuple[int, int]] = field(default_factory=set)  # (node, copy)
 
     def copy_at(self, entry: Entry, slot: int) -> int:
         if self.again is not None and Entry(entry.node, entry.index) not in self.again:
@@ -49,26 +49,26 @@ class _Run:
 
     def missing(self, node: int, slot: int) -> list[int]:
         """The forward nodes that have to run again before ``node`` can read its inputs at ``slot``."""
-        found: list[int] = []
+        nodes: list[int] = []
         for position, entry in enumerate(self.training.nodes[node].inputs):
             copy = self.copy_at(entry, slot)
-            known = copy == 0 or (entry.node, copy) in self.made or entry.node in found
-            if not known and position not in self.training.nodes[node].ignored:
-                found.append(entry.node)
-        return found
+            is_there = copy == 0 or (entry.node, copy) in self.copies or entry.node in nodes
+            if not is_there and position not in self.training.nodes[node].ignored:
+                nodes.append(entry.node)
+        return nodes
 
     def backward(self, slot: int) -> None:
-        wanted = self.missing(slot, slot)
-        for node in wanted:  # grows as it goes
-            wanted += [more for more in self.missing(node, slot) if more not in wanted]
-        for node in sorted(wanted):
-            self.made.add((node, bisect_right(self.splits[node], slot)))
+        needed = self.missing(slot, slot)
+        for node in needed:  # grows as it goes
+            needed += [more for more in self.missing(node, slot) if more not in needed]
+        for node in sorted(needed):
+            self.copies.add((node, bisect_right(self.splits[node], slot)))
             self.steps.append(Step(node, slot))
         self.steps.append(Step(slot, slot))
 
 
 def steps_of(training: TrainingGraph, splits: Splits, again: Container[Entry] | None = None) -> list[Step]:
-    """What runs in a training step, in order; only entries in ``again``, by default all, are read from copies."""
+    """The steps of a training step, in order; only entries in ``again``, by default all, are read from copies."""
     run = _Run(training, splits, again)
     for number, node in training.operators():
         if node.forward:
@@ -79,10 +79,10 @@ def steps_of(training: TrainingGraph, splits: Splits, again: Container[Entry] | 
 
 
 def replay(training: TrainingGraph, order: Sequence[int], seconds: Sequence[float]) -> Replayed:
-    """Runs these nodes in this order, and knows nothing of how it came about: the certificate of a schedule.
+    """Runs these nodes in this order, and trusts nothing that made the order: the certificate of a schedule.
 
     A node reads the latest value of each input. A value is alive from when it is made until it is read for the last
-    time; what a node makes is counted before what it reads is freed. Memory that is not the planner's, and work in
+    time; a node's outputs are counted before its inputs are freed. Memory that is not the planner's, and work in
     place, is left out.
 
     Raises:
@@ -111,10 +111,10 @@ def replay(training: TrainingGraph, order: Sequence[int], seconds: Sequence[floa
 def _peak(training: TrainingGraph, order: Sequence[int], last_use: Mapping[tuple[int, int], int]) -> int:
     change = [0] * (len(order) + 2)
     for step, number in enumerate(order):
-        for index, kind in enumerate(training.nodes[number].outputs):
+        for index, tensor in enumerate(training.nodes[number].outputs):
             if index not in training.nodes[number].unowned:
-                change[step] += kind.bytes
-                change[last_use.get((step, index), step) + 1] -= kind.bytes
+                change[step] += tensor.bytes
+                change[last_use.get((step, index), step) + 1] -= tensor.bytes
     live = peak = 0
     for amount in change:
         live += amount

@@ -41,15 +41,15 @@ def late_gradients(training: TrainingGraph) -> dict[int, GradientRule]:
         return {}
     reads = Counter(Entry(entry.node, entry.index) for node in training.nodes for entry in node.inputs)
     reads.update(Entry(entry.node, entry.index) for entry in training.outputs)
-    found: dict[int, GradientRule] = {}
+    rules: dict[int, GradientRule] = {}
     for node, terms in sums:
         size = node.outputs[0].bytes
         kept = {term: training.type_of(training.nodes[term].inputs[0]).bytes for term in terms[:-1]}
         offered = [term for term in kept if kept[term] < size and reads[Entry(term)] == 1]
         if offered:
             gradient = training.nodes[min(offered, key=lambda term: kept[term])]
-            found[gradient.control_deps[0]] = late_rule(len(gradient.inputs) > 3)
-    return found
+            rules[gradient.control_deps[0]] = late_rule(len(gradient.inputs) > 3)
+    return rules
 
 
 def _terms(training: TrainingGraph, inputs: tuple[Entry, ...]) -> list[int]:
@@ -59,5 +59,5 @@ def _terms(training: TrainingGraph, inputs: tuple[Entry, ...]) -> list[int]:
 
 def _is_offered(training: TrainingGraph, number: int) -> bool:
     node = training.nodes[number]
-    kind = node.outputs[0]
-    return node.op == _GRADIENT and kind.dtype == "float32" and len(kind.shape) in _AXES
+    tensor = node.outputs[0]
+    return node.op == _GRADIENT and tensor.dtype == "float32" and len(tensor.shape) in _AXES

@@ -1,4 +1,4 @@
-"""What may stand in the place of a match range of MXNet's memory planner."""
+"""Storage methods of echo's own, by numbers in the place of a match range of MXNet's memory planner."""
 
 from __future__ import annotations
 

@@ -109,12 +109,12 @@ class TrainingGraph:
         import numpy as np
 
         nodes, reads = self.nodes, self.reads
-        kinds = [kind for node in nodes for kind in node.outputs]
+        tensors = [tensor for node in nodes for tensor in node.outputs]
         entry_begin = np.array(self.first_entry, np.int32)
         input_begin = _begins([len(node.inputs) for node in nodes])
         ignored = np.zeros(len(reads.reader), np.uint8)
         ignored[[input_begin[number] + i for number, node in enumerate(nodes) for i in node.ignored]] = 1
-        external, untouched = np.zeros((2, len(kinds)), np.uint8)
+        external, untouched = np.zeros((2, len(tensors)), np.uint8)
         external[[entry_begin[number] + i for number, node in enumerate(nodes) for i in node.external]] = 1
         untouched[[entry_begin[number] + i for number, node in enumerate(nodes) for i in node.untouched]] = 1
         return {
@@ -128,9 +128,9 @@ class TrainingGraph:
             "inplace": np.array([triple for node in nodes for triple in node.inplace], np.int32),
             "variable": np.array([node.is_variable for node in nodes], np.uint8),
             "forward": np.array([node.forward for node in nodes], np.uint8),
-            "elements": np.array([kind.elements for kind in kinds], np.int64),
-            "dtype": np.array([kind.flag for kind in kinds], np.uint8),
-            "dtype_size": np.array([kind.itemsize for kind in kinds], np.uint8),
+            "elements": np.array([tensor.elements for tensor in tensors], np.int64),
+            "dtype": np.array([tensor.flag for tensor in tensors], np.uint8),
+            "dtype_size": np.array([tensor.itemsize for tensor in tensors], np.uint8),
             "external": external,
             "untouched": untouched,
             "output_entry": np.array(list(map(self.entry_id, self.outputs)), np.int32),
@@ -231,7 +231,7 @@ def added_outputs(
 
 
 def _begins(counts: Sequence[int]) -> npt.NDArray[np.int32]:
-    """Where each of consecutive rows of so many items begins, and where the last one ends."""
+    """Where each row begins in consecutive rows of so many items, and where the last one ends."""
     import numpy as np
 
     begin = np.zeros(len(counts) + 1, np.int32)

@@ -111,7 +111,7 @@ class TrainingNode:
         return node
 
 
-_FIELDS = tuple(each.name for each in fields(TrainingNode))
+_FIELDS = tuple(item.name for item in fields(TrainingNode))
 
 
 def node_to_json(node: TrainingNode) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def node_to_json(node: TrainingNode) -> dict[str, Any]:
     return {
         "op": node.op,
         "name": node.name,
-        "outputs": [[list(kind.shape), kind.flag] for kind in node.outputs],
+        "outputs": [[list(tensor.shape), tensor.flag] for tensor in node.outputs],
         "inputs": [list(entry[:2]) for entry in node.inputs],
         "control_deps": list(node.control_deps),
         "attrs": dict(node.attrs),

@@ -62,11 +62,11 @@ def kernels_library() -> ctypes.CDLL:
 
 
 @functools.lru_cache(maxsize=None)
-def _of_backend(backend: str, what: str) -> Any:
+def _of_backend(backend: str, purpose: str) -> Any:
     if backend not in ("cpu", "cuda"):
         raise KernelError(f"there is no backend {backend!r}, expected 'cpu' or 'cuda'")
-    result = ctypes.c_int if what == "call" else ctypes.c_size_t
-    return function(kernels_library(), f"echo_{backend}_{what}", result, ctypes.POINTER(Call))
+    result = ctypes.c_int if purpose == "call" else ctypes.c_size_t
+    return function(kernels_library(), f"echo_{backend}_{purpose}", result, ctypes.POINTER(Call))
 
 
 def level() -> str:
@@ -95,32 +95,32 @@ def _error() -> KernelError:
     return KernelError(function(kernels_library(), "echo_kernels_error", ctypes.c_char_p)().decode())
 
 
-def _tensor(array: Any, kernel: str, what: str, writable: bool) -> Tensor:
+def _tensor(array: Any, kernel: str, role: str, writable: bool) -> Tensor:
     if array is None:
         return Tensor()
     if isinstance(array, np.ndarray):
         if not array.flags.c_contiguous:
-            raise KernelError(f"{kernel}: {what}, shape {array.shape}, is not dense, expected a row-major array")
+            raise KernelError(f"{kernel}: {role}, shape {array.shape}, is not dense, expected a row-major array")
         if writable and not array.flags.writeable:
-            raise KernelError(f"{kernel}: {what} is read-only")
+            raise KernelError(f"{kernel}: {role} is read-only")
         address, shape, dtype = array.ctypes.data, array.shape, array.dtype.name
     else:
-        address, shape, dtype = _on_device(array, kernel, what)
+        address, shape, dtype = _on_device(array, kernel, role)
     if dtype not in DTYPES:
-        raise KernelError(f"{kernel}: {what} has type {dtype}, expected one of {', '.join(DTYPES)}")
+        raise KernelError(f"{kernel}: {role} has type {dtype}, expected one of {', '.join(DTYPES)}")
     if len(shape) > MOST_AXES:
-        raise KernelError(f"{kernel}: {what} has {len(shape)} axes, expected {MOST_AXES} at most")
+        raise KernelError(f"{kernel}: {role} has {len(shape)} axes, expected {MOST_AXES} at most")
     return Tensor(address, DTYPES[dtype], len(shape), (ctypes.c_int64 * MOST_AXES)(*shape))
 
 
-def _on_device(array: Any, kernel: str, what: str) -> tuple[int, tuple[int, ...], str]:
+def _on_device(array: Any, kernel: str, role: str) -> tuple[int, tuple[int, ...], str]:
     interface = getattr(array, "__cuda_array_interface__", None)
     if interface is None:
         raise KernelError(
-            f"{kernel}: {what} is a {type(array).__name__}, expected a NumPy array or one on a CUDA device"
+            f"{kernel}: {role} is a {type(array).__name__}, expected a NumPy array or one on a CUDA device"
         )
     if interface.get("strides") is not None:
-        raise KernelError(f"{kernel}: {what} is not dense, expected a row-major array")
+        raise KernelError(f"{kernel}: {role} is not dense, expected a row-major array")
     return interface["data"][0] or 0, tuple(interface["shape"]), np.dtype(interface["typestr"]).name
 
 

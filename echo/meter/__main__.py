@@ -18,12 +18,12 @@ _DUMPABLE = 4  # PR_SET_DUMPABLE
 
 
 def main() -> None:
-    """Makes MXNet ready as the first line says, and answers until nobody asks any more."""
+    """Makes MXNet ready as the first line says, and answers requests until the socket is closed."""
     _stand_apart()
     channel = socket.socket(fileno=0)
     lines = channel.makefile("r", encoding="utf-8")
-    first = json.loads(lines.readline())
-    answer = _answers(first)
+    setup = json.loads(lines.readline())
+    answer = _answers(setup)
     channel.sendall(b'{"ready": true}\n')
     for line in lines:
         request = json.loads(line)
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def _stand_apart() -> None:
-    """Nothing of the user's process reaches this one, or the other way round, but through the socket."""
+    """Separates this process from the user's: nothing passes between them but through the socket."""
     import ctypes
 
     os.setsid()  # signals from a terminal are not for this process
@@ -56,14 +56,14 @@ def _stand_apart() -> None:
     sys.modules["echo"] = echo
 
 
-def _answers(first: Mapping[str, Any]) -> Any:
-    """What answers a request."""
+def _answers(setup: Mapping[str, Any]) -> Any:
+    """The function that answers a request."""
     from echo.meter.capi import Library, MxnetError
     from echo.meter.clock import Clock
     from echo.meter.race import race
     from echo.meter.trial import Trial
 
-    library = Library(first["library"], first["extension"], tuple(first["device"]), first["numpy_shape"])
+    library = Library(setup["library"], setup["extension"], tuple(setup["device"]), setup["numpy_shape"])
     library.constant((1,), 0, 0).wait()  # is the device there, and free?
     clock = Clock(library)
 

@@ -54,20 +54,20 @@ class Library:
         if flag not in CODES:
             raise MxnetError(f"arrays of type {flag} cannot be made")
         code, draw = CODES[flag], random.Random(0)
-        made = Array(self, shape, flag)
-        count = min(made.elements, _NOISE)
+        noise = Array(self, shape, flag)
+        count = min(noise.elements, _NOISE)
         if below:
             values: list[float] = [draw.randrange(below) for _ in range(count)]
         else:
             values = [draw.uniform(least, most) if flag in FLOATS else 1 for _ in range(count)]
-        made.fill(_packed(code, values), _SIZES[code])
-        return made
+        noise.fill(_packed(code, values), _SIZES[code])
+        return noise
 
     def constant(self, shape: Sequence[int], flag: int, value: float) -> Array:
         """An array that holds one number."""
-        made = Array(self, shape, flag)
-        made.fill(_packed(CODES[flag], [value]), _SIZES[CODES[flag]])
-        return made
+        result = Array(self, shape, flag)
+        result.fill(_packed(CODES[flag], [value]), _SIZES[CODES[flag]])
+        return result
 
 
 def _packed(code: str, values: Sequence[float]) -> bytes:
@@ -94,11 +94,11 @@ class Array:
 
     @property
     def elements(self) -> int:
-        """How many there are."""
-        found = 1
+        """The number of elements."""
+        count = 1
         for size in self.shape:
-            found *= size
-        return found
+            count *= size
+        return count
 
     def fill(self, values: bytes, size: int) -> None:
         """Writes elements of so many bytes, from the first on and again, until the array is full."""
@@ -107,12 +107,12 @@ class Array:
         self._library.call("MXNDArraySyncCopyFromCPU", self.handle, buffer, ctypes.c_size_t(self.elements))
 
     def wait(self) -> None:
-        """Returns when all that writes the array is done."""
+        """Returns when MXNet has done all that writes the array."""
         self._library.call("MXNDArrayWaitToRead", self.handle)
 
 
 class Borrowed(Array):
-    """An output of an executor, which is freed like any other array and has a shape that nobody asks for."""
+    """An output of an executor, which is freed like any other array; its shape is not read."""
 
     def __init__(self, library: Library, handle: int) -> None:
         self.handle = ctypes.c_void_p(handle)
@@ -147,28 +147,29 @@ class Executor:
         self.outputs = self._outputs()
 
     def _bind(self, symbol: ctypes.c_void_p, arrays: Mapping[str, Array], gradients: Mapping[str, Array]) -> None:
-        names, states = (self._names(symbol, kind) for kind in ("Arguments", "AuxiliaryStates"))
+        names, states = (self._names(symbol, role) for role in ("Arguments", "AuxiliaryStates"))
         self._kept = [*arrays.values(), *gradients.values()]
         self.gradients = [gradients[name] for name in names if name in gradients]
-        given = [arrays[name].handle for name in names]
-        into = [gradients[name].handle if name in gradients else None for name in names]
-        wanted = [_ONE_GRADIENT if name in gradients else _NO_GRADIENT for name in names]
+        argument_handles = [arrays[name].handle for name in names]
+        gradient_handles = [gradients[name].handle if name in gradients else None for name in names]
+        requests = [_ONE_GRADIENT if name in gradients else _NO_GRADIENT for name in names]
         aux = [arrays[name].handle for name in states]
         self._library.call(
             "MXExecutorBindEX", symbol, *self._library.device, ctypes.c_uint32(0), None, None, None,
-            ctypes.c_uint32(len(given)), _handles(given), _handles(into), (ctypes.c_uint32 * len(wanted))(*wanted),
+            ctypes.c_uint32(len(names)), _handles(argument_handles), _handles(gradient_handles),
+            (ctypes.c_uint32 * len(requests))(*requests),
             ctypes.c_uint32(len(aux)), _handles(aux), None, ctypes.byref(self._handle),
         )  # fmt: skip
 
-    def _names(self, symbol: ctypes.c_void_p, kind: str) -> list[str]:
-        size, found = ctypes.c_uint32(), ctypes.POINTER(ctypes.c_char_p)()
-        self._library.call(f"MXSymbolList{kind}", symbol, ctypes.byref(size), ctypes.byref(found))
-        return [found[i].decode() for i in range(size.value)]
+    def _names(self, symbol: ctypes.c_void_p, role: str) -> list[str]:
+        size, names = ctypes.c_uint32(), ctypes.POINTER(ctypes.c_char_p)()
+        self._library.call(f"MXSymbolList{role}", symbol, ctypes.byref(size), ctypes.byref(names))
+        return [names[i].decode() for i in range(size.value)]
 
     def _outputs(self) -> list[Borrowed]:
-        size, found = ctypes.c_uint32(), ctypes.POINTER(ctypes.c_void_p)()
-        self._library.call("MXExecutorOutputs", self._handle, ctypes.byref(size), ctypes.byref(found))
-        return [Borrowed(self._library, found[i]) for i in range(size.value)]
+        size, handles = ctypes.c_uint32(), ctypes.POINTER(ctypes.c_void_p)()
+        self._library.call("MXExecutorOutputs", self._handle, ctypes.byref(size), ctypes.byref(handles))
+        return [Borrowed(self._library, handles[i]) for i in range(size.value)]
 
     def __del__(self) -> None:
         if self._handle:
@@ -185,9 +186,9 @@ class Executor:
         self._library.call("MXExecutorForward", self._handle, 1)
         self._library.call("MXExecutorBackwardEx", self._handle, ctypes.c_uint32(len(heads)),
                            _handles([head.handle for head in heads]), 1)  # fmt: skip
-        for each in [*self.outputs, *self.gradients]:
-            each.wait()
+        for written in [*self.outputs, *self.gradients]:
+            written.wait()
 
 
 def _handles(handles: Sequence[ctypes.c_void_p | None]) -> Any:
-    return (ctypes.c_void_p * len(handles))(*(None if each is None else each.value for each in handles))
+    return (ctypes.c_void_p * len(handles))(*(None if handle is None else handle.value for handle in handles))

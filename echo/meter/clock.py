@@ -30,13 +30,13 @@ _MOST_KEPT_BYTES = 96 << 20  # of arrays for the next measurements
 class Clock:
     """Times operators on one device.
 
-    Light forward operators, the candidates for recomputation, find their inputs in the caches: what is recomputed was
-    just asked for. All others run after the caches were flushed.
+    Light forward operators, the candidates for recomputation, find their inputs in the caches, as in a chain of clones
+    that run one behind the other. All others run after the caches were flushed.
     """
 
     def __init__(self, library: Library) -> None:
         self._library = library
-        self._made: dict[Variable, list[Array]] = {}
+        self._reusable: dict[Variable, list[Array]] = {}
         self._kept_bytes = 0
         self._call_seconds = 0.0
         self._copy: Executor | None = None
@@ -51,20 +51,20 @@ class Clock:
         return min(_timed(executor.forward), _timed(executor.forward))
 
     def too_long(self, trial: Trial, once: float) -> float:
-        """How many times what takes ``once`` is longer than a trial should be; 0 where that does not matter."""
+        """How many times longer than a trial should a run of ``once`` seconds is; 0 where that does not matter."""
         return once / _LONG_RUN if once > 3 * _LONG_RUN and not trial.heavy else 0.0
 
     def seconds(self, trial: Trial, once: float) -> float:
-        """Seconds of one run among others, where one alone takes ``once``.
+        """Seconds of one run among other operators; ``once`` are those of one run alone.
 
         Raises:
             MxnetError: MXNet does not run it.
         """
         base = self._best(trial, 0) if trial.forward else self._overhead()
         # copies whose sum stands out from the forward operator beside them
-        wanted = max(_RUN_SECONDS, base) / max(once - base, LAUNCH)
+        needed = max(_RUN_SECONDS, base) / max(once - base, LAUNCH)
         most = _MOST_HOT_COPIES if trial.hot else _MOST_COLD_COPIES
-        copies = max(1, int(min(wanted, most, _MOST_COPIED_BYTES / trial.bytes)))
+        copies = max(1, int(min(needed, most, _MOST_COPIED_BYTES / trial.bytes)))
         return max((self._best(trial, copies) - base) / copies, _LEAST_SECONDS)
 
     def _overhead(self) -> float:
@@ -89,19 +89,19 @@ class Clock:
         return Executor(self._library, trial.graph(copies), self._arrays_for(trial.variables(copies)))
 
     def _arrays_for(self, variables: dict[str, Variable]) -> dict[str, Array]:
-        """An array of its own for each variable; arrays of earlier measurements are used again."""
+        """One array for each variable; arrays of earlier measurements are used again."""
         if self._kept_bytes > _MOST_KEPT_BYTES:
-            self._made.clear()
+            self._reusable.clear()
             self._kept_bytes = 0
         taken: dict[Variable, int] = {}
         arrays = {}
         for name, variable in variables.items():
-            made = self._made.setdefault(variable, [])
+            alike = self._reusable.setdefault(variable, [])
             position = taken.get(variable, 0)
-            if position == len(made):
-                made.append(self._array(variable))
+            if position == len(alike):
+                alike.append(self._array(variable))
                 self._kept_bytes += _bytes(variable)
-            arrays[name] = made[position]
+            arrays[name] = alike[position]
             taken[variable] = position + 1
         return arrays
 
@@ -118,7 +118,7 @@ class Clock:
         shapes = (batch, 1, *sizes), (channels, 1, *(1 for _ in sizes))
         inputs = tuple(Variable(shape, variable.flag) for shape in shapes)
         trial = Trial("Convolution", attrs, inputs)
-        arrays = {name: self._library.array(one.shape, one.flag) for name, one in trial.variables(1).items()}
+        arrays = {name: self._library.array(item.shape, item.flag) for name, item in trial.variables(1).items()}
         executor = Executor(self._library, trial.graph(1), arrays)
         executor.forward()
         output: Borrowed = executor.outputs[0]
@@ -127,7 +127,8 @@ class Clock:
     def _flush(self) -> None:
         if self._copy is None:
             trial = Trial("_copy", {}, (Variable((_FLUSH_BYTES // 4,)),))
-            zeros = {name: self._library.constant(one.shape, one.flag, 0) for name, one in trial.variables(1).items()}
+            variables = trial.variables(1).items()
+            zeros = {name: self._library.constant(item.shape, item.flag, 0) for name, item in variables}
             self._copy = Executor(self._library, trial.graph(1), zeros)
         self._copy.forward()
 

@@ -15,18 +15,18 @@ _HOPELESS = 1.2  # times the best of the first round
 def race(
     library: Library, graphs: Mapping[str, Any], types: Mapping[str, Sequence[Any]], limit: float
 ) -> dict[str, float] | None:
-    """The median seconds of a training step of each graph; all read the same arrays, of the shapes and flags given.
+    """The median seconds of a training step of each graph; all read the same arrays, of these shapes and flags.
 
-    None where that takes longer than ``limit`` seconds. Those that fall back drop out, save the first.
+    None where that takes longer than ``limit`` seconds. Graphs that fall behind drop out, save the first.
 
     Raises:
         MxnetError: MXNet does not run one of them.
     """
     start = time.perf_counter()
     seconds: dict[str, list[float]] = {name: [] for name in graphs}
-    given = {name: library.array(shape, flag, 0, -0.1, 0.1) for name, (shape, flag) in types.items()}
-    into = {name: library.constant(shape, flag, 0) for name, (shape, flag) in types.items()}
-    executors = {name: Executor(library, graph, given, into) for name, graph in graphs.items()}
+    arrays = {name: library.array(shape, flag, 0, -0.1, 0.1) for name, (shape, flag) in types.items()}
+    gradients = {name: library.constant(shape, flag, 0) for name, (shape, flag) in types.items()}
+    executors = {name: Executor(library, graph, arrays, gradients) for name, graph in graphs.items()}
     heads = [output.like(1) for output in next(iter(executors.values())).outputs]
     for turn in range(1 + _MOST_ROUNDS):
         for name in list(executors):

@@ -21,7 +21,7 @@ class Trial(NamedTuple):
     """A node to be timed.
 
     ``inputs`` are the node's variables; a number in their place is an output of ``forward``, the operator that a
-    gradient belongs to, with its own ``forward_inputs``. ``outputs`` are those that somebody reads. ``hot`` nodes are
+    gradient belongs to, with its own ``forward_inputs``. ``outputs`` are those that are read. ``hot`` nodes are
     light forward ones, ``heavy`` those whose time follows their arithmetic; ``bytes`` is what a copy reads and writes.
     """
 
@@ -37,14 +37,14 @@ class Trial(NamedTuple):
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Trial:
-        """What ``json.loads`` makes of ``json.dumps(trial._asdict())``."""
+        """Reads what ``json.loads`` makes of ``json.dumps(trial._asdict())``."""
         inputs = tuple(item if isinstance(item, int) else variable(item) for item in value["inputs"])
         outputs, forward_inputs = tuple(value["outputs"]), tuple(map(variable, value["forward_inputs"]))
         return Trial(**{**value, "inputs": inputs, "outputs": outputs, "forward_inputs": forward_inputs})
 
     def variables(self, copies: int) -> dict[str, Variable]:
         """The variables of `graph` by name."""
-        named = {f"forward_{i}": one for i, one in enumerate(self.forward_inputs)}
+        named = {f"forward_{i}": operand for i, operand in enumerate(self.forward_inputs)}
         for copy in range(copies):
             for i, item in enumerate(self.inputs):
                 if isinstance(item, Variable):

@@ -68,10 +68,10 @@ def planner_library() -> ctypes.CDLL:
 
 
 class Allowed(NamedTuple):
-    """What plans may ask the hook for: all else it refuses.
+    """What plans may ask of the hook, which refuses all else.
 
-    ``again`` are the operators that may run again, ``all_outputs`` those of them of which every output may then be
-    read from the copy, not only the first. ``exchanges`` are the pairs of gradients, as ``OLD>NEW``.
+    ``again`` are the operators that may run again. Of those in ``all_outputs`` every output may be read from the clone,
+    of others the first alone. ``exchanges`` are the pairs of gradients that may be exchanged, as ``OLD>NEW``.
     """
 
     again: Iterable[str] = ()
@@ -85,7 +85,7 @@ NOTHING = Allowed()
 def install(libmxnet: str, allowed: Allowed = NOTHING) -> None:
     """Wraps the gradient and memory passes of the loaded ``libmxnet.so`` at this path. Doing it twice is harmless.
 
-    What was first ``allowed`` in a process, and is not empty, holds from then on.
+    The first ``allowed`` in a process that is not empty holds from then on.
 
     Raises:
         NativeError: the library is missing, damaged, or does not fit this MXNet.
@@ -135,9 +135,9 @@ def uninstall() -> None:
 class Capture:
     """What `capture` caught: ``graph`` is the JSON value of the last training graph that was bound, or None.
 
-    Its ``allocated_bytes`` and ``chunks`` are what MXNet's memory planner wants, ``touched_bytes`` what of it MXNet
-    ever allocates, its ``accumulations`` say of each sum of two gradients whether it is computed in place; ``nodes``
-    and ``outputs`` are there where they were asked for.
+    Its ``allocated_bytes`` and ``chunks`` are what MXNet's memory planner plans, its ``touched_bytes`` the part of them
+    that MXNet ever allocates. Its ``accumulations`` say of each sum of two gradients whether it is computed in place.
+    ``nodes`` and ``outputs`` are there where they were asked for.
     """
 
     def __init__(self, nodes: bool, read: Callable[[dict[str, Any]], Any] | None) -> None:
@@ -149,7 +149,7 @@ class Capture:
 def capture(nodes: bool = True, read: Callable[[dict[str, Any]], Any] | None = None) -> Iterator[Capture]:
     """While this is open, the graphs that MXNet plans for the calling thread are written down (`Capture.graph`).
 
-    Of each object in it, ``read`` makes what takes its place: nodes as dictionaries take much memory.
+    ``read`` takes each JSON object in them and gives the value in its place: nodes as dictionaries take much memory.
 
     Captures nest: each holds the last graph that was planned while it was open, with its nodes if one of them asks.
     """
@@ -157,7 +157,7 @@ def capture(nodes: bool = True, read: Callable[[dict[str, Any]], Any] | None = N
     begin = function(library, "echo_capture_begin", None, ctypes.c_int)
     end = function(library, "echo_capture_end", ctypes.c_char_p)
     around = getattr(_thread, "captures", ())
-    caught = Capture(nodes or any(each.nodes for each in around), read)
+    caught = Capture(nodes or any(outer.nodes for outer in around), read)
     if around:
         _keep(around[-1], end())
     _thread.captures = (*around, caught)
@@ -178,7 +178,7 @@ def _keep(caught: Capture, text: bytes) -> None:
 
 
 def record(on: bool) -> None:
-    """From now on, or no more, every memory plan is written down (`echo.frontend.poison`)."""
+    """Switches on or off that every memory plan is written down (`echo.frontend.poison`)."""
     function(_recorder(), "echo_record", None, ctypes.c_int)(on)
 
 

@@ -49,8 +49,8 @@ def function(library: ctypes.CDLL, name: str, result: Any, *arguments: Any) -> C
         NativeError: the library does not have it.
     """
     try:
-        found = getattr(library, name)
+        entry_point = getattr(library, name)
     except AttributeError as error:
         raise NativeError(f"{library._name} has no function {name}, reinstall mxnet-echo") from error
-    found.restype, found.argtypes = result, arguments
-    return found  # type: ignore[no-any-return]
+    entry_point.restype, entry_point.argtypes = result, arguments
+    return entry_point  # type: ignore[no-any-return]

@@ -1,7 +1,7 @@
-"""Whether arrays were written between a forward pass and its backward pass: what MXNet's engine runs of the hook.
+"""Whether arrays were written between a forward pass and its backward pass: the hook's functions for that.
 
-`Watch` knows the arrays by the texts to report; `Watch.record` notes them as they are behind all that was asked of the
-engine so far. Only `changed` waits, for writes that were asked for before.
+`Watch` has a text to report for each array. `Watch.record` notes the arrays as they are after all that the engine was
+asked for so far. Only `Record.changed` waits, for writes that were asked for before.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Record:
 class Watch:
     """Arrays that are read in backward, one text for each.
 
-    MXNet also counts as writes what leaves an array as it is. With ``digests`` that is told apart, for short arrays.
+    MXNet also counts writes that leave an array as it is. With ``digests`` these are told apart, in short arrays.
     """
 
     def __init__(self, library: Library, texts: Sequence[str], digests: bool = True) -> None:
@@ -85,7 +85,11 @@ class Watch:
 
 
 def told(text: bytes | None) -> str:
-    """A text of the library; none is an error of MXNet's."""
+    """The library's text as a string; None stands for an error of MXNet's.
+
+    Raises:
+        FailedError: it is None.
+    """
     if text is None:
         raise FailedError
     return text.decode()

@@ -29,24 +29,25 @@ from echo.system.collect import without_garbage_collection
 _BIND_ARGUMENTS = ("ctx", "grad_req", "type_dict")
 
 
-def _split(symbol: Any, given: Mapping[str, Any]) -> tuple[Options, dict[str, Any], dict[str, tuple[int, ...]]]:
+def _split(symbol: Any, keywords: Mapping[str, Any]) -> tuple[Options, dict[str, Any], dict[str, tuple[int, ...]]]:
     if not isinstance(symbol, Symbol):
-        kind = type(symbol)
-        raise OptionError(f"expected a Symbol or a gluon Block of mxnet, got {kind.__module__}.{kind.__name__}")
+        got = type(symbol)
+        raise OptionError(f"expected a Symbol or a gluon Block of mxnet, got {got.__module__}.{got.__name__}")
     check_version()
-    known = {item.name for item in fields(Options)}
+    option_names = {item.name for item in fields(Options)}
     names = set(symbol.list_arguments()) | set(symbol.list_auxiliary_states())
-    # what is neither a way to bind nor an argument of the symbol must be an option, known or misspelt
-    options = {key: value for key, value in given.items() if key not in names and key not in _BIND_ARGUMENTS}
-    options.update({key: given[key] for key in known & names & set(given) if not isinstance(given[key], tuple)})
+    # a keyword that is neither a way to bind nor an argument of the symbol must be an option, perhaps misspelt
+    options = {key: value for key, value in keywords.items() if key not in names and key not in _BIND_ARGUMENTS}
+    ambiguous = option_names & names & set(keywords)
+    options.update({key: keywords[key] for key in ambiguous if not isinstance(keywords[key], tuple)})
     parsed = _options(options)
-    shapes = {key: _shape(key, value) for key, value in given.items() if key in names and key not in options}
-    return parsed, {key: given[key] for key in _BIND_ARGUMENTS if key in given}, shapes
+    shapes = {key: _shape(key, value) for key, value in keywords.items() if key in names and key not in options}
+    return parsed, {key: keywords[key] for key in _BIND_ARGUMENTS if key in keywords}, shapes
 
 
-def _options(given: Mapping[str, Any]) -> Options:
-    parsed = Options.of(**given)
-    beside = sorted(set(given) - {"plan", "strict", "fuse", "verify"})
+def _options(options: Mapping[str, Any]) -> Options:
+    parsed = Options.of(**options)
+    beside = sorted(set(options) - {"plan", "strict", "fuse", "verify"})
     if parsed.plans and beside:
         raise OptionError(f"plan: it is applied as it is, expected no option {beside[0]!r} beside it")
     policy_named(parsed.policy)
@@ -60,12 +61,12 @@ def _shape(name: str, value: Any) -> tuple[int, ...]:
         raise ShapeError(f"{name}: expected a shape such as (128, 50), got {value!r}") from error
 
 
-def optimize(symbol: Any, given: Mapping[str, Any]) -> Any:
+def optimize(symbol: Any, keywords: Mapping[str, Any]) -> Any:
     """See `echo.optimize`."""
     if isinstance(symbol, Block):
         check_version()
-        return optimize_block(symbol, _options(given))
-    options, bind, shapes = _split(symbol, given)
+        return optimize_block(symbol, _options(keywords))
+    options, bind, shapes = _split(symbol, keywords)
     symbol, graph = _unmarked(symbol)
     optimized = optimize_symbol(symbol, options, graph)
     if shapes:
@@ -73,36 +74,36 @@ def optimize(symbol: Any, given: Mapping[str, Any]) -> Any:
     return optimized
 
 
-def plan(symbol: Any, given: Mapping[str, Any]) -> Plan:
+def plan(symbol: Any, keywords: Mapping[str, Any]) -> Plan:
     """See `echo.plan`."""
     with without_garbage_collection():
-        options, session = _ready(symbol, given)
+        options, session = _ready(symbol, keywords)
         return find.PLANNER.plan(session, options).plan
 
 
-def frontier(symbol: Any, points: int, given: Mapping[str, Any]) -> Frontier:
+def frontier(symbol: Any, points: int, keywords: Mapping[str, Any]) -> Frontier:
     """See `echo.frontier`."""
     for name in ("memory_budget", "max_overhead", "plan"):
-        if name in given:
+        if name in keywords:
             raise OptionError(f"{name}: a frontier covers all budgets and bounds, expected no option of this name")
-    options, session = _ready(symbol, {**given, "max_overhead": None})
+    options, session = _ready(symbol, {**keywords, "max_overhead": None})
     return curve(lambda budget: find.PLANNER.plan(session, replace(options, memory_budget=budget)).plan, points)
 
 
-def _ready(symbol: Any, given: Mapping[str, Any]) -> tuple[Options, Callable[[], MxnetSession]]:
-    """The options, and the session of a symbol or a block in the shapes that are given with them."""
+def _ready(symbol: Any, keywords: Mapping[str, Any]) -> tuple[Options, Callable[[], MxnetSession]]:
+    """The options, and the session of a symbol or a block, both read from the user's keyword arguments."""
     if isinstance(symbol, Block):
         check_version()
-        known = {item.name for item in fields(Options)} | {"ctx"}
-        shapes = {name: _shape(name, value) for name, value in given.items() if name not in known}
-        options = _options({name: value for name, value in given.items() if name in known - {"ctx"}})
-        return options, session_of_block(symbol, shapes, _context(given.get("ctx", mx.context.current_context())))
-    options, bind, shapes = _split(symbol, given)
+        option_names = {item.name for item in fields(Options)} | {"ctx"}
+        shapes = {name: _shape(name, value) for name, value in keywords.items() if name not in option_names}
+        options = _options({name: value for name, value in keywords.items() if name in option_names - {"ctx"}})
+        return options, session_of_block(symbol, shapes, _context(keywords.get("ctx", mx.context.current_context())))
+    options, bind, shapes = _split(symbol, keywords)
     return options, _session(*_unmarked(symbol), bind, shapes)
 
 
 def _unmarked(symbol: Symbol) -> tuple[Symbol, Graph]:
-    """The symbol without the marks of an earlier plan, which nobody but the native hook should find; and its graph."""
+    """The symbol without the marks of an earlier plan, which would reach the native hook; and its graph."""
     graph = graph_of(symbol)
     if any(PLAN_ATTRIBUTE in node.attrs for node in graph.nodes):
         graph = graph.without_attr(PLAN_ATTRIBUTE)
@@ -118,11 +119,11 @@ def _context(ctx: Any) -> mx.Context:
 
 
 def _check_types(types: Any) -> None:
-    for name, kind in (types or {}).items():
+    for name, dtype in (types or {}).items():
         try:
-            np.dtype(kind)
+            np.dtype(dtype)
         except TypeError:
-            raise OptionError(f"type_dict: expected a numpy type for {name!r}, got {kind!r}") from None
+            raise OptionError(f"type_dict: expected a numpy type for {name!r}, got {dtype!r}") from None
 
 
 def _session(
@@ -138,5 +139,5 @@ def _session(
 
 
 def _default_grad_req(symbol: Symbol, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
-    """What Module asks for: gradients of everything but the inputs whose shapes are given."""
+    """As MXNet's Module has it: gradients of all arguments but the inputs whose shapes the user gave."""
     return {name: "null" if name in shapes else "write" for name in symbol.list_arguments()}

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class Rebinds(Protocol):
-    """How an executor is bound again: what it asks of `echo.runtime.bind`."""
+    """How an executor is bound again (`echo.runtime.rebind.Rebinder`)."""
 
     def replan(self, binding: Binding) -> tuple[Graph, Graph] | None:
-        """The graph with fused operators for these shapes, and the one to bind, None where planning fails."""
+        """The graph with fused operators for these shapes, and the marked one to bind; None where planning fails."""
 
     def confirms(self, base: Graph, graph: Graph, binding: Binding) -> bool:
         """Whether the marks that a graph has on top of the base also hold for these shapes: fewer bytes, equal bits."""
@@ -41,9 +41,9 @@ class Rebinds(Protocol):
 class Applied:
     """What an executor was bound with.
 
-    ``base`` is the user's graph with fused operators, ``graph`` that with the marks of a plan, where there are any.
-
-    ``shapes`` are those of the arguments that it was planned for; ``held`` remembers for which others it holds.
+    ``base`` is the user's graph with fused operators, ``graph`` is the base with the marks of a plan; both may be the
+    user's. ``shapes`` are those of the arguments that it was planned for; ``held`` remembers, by the key of a binding
+    with other shapes, whether the plan holds for it too.
     """
 
     user: Graph
@@ -62,22 +62,22 @@ class Applied:
 
     @cached_property
     def fuses(self) -> bool:
-        """Whether there are fused operators, which may be MXNet's own: one product in the place of many."""
+        """Whether operators are fused, into kernels of echo's or into an operator of MXNet's, as one large product."""
         return self.base != self.user
 
     @cached_property
     def implements(self) -> bool:
-        """Whether gradients read less than the user's own."""
+        """Whether some gradients follow another rule than MXNet's, by which they read less."""
         return implements(self.graph)
 
     @cached_property
     def watch(self) -> InputWatch | None:
-        """The arguments that are read again."""
+        """The watch of the arguments that backward reads again."""
         return watch_of(self.graph, self._arguments)
 
     @cached_property
     def watches_of_all(self) -> tuple[InputWatch | None, InputWatch | None]:
-        """All arguments, by the mode of a forward pass that backward may have to repeat."""
+        """Watches of all arguments, for inference and for training: of forward passes that backward may repeat."""
         may_repeat = self.mode_dependent or self.has_masks
         inference, training = (watch_of_all(self._arguments, mode) if may_repeat else None for mode in (False, True))
         return inference, training
@@ -89,11 +89,11 @@ class Applied:
 
     @cached_property
     def has_masks(self) -> bool:
-        """Whether some of them are computed again from masks, which there are in training alone."""
+        """Whether some node runs again as a product with its mask, which there is in training alone."""
         return any(spec(op).clone_op for op in self.marked)
 
     @cached_property
     def mode_dependent(self) -> frozenset[str]:
-        """Those of them that have to run again in the mode of the forward pass."""
-        again = (self.graph.nodes[number] for number in marked(self.base, self.graph))
-        return frozenset(node.op for node in again if spec(node.op).of_mode(node.attrs))
+        """The operators that run again and have to do so in the mode of the forward pass."""
+        recomputed = (self.graph.nodes[number] for number in marked(self.base, self.graph))
+        return frozenset(node.op for node in recomputed if spec(node.op).of_mode(node.attrs))

@@ -43,8 +43,8 @@ def with_plan(
     ``record`` receives the plan.
 
     Raises:
-        Exception: planning fails; who calls asks ``on_error`` what the user gets then. Where MXNet refuses a planned
-            graph, that costs a warning, and the next best one is bound, at last the user's own.
+        Exception: planning fails; the caller asks ``on_error`` what the user gets then. Where MXNet refuses to bind a
+            planned graph, the next best one is bound with a warning, at last the user's own.
     """
     with own_binds():
         return _with_plan(request, options, on_error, graph, record)
@@ -64,59 +64,59 @@ def _with_plan(
     graph = read()
     details = record is not None
 
-    def find(given: Options) -> Choice:
-        return plan_bind(graph, request, given, details)
+    def find(options: Options) -> Choice:
+        return plan_bind(graph, request, options, details)
 
     unfused = functools.partial(_unfused, find, options)
-    executor, (found, pool) = _bound_somehow(find(options), unfused, user, request, on_error)
-    if found is None:
+    executor, (planned, pool) = _bound_with_fallback(find(options), unfused, user, request, on_error)
+    if planned is None:
         return executor
     if record is not None:
-        record(found.plan)
+        record(planned.plan)
     rebinder = Rebinder(graph, request.ctx, on_error.later, record)
-    verifier = Verifier(options, found.plan, on_error.strict) if options.verify else None
-    applied = Applied(graph, found.base, found.graph, shapes_of(executor), on_error.strict, rebinder, verifier)
+    verifier = Verifier(options, planned.plan, on_error.strict) if options.verify else None
+    applied = Applied(graph, planned.base, planned.graph, shapes_of(executor), on_error.strict, rebinder, verifier)
     executor = planned_executor(executor, applied)
     if isinstance(executor, PlannedExecutor):
         executor._pool = pool
     return executor
 
 
-def _unfused(find: Callable[[Options], Choice], options: Options, found: Found) -> Choice:
-    """The plan without fused operators, where there were some that the user did not choose himself."""
-    return find(replace(options, fuse=False)) if found.plan.fused and not options.plans else NOTHING
+def _unfused(find: Callable[[Options], Choice], options: Options, planned: Found) -> Choice:
+    """The plan without fused operators; nothing where it had none, or where the user gave the plan himself."""
+    return find(replace(options, fuse=False)) if planned.plan.fused and not options.plans else NOTHING
 
 
-def _bound_somehow(
-    choice: Choice, next_best: Callable[[Found], Choice], user: Symbol, request: Bind, on_error: OnError
+def _bound_with_fallback(
+    choice: Choice, without_fusion: Callable[[Found], Choice], user: Symbol, request: Bind, on_error: OnError
 ) -> tuple[mx.executor.Executor, Choice]:
-    """What is bound, and the choice that was: where MXNet refuses a graph, the next best one, at last the user's own.
+    """The executor and its choice: where MXNet refuses the graph, one without fused operators, at last the user's own.
 
     Raises:
         MXNetError: the user's own graph cannot be bound like this either; or, under ``strict``, the planned one.
     """
-    found = choice[0]
-    if found is None or found.plan.changes_nothing:
+    planned = choice[0]
+    if planned is None or planned.plan.changes_nothing:
         return request.call(user), choice
     try:
-        return _bound(found, user, request), choice
+        return _bound(planned, user, request), choice
     except Exception as error:
         if on_error.strict:
             raise
         why = one_line(error)
     with contextlib.suppress(Exception):
-        other = next_best(found)
-        if other[0] is not None:
-            executor = _bound(other[0], user, request)
+        unfused = without_fusion(planned)
+        if unfused[0] is not None:
+            executor = _bound(unfused[0], user, request)
             on_error.warn(f"echo: bound without fused operators: {why}. {REPORT}.")
-            return executor, other
+            return executor, unfused
     executor = request.call(user)  # where the call itself is wrong, MXNet says so here
     on_error.warn(f"echo: bound without a plan: {why}. {REPORT}.")
     return executor, NOTHING
 
 
-def _bound(found: Found, user: Symbol, request: Bind) -> mx.executor.Executor:
-    plan, graph = found.plan, found.graph
+def _bound(planned: Found, user: Symbol, request: Bind) -> mx.executor.Executor:
+    plan, graph = planned.plan, planned.graph
     if plan.changes_nothing:
         return request.call(user)
     with match_range(plan.match_range if plan.applied == "mirror" else None):
@@ -126,11 +126,11 @@ def _bound(found: Found, user: Symbol, request: Bind) -> mx.executor.Executor:
 
 
 def as_it_is(request: Bind) -> mx.executor.Executor:
-    """The user's own symbol, bound by MXNet alone."""
+    """Has MXNet bind the user's own symbol, without a plan."""
     with own_binds():
         return request.call(plain(request.symbol))
 
 
 def plain(symbol: Symbol) -> Symbol:
-    """A copy of the user's symbol without the planning."""
+    """A copy of the user's symbol that does not plan itself."""
     return Symbol.__deepcopy__(symbol, None)

@@ -1,4 +1,4 @@
-"""What a program asks of MXNet when it binds a symbol: one call of ``simple_bind`` or ``bind``."""
+"""One call of ``simple_bind`` or ``bind``, as a value: how to make it, and what planning reads of its arguments."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from echo.frontend.symbols import Binding, grad_reqs, infer_binding
 
 
 class Caller(Protocol):
-    """Binds a symbol as the program wants it."""
+    """Binds a symbol with the arguments of the program's call, and with all shapes where they were ``inferred``."""
 
-    def __call__(self, bound: Symbol, known: Binding | None = None) -> mx.executor.Executor: ...
+    def __call__(self, bound: Symbol, inferred: Binding | None = None) -> mx.executor.Executor: ...
 
 
 @dataclass(frozen=True)
 class Bind:
     """One call of ``simple_bind`` or ``bind``: how MXNet does it, and what planning has to know.
 
-    ``call`` binds a symbol; where all shapes are given, none is inferred, which MXNet cannot do for fused operators.
-    ``untouched`` says why the symbol is bound as it is, empty where it is to be planned. ``shared`` is the executor
-    whose pool of memory it shares.
+    ``call`` binds a symbol; one with fused operators needs the inferred shapes, since MXNet cannot infer them there.
+    ``untouched`` says why the symbol is bound as it is, and is empty where it is to be planned. ``shared`` is the
+    executor whose pool of memory the new one shares.
     """
 
     symbol: Symbol
@@ -37,11 +37,11 @@ class Bind:
 def simple_bind(symbol: Symbol, original: Any, ctx: mx.Context, grad_req: Any = "write", type_dict: Any = None,
                 stype_dict: Any = None, group2ctx: Any = None, shared_arg_names: Any = None, shared_exec: Any = None,
                 shared_buffer: Any = None, **kwargs: Any) -> Bind:  # fmt: skip
-    """A call of ``Symbol.simple_bind``; ``original`` is MXNet's own."""
+    """A call of ``Symbol.simple_bind``; ``original`` is MXNet's own method."""
 
-    def call(bound: Symbol, known: Binding | None = None) -> mx.executor.Executor:
-        names = [*symbol.list_arguments(), *symbol.list_auxiliary_states()] if known is not None else []
-        shapes = dict(zip(names, known.arg_shapes + known.aux_shapes)) if known is not None else {}
+    def call(bound: Symbol, inferred: Binding | None = None) -> mx.executor.Executor:
+        names = [*symbol.list_arguments(), *symbol.list_auxiliary_states()] if inferred is not None else []
+        shapes = dict(zip(names, inferred.arg_shapes + inferred.aux_shapes)) if inferred is not None else {}
         return original(bound, ctx, grad_req, type_dict, stype_dict, group2ctx, shared_arg_names, shared_exec,
                         shared_buffer, **{**kwargs, **shapes})  # fmt: skip
 
@@ -63,9 +63,9 @@ def bind(
     group2ctx: Any = None,
     shared_exec: Any = None,
 ) -> Bind:
-    """A call of ``Symbol.bind``; ``original`` is MXNet's own."""
+    """A call of ``Symbol.bind``; ``original`` is MXNet's own method."""
 
-    def call(bound: Symbol, known: Binding | None = None) -> mx.executor.Executor:
+    def call(bound: Symbol, inferred: Binding | None = None) -> mx.executor.Executor:
         return original(bound, ctx, args, args_grad, grad_req, aux_states, group2ctx, shared_exec)
 
     def binding() -> Binding:
@@ -84,7 +84,7 @@ def _why_untouched(symbol: Symbol, grad_req: Any, group2ctx: Any, stype_dict: An
         return "no argument needs a gradient"
     if group2ctx:
         return "group2ctx spreads the graph over several devices"
-    if any(kind != "default" for kind in (stype_dict or {}).values()) or _has_sparse_variables(symbol):
+    if any(stype != "default" for stype in (stype_dict or {}).values()) or _has_sparse_variables(symbol):
         return "sparse arguments"
     return ""
 
@@ -99,13 +99,13 @@ def _binding_of_arrays(symbol: Symbol, args: Any, args_grad: Any, grad_req: Any,
     arrays = list(_in_order(names, args))
     aux = list(_in_order(aux_names, aux_states or []))
     requests = list(grad_reqs(names, grad_req))
-    given = dict(zip(names, _in_order(names, args_grad, optional=True)))
-    requests = [request if given.get(name) is not None else "null" for name, request in zip(names, requests)]
+    gradients = dict(zip(names, _in_order(names, args_grad, optional=True)))
+    requests = [request if gradients.get(name) is not None else "null" for name, request in zip(names, requests)]
     return Binding.of_arrays(arrays, aux, requests)
 
 
-def _arrays(given: Any) -> list[Any]:
-    values = given.values() if isinstance(given, Mapping) else given or ()
+def _arrays(arrays: Any) -> list[Any]:
+    values = arrays.values() if isinstance(arrays, Mapping) else arrays or ()
     return [array for array in values if isinstance(array, mx.nd.NDArray)]
 
 

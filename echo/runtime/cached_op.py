@@ -49,7 +49,7 @@ class _Choice:
     """What runs one signature: the graph of a plan, or None for the user's own; ``key`` is equal for equal plans.
 
     ``mode_dependent`` holds the operators that run again and have to do so in the mode of the forward pass.
-    ``in_training`` says that it is for passes in training alone: there are such operators, or a mask of Dropout.
+    ``in_training`` says that the graph serves passes in training alone: such operators or masks of Dropout run again.
     """
 
     graph: Graph | None = None
@@ -65,10 +65,10 @@ _STOCK = _Choice()
 
 
 class PlannedCachedOp:
-    """A CachedOp that plans itself, for its callers the same. ``plans`` holds the plan of each signature so far.
+    """A CachedOp that plans itself; its callers see no difference. ``plans`` holds the plan of each signature so far.
 
-    A signature is the shapes of the data inputs, the type and the device of the first. ``on_error`` says what the
-    user gets where one cannot be planned.
+    A signature is the shapes of the data inputs, and type and device of the first. ``on_error`` decides what the user
+    gets where a signature cannot be planned.
     """
 
     def __init__(self, symbol: Symbol, flags: Sequence[tuple[str, Any]], on_error: OnError) -> None:
@@ -79,16 +79,16 @@ class PlannedCachedOp:
         self._choice = _STOCK
         self._choices: dict[Signature, _Choice] = {}
         self._ops = {_STOCK.key: self._current}
-        given = dict(flags)
-        self._static, shaped = (str(given.get(name, False)) in _TRUE for name in ("static_alloc", "static_shape"))
+        settings = dict(flags)
+        self._static, shaped = (str(settings.get(name, False)) in _TRUE for name in ("static_alloc", "static_shape"))
         self._runner = runner_of(self._static, shaped)
-        self._data = tuple(given.get("data_indices", ()))
+        self._data = tuple(settings.get("data_indices", ()))
         self._monitor: tuple[Any, bool] | None = None
         self._lock = Lock()
         self._options: Options | None = None  # of the last choice
         self._ran: set[Signature] = set()
         self._verified: set[Signature] = set()
-        self._untouched = _why_untouched(symbol, self._static, int(given.get("inline_limit", 2)))
+        self._untouched = _why_untouched(symbol, self._static, int(settings.get("inline_limit", 2)))
 
     @property
     def handle(self) -> Any:
@@ -121,9 +121,9 @@ class PlannedCachedOp:
     def _run(
         self, current: Any, choice: _Choice, signature: Signature, args: Any, kwargs: Any
     ) -> tuple[Any, _Choice]:
-        """One call: where MXNet refuses a planned graph at its first, the next best one, at last the user's own.
+        """Runs one call: where MXNet refuses a planned graph at its first call, the next best runs, at last the user's.
 
-        Gives the outputs, and which of them it was.
+        Gives the outputs, and the choice that ran.
         """
         if choice is _STOCK or signature in self._ran:
             return current(*args, **kwargs), choice
@@ -147,7 +147,7 @@ class PlannedCachedOp:
         return outputs, choice
 
     def _unfused(self, signature: Signature, args: Sequence[Any], options: Options) -> bool:
-        """Whether there is a plan without fused operators, which is switched to."""
+        """Switches to a plan without fused operators; whether there is one."""
         if options.plans:
             return False
         with contextlib.suppress(Exception), own_binds():
@@ -157,7 +157,7 @@ class PlannedCachedOp:
         return False
 
     def _for_inference(self, args: Sequence[Any]) -> Any:
-        """The user's own for shapes that fused operators were not planned for."""
+        """The CachedOp for inference: the user's own for shapes that the fused operators were not planned for."""
         if self._choice.fuses:
             with self._lock.held():
                 if self._choices.get(self._signature(args)) is not self._choice:
@@ -201,7 +201,7 @@ class PlannedCachedOp:
         assert choice.graph is not None
         user, bound = graph_of(self._symbol), choice.graph
 
-        def case(requests: Mapping[str, str], given: Mapping[str, Any]) -> Case:
+        def case(requests: Mapping[str, str], arrays: Mapping[str, Any]) -> Case:
             return Case(
                 runner=self._runner,
                 user=user,
@@ -210,7 +210,7 @@ class PlannedCachedOp:
                 context=str(args[0].context),
                 plan=self.plans[signature],
                 requests=requests,
-                given=given,
+                given=arrays,
                 flags=self._flags,
                 training=autograd.is_training(),
                 options=repr(replace(options, plan=())),
@@ -218,10 +218,10 @@ class PlannedCachedOp:
             )
 
         states = self._symbol.list_auxiliary_states()
-        own, fresh = lambda: self._made(_STOCK), lambda: self._made(choice)
-        return call_is_right(own, self._current, fresh, dict(zip(names, args)), states, case, options.strict)
+        stock, fresh = lambda: self._new_op(_STOCK), lambda: self._new_op(choice)
+        return call_is_right(stock, self._current, fresh, dict(zip(names, args)), states, case, options.strict)
 
-    def _made(self, choice: _Choice) -> Any:
+    def _new_op(self, choice: _Choice) -> Any:
         op = StockCachedOp(self._symbol if choice.graph is None else symbol_of(choice.graph), self._flags)
         op.is_np_sym = self.is_np_sym
         return op
@@ -235,16 +235,16 @@ class PlannedCachedOp:
             logger.info("echo: a hybridized block runs as it is: sparse arguments")
             return _STOCK
         graph = stateless(graph_of(self._symbol))
-        found = find_plan(graph, lambda: _binding(self._symbol, args), args[0].context, options, self._runner)
-        if found is None:
+        planned = find_plan(graph, lambda: _binding(self._symbol, args), args[0].context, options, self._runner)
+        if planned is None:
             return _STOCK
-        plan, graph = found.plan, found.graph
+        plan, graph = planned.plan, planned.graph
         self.plans[signature] = plan
         if plan.changes_nothing:
             return _STOCK
         marks = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, GRADIENT_ATTRIBUTE, APART_ATTRIBUTE)
-        again = [node for node in graph.nodes if PLAN_ATTRIBUTE in node.attrs]
-        mode_dependent = frozenset(node.op for node in again if spec(node.op).of_mode(node.attrs))
+        recomputed = [node for node in graph.nodes if PLAN_ATTRIBUTE in node.attrs]
+        mode_dependent = frozenset(node.op for node in recomputed if spec(node.op).of_mode(node.attrs))
         return _Choice(
             graph=graph,
             key=(plan.fused, *(tuple(node.attrs.get(mark, "") for mark in marks) for node in graph.nodes)),
@@ -252,16 +252,16 @@ class PlannedCachedOp:
             fuses=bool(plan.fused),
             mode_dependent=mode_dependent,
             watch=watch_of(graph, self._symbol.list_inputs()),
-            in_training=bool(mode_dependent) or any(spec(node.op).clone_op for node in again),
+            in_training=bool(mode_dependent) or any(spec(node.op).clone_op for node in recomputed),
         )
 
     def _switch(self, choice: _Choice) -> None:
         if choice.key == self._choice.key:
             return
         if choice.key not in self._ops:
-            op = self._made(choice)
+            op = self._new_op(choice)
             if self._static:
-                self._ops.clear()  # each keeps its memory for as long as it lives
+                self._ops.clear()  # a CachedOp keeps its memory for as long as it lives
             self._ops[choice.key] = op
         self._choice, self._current = choice, self._ops[choice.key]
         if self._monitor is not None:
@@ -281,7 +281,7 @@ def _why_untouched(symbol: Symbol, static: bool, inline_limit: int) -> str:
 
 
 def _binding(symbol: Symbol, args: Sequence[Any]) -> Binding:
-    """What MXNet assumes of a CachedOp: a gradient of every input that is no auxiliary state."""
+    """The binding that MXNet assumes of a CachedOp: a gradient of every input that is no auxiliary state."""
     names = symbol.list_inputs()
     if len(set(names)) < len(names):
         raise GraphError(f"several inputs of the block have the name {Counter(names).most_common(1)[0][0]!r}")

@@ -18,7 +18,7 @@ _everywhere: OnError | None = None
 
 
 def cached_op(symbol: Symbol, flags: Sequence[tuple[str, Any]] = ()) -> Any:
-    """What ``mxnet.ndarray.CachedOp`` is from the first plan on: MXNet's own where nobody wants one."""
+    """Takes the place of ``mxnet.ndarray.CachedOp``: makes a planned one, or MXNet's own where none is asked for."""
     on_error: OnError | None = getattr(_here, "on_error", None) or _everywhere
     if on_error is None or are_own():
         return StockCachedOp(symbol, flags)

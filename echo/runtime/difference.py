@@ -1,4 +1,4 @@
-"""What ``verify`` finds where a plan is not the user's own graph."""
+"""A difference that ``verify`` finds between what a plan's graph and the user's own graph compute."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ Array = Any  # of numpy
 
 @dataclass(frozen=True)
 class Difference:
-    """An array of the plan's that is not the user's own; ``off`` is the largest part of the largest element."""
+    """An array that the plan's graph (``echo``) and the user's (``own``) compute differently.
+
+    ``off`` is the largest difference, as a part of the largest element.
+    """
 
     name: str
     off: float

@@ -39,28 +39,28 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
     _leader: Leader | None = None  # once somebody follows it
     _forward_mode: bool | None = None  # of the last forward pass
     _monitor: tuple[Callable[..., None], bool] | None = None
-    _own: mx.executor.Executor | None = None  # the user's graph on the same arrays, made when it is first needed
-    _own_monitor: WithoutClones | None = None
-    _runs_own = False
+    _stock: mx.executor.Executor | None = None  # the user's graph on the same arrays, made when it is first needed
+    _stock_monitor: WithoutClones | None = None
+    _runs_stock = False
     _random: list[TrainingNode] | None = None
-    _is_verified = False  # where that is wanted
-    _is_wrong = False  # so it was found to be: the user's graph runs
+    _is_verified = False  # set at the first training step, where ``verify`` compares it with the user's graph
+    _is_wrong = False  # the first step differed from the user's graph, which runs from then on
     _shown: WithoutClones | None = None
-    _seen: tuple[Record | None, Record | None] = (None, None)  # by the last forward pass: in what is read again, in all
+    _records: tuple[Record | None, Record | None] = (None, None)  # by forward: of the arrays read again, and of all
 
     def set_monitor_callback(self, callback: Callable[..., None], monitor_all: bool = False) -> None:
         """As ``Executor.set_monitor_callback``; the callback sees no clone."""
         self._monitor = (callback, monitor_all)
         self._shown = WithoutClones(self._applied.base, self._applied.graph, callback)
         super().set_monitor_callback(self._shown, monitor_all)
-        if self._own is not None:
-            self._watch(self._own)
+        if self._stock is not None:
+            self._watch(self._stock)
 
     def get_optimized_symbol(self) -> Symbol:
         """As ``Executor.get_optimized_symbol``, without the marks of the plan."""
         applied = self._applied
         if applied.fuses:
-            return self._users_own().get_optimized_symbol()
+            return self._stock_executor().get_optimized_symbol()
         symbol = super().get_optimized_symbol()
         return symbol_of(unmarked(applied.user, graph_of(symbol))) if applied.graph != applied.user else symbol
 
@@ -72,18 +72,18 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         if mode and not self._is_verified:
             self._verify(kwargs)
         # backward would have to repeat this pass, which it cannot with other random numbers: so it runs there at once
-        self._runs_own = (not mode and self._is_at_odds(mode, not mode) and self._draws(mode)) or self._shows_all()
-        self._runs_own |= self._is_wrong
-        if self._runs_own:
-            own = self._users_own()
+        self._runs_stock = (not mode and self._is_at_odds(mode, not mode) and self._draws(mode)) or self._shows_all()
+        self._runs_stock |= self._is_wrong
+        if self._runs_stock:
+            stock = self._stock_executor()
             self._muted(False)
-            self.outputs, self._output_dict = own.forward(is_train, **kwargs), None
+            self.outputs, self._output_dict = stock.forward(is_train, **kwargs), None
         else:
-            if self._forward_mode is not None and self._own is not None:
+            if self._forward_mode is not None and self._stock is not None:
                 self._output_dict = None
             super().forward(is_train, **kwargs)
         self._forward_mode = mode
-        self._seen = (None, None) if self._runs_own else self._see(mode)
+        self._records = (None, None) if self._runs_stock else self._record(mode)
         return self.outputs
 
     def _verify(self, inputs: Mapping[str, Any]) -> None:
@@ -101,12 +101,12 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         """What happens to the gradient of each argument: write, add or null."""
         return dict(zip(self._symbol.list_arguments(), requests_of(self)))
 
-    def _see(self, mode: bool) -> tuple[Record | None, Record | None]:
-        again, everything = (
+    def _record(self, mode: bool) -> tuple[Record | None, Record | None]:
+        reread, all_arguments = (
             None if watch is None else watch.record(self.arg_arrays)
             for watch in (self._applied.watch, self._applied.watches_of_all[mode])
         )
-        return again, everything
+        return reread, all_arguments
 
     def backward(self, out_grads: Any = None, is_train: bool = True) -> None:
         """As ``Executor.backward``.
@@ -115,14 +115,14 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
             ChangedInputError: an argument that is read again was written since the forward pass.
             UnsupportedError: an inference backward pass behind a training forward pass with random numbers.
         """
-        if self._runs_own:
-            self._users_own().backward(out_grads, is_train)
+        if self._runs_stock:
+            self._stock_executor().backward(out_grads, is_train)
         elif self._forward_mode is not None and self._is_at_odds(self._forward_mode, bool(is_train)):
-            refuse_changed(self._seen[1])
+            refuse_changed(self._records[1])
             self._repeat_forward(self._forward_mode)
-            self._users_own().backward(out_grads, is_train)
+            self._stock_executor().backward(out_grads, is_train)
         else:
-            refuse_changed(self._seen[0])
+            refuse_changed(self._records[0])
             super().backward(out_grads, is_train)
 
     def _repeat_forward(self, mode: bool) -> None:
@@ -132,18 +132,18 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
                 f"backward(is_train={not mode}) after forward(is_train={mode}) in a graph with random numbers, "
                 f"on a plan that recomputes {', '.join(ops)}: optimize with keep={ops} to have both"
             )
-        own = self._users_own()
+        stock = self._stock_executor()
         self._muted(True)
-        own.forward(mode)
+        stock.forward(mode)
         self._muted(False)
 
     def _shows_all(self) -> bool:
-        """Whether a monitor wants what there is not: nodes that are fused, inputs that gradients no longer read."""
+        """Whether a monitor asks for values that a plan lacks: of fused nodes, or inputs that gradients do not read."""
         applied = self._applied
         return self._monitor is not None and (applied.fuses or (self._monitor[1] and applied.implements))
 
     def _is_at_odds(self, forward: bool, backward: bool) -> bool:
-        """Whether clones that run in the mode of backward are not what forward computed in its mode."""
+        """Whether clones, which run in the mode of backward, compute something else than forward did in its mode."""
         without_mask = not forward and self._applied.has_masks
         return without_mask or (forward != backward and bool(self._applied.mode_dependent))
 
@@ -152,26 +152,26 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         if self._random is None:
             try:
                 training = self._applied.rebinder.differentiate(self._applied.user, binding_of(self))
-            except EchoError:  # no native hook, which is who knows
+            except EchoError:  # only the native hook knows
                 return True
             self._random = [node for _, node in training.operators() if node.random and node.forward]
         return any(mode or not spec(node.op).draws_in_training(node.attrs) for node in self._random)
 
-    def _users_own(self) -> mx.executor.Executor:
-        if self._own is None:
+    def _stock_executor(self) -> mx.executor.Executor:
+        if self._stock is None:
             logger.info("echo: a monitor, or backward in another mode: bound without a plan, too")
-            self._own = self._bound(self._symbol, self.arg_arrays, self.grad_arrays, self.aux_arrays)
-            self._watch(self._own)
-        return self._own
+            self._stock = self._bound(self._symbol, self.arg_arrays, self.grad_arrays, self.aux_arrays)
+            self._watch(self._stock)
+        return self._stock
 
-    def _watch(self, own: mx.executor.Executor) -> None:
+    def _watch(self, stock: mx.executor.Executor) -> None:
         if self._monitor is not None:
-            self._own_monitor = WithoutClones(self._applied.user, self._applied.user, self._monitor[0])
-            own.set_monitor_callback(self._own_monitor, self._monitor[1])
+            self._stock_monitor = WithoutClones(self._applied.user, self._applied.user, self._monitor[0])
+            stock.set_monitor_callback(self._stock_monitor, self._monitor[1])
 
     def _muted(self, muted: bool) -> None:
-        if self._own_monitor is not None:
-            self._own_monitor.muted = muted
+        if self._stock_monitor is not None:
+            self._stock_monitor.muted = muted
 
     # Reshape ------------------------------------------------------------------------------------------------------
 
@@ -181,7 +181,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         """As ``Executor.reshape``.
 
         The plan is kept while no argument is longer, in any dimension, than in the shapes of the plan, since all then
-        fits into the memory that is there already, and MXNet confirms it. Otherwise the new shapes get their own.
+        fits into the present memory, and MXNet confirms it. Otherwise the new shapes get a plan of their own.
 
         Raises:
             EchoError: the new shapes cannot be planned, under ``strict``; otherwise they go without a plan.
@@ -192,41 +192,41 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         except Exception as error:
             if applied.strict or applied.graph == applied.user:
                 raise
-            own = replace(applied, base=applied.user, graph=applied.user, held={})
-            executor = self._reshaped(own, partial_shaping, allow_up_sizing, kwargs)
+            unplanned = replace(applied, base=applied.user, graph=applied.user, held={})
+            executor = self._reshaped(unplanned, partial_shaping, allow_up_sizing, kwargs)
             logger.warning("echo: %s; reshaped without a plan", one_line(error))
-            applied = own
+            applied = unplanned
         executor = planned_executor(executor, applied)
         if self._monitor is not None:
             executor.set_monitor_callback(*self._monitor)
         return executor
 
     def _reshaped(
-        self, applied: Applied, partial: bool, up_sizing: bool, given: Mapping[str, Any]
+        self, applied: Applied, partial: bool, up_sizing: bool, new_shapes: Mapping[str, Any]
     ) -> mx.executor.Executor:
         if applied.graph == self._applied.graph and not applied.fuses:
-            return super().reshape(partial, up_sizing, **given)
-        return self._rebound(applied, partial, up_sizing, given)
+            return super().reshape(partial, up_sizing, **new_shapes)
+        return self._rebound(applied, partial, up_sizing, new_shapes)
 
-    def _for_shapes(self, given: Mapping[str, Any]) -> Applied:
+    def _for_shapes(self, new_shapes: Mapping[str, Any]) -> Applied:
         applied = self._applied
         try:
-            shapes, aux_shapes = inferred_shapes(self._symbol, given)
+            shapes, aux_shapes = inferred_shapes(self._symbol, new_shapes)
         except (mx.MXNetError, EchoError):
             return applied  # MXNet's own reshape says what is wrong
         binding = replace(binding_of(self), arg_shapes=tuple(shapes.values()), aux_shapes=aux_shapes)
         verifier = applied.verifier and replace(applied.verifier, plan=None, thread=threading.get_ident())
-        own = replace(applied, base=applied.user, graph=applied.user, shapes=shapes, verifier=verifier, held={})
+        unplanned = replace(applied, base=applied.user, graph=applied.user, shapes=shapes, verifier=verifier, held={})
         try:
             if not outgrow(shapes, applied.shapes) and self._holds(binding):
                 return replace(applied, verifier=verifier)
-            found = applied.rebinder.replan(binding)
+            replanned = applied.rebinder.replan(binding)
         except Exception as error:
             if applied.strict and isinstance(error, EchoError):
                 raise
             logger.warning("echo: %s; reshaped without a plan", one_line(error))
-            return own
-        return own if found is None else replace(own, base=found[0], graph=found[1])
+            return unplanned
+        return unplanned if replanned is None else replace(unplanned, base=replanned[0], graph=replanned[1])
 
     def _holds(self, binding: Binding) -> bool:
         applied = self._applied
@@ -237,16 +237,16 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         return applied.held[binding.key]
 
     def _rebound(
-        self, applied: Applied, partial: bool, up_sizing: bool, given: Mapping[str, Any]
+        self, applied: Applied, partial: bool, up_sizing: bool, new_shapes: Mapping[str, Any]
     ) -> mx.executor.Executor:
-        """What ``reshape`` does, with another graph: arrays are shared where they are long enough, the pool too."""
-        shapes, aux_shapes = inferred_shapes(self._symbol, given)
-        wanted = [*shapes.values(), *aux_shapes]
-        named = [name in given for name in shapes] + [False] * len(aux_shapes)
-        for shape, is_given, array in zip(wanted, named, [*self.arg_arrays, *self.aux_arrays]):
+        """Reshapes to another graph, as ``reshape`` does: shares the pool, and arrays where they are long enough."""
+        shapes, aux_shapes = inferred_shapes(self._symbol, new_shapes)
+        all_shapes = [*shapes.values(), *aux_shapes]
+        named = [name in new_shapes for name in shapes] + [False] * len(aux_shapes)
+        for shape, is_given, array in zip(all_shapes, named, [*self.arg_arrays, *self.aux_arrays]):
             changes, grows = array.shape != shape, size_of(shape) > array.size
             if (changes and not partial and not is_given) or (grows and not up_sizing):
-                return super().reshape(partial, up_sizing, **given)  # which fails, and says why
+                return super().reshape(partial, up_sizing, **new_shapes)  # which fails, and says why
         with autograd.pause():
             args = [fitted(array, shape) for array, shape in zip(self.arg_arrays, shapes.values())]
             gradients = [fitted(array, shape) for array, shape in zip(self.grad_arrays, shapes.values())]
@@ -259,14 +259,14 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         self, bound: Graph | Symbol, args: list[Any], gradients: list[Any], aux: list[Any], **more: Any
     ) -> mx.executor.Executor:
         names, requests = self._symbol.list_arguments(), self.requests
-        given = {name: array for name, array in zip(names, gradients) if array is not None}
-        executor = self._applied.rebinder.bind(bound, self._ctx, args, given, requests, aux, **more)
+        args_grad = {name: array for name, array in zip(names, gradients) if array is not None}
+        executor = self._applied.rebinder.bind(bound, self._ctx, args, args_grad, requests, aux, **more)
         executor._grad_req = self._grad_req
         return executor
 
 
 def planned_executor(executor: mx.executor.Executor, applied: Applied) -> mx.executor.Executor:
-    """Turns a bound executor into a `PlannedExecutor`, unless it is of a class of somebody else's already."""
+    """Turns a bound executor into a `PlannedExecutor`, unless it is of another class than MXNet's own."""
     if type(executor) is not mx.executor.Executor:
         return executor
     executor.__class__ = PlannedExecutor

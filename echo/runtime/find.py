@@ -1,4 +1,4 @@
-"""Which plan a bind gets: its own, or that of the bind whose memory it shares; and where the log says so."""
+"""The plan that a bind gets: one made for it alone, or one that follows the bind whose memory it shares."""
 
 from __future__ import annotations
 
@@ -28,34 +28,36 @@ NOTHING: Choice = (None, None)
 
 
 def plan_bind(graph: Graph, request: Bind, options: Options, details: bool) -> Choice:
-    """The plan to bind with, None where there is none, and the pool of what is bound, where it is known.
+    """The plan to bind with, None where there is none, and the pool of the new executor, where it is known.
 
-    Whoever shares a pool follows the choice of its owner if that makes it grow less than a choice of one's own.
+    A bind that shares a pool follows the choice of the pool's owner, unless a plan of its own makes the pool grow less.
     """
     session = session_of(graph, request.binding, request.ctx)
 
     def find(leader: Leader | None) -> Found | None:
-        return _found(session, options, details, leader)
+        return _plan(session, options, details, leader)
 
-    def wanted(found: Found) -> Sequence[int]:
-        known = found.chunks
-        return chunk_bytes(symbol_of(found.graph), request.binding(), request.ctx) if known is None else known
+    def chunks_of(planned: Found) -> Sequence[int]:
+        if planned.chunks is not None:
+            return planned.chunks
+        return chunk_bytes(symbol_of(planned.graph), request.binding(), request.ctx)
 
     pool = pool_of(request.shared, request.ctx)
     leader = leader_of(request.shared) if pool is not None and _may_follow(options) else None
-    found = find(leader)
-    if found is None or pool is None:
-        _tell(found)
-        return found, None if found is None or found.chunks is None else Pool(found.chunks)
-    chunks = wanted(found)
-    if leader is not None and pool.growth(chunks) and (own := find(None)) is not None:
-        found, chunks = min((found, chunks), (own, wanted(own)), key=lambda choice: pool.growth(choice[1]))
-    _tell(found)
-    return found, pool.share(chunks)
+    planned = find(leader)
+    if planned is None or pool is None:
+        _tell(planned)
+        return planned, None if planned is None or planned.chunks is None else Pool(planned.chunks)
+    chunks = chunks_of(planned)
+    if leader is not None and pool.growth(chunks) and (independent := find(None)) is not None:
+        choices = (planned, chunks), (independent, chunks_of(independent))
+        planned, chunks = min(choices, key=lambda choice: pool.growth(choice[1]))
+    _tell(planned)
+    return planned, pool.share(chunks)
 
 
 def _may_follow(options: Options) -> bool:
-    """Whether a plan with these options can follow another: budgets depend on lengths, and policies on themselves."""
+    """Whether a plan with these options can follow another: only ``search`` does, and only without a budget."""
     return options.memory_budget is None and options.policy == "search"
 
 
@@ -67,15 +69,15 @@ def find_plan(
     runner: str = EXECUTOR,
     details: bool = True,
 ) -> Found | None:
-    """The plan of a graph that is bound like this, told to the log. None inside of an operator."""
-    found = _found(session_of(graph, binding, ctx, runner), options, details)
-    _tell(found)
-    return found
+    """The plan of a graph that is bound like this; the summary of the process counts it. None inside of an operator."""
+    planned = _plan(session_of(graph, binding, ctx, runner), options, details)
+    _tell(planned)
+    return planned
 
 
-def _tell(found: Found | None) -> None:
-    if found is not None:
-        of_process.add(found.plan)
+def _tell(planned: Found | None) -> None:
+    if planned is not None:
+        of_process.add(planned.plan)
 
 
 def session_of(
@@ -85,7 +87,7 @@ def session_of(
     return functools.lru_cache(maxsize=None)(lambda: MxnetSession(graph, binding(), ctx, runner))
 
 
-def _found(
+def _plan(
     session: Callable[[], MxnetSession], options: Options, details: bool, leader: Leader | None = None
 ) -> Found | None:
     if inside_operator():

@@ -33,9 +33,9 @@ def optimize_block(block: Block, options: Options) -> Block:
         raise OptionError(f"expected a HybridBlock, or a Block with some in it, got {type(block).__name__} without")
     if options.strict and install_hook():
         raise UnsupportedError(f"only the native hook can plan a Gluon block: {install_hook()}")
-    for each in hybrid:
-        each._clear_cached_op()
-        each._build_cache = _planned_build(each, options)
+    for hybrid_block in hybrid:
+        hybrid_block._clear_cached_op()
+        hybrid_block._build_cache = _planned_build(hybrid_block, options)
     return block
 
 
@@ -56,7 +56,7 @@ def _planned_build(block: HybridBlock, options: Options) -> Callable[..., None]:
     return build
 
 
-def session_of_block(block: HybridBlock, given: Mapping[str, Any], ctx: mx.Context) -> Callable[[], MxnetSession]:
+def session_of_block(block: HybridBlock, shapes: Mapping[str, Any], ctx: mx.Context) -> Callable[[], MxnetSession]:
     """The session of a block for inputs of these shapes, in the order in which they are given.
 
     Raises:
@@ -65,13 +65,13 @@ def session_of_block(block: HybridBlock, given: Mapping[str, Any], ctx: mx.Conte
     """
     if not isinstance(block, HybridBlock):
         raise OptionError(f"expected a HybridBlock, got {type(block).__name__}: it has no graph to plan")
-    if not given:
+    if not shapes:
         raise OptionError("expected the shape of each input, as echo.plan(net, data=(32, 3, 224, 224))")
     if install_hook():
         raise UnsupportedError(f"only the native hook can plan a Gluon block: {install_hook()}")
-    outputs = block(*map(mx.sym.var, given))
+    outputs = block(*map(mx.sym.var, shapes))
     symbol = outputs if isinstance(outputs, mx.sym.Symbol) else mx.sym.Group(list(outputs))
     flags = dict(block._flags)
     runner = runner_of(*(bool(flags.get(name, False)) for name in ("static_alloc", "static_shape")))
-    binding = infer_binding(symbol, given)
+    binding = infer_binding(symbol, shapes)
     return session_of(stateless(graph_of(symbol)), lambda: binding, ctx, runner)

@@ -1,8 +1,8 @@
 """``verify``: how much of MXNet's storage a graph holds in a step, against the user's own graph.
 
-The storage is what the memory counter of MXNet's profiler shows: arrays, with what operators allocate on the way. It
-does not see what oneDNN's RNN operator keeps by itself. A plan that fuses such an operator keeps that in arrays: what
-it knows of it (`echo.plans.decisions.HIDDEN`) is added to the user's side.
+The storage is what the memory counter of MXNet's profiler shows: arrays, and all that operators allocate as they run.
+The counter does not see the bytes that oneDNN's RNN operator keeps by itself. A plan that fuses such an operator keeps
+them in arrays, so the bytes that it knows of (`echo.plans.decisions.HIDDEN`) are added to the user's side.
 """
 
 from __future__ import annotations
@@ -25,59 +25,62 @@ from echo.plans.plan import Plan
 from echo.runtime.difference import Difference
 
 TOLERANCE = 1.01  # times what the user's own graph holds
-# What engine threads do at once differs from run to run, and of small graphs every array is more than 1 %: below this
-# a process cannot tell, whose code alone takes more.
+# Which operators the engine's threads run at once differs from run to run, and in a small graph every array is more
+# than 1 %: differences below this are not counted.
 LEAST = 2**20
-_AGAIN = 2  # so often what seems to hold more is run again: other threads of the user's allocate, too
+_AGAIN = 2  # times that a graph that seems to hold more is run again: other threads of the user's allocate, too
 _ROUNDS, _MOST_ROUNDS = 3, 1000
 
 
 @dataclass(frozen=True)
 class Growth(Difference):
-    """A plan's graph that holds more; the arrays are bytes."""
+    """A plan's graph holds more storage than the user's; ``own`` and ``echo`` are the bytes of both."""
 
     def __str__(self) -> str:
-        own, echo = (int(array) / 2**20 for array in (self.own, self.echo))
-        return f"{self.name}: {own:.1f} MB became {echo:.1f} MB"
+        user_mb, plan_mb = (int(array) / 2**20 for array in (self.own, self.echo))
+        return f"{self.name}: {user_mb:.1f} MB became {plan_mb:.1f} MB"
 
 
 @dataclass
 class Pair:
-    """A step of the user's graph and one of the plan's, each of which makes all that it holds, and lets go of it.
+    """A step of the user's graph (``stock``) and one of the ``planned`` graph; both allocate and free all they hold.
 
-    ``hidden`` are bytes that the user's operators hold beside MXNet's storage; None where nobody knows, and storage
-    cannot be compared. ``told`` says what was found.
+    ``hidden`` are bytes that the user's operators hold beside MXNet's storage, None where they are unknown and storage
+    cannot be compared. ``told`` is the result in words, for the log.
     """
 
-    own: Callable[[], Any]
-    echo: Callable[[], Any]
+    stock: Callable[[], Any]
+    planned: Callable[[], Any]
     ctx: mx.Context
     hidden: int | None
     told: str = "storage was not compared"
 
     def growth(self) -> Growth | None:
-        """What the plan's graph holds more than the user's; None where it does not, or where that cannot be counted."""
+        """By how much the plan's graph holds more than the user's; None where it does not, or that is not known."""
         if self.hidden is None:
             return None
         try:
-            own, echo = self._most(self.own), self._most(self.echo)
+            user_bytes, plan_bytes = self._most(self.stock), self._most(self.planned)
             for _ in range(_AGAIN):
-                if grows(own + self.hidden, echo):
-                    own, echo = max(own, self._most(self.own)), min(echo, self._most(self.echo))
+                if grows(user_bytes + self.hidden, plan_bytes):
+                    user_bytes = max(user_bytes, self._most(self.stock))
+                    plan_bytes = min(plan_bytes, self._most(self.planned))
         except (NativeError, mx.MXNetError) as error:
             self.told = f"storage was not compared: {one_line(error)}"
             return None
-        own += self.hidden
-        self.told = f"{own / 2**20:.1f} MB of storage became {echo / 2**20:.1f} MB"
-        return Growth("storage", echo / own - 1, np.array(own), np.array(echo)) if grows(own, echo) else None
+        user_bytes += self.hidden
+        self.told = f"{user_bytes / 2**20:.1f} MB of storage became {plan_bytes / 2**20:.1f} MB"
+        if not grows(user_bytes, plan_bytes):
+            return None
+        return Growth("storage", plan_bytes / user_bytes - 1, np.array(user_bytes), np.array(plan_bytes))
 
     def _most(self, run: Callable[[], Any]) -> int:
         return held(run, self.ctx)[0]
 
 
-def grows(own: int, echo: int) -> bool:
-    """Whether a plan's graph holds more than is allowed."""
-    return echo > TOLERANCE * own and echo > own + LEAST
+def grows(user_bytes: int, plan_bytes: int) -> bool:
+    """Whether a plan's graph holds more than the tolerance allows."""
+    return plan_bytes > TOLERANCE * user_bytes and plan_bytes > user_bytes + LEAST
 
 
 def held(run: Callable[[], Any], ctx: mx.Context) -> tuple[int, Any]:
@@ -107,9 +110,9 @@ def held(run: Callable[[], Any], ctx: mx.Context) -> tuple[int, Any]:
 
 
 def _wait_for_all_to_be_freed(alive: Callable[[], int], scratch: mx.nd.NDArray) -> None:
-    """``waitall`` waits for what operators do, but not for their threads to let go of what they ran on.
+    """Waits until engine threads have freed the arrays that they ran on, which ``waitall`` does not wait for.
 
-    Such a thread has, when it comes to another operator, as on ``scratch``. What it frees may hold other blocks.
+    A thread frees them when it takes another operator, as one on ``scratch``. What it frees may hold other blocks.
     """
     rounds = same = 0
     while same < _ROUNDS and rounds < _MOST_ROUNDS:

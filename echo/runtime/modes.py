@@ -29,7 +29,7 @@ _guards: list[Callable[..., int]] = []  # the one that stands in for MXNet's fun
 
 
 def note(output: Any, operators: Iterable[str]) -> None:
-    """Remembers of a pass just recorded in training, by one of its outputs, which operators its gradients run again.
+    """Notes which operators the gradients of a pass just recorded in training run again; ``output`` is one of its own.
 
     From then on an inference backward pass through it raises `UnsupportedError`.
     """
@@ -42,7 +42,7 @@ def note(output: Any, operators: Iterable[str]) -> None:
 
 
 def keep(record: Record, output: Any) -> None:
-    """Keeps what a pass just recorded found in the arrays that are read again, by one of its outputs.
+    """Attaches the record of the arrays that are read again to a pass just recorded, by one of its outputs.
 
     From then on a backward pass through it raises `ChangedInputError` where one of them was written since.
     """
@@ -60,11 +60,11 @@ def _guard() -> None:
 def _guarded(original: Callable[..., int]) -> Callable[..., int]:
     @functools.wraps(original, assigned=())
     def backward(count: int, heads: Any, head_gradients: Any, num_variables: int, variables: Any, retain: Any,
-                 create: Any, is_train: Any, *found: Any) -> int:  # fmt: skip
+                 create: Any, is_train: Any, *results: Any) -> int:  # fmt: skip
         if not getattr(is_train, "value", is_train):
             _refuse({name for head in heads[:count] for name in _noted(head)})
         refuse_changed_behind(count, heads, num_variables, variables)
-        return original(count, heads, head_gradients, num_variables, variables, retain, create, is_train, *found)
+        return original(count, heads, head_gradients, num_variables, variables, retain, create, is_train, *results)
 
     return backward
 

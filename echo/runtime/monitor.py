@@ -1,4 +1,4 @@
-"""Monitors show the user's own nodes: what MXNet says of clones is dropped on the way to the callback."""
+"""Monitors show the user's own nodes: values of clones are dropped on the way to the callback."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SUFFIX = {PLAN_ATTRIBUTE: CLONE_SUFFIX, MIRROR_ATTRIBUTE: "_mirror"}
 
 
 class WithoutClones:
-    """A monitor callback that passes on what is not about a clone. The first argument is a name, the last an array.
+    """A monitor callback that drops the values of clones. Its first argument is a name, its last one an array.
 
     MXNet names a value ``NODE_OUTPUT`` or ``NODE_INPUT``. Before an input that is a variable it shows the variable
     itself, under its own name: that one waits here for the node. ``muted`` drops everything.
@@ -32,13 +32,14 @@ class WithoutClones:
         self._variables = {node.name for node in user.nodes if node.is_variable}
         clones = {bound.nodes[number].name + _SUFFIX[mark] for number, mark in marked(user, bound).items()}
         self._clones = clones - self._names
-        self._sliced = {mine.name for mine, its in zip(user.nodes, bound.nodes) if mine.op != its.op}
+        pairs = zip(user.nodes, bound.nodes)
+        self._sliced = {user_node.name for user_node, bound_node in pairs if user_node.op != bound_node.op}
         texts = {node.name: node.attrs.get(GRADIENT_ATTRIBUTE) for node in bound.nodes}
         self._rules = {name: GradientRule.parse(text) for name, text in texts.items() if text}
         self._waiting: tuple[Any, ...] | None = None
 
     def __call__(self, *args: Any) -> None:
-        """What MXNet calls."""
+        """MXNet calls this with each value that a node reads or writes."""
         name = _text(args[0])
         node = self._node_of(name)
         hidden = self.muted or node in self._clones

@@ -18,8 +18,8 @@ _T = TypeVar("_T")
 class OnError(Protocol):
     """An error policy: ``on_error(action, stock)`` is ``action(options)``, or what the user gets where that fails.
 
-    ``stock`` is what there would be without echo. ``strict`` is as the user said, ``warn`` takes what he is told.
-    ``later`` is the policy for what is planned again where shapes change.
+    ``stock`` does the same without echo. ``strict`` is the user's option, ``warn`` writes a warning for the user.
+    ``later`` is the policy for plans that are made again where shapes change.
     """
 
     @property
@@ -48,7 +48,7 @@ class RaiseWishes:
 
     @property
     def later(self) -> OnError:
-        """The same, with the nearest plan in the place of an error about a wish."""
+        """This policy, with the nearest plan in the place of an error about a wish."""
         return replace(self, nearest=True)
 
     def warn(self, text: str) -> None:
@@ -70,7 +70,10 @@ class RaiseWishes:
 
 @dataclass(frozen=True)
 class NeverStopTraining:
-    """``ECHO=1``: the nearest plan; any error is one warning a text, and the stock graph. ``strict`` raises echo's."""
+    """``ECHO=1``: a wish gets the nearest plan, any other error one warning and the stock graph.
+
+    An error is warned of once for each text. Under ``strict`` echo's own errors raise.
+    """
 
     options: Options
     tell: Callable[[str], None]
@@ -82,7 +85,7 @@ class NeverStopTraining:
 
     @property
     def later(self) -> OnError:
-        """The same."""
+        """This policy itself."""
         return self
 
     def warn(self, text: str) -> None:
@@ -104,10 +107,10 @@ class NeverStopTraining:
 
 
 def nearest(action: Callable[[Options], _T], options: Options, warn: Callable[[str], None]) -> _T:
-    """The action with the options; where the user is not ``strict``, with those that come nearest to them.
+    """Runs the action with the options; where it fails and they are not ``strict``, with the nearest that can be had.
 
-    That is the smallest plan there is where the budget is out of reach, and a new plan where those that he gave were
-    made for something else.
+    Those are the smallest plan where the budget is out of reach, and a new plan where the given plans were made for
+    another graph.
     """
     try:
         return action(options)

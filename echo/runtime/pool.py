@@ -1,8 +1,8 @@
-"""The memory that executors share, as the lengths of a BucketingModule do: what a bind finds there, and what it adds.
+"""The memory that executors share, as the lengths of a BucketingModule do: the chunks that a bind reuses, and adds.
 
-MXNet gives each chunk that a bind wants the smallest one of the pool that is large enough, the largest first
-(GraphExecutor::InitDataEntryMemory); for what does not fit, the pool grows. So two plans of few bytes together may need
-many, where one stashes what the other recomputes. A plan that follows the choice of the pool's owner wants its chunks.
+MXNet gives each chunk that a bind requests, the largest first, the smallest free one of the pool that is large enough
+(GraphExecutor::InitDataEntryMemory), and adds one to the pool where none is. So two plans of few bytes may need many
+together, where one stashes what the other recomputes. A plan that follows the pool's owner reuses the owner's chunks.
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ _ALIGNED = 4  # MXNet allocates chunks as arrays of floats
 
 
 class Pool:
-    """``chunks``: the bytes of each chunk of an executor's pool, which those who share it make grow."""
+    """``chunks`` are the bytes of each chunk in an executor's pool; each executor that shares it adds some."""
 
     def __init__(self, chunks: Sequence[int]) -> None:
         self.chunks = [_aligned(size) for size in chunks]
 
-    def growth(self, wanted: Sequence[int]) -> int:
-        """Bytes by which a bind that wants these chunks makes the pool grow."""
-        return sum(self._given(wanted)[1])
+    def growth(self, requested: Sequence[int]) -> int:
+        """Bytes by which a bind that requests these chunks makes the pool grow."""
+        return sum(self._match(requested)[1])
 
-    def share(self, wanted: Sequence[int]) -> Pool:
-        """The pool of an executor that is bound with this one and wants these chunks."""
-        found, new = self._given(wanted)
+    def share(self, requested: Sequence[int]) -> Pool:
+        """Adds what a bind that requests these chunks needs beside the pool; gives the new executor's pool."""
+        reused, new = self._match(requested)
         self.chunks += new
-        return Pool(found + new)
+        return Pool(reused + new)
 
-    def _given(self, wanted: Sequence[int]) -> tuple[list[int], list[int]]:
-        """The chunks that are there, and the new ones."""
+    def _match(self, requested: Sequence[int]) -> tuple[list[int], list[int]]:
+        """The sizes of the pool's chunks that MXNet reuses for these, and of those that it adds."""
         free = sorted(self.chunks)
-        found: list[int] = []
+        reused: list[int] = []
         new: list[int] = []
-        for size in sorted(wanted, reverse=True):
+        for size in sorted(requested, reverse=True):
             place = bisect.bisect_left(free, size)
             if place < len(free):
-                found.append(free.pop(place))
+                reused.append(free.pop(place))
             else:
                 new.append(_aligned(size))
-        return found, new
+        return reused, new
 
 
 def _aligned(size: int) -> int:
@@ -67,7 +67,7 @@ def _aligned(size: int) -> int:
 
 
 def pool_of(executor: mx.executor.Executor | None, ctx: mx.Context) -> Pool | None:
-    """What a bind on this device finds in the pool of an executor with a plan, None where that is not known."""
+    """The pool of an executor with a plan, for a bind on this device; None where it is not known."""
     if not isinstance(executor, PlannedExecutor) or executor._ctx != ctx or not native.installed():
         return None
     if executor._pool is None:
@@ -88,13 +88,13 @@ class Leader:
 
     @cached_property
     def key(self) -> str:
-        """Equal for leaders that say the same."""
+        """A digest of the planned graph and its binding, by which plans of followers are remembered."""
         value = self.graph.to_json()
         text = json.dumps([value["nodes"], value["heads"], repr(self.binding.key)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def hint(self, options: Options) -> WarmStart:
-        """What it chose."""
+        """The warm start that a follower's search with these options gets: what the leader recomputes."""
         if options.key not in self._hints:
             self._hints[options.key] = self._hint(options)
         return self._hints[options.key]
@@ -103,13 +103,13 @@ class Leader:
         session = MxnetSession(self.base, self.binding, self.ctx)
         training = session.differentiate()
         candidates = FindCandidates().run(Request(self.base, options, session), training)
-        again = marked(self.base, self.graph)
-        chosen = {number for number, node in training.operators() if node.forward and node.user in again}
+        recomputed = marked(self.base, self.graph)
+        chosen = {number for number, node in training.operators() if node.forward and node.user in recomputed}
         return WarmStart.of(training, candidates.light, chosen)
 
 
 def leader_of(executor: mx.executor.Executor) -> Leader | None:
-    """The choice that this executor was bound with, None where it has none."""
+    """This executor as a leader of others, None where its graph has no marks of a plan."""
     if not isinstance(executor, PlannedExecutor) or executor._applied.graph == executor._applied.base:
         return None
     if executor._leader is None:

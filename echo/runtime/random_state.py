@@ -1,6 +1,6 @@
-"""MXNet's random numbers on the CPU, read and put back, so that two runs draw the same and nobody else draws others.
+"""The state of MXNet's random numbers on the CPU, saved and restored: two runs then draw the same numbers.
 
-Both wait until MXNet has done all that it was asked for.
+Saving and restoring both wait until MXNet has done all that it was asked for.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _COPIES = "MXNET_CPU_PARALLEL_RAND_COPY"  # of the generators, used in turns
 
 
 class RandomState:
-    """The state at one time. `saved` makes it, `restore` puts it back."""
+    """The state at one time. `saved` reads it, `restore` puts it back."""
 
     def __init__(self, state: bytes) -> None:
         self._state = state
@@ -31,13 +31,13 @@ class RandomState:
     __hash__ = None  # type: ignore[assignment]
 
     def restore(self) -> None:
-        """From here on the same numbers are drawn as from where it was saved."""
+        """From here on MXNet draws the same numbers as it did from where the state was saved."""
         mx.nd.waitall()
         function(_library(), "echo_random_load", None, ctypes.c_char_p)(self._state)
 
 
 def saved() -> RandomState:
-    """The state now.
+    """The present state.
 
     Raises:
         NativeError: this MXNet keeps it somewhere else.

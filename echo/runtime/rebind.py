@@ -36,14 +36,14 @@ class Rebinder:
     def replan(self, binding: Binding) -> tuple[Graph, Graph] | None:
         details = self.record is not None
         with own_binds():
-            found = self.on_error(
+            planned = self.on_error(
                 lambda options: find_plan(self.user, lambda: binding, self.ctx, options, details=details), lambda: None
             )
-        if found is None:
+        if planned is None:
             return None
         if self.record is not None:
-            self.record(found.plan)
-        return found.base, found.graph
+            self.record(planned.plan)
+        return planned.base, planned.graph
 
     def differentiate(self, graph: Graph, binding: Binding) -> TrainingGraph:
         with own_binds():

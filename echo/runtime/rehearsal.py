@@ -1,4 +1,4 @@
-"""``verify``: whether what is bound does what the user's own graph does, asked before its first training step.
+"""``verify``: whether a bound graph computes what the user's own graph does, asked before its first training step.
 
 Where it does not, one warning says so and names a folder with everything that a report needs; from then on the user's
 own graph runs. Under ``strict`` that is an error.
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from echo.runtime.executor import PlannedExecutor
 
 logger = logging.getLogger("echo")
-Found = Tuple[List[Difference], str]  # and what is to be said of storage
+Findings = Tuple[List[Difference], str]  # and a text about storage, for the log
 
 
 @dataclass(frozen=True)
 class Verifier:
-    """What the owner of an executor wants to know of it, and of those that are made of it for other shapes.
+    """Verifies an executor at its first training step, and those that are made of it for other shapes at theirs.
 
     ``plan`` is the one that it was bound with, ``thread`` the one that bound it.
     """
@@ -51,7 +51,7 @@ class Verifier:
         """
         return is_right(lambda: self._differences(executor, inputs), lambda: self._case(executor), self.strict)
 
-    def _differences(self, executor: PlannedExecutor, inputs: Mapping[str, Any]) -> Found:
+    def _differences(self, executor: PlannedExecutor, inputs: Mapping[str, Any]) -> Findings:
         if self.thread != threading.get_ident():
             raise verify.UnverifiedError("it was bound in another thread, which draws other random numbers")
         for name, array in inputs.items():
@@ -62,17 +62,17 @@ class Verifier:
 
             def fresh(bound: Graph | Symbol) -> verify.Arrays:
                 copies = [None if array is None else array.copy() for array in before]
-                made = executor._bound(bound, executor.arg_arrays, copies[:count], copies[count:])
-                return verify.step_of(made, stock.forward, stock.backward)
+                rebound = executor._bound(bound, executor.arg_arrays, copies[:count], copies[count:])
+                return verify.step_of(rebound, stock.forward, stock.backward)
 
-            def own() -> verify.Arrays:
+            def user() -> verify.Arrays:
                 return fresh(executor._symbol)
 
             def planned() -> verify.Arrays:
                 return verify.step_of(executor, stock.forward, stock.backward)
 
-            alone = Pair(own, lambda: fresh(applied.graph), executor._ctx, beside_storage(self.plan, executor._ctx))
-            return verify.compared(applied.user, applied.fuses, own, planned, alone), alone.told
+            alone = Pair(user, lambda: fresh(applied.graph), executor._ctx, beside_storage(self.plan, executor._ctx))
+            return verify.compared(applied.user, applied.fuses, user, planned, alone), alone.told
 
     def _case(self, executor: PlannedExecutor) -> Case:
         applied = executor._applied
@@ -91,54 +91,53 @@ class Verifier:
 
 
 def call_is_right(
-    own: Callable[[], Any],
+    make_stock: Callable[[], Any],
     planned: Any,
-    fresh: Callable[[], Any],
+    make_planned: Callable[[], Any],
     inputs: Mapping[str, Any],
     states: Sequence[str],
     case: Callable[[Mapping[str, str], verify.Arrays], Case],
     strict: bool,
 ) -> bool:
-    """Whether a CachedOp does what one of the user's own graph, which ``own`` makes, does with these inputs.
+    """Whether ``planned``, a CachedOp, computes on these inputs what one of the user's own graph does.
 
-    ``fresh`` makes another of the same graph as the CachedOp, ``states`` are the names of the auxiliary states among
-    the inputs, and ``case`` makes the report's from what gradients are asked for, and the arrays. True where it cannot
-    be tried.
+    ``make_stock`` makes a CachedOp of the user's graph, ``make_planned`` another one of the planned graph. ``states``
+    names the auxiliary states among the inputs. ``case`` makes the report's case of the gradients that are asked for
+    and the arrays. True where it cannot be tried.
 
     Raises:
         VerificationError: under ``strict``, if it does not.
     """
 
-    def made() -> Case:
+    def full_case() -> Case:
         requests = {name: "write" for name, array in inputs.items() if verify.is_recorded(array)}
         return case(requests, verify.read(argument=inputs))
 
-    def differences() -> Found:
+    def differences() -> Findings:
         about, ctx = case({}, {}), next(iter(inputs.values())).context
 
         def call(op: Callable[[], Any]) -> Callable[[], verify.Arrays]:
             return lambda: verify.call_of(op(), inputs, states)
 
-        alone = Pair(call(own), call(fresh), ctx, about.hidden)
-        return verify.compared(about.user, about.fuses, call(own), call(lambda: planned), alone), alone.told
+        alone = Pair(call(make_stock), call(make_planned), ctx, about.hidden)
+        return verify.compared(about.user, about.fuses, call(make_stock), call(lambda: planned), alone), alone.told
 
-    return is_right(differences, made, strict)
+    return is_right(differences, full_case, strict)
 
 
-def is_right(differences: Callable[[], Found], case: Callable[[], Case], strict: bool) -> bool:
-    """Whether there are no differences; if there are, the case is written down, and a warning says where."""
+def is_right(differences: Callable[[], Findings], case: Callable[[], Case], strict: bool) -> bool:
+    """Whether there are no differences; otherwise the case is written to a folder, which a warning names."""
     try:
-        wrong, told = differences()
+        wrong, storage = differences()
     except (EchoError, mx.MXNetError, TypeError, ValueError, KeyError) as error:  # also of what the user called wrongly
         lines = str(error).strip().splitlines() or [type(error).__name__]
         logger.warning("echo: verify: a graph was not verified: %s", lines[-1])
         return True
     if not wrong:
         same = "outputs, gradients, states and random numbers are those of the user's own graph"
-        logger.info("echo: verify: %s; %s", same, told)
+        logger.info("echo: verify: %s; %s", same, storage)
         return True
-    found = case()
-    folder = verify_report.write(found, wrong)
+    folder = verify_report.write(case(), wrong)
     shown = "; ".join(map(str, wrong[:3])) + (f"; and {len(wrong) - 3} more" if len(wrong) > 3 else "")
     text = (
         f"a plan does not do what your own graph does: {shown}. Please report it with what is in {folder}, where "

@@ -21,8 +21,8 @@ def shapes_of(executor: mx.executor.Executor) -> dict[str, tuple[int, ...]]:
 
 def requests_of(executor: mx.executor.Executor) -> list[str]:
     """What happens to the gradient of each argument: write, add or null."""
-    asked = grad_reqs(executor._symbol.list_arguments(), executor._grad_req)
-    return [request if array is not None else "null" for request, array in zip(asked, executor.grad_arrays)]
+    requests = grad_reqs(executor._symbol.list_arguments(), executor._grad_req)
+    return [request if array is not None else "null" for request, array in zip(requests, executor.grad_arrays)]
 
 
 def binding_of(executor: mx.executor.Executor) -> Binding:
@@ -33,20 +33,20 @@ def binding_of(executor: mx.executor.Executor) -> Binding:
 
 
 def inferred_shapes(
-    symbol: Symbol, given: Mapping[str, Any]
+    symbol: Symbol, new_shapes: Mapping[str, Any]
 ) -> tuple[dict[str, tuple[int, ...]], tuple[tuple[int, ...], ...]]:
-    """The shapes of the arguments and of the auxiliary states, from those that ``reshape`` was given.
+    """The shapes of the arguments and of the auxiliary states, inferred from those that ``reshape`` was called with.
 
     Raises:
         MXNetError: they contradict each other.
         EchoError: some stay unknown.
     """
     names = symbol.list_arguments()
-    shapes = {name: shape for name, shape in given.items() if name in names and isinstance(shape, tuple)}
-    found, _, aux = symbol._infer_shape_impl(False, **shapes)
-    if found is None:
+    shapes = {name: shape for name, shape in new_shapes.items() if name in names and isinstance(shape, tuple)}
+    arg_shapes, _, aux = symbol._infer_shape_impl(False, **shapes)
+    if arg_shapes is None:
         raise EchoError(f"MXNet does not infer every shape from {shapes}")
-    return dict(zip(names, map(tuple, found))), tuple(map(tuple, aux))
+    return dict(zip(names, map(tuple, arg_shapes))), tuple(map(tuple, aux))
 
 
 def outgrow(shapes: Shapes, planned: Shapes) -> bool:

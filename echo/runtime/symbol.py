@@ -16,7 +16,7 @@ from echo.runtime.on_error import RaiseWishes
 
 
 class OptimizedSymbol(Symbol):  # type: ignore[misc]
-    """The user's symbol in every respect, but for ``bind`` and ``simple_bind``, which apply a plan.
+    """The user's symbol with another ``bind`` and ``simple_bind``, which apply a plan.
 
     Arguments, auxiliary states, outputs, their order, JSON and checkpoints are the user's own. ``plans`` holds the
     plan of each bind so far, the latest last.

@@ -39,7 +39,7 @@ _warned: set[str] = set()
 
 
 class Enabled:
-    """What `enable` returns: a context manager that puts the state before back."""
+    """What `enable` returns: a context manager that restores the earlier state at its end."""
 
     def __init__(self, before: Options | None) -> None:
         self._before = before
@@ -84,7 +84,7 @@ def disable() -> None:
 
 
 def _wrap() -> None:
-    """Wraps what is not echo's now. Where somebody wrapped an earlier wrapper of echo, that one lets binds through."""
+    """Wraps the binds that are not echo's wrappers now. A wrapper of echo's inside another one passes binds through."""
     for name, describe in _BINDS.items():
         current = getattr(Symbol, name)
         if current not in _wrappers:
@@ -118,9 +118,9 @@ def _planned(
 ) -> mx.executor.Executor:
     on_error = NeverStopTraining(options, _warn)
 
-    def planned(given: Options) -> mx.executor.Executor:
+    def planned(options: Options) -> mx.executor.Executor:
         request = describe()
-        return bind.with_plan(request, given, on_error, lambda: graph_of(request.symbol))
+        return bind.with_plan(request, options, on_error, lambda: graph_of(request.symbol))
 
     return on_error(planned, stock)
 
@@ -144,11 +144,11 @@ class _UnlessConfigured(logging.StreamHandler):  # type: ignore[type-arg]
 def _log(level: str) -> None:
     if not level:
         return
-    known = isinstance(logging.getLevelName(level.upper()), int)
-    logger.setLevel(level.upper() if known else logging.INFO)
+    is_level = isinstance(logging.getLevelName(level.upper()), int)
+    logger.setLevel(level.upper() if is_level else logging.INFO)
     if not any(isinstance(handler, _UnlessConfigured) for handler in logger.handlers):
         logger.addHandler(_UnlessConfigured())
-    if not known:
+    if not is_level:
         logger.warning("echo: ECHO_LOG: expected a level such as INFO, which it is now, got %r", level)
 
 

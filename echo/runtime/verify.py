@@ -1,4 +1,4 @@
-"""``verify``: the first training step of what is bound also runs as the user's own graph, and the two are compared.
+"""``verify``: the first training step of a plan also runs on the user's own graph, and the results are compared.
 
 A rehearsal: it runs on the user's arrays, from one random state, with gradients of the outputs that are made up, before
 the step that the user asked for. Behind it gradients, auxiliary states and random numbers are as they were, so that
@@ -36,23 +36,27 @@ class UnverifiedError(EchoError):
     """A graph that cannot be verified; the message says why."""
 
 
-def compared(graph: Graph, fuses: bool, own: Run, echo: Run, alone: Pair) -> list[Difference]:
-    """What the two make of one step, from one random state, in which MXNet is left; and what each holds ``alone``.
+def compared(graph: Graph, fuses: bool, run_stock: Run, run_planned: Run, alone: Pair) -> list[Difference]:
+    """Runs a step of both graphs from one random state, in which MXNet is left; gives the arrays that differ.
+
+    ``alone`` runs them once more, each by itself: where the planned graph then holds more storage, that is one more.
 
     Raises:
         UnverifiedError: the graph has operators of the user's that may do more than compute, or draws random numbers
             from where they cannot be put back.
     """
-    with _same_random(graph, alone.ctx.device_type == "gpu") as (again, drawn):
-        expected = own()
-        first = drawn()
-        again()
-        found = echo()
-        second = drawn()
+    with _same_random(graph, alone.ctx.device_type == "gpu") as (restore, read_state):
+        expected = run_stock()
+        first = read_state()
+        restore()
+        actual = run_planned()
+        second = read_state()
         growth = alone.growth()
     gradients = {name for name in expected if name.startswith("gradient ")}
     floor = FLOOR * max((_largest(expected[name]) for name in gradients), default=0.0)
-    tried = (_difference(name, own, found[name], fuses, floor * (name in gradients)) for name, own in expected.items())
+    tried = (
+        _difference(name, array, actual[name], fuses, floor * (name in gradients)) for name, array in expected.items()
+    )
     wrong = [difference for difference in tried if difference is not None]
     if first != second:
         wrong.append(Difference("the stream of random numbers", float("nan"), np.zeros(0), np.zeros(0)))
@@ -61,7 +65,7 @@ def compared(graph: Graph, fuses: bool, own: Run, echo: Run, alone: Pair) -> lis
 
 @contextlib.contextmanager
 def _same_random(graph: Graph, on_gpu: bool) -> Iterator[tuple[Callable[[], None], Callable[[], Any]]]:
-    """Functions that go back to the random state of the beginning, and that read it; at the end it is that again."""
+    """Two functions: to restore the random state of the beginning, as the end does, and to read the present one."""
     operators = {node.op for node in graph.nodes if not node.is_variable}
     if "Custom" in operators:
         raise UnverifiedError("it has a Custom operator, which would run twice")
@@ -79,25 +83,25 @@ def _same_random(graph: Graph, on_gpu: bool) -> Iterator[tuple[Callable[[], None
         before.restore()
 
 
-def _difference(name: str, own: Array, echo: Array, fuses: bool, floor: float) -> Difference | None:
-    if own.shape == echo.shape and own.dtype == echo.dtype:
-        if own.tobytes() == echo.tobytes():
+def _difference(name: str, expected: Array, actual: Array, fuses: bool, floor: float) -> Difference | None:
+    if expected.shape == actual.shape and expected.dtype == actual.dtype:
+        if expected.tobytes() == actual.tobytes():
             return None
-        part = largest_part(own.astype("float64"), echo.astype("float64"), floor)
-        within = fuses and part <= TOLERANCE.get(own.dtype.name, 0.0)
-        return None if within else Difference(name, part, own, echo)
-    return Difference(name, float("nan"), own, echo)
+        part = largest_part(expected.astype("float64"), actual.astype("float64"), floor)
+        within = fuses and part <= TOLERANCE.get(expected.dtype.name, 0.0)
+        return None if within else Difference(name, part, expected, actual)
+    return Difference(name, float("nan"), expected, actual)
 
 
-def largest_part(own: Array, echo: Array, floor: float = 0.0) -> float:
+def largest_part(expected: Array, actual: Array, floor: float = 0.0) -> float:
     """The largest difference, as a part of the largest finite element, or of ``floor`` where that is larger.
 
     Infinite where only one is finite.
     """
-    same = (own == echo) | (np.isnan(own) & np.isnan(echo))
+    same = (expected == actual) | (np.isnan(expected) & np.isnan(actual))
     with np.errstate(all="ignore"):
-        off = np.where(same, 0, np.abs(own - echo)).max(initial=0)
-    largest = max(_largest(own), floor)
+        off = np.where(same, 0, np.abs(expected - actual)).max(initial=0)
+    largest = max(_largest(expected), floor)
     if not np.isfinite(off):
         return float("inf")
     return float(off / largest) if largest else float("inf") if off else 0.0
@@ -108,15 +112,15 @@ def _largest(array: Array) -> float:
     return float(np.abs(array[np.isfinite(array)].astype("float64")).max(initial=0))
 
 
-def made_up(arrays: Sequence[Any]) -> list[Any]:
-    """Gradients for these outputs, always the same; none is drawn from anybody's random numbers."""
+def head_gradients(arrays: Sequence[Any]) -> list[Any]:
+    """Gradients for these outputs, always the same; the program's random generators are not asked."""
     generator = np.random.RandomState(0)
     values = [np.asarray(generator.normal(0, 1, array.shape)).astype(array.dtype) for array in arrays]
     return [mx.nd.array(value, array.context, array.dtype) for value, array in zip(values, arrays)]
 
 
 def read(**kinds: Mapping[Any, Any]) -> Arrays:
-    """Copies of these arrays, when all is done: BatchNorm writes its states behind the engine's back."""
+    """Copies of these arrays once MXNet is idle: BatchNorm writes its states without the engine's knowing."""
     mx.nd.waitall()
     return {
         f"{kind} {name}": array.asnumpy()
@@ -129,7 +133,7 @@ def read(**kinds: Mapping[Any, Any]) -> Arrays:
 def step_of(executor: mx.executor.Executor, forward: Callable[..., Any], backward: Callable[..., Any]) -> Arrays:
     """Outputs, gradients and auxiliary states of a training step of an executor, by these functions of its class."""
     forward(executor, True)
-    backward(executor, made_up(executor.outputs))
+    backward(executor, head_gradients(executor.outputs))
     return read(output=dict(enumerate(executor.outputs)), gradient=executor.grad_dict, state=executor.aux_dict)
 
 
@@ -141,17 +145,17 @@ def call_of(op: Any, inputs: Mapping[str, Any], states: Sequence[str]) -> Arrays
     """
     mode = autograd.is_training()
     with autograd.pause():
-        own = {name: array.copy() if name in states else array.detach() for name, array in inputs.items()}
-        trained = {name: own[name] for name, array in inputs.items() if name not in states and is_recorded(array)}
+        copies = {name: array.copy() if name in states else array.detach() for name, array in inputs.items()}
+        trained = {name: copies[name] for name, array in inputs.items() if name not in states and is_recorded(array)}
         gradients = {name: mx.nd.zeros(array.shape, array.context, array.dtype) for name, array in trained.items()}
         autograd.mark_variables(list(trained.values()), list(gradients.values()))
         with autograd.record(train_mode=mode):
-            outputs = op(*own.values())
+            outputs = op(*copies.values())
         outputs = outputs if isinstance(outputs, list) else [outputs]
         heads = [output for output in outputs if np.dtype(output.dtype).kind == "f"]
-        autograd.backward(heads, made_up(heads), train_mode=mode)
-        kept = {name: own[name] for name in own if name in states}
-        return read(output=dict(enumerate(outputs)), gradient=gradients, state=kept)
+        autograd.backward(heads, head_gradients(heads), train_mode=mode)
+        updated = {name: copies[name] for name in copies if name in states}
+        return read(output=dict(enumerate(outputs)), gradient=gradients, state=updated)
 
 
 def is_recorded(array: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The folder that ``verify`` leaves where a plan differs from the user's own graph, and what runs it again.
+"""The folder that ``verify`` leaves where a plan differs from the user's own graph, and how it is run again.
 
 It holds both graphs, the plan, the arrays that went in and those that differ, and a script that compares the two once
 more, in another process or on another machine.
@@ -45,7 +45,7 @@ sys.exit(replay(Path(__file__).parent))
 
 @dataclass(frozen=True)
 class Case:
-    """One bound graph and what it was run on. ``given`` are arguments, auxiliary states, and gradients before."""
+    """One bound graph and its inputs. ``given`` are arguments, auxiliary states, and gradients as before the step."""
 
     runner: str
     user: Graph
@@ -62,14 +62,14 @@ class Case:
 
 
 def write(case: Case, wrong: Sequence[Difference]) -> Path:
-    """Writes the folder, into the one where the program runs, or where that cannot be, one for temporary files."""
+    """Writes the folder into the working directory, or else into the one for temporary files."""
     try:
         folder = Path(tempfile.mkdtemp(prefix="echo-verify-", dir=os.getcwd()))
     except OSError:
         folder = Path(tempfile.mkdtemp(prefix="echo-verify-"))
     settings = {name: value for name, value in os.environ.items() if name.startswith(_SETTINGS)}
     about = {
-        "differences": [str(each) for each in wrong],
+        "differences": [str(difference) for difference in wrong],
         "runner": case.runner,
         "context": case.context,
         "fuses": case.fuses,
@@ -94,8 +94,9 @@ def write(case: Case, wrong: Sequence[Difference]) -> Path:
     if case.plan is not None:
         case.plan.save(folder / "plan.json")
     np.savez(folder / "given.npz", **case.given)
-    differing = {f"{kind} {each.name}": getattr(each, kind) for each in wrong for kind in ("own", "echo")}
-    np.savez(folder / "differences.npz", **differing)
+    sides = ("own", "echo")
+    arrays = {f"{side} {difference.name}": getattr(difference, side) for difference in wrong for side in sides}
+    np.savez(folder / "differences.npz", **arrays)
     (folder / "reproduce.py").write_text(_SCRIPT.format(settings=settings), encoding="utf-8")
     return folder
 
@@ -110,9 +111,9 @@ def replay(folder: Path) -> int:
     run = _step if case.runner == EXECUTOR else _call
     ctx = mx.Context(*_device(case.context))
     alone = Pair(lambda: run(case, case.user), lambda: run(case, case.bound), ctx, case.hidden)
-    wrong = verify.compared(case.user, case.fuses, alone.own, alone.echo, alone)
-    for each in wrong:
-        print(each)
+    wrong = verify.compared(case.user, case.fuses, alone.stock, alone.planned, alone)
+    for difference in wrong:
+        print(difference)
     print(f"{len(wrong)} differences" if wrong else "no difference")
     return int(bool(wrong))
 
@@ -122,28 +123,28 @@ def _loaded(folder: Path) -> Case:
     texts = ((folder / f"{name}.json").read_text(encoding="utf-8") for name in ("symbol", "bound"))
     user, bound = (graph_of(load(json.loads(text))) for text in texts)
     with np.load(folder / "given.npz") as file:
-        given = dict(file)
+        arrays = dict(file)
     flags = [(name, value) for name, value in about["flags"]]
-    return Case(about["runner"], user, bound, about["fuses"], about["context"], None, about["requests"], given, flags,
+    return Case(about["runner"], user, bound, about["fuses"], about["context"], None, about["requests"], arrays, flags,
                 about["training"], hidden=about["hidden"])  # fmt: skip
 
 
 def _device(text: str) -> tuple[str, int]:
-    kind, _, number = text.rstrip(")").partition("(")
-    return kind, int(number)
+    device_type, _, number = text.rstrip(")").partition("(")
+    return device_type, int(number)
 
 
-def _given(case: Case, kind: str, names: Sequence[str]) -> dict[str, Any]:
+def _arrays_of(case: Case, kind: str, names: Sequence[str]) -> dict[str, Any]:
     context = mx.Context(*_device(case.context))
-    found = {name: case.given[f"{kind} {name}"] for name in names if f"{kind} {name}" in case.given}
-    return {name: mx.nd.array(value, context, value.dtype) for name, value in found.items()}
+    arrays = {name: case.given[f"{kind} {name}"] for name in names if f"{kind} {name}" in case.given}
+    return {name: mx.nd.array(value, context, value.dtype) for name, value in arrays.items()}
 
 
 def _step(case: Case, graph: Graph) -> verify.Arrays:
     symbol = symbol_of(graph)
     names = symbol.list_arguments()
-    args, gradients = _given(case, "argument", names), _given(case, "gradient", names)
-    states = _given(case, "state", symbol.list_auxiliary_states())
+    args, gradients = _arrays_of(case, "argument", names), _arrays_of(case, "gradient", names)
+    states = _arrays_of(case, "state", symbol.list_auxiliary_states())
     executor = Symbol.bind(symbol, mx.Context(*_device(case.context)), args, gradients, dict(case.requests), states)
     stock = mx.executor.Executor
     return verify.step_of(executor, stock.forward, stock.backward)
@@ -151,7 +152,7 @@ def _step(case: Case, graph: Graph) -> verify.Arrays:
 
 def _call(case: Case, graph: Graph) -> verify.Arrays:
     symbol = symbol_of(graph)
-    inputs = _given(case, "argument", symbol.list_inputs())
+    inputs = _arrays_of(case, "argument", symbol.list_inputs())
     for name, array in inputs.items():
         if case.requests.get(name) == "write":
             array.attach_grad()

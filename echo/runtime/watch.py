@@ -1,8 +1,8 @@
 """Parameters and inputs that change between forward and backward: refused where the plan reads them again.
 
-A plan computes maps again from what it finds in backward. `watch_of` says which arrays of a bound graph that concerns,
-most often few and small. MXNet's engine notes them at each forward pass (`echo.native.watch`), and backward begins with
-a look at whether they are as they were.
+A plan computes maps again from arrays as they are in backward. `watch_of` says which arrays of a bound graph these are,
+most often few and small. MXNet's engine notes them at each forward pass (`echo.native.watch`), and backward first
+checks that they were not written since.
 """
 
 from __future__ import annotations
@@ -27,37 +27,41 @@ logger = logging.getLogger("echo")
 
 
 class InputWatch:
-    """The arrays of one bound graph that are read again; ``places`` is where they are among its inputs."""
+    """The arrays of one bound graph that are read again, at ``places`` among its inputs.
 
-    def __init__(self, library: watch.Library, places: Sequence[int], said: Sequence[str], digests: bool) -> None:
+    ``messages`` are what an error says of each.
+    """
+
+    def __init__(self, library: watch.Library, places: Sequence[int], messages: Sequence[str], digests: bool) -> None:
         self._places = tuple(places)
-        self._watch = watch.Watch(library, said, digests)
+        self._watch = watch.Watch(library, messages, digests)
 
     def record(self, arrays: Sequence[Any]) -> watch.Record:
-        """Notes the arrays as they are behind all that was asked of MXNet so far; ``arrays`` are all inputs."""
+        """Notes the state of the arrays after all that was asked of MXNet so far; ``arrays`` are all inputs."""
         with _mxnets_error():
             return self._watch.record([arrays[place].handle.value for place in self._places])
 
 
 def watch_of(graph: Graph, names: Sequence[str]) -> InputWatch | None:
     """The watch of a graph that is bound with inputs of these names; None where nothing is read again."""
-    said = texts(graph, read_again(graph))
-    places = [place for place, name in enumerate(names) if name in said]
-    return _made(places, [said[names[place]] for place in places], digests=True)
+    messages = texts(graph, read_again(graph))
+    places = [place for place, name in enumerate(names) if name in messages]
+    return _input_watch(places, [messages[names[place]] for place in places], digests=True)
 
 
 def watch_of_all(names: Sequence[str], mode: bool) -> InputWatch | None:
     """The watch of all these inputs of a graph whose forward pass, in this mode, backward may have to repeat.
 
-    That is rare behind a training pass, which is not to take longer for it. In inference oneDNN writes weights anew.
+    Backward seldom repeats a training pass, which is not to take longer for it. Inference passes get digests, since
+    oneDNN writes weights anew there.
     """
     why = f"backward in another mode than forward repeats the forward pass: {MIXTURE}. Write it behind backward"
-    return _made(range(len(names)), [f"{written(name)}, and {why}" for name in names], digests=not mode)
+    return _input_watch(range(len(names)), [f"{written(name)}, and {why}" for name in names], digests=not mode)
 
 
-def _made(places: Sequence[int], said: Sequence[str], digests: bool) -> InputWatch | None:
+def _input_watch(places: Sequence[int], messages: Sequence[str], digests: bool) -> InputWatch | None:
     library = _library() if places else None
-    return None if library is None else InputWatch(library, places, said, digests)
+    return None if library is None else InputWatch(library, places, messages, digests)
 
 
 def refuse_changed(record: watch.Record | None) -> None:
@@ -68,7 +72,7 @@ def refuse_changed(record: watch.Record | None) -> None:
 
 
 def refuse_changed_behind(count: int, heads: Any, num_variables: int, variables: Any) -> None:
-    """The same for the passes that MXNet recorded behind these heads, as ``MXAutogradBackwardEx`` gets them."""
+    """As `refuse_changed`, for all passes that MXNet recorded behind the heads of a ``MXAutogradBackwardEx``."""
     library = _library()
     if library is not None:
         with _mxnets_error():

@@ -1,6 +1,6 @@
-"""Until when planning may take: a safety net that a bind never waits longer than its user wants.
+"""The time at which planning has to end: a safety net, so that no bind waits longer than its user wants.
 
-Below it nothing depends on the clock: plans are the same from start to start, and on every worker.
+Where planning ends before it, nothing depends on the clock: plans are the same in every run, and on every worker.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 
 class OutOfTime(Exception):
-    """A search has to end: what it found so far is taken."""
+    """A search has to end now; the best that it has found so far is taken."""
 
 
 @dataclass(frozen=True)
 class Deadline:
-    """A moment by the process's clock; ``seconds`` is how long it was away at first."""
+    """A moment by the process's clock; ``seconds`` is the time that there was until it at first."""
 
     seconds: float
     at: float
@@ -37,7 +37,7 @@ class Deadline:
         return not self.left
 
     def with_room(self) -> Deadline:
-        """An earlier one: what comes behind may take as long as everything took so far, but a third at most."""
+        """An earlier deadline, so that what follows may take as long as all so far, at most a third of the whole."""
         if self.at == math.inf:
             return self
         so_far = self.seconds - self.left

@@ -1,8 +1,8 @@
 """Files that echo keeps between runs: JSON, read with distrust, replaced atomically.
 
-A file begins with a digest of what it is for and of all that follows: what is damaged, half-written, edited, put in the
-place of another or written by another user is ignored, in one line, and written anew. A folder that cannot be written
-to costs nothing but the time to find things out again.
+A file begins with a digest of its purpose and of all that follows. A file that is damaged, half-written, edited, put in
+the place of another or written by another user is ignored, with one line in the log, and written anew. Where the folder
+cannot be written to, every run finds the same things out again.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ logger = logging.getLogger("echo")
 _MAX_BYTES = 32 << 20  # no file of ours comes near
 _PREFIX = b'{"digest": "%s", '
 _LONGEST_WAIT = 5.0  # seconds for a lock; merging and replacing a table takes milliseconds
-_told: set[str] = set()  # the files that a line was written about
+_reported: set[str] = set()  # the files that a line was written about
 
 
 def cache_folder() -> Path:
     """Where caches live: ``$ECHO_CACHE_DIR``, else ``$XDG_CACHE_HOME/echo``, else ``~/.cache/echo``."""
-    own = os.environ.get("ECHO_CACHE_DIR")
-    if own:
-        return Path(own)
-    shared = os.environ.get("XDG_CACHE_HOME")
-    return Path(shared or os.path.expanduser("~/.cache")) / "echo"
+    echo_folder = os.environ.get("ECHO_CACHE_DIR")
+    if echo_folder:
+        return Path(echo_folder)
+    xdg_folder = os.environ.get("XDG_CACHE_HOME")
+    return Path(xdg_folder or os.path.expanduser("~/.cache")) / "echo"
 
 
 def read(path: Path, purpose: str) -> dict[str, Any] | None:
@@ -57,8 +57,8 @@ def read(path: Path, purpose: str) -> dict[str, Any] | None:
 
 def ignore(path: Path, reason: str) -> None:
     """Says, once a process, that a file is not used."""
-    if str(path) not in _told:
-        _told.add(str(path))
+    if str(path) not in _reported:
+        _reported.add(str(path))
         logger.warning("echo: %s is ignored, what is in it is found out anew: %s", path, reason)
 
 
@@ -84,7 +84,7 @@ def replace(path: Path, purpose: str, value: Mapping[str, Any]) -> None:
 def locked(path: Path) -> Iterator[None]:
     """Holds the lock file beside ``path``, so that no other writer's merge is lost between reading and replacing.
 
-    Whoever holds it for seconds is not waited for: the replacement is atomic all the same.
+    A process that holds it for seconds is not waited for: the replacement is atomic all the same.
 
     Raises:
         OSError: there can be no such file.
@@ -99,7 +99,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def _lock(handle: int) -> bool:
-    """Whether it is held: file systems without locks have none."""
+    """Locks the file; False where that takes too long, or where the file system has no locks."""
     try:
         import fcntl
     except ImportError:

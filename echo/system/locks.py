@@ -8,7 +8,7 @@ import threading
 import weakref
 from typing import Iterator
 
-_made: weakref.WeakSet[Lock] = weakref.WeakSet()
+_locks: weakref.WeakSet[Lock] = weakref.WeakSet()
 
 
 class Lock:
@@ -19,7 +19,7 @@ class Lock:
 
     def __init__(self) -> None:
         self._inner = threading.RLock()
-        _made.add(self)
+        _locks.add(self)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -33,7 +33,7 @@ class Lock:
 
 
 def _renew_all() -> None:
-    for lock in _made:
+    for lock in _locks:
         lock.renew()
 
 

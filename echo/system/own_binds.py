@@ -11,7 +11,7 @@ _thread = threading.local()
 
 @contextlib.contextmanager
 def own_binds() -> Iterator[None]:
-    """Binds that this thread makes while this is open are echo's own."""
+    """Marks the binds that this thread makes while this is open as echo's own."""
     before, _thread.own = are_own(), True
     try:
         yield

@@ -10,7 +10,7 @@ import os
 import stat
 from typing import Any
 
-_KINDS = {
+_FILE_TYPES = {
     stat.S_IFDIR: "a directory", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }  # fmt: skip
@@ -19,11 +19,11 @@ _MOST_BYTES = 1 << 30  # of a file that the user names; a symbol of 230,000 node
 
 
 class UntrustedError(OSError):
-    """A file is not of a kind that is read, too large, or somebody else's to write to."""
+    """A file is no regular file, is too large, or can be written by another user."""
 
 
 def open_regular(path: str | os.PathLike[str], flags: int, links: bool = True) -> int:
-    """Opens a regular file and waits for nobody, as opening a FIFO would; ``links``: also through a symbolic link.
+    """Opens a regular file without waiting, as opening a FIFO would; with ``links`` also through a symbolic link.
 
     Raises:
         UntrustedError: it is something else.
@@ -39,23 +39,23 @@ def open_regular(path: str | os.PathLike[str], flags: int, links: bool = True) -
         if error.errno in (errno.ELOOP, getattr(errno, "EMLINK", None)) and not links:
             raise UntrustedError(error.errno, "expected a regular file, got a symbolic link", str(path)) from None
         raise
-    kind = stat.S_IFMT(os.fstat(handle).st_mode)
-    if kind != stat.S_IFREG:
+    file_type = stat.S_IFMT(os.fstat(handle).st_mode)
+    if file_type != stat.S_IFREG:
         os.close(handle)
-        got = _KINDS.get(kind, "something else")
+        got = _FILE_TYPES.get(file_type, "something else")
         raise UntrustedError(errno.EINVAL, f"expected a regular file, got {got}", str(path))
     return handle
 
 
 def read_own(path: str | os.PathLike[str], most: int) -> bytes:
-    """What is in a file that only this user or root can have written.
+    """The content of a file that only this user or root can have written.
 
-    The owner decides, and that nobody else may write: what others can do to the folder (rename, remove, link to a file
-    of the user's) does not forge a content, which is bound to its purpose by a digest. So a folder below a shared
-    ``/tmp``, or one that a container mounts with any mode, does.
+    The file's owner and mode decide, not the folder's: whoever may rename, remove or link files there still cannot
+    forge a content, which a digest binds to its purpose. So the folder may be in a shared ``/tmp``, or be mounted by a
+    container with any mode.
 
     Raises:
-        UntrustedError: somebody else can have; or it is no regular file, or has more than so many bytes.
+        UntrustedError: another user can have written it; or it is no regular file, or has more than ``most`` bytes.
         OSError: it cannot be read.
     """
     handle = open_regular(path, os.O_RDONLY, links=False)
@@ -90,15 +90,15 @@ def read_json(path: str | os.PathLike[str], strict: bool = True) -> Any:
 
 def digest_of(purpose: str, content: bytes) -> str:
     """A text that is equal for equal contents with equal purposes."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for part in (purpose.encode("utf-8", "surrogatepass"), content):
-        found.update(b"%d:" % len(part))
-        found.update(part)
-    return found.hexdigest()
+        digest.update(b"%d:" % len(part))
+        digest.update(part)
+    return digest.hexdigest()
 
 
 def shortened(text: str, most: int = 100) -> str:
-    """A text of somebody else's for a message."""
+    """A text from a file or a user, cut to a length that fits into a message."""
     return text if len(text) <= most else f"{text[:most]}..."
 
 
@@ -109,12 +109,12 @@ def _limited(data: bytes, most: int, path: str | os.PathLike[str]) -> bytes:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    value = dict(pairs)
+    if len(value) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"the key {shortened(repr(twice))} stands in an object twice")
-    return found
+    return value
 
 
 def _whole(text: str) -> int:

@@ -1,4 +1,4 @@
-"""What is printed through rich, without a trace: importing it draws from Python's random generator."""
+"""Python's random generator, restored after printing through rich, whose import draws from it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Iterator
 
 @contextlib.contextmanager
 def random_unmoved() -> Iterator[None]:
-    """Python's random generator is at the end where it was at the beginning."""
+    """Restores the state of Python's random generator at the end."""
     state = random.getstate()
     try:
         yield

@@ -72,7 +72,7 @@ def test_in_a_pool_the_one_that_makes_it_grow_less(
     monkeypatch.setattr(find, "pool_of", lambda *_: Pool([1000]))
     monkeypatch.setattr(find, "leader_of", lambda _: "leader")
     monkeypatch.setattr(find, "_tell", lambda _: None)
-    monkeypatch.setattr(find, "_found", lambda session, options, details, leader: choices[leader is not None])
+    monkeypatch.setattr(find, "_plan", lambda session, options, details, leader: choices[leader is not None])
     found, pool = plan_bind(GRAPH, request(), OPTIONS, False)
     assert found is choices[not taken]
     assert pool is not None
@@ -83,7 +83,7 @@ def test_budgets_follow_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
     monkeypatch.setattr(find, "pool_of", lambda *_: Pool([1 << 40]))
     monkeypatch.setattr(find, "leader_of", lambda _: "leader")
-    monkeypatch.setattr(find, "_found", lambda session, options, details, leader: seen.append(leader))
+    monkeypatch.setattr(find, "_plan", lambda session, options, details, leader: seen.append(leader))
     for options in (OPTIONS, Options(memory_budget=1.0), Options(policy="echo")):
         plan_bind(GRAPH, request(), options, False)
     assert seen == ["leader", None, None]

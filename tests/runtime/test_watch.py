@@ -270,7 +270,7 @@ def test_nothing_is_watched_where_nothing_is_read_again() -> None:
     assert executor._applied.marked
     assert executor._applied.watch is None
     executor.forward(is_train=True)
-    assert executor._seen == (None, None)
+    assert executor._records == (None, None)
 
 
 def test_gammas_that_are_not_read_are_not_watched() -> None:

@@ -18,7 +18,7 @@ PURPOSE = "a test"
 
 @pytest.fixture(autouse=True)
 def untold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "_told", set())
+    monkeypatch.setattr(cache, "_reported", set())
 
 
 @pytest.fixture
