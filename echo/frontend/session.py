@@ -269,7 +269,7 @@ def _static_bytes(binding: Binding) -> dict[str, int]:
 
 def _family(graph: Graph, binding: Binding, device: str, runner: str) -> str:
     """A text that is equal for binds that train the same arguments on one device, as a BucketingModule's lengths."""
-    names = sorted(graph.nodes[number].name for number in graph.arg_nodes)
+    names = sorted(graph.variable_names)
     return json.dumps([names, sorted(set(binding.grad_req)), device, runner])
 
 

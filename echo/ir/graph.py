@@ -89,6 +89,11 @@ class Graph:
         lines.append("  return " + ", ".join(f"{self.nodes[e.node].name}:{e.index}" for e in self.heads))
         return "\n".join(lines)
 
+    @property
+    def variable_names(self) -> list[str]:
+        """The names of the variables, arguments and auxiliary states, in their order."""
+        return [self.nodes[number].name for number in self.arg_nodes]
+
     def num_outputs(self, node: int) -> int:
         """How many entries ``node`` computes."""
         return self.row_ptr[node + 1] - self.row_ptr[node]

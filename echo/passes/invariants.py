@@ -44,7 +44,7 @@ def _(fused: Fused, before: Mapping[type, Any]) -> None:
     user: Graph = before[Request].graph
     graphs.check(fused.graph)
     _expect(len(fused.graph.heads) == len(user.heads), f"{len(user.heads)} outputs, got {len(fused.graph.heads)}")
-    expected, got = _variables(user), _variables(fused.graph)
+    expected, got = user.variable_names, fused.graph.variable_names
     _expect(got == expected, f"the variables {expected}, got {got}")
 
 
@@ -137,10 +137,6 @@ def _expect(holds: object, rule: str) -> None:
 def _offered(candidates: Candidates) -> frozenset[Entry]:
     entries = itertools.chain(*candidates.light.values(), *candidates.heavy.values())
     return candidates.forced.union(entries)
-
-
-def _variables(graph: Graph) -> list[str]:
-    return [graph.nodes[number].name for number in graph.arg_nodes]
 
 
 def _is_marked(node: Node, base: Node) -> bool:

@@ -179,7 +179,7 @@ def _race(request: Request, product: Product, names: Sequence[str], limit: float
         assert batched is not None
         graphs[name] = batched
     shapes = {"w": (product.n, product.k), "b": (product.n,)}
-    arguments = [graph.nodes[number].name for number in graph.arg_nodes]
+    arguments = graph.variable_names
     types = {name: TensorType(shapes.get(name, (product.m, product.k)), FLAGS[product.dtype]) for name in arguments}
     return request.frontend.race(graphs, types, limit)
 

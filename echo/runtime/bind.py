@@ -31,14 +31,15 @@ from echo.system.own_binds import own_binds
 logger = logging.getLogger("echo")
 
 
+@own_binds()
 def with_plan(
     request: Bind,
     options: Options,
     on_error: OnError,
-    graph: Callable[[], Graph],
+    read: Callable[[], Graph],
     record: Callable[[Plan], None] | None = None,
 ) -> mx.executor.Executor:
-    """Binds the symbol, whose graph is ``graph()``, with a plan applied; the executor shows the user's symbol.
+    """Binds the symbol, whose graph is ``read()``, with a plan applied; the executor shows the user's symbol.
 
     ``record`` receives the plan.
 
@@ -46,17 +47,6 @@ def with_plan(
         Exception: planning fails; the caller asks ``on_error`` what the user gets then. Where MXNet refuses to bind a
             planned graph, the next best one is bound with a warning, at last the user's own.
     """
-    with own_binds():
-        return _with_plan(request, options, on_error, graph, record)
-
-
-def _with_plan(
-    request: Bind,
-    options: Options,
-    on_error: OnError,
-    read: Callable[[], Graph],
-    record: Callable[[Plan], None] | None,
-) -> mx.executor.Executor:
     user = plain(request.symbol)
     if request.untouched:
         logger.debug("echo: bound as it is: %s", request.untouched)

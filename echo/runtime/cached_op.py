@@ -21,7 +21,7 @@ from echo.errors import REPORT, GraphError, one_line
 from echo.frontend.cached import runner_of, stateless
 from echo.frontend.session import install_hook
 from echo.frontend.symbols import Binding, graph_of, sparse_gradients, symbol_of
-from echo.ir.attributes import APART_ATTRIBUTE, GRADIENT_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
+from echo.ir.attributes import APART_ATTRIBUTE, GRADIENT_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, is_true
 from echo.ir.graph import Graph
 from echo.ir.ops import spec
 from echo.plans.marks import implements
@@ -41,7 +41,6 @@ from echo.system.own_binds import own_binds
 logger = logging.getLogger("echo")
 StockCachedOp = mx.nd.CachedOp  # before anybody puts another in its place
 Signature = Tuple[Any, ...]
-_TRUE = ("True", "true", "1")
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,8 @@ class PlannedCachedOp:
         self._choices: dict[Signature, _Choice] = {}
         self._ops = {_STOCK.key: self._current}
         settings = dict(flags)
-        self._static, shaped = (str(settings.get(name, False)) in _TRUE for name in ("static_alloc", "static_shape"))
+        texts = {name: str(value) for name, value in flags}
+        self._static, shaped = (is_true(texts, name) for name in ("static_alloc", "static_shape"))
         self._runner = runner_of(self._static, shaped)
         self._data = tuple(settings.get("data_indices", ()))
         self._monitor: tuple[Any, bool] | None = None

@@ -76,7 +76,7 @@ class NeverStopTraining:
     """
 
     options: Options
-    tell: Callable[[str], None]
+    warn: Callable[[str], None]
 
     @property
     def strict(self) -> bool:
@@ -88,13 +88,9 @@ class NeverStopTraining:
         """This policy itself."""
         return self
 
-    def warn(self, text: str) -> None:
-        """Warns of the same thing once."""
-        self.tell(text)
-
     def __call__(self, action: Callable[[Options], _T], stock: Callable[[], _T]) -> _T:
         try:
-            return nearest(action, self.options, self.tell)
+            return nearest(action, self.options, self.warn)
         except Exception as error:
             if self.strict and isinstance(error, EchoError):
                 raise
@@ -102,7 +98,7 @@ class NeverStopTraining:
                 result = stock()  # where the call itself is wrong, MXNet says so here
             if self.strict:
                 raise
-            self.tell(f"echo: bound without a plan: {one_line(error)}. {REPORT}.")
+            self.warn(f"echo: bound without a plan: {one_line(error)}. {REPORT}.")
             return result
 
 

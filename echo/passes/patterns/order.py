@@ -21,7 +21,7 @@ def ordered(fused_graph: Graph, user: Graph) -> Graph | None:
     """
     if _random(fused_graph) != _random(user):
         return None
-    expected, got = _variables(user), _variables(fused_graph)
+    expected, got = user.variable_names, fused_graph.variable_names
     if len(set(expected)) < len(expected) or sorted(got) != sorted(expected):
         return None  # variables of the same name cannot be told apart
     if got == expected:
@@ -39,7 +39,7 @@ def ordered(fused_graph: Graph, user: Graph) -> Graph | None:
     nodes = (waiting, *nodes[1:])
     outputs = {Entry(at, k): local(len(nodes) - 1, k) for k in range(fused_graph.num_outputs(at))}
     repaired = applied(fused_graph, [Fusion("order", at, nodes, outputs, frozenset({at}), {}, "")], copies=False)
-    return repaired if repaired is not None and _variables(repaired) == expected else None
+    return repaired if repaired is not None and repaired.variable_names == expected else None
 
 
 def _copy_before(graph: Graph, variable: int) -> tuple[int, tuple[Node, Node]] | None:
@@ -51,10 +51,6 @@ def _copy_before(graph: Graph, variable: int) -> tuple[int, tuple[Node, Node]] |
         return None
     copy = Node("_copy", f"{node.name}_echo_order", (node.inputs[index - 1],))
     return reader, (copy, node._with(inputs=(*node.inputs[: index - 1], local(0), *node.inputs[index:])))
-
-
-def _variables(graph: Graph) -> list[str]:
-    return [graph.nodes[number].name for number in graph.arg_nodes]
 
 
 def _random(graph: Graph) -> list[str]:
