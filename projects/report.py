@@ -72,7 +72,10 @@ def _errors(stock: Arrays, run: Run) -> dict[str, Any]:
 
 def _growth(runs: Mapping[str, Run], figure: str) -> list[str]:
     """Where a figure is above both of stock's own runs, which differ where arrays are freed while others are made."""
-    stock = max(getattr(runs[name], figure) for name in (STOCK, STOCK_AGAIN) if name in runs and not runs[name].failure)
+    own = [getattr(runs[name], figure) for name in (STOCK, STOCK_AGAIN) if name in runs and not runs[name].failure]
+    if not own:
+        return []
+    stock = max(own)
     most = max(MEMORY_TOLERANCE * stock, stock + OWN_MB[figure])
     return [setting for setting in (UNFUSED, COLD, WARM) if setting in runs and getattr(runs[setting], figure) > most]
 

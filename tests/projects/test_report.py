@@ -85,3 +85,9 @@ def test_what_is_allocated_beside_the_counter_is_told_apart() -> None:
     assert (row["counter_grows"], row["allocated_grows"]) == ([], ["cold"])
     assert "what MXNet and oneDNN allocate together grows: cold" in words(row)
     assert _row(cold=replace(STOCK, allocated_mb=20.7))["allocated_grows"] == []
+
+
+def test_a_model_that_mxnet_alone_cannot_train_has_a_row_that_says_so() -> None:
+    row = row_of("project", "model", 2, {"stock": Run(failure="MXNetError: could not construct a sub-memory")})
+    assert "FAILED without echo: MXNetError: could not construct a sub-memory" in words(row)
+    assert (row["counter_grows"], row["allocated_grows"]) == ([], [])
