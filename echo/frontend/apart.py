@@ -27,6 +27,7 @@ import mxnet.libinfo
 from echo import meter
 from echo.estimators.overhead import UnavailableError, UnmeasurableError
 from echo.frontend.extension import loaded_from
+from echo.frontend.pointwise import FUSION_VARIABLE
 
 logger = logging.getLogger("echo")
 _START_SECONDS = 10.0  # for a process that takes a fifth of a second where the machine has nothing else to do
@@ -170,6 +171,7 @@ class _Running:
         parent_end, child_end = (_above_standard(end) for end in socket.socketpair())
         arguments = [interpreter, "-I", "-S", "-B", str(Path(meter.__file__).with_name("__main__.py"))]
         environment = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_PASSED_ON)}
+        environment[FUSION_VARIABLE] = "0"  # planned graphs run without it, too
         actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_DUP2, child_end.fileno(), 0)]
         actions += [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_WRONLY, 0) for number in (1, 2)]
         try:

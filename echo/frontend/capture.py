@@ -6,6 +6,7 @@ that happens; without the hook, the total that the executor prints is all there 
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from mxnet.ndarray.ndarray import _new_alloc_handle
 
 from echo import native
 from echo.errors import GraphError, UnsupportedError
+from echo.frontend.pointwise import unfused
 from echo.frontend.symbols import Binding, symbol_of
 from echo.ir.graph import VARIABLE, Entry, Graph
 from echo.ir.training_graph import TrainingGraph
@@ -120,8 +122,10 @@ def _numbers(numbers: Sequence[int]) -> frozenset[int]:
     return frozenset(numbers) if numbers else NO_NUMBERS
 
 
-def _captured(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context, nodes: bool) -> Mapping[str, Any]:
-    with native.capture(nodes, _reader()) as caught:
+def _captured(
+    symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context, nodes: bool, stock: bool = False
+) -> Mapping[str, Any]:
+    with native.capture(nodes, _reader()) as caught, contextlib.nullcontext() if stock else unfused(ctx):
         bind_without_memory(symbol, binding, ctx)
     if caught.graph is None:
         raise GraphError("the native hook saw no training graph: is it still installed?")
@@ -130,11 +134,14 @@ def _captured(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context, nodes: b
     return graph
 
 
-def oracle(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context, hook: bool) -> Oracle:
-    """MXNet's memory plan of a symbol: exact with the hook, else bytes rounded up to a megabyte."""
+def oracle(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context, hook: bool, stock: bool = False) -> Oracle:
+    """MXNet's memory plan of a symbol: exact with the hook, else bytes rounded up to a megabyte.
+
+    ``stock``: as MXNet binds it by itself, which on GPUs fuses pointwise operators; echo's binds do not.
+    """
     if not hook:
         return Oracle((planned_megabytes(bind_without_memory(symbol, binding, ctx)) + 1) << 20)
-    captured = _captured(symbol, binding, ctx, nodes=False)
+    captured = _captured(symbol, binding, ctx, nodes=False, stock=stock)
     return Oracle(int(captured["touched_bytes"]), _accumulations(captured), chunks_in(captured))
 
 
@@ -164,9 +171,13 @@ def training_graph(
 
 
 def captured_graph(
-    graph: Graph, binding: Binding, ctx: mx.Context, marks: Mapping[int, Mapping[str, str]] | None = None
+    graph: Graph,
+    binding: Binding,
+    ctx: mx.Context,
+    marks: Mapping[int, Mapping[str, str]] | None = None,
+    stock: bool = False,
 ) -> Mapping[str, Any]:
-    """The hook's JSON value of a bind of ``graph``, which `graph_in` and `chunks_in` read.
+    """The hook's JSON value of a bind of ``graph``, which `graph_in` and `chunks_in` read; ``stock`` as for `oracle`.
 
     Raises:
         UnsupportedError: no argument needs a gradient.
@@ -177,7 +188,7 @@ def captured_graph(
     # names are free for the user to repeat, so the copy that is read back gets numbers for names
     marked = graph.with_attrs(marks or {})
     numbered = symbol_of(marked.with_names([f"n{number}" for number in range(len(graph.nodes))]))
-    return _captured(numbered, binding, ctx, nodes=True)
+    return _captured(numbered, binding, ctx, nodes=True, stock=stock)
 
 
 def graph_in(captured: Mapping[str, Any], user: Graph) -> TrainingGraph:

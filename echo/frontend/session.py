@@ -6,6 +6,7 @@ import contextlib
 import copy
 import json
 import os
+from dataclasses import replace
 from typing import ContextManager, Mapping, Sequence
 
 import mxnet as mx
@@ -21,13 +22,14 @@ from echo.estimators.overhead import MeasureFunction, Overhead, estimate
 from echo.estimators.planner import make_planner
 from echo.frontend.apart import measuring
 from echo.frontend.cached import as_cached, stateless
-from echo.frontend.capture import captured_graph, chunks_in, graph_in, oracle, training_graph
+from echo.frontend.capture import captured_graph, chunks_in, graph_in, oracle
 from echo.frontend.device import device_key
 from echo.frontend.extension import why_not, why_not_on
 from echo.frontend.implement import implemented
 from echo.frontend.match_range import default_match_range, match_range
 from echo.frontend.measure import Meter, race
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
+from echo.frontend.pointwise import FUSION_VARIABLE, fuses
 from echo.frontend.selfcheck import check_hook, onednn_activations
 from echo.frontend.symbols import Binding, symbol_of, type_name, types_of
 from echo.ir.gradient_rule import GradientRule
@@ -45,7 +47,8 @@ _install_lock = Lock()
 _ALLOWED = native.Allowed(
     ops_with(lambda spec: spec.recomputable), ops_with(lambda spec: spec.every_output), EXCHANGES
 )
-_SETTINGS = ("NNVM_EXEC_MATCH_RANGE", "MXNET_BACKWARD_DO_MIRROR")  # what MXNet plans depends on them
+# What MXNet plans depends on them; on GPUs on one more.
+_SETTINGS = ("NNVM_EXEC_MATCH_RANGE", "MXNET_BACKWARD_DO_MIRROR")
 
 
 def check_version() -> None:
@@ -95,6 +98,7 @@ class MxnetSession:
         check_version()
         self._forget()
         self.graph, self._binding, self._ctx, self._runner = graph, binding, ctx, runner
+        self._user = graph
         self.device: str = "gpu" if ctx.device_type == "gpu" else "cpu"
         self.why_no_hook = install_hook()
         self.hook = not self.why_no_hook
@@ -109,6 +113,7 @@ class MxnetSession:
         self._names: Sequence[str] | None = None
         self._types: Mapping[Entry, TensorType] | None = None
         self._stock: dict[int, tuple[int, tuple[bool, ...]]] = {}  # what the oracle said of the graph itself
+        self._stock_bytes: int | None = None
         self._training: TrainingGraph | None = None
         self._implemented: tuple[Mapping[int, GradientRule], TrainingGraph] | None = None
         self._overhead: tuple[TrainingGraph, Overhead] | None = None
@@ -169,9 +174,11 @@ class MxnetSession:
         if not self.hook:
             return forward_graph(self.graph, self._binding, self._ctx)
         captured = captured_graph(self.graph, self._binding, self._ctx)
+        training = self._as_run(graph_in(captured, self.graph), self.match_range)
         if self._runner == EXECUTOR:
             self._chunks.append((self.graph, chunks_in(captured)))
-        return self._as_run(graph_in(captured, self.graph), self.match_range)
+        is_other = self.graph is self._user and fuses(self._ctx)
+        return replace(training, planned_bytes=self.stock_bytes()) if is_other else training
 
     @property
     def onednn(self) -> bool:
@@ -190,6 +197,14 @@ class MxnetSession:
     def _as_run(self, training: TrainingGraph, match_range_: int) -> TrainingGraph:
         return training if self._runner == EXECUTOR else as_cached(training, self._runner, match_range_)
 
+    def stock_bytes(self) -> int:
+        """The bytes that MXNet plans for the user's own graph as he would bind it without echo."""
+        if not fuses(self._ctx):
+            return self.oracle(self._user, self.match_range)[0]
+        if self._stock_bytes is None:
+            self._stock_bytes = self._planned(self._user, self.match_range, stock=True)[0]
+        return self._stock_bytes
+
     def oracle(self, graph: Graph, match_range_: int) -> tuple[int, tuple[bool, ...]]:
         """MXNet's own memory plan of a rewritten graph: bytes (MB without the hook), accumulations.
 
@@ -207,13 +222,14 @@ class MxnetSession:
         except mx.MXNetError as error:
             raise GraphError(f"MXNet, with the hook, does not bind it: {str(error).splitlines()[0]}") from error
 
-    def _planned(self, graph: Graph, match_range_: int) -> tuple[int, tuple[bool, ...]]:
+    def _planned(self, graph: Graph, match_range_: int, stock: bool = False) -> tuple[int, tuple[bool, ...]]:
         if self._runner != EXECUTOR:
-            training = self._as_run(training_graph(graph, self._binding, self._ctx), match_range_)
+            captured = captured_graph(graph, self._binding, self._ctx, stock=stock)
+            training = self._as_run(graph_in(captured, graph), match_range_)
             return training.planned_bytes, training.accumulations
         with contextlib.nullcontext() if self.hook else match_range(match_range_):
-            answer = oracle(symbol_of(graph), self._binding, self._ctx, self.hook)
-        if answer.chunks is not None:
+            answer = oracle(symbol_of(graph), self._binding, self._ctx, self.hook, stock)
+        if answer.chunks is not None and not stock:
             self._chunks.append((graph, answer.chunks))
         return answer.bytes, answer.accumulations
 
@@ -277,11 +293,12 @@ def subject(graph: Graph, binding: Binding, device: str, runner: str = EXECUTOR)
     """The key of a plan for this bind: the graph, its arguments, the device and the settings that it depends on."""
     args = list(zip(binding.arg_shapes, binding.arg_types, binding.grad_req))
     args += [(shape, dtype, AUXILIARY_STATE) for shape, dtype in zip(binding.aux_shapes, binding.aux_types)]
+    names = (*_SETTINGS, FUSION_VARIABLE) if device == "gpu" else _SETTINGS
     return PlanKey(
         graph=digest(graph),
         operators=operators(graph),
         arguments=tuple(Argument(shape, type_name(dtype), request) for shape, dtype, request in args),
         device=device,
         runner=runner,
-        settings={name: os.environ[name] for name in _SETTINGS if os.environ.get(name)},
+        settings={name: os.environ[name] for name in names if os.environ.get(name)},
     )

@@ -89,9 +89,10 @@ class OpSpec:
             statistics, masks) is small or random, and stays stashed.
         needs_hook: MXNet's own mirroring, which runs a clone even where nobody reads its output, fails with it or skips
             what its gradient reads beside it. A clone of Dropout would draw another mask.
-        needs_cpu: on cuDNN it writes its moving statistics in the forward pass, or draws masks in a layout of its own.
+        needs_cpu: cuDNN draws its masks in a layout of its own.
         clone_op: the operator that computes its first output again, from its input and its second output, a mask.
-        rewrites: it writes into its inputs, moving statistics, in backward alone.
+        rewrites: it writes into its inputs, moving statistics: on CPUs in backward alone, on cuDNN in the forward pass,
+            where the hook's clone leaves them as they are (``gradient.cc``).
         draws: it draws random numbers, and MXNet does not say so.
         draws_in_training: if it draws random numbers, it draws them in training alone.
         of_mode: it has to run again in the mode, training or not, in which it ran before. BatchNorm computes something

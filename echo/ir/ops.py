@@ -76,7 +76,7 @@ _ROWS: tuple[tuple[OpSpec, str], ...] = (
     (replace(_LIGHT, needs_hook=True), "hard_sigmoid UpSampling _np_moveaxis"),
     (replace(_LIGHT, needs_hook=True, needs_cpu=True, clone_op="elemwise_mul", measurable=False, outputs=2,
              draws_in_training=unless("mode", "training", "always"), layout=Layout(unsettled=True)), "Dropout"),
-    (replace(_LIGHT, needs_cpu=True, rewrites=True, of_mode=unless("use_global_stats", "False", "True", "1"),
+    (replace(_LIGHT, rewrites=True, of_mode=unless("use_global_stats", "False", "True", "1"),
              unwatched={1: _FIXED_GAMMA, 3: ALWAYS, 4: ALWAYS}, has_parameters=True, layout=_HANDS_ON), "BatchNorm"),
     (replace(_READER, layout=_BY_ONEDNN), "_contrib_BatchNormWithReLU amp_cast amp_multicast"),
     (replace(_LIGHT, needs_hook=True, has_parameters=True), "LayerNorm"),

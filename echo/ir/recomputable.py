@@ -31,6 +31,8 @@ def why_not(node: TrainingNode, device: str, hook: bool) -> str:
         return f"{node.op} needs the native hook"
     if device != "cpu" and facts.needs_cpu and node.attrs.get("cudnn_off") not in ("True", "1"):
         return f"{node.op} has side effects on cuDNN"
+    if device != "cpu" and facts.rewrites and not hook:
+        return f"{node.op} writes into its input on cuDNN, which only the native hook's clone leaves as it is"
     if facts.clone_op:
         return why_not_dropout(node.attrs)
     if node.random or facts.draws(node.attrs):

@@ -177,6 +177,21 @@ def _keep(caught: Capture, text: bytes) -> None:
         caught.graph = json.loads(text, object_hook=caught.read)
 
 
+@contextlib.contextmanager
+def unfused() -> Iterator[None]:
+    """While this is open, MXNet leaves pointwise operators as they are in what the calling thread binds for a GPU.
+
+    By itself it fuses them (``MXNET_USE_FUSION``). Nothing changes for other threads, nor where the hook is not there.
+    """
+    keep = function(_installed, "echo_keep_unfused", ctypes.c_int, ctypes.c_int) if _installed else lambda _: -1
+    before = keep(1)
+    try:
+        yield
+    finally:
+        if before >= 0:
+            keep(before)
+
+
 def record(on: bool) -> None:
     """Switches on or off that every memory plan is written down (`echo.frontend.poison`)."""
     function(_recorder(), "echo_record", None, ctypes.c_int)(on)

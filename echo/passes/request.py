@@ -64,6 +64,9 @@ class Oracle(Protocol):
     def implemented(self, training: TrainingGraph, implementations: Mapping[int, GradientRule]) -> TrainingGraph:
         """The training graph in which the gradients of some nodes are computed by these rules."""
 
+    def stock_bytes(self) -> int:
+        """The bytes that MXNet's own memory planner plans for the user's graph where echo does not bind it."""
+
     def oracle(self, graph: Graph, match_range: int) -> tuple[int, tuple[bool, ...]]:
         """The bytes that MXNet's own memory planner plans for a rewritten graph, and `TrainingGraph.accumulations`."""
 

@@ -180,7 +180,7 @@ def stock_memory(request: Request, fused: Fused) -> Memory:
         training = frontend.differentiate()
         stock = memory(request, training, training.planned_bytes)
     else:
-        stock = Memory(frontend.oracle(request.graph, frontend.match_range)[0], 0, request.static, {}, {})
+        stock = Memory(frontend.stock_bytes(), 0, request.static, {}, {})
     return replace(stock, static={**stock.static, HIDDEN: fused.hidden}) if fused.hidden else stock
 
 

@@ -13,6 +13,7 @@ from mxnet.symbol import Symbol
 
 from echo.errors import REPORT, one_line
 from echo.frontend.match_range import match_range
+from echo.frontend.pointwise import unfused
 from echo.frontend.symbols import symbol_of
 from echo.ir.graph import Graph
 from echo.planning.store import Found
@@ -109,7 +110,7 @@ def _bound(planned: Found, user: Symbol, request: Bind) -> mx.executor.Executor:
     plan, graph = planned.plan, planned.graph
     if plan.changes_nothing:
         return request.call(user)
-    with match_range(plan.match_range if plan.applied == "mirror" else None):
+    with match_range(plan.match_range if plan.applied == "mirror" else None), unfused(request.ctx):
         executor = request.call(symbol_of(graph), request.binding() if plan.fused else None)
     executor._symbol = user
     return executor

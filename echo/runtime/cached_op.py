@@ -33,13 +33,13 @@ from echo.runtime.modes import keep, note
 from echo.runtime.monitor import WithoutClones
 from echo.runtime.on_error import OnError
 from echo.runtime.rehearsal import call_is_right
+from echo.runtime.unfused import StockCachedOp, UnfusedCachedOp
 from echo.runtime.verify_report import Case
 from echo.runtime.watch import InputWatch, watch_of
 from echo.system.locks import Lock
 from echo.system.own_binds import own_binds
 
 logger = logging.getLogger("echo")
-StockCachedOp = mx.nd.CachedOp  # before anybody puts another in its place
 Signature = Tuple[Any, ...]
 
 
@@ -222,7 +222,10 @@ class PlannedCachedOp:
         return call_is_right(stock, self._current, fresh, dict(zip(names, args)), states, case, options.strict)
 
     def _new_op(self, choice: _Choice) -> Any:
-        op = StockCachedOp(self._symbol if choice.graph is None else symbol_of(choice.graph), self._flags)
+        if choice.graph is None:
+            op = StockCachedOp(self._symbol, self._flags)
+        else:
+            op = UnfusedCachedOp(symbol_of(choice.graph), self._flags)
         op.is_np_sym = self.is_np_sym
         return op
 

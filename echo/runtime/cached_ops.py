@@ -9,7 +9,8 @@ from typing import Any, Iterator, Sequence
 import mxnet as mx
 from mxnet.symbol import Symbol
 
-from echo.runtime.cached_op import PlannedCachedOp, StockCachedOp
+from echo.runtime.cached_op import PlannedCachedOp
+from echo.runtime.unfused import StockCachedOp
 from echo.runtime.on_error import OnError
 from echo.system.own_binds import are_own
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any, Callable
 
@@ -10,6 +11,7 @@ from mxnet.symbol import Symbol
 
 from echo.estimators.kept import with_kept
 from echo.frontend.capture import training_graph
+from echo.frontend.pointwise import unfused
 from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import Binding, symbol_of
 from echo.ir.graph import Graph
@@ -59,6 +61,7 @@ class Rebinder:
             return bool(self.on_error(confirmed, lambda: False))
 
     def bind(self, bound: Graph | Symbol, *args: Any, **more: Any) -> mx.executor.Executor:
+        is_planned = isinstance(bound, Graph) and bound != self.user
         symbol = symbol_of(bound) if isinstance(bound, Graph) else bound
-        with own_binds():
+        with own_binds(), unfused(self.ctx) if is_planned else contextlib.nullcontext():
             return Symbol.bind(symbol, *args, **more)

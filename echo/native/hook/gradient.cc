@@ -86,8 +86,10 @@ static Recomputed parse_plan(const std::string& text, const RawNode& node) {
   return plan;
 }
 
+// cuDNN writes BatchNorm's moving statistics in the forward pass. With a momentum of 1 the clone leaves finite ones as
+// they are: statistics * 1 + new ones * 0. (On CPUs the gradient writes them, which has the momentum of the original.)
 static NodePtr copy_node(const RawNode& node) {
-  NodePtr copy = node_like(node);
+  NodePtr copy = node.attrs.op->name == "BatchNorm" ? node_like(node, "momentum", "1") : node_like(node);
   copy->inputs = node.inputs;
   copy->control_deps = node.control_deps;
   return copy;

@@ -1,5 +1,5 @@
 // Wraps two passes of a running MXNet: MXGradient, to apply a plan, and MXPlanMemory, to read the training graph; and
-// what operators say of computing in place, which a plan may restrict.
+// what operators say of computing in place, which a plan may restrict; and what MXNet hears of one environment variable.
 //
 // NNVM keeps its passes as std::function objects in a registry that libmxnet.so exports. Only the invoker pointer of
 // such an object is exchanged: one aligned word, written atomically, and written back by echo_uninstall.
@@ -18,6 +18,7 @@
 #include "implementation.h"
 #include "inplace.h"
 #include "mxnet_api.h"
+#include "pointwise.h"
 #include "poison.h"
 #include "stamp.h"
 #include "storage.h"
@@ -203,6 +204,7 @@ ECHO_EXPORT int echo_install(const char* path) {
     return 1;
   }
   wrap_inplace();
+  wrap_getenv(lib);
   g_installed = true;
   return 0;
 }
@@ -216,6 +218,7 @@ ECHO_EXPORT int echo_uninstall() {
     t_error = "another library has wrapped MXNet's passes since";
     return 1;
   }
+  unwrap_getenv();
   unwrap_inplace();
   unwrap(&g_gradient);
   unwrap(&g_memory);

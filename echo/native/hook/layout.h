@@ -74,6 +74,10 @@ struct RawNode {
 };
 static_assert(sizeof(RawNode) == 200, "nnvm::Node");
 
+struct RawSymbol {  // nnvm::Symbol
+  std::vector<RawEntry> outputs;
+};
+
 struct RawGraph {
   std::vector<RawEntry> outputs;
   RawMap attrs;  // string -> shared_ptr<any>

@@ -27,6 +27,8 @@ bool load_api(void* lib, MxnetApi* out, std::string* missing) {
   ok &= resolve(lib, "_ZN4nnvm5GraphD1Ev", &out->destroy_graph, missing);
   ok &= resolve(lib, "_ZNK4nnvm4Node11num_outputsEv", &out->num_outputs, missing);
   ok &= resolve(lib, "_ZNK4nnvm5Graph13indexed_graphEv", &out->indexed_graph, missing);
+  ok &= resolve(lib, "NNSymbolCreateAtomicSymbol", &out->new_symbol, missing);
+  ok &= resolve(lib, "NNSymbolFree", &out->free_symbol, missing);
   if (ok) g_api = *out;
   return ok;
 }

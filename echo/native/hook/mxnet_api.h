@@ -15,6 +15,8 @@ struct MxnetApi {
   void (*destroy_graph)(RawGraph*);
   std::uint32_t (*num_outputs)(const RawNode*);
   const RawIndexedGraph* (*indexed_graph)(const RawGraph*);
+  int (*new_symbol)(const RawOp*, std::uint32_t count, const char** keys, const char** values, RawSymbol** symbol);
+  int (*free_symbol)(RawSymbol*);
 };
 
 // Fills the table from an already loaded libmxnet; on failure returns false and names the missing symbol in *missing.

@@ -1,6 +1,7 @@
 // Walking NNVM's graphs, and making nodes like those that are there.
 #pragma once
 #include <memory>
+#include <string>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -44,5 +45,8 @@ void post_order(const std::vector<RawEntry>& heads, Visit visit) {
 
 // A node with the attributes of another, and nothing else of it.
 NodePtr node_like(const RawNode& node);
+
+// The same, but for one attribute, which the operator parses anew.
+NodePtr node_like(const RawNode& node, const std::string& key, const std::string& value);
 
 }  // namespace echo

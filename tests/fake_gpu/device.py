@@ -1,0 +1,63 @@
+"""The fake CUDA device of this process, as tests see it (`core.h`)."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+from typing import Iterator
+
+
+@functools.lru_cache(maxsize=None)
+def _core() -> ctypes.CDLL:
+    core = ctypes.CDLL("libfakecuda_core.so")
+    core.fake_count.restype, core.fake_count.argtypes = ctypes.c_long, (ctypes.c_char_p,)
+    core.fake_used.restype = core.fake_peak.restype = ctypes.c_size_t
+    core.fake_complaints.restype = ctypes.c_char_p
+    return core
+
+
+def is_there() -> bool:
+    """Whether this process runs on the fake device."""
+    try:
+        _core()
+    except OSError:
+        return False
+    return True
+
+
+def count(name: str) -> int:
+    """How often functions or kernels with this text in their names were called or launched since `reset`."""
+    return int(_core().fake_count(name.encode()))
+
+
+def used() -> int:
+    """The bytes that are allocated on all devices now."""
+    return int(_core().fake_used())
+
+
+def peak() -> int:
+    """The most bytes that were allocated at once since `reset`."""
+    return int(_core().fake_peak())
+
+
+def reset() -> None:
+    """Forgets counts, complaints and the peak."""
+    _core().fake_reset()
+
+
+def complaints() -> list[str]:
+    """What a real device would not have done: copies beyond a block, launches with a wrong geometry, foreign addresses."""
+    return list(_core().fake_complaints().decode().splitlines())
+
+
+@contextlib.contextmanager
+def without_complaints() -> Iterator[None]:
+    """What runs in this context gives the device no reason to complain.
+
+    Raises:
+        AssertionError: it does.
+    """
+    reset()
+    yield
+    assert complaints() == []
