@@ -191,7 +191,7 @@ def _choose(request: Request, problem: Problem) -> Selection:
 
 def _with_hint(problem: Problem, selection: Selection) -> Selection:
     chosen = {entry.node for entry in selection.recompute if entry.node in selection.runs}
-    return replace(selection, hint=WarmStart.of(problem.training, problem.candidates, chosen))
+    return replace(selection, hint=WarmStart.of(problem.training, problem.candidates, chosen, selection.splits))
 
 
 def _entries(problem: Problem, choice: Choice) -> frozenset[Entry]:

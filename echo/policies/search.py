@@ -19,6 +19,7 @@ from echo.policies.solvers.climb import HillClimb
 from echo.policies.solvers.greedy_keep import GreedyKeep
 from echo.policies.solvers.ruin_recreate import RuinRecreate, can_fit
 from echo.policies.sublinear import Sublinear
+from echo.policies.warm_start import WarmStart
 
 _LARGE = 20_000  # nodes: for larger graphs without a budget, schedules take more time than planning should
 # Nodes up to which schedules also start from nothing recomputed: these need up to 15 % less memory than the climb's on
@@ -44,10 +45,10 @@ class Search:
         if visits <= problem.effort:
             return problem.chosen(_best_of_all(problem))
         # with a budget, each length of a model has another fastest choice: the hint of one does not help the others
-        hint = problem.hint if problem.max_bytes is None else None
-        hinted = None if hint is None else HillClimb(problem).run_from(hint)
-        if hinted is not None:
-            return problem.chosen(hinted)
+        if problem.hint is not None and problem.max_bytes is None:
+            warm = _warm_started(problem, problem.hint)
+            if warm is not None:
+                return warm
         if _runs_heavy(problem):
             return _smallest(problem) if problem.max_bytes is None else _fitted(problem)
         if can_fit(problem) and problem.max_bytes is not None:
@@ -58,6 +59,24 @@ class Search:
         if not can_fit(problem) or (problem.max_bytes is None and len(problem.training.nodes) > _LARGE):
             return climbed
         return min(climbed, _fit_from(problem, climbed), key=lambda splits: problem.rank(problem.value(splits)))
+
+
+def _warm_started(problem: Problem, hint: WarmStart) -> Splits | None:
+    """The better of the other graph's schedule and of a short climb; None where a search from nothing is due.
+
+    On graphs that differ in sizes alone, as for another batch size, a climb by roles alone left up to 24 % more memory
+    on the convolutional networks of the benchmarks than a search does, the other graph's schedule none.
+    """
+    starts = []
+    same = hint.schedule(problem.training, problem.candidates)
+    if same is not None:
+        if problem.effort and not problem.keeps(problem.value(same)):
+            return None
+        starts.append(same)
+    climbed = HillClimb(problem).run_from(hint)
+    if climbed is not None:
+        starts.append(problem.chosen(climbed))
+    return min(starts, key=lambda splits: problem.rank(problem.value(splits)), default=None)
 
 
 def _fit_from(problem: Problem, climbed: Splits) -> Splits:

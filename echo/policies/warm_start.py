@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import AbstractSet, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import AbstractSet, Container, Iterable, Mapping
 
+from echo.ir.schedule import Splits
 from echo.ir.training_graph import TrainingGraph
 from echo.policies.classes import roles
 
@@ -19,14 +20,18 @@ class WarmStart:
     """The choice for a graph of the same model with another length of its sequences, or another batch size.
 
     ``recompute`` says for each role (`echo.policies.classes.roles`), finest first, whether most of its nodes were
-    recomputed.
+    recomputed. ``splits`` is the whole schedule, for a graph with the same ``structure``, as another batch size has.
     """
 
     recompute: tuple[Mapping[int, bool], ...]
+    splits: Splits = field(default_factory=dict)
+    structure: int = 0
 
     @staticmethod
-    def of(training: TrainingGraph, nodes: Iterable[int], chosen: AbstractSet[int]) -> WarmStart:
-        """The warm start that the ``chosen`` among these nodes give."""
+    def of(
+        training: TrainingGraph, nodes: Iterable[int], chosen: AbstractSet[int], splits: Splits | None = None
+    ) -> WarmStart:
+        """The warm start that the ``chosen`` among these nodes give, and the schedule in which they run again."""
         numbers = list(nodes)
         levels = []
         for colours in roles(training, _ROLE_ROUNDS):
@@ -35,7 +40,13 @@ class WarmStart:
                 role = colours[number]
                 votes[role] = votes.get(role, 0) + (1 if number in chosen else -1)
             levels.append({role: count >= 0 for role, count in votes.items()})
-        return WarmStart(tuple(levels))
+        return WarmStart(tuple(levels)) if splits is None else WarmStart(tuple(levels), splits, _structure(training))
+
+    def schedule(self, training: TrainingGraph, candidates: Container[int]) -> Splits | None:
+        """The schedule of the other graph, where this one differs from it in sizes alone; else None."""
+        if not self.structure or self.structure != _structure(training):
+            return None
+        return self.splits if all(node in candidates for node in self.splits) else None
 
     def fits(self, training: TrainingGraph, candidates: Iterable[int]) -> bool:
         """Whether enough candidates have a role that the other graph has; else it is another model."""
@@ -51,3 +62,8 @@ class WarmStart:
             left = [number for number in numbers if number not in is_recomputed]
             is_recomputed.update({number: level[colours[number]] for number in left if colours[number] in level})
         return [number for number in numbers if is_recomputed.get(number)]
+
+
+def _structure(training: TrainingGraph) -> int:
+    """A number that is equal, in one process, for graphs of the same operators with the same inputs."""
+    return hash(tuple([(node.op, node.inputs, node.control_deps) for node in training.nodes]))

@@ -8,6 +8,7 @@ import mxnet as mx
 import pytest
 
 from benchmarks.models import nmt_symbol
+from echo.ir.schedule import Splits
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TrainingNode
 from echo.policies.classes import roles
@@ -136,3 +137,30 @@ def test_a_hint_fits_other_lengths_and_no_other_operators() -> None:
     longer, other = (problem_of(case.training) for case in (nmt(14), any_case("resnet50_v1")))
     assert hint.fits(longer.training, longer.candidates)
     assert not hint.fits(other.training, other.candidates)
+
+
+def _schedule_of(case: Case) -> tuple[Splits, WarmStart]:
+    problem = replace(problem_of(case.training), match_ranges=(16,))
+    splits = Search().choose(problem)
+    return splits, WarmStart.of(case.training, problem.candidates, set(splits), splits)
+
+
+def test_another_batch_size_needs_no_more_than_under_the_same_schedule() -> None:
+    splits, hint = _schedule_of(nmt(7))
+    other = problem_of(nmt(7, 3).training)
+    assert hint.schedule(other.training, other.candidates) == splits != {}
+    warm = other.value(Search().choose(replace(other, hint=hint)))
+    assert warm.bytes <= other.value(splits).bytes
+
+
+def test_another_length_has_another_schedule() -> None:
+    _, hint = _schedule_of(nmt(7))
+    other = problem_of(nmt(6).training)
+    assert hint.schedule(other.training, other.candidates) is None
+
+
+def test_a_schedule_that_breaks_the_bound_is_searched_anew() -> None:
+    splits, hint = _schedule_of(nmt(7))
+    other = problem_of(nmt(7, 3).training)
+    bounded = replace(other, max_seconds=other.value(splits).seconds / 2)
+    assert Search().choose(replace(bounded, hint=hint)) == Search().choose(bounded)
