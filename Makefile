@@ -33,6 +33,9 @@ PROJECTS           := $(patsubst projects/packages/%.txt,%,$(wildcard projects/p
 PROJECTS_FAST      := gluon_nlp sockeye_1
 PROJECTS_INSTALLED := $(PROJECTS:%=.projects/%/.installed)
 
+# The wheel of MXNet for `make test-gpu-contexts`: mxnet-cu102, mxnet-cu112 or mxnet-cu117.
+GPU_WHEEL ?= mxnet-cu112
+
 # A Python with numpy, torch and matplotlib on the machine with the GPU; MXNet is not needed there.
 GPU_PYTHON ?= python3
 
@@ -59,7 +62,7 @@ SANITIZED_MINUTES ?= 10
 MINUTES ?= 3
 KINDS   ?=
 
-.PHONY: help demo test test-change test-all test-compat coverage lint check fuzz bench sockeye projects projects-fast ptx sass tidy sanitize gpu-check clean
+.PHONY: help demo test test-change test-all test-compat test-gpu-contexts coverage lint check fuzz bench sockeye projects projects-fast ptx sass tidy sanitize gpu-check clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -82,6 +85,9 @@ test-all: $(INSTALLED)  ## run all tests that this machine can run
 
 test-compat:  ## train under newer versions of numpy and Python, each in an environment of its own
 	@tests/compat/check.sh $(COMPAT)
+
+test-gpu-contexts:  ## train on a fake CUDA device, with a CUDA wheel of MXNet (0.5 GB) in an environment of its own
+	@tests/fake_gpu/check.sh $(PYTHON) $(GPU_WHEEL) $(NUMPY)
 
 coverage: $(INSTALLED)  ## which lines and branches the tests run, of Python and of C++ (20 minutes; or TESTS=tests/policies)
 	@$(BIN)/python -m tests.coverage $(TESTS)
@@ -140,7 +146,7 @@ gpu-check:  ## hold the CUDA kernels against their references and time them: nee
 	@$(GPU_PYTHON) benchmarks/gpu_check.py
 
 clean:  ## remove the virtual environments, builds and caches
-	rm -rf $(VENV) .venv-compat $(SOCKEYE) .projects build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-compat .venv-gpu $(SOCKEYE) .projects build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # What both virtual environments need, and how one is made: $(call create,FOLDER).
@@ -164,13 +170,13 @@ endef
 
 $(INSTALLED): $(SOURCES)
 	$(call create,$(VENV))
-	@$(BIN)/python -m pip install -q --disable-pip-version-check $(STRICT) -e '.[dev]' 'numpy==$(NUMPY)'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check $(STRICT) -e '.[cpu,dev]' 'numpy==$(NUMPY)'
 	$(call try_mxnet,$(VENV))
 	@touch $@
 
 $(SOCKEYE_INSTALLED): $(SOURCES)
 	$(call create,$(SOCKEYE))
-	@$(SOCKEYE)/bin/python -m pip install -q --disable-pip-version-check -e '.[demo]' 'numpy==$(NUMPY)' pyyaml portalocker contextlib2
+	@$(SOCKEYE)/bin/python -m pip install -q --disable-pip-version-check -e '.[cpu,demo]' 'numpy==$(NUMPY)' pyyaml portalocker contextlib2
 	@$(SOCKEYE)/bin/python -m pip install -q --disable-pip-version-check --no-deps sockeye==1.18.106 sacrebleu==1.3.6
 	$(call try_mxnet,$(SOCKEYE))
 	@touch $@

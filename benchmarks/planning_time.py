@@ -102,7 +102,8 @@ def measure(name: str, steps: str) -> dict[str, Any]:
     import mxnet as mx
 
     from echo.frontend.capture import training_graph
-    from echo.frontend.session import install_hook, subject
+    from echo.frontend.session import install_hook
+    from echo.frontend.subject import subject
     from echo.frontend.symbols import graph_of, infer_binding
 
     symbol, shapes = model(name, int(steps))

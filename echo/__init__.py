@@ -90,9 +90,8 @@ def optimize(symbol: _Model, **given: Any) -> _Model:
         PlanError: the given plan was made for something else (at once with shapes, else at bind).
         UnsupportedError: a version of MXNet other than 1.9.1.
     """
-    from echo.runtime import api
-
-    return api.optimize(symbol, given)
+    planned: _Model = _runtime("api").optimize(symbol, given)
+    return planned
 
 
 def plan(symbol: mx.sym.Symbol | mx.gluon.HybridBlock, **given: Any) -> Plan:
@@ -107,9 +106,8 @@ def plan(symbol: mx.sym.Symbol | mx.gluon.HybridBlock, **given: Any) -> Plan:
         ShapeError: a shape stays unknown; the message names the arguments.
         OptionError, BudgetError, UnsupportedError: as for `optimize`.
     """
-    from echo.runtime import api
-
-    return api.plan(symbol, given)
+    planned: Plan = _runtime("api").plan(symbol, given)
+    return planned
 
 
 def frontier(symbol: mx.sym.Symbol | mx.gluon.HybridBlock, points: int = 10, **given: Any) -> Frontier:
@@ -122,9 +120,8 @@ def frontier(symbol: mx.sym.Symbol | mx.gluon.HybridBlock, points: int = 10, **g
     Raises:
         OptionError: a budget, a bound, a plan, or a number of points that makes no sense; and what `plan` raises.
     """
-    from echo.runtime import api
-
-    return api.frontier(symbol, points, given)
+    curve: Frontier = _runtime("api").frontier(symbol, points, given)
+    return curve
 
 
 def load_plan(path: str | os.PathLike[str]) -> Plan:
@@ -154,16 +151,31 @@ def enable(**given: Any) -> Enabled:
         UnsupportedError: a version of MXNet other than 1.9.1.
     """
     from echo.plans.options import Options
-    from echo.runtime import transparent
 
-    return transparent.enable(Options.of(**given))
+    enabled: Enabled = _runtime("transparent").enable(Options.of(**given))
+    return enabled
 
 
 def disable() -> None:
     """Ends transparent mode; executors that are bound already keep their plans."""
-    from echo.runtime import transparent
+    _runtime("transparent").disable()
 
-    transparent.disable()
+
+def _runtime(name: str) -> Any:
+    """A module of `echo.runtime`, all of which import MXNet.
+
+    Raises:
+        UnsupportedError: MXNet is not there; the message says what to install.
+    """
+    from importlib import import_module
+
+    try:
+        return import_module(f"echo.runtime.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != "mxnet":
+            raise
+        wheels = "pip install 'mxnet-echo[cpu]', or [cu102], [cu112], [cu117] for NVIDIA's GPUs"
+        raise UnsupportedError(f"echo plans models of MXNet {compat.SUPPORTED}, which is not here: {wheels}") from error
 
 
 startup.watch(activates=False)  # `echo.compat` prepares mxnet when it is imported

@@ -317,6 +317,8 @@ class FakeFrontend:
     device: str = "cpu"
     hook: bool = True
     onednn: bool = True
+    cudnn: bool = False
+    fuses: bool = False
     match_range: int = 16
     static: Mapping[str, int] = field(default_factory=dict)
     subject: PlanKey = SUBJECT
@@ -328,6 +330,9 @@ class FakeFrontend:
 
     def differentiate(self) -> TrainingGraph:
         return self.training
+
+    def stock_bytes(self) -> int:
+        return self.planned(Graph((), (), (), ()), self.match_range)
 
     def oracle(self, graph: Graph, match_range: int) -> tuple[int, tuple[bool, ...]]:
         return self.planned(graph, match_range), self.training.accumulations

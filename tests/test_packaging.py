@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from dataclasses import fields
 from importlib import metadata
 from pathlib import Path
@@ -71,3 +73,27 @@ def test_readme_commands_are_make_targets() -> None:
     targets = set(re.findall(r"^([a-z-]+):", text("Makefile"), re.MULTILINE))
     named = set(re.findall(r"(?:^|`)make ([a-z-]+)", text("README.md"), re.MULTILINE))
     assert {"demo", "test"} <= named <= targets
+
+
+def test_without_mxnet_the_error_says_what_to_install() -> None:
+    program = """
+import sys
+sys.modules["mxnet"] = None
+import echo
+try:
+    echo.enable()
+except echo.UnsupportedError as error:
+    print(error)
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "pip install 'mxnet-echo[cpu]', or [cu102], [cu112], [cu117]" in found.stdout
+
+
+def test_mxnet_is_an_extra_so_that_a_cuda_wheel_stays() -> None:
+    needed = metadata.requires("mxnet-echo") or []
+    always = [one for one in needed if "extra ==" not in one]
+    assert not [one for one in always if one.startswith("mxnet")]
+    for extra in ("cpu", "cu102", "cu112", "cu117"):
+        wheel = "mxnet" if extra == "cpu" else f"mxnet-{extra}"
+        (found,) = (one for one in needed if one.startswith(f"{wheel}=="))
+        assert f'extra == "{extra}"' in found.replace("'", '"')

@@ -20,10 +20,15 @@ logger = logging.getLogger("echo")
 def why_not_on(ctx: mx.Context) -> str:
     """Why the operators, once loaded, do not run on this device, or an empty text.
 
-    What is wrong with a GPU, such as an old driver, shows here and not in the first operator that runs there.
+    What is wrong with a GPU, such as an old driver, shows here, with one warning for each device, and not in the first
+    operator that runs there.
     """
     wrong = library.why_not_on_cuda(ctx.device_id) if ctx.device_type == "gpu" else ""
-    return f"the kernels do not run on {ctx}: {wrong}" if wrong else ""
+    if not wrong:
+        return ""
+    reason = f"the kernels do not run on {ctx}: {wrong}"
+    logger.warning("echo: no operator is fused: %s", reason)
+    return reason
 
 
 @functools.lru_cache(maxsize=None)

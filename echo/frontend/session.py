@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import json
 import os
 from dataclasses import replace
 from typing import ContextManager, Mapping, Sequence
 
 import mxnet as mx
 import mxnet.libinfo
-import numpy as np
 
 from echo import compat, native
 from echo.errors import EchoError, GraphError, UnsupportedError
 from echo.estimators.cost_table import CostTable
 from echo.estimators.evaluator import Evaluator
-from echo.estimators.footprint import AUXILIARY, GRADIENTS, INPUTS, WEIGHTS
 from echo.estimators.overhead import MeasureFunction, Overhead, estimate
 from echo.estimators.planner import make_planner
 from echo.frontend.apart import measuring
@@ -29,17 +26,16 @@ from echo.frontend.implement import implemented
 from echo.frontend.match_range import default_match_range, match_range
 from echo.frontend.measure import Meter, race
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
-from echo.frontend.pointwise import FUSION_VARIABLE, fuses
+from echo.frontend.pointwise import fuses
 from echo.frontend.selfcheck import check_hook, onednn_activations
-from echo.frontend.symbols import Binding, symbol_of, type_name, types_of
+from echo.frontend.subject import family, static_bytes, subject
+from echo.frontend.symbols import Binding, symbol_of, types_of
 from echo.ir.gradient_rule import GradientRule
 from echo.ir.gradients import EXCHANGES
 from echo.ir.graph import Entry, Graph
 from echo.ir.ops import ops_with
 from echo.ir.training_graph import EXECUTOR, TrainingGraph
 from echo.ir.training_node import TensorType
-from echo.plans.key import AUXILIARY as AUXILIARY_STATE
-from echo.plans.key import Argument, PlanKey, digest, operators
 from echo.system.locks import Lock
 
 POISON_VARIABLE = "_ECHO_POISON"  # a test mode, `echo.frontend.poison`: on from the first plan of a process on
@@ -47,8 +43,6 @@ _install_lock = Lock()
 _ALLOWED = native.Allowed(
     ops_with(lambda spec: spec.recomputable), ops_with(lambda spec: spec.every_output), EXCHANGES
 )
-# What MXNet plans depends on them; on GPUs on one more.
-_SETTINGS = ("NNVM_EXEC_MATCH_RANGE", "MXNET_BACKWARD_DO_MIRROR")
 
 
 def check_version() -> None:
@@ -104,8 +98,8 @@ class MxnetSession:
         self.hook = not self.why_no_hook
         self.device_key = device_key(ctx)
         self.match_range = default_match_range()
-        self.static: Mapping[str, int] = _static_bytes(binding)
-        self.family = _family(graph, binding, self.device, runner)
+        self.static: Mapping[str, int] = static_bytes(binding)
+        self.family = family(graph, binding, self.device, runner)
         self.subject = subject(graph, binding, self.device, runner)
 
     def _forget(self) -> None:
@@ -177,13 +171,23 @@ class MxnetSession:
         training = self._as_run(graph_in(captured, self.graph), self.match_range)
         if self._runner == EXECUTOR:
             self._chunks.append((self.graph, chunks_in(captured)))
-        is_other = self.graph is self._user and fuses(self._ctx)
+        is_other = self.graph is self._user and self.fuses
         return replace(training, planned_bytes=self.stock_bytes()) if is_other else training
 
     @property
     def onednn(self) -> bool:
         """Whether gradients of activations are those of oneDNN, which is measured once."""
-        return onednn_activations()
+        return self.device == "cpu" and onednn_activations()
+
+    @property
+    def fuses(self) -> bool:
+        """Whether MXNet fuses pointwise operators of the user's own graph; those that echo planned stay as they are."""
+        return fuses(self._ctx)
+
+    @property
+    def cudnn(self) -> bool:
+        """Whether gradients of convolutions are cuDNN's, which none of them adds to an array."""
+        return self.device == "gpu" and not self.adds
 
     def implemented(self, training: TrainingGraph, implementations: Mapping[int, GradientRule]) -> TrainingGraph:
         """The training graph with other implementations of gradients.
@@ -199,7 +203,7 @@ class MxnetSession:
 
     def stock_bytes(self) -> int:
         """The bytes that MXNet plans for the user's own graph as he would bind it without echo."""
-        if not fuses(self._ctx):
+        if not self.fuses:
             return self.oracle(self._user, self.match_range)[0]
         if self._stock_bytes is None:
             self._stock_bytes = self._planned(self._user, self.match_range, stock=True)[0]
@@ -267,38 +271,3 @@ class MxnetSession:
     ) -> Mapping[str, float] | None:
         """Seconds of a training step of each of these small graphs on this device; None where that takes too long."""
         return race(graphs, types, self._ctx, limit)
-
-
-def _static_bytes(binding: Binding) -> dict[str, int]:
-    def total(shape: tuple[int, ...], dtype: object) -> int:
-        return int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize  # type: ignore[call-overload, no-any-return]
-
-    args = list(zip(binding.arg_shapes, binding.arg_types, binding.grad_req))
-    trained = sum(total(shape, dtype) for shape, dtype, request in args if request != "null")
-    return {
-        WEIGHTS: trained,
-        GRADIENTS: trained,
-        INPUTS: sum(total(shape, dtype) for shape, dtype, request in args if request == "null"),
-        AUXILIARY: sum(total(shape, dtype) for shape, dtype in zip(binding.aux_shapes, binding.aux_types)),
-    }
-
-
-def _family(graph: Graph, binding: Binding, device: str, runner: str) -> str:
-    """A text that is equal for binds that train the same arguments on one device, as a BucketingModule's lengths."""
-    names = sorted(graph.variable_names)
-    return json.dumps([names, sorted(set(binding.grad_req)), device, runner])
-
-
-def subject(graph: Graph, binding: Binding, device: str, runner: str = EXECUTOR) -> PlanKey:
-    """The key of a plan for this bind: the graph, its arguments, the device and the settings that it depends on."""
-    args = list(zip(binding.arg_shapes, binding.arg_types, binding.grad_req))
-    args += [(shape, dtype, AUXILIARY_STATE) for shape, dtype in zip(binding.aux_shapes, binding.aux_types)]
-    names = (*_SETTINGS, FUSION_VARIABLE) if device == "gpu" else _SETTINGS
-    return PlanKey(
-        graph=digest(graph),
-        operators=operators(graph),
-        arguments=tuple(Argument(shape, type_name(dtype), request) for shape, dtype, request in args),
-        device=device,
-        runner=runner,
-        settings={name: os.environ[name] for name in names if os.environ.get(name)},
-    )

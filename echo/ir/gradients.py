@@ -167,11 +167,16 @@ EXCHANGES = frozenset(
 
 
 def implementations(
-    training: TrainingGraph, exact: bool, onednn: bool, copied: AbstractSet[Entry] = frozenset()
+    training: TrainingGraph,
+    exact: bool,
+    onednn: bool,
+    copied: AbstractSet[Entry] = frozenset(),
+    cudnn: bool = False,
 ) -> dict[int, GradientRule]:
-    """For some nodes of the user (by number), on a CPU: a rule by which their gradients read less.
+    """For some nodes of the user (by number): a rule by which their gradients read less.
 
-    ``training`` is the graph as MXNet makes it; ``onednn`` says whether oneDNN computes gradients of activations.
+    ``training`` is the graph as MXNet makes it; ``onednn`` says whether oneDNN computes gradients of activations and
+    convolutions, ``cudnn`` whether cuDNN does those of convolutions, whose sums are written, not added to.
     Without ``exact`` the rules may change the last bits. Entries in ``copied`` are not read by operators that
     would keep plain copies of them (`echo.estimators.kept.copied`).
     """
@@ -184,7 +189,7 @@ def implementations(
             rule = _RULES[forward.op].choose(_Case(training, number, onednn, exact, Entry(number) in copied))
             if rule is not None and rule.before == node.op:
                 rules[forward.user] = rule
-    for number, rule in late_gradients(training).items() if onednn else ():
+    for number, rule in late_gradients(training, cudnn).items() if onednn or cudnn else ():
         user = training.nodes[number].user
         if user is not None:
             rules[user] = rule

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 from collections import Counter
 
+from echo.ir.attributes import is_true
 from echo.ir.gradient_rule import GradientRule, Read, Source, own_inputs
 from echo.ir.graph import Entry
 from echo.ir.training_graph import TrainingGraph
 
 _GRADIENT = "_backward_Convolution"
 SUM = "add_n"  # MXNet's sum of up to seven gradients
+_CUDNN_LAYOUTS = ("None", "NCW", "NCHW", "NCDHW")
 _AXES = (3, 4, 5)  # of maps that oneDNN's convolutions take, which have to be of float32
 
 
@@ -33,9 +35,13 @@ def late_rule(has_bias: bool) -> GradientRule:
     return GradientRule(_GRADIENT, _GRADIENT, (gradient, Read(Source.SUM), *rest))
 
 
-def late_gradients(training: TrainingGraph) -> dict[int, GradientRule]:
-    """The convolutions, by number, whose gradients are worth two nodes; of each sum of gradients at most one."""
-    sums = [(node, terms) for _, node in training.operators() if len(terms := _terms(training, node.inputs)) > 1
+def late_gradients(training: TrainingGraph, cudnn: bool = False) -> dict[int, GradientRule]:
+    """The convolutions, by number, whose gradients are worth two nodes; of each sum of gradients at most one.
+
+    With ``cudnn``, of those convolutions alone that cuDNN computes for sure: it, too, leaves out a gradient whose
+    ``req`` is ``kNullOp``, MXNet's own CUDA code does not.
+    """
+    sums = [(node, terms) for _, node in training.operators() if len(terms := _terms(training, node.inputs, cudnn)) > 1
             and node.op == SUM and not node.forward]  # fmt: skip
     if not sums:
         return {}
@@ -52,12 +58,15 @@ def late_gradients(training: TrainingGraph) -> dict[int, GradientRule]:
     return rules
 
 
-def _terms(training: TrainingGraph, inputs: tuple[Entry, ...]) -> list[int]:
+def _terms(training: TrainingGraph, inputs: tuple[Entry, ...], cudnn: bool) -> list[int]:
     """The gradients of convolutions, in the order in which they run, whose first outputs are among these entries."""
-    return sorted(entry.node for entry in inputs if entry.index == 0 and _is_offered(training, entry.node))
+    return sorted(entry.node for entry in inputs if entry.index == 0 and _is_offered(training, entry.node, cudnn))
 
 
-def _is_offered(training: TrainingGraph, number: int) -> bool:
+def _is_offered(training: TrainingGraph, number: int, cudnn: bool) -> bool:
     node = training.nodes[number]
     tensor = node.outputs[0]
-    return node.op == _GRADIENT and tensor.dtype == "float32" and len(tensor.shape) in _AXES
+    if node.op != _GRADIENT or tensor.dtype != "float32" or len(tensor.shape) not in _AXES:
+        return False
+    attrs = training.nodes[node.control_deps[0]].attrs
+    return not cudnn or (attrs.get("layout", "None") in _CUDNN_LAYOUTS and not is_true(attrs, "cudnn_off"))

@@ -222,9 +222,8 @@ def _check_gradients(
     """Raises unless each gradient rule of the plan holds here: that depends on types, and on how MXNet computes."""
     if not texts:
         return
-    here = frontend.hook and frontend.device == "cpu"
-    ways = itertools.product((True, False), (frozenset(), copied(training, frontend.device)) if here else ())
-    allowed = [implementations(training, exact, frontend.onednn, entries) for exact, entries in ways]
+    ways = itertools.product((True, False), (frozenset(), copied(training, frontend.device)) if frontend.hook else ())
+    allowed = [implementations(training, exact, frontend.onednn, entries, frontend.cudnn) for exact, entries in ways]
     marks = [gradient_marks(graph, training, marks_of_way) for marks_of_way in allowed]
     for number, text in texts.items():
         if all(marks_of_way.get(number, {}).get(GRADIENT_ATTRIBUTE) != text for marks_of_way in marks):

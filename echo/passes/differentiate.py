@@ -14,7 +14,7 @@ from echo.passes.request import Request
 
 @dataclass(frozen=True)
 class Differentiate:
-    """Asks the frontend, which asks MXNet. On CPUs, gradients then get rules by which they read less where they can.
+    """Asks the frontend, which asks MXNet. Gradients then get rules by which they read less where they can.
 
     With the option ``exact`` (default) those rules keep every bit. An operator whose bits could depend on it works in
     place where it does in the user's graph, and nowhere else.
@@ -30,8 +30,8 @@ class Differentiate:
         if not frontend.hook:
             return training
         training = with_kept(as_stock(training, frontend.device), frontend.device)
-        if frontend.device != "cpu" or why_as_it_is(request.graph, frontend.device):
+        if why_as_it_is(request.graph, frontend.device):
             return training
         copied_entries = copied(training, frontend.device)
-        rules = implementations(training, request.options.exact, frontend.onednn, copied_entries)
+        rules = implementations(training, request.options.exact, frontend.onednn, copied_entries, frontend.cudnn)
         return frontend.implemented(training, rules) if rules else training

@@ -88,6 +88,8 @@ def _notes(request: Request, training: TrainingGraph, overhead: Overhead, confir
         yield "the native hook is not there: MXNet's own attributes apply the plan, within their limits"
     if confirmed.planned_bytes + confirmed.kept_bytes > training.planned_bytes:
         yield "the nodes that the user insists on recomputing need more memory than they save"
+    if confirmed.accepted and request.frontend.fuses:
+        yield "pointwise operators stay apart, which MXNet would fuse (MXNET_USE_FUSION): bytes before are with fusion"
     if confirmed.accepted:
         rules = training.implementations.values()
         formulas = sum(not rule.exact for rule in rules)

@@ -13,7 +13,6 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Mapping, Sequence, Tuple
 
-import mxnet as mx
 from mxnet import autograd
 from mxnet.symbol import Symbol
 

@@ -10,8 +10,8 @@ import mxnet as mx
 from mxnet.symbol import Symbol
 
 from echo.runtime.cached_op import PlannedCachedOp
-from echo.runtime.unfused import StockCachedOp
 from echo.runtime.on_error import OnError
+from echo.runtime.unfused import StockCachedOp
 from echo.system.own_binds import are_own
 
 _here = threading.local()

@@ -11,7 +11,7 @@ from echo import native
 StockCachedOp = mx.nd.CachedOp  # before anybody puts another in its place
 
 
-class UnfusedCachedOp(StockCachedOp):  # type: ignore[misc]
+class UnfusedCachedOp(StockCachedOp):  # type: ignore[misc, valid-type]
     """A CachedOp of a planned graph: MXNet decides in a call, the first on a device, whether to fuse its operators."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

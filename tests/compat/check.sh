@@ -19,7 +19,7 @@ for pair in "$@"; do
   "$python" -c 'import ensurepip, venv' 2>/dev/null || {
     echo "error: $python with its venv module is needed (or COMPAT='PYTHON:NUMPY ...')" >&2; exit 1; }
   "$folder/bin/python" -m pip --version >/dev/null 2>&1 || "$python" -m venv --clear "$folder"
-  "$folder/bin/python" -m pip install -q --disable-pip-version-check . "numpy==$numpy"
+  "$folder/bin/python" -m pip install -q --disable-pip-version-check ".[cpu]" "numpy==$numpy"
   bin=$folder/bin
   site=$("$bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
   (cd "$out"

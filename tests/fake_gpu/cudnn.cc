@@ -35,7 +35,7 @@ ALGORITHMS(ConvolutionBackwardFilter)
 // How much of a batch goes into the moving statistics: 1 - momentum.
 API int fake_cudnnBatchNormalizationForwardTraining(void*, int mode, void*, void*, void*, void*, void*, void*, void*, void*, void*, double factor) {
   char text[96];
-  std::snprintf(text, sizeof text, "cudnnBatchNormalizationForwardTraining mode %d factor %.9g", mode, factor);
+  std::snprintf(text, sizeof text, "cudnnBatchNormalizationForwardTraining mode %d factor %.9g ", mode, factor);
   return count(text), 0;
 }
 API int fake_cudnnDropoutGetStatesSize(void*, size_t* to) { return *to = 1 << 20, 0; }

@@ -47,7 +47,7 @@ def reset() -> None:
 
 
 def complaints() -> list[str]:
-    """What a real device would not have done: copies beyond a block, launches with a wrong geometry, foreign addresses."""
+    """What a real device would have refused: copies beyond a block, wrong geometries, addresses of the host."""
     return list(_core().fake_complaints().decode().splitlines())
 
 

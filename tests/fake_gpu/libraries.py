@@ -62,7 +62,8 @@ def _library_of(name: str, sonames: Sequence[str]) -> str:
         return ""
     prefix = next((prefix for prefix in _PREFIXES if name.startswith(prefix)), "")
     if not prefix:
-        prefix = "cudart" if name.startswith(("cuda", "__cuda")) else "nvToolsExt" if name.startswith("nvtx") else "cuda"
+        others = (("cudart", ("cuda", "__cuda")), ("nvToolsExt", "nvtx"), ("cuda", "cu"))
+        prefix = next(other for other, starts in others if name.startswith(starts))
     return next((soname for soname in sonames if soname.startswith(f"lib{prefix}.so.")), "")
 
 

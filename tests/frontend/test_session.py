@@ -9,7 +9,6 @@ import pytest
 
 from benchmarks.models import SMALL
 from echo.errors import UnsupportedError
-from echo.estimators.footprint import AUXILIARY, GRADIENTS, INPUTS, WEIGHTS
 from echo.frontend import session as module
 from echo.frontend.session import MxnetSession, check_version, install_hook
 from echo.frontend.symbols import graph_of, infer_binding
@@ -57,22 +56,6 @@ def test_another_graph_has_a_session_of_its_own_that_is_kept() -> None:
     assert one.on(other) is one.on(other)
     assert one.on(other).graph == other
     assert one.on(other).subject == one.subject, "what plans are made for is the user's graph"
-
-
-def test_static_bytes_by_kind() -> None:
-    arguments = dict(zip(MODEL.symbol.list_arguments(), infer_binding(MODEL.symbol, MODEL.shapes).arg_shapes))
-    found = session().static
-    given = sum(4 * mx.nd.empty(shape).size for name, shape in arguments.items() if name in MODEL.shapes)
-    trained = sum(4 * mx.nd.empty(shape).size for name, shape in arguments.items() if name not in MODEL.shapes)
-    assert (found[INPUTS], found[WEIGHTS], found[GRADIENTS]) == (given, trained, trained)
-    assert found[AUXILIARY] > 0
-
-
-def test_families_are_of_one_model_and_subjects_of_one_bind() -> None:
-    batch = {name: (shape[0] // 2, *shape[1:]) for name, shape in MODEL.shapes.items()}
-    one, other, block = session(), session(**batch), session(DYNAMIC)
-    assert one.family == other.family != block.family
-    assert len({each.subject.fingerprint for each in (one, other, block)}) == 3
 
 
 def test_a_cached_op_is_planned_by_its_own_rule() -> None:

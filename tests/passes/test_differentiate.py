@@ -13,7 +13,7 @@ from echo.ir.training_graph import TrainingGraph
 from echo.passes.differentiate import Differentiate
 from echo.passes.request import Request
 from echo.plans.options import Options
-from tests.conftest import Case, FakeFrontend, case_of, special_case, with_dropout
+from tests.conftest import Case, FakeFrontend, case_of, model_case, special_case, with_dropout
 
 
 @dataclass
@@ -45,10 +45,18 @@ def test_gradients_read_less_on_a_cpu(case: Case) -> None:
     assert found.outputs == case.training.outputs
 
 
-def test_elsewhere_they_are_mxnets(case: Case) -> None:
-    found, frontend = run(case, device="gpu")
+def test_on_a_gpu_those_of_activations_are_mxnets(case: Case) -> None:
+    found, frontend = run(case, device="gpu", onednn=False)
     assert not frontend.asked
     assert found == with_kept(as_stock(case.training, "gpu"), "gpu")
+
+
+def test_on_a_gpu_convolutions_that_share_a_map_have_their_gradients_in_two_nodes() -> None:
+    branches = model_case("inception_v3")
+    for cudnn in (True, False):
+        _, frontend = run(branches, device="gpu", onednn=False, cudnn=cudnn)
+        chosen = {branches.graph.nodes[user].op for rules in frontend.asked for user in rules}
+        assert ("Convolution" in chosen) == cudnn
 
 
 def test_without_the_hook_the_graph_is_what_the_frontend_says(case: Case) -> None:

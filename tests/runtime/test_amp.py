@@ -19,7 +19,7 @@ from mxnet.contrib import amp
 import echo
 from echo.frontend import selfcheck
 from echo.frontend.implement import _facts
-from echo.frontend.session import subject
+from echo.frontend.subject import subject
 from echo.frontend.symbols import Binding, graph_of, text_of, type_name
 from tests.training import assert_same
 

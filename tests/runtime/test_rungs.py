@@ -346,6 +346,7 @@ def test_blocks(
             failing(Select, "run")(monkeypatch)
     else:
         monkeypatch.setattr(cached_op, "StockCachedOp", Refusing)
+        monkeypatch.setattr(cached_op, "UnfusedCachedOp", Refusing)
     with caplog.at_level(logging.DEBUG, "echo"):
         if transparent:
             with echo.enable(max_overhead=None):

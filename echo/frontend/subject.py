@@ -1,0 +1,56 @@
+"""What a bind is to planning: the key of its plan, the family that it belongs to, and the bytes of its arrays."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import numpy as np
+
+from echo.estimators.footprint import AUXILIARY, GRADIENTS, INPUTS, WEIGHTS
+from echo.frontend.pointwise import FUSION_VARIABLE
+from echo.frontend.symbols import Binding, type_name
+from echo.ir.graph import Graph
+from echo.ir.training_graph import EXECUTOR
+from echo.plans.key import AUXILIARY as AUXILIARY_STATE
+from echo.plans.key import Argument, PlanKey, digest, operators
+
+# What MXNet plans depends on them; on GPUs on one more.
+_SETTINGS = ("NNVM_EXEC_MATCH_RANGE", "MXNET_BACKWARD_DO_MIRROR")
+
+
+def static_bytes(binding: Binding) -> dict[str, int]:
+    """The bytes of the arrays that a bind is given, which are there all the time, by kind."""
+
+    def total(shape: tuple[int, ...], dtype: object) -> int:
+        return int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize  # type: ignore[call-overload, no-any-return]
+
+    args = list(zip(binding.arg_shapes, binding.arg_types, binding.grad_req))
+    trained = sum(total(shape, dtype) for shape, dtype, request in args if request != "null")
+    return {
+        WEIGHTS: trained,
+        GRADIENTS: trained,
+        INPUTS: sum(total(shape, dtype) for shape, dtype, request in args if request == "null"),
+        AUXILIARY: sum(total(shape, dtype) for shape, dtype in zip(binding.aux_shapes, binding.aux_types)),
+    }
+
+
+def family(graph: Graph, binding: Binding, device: str, runner: str) -> str:
+    """A text that is equal for binds that train the same arguments on one device, as a BucketingModule's lengths."""
+    names = sorted(graph.variable_names)
+    return json.dumps([names, sorted(set(binding.grad_req)), device, runner])
+
+
+def subject(graph: Graph, binding: Binding, device: str, runner: str = EXECUTOR) -> PlanKey:
+    """The key of a plan for this bind: the graph, its arguments, the device and the settings that it depends on."""
+    args = list(zip(binding.arg_shapes, binding.arg_types, binding.grad_req))
+    args += [(shape, dtype, AUXILIARY_STATE) for shape, dtype in zip(binding.aux_shapes, binding.aux_types)]
+    names = (*_SETTINGS, FUSION_VARIABLE) if device == "gpu" else _SETTINGS
+    return PlanKey(
+        graph=digest(graph),
+        operators=operators(graph),
+        arguments=tuple(Argument(shape, type_name(dtype), request) for shape, dtype, request in args),
+        device=device,
+        runner=runner,
+        settings={name: os.environ[name] for name in names if os.environ.get(name)},
+    )

@@ -1,0 +1,58 @@
+"""A device or a driver that fails costs one warning and the fused operators, never the training."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def train(folder: Path, **settings: str) -> tuple[int, list[str]]:
+    """How many fused operators run, and what echo said, with these settings of the fake device."""
+    environment = {**os.environ, "ECHO_CACHE_DIR": str(folder), "ECHO_LOG": "WARNING", **settings}
+    done = subprocess.run([sys.executable, "-m", "tests.fake_gpu.failing"], cwd=ROOT, env=environment,
+                          capture_output=True, text=True, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stderr.splitlines() if "echo:" in line and "planning stopped" not in line]
+    return int(done.stdout.split()[0]), said
+
+
+def test_all_is_well(tmp_path: Path) -> None:
+    fused, said = train(tmp_path)
+    assert fused > 0
+    assert said == []
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"FAKE_CUDA_JIT": "222"},  # the driver is too old for the PTX
+        {"FAKE_CUDA_JIT": "2"},  # out of memory
+        {"FAKE_CUDA_LAUNCH": "719"},  # launch failure
+    ],
+    ids=["JIT refused", "out of memory", "launch failure"],
+)
+def test_a_device_that_refuses_the_kernels_costs_one_warning(settings: dict[str, str], tmp_path: Path) -> None:
+    fused, said = train(tmp_path, **settings)
+    assert fused == 0
+    assert len(said) == 1, said
+    assert "no operator is fused: the kernels do not run on gpu(0)" in said[0]
+
+
+def test_without_cooperative_launches_layers_go_step_by_step(tmp_path: Path) -> None:
+    fused, said = train(tmp_path, FAKE_CUDA_COOPERATIVE="720")
+    assert fused > 0
+    assert len(said) == 1, said
+    assert "LSTM layers go step by step" in said[0]
+
+
+def test_plans_of_one_device_are_not_those_of_another(tmp_path: Path) -> None:
+    """The cache of a run without kernels does not keep fused operators from the next, nor the other way round."""
+    assert train(tmp_path, FAKE_CUDA_JIT="222")[0] == 0
+    assert train(tmp_path)[0] > 0
+    assert train(tmp_path, FAKE_CUDA_JIT="222")[0] == 0

@@ -1,0 +1,63 @@
+"""Programs that train on GPU contexts: nothing breaks, and each bind gets a plan."""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+import mxnet as mx
+import numpy as np
+import pytest
+
+import echo
+from benchmarks.models import SMALL
+from tests.fake_gpu import device
+
+GPUS = [mx.gpu(0), mx.gpu(1)]
+
+
+@pytest.fixture
+def transparent() -> Any:
+    """Every training symbol and block gets a plan."""
+    with echo.enable(strict=True):
+        yield
+
+
+def batches(name: str, count: int) -> mx.io.NDArrayIter:
+    model = SMALL[name]()
+    random = np.random.RandomState(0)
+    arrays = {key: random.randint(0, 5, (count * shape[0], *shape[1:])).astype(np.float32)
+              for key, shape in model.shapes.items()}  # fmt: skip
+    labels = {key: array for key, array in arrays.items() if "label" in key}
+    data = {key: array for key, array in arrays.items() if key not in labels}
+    return mx.io.NDArrayIter(data, labels, batch_size=next(iter(model.shapes.values()))[0])
+
+
+@pytest.mark.parametrize("contexts", [GPUS[:1], GPUS], ids=["one device", "two devices"])
+@pytest.mark.parametrize("kvstore", ["local", "device"])
+@pytest.mark.parametrize("name", ["lm", "nmt", "resnet50_v1"])
+def test_module(name: str, contexts: Sequence[mx.Context], kvstore: str, transparent: Any) -> None:
+    data = batches(name, len(contexts))
+    names = [[one[0] for one in ones] for ones in (data.provide_data, data.provide_label)]
+    module = mx.mod.Module(SMALL[name]().symbol, *names, context=list(contexts))
+    module.fit(data, num_epoch=2, kvstore=kvstore, optimizer="sgd", eval_metric=mx.metric.Loss())
+    executors = module._exec_group.execs
+    assert [executor._ctx for executor in executors] == list(contexts)
+    assert all(type(executor).__name__ == "PlannedExecutor" for executor in executors)
+
+
+@pytest.mark.parametrize("flags", [{}, {"static_alloc": True}, {"static_alloc": True, "static_shape": True}])
+@pytest.mark.parametrize("contexts", [GPUS[:1], GPUS], ids=["one device", "two devices"])
+def test_gluon(contexts: Sequence[mx.Context], flags: dict[str, bool], transparent: Any) -> None:
+    block = mx.gluon.model_zoo.vision.resnet18_v2(classes=10)
+    block.initialize(ctx=list(contexts))
+    block.hybridize(**flags)
+    trainer = mx.gluon.Trainer(block.collect_params(), "sgd")
+    parts = mx.gluon.utils.split_and_load(np.zeros((4, 3, 64, 64), np.float32), list(contexts))
+    for _ in range(2):
+        with mx.autograd.record():
+            losses = [block(part).sum() for part in parts]
+        mx.autograd.backward(losses)
+        trainer.step(4)
+    mx.nd.waitall()
+    assert {plan.device for plan in block._cached_op.plans.values()} == {"gpu"}
+    assert device.count("factor 0 ") > 0, "BatchNorm runs again"
