@@ -28,9 +28,9 @@ class Facts(Protocol):
     the forward nodes alone. ``onednn``: gradients of activations are those of oneDNN; ``cudnn``: those of convolutions
     are cuDNN's, and never added to an array; ``fuses``: MXNet fuses pointwise operators of the user's own graph, and of
     no other. ``match_range`` is what MXNet's memory planner would use by itself, ``static`` the bytes that are there
-    all the time, by kind. ``subject`` is the key of the plan, ``family`` a text that is equal for graphs that train
-    the same weights. ``why_no_fusion`` says why no operator can be fused, empty where they can; ``adds``, that gradients may be
-    added to arrays that the user has.
+    all the time, by kind. ``subject`` is the key of the plan, ``family`` a text that is equal for graphs that train the
+    same weights. ``why_no_fusion`` says why no operator can be fused, empty where they can; ``adds``, that gradients
+    may be added to arrays that the user has.
     """
 
     device: str
