@@ -27,6 +27,7 @@ SHAPES = {
     "pack_mask": "n",
     "apply_mask": "n bits 1",
     "lstm_layer": "T,B,I 4H,I 4H 4H,H 4H B,H B,H",
+    "softmax_output": "N,I V,I V N",
 }
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3}
 # outputs for which no gradient comes in, and those that are not of the call's type
@@ -35,12 +36,14 @@ OUTPUT_TYPES = {
     ("attention", 1): "float32", ("dropout", 1): "uint8", ("relu", 1): "uint8", ("pack_mask", 0): "uint8",
     ("pack_mask", 1): "float32",
 }  # fmt: skip
-LENGTHS = {"attention": (3, "Tk"), "sequence_reverse": (1, "T")}  # input, and the dimension that bounds it
+# lengths, or labels, one of which is of no class: input, and the dimension that bounds it
+LENGTHS = {"attention": (3, "Tk"), "sequence_reverse": (1, "T"), "softmax_output": (3, "V")}
+SUMMED = {("mlp_score", 2), ("lstm_layer", 1), ("lstm_layer", 3), ("softmax_output", 1)}  # weights
 
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel, its dimensions and parameters; inputs that are absent, by position; the type of its lengths."""
+    """A kernel, its dimensions and parameters; inputs that are absent, by position; the type of lengths or labels."""
 
     kernel: str
     dims: dict[str, int]
@@ -81,7 +84,7 @@ def draw(case: Case, dtype: str, generator: np.random.Generator) -> list[Any]:
     for number, text in enumerate(SHAPES[case.kernel].split()):
         shape = tuple(_size(axis, case.dims) for axis in text.split(","))
         array = generator.normal(size=shape)
-        if (case.kernel, number) in (("mlp_score", 2), ("lstm_layer", 1), ("lstm_layer", 3)):
+        if (case.kernel, number) in SUMMED:
             array /= np.sqrt(max(1, shape[-1]))
         inputs.append(array.astype(dtype))
         if LENGTHS.get(case.kernel, (None,))[0] == number:
@@ -221,7 +224,27 @@ def cases_of(scale: int) -> list[Case]:
         Case("lstm_layer", {"T": 4, "B": 1, "I": 1, "H": 1}, {"reverse": 1}),
         Case("lstm_layer", {"T": 2, "B": 2 * scale, "I": 16, "H": 150}, {"reverse": 0}),
     ]
-    return cases + _empty_cases()
+    return cases + _losses(scale) + _empty_cases()
+
+
+def _loss_params(ignore: int = 0, normalization: int = 0, smooth: float = 0.0) -> dict[str, float]:
+    return {
+        "grad_scale": 2.0, "use_ignore": ignore, "ignore_label": 1, "normalization": normalization,
+        "smooth_alpha": smooth,
+    }  # fmt: skip
+
+
+def _losses(scale: int) -> list[Case]:
+    """Softmax outputs: tails of tiles, rows of one warp and of several, sums over classes in parts and at once."""
+    small, wide = {"N": 5 * scale, "I": 3, "V": 7}, {"N": 33 * scale, "I": 12, "V": 2060}
+    cases = [
+        Case("softmax_output", small, _loss_params(ignore, way, smooth), absent, lengths)
+        for ignore, way, smooth, absent, lengths in (
+            (0, 0, 0.0, (), "float32"), (1, 2, 0.1, (), "float16"), (1, 1, 0.1, (2,), "int32"), (0, 2, 0.0, (), "int32")
+        )
+    ]  # fmt: skip
+    cases.append(Case("softmax_output", {"N": 66, "I": 130, "V": 67}, _loss_params(1, 0, 0.1)))
+    return [*cases, Case("softmax_output", wide, _loss_params(1, 2)), Case("softmax_output", wide, _loss_params(0, 1))]
 
 
 def _empty_cases() -> list[Case]:
@@ -243,4 +266,8 @@ def _empty_cases() -> list[Case]:
         *[Case("lstm_layer", {"T": 0, "B": 2, "I": 3, "H": 4}, {"reverse": way}) for way in (0, 1)],
         Case("lstm_layer", {"T": 3, "B": 0, "I": 3, "H": 4}, {"reverse": 0}),
         Case("lstm_layer", {"T": 3, "B": 2, "I": 0, "H": 4}, {"reverse": 0}),
+        *[
+            Case("softmax_output", dict(zip("NIV", sizes)), _loss_params(1, 2, 0.1))
+            for sizes in ((0, 3, 4), (3, 0, 4), (3, 2, 0))
+        ],
     ]

@@ -54,7 +54,7 @@ const Row kRows[] = {
     // softmax(x w' + b) and, whatever the gradient of prob, the gradient of MXNet's SoftmaxOutput: (prob - target) *
     // grad_scale / count; the target 1 - smooth_alpha at the label and smooth_alpha / (V - 1) elsewhere; with
     // use_ignore nothing where the label is ignore_label; count 1 (normalization 0), N (1), or how many labels are not
-    // ignore_label (2). CPU only.
+    // ignore_label (2).
     {"softmax_output", "x[N,I] w[V,I] b[V]? label[N]:lengths", "prob[N,V]",
      "grad_scale use_ignore ignore_label normalization smooth_alpha", "x w label prob"},
 };

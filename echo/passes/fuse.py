@@ -41,7 +41,7 @@ class Fuse:
             return Fused(request.graph, notes=(_BITS.format(name=repr(norm)),), bits=norm)
         wishes, frontend = request.options.wishes, request.frontend
         wished, without = named(request.graph, wishes), MASKS if self.layers else MASKS | LAYERS
-        fused = fuse(request.graph, frontend.types, frontend.adds, frontend.device, wished, without)
+        fused = fuse(request.graph, frontend.types, frontend.adds, wished, without)
         if not all(named(request.graph, (wish,)) or named(fused.graph, (wish,)) for wish in wishes):
             return Fused(request.graph)  # so that the error names the user's own operators
         if fused.places and frontend.why_no_fusion:

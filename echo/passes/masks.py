@@ -71,11 +71,11 @@ class PackMasks:
         if not options.fuse or frontend.why_no_fusion:
             return Masked(fused)
         wished = named(request.graph, options.wishes)
-        masks, near_misses = find(request.graph, frontend.device, wished, frozenset(PATTERNS) - MASKS)
+        masks, near_misses = find(request.graph, wished, frozenset(PATTERNS) - MASKS)
         if not masks:
             return Masked(replace(fused, missed=(*fused.missed, *near_misses)))
         without = frozenset(PATTERNS) - MASKS - {name for name, _ in fused.places}
-        packed = fuse(request.graph, frontend.types, frontend.adds, frontend.device, wished, without)
+        packed = fuse(request.graph, frontend.types, frontend.adds, wished, without)
         missed = (*fused.missed, *(near_miss for near_miss in packed.missed if near_miss.pattern in MASKS))
         stays = replace(fused, missed=missed)
         places = [number for name, number in packed.places if name in MASKS]

@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation is compiled by g++")
 
 HOST, DEVICE = 1, 2
+LOSS = {"grad_scale": 1.0, "use_ignore": 0, "ignore_label": -1, "normalization": 0, "smooth_alpha": 0.0}
 
 
 @pytest.fixture
@@ -212,8 +213,25 @@ def test_a_workspace_that_is_missing_or_small(backend: Emulated, kernel: str) ->
 
 @pytest.fixture(scope="module")
 def bounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library as `make gpu-check` builds it, but with room for the gates of 800 numbers only."""
-    return build_library(tmp_path_factory.mktemp("bounded"), "-O0", "-DECHO_GATES_BYTES=3200")
+    """The library as `make gpu-check` builds it, but with room for 800 gates, or for 128 rows of 50 scores, only."""
+    bounds = ("-DECHO_GATES_BYTES=3200", "-DECHO_SCORES_BYTES=25600")
+    return build_library(tmp_path_factory.mktemp("bounded"), "-O0", *bounds)
+
+
+@pytest.mark.parametrize(("classes", "rows"), [(50, 128), (51, 64), (900, 64)])
+def test_scores_in_pieces(backend: Emulated, bounded: Path, classes: int, rows: int) -> None:
+    """Of float16: whole tiles of rows, one at least; those of float32 are where the probabilities will be."""
+    case = Case("softmax_output", {"N": 150, "I": 6, "V": classes}, LOSS)
+    with using_library(bounded):
+        for dtype, pieces, room in (("float32", 1, 0), ("float16", -(-150 // rows), rows * classes * 4)):
+            inputs = draw(case, dtype, np.random.default_rng(2))
+            prob = [np.zeros((150, classes), dtype)]
+            params = list(LOSS.values())
+            found = library.workspace_bytes("softmax_output", inputs, prob, params=params, backend="cuda")
+            assert found == -(-room // 256) * 256
+            backend.launches()
+            check_forward(case, dtype, backend, inputs)
+            assert backend.launches() == 2 * pieces * "k"
 
 
 @pytest.mark.every(6)

@@ -78,7 +78,32 @@ MUTANTS = {
         "rows.cuh", "smaller((chunk + 1) * a.chunk, a.rows)",
         "smaller((chunk + 1) * a.chunk, a.rows) - 1", 0, "rows", "layer_norm",
     ),
-    "one bias left out": ("gemm.cuh", " + get<B>(g.bias2, n)", "", 0, "gemm", "lstm_layer"),
+    "one bias left out": ("gemm.cuh", "(g.bias2 ? get<B>(g.bias2, n) : 0.f)", "0.f", 0, "gemm", "lstm_layer"),
+    "a bias where there is none": ("gemm.cuh", "if (g.bias)", "if (true)", 0, "gemm", "softmax_output"),
+    "no barrier before the warps' numbers are overwritten": (
+        "softmax_output.cuh", BARRIER, "", 0, "softmax_output", "softmax_output",
+    ),
+    "no barrier before the warps' numbers are read": (
+        "softmax_output.cuh", BARRIER, "", 1, "softmax_output", "softmax_output",
+    ),
+    "exponentials of an old maximum": (
+        "softmax_output.cuh", "sum *= expf(most - now);", "", 0, "softmax_output", "softmax_output",
+    ),
+    "a gradient without its label": (
+        "softmax_output.cuh", "label == k ? hit : miss", "miss", 0, "softmax_output", "softmax_output",
+    ),
+    "a gradient of a row that is ignored": (
+        "softmax_output.cuh", "label == kIgnored ? 0.f :", "false ? 0.f :", 0, "softmax_output", "softmax_output",
+    ),
+    "ignored labels counted": (
+        "softmax_output.cuh", "if (target != ignored) count", "count", 0, "softmax_output", "softmax_output",
+    ),
+    "a label of another tile": (
+        "softmax_output.cuh", "column + place.at", "place.at", 0, "softmax_output", "softmax_output",
+    ),
+    "every part in the place of the first": (
+        "softmax_output.cuh", "part * a.rows + m", "m", 0, "softmax_output", "softmax_output",
+    ),
     "a part of the norm's gradient left out": (
         "formulas.h", " - norm * mean_product)", ")", 0, "norm_cell", "lstm_norm_cell",
     ),

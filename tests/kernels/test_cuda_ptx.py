@@ -25,13 +25,14 @@ def test_has_every_kernel_for_old_devices() -> None:
     entries = set(re.findall(r"\.visible \.entry (\w+)\(", text))
     named = set()
     for path in ptx.sources():
-        for name in re.findall(r"^ECHO_(?:WIDE\(|BOTH\(\d, )(\w+), \w+\)", path.read_text(), re.MULTILINE):
-            named |= {f"{name}_f32", f"{name}_f16"}
-    assert named
-    assert named <= entries
-    gemms = entries - named
-    assert len(gemms) == 12
-    assert all(name.startswith("gemm_") for name in gemms)
+        source = path.read_text()
+        both = re.findall(r"^ECHO_(?:WIDE\(|BOTH\(\d, )(\w+), \w+\)", source, re.MULTILINE)
+        tiles = re.findall(r"^  ECHO_KERNEL\(\w+, (\w+)_##size##_##type, ", source, re.MULTILINE)
+        named |= {f"{name}_{size}" for name in tiles for size in ("small_f32", "small_f16", "big_f32", "big_f16")}
+        named |= {f"{name}_{kind}" for name in both for kind in ("f32", "f16")}
+        named |= set(re.findall(r"^ECHO_KERNEL\(\d, (\w+), ", source, re.MULTILINE))
+    assert len(named) > 80
+    assert named == entries
 
 
 @pytest.mark.slow
@@ -50,10 +51,11 @@ def test_the_barrier_of_the_grid_polls() -> None:
 
 
 def test_shared_memory_is_aligned_for_wide_reads() -> None:
-    """All of it but `sum_rows`', which is read number by number."""
+    """All of it but that of sums over warps, which are read number by number."""
     arrays = re.findall(r"\.shared \.align (\d+) \.b8 (\w+)\[", ptx.PTX.read_text())
     assert arrays
-    assert {name for align, name in arrays if int(align) < 16 and "sum_rows" not in name} == set()
+    by_number = ("sum_rows", "of_warps")
+    assert [name for align, name in arrays if int(align) < 16 and not any(part in name for part in by_number)] == []
 
 
 @pytest.mark.slow

@@ -216,7 +216,38 @@ struct AttentionGrad {
   int lengths_type, wide;
 };
 
-// c[m, n] = a b (+ bias + bias2, of n elements each); strides in elements.
+// Probabilities of rows of scores, which may be the same memory.
+struct SoftmaxOutput {
+  const float* scores;
+  Output prob;
+  Long rows, classes;
+  int wide;
+};
+
+struct SoftmaxOutputLabels {
+  const void* label;
+  Long* targets;  // [rows]: the class of the label; -1: none; kIgnored: the row has no gradient
+  float* factor;  // grad_scale by the number of labels that are not ignore_label; null: not wanted
+  Long rows, classes;
+  float grad_scale, ignore_label;
+  int label_type, use_ignore;
+};
+
+enum : Long { kIgnored = -(1ll << 62) };
+
+// The gradient of a score: (prob + hit) * factor at the label, (prob + miss) * factor elsewhere.
+struct SoftmaxOutputGrad {
+  const void *x, *w, *prob;
+  const Long* targets;  // [rows]
+  const float* factor;  // null: it is `constant`
+  float* partials;      // [chunks, ...]: sums over chunks, of classes for dx and of rows for db; null: dx itself
+  Output dx, dw;
+  Long rows, inputs, classes, chunk, chunks;
+  float constant, hit, miss;
+  int wide, x_wide, w_wide;  // the first of prob
+};
+
+// c[m, n] = a b (+ bias + bias2, of n elements each, null where there is none); strides in elements.
 struct Gemm {
   const void *a, *b, *bias, *bias2;
   Output c;

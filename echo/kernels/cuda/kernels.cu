@@ -6,3 +6,4 @@
 #include "norm_cell.cuh"
 #include "pointwise.cuh"
 #include "rows.cuh"
+#include "softmax_output.cuh"

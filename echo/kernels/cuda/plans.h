@@ -3,6 +3,7 @@
 #ifndef ECHO_KERNELS_CUDA_PLANS_H_
 #define ECHO_KERNELS_CUDA_PLANS_H_
 #include <initializer_list>
+#include <string>
 
 #include "check.h"
 #include "queue.h"
@@ -43,6 +44,17 @@ struct Chunks {
   Long rows, count;
 };
 Chunks chunks_of(Long rows, Long others, Long columns);
+
+// A product of m by n in big tiles where those keep the device busy, else in small ones; `parts` are sums of their own.
+template <typename Arguments>
+void launch_tiles(Queue& queue, const std::string& kernel, bool half, Long m, Long n, Long parts, const Arguments& a) {
+  const Long big = over(m, kBigTile) * over(n, kBigTile);
+  const bool fills = big * parts >= queue.multiprocessors();
+  Grid grid;
+  grid.x = fills ? big : over(m, kTile) * over(n, kTile);
+  grid.y = parts;
+  queue.launch(kernel + (fills ? "_big" : "_small"), half, grid, a);
+}
 
 // out[g, j] = sum over r of in[g * group_stride + r * row_stride + j].
 void sum_rows(Queue& queue, bool half, const SumRows& sum);

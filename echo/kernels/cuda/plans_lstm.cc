@@ -50,13 +50,8 @@ StepKernel step_kernel(const char* name, Long depth) {
   return {name, rows, units, columns, StepRoom<rows, columns>::kFloats, depth};
 }
 
-void gemm(Queue& queue, const char* kind, const Layer& layer, const Gemm& g) {
-  if (g.c.data == nullptr) return;
-  const Long big = over(g.m, kBigTile) * over(g.n, kBigTile);
-  const bool fills = big >= queue.multiprocessors();
-  Grid grid;
-  grid.x = fills ? big : over(g.m, kTile) * over(g.n, kTile);
-  queue.launch(std::string("gemm_") + kind + (fills ? "_big" : "_small"), layer.half, grid, g);
+void gemm(Queue& queue, const char* kernel, const Layer& layer, const Gemm& g) {
+  if (g.c.data != nullptr) launch_tiles(queue, kernel, layer.half, g.m, g.n, 1, g);
 }
 
 #ifdef ECHO_CUDA_STEP_BY_STEP  // to measure what the grid barrier is worth
@@ -99,7 +94,7 @@ void project(const Call& call, Queue& queue, const Layer& layer, Long lowest, Lo
             0};
   g.a_wide = wide(layer.half, layer.inputs, {g.a});
   g.b_wide = wide(layer.half, layer.inputs, {g.b});
-  gemm(queue, "inputs", layer, g);
+  gemm(queue, "gemm_inputs", layer, g);
 }
 
 void forward_steps(const Call& call, Queue& queue, const Layer& layer, void* y, float* cells, float* gates,
@@ -198,7 +193,7 @@ void recurrent_weights(const Call& call, Queue& queue, const Layer& layer, const
               layer.hidden,
               wide(false, 4, {a}),
               wide(layer.half, layer.hidden, {h})};
-    gemm(queue, "weights", layer, g);
+    gemm(queue, "gemm_weights", layer, g);
     add = true;
   };
   if (has_start) product(dgates + (layer.reverse ? count - 1 : 0) * layer.gates(), call.in("h0"), 1);
@@ -217,11 +212,11 @@ void input_gradients(const Call& call, Queue& queue, const Layer& layer, const R
   Output dx = output(call, "dx"), dwi = output(call, "dwi"), dbi = output(call, "dbi"), dbh = output(call, "dbh");
   if (dx.data != nullptr) dx.data = layer.at(dx.data, from);
   const int gates_wide = wide(false, 4, {room.dgates});
-  gemm(queue, "gates", layer,
+  gemm(queue, "gemm_gates", layer,
        {room.dgates, wi, nullptr, nullptr, dx, rows, layer.inputs, gates, gates, layer.inputs, layer.inputs, gates_wide,
         wide(layer.half, layer.inputs, {wi})});
   if (add) dwi.add = dbi.add = dbh.add = 1;
-  gemm(queue, "weights", layer,
+  gemm(queue, "gemm_weights", layer,
        {room.dgates, x, nullptr, nullptr, dwi, gates, layer.inputs, rows, gates, layer.inputs, layer.inputs, gates_wide,
         wide(layer.half, layer.inputs, {x})});
   if (dbi.data == nullptr && dbh.data == nullptr) return;

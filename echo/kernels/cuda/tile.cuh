@@ -15,23 +15,38 @@ struct alignas(16) Slices {
   float at[kDepth][16 * R + 4];
 };
 
-// An operand: `rows` rows of `depth` terms; by_depth: stored as [term][row], else as [row][term].
+// Where the thread's n-th four of a round of an operand are: of one line of the array from `at` on, `count` of them within
+// it. The round starts at term `first`; by_depth: lines are terms of rows, else rows of terms.
+struct Place {
+  Long line, at, count;
+};
+
+template <bool by_depth>
+__device__ inline Place place_of(int n, Long first, int per_row, Long rows, Long depth) {
+  const int q = threadIdx.x + n * kThreads;
+  if (by_depth) {
+    const Long d = first + q / per_row, row = q % per_row * 4;
+    return {d, row, d < depth ? rows - row : 0};
+  }
+  const Long row = q / (kDepth / 4), d = first + q % (kDepth / 4) * 4;
+  return {row, d, row < rows ? depth - d : 0};
+}
+
+// An operand: `rows` rows of `depth` terms; by_depth: stored as [term][row], else as [row][term]. Rows of the tile start
+// at data. What is fetched is finished when it is needed, a round later: it may wait for memory meanwhile.
 template <typename T, bool by_depth>
 struct Operand {
+  typedef Pack<4> Raw;
+  enum { kByDepth = by_depth };
   const T* data;
   Long stride, rows, depth;
   int wide;
 
-  // The thread's n-th four of the round that starts at `first`; rows of the tile start at data.
-  __device__ Pack<4> fetch(int n, Long first, int per_row) const {
-    const int q = threadIdx.x + n * kThreads;
-    if (by_depth) {
-      const Long d = first + q / per_row, row = q % per_row * 4;
-      return load_up_to(data + d * stride + row, d < depth ? rows - row : 0, wide);
-    }
-    const Long row = q / (kDepth / 4), d = first + q % (kDepth / 4) * 4;
-    return load_up_to(data + row * stride + d, row < rows ? depth - d : 0, wide);
+  __device__ Raw fetch(int n, Long first, int per_row) const {
+    const Place place = place_of<by_depth>(n, first, per_row, rows, depth);
+    return load_up_to(data + place.line * stride + place.at, place.count, wide);
   }
+  __device__ Pack<4> finished(const Raw& raw) const { return raw; }
 };
 
 template <int R, bool by_depth>
@@ -62,15 +77,15 @@ __device__ inline void add_products(const float (*a)[A], const float (*b)[B], in
 }
 
 // The product of two operands in global memory. The next round's numbers travel while this round's are multiplied.
-template <int R, typename A, typename B, bool a_by_depth, bool b_by_depth>
-__device__ inline void tile_product(const Operand<A, a_by_depth>& a, const Operand<B, b_by_depth>& b, Slices<R>* left,
-                                    Slices<R>* right, float (*sums)[R]) {
-  Pack<4> next_a[R / 4], next_b[R / 4];
+template <int R, typename A, typename B>
+__device__ inline void tile_product(const A& a, const B& b, Slices<R>* left, Slices<R>* right, float (*sums)[R]) {
+  typename A::Raw next_a[R / 4];
+  typename B::Raw next_b[R / 4];
   for (int n = 0; n < R / 4; ++n) next_a[n] = a.fetch(n, 0, 4 * R), next_b[n] = b.fetch(n, 0, 4 * R);
   for (Long d = 0; d < a.depth; d += kDepth) {
     for (int n = 0; n < R / 4; ++n) {
-      keep<R, a_by_depth>(left, n, next_a[n]);
-      keep<R, b_by_depth>(right, n, next_b[n]);
+      keep<R, A::kByDepth>(left, n, a.finished(next_a[n]));
+      keep<R, B::kByDepth>(right, n, b.finished(next_b[n]));
     }
     __syncthreads();
     if (d + kDepth < a.depth) {

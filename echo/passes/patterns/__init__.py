@@ -31,7 +31,6 @@ _ALL = (
     sequence_reverse, bias_act, dropout, relu,
 )  # fmt: skip
 LAYERS = frozenset({lstm_layer.NAME})
-CPU_ONLY = frozenset({softmax_output.NAME})
 MASKS = frozenset({dropout.NAME, relu.NAME})  # bits in the place of numbers: only where that lowers planned memory
 QUIET = frozenset({bias_act.NAME, relu.NAME})  # most networks have near-misses, which say nothing new
 PATTERNS: Mapping[str, Match] = {pattern.NAME: pattern.match for pattern in _ALL}

@@ -9,7 +9,7 @@ from typing import AbstractSet, Callable, Iterable, Iterator, Mapping, Sequence,
 from echo.errors import GraphError
 from echo.ir.graph import Entry, Graph
 from echo.ir.training_node import TensorType
-from echo.passes.patterns import CPU_ONLY, PATTERNS, hoist, steps
+from echo.passes.patterns import PATTERNS, hoist, steps
 from echo.passes.patterns.graph_view import Fusion, View
 from echo.passes.patterns.order import ordered
 from echo.passes.patterns.substitute import applied
@@ -41,11 +41,10 @@ class Fused:
 
 
 def find(
-    graph: Graph, device: str, wished: AbstractSet[int] = frozenset(), without: AbstractSet[str] = frozenset()
+    graph: Graph, wished: AbstractSet[int] = frozenset(), without: AbstractSet[str] = frozenset()
 ) -> tuple[list[Fusion], list[Missed]]:
     """All fusions that do not overlap, those that replace most first, and the near-misses; ``wished`` nodes stay."""
     view = View(graph)
-    without = without if device == "cpu" else without | CPU_ONLY
     patterns = [name for name in PATTERNS if name not in without]
     fusions: list[Fusion] = []
     missed: list[Missed] = []
@@ -83,7 +82,6 @@ def fuse(
     graph: Graph,
     types: Callable[[], Types],
     copies: bool,
-    device: str = "cpu",
     wished: AbstractSet[int] = frozenset(),
     without: AbstractSet[str] = frozenset(),
 ) -> Fused:
@@ -93,7 +91,7 @@ def fuse(
     that hold other gradients. ``wished`` are nodes that the user wants kept or recomputed: no fusion replaces them.
     ``without`` are patterns that are not matched.
     """
-    fusions, missed = find(graph, device, wished, without)
+    fusions, missed = find(graph, wished, without)
     entry_types = types() if fusions else {}
     fitting = []
     for fusion in fusions:
@@ -115,7 +113,7 @@ def _miss(graph: Graph, fusion: Fusion, reason: str) -> Missed:
     return Missed(fusion.anchor, graph.nodes[fusion.anchor].name, fusion.pattern, reason)
 
 
-def fused_at(graph: Graph, places: Sequence[Place], copies: bool, device: str = "cpu") -> Graph:
+def fused_at(graph: Graph, places: Sequence[Place], copies: bool) -> Graph:
     """The graph with the fused operators of a plan, which may come from anywhere, and then with its layouts.
 
     Raises:
@@ -126,7 +124,7 @@ def fused_at(graph: Graph, places: Sequence[Place], copies: bool, device: str = 
     for name, number in places:
         if hoist.is_layout(name):
             continue
-        if name not in PATTERNS or (device != "cpu" and name in CPU_ONLY) or not 0 <= number < len(graph.nodes):
+        if name not in PATTERNS or not 0 <= number < len(graph.nodes):
             raise GraphError(f"fused: there is no pattern {name!r} at node {number}")
         fusion = _match(view, name, number)
         if not isinstance(fusion, Fusion):

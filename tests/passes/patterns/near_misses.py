@@ -37,7 +37,7 @@ def dropped(x: Symbol) -> Symbol:
 
 def found_in(build: Callable[[], Symbol]) -> tuple[list[str], list[str]]:
     with mx.name.NameManager():
-        found, missed = find(graph_of(build()), "cpu")
+        found, missed = find(graph_of(build()))
     return [fusion.pattern for fusion in found], [miss.reason for miss in missed]
 
 

@@ -177,7 +177,7 @@ def test_random_graphs_hold_all_there_is() -> None:
     names, reasons, others = set(), set(), set()
     for seed in range(120):
         graph = graph_of(Drawn(seed).symbol)
-        found, missed = find(graph, "cpu")
+        found, missed = find(graph)
         names |= {fusion.pattern for fusion in found}
         reasons |= {miss.pattern for miss in missed}
         others |= {node.op for node in graph.nodes} & {"Dropout", "BatchNorm"}
@@ -221,7 +221,7 @@ def test_arguments_and_outputs_keep_their_places(name: str) -> None:
     symbol = symbol_of(found.graph)
     assert variables(symbol) == variables(symbol_of(graph))
     assert len(symbol.list_outputs()) == len(graph.heads)
-    put_in = [fusion for fusion in find(graph, "cpu")[0] if (fusion.pattern, fusion.anchor) in found.places]
+    put_in = [fusion for fusion in find(graph)[0] if (fusion.pattern, fusion.anchor) in found.places]
     replaced = {node for fusion in put_in for node in fusion.replaced}
     gone = {(graph.nodes[node].op, graph.nodes[node].name) for node in replaced}
     assert not gone & {(node.op, node.name) for node in found.graph.nodes}
@@ -236,9 +236,9 @@ def test_gradients_of_operators_that_cannot_add_are_copied(copies: bool) -> None
 
 def test_what_the_user_names_stays() -> None:
     graph, _ = fused_example("gru cells")
-    found, _ = find(graph, "cpu")
+    found, _ = find(graph)
     named = min(found[0].replaced)
-    rest, missed = find(graph, "cpu", {named})
+    rest, missed = find(graph, {named})
     assert len(rest) == len(found) - 1
     assert [miss.reason for miss in missed] == [
         f"keep or recompute names {graph.nodes[named].name!r}, which is inside"
@@ -247,17 +247,11 @@ def test_what_the_user_names_stays() -> None:
 
 def test_a_layer_gives_way_to_the_cells_that_can_be_had() -> None:
     graph, _ = fused_example("lstm layer")
-    (layer,) = find(graph, "cpu")[0]
+    (layer,) = find(graph)[0]
     named = min(layer.replaced)
-    rest, _ = find(graph, "cpu", {named})
+    rest, _ = find(graph, {named})
     assert {fusion.pattern for fusion in rest} == {"lstm_cell"}
     assert all(named not in fusion.replaced for fusion in rest)
-
-
-def test_what_runs_on_the_cpu_alone_is_not_found_elsewhere() -> None:
-    graph, _ = fused_example("softmax output")
-    assert [fusion.pattern for fusion in find(graph, "cpu")[0]] == ["softmax_output"]
-    assert find(graph, "gpu") == ([], [])
 
 
 # Shapes and types --------------------------------------------------------------------------------------------------
@@ -299,7 +293,7 @@ def test_types_that_do_not_fit(flags: tuple[int, int]) -> None:
 def test_a_bias_is_a_vector_or_a_row(x: tuple[int, ...], bias: tuple[int, ...], fits: bool) -> None:
     """Else the sum has another shape than x, or the bias goes along another axis."""
     symbol = mx.sym.tanh(mx.sym.broadcast_add(mx.sym.exp(mx.sym.var("x")), mx.sym.var("b"), name="total"))
-    (fusion,) = find(graph_of(symbol), "cpu")[0]
+    (fusion,) = find(graph_of(symbol))[0]
     wrong = why_not(fusion, {entry: TensorType(shape) for entry, shape in zip(fusion.shapes, (x, bias))})
     assert (wrong == "") == fits, wrong
 
@@ -329,9 +323,3 @@ def test_places_that_are_none(places: list[tuple[str, int]], message: str) -> No
     assert ("lstm_cell", 20) in found.places
     with pytest.raises(GraphError, match=f"fused: .*{message}"):
         fused_at(graph, places, copies=False)
-
-
-def test_places_of_another_device() -> None:
-    graph, found = fused_example("softmax output")
-    with pytest.raises(GraphError, match="there is no pattern 'softmax_output'"):
-        fused_at(graph, found.places, copies=False, device="gpu")

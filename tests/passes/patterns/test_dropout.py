@@ -47,5 +47,5 @@ def test_without_the_difference_it_is_found(build: Callable[[], Symbol]) -> None
 def test_a_mask_that_is_read_stays() -> None:
     """MXNet hides it, a graph from a file need not."""
     graph = graph_of(dropped(var("x")))
-    _, missed = find(replace(graph, heads=(*graph.heads, Entry(1, 1))), "cpu")
+    _, missed = find(replace(graph, heads=(*graph.heads, Entry(1, 1))))
     assert [miss.reason for miss in missed] == ["a Dropout whose mask is read"]

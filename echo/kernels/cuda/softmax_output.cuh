@@ -1,0 +1,205 @@
+// softmax_output behind its scores, which gemm.cuh computes: probabilities, and gradients. That of the scores is made of
+// the probabilities where a product reads them, on their way into shared memory: it is nowhere else.
+#ifndef ECHO_KERNELS_CUDA_SOFTMAX_OUTPUT_CUH_
+#define ECHO_KERNELS_CUDA_SOFTMAX_OUTPUT_CUH_
+#include "gemm.cuh"
+
+namespace echo_cuda {
+
+struct Largest {
+  __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
+};
+
+struct Sum {
+  __device__ float operator()(float a, float b) const { return a + b; }
+};
+
+// One number of all threads of a block, of one or more warps, the same for each of them.
+template <typename Join>
+__device__ inline float block_joined(float x, float* of_warps, Join join) {
+  const int warps = blockDim.x / 32;
+  for (int lane = 16; lane; lane /= 2) x = join(x, __shfl_xor_sync(0xffffffffu, x, lane));
+  __syncthreads();  // the last numbers have been read
+  if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = x;
+  __syncthreads();
+  x = of_warps[0];
+  for (int warp = 1; warp < warps; ++warp) x = join(x, of_warps[warp]);
+  return x;
+}
+
+// The largest of some numbers, and the sum of exp(x - most) over them, in one pass (Milakov and Gimelshein, Online
+// normalizer calculation for softmax, 2018, algorithm 3).
+struct Exponentials {
+  float most, sum;
+
+  // Of infinities alone exponentials are 0 so far; they have no softmax, which is NaN in the end.
+  __device__ static float base(float most) { return most == -ECHO_INFINITY ? 0.f : most; }
+
+  template <int W>
+  __device__ void add(const Pack<W>& x) {
+    float now = most;
+    for (int k = 0; k < W; ++k) now = fmaxf(now, x.v[k]);
+    if (now > most) {
+      sum *= expf(most - now);
+      most = now;
+    }
+    for (int k = 0; k < W; ++k) sum += expf(x.v[k] - base(most));
+  }
+};
+
+// A block for each row.
+template <typename T, int W>
+__device__ void softmax_output(const SoftmaxOutput& a) {
+  __shared__ float of_warps[kWarps];
+  const Long first = threadIdx.x * static_cast<Long>(W), step = blockDim.x * static_cast<Long>(W);
+  for (Long row = blockIdx.x; row < a.rows; row += gridDim.x) {
+    const float* scores = a.scores + row * a.classes;
+    Exponentials mine = {-ECHO_INFINITY, 0};
+    ECHO_UNROLL(1)  // many warps wait for memory at once
+    for (Long j = first; j < a.classes; j += step) mine.add<W>(load<float, W>(scores, j));
+    const float base = Exponentials::base(block_joined(mine.most, of_warps, Largest()));
+    const float scale = 1.f / block_joined(mine.sum * expf(mine.most - base), of_warps, Sum());
+    ECHO_UNROLL(1)
+    for (Long j = first; j < a.classes; j += step) {
+      Pack<W> x = load<float, W>(scores, j);
+      for (int k = 0; k < W; ++k) x.v[k] = expf(x.v[k] - base) * scale;
+      put<T, W>(a.prob, row * a.classes + j, x);
+    }
+  }
+}
+
+__device__ inline float label_at(const SoftmaxOutputLabels& a, Long i) {
+  if (a.label_type == 4) return static_cast<float>(static_cast<const int*>(a.label)[i]);
+  return a.label_type == 2 ? get<half_t>(a.label, i) : get<float>(a.label, i);
+}
+
+// Towards 0; -1 for what is no number, and beyond any class.
+__device__ inline Long whole(float label) { return fabsf(label) < 4e18f ? static_cast<Long>(label) : -1; }
+
+// What the other kernels need of the labels; one block where these are counted.
+__device__ inline void softmax_output_labels(const SoftmaxOutputLabels& a) {
+  __shared__ float of_warps[kWarps];
+  float count = 0;
+  ECHO_UNROLL(1)
+  for (Long i = blockIdx.x * static_cast<Long>(kThreads) + threadIdx.x; i < a.rows; i += gridDim.x * kThreads) {
+    const float label = label_at(a, i);
+    const Long target = whole(label), ignored = whole(a.ignore_label);
+    if (target != ignored) count += 1;
+    a.targets[i] = a.use_ignore && label == a.ignore_label ? kIgnored : target < a.classes ? target : -1;
+  }
+  if (!a.factor) return;
+  count = block_joined(count, of_warps, Sum());
+  if (threadIdx.x == 0) *a.factor = a.grad_scale / fmaxf(count, 1.f);
+}
+
+// How far the label's class is to the right of a column.
+__device__ inline Long distance(Long target, Long column) { return target == kIgnored ? kIgnored : target - column; }
+
+// W gradients of scores side by side, from their probabilities, and how far the label is from the first.
+struct ScoreGradient {
+  float factor, hit, miss;
+
+  __device__ explicit ScoreGradient(const SoftmaxOutputGrad& a)
+      : factor(a.factor ? *a.factor : a.constant), hit(a.hit), miss(a.miss) {}
+
+  template <int W>
+  __device__ Pack<W> of(Pack<W> prob, Long label) const {
+    for (int k = 0; k < W; ++k) {
+      prob.v[k] = label == kIgnored ? 0.f : (prob.v[k] + (label == k ? hit : miss)) * factor;
+    }
+    return prob;
+  }
+};
+
+// The gradient of scores as an operand of a product, whose lines are batch rows: by_depth, these are its terms.
+template <typename T, bool by_depth>
+struct ScoreGradients {
+  struct Raw {
+    Pack<4> prob;
+    Long label;
+  };
+  enum { kByDepth = by_depth };
+  const T* prob;  // of the first row and column
+  const Long* targets;  // of the first row
+  Long stride, column, rows, depth;
+  int wide;
+  const ScoreGradient& gradient;
+
+  __device__ Raw fetch(int n, Long first, int per_row) const {
+    const Place place = place_of<by_depth>(n, first, per_row, rows, depth);
+    const Long label = place.count > 0 ? distance(targets[place.line], column + place.at) : Long{kIgnored};
+    return {load_up_to(prob + place.line * stride + place.at, place.count, wide), label};
+  }
+  __device__ Pack<4> finished(const Raw& raw) const { return gradient.of<4>(raw.prob, raw.label); }
+};
+
+// The gradient of scores times w, over the classes: each block row of the grid has a chunk of them.
+template <typename T, int R>
+__device__ void softmax_output_dx(const SoftmaxOutputGrad& a) {
+  const ScoreGradient gradient(a);
+  for (Long part = blockIdx.y; part < a.chunks; part += gridDim.y) {
+    const Long first = part * a.chunk, depth = smaller(a.chunk, a.classes - first);
+    const auto rows_of = [&](Long m0, Long rows) {
+      const T* prob = static_cast<const T*>(a.prob) + m0 * a.classes + first;
+      return ScoreGradients<T, false>{prob, a.targets + m0, a.classes, first, rows, depth, a.wide, gradient};
+    };
+    const auto columns_of = [&](Long n0, Long columns) {
+      return Operand<T, true>{static_cast<const T*>(a.w) + first * a.inputs + n0, a.inputs, columns, depth, a.w_wide};
+    };
+    each_product<R>(a.rows, a.inputs, rows_of, columns_of, [&](Long m, Long n, float sum) {
+      if (a.partials)
+        a.partials[(part * a.rows + m) * a.inputs + n] = sum;
+      else
+        put<T>(a.dx, m * a.inputs + n, sum);
+    });
+  }
+}
+
+// The gradient of scores, transposed, times x, over the rows.
+template <typename T, int R>
+__device__ void softmax_output_dw(const SoftmaxOutputGrad& a) {
+  const ScoreGradient gradient(a);
+  const auto rows_of = [&](Long m0, Long rows) {
+    const T* prob = static_cast<const T*>(a.prob) + m0;
+    return ScoreGradients<T, true>{prob, a.targets, a.classes, m0, rows, a.rows, a.wide, gradient};
+  };
+  const auto columns_of = [&](Long n0, Long columns) {
+    return Operand<T, true>{static_cast<const T*>(a.x) + n0, a.inputs, columns, a.rows, a.x_wide};
+  };
+  each_product<R>(a.classes, a.inputs, rows_of, columns_of,
+                  [&](Long m, Long n, float sum) { put<T>(a.dw, m * a.inputs + n, sum); });
+}
+
+// Sums of the gradient of scores over chunks of rows.
+template <typename T, int W>
+__device__ void softmax_output_db(const SoftmaxOutputGrad& a) {
+  const ScoreGradient gradient(a);
+  each_column<W>(a.chunks, a.classes, [&](Long chunk, Long j) {
+    const Long last = smaller((chunk + 1) * a.chunk, a.rows);
+    Pack<W> sum = {};
+    ECHO_UNROLL(4)
+    for (Long row = chunk * a.chunk; row < last; ++row) {
+      const Pack<W> prob = load<T, W>(a.prob, row * a.classes + j);
+      const Pack<W> d = gradient.of<W>(prob, distance(a.targets[row], j));
+      for (int k = 0; k < W; ++k) sum.v[k] += d.v[k];
+    }
+    Access<W>::store(a.partials + chunk * a.classes + j, sum);
+  });
+}
+
+}  // namespace echo_cuda
+ECHO_WIDE(softmax_output, SoftmaxOutput)
+ECHO_WIDE(softmax_output_db, SoftmaxOutputGrad)
+ECHO_KERNEL(1, softmax_output_labels_f32, SoftmaxOutputLabels, echo_cuda::softmax_output_labels(a))
+
+// With tiles of 64 (small) or 128 (big), of which so many blocks fit onto a multiprocessor.
+#define ECHO_SOFTMAX_OUTPUT_GRAD(size, R, blocks, type, T)                                                         \
+  ECHO_KERNEL(blocks, softmax_output_dx_##size##_##type, SoftmaxOutputGrad, echo_cuda::softmax_output_dx<T, R>(a)) \
+  ECHO_KERNEL(blocks, softmax_output_dw_##size##_##type, SoftmaxOutputGrad, echo_cuda::softmax_output_dw<T, R>(a))
+
+ECHO_SOFTMAX_OUTPUT_GRAD(small, 4, 3, f32, float)
+ECHO_SOFTMAX_OUTPUT_GRAD(big, 8, 1, f32, float)
+ECHO_SOFTMAX_OUTPUT_GRAD(small, 4, 3, f16, half_t)
+ECHO_SOFTMAX_OUTPUT_GRAD(big, 8, 1, f16, half_t)
+
+#endif  // ECHO_KERNELS_CUDA_SOFTMAX_OUTPUT_CUH_
