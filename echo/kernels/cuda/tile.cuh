@@ -46,7 +46,7 @@ struct Operand {
     const Place place = place_of<by_depth>(n, first, per_row, rows, depth);
     return load_up_to(data + place.line * stride + place.at, place.count, wide);
   }
-  __device__ Pack<4> finished(const Raw& raw) const { return raw; }
+  __device__ Pack<4> finished(const Raw& raw, int, Long, int) const { return raw; }
 };
 
 template <int R, bool by_depth>
@@ -84,8 +84,8 @@ __device__ inline void tile_product(const A& a, const B& b, Slices<R>* left, Sli
   for (int n = 0; n < R / 4; ++n) next_a[n] = a.fetch(n, 0, 4 * R), next_b[n] = b.fetch(n, 0, 4 * R);
   for (Long d = 0; d < a.depth; d += kDepth) {
     for (int n = 0; n < R / 4; ++n) {
-      keep<R, A::kByDepth>(left, n, a.finished(next_a[n]));
-      keep<R, B::kByDepth>(right, n, b.finished(next_b[n]));
+      keep<R, A::kByDepth>(left, n, a.finished(next_a[n], n, d, 4 * R));
+      keep<R, B::kByDepth>(right, n, b.finished(next_b[n], n, d, 4 * R));
     }
     __syncthreads();
     if (d + kDepth < a.depth) {
