@@ -1,5 +1,5 @@
-// softmax_output behind its scores, which gemm.cuh computes: probabilities, and gradients. That of the scores is made of
-// the probabilities where a product reads them, on their way into shared memory: it is nowhere else.
+// softmax_output behind its scores, which gemm.cuh computes: probabilities, and gradients. That of the scores is made
+// of the probabilities where a product reads them, on their way into shared memory: it is nowhere else.
 #ifndef ECHO_KERNELS_CUDA_SOFTMAX_OUTPUT_CUH_
 #define ECHO_KERNELS_CUDA_SOFTMAX_OUTPUT_CUH_
 #include "gemm.cuh"

@@ -15,8 +15,8 @@ struct alignas(16) Slices {
   float at[kDepth][16 * R + 4];
 };
 
-// Where the thread's n-th four of a round of an operand are: of one line of the array from `at` on, `count` of them within
-// it. The round starts at term `first`; by_depth: lines are terms of rows, else rows of terms.
+// Where the thread's n-th four of a round of an operand are: of one line of the array from `at` on, `count` of them
+// within it. The round starts at term `first`; by_depth: lines are terms of rows, else rows of terms.
 struct Place {
   Long line, at, count;
 };
@@ -32,8 +32,8 @@ __device__ inline Place place_of(int n, Long first, int per_row, Long rows, Long
   return {row, d, row < rows ? depth - d : 0};
 }
 
-// An operand: `rows` rows of `depth` terms; by_depth: stored as [term][row], else as [row][term]. Rows of the tile start
-// at data. What is fetched is finished when it is needed, a round later: it may wait for memory meanwhile.
+// An operand: `rows` rows of `depth` terms; by_depth: stored as [term][row], else as [row][term]. Rows of the tile
+// start at data. What is fetched is finished when it is needed, a round later: it may wait for memory meanwhile.
 template <typename T, bool by_depth>
 struct Operand {
   typedef Pack<4> Raw;
