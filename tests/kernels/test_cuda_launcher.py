@@ -249,3 +249,15 @@ def test_a_layer_in_pieces(backend: Emulated, bounded: Path, dtype: str, reverse
             check(case, dtype, backend, np.random.default_rng(2))
             assert backend.launches().count("c") == (4 if cooperative else 0)
     backend.set(cooperative=1)
+
+
+@pytest.mark.parametrize(("classes", "fits"), [(2**31 - 129, True), (2**31 - 128, False)])
+def test_more_classes_than_a_device_counts(classes: int, fits: bool) -> None:
+    """The arrays are room that nobody touches."""
+    w, prob = np.empty((classes, 1), np.float16), np.empty((1, classes), np.float16)
+    inputs, params = [np.ones((1, 1), np.float16), w, None, np.zeros(1, np.float32)], list(LOSS.values())
+    if fits:
+        assert library.workspace_bytes("softmax_output", inputs, [prob], params=params, backend="cuda") > 4 * classes
+        return
+    with pytest.raises(KernelError, match=rf"softmax_output: {classes} classes are more .* fewer than 2\^31 - 128"):
+        library.workspace_bytes("softmax_output", inputs, [prob], params=params, backend="cuda")

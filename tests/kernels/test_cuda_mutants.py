@@ -90,16 +90,16 @@ MUTANTS = {
         "softmax_output.cuh", "sum *= expf(most - now);", "", 0, "softmax_output", "softmax_output",
     ),
     "a gradient without its label": (
-        "softmax_output.cuh", "label == k ? hit : miss", "miss", 0, "softmax_output", "softmax_output",
+        "softmax_output.cuh", "target - column == k ? hit : miss", "miss", 0, "softmax_output", "softmax_output",
     ),
     "a gradient of a row that is ignored": (
-        "softmax_output.cuh", "label == kIgnored ? 0.f :", "false ? 0.f :", 0, "softmax_output", "softmax_output",
+        "softmax_output.cuh", "target == kIgnored ? 0.f :", "false ? 0.f :", 0, "softmax_output", "softmax_output",
     ),
     "ignored labels counted": (
         "softmax_output.cuh", "if (target != ignored) count", "count", 0, "softmax_output", "softmax_output",
     ),
     "a label of another tile": (
-        "softmax_output.cuh", "column + place.at", "place.at", 0, "softmax_output", "softmax_output",
+        "softmax_output.cuh", "column + at);", "at);", 0, "softmax_output", "softmax_output",
     ),
     "every part in the place of the first": (
         "softmax_output.cuh", "part * a.rows + m", "m", 0, "softmax_output", "softmax_output",

@@ -226,19 +226,19 @@ struct SoftmaxOutput {
 
 struct SoftmaxOutputLabels {
   const void* label;
-  Long* targets;  // [rows]: the class of the label; -1: none; kIgnored: the row has no gradient
+  int* targets;  // [rows]: the class of the label; kNoTarget: none; kIgnored: the row has no gradient
   float* factor;  // grad_scale by the number of labels that are not ignore_label; null: not wanted
   Long rows, classes;
   float grad_scale, ignore_label;
   int label_type, use_ignore;
 };
 
-enum : Long { kIgnored = -(1ll << 62) };
+enum { kNoTarget = -1, kIgnored = -2 };
 
 // The gradient of a score: (prob + hit) * factor at the label, (prob + miss) * factor elsewhere.
 struct SoftmaxOutputGrad {
   const void *x, *w, *prob;
-  const Long* targets;  // [rows]
+  const int* targets;   // [rows]
   const float* factor;  // null: it is `constant`
   float* partials;      // [chunks, ...]: sums over chunks, of classes for dx and of rows for db; null: dx itself
   Output dx, dw;

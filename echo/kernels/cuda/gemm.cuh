@@ -1,5 +1,5 @@
-// Products of matrices on tiles of 64 or 128, and those of linear layers: an LSTM layer's that need no order of time, and
-// the scores of a softmax output.
+// Products of matrices on tiles of 64 or 128, and those of linear layers: an LSTM layer's that need no order of time,
+// and the scores of a softmax output.
 #ifndef ECHO_KERNELS_CUDA_GEMM_CUH_
 #define ECHO_KERNELS_CUDA_GEMM_CUH_
 #include "tile.cuh"
@@ -62,8 +62,8 @@ __device__ void gemm(const Gemm& g) {
 
 }  // namespace echo_cuda
 
-// With tiles of 64 (small) or 128 (big): a layer's inputs by its weights; its gates' gradients by its weights, and by its
-// inputs.
+// With tiles of 64 (small) or 128 (big): a layer's inputs by its weights; its gates' gradients by its weights, and by
+// its inputs.
 #define ECHO_GEMM(size, R, type, T)                                                                   \
   ECHO_KERNEL(1, gemm_inputs_##size##_##type, Gemm, echo_cuda::gemm<R, T, false, T, false, float>(a)) \
   ECHO_KERNEL(1, gemm_gates_##size##_##type, Gemm, echo_cuda::gemm<R, float, false, T, true, T>(a))   \

@@ -10,11 +10,16 @@ namespace {
 #ifndef ECHO_SCORES_BYTES  // tests make it small
 #define ECHO_SCORES_BYTES (32 << 20)
 #endif
+const Long kMostClasses = (1ll << 31) - kBigTile;  // whose numbers, and those of tiles behind them, are int
 const Long kScoresBytes = ECHO_SCORES_BYTES;
 const Long kEnoughBlocks = 256, kLeastClasses = 1024;  // of a part of dx: its sums are few against what it reads
 
 struct Sizes {
-  explicit Sizes(const Call& call) : rows(call["N"]), inputs(call["I"]), classes(call["V"]), half(call.half()) {}
+  explicit Sizes(const Call& call) : rows(call["N"]), inputs(call["I"]), classes(call["V"]), half(call.half()) {
+    if (classes < kMostClasses) return;
+    throw echo::kernels::WrongCall(std::string(call.name()) + ": " + std::to_string(classes) +
+                                   " classes are more than a device counts, expected fewer than 2^31 - 128");
+  }
   const Long rows, inputs, classes;
   const bool half;
 
@@ -60,7 +65,7 @@ void softmax_output(const Call& call, Queue& queue) {
 
 // The constants of the score's gradients, and what they need of the labels.
 SoftmaxOutputGrad gradient_of(const Call& call, Queue& queue, const Sizes& size) {
-  Long* const targets = static_cast<Long*>(queue.room(size.rows * sizeof(Long)));
+  int* const targets = static_cast<int*>(queue.room(size.rows * sizeof(int)));
   float* const factor = call.param("normalization") == 2 ? queue.floats(1) : nullptr;
   const float scale = static_cast<float>(call.param("grad_scale"));
   const SoftmaxOutputLabels labels = {call.in("label"),

@@ -1,5 +1,5 @@
-// softmax_output behind its scores, which gemm.cuh computes: probabilities, and gradients. That of the scores is made of
-// the probabilities where a product reads them, on their way into shared memory: it is nowhere else.
+// softmax_output behind its scores, which gemm.cuh computes: probabilities, and gradients. That of the scores is made
+// of the probabilities where a product reads them, on their way into shared memory: it is nowhere else.
 #ifndef ECHO_KERNELS_CUDA_SOFTMAX_OUTPUT_CUH_
 #define ECHO_KERNELS_CUDA_SOFTMAX_OUTPUT_CUH_
 #include "gemm.cuh"
@@ -85,17 +85,16 @@ __device__ inline void softmax_output_labels(const SoftmaxOutputLabels& a) {
     const float label = label_at(a, i);
     const Long target = whole(label), ignored = whole(a.ignore_label);
     if (target != ignored) count += 1;
-    a.targets[i] = a.use_ignore && label == a.ignore_label ? kIgnored : target < a.classes ? target : -1;
+    int kept = target >= 0 && target < a.classes ? static_cast<int>(target) : kNoTarget;
+    if (a.use_ignore && label == a.ignore_label) kept = kIgnored;
+    a.targets[i] = kept;
   }
   if (!a.factor) return;
   count = block_joined(count, of_warps, Sum());
   if (threadIdx.x == 0) *a.factor = a.grad_scale / fmaxf(count, 1.f);
 }
 
-// How far the label's class is to the right of a column.
-__device__ inline Long distance(Long target, Long column) { return target == kIgnored ? kIgnored : target - column; }
-
-// W gradients of scores side by side, from their probabilities, and how far the label is from the first.
+// W gradients of scores side by side, from their probabilities, the row's target, and the first of the columns.
 struct ScoreGradient {
   float factor, hit, miss;
 
@@ -103,9 +102,9 @@ struct ScoreGradient {
       : factor(a.factor ? *a.factor : a.constant), hit(a.hit), miss(a.miss) {}
 
   template <int W>
-  __device__ Pack<W> of(Pack<W> prob, Long label) const {
+  __device__ Pack<W> of(Pack<W> prob, int target, int column) const {
     for (int k = 0; k < W; ++k) {
-      prob.v[k] = label == kIgnored ? 0.f : (prob.v[k] + (label == k ? hit : miss)) * factor;
+      prob.v[k] = target == kIgnored ? 0.f : (prob.v[k] + (target - column == k ? hit : miss)) * factor;
     }
     return prob;
   }
@@ -116,21 +115,24 @@ template <typename T, bool by_depth>
 struct ScoreGradients {
   struct Raw {
     Pack<4> prob;
-    Long label;
+    int target;
   };
   enum { kByDepth = by_depth };
   const T* prob;  // of the first row and column
-  const Long* targets;  // of the first row
-  Long stride, column, rows, depth;
-  int wide;
+  const int* targets;  // of the first row
+  Long stride, rows, depth;
+  int column, wide;
   const ScoreGradient& gradient;
 
   __device__ Raw fetch(int n, Long first, int per_row) const {
     const Place place = place_of<by_depth>(n, first, per_row, rows, depth);
-    const Long label = place.count > 0 ? distance(targets[place.line], column + place.at) : Long{kIgnored};
-    return {load_up_to(prob + place.line * stride + place.at, place.count, wide), label};
+    const int target = place.count > 0 ? targets[place.line] : kIgnored;
+    return {load_up_to(prob + place.line * stride + place.at, place.count, wide), target};
   }
-  __device__ Pack<4> finished(const Raw& raw) const { return gradient.of<4>(raw.prob, raw.label); }
+  __device__ Pack<4> finished(const Raw& raw, int n, Long first, int per_row) const {
+    const int at = static_cast<int>(place_of<by_depth>(n, first, per_row, rows, depth).at);
+    return gradient.of<4>(raw.prob, raw.target, column + at);
+  }
 };
 
 // The gradient of scores times w, over the classes: each block row of the grid has a chunk of them.
@@ -141,7 +143,8 @@ __device__ void softmax_output_dx(const SoftmaxOutputGrad& a) {
     const Long first = part * a.chunk, depth = smaller(a.chunk, a.classes - first);
     const auto rows_of = [&](Long m0, Long rows) {
       const T* prob = static_cast<const T*>(a.prob) + m0 * a.classes + first;
-      return ScoreGradients<T, false>{prob, a.targets + m0, a.classes, first, rows, depth, a.wide, gradient};
+      return ScoreGradients<T, false>{prob,  a.targets + m0,          a.classes, rows,
+                                      depth, static_cast<int>(first), a.wide,    gradient};
     };
     const auto columns_of = [&](Long n0, Long columns) {
       return Operand<T, true>{static_cast<const T*>(a.w) + first * a.inputs + n0, a.inputs, columns, depth, a.w_wide};
@@ -161,7 +164,7 @@ __device__ void softmax_output_dw(const SoftmaxOutputGrad& a) {
   const ScoreGradient gradient(a);
   const auto rows_of = [&](Long m0, Long rows) {
     const T* prob = static_cast<const T*>(a.prob) + m0;
-    return ScoreGradients<T, true>{prob, a.targets, a.classes, m0, rows, a.rows, a.wide, gradient};
+    return ScoreGradients<T, true>{prob, a.targets, a.classes, rows, a.rows, static_cast<int>(m0), a.wide, gradient};
   };
   const auto columns_of = [&](Long n0, Long columns) {
     return Operand<T, true>{static_cast<const T*>(a.x) + n0, a.inputs, columns, a.rows, a.x_wide};
@@ -180,7 +183,7 @@ __device__ void softmax_output_db(const SoftmaxOutputGrad& a) {
     ECHO_UNROLL(4)
     for (Long row = chunk * a.chunk; row < last; ++row) {
       const Pack<W> prob = load<T, W>(a.prob, row * a.classes + j);
-      const Pack<W> d = gradient.of<W>(prob, distance(a.targets[row], j));
+      const Pack<W> d = gradient.of<W>(prob, a.targets[row], static_cast<int>(j));
       for (int k = 0; k < W; ++k) sum.v[k] += d.v[k];
     }
     Access<W>::store(a.partials + chunk * a.classes + j, sum);
@@ -197,9 +200,9 @@ ECHO_KERNEL(1, softmax_output_labels_f32, SoftmaxOutputLabels, echo_cuda::softma
   ECHO_KERNEL(blocks, softmax_output_dx_##size##_##type, SoftmaxOutputGrad, echo_cuda::softmax_output_dx<T, R>(a)) \
   ECHO_KERNEL(blocks, softmax_output_dw_##size##_##type, SoftmaxOutputGrad, echo_cuda::softmax_output_dw<T, R>(a))
 
-ECHO_SOFTMAX_OUTPUT_GRAD(small, 4, 3, f32, float)
+ECHO_SOFTMAX_OUTPUT_GRAD(small, 4, 2, f32, float)
 ECHO_SOFTMAX_OUTPUT_GRAD(big, 8, 1, f32, float)
-ECHO_SOFTMAX_OUTPUT_GRAD(small, 4, 3, f16, half_t)
+ECHO_SOFTMAX_OUTPUT_GRAD(small, 4, 2, f16, half_t)
 ECHO_SOFTMAX_OUTPUT_GRAD(big, 8, 1, f16, half_t)
 
 #endif  // ECHO_KERNELS_CUDA_SOFTMAX_OUTPUT_CUH_

@@ -15,8 +15,8 @@ struct alignas(16) Slices {
   float at[kDepth][16 * R + 4];
 };
 
-// Where the thread's n-th four of a round of an operand are: of one line of the array from `at` on, `count` of them within
-// it. The round starts at term `first`; by_depth: lines are terms of rows, else rows of terms.
+// Where the thread's n-th four of a round of an operand are: of one line of the array from `at` on, `count` of them
+// within it. The round starts at term `first`; by_depth: lines are terms of rows, else rows of terms.
 struct Place {
   Long line, at, count;
 };
@@ -32,8 +32,8 @@ __device__ inline Place place_of(int n, Long first, int per_row, Long rows, Long
   return {row, d, row < rows ? depth - d : 0};
 }
 
-// An operand: `rows` rows of `depth` terms; by_depth: stored as [term][row], else as [row][term]. Rows of the tile start
-// at data. What is fetched is finished when it is needed, a round later: it may wait for memory meanwhile.
+// An operand: `rows` rows of `depth` terms; by_depth: stored as [term][row], else as [row][term]. Rows of the tile
+// start at data. What is fetched is finished when it is needed, a round later: it may wait for memory meanwhile.
 template <typename T, bool by_depth>
 struct Operand {
   typedef Pack<4> Raw;
@@ -46,7 +46,7 @@ struct Operand {
     const Place place = place_of<by_depth>(n, first, per_row, rows, depth);
     return load_up_to(data + place.line * stride + place.at, place.count, wide);
   }
-  __device__ Pack<4> finished(const Raw& raw) const { return raw; }
+  __device__ Pack<4> finished(const Raw& raw, int, Long, int) const { return raw; }
 };
 
 template <int R, bool by_depth>
@@ -84,8 +84,8 @@ __device__ inline void tile_product(const A& a, const B& b, Slices<R>* left, Sli
   for (int n = 0; n < R / 4; ++n) next_a[n] = a.fetch(n, 0, 4 * R), next_b[n] = b.fetch(n, 0, 4 * R);
   for (Long d = 0; d < a.depth; d += kDepth) {
     for (int n = 0; n < R / 4; ++n) {
-      keep<R, A::kByDepth>(left, n, a.finished(next_a[n]));
-      keep<R, B::kByDepth>(right, n, b.finished(next_b[n]));
+      keep<R, A::kByDepth>(left, n, a.finished(next_a[n], n, d, 4 * R));
+      keep<R, B::kByDepth>(right, n, b.finished(next_b[n], n, d, 4 * R));
     }
     __syncthreads();
     if (d + kDepth < a.depth) {
