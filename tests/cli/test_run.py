@@ -130,7 +130,6 @@ def test_without_pth_files_echo_is_active(tmp_path: Path) -> None:
     assert done.stdout.split()[-1] == "1"
 
 
-@pytest.mark.every_change
 @pytest.mark.slow
 def test_verify_runs_a_program_that_verifies(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(

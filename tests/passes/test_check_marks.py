@@ -43,7 +43,6 @@ def check(found: list[str | None]) -> None:
     assert not wrong, f"{len(wrong)} of {len(found)}: {wrong[:3]}"
 
 
-@pytest.mark.every_change
 @pytest.mark.slow
 @pytest.mark.parametrize("setup", [SETUPS[0], *(pytest.param(each, marks=pytest.mark.slow) for each in SETUPS[1:])])
 def test_every_mark_at_every_operator(setup: files.Setup) -> None:

@@ -142,7 +142,6 @@ def test_least_memory_within_seconds(bound: float) -> None:
 # A budget -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.every_change
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "share", "worst"), [(0.0, 0.95, 0.05), (0.2, 0.9, 0.12), (0.5, 0.8, 0.05), (0.8, 0.75, 0.06)]

@@ -134,7 +134,6 @@ print(len(symbol.plans[-1].recomputed) > 0)
 """
 
 
-@pytest.mark.every_change
 @pytest.mark.slow
 def test_binds_go_on_with_fifos_in_the_place_of_all_caches(tmp_path: Path) -> None:
     def run() -> subprocess.CompletedProcess[str]:
