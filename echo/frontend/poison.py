@@ -17,7 +17,6 @@ import contextlib
 import ctypes
 import functools
 import json
-import threading
 from typing import Any, Callable, Iterator
 
 from mxnet import autograd
@@ -27,14 +26,14 @@ from echo import native
 from echo.errors import NativeError
 from echo.frontend.dead_chunks import TALLY, Pass, Plan, lost
 from echo.system.locks import Lock
+from echo.system.per_thread import PerThread
 
 _lock = Lock()
 _originals: dict[str, Callable[..., int]] = {}  # MXNet's functions, once others stand in for them
 _is_on = False
 _executors: dict[int, _Executor] = {}
 _cached: dict[int, _CachedOp] = {}
-_thread = threading.local()
-
+_TOKEN: PerThread[_Token | None] = PerThread(None)
 
 
 class _Executor:
@@ -91,7 +90,7 @@ class _CachedOp:
             check_call(_LIB.MXNDArrayFree(ctypes.c_void_p(array)))
             return
         label = name.decode("utf-8", "surrogateescape")
-        token = getattr(_thread, "token", None) or _Token(backward=False)
+        token = _TOKEN.value or _Token(backward=False)
         if token is not self._token or self._current is None or self._current.begins_anew(label) is not False:
             self._token, self._current = token, self._entered(label, token, array)
         if self._current is None:
@@ -194,13 +193,9 @@ def _backward(original: Callable[..., int], *args: Any) -> int:
 
 
 def _with_token(original: Callable[..., int], token: _Token, *args: Any) -> int:
-    before = getattr(_thread, "token", None)
-    _thread.token = token
-    native.recorded()
-    try:
+    with _TOKEN.set_to(token):
+        native.recorded()
         return original(*args)
-    finally:
-        _thread.token = before
 
 
 def _unwatched(original: Callable[..., int], handle: Any, *args: Any) -> int:
