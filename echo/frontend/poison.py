@@ -25,6 +25,7 @@ from mxnet.base import _LIB, check_call
 from echo import native
 from echo.errors import NativeError
 from echo.frontend.dead_chunks import TALLY, Pass, Plan, lost
+from echo.ir.attributes import means_true
 from echo.system.locks import Lock
 from echo.system.per_thread import PerThread
 
@@ -175,7 +176,7 @@ def _create(
     position_of = {keys[number]: number for number in range(count)}
     if b"static_shape" in position_of:
         values[position_of[b"static_shape"]] = b"False"
-    static = b"static_alloc" in position_of and values[position_of[b"static_alloc"]].lower() in (b"true", b"1")
+    static = b"static_alloc" in position_of and means_true(values[position_of[b"static_alloc"]].decode())
     status = original(symbol, count, keys, values, handle, *rest)
     if not status:
         _cached[handle._obj.value] = _CachedOp(handle._obj.value, static)
