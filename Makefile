@@ -62,7 +62,7 @@ SANITIZED_MINUTES ?= 10
 MINUTES ?= 3
 KINDS   ?=
 
-.PHONY: help demo test test-change test-all test-compat test-gpu-contexts coverage lint check fuzz bench sockeye projects projects-fast ptx sass tidy sanitize gpu-check clean
+.PHONY: help demo test test-slow test-all test-compat test-gpu-contexts coverage lint check fuzz bench sockeye projects projects-fast ptx sass tidy sanitize gpu-check clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -75,9 +75,9 @@ test: $(INSTALLED)  ## run the tests, but for the slow ones and those that need 
 	@echo "== tests"
 	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not slow and not gpu"
 
-test-change: $(INSTALLED)  ## run those of the slow tests that every change has to pass
-	@echo "== slow tests of every change"
-	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "every_change and not gpu"
+test-slow: $(INSTALLED)  ## run the slow tests, but for those that need a GPU
+	@echo "== slow tests"
+	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "slow and not gpu"
 
 test-all: $(INSTALLED)  ## run all tests that this machine can run
 	@echo "== all tests"

@@ -43,6 +43,7 @@ from echo.policies.problem import Problem
 from echo.policies.segments import partition
 from echo.runtime import find
 from echo.system.deadline import NEVER, Deadline
+from echo.system.once import ONCE
 
 GOLDEN = Path(__file__).parent / "golden"
 MATCH_RANGES = (1, 2, 3, 16, 64)
@@ -350,6 +351,12 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ECHO_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(autouse=True)
+def nothing_said() -> None:
+    """What an earlier test was warned of is news to this one."""
+    ONCE.forget()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,20 +1,25 @@
 """ARCHITECTURE.md is true: its picture is drawn from the imports, and the files and names that it mentions are there.
 
 ``python -m tests.test_architecture`` draws the picture anew. Tests stand where the modules do that they test, and keep
-their hands off what is private in another room.
+their hands off what is private in another room. State of the process is in the modules that are listed here.
 """
 
 from __future__ import annotations
 
 import ast
 import importlib
+import logging
+import operator
 import re
+import types
 from pathlib import Path
-from typing import Iterator
+from typing import Iterator, TypeVar
 
 import grimp
 import networkx as nx
 import pytest
+
+from echo.system.per_thread import PerThread
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "ARCHITECTURE.md"
@@ -121,6 +126,115 @@ def test_what_is_private_is_patched_in_its_own_room_alone(test: Path) -> None:
     parts = test.relative_to(ROOT / "tests").parts
     room = parts[0] if len(parts) > 1 else test.stem[len("test_") :]
     assert [name for name in patched(test) if name.split(".")[1] != room] == []
+
+
+# State -------------------------------------------------------------------------------------------------------------
+
+# The modules with state that outlives a call, and what it is good for. What one call needs is handed on; what a thread
+# needs for a while is a `PerThread`; what is said once goes through `ONCE`, which each test finds empty.
+STATE = {
+    "echo/cli/main.py": "the variable ECHO_TRACE, for the stages of planning: the command line is the program",
+    "echo/cli/run.py": "arguments, variables and the hook for errors, as the user's program finds them",
+    "echo/compat.py": "the module distutils, which MXNet imports and newer Pythons lack",
+    "echo/frontend/dead_chunks.py": "what the test mode `echo.frontend.poison` has overwritten, and found wrong",
+    "echo/frontend/match_range.py": "MXNet reads the match range from the environment, which threads share: a lock",
+    "echo/frontend/poison.py": "a test mode: MXNet's functions that it stands in for, and what runs under it",
+    "echo/frontend/session.py": "the hook is installed once: a lock",
+    "echo/native/__init__.py": "the native library whose functions MXNet calls, and its lock",
+    "echo/plans/summary.py": "one line about all plans of the process, when it ends",
+    "echo/runtime/cached_ops.py": "MXNet's CachedOp, in whose place it puts echo's, and the policy of transparent mode",
+    "echo/runtime/find.py": "the planner of the process, which remembers plans",
+    "echo/runtime/modes.py": "MXNet's backward function, in whose place it puts echo's, once: a lock",
+    "echo/runtime/transparent.py": "MXNet's binds, in whose place it puts echo's: wrappers and their lock",
+    "echo/startup.py": "Python may run a line of a .pth file twice, and the second time does nothing",
+    "echo/system/locks.py": "all locks, for a forked child",
+    "echo/system/once.py": "what was said in this process",
+}
+_CHANGING = ("add", "append", "clear", "discard", "extend", "insert", "pop", "remove", "setdefault", "update")
+_TABLES = (dict, list, set)  # constants as long as nobody changes them
+_CONSTANTS = (
+    str, bytes, int, float, type(None), tuple, frozenset, type, types.FunctionType, types.MappingProxyType, re.Pattern,
+    logging.Logger, TypeVar, Path, PerThread, operator.attrgetter,
+)  # fmt: skip
+
+
+def is_constant(value: object) -> bool:
+    frozen = getattr(type(value), "__dataclass_params__", None)
+    return isinstance(value, _CONSTANTS) or bool(frozen and frozen.frozen)
+
+
+def assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """The names that a module gives values to, with the values' code."""
+    inner = [each for node in tree.body if isinstance(node, ast.If) for each in (*node.body, *node.orelse)]
+    for node in (*tree.body, *inner):
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = (each for target in targets for each in ast.walk(target) if isinstance(each, ast.Name))
+            yield from ((name.id, node.value) for name in names)
+
+
+def changed(function: ast.FunctionDef | ast.Lambda) -> set[str]:
+    """The names outside of a function that it changes: by ``global``, an item, an attribute, or a method."""
+    nodes = list(ast.walk(function))
+    inside = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    inside |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    outside: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Global):
+            inside.difference_update(node.names)
+            outside.update(node.names)
+        elif isinstance(node, (ast.Subscript, ast.Attribute)) and isinstance(node.ctx, (ast.Store, ast.Del)):
+            outside.add(root(node))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGING:
+            outside.add(root(node.func))
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("setattr", "delattr"):
+            outside.add(root(node.args[0]))
+    return outside - inside
+
+
+def root(node: ast.expr) -> str:
+    """The name that an expression such as ``a.b[c].d`` begins with."""
+    while isinstance(node, (ast.Attribute, ast.Subscript)):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def state_of(module: Path) -> set[str]:
+    """The names of what holds state in a module: its own values that may change, and others' that it changes."""
+    tree = ast.parse(module.read_text(encoding="utf-8"))
+    path = module.relative_to(ROOT).with_suffix("")
+    parts = path.parts[:-1] if path.name == "__init__" else path.parts
+    values = vars(importlib.import_module(".".join(parts)))
+    own = dict(assigned(tree))
+    imported = {(alias.asname or alias.name).partition(".")[0] for node in ast.walk(tree)
+                if isinstance(node, (ast.Import, ast.ImportFrom)) for alias in node.names}  # fmt: skip
+    functions = (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.Lambda)))
+    state = set().union(*map(changed, functions)) & (own.keys() | imported)
+    for name, code in own.items():
+        value = values.get(name)
+        if isinstance(value, _TABLES):
+            state |= {name} if not ast.unparse(code).strip("[]{}") or ast.unparse(code) == "set()" else set()
+        elif not is_constant(value) and isinstance(code, ast.Call):
+            state.add(name)
+    return state
+
+
+def test_state_of_the_process_is_where_it_is_known_to_be() -> None:
+    modules = (path for path in sorted((ROOT / "echo").rglob("*.py")) if path.name != "__main__.py")
+    found = {str(path.relative_to(ROOT)): state_of(path) for path in modules}
+    found = {path: state for path, state in found.items() if state}
+    assert {path: found[path] for path in found.keys() - STATE} == {}, "more state: see STATE for what it is good for"
+    assert sorted(STATE.keys() - found.keys()) == []
+
+
+@pytest.mark.parametrize("line", [
+    "global TABLE; TABLE = 1", "TABLE[0] = 1", "TABLE[0] += 1", "del TABLE[0]", "TABLE.field = 1", "TABLE.field[0] = 1",
+    "TABLE.append(1)", "TABLE.field.update(a=1)", "setattr(TABLE, 'field', 1)",
+])  # fmt: skip
+def test_a_change_is_seen(line: str) -> None:
+    (function,) = ast.parse(f"def f(own):\n    own.append(1); more = []; more[0] = TABLE[0]; {line}").body
+    assert isinstance(function, ast.FunctionDef)
+    assert changed(function) == {"TABLE"}
 
 
 if __name__ == "__main__":

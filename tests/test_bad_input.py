@@ -664,7 +664,6 @@ def test_missing_libraries(libraries: Path) -> None:
     check_fallback()
 
 
-@pytest.mark.every_change
 @pytest.mark.slow
 def test_fallback_saves_memory(libraries: Path) -> None:
     # MXNet says megabytes, so the full size; nothing is run
@@ -690,7 +689,6 @@ def test_fallback_with_a_budget(libraries: Path) -> None:
     assert plan.after.total <= caught.value.reachable
 
 
-@pytest.mark.every_change
 @pytest.mark.slow
 def test_missing_planner_alone(libraries: Path) -> None:
     shutil.copy(built("libecho_hook.so"), libraries)

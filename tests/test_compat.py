@@ -122,7 +122,6 @@ print(executor.grad_dict["w"].asnumpy().sum())
 """
 
 
-@pytest.mark.every_change
 @pytest.mark.slow
 def test_mxnet_trains_where_it_does_not_import_by_itself() -> None:
     stock = program(NEWER + TRAIN)

@@ -62,7 +62,7 @@ def test_language_model_example_learns(tmp_path: Path) -> None:
 def test_demo_trains_in_less_than_half_the_memory(tmp_path: Path) -> None:
     environment = {**os.environ, "ECHO_CACHE_DIR": str(tmp_path), "COLUMNS": "120"}
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(ROOT / "examples" / "demo_nmt.py")],
+        [sys.executable, "-W", "ignore", str(ROOT / "examples" / "demo_nmt.py"), "--steps", "6"],
         capture_output=True, text=True, env=environment, cwd=tmp_path, timeout=900, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

@@ -26,7 +26,6 @@ def fake_mxnet(folder: Path, text: str) -> None:
     (folder / "mxnet" / "__init__.py").write_text(text)
 
 
-@pytest.mark.every_change
 @pytest.mark.slow
 def test_asking_whether_mxnet_is_there_changes_nothing(tmp_path: Path) -> None:
     ask = "import importlib.util as u; found = u.find_spec('mxnet'); assert found and found.loader;"
@@ -76,7 +75,6 @@ def test_somebody_elses_module_named_echo(tmp_path: Path) -> None:
     assert line.startswith("echo: not active: ImportError")
 
 
-@pytest.mark.every_change
 @pytest.mark.slow
 def test_a_wrong_option_is_one_line(tmp_path: Path) -> None:
     for variable, text in {"ECHO_MAX_OVERHEAD": "banana", "ECHO_POLICY": "banana"}.items():

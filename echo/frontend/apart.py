@@ -16,7 +16,6 @@ import re
 import signal
 import socket
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any, Callable, Iterator, Mapping
@@ -28,6 +27,8 @@ from echo import meter
 from echo.estimators.overhead import UnavailableError, UnmeasurableError
 from echo.frontend.extension import loaded_from
 from echo.frontend.pointwise import FUSION_VARIABLE
+from echo.system.once import ONCE
+from echo.system.per_thread import PerThread
 
 logger = logging.getLogger("echo")
 _START_SECONDS = 10.0  # for a process that takes a fifth of a second where the machine has nothing else to do
@@ -37,22 +38,23 @@ _PYTHON = re.compile(r"(python|pypy)[\d.]*")
 # of the user's environment: what is meant for echo, for Python, for a cluster that the process must not join, and for
 # a profiler that would write over the user's file
 _NOT_PASSED_ON = ("ECHO", "PYTHON", "DMLC_", "PS_", "MXNET_PROFILER")
-_thread = threading.local()
-_warned: set[str] = set()
+_PROCESS: PerThread[_Process | None] = PerThread(None)
 
 
 @contextlib.contextmanager
 def measuring() -> Iterator[None]:
     """All measurements of this thread, while this is open, are made by one process, which starts when it is needed."""
-    if getattr(_thread, "process", None) is not None:
+    with _process_of_thread():
         yield
-        return
-    _thread.process = _Process()
-    try:
-        yield
-    finally:
-        process, _thread.process = _thread.process, None
-        process.close()
+
+
+@contextlib.contextmanager
+def _process_of_thread() -> Iterator[_Process]:
+    """The process for the measurements of this thread; without an outer context, one that ends with this one."""
+    with contextlib.closing(_Process()) as another:
+        process = _PROCESS.value or another
+        with _PROCESS.set_to(process):
+            yield process
 
 
 def ask(ctx: mx.Context, request: Mapping[str, Any], limit: float = 0.0) -> dict[str, Any]:
@@ -62,13 +64,11 @@ def ask(ctx: mx.Context, request: Mapping[str, Any], limit: float = 0.0) -> dict
         UnmeasurableError: the process ended over it, or MXNet refused it, or it took too long.
         UnavailableError: there is no process that could be asked.
     """
-    with measuring():
-        process: _Process = _thread.process
+    with _process_of_thread() as process:
         try:
             return process.ask(ctx, request, limit + _PATIENCE)
         except UnavailableError as error:
-            if str(error) not in _warned:
-                _warned.add(str(error))
+            if ONCE.first(str(error)):
                 logger.warning("echo: operators are not measured, their seconds are estimates: %s", error)
             raise
 

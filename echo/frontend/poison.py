@@ -17,7 +17,6 @@ import contextlib
 import ctypes
 import functools
 import json
-import threading
 from typing import Any, Callable, Iterator
 
 from mxnet import autograd
@@ -26,15 +25,16 @@ from mxnet.base import _LIB, check_call
 from echo import native
 from echo.errors import NativeError
 from echo.frontend.dead_chunks import TALLY, Pass, Plan, lost
+from echo.ir.attributes import means_true
 from echo.system.locks import Lock
+from echo.system.per_thread import PerThread
 
 _lock = Lock()
 _originals: dict[str, Callable[..., int]] = {}  # MXNet's functions, once others stand in for them
 _is_on = False
 _executors: dict[int, _Executor] = {}
 _cached: dict[int, _CachedOp] = {}
-_thread = threading.local()
-
+_TOKEN: PerThread[_Token | None] = PerThread(None)
 
 
 class _Executor:
@@ -91,7 +91,7 @@ class _CachedOp:
             check_call(_LIB.MXNDArrayFree(ctypes.c_void_p(array)))
             return
         label = name.decode("utf-8", "surrogateescape")
-        token = getattr(_thread, "token", None) or _Token(backward=False)
+        token = _TOKEN.value or _Token(backward=False)
         if token is not self._token or self._current is None or self._current.begins_anew(label) is not False:
             self._token, self._current = token, self._entered(label, token, array)
         if self._current is None:
@@ -176,7 +176,7 @@ def _create(
     position_of = {keys[number]: number for number in range(count)}
     if b"static_shape" in position_of:
         values[position_of[b"static_shape"]] = b"False"
-    static = b"static_alloc" in position_of and values[position_of[b"static_alloc"]].lower() in (b"true", b"1")
+    static = b"static_alloc" in position_of and means_true(values[position_of[b"static_alloc"]].decode())
     status = original(symbol, count, keys, values, handle, *rest)
     if not status:
         _cached[handle._obj.value] = _CachedOp(handle._obj.value, static)
@@ -194,13 +194,9 @@ def _backward(original: Callable[..., int], *args: Any) -> int:
 
 
 def _with_token(original: Callable[..., int], token: _Token, *args: Any) -> int:
-    before = getattr(_thread, "token", None)
-    _thread.token = token
-    native.recorded()
-    try:
+    with _TOKEN.set_to(token):
+        native.recorded()
         return original(*args)
-    finally:
-        _thread.token = before
 
 
 def _unwatched(original: Callable[..., int], handle: Any, *args: Any) -> int:

@@ -16,9 +16,13 @@ APART_ATTRIBUTE = "__echo_apart__"
 COPY_ATTRIBUTE = "__echo_copies__"  # read by the native hook: which gradients of this operator are copied
 MIRROR_ATTRIBUTE = "__force_mirroring__"  # read by MXNet itself
 OF_PLANS = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, MIRROR_ATTRIBUTE, GRADIENT_ATTRIBUTE, APART_ATTRIBUTE)
-_TRUE = ("True", "true", "1")
 
 
-def is_true(attrs: Mapping[str, str], name: str) -> bool:
-    """Whether an attribute of MXNet's is set."""
-    return attrs.get(name) in _TRUE
+def is_true(attrs: Mapping[str, str], name: str, default: str = "False") -> bool:
+    """Whether a flag of MXNet's is set, which is ``default`` where the attributes do not say."""
+    return means_true(attrs.get(name, default))
+
+
+def means_true(text: str) -> bool:
+    """Whether MXNet reads a flag of this text as set: upper and lower case are the same to it."""
+    return text.lower() in ("true", "1")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import AbstractSet, Callable, Mapping, NamedTuple
 
+from echo.ir.attributes import is_true
 from echo.ir.fused_operators import PREFIX, READS
 from echo.ir.gradient_rule import GradientRule, Read, Source, own_inputs
 from echo.ir.graph import Entry
@@ -101,7 +102,7 @@ def _of_leaky(case: _Case) -> GradientRule | None:
 
 def _of_softmax(case: _Case) -> GradientRule | None:
     same = case.training.type_of(case.node.inputs[0]) == case.node.outputs[0]  # the gradient has the input's type
-    return _MASKED_SOFTMAX if same and case.node.attrs.get("use_length") in ("True", "1") else None
+    return _MASKED_SOFTMAX if same and is_true(case.node.attrs, "use_length") else None
 
 
 def _of_concat(case: _Case) -> GradientRule | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Callable, Mapping, NamedTuple, Sequence
 
+from echo.ir.attributes import means_true
+
 Shape = Sequence[int]
 # From the shapes of the inputs and that of the first output: the floating-point operations of one run.
 Formula = Callable[[Sequence[Shape], Shape], float]
@@ -34,6 +36,16 @@ def when(attribute: str, default: str, *values: str) -> When:
 def unless(attribute: str, default: str, *values: str) -> When:
     """The condition that an attribute has none of these values."""
     return When(attribute, default, lambda text: text not in values)
+
+
+def when_set(flag: str, default: str = "False") -> When:
+    """The condition that a flag is set."""
+    return When(flag, default, means_true)
+
+
+def unless_set(flag: str, default: str = "False") -> When:
+    """The condition that a flag is not set."""
+    return When(flag, default, lambda text: not means_true(text))
 
 
 NEVER, ALWAYS = When("", "", lambda _: False), When("", "", lambda _: True)

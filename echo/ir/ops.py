@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Callable
 
 from echo.ir import flops
-from echo.ir.op_spec import ALWAYS, GradientReads, Layout, OpSpec, When, unless, when
+from echo.ir.op_spec import ALWAYS, GradientReads, Layout, OpSpec, When, unless, unless_set, when, when_set
 
 # Attributes that say how large something is, and some that say what an operator does whatever its size.
 SIZE_ATTRIBUTES = frozenset({
@@ -37,16 +37,14 @@ _LIGHT = replace(_READER, recomputable=True, measurable=True)
 _HEAVY = replace(_LIGHT, heavy=True, of_mode=ALWAYS, flops=flops.product)
 
 _NOISE = when("act_type", "leaky", "rrelu")
-_WITH_LENGTHS = when("use_length", "False", "True", "true", "1")
-_FIXED_GAMMA = when("fix_gamma", "True", "True", "true", "1")
+_WITH_LENGTHS = when_set("use_length")
+_FIXED_GAMMA = when_set("fix_gamma", "True")
 _OUTSIDE_SOFTSIGN = unless("act_type", "", "softsign")
 _BY_ONEDNN = Layout(onednn=ALWAYS)
 _PLAIN = Layout(onednn=ALWAYS, plain=True)
 _HANDS_ON = Layout(hands_on=True, onednn=ALWAYS)
 _SOURCE = Layout(source=True, onednn=ALWAYS)
-_SOFTMAX = replace(
-    _LIGHT, in_place=_WITH_LENGTHS, layout=Layout(onednn=when("use_length", "False", "False", "false", "0"))
-)
+_SOFTMAX = replace(_LIGHT, in_place=_WITH_LENGTHS, layout=Layout(onednn=unless_set("use_length")))
 
 
 def _fused(like: OpSpec, gradients: str, inputs: str, outputs: str) -> OpSpec:
@@ -76,7 +74,7 @@ _ROWS: tuple[tuple[OpSpec, str], ...] = (
     (replace(_LIGHT, needs_hook=True), "hard_sigmoid UpSampling _np_moveaxis"),
     (replace(_LIGHT, needs_hook=True, needs_cpu=True, clone_op="elemwise_mul", measurable=False, outputs=2,
              draws_in_training=unless("mode", "training", "always"), layout=Layout(unsettled=True)), "Dropout"),
-    (replace(_LIGHT, rewrites=True, of_mode=unless("use_global_stats", "False", "True", "1"),
+    (replace(_LIGHT, rewrites=True, of_mode=unless_set("use_global_stats"),
              unwatched={1: _FIXED_GAMMA, 3: ALWAYS, 4: ALWAYS}, has_parameters=True, layout=_HANDS_ON), "BatchNorm"),
     (replace(_READER, layout=_BY_ONEDNN), "_contrib_BatchNormWithReLU amp_cast amp_multicast"),
     (replace(_LIGHT, needs_hook=True, has_parameters=True), "LayerNorm"),
@@ -87,7 +85,7 @@ _ROWS: tuple[tuple[OpSpec, str], ...] = (
              layout=Layout(hands_on=True, onednn=when("pool_type", "max", "max", "avg"), indifferent=True)), "Pooling"),
     (_SOFTMAX, "softmax log_softmax"),
     (replace(_LIGHT, in_place=_WITH_LENGTHS), "softmin"),
-    (replace(_READER, measurable=True, in_place=when("out_grad", "False", "True", "true", "1"), layout=_PLAIN),
+    (replace(_READER, measurable=True, in_place=when_set("out_grad"), layout=_PLAIN),
      "SoftmaxOutput"),
     (replace(_READER, measurable=True), "LinearRegressionOutput LogisticRegressionOutput MAERegressionOutput MakeLoss"),
 

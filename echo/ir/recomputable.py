@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Mapping
 
+from echo.ir.attributes import is_true
 from echo.ir.ops import spec
 from echo.ir.training_node import TrainingNode
 
@@ -29,7 +30,7 @@ def why_not(node: TrainingNode, device: str, hook: bool) -> str:
         return f"{node.op} is not known to be safe to run twice"
     if not hook and facts.needs_hook:
         return f"{node.op} needs the native hook"
-    if device != "cpu" and facts.needs_cpu and node.attrs.get("cudnn_off") not in ("True", "1"):
+    if device != "cpu" and facts.needs_cpu and not is_true(node.attrs, "cudnn_off"):
         return f"{node.op} has side effects on cuDNN"
     if device != "cpu" and facts.rewrites and not hook:
         return f"{node.op} writes into its input on cuDNN, which only the native hook's clone leaves as it is"

@@ -268,6 +268,17 @@ void Call::write_zeros(const char* name) const {
   std::memset(tensor.data, 0, element_count(tensor) * dtype_bytes(tensor.dtype));
 }
 
+void Call::require_workspace(size_t bytes) const {
+  if (bytes == 0) return;
+  if (call_.workspace == nullptr || call_.workspace_bytes < bytes) {
+    throw WrongCall(std::string(name()) + ": expected a workspace of " + std::to_string(bytes) + " bytes, got " +
+                    (call_.workspace == nullptr ? "none" : std::to_string(call_.workspace_bytes)));
+  }
+  if (reinterpret_cast<uintptr_t>(call_.workspace) % 64 != 0) {
+    throw WrongCall(std::string(name()) + ": the workspace is not aligned to 64 bytes");
+  }
+}
+
 void Call::write_zeros() const {
   for (const TensorSpec& spec : kernel_.outputs) write_zeros(spec.name.c_str());
 }

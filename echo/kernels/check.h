@@ -44,6 +44,9 @@ class Call {
   int out_dtype(const char* name) const;
   bool adds(const char* name) const;
 
+  // Throws WrongCall where the workspace is not there, smaller than this, or not aligned to 64 bytes.
+  void require_workspace(size_t bytes) const;
+
   // Whether this is a NAME_grad in which every gradient that it reads is absent: all its results are zeros.
   bool zero_gradient() const;
   // Zeros into an output, or into every one, but for those that are skipped or added to.

@@ -17,12 +17,13 @@ from typing import Any, Callable, Iterable, Iterator, NamedTuple
 
 from echo.errors import NativeError
 from echo.native.loading import function, load
+from echo.system.per_thread import PerThread
 
 _lock = threading.RLock()
-_thread = threading.local()
 if hasattr(os, "register_at_fork"):  # it is held for moments, into which no fork may fall: the library has a lock too
     os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 _installed: ctypes.CDLL | None = None  # the library whose functions MXNet calls now
+_CAPTURES: PerThread[tuple[Capture, ...]] = PerThread(())  # those that are open, the innermost last
 
 
 @functools.lru_cache(maxsize=None)
@@ -156,20 +157,19 @@ def capture(nodes: bool = True, read: Callable[[dict[str, Any]], Any] | None = N
     library = hook_library()
     begin = function(library, "echo_capture_begin", None, ctypes.c_int)
     end = function(library, "echo_capture_end", ctypes.c_char_p)
-    around = getattr(_thread, "captures", ())
+    around = _CAPTURES.value
     caught = Capture(nodes or any(outer.nodes for outer in around), read)
     if around:
         _keep(around[-1], end())
-    _thread.captures = (*around, caught)
-    begin(caught.nodes)
-    try:
-        yield caught
-    finally:
-        _keep(caught, end())
-        _thread.captures = around
-        if around:
-            around[-1].graph = caught.graph or around[-1].graph
-            begin(around[-1].nodes)
+    with _CAPTURES.set_to((*around, caught)):
+        begin(caught.nodes)
+        try:
+            yield caught
+        finally:
+            _keep(caught, end())
+            if around:
+                around[-1].graph = caught.graph or around[-1].graph
+                begin(around[-1].nodes)
 
 
 def _keep(caught: Capture, text: bytes) -> None:

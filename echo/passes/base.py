@@ -13,7 +13,7 @@ from typing import Any, Callable, Iterable, Mapping, NoReturn, Protocol, Sequenc
 from echo.errors import BudgetError, EchoError, OptionError, one_line
 from echo.passes.invariants import check
 from echo.passes.trace import trace
-from echo.plans.options import CHECK_VARIABLE, is_on
+from echo.plans.options import CHECK_VARIABLE, value_of
 
 
 class Pass(Protocol):
@@ -64,7 +64,7 @@ def run(passes: Sequence[Pass], initial_values: Iterable[object], progress: Call
 def _checked(stage: Pass, value: object, values: Mapping[type, Any]) -> object:
     if not isinstance(value, stage.gives):
         raise EchoError(f"expected a value of type {stage.gives.__name__}, got {type(value).__name__}")
-    if is_on(os.environ.get(CHECK_VARIABLE, "")):
+    if CHECK_VARIABLE in os.environ and value_of(CHECK_VARIABLE, os.environ):
         check(value, values)
     return value
 

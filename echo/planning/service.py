@@ -28,6 +28,7 @@ from echo.policies.warm_start import WarmStart
 from echo.system.collect import without_garbage_collection
 from echo.system.deadline import Deadline
 from echo.system.locks import Lock
+from echo.system.once import ONCE
 from echo.system.own_binds import own_binds
 from echo.system.progress import progress
 from echo.system.trim import trim
@@ -90,7 +91,6 @@ class Planner:
         self._most = most
         self._plans: dict[str, Found | BudgetError] = {}
         self._firsts: dict[tuple[str, str], _First] = {}  # by model and options
-        self._logged: set[str] = set()  # twenty buckets that fail alike are one line
 
     def forget(self) -> None:
         """Forgets all plans: the next one comes from the disk or from a search, as in a new process."""
@@ -157,8 +157,7 @@ class Planner:
         result = Found(planned.plan, planned.graph, planned.base, session.on(planned.base).chunks(planned.graph))
         for text in result.plan.failed:
             advice = "max_planning=None waits for the best" if text == request.late_line else REPORT
-            logger.log(logging.DEBUG if text in self._logged else logging.WARNING, "echo: %s. %s.", text, advice)
-            self._logged.add(text)
+            logger.log(logging.WARNING if ONCE.first(text) else logging.DEBUG, "echo: %s. %s.", text, advice)
         if not result.plan.failed:  # a failure may be chance or lack of time: the next start tries again
             store.save(key, result.plan, result.chunks)
         return result

@@ -26,7 +26,7 @@ from echo.passes.request import Frontend
 from echo.planning.reuse import fused_base
 from echo.plans.decisions import RECOMPUTE, STASH, Decision
 from echo.plans.plan import Plan
-from echo.system import files as cache
+from echo.system import files
 
 _FORMAT = "echo-stored-plan-6"
 _MOST_FILES = 512  # the oldest go first
@@ -61,7 +61,7 @@ def key_of(parts: Sequence[str]) -> str:
 
 def load(key: str, graph: Graph, frontend: Frontend) -> Found | None:
     """The plan of this name and the graph to bind; None where there is none, or none that fits the graph."""
-    value = cache.read(_path(key), _purpose(key))
+    value = files.read(_path(key), _purpose(key))
     if value is None:
         return None
     try:
@@ -70,7 +70,7 @@ def load(key: str, graph: Graph, frontend: Frontend) -> Found | None:
         base = fused_base(plan, graph, frontend)
         return Found(plan, with_marks(base, plan, frontend), base, _chunks(value.get("chunks")))
     except (EchoError, KeyError, TypeError, ValueError, AttributeError) as error:
-        cache.ignore(_path(key), f"{type(error).__name__}: {error}")
+        files.ignore(_path(key), f"{type(error).__name__}: {error}")
         return None
 
 
@@ -86,7 +86,7 @@ def save(key: str, plan: Plan, chunks: Sequence[int] | None = None) -> None:
     with contextlib.suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _make_room(path.parent)
-        cache.replace(path, _purpose(key), {"plan": stored, "chunks": chunks})
+        files.replace(path, _purpose(key), {"plan": stored, "chunks": chunks})
 
 
 def _purpose(key: str) -> str:
@@ -94,7 +94,7 @@ def _purpose(key: str) -> str:
 
 
 def _path(key: str) -> Path:
-    return cache.cache_folder() / "plans" / f"{key}.json"
+    return files.cache_folder() / "plans" / f"{key}.json"
 
 
 def _decisions(columns: Mapping[str, list[Any]]) -> Iterator[Decision]:
@@ -136,11 +136,11 @@ def _chunks(value: Any) -> tuple[int, ...] | None:
 
 
 def _make_room(folder: Path) -> None:
-    files = []
+    plans = []
     for path in folder.glob("*.json"):
         with contextlib.suppress(OSError):  # another process may make room, too
-            files.append((path.lstat().st_mtime, path))
-    for _, path in sorted(files)[: max(0, len(files) - _MOST_FILES + 1)]:
+            plans.append((path.lstat().st_mtime, path))
+    for _, path in sorted(plans)[: max(0, len(plans) - _MOST_FILES + 1)]:
         with contextlib.suppress(OSError):
             path.unlink()
 

@@ -102,12 +102,9 @@ class Options:
             OptionError: a variable has a value that echo does not know; the message names it.
         """
         values: dict[str, Any] = {}
-        for variable, (option, read, _) in VARIABLES.items():
+        for variable, (option, _, _) in VARIABLES.items():
             if option and variable in environment:
-                try:
-                    values[option] = read(environment[variable])
-                except ValueError as error:
-                    raise OptionError(f"{variable}: {error}") from None
+                values[option] = value_of(variable, environment)
         return Options.of(**values)
 
     @property
@@ -133,6 +130,19 @@ class Options:
         if self.max_overhead == "auto":
             return None if self.memory_budget is not None else DEFAULT_MAX_OVERHEAD
         return self.max_overhead  # type: ignore[return-value]
+
+
+def value_of(variable: str, environment: Mapping[str, str]) -> Any:
+    """The value of one of the `VARIABLES`, which is in the environment.
+
+    Raises:
+        OptionError: it has a value that echo does not know; the message names it.
+    """
+    _, read, _ = VARIABLES[variable]
+    try:
+        return read(environment[variable])
+    except ValueError as error:
+        raise OptionError(f"{variable}: {error}") from None
 
 
 def is_on(text: str) -> bool:

@@ -8,6 +8,7 @@ mxnet-echo[exact]``. It counts live bytes without work in place, which is exact 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -129,7 +130,7 @@ class Exact:
             solution = solver.HighsSolution()
             solution.col_value = model.start(start)
             highs.setSolution(solution)  # of no effect where it breaks a limit
-        highs.run()
+        _run_apart(highs)
         info = highs.getInfo()
         if info.primal_solution_status != solver.SolutionStatus.kSolutionStatusFeasible:
             return None
@@ -145,6 +146,17 @@ class Exact:
         limited = replace(problem, max_bytes=max_bytes, max_seconds=max_seconds)
         value = problem.value(start)
         return Solved(start, float("inf"), value.bytes) if limited.keeps(value) else None
+
+
+def _run_apart(highs: Any) -> None:
+    """Runs HiGHS in a thread of its own.
+
+    What solves in one thread first decides for how many threads HiGHS works there, and it refuses to work for another
+    number: echo's program behind the user's, or the user's behind echo's.
+    """
+    thread = threading.Thread(target=highs.run, name="echo: policy exact")
+    thread.start()
+    thread.join()
 
 
 def _solver() -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from typing import Any, Iterator, Sequence
 
 import mxnet as mx
@@ -13,14 +12,15 @@ from echo.runtime.cached_op import PlannedCachedOp
 from echo.runtime.on_error import OnError
 from echo.runtime.unfused import StockCachedOp
 from echo.system.own_binds import are_own
+from echo.system.per_thread import PerThread
 
-_here = threading.local()
-_everywhere: OnError | None = None
+_HERE: PerThread[OnError | None] = PerThread(None)
+_everywhere: OnError | None = None  # the policy of transparent mode while it is on
 
 
 def cached_op(symbol: Symbol, flags: Sequence[tuple[str, Any]] = ()) -> Any:
     """Takes the place of ``mxnet.ndarray.CachedOp``: makes a planned one, or MXNet's own where none is asked for."""
-    on_error: OnError | None = getattr(_here, "on_error", None) or _everywhere
+    on_error = _HERE.value or _everywhere
     if on_error is None or are_own():
         return StockCachedOp(symbol, flags)
     return on_error(lambda _: PlannedCachedOp(symbol, flags, on_error), lambda: StockCachedOp(symbol, flags))
@@ -36,12 +36,14 @@ def plan_everywhere(on_error: OnError | None) -> None:
         mx.nd.CachedOp = StockCachedOp  # `planned_by` puts it in again for blocks that are to be planned
 
 
+def planned_everywhere() -> OnError | None:
+    """The policy with which every CachedOp, and every symbol that is bound, is planned; None where that is off."""
+    return _everywhere
+
+
 @contextlib.contextmanager
 def planned_by(on_error: OnError) -> Iterator[None]:
     """CachedOps that this thread makes meanwhile are planned."""
     mx.nd.CachedOp = cached_op
-    before, _here.on_error = getattr(_here, "on_error", None), on_error
-    try:
+    with _HERE.set_to(on_error):
         yield
-    finally:
-        _here.on_error = before

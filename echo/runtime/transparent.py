@@ -24,10 +24,11 @@ from echo.frontend.symbols import graph_of
 from echo.plans.options import Options
 from echo.policies import policy_named
 from echo.runtime import bind, bind_call
-from echo.runtime.cached_ops import plan_everywhere
-from echo.runtime.on_error import NeverStopTraining
+from echo.runtime.cached_ops import plan_everywhere, planned_everywhere
+from echo.runtime.on_error import NeverStopTraining, OnError
 from echo.runtime.symbol import OptimizedSymbol
 from echo.system.locks import Lock
+from echo.system.once import Once
 from echo.system.own_binds import are_own
 
 logger = logging.getLogger("echo")
@@ -35,25 +36,19 @@ _BINDS: dict[str, Callable[..., bind_call.Bind]] = {"simple_bind": bind_call.sim
 _lock = Lock()
 # by identity: functools.wraps copies every mark onto other people's wrappers
 _wrappers: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
-_warned: set[str] = set()
 
 
 class Enabled:
     """What `enable` returns: a context manager that restores the earlier state at its end."""
 
-    def __init__(self, before: Options | None) -> None:
+    def __init__(self, before: OnError | None) -> None:
         self._before = before
 
     def __enter__(self) -> Enabled:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        disable()
-        if self._before is not None:
-            enable(self._before)
-
-
-_options: Options | None = None
+        _switch(self._before)
 
 
 def enable(options: Options) -> Enabled:
@@ -63,24 +58,26 @@ def enable(options: Options) -> Enabled:
         UnsupportedError: a version of MXNet other than 1.9.1, or a second copy of echo.
         OptionError: a policy that echo does not know.
     """
-    global _options
     check_version()
     policy_named(options.policy)
-    with _lock.held():
-        before, _options = _options, options
-        _warned.clear()
-        plan_everywhere(NeverStopTraining(options, _warn))
-        _wrap()
-    return Enabled(before)
+    return Enabled(_switch(NeverStopTraining(options, _warning_once())))
 
 
 def disable() -> None:
     """Puts the binds from before back, unless somebody wrapped them since: then echo only stops planning."""
-    global _options
+    _switch(None)
+
+
+def _switch(on_error: OnError | None) -> OnError | None:
+    """Switches transparent mode on with this policy, or off with None; the policy from before."""
     with _lock.held():
-        _options = None
-        plan_everywhere(None)
-        _unwrap()
+        before = planned_everywhere()
+        plan_everywhere(on_error)
+        if on_error is None:
+            _unwrap()
+        else:
+            _wrap()
+    return before
 
 
 def _wrap() -> None:
@@ -104,20 +101,18 @@ def _unwrap() -> None:
 def _wrapped(original: Callable[..., Any], describe: Callable[..., bind_call.Bind]) -> Callable[..., Any]:
     @functools.wraps(original)
     def wrapper(symbol: Symbol, *args: Any, **kwargs: Any) -> mx.executor.Executor:
-        options = _options
-        if options is None or are_own() or isinstance(symbol, OptimizedSymbol):
+        on_error = planned_everywhere()
+        if on_error is None or are_own() or isinstance(symbol, OptimizedSymbol):
             return original(symbol, *args, **kwargs)
         return _planned(functools.partial(original, symbol, *args, **kwargs),
-                        functools.partial(describe, symbol, original, *args, **kwargs), options)  # fmt: skip
+                        functools.partial(describe, symbol, original, *args, **kwargs), on_error)  # fmt: skip
 
     return wrapper
 
 
 def _planned(
-    stock: Callable[[], mx.executor.Executor], describe: Callable[[], bind_call.Bind], options: Options
+    stock: Callable[[], mx.executor.Executor], describe: Callable[[], bind_call.Bind], on_error: OnError
 ) -> mx.executor.Executor:
-    on_error = NeverStopTraining(options, _warn)
-
     def planned(options: Options) -> mx.executor.Executor:
         request = describe()
         return bind.with_plan(request, options, on_error, lambda: graph_of(request.symbol))
@@ -125,12 +120,14 @@ def _planned(
     return on_error(planned, stock)
 
 
-def _warn(text: str) -> None:
-    """Warns of the same thing once; twenty buckets that fail alike are one line."""
-    with _lock.held():
-        level = logging.DEBUG if text in _warned else logging.WARNING
-        _warned.add(text)
-    logger.log(level, text)
+def _warning_once() -> Callable[[str], None]:
+    """A function that warns of the same thing once; twenty buckets that fail alike are one line."""
+    once = Once()
+
+    def warn(text: str) -> None:
+        logger.log(logging.WARNING if once.first(text) else logging.DEBUG, text)
+
+    return warn
 
 
 class _UnlessConfigured(logging.StreamHandler):  # type: ignore[type-arg]

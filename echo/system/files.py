@@ -16,13 +16,13 @@ import time
 from pathlib import Path
 from typing import Any, Iterator, Mapping
 
+from echo.system.once import ONCE
 from echo.system.reading import digest_of, open_regular, read_own
 
 logger = logging.getLogger("echo")
 _MAX_BYTES = 32 << 20  # no file of ours comes near
 _PREFIX = b'{"digest": "%s", '
 _LONGEST_WAIT = 5.0  # seconds for a lock; merging and replacing a table takes milliseconds
-_reported: set[str] = set()  # the files that a line was written about
 
 
 def cache_folder() -> Path:
@@ -57,8 +57,7 @@ def read(path: Path, purpose: str) -> dict[str, Any] | None:
 
 def ignore(path: Path, reason: str) -> None:
     """Says, once a process, that a file is not used."""
-    if str(path) not in _reported:
-        _reported.add(str(path))
+    if ONCE.first(str(path)):
         logger.warning("echo: %s is ignored, what is in it is found out anew: %s", path, reason)
 
 
@@ -122,5 +121,3 @@ def _unlock(handle: int) -> None:
 
     with contextlib.suppress(OSError):
         fcntl.flock(handle, fcntl.LOCK_UN)
-
-

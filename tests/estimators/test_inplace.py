@@ -133,6 +133,24 @@ def test_graphs_without_layouts_are_left_alone() -> None:
     assert as_stock(conv, "gpu") is conv
 
 
+@pytest.mark.parametrize("build", [S.identity, S.BlockGrad, S.Flatten], ids=["_copy", "BlockGrad", "Flatten"])
+def test_operators_that_only_hand_on_are_kept_apart(build: Any) -> None:
+    """MXNet knows of these, pair by pair, that no kernel has to run in place, and wants as many flags as pairs."""
+    symbol, shapes = S.cos(build(S.sin(S.var("x")), name="handed on")), {"x": (4, 8)}
+    graph = graph_of(symbol)
+    number = next(number for number, node in enumerate(graph.nodes) if node.name == "handed on")
+    apart = symbol_of(graph.with_attrs({number: {APART_ATTRIBUTE: f"{graph.nodes[number].op}:0>0"}}))
+
+    def in_place(training: Any) -> bool:
+        node = next(i for i, node in enumerate(training.nodes) if node.name == "handed on")
+        return bool(blocks(training).inplace[training.first_entry[node]] == 0)
+
+    assert in_place(captured(symbol, shapes))
+    assert not in_place(captured(apart, shapes))
+    arrays = random_arrays(symbol, shapes)
+    assert_same(train(bind(apart, arrays)), train(bind(symbol, arrays)))
+
+
 MALFORMED = ("Dropout", "Dropout:", "Dropout:0", "Dropout:0>", "Dropout:0>0,", "Dropout:0>0;", ":0>0x")
 
 

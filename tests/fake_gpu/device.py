@@ -46,18 +46,16 @@ def reset() -> None:
     _core().fake_reset()
 
 
+@contextlib.contextmanager
+def without_kernels() -> Iterator[None]:
+    """Launches do nothing in this context but check their arguments: emulated kernels take minutes on large models."""
+    _core().fake_emulate(0)
+    try:
+        yield
+    finally:
+        _core().fake_emulate(1)
+
+
 def complaints() -> list[str]:
     """What a real device would have refused: copies beyond a block, wrong geometries, addresses of the host."""
     return list(_core().fake_complaints().decode().splitlines())
-
-
-@contextlib.contextmanager
-def without_complaints() -> Iterator[None]:
-    """What runs in this context gives the device no reason to complain.
-
-    Raises:
-        AssertionError: it does.
-    """
-    reset()
-    yield
-    assert complaints() == []

@@ -1,6 +1,7 @@
 // The driver: modules of PTX, whose kernels a library of emulated ones runs (FAKE_CUDA_KERNELS), or nobody.
 #include <dlfcn.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -58,11 +59,15 @@ struct Function {
 struct Module {
   std::string text;
 };
+std::atomic<bool> g_emulates{true};
 size_t parameter_bytes(const std::string& text, const std::string& name) {
   const size_t at = text.find(name + "_param_0[");
   return at == std::string::npos ? 0 : std::strtoul(text.c_str() + at + name.size() + 9, nullptr, 10);
 }
 }  // namespace
+// For tests, through ctypes: whether launches run emulated kernels. Large models would take minutes.
+API void fake_emulate(int on) { g_emulates = on != 0; }
+
 API int fake_cuModuleLoadDataEx(void** to, const void* image, unsigned, int*, void**) {
   count("cuModuleLoadData");
   if (const long code = env("FAKE_CUDA_JIT", 0))  // 222: the driver is too old for this PTX
@@ -102,7 +107,7 @@ static int launch(Function* function, const unsigned* grid, const unsigned* bloc
         if (!known) complain(function->name + ": word " + std::to_string(i) + " of its argument is no device address");
       }
   }
-  if (!function->run) return 0;
+  if (!function->run || !g_emulates) return 0;
   using Runner = int (*)(void*, void* const*, const unsigned*, const unsigned*, size_t, int, unsigned);
   static const auto runner = reinterpret_cast<Runner>(dlsym(emulated(), "emulation_run"));
   static std::mutex alone;

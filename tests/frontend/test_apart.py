@@ -41,17 +41,12 @@ def seconds(trial: Trial = FINE) -> float:
 
 
 def pid() -> int:
-    return int(apart._thread.process._running._pid)
-
-
-@pytest.fixture(autouse=True)
-def warned_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apart, "_warned", set())
+    return int(apart._PROCESS.value._running._pid)
 
 
 def test_one_process_answers_until_measuring_ends() -> None:
     with measuring():
-        assert apart._thread.process._running is None  # nobody has asked yet
+        assert apart._PROCESS.value._running is None  # nobody has asked yet
         assert seconds() > 0
         first = pid()
         with measuring():
@@ -62,7 +57,7 @@ def test_one_process_answers_until_measuring_ends() -> None:
     with pytest.raises(ChildProcessError):
         os.waitpid(first, os.WNOHANG)
     assert seconds() > 0  # one for itself alone
-    assert apart._thread.process is None
+    assert apart._PROCESS.value is None
 
 
 def test_the_death_of_the_process_is_that_of_one_operator() -> None:
@@ -98,7 +93,7 @@ def test_what_the_process_says_is_not_believed(reply: bytes, monkeypatch: pytest
 
     with measuring():
         assert seconds() > 0
-        monkeypatch.setattr(apart._thread.process._running, "_within", another)
+        monkeypatch.setattr(apart._PROCESS.value._running, "_within", another)
         with pytest.raises(UnmeasurableError):
             measure._seconds(ask(mx.cpu(), request(FINE)), "seconds")
 
@@ -257,7 +252,7 @@ def test_it_ends_with_the_program(tmp_path: Path) -> None:
     code = HEAD + """
 with apart.measuring():
     apart.ask(mx.cpu(), FINE)
-    print(apart._thread.process._running._pid, flush=True)
+    print(apart._PROCESS.value._running._pid, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
     done = run(code, tmp_path)
@@ -281,7 +276,7 @@ good = []
 for _ in range(2):
     with apart.measuring():
         good.append(apart.ask(mx.cpu(), FINE)["seconds"] > 0)
-        number = apart._thread.process._running._pid
+        number = apart._PROCESS.value._running._pid
         os.kill(number, signal.SIGKILL)
         try:
             apart.ask(mx.cpu(), FINE)

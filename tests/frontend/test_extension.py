@@ -168,7 +168,6 @@ def printed(code: str, tmp_path: Path, **environment: str) -> object:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.every_change
 @pytest.mark.slow
 def test_a_library_of_another_echo(tmp_path: Path) -> None:
     code = """
@@ -187,7 +186,6 @@ def test_a_library_of_another_echo(tmp_path: Path) -> None:
     assert note.endswith("is of another echo, reinstall mxnet-echo: it has no kernel 'kernel_of_tomorrow'")
 
 
-@pytest.mark.every_change
 @pytest.mark.slow
 @pytest.mark.parametrize(("fuse", "loaded"), [("0", False), ("1", True)])
 def test_it_is_loaded_where_something_may_be_fused_alone(tmp_path: Path, fuse: str, loaded: bool) -> None:

@@ -36,7 +36,6 @@ def test_same_seed_same_program(kind: ModuleType) -> None:
     assert Program.from_json(drawn[1].to_json()) == drawn[1]
 
 
-@pytest.mark.every_change
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["symbols", "blocks"])
 def test_nothing_differs(kind: str) -> None:
@@ -48,7 +47,6 @@ def test_nothing_differs(kind: str) -> None:
     assert list(seen.values()).count("same") > 8
 
 
-@pytest.mark.every_change
 @pytest.mark.slow
 def test_another_process_goes_on_behind_a_refused_program() -> None:
     seen: dict[int, str] = {}
@@ -134,7 +132,6 @@ def test_storage_that_does_not_grow_is_no_fault() -> None:
     assert symbols.check(sigmoids(4)) is None
 
 
-@pytest.mark.every_change
 @pytest.mark.slow
 def test_storage_that_grows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("echo.passes.differentiate.with_kept", lambda training, _: training)  # copies do not count

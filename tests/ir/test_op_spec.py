@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from echo.ir.op_spec import ALWAYS, NEVER, unless, when
+from echo.ir.op_spec import ALWAYS, NEVER, unless, unless_set, when, when_set
 
 
 def test_a_value_of_an_attribute() -> None:
@@ -18,6 +18,16 @@ def test_all_values_but_these() -> None:
     assert other({})
     assert other({"mode": "training"})
     assert not other({"mode": "always"})
+
+
+def test_flags() -> None:
+    for text in ("True", "true", "TRUE", "1"):
+        assert when_set("use_length")({"use_length": text})
+        assert not unless_set("use_length")({"use_length": text})
+    assert not when_set("use_length")({})
+    assert unless_set("use_length")({"use_length": "false"})
+    assert when_set("fix_gamma", "True")({})
+    assert not unless_set("fix_gamma", "True")({})
 
 
 def test_any_attributes() -> None:

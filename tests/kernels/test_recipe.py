@@ -244,7 +244,6 @@ def test_the_recipe_is_short() -> None:
     assert len(WRITTEN) <= MOST_FILES
 
 
-@pytest.mark.every_change
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="the toy is compiled by g++")
 def test_a_toy_by_the_recipe(tmp_path: Path) -> None:

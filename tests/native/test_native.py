@@ -335,7 +335,6 @@ print(leaked(failing(lambda: wrong.simple_bind(mx.cpu(), data=(4, 8)))))
 """
 
 
-@pytest.mark.every_change
 @pytest.mark.slow
 def test_an_error_behind_mxnets_pass_leaks_nothing() -> None:
     """But what MXNet itself loses whenever a bind fails."""

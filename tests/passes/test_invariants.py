@@ -10,7 +10,7 @@ import pytest
 import echo
 from benchmarks.models import SMALL
 from echo import pipeline
-from echo.errors import EchoError
+from echo.errors import EchoError, OptionError
 from echo.estimators.overhead import Overhead
 from echo.ir.graph import Entry
 from echo.ir.training_graph import TrainingGraph
@@ -115,6 +115,12 @@ def test_values_are_checked_only_where_the_user_asks(monkeypatch: pytest.MonkeyP
     damaged(kind, damage, monkeypatch)
     monkeypatch.setenv(CHECK_VARIABLE, "0")
     assert echo.plan(MODEL.symbol, max_overhead=None, fuse=False, **MODEL.shapes).recomputed
+
+
+def test_a_value_of_the_variable_that_says_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CHECK_VARIABLE, "maybe")
+    with pytest.raises(OptionError, match=r"^ECHO_CHECK: expected one of 1, true, .*, got 'maybe'"):
+        echo.plan(MODEL.symbol, max_overhead=None, fuse=False, **MODEL.shapes)
 
 
 def test_a_stage_that_breaks_a_rule_costs_its_plan_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -279,7 +279,6 @@ def test_module(measured: Callable[..., list[str]]) -> None:
     assert distance(trained[1], trained[0]) < TOLERANCE
 
 
-@pytest.mark.every_change
 @pytest.mark.slow
 def test_a_race_measures_without_touching_random_numbers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))

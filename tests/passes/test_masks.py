@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import mxnet as mx
@@ -10,6 +11,8 @@ import pytest
 
 import echo
 from benchmarks.models import SMALL
+from echo.passes.masks import Masked
+from echo.passes.rules import RULES
 from tests.fused_models import EXAMPLES
 from tests.runtime.test_masks import bits_of, forget_plans, with_begin_state
 
@@ -44,6 +47,38 @@ def test_within_a_budget_masks_stay_numbers_while_that_fits() -> None:
     within = echo.plan(example.symbol, memory_budget=budget, max_overhead=None, **example.shapes)
     assert bits_of(within) == {"dropout"}
     assert within.after.total <= budget
+
+
+def asked(budget: str | None) -> Any:
+    return SimpleNamespace(options=SimpleNamespace(memory_budget=budget))
+
+
+def planned(megabytes: float, overhead: float = 0.0) -> Any:
+    return SimpleNamespace(after=SimpleNamespace(chosen=int(megabytes * 2**20)), overhead=overhead)
+
+
+def test_small_masks_are_not_tried() -> None:
+    """Within a budget, nor are large ones, but where recomputation takes more time than they do."""
+    stays: Any = object()
+    small, large = Masked(stays, bytes=1000), Masked(stays, bytes=2 << 20)
+    assert "the masks have 1,000 of 104,857,600 bytes" in small.why_not_tried(asked(None), planned(100))
+    assert large.why_not_tried(asked(None), planned(100)) == ""
+    assert "takes time" in large.why_not_tried(asked("1GB"), planned(100, RULES.mask_time))
+    assert large.why_not_tried(asked("1GB"), planned(100, RULES.mask_time + 0.01)) == ""
+
+
+def test_masks_have_to_save_bytes_or_within_a_budget_time() -> None:
+    stays: Any = object()
+    masked = Masked(stays, bytes=2 << 20)
+    assert masked.why_not_taken(asked(None), planned(100), planned(98)) == ""
+    assert "99.50 MB planned with masks as bits" in masked.why_not_taken(asked(None), planned(100), planned(99.5))
+    assert masked.why_not_taken(asked("1GB"), planned(100, 0.2), planned(100, 0.1)) == ""
+    assert "+19.0% time with" in masked.why_not_taken(asked("1GB"), planned(100, 0.2), planned(50, 0.19))
+
+
+def test_a_graph_without_masks_stays_as_it_is() -> None:
+    stays: Any = object()
+    assert Masked(stays).declined(asked(None), "no masks") is stays
 
 
 def test_networks_without_gain_get_no_notes() -> None:

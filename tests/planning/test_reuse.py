@@ -108,7 +108,6 @@ def test_another_way_of_applying_is_refused(no_search: Path) -> None:
         bound(echo.optimize(MODEL.symbol, plan=plan))
 
 
-@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -117,6 +116,11 @@ def test_another_way_of_applying_is_refused(no_search: Path) -> None:
         (lambda value: value["marks"][0].__setitem__(1, "exp"), "marks: expected node .* to be an operator exp, got"),
         (lambda value: value["marks"][0][2].update(num_hidden="3"), "cannot have the attribute 'num_hidden' = '3'"),
         (lambda value: value["marks"][0][2].update(__echo_recompute__="40"), "expected outputs of 0"),
+        (lambda value: value["marks"][0][2].update(__echo_recompute__="0@5,2"), "expected ascending positions"),
+        (lambda value: value["marks"][0][2].update(__echo_match_range__="7"), "expected the plan's match range, got"),
+        (lambda value: value["marks"][0][2].clear(), "expected attributes, got none"),
+        (lambda value: value["marks"].reverse(), "expected one for a node, in the order of their numbers"),
+        (lambda value: value.update(match_range=7), "match_range: no plan for such a graph has 7"),
     ],
 )
 def test_a_plan_that_was_edited_is_refused(no_search: Path, damage: Any, message: str) -> None:

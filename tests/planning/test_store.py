@@ -207,7 +207,6 @@ def check_ignored(
     assert store.load("key", graph, NOBODY) == Found(kept, marked, graph, None)
 
 
-@pytest.mark.every_change
 @pytest.mark.slow
 def test_every_flipped_bit_is_noticed(folder: Path, plan: Plan) -> None:
     """Each byte in turn, some bits of it; and several at once."""

@@ -280,7 +280,6 @@ def test_a_chain_in_little_memory(policy: Policy) -> None:
     assert certified(problem, policy.choose(problem)).bytes <= 20
 
 
-@pytest.mark.every_change
 @pytest.mark.slow
 @IN_CHAINS
 def test_a_budget_of_two_roots_costs_order_n(policy: Policy) -> None:

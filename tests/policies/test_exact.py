@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 
 import pytest
 
@@ -78,6 +79,31 @@ def test_all_programs_of_a_planning_share_one_time_limit(monkeypatch: pytest.Mon
     assert given == [10.0, 1.0], "then the time was over"
     problem = problem_of_graph(*graph)
     assert found.value.bytes == problem.value(RuinRecreate().choose(problem)).bytes
+
+
+def test_programs_of_the_user_with_several_threads() -> None:
+    """Before and behind echo's, which works with one."""
+    import highspy
+
+    def solve() -> str:
+        solver = highspy.Highs()
+        for option, value in (("output_flag", False), ("threads", 2)):
+            solver.setOptionValue(option, value)
+        columns = [solver.addBinary() for _ in range(5)]
+        solver.addConstr(sum(columns) <= 2)
+        solver.maximize(sum(value * column for value, column in enumerate(columns, 1)))
+        return f"{solver.getModelStatus().name} {solver.getObjectiveValue():g}"
+
+    def alternate() -> None:
+        for _ in range(2):
+            answers.append(solve())
+            answers.append(Exact(time_limit=20).solve(problem_of_graph(*chain(10), max_bytes=8)).gap)
+
+    answers: list[object] = []
+    user = threading.Thread(target=alternate)  # for other tests HiGHS stays as it is
+    user.start()
+    user.join()
+    assert answers == ["kOptimal 9", 0.0] * 2
 
 
 def test_without_time_there_is_still_a_schedule() -> None:

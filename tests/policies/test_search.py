@@ -142,7 +142,6 @@ def test_least_memory_within_seconds(bound: float) -> None:
 # A budget -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.every_change
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "share", "worst"), [(0.0, 0.95, 0.05), (0.2, 0.9, 0.12), (0.5, 0.8, 0.05), (0.8, 0.75, 0.06)]
@@ -227,7 +226,7 @@ def test_little_effort_is_still_never_worse(effort: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bound", [None, *(pytest.param(value, marks=pytest.mark.slow) for value in (0.02, 0.05, 0.1))])
+@pytest.mark.parametrize("bound", [None, 0.02, 0.1])
 def test_two_hundred_evaluations_come_near_to_what_ten_thousand_find(bound: float | None) -> None:
     """So many are what graphs of 10,000 nodes and more get."""
     symbol = nmt_symbol(24, 16, 40)

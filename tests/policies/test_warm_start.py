@@ -49,7 +49,6 @@ class _Counting:
         return self._evaluator.executed(*args)  # type: ignore[attr-defined]
 
 
-@pytest.mark.every_change
 @pytest.mark.slow
 @pytest.mark.parametrize(("steps", "batch"), [(5, BATCH), (14, BATCH), (9, 3)])
 def test_another_length_or_batch_is_searched_in_a_fraction_and_as_well(steps: int, batch: int) -> None:

@@ -260,7 +260,6 @@ np.savez(sys.argv[3], loss.asnumpy(), mx.nd.random.uniform(shape=(8,)).asnumpy()
 """
 
 
-@pytest.mark.every_change
 @pytest.mark.slow
 @pytest.mark.parametrize("runner", ["static", "dynamic"])
 @pytest.mark.parametrize("dtype", TYPES)

@@ -251,7 +251,6 @@ def steps() -> list[str]:
     return [array.asnumpy().tobytes().hex() for array in found]
 
 
-@pytest.mark.every_change
 @pytest.mark.slow
 def test_binds_inside_of_operators(tmp_path: Path) -> None:
     """Without a wait between them, so that operators of one step run while the next graph is planned and measured."""

@@ -39,7 +39,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.every_change
 @pytest.mark.slow
 def test_a_fork_server_from_before_mxnet_is_clean(tmp_path: Path) -> None:
     program = tmp_path / "program.py"

@@ -112,7 +112,6 @@ def test_the_user_sees_his_own_graph(name: str) -> None:
     assert seen == stock
 
 
-@pytest.mark.every_change
 @pytest.mark.slow
 def test_inference_and_reshape() -> None:
     example = EXAMPLES["attention"]()

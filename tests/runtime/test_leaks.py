@@ -82,11 +82,10 @@ print(json.dumps(found))
 
 
 @pytest.mark.slow  # planning twenty times anew is
-@pytest.mark.parametrize("times", [60, 1000])
-def test_nothing_is_held(times: int, tmp_path: Path) -> None:
+def test_nothing_is_held(tmp_path: Path) -> None:
     clean = {key: value for key, value in os.environ.items() if not key.startswith("ECHO")}
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PROGRAM, str(times), str(tmp_path / "plan.json")],
+        [sys.executable, "-W", "ignore", "-c", PROGRAM, "200", str(tmp_path / "plan.json")],
         env={**clean, "ECHO_CACHE_DIR": str(tmp_path), "MXNET_SUBGRAPH_VERBOSE": "0", "PYTHONMALLOC": "malloc"},
         capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip

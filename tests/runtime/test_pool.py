@@ -104,7 +104,6 @@ def counted_binds(monkeypatch: pytest.MonkeyPatch) -> list[mx.sym.Symbol]:
     return binds
 
 
-@pytest.mark.every_change
 @pytest.mark.slow
 @pytest.mark.usefixtures("cheap_planning")
 @pytest.mark.parametrize("fuse", [False, True])

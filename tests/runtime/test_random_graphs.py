@@ -181,7 +181,6 @@ def planned_bytes(symbol: Symbol, values: dict[str, Any]) -> tuple[int, mx.execu
     return caught.graph["touched_bytes"], executor
 
 
-@pytest.mark.every_change
 @pytest.mark.slow
 @pytest.mark.usefixtures("cheap_planning")
 @fixed(60)

@@ -41,7 +41,6 @@ def resident(models: str, name: str, on: bool, cache: Path) -> tuple[int, int]:
     return now, peak
 
 
-@pytest.mark.every_change
 @pytest.mark.slow
 @pytest.mark.skipif("LD_PRELOAD" in os.environ, reason="a sanitizer's memory is resident too")
 @pytest.mark.parametrize(("models", "name"), [("small", "nmt"), ("full", "lm")])

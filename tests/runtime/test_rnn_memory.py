@@ -81,7 +81,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 SIZES = [(30, 32, 4, 40, 1, 0, 0), (20, 16, 64, 64, 2, 1, 1), (2, 2, 8, 8, 1, 0, 0)]
 
 
-@pytest.mark.every_change
 @pytest.mark.slow
 @pytest.mark.parametrize("sizes", SIZES)
 def test_less_is_allocated(sizes: tuple[int, ...], folder: Path) -> None:

@@ -208,7 +208,6 @@ def run(script: str, tmp_path: Path, **environment: str) -> subprocess.Completed
     )  # fmt: skip
 
 
-@pytest.mark.every_change
 @pytest.mark.slow
 def test_a_program_that_knows_nothing_of_echo(tmp_path: Path) -> None:
     script = SCRIPT.format(root=str(ROOT))

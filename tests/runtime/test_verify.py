@@ -146,7 +146,6 @@ def test_transparent_mode_goes_on_with_the_users_graph(caplog: pytest.LogCapture
     assert len(warnings_of(caplog)) == len(folders()) == 1
 
 
-@pytest.mark.every_change
 @pytest.mark.slow
 @pytest.mark.usefixtures("wrong_plans")
 @pytest.mark.parametrize("runner", ["executor", *FLAGS])

@@ -11,20 +11,15 @@ from typing import Any, Callable
 
 import pytest
 
-from echo.system import files as cache
+from echo.system import files
 
 PURPOSE = "a test"
-
-
-@pytest.fixture(autouse=True)
-def untold(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "_reported", set())
 
 
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
     path = tmp_path / "kept.json"
-    cache.replace(path, PURPOSE, {"a": 1})
+    files.replace(path, PURPOSE, {"a": 1})
     return path
 
 
@@ -59,7 +54,7 @@ ODD: dict[str, Callable[[Path], Any]] = {
     "it belongs to another user": foreign,
     "others can write to it (mode 602)": lambda path: path.chmod(0o602),
     "others can write to it (mode 620)": lambda path: path.chmod(0o620),
-    "expected at most": lambda path: os.truncate(path, cache._MAX_BYTES + 1),
+    "expected at most": lambda path: os.truncate(path, files._MAX_BYTES + 1),
     "it is damaged, or was not written for this": lambda path: os.truncate(path, 10),
 }  # fmt: skip
 
@@ -68,10 +63,10 @@ ODD: dict[str, Callable[[Path], Any]] = {
 def test_what_is_not_ones_own_file_is_ignored_in_one_line(
     written: Path, odd: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert cache.read(written, PURPOSE) == {"a": 1}
+    assert files.read(written, PURPOSE) == {"a": 1}
     ODD[odd](written)
     for _ in range(3):
-        assert cache.read(written, PURPOSE) is None
+        assert files.read(written, PURPOSE) is None
     (record,) = caplog.records
     assert f"{written} is ignored" in record.getMessage()
     assert odd in record.getMessage()
@@ -80,27 +75,27 @@ def test_what_is_not_ones_own_file_is_ignored_in_one_line(
 def test_what_is_not_there_is_no_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "nothing", tmp_path / "file" / "below"):
-        assert cache.read(path, PURPOSE) is None
+        assert files.read(path, PURPOSE) is None
     assert not caplog.records
 
 
 def test_files_hold_for_what_they_were_written_for(written: Path) -> None:
-    assert cache.read(written, "another test") is None
+    assert files.read(written, "another test") is None
     assert written.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_file_of_roots_or_in_anybodys_folder_is_used(written: Path) -> None:
     written.chmod(0o644)
     written.parent.chmod(0o1777)
-    assert cache.read(written, PURPOSE) == {"a": 1}
+    assert files.read(written, PURPOSE) == {"a": 1}
     written.parent.chmod(0o777)  # whoever writes there cannot forge a content with an owner
-    assert cache.read(written, PURPOSE) == {"a": 1}
+    assert files.read(written, PURPOSE) == {"a": 1}
 
 
 def test_locks_are_not_waited_for_without_end(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "_LONGEST_WAIT", 0.05)
+    monkeypatch.setattr(files, "_LONGEST_WAIT", 0.05)
     entered = []
-    with cache.locked(written):
+    with files.locked(written):
         other = threading.Thread(target=lambda: _enter(written, entered))
         other.start()
         other.join(30)
@@ -108,14 +103,14 @@ def test_locks_are_not_waited_for_without_end(written: Path, monkeypatch: pytest
 
 
 def _enter(path: Path, entered: list[bool]) -> None:
-    with cache.locked(path):
+    with files.locked(path):
         entered.append(True)
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to(path.with_name("target"))])
 def test_locks_that_are_none_are_refused(written: Path, make: Callable[[Path], Any]) -> None:
     make(written.with_suffix(".lock"))
-    with pytest.raises(OSError, match="expected a regular file"), cache.locked(written):
+    with pytest.raises(OSError, match="expected a regular file"), files.locked(written):
         pytest.fail("held")
     assert not written.with_name("target").exists()
 
@@ -134,7 +129,6 @@ print(len(symbol.plans[-1].recomputed) > 0)
 """
 
 
-@pytest.mark.every_change
 @pytest.mark.slow
 def test_binds_go_on_with_fifos_in_the_place_of_all_caches(tmp_path: Path) -> None:
     def run() -> subprocess.CompletedProcess[str]:

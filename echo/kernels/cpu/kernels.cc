@@ -23,14 +23,7 @@ void run(const EchoCall& raw) {
   const Call call(raw, true);
   const CpuKernel& kernel = kernel_of(call);
   if (call.zero_gradient()) return call.write_zeros();
-  const size_t bytes = kernel.workspace(call);
-  if (bytes > 0 && (raw.workspace == nullptr || raw.workspace_bytes < bytes)) {
-    throw WrongCall(std::string(call.name()) + ": expected a workspace of " + std::to_string(bytes) + " bytes, got " +
-                    (raw.workspace == nullptr ? "none" : std::to_string(raw.workspace_bytes)));
-  }
-  if (bytes > 0 && reinterpret_cast<uintptr_t>(raw.workspace) % 64 != 0) {
-    throw WrongCall(std::string(call.name()) + ": the workspace is not aligned to 64 bytes");
-  }
+  call.require_workspace(kernel.workspace(call));
   kernel.run(call);
 }
 

@@ -21,23 +21,11 @@ size_t workspace_bytes(const Call& call) {
   return measure.bytes();
 }
 
-void check_workspace(const Call& call, size_t bytes) {
-  const EchoCall& raw = call.raw();
-  if (bytes > 0 && (raw.workspace == nullptr || raw.workspace_bytes < bytes)) {
-    throw echo::kernels::WrongCall(std::string(call.name()) + ": expected a workspace of " + std::to_string(bytes) +
-                                   " bytes, got " +
-                                   (raw.workspace == nullptr ? "none" : std::to_string(raw.workspace_bytes)));
-  }
-  if (bytes > 0 && reinterpret_cast<uintptr_t>(raw.workspace) % 64 != 0) {
-    throw echo::kernels::WrongCall(std::string(call.name()) + ": the workspace is not aligned to 64 bytes");
-  }
-}
-
 void run(const EchoCall& raw) {
   const Call call(raw, true);
   const CudaKernel& kernel = kernel_of(call);
   const bool zeros = call.zero_gradient();
-  if (!zeros) check_workspace(call, workspace_bytes(call));
+  if (!zeros) call.require_workspace(workspace_bytes(call));
   Queue queue(raw);
   if (!zeros) return kernel.plan(call, queue);
   for (int i = 0; i < raw.num_out; ++i) {

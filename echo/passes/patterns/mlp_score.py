@@ -101,7 +101,7 @@ def _by_layer(view: View, number: int, node: Node) -> _Product | None:
     if node.attrs.get("num_hidden") != "1" or not is_true(node.attrs, "no_bias"):
         return None
     active, vector = node.inputs[:2]
-    if node.attrs.get("flatten") in ("False", "0"):
+    if not is_true(node.attrs, "flatten", "True"):
         return _Product(active, vector, "BT1", frozenset({number}))
     rows = view.inputs(active, ("Reshape",))
     if rows and view.activated(rows[0], "tanh"):

@@ -31,7 +31,6 @@ def test_no_schedule_of_a_small_graph_needs_less() -> None:
     assert sum(shares) / len(shares) > 0.3
 
 
-@pytest.mark.every_change
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["nmt", "lm", "resnet50_v2", "dropout", "slices"])
 def test_no_plan_of_light_operators_needs_less(name: str) -> None:

@@ -18,7 +18,7 @@ def solved(model: Model, fixed: list[float] | None = None) -> tuple[bool, list[f
     program, inf = model.program, highspy.kHighsInf
     solver = highspy.Highs()
     solver.setOptionValue("output_flag", False)
-    solver.setOptionValue("threads", 1)  # HiGHS keeps the threads of its first solver for the whole process
+    solver.setOptionValue("threads", 1)  # as in every test of this process: HiGHS keeps to the first number of a thread
     for column, (cost, top, integral) in enumerate(zip(program.cost, program.top, program.integral)):
         low, high = (0.0, min(top, inf)) if fixed is None or not integral else (fixed[column],) * 2
         solver.addCol(cost, low, high, 0, [], [])

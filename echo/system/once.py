@@ -1,0 +1,28 @@
+"""What is said once: twenty buckets that fail alike are one line in the log."""
+
+from __future__ import annotations
+
+from echo.system.locks import Lock
+
+
+class Once:
+    """Remembers texts, so that each is said once. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._said: set[str] = set()
+
+    def first(self, text: str) -> bool:
+        """Whether nobody asked about this text before."""
+        with self._lock.held():
+            is_new = text not in self._said
+            self._said.add(text)
+        return is_new
+
+    def forget(self) -> None:
+        """Forgets all texts: each is new again."""
+        with self._lock.held():
+            self._said.clear()
+
+
+ONCE = Once()  # of the process
