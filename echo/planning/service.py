@@ -175,7 +175,7 @@ class Planner:
         first = self._firsts.get((request.frontend.family, request.options.key))
         if first is None or first.hint is None or first.bound() is not leader.graph:
             return leader.hint(request.options)
-        return first.hint
+        return first.hint.by_roles()
 
 
 def _key_of(request: Request, session: Session, leader: Leader | None) -> str:

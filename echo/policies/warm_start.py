@@ -42,6 +42,10 @@ class WarmStart:
             levels.append({role: count >= 0 for role, count in votes.items()})
         return WarmStart(tuple(levels)) if splits is None else WarmStart(tuple(levels), splits, _structure(training))
 
+    def by_roles(self) -> WarmStart:
+        """This warm start without its schedule, as it can be read from the marks of a plan."""
+        return WarmStart(self.recompute)
+
     def schedule(self, training: TrainingGraph, candidates: Container[int]) -> Splits | None:
         """The schedule of the other graph, where this one differs from it in sizes alone; else None."""
         if not self.structure or self.structure != _structure(training):

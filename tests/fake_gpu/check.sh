@@ -19,4 +19,5 @@ if ! [ -e "$folder/.wheel" ]; then
   touch "$folder/.wheel"
 fi
 pip -e '.[exact,test]' "numpy==$numpy"
-PYTHONWARNINGS=ignore "$folder/bin/python" -m tests.fake_gpu "$folder/fake" "${@:--q}" -p no:cacheprovider
+[ $# -gt 0 ] || set -- -n 2 --dist loadfile
+PYTHONWARNINGS=ignore "$folder/bin/python" -m tests.fake_gpu "$folder/fake" -q -p no:cacheprovider "$@"

@@ -230,7 +230,7 @@ def planned(monkeypatch: pytest.MonkeyPatch, parts: bool) -> Plan:
     with monkeypatch.context() as patch:
         patch.setattr(find, "PLANNER", Planner())
         if not parts:
-            patch.setattr(echo.ir.gradients, "late_gradients", lambda training: {})
+            patch.setattr(echo.ir.gradients, "late_gradients", lambda *_: {})
         return echo.plan(wide(), max_overhead=None, fuse=False, data=(4, 8, 32, 32))
 
 

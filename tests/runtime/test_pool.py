@@ -134,4 +134,4 @@ def test_the_search_and_the_marks_of_its_plan_give_the_same_hint(name: str) -> N
     made = pipeline.plan(Request(graph, options, MxnetSession(graph, binding, mx.cpu()), details=False))
     assert made.graph != graph
     assert (made.base != graph) == bool(made.plan.fused) == (name == "nmt")
-    assert Leader(made.base, made.graph, binding, mx.cpu()).hint(options) == made.hint
+    assert Leader(made.base, made.graph, binding, mx.cpu()).hint(options) == made.hint.by_roles()
