@@ -56,6 +56,7 @@ class _Frontend:
     device: str = "cpu"
     hook: bool = True
     onednn: bool = True
+    fuses: bool = False
     match_range: int = 16
     static: Mapping[str, int] = field(default_factory=dict)
     family: str = ""
