@@ -15,13 +15,14 @@ from typing import ContextManager
 import mxnet as mx
 
 from echo import native
+from echo.ir.attributes import means_true
 
 FUSION_VARIABLE = "MXNET_USE_FUSION"
 
 
 def fuses(ctx: mx.Context) -> bool:
     """Whether MXNet fuses pointwise operators in what the user binds on this device."""
-    wanted = os.environ.get(FUSION_VARIABLE, "1").lower() in ("1", "true")
+    wanted = means_true(os.environ.get(FUSION_VARIABLE, "1"))
     return wanted and ctx.device_type == "gpu" and bool(mx.runtime.Features().is_enabled("CUDA_RTC"))
 
 

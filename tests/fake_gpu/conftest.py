@@ -11,7 +11,6 @@ import pytest
 from tests.fake_gpu import device
 
 HERE = Path(__file__).resolve().parent
-_ELSEWHERE = {"test_libraries.py"}  # needs no device
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -19,7 +18,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return
     skip = pytest.mark.skip(reason="needs a CUDA wheel of MXNet on the fake device: make test-gpu-contexts")
     for item in items:
-        if item.path.parent == HERE and item.path.name not in _ELSEWHERE:
+        if item.path.parent == HERE:
             item.add_marker(skip)
 
 

@@ -1,11 +1,9 @@
 """Trains a small language model on the fake GPU, in a process of its own whose device fails in some way.
 
-Prints how many fused operators run, and how many feature maps run again.
+Prints how many fused operators run.
 """
 
 from __future__ import annotations
-
-import sys
 
 import mxnet as mx
 
@@ -22,8 +20,7 @@ def main() -> None:
             executor.forward(is_train=True)
             executor.backward()
         mx.nd.waitall()
-    operators = executor.debug_str()
-    print(operators.count("Op:_echo_"), operators.count("_echo\n"), file=sys.stdout)
+    print(executor.debug_str().count("Op:_echo_"))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ def train(folder: Path, **settings: str) -> tuple[int, list[str]]:
                           capture_output=True, text=True, check=False)  # fmt: skip
     assert done.returncode == 0, done.stderr
     said = [line for line in done.stderr.splitlines() if "echo:" in line and "planning stopped" not in line]
-    return int(done.stdout.split()[0]), said
+    return int(done.stdout), said
 
 
 def test_all_is_well(tmp_path: Path) -> None:
