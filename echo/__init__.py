@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Iterable, TypeVar
 
 from echo import compat, errors, native, startup
 from echo.errors import (
@@ -34,12 +34,18 @@ if TYPE_CHECKING:
     from echo.plans.frontier import Frontier
     from echo.plans.options import Options
     from echo.plans.plan import Plan
+    from echo.report.profile import Profile
     from echo.runtime.transparent import Enabled
 
     _Model = TypeVar("_Model", mx.sym.Symbol, mx.gluon.Block)
 
 # Imported when they are first asked for: a program that never plans does not wait for them.
-_PLANS = {"Frontier": "echo.plans.frontier", "Options": "echo.plans.options", "Plan": "echo.plans.plan"}
+_VALUES = {
+    "Frontier": "echo.plans.frontier",
+    "Options": "echo.plans.options",
+    "Plan": "echo.plans.plan",
+    "Profile": "echo.report.profile",
+}
 
 __all__ = [
     "BudgetError",
@@ -53,6 +59,7 @@ __all__ = [
     "Options",
     "Plan",
     "PlanError",
+    "Profile",
     "ShapeError",
     "UnsupportedError",
     "VerificationError",
@@ -65,6 +72,7 @@ __all__ = [
     "native",
     "optimize",
     "plan",
+    "profile",
 ]
 
 
@@ -122,6 +130,26 @@ def frontier(symbol: mx.sym.Symbol | mx.gluon.HybridBlock, points: int = 10, **g
     """
     curve: Frontier = _runtime("api").frontier(symbol, points, given)
     return curve
+
+
+def profile(
+    symbol: mx.sym.Symbol | mx.gluon.HybridBlock, compare: Iterable[str] = ("echo",), **given: Any
+) -> Profile:
+    """Says where the memory of a training step goes: every array with its bytes, layer and kind, and when it lives.
+
+    The sum is what the executor holds: the arrays that it is given, and what MXNet's own memory planner plans.
+
+    Args:
+        symbol: the training symbol, or a HybridBlock.
+        compare: what is set beside the user's own graph: "echo", the graph that `plan` gives with the same options, and
+            "mirror", MXNet's own recomputation (``MXNET_BACKWARD_DO_MIRROR``).
+        given: as for `plan`.
+
+    Raises:
+        OptionError: an unknown name in ``compare``; and what `plan` raises.
+    """
+    profiled: Profile = _runtime("api").profile(symbol, compare, given)
+    return profiled
 
 
 def load_plan(path: str | os.PathLike[str]) -> Plan:
@@ -186,8 +214,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("mxnet-echo")
-    if name in _PLANS:
+    if name in _VALUES:
         from importlib import import_module
 
-        return globals().setdefault(name, getattr(import_module(_PLANS[name]), name))
+        return globals().setdefault(name, getattr(import_module(_VALUES[name]), name))
     raise AttributeError(f"module 'echo' has no attribute {name!r}")

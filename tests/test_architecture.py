@@ -137,7 +137,7 @@ STATE = {
     "echo/cli/run.py": "arguments, variables and the hook for errors, as the user's program finds them",
     "echo/compat.py": "the module distutils, which MXNet imports and newer Pythons lack",
     "echo/frontend/dead_chunks.py": "what the test mode `echo.frontend.poison` has overwritten, and found wrong",
-    "echo/frontend/match_range.py": "MXNet reads the match range from the environment, which threads share: a lock",
+    "echo/frontend/environment.py": "MXNet reads variables from the environment, which threads share: a lock",
     "echo/frontend/poison.py": "a test mode: MXNet's functions that it stands in for, and what runs under it",
     "echo/frontend/session.py": "the hook is installed once: a lock",
     "echo/native/__init__.py": "the native library whose functions MXNet calls, and its lock",

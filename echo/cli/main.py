@@ -9,6 +9,7 @@ schedules a training graph of any framework.
     mxecho plan model-symbol.json data=32,3,224,224 --max-overhead none --save plan.json
     mxecho show plan.json
     mxecho why plan.json encoder_l0_tanh
+    mxecho profile model-symbol.json data=128,50 softmax_label=128,50 --by '^(encoder|decoder)'
     mxecho schedule graph.json --budget 5GB
     mxecho --version
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import json
 import math
 import os
 import sys
@@ -68,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--save", metavar="FILE", help="write the plan as JSON")
     plan.add_argument("--trace", metavar="FOLDER", help="write down what each stage gave, as ECHO_TRACE does")
     plan.add_argument("--why", action="append", default=[], dest="names", metavar="NAME", help="explain a feature map")
+    _add_profile(commands.add_parser("profile", help="say where the memory of a training step goes"))
     show = commands.add_parser("show", help="print a plan saved before")
     show.add_argument("plan", help="a plan saved by `mxecho plan --save` or Plan.save()")
     why = commands.add_parser("why", help="say why a map is stashed or recomputed by a plan saved before")
@@ -78,6 +81,18 @@ def _parser() -> argparse.ArgumentParser:
     schedule.add_argument("--budget", required=True, help='bytes, "5GB", or a fraction of what is needed without echo')
     schedule.add_argument("--policy", default="search", help=_POLICY_HELP)
     return parser
+
+
+def _add_profile(profile: argparse.ArgumentParser) -> None:
+    profile.add_argument("symbol", help="a symbol saved by MXNet, or a profile saved by --save, without shapes")
+    profile.add_argument("shapes", nargs="*", metavar="NAME=SHAPE", help="shapes of inputs, as data=128,50")
+    profile.add_argument("--compare", default="echo", help="what to set beside the symbol's own graph: echo, mirror")
+    profile.add_argument("--max-overhead", default="auto", help="as for plan")
+    profile.add_argument("--memory-budget", help="as for plan")
+    profile.add_argument("--no-fuse", action="store_false", dest="fuse", help="as for plan")
+    profile.add_argument("--by", metavar="REGEX", help="group arrays by what this finds in their names, not by layers")
+    profile.add_argument("--save", metavar="FILE", help="write the profile as JSON")
+    profile.add_argument("--json", action="store_true", help="print the profile as JSON")
 
 
 def _shape(text: str) -> tuple[str, tuple[int, ...]]:
@@ -127,6 +142,29 @@ def _plan(arguments: argparse.Namespace) -> Plan:
     )
 
 
+def _profile(arguments: argparse.Namespace) -> str:
+    import echo
+    from echo.frontend.files import load_symbol
+    from echo.report.text import render
+    from echo.report.usage import layer_by
+
+    layer = layer_by(arguments.by) if arguments.by else None
+    if arguments.shapes:
+        profile = echo.profile(
+            load_symbol(Path(arguments.symbol)),
+            compare=[name for name in arguments.compare.split(",") if name],
+            max_overhead=_number("--max-overhead", arguments.max_overhead, ["auto"]),
+            memory_budget=_number("--memory-budget", arguments.memory_budget),
+            fuse=arguments.fuse,
+            **dict(map(_shape, arguments.shapes)),
+        )
+    else:
+        profile = echo.Profile.load(arguments.symbol)
+    if arguments.save:
+        profile.save(arguments.save)
+    return json.dumps(profile.to_json()) if arguments.json else render(profile, layer)
+
+
 def _schedule(arguments: argparse.Namespace) -> str:
     from echo.cli.schedule import held_at_peak, render_schedule
     from echo.ir.data_graph import load_dag
@@ -151,6 +189,9 @@ def _schedule(arguments: argparse.Namespace) -> str:
     return render_schedule(graph, policy.name, budget, solved)
 
 
+_TEXTS = {"profile": _profile, "schedule": _schedule}  # commands whose result is a text
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command; 0 on success, 1 with one line on standard error otherwise."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -160,8 +201,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):  # a name may have characters that the terminal has not
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        if arguments.command == "schedule":
-            print(_schedule(arguments))
+        if arguments.command in _TEXTS:
+            print(_TEXTS[arguments.command](arguments))
             return 0
         plan = _plan(arguments) if arguments.command == "plan" else Plan.load(arguments.plan)
         answers = [str(plan.why(name)) for name in getattr(arguments, "names", ())]

@@ -76,6 +76,27 @@ def footprint(training: TrainingGraph, storage: Storage, static: Mapping[str, in
     return Footprint(live, peak_node, at_peak, _stashed_by_layer(training, groups), static)
 
 
+@dataclass(frozen=True)
+class Lifetime:
+    """An array of a training graph, or several that share memory in place: ``bytes`` alive from node to node.
+
+    ``node`` is the node that computes it, ``last`` its last reader; ``kind`` and ``layer`` as in a `Footprint`.
+    """
+
+    node: int
+    last: int
+    bytes: int
+    kind: str
+    layer: str
+
+
+def lifetimes(training: TrainingGraph, storage: Storage) -> Iterator[Lifetime]:
+    """Every array that the planner owns, in the order in which they are computed."""
+    groups = _groups(training, storage)
+    for first, last, size in groups.rows(groups.first >= 0):
+        yield Lifetime(first, last, size, _kind(training, first, last), layer_of(training.nodes[first]))
+
+
 def held_at_peak(training: TrainingGraph, storage: Storage, peak_node: int, most: int = 5) -> list[tuple[str, int]]:
     """The largest entries alive while ``peak_node`` runs: (name, bytes)."""
     groups = _groups(training, storage)

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import os
 from dataclasses import replace
-from typing import ContextManager, Mapping, Sequence
+from typing import ContextManager, Iterator, Mapping, Sequence
 
 import mxnet as mx
 import mxnet.libinfo
@@ -21,6 +21,7 @@ from echo.frontend.apart import measuring
 from echo.frontend.cached import as_cached, stateless
 from echo.frontend.capture import captured_graph, chunks_in, graph_in, oracle
 from echo.frontend.device import device_key
+from echo.frontend.environment import changed_variable
 from echo.frontend.extension import why_not, why_not_on
 from echo.frontend.implement import implemented
 from echo.frontend.match_range import default_match_range, match_range
@@ -28,7 +29,7 @@ from echo.frontend.measure import Meter, race
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
 from echo.frontend.pointwise import fuses
 from echo.frontend.selfcheck import check_hook, onednn_activations
-from echo.frontend.subject import family, static_bytes, subject
+from echo.frontend.subject import arrays, family, static_bytes, subject
 from echo.frontend.symbols import Binding, symbol_of, types_of
 from echo.ir.gradient_rule import GradientRule
 from echo.ir.gradients import EXCHANGES
@@ -38,6 +39,7 @@ from echo.ir.training_graph import EXECUTOR, TrainingGraph
 from echo.ir.training_node import TensorType
 from echo.system.locks import Lock
 
+MIRROR_VARIABLE = "MXNET_BACKWARD_DO_MIRROR"
 POISON_VARIABLE = "_ECHO_POISON"  # a test mode, `echo.frontend.poison`: on from the first plan of a process on
 _install_lock = Lock()
 _ALLOWED = native.Allowed(
@@ -157,6 +159,16 @@ class MxnetSession:
             symbol = symbol_of(self.graph)
             self._names = [*symbol.list_arguments(), *symbol.list_auxiliary_states()]
         return self._names
+
+    def arrays(self) -> Iterator[tuple[str, str, int]]:
+        """The arrays that the executor is given: name, kind and bytes."""
+        names = self.argument_names()
+        return ((names[place], kind, size) for place, kind, size in arrays(self._binding))
+
+    def mirrored(self) -> TrainingGraph:
+        """The training graph of the user's symbol with MXNet's own recomputation, ``MXNET_BACKWARD_DO_MIRROR``."""
+        with changed_variable(MIRROR_VARIABLE, "1"):
+            return self.anew().differentiate()
 
     def differentiate(self) -> TrainingGraph:
         """The training graph of the user's symbol."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from typing import Iterator
 
 import numpy as np
 
@@ -19,20 +20,31 @@ from echo.plans.key import Argument, PlanKey, digest, operators
 _SETTINGS = ("NNVM_EXEC_MATCH_RANGE", "MXNET_BACKWARD_DO_MIRROR")
 
 
+def arrays(binding: Binding) -> Iterator[tuple[int, str, int]]:
+    """The arrays that a bind is given, which are there all the time: position, kind and bytes.
+
+    Positions are those of the arguments, then of the auxiliary states.
+    """
+    arguments = zip(binding.arg_shapes, binding.arg_types, binding.grad_req)
+    for place, (shape, dtype, request) in enumerate(arguments):
+        size = _bytes(shape, dtype)
+        yield place, INPUTS if request == "null" else WEIGHTS, size
+        if request != "null":
+            yield place, GRADIENTS, size
+    for place, (shape, dtype) in enumerate(zip(binding.aux_shapes, binding.aux_types), len(binding.arg_shapes)):
+        yield place, AUXILIARY, _bytes(shape, dtype)
+
+
+def _bytes(shape: tuple[int, ...], dtype: object) -> int:
+    return int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize  # type: ignore[call-overload, no-any-return]
+
+
 def static_bytes(binding: Binding) -> dict[str, int]:
-    """The bytes of the arrays that a bind is given, which are there all the time, by kind."""
-
-    def total(shape: tuple[int, ...], dtype: object) -> int:
-        return int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize  # type: ignore[call-overload, no-any-return]
-
-    args = list(zip(binding.arg_shapes, binding.arg_types, binding.grad_req))
-    trained = sum(total(shape, dtype) for shape, dtype, request in args if request != "null")
-    return {
-        WEIGHTS: trained,
-        GRADIENTS: trained,
-        INPUTS: sum(total(shape, dtype) for shape, dtype, request in args if request == "null"),
-        AUXILIARY: sum(total(shape, dtype) for shape, dtype in zip(binding.aux_shapes, binding.aux_types)),
-    }
+    """The bytes of the arrays that a bind is given, by kind."""
+    sizes = {WEIGHTS: 0, GRADIENTS: 0, INPUTS: 0, AUXILIARY: 0}
+    for _, kind, size in arrays(binding):
+        sizes[kind] += size
+    return sizes
 
 
 def family(graph: Graph, binding: Binding, device: str, runner: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Iterable, Mapping
 
 import mxnet as mx
 import numpy as np
@@ -20,9 +20,11 @@ from echo.plans.frontier import frontier as curve
 from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.policies import policy_named
+from echo.report.profile import Profile
 from echo.runtime import find
 from echo.runtime.find import session_of
 from echo.runtime.gluon import optimize_block, session_of_block
+from echo.runtime.profiling import profile as profiled
 from echo.runtime.symbol import optimize_symbol
 from echo.system.collect import without_garbage_collection
 
@@ -79,6 +81,13 @@ def plan(symbol: Any, keywords: Mapping[str, Any]) -> Plan:
     with without_garbage_collection():
         options, session = _ready(symbol, keywords)
         return find.PLANNER.plan(session, options).plan
+
+
+def profile(symbol: Any, compare: Iterable[str], keywords: Mapping[str, Any]) -> Profile:
+    """See `echo.profile`."""
+    with without_garbage_collection():
+        options, session = _ready(symbol, keywords)
+        return profiled(session, options, compare)
 
 
 def frontier(symbol: Any, points: int, keywords: Mapping[str, Any]) -> Frontier:

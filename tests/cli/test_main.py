@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -11,7 +12,10 @@ import pytest
 from echo.cli import main
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
-ARGUMENTS = {"plan": ["x=2,3"], "schedule": ["--budget", "1GB"], "show": [], "why": ["t"]}
+ARGUMENTS = {
+    "plan": ["x=2,3"], "schedule": ["--budget", "1GB"], "show": [], "why": ["t"], "profile": ["x=2,3"],
+    "profile ": [],  # one that was saved
+}  # fmt: skip
 SAVED = (
     '{"nodes":[{"op":"null","name":"x","inputs":[]},{"op":"tanh","name":"t","inputs":[[0,0,0]]}],'
     '"arg_nodes":[0],"heads":[[1,0,0]]}'
@@ -36,7 +40,7 @@ BAD_FILES: dict[str, str | bytes] = {
 def test_bad_files_are_one_line(tmp_path: Path, command: str, bad: str, capsys: pytest.CaptureFixture[str]) -> None:
     path, content = tmp_path / "file.json", BAD_FILES[bad]
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    check_line([command, str(path), *ARGUMENTS[command]], capsys)
+    check_line([command.strip(), str(path), *ARGUMENTS[command]], capsys)
 
 
 @pytest.mark.parametrize("command", ARGUMENTS)
@@ -51,7 +55,7 @@ def test_what_is_no_file_is_one_line(
         os.mkfifo(path)
     elif kind != "missing":
         path.symlink_to("/dev/zero" if kind == "device" else path)
-    check_line([command, str(path), *ARGUMENTS[command]], capsys)
+    check_line([command.strip(), str(path), *ARGUMENTS[command]], capsys)
 
 
 @pytest.mark.parametrize("shape", ["x", "=2", "x=-1,2", "x=1e3", "x=99999999999999999999,2", "x=2147483647,2147483647"])
@@ -72,3 +76,25 @@ def check_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert len(lines) == 1
     assert lines[0].startswith("mxecho: ")
     assert len(lines[0]) < 1100
+
+
+def test_a_profile_of_a_symbol_and_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    symbol, saved = tmp_path / "net-symbol.json", tmp_path / "profile.json"
+    network = mx.sym.tanh(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=16, name="enc_fc"), name="enc_tanh")
+    mx.sym.SoftmaxOutput(network, name="loss").save(str(symbol))
+    words = ["profile", str(symbol), "data=4,8", "loss_label=4", "--compare", "echo,mirror"]
+    assert main.main([*words, "--by", "^enc", "--save", str(saved)]) == 0
+    first = capsys.readouterr().out
+    assert [" stock " in first, " echo " in first, " mirror " in first, "│ enc " in first] == [True] * 4
+    assert main.main(["profile", str(saved), "--by", "^enc"]) == 0
+    assert capsys.readouterr().out == first
+    assert main.main(["profile", str(saved), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(saved.read_text())
+
+
+@pytest.mark.parametrize("words", [["--by", "("], ["--compare", "torch"], ["--max-overhead", "many"]], ids=str)
+def test_bad_options_of_a_profile_are_one_line(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file.json").write_text(SAVED)
+    check_line(["profile", str(tmp_path / "file.json"), "x=2,3", *words], capsys)

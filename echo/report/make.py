@@ -1,0 +1,56 @@
+"""Usages of training graphs: lifetimes of their arrays, with the arrays that the executor is given."""
+
+from __future__ import annotations
+
+from typing import Iterable, Iterator, Mapping
+
+from echo.estimators.footprint import OUTPUT_GRADIENTS, RECOMPUTED, layer_of, lifetimes
+from echo.estimators.planner import blocks
+from echo.ir.clones import CLONE_SUFFIX
+from echo.ir.graph import VARIABLE
+from echo.ir.training_graph import TrainingGraph
+from echo.ir.training_node import TrainingNode
+from echo.report.usage import ALWAYS, Tensor, Usage
+
+_MIRROR_SUFFIX = "_mirror"  # which MXNet gives to what it runs again
+
+
+def usage(
+    training: TrainingGraph, planned: int, given: Iterable[tuple[str, str, int]], beside: Mapping[str, int]
+) -> Usage:
+    """The usage of a training graph as MXNet binds it, clones included.
+
+    Args:
+        training: the graph that runs.
+        planned: bytes of MXNet's memory planner for it.
+        given: arrays that the executor is given: name, kind, bytes.
+        beside: bytes beside both, by kind.
+    """
+    operators = [number for number, node in enumerate(training.nodes) if node.op != VARIABLE]
+    step_of = {number: step for step, number in enumerate(operators)}
+    end = max(len(operators) - 1, 0)
+    arrays = (
+        Tensor(name, "", layer_of(TrainingNode(VARIABLE, name, ())), kind, size, ALWAYS, end)
+        for name, kind, size in given
+        if size
+    )
+    nodes = training.nodes
+    return Usage(
+        planned=planned,
+        beside={kind: size for kind, size in beside.items() if size},
+        steps=tuple(nodes[number].name for number in operators),
+        forward_steps=sum(nodes[number].forward for number in operators),
+        tensors=(*arrays, *_passing(training, step_of)),
+    )
+
+
+def _passing(training: TrainingGraph, step_of: Mapping[int, int]) -> Iterator[Tensor]:
+    """The arrays that MXNet plans."""
+    clones = {
+        node.name + suffix for node in training.nodes if node.forward for suffix in (CLONE_SUFFIX, _MIRROR_SUFFIX)
+    }
+    for each in lifetimes(training, blocks(training)):
+        node = training.nodes[each.node]
+        is_clone = each.kind == OUTPUT_GRADIENTS and node.name in clones
+        kind = RECOMPUTED if is_clone else each.kind
+        yield Tensor(node.name, node.op, each.layer, kind, each.bytes, step_of[each.node], step_of[each.last])

@@ -1,0 +1,118 @@
+"""The profile of a model: the memory of its training step without echo and with a plan, side by side."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Mapping
+
+from echo.errors import GraphError
+from echo.plans.plan import Plan
+from echo.report.usage import STOCK, Usage, from_columns, to_columns
+from echo.system.reading import read_json
+from echo.system.unmoved import random_unmoved
+
+FORMAT = "echo-profile-1"
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Where the memory of a training step goes; prints as tables, saves and loads as JSON.
+
+    ``usages`` has the graphs that are compared: "stock", the user's own; "echo", with ``plan``; "mirror", with MXNet's
+    own recomputation (``MXNET_BACKWARD_DO_MIRROR``). ``device`` is "cpu" or "gpu", ``versions`` say what it was made
+    with, by name.
+    """
+
+    usages: Mapping[str, Usage]
+    plan: Plan
+    device: str
+    versions: Mapping[str, str]
+
+    def __str__(self) -> str:
+        with random_unmoved():
+            from echo.report.text import render  # rich is needed to print, not to profile
+
+            return render(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """The profile as a JSON value, `FORMAT`; docstrings of `Usage` and `Tensor` say what its numbers mean.
+
+        Arrays of a graph are columns of equal length under ``tensors``: ``name``, ``bytes``, ``first``, ``last``; and
+        ``op``, ``layer`` and ``kind``, which are positions in ``texts``.
+        """
+        usages = {
+            name: {
+                "planned": usage.planned,
+                "beside": dict(usage.beside),
+                "steps": list(usage.steps),
+                "forward_steps": usage.forward_steps,
+                "measured": dict(usage.measured),
+                "tensors": to_columns(usage.tensors),
+            }
+            for name, usage in self.usages.items()
+        }
+        plan = self.plan.to_json()
+        return {
+            "format": FORMAT,
+            "device": self.device,
+            "versions": dict(self.versions),
+            "usages": usages,
+            "plan": plan,
+        }
+
+    @staticmethod
+    def from_json(value: Any) -> Profile:
+        """Reads what `to_json` wrote.
+
+        Raises:
+            GraphError: not a profile, or one of another format.
+        """
+        try:
+            if value["format"] != FORMAT:
+                raise GraphError(f"expected format {FORMAT}, got {value['format']!r}")
+            usages = {str(name): _read_usage(usage) for name, usage in value["usages"].items()}
+            if STOCK not in usages:
+                raise GraphError(f"expected the usage {STOCK!r}, got {', '.join(usages) or 'none'}")
+            versions = {str(name): str(version) for name, version in value["versions"].items()}
+            return Profile(usages, Plan.from_json(value["plan"]), str(value["device"]), versions)
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+            raise GraphError(f"not a profile: {type(error).__name__}: {error}") from error
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the profile as a JSON file."""
+        text = json.dumps(self.to_json(), separators=(",", ":"), allow_nan=False)
+        Path(path).write_text(text + "\n", encoding="utf-8")
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Profile:
+        """Reads a profile that `save` wrote.
+
+        Raises:
+            GraphError: the file is no profile, or one of another version of echo.
+            OSError: it cannot be read, or is no regular file.
+        """
+        try:
+            return Profile.from_json(read_json(path))
+        except (ValueError, GraphError) as error:
+            raise GraphError(f"{path} is not a profile: {error}") from error
+
+
+def _read_usage(value: Mapping[str, Any]) -> Usage:
+    sizes = {name: value[name] for name in ("planned", "forward_steps")}
+    sizes.update({f"{group} {name}": size for group in ("beside", "measured") for name, size in value[group].items()})
+    for name, size in sizes.items():
+        if type(size) is not int or (size < 0 and not name.startswith("measured")):
+            raise GraphError(f"{name}: expected a number of bytes, got {size!r}")
+    if not all(isinstance(step, str) for step in value["steps"]):
+        raise GraphError("steps: expected names of operators")
+    return Usage(
+        planned=value["planned"],
+        beside=dict(value["beside"]),
+        steps=tuple(value["steps"]),
+        forward_steps=value["forward_steps"],
+        tensors=from_columns(value["tensors"]),
+        measured=dict(value["measured"]),
+    )

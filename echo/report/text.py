@@ -1,0 +1,103 @@
+"""A profile as text: memory by kind and by layer, graphs side by side, and the largest arrays at the peak."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from typing import TYPE_CHECKING, Callable, Iterable
+
+from rich.console import Console
+from rich.table import Table
+
+from echo.report.usage import ALWAYS, PLANNED, Tensor, Usage
+
+if TYPE_CHECKING:
+    from echo.report.profile import Profile
+
+_WIDTH = 120
+_MOST_LAYERS, _MOST_ARRAYS = 12, 8
+
+
+def render(profile: Profile, layer: Callable[[Tensor], str] | None = None) -> str:
+    """The profile as a text of at most 120 columns; ``layer`` groups arrays in another way than by their layers."""
+    out = io.StringIO()
+    console = Console(file=out, width=_WIDTH, color_system=None, markup=False, emoji=False, highlight=False)
+    console.print(f"echo profile ({profile.device}): {_summary(profile)}")
+    for table in (_kinds(profile), _layers(profile, layer or (lambda tensor: tensor.layer)), *_largest(profile)):
+        console.print(table)
+    if PLANNED in profile.usages:
+        for note in profile.plan.remarks:
+            console.print(f"note: {note}")
+    return out.getvalue().rstrip("\n")
+
+
+def _summary(profile: Profile) -> str:
+    return ", ".join(f"{name} {_megabytes(usage.total)} MB" for name, usage in profile.usages.items())
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 2**20:,.1f}"
+
+
+def _table(title: str, profile: Profile) -> Table:
+    table = Table(title, title_justify="left")
+    for name in profile.usages:
+        table.add_column(name, justify="right")
+    return table
+
+
+def _kinds(profile: Profile) -> Table:
+    table, usages = _table("at the peak, by kind (MB)", profile), profile.usages.values()
+    columns = [usage.by_kind for usage in usages]
+    for kind in dict.fromkeys(kind for column in columns for kind in column):
+        table.add_row(kind, *(_megabytes(column.get(kind, 0)) for column in columns))
+    table.add_section()
+    table.add_row("all of it", *(_megabytes(usage.total) for usage in usages))
+    table.add_row("of it planned by MXNet", *(_megabytes(usage.planned) for usage in usages), end_section=True)
+    for name in dict.fromkeys(name for usage in usages for name in usage.measured):
+        sizes = (usage.measured.get(name) for usage in usages)
+        table.add_row(name, *("-" if size is None else _megabytes(size) for size in sizes))
+    if PLANNED in profile.usages:
+        table.add_section()
+        time = f"+{100 * profile.plan.overhead:.1f} %"
+        table.add_row("time of recomputation", *(time if name == PLANNED else "" for name in profile.usages))
+    return table
+
+
+def _layers(profile: Profile, layer: Callable[[Tensor], str]) -> Table:
+    table = _table("at the peak, by layer (MB)", profile)
+    columns = [_by_layer(usage, layer) for usage in profile.usages.values()]
+    names = sorted({name for column in columns for name in column}, key=lambda name: -max(at[name] for at in columns))
+    for name in names[:_MOST_LAYERS]:
+        table.add_row(name, *(_megabytes(column[name]) for column in columns))
+    rest = names[_MOST_LAYERS:]
+    if rest:
+        table.add_row(f"{len(rest)} more", *(_megabytes(sum(column[name] for name in rest)) for column in columns))
+    return table
+
+
+def _by_layer(usage: Usage, layer: Callable[[Tensor], str]) -> Counter[str]:
+    sizes: Counter[str] = Counter()
+    for (name, _), size in usage.by_layer(layer).items():
+        sizes[name] += size
+    return sizes
+
+
+def _largest(profile: Profile) -> Iterable[Table]:
+    for name, usage in profile.usages.items():
+        if not usage.steps:
+            continue
+        table = Table(title=f"{name}: largest arrays at the peak, {_moment(usage)}", title_justify="left")
+        for heading in ("array", "operator", "kind"):
+            table.add_column(heading)
+        for heading in ("MB", "from step", "to step"):
+            table.add_column(heading, justify="right")
+        for tensor in usage.at_peak[:_MOST_ARRAYS]:
+            span = ("always", "") if tensor.first == ALWAYS else (str(tensor.first), str(tensor.last))
+            table.add_row(tensor.name, tensor.op, tensor.kind, _megabytes(tensor.bytes), *span)
+        yield table
+
+
+def _moment(usage: Usage) -> str:
+    half = "forward" if usage.peak_step < usage.forward_steps else "backward"
+    return f"step {usage.peak_step} of {len(usage.steps)} ({half}, {usage.steps[usage.peak_step]})"

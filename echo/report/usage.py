@@ -1,0 +1,182 @@
+"""The memory of one training step of one graph: every array that it holds, when, and for what."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Callable, Iterable, Mapping, Sequence, Tuple
+
+from echo.errors import GraphError
+
+ALWAYS = -1  # the first step of an array that is there before the step begins
+STOCK, PLANNED, MIRROR = "stock", "echo", "mirror"  # the graphs that a profile compares
+GAPS = "unused at the peak"  # planned memory that no array holds at that moment
+Rows = Mapping[Tuple[str, str], int]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """An array of ``bytes`` that lives from step ``first`` to step ``last``, both included.
+
+    Arrays that share memory in place are one, with the name and the operator of the first. ``layer`` is a readable
+    part of the name. ``kind`` is one of `echo.estimators.footprint`: feature maps, weights and so on. Arrays that the
+    executor is given have the first step `ALWAYS` and no operator.
+    """
+
+    name: str
+    op: str
+    layer: str
+    kind: str
+    bytes: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Usage:
+    """The memory of a graph in one training step.
+
+    ``planned`` is the total of MXNet's own memory planner in bytes, ``beside`` the bytes that the plan knows of beside
+    it and beside the arrays that the executor is given, by kind. ``steps`` are the names of the operators in the order
+    in which they run, the first ``forward_steps`` of which are the forward pass. ``measured`` are the bytes by which a
+    real step grew what was watched (`echo.runtime.growth`), by what was watched.
+    """
+
+    planned: int
+    beside: Mapping[str, int]
+    steps: tuple[str, ...]
+    forward_steps: int
+    tensors: tuple[Tensor, ...]
+    measured: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        end = len(self.steps)
+        for tensor in self.tensors:
+            if not (ALWAYS <= tensor.first <= tensor.last < max(end, 1)) or tensor.bytes < 0:
+                raise GraphError(f"{tensor.name}: expected bytes and steps of {end}, got {tensor}")
+
+    @cached_property
+    def live(self) -> tuple[int, ...]:
+        """The bytes of MXNet's planned arrays that are alive at each step."""
+        changes = [0] * (len(self.steps) + 1)
+        for tensor in self.passing:
+            changes[tensor.first] += tensor.bytes
+            changes[tensor.last + 1] -= tensor.bytes
+        alive, total = [], 0
+        for change in changes[:-1]:
+            total += change
+            alive.append(total)
+        return tuple(alive)
+
+    @cached_property
+    def passing(self) -> tuple[Tensor, ...]:
+        """The arrays that MXNet plans: those that are not there all the time."""
+        return tuple(tensor for tensor in self.tensors if tensor.first != ALWAYS)
+
+    @cached_property
+    def peak_step(self) -> int:
+        """The first step at which the most bytes are alive."""
+        return max(range(len(self.live)), key=self.live.__getitem__) if self.live else 0
+
+    @property
+    def live_peak(self) -> int:
+        return self.live[self.peak_step] if self.live else 0
+
+    @cached_property
+    def at_peak(self) -> tuple[Tensor, ...]:
+        """The arrays alive at the peak, the largest first, and those that are there all the time."""
+        alive = (tensor for tensor in self.tensors if tensor.first <= self.peak_step <= tensor.last)
+        return tuple(sorted(alive, key=lambda tensor: (-tensor.bytes, tensor.first)))
+
+    @property
+    def total(self) -> int:
+        """All bytes that the executor holds: planned, given, and beside both."""
+        given = sum(tensor.bytes for tensor in self.tensors if tensor.first == ALWAYS)
+        return self.planned + given + sum(self.beside.values())
+
+    @property
+    def by_kind(self) -> Mapping[str, int]:
+        """`total`, split by kind at the peak; `GAPS` are planned bytes in which no array lives then."""
+        kinds: dict[str, int] = {}
+        for tensor in self.at_peak:
+            kinds[tensor.kind] = kinds.get(tensor.kind, 0) + tensor.bytes
+        kinds[GAPS] = self.planned - self.live_peak
+        for kind, size in self.beside.items():
+            kinds[kind] = kinds.get(kind, 0) + size
+        return {kind: size for kind, size in sorted(kinds.items(), key=lambda item: -item[1]) if size}
+
+    def by_layer(self, layer: Callable[[Tensor], str] = lambda tensor: tensor.layer) -> Rows:
+        """Bytes at the peak by (layer, kind), the largest first; ``layer`` may group arrays in another way."""
+        rows: dict[tuple[str, str], int] = {}
+        for tensor in self.at_peak:
+            row = layer(tensor), tensor.kind
+            rows[row] = rows.get(row, 0) + tensor.bytes
+        return dict(sorted(rows.items(), key=lambda item: -item[1]))
+
+
+def layer_by(pattern: str) -> Callable[[Tensor], str]:
+    """A way to group arrays: by what a regular expression finds in their names.
+
+    That is its first group, or all of it where it has none; "others" where it is not found.
+
+    Raises:
+        GraphError: it is no regular expression.
+    """
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise GraphError(f"expected a regular expression for the names of arrays, got {pattern!r}: {error}") from None
+
+    def group(tensor: Tensor) -> str:
+        found = compiled.search(tensor.name)
+        return (found[1 if compiled.groups else 0] or "others") if found else "others"
+
+    return group
+
+
+def to_columns(tensors: Sequence[Tensor]) -> dict[str, list[object]]:
+    """Arrays as columns, for JSON; texts that repeat stand once in ``texts``, and columns hold their numbers."""
+    texts: dict[str, int] = {}
+
+    def numbered(values: Iterable[str]) -> list[object]:
+        return [texts.setdefault(value, len(texts)) for value in values]
+
+    columns: dict[str, list[object]] = {"name": [tensor.name for tensor in tensors]}
+    for name in ("op", "layer", "kind"):
+        columns[name] = numbered(getattr(tensor, name) for tensor in tensors)
+    for name in ("bytes", "first", "last"):
+        columns[name] = [getattr(tensor, name) for tensor in tensors]
+    return {"texts": list(texts), **columns}
+
+
+def from_columns(columns: Mapping[str, Sequence[object]]) -> tuple[Tensor, ...]:
+    """Reads what `to_columns` wrote.
+
+    Raises:
+        KeyError, IndexError, TypeError, ValueError: these are no such columns.
+    """
+    texts = columns["texts"]
+    rows = [
+        columns["name"],
+        *([texts[_number(at, 0)] for at in columns[name]] for name in ("op", "layer", "kind")),
+        *(columns[name] for name in ("bytes", "first", "last")),
+    ]
+    if len(set(map(len, rows))) != 1:
+        raise ValueError("columns of different lengths")
+    return tuple(
+        Tensor(_text(name), _text(op), _text(layer), _text(kind), _number(size), _number(first), _number(last))
+        for name, op, layer, kind, size, first, last in zip(*rows)
+    )
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"expected a text, got {value!r}")
+    return value
+
+
+def _number(value: object, least: int = ALWAYS) -> int:
+    if type(value) is not int or value < least:
+        raise TypeError(f"expected a number from {least} on, got {value!r}")
+    return value

@@ -1,0 +1,65 @@
+"""`echo.profile`: the memory of a model's training step, from MXNet's own training graphs."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import version
+from typing import Callable, Iterable, Mapping
+
+import mxnet as mx
+import numpy as np
+
+from echo.errors import OptionError
+from echo.frontend.session import MxnetSession
+from echo.ir.training_graph import TrainingGraph
+from echo.plans.decisions import Memory
+from echo.plans.options import Options
+from echo.report.make import usage
+from echo.report.profile import Profile
+from echo.report.usage import MIRROR, PLANNED, STOCK, Usage
+from echo.runtime import find
+
+COMPARED = (PLANNED, MIRROR)  # what a profile may set beside the user's own graph
+
+
+def profile(session: Callable[[], MxnetSession], options: Options, compare: Iterable[str]) -> Profile:
+    """The profile of a bind with these options; ``compare`` are some of `COMPARED`.
+
+    Raises:
+        OptionError: a name in ``compare`` that echo does not know.
+        EchoError: as for `echo.plan`.
+    """
+    names = _checked(compare)
+    found = find.PLANNER.plan(session, options)
+    plan, own = found.plan, session().anew()
+    usages = {STOCK: _usage(own, own.differentiate(), plan.before)}
+    if PLANNED in names:
+        planned = own.on(found.graph)
+        usages[PLANNED] = _usage(planned, planned.differentiate(), plan.after)
+    if MIRROR in names:
+        training = own.mirrored()
+        usages[MIRROR] = _usage(own, training, Memory(training.planned_bytes, 0, plan.before.static, {}, {}))
+    return Profile(usages, plan, own.device, _versions())
+
+
+def _checked(compare: Iterable[str]) -> tuple[str, ...]:
+    names = (compare,) if isinstance(compare, str) else tuple(compare)
+    for name in names:
+        if name not in COMPARED:
+            raise OptionError(f"compare: expected some of {', '.join(COMPARED)}, got {name!r}")
+    return names
+
+
+def _usage(session: MxnetSession, training: TrainingGraph, memory: Memory) -> Usage:
+    """``memory`` has the bytes that were planned; kinds of it that no array of the bind has are beside the arrays."""
+    beside = {kind: size for kind, size in memory.static.items() if kind not in session.static}
+    return usage(training, memory.planned, session.arrays(), beside)
+
+
+def _versions() -> Mapping[str, str]:
+    return {
+        "echo": version("mxnet-echo"),
+        "mxnet": mx.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }

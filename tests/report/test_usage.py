@@ -1,0 +1,99 @@
+"""Usages: what is alive when, sums by kind and layer, arrays as columns."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+
+import pytest
+
+from echo.errors import GraphError
+from echo.report.usage import ALWAYS, GAPS, Tensor, Usage, from_columns, layer_by, to_columns
+
+STEPS = ("fc", "tanh", "loss", "tanh_backward", "fc_backward")
+TENSORS = (
+    Tensor("data", "", "data", "inputs", 40, ALWAYS, 4),
+    Tensor("encoder_l0_fc", "FullyConnected", "encoder_l0", "feature maps", 100, 0, 3),
+    Tensor("encoder_l0_tanh", "tanh", "encoder_l0", "feature maps", 60, 1, 4),
+    Tensor("loss", "MakeLoss", "loss", "temporaries", 7, 2, 2),
+    Tensor("encoder_l0_tanh_backward", "_backward_tanh", "encoder_l0", "map gradients", 50, 3, 4),
+)
+USAGE = Usage(230, {"optimizer states": 8}, STEPS, 3, TENSORS)
+
+
+def test_what_is_alive_and_when_most_of_it_is() -> None:
+    assert USAGE.live == (100, 160, 167, 210, 110)
+    assert (USAGE.peak_step, USAGE.live_peak) == (3, 210)
+    assert [tensor.name for tensor in USAGE.at_peak] == [
+        "encoder_l0_fc", "encoder_l0_tanh", "encoder_l0_tanh_backward", "data",
+    ]  # fmt: skip
+
+
+def test_kinds_add_up_to_all_that_is_held() -> None:
+    assert USAGE.total == 230 + 40 + 8
+    assert USAGE.by_kind == {
+        "feature maps": 160, "map gradients": 50, "inputs": 40, GAPS: 20, "optimizer states": 8,
+    }  # fmt: skip
+    assert sum(USAGE.by_kind.values()) == USAGE.total
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_live_bytes_are_those_of_the_arrays_alive(seed: int) -> None:
+    draw = random.Random(seed)
+    steps = draw.randint(1, 12)
+    spans = [sorted(draw.choices(range(steps), k=2)) for _ in range(draw.randint(0, 20))]
+    tensors = [Tensor("x", "op", "x", "feature maps", draw.randint(0, 9), *span) for span in spans]
+    usage = Usage(10**6, {}, ("node",) * steps, steps, tuple(tensors))
+    for step, alive in enumerate(usage.live):
+        assert alive == sum(tensor.bytes for tensor in tensors if tensor.first <= step <= tensor.last)
+    assert usage.live_peak == max(usage.live)
+
+
+def test_by_layer_and_by_what_is_found_in_names() -> None:
+    assert USAGE.by_layer() == {
+        ("encoder_l0", "feature maps"): 160, ("encoder_l0", "map gradients"): 50, ("data", "inputs"): 40,
+    }  # fmt: skip
+    assert USAGE.by_layer(layer_by("encoder")) == {
+        ("encoder", "feature maps"): 160, ("encoder", "map gradients"): 50, ("others", "inputs"): 40,
+    }  # fmt: skip
+    assert set(USAGE.by_layer(layer_by("_(fc|tanh)"))) == {
+        ("fc", "feature maps"), ("tanh", "feature maps"), ("tanh", "map gradients"), ("others", "inputs"),
+    }  # fmt: skip
+    assert set(USAGE.by_layer(layer_by("data|(loss)"))) >= {("others", "inputs")}, "a group that took no part"
+
+
+def test_a_pattern_that_is_none() -> None:
+    with pytest.raises(GraphError, match=r"expected a regular expression .* got '\(': missing \)"):
+        layer_by("(")
+
+
+@pytest.mark.parametrize(
+    "change", [{"first": 5}, {"first": -2}, {"last": 5}, {"first": 3, "last": 2}, {"bytes": -1}], ids=str
+)
+def test_arrays_outside_of_the_step_are_refused(change: dict[str, int]) -> None:
+    with pytest.raises(GraphError, match="encoder_l0_fc: expected bytes and steps of 5"):
+        Usage(230, {}, STEPS, 3, (dataclasses.replace(TENSORS[1], **change),))
+
+
+def test_a_graph_without_operators() -> None:
+    usage = Usage(0, {}, (), 0, (Tensor("data", "", "data", "inputs", 40, ALWAYS, 0),))
+    assert (usage.live, usage.live_peak, usage.total, dict(usage.by_kind)) == ((), 0, 40, {"inputs": 40})
+
+
+def test_columns_and_back() -> None:
+    columns = json.loads(json.dumps(to_columns(TENSORS)))
+    assert columns["texts"].count("feature maps") == 1
+    assert from_columns(columns) == TENSORS
+    assert from_columns(to_columns(())) == ()
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("bytes", [1]), ("bytes", [1.5] * 5), ("first", [True] * 5), ("op", [99] * 5), ("kind", [-1] * 5),
+     ("name", [3] * 5), ("texts", [1] * 20), ("last", None)],
+)  # fmt: skip
+def test_damaged_columns_are_refused(column: str, value: object) -> None:
+    columns = {**to_columns(TENSORS), column: value}
+    with pytest.raises((KeyError, IndexError, TypeError, ValueError)):
+        from_columns(columns)  # type: ignore[arg-type]
