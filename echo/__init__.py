@@ -133,7 +133,10 @@ def frontier(symbol: mx.sym.Symbol | mx.gluon.HybridBlock, points: int = 10, **g
 
 
 def profile(
-    symbol: mx.sym.Symbol | mx.gluon.HybridBlock, compare: Iterable[str] = ("echo",), **given: Any
+    symbol: mx.sym.Symbol | mx.gluon.HybridBlock,
+    compare: Iterable[str] = ("echo",),
+    run: bool = False,
+    **given: Any,
 ) -> Profile:
     """Says where the memory of a training step goes: every array with its bytes, layer and kind, and when it lives.
 
@@ -143,12 +146,15 @@ def profile(
         symbol: the training symbol, or a HybridBlock.
         compare: what is set beside the user's own graph: "echo", the graph that `plan` gives with the same options, and
             "mirror", MXNet's own recomputation (``MXNET_BACKWARD_DO_MIRROR``).
+        run: each graph also takes two training steps on zeros, in a process of its own: what the process, MXNet's
+            storage counter and a GPU see of it. Takes the time and the memory of the model.
         given: as for `plan`.
 
     Raises:
-        OptionError: an unknown name in ``compare``; and what `plan` raises.
+        OptionError: an unknown name in ``compare``, or ``run`` for a block; and what `plan` raises.
+        UnsupportedError: with ``run``, the model does not run here.
     """
-    profiled: Profile = _runtime("api").profile(symbol, compare, given)
+    profiled: Profile = _runtime("api").profile(symbol, compare, run, given)
     return profiled
 
 

@@ -90,6 +90,7 @@ def _add_profile(profile: argparse.ArgumentParser) -> None:
     profile.add_argument("--max-overhead", default="auto", help="as for plan")
     profile.add_argument("--memory-budget", help="as for plan")
     profile.add_argument("--no-fuse", action="store_false", dest="fuse", help="as for plan")
+    profile.add_argument("--run", action="store_true", help="also take two steps of each graph, and measure them")
     profile.add_argument("--by", metavar="REGEX", help="group arrays by what this finds in their names, not by layers")
     profile.add_argument("--save", metavar="FILE", help="write the profile as JSON")
     profile.add_argument("--json", action="store_true", help="print the profile as JSON")
@@ -153,6 +154,7 @@ def _profile(arguments: argparse.Namespace) -> str:
         profile = echo.profile(
             load_symbol(Path(arguments.symbol)),
             compare=[name for name in arguments.compare.split(",") if name],
+            run=arguments.run,
             max_overhead=_number("--max-overhead", arguments.max_overhead, ["auto"]),
             memory_budget=_number("--memory-budget", arguments.memory_budget),
             fuse=arguments.fuse,

@@ -39,6 +39,10 @@ def _megabytes(size: int) -> str:
     return f"{size / 2**20:,.1f}"
 
 
+def _size(size: int | None) -> str:
+    return "-" if size is None else _megabytes(size)
+
+
 def _table(title: str, profile: Profile) -> Table:
     table = Table(title, title_justify="left")
     for name in profile.usages:
@@ -55,8 +59,9 @@ def _kinds(profile: Profile) -> Table:
     table.add_row("all of it", *(_megabytes(usage.total) for usage in usages))
     table.add_row("of it planned by MXNet", *(_megabytes(usage.planned) for usage in usages), end_section=True)
     for name in dict.fromkeys(name for usage in usages for name in usage.measured):
-        sizes = (usage.measured.get(name) for usage in usages)
-        table.add_row(name, *("-" if size is None else _megabytes(size) for size in sizes))
+        table.add_row(f"measured: {name}", *(_size(usage.measured.get(name)) for usage in usages))
+    if any(usage.measured for usage in usages):
+        table.add_row("measured, not accounted for", *(_size(usage.unaccounted) for usage in usages))
     if PLANNED in profile.usages:
         table.add_section()
         time = f"+{100 * profile.plan.overhead:.1f} %"

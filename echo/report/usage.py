@@ -11,6 +11,8 @@ from echo.errors import GraphError
 
 ALWAYS = -1  # the first step of an array that is there before the step begins
 STOCK, PLANNED, MIRROR = "stock", "echo", "mirror"  # the graphs that a profile compares
+# What a real step grew (`echo.runtime.growth`).
+PROCESS, STORAGE, DEVICE = "memory of the process", "MXNet's storage", "memory of the device"
 GAPS = "unused at the peak"  # planned memory that no array holds at that moment
 Rows = Mapping[Tuple[str, str], int]
 
@@ -94,6 +96,12 @@ class Usage:
         """All bytes that the executor holds: planned, given, and beside both."""
         given = sum(tensor.bytes for tensor in self.tensors if tensor.first == ALWAYS)
         return self.planned + given + sum(self.beside.values())
+
+    @property
+    def unaccounted(self) -> int | None:
+        """Bytes by which the device, or on a CPU the process, grew beyond `total`; None where nothing was measured."""
+        seen = self.measured.get(DEVICE, self.measured.get(PROCESS))
+        return None if seen is None else seen - self.total
 
     @property
     def by_kind(self) -> Mapping[str, int]:

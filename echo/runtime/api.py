@@ -83,11 +83,11 @@ def plan(symbol: Any, keywords: Mapping[str, Any]) -> Plan:
         return find.PLANNER.plan(session, options).plan
 
 
-def profile(symbol: Any, compare: Iterable[str], keywords: Mapping[str, Any]) -> Profile:
+def profile(symbol: Any, compare: Iterable[str], run: bool, keywords: Mapping[str, Any]) -> Profile:
     """See `echo.profile`."""
     with without_garbage_collection():
         options, session = _ready(symbol, keywords)
-        return profiled(session, options, compare)
+        return profiled(session, options, compare, run)
 
 
 def frontier(symbol: Any, points: int, keywords: Mapping[str, Any]) -> Frontier:

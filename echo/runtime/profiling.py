@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Callable, Iterable, Mapping
 
@@ -10,26 +11,35 @@ import mxnet as mx
 import numpy as np
 
 from echo.errors import OptionError
-from echo.frontend.session import MxnetSession
-from echo.ir.training_graph import TrainingGraph
+from echo.frontend.session import MIRROR_VARIABLE, MxnetSession
+from echo.frontend.symbols import symbol_of
+from echo.ir.training_graph import EXECUTOR, TrainingGraph
 from echo.plans.decisions import Memory
 from echo.plans.options import Options
+from echo.plans.plan import Plan
 from echo.report.make import usage
 from echo.report.profile import Profile
 from echo.report.usage import MIRROR, PLANNED, STOCK, Usage
 from echo.runtime import find
+from echo.runtime.growth import measured
 
 COMPARED = (PLANNED, MIRROR)  # what a profile may set beside the user's own graph
 
 
-def profile(session: Callable[[], MxnetSession], options: Options, compare: Iterable[str]) -> Profile:
+def profile(
+    session: Callable[[], MxnetSession], options: Options, compare: Iterable[str], run: bool = False
+) -> Profile:
     """The profile of a bind with these options; ``compare`` are some of `COMPARED`.
 
+    With ``run``, each graph also takes two steps in a process of its own (`echo.runtime.growth`).
+
     Raises:
-        OptionError: a name in ``compare`` that echo does not know.
+        OptionError: a name in ``compare`` that echo does not know, or ``run`` for a block.
         EchoError: as for `echo.plan`.
     """
     names = _checked(compare)
+    if run and session().subject.runner != EXECUTOR:
+        raise OptionError("run: expected a symbol; a block's memory is measured where the user's program runs it")
     found = find.PLANNER.plan(session, options)
     plan, own = found.plan, session().anew()
     usages = {STOCK: _usage(own, own.differentiate(), plan.before)}
@@ -39,7 +49,16 @@ def profile(session: Callable[[], MxnetSession], options: Options, compare: Iter
     if MIRROR in names:
         training = own.mirrored()
         usages[MIRROR] = _usage(own, training, Memory(training.planned_bytes, 0, plan.before.static, {}, {}))
+    if run:
+        usages = {name: replace(usage, measured=_measured(own, name, plan)) for name, usage in usages.items()}
     return Profile(usages, plan, own.device, _versions())
+
+
+def _measured(session: MxnetSession, name: str, plan: Plan) -> Mapping[str, int]:
+    symbol, call = symbol_of(session.graph), session.call()
+    if name == MIRROR:
+        return measured(symbol, call, variables={MIRROR_VARIABLE: "1"})
+    return measured(symbol, call, plan if name == PLANNED else None)
 
 
 def _checked(compare: Iterable[str]) -> tuple[str, ...]:

@@ -178,7 +178,8 @@ void Writer::node(const IndexedNode& node, std::size_t index) {
     numbers(",\"ignored\":", ignored_inputs(attrs));
     std::vector<std::uint32_t> untouched;
     for (std::size_t entry = graph_.entry_offsets[index]; entry < graph_.entry_offsets[index + 1]; ++entry)
-      if (untouched_[entry]) untouched.push_back(static_cast<std::uint32_t>(entry - graph_.entry_offsets[index]));
+      if (untouched_[entry] || storage_[entry] == kNoStorage)
+        untouched.push_back(static_cast<std::uint32_t>(entry - graph_.entry_offsets[index]));
     numbers(",\"untouched\":", untouched);
     *out_ += ",\"random\":" + std::to_string(is_random(attrs));
     *out_ += ",\"stateful\":" + std::to_string(is_stateful(attrs));

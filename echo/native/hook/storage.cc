@@ -20,8 +20,6 @@ Reads reads_of(const RawGraph& graph) {
 
 namespace {
 
-constexpr int kNoStorage = -1;  // as MXNet says it
-
 class Assignment {
  public:
   Assignment(const Reads& reads, const RawGraph& graph)

@@ -16,6 +16,8 @@ enum Untouched : std::uint8_t {
   kAdded,
 };
 
+constexpr int kNoStorage = -1;  // in the place of a storage id, as MXNet says it
+
 // By entry of a planned graph. `adds_in_place`: whether MXNet computes sums of gradients in place.
 std::vector<Untouched> untouched(const RawGraph& graph, bool adds_in_place);
 

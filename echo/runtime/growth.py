@@ -1,0 +1,141 @@
+"""What a real training step takes, seen from outside: by the process, by MXNet's storage counter, by the device.
+
+Each graph runs in a process of its own, ``python -m echo.runtime.growth FOLDER``, so that nothing of another one is
+left there. Its arrays hold zeros: what a step takes does not depend on their values.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Mapping
+
+import mxnet as mx
+
+from echo.errors import UnsupportedError, one_line
+from echo.plans.plan import Plan
+from echo.report.usage import DEVICE, PROCESS, STORAGE
+from echo.runtime import held
+from echo.system.trim import trim
+
+_LIMIT = 600.0  # seconds for one graph
+_STEPS = 2  # the first one may allocate more, the second shows what stays
+_CALL, _SYMBOL, _PLAN = "call.json", "symbol.json", "plan.json"
+_STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+
+def measured(
+    symbol: mx.sym.Symbol, call: Mapping[str, Any], plan: Plan | None = None, variables: Mapping[str, str] | None = None
+) -> dict[str, int]:
+    """Bytes by which a bind and two training steps grow `PROCESS`, `STORAGE` and, on a GPU, `DEVICE`.
+
+    Args:
+        symbol: what is bound.
+        call: how it is bound, by `echo.frontend.session.MxnetSession.call`.
+        plan: the plan that is applied; without one, the symbol is bound by MXNet alone.
+        variables: environment variables of the process.
+
+    Raises:
+        UnsupportedError: the process failed; the message has its last line.
+    """
+    with tempfile.TemporaryDirectory(prefix="echo-profile-") as name:
+        folder = Path(name)
+        (folder / _CALL).write_text(json.dumps(call), encoding="utf-8")
+        (folder / _SYMBOL).write_text(symbol.tojson(), encoding="utf-8")
+        if plan is not None:
+            plan.save(folder / _PLAN)
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("ECHO")}
+        command = [sys.executable, "-m", __name__, str(folder)]
+        try:
+            done = subprocess.run(
+                command, env={**kept, **(variables or {})}, capture_output=True, text=True, timeout=_LIMIT, check=True
+            )
+        except subprocess.TimeoutExpired as error:
+            raise UnsupportedError(f"a step of the model took more than {_LIMIT:g} s") from error
+        except subprocess.CalledProcessError as error:
+            said = (error.stderr or "").strip().splitlines() or [f"exit {error.returncode}"]
+            raise UnsupportedError(f"a step of the model does not run here: {said[-1]}") from error
+        return {str(key): int(size) for key, size in json.loads(done.stdout.splitlines()[-1]).items()}
+
+
+def _grow(folder: Path) -> dict[str, int]:
+    """Binds and runs what `measured` wrote into a folder, in this process."""
+    call = json.loads((folder / _CALL).read_text(encoding="utf-8"))
+    symbol = mx.sym.load(str(folder / _SYMBOL))
+    if (folder / _PLAN).exists():
+        import echo
+
+        symbol = echo.optimize(symbol, plan=echo.load_plan(folder / _PLAN))
+    ctx = mx.Context(*call["ctx"])
+    _warm_up(ctx)
+    trim()
+    before = {PROCESS: resident("VmRSS"), DEVICE: _on_device(ctx)}
+    if held.why_not():
+        counted, on_device = {}, _train(symbol, ctx, call)
+    else:
+        storage, on_device = held.held(lambda: _train(symbol, ctx, call), ctx)
+        counted = {STORAGE: storage}
+    after = {PROCESS: resident("VmHWM"), DEVICE: on_device}
+    return {**{key: after[key] - before[key] for key in after if before[key]}, **counted}
+
+
+def _warm_up(ctx: mx.Context) -> None:
+    """Starts the threads and loads what every training step has loaded."""
+    data, weight = mx.sym.var("data"), mx.sym.var("weight")
+    product = mx.sym.FullyConnected(data, weight, no_bias=True, num_hidden=8)
+    executor = mx.sym.Symbol.simple_bind(mx.sym.tanh(product), ctx, data=(8, 8), weight=(8, 8))
+    executor.forward(is_train=True)
+    executor.backward([mx.nd.ones((8, 8), ctx)])
+    mx.nd.waitall()
+
+
+def _train(symbol: mx.sym.Symbol, ctx: mx.Context, call: Mapping[str, Any]) -> int:
+    """Binds and trains; the bytes that are used on the device, when all that the steps take is there."""
+    shapes = {name: tuple(shape) for name, shape in call["shapes"].items()}
+    executor = symbol.simple_bind(ctx, grad_req=call["grad_req"], type_dict=call["types"], **shapes)
+    mx.nd.waitall()
+    with contextlib.suppress(OSError):  # a container may not allow it: then the bind counts, too
+        _RESET.write_text("5", encoding="ascii")
+    for _ in range(_STEPS):
+        outputs = executor.forward(is_train=True)
+        try:
+            executor.backward()
+        except mx.MXNetError:  # its outputs are no losses
+            executor.backward([mx.nd.ones_like(output) for output in outputs])
+        mx.nd.waitall()
+    return _on_device(ctx)
+
+
+def resident(line: str) -> int:
+    """Bytes of this process by a line of Linux's status file: VmRSS, or VmHWM, the most so far; 0 where unknown."""
+    with contextlib.suppress(OSError, ValueError):
+        for text in _STATUS.read_text(encoding="ascii").splitlines():
+            if text.startswith(line + ":"):
+                return int(text.split()[1]) << 10
+    return 0
+
+
+def _on_device(ctx: mx.Context) -> int:
+    if ctx.device_type != "gpu":
+        return 0
+    free, total = mx.context.gpu_memory_info(ctx.device_id)
+    return int(total - free)
+
+
+def main(folder: Path) -> int:
+    """Prints what grew as JSON, or why it does not run as one line on standard error; the exit status."""
+    try:
+        print(json.dumps(_grow(folder)))
+    except Exception as error:  # the user's model, or his MXNet: whatever it is, he is told
+        print(one_line(error), file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

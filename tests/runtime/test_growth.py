@@ -1,0 +1,98 @@
+"""What a real step takes: measured in a process of its own, and told where that fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import mxnet as mx
+import pytest
+
+import echo
+from benchmarks.models import SMALL
+from echo.errors import OptionError, UnsupportedError
+from echo.report.usage import PROCESS, STORAGE
+from echo.runtime import growth
+from echo.runtime.growth import measured, resident
+
+MB = 2**20
+CALL = {
+    "ctx": ["cpu", 0],
+    "shapes": {"data": [256, 1024], "weight": [1024, 1024]},
+    "types": {"data": "float32", "weight": "float32"},
+    "grad_req": "write",
+}
+
+
+def _layers(count: int) -> mx.sym.Symbol:
+    hidden, weight = mx.sym.var("data"), mx.sym.var("weight")
+    for _ in range(count):
+        hidden = mx.sym.tanh(mx.sym.FullyConnected(hidden, weight, no_bias=True, num_hidden=1024))
+    return hidden
+
+
+@pytest.mark.slow
+def test_more_layers_take_more() -> None:
+    few, many = (measured(_layers(count), CALL) for count in (2, 42))
+    more = 40 * 256 * 1024 * 4  # activations, in place of the products
+    assert 0.9 * more <= many[STORAGE] - few[STORAGE] <= 1.2 * more
+    assert 0.8 * more <= many[PROCESS] - few[PROCESS] <= 1.5 * more
+
+
+@pytest.mark.slow
+def test_variables_and_plans_reach_the_process() -> None:
+    model = SMALL["nmt"]()
+    profile = echo.profile(model.symbol, ("echo", "mirror"), run=True, max_overhead=None, **model.shapes)
+    for name, usage in profile.usages.items():
+        assert abs(usage.measured[STORAGE] - usage.total) <= 0.02 * usage.total + MB, name
+        assert usage.unaccounted == usage.measured[PROCESS] - usage.total
+    stored = {name: usage.measured[STORAGE] for name, usage in profile.usages.items()}
+    assert stored["echo"] < stored["mirror"] < stored["stock"]
+    assert "measured, not accounted for" in str(profile)
+
+
+@pytest.mark.slow
+def test_what_the_environment_says_of_echo_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ECHO", "1")
+    monkeypatch.setenv("ECHO_POLICY", "nonsense")
+    assert measured(_layers(2), CALL)[STORAGE] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ({"shapes": {"data": [3, 4], "weight": [5, 6]}}, "RuntimeError: simple_bind error.*inconsistent"),
+        ({"ctx": ["gpu", 77]}, "RuntimeError: simple_bind error.*USE_CUDA"),
+    ],
+)
+def test_a_step_that_fails(call: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        measured(_layers(2), {**CALL, **call})
+
+
+def test_a_process_that_dies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nkill -9 $$\n")
+    python.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(python))
+    with pytest.raises(UnsupportedError, match=r"does not run here: exit -9"):
+        measured(_layers(2), CALL)
+
+
+def test_a_step_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growth, "_LIMIT", 0.01)
+    with pytest.raises(UnsupportedError, match=r"took more than 0\.01 s"):
+        measured(_layers(2), CALL)
+
+
+def test_blocks_are_not_run() -> None:
+    net = mx.gluon.nn.Dense(4)
+    net.initialize()
+    with pytest.raises(OptionError, match="run: expected a symbol"):
+        echo.profile(net, run=True, data=(2, 3))
+
+
+def test_resident_bytes() -> None:
+    assert MB < resident("VmRSS") <= resident("VmHWM")
+    assert resident("nothing") == 0
