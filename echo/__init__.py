@@ -136,6 +136,7 @@ def profile(
     symbol: mx.sym.Symbol | mx.gluon.HybridBlock,
     compare: Iterable[str] = ("echo",),
     run: bool = False,
+    budgets: int = 0,
     **given: Any,
 ) -> Profile:
     """Says where the memory of a training step goes: every array with its bytes, layer and kind, and when it lives.
@@ -148,13 +149,14 @@ def profile(
             "mirror", MXNet's own recomputation (``MXNET_BACKWARD_DO_MIRROR``).
         run: each graph also takes two training steps on zeros, in a process of its own: what the process, MXNet's
             storage counter and a GPU see of it. Takes the time and the memory of the model.
+        budgets: the number of memory budgets to plan for, too, as `frontier` does; 0 for none.
         given: as for `plan`.
 
     Raises:
         OptionError: an unknown name in ``compare``, or ``run`` for a block; and what `plan` raises.
         UnsupportedError: with ``run``, the model does not run here.
     """
-    profiled: Profile = _runtime("api").profile(symbol, compare, run, given)
+    profiled: Profile = _runtime("api").profile(symbol, compare, run, budgets, given)
     return profiled
 
 

@@ -91,8 +91,12 @@ def _add_profile(profile: argparse.ArgumentParser) -> None:
     profile.add_argument("--memory-budget", help="as for plan")
     profile.add_argument("--no-fuse", action="store_false", dest="fuse", help="as for plan")
     profile.add_argument("--run", action="store_true", help="also take two steps of each graph, and measure them")
+    profile.add_argument("--budgets", type=int, default=0, metavar="N", help="also plan for N memory budgets")
     profile.add_argument("--by", metavar="REGEX", help="group arrays by what this finds in their names, not by layers")
     profile.add_argument("--save", metavar="FILE", help="write the profile as JSON")
+    profile.add_argument("--html", metavar="FILE", help="write a page with charts, which needs no network")
+    profile.add_argument("--picture", metavar="FILE", help="write a picture, FILE.png or FILE.svg")
+    profile.add_argument("--title", default="", help="the name of the model, for pages and pictures")
     profile.add_argument("--json", action="store_true", help="print the profile as JSON")
 
 
@@ -146,15 +150,17 @@ def _plan(arguments: argparse.Namespace) -> Plan:
 def _profile(arguments: argparse.Namespace) -> str:
     import echo
     from echo.frontend.files import load_symbol
+    from echo.report import page, picture
     from echo.report.text import render
-    from echo.report.usage import layer_by
+    from echo.report.usage import layer_by, layer_of
 
-    layer = layer_by(arguments.by) if arguments.by else None
+    layer = layer_by(arguments.by) if arguments.by else layer_of
     if arguments.shapes:
         profile = echo.profile(
             load_symbol(Path(arguments.symbol)),
             compare=[name for name in arguments.compare.split(",") if name],
             run=arguments.run,
+            budgets=arguments.budgets,
             max_overhead=_number("--max-overhead", arguments.max_overhead, ["auto"]),
             memory_budget=_number("--memory-budget", arguments.memory_budget),
             fuse=arguments.fuse,
@@ -164,6 +170,11 @@ def _profile(arguments: argparse.Namespace) -> str:
         profile = echo.Profile.load(arguments.symbol)
     if arguments.save:
         profile.save(arguments.save)
+    title = arguments.title or Path(arguments.symbol).stem
+    if arguments.html:
+        page.save(profile, arguments.html, title, layer)
+    if arguments.picture:
+        picture.save(profile, arguments.picture, title, layer)
     return json.dumps(profile.to_json()) if arguments.json else render(profile, layer)
 
 

@@ -23,13 +23,15 @@ class Profile:
 
     ``usages`` has the graphs that are compared: "stock", the user's own; "echo", with ``plan``; "mirror", with MXNet's
     own recomputation (``MXNET_BACKWARD_DO_MIRROR``). ``device`` is "cpu" or "gpu", ``versions`` say what it was made
-    with, by name.
+    with, by name. ``frontier`` has what other budgets buy, as `echo.plans.frontier.Frontier.to_json`, where that was
+    asked for.
     """
 
     usages: Mapping[str, Usage]
     plan: Plan
     device: str
     versions: Mapping[str, str]
+    frontier: tuple[Mapping[str, float], ...] = ()
 
     def __str__(self) -> str:
         with random_unmoved():
@@ -54,13 +56,13 @@ class Profile:
             }
             for name, usage in self.usages.items()
         }
-        plan = self.plan.to_json()
         return {
             "format": FORMAT,
             "device": self.device,
             "versions": dict(self.versions),
             "usages": usages,
-            "plan": plan,
+            "plan": self.plan.to_json(),
+            "frontier": [dict(row) for row in self.frontier],
         }
 
     @staticmethod
@@ -77,7 +79,8 @@ class Profile:
             if STOCK not in usages:
                 raise GraphError(f"expected the usage {STOCK!r}, got {', '.join(usages) or 'none'}")
             versions = {str(name): str(version) for name, version in value["versions"].items()}
-            return Profile(usages, Plan.from_json(value["plan"]), str(value["device"]), versions)
+            plan, rows = Plan.from_json(value["plan"]), tuple(map(_read_point, value["frontier"]))
+            return Profile(usages, plan, str(value["device"]), versions, rows)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise GraphError(f"not a profile: {type(error).__name__}: {error}") from error
 
@@ -98,6 +101,13 @@ class Profile:
             return Profile.from_json(read_json(path))
         except (ValueError, GraphError) as error:
             raise GraphError(f"{path} is not a profile: {error}") from error
+
+
+def _read_point(value: Mapping[str, Any]) -> Mapping[str, float]:
+    for name in ("total", "overhead"):
+        if type(value[name]) not in (int, float) or value[name] < 0:
+            raise GraphError(f"frontier: expected {name} to be a number, got {value[name]!r}")
+    return dict(value)
 
 
 def _read_usage(value: Mapping[str, Any]) -> Usage:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Callable, Iterable
 from rich.console import Console
 from rich.table import Table
 
-from echo.report.usage import ALWAYS, PLANNED, Tensor, Usage
+from echo.report.usage import ALWAYS, PLANNED, Tensor, Usage, layer_of
 
 if TYPE_CHECKING:
     from echo.report.profile import Profile
@@ -18,12 +18,12 @@ _WIDTH = 120
 _MOST_LAYERS, _MOST_ARRAYS = 12, 8
 
 
-def render(profile: Profile, layer: Callable[[Tensor], str] | None = None) -> str:
+def render(profile: Profile, layer: Callable[[Tensor], str] = layer_of) -> str:
     """The profile as a text of at most 120 columns; ``layer`` groups arrays in another way than by their layers."""
     out = io.StringIO()
     console = Console(file=out, width=_WIDTH, color_system=None, markup=False, emoji=False, highlight=False)
     console.print(f"echo profile ({profile.device}): {_summary(profile)}")
-    for table in (_kinds(profile), _layers(profile, layer or (lambda tensor: tensor.layer)), *_largest(profile)):
+    for table in (_kinds(profile), _layers(profile, layer), *_largest(profile)):
         console.print(table)
     if PLANNED in profile.usages:
         for note in profile.plan.remarks:

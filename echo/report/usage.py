@@ -114,13 +114,18 @@ class Usage:
             kinds[kind] = kinds.get(kind, 0) + size
         return {kind: size for kind, size in sorted(kinds.items(), key=lambda item: -item[1]) if size}
 
-    def by_layer(self, layer: Callable[[Tensor], str] = lambda tensor: tensor.layer) -> Rows:
+    def by_layer(self, layer: Callable[[Tensor], str] | None = None) -> Rows:
         """Bytes at the peak by (layer, kind), the largest first; ``layer`` may group arrays in another way."""
         rows: dict[tuple[str, str], int] = {}
         for tensor in self.at_peak:
-            row = layer(tensor), tensor.kind
+            row = (layer or layer_of)(tensor), tensor.kind
             rows[row] = rows.get(row, 0) + tensor.bytes
         return dict(sorted(rows.items(), key=lambda item: -item[1]))
+
+
+def layer_of(tensor: Tensor) -> str:
+    """The way in which arrays are grouped by default."""
+    return tensor.layer
 
 
 def layer_by(pattern: str) -> Callable[[Tensor], str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any, Callable, Iterable, Mapping
 
 import mxnet as mx
@@ -16,7 +16,6 @@ from echo.frontend.symbols import graph_of, infer_binding, symbol_of
 from echo.ir.attributes import PLAN_ATTRIBUTE
 from echo.ir.graph import Graph
 from echo.plans.frontier import Frontier
-from echo.plans.frontier import frontier as curve
 from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.policies import policy_named
@@ -24,6 +23,7 @@ from echo.report.profile import Profile
 from echo.runtime import find
 from echo.runtime.find import session_of
 from echo.runtime.gluon import optimize_block, session_of_block
+from echo.runtime.profiling import budget_frontier
 from echo.runtime.profiling import profile as profiled
 from echo.runtime.symbol import optimize_symbol
 from echo.system.collect import without_garbage_collection
@@ -83,11 +83,11 @@ def plan(symbol: Any, keywords: Mapping[str, Any]) -> Plan:
         return find.PLANNER.plan(session, options).plan
 
 
-def profile(symbol: Any, compare: Iterable[str], run: bool, keywords: Mapping[str, Any]) -> Profile:
+def profile(symbol: Any, compare: Iterable[str], run: bool, budgets: int, keywords: Mapping[str, Any]) -> Profile:
     """See `echo.profile`."""
     with without_garbage_collection():
         options, session = _ready(symbol, keywords)
-        return profiled(session, options, compare, run)
+        return profiled(session, options, compare, run, budgets)
 
 
 def frontier(symbol: Any, points: int, keywords: Mapping[str, Any]) -> Frontier:
@@ -96,7 +96,7 @@ def frontier(symbol: Any, points: int, keywords: Mapping[str, Any]) -> Frontier:
         if name in keywords:
             raise OptionError(f"{name}: a frontier covers all budgets and bounds, expected no option of this name")
     options, session = _ready(symbol, {**keywords, "max_overhead": None})
-    return curve(lambda budget: find.PLANNER.plan(session, replace(options, memory_budget=budget)).plan, points)
+    return budget_frontier(session, options, points)
 
 
 def _ready(symbol: Any, keywords: Mapping[str, Any]) -> tuple[Options, Callable[[], MxnetSession]]:

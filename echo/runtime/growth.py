@@ -18,9 +18,12 @@ from typing import Any, Mapping
 import mxnet as mx
 
 from echo.errors import UnsupportedError, one_line
+from echo.frontend.symbols import graph_of
+from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.report.usage import DEVICE, PROCESS, STORAGE
 from echo.runtime import held
+from echo.runtime.symbol import optimize_symbol
 from echo.system.trim import trim
 
 _LIMIT = 600.0  # seconds for one graph
@@ -68,9 +71,7 @@ def _grow(folder: Path) -> dict[str, int]:
     call = json.loads((folder / _CALL).read_text(encoding="utf-8"))
     symbol = mx.sym.load(str(folder / _SYMBOL))
     if (folder / _PLAN).exists():
-        import echo
-
-        symbol = echo.optimize(symbol, plan=echo.load_plan(folder / _PLAN))
+        symbol = optimize_symbol(symbol, Options(plan=Plan.load(folder / _PLAN)), graph_of(symbol))
     ctx = mx.Context(*call["ctx"])
     _warm_up(ctx)
     trim()

@@ -15,6 +15,8 @@ from echo.frontend.session import MIRROR_VARIABLE, MxnetSession
 from echo.frontend.symbols import symbol_of
 from echo.ir.training_graph import EXECUTOR, TrainingGraph
 from echo.plans.decisions import Memory
+from echo.plans.frontier import Frontier
+from echo.plans.frontier import frontier as curve
 from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.report.make import usage
@@ -27,11 +29,12 @@ COMPARED = (PLANNED, MIRROR)  # what a profile may set beside the user's own gra
 
 
 def profile(
-    session: Callable[[], MxnetSession], options: Options, compare: Iterable[str], run: bool = False
+    session: Callable[[], MxnetSession], options: Options, compare: Iterable[str], run: bool = False, budgets: int = 0
 ) -> Profile:
     """The profile of a bind with these options; ``compare`` are some of `COMPARED`.
 
-    With ``run``, each graph also takes two steps in a process of its own (`echo.runtime.growth`).
+    With ``run``, each graph also takes two steps in a process of its own (`echo.runtime.growth`). ``budgets`` is the
+    number of points of the frontier, 0 for none.
 
     Raises:
         OptionError: a name in ``compare`` that echo does not know, or ``run`` for a block.
@@ -51,7 +54,18 @@ def profile(
         usages[MIRROR] = _usage(own, training, Memory(training.planned_bytes, 0, plan.before.static, {}, {}))
     if run:
         usages = {name: replace(usage, measured=_measured(own, name, plan)) for name, usage in usages.items()}
-    return Profile(usages, plan, own.device, _versions())
+    points = tuple(budget_frontier(session, options, budgets).to_json()) if budgets else ()
+    return Profile(usages, plan, own.device, _versions(), points)
+
+
+def budget_frontier(session: Callable[[], MxnetSession], options: Options, points: int) -> Frontier:
+    """Plans of ``points`` budgets, whatever time they take.
+
+    Raises:
+        OptionError: a number of points that makes no sense.
+    """
+    unbound = replace(options, max_overhead=None)
+    return curve(lambda budget: find.PLANNER.plan(session, replace(unbound, memory_budget=budget)).plan, points)
 
 
 def _measured(session: MxnetSession, name: str, plan: Plan) -> Mapping[str, int]:

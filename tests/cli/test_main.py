@@ -92,6 +92,23 @@ def test_a_profile_of_a_symbol_and_of_a_file(tmp_path: Path, capsys: pytest.Capt
     assert json.loads(capsys.readouterr().out) == json.loads(saved.read_text())
 
 
+def test_pages_and_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    symbol = tmp_path / "net-symbol.json"
+    hidden = mx.sym.var("data")
+    for layer in range(6):
+        hidden = mx.sym.LayerNorm(mx.sym.tanh(mx.sym.FullyConnected(hidden, num_hidden=256, name=f"fc{layer}")))
+    mx.sym.SoftmaxOutput(hidden, name="loss").save(str(symbol))
+    page, picture = tmp_path / "page.html", tmp_path / "picture.svg"
+    words = ["profile", str(symbol), "data=64,256", "loss_label=64", "--budgets", "3"]
+    assert main.main([*words, "--html", str(page), "--picture", str(picture), "--title", "my net"]) == 0
+    for path in (page, picture):
+        assert "my net" in path.read_text(encoding="utf-8")
+    assert "What other budgets buy" in page.read_text(encoding="utf-8")
+    capsys.readouterr()
+    check_line([*words, "--picture", str(tmp_path / "picture.bmp")], capsys)
+    check_line([*words[:-1], "-3"], capsys)
+
+
 @pytest.mark.parametrize("words", [["--by", "("], ["--compare", "torch"], ["--max-overhead", "many"]], ids=str)
 def test_bad_options_of_a_profile_are_one_line(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -1,0 +1,205 @@
+"""Charts of a profile as Vega-Lite and Vega specifications: values in, JSON out.
+
+The page (`echo.report.page`) shows them alive, `echo.report.picture` makes PNG and SVG of the same.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Any, Callable, Iterator, Mapping, Sequence
+
+from echo.estimators import footprint as kinds
+from echo.plans.decisions import HIDDEN, KEPT
+from echo.report.profile import Profile
+from echo.report.usage import GAPS, MIRROR, PLANNED, STOCK, Tensor, Usage
+
+Spec = Mapping[str, Any]
+VEGA_LITE = "6.4"  # the version that is bundled, too
+_SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
+_MOST_BARS = 10
+_MOST_SAMPLES = 1500  # of a line; each is the highest of its neighbours
+WIDTH = 900  # pixels, where there is no page that knows better
+_HEIGHT, _OVERVIEW = 260, 46
+GRAPH_COLORS = {STOCK: "#9c9489", PLANNED: "#2f7ed8", MIRROR: "#e0861a"}
+KIND_COLORS = {
+    kinds.FEATURE_MAPS: "#2f7ed8", kinds.OUTPUT_GRADIENTS: "#e0861a", kinds.RECOMPUTED: "#3f9c55",
+    kinds.TEMPORARIES: "#5fb3b0", kinds.WEIGHTS: "#9a6fb0", kinds.GRADIENTS: "#d65f5f", kinds.INPUTS: "#8a6d57",
+    kinds.AUXILIARY: "#d9b42c", kinds.OPTIMIZER: "#e38aa0", HIDDEN: "#6b7a8f", KEPT: "#7f7f3f", GAPS: "#bdb6ae",
+}  # fmt: skip
+
+
+_GRAPHS = {"orient": "top", "title": None, "symbolOpacity": 1}  # legends
+_KINDS = {"orient": "bottom", "columns": 3, "title": None, "symbolType": "square"}
+
+
+def scale(colors: Mapping[str, str], names: Sequence[str]) -> dict[str, Any]:
+    """The colors of some names, as a scale; grey for a name that has none."""
+    return {"domain": list(names), "range": [colors.get(name, "#888888") for name in names]}
+
+
+def megabytes(size: int) -> float:
+    """MB of 2**20 bytes, rounded for the eye."""
+    return round(size / 2**20, 3)
+
+
+def _largest_at(usage: Usage, steps: Sequence[int], most: int = 3) -> Iterator[str]:
+    """For each of these steps, in order, the largest arrays alive that MXNet plans, in words."""
+    starts = sorted(usage.passing, key=lambda tensor: tensor.first)
+    alive: list[tuple[int, int, Tensor]] = []
+    at = 0
+    for step in steps:
+        while at < len(starts) and starts[at].first <= step:
+            heapq.heappush(alive, (-starts[at].bytes, at, starts[at]))
+            at += 1
+        top: list[tuple[int, int, Tensor]] = []
+        while alive and len(top) < most:
+            item = heapq.heappop(alive)
+            if item[2].last >= step:
+                top.append(item)
+        for item in top:
+            heapq.heappush(alive, item)
+        yield ", ".join(f"{each.name} {each.bytes / 2**20:.1f} MB" for _, _, each in top)
+
+
+def _samples(usage: Usage) -> list[int]:
+    """Steps to draw: all of them, or of each of `_MOST_SAMPLES` neighbourhoods the one with the most alive."""
+    count = len(usage.live)
+    if count <= _MOST_SAMPLES:
+        return list(range(count))
+    bounds = [count * number // _MOST_SAMPLES for number in range(_MOST_SAMPLES + 1)]
+    return [max(range(low, high), key=usage.live.__getitem__) for low, high in zip(bounds, bounds[1:])]
+
+
+def timeline_rows(profile: Profile) -> list[dict[str, Any]]:
+    """Points of the lines: how far the step is (0 to 1), MB alive, the operator, and the largest arrays."""
+    rows = []
+    for name, usage in profile.usages.items():
+        steps = _samples(usage)
+        for step, largest in zip(steps, _largest_at(usage, steps)):
+            rows.append(
+                {
+                    "graph": name,
+                    "at": round(step / max(len(usage.steps) - 1, 1), 5),
+                    "mb": megabytes(usage.live[step]),
+                    "operator": usage.steps[step],
+                    "pass": "forward" if step < usage.forward_steps else "backward",
+                    "largest": largest,
+                }
+            )
+    return rows
+
+
+def timeline(profile: Profile) -> Spec:
+    """Bytes alive over the training step, one line a graph; a brush over the small one below zooms."""
+    x: dict[str, Any] = {"field": "at", "type": "quantitative", "title": "the training step, from its start to its end"}
+    colors = scale(GRAPH_COLORS, list(profile.usages))
+    color = {"field": "graph", "type": "nominal", "scale": colors, "legend": _GRAPHS}
+    y = {"field": "mb", "type": "quantitative", "title": "MB alive"}
+    tips = [{"field": field, "type": "nominal"} for field in ("graph", "operator", "pass", "largest")]
+    tips.insert(1, {"field": "mb", "type": "quantitative", "format": ",.1f"})
+    zoomed: dict[str, Any] = {**x, "scale": {"domain": {"param": "brush"}}, "axis": {"format": "%"}, "title": None}
+    near = {"type": "point", "on": "pointerover", "nearest": True, "clear": "pointerout"}
+    shown = {"condition": {"param": "near", "empty": False, "value": 1}, "value": 0}
+    area = {"type": "area", "opacity": 0.12, "line": True, "clip": True}
+    point = {"type": "point", "filled": True, "size": 60, "clip": True}
+    detail = {
+        "width": WIDTH,
+        "height": _HEIGHT,
+        "encoding": {"x": zoomed, "y": y, "color": color},
+        "layer": [
+            {"mark": area, "encoding": {"y": {**y, "stack": None}}},
+            {
+                "params": [{"name": "near", "select": near}],
+                "mark": point,
+                "encoding": {"opacity": shown, "tooltip": tips},
+            },
+        ],
+    }
+    overview = {
+        "width": WIDTH,
+        "height": _OVERVIEW,
+        "params": [{"name": "brush", "select": {"type": "interval", "encodings": ["x"]}}],
+        "mark": {"type": "line", "strokeWidth": 1},
+        "encoding": {"x": {**x, "axis": {"format": "%"}}, "y": {**y, "title": None, "axis": None}, "color": color},
+    }
+    return {"$schema": _SCHEMA, "data": {"values": timeline_rows(profile)}, "vconcat": [detail, overview]}
+
+
+def by_kind(profile: Profile) -> Spec:
+    """All that is held at the peak, one bar a graph, its parts by kind."""
+    names = [name for name in KIND_COLORS if any(name in usage.by_kind for usage in profile.usages.values())]
+    names += [name for usage in profile.usages.values() for name in usage.by_kind if name not in KIND_COLORS]
+    rows = [
+        {"graph": graph, "kind": kind, "mb": megabytes(size), "order": names.index(kind)}
+        for graph, usage in profile.usages.items()
+        for kind, size in usage.by_kind.items()
+    ]
+    colors = scale(KIND_COLORS, list(dict.fromkeys(names)))
+    amount = {"field": "mb", "type": "quantitative"}
+    return {
+        "$schema": _SCHEMA,
+        "data": {"values": rows},
+        "width": WIDTH,
+        "height": {"step": 42},
+        "mark": {"type": "bar", "height": 28},
+        "encoding": {
+            "y": {"field": "graph", "type": "nominal", "title": None, "sort": list(profile.usages)},
+            "x": {**amount, "title": "MB at the peak"},
+            "color": {"field": "kind", "type": "nominal", "scale": colors, "legend": _KINDS},
+            "order": {"field": "order", "type": "quantitative"},
+            "tooltip": [{"field": "graph"}, {"field": "kind"}, {**amount, "format": ",.1f"}],
+        },
+    }
+
+
+def by_layer(profile: Profile, layer: Callable[[Tensor], str]) -> Spec:
+    """What the largest layers hold at the peak, kinds stacked, one bar for each graph."""
+    sizes: dict[str, int] = {}
+    rows = []
+    for graph, usage in profile.usages.items():
+        for (name, kind), size in usage.by_layer(layer).items():
+            sizes[name] = sizes.get(name, 0) + size
+            rows.append({"graph": graph, "layer": name, "kind": kind, "mb": megabytes(size)})
+    largest = sorted(sizes, key=lambda name: -sizes[name])[:_MOST_BARS]
+    kinds_there = list(dict.fromkeys(str(row["kind"]) for row in rows))
+    header = {"labelAngle": 0, "labelAlign": "left", "labelFontWeight": "bold", "title": None}
+    return {
+        "$schema": _SCHEMA,
+        "data": {"values": [row for row in rows if row["layer"] in largest]},
+        "width": WIDTH - 200,
+        "height": {"step": 16},
+        "spacing": 6,
+        "mark": {"type": "bar", "height": 13},
+        "encoding": {
+            "row": {"field": "layer", "type": "nominal", "sort": largest, "header": header},
+            "y": {"field": "graph", "type": "nominal", "title": None, "sort": list(profile.usages)},
+            "x": {"field": "mb", "type": "quantitative", "title": "MB at the peak"},
+            "color": {"field": "kind", "type": "nominal", "scale": scale(KIND_COLORS, kinds_there), "legend": _KINDS},
+        },
+    }
+
+
+def frontier(rows: Sequence[Mapping[str, float]], chosen: Mapping[str, float]) -> Spec:
+    """Memory against time for plans of several budgets, and the plan of the profile.
+
+    Args:
+        rows: as `echo.plans.frontier.Frontier.to_json` has them.
+        chosen: the same of the profile's plan.
+    """
+    values = [{"mb": megabytes(int(row["total"])), "time": row["overhead"], "plan": "others"} for row in rows]
+    here = {"mb": megabytes(int(chosen["total"])), "time": chosen["overhead"], "plan": "this plan"}
+    x = {"field": "mb", "type": "quantitative", "title": "MB that the executor holds", "scale": {"zero": False}}
+    y = {"field": "time", "type": "quantitative", "title": "time of recomputation", "axis": {"format": "+.0%"}}
+    tips = [{"field": "mb", "type": "quantitative", "format": ",.1f"},
+            {"field": "time", "type": "quantitative", "format": "+.1%"}]  # fmt: skip
+    point = {"type": "point", "filled": True, "size": 70}
+    return {
+        "$schema": _SCHEMA,
+        "width": WIDTH,
+        "height": 240,
+        "encoding": {"x": x, "y": y, "tooltip": tips},
+        "layer": [
+            {"data": {"values": values}, "mark": {"type": "line", "point": point, "color": GRAPH_COLORS[STOCK]}},
+            {"data": {"values": [here]}, "mark": {**point, "size": 160, "color": GRAPH_COLORS[PLANNED]}},
+        ],
+    }

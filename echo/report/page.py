@@ -1,0 +1,88 @@
+"""A profile as one HTML page that needs nothing else: charts that answer the mouse, tables that can be searched.
+
+It is for reading on screens of all sizes, light and dark, and for printing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Callable, Mapping
+
+from echo.report.charts import VEGA_LITE, by_kind, frontier, timeline
+from echo.report.decisions import groups
+from echo.report.extra import module_of
+from echo.report.profile import Profile
+from echo.report.treemap import treemap
+from echo.report.usage import ALWAYS, PLANNED, STOCK, Tensor, Usage, layer_of
+from echo.system.unmoved import random_unmoved
+
+_TEMPLATE = "page.html.jinja"
+_MOST_GROUPS, _MOST_ARRAYS = 2000, 200
+
+
+def html(profile: Profile, title: str = "", layer: Callable[[Tensor], str] = layer_of) -> str:
+    """The page.
+
+    Args:
+        profile: what it shows.
+        title: the name of the model.
+        layer: how arrays are grouped, as for `echo.report.usage.Usage.by_layer`.
+
+    Raises:
+        UnsupportedError: jinja2 or vl-convert-python is not there.
+    """
+    with random_unmoved():
+        jinja, convert = module_of("jinja2"), module_of("vl_convert")
+        environment = jinja.Environment(
+            loader=jinja.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
+        )
+        environment.filters["mb"] = lambda size: f"{size / 2**20:,.1f}"
+        bundle = convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
+        page: str = environment.get_template(_TEMPLATE).render(
+            profile=profile,
+            title=title or "training step",
+            charts=_script(_charts(profile, layer)),
+            bundle=bundle,
+            groups=groups(profile.plan.decisions)[:_MOST_GROUPS] if PLANNED in profile.usages else (),
+            arrays={name: usage.at_peak[:_MOST_ARRAYS] for name, usage in profile.usages.items()},
+            moments={name: _moment(usage) for name, usage in profile.usages.items()},
+            ALWAYS=ALWAYS,
+            STOCK=STOCK,
+            PLANNED=PLANNED,
+        )
+        return page
+
+
+def save(
+    profile: Profile,
+    path: str | os.PathLike[str],
+    title: str = "",
+    layer: Callable[[Tensor], str] = layer_of,
+) -> None:
+    """Writes the page into a file; see `html`."""
+    Path(path).write_text(html(profile, title, layer), encoding="utf-8")
+
+
+def _charts(profile: Profile, layer: Callable[[Tensor], str]) -> Mapping[str, Any]:
+    charts = {"timeline": timeline(profile), "kinds": by_kind(profile)}
+    for name, usage in profile.usages.items():
+        charts[f"layers-{name}"] = treemap(usage, layer)
+    if profile.frontier:
+        chosen = {"total": profile.plan.after.total, "overhead": profile.plan.overhead}
+        charts["frontier"] = frontier(profile.frontier, chosen)
+    return charts
+
+
+def _script(value: Any) -> str:
+    """JSON that may stand inside of a script of a page, whatever names it has."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _moment(usage: Usage) -> str:
+    if not usage.steps:
+        return "there are no operators"
+    half = "forward" if usage.peak_step < usage.forward_steps else "backward"
+    return f"{half} pass, {usage.steps[usage.peak_step]} (step {usage.peak_step} of {len(usage.steps)})"

@@ -1,0 +1,46 @@
+"""A profile as one picture, for papers and READMEs: what holds the memory at the peak, by kind and by layer."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Callable
+
+from echo.errors import OptionError
+from echo.report.charts import VEGA_LITE, WIDTH, by_kind, by_layer
+from echo.report.extra import module_of
+from echo.report.profile import Profile
+from echo.report.usage import Tensor, layer_of
+from echo.system.unmoved import random_unmoved
+
+_SCALE = 2.0  # of a PNG: pixels of a screen of high resolution
+
+
+def save(
+    profile: Profile,
+    path: str | os.PathLike[str],
+    title: str = "",
+    layer: Callable[[Tensor], str] = layer_of,
+) -> None:
+    """Writes the picture as PNG or SVG, as the end of the name says.
+
+    Raises:
+        OptionError: the name ends in another way.
+        UnsupportedError: vl-convert-python is not there.
+    """
+    ending = Path(path).suffix.lower()
+    if ending not in (".png", ".svg"):
+        raise OptionError(f"expected a picture NAME.png or NAME.svg, got {os.fspath(path)!r}")
+    with random_unmoved():
+        convert = module_of("vl_convert")
+        spec = _both(profile, title, layer)
+        if ending == ".svg":
+            Path(path).write_text(convert.vegalite_to_svg(spec, vl_version=VEGA_LITE), encoding="utf-8")
+        else:
+            Path(path).write_bytes(convert.vegalite_to_png(spec, vl_version=VEGA_LITE, scale=_SCALE))
+
+
+def _both(profile: Profile, title: str, layer: Callable[[Tensor], str]) -> dict[str, Any]:
+    parts = [{**by_kind(profile), "width": WIDTH - 200}, by_layer(profile, layer)]
+    inner = [{key: value for key, value in part.items() if key != "$schema"} for part in parts]
+    return {"$schema": parts[0]["$schema"], "title": title, "background": "white", "vconcat": inner}

@@ -1,0 +1,94 @@
+"""What is held at the peak as nested areas: layers, in each of them kinds of arrays. A Vega specification."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Mapping
+
+from echo.report.charts import KIND_COLORS, WIDTH, megabytes, scale
+from echo.report.usage import Tensor, Usage, layer_of
+
+_SCHEMA = "https://vega.github.io/schema/vega/v6.json"
+_MOST_LAYERS = 60
+_SIDES = {"x": "x0", "y": "y0", "x2": "x1", "y2": "y1"}
+
+
+def _tree(usage: Usage, layer: Callable[[Tensor], str]) -> list[dict[str, Any]]:
+    rows = usage.by_layer(layer)
+    sizes: dict[str, int] = {}
+    for (name, _), size in rows.items():
+        sizes[name] = sizes.get(name, 0) + size
+    shown = set(sorted(sizes, key=lambda name: -sizes[name])[:_MOST_LAYERS])
+    leaves: dict[tuple[str, str], int] = {}
+    for (name, kind), size in rows.items():
+        leaf = name if name in shown else f"{len(sizes) - len(shown)} more layers", kind
+        leaves[leaf] = leaves.get(leaf, 0) + size
+    parents = dict.fromkeys(name for name, _ in leaves)
+    return [
+        {"id": "all", "parent": ""},
+        *({"id": f"layer {name}", "parent": "all", "layer": name} for name in parents),
+        *(
+            {"id": f"{kind} of {name}", "parent": f"layer {name}", "layer": name, "kind": kind, "mb": megabytes(size)}
+            for (name, kind), size in leaves.items()
+        ),
+    ]
+
+
+def treemap(usage: Usage, layer: Callable[[Tensor], str] = layer_of) -> Mapping[str, Any]:
+    """What is held at the peak as nested areas: layers, in each the kinds. A Vega specification."""
+    names = list(dict.fromkeys(kind for _, kind in usage.by_layer(layer)))
+    cells = {
+        "type": "rect",
+        "from": {"data": "leaves"},
+        "encode": {
+            "enter": {
+                "fill": {"scale": "color", "field": "kind"},
+                "stroke": {"value": "#ffffff"},
+                "tooltip": {"signal": "{layer: datum.layer, kind: datum.kind, MB: format(datum.mb, ',.1f')}"},
+            },
+            "update": {side: {"field": place} for side, place in _SIDES.items()},
+        },
+    }
+    texts = {
+        "type": "text",
+        "from": {"data": "layers"},
+        "interactive": False,
+        "encode": {
+            "update": {
+                "x": {"signal": "datum.x0 + 4"},
+                "y": {"signal": "datum.y0 + 12"},
+                "fill": {"value": "#ffffff"},
+                "fontSize": {"value": 11},
+                "fontWeight": {"value": "bold"},
+                "text": {"signal": "datum.y1 - datum.y0 < 16 ? '' : datum.layer"},
+                "limit": {"signal": "datum.x1 - datum.x0 - 6"},
+            }
+        },
+    }
+    tree = {
+        "name": "tree",
+        "values": _tree(usage, layer),
+        "transform": [
+            {"type": "stratify", "key": "id", "parentKey": "parent"},
+            {
+                "type": "treemap",
+                "field": "mb",
+                "sort": {"field": "value", "order": "descending"},
+                "round": True,
+                "paddingInner": 1,
+                "size": [{"signal": "width"}, {"signal": "height"}],
+            },
+        ],
+    }
+    return {
+        "$schema": _SCHEMA,
+        "width": WIDTH,
+        "height": 380,
+        "data": [
+            tree,
+            {"name": "leaves", "source": "tree", "transform": [{"type": "filter", "expr": "!!datum.kind"}]},
+            {"name": "layers", "source": "tree", "transform": [{"type": "filter", "expr": "datum.depth == 1"}]},
+        ],
+        "scales": [{"name": "color", "type": "ordinal", **scale(KIND_COLORS, names)}],
+        "legends": [{"fill": "color", "orient": "bottom", "columns": 3, "symbolType": "square"}],
+        "marks": [cells, texts],
+    }

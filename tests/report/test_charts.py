@@ -1,0 +1,68 @@
+"""Charts: their numbers are the profile's, and Vega-Lite takes them."""
+
+from __future__ import annotations
+
+import pytest
+
+from echo.report.charts import VEGA_LITE, by_kind, by_layer, frontier, megabytes, timeline, timeline_rows
+from echo.report.usage import layer_of
+from tests.report.profiles import made_up
+
+convert = pytest.importorskip("vl_convert", reason="needs the extra report")
+
+
+def test_lines_are_the_bytes_alive() -> None:
+    profile = made_up(60)
+    rows = timeline_rows(profile)
+    for name, usage in profile.usages.items():
+        points = [row for row in rows if row["graph"] == name]
+        assert [row["mb"] for row in points] == [megabytes(size) for size in usage.live]
+        assert (points[0]["at"], points[-1]["at"]) == (0, 1)
+        assert [row["operator"] for row in points] == list(usage.steps)
+        assert sum(row["pass"] == "forward" for row in points) == usage.forward_steps
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_largest_arrays_alive(seed: int) -> None:
+    profile = made_up(80, seed)
+    for name, usage in profile.usages.items():
+        for step, row in enumerate(row for row in timeline_rows(profile) if row["graph"] == name):
+            alive = [tensor for tensor in usage.passing if tensor.first <= step <= tensor.last]
+            largest = sorted((tensor.bytes for tensor in alive), reverse=True)[:3]
+            said = [part.rpartition(" ")[0].rpartition(" ") for part in row["largest"].split(", ")]
+            assert [float(size) for _, _, size in said] == [round(size / 2**20, 1) for size in largest]
+            assert {each for each, _, _ in said} <= {tensor.name for tensor in alive}
+
+
+def test_long_steps_keep_their_peak() -> None:
+    profile = made_up(20_000)
+    rows = timeline_rows(profile)
+    assert len(rows) == 2 * 1500
+    for name, usage in profile.usages.items():
+        points = [row for row in rows if row["graph"] == name]
+        assert max(row["mb"] for row in points) == megabytes(usage.live_peak)
+        assert [row["at"] for row in points] == sorted(row["at"] for row in points)
+
+
+def test_bars_add_up() -> None:
+    profile = made_up(50)
+    rows = by_kind(profile)["data"]["values"]
+    for name, usage in profile.usages.items():
+        assert sum(row["mb"] for row in rows if row["graph"] == name) == pytest.approx(usage.total / 2**20, abs=0.01)
+    layers = by_layer(profile, layer_of)["data"]["values"]
+    assert len({row["layer"] for row in layers}) == 10
+    largest = {row["layer"] for row in layers}
+    assert "weight" in largest
+
+
+def test_vega_lite_draws_them() -> None:
+    profile = made_up(50)
+    for spec in (
+        timeline(profile),
+        by_kind(profile),
+        by_layer(profile, layer_of),
+        frontier(profile.frontier, {"total": 2**20, "overhead": 0.1}),
+    ):
+        svg = convert.vegalite_to_svg(spec, vl_version=VEGA_LITE)
+        assert svg.count("<path") > 5
+        assert "NaN" not in svg

@@ -1,0 +1,32 @@
+"""Pictures: PNG and SVG, and names that are neither."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from echo.errors import OptionError
+from echo.report.picture import save
+from echo.report.usage import layer_by
+from tests.report.profiles import made_up
+
+pytest.importorskip("vl_convert", reason="needs the extra report")
+
+
+def test_png_and_svg(tmp_path: Path) -> None:
+    profile = made_up(50)
+    save(profile, tmp_path / "a.PNG", "some model")
+    assert (tmp_path / "a.PNG").read_bytes().startswith(b"\x89PNG")
+    save(profile, tmp_path / "a.svg", "some model", layer_by("layer[0-9]"))
+    text = (tmp_path / "a.svg").read_text(encoding="utf-8")
+    assert text.startswith("<svg")
+    for word in ("some model", "layer1", "feature maps", "stock", "echo"):
+        assert word in text
+
+
+@pytest.mark.parametrize("name", ["a.jpg", "a", "png"])
+def test_other_names(name: str, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"expected a picture NAME\.png or NAME\.svg"):
+        save(made_up(10), tmp_path / name)
+    assert not (tmp_path / name).exists()
