@@ -36,6 +36,10 @@ PROJECTS_INSTALLED := $(PROJECTS:%=.projects/%/.installed)
 # The wheel of MXNet for `make test-gpu-contexts`: mxnet-cu102, mxnet-cu112 or mxnet-cu117.
 GPU_WHEEL ?= mxnet-cu112
 
+# The wheels and the versions of numpy for `make test-gpu-wheels`, each with each.
+GPU_WHEELS ?= mxnet-cu102 mxnet-cu112 mxnet-cu117
+GPU_NUMPYS ?= 1.23.5 1.24.4 1.26.4
+
 # A Python with numpy, torch and matplotlib on the machine with the GPU; MXNet is not needed there.
 GPU_PYTHON ?= python3
 
@@ -62,7 +66,7 @@ SANITIZED_MINUTES ?= 10
 MINUTES ?= 3
 KINDS   ?=
 
-.PHONY: help demo test test-slow test-all test-compat test-gpu-contexts coverage lint check fuzz bench sockeye projects projects-fast ptx sass tidy sanitize gpu-check clean
+.PHONY: help demo test test-slow test-all test-compat test-gpu-contexts test-gpu-wheels coverage lint check fuzz bench sockeye projects projects-fast ptx sass tidy sanitize gpu-check clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -88,6 +92,9 @@ test-compat:  ## train under newer versions of numpy and Python, each in an envi
 
 test-gpu-contexts:  ## train on a fake CUDA device, with a CUDA wheel of MXNet (0.5 GB) in an environment of its own
 	@tests/fake_gpu/check.sh $(PYTHON) $(GPU_WHEEL) $(NUMPY)
+
+test-gpu-wheels:  ## install under each CUDA wheel of MXNet and each numpy as the README says, and train (10 minutes)
+	@tests/fake_gpu/wheels.sh $(PYTHON) "$(GPU_WHEELS)" "$(GPU_NUMPYS)"
 
 coverage: $(INSTALLED)  ## which lines and branches the tests run, of Python and of C++ (20 minutes; or TESTS=tests/policies)
 	@$(BIN)/python -m tests.coverage $(TESTS)

@@ -6,6 +6,8 @@ mxnet is imported, and no more than mxnet needs:
 - numpy 1.24 removed the aliases ``numpy.bool`` and ``numpy.int``, which mxnet reads: they are Python's own types again.
 - Python 3.12 removed ``distutils``, of which mxnet compares two versions: unless setuptools brings it, a stand-in for
   ``distutils.version`` takes its place.
+- MXNet's CUDA wheels leave the CUDA libraries out: those of NVIDIA's pip wheels are loaded where the dynamic loader
+  finds none of its own (`echo.system.cuda_libraries`).
 
 numpy 2 is out of reach: mxnet 1.9.1 excludes it in its own requirements, and reads a dozen names that numpy 2 lacks.
 """
@@ -17,20 +19,23 @@ import importlib.util
 import re
 import sys
 import types
+from pathlib import Path
+from typing import Sequence
 
 from echo.errors import UnsupportedError
+from echo.system.cuda_libraries import load_for
 
 SUPPORTED = "1.9.1"
 _ALIASES = {"bool": bool, "int": int}  # all that mxnet 1.9.1 reads of what numpy 1.24 removed
 
 
 def prepare() -> str:
-    """Makes up for what numpy and Python removed since mxnet 1.9.1, before mxnet is imported.
+    """Makes up for what numpy and Python removed since mxnet 1.9.1 and for missing CUDA libraries, before the import.
 
     Returns what stands in mxnet's way all the same, else an empty text.
     """
     _provide_distutils()
-    return _provide_aliases()
+    return _provide_aliases() or _provide_cuda()
 
 
 def check_version(version: str) -> None:
@@ -51,6 +56,34 @@ def _provide_aliases() -> str:
         for name, kind in _ALIASES.items():
             vars(numpy).setdefault(name, kind)
     return ""
+
+
+def libmxnet() -> Path | None:
+    """Where the library of the mxnet is that Python would import, or did; None where there is none."""
+    try:
+        spec = importlib.util.find_spec("mxnet")
+    except ValueError:  # a module without a spec, which a program made up
+        return None
+    library = Path(spec.origin).with_name("libmxnet.so") if spec and spec.origin else None
+    return library if library and library.is_file() else None
+
+
+def without_cuda(missing: Sequence[str]) -> str:
+    """What to do where these CUDA libraries are missing, as a sentence; empty where none is."""
+    if not missing:
+        return ""
+    driver = "; libcuda.so.1 comes with NVIDIA's driver" if "libcuda.so.1" in missing else ""
+    return f"MXNet's CUDA wheel needs {', '.join(missing)}: see the README, \"On NVIDIA's GPUs\"{driver}"
+
+
+def _provide_cuda() -> str:
+    library = libmxnet()
+    if library is None:
+        return ""  # mxnet says so itself
+    try:
+        return without_cuda(load_for(library))
+    except (ValueError, OSError):  # the dynamic loader says more of such a file
+        return ""
 
 
 def _provide_distutils() -> None:

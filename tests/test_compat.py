@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import shutil
 import subprocess
 import sys
 import types
@@ -15,6 +16,7 @@ import pytest
 
 from echo import compat
 from echo.errors import UnsupportedError
+from tests.stub_libraries import mxnet, stub, wheels
 
 
 def program(text: str, *options: str) -> subprocess.CompletedProcess[str]:
@@ -136,3 +138,48 @@ def test_mxnet_trains_where_it_does_not_import_by_itself() -> None:
 def test_importing_it_imports_nothing_heavy(tmp_path: Path) -> None:
     done = program("import sys, echo.compat; print(sorted({'mxnet', 'numpy', 'distutils'} & set(sys.modules)))")
     assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+@pytest.mark.parametrize("first", ["import echo.compat", "import echo", "import echo.startup as s; s.watch(True)"])
+def test_libraries_of_nvidias_wheels_are_loaded_when_mxnet_is_imported(first: str, tmp_path: Path) -> None:
+    made = wheels(tmp_path, ["libcudart.so.11.0", "libcublas.so.11"])
+    mxnet(tmp_path, list(made.values()))
+    path = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+    alone = program(path + "import mxnet")
+    assert alone.returncode == 1
+    assert "cannot open shared object file" in alone.stderr
+    helped = program(f"{path}{first}\nimport mxnet; print(mxnet.__version__)")
+    assert helped.returncode == 0, helped.stderr
+    assert helped.stdout.strip() == "1.9.1"
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+def test_cuda_libraries_that_are_nowhere_are_named_once(tmp_path: Path) -> None:
+    made = wheels(tmp_path / "away", ["libcudart.so.11.0"])
+    driver = stub(tmp_path / "away" / "libcuda.so.1", 1)
+    mxnet(tmp_path, [*made.values(), driver])
+    done = program(f"import sys, echo; sys.path.insert(0, {str(tmp_path)!r})\nimport mxnet")
+    assert done.returncode == 1
+    said = [line for line in done.stderr.splitlines() if line.startswith("echo: ")]
+    assert said == [
+        "echo: MXNet's CUDA wheel needs libcudart.so.11.0, libcuda.so.1: see the README, \"On NVIDIA's GPUs\"; "
+        "libcuda.so.1 comes with NVIDIA's driver"
+    ]
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no library"])
+def test_a_damaged_mxnet_is_left_to_the_loader(content: bytes | None, tmp_path: Path) -> None:
+    (tmp_path / "mxnet").mkdir()
+    (tmp_path / "mxnet" / "__init__.py").write_text("")
+    if content is not None:
+        (tmp_path / "mxnet" / "libmxnet.so").write_bytes(content)
+    done = program(f"import sys, echo.compat; sys.path.insert(0, {str(tmp_path)!r})\nimport mxnet")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_without_mxnet_there_is_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert compat.libmxnet() == Path(sys.modules["mxnet"].__path__[0], "libmxnet.so")
+    made_up = types.ModuleType("mxnet")
+    monkeypatch.setitem(sys.modules, "mxnet", made_up)
+    assert compat.libmxnet() is None

@@ -1,5 +1,5 @@
 """The command line, ``mxecho`` or ``python -m echo``: runs a program with echo; plans a saved symbol and explains it;
-schedules a training graph of any framework.
+schedules a training graph of any framework; says what of echo works on a machine.
 
 ::
 
@@ -11,6 +11,7 @@ schedules a training graph of any framework.
     mxecho why plan.json encoder_l0_tanh
     mxecho profile model-symbol.json data=128,50 softmax_label=128,50 --by '^(encoder|decoder)'
     mxecho schedule graph.json --budget 5GB
+    mxecho doctor
     mxecho --version
 """
 
@@ -56,8 +57,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="mxecho", description="Train the same MXNet model in less memory.")
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version, and what the kernels use")
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("run", help="run a program with echo, as ECHO=1 does")  # parsed by echo.run
+    commands.add_parser("run", help="run a program with echo, as ECHO=1 does")  # parsed by echo.cli.run
     commands.add_parser("verify", help="the same, and compare the first step of each plan with the stock graph's")
+    commands.add_parser("doctor", help="say what of echo works on this machine, what is off, and why")
     plan = commands.add_parser("plan", help="plan a saved symbol for some shapes and explain the plan")
     plan.add_argument("symbol", help="a symbol saved by MXNet, as model-symbol.json")
     plan.add_argument("shapes", nargs="+", metavar="NAME=SHAPE", help="shapes of inputs, as data=128,50")
@@ -210,6 +212,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] in (["run"], ["verify"]):
         return run.run(words[1:], words[0])
+    if words[:1] == ["doctor"]:
+        from echo.cli import doctor  # with all that it asks
+
+        return doctor.run(words[1:])
     arguments = _parser().parse_args(words)
     if isinstance(sys.stdout, io.TextIOWrapper):  # a name may have characters that the terminal has not
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -17,6 +17,8 @@ API int fake_cuInit(unsigned) { return devices() ? 0 : kNoDevice; }
 API int fake_cuDriverGetVersion(int* to) { return *to = static_cast<int>(env("FAKE_CUDA_DRIVER", 12040)), 0; }
 API int fake_cuDeviceGetCount(int* to) { return *to = devices(), 0; }
 API int fake_cuDeviceGet(int* to, int number) { return *to = number, number < devices() ? 0 : kNoDevice; }
+API int fake_cuDeviceGetName(char* to, int bytes, int) { return std::snprintf(to, static_cast<size_t>(bytes), "fake device"), 0; }
+API int fake_cuDeviceTotalMem_v2(size_t* to, int) { return *to = size_t{16} << 30, 0; }
 API int fake_cuDeviceGetAttribute(int* to, int which, int) { return *to = attribute(which), devices() ? 0 : kNoDevice; }
 API int fake_cuGetErrorName(int code, const char** to) { return *to = code == kNoDevice ? "CUDA_ERROR_NO_DEVICE" : "FAKE_ERROR", 0; }
 API int fake_cuGetErrorString(int code, const char** to) { return *to = code == kNoDevice ? "no CUDA-capable device is detected (fake)" : "fake error", 0; }

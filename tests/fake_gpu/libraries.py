@@ -15,7 +15,7 @@ HERE = Path(__file__).resolve().parent
 _SONAME = re.compile(r"lib(cuda|cudart|cudnn|cublas|cufft|curand|cusolver|cusparse|nccl|nvrtc|nvToolsExt)\.so\.")
 _SYMBOL = re.compile(r"(__cuda|cu[A-Zdbfrs]|nccl|nvrtc|nvtx)")
 _PREFIXES = ("cudnn", "cublas", "cufft", "curand", "cusolver", "cusparse", "nccl", "nvrtc")
-_DRIVER = re.compile(r'find\(library, "(\w+)"')  # in echo/kernels/cuda/driver.cc, which looks functions up by name
+_DRIVER = re.compile(r'(?:find\(library, "|\bcuda\.)(cu\w+)')  # as driver.cc and gpus.py of echo look functions up
 _MAKES_HANDLE = re.compile(
     r"^(cudnnCreate|cublasCreate|curandCreateGenerator|cusolverDnCreate|cudaGraphInstantiate|nvrtcCreateProgram)"
 )
@@ -50,8 +50,9 @@ def _wanted(libmxnet: Path) -> dict[str, dict[str, str]]:
         soname = version if version in wanted else "" if version else _library_of(name, list(wanted))
         if soname:
             wanted[soname][name] = version
-    driver = HERE.parents[1] / "echo" / "kernels" / "cuda" / "driver.cc"
-    for name in _DRIVER.findall(driver.read_text(encoding="utf-8")):
+    echo = HERE.parents[1] / "echo"
+    sources = [echo / "kernels" / "cuda" / "driver.cc", echo / "system" / "gpus.py"]
+    for name in _DRIVER.findall("".join(source.read_text(encoding="utf-8") for source in sources)):
         wanted.setdefault("libcuda.so.1", {}).setdefault(name, "")
     return wanted
 

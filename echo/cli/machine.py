@@ -1,0 +1,128 @@
+"""Facts about the machine that take no MXNet: Python, echo itself, compiler, cache folder, variables."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Callable, Iterator, Mapping
+
+from echo import native
+from echo.cli.fact import FINE, OFF, STOPS, Fact
+from echo.errors import NativeError, OptionError
+from echo.kernels import kernels_library, level
+from echo.plans.options import VARIABLES, value_of
+from echo.system.files import cache_folder
+
+_COMPILERS = ("c++", "g++", "clang++")  # which CMake looks for, in this order
+_OTHERS = ("ECHO_KERNELS_LEVEL",)  # read by the kernels' library, for its tests
+_NEWEST, _OLDEST = (3, 13), (3, 8)
+_ALIKE = 0.75  # of the letters of a variable that is meant
+
+
+def python() -> Iterator[Fact]:
+    """Python, numpy, and whether ECHO=1 is seen when Python starts."""
+    fits = _OLDEST <= sys.version_info[:2] < _NEWEST
+    remark = "" if fits else "expected 3.8 to 3.12"
+    yield Fact("Python", "version", platform.python_version(), remark, FINE if fits else STOPS)
+    yield Fact("Python", "program", sys.executable)
+    numpy = version("numpy")
+    too_new = int(numpy.split(".")[0]) >= 2
+    remark = "expected one below 2: pip install 'numpy<2'" if too_new else ""
+    yield Fact("Python", "numpy", numpy, remark, STOPS if too_new else FINE)
+    seen = "_echo_startup" in sys.modules or importlib.util.find_spec("_echo_startup") is not None
+    remark = "" if seen else "no _echo_startup.py in site-packages: use `mxecho run` in the place of ECHO=1"
+    value = "is seen when Python starts" if seen else "is not seen"
+    yield Fact("Python", "ECHO=1", value, remark, FINE if seen else OFF)
+
+
+def libraries() -> Iterator[Fact]:
+    """Echo, its native libraries, and the instructions that its kernels use."""
+    yield Fact("echo", "version", version("mxnet-echo"))
+    yield Fact("echo", "folder", str(Path(native.__path__[0]).parent))
+    loads: tuple[Callable[[], object], ...] = (native.hook_library, native.planner_library, kernels_library)
+    for name, load in zip(("hook", "planner", "kernels"), loads):
+        try:
+            load()
+        except NativeError as error:
+            yield Fact("echo", f"{name} (C++)", "missing", str(error), OFF)
+        else:
+            yield Fact("echo", f"{name} (C++)", "loaded")
+    try:
+        yield Fact("echo", "CPU kernels use", level())
+    except NativeError:
+        return  # said above
+
+
+def compiler() -> Iterator[Fact]:
+    """The C++ compiler that would build the native libraries; they are there already where they are loaded."""
+    names = [os.environ["CXX"]] if os.environ.get("CXX") else _COMPILERS
+    found = next((path for path in map(shutil.which, names) if path), None)
+    if found is None:
+        yield Fact("echo", "compiler", "none", "needed only to build echo's native libraries: apt install g++")
+        return
+    try:
+        done = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        yield Fact("echo", "compiler", found, f"does not say its version: {error}")
+    else:
+        yield Fact("echo", "compiler", next(iter(done.stdout.splitlines()), found))
+
+
+def cache() -> Iterator[Fact]:
+    """The folder of measured times and plans."""
+    folder = cache_folder()
+    yield Fact("cache", "folder", str(folder), "" if folder.exists() else "made when the first plan is")
+    if folder.is_dir():
+        owner = folder.stat().st_uid
+        mine = owner == os.getuid()
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        megabytes = sum(path.stat().st_size for path in files) / 2**20
+        remark = "" if mine else "another user: files of others are not read"
+        yield Fact("cache", "owner", _name_of(owner), remark, FINE if mine else OFF)
+        yield Fact("cache", "size", f"{len(files)} files, {megabytes:.1f} MB")
+    reason = _why_not_writable(folder)
+    remark = f"{reason}: each process measures and plans anew" if reason else ""
+    yield Fact("cache", "writable", not reason, remark, OFF if reason else FINE)
+
+
+def _name_of(owner: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(owner).pw_name
+    except KeyError:  # as in containers
+        return str(owner)
+
+
+def _why_not_writable(folder: Path) -> str:
+    """Why nothing can be kept there; empty where it can."""
+    existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            return ""
+    except OSError as error:
+        return f"{existing}: {error.strerror}"
+
+
+def variables(environment: Mapping[str, str]) -> Iterator[Fact]:
+    """The variables of echo's that are set: those that it does not know, or whose values it does not."""
+    names = sorted(name for name in environment if name == "ECHO" or name.startswith("ECHO_"))
+    for name in names:
+        remark, state = VARIABLES[name][2] if name in VARIABLES else "", FINE
+        if name not in VARIABLES and name not in _OTHERS:
+            alike = difflib.get_close_matches(name, VARIABLES, 1, _ALIKE)
+            remark, state = f"no variable of echo's{f'; {alike[0]} is one' if alike else ''}", OFF
+        elif name in VARIABLES:
+            try:
+                value_of(name, environment)
+            except OptionError as error:
+                remark, state = str(error), STOPS
+        yield Fact("variables", name, environment[name], remark, state)

@@ -1,0 +1,79 @@
+"""`mxecho doctor` as a whole: its text, its JSON, its exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Mapping
+
+import pytest
+
+from echo.cli import doctor, main
+from echo.cli.fact import OFF, STOPS, Fact
+
+FINE_ONE = Fact("Python", "version", "3.11.7")
+OFF_ONE = Fact("cache", "writable", False, "read-only file system: each process measures and plans anew", OFF)
+STOPS_ONE = Fact("MXNet", "fits echo", False, "expected mxnet 1.9.1, got 1.8.0", STOPS)
+
+
+def test_here_echo_works(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 120
+    text = "\n".join(lines)
+    for words in ("MXNet: wheel", "MXNet: hook", "cache: folder", "echo: compiler", "GPU: driver", "echo works here."):
+        assert words in text
+
+
+@pytest.mark.parametrize(
+    ("facts", "status", "summary"),
+    [
+        ([FINE_ONE], 0, ["echo works here."]),
+        ([FINE_ONE, OFF_ONE], 0, ["echo works here.", "Off: cache: writable."]),
+        ([OFF_ONE, STOPS_ONE], 1,
+         ["echo cannot work here:", "  MXNet, fits echo: expected mxnet 1.9.1, got 1.8.0", "Off: cache: writable."]),
+    ],
+    ids=["all is well", "something is off", "it cannot work"],
+)  # fmt: skip
+def test_exit_status(
+    facts: list[Fact], status: int, summary: list[str],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(doctor, "examine", lambda: facts)
+    assert doctor.run([]) == status
+    text = capsys.readouterr().out
+    assert text.splitlines()[-len(summary) :] == summary
+    assert doctor.run(["--json"]) == status
+    found = json.loads(capsys.readouterr().out)
+    assert found["works"] is (status == 0)
+    assert [Fact(**fact) for fact in found["facts"]] == facts
+
+
+def test_what_is_off_is_said_where_it_stands() -> None:
+    text = doctor.render([FINE_ONE, OFF_ONE])
+    (row,) = [line for line in text.splitlines() if "cache: writable" in line and "│" in line]
+    assert [cell.strip() for cell in row.strip("│").split("│")][:2] == ["cache: writable", "no"]
+    assert "off: read-only file system" in row
+
+
+def command(environment: Mapping[str, str], *options: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-W", "ignore", "-m", "echo", "doctor", *options]
+    return subprocess.run(words, capture_output=True, text=True, timeout=120, check=False, env=environment)
+
+
+def test_as_a_command_where_nothing_can_be_written_and_a_name_is_mistyped(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    environment = {**os.environ, "ECHO_CACHE_DIR": str(tmp_path / "file"), "ECHO_BUDGET": "1GB", "ECHO_POLCY": "echo"}
+    done = command(environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "Off: cache: writable, variables: ECHO_BUDGET, variables: ECHO_POLCY."
+
+
+def test_as_a_command_where_an_option_makes_no_sense() -> None:
+    done = command({**os.environ, "ECHO_MAX_OVERHEAD": "banana"}, "--json")
+    assert done.returncode == 1
+    stops = [fact["name"] for fact in json.loads(done.stdout)["facts"] if fact["state"] == STOPS]
+    assert stops == ["ECHO_MAX_OVERHEAD"]

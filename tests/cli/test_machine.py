@@ -1,0 +1,130 @@
+"""What `mxecho doctor` says of the machine beside MXNet."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Iterator
+
+import numpy as np
+import pytest
+
+from echo.cli import machine
+from echo.cli.fact import FINE, OFF, STOPS, Fact
+from echo.errors import NativeError
+from echo.plans.options import VARIABLES
+from echo.system.files import cache_folder
+
+
+def by_name(facts: Iterator[Fact]) -> dict[str, Fact]:
+    return {fact.name: fact for fact in facts}
+
+
+def test_python() -> None:
+    facts = by_name(machine.python())
+    assert facts["numpy"].value == np.__version__
+    assert {fact.state for fact in facts.values()} == {FINE}
+
+
+@pytest.mark.parametrize(("version", "state"), [((3, 7), STOPS), ((3, 8), FINE), ((3, 12), FINE), ((3, 13), STOPS)])
+def test_other_versions_of_python(version: tuple[int, int], state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.version_info", version)
+    assert by_name(machine.python())["version"].state == state
+
+
+def test_numpy_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "version", lambda name: "2.1.0")
+    fact = by_name(machine.python())["numpy"]
+    assert (fact.value, fact.state) == ("2.1.0", STOPS)
+    assert "pip install 'numpy<2'" in fact.remark
+
+
+def test_without_the_start_up_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(machine.sys.modules, "_echo_startup", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    fact = by_name(machine.python())["ECHO=1"]
+    assert fact.state == OFF
+    assert "mxecho run" in fact.remark
+
+
+def test_a_library_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise NativeError("libecho_planner.so is not installed")
+
+    monkeypatch.setattr("echo.native.planner_library", missing)
+    facts = by_name(machine.libraries())
+    planner = facts["planner (C++)"]
+    assert (planner.value, planner.remark, planner.state) == ("missing", "libecho_planner.so is not installed", OFF)
+    assert facts["hook (C++)"].state == facts["kernels (C++)"].state == FINE
+    assert facts["CPU kernels use"].value in ("avx512", "avx2", "portable")
+
+
+def test_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = tmp_path / "mine"
+    own.write_text("#!/bin/sh\necho mine 1.0\necho more\n")
+    own.chmod(0o755)
+    monkeypatch.setenv("CXX", str(own))
+    assert [fact.value for fact in machine.compiler()] == ["mine 1.0"]
+    monkeypatch.setenv("CXX", str(tmp_path / "absent"))
+    (fact,) = machine.compiler()
+    assert (fact.value, fact.state) == ("none", FINE)
+
+
+def test_a_compiler_that_does_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = tmp_path / "broken"
+    broken.write_text("#!/nowhere/interpreter\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("CXX", str(broken))
+    (fact,) = machine.compiler()
+    assert "No such file" in fact.remark
+
+
+def test_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))
+    (tmp_path / "costs").mkdir()
+    (tmp_path / "costs" / "one.json").write_bytes(bytes(3 << 20))
+    facts = by_name(machine.cache())
+    assert facts["folder"].value == str(tmp_path) == str(cache_folder())
+    assert facts["size"].value == "1 files, 3.0 MB"
+    assert facts["writable"].value is True
+    assert {fact.state for fact in facts.values()} == {FINE}
+    assert [path.name for path in tmp_path.iterdir()] == ["costs"], "nothing is left behind"
+
+
+def test_a_cache_that_is_not_there_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path / "a" / "b"))
+    facts = by_name(machine.cache())
+    assert facts["writable"].value is True
+    assert "size" not in facts
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_cache_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file stands where the folder should; what has no permission is seen by others than root alone."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path / "file"))
+    fact = by_name(machine.cache())["writable"]
+    assert (fact.value, fact.state) == (False, OFF)
+    assert "each process measures and plans anew" in fact.remark
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder away")
+def test_a_cache_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))
+    os.chown(tmp_path, 54321, -1)
+    fact = by_name(machine.cache())["owner"]
+    assert (fact.value, fact.state) == ("54321", OFF)
+
+
+def test_variables() -> None:
+    environment = {"ECHO": "1", "ECHO_POLCY": "search", "ECHO_MAX_OVERHEAD": "banana", "ECHOES": "1", "PATH": "/bin",
+                   "ECHO_KERNELS_LEVEL": "avx2", "ECHO_WHATEVER": ""}  # fmt: skip
+    facts = by_name(machine.variables(environment))
+    assert sorted(facts) == ["ECHO", "ECHO_KERNELS_LEVEL", "ECHO_MAX_OVERHEAD", "ECHO_POLCY", "ECHO_WHATEVER"]
+    assert (facts["ECHO"].state, facts["ECHO"].remark) == (FINE, VARIABLES["ECHO"][2])
+    assert (facts["ECHO_POLCY"].state, facts["ECHO_POLCY"].remark) == (
+        OFF, "no variable of echo's; ECHO_POLICY is one"
+    )  # fmt: skip
+    assert facts["ECHO_WHATEVER"].remark == "no variable of echo's"
+    assert facts["ECHO_MAX_OVERHEAD"].state == STOPS
+    assert "got 'banana'" in facts["ECHO_MAX_OVERHEAD"].remark

@@ -1,0 +1,60 @@
+"""Trains a tiny model of unmodified Sockeye 1.18 on the fake GPU with ECHO=1: sockeye_training.py OPTIONS...
+
+Works in the current folder, on sentences of random words. Prints JSON: planned and bound MB of each graph that was
+bound, how many fused operators it has, and what the device complained about.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from sockeye import train  # its server of processes comes before mxnet
+
+from echo.runtime import bind
+from tests.fake_gpu import device
+
+COMMON = (
+    "--source train.en --target train.de --validation-source dev.en --validation-target dev.de --output model "
+    "--device-ids 0 --disable-device-locking --seed 1 --batch-size 64 --batch-type sentence --max-seq-len 8 "
+    "--bucket-width 4 --decode-and-evaluate 0 --num-layers 1:1 --num-embed 128 --max-updates 4 --checkpoint-interval 4"
+)
+
+
+def write_text() -> None:
+    """Sentences of 2 to 7 words out of 50; the device computes nothing that could be learned."""
+    words = random.Random(0)
+    for name, lines in (("train", 512), ("dev", 64)):
+        for suffix in ("en", "de"):
+            text = (" ".join(f"w{words.randrange(50)}" for _ in range(words.randint(2, 7))) for _ in range(lines))
+            Path(f"{name}.{suffix}").write_text("\n".join(text) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    """Trains, with a witness at each bind."""
+    rows: list[dict[str, int]] = []
+    bound = bind.with_plan
+
+    def witnessed(*call: Any, **options: Any) -> Any:
+        plans: list[Any] = []
+        executor = bound(*call, **{**options, "record": plans.append})
+        total = re.search(r"Total (\d+) MB allocated", executor.debug_str())
+        assert total is not None
+        fused = executor.debug_str().count("Op:_echo_")
+        rows.append({"planned": plans[-1].after.planned >> 20, "bound": int(total[1]), "fused": fused})
+        return executor
+
+    bind.with_plan = witnessed
+    write_text()
+    sys.argv = ["sockeye.train", *COMMON.split(), *sys.argv[1:]]
+    with device.without_kernels():
+        train.main()
+    print(json.dumps({"rows": rows, "complaints": device.complaints()}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""Unmodified Sockeye 1.18 trains on a GPU context with ECHO=1; `check.sh` installs it beside MXNet's wheel."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOCKEYE = ROOT / ".venv-gpu" / "sockeye"
+MODELS = {
+    "rnn": "--encoder rnn --decoder rnn --rnn-num-hidden 128 --rnn-attention-type mlp --layer-normalization "
+    "--embed-dropout 0.1 --rnn-dropout-inputs 0.1",
+    "transformer": "--encoder transformer --decoder transformer --transformer-model-size 128 "
+    "--transformer-attention-heads 4 --transformer-feed-forward-num-hidden 256",
+}
+
+pytestmark = pytest.mark.skipif(not (SOCKEYE / ".installed").exists(), reason="Sockeye could not be installed")
+
+
+@pytest.mark.parametrize("model", sorted(MODELS))
+def test_sockeye_trains(model: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "ECHO": "1", "ECHO_STRICT": "1", "ECHO_MAX_OVERHEAD": "none"}
+    environment["ECHO_CACHE_DIR"] = str(tmp_path / "cache")
+    environment["PYTHONPATH"] = os.pathsep.join([str(SOCKEYE), str(ROOT)])
+    command = [sys.executable, "-W", "ignore", "-m", "tests.fake_gpu.sockeye_training", *MODELS[model].split()]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["complaints"] == []
+    assert len(found["rows"]) > 1, "a graph for each bucket"
+    assert [row["bound"] for row in found["rows"]] == [row["planned"] for row in found["rows"]]
+    assert sum(row["fused"] for row in found["rows"]) > 0
+    assert (tmp_path / "model" / "params.best").exists()
