@@ -82,7 +82,7 @@ def level() -> str:
 def why_not_on_cuda(device: int) -> str:
     """Why kernels do not run on a CUDA device, such as a driver that is too old; empty where they do.
 
-    Loads them there, which takes some seconds the first time.
+    Loads the smallest of them there, and launches it.
 
     Raises:
         NativeError: the library is missing or damaged.

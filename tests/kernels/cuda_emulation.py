@@ -75,7 +75,7 @@ class Emulated:
 
     def __init__(self, driver: Path, kernels: Path) -> None:
         self.driver = ctypes.CDLL(str(driver), mode=ctypes.RTLD_GLOBAL)
-        self.driver.fake_launches.restype = ctypes.c_char_p
+        self.driver.fake_launches.restype = self.driver.fake_loads.restype = ctypes.c_char_p
         self.driver.fake_place.argtypes = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int, ctypes.c_int)
         self.load(kernels)
 
@@ -94,6 +94,10 @@ class Emulated:
         made: str = self.driver.fake_launches().decode()
         self.driver.fake_forget_launches()
         return made
+
+    def loads(self) -> list[str]:
+        """The kernels that were loaded since the contexts are new."""
+        return list(self.driver.fake_loads().decode().split())
 
     def place(self, array: Any) -> Any:
         return array

@@ -6,6 +6,7 @@ import ctypes.util
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any, Iterator
 
@@ -77,10 +78,39 @@ def test_the_context_is_that_of_the_arrays(backend: Emulated, before: int) -> No
 def test_a_failing_launch(backend: Emulated) -> None:
     backend.set(module=700)
     backend.driver.fake_new_contexts()
-    with pytest.raises(KernelError, match=r"loading the kernels: FAKE_ERROR \(made up\)"):
+    with pytest.raises(KernelError, match=r"loading lstm_cell_f32: FAKE_ERROR \(made up\)"):
         run(*arrays())
     backend.set(module=0)
     run(*arrays())  # tried again
+
+
+def test_kernels_are_loaded_when_they_are_first_asked_for(backend: Emulated) -> None:
+    backend.driver.fake_new_contexts()
+    for _ in range(2):
+        run(*arrays())
+    case = Case("lstm_layer", {"T": 4, "B": 3, "I": 5, "H": 6}, {"reverse": 0})
+    check_forward(case, "float32", backend, draw(case, "float32", np.random.default_rng(5)))
+    assert backend.loads() == ["lstm_cell_f32", "gemm_inputs_small_f32", "lstm_small_steps_f32"]
+
+
+def test_who_loads_a_kernel_keeps_nobody_waiting(backend: Emulated) -> None:
+    """Neither those who ask for another kernel, nor those who ask for the same on another device."""
+    backend.driver.fake_new_contexts()
+    backend.driver.fake_hold(b"relu_f32")
+    x, bits, here, there = np.ones(3, np.float32), np.zeros(1, np.uint8), *np.zeros((2, 3), np.float32)
+    loading = threading.Thread(target=library.call, args=("relu", [x], [here, bits]), kwargs={"backend": "cuda"})
+    loading.start()
+    assert backend.driver.fake_holds()
+    run(*arrays())
+    on_another = [x.copy(), there, bits.copy()]
+    for array in on_another:
+        put(backend, array, DEVICE, 1)
+    library.call("relu", on_another[:1], on_another[1:], backend="cuda")
+    assert backend.launches() == "kk"
+    assert (here.all(), there.all()) == (False, True)
+    backend.driver.fake_hold(b"")
+    loading.join()
+    assert here.all()
 
 
 def test_an_old_driver(backend: Emulated) -> None:
@@ -97,6 +127,7 @@ def test_a_device_that_is_ready(backend: Emulated, cooperative: int) -> None:
     backend.driver.fake_new_contexts()
     assert library.why_not_on_cuda(0) == ""
     assert backend.launches() == ("kc" if cooperative else "k")
+    assert backend.loads() == ["sum_rows_f32"]
 
 
 @pytest.mark.parametrize("before", [0, 1, 2])
@@ -110,8 +141,8 @@ def test_the_context_after_that_question(backend: Emulated, before: int) -> None
     ("settings", "reason"),
     [
         ({"module": 222}, "refuses the kernels"),
-        ({"module": 700}, "loading the kernels: FAKE_ERROR"),
-        ({"fails": 719}, "launching lstm_cell_f32: FAKE_FAILED"),
+        ({"module": 700}, "loading sum_rows_f32: FAKE_ERROR"),
+        ({"fails": 719}, "launching sum_rows_f32: FAKE_FAILED"),
     ],
     ids=str,
 )

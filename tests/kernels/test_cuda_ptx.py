@@ -35,6 +35,19 @@ def test_has_every_kernel_for_old_devices() -> None:
     assert named == entries
 
 
+def test_every_kernel_is_a_module_without_the_others() -> None:
+    """As the launcher cuts the file: in front of a kernel stands what all need, behind one the next."""
+    head, *kernels = re.split(r"^(?=\.visible \.entry )", ptx.PTX.read_text(), flags=re.MULTILINE)
+    declared = [line.split()[0] for line in head.splitlines()]
+    assert declared == ["//", ".version", ".target", ".address_size", ".extern"]
+    for kernel in kernels:
+        signature, body = kernel.split("\n{\n", 1)
+        assert re.fullmatch(r"\.visible \.entry \w+\((?:\n\.param [^\n]+)\n\)(?:\n\.[^\n]+)*", signature)
+        assert body.endswith("\n}\n")
+        assert not re.search(r"^(\.func|\.extern|\.visible|\.weak|\.entry)", body, re.MULTILINE)
+        assert body.count("{") == body.count("}") - 1
+
+
 @pytest.mark.slow
 def test_is_what_the_compiler_gives() -> None:
     nvrtc = ptx.nvrtc_path()
