@@ -76,6 +76,7 @@ class Emulated:
     def __init__(self, driver: Path, kernels: Path) -> None:
         self.driver = ctypes.CDLL(str(driver), mode=ctypes.RTLD_GLOBAL)
         self.driver.fake_launches.restype = self.driver.fake_loads.restype = ctypes.c_char_p
+        self.driver.fake_stream.restype = ctypes.c_size_t
         self.driver.fake_place.argtypes = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int, ctypes.c_int)
         self.load(kernels)
 

@@ -33,6 +33,7 @@ struct Fake {
   std::map<void*, void*> owner;  // of a kernel: its library
   std::map<void*, int> most_shared;  // of a kernel, bytes: the attribute, and how often it was set
   std::map<void*, int> times_set;
+  void* stream = nullptr;  // of the last launch
   long context = 0;      // of this thread's place: 0 is none, N is device N - 1
   long generation = 0;   // a context of another generation is another context: its kernels are looked up again
 };
@@ -102,6 +103,7 @@ EXPORT int fake_times_set() {
   return most;
 }
 EXPORT const char* fake_launches() { return fake().launches.c_str(); }
+EXPORT void* fake_stream() { return fake().stream; }
 EXPORT void fake_forget_launches() { fake().launches.clear(); }
 // Adds a library of kernels, in front of those before it.
 EXPORT int fake_kernels(const char* path) {
@@ -190,15 +192,17 @@ EXPORT int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* to, void* function, 
   return bytes > static_cast<size_t>(most_shared(function)) ? kInvalid : (*to = setting("occupancy"), 0);
 }
 EXPORT int cuLaunchKernel(void* f, unsigned x, unsigned y, unsigned, unsigned bx, unsigned by, unsigned,
-                          unsigned shared, void*, void** arguments, void**) {
+                          unsigned shared, void* stream, void** arguments, void**) {
   const unsigned grid[] = {x, y}, block[] = {bx, by};
+  fake().stream = stream;
   if (setting("fails")) return setting("fails");
   fake().launches += 'k';
   return launch(f, grid, block, shared, arguments, 0);
 }
 EXPORT int cuLaunchCooperativeKernel(void* f, unsigned x, unsigned y, unsigned, unsigned bx, unsigned by, unsigned,
-                                     unsigned shared, void*, void** arguments) {
+                                     unsigned shared, void* stream, void** arguments) {
   const unsigned grid[] = {x, y}, block[] = {bx, by};
+  fake().stream = stream;
   if (setting("refused")) return setting("refused");
   fake().launches += 'c';
   return launch(f, grid, block, shared, arguments, 1);
