@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes.util
+import os
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from benchmarks.gpu_cases import Case, check, check_forward, draw
 from benchmarks.gpu_library import build_library, using_library
 from echo.errors import KernelError
 from echo.kernels import library
-from tests.kernels.cuda_emulation import Emulated, built
+from tests.kernels.cuda_emulation import DRIVER_VARIABLE, Emulated, built
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation is compiled by g++")
@@ -210,20 +211,22 @@ def test_no_driver_or_no_device(setup: str, message: str) -> None:
     """In a process of its own: the driver is opened once."""
     if not setup and ctypes.util.find_library("cuda"):
         pytest.skip("this machine has a driver")
+    driver = str(built().driver) if setup else "libcuda.so.1"
     code = f"""
 import ctypes
 import numpy as np
 from echo.errors import KernelError
 from echo.kernels import library
 if {setup!r}:
-    driver = ctypes.CDLL({str(built().driver)!r}, mode=ctypes.RTLD_GLOBAL)
+    driver = ctypes.CDLL({driver!r})
     {setup or "pass"}
 try:
     library.call("relu", [np.ones(3, np.float32)], [np.ones(3, np.float32), np.ones(1, np.uint8)], backend="cuda")
 except KernelError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    environment = {**os.environ, "LD_LIBRARY_PATH": "", DRIVER_VARIABLE: driver}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert message in done.stdout
 
 
@@ -246,7 +249,10 @@ def test_a_workspace_that_is_missing_or_small(backend: Emulated, kernel: str) ->
 def bounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library as `make gpu-check` builds it, but with room for 800 gates, or for 128 rows of 50 scores, only."""
     bounds = ("-DECHO_GATES_BYTES=3200", "-DECHO_SCORES_BYTES=25600")
-    return build_library(tmp_path_factory.mktemp("bounded"), "-O0", *bounds)
+    made = build_library(tmp_path_factory.mktemp("bounded"), "-O0", *bounds)
+    with using_library(made):
+        Emulated(built().driver, built().kernels)  # whose driver is this library's, too
+    return made
 
 
 @pytest.mark.parametrize(("classes", "rows"), [(50, 128), (51, 64), (900, 64)])

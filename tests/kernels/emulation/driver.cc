@@ -9,6 +9,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -33,6 +34,7 @@ struct Fake {
   std::map<void*, void*> owner;  // of a kernel: its library
   std::map<void*, int> most_shared;  // of a kernel, bytes: the attribute, and how often it was set
   std::map<void*, int> times_set;
+  bool entered = false;
   void* stream = nullptr;  // of the last launch
   long context = 0;      // of this thread's place: 0 is none, N is device N - 1
   long generation = 0;   // a context of another generation is another context: its kernels are looked up again
@@ -81,6 +83,7 @@ int launch(void* function, const unsigned* grid, const unsigned* block, unsigned
 }  // namespace
 
 // For the tests.
+EXPORT int fake_was_entered() { return std::exchange(fake().entered, false); }  // since this was asked
 EXPORT void fake_set(const char* name, int value) { fake().settings.at(name) = value; }
 EXPORT void fake_context(long number) { fake().context = number; }
 EXPORT long fake_current_context() { return fake().context; }
@@ -142,7 +145,10 @@ EXPORT int cuDeviceGetAttribute(int* to, int which, int) {
     default: return kInvalid;
   }
 }
-EXPORT int cuCtxGetCurrent(long* to) { return *to = fake().context ? fake().context + 100 * fake().generation : 0, 0; }
+EXPORT int cuCtxGetCurrent(long* to) {
+  fake().entered = true;
+  return *to = fake().context ? fake().context + 100 * fake().generation : 0, 0;
+}
 EXPORT int cuCtxSetCurrent(long context) { return fake().context = context % 100, 0; }
 EXPORT int cuCtxGetDevice(int* to) { return *to = static_cast<int>(fake().context - 1), 0; }
 EXPORT int cuDevicePrimaryCtxRetain(long* to, int number) {
