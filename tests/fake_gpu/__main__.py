@@ -1,7 +1,8 @@
 """Tests of GPU contexts on a fake CUDA device: python -m tests.fake_gpu FOLDER [pytest's arguments]
 
 Builds the device's libraries and the emulated kernels into FOLDER, for the CUDA wheel of MXNet in this Python, and runs
-the tests of this folder on them. ``make test-gpu-contexts`` makes an environment with such a wheel and calls this.
+the tests of this folder on them, and those of the launcher, which emulates a driver beside the wheel's. ``make
+test-gpu-contexts`` makes an environment with such a wheel and calls this.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from tests.fake_gpu.libraries import build
 from tests.kernels.cuda_emulation import built
 
 HERE = Path(__file__).resolve().parent
+LAUNCHER = tuple(str(HERE.parent / "kernels" / f"test_cuda_{name}.py") for name in ("launcher", "streams"))
 SETTINGS = {
     "FAKE_CUDA_DEVICES": "2",
     "FAKE_CUDA_GEMM": "1",
@@ -46,7 +48,7 @@ def main() -> int:
     shutil.copy(built().kernels, folder / "kernels.so")
     environment = {**os.environ, **SETTINGS, "LD_LIBRARY_PATH": str(folder)}
     environment["FAKE_CUDA_KERNELS"] = str(folder / "kernels.so")
-    command = [sys.executable, "-m", "pytest", *(sys.argv[2:] or ["-q"]), str(HERE)]
+    command = [sys.executable, "-m", "pytest", *(sys.argv[2:] or ["-q"]), str(HERE), *LAUNCHER]
     os.execve(sys.executable, command, environment)
 
 

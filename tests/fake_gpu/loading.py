@@ -1,4 +1,4 @@
-"""Trains the translation model for two steps on the fake GPU, in a process of its own, and prints the kernels it loaded."""
+"""Trains NMT for two steps on the fake GPU, in a process of its own, and prints the kernels that it loaded."""
 
 from __future__ import annotations
 
