@@ -82,7 +82,7 @@ def level() -> str:
 def why_not_on_cuda(device: int) -> str:
     """Why kernels do not run on a CUDA device, such as a driver that is too old; empty where they do.
 
-    Loads them there, which takes some seconds the first time.
+    Loads the smallest of them there, and launches it.
 
     Raises:
         NativeError: the library is missing or damaged.
@@ -122,6 +122,28 @@ def _on_device(array: Any, kernel: str, role: str) -> tuple[int, tuple[int, ...]
     if interface.get("strides") is not None:
         raise KernelError(f"{kernel}: {role} is not dense, expected a row-major array")
     return interface["data"][0] or 0, tuple(interface["shape"]), np.dtype(interface["typestr"]).name
+
+
+def _stream_of(kernel: str, arrays: dict[str, Any]) -> int | None:
+    """The stream on which these arrays, by what they are in the call, are written and read; None where none says so.
+
+    Raises:
+        KernelError: they name different ones, or 0, which the protocol forbids.
+    """
+    first = None
+    for role, array in arrays.items():
+        stream = getattr(array, "__cuda_array_interface__", {}).get("stream")  # since version 3 of the protocol
+        if stream is None:
+            continue
+        if stream == 0:
+            raise KernelError(f"{kernel}: {role} names stream 0, expected 1 for the default stream, or an address")
+        if first and first[1] != stream:
+            raise KernelError(
+                f"{kernel}: {role} is used on stream {stream:#x}, {first[0]} on stream {first[1]:#x}, expected one "
+                "stream: make one of them wait for the other, and hand it over (stream=...)"
+            )
+        first = first or (role, int(stream))
+    return first[1] if first else None
 
 
 def _call_of(
@@ -191,7 +213,9 @@ def call(
         params: numbers.
         backend: "cpu" or "cuda".
         workspace: memory of `workspace_bytes` bytes, as an array of uint8; where None it is allocated (CPU only).
-        stream: on CUDA, the address of a CUstream.
+        stream: on CUDA, the address of a CUstream. Where None it is the one that the arrays name (``stream`` in
+            ``__cuda_array_interface__``, which CuPy's have and torch's lack), and where they name none the default
+            stream, for which other streams need not wait.
         random: on the CPU, the address of 1024 states of ``std::mt19937`` as MXNet keeps them.
 
     Raises:
@@ -206,6 +230,10 @@ def call(
     if workspace is not None:
         memory = _tensor(workspace, kernel, "the workspace", True)
         raw.workspace, raw.workspace_bytes = memory.data, int(np.prod(workspace.shape))
+    if stream is None and backend == "cuda":
+        arrays = {f"input {i}": array for i, array in enumerate(inputs)}
+        arrays.update({f"output {i}": array for i, array in enumerate(outputs)})
+        stream = _stream_of(kernel, {**arrays, "the workspace": workspace})
     raw.stream, raw.random = stream, random
     if run(ctypes.byref(raw)):
         raise _error()

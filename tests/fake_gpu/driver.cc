@@ -74,7 +74,10 @@ API int fake_cuModuleLoadDataEx(void** to, const void* image, unsigned, int*, vo
   count("cuModuleLoadData");
   if (const long code = env("FAKE_CUDA_JIT", 0))  // 222: the driver is too old for this PTX
     if (std::strstr(static_cast<const char*>(image), ".entry ")) return static_cast<int>(code);
-  *to = new Module{std::string(static_cast<const char*>(image))};
+  const std::string text(static_cast<const char*>(image)), entry = ".entry ";
+  const size_t at = text.find(entry), name = at + entry.size();
+  if (at != std::string::npos) count("module of " + text.substr(name, text.find('(', name) - name) + ";");
+  *to = new Module{text};
   return 0;
 }
 API int fake_cuModuleLoadData(void** to, const void* image) { return fake_cuModuleLoadDataEx(to, image, 0, nullptr, nullptr); }

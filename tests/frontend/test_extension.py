@@ -108,8 +108,8 @@ def test_it_comes_back_with_the_library(folder: Path) -> None:
 FAILING_GPUS = {
     "an old driver": (0, {"module": 222, "version": 8000}, "supports CUDA 8.0 and refuses the kernels, which need 9.0"),
     "kernels that are not compiled": (0, {"module": 218}, "the compiler's log"),
-    "no memory": (0, {"module": 2}, "loading the kernels: FAKE_ERROR"),
-    "launches that fail": (0, {"fails": 719}, "launching lstm_cell_f32: FAKE_FAILED"),
+    "no memory": (0, {"module": 2}, "loading sum_rows_f32: FAKE_ERROR"),
+    "launches that fail": (0, {"fails": 719}, "launching sum_rows_f32: FAKE_FAILED"),
     "a device that is not there": (9, {}, "opening a device: FAKE_ERROR"),
 }
 

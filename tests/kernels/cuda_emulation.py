@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import subprocess
 import tempfile
 from pathlib import Path
@@ -16,6 +17,7 @@ from echo.kernels.library import SKIP, WRITE
 
 HERE = Path(__file__).resolve().parent / "emulation"
 KERNELS = Path(__file__).resolve().parents[2] / "echo" / "kernels"
+DRIVER_VARIABLE = "_ECHO_CUDA_DRIVER"
 FLAGS = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden")
 
 
@@ -26,7 +28,7 @@ def compile_fibers(folder: Path, *more: str) -> Path:
 
 
 def compile_driver(folder: Path) -> Path:
-    """A ``libcuda.so.1``: loaded by its path once, it is what every later dlopen of that name finds."""
+    """A ``libcuda.so.1``."""
     made = folder / "libcuda.so.1"
     _run("g++", *FLAGS, "-shared", "-Wl,-soname,libcuda.so.1", str(HERE / "driver.cc"), "-o", str(made), "-ldl")
     return made
@@ -70,12 +72,31 @@ def _run(*command: str) -> None:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
 
 
+@functools.lru_cache(maxsize=None)
+def opened(driver: Path, kernels: ctypes.CDLL) -> ctypes.CDLL:
+    """This driver, which is the one of that library of echo's from now on.
+
+    Raises:
+        RuntimeError: it has opened another one already.
+    """
+    loaded = ctypes.CDLL(str(driver), mode=ctypes.RTLD_GLOBAL)
+    os.environ[DRIVER_VARIABLE] = str(driver)  # CUDA wheels of MXNet have loaded one under the usual name
+    try:
+        kernels.echo_cuda_ready(0)
+    finally:
+        del os.environ[DRIVER_VARIABLE]
+    if not loaded.fake_was_entered():
+        raise RuntimeError("echo's kernels run on another driver in this process")
+    return loaded
+
+
 class Emulated:
     """A backend of `benchmarks.gpu_cases` on NumPy arrays, with the settings of ``emulation/driver.cc``."""
 
     def __init__(self, driver: Path, kernels: Path) -> None:
-        self.driver = ctypes.CDLL(str(driver), mode=ctypes.RTLD_GLOBAL)
-        self.driver.fake_launches.restype = ctypes.c_char_p
+        self.driver = opened(driver, library.kernels_library())
+        self.driver.fake_launches.restype = self.driver.fake_loads.restype = ctypes.c_char_p
+        self.driver.fake_stream.restype = ctypes.c_size_t
         self.driver.fake_place.argtypes = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int, ctypes.c_int)
         self.load(kernels)
 
@@ -94,6 +115,10 @@ class Emulated:
         made: str = self.driver.fake_launches().decode()
         self.driver.fake_forget_launches()
         return made
+
+    def loads(self) -> list[str]:
+        """The kernels that were loaded since the contexts are new."""
+        return list(self.driver.fake_loads().decode().split())
 
     def place(self, array: Any) -> Any:
         return array

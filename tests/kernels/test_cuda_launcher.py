@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes.util
+import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any, Iterator
 
@@ -16,7 +18,7 @@ from benchmarks.gpu_cases import Case, check, check_forward, draw
 from benchmarks.gpu_library import build_library, using_library
 from echo.errors import KernelError
 from echo.kernels import library
-from tests.kernels.cuda_emulation import Emulated, built
+from tests.kernels.cuda_emulation import DRIVER_VARIABLE, Emulated, built
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation is compiled by g++")
@@ -77,10 +79,39 @@ def test_the_context_is_that_of_the_arrays(backend: Emulated, before: int) -> No
 def test_a_failing_launch(backend: Emulated) -> None:
     backend.set(module=700)
     backend.driver.fake_new_contexts()
-    with pytest.raises(KernelError, match=r"loading the kernels: FAKE_ERROR \(made up\)"):
+    with pytest.raises(KernelError, match=r"loading lstm_cell_f32: FAKE_ERROR \(made up\)"):
         run(*arrays())
     backend.set(module=0)
     run(*arrays())  # tried again
+
+
+def test_kernels_are_loaded_when_they_are_first_asked_for(backend: Emulated) -> None:
+    backend.driver.fake_new_contexts()
+    for _ in range(2):
+        run(*arrays())
+    case = Case("lstm_layer", {"T": 4, "B": 3, "I": 5, "H": 6}, {"reverse": 0})
+    check_forward(case, "float32", backend, draw(case, "float32", np.random.default_rng(5)))
+    assert backend.loads() == ["lstm_cell_f32", "gemm_inputs_small_f32", "lstm_small_steps_f32"]
+
+
+def test_who_loads_a_kernel_keeps_nobody_waiting(backend: Emulated) -> None:
+    """Neither those who ask for another kernel, nor those who ask for the same on another device."""
+    backend.driver.fake_new_contexts()
+    backend.driver.fake_hold(b"relu_f32")
+    x, bits, here, there = np.ones(3, np.float32), np.zeros(1, np.uint8), *np.zeros((2, 3), np.float32)
+    loading = threading.Thread(target=library.call, args=("relu", [x], [here, bits]), kwargs={"backend": "cuda"})
+    loading.start()
+    assert backend.driver.fake_holds()
+    run(*arrays())
+    on_another = [x.copy(), there, bits.copy()]
+    for array in on_another:
+        put(backend, array, DEVICE, 1)
+    library.call("relu", on_another[:1], on_another[1:], backend="cuda")
+    assert backend.launches() == "kk"
+    assert (here.all(), there.all()) == (False, True)
+    backend.driver.fake_hold(b"")
+    loading.join()
+    assert here.all()
 
 
 def test_an_old_driver(backend: Emulated) -> None:
@@ -97,6 +128,7 @@ def test_a_device_that_is_ready(backend: Emulated, cooperative: int) -> None:
     backend.driver.fake_new_contexts()
     assert library.why_not_on_cuda(0) == ""
     assert backend.launches() == ("kc" if cooperative else "k")
+    assert backend.loads() == ["sum_rows_f32"]
 
 
 @pytest.mark.parametrize("before", [0, 1, 2])
@@ -110,8 +142,8 @@ def test_the_context_after_that_question(backend: Emulated, before: int) -> None
     ("settings", "reason"),
     [
         ({"module": 222}, "refuses the kernels"),
-        ({"module": 700}, "loading the kernels: FAKE_ERROR"),
-        ({"fails": 719}, "launching lstm_cell_f32: FAKE_FAILED"),
+        ({"module": 700}, "loading sum_rows_f32: FAKE_ERROR"),
+        ({"fails": 719}, "launching sum_rows_f32: FAKE_FAILED"),
     ],
     ids=str,
 )
@@ -179,20 +211,22 @@ def test_no_driver_or_no_device(setup: str, message: str) -> None:
     """In a process of its own: the driver is opened once."""
     if not setup and ctypes.util.find_library("cuda"):
         pytest.skip("this machine has a driver")
+    driver = str(built().driver) if setup else "libcuda.so.1"
     code = f"""
 import ctypes
 import numpy as np
 from echo.errors import KernelError
 from echo.kernels import library
 if {setup!r}:
-    driver = ctypes.CDLL({str(built().driver)!r}, mode=ctypes.RTLD_GLOBAL)
+    driver = ctypes.CDLL({driver!r})
     {setup or "pass"}
 try:
     library.call("relu", [np.ones(3, np.float32)], [np.ones(3, np.float32), np.ones(1, np.uint8)], backend="cuda")
 except KernelError as error:
     print(error)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    environment = {**os.environ, "LD_LIBRARY_PATH": "", DRIVER_VARIABLE: driver}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert message in done.stdout
 
 
@@ -215,7 +249,10 @@ def test_a_workspace_that_is_missing_or_small(backend: Emulated, kernel: str) ->
 def bounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library as `make gpu-check` builds it, but with room for 800 gates, or for 128 rows of 50 scores, only."""
     bounds = ("-DECHO_GATES_BYTES=3200", "-DECHO_SCORES_BYTES=25600")
-    return build_library(tmp_path_factory.mktemp("bounded"), "-O0", *bounds)
+    made = build_library(tmp_path_factory.mktemp("bounded"), "-O0", *bounds)
+    with using_library(made):
+        Emulated(built().driver, built().kernels)  # whose driver is this library's, too
+    return made
 
 
 @pytest.mark.parametrize(("classes", "rows"), [(50, 128), (51, 64), (900, 64)])

@@ -59,6 +59,10 @@ MUTANTS = {
         "attention.cuh", "found[i].delta = row_sum(found[i].delta);",
         "found[i].delta = query_statistics(a, tile, query).delta;", 0, "attention", "large scores",
     ),
+    "scores that wait where another thread keeps its own": (
+        "attention.cuh", "<T, by_key>(a, tile, query, key, shared, p, ds)",
+        "<T, !by_key>(a, tile, query, key, shared, p, ds)", 0, "attention", "attention",
+    ),
     "keys beyond the length": (
         "attention.cuh", "&& column < tile.keys", "&& column < a.keys", 0, "attention", "attention",
     ),

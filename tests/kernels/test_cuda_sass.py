@@ -6,10 +6,7 @@ Needs ``ptxas`` and ``nvdisasm``, from the PATH or from packages (``make sass`` 
 from __future__ import annotations
 
 import functools
-import importlib.util
-import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -19,21 +16,6 @@ from echo.kernels.cuda import ptx
 from tests.kernels import grid_barrier
 
 STEPS = 8
-# packages, and where they keep the tools
-PACKAGES = {"triton": "backends/nvidia/bin", "nvidia.cuda_nvcc": "bin", "nvidia.cu13": "bin"}
-
-
-def tools(name: str) -> list[str]:
-    """Every program of that name."""
-    found = [shutil.which(name)]
-    for package, folder in PACKAGES.items():
-        try:
-            spec = importlib.util.find_spec(package)
-        except ModuleNotFoundError:
-            continue
-        roots = spec.submodule_search_locations if spec else None
-        found += [str(Path(root) / folder / name) for root in roots or ()]
-    return [path for path in found if path and os.access(path, os.X_OK)]
 
 
 @functools.lru_cache(maxsize=None)
@@ -47,11 +29,11 @@ def disassembled(text: str, architecture: str, folder: Path) -> str | None:
     """The machine code, None where no two tools here know the architecture."""
     source, cubin = folder / "steps.ptx", folder / "steps.cubin"
     source.write_text(text)
-    for ptxas in tools("ptxas"):
+    for ptxas in ptx.tools("ptxas"):
         if architecture not in ptx.known_architectures(ptxas):
             continue
         subprocess.run([ptxas, f"-arch={architecture}", str(source), "-o", str(cubin)], check=True)
-        for nvdisasm in tools("nvdisasm"):
+        for nvdisasm in ptx.tools("nvdisasm"):
             done = subprocess.run([nvdisasm, "-c", str(cubin)], capture_output=True, text=True, check=False)
             if done.returncode == 0 and done.stdout:
                 return done.stdout

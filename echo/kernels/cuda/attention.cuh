@@ -16,13 +16,14 @@ struct AttentionShared {
 // Rows `first` up to `end` of an array of [end][depth], as an operand that is summed over depth...
 template <typename T>
 __device__ inline Operand<T, false> rows_of(const T* data, Long first, Long end, Long depth, int wide) {
-  return {data + first * depth, depth, smaller(kTile, end - first), depth, wide};
+  return {data + first * depth, depth, static_cast<int>(smaller(kTile, end - first)), depth, wide};
 }
 
 // ... or over rows: 64 columns from `column` on.
 template <typename T>
 __device__ inline Operand<T, true> columns_of(const T* data, Long first, Long end, Long depth, Long column, int wide) {
-  return {data + first * depth + column, depth, smaller(kTile, depth - column), smaller(kTile, end - first), wide};
+  return {data + first * depth + column, depth, static_cast<int>(smaller(kTile, depth - column)),
+          smaller(kTile, end - first), wide};
 }
 
 struct Tile {
@@ -90,17 +91,28 @@ __device__ inline void update_softmax(float (*s)[4], float* most, float* sum, fl
   }
 }
 
-// Transposed: [key][query].
-__device__ inline void keep_by_key(AttentionShared* shared, float (*s)[4]) {
+// The place of four of a thread's numbers: of one query, or transposed, [key][query], of one key.
+template <bool by_key>
+__device__ inline float* place_of_four(AttentionShared* shared, int i) {
+  const int x = threadIdx.x % 16 * 4, y = threadIdx.x / 16 * 4;
+  return by_key ? &shared->scores[x + i][y] : &shared->scores[y + i][x];
+}
+
+template <bool by_key>
+__device__ inline void keep_tile(AttentionShared* shared, float (*s)[4]) {
   for (int i = 0; i < 4; ++i) {
-    for (int j = 0; j < 4; ++j) shared->scores[threadIdx.x % 16 * 4 + j][threadIdx.x / 16 * 4 + i] = s[i][j];
+    Pack<4> four;
+    for (int j = 0; j < 4; ++j) four.v[j] = by_key ? s[j][i] : s[i][j];
+    Access<4>::store(place_of_four<by_key>(shared, i), four);
   }
 }
 
-__device__ inline void keep_by_query(AttentionShared* shared, float (*s)[4]) {
+// What this thread kept, for which it waits for nobody.
+template <bool by_key>
+__device__ inline void take_tile(AttentionShared* shared, float (*s)[4]) {
   for (int i = 0; i < 4; ++i) {
-    Access<4>::store(&shared->scores[threadIdx.x / 16 * 4 + i][threadIdx.x % 16 * 4],
-                     Pack<4>{{s[i][0], s[i][1], s[i][2], s[i][3]}});
+    const Pack<4> four = Access<4>::load(place_of_four<by_key>(shared, i));
+    for (int j = 0; j < 4; ++j) (by_key ? s[j][i] : s[i][j]) = four.v[j];
   }
 }
 
@@ -127,9 +139,11 @@ __device__ void attention(const Attention& a) {
       for (int i = 0; i < 4; ++i) most[i] = -ECHO_INFINITY;
       for (Long key = 0; key < tile.keys; key += kTile) {
         float s[4][4];
+        keep_tile<true>(&shared, out);  // where registers are short
         scores_of<T>(a, tile, tile.first, key, &shared, s);
+        take_tile<true>(&shared, out);
         update_softmax(s, most, sum, out);
-        keep_by_key(&shared, s);
+        keep_tile<true>(&shared, s);
         shared_product(shared.scores, columns_of(v, key, tile.keys, a.value_depth, column, a.wide), &shared.right, out);
       }
       for (int i = 0; i < 4; ++i) {
@@ -173,18 +187,21 @@ __device__ void attention_delta(const AttentionGrad& a) {
   });
 }
 
-// The scores of a tile, and the gradients of its weights.
-template <typename T>
+// The scores of a tile, and the gradients of its weights. Scores wait in shared memory, each thread's where it will keep
+// what it makes of them: registers are short.
+template <typename T, bool by_key>
 __device__ inline void scores_and_gradients(const AttentionGrad& a, const Tile& tile, Long query, Long key,
                                             AttentionShared* shared, float (*s)[4], float (*dp)[4]) {
   const T* dout = static_cast<const T*>(a.dout) + tile.item * a.queries * a.value_depth;
   const T* v = static_cast<const T*>(a.v) + tile.item * a.keys * a.value_depth;
   scores_of<T>(a, tile, query, key, shared, s);
+  keep_tile<by_key>(shared, s);
   for (int i = 0; i < 4; ++i) {
     for (int j = 0; j < 4; ++j) dp[i][j] = 0;
   }
   tile_product<4>(rows_of(dout, query, a.queries, a.value_depth, a.wide),
                   rows_of(v, key, tile.keys, a.value_depth, a.wide), &shared->left, &shared->right, dp);
+  take_tile<by_key>(shared, s);
 }
 
 // Whether weights from the logarithm of a row's denominator are off by more than 2e-6, since it is rounded.
@@ -222,7 +239,7 @@ __device__ void attention_mend(const AttentionGrad& a) {
     for (int i = 0; i < 4; ++i) found[i].rest = logf(row_sum(found[i].rest));
     for (Long key = 0; key < tile.keys; key += kTile) {
       float s[4][4], dp[4][4];
-      scores_and_gradients<T>(a, tile, tile.first, key, &shared, s, dp);
+      scores_and_gradients<T, false>(a, tile, tile.first, key, &shared, s, dp);
       for (int i = 0; i < 4; ++i) {
         for (int j = 0; j < 4; ++j) found[i].delta += expf(s[i][j] - found[i].lse - found[i].rest) * dp[i][j];
       }
@@ -236,10 +253,10 @@ __device__ void attention_mend(const AttentionGrad& a) {
 }
 
 // The softmax's weights of a tile, and the gradient of its scores before the scale.
-template <typename T>
+template <typename T, bool by_key>
 __device__ inline void weights_and_gradient(const AttentionGrad& a, const Tile& tile, Long query, Long key,
                                             AttentionShared* shared, float (*p)[4], float (*ds)[4]) {
-  scores_and_gradients<T>(a, tile, query, key, shared, p, ds);
+  scores_and_gradients<T, by_key>(a, tile, query, key, shared, p, ds);
   for (int i = 0; i < 4; ++i) {
     const QueryStatistics of = query_statistics(a, tile, query + spread(threadIdx.x / 16, i));
     for (int j = 0; j < 4; ++j) {
@@ -258,8 +275,8 @@ __device__ void attention_grad_queries(const AttentionGrad& a) {
       float dq[4][4] = {};
       for (Long key = 0; key < tile.keys; key += kTile) {
         float p[4][4], ds[4][4];
-        weights_and_gradient<T>(a, tile, tile.first, key, &shared, p, ds);
-        keep_by_key(&shared, ds);
+        weights_and_gradient<T, true>(a, tile, tile.first, key, &shared, p, ds);
+        keep_tile<true>(&shared, ds);
         shared_product(shared.scores, columns_of(k, key, tile.keys, a.depth, column, a.wide), &shared.right, dq);
       }
       put_tile<T>(a.dq, tile.item * a.queries * a.depth, tile.first, a.queries, column, a.depth, dq);
@@ -278,11 +295,11 @@ __device__ void attention_grad_keys(const AttentionGrad& a) {
       float dk[4][4] = {}, dv[4][4] = {};
       for (Long query = 0; tile.first < tile.keys && query < a.queries; query += kTile) {
         float p[4][4], ds[4][4];
-        weights_and_gradient<T>(a, tile, query, tile.first, &shared, p, ds);
-        keep_by_query(&shared, p);
+        weights_and_gradient<T, false>(a, tile, query, tile.first, &shared, p, ds);
+        keep_tile<false>(&shared, p);
         const Operand<T, true> douts = columns_of(dout, query, a.queries, a.value_depth, column, a.wide);
         shared_product(shared.scores, douts, &shared.right, dv);
-        keep_by_query(&shared, ds);
+        keep_tile<false>(&shared, ds);
         shared_product(shared.scores, columns_of(q, query, a.queries, a.depth, column, a.wide), &shared.right, dk);
       }
       put_tile<T>(a.dk, tile.item * a.keys * a.depth, tile.first, a.keys, column, a.depth, dk);

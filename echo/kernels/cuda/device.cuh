@@ -158,7 +158,7 @@ __device__ inline float get(const void* from, Long i) {
 
 // The first `count` of four numbers, zeros behind them.
 template <typename T>
-__device__ inline Pack<4> load_up_to(const T* from, Long count, int wide) {
+__device__ inline Pack<4> load_up_to(const T* from, int count, int wide) {
   if (wide && count >= 4) return Access<4>::load(from);
   Pack<4> x;
   for (int k = 0; k < 4; ++k) x.v[k] = k < count ? number(from[k]) : 0.f;

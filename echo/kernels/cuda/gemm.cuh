@@ -46,11 +46,11 @@ __device__ inline void each_product(Long m, Long n, RowsOf rows_of, ColumnsOf co
 // c = a b, a as [m][k] or [k][m], b as [n][k] or [k][n].
 template <int R, typename A, bool a_by_depth, typename B, bool b_by_depth, typename C>
 __device__ void gemm(const Gemm& g) {
-  const auto rows_of = [&](Long m0, Long rows) {
+  const auto rows_of = [&](Long m0, int rows) {
     const A* from = static_cast<const A*>(g.a) + m0 * (a_by_depth ? 1 : g.a_stride);
     return Operand<A, a_by_depth>{from, g.a_stride, rows, g.k, g.a_wide};
   };
-  const auto columns_of = [&](Long n0, Long columns) {
+  const auto columns_of = [&](Long n0, int columns) {
     const B* from = static_cast<const B*>(g.b) + n0 * (b_by_depth ? 1 : g.b_stride);
     return Operand<B, b_by_depth>{from, g.b_stride, columns, g.k, g.b_wide};
   };

@@ -35,11 +35,12 @@ void run(const EchoCall& raw) {
   }
 }
 
-// Both kinds of launches, of kernels that have nothing to do.
+// Both kinds of launches, of the kernel that the driver compiles fastest, with nothing to do.
 void try_device(int number) {
+  const char* const kernel = "sum_rows";
   Queue queue(number);
-  queue.launch("lstm_cell", false, Grid(), LstmCell());
-  if (queue.fits_at_once("lstm_steps", false, Grid())) queue.launch_at_once("lstm_steps", false, Grid(), LstmSteps());
+  queue.launch(kernel, false, Grid(), SumRows());
+  if (queue.fits_at_once(kernel, false, Grid())) queue.launch_at_once(kernel, false, Grid(), SumRows());
 }
 
 }  // namespace

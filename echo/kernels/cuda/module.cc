@@ -4,8 +4,7 @@
 #include <map>
 #include <memory>
 
-// kernels.ptx, which the assembler put into this library; it ends in a zero.
-extern "C" const char echo_kernels_ptx[];
+#include "texts.h"
 
 namespace echo_cuda {
 namespace {
@@ -18,11 +17,13 @@ int attribute(int which, DeviceNumber number) {
   return value;
 }
 
-void load(Device* device, DeviceNumber number) {
+// Never unloaded: contexts live until the process ends.
+Function load(const std::string& name) {
   char log[2048] = "";
   int options[] = {kJitErrorLog, kJitErrorLogBytes};
   void* values[] = {log, reinterpret_cast<void*>(sizeof log)};
-  const Result result = driver().module_load(&device->module, echo_kernels_ptx, 2, options, values);
+  ModuleHandle module = nullptr;
+  const Result result = driver().module_load(&module, text_of(name).c_str(), 2, options, values);
   if (result == kErrorUnsupportedPtx || result == kErrorInvalidPtx) {
     int version = 0;
     driver().version(&version);
@@ -30,46 +31,58 @@ void load(Device* device, DeviceNumber number) {
                       std::to_string(version % 1000 / 10) +
                       " and refuses the kernels, which need 9.0 or later: " + log);
   }
-  driver().check(result, "loading the kernels");
-  device->number = number;
-  device->multiprocessors = attribute(kMultiprocessors, number);
-  device->most_shared_bytes = attribute(kMostSharedBytes, number);
-  device->launches_at_once = driver().launch_cooperative != nullptr && attribute(kCooperativeLaunch, number) != 0;
+  driver().check(result, ("loading " + name).c_str());
+  Function function = nullptr;
+  driver().check(driver().module_function(&function, module, name.c_str()), name.c_str());
+  return function;
 }
 
-// The device of the current context; its kernels are loaded once. Never freed: contexts live until the process ends.
+// The device of the current context.
 Device* current_device(Context context, DeviceNumber number) {
   static std::mutex mutex;
   static std::map<Context, std::unique_ptr<Device>>& devices = *new std::map<Context, std::unique_ptr<Device>>;
   const std::lock_guard<std::mutex> lock(mutex);
   std::unique_ptr<Device>& found = devices[context];
-  if (found == nullptr) {
-    std::unique_ptr<Device> made(new Device);
-    load(made.get(), number);
-    found = std::move(made);
-  }
+  if (found == nullptr) found.reset(new Device(number));
   return found.get();
 }
 
+// Opening a device may take long, so two threads may both do it: they get the same context.
 Context primary_context(DeviceNumber number) {
   static std::mutex mutex;
   static std::map<DeviceNumber, Context>& contexts = *new std::map<DeviceNumber, Context>;
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    const auto found = contexts.find(number);
+    if (found != contexts.end()) return found->second;
+  }
+  Context opened = nullptr;
+  driver().check(driver().primary_retain(&opened, number), "opening a device");
   const std::lock_guard<std::mutex> lock(mutex);
-  Context& found = contexts[number];
-  if (found == nullptr) driver().check(driver().primary_retain(&found, number), "opening a device");
-  return found;
+  return contexts.emplace(number, opened).first->second;
 }
 
 }  // namespace
 
+Device::Device(DeviceNumber number)
+    : number(number),
+      multiprocessors(attribute(kMultiprocessors, number)),
+      most_shared_bytes(attribute(kMostSharedBytes, number)),
+      launches_at_once(driver().launch_cooperative != nullptr && attribute(kCooperativeLaunch, number) != 0) {}
+
+Device::Slot& Device::slot(const std::string& name) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return slots_[name];
+}
+
 // A kernel may use all shared memory of the device from when it is found on. All threads share the function: were its
 // attribute set before each launch, another thread's launch of more bytes could come in between, and would fail.
 Kernel Device::kernel(const std::string& name) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  Kernel& found = kernels_[name];
-  if (found.function != nullptr) return found;
+  Slot& found = slot(name);
+  const std::lock_guard<std::mutex> lock(found.mutex);
+  if (found.kernel.function != nullptr) return found.kernel;
   Kernel made;
-  driver().check(driver().module_function(&made.function, module, name.c_str()), name.c_str());
+  made.function = load(name);
   int fixed = 0;  // bytes of the arrays that the kernel declares itself
   driver().check(driver().function_get(&fixed, kFunctionFixedSharedBytes, made.function), name.c_str());
   const int most = most_shared_bytes - fixed;
@@ -79,8 +92,7 @@ Kernel Device::kernel(const std::string& name) {
   } else {
     made.most_shared_bytes = kSharedBytesOfAll - std::min(kSharedBytesOfAll, static_cast<size_t>(fixed));
   }
-  found = made;
-  return found;
+  return found.kernel = made;
 }
 
 Entered::Entered(DeviceNumber number) {

@@ -1,4 +1,4 @@
-// The kernels of kernels.ptx on a device: loaded once a context, found by name.
+// Kernels on a device: each is loaded when it is first asked for, once a context.
 #ifndef ECHO_KERNELS_CUDA_MODULE_H_
 #define ECHO_KERNELS_CUDA_MODULE_H_
 #include <atomic>
@@ -16,18 +16,27 @@ struct Kernel {
   size_t most_shared_bytes = 0;  // dynamic, that a launch may ask for
 };
 
-// A context, and what was loaded into it.
+// A context, and what was loaded into it. The driver compiles what it loads, which takes a kernel's share of seconds: only
+// those wait for it who ask for the same kernel on the same device.
 struct Device {
-  DeviceNumber number = 0;
-  int multiprocessors = 0, most_shared_bytes = 0;
-  std::atomic<bool> launches_at_once{false};  // until a launch of that kind is refused
-  ModuleHandle module = nullptr;
+  explicit Device(DeviceNumber number);
 
+  const DeviceNumber number;
+  const int multiprocessors, most_shared_bytes;
+  std::atomic<bool> launches_at_once;  // until a launch of that kind is refused
+
+  // Throws DeviceError; the next call tries again.
   Kernel kernel(const std::string& name);
 
  private:
-  std::mutex mutex_;
-  std::unordered_map<std::string, Kernel> kernels_;
+  struct Slot {
+    std::mutex mutex;
+    Kernel kernel;  // no function: not loaded yet
+  };
+  Slot& slot(const std::string& name);
+
+  std::mutex mutex_;  // of the slots' table, not of what is in them
+  std::unordered_map<std::string, Slot> slots_;
 };
 
 // Makes a device's context current, that of the framework where the thread has one, until it is destroyed.

@@ -120,7 +120,9 @@ struct ScoreGradients {
   enum { kByDepth = by_depth };
   const T* prob;  // of the first row and column
   const int* targets;  // of the first row
-  Long stride, rows, depth;
+  Long stride;
+  int rows;
+  Long depth;
   int column, wide;
   const ScoreGradient& gradient;
 
@@ -141,12 +143,12 @@ __device__ void softmax_output_dx(const SoftmaxOutputGrad& a) {
   const ScoreGradient gradient(a);
   for (Long part = blockIdx.y; part < a.chunks; part += gridDim.y) {
     const Long first = part * a.chunk, depth = smaller(a.chunk, a.classes - first);
-    const auto rows_of = [&](Long m0, Long rows) {
+    const auto rows_of = [&](Long m0, int rows) {
       const T* prob = static_cast<const T*>(a.prob) + m0 * a.classes + first;
       return ScoreGradients<T, false>{prob,  a.targets + m0,          a.classes, rows,
                                       depth, static_cast<int>(first), a.wide,    gradient};
     };
-    const auto columns_of = [&](Long n0, Long columns) {
+    const auto columns_of = [&](Long n0, int columns) {
       return Operand<T, true>{static_cast<const T*>(a.w) + first * a.inputs + n0, a.inputs, columns, depth, a.w_wide};
     };
     each_product<R>(a.rows, a.inputs, rows_of, columns_of, [&](Long m, Long n, float sum) {
@@ -162,11 +164,11 @@ __device__ void softmax_output_dx(const SoftmaxOutputGrad& a) {
 template <typename T, int R>
 __device__ void softmax_output_dw(const SoftmaxOutputGrad& a) {
   const ScoreGradient gradient(a);
-  const auto rows_of = [&](Long m0, Long rows) {
+  const auto rows_of = [&](Long m0, int rows) {
     const T* prob = static_cast<const T*>(a.prob) + m0;
     return ScoreGradients<T, true>{prob, a.targets, a.classes, rows, a.rows, static_cast<int>(m0), a.wide, gradient};
   };
-  const auto columns_of = [&](Long n0, Long columns) {
+  const auto columns_of = [&](Long n0, int columns) {
     return Operand<T, true>{static_cast<const T*>(a.x) + n0, a.inputs, columns, a.rows, a.x_wide};
   };
   each_product<R>(a.classes, a.inputs, rows_of, columns_of,

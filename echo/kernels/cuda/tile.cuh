@@ -15,21 +15,25 @@ struct alignas(16) Slices {
   float at[kDepth][16 * R + 4];
 };
 
-// Where the thread's n-th four of a round of an operand are: of one line of the array from `at` on, `count` of them
-// within it. The round starts at term `first`; by_depth: lines are terms of rows, else rows of terms.
+// Where the thread's n-th four of a round of an operand are: of one line of the array from `at` on, and how many of them
+// are within it: four or more where all are. The round starts at term `first`; by_depth: lines are terms of rows, else rows
+// of terms. What counts rows of a tile is an int: registers are short.
 struct Place {
-  Long line, at, count;
+  Long line, at;
+  int count;
 };
 
 template <bool by_depth>
-__device__ inline Place place_of(int n, Long first, int per_row, Long rows, Long depth) {
+__device__ inline Place place_of(int n, Long first, int per_row, int rows, Long depth) {
   const int q = threadIdx.x + n * kThreads;
   if (by_depth) {
-    const Long d = first + q / per_row, row = q % per_row * 4;
+    const Long d = first + q / per_row;
+    const int row = q % per_row * 4;
     return {d, row, d < depth ? rows - row : 0};
   }
-  const Long row = q / (kDepth / 4), d = first + q % (kDepth / 4) * 4;
-  return {row, d, row < rows ? depth - d : 0};
+  const int row = q / (kDepth / 4);
+  const Long d = first + q % (kDepth / 4) * 4;
+  return {row, d, row < rows ? static_cast<int>(smaller(depth - d, 4)) : 0};
 }
 
 // An operand: `rows` rows of `depth` terms; by_depth: stored as [term][row], else as [row][term]. Rows of the tile
@@ -39,7 +43,9 @@ struct Operand {
   typedef Pack<4> Raw;
   enum { kByDepth = by_depth };
   const T* data;
-  Long stride, rows, depth;
+  Long stride;
+  int rows;
+  Long depth;
   int wide;
 
   __device__ Raw fetch(int n, Long first, int per_row) const {

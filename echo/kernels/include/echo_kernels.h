@@ -42,8 +42,8 @@ typedef struct {
 __attribute__((visibility("default"))) int echo_cpu_call(const EchoCall* call);
 __attribute__((visibility("default"))) int echo_cuda_call(const EchoCall* call);
 
-// Whether a CUDA device, by the driver's number, runs kernels: loads them there, and launches one. 0, or 1: then
-// echo_kernels_error says why not.
+// Whether a CUDA device, by the driver's number, runs kernels: loads the smallest one there, and launches it. 0, or 1: then
+// echo_kernels_error says why not. The others are loaded when a call first needs them.
 __attribute__((visibility("default"))) int echo_cuda_ready(int device);
 
 // Bytes that a call needs as workspace (its tensors need no data for this); SIZE_MAX where the call is wrong.

@@ -69,9 +69,31 @@ def test_registers_and_spills_are_read(assembler: str) -> None:
     assert ptx.known_architectures(assembler) == ["sm_50", "sm_80"]
 
 
-def test_spills_are_reported(
-    assembler: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_spills_are_reported(assembler: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert not ptx.report({"sm_80": assembler})
+    said = capsys.readouterr().out
+    assert "sm_80: 2 kernels, 32 registers at most (one), spills {'one': 12}" in said
+    assert "no ptxas here knows them (`make sass` installs one): sm_50, " in said
+
+
+def test_each_architecture_has_the_first_assembler_that_knows_it(
+    assembler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ptx, "ARCHITECTURES", ("sm_80",))
-    assert not ptx.report(assembler)
-    assert "sm_80: 2 kernels, 32 registers at most (one), spills {'one': 12}" in capsys.readouterr().out
+    other = tmp_path / "other"
+    other.write_text(ASSEMBLER.replace("'sm_50',", "'sm_90',"))
+    other.chmod(0o755)
+    monkeypatch.setattr(ptx, "tools", lambda name: {"ptxas": [str(other), assembler]}[name])
+    assert ptx.assemblers() == {"sm_50": assembler, "sm_80": str(other), "sm_90": str(other)}
+
+
+def test_tools_are_on_the_path_and_in_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "somewhere" / "toolbox"
+    (package / "bin").mkdir(parents=True)
+    for folder in (tmp_path, package / "bin"):
+        (folder / "ptxas").write_text("#!/bin/sh\n")
+        (folder / "ptxas").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.syspath_prepend(package.parent)
+    monkeypatch.setattr(ptx, "PACKAGES", {"toolbox": "bin", "not_there.at_all": "bin"})
+    assert ptx.tools("ptxas") == [str(tmp_path / "ptxas"), str(package / "bin" / "ptxas")]
+    assert ptx.tools("nvdisasm") == []

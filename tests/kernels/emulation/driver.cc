@@ -2,10 +2,14 @@
 // address is memory of device 0 unless a test says otherwise.
 #include <dlfcn.h>
 
+#include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -25,10 +29,13 @@ struct Fake {
   };
   std::map<unsigned long long, Place> places;
   std::string launches;
+  std::string loads;     // the kernels of modules, in the order in which they were loaded
   std::vector<void*> libraries;  // of emulated kernels: the last that has one counts
   std::map<void*, void*> owner;  // of a kernel: its library
   std::map<void*, int> most_shared;  // of a kernel, bytes: the attribute, and how often it was set
   std::map<void*, int> times_set;
+  bool entered = false;
+  void* stream = nullptr;  // of the last launch
   long context = 0;      // of this thread's place: 0 is none, N is device N - 1
   long generation = 0;   // a context of another generation is another context: its kernels are looked up again
 };
@@ -38,9 +45,23 @@ Fake& fake() {
   return it;
 }
 
+// A kernel of which one module is not loaded before the test lets go.
+struct Hold {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::string kernel;
+  bool holds = false;
+};
+
+Hold& hold() {
+  static Hold& it = *new Hold;
+  return it;
+}
+
 int setting(const char* name) { return fake().settings.at(name); }
 
-const int kNotFound = 500, kInvalid = 1, kFailed = 719;
+const int kNotFound = 500, kInvalid = 1, kFailed = 719, kTimeout = 909;
+const std::chrono::seconds kLongest(60);  // that a module is held
 
 int most_shared(void* function) {
   const auto found = fake().most_shared.find(function);
@@ -62,6 +83,7 @@ int launch(void* function, const unsigned* grid, const unsigned* block, unsigned
 }  // namespace
 
 // For the tests.
+EXPORT int fake_was_entered() { return std::exchange(fake().entered, false); }  // since this was asked
 EXPORT void fake_set(const char* name, int value) { fake().settings.at(name) = value; }
 EXPORT void fake_context(long number) { fake().context = number; }
 EXPORT long fake_current_context() { return fake().context; }
@@ -74,6 +96,7 @@ EXPORT void fake_new_contexts() {
   fake().context = 1;  // that of device 0
   fake().most_shared.clear();
   fake().times_set.clear();
+  fake().loads.clear();
   ++fake().generation;
 }
 // How often the attribute of one kernel was set, at most.
@@ -83,6 +106,7 @@ EXPORT int fake_times_set() {
   return most;
 }
 EXPORT const char* fake_launches() { return fake().launches.c_str(); }
+EXPORT void* fake_stream() { return fake().stream; }
 EXPORT void fake_forget_launches() { fake().launches.clear(); }
 // Adds a library of kernels, in front of those before it.
 EXPORT int fake_kernels(const char* path) {
@@ -90,6 +114,20 @@ EXPORT int fake_kernels(const char* path) {
   if (opened != nullptr) fake().libraries.push_back(opened);
   fake_new_contexts();
   return opened == nullptr;
+}
+
+// The kernels that were loaded since the contexts are new, each behind a space.
+EXPORT const char* fake_loads() { return fake().loads.c_str(); }
+// The next module of this kernel is held; none where it is empty, and what was held goes on.
+EXPORT void fake_hold(const char* kernel) {
+  const std::lock_guard<std::mutex> lock(hold().mutex);
+  hold().kernel = kernel;
+  hold().changed.notify_all();
+}
+// Waits until a module is held: whether one is.
+EXPORT int fake_holds() {
+  std::unique_lock<std::mutex> lock(hold().mutex);
+  return hold().changed.wait_for(lock, kLongest, [] { return hold().holds; });
 }
 
 EXPORT int cuInit(unsigned) { return setting("init"); }
@@ -107,7 +145,10 @@ EXPORT int cuDeviceGetAttribute(int* to, int which, int) {
     default: return kInvalid;
   }
 }
-EXPORT int cuCtxGetCurrent(long* to) { return *to = fake().context ? fake().context + 100 * fake().generation : 0, 0; }
+EXPORT int cuCtxGetCurrent(long* to) {
+  fake().entered = true;
+  return *to = fake().context ? fake().context + 100 * fake().generation : 0, 0;
+}
 EXPORT int cuCtxSetCurrent(long context) { return fake().context = context % 100, 0; }
 EXPORT int cuCtxGetDevice(int* to) { return *to = static_cast<int>(fake().context - 1), 0; }
 EXPORT int cuDevicePrimaryCtxRetain(long* to, int number) {
@@ -121,19 +162,31 @@ EXPORT int cuPointerGetAttribute(void* to, int which, unsigned long long address
   if (place.memory == 0) return kInvalid;  // as the driver answers for memory that it does not know
   return *static_cast<int*>(to) = which == 2 ? place.memory : place.device, 0;
 }
-EXPORT int cuModuleLoadDataEx(void** to, const void* image, unsigned, int*, void** values) {
-  if (std::strstr(static_cast<const char*>(image), ".visible .entry") == nullptr) return kInvalid;
+// A module has one kernel, whose name is the handle.
+EXPORT int cuModuleLoadDataEx(std::string** to, const char* image, unsigned, int*, void** values) {
+  const std::string text(image), entry = ".visible .entry ";
+  const size_t at = text.find(entry), name = at + entry.size();
+  if (at == std::string::npos || text.find(entry, name) != std::string::npos) return kInvalid;
   std::strcpy(static_cast<char*>(values[0]), "the compiler's log");
-  return *to = &fake(), setting("module");
+  *to = new std::string(text.substr(name, text.find('(', name) - name));
+  std::unique_lock<std::mutex> lock(hold().mutex);
+  if (hold().kernel == **to && !hold().holds) {
+    hold().holds = true;
+    hold().changed.notify_all();
+    if (!hold().changed.wait_for(lock, kLongest, [] { return hold().kernel.empty(); })) return kTimeout;
+    hold().holds = false;
+  }
+  fake().loads += " " + **to;
+  return setting("module");
 }
-EXPORT int cuModuleGetFunction(void** to, void*, const char* name) {
+EXPORT int cuModuleGetFunction(void** to, const std::string* module, const char* name) {
   const std::string symbol = std::string("emulate_") + name;
   *to = nullptr;
   for (auto library = fake().libraries.rbegin(); library != fake().libraries.rend() && *to == nullptr; ++library) {
     *to = dlsym(*library, symbol.c_str());
     if (*to != nullptr) fake().owner[*to] = *library;
   }
-  return *to == nullptr ? kNotFound : 0;
+  return *to == nullptr || *module != name ? kNotFound : 0;
 }
 EXPORT int cuFuncGetAttribute(int* to, int which, void*) { return which == 1 ? *to = setting("fixed"), 0 : kInvalid; }
 EXPORT int cuFuncSetAttribute(void* function, int which, int bytes) {
@@ -145,15 +198,17 @@ EXPORT int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* to, void* function, 
   return bytes > static_cast<size_t>(most_shared(function)) ? kInvalid : (*to = setting("occupancy"), 0);
 }
 EXPORT int cuLaunchKernel(void* f, unsigned x, unsigned y, unsigned, unsigned bx, unsigned by, unsigned,
-                          unsigned shared, void*, void** arguments, void**) {
+                          unsigned shared, void* stream, void** arguments, void**) {
   const unsigned grid[] = {x, y}, block[] = {bx, by};
+  fake().stream = stream;
   if (setting("fails")) return setting("fails");
   fake().launches += 'k';
   return launch(f, grid, block, shared, arguments, 0);
 }
 EXPORT int cuLaunchCooperativeKernel(void* f, unsigned x, unsigned y, unsigned, unsigned bx, unsigned by, unsigned,
-                                     unsigned shared, void*, void** arguments) {
+                                     unsigned shared, void* stream, void** arguments) {
   const unsigned grid[] = {x, y}, block[] = {bx, by};
+  fake().stream = stream;
   if (setting("refused")) return setting("refused");
   fake().launches += 'c';
   return launch(f, grid, block, shared, arguments, 1);

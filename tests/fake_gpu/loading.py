@@ -1,0 +1,30 @@
+"""Trains NMT for two steps on the fake GPU, in a process of its own, and prints the kernels that it loaded."""
+
+from __future__ import annotations
+
+import re
+
+import mxnet as mx
+
+import echo
+from benchmarks.models import MODELS
+from echo.kernels.cuda import ptx
+from tests.fake_gpu import device
+
+
+def main() -> None:
+    model = MODELS["nmt"]()
+    with device.without_kernels():
+        symbol = echo.optimize(model.symbol, max_overhead=None)
+        executor = symbol.simple_bind(mx.gpu(0), grad_req=model.grad_req(), **model.shapes)
+        for _ in range(2):
+            executor.forward(is_train=True)
+            executor.backward()
+        mx.nd.waitall()
+    for kernel in re.findall(r"^\.visible \.entry (\w+)\(", ptx.PTX.read_text(), re.MULTILINE):
+        if times := device.count(f"module of {kernel};"):
+            print(kernel, times)
+
+
+if __name__ == "__main__":
+    main()
