@@ -9,7 +9,35 @@ from echo.report.usage import Tensor, Usage, layer_of
 
 _SCHEMA = "https://vega.github.io/schema/vega/v6.json"
 _MOST_LAYERS = 60
-_SIDES = {"x": "x0", "y": "y0", "x2": "x1", "y2": "y1"}
+_HEIGHT = 380  # pixels
+_CELLS = {
+    "type": "rect",
+    "from": {"data": "leaves"},
+    "encode": {
+        "enter": {
+            "fill": {"scale": "color", "field": "kind"},
+            "stroke": {"value": "#ffffff"},
+            "tooltip": {"signal": "{layer: datum.layer, kind: datum.kind, MB: format(datum.mb, ',.1f')}"},
+        },
+        "update": {"x": {"field": "x0"}, "y": {"field": "y0"}, "x2": {"field": "x1"}, "y2": {"field": "y1"}},
+    },
+}
+_LABELS = {
+    "type": "text",
+    "from": {"data": "layers"},
+    "interactive": False,
+    "encode": {
+        "update": {
+            "x": {"signal": "datum.x0 + 4"},
+            "y": {"signal": "datum.y0 + 12"},
+            "fill": {"value": "#ffffff"},
+            "fontSize": {"value": 11},
+            "fontWeight": {"value": "bold"},
+            "text": {"signal": "datum.y1 - datum.y0 < 16 ? '' : datum.layer"},
+            "limit": {"signal": "datum.x1 - datum.x0 - 6"},
+        }
+    },
+}
 
 
 def _tree(usage: Usage, layer: Callable[[Tensor], str]) -> list[dict[str, Any]]:
@@ -36,59 +64,25 @@ def _tree(usage: Usage, layer: Callable[[Tensor], str]) -> list[dict[str, Any]]:
 def treemap(usage: Usage, layer: Callable[[Tensor], str] = layer_of) -> Mapping[str, Any]:
     """What is held at the peak as nested areas: layers, in each the kinds. A Vega specification."""
     names = list(dict.fromkeys(kind for _, kind in usage.by_layer(layer)))
-    cells = {
-        "type": "rect",
-        "from": {"data": "leaves"},
-        "encode": {
-            "enter": {
-                "fill": {"scale": "color", "field": "kind"},
-                "stroke": {"value": "#ffffff"},
-                "tooltip": {"signal": "{layer: datum.layer, kind: datum.kind, MB: format(datum.mb, ',.1f')}"},
-            },
-            "update": {side: {"field": place} for side, place in _SIDES.items()},
-        },
+    squares = {
+        "type": "treemap",
+        "field": "mb",
+        "sort": {"field": "value", "order": "descending"},
+        "round": True,
+        "paddingInner": 1,
+        "size": [{"signal": "width"}, {"signal": "height"}],
     }
-    texts = {
-        "type": "text",
-        "from": {"data": "layers"},
-        "interactive": False,
-        "encode": {
-            "update": {
-                "x": {"signal": "datum.x0 + 4"},
-                "y": {"signal": "datum.y0 + 12"},
-                "fill": {"value": "#ffffff"},
-                "fontSize": {"value": 11},
-                "fontWeight": {"value": "bold"},
-                "text": {"signal": "datum.y1 - datum.y0 < 16 ? '' : datum.layer"},
-                "limit": {"signal": "datum.x1 - datum.x0 - 6"},
-            }
-        },
-    }
-    tree = {
-        "name": "tree",
-        "values": _tree(usage, layer),
-        "transform": [
-            {"type": "stratify", "key": "id", "parentKey": "parent"},
-            {
-                "type": "treemap",
-                "field": "mb",
-                "sort": {"field": "value", "order": "descending"},
-                "round": True,
-                "paddingInner": 1,
-                "size": [{"signal": "width"}, {"signal": "height"}],
-            },
-        ],
-    }
+    stratify = {"type": "stratify", "key": "id", "parentKey": "parent"}
     return {
         "$schema": _SCHEMA,
         "width": WIDTH,
-        "height": 380,
+        "height": _HEIGHT,
         "data": [
-            tree,
+            {"name": "tree", "values": _tree(usage, layer), "transform": [stratify, squares]},
             {"name": "leaves", "source": "tree", "transform": [{"type": "filter", "expr": "!!datum.kind"}]},
             {"name": "layers", "source": "tree", "transform": [{"type": "filter", "expr": "datum.depth == 1"}]},
         ],
         "scales": [{"name": "color", "type": "ordinal", **scale(KIND_COLORS, names)}],
         "legends": [{"fill": "color", "orient": "bottom", "columns": 3, "symbolType": "square"}],
-        "marks": [cells, texts],
+        "marks": [_CELLS, _LABELS],
     }
