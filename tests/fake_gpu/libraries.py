@@ -15,7 +15,8 @@ HERE = Path(__file__).resolve().parent
 _SONAME = re.compile(r"lib(cuda|cudart|cudnn|cublas|cufft|curand|cusolver|cusparse|nccl|nvrtc|nvToolsExt)\.so\.")
 _SYMBOL = re.compile(r"(__cuda|cu[A-Zdbfrs]|nccl|nvrtc|nvtx)")
 _PREFIXES = ("cudnn", "cublas", "cufft", "curand", "cusolver", "cusparse", "nccl", "nvrtc")
-_DRIVER = re.compile(r'find\(library, "(\w+)"')  # in echo/kernels/cuda/driver.cc, which looks functions up by name
+_LOOKED_UP = re.compile(r'find\(library, "(\w+)"')  # by name, in these of echo/kernels/cuda
+_LOOKING = {"driver.cc": "libcuda.so.", "blas.cc": "libcublas.so."}
 _MAKES_HANDLE = re.compile(
     r"^(cudnnCreate|cublasCreate|curandCreateGenerator|cusolverDnCreate|cudaGraphInstantiate|nvrtcCreateProgram)"
 )
@@ -50,9 +51,12 @@ def _wanted(libmxnet: Path) -> dict[str, dict[str, str]]:
         soname = version if version in wanted else "" if version else _library_of(name, list(wanted))
         if soname:
             wanted[soname][name] = version
-    driver = HERE.parents[1] / "echo" / "kernels" / "cuda" / "driver.cc"
-    for name in _DRIVER.findall(driver.read_text(encoding="utf-8")):
-        wanted.setdefault("libcuda.so.1", {}).setdefault(name, "")
+    wanted.setdefault("libcuda.so.1", {})
+    for source, prefix in _LOOKING.items():
+        soname = next(soname for soname in wanted if soname.startswith(prefix))
+        text = (HERE.parents[1] / "echo" / "kernels" / "cuda" / source).read_text(encoding="utf-8")
+        for name in _LOOKED_UP.findall(text):
+            wanted[soname].setdefault(name, "")
     return wanted
 
 
