@@ -43,10 +43,19 @@ def tiles(said: Any, dtype: str) -> set[str]:
     return {kernel.rsplit("_", 2)[0] for kernel in said[dtype]["loads"] if kernel.startswith("gemm_")}
 
 
-@pytest.mark.parametrize("every", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_products_are_right(blas: dict[int, Path], every: int) -> None:
+@pytest.mark.slow
+def test_layers_and_losses_of_any_size_are_right(blas: dict[int, Path]) -> None:
+    """Also those of which a size is 0: their products are in tiles."""
+    said, errors = run(blas[11], every=1)
+    assert errors == []
+    for dtype in ("float32", "float16"):
+        assert len({line.split(" type")[0] for line in said[dtype]["products"]}) > 4
+        assert "gemm_inputs" in tiles(said, dtype)
+
+
+def test_products_are_right(blas: dict[int, Path]) -> None:
     """Against float64, written and added. Of float16 those of two types stay in tiles; a device has one handle."""
-    said, errors = run(blas[11], every=every)
+    said, errors = run(blas[11])
     assert errors == []
     assert tiles(said, "float32") == set()
     assert tiles(said, "float16") == {"gemm_gates", "gemm_weights"}
