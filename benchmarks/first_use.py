@@ -19,13 +19,14 @@ from typing import Any, Sequence
 from benchmarks.record import save
 from echo.kernels.cuda import ptx
 
-# What `nmt` loads (tests/fake_gpu/test_loading.py).
+# What `nmt` loads where the process has a cuBLAS (tests/fake_gpu/test_loading.py), and what in its place.
 NMT = (
-    "bias_act_grad_f32", "gemm_gates_small_f32", "gemm_inputs_big_f32", "gemm_weights_small_f32", "lstm_back_steps_f32",
-    "lstm_cell_f32", "lstm_cell_grad_f32", "lstm_cells_f32", "lstm_steps_f32", "mlp_score_f32",
-    "mlp_score_grad_columns_f32", "softmax_output_db_f32", "softmax_output_dw_big_f32", "softmax_output_dx_big_f32",
-    "softmax_output_f32", "softmax_output_labels_f32", "sum_rows_f32", "weighted_sum_f32", "weighted_sum_grad_f32",
+    "bias_act_grad_f32", "lstm_back_steps_f32", "lstm_cell_f32", "lstm_cell_grad_f32", "lstm_cells_f32",
+    "lstm_steps_f32", "mlp_score_f32", "mlp_score_grad_columns_f32", "put_biases_f32", "softmax_output_db_f32",
+    "softmax_output_dw_big_f32", "softmax_output_dx_big_f32", "softmax_output_f32", "softmax_output_labels_f32",
+    "sum_rows_f32", "weighted_sum_f32", "weighted_sum_grad_f32",
 )  # fmt: skip
+TILES = ("gemm_gates_small_f32", "gemm_inputs_big_f32", "gemm_weights_small_f32")
 
 
 def seconds(ptxas: str, architecture: str, text: str) -> float:
@@ -53,10 +54,12 @@ def only(names: Sequence[str]) -> str:
 
 
 def main() -> None:
+    everything = ptx.PTX.read_text()
+    texts = {"all": everything, "nmt": only(NMT), "without cuBLAS": only(NMT + TILES), "probe": only(["sum_rows_f32"])}
     rows = []
     for architecture, ptxas in ptx.assemblers().items():
         row: dict[str, Any] = {"architecture": architecture}
-        for what, text in (("all", ptx.PTX.read_text()), ("nmt", only(NMT)), ("probe", only(["sum_rows_f32"]))):
+        for what, text in texts.items():
             row[what] = round(min(seconds(ptxas, architecture, text) for _ in range(3)), 3)
         print(row, flush=True)
         rows.append(row)

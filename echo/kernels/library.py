@@ -124,14 +124,16 @@ def _on_device(array: Any, kernel: str, role: str) -> tuple[int, tuple[int, ...]
     return interface["data"][0] or 0, tuple(interface["shape"]), np.dtype(interface["typestr"]).name
 
 
-def _stream_of(kernel: str, arrays: dict[str, Any]) -> int | None:
-    """The stream on which these arrays, by what they are in the call, are written and read; None where none says so.
+def _stream_of(kernel: str, inputs: Sequence[Any], outputs: Sequence[Any], workspace: Any) -> int | None:
+    """The stream on which the arrays of a call are written and read; None where none of them says so.
 
     Raises:
         KernelError: they name different ones, or 0, which the protocol forbids.
     """
+    arrays = [(f"input {i}", array) for i, array in enumerate(inputs)]
+    arrays += [(f"output {i}", array) for i, array in enumerate(outputs)]
     first = None
-    for role, array in arrays.items():
+    for role, array in [*arrays, ("the workspace", workspace)]:
         stream = getattr(array, "__cuda_array_interface__", {}).get("stream")  # since version 3 of the protocol
         if stream is None:
             continue
@@ -213,9 +215,8 @@ def call(
         params: numbers.
         backend: "cpu" or "cuda".
         workspace: memory of `workspace_bytes` bytes, as an array of uint8; where None it is allocated (CPU only).
-        stream: on CUDA, the address of a CUstream. Where None it is the one that the arrays name (``stream`` in
-            ``__cuda_array_interface__``, which CuPy's have and torch's lack), and where they name none the default
-            stream, for which other streams need not wait.
+        stream: on CUDA, the address of a CUstream; where None that which the arrays name (CuPy's, torch's do not), else
+            the default stream, for which other streams need not wait.
         random: on the CPU, the address of 1024 states of ``std::mt19937`` as MXNet keeps them.
 
     Raises:
@@ -230,11 +231,8 @@ def call(
     if workspace is not None:
         memory = _tensor(workspace, kernel, "the workspace", True)
         raw.workspace, raw.workspace_bytes = memory.data, int(np.prod(workspace.shape))
-    if stream is None and backend == "cuda":
-        arrays = {f"input {i}": array for i, array in enumerate(inputs)}
-        arrays.update({f"output {i}": array for i, array in enumerate(outputs)})
-        stream = _stream_of(kernel, {**arrays, "the workspace": workspace})
-    raw.stream, raw.random = stream, random
+    raw.random = random
+    raw.stream = _stream_of(kernel, inputs, outputs, workspace) if stream is None else stream
     if run(ctypes.byref(raw)):
         raise _error()
 

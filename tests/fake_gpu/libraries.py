@@ -15,7 +15,11 @@ HERE = Path(__file__).resolve().parent
 _SONAME = re.compile(r"lib(cuda|cudart|cudnn|cublas|cufft|curand|cusolver|cusparse|nccl|nvrtc|nvToolsExt)\.so\.")
 _SYMBOL = re.compile(r"(__cuda|cu[A-Zdbfrs]|nccl|nvrtc|nvtx)")
 _PREFIXES = ("cudnn", "cublas", "cufft", "curand", "cusolver", "cusparse", "nccl", "nvrtc")
-_DRIVER = re.compile(r'(?:find\(library, "|\bcuda\.)(cu\w+)')  # as driver.cc and gpus.py of echo look functions up
+# Functions of NVIDIA's libraries that echo looks up by name: where, and in which library.
+_LOOKED_UP = re.compile(r'(?:find\(library, "|\bcuda\.)(\w+)')
+_LOOKING = {
+    "kernels/cuda/driver.cc": "libcuda.so.", "kernels/cuda/blas.cc": "libcublas.so.", "system/gpus.py": "libcuda.so.",
+}  # fmt: skip
 _MAKES_HANDLE = re.compile(
     r"^(cudnnCreate|cublasCreate|curandCreateGenerator|cusolverDnCreate|cudaGraphInstantiate|nvrtcCreateProgram)"
 )
@@ -50,10 +54,11 @@ def _wanted(libmxnet: Path) -> dict[str, dict[str, str]]:
         soname = version if version in wanted else "" if version else _library_of(name, list(wanted))
         if soname:
             wanted[soname][name] = version
-    echo = HERE.parents[1] / "echo"
-    sources = [echo / "kernels" / "cuda" / "driver.cc", echo / "system" / "gpus.py"]
-    for name in _DRIVER.findall("".join(source.read_text(encoding="utf-8") for source in sources)):
-        wanted.setdefault("libcuda.so.1", {}).setdefault(name, "")
+    wanted.setdefault("libcuda.so.1", {})
+    for source, prefix in _LOOKING.items():
+        soname = next(soname for soname in wanted if soname.startswith(prefix))
+        for name in _LOOKED_UP.findall((HERE.parents[1] / "echo" / source).read_text(encoding="utf-8")):
+            wanted[soname].setdefault(name, "")
     return wanted
 
 

@@ -34,6 +34,14 @@ def compile_driver(folder: Path) -> Path:
     return made
 
 
+def compile_blas(folder: Path, fibers: Path, version: int) -> Path:
+    """A ``libcublas.so.VERSION``: a process that has loaded it by its path has a cuBLAS."""
+    made = folder / f"libcublas.so.{version}"
+    name = f"-Wl,-soname,{made.name}"
+    _run("g++", *FLAGS, "-O2", "-shared", name, str(HERE / "blas.cc"), str(fibers), "-o", str(made))
+    return made
+
+
 def compile_kernels(folder: Path, fibers: Path, source: Path, name: str, *more: str) -> Path:
     """The kernels of a source file, which finds the others beside it or in ``echo/kernels/cuda``."""
     made = folder / f"{name}.so"

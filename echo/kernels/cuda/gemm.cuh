@@ -60,7 +60,17 @@ __device__ void gemm(const Gemm& g) {
   });
 }
 
+// c = bias + bias2 in each row: cuBLAS adds its product to that.
+template <typename T>
+__device__ void put_biases(const Gemm& g) {
+  each_column<1>(g.m, g.n, [&](Long m, Long n) {
+    const float value = get<T>(g.bias, n) + (g.bias2 ? get<T>(g.bias2, n) : 0.f);
+    static_cast<float*>(g.c.data)[m * g.c_stride + n] = value;
+  });
+}
+
 }  // namespace echo_cuda
+ECHO_BOTH(1, put_biases, Gemm)
 
 // With tiles of 64 (small) or 128 (big): a layer's inputs by its weights; its gates' gradients by its weights, and by
 // its inputs.

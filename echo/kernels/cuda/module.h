@@ -7,6 +7,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "blas.h"
 #include "driver.h"
 
 namespace echo_cuda {
@@ -24,6 +25,7 @@ struct Device {
   const DeviceNumber number;
   const int multiprocessors, most_shared_bytes;
   std::atomic<bool> launches_at_once;  // until a launch of that kind is refused
+  Blas blas;
 
   // Throws DeviceError; the next call tries again.
   Kernel kernel(const std::string& name);

@@ -54,6 +54,10 @@ Chunks chunks_of(Long rows, Long others, Long columns) {
   return {size, over(rows, size)};
 }
 
+void multiply(Queue& queue, const GemmKernel& kernel, bool half, const Gemm& g, void* blas_room) {
+  if (!queue.multiply(kernel, half, g, blas_room)) launch_tiles(queue, kernel.name, half, g.m, g.n, 1, g);
+}
+
 void sum_rows(Queue& queue, bool half, const SumRows& sum) {
   if (sum.out.data == nullptr) return;
   Grid grid;

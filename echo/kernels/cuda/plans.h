@@ -56,6 +56,9 @@ void launch_tiles(Queue& queue, const std::string& kernel, bool half, Long m, Lo
   queue.launch(kernel + (fills ? "_big" : "_small"), half, grid, a);
 }
 
+// A product of a call that has room for cuBLAS: by it, or in tiles.
+void multiply(Queue& queue, const GemmKernel& kernel, bool half, const Gemm& g, void* blas_room);
+
 // out[g, j] = sum over r of in[g * group_stride + r * row_stride + j].
 void sum_rows(Queue& queue, bool half, const SumRows& sum);
 

@@ -50,8 +50,8 @@ StepKernel step_kernel(const char* name, Long depth) {
   return {name, rows, units, columns, StepRoom<rows, columns>::kFloats, depth};
 }
 
-void gemm(Queue& queue, const char* kernel, const Layer& layer, const Gemm& g) {
-  if (g.c.data != nullptr) launch_tiles(queue, kernel, layer.half, g.m, g.n, 1, g);
+void gemm(Queue& queue, const GemmKernel& kernel, const Layer& layer, const Gemm& g, void* blas_room) {
+  if (g.c.data != nullptr) multiply(queue, kernel, layer.half, g, blas_room);
 }
 
 #ifdef ECHO_CUDA_STEP_BY_STEP  // to measure what the grid barrier is worth
@@ -77,7 +77,8 @@ void run_steps(Queue& queue, const Layer& layer, std::initializer_list<StepKerne
 }
 
 // Pre-activations from the inputs of `count` steps from time `lowest` on.
-void project(const Call& call, Queue& queue, const Layer& layer, Long lowest, Long count, float* gates) {
+void project(const Call& call, Queue& queue, const Layer& layer, Long lowest, Long count, float* gates,
+             void* blas_room) {
   const void* x = layer.at(call.in("x"), lowest * layer.batch * layer.inputs);
   Gemm g = {x,
             call.in("wi"),
@@ -94,7 +95,7 @@ void project(const Call& call, Queue& queue, const Layer& layer, Long lowest, Lo
             0};
   g.a_wide = wide(layer.half, layer.inputs, {g.a});
   g.b_wide = wide(layer.half, layer.inputs, {g.b});
-  gemm(queue, "gemm_inputs", layer, g);
+  gemm(queue, kGemmInputs, layer, g, blas_room);
 }
 
 void forward_steps(const Call& call, Queue& queue, const Layer& layer, void* y, float* cells, float* gates,
@@ -128,6 +129,7 @@ void forward_steps(const Call& call, Queue& queue, const Layer& layer, void* y, 
 void lstm_layer(const Call& call, Queue& queue) {
   const Layer layer(call);
   unsigned* barrier = static_cast<unsigned*>(queue.room(sizeof(unsigned)));
+  void* blas_room = queue.room(kBlasBytes);
   float* cells = queue.floats(layer.state());
   float* gates = queue.floats(layer.at_once * layer.gates());
   void* y = call.out("y");
@@ -138,14 +140,15 @@ void lstm_layer(const Call& call, Queue& queue) {
   }
   for (Long done = 0; done < layer.steps && !queue.measures(); done += layer.at_once) {
     const Long count = std::min(layer.at_once, layer.steps - done);
-    project(call, queue, layer, layer.reverse ? layer.steps - done - count : done, count, gates);
+    project(call, queue, layer, layer.reverse ? layer.steps - done - count : done, count, gates, blas_room);
     forward_steps(call, queue, layer, y, cells, gates, barrier, done, count);
   }
 }
 
 struct Room {
   unsigned* barrier;
-  float *cells, *dc, *dgates, *after, *partials;
+  float *cells, *dc, *dgates, *after;
+  float* partials;  // cuBLAS's between its sums
 };
 
 void backward_steps(const Call& call, Queue& queue, const Layer& layer, const Room& room, Long done, Long count) {
@@ -174,7 +177,7 @@ void backward_steps(const Call& call, Queue& queue, const Layer& layer, const Ro
 }
 
 // dwh: the gates' gradients of each step by the state before it. `add`: there are sums of other steps already.
-void recurrent_weights(const Call& call, Queue& queue, const Layer& layer, const float* dgates, Long lowest, Long count,
+void recurrent_weights(const Call& call, Queue& queue, const Layer& layer, const Room& room, Long lowest, Long count,
                        bool add) {
   Output dwh = output(call, "dwh");
   const bool has_start = count > 0 && (layer.reverse ? lowest + count == layer.steps : lowest == 0);
@@ -193,14 +196,15 @@ void recurrent_weights(const Call& call, Queue& queue, const Layer& layer, const
               layer.hidden,
               wide(false, 4, {a}),
               wide(layer.half, layer.hidden, {h})};
-    gemm(queue, "gemm_weights", layer, g);
+    gemm(queue, kGemmWeights, layer, g, room.partials);
     add = true;
   };
-  if (has_start) product(dgates + (layer.reverse ? count - 1 : 0) * layer.gates(), call.in("h0"), 1);
+  if (has_start) product(room.dgates + (layer.reverse ? count - 1 : 0) * layer.gates(), call.in("h0"), 1);
   const Long rest = count - (has_start ? 1 : 0), first = layer.reverse || !has_start ? 0 : 1;
   const Long before = lowest + first + (layer.reverse ? 1 : -1);
   if (rest > 0 || !has_start) {
-    product(dgates + first * layer.gates(), layer.at(call.in("y"), std::max<Long>(0, before) * layer.state()), rest);
+    product(room.dgates + first * layer.gates(), layer.at(call.in("y"), std::max<Long>(0, before) * layer.state()),
+            rest);
   }
 }
 
@@ -212,13 +216,15 @@ void input_gradients(const Call& call, Queue& queue, const Layer& layer, const R
   Output dx = output(call, "dx"), dwi = output(call, "dwi"), dbi = output(call, "dbi"), dbh = output(call, "dbh");
   if (dx.data != nullptr) dx.data = layer.at(dx.data, from);
   const int gates_wide = wide(false, 4, {room.dgates});
-  gemm(queue, "gemm_gates", layer,
+  gemm(queue, kGemmGates, layer,
        {room.dgates, wi, nullptr, nullptr, dx, rows, layer.inputs, gates, gates, layer.inputs, layer.inputs, gates_wide,
-        wide(layer.half, layer.inputs, {wi})});
+        wide(layer.half, layer.inputs, {wi})},
+       room.partials);
   if (add) dwi.add = dbi.add = dbh.add = 1;
-  gemm(queue, "gemm_weights", layer,
+  gemm(queue, kGemmWeights, layer,
        {room.dgates, x, nullptr, nullptr, dwi, gates, layer.inputs, rows, gates, layer.inputs, layer.inputs, gates_wide,
-        wide(layer.half, layer.inputs, {x})});
+        wide(layer.half, layer.inputs, {x})},
+       room.partials);
   if (dbi.data == nullptr && dbh.data == nullptr) return;
   const Chunks chunks = chunks_of(rows, 1, gates);
   const int none = 4;
@@ -237,7 +243,8 @@ void lstm_layer_grad(const Call& call, Queue& queue) {
   room.dc = queue.floats(layer.state());
   room.dgates = queue.floats(layer.at_once * layer.gates());
   room.after = queue.floats(layer.gates());
-  room.partials = queue.floats(chunks_of(layer.at_once * layer.batch, 1, 4 * layer.hidden).count * 4 * layer.hidden);
+  const Long sums = chunks_of(layer.at_once * layer.batch, 1, 4 * layer.hidden).count * 4 * layer.hidden;
+  room.partials = queue.floats(std::max(sums, kBlasBytes / 4));
   if (queue.measures()) return;
   const LstmCells cells = {call.in("pre"), call.in("c0"), room.cells,           layer.steps,
                            layer.batch,    layer.hidden,  layer.reverse ? 1 : 0};
@@ -248,7 +255,7 @@ void lstm_layer_grad(const Call& call, Queue& queue) {
     const Long lowest = layer.reverse ? done : layer.steps - done - count;
     backward_steps(call, queue, layer, room, done, count);
     input_gradients(call, queue, layer, room, lowest, count, done > 0);
-    recurrent_weights(call, queue, layer, room.dgates, lowest, count, done > 0);
+    recurrent_weights(call, queue, layer, room, lowest, count, done > 0);
     done += count;
   } while (done < layer.steps);
 }

@@ -31,7 +31,8 @@ struct Sizes {
   }
 };
 
-void scores_of(const Call& call, Queue& queue, const Sizes& size, Long first, Long rows, float* scores) {
+void scores_of(const Call& call, Queue& queue, const Sizes& size, Long first, Long rows, float* scores,
+               void* blas_room) {
   Gemm g = {};
   g.a = static_cast<const char*>(call.in("x")) + size.bytes(first * size.inputs), g.b = call.in("w"),
   g.bias = call.in("b");
@@ -39,12 +40,13 @@ void scores_of(const Call& call, Queue& queue, const Sizes& size, Long first, Lo
   g.m = rows, g.n = size.classes, g.k = size.inputs;
   g.a_stride = g.b_stride = size.inputs, g.c_stride = size.classes;
   g.a_wide = wide(size.half, size.inputs, {g.a}), g.b_wide = wide(size.half, size.inputs, {g.b});
-  launch_tiles(queue, "gemm_inputs", size.half, g.m, g.n, 1, g);
+  multiply(queue, kGemmInputs, size.half, g, blas_room);
 }
 
 void softmax_output(const Call& call, Queue& queue) {
   const Sizes size(call);
   const Long at_once = size.at_once();
+  void* const blas_room = queue.room(kBlasBytes);
   float* const buffer = size.half ? queue.floats(at_once * size.classes) : nullptr;
   const Output prob = output(call, "prob");
   if (prob.data == nullptr) return;
@@ -55,7 +57,7 @@ void softmax_output(const Call& call, Queue& queue) {
     float* const scores = size.half ? buffer : static_cast<float*>(a.prob.data);
     a.scores = scores;
     a.wide = wide(size.half, size.classes, {a.prob.data});
-    scores_of(call, queue, size, first, a.rows, scores);
+    scores_of(call, queue, size, first, a.rows, scores, blas_room);
     Grid grid;
     grid.x = a.rows;
     grid.block_x = a.classes > 1024 ? kThreads : 32;

@@ -108,6 +108,19 @@ bool Queue::enqueue_at_once(const std::string& kernel, bool half, const Grid& gr
   return false;
 }
 
+// Biases are there before the product is added to them.
+bool Queue::multiply(const GemmKernel& kernel, bool half, const Gemm& g, void* workspace) {
+  if (measures()) return true;
+  if (!device_->blas.takes(kernel, half, g)) return false;
+  if (g.bias != nullptr) {
+    Grid grid;
+    grid.x = (g.n + kThreads - 1) / kThreads;
+    grid.y = g.m;
+    launch("put_biases", half, grid, g);
+  }
+  return device_->blas.multiply(kernel, half, g, g.bias != nullptr || g.c.add != 0, stream_, workspace);
+}
+
 void Queue::set_zero(void* to, int64_t bytes) {
   if (measures() || bytes == 0 || to == nullptr) return;
   driver().check(driver().set_bytes(reinterpret_cast<Address>(to), 0, bytes, stream_), "setting memory to zero");

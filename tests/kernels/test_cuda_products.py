@@ -1,0 +1,116 @@
+"""Products by the cuBLAS that a process has loaded: right, on the call's stream, and as accurate as MXNet's."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kernels.cuda_emulation import built, compile_blas
+from tests.kernels.cuda_products import STREAM
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation is compiled by g++")
+
+ROOM = 1 << 20  # bytes, of cuBLAS in the workspace of a call
+DEFAULT, TENSOR, TF32 = 0, 1, 3  # cublasMath_t
+
+
+@pytest.fixture(scope="module")
+def blas(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """An emulated cuBLAS of CUDA 11, which MXNet's wheels load, and one of CUDA 12, which they do not."""
+    folder = tmp_path_factory.mktemp("blas")
+    return {version: compile_blas(folder, built().fibers, version) for version in (11, 12)}
+
+
+def run(blas: Path, creating: int = 0, multiplying: int = 0, every: int = 0, **variables: str) -> tuple[Any, list[str]]:
+    """What `tests.kernels.cuda_products` prints, and the lines of echo's on standard error."""
+    script = [sys.executable, "-m", "tests.kernels.cuda_products", str(built().driver), str(built().kernels), str(blas)]
+    done = subprocess.run([*script, str(creating), str(multiplying), str(every)], cwd=ROOT, capture_output=True,
+                          env={**os.environ, **variables}, text=True, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), [line for line in done.stderr.splitlines() if line.startswith("echo:")]
+
+
+def tiles(said: Any, dtype: str) -> set[str]:
+    """The kinds of products that echo's own kernels computed."""
+    return {kernel.rsplit("_", 2)[0] for kernel in said[dtype]["loads"] if kernel.startswith("gemm_")}
+
+
+@pytest.mark.slow
+def test_layers_and_losses_of_any_size_are_right(blas: dict[int, Path]) -> None:
+    """Also those of which a size is 0: their products are in tiles."""
+    said, errors = run(blas[11], every=1)
+    assert errors == []
+    for dtype in ("float32", "float16"):
+        assert len({line.split(" type")[0] for line in said[dtype]["products"]}) > 4
+        assert "gemm_inputs" in tiles(said, dtype)
+
+
+def test_products_are_right(blas: dict[int, Path]) -> None:
+    """Against float64, written and added. Of float16 those of two types stay in tiles; a device has one handle."""
+    said, errors = run(blas[11])
+    assert errors == []
+    assert tiles(said, "float32") == set()
+    assert tiles(said, "float16") == {"gemm_gates", "gemm_weights"}
+    for dtype, number, kinds in (("float32", 0, {"TN", "NN", "NT"}), ("float16", 2, {"TN"})):
+        products = said[dtype]["products"]
+        assert {line.split()[0] for line in products} == kinds
+        assert {line.split()[5] for line in products} == {str(number)}
+        assert len({line.split()[-1] for line in products}) == 1
+    layer = said["float32"]["products"][:6]
+    assert [line.split(" type")[0] for line in layer] == [
+        "TN 132 15 7",  # inputs of all steps by their weights
+        "NN 7 15 132", "NT 7 132 15",  # gradients of inputs, and of their weights
+        "NT 33 132 3", "NT 33 132 12",  # gradients of the recurrent weights, of the first step and of the others
+        "TN 132 15 7",
+    ]  # fmt: skip
+
+
+def test_a_product_has_the_stream_and_room_of_its_call(blas: dict[int, Path]) -> None:
+    call = run(blas[11])[0]["call"]
+    start, end, needed = call["inside"]
+    assert call["stream"] == STREAM
+    assert end - start == ROOM
+    assert 0 <= start < end <= needed
+
+
+@pytest.mark.parametrize(
+    ("version", "variables", "modes"),
+    [
+        (11, {}, (TF32, TENSOR)),
+        (11, {"MXNET_CUDA_ALLOW_TENSOR_CORE": "0"}, (DEFAULT, DEFAULT)),
+        (11, {"MXNET_CUDA_TENSOR_OP_MATH_ALLOW_CONVERSION": "1"}, (TENSOR, TENSOR)),
+        (12, {}, (DEFAULT, TENSOR)),
+    ],
+    ids=str,
+)
+def test_products_are_as_accurate_as_the_frameworks(
+    blas: dict[int, Path], version: int, variables: dict[str, str], modes: tuple[int, int]
+) -> None:
+    said, _ = run(blas[version], **variables)
+    for dtype, mode in zip(("float32", "float16"), modes):
+        assert {line.split(" mode ")[1].split()[0] for line in said[dtype]["products"]} == {str(mode)}
+
+
+@pytest.mark.parametrize("failing", ["creating", "multiplying"])
+def test_a_cublas_that_fails_costs_one_warning(blas: dict[int, Path], failing: str) -> None:
+    """Of each device (the contexts of the second type are new ones): results are right all the same."""
+    said, errors = run(blas[11], **{failing: 13})  # type: ignore[arg-type]
+    assert errors == 2 * ["echo: cuBLAS refuses products (status 13): echo's own kernels compute them"]
+    for dtype in ("float32", "float16"):
+        assert said[dtype]["products"] == []
+        assert tiles(said, dtype) == {"gemm_inputs", "gemm_gates", "gemm_weights"}
+
+
+def test_a_user_who_wants_none(blas: dict[int, Path]) -> None:
+    said, errors = run(blas[11], ECHO_CUBLAS="0")
+    assert errors == []
+    assert said["float32"]["products"] == []
+    assert tiles(said, "float32") == {"gemm_inputs", "gemm_gates", "gemm_weights"}
