@@ -18,7 +18,8 @@ INSTALLED := $(VENV)/.installed-$(if $(COMPILER),native,fallback)
 NATIVE    := $(shell find echo/native echo/kernels -name '*.cc' -o -name '*.h' -o -name '*.ptx' 2>/dev/null)
 FORMATTED := $(shell find echo benchmarks tests -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' 2>/dev/null)
 # What runs only where it is asked for: other environments, other machines.
-APART     := benchmarks/sockeye_training.py benchmarks/gpu_check.py benchmarks/cpu_compilers.py
+APART     := benchmarks/sockeye_training.py benchmarks/gpu_check.py benchmarks/gpu_sanitizer.py \
+             benchmarks/cpu_compilers.py
 BENCHES   := $(filter-out $(APART),$(shell grep -l '^if __name__ ==' benchmarks/*.py 2>/dev/null))
 
 # Sockeye asks for other versions of its requirements than those that work with mxnet 1.9.1, hence --no-deps. Its

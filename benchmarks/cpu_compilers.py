@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu_cases import NO_GRADIENT, OUTPUT_TYPES, Case, draw
+from benchmarks.gpu_cases import Case, draw
+from benchmarks.gpu_kernels import KERNELS as TABLE
 from benchmarks.record import save
 from echo.kernels import library, reference
 from echo.native.loading import function
@@ -113,9 +114,9 @@ def calls_of(case: Case) -> dict[str, tuple[library.Call, Any]]:
     generator = np.random.default_rng(0)
     inputs = draw(case, "float32", generator)
     expected = getattr(reference, case.kernel)(*inputs, **case.params)
-    types = [OUTPUT_TYPES.get((case.kernel, number), "float32") for number in range(len(expected))]
+    types = [tensor.type or "float32" for tensor in TABLE[case.kernel].outputs]
     outputs = [np.zeros(np.shape(array), dtype) for array, dtype in zip(expected, types)]
-    unwanted = NO_GRADIENT.get(case.kernel, ())
+    unwanted = TABLE[case.kernel].without_gradient
     heads = [
         None if number in unwanted else generator.normal(size=array.shape).astype(np.float32)
         for number, array in enumerate(outputs)

@@ -2,42 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import Any, Callable, Protocol
 
 import numpy as np
 
+from benchmarks.gpu_kernels import KERNELS
 from echo.kernels import reference
 from echo.kernels.library import ADD, SKIP, WRITE
 
-# Shapes of the inputs. Of the largest result, how far a kernel may be off; float16 keeps 11 bits.
-SHAPES = {
-    "lstm_cell": "B,4H B,H",
-    "lstm_norm_cell": "B,4H B,H H H",
-    "gru_cell": "B,3H B,3H B,H",
-    "weighted_sum": "B,T B,T,H",
-    "mlp_score": "B,T,H B,H H H H",
-    "attention": "N,Tq,D N,Tk,D N,Tk,Dv N Tq,Tk",
-    "layer_norm": "N,H H H",
-    "bias_act": "N,H H",
-    "sequence_reverse": "T,B,R B",
-    "dropout": "n",
-    "relu": "n",
-    "pack_mask": "n",
-    "apply_mask": "n bits 1",
-    "lstm_layer": "T,B,I 4H,I 4H 4H,H 4H B,H B,H",
-    "softmax_output": "N,I V,I V N",
-}
+# Of the largest result, how far a kernel may be off; float16 keeps 11 bits.
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3}
-# outputs for which no gradient comes in, and those that are not of the call's type
-NO_GRADIENT = {"attention": (1,), "dropout": (1,), "relu": (1,), "lstm_layer": (3,), "pack_mask": (0, 1)}
-OUTPUT_TYPES = {
-    ("attention", 1): "float32", ("dropout", 1): "uint8", ("relu", 1): "uint8", ("pack_mask", 0): "uint8",
-    ("pack_mask", 1): "float32",
-}  # fmt: skip
-# lengths, or labels, one of which is of no class: input, and the dimension that bounds it
-LENGTHS = {"attention": (3, "Tk"), "sequence_reverse": (1, "T"), "softmax_output": (3, "V")}
+# The dimension that bounds lengths, or labels, one of which is of no class.
+LENGTHS = {"attention": "Tk", "sequence_reverse": "T", "softmax_output": "V"}
 SUMMED = {("mlp_score", 2), ("lstm_layer", 1), ("lstm_layer", 3), ("softmax_output", 1)}  # weights
 
 
@@ -70,31 +47,23 @@ class Backend(Protocol):
         """Runs a kernel on placed arrays."""
 
 
-def _size(text: str, dims: dict[str, int]) -> int:
-    if text in ("bits", "1"):
-        return (dims["n"] + 7) // 8 if text == "bits" else 1
-    match = re.fullmatch(r"(\d*)([A-Za-z]+)", text)
-    assert match, text
-    return int(match.group(1) or 1) * dims[match.group(2)]
-
-
 def draw(case: Case, dtype: str, generator: np.random.Generator) -> list[Any]:
     """Random inputs of a case: of unit size, weights and what is summed over scaled down by the number of terms."""
     inputs: list[Any] = []
-    for number, text in enumerate(SHAPES[case.kernel].split()):
-        shape = tuple(_size(axis, case.dims) for axis in text.split(","))
-        array = generator.normal(size=shape)
-        if (case.kernel, number) in SUMMED:
-            array /= np.sqrt(max(1, shape[-1]))
-        inputs.append(array.astype(dtype))
-        if LENGTHS.get(case.kernel, (None,))[0] == number:
-            most = case.dims[LENGTHS[case.kernel][1]]
-            inputs[number] = generator.integers(0, most + 1, size=shape).astype(case.lengths)
-        if case.kernel == "apply_mask" and number:
-            bits = np.packbits(generator.integers(0, 2, case.dims["n"]), bitorder="little")
-            inputs[number] = bits if text == "bits" else np.full(1, 1.25, np.float32)
+    for number, tensor in enumerate(KERNELS[case.kernel].inputs):
+        shape = tensor.shape(case.dims)
         if number in case.absent:
-            inputs[number] = None
+            array = None
+        elif tensor.type == "lengths":
+            array = generator.integers(0, case.dims[LENGTHS[case.kernel]] + 1, size=shape).astype(case.lengths)
+        elif tensor.type == "uint8":
+            array = np.packbits(generator.integers(0, 2, 8 * shape[0]), bitorder="little")
+        elif tensor.type == "float32":
+            array = np.full(shape, 1.25, np.float32)
+        else:
+            summed = (case.kernel, number) in SUMMED
+            array = generator.normal(size=shape, scale=1 / np.sqrt(max(1, shape[-1])) if summed else 1).astype(dtype)
+        inputs.append(array)
     return inputs
 
 
@@ -133,9 +102,8 @@ def check_forward(case: Case, dtype: str, backend: Backend, inputs: list[Any]) -
         AssertionError: an output is wrong.
     """
     expected = getattr(reference, case.kernel)(*inputs, **case.params)
-    blanks = [
-        _blank(array, OUTPUT_TYPES.get((case.kernel, number), dtype)) for number, array in enumerate(expected)
-    ]
+    types = [tensor.type or dtype for tensor in KERNELS[case.kernel].outputs]
+    blanks = [_blank(array, kind) for array, kind in zip(expected, types)]
     outputs = _run(backend, case.kernel, inputs, blanks, [WRITE] * len(blanks), case.params)
     errors = [
         _worst(case.kernel, outputs[number], expected[number], TOLERANCE[dtype], f"output {number}")
@@ -155,7 +123,7 @@ def check_backward(
     """
     kernel = case.kernel + "_grad"
     heads: list[Any] = [generator.normal(size=output.shape).astype(dtype) for output in outputs]
-    for number in NO_GRADIENT.get(case.kernel, ()):
+    for number in KERNELS[case.kernel].without_gradient:
         heads[number] = None
     arguments = [*heads, *inputs, *outputs]
     expected = list(getattr(reference, kernel)(*arguments, **case.params))
@@ -224,7 +192,18 @@ def cases_of(scale: int) -> list[Case]:
         Case("lstm_layer", {"T": 4, "B": 1, "I": 1, "H": 1}, {"reverse": 1}),
         Case("lstm_layer", {"T": 2, "B": 2 * scale, "I": 16, "H": 150}, {"reverse": 0}),
     ]
-    return cases + _losses(scale) + _empty_cases()
+    cases += _losses(scale) + _empty_cases()
+    return cases + _plain_cases({case.kernel for case in cases})
+
+
+def _plain_cases(known: set[str]) -> list[Case]:
+    """Kernels of the table that have no case here: each size another small number, parameters of one half."""
+    cases = []
+    for kernel in KERNELS.values():
+        if kernel.name not in known:
+            sizes = {symbol: 5 + 4 * number for number, symbol in enumerate(kernel.symbols)}
+            cases.append(Case(kernel.name, sizes, dict.fromkeys(kernel.params, 0.5)))
+    return cases
 
 
 def _loss_params(ignore: int = 0, normalization: int = 0, smooth: float = 0.0) -> dict[str, float]:

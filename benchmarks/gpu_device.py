@@ -107,6 +107,15 @@ class Device:
         except RuntimeError as error:
             raise KernelError(str(error)) from error
 
+    def peak_bytes(self, function: Function) -> int:
+        """The most bytes that torch holds at once in a call, beside those that it held before."""
+        self.wait()
+        before = self.torch.cuda.memory_allocated(self.where)
+        self.torch.cuda.reset_peak_memory_stats(self.where)
+        function()
+        self.wait()
+        return int(self.torch.cuda.max_memory_allocated(self.where) - before)
+
     def once(self, function: Function) -> float:
         """Seconds between two events of the device around a call."""
         events = [self.torch.cuda.Event(enable_timing=True) for _ in range(2)]

@@ -11,8 +11,9 @@ from typing import Any, Iterator
 import numpy as np
 
 from benchmarks.gpu_cases import Case, draw
+from benchmarks.gpu_clock import Clock, Row
 from benchmarks.gpu_library import using_library
-from benchmarks.gpu_timing import Clock, Row, Sizes
+from benchmarks.gpu_sizes import Sizes
 from echo.kernels.library import WRITE
 
 
@@ -48,10 +49,10 @@ def route_rows(device: Any, sizes: Sizes, clock: Clock, seed: int, step_by_step:
     """
     cases = [
         (Case("lstm_layer", {"T": steps, "B": batch, "I": hidden, "H": hidden}, {"reverse": number % 2}), dtype)
-        for number, (hidden, batch, steps) in enumerate(sizes.routes)
+        for number, (hidden, batch, steps, _) in enumerate(sizes.routes)
         for dtype in ("float32", "float16")
     ]
-    for number, (case, dtype) in enumerate(clock.take(cases)):
+    for number, (case, dtype) in enumerate(clock.take(cases, lambda case: f"{case[0]}, {case[1]}")):
         layer = Layer(device, case, dtype, np.random.default_rng([seed, number]))
         with using_library(step_by_step):
             expected = [device.fetch(array).copy() for array in layer.run()]

@@ -55,6 +55,22 @@ def attention(torch: Any, params: Params, q: Any, k: Any, v: Any) -> Any:
     return torch.nn.functional.scaled_dot_product_attention(*heads, scale=params["scale"])[:, 0]
 
 
+def eager_attention(torch: Any, params: Params, q: Any, k: Any, v: Any) -> Any:
+    return torch.softmax(q @ k.transpose(1, 2) * params["scale"], -1) @ v
+
+
+def all_scores(torch: Any, params: Params, keys: Any, queries: Any, v: Any, gamma: Any, beta: Any) -> Any:
+    """mlp_score of all queries at once, in one map of [B,Tq,Tk,H]."""
+    total = keys[:, None] + queries[:, :, None]
+    total = torch.nn.functional.layer_norm(total, total.shape[-1:], gamma, beta, params["eps"])
+    return torch.tanh(total) @ v
+
+
+def softmax_loss(torch: Any, params: Params, x: Any, w: Any, b: Any, label: Any) -> Any:
+    """The sum of the losses: its gradient is that of MXNet's SoftmaxOutput."""
+    return torch.nn.functional.cross_entropy(torch.nn.functional.linear(x, w, b), label, reduction="sum")
+
+
 def forward_of(torch: Any, kernel: str, params: Params) -> Function:
     """The operator over torch's arrays: one output, or a tuple of those that have gradients."""
     operator = globals()[kernel]
@@ -99,15 +115,20 @@ class UnfusedLstm:
         return self.torch.stack(outputs), h, c
 
 
-def cudnn_step(torch: Any, x: Any, hidden: int, heads: list[Any]) -> Callable[[], Any]:
-    """A training step of torch.nn.LSTM, whose kernels are cuDNN's on a GPU."""
-    layer = torch.nn.LSTM(x.shape[2], hidden, device=x.device, dtype=x.dtype)
+def cudnn_step(torch: Any, x: Any, hidden: int, heads: list[Any], kind: str = "LSTM") -> Callable[[], Any]:
+    """A training step of torch.nn.LSTM or torch.nn.GRU, whose kernels are cuDNN's on a GPU.
+
+    ``heads`` are gradients of all outputs and of the last states.
+    """
+    layer = getattr(torch.nn, kind)(x.shape[2], hidden, device=x.device, dtype=x.dtype)
     x = x.detach().clone().requires_grad_()
-    state = [torch.zeros((1, x.shape[1], hidden), device=x.device, dtype=x.dtype, requires_grad=True) for _ in "hc"]
+    shape = (1, x.shape[1], hidden)
+    state = [torch.zeros(shape, device=x.device, dtype=x.dtype, requires_grad=True) for _ in heads[1:]]
     wanted = [x, *state, *layer.parameters()]
 
     def step() -> Any:
-        y, (h, c) = layer(x, tuple(state))
-        return torch.autograd.grad((y, h[0], c[0]), wanted, heads)
+        y, last = layer(x, tuple(state) if kind == "LSTM" else state[0])
+        outputs = [y, *(one[0] for one in (last if kind == "LSTM" else [last]))]
+        return torch.autograd.grad(outputs, wanted, heads)
 
     return step

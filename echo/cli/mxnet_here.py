@@ -72,6 +72,8 @@ def _examined(examined: Examined) -> Iterator[Fact]:
                OFF if examined.hook else FINE)  # fmt: skip
     reason = "they need the hook" if examined.hook else examined.kernels
     yield Fact("MXNet", "fused operators", "off" if reason else "on", reason, OFF if reason else FINE)
+    if examined.gpus:
+        yield Fact("MXNet", "GPUs", "none", examined.gpus, OFF)
     if examined.fuses_pointwise:
         remark = "graphs that echo plans are bound without it"
         yield Fact("MXNet", "MXNET_USE_FUSION", "on", remark)

@@ -7,18 +7,20 @@ from typing import NamedTuple
 import mxnet as mx
 
 from echo import compat
-from echo.errors import NativeError
+from echo.errors import NativeError, one_line
 from echo.kernels import library
 
 
 class Examined(NamedTuple):
     """Why echo does without something here, empty texts where it does not, and what MXNet's own settings are.
 
-    ``devices`` has the reasons why kernels do not run on each GPU that MXNet sees.
+    ``gpus`` is why MXNet cannot count its GPUs, as where the driver is too old for its wheel; ``devices`` has the reasons
+    why kernels do not run on each of them.
     """
 
     hook: str
     kernels: str
+    gpus: str
     devices: tuple[str, ...]
     fuses_pointwise: bool
 
@@ -38,10 +40,18 @@ def examine() -> Examined:
     from echo.frontend import extension, pointwise, session  # which look inside MXNet
 
     session.check_version()
-    gpus = range(mx.context.num_gpus())
+    count, why_none = _gpus()
     hook, kernels = session.install_hook(), extension.why_not()
-    devices = tuple(kernels or _why_not_on(number) for number in gpus)
-    return Examined(hook, kernels, devices, len(gpus) > 0 and pointwise.fuses(mx.gpu(0)))
+    devices = tuple(kernels or _why_not_on(number) for number in range(count))
+    return Examined(hook, kernels, why_none, devices, count > 0 and pointwise.fuses(mx.gpu(0)))
+
+
+def _gpus() -> tuple[int, str]:
+    """How many GPUs MXNet sees, and the error where it cannot say."""
+    try:
+        return mx.context.num_gpus(), ""
+    except mx.MXNetError as error:
+        return 0, one_line(error)
 
 
 def _why_not_on(number: int) -> str:

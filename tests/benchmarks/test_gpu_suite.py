@@ -7,16 +7,18 @@ import json
 import shutil
 import subprocess
 import sys
-import time
-import timeit
+import types
 from pathlib import Path
 from typing import Any, Iterator
 
 import pytest
 
-from benchmarks import gpu_cases, gpu_plot, gpu_routes, gpu_suite, gpu_timing
-from benchmarks.gpu_device import Device
+from benchmarks import gpu_cases, gpu_plot, gpu_routes, gpu_suite
+from benchmarks.gpu_clock import Clock
 from benchmarks.gpu_library import build_library
+from benchmarks.gpu_sizes import Loss, Recurrent, Scores, Sizes
+from benchmarks.gpu_suite import STEPS, Bench, Step
+from tests.benchmarks.on_the_cpu import OnTheCpu
 from tests.kernels.cuda_emulation import KERNELS, Emulated, built, compile_kernels
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,7 +34,7 @@ def emulated() -> Emulated:
 def test_correctness(emulated: Emulated, monkeypatch: pytest.MonkeyPatch) -> None:
     few = [case for case in gpu_suite.cases_of(1) if max(case.dims.values()) < 50]
     monkeypatch.setattr(gpu_suite, "cases_of", lambda scale: few)
-    rows = gpu_suite.check_all(emulated, 7, gpu_timing.Clock(1000))
+    rows = gpu_suite.check_all(emulated, 7, Clock(1000))
     assert {row["kernel"] for row in rows} == {case.kernel for case in few}
     assert all(0 <= row["worst_error_of_allowed"] <= 1 for row in rows)
 
@@ -46,7 +48,7 @@ def test_a_wrong_kernel_is_named(emulated: Emulated, monkeypatch: pytest.MonkeyP
             return array + array.dtype.type(1)
 
     monkeypatch.setattr(gpu_suite, "cases_of", lambda scale: gpu_cases.cases_of(1)[:1])
-    rows = gpu_suite.check_all(Wrong(), 7, gpu_timing.Clock(1000))
+    rows = gpu_suite.check_all(Wrong(), 7, Clock(1000))
     assert [row["failed"].partition(" by ")[0] for row in rows] == [
         "lstm_cell B=3 H=1, float32, seed 7, number 0: AssertionError: lstm_cell: output 0 is off",
         "lstm_cell B=3 H=1, float16, seed 7, number 1: AssertionError: lstm_cell: output 0 is off",
@@ -58,14 +60,14 @@ def step_by_step(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_library(tmp_path_factory.mktemp("step_by_step"), "-O0", "-DECHO_CUDA_STEP_BY_STEP")
 
 
-ROUTES = gpu_timing.Sizes(routes=((12, 5, 6), (20, 3, 4)), repetitions=2)
+ROUTES = Sizes(routes=(Recurrent(12, 5, 6), Recurrent(20, 3, 4)), repetitions=2)
 
 
 @pytest.mark.every(2)
 def test_both_routes_give_the_same_bits(emulated: Emulated, step_by_step: Path) -> None:
     emulated.driver.fake_new_contexts()
     emulated.launches()
-    rows = list(gpu_routes.route_rows(emulated, ROUTES, gpu_timing.Clock(1000), 3, step_by_step))
+    rows = list(gpu_routes.route_rows(emulated, ROUTES, Clock(1000), 3, step_by_step))
     assert emulated.launches().count("c") == len(rows) * 2 * ROUTES.repetitions
     assert [(row["H"], row["dtype"]) for row in rows] == [(h, t) for h in (12, 20) for t in ("float32", "float16")]
     assert [row for row in rows if "failed" in row] == []
@@ -82,31 +84,92 @@ def test_a_barrier_that_does_not_wait_is_found(emulated: Emulated, step_by_step:
     racing = compile_kernels(tmp_path, built().fibers, tmp_path / "lstm.cuh", "racing", "-Wno-error")
     emulated.load(racing)
     try:
-        rows = list(gpu_routes.route_rows(emulated, ROUTES, gpu_timing.Clock(1000), 3, step_by_step))
+        rows = list(gpu_routes.route_rows(emulated, ROUTES, Clock(1000), 3, step_by_step))
     finally:
         emulated.load(built().kernels)
     assert all("of both routes differ in run" in row["failed"] for row in rows)
 
 
-def test_a_section_that_fails_ends_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    def rows() -> Iterator[dict[str, Any]]:
-        yield {"section": "memory", "kernel": "relu"}
-        raise RuntimeError("no such thing")
+def bench(device: Any, sizes: Sizes = Sizes(), **paths: Path) -> Bench:  # noqa: B008
+    return Bench(device, sizes, 1, **{"fused": built().driver, "step_by_step": built().driver, **paths}, scale=1)
 
-    found = gpu_suite.collect("memory", rows(), gpu_timing.Clock(1))
-    assert found[0] == {"section": "memory", "kernel": "relu"}
-    assert "no such thing" in found[1]["failed"]
+
+class Machine:
+    """A device that computes nothing, and whose clock goes on by a second with each item of a step."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+        self.torch = types.SimpleNamespace(__version__="none")
+
+    def describe(self) -> dict[str, Any]:
+        return {"gpu": "none"}
+
+    def now(self) -> float:
+        return self.time
+
+    def step(self, name: str, share: float, items: int, fails: bool = False) -> Step:
+        def rows(_: Bench, clock: Clock) -> Iterator[dict[str, Any]]:
+            for item in clock.take(range(items), lambda item: f"item {item}"):
+                self.time += 1
+                yield {"section": name, "item": item}
+            if fails:
+                raise RuntimeError("no such thing")
+
+        return Step(name, share, rows)
+
+
+def test_steps_share_the_seconds_and_say_what_they_left_out(tmp_path: Path) -> None:
+    """What a step does not need, those behind it get."""
+    machine = Machine()
+    steps = [machine.step("one", 1, 2), machine.step("two", 1, 100), machine.step("three", 2, 100)]
+    made = gpu_suite.run(bench(machine), 40, tmp_path, steps, machine.now)
+    ends = [row for row in json.loads(made.read_text())["rows"] if "allowed" in row]
+    assert [(row["section"], row["allowed"], row["seconds"]) for row in ends] == [
+        ("one", 10, 2), ("two", pytest.approx(38 / 3), 12), ("three", 26, 26)
+    ]  # fmt: skip
+    assert ends[0]["left_out"] == []
+    assert ends[2]["left_out"] == [f"item {number}" for number in range(26, 100)]
+    assert machine.time == 40
+
+
+def test_a_step_that_fails_ends_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    machine = Machine()
+    steps = [machine.step("one", 1, 1, fails=True), machine.step("two", 1, 1)]
+    rows = json.loads(gpu_suite.run(bench(machine), 10, tmp_path, steps, machine.now).read_text())["rows"]
+    assert rows[0] == {"section": "one", "item": 0}
+    assert "no such thing" in rows[1]["failed"]
+    assert rows[3] == {"section": "two", "item": 0}
     assert "no such thing" in capsys.readouterr().out
 
 
-def test_clock() -> None:
-    clock = gpu_timing.Clock(0.05)
-    taken = []
-    for item in clock.take(range(10)):
-        taken.append(item)
-        time.sleep(0.02)
-    assert 1 <= len(taken) <= 4
-    assert clock.left_out == 10 - len(taken)
+def test_results_are_written_after_each_step(tmp_path: Path) -> None:
+    machine = Machine()
+    written = []
+
+    def look(_: Bench, clock: Clock) -> Iterator[dict[str, Any]]:
+        written.append({row["section"] for row in json.loads((tmp_path / "gpu_check.json").read_text())["rows"]})
+        yield {"section": "look"}
+
+    gpu_suite.run(bench(machine), 10, tmp_path, [machine.step("one", 1, 1), Step("look", 1, look)], machine.now)
+    assert written == [{"one"}]
+
+
+def test_the_most_telling_steps_come_first() -> None:
+    names = [step.name for step in STEPS]
+    assert names[:4] == ["correctness", "routes", "layer", "parts"]
+    assert len(set(names)) == len(names)
+    assert {"sanitizer", "scores", "loss", "attention", "deepbench lstm", "deepbench gru", "flashrnn"} < set(names)
+    assert names[-2:] == ["compiled", "compiled scores"], "they take longest"
+
+
+def test_correctness_begins_with_each_kernel() -> None:
+    cases = [(case, dtype) for case in gpu_suite.cases_of(1) for dtype in ("float32", "float16")]
+    ordered = gpu_suite.spread(cases)
+    assert sorted(number for number, _, _ in ordered) == list(range(len(cases)))
+    kinds = {(case.kernel, dtype) for case, dtype in cases}
+    assert {(case.kernel, dtype) for _, case, dtype in ordered[: len(kinds)]} == kinds
+    assert all(min(case.dims.values()) > 0 for _, case, _ in ordered[: len(kinds)])
+    assert all(cases[number] == (case, dtype) for number, case, dtype in ordered)
 
 
 def test_plot(tmp_path: Path) -> None:
@@ -142,42 +205,29 @@ gpu_suite.main()
     assert "--seconds" in done.stdout
 
 
-class OnTheCpu(Device):
-    """torch on the CPU, and the emulated kernels on its arrays."""
-
-    def __init__(self) -> None:
-        super().__init__("cpu")
-
-    def describe(self) -> dict[str, Any]:
-        return {"gpu": "emulated"}
-
-    def as_argument(self, array: Any) -> Any:
-        return array.detach().numpy()
-
-    def stream(self) -> int:
-        return 0
-
-    def wait(self) -> None:
-        pass
-
-    def once(self, function: Any) -> float:
-        return timeit.timeit(function, number=1)
-
-    def seconds(self, function: Any, rounds: int = 15, limit: float = 1.0) -> float:
-        return super().seconds(function, 2, 0.0)
+TINY = Sizes(
+    rows=32, wide=16, layers=(Recurrent(16, 4, 3), Recurrent(12, 3, 2)), routes=(Recurrent(16, 4, 3),), repetitions=2,
+    parts=(Recurrent(16, 4, 4),), attentions=((2, 5, 8),), deepbench_lstm=(Recurrent(8, 2, 3),),
+    deepbench_gru=(Recurrent(8, 2, 3), Recurrent(8, 2, 1)), flashrnn=(Recurrent(8, 2, 3), Recurrent(4, 2, 3, 2)),
+    scores=(Scores(2, 3, 4, 8),), losses=(Loss(6, 4, 9),),
+)  # fmt: skip
 
 
 @pytest.mark.slow
-def test_all_sections(emulated: Emulated, tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    sizes = gpu_timing.Sizes(32, 16, ((16, 4, 3), (12, 3, 2)), ((16, 4, 3),), 2, ((2, 5, 8),))
-    made = gpu_suite.run(OnTheCpu(), tmp_path / "build", 600, 1, sizes, tmp_path, scale=1)
-    result = json.loads(made.read_text())
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # in torch.compile
+def test_all_steps(emulated: Emulated, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    if torch.version.cuda is not None:
+        pytest.skip("the emulated driver is no driver for this torch; needs one for CPUs")
+    fused, step_by_step = gpu_suite.built(tmp_path / "build")
+    whole = bench(OnTheCpu(), TINY, fused=fused, step_by_step=step_by_step)
+    result = json.loads(gpu_suite.run(whole, 600, tmp_path).read_text())
     assert {"benchmark", "date", "commit", "machine", "versions", "seed", "rows"} == set(result)
+    assert [row for row in result["rows"] if row.get("left_out")] == []
     rows = [row for row in result["rows"] if "left_out" not in row]
-    assert len(rows) == len(result["rows"])
     assert [row for row in rows if "failed" in row] == []
-    times = [value for row in rows for name, value in row.items() if name.endswith(("_us", "_ms"))]
-    assert all(isinstance(value, float) for value in times), times
-    assert {row["section"] for row in rows} == {"correctness", "routes", *gpu_suite.SHARES}
-    assert made.with_suffix(".png").is_file()
+    times = [(name, value) for row in rows for name, value in row.items() if name.endswith(("_us", "_ms"))]
+    assert {name for name, value in times if not isinstance(value, float)} == {"barrier_us"}, "it needs a GPU"
+    assert {row["section"] for row in rows} == {step.name for step in STEPS}
+    gpu_plot.plot(rows, tmp_path / "gpu_check.png")
+    assert (tmp_path / "gpu_check.png").is_file()

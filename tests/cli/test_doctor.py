@@ -72,6 +72,7 @@ def test_as_a_command_where_nothing_can_be_written_and_a_name_is_mistyped(tmp_pa
     assert done.stdout.splitlines()[-1] == "Off: cache: writable, variables: ECHO_BUDGET, variables: ECHO_POLCY."
 
 
+@pytest.mark.slow
 def test_as_a_command_where_an_option_makes_no_sense() -> None:
     done = command({**os.environ, "ECHO_MAX_OVERHEAD": "banana"}, "--json")
     assert done.returncode == 1

@@ -96,10 +96,11 @@ def test_a_damaged_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_hook_that_does_not_fit() -> None:
-    facts = list(mxnet_here._examined(Examined("an unknown function", "", (), True)))
+    facts = list(mxnet_here._examined(Examined("an unknown function", "", "the driver is too old", (), True)))
     assert facts == [
         Fact("MXNet", "hook", "does not fit",
              "an unknown function: MXNet's mirroring attributes are used, which save less", OFF),
         Fact("MXNet", "fused operators", "off", "they need the hook", OFF),
+        Fact("MXNet", "GPUs", "none", "the driver is too old", OFF),
         Fact("MXNet", "MXNET_USE_FUSION", "on", "graphs that echo plans are bound without it"),
     ]  # fmt: skip

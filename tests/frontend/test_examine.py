@@ -12,7 +12,17 @@ from echo.kernels import library
 
 def test_here_all_fits() -> None:
     assert examine.version() == mx.__version__ == "1.9.1"
-    assert examine.examine() == ("", "", (), False)
+    assert examine.examine() == ("", "", "", (), False)
+
+
+def test_where_mxnet_cannot_count_its_gpus_cpus_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> int:
+        raise mx.MXNetError("CUDA driver version is insufficient for CUDA runtime version")
+
+    monkeypatch.setattr(mx.context, "num_gpus", refuse)
+    examined = examine.examine()
+    assert examined.gpus.endswith("CUDA driver version is insufficient for CUDA runtime version")
+    assert examined.devices == ()
 
 
 def test_another_version_is_refused_before_anything_looks_inside(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,7 @@ def loaded(site: Path, library: Path, *names: str, **environment: str) -> tuple[
     return [name for name in missing if name], [Path(path).name for path in paths if path], lines[2]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("wheel", sorted(ASKED))
 def test_all_that_a_wheel_asks_for_is_loaded(wheel: str, tmp_path: Path) -> None:
     """Those that they need of each other come first: no folder is on any path, as in NVIDIA's oldest wheels."""

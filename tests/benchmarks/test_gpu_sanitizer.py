@@ -1,0 +1,79 @@
+"""compute-sanitizer's place taken by a program of a few lines."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import gpu_sanitizer
+from benchmarks.gpu_clock import Clock
+from benchmarks.gpu_kernels import KERNELS
+from benchmarks.gpu_sanitizer import TOOLS, run_all, sanitizer_rows, small_cases
+from tests.kernels.cuda_emulation import Emulated, built
+
+SANITIZER = """#!/bin/sh
+echo "tool $2"
+if [ "$2" = {bad} ]; then echo "========= ERROR SUMMARY: 3 errors"; exit 99; fi
+shift 4
+"$@" || exit 1
+echo "========= ERROR SUMMARY: 0 errors"
+"""
+
+
+@pytest.fixture
+def sanitizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "compute-sanitizer"
+    path.write_text(SANITIZER.format(bad="none"))
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    return path
+
+
+OK = (sys.executable, "-c", "import sys; assert sys.argv[1] == 'some.so'")
+
+
+def test_each_tool_watches_the_cases(sanitizer: Path) -> None:
+    rows = list(sanitizer_rows(Path("some.so"), Clock(60), OK))
+    assert rows == [{"section": "sanitizer", "tool": tool, "summary": "0 errors"} for tool in TOOLS]
+
+
+def test_what_a_tool_finds_is_a_failure(sanitizer: Path) -> None:
+    sanitizer.write_text(SANITIZER.format(bad="racecheck"))
+    rows = {row["tool"]: row for row in sanitizer_rows(Path("some.so"), Clock(60), OK)}
+    assert rows["racecheck"]["summary"] == "3 errors"
+    assert "tool racecheck" in rows["racecheck"]["failed"]
+    assert "failed" not in rows["memcheck"]
+
+
+def test_a_program_that_fails_is_a_failure(sanitizer: Path) -> None:
+    (row, *_) = sanitizer_rows(Path("some.so"), Clock(60), (sys.executable, "-c", "raise SystemExit('wrong')"))
+    assert "wrong" in row["failed"]
+
+
+def test_a_tool_that_takes_too_long_is_skipped(sanitizer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(words: list[str], **options: object) -> object:
+        raise gpu_sanitizer.subprocess.TimeoutExpired(words, float(str(options["timeout"])))
+
+    monkeypatch.setattr(gpu_sanitizer.subprocess, "run", late)
+    (row, *_) = sanitizer_rows(Path("some.so"), Clock(60), OK)
+    assert row["skipped"] == "not done after 60 s"
+
+
+def test_where_it_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (row,) = sanitizer_rows(Path("some.so"), Clock(60), OK)
+    assert "not on the path" in row["skipped"]
+
+
+def test_each_kernel_is_watched() -> None:
+    cases = small_cases()
+    assert {case.kernel for case in cases} == set(KERNELS)
+    assert len(cases) == len(KERNELS)
+
+
+@pytest.mark.slow
+def test_the_cases_run() -> None:
+    run_all(Emulated(built().driver, built().kernels))
