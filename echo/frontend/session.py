@@ -28,6 +28,7 @@ from echo.frontend.measure import Meter, race
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
 from echo.frontend.pointwise import fuses
 from echo.frontend.selfcheck import check_hook, onednn_activations
+from echo.frontend.spaces import spaces
 from echo.frontend.subject import family, static_bytes, subject
 from echo.frontend.symbols import Binding, symbol_of, types_of
 from echo.ir.gradient_rule import GradientRule
@@ -99,6 +100,7 @@ class MxnetSession:
         self.device_key = device_key(ctx)
         self.match_range = default_match_range()
         self.static: Mapping[str, int] = static_bytes(binding)
+        self.spaces = spaces(self.device, runner)
         self.family = family(graph, binding, self.device, runner)
         self.subject = subject(graph, binding, self.device, runner)
 
