@@ -153,7 +153,6 @@ def test_masks_never_cost_the_other_fusions(monkeypatch: pytest.MonkeyPatch) -> 
     cell = mx.rnn.LSTMCell(64, prefix="cell_")
     outputs, _ = cell.unroll(9, data, layout="NTC", merge_outputs=True)
     symbol = mx.sym.Dropout(outputs, p=0.3, name="drop")
-    monkeypatch.setattr(trial, "RULES", Rules(slack=9.0))  # where the layer's workspace does not matter
     assert bits_of(echo.plan(symbol, data=(32, 9, 64), grad_req="write")) == {"lstm_layer", "dropout"}
     monkeypatch.setattr(find, "PLANNER", Planner())
     monkeypatch.setattr(pipeline, "best_plan", best)
@@ -197,7 +196,7 @@ def test_a_layer_falls_apart_where_its_steps_need_less_one_by_one(monkeypatch: p
     example = decoder(mx.sym.relu)
     plan = echo.plan(example.symbol, max_overhead=None, **example.shapes)
     assert {name for name, _ in plan.fused if not is_layout(name)} == {"lstm_cell", "weighted_sum"}
-    monkeypatch.setattr(trial, "RULES", Rules(enough=1.0, slack=9.0))
+    monkeypatch.setattr(trial, "RULES", Rules(enough=1.0))
     layer = echo.plan(example.symbol, max_overhead=9.0, **example.shapes)
     assert "lstm_layer" in {name for name, _ in layer.fused}
     assert plan.after.total < layer.after.total <= plan.before.total

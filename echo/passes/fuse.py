@@ -12,6 +12,7 @@ from echo.passes.patterns import LAYERS, MASKS
 from echo.passes.patterns.apply import Fused, fuse
 from echo.passes.patterns.recurrence import normed_state
 from echo.passes.request import Frontend, Request
+from echo.passes.slower import WhySlower
 
 _BITS = ("no operator is fused that would change last bits: {name} normalizes a product of the state of a recurrent "
          "cell, which makes each rounding grow from step to step (exact=False fuses)")  # fmt: skip
@@ -53,12 +54,14 @@ class Fuse:
 def with_operators(request: Request, without: AbstractSet[str]) -> Fused:
     """The user's graph with fused operators; ``without`` are patterns that are not matched.
 
-    No operator whose workspace is larger than what MXNet gives takes a place: it would fail when it runs.
+    No operator whose workspace is larger than what MXNet gives takes a place: it would fail when it runs. Nor does one
+    that may be slower on this device than what is there, unless the user asks for memory (`echo.passes.slower`).
     """
     frontend, wished = request.frontend, named(request.graph, request.options.wishes)
     refused: dict[tuple[str, str], str] = {}
+    why_slower = WhySlower(request)
     while True:
-        fused = fuse(request.graph, frontend.types, frontend.adds, wished, without, refused)
+        fused = fuse(request.graph, frontend.types, frontend.adds, wished, without, refused, why_slower)
         if not fused.places or frontend.why_no_fusion:
             return fused
         large = _too_large(frontend.on(frontend.runnable(fused.graph)))

@@ -61,7 +61,13 @@ class Trial:
     @property
     def is_larger(self) -> bool:
         """Whether it needs more than the user's own graph."""
-        return self.planned is not None and self.stock is not None and self.plan.after.total > self.stock.total
+        return self.planned is not None and self.stock is not None and self._total > self.stock.total
+
+    @property
+    def _total(self) -> int:
+        """All bytes that the plan's graph holds, without workspaces as small as those of MXNet's own operators."""
+        after = self.plan.after
+        return after.total - min(after.workspaces, RULES.workspace)
 
     def is_enough(self, request: Request) -> bool:
         """Whether no other graph has to be planned: this one keeps the budget, or needs little enough."""
@@ -69,7 +75,7 @@ class Trial:
             return False
         after = self.plan.after
         others = after.total - after.workspaces - (1 - RULES.other) * after.chosen
-        few = after.chosen <= RULES.enough * self.stock.planned and after.total <= RULES.slack * others
+        few = after.chosen <= RULES.enough * self.stock.planned and self._total <= RULES.slack * others
         return request.options.memory_budget is not None or few
 
     def bytes(self, hidden: int) -> int:
@@ -77,7 +83,7 @@ class Trial:
 
         ``hidden`` is the most that operators of any of the graphs hold beyond planned memory.
         """
-        return self.plan.after.total + hidden - self.fused.hidden
+        return self._total + hidden - self.fused.hidden
 
     def left(self, fused: Fused, missed: BudgetError | None = None) -> Trial:
         """This trial, where a refinement was not taken; ``missed`` is the error of the refined one, if it had one."""

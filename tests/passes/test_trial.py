@@ -74,12 +74,14 @@ def test_what_is_enough() -> None:
 
 def test_workspaces_may_eat_what_is_saved() -> None:
     """Then graphs with less fused operators are planned too, and one of those may be taken."""
-    layers, cells = trial(300, 1, workspaces=500), trial(350, 9)
-    assert trial(300, 1, workspaces=50).is_enough(request())
+    few = RULES.workspace
+    layers, cells = trial(300, 1, workspaces=few + 500), trial(350, 9)
+    assert trial(300, 1, workspaces=few + 50).is_enough(request())
     assert not layers.is_enough(request())
     assert choose([layers, cells]) is cells
-    assert trial(300, 1, workspaces=701).is_larger
-    assert not trial(300, 1, workspaces=700).is_larger
+    assert choose([trial(300, 1, workspaces=few), cells]).fused.places == trial(300, 1).fused.places
+    assert trial(300, 1, workspaces=few + 701).is_larger
+    assert not trial(300, 1, workspaces=few + 700).is_larger
 
 
 def test_larger_than_the_users_own() -> None:

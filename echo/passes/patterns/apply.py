@@ -96,18 +96,19 @@ def fuse(
     wished: AbstractSet[int] = frozenset(),
     without: AbstractSet[str] = frozenset(),
     refused: Refused = MappingProxyType({}),
+    why_left: Callable[[Fusion, Types], str] = lambda *_: "",
 ) -> Fused:
     """The user's graph with all the fused operators that its shapes and types allow.
 
     ``types`` gives the shape and type of each of the user's entries. With ``copies``, gradients may be added to arrays
     that hold other gradients. ``wished`` are nodes that the user wants kept or recomputed: no fusion replaces them.
-    ``without`` are patterns that are not matched.
+    ``without`` and ``refused`` are as for `find`; ``why_left`` gives another reason against a fusion that fits.
     """
     fusions, missed = find(graph, wished, without, refused)
     entry_types = types() if fusions else {}
     fitting = []
     for fusion in fusions:
-        reason = why_not(fusion, entry_types)
+        reason = why_not(fusion, entry_types) or why_left(fusion, entry_types)
         if reason:
             missed.append(_miss(graph, fusion, reason))
         else:
