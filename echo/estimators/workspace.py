@@ -2,7 +2,8 @@
 
 An operator of MXNet's draws such memory from one of some spaces when it runs. A space grows to the largest that was
 ever drawn from it, and is never given back. An executor draws from one of them alone; the operators of a CachedOp draw
-from all of them in turn (MXNET_CPU_TEMP_COPY, MXNET_GPU_TEMP_COPY), so that each grows to the largest in the end.
+from all of them in turn (MXNET_CPU_TEMP_COPY, MXNET_GPU_TEMP_COPY), so that each may grow to the largest in the end:
+whether it does depends on how many of MXNet's own operators draw in between, which is not known.
 
 What MXNet's own operators draw is known only when they run, as cuDNN's convolutions choose it. It counts as nothing,
 in the user's graph and in others: so a plan never promises more than it saves.
