@@ -118,7 +118,8 @@ class Request:
     With ``follows`` nothing is searched: the plan is the hint's choice. Without ``details`` the plan leaves out where
     the memory is, which takes as long to compute as a short search. ``failed`` gets a line for each way to plan that
     failed and was left out. At the ``deadline`` the best plan so far is taken. ``workspaces`` are the bytes of the
-    workspaces of the graph's fused operators.
+    workspaces of the graph's fused operators. ``timed`` remembers what came of timing fused operators
+    (`echo.passes.slower`).
     """
 
     graph: Graph
@@ -131,6 +132,7 @@ class Request:
     failed: list[str] = field(default_factory=list, compare=False)
     deadline: Deadline = NEVER
     workspaces: int = 0
+    timed: dict[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def is_late(self) -> bool:

@@ -7,7 +7,7 @@ device and the fused one is not slower, it takes their place; whoever asks for m
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Mapping
 
 from echo.estimators.overhead import UnavailableError, UnmeasurableError
@@ -45,7 +45,6 @@ class WhySlower:
     request: Request
     limit: float = 1.0
     all_limit: float = 3.0
-    _reasons: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._end = time.perf_counter() + min(self.all_limit, self.request.deadline.with_room().left / 2)
@@ -57,9 +56,10 @@ class WhySlower:
             return ""
         made = _of_most_bytes(View(self.request.graph), fusion, types)
         key = _key(made)
-        if key not in self._reasons:
-            self._reasons[key] = self._why(fusion, made, key)
-        return self._reasons[key]
+        reasons = self.request.timed
+        if key not in reasons:
+            reasons[key] = self._why(fusion, made, key)
+        return reasons[key]
 
     def _why(self, fusion: Fusion, made: Sample, key: str) -> str:
         table = self.request.frontend.cost_table()

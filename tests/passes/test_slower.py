@@ -36,14 +36,16 @@ class Races:
         return self.answer
 
 
-def fused(example: Example, races: Races, folder: Path, device: str = "gpu", **options: Any) -> Fused:
+def fused(
+    example: Example, races: Races, folder: Path, device: str = "gpu", timed: Any = None, **options: Any
+) -> Fused:
     """The graph with fused operators as on this device; in the ``folder`` is what was measured."""
     graph = graph_of(example.symbol)
     types = types_of(graph, infer_binding(example.symbol, example.shapes))
     frontend: Any = SimpleNamespace(device=device, why_no_fusion="", race=races,
                                     cost_table=lambda: CostTable("some GPU", folder))  # fmt: skip
     deadline = Deadline.after(60.0)
-    request = Request(graph, Options(**options), frontend, deadline=deadline)
+    request = Request(graph, Options(**options), frontend, deadline=deadline, timed={} if timed is None else timed)
     return fuse(graph, lambda: types, False, why_left=WhySlower(request))
 
 
@@ -116,6 +118,14 @@ def test_each_is_timed_once_on_a_device(tmp_path: Path) -> None:
     assert len(fused(example, races, tmp_path).places) == 2
     assert len(races.asked) == 1
     assert len(fused(example, Races(SLOWER), tmp_path).places) == 2, "from the table"
+
+
+def test_in_one_planning_nothing_is_tried_twice(tmp_path: Path) -> None:
+    """Whatever graphs are planned: what takes too long, or does not run, would do so again."""
+    races, timed = Races(None), dict[str, str]()
+    for _ in range(2):
+        assert not fused(CAREFUL["softmax_output"](), races, tmp_path, timed=timed).places
+    assert len(races.asked) == len(timed) == 1
 
 
 def test_large_operators_are_timed_in_part(tmp_path: Path) -> None:
