@@ -21,7 +21,7 @@ from echo.plans.options import MEMORY
 from echo.system.reading import digest_of
 
 OWN, FUSED = "own", "fused"
-# Which of its sizes makes a pattern's operators as much smaller: of so many bytes at most both forms are timed.
+# Which of its sizes makes a pattern's operators as much smaller: maps of at most so many bytes are timed.
 _ROWS = {rnn.NAME: "T", attention.NAME: "N", bias_act.NAME: "N", softmax_output.NAME: "N"}
 _MOST_BYTES = 256 << 20
 _WIDE = 64  # up to here attention's tiles hold a whole row
@@ -90,11 +90,15 @@ class WhySlower:
 
 
 def _of_most_bytes(view: View, fusion: Fusion, types: Types) -> Sample:
-    """The sample of a fusion, with as many rows as keep the arrays of both forms and their gradients small enough."""
+    """The sample of a fusion, with as many rows as keep the arrays of both forms and their gradients small enough.
+
+    Weights do not get smaller with the rows, and do not count: with a few rows beside them nothing could be compared.
+    """
     letter = _ROWS[fusion.pattern]
     rows = next(_size(types[entry].shape, text, letter) for entry, text in fusion.shapes.items() if letter in text)
     inside = {Entry(number) for number in fusion.replaced} | set(fusion.shapes) | set(fusion.outputs)
-    total = 4 * sum(types[entry].bytes for entry in inside if entry in types)
+    by_rows = (entry for entry in inside if entry in types and letter in fusion.shapes.get(entry, letter))
+    total = 4 * sum(types[entry].bytes for entry in by_rows)
     return sample(view, fusion, types, {letter: max(1, min(rows, rows * _MOST_BYTES // max(1, total)))})
 
 

@@ -130,9 +130,9 @@ def test_in_one_planning_nothing_is_tried_twice(tmp_path: Path) -> None:
 
 def test_large_operators_are_timed_in_part(tmp_path: Path) -> None:
     x = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=50_000)
-    example = Example(mx.sym.SoftmaxOutput(x), {"data": (64 * 100, 32)}, {}, {})
+    example = Example(mx.sym.SoftmaxOutput(x), {"data": (64 * 100, 2000)}, {}, {})  # with weights of 400 MB
     races = Races(FASTER)
     assert fused(example, races, tmp_path).places
     ((_, types),) = races.asked
-    rows = max(tensor.shape[0] for tensor in types.values() if tensor.shape[1:] == (32,) and tensor.shape[0] < 50_000)
-    assert 1 <= rows <= _MOST_BYTES // (4 * 4 * 50_000)
+    (rows,) = {tensor.shape[0] for tensor in types.values()} - {50_000}
+    assert 0.4 <= rows * 4 * 4 * 50_000 / _MOST_BYTES <= 1
