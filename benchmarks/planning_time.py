@@ -59,6 +59,7 @@ class _Frontend:
     fuses: bool = False
     match_range: int = 16
     static: Mapping[str, int] = field(default_factory=dict)
+    spaces: int = 1
     family: str = ""
 
     def differentiate(self) -> TrainingGraph:

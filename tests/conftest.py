@@ -323,6 +323,7 @@ class FakeFrontend:
     match_range: int = 16
     static: Mapping[str, int] = field(default_factory=dict)
     subject: PlanKey = SUBJECT
+    spaces: int = 1
     family: str = "family"
     evaluations: int = 1000
 

@@ -264,7 +264,7 @@ def test_patterns_that_are_no_names(option: str, value: Any) -> None:
         ({"max_overhead": "10%"}, "max_overhead: expected a fraction .* got '10%'"),
         ({"max_overhead": float("nan")}, "max_overhead: expected a fraction .* got nan"),
         ({"max_overhead": True}, "max_overhead: expected a fraction .* got True"),
-        ({"fuse": "yes"}, "fuse: expected True or False, got 'yes'"),
+        ({"fuse": "yes"}, "fuse: expected True, False or 'memory', got 'yes'"),
         ({"strict": 2}, "strict: expected True or False, got 2"),
     ],
 )

@@ -69,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--keep", action="append", default=[], metavar="PATTERN", help="nodes or operators to stash")
     plan.add_argument("--recompute", action="append", default=[], metavar="PATTERN", help="nodes to recompute")
     plan.add_argument("--no-fuse", action="store_false", dest="fuse", help="no fused kernels: results keep every bit")
+    plan.add_argument("--fuse", choices=("memory",), default=True, help="fused kernels where they are slower, too")
     plan.add_argument("--save", metavar="FILE", help="write the plan as JSON")
     plan.add_argument("--trace", metavar="FOLDER", help="write down what each stage gave, as ECHO_TRACE does")
     plan.add_argument("--why", action="append", default=[], dest="names", metavar="NAME", help="explain a feature map")

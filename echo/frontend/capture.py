@@ -134,14 +134,11 @@ def _captured(
     return graph
 
 
-def oracle(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context, hook: bool, stock: bool = False) -> Oracle:
-    """MXNet's memory plan of a symbol: exact with the hook, else bytes rounded up to a megabyte.
-
-    ``stock``: as MXNet binds it by itself, which on GPUs fuses pointwise operators; echo's binds do not.
-    """
+def oracle(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context, hook: bool) -> Oracle:
+    """MXNet's memory plan of a symbol as echo binds it: exact with the hook, else bytes rounded up to a megabyte."""
     if not hook:
         return Oracle((planned_megabytes(bind_without_memory(symbol, binding, ctx)) + 1) << 20)
-    captured = _captured(symbol, binding, ctx, nodes=False, stock=stock)
+    captured = _captured(symbol, binding, ctx, nodes=False)
     return Oracle(int(captured["touched_bytes"]), _accumulations(captured), chunks_in(captured))
 
 
@@ -177,7 +174,9 @@ def captured_graph(
     marks: Mapping[int, Mapping[str, str]] | None = None,
     stock: bool = False,
 ) -> Mapping[str, Any]:
-    """The hook's JSON value of a bind of ``graph``, which `graph_in` and `chunks_in` read; ``stock`` as for `oracle`.
+    """The hook's JSON value of a bind of ``graph``, which `graph_in` and `chunks_in` read.
+
+    ``stock``: as MXNet binds it by itself, which on GPUs fuses pointwise operators; echo's binds do not.
 
     Raises:
         UnsupportedError: no argument needs a gradient.

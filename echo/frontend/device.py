@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
 import os
+import re
+from pathlib import Path
+from typing import Any
 
 import mxnet as mx
+from mxnet.base import _LIB
+
+DRIVER_FILE = Path("/proc/driver/nvidia/version")  # where the driver says which it is
+_PROPERTIES_BYTES = 8192  # more than any version of cudaDeviceProp has; the name comes first
 
 
 def device_key(ctx: mx.Context) -> str:
     """Names the device and everything else that measured seconds depend on."""
-    hardware = _gpu_name(ctx.device_id) if ctx.device_type == "gpu" else _cpu_name()
+    hardware = _gpu(ctx.device_id) if ctx.device_type == "gpu" else _cpu_name()
     threads = os.environ.get("OMP_NUM_THREADS", "all")
     one_dnn = os.environ.get("MXNET_MKLDNN_ENABLED", "1")
     return f"{hardware}, {_cores()} cores, OMP_NUM_THREADS {threads}, oneDNN {one_dnn}, mxnet {mx.__version__}"
@@ -32,15 +41,52 @@ def _cpu_name() -> str:
     return " ".join(values.get(key, "?") for key in keys)
 
 
-def _gpu_name(index: int) -> str:
+@functools.lru_cache(maxsize=None)
+def _gpu(number: int) -> str:
+    """Name of a GPU by its number in this process, and the versions of driver, CUDA and cuDNN that it is used by.
+
+    CUDA itself is asked: NVML counts all GPUs of the machine, CUDA those of ``CUDA_VISIBLE_DEVICES``, in another order.
+    """
+    # what is looked up in the libmxnet.so of a CUDA wheel is searched for in the libraries that it was linked to, too
+    return gpu_text(_LIB, number)
+
+
+def gpu_text(library: Any, number: int) -> str:
+    """The same, by the functions of a library that has CUDA's; what it does not have is "?"."""
+    properties = ctypes.create_string_buffer(_PROPERTIES_BYTES)
     try:
+        name = "?" if library.cudaGetDeviceProperties(properties, number) else properties.value.decode(errors="replace")
+    except AttributeError:
+        name = "?"
+    cuda = "/".join(_version(library, f"cuda{part}GetVersion") for part in ("Driver", "Runtime"))
+    try:
+        cudnn = str(library.cudnnGetVersion())
+    except AttributeError:
+        cudnn = "?"
+    return f"{name}, driver {_driver()}, CUDA {cuda}, cuDNN {cudnn}"
+
+
+def _version(library: Any, function: str) -> str:
+    version = ctypes.c_int()
+    try:
+        failed = getattr(library, function)(ctypes.byref(version))
+    except AttributeError:
+        return "?"
+    return "?" if failed else str(version.value)
+
+
+def _driver() -> str:
+    """The version of NVIDIA's driver, of which CUDA knows the CUDA version alone."""
+    with contextlib.suppress(Exception):  # without NVML's module, or without the library behind it
         import pynvml
 
         pynvml.nvmlInit()
         try:
-            name = pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(index))
+            version = pynvml.nvmlSystemGetDriverVersion()
         finally:
             pynvml.nvmlShutdown()
-    except Exception as error:  # no driver, no library: any GPU of this machine shares one table
-        return f"gpu ({type(error).__name__})"
-    return name.decode() if isinstance(name, bytes) else str(name)
+        return version.decode() if isinstance(version, bytes) else str(version)
+    with contextlib.suppress(OSError):
+        found = re.search(r"\d+\.\d[\d.]*", DRIVER_FILE.read_text(encoding="ascii", errors="replace"))
+        return found[0] if found else "?"
+    return "?"

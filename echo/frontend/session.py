@@ -27,8 +27,9 @@ from echo.frontend.implement import implemented
 from echo.frontend.match_range import default_match_range, match_range
 from echo.frontend.measure import Meter, race
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
-from echo.frontend.pointwise import fuses
+from echo.frontend.pointwise import FUSION_VARIABLE, fuses
 from echo.frontend.selfcheck import check_hook, onednn_activations
+from echo.frontend.spaces import spaces
 from echo.frontend.subject import arrays, family, static_bytes, subject
 from echo.frontend.symbols import Binding, symbol_of, type_name, types_of
 from echo.ir.gradient_rule import GradientRule
@@ -42,6 +43,8 @@ from echo.system.locks import Lock
 MIRROR_VARIABLE = "MXNET_BACKWARD_DO_MIRROR"
 POISON_VARIABLE = "_ECHO_POISON"  # a test mode, `echo.frontend.poison`: on from the first plan of a process on
 _install_lock = Lock()
+_FUSED = (f"this MXNet would fuse pointwise operators of planned graphs, too, and cannot be told not to: "
+          f"{FUSION_VARIABLE}=0 lets echo plan")  # fmt: skip
 _ALLOWED = native.Allowed(
     ops_with(lambda spec: spec.recomputable), ops_with(lambda spec: spec.every_output), EXCHANGES
 )
@@ -98,9 +101,12 @@ class MxnetSession:
         self.device: str = "gpu" if ctx.device_type == "gpu" else "cpu"
         self.why_no_hook = install_hook()
         self.hook = not self.why_no_hook
+        if self.hook and self.fuses and not native.keeps_unfused():
+            raise UnsupportedError(_FUSED)
         self.device_key = device_key(ctx)
         self.match_range = default_match_range()
         self.static: Mapping[str, int] = static_bytes(binding)
+        self.spaces = spaces(self.device, runner)
         self.family = family(graph, binding, self.device, runner)
         self.subject = subject(graph, binding, self.device, runner)
 
@@ -226,10 +232,15 @@ class MxnetSession:
 
     def stock_bytes(self) -> int:
         """The bytes that MXNet plans for the user's own graph as he would bind it without echo."""
-        if not self.fuses:
+        if not (self.fuses and self.hook):
             return self.oracle(self._user, self.match_range)[0]
         if self._stock_bytes is None:
-            self._stock_bytes = self._planned(self._user, self.match_range, stock=True)[0]
+            captured = captured_graph(self._user, self._binding, self._ctx, stock=True)
+            is_cached = self._runner != EXECUTOR
+            self._stock_bytes = (
+                self._as_run(graph_in(captured, self._user), self.match_range).planned_bytes
+                if is_cached else int(captured["touched_bytes"])
+            )  # fmt: skip
         return self._stock_bytes
 
     def oracle(self, graph: Graph, match_range_: int) -> tuple[int, tuple[bool, ...]]:
@@ -249,14 +260,14 @@ class MxnetSession:
         except mx.MXNetError as error:
             raise GraphError(f"MXNet, with the hook, does not bind it: {str(error).splitlines()[0]}") from error
 
-    def _planned(self, graph: Graph, match_range_: int, stock: bool = False) -> tuple[int, tuple[bool, ...]]:
+    def _planned(self, graph: Graph, match_range_: int) -> tuple[int, tuple[bool, ...]]:
         if self._runner != EXECUTOR:
-            captured = captured_graph(graph, self._binding, self._ctx, stock=stock)
+            captured = captured_graph(graph, self._binding, self._ctx)
             training = self._as_run(graph_in(captured, graph), match_range_)
             return training.planned_bytes, training.accumulations
         with contextlib.nullcontext() if self.hook else match_range(match_range_):
-            answer = oracle(symbol_of(graph), self._binding, self._ctx, self.hook, stock)
-        if answer.chunks is not None and not stock:
+            answer = oracle(symbol_of(graph), self._binding, self._ctx, self.hook)
+        if answer.chunks is not None:
             self._chunks.append((graph, answer.chunks))
         return answer.bytes, answer.accumulations
 

@@ -175,17 +175,19 @@ class Executor:
         if self._handle:
             self._library.call("MXExecutorFree", self._handle)
 
-    def forward(self) -> None:
-        """Runs the graph as in training, and waits for its outputs."""
-        self._library.call("MXExecutorForward", self._handle, 1)
+    def forward(self, times: int = 1) -> None:
+        """Runs the graph as in training, so many times, and waits for its outputs."""
+        for _ in range(times):
+            self._library.call("MXExecutorForward", self._handle, 1)
         for output in self.outputs:
             output.wait()
 
-    def step(self, heads: Sequence[Array]) -> None:
-        """Runs the graph forward and backward, and waits for outputs and gradients."""
-        self._library.call("MXExecutorForward", self._handle, 1)
-        self._library.call("MXExecutorBackwardEx", self._handle, ctypes.c_uint32(len(heads)),
-                           _handles([head.handle for head in heads]), 1)  # fmt: skip
+    def step(self, heads: Sequence[Array], times: int = 1) -> None:
+        """Runs the graph forward and backward, so many times, and waits for outputs and gradients."""
+        handles = _handles([head.handle for head in heads])
+        for _ in range(times):
+            self._library.call("MXExecutorForward", self._handle, 1)
+            self._library.call("MXExecutorBackwardEx", self._handle, ctypes.c_uint32(len(heads)), handles, 1)
         for written in [*self.outputs, *self.gradients]:
             written.wait()
 

@@ -7,9 +7,7 @@ it belongs to, and the forward time is taken off.
 
 from __future__ import annotations
 
-import time
-from typing import Callable
-
+from echo.meter.batch import seconds_of
 from echo.meter.capi import CODES, Array, Borrowed, Executor, Library
 from echo.meter.trial import Trial, Variable
 
@@ -18,6 +16,7 @@ LAUNCH = 6e-6  # seconds: about what an operator takes that does nothing
 _RUN_SECONDS = 1.5e-3
 _MOST_HOT_COPIES, _MOST_COLD_COPIES = 64, 16
 _MOST_COPIED_BYTES = 12 << 20
+_MOST_COPIED_ON_GPU = 128 << 20  # more than its caches hold
 _LEAST_SECONDS = LAUNCH / 10  # differences below are noise
 _LONG_RUN = 3e-3  # what takes thrice this long is cut down to it, if it can be
 _HOT_RUNS, _COLD_RUNS = 3, 2  # of which the shortest counts
@@ -48,7 +47,7 @@ class Clock:
             MxnetError: MXNet does not run it.
         """
         executor = self._bind(trial, 1)
-        return min(_timed(executor.forward), _timed(executor.forward))
+        return min(self._seconds_of(executor), self._seconds_of(executor))
 
     def too_long(self, trial: Trial, once: float) -> float:
         """How many times longer than a trial should a run of ``once`` seconds is; 0 where that does not matter."""
@@ -64,7 +63,8 @@ class Clock:
         # copies whose sum stands out from the forward operator beside them
         needed = max(_RUN_SECONDS, base) / max(once - base, LAUNCH)
         most = _MOST_HOT_COPIES if trial.hot else _MOST_COLD_COPIES
-        copies = max(1, int(min(needed, most, _MOST_COPIED_BYTES / trial.bytes)))
+        most_bytes = _MOST_COPIED_BYTES if self._library.device[0] == 1 else _MOST_COPIED_ON_GPU
+        copies = max(1, int(min(needed, most, most_bytes / trial.bytes)))
         return max((self._best(trial, copies) - base) / copies, _LEAST_SECONDS)
 
     def _overhead(self) -> float:
@@ -72,18 +72,21 @@ class Clock:
         if not self._call_seconds:
             nothing = Trial("_copy", {}, (Variable((1,)),))
             executor = self._bind(nothing, 1)
-            self._call_seconds = min(_timed(executor.forward) for _ in range(5))
+            self._call_seconds = min(self._seconds_of(executor) for _ in range(5))
         return self._call_seconds
 
     def _best(self, trial: Trial, copies: int) -> float:
         executor = self._bind(trial, copies)
-        _timed(executor.forward)
+        executor.forward()
         seconds = []
         for _ in range(_HOT_RUNS if trial.hot else _COLD_RUNS):
             if not trial.hot:
                 self._flush()
-            seconds.append(_timed(executor.forward))
+            seconds.append(self._seconds_of(executor))
         return min(seconds)
+
+    def _seconds_of(self, executor: Executor) -> float:
+        return seconds_of(executor.forward, self._library.device)
 
     def _bind(self, trial: Trial, copies: int) -> Executor:
         return Executor(self._library, trial.graph(copies), self._arrays_for(trial.variables(copies)))
@@ -138,9 +141,3 @@ def _bytes(variable: Variable) -> int:
     for size in variable.shape:
         elements *= size
     return elements * {"e": 2, "B": 1, "b": 1, "d": 8, "q": 8}.get(CODES.get(variable.flag, "f"), 4)
-
-
-def _timed(action: Callable[[], None]) -> float:
-    start = time.perf_counter()
-    action()
-    return time.perf_counter() - start

@@ -183,13 +183,28 @@ def unfused() -> Iterator[None]:
 
     By itself it fuses them (``MXNET_USE_FUSION``). Nothing changes for other threads, nor where the hook is not there.
     """
-    keep = function(_installed, "echo_keep_unfused", ctypes.c_int, ctypes.c_int) if _installed else lambda _: -1
+    keep = _keep_unfused(_installed)
     before = keep(1)
     try:
         yield
     finally:
         if before >= 0:
             keep(before)
+
+
+def keeps_unfused() -> bool:
+    """Whether `unfused` changes what MXNet does: the hook is there, and found how this MXNet asks for variables."""
+    keep = _keep_unfused(_installed)
+    before = keep(1)
+    if before >= 0:
+        keep(before)
+    return before >= 0
+
+
+@functools.lru_cache(maxsize=None)
+def _keep_unfused(library: ctypes.CDLL | None) -> Callable[[int], int]:
+    """The hook's function, which gives -1 and changes nothing where MXNet cannot be told."""
+    return function(library, "echo_keep_unfused", ctypes.c_int, ctypes.c_int) if library else lambda _: -1
 
 
 def record(on: bool) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import AbstractSet, ClassVar
 
+from echo.estimators.workspace import workspaces
+from echo.kernels.workspace import MOST_BYTES
 from echo.passes.candidates import named
 from echo.passes.patterns import LAYERS, MASKS
 from echo.passes.patterns.apply import Fused, fuse
 from echo.passes.patterns.recurrence import normed_state
-from echo.passes.request import Request
+from echo.passes.request import Frontend, Request
+from echo.passes.slower import WhySlower
 
 _BITS = ("no operator is fused that would change last bits: {name} normalizes a product of the state of a recurrent "
          "cell, which makes each rounding grow from step to step (exact=False fuses)")  # fmt: skip
@@ -40,10 +43,43 @@ class Fuse:
         if norm:
             return Fused(request.graph, notes=(_BITS.format(name=repr(norm)),), bits=norm)
         wishes, frontend = request.options.wishes, request.frontend
-        wished, without = named(request.graph, wishes), MASKS if self.layers else MASKS | LAYERS
-        fused = fuse(request.graph, frontend.types, frontend.adds, wished, without)
+        fused = with_operators(request, MASKS if self.layers else MASKS | LAYERS)
         if not all(named(request.graph, (wish,)) or named(fused.graph, (wish,)) for wish in wishes):
             return Fused(request.graph)  # so that the error names the user's own operators
         if fused.places and frontend.why_no_fusion:
             return Fused(request.graph, notes=(f"no operator is fused: {frontend.why_no_fusion}",))
         return replace(fused, graph=frontend.runnable(fused.graph))
+
+
+def with_operators(request: Request, without: AbstractSet[str]) -> Fused:
+    """The user's graph with fused operators; ``without`` are patterns that are not matched.
+
+    No operator whose workspace is larger than what MXNet gives takes a place: it would fail when it runs. Nor does one
+    that may be slower on this device than what is there, unless the user asks for memory (`echo.passes.slower`).
+    """
+    frontend, wished = request.frontend, named(request.graph, request.options.wishes)
+    refused: dict[tuple[str, str], str] = {}
+    why_slower = WhySlower(request)
+    while True:
+        fused = fuse(request.graph, frontend.types, frontend.adds, wished, without, refused, why_slower)
+        if not fused.places or frontend.why_no_fusion:
+            return fused
+        large = _too_large(frontend.on(frontend.runnable(fused.graph)))
+        if large.keys() <= refused.keys():
+            return fused
+        refused.update(large)
+
+
+def _too_large(frontend: Frontend) -> dict[tuple[str, str], str]:
+    """Why MXNet gives some fused operators of a graph no workspace, by kind and name."""
+    try:
+        training = frontend.differentiate()
+    except Exception:  # planning this graph comes to the same, and says so
+        return {}
+    large = {number: size for number, size in workspaces(training, frontend.device).items() if size > MOST_BYTES}
+    return {
+        (training.nodes[number].op, training.nodes[number].name): (
+            f"a workspace of {size:,} bytes: MXNet gives an operator at most {MOST_BYTES:,}"
+        )
+        for number, size in large.items()
+    }

@@ -7,8 +7,9 @@ from typing import ClassVar
 
 from echo.ir.graph import Entry
 from echo.passes.candidates import named
+from echo.passes.fuse import with_operators
 from echo.passes.patterns import MASKS, PATTERNS
-from echo.passes.patterns.apply import SMALL, Fused, find, fuse
+from echo.passes.patterns.apply import SMALL, Fused, find
 from echo.passes.request import Request
 from echo.passes.rules import RULES
 from echo.plans.decisions import Missed
@@ -75,7 +76,7 @@ class PackMasks:
         if not masks:
             return Masked(replace(fused, missed=(*fused.missed, *near_misses)))
         without = frozenset(PATTERNS) - MASKS - {name for name, _ in fused.places}
-        packed = fuse(request.graph, frontend.types, frontend.adds, wished, without)
+        packed = with_operators(request, without)
         missed = (*fused.missed, *(near_miss for near_miss in packed.missed if near_miss.pattern in MASKS))
         stays = replace(fused, missed=missed)
         places = [number for name, number in packed.places if name in MASKS]

@@ -15,6 +15,7 @@ from echo.ir.gradient_rule import GradientRule
 from echo.ir.graph import Entry, Graph
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType
+from echo.plans.decisions import WORKSPACES
 from echo.plans.key import PlanKey
 from echo.plans.options import Options
 from echo.policies.warm_start import WarmStart
@@ -28,15 +29,16 @@ class Facts(Protocol):
     the forward nodes alone. ``onednn``: gradients of activations are those of oneDNN; ``cudnn``: those of convolutions
     are cuDNN's, and never added to an array; ``fuses``: MXNet fuses pointwise operators of the user's own graph, and of
     no other. ``match_range`` is what MXNet's memory planner would use by itself, ``static`` the bytes that are there
-    all the time, by kind. ``subject`` is the key of the plan, ``family`` a text that is equal for graphs that train the
-    same weights. ``why_no_fusion`` says why no operator can be fused, empty where they can; ``adds``, that gradients
-    may be added to arrays that the user has.
+    all the time, by kind; ``spaces``: from how many spaces operators draw their workspaces. ``subject`` is the key of
+    the plan, ``family`` a text that is equal for graphs that train the same weights. ``why_no_fusion`` says why no
+    operator can be fused, empty where they can; ``adds``, that gradients may be added to arrays that the user has.
     """
 
     device: str
     hook: bool
     match_range: int
     static: Mapping[str, int]
+    spaces: int
     subject: PlanKey
     family: str
 
@@ -115,7 +117,9 @@ class Request:
 
     With ``follows`` nothing is searched: the plan is the hint's choice. Without ``details`` the plan leaves out where
     the memory is, which takes as long to compute as a short search. ``failed`` gets a line for each way to plan that
-    failed and was left out. At the ``deadline`` the best plan so far is taken.
+    failed and was left out. At the ``deadline`` the best plan so far is taken. ``workspaces`` are the bytes of the
+    workspaces of the graph's fused operators. ``timed`` remembers what came of timing fused operators
+    (`echo.passes.slower`).
     """
 
     graph: Graph
@@ -127,6 +131,8 @@ class Request:
     follows: bool = False
     failed: list[str] = field(default_factory=list, compare=False)
     deadline: Deadline = NEVER
+    workspaces: int = 0
+    timed: dict[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def is_late(self) -> bool:
@@ -162,8 +168,10 @@ class Request:
 
     @property
     def static(self) -> dict[str, int]:
-        """The bytes that are there all the time, by kind, with the optimizer states that the user counts."""
+        """The bytes that are there all the time, by kind, with workspaces and the optimizer states that count."""
         sizes = dict(self.frontend.static)
         if self.options.optimizer_states:
             sizes[OPTIMIZER] = self.options.optimizer_states * sizes.get(WEIGHTS, 0)
+        if self.workspaces:
+            sizes[WORKSPACES] = self.workspaces
         return sizes

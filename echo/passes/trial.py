@@ -8,12 +8,14 @@ from typing import ClassVar, Iterator, NamedTuple, Protocol, Sequence
 
 from echo.errors import BudgetError, GraphError
 from echo.ir.graph import Graph
+from echo.passes.base import run
 from echo.passes.explain import memory
 from echo.passes.patterns import MASKS, QUIET
 from echo.passes.patterns.apply import SMALL, Fused
 from echo.passes.request import Request
 from echo.passes.rules import RULES
 from echo.passes.trace import trace
+from echo.passes.workspaces import CountWorkspaces, Workspaces
 from echo.plans.decisions import HIDDEN, Memory
 from echo.plans.options import budget_bytes
 from echo.plans.plan import Plan
@@ -59,22 +61,29 @@ class Trial:
     @property
     def is_larger(self) -> bool:
         """Whether it needs more than the user's own graph."""
-        return self.planned is not None and self.stock is not None and self.plan.after.total > self.stock.total
+        return self.planned is not None and self.stock is not None and self._total > self.stock.total
+
+    @property
+    def _total(self) -> int:
+        """All bytes that the plan's graph holds, without workspaces as small as those of MXNet's own operators."""
+        after = self.plan.after
+        return after.total - min(after.workspaces, RULES.workspace)
 
     def is_enough(self, request: Request) -> bool:
         """Whether no other graph has to be planned: this one keeps the budget, or needs little enough."""
         if self.planned is None or self.stock is None:
             return False
-        return request.options.memory_budget is not None or (
-            self.plan.after.chosen <= RULES.enough * self.stock.planned
-        )
+        after = self.plan.after
+        others = after.total - after.workspaces - (1 - RULES.other) * after.chosen
+        few = after.chosen <= RULES.enough * self.stock.planned and self._total <= RULES.slack * others
+        return request.options.memory_budget is not None or few
 
     def bytes(self, hidden: int) -> int:
         """The bytes of the graph, comparable with those of others.
 
         ``hidden`` is the most that operators of any of the graphs hold beyond planned memory.
         """
-        return self.plan.after.total + hidden - self.fused.hidden
+        return self._total + hidden - self.fused.hidden
 
     def left(self, fused: Fused, missed: BudgetError | None = None) -> Trial:
         """This trial, where a refinement was not taken; ``missed`` is the error of the refined one, if it had one."""
@@ -170,7 +179,9 @@ def inside(request: Request, fused: Fused, stock: Memory) -> Request:
         raise GraphError(f"fused operators would change the arguments: expected {expected}, got {got}")
     if options.memory_budget is not None:
         options = replace(options, memory_budget=budget_bytes(options.memory_budget, stock.total))
-    return replace(request, graph=fused.graph, frontend=frontend, options=options)
+    request = replace(request, graph=fused.graph, frontend=frontend, options=options)
+    drawn: Workspaces = run((CountWorkspaces(),), [request], request.progress)[Workspaces]
+    return replace(request, workspaces=drawn.bytes)
 
 
 def stock_memory(request: Request, fused: Fused) -> Memory:

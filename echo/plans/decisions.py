@@ -7,6 +7,7 @@ from typing import Mapping
 
 HIDDEN = "inside of operators"  # a kind of memory that no planner sees
 KEPT = "plain copies of maps"  # what operators that run again keep beside their arrays (`echo.estimators.kept`)
+WORKSPACES = "workspaces of fused operators"  # what they draw while they run (`echo.estimators.workspace`)
 STASH, RECOMPUTE = "stash", "recompute"
 
 
@@ -69,6 +70,11 @@ class Memory:
     def chosen(self) -> int:
         """The bytes that depend on the plan: planned memory, and what operators keep beside it."""
         return self.planned + self.kept
+
+    @property
+    def workspaces(self) -> int:
+        """The bytes that fused operators draw while they run (`WORKSPACES`)."""
+        return self.static.get(WORKSPACES, 0)
 
     @property
     def total(self) -> int:

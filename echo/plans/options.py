@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from echo.plans.plan import Plan
 
 DEFAULT_MAX_OVERHEAD = 0.10
+MEMORY = "memory"  # of the option ``fuse``
 _MOST_STATES = 16
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*$", re.IGNORECASE)
@@ -34,7 +35,10 @@ class Options:
         stashed or recomputed whatever the policy says; no fused kernel takes their place.
     fuse: fused kernels take the place of LSTM and GRU cells and of attention scores: less memory and time, and results
         that differ in their last bits. Products with one weight, as of the steps of an RNN, are put together where that
-        was measured to be faster and costs hardly any memory, or fits the budget. False keeps every bit.
+        was measured to be faster and costs hardly any memory, or fits the budget. False keeps every bit. On a GPU,
+        fused operators take the place of MXNet's RNN, of attention over more than 64 features, of a bias with its
+        activation, and of a softmax output with its layer only where both forms were timed there and the fused one is
+        not slower; "memory" (or a memory budget) takes them anyway.
     strict: raise where echo would otherwise warn and hand the user's own graph back.
     optimizer_states: copies of the weights that the optimizer keeps (0 for SGD, 1 with momentum, 2 for Adam): they
         count in a budget.
@@ -54,7 +58,7 @@ class Options:
     memory_budget: int | float | str | None = None
     keep: tuple[str, ...] = ()
     recompute: tuple[str, ...] = ()
-    fuse: bool = True
+    fuse: bool | str = True
     strict: bool = False
     optimizer_states: int = 0
     exact: bool = True
@@ -65,7 +69,9 @@ class Options:
     def __post_init__(self) -> None:
         for name in ("keep", "recompute"):
             object.__setattr__(self, name, _patterns(name, getattr(self, name)))
-        for name in ("fuse", "strict", "exact", "verify"):
+        if not isinstance(self.fuse, bool) and self.fuse != MEMORY:
+            raise OptionError(f"fuse: expected True, False or {MEMORY!r}, got {self.fuse!r}")
+        for name in ("strict", "exact", "verify"):
             if not isinstance(getattr(self, name), bool):
                 raise OptionError(f"{name}: expected True or False, got {getattr(self, name)!r}")
         states = self.optimizer_states
@@ -157,6 +163,15 @@ def is_on(text: str) -> bool:
     return word in _ON
 
 
+def _fuse(text: str) -> bool | str:
+    if text.strip().lower() == MEMORY:
+        return MEMORY
+    try:
+        return is_on(text)
+    except OptionError:
+        raise ValueError(f"expected {MEMORY}, or one of {', '.join((*_ON, *_OFF[1:]))}, got {text!r}") from None
+
+
 def _loaded(text: str) -> tuple[Plan, ...]:
     from echo.plans.plan import Plan  # numpy is needed for plans, not for options
 
@@ -223,7 +238,7 @@ VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "ECHO_POLICY": ("policy", str, "search, echo, sublinear, mincut, exact, all or none"),
     "ECHO_MAX_OVERHEAD": ("max_overhead", _number, "fraction of the step, or none"),
     "ECHO_MEMORY_BUDGET": ("memory_budget", _budget, "bytes, a size such as 6GB, or a fraction"),
-    "ECHO_FUSE": ("fuse", is_on, "0 turns fused kernels off: results keep every bit"),
+    "ECHO_FUSE": ("fuse", _fuse, "0 keeps every bit, without fused kernels; memory fuses where it is slower, too"),
     "ECHO_STRICT": ("strict", is_on, "1 raises where echo would warn and leave a symbol as it is"),
     "ECHO_OPTIMIZER_STATES": ("optimizer_states", _count, "copies of the weights that count in a budget"),
     "ECHO_EXACT": ("exact", is_on, "0 allows plans whose gradients differ in their last bits"),

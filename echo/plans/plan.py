@@ -10,7 +10,7 @@ from typing import Any, Mapping
 
 from echo.errors import GraphError
 from echo.ir.storage import ASSIGNED
-from echo.plans.decisions import HIDDEN, KEPT, RECOMPUTE, Decision, Mark, Memory, Missed
+from echo.plans.decisions import HIDDEN, KEPT, RECOMPUTE, WORKSPACES, Decision, Mark, Memory, Missed
 from echo.plans.fields import (
     MOST,
     NUMBER,
@@ -29,6 +29,7 @@ from echo.system.reading import digest_of, read_json
 from echo.system.unmoved import random_unmoved
 
 FORMAT = "echo-plan-5"
+_LEAST_SAID = 1 << 19  # bytes, of what a summary names beside planned memory
 APPLIED = ("hook", "mirror", "none")
 _FIELD_TYPES = {
     "step_seconds": REAL, "overhead_seconds": REAL, "recomputed_nodes": NUMBER, "policy": TEXT, "device": TEXT,
@@ -103,13 +104,13 @@ class Plan:
         hidden = self.before.static.get(HIDDEN, 0)
         inside = f" and {hidden / 2**20:.0f} MB {HIDDEN}" if hidden else ""
         before += hidden
-        kept = self.after.kept
-        copies = f" and {kept / 2**20:.0f} MB {KEPT}" if kept else ""
-        after += kept
+        kinds = {KEPT: self.after.kept, WORKSPACES: self.after.workspaces}
+        beside = "".join(f" and {size / 2**20:.0f} MB {kind}" for kind, size in kinds.items() if size >= _LEAST_SAID)
+        after += sum(kinds.values())
         sign = "+" if after > before else "-"
         change = 100 * (after - before) / before if before else 0.0
         return (
-            f"{(before - hidden) / 2**20:.0f} MB{inside} -> {(after - kept) / 2**20:.0f} MB planned{copies} "
+            f"{(before - hidden) / 2**20:.0f} MB{inside} -> {self.after.planned / 2**20:.0f} MB planned{beside} "
             f"({sign}{abs(change):.0f} %), "
             f"+{100 * self.overhead:.1f} % time, {len(self.recomputed)} feature maps recomputed"
         )

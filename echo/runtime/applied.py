@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ContextManager, Protocol
 
 import mxnet as mx
 from mxnet.symbol import Symbol
@@ -32,6 +32,12 @@ class Rebinds(Protocol):
 
     def bind(self, bound: Graph | Symbol, *args: Any, **more: Any) -> mx.executor.Executor:
         """MXNet's own ``Symbol.bind``."""
+
+    def pointwise(self, bound: Graph | Symbol) -> ContextManager[None]:
+        """While this is open, MXNet fuses pointwise operators in binds of this graph as it should.
+
+        Those of a planned graph stay apart; in the user's own MXNet does what it does by itself.
+        """
 
     def differentiate(self, graph: Graph, binding: Binding) -> TrainingGraph:
         """The training graph of a bind like this."""

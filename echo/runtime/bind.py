@@ -13,7 +13,6 @@ from mxnet.symbol import Symbol
 
 from echo.errors import REPORT, one_line
 from echo.frontend.match_range import match_range
-from echo.frontend.pointwise import unfused
 from echo.frontend.symbols import symbol_of
 from echo.ir.graph import Graph
 from echo.planning.store import Found
@@ -58,13 +57,14 @@ def with_plan(
     def find(options: Options) -> Choice:
         return plan_bind(graph, request, options, details)
 
+    rebinder = Rebinder(graph, request.ctx, on_error.later, record)
+    bind = functools.partial(_bound, user, request, rebinder)
     unfused = functools.partial(_unfused, find, options)
-    executor, (planned, pool) = _bound_with_fallback(find(options), unfused, user, request, on_error)
+    executor, (planned, pool) = _bound_with_fallback(find(options), unfused, bind, on_error)
     if planned is None:
         return executor
     if record is not None:
         record(planned.plan)
-    rebinder = Rebinder(graph, request.ctx, on_error.later, record)
     verifier = Verifier(options, planned.plan, on_error.strict) if options.verify else None
     applied = Applied(graph, planned.base, planned.graph, shapes_of(executor), on_error.strict, rebinder, verifier)
     executor = planned_executor(executor, applied)
@@ -79,7 +79,10 @@ def _unfused(find: Callable[[Options], Choice], options: Options, planned: Found
 
 
 def _bound_with_fallback(
-    choice: Choice, without_fusion: Callable[[Found], Choice], user: Symbol, request: Bind, on_error: OnError
+    choice: Choice,
+    without_fusion: Callable[[Found], Choice],
+    bind: Callable[[Found | None], mx.executor.Executor],
+    on_error: OnError,
 ) -> tuple[mx.executor.Executor, Choice]:
     """The executor and its choice: where MXNet refuses the graph, one without fused operators, at last the user's own.
 
@@ -88,9 +91,9 @@ def _bound_with_fallback(
     """
     planned = choice[0]
     if planned is None or planned.plan.changes_nothing:
-        return request.call(user), choice
+        return bind(None), choice
     try:
-        return _bound(planned, user, request), choice
+        return bind(planned), choice
     except Exception as error:
         if on_error.strict:
             raise
@@ -98,19 +101,20 @@ def _bound_with_fallback(
     with contextlib.suppress(Exception):
         unfused = without_fusion(planned)
         if unfused[0] is not None:
-            executor = _bound(unfused[0], user, request)
+            executor = bind(unfused[0])
             on_error.warn(f"echo: bound without fused operators: {why}. {REPORT}.")
             return executor, unfused
-    executor = request.call(user)  # where the call itself is wrong, MXNet says so here
+    executor = bind(None)  # where the call itself is wrong, MXNet says so here
     on_error.warn(f"echo: bound without a plan: {why}. {REPORT}.")
     return executor, NOTHING
 
 
-def _bound(planned: Found, user: Symbol, request: Bind) -> mx.executor.Executor:
-    plan, graph = planned.plan, planned.graph
-    if plan.changes_nothing:
+def _bound(user: Symbol, request: Bind, rebinder: Rebinder, planned: Found | None) -> mx.executor.Executor:
+    """An executor of the planned graph, or of the user's own where there is none or nothing is changed."""
+    if planned is None or planned.plan.changes_nothing:
         return request.call(user)
-    with match_range(plan.match_range if plan.applied == "mirror" else None), unfused(request.ctx):
+    plan, graph = planned.plan, planned.graph
+    with match_range(plan.match_range if plan.applied == "mirror" else None), rebinder.pointwise(graph):
         executor = request.call(symbol_of(graph), request.binding() if plan.fused else None)
     executor._symbol = user
     return executor

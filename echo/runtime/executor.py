@@ -6,7 +6,6 @@ another mode than forward did, as after an inference forward pass, the user's ow
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from dataclasses import replace
@@ -17,7 +16,6 @@ from mxnet import autograd
 from mxnet.symbol import Symbol
 
 from echo.errors import EchoError, UnsupportedError, one_line
-from echo.frontend.pointwise import unfused
 from echo.frontend.symbols import Binding, graph_of, symbol_of
 from echo.ir.graph import Graph
 from echo.ir.ops import spec
@@ -207,7 +205,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         self, applied: Applied, partial: bool, up_sizing: bool, new_shapes: Mapping[str, Any]
     ) -> mx.executor.Executor:
         if applied.graph == self._applied.graph and not applied.fuses:
-            with contextlib.nullcontext() if applied.graph == applied.user else unfused(self._ctx):
+            with applied.rebinder.pointwise(applied.graph):
                 return super().reshape(partial, up_sizing, **new_shapes)
         return self._rebound(applied, partial, up_sizing, new_shapes)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import Any, Callable
+from typing import Any, Callable, ContextManager
 
 import mxnet as mx
 from mxnet.symbol import Symbol
@@ -61,7 +61,10 @@ class Rebinder:
             return bool(self.on_error(confirmed, lambda: False))
 
     def bind(self, bound: Graph | Symbol, *args: Any, **more: Any) -> mx.executor.Executor:
-        is_planned = isinstance(bound, Graph) and bound != self.user
         symbol = symbol_of(bound) if isinstance(bound, Graph) else bound
-        with own_binds(), unfused(self.ctx) if is_planned else contextlib.nullcontext():
+        with own_binds(), self.pointwise(bound):
             return Symbol.bind(symbol, *args, **more)
+
+    def pointwise(self, bound: Graph | Symbol) -> ContextManager[None]:
+        is_planned = isinstance(bound, Graph) and bound != self.user
+        return unfused(self.ctx) if is_planned else contextlib.nullcontext()

@@ -70,6 +70,23 @@ def test_a_plan_that_cannot_be_saved_is_one_line(tmp_path: Path, capsys: pytest.
     check_line(["plan", str(tmp_path / "model.json"), "data=4,8", "--no-fuse", "--save", str(tmp_path)], capsys)
 
 
+def test_fuse_is_an_option_of_its_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    given: list[object] = []
+
+    def plan(_: object, **options: object) -> str:
+        given.append(options["fuse"])
+        return "a plan"
+
+    monkeypatch.setattr("echo.plan", plan)
+    monkeypatch.setattr("echo.frontend.files.load_symbol", lambda path: path)
+    for words in ([], ["--fuse", "memory"], ["--no-fuse"]):
+        assert main.main(["plan", "model.json", "data=4,8", *words]) == 0
+    assert given == [True, "memory", False]
+    with pytest.raises(SystemExit):
+        main.main(["plan", "model.json", "data=4,8", "--fuse", "time"])
+    assert "argument --fuse: invalid choice: 'time' (choose from 'memory')" in capsys.readouterr().err
+
+
 def check_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(words) == 1
     lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith(("echo: planning", "["))]

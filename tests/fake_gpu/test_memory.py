@@ -11,9 +11,12 @@ import pytest
 import echo
 from benchmarks.models import MODELS, Model
 from echo.plans.decisions import RECOMPUTE
+from echo.runtime.find import PLANNER
 from tests.fake_gpu import device
 
 GPU = mx.gpu(0)
+# What decides by time is a matter of the device, and this one's times mean nothing.
+WISHES: dict[str, Any] = {"max_overhead": None, "fuse": "memory"}
 # README's planned MB on a CPU without a bound on time; a GPU may need 5 % more.
 ON_CPU = {"nmt": 77, "lm": 77, "resnet50_v1": 1578, "resnet50_v2": 1370, "densenet121": 1264, "inception_v3": 1583}
 
@@ -37,9 +40,13 @@ def _step(model: Model, symbol: mx.sym.Symbol) -> tuple[int, int]:
     return int(total[1]) << 20, device.peak() - before
 
 
-# Of what a plan saves, the part that the device has to see. Workspaces of fused LSTM layers and of their products, one
-# of which is there at a time, are not in the plan yet: in ``lm``, 14 MB.
-SEEN = {"lm": 0.88}
+def _planned(model: Model) -> echo.Plan:
+    """The plan, which leaves no memory of the device behind, whether it is searched or comes from the disk."""
+    mx.nd.ones((1,), ctx=GPU).wait_to_read()
+    idle = _held()
+    plan = echo.plan(model.symbol, ctx=GPU, **WISHES, **model.shapes)
+    assert _held() <= idle + (16 << 20)
+    return plan
 
 
 @pytest.fixture(autouse=True)
@@ -58,17 +65,18 @@ def fusion(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize("name", sorted(ON_CPU))
 def test_a_plan_for_a_gpu_needs_what_one_for_a_cpu_does_and_the_device_sees_it(name: str, fusion: str) -> None:
     model = MODELS[name]()
-    mx.nd.ones((1,), ctx=GPU).wait_to_read()
-    idle = _held()
-    plan = echo.plan(model.symbol, ctx=GPU, max_overhead=None, **model.shapes)
-    assert _held() <= idle + (16 << 20), "planning leaves memory of the device behind"
+    plan = _planned(model)
     assert plan.after.planned <= 1.05 * (ON_CPU[name] << 20)
     assert ("pointwise operators stay apart" in " ".join(plan.notes)) == (fusion == "1")
 
     _, stock_peak = _step(model, model.symbol)
-    bound, peak = _step(model, echo.optimize(model.symbol, max_overhead=None, strict=True))
-    assert bound >> 20 == plan.after.planned >> 20
-    assert stock_peak - peak >= SEEN.get(name, 0.95) * (plan.before.total - plan.after.total)
+    symbol = echo.optimize(model.symbol, strict=True, **WISHES)
+    for _ in range(2):
+        bound, peak = _step(model, symbol)
+        assert bound >> 20 == plan.after.planned >> 20
+        assert stock_peak - peak >= 0.95 * (plan.before.total - plan.after.total)
+        PLANNER.forget()  # then the plan comes from the disk, as in another start
+        assert _planned(model) == plan
 
 
 @pytest.mark.parametrize("name", ["resnet50_v2", "densenet121"])

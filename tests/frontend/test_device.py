@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 import types
+from pathlib import Path
+from typing import Any
 
 import mxnet as mx
 import pytest
 
-from echo.frontend.device import device_key
+from echo.frontend import device
+from echo.frontend.device import device_key, gpu_text
 
 
 def test_the_device_key_names_what_times_depend_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,16 +24,66 @@ def test_the_device_key_names_what_times_depend_on(monkeypatch: pytest.MonkeyPat
     assert device_key(mx.cpu()) != key
 
 
-def test_the_device_key_of_a_gpu_names_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+class Cuda:
+    """The functions of CUDA's libraries; GPU 0 of this process is another one to NVML."""
+
+    def __init__(self, names: list[bytes], driver: int = 12020, runtime: int = 11020, cudnn: int = 8100) -> None:
+        self.names, self.driver, self.runtime, self.cudnn = names, driver, runtime, cudnn
+
+    def cudaGetDeviceProperties(self, properties: Any, number: int) -> int:
+        if number >= len(self.names):
+            return 101
+        properties.value = self.names[number]
+        return 0
+
+    def cudaDriverGetVersion(self, version: Any) -> int:
+        version._obj.value = self.driver
+        return 0
+
+    def cudaRuntimeGetVersion(self, version: Any) -> int:
+        version._obj.value = self.runtime
+        return 0
+
+    def cudnnGetVersion(self) -> int:
+        return self.cudnn
+
+
+@pytest.fixture
+def no_driver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """No NVML, and the driver's file at this path, where there is none yet."""
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setattr(device, "DRIVER_FILE", tmp_path / "version")
+    return tmp_path / "version"
+
+
+def test_a_gpu_is_named_by_cuda_in_its_own_numbering(no_driver: Path) -> None:
+    cuda = Cuda([b"NVIDIA T4", b"NVIDIA A10G"])
+    assert gpu_text(cuda, 0) == "NVIDIA T4, driver ?, CUDA 12020/11020, cuDNN 8100"
+    assert gpu_text(cuda, 1).startswith("NVIDIA A10G, ")
+    assert gpu_text(cuda, 2).startswith("?, "), "no such device"
+
+
+@pytest.mark.parametrize("changed", [{"driver": 12040}, {"runtime": 11070}, {"cudnn": 8204}])
+def test_versions_make_another_device(changed: dict[str, int], no_driver: Path) -> None:
+    assert gpu_text(Cuda([b"NVIDIA T4"], **changed), 0) != gpu_text(Cuda([b"NVIDIA T4"]), 0)
+
+
+def test_the_driver_says_which_it_is(no_driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_driver.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n")
+    assert "driver 535.104.05, " in gpu_text(Cuda([b"NVIDIA T4"]), 0)
+    no_driver.write_text("nothing\n")
+    assert "driver ?, " in gpu_text(Cuda([b"NVIDIA T4"]), 0)
     nvml = types.ModuleType("pynvml")
-    names = {0: b"NVIDIA A10G", 1: "NVIDIA T4"}
-    nvml.__dict__.update(
-        nvmlInit=lambda: None,
-        nvmlShutdown=lambda: None,
-        nvmlDeviceGetHandleByIndex=lambda index: index,
-        nvmlDeviceGetName=names.__getitem__,
-    )
+    nvml.__dict__.update(nvmlInit=lambda: None, nvmlShutdown=lambda: None)
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    assert device_key(mx.gpu(0)).startswith("NVIDIA A10G, ")
-    assert device_key(mx.gpu(1)).startswith("NVIDIA T4, ")
-    assert device_key(mx.gpu(2)).startswith("gpu (KeyError), ")
+    for version in (b"550.54.14", "550.54.14"):
+        nvml.__dict__["nvmlSystemGetDriverVersion"] = lambda version=version: version
+        assert "driver 550.54.14, " in gpu_text(Cuda([b"NVIDIA T4"]), 0)
+    no_driver.write_text("NVRM version: 535.104.05\n")
+    nvml.__dict__["nvmlSystemGetDriverVersion"] = lambda: 1 // 0
+    assert "driver 535.104.05, " in gpu_text(Cuda([b"NVIDIA T4"]), 0), "where NVML fails, the file is there"
+
+
+def test_without_cudas_libraries_a_gpu_has_no_name(no_driver: Path) -> None:
+    assert gpu_text(object(), 0) == "?, driver ?, CUDA ?/?, cuDNN ?"
+    assert device_key(mx.gpu(0)) != device_key(mx.cpu())

@@ -37,3 +37,12 @@ def test_a_thread_that_keeps_operators_apart_does_so_until_it_ends() -> None:
             assert keep(1) == 1
         assert keep(1) == 1, "the outer one goes on"
     assert keep(0) == 0
+
+
+def test_the_hook_says_whether_it_can_keep_them_apart() -> None:
+    assert install_hook() == ""
+    assert native.keeps_unfused()
+    assert native.hook_library().echo_keep_unfused(0) == 0, "asking changes nothing"
+    with unfused(mx.gpu(0)):
+        assert native.keeps_unfused()
+        assert native.hook_library().echo_keep_unfused(1) == 1

@@ -7,6 +7,7 @@ from typing import Any, Callable
 import mxnet as mx
 import pytest
 
+import echo
 from benchmarks.models import SMALL
 from echo.errors import UnsupportedError
 from echo.frontend import session as module
@@ -77,3 +78,19 @@ def test_another_copy_of_echo_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(vars(mx), "_echo_owner", pytest)
     with pytest.raises(UnsupportedError, match=r"two copies of echo in one process, .*pytest.* and .*echo"):
         check_version()
+
+
+def test_where_mxnet_would_fuse_planned_graphs_again_nothing_is_planned(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As under a CUDA build in which the hook does not find how it asks for variables."""
+    monkeypatch.setattr(MxnetSession, "fuses", True)
+    assert session().hook, "which can be told not to"
+    monkeypatch.setattr(module.native, "keeps_unfused", lambda: False)
+    with pytest.raises(UnsupportedError, match="MXNET_USE_FUSION=0 lets echo plan"):
+        session()
+    shapes = {**MODEL.shapes, "data": (3, *MODEL.shapes["data"][1:]), "softmax_label": (3,)}
+    with echo.enable():
+        executors = [MODEL.symbol.simple_bind(mx.cpu(), grad_req=MODEL.grad_req(), **shapes) for _ in range(2)]
+    assert {type(executor).__name__ for executor in executors} == {"Executor"}
+    assert sum("fuse pointwise operators of planned graphs" in text for text in caplog.messages) == 1

@@ -6,6 +6,7 @@ from typing import Any, Mapping
 
 import pytest
 
+from echo.meter import batch
 from echo.meter import clock as module
 from echo.meter.clock import LAUNCH, Clock
 from echo.meter.trial import Trial, Variable
@@ -42,8 +43,8 @@ class Executor:
         self.copies = len(ops)
         self.outputs = [object()]
 
-    def forward(self) -> None:
-        self.machine.now += self.seconds
+    def forward(self, times: int = 1) -> None:
+        self.machine.now += times * self.seconds
         self.machine.ran.append(self.copies)
 
 
@@ -51,7 +52,7 @@ class Executor:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine()
     monkeypatch.setattr(module, "Executor", Executor)
-    monkeypatch.setattr(module, "time", made)
+    monkeypatch.setattr(batch, "time", made)
     return made
 
 
@@ -86,6 +87,13 @@ def test_copies_stand_out_and_stay_within_memory(machine: Machine) -> None:
     assert machine.ran[-1] == 16
     clock.seconds(trial("fast", bytes=6 << 20), CALL)
     assert machine.ran[-1] == 2
+
+
+def test_on_a_gpu_copies_may_take_more_memory_than_its_caches(machine: Machine) -> None:
+    machine.device = (2, 0)
+    clock = Clock(machine)  # type: ignore[arg-type]
+    clock.seconds(trial("fast", bytes=6 << 20), CALL)
+    assert machine.ran[-1] == 21
 
 
 @pytest.mark.parametrize(("seconds", "heavy", "times"), [(0.03, False, 10.0), (0.03, True, 0.0), (0.008, False, 0.0)])

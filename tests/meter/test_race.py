@@ -6,12 +6,15 @@ from typing import Any, Mapping
 
 import pytest
 
+from echo.meter import batch
 from echo.meter import race as module
 from echo.meter.race import race
 
 
 class Machine:
     """A library whose executors take as long as their graph says, the first step ten times that."""
+
+    device = (1, 0)
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -35,7 +38,8 @@ class Executor:
         self.outputs = [machine]
         assert set(given) == set(into) == {"x"}
 
-    def step(self, heads: Any) -> None:
+    def step(self, heads: Any, times: int = 1) -> None:
+        assert times == 1
         count = self.machine.steps[self.name] = self.machine.steps.get(self.name, 0) + 1
         self.machine.now += self.seconds * (10 if count == 1 else 1 + 0.1 * (count % 3))
 
@@ -44,6 +48,7 @@ def run(limit: float, monkeypatch: pytest.MonkeyPatch, **seconds: float) -> tupl
     machine = Machine()
     monkeypatch.setattr(module, "Executor", Executor)
     monkeypatch.setattr(module, "time", machine)
+    monkeypatch.setattr(batch, "time", machine)
     graphs = {name: (name, each) for name, each in seconds.items()}
     return race(machine, graphs, {"x": ((2, 3), 0)}, limit), machine  # type: ignore[arg-type]
 

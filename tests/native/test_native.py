@@ -551,3 +551,10 @@ def test_recomputing_changes_no_bit_and_no_interface() -> None:
 
 def test_errors_are_echos_own() -> None:
     assert issubclass(NativeError, EchoError)
+
+
+def test_without_the_hook_pointwise_operators_are_not_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "_installed", None)
+    assert not native.keeps_unfused()
+    with native.unfused():
+        assert native.hook_library().echo_keep_unfused(0) in (0, -1), "nothing was changed"

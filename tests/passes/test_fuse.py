@@ -10,6 +10,8 @@ import echo
 from benchmarks.models import SMALL
 from echo.ir.fused_operators import PREFIX
 from echo.passes.request import Request
+from echo.planning.service import Planner
+from echo.runtime import find
 
 MODEL = SMALL["nmt"]()
 pytestmark = pytest.mark.usefixtures("cheap_planning")
@@ -35,3 +37,41 @@ def test_notes_count_what_is_fused() -> None:
     (note,) = (note for note in found.notes if note.startswith("fused: "))
     counts = [int(text.split(" x ")[0]) for text in note[len("fused: ") :].partition(";")[0].split(", ")]
     assert sum(counts) == len(found.fused)
+
+
+def drawn(found: echo.Plan) -> int:
+    assert found.before.workspaces == 0
+    return found.after.workspaces
+
+
+def test_the_largest_workspace_counts_in_plans_and_budgets() -> None:
+    layers, cells = plan(), plan(keep="encoder*")
+    assert {name for name, _ in layers.fused} > {"lstm_layer", "mlp_score"}
+    assert drawn(layers) > drawn(cells) > 0 == drawn(plan(fuse=False))
+    held = sum(layers.after.static.values())
+    with pytest.raises(echo.BudgetError) as caught:
+        plan(memory_budget=held)
+    assert caught.value.reachable > held, "workspaces are no room for maps"
+
+
+@pytest.mark.parametrize(
+    ("most", "refused", "taken"),
+    [(200_000, {"lstm_layer"}, {"lstm_cell", "mlp_score"}), (50_000, {"lstm_layer", "mlp_score"}, {"lstm_cell"})],
+)
+def test_an_operator_with_a_workspace_that_mxnet_does_not_give_is_not_fused(
+    most: int, refused: set[str], taken: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("echo.passes.fuse.MOST_BYTES", most)
+    monkeypatch.setattr("echo.planning.store.load", lambda *_: None)
+    monkeypatch.setattr(find, "PLANNER", Planner())
+    found = plan()
+    fused = {name for name, _ in found.fused}
+    assert fused.isdisjoint(refused)
+    assert fused > taken
+    assert found.after.workspaces <= most
+    missed = [miss for miss in found.missed if "bytes: MXNet gives an operator at most" in miss.reason]
+    assert {miss.pattern for miss in missed} == refused
+    assert sum(name == "lstm_cell" for name, _ in found.fused) == 18, "the steps of a layer are fused one by one"
+    named = [note for note in found.notes if "a workspace of " in note]
+    assert named
+    assert any(miss.name in note for note in named for miss in missed)

@@ -16,13 +16,14 @@ from echo.passes.trial import Trial, choose
 GRAPH = Graph((Node("null", "x"),), (Entry(0),), (0,), (0, 1))
 
 
-def memory(planned: int) -> Any:
-    return SimpleNamespace(planned=planned, total=planned + 100, chosen=planned)
+def memory(planned: int, workspaces: int = 0) -> Any:
+    total = planned + 100 + workspaces
+    return SimpleNamespace(planned=planned, total=total, chosen=planned, workspaces=workspaces)
 
 
-def trial(planned: int, operators: int = 0, hidden: int = 0, stock: int = 1000) -> Trial:
+def trial(planned: int, operators: int = 0, hidden: int = 0, stock: int = 1000, workspaces: int = 0) -> Trial:
     fused = Fused(GRAPH, tuple(("lstm_cell", number) for number in range(operators)), hidden=hidden)
-    plan: Any = SimpleNamespace(plan=SimpleNamespace(after=memory(planned)))
+    plan: Any = SimpleNamespace(plan=SimpleNamespace(after=memory(planned, workspaces)))
     return Trial(fused, memory(stock) if operators else None, plan)
 
 
@@ -69,6 +70,18 @@ def test_what_is_enough() -> None:
     assert trial(little + 1, 1).is_enough(request(0.9)), "whatever keeps a budget is"
     assert not trial(little).is_enough(request()), "the user's own graph is the last anyway"
     assert not missing(20).is_enough(request(0.9))
+
+
+def test_workspaces_may_eat_what_is_saved() -> None:
+    """Then graphs with less fused operators are planned too, and one of those may be taken."""
+    few = RULES.workspace
+    layers, cells = trial(300, 1, workspaces=few + 500), trial(350, 9)
+    assert trial(300, 1, workspaces=few + 50).is_enough(request())
+    assert not layers.is_enough(request())
+    assert choose([layers, cells]) is cells
+    assert choose([trial(300, 1, workspaces=few), cells]).fused.places == trial(300, 1).fused.places
+    assert trial(300, 1, workspaces=few + 701).is_larger
+    assert not trial(300, 1, workspaces=few + 700).is_larger
 
 
 def test_larger_than_the_users_own() -> None:

@@ -115,11 +115,30 @@ def test_policy_must_be_a_name(value: Any) -> None:
         Options(policy=value)
 
 
-@pytest.mark.parametrize("name", ["fuse", "strict"])
+@pytest.mark.parametrize("name", ["exact", "strict"])
 @pytest.mark.parametrize("value", ["no", 2, None])
 def test_switches_must_be_true_or_false(name: str, value: Any) -> None:
     with pytest.raises(OptionError, match=f"{name}: expected True or False, got"):
         Options.of(**{name: value})
+
+
+@pytest.mark.parametrize("value", ["no", "Memory", 0, 1, 2, None, ("memory",)])
+def test_fuse_is_a_switch_or_memory(value: Any) -> None:
+    with pytest.raises(OptionError, match="fuse: expected True, False or 'memory', got"):
+        Options.of(fuse=value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1", True), ("off", False), ("", False), ("memory", "memory"), (" Memory ", "memory")]
+)
+def test_fuse_by_variable(text: str, value: bool | str) -> None:
+    assert Options.from_environment({"ECHO_FUSE": text}).fuse == value
+
+
+@pytest.mark.parametrize("text", ["memories", "2", "none"])
+def test_fuse_by_a_bad_variable(text: str) -> None:
+    with pytest.raises(OptionError, match=rf"ECHO_FUSE: expected memory, or one of 1, true, .*, got '{text}'"):
+        Options.from_environment({"ECHO_FUSE": text})
 
 
 def test_unknown_option_is_named_with_those_known() -> None:

@@ -46,7 +46,7 @@ def test_results_are_those_of_mxnet(name: str, grad_req: str) -> None:
     found = gradients(fused, example, grad_req)
     plan = fused.plans[-1]
     assert Counter(pattern for pattern, _ in plan.fused) == example.found, plan.notes
-    assert plan.after.total <= plan.before.total
+    assert plan.after.total - plan.after.workspaces <= plan.before.total
     stock = gradients(example.symbol, example, grad_req)
     assert distance(found, stock) < TOLERANCE
 

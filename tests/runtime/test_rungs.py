@@ -227,10 +227,10 @@ def refusing(patch: Patch, refused: Callable[[Graph], bool]) -> None:
     """MXNet refuses such planned graphs, at the last bind."""
     real = planned_bind._bound
 
-    def bound(found: Any, user: Symbol, request: Any) -> Any:
-        if refused(found.graph):
+    def bound(user: Symbol, request: Any, rebinder: Any, found: Any) -> Any:
+        if found is not None and refused(found.graph):
             raise mx.MXNetError("Check failed:\nno such operator")
-        return real(found, user, request)
+        return real(user, request, rebinder, found)
 
     patch.setattr(planned_bind, "_bound", bound)
 

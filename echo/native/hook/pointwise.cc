@@ -79,14 +79,12 @@ void unwrap_getenv() {
   g_slot = nullptr;
 }
 
-bool keeps_unfused() { return g_slot != nullptr; }
-
 }  // namespace echo
 
 // From now on the calling thread's binds and calls of a CachedOp leave pointwise operators as they are, or do not. Gives
 // what held before, or -1, with nothing changed, where MXNet cannot be told.
 ECHO_EXPORT int echo_keep_unfused(int on) {
-  if (!echo::keeps_unfused()) return -1;
+  if (echo::g_slot == nullptr) return -1;
   const int before = echo::t_unfused;
   echo::t_unfused = on != 0;
   return before;

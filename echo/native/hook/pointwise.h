@@ -4,9 +4,8 @@
 namespace echo {
 
 // Has libmxnet.so, opened as `lib`, ask this library for environment variables. Where that cannot be done, MXNet fuses as
-// it would by itself; `keeps_unfused` says which.
+// it would by itself, and `echo_keep_unfused` says so.
 void wrap_getenv(void* lib);
 void unwrap_getenv();
-bool keeps_unfused();
 
 }  // namespace echo

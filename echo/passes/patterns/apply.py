@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import AbstractSet, Callable, Iterable, Iterator, Mapping, Sequence, Tuple
 
 from echo.errors import GraphError
@@ -21,6 +22,7 @@ SMALL = "too small"
 ORDER = "the order of arguments, or of random numbers, would change"
 Place = Tuple[str, int]  # the name of a pattern, and the number of the user's node where it is found
 Types = Mapping[Entry, TensorType]
+Refused = Mapping[Tuple[str, str], str]  # why there must be no fused operator of this kind and name
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,15 @@ class Fused:
 
 
 def find(
-    graph: Graph, wished: AbstractSet[int] = frozenset(), without: AbstractSet[str] = frozenset()
+    graph: Graph,
+    wished: AbstractSet[int] = frozenset(),
+    without: AbstractSet[str] = frozenset(),
+    refused: Refused = MappingProxyType({}),
 ) -> tuple[list[Fusion], list[Missed]]:
-    """All fusions that do not overlap, those that replace most first, and the near-misses; ``wished`` nodes stay."""
+    """All fusions that do not overlap, those that replace most first, and the near-misses.
+
+    ``wished`` nodes stay, ``without`` are patterns that are not matched.
+    """
     view = View(graph)
     patterns = [name for name in PATTERNS if name not in without]
     fusions: list[Fusion] = []
@@ -53,6 +61,9 @@ def find(
             continue
         for name in patterns:
             result = _match(view, name, number)
+            if isinstance(result, Fusion):
+                kinds = [(new.op, new.name) for new in result.nodes]
+                result = next((refused[kind] for kind in kinds if kind in refused), result)
             if isinstance(result, Fusion) and not wished.isdisjoint(result.replaced):
                 result = f"keep or recompute names {graph.nodes[min(wished & result.replaced)].name!r}, which is inside"
             if isinstance(result, Fusion):
@@ -84,18 +95,20 @@ def fuse(
     copies: bool,
     wished: AbstractSet[int] = frozenset(),
     without: AbstractSet[str] = frozenset(),
+    refused: Refused = MappingProxyType({}),
+    why_left: Callable[[Fusion, Types], str] = lambda *_: "",
 ) -> Fused:
     """The user's graph with all the fused operators that its shapes and types allow.
 
     ``types`` gives the shape and type of each of the user's entries. With ``copies``, gradients may be added to arrays
     that hold other gradients. ``wished`` are nodes that the user wants kept or recomputed: no fusion replaces them.
-    ``without`` are patterns that are not matched.
+    ``without`` and ``refused`` are as for `find`; ``why_left`` gives another reason against a fusion that fits.
     """
-    fusions, missed = find(graph, wished, without)
+    fusions, missed = find(graph, wished, without, refused)
     entry_types = types() if fusions else {}
     fitting = []
     for fusion in fusions:
-        reason = why_not(fusion, entry_types)
+        reason = why_not(fusion, entry_types) or why_left(fusion, entry_types)
         if reason:
             missed.append(_miss(graph, fusion, reason))
         else:

@@ -1,0 +1,113 @@
+"""Fused operators that may be slower than the libraries that MXNet uses on GPUs: these have to be timed first.
+
+There MXNet's own operators are those of cuDNN and cuBLAS, with tensor cores. Where both forms were timed on the user's
+device and the fused one is not slower, it takes their place; whoever asks for memory gets it anyway.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Mapping
+
+from echo.estimators.overhead import UnavailableError, UnmeasurableError
+from echo.ir.graph import Entry
+from echo.passes.patterns import attention, bias_act, rnn, softmax_output
+from echo.passes.patterns.apply import Types
+from echo.passes.patterns.graph_view import Fusion, View
+from echo.passes.patterns.sample import Sample, sample
+from echo.passes.request import Request
+from echo.plans.options import MEMORY
+from echo.system.reading import digest_of
+
+OWN, FUSED = "own", "fused"
+# Which of its sizes makes a pattern's operators as much smaller: maps of at most so many bytes are timed.
+_ROWS = {rnn.NAME: "T", attention.NAME: "N", bias_act.NAME: "N", softmax_output.NAME: "N"}
+_MOST_BYTES = 256 << 20
+_WIDE = 64  # up to here attention's tiles hold a whole row
+_HOW = "fuse='memory' takes it all the same"
+
+
+def may_be_slower(fusion: Fusion, types: Types) -> bool:
+    """Whether a fused operator may be slower than what it takes the place of, on a GPU."""
+    if fusion.pattern != attention.NAME:
+        return fusion.pattern in _ROWS
+    return any(types[entry].shape[-1] > _WIDE for entry, text in fusion.shapes.items() if text.endswith((",D", ",V")))
+
+
+@dataclass
+class WhySlower:
+    """Says why the user's own operators stay: the fused one is slower here, or was not timed; empty where it is not.
+
+    ``limit``, ``all_limit``: seconds that measuring one pair may take, and all of them.
+    """
+
+    request: Request
+    limit: float = 1.0
+    all_limit: float = 3.0
+
+    def __post_init__(self) -> None:
+        self._end = time.perf_counter() + min(self.all_limit, self.request.deadline.with_room().left / 2)
+        options, frontend = self.request.options, self.request.frontend
+        self._asks = frontend.device == "gpu" and options.fuse != MEMORY and options.memory_budget is None
+
+    def __call__(self, fusion: Fusion, types: Types) -> str:
+        if not self._asks or not may_be_slower(fusion, types) or self.request.frontend.why_no_fusion:
+            return ""
+        made = _of_most_bytes(View(self.request.graph), fusion, types)
+        key = _key(made)
+        reasons = self.request.timed
+        if key not in reasons:
+            reasons[key] = self._why(fusion, made, key)
+        return reasons[key]
+
+    def _why(self, fusion: Fusion, made: Sample, key: str) -> str:
+        table = self.request.frontend.cost_table()
+        names = {form: f"{form} form of {fusion.label}: {key}" for form in (OWN, FUSED)}
+        seconds = {form: table.get(name) for form, name in names.items()}
+        if None in seconds.values():
+            times = self._timed(fusion, made)
+            if isinstance(times, str):
+                return f"it was not timed on this device: {times} ({_HOW})"
+            for form, name in names.items():
+                table.add(name, times[form])
+            table.save()
+            seconds = dict(times)
+        own, fused = 1e3 * (seconds[OWN] or 0.0), 1e3 * (seconds[FUSED] or 0.0)
+        return "" if fused <= own else f"slower on this device: {fused:.3g} ms, MXNet's own {own:.3g} ms ({_HOW})"
+
+    def _timed(self, fusion: Fusion, made: Sample) -> Mapping[str, float] | str:
+        limit = min(self.limit, self._end - time.perf_counter())
+        late = f"that would take more than {max(limit, 0):.1f} s"
+        if limit <= 0:
+            return late
+        self.request.progress(f"fuse: timing {fusion.label}")
+        try:
+            seconds = self.request.frontend.race({OWN: made.own, FUSED: made.fused}, made.types, limit)
+        except (UnmeasurableError, UnavailableError) as error:
+            return str(error)
+        return late if seconds is None else seconds
+
+
+def _of_most_bytes(view: View, fusion: Fusion, types: Types) -> Sample:
+    """The sample of a fusion, with as many rows as keep the arrays of both forms and their gradients small enough.
+
+    Weights do not get smaller with the rows, and do not count: with a few rows beside them nothing could be compared.
+    """
+    letter = _ROWS[fusion.pattern]
+    rows = next(_size(types[entry].shape, text, letter) for entry, text in fusion.shapes.items() if letter in text)
+    inside = {Entry(number) for number in fusion.replaced} | set(fusion.shapes) | set(fusion.outputs)
+    by_rows = (entry for entry in inside if entry in types and letter in fusion.shapes.get(entry, letter))
+    total = 4 * sum(types[entry].bytes for entry in by_rows)
+    return sample(view, fusion, types, {letter: max(1, min(rows, rows * _MOST_BYTES // max(1, total)))})
+
+
+def _size(shape: tuple[int, ...], text: str, letter: str) -> int:
+    names = text.replace("...", "").split(",")
+    return shape[names.index(letter) - len(names)]
+
+
+def _key(made: Sample) -> str:
+    """A text that is equal for equal graphs on equal arrays."""
+    types = ", ".join(f"{name} {tensor}" for name, tensor in made.types.items())
+    return f"{types}; {digest_of(str(made.own.to_json()), str(made.fused.to_json()).encode())[:16]}"

@@ -1,0 +1,138 @@
+"""On GPUs some fused operators take a place only where they were timed and are not slower; times are injected here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Mapping
+
+import mxnet as mx
+import pytest
+
+from echo.errors import EchoError
+from echo.estimators.cost_table import CostTable
+from echo.estimators.overhead import UnavailableError, UnmeasurableError
+from echo.frontend.symbols import graph_of, infer_binding, types_of
+from echo.passes.patterns.apply import Fused, fuse
+from echo.passes.request import Request
+from echo.passes.slower import _MOST_BYTES, FUSED, OWN, WhySlower
+from echo.plans.options import MEMORY, Options
+from echo.system.deadline import Deadline
+from tests.fused_models import EXAMPLES, Example
+
+FASTER, SLOWER = {OWN: 2e-3, FUSED: 2e-3}, {OWN: 2e-3, FUSED: 2.1e-3}
+
+
+class Races:
+    """Gives the same answer to each race, and remembers what was asked."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer, self.asked = answer, list[Any]()
+
+    def __call__(self, graphs: Mapping[str, Any], types: Mapping[str, Any], limit: float) -> Any:
+        self.asked.append((graphs, types))
+        if isinstance(self.answer, EchoError):
+            raise self.answer
+        return self.answer
+
+
+def fused(
+    example: Example, races: Races, folder: Path, device: str = "gpu", timed: Any = None, **options: Any
+) -> Fused:
+    """The graph with fused operators as on this device; in the ``folder`` is what was measured."""
+    graph = graph_of(example.symbol)
+    types = types_of(graph, infer_binding(example.symbol, example.shapes))
+    frontend: Any = SimpleNamespace(device=device, why_no_fusion="", race=races,
+                                    cost_table=lambda: CostTable("some GPU", folder))  # fmt: skip
+    deadline = Deadline.after(60.0)
+    request = Request(graph, Options(**options), frontend, deadline=deadline, timed={} if timed is None else timed)
+    return fuse(graph, lambda: types, False, why_left=WhySlower(request))
+
+
+def wide_attention(features: int) -> Example:
+    q, k, v = (mx.sym.var(name) for name in "qkv")
+    scores = mx.sym.batch_dot(q * 0.5, k, transpose_b=True)
+    x = mx.sym.batch_dot(mx.sym.softmax(scores, axis=-1), v)
+    return Example(x, dict.fromkeys("qkv", (2, 5, features)), {"attention": 1}, {})
+
+
+CAREFUL = {"rnn": EXAMPLES["gluon lstm"], "bias_act": EXAMPLES["biased"], "softmax_output": EXAMPLES["softmax output"],
+           "attention": lambda: wide_attention(65)}  # fmt: skip
+NOTHING = UnavailableError("no process can be started")
+
+
+@pytest.mark.parametrize("pattern", CAREFUL)
+def test_only_what_is_not_slower_takes_the_place(pattern: str, tmp_path: Path) -> None:
+    found = fused(CAREFUL[pattern](), Races(FASTER), tmp_path / "fast")
+    assert pattern in {name for name, _ in found.places}
+    left = fused(CAREFUL[pattern](), Races(SLOWER), tmp_path / "slow")
+    assert pattern not in {name for name, _ in left.places}
+    (reason,) = {missed.reason for missed in left.missed if missed.pattern == pattern and "device" in missed.reason}
+    assert reason == "slower on this device: 2.1 ms, MXNet's own 2 ms (fuse='memory' takes it all the same)"
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (None, "that would take more than 1.0 s"),
+        (NOTHING, "no process can be started"),
+        (UnmeasurableError("MXNet does not run it"), "MXNet does not run it"),
+    ],
+)
+def test_what_was_not_timed_stays(answer: Any, reason: str, tmp_path: Path) -> None:
+    found = fused(CAREFUL["softmax_output"](), Races(answer), tmp_path)
+    assert found.places == ()
+    assert [missed.reason for missed in found.missed] == [
+        f"it was not timed on this device: {reason} (fuse='memory' takes it all the same)"
+    ]
+    assert fused(CAREFUL["softmax_output"](), Races(FASTER), tmp_path).places, "the next planning asks again"
+
+
+@pytest.mark.parametrize("options", [{"fuse": MEMORY}, {"memory_budget": 0.9}])
+def test_who_asks_for_memory_gets_it(options: dict[str, Any], tmp_path: Path) -> None:
+    races = Races(NOTHING)
+    assert fused(CAREFUL["softmax_output"](), races, tmp_path, **options).places
+    assert races.asked == []
+
+
+@pytest.mark.parametrize("example", [EXAMPLES["lstm cells"](), EXAMPLES["gru cells"](), wide_attention(64)])
+def test_others_are_not_timed(example: Example, tmp_path: Path) -> None:
+    races = Races(NOTHING)
+    assert fused(example, races, tmp_path).places
+    assert races.asked == []
+
+
+def test_on_a_cpu_nothing_is(tmp_path: Path) -> None:
+    races = Races(NOTHING)
+    assert all(fused(make(), races, tmp_path, "cpu").places for make in CAREFUL.values())
+    assert races.asked == []
+
+
+def test_each_is_timed_once_on_a_device(tmp_path: Path) -> None:
+    """In one graph, and over all processes: the table of the device has both times."""
+    q, k, v = (mx.sym.var(name) for name in "qkv")
+    for _ in range(2):
+        v = mx.sym.batch_dot(mx.sym.softmax(mx.sym.batch_dot(q * 0.5, k, transpose_b=True), axis=-1), v)
+    example = Example(v, dict.fromkeys("qkv", (2, 6, 96)), {}, {})
+    races = Races(FASTER)
+    assert len(fused(example, races, tmp_path).places) == 2
+    assert len(races.asked) == 1
+    assert len(fused(example, Races(SLOWER), tmp_path).places) == 2, "from the table"
+
+
+def test_in_one_planning_nothing_is_tried_twice(tmp_path: Path) -> None:
+    """Whatever graphs are planned: what takes too long, or does not run, would do so again."""
+    races, timed = Races(None), dict[str, str]()
+    for _ in range(2):
+        assert not fused(CAREFUL["softmax_output"](), races, tmp_path, timed=timed).places
+    assert len(races.asked) == len(timed) == 1
+
+
+def test_large_operators_are_timed_in_part(tmp_path: Path) -> None:
+    x = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=50_000)
+    example = Example(mx.sym.SoftmaxOutput(x), {"data": (64 * 100, 2000)}, {}, {})  # with weights of 400 MB
+    races = Races(FASTER)
+    assert fused(example, races, tmp_path).places
+    ((_, types),) = races.asked
+    (rows,) = {tensor.shape[0] for tensor in types.values()} - {50_000}
+    assert 0.4 <= rows * 4 * 4 * 50_000 / _MOST_BYTES <= 1

@@ -1,0 +1,27 @@
+"""Each space that operators draw from holds the largest workspace in the end."""
+
+from __future__ import annotations
+
+from echo.passes.base import run
+from echo.passes.request import Request
+from echo.passes.workspaces import CountWorkspaces, Workspaces
+from echo.plans.options import Options
+from tests.conftest import FakeFrontend
+from tests.estimators.test_workspace import graph, norm
+
+
+def count(frontend: FakeFrontend) -> Workspaces:
+    request = Request(None, Options(), frontend)  # type: ignore[arg-type]
+    found: Workspaces = run((CountWorkspaces(),), [request], print)[Workspaces]
+    return found
+
+
+def test_operators_draw_one_after_the_other() -> None:
+    large, small = graph(*norm(0, 64)), graph(*norm(0, 8))
+    both = graph(*norm(0, 64), *norm(4, 8))
+    assert count(FakeFrontend(both)).bytes == count(FakeFrontend(large)).bytes > count(FakeFrontend(small)).bytes > 0
+    assert count(FakeFrontend(both, spaces=4)).bytes == 4 * count(FakeFrontend(both)).bytes
+
+
+def test_graphs_without_fused_operators_draw_nothing_that_is_known() -> None:
+    assert count(FakeFrontend(graph(*norm(0, 8)[:3]))).bytes == 0
