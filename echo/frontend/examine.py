@@ -14,8 +14,8 @@ from echo.kernels import library
 class Examined(NamedTuple):
     """Why echo does without something here, empty texts where it does not, and what MXNet's own settings are.
 
-    ``gpus`` is why MXNet cannot count its GPUs, as where the driver is too old for its wheel; ``devices`` has the reasons
-    why kernels do not run on each of them.
+    ``gpus`` is why MXNet cannot count its GPUs, as where the driver is too old for its wheel; ``devices`` has the
+    reasons why kernels do not run on each of them.
     """
 
     hook: str
