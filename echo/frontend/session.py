@@ -30,8 +30,8 @@ from echo.frontend.mirror import MirrorEvaluator, forward_graph
 from echo.frontend.pointwise import FUSION_VARIABLE, fuses
 from echo.frontend.selfcheck import check_hook, onednn_activations
 from echo.frontend.spaces import spaces
-from echo.frontend.subject import arrays, family, static_bytes, subject
-from echo.frontend.symbols import Binding, symbol_of, type_name, types_of
+from echo.frontend.subject import arrays, call_of, family, static_bytes, subject
+from echo.frontend.symbols import Binding, symbol_of, types_of
 from echo.ir.gradient_rule import GradientRule
 from echo.ir.gradients import EXCHANGES
 from echo.ir.graph import Entry, Graph
@@ -172,15 +172,8 @@ class MxnetSession:
         return ((names[place], kind, size) for place, kind, size in arrays(self._binding))
 
     def call(self) -> dict[str, Any]:
-        """How the user's symbol is bound, as a JSON value: names to shapes, types and gradient requests; the device."""
-        names = symbol_of(self._user).list_arguments()
-        binding = self._binding
-        return {
-            "ctx": [self._ctx.device_type, self._ctx.device_id],
-            "shapes": {name: list(shape) for name, shape in zip(names, binding.arg_shapes)},
-            "types": {name: type_name(dtype) for name, dtype in zip(names, binding.arg_types)},
-            "grad_req": dict(zip(names, binding.grad_req)),
-        }
+        """How the user's symbol is bound, as a JSON value (`call_of`)."""
+        return call_of(symbol_of(self._user).list_arguments(), self._binding, self._ctx)
 
     def mirrored(self) -> TrainingGraph:
         """The training graph of the user's symbol with MXNet's own recomputation, ``MXNET_BACKWARD_DO_MIRROR``."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Iterator
+from typing import Any, Iterator, Sequence
 
+import mxnet as mx
 import numpy as np
 
 from echo.estimators.footprint import AUXILIARY, GRADIENTS, INPUTS, WEIGHTS
@@ -45,6 +46,16 @@ def static_bytes(binding: Binding) -> dict[str, int]:
     for _, kind, size in arrays(binding):
         sizes[kind] += size
     return sizes
+
+
+def call_of(names: Sequence[str], binding: Binding, ctx: mx.Context) -> dict[str, Any]:
+    """How a symbol is bound, as a JSON value: shapes, types and gradient requests by name; the device."""
+    return {
+        "ctx": [ctx.device_type, ctx.device_id],
+        "shapes": {name: list(shape) for name, shape in zip(names, binding.arg_shapes)},
+        "types": {name: type_name(dtype) for name, dtype in zip(names, binding.arg_types)},
+        "grad_req": dict(zip(names, binding.grad_req)),
+    }
 
 
 def family(graph: Graph, binding: Binding, device: str, runner: str) -> str:

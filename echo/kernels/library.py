@@ -215,8 +215,8 @@ def call(
         params: numbers.
         backend: "cpu" or "cuda".
         workspace: memory of `workspace_bytes` bytes, as an array of uint8; where None it is allocated (CPU only).
-        stream: on CUDA, the address of a CUstream; where None that which the arrays name (CuPy's, torch's do not), else
-            the default stream, for which other streams need not wait.
+        stream: on CUDA, the address of a CUstream. Where None, the one that the arrays name (``stream`` in
+            ``__cuda_array_interface__``), else the default stream, for which other streams need not wait.
         random: on the CPU, the address of 1024 states of ``std::mt19937`` as MXNet keeps them.
 
     Raises:
