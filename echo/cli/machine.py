@@ -22,7 +22,7 @@ from echo.plans.options import VARIABLES, value_of
 from echo.system.files import cache_folder
 
 _COMPILERS = ("c++", "g++", "clang++")  # which CMake looks for, in this order
-_OTHERS = ("ECHO_KERNELS_LEVEL",)  # read by the kernels' library, for its tests
+_OTHERS = ("ECHO_KERNELS_LEVEL", "ECHO_CUBLAS")  # read by the kernels' library
 _NEWEST, _OLDEST = (3, 13), (3, 8)
 _ALIKE = 0.75  # of the letters of a variable that is meant
 

@@ -224,16 +224,14 @@ def call(
         NativeError: the library is missing or damaged.
     """
     raw = _call_of(kernel, inputs, outputs, req, params)
-    run = _of_backend(backend, "call")
     needed = _workspace_bytes(raw, backend)
     if workspace is None and needed and backend == "cpu":
         workspace = _aligned(needed)
     if workspace is not None:
         memory = _tensor(workspace, kernel, "the workspace", True)
         raw.workspace, raw.workspace_bytes = memory.data, int(np.prod(workspace.shape))
-    raw.random = random
-    raw.stream = _stream_of(kernel, inputs, outputs, workspace) if stream is None else stream
-    if run(ctypes.byref(raw)):
+    raw.random, raw.stream = random, _stream_of(kernel, inputs, outputs, workspace) if stream is None else stream
+    if _of_backend(backend, "call")(ctypes.byref(raw)):
         raise _error()
 
 

@@ -182,7 +182,7 @@ def test_the_readme_has_a_row_for_every_variable() -> None:
     rows = dict(re.findall(r"^\| `(ECHO\w*)` \| ?(?:`(\w+)`)? ?\|", table, re.MULTILINE))
     assert list(rows) == list(VARIABLES)
     sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "echo" / "kernels").rglob("*.cc"))
-    of_kernels = set(re.findall(r'getenv\("(ECHO_\w+)"\)', sources))
+    of_kernels = set(re.findall(r'(?:getenv|flag)\("(ECHO_\w+)"', sources))
     assert set(re.findall(r"\bECHO_[A-Z_]+\b", text)) <= set(VARIABLES) | of_kernels
     assert Options.from_environment({name: default for name, default in rows.items() if default}) == Options()
 
