@@ -15,7 +15,7 @@ from tests.fake_gpu import device
 def main() -> None:
     model = MODELS["nmt"]()
     with device.without_kernels():
-        symbol = echo.optimize(model.symbol, max_overhead=None)
+        symbol = echo.optimize(model.symbol, max_overhead=None, fuse="memory")
         executor = symbol.simple_bind(mx.gpu(0), grad_req=model.grad_req(), **model.shapes)
         for _ in range(2):
             executor.forward(is_train=True)
