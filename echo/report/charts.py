@@ -6,12 +6,12 @@ The page (`echo.report.page`) shows them alive, `echo.report.picture` makes PNG 
 from __future__ import annotations
 
 import heapq
-from typing import Any, Callable, Iterator, Mapping, Sequence
+from typing import Any, Iterator, Mapping, Sequence
 
 from echo.estimators import footprint as kinds
-from echo.plans.decisions import HIDDEN, KEPT
+from echo.plans.decisions import HIDDEN, KEPT, WORKSPACES
 from echo.report.profile import Profile
-from echo.report.usage import GAPS, MIRROR, PLANNED, STOCK, Tensor, Usage
+from echo.report.usage import GAPS, MIRROR, PLANNED, STOCK, Layer, Tensor, Usage
 
 Spec = Mapping[str, Any]
 VEGA_LITE = "6.4"  # the version that is bundled, too
@@ -24,7 +24,8 @@ GRAPH_COLORS = {STOCK: "#9c9489", PLANNED: "#2f7ed8", MIRROR: "#e0861a"}
 KIND_COLORS = {
     kinds.FEATURE_MAPS: "#2f7ed8", kinds.OUTPUT_GRADIENTS: "#e0861a", kinds.RECOMPUTED: "#3f9c55",
     kinds.TEMPORARIES: "#5fb3b0", kinds.WEIGHTS: "#9a6fb0", kinds.GRADIENTS: "#d65f5f", kinds.INPUTS: "#8a6d57",
-    kinds.AUXILIARY: "#d9b42c", kinds.OPTIMIZER: "#e38aa0", HIDDEN: "#6b7a8f", KEPT: "#7f7f3f", GAPS: "#bdb6ae",
+    kinds.AUXILIARY: "#d9b42c", kinds.OPTIMIZER: "#e38aa0", HIDDEN: "#6b7a8f", KEPT: "#7f7f3f",
+    WORKSPACES: "#a3541f", GAPS: "#bdb6ae",
 }  # fmt: skip
 
 
@@ -152,7 +153,7 @@ def by_kind(profile: Profile) -> Spec:
     }
 
 
-def by_layer(profile: Profile, layer: Callable[[Tensor], str]) -> Spec:
+def by_layer(profile: Profile, layer: Layer) -> Spec:
     """What the largest layers hold at the peak, kinds stacked, one bar for each graph."""
     sizes: dict[str, int] = {}
     rows = []

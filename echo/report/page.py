@@ -8,21 +8,21 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, Callable, Mapping
+from typing import Any, Mapping
 
 from echo.report.charts import VEGA_LITE, by_kind, frontier, timeline
 from echo.report.decisions import groups
 from echo.report.extra import module_of
 from echo.report.profile import Profile
 from echo.report.treemap import treemap
-from echo.report.usage import ALWAYS, PLANNED, STOCK, Tensor, Usage, layer_of
+from echo.report.usage import ALWAYS, PLANNED, STOCK, Layer, layer_of
 from echo.system.unmoved import random_unmoved
 
 _TEMPLATE = "page.html.jinja"
 _MOST_GROUPS, _MOST_ARRAYS = 2000, 200
 
 
-def html(profile: Profile, title: str = "", layer: Callable[[Tensor], str] = layer_of) -> str:
+def html(profile: Profile, title: str = "", layer: Layer = layer_of) -> str:
     """The page.
 
     Args:
@@ -47,7 +47,6 @@ def html(profile: Profile, title: str = "", layer: Callable[[Tensor], str] = lay
             bundle=bundle,
             groups=groups(profile.plan.decisions)[:_MOST_GROUPS] if PLANNED in profile.usages else (),
             arrays={name: usage.at_peak[:_MOST_ARRAYS] for name, usage in profile.usages.items()},
-            moments={name: _moment(usage) for name, usage in profile.usages.items()},
             ALWAYS=ALWAYS,
             STOCK=STOCK,
             PLANNED=PLANNED,
@@ -59,13 +58,13 @@ def save(
     profile: Profile,
     path: str | os.PathLike[str],
     title: str = "",
-    layer: Callable[[Tensor], str] = layer_of,
+    layer: Layer = layer_of,
 ) -> None:
     """Writes the page into a file; see `html`."""
     Path(path).write_text(html(profile, title, layer), encoding="utf-8")
 
 
-def _charts(profile: Profile, layer: Callable[[Tensor], str]) -> Mapping[str, Any]:
+def _charts(profile: Profile, layer: Layer) -> Mapping[str, Any]:
     charts = {"timeline": timeline(profile), "kinds": by_kind(profile)}
     for name, usage in profile.usages.items():
         charts[f"layers-{name}"] = treemap(usage, layer)
@@ -79,10 +78,3 @@ def _script(value: Any) -> str:
     """JSON that may stand inside of a script of a page, whatever names it has."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _moment(usage: Usage) -> str:
-    if not usage.steps:
-        return "there are no operators"
-    half = "forward" if usage.peak_step < usage.forward_steps else "backward"
-    return f"{half} pass, {usage.steps[usage.peak_step]} (step {usage.peak_step} of {len(usage.steps)})"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 from echo.errors import OptionError
 from echo.report.charts import VEGA_LITE, WIDTH, by_kind, by_layer
 from echo.report.extra import module_of
 from echo.report.profile import Profile
-from echo.report.usage import Tensor, layer_of
+from echo.report.usage import Layer, layer_of
 from echo.system.unmoved import random_unmoved
 
 _SCALE = 2.0  # of a PNG: pixels of a screen of high resolution
@@ -20,7 +20,7 @@ def save(
     profile: Profile,
     path: str | os.PathLike[str],
     title: str = "",
-    layer: Callable[[Tensor], str] = layer_of,
+    layer: Layer = layer_of,
 ) -> None:
     """Writes the picture as PNG or SVG, as the end of the name says.
 
@@ -40,7 +40,7 @@ def save(
             Path(path).write_bytes(convert.vegalite_to_png(spec, vl_version=VEGA_LITE, scale=_SCALE))
 
 
-def _both(profile: Profile, title: str, layer: Callable[[Tensor], str]) -> dict[str, Any]:
+def _both(profile: Profile, title: str, layer: Layer) -> dict[str, Any]:
     parts = [{**by_kind(profile), "width": WIDTH - 200}, by_layer(profile, layer)]
     inner = [{key: value for key, value in part.items() if key != "$schema"} for part in parts]
     return {"$schema": parts[0]["$schema"], "title": title, "background": "white", "vconcat": inner}

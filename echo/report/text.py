@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from typing import TYPE_CHECKING, Callable, Iterable
+from typing import TYPE_CHECKING, Iterable
 
 from rich.console import Console
 from rich.table import Table
 
-from echo.report.usage import ALWAYS, PLANNED, Tensor, Usage, layer_of
+from echo.report.usage import ALWAYS, PLANNED, Layer, layer_of
 
 if TYPE_CHECKING:
     from echo.report.profile import Profile
@@ -18,7 +18,7 @@ _WIDTH = 120
 _MOST_LAYERS, _MOST_ARRAYS = 12, 8
 
 
-def render(profile: Profile, layer: Callable[[Tensor], str] = layer_of) -> str:
+def render(profile: Profile, layer: Layer = layer_of) -> str:
     """The profile as a text of at most 120 columns; ``layer`` groups arrays in another way than by their layers."""
     out = io.StringIO()
     console = Console(file=out, width=_WIDTH, color_system=None, markup=False, emoji=False, highlight=False)
@@ -69,9 +69,9 @@ def _kinds(profile: Profile) -> Table:
     return table
 
 
-def _layers(profile: Profile, layer: Callable[[Tensor], str]) -> Table:
+def _layers(profile: Profile, layer: Layer) -> Table:
     table = _table("at the peak, by layer (MB)", profile)
-    columns = [_by_layer(usage, layer) for usage in profile.usages.values()]
+    columns = [Counter(usage.layers(layer)) for usage in profile.usages.values()]
     names = sorted({name for column in columns for name in column}, key=lambda name: -max(at[name] for at in columns))
     for name in names[:_MOST_LAYERS]:
         table.add_row(name, *(_megabytes(column[name]) for column in columns))
@@ -81,18 +81,11 @@ def _layers(profile: Profile, layer: Callable[[Tensor], str]) -> Table:
     return table
 
 
-def _by_layer(usage: Usage, layer: Callable[[Tensor], str]) -> Counter[str]:
-    sizes: Counter[str] = Counter()
-    for (name, _), size in usage.by_layer(layer).items():
-        sizes[name] += size
-    return sizes
-
-
 def _largest(profile: Profile) -> Iterable[Table]:
     for name, usage in profile.usages.items():
         if not usage.steps:
             continue
-        table = Table(title=f"{name}: largest arrays at the peak, {_moment(usage)}", title_justify="left")
+        table = Table(title=f"{name}: largest arrays at the peak, {usage.moment}", title_justify="left")
         for heading in ("array", "operator", "kind"):
             table.add_column(heading)
         for heading in ("MB", "from step", "to step"):
@@ -101,8 +94,3 @@ def _largest(profile: Profile) -> Iterable[Table]:
             span = ("always", "") if tensor.first == ALWAYS else (str(tensor.first), str(tensor.last))
             table.add_row(tensor.name, tensor.op, tensor.kind, _megabytes(tensor.bytes), *span)
         yield table
-
-
-def _moment(usage: Usage) -> str:
-    half = "forward" if usage.peak_step < usage.forward_steps else "backward"
-    return f"step {usage.peak_step} of {len(usage.steps)} ({half}, {usage.steps[usage.peak_step]})"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Mapping
+from typing import Any, Mapping
 
 from echo.report.charts import KIND_COLORS, WIDTH, megabytes, scale
-from echo.report.usage import Tensor, Usage, layer_of
+from echo.report.usage import Layer, Usage, layer_of
 
 _SCHEMA = "https://vega.github.io/schema/vega/v6.json"
 _MOST_LAYERS = 60
@@ -40,14 +40,11 @@ _LABELS = {
 }
 
 
-def _tree(usage: Usage, layer: Callable[[Tensor], str]) -> list[dict[str, Any]]:
-    rows = usage.by_layer(layer)
-    sizes: dict[str, int] = {}
-    for (name, _), size in rows.items():
-        sizes[name] = sizes.get(name, 0) + size
+def _tree(usage: Usage, layer: Layer) -> list[dict[str, Any]]:
+    sizes = usage.layers(layer)
     shown = set(sorted(sizes, key=lambda name: -sizes[name])[:_MOST_LAYERS])
     leaves: dict[tuple[str, str], int] = {}
-    for (name, kind), size in rows.items():
+    for (name, kind), size in usage.by_layer(layer).items():
         leaf = name if name in shown else f"{len(sizes) - len(shown)} more layers", kind
         leaves[leaf] = leaves.get(leaf, 0) + size
     parents = dict.fromkeys(name for name, _ in leaves)
@@ -61,7 +58,7 @@ def _tree(usage: Usage, layer: Callable[[Tensor], str]) -> list[dict[str, Any]]:
     ]
 
 
-def treemap(usage: Usage, layer: Callable[[Tensor], str] = layer_of) -> Mapping[str, Any]:
+def treemap(usage: Usage, layer: Layer = layer_of) -> Mapping[str, Any]:
     """What is held at the peak as nested areas: layers, in each the kinds. A Vega specification."""
     names = list(dict.fromkeys(kind for _, kind in usage.by_layer(layer)))
     squares = {

@@ -35,6 +35,14 @@ class Tensor:
     last: int
 
 
+Layer = Callable[[Tensor], str]  # how arrays are grouped
+
+
+def layer_of(tensor: Tensor) -> str:
+    """The way in which arrays are grouped by default."""
+    return tensor.layer
+
+
 @dataclass(frozen=True)
 class Usage:
     """The memory of a graph in one training step.
@@ -114,21 +122,31 @@ class Usage:
             kinds[kind] = kinds.get(kind, 0) + size
         return {kind: size for kind, size in sorted(kinds.items(), key=lambda item: -item[1]) if size}
 
-    def by_layer(self, layer: Callable[[Tensor], str] | None = None) -> Rows:
+    def by_layer(self, layer: Layer = layer_of) -> Rows:
         """Bytes at the peak by (layer, kind), the largest first; ``layer`` may group arrays in another way."""
         rows: dict[tuple[str, str], int] = {}
         for tensor in self.at_peak:
-            row = (layer or layer_of)(tensor), tensor.kind
+            row = layer(tensor), tensor.kind
             rows[row] = rows.get(row, 0) + tensor.bytes
         return dict(sorted(rows.items(), key=lambda item: -item[1]))
 
+    def layers(self, layer: Layer = layer_of) -> Mapping[str, int]:
+        """Bytes at the peak by layer, all kinds together."""
+        sizes: dict[str, int] = {}
+        for (name, _), size in self.by_layer(layer).items():
+            sizes[name] = sizes.get(name, 0) + size
+        return sizes
 
-def layer_of(tensor: Tensor) -> str:
-    """The way in which arrays are grouped by default."""
-    return tensor.layer
+    @property
+    def moment(self) -> str:
+        """When the peak is, in words; empty where there are no operators."""
+        if not self.steps:
+            return ""
+        half = "forward" if self.peak_step < self.forward_steps else "backward"
+        return f"step {self.peak_step} of {len(self.steps)} ({half}, {self.steps[self.peak_step]})"
 
 
-def layer_by(pattern: str) -> Callable[[Tensor], str]:
+def layer_by(pattern: str) -> Layer:
     """A way to group arrays: by what a regular expression finds in their names.
 
     That is its first group, or all of it where it has none; "others" where it is not found.
