@@ -55,7 +55,10 @@ def draw(case: Case, dtype: str, generator: np.random.Generator) -> list[Any]:
         if number in case.absent:
             array = None
         elif tensor.type == "lengths":
-            array = generator.integers(0, case.dims[LENGTHS[case.kernel]] + 1, size=shape).astype(case.lengths)
+            most = case.dims[LENGTHS[case.kernel]]
+            array = generator.integers(0, most + 1, size=shape).astype(case.lengths)
+            if array.size > 1:
+                array.flat[0] = most  # so that no kernel gets around its second tile
         elif tensor.type == "uint8":
             array = np.packbits(generator.integers(0, 2, 8 * shape[0]), bitorder="little")
         elif tensor.type == "float32":
