@@ -14,6 +14,11 @@ import mxnet as mx
 from mxnet.base import _LIB
 
 DRIVER_FILE = Path("/proc/driver/nvidia/version")  # where the driver says which it is
+# Variables that change which code a step runs; they are part of the key where they are set.
+_SETTINGS = (
+    "ECHO_CUBLAS", "ECHO_KERNELS_LEVEL", "MXNET_CUDA_ALLOW_TENSOR_CORE", "MXNET_CUDA_TENSOR_OP_MATH_ALLOW_CONVERSION",
+    "MXNET_CUDNN_AUTOTUNE_DEFAULT", "MXNET_USE_MKLDNN_RNN", "NVIDIA_TF32_OVERRIDE",
+)  # fmt: skip
 _PROPERTIES_BYTES = 8192  # more than any version of cudaDeviceProp has; the name comes first
 
 
@@ -22,7 +27,8 @@ def device_key(ctx: mx.Context) -> str:
     hardware = _gpu(ctx.device_id) if ctx.device_type == "gpu" else _cpu_name()
     threads = os.environ.get("OMP_NUM_THREADS", "all")
     one_dnn = os.environ.get("MXNET_MKLDNN_ENABLED", "1")
-    return f"{hardware}, {_cores()} cores, OMP_NUM_THREADS {threads}, oneDNN {one_dnn}, mxnet {mx.__version__}"
+    settings = "".join(f", {name} {os.environ[name]}" for name in _SETTINGS if os.environ.get(name))
+    return f"{hardware}, {_cores()} cores, OMP_NUM_THREADS {threads}, oneDNN {one_dnn}, mxnet {mx.__version__}{settings}"
 
 
 def _cores() -> int:

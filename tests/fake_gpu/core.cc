@@ -89,14 +89,15 @@ int attribute(int which) {
   }
 }
 
-int check_launch(const std::string& name, const unsigned* grid, const unsigned* block, std::size_t shared, std::size_t most) {
+int check_launch(const std::string& name, const unsigned* grid, const unsigned* block, std::size_t shared,
+                 std::size_t most) {
   const bool wrong = !grid[0] || !grid[1] || !grid[2] || !block[0] || !block[1] || !block[2] || grid[0] > 0x7fffffffu ||
                      grid[1] > 65535 || grid[2] > 65535 || 1ull * block[0] * block[1] * block[2] > 1024 ||
                      block[2] > 64 || shared > most;
   if (!wrong) return 0;
   char text[256];
-  std::snprintf(text, sizeof text, ": launch with grid %u,%u,%u block %u,%u,%u and %zu bytes of shared memory", grid[0], grid[1],
-                grid[2], block[0], block[1], block[2], shared);
+  std::snprintf(text, sizeof text, ": launch with grid %u,%u,%u block %u,%u,%u and %zu bytes of shared memory", grid[0],
+                grid[1], grid[2], block[0], block[1], block[2], shared);
   complain(name + text);
   return kBadConfiguration;
 }

@@ -51,6 +51,7 @@ const Block* block_of(const void* address);  // with the lock held
 void check_range(const char* what, const void* address, std::size_t bytes, bool must_be_device);
 void* token();  // a handle, never null
 int attribute(int which);
-int check_launch(const std::string& name, const unsigned* grid, const unsigned* block, std::size_t shared, std::size_t most);
+int check_launch(const std::string& name, const unsigned* grid, const unsigned* block, std::size_t shared,
+                 std::size_t most);
 
 }  // namespace fake

@@ -24,26 +24,34 @@ static int algorithms(int* found, Algorithm* to) {
   *to = Algorithm{1, 0, 0.1f, workspace(), 1, 0, {}};
   return 0;
 }
-#define ALGORITHMS(NAME)                                                                                               \
-  API int fake_cudnnFind##NAME##Algorithm(void*, void*, void*, void*, void*, int, int* found, Algorithm* to) { return algorithms(found, to); } \
-  API int fake_cudnnGet##NAME##Algorithm_v7(void*, void*, void*, void*, void*, int, int* found, Algorithm* to) { return algorithms(found, to); } \
-  API int fake_cudnnGet##NAME##AlgorithmMaxCount(void*, int* to) { return *to = 8, 0; } \
-  API int fake_cudnnGet##NAME##WorkspaceSize(void*, void*, void*, void*, void*, int, size_t* to) { return *to = workspace(), 0; }
+#define ALGORITHMS(NAME)                                                                                         \
+  API int fake_cudnnFind##NAME##Algorithm(void*, void*, void*, void*, void*, int, int* found, Algorithm* to) {   \
+    return algorithms(found, to);                                                                                \
+  }                                                                                                              \
+  API int fake_cudnnGet##NAME##Algorithm_v7(void*, void*, void*, void*, void*, int, int* found, Algorithm* to) { \
+    return algorithms(found, to);                                                                                \
+  }                                                                                                              \
+  API int fake_cudnnGet##NAME##AlgorithmMaxCount(void*, int* to) { return *to = 8, 0; }                          \
+  API int fake_cudnnGet##NAME##WorkspaceSize(void*, void*, void*, void*, void*, int, size_t* to) {               \
+    return *to = workspace(), 0;                                                                                 \
+  }
 ALGORITHMS(ConvolutionForward)
 ALGORITHMS(ConvolutionBackwardData)
 ALGORITHMS(ConvolutionBackwardFilter)
 // How much of a batch goes into the moving statistics: 1 - momentum.
-API int fake_cudnnBatchNormalizationForwardTraining(void*, int mode, void*, void*, void*, void*, void*, void*, void*, void*, void*, double factor) {
+API int fake_cudnnBatchNormalizationForwardTraining(void*, int mode, void*, void*, void*, void*, void*, void*, void*,
+                                                    void*, void*, double factor) {
   char text[96];
   std::snprintf(text, sizeof text, "cudnnBatchNormalizationForwardTraining mode %d factor %.9g ", mode, factor);
   return count(text), 0;
 }
 API int fake_cudnnDropoutGetStatesSize(void*, size_t* to) { return *to = 1 << 20, 0; }
 API int fake_cudnnDropoutGetReserveSpaceSize(void*, size_t* to) { return *to = 64, 0; }
-API int fake_cudnnGetRNNParamsSize(void*, void*, void*, size_t* to, int) { return *to = static_cast<size_t>(env("FAKE_CUDNN_RNN_PARAMS", 4)), 0; }
+API int fake_cudnnGetRNNParamsSize(void*, void*, void*, size_t* to, int) {
+  return *to = static_cast<size_t>(env("FAKE_CUDNN_RNN_PARAMS", 4)), 0;
+}
 API int fake_cudnnGetRNNWorkspaceSize(void*, void*, int, void*, size_t* to) { return *to = workspace(), 0; }
 API int fake_cudnnGetRNNTrainingReserveSize(void*, void*, int, void*, size_t* to) { return *to = workspace(), 0; }
-
 
 // NVRTC, for MXNet's fusion of pointwise operators
 API int fake_nvrtcGetLoweredName(void*, const char* name, const char** to) { return *to = name, 0; }

@@ -17,11 +17,17 @@ API int fake_cuInit(unsigned) { return devices() ? 0 : kNoDevice; }
 API int fake_cuDriverGetVersion(int* to) { return *to = static_cast<int>(env("FAKE_CUDA_DRIVER", 12040)), 0; }
 API int fake_cuDeviceGetCount(int* to) { return *to = devices(), 0; }
 API int fake_cuDeviceGet(int* to, int number) { return *to = number, number < devices() ? 0 : kNoDevice; }
-API int fake_cuDeviceGetName(char* to, int bytes, int) { return std::snprintf(to, static_cast<size_t>(bytes), "fake device"), 0; }
+API int fake_cuDeviceGetName(char* to, int bytes, int) {
+  return std::snprintf(to, static_cast<size_t>(bytes), "fake device"), 0;
+}
 API int fake_cuDeviceTotalMem_v2(size_t* to, int) { return *to = size_t{16} << 30, 0; }
 API int fake_cuDeviceGetAttribute(int* to, int which, int) { return *to = attribute(which), devices() ? 0 : kNoDevice; }
-API int fake_cuGetErrorName(int code, const char** to) { return *to = code == kNoDevice ? "CUDA_ERROR_NO_DEVICE" : "FAKE_ERROR", 0; }
-API int fake_cuGetErrorString(int code, const char** to) { return *to = code == kNoDevice ? "no CUDA-capable device is detected (fake)" : "fake error", 0; }
+API int fake_cuGetErrorName(int code, const char** to) {
+  return *to = code == kNoDevice ? "CUDA_ERROR_NO_DEVICE" : "FAKE_ERROR", 0;
+}
+API int fake_cuGetErrorString(int code, const char** to) {
+  return *to = code == kNoDevice ? "no CUDA-capable device is detected (fake)" : "fake error", 0;
+}
 // The runtime makes a device's primary context current in a thread that calls cudaSetDevice.
 static thread_local long t_context = -1;
 API int fake_cuCtxGetCurrent(void** to) {
@@ -34,7 +40,9 @@ API int fake_cuCtxSetCurrent(void* context) {
   return 0;
 }
 API int fake_cuCtxGetDevice(int* to) { return *to = device_of_thread(), 0; }
-API int fake_cuDevicePrimaryCtxRetain(void** to, int number) { return *to = reinterpret_cast<void*>(long{number} + 1), devices() ? 0 : kNoDevice; }
+API int fake_cuDevicePrimaryCtxRetain(void** to, int number) {
+  return *to = reinterpret_cast<void*>(long{number} + 1), devices() ? 0 : kNoDevice;
+}
 API int fake_cuPointerGetAttribute(void* to, int which, unsigned long long address) {
   std::lock_guard<std::mutex> lock(state().mutex);
   const Block* block = block_of(reinterpret_cast<void*>(address));
@@ -80,7 +88,9 @@ API int fake_cuModuleLoadDataEx(void** to, const void* image, unsigned, int*, vo
   *to = new Module{text};
   return 0;
 }
-API int fake_cuModuleLoadData(void** to, const void* image) { return fake_cuModuleLoadDataEx(to, image, 0, nullptr, nullptr); }
+API int fake_cuModuleLoadData(void** to, const void* image) {
+  return fake_cuModuleLoadDataEx(to, image, 0, nullptr, nullptr);
+}
 API int fake_cuModuleUnload(void*) { return 0; }
 API int fake_cuModuleGetFunction(void** to, Module* module, const char* name) {
   const bool is_ptx = module->text.find(".entry ") != std::string::npos;  // what the fake NVRTC makes has every kernel
@@ -96,7 +106,8 @@ API int fake_cuFuncSetAttribute(Function* function, int which, int bytes) {
 }
 API int fake_cuFuncGetAttribute(int* to, int which, Function*) { return which == 1 ? *to = 0, 0 : kInvalid; }
 API int fake_cuOccupancyMaxActiveBlocksPerMultiprocessor(int* to, void*, int, size_t) { return *to = 1, 0; }
-static int launch(Function* function, const unsigned* grid, const unsigned* block, unsigned shared, void** arguments, int at_once) {
+static int launch(Function* function, const unsigned* grid, const unsigned* block, unsigned shared, void** arguments,
+                  int at_once) {
   count("driver kernel " + function->name);
   if (const long code = env(at_once ? "FAKE_CUDA_COOPERATIVE" : "FAKE_CUDA_LAUNCH", 0)) return static_cast<int>(code);
   if (int code = check_launch(function->name, grid, block, shared, function->most_shared)) return code;
@@ -119,13 +130,13 @@ static int launch(Function* function, const unsigned* grid, const unsigned* bloc
   std::lock_guard<std::mutex> lock(alone);
   return runner(function->run, arguments, grid, block, shared, at_once, 1) ? 719 : 0;
 }
-API int fake_cuLaunchKernel(Function* f, unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by, unsigned bz, unsigned shared, void*,
-                            void** arguments, void**) {
+API int fake_cuLaunchKernel(Function* f, unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by, unsigned bz,
+                            unsigned shared, void*, void** arguments, void**) {
   const unsigned grid[] = {x, y, z}, block[] = {bx, by, bz};
   return launch(f, grid, block, shared, arguments, 0);
 }
-API int fake_cuLaunchCooperativeKernel(Function* f, unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by, unsigned bz,
-                                       unsigned shared, void*, void** arguments) {
+API int fake_cuLaunchCooperativeKernel(Function* f, unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by,
+                                       unsigned bz, unsigned shared, void*, void** arguments) {
   const unsigned grid[] = {x, y, z}, block[] = {bx, by, bz};
   return launch(f, grid, block, shared, arguments, 1);
 }
@@ -138,4 +149,3 @@ API int fake_cuMemcpyDtoDAsync_v2(unsigned long long to, unsigned long long from
   check_range("cuMemcpyDtoDAsync", reinterpret_cast<void*>(from), bytes, true);
   return std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes), 0;
 }
-

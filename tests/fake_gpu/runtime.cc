@@ -17,7 +17,8 @@ API void** fake___cudaRegisterFatBinary(void*) {
 }
 API void fake___cudaRegisterFatBinaryEnd(void**) {}
 API void fake___cudaUnregisterFatBinary(void**) {}
-API void fake___cudaRegisterFunction(void**, const char* host, char*, const char* name, int, void*, void*, void*, void*, int*) {
+API void fake___cudaRegisterFunction(void**, const char* host, char*, const char* name, int, void*, void*, void*, void*,
+                                     int*) {
   state().kernels[host] = name;
 }
 API void fake___cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {}
@@ -27,9 +28,10 @@ struct Call {
   void* stream;
 };
 static thread_local std::vector<Call> t_calls;
-API unsigned fake___cudaPushCallConfiguration(unsigned long long gxy, unsigned gz, unsigned long long bxy, unsigned bz, size_t shared,
-                                              void* stream) {
-  t_calls.push_back({{unsigned(gxy), unsigned(gxy >> 32), gz}, {unsigned(bxy), unsigned(bxy >> 32), bz}, shared, stream});
+API unsigned fake___cudaPushCallConfiguration(unsigned long long gxy, unsigned gz, unsigned long long bxy, unsigned bz,
+                                              size_t shared, void* stream) {
+  t_calls.push_back(
+      {{unsigned(gxy), unsigned(gxy >> 32), gz}, {unsigned(bxy), unsigned(bxy >> 32), bz}, shared, stream});
   return 0;
 }
 API int fake___cudaPopCallConfiguration(unsigned* grid, unsigned* block, size_t* shared, void** stream) {
@@ -61,7 +63,9 @@ API int fake_cudaSetDevice(int device) {
   if (device < 0 || device >= devices()) return fail(devices() ? kNoSuchDevice : kNoDevice);
   return device_of_thread() = device, 0;
 }
-API int fake_cudaDeviceGetAttribute(int* to, int which, int) { return *to = attribute(which), devices() ? 0 : fail(kNoDevice); }
+API int fake_cudaDeviceGetAttribute(int* to, int which, int) {
+  return *to = attribute(which), devices() ? 0 : fail(kNoDevice);
+}
 struct Properties {  // the start of cudaDeviceProp, the same in 10.x and 11.x
   char name[256], uuid[16], luid[8];
   unsigned mask;
@@ -91,8 +95,12 @@ API int fake_cudaGetDeviceProperties(Properties* to, int) {
 }
 API int fake_cudaDriverGetVersion(int* to) { return *to = 12040, 0; }
 API int fake_cudaRuntimeGetVersion(int* to) { return *to = 11020, 0; }
-API const char* fake_cudaGetErrorString(int code) { return code == kNoDevice ? "no CUDA-capable device is detected (fake)" : code ? "fake error" : "no error"; }
-API const char* fake_cudaGetErrorName(int code) { return code == kNoDevice ? "cudaErrorNoDevice" : code ? "fakeError" : "cudaSuccess"; }
+API const char* fake_cudaGetErrorString(int code) {
+  return code == kNoDevice ? "no CUDA-capable device is detected (fake)" : code ? "fake error" : "no error";
+}
+API const char* fake_cudaGetErrorName(int code) {
+  return code == kNoDevice ? "cudaErrorNoDevice" : code ? "fakeError" : "cudaSuccess";
+}
 API int fake_cudaGetLastError() {
   const int was = last_error();
   last_error() = 0;
@@ -135,7 +143,9 @@ API int fake_cudaMallocPitch(void** to, size_t* pitch, size_t width, size_t heig
   *pitch = (width + 511) / 512 * 512;
   return fake_cudaMalloc(to, *pitch * height);
 }
-API int fake_cudaHostAlloc(void** to, size_t bytes, unsigned) { return *to = std::aligned_alloc(512, (bytes + 511) / 512 * 512), 0; }
+API int fake_cudaHostAlloc(void** to, size_t bytes, unsigned) {
+  return *to = std::aligned_alloc(512, (bytes + 511) / 512 * 512), 0;
+}
 API int fake_cudaFreeHost(void* memory) { return std::free(memory), 0; }
 static int transfer(const char* what, void* to, const void* from, size_t bytes, int kind) {
   if (devices() == 0) return fail(kNoDevice);
@@ -146,13 +156,21 @@ static int transfer(const char* what, void* to, const void* from, size_t bytes, 
   count(what);
   return 0;
 }
-API int fake_cudaMemcpy(void* to, const void* from, size_t bytes, int kind) { return transfer("cudaMemcpy", to, from, bytes, kind); }
-API int fake_cudaMemcpyAsync(void* to, const void* from, size_t bytes, int kind, void*) { return transfer("cudaMemcpyAsync", to, from, bytes, kind); }
-API int fake_cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t bytes, void*) { return transfer("cudaMemcpyPeerAsync", to, from, bytes, 3); }
-API int fake_cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height, int kind, void*) {
+API int fake_cudaMemcpy(void* to, const void* from, size_t bytes, int kind) {
+  return transfer("cudaMemcpy", to, from, bytes, kind);
+}
+API int fake_cudaMemcpyAsync(void* to, const void* from, size_t bytes, int kind, void*) {
+  return transfer("cudaMemcpyAsync", to, from, bytes, kind);
+}
+API int fake_cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t bytes, void*) {
+  return transfer("cudaMemcpyPeerAsync", to, from, bytes, 3);
+}
+API int fake_cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
+                               size_t height, int kind, void*) {
   int code = 0;
   for (size_t row = 0; row < height && !code; ++row)
-    code = transfer("cudaMemcpy2DAsync", static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch, width, kind);
+    code = transfer("cudaMemcpy2DAsync", static_cast<char*>(to) + row * to_pitch,
+                    static_cast<const char*>(from) + row * from_pitch, width, kind);
   return code;
 }
 API int fake_cudaMemset(void* to, int value, size_t bytes) {
@@ -169,7 +187,9 @@ API int fake_cudaStreamCreate(void** to) { return *to = token(), devices() ? 0 :
 API int fake_cudaEventCreateWithFlags(void** to, unsigned) { return *to = token(), devices() ? 0 : fail(kNoDevice); }
 API int fake_cudaDeviceCanAccessPeer(int* to, int, int) { return *to = 0, 0; }
 API int fake_cudaDeviceGetP2PAttribute(int* to, int, int, int) { return *to = 0, 0; }
-API int fake_cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* to, const void*, int, size_t, unsigned) { return *to = 2, 0; }
+API int fake_cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* to, const void*, int, size_t, unsigned) {
+  return *to = 2, 0;
+}
 struct FunctionAttributes {
   size_t shared, constant, local;
   int threads, registers, ptx, binary, ca, dynamic, carveout;
@@ -178,4 +198,3 @@ API int fake_cudaFuncGetAttributes(FunctionAttributes* to, const void*) {
   *to = {0, 0, 0, 1024, 32, arch(), arch(), 0, 48 << 10, -1};
   return 0;
 }
-

@@ -24,6 +24,16 @@ def test_the_device_key_names_what_times_depend_on(monkeypatch: pytest.MonkeyPat
     assert device_key(mx.cpu()) != key
 
 
+@pytest.mark.parametrize("name", ["ECHO_CUBLAS", "ECHO_KERNELS_LEVEL", "MXNET_CUDA_ALLOW_TENSOR_CORE"])
+def test_settings_that_change_what_a_step_runs_are_part_of_the_key(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.delenv(name, raising=False)
+    key = device_key(mx.cpu())
+    monkeypatch.setenv(name, "0")
+    assert device_key(mx.cpu()) != key
+    monkeypatch.setenv(name, "")  # the same as not set
+    assert device_key(mx.cpu()) == key
+
+
 class Cuda:
     """The functions of CUDA's libraries; GPU 0 of this process is another one to NVML."""
 
