@@ -27,8 +27,9 @@ def device_key(ctx: mx.Context) -> str:
     hardware = _gpu(ctx.device_id) if ctx.device_type == "gpu" else _cpu_name()
     threads = os.environ.get("OMP_NUM_THREADS", "all")
     one_dnn = os.environ.get("MXNET_MKLDNN_ENABLED", "1")
-    settings = "".join(f", {name} {os.environ[name]}" for name in _SETTINGS if os.environ.get(name))
-    return f"{hardware}, {_cores()} cores, OMP_NUM_THREADS {threads}, oneDNN {one_dnn}, mxnet {mx.__version__}{settings}"
+    settings = [f"{name} {os.environ[name]}" for name in _SETTINGS if os.environ.get(name)]
+    general = [f"{_cores()} cores", f"OMP_NUM_THREADS {threads}", f"oneDNN {one_dnn}", f"mxnet {mx.__version__}"]
+    return ", ".join([hardware, *general, *settings])
 
 
 def _cores() -> int:
