@@ -13,7 +13,7 @@ from typing import Any, Callable
 import pytest
 
 from echo.errors import GraphError
-from echo.plans.decisions import RECOMPUTE, STASH, Decision, Mark, Memory
+from echo.plans.decisions import RECOMPUTE, STASH, WORKSPACES, Decision, Mark, Memory
 from echo.plans.key import Argument, PlanKey
 from echo.plans.plan import Plan
 from echo.plans.why import Flip
@@ -95,6 +95,15 @@ def test_more_memory_than_before_says_so() -> None:
     before = plan().before
     found = plan(after=replace(before, planned=330 << 20))
     assert "(+10 %)" in found.summary()
+
+
+def test_a_summary_counts_what_fused_operators_draw() -> None:
+    base = plan()
+    drawing = replace(base.after, static={**base.after.static, WORKSPACES: 30 << 20})
+    expected = "300 MB -> 120 MB planned and 30 MB workspaces of fused operators (-50 %)"
+    assert plan(after=drawing).summary().startswith(expected)
+    little = replace(base.after, static={**base.after.static, WORKSPACES: 1000})
+    assert plan(after=little).summary().startswith("300 MB -> 120 MB planned (-60 %)")
 
 
 # Printing -----------------------------------------------------------------------------------------------------
