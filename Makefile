@@ -67,7 +67,7 @@ SANITIZED_MINUTES ?= 10
 MINUTES ?= 3
 KINDS   ?=
 
-.PHONY: help demo test test-slow test-all test-compat test-gpu-contexts test-gpu-wheels coverage lint check fuzz bench sockeye projects projects-fast ptx sass tidy sanitize gpu-check clean
+.PHONY: help demo test test-slow test-all test-compat test-gpu-contexts test-gpu-wheels coverage lint check fuzz bench sockeye projects projects-fast docs ptx sass tidy sanitize gpu-check clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -127,6 +127,12 @@ projects: $(INSTALLED) $(PROJECTS_INSTALLED)  ## train models of five real proje
 
 projects-fast: $(INSTALLED) $(PROJECTS_FAST:%=.projects/%/.installed)  ## train some of them, as on every change
 	@$(BIN)/python -m projects --fast
+
+docs: $(INSTALLED)  ## build the documentation into build/docs, with warnings as errors
+	@echo "== documentation"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check 'mkdocs-material~=9.7' 'mkdocstrings[python]~=1.0'
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "build/docs/index.html"
 
 ptx: $(INSTALLED)  ## compile the CUDA kernels to PTX, which is committed, and assemble it for every GPU where ptxas is there
 	@$(BIN)/python -m pip install -q --disable-pip-version-check nvidia-cuda-nvrtc-cu11==11.8.89

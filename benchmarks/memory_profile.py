@@ -17,7 +17,7 @@ from echo.report import picture
 from echo.report.usage import layer_by
 
 LAYERS = r"^(attention|encoder|decoder|logits|softmax|source_embedding|target_embedding|feed)"
-PICTURED, TITLE = "nmt", "A translation model (LSTM, attention, batch 32): what holds the memory of a training step"
+PICTURED, TITLE = "nmt", "A translation model (LSTM, attention, batch 64): what holds the memory of a training step"
 
 
 def measure(name: str) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Writes the README's tables from the results in benchmarks/results/.
+"""Writes the tables of README.md and docs/ from the results in benchmarks/results/.
 
     python -m benchmarks.tables
 """
@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict
 
 from benchmarks.record import load
 
-README = Path(__file__).resolve().parents[1] / "README.md"
+ROOT = Path(__file__).resolve().parents[1]
 Row = Dict[str, Any]
 _SCHEDULERS = ("search", "exact", "sublinear")
 _BOUNDS = ("0.05", "0.10", "0.25", "none")
@@ -177,44 +177,59 @@ def memonger_table(result: dict[str, Any]) -> str:
 
 
 def _table(columns: str, cells: Callable[[Row], list[str]], result: dict[str, Any]) -> str:
-    """A line for each row, under the columns, of which the first holds names; then where the figures come from."""
+    """A line for each row, under the columns, of which the first holds names."""
     rule = "|---" + "|---:" * columns.count("|") + "|"
     lines = [f"| {columns} |", rule, *(f"| {' | '.join(cells(row))} |" for row in result["rows"])]
-    return "\n".join(lines) + _source(result)
+    return "\n".join(lines)
 
 
-def _source(result: dict[str, Any]) -> str:
+# The function of each table, the file in benchmarks/results/ that it is made from, and the command that makes the file.
+TABLES: dict[str, tuple[Callable[[dict[str, Any]], str], str, str]] = {
+    "planned": (planned_table, "planned_memory", "python -m benchmarks.planned_memory"),
+    "time": (time_table, "step_time", "python -m benchmarks.step_time"),
+    "fusion": (fusion_table, "fusion", "python -m benchmarks.fusion"),
+    "gluon": (gluon_table, "gluon_memory", "python -m benchmarks.gluon_memory"),
+    "buckets": (buckets_table, "buckets", "python -m benchmarks.buckets"),
+    "planning": (planning_table, "planning_time", "python -m benchmarks.planning_time"),
+    "startup": (startup_table, "startup", "python -m benchmarks.startup"),
+    "sockeye": (sockeye_table, "sockeye_training", "make sockeye"),
+    "projects": (projects_table, "projects", "make projects"),
+    "ilp": (ilp_table, "ilp", "python -m benchmarks.ilp"),
+    "memonger": (memonger_table, "memonger", "python -m benchmarks.memonger"),
+}
+
+
+def source(result: dict[str, Any], command: str) -> str:
+    """Where figures come from: the command, the day, the commit, the machine and the versions."""
     machine, versions = result["machine"], result["versions"]
     return (
-        f"\n\n{result['date']}, commit {result['commit']}, {machine['processor']}, {machine['cores']} cores, "
+        f"`{command}`, {result['date']}, commit {result['commit']}, {machine['processor']}, {machine['cores']} cores, "
         f"mxnet {versions['mxnet']}, numpy {versions['numpy']}, Python {versions['python']}"
         + (f", sockeye {versions['sockeye']}" if "sockeye" in versions else "")
     )
 
 
-def insert(text: str, name: str, table: str) -> str:
-    """The text with everything between the markers ``<!-- table:NAME -->`` and ``<!-- /table:NAME -->`` replaced."""
-    pattern = re.compile(f"(<!-- table:{name} -->).*?(<!-- /table:{name} -->)", re.DOTALL)
-    if not pattern.search(text):
-        raise ValueError(f"expected the markers of table {name!r}, found none")
-    return pattern.sub(lambda found: f"{found.group(1)}\n{table}\n{found.group(2)}", text)
+def with_tables(text: str) -> str:
+    """The text with everything between each pair ``<!-- table:NAME -->`` and ``<!-- /table:NAME -->`` written anew.
+
+    Raises:
+        ValueError: there is no table of that name.
+    """
+
+    def written(found: re.Match[str]) -> str:
+        if found[2] not in TABLES:
+            raise ValueError(f"expected one of the tables {', '.join(TABLES)}, got {found[2]!r}")
+        table, name, command = TABLES[found[2]]
+        result = load(name)
+        return f"{found[1]}\n{table(result)}\n\n{source(result, command)}\n{found[3]}"
+
+    return re.sub(r"(<!-- table:(\w+) -->).*?(<!-- /table:\2 -->)", written, text, flags=re.DOTALL)
 
 
 def main() -> None:
-    """Rewrites the README in place."""
-    text = README.read_text(encoding="utf-8")
-    text = insert(text, "planned", planned_table(load("planned_memory")))
-    text = insert(text, "time", time_table(load("step_time")))
-    text = insert(text, "fusion", fusion_table(load("fusion")))
-    text = insert(text, "gluon", gluon_table(load("gluon_memory")))
-    text = insert(text, "buckets", buckets_table(load("buckets")))
-    text = insert(text, "planning", planning_table(load("planning_time")))
-    text = insert(text, "startup", startup_table(load("startup")))
-    text = insert(text, "sockeye", sockeye_table(load("sockeye_training")))
-    text = insert(text, "projects", projects_table(load("projects")))
-    text = insert(text, "ilp", ilp_table(load("ilp")))
-    text = insert(text, "memonger", memonger_table(load("memonger")))
-    README.write_text(text, encoding="utf-8")
+    """Rewrites the documents in place."""
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
+        path.write_text(with_tables(path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What is installed agrees with pyproject.toml, the change log and the README."""
+"""What is installed agrees with pyproject.toml, the change log, the README and the documentation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from dataclasses import fields
 from importlib import metadata
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md")))
 
 
 def text(name: str) -> str:
@@ -23,8 +26,8 @@ def project_field(name: str) -> str:
     return found.group(1)
 
 
-def readme_options() -> dict[str, str]:
-    table = text("README.md").split("### Options", 1)[1].split("\n#", 1)[0]
+def listed_options() -> dict[str, str]:
+    table = text("docs/reference/options.md").split("## Options", 1)[1].split("\n#", 1)[0]
     return dict(re.findall(r"^\| `(\w+)` \| `(.+?)` \|", table, re.MULTILINE))
 
 
@@ -48,31 +51,36 @@ def test_python_versions_agree() -> None:
     assert "Python 3.8 to 3.12" in text("README.md")
 
 
-def test_readme_lists_every_option_with_its_default() -> None:
+def test_the_reference_lists_every_option_with_its_default() -> None:
     from echo.plans.options import Options
 
-    listed = {name: ast.literal_eval(default) for name, default in readme_options().items()}
+    listed = {name: ast.literal_eval(default) for name, default in listed_options().items()}
     assert listed == {item.name: item.default for item in fields(Options)}
 
 
-def test_readme_lists_the_stages_in_order() -> None:
+def test_how_it_works_lists_the_stages_in_order() -> None:
     from echo.pipeline import BASES, PIPELINE, REFINEMENTS
 
-    section = text("README.md").split("## How it works", 1)[1].split("\n## ", 1)[0]
-    listed = re.findall(r"^(?:\d+\.|  ) \*\*(.+?)\*\*", section, re.MULTILINE)
+    listed = re.findall(r"^(?:\d+\.|  ) \*\*(.+?)\*\*", text("docs/how-it-works.md"), re.MULTILINE)
     classes = [type(stage).__name__ for stage in (BASES[0], *REFINEMENTS, *PIPELINE)]
     assert [name.title().replace(" ", "") for name in listed] == classes
 
 
-def test_readme_has_a_place_for_the_table() -> None:
-    start, end = (text("README.md").find(f"<!-- {mark} -->") for mark in ("table:planned", "/table:planned"))
-    assert 0 < start < end
+def test_the_readme_is_what_a_newcomer_needs() -> None:
+    readme = text("README.md")
+    assert len(readme.splitlines()) < 200
+    targets = [target for target in re.findall(r"\]\(([^)]+)\)", readme) if "://" not in target]
+    assert targets
+    assert not [target for target in targets if not (ROOT / target).exists()]
 
 
-def test_readme_commands_are_make_targets() -> None:
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_commands_of_the_documents_are_make_targets(path: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", text("Makefile"), re.MULTILINE))
-    named = set(re.findall(r"(?:^|`)make ([a-z-]+)", text("README.md"), re.MULTILINE))
-    assert {"demo", "test"} <= named <= targets
+    named = set(re.findall(r"(?:^|`)make ([a-z-]+)", path.read_text(encoding="utf-8"), re.MULTILINE))
+    assert named <= targets
+    if path.name == "README.md":
+        assert {"demo", "test", "help"} <= named
 
 
 def test_without_mxnet_the_error_says_what_to_install() -> None:

@@ -1,4 +1,4 @@
-"""What the README and the examples promise is run."""
+"""What the README, the documentation and the examples promise is run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Iterator
 
 import mxnet as mx
 import pytest
@@ -17,9 +17,15 @@ import echo
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def python_blocks() -> list[str]:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    return re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+
+
+def python_blocks() -> Iterator[Any]:
+    """Each Python block of each document, by the document's path and the block's place in it."""
+    for path in DOCUMENTS:
+        blocks = re.findall(r"^```python\n(.*?)^```", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+        for number, block in enumerate(blocks):
+            yield pytest.param(block, id=f"{path.relative_to(ROOT)}:{number}")
 
 
 def symbol() -> mx.sym.Symbol:
@@ -31,8 +37,8 @@ def symbol() -> mx.sym.Symbol:
 
 
 @pytest.mark.usefixtures("cheap_planning")
-@pytest.mark.parametrize("block", python_blocks())
-def test_python_of_the_readme_runs(
+@pytest.mark.parametrize("block", list(python_blocks()))
+def test_python_of_the_documents_runs(
     block: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

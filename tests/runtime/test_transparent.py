@@ -176,14 +176,16 @@ def test_a_wrong_variable_is_named(variable: str, text: str) -> None:
         Options.from_environment({variable: text})
 
 
-def test_the_readme_has_a_row_for_every_variable() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_the_reference_has_a_row_for_every_variable() -> None:
+    text = (ROOT / "docs" / "reference" / "options.md").read_text(encoding="utf-8")
     table = text.split("| variable | default | meaning |\n")[1].split("\n\n")[0]
     rows = dict(re.findall(r"^\| `(ECHO\w*)` \| ?(?:`(\w+)`)? ?\|", table, re.MULTILINE))
     assert list(rows) == list(VARIABLES)
     sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "echo" / "kernels").rglob("*.cc"))
     of_kernels = set(re.findall(r'(?:getenv|flag)\("(ECHO_\w+)"', sources))
-    assert set(re.findall(r"\bECHO_[A-Z_]+\b", text)) <= set(VARIABLES) | of_kernels
+    paths = (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
+    documents = "".join(path.read_text(encoding="utf-8") for path in paths)
+    assert set(re.findall(r"\bECHO_[A-Z_]+\b", documents)) <= set(VARIABLES) | of_kernels
     assert Options.from_environment({name: default for name, default in rows.items() if default}) == Options()
 
 
