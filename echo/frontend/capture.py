@@ -18,6 +18,7 @@ from mxnet.ndarray.ndarray import _new_alloc_handle
 
 from echo import native
 from echo.errors import GraphError, UnsupportedError
+from echo.frontend.backend_lines import silenced
 from echo.frontend.pointwise import unfused
 from echo.frontend.symbols import Binding, symbol_of
 from echo.ir.graph import VARIABLE, Entry, Graph
@@ -55,6 +56,7 @@ def bind_without_memory(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context
             return mx.nd.sparse.zeros("row_sparse", shape, ctx, dtype)  # which has no rows
         return lazy(shape, dtype)
 
+    silenced()
     names = symbol.list_arguments()
     trained = [place for place, request in enumerate(binding.grad_req) if request != "null"]
     gradients = {names[place]: gradient(place) for place in trained}
