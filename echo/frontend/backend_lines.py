@@ -1,4 +1,4 @@
-"""MXNet's line "Subgraph backend MKLDNN is activated.", which it writes at every bind: not for the binds of echo's own."""
+"""MXNet's line "Subgraph backend MKLDNN is activated.", which it writes at every bind: not at those of echo's own."""
 
 from __future__ import annotations
 

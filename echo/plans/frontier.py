@@ -8,6 +8,7 @@ from typing import Any, Callable
 
 from echo.errors import BudgetError, OptionError
 from echo.plans.plan import Plan
+from echo.system.markup import preformatted
 from echo.system.unmoved import random_unmoved
 
 _MOST_POINTS = 100
@@ -42,6 +43,9 @@ class Frontier:
              "recomputed_nodes": plan.recomputed_nodes}
             for plan in self.plans
         ]  # fmt: skip
+
+    def _repr_html_(self) -> str:
+        return preformatted(str(self))
 
     def __str__(self) -> str:
         with random_unmoved():

@@ -10,7 +10,7 @@ from typing import Any, Mapping
 
 from echo.errors import GraphError
 from echo.ir.storage import ASSIGNED
-from echo.plans.decisions import HIDDEN, KEPT, RECOMPUTE, WORKSPACES, Decision, Mark, Memory, Missed
+from echo.plans.decisions import HIDDEN, KEPT, RECOMPUTE, STASH, WORKSPACES, Decision, Mark, Memory, Missed
 from echo.plans.fields import (
     MOST,
     NUMBER,
@@ -25,6 +25,7 @@ from echo.plans.fields import (
 )
 from echo.plans.key import PlanKey
 from echo.plans.why import Flipper, NotFused, Why, why
+from echo.system.markup import preformatted
 from echo.system.reading import digest_of, read_json
 from echo.system.unmoved import random_unmoved
 
@@ -120,6 +121,19 @@ class Plan:
             from echo.plans.table import render  # rich is needed to print, not to plan
 
             return render(self)
+
+    def _repr_html_(self) -> str:
+        return preformatted(str(self))
+
+    def residuals(self) -> tuple[str, ...]:
+        """The feature maps that wait for the backward pass, a line each, the largest first.
+
+        The lines are like those of JAX's ``print_saved_residuals``, with bytes in the place of shapes.
+        """
+        stashed = sorted((map_ for map_ in self.decisions if map_.action == STASH), key=lambda map_: -map_.bytes)
+        return tuple(
+            f"{map_.bytes:,} bytes, output {map_.output} of {map_.op} {map_.name}: {map_.reason}" for map_ in stashed
+        )
 
     def why(self, name: str) -> Why | NotFused:
         """Why a feature map is stashed or recomputed, and what it would cost to change that; or why nothing is fused.

@@ -39,6 +39,11 @@ class Profile:
 
             return render(self)
 
+    def _repr_html_(self) -> str:
+        from echo.report.notebook import shown  # which is for notebooks alone
+
+        return shown(self)
+
     def to_json(self) -> dict[str, Any]:
         """The profile as a JSON value, `FORMAT`; docstrings of `Usage` and `Tensor` say what its numbers mean.
 

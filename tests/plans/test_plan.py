@@ -106,6 +106,15 @@ def test_a_summary_counts_what_fused_operators_draw() -> None:
     assert plan(after=little).summary().startswith("300 MB -> 120 MB planned (-60 %)")
 
 
+def test_residuals_are_the_stashed_maps_the_largest_first() -> None:
+    base = plan()
+    more = (*base.decisions, Decision(9, "big", "Convolution", 1, STASH, 80 << 20, 0.1, "Convolution is compute-heavy"))
+    assert plan(decisions=more).residuals() == (
+        "83,886,080 bytes, output 1 of Convolution big: Convolution is compute-heavy",
+        "62,914,560 bytes, output 0 of FullyConnected encoder_fc: FullyConnected is compute-heavy",
+    )
+
+
 # Printing -----------------------------------------------------------------------------------------------------
 
 
