@@ -3,7 +3,7 @@
     python -m benchmarks.memory_profile [MODEL ...]
 
 Each model is profiled without a bound on time, beside MXNet's own recomputation, and run. Writes
-results/memory_profile.json, and a picture of the translation model, results/nmt_memory.svg.
+results/memory_profile.json, and pictures of the translation model, results/nmt_memory.svg and results/nmt_steps.svg.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ def measure(name: str) -> dict[str, object]:
     profile = echo.profile(model.symbol, ("echo", "mirror"), run=True, max_overhead=None, **model.shapes)
     if name == PICTURED:
         picture.save(profile, RESULTS / "nmt_memory.svg", TITLE, layer_by(LAYERS))
+        picture.save_over_step(profile, RESULTS / "nmt_steps.svg", "The same model: memory over a training step")
     graphs = {
         graph: {"total": usage.total, "planned": usage.planned, "by_kind": dict(usage.by_kind),
                 "measured": dict(usage.measured), "unaccounted": usage.unaccounted}

@@ -15,6 +15,7 @@ TAKEN = {
     "contributing.md": "CONTRIBUTING.md",
     "changelog.md": "CHANGELOG.md",
     "assets/nmt_memory.svg": "benchmarks/results/nmt_memory.svg",
+    "assets/nmt_steps.svg": "benchmarks/results/nmt_steps.svg",
     "assets/planning_time.png": "benchmarks/results/planning_time.png",
 }
 PAGES = {"README.md": "index.md", **{source: page for page, source in TAKEN.items()}}

@@ -90,6 +90,17 @@ def timeline_rows(profile: Profile) -> list[dict[str, Any]]:
     return rows
 
 
+def over_step(profile: Profile) -> Spec:
+    """Bytes alive over the training step, one line a graph, for print."""
+    detail, _ = timeline(profile)["vconcat"]
+    lines, _ = detail["layer"]
+    x = {key: value for key, value in detail["encoding"]["x"].items() if key != "scale"}
+    title = {"title": "the training step, from its start to its end"}
+    encoding = {**detail["encoding"], **lines["encoding"], "x": {**x, **title}}
+    shared = {"$schema": _SCHEMA, "data": {"values": timeline_rows(profile)}}
+    return {**shared, "width": WIDTH, "height": _HEIGHT, "mark": lines["mark"], "encoding": encoding}
+
+
 def timeline(profile: Profile) -> Spec:
     """Bytes alive over the training step, one line a graph; a brush over the small one below zooms."""
     x: dict[str, Any] = {"field": "at", "type": "quantitative", "title": "the training step, from its start to its end"}

@@ -1,4 +1,4 @@
-"""A profile as one picture, for papers and READMEs: what holds the memory at the peak, by kind and by layer."""
+"""A profile as pictures for papers and READMEs: what holds the memory at the peak, and the memory over the step."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from echo.errors import OptionError
-from echo.report.charts import VEGA_LITE, WIDTH, by_kind, by_layer
+from echo.report.charts import VEGA_LITE, WIDTH, by_kind, by_layer, over_step
 from echo.report.extra import module_of
 from echo.report.profile import Profile
 from echo.report.usage import Layer, layer_of
@@ -22,18 +22,26 @@ def save(
     title: str = "",
     layer: Layer = layer_of,
 ) -> None:
-    """Writes the picture as PNG or SVG, as the end of the name says.
+    """Writes what holds the memory at the peak, by kind and by layer, as PNG or SVG, as the end of the name says.
 
     Raises:
         OptionError: the name ends in another way.
         UnsupportedError: vl-convert-python is not there.
     """
+    _save(_both(profile, title, layer), path)
+
+
+def save_over_step(profile: Profile, path: str | os.PathLike[str], title: str = "") -> None:
+    """Writes the memory alive over the step, a line a graph; raises what `save` does."""
+    _save({**over_step(profile), "title": title, "background": "white"}, path)
+
+
+def _save(spec: dict[str, Any], path: str | os.PathLike[str]) -> None:
     ending = Path(path).suffix.lower()
     if ending not in (".png", ".svg"):
         raise OptionError(f"expected a picture NAME.png or NAME.svg, got {os.fspath(path)!r}")
     with random_unmoved():
         convert = module_of("vl_convert")
-        spec = _both(profile, title, layer)
         if ending == ".svg":
             Path(path).write_text(convert.vegalite_to_svg(spec, vl_version=VEGA_LITE), encoding="utf-8")
         else:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from echo.errors import OptionError
-from echo.report.picture import save
+from echo.report.picture import save, save_over_step
 from echo.report.usage import layer_by
 from tests.report.profiles import made_up
 
@@ -22,6 +22,13 @@ def test_png_and_svg(tmp_path: Path) -> None:
     text = (tmp_path / "a.svg").read_text(encoding="utf-8")
     assert text.startswith("<svg")
     for word in ("some model", "layer1", "feature maps", "stock", "echo"):
+        assert word in text
+
+
+def test_memory_over_the_step(tmp_path: Path) -> None:
+    save_over_step(made_up(50), tmp_path / "a.svg", "some model")
+    text = (tmp_path / "a.svg").read_text(encoding="utf-8")
+    for word in ("some model", "MB alive", "stock", "echo", "the training step, from its start to its end"):
         assert word in text
 
 
