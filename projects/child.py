@@ -9,6 +9,7 @@ profile.json is MXNet's memory counter, which does not see what oneDNN allocates
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
 import resource
@@ -18,7 +19,6 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.allocated import peak
 from projects.witness import Witness, as_numpy, random_draws, seed
 
 
@@ -39,13 +39,20 @@ def main() -> None:
         "seconds": time.perf_counter() - started,
         "processor_seconds": processor_seconds() - before,
         "rss_mb": peak_rss() / 2**20,
-        "allocated_mb": peak() / 2**20,
+        "allocated_mb": _allocated() / 2**20,
     }
     arrays = {**witness.arrays(), **random_draws(), **{f"result/{name}": as_numpy(one) for name, one in found.items()}}
     mx.profiler.set_state("stop")
     mx.profiler.dump()
     np.savez("result.npz", **arrays)
     Path("figures.json").write_text(json.dumps(figures), encoding="utf-8")
+
+
+def _allocated() -> int:
+    """`echo.native.counter.peak` of this process, into which nothing of echo's is imported to ask."""
+    asked = ctypes.CDLL(None).echo_allocated_peak
+    asked.restype = ctypes.c_int64
+    return int(asked())
 
 
 def processor_seconds() -> float:

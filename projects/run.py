@@ -14,8 +14,8 @@ from typing import Any, Mapping
 
 import numpy as np
 
-from benchmarks.allocated import preloaded
 from benchmarks.sockeye_log import counter_peak
+from echo.native.counter import preloaded
 from projects.settings import OUT, environment
 
 SECONDS = 900  # a training that takes longer hangs

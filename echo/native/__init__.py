@@ -1,4 +1,4 @@
-"""The two native libraries: the hook in MXNet's passes, and the fast planner.
+"""The native libraries: the hook in MXNet's passes, and the fast planner; `counter` has one for processes that measure.
 
 ``libecho_hook.so`` wraps MXNet's gradient and memory passes at run time (`install`, `uninstall`, `capture`);
 ``libecho_planner.so`` evaluates choices of the planner and knows nothing of MXNet. Both are built when the package is

@@ -13,15 +13,16 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Mapping
+from typing import Any, Mapping, NamedTuple
 
 import mxnet as mx
 
-from echo.errors import UnsupportedError, one_line
+from echo.errors import NativeError, UnsupportedError, one_line
 from echo.frontend.symbols import graph_of
+from echo.native import counter
 from echo.plans.options import Options
 from echo.plans.plan import Plan
-from echo.report.usage import DEVICE, PROCESS, STORAGE
+from echo.report.usage import BLOCKS, DEVICE, GRAPH, PROCESS, STORAGE
 from echo.runtime import held
 from echo.runtime.symbol import optimize_symbol
 from echo.system.trim import trim
@@ -36,6 +37,9 @@ def measured(
     symbol: mx.sym.Symbol, call: Mapping[str, Any], plan: Plan | None = None, variables: Mapping[str, str] | None = None
 ) -> dict[str, int]:
     """Bytes by which a bind and two training steps grow `PROCESS`, `STORAGE` and, on a GPU, `DEVICE`.
+
+    On a CPU also `BLOCKS`, what oneDNN allocates beside MXNet's storage, and `GRAPH`, what the bind takes beside the
+    arrays. Both are only there where the library is built that counts blocks (`echo.native.counter`).
 
     Args:
         symbol: what is bound.
@@ -53,6 +57,8 @@ def measured(
         if plan is not None:
             plan.save(folder / _PLAN)
         kept = {key: value for key, value in os.environ.items() if not key.startswith("ECHO")}
+        with contextlib.suppress(NativeError):
+            kept.update(counter.preloaded(kept))
         command = [sys.executable, "-m", __name__, str(folder)]
         try:
             done = subprocess.run(
@@ -76,13 +82,20 @@ def _grow(folder: Path) -> dict[str, int]:
     _warm_up(ctx)
     trim()
     before = {PROCESS: resident("VmRSS"), DEVICE: _on_device(ctx)}
+    blocks = counter.now() if counter.counting() else 0
     if held.why_not():
-        counted, on_device = {}, _train(symbol, ctx, call)
+        storage, (bound, on_device) = None, _train(symbol, ctx, call)
     else:
-        storage, on_device = held.held(lambda: _train(symbol, ctx, call), ctx)
-        counted = {STORAGE: storage}
+        storage, (bound, on_device) = held.held(lambda: _train(symbol, ctx, call), ctx)
     after = {PROCESS: resident("VmHWM"), DEVICE: on_device}
-    return {**{key: after[key] - before[key] for key in after if before[key]}, **counted}
+    grown = {key: after[key] - before[key] for key in after if before[key]}
+    if storage is None:
+        return grown
+    if ctx.device_type == "cpu" and counter.counting() and before[PROCESS]:
+        arrays = bound.blocks - blocks
+        grown[BLOCKS] = max(counter.peak() - blocks - storage, 0)
+        grown[GRAPH] = max(bound.resident - before[PROCESS] - arrays, 0)
+    return {**grown, STORAGE: storage}
 
 
 def _warm_up(ctx: mx.Context) -> None:
@@ -95,13 +108,24 @@ def _warm_up(ctx: mx.Context) -> None:
     mx.nd.waitall()
 
 
-def _train(symbol: mx.sym.Symbol, ctx: mx.Context, call: Mapping[str, Any]) -> int:
-    """Binds and trains; the bytes that are used on the device, when all that the steps take is there."""
+class _Bound(NamedTuple):
+    """Behind a bind: the bytes of this process, and those of the blocks that are allocated (0 where nobody counts)."""
+
+    resident: int
+    blocks: int
+
+
+def _train(symbol: mx.sym.Symbol, ctx: mx.Context, call: Mapping[str, Any]) -> tuple[_Bound, int]:
+    """Binds and trains; what there was between, and the bytes used on the device when all that the steps take is there."""
     shapes = {name: tuple(shape) for name, shape in call["shapes"].items()}
     executor = symbol.simple_bind(ctx, grad_req=call["grad_req"], type_dict=call["types"], **shapes)
     mx.nd.waitall()
+    trim()
+    bound = _Bound(resident("VmRSS"), counter.now() if counter.counting() else 0)
     with contextlib.suppress(OSError):  # a container may not allow it: then the bind counts, too
         _RESET.write_text("5", encoding="ascii")
+    if counter.counting():
+        counter.reset()
     for _ in range(_STEPS):
         outputs = executor.forward(is_train=True)
         try:
@@ -109,7 +133,7 @@ def _train(symbol: mx.sym.Symbol, ctx: mx.Context, call: Mapping[str, Any]) -> i
         except mx.MXNetError:  # its outputs are no losses
             executor.backward([mx.nd.ones_like(output) for output in outputs])
         mx.nd.waitall()
-    return _on_device(ctx)
+    return bound, _on_device(ctx)
 
 
 def resident(line: str) -> int:

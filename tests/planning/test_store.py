@@ -315,4 +315,4 @@ def test_a_library_that_was_built_again_is_other_code(tmp_path: Path, monkeypatc
     texts.append(store._source.__wrapped__())
     assert len(set(texts)) == 3
     built = {Path(line.split(" ")[0]).name for line in texts[2].split(";") if ".so " in line}
-    assert built == {"libecho_hook.so", "libecho_kernels.so", "libecho_planner.so"}
+    assert built == {"libecho_counter.so", "libecho_hook.so", "libecho_kernels.so", "libecho_planner.so"}

@@ -9,7 +9,20 @@ import random
 import pytest
 
 from echo.errors import GraphError
-from echo.report.usage import ALWAYS, GAPS, Tensor, Usage, from_columns, layer_by, to_columns
+from echo.report.usage import (
+    ALWAYS,
+    BLOCKS,
+    DEVICE,
+    GAPS,
+    GRAPH,
+    PROCESS,
+    STORAGE,
+    Tensor,
+    Usage,
+    from_columns,
+    layer_by,
+    to_columns,
+)
 
 STEPS = ("fc", "tanh", "loss", "tanh_backward", "fc_backward")
 TENSORS = (
@@ -36,6 +49,14 @@ def test_kinds_add_up_to_all_that_is_held() -> None:
         "feature maps": 160, "map gradients": 50, "inputs": 40, GAPS: 20, "optimizer states": 8,
     }  # fmt: skip
     assert sum(USAGE.by_kind.values()) == USAGE.total
+
+
+def test_what_is_not_accounted_for_is_beyond_all_that_is_known() -> None:
+    assert USAGE.unaccounted is None
+    seen = {PROCESS: 400, STORAGE: 270, BLOCKS: 30, GRAPH: 50}
+    assert dataclasses.replace(USAGE, measured=seen).unaccounted == 400 - USAGE.total - 30 - 50
+    assert dataclasses.replace(USAGE, measured={PROCESS: 400}).unaccounted == 400 - USAGE.total
+    assert dataclasses.replace(USAGE, measured={**seen, DEVICE: 300}).unaccounted == 300 - USAGE.total
 
 
 @pytest.mark.parametrize("seed", range(20))

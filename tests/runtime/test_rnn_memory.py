@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from benchmarks.allocated import preloaded
+from echo.native.counter import preloaded
 
 pytestmark = pytest.mark.skipif("LD_PRELOAD" in os.environ, reason="allocations are somebody else's already")
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,8 +24,8 @@ import json, os, sys
 import mxnet as mx
 from mxnet import autograd, gluon
 import echo
-from benchmarks.allocated import peak
 from benchmarks.sockeye_log import counter_peak
+from echo.native.counter import peak
 from echo.plans.decisions import HIDDEN
 
 on, steps, batch, inputs, hidden, layers, both_ways, static = map(int, sys.argv[1:])

@@ -27,7 +27,9 @@ Table& table() {
 
 }  // namespace
 
-extern "C" int posix_memalign(void** block, std::size_t alignment, std::size_t size) {
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+
+EXPORTED int posix_memalign(void** block, std::size_t alignment, std::size_t size) {
   *block = __libc_memalign(alignment, size);
   if (!*block) return ENOMEM;
   t_inside = true;
@@ -41,7 +43,7 @@ extern "C" int posix_memalign(void** block, std::size_t alignment, std::size_t s
   return 0;
 }
 
-extern "C" void free(void* block) {
+EXPORTED void free(void* block) {
   constexpr std::uintptr_t kLeastAlignment = 64;
   if (block && !t_inside && reinterpret_cast<std::uintptr_t>(block) % kLeastAlignment == 0) {
     t_inside = true;
@@ -58,12 +60,18 @@ extern "C" void free(void* block) {
   __libc_free(block);
 }
 
-extern "C" std::int64_t echo_allocated_now() {
+EXPORTED std::int64_t echo_allocated_now() {
   std::lock_guard<std::mutex> lock(table().mutex);
   return table().now;
 }
 
-extern "C" std::int64_t echo_allocated_peak() {
+EXPORTED std::int64_t echo_allocated_peak() {
   std::lock_guard<std::mutex> lock(table().mutex);
   return table().peak;
+}
+
+// From now on the peak is counted anew.
+EXPORTED void echo_allocated_reset() {
+  std::lock_guard<std::mutex> lock(table().mutex);
+  table().peak = table().now;
 }
