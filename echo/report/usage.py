@@ -8,12 +8,13 @@ from functools import cached_property
 from typing import Callable, Iterable, Mapping, Sequence, Tuple
 
 from echo.errors import GraphError
+from echo.plans.decisions import WORKSPACES
 
 ALWAYS = -1  # the first step of an array that is there before the step begins
 STOCK, PLANNED, MIRROR = "stock", "echo", "mirror"  # the graphs that a profile compares
 # What a real step grew (`echo.runtime.growth`).
 PROCESS, STORAGE, DEVICE = "memory of the process", "MXNet's storage", "memory of the device"
-BLOCKS, GRAPH = "blocks of oneDNN, beside it", "the bound graph itself"  # both are parts of `PROCESS`
+BLOCKS, GRAPH = "workspaces and oneDNN's blocks, beside it", "the bound graph itself"  # parts of `PROCESS`
 GAPS = "unused at the peak"  # planned memory that no array holds at that moment
 Rows = Mapping[Tuple[str, str], int]
 
@@ -108,16 +109,17 @@ class Usage:
 
     @property
     def unaccounted(self) -> int | None:
-        """Bytes by which the device, or on a CPU the process, grew beyond what is known; None where it was not measured.
+        """Bytes by which the device, or on a CPU the process, grew beyond what is known; None if it was not measured.
 
-        Known are `total` and, on a CPU, `BLOCKS` and `GRAPH`. It is negative where oneDNN allocates more than it
-        writes to, which then takes no memory.
+        Known are `total` and, on a CPU, `BLOCKS` (of which `total` has the workspaces that the plan knows of) and
+        `GRAPH`. It is negative where oneDNN allocates more than it writes to, which then takes no memory.
         """
         if DEVICE in self.measured:
             return self.measured[DEVICE] - self.total
         if PROCESS not in self.measured:
             return None
-        return self.measured[PROCESS] - self.total - sum(self.measured.get(name, 0) for name in (BLOCKS, GRAPH))
+        blocks = max(self.measured.get(BLOCKS, 0) - self.beside.get(WORKSPACES, 0), 0)
+        return self.measured[PROCESS] - self.total - blocks - self.measured.get(GRAPH, 0)
 
     @property
     def by_kind(self) -> Mapping[str, int]:

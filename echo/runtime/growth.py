@@ -38,8 +38,8 @@ def measured(
 ) -> dict[str, int]:
     """Bytes by which a bind and two training steps grow `PROCESS`, `STORAGE` and, on a GPU, `DEVICE`.
 
-    On a CPU also `BLOCKS`, what oneDNN allocates beside MXNet's storage, and `GRAPH`, what the bind takes beside the
-    arrays. Both are only there where the library is built that counts blocks (`echo.native.counter`).
+    On a CPU also `BLOCKS`, what operators draw and oneDNN allocates beside MXNet's storage, and `GRAPH`, what the bind
+    takes beside the arrays. Both are only there where the library is built that counts blocks (`echo.native.counter`).
 
     Args:
         symbol: what is bound.
@@ -116,7 +116,7 @@ class _Bound(NamedTuple):
 
 
 def _train(symbol: mx.sym.Symbol, ctx: mx.Context, call: Mapping[str, Any]) -> tuple[_Bound, int]:
-    """Binds and trains; what there was between, and the bytes used on the device when all that the steps take is there."""
+    """Binds and trains; what there was between, and the bytes used on the device when all that steps take is there."""
     shapes = {name: tuple(shape) for name, shape in call["shapes"].items()}
     executor = symbol.simple_bind(ctx, grad_req=call["grad_req"], type_dict=call["types"], **shapes)
     mx.nd.waitall()

@@ -9,6 +9,7 @@ import random
 import pytest
 
 from echo.errors import GraphError
+from echo.plans.decisions import WORKSPACES
 from echo.report.usage import (
     ALWAYS,
     BLOCKS,
@@ -56,6 +57,8 @@ def test_what_is_not_accounted_for_is_beyond_all_that_is_known() -> None:
     seen = {PROCESS: 400, STORAGE: 270, BLOCKS: 30, GRAPH: 50}
     assert dataclasses.replace(USAGE, measured=seen).unaccounted == 400 - USAGE.total - 30 - 50
     assert dataclasses.replace(USAGE, measured={PROCESS: 400}).unaccounted == 400 - USAGE.total
+    drawing = dataclasses.replace(USAGE, beside={WORKSPACES: 20}, measured=seen)  # which are blocks, too
+    assert drawing.unaccounted == 400 - drawing.total - 10 - 50
     assert dataclasses.replace(USAGE, measured={**seen, DEVICE: 300}).unaccounted == 300 - USAGE.total
 
 
