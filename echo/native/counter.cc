@@ -1,5 +1,5 @@
-// Preloaded into a process, counts the bytes of all blocks from posix_memalign that are not freed yet: storage of MXNet
-// on the CPU, and what oneDNN allocates beside it. Objects of Python and of the standard library come from elsewhere.
+// Preloaded into a process, counts the bytes of all blocks from posix_memalign that are not freed: the storage of MXNet on
+// the CPU, and what oneDNN allocates beside it. Objects of Python and of the standard library come from elsewhere.
 #include <atomic>
 #include <cerrno>
 #include <cstddef>
