@@ -6,6 +6,7 @@ import difflib
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -18,11 +19,16 @@ from echo import native
 from echo.cli.fact import FINE, OFF, STOPS, Fact
 from echo.errors import NativeError, OptionError
 from echo.kernels import kernels_library, level
-from echo.plans.options import VARIABLES, value_of
+from echo.plans.options import TRACE_VARIABLE, VARIABLES, Options, value_of
+from echo.policies import policy_named
 from echo.system.files import cache_folder
 
 _COMPILERS = ("c++", "g++", "clang++")  # which CMake looks for, in this order
-_OTHERS = ("ECHO_KERNELS_LEVEL", "ECHO_CUBLAS")  # read by the kernels' library
+# Read by the kernels' library, which takes no notice of other values: which it knows, as a pattern and in words.
+_OTHERS = {
+    "ECHO_KERNELS_LEVEL": ("avx512|avx2|portable", "avx512, avx2 or portable"),
+    "ECHO_CUBLAS": ("(?i:1|true|0|false)", "1 or 0"),
+}
 _NEWEST, _OLDEST = (3, 13), (3, 8)
 _ALIKE = 0.75  # of the letters of a variable that is meant
 
@@ -115,14 +121,46 @@ def _why_not_writable(folder: Path) -> str:
 def variables(environment: Mapping[str, str]) -> Iterator[Fact]:
     """The variables of echo's that are set: those that it does not know, or whose values it does not."""
     names = sorted(name for name in environment if name == "ECHO" or name.startswith("ECHO_"))
+    stops = False
     for name in names:
-        remark, state = VARIABLES[name][2] if name in VARIABLES else "", FINE
-        if name not in VARIABLES and name not in _OTHERS:
-            alike = difflib.get_close_matches(name, VARIABLES, 1, _ALIKE)
-            remark, state = f"no variable of echo's{f'; {alike[0]} is one' if alike else ''}", OFF
-        elif name in VARIABLES:
-            try:
-                value_of(name, environment)
-            except OptionError as error:
-                remark, state = str(error), STOPS
+        remark, state = _remark_on(name, environment)
+        stops = stops or state == STOPS
         yield Fact("variables", name, environment[name], remark, state)
+    if not stops:
+        try:
+            Options.from_environment(environment)
+        except OptionError as error:
+            yield Fact("variables", "all of them", "do not go together", str(error), STOPS)
+
+
+def _remark_on(name: str, environment: Mapping[str, str]) -> tuple[str, str]:
+    """What a variable means, or why its value is none, and the state of that."""
+    text = environment[name]
+    if name in _OTHERS:
+        pattern, words = _OTHERS[name]
+        return ("", FINE) if not text or re.fullmatch(pattern, text) else (f"expected {words}, got {text!r}", OFF)
+    if name not in VARIABLES:
+        alike = difflib.get_close_matches(name, VARIABLES, 1, _ALIKE)
+        return f"no variable of echo's{f'; {alike[0]} is one' if alike else ''}", OFF
+    try:
+        _check(name, environment)
+    except OptionError as error:
+        return str(error), STOPS
+    return VARIABLES[name][2], FINE
+
+
+def _check(name: str, environment: Mapping[str, str]) -> None:
+    """Raises what echo would say of the value of one of the `VARIABLES`.
+
+    Raises:
+        OptionError: nothing could be planned with it.
+    """
+    option, value = VARIABLES[name][0], value_of(name, environment)
+    if option:
+        Options.of(**{option: value})
+    if option == "policy":
+        policy_named(value)
+    if name == TRACE_VARIABLE and value:
+        reason = _why_not_writable(Path(value))
+        if reason:
+            raise OptionError(f"expected a folder to write to, got {value!r}: {reason}")

@@ -170,6 +170,7 @@ def _profile(arguments: argparse.Namespace) -> str:
             **dict(map(_shape, arguments.shapes)),
         )
     else:
+        _check_no_planning(arguments)
         profile = echo.Profile.load(arguments.symbol)
     if arguments.save:
         profile.save(arguments.save)
@@ -179,6 +180,13 @@ def _profile(arguments: argparse.Namespace) -> str:
     if arguments.picture:
         picture.save(profile, arguments.picture, title, layer)
     return json.dumps(profile.to_json()) if arguments.json else render(profile, layer)
+
+
+def _check_no_planning(arguments: argparse.Namespace) -> None:
+    """Refuses, for a profile that was saved, the options of those that are made anew; they would change nothing."""
+    given = [option for option, name, default in _OF_NEW_PROFILES if getattr(arguments, name) != default]
+    if given:
+        raise OptionError(f"{given[0]} is for a symbol: expected shapes of its inputs, as data=128,50")
 
 
 def _schedule(arguments: argparse.Namespace) -> str:
@@ -205,6 +213,10 @@ def _schedule(arguments: argparse.Namespace) -> str:
     return render_schedule(graph, policy.name, budget, solved)
 
 
+_OF_NEW_PROFILES = (  # an option, its name, and what it is where it is not given
+    ("--compare", "compare", "echo"), ("--max-overhead", "max_overhead", "auto"), ("--run", "run", False),
+    ("--memory-budget", "memory_budget", None), ("--no-fuse", "fuse", True), ("--budgets", "budgets", 0),
+)  # fmt: skip
 _TEXTS = {"profile": _profile, "schedule": _schedule}  # commands whose result is a text
 
 

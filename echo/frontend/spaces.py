@@ -15,9 +15,19 @@ def spaces(device: str, runner: str) -> int:
     MXNet has some for each device and hands them out in turn: one to an executor, for all of its operators, and one to
     each pass of a CachedOp whose operators live on; otherwise every operator that a CachedOp runs gets the next.
     """
-    if runner == EXECUTOR:
-        return 1
     variable, default = _VARIABLES[device]
     text = os.environ.get(variable, "")
-    copies = int(text) if text.isdigit() and int(text) else default
+    return _handed_out(int(text) if text.isdigit() and int(text) else default, runner)
+
+
+def other_spaces(device: str, runner: str) -> dict[str, str]:
+    """The variable and the number of spaces where that is not MXNet's default, as a setting of plans."""
+    variable, default = _VARIABLES[device]
+    copies = spaces(device, runner)
+    return {} if copies == _handed_out(default, runner) else {variable: str(copies)}
+
+
+def _handed_out(copies: int, runner: str) -> int:
+    if runner == EXECUTOR:
+        return 1
     return min(copies, 2) if runner == SHAPED else copies

@@ -11,6 +11,7 @@ import numpy as np
 
 from echo.estimators.footprint import AUXILIARY, GRADIENTS, INPUTS, WEIGHTS
 from echo.frontend.pointwise import FUSION_VARIABLE
+from echo.frontend.spaces import other_spaces
 from echo.frontend.symbols import Binding, type_name
 from echo.ir.graph import Graph
 from echo.ir.training_graph import EXECUTOR
@@ -69,11 +70,12 @@ def subject(graph: Graph, binding: Binding, device: str, runner: str = EXECUTOR)
     args = list(zip(binding.arg_shapes, binding.arg_types, binding.grad_req))
     args += [(shape, dtype, AUXILIARY_STATE) for shape, dtype in zip(binding.aux_shapes, binding.aux_types)]
     names = (*_SETTINGS, FUSION_VARIABLE) if device == "gpu" else _SETTINGS
+    settings = {name: os.environ[name] for name in names if os.environ.get(name)}
     return PlanKey(
         graph=digest(graph),
         operators=operators(graph),
         arguments=tuple(Argument(shape, type_name(dtype), request) for shape, dtype, request in args),
         device=device,
         runner=runner,
-        settings={name: os.environ[name] for name in names if os.environ.get(name)},
+        settings={**settings, **other_spaces(device, runner)},  # workspaces are counted in each of the spaces
     )

@@ -1,8 +1,8 @@
 """Counts the blocks that MXNet and oneDNN allocate, in a process that has a library for it preloaded.
 
 oneDNN's own blocks, such as its scratch memory or what an RNN operator keeps for its gradient, lie beside MXNet's
-storage, and beside every figure that MXNet gives. Both come from ``posix_memalign``, which ``libecho_counter.so`` counts
-where it is preloaded.
+storage, and beside every figure that MXNet gives. Both come from ``posix_memalign``, which ``libecho_counter.so``
+counts where it is preloaded.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import stat
 from typing import Any
 
@@ -14,6 +15,7 @@ _FILE_TYPES = {
     stat.S_IFDIR: "a directory", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }  # fmt: skip
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # half of a character beyond 16 bits, as JSON escapes it
 _MOST_DIGITS = 19  # of a whole number below 2**63
 _MOST_BYTES = 1 << 30  # of a file that the user names; a symbol of 230,000 nodes takes 0.1 GB
 
@@ -73,19 +75,23 @@ def read_json(path: str | os.PathLike[str], strict: bool = True) -> Any:
     """The JSON value in a file that the user names. Without ``strict``, texts may hold control characters.
 
     Raises:
-        ValueError: it is not JSON, or has no one meaning: keys that come twice, numbers that are not finite.
+        ValueError: it is not JSON, or has no one meaning: keys that come twice, numbers that are not finite, texts
+            with halves of characters, which nobody could write down again.
         UntrustedError: it is no regular file, or larger than any of its kind.
         OSError: it cannot be read.
     """
     with open(open_regular(path, os.O_RDONLY), "rb") as file:
         data = _limited(file.read(_MOST_BYTES + 1), _MOST_BYTES, path)
     try:
-        return json.loads(
+        value = json.loads(
             data.decode("utf-8"), strict=strict, object_pairs_hook=_object, parse_int=_whole, parse_float=_finite,
             parse_constant=_constant,
         )  # fmt: skip
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    if _SURROGATE.search(data) is not None:  # a whole pair, which is fine, or half of one
+        _check_unicode(value)
+    return value
 
 
 def digest_of(purpose: str, content: bytes) -> str:
@@ -106,6 +112,14 @@ def _limited(data: bytes, most: int, path: str | os.PathLike[str]) -> bytes:
     if len(data) > most:
         raise UntrustedError(errno.EFBIG, f"expected at most {most:,} bytes", str(path))
     return data
+
+
+def _check_unicode(value: Any) -> None:
+    try:
+        json.dumps(value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        raise ValueError(f"expected texts of whole characters, got half of one, {half!r}") from None
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

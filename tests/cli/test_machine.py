@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Iterator
+from typing import Iterator, Mapping
 
 import numpy as np
 import pytest
 
 from echo.cli import machine
 from echo.cli.fact import FINE, OFF, STOPS, Fact
-from echo.errors import NativeError
-from echo.plans.options import VARIABLES
+from echo.errors import NativeError, OptionError
+from echo.plans.options import VARIABLES, Options
 from echo.system.files import cache_folder
 
 
@@ -128,3 +128,43 @@ def test_variables() -> None:
     assert facts["ECHO_WHATEVER"].remark == "no variable of echo's"
     assert facts["ECHO_MAX_OVERHEAD"].state == STOPS
     assert "got 'banana'" in facts["ECHO_MAX_OVERHEAD"].remark
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("ECHO_MAX_OVERHEAD", "nan", "max_overhead: expected a fraction"),
+        ("ECHO_MEMORY_BUDGET", "-1", "memory_budget: expected bytes"),
+        ("ECHO_OPTIMIZER_STATES", "99", "optimizer_states: expected a number from 0 to 16"),
+        ("ECHO_MAX_PLANNING", "0", "max_planning: expected seconds above 0"),
+        ("ECHO_POLICY", "best", "policy: expected one of"),
+        ("ECHO_TRACE", "/dev/null", "expected a folder to write to, got '/dev/null'"),
+    ],
+)
+def test_values_with_which_nothing_is_planned(name: str, text: str, message: str) -> None:
+    fact = by_name(machine.variables({"ECHO": "1", name: text}))[name]
+    assert fact.state == STOPS
+    assert message in fact.remark
+
+
+def test_a_folder_for_traces(tmp_path: Path) -> None:
+    assert by_name(machine.variables({"ECHO_TRACE": str(tmp_path / "made" / "later")}))["ECHO_TRACE"].state == FINE
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"), [("ECHO_KERNELS_LEVEL", "avx2", "AVX2"), ("ECHO_CUBLAS", "True", "on")]
+)
+def test_values_that_the_kernels_take_no_notice_of(name: str, good: str, bad: str) -> None:
+    assert by_name(machine.variables({name: good}))[name].state == FINE
+    fact = by_name(machine.variables({name: bad}))[name]
+    assert (fact.state, fact.remark.endswith(f"got {bad!r}")) == (OFF, True)
+
+
+def test_variables_that_do_not_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(environment: Mapping[str, str]) -> Options:
+        raise OptionError(f"plan: expected none beside {sorted(environment)}")
+
+    assert "all of them" not in by_name(machine.variables({"ECHO_FUSE": "0", "ECHO_EXACT": "0"}))
+    monkeypatch.setattr(Options, "from_environment", refuse)
+    fact = by_name(machine.variables({"ECHO_FUSE": "0"}))["all of them"]
+    assert (fact.state, fact.remark) == (STOPS, "plan: expected none beside ['ECHO_FUSE']")

@@ -107,6 +107,8 @@ def test_a_profile_of_a_symbol_and_of_a_file(tmp_path: Path, capsys: pytest.Capt
     assert capsys.readouterr().out == first
     assert main.main(["profile", str(saved), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(saved.read_text())
+    for more in (["--run"], ["--budgets", "3"], ["--compare", "mirror"], ["--memory-budget", "1MB"], ["--no-fuse"]):
+        check_line(["profile", str(saved), *more], capsys)
 
 
 def test_pages_and_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -47,3 +47,12 @@ def test_a_plan_for_a_gpu_holds_for_one_setting_of_pointwise_fusion(
         monkeypatch.setenv("MXNET_USE_FUSION", value)
         keys.append(subject(GRAPH, binding(), device).fingerprint)
     assert (keys[0] != keys[1]) == differs
+
+
+def test_a_plan_of_a_block_holds_for_one_number_of_spaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    def settings(runner: str, spaces: str) -> dict[str, str]:
+        monkeypatch.setenv("MXNET_CPU_TEMP_COPY", spaces)
+        return dict(subject(GRAPH, binding(), "cpu", runner).settings)
+
+    assert settings(DYNAMIC, "1") == {"MXNET_CPU_TEMP_COPY": "1"}, "of 32 spaces workspaces may fill each"
+    assert settings(DYNAMIC, "4") == settings(EXECUTOR, "1") == {}

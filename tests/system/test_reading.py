@@ -67,12 +67,19 @@ def test_json_there_and_back(value: Any, tmp_path: Path) -> None:
         ("-" + "1" * 20, "expected numbers of at most 19 digits, got -1"),
         ("[" * 100_000, "it is nested too deeply"),
         ('"a\nb"', "control character"),
+        (r'["\ud83d\ude00 and \ud800"]', "expected texts of whole characters, got half of one, '.ud800'"),
+        (r'{"\uDFFF": 1}', "expected texts of whole characters, got half of one, '.udfff'"),
     ],
 )
 def test_json_that_could_mean_something_else(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=message):
         read_json(tmp_path / "file")
+
+
+def test_escaped_characters_beyond_16_bits(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text(r'["\ud83d\ude00"]', encoding="utf-8")
+    assert read_json(tmp_path / "file") == ["\U0001f600"]
 
 
 def test_control_characters_in_texts_of_mxnet(tmp_path: Path) -> None:
