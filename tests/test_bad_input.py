@@ -258,6 +258,7 @@ def test_patterns_that_are_no_names(option: str, value: Any) -> None:
     ("options", "message"),
     [
         ({"polcy": "search"}, "unknown option 'polcy', expected one of policy, max_overhead"),
+        ({"dta": (3, 4)}, r"unknown option 'dta', .*, or the name of an array of the symbol; did you mean data\?"),
         ({"policy": "magic"}, "policy: expected one of .*'search', 'echo'.* got 'magic'"),
         ({"policy": 3}, "policy: expected a name, got 3"),
         ({"max_overhead": -0.1}, "max_overhead: expected a fraction .* got -0.1"),

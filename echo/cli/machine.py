@@ -26,8 +26,8 @@ from echo.system.files import cache_folder
 _COMPILERS = ("c++", "g++", "clang++")  # which CMake looks for, in this order
 # Read by the kernels' library, which takes no notice of other values: which it knows, as a pattern and in words.
 _OTHERS = {
-    "ECHO_KERNELS_LEVEL": ("avx512|avx2|portable", "avx512, avx2 or portable"),
-    "ECHO_CUBLAS": ("(?i:1|true|0|false)", "1 or 0"),
+    "ECHO_KERNELS_LEVEL": ("(?i:avx512|avx2|portable)", "avx512, avx2 or portable"),
+    "ECHO_CUBLAS": ("(?i:1|true|on|yes|0|false|off|no)", "1 or 0"),
 }
 _NEWEST, _OLDEST = (3, 13), (3, 8)
 _ALIKE = 0.75  # of the letters of a variable that is meant

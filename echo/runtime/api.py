@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import fields
 from typing import Any, Callable, Iterable, Mapping
 
@@ -40,11 +41,23 @@ def _split(symbol: Any, keywords: Mapping[str, Any]) -> tuple[Options, dict[str,
     names = set(symbol.list_arguments()) | set(symbol.list_auxiliary_states())
     # a keyword that is neither a way to bind nor an argument of the symbol must be an option, perhaps misspelt
     options = {key: value for key, value in keywords.items() if key not in names and key not in _BIND_ARGUMENTS}
+    _check_known(options, names)
     ambiguous = option_names & names & set(keywords)
     options.update({key: keywords[key] for key in ambiguous if not isinstance(keywords[key], tuple)})
     parsed = _options(options)
     shapes = {key: _shape(key, value) for key, value in keywords.items() if key in names and key not in options}
     return parsed, {key: keywords[key] for key in _BIND_ARGUMENTS if key in keywords}, shapes
+
+
+def _check_known(options: Iterable[str], names: Iterable[str]) -> None:
+    """Raises where a keyword is neither an option nor an array of the symbol, and says what is alike."""
+    option_names = [item.name for item in fields(Options)]
+    unknown = sorted(set(options) - set(option_names))
+    if unknown:
+        expected = f"expected one of {', '.join(option_names)}, or the name of an array of the symbol"
+        alike = difflib.get_close_matches(unknown[0], [*option_names, *names], 3)
+        hint = f"; did you mean {' or '.join(alike)}?" if alike else ""
+        raise OptionError(f"unknown option {unknown[0]!r}, {expected}{hint}")
 
 
 def _options(options: Mapping[str, Any]) -> Options:

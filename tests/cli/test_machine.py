@@ -152,7 +152,7 @@ def test_a_folder_for_traces(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "good", "bad"), [("ECHO_KERNELS_LEVEL", "avx2", "AVX2"), ("ECHO_CUBLAS", "True", "on")]
+    ("name", "good", "bad"), [("ECHO_KERNELS_LEVEL", "AVX2", "avx3"), ("ECHO_CUBLAS", "Off", "never")]
 )
 def test_values_that_the_kernels_take_no_notice_of(name: str, good: str, bad: str) -> None:
     assert by_name(machine.variables({name: good}))[name].state == FINE

@@ -182,7 +182,7 @@ def test_the_reference_has_a_row_for_every_variable() -> None:
     rows = dict(re.findall(r"^\| `(ECHO\w*)` \| ?(?:`(\w+)`)? ?\|", table, re.MULTILINE))
     assert list(rows) == list(VARIABLES)
     sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "echo" / "kernels").rglob("*.cc"))
-    of_kernels = set(re.findall(r'(?:getenv|flag)\("(ECHO_\w+)"', sources))
+    of_kernels = set(re.findall(r'(?:getenv|flag|is_off)\("(ECHO_\w+)"', sources))
     paths = (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
     documents = "".join(path.read_text(encoding="utf-8") for path in paths)
     assert set(re.findall(r"\bECHO_[A-Z_]+\b", documents)) <= set(VARIABLES) | of_kernels

@@ -1,7 +1,8 @@
 #include "level.h"
 
+#include <strings.h>
+
 #include <cstdlib>
-#include <cstring>
 #include <initializer_list>
 
 namespace echo {
@@ -26,7 +27,7 @@ Level chosen() {
   const Level most = of_processor();
   const char* asked = std::getenv("ECHO_KERNELS_LEVEL");
   for (const Level level : {Level::kPortable, Level::kAvx2}) {
-    if (asked && level < most && std::strcmp(asked, level_name(level)) == 0) return level;
+    if (asked && level < most && strcasecmp(asked, level_name(level)) == 0) return level;
   }
   return most;
 }

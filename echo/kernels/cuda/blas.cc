@@ -37,6 +37,15 @@ bool flag(const char* name, bool otherwise) {
   return std::string(text) == "1" || strcasecmp(text, "true") == 0;
 }
 
+bool is_off(const char* name) {
+  const char* text = std::getenv(name);
+  if (text == nullptr) return false;
+  for (const char* word : {"0", "false", "off", "no"}) {
+    if (strcasecmp(text, word) == 0) return true;
+  }
+  return false;
+}
+
 template <typename Function>
 bool find(void* library, const char* name, Function* to) {
   *to = reinterpret_cast<Function>(dlsym(library, name));
@@ -62,7 +71,7 @@ const BlasLibrary* open() {
 // What the process has loaded, looked for until there is one; null where the user wants none.
 const BlasLibrary* library() {
   static std::atomic<const BlasLibrary*> found{nullptr};
-  if (!flag("ECHO_CUBLAS", true)) return nullptr;
+  if (is_off("ECHO_CUBLAS")) return nullptr;
   if (found == nullptr) found = open();
   return found;
 }
