@@ -1,8 +1,9 @@
 """The command line, ``mxecho`` or ``python -m echo``: one module a command, or for a few that belong together.
 
 Exit statuses: 0 on success; 1 where something is wrong, with one line on standard error; 2 where the command line makes
-no sense, with its usage. ``run`` and ``verify`` end as the program does that they run; ``doctor`` ends with 1 where
-echo cannot work. Modules of commands import what they need when they run, so that ``--help`` is there at once.
+no sense, with its usage. ``run``, ``verify`` and ``record`` end as the program does that they run; ``doctor`` ends
+with 1 where echo cannot work. Modules of commands import what they need when they run, so that ``--help`` is there at
+once.
 """
 
 import io
@@ -12,7 +13,7 @@ from typing import Any, Callable, List, Optional, Sequence
 import typer
 from typer.main import get_command
 
-from echo.cli import cache, doctor, frontier, plan, profile, run, schedule
+from echo.cli import cache, doctor, frontier, plan, profile, record, run, schedule
 from echo.cli.words import Annotated
 from echo.errors import EchoError, NativeError
 
@@ -65,6 +66,7 @@ def application() -> typer.Typer:
     for command in (plan.plan, plan.show, plan.why, profile.profile, profile.compare, frontier.frontier):
         app.command()(command)
     app.command()(schedule.schedule)
+    app.command(context_settings={**names, "allow_interspersed_args": False})(record.record)
     app.command()(doctor.doctor)
     kept = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
     kept.command()(cache.show)

@@ -18,8 +18,8 @@ ARGUMENTS = {
     "profile ": [],  # one that was saved
     "compare": ["x=2,3"], "frontier": ["x=2,3"],
 }  # fmt: skip
-COMMANDS = ("run", "verify", "plan", "show", "why", "profile", "compare", "frontier", "schedule", "doctor", "cache",
-            "cache show", "cache clear")  # fmt: skip
+COMMANDS = ("run", "verify", "plan", "show", "why", "profile", "compare", "frontier", "schedule", "record", "doctor",
+            "cache", "cache show", "cache clear")  # fmt: skip
 BAD_FILES: dict[str, str | bytes] = {
     "empty": "", "zeros": b"\0" * 9, "not UTF-8": SAVED.encode().replace(b'"t"', b'"\xff"'),
     "list": "[]", "null": "null",
