@@ -24,8 +24,8 @@ from benchmarks.record import save
 from echo.callbacks import Recorder
 from echo.runtime.meters import Meters
 
-LAYERS, UNITS, BATCH = 4, 1024, 256
-STEPS, ROUNDS = 20, 15
+LAYERS, UNITS, BATCH = 4, 1024, 400
+STEPS, ROUNDS = 20, 12
 READINGS, HELPS = 1000, 7
 COMMANDS = ("", "run", "verify", "plan", "show", "why", "profile", "compare", "frontier", "schedule", "record",
             "doctor", "cache show", "cache clear")  # fmt: skip

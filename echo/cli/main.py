@@ -14,6 +14,7 @@ import typer
 from typer.main import get_command
 
 from echo.cli import cache, doctor, frontier, plan, profile, record, run, schedule
+from echo.cli.usage import WithUsage
 from echo.cli.words import Annotated
 from echo.errors import EchoError, NativeError
 
@@ -64,10 +65,10 @@ def application() -> typer.Typer:
     app.command(cls=run.BeforeAProgram)(run.run)
     app.command(cls=run.BeforeAProgram)(run.verify)
     for command in (plan.plan, plan.show, plan.why, profile.profile, profile.compare, frontier.frontier):
-        app.command()(command)
-    app.command()(schedule.schedule)
-    app.command(context_settings={**names, "allow_interspersed_args": False})(record.record)
-    app.command()(doctor.doctor)
+        app.command(cls=WithUsage)(command)
+    app.command(cls=WithUsage)(schedule.schedule)
+    app.command(cls=WithUsage, context_settings={**names, "allow_interspersed_args": False})(record.record)
+    app.command(cls=WithUsage)(doctor.doctor)
     kept = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
     kept.command()(cache.show)
     kept.command()(cache.clear)

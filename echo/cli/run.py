@@ -6,8 +6,8 @@ import os
 from typing import Any, List, Optional
 
 import typer
-from typer.core import TyperCommand
 
+from echo.cli.usage import WithUsage
 from echo.cli.words import Annotated
 
 _WITH_VALUES = ("--policy", "--max-overhead", "--memory-budget", "--plan")
@@ -30,7 +30,7 @@ PlanAsVariable = Annotated[
 Strict = Annotated[bool, typer.Option("--strict", help="Raise where echo would warn; as ECHO_STRICT.")]
 
 
-class BeforeAProgram(TyperCommand):
+class BeforeAProgram(WithUsage):
     """A command whose options end where the user's program begins: what follows is the program's own."""
 
     def parse_args(self, ctx: Any, args: List[str]) -> List[str]:
