@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import logging
 import os
 import platform
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Callable
 
 import mxnet as mx
 from mxnet.gluon.contrib.estimator import BatchEnd, EpochBegin, EpochEnd, TrainBegin, TrainEnd
@@ -21,6 +23,7 @@ from echo.recording.summary import FORMAT, summary
 from echo.recording.windows import Windows
 from echo.runtime.meters import Meters
 from echo.runtime.storage_counter import StorageCounter
+from echo.system.once import ONCE
 
 logger = logging.getLogger("echo")
 
@@ -72,8 +75,8 @@ class Recorder(TrainBegin, EpochBegin, BatchEnd, EpochEnd, TrainEnd):  # type: i
         self.every, self.warmup = every, warmup
         self._file = path if path is None or isinstance(path, RowFile) else RowFile(path, replace=True)
         self._meters = Meters(storage)
-        for line in self._meters.missing:
-            logger.info("echo: not recorded: %s", line)
+        for line in filter(ONCE.first, self._meters.missing):
+            logger.warning("echo: not recorded: %s", line)
         self._windows = Windows(self._meters.read, mx.nd.waitall, every, warmup)
         self._process = os.getpid()
         self._open = True
@@ -129,16 +132,27 @@ class Recorder(TrainBegin, EpochBegin, BatchEnd, EpochEnd, TrainEnd):  # type: i
         atexit.unregister(self.close)
         self._meters.close()
         if self._file is not None:
-            self._file.close()
-            text = json.dumps(self.to_json(), allow_nan=False)
-            self._file.path.with_suffix(".json").write_text(text + "\n", encoding="utf-8")
+            path, text = self._file.path.with_suffix(".json"), json.dumps(self.to_json(), allow_nan=False) + "\n"
+            self._write(self._file.close)
+            self._write(partial(path.write_text, text, encoding="utf-8"))
 
     def _add(self, row: Row | None) -> None:
         if row is None:
             return
         self.rows.append(row)
         if self._file is not None:
-            self._file.add(row)
+            self._write(partial(self._file.add, row))
+
+    def _write(self, write: Callable[[], object]) -> None:
+        """Writes; where that fails, as on a full disk, the training goes on, and nothing more is written."""
+        try:
+            write()
+        except OSError as error:
+            logger.warning("echo: nothing more is written of the recording: %s", error)
+            file, self._file = self._file, None
+            if file is not None:
+                with contextlib.suppress(OSError):
+                    file.close()
 
     def __enter__(self) -> Recorder:
         self.restart()

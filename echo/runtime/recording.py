@@ -65,10 +65,7 @@ class _Recording:
             for name, variable in (("every", _EVERY), ("warmup", _WARMUP))
             if variable in self._environment
         }
-        recorder = Recorder(RowFile(self._environment[RECORD_VARIABLE]), storage=self._storage, **numbers)
-        for line in recorder.missing:
-            print(f"echo: not recorded: {line}", file=sys.stderr)
-        return recorder
+        return Recorder(RowFile(self._environment[RECORD_VARIABLE]), storage=self._storage, **numbers)
 
 
 def _wrap(kind: Any, name: str, recording: _Recording, samples: Callable[..., int]) -> None:

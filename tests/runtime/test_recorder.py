@@ -129,3 +129,31 @@ def test_what_is_interrupted_keeps_its_rows(end: str, sums: bool, tmp_path: Path
     rows = read_rows(tmp_path / "run.csv")
     assert [row.step for row in rows] == ([3, 5, 6] if sums else [3, 5])
     assert (tmp_path / "run.json").exists() is sums
+
+
+def test_a_full_disk_costs_one_line_and_the_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with Recorder(tmp_path / "run.csv", every=2) as recorder:
+        recorder.step(1)
+        monkeypatch.setattr(RowFile, "add", full)
+        for _ in range(5):
+            recorder.step(1)
+    assert [row.step for row in recorder.rows] == [2, 4, 6]
+    said = [record.getMessage() for record in caplog.records if "recording" in record.getMessage()]
+    assert said == ["echo: nothing more is written of the recording: [Errno 28] No space left on device"]
+
+
+def test_what_is_not_measured_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def refused() -> None:
+        raise LookupError("CPU energy: this user may not read it; to allow it: sudo chmod")
+
+    monkeypatch.setattr("echo.runtime.meters.Rapl", refused)
+    for _ in range(2):
+        with Recorder() as recorder:
+            assert any("to allow it: sudo chmod" in line for line in recorder.missing)
+    lines = [record.getMessage() for record in caplog.records]
+    assert sum("to allow it: sudo chmod" in line for line in lines) == 1
