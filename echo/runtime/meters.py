@@ -41,7 +41,7 @@ class Meters:
         """What is there now."""
         return Reading(
             resident("VmRSS"),
-            None if self._storage is None else self._storage.most(self._gpus is not None),
+            None if self._storage is None else self._storage.most(),
             None if self._gpus is None else self._gpus.bytes(),
             None if self._gpus is None else self._gpus.joules(),
             None if self._cpus is None else self._cpus.joules(),

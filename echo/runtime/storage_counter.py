@@ -9,6 +9,8 @@ from echo.errors import EchoError
 from echo.native.loading import function
 from echo.runtime import held
 
+_IN_HOST_MEMORY, _ON_GPUS = 0, 1  # as the hook's library has them
+
 
 class StorageCounter:
     """Counts while it is open. There can be one in a process.
@@ -31,9 +33,9 @@ class StorageCounter:
         if watch():
             raise LookupError("MXNet's storage: somebody else counts it")
 
-    def most(self, on_gpus: bool) -> int:
-        """The most bytes of arrays that were alive at once since the last call, on GPUs or in the host's memory."""
-        return int(self._most(int(on_gpus)))
+    def most(self) -> int:
+        """The most bytes of arrays alive at once since the last call: on GPUs; where none is, in host memory."""
+        return int(self._most(_ON_GPUS)) or int(self._most(_IN_HOST_MEMORY))
 
     def close(self) -> None:
         """Stops counting."""

@@ -56,7 +56,7 @@ def test_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     reading = found.read()
     found.close()
     assert (reading.device, reading.gpu_joules) == (4, 5.0)
-    assert reading.storage == 0, "that of the GPU"
+    assert reading.storage == 0, "nothing was allocated since"
     assert not nvml.open
 
 

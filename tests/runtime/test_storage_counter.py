@@ -22,22 +22,21 @@ def test_the_most_since_the_last_call() -> None:
     counter = StorageCounter()
     try:
         kept = array(3)
-        assert 3 * MB <= counter.most(False) < 4 * MB
+        assert 3 * MB <= counter.most() < 4 * MB
         passing = array(8)
         del passing
-        assert 11 * MB <= counter.most(False) < 12 * MB
-        assert 3 * MB <= counter.most(False) < 4 * MB
-        assert counter.most(True) == 0, "there is no GPU"
+        assert 11 * MB <= counter.most() < 12 * MB
+        assert 3 * MB <= counter.most() < 4 * MB
         with pytest.raises(LookupError, match="somebody else counts it"):
             StorageCounter()
         del kept
         mx.nd.waitall()
-        counter.most(False)
-        assert counter.most(False) < MB
+        counter.most()
+        assert counter.most() < MB
     finally:
         counter.close()
     again = StorageCounter()
-    assert again.most(False) == 0
+    assert again.most() == 0
     again.close()
 
 
@@ -47,9 +46,9 @@ def test_verify_counts_meanwhile() -> None:
         kept = array(2)
         most, _ = held.held(lambda: array(5).asnumpy(), mx.cpu())
         assert 5 * MB <= most < 6 * MB
-        assert 7 * MB <= counter.most(False) < 8 * MB, "it goes on behind"
+        assert 7 * MB <= counter.most() < 8 * MB, "it goes on behind"
         passing = array(4)
-        assert 6 * MB <= counter.most(False) < 7 * MB
+        assert 6 * MB <= counter.most() < 7 * MB
         del kept, passing
     finally:
         counter.close()
@@ -69,3 +68,15 @@ def test_where_it_cannot_be_counted_it_is_said(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("echo.native.hook_library", missing)
     with pytest.raises(LookupError, match="the hook is missing"):
         StorageCounter()
+
+
+def test_arrays_on_gpus_come_before_those_in_host_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    held_bytes = {0: 5, 1: 0}
+    counter = StorageCounter()
+    try:
+        monkeypatch.setattr(counter, "_most", held_bytes.__getitem__)
+        assert counter.most() == 5
+        held_bytes[1] = 3
+        assert counter.most() == 3
+    finally:
+        counter.close()
