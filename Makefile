@@ -5,7 +5,7 @@ VENV   ?= .venv
 # The last numpy with which mxnet 1.9.1 works by itself: the environment that results and tests refer to.
 NUMPY  := 1.23.5
 # What echo.compat is for, as PYTHON:NUMPY.
-COMPAT ?= python3.11:1.24.4 python3.11:1.26.4 python3.12:1.26.4
+COMPAT ?= python3.8:1.23.5 python3.9:1.23.5 python3.11:1.24.4 python3.11:1.26.4 python3.12:1.26.4
 BIN    := $(VENV)/bin
 
 # A compiler that appears, or goes away, calls for a new installation; so does a change in what is built.

@@ -1,13 +1,16 @@
-"""Takes into the site what stands elsewhere in the repository: the documents of its root, and pictures of results."""
+"""Takes into the site what stands elsewhere: documents of the root, pictures of results, the help of commands."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Iterator
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from typer.main import get_command
+
+from echo.cli.main import application
 
 ROOT = Path(__file__).resolve().parents[1]
 TAKEN = {
@@ -25,7 +28,24 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds those files, under their names on the site."""
     for name, source in TAKEN.items():
         files.append(File.generated(config, name, abs_src_path=str(ROOT / source)))
+    files.append(File.generated(config, "reference/command-line.md", content=_command_line()))
     return files
+
+
+def _command_line() -> str:
+    """A page with the help of each command."""
+    parts = ["# The command line", "`mxecho --install-completion` has the shell complete commands and options."]
+    for name, command in _commands("mxecho", get_command(application())):
+        context = command.make_context(name, [], resilient_parsing=True)
+        parts += [f"## {name}", f"```text\n{command.get_help(context)}\n```"]
+    return "\n\n".join(parts) + "\n"
+
+
+def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
+    """A command and those below it, by their full names."""
+    yield name, command
+    for below, inner in getattr(command, "commands", {}).items():
+        yield from _commands(f"{name} {below}", inner)
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

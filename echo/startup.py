@@ -25,7 +25,7 @@ class _Watcher:
     is_echo_watcher = True  # how another copy of this module knows it
 
     def __init__(self) -> None:
-        self.activates = False
+        self.activates = self.records = False
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """What the other finders find. Programs also ask whether mxnet is there, and import it later or never."""
@@ -52,6 +52,8 @@ class _Watcher:
                 sys.meta_path.remove(self)
             if self.activates:
                 _activate(module)
+            if self.records:
+                _record()
 
         loader.exec_module = execute_watched
 
@@ -82,20 +84,34 @@ def _activate(mxnet: ModuleType) -> None:
         print(f"echo: not active: {type(error).__name__}: {error}", file=sys.stderr)
 
 
-def watch(activates: bool) -> None:
+def _record() -> None:
+    try:
+        from echo.runtime.recording import record_from_environment
+
+        record_from_environment()
+    except Exception as error:
+        print(f"echo: nothing is recorded: {type(error).__name__}: {error}", file=sys.stderr)
+
+
+def watch(activates: bool, records: bool = False) -> None:
     """Prepares mxnet when it is imported, and then activates transparent mode if ``activates``.
+
+    With ``records`` its training steps are recorded (`echo.runtime.recording`).
 
     Where mxnet is there already, it needs no preparation any more.
     """
     if "mxnet" in sys.modules:
         if activates:
             _activate(sys.modules["mxnet"])
+        if records:
+            _record()
         return
     watcher: Any = next((finder for finder in sys.meta_path if hasattr(finder, "is_echo_watcher")), None)
     if watcher is None:
         watcher = _Watcher()
         sys.meta_path.insert(0, watcher)
     watcher.activates = watcher.activates or activates
+    watcher.records = watcher.records or records
 
 
 _called: list[bool] = []
@@ -108,8 +124,8 @@ def watch_if_on() -> None:
     _called.append(True)
     import os
 
-    word = os.environ.get("ECHO", "").strip().lower()
-    if word in _ON:
-        watch(True)
-    elif word not in _OFF:
+    word, records = os.environ.get("ECHO", "").strip().lower(), bool(os.environ.get("ECHO_RECORD"))
+    if word in _ON or records:
+        watch(word in _ON, records)
+    if word not in (*_ON, *_OFF):
         print(f"echo: not active: ECHO: expected one of {', '.join((*_ON, *_OFF[1:]))}, got {word!r}", file=sys.stderr)

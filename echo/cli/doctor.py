@@ -1,91 +1,28 @@
-"""``mxecho doctor``: what of echo works on this machine, what is off, and why.
+"""``mxecho doctor``: what of echo works on this machine, what is off, and why."""
 
-Its exit status is 0 where echo works, if with something off, and 1 where it cannot.
-"""
-
-from __future__ import annotations
-
-import argparse
 import dataclasses
-import io
-import json
-import os
-from typing import Iterable, Sequence
 
-from rich.console import Console
-from rich.table import Table
+import typer
 
-from echo.cli import machine
-from echo.cli.fact import FINE, OFF, STOPS, Fact
-from echo.cli.gpu import gpus
-from echo.cli.mxnet_here import mxnet
-
-_WIDTH = 120
+from echo.cli.words import Json, print_json
 
 
-def examine() -> list[Fact]:
-    """All facts, in the order in which they are shown. MXNet is imported, and kernels run on each GPU."""
-    found = mxnet()
-    why_not = None if found.examined is None else found.examined.devices
-    return [
-        *machine.python(),
-        *machine.libraries(),
-        *machine.compiler(),
-        *found.facts,
-        *gpus(found.wheel, why_not),
-        *machine.cache(),
-        *machine.variables(os.environ),
-    ]
+def doctor(as_json: Json = False) -> None:
+    """Say what of echo works on this machine, what is off, and why.
 
+    Ends with 0 where echo works, if with something off, and with 1 where it cannot.
 
-def render(facts: Sequence[Fact]) -> str:
-    """The facts as a text of at most 120 columns, as one table, and what they come to."""
-    out = io.StringIO()
-    console = Console(file=out, width=_WIDTH, color_system=None, markup=False, emoji=False, highlight=False)
-    table = Table("echo doctor", "found", "remark")
-    for column in table.columns:
-        column.overflow = "fold"
-    for section in dict.fromkeys(fact.section for fact in facts):
-        table.add_section()
-        for fact in facts:
-            if fact.section == section:
-                remark = ": ".join(filter(None, ["" if fact.state == FINE else fact.state, fact.remark]))
-                table.add_row(f"{section}: {fact.name}", _word(fact.value), remark)
-    console.print(table)
-    for line in summary(facts):
-        console.print(line)
-    return out.getvalue().rstrip("\n")
+    \b
+    Examples:
+      mxecho doctor
+      mxecho doctor --json
+    """
+    from echo.cli import examine  # with all that it asks
 
-
-def summary(facts: Sequence[Fact]) -> list[str]:
-    """Whether echo works here, a line for each reason why not, and the names of what is off."""
-    stops, off = ([fact for fact in facts if fact.state == state] for state in (STOPS, OFF))
-    lines = ["echo cannot work here:" if stops else "echo works here."]
-    lines += [f"  {fact.section}, {fact.name}: {fact.remark or _word(fact.value)}" for fact in stops]
-    names = ", ".join(f"{fact.section}: {fact.name}" for fact in off)
-    return [*lines, *([f"Off: {names}."] if off else [])]
-
-
-def works(facts: Iterable[Fact]) -> bool:
-    """Whether echo can work here."""
-    return all(fact.state != STOPS for fact in facts)
-
-
-def run(argv: Sequence[str]) -> int:
-    """Examines, prints, and says by its result whether echo can work here: 0 or 1."""
-    parser = argparse.ArgumentParser(
-        prog="mxecho doctor", description="Says what of echo works on this machine, what is off, and why."
-    )
-    parser.add_argument("--json", action="store_true", help="print all of it as JSON")
-    options = parser.parse_args(argv)
-    facts = examine()
-    if options.json:
-        value = {"works": works(facts), "facts": [dataclasses.asdict(fact) for fact in facts]}
-        print(json.dumps(value, indent=1))
+    facts = examine.examine()
+    works = examine.works(facts)
+    if as_json:
+        print_json({"works": works, "facts": [dataclasses.asdict(fact) for fact in facts]})
     else:
-        print(render(facts))
-    return 0 if works(facts) else 1
-
-
-def _word(value: str | int | bool) -> str:
-    return ("no", "yes")[value] if isinstance(value, bool) else str(value)
+        print(examine.render(facts))
+    raise typer.Exit(0 if works else 1)

@@ -1,185 +1,126 @@
 """``mxecho run train.py ...``: what ``ECHO=1 python train.py ...`` does, where Python reads no .pth files; and
 ``mxecho verify``, with ``ECHO_VERIFY=1``.
-
-The program sees what it would see under plain Python: its arguments, its folder first on ``sys.path``, itself as
-``__main__``, its own exit code, and tracebacks that start with its own lines.
 """
 
-from __future__ import annotations
-
-import argparse
-import builtins
-import importlib.util
-import io
 import os
-import pkgutil
-import sys
-from importlib.machinery import ModuleSpec, SourceFileLoader, SourcelessFileLoader
-from types import ModuleType, TracebackType
-from typing import Any, Callable, Sequence
+from typing import Any, List, Optional
 
-from echo import startup
-from echo.errors import OptionError
-from echo.plans.options import Options
+import typer
 
-_FLAGS = {
-    "--policy": ("ECHO_POLICY", "search (default), echo, sublinear, mincut, exact, all or none"),
-    "--max-overhead": ("ECHO_MAX_OVERHEAD", "fraction of the step (default 0.10), or none"),
-    "--memory-budget": ("ECHO_MEMORY_BUDGET", 'bytes, "6GB", or a fraction of what is needed without echo'),
-    "--plan": ("ECHO_PLAN", "a plan saved before, or several with : between them"),
-}
+from echo.cli.usage import WithUsage
+from echo.cli.words import Annotated
 
+_WITH_VALUES = ("--policy", "--max-overhead", "--memory-budget", "--plan")
 
-def parser(command: str = "run") -> argparse.ArgumentParser:
-    """The parser of the options before the program's name."""
-    checks = ", and compares the first step of each plan with the stock graph's, as ECHO_VERIFY=1 does"
-    options = argparse.ArgumentParser(
-        prog=f"mxecho {command}",
-        description=f"Runs a program with echo, as ECHO=1 does{checks if command == 'verify' else ''}.",
-        usage="%(prog)s [options] SCRIPT [ARGUMENT ...]\n       %(prog)s [options] -m MODULE [ARGUMENT ...]",
-    )
-    for flag, (variable, meaning) in _FLAGS.items():
-        options.add_argument(flag, metavar="VALUE", dest=variable, help=f"{meaning}; as {variable}")
-    strict = "raise where echo would warn; as ECHO_STRICT"
-    options.add_argument("--strict", action="store_const", const="1", dest="ECHO_STRICT", help=strict)
-    return options
+Program = Annotated[
+    Optional[List[str]], typer.Argument(metavar="PROGRAM", help="SCRIPT or -m MODULE, and its own arguments.")
+]
+PolicyAsVariable = Annotated[
+    Optional[str], typer.Option(metavar="VALUE", help="search (default), echo, ...; as ECHO_POLICY.")
+]
+OverheadAsVariable = Annotated[
+    Optional[str], typer.Option(metavar="VALUE", help="Fraction of the step, or none; as ECHO_MAX_OVERHEAD.")
+]
+BudgetAsVariable = Annotated[
+    Optional[str], typer.Option(metavar="VALUE", help='Bytes, "6GB" or a fraction; as ECHO_MEMORY_BUDGET.')
+]
+PlanAsVariable = Annotated[
+    Optional[str], typer.Option(metavar="VALUE", help="A plan saved before, or several with : between; as ECHO_PLAN.")
+]
+Strict = Annotated[bool, typer.Option("--strict", help="Raise where echo would warn; as ECHO_STRICT.")]
 
 
-def split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+class BeforeAProgram(WithUsage):
+    """A command whose options end where the user's program begins: what follows is the program's own."""
+
+    def parse_args(self, ctx: Any, args: List[str]) -> List[str]:
+        options, program = split(args)
+        return super().parse_args(ctx, [*options, "--", *program] if program else options)
+
+    def collect_usage_pieces(self, ctx: Any) -> List[str]:
+        return ["[OPTIONS]", "{SCRIPT | -m MODULE}", "[ARGUMENT]..."]
+
+
+def split(argv: List[str]) -> "tuple[List[str], List[str]]":
     """The options, and the program with its own arguments, which may look like options."""
     end = 0
     while end < len(argv) and argv[end].startswith("-") and argv[end] != "-m":
-        end += 2 if argv[end] in _FLAGS else 1
-    return list(argv[:end]), list(argv[end:])
+        end += 2 if argv[end] in _WITH_VALUES else 1
+    return argv[:end], argv[end:]
 
 
-def run(argv: Sequence[str], command: str = "run") -> int:
-    """Runs a program with echo; what the program raises passes through. The command is run or verify.
+def run(
+    ctx: typer.Context,
+    program: Program = None,
+    policy: PolicyAsVariable = None,
+    max_overhead: OverheadAsVariable = None,
+    memory_budget: BudgetAsVariable = None,
+    plan: PlanAsVariable = None,
+    strict: Strict = False,
+) -> None:
+    """Run a program with echo, as ECHO=1 does.
 
-    Returns 0 at its end; 1 or 2, with one line on standard error, where it could not be started.
+    Arguments, exit code and tracebacks are those of plain Python.
+
+    \b
+    Examples:
+      mxecho run train.py --epochs 10
+      mxecho run --max-overhead none -m package.train --epochs 10
     """
-    options, program = split(argv)
-    parsed = vars(parser(command).parse_args(options))
-    variables = {name: value for name, value in parsed.items() if value is not None}
-    if command == "verify":
-        variables["ECHO_VERIFY"] = "1"
+    _later(ctx, "run", program, _variables(policy, max_overhead, memory_budget, plan, strict))
+
+
+def verify(
+    ctx: typer.Context,
+    program: Program = None,
+    policy: PolicyAsVariable = None,
+    max_overhead: OverheadAsVariable = None,
+    memory_budget: BudgetAsVariable = None,
+    plan: PlanAsVariable = None,
+    strict: Strict = False,
+) -> None:
+    """Run a program with echo, and check its first steps.
+
+    The first step of each plan is compared with the stock graph's, as ECHO_VERIFY=1 does.
+
+    \b
+    Examples:
+      mxecho verify train.py --epochs 1
+    """
+    variables = _variables(policy, max_overhead, memory_budget, plan, strict)
+    _later(ctx, "verify", program, {**variables, "ECHO_VERIFY": "1"})
+
+
+def _variables(
+    policy: Optional[str], max_overhead: Optional[str], memory_budget: Optional[str], plan: Optional[str], strict: bool
+) -> "dict[str, str]":
+    values = {
+        "ECHO_POLICY": policy,
+        "ECHO_MAX_OVERHEAD": max_overhead,
+        "ECHO_MEMORY_BUDGET": memory_budget,
+        "ECHO_PLAN": plan,
+        "ECHO_STRICT": "1" if strict else None,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _later(ctx: typer.Context, command: str, program: Optional[List[str]], variables: "dict[str, str]") -> None:
+    """Has the program run when the command line is read: whatever it raises is not the command line's to catch."""
+    ctx.obj.append(lambda: with_variables(command, program or [], variables))
+
+
+def with_variables(command: str, program: List[str], variables: "dict[str, str]") -> int:
+    """Runs a program with echo on and these ``ECHO_*`` variables; the exit status, as `echo.cli.program.run`."""
+    from echo import startup
+    from echo.cli import program as programs
+    from echo.errors import OptionError
+    from echo.plans.options import Options
+
     try:
         Options.from_environment(variables)
     except OptionError as error:
-        return _refuse(str(error), 2, command)
-    if not program or program == ["-m"]:
-        return _refuse("expected a script, or -m and a module", 2, command)
-    os.environ.update(variables, ECHO="1")  # for the processes that the program starts, too
-    startup.watch(activates=True)
-    return _run_module(program[1:]) if program[0] == "-m" else _run_script(program)
-
-
-def _refuse(reason: str, code: int, command: str = "run") -> int:
-    print(f"mxecho {command}: {reason}", file=sys.stderr)
-    return code
-
-
-def _run_module(program: list[str]) -> int:
-    _put_first_on_path(os.getcwd())
-    sys.argv = ["-m", *program[1:]]  # what Python shows to a package that is imported on the way
-    specs: list[ModuleSpec] = []
-    _as_plain_python(lambda: specs.extend(_find(program[0])))
-    if not specs:
-        return _refuse(f"No module named {program[0]}", 1)
-    sys.argv[0] = specs[0].origin or ""
-    return _run_spec(specs[0])
-
-
-def _run_spec(spec: ModuleSpec) -> int:
-    code = spec.loader.get_code(spec.name)  # type: ignore[union-attr]
-    module = _main_module(spec.origin or "", spec)
-    return _as_plain_python(lambda: exec(code, vars(module)))
-
-
-def _find(name: str) -> list[ModuleSpec]:
-    """The spec of what ``python -m`` runs for this name; none where there is no module with code."""
-    try:
-        spec = importlib.util.find_spec(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise  # the package is there, and lacks something
-        return []
-    if spec is not None and spec.submodule_search_locations is not None:
-        return _find(f"{name}.__main__")
-    return [spec] if spec is not None and hasattr(spec.loader, "get_code") else []
-
-
-def _run_script(program: list[str]) -> int:
-    path = program[0]
-    sys.argv = program
-    importer = pkgutil.get_importer(os.path.abspath(path))
-    if importer is not None:  # a folder or an archive
-        spec = importer.find_spec("__main__")
-        if spec is None:
-            return _refuse(f"can't find '__main__' module in {path!r}", 1)
-        _put_first_on_path(os.path.abspath(path))
-        return _run_spec(spec)
-    try:
-        source = _source(path)
-    except OSError as error:
-        return _refuse(f"can't open file {path!r}: [Errno {error.errno}] {error.strerror}", 2)
-    _put_first_on_path(os.path.dirname(os.path.realpath(path)))
-    file = os.path.abspath(path) if sys.version_info >= (3, 9) else path  # as Python itself does it
-    module = _main_module(file)
-    if path.endswith(".pyc"):
-        compiled: Any = SourcelessFileLoader("__main__", file).get_code("__main__")
-        return _as_plain_python(lambda: exec(compiled, vars(module)))
-    return _as_plain_python(lambda: exec(compile(source, file, "exec", dont_inherit=True), vars(module)))
-
-
-def _source(path: str) -> bytes:
-    with io.open_code(os.path.abspath(path)) as file:
-        return file.read()
-
-
-def _main_module(file: str, spec: ModuleSpec | None = None) -> ModuleType:
-    """An empty ``__main__``, which stays: threads and functions called at exit outlive the program's last line."""
-    module = ModuleType("__main__")
-    vars(module).update(
-        __file__=file,
-        __spec__=spec,
-        __package__=spec.parent if spec else None,
-        __cached__=spec.cached if spec else None,
-        __loader__=spec.loader if spec else SourceFileLoader("__main__", file),
-        __annotations__={},
-        __builtins__=builtins,
-    )
-    sys.modules["__main__"] = module
-    return module
-
-
-def _put_first_on_path(folder: str) -> None:
-    """Puts the program's folder where Python had put that of mxecho, unless it was told not to (-P, -I)."""
-    if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
-        sys.path[0] = folder
-
-
-def _as_plain_python(program: Callable[[], object]) -> int:
-    try:
-        program()
-    except BaseException:
-        show = sys.excepthook  # perhaps the program's own
-
-        def show_own_lines(error_type: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
-            error.__traceback__ = _own_lines(at)
-            show(error_type, error, error.__traceback__)
-
-        sys.excepthook = show_own_lines
-        raise
-    return 0
-
-
-def _own_lines(at: TracebackType | None) -> TracebackType | None:
-    """The part of a traceback that is the program's: behind this file."""
-    this = _own_lines.__code__.co_filename
-    first, later = at, at
-    while later is not None:
-        if later.tb_frame.f_code.co_filename == this:
-            first = later.tb_next
-        later = later.tb_next
-    return first
+        return programs.refuse(str(error), 2, command)
+    if program:
+        os.environ.update(variables, ECHO="1")  # for the processes that the program starts, too
+        startup.watch(activates=True)
+    return programs.run(program, command)

@@ -1,56 +1,76 @@
-"""A schedule of a data graph as a text, and what lies in memory at its peak."""
+"""``mxecho schedule``: a training graph of any framework within a memory budget."""
 
-from __future__ import annotations
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from collections import Counter
-from typing import Sequence
+import typer
 
-from echo.ir.data_graph import DataGraph
-from echo.ir.ops import is_heavy_in_torch
-from echo.ir.schedule import steps_of
-from echo.ir.training_graph import TrainingGraph
-from echo.policies.data_problem import Solved
+from echo.cli.words import Annotated, Json, PolicyName, number_of, print_json
+from echo.errors import BudgetError, OptionError
 
-_MOST_HELD = 5
+if TYPE_CHECKING:
+    from echo.ir.data_graph import DataGraph
+    from echo.policies.data_problem import Solved
+    from echo.policies.problem import Policy
 
-
-def render_schedule(graph: DataGraph, policy: str, budget: int, solved: Solved) -> str:
-    """Peak, overhead and what runs again, in four lines; bytes are live bytes, 1 MB is 2**20 of them."""
-    training, seconds = graph
-    step, again = sum(seconds), solved.value.seconds
-    runs = Counter(run.node for run in steps_of(training, solved.splits) if run.node != run.slot)
-    heavy = sum(is_heavy_in_torch(training.nodes[number].op) for number in runs)
-    forward = sum(node.forward for node in training.nodes)
-    return "\n".join([
-        f"graph       {len(training.nodes)} nodes, {forward} of them forward, {1000 * step:.2f} ms a step",
-        f"peak        {_mb(training.planned_bytes)} -> {_mb(solved.value.bytes)}, budget {_mb(budget)} ({policy})",
-        f"overhead    {100 * again / max(step, 1e-12):+.2f} %, {1000 * again:.2f} ms",
-        f"recomputed  {len(runs)} nodes, {heavy} of them heavy, in {sum(runs.values())} runs",
-    ])  # fmt: skip
+_SCHEDULING = 60.0  # seconds that a schedule may take
 
 
-def _mb(size: int) -> str:
-    return f"{size / 2**20:.1f} MB"
+def schedule(
+    graph: Annotated[
+        str, typer.Argument(metavar="GRAPH", help="A training step as JSON: nodes with costs, bytes, dependencies.")
+    ],
+    budget: Annotated[
+        str, typer.Option(metavar="VALUE", help='Bytes, "5GB", or a fraction of what is needed without recomputation.')
+    ],
+    policy: PolicyName = "search",
+    as_json: Json = False,
+) -> None:
+    """Schedule a training graph of any framework.
+
+    It stays within a memory budget, and takes as little time for recomputation as the policy finds.
+
+    \b
+    Examples:
+      mxecho schedule graph.json --budget 5GB
+      mxecho schedule graph.json --budget 0.5 --policy exact --json
+    """
+    from echo.cli.schedule_text import as_value, render_schedule
+    from echo.ir.data_graph import load_dag
+    from echo.policies import policy_named
+
+    chosen, loaded = policy_named(policy), load_dag(Path(graph))
+    limit = _bytes_of(budget, loaded.training.planned_bytes)
+    solved = _within(chosen, loaded, limit)
+    if as_json:
+        print_json(as_value(loaded, chosen.name, limit, solved))
+    else:
+        print(render_schedule(loaded, chosen.name, limit, solved))
 
 
-def held_at_peak(training: TrainingGraph, solved: Solved) -> str:
-    """The largest maps in memory at the step with the most live bytes, as a text."""
-    order = [step.node for step in steps_of(training, solved.splits)]
-    alive = max(_alive(training, order), key=lambda nodes: sum(_bytes(training, number) for number in nodes))
-    largest = sorted(alive, key=lambda number: (-_bytes(training, number), number))[:_MOST_HELD]
-    return ", ".join(f"{training.nodes[number].name} {_mb(_bytes(training, number))}" for number in largest)
+def _bytes_of(budget: str, without: int) -> int:
+    """The budget in bytes, where ``without`` are those of the graph without recomputation."""
+    from echo.plans.options import budget_bytes
+
+    amount = number_of("--memory-budget", budget)
+    try:
+        return budget_bytes("none" if amount is None else amount, without)
+    except OptionError:
+        raise OptionError(
+            f"--budget: expected bytes, a size such as 5GB or a fraction such as 0.5, got {budget!r}"
+        ) from None
 
 
-def _bytes(training: TrainingGraph, number: int) -> int:
-    return training.nodes[number].outputs[0].bytes
+def _within(policy: "Policy", graph: "DataGraph", limit: int) -> "Solved":
+    """The schedule that the policy finds within so many bytes."""
+    from echo.cli.schedule_text import held_at_peak
+    from echo.policies.data_problem import smallest, solve_graph
+    from echo.system.deadline import Deadline
 
-
-def _alive(training: TrainingGraph, order: Sequence[int]) -> list[list[int]]:
-    """By step, the nodes whose latest values are in memory."""
-    needed: set[int] = set()
-    alive_by_step = []
-    for number in reversed(order):  # a value is alive from when it is made to when it is read for the last time
-        needed.update(entry.node for entry in training.nodes[number].inputs)
-        alive_by_step.append(sorted(needed | {number}))
-        needed.discard(number)
-    return alive_by_step[::-1]
+    deadline = Deadline.after(_SCHEDULING)
+    solved = solve_graph(policy, *graph, max_bytes=limit, deadline=deadline)
+    if solved.value.bytes > limit:
+        least = min(solved, smallest(policy, *graph, deadline=deadline), key=lambda candidate: candidate.value.bytes)
+        held = held_at_peak(graph.training, least)
+        raise BudgetError(limit, least.value.bytes, held, f" by policy {policy.name!r}")
+    return solved

@@ -7,16 +7,15 @@ is counted apart: it is there all the time.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
+from echo.estimators.layers import Layers
 from echo.estimators.mxnet_storage import Storage
 from echo.ir.training_graph import TrainingGraph
-from echo.ir.training_node import TrainingNode
 
 FEATURE_MAPS, RECOMPUTED = "feature maps", "recomputed maps"
 OUTPUT_GRADIENTS, TEMPORARIES = "map gradients", "temporaries"
@@ -92,9 +91,9 @@ class Lifetime:
 
 def lifetimes(training: TrainingGraph, storage: Storage) -> Iterator[Lifetime]:
     """Every array that the planner owns, in the order in which they are computed."""
-    groups = _groups(training, storage)
+    groups, layer_of = _groups(training, storage), Layers(training)
     for first, last, size in groups.rows(groups.first >= 0):
-        yield Lifetime(first, last, size, _kind(training, first, last), layer_of(training.nodes[first]))
+        yield Lifetime(first, last, size, _kind(training, first, last), layer_of(first))
 
 
 def held_at_peak(training: TrainingGraph, storage: Storage, peak_node: int, most: int = 5) -> list[tuple[str, int]]:
@@ -139,16 +138,11 @@ def _kind(training: TrainingGraph, first: int, last: int) -> str:
     return RECOMPUTED if node.user is not None else OUTPUT_GRADIENTS
 
 
-def layer_of(node: TrainingNode) -> str:
-    """A layer's name, for reports alone: the first words of the node's name, with "*" for counters."""
-    words = [re.sub(r"^t?\d+$|(?<=\D)\d+$", "*", word) for word in node.name.split("_") if word]
-    return "_".join(words[:2]) or node.op
-
-
 def _stashed_by_layer(training: TrainingGraph, groups: _Groups) -> dict[str, int]:
     layers: dict[str, int] = {}
+    layer_of = Layers(training)
     for first, last, size in groups.rows(groups.first >= 0):
         if _is_stashed(training, first, last):
-            layer = layer_of(training.nodes[first])
+            layer = layer_of(first)
             layers[layer] = layers.get(layer, 0) + size
     return dict(sorted(layers.items(), key=lambda item: -item[1]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import mxnet as mx
 
@@ -10,6 +11,8 @@ from echo.errors import GraphError
 from echo.frontend.symbols import symbol_of
 from echo.ir.graph import Graph
 from echo.system.reading import read_json
+
+_NEXT = 2  # the major version whose symbols have operators that 1.9.1 does not know
 
 
 def load_symbol(path: Path) -> mx.sym.Symbol:
@@ -19,11 +22,23 @@ def load_symbol(path: Path) -> mx.sym.Symbol:
         GraphError: the file is not one; the message names it.
         OSError: it cannot be read.
     """
+    value: Any = None
     try:
-        # control characters in texts MXNet writes as they are
-        return symbol_of(Graph.from_json(read_json(path, strict=False)))
+        value = read_json(path, strict=False)  # control characters in texts MXNet writes as they are
+        return symbol_of(Graph.from_json(value))
     except (ValueError, GraphError) as error:
         raise GraphError(f"{path} is not a symbol saved by MXNet: {error}") from error
     except mx.MXNetError as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]  # the last one says what is wrong
-        raise GraphError(f"{path}: MXNet cannot load it: {lines[-1] if lines else type(error).__name__}") from error
+        why = lines[-1] if lines else type(error).__name__
+        raise GraphError(f"{path}{_newer(value)}: MXNet cannot load it: {why}") from error
+
+
+def _newer(value: Any) -> str:
+    """The version of MXNet that saved a symbol, in words, where that is 2.0 or later."""
+    try:
+        number = int(value["attrs"]["mxnet_version"][1])
+    except (KeyError, IndexError, TypeError, ValueError):  # older ones do not say
+        return ""
+    major, rest = divmod(number, 10000)
+    return f" was saved by MXNet {major}.{rest // 100}.{rest % 100}" if major >= _NEXT else ""

@@ -12,6 +12,7 @@ from typing import Any, Iterable, Mapping, NamedTuple, Sequence
 
 from echo.errors import GraphError
 from echo.ir.ops import spec
+from echo.system.slots import SLOTS
 
 VARIABLE = "null"
 VERSION: Mapping[str, Any] = {"mxnet_version": ["int", 10901]}  # of graphs that are made here: MXNet upgrades no node
@@ -26,7 +27,7 @@ class Entry(NamedTuple):
     version: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, **SLOTS)
 class Node:
     """One operator, or a variable (``op == "null"``). ``attrs`` are NNVM's strings, unparsed."""
 

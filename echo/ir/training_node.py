@@ -10,6 +10,7 @@ from typing import Any, Mapping
 from echo.errors import GraphError
 from echo.ir.graph import VARIABLE, Entry
 from echo.ir.ops import spec
+from echo.system.slots import SLOTS
 
 # MXNet's type flags, in order, with their bytes an element
 _DTYPES = (
@@ -59,7 +60,7 @@ def tensor_type(shape: tuple[int, ...], flag: int) -> TensorType:
 NO_NUMBERS: frozenset[int] = frozenset()  # each empty set that Python makes of something empty takes 216 bytes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, **SLOTS)
 class TrainingNode:
     """One node of a training graph.
 

@@ -16,7 +16,7 @@ from echo.passes.request import Request
 from echo.passes.rules import RULES
 from echo.passes.trace import trace
 from echo.passes.workspaces import CountWorkspaces, Workspaces
-from echo.plans.decisions import HIDDEN, Memory
+from echo.plans.decisions import HIDDEN, NOT_FUSED, Memory
 from echo.plans.options import budget_bytes
 from echo.plans.plan import Plan
 from echo.policies.warm_start import WarmStart
@@ -211,4 +211,4 @@ def _notes(fused: Fused, applied: bool) -> Iterator[str]:
     shown = [missed for missed in fused.missed if missed.pattern not in QUIET and not missed.reason.startswith(SMALL)]
     for reason, count in Counter(missed.reason for missed in shown).most_common(3):
         first = next(missed.name for missed in shown if missed.reason == reason)
-        yield f"not fused ({count} x, as {first!r}): {reason}"
+        yield f"{NOT_FUSED}{count} x, as {first!r}): {reason}"

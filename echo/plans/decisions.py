@@ -37,6 +37,9 @@ class Mark:
     attrs: Mapping[str, str]
 
 
+NOT_FUSED = "not fused ("  # how notes on near-misses begin; behind "): " they have the reason
+
+
 @dataclass(frozen=True)
 class Missed:
     """A pattern that was nearly found at a node of the user, and why no fused operator takes its place."""

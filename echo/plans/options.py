@@ -230,7 +230,7 @@ def _budget(text: str) -> float | str:
 
 
 TRACE_VARIABLE = "ECHO_TRACE"  # `echo.passes.trace`
-CHECK_VARIABLE = "ECHO_CHECK"  # `echo.passes.invariants`
+CHECK_VARIABLE, RECORD_VARIABLE = "ECHO_CHECK", "ECHO_RECORD"  # `echo.passes.invariants`, `echo.runtime.recording`
 _ON, _OFF = ("1", "true", "on", "yes"), ("", "0", "false", "off", "no")
 # variable: (option, how it is read, what it means); the only place where ECHO_* variables are named
 VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
@@ -248,6 +248,9 @@ VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "ECHO_LOG": ("", str, "level of the logger echo: INFO sums a process up, DEBUG says what became of each graph"),
     TRACE_VARIABLE: ("", str, "a folder, into which each stage of planning writes what it gave, as text"),
     CHECK_VARIABLE: ("", is_on, "1 checks what each stage of planning gave against the rules of its values"),
+    RECORD_VARIABLE: ("", str, "a CSV file for rows of time, memory and energy, beside ECHO=0 or ECHO=1"),
+    f"{RECORD_VARIABLE}_EVERY": ("", _count, "training steps of a row"),
+    f"{RECORD_VARIABLE}_WARMUP": ("", _count, "training steps that are left out of sums"),
     "ECHO_CACHE_DIR": ("", str, "where measured times and plans are kept"),
 }
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from typing import TYPE_CHECKING, Iterable, Mapping
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from echo.plans.decisions import RECOMPUTE, STASH, Decision
+from echo.plans.decisions import NOT_FUSED, RECOMPUTE, STASH, Decision, Missed
 
 if TYPE_CHECKING:
     from echo.plans.plan import Plan
@@ -25,7 +26,8 @@ def render(plan: Plan) -> str:
     for table in _tables(plan):
         console.print(table)
     for note in plan.remarks:
-        console.print(f"note: {note}")
+        if not note.startswith(NOT_FUSED):
+            console.print(f"note: {note}")
     return out.getvalue().rstrip("\n")
 
 
@@ -37,6 +39,9 @@ def _tables(plan: Plan) -> Iterable[RenderableType]:
         groups = _groups(decision for decision in plan.decisions if decision.action == action)
         if groups:
             yield _decisions(action, groups)
+    reasons = [note.partition("): ")[2] for note in plan.notes if note.startswith(NOT_FUSED)]
+    if reasons:
+        yield _not_fused([[each for each in plan.missed if each.reason == reason] for reason in reasons])
 
 
 def _megabytes(size: int) -> str:
@@ -64,14 +69,13 @@ def _layers(plan: Plan) -> Table:
     table = Table("stashed maps by layer (MB)")
     for heading in ("before", "after"):
         table.add_column(heading, justify="right")
-    layers = list(plan.before.layers)
+    both = [Counter(memory.layers) for memory in (plan.before, plan.after)]
+    layers = sorted(both[0] | both[1], key=lambda layer: -max(memory[layer] for memory in both))
     for layer in layers[:_MOST_LAYERS]:
-        table.add_row(layer, _megabytes(plan.before.layers[layer]), _megabytes(plan.after.layers.get(layer, 0)))
+        table.add_row(layer, *(_megabytes(memory[layer]) for memory in both))
     rest = layers[_MOST_LAYERS:]
     if rest:
-        before = sum(plan.before.layers[layer] for layer in rest)
-        after = sum(size for layer, size in plan.after.layers.items() if layer not in layers[:_MOST_LAYERS])
-        table.add_row(f"{len(rest)} more", _megabytes(before), _megabytes(after))
+        table.add_row(f"{len(rest)} more", *(_megabytes(sum(memory[layer] for layer in rest)) for memory in both))
     return table
 
 
@@ -93,4 +97,16 @@ def _decisions(action: str, groups: list[list[Decision]]) -> Table:
         size, seconds = sum(item.bytes for item in group), sum(item.seconds for item in group)
         cost = f"{1000 * seconds:.2f}" if action == RECOMPUTE else ""
         table.add_row(group[0].op, str(len(group)), _megabytes(size), cost, group[0].name, group[0].reason)
+    return table
+
+
+def _not_fused(groups: list[list[Missed]]) -> Table:
+    """Places at which a pattern was nearly found, those with the same reason together."""
+    table = Table("not fused")
+    table.add_column("places", justify="right")
+    table.add_column("for example", overflow="fold")
+    table.add_column("because", overflow="fold")
+    for group in filter(None, groups):
+        patterns = ", ".join(dict.fromkeys(missed.pattern for missed in group))
+        table.add_row(patterns, str(len(group)), group[0].name, group[0].reason)
     return table

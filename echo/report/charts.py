@@ -15,7 +15,7 @@ from echo.report.usage import GAPS, MIRROR, PLANNED, STOCK, Layer, Tensor, Usage
 
 Spec = Mapping[str, Any]
 VEGA_LITE = "6.4"  # the version that is bundled, too
-_SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
+VEGA_LITE_SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 _MOST_BARS = 10
 _MOST_SAMPLES = 1500  # of a line; each is the highest of its neighbours
 WIDTH = 900  # pixels, where there is no page that knows better
@@ -97,7 +97,7 @@ def over_step(profile: Profile) -> Spec:
     x = {key: value for key, value in detail["encoding"]["x"].items() if key != "scale"}
     title = {"title": "the training step, from its start to its end"}
     encoding = {**detail["encoding"], **lines["encoding"], "x": {**x, **title}}
-    shared = {"$schema": _SCHEMA, "data": {"values": timeline_rows(profile)}}
+    shared = {"$schema": VEGA_LITE_SCHEMA, "data": {"values": timeline_rows(profile)}}
     return {**shared, "width": WIDTH, "height": _HEIGHT, "mark": lines["mark"], "encoding": encoding}
 
 
@@ -134,7 +134,7 @@ def timeline(profile: Profile) -> Spec:
         "mark": {"type": "line", "strokeWidth": 1},
         "encoding": {"x": {**x, "axis": {"format": "%"}}, "y": {**y, "title": None, "axis": None}, "color": color},
     }
-    return {"$schema": _SCHEMA, "data": {"values": timeline_rows(profile)}, "vconcat": [detail, overview]}
+    return {"$schema": VEGA_LITE_SCHEMA, "data": {"values": timeline_rows(profile)}, "vconcat": [detail, overview]}
 
 
 def by_kind(profile: Profile) -> Spec:
@@ -149,7 +149,7 @@ def by_kind(profile: Profile) -> Spec:
     colors = scale(KIND_COLORS, list(dict.fromkeys(names)))
     amount = {"field": "mb", "type": "quantitative"}
     return {
-        "$schema": _SCHEMA,
+        "$schema": VEGA_LITE_SCHEMA,
         "data": {"values": rows},
         "width": WIDTH,
         "height": {"step": 42},
@@ -176,7 +176,7 @@ def by_layer(profile: Profile, layer: Layer) -> Spec:
     kinds_there = list(dict.fromkeys(str(row["kind"]) for row in rows))
     header = {"labelAngle": 0, "labelAlign": "left", "labelFontWeight": "bold", "title": None}
     return {
-        "$schema": _SCHEMA,
+        "$schema": VEGA_LITE_SCHEMA,
         "data": {"values": [row for row in rows if row["layer"] in largest]},
         "width": WIDTH - 200,
         "height": {"step": 16},
@@ -206,7 +206,7 @@ def frontier(rows: Sequence[Mapping[str, float]], chosen: Mapping[str, float]) -
             {"field": "time", "type": "quantitative", "format": "+.1%"}]  # fmt: skip
     point = {"type": "point", "filled": True, "size": 70}
     return {
-        "$schema": _SCHEMA,
+        "$schema": VEGA_LITE_SCHEMA,
         "width": WIDTH,
         "height": 240,
         "encoding": {"x": x, "y": y, "tooltip": tips},

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Iterable, Iterator, Mapping
 
-from echo.estimators.footprint import OUTPUT_GRADIENTS, RECOMPUTED, layer_of, lifetimes
+from echo.estimators.footprint import OUTPUT_GRADIENTS, RECOMPUTED, lifetimes
+from echo.estimators.layers import MIRROR_SUFFIX, layer_of
 from echo.estimators.planner import blocks
 from echo.ir.clones import CLONE_SUFFIX
 from echo.ir.graph import VARIABLE
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TrainingNode
 from echo.report.usage import ALWAYS, Tensor, Usage
-
-_MIRROR_SUFFIX = "_mirror"  # which MXNet gives to what it runs again
 
 
 def usage(
@@ -47,7 +46,7 @@ def usage(
 def _passing(training: TrainingGraph, step_of: Mapping[int, int]) -> Iterator[Tensor]:
     """The arrays that MXNet plans."""
     clones = {
-        node.name + suffix for node in training.nodes if node.forward for suffix in (CLONE_SUFFIX, _MIRROR_SUFFIX)
+        node.name + suffix for node in training.nodes if node.forward for suffix in (CLONE_SUFFIX, MIRROR_SUFFIX)
     }
     for each in lifetimes(training, blocks(training)):
         node = training.nodes[each.node]

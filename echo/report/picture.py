@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable, Mapping
 
 from echo.errors import OptionError
 from echo.report.charts import VEGA_LITE, WIDTH, by_kind, by_layer, over_step
@@ -28,20 +28,26 @@ def save(
         OptionError: the name ends in another way.
         UnsupportedError: vl-convert-python is not there.
     """
-    _save(_both(profile, title, layer), path)
+    write(lambda: _both(profile, title, layer), path)
 
 
 def save_over_step(profile: Profile, path: str | os.PathLike[str], title: str = "") -> None:
     """Writes the memory alive over the step, a line a graph; raises what `save` does."""
-    _save({**over_step(profile), "title": title, "background": "white"}, path)
+    write(lambda: {**over_step(profile), "title": title, "background": "white"}, path)
 
 
-def _save(spec: dict[str, Any], path: str | os.PathLike[str]) -> None:
+def write(make: Callable[[], Mapping[str, Any]], path: str | os.PathLike[str]) -> None:
+    """Writes what a Vega-Lite specification draws, as PNG or SVG; it is made where its libraries are there.
+
+    Raises:
+        OptionError, UnsupportedError: as `save`.
+    """
     ending = Path(path).suffix.lower()
     if ending not in (".png", ".svg"):
         raise OptionError(f"expected a picture NAME.png or NAME.svg, got {os.fspath(path)!r}")
     with random_unmoved():
         convert = module_of("vl_convert")
+        spec = make()
         if ending == ".svg":
             Path(path).write_text(convert.vegalite_to_svg(spec, vl_version=VEGA_LITE), encoding="utf-8")
         else:

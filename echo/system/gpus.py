@@ -49,6 +49,27 @@ def driver() -> Driver:
     return Driver((version.value // 1000, version.value % 1000 // 10), _release(), gpus)
 
 
+def bus_ids() -> tuple[str, ...]:
+    """The bus ids of the devices that this process may use, in CUDA's order; other libraries know devices by them.
+
+    Raises:
+        LookupError: there is no driver, or it says none; the message says so.
+    """
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+        count, device, text = ctypes.c_int(), ctypes.c_int(), ctypes.create_string_buffer(32)
+        if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
+            raise LookupError("the NVIDIA driver finds no device")
+        found = []
+        for number in range(count.value):
+            if cuda.cuDeviceGet(ctypes.byref(device), number) or cuda.cuDeviceGetPCIBusId(text, len(text), device):
+                raise LookupError(f"the NVIDIA driver does not say where device {number} is")
+            found.append(text.value.decode("ascii", errors="replace"))
+        return tuple(found)
+    except (OSError, AttributeError) as error:
+        raise LookupError(f"there is no NVIDIA driver that fits: {error}") from error
+
+
 def _gpu(cuda: ctypes.CDLL, number: int) -> Gpu:
     device, size, text = ctypes.c_int(), ctypes.c_size_t(), ctypes.create_string_buffer(256)
     cuda.cuDeviceGet(ctypes.byref(device), number)

@@ -1,46 +1,29 @@
-"""A schedule as text: what it says are the numbers of the replay."""
+"""`mxecho schedule`: its JSON; its text and its errors are tested in `tests/test_api.py`."""
 
 from __future__ import annotations
 
-from echo.cli.schedule import held_at_peak, render_schedule
-from echo.ir.data_graph import DataGraph
-from echo.policies.all import All
-from echo.policies.data_problem import Solved, problem_of_graph, smallest
-from echo.policies.none import None_
-from tests.data_graphs import chain, unrolled
+import json
+
+import pytest
+
+from echo.cli import main
+from tests.cli.models import check_line
+from tests.data_graphs import ILP, ilp_graph
+
+GRAPH = str(ILP / "vgg16_b176.json")
 
 
-def solved(graph: DataGraph, nodes: list[int]) -> Solved:
-    problem = problem_of_graph(*graph)
-    splits = problem.splits(nodes)
-    return Solved(splits, problem.value(splits), True)
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["schedule", GRAPH, "--budget", "0.9", "--json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["stock_bytes"] == ilp_graph("vgg16_b176").training.planned_bytes
+    assert value["peak_bytes"] <= value["budget_bytes"] < value["stock_bytes"]
+    assert value["recomputations"] >= value["recomputed_nodes"] > 0
+    assert main.main(["schedule", GRAPH, "--budget", "0.9"]) == 0
+    assert f"{value['peak_bytes'] / 2**20:.1f} MB, budget" in capsys.readouterr().out
 
 
-def test_four_lines_with_the_numbers_of_the_schedule() -> None:
-    graph = unrolled(2)
-    heavy = [number for number, node in enumerate(graph.training.nodes) if node.op == "linear"]
-    light = [number for number, node in enumerate(graph.training.nodes) if node.op == "sigmoid"][:3]
-    found = solved(graph, [*heavy, *light])
-    lines = render_schedule(graph, "search", 3 << 20, found).splitlines()
-    step = sum(graph.seconds)
-    nodes, forward = len(graph.training.nodes), sum(node.forward for node in graph.training.nodes)
-    assert lines[0] == f"graph       {nodes} nodes, {forward} of them forward, {1000 * step:.2f} ms a step"
-    assert lines[1] == f"peak        0.0 MB -> {found.value.bytes / 2**20:.1f} MB, budget 3.0 MB (search)"
-    percent, ms = 100 * found.value.seconds / step, 1000 * found.value.seconds
-    assert lines[2] == f"overhead    {percent:+.2f} %, {ms:.2f} ms"
-    assert found.value.seconds > 0
-    assert lines[3].startswith("recomputed  3 nodes, 0 of them heavy, in 3 runs"), "no gradient reads the products"
-
-
-def test_heavy_operators_are_counted() -> None:
-    graph = unrolled(2)
-    everything = smallest(All(), *graph)
-    last = render_schedule(graph, "all", 0, everything).splitlines()[-1]
-    products = sum(node.op == "linear" for node in graph.training.nodes)
-    assert f", {products} of them heavy, in " in last
-
-
-def test_what_is_held_at_the_peak() -> None:
-    """The first gradient reads everything below the loss: the chain, the loss, and what it makes itself."""
-    held = held_at_peak(chain(4).training, smallest(None_(), *chain(4)))
-    assert held == "tanh0 0.0 MB, tanh1 0.0 MB, tanh2 0.0 MB, tanh3 0.0 MB, loss4 0.0 MB"
+def test_a_budget_is_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["schedule", GRAPH]) == 2
+    assert "Missing option '--budget'" in capsys.readouterr().err
+    assert "--budget: expected bytes" in check_line(["schedule", GRAPH, "--budget", "much"], capsys)

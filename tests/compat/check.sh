@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # tests/compat/check.sh PYTHON:NUMPY ...
 # For each pair: installs echo with that numpy into an environment of its own, below .venv-compat, and trains there:
-# plain (which must fail: else nothing is shown), after `import echo.compat`, with ECHO=1, with `mxecho run` and with
-# `python -S -m echo run`. All four must end with the same weights.
+# plain (which must fail, unless MXNet knows that numpy and Python: else nothing is shown), after `import echo.compat`,
+# with ECHO=1, with `mxecho run` and with `python -S -m echo run`. All must end with the same weights.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=$(mktemp -d)
@@ -23,7 +23,12 @@ for pair in "$@"; do
   bin=$folder/bin
   site=$("$bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
   (cd "$out"
-    if "$bin/python" "$step" >log 2>&1; then fail "mxnet needs no help here"; fi
+    if "$bin/python" -c "import sys, numpy; sys.exit(sys.version_info > (3, 12) or numpy.__version__ > '1.24')"; then
+      "$bin/python" "$step" >plain 2>log || fail "plain"
+    else
+      if "$bin/python" "$step" >log 2>&1; then fail "mxnet needs no help here"; fi
+      rm -f plain
+    fi
     "$bin/python" "$step" --compat >compat 2>log || fail "import echo.compat"
     export ECHO_MAX_OVERHEAD=none ECHO_LOG=INFO
     ECHO=1 "$bin/python" "$step" >echo 2>log || fail "ECHO=1"
@@ -31,6 +36,8 @@ for pair in "$@"; do
     "$bin/mxecho" run "$step" >run 2>log || fail "mxecho run"
     PYTHONPATH=$site "$bin/python" -S -m echo run "$step" >bare 2>log || fail "python -S -m echo run"
     grep -q "MB planned" log || fail "python -S -m echo run planned nothing"
-    for other in echo run bare; do cmp -s compat $other || fail "compat and $other: other weights"; done
+    for other in $(ls plain 2>/dev/null) echo run bare; do
+      cmp -s compat "$other" || fail "compat and $other: other weights"
+    done
     echo "   weights $(cut -c 1-16 compat) after echo.compat, ECHO=1, mxecho run and python -S -m echo run")
 done

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from echo.estimators import footprint as module
-from echo.estimators.footprint import Footprint, footprint, held_at_peak, layer_of
+from echo.estimators.footprint import Footprint, footprint, held_at_peak
 from echo.estimators.mxnet_storage import Storage, plan_storage
 from echo.ir.clones import with_clones
 from echo.ir.graph import Entry
@@ -188,19 +186,3 @@ def test_layers_hold_what_is_stashed() -> None:
     assert sum(after.layers.values()) < sum(before.layers.values())
     sizes = list(before.layers.values())
     assert sizes == sorted(sizes, reverse=True)
-
-
-@pytest.mark.parametrize(
-    ("name", "layer"),
-    [
-        ("encoder_l0_t12_out", "encoder_l*"),
-        ("lstm0_t3_i2h", "lstm*_*"),
-        ("stage1_conv2_fwd", "stage*_conv*"),
-        ("softmax", "softmax"),
-        ("", "tanh"),
-        ("___", "tanh"),
-    ],
-)
-def test_names_of_layers(name: str, layer: str) -> None:
-    node: Any = TrainingNode("tanh", name, (TensorType((1,)),))
-    assert layer_of(node) == layer

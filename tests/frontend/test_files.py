@@ -40,3 +40,15 @@ def test_what_mxnet_refuses_is_one_line(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         load_symbol(tmp_path / "nothing")
+
+
+def test_symbols_of_a_newer_mxnet_are_named_as_such(tmp_path: Path) -> None:
+    nodes = [{"op": "null", "name": "x", "inputs": []}, {"op": "_npi_wonder", "name": "w", "inputs": [[0, 0, 0]]}]
+    value = {"nodes": nodes, "arg_nodes": [0], "heads": [[1, 0, 0]], "attrs": {"mxnet_version": ["int", 20000]}}
+    path = tmp_path / "symbol.json"
+    for version, said in ((20000, " was saved by MXNet 2.0.0: MXNet"), (10901, ": MXNet"), ("x", ": MXNet")):
+        path.write_text(json.dumps({**value, "attrs": {"mxnet_version": ["int", version]}}))
+        with pytest.raises(GraphError) as caught:
+            load_symbol(path)
+        assert str(caught.value).startswith(f"{path}{said}")
+        assert "_npi_wonder" in str(caught.value)

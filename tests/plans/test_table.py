@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from echo.plans.decisions import RECOMPUTE, STASH, Decision
+from echo.plans.decisions import RECOMPUTE, STASH, Decision, Missed
 from echo.plans.plan import Plan
 from echo.plans.table import render
 from tests.plans.test_plan import plan
@@ -42,6 +42,8 @@ def test_layers_beyond_the_largest_are_summed() -> None:
     assert ["layer7", "13.0", "0.0"] in found
     assert ["4 more", "42.0", "5.0"] in found
     assert not any("layer8" in row for row in found)
+    found = rows(render(plan(before=before, after=replace(after, layers={"layer11": 30 * MB}))))
+    assert ["layer11", "9.0", "30.0"] in found, "what grows is shown, too"
 
 
 def test_alike_maps_are_one_row_the_largest_first() -> None:
@@ -67,3 +69,14 @@ def test_names_are_no_markup_and_lines_stay_short() -> None:
     assert "[/red]" in text
     assert "note: [a note]" in text
     assert max(map(len, text.splitlines())) <= 120
+
+
+def test_near_misses_are_a_table_with_counts() -> None:
+    missed = (*(Missed(number, f"cell{number}", "lstm_cell", "an inner map is read") for number in range(3)),
+              Missed(9, "gru", "gru_cell", "a wide state"), Missed(7, "b", "bias_act", "a quiet reason"))  # fmt: skip
+    notes = ("not fused (3 x, as 'cell0'): an inner map is read", "not fused (1 x, as 'gru'): a wide state", "other")
+    text = render(plan(missed=missed, notes=notes))
+    assert ["lstm_cell", "3", "cell0", "an inner map is read"] in rows(text)
+    assert ["gru_cell", "1", "gru", "a wide state"] in rows(text)
+    assert "quiet" not in text
+    assert [line for line in text.splitlines() if line.startswith("note: ")] == ["note: other"]

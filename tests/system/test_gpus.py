@@ -21,24 +21,27 @@ int cuDeviceGetCount(int* to) { *to = DEVICES; return 0; }
 int cuDeviceGet(int* to, int number) { *to = number + 5; return 0; }
 int cuDeviceGetName(char* to, int bytes, int device) { return snprintf(to, bytes, "device %d", device) < 0; }
 int cuDeviceTotalMem_v2(unsigned long* to, int device) { *to = (unsigned long)device << 30; return 0; }
+int cuDeviceGetPCIBusId(char* to, int bytes, int device) { return snprintf(to, bytes, "0000:%02x:00.0", device) < 0; }
 int cuDeviceGetAttribute(int* to, int which, int device) { *to = which == 75 ? 8 : which == 76 ? 6 : -1; return 0; }
 """
 ASK = """
+import sys
 from echo.system import gpus
 try:
-    print(tuple(gpus.driver()))
+    print(tuple(gpus.driver()) if len(sys.argv) == 1 else gpus.bus_ids())
 except LookupError as error:
     print(error)
 """
 
 
-def ask(folder: Path, source: str = "", *flags: str) -> str:
+def ask(folder: Path, source: str = "", *flags: str, ids: bool = False) -> str:
     """What a process says of the driver that this source makes; of none where it is empty."""
     if source:
         (folder / "driver.c").write_text(source)
         subprocess.run(["gcc", "-shared", "-fPIC", *flags, "-o", folder / "libcuda.so.1", folder / "driver.c"],
                        check=True, timeout=60)  # fmt: skip
-    done = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, check=True, timeout=60,
+    command = [sys.executable, "-c", ASK, *(["ids"] if ids else [])]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60,
                           env={"LD_LIBRARY_PATH": str(folder)})  # fmt: skip
     return done.stdout.strip()
 
@@ -47,11 +50,16 @@ def test_devices(tmp_path: Path) -> None:
     text = ask(tmp_path, DRIVER, "-DDEVICES=2").replace(repr(gpus._release()), "''")
     devices = (gpus.Gpu("device 5", 5 << 30, (8, 6)), gpus.Gpu("device 6", 6 << 30, (8, 6)))
     assert text == repr(((11, 4), "", devices))
+    assert ask(tmp_path, ids=True) == "('0000:05:00.0', '0000:06:00.0')"
 
 
 def test_a_driver_without_a_device(tmp_path: Path) -> None:
     assert ask(tmp_path, DRIVER, "-DDEVICES=0").startswith("((11, 4), ")
     assert ask(tmp_path, DRIVER, "-DDEVICES=0").endswith(", ())")
+    assert ask(tmp_path, ids=True) == "the NVIDIA driver finds no device"
+    assert ask(tmp_path, DRIVER.replace("snprintf(to", "1 || snprintf(to"), "-DDEVICES=1", ids=True) == (
+        "the NVIDIA driver does not say where device 0 is"
+    )
 
 
 def test_a_driver_that_lacks_functions(tmp_path: Path) -> None:
@@ -61,6 +69,7 @@ def test_a_driver_that_lacks_functions(tmp_path: Path) -> None:
 def test_no_driver(tmp_path: Path) -> None:
     (tmp_path / "libcuda.so.1").write_text("no library")
     assert ask(tmp_path).startswith("there is no NVIDIA driver: ")
+    assert ask(tmp_path, ids=True).startswith("there is no NVIDIA driver that fits: ")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@
 //
 // Only what is freed again by the end is counted. MXNet hands its temporary spaces out in turn and keeps them for all
 // graphs of a process, so that which of them grow says nothing of a graph; they outlive it, or are freed directly.
+//
+// A recording of a whole training watches as well: the bytes alive of all that was allocated since, in constant memory.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -46,6 +48,29 @@ std::vector<Block> g_blocks;
 std::unordered_map<void*, std::size_t> g_alive;  // of those blocks
 std::vector<std::pair<std::size_t, bool>> g_events;  // which block, and whether it was allocated or freed
 
+constexpr std::int32_t kGpu = 2;  // MXNet's type of the device
+struct Watched {
+  std::int64_t now = 0, most = 0;
+};
+bool g_watching = false;
+Watched g_watched[2];  // of host memory, of GPUs
+std::unordered_map<void*, std::size_t> g_sizes;  // of what was allocated since echo_storage_watch
+
+void watch_alloc(const RawHandle& handle) {
+  if (!g_watching || !handle.data) return;
+  g_sizes[handle.data] = handle.size;
+  Watched& watched = g_watched[handle.device_type == kGpu];
+  watched.now += static_cast<std::int64_t>(handle.size);
+  watched.most = std::max(watched.most, watched.now);
+}
+
+void watch_free(const RawHandle& handle) {
+  const auto found = g_sizes.find(handle.data);
+  if (found == g_sizes.end()) return;
+  g_watched[handle.device_type == kGpu].now -= static_cast<std::int64_t>(found->second);
+  g_sizes.erase(found);
+}
+
 bool is_counted(const RawHandle& handle) {
   return g_open && handle.device_type == g_type && handle.device_id == g_device && handle.data;
 }
@@ -55,6 +80,7 @@ void* own(Slot slot) { return g_own[slot - 2]; }
 void counting_alloc(void* self, RawHandle* handle) {
   reinterpret_cast<Alloc>(own(kAlloc))(self, handle);
   std::lock_guard<std::mutex> lock(g_mutex);
+  watch_alloc(*handle);
   if (!is_counted(*handle)) return;
   g_alive[handle->data] = g_blocks.size();
   g_events.emplace_back(g_blocks.size(), true);
@@ -63,6 +89,7 @@ void counting_alloc(void* self, RawHandle* handle) {
 
 void freed(const RawHandle& handle, bool counts) {
   std::lock_guard<std::mutex> lock(g_mutex);
+  watch_free(handle);
   const auto found = g_alive.find(handle.data);
   if (!is_counted(handle) || found == g_alive.end()) return;
   g_blocks[found->second].counts = counts;
@@ -88,6 +115,22 @@ std::int64_t most() {
     found = std::max(found, held);
   }
   return found;
+}
+
+void** counting() { return g_counting + 2; }
+
+// Puts our table in the place of MXNet's; false where somebody else's is there.
+bool count() {
+  if (!g_storage || (*g_storage != g_own && *g_storage != counting())) return false;
+  __atomic_store_n(g_storage, counting(), __ATOMIC_SEQ_CST);
+  return true;
+}
+
+// Puts MXNet's table back where nothing is counted any more; somebody else's around ours stays where it is.
+void uncount() {
+  if (g_open || g_watching) return;
+  void** ours = counting();
+  __atomic_compare_exchange_n(g_storage, &ours, g_own, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }
 
 bool is_at(void* lib, const char* symbol, void* function) { return function && dlsym(lib, symbol) == function; }
@@ -118,11 +161,10 @@ ECHO_EXPORT int echo_held_install(const char* path) {
 // From here to echo_held_end, what all threads hold on this device is counted. 1 where something is counted already.
 ECHO_EXPORT int echo_held_begin(std::int32_t device_type, std::int32_t device_id) {
   std::lock_guard<std::mutex> lock(g_mutex);
-  if (!g_storage || g_open || *g_storage != g_own) return 1;
+  if (g_open || !count()) return 1;
   g_type = device_type;
   g_device = device_id;
   g_open = true;
-  __atomic_store_n(g_storage, g_counting + 2, __ATOMIC_SEQ_CST);
   return 0;
 }
 
@@ -136,12 +178,38 @@ ECHO_EXPORT std::size_t echo_held_alive() {
 ECHO_EXPORT std::int64_t echo_held_end() {
   std::lock_guard<std::mutex> lock(g_mutex);
   if (!g_open) return 0;
-  void** ours = g_counting + 2;  // somebody else's table around ours stays where it is
-  __atomic_compare_exchange_n(g_storage, &ours, g_own, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
   const std::int64_t found = most();
   g_open = false;
+  uncount();
   g_alive.clear();
   g_blocks = {};
   g_events = {};
   return found;
+}
+
+// From here to echo_storage_unwatch, the bytes alive of what is allocated are watched. 1 where that is not possible.
+ECHO_EXPORT int echo_storage_watch() {
+  std::lock_guard<std::mutex> lock(g_mutex);
+  if (g_watching || !count()) return 1;
+  g_watching = true;
+  return 0;
+}
+
+// The most bytes that were alive at once since the last call, on GPUs (1) or in the host's memory (0).
+ECHO_EXPORT std::int64_t echo_storage_most(int on_gpus) {
+  std::lock_guard<std::mutex> lock(g_mutex);
+  Watched& watched = g_watched[on_gpus != 0];
+  const std::int64_t found = watched.most;
+  watched.most = watched.now;
+  return found;
+}
+
+// Ends what echo_storage_watch began.
+ECHO_EXPORT void echo_storage_unwatch() {
+  std::lock_guard<std::mutex> lock(g_mutex);
+  if (!g_watching) return;
+  g_watching = false;
+  uncount();
+  g_sizes.clear();
+  g_watched[0] = g_watched[1] = {};
 }

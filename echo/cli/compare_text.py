@@ -1,0 +1,55 @@
+"""Graphs of a profile side by side as a short table: what MXNet plans, what the executor holds, time."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from echo.report.profile import Profile
+from echo.report.usage import MIRROR, PLANNED, STOCK
+
+_WORDS = {
+    STOCK: "stock MXNet",
+    MIRROR: "MXNet's mirroring",
+    PLANNED: "echo",
+}
+_WIDTH = 100
+
+
+def rows(profile: Profile) -> list[dict[str, Any]]:
+    """One object a graph: its name, bytes (``planned`` by MXNet, ``total`` that the executor holds), and ``overhead``.
+
+    That is the predicted time of recomputation as a fraction of a stock step; None where nobody predicts it.
+    """
+    overheads = {STOCK: 0.0, PLANNED: profile.plan.overhead}
+    return [
+        {"graph": name, "planned": usage.planned, "total": usage.total, "overhead": overheads.get(name)}
+        for name, usage in ((name, profile.usages[name]) for name in _WORDS if name in profile.usages)
+    ]
+
+
+def render(profile: Profile) -> str:
+    """The rows as a table of at most 100 columns, and what the plan has to say."""
+    out = io.StringIO()
+    console = Console(file=out, width=_WIDTH, color_system=None, markup=False, emoji=False, highlight=False)
+    table = Table("training with", title_justify="left")
+    for heading in ("planned MB", "of stock", "held in all, MB", "of stock", "predicted time"):
+        table.add_column(heading, justify="right")
+    found = rows(profile)
+    stock = next(row for row in found if row["graph"] == STOCK)
+    for row in found:
+        cells = [cell for name in ("planned", "total") for cell in _cells(row[name], stock[name])]
+        overhead = row["overhead"]
+        time = "not predicted" if overhead is None else f"+{100 * overhead:.1f} %"
+        table.add_row(_WORDS[row["graph"]], *cells, time if row is not stock else "")
+    console.print(table)
+    for remark in profile.plan.remarks:
+        console.print(f"note: {remark}")
+    return out.getvalue().rstrip("\n")
+
+
+def _cells(size: int, stock: int) -> tuple[str, str]:
+    return f"{size / 2**20:,.1f}", f"{100 * size / stock:.0f} %" if stock else ""

@@ -1,0 +1,151 @@
+"""``mxecho plan``, ``show`` and ``why``: a plan for a saved symbol, and what it decided."""
+
+import dataclasses
+import json
+import os
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Dict, List, Optional
+
+import typer
+
+from echo.cli.words import (
+    Annotated,
+    Json,
+    MaxOverhead,
+    MemoryBudget,
+    NoFuse,
+    PlanFile,
+    PolicyName,
+    Save,
+    Shapes,
+    SymbolFile,
+    bounds_of,
+    print_json,
+    shapes_of,
+)
+
+if TYPE_CHECKING:
+    from echo.plans.plan import Plan
+
+
+class Fuse(str, Enum):
+    """What ``--fuse`` may be."""
+
+    memory = "memory"
+
+
+Keep = Annotated[
+    Optional[List[str]], typer.Option(metavar="PATTERN", help="Nodes or operators to stash; may be repeated.")
+]
+Recompute = Annotated[Optional[List[str]], typer.Option(metavar="PATTERN", help="Nodes to recompute; may be repeated.")]
+FuseWhere = Annotated[Optional[Fuse], typer.Option(help="Fused kernels where they are slower, too.")]
+Trace = Annotated[
+    Optional[str], typer.Option(metavar="FOLDER", help="Write down what each stage gave, as ECHO_TRACE does.")
+]
+Netron = Annotated[
+    Optional[str], typer.Option(metavar="FILE", help="Write the symbol with the plan on its nodes, to look at.")
+]
+WhyNames = Annotated[Optional[List[str]], typer.Option(metavar="NAME", help="Explain a feature map; may be repeated.")]
+
+
+def plan(
+    symbol: SymbolFile,
+    shapes: Shapes,
+    policy: PolicyName = "search",
+    max_overhead: MaxOverhead = "auto",
+    memory_budget: MemoryBudget = None,
+    keep: Keep = None,
+    recompute: Recompute = None,
+    no_fuse: NoFuse = False,
+    fuse: FuseWhere = None,
+    save: Save = None,
+    trace: Trace = None,
+    netron: Netron = None,
+    why: WhyNames = None,
+    as_json: Json = False,
+) -> None:
+    """Plan a saved symbol, and explain the plan.
+
+    Prints memory before and after, the time that recomputation takes, and decisions with their reasons.
+
+    \b
+    Examples:
+      mxecho plan model-symbol.json data=128,50 softmax_label=128,50
+      mxecho plan model-symbol.json data=32,3,224,224 --max-overhead none --save plan.json
+      mxecho plan model-symbol.json data=32,3,224,224 --memory-budget 6GB --why stage1_relu
+    """
+    fused = fuse.value if fuse and not no_fuse else not no_fuse
+    options = {"policy": policy, "keep": keep or (), "recompute": recompute or (), "fuse": fused}
+    found = _plan(symbol, trace, {**options, **bounds_of(max_overhead, memory_budget), **shapes_of(shapes)})
+    answers = _answers(found, why or ())
+    if save:
+        found.save(save)
+    if netron:
+        _write_netron(symbol, found, netron)
+    if as_json:
+        print_json({**found.to_json(), **({"why": list(map(dataclasses.asdict, answers))} if why else {})})
+    else:
+        print("\n".join(map(str, [found, *answers])))
+
+
+def _plan(symbol: str, trace: Optional[str], options: Dict[str, Any]) -> "Plan":
+    import echo
+    from echo.frontend.files import load_symbol
+    from echo.plans.options import TRACE_VARIABLE
+
+    if trace:
+        os.environ[TRACE_VARIABLE] = trace
+    return echo.plan(load_symbol(Path(symbol)), **options)
+
+
+def _write_netron(symbol: str, found: "Plan", path: str) -> None:
+    from echo.frontend.files import load_symbol
+    from echo.report.netron import annotated
+
+    value = json.loads(load_symbol(Path(symbol)).tojson(remove_amp_cast=False))
+    Path(path).write_text(json.dumps(annotated(value, found), indent=1) + "\n", encoding="utf-8")
+
+
+def show(file: PlanFile, as_json: Json = False) -> None:
+    """Print a plan that was saved before.
+
+    \b
+    Examples:
+      mxecho show plan.json
+    """
+    found = _load(file)
+    if as_json:
+        print_json(found.to_json())
+    else:
+        print(found)
+
+
+def why(
+    file: PlanFile,
+    names: Annotated[List[str], typer.Argument(metavar="NAME...", help="A node, or NODE:OUTPUT.")],
+    as_json: Json = False,
+) -> None:
+    """Say why feature maps are stashed or recomputed.
+
+    What the opposite would cost is known to `mxecho plan --why NAME` alone.
+
+    \b
+    Examples:
+      mxecho why plan.json encoder_l0_tanh
+    """
+    answers = _answers(_load(file), names)
+    if as_json:
+        print_json([dataclasses.asdict(answer) for answer in answers])
+    else:
+        print("\n".join(map(str, answers)))
+
+
+def _load(file: str) -> "Plan":
+    from echo.plans.plan import Plan
+
+    return Plan.load(file)
+
+
+def _answers(found: "Plan", names: Any) -> List[Any]:
+    return [found.why(name) for name in names]

@@ -1,0 +1,191 @@
+"""``mxecho profile``, ``compare`` and ``diff``: where the memory of a training step goes, without echo and with it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
+
+import typer
+
+from echo.cli.words import (
+    Annotated,
+    Json,
+    MaxOverhead,
+    MemoryBudget,
+    NoFuse,
+    Save,
+    Shapes,
+    SymbolFile,
+    bounds_of,
+    print_json,
+    shapes_of,
+)
+from echo.errors import OptionError
+
+if TYPE_CHECKING:
+    from echo.report.profile import Profile
+
+_EVERYTHING = ("mirror", "echo")  # what stands beside the user's own graph
+
+
+SymbolOrProfile = Annotated[
+    str, typer.Argument(metavar="SYMBOL", help="A symbol saved by MXNet; or, without shapes, a saved profile.")
+]
+ProfileFile = Annotated[str, typer.Argument(help="A profile saved by `mxecho profile --save` or Profile.save().")]
+PerhapsShapes = Annotated[
+    Optional[List[str]], typer.Argument(metavar="[NAME=SHAPE...]", help="Shapes of inputs, as data=128,50.")
+]
+Compare = Annotated[str, typer.Option(metavar="NAMES", help="What stands beside the symbol's own graph: echo,mirror.")]
+Run = Annotated[bool, typer.Option("--run", help="Also take two steps of each graph, and measure them.")]
+Budgets = Annotated[int, typer.Option(metavar="N", help="Also plan for N memory budgets.")]
+By = Annotated[
+    Optional[str], typer.Option(metavar="REGEX", help="Group arrays by what this finds in names, not by layers.")
+]
+Html = Annotated[Optional[str], typer.Option(metavar="FILE", help="Write a page with charts, which needs no network.")]
+Picture = Annotated[Optional[str], typer.Option(metavar="FILE", help="Write a picture, FILE.png or FILE.svg.")]
+Trace = Annotated[
+    Optional[str], typer.Option(metavar="FILE", help="Write a trace for ui.perfetto.dev and chrome://tracing.")
+]
+TorchSnapshot = Annotated[
+    Optional[str], typer.Option(metavar="FILE", help="Write a snapshot for PyTorch's memory_viz.")
+]
+Title = Annotated[str, typer.Option(metavar="TEXT", help="The model's name, for pages and pictures.")]
+
+
+def profile(
+    symbol: SymbolOrProfile,
+    shapes: PerhapsShapes = None,
+    compare: Compare = "echo",
+    max_overhead: MaxOverhead = "auto",
+    memory_budget: MemoryBudget = None,
+    no_fuse: NoFuse = False,
+    run: Run = False,
+    budgets: Budgets = 0,
+    by: By = None,
+    save: Save = None,
+    html: Html = None,
+    picture: Picture = None,
+    trace: Trace = None,
+    torch_snapshot: TorchSnapshot = None,
+    title: Title = "",
+    as_json: Json = False,
+) -> None:
+    """Say where the memory of a training step goes.
+
+    \b
+    Examples:
+      mxecho profile model-symbol.json data=128,50 softmax_label=128,50 --by '^(encoder|decoder)'
+      mxecho profile model-symbol.json data=128,50 --run --budgets 8 --save profile.json --html page.html
+      mxecho profile profile.json --picture memory.svg --trace trace.json
+    """
+    import echo
+
+    check_picture(picture)
+    options = {**bounds_of(max_overhead, memory_budget), "fuse": not no_fuse, "run": run, "budgets": budgets}
+    if shapes:
+        found = _profile(symbol, shapes, [name for name in compare.split(",") if name], options)
+    else:
+        _check_no_planning({**options, "compare": compare})
+        found = echo.Profile.load(symbol)
+    if save:
+        found.save(save)
+    _export(found, trace, torch_snapshot)
+    _show(found, by, html, picture, title or Path(symbol).stem, as_json)
+
+
+def _check_no_planning(options: Dict[str, Any]) -> None:
+    """Refuses, for a profile that was saved, the options of those that are made anew; they would change nothing."""
+    defaults = {
+        "compare": "echo", "max_overhead": "auto", "memory_budget": None, "fuse": True, "run": False, "budgets": 0,
+    }  # fmt: skip
+    given = [name for name, value in options.items() if value != defaults[name]]
+    if given:
+        option = "--no-fuse" if given[0] == "fuse" else f"--{given[0].replace('_', '-')}"
+        raise OptionError(f"{option} is for a symbol: expected shapes of its inputs, as data=128,50")
+
+
+def check_picture(path: Optional[str]) -> None:
+    """Refuses names of pictures that cannot be written, before anything is planned.
+
+    Raises:
+        OptionError: the name ends in another way than .png or .svg.
+    """
+    if path is not None and not path.lower().endswith((".png", ".svg")):
+        raise OptionError(f"expected a picture NAME.png or NAME.svg, got {path!r}")
+
+
+def _export(found: "Profile", trace: Optional[str], torch_snapshot: Optional[str]) -> None:
+    if trace:
+        from echo.report import trace as perfetto
+
+        perfetto.save(found, trace)
+    if torch_snapshot:
+        from echo.report import torch_snapshot as torch
+
+        torch.save(found, torch_snapshot)
+
+
+def _profile(symbol: str, shapes: List[str], names: Sequence[str], options: Dict[str, Any]) -> "Profile":
+    import echo
+    from echo.frontend.files import load_symbol
+
+    return echo.profile(load_symbol(Path(symbol)), compare=names, **options, **shapes_of(shapes))
+
+
+def _show(
+    found: "Profile", by: Optional[str], html: Optional[str], picture: Optional[str], title: str, as_json: bool
+) -> None:
+    from echo.report import page
+    from echo.report import picture as drawing
+    from echo.report.text import render
+    from echo.report.usage import layer_by, layer_of
+
+    layer = layer_by(by) if by else layer_of
+    if html:
+        page.save(found, html, title, layer)
+    if picture:
+        drawing.save(found, picture, title, layer)
+    if as_json:
+        print_json(found.to_json())
+    else:
+        print(render(found, layer))
+
+
+def diff(before: ProfileFile, after: ProfileFile, by: By = None) -> None:
+    """Set two saved profiles side by side: what grew, and what shrank.
+
+    \b
+    Examples:
+      mxecho diff before.json after.json
+      mxecho diff before.json after.json --by '^(encoder|decoder)'
+    """
+    import echo
+    from echo.report.diff import difference
+    from echo.report.usage import layer_by, layer_of
+
+    print(difference(echo.Profile.load(before), echo.Profile.load(after), layer_by(by) if by else layer_of))
+
+
+def compare(
+    symbol: SymbolFile,
+    shapes: Shapes,
+    max_overhead: MaxOverhead = "auto",
+    memory_budget: MemoryBudget = None,
+    no_fuse: NoFuse = False,
+    as_json: Json = False,
+) -> None:
+    """Set stock MXNet, its own recomputation, and echo side by side.
+
+    MXNet's own recomputation is MXNET_BACKWARD_DO_MIRROR=1, whose time is not predicted.
+
+    \b
+    Examples:
+      mxecho compare model-symbol.json data=128,50 softmax_label=128,50
+      mxecho compare model-symbol.json data=32,3,224,224 --max-overhead 0.05 --json
+    """
+    from echo.cli.compare_text import render, rows
+
+    options = {**bounds_of(max_overhead, memory_budget), "fuse": not no_fuse}
+    found = _profile(symbol, shapes, _EVERYTHING, options)
+    if as_json:
+        print_json(rows(found))
+    else:
+        print(render(found))

@@ -1,0 +1,49 @@
+"""Sums of recordings side by side, as a table."""
+
+from __future__ import annotations
+
+import io
+from typing import Any, Mapping
+
+from rich.console import Console
+from rich.table import Table
+
+_HEADINGS = {"run": "recorded", "off": "without echo", "on": "with echo"}
+_MB = 2**20
+_FIGURES = {  # name: words, what it is divided by, decimals
+    "ms_a_step": ("ms a step (median)", 1, 1),
+    "samples_a_second": ("samples a second", 1, 1),
+    "resident": ("memory of the process, MB", _MB, 0),
+    "storage": ("MXNet's storage, MB", _MB, 1),
+    "device": ("memory of the GPUs, MB", _MB, 0),
+    "gpu_joules_a_sample": ("GPU energy, J a sample", 1, 3),
+    "gpu_watts": ("GPU power, W", 1, 1),
+    "cpu_joules_a_sample": ("CPU energy, J a sample", 1, 3),
+    "cpu_watts": ("CPU power, W", 1, 1),
+    "steps": ("steps measured", 1, 0),
+    "steps_left_out": ("steps left out (warm-up)", 1, 0),
+}
+_COUNTS = ("steps", "steps_left_out")
+
+
+def render(sums: Mapping[str, Mapping[str, Any]]) -> str:
+    """A row for each figure that some recording has; of two recordings, also the second as a share of the first."""
+    table = Table("", title_justify="left")
+    for name in sums:
+        table.add_column(_HEADINGS.get(name, name), justify="right")
+    if len(sums) == 2:
+        table.add_column("of it", justify="right")
+    for figure, (words, unit, decimals) in _FIGURES.items():
+        values = [each[figure] for each in sums.values()]
+        if any(value is not None for value in values):
+            cells = ["-" if value is None else f"{value / unit:,.{decimals}f}" for value in values]
+            table.add_row(words, *cells, *([] if len(sums) != 2 else [_share(figure, *values)]))
+    out = io.StringIO()
+    Console(file=out, width=100, color_system=None, markup=False, emoji=False, highlight=False).print(table)
+    return out.getvalue().rstrip("\n")
+
+
+def _share(figure: str, first: float | None, second: float | None) -> str:
+    if figure in _COUNTS or first is None or second is None or not first:
+        return ""
+    return f"{100 * second / first:.0f} %"

@@ -1,0 +1,107 @@
+"""What commands share on the command line: arguments and options with their help, and how their texts are read.
+
+Modules with commands are imported for each ``--help``, so nothing here or there imports numpy, rich or MXNet before a
+command runs. Annotations are read when Python runs: they have to be such as Python 3.8 knows.
+"""
+
+import json
+import math
+import sys
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import typer
+
+from echo.errors import OptionError
+
+if sys.version_info >= (3, 9):
+    from typing import Annotated as Annotated
+else:
+    from typing_extensions import Annotated as Annotated  # which typer brings for Python 3.8
+
+_MOST_ELEMENTS = 2**31  # of an array of MXNet's wheels
+_SHOWN = 80  # characters of a text that makes no sense
+
+SymbolFile = Annotated[
+    str, typer.Argument(metavar="SYMBOL", help="A symbol saved by MXNet 1.x, as model-symbol.json.", show_default=False)
+]
+Shapes = Annotated[
+    List[str], typer.Argument(metavar="NAME=SHAPE...", help="Shapes of inputs, as data=128,50.", show_default=False)
+]
+PlanFile = Annotated[str, typer.Argument(metavar="PLAN", help="A plan saved by `mxecho plan --save` or Plan.save().")]
+PolicyName = Annotated[
+    str, typer.Option(metavar="NAME", help="search, echo, sublinear, mincut, exact, all or none.", show_default=True)
+]
+MaxOverhead = Annotated[
+    str, typer.Option(metavar="VALUE", help="Bound on recomputation, as a fraction of the step, or none; auto is 0.10.")
+]
+MemoryBudget = Annotated[
+    Optional[str], typer.Option(metavar="VALUE", help='Bytes, "6GB", or a fraction of what is needed without echo.')
+]
+NoFuse = Annotated[bool, typer.Option("--no-fuse", help="No fused kernels: results keep every bit.")]
+Save = Annotated[Optional[str], typer.Option(metavar="FILE", help="Write the result as a JSON file.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def shape_of(text: str) -> Tuple[str, Tuple[int, ...]]:
+    """The name and the shape in NAME=SHAPE.
+
+    Raises:
+        OptionError: the text is no such thing, or the array would have 2**31 elements or more.
+    """
+    name, separator, sizes = text.partition("=")
+    try:
+        if not separator:
+            raise ValueError
+        shape = tuple(int(size) for size in sizes.strip("()").split(",") if size.strip())
+        if math.prod(shape) >= _MOST_ELEMENTS or not all(0 <= size < _MOST_ELEMENTS for size in shape):
+            raise ValueError
+        return name, shape
+    except ValueError as error:
+        shown = repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}..."
+        raise OptionError(
+            f"expected NAME=SHAPE such as data=128,50, of less than 2**31 elements, got {shown}"
+        ) from error
+
+
+def shapes_of(texts: Sequence[str]) -> Dict[str, Any]:
+    """The shapes by name.
+
+    Raises:
+        OptionError: as `shape_of`.
+    """
+    return dict(map(shape_of, texts))
+
+
+def number_of(option: str, text: Optional[str], words: Sequence[str] = ()) -> Any:
+    """A number, or one of some words left as it is; None for "none".
+
+    Raises:
+        OptionError: it is none of these; the message names the option.
+    """
+    if text is None or text.lower() == "none":
+        return None
+    if text in words:
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        if option == "--memory-budget":
+            return text  # a size with a unit, checked by Options
+        raise OptionError(f"{option}: expected a number, got {text!r}") from None
+
+
+def bounds_of(max_overhead: str, memory_budget: Optional[str]) -> Dict[str, Any]:
+    """The options ``max_overhead`` and ``memory_budget`` of `echo.plan`.
+
+    Raises:
+        OptionError: as `number_of`.
+    """
+    return {
+        "max_overhead": number_of("--max-overhead", max_overhead, ["auto"]),
+        "memory_budget": number_of("--memory-budget", memory_budget),
+    }
+
+
+def print_json(value: Any) -> None:
+    """Prints a result of a command for programs."""
+    print(json.dumps(value, allow_nan=False))

@@ -1,0 +1,1 @@
+"""What a training run takes, window by window: rows, their files and sums, and the meters of power and energy."""

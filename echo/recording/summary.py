@@ -1,0 +1,49 @@
+"""What rows come to: time, throughput, memory and energy, without the steps of the warm-up."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any, Callable, Sequence
+
+from echo.recording.rows import Row
+
+FORMAT = "echo-recording-1"
+
+
+def summary(rows: Sequence[Row]) -> dict[str, Any]:
+    """Figures by name, None where nothing was measured.
+
+    ``steps``, ``samples`` and ``seconds`` are sums, ``samples_a_second`` is their ratio; ``ms_a_step`` is the median of
+    the windows, which a pause does not move. Bytes are the most of all rows. Joules are those a sample, watts the mean.
+    """
+    counted = [row for row in rows if not row.warmup]
+    samples, seconds = sum(row.samples for row in counted), sum(row.seconds for row in counted)
+    gpu, cpu = _sum(counted, lambda row: row.gpu_joules), _sum(counted, lambda row: row.cpu_joules)
+    return {
+        "steps": sum(row.steps for row in counted),
+        "samples": samples,
+        "seconds": seconds,
+        "ms_a_step": statistics.median(row.ms_a_step for row in counted) if counted else None,
+        "samples_a_second": _ratio(samples, seconds),
+        "resident": _most(rows, lambda row: row.resident),
+        "storage": _most(rows, lambda row: row.storage),
+        "device": _most(rows, lambda row: row.device),
+        "gpu_joules_a_sample": _ratio(gpu, samples),
+        "cpu_joules_a_sample": _ratio(cpu, samples),
+        "gpu_watts": _ratio(gpu, seconds),
+        "cpu_watts": _ratio(cpu, seconds),
+        "steps_left_out": sum(row.steps for row in rows if row.warmup),
+    }
+
+
+def _sum(rows: Sequence[Row], value: Callable[[Row], float | None]) -> float | None:
+    found = [each for each in map(value, rows) if each is not None]
+    return sum(found) if found and len(found) == len(rows) else None
+
+
+def _most(rows: Sequence[Row], value: Callable[[Row], int | None]) -> int | None:
+    return max((each for each in map(value, rows) if each is not None), default=None)
+
+
+def _ratio(one: float | None, other: float) -> float | None:
+    return one / other if one is not None and other else None

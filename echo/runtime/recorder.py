@@ -1,0 +1,198 @@
+"""`echo.callbacks.Recorder`: what a training takes, recorded as it runs."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import logging
+import os
+import platform
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Callable
+
+import mxnet as mx
+from mxnet.gluon.contrib.estimator import BatchEnd, EpochBegin, EpochEnd, TrainBegin, TrainEnd
+
+from echo.errors import OptionError
+from echo.recording.rows import Row, RowFile, columns_of
+from echo.recording.summary import FORMAT, summary
+from echo.recording.windows import Windows
+from echo.runtime.meters import Meters
+from echo.runtime.storage_counter import StorageCounter
+from echo.system.once import ONCE
+
+logger = logging.getLogger("echo")
+
+
+class Recorder(TrainBegin, EpochBegin, BatchEnd, EpochEnd, TrainEnd):  # type: ignore[misc]
+    """Records samples a second, milliseconds a step, memory and energy of a training, window by window.
+
+    ::
+
+        module.fit(data, batch_end_callback=Recorder("run.csv"))          # Module
+
+        with Recorder("run.csv") as recorder:                             # a loop of one's own
+            for batch in batches:
+                ...
+                trainer.step(batch_size)
+                recorder.step(batch_size)
+
+        estimator.fit(data, epochs=3, event_handlers=[Recorder("run.csv")])
+
+    At the end of each window MXNet is waited for, so that its time and its energy are those of its steps. Rows are
+    written as they come: a training that is interrupted keeps them. At its end, `close` writes sums beside them, as
+    ``run.json``.
+
+    Args:
+        path: a CSV file for the rows, replaced where it is there, or one that is open; none are written without one.
+        every: steps of a window.
+        warmup: steps from the first one on that are recorded and left out of sums.
+        storage: a counter of MXNet's storage that was opened earlier, so that it knows what is there already; otherwise
+            what was allocated before the recorder is made is not counted.
+
+    Raises:
+        OptionError: a number that makes no sense.
+        OSError: the file cannot be written.
+    """
+
+    priority = -1500  # of the Estimator's handlers: behind the update of the weights, before an evaluation
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | RowFile | None = None,
+        every: int = 10,
+        warmup: int = 10,
+        storage: StorageCounter | None = None,
+    ) -> None:
+        for name, value, least in (("every", every, 1), ("warmup", warmup, 0)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise OptionError(f"{name}: expected a number of steps from {least} on, got {value!r}")
+        self.rows: list[Row] = []
+        self.every, self.warmup = every, warmup
+        self._file = path if path is None or isinstance(path, RowFile) else RowFile(path, replace=True)
+        self._meters = Meters(storage)
+        for line in filter(ONCE.first, self._meters.missing):
+            logger.warning("echo: not recorded: %s", line)
+        self._windows = Windows(self._meters.read, mx.nd.waitall, every, warmup)
+        self._process = os.getpid()
+        self._open = True
+        atexit.register(self.close)
+
+    @property
+    def path(self) -> Path | None:
+        """The file of the rows."""
+        return None if self._file is None else self._file.path
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """What cannot be measured here, and why, a line each."""
+        return tuple(self._meters.missing)
+
+    def step(self, batch_size: int) -> None:
+        """A training step with so many samples ends here."""
+        if self._open:
+            self._add(self._windows.step(batch_size))
+
+    def restart(self) -> None:
+        """Begins a window here: what was done since the last step, an evaluation perhaps, is in none."""
+        if self._open:
+            self._windows.open()
+
+    def pause(self) -> None:
+        """Ends the window here; the next one begins with `restart`, or at the end of the next step."""
+        if self._open:
+            self._add(self._windows.close())
+
+    def summary(self) -> dict[str, Any]:
+        """What the rows come to so far (`echo.recording.summary`)."""
+        return summary(self.rows)
+
+    def to_json(self) -> dict[str, Any]:
+        """The recording as a JSON value: the sums, the rows as columns, and what they were made with."""
+        return {
+            "format": FORMAT,
+            "every": self.every,
+            "warmup": self.warmup,
+            "versions": {"echo": version("mxnet-echo"), "mxnet": mx.__version__, "python": platform.python_version()},
+            "missing": list(self.missing),
+            "summary": self.summary(),
+            "rows": columns_of(self.rows),
+        }
+
+    def close(self) -> None:
+        """Ends the recording, and writes the sums beside the file of the rows. The second time it does nothing."""
+        if not self._open or os.getpid() != self._process:
+            return
+        self._add(self._windows.close())
+        self._open = False
+        atexit.unregister(self.close)
+        self._meters.close()
+        if self._file is not None:
+            path, text = self._file.path.with_suffix(".json"), json.dumps(self.to_json(), allow_nan=False) + "\n"
+            self._write(self._file.close)
+            self._write(partial(path.write_text, text, encoding="utf-8"))
+
+    def _add(self, row: Row | None) -> None:
+        if row is None:
+            return
+        self.rows.append(row)
+        if self._file is not None:
+            self._write(partial(self._file.add, row))
+
+    def _write(self, write: Callable[[], object]) -> None:
+        """Writes; where that fails, as on a full disk, the training goes on, and nothing more is written."""
+        try:
+            write()
+        except OSError as error:
+            logger.warning("echo: nothing more is written of the recording: %s", error)
+            file, self._file = self._file, None
+            if file is not None:
+                with contextlib.suppress(OSError):
+                    file.close()
+
+    def __enter__(self) -> Recorder:
+        self.restart()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def __call__(self, param: Any) -> None:
+        """As ``batch_end_callback`` of ``Module.fit``. What runs between epochs is in no window."""
+        self.step(_batch_size(param.locals))
+        if param.locals.get("end_of_batch"):  # MXNet's name for the last batch of an epoch
+            self.pause()
+
+    def train_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        """As an event handler of Gluon's Estimator, like the four below."""
+
+    def epoch_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        self.restart()
+
+    def batch_end(self, estimator: Any, *args: Any, **kwargs: Any) -> bool:
+        self.step(sum(len(label) for label in kwargs["label"]))
+        return False
+
+    def epoch_end(self, estimator: Any, *args: Any, **kwargs: Any) -> bool:
+        self.pause()
+        return False
+
+    def train_end(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
+        self.close()
+
+
+def _batch_size(names: Any) -> int:
+    """The samples of the batch in the variables of ``Module.fit``.
+
+    Raises:
+        OptionError: these are other variables.
+    """
+    try:
+        (first, *_), (shape, *_) = names["data_batch"].data, names["self"].data_shapes
+        return int(first.shape[max(mx.io.DataDesc.get_batch_axis(shape.layout), 0)])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise OptionError(f"Recorder: expected what Module.fit gives a batch_end_callback: {error}") from error

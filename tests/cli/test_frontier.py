@@ -1,0 +1,25 @@
+"""`mxecho frontier`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from echo.cli import main
+from tests.cli.models import SHAPES, check_line, network
+
+pytestmark = pytest.mark.usefixtures("cheap_planning")
+
+
+def test_budgets_against_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["frontier", network(tmp_path), *SHAPES, "--points", "3", "--no-fuse"]
+    assert main.main([*words, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert 2 <= len(rows) <= 3
+    assert [row["total"] for row in rows] == sorted(row["total"] for row in rows)
+    assert main.main(words) == 0
+    said = capsys.readouterr().out
+    assert all(f"{row['total'] / 2**20:.1f}" in said for row in rows)
+    assert "points: expected a number from 2 to 100, got 1" in check_line([*words, "--points", "1"], capsys)

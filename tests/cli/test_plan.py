@@ -1,0 +1,70 @@
+"""`mxecho plan`, `show` and `why`: what they hand to `echo.plan`, and what they print."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import echo
+from echo.cli import main
+from tests.cli.models import SAVED, SHAPES, check_line, network
+
+pytestmark = pytest.mark.usefixtures("cheap_planning")
+
+
+@pytest.mark.parametrize("shape", ["x", "=2", "x=-1,2", "x=1e3", "x=99999999999999999999,2", "x=2147483647,2147483647"])
+def test_bad_shapes_are_one_line(tmp_path: Path, shape: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file.json").write_text(SAVED)
+    check_line(["plan", str(tmp_path / "file.json"), shape], capsys)
+
+
+def test_a_plan_that_cannot_be_saved_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    check_line(["plan", network(tmp_path), *SHAPES, "--no-fuse", "--save", str(tmp_path)], capsys)
+
+
+def test_fuse_is_an_option_of_its_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    given: list[object] = []
+
+    def plan(_: object, **options: object) -> str:
+        given.append(options["fuse"])
+        return "a plan"
+
+    monkeypatch.setattr("echo.plan", plan)
+    monkeypatch.setattr("echo.frontend.files.load_symbol", lambda path: path)
+    for words in ([], ["--fuse", "memory"], ["--no-fuse"]):
+        assert main.main(["plan", "model.json", "data=4,8", *words]) == 0
+    assert given == [True, "memory", False]
+    assert main.main(["plan", "model.json", "data=4,8", "--fuse", "time"]) == 2
+    assert "Invalid value for '--fuse': 'time' is not" in capsys.readouterr().err
+
+
+def test_a_plan_is_saved_shown_and_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved = str(tmp_path / "plan.json")
+    words = ["plan", network(tmp_path), *SHAPES, "--no-fuse", "--max-overhead", "none", "--save", saved]
+    assert main.main([*words, "--why", "tanh3"]) == 0
+    first = capsys.readouterr().out
+    plan = echo.Plan.load(saved)
+    assert first.startswith(str(plan))
+    assert "instead: " in first[len(str(plan)) :], "what the opposite costs"
+    assert main.main(["show", saved]) == 0
+    assert capsys.readouterr().out == f"{plan}\n"
+    assert main.main(["why", saved, "tanh3", "tanh4"]) == 0
+    assert capsys.readouterr().out == f"{plan.why('tanh3')}\n{plan.why('tanh4')}\n"
+    assert "no gradient reads" in check_line(["why", saved, "nowhere"], capsys)
+
+
+def test_json_of_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved = tmp_path / "plan.json"
+    words = ["plan", network(tmp_path), *SHAPES, "--no-fuse", "--max-overhead", "none", "--save", str(saved), "--json"]
+    assert main.main([*words, "--why", "tanh3"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    (answer,) = value.pop("why")
+    assert answer["decision"]["name"] == "tanh3"
+    assert answer["flip"]["alone"]["planned"] > 0
+    assert echo.Plan.from_json(value) == echo.Plan.load(saved)
+    assert main.main(["show", str(saved), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == value
+    assert main.main(["why", str(saved), "tanh3", "--json"]) == 0
+    assert [each["decision"] for each in json.loads(capsys.readouterr().out)] == [answer["decision"]]

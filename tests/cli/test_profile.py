@@ -1,0 +1,92 @@
+"""`mxecho profile` and `mxecho compare`."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import mxnet as mx
+import pytest
+
+from echo.cli import main
+from tests.cli.models import SAVED, SHAPES, check_line, network
+
+pytestmark = pytest.mark.usefixtures("cheap_planning")
+
+
+def test_a_profile_of_a_symbol_and_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    symbol, saved = tmp_path / "net-symbol.json", tmp_path / "profile.json"
+    net = mx.sym.tanh(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=16, name="enc_fc"), name="enc_tanh")
+    mx.sym.SoftmaxOutput(net, name="loss").save(str(symbol))
+    words = ["profile", str(symbol), "data=4,8", "loss_label=4", "--compare", "echo,mirror"]
+    assert main.main([*words, "--by", "^enc", "--save", str(saved)]) == 0
+    first = capsys.readouterr().out
+    assert [" stock " in first, " echo " in first, " mirror " in first, "│ enc " in first] == [True] * 4
+    assert main.main(["profile", str(saved), "--by", "^enc"]) == 0
+    assert capsys.readouterr().out == first
+    assert main.main(["profile", str(saved), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(saved.read_text())
+    for more in (["--run"], ["--budgets", "3"], ["--compare", "mirror"], ["--memory-budget", "1MB"], ["--no-fuse"]):
+        assert f"{more[0]} is for a symbol" in check_line(["profile", str(saved), *more], capsys)
+
+
+def test_pages_and_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page, picture = tmp_path / "page.html", tmp_path / "picture.svg"
+    words = ["profile", network(tmp_path), *SHAPES, "--budgets", "3"]
+    assert main.main([*words, "--html", str(page), "--picture", str(picture), "--title", "my net"]) == 0
+    for path in (page, picture):
+        assert "my net" in path.read_text(encoding="utf-8")
+    assert "What other budgets buy" in page.read_text(encoding="utf-8")
+    capsys.readouterr()
+    check_line([*words, "--picture", str(tmp_path / "picture.bmp")], capsys)
+    check_line([*words[:-1], "-3"], capsys)
+
+
+def test_other_tools_get_their_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace, snapshot, saved = (tmp_path / name for name in ("trace.json", "snapshot.pickle", "profile.json"))
+    words = ["profile", network(tmp_path), *SHAPES, "--trace", str(trace), "--torch-snapshot", str(snapshot)]
+    assert main.main([*words, "--save", str(saved)]) == 0
+    assert json.loads(trace.read_text())["traceEvents"]
+    assert len(pickle.loads(snapshot.read_bytes())["device_traces"]) == 2
+    capsys.readouterr()
+    assert main.main(["diff", str(saved), str(saved)]) == 0
+    assert "of it planned by MXNet" in capsys.readouterr().out
+    check_line(["diff", str(saved), str(trace)], capsys)
+
+
+def test_a_picture_that_cannot_be_is_refused_before_anything_is_planned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("echo.profile", None)
+    words = ["profile", network(tmp_path), *SHAPES, "--picture", "memory.txt"]
+    assert "expected a picture NAME.png or NAME.svg, got 'memory.txt'" in check_line(words, capsys)
+
+
+@pytest.mark.parametrize("words", [["--by", "("], ["--compare", "torch"], ["--max-overhead", "many"]], ids=str)
+def test_bad_options_of_a_profile_are_one_line(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file.json").write_text(SAVED)
+    check_line(["profile", str(tmp_path / "file.json"), "x=2,3", *words], capsys)
+
+
+def test_a_profile_of_another_version_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved = tmp_path / "profile.json"
+    assert main.main(["profile", network(tmp_path), *SHAPES, "--save", str(saved)]) == 0
+    saved.write_text(saved.read_text().replace("echo-profile-1", "echo-profile-0"))
+    capsys.readouterr()
+    assert "expected format echo-profile-1, got 'echo-profile-0'" in check_line(["profile", str(saved)], capsys)
+
+
+def test_all_graphs_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["compare", network(tmp_path), *SHAPES, "--no-fuse", "--max-overhead", "none"]
+    assert main.main([*words, "--json"]) == 0
+    rows = {row["graph"]: row for row in json.loads(capsys.readouterr().out)}
+    assert list(rows) == ["stock", "mirror", "echo"]
+    assert rows["echo"]["planned"] < rows["stock"]["planned"]
+    assert main.main(words) == 0
+    said = capsys.readouterr().out
+    for row in rows.values():
+        assert f"{row['planned'] / 2**20:,.1f}" in said
+    assert "MXNet's mirroring" in said

@@ -1,0 +1,91 @@
+"""`mxecho record`: real trainings without and with echo, what fails, and what is interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from echo.cli import main
+from tests.cli.models import check_line
+from tests.runtime.test_recording import MODULE
+
+
+def record(folder: Path, *words: str, program: str = MODULE) -> subprocess.CompletedProcess[str]:
+    (folder / "train.py").write_text(program)
+    command = [sys.executable, "-W", "ignore", "-m", "echo", "record", "--every", "4", "--warmup", "1", *words]
+    return subprocess.run([*command, "--", sys.executable, "-W", "ignore", "train.py", "--every"], timeout=200,
+                          cwd=folder, capture_output=True, text=True, check=False, env={**os.environ})  # fmt: skip
+
+
+def test_without_echo_and_with_it(tmp_path: Path) -> None:
+    done = record(tmp_path, "--compare", "off,on", "--picture", "both.svg")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("trained\n") == 2
+    for words in ("without echo", "with echo", "ms a step", "rows and sums: recording"):
+        assert words in done.stdout
+    assert sorted(path.name for path in (tmp_path / "recording").iterdir()) == [
+        "off.csv", "off.json", "on.csv", "on.json",
+    ]  # fmt: skip
+    assert (tmp_path / "both.svg").exists()
+
+
+def test_json_and_the_status_of_the_program(tmp_path: Path) -> None:
+    done = record(tmp_path, "--json", "--out", "here", program=MODULE + "import sys; sys.exit(7)\n")
+    assert done.returncode == 7
+    sums = json.loads(done.stdout)
+    assert sums["run"] == json.loads((tmp_path / "here" / "run.json").read_text())["summary"]
+    assert sums["run"]["steps"] == 8
+    assert "trained" in done.stderr, "the program's words do not come between"
+
+
+def test_what_takes_no_step(tmp_path: Path) -> None:
+    done = record(tmp_path, program="print('hello')")
+    assert done.returncode == 1
+    assert done.stderr.startswith("mxecho record: no training step was seen: ")
+    assert record(tmp_path, program="raise SystemExit(3)").returncode == 3
+
+
+def test_what_is_interrupted_shows_its_rows(tmp_path: Path) -> None:
+    program = MODULE + "import time\nopen('ready', 'w').close()\ntime.sleep(100)\n"
+    (tmp_path / "train.py").write_text(program)
+    command = [sys.executable, "-m", "echo", "record", "--every", "4", sys.executable, "-W", "ignore", "train.py"]
+    child = subprocess.Popen(command, cwd=tmp_path, start_new_session=True, stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True)  # fmt: skip
+    for _ in range(1200):
+        if (tmp_path / "ready").exists():
+            break
+        time.sleep(0.1)
+    os.killpg(child.pid, signal.SIGINT)  # as a terminal does for Ctrl-C
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 128 + signal.SIGINT, err
+    assert "steps left out (warm-up)" in out
+    assert (tmp_path / "recording" / "run.json").exists()
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["--compare", "on,run"], "--compare: expected off, on or off,on, got 'on,run'"),
+    (["--compare", ""], "--compare: expected off, on or off,on, got ''"),
+    (["--out", "/proc/nothing"], "No such file or directory: '/proc/nothing'"),
+], ids=str)  # fmt: skip
+def test_bad_options_are_one_line(
+    words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert said in check_line(["record", *words, "--", "true"], capsys)
+
+
+def test_a_command_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main.main(["record", "nowhere"]) == 1
+    assert capsys.readouterr().err == "mxecho record: [Errno 2] No such file or directory: 'nowhere'\n"
+    assert main.main(["record"]) == 2
+    assert main.main(["record", "--every", "0", "true"]) == 2

@@ -1,0 +1,41 @@
+"""Arguments and options as texts."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from echo.cli.words import bounds_of, number_of, print_json, shape_of, shapes_of
+from echo.errors import OptionError
+
+
+@pytest.mark.parametrize("text", ["x", "=2", "x=-1,2", "x=1e3", "x=99999999999999999999,2", "x=2147483647,2147483647"])
+def test_bad_shapes(text: str) -> None:
+    if text == "=2":
+        assert shape_of(text) == ("", (2,))  # no argument has that name, which planning says
+        return
+    with pytest.raises(OptionError, match="expected NAME=SHAPE such as data=128,50"):
+        shape_of(text)
+
+
+def test_shapes() -> None:
+    assert shapes_of(["data=128,50", "label=(128,)", "scalar="]) == {"data": (128, 50), "label": (128,), "scalar": ()}
+    with pytest.raises(OptionError) as caught:
+        shape_of("x" * 10**6)
+    assert len(str(caught.value)) < 300
+
+
+def test_numbers_and_words() -> None:
+    assert bounds_of("auto", None) == {"max_overhead": "auto", "memory_budget": None}
+    assert bounds_of("none", "6GB") == {"max_overhead": None, "memory_budget": "6GB"}
+    assert bounds_of("0.05", "0.5") == {"max_overhead": 0.05, "memory_budget": 0.5}
+    with pytest.raises(OptionError, match="--max-overhead: expected a number, got 'many'"):
+        number_of("--max-overhead", "many", ["auto"])
+
+
+def test_json_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"a": [1, None]})
+    assert json.loads(capsys.readouterr().out) == {"a": [1, None]}
+    with pytest.raises(ValueError, match="JSON"):
+        print_json(float("nan"))

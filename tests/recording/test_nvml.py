@@ -1,0 +1,117 @@
+"""GPUs by an NVML that is made here: with counters of energy, with power alone, with neither; and one that fails."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from echo.recording.nvml import Gpus, Polled
+
+
+class Nvml:
+    """Two GPUs on a bus; ``lacks`` are the functions that answer with an error."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, *lacks: str) -> None:
+        self.lacks = set(lacks)
+        self.millijoules = {b"0000:01:00.0": 1000, b"0000:02:00.0": 5000}
+        self.open = False
+
+    def _answer(self, name: str) -> None:
+        if name in self.lacks:
+            raise self.NVMLError("Not Supported")
+
+    def nvmlInit(self) -> None:
+        self._answer("init")
+        self.open = True
+
+    def nvmlShutdown(self) -> None:
+        self.open = False
+
+    def nvmlDeviceGetHandleByPciBusId(self, bus_id: bytes) -> bytes:
+        if bus_id not in self.millijoules:
+            raise self.NVMLError("Not Found")
+        return bus_id
+
+    def nvmlDeviceGetMemoryInfo(self, handle: bytes) -> Any:
+        self._answer("memory")
+        return SimpleNamespace(used=3 if handle == b"0000:01:00.0" else 4)
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: bytes) -> int:
+        self._answer("energy")
+        return self.millijoules[handle]
+
+    def nvmlDeviceGetPowerUsage(self, handle: bytes) -> int:
+        self._answer("power")
+        return 50_000
+
+
+BOTH = ("0000:01:00.0", "0000:02:00.0")
+
+
+def test_counters_of_energy() -> None:
+    nvml = Nvml()
+    gpus, one = Gpus(nvml, BOTH), Gpus(nvml, BOTH[1:])
+    assert (gpus.bytes(), one.bytes()) == (7, 4)
+    assert (gpus.joules(), one.joules()) == (6.0, 5.0)
+    nvml.millijoules[b"0000:01:00.0"] += 250
+    assert (gpus.joules(), one.joules()) == (6.25, 5.0)
+    nvml.lacks |= {"energy", "memory"}  # the device fell off the bus
+    assert (gpus.bytes(), gpus.joules()) == (None, None)
+    gpus.close()
+    assert not nvml.open
+
+
+def test_without_counters_power_is_looked_at() -> None:
+    before = threading.active_count()
+    gpus = Gpus(Nvml("energy"), BOTH)
+    assert threading.active_count() == before + 1
+    first, second = gpus.joules(), gpus.joules()
+    assert first is not None
+    assert second is not None
+    assert 0 <= first <= second
+    gpus.close()
+    assert threading.active_count() == before
+
+
+def test_without_both_it_is_said_why() -> None:
+    gpus = Gpus(Nvml("energy", "power"), BOTH)
+    assert gpus.joules() is None
+    assert gpus.bytes() == 7
+    assert gpus.why_no_energy == "GPU energy: NVML says neither energy nor power: Not Supported"
+
+
+@pytest.mark.parametrize("nvml", [Nvml("init"), Nvml("memory")], ids=["no driver", "no permission"])
+def test_an_nvml_that_does_not_answer(nvml: Nvml) -> None:
+    with pytest.raises(LookupError, match="GPU memory and energy: NVML does not answer: Not Supported"):
+        Gpus(nvml, BOTH)
+
+
+def test_power_becomes_energy(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, watts = [0.0], [10.0]
+    monkeypatch.setattr("echo.recording.nvml.time.monotonic", lambda: now[0])
+    polled = Polled(lambda: watts[0], interval=1000.0)
+    now[0], watts[0] = 2.0, 30.0
+    assert polled.joules() == 40.0, "20 W on the average"
+    now[0] = 3.0
+    assert polled.joules() == 70.0
+    polled.close()
+
+
+def test_power_that_fails_ends_it() -> None:
+    def fails() -> float:
+        if calls:
+            raise OSError("gone")
+        calls.append(1)
+        return 1.0
+
+    calls: list[int] = []
+    polled = Polled(fails, interval=0.001)
+    polled._thread.join()
+    assert polled.joules() is None
+    polled.close()

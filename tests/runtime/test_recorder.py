@@ -1,0 +1,159 @@
+"""`echo.callbacks.Recorder` in real trainings on the CPU: Module, a loop of one's own, and Gluon's Estimator."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, gluon
+from mxnet.gluon.contrib.estimator import Estimator
+
+from echo.callbacks import Recorder
+from echo.errors import OptionError
+from echo.recording.rows import RowFile, read_rows
+from echo.recording.summary import summary
+
+
+def module_fit(recorder: Recorder, epochs: int) -> None:
+    symbol = mx.sym.SoftmaxOutput(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=4), name="softmax")
+    data = mx.io.NDArrayIter(np.zeros((28, 6), "f"), np.zeros(28), 4)
+    mx.mod.Module(symbol).fit(data, num_epoch=epochs, batch_end_callback=[recorder])
+
+
+def test_as_batch_end_callback(tmp_path: Path) -> None:
+    """Seven steps an epoch; the first one of each only begins a window, and no window goes beyond an epoch."""
+    recorder = Recorder(tmp_path / "run.csv", every=3, warmup=4)
+    module_fit(recorder, epochs=2)
+    assert [(row.step, row.steps, row.samples, row.warmup) for row in recorder.rows] == [
+        (4, 3, 12, True), (7, 3, 12, False), (11, 3, 12, False), (14, 3, 12, False),
+    ]  # fmt: skip
+    assert [row.step for row in read_rows(tmp_path / "run.csv")] == [4, 7, 11, 14], "while it is still open"
+    recorder.close()
+    value = json.loads((tmp_path / "run.json").read_text())
+    assert value["summary"] == recorder.summary() == summary(recorder.rows)
+    assert value["rows"]["samples"] == [12] * 4
+    assert value["missing"] == list(recorder.missing)
+    recorder.close()
+    recorder.step(4)
+    assert len(recorder.rows) == 4, "it is closed"
+
+
+def loop(recorder: Recorder, steps: int) -> None:
+    net = gluon.nn.Dense(4)
+    net.initialize()
+    trainer = gluon.Trainer(net.collect_params(), "sgd")
+    for _ in range(steps):
+        with autograd.record():
+            loss = net(mx.nd.ones((5, 6)))
+        loss.backward()
+        trainer.step(5)
+        recorder.step(5)
+
+
+def test_in_a_loop_of_ones_own(tmp_path: Path) -> None:
+    with Recorder(tmp_path / "run.csv", every=4, warmup=0) as recorder:
+        loop(recorder, 10)
+    assert [(row.step, row.steps, row.samples) for row in recorder.rows] == [(4, 4, 20), (8, 4, 20), (10, 2, 10)]
+    assert all(row.resident > 2**20 and row.storage for row in recorder.rows)
+    assert recorder.path == tmp_path / "run.csv"
+    assert recorder.summary()["samples"] == 50
+
+
+def test_without_a_file_and_with_one_that_is_open(tmp_path: Path) -> None:
+    with Recorder(every=2) as recorder:
+        loop(recorder, 4)
+    assert (len(recorder.rows), recorder.path) == (2, None)
+    with Recorder(RowFile(tmp_path / "own.csv"), every=2) as recorder:
+        loop(recorder, 4)
+    assert len(read_rows(tmp_path / "own.csv")) == 2
+
+
+def test_as_event_handler_of_the_estimator(tmp_path: Path) -> None:
+    """An evaluation behind each epoch is in no window."""
+    net = gluon.nn.Dense(4)
+    net.initialize()
+    data = gluon.data.DataLoader(gluon.data.ArrayDataset(np.zeros((20, 6), "f"), np.zeros(20, "f")), batch_size=5)
+    trainer = gluon.Trainer(net.collect_params(), "sgd")
+    estimator = Estimator(net, gluon.loss.SoftmaxCrossEntropyLoss(), mx.metric.Accuracy(), trainer=trainer)
+    recorder = Recorder(tmp_path / "run.csv", every=3, warmup=0)
+    estimator.fit(data, val_data=data, epochs=2, event_handlers=[recorder])
+    assert [(row.step, row.steps, row.samples) for row in recorder.rows] == [
+        (3, 3, 15),
+        (4, 1, 5),
+        (7, 3, 15),
+        (8, 1, 5),
+    ]
+    assert (tmp_path / "run.json").exists()
+
+
+def test_mxnets_batch_axis_counts() -> None:
+    batch = SimpleNamespace(data=[mx.nd.zeros((7, 3))])
+    names: dict[str, Any] = {"data_batch": batch, "end_of_batch": False}
+    with Recorder(every=1, warmup=0) as recorder:
+        for layout in ("NC", "TN"):
+            names["self"] = SimpleNamespace(data_shapes=[mx.io.DataDesc("data", (7, 3), layout=layout)])
+            recorder(SimpleNamespace(nbatch=1, locals=names))
+        with pytest.raises(OptionError, match="expected what Module"):
+            recorder(SimpleNamespace(nbatch=1, locals=None))
+    assert [row.samples for row in recorder.rows] == [7, 3]
+
+
+@pytest.mark.parametrize("given", [{"every": 0}, {"every": 2.5}, {"warmup": -1}, {"warmup": True}], ids=str)
+def test_numbers_that_make_no_sense(given: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match=f"{next(iter(given))}: expected a number of steps"):
+        Recorder(**given)
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"No such file or directory: .*nowhere"):
+        Recorder(tmp_path / "nowhere" / "run.csv")
+
+
+@pytest.mark.parametrize(("end", "sums"), [("raise KeyboardInterrupt", True), ("os.kill(os.getpid(), 9)", False)])
+def test_what_is_interrupted_keeps_its_rows(end: str, sums: bool, tmp_path: Path) -> None:
+    script = (
+        "import os\nfrom echo.callbacks import Recorder\nimport mxnet as mx\n"
+        "recorder = Recorder('run.csv', every=2, warmup=0)\n"
+        f"for i in range(8):\n    recorder.step(1)\n    if i == 5:\n        {end}\n"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", script], cwd=tmp_path, env={**os.environ}, timeout=120,
+                   capture_output=True, check=False)  # fmt: skip
+    rows = read_rows(tmp_path / "run.csv")
+    assert [row.step for row in rows] == ([3, 5, 6] if sums else [3, 5])
+    assert (tmp_path / "run.json").exists() is sums
+
+
+def test_a_full_disk_costs_one_line_and_the_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with Recorder(tmp_path / "run.csv", every=2) as recorder:
+        recorder.step(1)
+        monkeypatch.setattr(RowFile, "add", full)
+        for _ in range(5):
+            recorder.step(1)
+    assert [row.step for row in recorder.rows] == [2, 4, 6]
+    said = [record.getMessage() for record in caplog.records if "recording" in record.getMessage()]
+    assert said == ["echo: nothing more is written of the recording: [Errno 28] No space left on device"]
+
+
+def test_what_is_not_measured_is_said_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def refused() -> None:
+        raise LookupError("CPU energy: this user may not read it; to allow it: sudo chmod")
+
+    monkeypatch.setattr("echo.runtime.meters.Rapl", refused)
+    for _ in range(2):
+        with Recorder() as recorder:
+            assert any("to allow it: sudo chmod" in line for line in recorder.missing)
+    lines = [record.getMessage() for record in caplog.records]
+    assert sum("to allow it: sudo chmod" in line for line in lines) == 1
