@@ -105,6 +105,7 @@ check: lint test  ## make lint, then make test
 lint: $(INSTALLED)  ## ruff, mypy, import-linter
 	@echo "== ruff"
 	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet .
 	@echo "== mypy (up to a minute the first time)"
 	@$(BIN)/mypy --strict echo
 	@echo "== import-linter"

@@ -127,9 +127,7 @@ def _encode(steps: int, hidden: int, vocabulary: int) -> mx.sym.Symbol:
 
 def _embedded_steps(name: str, steps: int, hidden: int, vocabulary: int) -> list[mx.sym.Symbol]:
     """The embedded words of input `name`, one (batch, hidden) symbol for each step."""
-    embedded = mx.sym.Embedding(
-        mx.sym.var(name), input_dim=vocabulary, output_dim=hidden, name=f"{name}_embedding"
-    )
+    embedded = mx.sym.Embedding(mx.sym.var(name), input_dim=vocabulary, output_dim=hidden, name=f"{name}_embedding")
     return list(mx.sym.split(embedded, num_outputs=steps, axis=1, squeeze_axis=True, name=f"{name}_steps"))
 
 
@@ -171,15 +169,11 @@ def _word_loss(outputs: list[mx.sym.Symbol], vocabulary: int, ignore_padding: bo
     return mx.sym.SoftmaxOutput(logits, label, name="softmax", **options)
 
 
-def _nmt(
-    name: str, steps: int, hidden: int, vocabulary: int, batch: int, stock_mb: int | None = None
-) -> Model:
+def _nmt(name: str, steps: int, hidden: int, vocabulary: int, batch: int, stock_mb: int | None = None) -> Model:
     inputs = ("source", "target", "softmax_label")
     with mx.name.NameManager():
         symbol = nmt_symbol(steps, hidden, vocabulary)
-    return Model(
-        name, symbol, dict.fromkeys(inputs, (batch, steps)), stock_mb, dict.fromkeys(inputs, vocabulary)
-    )
+    return Model(name, symbol, dict.fromkeys(inputs, (batch, steps)), stock_mb, dict.fromkeys(inputs, vocabulary))
 
 
 # Word language model ---------------------------------------------------------------------------------------
@@ -199,15 +193,11 @@ def lm_symbol(steps: int, hidden: int, layers: int, vocabulary: int) -> mx.sym.S
     return _word_loss(outputs, vocabulary, ignore_padding=False)
 
 
-def _lm(
-    name: str, steps: int, hidden: int, vocabulary: int, batch: int, stock_mb: int | None = None
-) -> Model:
+def _lm(name: str, steps: int, hidden: int, vocabulary: int, batch: int, stock_mb: int | None = None) -> Model:
     inputs = ("data", "softmax_label")
     with mx.name.NameManager():
         symbol = lm_symbol(steps, hidden, 2, vocabulary)
-    return Model(
-        name, symbol, dict.fromkeys(inputs, (batch, steps)), stock_mb, dict.fromkeys(inputs, vocabulary)
-    )
+    return Model(name, symbol, dict.fromkeys(inputs, (batch, steps)), stock_mb, dict.fromkeys(inputs, vocabulary))
 
 
 # Convolutional networks of the Gluon model zoo -------------------------------------------------------------
@@ -268,12 +258,8 @@ SMALL: dict[str, Callable[[], Model]] = {
     "nmt": partial(_nmt, "nmt", 6, 64, 200, 32),
     "nmt_large": partial(_nmt, "nmt_large", 9, 96, 300, 32),
     "lm": partial(_lm, "lm", 10, 96, 400, 32),
-    "resnet50_v1": partial(
-        _cnn, "resnet50_v1", partial(_small_resnet, vision.ResNetV1, vision.BottleneckV1), 4, 96
-    ),
-    "resnet50_v2": partial(
-        _cnn, "resnet50_v2", partial(_small_resnet, vision.ResNetV2, vision.BottleneckV2), 4, 96
-    ),
+    "resnet50_v1": partial(_cnn, "resnet50_v1", partial(_small_resnet, vision.ResNetV1, vision.BottleneckV1), 4, 96),
+    "resnet50_v2": partial(_cnn, "resnet50_v2", partial(_small_resnet, vision.ResNetV2, vision.BottleneckV2), 4, 96),
     "densenet121": partial(_cnn, "densenet121", _small_densenet, 4, 96),
     "inception_v3": partial(_cnn, "inception_v3", _small_inception, 2, 96),
 }

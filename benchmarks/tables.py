@@ -1,6 +1,6 @@
 """Writes the tables of README.md and docs/ from the results in benchmarks/results/.
 
-    python -m benchmarks.tables
+python -m benchmarks.tables
 """
 
 from __future__ import annotations

@@ -219,10 +219,7 @@ def run_all(arguments: argparse.Namespace, console: Console) -> dict[str, Result
     )
     results = {}
     with Progress(*columns, console=console) as progress, tempfile.TemporaryDirectory() as folder:
-        tasks = {
-            name: progress.add_task(name, total=arguments.steps, start=False, note="")
-            for name in CONFIGURATIONS
-        }
+        tasks = {name: progress.add_task(name, total=arguments.steps, start=False, note="") for name in CONFIGURATIONS}
         for number, (name, task) in enumerate(tasks.items()):
             progress.start_task(task)
             results[name] = _run_worker(name, Path(folder) / f"{number}.json", arguments, progress, task)
@@ -230,9 +227,7 @@ def run_all(arguments: argparse.Namespace, console: Console) -> dict[str, Result
     return results
 
 
-def _run_worker(
-    name: str, result: Path, arguments: argparse.Namespace, progress: Progress, task: Any
-) -> Result:
+def _run_worker(name: str, result: Path, arguments: argparse.Namespace, progress: Progress, task: Any) -> Result:
     command = [sys.executable, __file__, "--worker", name, "--result", str(result)]
     for option in ("steps", "batch", "length", "hidden"):
         command += [f"--{option}", str(getattr(arguments, option))]
@@ -254,9 +249,7 @@ def _run_worker(
 def table(results: dict[str, Result]) -> Table:
     """The comparison as a rich table, a row for each configuration."""
     stock = results[STOCK]
-    shown = Table(
-        title="Training the translation model", box=box.SIMPLE_HEAVY, show_edge=False, collapse_padding=True
-    )
+    shown = Table(title="Training the translation model", box=box.SIMPLE_HEAVY, show_edge=False, collapse_padding=True)
     shown.add_column("", no_wrap=True)
     headings = (
         "planned\nMB",

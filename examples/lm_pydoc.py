@@ -142,9 +142,7 @@ def main() -> int:
     ids, vocabulary = encode(words_of_documentation())
     batches = list(windows(ids, arguments.batch, arguments.bptt))[: arguments.steps]
     if not batches:
-        console.print(
-            f"error: {len(ids)} words are too few for --batch {arguments.batch} --bptt {arguments.bptt}"
-        )
+        console.print(f"error: {len(ids)} words are too few for --batch {arguments.batch} --bptt {arguments.bptt}")
         return 2
     module = build(vocabulary, arguments)
     console.print(f"{len(ids)} words, {vocabulary} of them different; {planned_mb(module)}")

@@ -192,9 +192,7 @@ class Corpus:
         """
         fitting = self.buckets([length])[length]
         if len(fitting) < batch:
-            raise ValueError(
-                f"expected at least {batch} pairs of up to {length - 1} tokens, got {len(fitting)}"
-            )
+            raise ValueError(f"expected at least {batch} pairs of up to {length - 1} tokens, got {len(fitting)}")
         # RandomState's stream is frozen, so the batches do not depend on numpy's version.
         order = np.random.RandomState(seed).permutation(len(fitting))
         starts = range(0, len(fitting) - batch + 1, batch)
@@ -204,9 +202,7 @@ class Corpus:
         arrays = np.full((3, len(examples), length), PAD, dtype=np.float32)
         for row, example in enumerate(examples):
             target = self.german.encode(example.target)
-            for column, ids in enumerate(
-                (self.english.encode(example.source), [BEGIN, *target], [*target, END])
-            ):
+            for column, ids in enumerate((self.english.encode(example.source), [BEGIN, *target], [*target, END])):
                 arrays[column, row, : len(ids)] = ids
         return Batch(*arrays)
 
@@ -219,9 +215,7 @@ def load(packages: Iterable[str] = PACKAGES, min_frequency: int = 1) -> Corpus:
 def main() -> None:
     """Print what is installed, and the first sentences."""
     corpus = load()
-    print(
-        f"{len(corpus.examples)} pairs, {len(corpus.english)} English and {len(corpus.german)} German words"
-    )
+    print(f"{len(corpus.examples)} pairs, {len(corpus.english)} English and {len(corpus.german)} German words")
     for example in corpus.examples[:5]:
         print(f"  {' '.join(example.source)}  ->  {' '.join(example.target)}")
 

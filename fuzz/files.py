@@ -185,5 +185,3 @@ def made(setup: Setup) -> Plan:
 def whole(setup: Setup) -> str:
     """That plan as JSON."""
     return json.dumps(made(setup).to_json())
-
-

@@ -130,5 +130,3 @@ def _is_seconds(value: object) -> bool:
         return True
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return number and 0 < value < _MAX_SECONDS  # type: ignore[operator]  # a whole number may be too large for a float
-
-

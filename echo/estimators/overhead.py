@@ -68,9 +68,7 @@ class Overhead:
     estimated: int
 
 
-def estimate(
-    training: TrainingGraph, table: CostTable, measure: MeasureFunction | None, time_limit: float
-) -> Overhead:
+def estimate(training: TrainingGraph, table: CostTable, measure: MeasureFunction | None, time_limit: float) -> Overhead:
     """Costs of every node: from the table, else measured for at most ``time_limit`` seconds, else estimated.
 
     What matters most for the choice is measured first; what was measured is saved in the table. ``measure`` may raise
@@ -216,8 +214,7 @@ def _worth_measuring(groups: Sequence[_Group], table: CostTable) -> list[_Group]
     """The groups to measure, most important first. A member of a family is left out beside one of about its size."""
     prior = _Rates()
     weights = {
-        group.key: group.count * prior.estimate(group) * (_LIGHT_WEIGHT if group.light else 1.0)
-        for group in groups
+        group.key: group.count * prior.estimate(group) * (_LIGHT_WEIGHT if group.light else 1.0) for group in groups
     }
     step = sum(group.count * prior.estimate(group) for group in groups)
     chosen: list[_Group] = []
@@ -266,9 +263,7 @@ class _Rates:
         points = self.points.get(group.family)
         if points:
             return _interpolate(points, group.size)
-        return LAUNCH + max(
-            group.work.flops / self.flops_per_second, group.work.bytes / self.bytes_per_second
-        )
+        return LAUNCH + max(group.work.flops / self.flops_per_second, group.work.bytes / self.bytes_per_second)
 
 
 def _interpolate(points: Sequence[tuple[float, float]], size: float) -> float:

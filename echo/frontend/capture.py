@@ -50,6 +50,7 @@ def bind_without_memory(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context
 
     args = [lazy(shape, dtype) for shape, dtype in zip(binding.arg_shapes, binding.arg_types)]
     aux = [lazy(shape, dtype) for shape, dtype in zip(binding.aux_shapes, binding.aux_types)]
+
     def gradient(place: int) -> NDArray:
         shape, dtype = binding.arg_shapes[place], binding.arg_types[place]
         if place in binding.sparse:
@@ -205,12 +206,7 @@ def graph_in(captured: Mapping[str, Any], user: Graph) -> TrainingGraph:
     num_forward = len(user.heads)
     forward = _reachable(nodes, [entry.node for entry in outputs[:num_forward]])
     return TrainingGraph(
-        nodes=tuple(
-            [
-                _captured_node(node, number in forward, user)
-                for number, node in enumerate(nodes)
-            ]
-        ),
+        nodes=tuple([_captured_node(node, number in forward, user) for number, node in enumerate(nodes)]),
         outputs=outputs,
         num_forward_outputs=num_forward,
         planned_bytes=captured["touched_bytes"],

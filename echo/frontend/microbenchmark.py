@@ -42,9 +42,7 @@ class Facts:
     def of(training: TrainingGraph) -> Facts:
         """Reads the facts of a graph."""
         inputs = [entry[:2] for node in training.nodes for entry in node.inputs]
-        return Facts(
-            frozenset([*inputs, *(entry[:2] for entry in training.outputs)]), blocked_nodes(training)
-        )
+        return Facts(frozenset([*inputs, *(entry[:2] for entry in training.outputs)]), blocked_nodes(training))
 
 
 def trial_of(training: TrainingGraph, number: int, excess: float, facts: Facts) -> tuple[Trial, float]:
@@ -118,9 +116,7 @@ def _operand(training: TrainingGraph, number: int, entry: Entry, sizes: _Sizes) 
     return _variable(training, entry, sizes, (forward or node).op)
 
 
-def _forward_inputs(
-    training: TrainingGraph, forward: TrainingNode | None, sizes: _Sizes
-) -> tuple[Variable, ...]:
+def _forward_inputs(training: TrainingGraph, forward: TrainingNode | None, sizes: _Sizes) -> tuple[Variable, ...]:
     if forward is None:
         return ()
     return tuple(_variable(training, entry, sizes, forward.op) for entry in forward.inputs)
@@ -183,9 +179,7 @@ class _Sizes:
         before, after = node.outputs[0].elements, int(np.prod(shapes[0], dtype=np.int64))
         if before * part != after * length:
             raise UnmeasurableError(f"{node.op} does not scale with its leading dimension")
-        smaller: dict[tuple[int, ...], TensorType] = {
-            entry[:2]: tensor for entry, tensor in zip(node.inputs, cut)
-        }
+        smaller: dict[tuple[int, ...], TensorType] = {entry[:2]: tensor for entry, tensor in zip(node.inputs, cut)}
         outputs = {}
         for index, (tensor, shape) in enumerate(zip(node.outputs, shapes)):
             smaller[number, index] = TensorType(shape, tensor.flag)

@@ -45,9 +45,7 @@ POISON_VARIABLE = "_ECHO_POISON"  # a test mode, `echo.frontend.poison`: on from
 _install_lock = Lock()
 _FUSED = (f"this MXNet would fuse pointwise operators of planned graphs, too, and cannot be told not to: "
           f"{FUSION_VARIABLE}=0 lets echo plan")  # fmt: skip
-_ALLOWED = native.Allowed(
-    ops_with(lambda spec: spec.recomputable), ops_with(lambda spec: spec.every_output), EXCHANGES
-)
+_ALLOWED = native.Allowed(ops_with(lambda spec: spec.recomputable), ops_with(lambda spec: spec.every_output), EXCHANGES)
 
 
 def check_version() -> None:

@@ -94,9 +94,7 @@ class _Builder:
             self.nodes[number] = node.having(inputs=inputs)
 
 
-def with_clones(
-    training: TrainingGraph, recompute: Iterable[Entry], splits: Splits | None = None
-) -> TrainingGraph:
+def with_clones(training: TrainingGraph, recompute: Iterable[Entry], splits: Splits | None = None) -> TrainingGraph:
     """The training graph in which backward nodes read the entries in ``recompute`` from clones.
 
     There is one clone of each node, or as many as its ``splits`` say (`echo.ir.schedule`). Nodes come in the new
@@ -138,15 +136,14 @@ def in_execution_order(nodes: Sequence[TrainingNode], training: TrainingGraph) -
             entries[entry[:2]] = Entry(place[entry[0]], entry[1])
         return entries[entry[:2]]
 
+    def renumbered(node: TrainingNode) -> TrainingNode:
+        deps = tuple([place[dep] for dep in node.control_deps])
+        return node.having(inputs=tuple(map(moved, node.inputs)), control_deps=deps)
+
+    # nodes before the first that moves read nodes before them
     unmoved = next((index for index, number in enumerate(order) if index != number), len(order))
     return TrainingGraph(
-        nodes=tuple(
-            nodes[number] if number < unmoved else nodes[number].having(  # which reads nodes before it
-                inputs=tuple(map(moved, nodes[number].inputs)),
-                control_deps=tuple([place[dep] for dep in nodes[number].control_deps]),
-            )
-            for number in order
-        ),
+        nodes=tuple(nodes[number] if number < unmoved else renumbered(nodes[number]) for number in order),
         outputs=tuple(map(moved, training.outputs)),
         num_forward_outputs=training.num_forward_outputs,
         planned_bytes=0,

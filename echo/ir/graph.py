@@ -238,5 +238,7 @@ def _check_node(graph: Graph, number: int) -> None:
 def _check_index(graph: Graph, entry: Entry, reader: str) -> None:
     # row_ptr counts every output that NNVM knows, hidden ones included
     if not 0 <= entry.index < max(1, graph.num_outputs(entry.node)):
-        raise GraphError(f"{reader}: reads output {entry.index} of {graph.nodes[entry.node].name!r}, which has "
-                         f"{graph.num_outputs(entry.node)}")
+        raise GraphError(
+            f"{reader}: reads output {entry.index} of {graph.nodes[entry.node].name!r}, which has "
+            f"{graph.num_outputs(entry.node)}"
+        )

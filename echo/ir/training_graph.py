@@ -31,6 +31,7 @@ KEEPS_MEMORY = frozenset({STATIC, SHAPED})  # the runners that do, but for the e
 
 GRADIENT_SUM = "_grad_add"  # of two gradients, the first of which may be a sum as well
 
+
 @dataclass(frozen=True)
 class Reads:
     """Every read in a training graph, in node order: node ``reader`` reads, as its input number ``position``, output
@@ -218,9 +219,7 @@ class TrainingGraph:
             raise GraphError(f"not a training graph: {type(error).__name__}: {error}") from error
 
 
-def added_outputs(
-    terms: Iterable[tuple[int, int]], accumulations: Iterable[bool]
-) -> Mapping[int, frozenset[int]]:
+def added_outputs(terms: Iterable[tuple[int, int]], accumulations: Iterable[bool]) -> Mapping[int, frozenset[int]]:
     """The outputs of nodes that are added to other arrays, from the second term (node, output) of each `GRADIENT_SUM`
     and whether it is computed in place."""
     added: dict[int, frozenset[int]] = defaultdict(frozenset)

@@ -56,9 +56,7 @@ class Trial(NamedTuple):
 
     def graph(self, copies: int) -> dict[str, Any]:
         """So many copies of the node as NNVM's JSON value; hot ones read the same inputs."""
-        nodes: list[dict[str, Any]] = [
-            {"op": _VARIABLE, "name": name, "inputs": []} for name in self.variables(copies)
-        ]
+        nodes: list[dict[str, Any]] = [{"op": _VARIABLE, "name": name, "inputs": []} for name in self.variables(copies)]
         number = {node["name"]: i for i, node in enumerate(nodes)}
         arguments = list(range(len(nodes)))
         heads: list[list[int]] = []

@@ -75,9 +75,7 @@ class FindCandidates:
         return Candidates(light, heavy, frozenset(forced), refused)
 
 
-def _refusal(
-    request: Request, training: TrainingGraph, number: int, heads: set[int], keep: Mapping[int, str]
-) -> str:
+def _refusal(request: Request, training: TrainingGraph, number: int, heads: set[int], keep: Mapping[int, str]) -> str:
     node = training.nodes[number]
     if number in keep:
         return f"kept: matches {keep[number]!r}"

@@ -216,9 +216,7 @@ def _offered(graph: Graph, training: TrainingGraph, candidates: Candidates) -> d
     return {**offered, **{twin: offered[number] for twin, number in twins if number in offered}}
 
 
-def _check_gradients(
-    graph: Graph, training: TrainingGraph, texts: Mapping[int, str], frontend: Frontend
-) -> None:
+def _check_gradients(graph: Graph, training: TrainingGraph, texts: Mapping[int, str], frontend: Frontend) -> None:
     """Raises unless each gradient rule of the plan holds here: that depends on types, and on how MXNet computes."""
     if not texts:
         return

@@ -62,9 +62,7 @@ def gradient_marks(
     return on_twins(graph, training, GRADIENT_ATTRIBUTE, {number: rule.text for number, rule in rules.items()})
 
 
-def on_twins(
-    graph: Graph, training: TrainingGraph, name: str, texts: Mapping[int, str]
-) -> dict[int, dict[str, str]]:
+def on_twins(graph: Graph, training: TrainingGraph, name: str, texts: Mapping[int, str]) -> dict[int, dict[str, str]]:
     """An attribute for these nodes, and for those that MXNet merges into them, which it else would not merge."""
     attributes = {number: {name: text} for number, text in texts.items()}
     if attributes:

@@ -74,9 +74,7 @@ def marks_of(user: Graph, rewritten: Graph) -> tuple[Mark, ...]:
         {name: after.attrs[name] for name in OF_PLANS if name in after.attrs and name not in before.attrs}
         for before, after in zip(user.nodes, rewritten.nodes)
     )
-    return tuple(
-        Mark(number, user.nodes[number].op, attrs) for number, attrs in enumerate(added) if attrs
-    )
+    return tuple(Mark(number, user.nodes[number].op, attrs) for number, attrs in enumerate(added) if attrs)
 
 
 def outputs_of(mark: Mark) -> tuple[int, ...]:

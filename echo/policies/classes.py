@@ -35,9 +35,7 @@ def classes(training: TrainingGraph, nodes: Iterable[int], rounds: Sequence[int]
     return [_groups(numbers, sizes, colours[count][numbers]) for count in rounds]
 
 
-def _groups(
-    numbers: npt.NDArray[np.int64], sizes: npt.NDArray[np.float64], colours: Colours
-) -> list[tuple[int, ...]]:
+def _groups(numbers: npt.NDArray[np.int64], sizes: npt.NDArray[np.float64], colours: Colours) -> list[tuple[int, ...]]:
     _, first, group = np.unique(colours, return_index=True, return_inverse=True)
     weights = np.bincount(group, weights=sizes)
     place = np.empty(len(first), np.int64)  # of each group: largest first, then in the order of their first nodes

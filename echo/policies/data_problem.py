@@ -90,9 +90,7 @@ def solve_graph(
     return min(solutions, key=lambda solved: problem.rank(solved.value))
 
 
-def smallest(
-    policy: Policy, training: TrainingGraph, seconds: Sequence[float], deadline: Deadline = NEVER
-) -> Solved:
+def smallest(policy: Policy, training: TrainingGraph, seconds: Sequence[float], deadline: Deadline = NEVER) -> Solved:
     """The policy's schedule without limits, in which every operator may run again: its fewest bytes."""
     problem = problem_of_graph(training, seconds, deadline=deadline)
     splits, _ = chosen_in_time(policy, problem)

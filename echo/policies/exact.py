@@ -138,7 +138,6 @@ class Exact:
         values = highs.getSolution().col_value
         return Solved(model.splits_of(values), gap, model.bytes_of(values))
 
-
     def _unsolved(
         self, problem: Problem, start: Splits, max_bytes: int | None, max_seconds: float | None
     ) -> Solved | None:

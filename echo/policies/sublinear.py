@@ -49,7 +49,7 @@ class Sublinear:
 def _counts(nodes: int, depth: int) -> list[int]:
     """The numbers of segments of a level to try, until the last level has about as many segments as there are nodes."""
     counts, count = [], 1.0 if depth == 1 else 2.0
-    while count ** depth <= max(nodes, 1):
+    while count**depth <= max(nodes, 1):
         counts.append(int(count))
         count = max(count * _MORE, int(count) + 1)
     return counts

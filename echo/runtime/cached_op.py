@@ -117,9 +117,7 @@ class PlannedCachedOp:
             keep(choice.watch.record(args), first)
         return outputs
 
-    def _run(
-        self, current: Any, choice: _Choice, signature: Signature, args: Any, kwargs: Any
-    ) -> tuple[Any, _Choice]:
+    def _run(self, current: Any, choice: _Choice, signature: Signature, args: Any, kwargs: Any) -> tuple[Any, _Choice]:
         """Runs one call: where MXNet refuses a planned graph at its first call, the next best runs, at last the user's.
 
         Gives the outputs, and the choice that ran.

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from echo.runtime.pool import Leader, Pool
 
 logger = logging.getLogger("echo")
+
+
 class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
     """An executor with a plan. It is made of a bound one, by `planned_executor`."""
 

@@ -37,9 +37,7 @@ def test_small_model_trains_a_step(name: str) -> None:
     model = SMALL[name]()
     executor = train_step(model)
     assert np.isfinite(executor.outputs[0].asnumpy()).all()
-    trained = {
-        key: gradient.asnumpy() for key, gradient in executor.grad_dict.items() if gradient is not None
-    }
+    trained = {key: gradient.asnumpy() for key, gradient in executor.grad_dict.items() if gradient is not None}
     assert trained.keys() == set(model.symbol.list_arguments()) - model.shapes.keys()
     assert all(np.isfinite(gradient).all() for gradient in trained.values())
     assert sum(gradient.any() for gradient in trained.values()) > len(trained) / 2

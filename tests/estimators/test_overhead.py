@@ -274,5 +274,3 @@ def test_work_of_products(op: str, inputs: list[tuple[int, ...]], output: tuple[
     build.add(op, [build.variable(*shape) for shape in inputs], output)
     training = build.graph()
     assert work(training, training.nodes[-1]).flops == pytest.approx(flops)
-
-

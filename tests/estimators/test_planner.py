@@ -166,9 +166,7 @@ def test_operators_that_mxnet_merges(plan: list[tuple[int, int, int]], heads: in
 @pytest.mark.parametrize("name", ALL_CASES)
 @pytest.mark.parametrize("share", [0.0, 0.6])
 @pytest.mark.parametrize("runner", RUNNERS)
-def test_blocks_are_those_of_the_reference_and_the_same_under_every_range(
-    name: str, share: float, runner: str
-) -> None:
+def test_blocks_are_those_of_the_reference_and_the_same_under_every_range(name: str, share: float, runner: str) -> None:
     training = replace(with_clones(any_case(name).training, any_case(name).draw(6, share)), runner=runner)
     found, expected = blocks(training), plan_storage(training, 0)
     assert (found.chunk, found.inplace) == (expected.chunk, expected.inplace)
@@ -218,9 +216,7 @@ def test_match_range_zero_shares_no_chunks(tmp_path: Path, planner_type: str) ->
         "print(*planner.evaluate(numpy.zeros(planner.entries, numpy.uint8), (0, 16)).totals)"
     )
     root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=60, cwd=root
-    )
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=60, cwd=root)
     expected = [case.oracle(case.graph, value) for value in (0, 16)]
     assert (done.returncode, done.stdout.split()) == (0, [str(total) for total in expected]), done.stderr
 

@@ -249,12 +249,15 @@ def within(limit: float, condition: Callable[[], bool]) -> bool:
 
 
 def test_it_ends_with_the_program(tmp_path: Path) -> None:
-    code = HEAD + """
+    code = (
+        HEAD
+        + """
 with apart.measuring():
     apart.ask(mx.cpu(), FINE)
     print(apart._PROCESS.value._running._pid, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
+    )
     done = run(code, tmp_path)
     assert done.returncode == -signal.SIGKILL
     assert within(30, lambda: ended(int(done.stdout)))
@@ -270,7 +273,9 @@ with apart.measuring():
     "os.chdir('/')",
 ])  # fmt: skip
 def test_whatever_the_program_does_with_files_and_signals(before: str, tmp_path: Path) -> None:
-    code = HEAD + f"""
+    code = (
+        HEAD
+        + f"""
 {before}
 good = []
 for _ in range(2):
@@ -285,5 +290,6 @@ for _ in range(2):
         good.append(apart.ask(mx.cpu(), FINE)["seconds"] > 0)
 os._exit(0 if good == [True] * 6 else 1)
 """
+    )
     done = run(code, tmp_path)
     assert done.returncode == 0, done.stderr

@@ -80,9 +80,7 @@ def test_what_may_run_alone(name: str, reason: str) -> None:
         refuse(GRAPH, node)
 
 
-@pytest.mark.parametrize(
-    ("op", "attrs"), [("LeakyReLU", {"act_type": "rrelu"}), ("RNN", {"p": "0.5"}), ("Custom", {})]
-)
+@pytest.mark.parametrize(("op", "attrs"), [("LeakyReLU", {"act_type": "rrelu"}), ("RNN", {"p": "0.5"}), ("Custom", {})])
 def test_random_numbers_and_foreign_code_are_refused(op: str, attrs: dict[str, str]) -> None:
     with pytest.raises(UnmeasurableError):
         refuse(GRAPH, GRAPH.nodes[number("tanh")].having(op=op, attrs=attrs))

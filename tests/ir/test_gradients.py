@@ -260,8 +260,14 @@ OTHERS: dict[str, Build] = {
     "relu": unary(mx.sym.Activation, act_type="relu"),
     "plain softmax": unary(mx.sym.softmax),
     "softmax to another type": lambda x, y, name: mx.sym.cast(
-        mx.sym.softmax(mx.sym.cast(x, dtype="float16"), length=mx.sym.cast(1 + mx.sym.arange(8) % 7, dtype="int32"),
-                       use_length=True, dtype="float32", name=name), dtype="float32"
+        mx.sym.softmax(
+            mx.sym.cast(x, dtype="float16"),
+            length=mx.sym.cast(1 + mx.sym.arange(8) % 7, dtype="int32"),
+            use_length=True,
+            dtype="float32",
+            name=name,
+        ),
+        dtype="float32",
     ),
     "mixed sum": of(lambda x, y, name: inner.add(x, inner.greater_scalar(y, scalar=0.0), name=name), "x y"),
 }
@@ -469,8 +475,23 @@ def test_wrong_option() -> None:
 # The hook --------------------------------------------------------------------------------------------------------
 
 
-MALFORMED = ["", "a", "a>b", "a:0>b", "a>b:", "a>b:0,", "a>b:x", "a>b:0,f", "a>b:0;1", "a>b:+0",
-             "a>b: 0", "a>b:-1", "a>b:0x", "a>b:fs", "a>b:0,99999999999999999999,2"]
+MALFORMED = [
+    "",
+    "a",
+    "a>b",
+    "a:0>b",
+    "a>b:",
+    "a>b:0,",
+    "a>b:x",
+    "a>b:0,f",
+    "a>b:0;1",
+    "a>b:+0",
+    "a>b: 0",
+    "a>b:-1",
+    "a>b:0x",
+    "a>b:fs",
+    "a>b:0,99999999999999999999,2",
+]
 
 
 @pytest.mark.parametrize("text", MALFORMED)

@@ -62,6 +62,8 @@ SUBJECTS = {
     "normed cell": Subject("lstm_norm_cell", {"B": 32, "H": 256}, {}, (1,), _norm_cell),
     "softmax output": Subject("softmax_output", {"N": 32, "I": 64, "V": 1200}, PLAIN_LOSS, (0,), _loss),
 }
+
+
 def _case(subject: Subject, size: float, offset: float) -> Case:
     case = draw(subject.kernel, subject.dims, seed=1, absent=subject.absent, **subject.params)
     for number in subject.large:

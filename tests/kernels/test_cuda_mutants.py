@@ -133,4 +133,3 @@ def test_is_noticed(tmp_path: Path, name: str) -> None:
     script = [sys.executable, "-m", "tests.kernels.cuda_mutant", str(driver), str(kernels), str(mutant), "3", beginning]
     done = subprocess.run(script, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == CAUGHT or done.returncode < 0, f"not noticed\n{done.stderr}"
-

@@ -21,6 +21,7 @@ from tests.kernels.table import BUGS, MORE, PARAMS, SMALL
 SOURCES = Path(__file__).parents[2] / "echo" / "kernels"
 COMPILER = shutil.which("g++")
 
+
 def compile_all(sources: Path, into: Path, files: list[Path]) -> None:
     """Objects of these files; one process takes them all, which is quicker than one each."""
     command = [COMPILER or "", "-std=c++17", "-O1", "-fPIC", "-I", str(sources / "include"), "-I", str(sources), "-c"]

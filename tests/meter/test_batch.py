@@ -21,8 +21,6 @@ class Device:
         self.now += times * self.seconds + WAIT
 
 
-
-
 def made(seconds: float, monkeypatch: pytest.MonkeyPatch) -> Device:
     device = Device(seconds)
     monkeypatch.setattr(batch, "time", fake_time(lambda: device.now))

@@ -83,8 +83,7 @@ def build(case: Case, setting: Setting, blocked: bool = False) -> Built:
     inputs = [input_of(built, position, given, setting) for position, given in enumerate(case.inputs)]
     node = case.under(built, inputs)
     means = [
-        _read(built, Ref(node.node, index), *outputs[index], setting, index, blocked)
-        for index in range(len(outputs))
+        _read(built, Ref(node.node, index), *outputs[index], setting, index, blocked) for index in range(len(outputs))
     ]
     maps = {given.shape_of(setting.channels) for given in case.inputs if given.kind not in "=lav"}
     for position, (given, ref) in enumerate(zip(case.inputs, inputs)):

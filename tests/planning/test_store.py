@@ -194,9 +194,7 @@ def test_a_damaged_file_is_ignored_and_written_anew(
     check_ignored(plan, graph, marked, path, caplog)
 
 
-def check_ignored(
-    plan: Plan, graph: Graph, marked: Graph, path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def check_ignored(plan: Plan, graph: Graph, marked: Graph, path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(2):
         assert store.load("key", graph, NOBODY) is None
     (record,) = caplog.records

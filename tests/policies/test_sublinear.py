@@ -30,7 +30,7 @@ def test_levels_take_less() -> None:
     problem = problem_of_graph(*chain(length))
     splits = Sublinear().choose(problem)
     value = problem.value(splits)
-    assert value.bytes <= 4 * length ** 0.25 * 1.5 + 3
+    assert value.bytes <= 4 * length**0.25 * 1.5 + 3
     assert value.seconds <= 4 * length
     assert max(map(len, splits.values())) <= 4
 

@@ -287,9 +287,7 @@ SCENARIOS: dict[Callable[[Path], Result], int] = {
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
-def test_the_same_bits(
-    scenario: Callable[[Path], Result], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_same_bits(scenario: Callable[[Path], Result], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     stock, found = both(scenario, tmp_path, caplog)
     assert len(RECOMPUTED.findall(caplog.text)) >= SCENARIOS[scenario]
     assert_same(found, stock)

@@ -79,9 +79,7 @@ def trained(make: Callable[[], Any], data: Any, flags: dict[str, bool], optimize
 
 @pytest.mark.parametrize("flags", FLAGS)
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_block_with_sparse_gradients_is_planned(
-    shared: bool, flags: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_block_with_sparse_gradients_is_planned(shared: bool, flags: str, caplog: pytest.LogCaptureFixture) -> None:
     def run(optimize: Callable[[Any], Any]) -> list[Any]:
         return trained(lambda: Embedded(shared), words(), FLAGS[flags], optimize)
 

@@ -31,7 +31,10 @@ ADDRESS = Kind(
         "ASAN_OPTIONS": ":".join(
             f"{option}=0"
             for option in (
-                "detect_leaks", "alloc_dealloc_mismatch", "verify_asan_link_order", "detect_stack_use_after_return",
+                "detect_leaks",
+                "alloc_dealloc_mismatch",
+                "verify_asan_link_order",
+                "detect_stack_use_after_return",
             )
         ),
         "UBSAN_OPTIONS": "print_stacktrace=1",

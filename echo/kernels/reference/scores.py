@@ -85,9 +85,7 @@ def weighted_sum_grad(dout: Maybe, w: Array, values: Array, out: Maybe = None) -
     return np.einsum("bh,bth->bt", dout, values), np.einsum("bt,bh->bth", w, dout)
 
 
-def attention(
-    q: Array, k: Array, v: Array, lengths: Maybe = None, bias: Maybe = None, *, scale: float = 1.0
-) -> Arrays:
+def attention(q: Array, k: Array, v: Array, lengths: Maybe = None, bias: Maybe = None, *, scale: float = 1.0) -> Arrays:
     """Scaled dot-product attention (Vaswani et al. 2017), without its [Tq,Tk] maps in memory (Dao et al. 2022).
 
     q [N,Tq,D], k [N,Tk,D], v [N,Tk,Dv], lengths [N] (keys that count), bias [Tq,Tk]. Returns out [N,Tq,Dv] and the

@@ -223,4 +223,3 @@ def sample(product: Product) -> Graph:
               for index in range(product.members)]  # fmt: skip
     heads = tuple(Entry(number) for number in range(len(names), len(nodes)))
     return Graph(tuple(nodes), heads, tuple(range(len(names))), tuple(range(len(nodes) + 1)), VERSION)
-

@@ -57,9 +57,7 @@ def layer_node(name: str, x: Entry, weights: Sequence[Entry], states: Sequence[E
     return fused_node(NAME, name, (x, *weights, *states), {"reverse": "1" if reverse else "0"})
 
 
-def _fusion(
-    view: View, number: int, steps: list[_Step], weights: _Weights, replaced: frozenset[int]
-) -> Fusion:
+def _fusion(view: View, number: int, steps: list[_Step], weights: _Weights, replaced: frozenset[int]) -> Fusion:
     name = view.graph.nodes[number].name
     reverse = _is_reversed(view, [step.x for step in steps])
     ordered = steps[::-1] if reverse else steps

@@ -158,9 +158,7 @@ class HillClimb:
                 worths.append(Worth(group, without.bytes - value.bytes, value.seconds - without.seconds))
         return worths
 
-    def price_seconds(
-        self, start: Choice, worth: Sequence[Worth], reserve: int
-    ) -> tuple[Choice, Choice | None]:
+    def price_seconds(self, start: Choice, worth: Sequence[Worth], reserve: int) -> tuple[Choice, Choice | None]:
         """Bisects the price of a second to where the choice just keeps the limits.
 
         The choice at a price has first all classes that are worth their seconds; then, while effort is left, it is the

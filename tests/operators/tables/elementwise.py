@@ -91,8 +91,11 @@ NUMPY_SCALAR = [
 ]  # fmt: skip
 
 NUMPY_BINARY = [
-    *each("_npi_add _npi_subtract _npi_multiply _npi_hypot _npi_copysign _npi_arctan2 _npi_ldexp _npi_equal "
-          "_npi_not_equal _npi_greater _npi_greater_equal _npi_less _npi_less_equal", "x x:4x1"),
+    *each(
+        "_npi_add _npi_subtract _npi_multiply _npi_hypot _npi_copysign _npi_arctan2 _npi_ldexp _npi_equal "
+        "_npi_not_equal _npi_greater _npi_greater_equal _npi_less _npi_less_equal",
+        "x x:4x1",
+    ),
     *each("_npi_add _npi_subtract _npi_multiply _npi_arctan2 _npi_copysign", "x x"),
     *each("_npi_true_divide _npi_mod", "x p:4x1"),
     *each("_npi_true_divide", "x p"),

@@ -8,8 +8,7 @@ IMAGES = "x:2xCx6x6"
 STATES = "w:C w:C a:C a:C"
 
 
-def rnn(mode: str, gates: int, layers: int = 1, both: bool = False, states: str = "",
-         **attrs: object):  # type: ignore[no-untyped-def]
+def rnn(mode: str, gates: int, layers: int = 1, both: bool = False, states: str = "", **attrs: object):  # type: ignore[no-untyped-def]
     """Six features, eight states, five steps, a batch of four."""
     directions = 2 if both else 1
     size = directions * gates * 8 * (6 + 8 + 2) + (layers - 1) * directions * gates * 8 * (8 * directions + 8 + 2)

@@ -240,9 +240,7 @@ def test_what_the_user_names_stays() -> None:
     named = min(found[0].replaced)
     rest, missed = find(graph, {named})
     assert len(rest) == len(found) - 1
-    assert [miss.reason for miss in missed] == [
-        f"keep or recompute names {graph.nodes[named].name!r}, which is inside"
-    ]
+    assert [miss.reason for miss in missed] == [f"keep or recompute names {graph.nodes[named].name!r}, which is inside"]
 
 
 def test_a_layer_gives_way_to_the_cells_that_can_be_had() -> None:
