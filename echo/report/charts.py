@@ -6,12 +6,14 @@ The page (`echo.report.page`) shows them alive, `echo.report.picture` makes PNG 
 from __future__ import annotations
 
 import heapq
-from typing import Any, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence
 
 from echo.estimators import footprint as kinds
 from echo.plans.decisions import HIDDEN, KEPT, WORKSPACES
-from echo.report.profile import Profile
 from echo.report.usage import GAPS, MIRROR, PLANNED, STOCK, Layer, Tensor, Usage
+
+if TYPE_CHECKING:
+    from echo.report.profile import Profile
 
 Spec = Mapping[str, Any]
 VEGA_LITE = "6.4"  # the version that is bundled, too
