@@ -45,14 +45,14 @@ class _Recording:
         with contextlib.suppress(LookupError):  # the recorder tries again, and says so
             self._storage = StorageCounter()
 
-    def step(self, samples: int) -> None:
-        """A step of so many samples ends here."""
+    def step(self, samples: Callable[[], int]) -> None:
+        """A step ends here; ``samples`` says of how many samples, and whatever goes wrong there ends the recording."""
         if self._failed:
             return
         try:
             if self._recorder is None:
                 self._recorder = self._begin()
-            self._recorder.step(samples)
+            self._recorder.step(int(samples()))
         except mx.MXNetError:
             raise  # of the user's operators, for which the recorder waited
         except Exception as error:
@@ -74,7 +74,7 @@ def _wrap(kind: Any, name: str, recording: _Recording, samples: Callable[..., in
     @functools.wraps(original)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
-        recording.step(int(samples(self, *args, **kwargs)))
+        recording.step(lambda: samples(self, *args, **kwargs))
         return result
 
     setattr(kind, name, wrapper)

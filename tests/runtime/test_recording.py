@@ -83,3 +83,26 @@ def test_what_cannot_be_recorded_is_one_line_and_the_training_goes_on(
     lines = [line for line in done.stderr.splitlines() if line.startswith("echo: nothing more is recorded: ")]
     assert len(lines) == 1
     assert said in lines[0]
+
+
+OWN_TRAINER = """
+import mxnet as mx
+from mxnet import autograd, gluon
+gluon.Trainer.step = (lambda original: lambda self, size=None, **more: original(self, size, **more))(gluon.Trainer.step)
+import echo.runtime.recording as recording
+recording.record_from_environment()
+net = gluon.nn.Dense(4, in_units=6)
+net.initialize()
+trainer = gluon.Trainer(net.collect_params(), "sgd")
+with autograd.record():
+    loss = net(mx.nd.ones((5, 6)))
+loss.backward()
+trainer.step(size=5)
+print("trained")
+"""
+
+
+def test_a_step_with_other_arguments_ends_the_recording_and_not_the_training(tmp_path: Path) -> None:
+    done = run(OWN_TRAINER, tmp_path, ECHO_RECORD="run.csv")
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+    assert "echo: nothing more is recorded: " in done.stderr
