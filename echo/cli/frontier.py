@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from echo.cli.words import Annotated, Json, NoFuse, PolicyName, Shapes, SymbolFile, print_json, shapes_of
+from echo.cli.words import Annotated, Json, NoFuse, PolicyName, Shapes, SymbolFile, print_json, say, shapes_of
 
 
 def frontier(
@@ -32,4 +32,4 @@ def frontier(
     if as_json:
         print_json(found.to_json())
     else:
-        print(found)
+        say(found)

@@ -15,7 +15,7 @@ from typer.main import get_command
 
 from echo.cli import cache, doctor, frontier, plan, profile, record, run, schedule
 from echo.cli.usage import WithUsage
-from echo.cli.words import Annotated
+from echo.cli.words import Annotated, printable
 from echo.errors import EchoError, NativeError
 
 _LONGEST = 1000  # characters of a line about an error
@@ -88,7 +88,7 @@ def main(argv: Optional[Sequence[str]] = None) -> Any:
     except (EchoError, OSError) as error:
         from echo.system.reading import shortened
 
-        print(f"mxecho: {shortened(str(error), _LONGEST)}", file=sys.stderr)
+        print(f"mxecho: {printable(shortened(str(error), _LONGEST))}", file=sys.stderr)
         return 1
     return programs[0]() if programs else status
 

@@ -22,6 +22,7 @@ from echo.cli.words import (
     SymbolFile,
     bounds_of,
     print_json,
+    say,
     shapes_of,
 )
 
@@ -86,7 +87,7 @@ def plan(
     if as_json:
         print_json({**found.to_json(), **({"why": list(map(dataclasses.asdict, answers))} if why else {})})
     else:
-        print("\n".join(map(str, [found, *answers])))
+        say("\n".join(map(str, [found, *answers])))
 
 
 def _plan(symbol: str, trace: Optional[str], options: Dict[str, Any]) -> "Plan":
@@ -118,7 +119,7 @@ def show(file: PlanFile, as_json: Json = False) -> None:
     if as_json:
         print_json(found.to_json())
     else:
-        print(found)
+        say(found)
 
 
 def why(
@@ -138,7 +139,7 @@ def why(
     if as_json:
         print_json([dataclasses.asdict(answer) for answer in answers])
     else:
-        print("\n".join(map(str, answers)))
+        say("\n".join(map(str, answers)))
 
 
 def _load(file: str) -> "Plan":

@@ -16,6 +16,7 @@ from echo.cli.words import (
     SymbolFile,
     bounds_of,
     print_json,
+    say,
     shapes_of,
 )
 from echo.errors import OptionError
@@ -146,7 +147,7 @@ def _show(
     if as_json:
         print_json(found.to_json())
     else:
-        print(render(found, layer))
+        say(render(found, layer))
 
 
 def diff(before: ProfileFile, after: ProfileFile, by: By = None) -> None:
@@ -161,7 +162,7 @@ def diff(before: ProfileFile, after: ProfileFile, by: By = None) -> None:
     from echo.report.diff import difference
     from echo.report.usage import layer_by, layer_of
 
-    print(difference(echo.Profile.load(before), echo.Profile.load(after), layer_by(by) if by else layer_of))
+    say(difference(echo.Profile.load(before), echo.Profile.load(after), layer_by(by) if by else layer_of))
 
 
 def compare(
@@ -188,4 +189,4 @@ def compare(
     if as_json:
         print_json(rows(found))
     else:
-        print(render(found))
+        say(render(found))

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from echo.cli.words import Annotated, Json, PolicyName, number_of, print_json
+from echo.cli.words import Annotated, Json, PolicyName, number_of, print_json, say
 from echo.errors import BudgetError, OptionError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def schedule(
     if as_json:
         print_json(as_value(loaded, chosen.name, limit, solved))
     else:
-        print(render_schedule(loaded, chosen.name, limit, solved))
+        say(render_schedule(loaded, chosen.name, limit, solved))
 
 
 def _bytes_of(budget: str, without: int) -> int:

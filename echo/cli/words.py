@@ -7,6 +7,7 @@ command runs. Annotations are read when Python runs: they have to be such as Pyt
 import json
 import math
 import sys
+import unicodedata
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import typer
@@ -100,6 +101,19 @@ def bounds_of(max_overhead: str, memory_budget: Optional[str]) -> Dict[str, Any]
         "max_overhead": number_of("--max-overhead", max_overhead, ["auto"]),
         "memory_budget": number_of("--memory-budget", memory_budget),
     }
+
+
+def printable(text: str) -> str:
+    """The text with characters that would steer a terminal, such as escapes in names of nodes, as ``\\x1b``."""
+    return "".join(
+        character if character in "\n\t" or unicodedata.category(character) != "Cc" else f"\\x{ord(character):02x}"
+        for character in text
+    )
+
+
+def say(result: object) -> None:
+    """Prints a result of a command for people."""
+    print(printable(str(result)))
 
 
 def print_json(value: Any) -> None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from echo.cli.words import bounds_of, number_of, print_json, shape_of, shapes_of
+from echo.cli.words import bounds_of, number_of, print_json, say, shape_of, shapes_of
 from echo.errors import OptionError
 
 
@@ -39,3 +39,8 @@ def test_json_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out) == {"a": [1, None]}
     with pytest.raises(ValueError, match="JSON"):
         print_json(float("nan"))
+
+
+def test_what_would_steer_a_terminal_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    say("\x1b[2Jname\x07 é\t│\n\x9bend")
+    assert capsys.readouterr().out == "\\x1b[2Jname\\x07 é\t│\n\\x9bend\n"
