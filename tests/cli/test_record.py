@@ -53,7 +53,8 @@ def test_what_takes_no_step(tmp_path: Path) -> None:
 
 
 def test_what_is_interrupted_shows_its_rows(tmp_path: Path) -> None:
-    program = MODULE + "import time\nopen('ready', 'w').close()\ntime.sleep(100)\n"
+    # a signal that comes just before a system call is noticed behind it, so that calls are short
+    program = MODULE + "import time\nopen('ready', 'w').close()\nfor _ in range(1000):\n    time.sleep(0.1)\n"
     (tmp_path / "train.py").write_text(program)
     command = [sys.executable, "-m", "echo", "record", "--every", "4", sys.executable, "-W", "ignore", "train.py"]
     child = subprocess.Popen(command, cwd=tmp_path, start_new_session=True, stdout=subprocess.PIPE,
