@@ -16,7 +16,7 @@ _MOST_POINTS = 100
 
 @dataclass(frozen=True)
 class Frontier:
-    """Plans from the smallest to that of the stock graph; each takes less time than all that need less memory.
+    """Plans from the smallest to the fastest; each takes less time than all that need less memory.
 
     Prints as a table. A plan of it is applied with ``echo.optimize(symbol, plan=frontier.within(budget))``.
     """
