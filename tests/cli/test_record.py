@@ -52,12 +52,17 @@ def test_what_takes_no_step(tmp_path: Path) -> None:
     assert record(tmp_path, program="raise SystemExit(3)").returncode == 3
 
 
+def heed() -> None:
+    """Has Ctrl-C end this process, also where the tests run in the background of a shell, which ignores it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_what_is_interrupted_shows_its_rows(tmp_path: Path) -> None:
     # a signal that comes just before a system call is noticed behind it, so that calls are short
     program = MODULE + "import time\nopen('ready', 'w').close()\nfor _ in range(1000):\n    time.sleep(0.1)\n"
     (tmp_path / "train.py").write_text(program)
     command = [sys.executable, "-m", "echo", "record", "--every", "4", sys.executable, "-W", "ignore", "train.py"]
-    child = subprocess.Popen(command, cwd=tmp_path, start_new_session=True, stdout=subprocess.PIPE,
+    child = subprocess.Popen(command, cwd=tmp_path, start_new_session=True, stdout=subprocess.PIPE, preexec_fn=heed,
                              stderr=subprocess.PIPE, text=True)  # fmt: skip
     for _ in range(1200):
         if (tmp_path / "ready").exists():

@@ -1,6 +1,15 @@
-"""Bytes of MXNet's arrays that are alive, beside what ``verify`` counts."""
+"""Bytes of MXNet's arrays that are alive, beside what ``verify`` counts.
+
+Bytes are looked at in a process of its own: here, threads of earlier tests may hold MXNet's arrays for a while.
+"""
 
 from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from typing import Callable
 
 import mxnet as mx
 import pytest
@@ -10,6 +19,14 @@ from echo.runtime import held
 from echo.runtime.storage_counter import StorageCounter
 
 MB = 2**20
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def alone(function: Callable[[], None]) -> None:
+    """Runs a function of this module in a process of its own."""
+    program = f"import {__name__} as tests\ntests.{function.__name__}()\n"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, f"{inspect.getsource(function)}\n{done.stderr}"
 
 
 def array(megabytes: int) -> mx.nd.NDArray:
@@ -19,6 +36,10 @@ def array(megabytes: int) -> mx.nd.NDArray:
 
 
 def test_the_most_since_the_last_call() -> None:
+    alone(most_since_the_last_call)
+
+
+def most_since_the_last_call() -> None:
     counter = StorageCounter()
     try:
         kept = array(3)
@@ -42,6 +63,10 @@ def test_the_most_since_the_last_call() -> None:
 
 
 def test_verify_counts_meanwhile() -> None:
+    alone(verify_counts_meanwhile)
+
+
+def verify_counts_meanwhile() -> None:
     counter = StorageCounter()
     try:
         kept = array(2)
