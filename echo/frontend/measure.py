@@ -13,7 +13,6 @@ from echo.frontend.microbenchmark import Facts, excess, refuse, trial_of
 from echo.ir.graph import Graph
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType
-from echo.meter.clock import CACHED_BYTES, STREAMED_BYTES
 from echo.meter.trial import Trial
 
 
@@ -23,7 +22,6 @@ class Meter:
     def __init__(self, ctx: mx.Context) -> None:
         self._ctx = ctx
         self._latest_facts: tuple[TrainingGraph, Facts] | None = None
-        self._streaming: float | None = None  # seconds a byte (`echo.meter.clock.Clock.streaming`)
 
     def __call__(self, training: TrainingGraph, number: int) -> float:
         """Seconds of one run of node ``number``.
@@ -52,20 +50,7 @@ class Meter:
         if "too_long" in reply:
             trial, scale = trial_of(training, number, too_large * _seconds(reply, "too_long"), facts)
             reply = ask(self._ctx, _request(trial, _seconds(reply, "once")))
-        beyond = self._beyond_caches(trial.bytes * scale) if trial.hot and scale > 1 else 0.0
-        return _seconds(reply, "seconds") * scale + beyond
-
-    def _beyond_caches(self, moved: float) -> float:
-        """What a light operator takes longer that moves so many bytes than a part of it, which the caches hold."""
-        share = min((moved - CACHED_BYTES) / (STREAMED_BYTES - CACHED_BYTES), 1.0)
-        if share <= 0 or self._ctx.device_type != "cpu":
-            return 0.0
-        if self._streaming is None:
-            found = ask(self._ctx, {"streaming": True}).get("streaming")
-            if not isinstance(found, float) or not 0 <= found < math.inf:
-                raise UnmeasurableError(f"expected seconds a byte, got {found!r}")
-            self._streaming = found
-        return share * moved * self._streaming
+        return _seconds(reply, "seconds") * scale
 
 
 def _request(trial: Trial, once: float | None = None) -> dict[str, Any]:
