@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from echo.report.profile import Profile
 from echo.report.usage import MIRROR, PLANNED, STOCK
+from echo.system.console import text_of
 
 _WORDS = {
     STOCK: "stock MXNet",
@@ -33,8 +32,6 @@ def rows(profile: Profile) -> list[dict[str, Any]]:
 
 def render(profile: Profile) -> str:
     """The rows as a table of at most 100 columns, and what the plan has to say."""
-    out = io.StringIO()
-    console = Console(file=out, width=_WIDTH, color_system=None, markup=False, emoji=False, highlight=False)
     table = Table("training with", title_justify="left")
     for heading in ("planned MB", "of stock", "held in all, MB", "of stock", "predicted time"):
         table.add_column(heading, justify="right")
@@ -45,10 +42,7 @@ def render(profile: Profile) -> str:
         overhead = row["overhead"]
         time = "not predicted" if overhead is None else f"+{100 * overhead:.1f} %"
         table.add_row(_WORDS[row["graph"]], *cells, time if row is not stock else "")
-    console.print(table)
-    for remark in profile.plan.remarks:
-        console.print(f"note: {remark}")
-    return out.getvalue().rstrip("\n")
+    return text_of([table, *(f"note: {remark}" for remark in profile.plan.remarks)], _WIDTH)
 
 
 def _cells(size: int, stock: int) -> tuple[str, str]:

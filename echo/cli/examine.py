@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import os
 from typing import Iterable, Sequence
 
-from rich.console import Console
 from rich.table import Table
 
 from echo.cli import machine
 from echo.cli.fact import FINE, OFF, STOPS, Fact
 from echo.cli.gpu import gpus
 from echo.cli.mxnet_here import mxnet
+from echo.system.console import text_of
 
 _WIDTH = 120
 
@@ -34,8 +33,6 @@ def examine() -> list[Fact]:
 
 def render(facts: Sequence[Fact]) -> str:
     """The facts as a text of at most 120 columns, as one table, and what they come to."""
-    out = io.StringIO()
-    console = Console(file=out, width=_WIDTH, color_system=None, markup=False, emoji=False, highlight=False)
     table = Table("echo doctor", "found", "remark")
     for column in table.columns:
         column.overflow = "fold"
@@ -45,10 +42,7 @@ def render(facts: Sequence[Fact]) -> str:
             if fact.section == section:
                 remark = ": ".join(filter(None, ["" if fact.state == FINE else fact.state, fact.remark]))
                 table.add_row(f"{section}: {fact.name}", _word(fact.value), remark)
-    console.print(table)
-    for line in summary(facts):
-        console.print(line)
-    return out.getvalue().rstrip("\n")
+    return text_of([table, *summary(facts)], _WIDTH)
 
 
 def summary(facts: Sequence[Fact]) -> list[str]:

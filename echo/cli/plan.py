@@ -78,33 +78,38 @@ def plan(
     """
     fused = fuse.value if fuse and not no_fuse else not no_fuse
     options = {"policy": policy, "keep": keep or (), "recompute": recompute or (), "fuse": fused}
-    found = _plan(symbol, trace, {**options, **bounds_of(max_overhead, memory_budget), **shapes_of(shapes)})
+    loaded = _symbol(symbol)
+    found = _plan(loaded, trace, {**options, **bounds_of(max_overhead, memory_budget), **shapes_of(shapes)})
     answers = _answers(found, why or ())
     if save:
         found.save(save)
     if netron:
-        _write_netron(symbol, found, netron)
+        _write_netron(loaded, found, netron)
     if as_json:
         print_json({**found.to_json(), **({"why": list(map(dataclasses.asdict, answers))} if why else {})})
     else:
         say("\n".join(map(str, [found, *answers])))
 
 
-def _plan(symbol: str, trace: Optional[str], options: Dict[str, Any]) -> "Plan":
-    import echo
+def _symbol(path: str) -> Any:
     from echo.frontend.files import load_symbol
+
+    return load_symbol(Path(path))
+
+
+def _plan(symbol: Any, trace: Optional[str], options: Dict[str, Any]) -> "Plan":
+    import echo
     from echo.plans.options import TRACE_VARIABLE
 
     if trace:
         os.environ[TRACE_VARIABLE] = trace
-    return echo.plan(load_symbol(Path(symbol)), **options)
+    return echo.plan(symbol, **options)
 
 
-def _write_netron(symbol: str, found: "Plan", path: str) -> None:
-    from echo.frontend.files import load_symbol
+def _write_netron(symbol: Any, found: "Plan", path: str) -> None:
     from echo.report.netron import annotated
 
-    value = json.loads(load_symbol(Path(symbol)).tojson(remove_amp_cast=False))
+    value = json.loads(symbol.tojson(remove_amp_cast=False))
     Path(path).write_text(json.dumps(annotated(value, found), indent=1) + "\n", encoding="utf-8")
 
 

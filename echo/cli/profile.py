@@ -77,15 +77,16 @@ def profile(
       mxecho profile model-symbol.json data=128,50 --run --budgets 8 --save profile.json --html page.html
       mxecho profile profile.json --picture memory.svg --trace trace.json
     """
-    import echo
+    from echo.report.picture import ending_of
 
-    check_picture(picture)
+    if picture:
+        ending_of(picture)  # before anything is planned
     options = {**bounds_of(max_overhead, memory_budget), "fuse": not no_fuse, "run": run, "budgets": budgets}
     if shapes:
         found = _profile(symbol, shapes, [name for name in compare.split(",") if name], options)
     else:
         _check_no_planning({**options, "compare": compare})
-        found = echo.Profile.load(symbol)
+        found = _saved(symbol)
     if save:
         found.save(save)
     _export(found, trace, torch_snapshot)
@@ -101,16 +102,6 @@ def _check_no_planning(options: Dict[str, Any]) -> None:
     if given:
         option = "--no-fuse" if given[0] == "fuse" else f"--{given[0].replace('_', '-')}"
         raise OptionError(f"{option} is for a symbol: expected shapes of its inputs, as data=128,50")
-
-
-def check_picture(path: Optional[str]) -> None:
-    """Refuses names of pictures that cannot be written, before anything is planned.
-
-    Raises:
-        OptionError: the name ends in another way than .png or .svg.
-    """
-    if path is not None and not path.lower().endswith((".png", ".svg")):
-        raise OptionError(f"expected a picture NAME.png or NAME.svg, got {path!r}")
 
 
 def _export(found: "Profile", trace: Optional[str], torch_snapshot: Optional[str]) -> None:
@@ -137,9 +128,8 @@ def _show(
     from echo.report import page
     from echo.report import picture as drawing
     from echo.report.text import render
-    from echo.report.usage import layer_by, layer_of
 
-    layer = layer_by(by) if by else layer_of
+    layer = _layer(by)
     if html:
         page.save(found, html, title, layer)
     if picture:
@@ -158,11 +148,22 @@ def diff(before: ProfileFile, after: ProfileFile, by: By = None) -> None:
       mxecho diff before.json after.json
       mxecho diff before.json after.json --by '^(encoder|decoder)'
     """
-    import echo
     from echo.report.diff import difference
+
+    say(difference(_saved(before), _saved(after), _layer(by)))
+
+
+def _saved(path: str) -> "Profile":
+    from echo.report.profile import Profile
+
+    return Profile.load(path)
+
+
+def _layer(by: Optional[str]) -> Any:
+    """How arrays are grouped: by what the expression finds in their names, or by their layers."""
     from echo.report.usage import layer_by, layer_of
 
-    say(difference(echo.Profile.load(before), echo.Profile.load(after), layer_by(by) if by else layer_of))
+    return layer_by(by) if by else layer_of
 
 
 def compare(

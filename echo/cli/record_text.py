@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any, Mapping
 
-from rich.console import Console
 from rich.table import Table
+
+from echo.system.console import text_of
 
 _HEADINGS = {"run": "recorded", "off": "without echo", "on": "with echo"}
 _MB = 2**20
@@ -38,9 +38,7 @@ def render(sums: Mapping[str, Mapping[str, Any]]) -> str:
         if any(value is not None for value in values):
             cells = ["-" if value is None else f"{value / unit:,.{decimals}f}" for value in values]
             table.add_row(words, *cells, *([] if len(sums) != 2 else [_share(figure, *values)]))
-    out = io.StringIO()
-    Console(file=out, width=100, color_system=None, markup=False, emoji=False, highlight=False).print(table)
-    return out.getvalue().rstrip("\n")
+    return text_of([table], 100)
 
 
 def _share(figure: str, first: float | None, second: float | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import dataclass
 from typing import Any, Callable
 
@@ -52,8 +51,9 @@ class Frontier:
             return self._table()
 
     def _table(self) -> str:
-        from rich.console import Console  # needed to print, not to plan
-        from rich.table import Table
+        from rich.table import Table  # needed to print, not to plan
+
+        from echo.system.console import text_of
 
         table = Table(title="frontier", title_justify="left")
         for heading in ("total MB", "planned MB", "time", "operators run again"):
@@ -61,9 +61,7 @@ class Frontier:
         for row in self.to_json():
             sizes = (f"{row[name] / 2**20:.1f}" for name in ("total", "planned"))
             table.add_row(*sizes, f"+{100 * row['overhead']:.1f} %", str(row["recomputed_nodes"]))
-        out = io.StringIO()
-        Console(file=out, width=100, color_system=None).print(table)
-        return out.getvalue().rstrip("\n")
+        return text_of([table], 100)
 
 
 def frontier(plan: Callable[[int], Plan], points: int) -> Frontier:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from typing import TYPE_CHECKING, Iterable, Mapping
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 
 from echo.plans.decisions import NOT_FUSED, RECOMPUTE, STASH, Decision, Missed
+from echo.system.console import text_of
 
 if TYPE_CHECKING:
     from echo.plans.plan import Plan
@@ -20,15 +20,9 @@ _MOST_LAYERS, _MOST_DECISIONS = 8, 8
 
 def render(plan: Plan) -> str:
     """The plan as a text of at most 120 columns."""
-    out = io.StringIO()
-    console = Console(file=out, width=_WIDTH, color_system=None, markup=False, emoji=False, highlight=False)
-    console.print(f"echo plan ({plan.policy}, {plan.device}, applied by {plan.applied}): {plan.summary()}")
-    for table in _tables(plan):
-        console.print(table)
-    for note in plan.remarks:
-        if not note.startswith(NOT_FUSED):
-            console.print(f"note: {note}")
-    return out.getvalue().rstrip("\n")
+    head = f"echo plan ({plan.policy}, {plan.device}, applied by {plan.applied}): {plan.summary()}"
+    notes = (f"note: {note}" for note in plan.remarks if not note.startswith(NOT_FUSED))
+    return text_of([head, *_tables(plan), *notes], _WIDTH)
 
 
 def _tables(plan: Plan) -> Iterable[RenderableType]:

@@ -94,12 +94,13 @@ def timeline_rows(profile: Profile) -> list[dict[str, Any]]:
 
 def over_step(profile: Profile) -> Spec:
     """Bytes alive over the training step, one line a graph, for print."""
-    detail, _ = timeline(profile)["vconcat"]
+    whole = timeline(profile)
+    detail, _ = whole["vconcat"]
     lines, _ = detail["layer"]
     x = {key: value for key, value in detail["encoding"]["x"].items() if key != "scale"}
     title = {"title": "the training step, from its start to its end"}
     encoding = {**detail["encoding"], **lines["encoding"], "x": {**x, **title}}
-    shared = {"$schema": VEGA_LITE_SCHEMA, "data": {"values": timeline_rows(profile)}}
+    shared = {"$schema": whole["$schema"], "data": whole["data"]}
     return {**shared, "width": WIDTH, "height": _HEIGHT, "mark": lines["mark"], "encoding": encoding}
 
 

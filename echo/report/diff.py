@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import io
 from typing import Iterable, Mapping
 
-from rich.console import Console
+from rich.console import RenderableType
 from rich.table import Table
 
 from echo.errors import OptionError
 from echo.report.profile import Profile
-from echo.report.usage import Layer, Usage, layer_of
+from echo.report.text import megabytes
+from echo.report.usage import PLANNED, Layer, Usage, layer_of
+from echo.system.console import text_of
 from echo.system.unmoved import random_unmoved
 
 _WIDTH = 120
@@ -28,15 +29,13 @@ def difference(before: Profile, after: Profile, layer: Layer = layer_of) -> str:
     if not graphs:
         raise OptionError(f"expected profiles of the same graphs, got {list(before.usages)} and {list(after.usages)}")
     with random_unmoved():
-        out = io.StringIO()
-        console = Console(file=out, width=_WIDTH, color_system=None, markup=False, emoji=False, highlight=False)
+        parts: list[RenderableType] = []
         for name in graphs:
-            for table in _tables(name, before.usages[name], after.usages[name], layer):
-                console.print(table)
-        if "echo" in graphs:
+            parts += _tables(name, before.usages[name], after.usages[name], layer)
+        if PLANNED in graphs:
             old, new = before.plan.overhead, after.plan.overhead
-            console.print(f"time of recomputation: +{100 * old:.1f} % before, +{100 * new:.1f} % after")
-        return out.getvalue().rstrip("\n")
+            parts.append(f"time of recomputation: +{100 * old:.1f} % before, +{100 * new:.1f} % after")
+        return text_of(parts, _WIDTH)
 
 
 def _tables(name: str, before: Usage, after: Usage, layer: Layer) -> Iterable[Table]:
@@ -60,7 +59,7 @@ def _table(title: str, rows: Mapping[str, tuple[int, int]], totals: Mapping[str,
     rest = [name for name in rows if name not in changed[:_MOST]]
     if rest:
         before, after = (sum(rows[name][side] for name in rest) for side in (0, 1))
-        table.add_row(f"{len(rest)} more", _megabytes(before), _megabytes(after), _change(before, after))
+        table.add_row(f"{len(rest)} more", megabytes(before), megabytes(after), _change(before, after))
     table.add_section()
     for name, pair in totals.items():
         _row(table, name, *pair)
@@ -68,11 +67,7 @@ def _table(title: str, rows: Mapping[str, tuple[int, int]], totals: Mapping[str,
 
 
 def _row(table: Table, name: str, before: int, after: int) -> None:
-    table.add_row(name, _megabytes(before), _megabytes(after), _change(before, after))
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 2**20:,.1f}"
+    table.add_row(name, megabytes(before), megabytes(after), _change(before, after))
 
 
 def _change(before: int, after: int) -> str:

@@ -36,15 +36,25 @@ def save_over_step(profile: Profile, path: str | os.PathLike[str], title: str = 
     write(lambda: {**over_step(profile), "title": title, "background": "white"}, path)
 
 
+def ending_of(path: str | os.PathLike[str]) -> str:
+    """How the name of a picture ends: ".png" or ".svg".
+
+    Raises:
+        OptionError: it ends in another way.
+    """
+    ending = Path(path).suffix.lower()
+    if ending not in (".png", ".svg"):
+        raise OptionError(f"expected a picture NAME.png or NAME.svg, got {os.fspath(path)!r}")
+    return ending
+
+
 def write(make: Callable[[], Mapping[str, Any]], path: str | os.PathLike[str]) -> None:
     """Writes what a Vega-Lite specification draws, as PNG or SVG; it is made where its libraries are there.
 
     Raises:
         OptionError, UnsupportedError: as `save`.
     """
-    ending = Path(path).suffix.lower()
-    if ending not in (".png", ".svg"):
-        raise OptionError(f"expected a picture NAME.png or NAME.svg, got {os.fspath(path)!r}")
+    ending = ending_of(path)
     with random_unmoved():
         convert = module_of("vl_convert")
         spec = make()

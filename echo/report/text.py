@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from typing import TYPE_CHECKING, Iterable
 
-from rich.console import Console
 from rich.table import Table
 
 from echo.report.usage import ALWAYS, PLANNED, Layer, layer_of
+from echo.system.console import text_of
 
 if TYPE_CHECKING:
     from echo.report.profile import Profile
@@ -20,27 +19,23 @@ _MOST_LAYERS, _MOST_ARRAYS = 12, 8
 
 def render(profile: Profile, layer: Layer = layer_of) -> str:
     """The profile as a text of at most 120 columns; ``layer`` groups arrays in another way than by their layers."""
-    out = io.StringIO()
-    console = Console(file=out, width=_WIDTH, color_system=None, markup=False, emoji=False, highlight=False)
-    console.print(f"echo profile ({profile.device}): {_summary(profile)}")
-    for table in (_kinds(profile), _layers(profile, layer), *_largest(profile)):
-        console.print(table)
-    if PLANNED in profile.usages:
-        for note in profile.plan.remarks:
-            console.print(f"note: {note}")
-    return out.getvalue().rstrip("\n")
+    head = f"echo profile ({profile.device}): {_summary(profile)}"
+    tables = (_kinds(profile), _layers(profile, layer), *_largest(profile))
+    notes = (f"note: {note}" for note in profile.plan.remarks) if PLANNED in profile.usages else ()
+    return text_of([head, *tables, *notes], _WIDTH)
 
 
 def _summary(profile: Profile) -> str:
-    return ", ".join(f"{name} {_megabytes(usage.total)} MB" for name, usage in profile.usages.items())
+    return ", ".join(f"{name} {megabytes(usage.total)} MB" for name, usage in profile.usages.items())
 
 
-def _megabytes(size: int) -> str:
+def megabytes(size: int) -> str:
+    """MB of 2**20 bytes, as tables show them."""
     return f"{size / 2**20:,.1f}"
 
 
 def _size(size: int | None) -> str:
-    return "-" if size is None else _megabytes(size)
+    return "-" if size is None else megabytes(size)
 
 
 def _table(title: str, profile: Profile) -> Table:
@@ -54,10 +49,10 @@ def _kinds(profile: Profile) -> Table:
     table, usages = _table("at the peak, by kind (MB)", profile), profile.usages.values()
     columns = [usage.by_kind for usage in usages]
     for kind in dict.fromkeys(kind for column in columns for kind in column):
-        table.add_row(kind, *(_megabytes(column.get(kind, 0)) for column in columns))
+        table.add_row(kind, *(megabytes(column.get(kind, 0)) for column in columns))
     table.add_section()
-    table.add_row("all of it", *(_megabytes(usage.total) for usage in usages))
-    table.add_row("of it planned by MXNet", *(_megabytes(usage.planned) for usage in usages), end_section=True)
+    table.add_row("all of it", *(megabytes(usage.total) for usage in usages))
+    table.add_row("of it planned by MXNet", *(megabytes(usage.planned) for usage in usages), end_section=True)
     for name in dict.fromkeys(name for usage in usages for name in usage.measured):
         table.add_row(f"measured: {name}", *(_size(usage.measured.get(name)) for usage in usages))
     if any(usage.measured for usage in usages):
@@ -74,10 +69,10 @@ def _layers(profile: Profile, layer: Layer) -> Table:
     columns = [Counter(usage.layers(layer)) for usage in profile.usages.values()]
     names = sorted({name for column in columns for name in column}, key=lambda name: -max(at[name] for at in columns))
     for name in names[:_MOST_LAYERS]:
-        table.add_row(name, *(_megabytes(column[name]) for column in columns))
+        table.add_row(name, *(megabytes(column[name]) for column in columns))
     rest = names[_MOST_LAYERS:]
     if rest:
-        table.add_row(f"{len(rest)} more", *(_megabytes(sum(column[name] for name in rest)) for column in columns))
+        table.add_row(f"{len(rest)} more", *(megabytes(sum(column[name] for name in rest)) for column in columns))
     return table
 
 
@@ -92,5 +87,5 @@ def _largest(profile: Profile) -> Iterable[Table]:
             table.add_column(heading, justify="right")
         for tensor in usage.at_peak[:_MOST_ARRAYS]:
             span = ("always", "") if tensor.first == ALWAYS else (str(tensor.first), str(tensor.last))
-            table.add_row(tensor.name, tensor.op, tensor.kind, _megabytes(tensor.bytes), *span)
+            table.add_row(tensor.name, tensor.op, tensor.kind, megabytes(tensor.bytes), *span)
         yield table
