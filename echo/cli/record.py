@@ -51,6 +51,10 @@ def record(
     names = [RUN] if compare is None else compare.split(",")
     if not set(names) <= {RUN, OFF, ON} or (compare is not None and RUN in names):
         raise OptionError(f"--compare: expected off, on or off,on, got {compare!r}")
+    if picture:
+        from echo.report.picture import ending_of
+
+        ending_of(picture)  # before the training
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:

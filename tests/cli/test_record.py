@@ -78,6 +78,7 @@ def test_what_is_interrupted_shows_its_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("words", "said"), [
     (["--compare", "on,run"], "--compare: expected off, on or off,on, got 'on,run'"),
     (["--compare", ""], "--compare: expected off, on or off,on, got ''"),
+    (["--picture", "both.txt"], "expected a picture NAME.png or NAME.svg, got 'both.txt'"),
     (["--out", "/proc/nothing"], "No such file or directory: '/proc/nothing'"),
 ], ids=str)  # fmt: skip
 def test_bad_options_are_one_line(
