@@ -78,6 +78,8 @@ def _answers(setup: Mapping[str, Any]) -> Any:
         try:
             if "trial" in request:
                 return timed(Trial.from_json(request["trial"]), request["once"])
+            if "streaming" in request:
+                return {"streaming": clock.streaming()}
             return {"race": race(library, request["graphs"], request["types"], request["time"])}
         except MxnetError as error:
             return {"error": str(error)}

@@ -130,12 +130,58 @@ def test_a_node_that_takes_too_long_is_cut_and_scaled(monkeypatch: pytest.Monkey
     assert asked[1][1] == 0.5
 
 
+def _sum() -> mx.sym.Symbol:
+    return mx.sym.elemwise_add(mx.sym.var("data"), mx.sym.var("other"))
+
+
+def _tanh() -> mx.sym.Symbol:
+    return mx.sym.Activation(mx.sym.var("data"), act_type="tanh")
+
+
+@pytest.mark.parametrize(
+    ("symbol", "op", "rows", "share"),
+    [
+        (_sum(), "elemwise_add", 64, 0.0),
+        (_sum(), "elemwise_add", 1024, 1.0),
+        (_sum(), "elemwise_add", 384, 0.5),
+        (_tanh(), "Activation", 1024, 0.0),  # in place
+    ],
+)
+def test_what_comes_from_memory_takes_longer_than_its_parts(
+    symbol: mx.sym.Symbol, op: str, rows: int, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By as much as a sum of two arrays does, measured once for a device."""
+    graph = training(symbol, data=(rows, 16384))
+    asked: list[Any] = []
+
+    def answer(_: mx.Context, request: Any, *__: Any) -> dict[str, float]:
+        asked.append(request)
+        if "streaming" in request:
+            return {"streaming": 4e-11}
+        return {"seconds": 1e-6 * request["trial"]["inputs"][0].shape[0]}
+
+    monkeypatch.setattr(measure, "ask", answer)
+    meter, moved = Meter(mx.cpu()), 3 * 4 * 16384 * rows
+    for _ in range(2):
+        assert meter(graph, only(graph, op)) == pytest.approx(1e-6 * rows + 4e-11 * share * moved, rel=1e-3)
+    assert sum("streaming" in request for request in asked) == (share > 0)
+
+
+@pytest.mark.parametrize("found", [None, -1e-11, float("inf"), "fast"])
+def test_an_answer_that_makes_no_sense(found: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = training(_sum(), data=(1024, 16384))
+    answers = {"streaming": found, "seconds": 1e-6}
+    monkeypatch.setattr(measure, "ask", lambda *_: answers)
+    with pytest.raises(UnmeasurableError, match="expected seconds a byte"):
+        Meter(mx.cpu())(graph, only(graph, "elemwise_add"))
+
+
 def _sizes_asked_for(monkeypatch: pytest.MonkeyPatch) -> set[tuple[int, ...]]:
     sizes: set[tuple[int, ...]] = set()
     asked = measure.ask
 
     def watched(ctx: mx.Context, request: Any, *more: Any) -> Any:
-        sizes.update(item.shape for item in request["trial"]["inputs"])
+        sizes.update(item.shape for item in request.get("trial", {"inputs": ()})["inputs"])
         return asked(ctx, request, *more)
 
     monkeypatch.setattr(measure, "ask", watched)
