@@ -93,6 +93,10 @@ def _within(request: Request, light: Problem, heavy: Problem) -> Selection:
         selection = _solve(request, problem)
         if _keeps(problem, selection):
             return selection
+        if problem is light:  # a search for the fastest may miss what the search for the smallest finds
+            smallest = _solve(request, replace(light, max_bytes=None, hint=None))
+            if _keeps(light, smallest):
+                return smallest
     return _solve(request, replace(heavy, max_bytes=None, hint=None))
 
 

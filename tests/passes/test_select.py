@@ -213,6 +213,23 @@ def test_heavy_operators_only_when_they_are_needed() -> None:
     assert total(tight) <= reachable
 
 
+def test_the_smallest_light_choice_is_tried_before_heavy_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search for the fastest within a budget may miss it."""
+    case = any_case("dropout")
+    light = select(case, max_overhead=None)
+    whole = select_pass._solve
+
+    def short_sighted(request: Request, problem: Problem) -> Selection:
+        ops = {case.training.nodes[node].op for node in problem.candidates}
+        missing = problem.max_bytes is not None and "FullyConnected" not in ops
+        return whole(request, replace(problem, candidates={}) if missing else problem)
+
+    monkeypatch.setattr(select_pass, "_solve", short_sighted)
+    found = select(case, memory_budget=total(light))
+    assert not heavy(case, found)
+    assert total(found) <= total(light)
+
+
 # A budget that cannot be met ----------------------------------------------------------------------------------
 
 
