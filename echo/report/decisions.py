@@ -13,7 +13,7 @@ _NUMBERS = re.compile(r"\d+")
 
 @dataclass(frozen=True)
 class Group:
-    """Decisions on ``count`` maps whose names differ in numbers alone; ``bytes`` and ``seconds`` are their sums."""
+    """Decisions on ``count`` maps whose names and reasons differ in numbers; ``bytes`` and ``seconds`` are sums."""
 
     name: str
     op: str
@@ -30,11 +30,10 @@ def groups(decisions: Iterable[Decision]) -> list[Group]:
     for each in decisions:
         found.setdefault((_starred(each.name), each.op, each.action, _starred(each.reason)), []).append(each)
     made = []
-    for (name, op, action, reason), members in found.items():
+    for (name, op, action, _), members in found.items():
         if len({member.name for member in members}) == 1:
             name = members[0].name
-        if len({member.reason for member in members}) == 1:
-            reason = members[0].reason
+        reason = _joined([member.reason for member in members])
         size, seconds = sum(each.bytes for each in members), sum(each.seconds for each in members)
         made.append(Group(name, op, action, reason, len(members), size, seconds))
     return sorted(made, key=lambda group: -group.bytes)
@@ -42,3 +41,19 @@ def groups(decisions: Iterable[Decision]) -> list[Group]:
 
 def _starred(text: str) -> str:
     return _NUMBERS.sub("*", text)
+
+
+def _joined(reasons: list[str]) -> str:
+    """Reasons that differ in numbers as one: counts as "1 to 3", numbers in names as "*"."""
+    words, *_ = (_NUMBERS.split(reason) for reason in reasons)
+    joined = words[0]
+    for before, numbers, after in zip(words, zip(*map(_NUMBERS.findall, reasons)), words[1:]):
+        values = sorted({int(number) for number in numbers})
+        if len(values) == 1:
+            joined += numbers[0]
+        elif before.endswith(" ") or not before:
+            joined += f"{values[0]} to {values[-1]}"
+        else:
+            joined += "*"
+        joined += after
+    return joined
