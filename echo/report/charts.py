@@ -98,7 +98,7 @@ def over_step(profile: Profile) -> Spec:
     detail, _ = whole["vconcat"]
     lines, _ = detail["layer"]
     x = {key: value for key, value in detail["encoding"]["x"].items() if key != "scale"}
-    title = {"title": "the training step, from its start to its end"}
+    title = {"title": "operators of the training step, in their order"}
     encoding = {**detail["encoding"], **lines["encoding"], "x": {**x, **title}}
     shared = {"$schema": whole["$schema"], "data": whole["data"]}
     return {**shared, "width": WIDTH, "height": _HEIGHT, "mark": lines["mark"], "encoding": encoding}
@@ -106,7 +106,11 @@ def over_step(profile: Profile) -> Spec:
 
 def timeline(profile: Profile) -> Spec:
     """Bytes alive over the training step, one line a graph; a brush over the small one below zooms."""
-    x: dict[str, Any] = {"field": "at", "type": "quantitative", "title": "the training step, from its start to its end"}
+    x: dict[str, Any] = {
+        "field": "at",
+        "type": "quantitative",
+        "title": "operators of the training step, in their order",
+    }
     colors = scale(GRAPH_COLORS, list(profile.usages))
     color = {"field": "graph", "type": "nominal", "scale": colors, "legend": _GRAPHS}
     y = {"field": "mb", "type": "quantitative", "title": "MB alive"}

@@ -15,7 +15,7 @@ from echo.report.decisions import groups
 from echo.report.extra import module_of
 from echo.report.profile import Profile
 from echo.report.treemap import treemap
-from echo.report.usage import ALWAYS, PLANNED, STOCK, Layer, layer_of
+from echo.report.usage import ALWAYS, MIRROR, PLANNED, STOCK, Layer, layer_of
 from echo.system.unmoved import random_unmoved
 
 _TEMPLATE = "page.html.jinja"
@@ -50,6 +50,7 @@ def html(profile: Profile, title: str = "", layer: Layer = layer_of) -> str:
             ALWAYS=ALWAYS,
             STOCK=STOCK,
             PLANNED=PLANNED,
+            MIRROR=MIRROR,
         )
         return page
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Iterable
 
 from rich.table import Table
 
-from echo.report.usage import ALWAYS, PLANNED, Layer, layer_of
+from echo.report.usage import ALWAYS, MIRROR, PLANNED, Layer, layer_of
 from echo.system.console import text_of
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _MOST_LAYERS, _MOST_ARRAYS = 12, 8
 def render(profile: Profile, layer: Layer = layer_of) -> str:
     """The profile as a text of at most 120 columns; ``layer`` groups arrays in another way than by their layers."""
     head = f"echo profile ({profile.device}): {_summary(profile)}"
-    tables = (_kinds(profile), _layers(profile, layer), *_largest(profile))
+    tables = (_kinds(profile), _layers(profile, layer), *_frontier(profile), *_largest(profile))
     notes = (f"note: {note}" for note in profile.plan.remarks) if PLANNED in profile.usages else ()
     return text_of([head, *tables, *notes], _WIDTH)
 
@@ -59,8 +59,8 @@ def _kinds(profile: Profile) -> Table:
         table.add_row("measured, not accounted for", *(_size(usage.unaccounted) for usage in usages))
     if PLANNED in profile.usages:
         table.add_section()
-        time = f"+{100 * profile.plan.overhead:.1f} %"
-        table.add_row("time of recomputation", *(time if name == PLANNED else "" for name in profile.usages))
+        times = {PLANNED: f"+{100 * profile.plan.overhead:.1f} %", MIRROR: "not predicted"}
+        table.add_row("recomputation, of a step's time", *(times.get(name, "") for name in profile.usages))
     return table
 
 
@@ -74,6 +74,17 @@ def _layers(profile: Profile, layer: Layer) -> Table:
     if rest:
         table.add_row(f"{len(rest)} more", *(megabytes(sum(column[name] for name in rest)) for column in columns))
     return table
+
+
+def _frontier(profile: Profile) -> Iterable[Table]:
+    if not profile.frontier:
+        return
+    table = Table(title="what other budgets buy", title_justify="left")
+    for heading in ("all of it, MB", "recomputation, of a step's time"):
+        table.add_column(heading, justify="right")
+    for row in profile.frontier:
+        table.add_row(megabytes(int(row["total"])), f"+{100 * row['overhead']:.1f} %")
+    yield table
 
 
 def _largest(profile: Profile) -> Iterable[Table]:
