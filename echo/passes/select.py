@@ -81,10 +81,12 @@ class Select:
 
 
 def _within(request: Request, light: Problem, heavy: Problem) -> Selection:
-    """The first choice that keeps the limits, of light operators alone where these suffice.
+    """The first choice that keeps the limits, of light operators alone where a search for the fastest finds one.
 
+    Such a search may miss what the one for the smallest finds: of that and of a choice with heavy operators the faster.
     Otherwise the smallest choice, independent of the budget, so that the reported minimum is reachable.
     """
+    found: list[Selection] = []
     for problem in (light, heavy):
         if problem is heavy:
             request.progress("select: the budget needs compute-heavy operators")
@@ -92,12 +94,11 @@ def _within(request: Request, light: Problem, heavy: Problem) -> Selection:
             continue
         selection = _solve(request, problem)
         if _keeps(problem, selection):
-            return selection
-        if problem is light:  # a search for the fastest may miss what the search for the smallest finds
+            return min(found + [selection], key=lambda choice: choice.seconds)
+        if problem is light:
             smallest = _solve(request, replace(light, max_bytes=None, hint=None))
-            if _keeps(light, smallest):
-                return smallest
-    return _solve(request, replace(heavy, max_bytes=None, hint=None))
+            found += [smallest] if _keeps(light, smallest) else []
+    return found[0] if found else _solve(request, replace(heavy, max_bytes=None, hint=None))
 
 
 def _out_of_reach(problem: Problem) -> bool:
