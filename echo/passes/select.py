@@ -94,7 +94,7 @@ def _within(request: Request, light: Problem, heavy: Problem) -> Selection:
             continue
         selection = _solve(request, problem)
         if _keeps(problem, selection):
-            return min(found + [selection], key=lambda choice: choice.seconds)
+            return min([*found, selection], key=lambda choice: choice.seconds)
         if problem is light:
             smallest = _solve(request, replace(light, max_bytes=None, hint=None))
             found += [smallest] if _keeps(light, smallest) else []
