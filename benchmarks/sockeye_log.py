@@ -12,7 +12,7 @@ COUNTER = "Memory: cpu/0"
 _CLOCK_FILES = frozenset({"log", "training_state/training.pkl"})
 _CLOCKS = frozenset({"time-elapsed", "avg-sec-per-sent-val", "decode-walltime-val"})
 _CHECKPOINT = re.compile(r"Checkpoint \[\d+\]\tUpdates=(\d+) .*Time-cost=([\d.]+) ")
-_PLANNED = re.compile(r"echo: (\d+) MB -> (\d+) MB planned\b.*?\+([\d.]+) % time, (\d+) feature maps")
+_PLANNED = re.compile(r"echo: (\d+) MB -> (\d+) MB planned\b.*?([+-][\d.]+) % time.*?, (\d+) feature maps")
 _PERPLEXITY = re.compile(r"[\w-]*perplexity=[\w.+-]+")
 
 
@@ -24,11 +24,11 @@ class Checkpoint(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """Echo's line for one bucket: planned MB without echo and with it, and the fraction of time it predicts."""
+    """Echo's line for one bucket: planned MB without echo and with it, and how a step's time changes, as predicted."""
 
     stock_mb: int
     mb: int
-    overhead: float
+    change: float
     feature_maps: int
 
 

@@ -161,7 +161,7 @@ def memory(stock: Run, unbounded: Run) -> dict[str, Any]:
         raise TrainingFailed(f"MXNet's profiler wrote no {_TRACE}")
     return {
         "stock_mb": plan.stock_mb,
-        "none": {"mb": plan.mb, "predicted_overhead": plan.overhead, "feature_maps": plan.feature_maps},
+        "none": {"mb": plan.mb, "predicted_change": plan.change, "feature_maps": plan.feature_maps},
         "counter_mb": {"stock": stock.counter_peak / 2**20, "none": unbounded.counter_peak / 2**20},
     }
 
@@ -180,7 +180,7 @@ def speed(pairs: Sequence[tuple[Run, Run]]) -> dict[str, Any]:
     plan = largest_plan(pairs[-1][1].log)
     return {
         "mb": plan.mb,
-        "predicted_overhead": plan.overhead,
+        "predicted_change": plan.change,
         "updates_ratio": statistics.median(ratios),
         "quickest_ratio": seconds[0] / seconds[1],
         "ratios": [round(ratio, 3) for ratio in ratios],

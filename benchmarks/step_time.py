@@ -3,7 +3,7 @@
     python -m benchmarks.step_time [--rounds 7] [MODEL ...]
 
 Stock and every bound live in one process on the same weights and take steps in turn, so that a slow moment of the
-machine hits all of them. A row holds the median of the ratios round by round, next to the predicted overhead.
+machine hits all of them. A row holds the median of the ratios round by round, next to the predicted one.
 Writes results/step_time.json.
 """
 
@@ -68,18 +68,18 @@ def measure(model: Model, rounds: int) -> dict[str, Any]:
         for name in order:
             times[name].append(step(executors[name]))
     row: dict[str, Any] = {"model": model.name, "stock_ms": 1000 * statistics.median(times["stock"]), "rounds": rounds}
-    row["predicted_stock_ms"] = 1000 * plans["none"].step_seconds
+    row["predicted_stock_ms"] = 1000 * plans["none"].time.before
     for name, plan in plans.items():
         ratios = [mine / stock for mine, stock in zip(times[same[name]], times["stock"])]
         row[name] = {
             "ratio": statistics.median(ratios),
             "quickest_ratio": min(times[same[name]]) / min(times["stock"]),
-            "predicted_overhead": plan.overhead,
+            "predicted_ratio": plan.time_ratio,
             "mb": plan.after.planned / 2**20,
         }
         print(
             f"{model.name}, bound {name}: {row[name]['ratio']:.3f} of stock's step (quickest steps "
-            f"{row[name]['quickest_ratio']:.3f}), predicted {1 + plan.overhead:.3f}",
+            f"{row[name]['quickest_ratio']:.3f}), predicted {plan.time_ratio:.3f}",
             flush=True,
         )
     return row

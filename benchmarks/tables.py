@@ -32,7 +32,7 @@ def time_table(result: dict[str, Any]) -> str:
 
     def cells(row: Row) -> list[str]:
         found = (row[bound] for bound in _BOUNDS)
-        return [row["model"], *(f"{one['ratio']:.2f} ({1 + one['predicted_overhead']:.2f})" for one in found)]
+        return [row["model"], *(f"{one['ratio']:.2f} ({one['predicted_ratio']:.2f})" for one in found)]
 
     return _table("model | 0.05 | **0.10 (default)** | 0.25 | no bound", cells, result)
 

@@ -15,6 +15,7 @@ from typing import Iterator
 
 from echo.errors import BudgetError, OptionError
 from echo.estimators.inplace import why_as_it_is
+from echo.estimators.overhead import Overhead
 from echo.passes.base import Pass, run
 from echo.passes.candidates import FindCandidates
 from echo.passes.confirm import Confirm
@@ -62,7 +63,7 @@ def plan(request: Request) -> Planned:
     """
     if why_as_it_is(request.graph, request.frontend.device):
         request = replace(request, options=replace(request.options, fuse=False))
-    best = choose(list(bases(request)))
+    best = choose(list(bases(request)), request.graph)
     for refinement in REFINEMENTS:
         if request.is_late:
             request.note_late()
@@ -177,4 +178,5 @@ def _run(request: Request) -> Planned:
     rewritten: Rewritten = values[Rewritten]
     selection: Selection = values[Selection]
     graph = request.graph if result.changes_nothing else rewritten.graph
-    return Planned(result, graph, request.graph, selection.hint)
+    timed = values[Overhead].measured > 0
+    return Planned(result, graph, request.graph, selection.hint, timed)

@@ -19,13 +19,20 @@ _WIDTH = 100
 
 
 def rows(profile: Profile) -> list[dict[str, Any]]:
-    """One object a graph: its name, bytes (``planned`` by MXNet, ``total`` that the executor holds), and ``overhead``.
+    """One object a graph: its name, bytes (``planned`` by MXNet, ``total`` that the executor holds), and times.
 
-    That is the predicted time of recomputation as a fraction of a stock step; None where nobody predicts it.
+    ``time`` is that of a step as a multiple of the stock step's, ``overhead`` what recomputation adds to a step, as a
+    fraction; both are predicted, and None where nobody does.
     """
-    overheads = {STOCK: 0.0, PLANNED: profile.plan.overhead}
+    overheads, times = {STOCK: 0.0, PLANNED: profile.plan.overhead}, {STOCK: 1.0, PLANNED: profile.plan.time_ratio}
     return [
-        {"graph": name, "planned": usage.planned, "total": usage.total, "overhead": overheads.get(name)}
+        {
+            "graph": name,
+            "planned": usage.planned,
+            "total": usage.total,
+            "time": times.get(name),
+            "overhead": overheads.get(name),
+        }
         for name, usage in ((name, profile.usages[name]) for name in _WORDS if name in profile.usages)
     ]
 
@@ -39,8 +46,7 @@ def render(profile: Profile) -> str:
     stock = next(row for row in found if row["graph"] == STOCK)
     for row in found:
         cells = [cell for name in ("planned", "total") for cell in _cells(row[name], stock[name])]
-        overhead = row["overhead"]
-        time = "not predicted" if overhead is None else f"+{100 * overhead:.1f} %"
+        time = "not predicted" if row["time"] is None else f"{100 * (row['time'] - 1):+.1f} %"
         table.add_row(_WORDS[row["graph"]], *cells, time if row is not stock else "")
     return text_of([table, *(f"note: {remark}" for remark in profile.plan.remarks)], _WIDTH)
 

@@ -64,6 +64,7 @@ class Explain:
             notes=tuple(_notes(request, training, overhead, confirmed)),
             exact=not confirmed.accepted or all(rule.exact for rule in training.implementations.values()),
             reason=confirmed.reason,
+            stock_seconds=overhead.step_seconds,
         )
 
 

@@ -9,6 +9,7 @@ from typing import ClassVar, Iterator, NamedTuple, Protocol, Sequence
 from echo.errors import BudgetError, GraphError
 from echo.ir.graph import Graph
 from echo.passes.base import run
+from echo.passes.estimate import EstimateOverhead
 from echo.passes.explain import memory
 from echo.passes.patterns import MASKS, QUIET
 from echo.passes.patterns.apply import SMALL, Fused
@@ -16,7 +17,7 @@ from echo.passes.request import Request
 from echo.passes.rules import RULES
 from echo.passes.trace import trace
 from echo.passes.workspaces import CountWorkspaces, Workspaces
-from echo.plans.decisions import HIDDEN, NOT_FUSED, Memory
+from echo.plans.decisions import HIDDEN, NOT_FUSED, Memory, Missed
 from echo.plans.options import budget_bytes
 from echo.plans.plan import Plan
 from echo.policies.warm_start import WarmStart
@@ -25,13 +26,14 @@ from echo.policies.warm_start import WarmStart
 class Planned(NamedTuple):
     """The plan, the graph to bind (the user's own where nothing is gained), and a hint for graphs of the same model.
 
-    ``base`` is the user's graph with the plan's fused operators, without its marks.
+    ``base`` is the user's graph with the plan's fused operators, without its marks. ``timed``: seconds are measured.
     """
 
     plan: Plan
     graph: Graph
     base: Graph
     hint: WarmStart | None
+    timed: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,22 @@ class Trial:
         """
         return self._total + hidden - self.fused.hidden
 
+    @property
+    def seconds(self) -> float:
+        """The predicted seconds of a step of the graph."""
+        return self.plan.step_seconds + self.plan.overhead_seconds
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether its operators were measured."""
+        return self.planned is not None and self.planned.timed
+
+    def _with_left(self, fused: Fused, reason: str, user: Graph) -> Trial:
+        """This trial, with those operators of another one as near-misses which it does not have."""
+        left = [place for place in fused.places if place not in self.fused.places]
+        missed = tuple(Missed(number, user.nodes[number].name, pattern, reason) for pattern, number in left)
+        return replace(self, fused=replace(self.fused, missed=(*self.fused.missed, *missed)))
+
     def left(self, fused: Fused, missed: BudgetError | None = None) -> Trial:
         """This trial, where a refinement was not taken; ``missed`` is the error of the refined one, if it had one."""
         least = _least(self.missed, missed) if self.missed else None
@@ -96,7 +114,8 @@ class Trial:
         Raises:
             BudgetError: there is none.
         """
-        plan = replace(_explained(self.plan, self.fused, self.stock), failed=tuple(request.failed))
+        seconds = None if self.stock is None else _stock_seconds(request)
+        plan = replace(_explained(self.plan, self.fused, self.stock, seconds), failed=tuple(request.failed))
         if (tracing := trace()) is not None:
             tracing.note("plan", "\n".join([plan.summary(), *plan.remarks]))
         assert self.planned is not None
@@ -138,31 +157,47 @@ class Refinement(Protocol):
     def run(self, request: Request, fused: Fused) -> Offer: ...
 
 
-def choose(trials: Sequence[Trial]) -> Trial:
-    """The first trial within `RULES.slack` of the fewest bytes; the first ones have the most fused operators.
+def choose(trials: Sequence[Trial], user: Graph) -> Trial:
+    """The first trial that is worth its bytes (`_why_left`); the first ones have the most fused operators.
 
-    Where none has a plan, the first trial, with the error of the one that misses the budget by the least.
+    Fused operators that are left are near-misses of it, at nodes of the ``user``'s graph. Where none has a plan, the
+    first trial, with the error of the one that misses the budget by the least.
     """
     planned = [trial for trial in trials if trial.planned is not None]
     if not planned:
         return replace(trials[0], missed=_least(*(trial.missed for trial in trials)))
     hidden = max(trial.fused.hidden for trial in planned)
-    least = min(trial.bytes(hidden) for trial in planned)
-    chosen = next(trial for trial in planned if trial.bytes(hidden) <= RULES.slack * least)
+    timed = all(trial.is_timed for trial in planned)
+    least = min(planned, key=lambda trial: (trial.bytes(hidden), trial.seconds if timed else 0.0))
+    reasons = ["" if trial is least else _why_left(trial, least, hidden, timed) for trial in planned]
+    chosen = planned[reasons.index("")]
     if (tracing := trace()) is not None:
-        texts = (_verdict(trial, trial is chosen, trial.bytes(hidden), least) for trial in planned)
+        texts = (_verdict(trial, trial is chosen, reason) for trial, reason in zip(planned, reasons))
         tracing.note("chosen", "\n".join(texts))
-    return chosen
+    return chosen._with_left(planned[0].fused, reasons[0], user) if reasons[0] else chosen
+
+
+def _why_left(trial: Trial, least: Trial, hidden: int, timed: bool) -> str:
+    """Why a graph with more fused operators is left for the one of the fewest bytes, empty where it is not.
+
+    It may need `RULES.slack` times the bytes if it is much faster, `RULES.more` times if it is faster at all.
+    """
+    part = trial.bytes(hidden) / max(1, least.bytes(hidden))
+    limit = 1.0 if part <= RULES.more else RULES.faster
+    if part <= RULES.slack and (not timed or trial.seconds <= limit * least.seconds):
+        return ""
+    times = f", and {trial.seconds / least.seconds:.2f} of the time" if timed and least.seconds else ""
+    return f"{part:.2f} times the memory of the plan without it{times}"
 
 
 def _least(*errors: BudgetError | None) -> BudgetError:
     return min((error for error in errors if error is not None), key=lambda error: error.reachable)
 
 
-def _verdict(trial: Trial, is_chosen: bool, total: int, least: int) -> str:
+def _verdict(trial: Trial, is_chosen: bool, reason: str) -> str:
     operators = f"{len(trial.fused.places)} fused operators" if trial.fused.places else "the user's operators"
-    why = ": the most fused operators" if is_chosen else "" if total <= RULES.slack * least else ": too much memory"
-    return f"{'taken' if is_chosen else 'left'}: {operators}, {total} bytes, {total / least:.2f} of the least{why}"
+    numbers = f"{trial._total} bytes, {1e3 * trial.seconds:.3g} ms"
+    return f"{'taken' if is_chosen else 'left'}: {operators}, {numbers}{': ' if reason else ''}{reason}"
 
 
 def inside(request: Request, fused: Fused, stock: Memory) -> Request:
@@ -195,10 +230,24 @@ def stock_memory(request: Request, fused: Fused) -> Memory:
     return replace(stock, static={**stock.static, HIDDEN: fused.hidden}) if fused.hidden else stock
 
 
-def _explained(plan: Plan, fused: Fused, stock: Memory | None) -> Plan:
+def _stock_seconds(request: Request) -> float | None:
+    """The predicted seconds of a step of the user's own graph, of which operators are measured that are not known yet.
+
+    None where that would be dear: of all buckets of a model whose plans nobody reads, only the first is looked at.
+    """
+    if not request.details and request.hint is not None:
+        return None
+    with request.without("a look at the time of the user's own graph"):
+        return EstimateOverhead().run(request, request.frontend.differentiate()).step_seconds
+    return None
+
+
+def _explained(plan: Plan, fused: Fused, stock: Memory | None, seconds: float | None) -> Plan:
     """A plan of a graph with fused operators, as one of the user's graph; ``stock`` is None where none is fused."""
     plan = replace(plan, missed=fused.missed, notes=(*plan.notes, *_notes(fused, stock is not None)))
-    return plan if stock is None else replace(plan, before=stock, applied="hook", fused=fused.places)
+    if stock is None:
+        return plan
+    return replace(plan, before=stock, applied="hook", fused=fused.places, stock_seconds=seconds)
 
 
 def _notes(fused: Fused, applied: bool) -> Iterator[str]:

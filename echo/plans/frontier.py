@@ -36,10 +36,14 @@ class Frontier:
         raise BudgetError(budget, least.total, held)
 
     def to_json(self) -> list[dict[str, Any]]:
-        """One object a plan: bytes (``total`` is all that the executor holds), and the overhead as a fraction."""
+        """One object a plan.
+
+        It has bytes (``total`` is all that the executor holds), ``time`` as a multiple of the stock step's, and
+        ``overhead``, the part of a step that recomputation adds; both are predicted.
+        """
         return [
-            {"total": plan.after.total, "planned": plan.after.planned, "overhead": plan.overhead,
-             "recomputed_nodes": plan.recomputed_nodes}
+            {"total": plan.after.total, "planned": plan.after.planned, "time": plan.time_ratio,
+             "overhead": plan.overhead, "recomputed_nodes": plan.recomputed_nodes}
             for plan in self.plans
         ]  # fmt: skip
 
@@ -56,11 +60,12 @@ class Frontier:
         from echo.system.console import text_of
 
         table = Table(title="frontier", title_justify="left")
-        for heading in ("total MB", "planned MB", "time", "operators run again"):
+        for heading in ("total MB", "planned MB", "time", "of it recomputation", "operators run again"):
             table.add_column(heading, justify="right")
         for row in self.to_json():
             sizes = (f"{row[name] / 2**20:.1f}" for name in ("total", "planned"))
-            table.add_row(*sizes, f"+{100 * row['overhead']:.1f} %", str(row["recomputed_nodes"]))
+            times = f"{100 * (row['time'] - 1):+.1f} %", f"+{100 * row['overhead']:.1f} %"
+            table.add_row(*sizes, *times, str(row["recomputed_nodes"]))
         return text_of([table], 100)
 
 
@@ -79,7 +84,7 @@ def frontier(plan: Callable[[int], Plan], points: int) -> Frontier:
     ratio = (most / least) ** (1 / (points - 1)) if least else 1.0
     plans = [smallest, *(plan(int(least * ratio**step)) for step in range(1, points))]
     frontier_plans: list[Plan] = []
-    for candidate in sorted(plans, key=lambda candidate: (candidate.after.total, candidate.overhead_seconds)):
-        if not frontier_plans or candidate.overhead_seconds < frontier_plans[-1].overhead_seconds:
+    for candidate in sorted(plans, key=lambda candidate: (candidate.after.total, candidate.time_ratio)):
+        if not frontier_plans or candidate.time_ratio < frontier_plans[-1].time_ratio:
             frontier_plans.append(candidate)
     return Frontier(tuple(frontier_plans))

@@ -24,12 +24,13 @@ from echo.plans.fields import (
     read_place,
 )
 from echo.plans.key import PlanKey
+from echo.plans.step_time import StepTime
 from echo.plans.why import Flipper, NotFused, Why, why
 from echo.system.markup import preformatted
 from echo.system.reading import digest_of, read_json
 from echo.system.unmoved import random_unmoved
 
-FORMAT = "echo-plan-5"
+FORMAT = "echo-plan-6"
 _LEAST_SAID = 1 << 19  # bytes, of what a summary names beside planned memory
 APPLIED = ("hook", "mirror", "none")
 _FIELD_TYPES = {
@@ -43,7 +44,9 @@ class Plan:
     """Decisions and totals. Prints as a table, compares by value, saves and loads as JSON.
 
     ``match_range`` is what MXNet's memory planner is asked to use (None: its own; -1: echo's storage assignment
-    instead). ``step_seconds`` is the predicted time of the user's step, ``overhead_seconds`` what recomputation adds.
+    instead). ``step_seconds`` is the predicted time of a step of the graph that is bound, with its fused operators, if
+    nothing were recomputed, ``overhead_seconds`` what recomputation adds, and ``stock_seconds`` the predicted time of a
+    step of the user's own graph, None where that was not looked at (another bucket of a model, in transparent mode).
     ``recomputed_nodes`` counts the operators that run again, each as often as it does. ``applied`` is "hook" (the
     native gradient pass), "mirror" (MXNet's own attributes) or "none" (the user's graph as it is). ``subject`` is the
     key of the plan, and ``marks`` apply it. ``fused`` has the patterns whose place fused operators take, each with the
@@ -72,6 +75,7 @@ class Plan:
     exact: bool = True
     reason: str = ""
     failed: tuple[str, ...] = ()
+    stock_seconds: float | None = None
     _flipper: Flipper | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
@@ -81,8 +85,20 @@ class Plan:
 
     @property
     def overhead(self) -> float:
-        """Predicted recomputation as a fraction of the user's step."""
+        """Predicted recomputation as a fraction of a step of the graph that is bound."""
         return self.overhead_seconds / self.step_seconds if self.step_seconds else 0.0
+
+    @property
+    def time(self) -> StepTime | None:
+        """The predicted time of a step before and after, fused operators included; None where it is not known."""
+        if self.stock_seconds is None:
+            return None
+        return StepTime(self.stock_seconds, self.step_seconds + self.overhead_seconds)
+
+    @property
+    def time_ratio(self) -> float:
+        """The predicted time of a step as a multiple of the user's own, or where that is not known, without clones."""
+        return 1.0 + self.overhead if self.time is None else self.time.ratio
 
     @property
     def recomputed(self) -> tuple[Decision, ...]:
@@ -100,7 +116,11 @@ class Plan:
         return (*stays, *self.failed, *self.notes)
 
     def summary(self) -> str:
-        """One line: "334 MB -> 142 MB planned (-57 %), +4 % time, 812 feature maps recomputed"."""
+        """One line: "334 MB -> 142 MB planned (-57 %), +4.0 % time, 812 feature maps recomputed".
+
+        With fused operators: "..., -71.5 % time (recomputation +3.1 %), ...", or "..., recomputation +3.1 % time, ..."
+        where the time of the user's own graph is not known.
+        """
         before, after = self.before.planned, self.after.planned
         hidden = self.before.static.get(HIDDEN, 0)
         inside = f" and {hidden / 2**20:.0f} MB {HIDDEN}" if hidden else ""
@@ -113,7 +133,16 @@ class Plan:
         return (
             f"{(before - hidden) / 2**20:.0f} MB{inside} -> {self.after.planned / 2**20:.0f} MB planned{beside} "
             f"({sign}{abs(change):.0f} %), "
-            f"+{100 * self.overhead:.1f} % time, {len(self.recomputed)} feature maps recomputed"
+            f"{self.time_text()}, {len(self.recomputed)} feature maps recomputed"
+        )
+
+    def time_text(self) -> str:
+        """The predicted change of a step's time in words."""
+        again = f"+{100 * self.overhead:.1f} %"
+        if not self.fused:
+            return f"{again} time"
+        return (
+            f"recomputation {again} time" if self.time is None else f"{self.time.change} time (recomputation {again})"
         )
 
     def __str__(self) -> str:
@@ -190,7 +219,8 @@ class Plan:
             fields["fused"] = tuple(map(read_place, fields["fused"]))
             fields["missed"] = tuple(map(read_missed, fields["missed"]))
             plan = Plan(**fields)
-            fields["exact"]  # a file has to have it, although it has a default
+            for key in ("exact", "stock_seconds"):
+                fields[key]  # a file has to have it, although it has a default
             _check(plan)
             return plan
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -230,6 +260,8 @@ def _digest(value: Mapping[str, Any]) -> str:
 
 def _check(plan: Plan) -> None:
     check("plan", plan, _FIELD_TYPES)
+    if plan.stock_seconds is not None:
+        check("plan", plan, {"stock_seconds": REAL})
     match_range = plan.match_range
     if match_range is not None and (type(match_range) is not int or not ASSIGNED <= match_range < MOST):
         raise GraphError(f"plan: match_range must be a number or null, got {match_range!r}")

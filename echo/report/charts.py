@@ -205,10 +205,10 @@ def frontier(rows: Sequence[Mapping[str, float]], chosen: Mapping[str, float]) -
         rows: as `echo.plans.frontier.Frontier.to_json` has them.
         chosen: the same of the profile's plan.
     """
-    values = [{"mb": megabytes(int(row["total"])), "time": row["overhead"], "plan": "others"} for row in rows]
-    here = {"mb": megabytes(int(chosen["total"])), "time": chosen["overhead"], "plan": "this plan"}
+    values = [{"mb": megabytes(int(row["total"])), "time": row["time"] - 1, "plan": "others"} for row in rows]
+    here = {"mb": megabytes(int(chosen["total"])), "time": chosen["time"] - 1, "plan": "this plan"}
     x = {"field": "mb", "type": "quantitative", "title": "MB that the executor holds", "scale": {"zero": False}}
-    y = {"field": "time", "type": "quantitative", "title": "time of recomputation", "axis": {"format": "+.0%"}}
+    y = {"field": "time", "type": "quantitative", "title": "time of a step, against stock", "axis": {"format": "+.0%"}}
     tips = [{"field": "mb", "type": "quantitative", "format": ",.1f"},
             {"field": "time", "type": "quantitative", "format": "+.1%"}]  # fmt: skip
     point = {"type": "point", "filled": True, "size": 70}

@@ -33,8 +33,8 @@ def difference(before: Profile, after: Profile, layer: Layer = layer_of) -> str:
         for name in graphs:
             parts += _tables(name, before.usages[name], after.usages[name], layer)
         if PLANNED in graphs:
-            old, new = before.plan.overhead, after.plan.overhead
-            parts.append(f"time of recomputation: +{100 * old:.1f} % before, +{100 * new:.1f} % after")
+            old, new = before.plan.time_text(), after.plan.time_text()
+            parts.append(f"predicted: {old} before, {new} after")
         return text_of(parts, _WIDTH)
 
 

@@ -70,7 +70,7 @@ def _charts(profile: Profile, layer: Layer) -> Mapping[str, Any]:
     for name, usage in profile.usages.items():
         charts[f"layers-{name}"] = treemap(usage, layer)
     if profile.frontier:
-        chosen = {"total": profile.plan.after.total, "overhead": profile.plan.overhead}
+        chosen = {"total": profile.plan.after.total, "time": profile.plan.time_ratio}
         charts["frontier"] = frontier(profile.frontier, chosen)
     return charts
 

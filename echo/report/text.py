@@ -59,8 +59,11 @@ def _kinds(profile: Profile) -> Table:
         table.add_row("measured, not accounted for", *(_size(usage.unaccounted) for usage in usages))
     if PLANNED in profile.usages:
         table.add_section()
-        times = {PLANNED: f"+{100 * profile.plan.overhead:.1f} %", MIRROR: "not predicted"}
-        table.add_row("recomputation, of a step's time", *(times.get(name, "") for name in profile.usages))
+        plan = profile.plan
+        times = {PLANNED: f"{100 * (plan.time_ratio - 1):+.1f} %", MIRROR: "not predicted"}
+        table.add_row("time of a step, predicted", *(times.get(name, "") for name in profile.usages))
+        again = {PLANNED: f"+{100 * plan.overhead:.1f} %"}
+        table.add_row("of it recomputation", *(again.get(name, "") for name in profile.usages))
     return table
 
 
@@ -80,10 +83,10 @@ def _frontier(profile: Profile) -> Iterable[Table]:
     if not profile.frontier:
         return
     table = Table(title="what other budgets buy", title_justify="left")
-    for heading in ("all of it, MB", "recomputation, of a step's time"):
+    for heading in ("all of it, MB", "time of a step, predicted"):
         table.add_column(heading, justify="right")
     for row in profile.frontier:
-        table.add_row(megabytes(int(row["total"])), f"+{100 * row['overhead']:.1f} %")
+        table.add_row(megabytes(int(row["total"])), f"{100 * (row['time'] - 1):+.1f} %")
     yield table
 
 

@@ -21,9 +21,15 @@ def memory(planned: int, workspaces: int = 0) -> Any:
     return SimpleNamespace(planned=planned, total=total, chosen=planned, workspaces=workspaces)
 
 
-def trial(planned: int, operators: int = 0, hidden: int = 0, stock: int = 1000, workspaces: int = 0) -> Trial:
+def trial(
+    planned: int, operators: int = 0, hidden: int = 0, stock: int = 1000, workspaces: int = 0, seconds: float = 0.0
+) -> Trial:
+    """A trial, whose operators were measured where ``seconds`` are given."""
     fused = Fused(GRAPH, tuple(("lstm_cell", number) for number in range(operators)), hidden=hidden)
-    plan: Any = SimpleNamespace(plan=SimpleNamespace(after=memory(planned, workspaces)))
+    made = SimpleNamespace(
+        after=memory(planned, workspaces), step_seconds=0.9 * seconds, overhead_seconds=0.1 * seconds
+    )
+    plan: Any = SimpleNamespace(plan=made, timed=bool(seconds))
     return Trial(fused, memory(stock) if operators else None, plan)
 
 
@@ -35,27 +41,49 @@ def request(budget: float | None = None) -> Any:
     return SimpleNamespace(options=SimpleNamespace(memory_budget=budget))
 
 
-@pytest.mark.parametrize(("more", "first"), [(RULES.slack - 0.01, True), (RULES.slack + 0.01, False)])
-def test_the_most_fused_graph_may_need_a_little_more(more: float, first: bool) -> None:
-    trials = [trial(int(more * 1000) - 100, 3), trial(900)]
-    assert choose(trials) is trials[0 if first else 1]
+@pytest.mark.parametrize(
+    ("more", "part", "first"),
+    [
+        (RULES.slack - 0.01, 0.0, True),  # nobody knows the times
+        (RULES.slack + 0.01, 0.0, False),
+        (RULES.slack - 0.01, RULES.faster - 0.01, True),
+        (RULES.slack + 0.01, RULES.faster - 0.01, False),
+        (RULES.slack - 0.01, RULES.faster + 0.01, False),
+        (RULES.more - 0.01, RULES.faster + 0.01, True),
+        (RULES.more - 0.01, 1.01, False),  # slower, and not smaller
+        (1.0, 1.01, False),
+        (0.99, 2.0, True),  # slower, and smaller
+    ],
+)
+def test_the_most_fused_graph_may_need_a_little_more(more: float, part: float, first: bool) -> None:
+    one = Fused(GRAPH).graph.nodes[0].name
+    trials = [trial(int(more * 1000) - 100, 1, seconds=part), trial(900, seconds=1.0)]
+    chosen = choose(trials, GRAPH)
+    if first:
+        assert chosen is trials[0]
+        return
+    assert chosen.planned is trials[1].planned
+    (left,) = chosen.fused.missed
+    assert (left.name, left.pattern) == (one, "lstm_cell")
+    times = f", and {part:.2f} of the time" if part else ""
+    assert left.reason == f"{int(more * 1000) / 1000:.2f} times the memory of the plan without it{times}"
 
 
 def test_what_operators_hold_beyond_what_is_planned_counts() -> None:
     """The fused graph plans more, and does away with what the user's operators hold inside."""
     trials = [trial(1900, 1, hidden=900), trial(1100)]
-    assert choose(trials) is trials[0]
-    assert choose([trial(1900, 1), trial(1100)]).fused.places == ()
+    assert choose(trials, GRAPH) is trials[0]
+    assert choose([trial(1900, 1), trial(1100)], GRAPH).fused.places == ()
 
 
 def test_a_graph_that_misses_the_budget_is_not_chosen() -> None:
     trials = [missing(20), trial(900)]
-    assert choose(trials) is trials[1]
+    assert choose(trials, GRAPH) is trials[1]
 
 
 def test_the_budget_that_is_missed_by_least_is_told() -> None:
     trials = [missing(30), missing(20), missing(25)]
-    chosen = choose(trials)
+    chosen = choose(trials, GRAPH)
     assert chosen.fused is trials[0].fused
     with pytest.raises(BudgetError) as caught:
         chosen.result(request())
@@ -78,8 +106,8 @@ def test_workspaces_may_eat_what_is_saved() -> None:
     layers, cells = trial(300, 1, workspaces=few + 500), trial(350, 9)
     assert trial(300, 1, workspaces=few + 50).is_enough(request())
     assert not layers.is_enough(request())
-    assert choose([layers, cells]) is cells
-    assert choose([trial(300, 1, workspaces=few), cells]).fused.places == trial(300, 1).fused.places
+    assert choose([layers, cells], GRAPH).planned is cells.planned
+    assert choose([trial(300, 1, workspaces=few), cells], GRAPH).fused.places == trial(300, 1).fused.places
     assert trial(300, 1, workspaces=few + 701).is_larger
     assert not trial(300, 1, workspaces=few + 700).is_larger
 

@@ -16,6 +16,7 @@ from echo.errors import GraphError
 from echo.plans.decisions import RECOMPUTE, STASH, WORKSPACES, Decision, Mark, Memory
 from echo.plans.key import Argument, PlanKey
 from echo.plans.plan import Plan
+from echo.plans.step_time import StepTime
 from echo.plans.why import Flip
 
 SUBJECT = PlanKey(
@@ -74,6 +75,24 @@ def test_figures() -> None:
     assert not found.changes_nothing
     assert found.before.total == 341 << 20
     assert found.summary() == "300 MB -> 120 MB planned (-60 %), +2.0 % time, 1 feature maps recomputed"
+
+
+def test_the_time_of_a_step_with_fused_operators() -> None:
+    found = plan(fused=(("lstm_cell", 4),), stock_seconds=0.34)
+    assert found.time == pytest.approx((0.34, 0.102))
+    assert found.time is not None
+    assert found.time.ratio == found.time_ratio == pytest.approx(0.3)
+    assert "(-60 %), -70.0 % time (recomputation +2.0 %), 1 feature maps recomputed" in found.summary()
+    slower = plan(fused=(("lstm_cell", 4),), stock_seconds=0.051)
+    assert slower.time_text() == "+100.0 % time (recomputation +2.0 %)"
+
+
+def test_a_time_that_nobody_looked_at() -> None:
+    found = plan(fused=(("lstm_cell", 4),))
+    assert found.time is None
+    assert found.time_ratio == pytest.approx(1.02)
+    assert "(-60 %), recomputation +2.0 % time, 1 feature maps" in found.summary()
+    assert StepTime(0.0, 0.0).ratio == 1.0
 
 
 def test_plan_that_changes_nothing() -> None:
@@ -152,7 +171,7 @@ def test_save_and_load(tmp_path: Path) -> None:
     assert Plan.load(path) == plan()
     assert Plan.load(str(path)) == plan()
     value = json.loads(path.read_text(encoding="utf-8"))
-    assert value["format"] == "echo-plan-5"
+    assert value["format"] == "echo-plan-6"
 
 
 def test_plans_compare_by_value() -> None:
@@ -196,7 +215,7 @@ def test_a_plan_goes_through_pickle_without_what_cannot() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": "echo-plan-2"}, "expected format echo-plan-5, got 'echo-plan-2'"),
+        ({"format": "echo-plan-2"}, "expected format echo-plan-6, got 'echo-plan-2'"),
         ({"colour": "red"}, "colour"),
         ({"before": {"planned": 1}}, "not a plan"),
         ({"decisions": [{"node": 1}]}, "not a plan"),
@@ -219,6 +238,7 @@ def test_a_plan_goes_through_pickle_without_what_cannot() -> None:
         ({"subject": {**SUBJECT.to_json(), "arguments": [[[8], "float32", "wish"]]}}, "subject: arguments"),
         ({"subject": {**SUBJECT.to_json(), "operators": {"tanh": "1"}}}, "subject: operators"),
         ({"_flipper": None}, "_flipper"),
+        ({"stock_seconds": "long"}, "stock_seconds must be a number"),
         ({"before": {"planned": "much", "live_peak": 0, "static": {}, "at_peak": {}, "layers": {}}}, "planned"),
         ({"before": {"planned": 1, "live_peak": 0, "static": [], "at_peak": {}, "layers": {}}}, "static"),
     ],

@@ -61,7 +61,7 @@ def test_vega_lite_draws_them() -> None:
         timeline(profile),
         by_kind(profile),
         by_layer(profile, layer_of),
-        frontier(profile.frontier, {"total": 2**20, "overhead": 0.1}),
+        frontier(profile.frontier, {"total": 2**20, "time": 1.1}),
     ):
         svg = convert.vegalite_to_svg(spec, vl_version=VEGA_LITE)
         assert svg.count("<path") > 5
