@@ -11,6 +11,7 @@ from echo.estimators.overhead import UnmeasurableError
 from echo.frontend.apart import ask
 from echo.frontend.microbenchmark import Facts, excess, refuse, trial_of
 from echo.ir.graph import Graph
+from echo.ir.ops import spec
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
 from echo.meter.clock import CACHED_BYTES, STREAMED_BYTES
@@ -52,9 +53,25 @@ class Meter:
         if "too_long" in reply:
             trial, scale = trial_of(training, number, too_large * _seconds(reply, "too_long"), facts)
             reply = ask(self._ctx, _request(trial, _seconds(reply, "once")))
+        seconds = _seconds(reply, "seconds")
+        if scale > 2 and spec(training.nodes[number].op).packs_parameters:
+            return self._beside_packing(training, number, too_large / 2, seconds, scale)
         from_memory = trial.hot and scale > 1 and not _works_in_place(training.nodes[number])
         beyond = self._beyond_caches(trial.bytes * scale) if from_memory else 0.0
-        return _seconds(reply, "seconds") * scale + beyond
+        return seconds * scale + beyond
+
+    def _beside_packing(
+        self, training: TrainingGraph, number: int, too_large: float, seconds: float, scale: float
+    ) -> float:
+        """Seconds of a node of which a part, ``scale`` times smaller, took ``seconds``, from those of a larger part.
+
+        Each call packs the parameters first. An LSTM layer of 35 steps took 73 ms where 4 steps took 11.2 (98 in
+        proportion) and 8 took 19.7 (77 by both; 650 units, batch 32, one thread).
+        """
+        trial, less = trial_of(training, number, too_large, self._facts(training))
+        larger = _seconds(ask(self._ctx, _request(trial)), "seconds")
+        growth = max(larger - seconds, 0.0) / max(scale / less - 1, 1e-9)
+        return min(max(seconds + growth * (scale - 1), larger), seconds * scale)
 
     def _beyond_caches(self, moved: float) -> float:
         """What a light operator that moves so many bytes takes longer than its parts do, which the caches hold.

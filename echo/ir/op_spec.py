@@ -126,6 +126,7 @@ class OpSpec:
         in_gradients: MXNet adds it to gradients, where it needs no attribute but the number of inputs.
         counts_inputs: its attribute ``num_args`` is the number of its inputs.
         has_parameters: the batch is the leading dimension of its first input alone; the others are parameters.
+        packs_parameters: each call packs its parameters first, which takes time whatever the batch is.
         is_index: its first input holds numbers of rows of its second.
         layout: what it does with oneDNN's layouts.
     """
@@ -155,5 +156,6 @@ class OpSpec:
     in_gradients: bool = False
     counts_inputs: bool = False
     has_parameters: bool = False
+    packs_parameters: bool = False
     is_index: bool = False
     layout: Layout = field(default_factory=Layout)

@@ -115,8 +115,8 @@ _ROWS: tuple[tuple[OpSpec, str], ...] = (
 
     # Fused kernels
     (_fused(replace(_HEAVY, flops=flops.attention), "10", "11111", "11"), "_echo_attention"),
-    (_fused(replace(_HEAVY, flops=flops.lstm_layer, has_parameters=True, every_output=True), "1110", "1111111", "1001"),
-     "_echo_lstm_layer"),
+    (_fused(replace(_HEAVY, flops=flops.lstm_layer, has_parameters=True, packs_parameters=True, every_output=True),
+            "1110", "1111111", "1001"), "_echo_lstm_layer"),
     (_fused(replace(_HEAVY, flops=flops.dense), "0", "1101", "1"), "_echo_softmax_output"),
     (_fused(replace(_LIGHT, every_output=True), "11", "11", "00"), "_echo_lstm_cell"),
     (_fused(replace(_LIGHT, every_output=True), "11", "1111", "00"), "_echo_lstm_norm_cell"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from types import SimpleNamespace
 from typing import Any, Iterator
 
 import mxnet as mx
@@ -128,6 +129,25 @@ def test_a_node_that_takes_too_long_is_cut_and_scaled(monkeypatch: pytest.Monkey
     assert asked[0] == (64, None)
     assert asked[1][0] <= 16
     assert asked[1][1] == 0.5
+
+
+@pytest.mark.parametrize(("fixed", "row"), [(1e-3, 1e-6), (0.0, 1e-6), (1e-3, 0.0)])
+def test_what_packs_its_parameters_takes_a_constant_and_a_part_that_grows(
+    fixed: float, row: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    product = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=512, name="product")
+    graph = training(product, data=(4096, 512))
+    asked: list[int] = []
+
+    def answer(_: mx.Context, request: Any, *__: Any) -> dict[str, float]:
+        asked.append(request["trial"]["inputs"][0].shape[0])
+        return {"seconds": fixed + row * asked[-1]}
+
+    monkeypatch.setattr(measure, "ask", answer)
+    monkeypatch.setattr(measure, "spec", lambda _: SimpleNamespace(packs_parameters=True))
+    assert Meter(mx.cpu())(graph, only(graph, "FullyConnected")) == pytest.approx(fixed + row * 4096)
+    smaller, larger = asked
+    assert smaller < larger < 4096
 
 
 def _sum() -> mx.sym.Symbol:
