@@ -118,6 +118,8 @@ _ROWS: tuple[tuple[OpSpec, str], ...] = (
     (_fused(replace(_HEAVY, flops=flops.lstm_layer, has_parameters=True, packs_parameters=True, every_output=True),
             "1110", "1111111", "1001"), "_echo_lstm_layer"),
     (_fused(replace(_HEAVY, flops=flops.dense), "0", "1101", "1"), "_echo_softmax_output"),
+    (_fused(replace(_HEAVY, flops=flops.dense, every_output=True), "110", "1101", "001"), "_echo_linear_cross_entropy"),
+    (_fused(replace(_LIGHT, every_output=True), "1100", "11", "0011"), "_echo_cross_entropy"),
     (_fused(replace(_LIGHT, every_output=True), "11", "11", "00"), "_echo_lstm_cell"),
     (_fused(replace(_LIGHT, every_output=True), "11", "1111", "00"), "_echo_lstm_norm_cell"),
     (_fused(_LIGHT, "1", "111", "0"), "_echo_gru_cell"),

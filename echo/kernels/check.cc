@@ -249,6 +249,8 @@ void* Call::out(const char* name) const {
 
 int Call::out_dtype(const char* name) const { return call_.out[position(kernel_.outputs, name)].dtype; }
 
+bool Call::skips(const char* name) const { return call_.req[position(kernel_.outputs, name)] == ECHO_SKIP; }
+
 bool Call::adds(const char* name) const { return call_.req[position(kernel_.outputs, name)] == ECHO_ADD; }
 
 bool Call::zero_gradient() const {

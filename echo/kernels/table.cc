@@ -57,6 +57,13 @@ const Row kRows[] = {
     // ignore_label (2).
     {"softmax_output", "x[N,I] w[V,I] b[V]? label[N]:lengths", "prob[N,V]",
      "grad_scale use_ignore ignore_label normalization smooth_alpha", "x w label prob"},
+    // log softmax(x) at the label (towards 0, and into 0..V-1, as MXNet's pick has it), and its sum over all classes. most:
+    // the largest score; logsum: the logarithm of the sum of exponentials below it.
+    {"cross_entropy", "x[N,V] label[N]:lengths", "logp[N] sum[N] most[N]:float32 logsum[N]:float32", "",
+     "dlogp dsum x label most logsum"},
+    // The same of x w' + b, whose softmax is prob.
+    {"linear_cross_entropy", "x[N,I] w[V,I] b[V]? label[N]:lengths", "logp[N] sum[N] prob[N,V]", "",
+     "dlogp dsum x w label prob"},
 };
 
 std::vector<std::string> words(const std::string& text) {

@@ -24,6 +24,7 @@ class Tensor:
 
 
 LENGTHS = Tensor("N", "float32", optional=True, gradient=False)
+CLASSES = Tensor("N", "float32", gradient=False)  # that a loss wants
 BIAS = Tensor("Tq,Tk", optional=True, gradient=False)
 BITS, SCALE = Tensor("bits", "uint8", gradient=False), Tensor("scale", "float32", gradient=False)
 
@@ -49,9 +50,16 @@ SPECS: dict[str, Spec] = {
     "mlp_score": Spec((Tensor("B,T,H"), Tensor("B,H"), Tensor("H"), VECTOR, VECTOR), (Tensor("B,T"),), {"eps": 1e-5}),
     "weighted_sum": _spec("B,T B,T,H", "B,H"),
     "softmax_output": Spec(
-        (Tensor("N,I"), Tensor("V,I"), Tensor("V", optional=True), Tensor("N", "float32", False, False)),
+        (Tensor("N,I"), Tensor("V,I"), Tensor("V", optional=True), CLASSES),
         (Tensor("N,V"),),
         {"grad_scale": 2.0, "use_ignore": 1, "ignore_label": 1, "normalization": 2, "smooth_alpha": 0.1},
+    ),
+    "cross_entropy": Spec(
+        (Tensor("N,V"), CLASSES), (Tensor("N"), Tensor("N"), *(Tensor("N", "float32", gradient=False),) * 2)
+    ),
+    "linear_cross_entropy": Spec(
+        (Tensor("N,I"), Tensor("V,I"), Tensor("V", optional=True), CLASSES),
+        (Tensor("N"), Tensor("N"), Tensor("N,V", gradient=False)),
     ),
     "attention": Spec(
         (Tensor("N,Tq,D"), Tensor("N,Tk,D"), Tensor("N,Tk,Dv"), LENGTHS, BIAS),
@@ -80,7 +88,8 @@ SMALL = {
     "sequence_reverse": {"T": 4, "B": 3, "R": 2}, "mlp_score": {"B": 3, "T": 4, "H": 9},
     "layer_norm": {"N": 5, "H": 9}, "bias_act": {"N": 5, "H": 9}, "lstm_cell": {"B": 3, "H": 9},
     "lstm_norm_cell": {"B": 3, "H": 9}, "weighted_sum": {"B": 3, "T": 4, "H": 9},
-    "softmax_output": {"N": 5, "I": 3, "V": 7},
+    "softmax_output": {"N": 5, "I": 3, "V": 7}, "linear_cross_entropy": {"N": 5, "I": 3, "V": 7},
+    "cross_entropy": {"N": 5, "V": 7},
     "gru_cell": {"B": 3, "H": 9}, "lstm_layer": {"T": 3, "B": 2, "I": 3, "H": 5},
 }  # fmt: skip
 
@@ -97,7 +106,9 @@ def sizes_of(name: str) -> list[dict[str, int]]:
         return [{"n": n} for n in (0, 1, 7, 8, 9, 511, 512, 513, 5000)]
     if name == "sequence_reverse":
         return [{"T": t, "B": b, "R": r} for t, b, r in ((1, 1, 1), (5, 3, 7), (5, 3, 650), (0, 3, 2), (5, 0, 2))]
-    if name == "softmax_output":
+    if name == "cross_entropy":
+        return [{"N": n, "V": v} for n, v in ((5, 7), (1, 1), (0, 4), (3, 0), (70, 33), (3, 5000))]
+    if name in ("softmax_output", "linear_cross_entropy"):
         sizes = [(5, 3, 7), (1, 1, 1), (0, 3, 4), (3, 0, 4), (3, 2, 0), (530, 9, 1100), (33, 7, 1025)]
         return [dict(zip(("N", "I", "V"), each)) for each in sizes]
     if name in ("mlp_score", "weighted_sum"):
@@ -149,6 +160,14 @@ BUGS = [
     ("layer_norm", "statistics.h", "squares / static_cast<float>(n) +", "squares / static_cast<float>(n - 1) +"),
     ("layer_norm", "layer_norm.cc", "rows.zeros(chunk, kDbeta)", "rows.zeros(0, kDbeta)"),
     ("layer_norm", "view.cc", "if (add_) return add_to(at, values, n);", ""),
+    ("cross_entropy", "cross_entropy.cc", "std::expm1(at_label)", "0.0f"),
+    ("cross_entropy", "cross_entropy.cc", "V_(call[\"V\"]) {}\n\n  float wanted", "V_(1) {}\n\n  float wanted"),
+    ("cross_entropy", "cross_entropy.cc", "differences - static_cast<float>(V_) * logsum", "differences - logsum"),
+    ("cross_entropy", "cross_entropy.cc", "{dlogp, -(dlogp + static_cast<float>(V_) * dsum), dsum}",
+     "{dlogp, -dlogp, dsum}"),
+    ("linear_cross_entropy", "cross_entropy.cc", "out[wanted] += of_row.dlogp", "out[wanted] += 1.0f"),
+    ("linear_cross_entropy", "cross_entropy.cc", "label(row) - column", "label(row)"),
+    ("linear_cross_entropy", "cross_entropy.cc", "1.0f / sum);", "1.0f);"),
     ("bias_act", "bias_act.cc", "v * (1.0f - v)", "v"),
     ("bias_act", "math.h", "(x < 0.0f ? e : 1.0f)", "1.0f"),
     ("sequence_reverse", "sequence_reverse.cc", "length - 1 - t", "T - 1 - t"),

@@ -188,6 +188,7 @@ LARGE = {"attention": dict(N=5, Tq=70, Tk=130, D=33, Dv=16), "dropout": dict(n=3
          "layer_norm": dict(N=99, H=650), "bias_act": dict(N=99, H=650), "lstm_cell": dict(B=64, H=650),
          "gru_cell": dict(B=64, H=650), "lstm_norm_cell": dict(B=64, H=650),
          "weighted_sum": dict(B=9, T=20, H=650), "softmax_output": dict(N=600, I=70, V=1200),
+         "cross_entropy": dict(N=99, V=1200), "linear_cross_entropy": dict(N=600, I=70, V=1200),
          "lstm_layer": dict(T=25, B=64, I=70, H=150)}
 for name, dtype in itertools.product(SPECS, ("float32", "float16")):
     case = draw(name, LARGE[name], dtype, 12)

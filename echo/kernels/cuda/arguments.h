@@ -235,10 +235,36 @@ struct SoftmaxOutputLabels {
 
 enum { kNoTarget = -1, kIgnored = -2 };
 
+// log softmax of scores: at the label, and summed over the classes.
+struct CrossEntropy {
+  const void *x, *label;
+  Output logp, sum;
+  float *most, *logsum;  // [rows]; null where prob is kept
+  Output prob;  // of the type of the call
+  Long rows, classes;
+  int label_type, wide;
+};
+
+// The gradient of a row's scores: slope * p + rest, and `hit` more at the target, where p are the probabilities.
+struct CrossEntropyRow {
+  float slope, rest, hit;
+  int target;
+};
+
+struct CrossEntropyGrad {
+  const void *dlogp, *dsum, *x, *label;
+  const float *most, *logsum;
+  CrossEntropyRow* of_rows;  // not null: these are all that is wanted
+  Output dx;
+  Long rows, classes;
+  int label_type, wide;
+};
+
 // The gradient of a score: (prob + hit) * factor at the label, (prob + miss) * factor elsewhere.
 struct SoftmaxOutputGrad {
   const void *x, *w, *prob;
   const int* targets;   // [rows]
+  const CrossEntropyRow* of_rows;  // [rows]; behind a cross entropy, in the place of targets and the numbers below
   const float* factor;  // null: it is `constant`
   float* partials;      // [chunks, ...]: sums over chunks, of classes for dx and of rows for db; null: dx itself
   Output dx, dw;

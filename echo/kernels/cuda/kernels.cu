@@ -1,6 +1,7 @@
 // All kernels: `make ptx` turns this file into kernels.ptx.
 #include "attention.cuh"
 #include "cells.cuh"
+#include "cross_entropy.cuh"
 #include "gemm.cuh"
 #include "lstm.cuh"
 #include "norm_cell.cuh"

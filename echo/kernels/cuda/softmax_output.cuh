@@ -68,9 +68,9 @@ __device__ void softmax_output(const SoftmaxOutput& a) {
   }
 }
 
-__device__ inline float label_at(const SoftmaxOutputLabels& a, Long i) {
-  if (a.label_type == 4) return static_cast<float>(static_cast<const int*>(a.label)[i]);
-  return a.label_type == 2 ? get<half_t>(a.label, i) : get<float>(a.label, i);
+__device__ inline float number_of_label(const void* label, int type, Long i) {
+  if (type == 4) return static_cast<float>(static_cast<const int*>(label)[i]);
+  return type == 2 ? get<half_t>(label, i) : get<float>(label, i);
 }
 
 // Towards 0; -1 for what is no number, and beyond any class.
@@ -82,7 +82,7 @@ __device__ inline void softmax_output_labels(const SoftmaxOutputLabels& a) {
   float count = 0;
   ECHO_UNROLL(1)
   for (Long i = blockIdx.x * static_cast<Long>(kThreads) + threadIdx.x; i < a.rows; i += gridDim.x * kThreads) {
-    const float label = label_at(a, i);
+    const float label = number_of_label(a.label, a.label_type, i);
     const Long target = whole(label), ignored = whole(a.ignore_label);
     if (target != ignored) count += 1;
     int kept = target >= 0 && target < a.classes ? static_cast<int>(target) : kNoTarget;
@@ -94,15 +94,18 @@ __device__ inline void softmax_output_labels(const SoftmaxOutputLabels& a) {
   if (threadIdx.x == 0) *a.factor = a.grad_scale / fmaxf(count, 1.f);
 }
 
-// W gradients of scores side by side, from their probabilities, the row's target, and the first of the columns.
+// W gradients of scores side by side, from their probabilities, what is known of the row, and the first of the columns.
 struct ScoreGradient {
+  typedef int Row;  // the target
   float factor, hit, miss;
 
   __device__ explicit ScoreGradient(const SoftmaxOutputGrad& a)
       : factor(a.factor ? *a.factor : a.constant), hit(a.hit), miss(a.miss) {}
+  __device__ static const Row* rows(const SoftmaxOutputGrad& a) { return a.targets; }
+  __device__ static Row none() { return kIgnored; }
 
   template <int W>
-  __device__ Pack<W> of(Pack<W> prob, int target, int column) const {
+  __device__ Pack<W> of(Pack<W> prob, Row target, int column) const {
     for (int k = 0; k < W; ++k) {
       prob.v[k] = target == kIgnored ? 0.f : (prob.v[k] + (target - column == k ? hit : miss)) * factor;
     }
@@ -110,43 +113,60 @@ struct ScoreGradient {
   }
 };
 
+// The same behind a cross entropy.
+struct EntropyGradient {
+  typedef CrossEntropyRow Row;
+
+  __device__ explicit EntropyGradient(const SoftmaxOutputGrad&) {}
+  __device__ static const Row* rows(const SoftmaxOutputGrad& a) { return a.of_rows; }
+  __device__ static Row none() { return {0, 0, 0, kNoTarget}; }
+
+  template <int W>
+  __device__ Pack<W> of(Pack<W> prob, const Row& row, int column) const {
+    for (int k = 0; k < W; ++k) {
+      prob.v[k] = row.slope * prob.v[k] + row.rest + (row.target - column == k ? row.hit : 0.f);
+    }
+    return prob;
+  }
+};
+
 // The gradient of scores as an operand of a product, whose lines are batch rows: by_depth, these are its terms.
-template <typename T, bool by_depth>
+template <typename T, bool by_depth, typename Gradient>
 struct ScoreGradients {
   struct Raw {
     Pack<4> prob;
-    int target;
+    typename Gradient::Row row;
   };
   enum { kByDepth = by_depth };
   const T* prob;  // of the first row and column
-  const int* targets;  // of the first row
+  const typename Gradient::Row* of_rows;  // from the first row on
   Long stride;
   int rows;
   Long depth;
   int column, wide;
-  const ScoreGradient& gradient;
+  const Gradient& gradient;
 
   __device__ Raw fetch(int n, Long first, int per_row) const {
     const Place place = place_of<by_depth>(n, first, per_row, rows, depth);
-    const int target = place.count > 0 ? targets[place.line] : kIgnored;
-    return {load_up_to(prob + place.line * stride + place.at, place.count, wide), target};
+    return {load_up_to(prob + place.line * stride + place.at, place.count, wide),
+            place.count > 0 ? of_rows[place.line] : Gradient::none()};
   }
   __device__ Pack<4> finished(const Raw& raw, int n, Long first, int per_row) const {
     const int at = static_cast<int>(place_of<by_depth>(n, first, per_row, rows, depth).at);
-    return gradient.of<4>(raw.prob, raw.target, column + at);
+    return gradient.template of<4>(raw.prob, raw.row, column + at);
   }
 };
 
 // The gradient of scores times w, over the classes: each block row of the grid has a chunk of them.
-template <typename T, int R>
+template <typename T, int R, typename Gradient>
 __device__ void softmax_output_dx(const SoftmaxOutputGrad& a) {
-  const ScoreGradient gradient(a);
+  const Gradient gradient(a);
   for (Long part = blockIdx.y; part < a.chunks; part += gridDim.y) {
     const Long first = part * a.chunk, depth = smaller(a.chunk, a.classes - first);
     const auto rows_of = [&](Long m0, int rows) {
       const T* prob = static_cast<const T*>(a.prob) + m0 * a.classes + first;
-      return ScoreGradients<T, false>{prob,  a.targets + m0,          a.classes, rows,
-                                      depth, static_cast<int>(first), a.wide,    gradient};
+      return ScoreGradients<T, false, Gradient>{prob,  Gradient::rows(a) + m0,  a.classes, rows,
+                                                depth, static_cast<int>(first), a.wide,    gradient};
     };
     const auto columns_of = [&](Long n0, int columns) {
       return Operand<T, true>{static_cast<const T*>(a.w) + first * a.inputs + n0, a.inputs, columns, depth, a.w_wide};
@@ -161,12 +181,13 @@ __device__ void softmax_output_dx(const SoftmaxOutputGrad& a) {
 }
 
 // The gradient of scores, transposed, times x, over the rows.
-template <typename T, int R>
+template <typename T, int R, typename Gradient>
 __device__ void softmax_output_dw(const SoftmaxOutputGrad& a) {
-  const ScoreGradient gradient(a);
+  const Gradient gradient(a);
   const auto rows_of = [&](Long m0, int rows) {
     const T* prob = static_cast<const T*>(a.prob) + m0;
-    return ScoreGradients<T, true>{prob, a.targets, a.classes, rows, a.rows, static_cast<int>(m0), a.wide, gradient};
+    return ScoreGradients<T, true, Gradient>{prob,   Gradient::rows(a),    a.classes, rows,
+                                             a.rows, static_cast<int>(m0), a.wide,    gradient};
   };
   const auto columns_of = [&](Long n0, int columns) {
     return Operand<T, true>{static_cast<const T*>(a.x) + n0, a.inputs, columns, a.rows, a.x_wide};
@@ -176,16 +197,16 @@ __device__ void softmax_output_dw(const SoftmaxOutputGrad& a) {
 }
 
 // Sums of the gradient of scores over chunks of rows.
-template <typename T, int W>
+template <typename T, int W, typename Gradient = ScoreGradient>
 __device__ void softmax_output_db(const SoftmaxOutputGrad& a) {
-  const ScoreGradient gradient(a);
+  const Gradient gradient(a);
   each_column<W>(a.chunks, a.classes, [&](Long chunk, Long j) {
     const Long last = smaller((chunk + 1) * a.chunk, a.rows);
     Pack<W> sum = {};
     ECHO_UNROLL(4)
     for (Long row = chunk * a.chunk; row < last; ++row) {
       const Pack<W> prob = load<T, W>(a.prob, row * a.classes + j);
-      const Pack<W> d = gradient.of<W>(prob, a.targets[row], static_cast<int>(j));
+      const Pack<W> d = gradient.template of<W>(prob, Gradient::rows(a)[row], static_cast<int>(j));
       for (int k = 0; k < W; ++k) sum.v[k] += d.v[k];
     }
     Access<W>::store(a.partials + chunk * a.classes + j, sum);
@@ -198,9 +219,13 @@ ECHO_WIDE(softmax_output_db, SoftmaxOutputGrad)
 ECHO_KERNEL(1, softmax_output_labels_f32, SoftmaxOutputLabels, echo_cuda::softmax_output_labels(a))
 
 // With tiles of 64 (small) or 128 (big), of which so many blocks fit onto a multiprocessor.
-#define ECHO_SOFTMAX_OUTPUT_GRAD(size, R, blocks, type, T)                                                         \
-  ECHO_KERNEL(blocks, softmax_output_dx_##size##_##type, SoftmaxOutputGrad, echo_cuda::softmax_output_dx<T, R>(a)) \
-  ECHO_KERNEL(blocks, softmax_output_dw_##size##_##type, SoftmaxOutputGrad, echo_cuda::softmax_output_dw<T, R>(a))
+#define ECHO_SCORES_GRAD(name, Gradient, size, R, blocks, type, T)         \
+  ECHO_KERNEL(blocks, name##_dx_##size##_##type, SoftmaxOutputGrad,        \
+              echo_cuda::softmax_output_dx<T, R, echo_cuda::Gradient>(a))  \
+  ECHO_KERNEL(blocks, name##_dw_##size##_##type, SoftmaxOutputGrad,        \
+              echo_cuda::softmax_output_dw<T, R, echo_cuda::Gradient>(a))
+#define ECHO_SOFTMAX_OUTPUT_GRAD(size, R, blocks, type, T) \
+  ECHO_SCORES_GRAD(softmax_output, ScoreGradient, size, R, blocks, type, T)
 
 ECHO_SOFTMAX_OUTPUT_GRAD(small, 4, 2, f32, float)
 ECHO_SOFTMAX_OUTPUT_GRAD(big, 8, 1, f32, float)

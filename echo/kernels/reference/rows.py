@@ -43,6 +43,64 @@ def softmax_output_grad(
     return scores @ w, scores.T @ x, None if b is None else scores.sum(axis=0), np.zeros(label.shape)
 
 
+def _classes(label: Array, classes: int) -> Array:
+    """The class of each label as MXNet's ``pick`` has it: towards 0, and into 0..classes-1."""
+    whole = np.asarray(label, np.float64)
+    return np.clip(np.where(whole < 2**31, whole, 0), 0, classes - 1).astype(np.int64)
+
+
+def cross_entropy(x: Array, label: Array) -> Arrays:
+    """log softmax(x) for x [N,V] where a loss reads it: at the label [N], and its sum over all classes, [N] each.
+
+    Behind them the largest score of each row, and the logarithm of the sum of exponentials below it.
+    """
+    (x,) = double(x)
+    if not x.shape[1]:
+        return (np.zeros(len(x)),) * 4
+    most = x.max(1)
+    logsum = np.log(np.exp(x - most[:, None]).sum(1))
+    logarithms = x - (most + logsum)[:, None]
+    return logarithms[np.arange(len(x)), _classes(label, x.shape[1])], logarithms.sum(1), most, logsum
+
+
+def cross_entropy_grad(
+    dlogp: Maybe, dsum: Maybe, dmost: Maybe, dlogsum: Maybe, x: Array, label: Array, logp: Maybe, sum_: Maybe,
+    most: Array, logsum: Array,
+) -> Arrays:  # fmt: skip
+    """The gradient of x, and zeros for the label."""
+    x, most, logsum = double(x, most, logsum)
+    return _of_scores(dlogp, dsum, np.exp(x - (most + logsum)[:, None]), label), np.zeros(np.shape(label))
+
+
+def _of_scores(dlogp: Maybe, dsum: Maybe, prob: Array, label: Array) -> Array:
+    """The gradient of scores [N,V] from their probabilities."""
+    count, classes = prob.shape
+    if not classes:
+        return prob
+    hit = np.zeros(prob.shape)
+    hit[np.arange(count), _classes(label, classes)] = 1
+    of_logp, of_sum = (or_zeros(gradient, prob[:, 0])[:, None] for gradient in (dlogp, dsum))
+    return of_logp * (hit - prob) + of_sum * (1 - classes * prob)
+
+
+def linear_cross_entropy(x: Array, w: Array, b: Maybe, label: Array) -> Arrays:
+    """`cross_entropy` of a fully connected layer. x [N,I], w [V,I], b [V], label [N]; [N], [N], probabilities [N,V]."""
+    x, w = double(x, w)
+    scores = x @ w.T + (0.0 if b is None else np.asarray(b, np.float64))
+    logp, total, most, logsum = cross_entropy(scores, label)
+    return logp, total, np.exp(scores - (most + logsum)[:, None])
+
+
+def linear_cross_entropy_grad(
+    dlogp: Maybe, dsum: Maybe, dprob: Maybe, x: Array, w: Array, b: Maybe, label: Array, logp: Maybe, sum_: Maybe,
+    prob: Array,
+) -> Arrays:  # fmt: skip
+    """The gradients of x, w and b, and zeros for the label."""
+    x, w, prob = double(x, w, prob)
+    scores = _of_scores(dlogp, dsum, prob, label)
+    return scores @ w, scores.T @ x, None if b is None else scores.sum(axis=0), np.zeros(np.shape(label))
+
+
 def layer_norm(x: Array, gamma: Array, beta: Array, *, eps: float = 1e-5) -> Arrays:
     """The layer norm over the last axis of x [N,H] (Ba et al. 2016), with the biased variance."""
     x, gamma, beta = double(x, gamma, beta)
