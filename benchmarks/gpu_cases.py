@@ -14,8 +14,10 @@ from echo.kernels.library import ADD, SKIP, WRITE
 # Of the largest result, how far a kernel may be off; float16 keeps 11 bits.
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3}
 # The dimension that bounds lengths, or labels, one of which is of no class.
-LENGTHS = {"attention": "Tk", "sequence_reverse": "T", "softmax_output": "V"}
-SUMMED = {("mlp_score", 2), ("lstm_layer", 1), ("lstm_layer", 3), ("softmax_output", 1)}  # weights
+LENGTHS = {"attention": "Tk", "sequence_reverse": "T", **dict.fromkeys(
+    ("softmax_output", "cross_entropy", "linear_cross_entropy"), "V")}  # fmt: skip
+SUMMED = {("mlp_score", 2), ("lstm_layer", 1), ("lstm_layer", 3), ("softmax_output", 1),
+          ("linear_cross_entropy", 1)}  # weights  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -217,7 +219,7 @@ def _loss_params(ignore: int = 0, normalization: int = 0, smooth: float = 0.0) -
 
 
 def _losses(scale: int) -> list[Case]:
-    """Softmax outputs: tails of tiles, rows of one warp and of several, sums over classes in parts and at once."""
+    """Softmax outputs and entropies: tails of tiles, rows of a warp or more, sums over classes in parts or not."""
     small, wide = {"N": 5 * scale, "I": 3, "V": 7}, {"N": 33 * scale, "I": 12, "V": 2060}
     cases = [
         Case("softmax_output", small, _loss_params(ignore, way, smooth), absent, lengths)
@@ -226,7 +228,12 @@ def _losses(scale: int) -> list[Case]:
         )
     ]  # fmt: skip
     cases.append(Case("softmax_output", {"N": 66, "I": 130, "V": 67}, _loss_params(1, 0, 0.1)))
-    return [*cases, Case("softmax_output", wide, _loss_params(1, 2)), Case("softmax_output", wide, _loss_params(0, 1))]
+    cases += [Case("softmax_output", wide, _loss_params(1, 2)), Case("softmax_output", wide, _loss_params(0, 1))]
+    for lengths in ("float32", "float16", "int32"):
+        cases.append(Case("cross_entropy", {"N": 3 * scale, "V": 7}, lengths=lengths))
+        cases.append(Case("linear_cross_entropy", small, absent=(2,), lengths=lengths))
+    cases += [Case("cross_entropy", {"N": 2 * scale, "V": classes}) for classes in (1, 64, 2060)]
+    return [*cases, Case("linear_cross_entropy", {"N": 66, "I": 130, "V": 67}), Case("linear_cross_entropy", wide)]
 
 
 def _empty_cases() -> list[Case]:
@@ -252,4 +259,6 @@ def _empty_cases() -> list[Case]:
             Case("softmax_output", dict(zip("NIV", sizes)), _loss_params(1, 2, 0.1))
             for sizes in ((0, 3, 4), (3, 0, 4), (3, 2, 0))
         ],
+        *[Case("linear_cross_entropy", dict(zip("NIV", sizes))) for sizes in ((0, 3, 4), (3, 0, 4), (3, 2, 0))],
+        *[Case("cross_entropy", dict(zip("NV", sizes))) for sizes in ((0, 4), (3, 0))],
     ]

@@ -124,6 +124,9 @@ HEADS = (
     "mx.sym.mean(mx.sym.square({0}))",
     "mx.sym.BlockGrad({0})", "mx.sym.LinearRegressionOutput({0}, mx.sym.var('label<n>'))",
     "mx.sym.LogisticRegressionOutput({0}, mx.sym.var('label<n>'))", "mx.sym.make_loss(mx.sym.abs({0}))",
+    "mx.sym.pick(mx.sym.log_softmax(mx.sym.FullyConnected({0}, num_hidden=5)), mx.sym.var('below5_<n>'))",
+    "mx.sym.pick(mx.sym.log_softmax(mx.sym.FullyConnected({0}, num_hidden=5)), mx.sym.var('below5_<n>'), "
+    "keepdims=True)",
     "mx.sym.SoftmaxOutput(mx.sym.FullyConnected({0}, num_hidden=5), mx.sym.var('below5_<n>'))",
     "mx.sym.SoftmaxOutput(mx.sym.FullyConnected({0}, num_hidden=5), mx.sym.var('below5_<n>'), grad_scale=0.5, "
     "use_ignore=True, ignore_label=0, normalization='valid')",

@@ -167,6 +167,20 @@ def _softmax(**options: Any) -> Example:
     return Example(symbol, {"data": (600, SIZE), "label": (600,)}, {"softmax_output": 1}, {"label": words})
 
 
+def _cross_entropy(layer: bool, smooth: bool = False, steps: int = 0, kind: str = "float32") -> Example:
+    """As Gluon's SoftmaxCrossEntropyLoss has it, and with smoothed labels as Sockeye 2's loss."""
+    words, rows = 700, (600, *([steps] if steps else []))
+    scores, shapes = mx.sym.var("data"), {"data": (*rows, words)}
+    if layer:
+        scores = mx.sym.FullyConnected(scores, num_hidden=words, flatten=not steps, name="scores")
+        shapes = {"data": (*rows, SIZE)}
+    logarithms = mx.sym.log_softmax(scores, axis=-1)
+    label = mx.sym.var("label")
+    picked = mx.sym.pick(logarithms, mx.sym.Cast(label, dtype=kind), axis=-1, keepdims=not smooth)
+    loss = -0.9 * picked - 0.1 / words * mx.sym.sum(logarithms, axis=-1) if smooth else -picked
+    return Example(loss * loss, {**shapes, "label": rows}, {"cross_entropy": 1}, {"label": words})
+
+
 def _dot_attention(masked: bool, biased: bool) -> Example:
     """As Sockeye's Transformer has it."""
     steps, keys, depth = 7, 9, 4
@@ -270,6 +284,11 @@ EXAMPLES: Mapping[str, Callable[[], Example]] = {
     "rectified": _rectified,
     "softmax output": _softmax,
     "softmax output, padded": lambda: _softmax(use_ignore=True, ignore_label=3, normalization="valid", grad_scale=2),
+    "cross entropy": lambda: _cross_entropy(layer=False),
+    "cross entropy of sequences": lambda: _cross_entropy(layer=False, steps=3, kind="int32"),
+    "cross entropy, smoothed": lambda: _cross_entropy(layer=False, smooth=True),
+    "cross entropy with its layer": lambda: _cross_entropy(layer=True),
+    "cross entropy with its layer, smoothed, of sequences": lambda: _cross_entropy(layer=True, smooth=True, steps=2),
     "softmax output, smoothed": lambda: _softmax(smooth_alpha=0.1, normalization="batch"),
 }
 

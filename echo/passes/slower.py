@@ -12,7 +12,7 @@ from typing import Mapping
 
 from echo.estimators.overhead import UnavailableError, UnmeasurableError
 from echo.ir.graph import Entry
-from echo.passes.patterns import attention, bias_act, rnn, softmax_output
+from echo.passes.patterns import attention, bias_act, cross_entropy, rnn, softmax_output
 from echo.passes.patterns.apply import Types
 from echo.passes.patterns.graph_view import Fusion, View
 from echo.passes.patterns.sample import Sample, sample
@@ -22,7 +22,9 @@ from echo.system.reading import digest_of
 
 OWN, FUSED = "own", "fused"
 # Which of its sizes makes a pattern's operators as much smaller: maps of at most so many bytes are timed.
-_ROWS = {rnn.NAME: "T", attention.NAME: "N", bias_act.NAME: "N", softmax_output.NAME: "N"}
+_ROWS = {
+    rnn.NAME: "T", attention.NAME: "N", bias_act.NAME: "N", softmax_output.NAME: "N", cross_entropy.NAME: "R",
+}  # fmt: skip
 _MOST_BYTES = 256 << 20
 _WIDE = 64  # up to here attention's tiles hold a whole row
 _HOW = "fuse='memory' takes it all the same"
@@ -30,6 +32,8 @@ _HOW = "fuse='memory' takes it all the same"
 
 def may_be_slower(fusion: Fusion, types: Types) -> bool:
     """Whether a fused operator may be slower than what it takes the place of, on a GPU."""
+    if fusion.pattern == cross_entropy.NAME:
+        return "V,I" in fusion.shapes.values()  # with the layer's products
     if fusion.pattern != attention.NAME:
         return fusion.pattern in _ROWS
     return any(types[entry].shape[-1] > _WIDE for entry, text in fusion.shapes.items() if text.endswith((",D", ",V")))

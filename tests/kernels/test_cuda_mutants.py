@@ -108,6 +108,15 @@ MUTANTS = {
     "every part in the place of the first": (
         "softmax_output.cuh", "part * a.rows + m", "m", 0, "softmax_output", "softmax_output",
     ),
+    "an entropy without its label's gradient": (
+        "softmax_output.cuh", "(row.target - column == k ? row.hit : 0.f)", "0.f", 0, "cross_entropy", "linear_cross",
+    ),
+    "a target's gradient as any other": (
+        "cross_entropy.cuh", "j + k == of_row.target", "false", 0, "cross_entropy", "cross_entropy",
+    ),
+    "entropies of other rows": (
+        "cross_entropy.cuh", "a.of_rows[row] =", "a.of_rows[0] =", 0, "cross_entropy", "linear_cross",
+    ),
     "a part of the norm's gradient left out": (
         "formulas.h", " - norm * mean_product)", ")", 0, "norm_cell", "lstm_norm_cell",
     ),

@@ -57,6 +57,7 @@ def wide_attention(features: int) -> Example:
 
 
 CAREFUL = {"rnn": EXAMPLES["gluon lstm"], "bias_act": EXAMPLES["biased"], "softmax_output": EXAMPLES["softmax output"],
+           "cross_entropy": EXAMPLES["cross entropy with its layer, smoothed, of sequences"],
            "attention": lambda: wide_attention(65)}  # fmt: skip
 NOTHING = UnavailableError("no process can be started")
 
@@ -95,7 +96,8 @@ def test_who_asks_for_memory_gets_it(options: dict[str, Any], tmp_path: Path) ->
     assert races.asked == []
 
 
-@pytest.mark.parametrize("example", [EXAMPLES["lstm cells"](), EXAMPLES["gru cells"](), wide_attention(64)])
+@pytest.mark.parametrize("example", [EXAMPLES["lstm cells"](), EXAMPLES["gru cells"](), wide_attention(64),
+                                     EXAMPLES["cross entropy"]()])  # fmt: skip
 def test_others_are_not_timed(example: Example, tmp_path: Path) -> None:
     races = Races(NOTHING)
     assert fused(example, races, tmp_path).places
@@ -126,6 +128,20 @@ def test_in_one_planning_nothing_is_tried_twice(tmp_path: Path) -> None:
     for _ in range(2):
         assert not fused(CAREFUL["softmax_output"](), races, tmp_path, timed=timed).places
     assert len(races.asked) == len(timed) == 1
+
+
+@pytest.mark.parametrize("more", [(), (1,)])
+def test_large_losses_are_timed_in_part(more: tuple[int, ...], tmp_path: Path) -> None:
+    """With as many labels as rows of scores."""
+    scores = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=50_000, flatten=False)
+    loss = mx.sym.pick(mx.sym.log_softmax(scores), mx.sym.var("label"))
+    example = Example(loss, {"data": (64, 100, 200), "label": (64, 100, *more)}, {}, {})
+    races = Races(FASTER)
+    assert fused(example, races, tmp_path).places
+    ((_, types),) = races.asked
+    sizes = sorted(tensor.shape for tensor in types.values())
+    assert (64, sizes[0][1]) == sizes[0][:2] == sizes[1][:2] if more else True
+    assert all(100 not in tensor.shape for tensor in types.values())
 
 
 def test_large_operators_are_timed_in_part(tmp_path: Path) -> None:

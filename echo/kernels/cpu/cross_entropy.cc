@@ -72,8 +72,7 @@ struct RowGradient {
 
 class RowGradients {
  public:
-  explicit RowGradients(const Call& call)
-      : labels_(call), dlogp_(call, "dlogp"), dsum_(call, "dsum"), V_(call["V"]) {}
+  explicit RowGradients(const Call& call) : labels_(call), dlogp_(call, "dlogp"), dsum_(call, "dsum"), V_(call["V"]) {}
 
   RowGradient operator[](int64_t row) const {
     const float dlogp = value(dlogp_, row), dsum = value(dsum_, row);
@@ -143,7 +142,8 @@ void cross_entropy_grad(const Call& call) {
       float* const out = dx.place(row * V, rows.at(chunk, kDx));
       cloned<gradient_of_scores>(scores, V, most[row], logsum[row], of_row.slope, of_row.rest, out);
       // 1 - p, which vanishes in p where that is nearly 1
-      out[label] = of_row.rest * (1.0f - static_cast<float>(V) * std::exp(at_label)) - of_row.dlogp * std::expm1(at_label);
+      out[label] = of_row.rest * (1.0f - static_cast<float>(V) * std::exp(at_label)) -
+                   of_row.dlogp * std::expm1(at_label);
       dx.write(row * V, V, out);
     }
   });

@@ -12,8 +12,8 @@ __device__ inline Long class_of(const void* label, int type, Long i, Long classe
   return number > 0 && number < 2147483648.f ? smaller(static_cast<Long>(number), classes - 1) : 0;
 }
 
-// Scores of type S; probabilities, where they are wanted, of type T.
-template <typename S, typename T, int W>
+// Scores of type S; behind a layer also their probabilities, of type T.
+template <typename S, typename T, int W, bool behind_layer>
 __device__ void entropies(const CrossEntropy& a) {
   __shared__ float of_warps[kWarps];
   const Long first = threadIdx.x * static_cast<Long>(W), step = blockDim.x * static_cast<Long>(W);
@@ -36,9 +36,10 @@ __device__ void entropies(const CrossEntropy& a) {
       const float wanted = get<S>(a.x, at + class_of(a.label, a.label_type, row, a.classes)) - most;
       put<T>(a.logp, row, wanted - logsum);
       put<T>(a.sum, row, differences - a.classes * logsum);
-      if (a.most) a.most[row] = most, a.logsum[row] = logsum;
+      if (a.most) a.most[row] = most;
+      if (a.logsum) a.logsum[row] = logsum;
     }
-    if (!a.prob.data) continue;
+    if (!behind_layer) continue;
     __syncthreads();  // the score at the label has been read
     ECHO_UNROLL(1)
     for (Long j = first; j < a.classes; j += step) {
@@ -51,12 +52,12 @@ __device__ void entropies(const CrossEntropy& a) {
 
 template <typename T, int W>
 __device__ void cross_entropy(const CrossEntropy& a) {
-  entropies<T, T, W>(a);
+  entropies<T, T, W, false>(a);
 }
 
 template <typename T, int W>
 __device__ void linear_cross_entropy(const CrossEntropy& a) {
-  entropies<float, T, W>(a);
+  entropies<float, T, W, true>(a);
 }
 
 template <typename T>
@@ -108,9 +109,15 @@ ECHO_WIDE(cross_entropy_grad, CrossEntropyGrad)
 ECHO_BOTH(1, cross_entropy_rows, CrossEntropyGrad)
 ECHO_WIDE(linear_cross_entropy_db, SoftmaxOutputGrad)
 
-ECHO_SCORES_GRAD(linear_cross_entropy, EntropyGradient, small, 4, 2, f32, float)
-ECHO_SCORES_GRAD(linear_cross_entropy, EntropyGradient, big, 8, 1, f32, float)
-ECHO_SCORES_GRAD(linear_cross_entropy, EntropyGradient, small, 4, 2, f16, half_t)
-ECHO_SCORES_GRAD(linear_cross_entropy, EntropyGradient, big, 8, 1, f16, half_t)
+#define ECHO_CROSS_ENTROPY_GRAD(size, R, blocks, type, T)                         \
+  ECHO_KERNEL(blocks, linear_cross_entropy_dx_##size##_##type, SoftmaxOutputGrad, \
+              echo_cuda::softmax_output_dx<T, R, echo_cuda::EntropyGradient>(a))  \
+  ECHO_KERNEL(blocks, linear_cross_entropy_dw_##size##_##type, SoftmaxOutputGrad, \
+              echo_cuda::softmax_output_dw<T, R, echo_cuda::EntropyGradient>(a))
+
+ECHO_CROSS_ENTROPY_GRAD(small, 4, 2, f32, float)
+ECHO_CROSS_ENTROPY_GRAD(big, 8, 1, f32, float)
+ECHO_CROSS_ENTROPY_GRAD(small, 4, 2, f16, half_t)
+ECHO_CROSS_ENTROPY_GRAD(big, 8, 1, f16, half_t)
 
 #endif  // ECHO_KERNELS_CUDA_CROSS_ENTROPY_CUH_

@@ -93,7 +93,10 @@ CrossEntropy entropy_of(const Call& call, bool half, Long first, Long rows) {
 }
 
 void cross_entropy(const Call& call, Queue& queue) {
-  if (call["V"] == 0) return call.write_zeros();
+  if (call["V"] == 0) {
+    for (const char* name : {"logp", "sum", "most", "logsum"}) put_zeros(call, queue, name, call["N"]);
+    return;
+  }
   CrossEntropy a = entropy_of(call, call.half(), 0, call["N"]);
   a.x = call.in("x");
   a.most = static_cast<float*>(call.out("most")), a.logsum = static_cast<float*>(call.out("logsum"));
@@ -103,6 +106,10 @@ void cross_entropy(const Call& call, Queue& queue) {
 
 void linear_cross_entropy(const Call& call, Queue& queue) {
   const Sizes size(call);
+  if (size.classes == 0) {
+    put_zeros(call, queue, "logp", size.rows);
+    return put_zeros(call, queue, "sum", size.rows);
+  }
   each_scores(call, queue, [&](Long first, Long rows, const float* scores, void* prob) {
     CrossEntropy a = entropy_of(call, size.half, first, rows);
     a.x = scores, a.prob.data = prob;

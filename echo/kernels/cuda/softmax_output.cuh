@@ -219,13 +219,11 @@ ECHO_WIDE(softmax_output_db, SoftmaxOutputGrad)
 ECHO_KERNEL(1, softmax_output_labels_f32, SoftmaxOutputLabels, echo_cuda::softmax_output_labels(a))
 
 // With tiles of 64 (small) or 128 (big), of which so many blocks fit onto a multiprocessor.
-#define ECHO_SCORES_GRAD(name, Gradient, size, R, blocks, type, T)         \
-  ECHO_KERNEL(blocks, name##_dx_##size##_##type, SoftmaxOutputGrad,        \
-              echo_cuda::softmax_output_dx<T, R, echo_cuda::Gradient>(a))  \
-  ECHO_KERNEL(blocks, name##_dw_##size##_##type, SoftmaxOutputGrad,        \
-              echo_cuda::softmax_output_dw<T, R, echo_cuda::Gradient>(a))
-#define ECHO_SOFTMAX_OUTPUT_GRAD(size, R, blocks, type, T) \
-  ECHO_SCORES_GRAD(softmax_output, ScoreGradient, size, R, blocks, type, T)
+#define ECHO_SOFTMAX_OUTPUT_GRAD(size, R, blocks, type, T)                     \
+  ECHO_KERNEL(blocks, softmax_output_dx_##size##_##type, SoftmaxOutputGrad,    \
+              echo_cuda::softmax_output_dx<T, R, echo_cuda::ScoreGradient>(a)) \
+  ECHO_KERNEL(blocks, softmax_output_dw_##size##_##type, SoftmaxOutputGrad,    \
+              echo_cuda::softmax_output_dw<T, R, echo_cuda::ScoreGradient>(a))
 
 ECHO_SOFTMAX_OUTPUT_GRAD(small, 4, 2, f32, float)
 ECHO_SOFTMAX_OUTPUT_GRAD(big, 8, 1, f32, float)

@@ -143,6 +143,10 @@ std::vector<std::vector<int64_t>> infer_shapes(const Kernel& kernel, const Attri
   std::vector<std::vector<int64_t>> out;
   for (const TensorSpec& spec : kernel.outputs) out.push_back(sizes.shape_of(spec));
   out[0] = first_output(kernel, attrs, out[0], (*in)[0]);
+  const char* const axes = attrs.text("out");
+  if (axes && std::strcmp(axes, "leading") == 0)  // one number for each row of x, which may have any axes in front
+    for (std::size_t i = 0; i < out.size(); ++i)
+      if (kernel.outputs[i].shape == "[N]") out[i].assign((*in)[0].begin(), (*in)[0].end() - 1);
   return out;
 }
 

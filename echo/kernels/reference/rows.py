@@ -74,21 +74,21 @@ def cross_entropy_grad(
 
 def _of_scores(dlogp: Maybe, dsum: Maybe, prob: Array, label: Array) -> Array:
     """The gradient of scores [N,V] from their probabilities."""
-    count, classes = prob.shape
+    count, classes = len(prob), prob.shape[1]
     if not classes:
         return prob
     hit = np.zeros(prob.shape)
     hit[np.arange(count), _classes(label, classes)] = 1
     of_logp, of_sum = (or_zeros(gradient, prob[:, 0])[:, None] for gradient in (dlogp, dsum))
-    return of_logp * (hit - prob) + of_sum * (1 - classes * prob)
+    return np.asarray(of_logp * (hit - prob) + of_sum * (1 - classes * prob))
 
 
 def linear_cross_entropy(x: Array, w: Array, b: Maybe, label: Array) -> Arrays:
     """`cross_entropy` of a fully connected layer. x [N,I], w [V,I], b [V], label [N]; [N], [N], probabilities [N,V]."""
     x, w = double(x, w)
     scores = x @ w.T + (0.0 if b is None else np.asarray(b, np.float64))
-    logp, total, most, logsum = cross_entropy(scores, label)
-    return logp, total, np.exp(scores - (most + logsum)[:, None])
+    prob = np.exp(scores - np.logaddexp.reduce(scores, axis=1, keepdims=True, initial=-np.inf))
+    return (*cross_entropy(scores, label)[:2], prob)
 
 
 def linear_cross_entropy_grad(

@@ -11,6 +11,7 @@ from typing import Callable, Mapping, Union
 from echo.passes.patterns import (
     attention,
     bias_act,
+    cross_entropy,
     dropout,
     gru_cell,
     layer_norm,
@@ -27,8 +28,8 @@ from echo.passes.patterns.graph_view import Fusion, View
 
 Match = Callable[[View, int], Union[Fusion, str, None]]
 _ALL = (
-    lstm_layer, rnn, lstm_cell, gru_cell, mlp_score, weighted_sum, attention, softmax_output, layer_norm,
-    sequence_reverse, bias_act, dropout, relu,
+    lstm_layer, rnn, lstm_cell, gru_cell, mlp_score, weighted_sum, attention, softmax_output, cross_entropy,
+    layer_norm, sequence_reverse, bias_act, dropout, relu,
 )  # fmt: skip
 LAYERS = frozenset({lstm_layer.NAME})
 MASKS = frozenset({dropout.NAME, relu.NAME})  # bits in the place of numbers: only where that lowers planned memory

@@ -7,7 +7,7 @@ from typing import Mapping
 
 from echo.ir.graph import VARIABLE, VERSION, Entry, Graph, Node
 from echo.ir.training_node import TensorType
-from echo.passes.patterns import attention
+from echo.passes.patterns import attention, cross_entropy
 from echo.passes.patterns.graph_view import Fusion, View
 from echo.passes.patterns.substitute import applied
 
@@ -93,6 +93,9 @@ class _Made:
     def _type(self, entry: Entry) -> TensorType:
         tensor, text = self._types[entry], self._fusion.shapes.get(entry, "")
         shape = list(tensor.shape)
+        if not text and self._fusion.pattern == cross_entropy.NAME:  # the label, of any type
+            scores = next(read for read, form in self._fusion.shapes.items() if form == "...R,V")
+            text = "R,1" if len(shape) == len(self._types[scores].shape) else "R"
         for axis, letter in enumerate(reversed(text.replace("...", "").split(",")), 1):
             if letter in self._rows and axis <= len(shape):
                 shape[-axis] = self._rows[letter]

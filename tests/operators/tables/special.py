@@ -128,6 +128,8 @@ FUSED = [
     kernel("lstm_layer", "x:4x3x6 w:32x6 w:32 w:32x8 w:32 x:3x8 x:3x8", reverse=1),
     kernel("softmax_output", "x w:9x12 w:9 l9:4", **SOFTMAX),
     kernel("softmax_output", "x w:9x12 l9:4", present="1101", **SOFTMAX),
+    kernel("cross_entropy", "x l9:12"), kernel("linear_cross_entropy", "x w:9x12 w:9 l9:4"),
+    kernel("linear_cross_entropy", "x w:9x12 l9:4", present="1101"),
     kernel("apply_mask", "x = =", fixed((37, 201, 90, 14, 255, 0), "uint8"), fixed((1.5,), "float32")),
 ]  # fmt: skip
 

@@ -1,0 +1,109 @@
+"""The logarithm of a softmax that a loss reads at its label, as Gluon's SoftmaxCrossEntropyLoss does."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from echo.ir.attributes import is_true
+from echo.ir.fused_operators import fused_node
+from echo.ir.graph import Entry, Node
+from echo.passes.patterns.graph_view import Fusion, View, local
+
+NAME = "cross_entropy"
+LINEAR = "linear_cross_entropy"
+_LAST = ("-1", "(-1,)", "[-1]", "(-1)")
+
+
+class _Read(NamedTuple):
+    """What a loss reads of the logarithms: its entry, the fused operator's output, and whether the axis is kept."""
+
+    entry: Entry
+    output: int
+    keeps_axis: bool
+
+
+def match(view: View, number: int) -> Fusion | str | None:
+    """The log softmax that this node is, of a layer's scores or of others: a fusion, why there is none, or None.
+
+    The logarithms are read by one ``pick`` at the label, and by sums over all classes (label smoothing, Szegedy et al.
+    2016). They are never in memory as a whole, and behind a fully connected layer neither is the gradient of the
+    scores: only the probabilities are. (Cut Cross-Entropy, Wijmans et al. 2025, keeps none of them, and computes the
+    scores twice.)
+    """
+    node = view.graph.nodes[number]
+    if node.op != "log_softmax":
+        return None
+    logarithms = Entry(number)
+    readers = view.readers.get(logarithms, ())
+    picks = [reader for reader in readers if reader >= 0 and view.graph.nodes[reader].op == "pick"]
+    if not picks:
+        return None
+    if node.attrs.get("axis", "-1") != "-1":
+        return f"a cross entropy over axis {node.attrs['axis']}: expected the last one, -1"
+    if any(node.attrs.get(option, "None") not in ("None", "1.0", "1") for option in ("temperature", "dtype")):
+        return "a cross entropy with a temperature, or of another type than its scores"
+    if len(picks) > 1:
+        return "logarithms that are read at two labels"
+    reads = [_read(view, reader, logarithms) for reader in sorted(set(readers))]
+    if not all(reads):
+        return "the logarithms are read by others than a pick at the label and sums over the classes"
+    replaced = frozenset({number, *readers})
+    found = [read for read in reads if read is not None]
+    if view.read_outside(replaced, [read.entry for read in found]):
+        return "the logarithms are read from outside"
+    return _fusion(view, number, view.graph.nodes[picks[0]].inputs[1], found, replaced)
+
+
+def _read(view: View, number: int, logarithms: Entry) -> _Read | None:
+    if number < 0:
+        return None
+    node = view.graph.nodes[number]
+    first = node.inputs[0]
+    if Entry(first.node, first.index) != logarithms or node.attrs.get("axis", "-1") not in _LAST:
+        return None
+    keeps_axis = is_true(node.attrs, "keepdims")
+    if node.op == "pick" and node.attrs.get("mode", "clip") == "clip":
+        return _Read(Entry(number), 0, keeps_axis)
+    if node.op == "sum" and "axis" in node.attrs and not is_true(node.attrs, "exclude"):
+        return _Read(Entry(number), 1, keeps_axis)
+    return None
+
+
+def _fusion(view: View, number: int, label: Entry, reads: list[_Read], replaced: frozenset[int]) -> Fusion:
+    name = view.graph.nodes[number].name
+    scores = view.graph.nodes[number].inputs[0]
+    operands: tuple[Entry | None, ...] = (scores,)
+    shapes = {scores: "...R,V"}
+    layer = view.node(scores)
+    inside = replaced | {scores.node}
+    is_linear = layer.op == "FullyConnected" and not view.read_outside(inside, [read.entry for read in reads])
+    if is_linear:
+        data, weight = layer.inputs[:2]
+        bias = None if is_true(layer.attrs, "no_bias") else layer.inputs[2]
+        operands, replaced = (data, weight, bias), inside
+        flat = is_true(layer.attrs, "flatten") or "flatten" not in layer.attrs
+        shapes.update({data: "R,I" if flat else "...R,I", weight: "V,I"})
+        if bias is not None:
+            shapes[bias] = "V"
+    # of any type; as float32 it is exact up to 2^24 classes
+    nodes = [Node("Cast", f"{name}_label", (label,), attrs={"dtype": "float32"})]
+    nodes.append(fused_node(LINEAR if is_linear else NAME, name, (*operands, local(0)), {"out": "leading"}))
+    outputs = {}
+    for read in reads:
+        outputs[read.entry] = local(1, read.output)
+        if read.keeps_axis:
+            outputs[read.entry] = local(len(nodes))
+            nodes.append(
+                Node("expand_dims", f"{view.graph.nodes[read.entry.node].name}_axis", (local(1, read.output),),
+                     attrs={"axis": "-1"})
+            )  # fmt: skip
+    return Fusion(
+        pattern=NAME,
+        anchor=number,
+        nodes=tuple(nodes),
+        outputs=outputs,
+        replaced=replaced,
+        shapes=shapes,
+        label="a cross entropy with its layer" if is_linear else "a cross entropy",
+        min_bytes=(scores, 1 << 16),
+    )
