@@ -95,9 +95,9 @@ def nmt_symbol(steps: int, hidden: int, vocabulary: int) -> mx.sym.Symbol:
     the loss ignores. Output: (batch * steps, vocabulary) probabilities, steps-major.
     """
     encoded = _encode(steps, hidden, vocabulary)
-    attend = _Attention(encoded, hidden)
+    attend = AttentionOver(encoded, hidden)
     cell = mx.rnn.LSTMCell(hidden, prefix="decoder_")
-    words = _embedded_steps("target", steps, hidden, vocabulary)
+    words = embedded_steps("target", steps, hidden, vocabulary)
     feed_weight, feed_bias = mx.sym.var("feed_weight"), mx.sym.var("feed_bias")
     states = cell.begin_state()
     feed = mx.sym.zeros(shape=(0, hidden))
@@ -110,11 +110,11 @@ def nmt_symbol(steps: int, hidden: int, vocabulary: int) -> mx.sym.Symbol:
         )
         feed = mx.sym.Activation(joined, act_type="tanh", name=f"feed{step}_tanh")
         outputs.append(feed)
-    return _word_loss(outputs, vocabulary, ignore_padding=True)
+    return word_loss(outputs, vocabulary, ignore_padding=True)
 
 
 def _encode(steps: int, hidden: int, vocabulary: int) -> mx.sym.Symbol:
-    words = _embedded_steps("source", steps, hidden, vocabulary)
+    words = embedded_steps("source", steps, hidden, vocabulary)
     cell = mx.rnn.BidirectionalCell(
         mx.rnn.LSTMCell(hidden // 2, prefix="encoder_left_"),
         mx.rnn.LSTMCell(hidden // 2, prefix="encoder_right_"),
@@ -125,13 +125,13 @@ def _encode(steps: int, hidden: int, vocabulary: int) -> mx.sym.Symbol:
     return mx.sym.concat(*rows, dim=1, name="encoded")
 
 
-def _embedded_steps(name: str, steps: int, hidden: int, vocabulary: int) -> list[mx.sym.Symbol]:
+def embedded_steps(name: str, steps: int, hidden: int, vocabulary: int) -> list[mx.sym.Symbol]:
     """The embedded words of input `name`, one (batch, hidden) symbol for each step."""
     embedded = mx.sym.Embedding(mx.sym.var(name), input_dim=vocabulary, output_dim=hidden, name=f"{name}_embedding")
     return list(mx.sym.split(embedded, num_outputs=steps, axis=1, squeeze_axis=True, name=f"{name}_steps"))
 
 
-class _Attention:
+class AttentionOver:
     """Bahdanau's: a weight for each source position from a one-layer perceptron over (position, query)."""
 
     def __init__(self, encoded: mx.sym.Symbol, hidden: int) -> None:
@@ -158,7 +158,7 @@ class _Attention:
         return mx.sym.sum(weighted, axis=1, name=f"{name}_context")
 
 
-def _word_loss(outputs: list[mx.sym.Symbol], vocabulary: int, ignore_padding: bool) -> mx.sym.Symbol:
+def word_loss(outputs: list[mx.sym.Symbol], vocabulary: int, ignore_padding: bool) -> mx.sym.Symbol:
     """Softmax over the vocabulary of all steps at once; the label is brought to the steps' order."""
     joined = mx.sym.concat(*outputs, dim=0, name="outputs")
     logits = mx.sym.FullyConnected(joined, num_hidden=vocabulary, name="logits")
@@ -188,9 +188,9 @@ def lm_symbol(steps: int, hidden: int, layers: int, vocabulary: int) -> mx.sym.S
     stack = mx.rnn.SequentialRNNCell()
     for layer in range(layers):
         stack.add(mx.rnn.LSTMCell(hidden, prefix=f"lstm{layer}_"))
-    words = _embedded_steps("data", steps, hidden, vocabulary)
+    words = embedded_steps("data", steps, hidden, vocabulary)
     outputs, _ = stack.unroll(steps, inputs=words, merge_outputs=False)
-    return _word_loss(outputs, vocabulary, ignore_padding=False)
+    return word_loss(outputs, vocabulary, ignore_padding=False)
 
 
 def _lm(name: str, steps: int, hidden: int, vocabulary: int, batch: int, stock_mb: int | None = None) -> Model:

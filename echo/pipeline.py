@@ -178,5 +178,5 @@ def _run(request: Request) -> Planned:
     rewritten: Rewritten = values[Rewritten]
     selection: Selection = values[Selection]
     graph = request.graph if result.changes_nothing else rewritten.graph
-    timed = values[Overhead].measured > 0
-    return Planned(result, graph, request.graph, selection.hint, timed)
+    overhead: Overhead = values[Overhead]
+    return Planned(result, graph, request.graph, selection.hint, overhead.is_timed)

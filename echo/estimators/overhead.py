@@ -43,6 +43,7 @@ _LIGHT_WEIGHT = 5.0
 # Within one family, the work of two measured operators differs by at least this factor; between them, interpolation.
 _SPACING = 1.7
 _MEASURED_TWICE = 8
+_MOST_GUESSED = 0.1  # of a step's seconds: the roofline may be off by a factor of two
 
 MeasureFunction = Callable[[TrainingGraph, int], float]
 
@@ -59,13 +60,20 @@ class UnavailableError(EchoError):
 class Overhead:
     """Seconds of each training node if it runs once, and of one whole training step.
 
-    ``measured`` and ``estimated`` count the distinct signatures behind them.
+    ``measured`` and ``estimated`` count the distinct signatures behind them. ``guessed`` is the part of the step that
+    operators take of which none alike was measured, at any size.
     """
 
     seconds: tuple[float, ...]
     step_seconds: float
     measured: int
     estimated: int
+    guessed: float = 0.0
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the seconds of a step are known well enough to be told, and to prefer one graph to another."""
+        return self.measured > 0 and self.guessed <= _MOST_GUESSED
 
 
 def estimate(training: TrainingGraph, table: CostTable, measure: MeasureFunction | None, time_limit: float) -> Overhead:
@@ -80,15 +88,18 @@ def estimate(training: TrainingGraph, table: CostTable, measure: MeasureFunction
         _measure(training, [group for group in chosen if group.key not in table], table, measure, time_limit)
     rates = _Rates.of([(group, table.get(group.key)) for group in groups], table)
     costs = [table.get(group.key) or rates.estimate(group) for group in groups]
+    knows = [table.get(group.key) is not None or bool(rates.points.get(group.family)) for group in groups]
     for index, group in enumerate(groups):
         product = _product(training, group.number)
         forward = group_of[product] if product is not None else None
         if forward is not None:
-            costs[index] = GRADIENT_OF_PRODUCT * costs[forward]
+            costs[index], knows[index] = GRADIENT_OF_PRODUCT * costs[forward], knows[forward]
     measured = sum(table.get(group.key) is not None for group in groups)
     parts = _parts(training)
     seconds = tuple(0.0 if at is None else costs[at] / parts.get(number, 1) for number, at in enumerate(group_of))
-    return Overhead(seconds, sum(seconds) + _drawing_seconds(training), measured, len(groups) - measured)
+    step = sum(seconds) + _drawing_seconds(training)
+    guessed = sum(each for each, at in zip(seconds, group_of) if at is not None and not knows[at])
+    return Overhead(seconds, step, measured, len(groups) - measured, guessed / step if step else 0.0)
 
 
 def _measure(

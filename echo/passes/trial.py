@@ -114,7 +114,7 @@ class Trial:
         Raises:
             BudgetError: there is none.
         """
-        seconds = None if self.stock is None else _stock_seconds(request)
+        seconds = _stock_seconds(request) if self.stock is not None and self.is_timed else None
         plan = replace(_explained(self.plan, self.fused, self.stock, seconds), failed=tuple(request.failed))
         if (tracing := trace()) is not None:
             tracing.note("plan", "\n".join([plan.summary(), *plan.remarks]))
@@ -233,12 +233,14 @@ def stock_memory(request: Request, fused: Fused) -> Memory:
 def _stock_seconds(request: Request) -> float | None:
     """The predicted seconds of a step of the user's own graph, of which operators are measured that are not known yet.
 
-    None where that would be dear: of all buckets of a model whose plans nobody reads, only the first is looked at.
+    None where too little of it could be measured, or that would be dear: of all buckets of a model whose plans nobody
+    reads, only the first is looked at.
     """
     if not request.details and request.hint is not None:
         return None
     with request.without("a look at the time of the user's own graph"):
-        return EstimateOverhead().run(request, request.frontend.differentiate()).step_seconds
+        overhead = EstimateOverhead().run(request, request.frontend.differentiate())
+        return overhead.step_seconds if overhead.is_timed else None
     return None
 
 

@@ -146,6 +146,21 @@ def test_without_measurements_the_roofline_holds(table: CostTable) -> None:
     assert activation == pytest.approx(LAUNCH + 2 * 64 * 256 * 4 / BYTES_PER_SECOND)
 
 
+@pytest.mark.parametrize(
+    ("seconds", "guessed", "is_timed"),
+    [
+        ({}, 1.0, False),
+        ({"FullyConnected": 1e-3, "Activation": 2e-5, "_backward_Activation": 4e-5, "_ones": 1e-6}, 0.0, True),
+        ({"FullyConnected": 1e-3}, 0.04, True),  # the gradient of the product is known, too
+        ({"Activation": 2e-5}, 0.9, False),
+    ],
+)
+def test_what_is_guessed(seconds: dict[str, float], guessed: float, is_timed: bool, table: CostTable) -> None:
+    result = estimate(chain(), table, fixed(**seconds) if seconds else None, 10)
+    assert result.guessed == pytest.approx(guessed, abs=0.05)
+    assert result.is_timed is is_timed
+
+
 def test_an_unmeasurable_operator_follows_the_roofline_and_is_remembered(table: CostTable) -> None:
     training = chain()
     measure = fixed(FullyConnected=1e-3, _backward_Activation=1e-4)

@@ -1,4 +1,4 @@
-"""A clock that a test sets."""
+"""Clocks that a test sets."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ from types import SimpleNamespace
 from typing import Callable
 
 
-def fake_time(now: Callable[[], float]) -> SimpleNamespace:
-    """In the place of the module ``time``; ``now`` gives its seconds."""
-    return SimpleNamespace(perf_counter=now)
+def fake_time(now: Callable[[], float], spent: Callable[[], float] | None = None) -> SimpleNamespace:
+    """In the place of the module ``time``; ``now`` gives its seconds, ``spent`` those of the processor (None: as many)."""
+    return SimpleNamespace(perf_counter=now, process_time=spent or now)
