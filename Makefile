@@ -73,7 +73,7 @@ SANITIZED_MINUTES ?= 10
 MINUTES ?= 3
 KINDS   ?=
 
-.PHONY: help demo test test-slow test-all test-compat test-gpu-contexts test-gpu-wheels coverage lint check fuzz bench sockeye projects projects-fast docs wheels test-wheels ptx sass tidy sanitize gpu-check clean
+.PHONY: help demo test test-slow test-all test-compat test-gpu-contexts test-gpu-wheels coverage coverage-floors lint check fuzz bench sockeye projects projects-fast docs wheels test-wheels ptx sass tidy sanitize gpu-check clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -105,6 +105,10 @@ test-gpu-wheels:  ## install under each CUDA wheel of MXNet and each numpy as th
 
 coverage: $(INSTALLED)  ## which lines and branches the tests run, of Python and of C++ (20 minutes; or TESTS=tests/policies)
 	@$(BIN)/python -m tests.coverage $(TESTS)
+
+coverage-floors: $(INSTALLED)  ## the same of planning and of the native libraries alone, with a least share for each room (2 minutes)
+	@echo "== coverage of planning and of the native libraries"
+	@$(BIN)/python -m tests.coverage --floors
 
 check: lint test  ## make lint, then make test
 
