@@ -42,6 +42,9 @@ By = Annotated[
 ]
 Html = Annotated[Optional[str], typer.Option(metavar="FILE", help="Write a page with charts, which needs no network.")]
 Picture = Annotated[Optional[str], typer.Option(metavar="FILE", help="Write a picture, FILE.png or FILE.svg.")]
+SegmentPicture = Annotated[
+    Optional[str], typer.Option("--segment", metavar="FILE", help="Draw one segment of the plan, FILE.png or FILE.svg.")
+]
 Trace = Annotated[
     Optional[str], typer.Option(metavar="FILE", help="Write a trace for ui.perfetto.dev and chrome://tracing.")
 ]
@@ -64,6 +67,7 @@ def profile(
     save: Save = None,
     html: Html = None,
     picture: Picture = None,
+    segment: SegmentPicture = None,
     trace: Trace = None,
     torch_snapshot: TorchSnapshot = None,
     title: Title = "",
@@ -75,12 +79,12 @@ def profile(
     Examples:
       mxecho profile model-symbol.json data=128,50 softmax_label=128,50 --by '^(encoder|decoder)'
       mxecho profile model-symbol.json data=128,50 --run --budgets 8 --save profile.json --html page.html
-      mxecho profile profile.json --picture memory.svg --trace trace.json
+      mxecho profile profile.json --picture memory.svg --segment segment.svg --trace trace.json
     """
-    from echo.report.picture import ending_of
+    from echo.report.picture import ending_of, save_segment
 
-    if picture:
-        ending_of(picture)  # before anything is planned
+    for path in filter(None, (picture, segment)):
+        ending_of(path)  # before anything is planned
     options = {**bounds_of(max_overhead, memory_budget), "fuse": not no_fuse, "run": run, "budgets": budgets}
     if shapes:
         found = _profile(symbol, shapes, [name for name in compare.split(",") if name], options)
@@ -89,8 +93,11 @@ def profile(
         found = _saved(symbol)
     if save:
         found.save(save)
+    title = title or Path(symbol).stem
     _export(found, trace, torch_snapshot)
-    _show(found, by, html, picture, title or Path(symbol).stem, as_json)
+    if segment:
+        save_segment(found, segment, title)
+    _show(found, by, html, picture, title, as_json)
 
 
 def _check_no_planning(options: Dict[str, Any]) -> None:
