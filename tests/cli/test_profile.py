@@ -32,10 +32,11 @@ def test_a_profile_of_a_symbol_and_of_a_file(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_pages_and_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page, picture = tmp_path / "page.html", tmp_path / "picture.svg"
+    page, picture, segment = (tmp_path / name for name in ("page.html", "picture.svg", "segment.svg"))
     words = ["profile", network(tmp_path), *SHAPES, "--budgets", "3"]
-    assert main.main([*words, "--html", str(page), "--picture", str(picture), "--title", "my net"]) == 0
-    for path in (page, picture):
+    files = ["--html", str(page), "--picture", str(picture), "--segment", str(segment)]
+    assert main.main([*words, *files, "--title", "my net"]) == 0
+    for path in (page, picture, segment):
         assert "my net" in path.read_text(encoding="utf-8")
     assert "What other budgets buy" in page.read_text(encoding="utf-8")
     capsys.readouterr()
