@@ -255,6 +255,11 @@ def segment(found: Segment) -> Spec:
         "field": "x", "type": "quantitative", "axis": None,
         "scale": {"domain": [0.5 / widest, 1 + 0.5 / widest], "nice": False},
     }  # fmt: skip
+    drawn = {
+        "data": {"values": lines},
+        "mark": {"type": "rule", "color": "#9aa8b5", "opacity": 0.55},
+        "encoding": {"x2": {"field": "x2"}, "y2": {"field": "y2"}},
+    }
     words = {"type": "text", "align": "left", "dx": 9, "limit": WIDTH // widest - 20}
     return {
         "$schema": VEGA_LITE_SCHEMA,
@@ -263,11 +268,7 @@ def segment(found: Segment) -> Spec:
         "view": {"stroke": None},
         "encoding": {"x": x, "y": y},
         "layer": [
-            {
-                "data": {"values": lines},
-                "mark": {"type": "rule", "color": "#9aa8b5", "opacity": 0.55},
-                "encoding": {"x2": {"field": "x2"}, "y2": {"field": "y2"}},
-            },
+            *([drawn] if lines else []),  # without any, Vega warns of a scale without values
             {
                 "data": {"values": rows},
                 "mark": {"type": "point", "filled": True, "size": 110, "opacity": 1},
