@@ -15,6 +15,7 @@ from echo.cli.words import (
     Shapes,
     SymbolFile,
     bounds_of,
+    check_folders,
     print_json,
     say,
     shapes_of,
@@ -84,7 +85,8 @@ def profile(
     from echo.report.picture import ending_of, save_segment
 
     for path in filter(None, (picture, segment)):
-        ending_of(path)  # before anything is planned
+        ending_of(path)
+    check_folders(save, html, picture, segment, trace, torch_snapshot)  # before anything is planned
     options = {**bounds_of(max_overhead, memory_budget), "fuse": not no_fuse, "run": run, "budgets": budgets}
     if shapes:
         found = _profile(symbol, shapes, [name for name in compare.split(",") if name], options)
@@ -147,7 +149,7 @@ def _show(
         say(render(found, layer))
 
 
-def diff(before: ProfileFile, after: ProfileFile, by: By = None) -> None:
+def diff(before: ProfileFile, after: ProfileFile, by: By = None, as_json: Json = False) -> None:
     """Set two saved profiles side by side: what grew, and what shrank.
 
     \b
@@ -155,9 +157,13 @@ def diff(before: ProfileFile, after: ProfileFile, by: By = None) -> None:
       mxecho diff before.json after.json
       mxecho diff before.json after.json --by '^(encoder|decoder)'
     """
-    from echo.report.diff import difference
+    from echo.report.diff import difference, rows
 
-    say(difference(_saved(before), _saved(after), _layer(by)))
+    profiles = _saved(before), _saved(after)
+    if as_json:
+        print_json(rows(*profiles, _layer(by)))
+    else:
+        say(difference(*profiles, _layer(by)))
 
 
 def _saved(path: str) -> "Profile":
