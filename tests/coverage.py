@@ -2,9 +2,12 @@
 
     python -m tests.coverage                    # the quick tests
     python -m tests.coverage tests/policies     # or whatever pytest is given
+    python -m tests.coverage --floors           # planning and the native libraries alone, held against floors
 
 The native libraries are built into ``build/coverage`` and take the place of the installed ones. Python's figures come
-from coverage.py (children included), those of C++ from gcov. ``build/coverage/never.txt`` lists what was never run.
+from coverage.py (children included), those of C++ from gcov. ``build/coverage/never.txt`` lists what was never run;
+with ``--floors`` it is printed, too. The floors are some points below what the tests reach: a room falls below one
+where code comes without tests, not where a run takes another turn.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
-from typing import Iterable, NamedTuple, Tuple
+from typing import Iterable, Mapping, NamedTuple, Sequence, Tuple
 
 from tests import libraries
 
@@ -23,6 +26,27 @@ ROOT = libraries.ROOT
 FOLDER = ROOT / "build" / "coverage"
 OBJECTS, DATA = FOLDER / "native", FOLDER / "python"
 QUICK = ("-n", "2", "--dist", "loadfile", "-m", "not slow and not gpu")
+# What ``--floors`` runs, in some two minutes, and the least shares of lines and of branches, in percent, of rooms.
+SLICE = (
+    *("tests/estimators", "tests/native", "tests/planning", "tests/plans", "tests/policies"),
+    *(f"--ignore=tests/policies/test_{name}.py" for name in ("certificate", "search", "warm_start")),
+)
+FLOORS = {
+    "Python": {
+        "echo/estimators": (96, 94),
+        "echo/native": (90, 70),
+        "echo/planning": (95, 90),
+        "echo/plans": (91, 85),
+        "echo/policies": (95, 88),
+        "echo/policies/solvers": (95, 90),
+    },
+    "C++": {
+        "echo/native": (94, 85),
+        "echo/native/hook": (77, 62),
+        "echo/native/planner": (96, 92),
+        "echo/native/storage": (96, 94),
+    },
+}
 Branch = Tuple[int, int]  # of C++ a line and a number, of Python two lines
 _CONFIG = f"""[run]
 branch = true
@@ -81,19 +105,37 @@ def native_files() -> list[File]:
     return [File(name, lines[name], branches[name]) for name in sorted(lines)]
 
 
-def table(title: str, files: Iterable[File]) -> str:
-    """A line for each room, and one for all of them."""
+def by_room(files: Iterable[File]) -> dict[str, list[File]]:
+    """The files of each room, in the order of their names."""
     rooms: dict[str, list[File]] = defaultdict(list)
     for file in files:
         rooms[str(Path(file.name).parent)].append(file)
-        rooms["all"].append(file)
+    return dict(sorted(rooms.items()))
+
+
+def shares(files: Iterable[File]) -> list[tuple[float, int]]:
+    """How much of the lines and of the branches was run, in percent, and how many there are."""
+    pairs = [(file.lines.values(), file.branches.values()) for file in files]
+    counts = [[ran for pair in pairs for ran in pair[kind]] for kind in range(2)]
+    return [(100 * sum(each) / max(len(each), 1), len(each)) for each in counts]
+
+
+def table(title: str, rooms: Mapping[str, Sequence[File]]) -> str:
+    """A line for each room, and one for all of them."""
     rows = [f"{title:28} {'files':>5} {'lines':>14} {'branches':>14}"]
-    for room in sorted(rooms, key=lambda room: (room == "all", room)):
-        counts = [[ran for file in rooms[room] for ran in kind(file).values()]
-                  for kind in (lambda file: file.lines, lambda file: file.branches)]  # fmt: skip
-        shares = (f"{100 * sum(each) / max(len(each), 1):6.1f} % of {len(each):5}" for each in counts)
-        rows.append(f"{room:28} {len(rooms[room]):5} " + " ".join(shares))
+    everything = [file for files in rooms.values() for file in files]
+    for room, inside in {**rooms, "all": everything}.items():
+        texts = (f"{share:6.1f} % of {count:5}" for share, count in shares(inside))
+        rows.append(f"{room:28} {len(inside):5} " + " ".join(texts))
     return "\n".join(rows)
+
+
+def below(rooms: Mapping[str, Sequence[File]], floors: Mapping[str, tuple[float, float]]) -> Iterable[str]:
+    """Rooms with a share below its floor, each in one line."""
+    for room, floor in floors.items():
+        for kind, (share, _), least in zip(("lines", "branches"), shares(rooms.get(room, ())), floor):
+            if share < least:
+                yield f"{room}: {share:.1f} % of {kind} were run, expected {least} %"
 
 
 def never(files: Iterable[File]) -> Iterable[str]:
@@ -107,7 +149,9 @@ def never(files: Iterable[File]) -> Iterable[str]:
 
 
 def main() -> int:
-    """Builds, runs pytest, and prints; pytest's status."""
+    """Builds, runs pytest, and prints; pytest's status, or 1 where a room is below its floor."""
+    held = sys.argv[1:] == ["--floors"]
+    chosen = [*QUICK, *SLICE, "-q"] if held else sys.argv[1:] or QUICK
     DATA.mkdir(parents=True, exist_ok=True)
     for old in (*DATA.glob("data*"), *OBJECTS.rglob("*.gcda")):
         old.unlink()
@@ -115,11 +159,18 @@ def main() -> int:
     built = libraries.build(OBJECTS.relative_to(ROOT / "build"), "--coverage")
     command = [sys.executable, "-m", "coverage", "run", f"--rcfile={FOLDER / 'coveragerc'}", "-m", "pytest"]
     environment = {**os.environ, **libraries.environment(built)}
-    status = subprocess.run([*command, *(sys.argv[1:] or QUICK)], env=environment, check=False, cwd=ROOT).returncode
-    python, native = python_files(), native_files()
-    print("", table("Python", python), "", table("C++", native), sep="\n")
-    (FOLDER / "never.txt").write_text("\n".join([*never(python), *never(native), ""]), encoding="utf-8")
-    return status
+    status = subprocess.run([*command, *chosen], env=environment, check=False, cwd=ROOT).returncode
+    found = {"Python": by_room(python_files()), "C++": by_room(native_files())}
+    if held:
+        found = {title: {room: found[title].get(room, []) for room in floors} for title, floors in FLOORS.items()}
+    lines = [line for rooms in found.values() for files in rooms.values() for line in never(files)]
+    (FOLDER / "never.txt").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    print("", *(table(title, rooms) + "\n" for title, rooms in found.items()), sep="\n")
+    if not held:
+        return status
+    faults = [f"error: {fault}" for title, floors in FLOORS.items() for fault in below(found[title], floors)]
+    print("Never run:", *lines, *faults, sep="\n")
+    return status or int(bool(faults))
 
 
 if __name__ == "__main__":

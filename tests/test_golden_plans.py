@@ -1,14 +1,18 @@
 """Plans of small graphs under several options, held against a committed text: no change moves a plan unseen.
 
-Nothing is measured, so that the costs are the roofline's on every machine. Where a plan is meant to change, run pytest
-with ``--update-golden`` and read the difference.
+Nothing is measured, so that the costs are the roofline's on every machine. Where a plan is meant to change, write all
+of them again, and read the difference:
+
+    .venv/bin/python -m pytest tests/test_golden_plans.py --update-golden
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from typing import Any, Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Callable, Mapping
 
 import mxnet as mx
 import pytest
@@ -17,6 +21,7 @@ import echo
 from tests import fused_models, whole_models
 from tests.conftest import ALL_CASES, any_case
 
+GOLDEN = Path(__file__).parent / "golden" / "plans.txt"
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "default": {},
     "no bound": {"max_overhead": None},
@@ -55,23 +60,64 @@ def lines_of(name: str, symbol: mx.sym.Symbol, shapes: Mapping[str, tuple[int, .
     return lines
 
 
-def small_models() -> Iterator[list[str]]:
-    """The lines of each graph."""
-    examples = {**fused_models.EXAMPLES, **{f"whole: {name}": whole_models.MODELS[name] for name in WHOLE}}
-    for name, build in examples.items():
+def graphs() -> dict[str, Callable[[], list[str]]]:
+    """The lines of each graph, by its name."""
+
+    def of_example(name: str, build: Callable[[], Any]) -> list[str]:
         example = build()
         names = example.symbol.list_arguments()
         grad_req = {each: "null" if each in example.integers else "write" for each in names}
-        yield lines_of(name, example.symbol, example.shapes, exact=example.exact, grad_req=grad_req)
-    for name in ALL_CASES:
+        return lines_of(name, example.symbol, example.shapes, exact=example.exact, grad_req=grad_req)
+
+    def of_case(name: str, title: str) -> list[str]:
         case = any_case(name)
         arguments = case.symbol.list_arguments()
         shapes = dict(zip(arguments, case.binding.arg_shapes))
-        grad_req = dict(zip(arguments, case.binding.grad_req))
-        yield lines_of(f"case: {name}", case.symbol, shapes, grad_req=grad_req)
+        return lines_of(title, case.symbol, shapes, grad_req=dict(zip(arguments, case.binding.grad_req)))
+
+    examples = {**fused_models.EXAMPLES, **{f"whole: {name}": whole_models.MODELS[name] for name in WHOLE}}
+    made = {name: partial(of_example, name, build) for name, build in examples.items()}
+    made.update({f"case: {name}": partial(of_case, name, f"case: {name}") for name in ALL_CASES})
+
+    def behind(first: str, name: str, title: str) -> list[str]:
+        made[first]()
+        return of_case(name, title)
+
+    title = "case: nmt_large, its search started from the plans of nmt"
+    return {**made, title: partial(behind, "case: nmt", "nmt_large", title)}
 
 
-@pytest.mark.slow
+def sections() -> dict[str, list[str]]:
+    """What was read and committed: the lines of each graph, of which the first is its name."""
+    found: dict[str, list[str]] = {}
+    for line in GOLDEN.read_text(encoding="utf-8").splitlines():
+        if not line.startswith(" "):
+            name = line
+        found.setdefault(name, []).append(line)
+    return found
+
+
+GRAPHS = graphs()
+
+
+def test_each_graph_is_there_once(request: pytest.FixtureRequest) -> None:
+    if request.config.getoption("--update-golden"):  # the tests below write the others
+        kept = sections() if GOLDEN.is_file() else {}
+        write({name: kept.get(name, [name]) for name in GRAPHS})
+    assert list(sections()) == list(GRAPHS)
+    assert len(GRAPHS) > 40
+
+
+@pytest.mark.every(4)
+@pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.usefixtures("cheap_planning")
-def test_the_plans_of_small_graphs_are_those_that_were_read(golden: Callable[[str, str], None]) -> None:
-    golden("plans.txt", "\n".join(line for lines in small_models() for line in lines))
+def test_the_plans_are_those_that_were_read(name: str, request: pytest.FixtureRequest) -> None:
+    lines = GRAPHS[name]()
+    if request.config.getoption("--update-golden"):
+        write({**sections(), name: lines})
+    assert lines == sections()[name]
+
+
+def write(lines: Mapping[str, list[str]]) -> None:
+    text = "\n".join(line for section in lines.values() for line in section)
+    GOLDEN.write_text(text + "\n", encoding="utf-8")

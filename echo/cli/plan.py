@@ -21,6 +21,7 @@ from echo.cli.words import (
     Shapes,
     SymbolFile,
     bounds_of,
+    check_folders,
     print_json,
     say,
     shapes_of,
@@ -76,6 +77,7 @@ def plan(
       mxecho plan model-symbol.json data=32,3,224,224 --max-overhead none --save plan.json
       mxecho plan model-symbol.json data=32,3,224,224 --memory-budget 6GB --why stage1_relu
     """
+    check_folders(save, netron)
     fused = fuse.value if fuse and not no_fuse else not no_fuse
     options = {"policy": policy, "keep": keep or (), "recompute": recompute or (), "fuse": fused}
     loaded = _symbol(symbol)

@@ -15,6 +15,7 @@ from echo.cli.words import (
     Shapes,
     SymbolFile,
     bounds_of,
+    check_folders,
     print_json,
     say,
     shapes_of,
@@ -42,6 +43,9 @@ By = Annotated[
 ]
 Html = Annotated[Optional[str], typer.Option(metavar="FILE", help="Write a page with charts, which needs no network.")]
 Picture = Annotated[Optional[str], typer.Option(metavar="FILE", help="Write a picture, FILE.png or FILE.svg.")]
+SegmentPicture = Annotated[
+    Optional[str], typer.Option("--segment", metavar="FILE", help="Draw one segment of the plan, FILE.png or FILE.svg.")
+]
 Trace = Annotated[
     Optional[str], typer.Option(metavar="FILE", help="Write a trace for ui.perfetto.dev and chrome://tracing.")
 ]
@@ -64,6 +68,7 @@ def profile(
     save: Save = None,
     html: Html = None,
     picture: Picture = None,
+    segment: SegmentPicture = None,
     trace: Trace = None,
     torch_snapshot: TorchSnapshot = None,
     title: Title = "",
@@ -75,12 +80,13 @@ def profile(
     Examples:
       mxecho profile model-symbol.json data=128,50 softmax_label=128,50 --by '^(encoder|decoder)'
       mxecho profile model-symbol.json data=128,50 --run --budgets 8 --save profile.json --html page.html
-      mxecho profile profile.json --picture memory.svg --trace trace.json
+      mxecho profile profile.json --picture memory.svg --segment segment.svg --trace trace.json
     """
-    from echo.report.picture import ending_of
+    from echo.report.picture import ending_of, save_segment
 
-    if picture:
-        ending_of(picture)  # before anything is planned
+    for path in filter(None, (picture, segment)):
+        ending_of(path)
+    check_folders(save, html, picture, segment, trace, torch_snapshot)  # before anything is planned
     options = {**bounds_of(max_overhead, memory_budget), "fuse": not no_fuse, "run": run, "budgets": budgets}
     if shapes:
         found = _profile(symbol, shapes, [name for name in compare.split(",") if name], options)
@@ -89,8 +95,11 @@ def profile(
         found = _saved(symbol)
     if save:
         found.save(save)
+    title = title or Path(symbol).stem
     _export(found, trace, torch_snapshot)
-    _show(found, by, html, picture, title or Path(symbol).stem, as_json)
+    if segment:
+        save_segment(found, segment, title)
+    _show(found, by, html, picture, title, as_json)
 
 
 def _check_no_planning(options: Dict[str, Any]) -> None:
@@ -140,7 +149,7 @@ def _show(
         say(render(found, layer))
 
 
-def diff(before: ProfileFile, after: ProfileFile, by: By = None) -> None:
+def diff(before: ProfileFile, after: ProfileFile, by: By = None, as_json: Json = False) -> None:
     """Set two saved profiles side by side: what grew, and what shrank.
 
     \b
@@ -148,9 +157,13 @@ def diff(before: ProfileFile, after: ProfileFile, by: By = None) -> None:
       mxecho diff before.json after.json
       mxecho diff before.json after.json --by '^(encoder|decoder)'
     """
-    from echo.report.diff import difference
+    from echo.report.diff import difference, rows
 
-    say(difference(_saved(before), _saved(after), _layer(by)))
+    profiles = _saved(before), _saved(after)
+    if as_json:
+        print_json(rows(*profiles, _layer(by)))
+    else:
+        say(difference(*profiles, _layer(by)))
 
 
 def _saved(path: str) -> "Profile":

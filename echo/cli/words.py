@@ -6,6 +6,7 @@ command runs. Annotations are read when Python runs: they have to be such as Pyt
 
 import json
 import math
+import os
 import sys
 import unicodedata
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -119,3 +120,17 @@ def say(result: object) -> None:
 def print_json(value: Any) -> None:
     """Prints a result of a command for programs."""
     print(json.dumps(value, allow_nan=False))
+
+
+def check_folders(*files: Optional[str]) -> None:
+    """Looks whether the folders of files that will be written are there, before the work that goes into them is done.
+
+    Raises:
+        OptionError: one is not there, or nothing may be written into it.
+    """
+    for file in filter(None, files):
+        folder = os.path.dirname(file) or "."
+        if not os.path.isdir(folder):
+            raise OptionError(f"{file} cannot be written: there is no folder {folder}")
+        if not os.access(folder, os.W_OK):
+            raise OptionError(f"{file} cannot be written: nothing may be written into {folder}")

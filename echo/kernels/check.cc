@@ -28,14 +28,14 @@ const char* dtype_name(int dtype) {
 // Throws WrongCall with all its arguments behind the kernel's name.
 template <typename... Parts>
 [[noreturn]] void fail(const Kernel& kernel, const Parts&... parts) {
-  std::ostringstream text;
+  std::ostringstream text(std::ios_base::out);
   text << kernel.name << ": ";
   (text << ... << parts);
   throw WrongCall(text.str());
 }
 
 std::string shape_text(const EchoTensor& tensor) {
-  std::ostringstream text;
+  std::ostringstream text(std::ios_base::out);
   text << "(";
   for (int axis = 0; axis < tensor.ndim; ++axis) text << (axis ? ", " : "") << tensor.shape[axis];
   text << (tensor.ndim == 1 ? ",)" : ")");

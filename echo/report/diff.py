@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Iterable, Mapping
+from typing import Any, Iterable, Mapping
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -25,9 +25,7 @@ def difference(before: Profile, after: Profile, layer: Layer = layer_of) -> str:
     Raises:
         OptionError: they have no graph in common.
     """
-    graphs = [name for name in before.usages if name in after.usages]
-    if not graphs:
-        raise OptionError(f"expected profiles of the same graphs, got {list(before.usages)} and {list(after.usages)}")
+    graphs = _common(before, after)
     with random_unmoved():
         parts: list[RenderableType] = []
         for name in graphs:
@@ -36,6 +34,34 @@ def difference(before: Profile, after: Profile, layer: Layer = layer_of) -> str:
             old, new = before.plan.time_text(), after.plan.time_text()
             parts.append(f"predicted: {old} before, {new} after")
         return text_of(parts, _WIDTH)
+
+
+def rows(before: Profile, after: Profile, layer: Layer = layer_of) -> list[dict[str, Any]]:
+    """The same as values: ``graph``, ``by`` ("total", "kind" or "layer"), ``name``, and bytes ``before`` and ``after``.
+
+    Raises:
+        OptionError: they have no graph in common.
+    """
+    found = []
+    for graph in _common(before, after):
+        old, new = before.usages[graph], after.usages[graph]
+        groups = {
+            "total": {"all of it": (old.total, new.total), "planned by MXNet": (old.planned, new.planned)},
+            "kind": _pairs(old.by_kind, new.by_kind),
+            "layer": _pairs(old.layers(layer), new.layers(layer)),
+        }
+        for by, pairs in groups.items():
+            found += [
+                {"graph": graph, "by": by, "name": name, "before": a, "after": b} for name, (a, b) in pairs.items()
+            ]
+    return found
+
+
+def _common(before: Profile, after: Profile) -> list[str]:
+    graphs = [name for name in before.usages if name in after.usages]
+    if not graphs:
+        raise OptionError(f"expected profiles of the same graphs, got {list(before.usages)} and {list(after.usages)}")
+    return graphs
 
 
 def _tables(name: str, before: Usage, after: Usage, layer: Layer) -> Iterable[Table]:

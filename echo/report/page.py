@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Any, Mapping
 
-from echo.report.charts import VEGA_LITE, by_kind, frontier, timeline
+from echo.report.charts import VEGA_LITE, by_kind, frontier, segment, timeline
 from echo.report.decisions import groups
 from echo.report.extra import module_of
 from echo.report.profile import Profile
@@ -72,6 +72,8 @@ def _charts(profile: Profile, layer: Layer) -> Mapping[str, Any]:
     if profile.frontier:
         chosen = {"total": profile.plan.after.total, "time": profile.plan.time_ratio}
         charts["frontier"] = frontier(profile.frontier, chosen)
+    if profile.segment:
+        charts["segment"] = segment(profile.segment)
     return charts
 
 

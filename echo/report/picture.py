@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Callable, Mapping
 
 from echo.errors import OptionError
-from echo.report.charts import VEGA_LITE, WIDTH, by_kind, by_layer, over_step
+from echo.report.charts import VEGA_LITE, WIDTH, by_kind, by_layer, over_step, segment
 from echo.report.extra import module_of
 from echo.report.profile import Profile
 from echo.report.usage import Layer, layer_of
@@ -34,6 +34,19 @@ def save(
 def save_over_step(profile: Profile, path: str | os.PathLike[str], title: str = "") -> None:
     """Writes the memory alive over the step, a line a graph; raises what `save` does."""
     write(lambda: {**over_step(profile), "title": title, "background": "white"}, path)
+
+
+def save_segment(profile: Profile, path: str | os.PathLike[str], title: str = "") -> None:
+    """Writes one segment of echo's graph: what is stashed and recomputed, what gradients read.
+
+    Raises:
+        OptionError: the profile has none, or as `save`.
+        UnsupportedError: as `save`.
+    """
+    found = profile.segment
+    if found is None:
+        raise OptionError("there is no segment to draw: expected a profile that has echo's graph")
+    write(lambda: {**segment(found), "title": title, "background": "white"}, path)
 
 
 def ending_of(path: str | os.PathLike[str]) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Mapping
 
 from echo.errors import GraphError
 from echo.plans.plan import Plan
+from echo.report.segment import Segment
 from echo.report.usage import STOCK, Usage, from_columns, to_columns
 from echo.system.reading import read_json
 from echo.system.unmoved import random_unmoved
@@ -24,7 +25,7 @@ class Profile:
     ``usages`` has the graphs that are compared: "stock", the user's own; "echo", with ``plan``; "mirror", with MXNet's
     own recomputation (``MXNET_BACKWARD_DO_MIRROR``). ``device`` is "cpu" or "gpu", ``versions`` say what it was made
     with, by name. ``frontier`` has what other budgets buy, as `echo.plans.frontier.Frontier.to_json`, where that was
-    asked for.
+    asked for. ``segment`` is one segment of echo's graph, where that is compared and has one.
     """
 
     usages: Mapping[str, Usage]
@@ -32,6 +33,7 @@ class Profile:
     device: str
     versions: Mapping[str, str]
     frontier: tuple[Mapping[str, float], ...] = ()
+    segment: Segment | None = None
 
     def __str__(self) -> str:
         with random_unmoved():
@@ -68,6 +70,7 @@ class Profile:
             "usages": usages,
             "plan": self.plan.to_json(),
             "frontier": [dict(row) for row in self.frontier],
+            "segment": self.segment and self.segment.to_json(),
         }
 
     @staticmethod
@@ -85,7 +88,8 @@ class Profile:
                 raise GraphError(f"expected the usage {STOCK!r}, got {', '.join(usages) or 'none'}")
             versions = {str(name): str(version) for name, version in value["versions"].items()}
             plan, rows = Plan.from_json(value["plan"]), tuple(map(_read_point, value["frontier"]))
-            return Profile(usages, plan, str(value["device"]), versions, rows)
+            segment = Segment.from_json(value["segment"]) if value.get("segment") else None
+            return Profile(usages, plan, str(value["device"]), versions, rows, segment)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise GraphError(f"not a profile: {type(error).__name__}: {error}") from error
 

@@ -21,6 +21,7 @@ from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.report.make import usage
 from echo.report.profile import Profile
+from echo.report.segment import segment_of
 from echo.report.usage import MIRROR, PLANNED, STOCK, Usage
 from echo.runtime import find
 from echo.runtime.growth import measured
@@ -45,17 +46,18 @@ def profile(
         raise OptionError("run: expected a symbol; a block's memory is measured where the user's program runs it")
     found = find.PLANNER.plan(session, options)
     plan, own = found.plan, session().anew()
-    usages = {STOCK: _usage(own, own.differentiate(), plan.before)}
+    usages, segment = {STOCK: _usage(own, own.differentiate(), plan.before)}, None
     if PLANNED in names:
         planned = own.on(found.graph)
-        usages[PLANNED] = _usage(planned, planned.differentiate(), plan.after)
+        training = planned.differentiate()
+        usages[PLANNED], segment = _usage(planned, training, plan.after), segment_of(training)
     if MIRROR in names:
         training = own.mirrored()
         usages[MIRROR] = _usage(own, training, Memory(training.planned_bytes, 0, plan.before.static, {}, {}))
     if run:
         usages = {name: replace(usage, measured=_measured(own, name, plan)) for name, usage in usages.items()}
     points = tuple(budget_frontier(session, options, budgets).to_json()) if budgets else ()
-    return Profile(usages, plan, own.device, _versions(), points)
+    return Profile(usages, plan, own.device, _versions(), points, segment)
 
 
 def budget_frontier(session: Callable[[], MxnetSession], options: Options, points: int) -> Frontier:

@@ -32,10 +32,11 @@ def test_a_profile_of_a_symbol_and_of_a_file(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_pages_and_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page, picture = tmp_path / "page.html", tmp_path / "picture.svg"
+    page, picture, segment = (tmp_path / name for name in ("page.html", "picture.svg", "segment.svg"))
     words = ["profile", network(tmp_path), *SHAPES, "--budgets", "3"]
-    assert main.main([*words, "--html", str(page), "--picture", str(picture), "--title", "my net"]) == 0
-    for path in (page, picture):
+    files = ["--html", str(page), "--picture", str(picture), "--segment", str(segment)]
+    assert main.main([*words, *files, "--title", "my net"]) == 0
+    for path in (page, picture, segment):
         assert "my net" in path.read_text(encoding="utf-8")
     assert "What other budgets buy" in page.read_text(encoding="utf-8")
     capsys.readouterr()
@@ -52,6 +53,8 @@ def test_other_tools_get_their_files(tmp_path: Path, capsys: pytest.CaptureFixtu
     capsys.readouterr()
     assert main.main(["diff", str(saved), str(saved)]) == 0
     assert "of it planned by MXNet" in capsys.readouterr().out
+    assert main.main(["diff", str(saved), str(saved), "--json"]) == 0
+    assert {row["by"] for row in json.loads(capsys.readouterr().out)} == {"total", "kind", "layer"}
     check_line(["diff", str(saved), str(trace)], capsys)
 
 
@@ -61,6 +64,16 @@ def test_a_picture_that_cannot_be_is_refused_before_anything_is_planned(
     monkeypatch.setattr("echo.profile", None)
     words = ["profile", network(tmp_path), *SHAPES, "--picture", "memory.txt"]
     assert "expected a picture NAME.png or NAME.svg, got 'memory.txt'" in check_line(words, capsys)
+
+
+def test_a_folder_that_is_not_there_is_told_before_anything_is_planned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("echo.profile", None)
+    monkeypatch.setattr("echo.plan", None)
+    for command, option in (("profile", "--html"), ("profile", "--segment"), ("plan", "--save")):
+        words = [command, network(tmp_path), *SHAPES, option, str(tmp_path / "none" / "file.svg")]
+        assert f"there is no folder {tmp_path}/none" in check_line(words, capsys)
 
 
 @pytest.mark.parametrize("words", [["--by", "("], ["--compare", "torch"], ["--max-overhead", "many"]], ids=str)

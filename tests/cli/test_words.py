@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 
-from echo.cli.words import bounds_of, number_of, print_json, say, shape_of, shapes_of
+from echo.cli.words import bounds_of, check_folders, number_of, print_json, say, shape_of, shapes_of
 from echo.errors import OptionError
 
 
@@ -44,3 +46,12 @@ def test_json_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_would_steer_a_terminal_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     say("\x1b[2Jname\x07 é\t│\n\x9bend")
     assert capsys.readouterr().out == "\\x1b[2Jname\\x07 é\t│\n\\x9bend\n"
+
+
+def test_folders_that_cannot_be_written_to_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_folders(None, "here.json", str(tmp_path / "there.json"))
+    with pytest.raises(OptionError, match=f"there is no folder {tmp_path}/none"):
+        check_folders(str(tmp_path / "none" / "plan.json"))
+    monkeypatch.setattr(os, "access", lambda path, mode: path != str(tmp_path))  # root may write everywhere
+    with pytest.raises(OptionError, match=f"nothing may be written into {tmp_path}"):
+        check_folders(str(tmp_path / "plan.json"))

@@ -1,6 +1,7 @@
 """A few training steps on every road, without anything of echo's; prints a hash of all weights.
 
-``check.sh`` runs it under versions of numpy and Python that mxnet by itself does not know.
+``--save FILE`` writes a network's symbol instead. ``check.sh`` runs it under versions of numpy and Python that mxnet
+by itself does not know.
 """
 
 from __future__ import annotations
@@ -19,16 +20,20 @@ STEPS = 3
 DIGEST = hashlib.sha256()
 
 
-def module() -> dict[str, Any]:
-    """Module with Adam on a small convolutional network."""
+def network() -> mx.sym.Symbol:
+    """A small convolutional network with its loss."""
     hidden = mx.sym.Convolution(mx.sym.var("data"), kernel=(3, 3), num_filter=8, name="conv")
     hidden = mx.sym.Activation(mx.sym.BatchNorm(hidden, name="norm"), act_type="relu")
     hidden = mx.sym.Dropout(mx.sym.tanh(hidden) * mx.sym.sigmoid(hidden), p=0.2)
     scores = mx.sym.FullyConnected(hidden, num_hidden=4, name="scores")
-    symbol = mx.sym.SoftmaxOutput(scores, name="softmax")
+    return mx.sym.SoftmaxOutput(scores, name="softmax")
+
+
+def module() -> dict[str, Any]:
+    """Module with Adam on it."""
     numbers = np.random.RandomState(0)
     images, labels = numbers.rand(32, 3, 12, 12).astype("float32"), numbers.randint(0, 4, 32)
-    trained = mx.mod.Module(symbol)
+    trained = mx.mod.Module(network())
     trained.fit(mx.io.NDArrayIter(images, labels, 16), num_epoch=STEPS, optimizer="adam", initializer=mx.init.Xavier())
     mx.nd.waitall()
     weights, states = trained.get_params()
@@ -77,4 +82,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if "--save" in sys.argv:
+        network().save(sys.argv[-1])
+    else:
+        main()

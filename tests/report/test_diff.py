@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from echo.errors import OptionError
+from echo.report import diff
 from echo.report.diff import difference
 from echo.report.profile import Profile
 from echo.report.usage import ALWAYS, STOCK, Tensor, Usage
@@ -49,3 +50,15 @@ def test_profiles_without_a_graph_in_common_are_refused() -> None:
     other = replace(stock, usages={"mirror": stock.usages[STOCK]})
     with pytest.raises(OptionError, match=r"expected profiles of the same graphs, got \['stock'\] and \['mirror'\]"):
         difference(stock, other)
+
+
+def test_the_same_as_values() -> None:
+    found = diff.rows(profile(encoder=10, loss=3), profile(encoder=4, attention=2))
+    by_name = {(row["by"], row["name"]): (row["before"], row["after"]) for row in found}
+    assert by_name["total", "all of it"] == (18 * MB, 11 * MB)
+    assert by_name["kind", "feature maps"] == (13 * MB, 6 * MB)
+    assert by_name["layer", "encoder"] == (10 * MB, 4 * MB)
+    assert by_name["layer", "attention"] == (0, 2 * MB)
+    assert {row["graph"] for row in found} == {STOCK}
+    with pytest.raises(OptionError, match="expected profiles of the same graphs"):
+        diff.rows(profile(loss=3), replace(profile(loss=3), usages={}))

@@ -15,6 +15,7 @@ import pytest
 from echo.plans.decisions import RECOMPUTE, Decision
 from echo.report import page
 from echo.report.profile import Profile
+from echo.report.segment import HEAVY, Operator, Segment
 from echo.report.usage import ALWAYS, Tensor, Usage
 from tests.report.profiles import made_up, plan_of
 
@@ -123,7 +124,8 @@ def _nasty() -> Profile:
     tensor = Tensor(NASTY, NASTY, NASTY, NASTY, 5 * 2**20, ALWAYS, 0)
     usages = {name: Usage(0, {}, (NASTY,), 1, (tensor, replace(tensor, first=0))) for name in ("stock", "echo")}
     decision = Decision(0, NASTY, NASTY, 0, RECOMPUTE, 9, 1.0, NASTY)
-    return Profile(usages, plan_of((decision,)), "cpu", {"mxnet": NASTY})
+    segment = Segment((Operator(NASTY, NASTY, HEAVY, 9, True, 1, 0, 0.5),), (), 1)
+    return Profile(usages, plan_of((decision,)), "cpu", {"mxnet": NASTY}, segment=segment)
 
 
 def test_names_are_text() -> None:
