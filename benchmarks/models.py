@@ -193,7 +193,7 @@ def lm_symbol(steps: int, hidden: int, layers: int, vocabulary: int) -> mx.sym.S
     return word_loss(outputs, vocabulary, ignore_padding=False)
 
 
-def _lm(name: str, steps: int, hidden: int, vocabulary: int, batch: int, stock_mb: int | None = None) -> Model:
+def lm(name: str, steps: int, hidden: int, vocabulary: int, batch: int, stock_mb: int | None = None) -> Model:
     inputs = ("data", "softmax_label")
     with mx.name.NameManager():
         symbol = lm_symbol(steps, hidden, 2, vocabulary)
@@ -203,7 +203,7 @@ def _lm(name: str, steps: int, hidden: int, vocabulary: int, batch: int, stock_m
 # Convolutional networks of the Gluon model zoo -------------------------------------------------------------
 
 
-def _cnn(
+def cnn(
     name: str, build: Callable[..., mx.gluon.HybridBlock], batch: int, side: int, stock_mb: int | None = None
 ) -> Model:
     """A Gluon network of 1000 classes traced into a symbol, on (batch, 3, side, side) images."""
@@ -246,22 +246,22 @@ def _pool_whole_map(network: mx.gluon.HybridBlock, prefix: str) -> mx.gluon.Hybr
 MODELS: dict[str, Callable[[], Model]] = {
     "nmt": partial(_nmt, "nmt", 30, 256, 5000, 64, 334),
     "nmt_large": partial(_nmt, "nmt_large", 50, 512, 7700, 128, 2254),
-    "lm": partial(_lm, "lm", 35, 650, 10000, 32, 216),
-    "resnet50_v1": partial(_cnn, "resnet50_v1", vision.resnet50_v1, 32, 224, 2772),
-    "resnet50_v2": partial(_cnn, "resnet50_v2", vision.resnet50_v2, 32, 224, 2622),
-    "densenet121": partial(_cnn, "densenet121", vision.densenet121, 32, 224, 4165),
-    "inception_v3": partial(_cnn, "inception_v3", vision.inception_v3, 32, 299, 3176),
+    "lm": partial(lm, "lm", 35, 650, 10000, 32, 216),
+    "resnet50_v1": partial(cnn, "resnet50_v1", vision.resnet50_v1, 32, 224, 2772),
+    "resnet50_v2": partial(cnn, "resnet50_v2", vision.resnet50_v2, 32, 224, 2622),
+    "densenet121": partial(cnn, "densenet121", vision.densenet121, 32, 224, 4165),
+    "inception_v3": partial(cnn, "inception_v3", vision.inception_v3, 32, 299, 3176),
 }
 
 #: The same architectures with fewer units, steps, blocks and pixels: a training step takes under a second.
 SMALL: dict[str, Callable[[], Model]] = {
     "nmt": partial(_nmt, "nmt", 6, 64, 200, 32),
     "nmt_large": partial(_nmt, "nmt_large", 9, 96, 300, 32),
-    "lm": partial(_lm, "lm", 10, 96, 400, 32),
-    "resnet50_v1": partial(_cnn, "resnet50_v1", partial(_small_resnet, vision.ResNetV1, vision.BottleneckV1), 4, 96),
-    "resnet50_v2": partial(_cnn, "resnet50_v2", partial(_small_resnet, vision.ResNetV2, vision.BottleneckV2), 4, 96),
-    "densenet121": partial(_cnn, "densenet121", _small_densenet, 4, 96),
-    "inception_v3": partial(_cnn, "inception_v3", _small_inception, 2, 96),
+    "lm": partial(lm, "lm", 10, 96, 400, 32),
+    "resnet50_v1": partial(cnn, "resnet50_v1", partial(_small_resnet, vision.ResNetV1, vision.BottleneckV1), 4, 96),
+    "resnet50_v2": partial(cnn, "resnet50_v2", partial(_small_resnet, vision.ResNetV2, vision.BottleneckV2), 4, 96),
+    "densenet121": partial(cnn, "densenet121", _small_densenet, 4, 96),
+    "inception_v3": partial(cnn, "inception_v3", _small_inception, 2, 96),
 }
 
 
