@@ -187,6 +187,11 @@ def _feeds_back(view: View, steps: list[_Step]) -> bool:
 
 
 def _is_reversed(inputs: list[Entry]) -> bool:
-    """Whether the inputs are the parts of one array from the last to the first."""
-    same = len({entry.node for entry in inputs}) == 1
-    return same and [entry.index for entry in inputs] == list(range(len(inputs)))[::-1]
+    """Whether the inputs come from the last to the first: parts of one array, or nodes in the order of the graph.
+
+    Two layers that read the same inputs in opposite orders then read one array.
+    """
+    if len({entry.node for entry in inputs}) == 1:
+        return [entry.index for entry in inputs] == list(range(len(inputs)))[::-1]
+    numbers = [entry.node for entry in inputs]
+    return all(number > after for number, after in zip(numbers, numbers[1:]))
