@@ -187,11 +187,10 @@ def rnn_layer(
 def rnn_layer_grad(
     dy: Maybe, dh_last: Maybe,
     x: Array, wi: Array, bi: Array, wh: Array, bh: Array, h0: Array,
-    y: Maybe = None, h_last: Maybe = None, *, act: float = 2, reverse: float = 0,
+    y: Array, h_last: Maybe = None, *, act: float = 2, reverse: float = 0,
 ) -> Arrays:  # fmt: skip
-    """The gradients of the six inputs."""
-    x, wi, bi, wh, bh, h0 = double(x, wi, bi, wh, bh, h0)
-    (y,) = double(rnn_layer(x, wi, bi, wh, bh, h0, act=act, reverse=reverse)[0])
+    """The gradients of the six inputs, from the outputs of the steps, as of `bias_act`."""
+    x, wi, wh, h0, y = double(x, wi, wh, h0, y)
     before = _before(y, h0, reverse)
     dy, dh = or_zeros(dy, y), or_zeros(dh_last, h0)
     dsums = np.zeros(y.shape)
