@@ -50,7 +50,7 @@ GPU_PYTHON ?= python3
 SANITIZED := tests/native tests/estimators/test_planner.py tests/estimators/test_runners.py tests/ir/test_well_formed.py \
              $(filter-out $(addprefix tests/kernels/test_,cuda% levels.py mutants.py),$(wildcard tests/kernels/test_*.py)) \
              tests/runtime/test_concurrency.py tests/runtime/test_fused.py tests/runtime/test_masks.py \
-             --deselect tests/kernels/test_lstm_layer.py::test_every_instruction_set \
+             --deselect tests/kernels/test_layers.py::test_every_instruction_set \
              --deselect tests/native/test_native.py::test_a_refused_plan_leaks_nothing
 RACED     := tests/native tests/kernels/test_operators.py tests/runtime/test_concurrency.py \
              --deselect tests/native/test_native.py::test_a_refused_plan_leaks_nothing

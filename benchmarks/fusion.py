@@ -25,6 +25,7 @@ import echo
 from benchmarks import dropout_models
 from benchmarks.models import MODELS, SMALL, Model, random_values
 from benchmarks.record import apart, known_rows, save
+from benchmarks.speech_models import deepspeech
 
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "fused": {"policy": "none"}, "default": {}, "unfused": {"fuse": False},
@@ -33,12 +34,16 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """A model with the bars (MB, time); ``same`` computes the same with MXNet's own RNN operator."""
+    """A model with the bars (MB, time); ``same`` computes the same with MXNet's own RNN operator.
+
+    ``grows``: how much a process grows is measured, too, as it is where ``same`` is there.
+    """
 
     model: Model
     bar_mb: float | None = None
     bar_time: float | None = None
     same: Model | None = None
+    grows: bool = False
 
 
 def attention(batch: int, steps: int, hidden: int, queries: int) -> mx.sym.Symbol:
@@ -73,6 +78,17 @@ def _model_case(name: str, bar_mb: float | None = None, bar_time: float | None =
     return Case(MODELS[name](), bar_mb, bar_time)
 
 
+def _layers_case(build: Any) -> Case:
+    """MXNet's RNN operator with two layers: its memory is that of the process."""
+    shape = (2, 64, 512)
+    with mx.name.NameManager():
+        net = build(shape[-1], shape[0], prefix="net_")
+        names = [f"state{number}" for number in range(len(net.state_info()))]
+        output, _ = net(mx.sym.var("data"), [mx.sym.var(name) for name in names])
+    shapes = {"data": (50, *shape[1:]), **dict.fromkeys(names, shape)}
+    return Case(Model(f"gluon.rnn.{build.__name__}, 2 layers", output, shapes), None, 1.0, grows=True)
+
+
 CASES: Mapping[str, Callable[[], Case]] = {
     "attention": _attention_case,
     "lstm64": partial(_lstm_case, 64, 88, 0.70),
@@ -80,6 +96,11 @@ CASES: Mapping[str, Callable[[], Case]] = {
     "nmt": partial(_model_case, "nmt", 100, 0.75),
     "nmt_large": partial(_model_case, "nmt_large", 540, 0.75),
     "lm": partial(_model_case, "lm"),
+    "deepspeech_gru": lambda: Case(deepspeech("gru"), 95, 0.70),
+    "deepspeech_gru_gluon": lambda: Case(deepspeech("gru", gluon=True), 95, 0.70),
+    "deepspeech_lstm": lambda: Case(deepspeech("lstm"), 92, 0.70),
+    "gluon_gru": lambda: _layers_case(mx.gluon.rnn.GRU),
+    "gluon_lstm": lambda: _layers_case(mx.gluon.rnn.LSTM),
     "dropout_mlp": lambda: Case(dropout_models.mlp()),
     "dropout_lm": lambda: Case(dropout_models.lm()),
     "dropout_transformer": lambda: Case(dropout_models.transformer()),
@@ -154,7 +175,9 @@ def measure(key: str, rounds: int) -> dict[str, Any]:
     if case.same is not None:
         row["rnn"] = {"ratio": _ratio(times["rnn"], times["stock"])}
         row["fused"]["of_rnn"] = _ratio(times["fused"], times["rnn"])
-        row["growth_mb"] = {name: apart("fusion", "growth", key, name) for name in ("stock", "rnn", "fused")}
+    if case.grows or case.same is not None:
+        variants = ("stock", "rnn", "fused") if case.same is not None else ("stock", "fused")
+        row["growth_mb"] = {name: apart("fusion", "growth", key, name) for name in variants}
     return row
 
 

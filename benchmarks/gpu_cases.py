@@ -16,8 +16,9 @@ TOLERANCE = {"float32": 1e-5, "float16": 2e-3}
 # The dimension that bounds lengths, or labels, one of which is of no class.
 LENGTHS = {"attention": "Tk", "sequence_reverse": "T", **dict.fromkeys(
     ("softmax_output", "cross_entropy", "linear_cross_entropy"), "V")}  # fmt: skip
-SUMMED = {("mlp_score", 2), ("lstm_layer", 1), ("lstm_layer", 3), ("softmax_output", 1),
-          ("linear_cross_entropy", 1)}  # weights  # fmt: skip
+LAYERS = {"lstm_layer": {}, "gru_layer": {}, "rnn_layer": {"act": 2.0}}
+SUMMED = {("mlp_score", 2), ("softmax_output", 1), ("linear_cross_entropy", 1),
+          *((layer, weight) for layer in LAYERS for weight in (1, 3))}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -192,13 +193,18 @@ def cases_of(scale: int) -> list[Case]:
         Case("attention", {"N": 2, "Tq": 70, "Tk": 131, "D": 33, "Dv": 70}, {"scale": 0.2}),
         Case("attention", {"N": scale, "Tq": 64, "Tk": 64, "D": 64, "Dv": 64}, {"scale": 0.125}, absent=(3,)),
         Case("attention", {"N": scale, "Tq": 1, "Tk": 50, "D": 130, "Dv": 130}, {"scale": 0.1}, absent=(4,)),
-        *[Case("lstm_layer", {"T": 5, "B": 3, "I": 7, "H": 33}, {"reverse": way}) for way in (0, 1)],
-        Case("lstm_layer", {"T": 3, "B": 66, "I": 12, "H": 20}, {"reverse": 0}),
-        Case("lstm_layer", {"T": 4, "B": 1, "I": 1, "H": 1}, {"reverse": 1}),
-        Case("lstm_layer", {"T": 2, "B": 2 * scale, "I": 16, "H": 150}, {"reverse": 0}),
     ]
+    cases += [case for layer in LAYERS for case in _layers(layer, scale)]
+    cases += [Case("rnn_layer", {"T": 5, "B": 3, "I": 7, "H": 33}, {"act": 0, "reverse": way}) for way in (0, 1)]
     cases += _losses(scale) + _empty_cases()
     return cases + _plain_cases({case.kernel for case in cases})
+
+
+def _layers(layer: str, scale: int) -> list[Case]:
+    """Both ways, more rows than a block has, one of everything, weights of many terms, and dimensions of 0."""
+    sizes = [(5, 3, 7, 33, 0), (5, 3, 7, 33, 1), (3, 66, 12, 20, 0), (4, 1, 1, 1, 1), (2, 2 * scale, 16, 150, 0)]
+    sizes += [(0, 2, 3, 4, 0), (0, 2, 3, 4, 1), (3, 0, 3, 4, 0), (3, 2, 0, 4, 0)]
+    return [Case(layer, dict(zip("TBIH", size)), {**LAYERS[layer], "reverse": size[-1]}) for size in sizes]
 
 
 def _plain_cases(known: set[str]) -> list[Case]:
@@ -252,9 +258,6 @@ def _empty_cases() -> list[Case]:
         *[Case(name, {"n": 0}) for name in ("relu", "pack_mask", "apply_mask")],
         Case("attention", {"N": 2, "Tq": 3, "Tk": 0, "D": 4, "Dv": 5}, {"scale": 1.0}),
         Case("attention", {"N": 2, "Tq": 0, "Tk": 3, "D": 4, "Dv": 5}, {"scale": 1.0}),
-        *[Case("lstm_layer", {"T": 0, "B": 2, "I": 3, "H": 4}, {"reverse": way}) for way in (0, 1)],
-        Case("lstm_layer", {"T": 3, "B": 0, "I": 3, "H": 4}, {"reverse": 0}),
-        Case("lstm_layer", {"T": 3, "B": 2, "I": 0, "H": 4}, {"reverse": 0}),
         *[
             Case("softmax_output", dict(zip("NIV", sizes)), _loss_params(1, 2, 0.1))
             for sizes in ((0, 3, 4), (3, 0, 4), (3, 2, 0))

@@ -75,6 +75,8 @@ SEQUENCE = (
     "state_size=<k>, num_layers=1, bidirectional=True, mode='rnn_tanh')",
     "mx.sym.RNN({0}, mx.sym.var('rnn<n>_parameters'), mx.sym.var('rnn<n>_h', shape=(1, <d1>, <k>)), "
     "state_size=<k>, num_layers=1, mode='rnn_relu', state_outputs=True)",
+    "mx.sym.RNN({0}, mx.sym.var('rnn<n>_parameters'), mx.sym.var('rnn<n>_h', shape=(2, <d1>, <k>)), "
+    "state_size=<k>, num_layers=2, mode='gru', state_outputs=True)[1]",
     "mx.sym.contrib.foreach(lambda x, s: (mx.sym.tanh(x + s), mx.sym.sigmoid(x) * s), {0}, "
     "mx.sym.var('state<n>', shape=(<d1>, <d2>)))[0]",
     "mx.sym.contrib.foreach(lambda x, s: (mx.sym.FullyConnected(x * s, num_hidden=<d2>), s + x), {0}, "
@@ -88,6 +90,9 @@ SEQUENCE = (
     "mx.rnn.GRUCell(<k>, prefix='gru<n>_').unroll(<d0>, inputs={0}, layout='TNC', merge_outputs=False)[1][0]",
     "mx.rnn.LSTMCell(<k>, prefix='lstm<n>_').unroll(<d0>, inputs={0}, layout='TNC', merge_outputs=False)[0][-1]",
     "mx.rnn.RNNCell(<k>, prefix='rnn<n>_').unroll(<d0>, inputs={0}, layout='TNC', merge_outputs=True)[0]",
+    "mx.rnn.RNNCell(<k>, 'relu', prefix='rnn<n>_').unroll(<d0>, inputs={0}, layout='TNC', merge_outputs=True)[0]",
+    "mx.rnn.BidirectionalCell(mx.rnn.GRUCell(<k>, prefix='l<n>_'), mx.rnn.RNNCell(<k>, prefix='r<n>_'))"
+    ".unroll(<d0>, inputs={0}, layout='TNC', merge_outputs=True)[0]",
     "mx.gluon.rnn.LSTMCell(<k>, prefix='glstm<n>_').unroll(<d0>, {0}, layout='TNC', merge_outputs=True, "
     "begin_state=[mx.sym.var('glstm<n>_h', shape=(<d1>, <k>)), mx.sym.var('glstm<n>_c', shape=(<d1>, <k>))])[0]",
     "mx.gluon.rnn.GRUCell(<k>, prefix='ggru<n>_').unroll(<d0>, {0}, layout='TNC', merge_outputs=True, "
@@ -142,6 +147,7 @@ LAYERS = {
         "nn.Dense(<k>, flatten=False)@({0})", "nn.LayerNorm()@({0})", "nn.Dropout(0.3)@({0})",
         "nn.Conv1D(<k>, 3, padding=1)@({0})", "nn.MaxPool1D(2)@({0})", "nn.InstanceNorm()@({0})",
         "rnn.LSTM(<k>)@({0})", "rnn.GRU(<k>)@({0})", "rnn.RNN(<k>)@({0})", "rnn.LSTM(<k>, bidirectional=True)@({0})",
+        "rnn.GRU(<k>, num_layers=2, bidirectional=True)@({0})", "rnn.RNN(<k>, activation='tanh', num_layers=2)@({0})",
         "rnn.GRU(<k>, num_layers=2, dropout=0.2)@({0})",
         "rnn.LSTMCell(<k>)@.unroll(<d0>, {0}, layout='TNC', merge_outputs=True)[0]",
         "rnn.GRUCell(<k>)@.unroll(<d0>, {0}, layout='TNC', merge_outputs=True)[0]",

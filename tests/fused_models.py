@@ -33,16 +33,16 @@ def _unrolled(cell: Any, layout: str = "NTC", found: Mapping[str, int] | None = 
     return Example(mx.sym.Group([outputs, *last]), {"data": shape}, found or {"lstm_layer": 1}, {})
 
 
-def _stacked() -> Example:
+def _stacked(cell: Callable[..., Any] = mx.rnn.LSTMCell, pattern: str = "lstm_layer") -> Example:
     stack = mx.rnn.SequentialRNNCell()
     for layer in range(2):
-        stack.add(mx.rnn.LSTMCell(SIZE, prefix=f"l{layer}_"))
-    return _unrolled(stack, found={"lstm_layer": 2})
+        stack.add(cell(SIZE, prefix=f"l{layer}_"))
+    return _unrolled(stack, found={pattern: 2})
 
 
-def _both_ways() -> Example:
-    cell = mx.rnn.BidirectionalCell(mx.rnn.LSTMCell(SIZE, prefix="l_"), mx.rnn.LSTMCell(SIZE, prefix="r_"))
-    return _unrolled(cell, found={"lstm_layer": 2})
+def _both_ways(cell: Callable[..., Any] = mx.rnn.LSTMCell, pattern: str = "lstm_layer") -> Example:
+    both = mx.rnn.BidirectionalCell(cell(SIZE, prefix="l_"), cell(SIZE, prefix="r_"))
+    return _unrolled(both, found={pattern: 2})
 
 
 def _given(*cells: Any, layout: str = "NTC", found: Mapping[str, int]) -> Example:
@@ -68,16 +68,16 @@ def _layers_given(layout: str, *names: str) -> Example:
     return _given(*cells, layout=layout, found={"lstm_layer": len(names)})
 
 
-def _fed() -> Example:
+def _fed(build: Callable[..., Any] = mx.rnn.LSTMCell, pattern: str = "lstm_cell") -> Example:
     """Each step reads what the one before put out, so its products cannot be put together."""
-    cell, h = mx.rnn.LSTMCell(SIZE, prefix="fed_"), mx.sym.var("start")
-    states = [mx.sym.var("h0"), mx.sym.var("c0")]
+    cell, h = build(SIZE, prefix="fed_"), mx.sym.var("start")
+    states = [mx.sym.var("h0"), mx.sym.var("c0")][: len(cell.state_info)]
     outputs = []
     for _ in range(STEPS):
         h, states = cell(h * 2, states)
         outputs.append(h)
-    shapes = dict.fromkeys(("start", "h0", "c0"), (BATCH, SIZE))
-    return Example(mx.sym.Concat(*outputs, dim=1), shapes, {"lstm_cell": STEPS}, {})
+    shapes = dict.fromkeys(("start", "h0", "c0")[: 1 + len(states)], (BATCH, SIZE))
+    return Example(mx.sym.Concat(*outputs, dim=1), shapes, {pattern: STEPS}, {})
 
 
 def _normed() -> Example:
@@ -104,16 +104,19 @@ def _gluon_cell(build: Callable[..., Any], found: Mapping[str, int]) -> Example:
     return _unrolled(cell, found=found)
 
 
-def _gluon_layers(layers: int, bidirectional: bool) -> Example:
-    net = mx.gluon.rnn.LSTM(SIZE, layers, bidirectional=bidirectional, prefix="net_")
-    states = (layers * (2 if bidirectional else 1), BATCH, SIZE)
-    output, last = net(mx.sym.var("data"), [mx.sym.var("h"), mx.sym.var("c")])
-    shapes = {"data": (4 * STEPS, BATCH, SIZE + 1), "h": states, "c": states}
-    return Example(mx.sym.Group([output, *last]), shapes, {"rnn": 1}, {})
+def _gluon_layers(
+    layers: int, bidirectional: bool, build: Callable[..., Any] = mx.gluon.rnn.LSTM, **more: Any
+) -> Example:
+    net = build(SIZE, layers, bidirectional=bidirectional, prefix="net_", **more)
+    names = ("h", "c") if build is mx.gluon.rnn.LSTM else ("h",)
+    output, last = net(mx.sym.var("data"), [mx.sym.var(name) for name in names])
+    states = dict.fromkeys(names, (layers * (2 if bidirectional else 1), BATCH, SIZE))
+    last = last if isinstance(last, list) else [last]
+    return Example(mx.sym.Group([output, *last]), {"data": (4 * STEPS, BATCH, SIZE + 1), **states}, {"rnn": 1}, {})
 
 
-def _packed(layers: int) -> Example:
-    cell = mx.rnn.FusedRNNCell(SIZE, layers, mode="lstm", prefix="packed_")
+def _packed(layers: int, mode: str = "lstm") -> Example:
+    cell = mx.rnn.FusedRNNCell(SIZE, layers, mode=mode, prefix="packed_")
     outputs, _ = cell.unroll(8 * STEPS, mx.sym.var("data"), layout="TNC", merge_outputs=True)
     return Example(outputs, {"data": (8 * STEPS, BATCH, SIZE)}, {"rnn": 1}, {})
 
@@ -259,16 +262,31 @@ EXAMPLES: Mapping[str, Callable[[], Example]] = {
     "lstm layers that go on, states given": lambda: _layers_given("NTC", "l", "r"),
     "lstm cells": _fed,
     "lstm cells with layer norm": _normed,
-    "gru cells": lambda: _unrolled(mx.rnn.GRUCell(SIZE), found={"gru_cell": STEPS}),
-    "gru cells, states given": lambda: _given(mx.rnn.GRUCell(SIZE, prefix="g_"), found={"gru_cell": STEPS}),
+    "gru layer": lambda: _unrolled(mx.rnn.GRUCell(SIZE), found={"gru_layer": 1}),
+    "gru layer, states given": lambda: _given(mx.rnn.GRUCell(SIZE, prefix="g_"), found={"gru_layer": 1}),
+    "gru layers": lambda: _stacked(mx.rnn.GRUCell, "gru_layer"),
+    "gru layers, both ways": lambda: _both_ways(mx.rnn.GRUCell, "gru_layer"),
+    "gru cells": lambda: _fed(mx.rnn.GRUCell, "gru_cell"),
+    "rnn layer": lambda: _unrolled(mx.rnn.RNNCell(SIZE), found={"rnn_layer": 1}),
+    "rnn layer of relu": lambda: _unrolled(mx.rnn.RNNCell(SIZE, activation="relu"), found={"rnn_layer": 1}),
+    "rnn layer, states given": lambda: _given(mx.rnn.RNNCell(SIZE, prefix="r_"), found={"rnn_layer": 1}),
+    "rnn layers": lambda: _stacked(mx.rnn.RNNCell, "rnn_layer"),
+    "rnn layers, both ways": lambda: _both_ways(mx.rnn.RNNCell, "rnn_layer"),
     "gluon lstm cells": lambda: _gluon_cell(mx.gluon.rnn.LSTMCell, {"lstm_layer": 1}),
-    "gluon gru cells": lambda: _gluon_cell(mx.gluon.rnn.GRUCell, {"gru_cell": STEPS}),
+    "gluon gru cells": lambda: _gluon_cell(mx.gluon.rnn.GRUCell, {"gru_layer": 1}),
+    "gluon rnn cells": lambda: _gluon_cell(mx.gluon.rnn.RNNCell, {"rnn_layer": 1}),
     "gluon lstm": lambda: _gluon_layers(1, False),
     "gluon lstm, two layers": lambda: _gluon_layers(2, False),
     "gluon lstm, both ways": lambda: _gluon_layers(1, True),
     "gluon lstm, two layers both ways": lambda: _gluon_layers(2, True),
+    "gluon gru": lambda: _gluon_layers(1, False, mx.gluon.rnn.GRU),
+    "gluon gru, two layers both ways": lambda: _gluon_layers(2, True, mx.gluon.rnn.GRU),
+    "gluon rnn": lambda: _gluon_layers(1, False, mx.gluon.rnn.RNN),
+    "gluon rnn, two layers both ways": lambda: _gluon_layers(2, True, mx.gluon.rnn.RNN, activation="tanh"),
     "packed lstm": lambda: _packed(1),
     "packed lstm, two layers": lambda: _packed(2),
+    "packed gru, two layers": lambda: _packed(2, "gru"),
+    "packed rnn, two layers": lambda: _packed(2, "rnn_tanh"),
     "attention": lambda: attention(norm=False),
     "attention with layer norm": lambda: attention(norm=True),
     "attention by hand": _attention_by_hand,

@@ -31,7 +31,7 @@ def attention(inputs: Sequence[Shape], _: Shape) -> float:
     return 2.0 * queries[1] * (math.prod(keys) + math.prod(values))
 
 
-def lstm_layer(inputs: Sequence[Shape], _: Shape) -> float:
+def recurrent_layer(inputs: Sequence[Shape], _: Shape) -> float:
     """In each step, the input and the state times their weights."""
     x, wi, wh = inputs[0], inputs[1], inputs[3]
     return 2.0 * (math.prod(wi) + math.prod(wh)) * math.prod(x) / x[-1]

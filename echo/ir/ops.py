@@ -35,6 +35,7 @@ _UNKNOWN = OpSpec()
 _READER = OpSpec(reads_plainly=True)
 _LIGHT = replace(_READER, recomputable=True, measurable=True)
 _HEAVY = replace(_LIGHT, heavy=True, of_mode=ALWAYS, flops=flops.product)
+_LAYER = replace(_HEAVY, flops=flops.recurrent_layer, has_parameters=True, packs_parameters=True, every_output=True)
 
 _NOISE = when("act_type", "leaky", "rrelu")
 _WITH_LENGTHS = when_set("use_length")
@@ -115,8 +116,9 @@ _ROWS: tuple[tuple[OpSpec, str], ...] = (
 
     # Fused kernels
     (_fused(replace(_HEAVY, flops=flops.attention), "10", "11111", "11"), "_echo_attention"),
-    (_fused(replace(_HEAVY, flops=flops.lstm_layer, has_parameters=True, packs_parameters=True, every_output=True),
-            "1110", "1111111", "1001"), "_echo_lstm_layer"),
+    (_fused(_LAYER, "1110", "1111111", "1001"), "_echo_lstm_layer"),
+    (_fused(_LAYER, "110", "111101", "101"), "_echo_gru_layer"),
+    (_fused(_LAYER, "11", "110101", "10"), "_echo_rnn_layer"),
     (_fused(replace(_HEAVY, flops=flops.dense), "0", "1101", "1"), "_echo_softmax_output"),
     (_fused(replace(_HEAVY, flops=flops.dense, every_output=True), "110", "1101", "001"), "_echo_linear_cross_entropy"),
     (_fused(replace(_LIGHT, every_output=True), "1100", "11", "0011"), "_echo_cross_entropy"),

@@ -51,6 +51,12 @@ const Row kRows[] = {
     // pre[t] = x[t] wi' + bi + h[t-1] wh' + bh, then lstm_cell; reverse 1 goes from T-1 to 0.
     {"lstm_layer", "x[T,B,I] wi[4H,I] bi[4H] wh[4H,H] bh[4H] h0[B,H] c0[B,H]", "y[T,B,H] hT[B,H] cT[B,H] pre[T,B,4H]",
      "reverse", "dy dhT dcT x wi bi wh bh h0 c0 y pre"},
+    // The same for gru_cell; pre: x_r + s_r, x_z + s_z and s_n.
+    {"gru_layer", "x[T,B,I] wi[3H,I] bi[3H] wh[3H,H] bh[3H] h0[B,H]", "y[T,B,H] hT[B,H] pre[T,B,3H]", "reverse",
+     "dy dhT x wi bi wh h0 y pre"},
+    // y[t] = act(x[t] wi' + bi + y[t-1] wh' + bh), act 0 relu, 2 tanh.
+    {"rnn_layer", "x[T,B,I] wi[H,I] bi[H] wh[H,H] bh[H] h0[B,H]", "y[T,B,H] hT[B,H]", "act reverse",
+     "dy dhT x wi wh h0 y"},
     // softmax(x w' + b) and, whatever the gradient of prob, the gradient of MXNet's SoftmaxOutput: (prob - target) *
     // grad_scale / count; the target 1 - smooth_alpha at the label and smooth_alpha / (V - 1) elsewhere; with
     // use_ignore nothing where the label is ignore_label; count 1 (normalization 0), N (1), or how many labels are not

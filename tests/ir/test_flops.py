@@ -22,7 +22,7 @@ CASES: dict[str, tuple[Formula, list[Shape], Shape, float]] = {
     "deconvolution": (flops.deconvolution, [(2, 4, 4, 4), (4, 3, 3, 3)], (2, 3, 6, 6), counted(2, 4, 4, 4, 3, 3, 3)),
     "dense": (flops.dense, [(5, 7), (3, 7), (3,)], (5, 3), counted(5, 3, 7)),
     "attention": (flops.attention, [(2, 5, 4), (2, 6, 4), (2, 6, 3)], (2, 5, 3), counted(2, 5, 6, 4 + 3)),
-    "layer": (flops.lstm_layer, [(5, 2, 3), (16, 3), (16,), (16, 4)], (5, 2, 4), counted(5, 2, 16, 3 + 4)),
+    "layer": (flops.recurrent_layer, [(5, 2, 3), (16, 3), (16,), (16, 4)], (5, 2, 4), counted(5, 2, 16, 3 + 4)),
     "rnn": (flops.rnn, [(5, 2, 3), (28,)], (5, 2, 4), counted(5, 2, 28)),
     "product": (flops.product, [(5, 7), (7, 3)], (5, 3), counted(5, 7, 3)),
     "products": (flops.product, [(2, 5, 7), (2, 7, 3)], (2, 5, 3), counted(2, 5, 7, 3)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Callable, Mapping, Sequence
 
@@ -55,7 +56,7 @@ def draw(name: str, dims: Mapping[str, int], dtype: str = "float32", seed: int =
             return rng.integers(0, most + 2, shape).astype(np.float32)
         # the weights of a layer over time at the size of trained ones: with larger ones errors grow with each step
         depth = dims.get("H", dims.get("I", 1))
-        size = max(depth, 1) ** -0.5 if tensor.shape in ("4H,I", "4H,H", "V,I") else 1.0
+        size = max(depth, 1) ** -0.5 if re.fullmatch("[34]?H,[IH]|V,I", tensor.shape) else 1.0
         return (size * rng.normal(size=shape)).astype(dtype)
 
     inputs = [value(tensor) for tensor in spec.inputs]

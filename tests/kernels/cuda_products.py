@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu_cases import Case, cases_of, check
+from benchmarks.gpu_cases import LAYERS, Case, cases_of, check
 from echo.kernels import library
 from echo.kernels.library import ADD, WRITE
 from tests.kernels.cuda_emulation import Emulated
 
 LAYER = Case("lstm_layer", {"T": 5, "B": 3, "I": 7, "H": 33}, {"reverse": 0})
-WITH_PRODUCTS = ("lstm_layer", "softmax_output")
+WITH_PRODUCTS = (*LAYERS, "softmax_output")
 STREAM = 0x7F00_0000_1000
 
 

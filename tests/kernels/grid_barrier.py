@@ -9,6 +9,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+STEPS = r"(lstm|gru|rnn)_(\w+_)?steps_"
+COUNT = 18  # of two types each
+
 
 class Dialect(NamedTuple):
     """Regular expressions for lines of code; ``label`` and ``branch`` have one group, the name."""
@@ -43,7 +46,7 @@ SASS = Dialect(
 def kernels_of(text: str, dialect: Dialect) -> dict[str, list[str]]:
     """The lines of each kernel that has a barrier of the grid, by its name."""
     parts = re.split(dialect.kernel, text, flags=re.MULTILINE)[1:]
-    return {name: body.splitlines() for name, body in zip(parts[::2], parts[1::2]) if re.search(r"lstm_\w*steps", name)}
+    return {name: body.splitlines() for name, body in zip(parts[::2], parts[1::2]) if re.search(STEPS, name)}
 
 
 def waits(lines: list[str], dialect: Dialect) -> bool:

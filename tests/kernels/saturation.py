@@ -100,6 +100,15 @@ def _lstm_layer(rng: Any) -> Case:
     return case
 
 
+def _gru_layer(rng: Any) -> Case:
+    """One step of one row whose gates are the biases; the state, which a weight of 0 keeps from them, as of a cell."""
+    case, cell = draw("gru_layer", {"T": 1, "B": 1, "I": 1, "H": WIDTH}), _gru_cell(rng)
+    case.inputs = [np.zeros_like(array) for array in case.inputs]
+    case.inputs[2], case.inputs[4], case.inputs[5] = cell.inputs[0][0], cell.inputs[1][0], cell.inputs[2][:1]
+    case.heads = [_positive(rng, (1, 1, WIDTH)), _positive(rng, (1, WIDTH)), None]
+    return case
+
+
 # the case, and those of its gradients whose elements are not sums of terms that cancel
 SUBJECTS: dict[str, tuple[Any, Sequence[int]]] = {
     "lstm_cell": (_lstm_cell, (0, 1)),
@@ -108,6 +117,7 @@ SUBJECTS: dict[str, tuple[Any, Sequence[int]]] = {
     "mlp_score": (_mlp_score, (0, 1)),
     "normed mlp_score": (lambda rng: _mlp_score(rng, normed=True), (4,)),
     "lstm_layer": (_lstm_layer, (2, 6)),
+    "gru_layer": (_gru_layer, (2, 4)),
 }
 
 

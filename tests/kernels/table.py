@@ -78,8 +78,16 @@ SPECS: dict[str, Spec] = {
         (Tensor("T,B,H"), Tensor("B,H"), Tensor("B,H"), Tensor("T,B,4H", gradient=False)),
         {"reverse": 0},
     ),
+    "gru_layer": Spec(
+        tuple(map(Tensor, ("T,B,I", "3H,I", "3H", "3H,H", "3H", "B,H"))),
+        (Tensor("T,B,H"), Tensor("B,H"), Tensor("T,B,3H", gradient=False)),
+        {"reverse": 0},
+    ),
+    "rnn_layer": _spec("T,B,I H,I H H,H H B,H", "T,B,H B,H", act=2, reverse=0),
 }
 
+
+LAYERS = ("lstm_layer", "gru_layer", "rnn_layer")
 
 # For each kernel sizes with more than one block, and with remainders.
 SMALL = {
@@ -90,7 +98,7 @@ SMALL = {
     "lstm_norm_cell": {"B": 3, "H": 9}, "weighted_sum": {"B": 3, "T": 4, "H": 9},
     "softmax_output": {"N": 5, "I": 3, "V": 7}, "linear_cross_entropy": {"N": 5, "I": 3, "V": 7},
     "cross_entropy": {"N": 5, "V": 7},
-    "gru_cell": {"B": 3, "H": 9}, "lstm_layer": {"T": 3, "B": 2, "I": 3, "H": 5},
+    "gru_cell": {"B": 3, "H": 9}, **{layer: {"T": 3, "B": 2, "I": 3, "H": 5} for layer in LAYERS},
 }  # fmt: skip
 
 WIDTHS = (1, 7, 33, 650, 1500)
@@ -114,7 +122,7 @@ def sizes_of(name: str) -> list[dict[str, int]]:
     if name in ("mlp_score", "weighted_sum"):
         small = [{"B": b, "T": t, "H": h} for b in (1, 3) for t in (1, 5) for h in WIDTHS]
         return [*small, {"B": 0, "T": 5, "H": 7}, {"B": 3, "T": 0, "H": 7}, {"B": 40, "T": 3, "H": 33}]
-    if name == "lstm_layer":
+    if name in LAYERS:
         sizes = [(3, 2, 5, 7), (1, 1, 1, 1), (0, 2, 3, 4), (3, 0, 3, 4), (3, 2, 0, 4), (3, 2, 3, 0), (5, 330, 7, 33)]
         return [dict(zip(("T", "B", "I", "H"), each)) for each in sizes]
     rows, *others = SMALL[name]
@@ -124,12 +132,14 @@ def sizes_of(name: str) -> list[dict[str, int]]:
 
 
 # Sizes beyond SMALL, where a kernel works on a part at a time.
-MORE = {"lstm_layer": [{"T": 5, "B": 330, "I": 3, "H": 5}, {"T": 2, "B": 1, "I": 520, "H": 3}]}
+MORE = {layer: [{"T": 5, "B": 330, "I": 3, "H": 5}, {"T": 2, "B": 1, "I": 520, "H": 3}] for layer in LAYERS}
 
 # Parameters to try, in the place of those in SPECS.
 PARAMS: dict[str, list[dict[str, float]]] = {
     "bias_act": [{"act": act} for act in range(5)],
     "lstm_layer": [{"reverse": 0}, {"reverse": 1}],
+    "gru_layer": [{"reverse": 0}, {"reverse": 1}],
+    "rnn_layer": [{"act": act, "reverse": reverse} for act in (0, 2) for reverse in (0, 1)],
     "softmax_output": [{}, *({"use_ignore": 0, "smooth_alpha": 0.0, "normalization": way} for way in (0, 1))],
 }
 
@@ -186,11 +196,28 @@ BUGS = [
     ("lstm_layer", "lstm_rows.cc", "dh[k] + dy[k]", "dy[k]"),
     ("lstm_layer", "lstm_layer.cc", "{pre, 4 * H}, pre", "{bias_, 0}, pre"),
     ("lstm_layer", "lstm_layer.cc", "add_to(bias_ + at, bh.read(at, n, buffer), n);", ""),
-    ("lstm_layer", "lstm_layer_grad.cc", 'Output(call_, "dbh").write(0, 4 * H, dbias_);', ""),
-    ("lstm_layer", "lstm_layer_grad.cc", "first ? to.start(0, columns) :", "false ? to.start(0, columns) :"),
-    ("lstm_layer", "lstm_layer_grad.cc", "add_product(dwh_, (shape_.time(0) - chunk.time) * B, B, h0, false);", ""),
+    ("lstm_layer", "layer_grad.cc", 'write_bias("dbh", of_state_);', ""),
+    ("lstm_layer", "layer_grad.cc", "first ? to.start(offset, columns) :", "false ? to.start(offset, columns) :"),
+    ("lstm_layer", "layer_grad.cc", "add_product(dwh_, of_state_, (shape_.time(0) - chunk.time) * B, B, h0, false);",
+     ""),
     ("lstm_layer", "lstm_layer_grad.cc", "saved_ + (number * B + row) * H", "saved_ + row * H"),
-    ("lstm_layer", "lstm_layer_grad.cc", "shape_.reverse ? time + 1 : time - 1", "time - 1"),
+    ("lstm_layer", "layer_grad.cc", "shape_.reverse ? time + 1 : time - 1", "time - 1"),
     ("lstm_layer", "lstm_layer_grad.cc", "place = shape_.time(step) * B", "place = step * B"),
     ("lstm_layer", "gemm.cc", "begin ? Start{c, c_stride} : start", "start"),
+    ("gru_layer", "gru_layer.cc", "sigmoid_of(r[j]) * s_n[j]", "s_n[j]"),
+    ("gru_layer", "gru_layer.cc", "std::copy_n(bias_ + 3 * H", "std::copy_n(bias_ + 2 * H"),
+    ("gru_layer", "gru_layer.cc", "in_tiles(2 * H, kTile", "in_tiles(3 * H, kTile"),
+    ("gru_layer", "gru_layer.cc", "d_sn[j] = grads.sn", "d_sn[j] = grads.n"),
+    ("gru_layer", "gru_layer.cc", "dh[j] = grads.h;", "dh[j] = 0.0f;"),
+    ("gru_layer", "gru_layer.cc", "grad_.state(first, {dh_, H}, dh_);", "grad_.state(first, {nullptr, 0}, dh_);"),
+    ("gru_layer", "gru_layer.cc", "y_.read(shape_.time(step - 1)", "y_.read(shape_.time(step)"),
+    ("gru_layer", "gru_layer.cc", "step == 0 ? h0_.read(here, n, buffers[0])", "false ? h0_.read(here, n, buffers[0])"),
+    ("gru_layer", "gru_layer.cc", "bi.read(2 * H + at, n, buffer)", "bi.read(at, n, buffer)"),
+    ("gru_layer", "layer_grad.cc", "i == 0 ? dx_.start(offset, I) : Start{dx, I}", "dx_.start(offset, I)"),
+    ("gru_layer", "layer_grad.cc", "const int64_t offset = piece.row * columns;",
+     "const int64_t offset = piece.column * columns;"),
+    ("rnn_layer", "rnn_layer.cc", "1.0f - y[j] * y[j]", "1.0f"),
+    ("rnn_layer", "rnn_layer.cc", "x[j] <= 0.0f ? 0.0f : x[j]", "x[j]"),
+    ("rnn_layer", "rnn_layer.cc", "y[j] > 0.0f ? dh[j] + dy[j]", "true ? dh[j] + dy[j]"),
+    ("rnn_layer", "rnn_layer.cc", "sums = sums_ + (time - chunk.time)", "sums = sums_ + (step - chunk.begin)"),
 ]  # fmt: skip

@@ -181,7 +181,7 @@ THREADS = """
 import hashlib, itertools
 from echo.kernels import call
 from tests.kernels.cases import draw, run_forward, run_backward
-from tests.kernels.table import SPECS
+from tests.kernels.table import LAYERS, SPECS
 LARGE = {"attention": dict(N=5, Tq=70, Tk=130, D=33, Dv=16), "dropout": dict(n=300001), "relu": dict(n=300001),
          "pack_mask": dict(n=300001), "apply_mask": dict(n=300001),
          "sequence_reverse": dict(T=30, B=7, R=301), "mlp_score": dict(B=9, T=20, H=650),
@@ -189,7 +189,7 @@ LARGE = {"attention": dict(N=5, Tq=70, Tk=130, D=33, Dv=16), "dropout": dict(n=3
          "gru_cell": dict(B=64, H=650), "lstm_norm_cell": dict(B=64, H=650),
          "weighted_sum": dict(B=9, T=20, H=650), "softmax_output": dict(N=600, I=70, V=1200),
          "cross_entropy": dict(N=99, V=1200), "linear_cross_entropy": dict(N=600, I=70, V=1200),
-         "lstm_layer": dict(T=25, B=64, I=70, H=150)}
+         **dict.fromkeys(LAYERS, dict(T=25, B=64, I=70, H=150))}
 for name, dtype in itertools.product(SPECS, ("float32", "float16")):
     case = draw(name, LARGE[name], dtype, 12)
     digest = set()

@@ -21,15 +21,15 @@ MUTANTS = {
     "no barrier before a tile is read": ("tile.cuh", BARRIER, "", 0, "attention", "attention"),
     "no barrier before a tile is overwritten": ("tile.cuh", BARRIER, "", 1, "attention", "attention"),
     "no barrier behind a tile of weights": ("tile.cuh", BARRIER, "", 3, "attention", "attention"),
-    "no barrier before the warps' sums are stored": ("lstm.cuh", BARRIER, "", 1, "lstm", "lstm_layer"),
-    "no barrier before the warps' sums are read": ("lstm.cuh", BARRIER, "", 2, "lstm", "lstm_layer"),
-    "no barrier before the next batch tile": ("lstm.cuh", BARRIER, "", 3, "lstm", "lstm_layer T=3 B=66"),
-    "no warp barrier": ("lstm.cuh", "__syncwarp();", "", 0, "lstm", "lstm_layer"),
+    "no barrier before the warps' sums are stored": ("steps.cuh", BARRIER, "", 1, "lstm", "lstm_layer"),
+    "no barrier before the warps' sums are read": ("steps.cuh", BARRIER, "", 2, "lstm", "lstm_layer"),
+    "no barrier before the next batch tile": ("steps.cuh", BARRIER, "", 3, "lstm", "lstm_layer T=3 B=66"),
+    "no warp barrier": ("steps.cuh", "__syncwarp();", "", 0, "lstm", "lstm_layer"),
     "no barrier of the grid": (
-        "lstm.cuh", "if (step + 1 < a.steps) grid_barrier", "if (false) grid_barrier", 0, "lstm", "lstm_layer",
+        "steps.cuh", "if (step + 1 < a.steps) grid_barrier", "if (false) grid_barrier", 0, "lstm", "lstm_layer",
     ),
     "no barrier of the grid, backward": (
-        "lstm.cuh", "if (step + 1 < steps) grid_barrier", "if (false) grid_barrier", 0, "lstm", "lstm_layer",
+        "steps.cuh", "if (step + 1 < steps) grid_barrier", "if (false) grid_barrier", 0, "lstm", "lstm_layer",
     ),
     "a barrier of the grid that waits for too few": ("device.cuh", "< goal)", "+ 1 < goal)", 0, "lstm", "lstm_layer"),
     "a sum over half a warp": ("device.cuh", "int lane = 16; lane", "int lane = 8; lane", 0, "rows", "layer_norm"),
@@ -50,6 +50,27 @@ MUTANTS = {
     "the next step's cell": (
         "lstm.cuh", "before = t + a.direction", "before = t - a.direction", 0, "lstm", "lstm_layer",
     ),
+    "the next step's state": (
+        "gru.cuh", "before = t + a.direction", "before = t - a.direction", 0, "gru", "gru_layer",
+    ),
+    "a state that goes nowhere but through the gates": (
+        "gru.cuh", "if (step || a.dgates_after) dh += a.past[at];", "", 0, "gru", "gru_layer",
+    ),
+    "the reset gate in front of the sum": (
+        "gru.cuh", "inputs[2 * a.hidden] + sigmoid(r) * s", "sigmoid(r) * (inputs[2 * a.hidden] + s)", 0, "gru",
+        "gru_layer",
+    ),
+    "the gradient of the state's part for that of the input's": (
+        "gru.cuh", "*inputs = d.n;", "*inputs = d.sn;", 0, "gru", "gru_layer",
+    ),
+    "a fourth gate that is the next unit's": (
+        "steps.cuh", "return gate < gates && u", "return u", 0, "gru", "gru_layer",
+    ),
+    "rows of one round alone": (
+        "steps.cuh", "row += kThreads / units", "row += kThreads", 0, "rnn", "rnn_layer",
+    ),
+    "tanh for relu": ("rnn.cuh", "a.relu ? (sum", "false ? (sum", 0, "rnn", "rnn_layer"),
+    "a slope of relu for that of tanh": ("rnn.cuh", "slope = a.relu ?", "slope = true ?", 0, "rnn", "rnn_layer"),
     "an old maximum": ("attention.cuh", "expf(most[i] - zero)", "1.f", 0, "attention", "attention"),
     "large scores left as they are": (
         "attention.cuh", "if (!any_large(a, tile)) return;", "return;", 0, "attention", "large scores",

@@ -56,7 +56,7 @@ def test_is_what_the_compiler_gives() -> None:
 def test_the_barrier_of_the_grid_polls() -> None:
     """By loads that ptxas may not remove."""
     kernels = grid_barrier.kernels_of(ptx.PTX.read_text(), grid_barrier.PTX)
-    assert len(kernels) == 8
+    assert len(kernels) == grid_barrier.COUNT
     assert [name for name, lines in kernels.items() if not grid_barrier.waits(lines, grid_barrier.PTX)] == []
 
 

@@ -15,14 +15,12 @@ import pytest
 from echo.kernels.cuda import ptx
 from tests.kernels import grid_barrier
 
-STEPS = 8
-
 
 @functools.lru_cache(maxsize=None)
 def steps_ptx() -> str:
     """The PTX of the kernels with a barrier of the grid alone."""
     head, *entries = re.split(r"(?=^\.visible \.entry )", ptx.PTX.read_text(), flags=re.MULTILINE)
-    return head + "".join(entry for entry in entries if re.match(r"\.visible \.entry lstm_\w*steps_", entry))
+    return head + "".join(entry for entry in entries if re.match(r"\.visible \.entry " + grid_barrier.STEPS, entry))
 
 
 def disassembled(text: str, architecture: str, folder: Path) -> str | None:
@@ -47,7 +45,7 @@ def test_the_barrier_of_the_grid_waits(tmp_path: Path, architecture: str) -> Non
     if code is None:
         pytest.skip(f"no ptxas and nvdisasm for {architecture} here: make sass installs those for sm_50 to sm_90")
     kernels = grid_barrier.kernels_of(code, grid_barrier.SASS)
-    assert len(kernels) == STEPS
+    assert len(kernels) == grid_barrier.COUNT
     assert [name for name, lines in kernels.items() if not grid_barrier.waits(lines, grid_barrier.SASS)] == []
 
 

@@ -50,8 +50,8 @@ for _name in sorted(set(SPECS) - {case[0] for case in CASES} - {"pack_mask", "so
     _wanted = tuple(number for number, tensor in enumerate(SPECS[_name].inputs) if tensor.gradient)
     CASES.append((_name, _case.inputs, _case.params, _wanted))
 # Outputs without a gradient.
-UNREAD = {("attention", 1), ("dropout", 1), ("relu", 1), ("lstm_layer", 3), ("cross_entropy", 2), ("cross_entropy", 3),
-          ("linear_cross_entropy", 2)}  # fmt: skip
+UNREAD = {("attention", 1), ("dropout", 1), ("relu", 1), ("lstm_layer", 3), ("gru_layer", 2), ("cross_entropy", 2),
+          ("cross_entropy", 3), ("linear_cross_entropy", 2)}  # fmt: skip
 
 
 def central_differences(function: Callable[[], float], array: Any, step: float = 1e-5) -> Any:

@@ -1,7 +1,6 @@
-#include "lstm_layer.h"
-
 #include "gemm.h"
 #include "kernels.h"
+#include "layer.h"
 #include "lstm_rows.h"
 #include "parallel.h"
 #include "view.h"

@@ -1,6 +1,5 @@
-#include "gemm.h"
 #include "kernels.h"
-#include "lstm_layer.h"
+#include "layer_grad.h"
 #include "lstm_rows.h"
 #include "parallel.h"
 #include "view.h"
@@ -8,35 +7,6 @@
 namespace echo {
 namespace kernels {
 namespace {
-
-using gemm::Operand;
-using gemm::Start;
-
-// A gradient made of products: in the output itself where that is float32, otherwise in a buffer that is written to the
-// output afterwards.
-class Product {
- public:
-  Product(const Call& call, const char* name, int64_t buffer_floats, Arena* arena)
-      : out_(call, name),
-        data_(call.half() ? nullptr : static_cast<float*>(call.out(name))),
-        buffer_(call.half() && buffer_floats > 0 ? arena->floats(buffer_floats) : nullptr),
-        adds_(call.adds(name)) {}
-
-  bool wanted() const { return !out_.skipped(); }
-  float* at(int64_t offset) const { return data_ != nullptr ? data_ + offset : buffer_; }
-  // What the first product is added to.
-  Start start(int64_t offset, int64_t stride) const {
-    return {data_ != nullptr && adds_ ? data_ + offset : nullptr, stride};
-  }
-  void write(int64_t offset, int64_t n) const {
-    if (data_ == nullptr) out_.write(offset, n, buffer_);
-  }
-
- private:
-  const Output out_;
-  float *const data_, *const buffer_;
-  const bool adds_;
-};
 
 class Backward {
  public:
@@ -46,29 +16,21 @@ class Backward {
   void run();
 
  private:
-  bool asked(int output) const { return call_.raw().req[output] != ECHO_SKIP; }
   Gates<float> gates_at(int64_t row, int64_t at) const;
   Gates<const float> read_pre(int64_t row, int64_t at, int64_t n, float* buffer) const;
   void save_cells();
   void recompute(const Chunk& chunk, int64_t number);
   void run_step(int64_t step, const Chunk& chunk);
-  void add_weights(const Chunk& chunk);
-  void add_product(const Product& to, int64_t first_row, int64_t rows, const Operand& right, bool first);
-  void add_bias(int64_t rows);
-  void write_input(const Chunk& chunk);
-  void write_rest();
 
   const Call& call_;
   const LayerShape shape_;
   const int64_t steps_, chunks_, rows_;  // steps of a chunk, chunks, rows of a chunk
   const Input pre_, dy_;
   Arena arena_;
-  Product dx_, dwi_, dwh_;
-  float* gates_;  // of a chunk, in the order of time; they become their gradients
+  LayerGrad grad_;  // its gates are those of a chunk, which become their gradients
   float* cells_;  // of a chunk: before its first step, then behind each
   float* saved_;  // cells before each chunk
-  float *dh_, *dc_, *dbias_, *scratch_;
-  float *wi_, *wh_, *right_;  // packed
+  float *dh_, *dc_;
 };
 
 Backward::Backward(const Call& call, void* memory)
@@ -80,27 +42,17 @@ Backward::Backward(const Call& call, void* memory)
       pre_(call, "pre"),
       dy_(call, "dy"),
       arena_(memory),
-      dx_(call, "dx", asked(0) ? rows_ * shape_.I : 0, &arena_),
-      dwi_(call, "dwi", asked(1) ? 4 * shape_.H * shape_.I : 0, &arena_),
-      dwh_(call, "dwh", asked(3) ? 4 * shape_.H * shape_.H : 0, &arena_) {
-  const int64_t B = shape_.B, I = shape_.I, H = shape_.H;
-  gates_ = arena_.floats(rows_ * 4 * H);
-  cells_ = arena_.floats((steps_ + 1) * B * H);
-  saved_ = arena_.floats(chunks_ * B * H);
-  dh_ = arena_.floats(B * H);
-  dc_ = arena_.floats(B * H);
-  dbias_ = arena_.floats(4 * H);
-  const int64_t input = asked(0) ? gemm::scratch_floats(rows_, 4 * H) : 0;
-  const int64_t weights = asked(1) || asked(3) ? gemm::scratch_floats(4 * H, rows_) : 0;
-  scratch_ = arena_.floats(std::max({gemm::scratch_floats(B, 4 * H), input, weights}));
-  wh_ = arena_.floats(gemm::packed_floats(H, 4 * H));
-  wi_ = asked(0) ? arena_.floats(gemm::packed_floats(I, 4 * H)) : nullptr;
-  right_ = asked(1) || asked(3) ? arena_.floats(gemm::packed_floats(std::max(I, H), rows_)) : nullptr;
+      grad_(call, shape_, steps_, 4 * shape_.H, {{0, 0, 4 * shape_.H}}, {{0, 0, 4 * shape_.H}}, &arena_) {
+  const int64_t states = shape_.B * shape_.H;
+  cells_ = arena_.floats((steps_ + 1) * states);
+  saved_ = arena_.floats(chunks_ * states);
+  dh_ = arena_.floats(states);
+  dc_ = arena_.floats(states);
 }
 
 Gates<float> Backward::gates_at(int64_t row, int64_t at) const {
   const int64_t H = shape_.H;
-  float* const begin = gates_ + row * 4 * H + at;
+  float* const begin = grad_.gates() + row * 4 * H + at;
   return {begin, begin + H, begin + 2 * H, begin + 3 * H};
 }
 
@@ -164,89 +116,25 @@ void Backward::run_step(int64_t step, const Chunk& chunk) {
       });
     }
   });
-  const Operand left{gates_ + first * 4 * H, false, B, 4 * H, 4 * H, 1};
-  gemm::multiply(left, wh_, H, {nullptr, 0}, dh_, H, scratch_);
-}
-
-// Adds the gradients of a chunk's `pre`, from first_row on, times `right` [columns, rows].
-void Backward::add_product(const Product& to, int64_t first_row, int64_t rows, const Operand& right, bool first) {
-  const int64_t H = shape_.H, columns = right.rows;
-  if (rows == 0 && !first) return;
-  gemm::pack(right, right_);
-  const Start start = first ? to.start(0, columns) : Start{to.at(0), columns};
-  gemm::multiply({gates_ + first_row * 4 * H, false, 4 * H, rows, 1, 4 * H}, right_, columns, start, to.at(0), columns,
-                 scratch_);
-}
-
-void Backward::add_weights(const Chunk& chunk) {
-  const int64_t B = shape_.B, I = shape_.I, H = shape_.H, rows = (chunk.end - chunk.begin) * B;
-  const bool half = call_.half(), first = chunk.end == shape_.T;
-  const Operand x{call_.in("x"), half, I, rows, 1, I};
-  if (dwi_.wanted()) add_product(dwi_, 0, rows, x.moved(chunk.time * B * I), first);
-  if (!dwh_.wanted()) return;
-  // The states before the steps are y of the step before, and h0 at the first.
-  const bool has_first = chunk.begin == 0;
-  const int64_t rest = has_first ? rows - B : rows, time = chunk.time + (has_first && !shape_.reverse ? 1 : 0);
-  const int64_t before = shape_.reverse ? time + 1 : time - 1;
-  const Operand y{call_.in("y"), half, H, rest, 1, H};
-  add_product(dwh_, (time - chunk.time) * B, rest, rest > 0 ? y.moved(before * B * H) : y, first);
-  if (!has_first) return;
-  const Operand h0{call_.in("h0"), half, H, B, 1, H};
-  add_product(dwh_, (shape_.time(0) - chunk.time) * B, B, h0, false);
-}
-
-void Backward::add_bias(int64_t rows) {
-  const int64_t width = 4 * shape_.H;
-  in_chunks((width + kTile - 1) / kTile, rows * width, [&](int64_t, int64_t begin, int64_t end) {
-    in_tiles(std::min(end * kTile, width) - begin * kTile, kTile, [&](int64_t at, int64_t n) {
-      float sum[kTile] = {};
-      const int64_t column = begin * kTile + at;
-      for (int64_t row = 0; row < rows; ++row) add_to(sum, gates_ + row * width + column, n);
-      add_to(dbias_ + column, sum, n);
-    });
-  });
-}
-
-void Backward::write_input(const Chunk& chunk) {
-  const int64_t B = shape_.B, I = shape_.I, H = shape_.H, rows = (chunk.end - chunk.begin) * B;
-  if (!dx_.wanted()) return;
-  const int64_t offset = chunk.time * B * I;
-  const Operand left{gates_, false, rows, 4 * H, 4 * H, 1};
-  gemm::multiply(left, wi_, I, dx_.start(offset, I), dx_.at(offset), I, scratch_);
-  dx_.write(offset, rows * I);
-}
-
-void Backward::write_rest() {
-  const int64_t B = shape_.B, I = shape_.I, H = shape_.H;
-  if (shape_.T > 0) {
-    dwi_.write(0, 4 * H * I);
-    dwh_.write(0, 4 * H * H);
-  }
-  Output(call_, "dbi").write(0, 4 * H, dbias_);
-  Output(call_, "dbh").write(0, 4 * H, dbias_);
-  Output(call_, "dh0").write(0, B * H, dh_);
-  Output(call_, "dc0").write(0, B * H, dc_);
+  grad_.state(first, {nullptr, 0}, dh_);
 }
 
 void Backward::run() {
-  const int64_t B = shape_.B, I = shape_.I, H = shape_.H;
-  const bool half = call_.half(), wants_bias = call_.out("dbi") != nullptr || call_.out("dbh") != nullptr;
+  const int64_t states = shape_.B * shape_.H;
   if (shape_.T == 0) call_.write_zeros();
-  load(Input(call_, "dhT"), B * H, dh_);
-  load(Input(call_, "dcT"), B * H, dc_);
-  std::fill_n(dbias_, 4 * H, 0.0f);
-  gemm::pack({call_.in("wh"), half, H, 4 * H, 1, H}, wh_);
-  if (dx_.wanted()) gemm::pack({call_.in("wi"), half, I, 4 * H, 1, I}, wi_);
+  load(Input(call_, "dhT"), states, dh_);
+  load(Input(call_, "dcT"), states, dc_);
+  grad_.begin();
   save_cells();
   for (int64_t number = chunks_ - 1; number >= 0; --number) {
     const Chunk chunk(shape_, number * steps_, steps_);
     recompute(chunk, number);
     for (int64_t step = chunk.end - 1; step >= chunk.begin; --step) run_step(step, chunk);
-    add_weights(chunk);
-    if (wants_bias) add_bias((chunk.end - chunk.begin) * B);
-    write_input(chunk);
+    grad_.take(chunk);
   }
-  write_rest();
+  grad_.write();
+  Output(call_, "dh0").write(0, states, dh_);
+  Output(call_, "dc0").write(0, states, dc_);
 }
 
 void lstm_layer_grad(const Call& call) { Backward(call, call.raw().workspace).run(); }

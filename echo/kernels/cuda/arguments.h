@@ -19,15 +19,15 @@ enum { kThreads = 256 };       // of every block
 enum { kWarps = kThreads / 32 };
 enum { kTile = 64 };           // rows and columns of a small matrix tile
 enum { kBigTile = 128 };
-enum { kDepth = 16 };          // terms of a product that a tile, or a warp of an LSTM step, takes at a time
-// Batch rows and hidden units that a block of an LSTM step handles at a time: forward on many multiprocessors, for
+enum { kDepth = 16 };          // terms of a product that a tile, or a warp of a layer's step, takes at a time
+// Batch rows and hidden units that a block of a layer's step handles at a time: forward on many multiprocessors, for
 // small batches, and on fewer multiprocessors; backward.
 enum { kStepRows = 64, kStepUnits = 4 };
 enum { kSmallRows = 32, kSmallUnits = 4 };
 enum { kWideRows = 32, kWideUnits = 8 };
 enum { kBackRows = 64, kBackUnits = 8 };
 
-// Shared memory of a block of LSTM steps in front of its weights: a slice of [term][row] for each warp, rows padded to a
+// Shared memory of a block of steps in front of its weights: a slice of [term][row] for each warp, rows padded to a
 // stride, later the warps' sums of [row][column].
 template <int rows, int columns>
 struct StepRoom {
@@ -281,17 +281,18 @@ struct Gemm {
   int a_wide, b_wide;
 };
 
-// Steps of an LSTM layer in the order of time (or against it): one, or many behind a grid barrier.
-struct LstmSteps {
-  const float* gates;            // [steps, batch, 4 hidden] of this call: x wi' + bi + bh
-  const void *wh, *h_start, *c_start;  // c_start: null after the first call, then cells holds the state
-  float* cells;                  // [batch, hidden]
+// Steps of a layer in the order of time (or against it): one, or many behind a grid barrier.
+struct LayerSteps {
+  const float* gates;  // [steps, batch, gates] of this call: x wi' + bi, and bh but of a GRU
+  const void *wh, *h_start;
+  const void *bh, *start;        // bh: of a GRU; start: the first cells (of a GRU states), null after the first call
+  float* cells;                  // [batch, hidden]: c, or h of a GRU, behind the last step; none of a vanilla RNN
   void* y;                       // [all steps, batch, hidden]
   Output pre, h_last, c_last;    // the last two: null but in the last call
   Long first, steps, direction;  // of time; gates are those of times from min(first, last) on
   Long batch, hidden;
-  unsigned* barrier;             // 0 before the call; null: one step only
-  int wide;
+  unsigned* barrier;  // 0 before the call; null: one step only
+  int wide, relu;     // relu: a vanilla RNN's in the place of tanh
 };
 
 struct LstmCells {
@@ -303,17 +304,19 @@ struct LstmCells {
 
 // Steps of the gradient, in the order in which they are computed. A step before the first of the layer gives dh0 and
 // dc0.
-struct LstmBackSteps {
-  const void *dy, *dh_last, *dc_last, *wh, *pre, *c0;
-  const float* cells;       // [all steps, batch, hidden]
-  float* dgates;            // [steps, batch, 4 hidden] of this call
-  const float* dgates_after;  // [batch, 4 hidden] of the step computed before this call; null: the first call
-  float* dc;                // [batch, hidden]
-  Output dh0, dc0;          // null but in the last call
+struct LayerBackSteps {
+  const void *dy, *dh_last, *dc_last, *wh, *pre, *y;
+  const void* start;          // c0, or h0 of a GRU
+  const float* cells;         // of an LSTM, [all steps, batch, hidden]
+  float* dinputs;  // of a GRU, [steps, batch, hidden] of this call: the input's part of n, then its gradient
+  float* dgates;  // [steps, batch, gates] of this call, of the products with the state
+  const float* dgates_after;  // [batch, gates] of the step computed before this call; null: the first call
+  float* past;  // [batch, hidden]: dc, or what goes past the gates of a GRU to the state before
+  Output dh0, dc0;  // null but in the last call
   Long first, steps, direction, all_steps;
   Long batch, hidden;
   unsigned* barrier;
-  int finish, wide;         // finish: compute dh0 and dc0 after the steps
+  int finish, wide, relu;  // finish: compute dh0 and dc0 after the steps
 };
 
 }  // namespace echo_cuda

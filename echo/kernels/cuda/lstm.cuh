@@ -1,196 +1,75 @@
-// Steps of an LSTM layer, each a product with the recurrent weights and the cell behind it in one kernel. A block owns
-// a few hidden units for all batch rows; its warps share out the terms of the product. Without a barrier a call is one
-// step and reads its weights as it goes; with one it is many, and each block keeps its weights in shared memory
-// throughout (Diamos et al., Persistent RNNs, ICML 2016, section 3).
+// Steps of an LSTM layer.
 #ifndef ECHO_KERNELS_CUDA_LSTM_CUH_
 #define ECHO_KERNELS_CUDA_LSTM_CUH_
-#include "cells.cuh"
-#include "tile.cuh"
+#include "steps.cuh"
 
 namespace echo_cuda {
 
-// Shared memory: a StepRoom, then the weights, [term][column].
-template <typename Weights>
-struct StepShape : StepRoom<Weights::kRows, Weights::kColumns> {
-  enum { kColumns = Weights::kColumns, kRows = Weights::kRows };
-  enum { kAcross = kColumns / 4, kResults = kRows * kAcross / 32 };  // lanes side by side; rows of a lane
+struct LstmUnit {
+  enum { kGates = 4, kColumns = 4 };
+
+  // The cell of batch row b and hidden unit j, at the step-th step of the call, which is time t.
+  template <typename T>
+  __device__ static void forward(const LayerSteps& a, Long step, Long t, Long b, Long j, const float* recurrent) {
+    const Long at = b * a.hidden + j, slot = a.direction > 0 ? step : a.steps - 1 - step;
+    float pre[4];
+    for (int gate = 0; gate < 4; ++gate) {
+      const Long four = 4 * b * a.hidden + gate * a.hidden + j;
+      pre[gate] = a.gates[slot * 4 * a.batch * a.hidden + four] + recurrent[gate];
+      put<T>(a.pre, t * 4 * a.batch * a.hidden + four, pre[gate]);
+    }
+    const Gates gate = gates_of(pre[0], pre[1], pre[2], pre[3]);
+    const float before = step == 0 && a.start ? get<T>(a.start, at) : a.cells[at];
+    const float c = gate.f * before + gate.i * gate.g, h = gate.o * tanhf(c);
+    a.cells[at] = c;
+    assign(static_cast<T*>(a.y) + t * a.batch * a.hidden + at, h);
+    if (step == a.steps - 1) {
+      put<T>(a.h_last, at, h);
+      put<T>(a.c_last, at, c);
+    }
+  }
+
+  // The gradient of the cell of batch row b and hidden unit j; dh without dy.
+  template <typename T>
+  __device__ static void backward(const LayerBackSteps& a, Long step, Long t, Long b, Long j, float dh) {
+    const Long all = a.batch * a.hidden, at = b * a.hidden + j, before = t + a.direction;
+    const bool start = step == 0 && !a.dgates_after;
+    float dc = 0;
+    if (!start)
+      dc = a.past[at];
+    else if (a.dc_last)
+      dc = get<T>(a.dc_last, at);
+    if (step == a.steps) {
+      put<T>(a.dh0, at, dh);
+      put<T>(a.dc0, at, dc);
+      return;
+    }
+    if (a.dy) dh += get<T>(a.dy, t * all + at);
+    const Long pre = t * 4 * all + 4 * b * a.hidden + j;
+    const LstmGates gate = lstm_gates(get<T>(a.pre, pre), get<T>(a.pre, pre + a.hidden),
+                                      get<T>(a.pre, pre + 2 * a.hidden), get<T>(a.pre, pre + 3 * a.hidden));
+    const float c = before < 0 || before >= a.all_steps ? get<T>(a.start, at) : a.cells[before * all + at];
+    LstmGrads d;
+    a.past[at] = lstm_grad(gate, tanh_gate(gate.next_cell(c)), c, dh, dc, &d);
+    const Long slot = a.direction > 0 ? step : a.steps - 1 - step;
+    float* dgates = a.dgates + slot * 4 * all + 4 * b * a.hidden + j;
+    dgates[0] = d.i, dgates[a.hidden] = d.f, dgates[2 * a.hidden] = d.g, dgates[3 * a.hidden] = d.o;
+  }
 };
 
-// Columns of a block: gates of its units forward, units backward.
-template <typename T, int units, int rows>
-struct ForwardWeights {
-  enum { kUnits = units, kColumns = 4 * units, kRows = rows };
-  const T* wh;
-  Long hidden, unit;
-  __device__ T at(Long term, int column) const {
-    const Long u = unit + column / 4;
-    return u < hidden && term < hidden ? wh[(column % 4 * hidden + u) * hidden + term] : T{};
-  }
-  // Threads side by side read numbers side by side.
-  __device__ static int term_of(int i) { return i % kDepth; }
-  __device__ static int column_of(int i) { return i / kDepth; }
-};
-
 template <typename T>
-struct BackwardWeights {
-  enum { kUnits = kBackUnits, kColumns = kBackUnits, kRows = kBackRows };
-  const T* wh;
-  Long hidden, unit;
-  __device__ T at(Long term, int column) const {
-    return unit + column < hidden && term < 4 * hidden ? wh[term * hidden + unit + column] : T{};
-  }
-  __device__ static int term_of(int i) { return i / kColumns; }
-  __device__ static int column_of(int i) { return i % kColumns; }
-};
-
-// Weights of the kDepth terms from `first` on, by `threads` threads of which this is `thread`.
-template <typename T, typename Weights>
-__device__ inline void keep_weights(const Weights& from, Long first, int thread, int threads, T* to) {
-  for (int i = thread; i < kDepth * Weights::kColumns; i += threads) {
-    const int term = Weights::term_of(i), column = Weights::column_of(i);
-    to[term * Weights::kColumns + column] = from.at(first + term, column);
-  }
-}
-
-// The weights for a whole kernel; terms up to a multiple of kDepth.
-template <typename T, typename Weights>
-__device__ inline void keep_all_weights(const Weights& from, Long depth, T* to) {
-  ECHO_UNROLL(1)
-  for (Long first = 0; first < depth; first += kDepth) {
-    keep_weights(from, first, threadIdx.x, kThreads, to + first * Weights::kColumns);
-  }
-  __syncthreads();
-}
-
-// A warp's share of `rows` rows (no more than kRows) times the block's columns.
-template <typename In, typename T, typename Weights>
-__device__ inline void warp_product(const In* in, Long rows, Long depth, int wide, const Weights& from, bool resident,
-                                    float* slice, T* weights, float (*sums)[4]) {
-  typedef StepShape<Weights> Shape;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, fours = Shape::kRows / 8;
-  const Long share = (depth + kDepth * kWarps - 1) / (kDepth * kWarps) * kDepth;
-  const Long begin = warp * share, end = smaller(begin + share, depth);
-  Pack<4> next[fours];
-  for (Long k = begin; k < end; k += kDepth) {
-    if (k == begin) {
-      for (int n = 0; n < fours; ++n) {
-        const Long row = n * 8 + lane / 4, d = k + lane % 4 * 4;
-        next[n] = fresh_up_to(in + row * depth + d, row < rows ? end - d : 0, wide);
-      }
-    }
-    for (int n = 0; n < fours; ++n) {
-      for (int i = 0; i < 4; ++i) slice[(lane % 4 * 4 + i) * Shape::kStride + n * 8 + lane / 4] = next[n].v[i];
-    }
-    if (!resident) keep_weights(from, k, lane, 32, weights);
-    __syncwarp();
-    for (int n = 0; n < fours && k + kDepth < end; ++n) {
-      const Long row = n * 8 + lane / 4, d = k + kDepth + lane % 4 * 4;
-      next[n] = fresh_up_to(in + row * depth + d, row < rows ? end - d : 0, wide);
-    }
-    const T* terms = resident ? weights + k * Weights::kColumns : weights;
-    ECHO_UNROLL(4)
-    for (int d = 0; d < kDepth; ++d) {
-      const Pack<4> right = Access<4>::load(terms + d * Shape::kColumns + lane % Shape::kAcross * 4);
-      for (int i = 0; i < Shape::kResults; i += 4) {
-        const int row = i * (32 / Shape::kAcross) + lane / Shape::kAcross * 4;
-        const Pack<4> left = Access<4>::load(slice + d * Shape::kStride + row);
-        for (int r = 0; r < 4; ++r) {
-          for (int c = 0; c < 4; ++c) sums[i + r][c] += left.v[r] * right.v[c];
-        }
-      }
-    }
-    __syncwarp();
-  }
-}
-
-// Leaves the warps' sums in shared memory: add them up with step_sum, then __syncthreads before the next product.
-template <typename In, typename T, typename Weights>
-__device__ inline void step_product(const In* in, Long rows, Long depth, int wide, const Weights& from, bool resident,
-                                    float* shared) {
-  typedef StepShape<Weights> Shape;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  float sums[Shape::kResults][4] = {};
-  T* weights = reinterpret_cast<T*>(shared + Shape::kFloats);
-  warp_product<In, T, Weights>(in, rows, depth, wide, from, resident, shared + warp * kDepth * Shape::kStride,
-                               resident ? weights : weights + warp * kDepth * Shape::kColumns, sums);
-  __syncthreads();
-  for (int i = 0; i < Shape::kResults; ++i) {
-    const int row = i / 4 * 4 * (32 / Shape::kAcross) + lane / Shape::kAcross * 4 + i % 4;
-    Access<4>::store(shared + (warp * Shape::kRows + row) * Shape::kColumns + lane % Shape::kAcross * 4,
-                     Pack<4>{{sums[i][0], sums[i][1], sums[i][2], sums[i][3]}});
-  }
-  __syncthreads();
-}
-
-template <typename Weights>
-__device__ inline float step_sum(const float* shared, int row, int column) {
-  float sum = 0;
-  for (int warp = 0; warp < kWarps; ++warp) sum += shared[(warp * Weights::kRows + row) * Weights::kColumns + column];
-  return sum;
-}
-
-// The cell of batch row b and hidden unit j, at the step-th step of the call, which is time t.
-template <typename T>
-__device__ inline void forward_unit(const LstmSteps& a, Long step, Long t, Long b, Long j, const float* recurrent) {
-  const Long at = b * a.hidden + j, slot = a.direction > 0 ? step : a.steps - 1 - step;
-  float pre[4];
-  for (int gate = 0; gate < 4; ++gate) {
-    const Long four = 4 * b * a.hidden + gate * a.hidden + j;
-    pre[gate] = a.gates[slot * 4 * a.batch * a.hidden + four] + recurrent[gate];
-    put<T>(a.pre, t * 4 * a.batch * a.hidden + four, pre[gate]);
-  }
-  const Gates gate = gates_of(pre[0], pre[1], pre[2], pre[3]);
-  const float before = step == 0 && a.c_start ? get<T>(a.c_start, at) : a.cells[at];
-  const float c = gate.f * before + gate.i * gate.g, h = gate.o * tanhf(c);
-  a.cells[at] = c;
-  assign(static_cast<T*>(a.y) + t * a.batch * a.hidden + at, h);
-  if (step == a.steps - 1) {
-    put<T>(a.h_last, at, h);
-    put<T>(a.c_last, at, c);
-  }
-}
-
-template <typename T, typename Weights>
-__device__ inline void forward_steps(const LstmSteps& a, float* shared) {
-  const int units = Weights::kUnits, unit = threadIdx.x % units, row = threadIdx.x / units;
-  const Weights from = {static_cast<const T*>(a.wh), a.hidden, static_cast<Long>(blockIdx.x) * units};
-  const Long j = from.unit + unit, step_rows = Weights::kRows;
-  const bool resident = a.barrier != nullptr;
-  if (resident) keep_all_weights(from, a.hidden, reinterpret_cast<T*>(shared + StepShape<Weights>::kFloats));
-  for (Long step = 0; step < a.steps; ++step) {
-    const Long t = a.first + step * a.direction;
-    const T* h = static_cast<const T*>(a.h_start);
-    if (step) h = static_cast<const T*>(a.y) + (t - a.direction) * a.batch * a.hidden;
-    for (Long first = blockIdx.y * step_rows; first < a.batch; first += gridDim.y * step_rows) {
-      const Long rows = smaller(step_rows, a.batch - first);
-      step_product<T, T>(h + first * a.hidden, rows, a.hidden, a.wide, from, resident, shared);
-      if (row < rows && j < a.hidden) {
-        float recurrent[4];
-        for (int g = 0; g < 4; ++g) recurrent[g] = step_sum<Weights>(shared, row, unit * 4 + g);
-        forward_unit<T>(a, step, t, first + row, j, recurrent);
-      }
-      __syncthreads();
-    }
-    if (step + 1 < a.steps) grid_barrier(a.barrier, static_cast<unsigned>(step + 1) * gridDim.x * gridDim.y);
-  }
+__device__ void lstm_steps(const LayerSteps& a) {
+  forward_steps<T, LstmUnit, kStepUnits, kStepRows>(a);
 }
 
 template <typename T>
-__device__ void lstm_steps(const LstmSteps& a) {
-  ECHO_DYNAMIC_SHARED(shared);
-  forward_steps<T, ForwardWeights<T, kStepUnits, kStepRows>>(a, shared);
+__device__ void lstm_small_steps(const LayerSteps& a) {
+  forward_steps<T, LstmUnit, kSmallUnits, kSmallRows>(a);
 }
 
 template <typename T>
-__device__ void lstm_small_steps(const LstmSteps& a) {
-  ECHO_DYNAMIC_SHARED(shared);
-  forward_steps<T, ForwardWeights<T, kSmallUnits, kSmallRows>>(a, shared);
-}
-
-template <typename T>
-__device__ void lstm_wide_steps(const LstmSteps& a) {
-  ECHO_DYNAMIC_SHARED(shared);
-  forward_steps<T, ForwardWeights<T, kWideUnits, kWideRows>>(a, shared);
+__device__ void lstm_wide_steps(const LayerSteps& a) {
+  forward_steps<T, LstmUnit, kWideUnits, kWideRows>(a);
 }
 
 // c of every step again, from the pre-activations.
@@ -208,66 +87,16 @@ __device__ void lstm_cells(const LstmCells& a) {
   });
 }
 
-// The gradient of the cell of batch row b and hidden unit j; dh without dy.
 template <typename T>
-__device__ inline void backward_unit(const LstmBackSteps& a, Long step, Long t, Long b, Long j, float dh) {
-  const Long all = a.batch * a.hidden, at = b * a.hidden + j, before = t + a.direction;
-  const bool start = step == 0 && !a.dgates_after;
-  float dc = 0;
-  if (!start)
-    dc = a.dc[at];
-  else if (a.dc_last)
-    dc = get<T>(a.dc_last, at);
-  if (step == a.steps) {
-    put<T>(a.dh0, at, dh);
-    put<T>(a.dc0, at, dc);
-    return;
-  }
-  if (a.dy) dh += get<T>(a.dy, t * all + at);
-  const Long pre = t * 4 * all + 4 * b * a.hidden + j;
-  const LstmGates gate = lstm_gates(get<T>(a.pre, pre), get<T>(a.pre, pre + a.hidden),
-                                    get<T>(a.pre, pre + 2 * a.hidden), get<T>(a.pre, pre + 3 * a.hidden));
-  const float c = before < 0 || before >= a.all_steps ? get<T>(a.c0, at) : a.cells[before * all + at];
-  LstmGrads d;
-  a.dc[at] = lstm_grad(gate, tanh_gate(gate.next_cell(c)), c, dh, dc, &d);
-  const Long slot = a.direction > 0 ? step : a.steps - 1 - step;
-  float* dgates = a.dgates + slot * 4 * all + 4 * b * a.hidden + j;
-  dgates[0] = d.i, dgates[a.hidden] = d.f, dgates[2 * a.hidden] = d.g, dgates[3 * a.hidden] = d.o;
-}
-
-template <typename T>
-__device__ void lstm_back_steps(const LstmBackSteps& a) {
-  ECHO_DYNAMIC_SHARED(shared);
-  typedef BackwardWeights<T> Weights;
-  const Weights from = {static_cast<const T*>(a.wh), a.hidden, static_cast<Long>(blockIdx.x) * kBackUnits};
-  const bool resident = a.barrier != nullptr;
-  const Long depth = 4 * a.hidden, all = a.batch * depth, steps = a.steps + a.finish;
-  if (resident) keep_all_weights(from, depth, reinterpret_cast<T*>(shared + StepShape<Weights>::kFloats));
-  for (Long step = 0; step < steps; ++step) {
-    const float* after = a.dgates_after;
-    if (step) after = a.dgates + (a.direction > 0 ? step - 1 : a.steps - step) * all;
-    for (Long first = blockIdx.y * static_cast<Long>(kBackRows); first < a.batch; first += gridDim.y * kBackRows) {
-      const Long rows = smaller(kBackRows, a.batch - first), j = from.unit + threadIdx.x % kBackUnits;
-      if (after) step_product<float, T>(after + first * depth, rows, depth, a.wide, from, resident, shared);
-      for (int row = threadIdx.x / kBackUnits; row < rows && j < a.hidden; row += kThreads / kBackUnits) {
-        float dh = 0;
-        if (after)
-          dh = step_sum<Weights>(shared, row, threadIdx.x % kBackUnits);
-        else if (a.dh_last)
-          dh = get<T>(a.dh_last, (first + row) * a.hidden + j);
-        backward_unit<T>(a, step, a.first + step * a.direction, first + row, j, dh);
-      }
-      __syncthreads();
-    }
-    if (step + 1 < steps) grid_barrier(a.barrier, static_cast<unsigned>(step + 1) * gridDim.x * gridDim.y);
-  }
+__device__ void lstm_back_steps(const LayerBackSteps& a) {
+  backward_steps<T, LstmUnit>(a);
 }
 
 }  // namespace echo_cuda
-ECHO_BOTH(1, lstm_steps, LstmSteps)
-ECHO_BOTH(1, lstm_small_steps, LstmSteps)
-ECHO_BOTH(1, lstm_wide_steps, LstmSteps)
+ECHO_BOTH(1, lstm_steps, LayerSteps)
+ECHO_BOTH(1, lstm_small_steps, LayerSteps)
+ECHO_BOTH(1, lstm_wide_steps, LayerSteps)
 ECHO_BOTH(1, lstm_cells, LstmCells)
-ECHO_BOTH(1, lstm_back_steps, LstmBackSteps)
+ECHO_BOTH(1, lstm_back_steps, LayerBackSteps)
 
 #endif  // ECHO_KERNELS_CUDA_LSTM_CUH_

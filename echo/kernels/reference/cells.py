@@ -137,3 +137,78 @@ def lstm_layer_grad(
         dh = dgates[t] @ wh
     db = dgates.sum((0, 1))
     return dgates @ wi, np.einsum("tbg,tbi->gi", dgates, x), db, dwh, db, dh, dc
+
+
+def gru_layer(x: Array, wi: Array, bi: Array, wh: Array, bh: Array, h0: Array, *, reverse: float = 0) -> Arrays:
+    """A GRU over x [T,B,I], as `lstm_layer`. Returns y [T,B,H], hT and pre [T,B,3H]: x_r + s_r, x_z + s_z and s_n."""
+    x, wi, bi, wh, bh, h = double(x, wi, bi, wh, bh, h0)
+    of_input, hidden = x @ wi.T + bi, h.shape[-1]
+    y, pre = np.zeros((*x.shape[:2], hidden)), np.zeros(of_input.shape)
+    for t in _steps(len(x), reverse):
+        s = h @ wh.T + bh
+        (h,) = double(*gru_cell(of_input[t], s, h))
+        y[t], pre[t] = h, s
+        pre[t, :, : 2 * hidden] += of_input[t, :, : 2 * hidden]
+    return y, h, pre
+
+
+def gru_layer_grad(
+    dy: Maybe, dh_last: Maybe, dpre: Maybe,
+    x: Array, wi: Array, bi: Array, wh: Array, bh: Array, h0: Array,
+    y: Maybe = None, h_last: Maybe = None, pre: Maybe = None, *, reverse: float = 0,
+) -> Arrays:  # fmt: skip
+    """The gradients of the six inputs; none flows into ``pre`` from outside, and ``dpre`` is not read."""
+    x, wi, bi, wh, bh, h0 = double(x, wi, bi, wh, bh, h0)
+    (y,) = double(gru_layer(x, wi, bi, wh, bh, h0, reverse=reverse)[0])
+    of_input, before = x @ wi.T + bi, _before(y, h0, reverse)
+    dy, dh = or_zeros(dy, y), or_zeros(dh_last, h0)
+    of_x, of_s = np.zeros(of_input.shape), np.zeros(of_input.shape)
+    for t in reversed(_steps(len(x), reverse)):
+        of_x[t], of_s[t], past = double(*gru_cell_grad(dh + dy[t], of_input[t], before[t] @ wh.T + bh, before[t]))
+        dh = of_s[t] @ wh + past
+    return *_products(of_x, x, wi), np.einsum("tbg,tbh->gh", of_s, before), of_s.sum((0, 1)), dh
+
+
+def rnn_layer(
+    x: Array, wi: Array, bi: Array, wh: Array, bh: Array, h0: Array, *, act: float = 2, reverse: float = 0
+) -> Arrays:
+    """A vanilla RNN over x [T,B,I], as `lstm_layer` (Elman 1990). ``act`` is 0 for relu, 2 for tanh.
+
+    Returns y [T,B,H] and hT.
+    """
+    x, wi, bi, wh, bh, h = double(x, wi, bi, wh, bh, h0)
+    y = x @ wi.T + bi + bh
+    for t in _steps(len(x), reverse):
+        y[t] += h @ wh.T
+        h = y[t] = np.tanh(y[t]) if act else np.maximum(y[t], 0)
+    return y, h
+
+
+def rnn_layer_grad(
+    dy: Maybe, dh_last: Maybe,
+    x: Array, wi: Array, bi: Array, wh: Array, bh: Array, h0: Array,
+    y: Array, h_last: Maybe = None, *, act: float = 2, reverse: float = 0,
+) -> Arrays:  # fmt: skip
+    """The gradients of the six inputs, from the outputs of the steps, as of `bias_act`."""
+    x, wi, wh, h0, y = double(x, wi, wh, h0, y)
+    before = _before(y, h0, reverse)
+    dy, dh = or_zeros(dy, y), or_zeros(dh_last, h0)
+    dsums = np.zeros(y.shape)
+    for t in reversed(_steps(len(x), reverse)):
+        dsums[t] = (dh + dy[t]) * (1 - y[t] ** 2 if act else y[t] > 0)
+        dh = dsums[t] @ wh
+    return *_products(dsums, x, wi), np.einsum("tbg,tbh->gh", dsums, before), dsums.sum((0, 1)), dh
+
+
+def _before(y: Array, h0: Array, reverse: float) -> Array:
+    """The state before each step, [T,B,H]."""
+    states = np.zeros(y.shape)
+    steps = _steps(len(y), reverse)
+    for number, t in enumerate(steps):
+        states[t] = y[steps[number - 1]] if number else h0
+    return states
+
+
+def _products(dgates: Array, x: Array, wi: Array) -> Arrays:
+    """The gradients of x, wi and bi, from those of the sums [T,B,G] that they are part of."""
+    return dgates @ wi, np.einsum("tbg,tbi->gi", dgates, x), dgates.sum((0, 1))

@@ -177,7 +177,9 @@ def _tidied(graph: Graph, copies: bool) -> Graph:
     fusions = [steps.match(view, number) for number, node in enumerate(graph.nodes) if not node.is_variable]
     tidy_graph = applied(graph, [fusion for fusion in fusions if fusion is not None], copies)
     assert tidy_graph is not None
-    return tidy_graph
+    shared_graph = applied(tidy_graph, steps.equal(View(tidy_graph)), copies)
+    assert shared_graph is not None
+    return shared_graph
 
 
 def why_not(fusion: Fusion, types: Types) -> str:

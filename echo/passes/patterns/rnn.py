@@ -1,19 +1,38 @@
-"""MXNet's own RNN operator with LSTM layers, as gluon.rnn.LSTM and mx.rnn.FusedRNNCell have it."""
+"""MXNet's own RNN operator, as the layers of gluon.rnn and mx.rnn.FusedRNNCell have it."""
 
 from __future__ import annotations
 
-from typing import Sequence
+from typing import Mapping, NamedTuple, Sequence
 
 from echo.ir.attributes import is_true
 from echo.ir.graph import Entry, Node
 from echo.passes.patterns.graph_view import Fusion, View, local, split_attrs
-from echo.passes.patterns.lstm_layer import layer_node
+from echo.passes.patterns.layer import layer_node
+from echo.passes.patterns.rnn_layer import ACTS
 
 NAME = "rnn"
 _DIRECTIONS = 2
-# The operator keeps so many times its output for its gradient, where no planner sees it: at least the gates, the cell
-# and the hidden state of each step (oneDNN's workspace, cuDNN's reserve).
-_KEPT = 6
+
+
+class _Mode(NamedTuple):
+    """The kernel of a mode, its gates and states, and what its layers are called.
+
+    ``kept``: so many times its output the operator keeps for its gradient, where no planner sees it: at least the
+    gates, the states, and of a GRU the product with the state, of each step (oneDNN's workspace, cuDNN's reserve).
+    """
+
+    kernel: str
+    gates: int
+    states: int
+    label: str
+    kept: int
+    attrs: Mapping[str, str] = {}
+
+
+_MODES: Mapping[str, _Mode] = {
+    "lstm": _Mode("lstm_layer", 4, 2, "LSTM", 6), "gru": _Mode("gru_layer", 3, 1, "GRU", 5),
+    **{f"rnn_{name}": _Mode("rnn_layer", 1, 1, f"{name} RNN", 2, {"act": act}) for name, act in ACTS.items()},
+}  # fmt: skip
 
 
 def match(view: View, number: int) -> Fusion | str | None:
@@ -22,8 +41,9 @@ def match(view: View, number: int) -> Fusion | str | None:
     if node.op != "RNN":
         return None
     attrs = node.attrs
-    if attrs.get("mode") != "lstm":
-        return f"an RNN operator of mode {attrs.get('mode')}: only LSTM layers are fused"
+    mode = _MODES.get(attrs.get("mode", ""))
+    if mode is None:
+        return f"an RNN operator of mode {attrs.get('mode')}"
     layers = int(attrs.get("num_layers", "1"))
     if float(attrs.get("p", "0")) > 0 and layers > 1:
         return "an RNN operator with dropout between its layers"
@@ -32,7 +52,7 @@ def match(view: View, number: int) -> Fusion | str | None:
             return f"an RNN operator with {option}"
     if is_true(attrs, "use_sequence_length"):
         return "an RNN operator with sequence lengths"
-    build = _Build(view, number, node, layers, _DIRECTIONS if is_true(attrs, "bidirectional") else 1)
+    build = _Build(view, number, mode, layers, _DIRECTIONS if is_true(attrs, "bidirectional") else 1)
     weights = build.weights()
     return build.fusion(weights) if weights is not None else "a bidirectional RNN operator with packed parameters"
 
@@ -40,10 +60,10 @@ def match(view: View, number: int) -> Fusion | str | None:
 class _Build:
     """Builds the new nodes."""
 
-    def __init__(self, view: View, number: int, node: Node, layers: int, directions: int) -> None:
-        self.view, self.number, self.node = view, number, node
+    def __init__(self, view: View, number: int, mode: _Mode, layers: int, directions: int) -> None:
+        self.view, self.number, self.mode, self.node = view, number, mode, view.graph.nodes[number]
         self.layers, self.directions = layers, directions
-        self.hidden = int(node.attrs["state_size"])
+        self.hidden = int(self.node.attrs["state_size"])
         self.nodes: list[Node] = []
 
     def add(self, op: str, inputs: Sequence[Entry], attrs: dict[str, str]) -> Entry:
@@ -66,7 +86,7 @@ class _Build:
 
     def _unpacked(self, packed: Entry) -> list[tuple[Entry, Entry, Entry, Entry]]:
         """Slices of the vector of all weights, then all biases; their offsets from its end need no shapes."""
-        gates, end = 4 * self.hidden, 0
+        gates, end = self.mode.gates * self.hidden, 0
         parts: dict[str, list[Entry]] = {"bias": [], "weight": []}
         sizes = [("bias", gates)] * 2 * self.layers
         sizes += [("weight", gates * self.hidden)] * (2 * self.layers - 1) + [("weight", 0)]
@@ -94,31 +114,34 @@ class _Build:
         return self.add("stack", states, {"axis": "0", "num_args": str(len(states))})
 
     def fusion(self, weights: list[tuple[Entry, Entry, Entry, Entry]]) -> Fusion:
-        data, _, state, cell = self.node.inputs[:4]
-        hidden, cells = self.states(state), self.states(cell)
-        x, last = data, [list[Entry](), list[Entry]()]
+        data, _, *given = self.node.inputs[: 2 + self.mode.states]
+        states = [self.states(state) for state in given]
+        x, last = data, [list[Entry]() for _ in given]
         for layer in range(self.layers):
             outputs = []
             for direction in range(self.directions):
                 at = layer * self.directions + direction
                 name = f"{self.node.name}_echo{len(self.nodes)}"
-                self.nodes.append(layer_node(name, x, weights[at], (hidden[at], cells[at]), direction == 1))
+                first = [state[at] for state in states]
+                self.nodes.append(layer_node(self.mode.kernel, name, x, weights[at], first, direction == 1,
+                                             self.mode.attrs))  # fmt: skip
                 of_layer = local(len(self.nodes) - 1).node
                 outputs.append(Entry(of_layer, 0))
-                last[0].append(Entry(of_layer, 1))
-                last[1].append(Entry(of_layer, 2))
+                for number, entries in enumerate(last):
+                    entries.append(Entry(of_layer, 1 + number))
             x = outputs[0] if len(outputs) == 1 else self.add("Concat", outputs, {"dim": "2", "num_args": "2"})
         outputs_of = {Entry(self.number, 0): x}
         if is_true(self.node.attrs, "state_outputs"):
-            outputs_of.update({Entry(self.number, 1 + k): self.together(last[k]) for k in range(2)})
-        states = f"{self.layers * self.directions},B,H"
+            outputs_of.update({Entry(self.number, 1 + k): self.together(entries) for k, entries in enumerate(last)})
+        shape = f"{self.layers * self.directions},B,H"
         return Fusion(
             pattern=NAME,
             anchor=self.number,
             nodes=tuple(self.nodes),
             outputs=outputs_of,
             replaced=frozenset({self.number}),
-            shapes={data: "T,B,I", state: states, cell: states},
-            label=f"an RNN operator of {self.layers} LSTM layers" + (", both ways" if self.directions > 1 else ""),
-            hidden_bytes=(_KEPT * self.layers, Entry(self.number, 0)),
+            shapes={data: "T,B,I", **dict.fromkeys(given, shape)},
+            label=f"an RNN operator of {self.layers} {self.mode.label} layers"
+            + (", both ways" if self.directions > 1 else ""),
+            hidden_bytes=(self.mode.kept * self.layers, Entry(self.number, 0)),
         )

@@ -126,6 +126,8 @@ FUSED = [
     kernel("relu", "x"), kernel("relu", "x:2xCx6x6"), kernel("pack_mask", "b"),
     kernel("lstm_layer", "x:4x3x6 w:32x6 w:32 w:32x8 w:32 x:3x8 x:3x8", reverse=0),
     kernel("lstm_layer", "x:4x3x6 w:32x6 w:32 w:32x8 w:32 x:3x8 x:3x8", reverse=1),
+    *[kernel("gru_layer", "x:4x3x6 w:24x6 w:24 w:24x8 w:24 x:3x8", reverse=way) for way in (0, 1)],
+    *[kernel("rnn_layer", "x:4x3x6 w:8x6 w:8 w:8x8 w:8 x:3x8", act=act, reverse=0) for act in (0, 2)],
     kernel("softmax_output", "x w:9x12 w:9 l9:4", **SOFTMAX),
     kernel("softmax_output", "x w:9x12 l9:4", present="1101", **SOFTMAX),
     kernel("cross_entropy", "x l9:12"), kernel("linear_cross_entropy", "x w:9x12 w:9 l9:4"),

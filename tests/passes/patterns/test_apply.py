@@ -87,9 +87,10 @@ class Drawn:
         return [(1 - update) * new + before * update, *self.seen(reset, new)]
 
     def layer(self) -> list[Symbol]:
-        cell = mx.rnn.LSTMCell(H, prefix=f"layer{self.count}_")
+        build = self.random.choice([mx.rnn.LSTMCell, mx.rnn.GRUCell, mx.rnn.RNNCell])
+        cell = build(H, prefix=f"layer{self.count}_")
         inputs = [self.any() for _ in range(self.random.randint(1, 3))]
-        outputs, states = cell.unroll(len(inputs), inputs, begin_state=[self.any(), self.any()])
+        outputs, states = cell.unroll(len(inputs), inputs, begin_state=[self.any() for _ in cell.state_info])
         return [*outputs, *states]
 
     def attention(self) -> list[Symbol]:

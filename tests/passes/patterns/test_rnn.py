@@ -16,8 +16,13 @@ def operator(mode: str = "lstm", layers: int = 1, **more: Any) -> Symbol:
     return mx.sym.RNN(var("x"), var("w"), *states, mode=mode, num_layers=layers, state_size=H, name="rnn", **more)
 
 
+def lengths() -> Symbol:
+    return mx.sym.RNN(var("x"), var("w"), var("h"), sequence_length=var("n"), use_sequence_length=True, mode="gru",
+                      num_layers=1, state_size=H, name="rnn")  # fmt: skip
+
+
 MISSES: dict[str, Miss] = {
-    "RNN of GRU layers": (lambda: operator("gru"), "an RNN operator of mode gru: only LSTM layers are fused"),
+    "RNN with lengths": (lengths, "an RNN operator with sequence lengths"),
     "RNN with dropout": (lambda: operator(layers=2, p=0.2), "an RNN operator with dropout between its layers"),
     "RNN with a projection": (lambda: operator(projection_size=2), "an RNN operator with projection_size"),
     "RNN with a clipped state": (
@@ -34,5 +39,6 @@ def test_near_misses_say_why(name: str) -> None:
     assert_missed(MISSES[name])
 
 
-def test_without_the_difference_it_is_found() -> None:
-    assert_found(operator, rnn.NAME)
+@pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
+def test_without_the_difference_it_is_found(mode: str) -> None:
+    assert_found(lambda: operator(mode), rnn.NAME)

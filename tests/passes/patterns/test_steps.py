@@ -69,3 +69,36 @@ def test_rows_of_steps_are_reshaped() -> None:
 def test_other_steps_stay(symbol: mx.sym.Symbol) -> None:
     name = "whole" if "whole_output" in symbol.list_outputs() else "whole_echo_steps"
     assert match(symbol, name) is None
+
+
+def both_ways(order: Sequence[int], other: Sequence[int] | None = None) -> mx.sym.Symbol:
+    """Steps of two arrays side by side, as of a layer both ways."""
+    names = ("forward", "backward")
+    splits = [mx.sym.SliceChannel(mx.sym.var(name), num_outputs=T, axis=0, squeeze_axis=True, name=name + "_split")
+              for name in names]  # fmt: skip
+    pairs = zip(order, order if other is None else other)
+    return together(0, [mx.sym.Concat(splits[0][one], splits[1][two], dim=1) for one, two in pairs])
+
+
+@pytest.mark.parametrize(("order", "ops"), [(range(T), ["Concat"]), (range(T)[::-1], ["Concat", "reverse"])])
+def test_steps_of_two_arrays_are_both_side_by_side(order: Sequence[int], ops: list[str]) -> None:
+    found = match(both_ways(order))
+    assert found is not None
+    assert [node.op for node in found.nodes] == ops
+    assert found.nodes[0].attrs["dim"] == "2"
+
+
+def test_steps_of_two_arrays_in_two_orders_stay() -> None:
+    assert match(both_ways(range(T), range(T)[::-1])) is None
+
+
+def test_what_is_put_together_twice_is_put_together_once() -> None:
+    pieces = [mx.sym.var(f"x{step}") for step in range(T)]
+    twice = mx.sym.Group([together(0, pieces, "a_echo_steps"), together(0, pieces, "b_echo_steps")])
+    view = View(graph_of(twice))
+    (found,) = steps.equal(view)
+    assert (view.graph.nodes[found.anchor].name, found.nodes) == ("b_echo_steps", ())
+    assert [view.graph.nodes[entry.node].name for entry in found.outputs.values()] == ["a_echo_steps"]
+    others = mx.sym.Group([together(0, pieces, "a_echo_steps"), together(0, pieces[::-1], "b_echo_steps"),
+                           together(1, pieces, "c_echo_steps"), together(0, pieces, "d")])  # fmt: skip
+    assert steps.equal(View(graph_of(others))) == []

@@ -1,8 +1,8 @@
-// What the passes of a whole LSTM layer over time share. The input's products are made for many steps at once, the
-// weights are packed once for all steps, and of the forward pass only `pre` is kept: the backward pass computes the
-// cells again, some steps at a time.
-#ifndef ECHO_KERNELS_CPU_LSTM_LAYER_H_
-#define ECHO_KERNELS_CPU_LSTM_LAYER_H_
+// What the passes of whole recurrent layers over time share. The input's products are made for many steps at once, the
+// weights are packed once for all steps, and of the forward pass as little as possible is kept: the backward pass
+// computes the rest again, some steps at a time.
+#ifndef ECHO_KERNELS_CPU_LAYER_H_
+#define ECHO_KERNELS_CPU_LAYER_H_
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -48,4 +48,4 @@ inline void load(const Input& input, int64_t n, float* to) {
 
 }  // namespace kernels
 }  // namespace echo
-#endif  // ECHO_KERNELS_CPU_LSTM_LAYER_H_
+#endif  // ECHO_KERNELS_CPU_LAYER_H_

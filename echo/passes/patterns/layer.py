@@ -1,0 +1,197 @@
+"""Whole recurrent layers: the steps of an unrolled cell whose inputs do not depend on its states."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Callable, Mapping, NamedTuple, Sequence
+
+from echo.ir.attributes import is_true
+from echo.ir.fused_operators import fused_node
+from echo.ir.graph import Entry, Node
+from echo.passes.patterns.graph_view import Fusion, View, local, split_attrs
+
+_FEWEST = 2  # steps: from one step alone, the product with the state cannot be told from that with the input
+
+
+class Cell(NamedTuple):
+    """What makes a hidden state, of the nodes behind the two products.
+
+    Attributes:
+        products: what may be the product with the input and that with the state.
+        before, after: the states beside the hidden one, before and after the step.
+        nodes: the user's nodes that compute it, without the products.
+        hidden: the hidden state before the step, where it is read beside the product.
+    """
+
+    products: tuple[tuple[Entry, Entry], ...]
+    before: tuple[Entry, ...]
+    after: tuple[Entry, ...]
+    nodes: frozenset[int]
+    hidden: Entry | None = None
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of layer: the kernel, how many gates a unit has, what it is called, and the cell of a hidden state.
+
+    ``attrs`` are those of its operator.
+    """
+
+    name: str
+    gates: int
+    label: str
+    cell: Callable[[View, Entry], Cell | None]
+    attrs: Mapping[str, str] = field(default_factory=dict)
+
+
+class _Weights(NamedTuple):
+    """Weight and bias of the product with the input, and of the product with the state."""
+
+    wi: Entry
+    bi: Entry
+    wh: Entry
+    bh: Entry
+
+
+class _Step(NamedTuple):
+    """One step: its input, the states before and after it, and the user's nodes that compute it."""
+
+    x: Entry
+    before: tuple[Entry, ...]
+    after: tuple[Entry, ...]
+    nodes: frozenset[int]
+
+
+def matched(view: View, number: int, kind: Kind) -> Fusion | str | None:
+    """The layer whose last hidden state this node computes: a fusion, why there is none, or None.
+
+    The products with the inputs of all steps become one (cuDNN; EcoRNN, MICRO'18, section 2), and of the gates no more
+    is stashed than the gradient cannot compute again at next to no cost.
+    """
+    weights = _weights(view, number, kind)
+    if weights is None or _continues(view, Entry(number), weights):
+        return None
+    steps = _steps(view, number, weights, kind)
+    if len(steps) < _FEWEST or _feeds_back(view, steps):
+        return None
+    replaced = frozenset(node for step in steps for node in step.nodes)
+    hidden = [step.after[0] for step in steps]
+    outside = view.read_outside(replaced, (*hidden, *steps[-1].after[1:]))
+    if outside:
+        return f"{outside!r}, inside of the {kind.label} layer, is read from outside"
+    return _fusion(view, number, steps, weights, kind)
+
+
+def layer_node(
+    kernel: str, name: str, x: Entry, weights: Sequence[Entry], states: Sequence[Entry], reverse: bool,
+    attrs: Mapping[str, str] = {},
+) -> Node:  # fmt: skip
+    """The fused layer: x [T,B,I], wi [GH,I], bi [GH], wh [GH,H], bh [GH], states [B,H]; y [T,B,H], last states."""
+    return fused_node(kernel, name, (x, *weights, *states), {**attrs, "reverse": "1" if reverse else "0"})
+
+
+def _fusion(view: View, number: int, steps: list[_Step], weights: _Weights, kind: Kind) -> Fusion:
+    name = view.graph.nodes[number].name
+    reverse = _is_reversed([step.x for step in steps])
+    ordered = steps[::-1] if reverse else steps
+    count, first = len(steps), steps[0].before
+    stack = Node("stack", name + "_echo_steps", tuple(step.x for step in ordered),
+                 attrs={"axis": "0", "num_args": str(count)})  # fmt: skip
+    layer = layer_node(kind.name, name, local(0), weights, first, reverse, kind.attrs)
+    split = Node("SliceChannel", name + "_echo_split", (local(1, 0),), attrs=split_attrs(0, count))
+    outputs = {step.after[0]: local(2, index) for index, step in enumerate(ordered)}
+    rows = f"{kind.gates}H" if kind.gates > 1 else "H"
+    shapes = {**dict.fromkeys((step.x for step in steps), "B,I"), **dict.fromkeys(first, "B,H"),
+              weights.wi: f"{rows},I", weights.bi: rows, weights.wh: f"{rows},H", weights.bh: rows}  # fmt: skip
+    return Fusion(
+        pattern=kind.name,
+        anchor=number,
+        nodes=(stack, layer, split),
+        outputs={**outputs, **{last: local(1, 2) for last in steps[-1].after[1:]}},
+        replaced=frozenset(node for step in steps for node in step.nodes),
+        shapes=shapes,
+        label=f"{kind.label} layer of {count} steps",
+    )
+
+
+def _weights(view: View, number: int, kind: Kind) -> _Weights | None:
+    """The weights of a step that is not the first, of which the one before has the same."""
+    cell = kind.cell(view, Entry(number))
+    for of_input, of_state in cell.products if cell is not None else ():
+        i2h, h2h = product(view, of_input), product(view, of_state)
+        if i2h is None or h2h is None:
+            continue
+        weights = _Weights(*i2h[1:], *h2h[1:])
+        previous = _step(view, h2h[0], weights, kind)
+        if previous is not None and cell is not None and previous.after == (h2h[0], *cell.before):
+            return weights
+    return None
+
+
+def product(view: View, entry: Entry) -> tuple[Entry, Entry, Entry] | None:
+    """Input, weight and bias of a fully connected layer."""
+    node = view.node(entry)
+    if node.op != "FullyConnected" or is_true(node.attrs, "no_bias"):
+        return None
+    x, weight, bias = node.inputs
+    return x, weight, bias
+
+
+def _continues(view: View, hidden: Entry, weights: _Weights) -> bool:
+    """Whether another step reads this state."""
+    readers = (view.graph.nodes[number] for number in view.readers.get(hidden, ()) if number >= 0)
+    return any(node.op == "FullyConnected" and node.inputs[1] == weights.wh for node in readers)
+
+
+def _steps(view: View, number: int, weights: _Weights, kind: Kind) -> list[_Step]:
+    """The steps from the first to that of this node; none where one is no cell, or has other weights."""
+    steps: list[_Step] = []
+    hidden = Entry(number)
+    while True:
+        step = _step(view, hidden, weights, kind)
+        if step is None or (steps and step.after != steps[-1].before):
+            break
+        steps.append(step)
+        hidden = step.before[0]
+    return steps[::-1]
+
+
+def _step(view: View, hidden: Entry, weights: _Weights, kind: Kind) -> _Step | None:
+    cell = kind.cell(view, hidden)
+    for of_input, of_state in cell.products if cell is not None else ():
+        i2h, h2h = product(view, of_input), product(view, of_state)
+        if cell is None or i2h is None or h2h is None or _Weights(*i2h[1:], *h2h[1:]) != weights:
+            continue
+        if cell.hidden in (None, h2h[0]):
+            nodes = cell.nodes | {of_input.node, of_state.node}
+            return _Step(i2h[0], (h2h[0], *cell.before), (hidden, *cell.after), nodes)
+    return None
+
+
+def _feeds_back(view: View, steps: list[_Step]) -> bool:
+    """Whether the input of a step depends on a state, as in a decoder whose input is the last step's attention."""
+    inside = {node for step in steps for node in step.nodes}
+    first = min(inside)
+    seen: set[int] = set()
+    below = [step.x.node for step in steps]
+    while below:
+        number = below.pop()
+        if number in inside:
+            return True
+        if number < first or number in seen:
+            continue
+        seen.add(number)
+        node = view.graph.nodes[number]
+        below += [entry.node for entry in node.inputs] + list(node.control_deps)
+    return False
+
+
+def _is_reversed(inputs: list[Entry]) -> bool:
+    """Whether the inputs come from the last to the first: parts of one array, or nodes in the order of the graph.
+
+    Two layers that read the same inputs in opposite orders then read one array.
+    """
+    if len({entry.node for entry in inputs}) == 1:
+        return [entry.index for entry in inputs] == list(range(len(inputs)))[::-1]
+    numbers = [entry.node for entry in inputs]
+    return all(number > after for number, after in zip(numbers, numbers[1:]))
