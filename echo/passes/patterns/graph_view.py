@@ -8,6 +8,7 @@ from typing import Iterable, Iterator, Mapping, NamedTuple, Sequence
 
 from echo.ir.attributes import is_true
 from echo.ir.graph import Entry, Graph, Node
+from echo.ir.setting import Setting
 
 ADD = frozenset({"elemwise_add", "_npi_add", "broadcast_add"})
 MUL = frozenset({"elemwise_mul", "_npi_multiply", "broadcast_mul"})
@@ -16,6 +17,17 @@ _ACTIVATIONS = {
     "relu": frozenset({"relu", "_npx_relu"}), "softrelu": frozenset(),
 }  # fmt: skip
 _ALIKE = frozenset({"elemwise_add", "elemwise_mul", "elemwise_sub", "add_n", "where", "Concat"})  # one batch for all
+
+
+# Operators through which no gradient goes.
+_BLOCKING = frozenset("""
+    BlockGrad stop_gradient ones_like zeros_like _contrib_arange_like _npx_arange_like shape_array size_array argmax
+    argmin one_hot _equal _not_equal _greater _greater_equal _lesser _lesser_equal broadcast_equal broadcast_not_equal
+    broadcast_greater broadcast_greater_equal broadcast_lesser broadcast_lesser_equal _equal_scalar _not_equal_scalar
+    _greater_scalar _greater_equal_scalar _lesser_scalar _lesser_equal_scalar _npi_equal _npi_not_equal _npi_greater
+    _npi_greater_equal _npi_less _npi_less_equal _npi_equal_scalar _npi_not_equal_scalar _npi_greater_scalar
+    _npi_greater_equal_scalar _npi_less_scalar _npi_less_equal_scalar
+""".split())
 
 
 class Part(NamedTuple):
@@ -65,6 +77,7 @@ class View:
     """A graph, with the readers of each entry."""
 
     graph: Graph
+    setting: Setting = Setting()
 
     @cached_property
     def readers(self) -> Mapping[Entry, tuple[int, ...]]:
@@ -125,16 +138,14 @@ class View:
         return Part(node.inputs[0], entry.index, count, entry.node) if count > 1 else None
 
     def is_constant(self, entry: Entry) -> bool:
-        """Whether no gradient goes through an entry, since all ways from it up to variables are blocked."""
-        if self.node(entry).op in ("BlockGrad", "stop_gradient"):
-            return True
+        """Whether no gradient goes through an entry, since all ways from it up to trained variables are blocked."""
         seen, above = set(), [entry.node]
         while above:
             number = above.pop()
             node = self.graph.nodes[number]
-            if node.is_variable:
+            if node.is_variable and node.name not in self.setting.untrained:
                 return False
-            if number not in seen and node.op not in ("BlockGrad", "stop_gradient"):
+            if number not in seen and node.op not in _BLOCKING:
                 seen.add(number)
                 above += [source.node for source in node.inputs]
         return True
