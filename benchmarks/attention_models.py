@@ -70,10 +70,14 @@ def _decoded(x: mx.sym.Symbol, words: int) -> mx.sym.Symbol:
 
 
 def _embedded(words: int, units: int) -> mx.sym.Symbol:
-    return mx.sym.Dropout(mx.sym.Embedding(mx.sym.var("data"), input_dim=words, output_dim=units, name="embed"), p=DROPOUT)
+    return mx.sym.Dropout(
+        mx.sym.Embedding(mx.sym.var("data"), input_dim=words, output_dim=units, name="embed"), p=DROPOUT
+    )
 
 
-def bert(steps: int, batch: int, interleaved: bool = False, layers: int = 6, units: int = 768, heads: int = 12) -> Model:
+def bert(
+    steps: int, batch: int, interleaved: bool = False, layers: int = 6, units: int = 768, heads: int = 12
+) -> Model:
     """BERT's encoder and its predictions of all words."""
     x = _embedded(WORDS, units)
     for layer in range(layers):
@@ -83,14 +87,24 @@ def bert(steps: int, batch: int, interleaved: bool = False, layers: int = 6, uni
     shape = (steps, batch) if interleaved else (batch, steps)
     kind = ", interleaved heads" if interleaved else ""
     shapes = {"data": shape, "label": (steps * batch,)}
-    return Model(f"BERT of {layers} layers, {steps} steps{kind}", _decoded(x, WORDS), shapes, None, {"data": WORDS, "label": WORDS})
+    return Model(
+        f"BERT of {layers} layers, {steps} steps{kind}",
+        _decoded(x, WORDS),
+        shapes,
+        None,
+        {"data": WORDS, "label": WORDS},
+    )
 
 
-def small_lm(layers: int = 3, units: int = 256, heads: int = 4, steps: int = 64, batch: int = 16, words: int = 5000) -> Model:
+def small_lm(
+    layers: int = 3, units: int = 256, heads: int = 4, steps: int = 64, batch: int = 16, words: int = 5000
+) -> Model:
     """A language model with a causal mask."""
     x = _embedded(words, units)
     steps_of = mx.sym.contrib.arange_like(x, axis=1)
-    later = mx.sym.broadcast_greater(mx.sym.reshape(steps_of, shape=(1, 1, 1, -1)), mx.sym.reshape(steps_of, shape=(1, 1, -1, 1)))
+    later = mx.sym.broadcast_greater(
+        mx.sym.reshape(steps_of, shape=(1, 1, 1, -1)), mx.sym.reshape(steps_of, shape=(1, 1, -1, 1))
+    )
     for layer in range(layers):
         x = _block(x, _attended(x, units, heads, later * -1e9, f"layer{layer}"), units, f"layer{layer}", "relu")
     shapes = {"data": (batch, steps), "label": (steps * batch,)}

@@ -197,7 +197,9 @@ def cases_of(scale: int) -> list[Case]:
         _attention((scale, 64, 64, 64, 64), 0.125, (3, 4, 5, 6)),
         _attention((scale, 1, 50, 130, 130), 0.1, (4,)),
         _attention((6 * scale, 67, 70, 8, 8), 0.3, masking=2, fill=-1e4, root=1, Gb=2 * scale, L=6 * 67 * scale),
-        Case("draw_mask", {"N": 3 * scale, "Tq": 5, "Tk": 7}, {"keep": 0.8, "seed": 2.0**40 + 5, "offset": 2.0**33 + 1}),
+        Case(
+            "draw_mask", {"N": 3 * scale, "Tq": 5, "Tk": 7}, {"keep": 0.8, "seed": 2.0**40 + 5, "offset": 2.0**33 + 1}
+        ),
         *[Case("lstm_layer", {"T": 5, "B": 3, "I": 7, "H": 33}, {"reverse": way}) for way in (0, 1)],
         Case("lstm_layer", {"T": 3, "B": 66, "I": 12, "H": 20}, {"reverse": 0}),
         Case("lstm_layer", {"T": 4, "B": 1, "I": 1, "H": 1}, {"reverse": 1}),

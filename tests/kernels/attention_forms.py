@@ -6,7 +6,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tests.kernels.cases import Case, Runner, check, draw, expected_backward, expected_forward, run_backward, run_forward
+from tests.kernels.cases import (
+    Case,
+    Runner,
+    check,
+    draw,
+    expected_backward,
+    expected_forward,
+    run_backward,
+    run_forward,
+)
 
 DIMS = {"N": 6, "Tq": 5, "Tk": 71, "D": 6, "Dv": 3}
 

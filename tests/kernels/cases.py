@@ -36,8 +36,11 @@ class Case:
         return [
             None
             if there is None
-            else np.full(getattr(there, "shape", ()) if there is not tensor else tensor.sizes(self.dims), 77,
-                         tensor.dtype or self.dtype)
+            else np.full(
+                getattr(there, "shape", ()) if there is not tensor else tensor.sizes(self.dims),
+                77,
+                tensor.dtype or self.dtype,
+            )
             for tensor, there in zip(tensors, present)
         ]
 
@@ -100,7 +103,9 @@ def check(got: Sequence[Any], expected: Sequence[Any], dtype: str, what: str) ->
             continue
         assert other is not None, f"{what}, output {number}: expected no such gradient"
         found = error(one, other)
-        assert found <= LOOSER.get((what.split()[0], dtype), 1) * TOLERANCE[dtype], f"{what}, output {number}: error {found:.2e}"
+        assert found <= LOOSER.get((what.split()[0], dtype), 1) * TOLERANCE[dtype], (
+            f"{what}, output {number}: error {found:.2e}"
+        )
 
 
 Runner = Callable[..., None]  # echo.kernels.call, or something like it

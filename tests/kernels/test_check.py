@@ -32,8 +32,15 @@ def lstm(**changes: Any) -> dict[str, Any]:
 
 
 def attention(**changes: Any) -> dict[str, Any]:
-    tensors = {"q": full(2, 3, 4), "k": full(2, 5, 4), "v": full(2, 5, 6), "lengths": None, "mask": None,
-               "bits": None, "factor": None}
+    tensors = {
+        "q": full(2, 3, 4),
+        "k": full(2, 5, 4),
+        "v": full(2, 5, 6),
+        "lengths": None,
+        "mask": None,
+        "bits": None,
+        "factor": None,
+    }
     tensors.update(changes)
     return {"inputs": list(tensors.values()), "outputs": [full(2, 3, 6), full(2, 3)], "params": (1.0, 0, 0, 0)}
 

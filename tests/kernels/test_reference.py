@@ -75,7 +75,9 @@ def test_gradients(name: str, inputs: list[Any], params: dict[str, float], wante
         None if (name, number) in UNREAD else RNG(number).normal(size=output.shape)
         for number, output in enumerate(outputs)
     ]
-    absent = 7 if name == "attention" else 5 if name == "mlp_score" else 2 if name == "sequence_reverse" else len(inputs)
+    absent = (
+        7 if name == "attention" else 5 if name == "mlp_score" else 2 if name == "sequence_reverse" else len(inputs)
+    )
     padded = inputs + [None] * (absent - len(inputs))
     gradients = grad(*heads, *padded, *outputs, **params)
     assert len(gradients) == len(padded)

@@ -51,7 +51,13 @@ def match(view: View, number: int) -> Fusion | str | None:
     outside = view.read_outside(replaced, (Entry(number),))
     if outside:
         return f"{outside!r}, inside of the attention, is read from outside"
-    return _fusion(view, number, found, weights, scores, replaced)
+    fusion = _fusion(view, number, found, weights, scores, replaced)
+    return next(filter(None, map(view.late, fusion.shapes.keys() - _made(replaced))), fusion)
+
+
+def _made(replaced: frozenset[int]) -> set[Entry]:
+    """The entries of nodes that are replaced: what is known of them follows from the others."""
+    return {Entry(number) for number in replaced}
 
 
 def _weights(view: View, entry: Entry) -> _Weights | str | None:
@@ -170,7 +176,9 @@ def _bits(view: View, built: Built, dropout: Node, operands: Operands) -> tuple[
         one = built.add("slice_axis", "one", (ones,), axis="0", begin="0", end="1")
         first = built.append(dropout._with(name=prefix + "first", inputs=(one,)))
         keep = float(np.float32(1) - np.float32(dropout.attrs.get("p", "0.5")))
-        node = fused_node("draw_mask", prefix + "bits", (first, *sizes), {"keep": repr(keep), "seed": "0", "offset": "0"})
+        node = fused_node(
+            "draw_mask", prefix + "bits", (first, *sizes), {"keep": repr(keep), "seed": "0", "offset": "0"}
+        )
         bits = built.append(node)
     else:
         cube = built.add("Reshape", "items", (ones,), shape="(-1,1,1)")

@@ -140,7 +140,9 @@ class Operands(NamedTuple):
             return built.add("Reshape", "joined", (split,), shape="(0,0,-3)")
         if self.like is not None:
             like = built.add("BlockGrad", "like", (self.like,))
-            return built.add("reshape_like", "split", (out, like), lhs_begin="0", lhs_end="1", rhs_begin="0", rhs_end="2")
+            return built.add(
+                "reshape_like", "split", (out, like), lhs_begin="0", lhs_end="1", rhs_begin="0", rhs_end="2"
+            )
         return out
 
 

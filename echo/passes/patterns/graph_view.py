@@ -20,14 +20,16 @@ _ALIKE = frozenset({"elemwise_add", "elemwise_mul", "elemwise_sub", "add_n", "wh
 
 
 # Operators through which no gradient goes.
-_BLOCKING = frozenset("""
+_BLOCKING = frozenset(
+    """
     BlockGrad stop_gradient ones_like zeros_like _contrib_arange_like _npx_arange_like shape_array size_array argmax
     argmin one_hot _equal _not_equal _greater _greater_equal _lesser _lesser_equal broadcast_equal broadcast_not_equal
     broadcast_greater broadcast_greater_equal broadcast_lesser broadcast_lesser_equal _equal_scalar _not_equal_scalar
     _greater_scalar _greater_equal_scalar _lesser_scalar _lesser_equal_scalar _npi_equal _npi_not_equal _npi_greater
     _npi_greater_equal _npi_less _npi_less_equal _npi_equal_scalar _npi_not_equal_scalar _npi_greater_scalar
     _npi_greater_equal_scalar _npi_less_scalar _npi_less_equal_scalar
-""".split())
+""".split()
+)
 
 
 class Part(NamedTuple):
