@@ -211,7 +211,7 @@ def cases_of(scale: int) -> list[Case]:
 
 def _attention(sizes: tuple[int, ...], scale: float, absent: tuple[int, ...] = (), lengths: str = "int32",
                masking: float = 0, fill: float = 0, root: float = 0, **more: int) -> Case:  # fmt: skip
-    """Sizes are those of N, Tq, Tk, D and Dv; lengths are those of items, and one mask is that of all, but for ``more``."""
+    """Sizes are those of N, Tq, Tk, D and Dv; lengths are of items, and one mask is that of all, but for ``more``."""
     dims = dict(zip(("N", "Tq", "Tk", "D", "Dv"), sizes))
     dims.update({"L": dims["N"], "Gb": 1, "Gh": 1, "R": dims["Tq"], **more})
     return Case("attention", dims, {"scale": scale, "masking": masking, "fill": fill, "root": root}, absent, lengths)

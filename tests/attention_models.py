@@ -58,9 +58,7 @@ def keys_inside(shape: tuple[int, ...]) -> Symbol:
     """1 for the keys up to a length of each batch, else 0; (batch, ..., keys) of this shape of lengths."""
     steps = mx.sym.contrib.arange_like(DATA, axis=1)
     ones = (1,) * (len(shape) - 1)
-    return mx.sym.broadcast_lesser(
-        mx.sym.reshape(steps, shape=(*ones, -1)), mx.sym.reshape(LENGTHS, shape=shape)
-    )
+    return mx.sym.broadcast_lesser(mx.sym.reshape(steps, shape=(*ones, -1)), mx.sym.reshape(LENGTHS, shape=shape))
 
 
 def to_heads(mask: Symbol) -> Symbol:
@@ -138,9 +136,7 @@ def _with_lengths() -> Example:
     """As BERT in GluonNLP 0.10 bounds the keys of each query."""
     q, k, v = parts_of()
     steps = mx.sym.zeros_like(mx.sym.contrib.arange_like(DATA, axis=1))
-    lengths = mx.sym.broadcast_add(
-        mx.sym.reshape(LENGTHS, shape=(-1, 1)), mx.sym.reshape(steps, shape=(1, -1))
-    )
+    lengths = mx.sym.broadcast_add(mx.sym.reshape(LENGTHS, shape=(-1, 1)), mx.sym.reshape(steps, shape=(1, -1)))
     wide = mx.sym.broadcast_axis(mx.sym.expand_dims(mx.sym.cast(lengths, "int32"), axis=1), axis=1, size=HEADS)
     wide = mx.sym.reshape(wide, shape=(-1, 0), reverse=True)
     weights = mx.sym.softmax(dot(q, k), length=wide, use_length=True, axis=-1)
@@ -172,6 +168,17 @@ def _products(masked: bool) -> Example:
         scores = mx.sym.broadcast_add(scores, mx.sym.BlockGrad(mx.sym.var("mask")))
     symbol = mx.sym.linalg.gemm2(dropped(mx.sym.softmax(scores)), v)
     return example(symbol, **({"mask": (BATCH, 1, 1, KEYS)} if masked else {}))
+
+
+def _numpy() -> Example:
+    """As mx.np has products of several axes."""
+    q, k, v = parts_of(axes_of)
+
+    def multiply(one: Symbol, other: Symbol) -> Symbol:
+        return mx.sym.np.matmul(one.as_np_ndarray(), other.as_np_ndarray()).as_nd_ndarray()
+
+    scores = multiply(q, mx.sym.transpose(k, axes=(0, 1, 3, 2))) * 0.4
+    return example(multiply(dropped(mx.sym.softmax(scores, axis=-1)), v))
 
 
 def _turned() -> Example:
@@ -207,7 +214,9 @@ FORMS: Mapping[str, Callable[[], Example]] = {
     "attention with repeated masks": lambda: _added(
         lambda mask: mx.sym.repeat(mask, repeats=HEADS, axis=0), (BATCH, KEYS, KEYS)
     ),
-    "attention with tiled masks": lambda: _added(lambda mask: mx.sym.tile(mask, reps=(BATCH, 1, 1)), (HEADS, KEYS, KEYS)),
+    "attention with tiled masks": lambda: _added(
+        lambda mask: mx.sym.tile(mask, reps=(BATCH, 1, 1)), (HEADS, KEYS, KEYS)
+    ),
     "attention with masks of heads": lambda: _added(to_heads, (BATCH, KEYS, KEYS)),
     "attention with masks of keys": lambda: _added(lambda mask: mask, (BATCH * HEADS, 1, KEYS)),
     "attention with lengths": _with_lengths,
@@ -215,5 +224,6 @@ FORMS: Mapping[str, Callable[[], Example]] = {
     "interleaved attention to others": _interleaved_of_others,
     "attention by products of several axes": lambda: _products(masked=False),
     "attention by products of several axes, masked": lambda: _products(masked=True),
+    "attention by products of mx.np": _numpy,
     "attention by transposes": _turned,
 }  # fmt: skip

@@ -15,3 +15,6 @@ class Setting:
 
     untrained: frozenset[str] = frozenset()
     draws: bool = False
+
+
+NO_SETTING = Setting()

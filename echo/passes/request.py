@@ -32,7 +32,8 @@ class Facts(Protocol):
     no other. ``match_range`` is what MXNet's memory planner would use by itself, ``static`` the bytes that are there
     all the time, by kind; ``spaces``: from how many spaces operators draw their workspaces. ``subject`` is the key of
     the plan, ``family`` a text that is equal for graphs that train the same weights. ``why_no_fusion`` says why no
-    operator can be fused, empty where they can; ``adds``, that gradients may be added to arrays that the user has; ``setting`` is what patterns have to know.
+    operator can be fused, empty where they can; ``adds``, that gradients may be added to arrays that the user has.
+    ``setting`` is what patterns have to know.
     """
 
     device: str

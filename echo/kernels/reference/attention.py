@@ -74,9 +74,9 @@ def attention(
     """Scaled dot-product attention (Vaswani et al. 2017), without its [Tq,Tk] maps in memory (Dao et al. 2022).
 
     q [N,Tq,D], k [N,Tk,D], v [N,Tk,Dv], lengths [N] or [N Tq] (keys that count), mask [Gb,Gh,R,Tk] for item n of batch
-    n / heads and head n % heads, each of its first three axes as long as it needs or 1. ``root`` 1 divides scores by the
+    n / heads and head n % heads, whose first three axes may be 1. ``root`` 1 divides scores by the
     root of D. ``masking`` 0: it is added to the
-    scores; 1: they are ``fill`` where it is 0; 2: weights are multiplied by it, too. bits (one a weight) and factor [1]
+    scores; 1: they are ``fill`` where it is 0; 2: weights are multiplied by it, too. Bits (one a weight) and factor [1]
     are those of inverted dropout. Returns out [N,Tq,Dv] and the logarithms of the softmax's denominators, lse [N,Tq].
     """
     q, k, v, mask, factor = double(q, k, v, mask, factor)

@@ -9,7 +9,7 @@ from typing import AbstractSet, Callable, Iterable, Iterator, Mapping, Sequence,
 
 from echo.errors import GraphError
 from echo.ir.graph import Entry, Graph
-from echo.ir.setting import Setting
+from echo.ir.setting import NO_SETTING, Setting
 from echo.ir.training_node import TensorType
 from echo.passes.patterns import PATTERNS, hoist, steps
 from echo.passes.patterns.graph_view import Fusion, View
@@ -49,7 +49,7 @@ def find(
     wished: AbstractSet[int] = frozenset(),
     without: AbstractSet[str] = frozenset(),
     refused: Refused = MappingProxyType({}),
-    setting: Setting = Setting(),
+    setting: Setting = NO_SETTING,
 ) -> tuple[list[Fusion], list[Missed]]:
     """All fusions that do not overlap, those that replace most first, and the near-misses.
 
@@ -100,7 +100,7 @@ def fuse(
     without: AbstractSet[str] = frozenset(),
     refused: Refused = MappingProxyType({}),
     why_left: Callable[[Fusion, Types], str] = lambda *_: "",
-    setting: Setting = Setting(),
+    setting: Setting = NO_SETTING,
 ) -> Fused:
     """The user's graph with all the fused operators that its shapes and types allow.
 
@@ -130,7 +130,7 @@ def _miss(graph: Graph, fusion: Fusion, reason: str) -> Missed:
     return Missed(fusion.anchor, graph.nodes[fusion.anchor].name, fusion.pattern, reason)
 
 
-def fused_at(graph: Graph, places: Sequence[Place], copies: bool, setting: Setting = Setting()) -> Graph:
+def fused_at(graph: Graph, places: Sequence[Place], copies: bool, setting: Setting = NO_SETTING) -> Graph:
     """The graph with the fused operators of a plan, which may come from anywhere, and then with its layouts.
 
     Raises:

@@ -11,17 +11,16 @@ from echo.ir.fused_operators import fused_node
 from echo.ir.graph import Entry, Node
 from echo.ir.recomputable import why_not_dropout
 from echo.passes.patterns import attention_scores as scores_of
-from echo.passes.patterns.attention_products import LEADING, Built, Operands, Result, is_weighing, result
+from echo.passes.patterns.attention_products import LEADING, SEVERAL, Built, Operands, Result, is_weighing, result
 from echo.passes.patterns.graph_view import MUL, Fusion, View, pairs
 
 NAME = "attention"
 _ALL = "16777216"  # more keys than there are; still a whole number in float32
-_LAST = ("-1", "2")
 _LEAST_DROPPED = 1e-3  # what float16 can tell from nothing
 
 
 class _Weights(NamedTuple):
-    """The weights [N,Tq,Tk] below the product with the values: their softmax, Dropout and factor; ``shaped`` as inputs."""
+    """Weights [N,Tq,Tk]: their softmax, Dropout and factor, and the ``shaped`` entries on the way to the product."""
 
     softmax: Entry
     dropout: int | None
@@ -47,6 +46,8 @@ def match(view: View, number: int) -> Fusion | str | None:
         return scores
     if scores.form != found.form:
         return f"attention with products of two kinds: {scores.form} and {found.form}"
+    if found.heads and (found.heads != scores.product.heads or found.values != scores.product.inputs[-1]):
+        return "attention whose values lie in another array than its keys, or in other heads"
     replaced = scores.nodes | weights.nodes | {number}
     outside = view.read_outside(replaced, (Entry(number),))
     if outside:
@@ -92,8 +93,6 @@ def _weights(view: View, entry: Entry) -> _Weights | str | None:
 
 def _scores(view: View, weights: _Weights) -> scores_of.Scores | str | None:
     softmax = view.node(weights.softmax)
-    if softmax.attrs.get("axis", "-1") not in (_LAST if not weights.shaped else ("-1", "2", "3")):
-        return None
     temperature = softmax.attrs.get("temperature", "None")
     lengths = softmax.inputs[1] if is_true(softmax.attrs, "use_length") else None
     dtype = softmax.attrs.get("dtype", "None")
@@ -102,6 +101,9 @@ def _scores(view: View, weights: _Weights) -> scores_of.Scores | str | None:
     scores = scores_of.match(view, softmax.inputs[0], lengths)
     if not isinstance(scores, scores_of.Scores):
         return scores
+    last = "3" if weights.shaped or scores.form == SEVERAL else "2"
+    if softmax.attrs.get("axis", "-1") not in ("-1", last):
+        return None
     if temperature != "None" and float(temperature) != 1:
         if scores.masks or scores.lengths is not None:
             return "attention with a temperature, and a mask"

@@ -9,12 +9,12 @@ from echo.ir.attributes import is_true
 from echo.ir.graph import Entry, Node
 from echo.passes.patterns.graph_view import View, local
 
-BATCHED, INTERLEAVED, SEVERAL = "batches", "interleaved heads", "batches of several axes"
+BATCHED, SEVERAL = "batches", "batches of several axes"
+INTERLEAVED = {"selfatt": "interleaved heads", "encdec": "interleaved heads of two arrays"}
 LEADING = "..."
 _BATCH_DOT = ("batch_dot", "_npx_batch_dot")
 _ANY_AXES = ("_linalg_gemm2", "linalg_gemm2", "_npi_matmul")
-_SELF = "_contrib_interleaved_matmul_selfatt_"
-_OTHER = "_contrib_interleaved_matmul_encdec_"
+_INTERLEAVED = "_contrib_interleaved_matmul_"
 
 
 @dataclass
@@ -68,10 +68,16 @@ def _alpha(node: Node) -> float:
     return float(node.attrs.get("alpha", "1.0")) if node.op.endswith("gemm2") else 1.0
 
 
+def _interleaved_form(node: Node, product: str) -> str:
+    """The form of a product of interleaved heads, empty where it is none."""
+    kind, _, what = node.op[len(_INTERLEAVED) :].partition("_")
+    return INTERLEAVED.get(kind, "") if node.op.startswith(_INTERLEAVED) and what == product else ""
+
+
 def is_weighing(view: View, number: int) -> bool:
     """Whether a node may be the product of weights and values."""
     node = view.graph.nodes[number]
-    if node.op in (_SELF + "valatt", _OTHER + "valatt"):
+    if _interleaved_form(node, "valatt"):
         return True
     plain = node.op in _BATCH_DOT or (node.op in _ANY_AXES and node.attrs.get("axis", "-2") == "-2")
     return plain and not _flags(node)[0] and _alpha(node) == 1
@@ -79,10 +85,10 @@ def is_weighing(view: View, number: int) -> bool:
 
 def result(view: View, number: int) -> Result:
     node = view.graph.nodes[number]
-    if node.op.endswith("valatt"):
-        return Result(INTERLEAVED, node.inputs[1], node.inputs[0], False, node.attrs["heads"])
-    form = BATCHED if node.op in _BATCH_DOT else SEVERAL
-    return Result(form, node.inputs[0], node.inputs[1], _flags(node)[1])
+    form = _interleaved_form(node, "valatt")
+    if form:
+        return Result(form, node.inputs[1], node.inputs[0], False, node.attrs["heads"])
+    return Result(BATCHED if node.op in _BATCH_DOT else SEVERAL, node.inputs[0], node.inputs[1], _flags(node)[1])
 
 
 def product(view: View, entry: Entry) -> Product | None:
@@ -90,12 +96,12 @@ def product(view: View, entry: Entry) -> Product | None:
     node = view.node(entry)
     if entry.index != 0:
         return None
-    if node.op in (_SELF + "qk", _OTHER + "qk"):
-        return Product(INTERLEAVED, node.inputs, (False, False), root=True, heads=node.attrs["heads"])
+    form = _interleaved_form(node, "qk")
+    if form:
+        return Product(form, node.inputs, (False, False), root=True, heads=node.attrs["heads"])
     if node.op in _BATCH_DOT or (node.op in _ANY_AXES and node.attrs.get("axis", "-2") == "-2"):
         first, second = _flags(node)
-        form = BATCHED if node.op in _BATCH_DOT else SEVERAL
-        return Product(form, node.inputs, (first, not second), _alpha(node))
+        return Product(BATCHED if node.op in _BATCH_DOT else SEVERAL, node.inputs, (first, not second), _alpha(node))
     return None
 
 
@@ -111,7 +117,7 @@ class Operands(NamedTuple):
 
     @staticmethod
     def of(view: View, built: Built, found: Result, scores: Product) -> Operands:
-        if scores.form == INTERLEAVED:
+        if scores.heads:
             return _interleaved(built, found, scores)
         shapes: dict[Entry, str] = {}
         lead = "N" if scores.form == BATCHED else "b,h"

@@ -76,36 +76,46 @@ def match(view: View, entry: Entry, lengths: Entry | None) -> Scores | str | Non
 def _collected(
     view: View, found: Product, entry: Entry, top: Entry, steps: Sequence[_Step], lengths: Entry | None
 ) -> Scores | str:
-    scale, masks, row_lengths = found.scale, [], lengths is not None
+    """What the steps do, from the product on."""
+    scores = Scores(found, found.scale, (), lengths, lengths is not None, frozenset({entry.node}), {})
     shapes: dict[Entry, str] = {entry: f"{LEADING}T,S", top: f"{LEADING}T,S"}
     several = found.form == SEVERAL
     for step in reversed(steps):
         if step.shapes:
             several = not several
             shapes[step.below] = f"{LEADING}T,S"
-        if step.factor != 1:
-            if masks or lengths is not None and not row_lengths:
-                return "attention with a mask that is scaled"
-            scale *= step.factor
-        if step.lengths is not None:
-            if lengths is not None or several:
-                return "attention with lengths twice, or for scores of several axes"
-            lengths = step.lengths
-        if step.mask is not None:
-            mask = _mask(view, *step.mask, several)
-            if mask.fill is None and not view.is_constant(mask.user):
-                return "attention with a bias that is trained"
-            masks.append(mask)
-    if masks and lengths is not None and not row_lengths:
+        taken = _with_step(view, scores, step, several)
+        if isinstance(taken, str):
+            return taken
+        scores = taken
+    if scores.masks and scores.lengths is not None and not scores.row_lengths:
         return "attention with a mask and a bias: MXNet adds them up, and loses the bias where all keys are ruled out"
-    if len(masks) > 1 and any(mask.fill is not None for mask in masks):
+    if len(scores.masks) > 1 and any(mask.fill is not None for mask in scores.masks):
         return "attention with several masks, of which one selects scores"
-    if lengths is not None:
-        shapes[lengths] = ("#b,h,T" if several else "#N,T") if row_lengths else "N"
-    for mask in masks:
+    if scores.lengths is not None:
+        shapes[scores.lengths] = ("#b,h,T" if several else "#N,T") if scores.row_lengths else "N"
+    for mask in scores.masks:
         shapes.update(mask.shapes)
-    nodes = frozenset({entry.node}).union(*(step.nodes for step in steps))
-    return Scores(found, scale, tuple(masks), lengths, row_lengths, nodes, shapes)
+    return scores._replace(shapes=shapes)
+
+
+def _with_step(view: View, scores: Scores, step: _Step, several: bool) -> Scores | str:
+    """Scores after one more step; ``several``: they have several axes there."""
+    scores = scores._replace(nodes=scores.nodes | step.nodes)
+    if step.factor != 1:
+        if scores.masks or (scores.lengths is not None and not scores.row_lengths):
+            return "attention with a mask that is scaled"
+        scores = scores._replace(scale=scores.scale * step.factor)
+    if step.lengths is not None:
+        if scores.lengths is not None or several:
+            return "attention with lengths twice, or for scores of several axes"
+        scores = scores._replace(lengths=step.lengths)
+    if step.mask is not None:
+        mask = _mask(view, *step.mask, several)
+        if mask.fill is None and not view.is_constant(mask.user):
+            return "attention with a bias that is trained"
+        scores = scores._replace(masks=(*scores.masks, mask))
+    return scores
 
 
 def _step(view: View, entry: Entry) -> _Step | str | None:
@@ -119,15 +129,17 @@ def _step(view: View, entry: Entry) -> _Step | str | None:
         return _Step(node.inputs[0], nodes, shapes=True)
     if node.op == "transpose":
         return _ruled(view, entry)
+    return _masked(view, entry)
+
+
+def _masked(view: View, entry: Entry) -> _Step | str | None:
+    """The step of a mask that is added, or that selects scores."""
+    node, nodes = view.node(entry), frozenset({entry.node})
     if node.op in _ADD:
-        for inner, mask in pairs(node.inputs):
-            if _leads_to_product(view, inner):
-                return _Step(inner, nodes, mask=(mask, None))
-        return None
-    if node.op in _WHERE:
+        masks = (pair for pair in pairs(node.inputs) if _leads_to_product(view, pair[0]))
+        return next((_Step(inner, nodes, mask=(mask, None)) for inner, mask in masks), None)
+    if node.op in _WHERE and _leads_to_product(view, node.inputs[1]):
         fill = _filled(view, node.inputs[2])
-        if not _leads_to_product(view, node.inputs[1]):
-            return None
         if fill is None:
             return "attention whose scores are selected from arrays"
         return _Step(node.inputs[1], nodes | fill[1], mask=(node.inputs[0], fill[0]))

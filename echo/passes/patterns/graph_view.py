@@ -8,7 +8,7 @@ from typing import Iterable, Iterator, Mapping, NamedTuple, Sequence
 
 from echo.ir.attributes import is_true
 from echo.ir.graph import Entry, Graph, Node
-from echo.ir.setting import Setting
+from echo.ir.setting import NO_SETTING, Setting
 
 ADD = frozenset({"elemwise_add", "_npi_add", "broadcast_add"})
 MUL = frozenset({"elemwise_mul", "_npi_multiply", "broadcast_mul"})
@@ -17,19 +17,13 @@ _ACTIVATIONS = {
     "relu": frozenset({"relu", "_npx_relu"}), "softrelu": frozenset(),
 }  # fmt: skip
 _ALIKE = frozenset({"elemwise_add", "elemwise_mul", "elemwise_sub", "add_n", "where", "Concat"})  # one batch for all
-
-
-# Operators through which no gradient goes.
-_BLOCKING = frozenset(
-    """
-    BlockGrad stop_gradient ones_like zeros_like _contrib_arange_like _npx_arange_like shape_array size_array argmax
-    argmin one_hot _equal _not_equal _greater _greater_equal _lesser _lesser_equal broadcast_equal broadcast_not_equal
-    broadcast_greater broadcast_greater_equal broadcast_lesser broadcast_lesser_equal _equal_scalar _not_equal_scalar
-    _greater_scalar _greater_equal_scalar _lesser_scalar _lesser_equal_scalar _npi_equal _npi_not_equal _npi_greater
-    _npi_greater_equal _npi_less _npi_less_equal _npi_equal_scalar _npi_not_equal_scalar _npi_greater_scalar
-    _npi_greater_equal_scalar _npi_less_scalar _npi_less_equal_scalar
-""".split()
-)
+_COMPARED = ("equal", "not_equal", "greater", "greater_equal", "lesser", "lesser_equal", "less", "less_equal")
+_BLOCKING = frozenset({  # operators through which no gradient goes
+    "BlockGrad", "stop_gradient", "ones_like", "zeros_like", "_contrib_arange_like", "_npx_arange_like", "shape_array",
+    "size_array", "argmax", "argmin", "one_hot",
+    *(form.format(kind) for kind in _COMPARED for form in
+      ("_{}", "broadcast_{}", "_{}_scalar", "_npi_{}", "_npi_{}_scalar")),
+})  # fmt: skip
 
 
 class Part(NamedTuple):
@@ -79,7 +73,7 @@ class View:
     """A graph, with the readers of each entry."""
 
     graph: Graph
-    setting: Setting = Setting()
+    setting: Setting = NO_SETTING
 
     @cached_property
     def readers(self) -> Mapping[Entry, tuple[int, ...]]:

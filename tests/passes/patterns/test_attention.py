@@ -19,8 +19,7 @@ from tests.passes.patterns.near_misses import (
     var,
 )
 
-
-MASK = var("mask")  # once in a symbol
+MASK, QKV = var("mask"), var("qkv")  # each once in a symbol
 
 
 def dot(
@@ -54,9 +53,14 @@ def selected(x: Symbol) -> Symbol:
     return mx.sym.where(MASK, x, mx.sym.ones_like(x) * -1e9)
 
 
+def interleaved(values: Symbol, heads: int) -> Symbol:
+    weights = mx.sym.softmax(mx.sym.contrib.interleaved_matmul_selfatt_qk(QKV, heads=2))
+    return mx.sym.contrib.interleaved_matmul_selfatt_valatt(values, weights, heads=heads)
+
+
 MISSES: dict[str, Miss] = {
     "attention with dropout over axes": (
-        lambda: dot(weights=lambda x: mx.sym.Dropout(x, axes=(1,))), "attention with dropout of its weights: Dropout over"
+        lambda: dot(weights=lambda x: mx.sym.Dropout(x, axes=(1,))), "attention with dropout of its weights: Dropout"
     ),
     "attention with dropout of all": (
         lambda: dot(weights=lambda x: mx.sym.Dropout(x, p=1)), "attention with dropout of its weights: p is 1.0"
@@ -84,6 +88,12 @@ MISSES: dict[str, Miss] = {
     "attention by two kinds of products": (
         lambda: mx.sym.batch_dot(mx.sym.softmax(mx.sym.linalg.gemm2(var("q"), var("k"), transpose_b=True)), var("v")),
         "attention with products of two kinds",
+    ),
+    "interleaved attention to other values": (
+        lambda: interleaved(var("other"), 2), "attention whose values lie in another array than its keys"
+    ),
+    "interleaved attention in other heads": (
+        lambda: interleaved(QKV, 3), "attention whose values lie in another array than its keys, or in other heads"
     ),
     "attention in another type": (lambda: dot(dtype="float64"), "attention whose softmax changes the type"),
     "attention whose weights are read": (
@@ -118,11 +128,25 @@ def test_near_misses_say_why(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "build", [dot, lambda: dot(scores=masked), lambda: dot(scores=biased), lambda: dot(weights=dropped)]
+    "build",
+    [
+        dot,
+        lambda: dot(scores=masked),
+        lambda: dot(scores=biased),
+        lambda: dot(weights=dropped),
+        lambda: interleaved(QKV, 2),
+    ],
 )
 def test_without_the_difference_it_is_found(build: Callable[[], Symbol]) -> None:
     assert_found(build, attention.NAME)
 
 
-def test_another_structure_is_not_found() -> None:
-    assert_nothing(softmax_over_queries)
+def softmax_over_queries_of_heads() -> Symbol:
+    scores = mx.sym.reshape(mx.sym.batch_dot(var("q"), var("k"), transpose_b=True), shape=(-4, -1, 2, 0, 0))
+    weights = mx.sym.reshape(mx.sym.softmax(scores, axis=2), shape=(-3, 0, 0))
+    return mx.sym.batch_dot(weights, var("values"))
+
+
+@pytest.mark.parametrize("build", [softmax_over_queries, softmax_over_queries_of_heads])
+def test_another_structure_is_not_found(build: Callable[[], Symbol]) -> None:
+    assert_nothing(build)
