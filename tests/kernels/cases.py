@@ -111,6 +111,14 @@ def check(got: Sequence[Any], expected: Sequence[Any], dtype: str, what: str) ->
 Runner = Callable[..., None]  # echo.kernels.call, or something like it
 
 
+def check_draws(call: Runner) -> None:
+    """Bits after a first element that was dropped, and where nothing is trained."""
+    for first in (0.0, 1.0):
+        case = draw("draw_mask", {"N": 3, "Tq": 5, "Tk": 7})
+        case.inputs[0][:] = first
+        check_case(case, call)
+
+
 def run_forward(case: Case, call: Runner) -> list[Any]:
     outputs = case.empty(case.spec.outputs, case.spec.outputs)
     call(case.name, case.inputs, outputs, None, tuple(case.params.values()))

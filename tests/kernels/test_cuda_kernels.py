@@ -16,7 +16,7 @@ from benchmarks.gpu_cases import Case, cases_of, check, draw
 from echo.kernels import reference
 from echo.kernels.library import ADD, SKIP, WRITE
 from tests.kernels.attention_forms import FORMS, check_form
-from tests.kernels.cases import check_case
+from tests.kernels.cases import check_case, check_draws
 from tests.kernels.cases import draw as draw_case
 from tests.kernels.cuda_emulation import KERNELS, Emulated, built, compile_fibers, compile_kernels
 from tests.kernels.large_scores import SIZES, VARIANTS, check_large_scores
@@ -171,6 +171,10 @@ def test_keys_that_the_mask_rules_out(backend: Emulated) -> None:
     out, lse = run(backend, "attention", inputs, [(1, 3, 4), (1, 3)], 1.0, 0.0, 0.0, 0.0)
     np.testing.assert_allclose(out[0], [[1] * 4, [np.nan] * 4, [1] * 4], rtol=1e-6)
     np.testing.assert_allclose(lse[0], [4 + np.log(80), np.nan, 4 + np.log(10)], rtol=1e-6)
+
+
+def test_bits_after_the_first(backend: Emulated) -> None:
+    check_draws(backend.run)
 
 
 @pytest.mark.every(2)
