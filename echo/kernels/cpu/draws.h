@@ -12,6 +12,7 @@
 #include "clones.h"
 #include "half.h"
 #include "parallel.h"
+#include "twister.h"
 #include "view.h"
 
 namespace echo {
@@ -98,7 +99,7 @@ class Draws {
     std::fill_n(words, known * each, 0u);
     for (int64_t i = known; i < n;) {
       const int64_t run = (at + i) / step_, end = std::min(n, (run + 1) * step_ - at);
-      for (int64_t word = i * each; word < end * each; ++word) words[word] = static_cast<uint32_t>(states_[run]());
+      take_words(states_ + run, words + i * each, (end - i) * each);
       i = end;
     }
     half_ ? cloned<compare_pairs>(words, keep_, flags, n) : cloned<compare_words>(words, keep_, flags, n);
