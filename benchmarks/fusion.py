@@ -22,7 +22,7 @@ if __name__ == "__main__":
 import mxnet as mx
 
 import echo
-from benchmarks import dropout_models
+from benchmarks import attention_models, dropout_models
 from benchmarks.models import MODELS, SMALL, Model, random_values
 from benchmarks.record import apart, known_rows, save
 from benchmarks.speech_models import deepspeech
@@ -89,6 +89,10 @@ def _layers_case(build: Any) -> Case:
     return Case(Model(f"gluon.rnn.{build.__name__}, 2 layers", output, shapes), None, 1.0, grows=True)
 
 
+def _alone_case(steps: int) -> Case:
+    return Case(attention_models.alone(steps), None, 0.8 if steps == 512 else None)
+
+
 CASES: Mapping[str, Callable[[], Case]] = {
     "attention": _attention_case,
     "lstm64": partial(_lstm_case, 64, 88, 0.70),
@@ -101,6 +105,12 @@ CASES: Mapping[str, Callable[[], Case]] = {
     "deepspeech_lstm": lambda: Case(deepspeech("lstm"), 92, 0.70),
     "gluon_gru": lambda: _layers_case(mx.gluon.rnn.GRU),
     "gluon_lstm": lambda: _layers_case(mx.gluon.rnn.LSTM),
+    "bert512": lambda: Case(attention_models.bert(512, 2), 370, 0.90),
+    "bert128": lambda: Case(attention_models.bert(128, 8), 325, 0.90),
+    "bert512_interleaved": lambda: Case(attention_models.bert(512, 2, interleaved=True), 370, 0.90),
+    "bert128_interleaved": lambda: Case(attention_models.bert(128, 8, interleaved=True), 325, 0.90),
+    "transformer_lm": lambda: Case(attention_models.small_lm(), 42),
+    **{f"attention{steps}": partial(_alone_case, steps) for steps in (128, 512, 1024)},
     "dropout_mlp": lambda: Case(dropout_models.mlp()),
     "dropout_lm": lambda: Case(dropout_models.lm()),
     "dropout_transformer": lambda: Case(dropout_models.transformer()),

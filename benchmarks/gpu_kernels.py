@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ TABLE = Path(__file__).resolve().parents[1] / "echo" / "kernels" / "table.cc"
 _STRING = r'"([^"]*)"'
 _ROW = re.compile(rf"\{{{_STRING},\s*{_STRING},\s*{_STRING},\s*{_STRING},\s*{_STRING}\}}")
 _TENSOR = re.compile(r"(?P<name>[\w']+)\[(?P<axes>[^\]]*)\](?::(?P<type>\w+))?(?P<optional>\?)?")
-_AXIS = re.compile(r"(\d*)([A-Za-z]*)|\((\w)\+7\)/8")
+_AXIS = re.compile(r"(\d*)([A-Za-z]*)|\(([\w*]+)\+7\)/8")
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def _size(axis: str, dims: Mapping[str, int]) -> int:
         raise ValueError(f"expected an axis such as 4H, got {axis!r}")
     factor, symbol, bits = match.groups()
     if bits:
-        return (dims[bits] + 7) // 8
+        return (math.prod(dims[symbol] for symbol in bits.split("*")) + 7) // 8
     return int(factor or 1) * (dims[symbol] if symbol else 1)
 
 

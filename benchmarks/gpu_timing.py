@@ -113,8 +113,8 @@ def attention_rows(device: Any, sizes: Sizes, clock: Clock) -> Iterator[Row]:
     """Attention and its gradient against torch's SDPA, which may use tensor cores, and its products and softmax."""
     for dtype, (items, steps, depth) in clock.take(itertools.product(("float32", "float16"), sizes.attentions)):
         q, k, v = (device.random((items, steps, depth), dtype) for _ in "qkv")
-        params = {"scale": 1 / math.sqrt(depth)}
-        inputs, head = [q, k, v, None, None], device.random((items, steps, depth), dtype)
+        params = {"scale": 1 / math.sqrt(depth), "masking": 0.0, "fill": 0.0, "root": 0.0}
+        inputs, head = [q, k, v, *[None] * 4], device.random((items, steps, depth), dtype)
         run, grad = ours(device, "attention", inputs, outputs_of(device, "attention", inputs), [head, None], params)
         forward, eager = (forward_of(device.torch, name, params) for name in ("attention", "eager_attention"))
         seconds = device.seconds(run), device.seconds(grad)

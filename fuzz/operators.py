@@ -63,6 +63,18 @@ SEQUENCE = (
     "mx.sym.batch_dot({0}, {1}, transpose_b=True)", "mx.sym.transpose({0}, axes=(1, 0, 2))",
     "mx.sym.SwapAxis({0}, dim1=0, dim2=2)", "mx.sym.SequenceReverse({0})",
     "mx.sym.batch_dot(mx.sym.softmax(mx.sym.batch_dot({0}, {1}, transpose_b=True)), {1})",
+    "mx.sym.batch_dot(mx.sym.Dropout(mx.sym.softmax(mx.sym.batch_dot({0}, {1}, transpose_b=True) / 3), p=0.3), {1})",
+    "mx.sym.batch_dot(mx.sym.Dropout(mx.sym.softmax(mx.sym.broadcast_add(mx.sym.batch_dot({0}, {1}, transpose_b=True), "
+    "mx.sym.BlockGrad(mx.sym.var('mask<n>', shape=(1, <d1>, <d1>))))), p=0.2), {0})",
+    "mx.sym.batch_dot(mx.sym.softmax(mx.sym.where(mx.sym.batch_dot({1}, {0}, transpose_b=True) > 0.1, mx.sym.batch_dot("
+    "{0}, {1}, transpose_b=True), -1e9 * mx.sym.batch_dot({0}, {0}, transpose_b=True).ones_like())), {1})",
+    "mx.sym.batch_dot(mx.sym.Dropout(mx.sym.softmax(mx.sym.batch_dot({0}, {0}, transpose_b=True), length=mx.sym.Cast("
+    "mx.sym.var('below<d1>_<n>', shape=(<d0>, <d1>)), dtype='int32'), use_length=True, axis=-1), p=0.5), {1})",
+    "mx.sym.linalg.gemm2(mx.sym.Dropout(mx.sym.softmax(mx.sym.linalg.gemm2(mx.sym.expand_dims({0}, axis=1), "
+    "mx.sym.expand_dims({1}, axis=1), transpose_b=True, alpha=0.5)), p=0.3), mx.sym.expand_dims({0}, axis=1))",
+    "mx.sym.contrib.interleaved_matmul_encdec_valatt({0}, mx.sym.Dropout(mx.sym.softmax("
+    "mx.sym.contrib.interleaved_matmul_encdec_qk(mx.sym.slice_axis({1}, axis=2, begin=0, end=<d2> // 2), {0}, "
+    "heads=1)), p=0.3), heads=1)",
     "mx.sym.SequenceMask({0}, mx.sym.var('below<d0>_<n>', shape=(<d1>,)), use_sequence_length=True)",
     "mx.sym.SequenceReverse({0}, mx.sym.var('below<d0>_<n>', shape=(<d1>,)) + 1, use_sequence_length=True)",
     "mx.sym.RNN({0}, mx.sym.var('rnn<n>_parameters'), mx.sym.var('rnn<n>_h', shape=(1, <d1>, <k>)), "

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Callable, Mapping
 
 import mxnet as mx
 import numpy as np
 
+from tests.attention_models import ATTENTIONS, FORMS, Example
+
 SIZE, BATCH, STEPS = 6, 3, 9
-
-
-@dataclass(frozen=True)
-class Example:
-    """A symbol, the shapes of its inputs, and how often each pattern is found in it.
-
-    ``integers``: inputs that are indices below a number. ``exact`` is the option: without it alone, some are fused.
-    """
-
-    symbol: mx.sym.Symbol
-    shapes: Mapping[str, tuple[int, ...]]
-    found: Mapping[str, int]
-    integers: Mapping[str, int]
-    exact: bool = True
 
 
 def _unrolled(cell: Any, layout: str = "NTC", found: Mapping[str, int] | None = None) -> Example:
@@ -184,27 +171,6 @@ def _cross_entropy(layer: bool, smooth: bool = False, steps: int = 0, kind: str 
     return Example(loss * loss, {**shapes, "label": rows}, {"cross_entropy": 1}, {"label": words})
 
 
-def _dot_attention(masked: bool, biased: bool) -> Example:
-    """As Sockeye's Transformer has it."""
-    steps, keys, depth = 7, 9, 4
-    q, k, v = (mx.sym.var(name) for name in "qkv")
-    scores = mx.sym.batch_dot(q * 0.5, k, transpose_b=True)
-    shapes = {"q": (BATCH, steps, depth), "k": (BATCH, keys, depth), "v": (BATCH, keys, depth + 1)}
-    heads = []  # what else reads the lengths and the bias, and comes first
-    if masked:
-        heads.append(mx.sym.BlockGrad(mx.sym.var("lengths")))
-        turned = mx.sym.transpose(scores, axes=(2, 0, 1))
-        masked_scores = mx.sym.SequenceMask(turned, heads[0], use_sequence_length=True, value=-1e8)
-        scores = mx.sym.transpose(masked_scores, axes=(1, 2, 0))
-        shapes["lengths"] = (BATCH,)
-    if biased:
-        heads.append(mx.sym.BlockGrad(mx.sym.var("bias")))
-        scores = mx.sym.broadcast_add(scores, heads[-1])
-        shapes["bias"] = (1, steps, keys)
-    result = mx.sym.batch_dot(mx.sym.softmax(scores, axis=-1), v)
-    return Example(mx.sym.Group([*heads, result]), shapes, {"attention": 1}, {"lengths": keys} if masked else {})
-
-
 def _norm() -> Example:
     x, gamma, beta = (mx.sym.var(name) for name in ("data", "gamma", "beta"))
     for _ in range(4):
@@ -291,9 +257,8 @@ EXAMPLES: Mapping[str, Callable[[], Example]] = {
     "attention with layer norm": lambda: attention(norm=True),
     "attention by hand": _attention_by_hand,
     "attention of a decoder": decoder,
-    "dot attention": lambda: _dot_attention(masked=False, biased=False),
-    "dot attention with a mask": lambda: _dot_attention(masked=True, biased=False),
-    "dot attention with a bias": lambda: _dot_attention(masked=False, biased=True),
+    **ATTENTIONS,
+    **FORMS,
     "layer norm": _norm,
     "reversal": lambda: _reversed(with_lengths=False),
     "reversal with lengths": lambda: _reversed(with_lengths=True),

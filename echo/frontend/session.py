@@ -36,6 +36,7 @@ from echo.ir.gradient_rule import GradientRule
 from echo.ir.gradients import EXCHANGES
 from echo.ir.graph import Entry, Graph
 from echo.ir.ops import ops_with
+from echo.ir.setting import Setting
 from echo.ir.training_graph import EXECUTOR, TrainingGraph
 from echo.ir.training_node import TensorType
 from echo.system.locks import Lock
@@ -146,6 +147,14 @@ class MxnetSession:
     def adds(self) -> bool:
         """Whether gradients may be added to arrays of the user's; of a CachedOp that is not known."""
         return self._runner != EXECUTOR or "add" in self._binding.grad_req
+
+    @property
+    def setting(self) -> Setting:
+        """What patterns have to know. On the CPU, kernels draw as MXNet does, unless that has MKL's generators."""
+        names = zip(self.argument_names(), self._binding.grad_req)
+        one_generator = os.environ.get("MXNET_CPU_PARALLEL_RAND_COPY", "1") == "1"
+        draws = self.device == "cpu" and one_generator and not mx.runtime.Features().is_enabled("BLAS_MKL")
+        return Setting(frozenset(name for name, request in names if request == "null"), draws)
 
     def runnable(self, graph: Graph) -> Graph:
         """The graph in operators that may run again here (`stateless`)."""

@@ -115,7 +115,7 @@ _ROWS: tuple[tuple[OpSpec, str], ...] = (
     (OpSpec(looks_early=True, takes_attrs=False), "Custom"),  # which hands attributes to code of the user's
 
     # Fused kernels
-    (_fused(replace(_HEAVY, flops=flops.attention), "10", "11111", "11"), "_echo_attention"),
+    (_fused(replace(_HEAVY, flops=flops.attention), "10", "1111111", "11"), "_echo_attention"),
     (_fused(_LAYER, "1110", "1111111", "1001"), "_echo_lstm_layer"),
     (_fused(_LAYER, "110", "111101", "101"), "_echo_gru_layer"),
     (_fused(_LAYER, "11", "110101", "10"), "_echo_rnn_layer"),
@@ -132,6 +132,7 @@ _ROWS: tuple[tuple[OpSpec, str], ...] = (
     (_fused(_LIGHT, "1", "01", "0"), "_echo_sequence_reverse"),
     (_fused(_LIGHT, "1", "11", "0"), "_echo_weighted_sum"),
     (_fused(_LIGHT, "1", "011", "0"), "_echo_apply_mask"),
+    (_fused(_READER, "00", "0000", "00"), "_echo_draw_mask"),
     (_fused(_READER, "00", "0", "00"), "_echo_pack_mask"),  # whose result is what is kept
 
     (_LIGHT, """

@@ -1,5 +1,6 @@
 #include "check.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <sstream>
@@ -46,9 +47,11 @@ std::string shape_text(const EchoTensor& tensor) {
 std::string expected_text(const Kernel& kernel, const TensorSpec& spec, const std::vector<int64_t>& dims) {
   std::string known;
   for (const Axis& axis : spec.axes) {
-    if (axis.symbol < 0) continue;
-    const std::string& symbol = kernel.symbols[axis.symbol];
-    if (dims[axis.symbol] >= 0) known += " " + symbol + "=" + std::to_string(dims[axis.symbol]);
+    std::vector<int> symbols = axis.times;
+    if (axis.symbol >= 0) symbols.insert(symbols.begin(), axis.symbol);
+    for (const int symbol : symbols) {
+      if (dims[symbol] >= 0) known += " " + kernel.symbols[symbol] + "=" + std::to_string(dims[symbol]);
+    }
   }
   return known.empty() ? spec.shape : spec.shape + " with" + known;
 }
@@ -71,12 +74,26 @@ const char* type_text(Type type) {
   }
 }
 
+// The product of an axis' symbols; -1 where one is not known, or it is too large.
+int64_t product_of(const Axis& axis, const std::vector<int64_t>& dims) {
+  int64_t product = dims[axis.symbol];
+  for (const int symbol : axis.times) {
+    const int64_t size = dims[symbol];
+    if (product < 0 || size < 0 || product > kMostElements / std::max<int64_t>(size, 1)) return -1;
+    product *= size;
+  }
+  return product;
+}
+
 // Whether one axis fits; learns its dimension where that is not known yet.
 bool axis_fits(const Axis& axis, int64_t size, std::vector<int64_t>* dims) {
   if (axis.symbol < 0) return size == axis.factor;
   int64_t& dim = (*dims)[axis.symbol];
   if (size < 0 || size > kMostElements) return false;
-  if (axis.bits) return dim < 0 || size == (dim + 7) / 8;
+  if (axis.bits) {
+    const int64_t count = product_of(axis, *dims);
+    return count < 0 || size == (count + 7) / 8;
+  }
   if (size % axis.factor != 0) return false;
   if (dim < 0) dim = size / axis.factor;
   return size == dim * axis.factor;
@@ -152,7 +169,13 @@ void check_param(const Kernel& kernel, const std::string& name, double value) {
   } else if (name == "seed" || name == "offset") {
     fits = whole && value >= 0 && value < kMostInteger;
     expected = "an integer from 0 to 2^53 - 1";
-  } else if (name == "reverse") {
+  } else if (name == "masking") {
+    fits = whole && value >= 0 && value <= 2;
+    expected = "0 to add, 1 to select or 2 to select and multiply";
+  } else if (name == "fill") {
+    fits = !std::isnan(value);
+    expected = "a number";
+  } else if (name == "reverse" || name == "root") {
     fits = value == 0 || value == 1;
     expected = "0 or 1";
   }

@@ -29,10 +29,20 @@ const Row kRows[] = {
      "dscore keys query v gamma beta"},
     // The sum over T of w values.
     {"weighted_sum", "w[B,T] values[B,T,H]", "out[B,H]", "", "dout w values"},
-    // softmax(scale q k' + bias) v over the first lengths[n] keys (all where absent; 0: out is 0, lse -inf). lse: the
-    // logarithm of the softmax's denominator. No gradient for lengths (0) and bias (absent or 0).
-    {"attention", "q[N,Tq,D] k[N,Tk,D] v[N,Tk,Dv] lengths[N]:lengths? bias[Tq,Tk]?", "out[N,Tq,Dv] lse[N,Tq]:float32",
-     "scale", "dout q k v lengths bias out lse"},
+    // softmax(scores) v, scores scale q k', over the first lengths[n] keys, or lengths[n * Tq + t] of them (all where
+    // absent; 0: out is 0, lse -inf). root 1: scores are divided by the root of D. Item n is batch n / heads, head n %
+    // heads; Gb, Gh and R may be 1 instead of batches, heads and Tq. The mask: masking 0 is added to the scores; 1 and 2 put fill in their place where
+    // it is 0, and with 2 the weights are multiplied by it. Weights then count factor times where their bit is 1, else
+    // nothing: dropout. lse: the logarithm of the softmax's denominator. No gradient for what comes behind v (0).
+    {"attention",
+     "q[N,Tq,D] k[N,Tk,D] v[N,Tk,Dv] lengths[L]:lengths? mask[Gb,Gh,R,Tk]? bits[(N*Tq*Tk+7)/8]:uint8?factor "
+     "factor[1]:float32?bits",
+     "out[N,Tq,Dv] lse[N,Tq]:float32", "scale masking fill root", "dout q k v lengths mask bits factor out lse"},
+    // The bits of a Dropout of N Tq Tk elements, and its factor 1 / keep; first is that Dropout of a single one, which is
+    // also the first bit. Where it is 1 nothing is dropped and the factor is 1. Other bits are drawn as in dropout.
+    // items, rows and columns give sizes alone. No gradient (zeros).
+    {"draw_mask", "first[1] items[N] rows[Tq] columns[Tk]", "bits[(N*Tq*Tk+7)/8]:uint8 factor[1]:float32",
+     "keep seed offset", ""},
     {"layer_norm", "x[N,H] gamma[H] beta[H]", "y[N,H]", "eps", "dy x gamma"},
     // act(x + b), act 0 relu, 1 sigmoid, 2 tanh, 3 softrelu, 4 none.
     {"bias_act", "x[N,H] b[H]", "y[N,H]", "act", "dy y"},
@@ -85,13 +95,14 @@ Axis parse_axis(const std::string& text, std::vector<std::string>* symbols) {
   size_t begin = axis.bits ? 1 : 0, end = begin;
   while (std::isdigit(static_cast<unsigned char>(text[end]))) ++end;
   if (end > begin) axis.factor = std::stoll(text.substr(begin, end - begin));
-  begin = end;
-  while (end < text.size() && std::isalpha(static_cast<unsigned char>(text[end]))) ++end;
-  const std::string symbol = text.substr(begin, end - begin);
-  if (symbol.empty()) return axis;
-  auto at = std::find(symbols->begin(), symbols->end(), symbol);
-  if (at == symbols->end()) at = symbols->insert(at, symbol);
-  axis.symbol = static_cast<int>(at - symbols->begin());
+  for (begin = end; begin < text.size() && std::isalpha(static_cast<unsigned char>(text[begin])); begin = end + 1) {
+    for (end = begin; end < text.size() && std::isalpha(static_cast<unsigned char>(text[end]));) ++end;
+    const std::string symbol = text.substr(begin, end - begin);
+    auto at = std::find(symbols->begin(), symbols->end(), symbol);
+    if (at == symbols->end()) at = symbols->insert(at, symbol);
+    (axis.symbol < 0 ? axis.symbol : axis.times.emplace_back()) = static_cast<int>(at - symbols->begin());
+    if (end == text.size() || text[end] != '*') break;
+  }
   return axis;
 }
 

@@ -8,10 +8,11 @@
 namespace echo {
 namespace kernels {
 
-// factor * symbol, (symbol + 7) / 8, or factor alone.
+// factor * symbol, (symbol * times... + 7) / 8, or factor alone.
 struct Axis {
   int64_t factor = 1;
   int symbol = -1;  // index into Kernel::symbols; -1: none
+  std::vector<int> times;  // more of them
   bool bits = false;
 };
 

@@ -61,7 +61,9 @@ def with_operators(request: Request, without: AbstractSet[str]) -> Fused:
     refused: dict[tuple[str, str], str] = {}
     why_slower = WhySlower(request)
     while True:
-        fused = fuse(request.graph, frontend.types, frontend.adds, wished, without, refused, why_slower)
+        fused = fuse(
+            request.graph, frontend.types, frontend.adds, wished, without, refused, why_slower, frontend.setting
+        )
         if not fused.places or frontend.why_no_fusion:
             return fused
         large = _too_large(frontend.on(frontend.runnable(fused.graph)))

@@ -72,7 +72,7 @@ class PackMasks:
         if not options.fuse or frontend.why_no_fusion:
             return Masked(fused)
         wished = named(request.graph, options.wishes)
-        masks, near_misses = find(request.graph, wished, frozenset(PATTERNS) - MASKS)
+        masks, near_misses = find(request.graph, wished, frozenset(PATTERNS) - MASKS, setting=frontend.setting)
         if not masks:
             return Masked(replace(fused, missed=(*fused.missed, *near_misses)))
         without = frozenset(PATTERNS) - MASKS - {name for name, _ in fused.places}

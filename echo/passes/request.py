@@ -13,6 +13,7 @@ from echo.estimators.footprint import OPTIMIZER, WEIGHTS
 from echo.estimators.overhead import Overhead
 from echo.ir.gradient_rule import GradientRule
 from echo.ir.graph import Entry, Graph
+from echo.ir.setting import Setting
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType
 from echo.plans.decisions import WORKSPACES
@@ -32,6 +33,7 @@ class Facts(Protocol):
     all the time, by kind; ``spaces``: from how many spaces operators draw their workspaces. ``subject`` is the key of
     the plan, ``family`` a text that is equal for graphs that train the same weights. ``why_no_fusion`` says why no
     operator can be fused, empty where they can; ``adds``, that gradients may be added to arrays that the user has.
+    ``setting`` is what patterns have to know.
     """
 
     device: str
@@ -52,6 +54,8 @@ class Facts(Protocol):
     def why_no_fusion(self) -> str: ...
     @property
     def adds(self) -> bool: ...
+    @property
+    def setting(self) -> Setting: ...
 
     def types(self) -> Mapping[Entry, TensorType]:
         """The shape and type of each entry of the graph that a node may read."""

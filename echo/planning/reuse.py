@@ -24,7 +24,7 @@ def fused_base(plan: Plan, graph: Graph, frontend: Frontend) -> Graph:
         return graph
     if frontend.why_no_fusion:
         raise GraphError(f"the plan has fused operators: {frontend.why_no_fusion}")
-    return frontend.runnable(fused_at(graph, plan.fused, frontend.adds))
+    return frontend.runnable(fused_at(graph, plan.fused, frontend.adds, frontend.setting))
 
 
 def fitting(plans: Sequence[Plan], graph: Graph, frontend: Frontend) -> tuple[Plan, Graph, Graph]:

@@ -9,10 +9,12 @@ from typing import Any, Callable, Mapping, Sequence
 import numpy as np
 
 from echo.kernels import ADD, SKIP, WRITE, reference
-from tests.kernels.table import BITS, SCALE, SPECS, Spec, Tensor
+from tests.kernels.table import MASK, SPECS, Spec, Tensor
 
 # Largest error of a tensor, relative to its largest element; the reference gets the rounded inputs.
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3}
+# Gradients of attention take a part of each row from its result, which is rounded; dropout makes that part larger.
+LOOSER = {("attention", "float16"): 3}
 
 
 @dataclass
@@ -33,7 +35,13 @@ class Case:
     def empty(self, tensors: Sequence[Tensor], present: Sequence[Any]) -> list[Any]:
         """Arrays of these tensors, filled with what must not be seen afterwards; None where there is none."""
         return [
-            None if there is None else np.full(tensor.sizes(self.dims), 77, tensor.dtype or self.dtype)
+            None
+            if there is None
+            else np.full(
+                getattr(there, "shape", ()) if there is not tensor else tensor.sizes(self.dims),
+                77,
+                tensor.dtype or self.dtype,
+            )
             for tensor, there in zip(tensors, present)
         ]
 
@@ -47,17 +55,20 @@ def draw(name: str, dims: Mapping[str, int], dtype: str = "float32", seed: int =
         if tensor.optional and absent:
             return None
         shape = tensor.sizes(dims)
-        if tensor is BITS:
-            return np.packbits(rng.integers(0, 2, dims["n"]), bitorder="little")
-        if tensor is SCALE:
-            return np.full(1, 1.25, np.float32)
+        if tensor.shape == "bits":
+            return np.packbits(rng.integers(0, 2, tensor.count(dims)), bitorder="little")
+        if tensor.shape == "1":
+            return np.full(1, 1.25, tensor.dtype or dtype)
         if tensor.dtype == "float32":  # lengths, some of them 0 and some too long; or labels
             most = next((dims[symbol] for symbol in ("Tk", "V", "T") if symbol in dims), 0)
             return rng.integers(0, most + 2, shape).astype(np.float32)
         # the weights of a layer over time at the size of trained ones: with larger ones errors grow with each step
         depth = dims.get("H", dims.get("I", 1))
         size = max(depth, 1) ** -0.5 if re.fullmatch("[34]?H,[IH]|V,I", tensor.shape) else 1.0
-        return (size * rng.normal(size=shape)).astype(dtype)
+        drawn = size * rng.normal(size=shape)
+        if tensor is MASK and params.get("masking"):
+            drawn = np.where(drawn > -0.5, np.where(drawn > 0.3, 1, 0.5), 0)
+        return drawn.astype(dtype)
 
     inputs = [value(tensor) for tensor in spec.inputs]
     if name == "pack_mask":
@@ -93,10 +104,20 @@ def check(got: Sequence[Any], expected: Sequence[Any], dtype: str, what: str) ->
             continue
         assert other is not None, f"{what}, output {number}: expected no such gradient"
         found = error(one, other)
-        assert found <= TOLERANCE[dtype], f"{what}, output {number}: error {found:.2e}"
+        assert found <= LOOSER.get((what.split()[0], dtype), 1) * TOLERANCE[dtype], (
+            f"{what}, output {number}: error {found:.2e}"
+        )
 
 
 Runner = Callable[..., None]  # echo.kernels.call, or something like it
+
+
+def check_draws(call: Runner) -> None:
+    """Bits after a first element that was dropped, and where nothing is trained."""
+    for first in (0.0, 1.0):
+        case = draw("draw_mask", {"N": 3, "Tq": 5, "Tk": 7})
+        case.inputs[0][:] = first
+        check_case(case, call)
 
 
 def run_forward(case: Case, call: Runner) -> list[Any]:
@@ -140,7 +161,7 @@ def check_reqs(case: Case, req: Sequence[int], call: Runner) -> None:
 
     Gradients of bits, which are none, are only ever written.
     """
-    req = [min(how, WRITE) if tensor is BITS else how for how, tensor in zip(req, case.spec.inputs)]
+    req = [min(how, WRITE) if tensor.shape == "bits" else how for how, tensor in zip(req, case.spec.inputs)]
     outputs = run_forward(case, call)
     rng = np.random.default_rng(1)
     before = [

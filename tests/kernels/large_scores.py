@@ -11,20 +11,20 @@ from tests.kernels.cases import TOLERANCE, Case, Runner, draw, error, expected_b
 # The largest element of q, which makes scores of up to 12, 1,200 and 117,000, and how far float32 may be from float64.
 # At 1,200 some keys come close to a query's own, so that what the scores themselves lose in rounding shows.
 SIZES = {3.0: 4e-6, 30.0: 2.5e-5, 300.0: 1e-6}
-VARIANTS = ("plain", "lengths", "bias", "ruled out")
+VARIANTS = ("plain", "lengths", "mask", "ruled out", "dropout")
 
 
 def large_scores(size: float, dtype: str = "float32", variant: str = "plain") -> Case:
     """Queries, keys and values are one array: a query's own key has nearly all the weight, where it counts."""
     case = draw("attention", {"N": 2, "Tq": 70, "Tk": 70, "D": 16, "Dv": 16}, dtype, seed=10)
-    lengths, bias, x = case.inputs[3], case.inputs[4], case.inputs[0]
+    lengths, mask, x = case.inputs[3], case.inputs[4], case.inputs[0]
     for i in range(3):
         case.inputs[i] = (size * x.astype(np.float64) / np.abs(x).max()).astype(dtype)
-    case.inputs[3:] = [None, None]
+    case.inputs[3:] = [None, None, *(case.inputs[5:] if variant == "dropout" else [None, None])]
     if variant == "lengths":
         case.inputs[3] = np.minimum(lengths, 66)
-    elif variant == "bias":
-        case.inputs[4] = bias
+    elif variant == "mask":
+        case.inputs[4] = mask
     elif variant == "ruled out":
         case.inputs[4] = _mask(dtype)
         for i in range(3):
@@ -33,11 +33,10 @@ def large_scores(size: float, dtype: str = "float32", variant: str = "plain") ->
 
 
 def _mask(dtype: str) -> Any:
-    """Keys behind the query, and all of queries 5 and 6: 5 by a number in which its scores are lost, 6 by infinity."""
+    """Keys behind the query, and all of query 5, by a number in which its scores are lost."""
     mask = np.triu(np.full((70, 70), -np.inf), 1).astype(dtype)
     mask[5] = np.finfo(dtype).min / 4
-    mask[6] = -np.inf
-    return mask
+    return mask[None, None]
 
 
 def check_large_scores(call: Runner, size: float, dtype: str, variant: str) -> None:

@@ -17,16 +17,22 @@ class Tensor:
     gradient: bool = True
 
     def sizes(self, dims: Mapping[str, int]) -> tuple[int, ...]:
-        if self.shape in ("bits", "scale"):
-            return ((dims["n"] + 7) // 8 if self.shape == "bits" else 1,)
-        parts = [re.fullmatch(r"(\d*)(\w+)", axis) for axis in self.shape.split(",")]
-        return tuple(int(part[1] or 1) * dims[part[2]] for part in parts if part)
+        if self.shape == "bits":
+            return ((self.count(dims) + 7) // 8,)
+        parts = [re.fullmatch(r"(\d*)([A-Za-z]*)", axis) for axis in self.shape.split(",")]
+        return tuple(int(part[1] or 1) * (dims[part[2]] if part[2] else 1) for part in parts if part)
+
+    @staticmethod
+    def count(dims: Mapping[str, int]) -> int:
+        """How many elements have bits."""
+        return dims["n"] if "n" in dims else dims["N"] * dims["Tq"] * dims["Tk"]
 
 
 LENGTHS = Tensor("N", "float32", optional=True, gradient=False)
 CLASSES = Tensor("N", "float32", gradient=False)  # that a loss wants
-BIAS = Tensor("Tq,Tk", optional=True, gradient=False)
-BITS, SCALE = Tensor("bits", "uint8", gradient=False), Tensor("scale", "float32", gradient=False)
+MASK = Tensor("1,1,Tq,Tk", optional=True, gradient=False)
+BITS, SCALE = Tensor("bits", "uint8", gradient=False), Tensor("1", "float32", gradient=False)
+DROPPED = Tensor("bits", "uint8", True, False), Tensor("1", "float32", True, False)
 
 
 @dataclass(frozen=True)
@@ -62,14 +68,17 @@ SPECS: dict[str, Spec] = {
         (Tensor("N"), Tensor("N"), Tensor("N,V", gradient=False)),
     ),
     "attention": Spec(
-        (Tensor("N,Tq,D"), Tensor("N,Tk,D"), Tensor("N,Tk,Dv"), LENGTHS, BIAS),
+        (Tensor("N,Tq,D"), Tensor("N,Tk,D"), Tensor("N,Tk,Dv"), LENGTHS, MASK, *DROPPED),
         (Tensor("N,Tq,Dv"), Tensor("N,Tq", "float32", gradient=False)),
-        {"scale": 0.4},
+        {"scale": 0.4, "masking": 0, "fill": 0.0, "root": 0},
     ),
     "layer_norm": _spec("N,H H H", "N,H", eps=1e-5),
     "bias_act": _spec("N,H H", "N,H", act=0),
     "sequence_reverse": Spec((Tensor("T,B,R"), Tensor("B", "float32", True, False)), (Tensor("T,B,R"),)),
     "dropout": Spec((Tensor("n"),), (Tensor("n"), BITS), {"keep": 0.7, "seed": 5, "offset": 1}),
+    "draw_mask": Spec(
+        (Tensor("1"), Tensor("N"), Tensor("Tq"), Tensor("Tk")), (BITS, SCALE), {"keep": 0.7, "seed": 5, "offset": 1}
+    ),
     "relu": Spec((Tensor("n"),), (Tensor("n"), BITS)),
     "pack_mask": Spec((Tensor("n"),), (BITS, SCALE)),
     "apply_mask": Spec((Tensor("n"), BITS, SCALE), (Tensor("n"),)),
@@ -91,7 +100,8 @@ LAYERS = ("lstm_layer", "gru_layer", "rnn_layer")
 
 # For each kernel sizes with more than one block, and with remainders.
 SMALL = {
-    "attention": {"N": 3, "Tq": 5, "Tk": 200, "D": 6, "Dv": 3}, "dropout": {"n": 21}, "relu": {"n": 21},
+    "attention": {"N": 3, "Tq": 5, "Tk": 200, "D": 6, "Dv": 3}, "dropout": {"n": 21},
+    "draw_mask": {"N": 3, "Tq": 5, "Tk": 7}, "relu": {"n": 21},
     "pack_mask": {"n": 21}, "apply_mask": {"n": 21},
     "sequence_reverse": {"T": 4, "B": 3, "R": 2}, "mlp_score": {"B": 3, "T": 4, "H": 9},
     "layer_norm": {"N": 5, "H": 9}, "bias_act": {"N": 5, "H": 9}, "lstm_cell": {"B": 3, "H": 9},
@@ -110,6 +120,8 @@ def sizes_of(name: str) -> list[dict[str, int]]:
         sizes = [(2, 3, 5, 4, 4), (1, 1, 1, 1, 1), (3, 33, 65, 7, 33), (1, 70, 130, 64, 64), (2, 5, 64, 33, 1)]
         sizes += [(0, 3, 5, 4, 4), (2, 0, 5, 4, 4), (2, 3, 0, 4, 4), (3, 32, 64, 16, 24)]
         return [dict(zip(("N", "Tq", "Tk", "D", "Dv"), each)) for each in sizes]
+    if name == "draw_mask":
+        return [dict(zip(("N", "Tq", "Tk"), each)) for each in ((3, 5, 7), (1, 1, 1), (0, 3, 5), (3, 32, 100))]
     if name in ("dropout", "relu", "pack_mask", "apply_mask"):
         return [{"n": n} for n in (0, 1, 7, 8, 9, 511, 512, 513, 5000)]
     if name == "sequence_reverse":
@@ -136,6 +148,7 @@ MORE = {layer: [{"T": 5, "B": 330, "I": 3, "H": 5}, {"T": 2, "B": 1, "I": 520, "
 
 # Parameters to try, in the place of those in SPECS.
 PARAMS: dict[str, list[dict[str, float]]] = {
+    "attention": [{}, {"masking": 1, "fill": -2.0, "root": 1}, {"masking": 2, "fill": -1e18}],
     "bias_act": [{"act": act} for act in range(5)],
     "lstm_layer": [{"reverse": 0}, {"reverse": 1}],
     "gru_layer": [{"reverse": 0}, {"reverse": 1}],
@@ -157,12 +170,23 @@ BUGS = [
     ("mlp_score", "mlp_score.cc", "rows.zeros(chunk, kDquery)", "rows.at(chunk, kDquery)"),
     ("attention", "attention.cc", "*total * shrink + sum", "*total + sum"),
     ("attention", "attention.cc", "out[d] *= shrink", "out[d] *= 1.0f"),
-    ("attention", "attention.cc", "in_tiles(lengths[n],", "in_tiles(s.Tk,"),
+    ("attention", "attention.cc", "std::fill(row_scores + inside, row_scores + columns, 0.0f);", ""),
+    ("attention", "attention.cc", "if (row.factors != nullptr)", "if (false)"),
+    ("attention", "attention.h", "if (!has_lengths_ || !per_query_) return", "if (true) return"),
+    ("attention", "attention.h", "skipped = at % 8", "skipped = key % 8"),
+    ("attention", "attention.h", "head = heads_ == 1 ? 0 : n % per_batch_", "head = heads_ == 1 ? 0 : n / per_batch_"),
+    ("attention", "attention.h", "mask[j] != 0.0f ? scores[j] * scale : fill", "scores[j] * scale"),
+    ("attention", "attention.h", "multiply_by_flags(found.factors, flags + skipped, factor_, factors, columns);",
+     "cloned<factors_of>(flags + skipped, factor_, factors, columns);"),
+    ("attention", "attention_grad.cc", "if (row.factors != nullptr) cloned<multiply_rows>(scores",
+     "if (false) cloned<multiply_rows>(scores"),
+    ("attention", "attention_grad.cc", "if (row->factors != nullptr)", "if (false)"),
+    ("attention", "attention_grad.cc", "t.rules.masking != kAdds", "false"),
     ("attention", "attention_grad.cc", "(dweights[j] - delta)", "dweights[j]"),
     ("attention", "attention_grad.cc", "std::max<int64_t>(length - key, 0)", "all"),
     ("attention", "attention_grad.cc", "if (!t.any_large(n, 0, t.Tq)) return;", "return;"),
-    ("attention", "attention_grad.cc", "scores[j] = exp_of(scores[j] * scale + bias[j] - lse - rest);",
-     "scores[j] = exp_of(scores[j] * scale + bias[j] - lse);"),
+    ("attention", "attention_grad.cc", "scores[j] = exp_of(scores[j] - lse - rest);",
+     "scores[j] = exp_of(scores[j] - lse);"),
     ("attention", "attention_grad.cc", ", delta[i] = 0.0f;", ";"),
     ("attention", "blocks.cc", "for (; i < p.rows; ++i) {", "for (; i + 1 < p.rows; ++i) {"),
     ("attention", "blocks.cc", "whole < width && j < inner", "whole < width && j < 1"),
@@ -182,8 +206,10 @@ BUGS = [
     ("bias_act", "bias_act.cc", "v * (1.0f - v)", "v"),
     ("bias_act", "math.h", "(x < 0.0f ? e : 1.0f)", "1.0f"),
     ("sequence_reverse", "sequence_reverse.cc", "length - 1 - t", "T - 1 - t"),
-    ("dropout", "dropout.cc", "0x9E3779B9u", "0x9E3779B8u"),
-    ("dropout", "dropout.cc", "1.0f / static_cast<float>(call.param(\"keep\"))", "1.0f"),
+    ("dropout", "draws.h", "0x9E3779B9u", "0x9E3779B8u"),
+    ("dropout", "draws.h", "1.0f / static_cast<float>(call.param(\"keep\"))", "1.0f"),
+    ("draw_mask", "dropout.cc", "if (at == 0) flags[0] = first != 0.0f;", ""),
+    ("draw_mask", "dropout.cc", "first == 1.0f ? 1.0f : factor_of(call)", "factor_of(call)"),
     ("relu", "bits.cc", ">> 56", ">> 55"),
     ("pack_mask", "mask.cc", "mask[j] != 0.0f", "mask[j] == 0.0f"),
     ("pack_mask", "mask.cc", "found = *first", "found = 1.0f"),

@@ -32,9 +32,17 @@ def lstm(**changes: Any) -> dict[str, Any]:
 
 
 def attention(**changes: Any) -> dict[str, Any]:
-    tensors = {"q": full(2, 3, 4), "k": full(2, 5, 4), "v": full(2, 5, 6), "lengths": None, "bias": None}
+    tensors = {
+        "q": full(2, 3, 4),
+        "k": full(2, 5, 4),
+        "v": full(2, 5, 6),
+        "lengths": None,
+        "mask": None,
+        "bits": None,
+        "factor": None,
+    }
     tensors.update(changes)
-    return {"inputs": list(tensors.values()), "outputs": [full(2, 3, 6), full(2, 3)], "params": (1.0,)}
+    return {"inputs": list(tensors.values()), "outputs": [full(2, 3, 6), full(2, 3)], "params": (1.0, 0, 0, 0)}
 
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
@@ -52,7 +60,12 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("lstm_cell", lstm(outputs=[full(3, 2), full(3, 3)]), r"c' has shape \(3, 3\), expected \[B,H\] with B=3 H=2"),
     ("lstm_cell", lstm(inputs=[full(1, 1, 1, 1, 1, 1), full(3, 2)]), "input 0 has 6 axes, expected 5 at most"),
     ("attention", attention(k=full(2, 5, 3)), r"k has shape \(2, 5, 3\), expected \[N,Tk,D\] with N=2 Tk=5 D=4"),
-    ("attention", attention(bias=full(3, 4)), r"bias has shape \(3, 4\), expected \[Tq,Tk\] with Tq=3 Tk=5"),
+    ("attention", attention(mask=full(1, 1, 3, 4)), r"mask has shape \(1, 1, 3, 4\), expected \[Gb,Gh,R,Tk\] "),
+    ("attention", attention(mask=full(1, 1, 2, 5)), r"a mask of 1 batches, 1 heads and 2 rows does not fit 2 items"),
+    ("attention", attention(mask=full(3, 1, 1, 5)), r"a mask of 3 batches, 1 heads and 1 rows does not fit 2 items"),
+    ("attention", attention(lengths=full(5)), "expected lengths for each item or each query, got 5"),
+    ("attention", attention(bits=full(3, dtype="uint8")), r"bits has shape \(3,\), expected .* with N=2 Tq=3 Tk=5"),
+    ("attention", attention(bits=full(4, dtype="uint8")), "bits came without factor, expected both or neither"),
     ("relu", {"inputs": [full(9)], "outputs": [full(9), full(1, dtype="uint8")]},
      r"bits has shape \(1,\), expected \[\(n\+7\)/8\] with n=9"),
     # types
@@ -85,7 +98,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     # parameters
     ("layer_norm", {"inputs": [full(2, 3), full(3), full(3)], "outputs": [full(2, 3)], "params": (-1.0,)},
      "eps is -1, expected a finite number that is not negative"),
-    ("attention", {**attention(), "params": (float("nan"),)}, "scale is -?nan, expected a finite number"),
+    ("attention", {**attention(), "params": (float("nan"), 0, 0, 0)}, "scale is -?nan, expected a finite number"),
     ("bias_act", {"inputs": [full(2, 3), full(3)], "outputs": [full(2, 3)], "params": (5.0,)},
      "act is 5, expected 0 relu, 1 sigmoid, 2 tanh, 3 softrelu or 4 none"),
     ("bias_act", {"inputs": [full(2, 3), full(3)], "outputs": [full(2, 3)], "params": (0.5,)}, "act is 0.5, expected"),

@@ -15,7 +15,8 @@ import pytest
 from benchmarks.gpu_cases import LAYERS, Case, cases_of, check, draw
 from echo.kernels import reference
 from echo.kernels.library import ADD, SKIP, WRITE
-from tests.kernels.cases import check_case
+from tests.kernels.attention_forms import FORMS, check_form
+from tests.kernels.cases import check_case, check_draws
 from tests.kernels.cases import draw as draw_case
 from tests.kernels.cuda_emulation import KERNELS, Emulated, built, compile_fibers, compile_kernels
 from tests.kernels.large_scores import SIZES, VARIANTS, check_large_scores
@@ -157,25 +158,39 @@ def test_padding_does_not_spread(backend: Emulated) -> None:
     lengths = np.array([66, 0], np.int32)
     for array in (k, v):
         array[0, 66:], array[1] = np.nan, np.inf
-    out, lse = run(backend, "attention", [q, k, v, lengths, None], [(2, 70, 5), (2, 70)], 0.5)
+    params, absent = (0.5, 0.0, 0.0, 0.0), [None] * 3
+    out, lse = run(backend, "attention", [q, k, v, lengths, *absent], [(2, 70, 5), (2, 70)], *params)
     assert np.isfinite(out).all()
     assert not out[1].any()
     assert np.isneginf(lse[1]).all()
-    inputs, shapes = [dout, None, q, k, v, lengths, None, out, lse], [(2, 70, 5)] * 3
-    outputs: list[Any] = [np.full(shape, np.nan, np.float32) for shape in shapes] + [None, None]
-    backend.call("attention_grad", inputs, outputs, [WRITE] * 3 + [SKIP] * 2, [0.5])
+    inputs, shapes = [dout, None, q, k, v, lengths, *absent, out, lse], [(2, 70, 5)] * 3
+    outputs: list[Any] = [np.full(shape, np.nan, np.float32) for shape in shapes] + [None] * 4
+    backend.call("attention_grad", inputs, outputs, [WRITE] * 3 + [SKIP] * 4, list(params))
     assert all(np.isfinite(gradient).all() for gradient in outputs[:3])
     assert not outputs[1][0, 66:].any()
     assert not outputs[2][1].any()
 
 
-def test_keys_that_the_bias_rules_out(backend: Emulated) -> None:
+def test_keys_that_the_mask_rules_out(backend: Emulated) -> None:
+    """All keys of a query: MXNet makes NaNs of that."""
     q, k, v = (np.ones((1, size, 4), np.float32) for size in (3, 80, 80))
-    bias = np.zeros((3, 80), np.float32)
-    bias[1], bias[2, :70] = -np.inf, -np.inf
-    out, lse = run(backend, "attention", [q, k, v, None, bias], [(1, 3, 4), (1, 3)], 1.0)
-    np.testing.assert_allclose(out[0], [[1] * 4, [0] * 4, [1] * 4], rtol=1e-6)
-    np.testing.assert_allclose(lse[0], [4 + np.log(80), -np.inf, 4 + np.log(10)], rtol=1e-6)
+    mask = np.zeros((1, 1, 3, 80), np.float32)
+    mask[0, 0, 1], mask[0, 0, 2, :70] = -np.inf, -np.inf
+    inputs = [q, k, v, None, mask, None, None]
+    out, lse = run(backend, "attention", inputs, [(1, 3, 4), (1, 3)], 1.0, 0.0, 0.0, 0.0)
+    np.testing.assert_allclose(out[0], [[1] * 4, [np.nan] * 4, [1] * 4], rtol=1e-6)
+    np.testing.assert_allclose(lse[0], [4 + np.log(80), np.nan, 4 + np.log(10)], rtol=1e-6)
+
+
+def test_bits_after_the_first(backend: Emulated) -> None:
+    check_draws(backend.run)
+
+
+@pytest.mark.every(2)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("name", FORMS)
+def test_masks_of_attention(backend: Emulated, name: str, dtype: str) -> None:
+    check_form(backend.run, name, dtype)
 
 
 @pytest.mark.every(3)

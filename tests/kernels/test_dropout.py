@@ -95,3 +95,32 @@ def test_what_keep_may_not_be(keep: float) -> None:
     x = np.ones(8, np.float32)
     with pytest.raises(KernelError, match=r"dropout: keep is .*, expected a probability above 0"):
         call("dropout", [x], [x.copy(), np.empty(1, np.uint8)], params=(keep, 0, 0))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (2, 3, 5), (3, 100, 257)])
+def test_the_bits_behind_the_first_element(sizes: tuple[int, int, int], dtype: str) -> None:
+    """A Dropout of one element and the bits of the others are those of a Dropout of all, call after call."""
+    ours, theirs = mxnet_states(5), mxnet_states(5)
+    count = int(np.prod(sizes))
+    for _ in range(2):
+        first, _ = kernel_dropout(np.ones(1, dtype), 0.3, ours)
+        bits, factor = np.empty((count + 7) // 8, np.uint8), np.empty(1, np.float32)
+        keep = float(np.float32(1) - np.float32(0.3))
+        arrays = [first, *(np.empty(size, dtype) for size in sizes)]
+        call("draw_mask", arrays, [bits, factor], params=(keep, 0, 0), random=ctypes.c_void_p(ours.ctypes.data).value)
+        whole, expected = kernel_dropout(np.ones(count, dtype), 0.3, theirs)
+        assert np.array_equal(bits, expected)
+        assert whole.max() == np.asarray(factor[0], dtype) or not whole.any()
+    assert np.array_equal(ours, theirs)
+
+
+def test_where_nothing_is_trained_no_bit_is_drawn() -> None:
+    states = mxnet_states(5)
+    before = states.copy()
+    bits, factor = np.zeros(2, np.uint8), np.zeros(1, np.float32)
+    arrays = [np.ones(size, np.float32) for size in (1, 1, 3, 4)]
+    call("draw_mask", arrays, [bits, factor], params=(0.5, 0, 0), random=ctypes.c_void_p(states.ctypes.data).value)
+    assert list(bits) == [0xFF, 0x0F]
+    assert factor == 1
+    assert np.array_equal(states, before)

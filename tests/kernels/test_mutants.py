@@ -13,7 +13,8 @@ from typing import Any, Iterator
 import pytest
 
 from echo.kernels import ADD, call, library
-from tests.kernels.cases import check_case, check_reqs, draw
+from tests.kernels.attention_forms import FORMS, check_form
+from tests.kernels.cases import check_case, check_draws, check_reqs, draw
 from tests.kernels.large_scores import SIZES as SCORES
 from tests.kernels.large_scores import VARIANTS, check_large_scores
 from tests.kernels.table import BUGS, MORE, PARAMS, SMALL
@@ -55,6 +56,11 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def check_kernel(name: str) -> None:
+    if name == "attention":
+        for form in FORMS:
+            check_form(call, form, "float32")
+    if name == "draw_mask":
+        check_draws(call)
     sizes = [SMALL[name], *MORE.get(name, [])]
     for params, absent, dims in itertools.product(PARAMS.get(name, [{}]), (False, True), sizes):
         case = draw(name, dims, seed=3, absent=absent, **params)

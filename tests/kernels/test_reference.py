@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from echo.kernels import reference
+from tests.kernels.attention_forms import FORMS, case_of
 from tests.kernels.cases import draw as draw_case
 from tests.kernels.table import SMALL, SPECS
 
@@ -20,7 +21,7 @@ def draw(seed: int, *shapes: tuple[int, ...]) -> list[Any]:
 
 
 def attention_inputs() -> list[Any]:
-    return [*draw(4, (3, 4, 5), (3, 6, 5), (3, 6, 2)), np.array([6, 2, 0]), *draw(5, (4, 6))]
+    return [*draw(4, (3, 4, 5), (3, 6, 5), (3, 6, 2)), np.array([6, 2, 0]), *draw(5, (1, 1, 4, 6))]
 
 
 def layer_inputs() -> list[Any]:
@@ -34,6 +35,7 @@ CASES: list[tuple[str, list[Any], dict[str, float], tuple[int, ...]]] = [
     ("mlp_score", draw(2, (2, 3, 5), (2, 5), (5,)), {"eps": 1e-5}, (0, 1, 2)),
     ("mlp_score", draw(3, (2, 3, 5), (2, 5), (5,), (5,), (5,)), {"eps": 1e-2}, (0, 1, 2, 3, 4)),
     ("attention", attention_inputs(), {"scale": 0.7}, (0, 1, 2)),
+    *[("attention", case_of(form, "float64").inputs, case_of(form).params, (0, 1, 2)) for form in FORMS],
     ("attention", attention_inputs()[:3], {"scale": 0.7}, (0, 1, 2)),
     ("layer_norm", draw(6, (3, 5), (5,), (5,)), {"eps": 1e-2}, (0, 1, 2)),
     *[("bias_act", draw(7, (3, 5), (5,)), {"act": act}, (0, 1)) for act in range(5)],
@@ -45,7 +47,7 @@ CASES: list[tuple[str, list[Any], dict[str, float], tuple[int, ...]]] = [
     *[("lstm_layer", layer_inputs(), {"reverse": way}, tuple(range(7))) for way in (0, 1)],
 ]
 # Every other kernel that has a gradient of what it computes.
-for _name in sorted(set(SPECS) - {case[0] for case in CASES} - {"pack_mask", "softmax_output"}):
+for _name in sorted(set(SPECS) - {case[0] for case in CASES} - {"pack_mask", "draw_mask", "softmax_output"}):
     _case = draw_case(_name, SMALL[_name], "float64")
     _wanted = tuple(number for number, tensor in enumerate(SPECS[_name].inputs) if tensor.gradient)
     CASES.append((_name, _case.inputs, _case.params, _wanted))
@@ -75,7 +77,9 @@ def test_gradients(name: str, inputs: list[Any], params: dict[str, float], wante
         None if (name, number) in UNREAD else RNG(number).normal(size=output.shape)
         for number, output in enumerate(outputs)
     ]
-    absent = 5 if name in ("mlp_score", "attention") else 2 if name == "sequence_reverse" else len(inputs)
+    absent = (
+        7 if name == "attention" else 5 if name == "mlp_score" else 2 if name == "sequence_reverse" else len(inputs)
+    )
     padded = inputs + [None] * (absent - len(inputs))
     gradients = grad(*heads, *padded, *outputs, **params)
     assert len(gradients) == len(padded)
@@ -95,12 +99,12 @@ def test_gradients(name: str, inputs: list[Any], params: dict[str, float], wante
 
 
 def test_padding_does_not_spread() -> None:
-    q, k, v, lengths, bias = attention_inputs()
-    clean = reference.attention(q, k, v, lengths, bias, scale=0.5)
+    q, k, v, lengths, mask = attention_inputs()
+    clean = reference.attention(q, k, v, lengths, mask, scale=0.5)
     k[1, 2:], v[1, 2:], k[2], v[2] = np.nan, np.inf, np.nan, np.nan
-    for one, other in zip(clean, reference.attention(q, k, v, lengths, bias, scale=0.5)):
+    for one, other in zip(clean, reference.attention(q, k, v, lengths, mask, scale=0.5)):
         np.testing.assert_array_equal(one, other)
-    gradients = reference.attention_grad(np.ones((3, 4, 2)), None, q, k, v, lengths, bias, scale=0.5)
+    gradients = reference.attention_grad(np.ones((3, 4, 2)), None, q, k, v, lengths, mask, scale=0.5)
     assert all(np.isfinite(gradient).all() for gradient in gradients if gradient is not None)
     assert not gradients[1][1, 2:].any()
     assert not gradients[2][2].any()
@@ -109,12 +113,14 @@ def test_padding_does_not_spread() -> None:
     assert np.isneginf(lse[2]).all()
 
 
-def test_keys_that_the_bias_rules_out() -> None:
-    q, k, v, _, bias = attention_inputs()
-    bias[1] = -np.inf
-    out, lse = reference.attention(q, k, v, None, bias, scale=0.5)
-    assert not out[:, 1].any()
-    assert np.isneginf(lse[:, 1]).all()
+def test_keys_that_the_mask_rules_out() -> None:
+    """All keys of a query: MXNet makes NaNs of that."""
+    q, k, v, _, mask = attention_inputs()
+    mask[..., 1, :] = -np.inf
+    out, lse = reference.attention(q, k, v, None, mask, scale=0.5)
+    assert np.isnan(out[:, 1]).all()
+    assert np.isnan(lse[:, 1]).all()
+    assert np.isfinite(out[:, 0]).all()
     assert np.isfinite(lse[:, 0]).all()
 
 

@@ -1,5 +1,7 @@
 // Softmax attention in blocks, without a [Tq,Tk] map in memory: the forward pass keeps a running maximum and denominator
 // (Milakov and Gimelshein 2018; Rabe and Staats 2021; Dao et al. 2022).
+#include "attention.h"
+
 #include <cmath>
 
 #include "blocks.h"
@@ -14,16 +16,12 @@ namespace echo {
 namespace kernels {
 namespace {
 
-// A row of scores, times scale plus bias, becomes exponentials; the row's maximum, denominator and what was summed so far
-// follow.
-ECHO_INLINE void softmax_row(float* __restrict scores, const float* __restrict bias, float scale, int64_t columns,
-                             float* __restrict most, float* __restrict total, float* __restrict out, int64_t width) {
+// A row of scores becomes exponentials; the row's maximum, denominator and what was summed so far follow.
+ECHO_INLINE void softmax_row(float* __restrict scores, int64_t columns, float* __restrict most, float* __restrict total,
+                             float* __restrict out, int64_t width) {
   float maximum = *most;
 #pragma omp simd reduction(max : maximum)
-  for (int64_t j = 0; j < columns; ++j) {
-    scores[j] = scores[j] * scale + bias[j];
-    maximum = scores[j] > maximum ? scores[j] : maximum;
-  }
+  for (int64_t j = 0; j < columns; ++j) maximum = scores[j] > maximum ? scores[j] : maximum;
   const float base = maximum == -__builtin_inff() ? 0.0f : maximum;  // every score so far is -inf: exponentials are 0
   // apart from the sum: clang works on several vectors of a sum at once, and leaves more of a short row to one by one
   for (int64_t j = 0; j < columns; ++j) scores[j] = exp_of(scores[j] - base);
@@ -33,6 +31,7 @@ ECHO_INLINE void softmax_row(float* __restrict scores, const float* __restrict b
   const float shrink = exp_of(*most - base);
   *total = *total * shrink + sum;
   *most = maximum;
+  if (shrink == 1.0f) return;
   for (int64_t d = 0; d < width; ++d) out[d] *= shrink;
 }
 
@@ -70,15 +69,14 @@ size_t attention_workspace(const Call& call) {
 
 void attention(const Call& call) {
   const Sizes s(call);
-  const float scale = static_cast<float>(call.param("scale"));
-  const Input q(call, "q"), k(call, "k"), v(call, "v"), bias(call, "bias");
+  const Scores rules(call);
+  const Input q(call, "q"), k(call, "k"), v(call, "v");
   const Output out(call, "out"), lse(call, "lse");
-  const Lengths lengths(call, s.Tk);
   in_chunks(s.N * s.blocks, s.N * s.Tq * s.Tk * (s.D + s.Dv) / 8, [&](int64_t chunk, int64_t begin, int64_t end) {
     float* const workspace = static_cast<float*>(call.raw().workspace) + chunk * s.start[kParts];
     float* const scores = workspace + s.start[kScores];
     float* const sums = workspace + s.start[kSums];
-    float bias_buffer[kKeysAtOnce], most[kQueries], totals[kQueries];
+    float most[kQueries], totals[kQueries];
     for (int64_t block = begin; block < end; ++block) {
       const int64_t n = block / s.blocks, first = block % s.blocks * kQueries;
       const int64_t rows = std::min(kQueries, s.Tq - first), row = n * s.Tq + first;
@@ -86,20 +84,28 @@ void attention(const Call& call) {
       std::fill_n(most, rows, -__builtin_inff());
       std::fill_n(totals, rows, 0.0f);
       std::fill_n(sums, rows * s.Dv, 0.0f);
-      in_tiles(lengths[n], kKeysAtOnce, [&](int64_t key, int64_t columns) {
+      in_tiles(rules.most(n), kKeysAtOnce, [&](int64_t key, int64_t columns) {
         const float* const keys = k.read((n * s.Tk + key) * s.D, columns * s.D, workspace + s.start[kK]);
         const float* const values = v.read((n * s.Tk + key) * s.Dv, columns * s.Dv, workspace + s.start[kV]);
         Columns(keys, columns, s.D, rows, workspace + s.start[kTransposed]).dots(queries, rows, scores);
         for (int64_t i = 0; i < rows; ++i) {
-          cloned<softmax_row>(scores + i * kKeysAtOnce, bias.read((first + i) * s.Tk + key, columns, bias_buffer),
-                              scale, columns, most + i, totals + i, sums + i * s.Dv, s.Dv);
+          float* const row_scores = scores + i * kKeysAtOnce;
+          float buffer[2 * kKeysAtOnce];
+          const int64_t inside = rules.inside(n, first + i, key, columns);
+          const MaskRow row = rules.row(n, first + i, key, inside, buffer);
+          cloned<finish_scores>(row_scores, row.mask, rules.scale, rules.masking, rules.fill, inside);
+          cloned<softmax_row>(row_scores, inside, most + i, totals + i, sums + i * s.Dv, s.Dv);
+          if (row.factors != nullptr) cloned<multiply_rows>(row_scores, row.factors, inside);
+          std::fill(row_scores + inside, row_scores + columns, 0.0f);
         }
         add_product(scores, kKeysAtOnce, 1, values, rows, columns, s.Dv, sums);
       });
       for (int64_t i = 0; i < rows; ++i) {
-        const float logarithm = most[i] + std::log(totals[i]);
+        const bool no_key = rules.length(n, first + i) == 0;  // else a sum of 0 makes NaNs, as in MXNet
+        const float total = totals[i] == 0.0f && !no_key ? __builtin_nanf("") : totals[i];
+        const float logarithm = most[i] + std::log(total);
         lse.write(row + i, 1, &logarithm);
-        cloned<scale_row>(sums + i * s.Dv, totals[i] == 0.0f ? 0.0f : 1.0f / totals[i], s.Dv);
+        cloned<scale_row>(sums + i * s.Dv, no_key ? 0.0f : 1.0f / total, s.Dv);
       }
       out.write(row * s.Dv, rows * s.Dv, sums);
     }

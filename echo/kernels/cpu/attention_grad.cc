@@ -3,6 +3,7 @@
 // by, relatively: there the weights are summed first (`mend_large`).
 #include <cmath>
 
+#include "attention.h"
 #include "blocks.h"
 #include "chunk_vectors.h"
 #include "clones.h"
@@ -19,34 +20,34 @@ namespace {
 bool is_large(float lse) { return std::isgreater(std::fabs(lse), 32.0f) && std::isfinite(lse); }
 
 // The weights of a row of scores, summed.
-ECHO_INLINE float sum_row(const float* __restrict scores, const float* __restrict bias, float scale, float lse,
-                          int64_t columns) {
+ECHO_INLINE float sum_row(const float* __restrict scores, float lse, int64_t columns) {
   float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
-  for (int64_t j = 0; j < columns; ++j) sum += exp_of(scores[j] * scale + bias[j] - lse);
+  for (int64_t j = 0; j < columns; ++j) sum += exp_of(scores[j] - lse);
   return sum;
 }
 
 // The weights of a row times their gradients, summed.
-ECHO_INLINE float delta_row(const float* __restrict scores, const float* __restrict dweights,
-                            const float* __restrict bias, float scale, float lse, float rest, int64_t columns) {
+ECHO_INLINE float delta_row(const float* __restrict scores, const float* __restrict dweights, float lse, float rest,
+                            int64_t columns) {
   float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
-  for (int64_t j = 0; j < columns; ++j) sum += exp_of(scores[j] * scale + bias[j] - lse - rest) * dweights[j];
+  for (int64_t j = 0; j < columns; ++j) sum += exp_of(scores[j] - lse - rest) * dweights[j];
   return sum;
 }
 
 // Scores become weights, and gradients of weights become gradients of scores.
-ECHO_INLINE void weights_row(float* __restrict scores, float* __restrict dweights, const float* __restrict bias,
-                             float scale, float lse, float rest, float delta, int64_t columns) {
-  if (lse == -__builtin_inff()) {  // no key counts
-    for (int64_t j = 0; j < columns; ++j) scores[j] = dweights[j] = 0.0f;
-    return;
-  }
+ECHO_INLINE void weights_row(float* __restrict scores, float* __restrict dweights, float scale, float lse, float rest,
+                             float delta, int64_t columns) {
   for (int64_t j = 0; j < columns; ++j) {
-    scores[j] = exp_of(scores[j] * scale + bias[j] - lse - rest);
+    scores[j] = exp_of(scores[j] - lse - rest);
     dweights[j] = scores[j] * (dweights[j] - delta) * scale;
   }
+}
+
+// Nothing flows back to scores that the mask has replaced.
+ECHO_INLINE void close_row(float* __restrict dscores, const float* __restrict mask, int64_t columns) {
+  for (int64_t j = 0; j < columns; ++j) dscores[j] = mask[j] != 0.0f ? dscores[j] : 0.0f;
 }
 
 ECHO_INLINE float dot_row(const float* a, const float* b, int64_t n) {
@@ -63,18 +64,16 @@ struct Tensors {
         Tk(call["Tk"]),
         D(call["D"]),
         Dv(call["Dv"]),
-        scale(static_cast<float>(call.param("scale"))),
         dout(call, "dout"),
         q(call, "q"),
         k(call, "k"),
         v(call, "v"),
-        bias(call, "bias"),
         out(call, "out"),
         lse(call, "lse"),
         dq(call, "dq"),
         dk(call, "dk"),
         dv(call, "dv"),
-        lengths(call, Tk) {}
+        rules(call) {}
 
   float lse_of(int64_t n, int64_t query) const {
     float buffer;
@@ -89,10 +88,9 @@ struct Tensors {
   }
 
   const int64_t N, Tq, Tk, D, Dv;
-  const float scale;
-  const Input dout, q, k, v, bias, out, lse;
+  const Input dout, q, k, v, out, lse;
   const Output dq, dk, dv;
-  const Lengths lengths;
+  const Scores rules;
 };
 
 // The parts of a chunk's workspace. Those with copies in float32 are empty where the tensors are float32.
@@ -138,11 +136,22 @@ void fill_delta(const Tensors& t, int64_t n, const Buffers& b) {
   });
 }
 
-// Calls f(query, bias, at, columns) for each query with large scores and block of keys that count: the scores, and the
+// A row of products becomes scores, and gradients of what the weights were multiplied by become those of the weights. So
+// many of the columns count.
+int64_t finish_row(const Tensors& t, int64_t n, int64_t query, int64_t key, int64_t columns, float* scores,
+                   float* dweights, float* buffer, MaskRow* row) {
+  const int64_t inside = t.rules.inside(n, query, key, columns);
+  *row = t.rules.row(n, query, key, inside, buffer);
+  cloned<finish_scores>(scores, row->mask, t.rules.scale, t.rules.masking, t.rules.fill, inside);
+  if (row->factors != nullptr) cloned<multiply_rows>(dweights, row->factors, inside);
+  return inside;
+}
+
+// Calls f(query, at, columns) for each query with large scores and block of keys that count: the scores, and the
 // gradients of the weights, of that query are at `at`.
 template <typename F>
 void each_large_row(const Tensors& t, int64_t n, const Buffers& b, F f) {
-  in_tiles(t.lengths[n], kKeysAtOnce, [&](int64_t key, int64_t columns) {
+  in_tiles(t.rules.most(n), kKeysAtOnce, [&](int64_t key, int64_t columns) {
     const float* const keys = t.k.read((n * t.Tk + key) * t.D, columns * t.D, b[kK]);
     const float* const values = t.v.read((n * t.Tk + key) * t.Dv, columns * t.Dv, b[kV]);
     const Columns key_columns(keys, columns, t.D, t.Tq, b[kKTransposed]);
@@ -154,8 +163,10 @@ void each_large_row(const Tensors& t, int64_t n, const Buffers& b, F f) {
       value_columns.dots(t.dout.read(row * t.Dv, rows * t.Dv, b[kDout]), rows, b[kDscores]);
       for (int64_t i = 0; i < rows; ++i) {
         if (!is_large(t.lse_of(n, first + i))) continue;
-        float buffer[kKeysAtOnce];
-        f(first + i, t.bias.read((first + i) * t.Tk + key, columns, buffer), i * kKeysAtOnce, columns);
+        float buffer[2 * kKeysAtOnce];
+        MaskRow unused;
+        const int64_t at = i * kKeysAtOnce;
+        f(first + i, at, finish_row(t, n, first + i, key, columns, b[kScores] + at, b[kDscores] + at, buffer, &unused));
       }
     });
   });
@@ -167,15 +178,14 @@ void mend_large(const Tensors& t, int64_t n, const Buffers& b) {
   float *const rest = b[kRest], *const delta = b[kDelta];
   std::fill_n(rest, t.Tq, 0.0f);
   if (!t.any_large(n, 0, t.Tq)) return;
-  each_large_row(t, n, b, [&](int64_t query, const float* bias, int64_t at, int64_t columns) {
-    rest[query] += cloned<sum_row>(b[kScores] + at, bias, t.scale, t.lse_of(n, query), columns);
+  each_large_row(t, n, b, [&](int64_t query, int64_t at, int64_t columns) {
+    rest[query] += cloned<sum_row>(b[kScores] + at, t.lse_of(n, query), columns);
   });
   for (int64_t i = 0; i < t.Tq; ++i) {
     if (is_large(t.lse_of(n, i))) rest[i] = std::log(rest[i]), delta[i] = 0.0f;
   }
-  each_large_row(t, n, b, [&](int64_t query, const float* bias, int64_t at, int64_t columns) {
-    delta[query] += cloned<delta_row>(b[kScores] + at, b[kDscores] + at, bias, t.scale, t.lse_of(n, query), rest[query],
-                                      columns);
+  each_large_row(t, n, b, [&](int64_t query, int64_t at, int64_t columns) {
+    delta[query] += cloned<delta_row>(b[kScores] + at, b[kDscores] + at, t.lse_of(n, query), rest[query], columns);
   });
 }
 
@@ -189,16 +199,25 @@ struct KeyBlock {
 
 // What a block of keys takes from, and gives to, a block of queries.
 void block_grad(const Tensors& t, int64_t n, int64_t first, int64_t rows, const KeyBlock& block, const Buffers& b) {
-  const int64_t row = n * t.Tq + first, columns = block.columns;
-  const float* const queries = t.q.read(row * t.D, rows * t.D, b[kQ]);
-  const float* const dout = t.dout.read(row * t.Dv, rows * t.Dv, b[kDout]);
+  const int64_t from = n * t.Tq + first, columns = block.columns;
+  const float* const queries = t.q.read(from * t.D, rows * t.D, b[kQ]);
+  const float* const dout = t.dout.read(from * t.Dv, rows * t.Dv, b[kDout]);
   block.key_columns.dots(queries, rows, b[kScores]);
   block.value_columns.dots(dout, rows, b[kDscores]);
   for (int64_t i = 0; i < rows; ++i) {
-    float bias_buffer[kKeysAtOnce];
-    cloned<weights_row>(b[kScores] + i * kKeysAtOnce, b[kDscores] + i * kKeysAtOnce,
-                        t.bias.read((first + i) * t.Tk + block.first, columns, bias_buffer), t.scale,
-                        t.lse_of(n, first + i), b[kRest][first + i], b[kDelta][first + i], columns);
+    float* const scores = b[kScores] + i * kKeysAtOnce;
+    float* const dscores = b[kDscores] + i * kKeysAtOnce;
+    float buffer[2 * kKeysAtOnce];
+    MaskRow row;
+    const int64_t inside = finish_row(t, n, first + i, block.first, columns, scores, dscores, buffer, &row);
+    // the weight of one key alone is always 1: what rounding leaves of its gradient would be all that there is
+    const float scale = t.rules.length(n, first + i) == 1 ? 0.0f : t.rules.scale;
+    cloned<weights_row>(scores, dscores, scale, t.lse_of(n, first + i), b[kRest][first + i],
+                        b[kDelta][first + i], inside);
+    if (row.factors != nullptr) cloned<multiply_rows>(scores, row.factors, inside);
+    if (row.mask != nullptr && t.rules.masking != kAdds) cloned<close_row>(dscores, row.mask, inside);
+    std::fill(scores + inside, scores + columns, 0.0f);
+    std::fill(dscores + inside, dscores + columns, 0.0f);
   }
   if (!t.dv.skipped()) add_product(b[kScores], 1, kKeysAtOnce, dout, columns, rows, t.Dv, block.dv);
   if (!t.dk.skipped()) add_product(b[kDscores], 1, kKeysAtOnce, queries, columns, rows, t.D, block.dk);
@@ -211,7 +230,7 @@ void sequence_grad(const Tensors& t, int64_t n, const Buffers& b) {
   fill_delta(t, n, b);
   mend_large(t, n, b);
   std::fill_n(b[kDq], t.Tq * t.D, 0.0f);
-  const int64_t length = t.lengths[n];
+  const int64_t length = t.rules.most(n);
   in_tiles(t.Tk, kKeysAtOnce, [&](int64_t key, int64_t all) {
     const int64_t columns = std::min(std::max<int64_t>(length - key, 0), all), row = n * t.Tk + key;
     float* const dk = t.dk.place(row * t.D, b[kDk]);
@@ -249,8 +268,7 @@ void attention_grad(const Call& call) {
     const Buffers buffers{static_cast<float*>(call.raw().workspace) + chunk * layout.start[kParts], layout};
     for (int64_t n = begin; n < end; ++n) sequence_grad(t, n, buffers);
   });
-  call.write_zeros("dlengths");
-  call.write_zeros("dbias");
+  for (const char* name : {"dlengths", "dmask", "dbits", "dfactor"}) call.write_zeros(name);
 }
 
 const CpuKernel kAttentionGrad("attention_grad", attention_grad, attention_grad_workspace);

@@ -198,22 +198,54 @@ struct PackMask {
   int wide;
 };
 
+// What scores and weights are made of: lengths of items, or of queries; a mask [batches, heads, rows, keys], of which a
+// stride is 0 where it is the same for all; dropout, as bits and a factor.
+enum { kMaskAdds = 0, kMaskSelects = 1, kMaskMultiplies = 2 };
+
 struct Attention {
-  const void *q, *k, *v, *lengths, *bias;
+  enum { kMasked = 1 };
+  const void *q, *k, *v, *lengths, *mask;
+  const unsigned char* bits;
+  const float* factor;
   Output out, lse;
-  Long items, queries, keys, depth, value_depth;
-  float scale;
-  int lengths_type, wide;
+  Long items, queries, keys, depth, value_depth, heads;
+  Long batch_stride, head_stride, row_stride;  // of the mask
+  float scale, fill;
+  int masking, lengths_type, per_query, wide;
 };
 
 struct AttentionGrad {
-  const void *dout, *q, *k, *v, *lengths, *bias, *out;
+  enum { kMasked = 1 };
+  const void *q, *k, *v, *lengths, *mask;
+  const unsigned char* bits;
+  const float* factor;
+  const void *dout, *out;
   const float* lse;
   float* statistics;  // [items, queries, 4]: lse, the logarithm of the sum of the weights that it gives, dout . out
   Output dq, dk, dv;
-  Long items, queries, keys, depth, value_depth;
-  float scale;
-  int lengths_type, wide;
+  Long items, queries, keys, depth, value_depth, heads;
+  Long batch_stride, head_stride, row_stride;
+  float scale, fill;
+  int masking, lengths_type, per_query, wide;
+};
+
+// The same of calls that have no mask, no dropout and no lengths of queries.
+struct AttentionPlain : Attention {
+  enum { kMasked = 0 };
+};
+
+struct AttentionGradPlain : AttentionGrad {
+  enum { kMasked = 0 };
+};
+
+// The bits of a Dropout. first [1] is that of its first element: 1 where nothing is dropped.
+struct DrawMask {
+  const void* first;
+  unsigned char* bits;
+  float* factor;
+  Long size;
+  unsigned long long seed, offset;
+  float keep;
 };
 
 // Probabilities of rows of scores, which may be the same memory.

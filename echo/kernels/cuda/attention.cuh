@@ -28,16 +28,85 @@ __device__ inline Operand<T, true> columns_of(const T* data, Long first, Long en
 
 struct Tile {
   Long item, first;  // the batch item, and its first query or key
-  Long keys;  // that the item has
+  Long keys;  // that the item has for any of its queries
 };
 
+// The most keys that any query of an item has; the same for all threads of a block.
+template <typename Call>
+__device__ inline Long keys_of(const Call& a, Long item) {
+  if (!Call::kMasked || !a.per_query) return length_of(a.lengths, a.lengths_type, item, a.keys);
+  Long most = 0;
+  for (Long query = threadIdx.x % 32; query < a.queries; query += 32) {
+    const Long keys = length_of(a.lengths, a.lengths_type, item * a.queries + query, a.keys);
+    most = keys > most ? keys : most;
+  }
+  for (int lane = 16; lane; lane /= 2) {  // numbers of keys that a float would round come one by one
+    const int other = __shfl_xor_sync(0xffffffffu, static_cast<int>(most), lane);
+    most = other > most ? other : most;
+  }
+  return most;
+}
+
 // Calls visit for each tile of 64 of `rows` rows that an item has.
-template <typename Visit>
-__device__ inline void each_tile(Long items, Long rows, Long keys, const void* lengths, int type, Visit visit) {
+template <typename Call, typename Visit>
+__device__ inline void each_tile(const Call& a, Long rows, Visit visit) {
   const Long per_item = (rows + kTile - 1) / kTile;
-  for (Long t = blockIdx.x; t < items * per_item; t += gridDim.x) {
+  for (Long t = blockIdx.x; t < a.items * per_item; t += gridDim.x) {
     const Long item = t / per_item;
-    visit(Tile{item, t % per_item * kTile, length_of(lengths, type, item, keys)});
+    visit(Tile{item, t % per_item * kTile, keys_of(a, item)});
+  }
+}
+
+// The score of a product of a query and a key that are there.
+template <typename T, typename Call>
+__device__ inline float score_of(const Call& a, const T* mask, Long row, Long column, float product) {
+  const float score = product * a.scale;
+  if (!Call::kMasked || !mask) return score;
+  const float x = number(mask[row * a.row_stride + column]);
+  if (a.masking == kMaskAdds) return score + x;
+  return x != 0.f ? score : a.fill;
+}
+
+// The mask of an item, null where there is none.
+template <typename T, typename Call>
+__device__ inline const T* mask_of(const Call& a, Long item) {
+  if (!Call::kMasked || !a.mask) return nullptr;
+  return static_cast<const T*>(a.mask) + item / a.heads * a.batch_stride + item % a.heads * a.head_stride;
+}
+
+// Whether weights are multiplied by something.
+template <typename Call>
+__device__ inline bool has_factors(const Call& a) {
+  return Call::kMasked && (a.bits || a.masking == kMaskMultiplies);
+}
+
+// What the weight of a query and a key is multiplied by; 0 outside.
+template <typename T, typename Call>
+__device__ inline float factor_of(const Call& a, const Tile& tile, Long row, Long column) {
+  if (row >= a.queries || column >= tile.keys) return 0.f;
+  float x = 1.f;
+  if (a.masking == kMaskMultiplies) x = number(mask_of<T>(a, tile.item)[row * a.row_stride + column]);
+  if (!a.bits) return x;
+  const Long at = (tile.item * a.queries + row) * a.keys + column;
+  return a.bits[at / 8] >> at % 8 & 1 ? x * *a.factor : 0.f;
+}
+
+// Whether a gradient flows back to a score.
+template <typename T, typename Call>
+__device__ inline bool is_open(const Call& a, const Tile& tile, Long row, Long column) {
+  if (!Call::kMasked || a.masking == kMaskAdds) return true;
+  if (row >= a.queries || column >= tile.keys) return false;
+  return number(mask_of<T>(a, tile.item)[row * a.row_stride + column]) != 0.f;
+}
+
+// Multiplies a thread's numbers by the factors of their weights.
+template <typename T, typename Call>
+__device__ inline void multiply_by_factors(const Call& a, const Tile& tile, Long query, Long key, float (*s)[4]) {
+  if (!has_factors(a)) return;
+  for (int i = 0; i < 4; ++i) {
+    for (int j = 0; j < 4; ++j) {
+      s[i][j] *= factor_of<T>(a, tile, query + spread(threadIdx.x / 16, i), key + spread(threadIdx.x % 16, j));
+    }
   }
 }
 
@@ -52,13 +121,16 @@ __device__ inline void scores_of(const Call& a, const Tile& tile, Long query, Lo
   }
   tile_product<4>(rows_of(q, query, a.queries, a.depth, a.wide), rows_of(k, key, tile.keys, a.depth, a.wide),
                   &shared->left, &shared->right, s);
+  const T* mask = mask_of<T>(a, tile.item);
   for (int i = 0; i < 4; ++i) {
     const Long row = query + spread(threadIdx.x / 16, i);
+    Long keys = tile.keys;
+    if (Call::kMasked && a.per_query && row < a.queries)
+      keys = length_of(a.lengths, a.lengths_type, tile.item * a.queries + row, keys);
     for (int j = 0; j < 4; ++j) {
       const Long column = key + spread(threadIdx.x % 16, j);
-      const bool inside = row < a.queries && column < tile.keys;
-      s[i][j] = inside ? s[i][j] * a.scale : -ECHO_INFINITY;
-      if (inside && a.bias) s[i][j] += get<T>(a.bias, row * a.keys + column);
+      const bool inside = row < a.queries && column < keys;
+      s[i][j] = inside ? score_of<T>(a, mask, row, column, s[i][j]) : -ECHO_INFINITY;
     }
   }
 }
@@ -128,10 +200,10 @@ __device__ inline void put_tile(Output to, Long base, Long first, Long end, Long
   }
 }
 
-template <typename T>
-__device__ void attention(const Attention& a) {
+template <typename T, typename Call>
+__device__ void attention(const Call& a) {
   __shared__ AttentionShared shared;
-  each_tile(a.items, a.queries, a.keys, a.lengths, a.lengths_type, [&](const Tile& tile) {
+  each_tile(a, a.queries, [&](const Tile& tile) {
     const T* v = static_cast<const T*>(a.v) + tile.item * a.keys * a.value_depth;
     Long column = blockIdx.y * static_cast<Long>(kTile);
     do {
@@ -143,14 +215,21 @@ __device__ void attention(const Attention& a) {
         scores_of<T>(a, tile, tile.first, key, &shared, s);
         take_tile<true>(&shared, out);
         update_softmax(s, most, sum, out);
+        multiply_by_factors<T>(a, tile, tile.first, key, s);
         keep_tile<true>(&shared, s);
         shared_product(shared.scores, columns_of(v, key, tile.keys, a.value_depth, column, a.wide), &shared.right, out);
       }
       for (int i = 0; i < 4; ++i) {
-        for (int j = 0; j < 4; ++j) out[i][j] = sum[i] > 0 ? out[i][j] / sum[i] : 0.f;
         const Long row = tile.first + spread(threadIdx.x / 16, i);
-        if (column == 0 && threadIdx.x % 16 == 0 && row < a.queries) {
-          put<float>(a.lse, tile.item * a.queries + row, sum[i] > 0 ? most[i] + logf(sum[i]) : -ECHO_INFINITY);
+        if (row >= a.queries) continue;
+        const Long at = tile.item * a.queries + row;
+        const bool no_key = length_of(a.lengths, a.lengths_type, Call::kMasked && a.per_query ? at : tile.item,
+                                      a.keys) == 0;
+        // a sum of 0 makes NaNs where keys count, as in MXNet
+        for (int j = 0; j < 4; ++j) out[i][j] = no_key ? 0.f : out[i][j] / sum[i];
+        if (column == 0 && threadIdx.x % 16 == 0) {
+          const float lse = sum[i] == 0 ? ECHO_INFINITY - ECHO_INFINITY : most[i] + logf(sum[i]);
+          put<float>(a.lse, at, no_key ? -ECHO_INFINITY : lse);
         }
       }
       put_tile<T>(a.out, tile.item * a.queries * a.value_depth, tile.first, a.queries, column, a.value_depth, out);
@@ -159,160 +238,14 @@ __device__ void attention(const Attention& a) {
   });
 }
 
-// What the gradients need of a query. lse: inf where no key counts, and behind the last query, so that weights are 0.
-struct QueryStatistics {
-  float lse, rest, delta;
-};
-
-__device__ inline QueryStatistics query_statistics(const AttentionGrad& a, const Tile& tile, Long query) {
-  if (query >= a.queries) return {ECHO_INFINITY, 0, 0};
-  const float4 found = *reinterpret_cast<const float4*>(a.statistics + 4 * (tile.item * a.queries + query));
-  return {found.x, found.y, found.z};
-}
-
-__device__ inline void put_statistics(const AttentionGrad& a, Long row, const QueryStatistics& of_query) {
-  *reinterpret_cast<float4*>(a.statistics + 4 * row) = make_float4(of_query.lse, of_query.rest, of_query.delta, 0);
-}
-
-template <typename T>
-__device__ void attention_delta(const AttentionGrad& a) {
-  each_row(a.items * a.queries, [&](Long row) {
-    float sum = 0;
-    each_lane_column<1>(a.value_depth, [&](Long j) {
-      sum += get<T>(a.out, row * a.value_depth + j) * get<T>(a.dout, row * a.value_depth + j);
-    });
-    sum = warp_sum(sum);
-    const float lse = a.lse[row];
-    if (threadIdx.x % 32 == 0) put_statistics(a, row, {lse == -ECHO_INFINITY ? ECHO_INFINITY : lse, 0, sum});
-  });
-}
-
-// The scores of a tile, and the gradients of its weights. Scores wait in shared memory, each thread's where it will keep
-// what it makes of them: registers are short.
-template <typename T, bool by_key>
-__device__ inline void scores_and_gradients(const AttentionGrad& a, const Tile& tile, Long query, Long key,
-                                            AttentionShared* shared, float (*s)[4], float (*dp)[4]) {
-  const T* dout = static_cast<const T*>(a.dout) + tile.item * a.queries * a.value_depth;
-  const T* v = static_cast<const T*>(a.v) + tile.item * a.keys * a.value_depth;
-  scores_of<T>(a, tile, query, key, shared, s);
-  keep_tile<by_key>(shared, s);
-  for (int i = 0; i < 4; ++i) {
-    for (int j = 0; j < 4; ++j) dp[i][j] = 0;
-  }
-  tile_product<4>(rows_of(dout, query, a.queries, a.value_depth, a.wide),
-                  rows_of(v, key, tile.keys, a.value_depth, a.wide), &shared->left, &shared->right, dp);
-  take_tile<by_key>(shared, s);
-}
-
-// Whether weights from the logarithm of a row's denominator are off by more than 2e-6, since it is rounded.
-__device__ inline bool is_large(float lse) { return fabsf(lse) > 32.f && fabsf(lse) < ECHO_INFINITY; }
-
-// The same for all threads of a block: whether any of the tile's queries is large.
-__device__ inline bool any_large(const AttentionGrad& a, const Tile& tile) {
-  float count = 0;
-  for (int i = 0; i < 2; ++i) {
-    const Long query = tile.first + threadIdx.x % 32 + 32 * i;
-    if (query < a.queries && is_large(a.lse[tile.item * a.queries + query])) count += 1;
-  }
-  return warp_sum(count) > 0;
-}
-
-// Where scores are large: what their logarithms lost in rounding, and delta from the very weights and gradients that it
-// is subtracted from later, so that nothing is left where one key has all the weight (as `mend_large` of the CPU).
-template <typename T>
-__device__ void attention_mend(const AttentionGrad& a) {
-  __shared__ AttentionShared shared;
-  each_tile(a.items, a.queries, a.keys, a.lengths, a.lengths_type, [&](const Tile& tile) {
-    if (!any_large(a, tile)) return;
-    QueryStatistics found[4];
-    for (int i = 0; i < 4; ++i) {
-      found[i] = query_statistics(a, tile, tile.first + spread(threadIdx.x / 16, i));
-      found[i].rest = found[i].delta = 0;
-    }
-    for (Long key = 0; key < tile.keys; key += kTile) {
-      float s[4][4];
-      scores_of<T>(a, tile, tile.first, key, &shared, s);
-      for (int i = 0; i < 4; ++i) {
-        for (int j = 0; j < 4; ++j) found[i].rest += expf(s[i][j] - found[i].lse);
-      }
-    }
-    for (int i = 0; i < 4; ++i) found[i].rest = logf(row_sum(found[i].rest));
-    for (Long key = 0; key < tile.keys; key += kTile) {
-      float s[4][4], dp[4][4];
-      scores_and_gradients<T, false>(a, tile, tile.first, key, &shared, s, dp);
-      for (int i = 0; i < 4; ++i) {
-        for (int j = 0; j < 4; ++j) found[i].delta += expf(s[i][j] - found[i].lse - found[i].rest) * dp[i][j];
-      }
-    }
-    for (int i = 0; i < 4; ++i) {
-      const Long query = tile.first + spread(threadIdx.x / 16, i);
-      found[i].delta = row_sum(found[i].delta);
-      if (threadIdx.x % 16 == 0 && is_large(found[i].lse)) put_statistics(a, tile.item * a.queries + query, found[i]);
-    }
-  });
-}
-
-// The softmax's weights of a tile, and the gradient of its scores before the scale.
-template <typename T, bool by_key>
-__device__ inline void weights_and_gradient(const AttentionGrad& a, const Tile& tile, Long query, Long key,
-                                            AttentionShared* shared, float (*p)[4], float (*ds)[4]) {
-  scores_and_gradients<T, by_key>(a, tile, query, key, shared, p, ds);
-  for (int i = 0; i < 4; ++i) {
-    const QueryStatistics of = query_statistics(a, tile, query + spread(threadIdx.x / 16, i));
-    for (int j = 0; j < 4; ++j) {
-      p[i][j] = expf(p[i][j] - of.lse - of.rest);
-      ds[i][j] = p[i][j] * (ds[i][j] - of.delta) * a.scale;
-    }
-  }
-}
-
-template <typename T>
-__device__ void attention_grad_queries(const AttentionGrad& a) {
-  __shared__ AttentionShared shared;
-  each_tile(a.items, a.queries, a.keys, a.lengths, a.lengths_type, [&](const Tile& tile) {
-    const T* k = static_cast<const T*>(a.k) + tile.item * a.keys * a.depth;
-    for (Long column = blockIdx.y * static_cast<Long>(kTile); column < a.depth; column += gridDim.y * kTile) {
-      float dq[4][4] = {};
-      for (Long key = 0; key < tile.keys; key += kTile) {
-        float p[4][4], ds[4][4];
-        weights_and_gradient<T, true>(a, tile, tile.first, key, &shared, p, ds);
-        keep_tile<true>(&shared, ds);
-        shared_product(shared.scores, columns_of(k, key, tile.keys, a.depth, column, a.wide), &shared.right, dq);
-      }
-      put_tile<T>(a.dq, tile.item * a.queries * a.depth, tile.first, a.queries, column, a.depth, dq);
-    }
-  });
-}
-
-template <typename T>
-__device__ void attention_grad_keys(const AttentionGrad& a) {
-  __shared__ AttentionShared shared;
-  const Long most = a.depth > a.value_depth ? a.depth : a.value_depth;
-  each_tile(a.items, a.keys, a.keys, a.lengths, a.lengths_type, [&](const Tile& tile) {
-    const T* q = static_cast<const T*>(a.q) + tile.item * a.queries * a.depth;
-    const T* dout = static_cast<const T*>(a.dout) + tile.item * a.queries * a.value_depth;
-    for (Long column = blockIdx.y * static_cast<Long>(kTile); column < most; column += gridDim.y * kTile) {
-      float dk[4][4] = {}, dv[4][4] = {};
-      for (Long query = 0; tile.first < tile.keys && query < a.queries; query += kTile) {
-        float p[4][4], ds[4][4];
-        weights_and_gradient<T, false>(a, tile, query, tile.first, &shared, p, ds);
-        keep_tile<false>(&shared, p);
-        const Operand<T, true> douts = columns_of(dout, query, a.queries, a.value_depth, column, a.wide);
-        shared_product(shared.scores, douts, &shared.right, dv);
-        keep_tile<false>(&shared, ds);
-        shared_product(shared.scores, columns_of(q, query, a.queries, a.depth, column, a.wide), &shared.right, dk);
-      }
-      put_tile<T>(a.dk, tile.item * a.keys * a.depth, tile.first, a.keys, column, a.depth, dk);
-      put_tile<T>(a.dv, tile.item * a.keys * a.value_depth, tile.first, a.keys, column, a.value_depth, dv);
-    }
-  });
-}
-
 }  // namespace echo_cuda
-ECHO_BOTH(2, attention, Attention)
-ECHO_BOTH(1, attention_delta, AttentionGrad)
-ECHO_BOTH(2, attention_mend, AttentionGrad)
-ECHO_BOTH(2, attention_grad_queries, AttentionGrad)
-ECHO_BOTH(1, attention_grad_keys, AttentionGrad)
+// Registers are short where there is something to mask: then one block has to fit onto a multiprocessor, else two.
+#define ECHO_ATTENTION(name, Arguments)                                    \
+  ECHO_KERNEL(2, name##_f32, Arguments##Plain, echo_cuda::name<float>(a))  \
+  ECHO_KERNEL(2, name##_f16, Arguments##Plain, echo_cuda::name<half_t>(a)) \
+  ECHO_KERNEL(1, name##_masked_f32, Arguments, echo_cuda::name<float>(a))  \
+  ECHO_KERNEL(1, name##_masked_f16, Arguments, echo_cuda::name<half_t>(a))
+
+ECHO_ATTENTION(attention, Attention)
 
 #endif  // ECHO_KERNELS_CUDA_ATTENTION_CUH_

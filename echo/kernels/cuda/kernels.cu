@@ -1,5 +1,5 @@
 // All kernels: `make ptx` turns this file into kernels.ptx.
-#include "attention.cuh"
+#include "attention_grad.cuh"
 #include "cells.cuh"
 #include "cross_entropy.cuh"
 #include "gemm.cuh"

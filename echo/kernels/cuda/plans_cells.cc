@@ -1,4 +1,6 @@
 // lstm_cell, gru_cell, bias_act, sequence_reverse, dropout, relu, pack_mask, apply_mask.
+#include <algorithm>
+
 #include "plans.h"
 
 namespace echo_cuda {
@@ -138,6 +140,27 @@ void apply_mask_grad(const Call& call, Queue& queue) {
   put_zeros(call, queue, "dscale", 1);
 }
 
+void draw_mask(const Call& call, Queue& queue) {
+  DrawMask a = {};
+  a.first = call.in("first");
+  a.bits = static_cast<unsigned char*>(call.out("bits"));
+  a.factor = static_cast<float*>(call.out("factor"));
+  a.size = call["N"] * call["Tq"] * call["Tk"];
+  a.seed = static_cast<unsigned long long>(call.param("seed"));
+  a.offset = static_cast<unsigned long long>(call.param("offset"));
+  a.keep = static_cast<float>(call.param("keep"));
+  queue.launch("draw_mask", call.half(), grid_of_elements(std::max<Long>(a.size, 1)), a);
+}
+
+void draw_mask_grad(const Call& call, Queue& queue) {
+  put_zeros(call, queue, "dfirst", 1);
+  put_zeros(call, queue, "ditems", call["N"]);
+  put_zeros(call, queue, "drows", call["Tq"]);
+  put_zeros(call, queue, "dcolumns", call["Tk"]);
+}
+
+const CudaKernel kDrawMask("draw_mask", draw_mask);
+const CudaKernel kDrawMaskGrad("draw_mask_grad", draw_mask_grad);
 const CudaKernel kLstmCell("lstm_cell", lstm_cell);
 const CudaKernel kLstmCellGrad("lstm_cell_grad", lstm_cell_grad);
 const CudaKernel kGruCell("gru_cell", gru_cell);

@@ -1,6 +1,4 @@
-// lstm_norm_cell, mlp_score, weighted_sum, layer_norm, attention.
-#include <algorithm>
-
+// lstm_norm_cell, mlp_score, weighted_sum, layer_norm.
 #include "plans.h"
 
 namespace echo_cuda {
@@ -140,59 +138,12 @@ void layer_norm_grad(const Call& call, Queue& queue) {
   sum_rows(queue, half, {partials + chunks.count * hidden, dbeta, 1, chunks.count, hidden, 0, hidden});
 }
 
-// Tiles of `rows` rows for each item; tiles of `columns` columns.
-Grid grid_of_tiles(Long items, Long rows, Long columns) {
-  Grid grid;
-  grid.x = items * over(rows, kTile);
-  grid.y = std::max<Long>(1, over(columns, kTile));
-  return grid;
-}
-
-void attention(const Call& call, Queue& queue) {
-  Attention a = {};
-  a.q = call.in("q"), a.k = call.in("k"), a.v = call.in("v");
-  a.lengths = call.in("lengths"), a.bias = call.in("bias");
-  a.out = output(call, "out"), a.lse = output(call, "lse");
-  a.items = call["N"], a.queries = call["Tq"], a.keys = call["Tk"], a.depth = call["D"], a.value_depth = call["Dv"];
-  a.scale = static_cast<float>(call.param("scale"));
-  a.lengths_type = call.in_dtype("lengths");
-  a.wide = wide(call.half(), a.depth, {a.q, a.k}) & wide(call.half(), a.value_depth, {a.v});
-  queue.launch("attention", call.half(), grid_of_tiles(a.items, a.queries, a.value_depth), a);
-}
-
-void attention_grad(const Call& call, Queue& queue) {
-  AttentionGrad a = {};
-  a.items = call["N"], a.queries = call["Tq"], a.keys = call["Tk"], a.depth = call["D"], a.value_depth = call["Dv"];
-  a.dout = call.in("dout"), a.q = call.in("q"), a.k = call.in("k"), a.v = call.in("v");
-  a.lengths = call.in("lengths"), a.bias = call.in("bias"), a.out = call.in("out");
-  a.lse = static_cast<const float*>(call.in("lse"));
-  a.statistics = queue.floats(a.items * a.queries * 4);
-  a.dq = output(call, "dq"), a.dk = output(call, "dk"), a.dv = output(call, "dv");
-  a.scale = static_cast<float>(call.param("scale"));
-  a.lengths_type = call.in_dtype("lengths");
-  a.wide = wide(call.half(), a.depth, {a.q, a.k}) & wide(call.half(), a.value_depth, {a.v, a.dout});
-  const bool half = call.half();
-  queue.launch("attention_delta", half, grid_of_rows(a.items * a.queries), a);
-  queue.launch("attention_mend", half, grid_of_tiles(a.items, a.queries, 1), a);
-  if (a.dq.data != nullptr) {
-    queue.launch("attention_grad_queries", half, grid_of_tiles(a.items, a.queries, a.depth), a);
-  }
-  if (a.dk.data != nullptr || a.dv.data != nullptr) {
-    const Long deepest = std::max(a.depth, a.value_depth);
-    queue.launch("attention_grad_keys", half, grid_of_tiles(a.items, a.keys, deepest), a);
-  }
-  put_zeros(call, queue, "dlengths", a.items);
-  put_zeros(call, queue, "dbias", a.queries * a.keys);
-}
-
 const CudaKernel kLstmNormCell("lstm_norm_cell", lstm_norm_cell);
 const CudaKernel kLstmNormCellGrad("lstm_norm_cell_grad", lstm_norm_cell_grad);
 const CudaKernel kMlpScore("mlp_score", mlp_score);
 const CudaKernel kMlpScoreGrad("mlp_score_grad", mlp_score_grad);
 const CudaKernel kWeightedSum("weighted_sum", weighted_sum);
 const CudaKernel kWeightedSumGrad("weighted_sum_grad", weighted_sum_grad);
-const CudaKernel kAttention("attention", attention);
-const CudaKernel kAttentionGrad("attention_grad", attention_grad);
 const CudaKernel kLayerNorm("layer_norm", layer_norm);
 const CudaKernel kLayerNormGrad("layer_norm_grad", layer_norm_grad);
 

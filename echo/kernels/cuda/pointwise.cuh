@@ -139,6 +139,21 @@ __device__ void dropout(const Dropout& a) {
 }
 
 template <typename T>
+__device__ void draw_mask(const DrawMask& a) {
+  const float drawn = get<T>(a.first, 0);
+  if (a.factor && blockIdx.x == 0 && threadIdx.x == 0) *a.factor = drawn == 1.f ? 1.f : 1.f / a.keep;
+  each_four(a.size, [&](Long first, Long count) {
+    const Words draws = philox(a.seed, a.offset + static_cast<unsigned long long>(first / 4));
+    unsigned four = 0;
+    for (int k = 0; k < 4; ++k) {
+      const bool kept = first + k ? (draws.w[k] >> 8) * (1.f / 16777216.f) < a.keep : drawn != 0.f;
+      if ((kept || drawn == 1.f) && k < count) four |= 1u << k;
+    }
+    put_bits(a.bits, first, count, four);
+  });
+}
+
+template <typename T>
 __device__ void apply_mask(const ApplyMask& a) {
   const float factor = a.scale ? *a.scale : a.constant;
   each_four(a.size, [&](Long first, Long count) {
@@ -185,6 +200,7 @@ ECHO_WIDE(bias_act, BiasAct)
 ECHO_WIDE(bias_act_grad, BiasActGrad)
 ECHO_WIDE(sequence_reverse, SequenceReverse)
 ECHO_BOTH(1, dropout, Dropout)
+ECHO_BOTH(1, draw_mask, DrawMask)
 ECHO_BOTH(1, relu, Relu)
 ECHO_BOTH(1, apply_mask, ApplyMask)
 ECHO_BOTH(1, pack_mask, PackMask)

@@ -52,7 +52,8 @@ void Sizes::learn(const TensorSpec& spec, std::vector<int64_t> shape) {
 }
 
 int64_t Sizes::size_of(const Axis& axis) const {
-  const int64_t size = axis.symbol < 0 ? 1 : sizes_[axis.symbol];
+  int64_t size = axis.symbol < 0 ? 1 : sizes_[axis.symbol];
+  for (const int symbol : axis.times) size = sizes_[symbol] < 0 ? -1 : size * sizes_[symbol];
   if (size < 0) return -1;
   return axis.bits ? (size + 7) / 8 : size * axis.factor;
 }

@@ -26,7 +26,8 @@ def philox(seed: int, offset: int, count: int) -> NDArray[np.uint32]:
     return np.asarray(np.stack((c0, c1, c2, c3), axis=-1).reshape(-1)[:count], np.uint32)
 
 
-def _unpacked(bits: Array, count: int) -> Array:
+def unpacked(bits: Array, count: int) -> Array:
+    """The first ``count`` bits as numbers, 0 or 1."""
     return np.unpackbits(bits, count=count, bitorder="little").astype(np.float64)
 
 
@@ -47,7 +48,7 @@ def dropout_grad(
     """The gradient of x."""
     shaped = [array for array in (dy, x, y) if array is not None]
     dy = or_zeros(dy, shaped[0])
-    return (dy * (_unpacked(bits, dy.size) / keep),)
+    return (dy * (unpacked(bits, dy.size) / keep),)
 
 
 def relu(x: Array) -> Arrays:
@@ -60,7 +61,7 @@ def relu_grad(dy: Maybe, dbits: Maybe, x: Maybe, y: Maybe, bits: Array) -> Array
     """The gradient of x."""
     shaped = [array for array in (dy, x, y) if array is not None]
     dy = or_zeros(dy, shaped[0])
-    return (dy * _unpacked(bits, dy.size),)
+    return (dy * unpacked(bits, dy.size),)
 
 
 def pack_mask(mask: Array) -> Arrays:
@@ -81,7 +82,7 @@ def pack_mask_grad(dbits: Maybe, dscale: Maybe, mask: Array, bits: Maybe = None,
 def apply_mask(x: Array, bits: Array, scale: Array) -> Arrays:
     """x [n] times scale [1] where the bit is 1, else times zero: an infinity becomes a NaN, as in MXNet's Dropout."""
     x, scale = double(x, scale)
-    return (x * np.where(_unpacked(bits, x.size), scale[0], 0.0),)
+    return (x * np.where(unpacked(bits, x.size), scale[0], 0.0),)
 
 
 def apply_mask_grad(dy: Maybe, x: Maybe, bits: Array, scale: Array, y: Maybe = None) -> Arrays:

@@ -9,6 +9,7 @@ from typing import AbstractSet, Callable, Iterable, Iterator, Mapping, Sequence,
 
 from echo.errors import GraphError
 from echo.ir.graph import Entry, Graph
+from echo.ir.setting import NO_SETTING, Setting
 from echo.ir.training_node import TensorType
 from echo.passes.patterns import PATTERNS, hoist, steps
 from echo.passes.patterns.graph_view import Fusion, View
@@ -17,6 +18,7 @@ from echo.passes.patterns.substitute import applied
 from echo.plans.decisions import Missed
 
 _FUSED_TYPES = ("float32", "float16")
+_ANY_TYPE = "#"  # in front of a shape: the type does not count
 _TRIES = 32  # graphs that are made to find the places that would change an order, each in some milliseconds
 SMALL = "too small"
 ORDER = "the order of arguments, or of random numbers, would change"
@@ -47,12 +49,13 @@ def find(
     wished: AbstractSet[int] = frozenset(),
     without: AbstractSet[str] = frozenset(),
     refused: Refused = MappingProxyType({}),
+    setting: Setting = NO_SETTING,
 ) -> tuple[list[Fusion], list[Missed]]:
     """All fusions that do not overlap, those that replace most first, and the near-misses.
 
     ``wished`` nodes stay, ``without`` are patterns that are not matched.
     """
-    view = View(graph)
+    view = View(graph, setting)
     patterns = [name for name in PATTERNS if name not in without]
     fusions: list[Fusion] = []
     missed: list[Missed] = []
@@ -97,6 +100,7 @@ def fuse(
     without: AbstractSet[str] = frozenset(),
     refused: Refused = MappingProxyType({}),
     why_left: Callable[[Fusion, Types], str] = lambda *_: "",
+    setting: Setting = NO_SETTING,
 ) -> Fused:
     """The user's graph with all the fused operators that its shapes and types allow.
 
@@ -104,7 +108,7 @@ def fuse(
     that hold other gradients. ``wished`` are nodes that the user wants kept or recomputed: no fusion replaces them.
     ``without`` and ``refused`` are as for `find`; ``why_left`` gives another reason against a fusion that fits.
     """
-    fusions, missed = find(graph, wished, without, refused)
+    fusions, missed = find(graph, wished, without, refused, setting)
     entry_types = types() if fusions else {}
     fitting = []
     for fusion in fusions:
@@ -126,13 +130,13 @@ def _miss(graph: Graph, fusion: Fusion, reason: str) -> Missed:
     return Missed(fusion.anchor, graph.nodes[fusion.anchor].name, fusion.pattern, reason)
 
 
-def fused_at(graph: Graph, places: Sequence[Place], copies: bool) -> Graph:
+def fused_at(graph: Graph, places: Sequence[Place], copies: bool, setting: Setting = NO_SETTING) -> Graph:
     """The graph with the fused operators of a plan, which may come from anywhere, and then with its layouts.
 
     Raises:
         GraphError: there is no such pattern, or no such family of products, at one of these places.
     """
-    view, fusions = View(graph), []
+    view, fusions = View(graph, setting), []
     layouts = [place for place in places if hoist.is_layout(place[0])]
     for name, number in places:
         if hoist.is_layout(name):
@@ -185,7 +189,7 @@ def _tidied(graph: Graph, copies: bool) -> Graph:
 def why_not(fusion: Fusion, types: Types) -> str:
     """Why the shapes or types of the entries that a fusion reads do not allow it; empty where they do."""
     sizes: dict[str, int] = {}
-    dtypes = {types[entry].dtype for entry in fusion.shapes}
+    dtypes = {types[entry].dtype for entry, text in fusion.shapes.items() if not text.startswith(_ANY_TYPE)}
     if len(dtypes) > 1 or not dtypes.issubset(_FUSED_TYPES):
         return f"expected arrays of one type, float32 or float16, got {', '.join(sorted(dtypes))}"
     if fusion.min_bytes is not None and types[fusion.min_bytes[0]].bytes < fusion.min_bytes[1]:
@@ -200,6 +204,7 @@ def why_not(fusion: Fusion, types: Types) -> str:
 
 
 def _fits(text: str, shape: tuple[int, ...], sizes: dict[str, int]) -> bool:
+    text = text.lstrip(_ANY_TYPE)
     if text.startswith("*"):  # that many elements, in any shape
         total = 1
         for size in shape:
@@ -213,10 +218,11 @@ def _fits(text: str, shape: tuple[int, ...], sizes: dict[str, int]) -> bool:
     if len(names) != len(shape):
         return False
     for name, size in zip(names, shape):
-        if name.isdigit():
-            if size != int(name):
+        if name.isdigit() or (name.endswith("?") and size == 1):
+            if size != int(name.rstrip("?") if name.isdigit() else 1):
                 return False
             continue
+        name = name.rstrip("?")
         factor, letter = (int(name[:-1]), name[-1]) if name[:-1].isdigit() else (1, name)
         if size % factor or sizes.setdefault(letter, size // factor) != size // factor:
             return False

@@ -2,136 +2,191 @@
 
 from __future__ import annotations
 
-from typing import Mapping, NamedTuple
+from typing import NamedTuple
+
+import numpy as np
 
 from echo.ir.attributes import is_true
 from echo.ir.fused_operators import fused_node
 from echo.ir.graph import Entry, Node
-from echo.passes.patterns.graph_view import Fusion, View, local, pairs
+from echo.ir.recomputable import why_not_dropout
+from echo.passes.patterns import attention_scores as scores_of
+from echo.passes.patterns.attention_products import LEADING, SEVERAL, Built, Operands, Result, is_weighing, result
+from echo.passes.patterns.graph_view import MUL, Fusion, View, pairs
 
 NAME = "attention"
-_BIASED = frozenset({"broadcast_add", "elemwise_add", "_npi_add"})
 _ALL = "16777216"  # more keys than there are; still a whole number in float32
-_LAST = ("-1", "2")
-_LEAST_MASK = -1e7  # softmax makes zeros of masked scores of this value or less
+_LEAST_DROPPED = 1e-3  # what float16 can tell from nothing
 
 
-class _Scores(NamedTuple):
-    """The input of softmax: the product [N,Tq,Tk] of queries and keys, masked and biased."""
+class _Weights(NamedTuple):
+    """Weights [N,Tq,Tk]: their softmax, Dropout and factor, and the ``shaped`` entries on the way to the product."""
 
-    q: Entry
-    k: Entry
-    lengths: Entry | None
-    bias: Entry | None
+    softmax: Entry
+    dropout: int | None
+    factor: Entry | None
     nodes: frozenset[int]
+    shaped: tuple[Entry, ...]
 
 
 def match(view: View, number: int) -> Fusion | str | None:
     """The attention whose result this product is: a fusion, why there is none, or None where there is no attention.
 
-    softmax(q k' + bias) v, perhaps with a number of keys for each batch element. No map of [N,Tq,Tk] is ever in memory
-    (as in FlashAttention, Dao et al., 2022).
+    softmax(scale q k' + mask) v, perhaps with a number of keys for each query, and Dropout of the weights. No map of
+    [N,Tq,Tk] numbers is ever in memory (as in FlashAttention, Dao et al., 2022).
     """
-    node = view.graph.nodes[number]
-    if node.op != "batch_dot" or is_true(node.attrs, "transpose_a") or is_true(node.attrs, "transpose_b"):
+    if not is_weighing(view, number):
         return None
-    weights, values = node.inputs
-    if view.node(weights).op == "Dropout":
-        dropped = view.node(weights).inputs[0]
-        return "attention with dropout of its weights" if view.node(dropped).op == "softmax" else None
-    softmax = view.node(weights)
-    if softmax.op != "softmax" or softmax.attrs.get("axis", "-1") not in _LAST:
-        return None
-    if is_true(softmax.attrs, "use_length") or softmax.attrs.get("temperature", "None") not in ("None", "1.0", "1"):
-        return "attention with a temperature, or with lengths for its softmax"
-    scores = _scores(view, softmax.inputs[0])
+    found = result(view, number)
+    weights = _weights(view, found.weights)
+    if weights is None or isinstance(weights, str):
+        return weights
+    scores = _scores(view, weights)
     if scores is None or isinstance(scores, str):
         return scores
-    replaced = scores.nodes | {number, weights.node}
+    if scores.form != found.form:
+        return f"attention with products of two kinds: {scores.form} and {found.form}"
+    if found.heads and (found.heads != scores.product.heads or found.values != scores.product.inputs[-1]):
+        return "attention whose values lie in another array than its keys, or in other heads"
+    replaced = scores.nodes | weights.nodes | {number}
     outside = view.read_outside(replaced, (Entry(number),))
     if outside:
         return f"{outside!r}, inside of the attention, is read from outside"
-    return _fusion(view, number, scores, values, replaced)
+    fusion = _fusion(view, number, found, weights, scores, replaced)
+    return next(filter(None, map(view.late, fusion.shapes.keys() - _made(replaced))), fusion)
 
 
-def _fusion(view: View, number: int, scores: _Scores, values: Entry, replaced: frozenset[int]) -> Fusion:
-    name = view.graph.nodes[number].name
-    nodes: list[Node] = []
-    q, lengths = scores.q, scores.lengths
-    if lengths is not None:
-        nodes = _of_no_length(name, q, lengths)
-        q, lengths = local(2), local(5)
-    nodes.append(fused_node(NAME, name, (q, scores.k, values, lengths, scores.bias), {"scale": "1"}))
-    shapes = {scores.q: "N,T,D", scores.k: "N,S,D", values: "N,S,V"}
-    if scores.lengths is not None:
-        shapes[scores.lengths] = "N"
-    if scores.bias is not None:
-        shapes[scores.bias] = "1,T,S"
+def _made(replaced: frozenset[int]) -> set[Entry]:
+    """The entries of nodes that are replaced: what is known of them follows from the others."""
+    return {Entry(number) for number in replaced}
+
+
+def _weights(view: View, entry: Entry) -> _Weights | str | None:
+    nodes: set[int] = set()
+    shaped: list[Entry] = []
+    dropout: int | None = None
+    factor: Entry | None = None
+    while True:
+        node = view.node(entry)
+        if entry.index != 0:
+            return None
+        nodes.add(entry.node)
+        if node.op == "softmax":
+            return _Weights(entry, dropout, factor, frozenset(nodes), tuple(shaped))
+        if node.op in ("Reshape", "reshape"):
+            shaped.append(entry)
+            entry = node.inputs[0]
+        elif node.op == "Dropout" and dropout is None and factor is None:
+            p, reason = float(node.attrs.get("p", "0.5")), why_not_dropout(node.attrs)
+            if p != 0 and (reason or not _LEAST_DROPPED <= p < 1):
+                return f"attention with dropout of its weights: {reason or f'p is {p}'}"
+            dropout = entry.node if p != 0 else None
+            entry = node.inputs[0]
+        elif node.op in MUL and factor is None:
+            terms = [(one, other) for one, other in pairs(node.inputs) if view.node(one).op == "softmax"]
+            if not terms:
+                return None
+            entry, factor = terms[0]
+        else:
+            return None
+
+
+def _scores(view: View, weights: _Weights) -> scores_of.Scores | str | None:
+    softmax = view.node(weights.softmax)
+    temperature = softmax.attrs.get("temperature", "None")
+    lengths = softmax.inputs[1] if is_true(softmax.attrs, "use_length") else None
+    dtype = softmax.attrs.get("dtype", "None")
+    if dtype not in ("None", ""):
+        return "attention whose softmax changes the type"
+    scores = scores_of.match(view, softmax.inputs[0], lengths)
+    if not isinstance(scores, scores_of.Scores):
+        return scores
+    last = "3" if weights.shaped or scores.form == SEVERAL else "2"
+    if softmax.attrs.get("axis", "-1") not in ("-1", last):
+        return None
+    if temperature != "None" and float(temperature) != 1:
+        if scores.masks or scores.lengths is not None:
+            return "attention with a temperature, and a mask"
+        scores = scores._replace(scale=scores.scale / float(temperature))
+    if weights.factor is not None:
+        mask = scores.masks[0] if len(scores.masks) == 1 else None
+        if mask is None or mask.fill is None or mask.user != weights.factor:
+            return "attention whose weights are multiplied by something else than their mask"
+        if not view.is_constant(mask.user):
+            return "attention with a mask that is trained"
+        scores = scores._replace(masks=(mask._replace(multiplies=True),))
+    return scores
+
+
+def _fusion(
+    view: View, number: int, found: Result, weights: _Weights, scores: scores_of.Scores, replaced: frozenset[int]
+) -> Fusion:
+    built = Built(view.graph.nodes[number].name)
+    operands = Operands.of(view, built, found, scores.product)
+    q = operands.q
+    lengths = scores.lengths
+    if lengths is not None and scores.row_lengths:
+        lengths = built.add("Cast", "lengths", (lengths,), dtype="float32")
+    elif lengths is not None:
+        q, lengths = _of_no_length(built, q, lengths)
+    mask = scores_of.built_mask(built, scores.masks)
+    bits: tuple[Entry | None, Entry | None] = (None, None)
+    if weights.dropout is not None:
+        bits = _bits(view, built, view.graph.nodes[weights.dropout], operands)
+    filled = scores.masks[0] if scores.masks else None
+    attrs = {
+        "scale": repr(scores.scale),
+        "masking": "0" if filled is None or filled.fill is None else "2" if filled.multiplies else "1",
+        "fill": repr(0.0 if filled is None or filled.fill is None else filled.fill),
+        "root": "1" if scores.product.root else "0",
+    }
+    out = built.append(fused_node(NAME, built.name, (q, operands.k, operands.v, lengths, mask, *bits), attrs))
+    out = operands.finished(built, out)
+    shapes = {**operands.shapes, **scores.shapes}
+    shapes.update({entry: f"{LEADING}T,S" for entry in weights.shaped})
     return Fusion(
         pattern=NAME,
         anchor=number,
-        nodes=tuple(nodes),
-        outputs={Entry(number): local(len(nodes) - 1)},
+        nodes=tuple(built.nodes),
+        outputs={Entry(number): out},
         replaced=replaced,
         shapes=shapes,
         label="dot attention",
     )
 
 
-def _of_no_length(name: str, q: Entry, lengths: Entry) -> list[Node]:
-    """Keys of length 0, which MXNet weighs alike: the query becomes 0 (local 2), and all keys count (local 5)."""
-    return [
-        Node("_greater_scalar", name + "_some", (lengths,), attrs={"scalar": "0"}),
-        Node("Reshape", name + "_where", (local(0),), attrs={"shape": "(-1,1,1)"}),
-        Node("broadcast_mul", name + "_query", (q, local(1))),
-        Node("_equal_scalar", name + "_none", (lengths,), attrs={"scalar": "0"}),
-        Node("_mul_scalar", name + "_all", (local(3),), attrs={"scalar": _ALL}),
-        Node("elemwise_add", name + "_lengths", (lengths, local(4))),
-    ]
+def _of_no_length(built: Built, q: Entry, lengths: Entry) -> tuple[Entry, Entry]:
+    """Keys of length 0, which MXNet weighs alike: the query becomes 0, and all keys count."""
+    some = built.add("_greater_scalar", "some", (lengths,), scalar="0")
+    where = built.add("Reshape", "where", (some,), shape="(-1,1,1)")
+    query = built.add("broadcast_mul", "query", (q, where))
+    none = built.add("_equal_scalar", "none", (lengths,), scalar="0")
+    return query, built.add("elemwise_add", "lengths", (lengths, built.add("_mul_scalar", "all", (none,), scalar=_ALL)))
 
 
-def _scores(view: View, entry: Entry) -> _Scores | str | None:
-    terms = view.inputs(entry, _BIASED)
-    if terms is None:
-        return _masked(view, entry, None, frozenset())
-    near_miss: _Scores | str | None = None
-    for inner, bias in pairs(terms):
-        scores = _masked(view, inner, bias, frozenset({entry.node}))
-        if isinstance(scores, _Scores):
-            return scores if view.is_constant(bias) else "attention with a bias that is trained"
-        near_miss = near_miss or scores
-    return near_miss
+def _bits(view: View, built: Built, dropout: Node, operands: Operands) -> tuple[Entry, Entry]:
+    """The bits of the Dropout of the weights, and what they are multiplied by; MXNet's own Dropout draws numbers.
 
-
-def _masked(view: View, entry: Entry, bias: Entry | None, nodes: frozenset[int]) -> _Scores | str | None:
-    """The scores below a mask of the keys beyond each length; the mask is applied between two transposes."""
-    back = view.inputs(entry, ("transpose",))
-    if back is None:
-        return _product(view, entry, None, bias, nodes)
-    mask = view.node(back[0])
-    if mask.op != "SequenceMask" or not is_true(mask.attrs, "use_sequence_length"):
-        return None
-    if bias is not None:
-        return "attention with a mask and a bias: MXNet adds them up, and loses the bias where all keys are ruled out"
-    forth = view.inputs(mask.inputs[0], ("transpose",))
-    axes = [_axes(view.node(entry).attrs), _axes(view.node(mask.inputs[0]).attrs)]
-    if forth is None or axes != [(1, 2, 0), (2, 0, 1)] or mask.attrs.get("axis", "0") != "0":
-        return "attention with a mask along another axis than that of the keys"
-    if float(mask.attrs.get("value", "0")) > _LEAST_MASK:
-        return "attention whose mask does not rule keys out"
-    inner = nodes | {entry.node, back[0].node, mask.inputs[0].node}
-    return _product(view, forth[0], mask.inputs[1], bias, inner)
-
-
-def _product(
-    view: View, entry: Entry, lengths: Entry | None, bias: Entry | None, nodes: frozenset[int]
-) -> _Scores | None:
-    node = view.node(entry)
-    if node.op != "batch_dot" or is_true(node.attrs, "transpose_a") or not is_true(node.attrs, "transpose_b"):
-        return None
-    q, k = node.inputs
-    return _Scores(q, k, lengths, bias, nodes | {entry.node})
-
-
-def _axes(attrs: Mapping[str, str]) -> tuple[int, ...]:
-    return tuple(int(axis) for axis in attrs.get("axes", "").strip("()[] ").split(",") if axis.strip())
+    Where kernels draw as it does, it draws the first element alone, which tells whether anything is trained, and they
+    draw the rest, in the order in which it would. Else it draws a mask of all of them for a moment.
+    """
+    sizes = [built.add("_contrib_arange_like", f"of{axis}", (entry,), axis=str(axis_of))
+             for axis, (entry, axis_of) in enumerate(((operands.q, 0), (operands.q, 1), (operands.k, 1)))]  # fmt: skip
+    ones = built.add("ones_like", "ones", (sizes[0],))
+    prefix = f"{dropout.name}_echo_"
+    if view.setting.draws:
+        one = built.add("slice_axis", "one", (ones,), axis="0", begin="0", end="1")
+        first = built.append(dropout._with(name=prefix + "first", inputs=(one,)))
+        keep = float(np.float32(1) - np.float32(dropout.attrs.get("p", "0.5")))
+        node = fused_node(
+            "draw_mask", prefix + "bits", (first, *sizes), {"keep": repr(keep), "seed": "0", "offset": "0"}
+        )
+        bits = built.append(node)
+    else:
+        cube = built.add("Reshape", "items", (ones,), shape="(-1,1,1)")
+        for size, shape in ((sizes[1], "(1,-1,1)"), (sizes[2], "(1,1,-1)")):
+            more = built.add("Reshape", "axis", (built.add("ones_like", "more", (size,)),), shape=shape)
+            cube = built.add("broadcast_mul", "cube", (cube, more))
+        mask = built.append(dropout._with(name=prefix + "mask", inputs=(cube,)))
+        bits = built.append(fused_node("pack_mask", prefix + "bits", (mask,)))
+    return bits, Entry(bits.node, 1)

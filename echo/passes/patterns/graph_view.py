@@ -8,6 +8,7 @@ from typing import Iterable, Iterator, Mapping, NamedTuple, Sequence
 
 from echo.ir.attributes import is_true
 from echo.ir.graph import Entry, Graph, Node
+from echo.ir.setting import NO_SETTING, Setting
 
 ADD = frozenset({"elemwise_add", "_npi_add", "broadcast_add"})
 MUL = frozenset({"elemwise_mul", "_npi_multiply", "broadcast_mul"})
@@ -16,6 +17,13 @@ _ACTIVATIONS = {
     "relu": frozenset({"relu", "_npx_relu"}), "softrelu": frozenset(),
 }  # fmt: skip
 _ALIKE = frozenset({"elemwise_add", "elemwise_mul", "elemwise_sub", "add_n", "where", "Concat"})  # one batch for all
+_COMPARED = ("equal", "not_equal", "greater", "greater_equal", "lesser", "lesser_equal", "less", "less_equal")
+_BLOCKING = frozenset({  # operators through which no gradient goes
+    "BlockGrad", "stop_gradient", "ones_like", "zeros_like", "_contrib_arange_like", "_npx_arange_like", "shape_array",
+    "size_array", "argmax", "argmin", "one_hot",
+    *(form.format(kind) for kind in _COMPARED for form in
+      ("_{}", "broadcast_{}", "_{}_scalar", "_npi_{}", "_npi_{}_scalar")),
+})  # fmt: skip
 
 
 class Part(NamedTuple):
@@ -65,6 +73,7 @@ class View:
     """A graph, with the readers of each entry."""
 
     graph: Graph
+    setting: Setting = NO_SETTING
 
     @cached_property
     def readers(self) -> Mapping[Entry, tuple[int, ...]]:
@@ -125,16 +134,14 @@ class View:
         return Part(node.inputs[0], entry.index, count, entry.node) if count > 1 else None
 
     def is_constant(self, entry: Entry) -> bool:
-        """Whether no gradient goes through an entry, since all ways from it up to variables are blocked."""
-        if self.node(entry).op in ("BlockGrad", "stop_gradient"):
-            return True
+        """Whether no gradient goes through an entry, since all ways from it up to trained variables are blocked."""
         seen, above = set(), [entry.node]
         while above:
             number = above.pop()
             node = self.graph.nodes[number]
-            if node.is_variable:
+            if node.is_variable and node.name not in self.setting.untrained:
                 return False
-            if number not in seen and node.op not in ("BlockGrad", "stop_gradient"):
+            if number not in seen and node.op not in _BLOCKING:
                 seen.add(number)
                 above += [source.node for source in node.inputs]
         return True

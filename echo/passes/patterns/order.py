@@ -56,7 +56,12 @@ def _copy_before(graph: Graph, variable: int) -> tuple[int, tuple[Node, Node]] |
 def _random(graph: Graph) -> list[str]:
     """The user's names of operators that draw random numbers, in the order in which MXNet visits them."""
     draws = {op: any(word in op for word in _RANDOM) for op in {node.op for node in graph.nodes}}
-    return [node.name.partition("_echo_")[0] for node in graph.nodes if draws[node.op] or _drops(node)]
+    return [node.name.partition("_echo_")[0] for node in graph.nodes
+            if (draws[node.op] and not _keeps_all(node)) or _drops(node)]  # fmt: skip
+
+
+def _keeps_all(node: Node) -> bool:
+    return node.op == "Dropout" and float(node.attrs.get("p", "0.5")) == 0
 
 
 def _drops(node: Node) -> bool:

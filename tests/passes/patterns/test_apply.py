@@ -166,7 +166,9 @@ def test_random_graphs_compute_what_they_did(seed: int, copies: bool) -> None:
     assert variables(fused) == variables(user)
     assert len(found.graph.heads) == len(graph.heads)
     assert draws(found.graph) == draws(graph)
-    assert sum(node.op.startswith(PREFIX) for node in found.graph.nodes) == len(found.places)
+    masks = (PREFIX + "pack_mask", PREFIX + "draw_mask")
+    kernels = [node for node in found.graph.nodes if node.op.startswith(PREFIX) and node.op not in masks]
+    assert len(kernels) == len(found.places)
     assert fused_at(graph, found.places, copies) == found.graph, "a plan names no more than places"
     grad_req = "add" if copies else "write"
     for mine, theirs in zip(step(fused, arrays, aux, grad_req), step(user, arrays, aux, grad_req)):
