@@ -234,7 +234,7 @@ EXAMPLES: Mapping[str, Callable[[], Example]] = {
     "gru layers, both ways": lambda: _both_ways(mx.rnn.GRUCell, "gru_layer"),
     "gru cells": lambda: _fed(mx.rnn.GRUCell, "gru_cell"),
     "rnn layer": lambda: _unrolled(mx.rnn.RNNCell(SIZE), found={"rnn_layer": 1}),
-    "rnn layer of relu": lambda: _unrolled(mx.rnn.RNNCell(SIZE, activation="relu"), found={"rnn_layer": 1}),
+    "rnn layer of relu": lambda: _unrolled(mx.rnn.RNNCell(SIZE, activation="relu"), "TNC", {"rnn_layer": 1}),
     "rnn layer, states given": lambda: _given(mx.rnn.RNNCell(SIZE, prefix="r_"), found={"rnn_layer": 1}),
     "rnn layers": lambda: _stacked(mx.rnn.RNNCell, "rnn_layer"),
     "rnn layers, both ways": lambda: _both_ways(mx.rnn.RNNCell, "rnn_layer"),

@@ -63,8 +63,8 @@ MUTANTS = {
     "the gradient of the state's part for that of the input's": (
         "gru.cuh", "*inputs = d.n;", "*inputs = d.sn;", 0, "gru", "gru_layer",
     ),
-    "a fourth gate that is the next unit's": (
-        "steps.cuh", "return gate < gates && u", "return u", 0, "gru", "gru_layer",
+    "a gate of the next unit": (
+        "steps.cuh", "unit * Cell::kColumns + g", "unit * Cell::kGates + g", 0, "gru", "gru_layer",
     ),
     "rows of one round alone": (
         "steps.cuh", "row += kThreads / units", "row += kThreads", 0, "rnn", "rnn_layer",

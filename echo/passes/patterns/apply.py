@@ -8,10 +8,11 @@ from types import MappingProxyType
 from typing import AbstractSet, Callable, Iterable, Iterator, Mapping, Sequence, Tuple
 
 from echo.errors import GraphError
+from echo.ir.fused_operators import PREFIX
 from echo.ir.graph import Entry, Graph
 from echo.ir.setting import NO_SETTING, Setting
 from echo.ir.training_node import TensorType
-from echo.passes.patterns import PATTERNS, hoist, steps
+from echo.passes.patterns import LAYERS, PATTERNS, hoist, steps
 from echo.passes.patterns.graph_view import Fusion, View
 from echo.passes.patterns.order import ordered
 from echo.passes.patterns.substitute import applied
@@ -119,11 +120,20 @@ def fuse(
             fitting.append(fusion)
     taken, fused_graph = _in_order(graph, fitting, copies)
     anchors = {fusion.anchor for fusion in taken}
+    layers = _layers(fusion for fusion in fitting if fusion.anchor not in anchors)
+    if layers:  # their cells may stay
+        return fuse(graph, types, copies, wished, without, {**refused, **layers}, why_left)
     missed += [_miss(graph, fusion, ORDER) for fusion in fitting if fusion.anchor not in anchors]
     places = tuple((fusion.pattern, fusion.anchor) for fusion in taken)
     hidden_arrays = [fusion.hidden_bytes for fusion in taken if fusion.hidden_bytes is not None]
     hidden = sum(times * entry_types[entry].bytes for times, entry in hidden_arrays)
     return Fused(fused_graph, places, tuple(missed), Counter(fusion.label for fusion in taken), hidden)
+
+
+def _layers(fusions: Iterable[Fusion]) -> dict[tuple[str, str], str]:
+    """The operators of whole layers among fusions that would change an order, with that reason."""
+    found = (new for fusion in fusions if fusion.pattern in LAYERS for new in fusion.nodes)
+    return {(new.op, new.name): ORDER for new in found if new.op.startswith(PREFIX)}
 
 
 def _miss(graph: Graph, fusion: Fusion, reason: str) -> Missed:

@@ -324,3 +324,18 @@ def test_places_that_are_none(places: list[tuple[str, int]], message: str) -> No
     assert ("lstm_cell", 20) in found.places
     with pytest.raises(GraphError, match=f"fused: .*{message}"):
         fused_at(graph, places, copies=False)
+
+
+def test_cells_take_the_place_of_a_layer_that_would_change_the_order_of_random_numbers() -> None:
+    """Masks of zoneout and of the dropout in front of it are drawn step by step in turn."""
+    cells = mx.gluon.rnn.HybridSequentialRNNCell()
+    cells.add(mx.gluon.rnn.LSTMCell(H, prefix="lstm_"))
+    cells.add(mx.gluon.rnn.DropoutCell(0.2))
+    cells.add(mx.gluon.rnn.ZoneoutCell(mx.gluon.rnn.GRUCell(H, prefix="gru_"), 0.2))
+    outputs, _ = cells.unroll(T, mx.sym.var("data", shape=(B, T, H)), layout="NTC", merge_outputs=True)
+    graph = graph_of(outputs)
+    assert "gru_layer" in {fusion.pattern for fusion in find(graph)[0]}
+    _, _, binding = bound_arrays(outputs)
+    fused = fuse(graph, lambda: types_of(graph, binding), copies=False, without={"dropout"})
+    assert sorted(pattern for pattern, _ in fused.places) == [*["gru_cell"] * T, "lstm_layer"]
+    assert ("gru_layer", apply.ORDER) in {(missed.pattern, missed.reason) for missed in fused.missed}

@@ -1,0 +1,25 @@
+"""Speech models: what MXNet plans for them, and what is left with whole layers."""
+
+from __future__ import annotations
+
+import pytest
+
+import echo
+from benchmarks.models import planned_mb
+from benchmarks.speech_models import deepspeech
+
+
+@pytest.mark.parametrize(
+    ("mode", "gluon", "stock", "bar"),
+    [
+        ("gru", False, 303, 95),
+        pytest.param("gru", True, 303, 95, marks=pytest.mark.slow),
+        pytest.param("lstm", False, 408, 92, marks=pytest.mark.slow),
+    ],
+)
+def test_planned_memory(mode: str, gluon: bool, stock: int, bar: int) -> None:
+    model = deepspeech(mode, gluon)
+    assert abs(planned_mb(model) - stock) <= 5
+    plan = echo.plan(model.symbol, grad_req=model.grad_req(), max_overhead=None, max_planning=None, **model.shapes)
+    assert [name for name, _ in plan.fused] == [f"{mode}_layer"] * 6
+    assert plan.after.planned <= bar * 2**20
