@@ -94,7 +94,8 @@ class _Made:
         tensor, text = self._types[entry], self._fusion.shapes.get(entry, "")
         shape = list(tensor.shape)
         for axis, letter in enumerate(reversed(text.replace("...", "").split(",")), 1):
-            if letter in self._rows and axis <= len(shape):
+            letter = letter.strip("?#")
+            if letter in self._rows and axis <= len(shape) and shape[-axis] > 1:
                 shape[-axis] = self._rows[letter]
         return replace(tensor, shape=tuple(shape))
 
