@@ -123,8 +123,8 @@ MUTANTS = {
         "attention_grad", "forms",
     ),
     "bits of another query": (
-        "attention.cuh", "(tile.item * a.queries + row) * a.keys + column", "tile.item * a.queries * a.keys + column", 0,
-        "attention_grad", "forms",
+        "attention.cuh", "a.queries + row) * a.keys + column", "a.queries) * a.keys + column", 0, "attention_grad",
+        "forms",
     ),
     "a gradient of a score that was replaced": (
         "attention.cuh", "[row * a.row_stride + column]) != 0.f;", "[0]) != 2.f;", 0, "attention_grad", "forms",
