@@ -25,6 +25,11 @@ def dense(inputs: Sequence[Shape], output: Shape) -> float:
     return 2.0 * math.prod(output) * inputs[1][-1]
 
 
+def scores(inputs: Sequence[Shape], _: Shape) -> float:
+    """Each row of the input with each row of the weight, whatever is made of the products."""
+    return 2.0 * math.prod(inputs[0]) * inputs[1][0]
+
+
 def attention(inputs: Sequence[Shape], _: Shape) -> float:
     """Each query times all keys, and its weights times all values."""
     queries, keys, values = inputs[:3]

@@ -99,15 +99,24 @@ def _of_most_bytes(view: View, fusion: Fusion, types: Types) -> Sample:
     Weights do not get smaller with the rows, and do not count: with a few rows beside them nothing could be compared.
     """
     letter = _ROWS[fusion.pattern]
-    rows = next(_size(types[entry].shape, text, letter) for entry, text in fusion.shapes.items() if letter in text)
+    names = {name for text in fusion.shapes.values() for name in _names(text)}
+    if letter not in names or "b" in names:  # rows are batches of heads, which reshapes inside take apart
+        return sample(view, fusion, types)
+    rows = next(
+        _size(types[entry].shape, text, letter) for entry, text in fusion.shapes.items() if letter in _names(text)
+    )
     inside = {Entry(number) for number in fusion.replaced} | set(fusion.shapes) | set(fusion.outputs)
     by_rows = (entry for entry in inside if entry in types and letter in fusion.shapes.get(entry, letter))
     total = 4 * sum(types[entry].bytes for entry in by_rows)
     return sample(view, fusion, types, {letter: max(1, min(rows, rows * _MOST_BYTES // max(1, total)))})
 
 
+def _names(text: str) -> list[str]:
+    return [name.strip("?#") for name in text.replace("...", "").split(",")]
+
+
 def _size(shape: tuple[int, ...], text: str, letter: str) -> int:
-    names = text.replace("...", "").split(",")
+    names = _names(text)
     return shape[names.index(letter) - len(names)]
 
 

@@ -3,7 +3,7 @@
     python -m tests.kernels.cuda_mutant DRIVER KERNELS MUTANT ROUNDS BEGINNING [SETTING=NUMBER ...]
 
 ROUNDS of the cases whose text begins with BEGINNING, each with random inputs and schedules of its own. Where that is
-"large scores", the cases of `tests.kernels.large_scores`, once.
+"large scores", "forms" or "draws", the cases of `tests.kernels.large_scores`, `attention_forms` or `check_draws`, once.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ import numpy as np
 from benchmarks.gpu_cases import cases_of, check
 from echo.errors import KernelError
 from echo.kernels.library import ADD, WRITE
+from tests.kernels.attention_forms import FORMS, check_form
+from tests.kernels.cases import check_draws
 from tests.kernels.cuda_emulation import Emulated
 from tests.kernels.large_scores import SIZES, VARIANTS, check_large_scores
 
 CAUGHT = 3
+OTHERS = ("large scores", "forms", "draws")
 
 
 def main() -> int:
@@ -28,8 +31,8 @@ def main() -> int:
     backend = Emulated(Path(driver), Path(kernels))
     backend.load(Path(mutant))
     backend.set(**{name: int(value) for name, _, value in (setting.partition("=") for setting in settings)})
-    if beginning == "large scores":
-        return _large_scores(backend)
+    if beginning in OTHERS:
+        return _others(backend, beginning)
     cases = [case for case in cases_of(1) if str(case).startswith(beginning)]
     if not cases:
         raise LookupError(beginning)
@@ -44,10 +47,16 @@ def main() -> int:
     return 0
 
 
-def _large_scores(backend: Emulated) -> int:
+def _others(backend: Emulated, beginning: str) -> int:
     try:
-        for size, variant in itertools.product(SIZES, VARIANTS):
-            check_large_scores(backend.run, size, "float32", variant)
+        if beginning == "draws":
+            check_draws(backend.run)
+        elif beginning == "forms":
+            for form in FORMS:
+                check_form(backend.run, form, "float32")
+        else:
+            for size, variant in itertools.product(SIZES, VARIANTS):
+                check_large_scores(backend.run, size, "float32", variant)
     except AssertionError as error:
         print(error)
         return CAUGHT

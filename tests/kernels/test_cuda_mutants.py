@@ -18,9 +18,9 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulati
 BARRIER = "__syncthreads();"
 # what is wrong: file, text, its replacement, which of its occurrences, the library to compile, the cases to run
 MUTANTS = {
-    "no barrier before a tile is read": ("tile.cuh", BARRIER, "", 0, "attention", "attention"),
-    "no barrier before a tile is overwritten": ("tile.cuh", BARRIER, "", 1, "attention", "attention"),
-    "no barrier behind a tile of weights": ("tile.cuh", BARRIER, "", 3, "attention", "attention"),
+    "no barrier before a tile is read": ("tile.cuh", BARRIER, "", 0, "attention_grad", "attention"),
+    "no barrier before a tile is overwritten": ("tile.cuh", BARRIER, "", 1, "attention_grad", "attention"),
+    "no barrier behind a tile of weights": ("tile.cuh", BARRIER, "", 3, "attention_grad", "attention"),
     "no barrier before the warps' sums are stored": ("steps.cuh", BARRIER, "", 1, "lstm", "lstm_layer"),
     "no barrier before the warps' sums are read": ("steps.cuh", BARRIER, "", 2, "lstm", "lstm_layer"),
     "no barrier before the next batch tile": ("steps.cuh", BARRIER, "", 3, "lstm", "lstm_layer T=3 B=66"),
@@ -34,7 +34,7 @@ MUTANTS = {
     "a barrier of the grid that waits for too few": ("device.cuh", "< goal)", "+ 1 < goal)", 0, "lstm", "lstm_layer"),
     "a sum over half a warp": ("device.cuh", "int lane = 16; lane", "int lane = 8; lane", 0, "rows", "layer_norm"),
     "a sum over too few of a row's threads": (
-        "attention.cuh", "int lane = 8; lane", "int lane = 4; lane", 1, "attention", "attention",
+        "attention.cuh", "int lane = 8; lane", "int lane = 4; lane", 1, "attention_grad", "attention",
     ),
     "a column too many": ("device.cuh", "column < columns;", "column <= columns;", 0, "cells", "lstm_cell"),
     "a row too few": ("device.cuh", "row < rows; row +=", "row < rows - 1; row +=", 1, "rows", "layer_norm"),
@@ -71,21 +71,21 @@ MUTANTS = {
     ),
     "tanh for relu": ("rnn.cuh", "a.relu ? (sum", "false ? (sum", 0, "rnn", "rnn_layer"),
     "a slope of relu for that of tanh": ("rnn.cuh", "slope = a.relu ?", "slope = true ?", 0, "rnn", "rnn_layer"),
-    "an old maximum": ("attention.cuh", "expf(most[i] - zero)", "1.f", 0, "attention", "attention"),
+    "an old maximum": ("attention.cuh", "expf(most[i] - zero)", "1.f", 0, "attention_grad", "attention"),
     "large scores left as they are": (
-        "attention.cuh", "if (!any_large(a, tile)) return;", "return;", 0, "attention", "large scores",
+        "attention_grad.cuh", "if (!any_large(a, tile)) return;", "return;", 0, "attention_grad", "large scores",
     ),
-    "what a logarithm lost left out": ("attention.cuh", " - of.rest", "", 0, "attention", "large scores"),
+    "what a logarithm lost left out": ("attention_grad.cuh", " - of.rest", "", 0, "attention_grad", "large scores"),
     "delta from results that are rounded": (
-        "attention.cuh", "found[i].delta = row_sum(found[i].delta);",
-        "found[i].delta = query_statistics(a, tile, query).delta;", 0, "attention", "large scores",
+        "attention_grad.cuh", "found[i].delta = row_sum(found[i].delta);",
+        "found[i].delta = query_statistics(a, tile, query).delta;", 0, "attention_grad", "large scores",
     ),
     "scores that wait where another thread keeps its own": (
-        "attention.cuh", "<T, by_key>(a, tile, query, key, shared, p, ds)",
-        "<T, !by_key>(a, tile, query, key, shared, p, ds)", 0, "attention", "attention",
+        "attention_grad.cuh", "<T, by_key>(a, tile, query, key, shared, p, ds)",
+        "<T, !by_key>(a, tile, query, key, shared, p, ds)", 0, "attention_grad", "attention",
     ),
     "keys beyond the length": (
-        "attention.cuh", "&& column < tile.keys", "&& column < a.keys", 0, "attention", "attention",
+        "attention.cuh", "Long keys = tile.keys;", "Long keys = a.keys;", 0, "attention_grad", "attention",
     ),
     "a length off by one": ("pointwise.cuh", "length - 1 - t", "length - t", 0, "pointwise", "sequence_reverse"),
     "bits of the wrong neighbour": ("pointwise.cuh", "high << 4", "high << 3", 0, "pointwise", "relu"),
@@ -141,6 +141,29 @@ MUTANTS = {
     "a part of the norm's gradient left out": (
         "formulas.h", " - norm * mean_product)", ")", 0, "norm_cell", "lstm_norm_cell",
     ),
+    "a mask of another head": (
+        "attention.cuh", "item % a.heads * a.head_stride", "item / a.heads * a.head_stride", 0,
+        "attention_grad", "forms",
+    ),
+    "no fill in the place of scores": (
+        "attention.cuh", "x != 0.f ? score : a.fill", "score", 0, "attention_grad", "forms",
+    ),
+    "lengths of items for queries": (
+        "attention.cuh", "if (Call::kMasked && a.per_query && row < a.queries)", "if (false)", 0,
+        "attention_grad", "forms",
+    ),
+    "bits of another query": (
+        "attention.cuh", "a.queries + row) * a.keys + column", "a.queries) * a.keys + column", 0, "attention_grad",
+        "forms",
+    ),
+    "a gradient of a score that was replaced": (
+        "attention.cuh", "[row * a.row_stride + column]) != 0.f;", "[0]) != 2.f;", 0, "attention_grad", "forms",
+    ),
+    "weights without their factors": (
+        "attention_grad.cuh", "multiply_by_factors<T>(a, tile, query, tile.first, p);", "", 0,
+        "attention_grad", "forms",
+    ),
+    "the first bit drawn again": ("pointwise.cuh", ": drawn != 0.f;", ": true;", 0, "pointwise", "draws"),
 }  # fmt: skip
 
 

@@ -28,6 +28,8 @@ def test_has_every_kernel_for_old_devices() -> None:
         named |= {f"{name}_{size}" for name in tiles for size in ("small_f32", "small_f16", "big_f32", "big_f16")}
         named |= {f"{name}_{kind}" for name in both for kind in ("f32", "f16")}
         named |= set(re.findall(r"^ECHO_KERNEL\(\d, (\w+), ", source, re.MULTILINE))
+        attentions = re.findall(r"^ECHO_ATTENTION\((\w+), \w+\)", source, re.MULTILINE)
+        named |= {f"{name}{mask}_{kind}" for name in attentions for mask in ("", "_masked") for kind in ("f32", "f16")}
     assert len(named) > 80
     assert named == entries
 

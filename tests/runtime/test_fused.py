@@ -164,3 +164,14 @@ def test_gluon(static: bool, grad_req: str) -> None:
     found, plans = trained_gluon(layers, static, grad_req, echo.optimize)
     assert distance(found, stock) < TOLERANCE
     assert any(plan.fused for plan in plans)
+
+
+@pytest.mark.parametrize("steps", [128, 256])
+def test_dropped_attention_holds_a_bit_for_each_weight(steps: int) -> None:
+    """At the peak, result and head gradient, one number a query, and the bits with their gradient, which is zeros."""
+    q, k, v = (mx.sym.var(name, shape=(8, steps, 16)) for name in "qkv")
+    weights = mx.sym.Dropout(mx.sym.softmax(mx.sym.batch_dot(q, k, transpose_b=True) / 4), p=0.1)
+    plan = echo.plan(mx.sym.batch_dot(weights, v), grad_req="write")
+    result, bits = 4 * 8 * steps * 16, 8 * steps * steps // 8
+    assert plan.after.live_peak <= 2 * result + 2 * bits + 4 * 8 * steps + 64
+    assert plan.before.live_peak >= 3 * 32 * bits  # softmax, mask and the gradient of one of them

@@ -212,8 +212,8 @@ void block_grad(const Tensors& t, int64_t n, int64_t first, int64_t rows, const 
     const int64_t inside = finish_row(t, n, first + i, block.first, columns, scores, dscores, buffer, &row);
     // the weight of one key alone is always 1: what rounding leaves of its gradient would be all that there is
     const float scale = t.rules.length(n, first + i) == 1 ? 0.0f : t.rules.scale;
-    cloned<weights_row>(scores, dscores, scale, t.lse_of(n, first + i), b[kRest][first + i],
-                        b[kDelta][first + i], inside);
+    cloned<weights_row>(scores, dscores, scale, t.lse_of(n, first + i), b[kRest][first + i], b[kDelta][first + i],
+                        inside);
     if (row.factors != nullptr) cloned<multiply_rows>(scores, row.factors, inside);
     if (row.mask != nullptr && t.rules.masking != kAdds) cloned<close_row>(dscores, row.mask, inside);
     std::fill(scores + inside, scores + columns, 0.0f);

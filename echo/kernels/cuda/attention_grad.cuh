@@ -104,12 +104,11 @@ template <typename T, bool by_key, typename Call>
 __device__ inline void weights_and_gradient(const Call& a, const Tile& tile, Long query, Long key,
                                             AttentionShared* shared, float (*p)[4], float (*ds)[4]) {
   scores_and_gradients<T, by_key>(a, tile, query, key, shared, p, ds);
-  const float scale = tile.keys == 1 ? 0.f : a.scale;  // the weight of one key alone is always 1
   for (int i = 0; i < 4; ++i) {
     const QueryStatistics of = query_statistics(a, tile, query + spread(threadIdx.x / 16, i));
     for (int j = 0; j < 4; ++j) {
       p[i][j] = expf(p[i][j] - of.lse - of.rest);
-      ds[i][j] = p[i][j] * (ds[i][j] - of.delta) * scale;
+      ds[i][j] = p[i][j] * (ds[i][j] - of.delta) * a.scale;
       const Long row = query + spread(threadIdx.x / 16, i), column = key + spread(threadIdx.x % 16, j);
       if (!is_open<T>(a, tile, row, column)) ds[i][j] = 0;
     }
@@ -161,7 +160,7 @@ __device__ void attention_grad_keys(const AttentionGrad& a) {
 
 }  // namespace echo_cuda
 ECHO_BOTH(1, attention_delta, AttentionGrad)
-ECHO_BOTH(2, attention_mend, AttentionGrad)
+ECHO_BOTH(1, attention_mend, AttentionGrad)
 ECHO_ATTENTION(attention_grad_queries, AttentionGrad)
 ECHO_BOTH(1, attention_grad_keys, AttentionGrad)
 

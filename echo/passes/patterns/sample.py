@@ -97,7 +97,8 @@ class _Made:
             scores = next(read for read, form in self._fusion.shapes.items() if form == "...R,V")
             text = "R,1" if len(shape) == len(self._types[scores].shape) else "R"
         for axis, letter in enumerate(reversed(text.replace("...", "").split(",")), 1):
-            if letter in self._rows and axis <= len(shape):
+            letter = letter.strip("?#")
+            if letter in self._rows and axis <= len(shape) and shape[-axis] > 1:
                 shape[-axis] = self._rows[letter]
         return replace(tensor, shape=tuple(shape))
 
