@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Any, NamedTuple, Sequence
@@ -16,8 +17,8 @@ from echo.ir.fused_operators import PREFIX, READS, fused_node, num_outputs
 from echo.ir.graph import Entry, Graph, Node
 
 TABLE = Path(__file__).parents[2] / "echo" / "kernels" / "table.cc"
-SIZES = {"B": 2, "H": 3, "T": 4, "N": 5, "I": 6, "V": 7, "Tq": 3, "Tk": 4, "D": 2, "Dv": 3, "n": 16, "R": 2}
-PARAMS = {"eps": "1e-5", "grad_scale": "1", "normalization": "0"}
+SIZES = {"B": 2, "H": 3, "T": 4, "N": 5, "I": 6, "V": 7, "Tq": 3, "Tk": 4, "D": 2, "Dv": 3, "n": 16, "R": 3, "L": 5}
+PARAMS = {"eps": "1e-5", "grad_scale": "1", "normalization": "0", "keep": "0.5"}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -26,9 +27,11 @@ def operators() -> None:
 
 
 def size(axis: str) -> int:
-    """Of an axis in the table: 4H, (n+7)/8 or 1."""
+    """Of an axis in the table: 4H, (N*Tq+7)/8 or 1."""
     part = re.fullmatch(r"(\d*)([A-Za-z]*)", axis)
-    return int(part[1] or 1) * SIZES.get(part[2], 1) if part else (SIZES["n"] + 7) // 8
+    if part:
+        return int(part[1] or 1) * SIZES.get(part[2], 1)
+    return (math.prod(SIZES[letter] for letter in re.findall(r"[A-Za-z]+", axis)) + 7) // 8
 
 
 class Tensor(NamedTuple):

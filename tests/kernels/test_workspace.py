@@ -19,7 +19,8 @@ OPERATORS = sorted(set(SPECS) - {"dropout"})
 @pytest.mark.parametrize("absent", [False, True])
 @pytest.mark.parametrize("kernel", OPERATORS)
 def test_it_is_what_the_calls_ask_for(kernel: str, absent: bool, dtype: str, backend: str) -> None:
-    case = draw(kernel, SIZES, dtype, absent=absent)
+    sizes = {name: size for name, size in SIZES.items() if name != "n" or kernel not in ("attention", "draw_mask")}
+    case = draw(kernel, sizes, dtype, absent=absent)
     outputs = case.empty(case.spec.outputs, case.spec.outputs)
     gradients = case.empty(case.spec.inputs, case.inputs)
     params = tuple(case.params.values())
