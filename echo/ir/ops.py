@@ -133,7 +133,7 @@ _ROWS: tuple[tuple[OpSpec, str], ...] = (
     (_fused(_LIGHT, "1", "01", "0"), "_echo_sequence_reverse"),
     (_fused(_LIGHT, "1", "11", "0"), "_echo_weighted_sum"),
     (_fused(_LIGHT, "1", "011", "0"), "_echo_apply_mask"),
-    (_fused(_READER, "00", "0000", "00"), "_echo_draw_mask"),
+    (_fused(_UNKNOWN, "00", "0000", "00"), "_echo_draw_mask"),  # whose draws hang on when it runs
     (_fused(_READER, "00", "0", "00"), "_echo_pack_mask"),  # whose result is what is kept
 
     (_LIGHT, """

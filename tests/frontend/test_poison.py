@@ -146,8 +146,8 @@ def test_dependency_that_was_not_declared(static: bool | None) -> None:
         expected = gradient()
         with poisoned():
             got = [gradient() for _ in range(8 if static is False else 1)]
-    assert np.isfinite(expected).all()
     # without static_alloc the memory is freed besides: who gets it next writes into it, now and then the same numbers
+    assert np.isfinite(expected).all() or static is False
     assert any(np.isnan(each).any() or (static is False and not np.array_equal(each, expected)) for each in got)
 
 

@@ -114,12 +114,14 @@ def kernel(name: str, inputs: str, *constants: Input, present: str = "", **attrs
 
 LENGTHS = fixed((2.0, 4.0, 3.0))
 SOFTMAX = {"grad_scale": 1, "use_ignore": 0, "ignore_label": -1, "normalization": 0, "smooth_alpha": 0}
+ATTENTION = {"scale": 0.3, "masking": 0, "fill": 0, "root": 0}
 FUSED = [
     kernel("lstm_cell", "x:3x32 x:3x8"), kernel("lstm_norm_cell", "x:3x32 x:3x8 w:8 w:8", eps=1e-5),
     kernel("gru_cell", "x:3x24 x:3x24 x:3x8"), kernel("mlp_score", "x:3x4x8 x:3x8 w:8 w:8 w:8", eps=1e-5),
     kernel("mlp_score", "x:3x4x8 x:3x8 w:8", present="11100", eps=1e-5), kernel("weighted_sum", "x:3x4 x:3x4x8"),
-    kernel("attention", "x:3x4x8 x:3x4x8 x:3x4x8 = x:4x4", LENGTHS, scale=0.3),
-    kernel("attention", "x:3x4x8 x:3x4x8 x:3x4x8", present="11100", scale=0.3),
+    kernel("attention", "x:3x4x8 x:3x4x8 x:3x4x8 = x:1x1x4x4", LENGTHS, present="1111100", **ATTENTION),
+    kernel("attention", "x:3x4x8 x:3x4x8 x:3x4x8", present="1110000", **ATTENTION),
+    kernel("draw_mask", "p:1 x:3 x:4 x:4", keep=0.5, seed=1, offset=0),
     kernel("layer_norm", "x w:12 w:12", eps=1e-5), kernel("bias_act", "x w:12", act=0),
     kernel("bias_act", "x w:12", act=1),
     kernel("sequence_reverse", "x:4x3x6 =", LENGTHS), kernel("sequence_reverse", "x:4x3x6", present="10"),
