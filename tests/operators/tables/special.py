@@ -132,7 +132,7 @@ FUSED = [
     *[kernel("rnn_layer", "x:4x3x6 w:8x6 w:8 w:8x8 w:8 x:3x8", act=act, reverse=0) for act in (0, 2)],
     kernel("softmax_output", "x w:9x12 w:9 l9:4", **SOFTMAX),
     kernel("softmax_output", "x w:9x12 l9:4", present="1101", **SOFTMAX),
-    kernel("cross_entropy", "x l9:12"), kernel("linear_cross_entropy", "x w:9x12 w:9 l9:4"),
+    kernel("cross_entropy", "x l12:4"), kernel("linear_cross_entropy", "x w:9x12 w:9 l9:4"),
     kernel("linear_cross_entropy", "x w:9x12 l9:4", present="1101"),
     kernel("apply_mask", "x = =", fixed((37, 201, 90, 14, 255, 0), "uint8"), fixed((1.5,), "float32")),
 ]  # fmt: skip
