@@ -167,7 +167,7 @@ def choose(trials: Sequence[Trial], user: Graph) -> Trial:
     if not planned:
         return replace(trials[0], missed=_least(*(trial.missed for trial in trials)))
     hidden = max(trial.fused.hidden for trial in planned)
-    timed = all(trial.is_timed for trial in planned)
+    timed = all(trial.is_timed and trial.seconds >= RULES.step for trial in planned)
     least = min(planned, key=lambda trial: (trial.bytes(hidden), trial.seconds if timed else 0.0))
     reasons = ["" if trial is least else _why_left(trial, least, hidden, timed) for trial in planned]
     chosen = planned[reasons.index("")]

@@ -69,6 +69,12 @@ def test_the_most_fused_graph_may_need_a_little_more(more: float, part: float, f
     assert left.reason == f"{int(more * 1000) / 1000:.2f} times the memory of the plan without it{times}"
 
 
+def test_times_of_short_steps_do_not_decide() -> None:
+    """They are noise: the graph with the most fused operators is taken, as where nothing was measured."""
+    assert choose([trial(900, 1, seconds=2e-4), trial(900, seconds=1e-4)], GRAPH).fused.places
+    assert not choose([trial(900, 1, seconds=2e-2), trial(900, seconds=1e-2)], GRAPH).fused.places
+
+
 def test_what_operators_hold_beyond_what_is_planned_counts() -> None:
     """The fused graph plans more, and does away with what the user's operators hold inside."""
     trials = [trial(1900, 1, hidden=900), trial(1100)]
