@@ -16,8 +16,8 @@ class Rules:
     than ``more`` times the fewest bytes and is not slower, or no more than ``slack`` times and takes at most the part
     ``faster`` of the time. Where nothing was measured the one with more fused operators counts as the faster one, which
     it is in all rows of ``benchmarks/results/fusion.json``.
-    ``step``: of shorter steps, in seconds, times do not decide: they are those of a few dozen launches, which vary by more
-    than graphs differ.
+    ``step``: of shorter steps, in seconds, times do not decide: they are those of a few dozen launches, which vary by
+    more than graphs differ.
     ``workspace``: so many bytes of workspaces do not decide between graphs. MXNet's own operators draw some as well,
     which is not known, and of small models it would be the largest part.
 

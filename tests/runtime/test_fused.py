@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any, Sequence
 
 import mxnet as mx
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import echo
+from echo.passes import trial
 from tests.fused_models import EXAMPLES, STEPS, Example, attention, trained_gluon, values
 from tests.training import TOLERANCE
 
@@ -33,20 +35,29 @@ def gradients(
 
 
 def distance(found: Sequence[Any], exact: Sequence[Any]) -> float:
-    """The largest difference, in parts of the largest element of each array."""
-    return max(float(np.abs(a - b).max() / max(np.abs(b).max(), 1e-30)) for a, b in zip(found, exact))
+    """The largest difference, in parts of the largest element of each array; infinite where not the same are NaN."""
+    if any(not np.array_equal(np.isnan(a), np.isnan(b)) for a, b in zip(found, exact)):
+        return np.inf
+    pairs = [(np.nan_to_num(a), np.nan_to_num(b)) for a, b in zip(found, exact)]
+    return max(float(np.abs(a - b).max() / max(np.abs(b).max(), 1e-30)) for a, b in pairs)
+
+
+@pytest.fixture
+def always_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs with fused operators are taken whatever they need: some gain only where models are larger than these."""
+    monkeypatch.setattr(trial.Trial, "is_larger", False)
+    monkeypatch.setattr(trial, "RULES", replace(trial.RULES, more=1e9, slack=1e9, step=1e9))
 
 
 @pytest.mark.every(10)
 @pytest.mark.parametrize("grad_req", ["write", "add"])
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_results_are_those_of_mxnet(name: str, grad_req: str) -> None:
+def test_results_are_those_of_mxnet(name: str, grad_req: str, always_fused: None) -> None:
     example = EXAMPLES[name]()
     fused = echo.optimize(example.symbol, max_overhead=None, exact=example.exact)
     found = gradients(fused, example, grad_req)
     plan = fused.plans[-1]
     assert Counter(pattern for pattern, _ in plan.fused) == example.found, plan.notes
-    assert plan.after.total - plan.after.workspaces <= plan.before.total
     stock = gradients(example.symbol, example, grad_req)
     assert distance(found, stock) < TOLERANCE
 
