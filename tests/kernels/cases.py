@@ -68,7 +68,7 @@ def draw(name: str, dims: Mapping[str, int], dtype: str = "float32", seed: int =
         drawn = size * rng.normal(size=shape)
         if tensor is MASK and params.get("masking"):
             # most keys stay: of a query with one alone all gradients cancel, and only roundings would be compared
-            drawn = np.where(drawn > -1.2, np.where(drawn > 0.3, 1, 0.5), 0)
+            drawn = np.where(drawn > -0.9, np.where(drawn > 0.3, 1, 0.5), 0)
         return drawn.astype(dtype)
 
     inputs = [value(tensor) for tensor in spec.inputs]

@@ -183,7 +183,6 @@ BUGS = [
     ("attention", "attention_grad.cc", "if (row->factors != nullptr)", "if (false)"),
     ("attention", "attention_grad.cc", "t.rules.masking != kAdds", "false"),
     ("attention", "attention_grad.cc", "(dweights[j] - delta)", "dweights[j]"),
-    ("attention", "attention_grad.cc", "std::max<int64_t>(length - key, 0)", "all"),
     ("attention", "attention_grad.cc", "if (!t.any_large(n, 0, t.Tq)) return;", "return;"),
     ("attention", "attention_grad.cc", "scores[j] = exp_of(scores[j] - lse - rest);",
      "scores[j] = exp_of(scores[j] - lse);"),
