@@ -40,7 +40,7 @@ def _step(symbol: mx.sym.Symbol, values: Mapping[str, Any], dtype: str, ctx: mx.
 
 
 @pytest.mark.parametrize("dtype", sorted(TOLERANCE))
-@pytest.mark.parametrize("kernel", sorted(READS))
+@pytest.mark.parametrize("kernel", sorted(set(READS) - {"draw_mask"}))  # which draws by other generators on GPUs
 def test_a_fused_operator_gives_what_it_gives_on_the_cpu(kernel: str, dtype: str) -> None:
     assert extension.why_not() == ""
     assert extension.why_not_on(mx.gpu(0)) == ""
