@@ -64,6 +64,9 @@ class _Drawing(Drawing):
         options, how = draw_options(rng, operators, small=False), self._how()
         if any(word in program.lines[n].code for word in _TRAINED for n in program.needed()):
             how["steps"] = ["train" if kind == "inference" else kind for kind in how["steps"]]
+        # a second gradient of MXNet's own Dropout passes on what it gets, as if nothing had been dropped
+        if any("Dropout" in program.lines[n].code for n in program.needed()):
+            how["steps"] = ["train" if kind == "retain" else kind for kind in how["steps"]]
         return replace(program, options=options, how=how)
 
     def _how(self) -> dict[str, Any]:
