@@ -29,6 +29,7 @@ from echo.frontend.measure import Meter, race
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
 from echo.frontend.pointwise import FUSION_VARIABLE, fuses
 from echo.frontend.selfcheck import check_hook, onednn_activations
+from echo.frontend.setting import setting_of
 from echo.frontend.spaces import spaces
 from echo.frontend.subject import arrays, call_of, family, static_bytes, subject
 from echo.frontend.symbols import Binding, symbol_of, types_of
@@ -150,11 +151,8 @@ class MxnetSession:
 
     @property
     def setting(self) -> Setting:
-        """What patterns have to know. On the CPU, kernels draw as MXNet does, unless that has MKL's generators."""
-        names = zip(self.argument_names(), self._binding.grad_req)
-        one_generator = os.environ.get("MXNET_CPU_PARALLEL_RAND_COPY", "1") == "1"
-        draws = self.device == "cpu" and one_generator and not mx.runtime.Features().is_enabled("BLAS_MKL")
-        return Setting(frozenset(name for name, request in names if request == "null"), draws)
+        """What patterns have to know."""
+        return setting_of(self.argument_names(), self._binding, self.device)
 
     def runnable(self, graph: Graph) -> Graph:
         """The graph in operators that may run again here (`stateless`)."""

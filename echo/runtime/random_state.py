@@ -14,9 +14,8 @@ from mxnet import autograd
 
 from echo import native
 from echo.errors import EchoError, NativeError
+from echo.frontend.setting import COPIES_VARIABLE
 from echo.native.loading import function
-
-_COPIES = "MXNET_CPU_PARALLEL_RAND_COPY"  # of the generators, used in turns
 
 
 class RandomState:
@@ -68,8 +67,8 @@ def _size() -> int:
 @functools.lru_cache(maxsize=None)
 def why_not() -> str:
     """Why the state cannot be read here; empty where it can, which is tried once."""
-    if os.environ.get(_COPIES, "1") != "1":
-        return f"{_COPIES} is set: there are several generators"
+    if os.environ.get(COPIES_VARIABLE, "1") != "1":
+        return f"{COPIES_VARIABLE} is set: there are several generators"
     try:
         if not _size():
             return "libmxnet.so does not export what reading the state of random numbers needs"

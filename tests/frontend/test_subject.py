@@ -49,6 +49,16 @@ def test_a_plan_for_a_gpu_holds_for_one_setting_of_pointwise_fusion(
     assert (keys[0] != keys[1]) == differs
 
 
+@pytest.mark.parametrize(("device", "differs"), [("cpu", True), ("gpu", False)])
+def test_a_plan_holds_for_one_number_of_generators(device: str, differs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one alone, kernels draw on CPUs in the place of MXNet's Dropout."""
+    keys = []
+    for value in ("1", "2"):
+        monkeypatch.setenv("MXNET_CPU_PARALLEL_RAND_COPY", value)
+        keys.append(subject(GRAPH, binding(), device).fingerprint)
+    assert (keys[0] != keys[1]) == differs
+
+
 def test_a_plan_of_a_block_holds_for_one_number_of_spaces(monkeypatch: pytest.MonkeyPatch) -> None:
     def settings(runner: str, spaces: str) -> dict[str, str]:
         monkeypatch.setenv("MXNET_CPU_TEMP_COPY", spaces)

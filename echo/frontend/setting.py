@@ -1,0 +1,24 @@
+"""Where a graph runs, and what is asked of it, as the patterns of fused operators have to know it."""
+
+from __future__ import annotations
+
+import os
+from typing import Sequence
+
+import mxnet as mx
+
+from echo.frontend.symbols import Binding
+from echo.ir.setting import Setting
+
+COPIES_VARIABLE = "MXNET_CPU_PARALLEL_RAND_COPY"  # of MXNet's generators on the CPU, used in turns
+
+
+def setting_of(names: Sequence[str], binding: Binding, device: str) -> Setting:
+    """The setting of a bind with arguments of these names on a kind of device."""
+    untrained = frozenset(name for name, request in zip(names, binding.grad_req) if request == "null")
+    return Setting(untrained, device == "cpu" and _has_one_generator())
+
+
+def _has_one_generator() -> bool:
+    """Whether one generator draws all of MXNet's numbers on the CPU, whose states kernels go on from: not MKL's."""
+    return os.environ.get(COPIES_VARIABLE, "1") == "1" and not mx.runtime.Features().is_enabled("BLAS_MKL")
