@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence
 
 from echo.estimators import footprint as kinds
 from echo.plans.decisions import HIDDEN, KEPT, WORKSPACES
-from echo.report.segment import FREED, HEAVY, RECOMPUTED, STASHED, Segment
+from echo.report.segment import FREED, HEAVY, RECOMPUTED, STASHED, Operator, Segment
 from echo.report.usage import GAPS, MIRROR, PLANNED, STOCK, Layer, Tensor, Usage
 
 if TYPE_CHECKING:
@@ -228,34 +228,16 @@ def frontier(rows: Sequence[Mapping[str, float]], chosen: Mapping[str, float]) -
 
 def segment(found: Segment) -> Spec:
     """Operators of a segment from the top down, as points with names: what becomes of their maps."""
-    rows: list[dict[str, Any]] = [
-        {
-            "name": each.name,
-            "label": [each.name, each.op if each.count == 1 else f"{each.op}, {each.count} alike"],
-            "operator": each.op,
-            "role": each.role,
-            "mb": megabytes(each.bytes),
-            "read": "read by a gradient" if each.read else "read by no gradient",
-            "x": each.place,
-            "y": each.rank,
-        }
-        for each in found.operators
-    ]
+    rows = [_operator(each) for each in found.operators]
     lines = [{**{axis: rows[a][axis] for axis in "xy"}, "x2": rows[b]["x"], "y2": rows[b]["y"]} for a, b in found.edges]
-    height = 46 * (1 + max(each.rank for each in found.operators))
-    y = {"field": "y", "type": "quantitative", "axis": None, "scale": {"reverse": True, "zero": False, "nice": False}}
-    shapes = {"domain": ["read by a gradient", "read by no gradient"], "range": ["square", "circle"]}
-    legend = {"orient": "top", "title": None, "columns": 4, "symbolOpacity": 1}
-    grey = {**legend, "symbolFillColor": "#888888", "symbolStrokeColor": "#888888"}
-    roles = scale(ROLE_COLORS, [role for role in ROLE_COLORS if any(row["role"] == role for row in rows)])
-    tips = [{"field": field, "type": "nominal"} for field in ("name", "operator", "role", "read")]
     widest = max(sum(other.rank == each.rank for other in found.operators) for each in found.operators)
     # the names stand right of the points, and need as much room behind the last one
     x = {
         "field": "x", "type": "quantitative", "axis": None,
         "scale": {"domain": [0.5 / widest, 1 + 0.5 / widest], "nice": False},
     }  # fmt: skip
-    drawn = {
+    y = {"field": "y", "type": "quantitative", "axis": None, "scale": {"reverse": True, "zero": False, "nice": False}}
+    edges = {
         "data": {"values": lines},
         "mark": {"type": "rule", "color": "#9aa8b5", "opacity": 0.55},
         "encoding": {"x2": {"field": "x2"}, "y2": {"field": "y2"}},
@@ -264,20 +246,43 @@ def segment(found: Segment) -> Spec:
     return {
         "$schema": VEGA_LITE_SCHEMA,
         "width": WIDTH,
-        "height": height,
+        "height": 46 * (1 + max(each.rank for each in found.operators)),
         "view": {"stroke": None},
         "encoding": {"x": x, "y": y},
         "layer": [
-            *([drawn] if lines else []),  # without any, Vega warns of a scale without values
-            {
-                "data": {"values": rows},
-                "mark": {"type": "point", "filled": True, "size": 110, "opacity": 1},
-                "encoding": {
-                    "color": {"field": "role", "type": "nominal", "scale": roles, "legend": legend},
-                    "shape": {"field": "read", "type": "nominal", "scale": shapes, "legend": grey},
-                    "tooltip": [*tips, {"field": "mb", "type": "quantitative", "format": ",.3f", "title": "MB"}],
-                },
-            },
+            *([edges] if lines else []),  # without any, Vega warns of a scale without values
+            _points(rows),
             {"data": {"values": rows}, "mark": words, "encoding": {"text": {"field": "label", "type": "nominal"}}},
         ],
+    }
+
+
+def _operator(drawn: Operator) -> dict[str, Any]:
+    return {
+        "name": drawn.name,
+        "label": [drawn.name, drawn.op if drawn.count == 1 else f"{drawn.op}, {drawn.count} alike"],
+        "operator": drawn.op,
+        "role": drawn.role,
+        "mb": megabytes(drawn.bytes),
+        "read": "read by a gradient" if drawn.read else "read by no gradient",
+        "x": drawn.place,
+        "y": drawn.rank,
+    }
+
+
+def _points(rows: Sequence[Mapping[str, Any]]) -> Spec:
+    """The operators, coloured by what becomes of their maps; those that gradients read are squares."""
+    shapes = {"domain": ["read by a gradient", "read by no gradient"], "range": ["square", "circle"]}
+    legend = {"orient": "top", "title": None, "columns": 4, "symbolOpacity": 1}
+    grey = {**legend, "symbolFillColor": "#888888", "symbolStrokeColor": "#888888"}
+    roles = scale(ROLE_COLORS, [role for role in ROLE_COLORS if any(row["role"] == role for row in rows)])
+    tips = [{"field": field, "type": "nominal"} for field in ("name", "operator", "role", "read")]
+    return {
+        "data": {"values": rows},
+        "mark": {"type": "point", "filled": True, "size": 110, "opacity": 1},
+        "encoding": {
+            "color": {"field": "role", "type": "nominal", "scale": roles, "legend": legend},
+            "shape": {"field": "read", "type": "nominal", "scale": shapes, "legend": grey},
+            "tooltip": [*tips, {"field": "mb", "type": "quantitative", "format": ",.3f", "title": "MB"}],
+        },
     }
