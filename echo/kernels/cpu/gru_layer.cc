@@ -37,8 +37,6 @@ ECHO_INLINE void grad_tile(int64_t count, const float* __restrict r, const float
   }
 }
 
-int64_t steps_of(const LayerShape& shape) { return std::max<int64_t>(chunk_steps(shape), 1); }
-
 class Forward {
  public:
   Forward(const Call& call, void* memory);
@@ -66,11 +64,11 @@ class Forward {
 Forward::Forward(const Call& call, void* memory)
     : call_(call),
       shape_(call),
-      steps_(steps_of(shape_)),
+      steps_(chunk_steps(shape_)),
       y_(call, "y"),
       pre_(call, "pre"),
       arena_(memory),
-      direct_(!call.half() && call.raw().req[2] != ECHO_SKIP) {
+      direct_(!call.half() && !call.skips("pre")) {
   const int64_t B = shape_.B, I = shape_.I, H = shape_.H;
   bias_ = arena_.floats(4 * H);
   h_ = arena_.floats(B * H);
@@ -167,7 +165,7 @@ class Backward {
 Backward::Backward(const Call& call, void* memory)
     : call_(call),
       shape_(call),
-      steps_(steps_of(shape_)),
+      steps_(chunk_steps(shape_)),
       pre_(call, "pre"),
       dy_(call, "dy"),
       y_(call, "y"),

@@ -33,11 +33,11 @@ struct Chunk {
 };
 
 // The steps that are worked on at a time: with so many rows the products run at their full speed, and the buffers stay
-// at some megabytes however long the sequences are.
+// at some megabytes however long the sequences are. At least one, even of a layer without steps.
 inline int64_t chunk_steps(const LayerShape& shape) {
   const int64_t rows = 640, most = std::max<int64_t>(rows / std::max<int64_t>(shape.B, 1), 1);
   const int64_t chunks = std::max<int64_t>((shape.T + most - 1) / most, 1);
-  return (shape.T + chunks - 1) / chunks;
+  return std::max<int64_t>((shape.T + chunks - 1) / chunks, 1);
 }
 
 // The first n elements of an input as floats, zeros where it is absent.

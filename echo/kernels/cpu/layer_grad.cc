@@ -11,10 +11,6 @@ namespace {
 using gemm::Operand;
 using gemm::Start;
 
-enum Wanted { kDx = 0, kDwi = 1, kDwh = 3 };
-
-bool asked(const Call& call, Wanted output) { return call.raw().req[output] != ECHO_SKIP; }
-
 // Rows of a weight.
 int64_t rows_of(const std::vector<GatePiece>& pieces) {
   int64_t rows = 0;
@@ -37,19 +33,19 @@ LayerGrad::LayerGrad(const Call& call, const LayerShape& shape, int64_t steps, i
       width_(width),
       of_input_(std::move(of_input)),
       of_state_(std::move(of_state)),
-      dx_(call, "dx", asked(call, kDx) ? steps * shape.B * shape.I : 0, arena),
-      dwi_(call, "dwi", asked(call, kDwi) ? rows_of(of_input_) * shape.I : 0, arena),
-      dwh_(call, "dwh", asked(call, kDwh) ? rows_of(of_state_) * shape.H : 0, arena) {
+      dx_(call, "dx", call.skips("dx") ? 0 : steps * shape.B * shape.I, arena),
+      dwi_(call, "dwi", call.skips("dwi") ? 0 : rows_of(of_input_) * shape.I, arena),
+      dwh_(call, "dwh", call.skips("dwh") ? 0 : rows_of(of_state_) * shape.H, arena) {
   const int64_t I = shape_.I, H = shape_.H, rows = steps * shape_.B;
-  const bool weights = asked(call, kDwi) || asked(call, kDwh);
+  const bool weights = !call.skips("dwi") || !call.skips("dwh");
   gates_ = arena->floats(rows * width_);
   dbias_ = arena->floats(width_);
-  const int64_t input = asked(call, kDx) ? gemm::scratch_floats(rows, width_) : 0;
+  const int64_t input = call.skips("dx") ? 0 : gemm::scratch_floats(rows, width_);
   const int64_t of_weights = weights ? gemm::scratch_floats(width_, rows) : 0;
   scratch_ = arena->floats(std::max({gemm::scratch_floats(shape_.B, width_), input, of_weights}));
   for (const GatePiece& piece : of_state_) wh_.push_back(arena->floats(gemm::packed_floats(H, piece.count)));
   for (const GatePiece& piece : of_input_) {
-    wi_.push_back(asked(call, kDx) ? arena->floats(gemm::packed_floats(I, piece.count)) : nullptr);
+    wi_.push_back(call.skips("dx") ? nullptr : arena->floats(gemm::packed_floats(I, piece.count)));
   }
   right_ = weights ? arena->floats(gemm::packed_floats(std::max(I, H), rows)) : nullptr;
 }

@@ -32,16 +32,14 @@ class Forward {
   float *bias_, *c_, *h_, *scratch_, *wi_, *wh_, *buffer_;
 };
 
-bool computes_in_place(const Call& call) { return !call.half() && call.raw().req[3] != ECHO_SKIP; }
-
 Forward::Forward(const Call& call, void* memory)
     : call_(call),
       shape_(call),
       y_(call, "y"),
       pre_(call, "pre"),
       arena_(memory),
-      direct_(computes_in_place(call)),
-      steps_(direct_ ? std::max<int64_t>(shape_.T, 1) : std::max<int64_t>(chunk_steps(shape_), 1)) {
+      direct_(!call.half() && !call.skips("pre")),
+      steps_(direct_ ? std::max<int64_t>(shape_.T, 1) : chunk_steps(shape_)) {
   const int64_t B = shape_.B, H = shape_.H;
   bias_ = arena_.floats(4 * H);
   c_ = arena_.floats(B * H);

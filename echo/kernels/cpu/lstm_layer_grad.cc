@@ -36,7 +36,7 @@ class Backward {
 Backward::Backward(const Call& call, void* memory)
     : call_(call),
       shape_(call),
-      steps_(std::max<int64_t>(chunk_steps(shape_), 1)),
+      steps_(chunk_steps(shape_)),
       chunks_((shape_.T + steps_ - 1) / steps_),
       rows_(steps_ * shape_.B),
       pre_(call, "pre"),

@@ -37,8 +37,6 @@ bool is_tanh(const Call& call) {
   return act == kTanh;
 }
 
-int64_t steps_of(const LayerShape& shape) { return std::max<int64_t>(chunk_steps(shape), 1); }
-
 class Forward {
  public:
   Forward(const Call& call, void* memory);
@@ -61,7 +59,7 @@ class Forward {
 };
 
 Forward::Forward(const Call& call, void* memory)
-    : call_(call), shape_(call), steps_(steps_of(shape_)), tanh_(is_tanh(call)), y_(call, "y"), arena_(memory) {
+    : call_(call), shape_(call), steps_(chunk_steps(shape_)), tanh_(is_tanh(call)), y_(call, "y"), arena_(memory) {
   const int64_t B = shape_.B, I = shape_.I, H = shape_.H;
   bias_ = arena_.floats(H);
   h_ = arena_.floats(B * H);
@@ -133,7 +131,7 @@ class Backward {
 Backward::Backward(const Call& call, void* memory)
     : call_(call),
       shape_(call),
-      steps_(steps_of(shape_)),
+      steps_(chunk_steps(shape_)),
       tanh_(is_tanh(call)),
       dy_(call, "dy"),
       y_(call, "y"),

@@ -12,7 +12,7 @@ void lstm_layer(const Call& call, Queue& queue) {
   a.cells = queue.floats(layer.state());
   float* gates = queue.floats(layer.at_once * layer.gates());
   a.gates = gates, a.y = call.out("y"), a.start = call.in("c0");
-  if (call.raw().req[0] == ECHO_SKIP) a.y = queue.room(layer.steps * layer.state() * layer.size());
+  if (call.skips("y")) a.y = queue.room(layer.steps * layer.state() * layer.size());
   a.pre = output(call, "pre"), a.h_last = output(call, "hT"), a.c_last = output(call, "cT");
   if (layer.steps == 0) {
     queue.copy(call.out("hT"), call.in("h0"), layer.state() * layer.size());

@@ -13,7 +13,7 @@ void rnn_layer(const Call& call, Queue& queue) {
   LayerSteps a = {};
   float* gates = queue.floats(layer.at_once * layer.gates());
   a.gates = gates, a.y = call.out("y"), a.relu = is_relu(call);
-  if (call.raw().req[0] == ECHO_SKIP) a.y = queue.room(layer.steps * layer.state() * layer.size());
+  if (call.skips("y")) a.y = queue.room(layer.steps * layer.state() * layer.size());
   a.h_last = output(call, "hT");
   if (layer.steps == 0) queue.copy(call.out("hT"), call.in("h0"), layer.state() * layer.size());
   const StepKernel kernel = step_kernel<kStepRows, 4 * kStepUnits, 4 * kStepUnits>("rnn_steps", layer.hidden);

@@ -81,8 +81,7 @@ def _fusion(view: View, number: int, label: Entry, reads: list[_Read], replaced:
         data, weight = layer.inputs[:2]
         bias = None if is_true(layer.attrs, "no_bias") else layer.inputs[2]
         operands, replaced = (data, weight, bias), inside
-        flat = is_true(layer.attrs, "flatten") or "flatten" not in layer.attrs
-        shapes.update({data: "R,I" if flat else "...R,I", weight: "V,I"})
+        shapes.update({data: "R,I" if is_true(layer.attrs, "flatten", "True") else "...R,I", weight: "V,I"})
         if bias is not None:
             shapes[bias] = "V"
     # of any type; as float32 it is exact up to 2^24 classes
