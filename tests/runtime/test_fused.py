@@ -62,6 +62,16 @@ def test_results_are_those_of_mxnet(name: str, grad_req: str, always_fused: None
     assert distance(found, stock) < TOLERANCE
 
 
+@pytest.mark.every(10)
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_fused_graphs_need_no_more_than_mxnets(name: str) -> None:
+    example = EXAMPLES[name]()
+    arguments = example.symbol.list_arguments()
+    requests = {argument: "null" if argument in example.integers else "write" for argument in arguments}
+    plan = echo.plan(example.symbol, max_overhead=None, exact=example.exact, grad_req=requests, **example.shapes)
+    assert plan.after.total - plan.after.workspaces <= plan.before.total
+
+
 @pytest.mark.every(2)
 @pytest.mark.parametrize("name", ["lstm cells", "attention", "attention with layer norm", "softmax output, padded"])
 def test_results_are_as_close_to_the_truth_as_those_of_mxnet(name: str) -> None:
