@@ -41,9 +41,23 @@ program_of = Program.from_json
 def draw(seed: int) -> Program:
     """The program of a seed."""
     program = as_counted(calm(_Drawing(random.Random(seed), is_wide(seed)).program()), is_wide(seed))
-    code = " ".join(program.lines[n].code for n in program.needed())
-    # MXNet alone: "We can't generate TBlob for MKLDNN data", or the process ends
-    return draw(seed + _FAR) if "nn.Conv" in code and "rnn." in code else program
+    return draw(seed + _FAR) if _ends_mxnet(program) else program
+
+
+def _ends_mxnet(program: Program) -> bool:
+    """Whether layers of cells read what convolutions compute: an error of MXNet's alone, or the end of the process.
+
+    It is "We can't generate TBlob for MKLDNN data", in blocks of all kinds.
+    """
+    convolved: set[int] = set()
+    for number in sorted(program.needed()):
+        line = program.lines[number]
+        behind = not convolved.isdisjoint(line.inputs)
+        if behind and "rnn." in line.code:
+            return True
+        if behind or "nn.Conv" in line.code:
+            convolved.add(number)
+    return False
 
 
 class _Drawing(Drawing):
