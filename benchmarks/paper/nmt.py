@@ -4,16 +4,18 @@
 
 prints what stock MXNet plans for each setting. The settings are those of the papers' Table "hyperparameters": "tbd"
 (Zhu et al., TBD, IISWC 2018), "groundhog" (Bahdanau et al., 2015) and "best" (Hieber et al., Sockeye, 2017); IWSLT'15
-English to Vietnamese has 17,191 and 7,709 words, and Sockeye trains sentences of up to 100 words.
+English to Vietnamese has 17,191 and 7,709 words, and Sockeye trains sentences of up to 100 words. Layers are normalized
+where Sockeye's `--layer-normalization` does it: in the attention and in the decoder's output, before each tanh.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import mxnet as mx
 
-from benchmarks.models import AttentionOver, Model, embedded_steps, planned_mb, word_loss
+from benchmarks.models import Model, embedded_steps, planned_mb, word_loss
 
 SOURCE_WORDS, TARGET_WORDS, STEPS = 17191, 7709, 100
 
@@ -26,13 +28,15 @@ class Setting:
     hidden: int
     embedded: int
     batch: int
+    attention: int = 512
+    normed: bool = False
     steps: int = STEPS
 
 
 SETTINGS = {
     "tbd": Setting(2, 512, 512, 128),
-    "groundhog": Setting(1, 1000, 620, 80),
-    "best": Setting(4, 512, 512, 32),
+    "groundhog": Setting(1, 1000, 500, 80, normed=True),
+    "best": Setting(4, 1024, 512, 32, normed=True),
 }
 
 
@@ -47,7 +51,7 @@ def model(name: str, setting: Setting) -> Model:
 
 def _symbol(setting: Setting) -> mx.sym.Symbol:
     hidden = setting.hidden
-    attend = AttentionOver(_encoded(setting), hidden)
+    attend = _attention_over(_encoded(setting), setting)
     stack = mx.rnn.SequentialRNNCell()
     for layer in range(setting.layers):
         stack.add(mx.rnn.LSTMCell(hidden, prefix=f"decoder{layer}_"))
@@ -58,9 +62,41 @@ def _symbol(setting: Setting) -> mx.sym.Symbol:
         output, states = stack(mx.sym.concat(word, feed, dim=1), states)
         both = mx.sym.concat(output, attend(output, step), dim=1, name=f"feed{step}_concat")
         joined = mx.sym.FullyConnected(both, weight=weight, bias=bias, num_hidden=hidden, name=f"feed{step}_fc")
+        if setting.normed:
+            joined = _norm(joined, "feed", step)
         feed = mx.sym.Activation(joined, act_type="tanh", name=f"feed{step}_tanh")
         outputs.append(feed)
     return word_loss(outputs, TARGET_WORDS, ignore_padding=True)
+
+
+def _norm(x: mx.sym.Symbol, layer: str, step: int) -> mx.sym.Symbol:
+    gamma, beta = (mx.sym.var(f"{layer}_norm_{part}") for part in ("gamma", "beta"))
+    return mx.sym.LayerNorm(x, gamma, beta, name=f"{layer}{step}_norm")
+
+
+def _attention_over(encoded: mx.sym.Symbol, setting: Setting) -> Callable[[mx.sym.Symbol, int], mx.sym.Symbol]:
+    """As `benchmarks.models.AttentionOver`, with its own number of units, and normalized where the setting says so."""
+    units = setting.attention
+    query_weight, score_weight = (mx.sym.var(f"attention_{part}_weight") for part in ("query", "score"))
+    keys = mx.sym.FullyConnected(encoded, num_hidden=units, flatten=False, name="attention_keys")
+
+    def attend(query: mx.sym.Symbol, step: int) -> mx.sym.Symbol:
+        name = f"attention{step}"
+        projected = mx.sym.FullyConnected(
+            query, weight=query_weight, no_bias=True, num_hidden=units, name=f"{name}_query"
+        )
+        mixed = mx.sym.broadcast_add(keys, mx.sym.expand_dims(projected, axis=1), name=f"{name}_add")
+        if setting.normed:
+            mixed = _norm(mixed, "attention", step)
+        active = mx.sym.Activation(mixed, act_type="tanh", name=f"{name}_tanh")
+        scores = mx.sym.FullyConnected(
+            active, weight=score_weight, no_bias=True, num_hidden=1, flatten=False, name=f"{name}_score"
+        )
+        weights = mx.sym.softmax(scores, axis=1, name=f"{name}_softmax")
+        weighted = mx.sym.broadcast_mul(encoded, weights, name=f"{name}_mul")
+        return mx.sym.sum(weighted, axis=1, name=f"{name}_context")
+
+    return attend
 
 
 def _encoded(setting: Setting) -> mx.sym.Symbol:
