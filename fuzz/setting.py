@@ -10,7 +10,8 @@ from typing import Any
 def prepare() -> None:
     """Sets this process up; call it once, before the first case."""
     from echo.estimators.overhead import UnmeasurableError
-    from echo.frontend.session import MxnetSession, install_hook
+    from echo.frontend.hook import install_hook
+    from echo.frontend.session import MxnetSession
 
     if install_hook():
         raise RuntimeError(f"fuzzing needs the hook: {install_hook()}")

@@ -21,9 +21,10 @@ from echo.estimators.evaluator import Choice, Evaluator
 from echo.estimators.overhead import Overhead, UnmeasurableError
 from echo.estimators.planner import ReferencePlanner, StoragePlanner
 from echo.frontend.capture import oracle, training_graph
+from echo.frontend.hook import install_hook
 from echo.frontend.match_range import match_range
 from echo.frontend.poison import poisoned
-from echo.frontend.session import MxnetSession, install_hook
+from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import Binding, graph_of, infer_binding, symbol_of
 from echo.ir.attributes import RANGE_ATTRIBUTE
 from echo.ir.gradient_rule import GradientRule

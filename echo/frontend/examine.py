@@ -37,11 +37,12 @@ def examine() -> Examined:
         UnsupportedError: another version than MXNet 1.9.1, or a second copy of echo in this process.
     """
     compat.check_version(version())
-    from echo.frontend import extension, pointwise, session  # which look inside MXNet
+    from echo.frontend import extension, pointwise  # which look inside MXNet
+    from echo.frontend.hook import check_version, install_hook
 
-    session.check_version()
+    check_version()
     count, why_none = _gpus()
-    hook, kernels = session.install_hook(), extension.why_not()
+    hook, kernels = install_hook(), extension.why_not()
     devices = tuple(kernels or _why_not_on(number) for number in range(count))
     return Examined(hook, kernels, why_none, devices, count > 0 and pointwise.fuses(mx.gpu(0)))
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import os
 from dataclasses import replace
 from typing import Any, ContextManager, Iterator, Mapping, Sequence
 
 import mxnet as mx
-import mxnet.libinfo
 
-from echo import compat, native
-from echo.errors import EchoError, GraphError, UnsupportedError
+from echo import native
+from echo.errors import GraphError, UnsupportedError
 from echo.estimators.cost_table import CostTable
 from echo.estimators.evaluator import Evaluator
 from echo.estimators.overhead import MeasureFunction, Overhead, estimate
@@ -23,68 +21,26 @@ from echo.frontend.capture import captured_graph, chunks_in, graph_in, oracle
 from echo.frontend.device import device_key
 from echo.frontend.environment import changed_variable
 from echo.frontend.extension import why_not, why_not_on
+from echo.frontend.hook import check_version, install_hook
 from echo.frontend.implement import implemented
 from echo.frontend.match_range import default_match_range, match_range
 from echo.frontend.measure import Meter, race
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
 from echo.frontend.pointwise import FUSION_VARIABLE, fuses
-from echo.frontend.selfcheck import check_hook, onednn_activations
+from echo.frontend.selfcheck import onednn_activations
 from echo.frontend.setting import setting_of
 from echo.frontend.spaces import spaces
 from echo.frontend.subject import arrays, call_of, family, static_bytes, subject
 from echo.frontend.symbols import Binding, symbol_of, types_of
 from echo.ir.gradient_rule import GradientRule
-from echo.ir.gradients import EXCHANGES
 from echo.ir.graph import Entry, Graph
-from echo.ir.ops import ops_with
 from echo.ir.setting import Setting
 from echo.ir.training_graph import EXECUTOR, TrainingGraph
 from echo.ir.training_node import TensorType
-from echo.system.locks import Lock
 
 MIRROR_VARIABLE = "MXNET_BACKWARD_DO_MIRROR"
-POISON_VARIABLE = "_ECHO_POISON"  # a test mode, `echo.frontend.poison`: on from the first plan of a process on
-_install_lock = Lock()
 _FUSED = (f"this MXNet would fuse pointwise operators of planned graphs, too, and cannot be told not to: "
           f"{FUSION_VARIABLE}=0 lets echo plan")  # fmt: skip
-_ALLOWED = native.Allowed(ops_with(lambda spec: spec.recomputable), ops_with(lambda spec: spec.every_output), EXCHANGES)
-
-
-def check_version() -> None:
-    """Refuses an MXNet that echo cannot work on.
-
-    Raises:
-        UnsupportedError: it is of another version than the one that the hook and the planner replay exactly, or another
-            copy of echo works on it in this process: either copy would take the other's binds for the user's.
-    """
-    compat.check_version(mx.__version__)
-    owner = vars(mx).setdefault("_echo_owner", compat)  # a module of the copy that came first
-    if owner is not compat:
-        where = " and ".join(os.path.dirname(str(copy.__file__)) for copy in (owner, compat))
-        raise UnsupportedError(f"two copies of echo in one process, {where}: the first one stays, start Python anew")
-
-
-def install_hook() -> str:
-    """Wraps MXNet's passes and checks the result once; the reason why not where that fails, else an empty text."""
-    with _install_lock.held():
-        return "" if native.installed() else _install_checked()
-
-
-def _install_checked() -> str:
-    try:
-        native.install(mxnet.libinfo.find_lib_path()[0], _ALLOWED)
-        try:
-            check_hook()
-        except EchoError:
-            native.uninstall()
-            raise
-    except EchoError as error:
-        return str(error)
-    if os.environ.get(POISON_VARIABLE):  # nobody else loads it
-        from echo.frontend import poison
-
-        poison.start()
-    return ""
 
 
 class MxnetSession:

@@ -12,7 +12,8 @@ from mxnet.gluon import Block
 from mxnet.symbol import Symbol
 
 from echo.errors import OptionError, ShapeError, UnsupportedError
-from echo.frontend.session import MxnetSession, check_version
+from echo.frontend.hook import check_version
+from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import graph_of, infer_binding, symbol_of
 from echo.ir.attributes import PLAN_ATTRIBUTE
 from echo.ir.graph import Graph

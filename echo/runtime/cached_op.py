@@ -18,7 +18,7 @@ from mxnet.symbol import Symbol
 
 from echo.errors import REPORT, GraphError, one_line
 from echo.frontend.cached import runner_of, stateless
-from echo.frontend.session import install_hook
+from echo.frontend.hook import install_hook
 from echo.frontend.symbols import Binding, graph_of, sparse_gradients, symbol_of
 from echo.ir.attributes import APART_ATTRIBUTE, GRADIENT_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, is_true
 from echo.ir.graph import Graph

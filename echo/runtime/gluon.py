@@ -11,7 +11,8 @@ from mxnet.gluon import Block, HybridBlock
 
 from echo.errors import OptionError, UnsupportedError
 from echo.frontend.cached import runner_of, stateless
-from echo.frontend.session import MxnetSession, install_hook
+from echo.frontend.hook import install_hook
+from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.plans.options import Options
 from echo.runtime.cached_ops import planned_by

@@ -19,7 +19,7 @@ import mxnet as mx
 from mxnet.symbol import Symbol
 
 from echo.errors import EchoError
-from echo.frontend.session import check_version
+from echo.frontend.hook import check_version
 from echo.frontend.symbols import graph_of
 from echo.plans.options import Options
 from echo.policies import policy_named

@@ -11,7 +11,7 @@ import pytest
 import echo
 from echo.estimators.ignored import read_too_late
 from echo.frontend.capture import training_graph
-from echo.frontend.session import install_hook
+from echo.frontend.hook import install_hook
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.ir.attributes import RANGE_ATTRIBUTE
 from echo.ir.graph import Graph

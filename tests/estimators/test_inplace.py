@@ -13,7 +13,7 @@ from echo.errors import OptionError
 from echo.estimators.inplace import as_stock, moved
 from echo.estimators.planner import blocks
 from echo.frontend.capture import training_graph
-from echo.frontend.session import install_hook
+from echo.frontend.hook import install_hook
 from echo.frontend.symbols import graph_of, infer_binding, symbol_of
 from echo.ir.attributes import APART_ATTRIBUTE
 from echo.ir.graph import Entry

@@ -16,7 +16,7 @@ from echo.estimators.kept import copied, with_kept
 from echo.estimators.planner import ReferencePlanner, StoragePlanner
 from echo.estimators.scheduler import CHUNKS, LIVE, Scheduler
 from echo.frontend.capture import training_graph
-from echo.frontend.session import install_hook
+from echo.frontend.hook import install_hook
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.ir.clones import with_clones
 from echo.ir.graph import Entry

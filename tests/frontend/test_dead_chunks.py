@@ -10,7 +10,7 @@ import pytest
 
 from echo.frontend import dead_chunks
 from echo.frontend.dead_chunks import TALLY, Pass, Plan, lost
-from echo.frontend.session import install_hook
+from echo.frontend.hook import install_hook
 
 
 @pytest.fixture(autouse=True)

@@ -16,8 +16,8 @@ from echo.estimators.signatures import is_free
 from echo.frontend import measure
 from echo.frontend.apart import measuring
 from echo.frontend.capture import training_graph
+from echo.frontend.hook import install_hook
 from echo.frontend.measure import Meter
-from echo.frontend.session import install_hook
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.ir.training_graph import TrainingGraph
 

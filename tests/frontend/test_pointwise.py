@@ -6,8 +6,8 @@ import mxnet as mx
 import pytest
 
 from echo import native
+from echo.frontend.hook import install_hook
 from echo.frontend.pointwise import FUSION_VARIABLE, fuses, unfused
-from echo.frontend.session import install_hook
 
 
 def test_nothing_is_fused_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,9 +18,9 @@ from mxnet.gluon import nn
 from benchmarks.models import SMALL, random_values
 from echo.errors import NativeError
 from echo.frontend import dead_chunks
+from echo.frontend.hook import POISON_VARIABLE, install_hook
 from echo.frontend.match_range import match_range
 from echo.frontend.poison import poisoned
-from echo.frontend.session import POISON_VARIABLE, install_hook
 from tests.training import assert_same, bind, random_arrays, recomputing, train
 
 Symbol = mx.sym.Symbol

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import mxnet as mx
 
+from echo.frontend.hook import install_hook
 from echo.frontend.selfcheck import onednn_activations
-from echo.frontend.session import install_hook
 
 
 def test_activations_are_tried_in_any_context() -> None:

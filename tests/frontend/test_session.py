@@ -11,7 +11,7 @@ import echo
 from benchmarks.models import SMALL
 from echo.errors import UnsupportedError
 from echo.frontend import session as module
-from echo.frontend.session import MxnetSession, check_version, install_hook
+from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.ir.training_graph import DYNAMIC, EXECUTOR
 
@@ -67,17 +67,6 @@ def test_a_cached_op_is_planned_by_its_own_rule() -> None:
     assert block.oracle(block.graph, 16)[0] == block.differentiate().planned_bytes
     assert executor.chunks(executor.graph) == executor.chunks(graph_of(MODEL.symbol))
     assert block.chunks(block.graph) is None
-
-
-def test_the_hook_is_installed_once() -> None:
-    assert install_hook() == "" == install_hook()
-
-
-def test_another_copy_of_echo_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_version()
-    monkeypatch.setitem(vars(mx), "_echo_owner", pytest)
-    with pytest.raises(UnsupportedError, match=r"two copies of echo in one process, .*pytest.* and .*echo"):
-        check_version()
 
 
 def test_where_mxnet_would_fuse_planned_graphs_again_nothing_is_planned(

@@ -298,7 +298,7 @@ def test_a_falling_leaky_relu_is_read_from_its_input() -> None:
 @pytest.mark.slow
 def test_onednn_is_tried() -> None:
     code = (
-        "from echo.frontend.session import install_hook; from echo.frontend.selfcheck import onednn_activations;"
+        "from echo.frontend.hook import install_hook; from echo.frontend.selfcheck import onednn_activations;"
         "assert install_hook() == ''; print(onednn_activations())"
     )
     for enabled in ("0", "1"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from echo.frontend import extension
-from echo.frontend.session import install_hook
+from echo.frontend.hook import install_hook
 from echo.ir.readers import why_not_reader
 from tests.operators.audit import Audit, audit, in_place
 from tests.operators.case import Case, case

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from echo.frontend import extension
-from echo.frontend.session import install_hook
+from echo.frontend.hook import install_hook
 from echo.ir.ops import ops_with
 from tests.operators.cases import CASES, registered
 from tests.operators.left_out import LEFT_OUT

@@ -18,7 +18,7 @@ from mxnet.symbol import Symbol
 
 import echo
 from benchmarks.models import SMALL, random_values
-from echo.frontend import session
+from echo.frontend import hook
 from echo.frontend.capture import planned_megabytes
 from echo.frontend.match_range import MATCH_RANGE_VARIABLE, match_range
 from echo.planning.service import Planner
@@ -148,7 +148,7 @@ def test_a_child_binds_while_another_thread_of_the_parent_holds_every_lock(
 
     def hold() -> None:
         with contextlib.ExitStack() as stack:
-            for lock in (find.PLANNER.lock, transparent._lock, session._install_lock):
+            for lock in (find.PLANNER.lock, transparent._lock, hook._install_lock):
                 stack.enter_context(lock.held())
             stack.enter_context(match_range(2))
             held.set()

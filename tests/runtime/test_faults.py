@@ -270,7 +270,7 @@ def test_a_second_copy_of_the_package_is_refused(tmp_path: Path) -> None:
 def test_a_second_copy_of_the_hook_is_refused(tmp_path: Path) -> None:
     import ctypes
 
-    from echo.frontend.session import install_hook
+    from echo.frontend.hook import install_hook
 
     folder = next(Path(path) for path in native.__path__ if (Path(path) / "libecho_hook.so").is_file())
     shutil.copy(folder / "libecho_hook.so", tmp_path / "libother.so")

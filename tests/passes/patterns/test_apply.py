@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from echo.errors import GraphError
 from echo.frontend import extension
-from echo.frontend.session import install_hook
+from echo.frontend.hook import install_hook
 from echo.frontend.symbols import Binding, graph_of, symbol_of, types_of
 from echo.ir.attributes import COPY_ATTRIBUTE
 from echo.ir.fused_operators import PREFIX

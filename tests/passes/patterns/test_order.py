@@ -12,7 +12,7 @@ import pytest
 from echo.errors import GraphError
 from echo.frontend import extension
 from echo.frontend.capture import training_graph
-from echo.frontend.session import install_hook
+from echo.frontend.hook import install_hook
 from echo.frontend.symbols import Binding, graph_of, symbol_of, types_of
 from echo.ir.graph import VARIABLE, Entry, Graph, Node
 from echo.passes.patterns import order
