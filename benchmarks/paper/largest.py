@@ -1,0 +1,79 @@
+"""The largest batch, and the most layers, with which translation ("tbd") trains in 12 GB, without and with echo.
+
+    python -m benchmarks.paper.largest [--anew]
+
+What has to fit is all that the executor holds: planned memory, workspaces of fused operators, weights, gradients and
+inputs; a GPU holds MXNet's context beside it, in every case. Writes results/paper_largest.json after each figure: what
+is there already is not searched again, but with --anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from functools import partial
+
+from benchmarks.paper.nmt import SETTINGS
+from benchmarks.paper.planning import Found, Results, no_plans_on_disk, way
+from benchmarks.paper.sweeps import WAYS, model
+
+NAME = "paper_largest"
+LIMIT = 12 * 2**30
+QUANTITIES = ("batch", "layers")
+
+
+def largest(held: Callable[[int], int], limit: int, start: int) -> int:
+    """The number from which one more does not fit, for memory that grows about linearly with it; 0 if none fits.
+
+    Each number tried lies where the line through the two nearest known ones meets the limit.
+    """
+    known = {number: held(number) for number in (start, 2 * start)}
+    while True:
+        fitting = max((number for number, size in known.items() if size <= limit), default=0)
+        over = min((number for number, size in known.items() if size > limit and number > fitting), default=None)
+        if over == fitting + 1:
+            return fitting
+        least, most = fitting + 1, 2 * max(known) if over is None else over - 1
+        guess = min(max(_meets(known, limit), least), most)
+        known[guess] = held(guess)
+
+
+def _meets(known: dict[int, int], limit: int) -> int:
+    """Where the line through the two known points nearest to the limit meets it, rounded down."""
+    (x1, y1), (x2, y2) = sorted(known.items(), key=lambda point: abs(point[1] - limit))[:2]
+    return x1 if y1 == y2 else int(x1 + (limit - y1) * (x2 - x1) / (y2 - y1))
+
+
+def run(anew: bool = False) -> list[Found]:
+    """Searches both quantities in each way."""
+    results = Results(NAME, anew)
+    for quantity in QUANTITIES:
+        row = results.row(quantity=quantity)
+        for name in WAYS:
+            results.fill(row, name, partial(_search, quantity, name))
+    return results.rows
+
+
+def _search(quantity: str, name: str) -> Found:
+    """The largest value, the bytes held there, and those of one more."""
+    tried: dict[int, Found] = {}
+
+    def held(value: int) -> int:
+        tried[value] = way(model(quantity, value), name)
+        print(f"{name}, {quantity} {value}: {tried[value]['total'] / 2**30:.2f} GB", flush=True)
+        return int(tried[value]["total"])
+
+    found = largest(held, LIMIT, getattr(SETTINGS["tbd"], quantity))
+    return {"largest": found, **tried[found], "next_total": tried[found + 1]["total"]}
+
+
+def main() -> None:
+    """Searches what is not there yet."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
+    parser.add_argument("--anew", action="store_true", help="search again what is in the results already")
+    with no_plans_on_disk():
+        run(parser.parse_args().anew)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""What all scripts of the evaluation share: one model planned in each way, and results that a run goes on with."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import echo
+from benchmarks.models import Model
+from benchmarks.record import known_rows, save
+from echo.errors import BudgetError
+from echo.ir.attributes import PLAN_ATTRIBUTE
+from echo.ir.ops import spec
+from echo.plans.marks import splits_of
+
+Found = dict[str, Any]
+
+#: What is planned beside stock MXNet, by name. "bits" is the acceptance of the evaluation without fused operators;
+#: "echo" is the published rule, "memonger" checkpoints where few bytes cross; the plans without a bound on time do not
+#: depend on how fast operators were measured.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "unfused": {"fuse": False},
+    "bits": {"fuse": False, "max_overhead": 0.15},
+    "unbounded": {"max_overhead": None},
+    "unfused_unbounded": {"fuse": False, "max_overhead": None},
+    "echo": {"policy": "echo", "fuse": False, "max_overhead": None},
+    "memonger": {"policy": "sublinear", "fuse": False, "max_overhead": None},
+    "budget_75": {"memory_budget": 0.75},
+    "budget_50": {"memory_budget": 0.50},
+    "budget_35": {"memory_budget": 0.35},
+}
+
+
+def planned(model: Model, **options: Any) -> Found:
+    """The bytes and the predicted time of one plan, or what is reachable where a budget is not.
+
+    ``planned`` is MXNet's figure, ``total`` all that the executor holds (also weights, gradients, inputs, workspaces of
+    fused operators), ``heavy`` the matrix products and convolutions that run again.
+    """
+    started = time.perf_counter()
+    try:
+        plan = echo.plan(model.symbol, grad_req=model.grad_req(), max_planning=None, **options, **model.shapes)
+    except BudgetError as error:
+        return {"reachable": error.reachable}
+    marks = [mark for mark in plan.marks if spec(mark.op).heavy and PLAN_ATTRIBUTE in mark.attrs]
+    return {
+        **_bytes(plan.after),
+        "overhead": plan.overhead,
+        "time": plan.time_ratio,
+        "heavy": sum(len(splits_of(mark)) or 1 for mark in marks),
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+
+
+def stock(model: Model) -> Found:
+    """The bytes of MXNet's own graph."""
+    plan = echo.plan(model.symbol, grad_req=model.grad_req(), policy="none", fuse=False, max_planning=None,
+                     **model.shapes)  # fmt: skip
+    return _bytes(plan.before)
+
+
+def mirror(model: Model) -> Found:
+    """The bytes with MXNet's own recomputation (``MXNET_BACKWARD_DO_MIRROR``)."""
+    profile = echo.profile(
+        model.symbol, ("mirror",), grad_req=model.grad_req(), policy="none", fuse=False, **model.shapes
+    )
+    return _bytes(profile.usages["mirror"])
+
+
+def way(model: Model, name: str) -> Found:
+    """One model in the way of this name: "stock", "mirror", or one of `VARIANTS`."""
+    ways: dict[str, Callable[[Model], Found]] = {"stock": stock, "mirror": mirror}
+    return ways[name](model) if name in ways else planned(model, **VARIANTS[name])
+
+
+def _bytes(held: Any) -> Found:
+    return {"planned": held.planned, "total": held.total}
+
+
+class Results:
+    """The rows of one file of results, in the order of the run; each figure is saved as soon as it is there.
+
+    Figures that the file has already are not measured again, but ``anew``. Without ``kept`` nothing is written, and
+    nothing is there at first.
+    """
+
+    def __init__(self, name: str, anew: bool = False, kept: bool = True) -> None:
+        self._name, self._kept = name, kept
+        self._before = [] if anew or not kept else known_rows(name)
+        self.rows: list[Found] = []
+
+    def row(self, **key: Any) -> Found:
+        """The row that has this key, the next of the run."""
+        row = next((row for row in self._before if all(row.get(name) == value for name, value in key.items())), key)
+        self.rows.append(row)
+        return row
+
+    def fill(self, row: Found, figure: str, measured: Callable[[], Any]) -> Any:
+        """The figure of a row, measured where it is not there yet."""
+        if figure not in row:
+            row[figure] = measured()
+            print(f"{self._name}, {_key(row)}, {figure}: {_text(row[figure])}", flush=True)
+            if self._kept:
+                save(self._name, self._all())
+        return row[figure]
+
+    def _all(self) -> list[Found]:
+        """The rows of this run, then those of earlier ones, which it has not come to or was not asked for."""
+        return self.rows + [row for row in self._before if not any(row is own for own in self.rows)]
+
+
+def _key(row: Mapping[str, Any]) -> str:
+    return " ".join(str(value) for value in row.values() if isinstance(value, (str, int)))
+
+
+def _text(found: Any) -> str:
+    if not isinstance(found, dict) or not {"reachable", "total"} & found.keys():
+        return str(found)
+    if "reachable" in found:
+        return f"out of reach, at least {found['reachable'] / 2**20:.0f} MB"
+    took = f", planned in {found['seconds']:.1f} s" if "seconds" in found else ""
+    return f"{found['total'] / 2**20:.0f} MB, of which planned {found['planned'] / 2**20:.0f}{took}"
+
+
+@contextmanager
+def no_plans_on_disk() -> Iterator[None]:
+    """Plans of earlier runs are not read while this is open."""
+    before = os.environ.get("ECHO_CACHE_DIR")
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["ECHO_CACHE_DIR"] = folder
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ["ECHO_CACHE_DIR"]
+            else:
+                os.environ["ECHO_CACHE_DIR"] = before

@@ -1,0 +1,54 @@
+"""How does the memory of translation ("tbd") change with layers, hidden units and the batch, without and with echo?
+
+    python -m benchmarks.paper.sweeps [--anew]
+
+Claims 5 and 7 of the evaluation. Hidden units are those of embeddings and attention, too. Writes
+results/paper_sweeps.json after each figure: what is there already is not planned again, but with --anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from functools import partial
+
+from benchmarks.models import Model
+from benchmarks.paper import nmt
+from benchmarks.paper.planning import Found, Results, no_plans_on_disk, way
+
+NAME = "paper_sweeps"
+SWEEPS = {"layers": (1, 2, 3, 4, 5), "hidden": (256, 512, 1024), "batch": (4, 8, 16, 32, 64, 128)}
+WAYS = ("stock", "default", "unfused", "echo")
+
+
+def model(sweep: str, value: int) -> Model:
+    """Translation as "tbd" has it, but for one value."""
+    fields = ("hidden", "embedded", "attention") if sweep == "hidden" else (sweep,)
+    return nmt.model(f"nmt_tbd, {sweep} {value}", replace(nmt.SETTINGS["tbd"], **dict.fromkeys(fields, value)))
+
+
+def run(anew: bool = False) -> list[Found]:
+    """Plans each value of each sweep in each way."""
+    results = Results(NAME, anew)
+    for sweep, values in SWEEPS.items():
+        for value in values:
+            row = results.row(sweep=sweep, value=value)
+            for name in WAYS:
+                results.fill(row, name, partial(_planned, sweep, value, name))
+    return results.rows
+
+
+def _planned(sweep: str, value: int, name: str) -> Found:
+    return way(model(sweep, value), name)
+
+
+def main() -> None:
+    """Measures what is not there yet."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
+    parser.add_argument("--anew", action="store_true", help="plan again what is in the results already")
+    with no_plans_on_disk():
+        run(parser.parse_args().anew)
+
+
+if __name__ == "__main__":
+    main()
