@@ -104,7 +104,7 @@ def measure(name: str, steps: str) -> dict[str, Any]:
     import mxnet as mx
 
     from echo.frontend.capture import training_graph
-    from echo.frontend.session import install_hook
+    from echo.frontend.hook import install_hook
     from echo.frontend.subject import subject
     from echo.frontend.symbols import graph_of, infer_binding
 
