@@ -19,7 +19,7 @@ from benchmarks.paper.planning import VARIANTS, Found, Results, no_plans_on_disk
 from benchmarks.paper.workloads import WORKLOADS
 
 NAME = "paper_footprint"
-WAYS = ("stock", "mirror", *VARIANTS)
+WAYS = ("stock", "mirror", *VARIANTS, "memonger")
 
 
 def run(workloads: Iterable[str] = tuple(WORKLOADS), anew: bool = False, kept: bool = True,

@@ -38,6 +38,3 @@ WORKLOADS: dict[str, Callable[[], Model]] = {
     "unet": unet.model,
     **{name: partial(lm, name, steps, hidden, 10000, 20) for name, (hidden, steps) in _WORD_MODELS.items()},
 }
-
-#: The four over which the papers' abstract takes its mean.
-HEADLINE = ("nmt_tbd", "deepspeech2", "transformer", "resnet50_v2")

@@ -1,0 +1,70 @@
+"""Runs the evaluation: all claims that need no GPU, in 40 minutes on two cores, or a part of it in one.
+
+    python -m benchmarks.paper [--anew | --quick]
+
+What the results have already is not planned again, but with --anew; then the tables and the picture of docs/paper.md
+are written. Where a figure takes more than 1 % more bytes than the committed one, or a workload more than stock, it is
+named and the exit status is 1. With --quick some workloads are planned, at their full sizes, in the ways that do not
+depend on how fast this machine is; they are held against the committed results, and nothing is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from benchmarks import tables
+from benchmarks.paper import breakdown, footprint, largest, pictures, sweeps
+from benchmarks.paper.figures import Row, compared, faults, regressions
+from benchmarks.paper.planning import no_plans_on_disk
+from benchmarks.record import load
+
+QUICK = ("nmt_tbd", "transformer", "resnet50_v2", "lm_650")
+QUICK_WAYS = ("stock", "mirror", "unbounded", "unfused_unbounded", "echo")
+#: What writes each file of results, in the order of a run.
+ALL: dict[str, Callable[..., Sequence[Any]]] = {
+    footprint.NAME: footprint.run,
+    breakdown.NAME: breakdown.run,
+    sweeps.NAME: sweeps.run,
+    largest.NAME: largest.run,
+}
+
+
+def quick() -> list[str]:
+    """Plans some workloads, and says what got worse."""
+    committed = load(footprint.NAME)["rows"]
+    found = footprint.run(QUICK, kept=False, ways=QUICK_WAYS, at_memonger=False)
+    print(f"{compared(found, committed)} figures held against the committed ones", flush=True)
+    return regressions(found, committed)
+
+
+def everything(anew: bool) -> list[str]:
+    """Plans all that is not there, writes tables and the picture, and says what got worse or does not hold."""
+    found: list[str] = []
+    for name, run in ALL.items():
+        print(f"== {name}", flush=True)
+        committed: Sequence[Row] = load(name)["rows"] if anew else []
+        found += regressions(run(anew=anew), committed)
+    pictures.draw()
+    tables.main()
+    return found + [line for row in load(footprint.NAME)["rows"] for line in faults(row)]
+
+
+def main() -> int:
+    """The exit status: 1 where something got worse."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--anew", action="store_true", help="plan again what is in the results already")
+    which.add_argument("--quick", action="store_true", help="plan some workloads only, and write nothing")
+    arguments = parser.parse_args()
+    with no_plans_on_disk():
+        worse = quick() if arguments.quick else everything(arguments.anew)
+    for line in worse:
+        print(f"WORSE: {line}", file=sys.stderr)
+    return 1 if worse else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

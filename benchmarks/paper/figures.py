@@ -1,0 +1,86 @@
+"""What follows from planned bytes: by how often memory falls, means, and whether what has to hold does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import mean
+from typing import Any
+
+Row = Mapping[str, Any]
+
+#: The four over which the authors' abstract takes its mean.
+HEADLINE = ("nmt_tbd", "deepspeech2", "transformer", "resnet50_v2")
+_BYTES = ("planned", "total")
+_WORSE = 1.01  # of the committed bytes
+
+
+def net(row: Row, name: str) -> int:
+    """The bytes of one way beside weights, gradients and inputs, which are the same in all."""
+    given = row["stock"]["total"] - row["stock"]["planned"]
+    return int(row[name]["total"] - given)
+
+
+def times(row: Row, name: str, of: str = "total") -> float:
+    """By how often memory falls: in "total", or "net" of weights, gradients and inputs."""
+    if of == "net":
+        return net(row, "stock") / net(row, name)
+    return float(row["stock"]["total"] / row[name]["total"])
+
+
+def headline(rows: Iterable[Row], name: str, of: str = "total") -> tuple[float, float]:
+    """The mean and the largest of `times` over the four workloads of the abstract."""
+    found = [times(row, name, of) for row in rows if row["workload"] in HEADLINE]
+    if len(found) != len(HEADLINE):
+        raise ValueError(f"expected results of {', '.join(HEADLINE)}, got {len(found)} of them")
+    return mean(found), max(found)
+
+
+def faults(row: Row) -> list[str]:
+    """What does not hold of a workload: never above stock, below the mirror, no more heavy operators than memonger."""
+    found = []
+    for name in ("default", "unfused"):
+        if row[name]["total"] > row["stock"]["total"]:
+            found.append(f"{row['workload']}, {name}: more than stock")
+        if row[name]["total"] >= row["mirror"]["total"]:
+            found.append(f"{row['workload']}, {name}: not below the mirror")
+    beside = row["at_memonger"]
+    if "reachable" in beside:
+        found.append(f"{row['workload']}: does not reach memonger's memory")
+    elif beside["heavy"] > row["memonger"]["heavy"]:
+        found.append(f"{row['workload']}: more heavy operators than memonger")
+    return found
+
+
+def regressions(found: Sequence[Row], committed: Sequence[Row]) -> list[str]:
+    """Every figure that takes more than 1 % more bytes than the committed one; a line each.
+
+    Rows are the same where their texts and numbers are. Figures on one side only are not compared.
+    """
+    known = {_key(row): row for row in committed}
+    lines = []
+    for row in found:
+        for name, value in known.get(_key(row), {}).items():
+            if isinstance(value, dict) and isinstance(row.get(name), dict):
+                lines += [f"{' '.join(map(str, _key(row)))}, {name}: {text}" for text in _worse(row[name], value)]
+    return lines
+
+
+def compared(found: Sequence[Row], committed: Sequence[Row]) -> int:
+    """How many figures `regressions` compares."""
+    known = {_key(row): row for row in committed}
+    pairs = [(value, known.get(_key(row), {}).get(name)) for row in found for name, value in row.items()]
+    return sum(isinstance(ours, dict) and isinstance(theirs, dict) for ours, theirs in pairs)
+
+
+def _worse(found: Row, committed: Row) -> list[str]:
+    if "reachable" in found and "reachable" not in committed:
+        return ["out of reach, which it was not"]
+    return [
+        f"{found[figure] / 2**20:.1f} MB {figure}, where {committed[figure] / 2**20:.1f} are committed"
+        for figure in _BYTES
+        if figure in found and figure in committed and found[figure] > _WORSE * committed[figure]
+    ]
+
+
+def _key(row: Row) -> tuple[Any, ...]:
+    return tuple(value for value in row.values() if isinstance(value, (str, int)))

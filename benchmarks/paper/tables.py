@@ -1,0 +1,147 @@
+"""The tables of docs/paper.md, from results/paper_*.json; `benchmarks.tables` writes them into the page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from benchmarks.paper import published
+from benchmarks.paper.figures import Row, headline, times
+
+_MB, _GB = 2**20, 2**30
+_SHOWN = ("echo", "bits", "default")  # the published rule, without fused operators, and with them
+
+
+def table(columns: str, lines: Iterable[Sequence[str]]) -> str:
+    """A line for each row, under the columns, of which the first holds names."""
+    rule = "|---" + "|---:" * columns.count("|") + "|"
+    return "\n".join([f"| {columns} |", rule, *(f"| {' | '.join(line)} |" for line in lines)])
+
+
+def claims_table(result: dict[str, Any]) -> str:
+    """The claims about footprint: the authors' figure, and ours by their rule and by echo."""
+    rows = {row["workload"]: row for row in result["rows"]}
+
+    def mean_or_largest(which: int, of: str) -> list[str]:
+        return [f"{headline(result['rows'], name, of)[which]:.2f}x" for name in _SHOWN]
+
+    lines = [
+        ["1 · mean of the four", f"{published.MEAN}x", *mean_or_largest(0, "total"), *mean_or_largest(0, "net")],
+        ["1 · largest of the four", f"{published.LARGEST}x", *mean_or_largest(1, "total"), *mean_or_largest(1, "net")],
+    ]
+    for claim, name in (("3", "nmt_tbd"), ("4", "nmt_groundhog"), ("4", "nmt_best")):
+        ours = [f"{times(rows[name], one, of):.2f}x" for of in ("total", "net") for one in _SHOWN]
+        lines.append([f"{claim} · {name}", f"{published.FOOTPRINT[name]}x", *ours])
+    row = rows["resnet152_v1"]
+    shares = [f"{1 / times(row, one, of):.2f}" for of in ("total", "net") for one in _SHOWN]
+    lines.append(["9 · resnet152_v1, share of stock", f"below {published.RESNET_152_BELOW}", *shares])
+    columns = "claim | authors | published rule | unfused | **default** | net: published rule | unfused | **default**"
+    return table(columns, lines)
+
+
+def mirror_table(result: dict[str, Any]) -> str:
+    """What MXNet's own recomputation does to residual networks."""
+    lines = []
+    for row in result["rows"]:
+        if row["workload"].startswith("resnet"):
+            stock, mirror = row["stock"]["total"], row["mirror"]["total"]
+            authors = f"{published.RESNET_50_MIRRORED:.2f}x" if row["workload"] == "resnet50_v1" else ""
+            default = f"{row['default']['total'] / stock:.2f}x"
+            lines.append([row["workload"], _mb(stock), _mb(mirror), authors, f"{mirror / stock:.2f}x", default])
+    return table("10 · workload | stock MB | mirrored MB | developers | mirrored | **default**", lines)
+
+
+def footprint_table(result: dict[str, Any]) -> str:
+    """Every workload: all that the executor holds, and by how often it falls."""
+    ways = ("mirror", "memonger", "echo", "unfused", "bits")
+
+    def line(row: Row) -> list[str]:
+        held = [_mb(row[name]["total"]) for name in ("stock", *ways, "default")]
+        falls = [f"{times(row, name, of):.2f}x" for of in ("total", "net") for name in ("bits", "default")]
+        return [row["workload"], *held, *falls]
+
+    columns = "workload | stock MB | mirror | memonger | published rule | unfused 10 % | unfused 15 % | **default**"
+    return table(f"{columns} | unfused | **default** | net: unfused | **default**", map(line, result["rows"]))
+
+
+def budget_table(result: dict[str, Any]) -> str:
+    """The predicted time at shares of stock's memory, and heavy operators in the memory of memonger's rule."""
+
+    def at(found: Row) -> str:
+        return f"at least {found['reachable'] / _MB:.0f} MB" if "reachable" in found else f"{found['time']:.2f}"
+
+    def line(row: Row) -> list[str]:
+        heavy = [str(row[name].get("heavy", "missed")) for name in ("memonger", "at_memonger")]
+        return [row["workload"], *(at(row[f"budget_{share}"]) for share in (75, 50, 35)), *heavy]
+
+    return table("workload | time at 75 % | 50 % | 35 % | heavy, memonger | heavy, echo", map(line, result["rows"]))
+
+
+def sweeps_table(result: dict[str, Any]) -> str:
+    """Translation by layers, hidden units and batch."""
+
+    def authors(row: Row) -> str:
+        if row["sweep"] == "batch":
+            return f"{published.BATCHES[row['value']]} GB" if row["value"] in published.BATCHES else ""
+        known = published.SWEPT[row["sweep"]]
+        return f"{known[row['value']]}x" if row["value"] in known else ""
+
+    def line(row: Row) -> list[str]:
+        held = [_mb(row[name]["total"]) for name in ("stock", "echo", "unfused", "default")]
+        falls = [f"{times(row, name):.2f}x" for name in ("echo", "unfused", "default")]
+        return [f"{row['sweep']} {row['value']}", *held, authors(row), *falls, f"{times(row, 'default', 'net'):.2f}x"]
+
+    columns = "sweep | stock MB | published rule | unfused | **default** | authors"
+    return table(f"{columns} | published rule | unfused | **default** | net: **default**", map(line, result["rows"]))
+
+
+def largest_table(result: dict[str, Any]) -> str:
+    """What fits in 12 GB."""
+
+    def line(row: Row) -> list[str]:
+        ways = ("stock", "echo", "unfused", "default")
+        fits = [str(row[name]["largest"]) for name in ways]
+        falls = [f"{row[name]['largest'] / row['stock']['largest']:.2f}x" for name in ways[1:]]
+        return [row["quantity"], *fits, *falls]
+
+    columns = "in 12 GB | stock | published rule | unfused | **default** | published rule | unfused | **default**"
+    return table(columns, map(line, result["rows"]))
+
+
+def breakdown_table(result: dict[str, Any]) -> str:
+    """What holds the memory of "tbd", beside what the authors' profiler said."""
+    graphs = {row["graph"]: row["parts"] for row in result["rows"]}
+    lines = []
+    for part in graphs["stock"]:
+        known = f"{published.PARTS[part]} GB" if part in published.PARTS else ""
+        lines.append([part, known, *(f"{graphs[name][part] / _GB:.2f} GB" for name in ("stock", "default"))])
+    return table("6 · part | authors | stock | **default**", lines)
+
+
+def cell_table(result: dict[str, Any]) -> str:
+    """What one more step of an LSTM layer takes, in outputs of the step."""
+
+    def line(row: Row) -> list[str]:
+        found = row["outputs_a_step"]
+        return [row["graph"], f"{published.CELL}" if row["graph"] == "stock" else "",
+                *(f"{found[name]:.1f}" for name in ("maps", "planned"))]  # fmt: skip
+
+    return table("8 · graph | authors | feature maps | planned", map(line, result["rows"]))
+
+
+def _mb(size: float) -> str:
+    return f"{size / _MB:.0f}"
+
+
+_FOOTPRINT = "python -m benchmarks.paper.footprint"
+# As `benchmarks.tables.TABLES`: the function, the file in benchmarks/results/, the command that makes it.
+TABLES: dict[str, tuple[Callable[[dict[str, Any]], str], str, str]] = {
+    "paper_claims": (claims_table, "paper_footprint", _FOOTPRINT),
+    "paper_mirror": (mirror_table, "paper_footprint", _FOOTPRINT),
+    "paper_footprint": (footprint_table, "paper_footprint", _FOOTPRINT),
+    "paper_budgets": (budget_table, "paper_footprint", _FOOTPRINT),
+    "paper_sweeps": (sweeps_table, "paper_sweeps", "python -m benchmarks.paper.sweeps"),
+    "paper_largest": (largest_table, "paper_largest", "python -m benchmarks.paper.largest"),
+    "paper_breakdown": (breakdown_table, "paper_breakdown", "python -m benchmarks.paper.breakdown"),
+    "paper_cell": (cell_table, "paper_cell", "python -m benchmarks.paper.breakdown"),
+}
