@@ -26,16 +26,17 @@ def run(workloads: Iterable[str] = tuple(WORKLOADS), anew: bool = False, kept: b
         ways: Iterable[str] = WAYS, at_memonger: bool = True) -> list[Found]:  # fmt: skip
     """Plans each workload in each way; `at_memonger` also in the memory that memonger's rule needs."""
     results = Results(NAME, anew, kept)
-    for name in workloads:
+    asked = set(workloads)
+    for name, build in WORKLOADS.items():
         row = results.row(workload=name)
-        if all(figure in row for figure in ways) and ("at_memonger" in row or not at_memonger):
+        if name not in asked or (all(figure in row for figure in ways) and ("at_memonger" in row or not at_memonger)):
             continue
-        model = WORKLOADS[name]()
+        model = build()
         for one in ways:
             results.fill(row, one, partial(way, model, one))
         if at_memonger:
             results.fill(row, "at_memonger", partial(_in, model, row["memonger"]))
-    return results.rows
+    return [row for row in results.rows if row["workload"] in asked]
 
 
 def _in(model: Model, found: Found) -> Any:

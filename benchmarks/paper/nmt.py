@@ -51,7 +51,7 @@ def model(name: str, setting: Setting) -> Model:
 
 def _symbol(setting: Setting) -> mx.sym.Symbol:
     hidden = setting.hidden
-    attend = _attention_over(_encoded(setting), setting)
+    attend, norm = _attention_over(_encoded(setting), setting), _norm("feed", setting)
     stack = mx.rnn.SequentialRNNCell()
     for layer in range(setting.layers):
         stack.add(mx.rnn.LSTMCell(hidden, prefix=f"decoder{layer}_"))
@@ -62,21 +62,22 @@ def _symbol(setting: Setting) -> mx.sym.Symbol:
         output, states = stack(mx.sym.concat(word, feed, dim=1), states)
         both = mx.sym.concat(output, attend(output, step), dim=1, name=f"feed{step}_concat")
         joined = mx.sym.FullyConnected(both, weight=weight, bias=bias, num_hidden=hidden, name=f"feed{step}_fc")
-        if setting.normed:
-            joined = _norm(joined, "feed", step)
-        feed = mx.sym.Activation(joined, act_type="tanh", name=f"feed{step}_tanh")
+        feed = mx.sym.Activation(norm(joined, step), act_type="tanh", name=f"feed{step}_tanh")
         outputs.append(feed)
     return word_loss(outputs, TARGET_WORDS, ignore_padding=True)
 
 
-def _norm(x: mx.sym.Symbol, layer: str, step: int) -> mx.sym.Symbol:
+def _norm(layer: str, setting: Setting) -> Callable[[mx.sym.Symbol, int], mx.sym.Symbol]:
+    """What normalizes a layer's output in each step, with weights that all steps share; nothing without norms."""
+    if not setting.normed:
+        return lambda x, step: x
     gamma, beta = (mx.sym.var(f"{layer}_norm_{part}") for part in ("gamma", "beta"))
-    return mx.sym.LayerNorm(x, gamma, beta, name=f"{layer}{step}_norm")
+    return lambda x, step: mx.sym.LayerNorm(x, gamma, beta, name=f"{layer}{step}_norm")
 
 
 def _attention_over(encoded: mx.sym.Symbol, setting: Setting) -> Callable[[mx.sym.Symbol, int], mx.sym.Symbol]:
     """As `benchmarks.models.AttentionOver`, with its own number of units, and normalized where the setting says so."""
-    units = setting.attention
+    units, norm = setting.attention, _norm("attention", setting)
     query_weight, score_weight = (mx.sym.var(f"attention_{part}_weight") for part in ("query", "score"))
     keys = mx.sym.FullyConnected(encoded, num_hidden=units, flatten=False, name="attention_keys")
 
@@ -86,9 +87,7 @@ def _attention_over(encoded: mx.sym.Symbol, setting: Setting) -> Callable[[mx.sy
             query, weight=query_weight, no_bias=True, num_hidden=units, name=f"{name}_query"
         )
         mixed = mx.sym.broadcast_add(keys, mx.sym.expand_dims(projected, axis=1), name=f"{name}_add")
-        if setting.normed:
-            mixed = _norm(mixed, "attention", step)
-        active = mx.sym.Activation(mixed, act_type="tanh", name=f"{name}_tanh")
+        active = mx.sym.Activation(norm(mixed, step), act_type="tanh", name=f"{name}_tanh")
         scores = mx.sym.FullyConnected(
             active, weight=score_weight, no_bias=True, num_hidden=1, flatten=False, name=f"{name}_score"
         )

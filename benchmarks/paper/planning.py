@@ -72,7 +72,7 @@ def mirror(model: Model) -> Found:
 
 
 def memonger(model: Model) -> Found:
-    """The least memory of memonger's idea (Chen et al., 2016): checkpoints where few bytes cross, all else runs again."""
+    """The least memory of memonger's idea (Chen, 2016): checkpoints where few bytes cross, the rest runs again."""
     options: Found = {"policy": "sublinear", "fuse": False, "max_overhead": None}
     least = planned(model, memory_budget=_OUT_OF_REACH, **options)
     return planned(model, memory_budget=least["reachable"], **options)
@@ -116,8 +116,9 @@ class Results:
         return row[figure]
 
     def _all(self) -> list[Found]:
-        """The rows of this run, then those of earlier ones, which it has not come to or was not asked for."""
-        return self.rows + [row for row in self._before if not any(row is own for own in self.rows)]
+        """The rows of this run that have a figure, then those of earlier runs that it has not come to."""
+        come_to = [row for row in self.rows if any(not isinstance(value, (str, int)) for value in row.values())]
+        return come_to + [row for row in self._before if not any(row is own for own in self.rows)]
 
 
 def _key(row: Mapping[str, Any]) -> str:
