@@ -19,12 +19,14 @@ from benchmarks.paper.planning import VARIANTS, Found, Results, no_plans_on_disk
 from benchmarks.paper.workloads import WORKLOADS
 
 NAME = "paper_footprint"
+#: memonger's memory is the least that it reaches; searches end within some thousandths of the least there is.
+ABOUT = 1.01
 WAYS = ("stock", "mirror", *VARIANTS, "memonger")
 
 
 def run(workloads: Iterable[str] = tuple(WORKLOADS), anew: bool = False, kept: bool = True,
         ways: Iterable[str] = WAYS, at_memonger: bool = True) -> list[Found]:  # fmt: skip
-    """Plans each workload in each way; `at_memonger` also in the memory that memonger's rule needs."""
+    """Plans each workload in each way; `at_memonger` also in the memory that memonger's rule needs, and 1 % more."""
     results = Results(NAME, anew, kept)
     asked = set(workloads)
     for name, build in WORKLOADS.items():
@@ -40,8 +42,8 @@ def run(workloads: Iterable[str] = tuple(WORKLOADS), anew: bool = False, kept: b
 
 
 def _in(model: Model, found: Found) -> Any:
-    """The fastest plan without fused operators that needs no more memory than this one."""
-    return planned(model, fuse=False, max_overhead=None, memory_budget=found["total"])
+    """The fastest plan without fused operators in about the memory of this one."""
+    return planned(model, fuse=False, max_overhead=None, memory_budget=int(ABOUT * found["total"]))
 
 
 def main() -> None:

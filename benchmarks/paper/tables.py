@@ -65,16 +65,22 @@ def footprint_table(result: dict[str, Any]) -> str:
 
 
 def budget_table(result: dict[str, Any]) -> str:
-    """The predicted time at shares of stock's memory, and heavy operators in the memory of memonger's rule."""
+    """The predicted time at shares of stock's memory; memonger's memory and heavy operators, and echo's there."""
 
     def at(found: Row) -> str:
         return f"at least {found['reachable'] / _MB:.0f} MB" if "reachable" in found else f"{found['time']:.2f}"
 
-    def line(row: Row) -> list[str]:
-        heavy = [str(row[name].get("heavy", "missed")) for name in ("memonger", "at_memonger")]
-        return [row["workload"], *(at(row[f"budget_{share}"]) for share in (75, 50, 35)), *heavy]
+    def beside(found: Row) -> list[str]:
+        if "reachable" in found:
+            return [at(found), "", ""]
+        return [_mb(found["total"]), str(found["heavy"]), f"{found['time']:.2f}"]
 
-    return table("workload | time at 75 % | 50 % | 35 % | heavy, memonger | heavy, echo", map(line, result["rows"]))
+    def line(row: Row) -> list[str]:
+        both = [cell for name in ("memonger", "at_memonger") for cell in beside(row[name])]
+        return [row["workload"], *(at(row[f"budget_{share}"]) for share in (75, 50, 35)), *both]
+
+    columns = "workload | time at 75 % | 50 % | 35 % | memonger MB | heavy | time | echo MB | heavy | time"
+    return table(columns, map(line, result["rows"]))
 
 
 def sweeps_table(result: dict[str, Any]) -> str:
