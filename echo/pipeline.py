@@ -136,7 +136,8 @@ def _why_left(request: Request, stage: Refinement, offer: Offer, base: Trial, va
     if variant.missed:
         missed = variant.missed
         return f"{stage.label} cannot be planned: they need {missed.reachable:,} bytes, the budget is {missed.budget:,}"
-    return offer.why_not_taken(request, base.plan, variant.plan) if base.planned else ""
+    reason = offer.why_not_taken(request, base.plan, variant.plan) if base.planned else ""
+    return reason or (f"{stage.label} need more memory than the user's own graph" if variant.is_larger else "")
 
 
 def trial(request: Request, fused: Fused, stock: Memory | None = None) -> Trial:

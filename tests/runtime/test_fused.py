@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Sequence
 
 import mxnet as mx
@@ -12,6 +13,8 @@ import pytest
 
 import echo
 from echo.passes import trial
+from echo.planning.service import Planner
+from echo.runtime import find
 from tests.fused_models import EXAMPLES, STEPS, Example, attention, trained_gluon, values
 from tests.training import TOLERANCE
 
@@ -43,8 +46,10 @@ def distance(found: Sequence[Any], exact: Sequence[Any]) -> float:
 
 
 @pytest.fixture
-def always_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+def always_fused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Graphs with fused operators are taken whatever they need: some gain only where models are larger than these."""
+    monkeypatch.setattr(find, "PLANNER", Planner())  # no other test gets these plans
+    monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(trial.Trial, "is_larger", False)
     monkeypatch.setattr(trial, "RULES", replace(trial.RULES, more=1e9, slack=1e9, step=1e9))
 
