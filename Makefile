@@ -73,7 +73,7 @@ SANITIZED_MINUTES ?= 10
 MINUTES ?= 3
 KINDS   ?=
 
-.PHONY: help demo test test-slow test-all test-compat test-gpu-contexts test-gpu-wheels coverage coverage-floors lint check fuzz bench sockeye projects projects-fast docs wheels test-wheels ptx sass tidy sanitize gpu-check clean
+.PHONY: help demo test test-slow test-all test-compat test-gpu-contexts test-gpu-wheels coverage coverage-floors lint check fuzz bench paper paper-quick sockeye projects projects-fast docs wheels test-wheels ptx sass tidy sanitize gpu-check clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -127,6 +127,14 @@ fuzz: $(INSTALLED)  ## look for programs that echo trains in another way than MX
 bench: $(INSTALLED)  ## run the benchmarks but that of Sockeye; results go to benchmarks/results/
 	@$(if $(BENCHES),,echo "there is no script in benchmarks/" >&2; exit 1)
 	@set -e; for name in $(basename $(notdir $(BENCHES))); do echo "== $$name"; $(BIN)/python -m benchmarks.$$name; done
+
+paper: $(INSTALLED)  ## run the evaluation of the papers, which goes on where it stopped (40 minutes; or ANEW=1)
+	@echo "== the papers' evaluation"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.paper $(if $(ANEW),--anew)
+
+paper-quick: $(INSTALLED)  ## plan a part of it again, and hold it against the committed results (a minute)
+	@echo "== the papers' evaluation, a part of it"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.paper --quick
 
 sockeye: $(SOCKEYE_INSTALLED)  ## train unmodified Sockeye with and without echo (10 minutes; or MODELS=transformer)
 	@$(SOCKEYE)/bin/python -m benchmarks.sockeye_training $(MODELS)

@@ -9,6 +9,8 @@ import re
 from pathlib import Path
 from typing import Any, Callable, Dict
 
+from benchmarks.paper.tables import TABLES as PAPER_TABLES
+from benchmarks.paper.tables import table
 from benchmarks.record import load
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -181,9 +183,7 @@ def memonger_table(result: dict[str, Any]) -> str:
 
 def _table(columns: str, cells: Callable[[Row], list[str]], result: dict[str, Any]) -> str:
     """A line for each row, under the columns, of which the first holds names."""
-    rule = "|---" + "|---:" * columns.count("|") + "|"
-    lines = [f"| {columns} |", rule, *(f"| {' | '.join(cells(row))} |" for row in result["rows"])]
-    return "\n".join(lines)
+    return table(columns, map(cells, result["rows"]))
 
 
 # The function of each table, the file in benchmarks/results/ that it is made from, and the command that makes the file.
@@ -199,6 +199,7 @@ TABLES: dict[str, tuple[Callable[[dict[str, Any]], str], str, str]] = {
     "projects": (projects_table, "projects", "make projects"),
     "ilp": (ilp_table, "ilp", "python -m benchmarks.ilp"),
     "memonger": (memonger_table, "memonger", "python -m benchmarks.memonger"),
+    **PAPER_TABLES,
 }
 
 

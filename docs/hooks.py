@@ -20,6 +20,7 @@ TAKEN = {
     "assets/nmt_memory.svg": "benchmarks/results/nmt_memory.svg",
     "assets/nmt_steps.svg": "benchmarks/results/nmt_steps.svg",
     "assets/planning_time.png": "benchmarks/results/planning_time.png",
+    "assets/paper_sweeps.svg": "benchmarks/results/paper_sweeps.svg",
 }
 PAGES = {"README.md": "index.md", **{source: page for page, source in TAKEN.items()}}
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from benchmarks.paper import published
-from benchmarks.paper.figures import Row, headline, times
+from benchmarks.paper.figures import BARS, Row, headline, times
 
 _MB, _GB = 2**20, 2**30
+_BAR_NAMES = {"default": "default", "bits": "unfused, at most 15 % more time"}
 _SHOWN = ("echo", "bits", "default")  # the published rule, without fused operators, and with them
 
 
@@ -37,6 +38,21 @@ def claims_table(result: dict[str, Any]) -> str:
     lines.append(["9 · resnet152_v1, share of stock", f"below {published.RESNET_152_BELOW}", *shares])
     columns = "claim | authors | published rule | unfused | **default** | net: published rule | unfused | **default**"
     return table(columns, lines)
+
+
+def bars_table(result: dict[str, Any]) -> str:
+    """What echo set itself, and whether it is met."""
+
+    def cell(value: float, bar: float) -> str:
+        return f"{value:.2f}x, {'met' if value > bar else '**missed**'}"
+
+    lines = []
+    for name, bars in BARS.items():
+        for which, (kind, bar) in enumerate(zip(("mean", "largest"), bars)):
+            if bar is not None:
+                found = [cell(headline(result["rows"], name, of)[which], bar) for of in ("total", "net")]
+                lines.append([f"{kind}, {_BAR_NAMES[name]}", f"above {bar}x", *found])
+    return table("bar | wanted | total | net", lines)
 
 
 def mirror_table(result: dict[str, Any]) -> str:
@@ -143,6 +159,7 @@ _FOOTPRINT = "python -m benchmarks.paper.footprint"
 # As `benchmarks.tables.TABLES`: the function, the file in benchmarks/results/, the command that makes it.
 TABLES: dict[str, tuple[Callable[[dict[str, Any]], str], str, str]] = {
     "paper_claims": (claims_table, "paper_footprint", _FOOTPRINT),
+    "paper_bars": (bars_table, "paper_footprint", _FOOTPRINT),
     "paper_mirror": (mirror_table, "paper_footprint", _FOOTPRINT),
     "paper_footprint": (footprint_table, "paper_footprint", _FOOTPRINT),
     "paper_budgets": (budget_table, "paper_footprint", _FOOTPRINT),

@@ -1,0 +1,53 @@
+"""The committed results of the papers' evaluation: what has to hold, and the picture made of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.paper import pictures, published
+from benchmarks.paper.figures import BARS, faults, headline
+from benchmarks.paper.footprint import NAME, WAYS
+from benchmarks.paper.largest import LIMIT
+from benchmarks.paper.workloads import WORKLOADS
+from benchmarks.record import load
+from echo.report.picture import write
+
+ROWS = load(NAME)["rows"]
+
+
+def test_every_workload_is_there_in_every_way() -> None:
+    assert [row["workload"] for row in ROWS] == list(WORKLOADS)
+    assert [sorted(row) for row in ROWS] == [sorted({"workload", "at_memonger", *WAYS})] * len(ROWS)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: str(row["workload"]))
+def test_nothing_is_above_stock_the_mirror_or_memonger(row: dict[str, object]) -> None:
+    assert faults(row) == []
+
+
+def test_memory_falls_more_than_the_authors_report() -> None:
+    for name, bars in BARS.items():
+        assert all(bar is None or value > bar for value, bar in zip(headline(ROWS, name, "net"), bars))
+        total = headline(ROWS, name)
+        assert total[0] > published.MEAN
+        assert total[1] > published.LARGEST
+    assert all(row["bits"]["overhead"] <= 0.15 for row in ROWS)
+
+
+@pytest.mark.parametrize(("quantity", "bar"), [("batch", 3.5), ("layers", 3)])
+def test_what_fits_in_12_gb(quantity: str, bar: float) -> None:
+    row = next(row for row in load("paper_largest")["rows"] if row["quantity"] == quantity)
+    ways = {name: found for name, found in row.items() if name != "quantity"}
+    assert all(found["total"] <= LIMIT < found["next_total"] for found in ways.values())
+    assert ways["default"]["largest"] >= bar * ways["stock"]["largest"]
+
+
+def test_the_picture_is_made_of_the_results(tmp_path: Path) -> None:
+    pytest.importorskip("vl_convert", reason="needs the extra report")
+    rows = load("paper_sweeps")["rows"]
+    write(lambda: pictures.spec(rows), tmp_path / "drawn.svg")
+    assert (tmp_path / "drawn.svg").read_text(encoding="utf-8") == pictures.PATH.read_text(encoding="utf-8")
+    panels = [panel["data"]["values"] for panel in pictures.spec(rows)["hconcat"]]
+    assert {point["graph"] for point in panels[2]} == {pictures.STOCK, pictures.AUTHORS, *pictures.NAMES.values()}
