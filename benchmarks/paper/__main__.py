@@ -1,11 +1,11 @@
-"""Runs the evaluation: all claims that need no GPU, in 40 minutes on two cores, or a part of it in one.
+"""Runs the evaluation: all claims that need no GPU, in 40 minutes, or a part of them in one.
 
     python -m benchmarks.paper [--anew | --quick]
 
 What the results have already is not planned again, but with --anew; then the tables and the picture of docs/paper.md
 are written. Where a figure takes more than 1 % more bytes than the committed one, or a workload more than stock, it is
-named and the exit status is 1. With --quick some workloads are planned, at their full sizes, in the ways that do not
-depend on how fast this machine is; they are held against the committed results, and nothing is written.
+named and the exit status is 1. With --quick some workloads are planned, at their full sizes, in the ways that hang
+least on how fast this machine is; they are held against the committed results, and nothing is written.
 """
 
 from __future__ import annotations

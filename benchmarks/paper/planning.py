@@ -21,7 +21,7 @@ Found = dict[str, Any]
 _OUT_OF_REACH = 1024  # bytes, so that a plan says the least that can be reached
 
 #: What is planned beside stock MXNet, by name. "bits" is the acceptance of the evaluation without fused operators;
-#: "echo" is the published rule; the plans without a bound on time do not depend on how fast operators were measured.
+#: "echo" is the published rule; the plans without a bound on time hang least on how fast operators were measured.
 VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},
     "unfused": {"fuse": False},
