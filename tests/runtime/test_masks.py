@@ -130,8 +130,8 @@ def test_another_mask_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         found = real(view, number)
         if not isinstance(found, Fusion):
             return found
-        ones, mask, *rest = found.nodes
-        return Fusion(**{**vars(found), "nodes": (ones, mask.with_attrs({"p": "0.31"}), *rest)})
+        nodes = (node.with_attrs({"keep": "0.69"}) if "keep" in node.attrs else node for node in found.nodes)
+        return Fusion(**{**vars(found), "nodes": tuple(nodes)})
 
     monkeypatch.setattr(apply, "PATTERNS", {"dropout": other})
     forget_plans(monkeypatch)

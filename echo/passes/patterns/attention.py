@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-
 from echo.ir.attributes import is_true
 from echo.ir.fused_operators import fused_node
 from echo.ir.graph import Entry, Node
 from echo.ir.recomputable import why_not_dropout
 from echo.passes.patterns import attention_scores as scores_of
 from echo.passes.patterns.attention_products import LEADING, SEVERAL, Built, Operands, Result, is_weighing, result
+from echo.passes.patterns.dropout import LEAST_DROPPED, drawing
 from echo.passes.patterns.graph_view import MUL, Fusion, View, pairs
 
 NAME = "attention"
 _ALL = "16777216"  # more keys than there are; still a whole number in float32
-_LEAST_DROPPED = 1e-3  # what float16 can tell from nothing
 
 
 class _Weights(NamedTuple):
@@ -78,7 +76,7 @@ def _weights(view: View, entry: Entry) -> _Weights | str | None:
             entry = node.inputs[0]
         elif node.op == "Dropout" and dropout is None and factor is None:
             p, reason = float(node.attrs.get("p", "0.5")), why_not_dropout(node.attrs)
-            if p != 0 and (reason or not _LEAST_DROPPED <= p < 1):
+            if p != 0 and (reason or not LEAST_DROPPED <= p < 1):
                 return f"attention with dropout of its weights: {reason or f'p is {p}'}"
             dropout = entry.node if p != 0 else None
             entry = node.inputs[0]
@@ -177,11 +175,7 @@ def _bits(view: View, built: Built, dropout: Node, operands: Operands) -> tuple[
     if view.setting.draws:
         one = built.add("slice_axis", "one", (ones,), axis="0", begin="0", end="1")
         first = built.append(dropout._with(name=prefix + "first", inputs=(one,)))
-        keep = float(np.float32(1) - np.float32(dropout.attrs.get("p", "0.5")))
-        node = fused_node(
-            "draw_mask", prefix + "bits", (first, *sizes), {"keep": repr(keep), "seed": "0", "offset": "0"}
-        )
-        bits = built.append(node)
+        bits = built.append(fused_node("draw_mask", prefix + "bits", (first, *sizes), drawing(dropout)))
     else:
         cube = built.add("Reshape", "items", (ones,), shape="(-1,1,1)")
         for size, shape in ((sizes[1], "(1,-1,1)"), (sizes[2], "(1,1,-1)")):

@@ -9,9 +9,12 @@ import mxnet as mx
 import pytest
 
 from echo.frontend.symbols import graph_of
+from echo.ir.fused_operators import PREFIX
 from echo.ir.graph import Entry
+from echo.ir.setting import Setting
 from echo.passes.patterns import dropout
 from echo.passes.patterns.apply import find
+from echo.passes.patterns.graph_view import Fusion, View
 from tests.passes.patterns.near_misses import H, Miss, Symbol, assert_found, assert_missed, dropped, var
 
 MISSES: dict[str, Miss] = {
@@ -49,3 +52,18 @@ def test_a_mask_that_is_read_stays() -> None:
     graph = graph_of(dropped(var("x")))
     _, missed = find(replace(graph, heads=(*graph.heads, Entry(1, 1))))
     assert [miss.reason for miss in missed] == ["a Dropout whose mask is read"]
+
+
+@pytest.mark.parametrize(
+    ("draws", "p", "operator"), [(True, 0.25, "draw_mask"), (True, 1e-4, "pack_mask"), (False, 0.25, "pack_mask")]
+)
+def test_numbers_are_drawn_by_the_kernel_where_it_draws_those_of_mxnet(draws: bool, p: float, operator: str) -> None:
+    """Where next to nothing is dropped, float16 has no other number for an element that is kept than for one alone."""
+    view = View(graph_of(mx.sym.Dropout(var("x"), p=p)), setting=Setting(draws=draws))
+    (number,) = (number for number, node in enumerate(view.graph.nodes) if node.op == "Dropout")
+    fusion = dropout.match(view, number)
+    assert isinstance(fusion, Fusion)
+    nodes = {node.op: node for node in fusion.nodes}
+    assert PREFIX + operator in nodes
+    assert float(nodes["Dropout"].attrs["p"]) == p
+    assert operator == "pack_mask" or nodes[PREFIX + operator].attrs["keep"] == "0.75"
