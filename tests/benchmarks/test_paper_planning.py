@@ -147,6 +147,7 @@ def test_a_sweep_changes_one_value(sweep: str, value: int) -> None:
     assert ("decoder1_h2h_weight" in shapes) == (sweep != "layers")
 
 
+@pytest.mark.slow
 def test_parts_add_up_to_all_that_is_held(small: Model) -> None:
     profile = echo.profile(small.symbol, grad_req=small.grad_req(), **small.shapes)
     for usage in profile.usages.values():

@@ -53,6 +53,7 @@ def test_it_has_the_published_parameters(name: str) -> None:
     assert trained / 1e6 == pytest.approx(PARAMETERS[name], abs=0.05)
 
 
+@pytest.mark.every(8)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in WORKLOADS]
 )

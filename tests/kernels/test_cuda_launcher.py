@@ -253,6 +253,7 @@ def bounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("classes", "rows"), [(50, 128), (51, 64), (900, 64)])
 def test_scores_in_pieces(backend: Emulated, bounded: Path, classes: int, rows: int) -> None:
     """Of float16: whole tiles of rows, one at least; those of float32 are where the probabilities will be."""

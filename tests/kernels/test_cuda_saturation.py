@@ -12,6 +12,7 @@ from tests.kernels.saturation import SUBJECTS, check_saturated
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="the emulation is compiled by g++")
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_gradients(name: str) -> None:
     check_saturated(name, Emulated(built().driver, built().kernels).run)

@@ -69,6 +69,7 @@ def central_differences(function: Callable[[], float], array: Any, step: float =
     return gradient
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("name", "inputs", "params", "wanted"), CASES, ids=lambda value: str(value)[:18])
 def test_gradients(name: str, inputs: list[Any], params: dict[str, float], wanted: tuple[int, ...]) -> None:
     run, grad = getattr(reference, name), getattr(reference, name + "_grad")

@@ -158,6 +158,7 @@ def test_another_length_has_another_schedule() -> None:
     assert hint.schedule(other.training, other.candidates) is None
 
 
+@pytest.mark.slow
 def test_a_schedule_that_breaks_the_bound_is_searched_anew() -> None:
     splits, hint = _schedule_of(nmt(7))
     other = problem_of(nmt(7, 3).training)
