@@ -9,13 +9,9 @@ from benchmarks.models import planned_mb
 from benchmarks.speech_models import deepspeech
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("mode", "gluon", "stock", "bar"),
-    [
-        ("gru", False, 303, 95),
-        pytest.param("gru", True, 303, 95, marks=pytest.mark.slow),
-        pytest.param("lstm", False, 408, 92, marks=pytest.mark.slow),
-    ],
+    ("mode", "gluon", "stock", "bar"), [("gru", False, 303, 95), ("gru", True, 303, 95), ("lstm", False, 408, 92)]
 )
 def test_planned_memory(mode: str, gluon: bool, stock: int, bar: int) -> None:
     model = deepspeech(mode, gluon)

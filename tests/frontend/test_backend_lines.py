@@ -46,6 +46,7 @@ def lines(on: str, verbose: str, cache: Path) -> int:
     return (done.stdout + done.stderr).count("is activated")
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("verbose", ["", "0"])
 def test_no_more_lines_than_without_echo(verbose: str, tmp_path: Path) -> None:
     stock = lines("0", verbose, tmp_path)

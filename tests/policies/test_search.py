@@ -175,7 +175,7 @@ def test_an_impossible_budget_gets_as_near_as_it_can() -> None:
     assert_near(gaps(found, best), share=0.9, worst=0.04)
 
 
-@pytest.mark.every(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("bound", [0.05, 0.2])
 def test_budget_and_bound_together(bound: float) -> None:
     """Where some choice keeps both limits, so does the one that is found, but for few graphs."""

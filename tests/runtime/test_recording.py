@@ -70,6 +70,7 @@ def test_a_program_that_takes_no_step_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(("variable", "value", "said"), [
     ("ECHO_RECORD", "nowhere/run.csv", "No such file or directory: 'nowhere/run.csv'"),
     ("ECHO_RECORD_EVERY", "many", "ECHO_RECORD_EVERY: "),
