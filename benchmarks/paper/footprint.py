@@ -30,7 +30,7 @@ def run(workloads: Iterable[str] = tuple(WORKLOADS), anew: bool = False, kept: b
     results = Results(NAME, anew, kept)
     asked = set(workloads)
     for name, build in WORKLOADS.items():
-        row = results.row(workload=name)
+        row = results.row(name in asked, workload=name)
         if name not in asked or (all(figure in row for figure in ways) and ("at_memonger" in row or not at_memonger)):
             continue
         model = build()

@@ -91,18 +91,21 @@ def _bytes(held: Any) -> Found:
 class Results:
     """The rows of one file of results, in the order of the run; each figure is saved as soon as it is there.
 
-    Figures that the file has already are not measured again, but ``anew``. Without ``kept`` nothing is written, and
-    nothing is there at first.
+    Figures that the file has already are not measured again, but ``anew``: then a row that is asked for begins without
+    any, and the file keeps all others. Without ``kept`` nothing is written, and nothing is there at first.
     """
 
     def __init__(self, name: str, anew: bool = False, kept: bool = True) -> None:
-        self._name, self._kept = name, kept
-        self._before = [] if anew or not kept else known_rows(name)
+        self._name, self._anew, self._kept = name, anew, kept
+        self._before = known_rows(name) if kept else []
         self.rows: list[Found] = []
 
-    def row(self, **key: Any) -> Found:
+    def row(self, is_asked: bool = True, /, **key: Any) -> Found:
         """The row that has this key, the next of the run."""
         row = next((row for row in self._before if all(row.get(name) == value for name, value in key.items())), key)
+        if self._anew and is_asked and row is not key:
+            self._before.remove(row)
+            row = key
         self.rows.append(row)
         return row
 

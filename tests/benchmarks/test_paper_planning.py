@@ -73,6 +73,16 @@ def test_anew_measures_again(folder: Path) -> None:
     assert read(folder) == [{"workload": "a", "stock": {"planned": 3, "total": 3}}]
 
 
+def test_anew_keeps_the_rows_that_nobody_asked_for(folder: Path) -> None:
+    first = Results("some")
+    for name in "abc":
+        first.fill(first.row(workload=name), "stock", lambda: FOUND)
+    again = Results("some", anew=True)
+    again.row(False, workload="a")
+    again.fill(again.row(workload="b"), "stock", lambda: {"planned": 3, "total": 3})
+    assert {row["workload"]: row["stock"]["planned"] for row in read(folder)} == {"a": 1, "b": 3, "c": 1}
+
+
 def test_what_is_not_kept_neither_reads_nor_writes(folder: Path) -> None:
     first = Results("some")
     first.fill(first.row(workload="a"), "stock", lambda: FOUND)
