@@ -9,7 +9,6 @@ results/paper_breakdown.json and results/paper_cell.json: what is there already 
 
 from __future__ import annotations
 
-import argparse
 from functools import lru_cache, partial
 
 import mxnet as mx
@@ -17,7 +16,7 @@ import mxnet as mx
 import echo
 from benchmarks.models import Model
 from benchmarks.paper import nmt
-from benchmarks.paper.planning import VARIANTS, Found, Results, no_plans_on_disk
+from benchmarks.paper.planning import VARIANTS, Found, Results, measure_from_command_line
 from echo.estimators.footprint import FEATURE_MAPS
 from echo.report.profile import Profile
 from echo.report.usage import GAPS, Tensor, Usage, layer_by
@@ -96,13 +95,5 @@ def run(anew: bool = False) -> list[Found]:
     return results.rows
 
 
-def main() -> None:
-    """Measures what is not there yet."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    parser.add_argument("--anew", action="store_true", help="plan again what is in the results already")
-    with no_plans_on_disk():
-        run(parser.parse_args().anew)
-
-
 if __name__ == "__main__":
-    main()
+    measure_from_command_line(__doc__, run)

@@ -9,12 +9,11 @@ is there already is not searched again, but with --anew.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from functools import partial
 
 from benchmarks.paper.nmt import SETTINGS
-from benchmarks.paper.planning import Found, Results, no_plans_on_disk, way
+from benchmarks.paper.planning import Found, Results, measure_from_command_line, way
 from benchmarks.paper.sweeps import WAYS, model
 
 NAME = "paper_largest"
@@ -67,13 +66,5 @@ def _search(quantity: str, name: str) -> Found:
     return {"largest": found, **tried[found], "next_total": tried[found + 1]["total"]}
 
 
-def main() -> None:
-    """Searches what is not there yet."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    parser.add_argument("--anew", action="store_true", help="search again what is in the results already")
-    with no_plans_on_disk():
-        run(parser.parse_args().anew)
-
-
 if __name__ == "__main__":
-    main()
+    measure_from_command_line(__doc__, run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import tempfile
 import time
@@ -150,3 +151,12 @@ def no_plans_on_disk() -> Iterator[None]:
                 del os.environ["ECHO_CACHE_DIR"]
             else:
                 os.environ["ECHO_CACHE_DIR"] = before
+
+
+def measure_from_command_line(document: str | None, run: Callable[[bool], object]) -> None:
+    """Runs a script that ``document`` describes: what its results have is measured again with ``--anew`` alone."""
+    parser = argparse.ArgumentParser(description=document.split("\n")[0] if document else "")
+    parser.add_argument("--anew", action="store_true", help="measure again what is in the results already")
+    arguments = parser.parse_args()
+    with no_plans_on_disk():
+        run(arguments.anew)

@@ -8,13 +8,12 @@ results/paper_sweeps.json after each figure: what is there already is not planne
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import replace
 from functools import partial
 
 from benchmarks.models import Model
 from benchmarks.paper import nmt
-from benchmarks.paper.planning import Found, Results, no_plans_on_disk, way
+from benchmarks.paper.planning import Found, Results, measure_from_command_line, way
 
 NAME = "paper_sweeps"
 SWEEPS = {"layers": (1, 2, 3, 4, 5), "hidden": (256, 512, 1024), "batch": (4, 8, 16, 32, 64, 128)}
@@ -42,13 +41,5 @@ def _planned(sweep: str, value: int, name: str) -> Found:
     return way(model(sweep, value), name)
 
 
-def main() -> None:
-    """Measures what is not there yet."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    parser.add_argument("--anew", action="store_true", help="plan again what is in the results already")
-    with no_plans_on_disk():
-        run(parser.parse_args().anew)
-
-
 if __name__ == "__main__":
-    main()
+    measure_from_command_line(__doc__, run)

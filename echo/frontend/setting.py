@@ -16,9 +16,14 @@ COPIES_VARIABLE = "MXNET_CPU_PARALLEL_RAND_COPY"  # of MXNet's generators on the
 def setting_of(names: Sequence[str], binding: Binding, device: str) -> Setting:
     """The setting of a bind with arguments of these names on a kind of device."""
     untrained = frozenset(name for name, request in zip(names, binding.grad_req) if request == "null")
-    return Setting(untrained, device == "cpu" and _has_one_generator())
+    return Setting(untrained, device == "cpu" and _draws_as_mxnet())
 
 
-def _has_one_generator() -> bool:
-    """Whether one generator draws all of MXNet's numbers on the CPU, whose states kernels go on from: not MKL's."""
-    return os.environ.get(COPIES_VARIABLE, "1") == "1" and not mx.runtime.Features().is_enabled("BLAS_MKL")
+def has_one_generator() -> bool:
+    """Whether one generator draws all of MXNet's numbers on the CPU."""
+    return os.environ.get(COPIES_VARIABLE, "1") == "1"
+
+
+def _draws_as_mxnet() -> bool:
+    """Whether kernels can go on from the states of MXNet's generator, which is not MKL's."""
+    return has_one_generator() and not mx.runtime.Features().is_enabled("BLAS_MKL")

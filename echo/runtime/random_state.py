@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
 
 import mxnet as mx
 from mxnet import autograd
 
 from echo import native
 from echo.errors import EchoError, NativeError
-from echo.frontend.setting import COPIES_VARIABLE
+from echo.frontend.setting import COPIES_VARIABLE, has_one_generator
 from echo.native.loading import function
 
 
@@ -67,7 +66,7 @@ def _size() -> int:
 @functools.lru_cache(maxsize=None)
 def why_not() -> str:
     """Why the state cannot be read here; empty where it can, which is tried once."""
-    if os.environ.get(COPIES_VARIABLE, "1") != "1":
+    if not has_one_generator():
         return f"{COPIES_VARIABLE} is set: there are several generators"
     try:
         if not _size():

@@ -26,6 +26,7 @@ from echo.planning.service import Planner
 from echo.runtime import find
 from tests.fused_models import BATCH, SIZE, STEPS, Example, trained_gluon
 from tests.runtime.test_fused import TOLERANCE, distance, gradients
+from tests.runtime.test_masks import forget_plans
 
 BUDGET = "1GB"  # within a budget memory does not decide
 Race = Callable[[str], None]
@@ -181,8 +182,7 @@ def test_nothing_is_hoisted_where_more_would_be_needed_than_without_echo(
     without = echo.plan(example.symbol, **options)
     stock = without.before.planned
     assert layouts(without)
-    monkeypatch.setattr(find, "PLANNER", Planner())
-    monkeypatch.setattr("echo.planning.store.load", lambda *_: None)
+    forget_plans(monkeypatch)
     monkeypatch.setattr(pipeline, "best_plan", best)
     plan = echo.plan(example.symbol, **options)
     assert not layouts(plan)
