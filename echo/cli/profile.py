@@ -82,24 +82,27 @@ def profile(
       mxecho profile model-symbol.json data=128,50 --run --budgets 8 --save profile.json --html page.html
       mxecho profile profile.json --picture memory.svg --segment segment.svg --trace trace.json
     """
-    from echo.report.picture import ending_of, save_segment
-
-    for path in filter(None, (picture, segment)):
-        ending_of(path)
+    _check_pictures(picture, segment)
     check_folders(save, html, picture, segment, trace, torch_snapshot)  # before anything is planned
     options = {**bounds_of(max_overhead, memory_budget), "fuse": not no_fuse, "run": run, "budgets": budgets}
-    if shapes:
-        found = _profile(symbol, shapes, [name for name in compare.split(",") if name], options)
-    else:
-        _check_no_planning({**options, "compare": compare})
-        found = _saved(symbol)
-    if save:
-        found.save(save)
+    found = _profile_or_saved(symbol, shapes, compare, options)
     title = title or Path(symbol).stem
-    _export(found, trace, torch_snapshot)
-    if segment:
-        save_segment(found, segment, title)
+    _export(found, title, save, segment, trace, torch_snapshot)
     _show(found, by, html, picture, title, as_json)
+
+
+def _check_pictures(*paths: Optional[str]) -> None:
+    from echo.report.picture import ending_of
+
+    for path in filter(None, paths):
+        ending_of(path)
+
+
+def _profile_or_saved(symbol: str, shapes: Optional[List[str]], compare: str, options: Dict[str, Any]) -> "Profile":
+    if shapes:
+        return _profile(symbol, shapes, [name for name in compare.split(",") if name], options)
+    _check_no_planning({**options, "compare": compare})
+    return _saved(symbol)
 
 
 def _check_no_planning(options: Dict[str, Any]) -> None:
@@ -113,7 +116,20 @@ def _check_no_planning(options: Dict[str, Any]) -> None:
         raise OptionError(f"{option} is for a symbol: expected shapes of its inputs, as data=128,50")
 
 
-def _export(found: "Profile", trace: Optional[str], torch_snapshot: Optional[str]) -> None:
+def _export(
+    found: "Profile",
+    title: str,
+    save: Optional[str],
+    segment: Optional[str],
+    trace: Optional[str],
+    torch_snapshot: Optional[str],
+) -> None:
+    if save:
+        found.save(save)
+    if segment:
+        from echo.report.picture import save_segment
+
+        save_segment(found, segment, title)
     if trace:
         from echo.report import trace as perfetto
 
