@@ -18,6 +18,7 @@ import mxnet as mx
 import pytest
 
 import echo
+from echo.kernels.library import level
 from tests import fused_models, whole_models
 from tests.conftest import ALL_CASES, any_case
 
@@ -115,7 +116,17 @@ def test_the_plans_are_those_that_were_read(name: str, request: pytest.FixtureRe
     lines = GRAPHS[name]()
     if request.config.getoption("--update-golden"):
         write({**sections(), name: lines})
-    assert lines == sections()[name]
+    assert comparable(lines) == comparable(sections()[name])
+
+
+def comparable(lines: list[str]) -> list[str]:
+    """The lines that are the same on every processor.
+
+    Workspaces of fused operators hang on the instructions that they use, and what fits into a budget hangs on them; the
+    committed plans are those of AVX-512.
+    """
+    hangs = level() != "avx512"
+    return [line for line in lines if not (hangs and line.lstrip().startswith("budget") and "fused: " in line)]
 
 
 def write(lines: Mapping[str, list[str]]) -> None:

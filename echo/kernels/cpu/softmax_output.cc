@@ -45,7 +45,7 @@ class ScoreGradient {
   // Columns [column, column + n) of a row, from its probabilities.
   void tile(const float* prob, int64_t row, int64_t column, int64_t n, float* out) const {
     const float label = labels_[row];
-    if (ignores_ && label == ignored_) {
+    if (ignores_ && std::isfinite(label) && static_cast<int64_t>(label) == static_cast<int64_t>(ignored_)) {
       std::fill(out, out + n, 0.0f);
       return;
     }

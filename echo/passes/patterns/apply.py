@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -216,10 +217,9 @@ def why_not(fusion: Fusion, types: Types) -> str:
 def _fits(text: str, shape: tuple[int, ...], sizes: dict[str, int]) -> bool:
     text = text.lstrip(_ANY_TYPE)
     if text.startswith("*"):  # that many elements, in any shape
-        total = 1
-        for size in shape:
-            total *= size
-        shape, text = (total,), text[1:]
+        shape, text = (math.prod(shape),), text[1:]
+    if text.startswith("1...,"):  # axes of size 1 in front, or none
+        shape, text = _without_ones(shape), text[len("1...,") :]
     if text.startswith("1?,"):  # an axis of size 1 in front, or none
         shape, text = shape[1:] if len(shape) > 1 and shape[0] == 1 else shape, text[3:]
     names = text.replace("...", "").split(",")
@@ -237,6 +237,12 @@ def _fits(text: str, shape: tuple[int, ...], sizes: dict[str, int]) -> bool:
         if size % factor or sizes.setdefault(letter, size // factor) != size // factor:
             return False
     return True
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape from its first axis on that is no 1, or from its last one."""
+    ones = next((number for number, size in enumerate(shape[:-1]) if size != 1), len(shape) - 1)
+    return shape[ones:]
 
 
 def _in_order(graph: Graph, fusions: list[Fusion], copies: bool) -> tuple[list[Fusion], Graph]:

@@ -99,21 +99,26 @@ def _scores(view: View, weights: _Weights) -> scores_of.Scores | str | None:
     scores = scores_of.match(view, softmax.inputs[0], lengths)
     if not isinstance(scores, scores_of.Scores):
         return scores
-    last = "3" if weights.shaped or scores.form == SEVERAL else "2"
-    if softmax.attrs.get("axis", "-1") not in ("-1", last):
+    axis, several = softmax.attrs.get("axis", "-1"), weights.shaped or scores.form == SEVERAL
+    if axis not in ("-1", "3" if several else "2"):
         return None
+    if axis != "-1":  # the last one only of scores with no more axes than these
+        scores = scores._replace(shapes={**scores.shapes, weights.softmax: "i,j,T,S" if several else "i,T,S"})
     if temperature != "None" and float(temperature) != 1:
-        if scores.masks or scores.lengths is not None:
-            return "attention with a temperature, and a mask"
+        if scores.masks or scores.lengths is not None or float(temperature) == 0:
+            return "attention with a temperature, and a mask, or with one of 0"
         scores = scores._replace(scale=scores.scale / float(temperature))
-    if weights.factor is not None:
-        mask = scores.masks[0] if len(scores.masks) == 1 else None
-        if mask is None or mask.fill is None or mask.user != weights.factor:
-            return "attention whose weights are multiplied by something else than their mask"
-        if not view.is_constant(mask.user):
-            return "attention with a mask that is trained"
-        scores = scores._replace(masks=(mask._replace(multiplies=True),))
-    return scores
+    return scores if weights.factor is None else _multiplied(view, scores, weights.factor)
+
+
+def _multiplied(view: View, scores: scores_of.Scores, factor: Entry) -> scores_of.Scores | str:
+    """Scores whose weights are multiplied by the mask that they have got already."""
+    mask = scores.masks[0] if len(scores.masks) == 1 else None
+    if mask is None or mask.fill is None or mask.user != factor:
+        return "attention whose weights are multiplied by something else than their mask"
+    if not view.is_constant(mask.user):
+        return "attention with a mask that is trained"
+    return scores._replace(masks=(mask._replace(multiplies=True),))
 
 
 def _fusion(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Mapping, NamedTuple, Sequence
 
 from echo.ir.attributes import is_true
-from echo.ir.graph import Entry
+from echo.ir.graph import Entry, Node
 from echo.passes.patterns.attention_products import LEADING, SEVERAL, Built, Product, product
 from echo.passes.patterns.graph_view import View, pairs
 
@@ -88,10 +88,14 @@ def _collected(
         if isinstance(taken, str):
             return taken
         scores = taken
+        if step.mask is not None:  # all masks split the first axis alike
+            shapes[step.below] = "b,h,T,S" if several else "N,T,S"
     if scores.masks and scores.lengths is not None and not scores.row_lengths:
         return "attention with a mask and a bias: MXNet adds them up, and loses the bias where all keys are ruled out"
     if len(scores.masks) > 1 and any(mask.fill is not None for mask in scores.masks):
         return "attention with several masks, of which one selects scores"
+    if len(scores.masks) > 1 and any(mask.axis == 0 for mask in scores.masks):
+        return "attention with several masks, of which one is tiled"
     if scores.lengths is not None:
         shapes[scores.lengths] = ("#b,h,T" if several else "#N,T") if scores.row_lengths else "N"
     for mask in scores.masks:
@@ -124,12 +128,21 @@ def _step(view: View, entry: Entry) -> _Step | str | None:
     if entry.index != 0:
         return None
     if node.op in _SCALARS:
-        return _Step(node.inputs[0], nodes, float(node.attrs["scalar"]) ** _SCALARS[node.op])
+        factor = _factor(node)
+        return "attention whose scores are divided by 0" if factor is None else _Step(node.inputs[0], nodes, factor)
     if node.op in ("Reshape", "reshape"):
         return _Step(node.inputs[0], nodes, shapes=True)
     if node.op == "transpose":
         return _ruled(view, entry)
     return _masked(view, entry)
+
+
+def _factor(node: Node) -> float | None:
+    """What a product or quotient with a number multiplies by; None where it divides by 0."""
+    scalar = float(node.attrs["scalar"])
+    if _SCALARS[node.op] > 0:
+        return scalar
+    return 1 / scalar if scalar != 0 else None
 
 
 def _masked(view: View, entry: Entry) -> _Step | str | None:
@@ -163,9 +176,10 @@ def _filled(view: View, entry: Entry) -> tuple[float, frozenset[int]] | None:
         inner = _filled(view, node.inputs[0])
         if inner is None:
             return None
-        scalar = float(node.attrs["scalar"])
-        value = inner[0] * scalar ** _SCALARS[node.op] if node.op in _SCALARS else inner[0] + scalar
-        return value, nodes | inner[1]
+        if node.op not in _SCALARS:
+            return inner[0] + float(node.attrs["scalar"]), nodes | inner[1]
+        factor = _factor(node)
+        return None if factor is None else (inner[0] * factor, nodes | inner[1])
     if node.op in ("ones_like", "zeros_like"):
         return float(node.op == "ones_like"), nodes
     if node.op in ("full_like", "_npi_full_like"):

@@ -167,6 +167,11 @@ def _is_open(node: Node) -> bool:
     return not sizes[0] or "0" in sizes or "-1" in sizes or is_true(node.attrs, "infer_range")
 
 
+def adds_otherwise(attrs: Mapping[str, str]) -> bool:
+    """Whether a sum of ``mx.np`` changes the type, or begins with another number than 0."""
+    return any(attrs.get(name, "None") not in ("None", "") for name in ("dtype", "initial"))
+
+
 def pairs(entries: Sequence[Entry]) -> Iterator[tuple[Entry, Entry]]:
     """Two operands in both orders."""
     left, right = entries

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from echo.ir.attributes import is_true
 from echo.ir.fused_operators import fused_node
 from echo.ir.graph import Entry, Node
-from echo.passes.patterns.graph_view import MUL, Fusion, View, local, pairs
+from echo.passes.patterns.graph_view import MUL, Fusion, View, adds_otherwise, local, pairs
 
 NAME = "mlp_score"
 _BROADCAST_ADD = frozenset({"broadcast_add", "_npi_add"})
@@ -64,7 +64,7 @@ def match(view: View, number: int) -> Fusion | str | None:
 
 def _fusion(view: View, number: int, scores: _Scores) -> Fusion:
     inputs: list[Entry | None] = [scores.keys, scores.query, scores.product.vector]
-    shapes = {scores.keys: "B,T,H", scores.query: "B,1,H", scores.product.vector: "*H"}
+    shapes = {scores.keys: "B,T,H", scores.query: "B,1,H", scores.product.vector: "1...,H"}
     attrs = {"out": scores.product.out}
     if scores.norm is not None:
         inputs += scores.norm.inputs[1:]
@@ -88,7 +88,8 @@ def _product(view: View, number: int) -> _Product | None:
     node = view.graph.nodes[number]
     if node.op == "FullyConnected":
         return _by_layer(view, number, node)
-    if node.op in ("sum", "_np_sum") and node.attrs.get("axis") in _LAST and not is_true(node.attrs, "exclude"):
+    if (node.op in ("sum", "_np_sum") and node.attrs.get("axis") in _LAST
+            and not is_true(node.attrs, "exclude") and not adds_otherwise(node.attrs)):  # fmt: skip
         operands = view.inputs(node.inputs[0], MUL)
         out = "BT1" if is_true(node.attrs, "keepdims") else "BT"
         for active, vector in pairs(operands) if operands else ():

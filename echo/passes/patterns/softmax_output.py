@@ -25,6 +25,8 @@ def match(view: View, number: int) -> Fusion | str | None:
     for option in ("multi_output", "preserve_shape", "out_grad"):
         if is_true(node.attrs, option):
             return f"a softmax output with {option}"
+    if not float(node.attrs.get("ignore_label", "-1")).is_integer():
+        return "a softmax output whose ignored label is no whole number"
     replaced = frozenset({number, node.inputs[0].node})
     if view.read_outside(replaced, (Entry(number),)):
         return f"the scores {layer.name!r} are read by others than the softmax"

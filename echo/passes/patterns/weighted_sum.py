@@ -5,7 +5,7 @@ from __future__ import annotations
 from echo.ir.attributes import is_true
 from echo.ir.fused_operators import fused_node
 from echo.ir.graph import Entry
-from echo.passes.patterns.graph_view import MUL, Fusion, View, local, pairs
+from echo.passes.patterns.graph_view import MUL, Fusion, View, adds_otherwise, local, pairs
 
 NAME = "weighted_sum"
 _MIDDLE = ("1", "(1,)", "[1]")
@@ -18,6 +18,8 @@ def match(view: View, number: int) -> Fusion | str | None:
     node = view.graph.nodes[number]
     if node.op not in ("sum", "_np_sum") or node.attrs.get("axis") not in _MIDDLE or is_true(node.attrs, "exclude"):
         return None
+    if adds_otherwise(node.attrs):
+        return "a sum in another type, or from another number than 0"
     operands = view.inputs(node.inputs[0], MUL)
     sources = [(view.node(w).op, v, w) for v, w in pairs(operands)] if operands else []
     ranked = [(_WEIGHTS.index(op), v, w) for op, v, w in sources if op in _WEIGHTS]
@@ -34,6 +36,6 @@ def match(view: View, number: int) -> Fusion | str | None:
         nodes=(fused_node(NAME, node.name, (weights, values), attrs),),
         outputs={Entry(number): local(0)},
         replaced=replaced,
-        shapes={values: "B,T,H", weights: "B,T,1"},
+        shapes={values: "B,T,H", weights: "B,T,1", Entry(number): "B,1,H" if attrs["out"] == "B1H" else "B,H"},
         label="the context of attention",
     )

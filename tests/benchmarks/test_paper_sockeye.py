@@ -1,0 +1,46 @@
+"""Sizes reach Sockeye through its own command line; without it, or where it fails, an error says so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.paper import nmt, sockeye
+
+SETTING = nmt.Setting(2, 16, 12, 4, attention=8, normed=True, steps=5)
+INSTALLED = (sockeye._PACKAGE / "sockeye").is_dir()
+
+
+def test_options_name_the_sizes() -> None:
+    line = " ".join(sockeye.options(SETTING))
+    assert "--num-layers 2:2 --rnn-num-hidden 16 --num-embed 12:12" in line
+    assert "--rnn-attention-num-hidden 8 --layer-normalization --max-seq-len 5" in line
+    assert "--layer-normalization" not in sockeye.options(replace(SETTING, normed=False))
+
+
+def test_without_sockeye_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sockeye, "_PACKAGE", tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"make \.projects/sockeye_1/\.installed"):
+        sockeye.model("small", SETTING)
+
+
+def test_what_sockeye_refuses_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "sockeye").mkdir()
+    (tmp_path / "sockeye" / "__init__.py").write_text("raise SystemExit('of no use here')")
+    monkeypatch.setattr(sockeye, "_PACKAGE", tmp_path)
+    with pytest.raises(RuntimeError, match="Sockeye ended with 1: of no use here"):
+        sockeye.model("small", SETTING)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not INSTALLED, reason="needs Sockeye: make .projects/sockeye_1/.installed")
+def test_the_symbol_of_its_training_has_the_sizes() -> None:
+    model = sockeye.model("small", SETTING)
+    shapes, outputs, _ = model.symbol.infer_shape(**model.shapes)
+    known = dict(zip(model.symbol.list_arguments(), shapes))
+    assert model.shapes.keys() <= known.keys()
+    assert known["source_embed_weight"] == (nmt.SOURCE_WORDS, 12)
+    assert known["target_output_weight"] == (nmt.TARGET_WORDS, 16)
+    assert outputs == [(4 * 5, nmt.TARGET_WORDS)]
