@@ -37,7 +37,7 @@ def softmax_output_grad(
     target[np.flatnonzero(known), label[known].astype(np.int64)] = 1 - smooth_alpha
     scores = prob - target
     if use_ignore:
-        scores[label == ignore_label] = 0
+        scores[label.astype(np.int64) == int(ignore_label)] = 0
     valid = max(1, np.count_nonzero(label.astype(np.int64) != int(ignore_label)))
     scores *= grad_scale / {0: 1, 1: max(1, count), 2: valid}[int(normalization)]
     return scores @ w, scores.T @ x, None if b is None else scores.sum(axis=0), np.zeros(label.shape)
