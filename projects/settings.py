@@ -37,9 +37,19 @@ _COMMON = {
 }
 
 
+def python_path(project: str) -> str:
+    """``PYTHONPATH`` of a process that sees the packages of a project, and this repository."""
+    return os.pathsep.join((str(PACKAGES / project), str(ROOT)))
+
+
 def environment(project: str, setting: str, cache: Path) -> Mapping[str, str]:
     """The variables of a child process: the user's, without those of echo, MXNet and Python's path."""
     ours = ("ECHO", "MXNET_", "NNVM_", "PYTHONPATH")
     found = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    paths = os.pathsep.join((str(PACKAGES / project), str(ROOT)))
-    return {**found, **_COMMON, **{**SETTINGS, **AGAIN}[setting], "ECHO_CACHE_DIR": str(cache), "PYTHONPATH": paths}
+    return {
+        **found,
+        **_COMMON,
+        **{**SETTINGS, **AGAIN}[setting],
+        "ECHO_CACHE_DIR": str(cache),
+        "PYTHONPATH": python_path(project),
+    }

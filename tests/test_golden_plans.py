@@ -31,6 +31,21 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "exact=False": {"exact": False, "max_overhead": None},
     "echo": {"policy": "echo", "max_overhead": None},
 }
+# Workspaces of fused operators hang on the width of vectors, and what fits into a budget hangs on them. The committed
+# plans are those of AVX-512; by level, graph and option, what is another line with narrower vectors.
+_AVX2 = {
+    (
+        "attention of a decoder",
+        "budget 0.7",
+    ): "76392 -> 35064 bytes | 0 maps again in 0 nodes, 0.0000 | hook, range -1, "
+    "marks b864b5f41ad4 | fused: 1 lstm_layer, 12 mlp_score, 12 weighted_sum",
+}
+_PORTABLE = {
+    **_AVX2,
+    ("lstm layers, both ways", "budget 0.7"): "30444 -> 8568 bytes | 4 maps again in 1 nodes, 0.0374 | hook, range 2, "
+    "marks a00737170c00 | fused: 2 lstm_layer",
+}
+NARROWER = {"avx512": {}, "avx2": _AVX2, "portable": _PORTABLE}
 WHOLE = ("lstm", "gru", "lstm, two layers, both ways", "lstm, dot attention", "transformer")
 
 
@@ -116,17 +131,17 @@ def test_the_plans_are_those_that_were_read(name: str, request: pytest.FixtureRe
     lines = GRAPHS[name]()
     if request.config.getoption("--update-golden"):
         write({**sections(), name: lines})
-    assert comparable(lines) == comparable(sections()[name])
+    assert lines == expected(name)
 
 
-def comparable(lines: list[str]) -> list[str]:
-    """The lines that are the same on every processor.
-
-    Workspaces of fused operators hang on the instructions that they use, and what fits into a budget hangs on them; the
-    committed plans are those of AVX-512.
-    """
-    hangs = level() != "avx512"
-    return [line for line in lines if not (hangs and line.lstrip().startswith("budget") and "fused: " in line)]
+def expected(name: str) -> list[str]:
+    """The lines of a graph that were read, with what the vectors of this processor change."""
+    lines = []
+    for line in sections()[name]:
+        title = line.partition(":")[0].strip()
+        text = NARROWER[level()].get((name, title))
+        lines.append(f"  {title}: {text}" if text else line)
+    return lines
 
 
 def write(lines: Mapping[str, list[str]]) -> None:

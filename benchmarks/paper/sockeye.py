@@ -20,9 +20,9 @@ import mxnet as mx
 
 from benchmarks.models import Model, planned_mb
 from benchmarks.paper.nmt import SETTINGS, SOURCE_WORDS, TARGET_WORDS, Setting
-from projects.settings import PACKAGES, ROOT
+from projects import settings
 
-_PACKAGE = PACKAGES / "sockeye_1"
+_PROJECT = "sockeye_1"
 _TEXT = "text"  # Sockeye asks for sentences, which its symbol does not depend on
 
 
@@ -31,7 +31,7 @@ def model(name: str, setting: Setting) -> Model:
 
     Raises `FileNotFoundError` where Sockeye is not installed, and `RuntimeError` where it fails.
     """
-    if not (_PACKAGE / "sockeye").is_dir():
+    if not is_installed():
         raise FileNotFoundError("expected Sockeye in .projects/sockeye_1: run `make .projects/sockeye_1/.installed`")
     with tempfile.TemporaryDirectory() as folder:
         _run(setting, Path(folder))
@@ -40,6 +40,11 @@ def model(name: str, setting: Setting) -> Model:
     shapes = {"source": (batch, steps, 1), "target": (batch, steps), "target_label": (batch, steps)}
     limits = {"source": SOURCE_WORDS, "target": TARGET_WORDS, "target_label": TARGET_WORDS}
     return Model(name, symbol, shapes, limits=limits)
+
+
+def is_installed() -> bool:
+    """Whether `make` has put Sockeye where the child finds it."""
+    return (settings.PACKAGES / _PROJECT / "sockeye").is_dir()
 
 
 def options(setting: Setting) -> list[str]:
@@ -55,7 +60,7 @@ def options(setting: Setting) -> list[str]:
 
 def _run(setting: Setting, folder: Path) -> None:
     """Sockeye in a process of its own, which leaves ``symbol.json`` in a folder."""
-    variables = {**os.environ, "ECHO": "0", "PYTHONPATH": os.pathsep.join((str(_PACKAGE), str(ROOT)))}
+    variables = {**os.environ, "ECHO": "0", "PYTHONPATH": settings.python_path(_PROJECT)}
     (folder / _TEXT).touch()
     words = [str(SOURCE_WORDS), str(TARGET_WORDS)]
     command = [sys.executable, "-m", "benchmarks.paper.sockeye_symbol", str(folder), *words, *options(setting)]

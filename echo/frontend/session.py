@@ -51,6 +51,8 @@ class MxnetSession:
 
     def __init__(self, graph: Graph, binding: Binding, ctx: mx.Context, runner: str = EXECUTOR) -> None:
         check_version()
+        if ctx.device_type == "gpu" and not mx.runtime.Features().is_enabled("CUDA"):
+            raise UnsupportedError(f"{ctx} needs CUDA, which this MXNet was built without")
         self._forget()
         self.graph, self._binding, self._ctx, self._runner = graph, binding, ctx, runner
         self._user = graph

@@ -49,7 +49,7 @@ def simple_bind(symbol: Symbol, original: Any, ctx: mx.Context, grad_req: Any = 
         shapes = {name: tuple(shape) for name, shape in kwargs.items() if not isinstance(shape, str)}
         return infer_binding(symbol, shapes, type_dict, grad_req)
 
-    return Bind(symbol, ctx, call, binding, _why_untouched(symbol, ctx, grad_req, group2ctx, stype_dict), shared_exec)
+    return Bind(symbol, ctx, call, binding, _why_untouched(symbol, grad_req, group2ctx, stype_dict), shared_exec)
 
 
 def bind(
@@ -71,7 +71,7 @@ def bind(
     def binding() -> Binding:
         return _binding_of_arrays(symbol, args, args_grad, grad_req, aux_states)
 
-    untouched = _why_untouched(symbol, ctx, grad_req, group2ctx, None)
+    untouched = _why_untouched(symbol, grad_req, group2ctx, None)
     if args_grad is None or not args_grad:
         untouched = untouched or "no argument needs a gradient"
     if any(array.stype != "default" for arrays in (args, args_grad) for array in _arrays(arrays)):
@@ -79,11 +79,9 @@ def bind(
     return Bind(symbol, ctx, call, binding, untouched, shared_exec)
 
 
-def _why_untouched(symbol: Symbol, ctx: mx.Context, grad_req: Any, group2ctx: Any, stype_dict: Any) -> str:
+def _why_untouched(symbol: Symbol, grad_req: Any, group2ctx: Any, stype_dict: Any) -> str:
     if all(request == "null" for request in grad_reqs(symbol.list_arguments(), grad_req)):
         return "no argument needs a gradient"
-    if ctx.device_type == "gpu" and not mx.runtime.Features().is_enabled("CUDA"):
-        return f"{ctx} needs CUDA, which this MXNet was built without"
     if group2ctx:
         return "group2ctx spreads the graph over several devices"
     if any(stype != "default" for stype in (stype_dict or {}).values()) or _has_sparse_variables(symbol):

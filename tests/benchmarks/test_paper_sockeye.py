@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.paper import nmt, sockeye
+from projects import settings
 
 SETTING = nmt.Setting(2, 16, 12, 4, attention=8, normed=True, steps=5)
-INSTALLED = (sockeye._PACKAGE / "sockeye").is_dir()
 
 
 def test_options_name_the_sizes() -> None:
@@ -21,21 +21,22 @@ def test_options_name_the_sizes() -> None:
 
 
 def test_without_sockeye_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sockeye, "_PACKAGE", tmp_path)
+    monkeypatch.setattr(settings, "PACKAGES", tmp_path)
     with pytest.raises(FileNotFoundError, match=r"make \.projects/sockeye_1/\.installed"):
         sockeye.model("small", SETTING)
 
 
 def test_what_sockeye_refuses_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "sockeye").mkdir()
-    (tmp_path / "sockeye" / "__init__.py").write_text("raise SystemExit('of no use here')")
-    monkeypatch.setattr(sockeye, "_PACKAGE", tmp_path)
+    package = tmp_path / "sockeye_1" / "sockeye"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise SystemExit('of no use here')")
+    monkeypatch.setattr(settings, "PACKAGES", tmp_path)
     with pytest.raises(RuntimeError, match="Sockeye ended with 1: of no use here"):
         sockeye.model("small", SETTING)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not INSTALLED, reason="needs Sockeye: make .projects/sockeye_1/.installed")
+@pytest.mark.skipif(not sockeye.is_installed(), reason="needs Sockeye: make .projects/sockeye_1/.installed")
 def test_the_symbol_of_its_training_has_the_sizes() -> None:
     model = sockeye.model("small", SETTING)
     shapes, outputs, _ = model.symbol.infer_shape(**model.shapes)

@@ -83,3 +83,12 @@ def test_where_mxnet_would_fuse_planned_graphs_again_nothing_is_planned(
         executors = [MODEL.symbol.simple_bind(mx.cpu(), grad_req=MODEL.grad_req(), **shapes) for _ in range(2)]
     assert {type(executor).__name__ for executor in executors} == {"Executor"}
     assert sum("fuse pointwise operators of planned graphs" in text for text in caplog.messages) == 1
+
+
+@pytest.mark.skipif(mx.runtime.Features().is_enabled("CUDA"), reason="this MXNet knows GPUs")
+def test_without_cuda_a_gpu_is_refused() -> None:
+    symbol = mx.sym.tanh(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=8)) * 2
+    with pytest.raises(UnsupportedError, match=r"gpu\(0\) needs CUDA, which this MXNet was built without"):
+        echo.plan(symbol, ctx=mx.gpu(), grad_req="write", data=(4, 8))
+    with pytest.raises((RuntimeError, mx.MXNetError), match="USE_CUDA"):  # as MXNet does
+        echo.optimize(symbol).simple_bind(mx.gpu(), data=(4, 8))

@@ -1,15 +1,15 @@
-"""Graphs that look like those that are fused, but compute something else, train as in MXNet; by whoever tried them."""
+"""Graphs that look like those that are fused, but compute something else, train as in MXNet."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import mxnet as mx
 import numpy as np
 import pytest
 
 import echo
+from tests.training import assert_alive, assert_close, bind, random_arrays, train
 
 S = mx.sym
 Symbol = mx.sym.Symbol
@@ -38,7 +38,7 @@ def two_splits() -> Symbol:
 
 def weighted_sum(dtype: str) -> Symbol:
     weighted = S.softmax(S.var("w"), axis=1).as_np_ndarray() * S.var("v").as_np_ndarray()
-    return S.cast(S.np.sum(weighted, axis=1, dtype=dtype).as_nd_ndarray(), dtype="float32")
+    return S.np.sum(weighted, axis=1, dtype=dtype).as_nd_ndarray()
 
 
 def active() -> Symbol:
@@ -47,7 +47,7 @@ def active() -> Symbol:
 
 def mlp_scores(dtype: str) -> Symbol:
     weighted = active().as_np_ndarray() * S.var("u").as_np_ndarray()
-    return S.cast(S.np.sum(weighted, axis=2, dtype=dtype).as_nd_ndarray(), dtype="float32")
+    return S.np.sum(weighted, axis=2, dtype=dtype).as_nd_ndarray()
 
 
 def along_time() -> Symbol:
@@ -80,32 +80,16 @@ GRAPHS: dict[str, tuple[Callable[[], Symbol], dict[str, tuple[int, ...]]]] = {
 }
 
 
-def trained(symbol: Symbol, shapes: dict[str, tuple[int, ...]], between: bool) -> list[Any]:
-    generator = np.random.RandomState(0)
-    executor = symbol.simple_bind(mx.cpu(), grad_req={name: "null" if name == "label" else "write"
-                                                      for name in symbol.list_arguments()}, **shapes)  # fmt: skip
-    for name, array in sorted(executor.arg_dict.items()):
-        drawn = generator.randint(0, 3, array.shape) + 0.7 * between if name == "label" else generator.normal(
-            0, 1, array.shape)  # fmt: skip
-        array[:] = mx.nd.array(drawn)
-    executor.forward(is_train=True)
-    (output,) = executor.outputs
-    executor.backward(mx.nd.array(generator.normal(0, 1, output.shape)))
-    gradients = [
-        executor.grad_dict[name] for name in sorted(executor.grad_dict) if executor.grad_dict[name] is not None
-    ]
-    return [array.asnumpy() for array in (output, *gradients)]
-
-
 @pytest.mark.parametrize("name", GRAPHS)
 def test_what_only_looks_alike_trains_as_in_mxnet(name: str) -> None:
     build, shapes = GRAPHS[name]
-    between = name == "a label between two"
-    expected = trained(build(), shapes, between)
-    found = trained(echo.optimize(build(), strict=True), shapes, between)
-    assert [array.shape for array in found] == [array.shape for array in expected]
-    for ours, theirs in zip(found, expected):
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-5 * max(1e-3, float(np.abs(theirs).max())))
+    values = random_arrays(build(), shapes, limits={"label": 3})
+    if name == "a label between two":
+        values["label"] += np.float32(0.7)
+    wanted = {argument: "null" if argument == "label" else "write" for argument in values}
+    expected = train(bind(build(), values, wanted), steps=1)
+    assert_alive(expected)
+    assert_close(train(bind(echo.optimize(build(), strict=True), values, wanted), steps=1), expected)
 
 
 @pytest.mark.parametrize("zero", ["scale", "temperature", "fill"])
@@ -119,11 +103,3 @@ def test_a_division_by_0_costs_no_other_fusion(zero: str) -> None:
     both = S.Group([S.batch_dot(S.softmax(inner, temperature=temperature), S.var("v")), other])
     plan = echo.plan(both, strict=True, grad_req="write", q=(4, 133, 7), k=(4, 141, 7), v=(4, 141, 5), **more)
     assert not plan.failed
-
-
-def test_without_cuda_a_gpu_is_refused_as_mxnet_does() -> None:
-    if mx.runtime.Features().is_enabled("CUDA"):
-        pytest.skip("this MXNet knows GPUs")
-    symbol = S.tanh(S.FullyConnected(S.var("data"), num_hidden=8)) * 2
-    with pytest.raises((RuntimeError, mx.MXNetError), match="USE_CUDA"):
-        echo.optimize(symbol).simple_bind(mx.gpu(), data=(4, 8))

@@ -21,13 +21,16 @@ void softmax(float* row, int64_t n) {
   cloned<scale>(row, n, 1.0f / sum);
 }
 
+// A label towards 0; what is no number, or beyond any class, is no class, nor ignored.
+int64_t whole(float label) { return std::fabs(label) < 4e18f ? static_cast<int64_t>(label) : -(int64_t{1} << 62); }
+
 // The gradient of the scores, as MXNet's SoftmaxOutput defines it: the gradient of the output is not read.
 class ScoreGradient {
  public:
   explicit ScoreGradient(const Call& call)
       : labels_(call),
         ignores_(call.param("use_ignore") != 0),
-        ignored_(static_cast<float>(call.param("ignore_label"))),
+        ignored_(whole(static_cast<float>(call.param("ignore_label")))),
         V_(call["V"]),
         hit_(static_cast<float>(call.param("smooth_alpha")) - 1.0f),
         miss_(V_ > 1 ? -static_cast<float>(call.param("smooth_alpha")) / static_cast<float>(V_ - 1) : 0.0f) {
@@ -36,7 +39,7 @@ class ScoreGradient {
     if (call.param("normalization") == 1) count = N;
     if (call.param("normalization") == 2) {
       count = 0;
-      for (int64_t i = 0; i < N; ++i) count += static_cast<int64_t>(labels_[i]) != static_cast<int64_t>(ignored_);
+      for (int64_t i = 0; i < N; ++i) count += whole(labels_[i]) != ignored_;
       count = std::max<int64_t>(count, 1);
     }
     factor_ = static_cast<float>(call.param("grad_scale") / static_cast<double>(count));
@@ -44,12 +47,12 @@ class ScoreGradient {
 
   // Columns [column, column + n) of a row, from its probabilities.
   void tile(const float* prob, int64_t row, int64_t column, int64_t n, float* out) const {
-    const float label = labels_[row];
-    if (ignores_ && std::isfinite(label) && static_cast<int64_t>(label) == static_cast<int64_t>(ignored_)) {
+    const int64_t label = whole(labels_[row]);
+    if (ignores_ && label == ignored_) {
       std::fill(out, out + n, 0.0f);
       return;
     }
-    const int64_t wanted = std::isfinite(label) ? static_cast<int64_t>(label) - column : -1;
+    const int64_t wanted = label - column;
     const float mine = wanted >= 0 && wanted < n ? prob[wanted] : 0.0f;
     cloned<shift_and_scale>(prob, n, miss_, factor_, out);
     if (wanted >= 0 && wanted < n) out[wanted] = (mine + hit_) * factor_;
@@ -58,7 +61,7 @@ class ScoreGradient {
  private:
   const Labels labels_;
   const bool ignores_;
-  const float ignored_;
+  const int64_t ignored_;
   const int64_t V_;
   const float hit_, miss_;
   float factor_;

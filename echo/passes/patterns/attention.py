@@ -91,7 +91,6 @@ def _weights(view: View, entry: Entry) -> _Weights | str | None:
 
 def _scores(view: View, weights: _Weights) -> scores_of.Scores | str | None:
     softmax = view.node(weights.softmax)
-    temperature = softmax.attrs.get("temperature", "None")
     lengths = softmax.inputs[1] if is_true(softmax.attrs, "use_length") else None
     dtype = softmax.attrs.get("dtype", "None")
     if dtype not in ("None", ""):
@@ -104,11 +103,21 @@ def _scores(view: View, weights: _Weights) -> scores_of.Scores | str | None:
         return None
     if axis != "-1":  # the last one only of scores with no more axes than these
         scores = scores._replace(shapes={**scores.shapes, weights.softmax: "i,j,T,S" if several else "i,T,S"})
-    if temperature != "None" and float(temperature) != 1:
-        if scores.masks or scores.lengths is not None or float(temperature) == 0:
-            return "attention with a temperature, and a mask, or with one of 0"
-        scores = scores._replace(scale=scores.scale / float(temperature))
-    return scores if weights.factor is None else _multiplied(view, scores, weights.factor)
+    tempered = _tempered(scores, softmax.attrs.get("temperature", "None"))
+    if isinstance(tempered, str) or weights.factor is None:
+        return tempered
+    return _multiplied(view, tempered, weights.factor)
+
+
+def _tempered(scores: scores_of.Scores, temperature: str) -> scores_of.Scores | str:
+    """Scores that a softmax divides by its temperature."""
+    if temperature == "None" or float(temperature) == 1:
+        return scores
+    if scores.masks or scores.lengths is not None:
+        return "attention with a temperature, and a mask"
+    if float(temperature) == 0:
+        return "attention with a temperature of 0"
+    return scores._replace(scale=scores.scale / float(temperature))
 
 
 def _multiplied(view: View, scores: scores_of.Scores, factor: Entry) -> scores_of.Scores | str:

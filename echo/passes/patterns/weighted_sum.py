@@ -18,13 +18,13 @@ def match(view: View, number: int) -> Fusion | str | None:
     node = view.graph.nodes[number]
     if node.op not in ("sum", "_np_sum") or node.attrs.get("axis") not in _MIDDLE or is_true(node.attrs, "exclude"):
         return None
-    if adds_otherwise(node.attrs):
-        return "a sum in another type, or from another number than 0"
     operands = view.inputs(node.inputs[0], MUL)
     sources = [(view.node(w).op, v, w) for v, w in pairs(operands)] if operands else []
     ranked = [(_WEIGHTS.index(op), v, w) for op, v, w in sources if op in _WEIGHTS]
     if not ranked:
         return None
+    if adds_otherwise(node.attrs):
+        return "a sum in another type, or from another number than 0"
     _, values, weights = min(ranked)
     replaced = frozenset({number, node.inputs[0].node})
     if view.read_outside(replaced, (Entry(number),)):
