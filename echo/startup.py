@@ -81,7 +81,8 @@ def _activate(mxnet: ModuleType) -> None:
 
         if os.environ.get("ECHO_STRICT", "").strip().lower() in _ON:
             raise
-        print(f"echo: not active: {type(error).__name__}: {error}", file=sys.stderr)
+        kind = "" if type(error).__module__ == "echo.errors" else f"{type(error).__name__}: "
+        print(f"echo: not active: {kind}{error}", file=sys.stderr)
 
 
 def _record() -> None:

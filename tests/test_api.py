@@ -326,7 +326,7 @@ CHAIN = {
     ("arguments", "message"),
     [
         (["plan", "{missing}", "data=32,64"], "No such file"),
-        (["plan", "{symbol}", "data"], "expected NAME=SHAPE such as data=128,50, of less than 2**31 elements"),
+        (["plan", "{symbol}", "data"], "expected NAME=SHAPE such as data=128,50, got"),
         (["plan", "{symbol}", "data=a,b"], "expected NAME=SHAPE"),
         (["plan", "{symbol}", "dta=3,4"], "dta"),
         (["plan", "{symbol}", "softmax_label=32"], "are unknown"),

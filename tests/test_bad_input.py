@@ -24,9 +24,11 @@ from echo.errors import BudgetError, EchoError, GraphError, NativeError, OptionE
 from echo.frontend.capture import planned_megabytes
 from echo.frontend.hook import install_hook
 from echo.frontend.symbols import graph_of, symbol_of
+from echo.ir.attributes import PLAN_ATTRIBUTE
 from echo.passes.differentiate import Differentiate
 from echo.plans.marks import mark
 from echo.runtime import find
+from echo.system.once import ONCE
 from tests.training import assert_alive, assert_close, assert_same, bind, random_arrays, train
 
 Symbol = mx.sym.Symbol
@@ -118,8 +120,11 @@ def test_unknown_shapes_are_named() -> None:
         echo.plan(network())
     with pytest.raises(ShapeError, match=r"the shapes of .*'data'.*'fc0_weight'.* are unknown.*\['label'\]"):
         echo.plan(network(), label=(16,))
-    with pytest.raises(ShapeError, match=r"the shapes of .*'data'.* are unknown"):
-        echo.plan(network(), data=(0, 20), label=(16,))
+    for shape in ((0, 20), (16, -1)):
+        with pytest.raises(ShapeError, match=r"data: expected sizes of 1 or more .0 and -1 stand for unknown"):
+            echo.plan(network(), data=shape, label=(16,))
+    with pytest.raises(ShapeError, match=r"^MXNet cannot infer the shapes from .*\(-5, 20\).*: Check failed: [^\n]*-5"):
+        echo.plan(network(), data=(-5, 20), label=(16,))
 
 
 def test_contradicting_shapes() -> None:
@@ -127,10 +132,16 @@ def test_contradicting_shapes() -> None:
         echo.plan(network(), fc1_weight=(3, 3), **SHAPES)
 
 
-@pytest.mark.parametrize("value", [8, "8,20", None, ("a",), 2.5])
+@pytest.mark.parametrize("value", [8, "8,20", None, ("a",), 2.5, "32", (16, 20.5), (16, 20.0), (True, 20)])
 def test_what_is_no_shape_is_refused(value: Any) -> None:
     with pytest.raises(ShapeError, match=r"data: expected a shape such as \(128, 50\), got " + re.escape(repr(value))):
         echo.plan(network(), data=value)
+
+
+@pytest.mark.parametrize("value", [(2**31, 2), (2**16, 2**16), (10**400,), (2**31, 0)])
+def test_shapes_that_mxnet_cannot_count(value: tuple[int, ...]) -> None:
+    with pytest.raises(ShapeError, match=r"data: expected a shape of less than 2\*\*31 elements, got \("):
+        echo.plan(network(), data=value, label=(16,))
 
 
 def test_shapes_of_nothing_are_refused() -> None:
@@ -259,8 +270,11 @@ def test_patterns_that_are_no_names(option: str, value: Any) -> None:
     [
         ({"polcy": "search"}, "unknown option 'polcy', expected one of policy, max_overhead"),
         ({"dta": (3, 4)}, r"unknown option 'dta', .*, or the name of an array of the symbol; did you mean data\?"),
-        ({"policy": "magic"}, "policy: expected one of .*'search', 'echo'.* got 'magic'"),
-        ({"policy": 3}, "policy: expected a name, got 3"),
+        ({"policy": "magic"}, "policy: expected one of search, echo, .* got 'magic'"),
+        ({"policy": 3}, "policy: expected one of search, echo, .* got 3"),
+        ({"memory_budget": 10**400}, "memory_budget: expected bytes"),
+        ({"max_planning": 10**400}, "max_planning: expected seconds"),
+        ({"max_overhead": 10**400}, "max_overhead: expected a fraction"),
         ({"max_overhead": -0.1}, "max_overhead: expected a fraction .* got -0.1"),
         ({"max_overhead": "10%"}, "max_overhead: expected a fraction .* got '10%'"),
         ({"max_overhead": float("nan")}, "max_overhead: expected a fraction .* got nan"),
@@ -577,6 +591,27 @@ def test_a_marked_graph_is_planned_afresh() -> None:
     assert "Op:tanh, Name=tanh0_echo" not in bind(optimized, values).debug_str()
 
 
+@pytest.mark.filterwarnings("ignore:Cannot decide type")  # of SymbolBlock
+@pytest.mark.parametrize("mark", ["0", "7", "0@9999", "nonsense"])
+def test_marks_in_the_users_graph_change_nothing(mark: str, caplog: pytest.LogCaptureFixture) -> None:
+    """As of a symbol that was saved from a planned graph, perhaps by another version, in all ways to use it."""
+    graph = graph_of(network())
+    marks = {
+        number: {PLAN_ATTRIBUTE: mark} for number, node in enumerate(graph.nodes) if node.op in ("tanh", "Dropout")
+    }
+    marked, expected = symbol_of(graph.with_attrs(marks)), trained(network(), SHAPES, label=10)
+    with echo.enable(fuse=False):
+        assert_same(trained(marked, SHAPES, label=10), expected)
+        block = mx.gluon.SymbolBlock(marked, [mx.sym.var("data"), mx.sym.var("label")])
+        block.initialize()
+        block.hybridize(static_alloc=True)
+        with mx.autograd.record():
+            output = block(mx.nd.ones((16, 20)), mx.nd.zeros((16,)))
+        output.backward()
+        mx.nd.waitall()
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
 def test_several_devices_are_left_alone() -> None:
     with mx.AttrScope(ctx_group="one"):
         hidden = mx.sym.tanh(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=64, name="fc"))
@@ -649,7 +684,7 @@ def check_fallback(names: tuple[str, ...] = ("lm", "resnet50_v2")) -> None:
             executor = bind(optimized, values, model.grad_req())
             (plan,) = optimized.plans
             assert plan.applied in ("mirror", "none")
-            assert any("native hook is not there" in note for note in plan.notes)
+            assert any("native hook cannot be used" in note for note in plan.notes)
             assert planned_megabytes(executor) <= planned_megabytes(plain)
             assert_same(train(executor, steps=2), train(bind(model.symbol, values, model.grad_req()), steps=2))
 
@@ -672,6 +707,19 @@ def test_fallback_saves_memory(libraries: Path) -> None:
     plan = echo.plan(model.symbol, max_overhead=None, **model.shapes)
     assert plan.applied == "mirror"
     assert plan.after.planned < 0.9 * plan.before.planned
+
+
+def test_plans_without_the_hook_are_warned_of_once(libraries: Path, caplog: pytest.LogCaptureFixture) -> None:
+    ONCE.forget()
+    for width in (24, 32):
+        echo.plan(network(), data=(16, width), label=(16,), max_overhead=None)
+    warnings = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [text for text in warnings if "without the native hook, plans save less" in text] == warnings[:1]
+    assert "libecho_hook.so is not installed" in warnings[0]
+    with pytest.raises(UnsupportedError, match=r"libecho_hook.so is not installed"):
+        echo.plan(network(), strict=True, **SHAPES)
+    with pytest.raises(UnsupportedError, match=r"libecho_hook.so is not installed"):
+        echo.optimize(network(), strict=True).simple_bind(mx.cpu(), **SHAPES)
 
 
 def test_fallback_with_wishes(libraries: Path) -> None:

@@ -28,7 +28,8 @@ def frontier(
     from echo.frontend.files import load_symbol
 
     symbol_of_file = load_symbol(Path(symbol))
-    found = echo.frontier(symbol_of_file, points, policy=policy, fuse=not no_fuse, **shapes_of(shapes))
+    given = shapes_of(symbol_of_file, shapes)
+    found = echo.frontier(symbol_of_file, points, policy=policy, fuse=not no_fuse, **given)
     if as_json:
         print_json(found.to_json())
     else:

@@ -21,6 +21,7 @@ from echo.errors import NativeError, OptionError
 from echo.kernels import kernels_library, level
 from echo.plans.options import TRACE_VARIABLE, VARIABLES, Options, value_of
 from echo.policies import policy_named
+from echo.system.cache import kept
 from echo.system.files import cache_folder
 
 _COMPILERS = ("c++", "g++", "clang++")  # which CMake looks for, in this order
@@ -89,8 +90,8 @@ def cache() -> Iterator[Fact]:
     if folder.is_dir():
         owner = folder.stat().st_uid
         mine = owner == os.getuid()
-        files = [path for path in folder.rglob("*") if path.is_file()]
-        megabytes = sum(path.stat().st_size for path in files) / 2**20
+        files = kept(folder)
+        megabytes = sum(each.bytes for each in files) / 2**20
         remark = "" if mine else "another user: files of others are not read"
         yield Fact("cache", "owner", _name_of(owner), remark, FINE if mine else OFF)
         yield Fact("cache", "size", f"{len(files)} files, {megabytes:.1f} MB")

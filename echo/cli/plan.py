@@ -26,6 +26,7 @@ from echo.cli.words import (
     say,
     shapes_of,
 )
+from echo.errors import OptionError
 
 if TYPE_CHECKING:
     from echo.plans.plan import Plan
@@ -78,10 +79,12 @@ def plan(
       mxecho plan model-symbol.json data=32,3,224,224 --memory-budget 6GB --why stage1_relu
     """
     check_folders(save, netron)
-    fused = fuse.value if fuse and not no_fuse else not no_fuse
+    if fuse and no_fuse:
+        raise OptionError(f"expected --no-fuse or --fuse {fuse.value}, got both")
+    fused = fuse.value if fuse else not no_fuse
     options = {"policy": policy, "keep": keep or (), "recompute": recompute or (), "fuse": fused}
     loaded = _symbol(symbol)
-    found = _plan(loaded, trace, {**options, **bounds_of(max_overhead, memory_budget), **shapes_of(shapes)})
+    found = _plan(loaded, trace, {**options, **bounds_of(max_overhead, memory_budget), **shapes_of(loaded, shapes)})
     answers = _answers(found, why or ())
     if save:
         found.save(save)

@@ -144,7 +144,8 @@ def _profile(symbol: str, shapes: List[str], names: Sequence[str], options: Dict
     import echo
     from echo.frontend.files import load_symbol
 
-    return echo.profile(load_symbol(Path(symbol)), compare=names, **options, **shapes_of(shapes))
+    loaded = load_symbol(Path(symbol))
+    return echo.profile(loaded, compare=names, **options, **shapes_of(loaded, shapes))
 
 
 def _show(

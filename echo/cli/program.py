@@ -25,7 +25,7 @@ def run(program: Sequence[str], command: str = "run") -> int:
     words = list(program)
     if not words or words == ["-m"]:
         return refuse("expected a script, or -m and a module", 2, command)
-    return _run_module(words[1:]) if words[0] == "-m" else _run_script(words)
+    return _run_module(words[1:], command) if words[0] == "-m" else _run_script(words, command)
 
 
 def refuse(reason: str, code: int, command: str = "run") -> int:
@@ -34,13 +34,16 @@ def refuse(reason: str, code: int, command: str = "run") -> int:
     return code
 
 
-def _run_module(program: list[str]) -> int:
-    _put_first_on_path(os.getcwd())
+def _run_module(program: list[str], command: str) -> int:
+    try:
+        _put_first_on_path(os.getcwd())
+    except FileNotFoundError as error:
+        return refuse(f"No module named {program[0]}: the working directory is gone: {error.strerror}", 1, command)
     sys.argv = ["-m", *program[1:]]  # what Python shows to a package that is imported on the way
     specs: list[ModuleSpec] = []
     _as_plain_python(lambda: specs.extend(_find(program[0])))
     if not specs:
-        return refuse(f"No module named {program[0]}", 1)
+        return refuse(f"No module named {program[0]}", 1, command)
     sys.argv[0] = specs[0].origin or ""
     return _run_spec(specs[0])
 
@@ -64,20 +67,23 @@ def _find(name: str) -> list[ModuleSpec]:
     return [spec] if spec is not None and hasattr(spec.loader, "get_code") else []
 
 
-def _run_script(program: list[str]) -> int:
+def _run_script(program: list[str], command: str) -> int:
     path = program[0]
     sys.argv = program
-    importer = pkgutil.get_importer(os.path.abspath(path))
+    try:
+        importer = pkgutil.get_importer(os.path.abspath(path))
+    except FileNotFoundError as error:
+        return refuse(f"can't open file {path!r}: the working directory is gone: {error.strerror}", 2, command)
     if importer is not None:  # a folder or an archive
         spec = importer.find_spec("__main__")
         if spec is None:
-            return refuse(f"can't find '__main__' module in {path!r}", 1)
+            return refuse(f"can't find '__main__' module in {path!r}", 1, command)
         _put_first_on_path(os.path.abspath(path))
         return _run_spec(spec)
     try:
         source = _source(path)
     except OSError as error:
-        return refuse(f"can't open file {path!r}: [Errno {error.errno}] {error.strerror}", 2)
+        return refuse(f"can't open file {path!r}: [Errno {error.errno}] {error.strerror}", 2, command)
     _put_first_on_path(os.path.dirname(os.path.realpath(path)))
     file = os.path.abspath(path) if sys.version_info >= (3, 9) else path  # as Python itself does it
     module = _main_module(file)

@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 import typer
 
-from echo.cli.words import Annotated, Json, print_json
+from echo.cli.words import Annotated, Json, check_folders, print_json
 from echo.errors import OptionError
 
 RUN, OFF, ON = "run", "off", "on"
@@ -49,12 +49,13 @@ def record(
       mxecho record --compare off,on --picture both.svg -- python -m sockeye.train ...
     """
     names = [RUN] if compare is None else compare.split(",")
-    if not set(names) <= {RUN, OFF, ON} or (compare is not None and RUN in names):
+    if compare is not None and (not set(names) <= {OFF, ON} or len(set(names)) < len(names)):
         raise OptionError(f"--compare: expected off, on or off,on, got {compare!r}")
     if picture:
         from echo.report.picture import ending_of
 
         ending_of(picture)  # before the training
+        check_folders(picture)
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:

@@ -2,7 +2,9 @@
 ``mxecho verify``, with ``ECHO_VERIFY=1``.
 """
 
+import atexit
 import os
+import sys
 from typing import Any, List, Optional
 
 import typer
@@ -81,14 +83,21 @@ def verify(
 ) -> None:
     """Run a program with echo, and check its first steps.
 
-    The first step of each plan is compared with the stock graph's, as ECHO_VERIFY=1 does.
+    The first step of each plan is compared with the stock graph's, as ECHO_VERIFY=1 does, and the log says how it went.
 
     \b
     Examples:
       mxecho verify train.py --epochs 1
     """
     variables = _variables(policy, max_overhead, memory_budget, plan, strict)
-    _later(ctx, "verify", program, {**variables, "ECHO_VERIFY": "1"})
+    _later(ctx, "verify", program, {"ECHO_LOG": os.environ.get("ECHO_LOG", "INFO"), **variables, "ECHO_VERIFY": "1"})
+
+
+def _say_if_nothing_was_bound() -> None:
+    from echo.plans.summary import of_process
+
+    if not of_process.graphs:
+        print("mxecho verify: nothing was verified: this process bound no graph for training", file=sys.stderr)
 
 
 def _variables(
@@ -117,9 +126,11 @@ def with_variables(command: str, program: List[str], variables: "dict[str, str]"
     from echo.plans.options import Options
 
     try:
-        Options.from_environment(variables)
+        Options.from_environment({**os.environ, **variables})
     except OptionError as error:
         return programs.refuse(str(error), 2, command)
+    if "ECHO_VERIFY" in variables:
+        atexit.register(_say_if_nothing_was_bound)
     if program:
         os.environ.update(variables, ECHO="1")  # for the processes that the program starts, too
         startup.watch(activates=True)

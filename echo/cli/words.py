@@ -4,23 +4,24 @@ Modules with commands are imported for each ``--help``, so nothing here or there
 command runs. Annotations are read when Python runs: they have to be such as Python 3.8 knows.
 """
 
+import difflib
 import json
-import math
 import os
 import sys
 import unicodedata
+from collections import Counter
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import typer
 
 from echo.errors import OptionError
+from echo.system.reading import shortened
 
 if sys.version_info >= (3, 9):
     from typing import Annotated as Annotated
 else:
     from typing_extensions import Annotated as Annotated  # which typer brings for Python 3.8
 
-_MOST_ELEMENTS = 2**31  # of an array of MXNet's wheels
 _SHOWN = 80  # characters of a text that makes no sense
 
 SymbolFile = Annotated[
@@ -48,30 +49,38 @@ def shape_of(text: str) -> Tuple[str, Tuple[int, ...]]:
     """The name and the shape in NAME=SHAPE.
 
     Raises:
-        OptionError: the text is no such thing, or the array would have 2**31 elements or more.
+        OptionError: the text is no such thing.
     """
     name, separator, sizes = text.partition("=")
     try:
-        if not separator:
+        if not (name and separator):
             raise ValueError
         shape = tuple(int(size) for size in sizes.strip("()").split(",") if size.strip())
-        if math.prod(shape) >= _MOST_ELEMENTS or not all(0 <= size < _MOST_ELEMENTS for size in shape):
+        if not all(size >= 0 for size in shape):
             raise ValueError
         return name, shape
     except ValueError as error:
         shown = repr(text) if len(text) <= _SHOWN else f"{text[:_SHOWN]!r}..."
-        raise OptionError(
-            f"expected NAME=SHAPE such as data=128,50, of less than 2**31 elements, got {shown}"
-        ) from error
+        raise OptionError(f"expected NAME=SHAPE such as data=128,50, got {shown}") from error
 
 
-def shapes_of(texts: Sequence[str]) -> Dict[str, Any]:
-    """The shapes by name.
+def shapes_of(symbol: Any, texts: Sequence[str]) -> Dict[str, Any]:
+    """The shapes by name of arrays of a symbol.
 
     Raises:
-        OptionError: as `shape_of`.
+        OptionError: as `shape_of`; or a name comes twice, or is not that of an array.
     """
-    return dict(map(shape_of, texts))
+    shapes = [shape_of(text) for text in texts]
+    twice = next((name for name, count in Counter(name for name, _ in shapes).items() if count > 1), None)
+    if twice is not None:
+        raise OptionError(f"{twice}: expected one shape of it, got {sum(name == twice for name, _ in shapes)}")
+    arrays = [*symbol.list_arguments(), *symbol.list_auxiliary_states()]
+    unknown = next((name for name, _ in shapes if name not in arrays), None)
+    if unknown is not None:
+        alike = difflib.get_close_matches(unknown, arrays, 3)
+        hint = f"did you mean {' or '.join(alike)}?" if alike else f"expected some of {shortened(', '.join(arrays))}"
+        raise OptionError(f"{unknown}: the symbol has no array of this name; {hint}")
+    return dict(shapes)
 
 
 def number_of(option: str, text: Optional[str], words: Sequence[str] = ()) -> Any:

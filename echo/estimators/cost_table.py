@@ -11,7 +11,7 @@ import math
 from pathlib import Path
 from typing import Dict
 
-from echo.system.files import cache_folder, ignore, locked, read, replace
+from echo.system.files import cache_folder, ignore, locked, read, replace, say_not_kept
 from echo.system.reading import digest_of
 
 # A table grows by about 150 bytes a distinct operator; the seven models of the benchmarks make 0.2 MB together.
@@ -83,8 +83,9 @@ class CostTable:
                     points.setdefault(family, {}).update(added)
                 value = {"device": self.device, "seconds": seconds, "points": points}
                 replace(self.path, _purpose(self.device), value)
-        except OSError:
-            return False  # read-only or full: the table works on in memory
+        except OSError as error:
+            say_not_kept(error)  # read-only or full: the table works on in memory
+            return False
         self._seconds = {**seconds, **self._seconds}
         self._points = points
         self._added, self._added_points = {}, {}

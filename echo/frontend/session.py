@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Any, ContextManager, Iterator, Mapping, Sequence
 
 import mxnet as mx
+from mxnet.ndarray.ndarray import _DTYPE_MX_TO_NP
 
 from echo import native
-from echo.errors import GraphError, UnsupportedError
+from echo.errors import GraphError, ShapeError, UnsupportedError
 from echo.estimators.cost_table import CostTable
 from echo.estimators.evaluator import Evaluator
 from echo.estimators.overhead import MeasureFunction, Overhead, estimate
@@ -121,6 +122,16 @@ class MxnetSession:
         if self._types is None:
             self._types = types_of(self.graph, self._binding)
         return self._types
+
+    def inferred(self, graph: Graph, variables: Mapping[str, TensorType]) -> Mapping[Entry, TensorType] | None:
+        """The types of all entries of another graph, whose variables have these types; None where it has none."""
+        types = [variables[name] for name in symbol_of(graph).list_arguments()]  # in MXNet's order
+        shapes = tuple(kind.shape for kind in types)
+        binding = Binding(shapes, tuple(_DTYPE_MX_TO_NP[kind.flag] for kind in types), (), (), ("write",) * len(types))
+        try:
+            return types_of(graph, binding)
+        except (ShapeError, mx.MXNetError):
+            return None
 
     def argument_names(self) -> Sequence[str]:
         """The names of ``subject.arguments``."""

@@ -13,7 +13,7 @@ import numpy as np
 from mxnet.symbol import Symbol
 
 from echo.errors import OptionError, ShapeError
-from echo.ir.attributes import is_true
+from echo.ir.attributes import HOOK_ATTRIBUTES, is_true
 from echo.ir.graph import VERSION, Entry, Graph, Node
 from echo.ir.training_node import FLAGS, TensorType, tensor_type
 
@@ -119,9 +119,11 @@ def infer_binding(
     try:
         arg_shapes, _, aux_shapes = symbol._infer_shape_impl(False, **shapes)  # without infer_shape's own warning
     except mx.MXNetError as error:
-        raise ShapeError(f"MXNet cannot infer the shapes from {dict(shapes)}: {error}") from error
+        reason = " ".join(str(error).rpartition("MXNetError: ")[2].split())  # behind the lines of MXNet's own files
+        text = _unknown_sizes(shapes) or f"MXNet cannot infer the shapes from {dict(shapes)}: {reason}"
+        raise ShapeError(text) from error
     if arg_shapes is None:
-        raise ShapeError(_missing_shapes(symbol, shapes))
+        raise ShapeError(_unknown_sizes(shapes) or _missing_shapes(symbol, shapes))
     arg_types, _, aux_types = symbol.infer_type(**_default_types(symbol, types))
     if arg_types is None:
         raise ShapeError(f"MXNet cannot infer every type from {dict(types or {})}")
@@ -143,6 +145,16 @@ def sparse_gradients(symbol: mx.sym.Symbol) -> frozenset[int]:
     embeddings = [node for node in graph.nodes if is_true(node.attrs, "sparse_grad") and len(node.inputs) > 1]
     weights = {graph.nodes[node.inputs[1].node].name for node in embeddings}
     return frozenset(place for place, name in enumerate(symbol.list_arguments()) if name in weights)
+
+
+def unmarked(symbol: mx.sym.Symbol, graph: Graph) -> tuple[mx.sym.Symbol, Graph]:
+    """The symbol and its graph without marks of an earlier plan, which a saved symbol may hold: the hook would obey."""
+    marks = [name for name in HOOK_ATTRIBUTES if any(name in node.attrs for node in graph.nodes)]
+    if not marks:
+        return symbol, graph
+    for name in marks:
+        graph = graph.without_attr(name)
+    return symbol_of(graph), graph
 
 
 def types_of(graph: Graph, binding: Binding) -> dict[Entry, TensorType]:
@@ -174,6 +186,14 @@ def _default_types(symbol: mx.sym.Symbol, types: Mapping[str, Any] | None) -> Ma
     # simple_bind's own rule: float32 unless the variable says otherwise
     attrs = symbol.attr_dict()
     return {name: np.float32 for name in symbol.list_arguments() if "__dtype__" not in attrs.get(name, {})}
+
+
+def _unknown_sizes(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    """What is wrong with the first shape that has a size which MXNet takes for unknown; empty where none has."""
+    unknown = [(name, shape) for name, shape in shapes.items() if {0, -1} & set(shape)]
+    texts = (f"{name}: expected sizes of 1 or more (0 and -1 stand for unknown ones to MXNet), got {shape}"
+             for name, shape in unknown)  # fmt: skip
+    return next(texts, "")
 
 
 def _missing_shapes(symbol: mx.sym.Symbol, shapes: Mapping[str, tuple[int, ...]]) -> str:

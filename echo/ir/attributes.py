@@ -16,6 +16,7 @@ APART_ATTRIBUTE = "__echo_apart__"
 COPY_ATTRIBUTE = "__echo_copies__"  # read by the native hook: which gradients of this operator are copied
 MIRROR_ATTRIBUTE = "__force_mirroring__"  # read by MXNet itself
 OF_PLANS = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, MIRROR_ATTRIBUTE, GRADIENT_ATTRIBUTE, APART_ATTRIBUTE)
+HOOK_ATTRIBUTES = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, GRADIENT_ATTRIBUTE, APART_ATTRIBUTE, COPY_ATTRIBUTE)
 
 
 def is_true(attrs: Mapping[str, str], name: str, default: str = "False") -> bool:

@@ -8,8 +8,9 @@ is said of readers. Operators with equal facts share a row; of an operator witho
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
-from typing import Callable
+from typing import Callable, Mapping
 
 from echo.ir import flops
 from echo.ir.op_spec import ALWAYS, GradientReads, Layout, OpSpec, When, unless, unless_set, when, when_set
@@ -28,8 +29,12 @@ _HEAVY_IN_TORCH = frozenset({
     "matmul", "einsum", "scaled_dot_product_attention",
 })  # fmt: skip
 
-# In the names of operators that draw random numbers: there are too many to have rows.
-_WORDS_OF_RANDOM = ("dropout", "random", "sample", "shuffle", "rrelu", "rnn")
+# In the names of operators that draw random numbers, or run code that may (Custom).
+_DRAWS = re.compile(
+    """dropout|random|sample(?!r)|shuffle|custom|^normal$|^uniform$|^_npi_(bernoulli|choice|exponential|gamma|
+gumbel|logistic|multinomial|normal|pareto|powerd|rayleigh|uniform|weibull)""".replace("\n", ""),
+    re.IGNORECASE,
+)
 
 _UNKNOWN = OpSpec()
 _READER = OpSpec(reads_plainly=True)
@@ -214,9 +219,13 @@ def ops_with(has: Callable[[OpSpec], bool]) -> frozenset[str]:
     return frozenset(op for op, row in _TABLE.items() if has(row))
 
 
-def may_draw(op: str) -> bool:
-    """Whether an operator may draw random numbers, by its name."""
-    return any(word in op.lower() for word in _WORDS_OF_RANDOM)
+def may_draw(op: str, attrs: Mapping[str, str]) -> bool:
+    """Whether an operator may draw random numbers; of one without a row nobody knows."""
+    if op == "RNN":  # between its layers
+        return int(attrs.get("num_layers", "1")) > 1 and float(attrs.get("p", "0")) > 0
+    if op == "Dropout":
+        return float(attrs.get("p", "0.5")) > 0
+    return op not in _TABLE or spec(op).draws(attrs) or _DRAWS.search(op) is not None
 
 
 def is_heavy_in_torch(op: str) -> bool:

@@ -86,7 +86,7 @@ def _with_kept(planned: Memory, kept: int) -> Memory:
 
 def _notes(request: Request, training: TrainingGraph, overhead: Overhead, confirmed: Confirmed) -> Iterator[str]:
     if not request.frontend.hook:
-        yield "the native hook is not there: MXNet's own attributes apply the plan, within their limits"
+        yield "the native hook cannot be used: MXNet's own attributes apply the plan, within their limits"
     if confirmed.planned_bytes + confirmed.kept_bytes > training.planned_bytes:
         yield "the nodes that the user insists on recomputing need more memory than they save"
     if confirmed.accepted and request.frontend.fuses:

@@ -62,8 +62,9 @@ def with_operators(request: Request, without: AbstractSet[str]) -> Fused:
     why_slower = WhySlower(request)
     while True:
         fused = fuse(
-            request.graph, frontend.types, frontend.adds, wished, without, refused, why_slower, frontend.setting
-        )
+            request.graph, frontend.types, frontend.adds, wished, without, refused, why_slower, frontend.setting,
+            None if frontend.why_no_fusion else frontend.inferred,
+        )  # fmt: skip
         if not fused.places or frontend.why_no_fusion:
             return fused
         large = _too_large(frontend.on(frontend.runnable(fused.graph)))

@@ -60,6 +60,9 @@ class Facts(Protocol):
     def types(self) -> Mapping[Entry, TensorType]:
         """The shape and type of each entry of the graph that a node may read."""
 
+    def inferred(self, graph: Graph, variables: Mapping[str, TensorType]) -> Mapping[Entry, TensorType] | None:
+        """The types of all entries of another graph, whose variables have these types; None where it has none."""
+
     def argument_names(self) -> Sequence[str]:
         """The names of ``subject.arguments``."""
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Callable, ContextManager, NamedTuple, Protocol
 
 from echo import pipeline
-from echo.errors import REPORT, BudgetError
+from echo.errors import REPORT, BudgetError, UnsupportedError
 from echo.ir.graph import Graph
 from echo.passes.request import Frontend, Request
 from echo.passes.trace import trace
@@ -43,6 +43,8 @@ class Session(Frontend, Protocol):
 
     @property
     def device_key(self) -> str: ...
+    @property
+    def why_no_hook(self) -> str: ...
 
     def on(self, graph: Graph) -> Session: ...
 
@@ -105,9 +107,11 @@ class Planner:
         Raises:
             BudgetError: the budget cannot be met; this answer is remembered, too.
             PlanError: the user gave plans, and none was made for this graph.
+            UnsupportedError: under ``strict``, the native hook cannot be used; without, that costs one warning.
         """
         with self.lock.held(), own_binds(), without_garbage_collection():
             frontend = session()
+            _check_hook(frontend, options)
             with frontend.measuring():
                 deadline = Deadline.after(options.max_planning)
                 request = Request(frontend.graph, options, frontend, details=details, follows=leader is not None,
@@ -176,6 +180,14 @@ class Planner:
         if first is None or first.hint is None or first.bound() is not leader.graph:
             return leader.hint(request.options)
         return first.hint.by_roles()
+
+
+def _check_hook(session: Session, options: Options) -> None:
+    text = f"without the native hook, plans save less: {session.why_no_hook}"
+    if session.why_no_hook and options.strict:
+        raise UnsupportedError(text)
+    if session.why_no_hook and ONCE.first(text):
+        logger.warning("echo: %s", text)
 
 
 def _key_of(request: Request, session: Session, leader: Leader | None) -> str:

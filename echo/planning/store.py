@@ -83,10 +83,12 @@ def save(key: str, plan: Plan, chunks: Sequence[int] | None = None) -> None:
     columns[_TEXTS] = list(texts)
     stored = {**replace(plan, decisions=()).to_json(), "decisions": columns}
     path = _path(key)
-    with contextlib.suppress(OSError):
+    try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _make_room(path.parent)
         files.replace(path, _purpose(key), {"plan": stored, "chunks": chunks})
+    except OSError as error:
+        files.say_not_kept(error)
 
 
 def _purpose(key: str) -> str:

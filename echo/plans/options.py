@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping
 
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
 
 DEFAULT_MAX_OVERHEAD = 0.10
 MEMORY = "memory"  # of the option ``fuse``
+POLICIES = ("search", "echo", "sublinear", "mincut", "exact", "all", "none")  # the names of `echo.policies`
 _MOST_STATES = 16
+_MOST = sys.float_info.max  # of a number: a larger one of Python's has no float
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*$", re.IGNORECASE)
 
@@ -84,8 +87,8 @@ class Options:
         _check_seconds(self.max_planning)
         if self.memory_budget is not None:
             budget_bytes(self.memory_budget, 2**40)
-        if not isinstance(self.policy, str):
-            raise OptionError(f"policy: expected a name, got {self.policy!r}")
+        if not isinstance(self.policy, str) or self.policy not in POLICIES:
+            raise OptionError(f"policy: expected one of {', '.join(POLICIES)}, got {self.policy!r}")
 
     @staticmethod
     def of(**values: Any) -> Options:
@@ -111,7 +114,12 @@ class Options:
         for variable, (option, _, _) in VARIABLES.items():
             if option and variable in environment:
                 values[option] = value_of(variable, environment)
-        return Options.of(**values)
+        try:
+            return Options.of(**values)
+        except OptionError as error:  # it names the option, and the user knows the variable
+            option, colon, reason = str(error).partition(":")
+            names = {name: variable for variable, (name, _, _) in VARIABLES.items()}
+            raise OptionError(f"{names.get(option, option)}{colon}{reason}") from None
 
     @property
     def key(self) -> str:
@@ -176,9 +184,12 @@ def _loaded(text: str) -> tuple[Plan, ...]:
     from echo.plans.plan import Plan  # numpy is needed for plans, not for options
 
     try:
-        return tuple(Plan.load(path) for path in text.split(os.pathsep) if path)
+        plans = tuple(Plan.load(path) for path in text.split(os.pathsep) if path)
     except (GraphError, OSError) as error:
         raise ValueError(f"expected files that Plan.save wrote: {error}") from None
+    if text and not plans:
+        raise ValueError(f"expected files that Plan.save wrote, got {text!r}")
+    return plans
 
 
 def _plans(value: Plan | Iterable[Plan]) -> tuple[Plan, ...]:
@@ -235,7 +246,7 @@ _ON, _OFF = ("1", "true", "on", "yes"), ("", "0", "false", "off", "no")
 # variable: (option, how it is read, what it means); the only place where ECHO_* variables are named
 VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "ECHO": ("", is_on, "1 optimizes every training symbol that is bound, with no change to the program"),
-    "ECHO_POLICY": ("policy", str, "search, echo, sublinear, mincut, exact, all or none"),
+    "ECHO_POLICY": ("policy", str, f"{', '.join(POLICIES[:-1])} or {POLICIES[-1]}"),
     "ECHO_MAX_OVERHEAD": ("max_overhead", _number, "fraction of the step, or none"),
     "ECHO_MEMORY_BUDGET": ("memory_budget", _budget, "bytes, a size such as 6GB, or a fraction"),
     "ECHO_FUSE": ("fuse", _fuse, "0 keeps every bit, without fused kernels; memory fuses where it is slower, too"),
@@ -268,14 +279,14 @@ def _patterns(name: str, value: str | Iterable[str]) -> tuple[str, ...]:
 def _check_overhead(value: float | str | None) -> None:
     if value is None or value == "auto":
         return
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < float("inf"):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= _MOST:
         raise OptionError(f"max_overhead: expected a fraction of the step such as 0.10, 'auto' or None, got {value!r}")
 
 
 def _check_seconds(value: float | None) -> None:
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= _MOST:
         raise OptionError(f"max_planning: expected seconds above 0, or None for any, got {value!r}")
 
 
@@ -295,6 +306,6 @@ def budget_bytes(value: int | float | str, stock: int) -> int:
         raise OptionError(message)
     else:
         amount = value * stock if 0 < value <= 1 else value
-    if not 0 < amount < float("inf"):
+    if not 0 < amount <= _MOST:
         raise OptionError(message)
     return int(amount)

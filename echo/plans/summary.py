@@ -12,18 +12,18 @@ logger = logging.getLogger("echo")
 
 
 class Summary:
-    """Counts the graphs that were planned. Thread-safe."""
+    """Counts the ``graphs`` that were planned. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._graphs = self._unchanged = 0
+        self.graphs = self._unchanged = 0
         self._most, self._largest = -1, ""
 
     def add(self, plan: Plan) -> None:
         """Logs a plan: the first of the process at the level ``INFO``, the others at ``DEBUG``."""
         with self._lock.held():
-            first = not self._graphs
-            self._graphs += 1
+            first = not self.graphs
+            self.graphs += 1
             self._unchanged += plan.changes_nothing
             if plan.before.planned > self._most:
                 self._most, self._largest = plan.before.planned, _line(plan)
@@ -33,12 +33,12 @@ class Summary:
 
     def log(self) -> None:
         """Logs the line about all graphs, where there was more than one."""
-        if self._graphs > 1:
+        if self.graphs > 1:
             logger.info("echo: %s", self)
 
     def __str__(self) -> str:
         unchanged = f", {self._unchanged} of them as they were" if self._unchanged else ""
-        return f"{self._graphs} graphs bound{unchanged}; the largest: {self._largest}"
+        return f"{self.graphs} graphs bound{unchanged}; the largest: {self._largest}"
 
 
 def _line(plan: Plan) -> str:

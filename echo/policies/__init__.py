@@ -24,4 +24,4 @@ def policy_named(name: str) -> Policy:
     for policy in POLICIES:
         if policy.name == name:
             return policy
-    raise OptionError(f"policy: expected one of {[policy.name for policy in POLICIES]}, got {name!r}")
+    raise OptionError(f"policy: expected one of {', '.join(policy.name for policy in POLICIES)}, got {name!r}")

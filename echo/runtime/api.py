@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import math
+import operator
 from dataclasses import fields
 from typing import Any, Callable, Iterable, Mapping
 
@@ -14,13 +16,11 @@ from mxnet.symbol import Symbol
 from echo.errors import OptionError, ShapeError, UnsupportedError
 from echo.frontend.hook import check_version
 from echo.frontend.session import MxnetSession
-from echo.frontend.symbols import graph_of, infer_binding, symbol_of
-from echo.ir.attributes import PLAN_ATTRIBUTE
+from echo.frontend.symbols import graph_of, infer_binding, unmarked
 from echo.ir.graph import Graph
 from echo.plans.frontier import Frontier
 from echo.plans.options import Options
 from echo.plans.plan import Plan
-from echo.policies import policy_named
 from echo.report.profile import Profile
 from echo.runtime import find
 from echo.runtime.find import session_of
@@ -29,8 +29,10 @@ from echo.runtime.profiling import budget_frontier
 from echo.runtime.profiling import profile as profiled
 from echo.runtime.symbol import optimize_symbol
 from echo.system.collect import without_garbage_collection
+from echo.system.reading import shortened
 
 _BIND_ARGUMENTS = ("ctx", "grad_req", "type_dict")
+_MOST_ELEMENTS = 2**31  # of an array of MXNet's wheels
 
 
 def _split(symbol: Any, keywords: Mapping[str, Any]) -> tuple[Options, dict[str, Any], dict[str, tuple[int, ...]]]:
@@ -66,15 +68,24 @@ def _options(options: Mapping[str, Any]) -> Options:
     beside = sorted(set(options) - {"plan", "strict", "fuse", "verify"})
     if parsed.plans and beside:
         raise OptionError(f"plan: it is applied as it is, expected no option {beside[0]!r} beside it")
-    policy_named(parsed.policy)
     return parsed
 
 
 def _shape(name: str, value: Any) -> tuple[int, ...]:
+    """The sizes as whole numbers.
+
+    Raises:
+        ShapeError: one of them is none, or the array would have more elements than MXNet's wheels can count.
+    """
     try:
-        return tuple(int(size) for size in value)
-    except (TypeError, ValueError) as error:
-        raise ShapeError(f"{name}: expected a shape such as (128, 50), got {value!r}") from error
+        sizes = None if any(isinstance(size, bool) for size in value) else tuple(map(operator.index, value))
+    except TypeError:
+        sizes = None
+    if sizes is None:
+        raise ShapeError(f"{name}: expected a shape such as (128, 50), got {value!r}")
+    if max(math.prod(sizes), *sizes, 0) >= _MOST_ELEMENTS:
+        raise ShapeError(f"{name}: expected a shape of less than 2**31 elements, got {shortened(repr(value))}")
+    return sizes
 
 
 def optimize(symbol: Any, keywords: Mapping[str, Any]) -> Any:
@@ -83,7 +94,7 @@ def optimize(symbol: Any, keywords: Mapping[str, Any]) -> Any:
         check_version()
         return optimize_block(symbol, _options(keywords))
     options, bind, shapes = _split(symbol, keywords)
-    symbol, graph = _unmarked(symbol)
+    symbol, graph = unmarked(symbol, graph_of(symbol))
     optimized = optimize_symbol(symbol, options, graph)
     if shapes:
         optimized.plans.append(find.PLANNER.plan(_session(symbol, graph, bind, shapes), options).plan)
@@ -122,16 +133,7 @@ def _ready(symbol: Any, keywords: Mapping[str, Any]) -> tuple[Options, Callable[
         options = _options({name: value for name, value in keywords.items() if name in option_names - {"ctx"}})
         return options, session_of_block(symbol, shapes, _context(keywords.get("ctx", mx.context.current_context())))
     options, bind, shapes = _split(symbol, keywords)
-    return options, _session(*_unmarked(symbol), bind, shapes)
-
-
-def _unmarked(symbol: Symbol) -> tuple[Symbol, Graph]:
-    """The symbol without the marks of an earlier plan, which would reach the native hook; and its graph."""
-    graph = graph_of(symbol)
-    if any(PLAN_ATTRIBUTE in node.attrs for node in graph.nodes):
-        graph = graph.without_attr(PLAN_ATTRIBUTE)
-        symbol = symbol_of(graph)
-    return symbol, graph
+    return options, _session(*unmarked(symbol, graph_of(symbol)), bind, shapes)
 
 
 def _context(ctx: Any) -> mx.Context:

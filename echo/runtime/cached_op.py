@@ -19,7 +19,7 @@ from mxnet.symbol import Symbol
 from echo.errors import REPORT, GraphError, one_line
 from echo.frontend.cached import runner_of, stateless
 from echo.frontend.hook import install_hook
-from echo.frontend.symbols import Binding, graph_of, sparse_gradients, symbol_of
+from echo.frontend.symbols import Binding, graph_of, sparse_gradients, symbol_of, unmarked
 from echo.ir.attributes import APART_ATTRIBUTE, GRADIENT_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, is_true
 from echo.ir.graph import Graph
 from echo.ir.ops import spec
@@ -72,6 +72,7 @@ class PlannedCachedOp:
     def __init__(self, symbol: Symbol, flags: Sequence[tuple[str, Any]], on_error: OnError) -> None:
         self._on_error = on_error
         self.plans: dict[Signature, Plan] = {}
+        symbol, graph = unmarked(symbol, graph_of(symbol))
         self._symbol, self._flags = symbol, flags
         self._current = StockCachedOp(symbol, flags)
         self._choice = _STOCK
@@ -84,10 +85,11 @@ class PlannedCachedOp:
         self._data = tuple(settings.get("data_indices", ()))
         self._monitor: tuple[Any, bool] | None = None
         self._lock = Lock()
+        self._warm: set[int] = set()  # the handles of CachedOps that have run
         self._options: Options | None = None  # of the last choice
         self._ran: set[Signature] = set()
         self._verified: set[Signature] = set()
-        self._untouched = _why_untouched(symbol, self._static, int(settings.get("inline_limit", 2)))
+        self._untouched = _why_untouched(graph, self._static, int(settings.get("inline_limit", 2)))
 
     @property
     def handle(self) -> Any:
@@ -104,7 +106,7 @@ class PlannedCachedOp:
         if self._untouched:
             return self._current(*args, **kwargs)
         if not autograd.is_recording():
-            return self._for_inference(args)(*args, **kwargs)
+            return self._infer(args, kwargs)
         with self._lock.held():
             signature = self._signature(args)
             self._on_error(lambda options: self._choose(signature, args, options), lambda: self._give_up(signature))
@@ -122,6 +124,7 @@ class PlannedCachedOp:
 
         Gives the outputs, and the choice that ran.
         """
+        self._warm.add(current.handle.value)
         if choice is _STOCK or signature in self._ran:
             return current(*args, **kwargs), choice
         try:
@@ -152,6 +155,19 @@ class PlannedCachedOp:
             self._switch(self._choices[signature])
             return True
         return False
+
+    def _infer(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Runs a call for inference. What MXNet does at the first call of a CachedOp is not for two threads at once.
+
+        In stock, the one CachedOp that there is has run in training before.
+        """
+        current = self._for_inference(args)
+        if current.handle.value not in self._warm:
+            with self._lock.held():
+                outputs = current(*args, **kwargs)
+                self._warm.add(current.handle.value)
+                return outputs
+        return current(*args, **kwargs)
 
     def _for_inference(self, args: Sequence[Any]) -> Any:
         """The CachedOp for inference: the user's own for shapes that the fused operators were not planned for."""
@@ -261,6 +277,7 @@ class PlannedCachedOp:
         if choice.key not in self._ops:
             op = self._new_op(choice)
             if self._static:
+                self._warm.clear()
                 self._ops.clear()  # a CachedOp keeps its memory for as long as it lives
             self._ops[choice.key] = op
         self._choice, self._current = choice, self._ops[choice.key]
@@ -268,13 +285,13 @@ class PlannedCachedOp:
             self._current._register_op_hook(self._hidden(self._monitor[0]), self._monitor[1])
 
 
-def _why_untouched(symbol: Symbol, static: bool, inline_limit: int) -> str:
+def _why_untouched(graph: Graph, static: bool, inline_limit: int) -> str:
     with own_binds():
         why_no_hook = install_hook()
     if why_no_hook:
         logger.warning("echo: a hybridized block runs as it is, only the native hook can plan it: %s", why_no_hook)
         return why_no_hook
-    operators = sum(not node.is_variable for node in graph_of(symbol).nodes)
+    operators = sum(not node.is_variable for node in graph.nodes)
     if not static and operators <= inline_limit:
         return "MXNet runs so small a graph operator by operator"
     return ""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 from typing import Any, Callable, Iterator, Mapping
 
 import mxnet as mx
-from mxnet.gluon import Block, HybridBlock
+from mxnet.gluon import Block, HybridBlock, SymbolBlock
 
 from echo.errors import OptionError, UnsupportedError
 from echo.frontend.cached import runner_of, stateless
@@ -57,11 +58,38 @@ def _planned_build(block: HybridBlock, options: Options) -> Callable[..., None]:
     return build
 
 
-def session_of_block(block: HybridBlock, shapes: Mapping[str, Any], ctx: mx.Context) -> Callable[[], MxnetSession]:
-    """The session of a block for inputs of these shapes, in the order in which they are given.
+def _in_order(block: HybridBlock, shapes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The shapes in the order of the block's inputs.
 
     Raises:
-        OptionError: no shapes, or a block that cannot be hybridized.
+        OptionError: some have the names of inputs, and others do not.
+    """
+    names = _input_names(block)
+    unknown = [name for name in shapes if name not in names]
+    if len(unknown) == len(shapes):
+        return shapes
+    if unknown:
+        raise OptionError(f"unknown input {unknown[0]!r} of {type(block).__name__}, expected {', '.join(names)}")
+    return {name: shapes[name] for name in names if name in shapes}
+
+
+def _input_names(block: HybridBlock) -> list[str]:
+    if isinstance(block, SymbolBlock):
+        return [symbol.name for symbol in block._cached_graph[0]]
+    own_forward = type(block).forward is not HybridBlock.forward
+    function, leading = (block.forward, 0) if own_forward else (block.hybrid_forward, 1)  # F comes first
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    found = [name for name, parameter in inspect.signature(function).parameters.items() if parameter.kind in kinds]
+    return [name for name in found[leading:] if name not in block._reg_params]
+
+
+def session_of_block(block: HybridBlock, shapes: Mapping[str, Any], ctx: mx.Context) -> Callable[[], MxnetSession]:
+    """The session of a block for inputs of these shapes.
+
+    Where their names are those of the block's inputs they may come in any order, else they are taken as they come.
+
+    Raises:
+        OptionError: no shapes, some of another name than the others', or a block that cannot be hybridized.
         UnsupportedError: no native hook, without which a block is not planned.
     """
     if not isinstance(block, HybridBlock):
@@ -70,6 +98,7 @@ def session_of_block(block: HybridBlock, shapes: Mapping[str, Any], ctx: mx.Cont
         raise OptionError("expected the shape of each input, as echo.plan(net, data=(32, 3, 224, 224))")
     if install_hook():
         raise UnsupportedError(f"only the native hook can plan a Gluon block: {install_hook()}")
+    shapes = _in_order(block, shapes)
     outputs = block(*map(mx.sym.var, shapes))
     symbol = outputs if isinstance(outputs, mx.sym.Symbol) else mx.sym.Group(list(outputs))
     flags = dict(block._flags)

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import Callable, Protocol, TypeVar
 
-from echo.errors import REPORT, BudgetError, EchoError, OptionError, PlanError, one_line
+from echo.errors import REPORT, BudgetError, EchoError, OptionError, PlanError, UnsupportedError, one_line
 from echo.plans.options import Options
 from echo.system.own_binds import own_binds
 
@@ -98,7 +98,8 @@ class NeverStopTraining:
                 result = stock()  # where the call itself is wrong, MXNet says so here
             if self.strict:
                 raise
-            self.warn(f"echo: bound without a plan: {one_line(error)}. {REPORT}.")
+            advice = "" if isinstance(error, (*WISHES, UnsupportedError)) else f" {REPORT}."
+            self.warn(f"echo: bound without a plan: {one_line(error)}.{advice}")
             return result
 
 

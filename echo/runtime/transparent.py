@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import sys
 import weakref
 from types import TracebackType
 from typing import Any, Callable
@@ -18,11 +17,9 @@ from typing import Any, Callable
 import mxnet as mx
 from mxnet.symbol import Symbol
 
-from echo.errors import EchoError
 from echo.frontend.hook import check_version
 from echo.frontend.symbols import graph_of
-from echo.plans.options import Options
-from echo.policies import policy_named
+from echo.plans.options import CHECK_VARIABLE, Options, value_of
 from echo.runtime import bind, bind_call
 from echo.runtime.cached_ops import plan_everywhere, planned_everywhere
 from echo.runtime.on_error import NeverStopTraining, OnError
@@ -56,10 +53,8 @@ def enable(options: Options) -> Enabled:
 
     Raises:
         UnsupportedError: a version of MXNet other than 1.9.1, or a second copy of echo.
-        OptionError: a policy that echo does not know.
     """
     check_version()
-    policy_named(options.policy)
     return Enabled(_switch(NeverStopTraining(options, _warning_once())))
 
 
@@ -150,9 +145,13 @@ def _log(level: str) -> None:
 
 
 def enable_from_environment() -> None:
-    """What ``ECHO=1`` does once mxnet is imported. Never raises."""
+    """What ``ECHO=1`` does once mxnet is imported.
+
+    Raises:
+        OptionError: a variable has a value that echo does not know.
+        UnsupportedError: as `enable`.
+    """
     _log(os.environ.get("ECHO_LOG", ""))
-    try:
-        enable(Options.from_environment(os.environ))
-    except EchoError as error:
-        print(f"echo: not active: {error}", file=sys.stderr)
+    if CHECK_VARIABLE in os.environ:
+        value_of(CHECK_VARIABLE, os.environ)
+    enable(Options.from_environment(os.environ))

@@ -66,12 +66,12 @@ def compared(graph: Graph, fuses: bool, run_stock: Run, run_planned: Run, alone:
 @contextlib.contextmanager
 def _same_random(graph: Graph, on_gpu: bool) -> Iterator[tuple[Callable[[], None], Callable[[], Any]]]:
     """Two functions: to restore the random state of the beginning, as the end does, and to read the present one."""
-    operators = {node.op for node in graph.nodes if not node.is_variable}
-    if "Custom" in operators:
+    operators = [node for node in graph.nodes if not node.is_variable]
+    if any(node.op == "Custom" for node in operators):
         raise UnverifiedError("it has a Custom operator, which would run twice")
     why_not = "random numbers are drawn on a GPU" if on_gpu else random_state.why_not()
     if why_not:
-        if any(map(may_draw, operators)):
+        if any(may_draw(node.op, node.attrs) for node in operators):
             raise UnverifiedError(f"it draws random numbers, and {why_not}")
         yield mx.nd.waitall, lambda: None
         mx.nd.waitall()

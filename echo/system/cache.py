@@ -30,13 +30,15 @@ class Kept:
 def kept(folder: Path) -> tuple[Kept, ...]:
     """The files that echo wrote into a cache folder, the oldest first; none where there is no such folder.
 
+    A link in the place of the inner folder is not followed: what it leads to is not the cache's.
+
     Raises:
         OSError: the folder cannot be read.
     """
     found = []
     for inner in (folder, folder / "plans"):
         with contextlib.suppress(FileNotFoundError):
-            for path in inner.iterdir():
+            for path in [] if inner != folder and inner.is_symlink() else inner.iterdir():
                 found += _kept(path, path.relative_to(folder).as_posix())
     return tuple(sorted(found, key=lambda each: (each.written, each.path)))
 

@@ -26,12 +26,24 @@ _LONGEST_WAIT = 5.0  # seconds for a lock; merging and replacing a table takes m
 
 
 def cache_folder() -> Path:
-    """Where caches live: ``$ECHO_CACHE_DIR``, else ``$XDG_CACHE_HOME/echo``, else ``~/.cache/echo``."""
+    """Where caches live: ``$ECHO_CACHE_DIR``, else ``$XDG_CACHE_HOME/echo``, else ``~/.cache/echo``.
+
+    By the XDG specification, a relative ``$XDG_CACHE_HOME`` counts as none.
+    """
     echo_folder = os.environ.get("ECHO_CACHE_DIR")
     if echo_folder:
-        return Path(echo_folder)
-    xdg_folder = os.environ.get("XDG_CACHE_HOME")
-    return Path(xdg_folder or os.path.expanduser("~/.cache")) / "echo"
+        return Path(os.path.expanduser(echo_folder))
+    xdg_folder = os.environ.get("XDG_CACHE_HOME", "")
+    return Path(xdg_folder if os.path.isabs(xdg_folder) else os.path.expanduser("~/.cache")) / "echo"
+
+
+def say_not_kept(error: OSError) -> None:
+    """Says, once a process, that nothing can be kept: a warning where the user named the folder."""
+    folder = cache_folder()
+    if ONCE.first(f"{folder} not kept"):
+        level = logging.WARNING if os.environ.get("ECHO_CACHE_DIR") else logging.INFO
+        reason = error.strerror or error
+        logger.log(level, "echo: nothing is kept in %s (%s): each process measures and plans anew", folder, reason)
 
 
 def read(path: Path, purpose: str) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import mxnet as mx
 import pytest
 
 import echo
@@ -32,12 +33,14 @@ def test_fuse_is_an_option_of_its_own(monkeypatch: pytest.MonkeyPatch, capsys: p
         return "a plan"
 
     monkeypatch.setattr("echo.plan", plan)
-    monkeypatch.setattr("echo.frontend.files.load_symbol", lambda path: path)
+    monkeypatch.setattr("echo.frontend.files.load_symbol", lambda path: mx.sym.var("data"))
     for words in ([], ["--fuse", "memory"], ["--no-fuse"]):
         assert main.main(["plan", "model.json", "data=4,8", *words]) == 0
     assert given == [True, "memory", False]
     assert main.main(["plan", "model.json", "data=4,8", "--fuse", "time"]) == 2
     assert "Invalid value for '--fuse': 'time' is not" in capsys.readouterr().err
+    assert main.main(["plan", "model.json", "data=4,8", "--fuse", "memory", "--no-fuse"]) == 1
+    assert capsys.readouterr().err == "mxecho: expected --no-fuse or --fuse memory, got both\n"
 
 
 def test_a_plan_is_saved_shown_and_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

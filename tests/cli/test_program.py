@@ -79,6 +79,17 @@ def test_other_programs_as_under_plain_python(tmp_path: Path, name: str) -> None
     assert seen(found) == seen(plain)
 
 
+def test_a_working_directory_that_is_gone(tmp_path: Path) -> None:
+    for words in (["x.py"], ["-m", "x"]):
+        (tmp_path / "gone").mkdir()
+        run = [sys.executable, "-m", "echo", "run", *words]
+        code = f"import os, subprocess; os.chdir('gone'); os.rmdir('../gone'); subprocess.run({run})"
+        done = python("-c", code, cwd=tmp_path)
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("mxecho run: ")
+        assert "the working directory is gone" in line
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -88,7 +99,8 @@ def test_other_programs_as_under_plain_python(tmp_path: Path, name: str) -> None
         (("-m",), 2, "expected a script, or -m and a module"),
         (("--strict",), 2, "expected a script, or -m and a module"),
         (("--max-overhead", "banana", "x.py"), 2, "ECHO_MAX_OVERHEAD: expected a fraction of the step"),
-        (("--memory-budget", "-3", "x.py"), 2, "memory_budget: expected bytes"),
+        (("--memory-budget", "-3", "x.py"), 2, "ECHO_MEMORY_BUDGET: expected bytes"),
+        (("--policy", "best", "x.py"), 2, "ECHO_POLICY: expected one of search, echo"),
     ],
 )
 def test_what_cannot_run_is_one_line(tmp_path: Path, arguments: tuple[str, ...], code: int, message: str) -> None:

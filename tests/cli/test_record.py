@@ -78,6 +78,8 @@ def test_what_is_interrupted_shows_its_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("words", "said"), [
     (["--compare", "on,run"], "--compare: expected off, on or off,on, got 'on,run'"),
     (["--compare", ""], "--compare: expected off, on or off,on, got ''"),
+    (["--compare", "off,off"], "--compare: expected off, on or off,on, got 'off,off'"),
+    (["--picture", "nowhere/both.svg"], "nowhere/both.svg cannot be written: there is no folder nowhere"),
     (["--picture", "both.txt"], "expected a picture NAME.png or NAME.svg, got 'both.txt'"),
     (["--out", "/proc/nothing"], "No such file or directory: '/proc/nothing'"),
 ], ids=str)  # fmt: skip

@@ -69,6 +69,10 @@ def test_verify_runs_a_program_that_verifies(tmp_path: Path) -> None:
                           timeout=300, check=True, cwd=tmp_path, env=values)  # fmt: skip
     assert done.stdout == "1 1\n"
     assert "echo: verify: outputs, gradients, states and random numbers are those of" in done.stderr
+    (tmp_path / "nothing.py").write_text("print('done')\n", encoding="utf-8")
+    nothing = python("-m", "echo", "verify", "nothing.py", cwd=tmp_path)
+    assert nothing.stdout == "done\n"
+    assert nothing.stderr == "mxecho verify: nothing was verified: this process bound no graph for training\n"
     refused = python("-m", "echo", "verify", "--policy", cwd=tmp_path)
     assert refused.returncode == 2
     assert "mxecho verify" in refused.stderr

@@ -353,9 +353,40 @@ def test_of_an_operator_that_nobody_knows_nothing_is_said() -> None:
     assert not any((OpSpec().recomputable, OpSpec().reads_plainly, OpSpec().measurable))
 
 
-def test_random_operators_are_known_by_their_names() -> None:
-    drawing = ["Dropout", "RNN", "_random_uniform", "_sample_multinomial", "_shuffle"]
-    assert [op for op in [*drawing, "tanh", "FullyConnected"] if may_draw(op)] == drawing
+def test_operators_that_may_draw() -> None:
+    drawing = ["Dropout", "_random_uniform", "_sample_multinomial", "_shuffle", "_npi_bernoulli", "_npi_gumbel"]
+    drawing += ["normal", "Custom", "_foreach", "nobody knows"]
+    others = ["tanh", "FullyConnected", "LeakyReLU", "RNN", "BilinearSampler", "LogisticRegressionOutput", "gamma"]
+    assert [op for op in [*drawing, *others] if may_draw(op, {})] == drawing
+    assert may_draw("LeakyReLU", {"act_type": "rrelu"})
+    assert not may_draw("Dropout", {"p": "0.0"})
+    assert may_draw("RNN", {"num_layers": "2", "p": "0.5"})
+    assert not may_draw("RNN", {"num_layers": "1", "p": "0.5"})
+
+
+_RANDOM = ["exponential", "gamma", "negative_binomial", "normal", "poisson", "uniform", "generalized_negative_binomial"]
+_NP_RANDOM = ["exponential", "gumbel", "logistic", "lognormal", "normal", "rayleigh", "uniform"]
+_NP_RANDOM_OF_ONE = ["chisquare", "gamma", "pareto", "power", "weibull"]
+
+
+def _drawn() -> list[mx.sym.Symbol]:
+    """One symbol for each function of MXNet's that draws random numbers."""
+    one, two = mx.sym.var("one", shape=(3,)), mx.sym.var("two", shape=(3,))
+    plain, np_, npx = mx.sym.random, mx.sym.np.random, mx.sym.npx.random
+    made = [getattr(plain, name)(shape=(2, 3)) for name in _RANDOM]
+    made += [getattr(plain, f"{name}_like")(data=one) for name in _RANDOM]
+    made += [plain.multinomial(one), plain.shuffle(one), plain.randint(0, 9, shape=(2,)), plain.uniform(one, two)]
+    made += [getattr(np_, name)(size=(2, 3)) for name in _NP_RANDOM]
+    made += [getattr(np_, name)(2.0, size=(2, 3)) for name in _NP_RANDOM_OF_ONE]
+    made += [np_.beta(2.0, 3.0, size=(2, 3)), np_.choice(5, size=(2,)), np_.randint(0, 9, size=(2,))]
+    made += [npx.bernoulli(prob=0.5, size=(2, 3)), npx.normal_n(batch_shape=(2,)), npx.uniform_n(batch_shape=(2,))]
+    return [symbol.as_nd_ndarray() if hasattr(symbol, "as_nd_ndarray") else symbol for symbol in made]
+
+
+def test_whatever_mxnet_draws_with_is_known() -> None:
+    for symbol in _drawn():
+        graph = graph_of(symbol)
+        assert any(may_draw(node.op, node.attrs) for node in graph.nodes if not node.is_variable), graph
 
 
 def test_an_operator_has_one_row() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from mxnet import autograd
 
 from echo import native
+from echo.ir.ops import may_draw
 from echo.runtime.cached_op import StockCachedOp
 from tests.operators.graph import UNDER, Built
 
@@ -67,11 +68,18 @@ class Run:
             states = [self.arrays[name] for name in self.auxiliary]
             executor = self.symbol.bind(mx.cpu(), args, gradients, wanted, states)
         self.graphs.append(caught.graph)
+        self._check_draws(caught.graph)
         for step in range(STEPS):
             self._refresh(step)
             executor.forward(is_train=True)
             executor.backward([mx.nd.full(output.shape, 1.25, dtype=output.dtype) for output in executor.outputs])
             yield step, executor.outputs, gradients
+
+    def _check_draws(self, graph: Any) -> None:
+        """What asks MXNet for random numbers is known to draw them: fusion keeps the order of draws."""
+        attrs = {node["name"]: node["attrs"] for node in self.built.nodes}
+        random = [node for node in (graph["nodes"] if graph else ()) if node.get("random") and node["name"] in attrs]
+        assert all(may_draw(node["op"], attrs[node["name"]]) for node in random), random
 
     def _cached_steps(self) -> Any:
         op = StockCachedOp(self.symbol, _FLAGS[self.runner])

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from echo import policies
 from echo.errors import EchoError, OptionError
-from echo.plans.options import DEFAULT_MAX_OVERHEAD, Options, budget_bytes
+from echo.plans.options import DEFAULT_MAX_OVERHEAD, POLICIES, Options, budget_bytes
 
 
 def test_defaults() -> None:
@@ -109,9 +110,13 @@ def test_patterns_must_be_texts(name: str, value: Any) -> None:
         Options.of(**{name: value})
 
 
-@pytest.mark.parametrize("value", [None, 5, ["search"]])
+def test_policies_have_the_names_of_the_registry() -> None:
+    assert tuple(policy.name for policy in policies.POLICIES) == POLICIES
+
+
+@pytest.mark.parametrize("value", [None, 5, ["search"], "best", "Search"])
 def test_policy_must_be_a_name(value: Any) -> None:
-    with pytest.raises(OptionError, match="policy: expected a name, got"):
+    with pytest.raises(OptionError, match=r"policy: expected one of search, echo, .*, got"):
         Options(policy=value)
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Callable, Iterator
 
@@ -96,6 +97,36 @@ def test_threads_bind_at_once(fuse: bool) -> None:
         assert gradients(bound) == gradients(found[0])
         assert (gradients(bound) == expected) != fuse
         assert planned_megabytes(bound) <= megabytes / 2
+
+
+@pytest.mark.usefixtures("cheap_planning")
+def test_threads_infer_at_once_behind_a_training_step() -> None:
+    """Other shapes than those that were planned run as the user's own graph, whose CachedOp has not run before."""
+    inputs = mx.nd.random.normal(shape=(20, 20, 16))
+    for _ in range(8):
+        block = mx.gluon.rnn.HybridSequentialRNNCell()
+        block.add(mx.gluon.rnn.LSTMCell(12))
+        block.add(mx.gluon.rnn.GRUCell(12))
+        net = Unrolled(block)
+        net.initialize()
+        echo.optimize(net, max_overhead=None).hybridize()
+        with mx.autograd.record():
+            loss = net(inputs).sum()
+        loss.backward()
+        mx.nd.waitall()
+        with ThreadPoolExecutor(3) as threads:
+            got = list(threads.map(lambda at, net=net: net(inputs[at : at + 5]).asnumpy(), (0, 5, 10)))
+        for at, array in zip((0, 5, 10), got):
+            np.testing.assert_array_equal(array, net(inputs[at : at + 5]).asnumpy())
+
+
+class Unrolled(mx.gluon.HybridBlock):
+    def __init__(self, cell: Any) -> None:
+        super().__init__()
+        self.cell = cell
+
+    def hybrid_forward(self, F: Any, x: Any) -> Any:
+        return self.cell.unroll(20, x, layout="NTC", merge_outputs=True)[0]
 
 
 @pytest.mark.usefixtures("cheap_planning")

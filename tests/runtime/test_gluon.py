@@ -276,6 +276,26 @@ def test_every_block_that_can_be_hybridized_is_planned() -> None:
         optimize_block(nn.Sequential(), Options())
 
 
+class Difference(gluon.HybridBlock):
+    def hybrid_forward(self, F: Any, first: Any, second: Any) -> Any:
+        return F.dot(first, second)
+
+
+@pytest.mark.filterwarnings("ignore:Cannot decide type")  # of SymbolBlock
+def test_shapes_find_their_inputs_by_name() -> None:
+    block, shapes = Difference(), {"second": (4, 8), "first": (2, 4)}
+    session = session_of_block(block, shapes, mx.cpu())()
+    assert session.argument_names() == ["first", "second"]
+    session = session_of_block(block, {"a": (2, 4), "b": (4, 8)}, mx.cpu())()
+    assert session.argument_names() == ["a", "b"]
+    with pytest.raises(OptionError, match="unknown input 'sceond' of Difference, expected first, second"):
+        session_of_block(block, {"first": (2, 4), "sceond": (4, 8)}, mx.cpu())
+    outputs = mx.sym.dot(mx.sym.var("x"), mx.sym.var("y"))
+    imported = gluon.SymbolBlock(outputs, [mx.sym.var("x"), mx.sym.var("y")])
+    session = session_of_block(imported, {"y": (4, 8), "x": (2, 4)}, mx.cpu())()
+    assert session.argument_names() == ["x", "y"]
+
+
 @pytest.mark.parametrize(
     ("flags", "runner"), [({}, "dynamic"), ({"static_alloc": True}, "static"), ({"static_shape": True}, "dynamic")]
 )

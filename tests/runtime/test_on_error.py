@@ -84,7 +84,8 @@ def test_transparent_mode_never_stops_a_training(error: Exception) -> None:
     assert policy.later is policy
     assert policy(failing(error), lambda: "stock") == "stock"
     (text,) = told
-    assert text.startswith(f"echo: bound without a plan: {type(error).__name__}: {error}. ")
+    assert text.startswith(f"echo: bound without a plan: {type(error).__name__}: {error}.")
+    assert ("please report it" in text) == (error in FAULTS)
 
 
 @pytest.mark.parametrize("policy", [RaiseWishes(Options()), transparent()[0]], ids=["optimize", "ECHO=1"])

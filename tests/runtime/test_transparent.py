@@ -169,10 +169,19 @@ def test_options_from_the_environment() -> None:
 
 @pytest.mark.parametrize(
     ("variable", "text"),
-    [("ECHO_MAX_OVERHEAD", "much"), ("ECHO_STRICT", "perhaps"), ("ECHO_MEMORY_BUDGET", "abc"), ("ECHO_FUSE", "2")],
+    [
+        ("ECHO_MAX_OVERHEAD", "much"),
+        ("ECHO_STRICT", "perhaps"),
+        ("ECHO_MEMORY_BUDGET", "abc"),
+        ("ECHO_FUSE", "2"),
+        ("ECHO_MAX_OVERHEAD", "-1"),
+        ("ECHO_POLICY", "best"),
+        ("ECHO_PLAN", ":::"),
+        ("ECHO_OPTIMIZER_STATES", "99"),
+    ],
 )
 def test_a_wrong_variable_is_named(variable: str, text: str) -> None:
-    with pytest.raises(echo.OptionError, match=variable if variable != "ECHO_MEMORY_BUDGET" else "memory_budget"):
+    with pytest.raises(echo.OptionError, match=f"^{variable}: expected "):
         Options.from_environment({variable: text})
 
 

@@ -33,5 +33,14 @@ def test_kinds_and_the_oldest_first(tmp_path: Path) -> None:
     )
 
 
+def test_a_linked_folder_is_not_the_caches(tmp_path: Path) -> None:
+    cache, other = tmp_path / "cache", tmp_path / "other"
+    for folder in (cache, other):
+        folder.mkdir()
+    (other / f"{'ab' * 20}.json").touch()
+    (cache / "plans").symlink_to(other)
+    assert kept(cache) == ()
+
+
 def test_no_folder_is_an_empty_cache(tmp_path: Path) -> None:
     assert kept(tmp_path / "nowhere") == ()

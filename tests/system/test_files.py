@@ -11,7 +11,9 @@ from typing import Any, Callable
 
 import pytest
 
+from echo.estimators.cost_table import CostTable
 from echo.system import files
+from echo.system.once import ONCE
 
 PURPOSE = "a test"
 
@@ -70,6 +72,34 @@ def test_what_is_not_ones_own_file_is_ignored_in_one_line(
     (record,) = caplog.records
     assert f"{written} is ignored" in record.getMessage()
     assert odd in record.getMessage()
+
+
+def test_where_nothing_can_be_kept_one_line_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ONCE.forget()
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path / "file"))
+    table = CostTable("a device")
+    for _ in range(2):
+        table.add("an operator", 1.0)
+        assert not table.save()
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        f"echo: nothing is kept in {tmp_path}/file (File exists): each process measures and plans anew"
+    )
+
+
+@pytest.mark.parametrize(("given", "expected"), [
+    ({"ECHO_CACHE_DIR": "~/plans"}, "{home}/plans"), ({"XDG_CACHE_HOME": "/xdg"}, "/xdg/echo"),
+    ({"XDG_CACHE_HOME": "relative"}, "{home}/.cache/echo"), ({}, "{home}/.cache/echo"),
+], ids=str)  # fmt: skip
+def test_where_caches_live(given: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ECHO_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert str(files.cache_folder()) == expected.format(home=os.path.expanduser("~"))
 
 
 def test_what_is_not_there_is_no_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -15,7 +15,8 @@ from echo.ir.setting import NO_SETTING, Setting
 from echo.ir.training_node import TensorType
 from echo.passes.patterns import LAYERS, PATTERNS, hoist, steps
 from echo.passes.patterns.graph_view import Fusion, View
-from echo.passes.patterns.order import ordered
+from echo.passes.patterns.misfits import Infer, misfits
+from echo.passes.patterns.order import numbered, ordered, unnumbered
 from echo.passes.patterns.substitute import applied
 from echo.plans.decisions import Missed
 
@@ -103,18 +104,24 @@ def fuse(
     refused: Refused = MappingProxyType({}),
     why_left: Callable[[Fusion, Types], str] = lambda *_: "",
     setting: Setting = NO_SETTING,
+    infer: Infer | None = None,
 ) -> Fused:
     """The user's graph with all the fused operators that its shapes and types allow.
 
     ``types`` gives the shape and type of each of the user's entries. With ``copies``, gradients may be added to arrays
     that hold other gradients. ``wished`` are nodes that the user wants kept or recomputed: no fusion replaces them.
     ``without`` and ``refused`` are as for `find`; ``why_left`` gives another reason against a fusion that fits.
+    ``infer`` asks MXNet whether fused operators compute arrays like those that they take the place of.
     """
+    graph = numbered(graph)
     fusions, missed = find(graph, wished, without, refused, setting)
     entry_types = types() if fusions else {}
+    shaped = {fusion.anchor: why_not(fusion, entry_types) for fusion in fusions}
+    right = [fusion for fusion in fusions if not shaped[fusion.anchor]]
+    shaped.update(misfits(right, entry_types, infer) if infer is not None else {})
     fitting = []
     for fusion in fusions:
-        reason = why_not(fusion, entry_types) or why_left(fusion, entry_types)
+        reason = shaped[fusion.anchor] or why_left(fusion, entry_types)
         if reason:
             missed.append(_miss(graph, fusion, reason))
         else:
@@ -123,12 +130,12 @@ def fuse(
     anchors = {fusion.anchor for fusion in taken}
     layers = _layers(fusion for fusion in fitting if fusion.anchor not in anchors)
     if layers:  # their cells may stay
-        return fuse(graph, types, copies, wished, without, {**refused, **layers}, why_left)
+        return fuse(graph, types, copies, wished, without, {**refused, **layers}, why_left, setting, infer)
     missed += [_miss(graph, fusion, ORDER) for fusion in fitting if fusion.anchor not in anchors]
     places = tuple((fusion.pattern, fusion.anchor) for fusion in taken)
     hidden_arrays = [fusion.hidden_bytes for fusion in taken if fusion.hidden_bytes is not None]
     hidden = sum(times * entry_types[entry].bytes for times, entry in hidden_arrays)
-    return Fused(fused_graph, places, tuple(missed), Counter(fusion.label for fusion in taken), hidden)
+    return Fused(unnumbered(fused_graph), places, tuple(missed), Counter(fusion.label for fusion in taken), hidden)
 
 
 def _layers(fusions: Iterable[Fusion]) -> dict[tuple[str, str], str]:
@@ -147,6 +154,7 @@ def fused_at(graph: Graph, places: Sequence[Place], copies: bool, setting: Setti
     Raises:
         GraphError: there is no such pattern, or no such family of products, at one of these places.
     """
+    graph = numbered(graph)
     view, fusions = View(graph, setting), []
     layouts = [place for place in places if hoist.is_layout(place[0])]
     for name, number in places:
@@ -164,6 +172,7 @@ def fused_at(graph: Graph, places: Sequence[Place], copies: bool, setting: Setti
     fused_graph = _fused_graph(graph, fusions, copies)
     if fused_graph is None:
         raise GraphError(f"fused: {ORDER}")
+    fused_graph = unnumbered(fused_graph)
     taken, result = laid_out(fused_graph, hoist.found_at(View(fused_graph), layouts), copies)
     if len(taken) < len(layouts):
         raise GraphError(f"fused: {ORDER}")
@@ -172,7 +181,8 @@ def fused_at(graph: Graph, places: Sequence[Place], copies: bool, setting: Setti
 
 def laid_out(graph: Graph, fusions: Sequence[Fusion], copies: bool) -> tuple[list[Fusion], Graph]:
     """As many of the layouts as leave arguments and random numbers in their order, and the graph with them."""
-    return _as_many(graph, [], list(fusions), copies)
+    taken, laid_out_graph = _as_many(numbered(graph), [], list(fusions), copies)
+    return taken, unnumbered(laid_out_graph)
 
 
 def _fused_graph(graph: Graph, fusions: Sequence[Fusion], copies: bool) -> Graph | None:

@@ -168,7 +168,11 @@ def _fusion(
 
 
 def _of_no_length(built: Built, q: Entry, lengths: Entry) -> tuple[Entry, Entry]:
-    """Keys of length 0, which MXNet weighs alike: the query becomes 0, and all keys count."""
+    """Keys of length 0, which MXNet weighs alike: the query becomes 0, and all keys count.
+
+    MXNet cuts lengths to whole numbers.
+    """
+    lengths = built.add("trunc", "whole", (lengths,))
     some = built.add("_greater_scalar", "some", (lengths,), scalar="0")
     where = built.add("Reshape", "where", (some,), shape="(-1,1,1)")
     query = built.add("broadcast_mul", "query", (q, where))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Mapping, NamedTuple, Sequence
 
 from echo.ir.attributes import is_true
@@ -197,8 +198,11 @@ def _ruled(view: View, entry: Entry) -> _Step | str | None:
     axes = [_axes(view.node(entry).attrs), _axes(view.node(mask.inputs[0]).attrs)]
     if forth is None or axes != [(1, 2, 0), (2, 0, 1)] or mask.attrs.get("axis", "0") != "0":
         return "attention with a mask along another axis than that of the keys"
-    if float(mask.attrs.get("value", "0")) > _LEAST_MASK:
+    value = float(mask.attrs.get("value", "0"))
+    if value > _LEAST_MASK:
         return "attention whose mask does not rule keys out"
+    if value == -math.inf:
+        return "attention whose mask is -inf: MXNet makes NaN where it rules all keys out"
     return _Step(forth[0], frozenset({entry.node, back[0].node, mask.inputs[0].node}), lengths=mask.inputs[1])
 
 

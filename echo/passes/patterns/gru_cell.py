@@ -47,7 +47,7 @@ def match(view: View, number: int) -> Fusion | str | None:
         nodes=(fused_node(NAME, name, (x, s, mixed.before)),),
         outputs={Entry(number): local(0)},
         replaced=replaced,
-        shapes={x: "B,3H", s: "B,3H", mixed.before: "B,H", Entry(number): "B,H"},
+        shapes={x: "B,3H", s: "B,3H", mixed.before: "B,H"},
         label="the gates of a GRU cell",
     )
 

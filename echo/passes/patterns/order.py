@@ -3,11 +3,32 @@
 from __future__ import annotations
 
 from echo.ir.graph import Entry, Graph, Node
+from echo.ir.ops import may_draw
 from echo.passes.patterns.graph_view import Fusion, local
 from echo.passes.patterns.substitute import applied
 
+DRAW_ATTRIBUTE = "__echo_draw__"  # while a graph is fused; nothing reads it
+_MADE = "_echo_"  # in names of nodes that are made of the user's, behind the name of that
 ORDER_ATTRIBUTE = "__echo_order__"  # keeps MXNet from merging a node that waits with an equal one; nothing reads it
-_RANDOM = ("Dropout", "Custom", "random", "sample", "shuffle", "LeakyReLU", "normal", "uniform")
+
+
+def numbered(graph: Graph) -> Graph:
+    """The graph in which nodes that may draw random numbers are told apart by an attribute, where names do not do.
+
+    One block of Gluon that is called twice gives two nodes of one name.
+    """
+    draws = {number: node for number, node in enumerate(graph.nodes) if _draws(node)}
+    names = {node.name for node in draws.values() if _MADE not in node.name}
+    if len(names) == len(draws):
+        return graph
+    return graph.with_attrs(
+        {number: {DRAW_ATTRIBUTE: str(number)} for number, node in draws.items() if node.takes_attrs}
+    )
+
+
+def unnumbered(graph: Graph) -> Graph:
+    """The graph without the attribute of `numbered`."""
+    return graph.without_attr(DRAW_ATTRIBUTE) if any(DRAW_ATTRIBUTE in node.attrs for node in graph.nodes) else graph
 
 
 def ordered(fused_graph: Graph, user: Graph) -> Graph | None:
@@ -17,9 +38,11 @@ def ordered(fused_graph: Graph, user: Graph) -> Graph | None:
     inputs in another order than the user's nodes did. Then the operator before the first variable that comes too early
     gets control dependencies on all variables that are still to come; without such an operator, a copy of the variable
     before it gets them. MXNet moves control dependencies to an equal node that it visits earlier (EliminateCommonExpr);
-    the attribute makes the node equal to none. A Custom operator keeps state, so it is equal to none anyway.
+    the attribute makes the node equal to none. A Custom operator keeps state, so it is equal to none anyway. Both
+    graphs are `numbered`.
     """
-    if _random(fused_graph) != _random(user):
+    draws = _random(user)
+    if _random(fused_graph) != draws or len(set(draws)) < len(draws):
         return None
     expected, got = user.variable_names, fused_graph.variable_names
     if len(set(expected)) < len(expected) or sorted(got) != sorted(expected):
@@ -54,16 +77,10 @@ def _copy_before(graph: Graph, variable: int) -> tuple[int, tuple[Node, Node]] |
 
 
 def _random(graph: Graph) -> list[str]:
-    """The user's names of operators that draw random numbers, in the order in which MXNet visits them."""
-    draws = {op: any(word in op for word in _RANDOM) for op in {node.op for node in graph.nodes}}
-    return [node.name.partition("_echo_")[0] for node in graph.nodes
-            if (draws[node.op] and not _keeps_all(node)) or _drops(node)]  # fmt: skip
+    """The user's operators that may draw random numbers, by number or name, in the order in which MXNet visits them."""
+    draws = filter(_draws, graph.nodes)
+    return [node.attrs.get(DRAW_ATTRIBUTE) or node.name.partition(_MADE)[0] for node in draws]
 
 
-def _keeps_all(node: Node) -> bool:
-    return node.op == "Dropout" and float(node.attrs.get("p", "0.5")) == 0
-
-
-def _drops(node: Node) -> bool:
-    layers, dropout = int(node.attrs.get("num_layers", "1")), float(node.attrs.get("p", "0"))
-    return node.op == "RNN" and layers > 1 and dropout > 0
+def _draws(node: Node) -> bool:
+    return not node.is_variable and may_draw(node.op, node.attrs)

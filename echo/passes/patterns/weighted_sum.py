@@ -36,6 +36,6 @@ def match(view: View, number: int) -> Fusion | str | None:
         nodes=(fused_node(NAME, node.name, (weights, values), attrs),),
         outputs={Entry(number): local(0)},
         replaced=replaced,
-        shapes={values: "B,T,H", weights: "B,T,1", Entry(number): "B,1,H" if attrs["out"] == "B1H" else "B,H"},
+        shapes={values: "B,T,H", weights: "B,T,1"},
         label="the context of attention",
     )
