@@ -61,7 +61,8 @@ def draw(case: Case, dtype: str, generator: np.random.Generator) -> list[Any]:
             array = None
         elif tensor.type == "lengths":
             most = case.dims[LENGTHS[case.kernel]]
-            array = generator.integers(0, most + 1, size=shape).astype(case.lengths)
+            whole = generator.integers(0, most + 1, size=shape)
+            array = (whole + generator.choice((0, 0.5), shape)).astype(case.lengths)  # MXNet cuts them to whole numbers
             if array.size > 1:
                 array.flat[0] = most  # so that no kernel gets around its second tile
         elif tensor.type == "uint8":

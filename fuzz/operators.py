@@ -70,6 +70,10 @@ SEQUENCE = (
     "{0}, {1}, transpose_b=True), -1e9 * mx.sym.batch_dot({0}, {0}, transpose_b=True).ones_like())), {1})",
     "mx.sym.batch_dot(mx.sym.Dropout(mx.sym.softmax(mx.sym.batch_dot({0}, {0}, transpose_b=True), length=mx.sym.Cast("
     "mx.sym.var('below<d1>_<n>', shape=(<d0>, <d1>)), dtype='int32'), use_length=True, axis=-1), p=0.5), {1})",
+    "mx.sym.batch_dot(mx.sym.softmax(mx.sym.transpose(mx.sym.SequenceMask(mx.sym.transpose(mx.sym.batch_dot({0}, {1}, "
+    "transpose_b=True), axes=(2, 0, 1)), mx.sym.var('below<d1>_<n>', shape=(<d0>,)) * 0.5, use_sequence_length=True, "
+    "value=-1e9), axes=(1, 2, 0))), {1})",
+    "mx.sym.batch_dot(mx.sym.softmax(mx.sym.batch_dot({0}, {1}, transpose_b=True)), mx.sym.Dropout({1}, p=0.2))",
     "mx.sym.linalg.gemm2(mx.sym.Dropout(mx.sym.softmax(mx.sym.linalg.gemm2(mx.sym.expand_dims({0}, axis=1), "
     "mx.sym.expand_dims({1}, axis=1), transpose_b=True, alpha=0.5)), p=0.3), mx.sym.expand_dims({0}, axis=1))",
     "mx.sym.contrib.interleaved_matmul_encdec_valatt({0}, mx.sym.Dropout(mx.sym.softmax("

@@ -17,6 +17,7 @@ from echo.frontend.match_range import match_range
 from fuzz import storage, training
 from fuzz.exact import comparable, symbol_in_float64, without_single
 from fuzz.judgement import verdict
+from fuzz.lookalikes import OF_PATTERNS, lookalike
 from fuzz.operators import ANY, HEADS, IMAGE, MATRIX, SEQUENCE
 from fuzz.options import draw_options
 from fuzz.outcome import MAGNITUDES, NUDGES, Refused
@@ -24,7 +25,8 @@ from fuzz.program import Line, Program, argument
 from fuzz.symbol_script import script as script
 
 CHANNELS = (3, 5, 8, 8, 12, 16, 16, 32)
-EXPECTED = ("policy exact: stopped", "echo: planning stopped")  # beginnings of warnings that say nothing of a fault
+# Beginnings of warnings that say nothing of a fault.
+EXPECTED = ("policy exact: stopped", "echo: planning stopped", "echo: nothing is kept in")
 _MOST_ELEMENTS = 8192  # of one map
 WIDE = 32  # times as large are batches of programs of which storage is counted, lest all of it is below what is counted
 RANGES = (1, 2, 4, 64, 0)  # match ranges under which stock MXNet is asked as well
@@ -98,6 +100,7 @@ class Drawing:
         self.symbols: list[Any] = []
         self.dtype = rng.choices(("float32", "float64", "float16"), (88, 6, 6))[0]
         self.batch = rng.choice((1, 2, 3, 4)) * (WIDE if wide else 1)
+        self.has_lookalikes = False
 
     def program(self) -> Program:
         rng = self.rng
@@ -110,6 +113,7 @@ class Drawing:
         operators = sorted({name for n in program.needed() for name in _OPERATOR.findall(self.lines[n].code)})
         graph = mx.sym.Group([self.symbols[head] for head in heads])
         options = draw_options(rng, operators, small=len(program.needed()) < 7)
+        options["fuse"] = options["fuse"] or self.has_lookalikes
         return replace(program, options=options, requests=self._requests(graph), how=self._how())
 
     def _how(self) -> dict[str, Any]:
@@ -143,6 +147,8 @@ class Drawing:
         rng, batch = self.rng, self.batch
         channels = rng.choice(CHANNELS)
         side, time = rng.choice((4, 5, 8)), rng.choice((2, 3, 4))
+        if batch <= 4 and rng.random() < 0.15:  # axes that can be taken for each other
+            channels = time = batch
         shapes = {2: (batch * 2, channels), 3: (time, batch, channels), 4: (batch, channels, side, side)}
         for number in range(rng.choice((1, 2, 2))):
             shape = shapes[rng.choice((2, 3, 4, 4) if not number else (2, 3, 4))]
@@ -167,6 +173,8 @@ class Drawing:
         table = _BY_RANK.get(len(line.shape), ANY) if rng.random() < 0.6 and line.dtype != "float16" else ANY
         code = rng.choice(table)
         others = [n for n in maps if self.lines[n].shape == line.shape and self.lines[n].dtype == line.dtype]
+        if any(word in code for word in OF_PATTERNS) and rng.random() < 0.5:
+            code, self.has_lookalikes = lookalike(rng, code), True
         inputs = (base, rng.choice(others)) if "{1}" in code else (base,)
         self._add(Line(self._filled(code, line.shape), inputs))
 

@@ -59,9 +59,9 @@ def draw(name: str, dims: Mapping[str, int], dtype: str = "float32", seed: int =
             return np.packbits(rng.integers(0, 2, tensor.count(dims)), bitorder="little")
         if tensor.shape == "1":
             return np.full(1, 1.25, tensor.dtype or dtype)
-        if tensor.dtype == "float32":  # lengths, some of them 0 and some too long; or labels
+        if tensor.dtype == "float32":  # lengths, some of them 0 and some too long; or labels; not all of them whole
             most = next((dims[symbol] for symbol in ("Tk", "V", "T") if symbol in dims), 0)
-            return rng.integers(0, most + 2, shape).astype(np.float32)
+            return (rng.integers(0, most + 2, shape) + rng.choice((0, 0.5), shape)).astype(np.float32)
         # the weights of a layer over time at the size of trained ones: with larger ones errors grow with each step
         depth = dims.get("H", dims.get("I", 1))
         size = max(depth, 1) ** -0.5 if re.fullmatch("[34]?H,[IH]|V,I", tensor.shape) else 1.0

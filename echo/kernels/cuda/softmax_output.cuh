@@ -86,7 +86,7 @@ __device__ inline void softmax_output_labels(const SoftmaxOutputLabels& a) {
     const Long target = whole(label), ignored = whole(a.ignore_label);
     if (target != ignored) count += 1;
     int kept = target >= 0 && target < a.classes ? static_cast<int>(target) : kNoTarget;
-    if (a.use_ignore && label == a.ignore_label) kept = kIgnored;
+    if (a.use_ignore && target == ignored) kept = kIgnored;
     a.targets[i] = kept;
   }
   if (!a.factor) return;
