@@ -88,7 +88,7 @@ test: $(INSTALLED)  ## run the tests, but for the slow ones and those that need 
 
 test-slow: $(INSTALLED)  ## run the slow tests, but for those that need a GPU
 	@echo "== slow tests"
-	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "slow and not gpu"
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not gpu"
 
 test-all: $(INSTALLED)  ## run all tests that this machine can run
 	@echo "== all tests"

@@ -156,7 +156,8 @@ def main() -> int:
     for old in (*DATA.glob("data*"), *OBJECTS.rglob("*.gcda")):
         old.unlink()
     (FOLDER / "coveragerc").write_text(_CONFIG, encoding="utf-8")
-    built = libraries.build(OBJECTS.relative_to(ROOT / "build"), "--coverage")
+    targets = libraries.NATIVE if held else libraries.ALL
+    built = libraries.build(OBJECTS.relative_to(ROOT / "build"), "--coverage", targets=targets)
     command = [sys.executable, "-m", "coverage", "run", f"--rcfile={FOLDER / 'coveragerc'}", "-m", "pytest"]
     environment = {**os.environ, **libraries.environment(built)}
     status = subprocess.run([*command, *chosen], env=environment, check=False, cwd=ROOT).returncode

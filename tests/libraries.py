@@ -23,10 +23,14 @@ def compiler() -> str:
     return found
 
 
-def build(name: Path, flags: str, options: Sequence[str] = ()) -> Path:
+NATIVE, KERNELS = ("echo_hook", "echo_planner", "echo_counter"), ("echo_kernels",)
+ALL = (*NATIVE, *KERNELS)
+
+
+def build(name: Path, flags: str, options: Sequence[str] = (), targets: Sequence[str] = ALL) -> Path:
     """The folder with the libraries that are built with these flags of the compiler and options of CMake.
 
-    They are built in a folder of this name in ``build``.
+    They are built in a folder of this name in ``build``. Those that are no ``targets`` are taken as they are installed.
 
     Raises:
         subprocess.CalledProcessError: a build failed, and said why.
@@ -37,7 +41,8 @@ def build(name: Path, flags: str, options: Sequence[str] = ()) -> Path:
     defined = [f"-DCMAKE_{name}={value}" for name, value in settings.items()]
     command = ["cmake", "-S", str(ROOT), "-B", str(made), *defined, *options]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    subprocess.run(["cmake", "--build", str(made), "--parallel", "2"], check=True, stdout=subprocess.DEVNULL)
+    command = ["cmake", "--build", str(made), "--parallel", "2", "--target", *targets]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     installed.mkdir(exist_ok=True)
     for library in made.glob("libecho_*.so"):
         shutil.copy(library, installed)

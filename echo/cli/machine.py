@@ -19,7 +19,8 @@ from echo import native
 from echo.cli.fact import FINE, OFF, STOPS, Fact
 from echo.errors import NativeError, OptionError
 from echo.kernels import kernels_library, level
-from echo.plans.options import TRACE_VARIABLE, VARIABLES, Options, value_of
+from echo.plans.options import Options
+from echo.plans.variables import TRACE_VARIABLE, VARIABLES, options_from, value_of
 from echo.policies import policy_named
 from echo.system.cache import kept
 from echo.system.files import cache_folder
@@ -129,7 +130,7 @@ def variables(environment: Mapping[str, str]) -> Iterator[Fact]:
         yield Fact("variables", name, environment[name], remark, state)
     if not stops:
         try:
-            Options.from_environment(environment)
+            options_from(environment)
         except OptionError as error:
             yield Fact("variables", "all of them", "do not go together", str(error), STOPS)
 

@@ -104,7 +104,7 @@ def _symbol(path: str) -> Any:
 
 def _plan(symbol: Any, trace: Optional[str], options: Dict[str, Any]) -> "Plan":
     import echo
-    from echo.plans.options import TRACE_VARIABLE
+    from echo.plans.variables import TRACE_VARIABLE
 
     if trace:
         os.environ[TRACE_VARIABLE] = trace

@@ -123,10 +123,10 @@ def with_variables(command: str, program: List[str], variables: "dict[str, str]"
     from echo import startup
     from echo.cli import program as programs
     from echo.errors import OptionError
-    from echo.plans.options import Options
+    from echo.plans.variables import options_from
 
     try:
-        Options.from_environment({**os.environ, **variables})
+        options_from({**os.environ, **variables})
     except OptionError as error:
         return programs.refuse(str(error), 2, command)
     if "ECHO_VERIFY" in variables:

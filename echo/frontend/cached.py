@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import replace
-from typing import Mapping, Sequence
+from typing import Any, Mapping, Sequence
 
+import mxnet as mx
+
+from echo.errors import GraphError
 from echo.estimators.mxnet_storage import plan_storage
 from echo.estimators.planner import blocks
+from echo.frontend.symbols import Binding, sparse_gradients
 from echo.ir.attributes import COPY_ATTRIBUTE
 from echo.ir.clones import in_execution_order
 from echo.ir.graph import Entry, Graph, Node
@@ -27,6 +31,17 @@ def runner_of(static_alloc: bool, static_shape: bool) -> str:
     if not static_alloc:
         return DYNAMIC
     return SHAPED if static_shape else STATIC
+
+
+def binding_of_call(symbol: mx.sym.Symbol, args: Sequence[Any]) -> Binding:
+    """The binding that MXNet assumes of a CachedOp: a gradient of every input that is no auxiliary state."""
+    names = symbol.list_inputs()
+    if len(set(names)) < len(names):
+        raise GraphError(f"several inputs of the block have the name {Counter(names).most_common(1)[0][0]!r}")
+    arrays = dict(zip(names, args))
+    arguments = [arrays[name] for name in symbol.list_arguments()]
+    states = [arrays[name] for name in symbol.list_auxiliary_states()]
+    return Binding.of_arrays(arguments, states, ["write"] * len(arguments), sparse_gradients(symbol))
 
 
 def stateless(graph: Graph) -> Graph:

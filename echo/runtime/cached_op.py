@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Mapping, Sequence, Tuple
 
 from mxnet import autograd
 from mxnet.symbol import Symbol
 
-from echo.errors import REPORT, GraphError, one_line
-from echo.frontend.cached import runner_of, stateless
+from echo.errors import REPORT, one_line
+from echo.frontend.cached import binding_of_call, runner_of, stateless
 from echo.frontend.hook import install_hook
-from echo.frontend.symbols import Binding, graph_of, sparse_gradients, symbol_of, unmarked
+from echo.frontend.symbols import graph_of, symbol_of, unmarked
 from echo.ir.attributes import APART_ATTRIBUTE, GRADIENT_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, is_true
 from echo.ir.graph import Graph
 from echo.ir.ops import spec
@@ -251,7 +250,7 @@ class PlannedCachedOp:
             logger.info("echo: a hybridized block runs as it is: sparse arguments")
             return _STOCK
         graph = stateless(graph_of(self._symbol))
-        planned = find_plan(graph, lambda: _binding(self._symbol, args), args[0].context, options, self._runner)
+        planned = find_plan(graph, lambda: binding_of_call(self._symbol, args), args[0].context, options, self._runner)
         if planned is None:
             return _STOCK
         plan, graph = planned.plan, planned.graph
@@ -295,14 +294,3 @@ def _why_untouched(graph: Graph, static: bool, inline_limit: int) -> str:
     if not static and operators <= inline_limit:
         return "MXNet runs so small a graph operator by operator"
     return ""
-
-
-def _binding(symbol: Symbol, args: Sequence[Any]) -> Binding:
-    """The binding that MXNet assumes of a CachedOp: a gradient of every input that is no auxiliary state."""
-    names = symbol.list_inputs()
-    if len(set(names)) < len(names):
-        raise GraphError(f"several inputs of the block have the name {Counter(names).most_common(1)[0][0]!r}")
-    arrays = dict(zip(names, args))
-    arguments = [arrays[name] for name in symbol.list_arguments()]
-    states = [arrays[name] for name in symbol.list_auxiliary_states()]
-    return Binding.of_arrays(arguments, states, ["write"] * len(arguments), sparse_gradients(symbol))

@@ -19,7 +19,8 @@ from mxnet.symbol import Symbol
 
 from echo.frontend.hook import check_version
 from echo.frontend.symbols import graph_of
-from echo.plans.options import CHECK_VARIABLE, Options, value_of
+from echo.plans.options import Options
+from echo.plans.variables import CHECK_VARIABLE, options_from, value_of
 from echo.runtime import bind, bind_call
 from echo.runtime.cached_ops import plan_everywhere, planned_everywhere
 from echo.runtime.on_error import NeverStopTraining, OnError
@@ -154,4 +155,4 @@ def enable_from_environment() -> None:
     _log(os.environ.get("ECHO_LOG", ""))
     if CHECK_VARIABLE in os.environ:
         value_of(CHECK_VARIABLE, os.environ)
-    enable(Options.from_environment(os.environ))
+    enable(options_from(os.environ))

@@ -12,7 +12,8 @@ import pytest
 from echo.cli import machine
 from echo.cli.fact import FINE, OFF, STOPS, Fact
 from echo.errors import NativeError, OptionError
-from echo.plans.options import VARIABLES, Options
+from echo.plans.options import Options
+from echo.plans.variables import VARIABLES
 from echo.system.files import cache_folder
 
 
@@ -165,6 +166,6 @@ def test_variables_that_do_not_go_together(monkeypatch: pytest.MonkeyPatch) -> N
         raise OptionError(f"plan: expected none beside {sorted(environment)}")
 
     assert "all of them" not in by_name(machine.variables({"ECHO_FUSE": "0", "ECHO_EXACT": "0"}))
-    monkeypatch.setattr(Options, "from_environment", refuse)
+    monkeypatch.setattr(machine, "options_from", refuse)
     fact = by_name(machine.variables({"ECHO_FUSE": "0"}))["all of them"]
     assert (fact.state, fact.remark) == (STOPS, "plan: expected none beside ['ECHO_FUSE']")

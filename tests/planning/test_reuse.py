@@ -19,6 +19,7 @@ from echo.frontend.session import MxnetSession
 from echo.planning.service import Planner
 from echo.plans.options import Options
 from echo.plans.plan import Plan
+from echo.plans.variables import options_from
 from echo.runtime import find
 from tests.training import assert_same, bind, random_arrays, train
 
@@ -198,12 +199,12 @@ def test_strict_transparent_mode_raises(saved: Path) -> None:
 
 def test_plans_of_the_environment(saved: Path, tmp_path: Path) -> None:
     plan = echo.load_plan(saved)
-    assert Options.from_environment({"ECHO_PLAN": f"{saved}:{saved}"}).plans == (plan, plan)
+    assert options_from({"ECHO_PLAN": f"{saved}:{saved}"}).plans == (plan, plan)
     with pytest.raises(OptionError, match=r"ECHO_PLAN: expected files that Plan\.save wrote: .*nothing"):
-        Options.from_environment({"ECHO_PLAN": str(tmp_path / "nothing")})
+        options_from({"ECHO_PLAN": str(tmp_path / "nothing")})
     (tmp_path / "half").write_bytes(saved.read_bytes()[:200])
     with pytest.raises(OptionError, match=r"ECHO_PLAN: .*half is not a plan"):
-        Options.from_environment({"ECHO_PLAN": str(tmp_path / "half")})
+        options_from({"ECHO_PLAN": str(tmp_path / "half")})
 
 
 def test_reshape_to_other_shapes_plans_anew(saved: Path, caplog: pytest.LogCaptureFixture) -> None:

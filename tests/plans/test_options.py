@@ -9,7 +9,7 @@ import pytest
 
 from echo import policies
 from echo.errors import EchoError, OptionError
-from echo.plans.options import DEFAULT_MAX_OVERHEAD, POLICIES, Options, budget_bytes
+from echo.plans.options import DEFAULT_MAX_OVERHEAD, POLICY_NAMES, Options, budget_bytes
 
 
 def test_defaults() -> None:
@@ -111,7 +111,7 @@ def test_patterns_must_be_texts(name: str, value: Any) -> None:
 
 
 def test_policies_have_the_names_of_the_registry() -> None:
-    assert tuple(policy.name for policy in policies.POLICIES) == POLICIES
+    assert tuple(policy.name for policy in policies.POLICIES) == POLICY_NAMES
 
 
 @pytest.mark.parametrize("value", [None, 5, ["search"], "best", "Search"])
@@ -131,19 +131,6 @@ def test_switches_must_be_true_or_false(name: str, value: Any) -> None:
 def test_fuse_is_a_switch_or_memory(value: Any) -> None:
     with pytest.raises(OptionError, match="fuse: expected True, False or 'memory', got"):
         Options.of(fuse=value)
-
-
-@pytest.mark.parametrize(
-    ("text", "value"), [("1", True), ("off", False), ("", False), ("memory", "memory"), (" Memory ", "memory")]
-)
-def test_fuse_by_variable(text: str, value: bool | str) -> None:
-    assert Options.from_environment({"ECHO_FUSE": text}).fuse == value
-
-
-@pytest.mark.parametrize("text", ["memories", "2", "none"])
-def test_fuse_by_a_bad_variable(text: str) -> None:
-    with pytest.raises(OptionError, match=rf"ECHO_FUSE: expected memory, or one of 1, true, .*, got '{text}'"):
-        Options.from_environment({"ECHO_FUSE": text})
 
 
 def test_unknown_option_is_named_with_those_known() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +18,6 @@ import echo
 from benchmarks.models import SMALL, random_values
 from echo.frontend.capture import planned_megabytes
 from echo.passes.differentiate import Differentiate
-from echo.plans.options import VARIABLES, Options
 from tests.training import assert_close, assert_same
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -158,44 +156,6 @@ def test_inference_is_left_alone() -> None:
 
 
 # The environment -----------------------------------------------------------------------------------------------
-
-
-def test_options_from_the_environment() -> None:
-    given = {"ECHO_POLICY": "echo", "ECHO_MAX_OVERHEAD": "none", "ECHO_MEMORY_BUDGET": "0.5", "ECHO_STRICT": "1"}
-    assert Options.from_environment(given) == Options(policy="echo", max_overhead=None, memory_budget=0.5, strict=True)
-    assert Options.from_environment({"HOME": "x", "ECHO": "1"}) == Options()
-    assert Options.from_environment({"ECHO_MEMORY_BUDGET": "6GB"}).memory_budget == "6GB"
-
-
-@pytest.mark.parametrize(
-    ("variable", "text"),
-    [
-        ("ECHO_MAX_OVERHEAD", "much"),
-        ("ECHO_STRICT", "perhaps"),
-        ("ECHO_MEMORY_BUDGET", "abc"),
-        ("ECHO_FUSE", "2"),
-        ("ECHO_MAX_OVERHEAD", "-1"),
-        ("ECHO_POLICY", "best"),
-        ("ECHO_PLAN", ":::"),
-        ("ECHO_OPTIMIZER_STATES", "99"),
-    ],
-)
-def test_a_wrong_variable_is_named(variable: str, text: str) -> None:
-    with pytest.raises(echo.OptionError, match=f"^{variable}: expected "):
-        Options.from_environment({variable: text})
-
-
-def test_the_reference_has_a_row_for_every_variable() -> None:
-    text = (ROOT / "docs" / "reference" / "options.md").read_text(encoding="utf-8")
-    table = text.split("| variable | default | meaning |\n")[1].split("\n\n")[0]
-    rows = dict(re.findall(r"^\| `(ECHO\w*)` \| ?(?:`(\w+)`)? ?\|", table, re.MULTILINE))
-    assert list(rows) == list(VARIABLES)
-    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "echo" / "kernels").rglob("*.cc"))
-    of_kernels = set(re.findall(r'(?:getenv|flag|is_off)\("(ECHO_\w+)"', sources))
-    paths = (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
-    documents = "".join(path.read_text(encoding="utf-8") for path in paths)
-    assert set(re.findall(r"\bECHO_[A-Z_]+\b", documents)) <= set(VARIABLES) | of_kernels
-    assert Options.from_environment({name: default for name, default in rows.items() if default}) == Options()
 
 
 SCRIPT = """

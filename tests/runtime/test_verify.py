@@ -20,6 +20,7 @@ import echo
 from echo.errors import OptionError, VerificationError
 from echo.ir.graph import Graph
 from echo.plans.options import Options
+from echo.plans.variables import options_from
 from echo.runtime import verify
 from echo.runtime.executor import PlannedExecutor
 from tests.conftest import plan_other_graphs
@@ -403,7 +404,7 @@ def test_strict_blocks_raise() -> None:
 
 
 def test_the_option() -> None:
-    assert Options.from_environment({"ECHO_VERIFY": "1"}).verify
+    assert options_from({"ECHO_VERIFY": "1"}).verify
     assert Options(verify=True).key == Options().key  # the same plans
     with pytest.raises(OptionError, match="verify: expected True or False"):
         Options(verify=2)

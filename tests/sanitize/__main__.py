@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Sequence
 
 from tests import libraries
 
@@ -51,16 +51,18 @@ THREAD = Kind(
     },
 )
 KINDS = {"address": ADDRESS, "thread": THREAD}
+# The layout of a process's memory that Linux draws may leave no room for the sanitizer's own.
+AT_ITS_PLACE = ("setarch", "--addr-no-randomize")
 
 
-def build(name: str) -> Path:
-    """The folder with the libraries of a kind.
+def build(name: str, targets: Sequence[str] = libraries.ALL) -> Path:
+    """The folder with the libraries of a kind that are ``targets``.
 
     Raises:
         subprocess.CalledProcessError: a build failed, and said why.
     """
     kind = KINDS[name]
-    return libraries.build(Path("sanitize", name), f"-fno-omit-frame-pointer {kind.flags}", kind.options)
+    return libraries.build(Path("sanitize", name), f"-fno-omit-frame-pointer {kind.flags}", kind.options, targets)
 
 
 def runtime(name: str) -> str:
@@ -69,12 +71,12 @@ def runtime(name: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def environment(name: str) -> dict[str, str]:
+def environment(name: str, targets: Sequence[str] = libraries.ALL) -> dict[str, str]:
     """The variables under which a command takes the libraries of a kind."""
     kind = KINDS[name]
     return {
         **os.environ,
-        **libraries.environment(build(name)),
+        **libraries.environment(build(name, targets)),
         **kind.environment,
         "ECHO_SANITIZED": name,
         "LD_PRELOAD": ":".join(map(runtime, kind.preload)),
@@ -87,8 +89,7 @@ def main() -> int:
     name, *command = sys.argv[1:]
     if command[:1] == ["python"]:
         command[0] = sys.executable
-    # the layout of a process's memory that Linux draws may leave no room for the sanitizer's own
-    return subprocess.run(["setarch", "--addr-no-randomize", *command], env=environment(name), check=False).returncode
+    return subprocess.run([*AT_ITS_PLACE, *command], env=environment(name), check=False).returncode
 
 
 if __name__ == "__main__":

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests import libraries
+from tests.sanitize import __main__ as sanitize
+
 ROOT = Path(__file__).parents[2]
 pytestmark = [
     pytest.mark.slow,
@@ -49,8 +52,9 @@ FAULTS = {"address": (BEHIND_THE_END, "AddressSanitizer: heap-buffer-overflow"),
 @pytest.mark.parametrize("kind", FAULTS)
 def test_a_fault_is_seen(kind: str) -> None:
     code, report = FAULTS[kind]
-    command = [sys.executable, "-m", "tests.sanitize", kind, "python", "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    environment = sanitize.environment(kind, libraries.KERNELS)
+    command = [*sanitize.AT_ITS_PLACE, sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=environment)
     assert report in done.stderr, done.stderr[-2000:]
     assert done.returncode != 0
     assert "not noticed" not in done.stdout

@@ -13,6 +13,7 @@ import pytest
 import echo
 from echo.errors import BudgetError, OptionError
 from echo.plans.options import Options
+from echo.plans.variables import options_from
 from echo.system import deadline as module
 from echo.system.deadline import NEVER, Deadline
 
@@ -95,7 +96,7 @@ def test_bad_values(value: Any) -> None:
 
 
 def test_the_variable() -> None:
-    assert Options.from_environment({"ECHO_MAX_PLANNING": "2.5"}).max_planning == 2.5
-    assert Options.from_environment({"ECHO_MAX_PLANNING": "none"}).max_planning is None
+    assert options_from({"ECHO_MAX_PLANNING": "2.5"}).max_planning == 2.5
+    assert options_from({"ECHO_MAX_PLANNING": "none"}).max_planning is None
     with pytest.raises(OptionError, match="ECHO_MAX_PLANNING"):
-        Options.from_environment({"ECHO_MAX_PLANNING": "soon"})
+        options_from({"ECHO_MAX_PLANNING": "soon"})

@@ -1,0 +1,135 @@
+"""The ``ECHO_*`` variables: one table, how the text of each is read, and the options that they make."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Callable, Mapping
+
+from echo.errors import GraphError, OptionError
+from echo.plans.options import MEMORY, POLICY_NAMES, Options
+
+if TYPE_CHECKING:
+    from echo.plans.plan import Plan
+
+
+def options_from(environment: Mapping[str, str]) -> Options:
+    """Options from the ``ECHO_*`` variables (`VARIABLES`).
+
+    Raises:
+        OptionError: a variable has a value that echo does not know; the message names it.
+    """
+    values: dict[str, Any] = {}
+    for variable, (option, _, _) in VARIABLES.items():
+        if option and variable in environment:
+            values[option] = value_of(variable, environment)
+    try:
+        return Options.of(**values)
+    except OptionError as error:  # it names the option, and the user knows the variable
+        option, colon, reason = str(error).partition(":")
+        names = {name: variable for variable, (name, _, _) in VARIABLES.items()}
+        raise OptionError(f"{names.get(option, option)}{colon}{reason}") from None
+
+
+def value_of(variable: str, environment: Mapping[str, str]) -> Any:
+    """The value of one of the `VARIABLES`, which is in the environment.
+
+    Raises:
+        OptionError: it has a value that echo does not know; the message names it.
+    """
+    _, read, _ = VARIABLES[variable]
+    try:
+        return read(environment[variable])
+    except ValueError as error:
+        raise OptionError(f"{variable}: {error}") from None
+
+
+def is_on(text: str) -> bool:
+    """A switch in the environment.
+
+    Raises:
+        OptionError: neither on nor off.
+    """
+    word = text.strip().lower()
+    if word not in (*_ON, *_OFF):
+        raise OptionError(f"expected one of {', '.join((*_ON, *_OFF[1:]))}, got {text!r}")
+    return word in _ON
+
+
+def _fuse(text: str) -> bool | str:
+    if text.strip().lower() == MEMORY:
+        return MEMORY
+    try:
+        return is_on(text)
+    except OptionError:
+        raise ValueError(f"expected {MEMORY}, or one of {', '.join((*_ON, *_OFF[1:]))}, got {text!r}") from None
+
+
+def _loaded(text: str) -> tuple[Plan, ...]:
+    from echo.plans.plan import Plan  # numpy is needed for plans, not for options
+
+    try:
+        plans = tuple(Plan.load(path) for path in text.split(os.pathsep) if path)
+    except (GraphError, OSError) as error:
+        raise ValueError(f"expected files that Plan.save wrote: {error}") from None
+    if text and not plans:
+        raise ValueError(f"expected files that Plan.save wrote, got {text!r}")
+    return plans
+
+
+def _number(text: str) -> float | str | None:
+    word = text.strip().lower()
+    if word in ("none", "auto"):
+        return None if word == "none" else "auto"
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"expected a fraction of the step such as 0.10, auto or none, got {text!r}") from None
+
+
+def _seconds(text: str) -> float | None:
+    if text.strip().lower() == "none":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"expected seconds such as 10, or none, got {text!r}") from None
+
+
+def _count(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"expected a number such as 2, got {text!r}") from None
+
+
+def _budget(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+TRACE_VARIABLE = "ECHO_TRACE"  # `echo.passes.trace`
+CHECK_VARIABLE, RECORD_VARIABLE = "ECHO_CHECK", "ECHO_RECORD"  # `echo.passes.invariants`, `echo.runtime.recording`
+_ON, _OFF = ("1", "true", "on", "yes"), ("", "0", "false", "off", "no")
+# variable: (option, how it is read, what it means); the only place where ECHO_* variables are named
+VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
+    "ECHO": ("", is_on, "1 optimizes every training symbol that is bound, with no change to the program"),
+    "ECHO_POLICY": ("policy", str, f"{', '.join(POLICY_NAMES[:-1])} or {POLICY_NAMES[-1]}"),
+    "ECHO_MAX_OVERHEAD": ("max_overhead", _number, "fraction of the step, or none"),
+    "ECHO_MEMORY_BUDGET": ("memory_budget", _budget, "bytes, a size such as 6GB, or a fraction"),
+    "ECHO_FUSE": ("fuse", _fuse, "0 keeps every bit, without fused kernels; memory fuses where it is slower, too"),
+    "ECHO_STRICT": ("strict", is_on, "1 raises where echo would warn and leave a symbol as it is"),
+    "ECHO_OPTIMIZER_STATES": ("optimizer_states", _count, "copies of the weights that count in a budget"),
+    "ECHO_EXACT": ("exact", is_on, "0 allows plans whose gradients differ in their last bits"),
+    "ECHO_MAX_PLANNING": ("max_planning", _seconds, "seconds that planning one graph may take, or none"),
+    "ECHO_PLAN": ("plan", _loaded, "files of plans to use for what they were made for, with : between them"),
+    "ECHO_VERIFY": ("verify", is_on, "1 runs the first step as the user's own graph too, and compares"),
+    "ECHO_LOG": ("", str, "level of the logger echo: INFO sums a process up, DEBUG says what became of each graph"),
+    TRACE_VARIABLE: ("", str, "a folder, into which each stage of planning writes what it gave, as text"),
+    CHECK_VARIABLE: ("", is_on, "1 checks what each stage of planning gave against the rules of its values"),
+    RECORD_VARIABLE: ("", str, "a CSV file for rows of time, memory and energy, beside ECHO=0 or ECHO=1"),
+    f"{RECORD_VARIABLE}_EVERY": ("", _count, "training steps of a row"),
+    f"{RECORD_VARIABLE}_WARMUP": ("", _count, "training steps that are left out of sums"),
+    "ECHO_CACHE_DIR": ("", str, "where measured times and plans are kept"),
+}
