@@ -14,7 +14,7 @@ from mxnet.gluon.model_zoo import vision
 
 from benchmarks.attention_models import bert
 from benchmarks.models import Model, cnn, lm
-from benchmarks.paper import nmt, speech, transformer, unet
+from benchmarks.paper import nmt, sockeye, speech, transformer, unet
 
 #: Word models of Zaremba et al. (2014) on Penn Treebank: units, steps, batch 20, 10,000 words.
 _WORD_MODELS = {"lm_200": (200, 20), "lm_650": (650, 35), "lm_1500": (1500, 35)}
@@ -26,6 +26,7 @@ def _bert() -> Model:
 
 WORKLOADS: dict[str, Callable[[], Model]] = {
     **{f"nmt_{name}": partial(nmt.model, f"nmt_{name}", setting) for name, setting in nmt.SETTINGS.items()},
+    **{f"sockeye_{name}": partial(sockeye.model, f"sockeye_{name}", setting) for name, setting in nmt.SETTINGS.items()},
     "transformer": partial(transformer.model, "transformer", transformer.Setting()),
     "deepspeech2": partial(speech.model, "deepspeech2", speech.Setting()),
     "deepspeech2_rnn": partial(speech.model, "deepspeech2_rnn", speech.Setting("rnn")),

@@ -31,9 +31,9 @@ _HEAVY_IN_TORCH = frozenset({
 
 # In the names of operators that draw random numbers, or run code that may (Custom).
 _DRAWS = re.compile(
-    """dropout|random|sample(?!r)|shuffle|custom|^normal$|^uniform$|^_npi_(bernoulli|choice|exponential|gamma|
-gumbel|logistic|multinomial|normal|pareto|powerd|rayleigh|uniform|weibull)""".replace("\n", ""),
-    re.IGNORECASE,
+    r"""dropout | random | sample(?!r) | shuffle | custom | ^normal$ | ^uniform$ | ^_npi_(bernoulli | choice |
+    exponential | gamma | gumbel | logistic | multinomial | normal | pareto | powerd | rayleigh | uniform | weibull)""",
+    re.IGNORECASE | re.VERBOSE,
 )
 
 _UNKNOWN = OpSpec()
