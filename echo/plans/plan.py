@@ -207,24 +207,9 @@ class Plan:
             GraphError: not a plan, or one with fields missing or unknown.
         """
         try:
-            if value["format"] != FORMAT:
-                raise GraphError(f"expected format {FORMAT}, got {value['format']!r}")
-            fields = {key: item for key, item in value.items() if key != "format"}
-            fields["decisions"] = tuple(map(read_decision, fields["decisions"]))
-            fields.update({name: read_memory(name, fields[name]) for name in ("before", "after")})
-            fields["notes"] = tuple(fields["notes"])
-            fields["reason"], fields["failed"] = fields["reason"], tuple(fields["failed"])
-            fields["subject"] = PlanKey.from_json(fields["subject"])
-            fields["marks"] = tuple(map(read_mark, fields["marks"]))
-            fields["fused"] = tuple(map(read_place, fields["fused"]))
-            fields["missed"] = tuple(map(read_missed, fields["missed"]))
-            plan = Plan(**fields)
-            for key in ("exact", "stock_seconds"):
-                fields[key]  # a file has to have it, although it has a default
-            _check(plan)
-            return plan
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise GraphError(f"not a plan: {type(error).__name__}: {error}") from error
+            return _read(value)
+        except _UNREADABLE as error:
+            raise GraphError(f"not a plan: {_reason(error)}") from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the plan as a JSON file, with a digest by which `load` refuses a file that was edited."""
@@ -245,12 +230,44 @@ class Plan:
         try:
             value = read_json(path)
             digest = value.pop("digest", None) if isinstance(value, dict) else None
-            plan = Plan.from_json(value)
+            plan = _read(value)
             if digest != _digest(value):
                 raise GraphError("it was edited or damaged since it was saved; echo.plan makes a new one")
             return plan
-        except (ValueError, GraphError) as error:
-            raise GraphError(f"{path} is not a plan: {error}") from error
+        except (GraphError, *_UNREADABLE) as error:
+            raise GraphError(f"{path} is not a plan: {_reason(error)}") from error
+
+
+_UNREADABLE = (KeyError, TypeError, ValueError, AttributeError)
+
+
+def _read(value: Any) -> Plan:
+    """The plan in a JSON value; one of `_UNREADABLE`, or a GraphError, where there is none."""
+    if value["format"] != FORMAT:
+        raise GraphError(f"expected format {FORMAT}, got {value['format']!r}")
+    fields = {key: item for key, item in value.items() if key != "format"}
+    fields["decisions"] = tuple(map(read_decision, fields["decisions"]))
+    fields.update({name: read_memory(name, fields[name]) for name in ("before", "after")})
+    fields["notes"] = tuple(fields["notes"])
+    fields["reason"], fields["failed"] = fields["reason"], tuple(fields["failed"])
+    fields["subject"] = PlanKey.from_json(fields["subject"])
+    fields["marks"] = tuple(map(read_mark, fields["marks"]))
+    fields["fused"] = tuple(map(read_place, fields["fused"]))
+    fields["missed"] = tuple(map(read_missed, fields["missed"]))
+    plan = Plan(**fields)
+    for key in ("exact", "stock_seconds"):
+        fields[key]  # a file has to have it, although it has a default
+    _check(plan)
+    return plan
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong with a value that is no plan."""
+    if isinstance(error, KeyError):
+        return f"it lacks {error}"
+    return (
+        f"something in it is of another type: {error}" if isinstance(error, (TypeError, AttributeError)) else str(error)
+    )
 
 
 def _digest(value: Mapping[str, Any]) -> str:
