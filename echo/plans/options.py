@@ -181,7 +181,7 @@ def budget_bytes(value: int | float | str, stock: int) -> int:
     elif isinstance(value, bool) or not isinstance(value, (int, float)):
         raise OptionError(message)
     else:
-        amount = value * stock if 0 < value <= 1 else value
+        amount = value
     if not 0 < amount <= _MOST:
         raise OptionError(message)
-    return int(amount)
+    return int(amount * stock if amount <= 1 and not isinstance(value, str) else amount)

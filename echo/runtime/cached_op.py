@@ -218,7 +218,7 @@ class PlannedCachedOp:
                 runner=self._runner,
                 user=user,
                 bound=bound,
-                fuses=choice.fuses,
+                fuses=choice.fuses or not self.plans[signature].exact,
                 context=str(args[0].context),
                 plan=self.plans[signature],
                 requests=requests,

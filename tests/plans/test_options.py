@@ -110,6 +110,13 @@ def test_patterns_must_be_texts(name: str, value: Any) -> None:
         Options.of(**{name: value})
 
 
+def test_a_fraction_of_nothing_is_a_budget() -> None:
+    assert budget_bytes(0.5, 0) == 0
+    assert budget_bytes(1, 300) == 300
+    assert budget_bytes(0.5, 300) == 150
+    assert budget_bytes(1.5, 300) == 1
+
+
 def test_policies_have_the_names_of_the_registry() -> None:
     assert tuple(policy.name for policy in policies.POLICIES) == POLICY_NAMES
 
