@@ -25,7 +25,7 @@ PARAMETERS = {
 }  # fmt: skip
 # MB that MXNet plans for a step.
 STOCK_MB = {
-    "sockeye_tbd": 8003, "sockeye_groundhog": 6742, "sockeye_best": 4329,
+    "sockeye_tbd": 8003, "sockeye_groundhog": 6742, "sockeye_best": 4248,
     "nmt_tbd": 7927, "nmt_groundhog": 8202, "nmt_best": 4639, "transformer": 3246, "deepspeech2": 6007,
     "deepspeech2_rnn": 1707, "bert_base": 4447, "resnet50_v1": 2773, "resnet50_v2": 2622, "resnet152_v1": 5566,
     "inception_v3": 3176, "densenet121": 4166, "unet": 3058, "lm_200": 43, "lm_650": 127, "lm_1500": 288,
