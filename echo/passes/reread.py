@@ -1,30 +1,54 @@
-"""Which variables a plan reads again in backward, where MXNet's own gradients read maps of the forward pass."""
+"""Which variables a plan reads again in backward where MXNet's own gradients read maps of the forward pass, or the
+other way round.
+"""
 
 from __future__ import annotations
 
-from typing import Mapping
+from typing import AbstractSet, Iterator, Mapping
 
 from echo.ir.attributes import PLAN_ATTRIBUTE
 from echo.ir.fused_operators import PREFIX
-from echo.ir.graph import Graph, Node
+from echo.ir.graph import Entry, Graph, Node
 from echo.ir.op_spec import NEVER
 from echo.ir.ops import spec
 
+_OF_SHAPES = frozenset({"ones_like", "zeros_like", "_contrib_arange_like"})  # which read no numbers
 MIXTURE = "the gradients would be those of a mixture of old and new values"
 
 
-def read_again(graph: Graph) -> dict[int, tuple[int, ...]]:
-    """The variables of a graph as it is bound that nodes read once more in backward, with those nodes.
+def read_again(graph: Graph, user: Graph) -> dict[int, tuple[int, ...]]:
+    """The variables of a graph as it is bound that nodes read at another time than in the user's, with those nodes.
 
-    These are nodes that run again, and fused operators, whose gradients compute their maps again.
+    These are nodes that run again, and fused operators, whose gradients compute their maps again; and of fused
+    operators and products that were put together also what they read through nodes that are not the user's, as a copy:
+    his gradients may read the variable itself in backward.
     """
+    names = {node.name for node in user.nodes}
+    made = {number for number, node in enumerate(graph.nodes) if node.name not in names}
     readers: dict[int, list[int]] = {}
     for number, node in enumerate(graph.nodes):
-        if PLAN_ATTRIBUTE in node.attrs or node.op.startswith(PREFIX):
-            for place, entry in enumerate(node.inputs):
-                if graph.nodes[entry.node].is_variable and _reads(node, place):
-                    readers.setdefault(entry.node, []).append(number)
-    return {variable: tuple(numbers) for variable, numbers in readers.items()}
+        fused = node.op.startswith(PREFIX)
+        for place, entry in enumerate(node.inputs):
+            again = (PLAN_ATTRIBUTE in node.attrs or fused) and graph.nodes[entry.node].is_variable
+            copied = entry.node in made and (fused or (number in made and spec(node.op).heavy))
+            for variable in _above(graph, entry, made) if (again or copied) and _reads(node, place) else ():
+                readers.setdefault(variable, []).append(number)
+    return {variable: tuple(dict.fromkeys(numbers)) for variable, numbers in sorted(readers.items())}
+
+
+def _above(graph: Graph, entry: Entry, made: AbstractSet[int]) -> Iterator[int]:
+    """The variables that an entry is, or whose numbers it is made of by nodes that are not the user's."""
+    seen, above = set(), [entry.node]
+    while above:
+        number = above.pop()
+        node = graph.nodes[number]
+        if number in seen or node.op in _OF_SHAPES:
+            continue
+        seen.add(number)
+        if node.is_variable:
+            yield number
+        elif number in made:
+            above += [source.node for source in node.inputs]
 
 
 def _reads(node: Node, place: int) -> bool:

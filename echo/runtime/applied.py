@@ -79,7 +79,7 @@ class Applied:
     @cached_property
     def watch(self) -> InputWatch | None:
         """The watch of the arguments that backward reads again."""
-        return watch_of(self.graph, self._arguments)
+        return watch_of(self.graph, self.user, self._arguments)
 
     @cached_property
     def watches_of_all(self) -> tuple[InputWatch | None, InputWatch | None]:

@@ -266,7 +266,7 @@ class PlannedCachedOp:
             implements=implements(graph),
             fuses=bool(plan.fused),
             mode_dependent=mode_dependent,
-            watch=watch_of(graph, self._symbol.list_inputs()),
+            watch=watch_of(graph, graph_of(self._symbol), self._symbol.list_inputs()),
             in_training=bool(mode_dependent) or any(spec(node.op).clone_op for node in recomputed),
         )
 

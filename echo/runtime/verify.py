@@ -147,7 +147,7 @@ def call_of(op: Any, inputs: Mapping[str, Any], states: Sequence[str]) -> Arrays
     with autograd.pause():
         copies = {name: array.copy() if name in states else array.detach() for name, array in inputs.items()}
         trained = {name: copies[name] for name, array in inputs.items() if name not in states and is_recorded(array)}
-        gradients = {name: mx.nd.zeros(array.shape, array.context, array.dtype) for name, array in trained.items()}
+        gradients = {name: _gradient_like(inputs[name]) for name in trained}
         autograd.mark_variables(list(trained.values()), list(gradients.values()))
         with autograd.record(train_mode=mode):
             outputs = op(*copies.values())
@@ -156,6 +156,13 @@ def call_of(op: Any, inputs: Mapping[str, Any], states: Sequence[str]) -> Arrays
         autograd.backward(heads, head_gradients(heads), train_mode=mode)
         updated = {name: copies[name] for name in copies if name in states}
         return read(output=dict(enumerate(outputs)), gradient=gradients, state=updated)
+
+
+def _gradient_like(array: Any) -> Any:
+    """Zeros in the place of an array's gradient: sparse where that is."""
+    gradient = array.grad
+    stype = "default" if gradient is None else gradient.stype
+    return mx.nd.zeros(array.shape, array.context, array.dtype, stype=stype)
 
 
 def is_recorded(array: Any) -> bool:

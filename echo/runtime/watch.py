@@ -42,9 +42,9 @@ class InputWatch:
             return self._watch.record([arrays[place].handle.value for place in self._places])
 
 
-def watch_of(graph: Graph, names: Sequence[str]) -> InputWatch | None:
-    """The watch of a graph that is bound with inputs of these names; None where nothing is read again."""
-    messages = texts(graph, read_again(graph))
+def watch_of(graph: Graph, user: Graph, names: Sequence[str]) -> InputWatch | None:
+    """The watch of a graph, bound for the user's with inputs of these names; None where nothing is read again."""
+    messages = texts(graph, read_again(graph, user))
     places = [place for place, name in enumerate(names) if name in messages]
     return _input_watch(places, [messages[names[place]] for place in places], digests=True)
 

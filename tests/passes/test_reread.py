@@ -22,7 +22,7 @@ def marked(graph: Graph, *names: str) -> Graph:
 
 
 def again(graph: Graph) -> dict[str, list[str]]:
-    found = read_again(graph)
+    found = read_again(graph, graph)
     return {graph.nodes[k].name: [graph.nodes[reader].name for reader in readers] for k, readers in found.items()}
 
 
@@ -50,13 +50,25 @@ def test_fused_operators_compute_from_their_inputs() -> None:
     found = Graph(nodes, fused.heads, fused.arg_nodes, fused.row_ptr, fused.attrs)
     assert again(found) == {"x": ["it"]}
     assert "or plan with" not in str(texts(graph, {}))
-    (said,) = texts(found, read_again(found)).values()
+    (said,) = texts(found, read_again(found, found)).values()
     assert "or plan with fuse=False, or train without echo (ECHO=0)" in said
+
+
+def test_what_is_read_through_nodes_that_are_not_the_users() -> None:
+    """His gradients read the variable in backward; a copy of it has the numbers of the forward pass."""
+    x, y, z = map(mx.sym.var, "xyz")
+    user = graph_of(mx.sym.batch_dot(x, mx.sym.sigmoid(y, name="his") + z, name="it"))
+    made = mx.sym.identity(x, name="it_copy") + mx.sym.ones_like(z, name="it_ones")
+    bound = graph_of(mx.sym.elemwise_mul(made, mx.sym.sigmoid(y, name="his"), name="it"))
+    nodes = tuple(node._with(op="_echo_weighted_sum") if node.name == "it" else node for node in bound.nodes)
+    graph = Graph(nodes, bound.heads, bound.arg_nodes, bound.row_ptr, bound.attrs)
+    found = {graph.nodes[variable].name for variable in read_again(graph, user)}
+    assert found == {"x"}, "not y, which his own node reads, nor z, of which only the shape is read"
 
 
 def test_the_text_names_what_to_keep() -> None:
     graph = marked(network(), "fc", "out")
-    said = texts(graph, read_again(graph))
+    said = texts(graph, read_again(graph, graph))
     assert set(said) == {"data", "fc_weight", "fc_bias", "scale"}
     assert said["scale"].startswith(written("scale"))
     assert "the plan computes 'out' (broadcast_mul) from it again in backward" in said["scale"]

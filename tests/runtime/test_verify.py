@@ -434,6 +434,21 @@ def test_strict_blocks_raise() -> None:
 # Options ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("flags", [{}, {"static_alloc": True}], ids=["dynamic", "static"])
+def test_blocks_with_sparse_gradients_are_verified(flags: dict[str, bool], caplog: pytest.LogCaptureFixture) -> None:
+    net = nn.HybridSequential()
+    net.add(
+        nn.Embedding(50, 16, sparse_grad=True), nn.Dense(32, flatten=False), nn.HybridLambda("tanh"), nn.LayerNorm()
+    )
+    net.initialize()
+    echo.optimize(net, **OPTIONS).hybridize(**flags)
+    with caplog.at_level(logging.INFO, "echo"), autograd.record():
+        loss = net(mx.nd.array(np.arange(40).reshape(8, 5))).sum()
+    loss.backward()
+    mx.nd.waitall()
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
 def test_the_option() -> None:
     assert options_from({"ECHO_VERIFY": "1"}).verify
     assert Options(verify=True).key == Options().key  # the same plans

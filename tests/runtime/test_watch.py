@@ -220,6 +220,36 @@ def test_fused_operators_compute_from_their_inputs() -> None:
     assert all("fuse=False" in each for each in said)
 
 
+def masked_attention() -> S.Symbol:
+    """The keys reach the fused operator as a copy, which keeps the order of arguments."""
+    scores = S.broadcast_add(S.batch_dot(S.var("q"), S.var("k"), transpose_b=True), S.BlockGrad(S.var("m")))
+    return S.batch_dot(S.softmax(scores), S.var("v"))
+
+
+def cross_entropy() -> S.Symbol:
+    """The label reaches it as float32."""
+    return S.pick(S.log_softmax(S.FullyConnected(S.var("x"), num_hidden=600, name="fc")), S.var("label"))
+
+
+@pytest.mark.parametrize(
+    ("symbol", "shapes", "name"),
+    [
+        (masked_attention(), {"q": (8, 33, 7), "k": (8, 41, 7), "v": (8, 41, 5), "m": (1, 33, 41)}, "k"),
+        (cross_entropy(), {"x": (50, 30), "label": (50,)}, "label"),
+    ],
+    ids=["attention", "cross entropy"],
+)
+def test_what_fused_operators_read_as_copies_is_watched(
+    symbol: S.Symbol, shapes: dict[str, tuple[int, ...]], name: str
+) -> None:
+    executor = echo.optimize(symbol, strict=True).simple_bind(mx.cpu(), grad_req="write", **shapes)
+    assert executor._applied.fuses
+    executor.forward(is_train=True)
+    executor.arg_dict[name][:] = 1.5
+    with pytest.raises(ChangedInputError, match=f"'{name}' was written"):
+        executor.backward(mx.nd.ones(executor.outputs[0].shape))
+
+
 def conv(data: tuple[int, ...]) -> mx.executor.Executor:
     hidden = S.var("data")
     for i in range(3):
