@@ -18,7 +18,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Iterable
 
 REPORT = "If that looks like a fault of echo, please report it with the traceback, which ECHO_STRICT=1 shows"
 _LONGEST = 400  # characters of a line about an error
@@ -29,6 +29,14 @@ def one_line(error: BaseException) -> str:
     """The kind of an error and its message, as one line that is not too long: MXNet's have many, and the time."""
     text = " ".join(_TIME.sub("", f"{type(error).__name__}: {error}").split())
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
+
+
+def did_you_mean(word: str, words: Iterable[str]) -> str:
+    """A question that names up to three of the words, those most alike; empty where none is."""
+    import difflib  # not at each start
+
+    alike = difflib.get_close_matches(word, list(words), 3)
+    return f"did you mean {' or '.join(alike)}?" if alike else ""
 
 
 class EchoError(Exception):

@@ -79,10 +79,7 @@ def plan(
       mxecho plan model-symbol.json data=32,3,224,224 --memory-budget 6GB --why stage1_relu
     """
     check_folders(save, netron)
-    if fuse and no_fuse:
-        raise OptionError(f"expected --no-fuse or --fuse {fuse.value}, got both")
-    fused = fuse.value if fuse else not no_fuse
-    options = {"policy": policy, "keep": keep or (), "recompute": recompute or (), "fuse": fused}
+    options = {"policy": policy, "keep": keep or (), "recompute": recompute or (), "fuse": _fused(fuse, no_fuse)}
     loaded = _symbol(symbol)
     found = _plan(loaded, trace, {**options, **bounds_of(max_overhead, memory_budget), **shapes_of(loaded, shapes)})
     answers = _answers(found, why or ())
@@ -94,6 +91,13 @@ def plan(
         print_json({**found.to_json(), **({"why": list(map(dataclasses.asdict, answers))} if why else {})})
     else:
         say("\n".join(map(str, [found, *answers])))
+
+
+def _fused(fuse: Optional[Fuse], no_fuse: bool) -> "bool | str":
+    """The option ``fuse`` of `echo.plan`."""
+    if fuse and no_fuse:
+        raise OptionError(f"expected --no-fuse or --fuse {fuse.value}, got both")
+    return fuse.value if fuse else not no_fuse
 
 
 def _symbol(path: str) -> Any:

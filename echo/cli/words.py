@@ -4,7 +4,6 @@ Modules with commands are imported for each ``--help``, so nothing here or there
 command runs. Annotations are read when Python runs: they have to be such as Python 3.8 knows.
 """
 
-import difflib
 import json
 import os
 import sys
@@ -14,8 +13,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import typer
 
-from echo.errors import OptionError
-from echo.system.reading import shortened
+from echo.errors import OptionError, did_you_mean
 
 if sys.version_info >= (3, 9):
     from typing import Annotated as Annotated
@@ -70,16 +68,17 @@ def shapes_of(symbol: Any, texts: Sequence[str]) -> Dict[str, Any]:
     Raises:
         OptionError: as `shape_of`; or a name comes twice, or is not that of an array.
     """
+    from echo.system.reading import shortened
+
     shapes = [shape_of(text) for text in texts]
-    twice = next((name for name, count in Counter(name for name, _ in shapes).items() if count > 1), None)
-    if twice is not None:
-        raise OptionError(f"{twice}: expected one shape of it, got {sum(name == twice for name, _ in shapes)}")
+    counts = Counter(name for name, _ in shapes)
     arrays = [*symbol.list_arguments(), *symbol.list_auxiliary_states()]
-    unknown = next((name for name, _ in shapes if name not in arrays), None)
-    if unknown is not None:
-        alike = difflib.get_close_matches(unknown, arrays, 3)
-        hint = f"did you mean {' or '.join(alike)}?" if alike else f"expected some of {shortened(', '.join(arrays))}"
-        raise OptionError(f"{unknown}: the symbol has no array of this name; {hint}")
+    for name, count in counts.items():
+        if count > 1:
+            raise OptionError(f"{name}: expected one shape of it, got {count}")
+        if name not in arrays:
+            hint = did_you_mean(name, arrays) or f"expected some of {shortened(', '.join(arrays))}"
+            raise OptionError(f"{name}: the symbol has no array of this name; {hint}")
     return dict(shapes)
 
 

@@ -147,14 +147,10 @@ def sparse_gradients(symbol: mx.sym.Symbol) -> frozenset[int]:
     return frozenset(place for place, name in enumerate(symbol.list_arguments()) if name in weights)
 
 
-def unmarked(symbol: mx.sym.Symbol, graph: Graph) -> tuple[mx.sym.Symbol, Graph]:
+def without_marks(symbol: mx.sym.Symbol, graph: Graph) -> tuple[mx.sym.Symbol, Graph]:
     """The symbol and its graph without marks of an earlier plan, which a saved symbol may hold: the hook would obey."""
-    marks = [name for name in HOOK_ATTRIBUTES if any(name in node.attrs for node in graph.nodes)]
-    if not marks:
-        return symbol, graph
-    for name in marks:
-        graph = graph.without_attr(name)
-    return symbol_of(graph), graph
+    bare = graph.without_attrs(*HOOK_ATTRIBUTES)
+    return (symbol if bare is graph else symbol_of(bare)), bare
 
 
 def types_of(graph: Graph, binding: Binding) -> dict[Entry, TensorType]:

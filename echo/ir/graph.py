@@ -7,7 +7,7 @@ results beside the graph, never attributes on a node.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any, Iterable, Mapping, NamedTuple, Sequence
 
 from echo.errors import GraphError
@@ -111,10 +111,16 @@ class Graph:
         graph.__dict__.update(self.__dict__, nodes=tuple(nodes))
         return graph
 
-    def without_attr(self, key: str) -> Graph:
-        """The same graph with this attribute on no node."""
-        kept = [{name: text for name, text in node.attrs.items() if name != key} for node in self.nodes]
-        return replace(self, nodes=tuple(replace(node, attrs=attrs) for node, attrs in zip(self.nodes, kept)))
+    def without_attrs(self, *names: str) -> Graph:
+        """The same graph with these attributes on no node; itself where none has them."""
+        gone = frozenset(names)
+        if all(gone.isdisjoint(node.attrs) for node in self.nodes):
+            return self
+        return self._with(
+            node if gone.isdisjoint(node.attrs)
+            else node._with(attrs={name: text for name, text in node.attrs.items() if name not in gone})
+            for node in self.nodes
+        )  # fmt: skip
 
     def with_names(self, names: Sequence[str]) -> Graph:
         """The same graph under other node names, one for each node."""

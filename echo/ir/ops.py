@@ -108,7 +108,9 @@ _ROWS: tuple[tuple[OpSpec, str], ...] = (
     (replace(_LIGHT, layout=Layout(identity=True, unsettled=True)), "_np_copy"),
     (replace(_LIGHT, layout=Layout(identity=True)), "BlockGrad"),
     (replace(_READER, layout=Layout(identity=True)), "make_loss"),
-    (replace(_LIGHT, in_gradients=True), "zeros_like"),
+    (replace(_LIGHT, in_gradients=True, unwatched={0: ALWAYS}), "zeros_like"),
+    (replace(_LIGHT, unwatched={0: ALWAYS}), "ones_like"),
+    (replace(_READER, unwatched={0: ALWAYS}), "_contrib_arange_like"),
     (replace(_READER, in_gradients=True), "_identity_with_attr_like_rhs"),
     (replace(_READER, is_free=True), "_grad_add"),
     (OpSpec(is_free=True), "null"),
@@ -149,7 +151,7 @@ _ROWS: tuple[tuple[OpSpec, str], ...] = (
     broadcast_add broadcast_sub broadcast_mul broadcast_div broadcast_maximum broadcast_minimum broadcast_power
     broadcast_equal broadcast_greater broadcast_lesser SoftmaxActivation L2Normalization sum mean max min prod
     norm SwapAxis squeeze stack slice_axis slice_like broadcast_to broadcast_axis broadcast_like tile repeat Pad
-    reverse one_hot depth_to_space space_to_depth ones_like _npx_relu _npx_sigmoid _npi_tanh _npi_exp _npi_expm1
+    reverse one_hot depth_to_space space_to_depth _npx_relu _npx_sigmoid _npi_tanh _npi_exp _npi_expm1
     _npi_log _npi_log1p _npi_log2 _npi_log10 _npi_sqrt _npi_cbrt _npi_square _npi_absolute _npi_sign _npi_negative
     _npi_reciprocal _npi_sin _npi_cos _npi_arctan _npi_add _npi_subtract _npi_multiply _npi_true_divide _npi_power
     _npi_where _npi_where_lscalar _npi_where_rscalar _npi_add_scalar _npi_subtract_scalar _npi_rsubtract_scalar
@@ -188,7 +190,7 @@ _ROWS: tuple[tuple[OpSpec, str], ...] = (
     _npi_where_scalar2 _contrib_AdaptiveAvgPooling2D _contrib_BilinearResize2D _contrib_DeformableConvolution
     _contrib_DeformablePSROIPooling _contrib_MultiBoxDetection _contrib_MultiBoxPrior _contrib_MultiProposal
     _contrib_PSROIPooling _contrib_Proposal _contrib_ROIAlign _contrib_RROIAlign _contrib_SyncBatchNorm
-    _contrib_arange_like _contrib_bipartite_matching _contrib_box_decode _contrib_box_encode _contrib_box_iou
+    _contrib_bipartite_matching _contrib_box_decode _contrib_box_encode _contrib_box_iou
     _contrib_box_nms _contrib_div_sqrt_dim _contrib_gradientmultiplier _contrib_index_array _contrib_index_copy
     _contrib_quadratic _contrib_quantize_v2 _contrib_round_ste _contrib_sign_ste _image_adjust_lighting
     _image_crop _image_flip_left_right _image_flip_top_bottom _image_normalize _random_pdf_dirichlet

@@ -12,7 +12,6 @@ from echo.ir.graph import Entry, Graph, Node
 from echo.ir.op_spec import NEVER
 from echo.ir.ops import spec
 
-_OF_SHAPES = frozenset({"ones_like", "zeros_like", "_contrib_arange_like"})  # which read no numbers
 MIXTURE = "the gradients would be those of a mixture of old and new values"
 
 
@@ -42,13 +41,13 @@ def _above(graph: Graph, entry: Entry, made: AbstractSet[int]) -> Iterator[int]:
     while above:
         number = above.pop()
         node = graph.nodes[number]
-        if number in seen or node.op in _OF_SHAPES:
+        if number in seen:
             continue
         seen.add(number)
         if node.is_variable:
             yield number
         elif number in made:
-            above += [source.node for source in node.inputs]
+            above += [source.node for place, source in enumerate(node.inputs) if _reads(node, place)]
 
 
 def _reads(node: Node, place: int) -> bool:

@@ -63,9 +63,7 @@ def implements(graph: Graph) -> bool:
 def unmarked(user: Graph, rewritten: Graph) -> Graph:
     """A rewritten graph that came back from MXNet, without the marks of the plan."""
     user_attributes = set().union(*(node.attrs for node in user.nodes))
-    for name in set(OF_PLANS) - user_attributes:
-        rewritten = rewritten.without_attr(name)
-    return rewritten
+    return rewritten.without_attrs(*set(OF_PLANS) - user_attributes)
 
 
 def marks_of(user: Graph, rewritten: Graph) -> tuple[Mark, ...]:

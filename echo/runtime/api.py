@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import operator
 from dataclasses import fields
@@ -13,10 +12,10 @@ import numpy as np
 from mxnet.gluon import Block
 from mxnet.symbol import Symbol
 
-from echo.errors import OptionError, ShapeError, UnsupportedError
+from echo.errors import OptionError, ShapeError, UnsupportedError, did_you_mean
 from echo.frontend.hook import check_version
 from echo.frontend.session import MxnetSession
-from echo.frontend.symbols import graph_of, infer_binding, unmarked
+from echo.frontend.symbols import graph_of, infer_binding, without_marks
 from echo.ir.graph import Graph
 from echo.plans.frontier import Frontier
 from echo.plans.options import Options
@@ -58,9 +57,8 @@ def _check_known(options: Iterable[str], names: Iterable[str]) -> None:
     unknown = sorted(set(options) - set(option_names))
     if unknown:
         expected = f"expected one of {', '.join(option_names)}, or the name of an array of the symbol"
-        alike = difflib.get_close_matches(unknown[0], [*option_names, *names], 3)
-        hint = f"; did you mean {' or '.join(alike)}?" if alike else ""
-        raise OptionError(f"unknown option {unknown[0]!r}, {expected}{hint}")
+        question = did_you_mean(unknown[0], [*option_names, *names])
+        raise OptionError(f"unknown option {unknown[0]!r}, {expected}{'; ' if question else ''}{question}")
 
 
 def _options(options: Mapping[str, Any]) -> Options:
@@ -94,7 +92,7 @@ def optimize(symbol: Any, keywords: Mapping[str, Any]) -> Any:
         check_version()
         return optimize_block(symbol, _options(keywords))
     options, bind, shapes = _split(symbol, keywords)
-    symbol, graph = unmarked(symbol, graph_of(symbol))
+    symbol, graph = without_marks(symbol, graph_of(symbol))
     optimized = optimize_symbol(symbol, options, graph)
     if shapes:
         optimized.plans.append(find.PLANNER.plan(_session(symbol, graph, bind, shapes), options).plan)
@@ -133,7 +131,7 @@ def _ready(symbol: Any, keywords: Mapping[str, Any]) -> tuple[Options, Callable[
         options = _options({name: value for name, value in keywords.items() if name in option_names - {"ctx"}})
         return options, session_of_block(symbol, shapes, _context(keywords.get("ctx", mx.context.current_context())))
     options, bind, shapes = _split(symbol, keywords)
-    return options, _session(*unmarked(symbol, graph_of(symbol)), bind, shapes)
+    return options, _session(*without_marks(symbol, graph_of(symbol)), bind, shapes)
 
 
 def _context(ctx: Any) -> mx.Context:

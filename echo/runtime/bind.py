@@ -13,7 +13,7 @@ from mxnet.symbol import Symbol
 
 from echo.errors import REPORT, one_line
 from echo.frontend.match_range import match_range
-from echo.frontend.symbols import symbol_of, unmarked
+from echo.frontend.symbols import symbol_of, without_marks
 from echo.ir.graph import Graph
 from echo.planning.store import Found
 from echo.plans.options import Options
@@ -51,7 +51,7 @@ def with_plan(
     if request.untouched:
         logger.debug("echo: bound as it is: %s", request.untouched)
         return request.call(user)
-    user, graph = unmarked(user, read())
+    user, graph = without_marks(user, read())
     details = record is not None
 
     def find(options: Options) -> Choice:

@@ -18,7 +18,7 @@ from mxnet.symbol import Symbol
 from echo.errors import REPORT, one_line
 from echo.frontend.cached import binding_of_call, runner_of, stateless
 from echo.frontend.hook import install_hook
-from echo.frontend.symbols import graph_of, symbol_of, unmarked
+from echo.frontend.symbols import graph_of, symbol_of, without_marks
 from echo.ir.attributes import APART_ATTRIBUTE, GRADIENT_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, is_true
 from echo.ir.graph import Graph
 from echo.ir.ops import spec
@@ -71,7 +71,7 @@ class PlannedCachedOp:
     def __init__(self, symbol: Symbol, flags: Sequence[tuple[str, Any]], on_error: OnError) -> None:
         self._on_error = on_error
         self.plans: dict[Signature, Plan] = {}
-        symbol, graph = unmarked(symbol, graph_of(symbol))
+        symbol, graph = without_marks(symbol, graph_of(symbol))
         self._symbol, self._flags = symbol, flags
         self._current = StockCachedOp(symbol, flags)
         self._choice = _STOCK
@@ -249,8 +249,8 @@ class PlannedCachedOp:
         if any(array.stype != "default" for array in args):
             logger.info("echo: a hybridized block runs as it is: sparse arguments")
             return _STOCK
-        graph = stateless(graph_of(self._symbol))
-        planned = find_plan(graph, lambda: binding_of_call(self._symbol, args), args[0].context, options, self._runner)
+        user = stateless(graph_of(self._symbol))
+        planned = find_plan(user, lambda: binding_of_call(self._symbol, args), args[0].context, options, self._runner)
         if planned is None:
             return _STOCK
         plan, graph = planned.plan, planned.graph
@@ -266,7 +266,7 @@ class PlannedCachedOp:
             implements=implements(graph),
             fuses=bool(plan.fused),
             mode_dependent=mode_dependent,
-            watch=watch_of(graph, graph_of(self._symbol), self._symbol.list_inputs()),
+            watch=watch_of(graph, user, self._symbol.list_inputs()),
             in_training=bool(mode_dependent) or any(spec(node.op).clone_op for node in recomputed),
         )
 

@@ -40,7 +40,7 @@ def test_a_range_alone_is_written_into_every_operator(graph: Graph) -> None:
 def test_without_the_hook_mxnet_mirrors(graph: Graph) -> None:
     found = mark(graph, {1: [0]}, hook=False, match_range=2)
     assert attrs(found, MIRROR_ATTRIBUTE) == [None, "True", None, None]
-    assert found.without_attr(MIRROR_ATTRIBUTE) == graph
+    assert found.without_attrs(MIRROR_ATTRIBUTE) == graph
 
 
 @pytest.mark.parametrize("hook", [True, False])

@@ -35,6 +35,11 @@ class Part(NamedTuple):
     node: int
 
 
+def plain(entry: Entry) -> Entry:
+    """The entry, whichever write to it is read."""
+    return Entry(entry.node, entry.index)
+
+
 def local(position: int, index: int = 0) -> Entry:
     """Output ``index`` of the new node at this position of a `Fusion`."""
     return Entry(-1 - position, index)

@@ -9,7 +9,7 @@ from typing import Callable, Iterator, Mapping, Optional, Sequence
 from echo.ir.fused_operators import num_outputs
 from echo.ir.graph import VARIABLE, VERSION, Entry, Graph, Node
 from echo.ir.training_node import TensorType
-from echo.passes.patterns.graph_view import Fusion
+from echo.passes.patterns.graph_view import Fusion, plain
 
 Types = Mapping[Entry, TensorType]
 # The types of all entries of a graph whose variables have these types, by name; None where MXNet refuses the graph.
@@ -70,11 +70,11 @@ def _side_by_side(
         outputs = _outputs(fusion)
 
         def moved(entry: Entry, at: Mapping[Entry, Entry] = at, first: int = first) -> Entry:
-            return at[_plain(entry)] if entry.node >= 0 else Entry(first - 1 - entry.node, entry.index)
+            return at[plain(entry)] if entry.node >= 0 else Entry(first - 1 - entry.node, entry.index)
 
         for position, node in enumerate(fusion.nodes):
             add(node._with(inputs=tuple(map(moved, node.inputs)), name=f"n{len(nodes)}"), outputs[position])
-        pairs += [(_plain(user), moved(new)) for user, new in fusion.outputs.items() if _plain(user) in types]
+        pairs += [(plain(user), moved(new)) for user, new in fusion.outputs.items() if plain(user) in types]
     heads = tuple(dict.fromkeys(new for _, new in pairs))
     arguments = tuple(number for number, node in enumerate(nodes) if node.is_variable)
     return Graph(tuple(nodes), heads, arguments, tuple(starts), VERSION), variables, pairs
@@ -86,17 +86,17 @@ def _kind(fusion: Fusion, types: Types) -> object:
     places = {entry: place for place, entry in enumerate(read)}
     nodes = tuple(
         (node.op, *sorted(node.attrs.items()),
-         *((entry.node, entry.index) if entry.node < 0 else places[_plain(entry)] for entry in node.inputs))
+         *((entry.node, entry.index) if entry.node < 0 else places[plain(entry)] for entry in node.inputs))
         for node in fusion.nodes
     )  # fmt: skip
-    outputs = tuple((new, types.get(_plain(user))) for user, new in fusion.outputs.items())
+    outputs = tuple((new, types.get(plain(user))) for user, new in fusion.outputs.items())
     return nodes, tuple(types[entry] for entry in read), outputs
 
 
 def _read(fusion: Fusion) -> Iterator[Entry]:
     """The user's entries that the new nodes, or the readers of what they replace, read."""
     inputs = (entry for node in fusion.nodes for entry in node.inputs)
-    return (_plain(entry) for entry in (*inputs, *fusion.outputs.values()) if entry.node >= 0)
+    return (plain(entry) for entry in (*inputs, *fusion.outputs.values()) if entry.node >= 0)
 
 
 def _outputs(fusion: Fusion) -> list[int]:
@@ -106,7 +106,3 @@ def _outputs(fusion: Fusion) -> list[int]:
         if entry.node < 0:
             counts[-1 - entry.node] = max(counts[-1 - entry.node], entry.index + 1)
     return counts
-
-
-def _plain(entry: Entry) -> Entry:
-    return Entry(entry.node, entry.index)

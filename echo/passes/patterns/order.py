@@ -28,7 +28,7 @@ def numbered(graph: Graph) -> Graph:
 
 def unnumbered(graph: Graph) -> Graph:
     """The graph without the attribute of `numbered`."""
-    return graph.without_attr(DRAW_ATTRIBUTE) if any(DRAW_ATTRIBUTE in node.attrs for node in graph.nodes) else graph
+    return graph.without_attrs(DRAW_ATTRIBUTE)
 
 
 def ordered(fused_graph: Graph, user: Graph) -> Graph | None:

@@ -8,7 +8,7 @@ from typing import Mapping
 from echo.ir.graph import VARIABLE, VERSION, Entry, Graph, Node
 from echo.ir.training_node import TensorType
 from echo.passes.patterns import attention, cross_entropy
-from echo.passes.patterns.graph_view import Fusion, View
+from echo.passes.patterns.graph_view import Fusion, View, plain
 from echo.passes.patterns.substitute import applied
 
 Types = Mapping[Entry, TensorType]
@@ -49,7 +49,7 @@ class _Made:
     def __init__(self, view: View, fusion: Fusion, types: Types, rows: Mapping[str, int]) -> None:
         self._view, self._fusion, self._types, self._rows = view, fusion, types, rows
         reads = (*fusion.shapes, *(entry for node in fusion.nodes for entry in node.inputs))
-        self._leaves = {_plain(entry) for entry in reads if entry.node >= 0 and entry.node not in fusion.replaced}
+        self._leaves = {plain(entry) for entry in reads if entry.node >= 0 and entry.node not in fusion.replaced}
         self._nodes: list[Node] = []
         self._counts: list[int] = []
         self._at: dict[Entry, Entry] = {}
@@ -58,7 +58,7 @@ class _Made:
 
     def put(self, entry: Entry) -> Entry:
         """Where an entry of the user's is; what computes it is added where it is not there yet."""
-        entry = _plain(entry)
+        entry = plain(entry)
         if entry not in self._at:
             self._at[entry] = self._variable(entry) if self._is_read(entry) else self._computed(entry)
         return self._at[entry]
@@ -116,7 +116,3 @@ class _Made:
         self._nodes.append(node)
         self._counts.append(outputs)
         return Entry(len(self._nodes) - 1)
-
-
-def _plain(entry: Entry) -> Entry:
-    return Entry(entry.node, entry.index)
