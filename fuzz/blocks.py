@@ -16,6 +16,7 @@ from mxnet.gluon import nn, rnn
 import echo
 from echo.frontend.match_range import match_range
 from fuzz import block_training, storage, training
+from fuzz.drawing import Drawing, as_counted, calm, is_wide
 from fuzz.exact import comparable, program_in_float64, states_in_float64
 from fuzz.judgement import verdict
 from fuzz.operators import ANY, IMAGE, LAYERS, MATRIX, SEQUENCE
@@ -23,7 +24,7 @@ from fuzz.options import draw_options
 from fuzz.outcome import MAGNITUDES, NUDGES, Refused, Undefined
 from fuzz.program import Line, Program
 from fuzz.symbol_script import code_of
-from fuzz.symbols import EXPECTED, RANGES, Drawing, as_counted, calm, is_wide
+from fuzz.symbols import EXPECTED, RANGES
 
 _BY_RANK = {2: MATRIX, 3: SEQUENCE, 4: IMAGE}
 _INPUT = re.compile(r"var\('(\w+)'")
@@ -283,10 +284,16 @@ def _exact(program: Program) -> Iterator[Any]:
         yield stock_run(program_in_float64(program))
 
 
-def stock(seed: int) -> None:
+def alone(seed: int) -> None:
     """The program of a seed without echo: where that ends the process, too, MXNet is at fault."""
+    stock(draw(seed))
+
+
+def stock(program: Program) -> Any:
+    """What a program computes without echo; None where MXNet refuses it."""
     with contextlib.suppress(Refused):
-        stock_run(draw(seed))
+        return stock_run(program)
+    return None
 
 
 def run(seed: int) -> str | None:

@@ -1,6 +1,7 @@
 """One batch of cases in a process of its own: ``python -m fuzz.child KIND SEED COUNT``, or ``KIND PROGRAM.json``.
 
-``KIND SEED stock`` runs a case without echo.
+``KIND SEED stock`` runs a case without echo; ``KIND PROGRAM.json stock`` does so, and leaves beside the program, as a
+pickle, what came out (`fuzz.elsewhere`).
 
 What happens is told on standard output, a JSON value a line: a seed before it is tried, so that whoever waits knows
 what a process died of, and what came of it; ``next`` where another process has to go on.
@@ -13,6 +14,7 @@ import importlib
 import io
 import json
 import os
+import pickle
 import random
 import sys
 import time
@@ -43,7 +45,7 @@ def main(kind: str, what: str, count: str = "") -> None:
         tell({"wrong": _checked(module, module.program_of(Path(what).read_text()))})
         return
     if count == "stock":
-        module.stock(int(what))
+        _stock(module, what)
         return
     for seed in range(int(what), int(what) + int(count)):
         tell({"seed": seed})
@@ -55,6 +57,14 @@ def main(kind: str, what: str, count: str = "") -> None:
             # on memory that is free by now, or fails as well, and so do all behind it
             tell({"next": seed + 1})
             return
+
+
+def _stock(module: Any, what: str) -> None:
+    if what.isdigit():
+        module.alone(int(what))
+    else:
+        run = module.stock(module.program_of(Path(what).read_text()))
+        Path(what).with_suffix(".pickle").write_bytes(pickle.dumps(run))
 
 
 def _case(module: Any, seed: int) -> dict[str, Any]:

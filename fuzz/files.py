@@ -45,6 +45,12 @@ SETUPS = tuple(
 )
 
 
+def alone(seed: int) -> None:
+    """The training of a case without echo."""
+    setup = random.Random(seed).choice(SETUPS)
+    stock(setup.model, setup.runner)
+
+
 def run(seed: int) -> str | None:
     """One random case: what is wrong with it, or None."""
     rng = random.Random(seed)

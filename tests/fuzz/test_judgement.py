@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import mxnet as mx
 import numpy as np
 import pytest
 
+import echo
 from fuzz import blocks, symbols, training
 from fuzz.exact import comparable, program_in_float64, symbol_in_float64
 from fuzz.judgement import verdict
@@ -46,15 +48,32 @@ def test_nudged_values_explain_what_is_not_much_more() -> None:
 
 
 def test_the_nearer_to_float64_is_right() -> None:
-    for exact in (0.6, 0.56, 0.55):
+    for exact in (0.6, 0.55, 0.54):  # rounding by chance may be twice as far off
         with pytest.raises(Undefined):
             judged(0.6, exact=[exact])
-    for exact in (0.5, 0.54):
+    for exact in (0.5, 0.53):
         assert judged(0.6, exact=[exact])
 
 
 def test_a_number_that_was_lost_is_wrong_whatever_float64_gives() -> None:
     assert judged(np.nan, exact=[0.9])
+
+
+def test_numbers_too_large_for_the_type_are_undefined() -> None:
+    with pytest.raises(Undefined):
+        judged(np.nan, np.inf, exact=[1e39])
+    for exact in (3e38, np.inf):
+        assert judged(np.nan, np.inf, exact=[exact])
+
+
+def test_training_is_over_with_nans_in_the_gradients() -> None:
+    first, second = ({"output 0": np.ones(1), "gradient x": np.array([value])} for value in (1.0, np.nan))
+    for before, over in (([second], True), ([first], False), ([], False)):
+        mine, its = ([*before, {"output 0": np.array([value])}] for value in (np.nan, 0.0))
+        wrong = training.differences(mine, its, True)
+        assert list(wrong) == [f"step {len(before)}: output 0"]
+        with pytest.raises(Undefined) if over else contextlib.nullcontext():
+            assert verdict(wrong, mine, its, (), (), ())
 
 
 def test_zeros_of_rounded_gates_are_no_difference() -> None:
@@ -102,6 +121,39 @@ def test_block_in_float64_is_the_same_on_the_same_values() -> None:
     for name, array in exact[0].items():
         assert array.dtype == np.float64 or name == "random stream"
         assert training.largest(expected[0][name], array) < 1e-5, name
+
+
+def test_dropout_draws_the_same_in_float64() -> None:
+    scores = "mx.sym.softmax(mx.sym.batch_dot({0}, {1}, transpose_b=True))"
+    lines = (
+        argument("data0", (3, 4, 5)),
+        Line("mx.sym.Dropout({0}, p=0.4)", (0,), (3, 4, 5)),
+        Line(f"mx.sym.batch_dot(mx.sym.Dropout({scores}, p=0.3, mode='always', axes=(0,)), {{1}})", (0, 1), (3, 4, 5)),
+        Line("mx.rnn.DropoutCell(0.3).unroll(3, inputs={0}, layout='TNC', merge_outputs=True)[0]", (2,), (3, 4, 5)),
+    )
+    program = Program(lines, (1, 2, 3), how={"steps": 3, "predicts": 1})
+    (exact,) = symbols._exact(program)
+    for step, expected in zip(exact, training.train(symbols.symbol_of(program), {}, program.how)):
+        for name, array in step.items():
+            assert array.dtype == np.float64 or name == "random stream"
+            assert training.largest(expected[name], array) < 1e-6, name
+
+
+def test_a_gradient_of_many_terms_is_asked_for_in_another_process() -> None:
+    """MXNet computes another one here, of an array that is an output, too, than where it adds up in one way only."""
+    dots = "mx.sym.batch_dot({}, {{0}}, transpose_b=True)"
+    closed = f"-1e9 * {dots.format('mx.sym.flip({0}, axis=0)')}.ones_like()"
+    scores = f"mx.sym.where({dots.format('2 * {0}')} > 0.1, {dots.format('{0}')}, {closed})"
+    cell = "mx.rnn.LSTMCell(16, prefix='lstm_').unroll(4, inputs=mx.sym.flip({0}, axis=0), merge_outputs=False)[0][-1]"
+    lines = (argument("x", (4, 4, 8)), Line(f"mx.sym.batch_dot(mx.sym.softmax({scores}), {{0}})", (0,), (4, 4, 8)),
+             Line(cell, (1,), (4, 16)))  # fmt: skip
+    program = Program(lines, (0, 2))
+    symbol = symbols.symbol_of(program)
+    assert symbols._most_readers(symbol) >= symbols._IN_PLACE
+    *_, other = symbols._others(symbol, program)
+    assert list(training.differences(other, training.train(symbol, {}, {}), True)) == ["step 0: gradient x"]
+    got = training.train(echo.optimize(symbol, fuse=True), {}, {})
+    assert not training.differences(got, other, True)
 
 
 @pytest.mark.parametrize("code", ["mx.sym.Dropout({0}, p=0.4)", "mx.sym.Cast({0}, dtype='float16')",

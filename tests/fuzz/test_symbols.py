@@ -17,6 +17,7 @@ from echo.frontend.hook import install_hook
 from fuzz import blocks, symbols
 from fuzz.__main__ import Batch, run_batches
 from fuzz.child import shrunk
+from fuzz.drawing import is_wide
 from fuzz.outcome import Refused, Undefined
 from fuzz.program import Line, Program, argument, smaller
 
@@ -145,7 +146,7 @@ def test_storage_that_grows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @BOTH
 def test_storage_is_counted_of_large_programs_that_may_not_grow(kind: Any) -> None:
-    wide = kind.draw(next(seed for seed in range(100) if symbols.is_wide(seed)))
+    wide = kind.draw(next(seed for seed in range(100) if is_wide(seed)))
     assert wide.how["storage"]
     assert not wide.options["fuse"]
     assert "recompute" not in wide.options

@@ -11,12 +11,16 @@ from tests.kernels.cases import TOLERANCE, Case, Runner, draw, error, expected_b
 # The largest element of q, which makes scores of up to 12, 1,200 and 117,000, and how far float32 may be from float64.
 # At 1,200 some keys come close to a query's own, so that what the scores themselves lose in rounding shows.
 SIZES = {3.0: 4.5e-6, 30.0: 2.5e-5, 300.0: 1e-6}
-VARIANTS = ("plain", "lengths", "mask", "ruled out", "dropout")
+VARIANTS = ("plain", "lengths", "mask", "ruled out", "dropout", "short")
 
 
 def large_scores(size: float, dtype: str = "float32", variant: str = "plain") -> Case:
-    """Queries, keys and values are one array: a query's own key has nearly all the weight, where it counts."""
-    case = draw("attention", {"N": 2, "Tq": 70, "Tk": 70, "D": 16, "Dv": 16}, dtype, seed=10)
+    """Queries, keys and values are one array: a query's own key has nearly all the weight, where it counts.
+
+    In the variant "short" all keys fit into one block of the kernels.
+    """
+    steps = 40 if variant == "short" else 70
+    case = draw("attention", {"N": 2, "Tq": steps, "Tk": steps, "D": 16, "Dv": 16}, dtype, seed=10)
     lengths, mask, x = case.inputs[3], case.inputs[4], case.inputs[0]
     for i in range(3):
         case.inputs[i] = (size * x.astype(np.float64) / np.abs(x).max()).astype(dtype)

@@ -127,6 +127,40 @@ def test_a_bias_may_rule_keys_out() -> None:
     assert not np.isnan(np.delete(outputs[0], 5, axis=1)).any()
 
 
+@pytest.mark.parametrize("size", [1.0, 3.0, 6.0])
+def test_gradients_of_short_rows_are_as_near_as_those_of_a_plain_softmax(size: float) -> None:
+    """Sums over many rows cancel, as for a bias of the queries: then what each row is off by is all that is left."""
+    case = draw("attention", {"N": 64, "Tq": 8, "Tk": 8, "D": 16, "Dv": 16}, seed=11)
+    x = (size * case.inputs[0] / np.abs(case.inputs[0]).max()).astype(np.float32)
+    case.inputs = [x, x, x, None, None, None, None]
+    outputs = run_forward(case, call)
+    exact = expected_backward(case, outputs)[0]
+    scale, over = np.float32(case.params["scale"]), (0, 2, 1)
+    scores = np.matmul(x, x.transpose(over)) * scale
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    dweights = np.matmul(case.heads[0], x.transpose(over))
+    dscores = weights * (dweights - (weights * dweights).sum(-1, keepdims=True)) * scale
+    plain, fused = (np.sqrt(np.square(found - exact).mean())
+                    for found in (np.matmul(dscores, x), run_backward(case, outputs, call)[0]))  # fmt: skip
+    assert fused < 1.35 * plain
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_nans_of_gradients_go_where_the_reference_has_them(name: str) -> None:
+    """Above all to where a slope of 0 multiplies them."""
+    for params in PARAMS.get(name, [{}]):
+        case = draw(name, SMALL[name], seed=12, **params)
+        if name == "attention":
+            case.inputs[3] = None  # nothing goes to the values of padding, whatever it is
+        outputs = run_forward(case, call)
+        for head in (head for head in case.heads if head is not None and head.size):
+            for at in np.random.default_rng(0).integers(0, head.size, 8):
+                kept, head.flat[at] = head.flat[at], np.nan
+                check(run_backward(case, outputs, call), expected_backward(case, outputs), "float32", f"{name} {at}")
+                head.flat[at] = kept
+
+
 def test_large_scores() -> None:
     """Exponentials of the scores themselves would overflow."""
     case = draw("attention", {"N": 1, "Tq": 3, "Tk": 90, "D": 4, "Dv": 3}, seed=9, scale=100.0)

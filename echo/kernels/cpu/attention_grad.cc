@@ -1,6 +1,7 @@
 // The backward pass of attention: the weights are computed again, block by block, from the logarithms of their
 // denominators (Dao et al. 2022, algorithm 4). A large logarithm is rounded by as much as the weights would then be off
-// by, relatively: there the weights are summed first (`mend_large`).
+// by, relatively: there the weights are summed first (`mend_large`). Where a block has all keys that count, its weights
+// are always summed, and so are their gradients: nothing but what MXNet rounds is rounded then.
 #include <cmath>
 
 #include "attention.h"
@@ -36,13 +37,27 @@ ECHO_INLINE float delta_row(const float* __restrict scores, const float* __restr
   return sum;
 }
 
-// Scores become weights, and gradients of weights become gradients of scores.
-ECHO_INLINE void weights_row(float* __restrict scores, float* __restrict dweights, float scale, float lse, float rest,
-                             float delta, int64_t columns) {
+ECHO_INLINE void weights_row(float* __restrict scores, float lse, float rest, int64_t columns) {
+  for (int64_t j = 0; j < columns; ++j) scores[j] = exp_of(scores[j] - lse - rest);
+}
+
+// Gradients of weights become gradients of scores.
+ECHO_INLINE void dscores_row(const float* __restrict weights, float* __restrict dweights, float scale, float delta,
+                             int64_t columns) {
+  for (int64_t j = 0; j < columns; ++j) dweights[j] = weights[j] * (dweights[j] - delta) * scale;
+}
+
+// Makes the weights of a row sum up to 1, and returns the sum of their products with their gradients.
+ECHO_INLINE float whole_row(float* __restrict weights, const float* __restrict dweights, int64_t columns) {
+  float sum = 0.0f, delta = 0.0f;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t j = 0; j < columns; ++j) sum += weights[j];
+#pragma omp simd reduction(+ : delta)
   for (int64_t j = 0; j < columns; ++j) {
-    scores[j] = exp_of(scores[j] - lse - rest);
-    dweights[j] = scores[j] * (dweights[j] - delta) * scale;
+    weights[j] /= sum;
+    delta += weights[j] * dweights[j];
   }
+  return delta;
 }
 
 // Nothing flows back to scores that the mask has replaced.
@@ -176,7 +191,6 @@ void each_large_row(const Tensors& t, int64_t n, const Buffers& b, F f) {
 // is subtracted from later, so that nothing is left where one key has all the weight, as in MXNet.
 void mend_large(const Tensors& t, int64_t n, const Buffers& b) {
   float *const rest = b[kRest], *const delta = b[kDelta];
-  std::fill_n(rest, t.Tq, 0.0f);
   if (!t.any_large(n, 0, t.Tq)) return;
   each_large_row(t, n, b, [&](int64_t query, int64_t at, int64_t columns) {
     rest[query] += cloned<sum_row>(b[kScores] + at, t.lse_of(n, query), columns);
@@ -192,6 +206,7 @@ void mend_large(const Tensors& t, int64_t n, const Buffers& b) {
 // A block of keys and values that count, and where their gradients are summed.
 struct KeyBlock {
   int64_t first, columns;
+  bool is_all;  // no other keys count
   const float* keys;
   Columns key_columns, value_columns;
   float *dk, *dv;
@@ -212,8 +227,9 @@ void block_grad(const Tensors& t, int64_t n, int64_t first, int64_t rows, const 
     const int64_t inside = finish_row(t, n, first + i, block.first, columns, scores, dscores, buffer, &row);
     // the weight of one key alone is always 1: what rounding leaves of its gradient would be all that there is
     const float scale = t.rules.length(n, first + i) == 1 ? 0.0f : t.rules.scale;
-    cloned<weights_row>(scores, dscores, scale, t.lse_of(n, first + i), b[kRest][first + i], b[kDelta][first + i],
-                        inside);
+    cloned<weights_row>(scores, t.lse_of(n, first + i), b[kRest][first + i], inside);
+    const float delta = block.is_all ? cloned<whole_row>(scores, dscores, inside) : b[kDelta][first + i];
+    cloned<dscores_row>(scores, dscores, scale, delta, inside);
     if (row.factors != nullptr) cloned<multiply_rows>(scores, row.factors, inside);
     if (row.mask != nullptr && t.rules.masking != kAdds) cloned<close_row>(dscores, row.mask, inside);
     std::fill(scores + inside, scores + columns, 0.0f);
@@ -227,8 +243,11 @@ void block_grad(const Tensors& t, int64_t n, int64_t first, int64_t rows, const 
 }
 
 void sequence_grad(const Tensors& t, int64_t n, const Buffers& b) {
-  fill_delta(t, n, b);
-  mend_large(t, n, b);
+  std::fill_n(b[kRest], t.Tq, 0.0f);
+  if (t.rules.most(n) > kKeysAtOnce) {
+    fill_delta(t, n, b);
+    mend_large(t, n, b);
+  }
   std::fill_n(b[kDq], t.Tq * t.D, 0.0f);
   const int64_t length = t.rules.most(n);
   in_tiles(t.Tk, kKeysAtOnce, [&](int64_t key, int64_t all) {
@@ -242,6 +261,7 @@ void sequence_grad(const Tensors& t, int64_t n, const Buffers& b) {
       const float* const values = t.v.read(row * t.Dv, columns * t.Dv, b[kV]);
       const KeyBlock block{key,
                            columns,
+                           columns == length,
                            keys,
                            {keys, columns, t.D, t.Tq, b[kKTransposed]},
                            {values, columns, t.Dv, t.Tq, b[kVTransposed]},

@@ -28,7 +28,7 @@ ECHO_INLINE void tanh_grads(int64_t n, const float* __restrict dh, const float* 
 
 ECHO_INLINE void relu_grads(int64_t n, const float* __restrict dh, const float* __restrict dy,
                             const float* __restrict y, float* __restrict d) {
-  for (int64_t j = 0; j < n; ++j) d[j] = y[j] > 0.0f ? dh[j] + dy[j] : 0.0f;
+  for (int64_t j = 0; j < n; ++j) d[j] = (dh[j] + dy[j]) * (y[j] > 0.0f ? 1.0f : 0.0f);  // a NaN stays one
 }
 
 bool is_tanh(const Call& call) {

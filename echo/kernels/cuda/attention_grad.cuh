@@ -54,6 +54,9 @@ __device__ inline void scores_and_gradients(const Call& a, const Tile& tile, Lon
 // Whether weights from the logarithm of a row's denominator are off by more than 2e-6, since it is rounded.
 __device__ inline bool is_large(float lse) { return fabsf(lse) > 32.f && fabsf(lse) < ECHO_INFINITY; }
 
+// Whether a tile has all keys: then weights are summed there, and so are their gradients, as on the CPU.
+__device__ inline bool is_whole(const AttentionGrad& a) { return a.keys <= kTile; }
+
 // The same for all threads of a block: whether any of the tile's queries is large.
 __device__ inline bool any_large(const AttentionGrad& a, const Tile& tile) {
   float count = 0;
@@ -70,7 +73,7 @@ template <typename T>
 __device__ void attention_mend(const AttentionGrad& a) {
   __shared__ AttentionShared shared;
   each_tile(a, a.queries, [&](const Tile& tile) {
-    if (!any_large(a, tile)) return;
+    if (is_whole(a) || !any_large(a, tile)) return;
     QueryStatistics found[4];
     for (int i = 0; i < 4; ++i) {
       found[i] = query_statistics(a, tile, tile.first + spread(threadIdx.x / 16, i));
@@ -99,6 +102,18 @@ __device__ void attention_mend(const AttentionGrad& a) {
   });
 }
 
+// Makes the weights of a row, of which a thread has four, sum up to 1, and returns the sum of their products with their
+// gradients. All weights are 0 where no key counts.
+__device__ inline float whole_row(float* p, const float* dp) {
+  const float sum = row_sum(p[0] + p[1] + p[2] + p[3]), divisor = sum == 0 ? 1.f : sum;
+  float delta = 0;
+  for (int j = 0; j < 4; ++j) {
+    p[j] /= divisor;
+    delta += p[j] * dp[j];
+  }
+  return row_sum(delta);
+}
+
 // The softmax of a tile, and the gradient of its scores before the scale.
 template <typename T, bool by_key, typename Call>
 __device__ inline void weights_and_gradient(const Call& a, const Tile& tile, Long query, Long key,
@@ -106,9 +121,10 @@ __device__ inline void weights_and_gradient(const Call& a, const Tile& tile, Lon
   scores_and_gradients<T, by_key>(a, tile, query, key, shared, p, ds);
   for (int i = 0; i < 4; ++i) {
     const QueryStatistics of = query_statistics(a, tile, query + spread(threadIdx.x / 16, i));
+    for (int j = 0; j < 4; ++j) p[i][j] = expf(p[i][j] - of.lse - of.rest);
+    const float delta = is_whole(a) ? whole_row(p[i], ds[i]) : of.delta;
     for (int j = 0; j < 4; ++j) {
-      p[i][j] = expf(p[i][j] - of.lse - of.rest);
-      ds[i][j] = p[i][j] * (ds[i][j] - of.delta) * a.scale;
+      ds[i][j] = p[i][j] * (ds[i][j] - delta) * a.scale;
       const Long row = query + spread(threadIdx.x / 16, i), column = key + spread(threadIdx.x % 16, j);
       if (!is_open<T>(a, tile, row, column)) ds[i][j] = 0;
     }
