@@ -21,9 +21,9 @@ def verdict(wrong: Mapping[str, str], got: Any, expected: Any, again: Iterable[A
     nudged ones, ``exact`` a run in float64, if there is one.
 
     Raises:
-        Undefined: all that is wrong comes of NaNs that MXNet's own step before had left in the parameters; or differs in
-            one of the same values, too; or by much in a nudged one, more than fused operators may; or echo's is about
-            as near to the exact one as MXNet's own, or that has numbers which are too large for MXNet's type.
+        Undefined: all that is wrong comes of NaNs that MXNet's own step before had left in the parameters; or differs
+            in one of the same values, too; or by much in a nudged one, more than fused operators may; or echo's is
+            about as near to the exact one as MXNet's own, or that has numbers which are too large for MXNet's type.
     """
     doubtful = {name for name in wrong if _is_over(name, expected)}
     for run in again:

@@ -55,6 +55,18 @@ def is_fused(request: Request) -> bool:
     return any(node.op.startswith(PREFIX) for node in request.graph.nodes)
 
 
+def test_wishes_that_fused_operators_cannot_meet_cost_these_alone() -> None:
+    """No fault of echo, not even to whoever is strict. Sizes of fused attention with Dropout are read off its inputs."""
+    x = mx.sym.InstanceNorm(mx.sym.var("x"), mx.sym.var("gamma"), mx.sym.var("beta"))
+    weights = mx.sym.Dropout(mx.sym.softmax(mx.sym.batch_dot(x, x, transpose_b=True)), p=0.2)
+    image = mx.sym.Convolution(mx.sym.var("image"), kernel=(3, 3), num_filter=8)
+    symbol = mx.sym.Group([mx.sym.batch_dot(weights, x), image])
+    found = echo.plan(symbol, fuse=True, recompute=["InstanceNorm"], strict=True, x=(2, 5, 64), image=(2, 8, 8, 8))
+    assert not found.fused
+    assert not found.failed
+    assert any("without fused operators" in note and "reads its shape" in note for note in found.notes)
+
+
 def test_the_users_own_operators_cost_no_fused_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where those are looked at too, for they might need much less."""
     full = pipeline.best_plan

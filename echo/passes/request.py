@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import Callable, Iterator, Mapping, Protocol, Sequence
 
-from echo.errors import BudgetError, one_line
+from echo.errors import BudgetError, OptionError, one_line
 from echo.estimators.cost_table import CostTable
 from echo.estimators.evaluator import Evaluator
 from echo.estimators.footprint import OPTIMIZER, WEIGHTS
@@ -124,7 +124,7 @@ class Request:
 
     With ``follows`` nothing is searched: the plan is the hint's choice. Without ``details`` the plan leaves out where
     the memory is, which takes as long to compute as a short search. ``failed`` gets a line for each way to plan that
-    failed and was left out. At the ``deadline`` the best plan so far is taken. ``workspaces`` are the bytes of the
+    failed and was left out, ``ruled_out`` for each that the user's options do not allow. At the ``deadline`` the best plan so far is taken. ``workspaces`` are the bytes of the
     workspaces of the graph's fused operators. ``timed`` remembers what came of timing fused operators
     (`echo.passes.slower`).
     """
@@ -137,6 +137,7 @@ class Request:
     details: bool = True
     follows: bool = False
     failed: list[str] = field(default_factory=list, compare=False)
+    ruled_out: list[str] = field(default_factory=list, compare=False)
     deadline: Deadline = NEVER
     workspaces: int = 0
     timed: dict[str, str] = field(default_factory=dict, compare=False)
@@ -160,6 +161,8 @@ class Request:
     def without(self, label: str) -> Iterator[None]:
         """An error in this context ends only this way to plan, called ``label``, and becomes a line of ``failed``.
 
+        One of the options becomes a line of ``ruled_out``: they name nodes that this way, but not every way, rules out.
+
         Raises:
             BudgetError: as it came, since it is no fault.
             Exception: any error, where the user is ``strict``.
@@ -168,6 +171,8 @@ class Request:
             yield
         except BudgetError:
             raise
+        except OptionError as error:
+            self.ruled_out.append(f"planned without {label}: {error}")
         except Exception as error:
             if self.options.strict:
                 raise

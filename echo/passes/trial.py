@@ -115,7 +115,8 @@ class Trial:
             BudgetError: there is none.
         """
         seconds = _stock_seconds(request) if self.stock is not None and self.is_timed else None
-        plan = replace(_explained(self.plan, self.fused, self.stock, seconds), failed=tuple(request.failed))
+        plan = _explained(self.plan, self.fused, self.stock, seconds)
+        plan = replace(plan, failed=tuple(request.failed), notes=(*plan.notes, *request.ruled_out))
         if (tracing := trace()) is not None:
             tracing.note("plan", "\n".join([plan.summary(), *plan.remarks]))
         assert self.planned is not None

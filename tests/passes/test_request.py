@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from echo.errors import BudgetError
+from echo.errors import BudgetError, OptionError
 from echo.estimators.footprint import INPUTS, OPTIMIZER, WEIGHTS
 from echo.passes.request import Request
 from echo.plans.options import Options
@@ -37,6 +37,14 @@ def test_a_budget_is_no_fault_and_whoever_is_strict_sees_all() -> None:
         raise BudgetError(1, 2, "all")
     with pytest.raises(ValueError, match="all of it"), request(strict=True).without("layers"):
         raise ValueError("all of it")
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_options_that_one_way_cannot_meet_are_no_fault(strict: bool) -> None:
+    made = request(strict=strict)
+    with made.without("layers"):
+        raise OptionError("recompute: no")
+    assert (made.failed, made.ruled_out) == ([], ["planned without layers: recompute: no"])
 
 
 def test_late_is_late_whoever_notices() -> None:
