@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Iterator
 
 from echo.errors import BudgetError, OptionError
-from echo.estimators.inplace import why_as_it_is
 from echo.estimators.overhead import Overhead
 from echo.passes.base import Pass, run
 from echo.passes.candidates import FindCandidates
@@ -61,7 +60,7 @@ def plan(request: Request) -> Planned:
     Raises:
         EchoError: the options, the graph or the budget cannot be met; the message says what was expected.
     """
-    if why_as_it_is(request.graph, request.frontend.device):
+    if request.why_as_it_is:
         request = replace(request, options=replace(request.options, fuse=False))
     best = choose(list(bases(request)), request.graph)
     for refinement in REFINEMENTS:

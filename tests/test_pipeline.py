@@ -56,7 +56,7 @@ def is_fused(request: Request) -> bool:
 
 
 def test_wishes_that_fused_operators_cannot_meet_cost_these_alone() -> None:
-    """No fault of echo, not even to whoever is strict. Sizes of fused attention with Dropout are read off its inputs."""
+    """No fault of echo, not even to whoever is strict. Fused attention with Dropout reads sizes off its inputs."""
     x = mx.sym.InstanceNorm(mx.sym.var("x"), mx.sym.var("gamma"), mx.sym.var("beta"))
     weights = mx.sym.Dropout(mx.sym.softmax(mx.sym.batch_dot(x, x, transpose_b=True)), p=0.2)
     image = mx.sym.Convolution(mx.sym.var("image"), kernel=(3, 3), num_filter=8)

@@ -45,8 +45,12 @@ def why_as_it_is(graph: Graph, device: str) -> str:
     """Why nothing about the memory of a graph may change; empty where it may.
 
     Control flow and Custom operators look at their arrays when work is handed out, not when it is done. A chunk may
-    then still hold an array in a layout of oneDNN's, and another array by the time that they run.
+    then still hold an array in a layout of oneDNN's, and another array by the time that they run. Gradients that are
+    added to what memory holds are other ones wherever memory is another.
     """
+    node = next((node for node in graph.nodes if spec(node.op).adds_to_memory), None)
+    if node is not None:
+        return f"MXNet adds gradients of {node.op} ({node.name!r}) to what memory holds: all of it stays as it is"
     early = next((node for node in graph.nodes if node.subgraphs or spec(node.op).looks_early), None)
     if early is None or not has_layouts(graph, device):
         return ""

@@ -114,6 +114,7 @@ class OpSpec:
         movable_inputs: the inputs that may move; all where it is None.
         in_place: its gradient comes out as other numbers where it is computed over an array that it reads.
         looks_early: it looks at its arrays when work is handed out, not when it is done.
+        adds_to_memory: its gradients are added to what memory holds.
         takes_attrs: its nodes may be given further attributes.
         unwatched: inputs whose values no result depends on, or that MXNet counts as written in every pass.
         outputs: how many outputs it has, or the attribute that says it.
@@ -145,6 +146,7 @@ class OpSpec:
     movable_inputs: frozenset[int] | None = None
     in_place: When = NEVER
     looks_early: bool = False
+    adds_to_memory: bool = False
     takes_attrs: bool = True
     unwatched: Mapping[int, When] = field(default_factory=dict)
     outputs: int | str = 1

@@ -119,6 +119,7 @@ _ROWS: tuple[tuple[OpSpec, str], ...] = (
     (replace(_LIGHT, needs_hook=True, gathers=True, measurable=False), "pick"),
     (replace(_READER, gathers=True), "gather_nd"),
     (replace(_LIGHT, measurable=False), "SequenceMask SequenceLast SequenceReverse"),
+    (OpSpec(adds_to_memory=True), "_cond"),
     (OpSpec(looks_early=True, takes_attrs=False), "Custom"),  # which hands attributes to code of the user's
 
     # Fused kernels

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import ClassVar, Mapping, Sequence
 
 from echo.errors import OptionError
-from echo.estimators.inplace import has_layouts, may_be_blocked, relaid, why_as_it_is
+from echo.estimators.inplace import has_layouts, may_be_blocked, relaid
 from echo.ir.cse import merged
 from echo.ir.graph import Entry, Graph
 from echo.ir.ops import spec
@@ -47,7 +47,7 @@ class FindCandidates:
         _check_conflict(training, keep, recompute)
         heads = {entry.node for entry in training.outputs}
         outputs_stay = _why_outputs_stay(training, request.frontend.device)
-        graph_stays = why_as_it_is(request.graph, request.frontend.device)
+        graph_stays = request.why_as_it_is
         draws = training.runner == EXECUTOR and _draws_in_inference(training)
         light: dict[int, tuple[Entry, ...]] = {}
         heavy: dict[int, tuple[Entry, ...]] = {}

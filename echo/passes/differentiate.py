@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from echo.estimators.inplace import as_stock, why_as_it_is
+from echo.estimators.inplace import as_stock
 from echo.estimators.kept import copied, with_kept
 from echo.ir.gradients import implementations
 from echo.ir.training_graph import TrainingGraph
@@ -30,7 +30,7 @@ class Differentiate:
         if not frontend.hook:
             return training
         training = with_kept(as_stock(training, frontend.device), frontend.device)
-        if why_as_it_is(request.graph, frontend.device):
+        if request.why_as_it_is:
             return training
         copied_entries = copied(training, frontend.device)
         rules = implementations(training, request.options.exact, frontend.onednn, copied_entries, frontend.cudnn)

@@ -10,6 +10,7 @@ from echo.errors import BudgetError, OptionError, one_line
 from echo.estimators.cost_table import CostTable
 from echo.estimators.evaluator import Evaluator
 from echo.estimators.footprint import OPTIMIZER, WEIGHTS
+from echo.estimators.inplace import why_as_it_is
 from echo.estimators.overhead import Overhead
 from echo.ir.gradient_rule import GradientRule
 from echo.ir.graph import Entry, Graph
@@ -124,9 +125,9 @@ class Request:
 
     With ``follows`` nothing is searched: the plan is the hint's choice. Without ``details`` the plan leaves out where
     the memory is, which takes as long to compute as a short search. ``failed`` gets a line for each way to plan that
-    failed and was left out, ``ruled_out`` for each that the user's options do not allow. At the ``deadline`` the best plan so far is taken. ``workspaces`` are the bytes of the
-    workspaces of the graph's fused operators. ``timed`` remembers what came of timing fused operators
-    (`echo.passes.slower`).
+    failed and was left out, ``ruled_out`` for each that the user's options do not allow. At the ``deadline`` the best
+    plan so far is taken. ``workspaces`` are the bytes of the workspaces of the graph's fused operators. ``timed``
+    remembers what came of timing fused operators (`echo.passes.slower`).
     """
 
     graph: Graph
@@ -146,6 +147,11 @@ class Request:
     def is_late(self) -> bool:
         """Whether planning has to end: the deadline is over, or a search ended that had to leave time for the rest."""
         return self.deadline.is_over or self.late_line in self.failed
+
+    @property
+    def why_as_it_is(self) -> str:
+        """Why nothing about the memory of the graph may change; empty where it may."""
+        return why_as_it_is(self.graph, self.frontend.device)
 
     @property
     def late_line(self) -> str:

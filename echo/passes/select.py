@@ -9,7 +9,7 @@ from echo.errors import BudgetError, OptionError
 from echo.estimators.evaluator import Choice
 from echo.estimators.footprint import footprint, held_at_peak
 from echo.estimators.ignored import read_too_late
-from echo.estimators.inplace import moved, why_as_it_is
+from echo.estimators.inplace import moved
 from echo.estimators.overhead import Overhead
 from echo.estimators.planner import blocks
 from echo.ir.clones import with_clones
@@ -126,7 +126,7 @@ def _problem(
     evaluator, effort = request.frontend.evaluator(training, overhead.seconds)
     bound = request.options.overhead_bound
     default_range = request.frontend.match_range
-    as_it_is = bool(why_as_it_is(request.graph, request.frontend.device))
+    as_it_is = bool(request.why_as_it_is)
     other_ranges = () if as_it_is else tuple(value for value in MATCH_RANGES if value != default_range)
     hint = request.hint
     assigns = request.frontend.hook and training.runner != DYNAMIC and not as_it_is

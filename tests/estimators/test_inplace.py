@@ -243,6 +243,30 @@ def test_control_flow_beside_convolutions_is_left_as_it_is() -> None:
     assert not any("too early" in decision.reason for decision in alone.decisions)
 
 
+class Condition(mx.gluon.HybridBlock):
+    """What recomputes much, before a condition."""
+
+    def hybrid_forward(self, F: Any, x: Any) -> Any:
+        y = F.sin(F.square(F.sin(x)))
+        return F.contrib.cond(F.sum(y) < 2, lambda: y * 2, lambda: y + 1)
+
+
+def test_graphs_with_a_condition_are_left_as_they_are() -> None:
+    """MXNet adds its gradients to what memory holds."""
+    net, x = Condition(), mx.nd.ones((64, 64))
+    net.hybridize()
+    block = echo.optimize(net, policy="all", max_overhead=None)
+    x.attach_grad()
+    with mx.autograd.record():
+        y = block(x)
+    y.backward()
+    symbol = echo.optimize(net(S.var("x")), policy="all", max_overhead=None)
+    symbol.bind(mx.cpu(), {"x": x}, {"x": x.grad})
+    for plan in (*block._cached_op.plans.values(), *symbol.plans):
+        assert plan.changes_nothing
+        assert any("to what memory holds" in decision.reason for decision in plan.decisions)
+
+
 def test_what_is_read_for_its_shape_meets_no_other_layout() -> None:
     x = S.var("x") * 2
     ones = S.ones_like(x, name="ones")
