@@ -147,9 +147,12 @@ def sparse_gradients(symbol: mx.sym.Symbol) -> frozenset[int]:
     return frozenset(place for place, name in enumerate(symbol.list_arguments()) if name in weights)
 
 
-def without_marks(symbol: mx.sym.Symbol, graph: Graph) -> tuple[mx.sym.Symbol, Graph]:
-    """The symbol and its graph without marks of an earlier plan, which a saved symbol may hold: the hook would obey."""
-    bare = graph.without_attrs(*HOOK_ATTRIBUTES)
+def without_marks(symbol: mx.sym.Symbol, graph: Graph, *more: str) -> tuple[mx.sym.Symbol, Graph]:
+    """The symbol and its graph without marks of an earlier plan, which a saved symbol may hold: the hook would obey.
+
+    Nor with these ``more`` attributes.
+    """
+    bare = graph.without_attrs(*HOOK_ATTRIBUTES, *more)
     return (symbol if bare is graph else symbol_of(bare)), bare
 
 

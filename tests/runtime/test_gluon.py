@@ -61,13 +61,21 @@ class Steps(gluon.HybridBlock):
         return self.out(data)
 
 
+class Mirrored(Cells):
+    """MXNet's executors would recompute all of it, its CachedOp recomputes nothing."""
+
+    def hybrid_forward(self, F: Any, data: Any) -> Any:
+        with mx.AttrScope(__force_mirroring__="1"):
+            return super().hybrid_forward(F, data)
+
+
 BLOCKS: dict[str, Callable[[], gluon.HybridBlock]] = {
-    "layers": lambda: net(nn.Dropout(0.3)), "cells": Cells, "steps": Steps,
+    "layers": lambda: net(nn.Dropout(0.3)), "cells": Cells, "steps": Steps, "mirrored": Mirrored,
 }  # fmt: skip
 
 
 # Whether there is something to fuse, and it is
-FUSED = [("layers", False), ("cells", False), ("cells", True), ("steps", False)]
+FUSED = [("layers", False), ("cells", False), ("cells", True), ("steps", False), ("mirrored", False), ("mirrored", True)]
 
 
 def made(build: Callable[[], gluon.HybridBlock], on: bool, fuse: bool = False, **flags: Any) -> gluon.HybridBlock:
