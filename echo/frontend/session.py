@@ -163,12 +163,18 @@ class MxnetSession:
     def _differentiated(self) -> TrainingGraph:
         if not self.hook:
             return forward_graph(self.graph, self._binding, self._ctx)
-        captured = captured_graph(self.graph, self._binding, self._ctx)
+        captured = self._captured(self.graph)
         training = self._as_run(graph_in(captured, self.graph), self.match_range)
         if self._runner == EXECUTOR:
             self._chunks.append((self.graph, chunks_in(captured)))
         is_other = self.graph is self._user and self.fuses
         return replace(training, planned_bytes=self.stock_bytes()) if is_other else training
+
+    def _captured(self, graph: Graph, stock: bool = False) -> Mapping[str, Any]:
+        """What MXNet plans for a graph; no CachedOp recomputes what MXNet's own variable has executors recompute."""
+        is_cached = self._runner != EXECUTOR
+        with changed_variable(MIRROR_VARIABLE, "0") if is_cached else contextlib.nullcontext():
+            return captured_graph(graph, self._binding, self._ctx, stock=stock)
 
     @property
     def onednn(self) -> bool:
@@ -202,7 +208,7 @@ class MxnetSession:
         if not (self.fuses and self.hook):
             return self.oracle(self._user, self.match_range)[0]
         if self._stock_bytes is None:
-            captured = captured_graph(self._user, self._binding, self._ctx, stock=True)
+            captured = self._captured(self._user, stock=True)
             is_cached = self._runner != EXECUTOR
             self._stock_bytes = (
                 self._as_run(graph_in(captured, self._user), self.match_range).planned_bytes
@@ -229,7 +235,7 @@ class MxnetSession:
 
     def _planned(self, graph: Graph, match_range_: int) -> tuple[int, tuple[bool, ...]]:
         if self._runner != EXECUTOR:
-            captured = captured_graph(graph, self._binding, self._ctx)
+            captured = self._captured(graph)
             training = self._as_run(graph_in(captured, graph), match_range_)
             return training.planned_bytes, training.accumulations
         with contextlib.nullcontext() if self.hook else match_range(match_range_):

@@ -75,7 +75,14 @@ BLOCKS: dict[str, Callable[[], gluon.HybridBlock]] = {
 
 
 # Whether there is something to fuse, and it is
-FUSED = [("layers", False), ("cells", False), ("cells", True), ("steps", False), ("mirrored", False), ("mirrored", True)]
+FUSED = [
+    ("layers", False),
+    ("cells", False),
+    ("cells", True),
+    ("steps", False),
+    ("mirrored", False),
+    ("mirrored", True),
+]
 
 
 def made(build: Callable[[], gluon.HybridBlock], on: bool, fuse: bool = False, **flags: Any) -> gluon.HybridBlock:
@@ -229,8 +236,10 @@ def test_each_shape_is_planned_once(flags: dict[str, bool], caplog: pytest.LogCa
 
 @pytest.mark.parametrize(("name", "fuse"), FUSED)
 @pytest.mark.parametrize("on", [False, True])
-def test_planned_bytes_come_true(name: str, fuse: bool, on: bool) -> None:
+@pytest.mark.parametrize("mirror", ["0", "1"])  # which executors obey, and no CachedOp
+def test_planned_bytes_come_true(name: str, fuse: bool, on: bool, mirror: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With static_alloc and gradients of every input, MXNet allocates to the byte what the plan says."""
+    monkeypatch.setenv("MXNET_BACKWARD_DO_MIRROR", mirror)
     planned_block = made(BLOCKS[name], True, fuse, static_alloc=True)
     data = inputs(64)
     step(planned_block, data)
