@@ -31,7 +31,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def counted(name: str) -> Callable[..., Any]:
         full = getattr(module, name)
-        return lambda *args: (seen.append(name), full(*args))[1]
+        return lambda *args, **more: (seen.append(name), full(*args, **more))[1]
 
     for name in ("captured_graph", "oracle", "types_of"):
         monkeypatch.setattr(module, name, counted(name))
