@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import mxnet as mx
@@ -43,6 +44,18 @@ def step(executor: mx.executor.Executor) -> float:
     return time.perf_counter() - started
 
 
+def in_turn(executors: Mapping[str, mx.executor.Executor], rounds: int) -> dict[str, list[float]]:
+    """Seconds of each executor's steps, which take turns, behind one of each that is not counted."""
+    times: dict[str, list[float]] = {name: [] for name in executors}
+    for executor in executors.values():
+        step(executor)
+    for number in range(rounds):
+        order = list(executors) if number % 2 else list(executors)[::-1]
+        for name in order:
+            times[name].append(step(executors[name]))
+    return times
+
+
 def _binds_the_same(one: echo.Plan, other: echo.Plan) -> bool:
     recomputed = [{(item.node, item.output) for item in plan.recomputed} for plan in (one, other)]
     return recomputed[0] == recomputed[1] and one.match_range == other.match_range
@@ -62,13 +75,7 @@ def measure(model: Model, rounds: int) -> dict[str, Any]:
         if twin is None:
             executors[name] = executor
         same[name] = twin or name
-    times: dict[str, list[float]] = {name: [] for name in executors}
-    for name in executors:
-        step(executors[name])
-    for number in range(rounds):
-        order = list(executors) if number % 2 else list(executors)[::-1]
-        for name in order:
-            times[name].append(step(executors[name]))
+    times = in_turn(executors, rounds)
     row: dict[str, Any] = {"model": model.name, "stock_ms": 1000 * statistics.median(times["stock"]), "rounds": rounds}
     row["predicted_stock_ms"] = 1000 * predicted["none"].time.before
     for name, plan in plans.items():

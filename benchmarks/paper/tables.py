@@ -10,6 +10,7 @@ from benchmarks.paper.figures import BARS, Row, headline, times
 
 _MB, _GB = 2**20, 2**30
 _BAR_NAMES = {"default": "default", "bits": "unfused, at most 15 % more time"}
+_WAYS = {"echo": "published rule", "default": "**default**"}
 _SHOWN = ("echo", "bits", "default")  # the published rule, without fused operators, and with them
 
 
@@ -151,6 +152,31 @@ def cell_table(result: dict[str, Any]) -> str:
     return table("8 · graph | authors | feature maps | planned", map(line, result["rows"]))
 
 
+def steps_table(result: dict[str, Any]) -> str:
+    """Times of steps as shares of stock's, with quartiles, and what is held."""
+
+    def line(row: Row) -> list[str]:
+        found = row["steps"]
+        ratios = [f"{found[name]['ratio']:.2f} ({found[name]['low']:.2f}-{found[name]['high']:.2f})" for name in _SHOWN]
+        held = [_mb(found["stock_bytes"]), *(_mb(found[name]["total"]) for name in _SHOWN)]
+        predicted = f"{found['default']['predicted']:.2f}"
+        return [row["workload"], row["size"], f"{found['stock_ms']:.0f}", *ratios, predicted, " / ".join(held)]
+
+    columns = "workload | size | stock ms | published rule | unfused | **default** | predicted"
+    return table(f"{columns} | MB: stock / rule / unfused / default", map(line, result["rows"]))
+
+
+def perplexity_table(result: dict[str, Any]) -> str:
+    """What each way affords, and how long it trains to the perplexity."""
+    lines = []
+    for row in result["rows"]:
+        for name, found in row["training"].items():
+            share = found["seconds"] / row["training"]["stock"]["seconds"]
+            lines.append([_WAYS.get(name, name), str(found["batch"]), f"{found['words_a_second']:,.0f}",
+                          f"{found['updates']:,}", f"{found['seconds']:.0f} s", f"{share:.2f}"])  # fmt: skip
+    return table("way | batch | words a second | updates | time | of stock's", lines)
+
+
 def _mb(size: float) -> str:
     return f"{size / _MB:.0f}"
 
@@ -166,5 +192,7 @@ TABLES: dict[str, tuple[Callable[[dict[str, Any]], str], str, str]] = {
     "paper_sweeps": (sweeps_table, "paper_sweeps", "python -m benchmarks.paper.sweeps"),
     "paper_largest": (largest_table, "paper_largest", "python -m benchmarks.paper.largest"),
     "paper_breakdown": (breakdown_table, "paper_breakdown", "python -m benchmarks.paper.breakdown"),
+    "paper_steps": (steps_table, "paper_steps", "python -m benchmarks.paper.steps"),
+    "paper_perplexity": (perplexity_table, "paper_perplexity", "python -m benchmarks.paper.perplexity"),
     "paper_cell": (cell_table, "paper_cell", "python -m benchmarks.paper.breakdown"),
 }

@@ -11,7 +11,7 @@ import mxnet as mx
 from mxnet.ndarray.ndarray import _DTYPE_MX_TO_NP
 
 from echo import native
-from echo.errors import GraphError, ShapeError, UnsupportedError
+from echo.errors import GraphError, UnsupportedError
 from echo.estimators.cost_table import CostTable
 from echo.estimators.evaluator import Evaluator
 from echo.estimators.overhead import MeasureFunction, Overhead, estimate
@@ -130,7 +130,7 @@ class MxnetSession:
         binding = Binding(shapes, tuple(_DTYPE_MX_TO_NP[kind.flag] for kind in types), (), (), ("write",) * len(types))
         try:
             return types_of(graph, binding)
-        except (ShapeError, mx.MXNetError):
+        except (UnsupportedError, mx.MXNetError):
             return None
 
     def argument_names(self) -> Sequence[str]:
@@ -173,8 +173,12 @@ class MxnetSession:
     def _captured(self, graph: Graph, stock: bool = False) -> Mapping[str, Any]:
         """What MXNet plans for a graph; no CachedOp recomputes what MXNet's own variable has executors recompute."""
         is_cached = self._runner != EXECUTOR
-        with changed_variable(MIRROR_VARIABLE, "0") if is_cached else contextlib.nullcontext():
-            return captured_graph(graph, self._binding, self._ctx, stock=stock)
+        try:
+            with changed_variable(MIRROR_VARIABLE, "0") if is_cached else contextlib.nullcontext():
+                return captured_graph(graph, self._binding, self._ctx, stock=stock)
+        except mx.MXNetError:
+            self.types()  # where the shape of a node is not known, this names it
+            raise
 
     @property
     def onednn(self) -> bool:

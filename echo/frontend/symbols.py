@@ -12,8 +12,8 @@ import mxnet as mx
 import numpy as np
 from mxnet.symbol import Symbol
 
-from echo.errors import OptionError, ShapeError
-from echo.ir.attributes import HOOK_ATTRIBUTES, is_true
+from echo.errors import OptionError, ShapeError, UnsupportedError
+from echo.ir.attributes import HOOK_ATTRIBUTES, MIRROR_ATTRIBUTE, is_true
 from echo.ir.graph import VERSION, Entry, Graph, Node
 from echo.ir.training_node import FLAGS, TensorType, tensor_type
 
@@ -147,12 +147,12 @@ def sparse_gradients(symbol: mx.sym.Symbol) -> frozenset[int]:
     return frozenset(place for place, name in enumerate(symbol.list_arguments()) if name in weights)
 
 
-def without_marks(symbol: mx.sym.Symbol, graph: Graph, *more: str) -> tuple[mx.sym.Symbol, Graph]:
+def without_marks(symbol: mx.sym.Symbol, graph: Graph, cached: bool = False) -> tuple[mx.sym.Symbol, Graph]:
     """The symbol and its graph without marks of an earlier plan, which a saved symbol may hold: the hook would obey.
 
-    Nor with these ``more`` attributes.
+    For a CachedOp (``cached``) also without MXNet's own mark for mirroring, which only executors obey.
     """
-    bare = graph.without_attrs(*HOOK_ATTRIBUTES, *more)
+    bare = graph.without_attrs(*HOOK_ATTRIBUTES, *([MIRROR_ATTRIBUTE] if cached else []))
     return (symbol if bare is graph else symbol_of(bare)), bare
 
 
@@ -160,16 +160,17 @@ def types_of(graph: Graph, binding: Binding) -> dict[Entry, TensorType]:
     """The shape and type of each visible entry of a graph that is bound like this.
 
     Raises:
-        ShapeError: MXNet does not infer them all.
+        UnsupportedError: MXNet does not infer them all, as behind a while_loop; the message names the first node.
     """
     symbol = symbol_of(graph.with_names([f"n{number}" for number in range(len(graph.nodes))]))
     arguments = list(zip(symbol.list_arguments(), binding.arg_shapes, binding.arg_types))
     states = list(zip(symbol.list_auxiliary_states(), binding.aux_shapes, binding.aux_types))
     inner = symbol.get_internals()
-    shapes = inner._infer_shape_impl(False, **{name: shape for name, shape, _ in [*arguments, *states]})[1]
+    given = {name: shape for name, shape, _ in [*arguments, *states]}
+    shapes = inner._infer_shape_impl(False, **given)[1]
     types = inner.infer_type(**{name: dtype for name, _, dtype in arguments})[1]
     if shapes is None or types is None:
-        raise ShapeError("MXNet does not infer the shape and type of every node")
+        raise UnsupportedError(_unknown_node(graph, inner, given))
     tensors: dict[Entry, TensorType] = {}
     seen: Counter[int] = Counter()
     for name, shape, dtype in zip(inner.list_outputs(), shapes, types):
@@ -177,6 +178,15 @@ def types_of(graph: Graph, binding: Binding) -> dict[Entry, TensorType]:
         tensors[Entry(number, seen[number])] = tensor_type(tuple(shape), FLAGS[type_name(dtype)])
         seen[number] += 1
     return tensors
+
+
+def _unknown_node(graph: Graph, inner: mx.sym.Symbol, given: Mapping[str, tuple[int, ...]]) -> str:
+    """What is wrong with the first node of a graph whose shape MXNet does not know; ``inner`` are its internals."""
+    for name, shape in zip(inner.list_outputs(), inner._infer_shape_impl(True, **given)[1]):
+        node = graph.nodes[int(name[1:].partition("_")[0])]
+        if not node.is_variable and (not shape or {0, -1} & set(shape)):
+            return f"MXNet does not know the shape of {node.name!r} ({node.op}) before it runs"
+    return "MXNet does not infer the type of every node"
 
 
 def _default_types(symbol: mx.sym.Symbol, types: Mapping[str, Any] | None) -> Mapping[str, Any]:

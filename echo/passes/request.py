@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import Callable, Iterator, Mapping, Protocol, Sequence
 
-from echo.errors import BudgetError, OptionError, one_line
+from echo.errors import BudgetError, OptionError, UnsupportedError, one_line
 from echo.estimators.cost_table import CostTable
 from echo.estimators.evaluator import Evaluator
 from echo.estimators.footprint import OPTIMIZER, WEIGHTS
@@ -156,7 +156,7 @@ class Request:
     @property
     def late_line(self) -> str:
         """The remark on a plan whose search was stopped."""
-        return f"planning stopped after max_planning={self.deadline.seconds:g} s: the best plan so far is taken"
+        return f"planning stopped, to end within max_planning={self.deadline.seconds:g} s: the best plan so far is taken"
 
     def note_late(self) -> None:
         """Adds the remark that the search was stopped, once."""
@@ -170,12 +170,12 @@ class Request:
         One of the options becomes a line of ``ruled_out``: they name nodes that this way, but not every way, rules out.
 
         Raises:
-            BudgetError: as it came, since it is no fault.
+            BudgetError, UnsupportedError: as they came, since they are no faults of this way.
             Exception: any error, where the user is ``strict``.
         """
         try:
             yield
-        except BudgetError:
+        except (BudgetError, UnsupportedError):
             raise
         except OptionError as error:
             self.ruled_out.append(f"planned without {label}: {error}")

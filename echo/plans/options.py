@@ -47,7 +47,8 @@ class Options:
     exact: outputs and gradients keep every bit. Without it, gradients of tanh may be computed from its output,
         which changes the last bits of some; the plan says so.
     max_planning: seconds that planning one graph may take by the clock, None for any. After that the best plan so far
-        is taken, and says so. It is a safety net: plans that take less time do not depend on the clock.
+        is taken, and says so. It is a safety net: plans that take less than two thirds of it do not
+        depend on the clock.
     plan: plans made before, by `echo.plan` or `echo.load_plan`: one, or several for several graphs or shapes. Each bind
         gets the one that was made for it, and nothing is searched; `PlanError` where there is none.
     verify: before the first training step after a bind, that step also runs as the user's own graph, in the memory that

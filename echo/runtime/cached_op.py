@@ -19,7 +19,6 @@ from echo.errors import REPORT, one_line
 from echo.frontend.cached import binding_of_call, runner_of, stateless
 from echo.frontend.hook import install_hook
 from echo.frontend.symbols import graph_of, symbol_of, without_marks
-from echo.ir.attributes import MIRROR_ATTRIBUTE
 from echo.ir.attributes import APART_ATTRIBUTE, GRADIENT_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, is_true
 from echo.ir.graph import Graph
 from echo.ir.ops import spec
@@ -72,8 +71,7 @@ class PlannedCachedOp:
     def __init__(self, symbol: Symbol, flags: Sequence[tuple[str, Any]], on_error: OnError) -> None:
         self._on_error = on_error
         self.plans: dict[Signature, Plan] = {}
-        # MXNet's own attribute, which it obeys in executors alone
-        symbol, graph = without_marks(symbol, graph_of(symbol), MIRROR_ATTRIBUTE)
+        symbol, graph = without_marks(symbol, graph_of(symbol), cached=True)
         self._symbol, self._flags = symbol, flags
         self._current = StockCachedOp(symbol, flags)
         self._choice = _STOCK

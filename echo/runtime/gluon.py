@@ -14,7 +14,7 @@ from echo.errors import OptionError, UnsupportedError
 from echo.frontend.cached import runner_of, stateless
 from echo.frontend.hook import install_hook
 from echo.frontend.session import MxnetSession
-from echo.frontend.symbols import graph_of, infer_binding
+from echo.frontend.symbols import graph_of, infer_binding, without_marks
 from echo.plans.options import Options
 from echo.runtime.cached_ops import planned_by
 from echo.runtime.find import session_of
@@ -99,9 +99,10 @@ def session_of_block(block: HybridBlock, shapes: Mapping[str, Any], ctx: mx.Cont
     if install_hook():
         raise UnsupportedError(f"only the native hook can plan a Gluon block: {install_hook()}")
     shapes = _in_order(block, shapes)
-    outputs = block(*map(mx.sym.var, shapes))
+    outputs = block.forward(*map(mx.sym.var, shapes))  # as MXNet traces it: hooks of the block see no symbols
     symbol = outputs if isinstance(outputs, mx.sym.Symbol) else mx.sym.Group(list(outputs))
+    symbol, graph = without_marks(symbol, graph_of(symbol), cached=True)
     flags = dict(block._flags)
     runner = runner_of(*(bool(flags.get(name, False)) for name in ("static_alloc", "static_shape")))
     binding = infer_binding(symbol, shapes)
-    return session_of(stateless(graph_of(symbol)), lambda: binding, ctx, runner)
+    return session_of(stateless(graph), lambda: binding, ctx, runner)

@@ -1,6 +1,7 @@
 """The time at which planning has to end: a safety net, so that no bind waits longer than its user wants.
 
-Where planning ends before it, nothing depends on the clock: plans are the same in every run, and on every worker.
+Where planning ends before two thirds of it are over, nothing depends on the clock: plans are the same in every run, and
+on every worker.
 """
 
 from __future__ import annotations

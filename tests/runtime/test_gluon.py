@@ -259,6 +259,46 @@ def test_planned_bytes_come_true(name: str, fuse: bool, on: bool, mirror: str, m
     assert found == (plan.after if on else plan.before).planned
 
 
+@pytest.mark.parametrize(("name", "fuse"), FUSED)
+def test_what_is_planned_beforehand_is_what_trains(name: str, fuse: bool) -> None:
+    """Hooks of the block see arrays alone."""
+    block, seen = made(BLOCKS[name], True, fuse, static_alloc=True), []
+    block.register_forward_hook(lambda _, inputs, output: seen.append(output.shape))
+    step(block, inputs())
+    (plan,) = block._cached_op.plans.values()
+    ahead = made(BLOCKS[name], False, static_alloc=True)
+    ahead.register_forward_hook(lambda _, inputs, output: seen.append(output.shape))
+    before = echo.plan(ahead, max_overhead=None, fuse=fuse, data=(BATCH, FEATURES))
+    assert (before.before.planned, before.after.planned) == (plan.before.planned, plan.after.planned)
+    assert before.fingerprint == plan.fingerprint
+    assert len(seen) == 1
+
+
+class Loop(gluon.HybridBlock):
+    """MXNet knows the shape of a while_loop's outputs when it has run."""
+
+    def hybrid_forward(self, F: Any, data: Any) -> Any:
+        def again(count: Any, x: Any) -> Any:
+            return F.sin(x), [count + 1, F.cos(x)]
+
+        states = [F.zeros((1,)), F.sin(data)]
+        _, (_, x) = F.contrib.while_loop(lambda count, x: count < 3, again, states, max_iterations=5)
+        return F.sin(F.LayerNorm(F.broadcast_add(data, x), F.ones((12,)), F.zeros((12,))))
+
+
+@pytest.mark.parametrize("fuse", [False, True])
+def test_a_shape_that_is_not_known_is_no_fault(fuse: bool, caplog: pytest.LogCaptureFixture) -> None:
+    seen = []
+    for on in (False, True):
+        found: dict[str, Any] = {}
+        step(made(Loop, on, fuse), inputs(), found)
+        seen.append(found)
+    assert_same(*seen)
+    (said,) = (record.message for record in caplog.records if "without a plan" in record.message)
+    assert "does not know the shape of" in said
+    assert "(_while_loop) before it runs" in said
+
+
 def test_sums_of_gradients_have_their_bits() -> None:
     seen: list[dict[str, Any]] = []
     for on in (False, True):
