@@ -12,7 +12,7 @@ import pytest
 
 import echo
 from benchmarks import record
-from benchmarks.models import SMALL, Model
+from benchmarks.models import Model
 from benchmarks.paper import nmt
 from benchmarks.paper.breakdown import OTHER, PARTS, cells, outputs_a_step, parts
 from benchmarks.paper.largest import largest
@@ -31,7 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="module")
 def small() -> Model:
-    return SMALL["nmt"]()
+    return nmt.model("small", nmt.Setting(1, 32, 32, 8, attention=32, steps=4))
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
@@ -127,6 +127,7 @@ def test_the_largest_that_fits(held: Callable[[int], int], limit: int, start: in
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("cheap_planning")
 def test_each_way_plans_the_model_as_it_is_trained(small: Model) -> None:
     default, mirrored, least = way(small, "default"), mirror(small), memonger(small)
     plan = echo.plan(small.symbol, grad_req=small.grad_req(), max_planning=None, **small.shapes)
@@ -141,6 +142,7 @@ def test_each_way_plans_the_model_as_it_is_trained(small: Model) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("cheap_planning")
 def test_what_is_out_of_reach_says_what_is_not(small: Model) -> None:
     found = planned(small, memory_budget=1024)
     assert set(found) == {"reachable"}

@@ -168,6 +168,8 @@ BUGS = [
     ("mlp_score", "mlp_score.cc", "dv[j] += dscore * t.value", "dv[j] = dscore * t.value"),
     ("mlp_score", "../formulas.h", "mean_d - norm * mean_product", "mean_d"),
     ("mlp_score", "mlp_score.cc", "rows.zeros(chunk, kDquery)", "rows.at(chunk, kDquery)"),
+    ("attention", "attention_grad.cc", "columns == length,", "false,"),
+    ("attention", "attention_grad.cc", "weights[j] /= sum;", ""),
     ("attention", "attention.cc", "*total * shrink + sum", "*total + sum"),
     ("attention", "attention.cc", "out[d] *= shrink", "out[d] *= 1.0f"),
     ("attention", "attention.cc", "std::fill(row_scores + inside, row_scores + columns, 0.0f);", ""),
@@ -243,6 +245,6 @@ BUGS = [
      "const int64_t offset = piece.column * columns;"),
     ("rnn_layer", "rnn_layer.cc", "1.0f - y[j] * y[j]", "1.0f"),
     ("rnn_layer", "rnn_layer.cc", "x[j] <= 0.0f ? 0.0f : x[j]", "x[j]"),
-    ("rnn_layer", "rnn_layer.cc", "y[j] > 0.0f ? dh[j] + dy[j]", "true ? dh[j] + dy[j]"),
+    ("rnn_layer", "rnn_layer.cc", "(y[j] > 0.0f ? 1.0f : 0.0f)", "1.0f"),
     ("rnn_layer", "rnn_layer.cc", "sums = sums_ + (time - chunk.time)", "sums = sums_ + (step - chunk.begin)"),
 ]  # fmt: skip

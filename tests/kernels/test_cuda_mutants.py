@@ -73,7 +73,12 @@ MUTANTS = {
     "a slope of relu for that of tanh": ("rnn.cuh", "slope = a.relu ?", "slope = true ?", 0, "rnn", "rnn_layer"),
     "an old maximum": ("attention.cuh", "expf(most[i] - zero)", "1.f", 0, "attention_grad", "attention"),
     "large scores left as they are": (
-        "attention_grad.cuh", "if (!any_large(a, tile)) return;", "return;", 0, "attention_grad", "large scores",
+        "attention_grad.cuh", "if (is_whole(a) || !any_large(a, tile)) return;", "return;", 0, "attention_grad",
+        "large scores",
+    ),
+    "large scores of few keys left as they are": (
+        "attention_grad.cuh", "is_whole(a) ? whole_row(p[i], ds[i]) : of.delta", "of.delta", 0, "attention_grad",
+        "large scores",
     ),
     "what a logarithm lost left out": ("attention_grad.cuh", " - of.rest", "", 0, "attention_grad", "large scores"),
     "delta from results that are rounded": (
