@@ -43,6 +43,11 @@ def quick() -> list[str]:
     return regressions(found, committed)
 
 
+def timed(script: str, anew: bool) -> None:
+    """Runs one of the scripts in `TIMED`."""
+    subprocess.run([sys.executable, "-m", f"benchmarks.paper.{script}", *(["--anew"] if anew else [])], check=True)
+
+
 def everything(anew: bool) -> list[str]:
     """Plans all that is not there, writes tables and the picture, and says what got worse or does not hold."""
     found: list[str] = []
@@ -52,7 +57,7 @@ def everything(anew: bool) -> list[str]:
         found += regressions(run(anew=anew), committed)
     for script in TIMED:
         print(f"== {script}", flush=True)
-        subprocess.run([sys.executable, "-m", f"benchmarks.paper.{script}", *(["--anew"] if anew else [])], check=True)
+        timed(script, anew)
     pictures.draw()
     tables.main()
     return found + [line for row in load(footprint.NAME)["rows"] for line in faults(row)]

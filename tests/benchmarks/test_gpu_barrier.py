@@ -32,6 +32,7 @@ def kernel(emulated: Emulated) -> BarrierKernel:
     return BarrierKernel(IMAGE, emulated.driver)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("blocks", "steps"), [(1, 1), (3, 7)])
 def test_every_block_arrives_at_every_barrier(kernel: BarrierKernel, blocks: int, steps: int) -> None:
     arrived = np.zeros(1, np.uint32)

@@ -116,8 +116,9 @@ def test_a_full_run_compares_before_it_overwrites(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(program, "ALL", {name: lambda anew, name=name: run(name, anew) for name in kept})
     monkeypatch.setattr(program, "load", lambda name: {"rows": kept[name]})
     drawn: list[str] = []
+    monkeypatch.setattr(program, "timed", lambda script, anew: drawn.append(script))
     monkeypatch.setattr(program.pictures, "draw", lambda: drawn.append("picture"))
     monkeypatch.setattr(program.tables, "main", lambda: drawn.append("tables"))
     found = program.everything(anew=True)
     assert len([line for line in found if "some, default" in line]) == 2 * len(kept)
-    assert drawn == ["picture", "tables"]
+    assert drawn == ["steps", "perplexity", "picture", "tables"]

@@ -247,6 +247,7 @@ for name, dtype in itertools.product(SPECS, ("float32", "float16")):
 """
 
 
+@pytest.mark.slow
 def test_threads_change_nothing() -> None:
     """The same bits in every run, with one thread and with two."""
 

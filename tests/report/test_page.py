@@ -142,6 +142,7 @@ def test_it_needs_nothing_else() -> None:
     assert "a note." in outside
 
 
+@pytest.mark.slow
 def test_a_large_graph_stays_small() -> None:
     assert len(page.html(made_up(100_000))) < 5_000_000
 
