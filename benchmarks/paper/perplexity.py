@@ -33,8 +33,8 @@ from examples.parallel_text import Vocabulary
 
 NAME = "paper_perplexity"
 WAYS = ("stock", "echo", "default")
-HIDDEN, STEPS, BATCH, RATE = 200, 20, 20, 1e-3
-PERPLEXITY = 60.0
+HIDDEN, STEPS, BATCH, RATE = 200, 20, 20, 4e-3
+PERPLEXITY = 220.0
 HELD_OUT = 0.1  # of the text
 _TURN = 3.0  # seconds
 _MOST = 900.0  # seconds of one way, after which it has failed
