@@ -156,7 +156,7 @@ class Request:
     @property
     def late_line(self) -> str:
         """The remark on a plan whose search was stopped."""
-        return f"planning stopped, to end within max_planning={self.deadline.seconds:g} s: the best plan so far is taken"
+        return f"planning stopped, to end in max_planning={self.deadline.seconds:g} s: the best plan so far is taken"
 
     def note_late(self) -> None:
         """Adds the remark that the search was stopped, once."""

@@ -54,7 +54,7 @@ def test_late_is_late_whoever_notices() -> None:
     assert not made.is_late
     for _ in range(2):
         made.note_late()
-    assert made.failed == ["planning stopped, to end within max_planning=2.5 s: the best plan so far is taken"]
+    assert made.failed == ["planning stopped, to end in max_planning=2.5 s: the best plan so far is taken"]
     assert made.is_late
 
 
