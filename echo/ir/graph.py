@@ -8,7 +8,7 @@ results beside the graph, never attributes on a node.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, Iterable, Mapping, NamedTuple, Sequence
+from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Sequence
 
 from echo.errors import GraphError
 from echo.ir.ops import spec
@@ -110,6 +110,13 @@ class Graph:
         graph = object.__new__(Graph)  # as dataclasses.replace; names and attributes cannot break a rule of `check`
         graph.__dict__.update(self.__dict__, nodes=tuple(nodes))
         return graph
+
+    def all_nodes(self) -> Iterator[Node]:
+        """The nodes, each followed by those of the graphs inside it."""
+        for node in self.nodes:
+            yield node
+            for inner in node.subgraphs:
+                yield from inner.all_nodes()
 
     def without_attrs(self, *names: str) -> Graph:
         """The same graph with these attributes on no node; itself where none has them."""

@@ -10,7 +10,7 @@ import pytest
 
 import echo
 from echo.errors import OptionError
-from echo.estimators.inplace import as_stock, moved
+from echo.estimators.inplace import as_stock, moved, why_as_it_is
 from echo.estimators.planner import blocks
 from echo.frontend.capture import training_graph
 from echo.frontend.hook import install_hook
@@ -265,6 +265,15 @@ def test_graphs_with_a_condition_are_left_as_they_are() -> None:
     for plan in (*block._cached_op.plans.values(), *symbol.plans):
         assert plan.changes_nothing
         assert any("to what memory holds" in decision.reason for decision in plan.decisions)
+
+
+def test_a_condition_in_a_loop_counts() -> None:
+    def step(part: Any, state: Any) -> Any:
+        found = S.contrib.cond(S.sum(part) < 2, lambda: part * 2, lambda: part + 1)
+        return found, [S.sin(state[0])]
+
+    outputs, _ = S.contrib.foreach(step, S.sin(S.var("x")), [S.var("s")])
+    assert "_cond" in why_as_it_is(graph_of(outputs), "cpu")
 
 
 def test_what_is_read_for_its_shape_meets_no_other_layout() -> None:
