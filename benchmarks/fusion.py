@@ -26,6 +26,7 @@ from benchmarks import attention_models, dropout_models
 from benchmarks.models import MODELS, SMALL, Model, random_values
 from benchmarks.record import apart, known_rows, save
 from benchmarks.speech_models import deepspeech
+from benchmarks.step_time import in_turn, step
 
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "fused": {"policy": "none"}, "default": {}, "unfused": {"fuse": False},
@@ -125,16 +126,6 @@ def bound(model: Model, symbol: mx.sym.Symbol) -> mx.executor.Executor:
     return executor
 
 
-def step(executor: mx.executor.Executor, heads: list[mx.nd.NDArray]) -> float:
-    """Seconds of one forward and backward pass."""
-    mx.nd.waitall()
-    started = time.perf_counter()
-    executor.forward(is_train=True)
-    executor.backward(heads)
-    mx.nd.waitall()
-    return time.perf_counter() - started
-
-
 def growth(key: str, variant: str) -> float:
     """MB by which a process grows over three steps, in this very process."""
     case = CASES[key]()
@@ -173,7 +164,7 @@ def measure(key: str, rounds: int) -> dict[str, Any]:
         seconds[name] = time.perf_counter() - started
     if case.same is not None:
         executors["rnn"] = bound(case.same, case.same.symbol)
-    times = _times(executors, rounds)
+    times = in_turn(executors, rounds, [mx.nd.ones(out.shape) for out in executors["stock"].outputs])
     row: dict[str, Any] = {"case": case.model.name, "key": key, "bar_mb": case.bar_mb, "bar_time": case.bar_time,
                            "stock_ms": 1000 * statistics.median(times["stock"]), "rounds": rounds}  # fmt: skip
     for name in VARIANTS:
@@ -193,18 +184,6 @@ def measure(key: str, rounds: int) -> dict[str, Any]:
 
 def _ratio(mine: list[float], theirs: list[float]) -> float:
     return statistics.median(one / other for one, other in zip(mine, theirs))
-
-
-def _times(executors: Mapping[str, mx.executor.Executor], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each executor's steps, which take turns."""
-    heads = [mx.nd.ones(out.shape) for out in executors["stock"].outputs]
-    times: dict[str, list[float]] = {name: [] for name in executors}
-    for executor in executors.values():
-        step(executor, heads)
-    for number in range(rounds):
-        for name in list(executors)[:: 1 if number % 2 else -1]:
-            times[name].append(step(executors[name], heads))
-    return times
 
 
 def main() -> None:

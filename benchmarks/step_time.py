@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import mxnet as mx
@@ -34,25 +34,26 @@ def bind(model: Model, symbol: mx.sym.Symbol) -> mx.executor.Executor:
     return executor
 
 
-def step(executor: mx.executor.Executor) -> float:
-    """Seconds of one forward and backward pass."""
+def step(executor: mx.executor.Executor, heads: Sequence[mx.nd.NDArray] | None = None) -> float:
+    """Seconds of one forward and backward pass; ``heads`` are the gradients of what is no loss."""
     mx.nd.waitall()
     started = time.perf_counter()
     executor.forward(is_train=True)
-    executor.backward()
+    executor.backward(heads)
     mx.nd.waitall()
     return time.perf_counter() - started
 
 
-def in_turn(executors: Mapping[str, mx.executor.Executor], rounds: int) -> dict[str, list[float]]:
+def in_turn(executors: Mapping[str, mx.executor.Executor], rounds: int,
+            heads: Sequence[mx.nd.NDArray] | None = None) -> dict[str, list[float]]:  # fmt: skip
     """Seconds of each executor's steps, which take turns, behind one of each that is not counted."""
     times: dict[str, list[float]] = {name: [] for name in executors}
     for executor in executors.values():
-        step(executor)
+        step(executor, heads)
     for number in range(rounds):
         order = list(executors) if number % 2 else list(executors)[::-1]
         for name in order:
-            times[name].append(step(executors[name]))
+            times[name].append(step(executors[name], heads))
     return times
 
 

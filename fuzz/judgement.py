@@ -41,9 +41,8 @@ def verdict(wrong: Mapping[str, str], got: Any, expected: Any, again: Iterable[A
 
 def _array(run: Any, name: str) -> Any:
     """What a name of a difference, such as "step 1: output 0", stands for; None where there is no such array."""
-    step, _, array = name.partition(": ")
-    number = step.rpartition(" ")[2]
-    return run[int(number)].get(array) if array and int(number) < len(run) else None
+    step, array = _step(name), name.partition(": ")[2]
+    return run[step].get(array) if array and step < len(run) else None
 
 
 def _off(run: Any, expected: Any, name: str) -> float:

@@ -18,7 +18,6 @@ from statistics import median, quantiles
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when mxnet is imported
 
-import mxnet as mx
 from mxnet.gluon.model_zoo import vision
 
 import echo
@@ -72,5 +71,4 @@ def run(anew: bool = False) -> list[Found]:
 
 
 if __name__ == "__main__":
-    mx.random.seed(0)
     measure_from_command_line(__doc__, run)

@@ -116,9 +116,7 @@ def fuse(
     graph = numbered(graph)
     fusions, missed = find(graph, wished, without, refused, setting)
     entry_types = types() if fusions else {}
-    shaped = {fusion.anchor: why_not(fusion, entry_types) for fusion in fusions}
-    right = [fusion for fusion in fusions if not shaped[fusion.anchor]]
-    shaped.update(misfits(right, entry_types, infer) if infer is not None else {})
+    shaped = _why_not(fusions, entry_types, infer)
     fitting = []
     for fusion in fusions:
         reason = shaped[fusion.anchor] or why_left(fusion, entry_types)
@@ -136,6 +134,13 @@ def fuse(
     hidden_arrays = [fusion.hidden_bytes for fusion in taken if fusion.hidden_bytes is not None]
     hidden = sum(times * entry_types[entry].bytes for times, entry in hidden_arrays)
     return Fused(unnumbered(fused_graph), places, tuple(missed), Counter(fusion.label for fusion in taken), hidden)
+
+
+def _why_not(fusions: Iterable[Fusion], types: Types, infer: Infer | None) -> dict[int, str]:
+    """What shapes and types say against each fusion, by its anchor; empty where they allow it."""
+    found = {fusion.anchor: why_not(fusion, types) for fusion in fusions}
+    right = [fusion for fusion in fusions if not found[fusion.anchor]]
+    return {**found, **(misfits(right, types, infer) if infer is not None else {})}
 
 
 def _layers(fusions: Iterable[Fusion]) -> dict[tuple[str, str], str]:
