@@ -4,23 +4,23 @@
 
 Claims 1, 3, 4, 9 and 10 of the evaluation. Bytes are planned ones, exact, and those of all that the executor holds
 (weights, gradients, inputs), as the papers' are of the whole device. Writes results/paper_footprint.json after each
-figure: what is there already is not planned again, but with --anew.
+workload: what is there already is not planned again, but with --anew.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
 
 from benchmarks.models import Model
-from benchmarks.paper.planning import VARIANTS, Found, Results, no_plans_on_disk, planned, way
+from benchmarks.paper.planning import VARIANTS, Found, Results, fill, no_plans_on_disk, planned, way
 from benchmarks.paper.workloads import WORKLOADS
 
 NAME = "paper_footprint"
 #: memonger's memory is the least that it reaches; searches end within some thousandths of the least there is.
 ABOUT = 1.01
+AT_MEMONGER = "at_memonger"
 WAYS = ("stock", "mirror", *VARIANTS, "memonger")
 
 
@@ -29,19 +29,26 @@ def run(workloads: Iterable[str] = tuple(WORKLOADS), anew: bool = False, kept: b
     """Plans each workload in each way; `at_memonger` also in the memory that memonger's rule needs, and 1 % more."""
     results = Results(NAME, anew, kept)
     asked = set(workloads)
-    for name, build in WORKLOADS.items():
-        row = results.row(name in asked, workload=name)
-        if name not in asked or (all(figure in row for figure in ways) and ("at_memonger" in row or not at_memonger)):
-            continue
-        model = build()
-        for one in ways:
-            results.fill(row, one, partial(way, model, one))
-        if at_memonger:
-            results.fill(row, "at_memonger", partial(_in, model, row["memonger"]))
-    return [row for row in results.rows if row["workload"] in asked]
+    rows = [results.row(name in asked, workload=name) for name in WORKLOADS]
+    figures = [*ways, AT_MEMONGER] if at_memonger else list(ways)
+    missing = [row for row in rows if row["workload"] in asked and not row.keys() >= {*figures}]
+    results.fill_side_by_side(missing, partial(_filled, figures))
+    return [row for row in rows if row["workload"] in asked]
 
 
-def _in(model: Model, found: Found) -> Any:
+def _filled(figures: Sequence[str], row: Found) -> Found:
+    """The row with these figures."""
+    model = WORKLOADS[row["workload"]]()
+    for figure in figures:
+        fill(NAME, row, figure, partial(_figure, model, row, figure))
+    return row
+
+
+def _figure(model: Model, row: Found, figure: str) -> Found:
+    return _in(model, row["memonger"]) if figure == AT_MEMONGER else way(model, figure)
+
+
+def _in(model: Model, found: Found) -> Found:
     """The fastest plan without fused operators in about the memory of this one."""
     return planned(model, fuse=False, max_overhead=None, memory_budget=int(ABOUT * found["total"]))
 

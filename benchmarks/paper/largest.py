@@ -3,7 +3,7 @@
     python -m benchmarks.paper.largest [--anew]
 
 What has to fit is all that the executor holds: planned memory, workspaces of fused operators, weights, gradients and
-inputs; a GPU holds MXNet's context beside it, in every case. Writes results/paper_largest.json after each figure: what
+inputs; a GPU holds MXNet's context beside it, in every case. Writes results/paper_largest.json after each row: what
 is there already is not searched again, but with --anew.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 
 from benchmarks.paper.nmt import SETTINGS
-from benchmarks.paper.planning import Found, Results, measure_from_command_line, way
+from benchmarks.paper.planning import Found, Results, fill, measure_from_command_line, way
 from benchmarks.paper.sweeps import WAYS, model
 
 NAME = "paper_largest"
@@ -46,11 +46,16 @@ def _meets(known: dict[int, int], limit: int) -> int:
 def run(anew: bool = False) -> list[Found]:
     """Searches both quantities in each way."""
     results = Results(NAME, anew)
-    for quantity in QUANTITIES:
-        row = results.row(quantity=quantity)
-        for name in WAYS:
-            results.fill(row, name, partial(_search, quantity, name))
-    return results.rows
+    rows = [results.row(quantity=quantity) for quantity in QUANTITIES]
+    results.fill_side_by_side([row for row in rows if not row.keys() >= {*WAYS}], _filled)
+    return rows
+
+
+def _filled(row: Found) -> Found:
+    """The row with a figure for each way."""
+    for name in WAYS:
+        fill(NAME, row, name, partial(_search, row["quantity"], name))
+    return row
 
 
 def _search(quantity: str, name: str) -> Found:

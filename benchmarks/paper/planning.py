@@ -6,8 +6,10 @@ import argparse
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
+from multiprocessing import get_context
 from typing import Any
 
 import echo
@@ -19,6 +21,8 @@ from echo.ir.ops import spec
 from echo.plans.marks import splits_of
 
 Found = dict[str, Any]
+#: Workloads that are planned at the same time, a processor each.
+AT_A_TIME = 2
 _OUT_OF_REACH = 1024  # bytes, so that a plan says the least that can be reached
 
 #: What is planned beside stock MXNet, by name. "bits" is the acceptance of the evaluation without fused operators;
@@ -89,6 +93,13 @@ def _bytes(held: Any) -> Found:
     return {"planned": held.planned, "total": held.total}
 
 
+def fill(name: str, row: Found, figure: str, measured: Callable[[], Any]) -> None:
+    """Measures a figure that a row of the results of this name has not, and says it."""
+    if figure not in row:
+        row[figure] = measured()
+        print(f"{name}, {_key(row)}, {figure}: {_text(row[figure])}", flush=True)
+
+
 class Results:
     """The rows of one file of results, in the order of the run; each figure is saved as soon as it is there.
 
@@ -112,12 +123,32 @@ class Results:
 
     def fill(self, row: Found, figure: str, measured: Callable[[], Any]) -> Any:
         """The figure of a row, measured where it is not there yet."""
-        if figure not in row:
-            row[figure] = measured()
-            print(f"{self._name}, {_key(row)}, {figure}: {_text(row[figure])}", flush=True)
-            if self._kept:
-                save(self._name, self._all())
+        is_new = figure not in row
+        fill(self._name, row, figure, measured)
+        if is_new:
+            self._save()
         return row[figure]
+
+    def fill_side_by_side(self, rows: Iterable[Found], filled: Callable[[Found], Found]) -> None:
+        """Fills rows two at a time, each in another process, which gets the row and returns it with all its figures.
+
+        Raises:
+            Exception: what the last row raised that could not be filled, once all others are saved.
+        """
+        failed: BaseException | None = None
+        with ProcessPoolExecutor(AT_A_TIME, mp_context=get_context("spawn")) as pool:
+            futures = {pool.submit(filled, row): row for row in rows}
+            for future in as_completed(futures):
+                failed = future.exception() or failed
+                if not future.exception():
+                    futures[future].update(future.result())
+                    self._save()
+        if failed:
+            raise failed
+
+    def _save(self) -> None:
+        if self._kept:
+            save(self._name, self._all())
 
     def _all(self) -> list[Found]:
         """The rows of this run that have a figure, then those of earlier runs that it has not come to."""

@@ -3,7 +3,7 @@
     python -m benchmarks.paper.sweeps [--anew]
 
 Claims 5 and 7 of the evaluation. Hidden units are those of embeddings and attention, too. Writes
-results/paper_sweeps.json after each figure: what is there already is not planned again, but with --anew.
+results/paper_sweeps.json after each row: what is there already is not planned again, but with --anew.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 
 from benchmarks.models import Model
 from benchmarks.paper import nmt
-from benchmarks.paper.planning import Found, Results, measure_from_command_line, way
+from benchmarks.paper.planning import Found, Results, fill, measure_from_command_line, way
 
 NAME = "paper_sweeps"
 SWEEPS = {"layers": (1, 2, 3, 4, 5), "hidden": (256, 512, 1024), "batch": (4, 8, 16, 32, 64, 128)}
@@ -29,16 +29,17 @@ def model(sweep: str, value: int) -> Model:
 def run(anew: bool = False) -> list[Found]:
     """Plans each value of each sweep in each way."""
     results = Results(NAME, anew)
-    for sweep, values in SWEEPS.items():
-        for value in values:
-            row = results.row(sweep=sweep, value=value)
-            for name in WAYS:
-                results.fill(row, name, partial(_planned, sweep, value, name))
-    return results.rows
+    rows = [results.row(sweep=sweep, value=value) for sweep, values in SWEEPS.items() for value in values]
+    results.fill_side_by_side([row for row in rows if not row.keys() >= {*WAYS}], _filled)
+    return rows
 
 
-def _planned(sweep: str, value: int, name: str) -> Found:
-    return way(model(sweep, value), name)
+def _filled(row: Found) -> Found:
+    """The row with a figure for each way."""
+    swept = model(row["sweep"], row["value"])
+    for name in WAYS:
+        fill(NAME, row, name, partial(way, swept, name))
+    return row
 
 
 if __name__ == "__main__":

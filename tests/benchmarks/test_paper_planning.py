@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,10 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 def never() -> dict[str, Any]:
     raise AssertionError("it was measured again")
+
+
+def _filled(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "stock": float(row["workload"])}
 
 
 def test_a_run_goes_on_where_it_stopped(folder: Path) -> None:
@@ -81,6 +86,21 @@ def test_anew_keeps_the_rows_that_nobody_asked_for(folder: Path) -> None:
     again.row(False, workload="a")
     again.fill(again.row(workload="b"), "stock", lambda: {"planned": 3, "total": 3})
     assert {row["workload"]: row["stock"]["planned"] for row in read(folder)} == {"a": 1, "b": 3, "c": 1}
+
+
+def test_rows_filled_side_by_side_are_saved_in_the_order_of_the_run(folder: Path) -> None:
+    first = Results("some")
+    rows = [first.row(workload=name) for name in "abc"]
+    first.fill_side_by_side(rows, partial(dict, stock=FOUND))
+    assert rows == read(folder) == [{"workload": name, "stock": FOUND} for name in "abc"]
+
+
+def test_rows_that_were_filled_are_kept_where_another_cannot_be(folder: Path) -> None:
+    first = Results("some")
+    rows = [first.row(workload=name) for name in ("1", "one")]
+    with pytest.raises(ValueError, match="could not convert"):
+        first.fill_side_by_side(rows, _filled)
+    assert read(folder) == [{"workload": "1", "stock": 1.0}]
 
 
 def test_what_is_not_kept_neither_reads_nor_writes(folder: Path) -> None:
