@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu_cases import Case, draw
+from benchmarks.gpu_cases import Case, attention_case, draw
 from benchmarks.gpu_kernels import KERNELS as TABLE
 from benchmarks.record import save
 from echo.kernels import library, reference
@@ -37,7 +37,7 @@ CASES = (
     Case("lstm_norm_cell", {"B": 64, "H": 512}, {"eps": 1e-5}),
     Case("weighted_sum", {"B": 32, "T": 30, "H": 512}),
     Case("mlp_score", {"B": 16, "T": 30, "H": 512}, {"eps": 1e-5}),
-    Case("attention", {"N": 16, "Tq": 40, "Tk": 40, "D": 64, "Dv": 64}, {"scale": 0.125}, absent=(3, 4)),
+    attention_case((16, 40, 40, 64, 64), 0.125, absent=(3, 4)),
     Case("layer_norm", {"N": 256, "H": 512}, {"eps": 1e-5}),
     Case("bias_act", {"N": 256, "H": 512}, {"act": 2}),
     Case("dropout", {"n": 1 << 17}, {"keep": 0.7, "seed": 3, "offset": 5}),

@@ -191,16 +191,16 @@ def cases_of(scale: int) -> list[Case]:
         cases += [Case("bias_act", {"N": 11 * scale, "H": hidden}, {"act": act}) for act in range(5)]
     for lengths in ("float32", "float16", "int32"):
         cases.append(Case("sequence_reverse", {"T": 7, "B": 4, "R": 8}, lengths=lengths))
-        cases.append(_attention((2, 5, 9, 8, 8), 0.3, (4,), lengths=lengths))
+        cases.append(attention_case((2, 5, 9, 8, 8), 0.3, (4,), lengths=lengths))
     cases += [
         Case("sequence_reverse", {"T": 7, "B": 4, "R": 5}, absent=(1,)),
         Case("dropout", {"n": 4096}, {"keep": 1.0, "seed": 0, "offset": 0}),
-        _attention((2, 70, 131, 33, 70), 0.2),
-        _attention((2, 70, 131, 33, 70), 0.2, (5, 6)),
-        _attention((scale, 64, 64, 64, 64), 0.125, (3, 5, 6)),
-        _attention((scale, 64, 64, 64, 64), 0.125, (3, 4, 5, 6)),
-        _attention((scale, 1, 50, 130, 130), 0.1, (4,)),
-        _attention((6 * scale, 67, 70, 8, 8), 0.3, masking=2, fill=-1e4, root=1, Gb=2 * scale, L=6 * 67 * scale),
+        attention_case((2, 70, 131, 33, 70), 0.2),
+        attention_case((2, 70, 131, 33, 70), 0.2, (5, 6)),
+        attention_case((scale, 64, 64, 64, 64), 0.125, (3, 5, 6)),
+        attention_case((scale, 64, 64, 64, 64), 0.125, (3, 4, 5, 6)),
+        attention_case((scale, 1, 50, 130, 130), 0.1, (4,)),
+        attention_case((6 * scale, 67, 70, 8, 8), 0.3, masking=2, fill=-1e4, root=1, Gb=2 * scale, L=6 * 67 * scale),
         Case(
             "draw_mask", {"N": 3 * scale, "Tq": 5, "Tk": 7}, {"keep": 0.8, "seed": 2.0**40 + 5, "offset": 2.0**33 + 1}
         ),
@@ -218,8 +218,8 @@ def _layers(layer: str, scale: int) -> list[Case]:
     return [Case(layer, dict(zip("TBIH", size)), {**LAYERS[layer], "reverse": size[-1]}) for size in sizes]
 
 
-def _attention(sizes: tuple[int, ...], scale: float, absent: tuple[int, ...] = (), lengths: str = "int32",
-               masking: float = 0, fill: float = 0, root: float = 0, **more: int) -> Case:  # fmt: skip
+def attention_case(sizes: tuple[int, ...], scale: float, absent: tuple[int, ...] = (), lengths: str = "int32",
+                   masking: float = 0, fill: float = 0, root: float = 0, **more: int) -> Case:  # fmt: skip
     """Sizes are those of N, Tq, Tk, D and Dv; lengths are of items, and one mask is that of all, but for ``more``."""
     dims = dict(zip(("N", "Tq", "Tk", "D", "Dv"), sizes))
     dims.update({"L": dims["N"], "Gb": 1, "Gh": 1, "R": dims["Tq"], **more})
@@ -275,8 +275,8 @@ def _empty_cases() -> list[Case]:
         Case("sequence_reverse", {"T": 0, "B": 2, "R": 3}),
         Case("dropout", {"n": 0}, {"keep": 0.5, "seed": 1, "offset": 0}),
         *[Case(name, {"n": 0}) for name in ("relu", "pack_mask", "apply_mask")],
-        _attention((2, 3, 0, 4, 5), 1.0),
-        _attention((2, 0, 3, 4, 5), 1.0),
+        attention_case((2, 3, 0, 4, 5), 1.0),
+        attention_case((2, 0, 3, 4, 5), 1.0),
         Case("draw_mask", {"N": 3, "Tq": 0, "Tk": 7}, {"keep": 0.5, "seed": 1, "offset": 0}),
         *[
             Case("softmax_output", dict(zip("NIV", sizes)), _loss_params(1, 2, 0.1))

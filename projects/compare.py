@@ -11,6 +11,9 @@ LOSS_TOLERANCE = 1e-3  # of the largest element, over the few steps
 # A gradient that is zero but for rounding (a bias in front of BatchNorm, the bias of attention's keys) has no largest
 # element to speak of: what is smaller than this part of the model's largest gradient is measured by that part.
 FLOOR = 1e-4
+# A bias adds up the very terms whose products with the inputs are the gradient of its weight: where they cancel, as
+# those of attention's keys do, rounding leaves a part of the terms, whatever the model's largest gradient is.
+FLOOR_OF_BIAS = 0.1  # of the largest element of the weight's gradient
 
 Arrays = Mapping[str, Any]
 
@@ -38,8 +41,14 @@ def worst(stock: Arrays, other: Arrays, prefix: str) -> Worst:
     names = [name for name in stock if name.startswith(prefix)]
     sizes = {name: _largest(stock[name]) for name in names}
     floor = FLOOR * max(sizes.values(), default=0.0)
-    found = [Worst(_error(stock[name], other.get(name), max(sizes[name], floor)), name) for name in names]
+    floors = {name: max(floor, FLOOR_OF_BIAS * sizes.get(_weight_of(name), 0.0)) for name in names}
+    found = [Worst(_error(stock[name], other.get(name), max(sizes[name], floors[name])), name) for name in names]
     return max(found, default=Worst(0.0, ""))
+
+
+def _weight_of(name: str) -> str:
+    """The weight beside a bias, by the names that MXNet gives them; empty for any other array."""
+    return name[: -len("bias")] + "weight" if name.endswith("bias") else ""
 
 
 def _largest(array: Any) -> float:

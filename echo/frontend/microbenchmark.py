@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from dataclasses import dataclass, field
-from typing import Mapping, Sequence
+from typing import List, Mapping, Sequence, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -157,34 +159,55 @@ class _Sizes:
         whole = _Sizes(first, rows, blocked)
         if excess <= 1:
             return whole
-        try:
-            return whole._cut(training, number, excess)
-        except (mx.MXNetError, UnmeasurableError):
-            return whole
-
-    def _cut(self, training: TrainingGraph, number: int, excess: float) -> _Sizes:
-        """The operator with a leading dimension smaller by about ``excess``, if it scales with that."""
-        node = training.nodes[number]
         tensors = [training.type_of(entry) for entry in node.inputs]
-        batched = 1 if spec(node.op).has_parameters else len(tensors)
-        length = max((tensor.shape[0] for tensor in tensors[:batched] if tensor.shape), default=1)
-        part = min(length, max(_SMALLEST_PART, int(length / excess)))
-        cut = [
-            TensorType((part, *tensor.shape[1:]), tensor.flag)
-            if position < batched and tensor.shape[:1] == (length,)
-            else tensor
-            for position, tensor in enumerate(tensors)
-        ]
-        shapes = _output_shapes(node.op, _attributes(training, node), cut)
+        for cut in (_cut_batch, _cut_all):
+            with contextlib.suppress(mx.MXNetError, UnmeasurableError):
+                return whole._resized(training, number, *cut(node, tensors, excess))
+        return whole
+
+    def _resized(
+        self, training: TrainingGraph, number: int, inputs: Sequence[TensorType], part: int, length: int
+    ) -> _Sizes:
+        """The operator with these inputs, if it has outputs of ``part`` in ``length`` elements then."""
+        node = training.nodes[number]
+        shapes = _output_shapes(node.op, _attributes(training, node), inputs)
         before, after = node.outputs[0].elements, int(np.prod(shapes[0], dtype=np.int64))
         if before * part != after * length:
             raise UnmeasurableError(f"{node.op} does not scale with its leading dimension")
-        smaller: dict[tuple[int, ...], TensorType] = {entry[:2]: tensor for entry, tensor in zip(node.inputs, cut)}
+        smaller: dict[tuple[int, ...], TensorType] = {entry[:2]: tensor for entry, tensor in zip(node.inputs, inputs)}
         outputs = {}
         for index, (tensor, shape) in enumerate(zip(node.outputs, shapes)):
             smaller[number, index] = TensorType(shape, tensor.flag)
             outputs[tensor.shape] = shape
         return _Sizes(self.first_input, self.rows, self.blocked, smaller, outputs, length / part)
+
+
+_Cut = Tuple[List[TensorType], int, int]
+
+
+def _cut_batch(node: TrainingNode, tensors: Sequence[TensorType], excess: float) -> _Cut:
+    """Inputs smaller by about ``excess`` in the largest leading dimension; the length that it keeps, and the whole."""
+    batched = 1 if spec(node.op).has_parameters else len(tensors)
+    length = max((tensor.shape[0] for tensor in tensors[:batched] if tensor.shape), default=1)
+    part = min(length, max(_SMALLEST_PART, int(length / excess)))
+    is_cut = [position < batched and tensor.shape[:1] == (length,) for position, tensor in enumerate(tensors)]
+    return [_with_rows(tensor, part) if cut else tensor for tensor, cut in zip(tensors, is_cut)], part, length
+
+
+def _cut_all(node: TrainingNode, tensors: Sequence[TensorType], excess: float) -> _Cut:
+    """The same in proportion, where heads, sentences and the bits of masks are leading dimensions of one operator."""
+    length = node.outputs[0].shape[0]
+    rows = [tensor.shape[0] if tensor.shape else 1 for tensor in tensors]
+    rows = [number if number > 1 and 0 in (number % length, length % number) else 0 for number in rows]
+    least = int(np.lcm.reduce([1, *(length // math.gcd(length, number) for number in rows if number)]))
+    part = max(least, int(length / excess) // least * least)
+    return [
+        _with_rows(tensor, number * part // length) if number else tensor for tensor, number in zip(tensors, rows)
+    ], part, length  # fmt: skip
+
+
+def _with_rows(tensor: TensorType, rows: int) -> TensorType:
+    return TensorType((rows, *tensor.shape[1:]), tensor.flag)
 
 
 def _output_shapes(op: str, attrs: Mapping[str, str], tensors: Sequence[TensorType]) -> list[tuple[int, ...]]:

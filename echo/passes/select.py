@@ -75,7 +75,7 @@ class Select:
         heavy = _problem(request, training, everything, candidates.forced, more, overhead, limit)
         heavy = replace(heavy, effort=_HEAVY_EFFORT * heavy.effort)
         best = _within(request, light, heavy)
-        if _keeps(heavy, best):
+        if best.planned_bytes <= limit:  # longer than the bound only where it would be without a budget, too
             return _with_hint(heavy, best)
         raise _unreachable(request, training, best, limit)
 
@@ -84,9 +84,11 @@ def _within(request: Request, light: Problem, heavy: Problem) -> Selection:
     """The first choice that keeps the limits, of light operators alone where a search for the fastest finds one.
 
     Such a search may miss what the one for the smallest finds: of that and of a choice with heavy operators the faster.
-    Otherwise the smallest choice, independent of the budget, so that the reported minimum is reachable.
+    Otherwise one longer than the bound on time, as the user's own nodes may be, or a policy that takes no bound; or the
+    smallest choice, independent of the budget, so that the reported minimum is reachable.
     """
     found: list[Selection] = []
+    longer: list[Selection] = []
     for problem in (light, heavy):
         if problem is heavy:
             request.progress("select: the budget needs compute-heavy operators")
@@ -97,8 +99,9 @@ def _within(request: Request, light: Problem, heavy: Problem) -> Selection:
             return min([*found, selection], key=lambda choice: choice.seconds)
         if problem is light:
             smallest = _solve(request, replace(light, max_bytes=None, hint=None))
-            found += [smallest] if _keeps(light, smallest) else []
-    return found[0] if found else _solve(request, replace(heavy, max_bytes=None, hint=None))
+            if _fits(light, smallest):
+                (found if _in_time(light, smallest) else longer).append(smallest)
+    return [*found, *longer][0] if found or longer else _solve(request, replace(heavy, max_bytes=None, hint=None))
 
 
 def _out_of_reach(problem: Problem) -> bool:
@@ -208,9 +211,12 @@ def _in_time(problem: Problem, selection: Selection) -> bool:
     return problem.max_seconds is None or selection.seconds <= problem.max_seconds
 
 
+def _fits(problem: Problem, selection: Selection) -> bool:
+    return problem.max_bytes is None or selection.planned_bytes <= problem.max_bytes
+
+
 def _keeps(problem: Problem, selection: Selection) -> bool:
-    within = problem.max_bytes is None or selection.planned_bytes <= problem.max_bytes
-    return within and _in_time(problem, selection)
+    return _fits(problem, selection) and _in_time(problem, selection)
 
 
 def _unreachable(request: Request, training: TrainingGraph, best: Selection, limit: int) -> BudgetError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import re
 import sys
 from dataclasses import dataclass, fields, replace
@@ -18,7 +19,7 @@ POLICY_NAMES = ("search", "echo", "sublinear", "mincut", "exact", "all", "none")
 _MOST_STATES = 16
 _MOST = sys.float_info.max  # of a number: a larger one of Python's has no float
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*$", re.IGNORECASE)
+_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(([kmgt]?)(?:i?b)?)\s*$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,8 @@ class Options:
     def __post_init__(self) -> None:
         for name in ("keep", "recompute"):
             object.__setattr__(self, name, _patterns(name, getattr(self, name)))
+        for name in ("max_overhead", "memory_budget", "optimizer_states", "max_planning"):
+            object.__setattr__(self, name, _plain(getattr(self, name)))
         if not isinstance(self.fuse, bool) and self.fuse != MEMORY:
             raise OptionError(f"fuse: expected True, False or {MEMORY!r}, got {self.fuse!r}")
         for name in ("strict", "exact", "verify"):
@@ -128,8 +131,15 @@ class Options:
         return self.max_overhead  # type: ignore[return-value]
 
 
+def _plain(value: Any) -> Any:
+    """A number of numpy's as one of Python's, which keys are made of; any other value as it is."""
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+        return int(value)
+    return float(value) if isinstance(value, numbers.Real) and not isinstance(value, bool) else value
+
+
 def _plans(value: Plan | Iterable[Plan]) -> tuple[Plan, ...]:
-    if value == ():
+    if isinstance(value, tuple) and not value:
         return ()
     from echo.plans.plan import Plan  # numpy is needed for plans, not for options
 
@@ -138,7 +148,7 @@ def _plans(value: Plan | Iterable[Plan]) -> tuple[Plan, ...]:
         plans = (value,) if isinstance(value, Plan) else tuple(value)
     except TypeError:
         raise OptionError(message) from None
-    if not all(isinstance(plan, Plan) for plan in plans):
+    if isinstance(value, (str, bytes)) or not all(isinstance(plan, Plan) for plan in plans):
         raise OptionError(message)
     return plans
 
@@ -149,7 +159,7 @@ def _patterns(name: str, value: str | Iterable[str]) -> tuple[str, ...]:
     except TypeError:
         raise OptionError(f"{name}: expected names or patterns, got {value!r}") from None
     if not all(isinstance(pattern, str) for pattern in patterns):
-        raise OptionError(f"{name}: expected names or patterns, got {patterns!r}")
+        raise OptionError(f"{name}: expected names or patterns, got {value!r}")
     return patterns
 
 
@@ -173,16 +183,20 @@ def budget_bytes(value: int | float | str, stock: int) -> int:
     Raises:
         OptionError: the value is no size.
     """
-    message = f"memory_budget: expected bytes, a size such as '6GB' or a fraction of the stock's, got {value!r}"
+    message = (
+        f"memory_budget: expected bytes, a size such as '6GB' or a fraction of the stock's, at most 1, got {value!r}"
+    )
+    unit = ""
     if isinstance(value, str):
         match = _SIZE.match(value)
         if not match:
             raise OptionError(message)
-        amount = float(match.group(1)) * _UNITS[match.group(2).lower()]
+        unit, amount = match[2], float(match[1]) * _UNITS[match[3].lower()]
     elif isinstance(value, bool) or not isinstance(value, (int, float)):
         raise OptionError(message)
     else:
         amount = value
-    if not 0 < amount <= _MOST:
+    is_fraction = amount <= 1 and not unit
+    if not (0 if is_fraction else 1) <= amount <= _MOST or not amount:
         raise OptionError(message)
-    return int(amount * stock if amount <= 1 and not isinstance(value, str) else amount)
+    return int(amount * stock if is_fraction else amount)

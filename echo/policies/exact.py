@@ -56,11 +56,12 @@ class Exact:
     name: str = "exact"
 
     def choose(self, problem: Problem) -> Splits:
+        started = time.monotonic()
         solved = self.solve(problem)
         if solved.gap > self.gap:
             logger.warning(
-                "policy exact: stopped after %g s, a better schedule may save up to %s of the objective",
-                self.time_limit, "all" if solved.gap == float("inf") else f"{100 * solved.gap:.2g} %",
+                "echo: policy exact: stopped after %.2g s, a better schedule may save up to %s of the objective",
+                time.monotonic() - started, "all" if solved.gap == float("inf") else f"{100 * solved.gap:.2g} %",
             )  # fmt: skip
         return solved.splits
 

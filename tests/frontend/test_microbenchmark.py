@@ -8,13 +8,16 @@ import mxnet as mx
 import pytest
 
 from echo.estimators.overhead import UnmeasurableError
+from echo.frontend import extension
 from echo.frontend.microbenchmark import Facts, excess, refuse, trial_of
+from echo.ir.graph import Entry
 from echo.ir.training_graph import TrainingGraph
-from echo.ir.training_node import TensorType
+from echo.ir.training_node import TensorType, TrainingNode
 from echo.meter.trial import Trial, Variable
 from tests.conftest import case_of
 
 BATCH = 64
+UINT8 = 3
 
 
 def training() -> TrainingGraph:
@@ -68,6 +71,48 @@ def test_a_large_node_is_cut_along_its_batch() -> None:
     assert scale == 8.0
     smallest, scale = trial("tanh", 1e9)
     assert (smallest.inputs, scale) == ((Variable((2, 256)),), BATCH / 2)
+
+
+def attention(sentences: int, heads: int, mask: tuple[int, ...] | None) -> TrainingGraph:
+    """Fused attention over 16 keys of 8 units, with dropped-out weights, and perhaps a mask that is added."""
+    rows = sentences * heads
+    shapes = {"q": (rows, 16, 8), "k": (rows, 16, 8), "v": (rows, 16, 8), "mask": mask,
+              "bits": (rows * 16 * 16 // 8,), "keep": (1,)}  # fmt: skip
+    used = "".join(str(int(shapes.get(name) is not None)) for name in ("q", "k", "v", "lengths", *list(shapes)[3:]))
+    nodes = [
+        TrainingNode("null", name, (TensorType(shape, UINT8 if name == "bits" else 0),))
+        for name, shape in shapes.items()
+        if shape is not None
+    ]
+    inputs = tuple(Entry(number, 0) for number in range(len(nodes)))
+    outputs = TensorType((rows, 16, 8)), TensorType((rows, 16))
+    attrs = {"scale": "0.1", "masking": "0", "fill": "0.0", "root": "0", "present": used}
+    nodes.append(TrainingNode("_echo_attention", "attention", outputs, inputs, attrs=attrs))
+    return TrainingGraph(tuple(nodes), (Entry(len(inputs), 0),), 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("mask", "excess_", "kept"),
+    [
+        (None, 8.0, 4),
+        ((1, 1, 16, 16), 8.0, 4),
+        ((8, 1, 1, 16), 3.0, 8),  # whole sentences
+        ((8, 1, 1, 16), 1e9, 4),
+        ((32, 1, 16), 8.0, 4),
+    ],
+)
+def test_attention_is_cut_with_its_masks(mask: tuple[int, ...] | None, excess_: float, kept: int) -> None:
+    assert extension.why_not() == ""
+    graph = attention(8, 4, mask)
+    found, scale = trial_of(graph, len(graph.nodes) - 1, excess_, Facts.of(graph))
+    by_name = dict(zip((node.name for node in graph.nodes), found.inputs))
+    shapes = {name: item.shape for name, item in by_name.items() if isinstance(item, Variable)}
+    assert scale == 32 / kept
+    assert shapes["q"] == shapes["k"] == shapes["v"] == (kept, 16, 8)
+    assert shapes["bits"] == (kept * 16 * 16 // 8,)
+    assert shapes["keep"] == (1,)
+    if mask is not None:
+        assert shapes["mask"] == (max(1, mask[0] * kept // 32), *mask[1:])
 
 
 @pytest.mark.parametrize(("name", "reason"), [("drop", "Dropout is not known"), ("fc", ""), ("tanh", "")])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import FrozenInstanceError
 from typing import Any
 
+import numpy as np
 import pytest
 
 from echo import policies
@@ -77,6 +78,9 @@ def test_bound_that_is_none(value: Any) -> None:
         ("1TB", 1 << 40),
         ("123456", 123456),
         ("100b", 100),
+        ("0.5", 500_000),
+        ("1", 1_000_000),
+        ("1b", 1),
     ],
 )
 def test_budgets_in_bytes(value: Any, expected: int) -> None:
@@ -86,11 +90,39 @@ def test_budgets_in_bytes(value: Any, expected: int) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [0, -1, -0.5, 0.0, float("inf"), float("nan"), True, [6], "", "G", "six GB", "-6GB", "6XB", "6 G B", "1e9", "6,5G"],
+    [
+        0,
+        -1,
+        -0.5,
+        0.0,
+        float("inf"),
+        float("nan"),
+        True,
+        [6],
+        "",
+        "G",
+        "six GB",
+        "-6GB",
+        "6XB",
+        "6 G B",
+        "1e9",
+        "6,5G",
+        "0",
+        "0.3b",
+        np.bool_(True),
+        np.float64("nan"),
+    ],
 )
 def test_budget_that_is_none(value: Any) -> None:
     with pytest.raises(OptionError, match="memory_budget: expected bytes, a size such as '6GB' or a fraction"):
         Options(memory_budget=value)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    options = Options(max_overhead=np.float64(0.05), memory_budget=np.int32(7), max_planning=np.float64(3))
+    assert options.key == Options(max_overhead=0.05, memory_budget=7, max_planning=3.0).key
+    assert Options(memory_budget=np.float32(0.5)).memory_budget == 0.5
+    assert Options(optimizer_states=np.int64(2)).optimizer_states == 2
 
 
 # Names --------------------------------------------------------------------------------------------------------
@@ -104,7 +136,7 @@ def test_patterns(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["keep", "recompute"])
-@pytest.mark.parametrize("value", [[1], [None], [b"conv"], 5, None])
+@pytest.mark.parametrize("value", [[1], [None], [b"conv"], b"conv", 5, None])
 def test_patterns_must_be_texts(name: str, value: Any) -> None:
     with pytest.raises(OptionError, match=f"{name}: expected names or patterns, got"):
         Options.of(**{name: value})

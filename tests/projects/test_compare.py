@@ -41,6 +41,14 @@ def test_a_gradient_that_is_only_rounding_is_measured_by_the_model() -> None:
     assert worst(stock, other, "gradient/").error == pytest.approx(2e-9 / FLOOR)
 
 
+@pytest.mark.parametrize(("name", "part"), [("gradient/keys_bias", 0.02), ("gradient/other", 2.0)])
+def test_a_bias_whose_terms_cancel_is_held_against_its_weight(name: str, part: float) -> None:
+    weight = np.array([1e-2])
+    stock = {"gradient/keys_weight": weight, name: np.array([1e-5])}
+    other = {"gradient/keys_weight": weight, name: np.array([3e-5])}
+    assert worst(stock, other, "gradient/") == (pytest.approx(part), name)
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_value_that_is_no_number_is_infinitely_off(value: float) -> None:
     assert worst({"loss/0": np.array([1.0])}, {"loss/0": np.array([value])}, "loss/").error == np.inf
