@@ -170,7 +170,7 @@ def measure(key: str, rounds: int) -> dict[str, Any]:
     for name in VARIANTS:
         plan = symbols[name].plans[-1]
         row["stock_mb"] = plan.before.planned / 2**20
-        row[name] = {"ratio": _ratio(times[name], times["stock"]), "predicted": plan.time_ratio,
+        row[name] = {"ratio": _ratio(times[name], times["stock"]), "predicted": plan.time.ratio if plan.time else None,
                      "mb": plan.after.planned / 2**20,
                      "planning_seconds": seconds[name] - seconds["stock"]}  # fmt: skip
     if case.same is not None:

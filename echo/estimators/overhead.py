@@ -33,7 +33,7 @@ FLOPS_PER_SECOND = 8e10
 # 2.5 over the fully connected layers of NMT and LM. Measuring them instead was less exact: they must be cut to fit the
 # time, and then do not scale.
 GRADIENT_OF_PRODUCT = 2.3
-# A random number for each element of a Dropout, on top of the bytes it moves; same origin.
+# A random number for each element, on top of the bytes that a Dropout moves, where it is not measured; same origin.
 DRAW_SECONDS = 3e-9
 
 # A group of equal nodes is measured unless the roofline puts it below this part of the step; light forward nodes, whose
@@ -86,9 +86,15 @@ def estimate(training: TrainingGraph, table: CostTable, measure: MeasureFunction
     chosen = _worth_measuring([group for group in groups if _product(training, group.number) is None], table)
     if measure is not None:
         _measure(training, [group for group in chosen if group.key not in table], table, measure, time_limit)
-    rates = _Rates.of([(group, table.get(group.key)) for group in groups], table)
-    costs = [table.get(group.key) or rates.estimate(group) for group in groups]
-    knows = [table.get(group.key) is not None or bool(rates.points.get(group.family)) for group in groups]
+    rates, drawing = (
+        _Rates.of([(group, table.get(group.key)) for group in groups if group.draws == draws], table)
+        for draws in (False, True)
+    )
+    costs = [(None if group.draws else table.get(group.key)) or rates.estimate(group) for group in groups]
+    knows = [
+        table.get(group.key) is not None or bool((drawing if group.draws else rates).points.get(group.family))
+        for group in groups
+    ]
     for index, group in enumerate(groups):
         product = _product(training, group.number)
         forward = group_of[product] if product is not None else None
@@ -97,7 +103,11 @@ def estimate(training: TrainingGraph, table: CostTable, measure: MeasureFunction
     measured = sum(table.get(group.key) is not None for group in groups)
     parts = _parts(training)
     seconds = tuple(0.0 if at is None else costs[at] / parts.get(number, 1) for number, at in enumerate(group_of))
-    step = sum(seconds) + _drawing_seconds(training)
+    step = sum(seconds) + sum(
+        group.count * _drawing_seconds(training, group, table.get(group.key), cost, drawing)
+        for group, cost in zip(groups, costs)
+        if group.draws
+    )
     guessed = sum(each for each, at in zip(seconds, group_of) if at is not None and not knows[at])
     return Overhead(seconds, step, measured, len(groups) - measured, guessed / step if step else 0.0)
 
@@ -147,10 +157,13 @@ def _parts(training: TrainingGraph) -> dict[int, int]:
     return {number: count[product] for number, product in products.items() if product is not None}
 
 
-def _drawing_seconds(training: TrainingGraph) -> float:
-    """Seconds of random draws in a step; no recomputation draws any, since a Dropout is recomputed from its mask."""
-    elements = sum(node.outputs[0].elements for _, node in training.operators() if node.random)
-    return elements * DRAW_SECONDS
+def _drawing_seconds(
+    training: TrainingGraph, group: _Group, measured: float | None, cost: float, rates: _Rates
+) -> float:
+    """Seconds of the random draws of one node, beside ``cost``; no recomputation draws, as Dropout's has its mask."""
+    if measured is None and not rates.points.get(group.family):
+        return training.nodes[group.number].outputs[0].elements * DRAW_SECONDS
+    return max((measured or rates.estimate(group)) - cost, 0.0)
 
 
 # Groups of equal nodes -----------------------------------------------------------------------------------------
@@ -166,6 +179,7 @@ class _Group:
     family: tuple[object, ...]
     work: Work
     light: bool
+    draws: bool
 
     @property
     def size(self) -> float:
@@ -206,7 +220,15 @@ def _merge(
         node = training.nodes[numbers[0]]
         light = node.forward and spec(node.op).flops is None
         groups.append(
-            _Group(numbers[0], len(numbers), key, _family(training, node, blocked), work(training, node), light)
+            _Group(
+                numbers[0],
+                len(numbers),
+                key,
+                _family(training, node, blocked),
+                work(training, node),
+                light,
+                node.random,
+            )
         )
     return groups, group_of
 

@@ -78,7 +78,7 @@ _ROWS: tuple[tuple[OpSpec, str], ...] = (
              has_parameters=True, layout=Layout(onednn=when("act_type", "leaky", "leaky", "elu", "gelu"))),
      "LeakyReLU"),
     (replace(_LIGHT, needs_hook=True), "hard_sigmoid UpSampling _np_moveaxis"),
-    (replace(_LIGHT, needs_hook=True, needs_cpu=True, clone_op="elemwise_mul", measurable=False, outputs=2,
+    (replace(_LIGHT, needs_hook=True, needs_cpu=True, clone_op="elemwise_mul", outputs=2,
              draws_in_training=unless("mode", "training", "always"), layout=Layout(unsettled=True)), "Dropout"),
     (replace(_LIGHT, rewrites=True, of_mode=unless_set("use_global_stats"),
              unwatched={1: _FIXED_GAMMA, 3: ALWAYS, 4: ALWAYS}, has_parameters=True, layout=_HANDS_ON), "BatchNorm"),

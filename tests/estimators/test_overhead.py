@@ -236,6 +236,17 @@ def test_a_dropout_is_recomputed_from_its_mask_but_drawn_once(table: CostTable) 
     assert result.step_seconds > 2 * sum(result.seconds)
 
 
+def test_the_draws_of_a_measured_dropout_are_what_it_takes_beside_its_bytes(table: CostTable) -> None:
+    build = Build()
+    for rows in (1000, 800):  # of the second size none is measured: it is about that of the first
+        build.add("Dropout", [build.variable(rows, 1000)], (rows, 1000), (rows, 1000), random=True)
+    copies = sum(estimate(build.graph(), table, None, 0).seconds)
+    result = estimate(build.graph(), table, fixed(Dropout=1.0), 60)
+    assert sum(result.seconds) == copies, "a clone draws nothing"
+    assert result.step_seconds == pytest.approx(1.8, rel=1e-3)
+    assert (result.guessed, result.is_timed) == (0.0, True)
+
+
 def test_a_signature_holds_no_names_and_no_annotations() -> None:
     def key(name: str, attrs: dict[str, str]) -> str:
         build = Build()

@@ -224,15 +224,21 @@ def test_integers_are_divided_by_what_is_not_zero(meter: Meter) -> None:
     assert meter(graph, only(graph, "broadcast_div")) > 0
 
 
-def test_what_draws_random_numbers_is_refused(meter: Meter) -> None:
+def test_what_draws_random_numbers_is_timed_with_its_draws(meter: Meter) -> None:
+    """They are those of the process that measures: the user's own come as if nothing had been measured."""
     data = mx.sym.var("data")
-    graph = training(mx.sym.Dropout(data, p=0.5) * mx.sym.random.uniform(shape=(8, 8)), data=(8, 8))
-    for op in ("Dropout", "_backward_Dropout", "_random_uniform"):
-        with pytest.raises(UnmeasurableError, match=r"random stream|not known to be safe"):
-            meter(graph, only(graph, op))
-    graph = training(mx.sym.LeakyReLU(data, act_type="rrelu"), data=(8, 8))
-    with pytest.raises(UnmeasurableError, match="random stream"):
-        meter(graph, only(graph, "LeakyReLU"))
+    graph = training(mx.sym.Dropout(data, p=0.5) * mx.sym.random.uniform(shape=(64, 64)), data=(64, 64))
+    rectified = training(mx.sym.LeakyReLU(data, act_type="rrelu"), data=(64, 64))
+    mx.random.seed(3)
+    before = mx.nd.random.uniform(shape=8).asnumpy()
+    mx.random.seed(3)
+    for op in ("Dropout", "_backward_Dropout"):
+        assert meter(graph, only(graph, op)) > 0
+    assert (mx.nd.random.uniform(shape=8).asnumpy() == before).all()
+    with pytest.raises(UnmeasurableError, match="not known to be safe"):
+        meter(graph, only(graph, "_random_uniform"))
+    with pytest.raises(UnmeasurableError, match="draws random numbers of its own"):
+        meter(rectified, only(rectified, "LeakyReLU"))
 
 
 def test_foreign_code_and_index_driven_operators_are_refused(meter: Meter) -> None:
