@@ -59,6 +59,9 @@ def main() -> None:
     parser.add_argument("--anew", action="store_true", help="plan again what is in the results already")
     parser.add_argument("workloads", nargs="*", default=list(WORKLOADS))
     arguments = parser.parse_args()
+    unknown = [name for name in arguments.workloads if name not in WORKLOADS]
+    if unknown:
+        parser.error(f"expected workloads of {', '.join(WORKLOADS)}, got {unknown[0]!r}")
     with no_plans_on_disk():
         run(arguments.workloads, arguments.anew)
 

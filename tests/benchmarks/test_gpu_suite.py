@@ -63,6 +63,7 @@ def step_by_step(tmp_path_factory: pytest.TempPathFactory) -> Path:
 ROUTES = Sizes(routes=(Recurrent(12, 5, 6), Recurrent(20, 3, 4)), repetitions=2)
 
 
+@pytest.mark.slow
 @pytest.mark.every(2)
 def test_both_routes_give_the_same_bits(emulated: Emulated, step_by_step: Path) -> None:
     emulated.driver.fake_new_contexts()
@@ -73,6 +74,7 @@ def test_both_routes_give_the_same_bits(emulated: Emulated, step_by_step: Path) 
     assert [row for row in rows if "failed" in row] == []
 
 
+@pytest.mark.slow
 def test_a_barrier_that_does_not_wait_is_found(emulated: Emulated, step_by_step: Path, tmp_path: Path) -> None:
     """The loop of the grid barrier gone, as an assembler may remove it."""
     for path in (KERNELS / "cuda").glob("*.*h"):

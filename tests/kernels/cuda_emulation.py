@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import functools
+import hashlib
 import os
 import subprocess
 import tempfile
@@ -17,6 +19,8 @@ from echo.kernels.library import SKIP, WRITE
 
 HERE = Path(__file__).resolve().parent / "emulation"
 KERNELS = Path(__file__).resolve().parents[2] / "echo" / "kernels"
+BUILDS = KERNELS.parents[1] / "build" / "emulated"
+SOURCES = (".h", ".cc", ".cu", ".cuh")
 DRIVER_VARIABLE = "_ECHO_CUDA_DRIVER"
 FLAGS = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden")
 
@@ -55,23 +59,38 @@ def compile_kernels(folder: Path, fibers: Path, source: Path, name: str, *more: 
 
 
 class Built(NamedTuple):
-    """What the tests compile once."""
+    """What the tests compile once: an object file, a ``libcuda.so.1``, and the kernels."""
 
     fibers: Path
     driver: Path
     kernels: Path
 
 
-_folder = tempfile.TemporaryDirectory(prefix="echo-cuda-")
-
-
 @functools.lru_cache(maxsize=None)
 def built() -> Built:
-    """The driver and all kernels."""
-    folder = Path(_folder.name)
-    fibers = compile_fibers(folder)
-    kernels = compile_kernels(folder, fibers, KERNELS / "cuda" / "kernels.cu", "kernels")
-    return Built(fibers, compile_driver(folder), kernels)
+    """The driver and all kernels, compiled once for all processes, in ``build``, until a source changes."""
+    folder = BUILDS / _digest()
+    BUILDS.mkdir(parents=True, exist_ok=True)
+    with open(BUILDS / "lock", "w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            with tempfile.TemporaryDirectory(dir=BUILDS) as name:
+                made = Path(name) / "made"
+                made.mkdir()
+                compile_driver(made)
+                compile_kernels(made, compile_fibers(made), KERNELS / "cuda" / "kernels.cu", "kernels")
+                made.rename(folder)
+    return Built(folder / "fibers.o", folder / "libcuda.so.1", folder / "kernels.so")
+
+
+def _digest() -> str:
+    """A name for what the compiler reads, and for the compiler."""
+    sources = [path for folder in (KERNELS, HERE) for path in folder.rglob("*") if path.suffix in SOURCES]
+    version = subprocess.run(["g++", "--version"], capture_output=True, check=True).stdout
+    digest = hashlib.sha256(repr(FLAGS).encode() + version)
+    for path in sorted(sources):
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def _run(*command: str) -> None:

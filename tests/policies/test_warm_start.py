@@ -99,6 +99,7 @@ def test_a_hint_tells_layers_apart_by_weights_some_nodes_away() -> None:
     assert set(found) == slices(long, "decoder")
 
 
+@pytest.mark.slow
 def test_a_hint_of_another_model_does_no_harm() -> None:
     case = nmt(7)
     full, _, _ = searched(case)
@@ -152,6 +153,7 @@ def test_another_batch_size_needs_no_more_than_under_the_same_schedule() -> None
     assert warm.bytes <= other.value(splits).bytes
 
 
+@pytest.mark.slow
 def test_another_length_has_another_schedule() -> None:
     _, hint = _schedule_of(nmt(7))
     other = problem_of(nmt(6).training)

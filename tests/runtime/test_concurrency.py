@@ -330,6 +330,7 @@ def planning(tmp_path: Path) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_planning_and_leaves_no_lock_behind(tmp_path: Path) -> None:
     process = planning(tmp_path)
     process.send_signal(signal.SIGINT)

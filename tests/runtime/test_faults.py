@@ -102,6 +102,7 @@ def test_strict_raises_faults_outside_the_pipeline_too(
         executor()
 
 
+@pytest.mark.slow
 @pytest.mark.every(2)
 @pytest.mark.parametrize("bound", ["auto", 0.02])
 def test_a_budget_out_of_reach_gets_the_smallest_plan(caplog: pytest.LogCaptureFixture, bound: Any) -> None:
