@@ -24,7 +24,7 @@ import mxnet as mx
 import echo
 from benchmarks import attention_models, dropout_models
 from benchmarks.models import MODELS, SMALL, Model, random_values
-from benchmarks.record import apart, known_rows, save
+from benchmarks.record import apart, asked, known_rows, save
 from benchmarks.speech_models import deepspeech
 from benchmarks.step_time import in_turn, step
 
@@ -191,7 +191,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; all by default")
     arguments = parser.parse_args()
-    for key in arguments.cases or CASES:
+    for key in asked(arguments.cases, CASES):
         row = measure(key, arguments.rounds)
         print(row, flush=True)
         rows = {known["key"]: known for known in known_rows("fusion")}

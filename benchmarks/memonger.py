@@ -28,7 +28,7 @@ from unittest import mock
 import mxnet as mx
 
 import echo
-from benchmarks.record import apart, known_rows, save
+from benchmarks.record import apart, asked, known_rows, save
 from echo.ir.attributes import PLAN_ATTRIBUTE
 from echo.ir.ops import spec
 from echo.passes.candidates import FindCandidates
@@ -225,7 +225,7 @@ def measure(name: str, what: str) -> Any:
 
 def main() -> None:
     """Measures the models named on the command line, all by default."""
-    names = sys.argv[1:] or list(MODELS)
+    names = asked(sys.argv[1:], MODELS)
     for name in names:
         rows = [row for row in known_rows("memonger") if row["model"] != name]
         row: dict[str, Any] = {"model": name, "bar_mb": MODELS[name]().bar_mb}

@@ -12,7 +12,7 @@ import argparse
 
 import echo
 from benchmarks.models import MODELS
-from benchmarks.record import RESULTS, known_rows, save
+from benchmarks.record import RESULTS, asked, known_rows, save
 from echo.report import picture
 from echo.report.usage import layer_by
 
@@ -39,9 +39,9 @@ def main() -> None:
     """Profiles the models named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="*", default=["nmt", "lm", "resnet50_v2"])
-    arguments = parser.parse_args()
-    rows = [row for row in known_rows("memory_profile") if row["model"] not in arguments.models]
-    for name in arguments.models:
+    models = asked(parser.parse_args().models, MODELS)
+    rows = [row for row in known_rows("memory_profile") if row["model"] not in models]
+    for name in models:
         row = measure(name)
         rows.append(row)
         for graph, found in row["graphs"].items():  # type: ignore[attr-defined]

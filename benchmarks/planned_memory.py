@@ -15,7 +15,7 @@ from typing import Any
 
 import echo
 from benchmarks.models import MODELS, Model
-from benchmarks.record import known_rows, save
+from benchmarks.record import asked, known_rows, save
 
 BOUNDS: dict[str, float | None] = {"0.05": 0.05, "0.10": 0.10, "0.25": 0.25, "none": None}
 # planned MB that the project set itself for no bound on time, as shares of stock
@@ -49,7 +49,7 @@ def measure(model: Model) -> dict[str, Any]:
 
 def main() -> None:
     """Measures the models named on the command line, all by default."""
-    names = sys.argv[1:] or list(MODELS)
+    names = asked(sys.argv[1:], MODELS)
     rows = [row for row in known_rows("planned_memory") if row["model"] not in names]
     with tempfile.TemporaryDirectory() as folder:
         os.environ["ECHO_CACHE_DIR"] = folder  # no plan of an earlier run

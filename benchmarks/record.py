@@ -9,6 +9,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Collection
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,14 @@ def load(name: str) -> dict[str, Any]:
     """Reads what `save` wrote."""
     value: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
     return value
+
+
+def asked(names: Collection[str], known: Collection[str]) -> list[str]:
+    """The names that the command line has, of ``known`` ones; all of them where it has none. Ends the program else."""
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        sys.exit(f"error: expected names out of {', '.join(known)}, got {unknown[0]!r}")
+    return list(names or known)
 
 
 def apart(module: str, function: str, *arguments: str | None) -> Any:

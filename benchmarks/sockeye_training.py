@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Mapping, Sequence
 
-from benchmarks.record import known_rows, save
+from benchmarks.record import asked, known_rows, save
 from benchmarks.sockeye_log import (
     counter_peak,
     differences,
@@ -226,9 +226,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="pairs of runs that are timed (default 3)")
     parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {', '.join(MODELS)} (default: all)")
     arguments = parser.parse_args()
-    models = arguments.models or list(MODELS)
-    if unknown := sorted(set(models) - set(MODELS)):
-        parser.error(f"expected models out of {', '.join(MODELS)}, got {', '.join(unknown)}")
+    models = asked(arguments.models, MODELS)
     if arguments.rounds < 1:
         parser.error(f"expected at least 1 round, got {arguments.rounds}")
     if importlib.util.find_spec("sockeye") is None:

@@ -19,7 +19,7 @@ import mxnet as mx
 
 import echo
 from benchmarks.models import MODELS, Model, random_values
-from benchmarks.record import known_rows, save
+from benchmarks.record import asked, known_rows, save
 
 BOUNDS: dict[str, float | None] = {"0.05": 0.05, "0.10": 0.10, "0.25": 0.25, "none": None}
 
@@ -99,10 +99,11 @@ def main() -> None:
     """Measures the models named on the command line, all by default."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("models", nargs="*", default=list(MODELS))
+    parser.add_argument("models", nargs="*")
     arguments = parser.parse_args()
-    rows = [row for row in known_rows("step_time") if row["model"] not in arguments.models]
-    for name in arguments.models:
+    models = asked(arguments.models, MODELS)
+    rows = [row for row in known_rows("step_time") if row["model"] not in models]
+    for name in models:
         rows.append(measure(MODELS[name](), arguments.rounds))
         path = save("step_time", rows)  # after each model: the large ones take minutes
     print("written:", path.name)

@@ -16,6 +16,7 @@ from functools import partial
 from benchmarks.models import Model
 from benchmarks.paper.planning import VARIANTS, Found, Results, fill, no_plans_on_disk, planned, way
 from benchmarks.paper.workloads import WORKLOADS
+from benchmarks.record import asked
 
 NAME = "paper_footprint"
 #: memonger's memory is the least that it reaches; searches end within some thousandths of the least there is.
@@ -57,13 +58,10 @@ def main() -> None:
     """Measures the workloads named on the command line, all by default."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("--anew", action="store_true", help="plan again what is in the results already")
-    parser.add_argument("workloads", nargs="*", default=list(WORKLOADS))
+    parser.add_argument("workloads", nargs="*")
     arguments = parser.parse_args()
-    unknown = [name for name in arguments.workloads if name not in WORKLOADS]
-    if unknown:
-        parser.error(f"expected workloads of {', '.join(WORKLOADS)}, got {unknown[0]!r}")
     with no_plans_on_disk():
-        run(arguments.workloads, arguments.anew)
+        run(asked(arguments.workloads, WORKLOADS), arguments.anew)
 
 
 if __name__ == "__main__":
