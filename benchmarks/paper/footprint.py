@@ -29,12 +29,12 @@ def run(workloads: Iterable[str] = tuple(WORKLOADS), anew: bool = False, kept: b
         ways: Iterable[str] = WAYS, at_memonger: bool = True) -> list[Found]:  # fmt: skip
     """Plans each workload in each way; `at_memonger` also in the memory that memonger's rule needs, and 1 % more."""
     results = Results(NAME, anew, kept)
-    asked = set(workloads)
-    rows = [results.row(name in asked, workload=name) for name in WORKLOADS]
+    wanted = set(workloads)
+    rows = [results.row(name in wanted, workload=name) for name in WORKLOADS]
     figures = [*ways, AT_MEMONGER] if at_memonger else list(ways)
-    missing = [row for row in rows if row["workload"] in asked and not row.keys() >= {*figures}]
+    missing = [row for row in rows if row["workload"] in wanted and not row.keys() >= {*figures}]
     results.fill_side_by_side(missing, partial(_filled, figures))
-    return [row for row in rows if row["workload"] in asked]
+    return [row for row in rows if row["workload"] in wanted]
 
 
 def _filled(figures: Sequence[str], row: Found) -> Found:

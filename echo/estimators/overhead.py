@@ -219,17 +219,8 @@ def _merge(
             group_of[number] = len(groups)
         node = training.nodes[numbers[0]]
         light = node.forward and spec(node.op).flops is None
-        groups.append(
-            _Group(
-                numbers[0],
-                len(numbers),
-                key,
-                _family(training, node, blocked),
-                work(training, node),
-                light,
-                node.random,
-            )
-        )
+        family, needed = _family(training, node, blocked), work(training, node)
+        groups.append(_Group(numbers[0], len(numbers), key, family, needed, light, node.random))
     return groups, group_of
 
 

@@ -195,10 +195,15 @@ def _cut_batch(node: TrainingNode, tensors: Sequence[TensorType], excess: float)
 
 
 def _cut_all(node: TrainingNode, tensors: Sequence[TensorType], excess: float) -> _Cut:
-    """The same in proportion, where heads, sentences and the bits of masks are leading dimensions of one operator."""
-    length = node.outputs[0].shape[0]
+    """The same in proportion, where heads, sentences and the bits of masks are leading dimensions of one operator.
+
+    Its output leads with the largest of heads and sentences; inputs of other lengths stay as they are.
+    """
+    length = (*node.outputs[0].shape, 1)[0]
     rows = [tensor.shape[0] if tensor.shape else 1 for tensor in tensors]
-    rows = [number if number > 1 and 0 in (number % length, length % number) else 0 for number in rows]
+    rows = [number if min(number, length) > 1 and 0 in (number % length, length % number) else 0 for number in rows]
+    if not any(rows):
+        raise UnmeasurableError(f"{node.op} has no input that leads with what its output leads with")
     least = int(np.lcm.reduce([1, *(length // math.gcd(length, number) for number in rows if number)]))
     part = max(least, int(length / excess) // least * least)
     return [

@@ -73,6 +73,15 @@ def test_a_large_node_is_cut_along_its_batch() -> None:
     assert (smallest.inputs, scale) == ((Variable((2, 256)),), BATCH / 2)
 
 
+@pytest.mark.parametrize("shape", [(), (0, 4), (1,)])
+def test_what_makes_one_number_of_many_is_not_cut(shape: tuple[int, ...]) -> None:
+    nodes = (TrainingNode("null", "data", (TensorType((BATCH, 8)),)),
+             TrainingNode("_np_sum", "sum", (TensorType(shape),), (Entry(0, 0),)))  # fmt: skip
+    graph = TrainingGraph(nodes, (Entry(1, 0),), 1, 0)
+    found, scale = trial_of(graph, 1, 4.0, Facts.of(graph))
+    assert (found.inputs, scale) == ((Variable((BATCH, 8)),), 1.0)
+
+
 def attention(sentences: int, heads: int, mask: tuple[int, ...] | None) -> TrainingGraph:
     """Fused attention over 16 keys of 8 units, with dropped-out weights, and perhaps a mask that is added."""
     rows = sentences * heads
