@@ -1,11 +1,12 @@
-"""Runs the evaluation: all claims that need no GPU, in 55 minutes, or a part of them in one.
+"""Runs the evaluation: all claims that need no GPU, in half an hour, or a part of them in one minute.
 
     python -m benchmarks.paper [--anew | --quick]
 
 What the results have already is not planned again, but with --anew; then the tables and the picture of docs/paper.md
-are written. Where a figure takes more than 1 % more bytes than the committed one, or a workload more than stock, it is
-named and the exit status is 1. With --quick some workloads are planned, at their full sizes, in the ways that hang
-least on how fast this machine is; they are held against the committed results, and nothing is written.
+are written. Where a figure takes more bytes than the committed one (`benchmarks.paper.figures.regressions`), or a
+workload more than stock, it is named and the exit status is 1. With --quick some workloads are planned, at their full
+sizes, in the ways that hang least on how fast this machine is; they are held against the committed results, and nothing
+is written.
 """
 
 from __future__ import annotations
