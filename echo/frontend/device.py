@@ -13,6 +13,8 @@ from typing import Any
 import mxnet as mx
 from mxnet.base import _LIB
 
+from echo.errors import UnsupportedError
+
 DRIVER_FILE = Path("/proc/driver/nvidia/version")  # where the driver says which it is
 # Variables that change which code a step runs; they are part of the key where they are set.
 _SETTINGS = (
@@ -30,6 +32,20 @@ def device_key(ctx: mx.Context) -> str:
     settings = [f"{name} {os.environ[name]}" for name in _SETTINGS if os.environ.get(name)]
     general = [f"{_cores()} cores", f"OMP_NUM_THREADS {threads}", f"oneDNN {one_dnn}", f"mxnet {mx.__version__}"]
     return ", ".join([hardware, *general, *settings])
+
+
+def check_device(ctx: mx.Context) -> None:
+    """Raises `UnsupportedError` for a GPU that is not there: MXNet would end the process while it frees its memory."""
+    if ctx.device_type != "gpu":
+        return
+    if not mx.runtime.Features().is_enabled("CUDA"):
+        raise UnsupportedError(f"{ctx} needs CUDA, which this MXNet was built without")
+    try:
+        count = mx.context.num_gpus()
+    except mx.MXNetError:  # no driver
+        count = 0
+    if not 0 <= ctx.device_id < count:
+        raise UnsupportedError(f"{ctx} is not there: expected a number below {count}, that of CUDA's GPUs")
 
 
 def _cores() -> int:

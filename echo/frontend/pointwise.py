@@ -22,7 +22,7 @@ FUSION_VARIABLE = "MXNET_USE_FUSION"
 
 def fuses(ctx: mx.Context) -> bool:
     """Whether MXNet fuses pointwise operators in what the user binds on this device."""
-    wanted = means_true(os.environ.get(FUSION_VARIABLE, "1"))
+    wanted = means_true(os.environ.get(FUSION_VARIABLE) or "1")  # MXNet takes an empty text for none
     return wanted and ctx.device_type == "gpu" and bool(mx.runtime.Features().is_enabled("CUDA_RTC"))
 
 

@@ -19,7 +19,7 @@ from echo.estimators.planner import make_planner
 from echo.frontend.apart import measuring
 from echo.frontend.cached import as_cached, stateless
 from echo.frontend.capture import captured_graph, chunks_in, graph_in, oracle
-from echo.frontend.device import device_key
+from echo.frontend.device import check_device, device_key
 from echo.frontend.environment import changed_variable
 from echo.frontend.extension import why_not, why_not_on
 from echo.frontend.hook import check_version, install_hook
@@ -52,8 +52,7 @@ class MxnetSession:
 
     def __init__(self, graph: Graph, binding: Binding, ctx: mx.Context, runner: str = EXECUTOR) -> None:
         check_version()
-        if ctx.device_type == "gpu" and not mx.runtime.Features().is_enabled("CUDA"):
-            raise UnsupportedError(f"{ctx} needs CUDA, which this MXNet was built without")
+        check_device(ctx)
         self._forget()
         self.graph, self._binding, self._ctx, self._runner = graph, binding, ctx, runner
         self._user = graph

@@ -137,7 +137,7 @@ def _ready(symbol: Any, keywords: Mapping[str, Any]) -> tuple[Options, Callable[
 def _context(ctx: Any) -> mx.Context:
     try:
         return mx.Context(ctx)
-    except KeyError:
+    except (KeyError, TypeError):
         raise OptionError(f"ctx: expected a context of mxnet such as mx.cpu() or 'cpu', got {ctx!r}") from None
 
 

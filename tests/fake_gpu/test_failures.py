@@ -51,6 +51,35 @@ def test_without_cooperative_launches_layers_go_step_by_step(tmp_path: Path) -> 
     assert "LSTM layers go step by step" in said[0]
 
 
+ABSENT = """
+import mxnet as mx, echo
+symbol = mx.sym.MakeLoss(mx.sym.sum(mx.sym.tanh(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=64)) * 2))
+shapes, gpu = {{"data": (64, 64)}}, mx.gpu({number})
+for bind in (lambda: echo.plan(symbol, ctx=gpu, **shapes), lambda: echo.optimize(symbol).simple_bind(gpu, **shapes),
+             lambda: symbol.simple_bind(gpu, **shapes)):
+    try:
+        bind()
+    except Exception as error:
+        print(type(error).__name__)
+    echo.enable()
+print(echo.plan(symbol, ctx=mx.cpu(), **shapes).before.planned > 0)
+"""
+
+
+@pytest.mark.parametrize(("number", "devices"), [(0, 0), (2, 2), (7, 2), (-1, 2)])
+def test_a_device_that_is_not_there_is_an_error_that_a_program_can_catch(number: int, devices: int) -> None:
+    """MXNet's own would end the process once memory on it is let go."""
+    environment = {**os.environ, "FAKE_CUDA_DEVICES": str(devices)}
+    done = subprocess.run([sys.executable, "-c", ABSENT.format(number=number)], cwd=ROOT, env=environment,
+                          capture_output=True, text=True, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    planned, bound, stock, goes_on = done.stdout.split()
+    assert planned == "UnsupportedError"
+    assert bound == stock != "UnsupportedError", "MXNet's own error"
+    assert goes_on == "True"
+    assert f"gpu({number}) is not there: expected a number below {devices}" in done.stderr
+
+
 def test_plans_of_one_device_are_not_those_of_another(tmp_path: Path) -> None:
     """The cache of a run without kernels does not keep fused operators from the next, nor the other way round."""
     assert train(tmp_path, FAKE_CUDA_JIT="222")[0] == 0

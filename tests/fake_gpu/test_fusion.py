@@ -43,6 +43,15 @@ def test_a_planned_graph_has_no_fused_operator_and_the_users_own_has() -> None:
     assert "MXNET_USE_FUSION" not in os.environ
 
 
+@pytest.mark.parametrize(("text", "fuses"), [("", True), ("1", True), ("true", True), ("0", False), ("false", False)])
+def test_the_variable_means_what_it_means_to_mxnet(text: str, fuses: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MXNET_USE_FUSION", text)
+    assert (fused_operators(chain().simple_bind(GPU, **SHAPES)) > 0) == fuses
+    plan = echo.plan(chain(), ctx=GPU, **SHAPES)
+    assert ("pointwise operators stay apart" in " ".join(plan.notes)) == fuses
+    assert fused_operators(echo.optimize(chain(), strict=True).simple_bind(GPU, **SHAPES)) == 0
+
+
 def test_a_planned_graph_stays_without_when_it_is_reshaped() -> None:
     planned = echo.optimize(chain(), strict=True).simple_bind(GPU, **SHAPES)
     assert fused_operators(planned.reshape(partial_shaping=True, allow_up_sizing=True, data=(32, 96))) == 0

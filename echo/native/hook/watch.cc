@@ -15,6 +15,7 @@
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <vector>
 
 #include "array.h"
 #include "digest.h"
@@ -35,7 +36,7 @@ std::size_t bytes_of(const RawArray& array) {
 namespace {
 
 // A digest of more takes longer than a step should wait for: from there on the count alone decides.
-constexpr std::size_t kMostBytes = std::size_t{4} << 20;
+constexpr std::size_t kMostBytes = std::size_t{4} << 20, kMostGpuBytes = std::size_t{256} << 10;
 constexpr std::int32_t kGpu = 2;
 
 struct Api {
@@ -46,6 +47,25 @@ struct Api {
   int (*free_symbol)(void*);
 };
 Api g_api;
+
+// CUDA's runtime, to which the libmxnet.so of a CUDA wheel is linked; null elsewhere.
+struct Cuda {
+  int (*get_device)(int*);
+  int (*set_device)(int);
+  int (*copy)(void*, const void*, std::size_t, int, void*);
+  int (*wait)(void*);
+
+  // Copies from a device to the host, whatever the device of the calling thread is; false where CUDA does not.
+  bool fetch(int device, const void* from, std::size_t bytes, void* to) const {
+    static const int kDeviceToHost = 2;                          // cudaMemcpyKind
+    void* const stream = reinterpret_cast<void*>(std::size_t{2});  // cudaStreamPerThread
+    int before = 0;
+    if (!get_device || !set_device || !copy || !wait || get_device(&before) || set_device(device)) return false;
+    const bool is_there = !copy(to, from, bytes, kDeviceToHost, stream) && !wait(stream);
+    return !set_device(before) && is_there;
+  }
+};
+Cuda g_cuda;
 
 struct Watch {  // the arrays that a plan reads again: one text for each
   std::vector<std::string> texts;
@@ -98,9 +118,13 @@ struct Reader {
 
 bool take_digest(const RawChunk& chunk, std::size_t offset, std::size_t bytes, Digest* digest) {
   if (chunk.layout && offset == 0 && bytes) bytes = chunk.bytes;  // with the zeros that fill up its blocks
-  if (!bytes || bytes > kMostBytes || offset + bytes > chunk.bytes || !chunk.data || chunk.device_type == kGpu)
+  const bool on_gpu = chunk.device_type == kGpu;
+  if (!bytes || bytes > (on_gpu ? kMostGpuBytes : kMostBytes) || offset + bytes > chunk.bytes || !chunk.data)
     return false;
-  *digest = digest_of(static_cast<const char*>(chunk.data) + offset, bytes);
+  const char* data = static_cast<const char*>(chunk.data) + offset;
+  std::vector<char> fetched(on_gpu ? bytes : 0);
+  if (on_gpu && !g_cuda.fetch(chunk.device_id, data, bytes, fetched.data())) return false;
+  *digest = digest_of(on_gpu ? fetched.data() : data, bytes);
   return true;
 }
 
@@ -209,6 +233,8 @@ ECHO_EXPORT int echo_watch_install(const char* path) {
     *out = reinterpret_cast<std::remove_pointer_t<decltype(out)>>(dlsym(lib, name));
     return *out != nullptr;
   };
+  find("cudaGetDevice", &g_cuda.get_device), find("cudaSetDevice", &g_cuda.set_device);
+  find("cudaMemcpyAsync", &g_cuda.copy), find("cudaStreamSynchronize", &g_cuda.wait);
   const bool found = find("MXEnginePushSync", &g_api.push) && find("MXNDArrayWaitToRead", &g_api.wait) &&
                      find("MXAutogradGetSymbol", &g_api.recorded) && find("MXSymbolFree", &g_api.free_symbol);
   return found ? 0 : 1;
