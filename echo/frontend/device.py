@@ -44,7 +44,7 @@ def check_device(ctx: mx.Context) -> None:
         count = mx.context.num_gpus()
     except mx.MXNetError:  # no driver
         count = 0
-    if not 0 <= ctx.device_id < count:
+    if not count or ctx.device_id >= count:  # below 0 it is the GPU that the thread uses
         raise UnsupportedError(f"{ctx} is not there: expected a number below {count}, that of CUDA's GPUs")
 
 
