@@ -52,6 +52,15 @@ def test_the_variable_means_what_it_means_to_mxnet(text: str, fuses: bool, monke
     assert fused_operators(echo.optimize(chain(), strict=True).simple_bind(GPU, **SHAPES)) == 0
 
 
+def test_a_plan_is_not_one_for_the_other_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = echo.plan(chain(), ctx=GPU, **SHAPES)
+    assert echo.plan(chain(), ctx=GPU, plan=plan, **SHAPES) == plan
+    monkeypatch.setenv("MXNET_USE_FUSION", "0")
+    with pytest.raises(echo.PlanError, match="MXNET_USE_FUSION"):
+        echo.plan(chain(), ctx=GPU, plan=plan, **SHAPES)
+    assert echo.plan(chain(), ctx=GPU, **SHAPES).fingerprint != plan.fingerprint
+
+
 def test_a_planned_graph_stays_without_when_it_is_reshaped() -> None:
     planned = echo.optimize(chain(), strict=True).simple_bind(GPU, **SHAPES)
     assert fused_operators(planned.reshape(partial_shaping=True, allow_up_sizing=True, data=(32, 96))) == 0

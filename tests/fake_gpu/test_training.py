@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import echo
-from benchmarks.models import SMALL
+from benchmarks.models import MODELS, SMALL, Model
 from tests.fake_gpu import device
 
 GPUS = [mx.gpu(0), mx.gpu(1)]
@@ -22,8 +22,7 @@ def transparent() -> Any:
         yield
 
 
-def batches(name: str, count: int) -> mx.io.NDArrayIter:
-    model = SMALL[name]()
+def batches(model: Model, count: int) -> mx.io.NDArrayIter:
     random = np.random.RandomState(0)
     arrays = {key: random.randint(0, 5, (count * shape[0], *shape[1:])).astype(np.float32)
               for key, shape in model.shapes.items()}  # fmt: skip
@@ -36,13 +35,42 @@ def batches(name: str, count: int) -> mx.io.NDArrayIter:
 @pytest.mark.parametrize("kvstore", ["local", "device"])
 @pytest.mark.parametrize("name", ["lm", "nmt", "resnet50_v1"])
 def test_module(name: str, contexts: Sequence[mx.Context], kvstore: str, transparent: Any) -> None:
-    data = batches(name, len(contexts))
+    data = batches(SMALL[name](), len(contexts))
     names = [[one[0] for one in ones] for ones in (data.provide_data, data.provide_label)]
     module = mx.mod.Module(SMALL[name]().symbol, *names, context=list(contexts))
     module.fit(data, num_epoch=2, kvstore=kvstore, optimizer="sgd", eval_metric=mx.metric.Loss())
     executors = module._exec_group.execs
     assert [executor._ctx for executor in executors] == list(contexts)
     assert all(type(executor).__name__ == "PlannedExecutor" for executor in executors)
+
+
+def seen_in_a_step(symbol: mx.sym.Symbol, model: Model, contexts: Sequence[mx.Context]) -> int:
+    """The most bytes of the devices that one step of a module takes, beside what was there."""
+    data = batches(model, len(contexts))
+    for context in contexts:
+        mx.nd.ones((1,), ctx=context).wait_to_read()
+        context.empty_cache()
+    before = device.used()
+    device.reset()
+    names = [[one[0] for one in ones] for ones in (data.provide_data, data.provide_label)]
+    module = mx.mod.Module(symbol, *names, context=list(contexts))
+    module.bind(data.provide_data, data.provide_label)
+    module.init_params()
+    module.forward_backward(next(data))
+    mx.nd.waitall()
+    return device.peak() - before
+
+
+@pytest.mark.parametrize("contexts", [GPUS[:1], GPUS], ids=["one device", "two devices"])
+def test_a_module_takes_on_the_devices_what_its_plans_say(contexts: Sequence[mx.Context]) -> None:
+    model = MODELS["lm"]()
+    symbol = echo.optimize(model.symbol, strict=True, max_overhead=None, fuse="memory")
+    with device.without_kernels():
+        seen_in_a_step(symbol, model, contexts)  # what a process takes once
+        stock, seen = (seen_in_a_step(each, model, contexts) for each in (model.symbol, symbol))
+    plans = symbol.plans[-len(contexts) :]
+    saved = sum(plan.before.total - plan.after.total for plan in plans)
+    assert stock - seen >= 0.95 * saved > 0
 
 
 @pytest.mark.parametrize("flags", [{}, {"static_alloc": True}, {"static_alloc": True, "static_shape": True}])

@@ -75,7 +75,7 @@ def test_shared_memory_is_aligned_for_wide_reads() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", ["sm_50", "sm_75", "sm_90", "sm_120"])
+@pytest.mark.parametrize("architecture", ["sm_50", "sm_70", "sm_75", "sm_90", "sm_120"])
 def test_assembles_without_spills(architecture: str) -> None:
     """By every ptxas here that knows the architecture. `make ptx` assembles each new PTX for all of `ARCHITECTURES`."""
     ptxases = [ptxas for ptxas in ptx.tools("ptxas") if architecture in ptx.known_architectures(ptxas)]
