@@ -141,6 +141,9 @@ _ROWS: tuple[tuple[OpSpec, str], ...] = (
     (_fused(_LIGHT, "1", "01", "0"), "_echo_sequence_reverse"),
     (_fused(_LIGHT, "1", "11", "0"), "_echo_weighted_sum"),
     (_fused(_LIGHT, "1", "011", "0"), "_echo_apply_mask"),
+    # Of these no more is known than that they draw nothing
+    (_UNKNOWN, "_zeros _ones _full _arange _eye _zeros_without_dtype"),
+    (_UNKNOWN, "_npi_zeros _npi_ones _npi_full _npi_arange _npi_eye"),
     (_fused(_UNKNOWN, "00", "0000", "00"), "_echo_draw_mask"),  # whose draws hang on when it runs
     (_fused(_READER, "00", "0", "00"), "_echo_pack_mask"),  # whose result is what is kept
 

@@ -17,8 +17,8 @@ from mxnet.symbol import Symbol
 
 from echo.errors import EchoError, UnsupportedError, one_line
 from echo.frontend.symbols import Binding, graph_of, symbol_of
-from echo.ir.graph import Graph
-from echo.ir.ops import spec
+from echo.ir.graph import Graph, Node
+from echo.ir.ops import may_draw, spec
 from echo.ir.training_node import TrainingNode
 from echo.plans.marks import unmarked
 from echo.runtime.applied import Applied
@@ -150,14 +150,17 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         return without_mask or (forward != backward and bool(self._applied.mode_dependent))
 
     def _draws(self, mode: bool) -> bool:
-        """Whether a forward pass in this mode draws random numbers."""
+        """Whether a forward pass in this mode draws random numbers; MXNet is asked where names leave it open."""
+        named = (node for node in self._applied.user.nodes if not node.is_variable)
+        if not any(may_draw(node.op, node.attrs) and _draws_in(mode, node) for node in named):
+            return False
         if self._random is None:
             try:
                 training = self._applied.rebinder.differentiate(self._applied.user, binding_of(self))
             except EchoError:  # only the native hook knows
                 return True
             self._random = [node for _, node in training.operators() if node.random and node.forward]
-        return any(mode or not spec(node.op).draws_in_training(node.attrs) for node in self._random)
+        return any(_draws_in(mode, node) for node in self._random)
 
     def _stock_executor(self) -> mx.executor.Executor:
         if self._stock is None:
@@ -266,6 +269,11 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         executor = self._applied.rebinder.bind(bound, self._ctx, args, args_grad, requests, aux, **more)
         executor._grad_req = self._grad_req
         return executor
+
+
+def _draws_in(mode: bool, node: Node | TrainingNode) -> bool:
+    """Whether a node that draws random numbers draws them in this mode, training or not."""
+    return mode or not spec(node.op).draws_in_training(node.attrs)
 
 
 def planned_executor(executor: mx.executor.Executor, applied: Applied) -> mx.executor.Executor:

@@ -357,6 +357,7 @@ def test_operators_that_may_draw() -> None:
     drawing = ["Dropout", "_random_uniform", "_sample_multinomial", "_shuffle", "_npi_bernoulli", "_npi_gumbel"]
     drawing += ["normal", "Custom", "_foreach", "nobody knows"]
     others = ["tanh", "FullyConnected", "LeakyReLU", "RNN", "BilinearSampler", "LogisticRegressionOutput", "gamma"]
+    others += ["_zeros", "_full", "_npi_arange"]
     assert [op for op in [*drawing, *others] if may_draw(op, {})] == drawing
     assert may_draw("LeakyReLU", {"act_type": "rrelu"})
     assert not may_draw("Dropout", {"p": "0.0"})
