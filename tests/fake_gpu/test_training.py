@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 from typing import Any, Sequence
 
 import mxnet as mx
@@ -71,6 +73,39 @@ def test_a_module_takes_on_the_devices_what_its_plans_say(contexts: Sequence[mx.
     plans = symbol.plans[-len(contexts) :]
     saved = sum(plan.before.total - plan.after.total for plan in plans)
     assert stock - seen >= 0.95 * saved > 0
+
+
+@pytest.mark.parametrize("flags", [{"static_alloc": True}, {"static_alloc": True, "static_shape": True}])
+def test_a_static_block_takes_on_the_device_what_its_plan_says(flags: dict[str, bool]) -> None:
+    options = {"max_overhead": None, "fuse": False}
+    plans = []
+
+    def seen(is_planned: bool) -> int:
+        """The most bytes of the device that two steps take, beside what was there."""
+        mx.nd.ones((1,), ctx=GPUS[0]).wait_to_read()
+        gc.collect()  # blocks are cycles
+        mx.nd.waitall()
+        GPUS[0].empty_cache()
+        before = device.used()
+        device.reset()
+        block = mx.gluon.model_zoo.vision.resnet18_v2(classes=10)
+        block.initialize(ctx=GPUS[0])
+        block.hybridize(**flags)
+        data = mx.nd.zeros((16, 3, 128, 128), ctx=GPUS[0])
+        if is_planned:
+            plans.append(echo.plan(block, ctx=GPUS[0], data=data.shape, **options))
+        with echo.enable(strict=True, **options) if is_planned else contextlib.nullcontext():
+            for _ in range(2):
+                with mx.autograd.record():
+                    loss = block(data).sum()
+                loss.backward()
+        mx.nd.waitall()
+        return device.peak() - before
+
+    with device.without_kernels():
+        seen(False)  # what a process takes once
+        saved = seen(False) - seen(True)
+    assert saved >= 0.95 * (plans[0].before.total - plans[0].after.total) > 0
 
 
 @pytest.mark.parametrize("flags", [{}, {"static_alloc": True}, {"static_alloc": True, "static_shape": True}])
