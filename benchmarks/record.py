@@ -22,8 +22,9 @@ def save(name: str, rows: list[dict[str, Any]], packages: tuple[str, ...] = ()) 
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     value = {"benchmark": name, **_circumstances(packages), "rows": rows}
-    path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-    return path
+    written = path.with_suffix(".new")  # a run that is killed leaves the old file or the new one
+    written.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+    return written.replace(path)
 
 
 def known_rows(name: str) -> list[dict[str, Any]]:
@@ -33,8 +34,20 @@ def known_rows(name: str) -> list[dict[str, Any]]:
 
 
 def load(name: str) -> dict[str, Any]:
-    """Reads what `save` wrote."""
-    value: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    """Reads what `save` wrote. Ends the program where the file is damaged."""
+    path = RESULTS / f"{name}.json"
+    try:
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        sys.exit(f"error: {path} is damaged: {error}; git checkout brings it back")
+    return value
+
+
+def committed(name: str) -> dict[str, Any]:
+    """The results as git has them, whatever a run has written since; where it has none, those of the file."""
+    path = f"HEAD:./{RESULTS.name}/{name}.json"
+    done = subprocess.run(["git", "show", path], capture_output=True, text=True, cwd=RESULTS.parent, check=False)
+    value: dict[str, Any] = load(name) if done.returncode else json.loads(done.stdout)
     return value
 
 
@@ -62,7 +75,7 @@ def apart(module: str, function: str, *arguments: str | None) -> Any:
 def _circumstances(packages: tuple[str, ...]) -> dict[str, Any]:
     return {
         "date": datetime.date.today().isoformat(),
-        "commit": _commit(),
+        "commit": commit(),
         "machine": {"processor": _processor(), "cores": len(os.sched_getaffinity(0)), "system": platform.system()},
         "versions": {
             "python": platform.python_version(),
@@ -71,11 +84,14 @@ def _circumstances(packages: tuple[str, ...]) -> dict[str, Any]:
     }
 
 
-@functools.lru_cache(maxsize=None)  # results that are saved step by step must not make the tree dirty for the next step
-def _commit() -> str:
-    command = ["git", "describe", "--always", "--dirty"]
+@functools.lru_cache(maxsize=None)
+def commit() -> str:
+    """The commit of the code, with "-dirty" where files differ from it, but for results and what is made of them."""
+    command = ["git", "describe", "--always"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=RESULTS.parent, check=False)
-    return done.stdout.strip() or "unknown"
+    command = ["git", "status", "--porcelain", "-uno", "--", ":/", f":!{RESULTS.name}", ":!/docs", ":!/README.md"]
+    changed = subprocess.run(command, capture_output=True, text=True, cwd=RESULTS.parent, check=False).stdout
+    return done.stdout.strip() + "-dirty" * bool(changed) if done.stdout else "unknown"
 
 
 def _processor() -> str:

@@ -19,9 +19,9 @@ from typing import Any
 
 from benchmarks import tables
 from benchmarks.paper import breakdown, footprint, largest, pictures, sweeps
-from benchmarks.paper.figures import Row, compared, faults, regressions
+from benchmarks.paper.figures import compared, faults, regressions
 from benchmarks.paper.planning import no_plans_on_disk
-from benchmarks.record import load
+from benchmarks.record import committed, load
 
 QUICK = ("nmt_tbd", "transformer", "resnet50_v2", "lm_650")
 QUICK_WAYS = ("stock", "mirror", "unbounded", "unfused_unbounded", "echo")
@@ -38,10 +38,12 @@ TIMED = ("steps", "perplexity")
 
 def quick() -> list[str]:
     """Plans some workloads, and says what got worse."""
-    committed = load(footprint.NAME)["rows"]
+    before = committed(footprint.NAME)["rows"]
     found = footprint.run(QUICK, kept=False, ways=QUICK_WAYS, at_memonger=False)
-    print(f"{compared(found, committed)} figures held against the committed ones", flush=True)
-    return regressions(found, committed)
+    count, wanted = compared(found, before), len(QUICK) * len(QUICK_WAYS)
+    print(f"{count} figures held against the committed ones", flush=True)
+    missing = [f"{wanted - count} of {wanted} figures are not committed"] if count < wanted else []
+    return [*missing, *regressions(found, before)]
 
 
 def timed(script: str, anew: bool) -> None:
@@ -54,8 +56,7 @@ def everything(anew: bool) -> list[str]:
     found: list[str] = []
     for name, run in ALL.items():
         print(f"== {name}", flush=True)
-        committed: Sequence[Row] = load(name)["rows"] if anew else []
-        found += regressions(run(anew=anew), committed)
+        found += regressions(run(anew=anew), committed(name)["rows"])
     for script in TIMED:
         print(f"== {script}", flush=True)
         timed(script, anew)

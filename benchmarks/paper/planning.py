@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 import os
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from multiprocessing import get_context
@@ -14,7 +16,7 @@ from typing import Any
 
 import echo
 from benchmarks.models import Model
-from benchmarks.record import known_rows, save
+from benchmarks.record import commit, known_rows, save
 from echo.errors import BudgetError
 from echo.ir.attributes import PLAN_ATTRIBUTE
 from echo.ir.ops import spec
@@ -97,11 +99,15 @@ def fill(name: str, row: Found, figure: str, measured: Callable[[], Any]) -> Non
     """Measures a figure that a row of the results of this name has not, and says it."""
     if figure not in row:
         row[figure] = measured()
+        row["measured"] = [datetime.date.today().isoformat(), commit()]
         print(f"{name}, {_key(row)}, {figure}: {_text(row[figure])}", flush=True)
 
 
 class Results:
     """The rows of one file of results, in the order of the run; each figure is saved as soon as it is there.
+
+    Of rows that are filled side by side, each row is. ``measured`` in a row is the day of its last figure, and the
+    commit.
 
     Figures that the file has already are not measured again, but ``anew``: then a row that is asked for begins without
     any, and the file keeps all others. Without ``kept`` nothing is written, and nothing is there at first.
@@ -123,26 +129,38 @@ class Results:
 
     def fill(self, row: Found, figure: str, measured: Callable[[], Any]) -> Any:
         """The figure of a row, measured where it is not there yet."""
-        is_new = figure not in row
+        if figure in row:
+            print(f"{self._name}, {_key(row)}, {figure}: there already, --anew measures it again", flush=True)
+            return row[figure]
         fill(self._name, row, figure, measured)
-        if is_new:
-            self._save()
+        self._save()
         return row[figure]
 
-    def fill_side_by_side(self, rows: Iterable[Found], filled: Callable[[Found], Found]) -> None:
+    def fill_side_by_side(self, rows: Sequence[Found], filled: Callable[[Found], Found]) -> None:
         """Fills rows two at a time, each in another process, which gets the row and returns it with all its figures.
 
+        Rows that cannot be filled are named when all others are saved.
+
         Raises:
-            Exception: what the last row raised that could not be filled, once all others are saved.
+            Exception: what one of them raised.
         """
+        if not rows:
+            print(f"{self._name}: all figures are there already, --anew measures them again", flush=True)
         failed: BaseException | None = None
         with ProcessPoolExecutor(AT_A_TIME, mp_context=get_context("spawn")) as pool:
             futures = {pool.submit(filled, row): row for row in rows}
-            for future in as_completed(futures):
-                failed = future.exception() or failed
-                if not future.exception():
-                    futures[future].update(future.result())
-                    self._save()
+            try:
+                for future in as_completed(futures):
+                    error = future.exception()
+                    if error is None:
+                        futures[future].update(future.result())
+                        self._save()
+                    else:
+                        print(f"{self._name}, {_key(futures[future])}: {error!r}", file=sys.stderr, flush=True)
+                        failed = error
+            except KeyboardInterrupt:  # what is done is saved; nothing that waits is begun
+                pool.shutdown(cancel_futures=True)
+                raise
         if failed:
             raise failed
 

@@ -94,7 +94,9 @@ def fake(monkeypatch: pytest.MonkeyPatch, planned: int) -> None:
     found = {"workload": "some", "unbounded": {"planned": planned, "total": planned}}
     committed = {"workload": "some", "unbounded": {"planned": 200, "total": 200}}
     monkeypatch.setattr(program.footprint, "run", lambda *_, **__: [found])
-    monkeypatch.setattr(program, "load", lambda _: {"rows": [committed]})
+    monkeypatch.setattr(program, "committed", lambda _: {"rows": [committed]})
+    monkeypatch.setattr(program, "QUICK", ("some",))
+    monkeypatch.setattr(program, "QUICK_WAYS", ("unbounded",))
     monkeypatch.setattr(program.sys, "argv", ["paper", "--quick"])
 
 
@@ -109,21 +111,32 @@ def test_the_quick_run_fails_where_something_got_worse(
     assert said.err.count("WORSE: some, unbounded") == 2 * status
 
 
-def test_a_full_run_compares_before_it_overwrites(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quick_run_that_has_nothing_to_compare_with_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake(monkeypatch, 200)
+    monkeypatch.setattr(program, "QUICK", ("some", "other"))
+    assert program.main() == 1
+    assert "WORSE: 1 of 2 figures are not committed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("anew", [True, False])
+def test_a_full_run_compares_with_what_git_has(anew: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = {name: [ROW] for name in program.ALL}
     worse = changed(default={"planned": 400, "total": 600})
 
-    def run(name: str, anew: bool) -> list[dict[str, Any]]:
-        assert anew
+    def run(name: str, is_anew: bool) -> list[dict[str, Any]]:
+        assert is_anew == anew
         kept[name] = [worse]
         return kept[name]
 
     monkeypatch.setattr(program, "ALL", {name: lambda anew, name=name: run(name, anew) for name in kept})
     monkeypatch.setattr(program, "load", lambda name: {"rows": kept[name]})
+    monkeypatch.setattr(program, "committed", lambda _: {"rows": [ROW]})
     drawn: list[str] = []
     monkeypatch.setattr(program, "timed", lambda script, anew: drawn.append(script))
     monkeypatch.setattr(program.pictures, "draw", lambda: drawn.append("picture"))
     monkeypatch.setattr(program.tables, "main", lambda: drawn.append("tables"))
-    found = program.everything(anew=True)
+    found = program.everything(anew)
     assert len([line for line in found if "some, default" in line]) == 2 * len(kept)
     assert drawn == ["steps", "perplexity", "picture", "tables"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 from collections.abc import Callable
@@ -36,7 +37,10 @@ def small() -> Model:
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
+    """The rows, whose figures are of today."""
     rows: list[dict[str, Any]] = json.loads((folder / "some.json").read_text(encoding="utf-8"))["rows"]
+    measured = [row.pop("measured", None) for row in rows]
+    assert all(each is None or each == [datetime.date.today().isoformat(), record.commit()] for each in measured)
     return rows
 
 
@@ -95,11 +99,14 @@ def test_rows_filled_side_by_side_are_saved_in_the_order_of_the_run(folder: Path
     assert rows == read(folder) == [{"workload": name, "stock": FOUND} for name in "abc"]
 
 
-def test_rows_that_were_filled_are_kept_where_another_cannot_be(folder: Path) -> None:
+def test_rows_that_were_filled_are_kept_where_another_cannot_be(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     first = Results("some")
     rows = [first.row(workload=name) for name in ("1", "one")]
     with pytest.raises(ValueError, match="could not convert"):
         first.fill_side_by_side(rows, _filled)
+    assert "some, one: ValueError" in capsys.readouterr().err
     assert read(folder) == [{"workload": "1", "stock": 1.0}]
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
+
 import pytest
 
+from benchmarks import record
 from benchmarks.record import asked
 
 
@@ -15,3 +19,35 @@ def test_names_are_those_that_are_asked_for_or_all() -> None:
 def test_an_unknown_name_ends_the_program() -> None:
     with pytest.raises(SystemExit, match="error: expected names out of a, b, got 'x'"):
         asked(["a", "x"], ["a", "b"])
+
+
+def test_a_damaged_file_ends_the_program_with_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record, "RESULTS", tmp_path)
+    record.save("some", [{"model": "a"}])
+    assert record.load("some")["rows"] == [{"model": "a"}]
+    assert [path.name for path in tmp_path.iterdir()] == ["some.json"]
+    (tmp_path / "some.json").write_text('{"rows": [')
+    with pytest.raises(SystemExit, match=r"error: .*some\.json is damaged: "):
+        record.load("some")
+
+
+def test_what_git_has_is_not_what_a_run_has_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def git(*arguments: str) -> None:
+        subprocess.run(["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a", *arguments], check=True,
+                       capture_output=True)  # fmt: skip
+
+    monkeypatch.setattr(record, "RESULTS", tmp_path / "results")
+    record.save("some", [{"model": "before"}])
+    assert record.committed("some")["rows"] == [{"model": "before"}], "without git, those of the file"
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "results")
+    record.save("some", [{"model": "behind"}])
+    assert record.committed("some")["rows"] == [{"model": "before"}]
+    record.commit.cache_clear()
+    assert not record.commit().endswith("-dirty"), "results are no code"
+    (tmp_path / "code.py").write_text("")
+    git("add", ".")
+    record.commit.cache_clear()
+    assert record.commit().endswith("-dirty")
+    record.commit.cache_clear()

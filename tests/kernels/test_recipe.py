@@ -178,7 +178,8 @@ def recipe() -> list[str]:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file() and folder / "build" not in path.parents)
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
 def write(folder: Path) -> None:
