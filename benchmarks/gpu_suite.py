@@ -28,7 +28,7 @@ from benchmarks.gpu_sanitizer import sanitizer_rows
 from benchmarks.gpu_scores import compiled_score_rows, loss_rows, score_rows
 from benchmarks.gpu_sizes import Sizes
 from benchmarks.gpu_timing import attention_rows, compiled_rows, memory_rows
-from benchmarks.record import RESULTS, _commit, _processor
+from benchmarks.record import RESULTS, commit, processor
 from echo.kernels.library import ADD, WRITE
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -116,11 +116,11 @@ def check_step_by_step(bench: Bench, clock: Clock) -> list[Row]:
 
 def circumstances(device: Any) -> Row:
     """The head of the results, as `benchmarks.record` writes it, without MXNet and with the GPU."""
-    machine = {"processor": _processor(), "cores": len(os.sched_getaffinity(0)), "system": platform.system()}
+    machine = {"processor": processor(), "cores": len(os.sched_getaffinity(0)), "system": platform.system()}
     versions = {"python": platform.python_version(), "numpy": np.__version__, "torch": device.torch.__version__}
     return {
         "date": datetime.date.today().isoformat(),
-        "commit": _commit(),
+        "commit": commit(),
         "machine": {**machine, **device.describe()},
         "versions": versions,
     }

@@ -76,7 +76,7 @@ def _circumstances(packages: tuple[str, ...]) -> dict[str, Any]:
     return {
         "date": datetime.date.today().isoformat(),
         "commit": commit(),
-        "machine": {"processor": _processor(), "cores": len(os.sched_getaffinity(0)), "system": platform.system()},
+        "machine": {"processor": processor(), "cores": len(os.sched_getaffinity(0)), "system": platform.system()},
         "versions": {
             "python": platform.python_version(),
             **{package: version(package) for package in ("mxnet", "numpy", *packages)},
@@ -94,7 +94,8 @@ def commit() -> str:
     return done.stdout.strip() + "-dirty" * bool(changed) if done.stdout else "unknown"
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The name of the processor."""
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()

@@ -14,6 +14,7 @@ import echo
 from benchmarks.models import nmt_symbol
 from echo import pipeline
 from echo.errors import BudgetError
+from echo.runtime import executor as executor_module
 from tests.conftest import with_dropout
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
@@ -63,7 +64,10 @@ def test_budget_errors_can_be_copied_and_sent() -> None:
         assert (type(other), str(other), other.budget, other.reachable) == (BudgetError, str(error), 5, 7)
 
 
-def test_echo_plans_none_of_its_own_binds_when_a_planned_executor_predicts(plans: list[Any]) -> None:
+def test_echo_plans_none_of_its_own_binds_when_a_planned_executor_predicts(
+    plans: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor_module, "_draws_in", lambda *_: True)  # so that MXNet is asked what draws
     with echo.enable(max_overhead=None):
         executor = with_dropout().simple_bind(mx.cpu(), data=(16, 20))
         bound = len(plans)
