@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import random
 from pathlib import Path
@@ -174,7 +175,7 @@ def _junk(rng: random.Random, value: Any, graph: Graph) -> str:
         if not isinstance(inner, (dict, list)) or not inner or rng.random() < 0.2:
             break
         place, key = inner, rng.choice(list(inner) if isinstance(inner, dict) else range(len(inner)))
-    place[key] = rng.choice(_JUNK)
+    place[key] = copy.deepcopy(rng.choice(_JUNK))
     return f"{path} = {place[key]!r}"
 
 
