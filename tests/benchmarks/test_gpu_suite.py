@@ -31,6 +31,7 @@ def emulated() -> Emulated:
     return Emulated(built().driver, built().kernels)
 
 
+@pytest.mark.slow
 def test_correctness(emulated: Emulated, monkeypatch: pytest.MonkeyPatch) -> None:
     few = [case for case in gpu_suite.cases_of(1) if max(case.dims.values()) < 50]
     monkeypatch.setattr(gpu_suite, "cases_of", lambda scale: few)

@@ -426,6 +426,7 @@ print(failed)
 """
 
 
+@pytest.mark.slow
 def test_no_memory_is_an_error() -> None:
     """Not the end of the process."""
     if "ECHO_SANITIZED" in os.environ:

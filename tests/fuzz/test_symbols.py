@@ -63,6 +63,7 @@ def test_smaller_programs_have_less_in_them() -> None:
         assert len(candidate.needed()) <= len(program.needed())
 
 
+@pytest.mark.slow
 def test_fault_is_found_shrunk_and_written_down(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     optimize = echo.optimize
 

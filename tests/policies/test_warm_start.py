@@ -145,6 +145,7 @@ def _schedule_of(case: Case) -> tuple[Splits, WarmStart]:
     return splits, WarmStart.of(case.training, problem.candidates, set(splits), splits)
 
 
+@pytest.mark.slow
 def test_another_batch_size_needs_no_more_than_under_the_same_schedule() -> None:
     splits, hint = _schedule_of(nmt(7))
     other = problem_of(nmt(7, 3).training)

@@ -89,6 +89,7 @@ def test_less_is_allocated(sizes: tuple[int, ...], folder: Path) -> None:
     assert echo.allocated < stock.allocated
 
 
+@pytest.mark.slow
 def test_where_mxnet_counts_what_it_holds_its_counter_does_not_grow(folder: Path) -> None:
     own = {"MXNET_USE_MKLDNN_RNN": "0"}
     echo, stock = trained(folder, True, SIZES[0], **own), trained(folder, False, SIZES[0], **own)
