@@ -103,11 +103,8 @@ def estimate(training: TrainingGraph, table: CostTable, measure: MeasureFunction
     measured = sum(table.get(group.key) is not None for group in groups)
     parts = _parts(training)
     seconds = tuple(0.0 if at is None else costs[at] / parts.get(number, 1) for number, at in enumerate(group_of))
-    step = sum(seconds) + sum(
-        group.count * _drawing_seconds(training, group, table.get(group.key), cost, drawing)
-        for group, cost in zip(groups, costs)
-        if group.draws
-    )
+    draws = (_drawing_seconds(training, group, cost, table, drawing) for group, cost in zip(groups, costs))
+    step = sum(seconds) + sum(draws)
     guessed = sum(each for each, at in zip(seconds, group_of) if at is not None and not knows[at])
     return Overhead(seconds, step, measured, len(groups) - measured, guessed / step if step else 0.0)
 
@@ -157,13 +154,14 @@ def _parts(training: TrainingGraph) -> dict[int, int]:
     return {number: count[product] for number, product in products.items() if product is not None}
 
 
-def _drawing_seconds(
-    training: TrainingGraph, group: _Group, measured: float | None, cost: float, rates: _Rates
-) -> float:
-    """Seconds of the random draws of one node, beside ``cost``; no recomputation draws, as Dropout's has its mask."""
+def _drawing_seconds(training: TrainingGraph, group: _Group, cost: float, table: CostTable, rates: _Rates) -> float:
+    """Seconds of a group's random draws, each beside ``cost``; no recomputation draws, as Dropout's has its mask."""
+    if not group.draws:
+        return 0.0
+    measured = table.get(group.key)
     if measured is None and not rates.points.get(group.family):
-        return training.nodes[group.number].outputs[0].elements * DRAW_SECONDS
-    return max((measured or rates.estimate(group)) - cost, 0.0)
+        return group.count * training.nodes[group.number].outputs[0].elements * DRAW_SECONDS
+    return group.count * max((measured or rates.estimate(group)) - cost, 0.0)
 
 
 # Groups of equal nodes -----------------------------------------------------------------------------------------

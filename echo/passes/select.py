@@ -75,7 +75,7 @@ class Select:
         heavy = _problem(request, training, everything, candidates.forced, more, overhead, limit)
         heavy = replace(heavy, effort=_HEAVY_EFFORT * heavy.effort)
         best = _within(request, light, heavy)
-        if best.planned_bytes <= limit:  # longer than the bound only where it would be without a budget, too
+        if _fits(heavy, best):  # longer than the bound only where it would be without a budget, too
             return _with_hint(heavy, best)
         raise _unreachable(request, training, best, limit)
 
@@ -87,8 +87,7 @@ def _within(request: Request, light: Problem, heavy: Problem) -> Selection:
     Otherwise one longer than the bound on time, as the user's own nodes may be, or a policy that takes no bound; or the
     smallest choice, independent of the budget, so that the reported minimum is reachable.
     """
-    found: list[Selection] = []
-    longer: list[Selection] = []
+    smallest: Selection | None = None
     for problem in (light, heavy):
         if problem is heavy:
             request.progress("select: the budget needs compute-heavy operators")
@@ -96,12 +95,13 @@ def _within(request: Request, light: Problem, heavy: Problem) -> Selection:
             continue
         selection = _solve(request, problem)
         if _keeps(problem, selection):
-            return min([*found, selection], key=lambda choice: choice.seconds)
+            others = [smallest] if smallest is not None and _keeps(light, smallest) else []
+            return min([*others, selection], key=lambda choice: choice.seconds)
         if problem is light:
             smallest = _solve(request, replace(light, max_bytes=None, hint=None))
-            if _fits(light, smallest):
-                (found if _in_time(light, smallest) else longer).append(smallest)
-    return [*found, *longer][0] if found or longer else _solve(request, replace(heavy, max_bytes=None, hint=None))
+    if smallest is not None and _fits(light, smallest):
+        return smallest
+    return _solve(request, replace(heavy, max_bytes=None, hint=None))
 
 
 def _out_of_reach(problem: Problem) -> bool:
