@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import gc
 from typing import Iterator
+
+import mxnet as mx
 
 
 @functools.lru_cache(maxsize=None)
@@ -34,6 +37,17 @@ def count(name: str) -> int:
 def used() -> int:
     """The bytes that are allocated on all devices now."""
     return int(_core().fake_used())
+
+
+def idle(*contexts: mx.Context) -> int:
+    """The bytes that are left on the devices when nothing runs there, and MXNet's pools of these are empty."""
+    for context in contexts:
+        mx.nd.ones((1,), ctx=context).wait_to_read()  # a pool that never gave anything is none
+    gc.collect()  # blocks are cycles
+    mx.nd.waitall()
+    for context in contexts:
+        context.empty_cache()
+    return used()
 
 
 def peak() -> int:

@@ -22,15 +22,9 @@ ON_CPU = {"nmt": 77, "nmt_large": 463, "lm": 77, "resnet50_v1": 1578, "resnet50_
           "inception_v3": 1583}  # fmt: skip
 
 
-def _held() -> int:
-    mx.nd.waitall()
-    GPU.empty_cache()
-    return device.used()
-
-
 def _step(model: Model, symbol: mx.sym.Symbol) -> tuple[int, int]:
     """Bytes of MXNet's own planner, to a megabyte, and of the device, for one training step."""
-    before = _held()
+    before = device.idle(GPU)
     device.reset()
     executor = symbol.simple_bind(GPU, grad_req=model.grad_req(), **model.shapes)
     executor.forward(is_train=True)
@@ -43,10 +37,9 @@ def _step(model: Model, symbol: mx.sym.Symbol) -> tuple[int, int]:
 
 def _planned(model: Model) -> echo.Plan:
     """The plan, which leaves no memory of the device behind, whether it is searched or comes from the disk."""
-    mx.nd.ones((1,), ctx=GPU).wait_to_read()
-    idle = _held()
+    idle = device.idle(GPU)
     plan = echo.plan(model.symbol, ctx=GPU, **WISHES, **model.shapes)
-    assert _held() <= idle + (16 << 20)
+    assert device.idle(GPU) <= idle + (16 << 20)
     return plan
 
 

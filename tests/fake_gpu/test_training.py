@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 from typing import Any, Sequence
 
 import mxnet as mx
@@ -49,10 +48,7 @@ def test_module(name: str, contexts: Sequence[mx.Context], kvstore: str, transpa
 def seen_in_a_step(symbol: mx.sym.Symbol, model: Model, contexts: Sequence[mx.Context]) -> int:
     """The most bytes of the devices that one step of a module takes, beside what was there."""
     data = batches(model, len(contexts))
-    for context in contexts:
-        mx.nd.ones((1,), ctx=context).wait_to_read()
-        context.empty_cache()
-    before = device.used()
+    before = device.idle(*contexts)
     device.reset()
     names = [[one[0] for one in ones] for ones in (data.provide_data, data.provide_label)]
     module = mx.mod.Module(symbol, *names, context=list(contexts))
@@ -82,11 +78,7 @@ def test_a_static_block_takes_on_the_device_what_its_plan_says(flags: dict[str, 
 
     def seen(is_planned: bool) -> int:
         """The most bytes of the device that two steps take, beside what was there."""
-        mx.nd.ones((1,), ctx=GPUS[0]).wait_to_read()
-        gc.collect()  # blocks are cycles
-        mx.nd.waitall()
-        GPUS[0].empty_cache()
-        before = device.used()
+        before = device.idle(GPUS[0])
         device.reset()
         block = mx.gluon.model_zoo.vision.resnet18_v2(classes=10)
         block.initialize(ctx=GPUS[0])
