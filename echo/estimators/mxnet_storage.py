@@ -4,7 +4,8 @@ Going through the nodes in execution order, an entry takes the free chunk whose 
 match range, or a new one; an operator that may work in place takes over the chunk of an input that nobody else needs.
 An executor plans the whole graph so. A CachedOp (`echo.ir.training_graph.RUNNERS`) plans the forward nodes, then the
 backward nodes with all forward entries where they are. The total is the sum of all chunks; where a CachedOp allocates
-dynamically, the most bytes of chunks alive at once. Chunks in which nothing is ever touched
+dynamically, the most bytes of chunks alive at once, or what the device's pool (`echo.ir.storage.MemoryPool`) then
+holds. Chunks in which nothing is ever touched
 (`TrainingNode.untouched`), which MXNet never allocates, do not count. In place of a match range, `ASSIGNED` and `PEAK`
 stand for echo's own assignment of the same blocks (`echo.estimators.assignment`), less those that are never touched.
 ``echo/native/planner/storage.cc`` does the same faster and is tested against this.
@@ -14,11 +15,12 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from dataclasses import dataclass
+from collections import defaultdict
+from dataclasses import dataclass, replace
 from typing import Iterable, Mapping, Sequence
 
 from echo.estimators.assignment import Block, assign_chunks
-from echo.ir.storage import ASSIGNED, PEAK
+from echo.ir.storage import ASSIGNED, PEAK, MemoryPool
 from echo.ir.training_graph import DYNAMIC, EXECUTOR, TrainingGraph
 from echo.ir.training_node import TrainingNode
 
@@ -153,7 +155,12 @@ def plan_storage(training: TrainingGraph, match_range: int = 16) -> Storage:
         chunk, sizes = _assigned(training, chunk, sizes)
     alive = match_range == PEAK or (training.runner == DYNAMIC and match_range >= 0)
     held = blocks_of(training, chunk, sizes)
-    total = _most_alive(training, held.values()) if alive else sum(block.bytes for block in held.values())
+    if not alive:
+        total = sum(block.bytes for block in held.values())
+    elif training.pool is None or match_range == PEAK:
+        total = _most_alive(training, held.values())
+    else:
+        total = _pooled(training, training.pool, held.values())
     return Storage(chunk, sizes, tuple(allocator.inplace), total)
 
 
@@ -203,6 +210,14 @@ def blocks_of(training: TrainingGraph, chunk: Sequence[int], sizes: Sequence[int
         if chunk[entry] >= 0:
             last[chunk[entry]] = len(training.nodes)
     return {number: Block(sizes[number], first[number], last[number]) for number in first}
+
+
+def _pooled(training: TrainingGraph, pool: MemoryPool, blocks: Iterable[Block]) -> int:
+    """What the pool holds behind a step: of each size of blocks as many as were alive at once."""
+    of_size: dict[int, list[Block]] = defaultdict(list)
+    for block in blocks:
+        of_size[pool.handed_out(block.bytes)].append(replace(block, bytes=1))
+    return sum(size * _most_alive(training, alike) for size, alike in of_size.items())
 
 
 def _most_alive(training: TrainingGraph, blocks: Iterable[Block]) -> int:

@@ -31,7 +31,7 @@ class _Arrays(ctypes.Structure):
             for name in (
                 "entry_begin", "input_begin", "input_entry", "input_ignored", "dep_begin", "dep_node",
                 "inplace_begin", "inplace", "variable", "forward", "masked", "elements", "dtype", "dtype_size",
-                "external", "untouched", "output_entry", "kept", "seconds",
+                "external", "untouched", "handed_out", "output_entry", "kept", "seconds",
             )
         ]
     )  # fmt: skip

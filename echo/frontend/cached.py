@@ -19,6 +19,7 @@ from echo.frontend.symbols import Binding, sparse_gradients
 from echo.ir.attributes import COPY_ATTRIBUTE
 from echo.ir.clones import in_execution_order
 from echo.ir.graph import Entry, Graph, Node
+from echo.ir.storage import MemoryPool
 from echo.ir.training_graph import DYNAMIC, GRADIENT_SUM, KEEPS_MEMORY, SHAPED, STATIC, TrainingGraph, added_outputs
 from echo.ir.training_node import NO_NUMBERS
 
@@ -80,8 +81,11 @@ def _split(attrs: Mapping[str, str], number: int) -> dict[str, str]:
     return {**split, **{name: text for name, text in attrs.items() if name != "num_outputs"}}
 
 
-def as_cached(training: TrainingGraph, runner: str, match_range: int) -> TrainingGraph:
-    """The training graph as a CachedOp runs it: it does not own its outputs, and its planner follows another rule."""
+def as_cached(training: TrainingGraph, runner: str, match_range: int, pool: MemoryPool | None = None) -> TrainingGraph:
+    """The training graph as a CachedOp runs it: it does not own its outputs, and its planner follows another rule.
+
+    ``pool`` is where it allocates dynamically.
+    """
     training = _without_head_copies(training)
     heads: dict[int, set[int]] = defaultdict(set)
     for entry in training.outputs[: training.num_forward_outputs]:
@@ -92,7 +96,7 @@ def as_cached(training: TrainingGraph, runner: str, match_range: int) -> Trainin
                          untouched=frozenset(i for i in node.untouched if Entry(number, i) not in terms))
              if node.untouched or number in heads else node
              for number, node in enumerate(training.nodes)]  # fmt: skip
-    cached = replace(training, nodes=tuple(nodes), runner=runner, accumulations=())
+    cached = replace(training, nodes=tuple(nodes), runner=runner, pool=pool, accumulations=())
     in_place = accumulations(cached, blocks(cached).chunk)
     added = added_outputs((entry[:2] for entry in sums), in_place)
     nodes = [node.having(untouched=node.untouched | added[number]) if number in added else node

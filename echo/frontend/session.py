@@ -20,6 +20,7 @@ from echo.frontend.apart import measuring
 from echo.frontend.cached import as_cached, stateless
 from echo.frontend.capture import captured_graph, chunks_in, graph_in, oracle
 from echo.frontend.device import check_device, device_key
+from echo.frontend.device_pool import pool
 from echo.frontend.environment import changed_variable
 from echo.frontend.extension import why_not, why_not_on
 from echo.frontend.hook import check_version, install_hook
@@ -65,6 +66,7 @@ class MxnetSession:
         self.match_range = default_match_range()
         self.static: Mapping[str, int] = static_bytes(binding)
         self.spaces = spaces(self.device, runner)
+        self._pool = pool(self.device, runner)
         self.family = family(graph, binding, self.device, runner)
         self.subject = subject(graph, binding, self.device, runner)
 
@@ -204,7 +206,7 @@ class MxnetSession:
         return self._implemented[1]
 
     def _as_run(self, training: TrainingGraph, match_range_: int) -> TrainingGraph:
-        return training if self._runner == EXECUTOR else as_cached(training, self._runner, match_range_)
+        return training if self._runner == EXECUTOR else as_cached(training, self._runner, match_range_, self._pool)
 
     def stock_bytes(self) -> int:
         """The bytes that MXNet plans for the user's own graph as he would bind it without echo."""

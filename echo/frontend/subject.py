@@ -10,6 +10,7 @@ import mxnet as mx
 import numpy as np
 
 from echo.estimators.footprint import AUXILIARY, GRADIENTS, INPUTS, WEIGHTS
+from echo.frontend.device_pool import pool_settings
 from echo.frontend.pointwise import FUSION_VARIABLE
 from echo.frontend.setting import COPIES_VARIABLE
 from echo.frontend.spaces import other_spaces
@@ -78,5 +79,6 @@ def subject(graph: Graph, binding: Binding, device: str, runner: str = EXECUTOR)
         arguments=tuple(Argument(shape, type_name(dtype), request) for shape, dtype, request in args),
         device=device,
         runner=runner,
-        settings={**settings, **other_spaces(device, runner)},  # workspaces are counted in each of the spaces
+        # workspaces are counted in each of the spaces
+        settings={**settings, **other_spaces(device, runner), **pool_settings(device, runner)},
     )

@@ -148,4 +148,5 @@ def in_execution_order(nodes: Sequence[TrainingNode], training: TrainingGraph) -
         num_forward_outputs=training.num_forward_outputs,
         planned_bytes=0,
         runner=training.runner,
+        pool=training.pool,
     )

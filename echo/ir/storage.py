@@ -1,6 +1,30 @@
-"""Storage methods of echo's own, by numbers in the place of a match range of MXNet's memory planner."""
+"""How memory is handed out: echo's own storage methods, and the pool that MXNet keeps for a device."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+# By numbers in the place of a match range of MXNet's memory planner.
 ASSIGNED = -1  # echo's own assignment (`echo.estimators.assignment`)
 PEAK = -2  # the most bytes alive at once, which no assignment goes below: never applied, but quick to search by
+
+
+@dataclass(frozen=True)
+class MemoryPool:
+    """A pool that keeps what is freed, and hands each block out again for requests of the block's own size alone.
+
+    Requests of more than ``coarse`` bytes get a multiple of ``coarse``; smaller ones a multiple of ``page`` or, where
+    ``powers`` is set, a power of two that is no smaller than ``page``.
+    """
+
+    page: int
+    coarse: int
+    powers: bool
+
+    def handed_out(self, size: int) -> int:
+        """The bytes of the block that a request of ``size`` bytes gets."""
+        if size > self.coarse:
+            return -(-size // self.coarse) * self.coarse
+        if self.powers:
+            return max(self.page, 1 << (size - 1).bit_length() if size else 1)
+        return -(-max(size, 1) // self.page) * self.page

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence
 from echo.errors import GraphError
 from echo.ir.gradient_rule import GradientRule
 from echo.ir.graph import Entry
+from echo.ir.storage import MemoryPool
 from echo.ir.training_node import TensorType, TrainingNode, node_from_json, node_to_json
 from echo.ir.well_formed import check_nodes
 
@@ -50,7 +51,8 @@ class TrainingGraph:
     ``planned_bytes`` is the total of MXNet's own memory planner for this graph as it stands, less chunks in which
     nothing is ever touched, which MXNet never allocates. ``accumulations`` says for each ``_grad_add``, in order,
     whether MXNet lets the gradient be accumulated in place by the operator that makes it: a matrix product that
-    accumulates may round differently from one that is added. ``runner`` is one of `RUNNERS`. ``implementations`` are
+    accumulates may round differently from one that is added. ``runner`` is one of `RUNNERS`; ``pool`` is where a
+    `DYNAMIC` one gets its memory on a device, if MXNet keeps there what is freed. ``implementations`` are
     the rules by which gradients of the user's nodes read other things than MXNet's own (`echo.ir.gradients`);
     ``planned_bytes`` and ``accumulations`` are of the graph without them. ``apart`` says of the user's nodes which
     in-place options they and their gradients must not take in a bind (`echo.estimators.inplace`).
@@ -62,6 +64,7 @@ class TrainingGraph:
     planned_bytes: int
     accumulations: tuple[bool, ...] = ()
     runner: str = EXECUTOR
+    pool: MemoryPool | None = None
     implementations: Mapping[int, GradientRule] = field(default_factory=dict)
     apart: Mapping[int, str] = field(default_factory=dict)
 
@@ -118,7 +121,10 @@ class TrainingGraph:
         external, untouched = np.zeros((2, len(tensors)), np.uint8)
         external[[entry_begin[number] + i for number, node in enumerate(nodes) for i in node.external]] = 1
         untouched[[entry_begin[number] + i for number, node in enumerate(nodes) for i in node.untouched]] = 1
+        pool = self.pool
+        handed_out = [] if pool is None else [pool.handed_out(4 * tensor.elements) for tensor in tensors]
         return {
+            **({"handed_out": np.array(handed_out, np.int64)} if handed_out else {}),
             "entry_begin": entry_begin,
             "input_begin": input_begin,
             "input_entry": (entry_begin[reads.source] + reads.index).astype(np.int32),
@@ -187,6 +193,7 @@ class TrainingGraph:
             "planned_bytes": self.planned_bytes,
             "accumulations": list(self.accumulations),
             "runner": self.runner,
+            "pool": self.pool and vars(self.pool),
             "implementations": {str(number): rule.text for number, rule in self.implementations.items()},
             "apart": {str(number): text for number, text in self.apart.items()},
             "outputs": [list(entry[:2]) for entry in self.outputs],
@@ -210,6 +217,7 @@ class TrainingGraph:
                 planned_bytes=int(value["planned_bytes"]),
                 accumulations=tuple(map(bool, value["accumulations"])),
                 runner=str(value.get("runner", EXECUTOR)),
+                pool=MemoryPool(**value["pool"]) if value.get("pool") else None,
                 implementations={
                     int(key): GradientRule.parse(str(text)) for key, text in value.get("implementations", {}).items()
                 },

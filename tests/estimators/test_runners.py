@@ -19,6 +19,7 @@ from echo.frontend.symbols import graph_of, symbol_of
 from echo.ir.attributes import COPY_ATTRIBUTE
 from echo.ir.clones import with_clones
 from echo.ir.graph import Entry, Graph
+from echo.ir.storage import PEAK, MemoryPool
 from echo.ir.training_graph import DYNAMIC, STATIC, TrainingGraph
 from echo.plans.marks import mark
 from echo.runtime.cached_op import StockCachedOp
@@ -47,6 +48,22 @@ def test_native_and_reference_agree(name: str, runner: str) -> None:
     assert fast.evaluate(choice_of(training, ()), (16,)).totals == (training.planned_bytes,)
 
 
+@pytest.mark.parametrize("pool", [MemoryPool(4096, 2 << 20, False), MemoryPool(64, 1 << 10, True)])
+@pytest.mark.parametrize("name", ALL_CASES)
+def test_native_and_reference_agree_on_what_a_pool_holds(name: str, pool: MemoryPool) -> None:
+    case = any_case(name)
+    training = as_cached(case.training, DYNAMIC, 16, pool)
+    seconds = [0.0] * len(training.nodes)
+    fast, slow = StoragePlanner(training, seconds), ReferencePlanner(training, seconds)
+    for seed, share in enumerate((0.0, 0.3, 1.0)):
+        choice = choice_of(training, case.draw(seed, share))
+        found = fast.evaluate(choice, (*RANGES, PEAK)).totals
+        assert found == slow.evaluate(choice, (*RANGES, PEAK)).totals
+        assert min(found) == found[-1], "a pool never holds less than what is alive"
+    assert fast.evaluate(choice_of(training, ()), (16,)).totals == (training.planned_bytes,)
+    assert TrainingGraph.from_json(training.to_json()) == training
+
+
 @pytest.mark.parametrize("name", ALL_CASES)
 def test_a_limit_ends_static_planning_early_and_keeps_dynamic_exact(name: str) -> None:
     for runner in RUNNERS:
@@ -71,6 +88,24 @@ def test_dynamic_memory_is_what_is_alive_at_once() -> None:
     assert plan_storage(replace(graph, runner=STATIC), 0).total == 4 + 8 + 12 + 16 + 16 + 4
     # while `last` runs: first, loss (an output), head, last
     assert plan_storage(replace(graph, runner=DYNAMIC), 0).total == 4 + 16 + 16 + 4
+
+
+def test_a_pool_hands_blocks_out_again_for_their_own_size_alone() -> None:
+    """Maps of 4, 8 and 4 bytes, of which the next reads each; two of them are alive at once."""
+    b = Builder()
+    first = b.forward("relu", "first", (1,), b.variable("x", 1))
+    second = b.forward("relu", "second", (2,), first)
+    third = b.forward("relu", "third", (1,), second)
+    last = b.forward("relu", "last", (2,), third)
+    graph = replace(b.graph([last]), runner=DYNAMIC)
+    assert plan_storage(graph, 0).total == 12
+    fine, coarse = MemoryPool(4, 64, powers=False), MemoryPool(8, 64, powers=True)
+    assert plan_storage(replace(graph, pool=fine), 0).total == 12, "third and last get the blocks of first and second"
+    assert plan_storage(replace(graph, pool=coarse), 0).total == 16, "blocks of 8 bytes"
+    three = b.forward("relu", "three", (3,), last)
+    graph = replace(b.graph([three]), runner=DYNAMIC)
+    assert plan_storage(graph, 0).total == 20
+    assert plan_storage(replace(graph, pool=fine), 0).total == 24, "the 4 bytes stay in the pool, and serve no 12"
 
 
 def test_backward_nodes_do_not_take_over_forward_memory() -> None:

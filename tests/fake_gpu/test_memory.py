@@ -10,6 +10,8 @@ import pytest
 
 import echo
 from benchmarks.models import MODELS, Model
+from echo.frontend import device_pool
+from echo.ir.training_graph import DYNAMIC
 from echo.plans.decisions import RECOMPUTE
 from echo.runtime.find import PLANNER
 from tests.fake_gpu import device
@@ -71,6 +73,17 @@ def test_a_plan_for_a_gpu_needs_what_one_for_a_cpu_does_and_the_device_sees_it(n
         assert stock_peak - peak >= 0.95 * (plan.before.total - plan.after.total)
         PLANNER.forget()  # then the plan comes from the disk, as in another start
         assert _planned(model) == plan
+
+
+@pytest.mark.parametrize("size", [100, 5000, 1 << 20, (1 << 20) + 4, 2 << 20, 3 << 20, (9 << 20) + 4, 17 << 20])
+def test_the_pool_hands_out_blocks_as_plans_assume(size: int) -> None:
+    pool = device_pool.pool("gpu", DYNAMIC)
+    assert pool is not None
+    before = device.idle(GPU)
+    array = mx.nd.zeros((size // 4,), ctx=GPU)
+    mx.nd.waitall()
+    assert device.used() - before == pool.handed_out(size)
+    del array
 
 
 @pytest.mark.parametrize("name", ["resnet50_v2", "densenet121"])

@@ -1,6 +1,7 @@
 #include "storage.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace echo {
 
@@ -19,6 +20,7 @@ StoragePlanner::StoragePlanner(const PlannedGraph& graph) : graph_(graph) {
     if (a.external[e]) unplanned_[e] = kExternal;
     if (a.untouched[e]) untouched_bytes_ += 4 * a.elements[e];
   }
+  if (a.handed_out) sort_into_classes();
   ignores_any_.assign(a.nodes, 0);
   ignores_all_.assign(a.nodes, 0);
   for (std::int32_t node = 0; node < a.nodes; ++node) {
@@ -27,6 +29,14 @@ StoragePlanner::StoragePlanner(const PlannedGraph& graph) : graph_(graph) {
     ignores_any_[node] = std::find(first, last, 1) != last;
     ignores_all_[node] = first != last && std::find(first, last, 0) == last;
   }
+}
+
+void StoragePlanner::sort_into_classes() {
+  handed_out_.assign(sizes_.size(), 0);
+  for (std::int32_t e = 0; e < graph_.arrays.entries; ++e) handed_out_[kinds_[e].size] = graph_.arrays.handed_out[e];
+  for (std::size_t size = 0; size < sizes_.size(); ++size)  // larger sizes never get smaller blocks
+    class_.push_back(size && handed_out_[size] == handed_out_[size - 1] ? class_[size - 1]
+                                                                        : static_cast<std::int32_t>(size));
 }
 
 void StoragePlanner::count_references() {
@@ -168,7 +178,8 @@ std::int64_t StoragePlanner::plan(std::int64_t match_range, std::int64_t limit) 
   }
   for (std::int32_t i = 0; i < a.outputs; ++i)
     if (storage_[a.output_entry[i]] >= 0) chunk_last_[storage_[a.output_entry[i]]] = position;
-  return match_range == kAssigned ? assigned(limit) : peak();
+  if (match_range == kAssigned) return assigned(limit);
+  return match_range >= 0 && a.handed_out ? pooled() : peak();
 }
 
 // Backward nodes find forward entries where they are: they neither take over nor free their chunks.
@@ -209,6 +220,35 @@ std::int64_t StoragePlanner::peak() {
   std::int64_t live = 0, most = 0;
   for (const std::int64_t change : change_) most = std::max(most, live += change);
   return most;
+}
+
+// Of each size of blocks, the pool holds as many as are alive at once.
+std::int64_t StoragePlanner::pooled() {
+  const std::size_t positions = graph_.order.size() + 2;
+  starts_.assign(positions, kNone);
+  ends_.assign(positions, kNone);
+  next_start_.resize(chunks_.size());
+  next_end_.resize(chunks_.size());
+  for (std::size_t chunk = 0; chunk < chunks_.size(); ++chunk) {
+    if (chunk_first_[chunk] == kNone) continue;  // nothing is held in it
+    std::int32_t &start = starts_[chunk_first_[chunk]], &end = ends_[chunk_last_[chunk] + 1];
+    next_start_[chunk] = std::exchange(start, static_cast<std::int32_t>(chunk));
+    next_end_[chunk] = std::exchange(end, static_cast<std::int32_t>(chunk));
+  }
+  live_.assign(sizes_.size(), 0);
+  most_.assign(sizes_.size(), 0);
+  std::int64_t held = 0;
+  for (std::size_t position = 0; position < positions; ++position) {
+    for (std::int32_t chunk = ends_[position]; chunk != kNone; chunk = next_end_[chunk])
+      --live_[class_[chunks_[chunk].size]];
+    for (std::int32_t chunk = starts_[position]; chunk != kNone; chunk = next_start_[chunk]) {
+      const std::int32_t size = class_[chunks_[chunk].size];
+      if (++live_[size] <= most_[size]) continue;
+      most_[size] = live_[size];
+      held += handed_out_[size];
+    }
+  }
+  return held;
 }
 
 // A CachedOp's forward and backward nodes have chunks of their own; to the forward nodes what is stashed lives to the end.

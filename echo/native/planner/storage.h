@@ -10,7 +10,8 @@
 
 namespace echo {
 
-// Bytes that MXNet would need: the sum of the chunks, or for kDynamic the most bytes of chunks alive at once. An entry
+// Bytes that MXNet would need: the sum of the chunks, or for kDynamic the most bytes of chunks alive at once, or what a
+// pool then holds, which hands a freed block out again for requests of the same size alone. An entry
 // takes a free chunk whose size is within a factor `match_range` of its own (0: never), or a new one; an operator that may
 // work in place takes over its input's chunk. Sizes are counted as MXNet counts them, four bytes an element whatever the
 // type. Chunks only grow, so a plan is given up as soon as its total exceeds `limit` (not for kDynamic); the result is then
@@ -40,6 +41,7 @@ class StoragePlanner {
     std::int32_t size, pending;  // a number in sizes_; reads that are still to come
     bool touched;  // where not, MXNet never allocates it
   };
+  void sort_into_classes();
   const Kind& kind(std::int32_t entry) const { return kinds_[graph_.entry_origin(entry)]; }
   bool is_untouched(std::int32_t entry) const { return graph_.arrays.untouched[graph_.entry_origin(entry)]; }
   std::int32_t new_chunk(std::int32_t size);
@@ -52,6 +54,7 @@ class StoragePlanner {
   void begin_backward();
   void note_lifetimes(std::int32_t node, std::int32_t position);
   std::int64_t peak();
+  std::int64_t pooled();
   std::int64_t assigned(std::int64_t limit);
 
   const PlannedGraph& graph_;
@@ -69,6 +72,10 @@ class StoragePlanner {
   std::vector<std::int32_t> chunk_first_,
       chunk_last_;  // kDynamic: positions of first write and last use; kNone: not held
   std::vector<std::int64_t> change_;
+  std::vector<std::int64_t> handed_out_;  // with a pool: the bytes of the block for each of sizes_
+  std::vector<std::int32_t> class_;  // with a pool: the first of sizes_ that gets a block of the same size
+  std::vector<std::int32_t> live_, most_;  // blocks of each class
+  std::vector<std::int32_t> starts_, ends_, next_start_, next_end_;  // chunks by position, as linked lists
   std::vector<Block> blocks_;
   std::vector<std::int32_t> assigned_;
   std::vector<std::pair<std::int32_t, std::int32_t>> wanted_;
