@@ -112,7 +112,7 @@ coverage-floors: $(INSTALLED)  ## the same of planning and of the native librari
 
 check: lint test  ## make lint, then make test
 
-lint: $(INSTALLED)  ## ruff, mypy, import-linter
+lint: $(INSTALLED)  ## ruff, mypy, import-linter, clang-format
 	@echo "== ruff"
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet .
@@ -120,6 +120,8 @@ lint: $(INSTALLED)  ## ruff, mypy, import-linter
 	@$(BIN)/mypy --strict echo
 	@echo "== import-linter"
 	@$(BIN)/lint-imports --no-cache --no-logo
+	@echo "== clang-format"
+	@$(BIN)/clang-format --dry-run --Werror $(FORMATTED)
 
 fuzz: $(INSTALLED)  ## look for programs that echo trains in another way than MXNet, for MINUTES=3
 	@$(BIN)/python -m fuzz --minutes $(MINUTES) $(if $(KINDS),--kinds $(KINDS)) $(if $(JSON),--json $(JSON))
@@ -173,10 +175,9 @@ sass: $(INSTALLED)  ## assemble that PTX for every GPU since Maxwell, and look w
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps triton==3.1.0
 	@$(BIN)/python -m pytest -rs tests/kernels/test_cuda_sass.py tests/kernels/test_cuda_ptx.py
 
-tidy: $(INSTALLED)  ## clang-tidy on the native code (some minutes), and whether clang-format would change it
+tidy: $(INSTALLED)  ## clang-tidy on the native code (some minutes)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check clang-tidy==23.1.4
 	@cmake -S . -B build/tidy -DCMAKE_EXPORT_COMPILE_COMMANDS=ON > /dev/null
-	@$(BIN)/clang-format --dry-run --Werror $(FORMATTED)
 	@printf '%s\0' $(filter-out %/ptx.cc,$(filter %.cc,$(NATIVE))) | xargs -0 -n 4 -P 2 $(BIN)/clang-tidy -p build/tidy --quiet
 
 sanitize: $(INSTALLED)  ## build the native libraries with ASan and UBSan, then with TSan; run their tests and random programs under them (an hour)

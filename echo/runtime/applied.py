@@ -42,6 +42,9 @@ class Rebinds(Protocol):
     def differentiate(self, graph: Graph, binding: Binding) -> TrainingGraph:
         """The training graph of a bind like this."""
 
+    def warn(self, text: str) -> None:
+        """Warns the user as his error policy does."""
+
 
 @dataclass(frozen=True)
 class Applied:

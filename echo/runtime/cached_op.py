@@ -136,12 +136,12 @@ class PlannedCachedOp:
                 if choice.fuses and self._unfused(signature, args, self._options):
                     with contextlib.suppress(Exception):
                         outputs = self._current(*args, **kwargs)
-                        logger.warning("echo: runs without fused operators: %s. %s.", why, REPORT)
+                        self._on_error.warn(f"echo: runs without fused operators: {why}. {REPORT}.")
                         return outputs, self._choice
                 self._give_up(signature)
                 current, choice = self._current, _STOCK
             outputs = current(*args, **kwargs)  # where the call itself is wrong, MXNet says so here
-            logger.warning("echo: runs without a plan: %s. %s.", why, REPORT)
+            self._on_error.warn(f"echo: runs without a plan: {why}. {REPORT}.")
         self._ran.add(signature)
         return outputs, choice
 
@@ -202,7 +202,7 @@ class PlannedCachedOp:
         except Exception as error:
             if options.strict or not (choice.fuses and self._unfused(signature, args, options)):
                 raise
-            logger.warning("echo: runs without fused operators: %s. %s.", one_line(error), REPORT)
+            self._on_error.warn(f"echo: runs without fused operators: {one_line(error)}. {REPORT}.")
         if options.verify and self._choice.graph is not None and signature not in self._verified:
             self._verified.add(signature)
             if not self._is_right(signature, args, options):

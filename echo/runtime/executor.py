@@ -199,7 +199,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
                 raise
             unplanned = replace(applied, base=applied.user, graph=applied.user, held={})
             executor = self._reshaped(unplanned, partial_shaping, allow_up_sizing, kwargs)
-            logger.warning("echo: %s; reshaped without a plan", one_line(error))
+            applied.rebinder.warn(f"echo: {one_line(error)}; reshaped without a plan")
             applied = unplanned
         executor = planned_executor(executor, applied)
         if self._monitor is not None:
@@ -230,7 +230,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         except Exception as error:
             if applied.strict and isinstance(error, EchoError):
                 raise
-            logger.warning("echo: %s; reshaped without a plan", one_line(error))
+            applied.rebinder.warn(f"echo: {one_line(error)}; reshaped without a plan")
             return unplanned
         return unplanned if replanned is None else replace(unplanned, base=replanned[0], graph=replanned[1])
 

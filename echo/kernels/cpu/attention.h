@@ -48,7 +48,10 @@ class Scores {
         batches_(call["Gb"]),
         heads_(call["Gh"]),
         rows_(call["R"]),
-        per_batch_(std::max<int64_t>(heads_ > 1 ? heads_ : batches_ > 1 ? N_ / batches_ : 1, 1)),
+        per_batch_(std::max<int64_t>(heads_ > 1     ? heads_
+                                     : batches_ > 1 ? N_ / batches_
+                                                    : 1,
+                                     1)),
         per_query_(call["L"] != N_),
         lengths_(call, Tk_),
         has_lengths_(call.in("lengths") != nullptr),
