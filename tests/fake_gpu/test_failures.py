@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,21 @@ def test_without_cooperative_launches_layers_go_step_by_step(tmp_path: Path) -> 
     assert fused > 0
     assert len(said) == 1, said
     assert "LSTM layers go step by step" in said[0]
+
+
+def test_a_device_that_fails_in_the_middle_of_a_training_is_an_error_of_mxnet_that_names_the_kernel(
+    tmp_path: Path,
+) -> None:
+    """A program can catch it, save what it has, and go on where the device does."""
+    environment = {**os.environ, "ECHO_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-m", "tests.fake_gpu.failing_later"], cwd=ROOT, env=environment,
+                          capture_output=True, text=True, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    first, refused, well, full, well_again = done.stdout.splitlines()
+    assert (first, well, well_again) == ("ok", "ok", "ok")
+    assert "operator '_echo_lstm_layer'" in refused
+    assert re.search(r"launching \w+_f32: ", refused), refused
+    assert "cudaMalloc" in full
 
 
 ABSENT = """

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,17 +23,26 @@ MODELS = {
 pytestmark = pytest.mark.skipif(not (SOCKEYE / ".installed").exists(), reason="Sockeye could not be installed")
 
 
-@pytest.mark.parametrize("model", sorted(MODELS))
-def test_sockeye_trains(model: str, tmp_path: Path) -> None:
-    environment = {**os.environ, "ECHO": "1", "ECHO_STRICT": "1", "ECHO_MAX_OVERHEAD": "none"}
-    environment["ECHO_CACHE_DIR"] = str(tmp_path / "cache")
+def trained(model: str, folder: Path, echo: str) -> dict[str, Any]:
+    """What `sockeye_training` prints of a model, with or without echo."""
+    folder.mkdir()
+    environment = {**os.environ, "ECHO": echo, "ECHO_STRICT": "1", "ECHO_MAX_OVERHEAD": "none"}
+    environment["ECHO_CACHE_DIR"] = str(folder / "cache")
     environment["PYTHONPATH"] = os.pathsep.join([str(SOCKEYE), str(ROOT)])
     command = [sys.executable, "-W", "ignore", "-m", "tests.fake_gpu.sockeye_training", *MODELS[model].split()]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert found["complaints"] == []
+    return found
+
+
+@pytest.mark.parametrize("model", sorted(MODELS))
+def test_sockeye_trains(model: str, tmp_path: Path) -> None:
+    found, stock = trained(model, tmp_path / "with", "1"), trained(model, tmp_path / "without", "0")
+    assert stock["rows"] == []
+    assert stock["peak"] - found["peak"] >= 0.95 * max(row["saved"] for row in found["rows"]), "planning included"
     assert len(found["rows"]) > 1, "a graph for each bucket"
     assert [row["bound"] for row in found["rows"]] == [row["planned"] for row in found["rows"]]
     assert sum(row["fused"] for row in found["rows"]) > 0
-    assert (tmp_path / "model" / "params.best").exists()
+    assert (tmp_path / "with" / "model" / "params.best").exists()
