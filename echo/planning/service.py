@@ -23,6 +23,7 @@ from echo.planning.what_if import WhatIf
 from echo.plans.decisions import Decision
 from echo.plans.options import Options
 from echo.plans.plan import Plan
+from echo.plans.summary import Summary
 from echo.plans.why import Flip, Flipper
 from echo.policies.warm_start import WarmStart
 from echo.system.collect import without_garbage_collection
@@ -85,11 +86,12 @@ class Planner:
     """Plans graphs, and remembers the plans: one for each graph, its shapes, options and settings of MXNet.
 
     Threads may share it; one of them plans at a time. ``most`` plans are kept in memory: more than the shapes that a
-    model with buckets usually has.
+    model with buckets usually has. ``summary`` counts the plans that were bound, whoever made them.
     """
 
     def __init__(self, most: int = 64) -> None:
         self.lock = Lock()
+        self.summary = Summary()
         self._most = most
         self._plans: dict[str, Found | BudgetError] = {}
         self._firsts: dict[tuple[str, str], _First] = {}  # by model and options

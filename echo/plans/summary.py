@@ -43,6 +43,3 @@ class Summary:
 
 def _line(plan: Plan) -> str:
     return plan.remarks[0] if plan.changes_nothing else plan.summary()
-
-
-of_process = Summary()

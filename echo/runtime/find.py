@@ -17,7 +17,6 @@ from echo.ir.training_graph import EXECUTOR
 from echo.planning.service import Planner
 from echo.planning.store import Found
 from echo.plans.options import Options
-from echo.plans.summary import of_process
 from echo.runtime.bind_call import Bind
 from echo.runtime.pool import Leader, Pool, leader_of, pool_of
 
@@ -77,7 +76,7 @@ def find_plan(
 
 def _tell(planned: Found | None) -> None:
     if planned is not None:
-        of_process.add(planned.plan)
+        PLANNER.summary.add(planned.plan)
 
 
 def session_of(

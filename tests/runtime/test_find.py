@@ -11,7 +11,6 @@ import pytest
 from benchmarks.models import SMALL
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.plans.options import Options
-from echo.plans.summary import of_process
 from echo.runtime import find
 from echo.runtime.bind_call import Bind
 from echo.runtime.find import find_plan, inside_operator, plan_bind, session_of
@@ -49,7 +48,7 @@ def test_nothing_is_planned_inside_of_an_operator(
 
 def test_a_plan_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Any] = []
-    monkeypatch.setattr(type(of_process), "add", lambda _, plan: told.append(plan))
+    monkeypatch.setattr(find.PLANNER.summary, "add", told.append)
     found, pool = plan_bind(GRAPH, request(), OPTIONS, False)
     assert found is not None
     assert pool is not None
