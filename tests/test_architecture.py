@@ -133,7 +133,6 @@ def test_what_is_private_is_patched_in_its_own_room_alone(test: Path) -> None:
 # The modules with state that outlives a call, and what it is good for. What one call needs is handed on; what a thread
 # needs for a while is a `PerThread`; what is said once goes through `ONCE`, which each test finds empty.
 STATE = {
-    "echo/cli/plan.py": "the variable ECHO_TRACE, for the stages of planning: the command line is the program",
     "echo/cli/program.py": "arguments and the hook for errors, as the user's program finds them",
     "echo/cli/run.py": "the ECHO_* variables of the user's program",
     "echo/compat.py": "the module distutils, which MXNet imports and newer Pythons lack",

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Dict, List, Optional
@@ -108,11 +107,10 @@ def _symbol(path: str) -> Any:
 
 def _plan(symbol: Any, trace: Optional[str], options: Dict[str, Any]) -> "Plan":
     import echo
-    from echo.plans.variables import TRACE_VARIABLE
+    from echo.passes.trace import tracing
 
-    if trace:
-        os.environ[TRACE_VARIABLE] = trace
-    return echo.plan(symbol, **options)
+    with tracing(trace or ""):
+        return echo.plan(symbol, **options)
 
 
 def _write_netron(symbol: Any, found: "Plan", path: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import os
 from pathlib import Path
-from typing import Any, Iterable
+from typing import Any, ContextManager, Iterable
 
 from echo.errors import OptionError
 from echo.estimators.overhead import Overhead
@@ -24,6 +24,9 @@ from echo.passes.rewrite import Rewritten
 from echo.passes.select import Selection
 from echo.plans.variables import TRACE_VARIABLE
 from echo.policies.segments import Segments
+from echo.system.per_thread import PerThread
+
+_FOLDER = PerThread("")
 
 
 class Trace:
@@ -58,9 +61,14 @@ class Trace:
         return number
 
 
+def tracing(folder: str) -> ContextManager[None]:
+    """A context in which a thread's plannings are traced into a folder; an empty name leaves it to the environment."""
+    return _FOLDER.set_to(folder)
+
+
 def trace() -> Trace | None:
-    """The trace that the environment asks for, if it does."""
-    folder = os.environ.get(TRACE_VARIABLE, "")
+    """The trace that `tracing` or else the environment asks for, if one does."""
+    folder = _FOLDER.value or os.environ.get(TRACE_VARIABLE, "")
     return Trace(Path(folder)) if folder else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +82,11 @@ def test_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("cheap_planning")
 def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(find, "PLANNER", Planner())
-    monkeypatch.setenv(TRACE_VARIABLE, "")  # which is put back afterwards
+    monkeypatch.setenv(TRACE_VARIABLE, str(tmp_path / "variable"))
     path = tmp_path / "model-symbol.json"
     MODEL.symbol.save(str(path))
     shapes = [f"{name}={','.join(map(str, shape))}" for name, shape in MODEL.shapes.items()]
     assert main.main(["plan", str(path), *shapes, "--trace", str(tmp_path / "trace")]) == 0
     assert list((tmp_path / "trace").glob("*-plan.txt"))
+    assert not (tmp_path / "variable").exists()
+    assert os.environ[TRACE_VARIABLE] == str(tmp_path / "variable")
