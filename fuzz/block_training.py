@@ -8,7 +8,7 @@ import numpy as np
 from mxnet import autograd
 
 import echo
-from echo.frontend.poison import poisoned
+from fuzz.poison import poisoned
 from fuzz.training import held, value_of
 
 

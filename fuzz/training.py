@@ -7,7 +7,7 @@ import zlib
 import mxnet as mx
 import numpy as np
 
-from echo.frontend.poison import poisoned
+from fuzz.poison import poisoned
 
 NOISE = np.random.RandomState(0).normal(0, 0.3, 16411)
 TOLERANCE = 2e-5  # of the largest element, where operators are fused

@@ -23,7 +23,6 @@ from echo.estimators.planner import ReferencePlanner, StoragePlanner
 from echo.frontend.capture import oracle, training_graph
 from echo.frontend.hook import install_hook
 from echo.frontend.match_range import match_range
-from echo.frontend.poison import poisoned
 from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import Binding, graph_of, infer_binding, symbol_of
 from echo.ir.attributes import RANGE_ATTRIBUTE
@@ -46,6 +45,7 @@ from echo.policies.segments import partition
 from echo.runtime import find
 from echo.system.deadline import NEVER, Deadline
 from echo.system.once import ONCE
+from fuzz.poison import poisoned
 
 GOLDEN = Path(__file__).parent / "golden"
 MATCH_RANGES = (1, 2, 3, 16, 64)

@@ -14,7 +14,6 @@ from echo.ir.gradients import EXCHANGES
 from echo.ir.ops import ops_with
 from echo.system.locks import Lock
 
-POISON_VARIABLE = "_ECHO_POISON"  # a test mode, `echo.frontend.poison`: on from the first plan of a process on
 _install_lock = Lock()
 _ALLOWED = native.Allowed(ops_with(lambda spec: spec.recomputable), ops_with(lambda spec: spec.every_output), EXCHANGES)
 
@@ -49,8 +48,4 @@ def _install_checked() -> str:
             raise
     except EchoError as error:
         return str(error)
-    if os.environ.get(POISON_VARIABLE):  # nobody else loads it
-        from echo.frontend import poison
-
-        poison.start()
     return ""

@@ -208,7 +208,7 @@ def _keep_unfused(library: ctypes.CDLL | None) -> Callable[[int], int]:
 
 
 def record(on: bool) -> None:
-    """Switches on or off that every memory plan is written down (`echo.frontend.poison`)."""
+    """Switches on or off that every memory plan is written down (`fuzz.poison`)."""
     function(_recorder(), "echo_record", None, ctypes.c_int)(on)
 
 

@@ -8,9 +8,9 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from echo.frontend import dead_chunks
-from echo.frontend.dead_chunks import TALLY, Pass, Plan, lost
 from echo.frontend.hook import install_hook
+from fuzz import dead_chunks
+from fuzz.dead_chunks import TALLY, Pass, Plan, lost
 
 
 @pytest.fixture(autouse=True)

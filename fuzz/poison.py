@@ -24,10 +24,10 @@ from mxnet.base import _LIB, check_call
 
 from echo import native
 from echo.errors import NativeError
-from echo.frontend.dead_chunks import TALLY, Pass, Plan, lost
 from echo.ir.attributes import means_true
 from echo.system.locks import Lock
 from echo.system.per_thread import PerThread
+from fuzz.dead_chunks import TALLY, Pass, Plan, lost
 
 _lock = Lock()
 _originals: dict[str, Callable[..., int]] = {}  # MXNet's functions, once others stand in for them

@@ -1,4 +1,4 @@
-"""Which chunks of memory are dead behind which node, by MXNet's memory plan; `echo.frontend.poison` overwrites them."""
+"""Which chunks of memory are dead behind which node, by MXNet's memory plan; `fuzz.poison` overwrites them."""
 
 from __future__ import annotations
 
