@@ -20,12 +20,10 @@ from mxnet.symbol import Symbol
 
 from echo.errors import UnsupportedError
 from echo.native.watch import Record
+from echo.runtime.stand_ins import STAND_INS
 from echo.runtime.watch import refuse_changed_behind
-from echo.system.locks import Lock
 
 _NOTE = "__echo_trained__"
-_lock = Lock()
-_guards: list[Callable[..., int]] = []  # the one that stands in for MXNet's function, once it does
 
 
 def note(output: Any, operators: Iterable[str]) -> None:
@@ -51,10 +49,7 @@ def keep(record: Record, output: Any) -> None:
 
 
 def _guard() -> None:
-    with _lock.held():
-        if not _guards:
-            _guards.append(_guarded(_LIB.MXAutogradBackwardEx))
-            _LIB.MXAutogradBackwardEx = _guards[0]
+    STAND_INS.put_for_good(_LIB, "MXAutogradBackwardEx", _guarded)
 
 
 def _guarded(original: Callable[..., int]) -> Callable[..., int]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import weakref
 from types import TracebackType
 from typing import Any, Callable
 
@@ -22,18 +21,15 @@ from echo.frontend.symbols import graph_of
 from echo.plans.options import Options
 from echo.plans.variables import CHECK_VARIABLE, options_from, value_of
 from echo.runtime import bind, bind_call
-from echo.runtime.cached_ops import plan_everywhere, planned_everywhere
+from echo.runtime.cached_ops import cached_op
 from echo.runtime.on_error import NeverStopTraining, OnError
+from echo.runtime.stand_ins import STAND_INS
 from echo.runtime.symbol import OptimizedSymbol
-from echo.system.locks import Lock
 from echo.system.once import Once
 from echo.system.own_binds import are_own
 
 logger = logging.getLogger("echo")
 _BINDS: dict[str, Callable[..., bind_call.Bind]] = {"simple_bind": bind_call.simple_bind, "bind": bind_call.bind}
-_lock = Lock()
-# by identity: functools.wraps copies every mark onto other people's wrappers
-_wrappers: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
 
 
 class Enabled:
@@ -66,38 +62,27 @@ def disable() -> None:
 
 def _switch(on_error: OnError | None) -> OnError | None:
     """Switches transparent mode on with this policy, or off with None; the policy from before."""
-    with _lock.held():
-        before = planned_everywhere()
-        plan_everywhere(on_error)
-        if on_error is None:
-            _unwrap()
-        else:
-            _wrap()
+    with STAND_INS.lock.held():
+        before = STAND_INS.switch(on_error)
+        for name, describe in _BINDS.items():
+            _put_or_take_out(Symbol, name, functools.partial(_wrapped, describe))
+        _put_or_take_out(mx.nd, "CachedOp", lambda _: cached_op)
     return before
 
 
-def _wrap() -> None:
-    """Wraps the binds that are not echo's wrappers now. A wrapper of echo's inside another one passes binds through."""
-    for name, describe in _BINDS.items():
-        current = getattr(Symbol, name)
-        if current not in _wrappers:
-            wrapper = _wrapped(current, describe)
-            _wrappers.add(wrapper)
-            setattr(Symbol, name, wrapper)
+def _put_or_take_out(owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
+    if STAND_INS.policy is None:
+        STAND_INS.take_out(owner, name)
+    else:
+        STAND_INS.put(owner, name, make)
 
 
-def _unwrap() -> None:
-    for name in _BINDS:
-        current = getattr(Symbol, name)
-        if current in _wrappers:
-            setattr(Symbol, name, current.__wrapped__)
-            _wrappers.discard(current)
+def _wrapped(describe: Callable[..., bind_call.Bind], original: Callable[..., Any]) -> Callable[..., Any]:
+    """Takes the place of a bind of MXNet's. Inside of another wrapper of echo's it passes binds through."""
 
-
-def _wrapped(original: Callable[..., Any], describe: Callable[..., bind_call.Bind]) -> Callable[..., Any]:
     @functools.wraps(original)
     def wrapper(symbol: Symbol, *args: Any, **kwargs: Any) -> mx.executor.Executor:
-        on_error = planned_everywhere()
+        on_error = STAND_INS.policy
         if on_error is None or are_own() or isinstance(symbol, OptimizedSymbol):
             return original(symbol, *args, **kwargs)
         return _planned(functools.partial(original, symbol, *args, **kwargs),

@@ -40,8 +40,8 @@ def test_without_pth_files_echo_is_active(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
         "import os, sys\nassert 'mxnet' not in sys.modules and 'numpy' not in sys.modules\n"
-        "import mxnet\nfrom echo.runtime.cached_ops import planned_everywhere\n"
-        "print(planned_everywhere().options, os.environ['ECHO'])\n"
+        "import mxnet\nfrom echo.runtime.stand_ins import STAND_INS\n"
+        "print(STAND_INS.policy.options, os.environ['ECHO'])\n"
     )
     values = {key: value for key, value in os.environ.items() if not key.startswith("ECHO")}
     values["PYTHONPATH"] = os.pathsep.join([str(ROOT), *(path for path in sys.path if path.endswith("site-packages"))])

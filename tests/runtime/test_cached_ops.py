@@ -10,7 +10,8 @@ import pytest
 
 from echo.plans.options import Options
 from echo.runtime.cached_op import PlannedCachedOp, StockCachedOp
-from echo.runtime.cached_ops import cached_op, plan_everywhere, planned_by
+from echo.runtime.cached_ops import cached_op, planned_by
+from echo.runtime.stand_ins import STAND_INS
 from echo.system.own_binds import own_binds
 
 
@@ -21,8 +22,8 @@ def attempt(action: Callable[[Options], Any], stock: Callable[[], Any]) -> Any:
 @pytest.fixture(autouse=True)
 def afterwards() -> Iterator[None]:
     yield
-    plan_everywhere(None)
-    mx.nd.CachedOp = StockCachedOp
+    STAND_INS.switch(None)
+    STAND_INS.take_out(mx.nd, "CachedOp")
 
 
 def kind() -> type:
@@ -45,20 +46,13 @@ def test_those_of_a_block_alone() -> None:
     assert mx.nd.CachedOp is cached_op
 
 
-def test_all_of_them() -> None:
-    plan_everywhere(attempt)
+def test_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mx.nd, "CachedOp", cached_op)
+    assert kind() is StockCachedOp
+    STAND_INS.switch(attempt)
     assert kind() is PlannedCachedOp
-    plan_everywhere(None)
-    assert mx.nd.CachedOp is StockCachedOp
-
-
-def test_somebody_elses_stays() -> None:
-    class Theirs(StockCachedOp):  # type: ignore[misc, valid-type]
-        pass
-
-    mx.nd.CachedOp = Theirs
-    plan_everywhere(None)
-    assert mx.nd.CachedOp is Theirs
+    STAND_INS.switch(None)
+    assert kind() is StockCachedOp
 
 
 def test_whoever_gives_up_gets_mxnets_own() -> None:

@@ -23,7 +23,8 @@ from echo.frontend import hook
 from echo.frontend.capture import planned_megabytes
 from echo.frontend.match_range import MATCH_RANGE_VARIABLE, match_range
 from echo.planning.service import Planner
-from echo.runtime import find, transparent
+from echo.runtime import find
+from echo.runtime.stand_ins import STAND_INS
 from echo.system import files
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -131,7 +132,7 @@ class Unrolled(mx.gluon.HybridBlock):
 
 @pytest.mark.usefixtures("cheap_planning")
 def test_switching_while_others_bind() -> None:
-    before, wrappers = (Symbol.simple_bind, Symbol.bind), set(transparent._wrappers)
+    before, wrappers = (Symbol.simple_bind, Symbol.bind), set(STAND_INS._ours)
     small = mx.sym.MakeLoss(mx.sym.tanh(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=3)))
 
     def switch() -> None:
@@ -145,7 +146,7 @@ def test_switching_while_others_bind() -> None:
 
     run_together(switch, switch, bind, bind)
     assert (Symbol.simple_bind, Symbol.bind) == before
-    assert set(transparent._wrappers) <= wrappers
+    assert set(STAND_INS._ours) <= wrappers
 
 
 # Forks -----------------------------------------------------------------------------------------------------------
@@ -179,7 +180,7 @@ def test_a_child_binds_while_another_thread_of_the_parent_holds_every_lock(
 
     def hold() -> None:
         with contextlib.ExitStack() as stack:
-            for lock in (find.PLANNER.lock, transparent._lock, hook._install_lock):
+            for lock in (find.PLANNER.lock, STAND_INS.lock, hook._install_lock):
                 stack.enter_context(lock.held())
             stack.enter_context(match_range(2))
             held.set()
