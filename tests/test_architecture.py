@@ -7,6 +7,7 @@ their hands off what is private in another room. State of the process is in the 
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import logging
 import operator
@@ -18,8 +19,6 @@ from typing import Iterator, TypeVar
 import grimp
 import networkx as nx
 import pytest
-
-from echo.system.per_thread import PerThread
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENT = ROOT / "ARCHITECTURE.md"
@@ -131,25 +130,55 @@ def test_what_is_private_is_patched_in_its_own_room_alone(test: Path) -> None:
 # State -------------------------------------------------------------------------------------------------------------
 
 # The modules with state that outlives a call, and what it is good for. What one call needs is handed on; what a thread
-# needs for a while is a `PerThread`; what is said once goes through `ONCE`, which each test finds empty.
+# needs for a while is a `PerThread`; what is said once goes through `ONCE`, which each test finds empty; what is
+# replaced in MXNet goes through `STAND_INS`.
 STATE = {
     "echo/cli/program.py": "arguments and the hook for errors, as the user's program finds them",
     "echo/cli/run.py": "the ECHO_* variables of the user's program",
     "echo/compat.py": "the module distutils, which MXNet imports and newer Pythons lack",
+    "echo/frontend/apart.py": "belongs to the thread: the process that measures operators for it",
     "echo/frontend/environment.py": "MXNet reads variables from the environment, which threads share: a lock",
-    "echo/frontend/hook.py": "it is installed once: a lock",
-    "echo/native/__init__.py": "the native library whose functions MXNet calls, and its lock",
+    "echo/frontend/hook.py": "it is installed once: a lock; and MXNet is marked by the copy of echo that works on it",
+    "echo/native/__init__.py": "the library whose functions MXNet calls, its lock; belongs to the thread: its captures",
+    "echo/passes/trace.py": "belongs to the thread: the folder into which its plannings are traced",
+    "echo/runtime/cached_ops.py": "belongs to the thread: the policy of the block whose CachedOps it makes",
     "echo/runtime/find.py": "the planner of the process, which remembers plans and says how many there were",
+    "echo/runtime/recording.py": "MXNet's functions that end a step: it wraps them once mxnet is imported",
     "echo/runtime/stand_ins.py": "MXNet's functions, in whose place it puts echo's, and the policy of transparent mode",
-    "echo/startup.py": "Python may run a line of a .pth file twice, and the second time does nothing",
+    "echo/startup.py": "Python's finders of modules; a line of a .pth file may run twice, and then does nothing",
     "echo/system/locks.py": "all locks, for a forked child",
     "echo/system/once.py": "what was said in this process",
+    "echo/system/own_binds.py": "belongs to the thread: whether its binds are echo's own",
 }
+# Functions whose results are kept, and why these stay true: they follow from the arguments, or from what is loaded.
+CACHES = {
+    "echo.frontend.backend_lines.silenced": "changes MXNet's library once; whether that was done",
+    "echo.frontend.device._gpu": "the GPUs, drivers and libraries of a process stay the same",
+    "echo.frontend.extension.why_not": "loads the operators into MXNet, once",
+    "echo.frontend.extension.why_not_on": "whether those that were loaded run on a device",
+    "echo.frontend.implement._facts": "of an operator of MXNet's",
+    "echo.frontend.selfcheck.onednn_activations": "of this MXNet",
+    "echo.ir.gradient_rule._parsed": "of a text",
+    "echo.ir.training_node.tensor_type": "of a shape and a flag",
+    "echo.kernels.library._of_backend": "a native library, loaded once",
+    "echo.kernels.library.kernels_library": "a native library, loaded once",
+    "echo.kernels.workspace._function": "of a native library",
+    "echo.meter.batch._counts_finely": "of this machine's clock",
+    "echo.native._keep_unfused": "of a native library",
+    "echo.native._load": "a native library, loaded once",
+    "echo.native.planner_library": "a native library, loaded once",
+    "echo.planning.store._source": "of echo's own files",
+    "echo.runtime.held.why_not": "of this MXNet and its native library",
+    "echo.runtime.random_state._size": "installs a native library's way into MXNet, once",
+    "echo.runtime.random_state.why_not": "of this MXNet and that library",
+    "echo.runtime.watch._library": "a native library, loaded once",
+}
+WITH_PACKAGES = [path for path in sorted((ROOT / "echo").rglob("*.py")) if path.name != "__main__.py"]
 _CHANGING = ("add", "append", "clear", "discard", "extend", "insert", "pop", "remove", "setdefault", "update")
 _TABLES = (dict, list, set)  # constants as long as nobody changes them
 _CONSTANTS = (
     str, bytes, int, float, type(None), tuple, frozenset, type, types.FunctionType, types.MappingProxyType, re.Pattern,
-    logging.Logger, TypeVar, Path, PerThread, operator.attrgetter,
+    logging.Logger, TypeVar, Path, operator.attrgetter, functools._lru_cache_wrapper,
 )  # fmt: skip
 
 
@@ -194,17 +223,22 @@ def root(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
+def imported_from(path: Path) -> types.ModuleType:
+    """The module of a file."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return importlib.import_module(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+
+
 def state_of(module: Path) -> set[str]:
     """The names of what holds state in a module: its own values that may change, and others' that it changes."""
     tree = ast.parse(module.read_text(encoding="utf-8"))
-    path = module.relative_to(ROOT).with_suffix("")
-    parts = path.parts[:-1] if path.name == "__init__" else path.parts
-    values = vars(importlib.import_module(".".join(parts)))
+    values = vars(imported_from(module))
     own = dict(assigned(tree))
     imported = {(alias.asname or alias.name).partition(".")[0] for node in ast.walk(tree)
                 if isinstance(node, (ast.Import, ast.ImportFrom)) for alias in node.names}  # fmt: skip
     functions = (node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.Lambda)))
     state = set().union(*map(changed, functions)) & (own.keys() | imported)
+    state |= {name.id for name in ast.walk(tree) if isinstance(name, ast.Name) and name.id in ("setattr", "delattr")}
     for name, code in own.items():
         value = values.get(name)
         if isinstance(value, _TABLES):
@@ -215,11 +249,18 @@ def state_of(module: Path) -> set[str]:
 
 
 def test_state_of_the_process_is_where_it_is_known_to_be() -> None:
-    modules = (path for path in sorted((ROOT / "echo").rglob("*.py")) if path.name != "__main__.py")
-    found = {str(path.relative_to(ROOT)): state_of(path) for path in modules}
+    found = {str(path.relative_to(ROOT)): state_of(path) for path in WITH_PACKAGES}
     found = {path: state for path, state in found.items() if state}
     assert {path: found[path] for path in found.keys() - STATE} == {}, "more state: see STATE for what it is good for"
     assert sorted(STATE.keys() - found.keys()) == []
+
+
+def test_results_are_kept_where_they_stay_true() -> None:
+    found = set()
+    for module in map(imported_from, WITH_PACKAGES):
+        kept = {value for value in vars(module).values() if isinstance(value, functools._lru_cache_wrapper)}
+        found |= {f"{module.__name__}.{value.__name__}" for value in kept if value.__module__ == module.__name__}
+    assert found == CACHES.keys()
 
 
 @pytest.mark.parametrize("line", [
