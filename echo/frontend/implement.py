@@ -1,7 +1,7 @@
 """Other implementations of gradients in a training graph, as the native hook exchanges them.
 
-This is what ``implementation.cc`` and ``late.cc`` in ``echo/native/hook/`` do to a graph that is bound; done here,
-MXNet does not have to be asked for the same graph once more. It is tested against what MXNet binds.
+This is what ``echo/native/hook/implementation.cc`` and ``echo/native/hook/late.cc`` do to a graph that is bound; done
+here, MXNet does not have to be asked for the same graph once more. It is tested against what MXNet binds.
 """
 
 from __future__ import annotations

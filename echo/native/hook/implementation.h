@@ -1,4 +1,5 @@
 // Other implementations of gradients: another operator, or fewer of the inputs, chosen by the planner.
+// Specified by echo/frontend/implement.py; gradients in two nodes are made by echo/native/hook/late.cc.
 #pragma once
 #include <string>
 #include <unordered_map>

@@ -1,4 +1,5 @@
 // Gradients in two nodes: one for the weights, and one for the data, which runs as late as it can.
+// Specified by echo/frontend/implement.py; called by echo/native/hook/implementation.cc.
 #pragma once
 #include <memory>
 

@@ -1,4 +1,5 @@
 // MXNet's storage planner (the pass MXPlanMemory of 1.9.1), replayed on a planned graph.
+// Specified by echo/estimators/mxnet_storage.py.
 #pragma once
 #include <cstdint>
 #include <utility>

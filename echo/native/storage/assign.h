@@ -1,4 +1,5 @@
 // Storage assignment: blocks of memory with lifetimes share chunks. Used by the hook and by the planner alike.
+// Specified by echo/estimators/assignment.py.
 #pragma once
 #include <algorithm>
 #include <array>
