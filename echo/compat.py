@@ -59,7 +59,7 @@ def _provide_aliases() -> str:
 
 
 def libmxnet() -> Path | None:
-    """Where the library of the mxnet is that Python would import, or did; None where there is none."""
+    """Returns the path of libmxnet.so in the mxnet that Python imported, or would; None where there is none."""
     try:
         spec = importlib.util.find_spec("mxnet")
     except ValueError:  # a module without a spec, which a program made up
@@ -69,7 +69,7 @@ def libmxnet() -> Path | None:
 
 
 def without_cuda(missing: Sequence[str]) -> str:
-    """What to do where these CUDA libraries are missing, as a sentence; empty where none is."""
+    """Tells the user, in a sentence, how to get these missing CUDA libraries; empty where none is missing."""
     if not missing:
         return ""
     driver = "; libcuda.so.1 comes with NVIDIA's driver" if "libcuda.so.1" in missing else ""

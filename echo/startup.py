@@ -28,7 +28,7 @@ class _Watcher:
         self.activates = self.records = False
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """What the other finders find. Programs also ask whether mxnet is there, and import it later or never."""
+        """Returns the other finders' spec of mxnet, and watches its import, which may come later or never."""
         if name != "mxnet":
             return None
         for finder in list(sys.meta_path):

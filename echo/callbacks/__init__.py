@@ -1,4 +1,4 @@
-"""What echo does while other people's training loops run: `Recorder`, which records what a training takes."""
+"""Callbacks for the user's own training loop: `Recorder` records the time, memory and energy of each step."""
 
 from __future__ import annotations
 

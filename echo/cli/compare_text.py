@@ -19,10 +19,10 @@ _WIDTH = 100
 
 
 def rows(profile: Profile) -> list[dict[str, Any]]:
-    """One object a graph: its name, bytes (``planned`` by MXNet, ``total`` that the executor holds), and times.
+    """Returns a JSON object a graph: its name, bytes (``planned`` by MXNet, ``total`` held by the executor), and times.
 
     ``time`` is that of a step as a multiple of the stock step's, ``overhead`` what recomputation adds to a step, as a
-    fraction; both are predicted, and None where nobody does.
+    fraction; both are predictions, and None for a graph without one.
     """
     overheads, times = {STOCK: 0.0, PLANNED: profile.plan.overhead}, {STOCK: 1.0, PLANNED: profile.plan.time_ratio}
     return [

@@ -1,4 +1,4 @@
-"""What ``mxecho doctor`` finds out: all facts about this machine, and what they come to."""
+"""The examination behind ``mxecho doctor``: it collects the facts about this machine, and judges whether echo works."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ PTX_CUDA, PTX_CAPABILITY = (9, 0), (5, 0)  # what the PTX of echo's kernels need
 
 
 def has_code(wheel: str, capability: tuple[int, int]) -> bool | None:
-    """Whether this wheel of MXNet runs on devices of a compute capability; None of wheels that nobody looked into."""
+    """Whether this wheel of MXNet runs on devices of a compute capability; None of wheels without a row in `CODE`."""
     if wheel not in CODE:
         return None
     return any(major == capability[0] and minor <= capability[1] for major, minor in CODE[wheel])

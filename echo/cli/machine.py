@@ -85,7 +85,7 @@ def compiler() -> Iterator[Fact]:
 
 
 def cache() -> Iterator[Fact]:
-    """The folder of measured times and plans."""
+    """Describes the cache folder of measured times and plans."""
     folder = cache_folder()
     yield Fact("cache", "folder", str(folder), "" if folder.exists() else "made when the first plan is")
     if folder.is_dir():
@@ -111,7 +111,7 @@ def _name_of(owner: int) -> str:
 
 
 def _why_not_writable(folder: Path) -> str:
-    """Why nothing can be kept there; empty where it can."""
+    """Returns why no file can be written into the cache folder; empty where one can."""
     existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     try:
         with tempfile.TemporaryFile(dir=existing):
@@ -136,7 +136,7 @@ def variables(environment: Mapping[str, str]) -> Iterator[Fact]:
 
 
 def _remark_on(name: str, environment: Mapping[str, str]) -> tuple[str, str]:
-    """What a variable means, or why its value is none, and the state of that."""
+    """Returns the meaning of an environment variable, or why its value is not valid, and the state that this gives."""
     text = environment[name]
     if name in _OTHERS:
         pattern, words = _OTHERS[name]

@@ -77,7 +77,7 @@ def application() -> typer.Typer:
 
 
 def main(argv: Optional[Sequence[str]] = None) -> Any:
-    """Runs a command; its exit status, as `sys.exit` takes it."""
+    """Runs a command, and returns its exit status for `sys.exit`."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # a name may have characters that the terminal has not
         sys.stdout.reconfigure(errors="backslashreplace")
     programs: List[Callable[[], int]] = []  # of the user: run behind all that the command line catches

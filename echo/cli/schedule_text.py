@@ -34,7 +34,7 @@ def as_value(graph: DataGraph, policy: str, budget: int, solved: Solved) -> dict
 
 
 def render_schedule(graph: DataGraph, policy: str, budget: int, solved: Solved) -> str:
-    """The same in four lines; 1 MB is 2**20 bytes."""
+    """The schedule in four lines of text; 1 MB is 2**20 bytes."""
     value = as_value(graph, policy, budget, solved)
     step, again = value["step_seconds"], value["overhead_seconds"]
     peak = f"{_mb(value['stock_bytes'])} -> {_mb(value['peak_bytes'])}, budget {_mb(budget)} ({policy})"

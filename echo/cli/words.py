@@ -1,4 +1,4 @@
-"""What commands share on the command line: arguments and options with their help, and how their texts are read.
+"""Arguments and options that several commands share: their help, and how their texts are read.
 
 Modules with commands are imported for each ``--help``, so nothing here or there imports numpy, rich or MXNet before a
 command runs. Annotations are read when Python runs: they have to be such as Python 3.8 knows.

@@ -1,1 +1,1 @@
-"""What a choice costs: bytes (`footprint`, and `planner`, which replays MXNet's own) and seconds (`overhead`)."""
+"""Estimators of a choice's cost: bytes (`footprint`; `planner` replays MXNet's planner) and seconds (`overhead`)."""

@@ -1,4 +1,4 @@
-"""What a choice of recomputed feature maps costs, and the interface of all that can evaluate one."""
+"""The cost of a choice of recomputed feature maps, in bytes and seconds, and the protocol of its evaluators."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """MXNet's storage planner, specified in plain Python (the pass MXPlanMemory of MXNet 1.9.1).
 
 Going through the nodes in execution order, an entry takes the free chunk whose size is nearest to its own within the
-match range, or a new one; an operator that may work in place takes over the chunk of an input that nobody else needs.
+match range, or a new one; an operator that may work in place takes over the chunk of an input that has no other reader.
 An executor plans the whole graph so. A CachedOp (`echo.ir.training_graph.RUNNERS`) plans the forward nodes, then the
 backward nodes with all forward entries where they are. The total is the sum of all chunks; where a CachedOp allocates
 dynamically, the most bytes of chunks alive at once, or what the device's pool (`echo.ir.storage.MemoryPool`) then
-holds. Chunks in which nothing is ever touched
-(`TrainingNode.untouched`), which MXNet never allocates, do not count. In place of a match range, `ASSIGNED` and `PEAK`
-stand for echo's own assignment of the same blocks (`echo.estimators.assignment`), less those that are never touched.
+holds. Chunks in which nothing is ever touched (`TrainingNode.untouched`), which MXNet never allocates, do not count. In
+place of a match range, `ASSIGNED` and `PEAK` stand for echo's own assignment of the same blocks
+(`echo.estimators.assignment`), less those that are never touched.
 ``echo/native/planner/storage.cc`` does the same faster and is tested against this.
 """
 
@@ -213,7 +213,7 @@ def blocks_of(training: TrainingGraph, chunk: Sequence[int], sizes: Sequence[int
 
 
 def _pooled(training: TrainingGraph, pool: MemoryPool, blocks: Iterable[Block]) -> int:
-    """What the pool holds behind a step: of each size of blocks as many as were alive at once."""
+    """Returns the bytes that the pool holds after a step: of each size, as many blocks as were alive at once."""
     of_size: dict[int, list[Block]] = defaultdict(list)
     for block in blocks:
         of_size[pool.handed_out(block.bytes)].append(replace(block, bytes=1))

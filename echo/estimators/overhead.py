@@ -1,4 +1,4 @@
-"""What a recomputed node costs, and what the whole training step costs.
+"""The seconds that a recomputed node takes, and those of the whole training step.
 
 Every distinct operator of a training graph (same op, attributes, shapes) is measured once on the user's device and
 remembered in a `CostTable`. What is not measured follows the roofline: a fixed launch time plus work divided by a rate,
@@ -53,7 +53,7 @@ class UnmeasurableError(EchoError):
 
 
 class UnavailableError(EchoError):
-    """Nothing can be measured now; that says nothing about the operator."""
+    """No operator can be measured now, for a reason that has nothing to do with the operator."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def _drawing_seconds(training: TrainingGraph, group: _Group, cost: float, table:
 
 @dataclass(frozen=True)
 class _Group:
-    """All nodes of one signature; ``number`` is the first of them."""
+    """The nodes of one signature, which cost the same; ``number`` is the first of them."""
 
     number: int
     count: int
@@ -181,7 +181,7 @@ class _Group:
 
     @property
     def size(self) -> float:
-        """The size that seconds grow with, within the family."""
+        """The FLOPs or bytes that the seconds of operators of this family grow with."""
         return self.work.flops or self.work.bytes
 
 

@@ -1,4 +1,4 @@
-"""What makes two nodes of a training graph cost the same: operator, attributes, types, and oneDNN's layouts."""
+"""Signatures: nodes of a training graph with equal operator, attributes, types and oneDNN layouts cost the same."""
 
 from __future__ import annotations
 

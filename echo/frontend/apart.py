@@ -43,7 +43,7 @@ _PROCESS: PerThread[_Process | None] = PerThread(None)
 
 @contextlib.contextmanager
 def measuring() -> Iterator[None]:
-    """All measurements of this thread, while this is open, are made by one process, which starts when it is needed."""
+    """While this context is open, one process, which starts when needed, makes all measurements of this thread."""
     with _process_of_thread():
         yield
 

@@ -1,4 +1,4 @@
-"""What is different where a CachedOp (a hybridized Gluon block) runs the graph instead of an executor.
+"""How planning for a CachedOp (a hybridized Gluon block) differs from planning for an executor.
 
 MXNet plans a CachedOp when it is called and cannot be asked beforehand: the training graph still comes from MXNet's own
 gradient pass, and its planner is replayed by the rule of a CachedOp (`echo.estimators.mxnet_storage`).

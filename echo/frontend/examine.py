@@ -1,4 +1,4 @@
-"""What the MXNet of this process is to echo, for ``mxecho doctor``: whether the hook fits, and where kernels run."""
+"""Examines the MXNet of this process for ``mxecho doctor``: whether the hook fits, and on which devices kernels run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def examine() -> Examined:
 
 
 def _gpus() -> tuple[int, str]:
-    """How many GPUs MXNet sees, and the error where it cannot say."""
+    """Returns the number of GPUs that MXNet sees, and the error where it cannot count them."""
     try:
         return mx.context.num_gpus(), ""
     except mx.MXNetError as error:

@@ -74,7 +74,7 @@ class Meter:
         return min(max(seconds + growth * (scale - 1), larger), seconds * scale)
 
     def _beyond_caches(self, moved: float) -> float:
-        """What a light operator that moves so many bytes takes longer than its parts do, which the caches hold.
+        """Returns the seconds that a light operator on ``moved`` bytes takes beyond those of its parts in the caches.
 
         In the profiles of ResNet-50 v1 and DenseNet-121 clones of sums, BatchNorm and Concat took 1.3 to 1.7 times what
         parts of them take, and within 9 % of that with this (benchmarks/results/step_time.json).

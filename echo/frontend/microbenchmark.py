@@ -35,7 +35,7 @@ _LARGEST_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class Facts:
-    """What all trials of a training graph share: the entries that are read at all, the nodes in oneDNN's layouts."""
+    """Facts shared by all trials of a training graph: the entries with readers, and the nodes in oneDNN's layouts."""
 
     read: frozenset[tuple[int, ...]]
     blocked: frozenset[int]
@@ -92,7 +92,7 @@ def refuse(training: TrainingGraph, node: TrainingNode) -> None:
 
 
 def excess(training: TrainingGraph, node: TrainingNode) -> float:
-    """How many times too large a node is to be timed whole, at least 1."""
+    """Returns the size of a node as a multiple of the largest that is timed whole, at least 1."""
     needed = work(training, node)
     if not needed.flops:
         return max(1.0, needed.bytes / _MOST_BYTES)

@@ -111,7 +111,7 @@ class MxnetSession:
 
     @property
     def setting(self) -> Setting:
-        """What patterns have to know."""
+        """The variables without gradients, and whether kernels draw Dropout's numbers: patterns read it."""
         return setting_of(self.argument_names(), self._binding, self.device)
 
     def runnable(self, graph: Graph) -> Graph:
@@ -147,7 +147,7 @@ class MxnetSession:
         return ((names[place], kind, size) for place, kind, size in arrays(self._binding))
 
     def call(self) -> dict[str, Any]:
-        """How the user's symbol is bound, as a JSON value (`call_of`)."""
+        """The bind of the user's symbol as a JSON value (`call_of`)."""
         return call_of(symbol_of(self._user).list_arguments(), self._binding, self._ctx)
 
     def mirrored(self) -> TrainingGraph:
@@ -172,7 +172,7 @@ class MxnetSession:
         return replace(training, planned_bytes=self.stock_bytes()) if is_other else training
 
     def _captured(self, graph: Graph, stock: bool = False) -> Mapping[str, Any]:
-        """What MXNet plans for a graph; no CachedOp recomputes what MXNet's own variable has executors recompute."""
+        """Returns the training graph and memory plan that MXNet makes; MXNet's mirroring is off for a CachedOp."""
         is_cached = self._runner != EXECUTOR
         try:
             with changed_variable(MIRROR_VARIABLE, "0") if is_cached else contextlib.nullcontext():

@@ -1,4 +1,4 @@
-"""Where a graph runs, and what is asked of it, as the patterns of fused operators have to know it."""
+"""The setting of a bind, as the patterns of fused operators read it (`echo.ir.setting`)."""
 
 from __future__ import annotations
 

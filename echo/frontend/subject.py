@@ -1,4 +1,4 @@
-"""What a bind is to planning: the key of its plan, the family that it belongs to, and the bytes of its arrays."""
+"""The subject of planning, made from a bind: the key of its plan, its model family, and the bytes of its arrays."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def static_bytes(binding: Binding) -> dict[str, int]:
 
 
 def call_of(names: Sequence[str], binding: Binding, ctx: mx.Context) -> dict[str, Any]:
-    """How a symbol is bound, as a JSON value: shapes, types and gradient requests by name; the device."""
+    """Describes a bind as a JSON value: shapes, types and gradient requests by name, and the device."""
     return {
         "ctx": [ctx.device_type, ctx.device_id],
         "shapes": {name: list(shape) for name, shape in zip(names, binding.arg_shapes)},

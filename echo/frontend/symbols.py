@@ -84,7 +84,7 @@ class Binding:
     def of_arrays(
         args: Sequence[Any], aux: Sequence[Any], grad_req: Sequence[str], sparse: Iterable[int] = ()
     ) -> Binding:
-        """The binding of arrays that are there."""
+        """Returns the binding that these existing arrays make."""
         return Binding(
             tuple(array.shape for array in args),
             tuple(array.dtype for array in args),
@@ -181,7 +181,7 @@ def types_of(graph: Graph, binding: Binding) -> dict[Entry, TensorType]:
 
 
 def _unknown_node(graph: Graph, inner: mx.sym.Symbol, given: Mapping[str, tuple[int, ...]]) -> str:
-    """What is wrong with the first node of a graph whose shape MXNet does not know; ``inner`` are its internals."""
+    """Describes the first node of a graph whose shape MXNet cannot infer; ``inner`` is the symbol of the internals."""
     for name, shape in zip(inner.list_outputs(), inner._infer_shape_impl(True, **given)[1]):
         node = graph.nodes[int(name[1:].partition("_")[0])]
         if not node.is_variable and (not shape or {0, -1} & set(shape)):
@@ -198,7 +198,7 @@ def _default_types(symbol: mx.sym.Symbol, types: Mapping[str, Any] | None) -> Ma
 
 
 def _unknown_sizes(shapes: Mapping[str, tuple[int, ...]]) -> str:
-    """What is wrong with the first shape that has a size which MXNet takes for unknown; empty where none has."""
+    """Describes the first shape with a size that MXNet takes for unknown (0 or -1); empty where no shape has one."""
     unknown = [(name, shape) for name, shape in shapes.items() if {0, -1} & set(shape)]
     texts = (f"{name}: expected sizes of 1 or more (0 and -1 stand for unknown ones to MXNet), got {shape}"
              for name, shape in unknown)  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the native hook makes of a choice: the training graph with clones of the recomputed forward nodes.
+"""The training graph with clones of the recomputed forward nodes, as the native hook makes it from a choice.
 
 This is the specification of ``echo/native/planner/graph.cc`` and of the clones that ``echo/native/hook/gradient.cc``
 makes; both are tested against it.

@@ -9,8 +9,8 @@
 
 Nodes stand in execution order and have one output each; ``deps`` are the ids of the nodes that they read, ``loss`` is
 the id of the last forward node. Where ``phase`` is left out, nodes up to the loss are forward nodes. No output lives to
-the end of the step, and nothing is computed in place. A node that nobody reads, be it of the forward pass, takes its
-bytes while it runs; parts of a graph that do not hang together run in the order in which they stand, in one memory.
+the end of the step, and nothing is computed in place. A node without readers, also one of the forward pass, takes
+its bytes while it runs; parts of a graph that do not hang together run in the order in which they stand, in one memory.
 """
 
 from __future__ import annotations

@@ -36,6 +36,6 @@ def fused_node(kernel: str, name: str, inputs: Sequence[Entry | None], attrs: Ma
 
 
 def num_outputs(node: Node) -> int:
-    """How many outputs a node that a fusion puts into a graph has."""
+    """Returns the number of outputs of a node that a fusion puts into a graph."""
     outputs = spec(node.op).outputs
     return int(node.attrs[outputs]) if isinstance(outputs, str) else outputs

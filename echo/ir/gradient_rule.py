@@ -24,7 +24,7 @@ class Read(NamedTuple):
 
     @property
     def text(self) -> str:
-        """As the native hook reads it."""
+        """The text that the native hook reads."""
         return self.source.value if self.source is Source.SUM else f"{self.source.value}{self.position}"
 
     @staticmethod
@@ -68,7 +68,7 @@ class GradientRule:
 
     @property
     def text(self) -> str:
-        """As the native hook reads it."""
+        """The text that the native hook reads."""
         return f"{self.exchange}:{','.join(read.text for read in self.inputs)}"
 
     @staticmethod

@@ -96,7 +96,7 @@ class Graph:
         return [self.nodes[number].name for number in self.arg_nodes]
 
     def num_outputs(self, node: int) -> int:
-        """How many entries ``node`` computes."""
+        """Returns the number of entries that ``node`` computes."""
         return self.row_ptr[node + 1] - self.row_ptr[node]
 
     def with_attrs(self, added: Mapping[int, Mapping[str, str]]) -> Graph:

@@ -61,7 +61,7 @@ class GradientReads(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """What an operator does with oneDNN's blocked layouts of arrays, on the CPU.
+    """How an operator treats oneDNN's blocked layouts of arrays, on the CPU.
 
     Attributes:
         source: it makes blocked arrays of plain ones.

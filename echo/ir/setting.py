@@ -1,4 +1,4 @@
-"""What patterns of fused operators have to know beyond a graph."""
+"""The setting of a bind that patterns of fused operators read beside the graph."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Setting:
-    """Where a graph runs, and what is asked of it.
+    """The variables without gradients, and whether kernels may draw random numbers.
 
-    ``untrained`` are the names of the variables whose gradients nobody asks for. ``draws``: kernels draw the random
-    numbers that MXNet's Dropout would draw here.
+    ``untrained`` are the names of the variables that get no gradient. With ``draws``, kernels draw the random numbers
+    that MXNet's Dropout would draw here.
     """
 
     untrained: frozenset[str] = frozenset()

@@ -97,7 +97,7 @@ class TrainingGraph:
 
     @cached_property
     def reads(self) -> Reads:
-        """All reads as arrays."""
+        """The reads of entries by nodes, as arrays of numbers."""
         import numpy as np  # plans name runners, and echo is imported without numpy
 
         counts = np.array([len(node.inputs) for node in self.nodes], np.int64)
@@ -238,7 +238,7 @@ def added_outputs(terms: Iterable[tuple[int, int]], accumulations: Iterable[bool
 
 
 def _begins(counts: Sequence[int]) -> npt.NDArray[np.int32]:
-    """Where each row begins in consecutive rows of so many items, and where the last one ends."""
+    """Returns the position at which each of consecutive rows with these lengths begins, and the end of the last one."""
     import numpy as np
 
     begin = np.zeros(len(counts) + 1, np.int32)

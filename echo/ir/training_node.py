@@ -101,7 +101,7 @@ class TrainingNode:
 
     @property
     def unowned(self) -> frozenset[int]:
-        """The outputs that take no memory of the planner's."""
+        """The outputs whose memory MXNet's planner does not plan."""
         return self.external | self.untouched if self.untouched else self.external
 
     def having(self, **changes: Any) -> TrainingNode:

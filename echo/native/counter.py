@@ -52,7 +52,7 @@ def peak() -> int:
 
 
 def reset() -> None:
-    """Has `peak` count anew; raises what `now` does."""
+    """Sets `peak` back to the bytes that are allocated now; raises the same errors as `now`."""
     _ask("echo_allocated_reset", None)
 
 

@@ -42,7 +42,7 @@ class Library:
 
 
 class Record:
-    """Arrays as a forward pass found them."""
+    """The versions of arrays at a forward pass."""
 
     def __init__(self, library: Library, handle: int) -> None:
         self._library, self._handle = library, handle

@@ -17,7 +17,7 @@ from echo.plans.variables import CHECK_VARIABLE, value_of
 
 
 class Pass(Protocol):
-    """One stage of the pipeline."""
+    """A stage of the pipeline: computes one value from others."""
 
     @property
     def name(self) -> str: ...

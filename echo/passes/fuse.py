@@ -33,7 +33,7 @@ class Fuse:
 
     @property
     def label(self) -> str:
-        """What the pass puts in, in messages for the user."""
+        """The name, in messages for the user, of the operators that this pass puts in."""
         return "fused operators, whole layers too" if self.layers else "fused operators"
 
     def run(self, request: Request) -> Fused:

@@ -46,7 +46,7 @@ class Batched:
         return replace(self.stays, notes=(*self.stays.notes, *more))
 
     def why_not_tried(self, _: Request, __: Plan) -> str:
-        """Empty: a graph with faster layouts is always planned."""
+        """Returns an empty text: a graph with faster layouts is always planned."""
         return ""
 
     def why_not_taken(self, request: Request, without: Plan, refined: Plan) -> str:

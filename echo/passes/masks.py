@@ -28,7 +28,7 @@ class Masked:
     bytes: int = 0
 
     def declined(self, request: Request, reason: str) -> Fused:
-        """The graph as it was, and why masks stay numbers."""
+        """Returns the unchanged graph with a note why its masks are not packed into bits."""
         if self.fused is None:
             return self.stays
         places = [(name, number) for name, number in self.fused.places if name in MASKS]

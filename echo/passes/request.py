@@ -1,4 +1,4 @@
-"""What planning starts from: a graph, options, and a frontend that answers for the framework behind the graph."""
+"""A request for a plan: a graph, options, and the protocols by which a frontend answers for the framework."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Oracle(Protocol):
 
 
 class Clock(Protocol):
-    """Seconds of operators on this device, measured once."""
+    """The protocol of measured seconds of operators on this device."""
 
     def cost_table(self) -> CostTable:
         """The measured costs of this device."""

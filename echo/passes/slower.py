@@ -1,7 +1,8 @@
 """Fused operators that may be slower than the libraries that MXNet uses on GPUs: these have to be timed first.
 
 There MXNet's own operators are those of cuDNN and cuBLAS, with tensor cores. Where both forms were timed on the user's
-device and the fused one is not slower, it takes their place; whoever asks for memory gets it anyway.
+device and the fused one is not slower, it takes their place; with ``fuse="memory"`` or a memory budget it always
+does.
 """
 
 from __future__ import annotations

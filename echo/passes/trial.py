@@ -62,7 +62,7 @@ class Trial:
 
     @property
     def is_larger(self) -> bool:
-        """Whether it needs more than the user's own graph."""
+        """Whether the plan needs more bytes than the user's own graph."""
         return self.planned is not None and self.stock is not None and self._total > self.stock.total
 
     @property
@@ -140,7 +140,7 @@ class Offer(Protocol):
         """Why the refined graph is left, judged by the plans without and with it; empty where it is taken."""
 
     def declined(self, request: Request, reason: str) -> Fused:
-        """The graph as it was, with the reason why it stays."""
+        """Returns the unchanged graph, with a note why it is not refined."""
 
 
 class Refinement(Protocol):

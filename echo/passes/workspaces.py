@@ -18,7 +18,7 @@ class Workspaces:
 
     @property
     def bytes(self) -> int:
-        """The bytes that are held in the end."""
+        """The bytes of workspaces that are held at the end of a step."""
         return self.largest * self.spaces
 
 

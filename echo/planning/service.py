@@ -71,7 +71,7 @@ class Leader(Protocol):
     def key(self) -> str: ...
 
     def hint(self, options: Options) -> WarmStart:
-        """Its choice, from which the plans of its followers are made."""
+        """Returns the leader's choice as the warm start for the plans of its followers."""
 
 
 class _First(NamedTuple):

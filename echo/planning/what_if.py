@@ -1,4 +1,4 @@
-"""What a plan would cost with one decision reversed, by the exact evaluator."""
+"""The exact cost, in bytes and seconds, of a plan with one of its decisions reversed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class WhatIf:
         return Cost(evaluation.bytes, self.plan.overhead_seconds + evaluation.seconds - self._unchanged.seconds)
 
     def _entries(self, number: int, output: int) -> list[Entry]:
-        """The entries that are decided together: one output, or without the hook all outputs of the node."""
+        """Returns the candidate entries of one decision: this output, or without the hook all of the node's."""
         offered = [*self._candidates.light.get(number, ()), *self._candidates.heavy.get(number, ())]
         offered += [entry for entry in self._candidates.forced if entry.node == number]
         if Entry(number, output) not in offered:
@@ -67,7 +67,7 @@ class WhatIf:
         return [Entry(number, output)] if self.request.frontend.hook else offered
 
     def _alike(self, number: int, decision: Decision) -> list[int]:
-        """The other nodes of its class about which the plan decided the same."""
+        """Returns the other nodes of the same equivalence class for which the plan has the same decision."""
         same_action = {
             self._number_of[item.node]
             for item in self.plan.decisions

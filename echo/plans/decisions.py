@@ -1,4 +1,4 @@
-"""What a plan is made of: decisions about feature maps, marks of nodes, near-misses of patterns, and bytes."""
+"""The parts of a plan: decisions about feature maps, marks of nodes, near-misses of patterns, and bytes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ STASH, RECOMPUTE = "stash", "recompute"
 
 @dataclass(frozen=True)
 class Decision:
-    """What happens to one feature map: output ``output`` of the user's node ``node`` (a number in the symbol's graph).
+    """One feature map is kept or recomputed: output ``output`` of the node numbered ``node`` in the symbol's graph.
 
-    ``bytes`` is its size; ``seconds`` the time to compute it once more.
+    ``bytes`` is its size; ``seconds`` is the time of computing it once more.
     """
 
     node: int

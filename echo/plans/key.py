@@ -39,7 +39,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class PlanKey:
-    """What a plan is made for.
+    """Identifies the bind that a plan is made for: operators, arguments, device and settings.
 
     ``graph`` is a digest of operators, their attributes and how they are connected; ``operators`` counts them.
     ``arguments`` come in the symbol's order, auxiliary states last. ``device`` is "cpu" or "gpu", whatever its number,

@@ -1,4 +1,4 @@
-"""What a user may ask for, validated where it enters."""
+"""The options of planning that a user may set, validated where they enter."""
 
 from __future__ import annotations
 

@@ -262,7 +262,7 @@ def _read(value: Any) -> Plan:
 
 
 def _reason(error: Exception) -> str:
-    """What is wrong with a value that is no plan."""
+    """Explains in words why a JSON value is no plan, from the error that reading it raised."""
     if isinstance(error, KeyError):
         return f"it lacks {error}"
     return (

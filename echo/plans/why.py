@@ -27,7 +27,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Flip:
-    """What a plan costs with one decision reversed: ``alone``, and ``together`` with those on ``alike`` other maps.
+    """The cost of a plan with one decision reversed: ``alone``, and ``together`` with those on ``alike`` other maps.
 
     These are maps of the same class, such as equal maps of all time steps or layers: where one alone changes little,
     all of them may change much. A cost is None where there is no such plan, and ``note`` says why.

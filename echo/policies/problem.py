@@ -79,7 +79,7 @@ class Problem:
         return not self.once and self.training.runner == EXECUTOR
 
     def splits(self, nodes: Iterable[int]) -> Splits:
-        """These nodes run again once each."""
+        """Returns the schedule in which each of these nodes runs again once."""
         return once(self.training, nodes)
 
     def chosen(self, choice: Choice) -> Splits:

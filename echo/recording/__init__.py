@@ -1,1 +1,1 @@
-"""What a training run takes, window by window: rows, their files and sums, and the meters of power and energy."""
+"""The record of a training run in windows of steps: rows, their files and sums, and meters of power and energy."""

@@ -64,7 +64,7 @@ class Gpus:
             return None
 
     def joules(self) -> float | None:
-        """Joules since some moment; None where they are not known."""
+        """Returns joules since an unspecified start, of which differences count; None where they are not known."""
         if self._polled is not None:
             return self._polled.joules()
         if not self._counts:

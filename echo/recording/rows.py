@@ -85,7 +85,7 @@ class RowFile:
         self._write([_text(values[name]) for name in COLUMNS])
 
     def close(self) -> None:
-        """Ends the file; what was added is there."""
+        """Closes the file, which then has all rows that were added."""
         self._file.close()
 
     def _write(self, cells: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""What rows come to: time, throughput, memory and energy, without the steps of the warm-up."""
+"""Sums up the rows of a recording: time, throughput, memory and energy, without the steps of the warm-up."""
 
 from __future__ import annotations
 

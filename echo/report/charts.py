@@ -147,7 +147,7 @@ def timeline(profile: Profile) -> Spec:
 
 
 def by_kind(profile: Profile) -> Spec:
-    """All that is held at the peak, one bar a graph, its parts by kind."""
+    """The bytes that are held at the peak: a bar for each graph, with kinds of arrays stacked."""
     names = [name for name in KIND_COLORS if any(name in usage.by_kind for usage in profile.usages.values())]
     names += [name for usage in profile.usages.values() for name in usage.by_kind if name not in KIND_COLORS]
     rows = [
@@ -174,7 +174,7 @@ def by_kind(profile: Profile) -> Spec:
 
 
 def by_layer(profile: Profile, layer: Layer) -> Spec:
-    """What the largest layers hold at the peak, kinds stacked, one bar for each graph."""
+    """The bytes that the largest layers hold at the peak: a bar for each graph, with kinds of arrays stacked."""
     sizes: dict[str, int] = {}
     rows = []
     for graph, usage in profile.usages.items():

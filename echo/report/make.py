@@ -44,7 +44,7 @@ def usage(
 
 
 def _passing(training: TrainingGraph, step_of: Mapping[int, int]) -> Iterator[Tensor]:
-    """The arrays that MXNet plans."""
+    """The arrays between nodes, whose memory MXNet plans."""
     clones = {node.name + suffix for node in training.nodes if node.forward for suffix in (CLONE_SUFFIX, MIRROR_SUFFIX)}
     for each in lifetimes(training, blocks(training)):
         node = training.nodes[each.node]

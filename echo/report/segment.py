@@ -99,7 +99,7 @@ def segment_of(training: TrainingGraph) -> Segment | None:
 
 
 class _Facts:
-    """What is known of the operators of the forward pass: roles, readers, neighbours."""
+    """Roles, readers and neighbours of the operators of the forward pass."""
 
     def __init__(self, training: TrainingGraph) -> None:
         self._training = training

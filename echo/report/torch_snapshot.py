@@ -40,7 +40,7 @@ def _size(tensor: Tensor) -> int:
 
 
 def _addresses(usage: Usage) -> list[int]:
-    """An address for each array, no two of which overlap."""
+    """Returns an address for each array, such that no two arrays overlap."""
     addresses, address = [], _ALIGNED
     for tensor in usage.tensors:
         addresses.append(address)
@@ -54,7 +54,7 @@ def _frames(tensor: Tensor) -> list[dict[str, Any]]:
 
 
 def _events(usage: Usage) -> list[dict[str, Any]]:
-    """What was allocated and freed, in the order of the steps; what a step frees is freed behind it."""
+    """Returns PyTorch's events of allocation and release, ordered; an array is freed after its last step."""
     events: list[tuple[int, int, dict[str, Any]]] = []
     for tensor, address in zip(usage.tensors, _addresses(usage)):
         common = {"addr": address, "size": tensor.bytes, "stream": 0, "frames": _frames(tensor)}
@@ -68,7 +68,7 @@ def _events(usage: Usage) -> list[dict[str, Any]]:
 
 
 def _segment(device: int, usage: Usage) -> dict[str, Any]:
-    """What is there behind the last step: the arrays that the executor is given."""
+    """Returns the memory segment after the last step: only the arrays that the executor is given are left."""
     blocks: list[dict[str, Any]] = [
         {"address": address, "size": _size(tensor), "requested_size": tensor.bytes, "state": "active_allocated",
          "frames": _frames(tensor)}

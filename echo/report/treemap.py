@@ -1,4 +1,4 @@
-"""What is held at the peak as nested areas: layers, in each of them kinds of arrays. A Vega specification."""
+"""The bytes that are held at the peak as nested areas: layers, and in each layer kinds of arrays."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _tree(usage: Usage, layer: Layer) -> list[dict[str, Any]]:
 
 
 def treemap(usage: Usage, layer: Layer = layer_of) -> Mapping[str, Any]:
-    """What is held at the peak as nested areas: layers, in each the kinds. A Vega specification."""
+    """Returns a Vega specification of the bytes at the peak: an area for each layer, and in it one for each kind."""
     names = list(dict.fromkeys(kind for _, kind in usage.by_layer(layer)))
     squares = {
         "type": "treemap",

@@ -103,7 +103,7 @@ class Usage:
 
     @property
     def total(self) -> int:
-        """All bytes that the executor holds: planned, given, and beside both."""
+        """The bytes that the executor holds: planned by MXNet, given by the user, and allocated by operators."""
         given = sum(tensor.bytes for tensor in self.tensors if tensor.first == ALWAYS)
         return self.planned + given + sum(self.beside.values())
 
@@ -149,7 +149,7 @@ class Usage:
 
     @property
     def moment(self) -> str:
-        """When the peak is, in words; empty where there are no operators."""
+        """Describes the step at which the peak is; empty where there are no operators."""
         if not self.steps:
             return ""
         half = "forward" if self.peak_step < self.forward_steps else "backward"

@@ -1,4 +1,4 @@
-"""What an executor was bound with, and how it is bound again."""
+"""The graphs and the plan that an executor was bound with, and the protocol by which it is bound again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Rebinds(Protocol):
-    """How an executor is bound again (`echo.runtime.rebind.Rebinder`)."""
+    """The protocol by which an executor is bound again (`echo.runtime.rebind.Rebinder`)."""
 
     def replan(self, binding: Binding) -> tuple[Graph, Graph] | None:
         """The graph with fused operators for these shapes, and the marked one to bind; None where planning fails."""
@@ -43,12 +43,12 @@ class Rebinds(Protocol):
         """The training graph of a bind like this."""
 
     def warn(self, text: str) -> None:
-        """Warns the user as his error policy does."""
+        """Warns the user by the error policy of the bind."""
 
 
 @dataclass(frozen=True)
 class Applied:
-    """What an executor was bound with.
+    """The graphs, shapes and plan that an executor was bound with.
 
     ``base`` is the user's graph with fused operators, ``graph`` is the base with the marks of a plan; both may be the
     user's. ``shapes`` are those of the arguments that it was planned for; ``held`` remembers, by the key of a binding

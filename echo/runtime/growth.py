@@ -1,4 +1,4 @@
-"""What a real training step takes, seen from outside: by the process, by MXNet's storage counter, by the device.
+"""Measures the bytes of a real training step from outside: of the process, MXNet's storage counter and the device.
 
 Each graph runs in a process of its own, ``python -m echo.runtime.growth FOLDER``, so that nothing of another one is
 left there. Its arrays hold zeros: what a step takes does not depend on their values.
@@ -109,7 +109,7 @@ def _warm_up(ctx: mx.Context) -> None:
 
 
 class _Bound(NamedTuple):
-    """Behind a bind: the bytes of this process, and those of the blocks that are allocated (0 where nobody counts)."""
+    """After a bind: the bytes of this process, and those of the allocated blocks (0 where they are not counted)."""
 
     resident: int
     blocks: int

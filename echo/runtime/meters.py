@@ -38,7 +38,7 @@ class Meters:
             return None
 
     def read(self) -> Reading:
-        """What is there now."""
+        """Reads all meters now: bytes of the process, of MXNet's storage and of the GPUs, joules of GPUs and CPUs."""
         return Reading(
             resident("VmRSS"),
             None if self._storage is None else self._storage.most(),

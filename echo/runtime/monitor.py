@@ -57,7 +57,7 @@ class WithoutClones:
             self._pass_on(args, hidden)
 
     def _node_of(self, name: str) -> str:
-        """The longest beginning of a value's name that is a node's."""
+        """Returns the name of the node that a value belongs to: the longest prefix of its name that is a node's."""
         end = name.rfind("_")
         while end > 0:
             if name[:end] in self._names or name[:end] in self._clones:

@@ -1,4 +1,4 @@
-"""Who pays for a failure: what a user gets where a plan cannot be had. Each way to use echo has its policy."""
+"""Error policies: what a user gets where planning fails, an error or a warning with the stock graph."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RaiseWishes:
 
     @property
     def strict(self) -> bool:
-        """As the user said."""
+        """The user's option ``strict``."""
         return self.options.strict
 
     @property
@@ -80,7 +80,7 @@ class NeverStopTraining:
 
     @property
     def strict(self) -> bool:
-        """As the user said."""
+        """The user's option ``strict``."""
         return self.options.strict
 
     @property

@@ -1,4 +1,4 @@
-"""How an executor that was bound with a plan is bound again, for other shapes or another mode."""
+"""Binds an executor that has a plan again, for other shapes or another mode."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from echo.system.own_binds import own_binds
 
 @dataclass(frozen=True)
 class Rebinder:
-    """How an executor that was bound with a plan is bound again (`echo.runtime.applied.Rebinds`)."""
+    """Binds an executor with a plan again, for other shapes or another mode (`echo.runtime.applied.Rebinds`)."""
 
     user: Graph
     ctx: mx.Context

@@ -89,7 +89,7 @@ class Recorder(TrainBegin, EpochBegin, BatchEnd, EpochEnd, TrainEnd):  # type: i
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """What cannot be measured here, and why, a line each."""
+        """The quantities that this machine cannot measure, each with the reason, a line each."""
         return tuple(self._meters.missing)
 
     def step(self, batch_size: int) -> None:
@@ -108,7 +108,7 @@ class Recorder(TrainBegin, EpochBegin, BatchEnd, EpochEnd, TrainEnd):  # type: i
             self._add(self._windows.close())
 
     def summary(self) -> dict[str, Any]:
-        """What the rows come to so far (`echo.recording.summary`)."""
+        """The summary of the rows so far (`echo.recording.summary`)."""
         return summary(self.rows)
 
     def to_json(self) -> dict[str, Any]:
@@ -168,7 +168,7 @@ class Recorder(TrainBegin, EpochBegin, BatchEnd, EpochEnd, TrainEnd):  # type: i
             self.pause()
 
     def train_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
-        """As an event handler of Gluon's Estimator, like the four below."""
+        """Starts recording: this method and the four below make it an event handler of Gluon's Estimator."""
 
     def epoch_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
         self.restart()

@@ -1,4 +1,4 @@
-"""How an executor was bound: shapes of its arguments, requests of gradients, and arrays in other shapes."""
+"""Facts of a bound executor: shapes of its arguments and gradient requests; and arrays brought into other shapes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def shapes_of(executor: mx.executor.Executor) -> dict[str, tuple[int, ...]]:
 
 
 def requests_of(executor: mx.executor.Executor) -> list[str]:
-    """What happens to the gradient of each argument: write, add or null."""
+    """The gradient request of each argument: write, add or null."""
     requests = grad_reqs(executor._symbol.list_arguments(), executor._grad_req)
     return [request if array is not None else "null" for request, array in zip(requests, executor.grad_arrays)]
 
 
 def binding_of(executor: mx.executor.Executor) -> Binding:
-    """How an executor was bound."""
+    """Returns the binding of an executor: shapes, types and gradient requests of its arguments."""
     gradients = enumerate(executor.grad_arrays)
     sparse = [place for place, array in gradients if array is not None and array.stype != "default"]
     return Binding.of_arrays(executor.arg_arrays, executor.aux_arrays, requests_of(executor), sparse)

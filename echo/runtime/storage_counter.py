@@ -1,4 +1,4 @@
-"""How much of MXNet's storage is alive: all arrays that were allocated since somebody began to look."""
+"""Counts the bytes of MXNet's storage that are alive, of all arrays allocated since the count began."""
 
 from __future__ import annotations
 

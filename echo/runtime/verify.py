@@ -138,7 +138,7 @@ def step_of(executor: mx.executor.Executor, forward: Callable[..., Any], backwar
 
 
 def call_of(op: Any, inputs: Mapping[str, Any], states: Sequence[str]) -> Arrays:
-    """Outputs, gradients and auxiliary states of a recorded call of a CachedOp, on arrays that nobody else records.
+    """Outputs, gradients and auxiliary states of a recorded call of a CachedOp, on arrays of its own.
 
     ``states`` are the names of those inputs that are auxiliary states, which are copied first. Gradients are asked for
     where the inputs are part of what is recorded now.

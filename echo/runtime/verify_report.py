@@ -45,7 +45,7 @@ sys.exit(replay(Path(__file__).parent))
 
 @dataclass(frozen=True)
 class Case:
-    """One bound graph and its inputs. ``given`` are arguments, auxiliary states, and gradients as before the step.
+    """One bound graph and its inputs: ``given`` are arguments, auxiliary states and gradients before the step.
 
     ``fuses``: last bits may differ, as of fused operators.
     """

@@ -1,4 +1,4 @@
-"""What echo keeps in its cache folder, and how it is cleared: files with echo's names alone, whatever else is there."""
+"""Lists and clears the files in echo's cache folder: only files with names of echo's, and no others."""
 
 from __future__ import annotations
 

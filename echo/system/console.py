@@ -9,7 +9,7 @@ from rich.console import Console, RenderableType
 
 
 def text_of(parts: Iterable[RenderableType], width: int) -> str:
-    """What rich makes of these, one below the other, in at most ``width`` columns; texts keep their brackets."""
+    """Renders these with rich, one below the other, in at most ``width`` columns; brackets in texts are no markup."""
     out = io.StringIO()
     console = Console(file=out, width=width, color_system=None, markup=False, emoji=False, highlight=False)
     for part in parts:

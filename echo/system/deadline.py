@@ -24,7 +24,7 @@ class Deadline:
 
     @staticmethod
     def after(seconds: float | None) -> Deadline:
-        """So many seconds from now; never for None."""
+        """Returns the deadline ``seconds`` from now, or one that never passes for None."""
         return NEVER if seconds is None else Deadline(seconds, time.monotonic() + seconds)
 
     @property

@@ -1,4 +1,4 @@
-"""What a shared library of Linux asks the dynamic loader for, read from its file without loading it."""
+"""Reads the libraries and search folders that a shared library of Linux asks the dynamic loader for, from its file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Wanted(NamedTuple):
 
 
 def wanted_by(library: Path) -> Wanted:
-    """What the library asks for; nothing where it is linked statically.
+    """Returns the libraries and folders that a library asks for; none where it is linked statically.
 
     Raises:
         ValueError: the file is damaged, or no library of 64 bits in little endian.
@@ -69,7 +69,7 @@ def _entries(file: BinaryIO, start: int, size: int) -> Iterator[tuple[int, int]]
 
 
 def _place(segments: list[tuple[int, int, int, int]], address: int) -> int:
-    """Where in the file lies what is at this address in memory."""
+    """Returns the offset in the file of an address in memory."""
     for kind, start, first, size in segments:
         if kind == _LOADED and first <= address < first + size:
             return start + address - first
@@ -81,7 +81,7 @@ def _text(file: BinaryIO, place: int) -> str:
 
 
 def _read(file: BinaryIO, place: int, size: int) -> bytes:
-    """What stands there, or as much of it as a table may have."""
+    """Reads ``size`` bytes at an offset, but at most as many as a table may have (`_MOST`)."""
     try:
         file.seek(place)
     except (OSError, OverflowError) as error:  # of a damaged file: beyond what any file may have

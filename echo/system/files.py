@@ -26,7 +26,7 @@ _LONGEST_WAIT = 5.0  # seconds for a lock; merging and replacing a table takes m
 
 
 def cache_folder() -> Path:
-    """Where caches live: ``$ECHO_CACHE_DIR``, else ``$XDG_CACHE_HOME/echo``, else ``~/.cache/echo``.
+    """Returns the folder of caches: ``$ECHO_CACHE_DIR``, else ``$XDG_CACHE_HOME/echo``, else ``~/.cache/echo``.
 
     By the XDG specification, a relative ``$XDG_CACHE_HOME`` counts as none.
     """

@@ -1,4 +1,4 @@
-"""What is said once: twenty buckets that fail alike are one line in the log."""
+"""Messages that are logged once a process: twenty buckets that fail alike cost one line in the log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Once:
         self._said: set[str] = set()
 
     def first(self, text: str) -> bool:
-        """Whether nobody asked about this text before."""
+        """Returns whether this is the first call with this text."""
         with self._lock.held():
             is_new = text not in self._said
             self._said.add(text)

@@ -52,7 +52,7 @@ def open_regular(path: str | os.PathLike[str], flags: int, links: bool = True) -
 def read_own(path: str | os.PathLike[str], most: int) -> bytes:
     """The content of a file that only this user or root can have written.
 
-    The file's owner and mode decide, not the folder's: whoever may rename, remove or link files there still cannot
+    The file's owner and mode decide, not the folder's: a user who may rename, remove or link files there cannot
     forge a content, which a digest binds to its purpose. So the folder may be in a shared ``/tmp``, or be mounted by a
     container with any mode.
 
@@ -76,7 +76,7 @@ def read_json(path: str | os.PathLike[str], strict: bool = True) -> Any:
 
     Raises:
         ValueError: it is not JSON, or has no one meaning: keys that come twice, numbers that are not finite, texts
-            with halves of characters, which nobody could write down again.
+            with halves of surrogate pairs, which cannot be encoded again.
         UntrustedError: it is no regular file, or larger than any of its kind.
         OSError: it cannot be read.
     """

@@ -49,7 +49,7 @@ def sources_hash() -> str:
 
 
 def first_line() -> str:
-    """How a kernels.ptx of the present sources begins."""
+    """The first line of a kernels.ptx that was made from the present sources."""
     return f"// Made by `make ptx` from sources with SHA-256 {sources_hash()}"
 
 
@@ -140,7 +140,7 @@ def tools(name: str) -> list[str]:
 
 
 def known_architectures(ptxas: str) -> list[str]:
-    """Those of `ARCHITECTURES` that this ptxas assembles for."""
+    """Returns the entries of `ARCHITECTURES` that this ptxas assembles for."""
     text = subprocess.run([ptxas, "--help"], capture_output=True, text=True, check=False).stdout
     return [architecture for architecture in ARCHITECTURES if f"'{architecture}'" in text]
 

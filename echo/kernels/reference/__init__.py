@@ -1,4 +1,4 @@
-"""What each kernel computes, in NumPy and float64: the specification, and the oracle of the kernels' tests.
+"""The specification of each kernel in NumPy and float64, which the kernels' tests compare with.
 
 NAME takes the inputs of NAME in ``table.cc`` in that order, and its parameters by name; it returns the outputs as a
 tuple. NAME_grad takes the gradients of the outputs, the inputs and the outputs, and returns those of the inputs. None

@@ -1,4 +1,4 @@
-"""What the references share: arrays in float64, and those that may be absent."""
+"""Array types and helpers that the reference kernels share: float64 arrays, and arrays that may be absent."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def fuse(
 
 
 def _why_not(fusions: Iterable[Fusion], types: Types, infer: Infer | None) -> dict[int, str]:
-    """What shapes and types say against each fusion, by its anchor; empty where they allow it."""
+    """Returns, by its anchor, why shapes or types forbid each fusion; an empty text where they allow it."""
     found = {fusion.anchor: why_not(fusion, types) for fusion in fusions}
     right = [fusion for fusion in fusions if not found[fusion.anchor]]
     return {**found, **(misfits(right, types, infer) if infer is not None else {})}

@@ -55,7 +55,7 @@ def match(view: View, number: int) -> Fusion | str | None:
 
 
 def _made(replaced: frozenset[int]) -> set[Entry]:
-    """The entries of nodes that are replaced: what is known of them follows from the others."""
+    """Returns the first outputs of the replaced nodes, whose shapes follow from those of their inputs."""
     return {Entry(number) for number in replaced}
 
 

@@ -19,7 +19,7 @@ _INTERLEAVED = "_contrib_interleaved_matmul_"
 
 @dataclass
 class Built:
-    """New nodes for a place of the graph, named after it."""
+    """The new nodes of a fusion, named after the node that they stand in for."""
 
     name: str
     nodes: list[Node] = field(default_factory=list)
@@ -29,7 +29,7 @@ class Built:
         return local(len(self.nodes) - 1)
 
     def add(self, op: str, what: str, inputs: Sequence[Entry], **attrs: str) -> Entry:
-        """A new node named ``what``; equal ones are there once."""
+        """Adds a node named ``what``, or returns the equal node that was added before."""
         node = Node(op, f"{self.name}_{what}", tuple(inputs), attrs=attrs)
         taken = {other.name for other in self.nodes}
         number = 0
@@ -92,7 +92,7 @@ def result(view: View, number: int) -> Result:
 
 
 def product(view: View, entry: Entry) -> Product | None:
-    """The product of queries and keys that this entry is."""
+    """Returns the product of queries and keys that computes an entry."""
     node = view.node(entry)
     if entry.index != 0:
         return None
@@ -139,7 +139,7 @@ class Operands(NamedTuple):
         return Operands(q, k, v, shapes, like=first if scores.form == SEVERAL else None)
 
     def finished(self, built: Built, out: Entry) -> Entry:
-        """The result as the user's graph has it."""
+        """Returns the product's entry in the shape that the user's graph has for it."""
         if self.interleaved:
             turned = built.add("transpose", "back", (out,), axes="(1,0,2)")
             split = built.add("Reshape", "batches", (turned,), shape=f"(0,-4,-1,{self.interleaved},0)")

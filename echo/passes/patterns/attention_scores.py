@@ -77,7 +77,7 @@ def match(view: View, entry: Entry, lengths: Entry | None) -> Scores | str | Non
 def _collected(
     view: View, found: Product, entry: Entry, top: Entry, steps: Sequence[_Step], lengths: Entry | None
 ) -> Scores | str:
-    """What the steps do, from the product on."""
+    """Collects the steps between the product and the softmax, from the product on, into its scores."""
     scores = Scores(found, found.scale, (), lengths, lengths is not None, frozenset({entry.node}), {})
     shapes: dict[Entry, str] = {entry: f"{LEADING}T,S", top: f"{LEADING}T,S"}
     several = found.form == SEVERAL
@@ -139,7 +139,7 @@ def _step(view: View, entry: Entry) -> _Step | str | None:
 
 
 def _factor(node: Node) -> float | None:
-    """What a product or quotient with a number multiplies by; None where it divides by 0."""
+    """Returns the factor that a product or quotient with a scalar stands for; None for a division by 0."""
     scalar = float(node.attrs["scalar"])
     if _SCALARS[node.op] > 0:
         return scalar
@@ -211,7 +211,7 @@ def _axes(attrs: Mapping[str, str]) -> tuple[int, ...]:
 
 
 def _mask(view: View, entry: Entry, fill: float | None, several: bool) -> Mask:
-    """What a mask repeats for heads or queries, where it does."""
+    """Returns a mask with the array behind it, which the user's graph may repeat for heads or queries."""
     if several:
         source = _narrow(view, entry)
         return Mask(entry, source, -1, {source: "b?,h?,T?,S"}, fill)
@@ -232,7 +232,7 @@ def _mask(view: View, entry: Entry, fill: float | None, several: bool) -> Mask:
 
 
 def _narrow(view: View, entry: Entry) -> Entry:
-    """The array that is repeated along axes of size 1."""
+    """Returns the array, with axes of size 1, that is repeated into this entry."""
     while view.node(entry).op in ("broadcast_axis", "broadcast_axes", "broadcast_to", "broadcast_like"):
         entry = view.node(entry).inputs[0]
     return entry

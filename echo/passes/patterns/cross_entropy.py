@@ -15,7 +15,7 @@ _LAST = ("-1", "(-1,)", "[-1]", "(-1)")
 
 
 class _Read(NamedTuple):
-    """What a loss reads of the logarithms: its entry, the fused operator's output, and whether the axis is kept."""
+    """One entry that a loss reads: the fused operator's output in its place, and whether the class axis is kept."""
 
     entry: Entry
     output: int
@@ -23,7 +23,7 @@ class _Read(NamedTuple):
 
 
 def match(view: View, number: int) -> Fusion | str | None:
-    """The log softmax that this node is, of a layer's scores or of others: a fusion, why there is none, or None.
+    """Matches a log softmax, of a fully connected layer's scores or of any array, whose logarithms only a loss reads.
 
     The logarithms are read by one ``pick`` at the label, and by sums over all classes (label smoothing, Szegedy et al.
     2016). They are never in memory as a whole, and behind a fully connected layer neither is the gradient of the

@@ -36,7 +36,7 @@ class Part(NamedTuple):
 
 
 def plain(entry: Entry) -> Entry:
-    """The entry, whichever write to it is read."""
+    """Returns the entry without its version: any write to it counts as the same."""
     return Entry(entry.node, entry.index)
 
 
@@ -82,7 +82,7 @@ class View:
 
     @cached_property
     def readers(self) -> Mapping[Entry, tuple[int, ...]]:
-        """The nodes that read an entry; -1 stands for the user, who reads the heads."""
+        """Returns the nodes that read an entry; -1 stands for the graph's heads."""
         numbers_of: dict[Entry, list[int]] = {}
         for number, node in enumerate(self.graph.nodes):
             for entry in node.inputs:
@@ -178,7 +178,7 @@ def adds_otherwise(attrs: Mapping[str, str]) -> bool:
 
 
 def pairs(entries: Sequence[Entry]) -> Iterator[tuple[Entry, Entry]]:
-    """Two operands in both orders."""
+    """Yields two operands in both orders."""
     left, right = entries
     yield left, right
     yield right, left

@@ -14,7 +14,7 @@ _FEWEST = 2  # steps: from one step alone, the product with the state cannot be 
 
 
 class Cell(NamedTuple):
-    """What makes a hidden state, of the nodes behind the two products.
+    """The nodes of a recurrent cell that compute a hidden state from the products with the input and the state.
 
     Attributes:
         products: what may be the product with the input and that with the state.

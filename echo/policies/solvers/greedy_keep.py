@@ -152,7 +152,7 @@ class _Search:
         return _Kept(start, splits, value)
 
     def _dropped(self, shape: _Shape) -> Splits:
-        """Each node in a segment runs again when the first gradient of the segment is computed."""
+        """Returns the schedule of a shape: nodes run again when the first gradient of their segment is computed."""
         segments = self._cutter.splits(shape.shares, 1)
         if not shape.late:
             return segments
