@@ -179,4 +179,4 @@ def _run(request: Request) -> Planned:
     selection: Selection = values[Selection]
     graph = request.graph if result.changes_nothing else rewritten.graph
     overhead: Overhead = values[Overhead]
-    return Planned(result, graph, request.graph, selection.hint, overhead.is_timed)
+    return Planned(result, graph, request.graph, selection.warm_start, overhead.is_timed)

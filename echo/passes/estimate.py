@@ -14,17 +14,17 @@ from echo.passes.request import Request
 class EstimateOverhead:
     """``time_limit``: seconds that measuring may take; operators that are not measured by then are estimated.
 
-    The start of the process that measures counts. With a hint, ``hinted_time_limit`` starts no such process: the
+    The start of the process that measures counts. With a warm start, ``warm_time_limit`` starts no such process: the
     families of operators were measured for another graph of the same model.
     """
 
     time_limit: float = 1.0
-    hinted_time_limit: float = 0.0
+    warm_time_limit: float = 0.0
     name: ClassVar[str] = "overhead"
     needs: ClassVar[tuple[type, ...]] = (Request, TrainingGraph)
     gives: ClassVar[type] = Overhead
 
     def run(self, request: Request, training: TrainingGraph) -> Overhead:
-        limit = self.time_limit if request.hint is None else self.hinted_time_limit
+        limit = self.time_limit if request.warm_start is None else self.warm_time_limit
         limit = min(limit, request.deadline.with_room().left / 2)
         return request.frontend.overhead(training, limit)

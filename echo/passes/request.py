@@ -121,12 +121,12 @@ class Frontend(Facts, Oracle, Clock, Protocol):
 
 @dataclass(frozen=True)
 class Request:
-    """One graph to plan; ``hint`` is the warm start from a graph of the same model, if one was planned before.
+    """One graph to plan; ``warm_start`` comes from a graph of the same model, if one was planned before.
 
-    With ``follows`` nothing is searched: the plan is the hint's choice. Without ``details`` the plan leaves out where
-    the memory is, which takes as long to compute as a short search. ``failed`` gets a line for each way to plan that
-    failed and was left out, ``ruled_out`` for each that the user's options do not allow. At the ``deadline`` the best
-    plan so far is taken. ``workspaces`` are the bytes of the workspaces of the graph's fused operators. ``timed``
+    With ``follows`` nothing is searched: the plan is the warm start's choice. Without ``details`` the plan leaves out
+    where the memory is, which takes as long to compute as a short search. ``failed`` gets a line for each way to plan
+    that failed and was left out, ``ruled_out`` for each that the user's options do not allow. At the ``deadline`` the
+    best plan so far is taken. ``workspaces`` are the bytes of the workspaces of the graph's fused operators. ``timed``
     remembers what came of timing fused operators (`echo.passes.slower`).
     """
 
@@ -134,7 +134,7 @@ class Request:
     options: Options
     frontend: Frontend
     progress: Callable[[str], None] = field(default=lambda _: None)
-    hint: WarmStart | None = None
+    warm_start: WarmStart | None = None
     details: bool = True
     follows: bool = False
     failed: list[str] = field(default_factory=list, compare=False)

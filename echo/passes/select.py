@@ -42,8 +42,8 @@ class Selection:
     """``recompute``: the entries that gradients read from clones; ``splits``: the backward nodes where clones begin.
 
     ``runs`` says how often each node runs again. ``planned_bytes`` is what MXNet's planner will need under
-    ``match_range``, ``seconds`` the time of recomputation in a step. ``hint`` makes the next search on a graph of the
-    same model short.
+    ``match_range``, ``seconds`` the time of recomputation in a step. ``warm_start`` makes the next search on a
+    graph of the same model short.
     """
 
     recompute: frozenset[Entry]
@@ -52,7 +52,7 @@ class Selection:
     match_range: int
     planned_bytes: int
     seconds: float
-    hint: WarmStart | None = None
+    warm_start: WarmStart | None = None
 
 
 @dataclass(frozen=True)
@@ -69,14 +69,14 @@ class Select:
         limit = _max_bytes(request, training)
         light = _problem(request, training, candidates.light, candidates.forced, segments, overhead, limit)
         if limit is None:
-            return _with_hint(light, _solve(request, light))
+            return _with_warm_start(light, _solve(request, light))
         everything = {**candidates.light, **candidates.heavy}
         more = partition(training, everything)
         heavy = _problem(request, training, everything, candidates.forced, more, overhead, limit)
         heavy = replace(heavy, effort=_HEAVY_EFFORT * heavy.effort)
         best = _within(request, light, heavy)
         if _fits(heavy, best):  # longer than the bound only where it would be without a budget, too
-            return _with_hint(heavy, best)
+            return _with_warm_start(heavy, best)
         raise _unreachable(request, training, best, limit)
 
 
@@ -98,10 +98,10 @@ def _within(request: Request, light: Problem, heavy: Problem) -> Selection:
             others = [smallest] if smallest is not None and _keeps(light, smallest) else []
             return min([*others, selection], key=lambda choice: choice.seconds)
         if problem is light:
-            smallest = _solve(request, replace(light, max_bytes=None, hint=None))
+            smallest = _solve(request, replace(light, max_bytes=None, warm_start=None))
     if smallest is not None and _fits(light, smallest):
         return smallest
-    return _solve(request, replace(heavy, max_bytes=None, hint=None))
+    return _solve(request, replace(heavy, max_bytes=None, warm_start=None))
 
 
 def _out_of_reach(problem: Problem) -> bool:
@@ -131,7 +131,8 @@ def _problem(
     default_range = request.frontend.match_range
     as_it_is = bool(request.why_as_it_is)
     other_ranges = () if as_it_is else tuple(value for value in MATCH_RANGES if value != default_range)
-    hint = request.hint
+    warm_start = request.warm_start
+    fits = warm_start is not None and (request.follows or warm_start.fits(training, candidates))
     assigns = request.frontend.hook and training.runner != DYNAMIC and not as_it_is
     return Problem(
         training=training,
@@ -144,7 +145,7 @@ def _problem(
         max_seconds=None if bound is None else bound * overhead.step_seconds,
         max_bytes=max_bytes,
         effort=0 if request.follows else effort,
-        hint=hint if hint is not None and (request.follows or hint.fits(training, candidates)) else None,
+        warm_start=warm_start if fits else None,
         # a dynamic CachedOp allocates chunks as it runs, and frees each with the arrays in it
         assigns=assigns,
         assigned_only=assigns and bool(read_too_late(request.graph, training, request.frontend.device)),
@@ -163,7 +164,7 @@ def _solve(request: Request, problem: Problem) -> Selection:
             return selection
         request.progress(f"select: again, without {len(refused)} nodes")
         kept = {number: entries for number, entries in problem.candidates.items() if number not in refused}
-        problem = replace(problem, candidates=kept, segments=partition(problem.training, kept), hint=None)
+        problem = replace(problem, candidates=kept, segments=partition(problem.training, kept), warm_start=None)
     return _choose(request, replace(problem, candidates={}, segments=partition(problem.training, {})))
 
 
@@ -197,9 +198,9 @@ def _choose(request: Request, problem: Problem) -> Selection:
     )
 
 
-def _with_hint(problem: Problem, selection: Selection) -> Selection:
+def _with_warm_start(problem: Problem, selection: Selection) -> Selection:
     chosen = {entry.node for entry in selection.recompute if entry.node in selection.runs}
-    return replace(selection, hint=WarmStart.of(problem.training, problem.candidates, chosen, selection.splits))
+    return replace(selection, warm_start=WarmStart.of(problem.training, problem.candidates, chosen, selection.splits))
 
 
 def _entries(problem: Problem, choice: Choice) -> frozenset[Entry]:

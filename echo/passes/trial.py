@@ -24,7 +24,7 @@ from echo.policies.warm_start import WarmStart
 
 
 class Planned(NamedTuple):
-    """The plan, the graph to bind (the user's own where nothing is gained), and a hint for graphs of the same model.
+    """The plan, the graph to bind (the user's own if nothing is gained), and the warm start for equal models.
 
     ``base`` is the user's graph with the plan's fused operators, without its marks. ``timed``: seconds are measured.
     """
@@ -32,7 +32,7 @@ class Planned(NamedTuple):
     plan: Plan
     graph: Graph
     base: Graph
-    hint: WarmStart | None
+    warm_start: WarmStart | None
     timed: bool = False
 
 
@@ -237,7 +237,7 @@ def _stock_seconds(request: Request) -> float | None:
     None where too little of it could be measured, or that would be dear: of all buckets of a model whose plans nobody
     reads, only the first is looked at.
     """
-    if not request.details and request.hint is not None:
+    if not request.details and request.warm_start is not None:
         return None
     with request.without("a look at the time of the user's own graph"):
         overhead = EstimateOverhead().run(request, request.frontend.differentiate())

@@ -70,7 +70,7 @@ class Leader(Protocol):
     @property
     def key(self) -> str: ...
 
-    def hint(self, options: Options) -> WarmStart:
+    def warm_start(self, options: Options) -> WarmStart:
         """Returns the leader's choice as the warm start for the plans of its followers."""
 
 
@@ -79,7 +79,7 @@ class _First(NamedTuple):
 
     fingerprint: str
     bound: Callable[[], Graph | None]
-    hint: WarmStart | None
+    warm_start: WarmStart | None
 
 
 class Planner:
@@ -157,7 +157,10 @@ class Planner:
         if result is not None:
             return result
         try:
-            planned = self._search(request) if leader is None else _planned(request, self._hint_of(leader, request))
+            if leader is None:
+                planned = self._search(request)
+            else:
+                planned = _planned(request, self._warm_start_of(leader, request))
         except BudgetError as error:
             return copy.copy(error)
         result = Found(planned.plan, planned.graph, planned.base, session.on(planned.base).chunks(planned.graph))
@@ -171,17 +174,17 @@ class Planner:
     def _search(self, request: Request) -> Planned:
         family, fingerprint = (request.frontend.family, request.options.key), request.frontend.subject.fingerprint
         first = self._firsts.get(family)
-        # the same graph is searched without its own hint: its plan never depends on which graph was searched first
-        planned = _planned(request, None if first is None or first.fingerprint == fingerprint else first.hint)
-        self._firsts.setdefault(family, _First(fingerprint, weakref.ref(planned.graph), planned.hint))
+        # the same graph is searched without its own warm start: its plan does not depend on the order of searches
+        planned = _planned(request, None if first is None or first.fingerprint == fingerprint else first.warm_start)
+        self._firsts.setdefault(family, _First(fingerprint, weakref.ref(planned.graph), planned.warm_start))
         return planned
 
-    def _hint_of(self, leader: Leader, request: Request) -> WarmStart:
+    def _warm_start_of(self, leader: Leader, request: Request) -> WarmStart:
         """The leader's choice: remembered where the leader was searched first, else read from its marks."""
         first = self._firsts.get((request.frontend.family, request.options.key))
-        if first is None or first.hint is None or first.bound() is not leader.graph:
-            return leader.hint(request.options)
-        return first.hint.by_roles()
+        if first is None or first.warm_start is None or first.bound() is not leader.graph:
+            return leader.warm_start(request.options)
+        return first.warm_start.by_roles()
 
 
 def _check_hook(session: Session, options: Options) -> None:
@@ -200,9 +203,9 @@ def _key_of(request: Request, session: Session, leader: Leader | None) -> str:
     return store.key_of(parts if leader is None else [*parts, leader.key])
 
 
-def _planned(request: Request, hint: WarmStart | None) -> Planned:
+def _planned(request: Request, warm_start: WarmStart | None) -> Planned:
     try:
         with progress() as show:
-            return pipeline.plan(replace(request, progress=show, hint=hint))
+            return pipeline.plan(replace(request, progress=show, warm_start=warm_start))
     finally:
         trim()

@@ -31,8 +31,8 @@ class Problem:
     recomputation in a step, ``max_bytes`` the planned memory: the policy aims at the fastest choice within
     ``max_bytes``, without it at the smallest. ``match_ranges[0]`` is the one that MXNet uses by itself; where
     ``assigns``, echo's own storage assignment is another way to plan storage (`ASSIGNED`), with ``assigned_only`` the
-    only one. ``effort`` bounds the work of a search, in visited nodes; a ``hint`` shortens it. With ``once``, a node
-    may run again once, for all backward nodes: MXNet's own attributes cannot say more. Searches end at the
+    only one. ``effort`` bounds the work of a search, in visited nodes; a ``warm_start`` shortens it. With ``once``, a
+    node may run again once, for all backward nodes: MXNet's own attributes cannot say more. Searches end at the
     ``deadline``.
     """
 
@@ -46,7 +46,7 @@ class Problem:
     max_seconds: float | None = None
     max_bytes: int | None = None
     effort: int = 10_000_000
-    hint: WarmStart | None = None
+    warm_start: WarmStart | None = None
     assigns: bool = False
     assigned_only: bool = False
     once: bool = False

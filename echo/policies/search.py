@@ -44,9 +44,9 @@ class Search:
         visits = len(problem.training.nodes) * len(problem.match_ranges) << min(64, len(problem.candidates))
         if visits <= problem.effort:
             return problem.chosen(_best_of_all(problem))
-        # with a budget, each length of a model has another fastest choice: the hint of one does not help the others
-        if problem.hint is not None and problem.max_bytes is None:
-            warm = _warm_started(problem, problem.hint)
+        # with a budget, each length of a model has another fastest choice: the warm start of one does not help others
+        if problem.warm_start is not None and problem.max_bytes is None:
+            warm = _warm_started(problem, problem.warm_start)
             if warm is not None:
                 return warm
         if _runs_heavy(problem):
@@ -61,19 +61,19 @@ class Search:
         return min(climbed, _fit_from(problem, climbed), key=lambda splits: problem.rank(problem.value(splits)))
 
 
-def _warm_started(problem: Problem, hint: WarmStart) -> Splits | None:
+def _warm_started(problem: Problem, warm_start: WarmStart) -> Splits | None:
     """The better of the other graph's schedule and of a short climb; None where a search from nothing is due.
 
     On graphs that differ in sizes alone, as for another batch size, a climb by roles alone left up to 24 % more memory
     on the convolutional networks of the benchmarks than a search does, the other graph's schedule none.
     """
     starts = []
-    same = hint.schedule(problem.training, problem.candidates)
+    same = warm_start.schedule(problem.training, problem.candidates)
     if same is not None:
         if problem.effort and not problem.keeps(problem.value(same)):
             return None
         starts.append(same)
-    climbed = HillClimb(problem).run_from(hint)
+    climbed = HillClimb(problem).run_from(warm_start)
     if climbed is not None:
         starts.append(problem.chosen(climbed))
     return min(starts, key=lambda splits: problem.rank(problem.value(splits)), default=None)

@@ -84,7 +84,7 @@ class Leader:
     graph: Graph
     binding: Binding
     ctx: mx.Context
-    _hints: dict[str, WarmStart] = field(default_factory=dict, compare=False)
+    _warm_starts: dict[str, WarmStart] = field(default_factory=dict, compare=False)
 
     @cached_property
     def key(self) -> str:
@@ -93,13 +93,13 @@ class Leader:
         text = json.dumps([value["nodes"], value["heads"], repr(self.binding.key)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
-    def hint(self, options: Options) -> WarmStart:
+    def warm_start(self, options: Options) -> WarmStart:
         """The warm start that a follower's search with these options gets: what the leader recomputes."""
-        if options.key not in self._hints:
-            self._hints[options.key] = self._hint(options)
-        return self._hints[options.key]
+        if options.key not in self._warm_starts:
+            self._warm_starts[options.key] = self._warm_start(options)
+        return self._warm_starts[options.key]
 
-    def _hint(self, options: Options) -> WarmStart:
+    def _warm_start(self, options: Options) -> WarmStart:
         session = MxnetSession(self.base, self.binding, self.ctx)
         training = session.differentiate()
         candidates = FindCandidates().run(Request(self.base, options, session), training)

@@ -43,6 +43,6 @@ class Timed(FakeFrontend):
 def test_limits(known: bool, seconds: float, left: float, limit: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("echo.system.deadline.time", SimpleNamespace(monotonic=lambda: 0.0))
     frontend = Timed(CASE.training)
-    request = Request(CASE.graph, Options(), frontend, hint=WarmStart(()) if known else None)
+    request = Request(CASE.graph, Options(), frontend, warm_start=WarmStart(()) if known else None)
     assert EstimateOverhead().run(replace(request, deadline=Deadline(seconds, left)), CASE.training).seconds
     assert frontend.limits == [pytest.approx(limit)]

@@ -26,9 +26,9 @@ def nmt(steps: int, batch: int = BATCH) -> Case:
     return case_of(nmt_symbol(steps, HIDDEN, WORDS), shapes)
 
 
-def searched(case: Case, hint: WarmStart | None = None) -> tuple[int, WarmStart, int]:
-    """Planned bytes, the hint for others, and the evaluations that it took."""
-    problem = replace(problem_of(case.training, match_ranges=(16, 1, 2, 4)), hint=hint)
+def searched(case: Case, warm_start: WarmStart | None = None) -> tuple[int, WarmStart, int]:
+    """Planned bytes, the warm start for others, and the evaluations that it took."""
+    problem = replace(problem_of(case.training, match_ranges=(16, 1, 2, 4)), warm_start=warm_start)
     asked = []
     counted = replace(problem, evaluator=_Counting(problem.evaluator, asked))
     splits = Search().choose(counted)
@@ -52,10 +52,10 @@ class _Counting:
 @pytest.mark.slow
 @pytest.mark.parametrize(("steps", "batch"), [(5, BATCH), (14, BATCH), (9, 3)])
 def test_another_length_or_batch_is_searched_in_a_fraction_and_as_well(steps: int, batch: int) -> None:
-    _, hint, _ = searched(nmt(9))
+    _, warm_start, _ = searched(nmt(9))
     case = nmt(steps, batch)
     full, _, evaluations = searched(case)
-    found, _, shortened = searched(case, hint)
+    found, _, shortened = searched(case, warm_start)
     assert found <= 1.08 * full
     assert found < 0.78 * case.training.planned_bytes  # of five steps a full search leaves 0.72
     assert shortened <= 0.2 * evaluations
@@ -66,12 +66,12 @@ def test_the_hint_of_a_graph_gives_its_classes_back() -> None:
     numbers = [number for number, node in case.training.operators() if node.forward]
     tanh = {number for number in numbers if case.training.nodes[number].attrs.get("act_type") == "tanh"}
     assert tanh
-    hint = WarmStart.of(case.training, numbers, tanh)
-    assert set(hint.nodes(case.training, numbers)) == tanh
+    warm_start = WarmStart.of(case.training, numbers, tanh)
+    assert set(warm_start.nodes(case.training, numbers)) == tanh
     longer = nmt(8)
     numbers = [number for number, node in longer.training.operators() if node.forward]
     expected = {number for number in numbers if longer.training.nodes[number].attrs.get("act_type") == "tanh"}
-    assert set(hint.nodes(longer.training, numbers)) == expected
+    assert set(warm_start.nodes(longer.training, numbers)) == expected
 
 
 def cells(steps: int) -> Case:
@@ -94,8 +94,9 @@ def test_a_hint_tells_layers_apart_by_weights_some_nodes_away() -> None:
         return {number for number, node in operators if node.forward and node.name.startswith(f"{layer}_slice")}
 
     short, long = cells(5), cells(8)
-    hint = WarmStart.of(short.training, slices(short, "encoder") | slices(short, "decoder"), slices(short, "decoder"))
-    found = hint.nodes(long.training, slices(long, "encoder") | slices(long, "decoder"))
+    layers = slices(short, "encoder") | slices(short, "decoder")
+    warm_start = WarmStart.of(short.training, layers, slices(short, "decoder"))
+    found = warm_start.nodes(long.training, slices(long, "encoder") | slices(long, "decoder"))
     assert set(found) == slices(long, "decoder")
 
 
@@ -111,10 +112,10 @@ def test_a_hint_of_another_model_does_no_harm() -> None:
 @pytest.mark.slow
 def test_a_budget_is_searched_for_each_length() -> None:
     case = nmt(7)
-    everything, hint, _ = searched(case)
+    everything, warm_start, _ = searched(case)
     problem = problem_of(case.training, max_bytes=int(1.3 * everything))
-    plain, hinted = Search().choose(problem), Search().choose(replace(problem, hint=hint))
-    assert plain == hinted
+    plain, warm = Search().choose(problem), Search().choose(replace(problem, warm_start=warm_start))
+    assert plain == warm
 
 
 def test_roles_leave_sizes_out() -> None:
@@ -133,10 +134,10 @@ def _operators(training: TrainingGraph, colours: list[int]) -> list[tuple[tuple[
 
 @pytest.mark.slow
 def test_a_hint_fits_other_lengths_and_no_other_operators() -> None:
-    _, hint, _ = searched(nmt(9))
+    _, warm_start, _ = searched(nmt(9))
     longer, other = (problem_of(case.training) for case in (nmt(14), any_case("resnet50_v1")))
-    assert hint.fits(longer.training, longer.candidates)
-    assert not hint.fits(other.training, other.candidates)
+    assert warm_start.fits(longer.training, longer.candidates)
+    assert not warm_start.fits(other.training, other.candidates)
 
 
 def _schedule_of(case: Case) -> tuple[Splits, WarmStart]:
@@ -147,23 +148,23 @@ def _schedule_of(case: Case) -> tuple[Splits, WarmStart]:
 
 @pytest.mark.slow
 def test_another_batch_size_needs_no_more_than_under_the_same_schedule() -> None:
-    splits, hint = _schedule_of(nmt(7))
+    splits, warm_start = _schedule_of(nmt(7))
     other = problem_of(nmt(7, 3).training)
-    assert hint.schedule(other.training, other.candidates) == splits != {}
-    warm = other.value(Search().choose(replace(other, hint=hint)))
+    assert warm_start.schedule(other.training, other.candidates) == splits != {}
+    warm = other.value(Search().choose(replace(other, warm_start=warm_start)))
     assert warm.bytes <= other.value(splits).bytes
 
 
 @pytest.mark.slow
 def test_another_length_has_another_schedule() -> None:
-    _, hint = _schedule_of(nmt(7))
+    _, warm_start = _schedule_of(nmt(7))
     other = problem_of(nmt(6).training)
-    assert hint.schedule(other.training, other.candidates) is None
+    assert warm_start.schedule(other.training, other.candidates) is None
 
 
 @pytest.mark.slow
 def test_a_schedule_that_breaks_the_bound_is_searched_anew() -> None:
-    splits, hint = _schedule_of(nmt(7))
+    splits, warm_start = _schedule_of(nmt(7))
     other = problem_of(nmt(7, 3).training)
     bounded = replace(other, max_seconds=other.value(splits).seconds / 2)
-    assert Search().choose(replace(bounded, hint=hint)) == Search().choose(bounded)
+    assert Search().choose(replace(bounded, warm_start=warm_start)) == Search().choose(bounded)

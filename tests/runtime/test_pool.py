@@ -128,11 +128,11 @@ def test_a_first_start_asks_mxnet_no_question_twice(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.usefixtures("cheap_planning")
 @pytest.mark.parametrize("name", ["nmt", "resnet50_v1"])
-def test_the_search_and_the_marks_of_its_plan_give_the_same_hint(name: str) -> None:
+def test_the_search_and_the_marks_of_its_plan_give_the_same_warm_start(name: str) -> None:
     model, options = SMALL[name](), Options()
     graph = graph_of(model.symbol)
     binding = infer_binding(model.symbol, model.shapes, None, model.grad_req())
     made = pipeline.plan(Request(graph, options, MxnetSession(graph, binding, mx.cpu()), details=False))
     assert made.graph != graph
     assert (made.base != graph) == bool(made.plan.fused) == (name == "nmt")
-    assert Leader(made.base, made.graph, binding, mx.cpu()).hint(options) == made.hint.by_roles()
+    assert Leader(made.base, made.graph, binding, mx.cpu()).warm_start(options) == made.warm_start.by_roles()

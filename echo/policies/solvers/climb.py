@@ -6,7 +6,7 @@ saves and the seconds that it takes, and the price of a second is bisected to wh
 then again, with a climb at each price. A class that fits only in part is split. The effort that is left goes into
 threshold accepting (Dueck and Scheuer, 1990): random flips that may cost a little memory, ever less. Everything is
 deterministic: the effort is counted in visited nodes, not in seconds, and the random flips come from a fixed seed.
-With a hint from another graph of the same model the climb starts from that choice, and takes a tenth of the effort.
+With a warm start from another graph of the same model the climb begins at that choice, and takes a tenth of the effort.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _FINAL_SHARE = 0.75  # of the effort, for those climbs; the rest is for threshol
 _FLIPS_A_CANDIDATE = 60  # evaluations beyond which more have not paid on any model of the benchmarks
 _ASSIGNMENT_SHARE = 0.4  # of the effort, on top of it
 _ASSIGNMENT_COST = 3  # one assignment takes as long as so many evaluations by a match range
-_HINTED_SHARE = 0.1  # of the effort, for a climb that starts from a hint
+_WARM_SHARE = 0.1  # of the effort, for a climb with a warm start
 _PRICES = 6  # bisection steps between a free second and one that no class is worth, each of them a climb
 _CLIMB_AROUND = 3.0  # climbs search prices from this part to this multiple of a price that was found without climbs
 _THRESHOLD = 0.02  # the part of the bytes that a random flip may cost at first
 
 
 class HillClimb:
-    """One climb on a problem: `run` starts from all candidates recomputed, `run_from` from a hint."""
+    """One climb on a problem: `run` starts from all candidates recomputed, `run_from` from a warm start."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -119,11 +119,11 @@ class HillClimb:
         finally:
             self.best, self.best_value, self.best_ranges = saved
 
-    def run_from(self, hint: WarmStart) -> Choice | None:
+    def run_from(self, warm_start: WarmStart) -> Choice | None:
         """A short climb from the choice for another graph of the model; None where it stays beyond the limits."""
-        choice = self.problem.choice(hint.nodes(self.problem.training, sorted(self.problem.candidates)))
+        choice = self.problem.choice(warm_start.nodes(self.problem.training, sorted(self.problem.candidates)))
         self.ranges = (self.problem.match_ranges[self.problem.evaluate(choice).best],)
-        self.climb(choice, self.levels[:3], self.limits, int(self.left * (1 - _HINTED_SHARE)))
+        self.climb(choice, self.levels[:3], self.limits, int(self.left * (1 - _WARM_SHARE)))
         return self.best.copy() if self.limits.rank(self.best_value)[0] == 0 and self.best.any() else None
 
     def coarse_climbs(self) -> list[tuple[int, int, Choice]]:

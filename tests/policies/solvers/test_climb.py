@@ -62,7 +62,7 @@ def test_effort_is_counted_and_not_timed() -> None:
     assert climbs[0].left >= -10 * len(made.match_ranges)
 
 
-def test_a_hint_is_followed_where_it_keeps_the_limits() -> None:
+def test_a_warm_start_is_followed_where_it_keeps_the_limits() -> None:
     made = problem("lm")
     everything = WarmStart.of(made.training, made.candidates, set(made.candidates))
     found = HillClimb(made).run_from(everything)
