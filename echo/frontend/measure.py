@@ -9,13 +9,13 @@ import mxnet as mx
 
 from echo.estimators.overhead import UnmeasurableError
 from echo.frontend.apart import ask
-from echo.frontend.microbenchmark import Facts, excess, refuse, trial_of
+from echo.frontend.microbenchmark import Facts, excess, microbenchmark_of, refuse
 from echo.ir.graph import Graph
 from echo.ir.ops import spec
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
 from echo.meter.clock import CACHED_BYTES, STREAMED_BYTES
-from echo.meter.trial import Trial
+from echo.meter.microbenchmark import Microbenchmark
 
 
 class Meter:
@@ -48,16 +48,16 @@ class Meter:
 
     def _measure(self, training: TrainingGraph, number: int, too_large: float) -> float:
         facts = self._facts(training)
-        trial, scale = trial_of(training, number, too_large, facts)
-        reply = ask(self._ctx, _request(trial))
+        microbenchmark, scale = microbenchmark_of(training, number, too_large, facts)
+        reply = ask(self._ctx, _request(microbenchmark))
         if "too_long" in reply:
-            trial, scale = trial_of(training, number, too_large * _seconds(reply, "too_long"), facts)
-            reply = ask(self._ctx, _request(trial, _seconds(reply, "once")))
+            microbenchmark, scale = microbenchmark_of(training, number, too_large * _seconds(reply, "too_long"), facts)
+            reply = ask(self._ctx, _request(microbenchmark, _seconds(reply, "once")))
         seconds = _seconds(reply, "seconds")
         if scale > 2 and spec(training.nodes[number].op).packs_parameters:
             return self._beside_packing(training, number, too_large / 2, seconds, scale)
-        from_memory = trial.hot and scale > 1 and not _works_in_place(training.nodes[number])
-        beyond = self._beyond_caches(trial.bytes * scale) if from_memory else 0.0
+        from_memory = microbenchmark.hot and scale > 1 and not _works_in_place(training.nodes[number])
+        beyond = self._beyond_caches(microbenchmark.bytes * scale) if from_memory else 0.0
         return seconds * scale + beyond
 
     def _beside_packing(
@@ -68,8 +68,8 @@ class Meter:
         Each call packs the parameters first. An LSTM layer of 35 steps took 73 ms where 4 steps took 11.2 (98 in
         proportion) and 8 took 19.7 (77 by both; 650 units, batch 32, one thread).
         """
-        trial, less = trial_of(training, number, too_large, self._facts(training))
-        larger = _seconds(ask(self._ctx, _request(trial)), "seconds")
+        microbenchmark, less = microbenchmark_of(training, number, too_large, self._facts(training))
+        larger = _seconds(ask(self._ctx, _request(microbenchmark)), "seconds")
         growth = max(larger - seconds, 0.0) / max(scale / less - 1, 1e-9)
         return min(max(seconds + growth * (scale - 1), larger), seconds * scale)
 
@@ -91,15 +91,15 @@ class Meter:
 
 
 def _works_in_place(node: TrainingNode) -> bool:
-    """Whether a clone overwrites the array that it reads: then it moves half of what its trial does.
+    """Whether a clone overwrites the array that it reads: then it moves half of what its microbenchmark does.
 
     Clones of activations took 0.8 to 0.9 times what their parts take, which are measured from one array to another.
     """
     return len(node.inputs) == 1 and bool(node.inplace)
 
 
-def _request(trial: Trial, once: float | None = None) -> dict[str, Any]:
-    return {"trial": trial._asdict(), "once": once}
+def _request(microbenchmark: Microbenchmark, once: float | None = None) -> dict[str, Any]:
+    return {"trial": microbenchmark._asdict(), "once": once}
 
 
 def _seconds(reply: Mapping[str, Any], key: str) -> float:

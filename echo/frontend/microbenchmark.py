@@ -18,7 +18,7 @@ from echo.ir.graph import Entry
 from echo.ir.ops import spec
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
-from echo.meter.trial import Trial, Variable
+from echo.meter.microbenchmark import Microbenchmark, Variable
 
 _FLOATS = frozenset({"float32", "float64", "float16"})
 
@@ -35,7 +35,7 @@ _LARGEST_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts shared by all trials of a training graph: the entries with readers, and the nodes in oneDNN's layouts."""
+    """Facts shared by all microbenchmarks of a training graph: entries with readers, nodes in oneDNN's layouts."""
 
     read: frozenset[tuple[int, ...]]
     blocked: frozenset[int]
@@ -47,8 +47,10 @@ class Facts:
         return Facts(frozenset([*inputs, *(entry[:2] for entry in training.outputs)]), blocked_nodes(training))
 
 
-def trial_of(training: TrainingGraph, number: int, excess: float, facts: Facts) -> tuple[Trial, float]:
-    """The trial of a node that is ``excess`` times too large, and the factor from its seconds to those of the node.
+def microbenchmark_of(
+    training: TrainingGraph, number: int, excess: float, facts: Facts
+) -> tuple[Microbenchmark, float]:
+    """The microbenchmark of a node that is ``excess`` times too large, and the factor from its seconds to the node's.
 
     Raises:
         UnmeasurableError: the node is too large and cannot be cut.
@@ -62,7 +64,7 @@ def trial_of(training: TrainingGraph, number: int, excess: float, facts: Facts) 
     moved += int(sum(tensor.bytes for tensor in node.outputs) / sizes.scale)
     if moved > _LARGEST_BYTES:
         raise UnmeasurableError(f"{node.op} moves {moved:,} bytes, expected at most {_LARGEST_BYTES:,}")
-    trial = Trial(
+    microbenchmark = Microbenchmark(
         op=node.op,
         attrs=_attributes(training, node),
         inputs=inputs,
@@ -73,7 +75,7 @@ def trial_of(training: TrainingGraph, number: int, excess: float, facts: Facts) 
         heavy=spec((forward or node).op).flops is not None,
         bytes=max(1, moved),
     )
-    return trial, sizes.scale
+    return microbenchmark, sizes.scale
 
 
 def refuse(training: TrainingGraph, node: TrainingNode) -> None:
@@ -145,7 +147,7 @@ class _Sizes:
     scale: float = 1.0
 
     def type_of(self, training: TrainingGraph, entry: Entry) -> TensorType:
-        """The type that an entry has in the trial."""
+        """The type that an entry has in the microbenchmark."""
         full = training.type_of(entry)
         cut_type = self.smaller.get(entry[:2])
         return cut_type or TensorType(self.outputs.get(full.shape, full.shape), full.flag)
@@ -217,7 +219,7 @@ def _with_rows(tensor: TensorType, rows: int) -> TensorType:
 
 def _output_shapes(op: str, attrs: Mapping[str, str], tensors: Sequence[TensorType]) -> list[tuple[int, ...]]:
     variables = tuple(Variable(tensor.shape, tensor.flag) for tensor in tensors)
-    symbol = load(Trial(op, attrs, variables).graph(1)).get_internals()
+    symbol = load(Microbenchmark(op, attrs, variables).graph(1)).get_internals()
     input_shapes = {f"copy0_{i}": tensor.shape for i, tensor in enumerate(tensors)}
     _, inferred, _ = symbol._infer_shape_impl(False, **input_shapes)  # without infer_shape's own words on what fails
     return [tuple(shape) for name, shape in zip(symbol.list_outputs(), inferred) if name.startswith("node0")]

@@ -60,24 +60,24 @@ def _answers(setup: Mapping[str, Any]) -> Any:
     """The function that answers a request."""
     from echo.meter.capi import Library, MxnetError
     from echo.meter.clock import Clock
+    from echo.meter.microbenchmark import Microbenchmark
     from echo.meter.race import race
-    from echo.meter.trial import Trial
 
     library = Library(setup["library"], setup["extension"], tuple(setup["device"]), setup["numpy_shape"])
     library.constant((1,), 0, 0).wait()  # is the device there, and free?
     clock = Clock(library)
 
-    def timed(trial: Trial, once: float | None) -> dict[str, Any]:
-        alone = clock.once(trial)
-        too_long = clock.too_long(trial, alone) if once is None else 0.0
+    def timed(microbenchmark: Microbenchmark, once: float | None) -> dict[str, Any]:
+        alone = clock.once(microbenchmark)
+        too_long = clock.too_long(microbenchmark, alone) if once is None else 0.0
         if too_long:
             return {"too_long": too_long, "once": alone}
-        return {"seconds": clock.seconds(trial, alone if once is None else min(once, alone))}
+        return {"seconds": clock.seconds(microbenchmark, alone if once is None else min(once, alone))}
 
     def answer(request: Mapping[str, Any]) -> dict[str, Any]:
         try:
             if "trial" in request:
-                return timed(Trial.from_json(request["trial"]), request["once"])
+                return timed(Microbenchmark.from_json(request["trial"]), request["once"])
             if "streaming" in request:
                 return {"streaming": clock.streaming()}
             return {"race": race(library, request["graphs"], request["types"], request["time"])}

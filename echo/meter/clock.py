@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from echo.meter.batch import seconds_of
 from echo.meter.capi import CODES, Array, Borrowed, Executor, Library
-from echo.meter.trial import Trial, Variable
+from echo.meter.microbenchmark import Microbenchmark, Variable
 
 LAUNCH = 6e-6  # seconds: about what an operator takes that does nothing
 # A timed run takes about this long, or has this many copies, or copies that read and write this many bytes.
@@ -43,32 +43,32 @@ class Clock:
         self._call_seconds = 0.0
         self._copy: Executor | None = None
 
-    def once(self, trial: Trial) -> float:
+    def once(self, microbenchmark: Microbenchmark) -> float:
         """Seconds of one run alone.
 
         Raises:
             MxnetError: MXNet does not run it.
         """
-        executor = self._bind(trial, 1)
+        executor = self._bind(microbenchmark, 1)
         return min(self._seconds_of(executor), self._seconds_of(executor))
 
-    def too_long(self, trial: Trial, once: float) -> float:
-        """How many times longer than a trial should a run of ``once`` seconds is; 0 where that does not matter."""
-        return once / _LONG_RUN if once > 3 * _LONG_RUN and not trial.heavy else 0.0
+    def too_long(self, microbenchmark: Microbenchmark, once: float) -> float:
+        """Returns how many times longer than wanted a run of ``once`` seconds is; 0 where that does not matter."""
+        return once / _LONG_RUN if once > 3 * _LONG_RUN and not microbenchmark.heavy else 0.0
 
-    def seconds(self, trial: Trial, once: float) -> float:
+    def seconds(self, microbenchmark: Microbenchmark, once: float) -> float:
         """Seconds of one run among other operators; ``once`` are those of one run alone.
 
         Raises:
             MxnetError: MXNet does not run it.
         """
-        base = self._best(trial, 0) if trial.forward else self._overhead()
+        base = self._best(microbenchmark, 0) if microbenchmark.forward else self._overhead()
         # copies whose sum stands out from the forward operator beside them
         needed = max(_RUN_SECONDS, base) / max(once - base, LAUNCH)
-        most = _MOST_HOT_COPIES if trial.hot else _MOST_COLD_COPIES
+        most = _MOST_HOT_COPIES if microbenchmark.hot else _MOST_COLD_COPIES
         most_bytes = _MOST_COPIED_BYTES if self._library.device[0] == 1 else _MOST_COPIED_ON_GPU
-        copies = max(1, int(min(needed, most, most_bytes / trial.bytes)))
-        return max((self._best(trial, copies) - base) / copies, _LEAST_SECONDS)
+        copies = max(1, int(min(needed, most, most_bytes / microbenchmark.bytes)))
+        return max((self._best(microbenchmark, copies) - base) / copies, _LEAST_SECONDS)
 
     def streaming(self) -> float:
         """Seconds a byte by which operators are slower whose arrays come from memory than those that caches hold.
@@ -79,23 +79,23 @@ class Clock:
         each = []
         for moved in (CACHED_BYTES, STREAMED_BYTES):
             array = Variable((moved // 12,))  # two are read and one is written, of 4 bytes an element
-            each.append((self._best(Trial("elemwise_add", {}, (array, array)), 1) - self._overhead()) / moved)
+            each.append((self._best(Microbenchmark("elemwise_add", {}, (array, array)), 1) - self._overhead()) / moved)
         return max(each[1] - each[0], 0.0)
 
     def _overhead(self) -> float:
         """Seconds of running an executor that does next to nothing."""
         if not self._call_seconds:
-            nothing = Trial("_copy", {}, (Variable((1,)),))
+            nothing = Microbenchmark("_copy", {}, (Variable((1,)),))
             executor = self._bind(nothing, 1)
             self._call_seconds = min(self._seconds_of(executor) for _ in range(5))
         return self._call_seconds
 
-    def _best(self, trial: Trial, copies: int) -> float:
-        executor = self._bind(trial, copies)
+    def _best(self, microbenchmark: Microbenchmark, copies: int) -> float:
+        executor = self._bind(microbenchmark, copies)
         executor.forward()
         seconds = []
-        for _ in range(_HOT_RUNS if trial.hot else _COLD_RUNS):
-            if not trial.hot:
+        for _ in range(_HOT_RUNS if microbenchmark.hot else _COLD_RUNS):
+            if not microbenchmark.hot:
                 self._flush()
             seconds.append(self._seconds_of(executor))
         return min(seconds)
@@ -103,8 +103,8 @@ class Clock:
     def _seconds_of(self, executor: Executor) -> float:
         return seconds_of(executor.forward, self._library.device)
 
-    def _bind(self, trial: Trial, copies: int) -> Executor:
-        return Executor(self._library, trial.graph(copies), self._arrays_for(trial.variables(copies)))
+    def _bind(self, microbenchmark: Microbenchmark, copies: int) -> Executor:
+        return Executor(self._library, microbenchmark.graph(copies), self._arrays_for(microbenchmark.variables(copies)))
 
     def _arrays_for(self, variables: dict[str, Variable]) -> dict[str, Array]:
         """One array for each variable; arrays of earlier measurements are used again."""
@@ -135,19 +135,21 @@ class Clock:
         attrs = {"no_bias": "True", "num_filter": str(channels), "kernel": kernel}
         shapes = (batch, 1, *sizes), (channels, 1, *(1 for _ in sizes))
         inputs = tuple(Variable(shape, variable.flag) for shape in shapes)
-        trial = Trial("Convolution", attrs, inputs)
-        arrays = {name: self._library.array(item.shape, item.flag) for name, item in trial.variables(1).items()}
-        executor = Executor(self._library, trial.graph(1), arrays)
+        microbenchmark = Microbenchmark("Convolution", attrs, inputs)
+        arrays = {
+            name: self._library.array(item.shape, item.flag) for name, item in microbenchmark.variables(1).items()
+        }
+        executor = Executor(self._library, microbenchmark.graph(1), arrays)
         executor.forward()
         output: Borrowed = executor.outputs[0]
         return output  # it keeps its memory, whatever becomes of the executor
 
     def _flush(self) -> None:
         if self._copy is None:
-            trial = Trial("_copy", {}, (Variable((_FLUSH_BYTES // 4,)),))
-            variables = trial.variables(1).items()
+            microbenchmark = Microbenchmark("_copy", {}, (Variable((_FLUSH_BYTES // 4,)),))
+            variables = microbenchmark.variables(1).items()
             zeros = {name: self._library.constant(item.shape, item.flag, 0) for name, item in variables}
-            self._copy = Executor(self._library, trial.graph(1), zeros)
+            self._copy = Executor(self._library, microbenchmark.graph(1), zeros)
         self._copy.forward()
 
 

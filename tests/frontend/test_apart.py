@@ -22,22 +22,22 @@ from echo.frontend import apart, measure
 from echo.frontend.apart import ask, measuring
 from echo.frontend.device import device_key
 from echo.frontend.session import MxnetSession
-from echo.meter.trial import Trial, Variable
+from echo.meter.microbenchmark import Microbenchmark, Variable
 from echo.planning.service import Planner
 from echo.runtime import find
 
 INT32 = 4
-FINE = Trial("tanh", {}, (Variable((8, 8)),))
+FINE = Microbenchmark("tanh", {}, (Variable((8, 8)),))
 # integers below one: MXNet's division by zero ends the process that divides
-DEADLY = Trial("broadcast_div", {}, (Variable((8,), INT32), Variable((8,), INT32, False, 1)))
+DEADLY = Microbenchmark("broadcast_div", {}, (Variable((8,), INT32), Variable((8,), INT32, False, 1)))
 
 
-def request(trial: Trial) -> dict[str, Any]:
-    return {"trial": trial._asdict(), "once": None}
+def request(microbenchmark: Microbenchmark) -> dict[str, Any]:
+    return {"trial": microbenchmark._asdict(), "once": None}
 
 
-def seconds(trial: Trial = FINE) -> float:
-    return float(ask(mx.cpu(), request(trial))["seconds"])
+def seconds(microbenchmark: Microbenchmark = FINE) -> float:
+    return float(ask(mx.cpu(), request(microbenchmark))["seconds"])
 
 
 def pid() -> int:
@@ -128,11 +128,11 @@ def deadly_divisions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     asked: list[str] = []
     original = measure._request
 
-    def request_(trial: Trial, once: float | None = None) -> dict[str, Any]:
-        asked.append(trial.op)
+    def request_(microbenchmark: Microbenchmark, once: float | None = None) -> dict[str, Any]:
+        asked.append(microbenchmark.op)
         zeros = tuple(item._replace(below=1) if isinstance(item, Variable) and item.flag == INT32 else item
-                      for item in trial.inputs)  # fmt: skip
-        return original(trial._replace(inputs=zeros), once)
+                      for item in microbenchmark.inputs)  # fmt: skip
+        return original(microbenchmark._replace(inputs=zeros), once)
 
     monkeypatch.setattr(measure, "_request", request_)
     # every operator is worth it: a fast machine, on which all of them take about as long

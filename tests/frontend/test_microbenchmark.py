@@ -9,11 +9,11 @@ import pytest
 
 from echo.estimators.overhead import UnmeasurableError
 from echo.frontend import extension
-from echo.frontend.microbenchmark import Facts, excess, refuse, trial_of
+from echo.frontend.microbenchmark import Facts, excess, microbenchmark_of, refuse
 from echo.ir.graph import Entry
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
-from echo.meter.trial import Trial, Variable
+from echo.meter.microbenchmark import Microbenchmark, Variable
 from tests.conftest import case_of
 
 BATCH = 64
@@ -35,19 +35,19 @@ def number(name: str) -> int:
     return next(k for k, node in enumerate(GRAPH.nodes) if node.name == name)
 
 
-def trial(name: str, too_large: float = 1.0) -> tuple[Trial, float]:
-    return trial_of(GRAPH, number(name), too_large, FACTS)
+def microbenchmark(name: str, too_large: float = 1.0) -> tuple[Microbenchmark, float]:
+    return microbenchmark_of(GRAPH, number(name), too_large, FACTS)
 
 
 def test_a_light_forward_node_is_hot() -> None:
-    found, scale = trial("tanh")
+    found, scale = microbenchmark("tanh")
     assert (found.op, found.attrs["act_type"], found.inputs) == ("Activation", "tanh", (Variable((BATCH, 256)),))
     assert (found.hot, found.heavy, found.forward, scale) == (True, False, "", 1.0)
     assert found.bytes == 2 * 4 * BATCH * 256
 
 
 def test_a_gradient_stands_beside_its_operator() -> None:
-    found, _ = trial("fc_backward")
+    found, _ = microbenchmark("fc_backward")
     assert found.forward == "FullyConnected"
     assert found.heavy
     assert not found.hot
@@ -56,20 +56,20 @@ def test_a_gradient_stands_beside_its_operator() -> None:
 
 
 def test_indices_stay_below_the_rows() -> None:
-    found, _ = trial("embedding")
+    found, _ = microbenchmark("embedding")
     assert isinstance(found.inputs[0], Variable)
     assert found.inputs[0].below == 50
 
 
 def test_a_large_node_is_cut_along_its_batch() -> None:
-    found, scale = trial("tanh", 4.0)
+    found, scale = microbenchmark("tanh", 4.0)
     assert found.inputs == (Variable((BATCH // 4, 256)),)
     assert scale == 4.0
-    product, scale = trial("fc", 8.0)
+    product, scale = microbenchmark("fc", 8.0)
     shapes = [item.shape for item in product.inputs if isinstance(item, Variable)]
     assert shapes == [(BATCH // 8, 6, 32), (256, 192), (256,)], "parameters stay as they are"
     assert scale == 8.0
-    smallest, scale = trial("tanh", 1e9)
+    smallest, scale = microbenchmark("tanh", 1e9)
     assert (smallest.inputs, scale) == ((Variable((2, 256)),), BATCH / 2)
 
 
@@ -78,7 +78,7 @@ def test_what_makes_one_number_of_many_is_not_cut(shape: tuple[int, ...]) -> Non
     nodes = (TrainingNode("null", "data", (TensorType((BATCH, 8)),)),
              TrainingNode("_np_sum", "sum", (TensorType(shape),), (Entry(0, 0),)))  # fmt: skip
     graph = TrainingGraph(nodes, (Entry(1, 0),), 1, 0)
-    found, scale = trial_of(graph, 1, 4.0, Facts.of(graph))
+    found, scale = microbenchmark_of(graph, 1, 4.0, Facts.of(graph))
     assert (found.inputs, scale) == ((Variable((BATCH, 8)),), 1.0)
 
 
@@ -113,7 +113,7 @@ def attention(sentences: int, heads: int, mask: tuple[int, ...] | None) -> Train
 def test_attention_is_cut_with_its_masks(mask: tuple[int, ...] | None, excess_: float, kept: int) -> None:
     assert extension.why_not() == ""
     graph = attention(8, 4, mask)
-    found, scale = trial_of(graph, len(graph.nodes) - 1, excess_, Facts.of(graph))
+    found, scale = microbenchmark_of(graph, len(graph.nodes) - 1, excess_, Facts.of(graph))
     by_name = dict(zip((node.name for node in graph.nodes), found.inputs))
     shapes = {name: item.shape for name, item in by_name.items() if isinstance(item, Variable)}
     assert scale == 32 / kept
@@ -159,4 +159,4 @@ def test_what_moves_too_much_is_refused() -> None:
              for k, node in enumerate(GRAPH.nodes)]  # fmt: skip
     large = replace(GRAPH, nodes=tuple(nodes))
     with pytest.raises(UnmeasurableError, match=r"Activation moves .* bytes, expected at most"):
-        trial_of(large, at, 1e9, Facts.of(large))
+        microbenchmark_of(large, at, 1e9, Facts.of(large))

@@ -11,7 +11,7 @@ import pytest
 from echo.meter import batch
 from echo.meter import clock as module
 from echo.meter.clock import CACHED_BYTES, LAUNCH, Clock
-from echo.meter.trial import Trial, Variable
+from echo.meter.microbenchmark import Microbenchmark, Variable
 
 ONE, FORWARD, CALL = 4e-4, 3e-4, 1e-4  # seconds of a copy, of the operator beside it, of a call
 CACHED, STREAMED = 5e-11, 9e-11  # seconds for each byte that a sum moves, from caches and from memory
@@ -62,60 +62,60 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return made
 
 
-def trial(op: str = "slow", **more: Any) -> Trial:
-    return Trial(op, {}, (Variable((64, 64)),), **more)
+def microbenchmark(op: str = "slow", **more: Any) -> Microbenchmark:
+    return Microbenchmark(op, {}, (Variable((64, 64)),), **more)
 
 
 @pytest.mark.parametrize("hot", [True, False])
 def test_a_call_is_taken_off(hot: bool, machine: Machine) -> None:
     clock = Clock(machine)  # type: ignore[arg-type]
-    once = clock.once(trial(hot=hot))
+    once = clock.once(microbenchmark(hot=hot))
     assert once == pytest.approx(CALL + ONE)
-    assert clock.seconds(trial(hot=hot), once) == pytest.approx(ONE)
+    assert clock.seconds(microbenchmark(hot=hot), once) == pytest.approx(ONE)
 
 
 def test_the_operator_beside_a_gradient_is_taken_off(machine: Machine) -> None:
     clock = Clock(machine)  # type: ignore[arg-type]
-    gradient = trial(forward="forward", forward_inputs=(Variable((64, 64)),), hot=False)
+    gradient = microbenchmark(forward="forward", forward_inputs=(Variable((64, 64)),), hot=False)
     assert clock.seconds(gradient, CALL + FORWARD + ONE) == pytest.approx(ONE)
 
 
 def test_noise_is_no_time(machine: Machine) -> None:
     clock = Clock(machine)  # type: ignore[arg-type]
-    assert clock.seconds(trial("fast"), clock.once(trial("fast"))) == pytest.approx(LAUNCH / 10)
+    assert clock.seconds(microbenchmark("fast"), clock.once(microbenchmark("fast"))) == pytest.approx(LAUNCH / 10)
 
 
 def test_copies_stand_out_and_stay_within_memory(machine: Machine) -> None:
     clock = Clock(machine)  # type: ignore[arg-type]
-    clock.seconds(trial("fast"), CALL)
+    clock.seconds(microbenchmark("fast"), CALL)
     assert max(machine.ran) == 64
-    clock.seconds(trial("fast", hot=False), CALL)
+    clock.seconds(microbenchmark("fast", hot=False), CALL)
     assert machine.ran[-1] == 16
-    clock.seconds(trial("fast", bytes=6 << 20), CALL)
+    clock.seconds(microbenchmark("fast", bytes=6 << 20), CALL)
     assert machine.ran[-1] == 2
 
 
 def test_on_a_gpu_copies_may_take_more_memory_than_its_caches(machine: Machine) -> None:
     machine.device = (2, 0)
     clock = Clock(machine)  # type: ignore[arg-type]
-    clock.seconds(trial("fast", bytes=6 << 20), CALL)
+    clock.seconds(microbenchmark("fast", bytes=6 << 20), CALL)
     assert machine.ran[-1] == 21
 
 
 @pytest.mark.parametrize(("seconds", "heavy", "times"), [(0.03, False, 10.0), (0.03, True, 0.0), (0.008, False, 0.0)])
 def test_what_takes_too_long(seconds: float, heavy: bool, times: float, machine: Machine) -> None:
     clock = Clock(machine)  # type: ignore[arg-type]
-    assert clock.too_long(trial(heavy=heavy), seconds) == pytest.approx(times)
+    assert clock.too_long(microbenchmark(heavy=heavy), seconds) == pytest.approx(times)
 
 
 def test_arrays_are_used_again(machine: Machine) -> None:
     clock = Clock(machine)  # type: ignore[arg-type]
-    clock.once(trial())
-    clock.once(trial("fast"))
+    clock.once(microbenchmark())
+    clock.once(microbenchmark("fast"))
     assert len(machine.made) == 1
-    large = Trial("fast", {}, (Variable((5100, 5000)),))
+    large = Microbenchmark("fast", {}, (Variable((5100, 5000)),))
     clock.once(large)
-    clock.once(trial())
+    clock.once(microbenchmark())
     assert len(machine.made) == 3, "what was kept took too much"
 
 

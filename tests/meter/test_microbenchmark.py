@@ -1,4 +1,4 @@
-"""The small graph of a trial: its variables, its copies, and the operator that a gradient belongs to."""
+"""The small graph of a microbenchmark: its variables, its copies, and the operator that a gradient belongs to."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 import mxnet as mx
 import pytest
 
-from echo.meter.trial import Trial, Variable, variable
+from echo.meter.microbenchmark import Microbenchmark, Variable, variable
 
-TANH = Trial("tanh", {}, (Variable((2, 3)),))
-GRADIENT = Trial(
+TANH = Microbenchmark("tanh", {}, (Variable((2, 3)),))
+GRADIENT = Microbenchmark(
     "_backward_tanh", {}, (Variable((2, 3)), 0), (0,), "tanh", (Variable((2, 3)),), hot=False, bytes=48,
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("trial", [TANH, GRADIENT])
-def test_json_there_and_back(trial: Trial) -> None:
-    assert Trial.from_json(json.loads(json.dumps(trial._asdict()))) == trial
+@pytest.mark.parametrize("microbenchmark", [TANH, GRADIENT])
+def test_json_there_and_back(microbenchmark: Microbenchmark) -> None:
+    assert Microbenchmark.from_json(json.loads(json.dumps(microbenchmark._asdict()))) == microbenchmark
     assert variable([[2, 3], 4, True, 5]) == Variable((2, 3), 4, True, 5)
 
 
@@ -57,5 +57,5 @@ def test_mxnet_loads_it() -> None:
 
 
 def test_only_outputs_that_are_read_are_heads() -> None:
-    both = Trial("SliceChannel", {"num_outputs": "3"}, (Variable((2, 3)),), outputs=(0, 2))
+    both = Microbenchmark("SliceChannel", {"num_outputs": "3"}, (Variable((2, 3)),), outputs=(0, 2))
     assert both.graph(1)["heads"] == [[1, 0, 0], [1, 2, 0]]

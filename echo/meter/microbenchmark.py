@@ -17,7 +17,7 @@ class Variable(NamedTuple):
     below: int = 0
 
 
-class Trial(NamedTuple):
+class Microbenchmark(NamedTuple):
     """A node to be timed.
 
     ``inputs`` are the node's variables; a number in their place is an output of ``forward``, the operator that a
@@ -36,11 +36,11 @@ class Trial(NamedTuple):
     bytes: int = 1
 
     @staticmethod
-    def from_json(value: Mapping[str, Any]) -> Trial:
-        """Reads what ``json.loads`` makes of ``json.dumps(trial._asdict())``."""
+    def from_json(value: Mapping[str, Any]) -> Microbenchmark:
+        """Reads what ``json.loads`` makes of ``json.dumps(microbenchmark._asdict())``."""
         inputs = tuple(item if isinstance(item, int) else variable(item) for item in value["inputs"])
         outputs, forward_inputs = tuple(value["outputs"]), tuple(map(variable, value["forward_inputs"]))
-        return Trial(**{**value, "inputs": inputs, "outputs": outputs, "forward_inputs": forward_inputs})
+        return Microbenchmark(**{**value, "inputs": inputs, "outputs": outputs, "forward_inputs": forward_inputs})
 
     def variables(self, copies: int) -> dict[str, Variable]:
         """The variables of `graph` by name."""
