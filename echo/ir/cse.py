@@ -6,8 +6,8 @@ from echo.ir.graph import Graph
 from echo.ir.training_graph import TrainingGraph
 
 
-def merged(graph: Graph, training: TrainingGraph) -> dict[int, int]:
-    """For each node of the user's that MXNet merged into an equal one: the number of that other node."""
+def common_subexpressions(graph: Graph, training: TrainingGraph) -> dict[int, int]:
+    """Maps each node of the user's graph that MXNet merged into an equal one to the number of that equal node."""
     present = {node.user for node in training.nodes if node.user is not None}
     merged_into: dict[int, int] = {}
     if len(present) == len(graph.nodes):

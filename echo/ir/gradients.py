@@ -19,7 +19,7 @@ from echo.ir.fused_operators import PREFIX, READS
 from echo.ir.gradient_rule import GradientRule, Read, Source, own_inputs
 from echo.ir.graph import Entry
 from echo.ir.ops import spec
-from echo.ir.split_gradients import late_gradients, late_rule
+from echo.ir.split_gradients import split_gradients, split_rule
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TrainingNode
 
@@ -153,14 +153,14 @@ _RULES: Mapping[str, _Rules] = {
     "LeakyReLU": _Rules(_of_leaky, lambda _: (_LEAKY_INPUT, _LEAKY_OUTPUT)),
     "softmax": _Rules(_of_softmax, lambda _: (_MASKED_SOFTMAX,)),
     "Concat": _Rules(_of_concat, lambda attrs: (_concat(int(attrs["num_args"])),)),
-    "Convolution": _Rules(lambda _: None, lambda _: (late_rule(False), late_rule(True))),  # chosen by their sums
+    "Convolution": _Rules(lambda _: None, lambda _: (split_rule(False), split_rule(True))),  # chosen by their sums
     **{op: _sums(op) for op in _SUMS},
 }
 # The pairs of gradients that the native hook may exchange; fused operators bring their own.
 EXCHANGES = frozenset(
     rule.exchange
     for rule in (
-        _ACTIVATION, _LEAKY_INPUT, _MASKED_SOFTMAX, *_FROM_OUTPUT.values(), late_rule(True), _concat(1),
+        _ACTIVATION, _LEAKY_INPUT, _MASKED_SOFTMAX, *_FROM_OUTPUT.values(), split_rule(True), _concat(1),
         *(_reading(gradient) for gradient in _SUMS.values()),
         *(_reading(f"_backward_{PREFIX}{kernel}") for kernel in READS),
     )
@@ -190,7 +190,7 @@ def implementations(
             rule = _RULES[forward.op].choose(_Case(training, number, onednn, exact, Entry(number) in copied))
             if rule is not None and rule.before == node.op:
                 rules[forward.user] = rule
-    for number, rule in late_gradients(training, cudnn).items() if onednn or cudnn else ():
+    for number, rule in split_gradients(training, cudnn).items() if onednn or cudnn else ():
         user = training.nodes[number].user
         if user is not None:
             rules[user] = rule

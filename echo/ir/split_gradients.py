@@ -26,7 +26,7 @@ _CUDNN_LAYOUTS = ("None", "NCW", "NCHW", "NCDHW")
 _AXES = (3, 4, 5)  # of maps that oneDNN's convolutions take, which have to be of float32
 
 
-def late_rule(has_bias: bool) -> GradientRule:
+def split_rule(has_bias: bool) -> GradientRule:
     """The rule for a convolution's gradient in two nodes.
 
     The second node reads the output's gradient and the weight, and as data it is given the last other term.
@@ -35,7 +35,7 @@ def late_rule(has_bias: bool) -> GradientRule:
     return GradientRule(_GRADIENT, _GRADIENT, (gradient, Read(Source.SUM), *rest))
 
 
-def late_gradients(training: TrainingGraph, cudnn: bool = False) -> dict[int, GradientRule]:
+def split_gradients(training: TrainingGraph, cudnn: bool = False) -> dict[int, GradientRule]:
     """The convolutions, by number, whose gradients are worth two nodes; of each sum of gradients at most one.
 
     With ``cudnn``, of those convolutions alone that cuDNN computes for sure: it, too, leaves out a gradient whose
@@ -54,7 +54,7 @@ def late_gradients(training: TrainingGraph, cudnn: bool = False) -> dict[int, Gr
         offered = [term for term in kept if kept[term] < size and reads[Entry(term)] == 1]
         if offered:
             gradient = training.nodes[min(offered, key=lambda term: kept[term])]
-            rules[gradient.control_deps[0]] = late_rule(len(gradient.inputs) > 3)
+            rules[gradient.control_deps[0]] = split_rule(len(gradient.inputs) > 3)
     return rules
 
 

@@ -8,7 +8,7 @@ from typing import ClassVar, Mapping, Sequence
 
 from echo.errors import OptionError
 from echo.estimators.inplace import has_layouts, may_be_blocked, relaid
-from echo.ir.cse import merged
+from echo.ir.cse import common_subexpressions
 from echo.ir.graph import Entry, Graph
 from echo.ir.ops import spec
 from echo.ir.readers import why_not_reader
@@ -142,8 +142,8 @@ def _names(graph: Graph, training: TrainingGraph) -> dict[int, list[str]]:
     """The user's names for each forward node: more than one where MXNet merges equal nodes."""
     number_of = {node.user: number for number, node in training.operators() if node.user is not None}
     names = {number: [node.name] for number, node in training.operators() if node.forward}
-    for twin, user in merged(graph, training).items():
-        names[number_of[user]].append(graph.nodes[twin].name)
+    for duplicate, user in common_subexpressions(graph, training).items():
+        names[number_of[user]].append(graph.nodes[duplicate].name)
     return names
 
 

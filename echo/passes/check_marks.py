@@ -15,7 +15,7 @@ from echo.estimators.ignored import read_too_late
 from echo.estimators.inplace import as_stock, moved
 from echo.estimators.kept import copied
 from echo.ir.attributes import APART_ATTRIBUTE, GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
-from echo.ir.cse import merged
+from echo.ir.cse import common_subexpressions
 from echo.ir.gradient_rule import GradientRule
 from echo.ir.gradients import implementations, known
 from echo.ir.graph import Entry, Graph, Node
@@ -25,7 +25,7 @@ from echo.ir.training_graph import DYNAMIC, KEEPS_MEMORY, TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
 from echo.passes.candidates import Candidates, FindCandidates
 from echo.passes.request import Frontend, Request
-from echo.passes.rewrite import gradient_marks, on_twins
+from echo.passes.rewrite import gradient_marks, on_equal_nodes
 from echo.passes.select import MATCH_RANGES
 from echo.plans.decisions import Mark
 from echo.plans.marks import outputs_of, range_text, splits_of
@@ -146,9 +146,9 @@ def check_marks(graph: Graph, plan: Plan, frontend: Frontend) -> None:
     training = frontend.differentiate()
     if frontend.hook:
         training = as_stock(training, frontend.device)
-    for twin, number in merged(graph, training).items():
-        if attrs.get(twin) != attrs.get(number):
-            raise GraphError(f"marks: MXNet merges nodes {number} and {twin}, expected equal marks")
+    for duplicate, number in common_subexpressions(graph, training).items():
+        if attrs.get(duplicate) != attrs.get(number):
+            raise GraphError(f"marks: MXNet merges nodes {number} and {duplicate}, expected equal marks")
     texts = {mark.node: mark.attrs[GRADIENT_ATTRIBUTE] for mark in plan.marks if GRADIENT_ATTRIBUTE in mark.attrs}
     _check_gradients(graph, training, texts, frontend)
     present = {node.user for node in training.nodes}
@@ -181,7 +181,7 @@ def _check_in_place(graph: Graph, training: TrainingGraph, plan: Plan, device: s
     """Raises unless operators work in place where they do in the user's graph (`echo.estimators.inplace`)."""
     attrs = {mark.node: mark.attrs for mark in plan.marks}
     changes = any(PLAN_ATTRIBUTE in mark.attrs or GRADIENT_ATTRIBUTE in mark.attrs for mark in plan.marks)
-    expected_marks = on_twins(graph, training, APART_ATTRIBUTE, training.apart) if changes else {}
+    expected_marks = on_equal_nodes(graph, training, APART_ATTRIBUTE, training.apart) if changes else {}
     for number in {*attrs, *expected_marks}:
         got, expected = (marks.get(number, {}).get(APART_ATTRIBUTE) for marks in (attrs, expected_marks))
         if got != expected:
@@ -212,8 +212,8 @@ def _offered(graph: Graph, training: TrainingGraph, candidates: Candidates) -> d
             yield training.nodes[number].user, (reason, ())
 
     offered = {user: verdict for user, verdict in verdicts() if user is not None}
-    twins = merged(graph, training).items()
-    return {**offered, **{twin: offered[number] for twin, number in twins if number in offered}}
+    duplicates = common_subexpressions(graph, training).items()
+    return {**offered, **{duplicate: offered[number] for duplicate, number in duplicates if number in offered}}
 
 
 def _check_gradients(graph: Graph, training: TrainingGraph, texts: Mapping[int, str], frontend: Frontend) -> None:

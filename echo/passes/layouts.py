@@ -100,7 +100,7 @@ class BatchProducts:
         wished = named(view.graph, request.options.wishes)
         choices = []
         for family in product_families:
-            if not wished.isdisjoint([*family.members, *family.twins]):
+            if not wished.isdisjoint([*family.members, *family.duplicates]):
                 choices.append(_Choice("keep or recompute names one of these products"))
                 continue
             product = _product(view, family, types)

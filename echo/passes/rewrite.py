@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Mapping
 
 from echo.ir.attributes import APART_ATTRIBUTE, GRADIENT_ATTRIBUTE
-from echo.ir.cse import merged
+from echo.ir.cse import common_subexpressions
 from echo.ir.gradient_rule import GradientRule
 from echo.ir.graph import Graph
 from echo.ir.training_graph import KEEPS_MEMORY, TrainingGraph
@@ -43,14 +43,14 @@ class Rewrite:
             if user is not None and entry.node in selection.runs:
                 outputs.setdefault(user, []).append(entry.index)
                 splits[user] = [ranks[slot] for slot in selection.splits.get(entry.node, ()) if slot in ranks]
-        for number, twin in merged(request.graph, training).items():
-            if twin in outputs:  # with unequal marks, MXNet would not merge the two any more
-                outputs[number], splits[number] = outputs[twin], splits[twin]
+        for duplicate, number in common_subexpressions(request.graph, training).items():
+            if number in outputs:  # with unequal marks, MXNet would not merge the two any more
+                outputs[duplicate], splits[duplicate] = outputs[number], splits[number]
         default_range = request.frontend.match_range
         match_range = None if selection.match_range == default_range else selection.match_range
         graph = request.graph.with_attrs(gradient_marks(request.graph, training, training.implementations))
         if outputs or training.implementations:
-            graph = graph.with_attrs(on_twins(request.graph, training, APART_ATTRIBUTE, training.apart))
+            graph = graph.with_attrs(on_equal_nodes(request.graph, training, APART_ATTRIBUTE, training.apart))
         static = training.runner in KEEPS_MEMORY
         return Rewritten(mark(graph, outputs, request.frontend.hook, match_range, splits, static), match_range)
 
@@ -59,15 +59,17 @@ def gradient_marks(
     graph: Graph, training: TrainingGraph, rules: Mapping[int, GradientRule]
 ) -> dict[int, dict[str, str]]:
     """Attributes by which these nodes, and those that MXNet merges into them, get these gradient rules."""
-    return on_twins(graph, training, GRADIENT_ATTRIBUTE, {number: rule.text for number, rule in rules.items()})
+    return on_equal_nodes(graph, training, GRADIENT_ATTRIBUTE, {number: rule.text for number, rule in rules.items()})
 
 
-def on_twins(graph: Graph, training: TrainingGraph, name: str, texts: Mapping[int, str]) -> dict[int, dict[str, str]]:
+def on_equal_nodes(
+    graph: Graph, training: TrainingGraph, name: str, texts: Mapping[int, str]
+) -> dict[int, dict[str, str]]:
     """An attribute for these nodes, and for those that MXNet merges into them, which it else would not merge."""
     attributes = {number: {name: text} for number, text in texts.items()}
     if attributes:
-        twins = merged(graph, training).items()
-        attributes.update({number: attributes[twin] for number, twin in twins if twin in attributes})
+        duplicates = common_subexpressions(graph, training).items()
+        attributes.update({duplicate: attributes[number] for duplicate, number in duplicates if number in attributes})
     return attributes
 
 

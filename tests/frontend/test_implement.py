@@ -12,7 +12,7 @@ from echo.frontend.implement import implemented
 from echo.ir.attributes import GRADIENT_ATTRIBUTE
 from echo.ir.gradient_rule import GradientRule
 from echo.ir.gradients import implementations
-from echo.ir.split_gradients import late_gradients
+from echo.ir.split_gradients import split_gradients
 from echo.ir.training_graph import TrainingGraph
 from tests.conftest import Case, case_of
 
@@ -53,8 +53,8 @@ def test_gradients_are_exchanged() -> None:
 
 def test_a_gradient_in_two_nodes() -> None:
     case = forked()
-    late = {case.training.nodes[number].user: rule for number, rule in late_gradients(case.training).items()}
-    chosen = {user: rule for user, rule in late.items() if user is not None}
+    split = {case.training.nodes[number].user: rule for number, rule in split_gradients(case.training).items()}
+    chosen = {user: rule for user, rule in split.items() if user is not None}
     assert chosen
     found, expected = implemented(case.training, chosen), bound(case, chosen)
     assert [(node.op, node.name) for node in found.nodes] == [(node.op, node.name) for node in expected.nodes]

@@ -22,7 +22,7 @@ from echo.ir.attributes import GRADIENT_ATTRIBUTE
 from echo.ir.gradient_rule import GradientRule
 from echo.ir.gradients import implementations, known
 from echo.ir.graph import Entry
-from echo.ir.split_gradients import late_gradients, late_rule
+from echo.ir.split_gradients import split_gradients, split_rule
 from echo.ir.training_graph import TrainingGraph
 from echo.planning.service import Planner
 from echo.plans.plan import Plan
@@ -77,15 +77,15 @@ def case(symbol: Symbol, dtype: str = "float32") -> Case:
     return case_of(symbol, SHAPES, "write", {"data": dtype})
 
 
-def late(found: Case) -> dict[int, GradientRule]:
+def split(found: Case) -> dict[int, GradientRule]:
     """By number of the user's node."""
     training = found.training
-    users = {training.nodes[number].user: rule for number, rule in late_gradients(training).items()}
+    users = {training.nodes[number].user: rule for number, rule in split_gradients(training).items()}
     return {user: rule for user, rule in users.items() if user is not None}
 
 
 def names(found: Case) -> list[str]:
-    return [found.graph.nodes[user].name for user in late(found)]
+    return [found.graph.nodes[user].name for user in split(found)]
 
 
 def marked(found: Case, wanted: dict[int, GradientRule]) -> Symbol:
@@ -102,7 +102,7 @@ def run(symbol: Symbol, grad_req: str = "write") -> Record:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_same_bits(name: str) -> None:
     found = case(NETWORKS[name])
-    symbol = marked(found, late(found))
+    symbol = marked(found, split(found))
     expected = run(found.symbol)
     assert_alive(expected)
     assert_same(run(symbol), expected)
@@ -114,7 +114,7 @@ def test_the_same_bits(name: str) -> None:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_same_bits_in_a_cached_op(name: str, flags: dict[str, Any]) -> None:
     found = case(NETWORKS[name])
-    symbol = marked(found, late(found))
+    symbol = marked(found, split(found))
     expected, _ = run_cached(found.symbol, flags)
     assert_same(run_cached(symbol, flags)[0], expected)
     assert_same(run_cached(recomputing(symbol, {"norm": [0], "map": [0]}), flags)[0], expected)
@@ -126,7 +126,7 @@ def test_the_same_bits_in_a_cached_op(name: str, flags: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_graph_is_what_mxnet_binds(name: str) -> None:
     found = case(NETWORKS[name])
-    wanted = late(found)
+    wanted = split(found)
     marks = {user: {GRADIENT_ATTRIBUTE: rule.text} for user, rule in wanted.items()}
     bound = training_graph(found.graph, found.binding, mx.cpu(), marks)
     made = implemented(found.training, wanted)
@@ -145,7 +145,7 @@ def test_the_order() -> None:
     """The weights' gradient just before the other convolution's, the data's after it: only the first needs the map."""
     found = case(NETWORKS["two"])
     assert names(found) == ["b"]
-    training = implemented(found.training, late(found))
+    training = implemented(found.training, split(found))
     weights, data = gradients(training, "b")
     (other,) = gradients(training, "a")
     assert weights + 1 == other < data
@@ -167,10 +167,10 @@ def test_what_waits_is_smaller_than_what_goes() -> None:
 
 def test_only_where_onednn_computes_them() -> None:
     found = case(NETWORKS["two"])
-    assert late(found).items() <= implementations(found.training, exact=True, onednn=True).items()
-    assert not late(found).keys() & implementations(found.training, exact=True, onednn=False).keys()
-    assert late(case(NETWORKS["two"], "float64")) == {}
-    for rule in late(found).values():
+    assert split(found).items() <= implementations(found.training, exact=True, onednn=True).items()
+    assert not split(found).keys() & implementations(found.training, exact=True, onednn=False).keys()
+    assert split(case(NETWORKS["two"], "float64")) == {}
+    for rule in split(found).values():
         assert rule in known("Convolution", {})
 
 
@@ -178,7 +178,7 @@ def test_gradients_that_are_read_twice_are_left_alone() -> None:
     """A mark says nothing of the graph around it: where there is no such sum, the gradient stays as it is."""
     for symbol in (network(one(8, "a")), network(one(8, "a"), pooled), network(one(8, "a"), lambda x: x * 2)):
         found = case(symbol)
-        wanted = {number: late_rule(False) for number, node in enumerate(found.graph.nodes)
+        wanted = {number: split_rule(False) for number, node in enumerate(found.graph.nodes)
                   if node.op == "Convolution"}  # fmt: skip
         assert len(implemented(found.training, wanted).nodes) == len(found.training.nodes)
         assert_same(run(marked(found, wanted)), run(found.symbol))
@@ -186,7 +186,7 @@ def test_gradients_that_are_read_twice_are_left_alone() -> None:
 
 def test_every_convolution_may_be_marked() -> None:
     found = case(network(one(8, "a"), one(4, "b"), one(6, "c")))
-    wanted = {number: late_rule(False) for number, node in enumerate(found.graph.nodes)
+    wanted = {number: split_rule(False) for number, node in enumerate(found.graph.nodes)
               if node.op == "Convolution"}  # fmt: skip
     marks = {user: {GRADIENT_ATTRIBUTE: rule.text} for user, rule in wanted.items()}
     bound = training_graph(found.graph, found.binding, mx.cpu(), marks)
@@ -199,7 +199,7 @@ def test_every_convolution_may_be_marked() -> None:
 @pytest.mark.parametrize("inputs", ["0,s1,2", "0,sx,2", "s0", "0,s,"])
 def test_malformed_attributes_are_refused(inputs: str) -> None:
     found = case(NETWORKS["two"])
-    (user,) = late(found)
+    (user,) = split(found)
     text = f"_backward_Convolution>_backward_Convolution:{inputs}"
     with pytest.raises(mx.MXNetError, match=r"expected OPERATOR>OPERATOR:INPUTS in __echo_gradient__"):
         run(symbol_of(found.graph.with_attrs({user: {GRADIENT_ATTRIBUTE: text}})))
@@ -207,9 +207,9 @@ def test_malformed_attributes_are_refused(inputs: str) -> None:
 
 def test_inputs_that_are_not_there_are_refused() -> None:
     found = case(NETWORKS["two"])
-    (user,) = late(found)
+    (user,) = split(found)
     with pytest.raises(mx.MXNetError, match=r"reads 3 arrays, expected as many in __echo_gradient__, got 4"):
-        run(marked(found, {user: late_rule(True)}))
+        run(marked(found, {user: split_rule(True)}))
 
 
 # Plans -----------------------------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ def test_inputs_that_are_not_there_are_refused() -> None:
 def test_two_nodes_take_as_long_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))
     found = case(NETWORKS["two"])
-    parted = implemented(found.training, late(found))
+    parted = implemented(found.training, split(found))
     before, after = (estimate(graph, CostTable("x"), None, 0.0) for graph in (found.training, parted))
     assert after.step_seconds == pytest.approx(before.step_seconds)
     weights, data = gradients(parted, "b")
@@ -230,7 +230,7 @@ def planned(monkeypatch: pytest.MonkeyPatch, parts: bool) -> Plan:
     with monkeypatch.context() as patch:
         patch.setattr(find, "PLANNER", Planner())
         if not parts:
-            patch.setattr(echo.ir.gradients, "late_gradients", lambda *_: {})
+            patch.setattr(echo.ir.gradients, "split_gradients", lambda *_: {})
         return echo.plan(wide(), max_overhead=None, fuse=False, data=(4, 8, 32, 32))
 
 

@@ -30,11 +30,11 @@ CHUNK = 10  # products at once: gains most of what all steps at once would
 class Family:
     """FullyConnected nodes of one weight and bias, none of which depends on another, in their order.
 
-    ``twins`` are nodes that compute the same as a member.
+    ``duplicates`` are the nodes that compute the same as a member, each with that member.
     """
 
     members: tuple[int, ...]
-    twins: Mapping[int, int]
+    duplicates: Mapping[int, int]
 
 
 class Product(NamedTuple):
@@ -93,12 +93,12 @@ def _depths(graph: Graph, sets: Sequence[Sequence[int]]) -> npt.NDArray[np.int32
 
 def _family(view: View, numbers: Sequence[int]) -> Family:
     first: dict[Entry, int] = {}
-    twins = {}
+    duplicates = {}
     for number in numbers:
         member = first.setdefault(view.graph.nodes[number].inputs[0], number)
         if member != number:
-            twins[number] = member
-    return Family(tuple(first.values()), twins)
+            duplicates[number] = member
+    return Family(tuple(first.values()), duplicates)
 
 
 def fusion(view: View, family: Family, layout: str) -> Fusion:
@@ -122,10 +122,10 @@ def fusion(view: View, family: Family, layout: str) -> Fusion:
             if joined is not None:
                 outputs[Entry(joined)] = product
     replaced = frozenset(entry.node for entry in outputs)
-    twins = [(Entry(twin), Entry(member)) for twin, member in family.twins.items()]
-    outputs.update({twin: outputs[member] for twin, member in twins if member in outputs})
+    duplicates = [(Entry(duplicate), Entry(member)) for duplicate, member in family.duplicates.items()]
+    outputs.update({duplicate: outputs[member] for duplicate, member in duplicates if member in outputs})
     label = f"{len(replaced.intersection(family.members))} products of one weight, {layout}"
-    return Fusion(layout, family.members[0], tuple(nodes), outputs, replaced | set(family.twins), {}, label)
+    return Fusion(layout, family.members[0], tuple(nodes), outputs, replaced | set(family.duplicates), {}, label)
 
 
 def _joined(view: View, family: Family) -> int | None:

@@ -98,7 +98,7 @@ def test_equal_products_are_computed_once() -> None:
     graph = Graph(tuple(nodes), graph.heads, graph.arg_nodes, graph.row_ptr)
     view = View(graph)
     (family,), _ = families(view)
-    assert family.twins == {numbers[6]: numbers[0], numbers[7]: numbers[0]}
+    assert family.duplicates == {numbers[6]: numbers[0], numbers[7]: numbers[0]}
     (kept,), made = laid_out(graph, [fusion(view, family, "hoist:10")], copies=False)
     assert len(ops(made, "FullyConnected")) == 1
     assert len(ops(made, "slice_axis")) == 6
