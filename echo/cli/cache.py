@@ -47,8 +47,8 @@ def clear(as_json: Json = False) -> None:
     from echo.system.files import cache_folder
 
     folder = cache_folder()
-    found = kept(folder)
-    count, size = delete(found), sum(each.bytes for each in found)
+    kept_files = kept(folder)
+    count, size = delete(kept_files), sum(each.bytes for each in kept_files)
     if as_json:
         print_json({"folder": str(folder), "removed": count, "bytes": size})
     else:

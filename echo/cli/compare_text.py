@@ -42,9 +42,9 @@ def render(profile: Profile) -> str:
     table = Table("training with", title_justify="left")
     for heading in ("planned MB", "of stock", "held in all, MB", "of stock", "predicted time"):
         table.add_column(heading, justify="right")
-    found = rows(profile)
-    stock = next(row for row in found if row["graph"] == STOCK)
-    for row in found:
+    graphs = rows(profile)
+    stock = next(row for row in graphs if row["graph"] == STOCK)
+    for row in graphs:
         cells = [cell for name in ("planned", "total") for cell in _cells(row[name], stock[name])]
         time = "not predicted" if row["time"] is None else f"{100 * (row['time'] - 1):+.1f} %"
         table.add_row(_WORDS[row["graph"]], *cells, time if row is not stock else "")

@@ -18,14 +18,14 @@ _WIDTH = 120
 
 def examine() -> list[Fact]:
     """All facts, in the order in which they are shown. MXNet is imported, and kernels run on each GPU."""
-    found = mxnet()
-    why_not = None if found.examined is None else found.examined.devices
+    mxnet_here = mxnet()
+    why_not = None if mxnet_here.examined is None else mxnet_here.examined.devices
     return [
         *machine.python(),
         *machine.libraries(),
         *machine.compiler(),
-        *found.facts,
-        *gpus(found.wheel, why_not),
+        *mxnet_here.facts,
+        *gpus(mxnet_here.wheel, why_not),
         *machine.cache(),
         *machine.variables(os.environ),
     ]

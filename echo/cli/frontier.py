@@ -28,9 +28,9 @@ def frontier(
     from echo.frontend.files import load_symbol
 
     symbol_of_file = load_symbol(Path(symbol))
-    given = shapes_of(symbol_of_file, shapes)
-    found = echo.frontier(symbol_of_file, points, policy=policy, fuse=not no_fuse, **given)
+    shapes_by_name = shapes_of(symbol_of_file, shapes)
+    curve_of_plans = echo.frontier(symbol_of_file, points, policy=policy, fuse=not no_fuse, **shapes_by_name)
     if as_json:
-        print_json(found.to_json())
+        print_json(curve_of_plans.to_json())
     else:
-        say(found)
+        say(curve_of_plans)

@@ -36,21 +36,21 @@ def gpus(wheel: str, why_not: Sequence[str] | None) -> Iterator[Fact]:
     needed = f"a driver of CUDA {_text(PTX_CUDA)}, compute capability {_text(PTX_CAPABILITY)}"
     yield Fact("GPU", "echo's kernels need", needed, "or later; they are PTX, which the driver compiles")
     try:
-        found = driver()
+        nvidia = driver()
     except LookupError as error:
         yield Fact("GPU", "driver", "none", str(error))
         return
-    yield from _driver(found)
-    if not found.gpus:
+    yield from _driver(nvidia)
+    if not nvidia.gpus:
         yield Fact("GPU", "devices", 0, "the driver finds no CUDA device")
-    for number, gpu in enumerate(found.gpus):
+    for number, gpu in enumerate(nvidia.gpus):
         yield from _gpu(number, gpu, wheel, why_not)
 
 
-def _driver(found: Driver) -> Iterator[Fact]:
-    old = "too old for echo's kernels; " if found.cuda < PTX_CUDA else ""
-    remark = f"{old}runs CUDA up to {_text(found.cuda)}"
-    yield Fact("GPU", "driver", found.release or "there, of unknown version", remark, OFF if old else FINE)
+def _driver(driver: Driver) -> Iterator[Fact]:
+    old = "too old for echo's kernels; " if driver.cuda < PTX_CUDA else ""
+    remark = f"{old}runs CUDA up to {_text(driver.cuda)}"
+    yield Fact("GPU", "driver", driver.release or "there, of unknown version", remark, OFF if old else FINE)
 
 
 def _gpu(number: int, gpu: Gpu, wheel: str, why_not: Sequence[str] | None) -> Iterator[Fact]:

@@ -72,16 +72,16 @@ def libraries() -> Iterator[Fact]:
 def compiler() -> Iterator[Fact]:
     """The C++ compiler that would build the native libraries; they are there already where they are loaded."""
     names = [os.environ["CXX"]] if os.environ.get("CXX") else _COMPILERS
-    found = next((path for path in map(shutil.which, names) if path), None)
-    if found is None:
+    program = next((path for path in map(shutil.which, names) if path), None)
+    if program is None:
         yield Fact("echo", "compiler", "none", "needed only to build echo's native libraries: apt install g++")
         return
     try:
-        done = subprocess.run([found, "--version"], capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        yield Fact("echo", "compiler", found, f"does not say its version: {error}")
+        yield Fact("echo", "compiler", program, f"does not say its version: {error}")
     else:
-        yield Fact("echo", "compiler", next(iter(done.stdout.splitlines()), found))
+        yield Fact("echo", "compiler", next(iter(done.stdout.splitlines()), program))
 
 
 def cache() -> Iterator[Fact]:

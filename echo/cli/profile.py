@@ -85,10 +85,10 @@ def profile(
     _check_pictures(picture, segment)
     check_folders(save, html, picture, segment, trace, torch_snapshot)  # before anything is planned
     options = {**bounds_of(max_overhead, memory_budget), "fuse": not no_fuse, "run": run, "budgets": budgets}
-    found = _profile_or_saved(symbol, shapes, compare, options)
+    profiled = _profile_or_saved(symbol, shapes, compare, options)
     title = title or Path(symbol).stem
-    _export(found, title, save, segment, trace, torch_snapshot)
-    _show(found, by, html, picture, title, as_json)
+    _export(profiled, title, save, segment, trace, torch_snapshot)
+    _show(profiled, by, html, picture, title, as_json)
 
 
 def _check_pictures(*paths: Optional[str]) -> None:
@@ -110,14 +110,14 @@ def _check_no_planning(options: Dict[str, Any]) -> None:
     defaults = {
         "compare": "echo", "max_overhead": "auto", "memory_budget": None, "fuse": True, "run": False, "budgets": 0,
     }  # fmt: skip
-    given = [name for name, value in options.items() if value != defaults[name]]
-    if given:
-        option = "--no-fuse" if given[0] == "fuse" else f"--{given[0].replace('_', '-')}"
+    changed = [name for name, value in options.items() if value != defaults[name]]
+    if changed:
+        option = "--no-fuse" if changed[0] == "fuse" else f"--{changed[0].replace('_', '-')}"
         raise OptionError(f"{option} is for a symbol: expected shapes of its inputs, as data=128,50")
 
 
 def _export(
-    found: "Profile",
+    profiled: "Profile",
     title: str,
     save: Optional[str],
     segment: Optional[str],
@@ -125,19 +125,19 @@ def _export(
     torch_snapshot: Optional[str],
 ) -> None:
     if save:
-        found.save(save)
+        profiled.save(save)
     if segment:
         from echo.report.picture import save_segment
 
-        save_segment(found, segment, title)
+        save_segment(profiled, segment, title)
     if trace:
         from echo.report import trace as perfetto
 
-        perfetto.save(found, trace)
+        perfetto.save(profiled, trace)
     if torch_snapshot:
         from echo.report import torch_snapshot as torch
 
-        torch.save(found, torch_snapshot)
+        torch.save(profiled, torch_snapshot)
 
 
 def _profile(symbol: str, shapes: List[str], names: Sequence[str], options: Dict[str, Any]) -> "Profile":
@@ -149,7 +149,7 @@ def _profile(symbol: str, shapes: List[str], names: Sequence[str], options: Dict
 
 
 def _show(
-    found: "Profile", by: Optional[str], html: Optional[str], picture: Optional[str], title: str, as_json: bool
+    profiled: "Profile", by: Optional[str], html: Optional[str], picture: Optional[str], title: str, as_json: bool
 ) -> None:
     from echo.report import page
     from echo.report import picture as drawing
@@ -157,13 +157,13 @@ def _show(
 
     layer = _layer(by)
     if html:
-        page.save(found, html, title, layer)
+        page.save(profiled, html, title, layer)
     if picture:
-        drawing.save(found, picture, title, layer)
+        drawing.save(profiled, picture, title, layer)
     if as_json:
-        print_json(found.to_json())
+        print_json(profiled.to_json())
     else:
-        say(render(found, layer))
+        say(render(profiled, layer))
 
 
 def diff(before: ProfileFile, after: ProfileFile, by: By = None, as_json: Json = False) -> None:
@@ -216,8 +216,8 @@ def compare(
     from echo.cli.compare_text import render, rows
 
     options = {**bounds_of(max_overhead, memory_budget), "fuse": not no_fuse}
-    found = _profile(symbol, shapes, _EVERYTHING, options)
+    profiled = _profile(symbol, shapes, _EVERYTHING, options)
     if as_json:
-        print_json(rows(found))
+        print_json(rows(profiled))
     else:
-        say(render(found))
+        say(render(profiled))

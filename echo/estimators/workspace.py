@@ -27,7 +27,7 @@ def workspaces(training: TrainingGraph, device: str) -> Mapping[int, int]:
         KernelError: a fused operator has inputs that its kernel does not take.
     """
     known: dict[object, int] = {}
-    found: dict[int, int] = {}
+    bytes_of: dict[int, int] = {}
     for number, kernel in _fused(training):
         node = training.nodes[number]
         types = [training.type_of(entry) for entry in node.inputs]
@@ -35,8 +35,8 @@ def workspaces(training: TrainingGraph, device: str) -> Mapping[int, int]:
         key = kernel, tuple(node.attrs.items()), shapes, dtype
         if key not in known:
             known[key] = operator_workspace(kernel, node.attrs, shapes, dtype, _BACKENDS[device])
-        found[number] = known[key]
-    return found
+        bytes_of[number] = known[key]
+    return bytes_of
 
 
 def _fused(training: TrainingGraph) -> Iterator[tuple[int, str]]:

@@ -83,10 +83,10 @@ class Meter:
         if share <= 0 or self._ctx.device_type != "cpu":
             return 0.0
         if self._streaming is None:
-            found = ask(self._ctx, {"streaming": True}).get("streaming")
-            if not isinstance(found, float) or not 0 <= found < math.inf:
-                raise UnmeasurableError(f"expected seconds a byte, got {found!r}")
-            self._streaming = found
+            seconds_a_byte = ask(self._ctx, {"streaming": True}).get("streaming")
+            if not isinstance(seconds_a_byte, float) or not 0 <= seconds_a_byte < math.inf:
+                raise UnmeasurableError(f"expected seconds a byte, got {seconds_a_byte!r}")
+            self._streaming = seconds_a_byte
         return share * moved * self._streaming
 
 

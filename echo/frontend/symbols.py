@@ -166,11 +166,11 @@ def types_of(graph: Graph, binding: Binding) -> dict[Entry, TensorType]:
     arguments = list(zip(symbol.list_arguments(), binding.arg_shapes, binding.arg_types))
     states = list(zip(symbol.list_auxiliary_states(), binding.aux_shapes, binding.aux_types))
     inner = symbol.get_internals()
-    given = {name: shape for name, shape, _ in [*arguments, *states]}
-    shapes = inner._infer_shape_impl(False, **given)[1]
+    shapes_of_inputs = {name: shape for name, shape, _ in [*arguments, *states]}
+    shapes = inner._infer_shape_impl(False, **shapes_of_inputs)[1]
     types = inner.infer_type(**{name: dtype for name, _, dtype in arguments})[1]
     if shapes is None or types is None:
-        raise UnsupportedError(_unknown_node(graph, inner, given))
+        raise UnsupportedError(_unknown_node(graph, inner, shapes_of_inputs))
     tensors: dict[Entry, TensorType] = {}
     seen: Counter[int] = Counter()
     for name, shape, dtype in zip(inner.list_outputs(), shapes, types):
@@ -180,9 +180,9 @@ def types_of(graph: Graph, binding: Binding) -> dict[Entry, TensorType]:
     return tensors
 
 
-def _unknown_node(graph: Graph, inner: mx.sym.Symbol, given: Mapping[str, tuple[int, ...]]) -> str:
+def _unknown_node(graph: Graph, inner: mx.sym.Symbol, shapes_of_inputs: Mapping[str, tuple[int, ...]]) -> str:
     """Describes the first node of a graph whose shape MXNet cannot infer; ``inner`` is the symbol of the internals."""
-    for name, shape in zip(inner.list_outputs(), inner._infer_shape_impl(True, **given)[1]):
+    for name, shape in zip(inner.list_outputs(), inner._infer_shape_impl(True, **shapes_of_inputs)[1]):
         node = graph.nodes[int(name[1:].partition("_")[0])]
         if not node.is_variable and (not shape or {0, -1} & set(shape)):
             return f"MXNet does not know the shape of {node.name!r} ({node.op}) before it runs"

@@ -23,19 +23,19 @@ def read_again(graph: Graph, user: Graph) -> dict[int, tuple[int, ...]]:
     his gradients may read the variable itself in backward.
     """
     names = {node.name for node in user.nodes}
-    made = {number for number, node in enumerate(graph.nodes) if node.name not in names}
+    new_nodes = {number for number, node in enumerate(graph.nodes) if node.name not in names}
     readers: dict[int, list[int]] = {}
     for number, node in enumerate(graph.nodes):
         fused = node.op.startswith(PREFIX)
         for place, entry in enumerate(node.inputs):
             again = (PLAN_ATTRIBUTE in node.attrs or fused) and graph.nodes[entry.node].is_variable
-            copied = entry.node in made and (fused or (number in made and spec(node.op).heavy))
-            for variable in _above(graph, entry, made) if (again or copied) and _reads(node, place) else ():
+            copied = entry.node in new_nodes and (fused or (number in new_nodes and spec(node.op).heavy))
+            for variable in _above(graph, entry, new_nodes) if (again or copied) and _reads(node, place) else ():
                 readers.setdefault(variable, []).append(number)
     return {variable: tuple(dict.fromkeys(numbers)) for variable, numbers in sorted(readers.items())}
 
 
-def _above(graph: Graph, entry: Entry, made: AbstractSet[int]) -> Iterator[int]:
+def _above(graph: Graph, entry: Entry, new_nodes: AbstractSet[int]) -> Iterator[int]:
     """The variables that an entry is, or whose numbers it is made of by nodes that are not the user's."""
     seen, above = set(), [entry.node]
     while above:
@@ -46,7 +46,7 @@ def _above(graph: Graph, entry: Entry, made: AbstractSet[int]) -> Iterator[int]:
         seen.add(number)
         if node.is_variable:
             yield number
-        elif number in made:
+        elif number in new_nodes:
             above += [source.node for place, source in enumerate(node.inputs) if _reads(node, place)]
 
 

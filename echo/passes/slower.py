@@ -59,19 +59,19 @@ class WhySlower:
     def __call__(self, fusion: Fusion, types: Types) -> str:
         if not self._asks or not may_be_slower(fusion, types) or self.request.frontend.why_no_fusion:
             return ""
-        made = _of_most_bytes(View(self.request.graph), fusion, types)
-        key = _key(made)
+        pair = _of_most_bytes(View(self.request.graph), fusion, types)
+        key = _key(pair)
         reasons = self.request.timed
         if key not in reasons:
-            reasons[key] = self._why(fusion, made, key)
+            reasons[key] = self._why(fusion, pair, key)
         return reasons[key]
 
-    def _why(self, fusion: Fusion, made: Sample, key: str) -> str:
+    def _why(self, fusion: Fusion, pair: Sample, key: str) -> str:
         table = self.request.frontend.cost_table()
         names = {form: f"{form} form of {fusion.label}: {key}" for form in (OWN, FUSED)}
         seconds = {form: table.get(name) for form, name in names.items()}
         if None in seconds.values():
-            times = self._timed(fusion, made)
+            times = self._timed(fusion, pair)
             if isinstance(times, str):
                 return f"it was not timed on this device: {times} ({_HOW})"
             for form, name in names.items():
@@ -81,14 +81,14 @@ class WhySlower:
         own, fused = 1e3 * (seconds[OWN] or 0.0), 1e3 * (seconds[FUSED] or 0.0)
         return "" if fused <= own else f"slower on this device: {fused:.3g} ms, MXNet's own {own:.3g} ms ({_HOW})"
 
-    def _timed(self, fusion: Fusion, made: Sample) -> Mapping[str, float] | str:
+    def _timed(self, fusion: Fusion, pair: Sample) -> Mapping[str, float] | str:
         limit = min(self.limit, self._end - time.perf_counter())
         late = f"that would take more than {max(limit, 0):.1f} s"
         if limit <= 0:
             return late
         self.request.progress(f"fuse: timing {fusion.label}")
         try:
-            seconds = self.request.frontend.race({OWN: made.own, FUSED: made.fused}, made.types, limit)
+            seconds = self.request.frontend.race({OWN: pair.own, FUSED: pair.fused}, pair.types, limit)
         except (UnmeasurableError, UnavailableError) as error:
             return str(error)
         return late if seconds is None else seconds

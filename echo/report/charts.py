@@ -226,11 +226,11 @@ def frontier(rows: Sequence[Mapping[str, float]], chosen: Mapping[str, float]) -
     }
 
 
-def segment(found: Segment) -> Spec:
+def segment(drawn: Segment) -> Spec:
     """Operators of a segment from the top down, as points with names: what becomes of their maps."""
-    rows = [_operator(each) for each in found.operators]
-    lines = [{**{axis: rows[a][axis] for axis in "xy"}, "x2": rows[b]["x"], "y2": rows[b]["y"]} for a, b in found.edges]
-    widest = max(sum(other.rank == each.rank for other in found.operators) for each in found.operators)
+    rows = [_operator(each) for each in drawn.operators]
+    lines = [{**{axis: rows[a][axis] for axis in "xy"}, "x2": rows[b]["x"], "y2": rows[b]["y"]} for a, b in drawn.edges]
+    widest = max(sum(other.rank == each.rank for other in drawn.operators) for each in drawn.operators)
     # the names stand right of the points, and need as much room behind the last one
     x = {
         "field": "x", "type": "quantitative", "axis": None,
@@ -246,7 +246,7 @@ def segment(found: Segment) -> Spec:
     return {
         "$schema": VEGA_LITE_SCHEMA,
         "width": WIDTH,
-        "height": 46 * (1 + max(each.rank for each in found.operators)),
+        "height": 46 * (1 + max(each.rank for each in drawn.operators)),
         "view": {"stroke": None},
         "encoding": {"x": x, "y": y},
         "layer": [

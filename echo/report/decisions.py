@@ -26,17 +26,17 @@ class Group:
 
 def groups(decisions: Iterable[Decision]) -> list[Group]:
     """The decisions as groups, the largest first; of a group of one, the name and the reason are its own."""
-    found: dict[tuple[str, str, str, str], list[Decision]] = {}
+    members_of: dict[tuple[str, str, str, str], list[Decision]] = {}
     for each in decisions:
-        found.setdefault((_starred(each.name), each.op, each.action, _starred(each.reason)), []).append(each)
-    made = []
-    for (name, op, action, _), members in found.items():
+        members_of.setdefault((_starred(each.name), each.op, each.action, _starred(each.reason)), []).append(each)
+    rows = []
+    for (name, op, action, _), members in members_of.items():
         if len({member.name for member in members}) == 1:
             name = members[0].name
         reason = _joined([member.reason for member in members])
         size, seconds = sum(each.bytes for each in members), sum(each.seconds for each in members)
-        made.append(Group(name, op, action, reason, len(members), size, seconds))
-    return sorted(made, key=lambda group: -group.bytes)
+        rows.append(Group(name, op, action, reason, len(members), size, seconds))
+    return sorted(rows, key=lambda group: -group.bytes)
 
 
 def _starred(text: str) -> str:

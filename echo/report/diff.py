@@ -42,7 +42,7 @@ def rows(before: Profile, after: Profile, layer: Layer = layer_of) -> list[dict[
     Raises:
         OptionError: they have no graph in common.
     """
-    found = []
+    differences = []
     for graph in _common(before, after):
         old, new = before.usages[graph], after.usages[graph]
         groups = {
@@ -51,10 +51,10 @@ def rows(before: Profile, after: Profile, layer: Layer = layer_of) -> list[dict[
             "layer": _pairs(old.layers(layer), new.layers(layer)),
         }
         for by, pairs in groups.items():
-            found += [
+            differences += [
                 {"graph": graph, "by": by, "name": name, "before": a, "after": b} for name, (a, b) in pairs.items()
             ]
-    return found
+    return differences
 
 
 def _common(before: Profile, after: Profile) -> list[str]:

@@ -45,12 +45,12 @@ def _attributes(op: str, decisions: list[Decision]) -> dict[str, str]:
     if not decisions:
         return {}
     fused = [decision.op for decision in decisions if decision.op != op]
-    found = {
+    attributes = {
         DECISION: ", ".join(dict.fromkeys(decision.action for decision in decisions)),
         BYTES: str(sum(decision.bytes for decision in decisions)),
         REASON: "; ".join(dict.fromkeys(decision.reason for decision in decisions)),
     }
-    return {**found, **({FUSED: ", ".join(dict.fromkeys(fused))} if fused else {})}
+    return {**attributes, **({FUSED: ", ".join(dict.fromkeys(fused))} if fused else {})}
 
 
 def _patterns(nodes: list[dict[str, Any]], plan: Plan) -> None:

@@ -43,10 +43,10 @@ def save_segment(profile: Profile, path: str | os.PathLike[str], title: str = ""
         OptionError: the profile has none, or as `save`.
         UnsupportedError: as `save`.
     """
-    found = profile.segment
-    if found is None:
+    drawn = profile.segment
+    if drawn is None:
         raise OptionError("there is no segment to draw: expected a profile that has echo's graph")
-    write(lambda: {**segment(found), "title": title, "background": "white"}, path)
+    write(lambda: {**segment(drawn), "title": title, "background": "white"}, path)
 
 
 def ending_of(path: str | os.PathLike[str]) -> str:

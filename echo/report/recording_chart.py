@@ -25,10 +25,10 @@ def chart(recordings: Mapping[str, Sequence[Row]]) -> dict[str, Any]:
     panels = []
     for title, value in _PANELS.items():
         points = [
-            {"recording": name, "step": row.step, "value": round(found, 4)}
+            {"recording": name, "step": row.step, "value": round(figure, 4)}
             for name, rows in recordings.items()
             for row in rows
-            if (found := value(row)) is not None
+            if (figure := value(row)) is not None
         ]
         if points:
             panels.append(_panel(title, points, list(recordings)))

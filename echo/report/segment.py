@@ -155,12 +155,12 @@ class _Facts:
 
     def segments(self) -> list[list[int]]:
         """Light operators that hang together without passing through a heavy one."""
-        found, seen = [], set()
+        connected, seen = [], set()
         for first, role in self.role.items():
             if role != HEAVY and first not in seen:
-                found.append(list(self.nearest(first, len(self.role))))
-                seen.update(found[-1])
-        return found
+                connected.append(list(self.nearest(first, len(self.role))))
+                seen.update(connected[-1])
+        return connected
 
     def nearest(self, first: int, most: int) -> Iterable[int]:
         """Light operators around one, the nearest first."""

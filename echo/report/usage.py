@@ -170,8 +170,8 @@ def layer_by(pattern: str) -> Layer:
         raise GraphError(f"expected a regular expression for the names of arrays, got {pattern!r}: {error}") from None
 
     def group(tensor: Tensor) -> str:
-        found = compiled.search(tensor.name)
-        return (found[1 if compiled.groups else 0] or "others") if found else "others"
+        name_match = compiled.search(tensor.name)
+        return (name_match[1 if compiled.groups else 0] or "others") if name_match else "others"
 
     return group
 

@@ -79,8 +79,8 @@ def _input_names(block: HybridBlock) -> list[str]:
     own_forward = type(block).forward is not HybridBlock.forward
     function, leading = (block.forward, 0) if own_forward else (block.hybrid_forward, 1)  # F comes first
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    found = [name for name, parameter in inspect.signature(function).parameters.items() if parameter.kind in kinds]
-    return [name for name in found[leading:] if name not in block._reg_params]
+    names = [name for name, parameter in inspect.signature(function).parameters.items() if parameter.kind in kinds]
+    return [name for name in names[leading:] if name not in block._reg_params]
 
 
 def session_of_block(block: HybridBlock, shapes: Mapping[str, Any], ctx: mx.Context) -> Callable[[], MxnetSession]:

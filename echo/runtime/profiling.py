@@ -44,20 +44,20 @@ def profile(
     names = _checked(compare)
     if run and session().subject.runner != EXECUTOR:
         raise OptionError("run: expected a symbol; a block's memory is measured where the user's program runs it")
-    found = find.PLANNER.plan(session, options)
-    plan, own = found.plan, session().anew()
-    usages, segment = {STOCK: _usage(own, own.differentiate(), plan.before)}, None
+    planned_graph = find.PLANNER.plan(session, options)
+    plan, stock = planned_graph.plan, session().anew()
+    usages, segment = {STOCK: _usage(stock, stock.differentiate(), plan.before)}, None
     if PLANNED in names:
-        planned = own.on(found.graph)
+        planned = stock.on(planned_graph.graph)
         training = planned.differentiate()
         usages[PLANNED], segment = _usage(planned, training, plan.after), segment_of(training)
     if MIRROR in names:
-        training = own.mirrored()
-        usages[MIRROR] = _usage(own, training, Memory(training.planned_bytes, 0, plan.before.static, {}, {}))
+        training = stock.mirrored()
+        usages[MIRROR] = _usage(stock, training, Memory(training.planned_bytes, 0, plan.before.static, {}, {}))
     if run:
-        usages = {name: replace(usage, measured=_measured(own, name, plan)) for name, usage in usages.items()}
+        usages = {name: replace(usage, measured=_measured(stock, name, plan)) for name, usage in usages.items()}
     points = tuple(budget_frontier(session, options, budgets).to_json()) if budgets else ()
-    return Profile(usages, plan, own.device, _versions(), points, segment)
+    return Profile(usages, plan, stock.device, _versions(), points, segment)
 
 
 def budget_frontier(session: Callable[[], MxnetSession], options: Options, points: int) -> Frontier:

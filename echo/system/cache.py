@@ -35,12 +35,12 @@ def kept(folder: Path) -> tuple[Kept, ...]:
     Raises:
         OSError: the folder cannot be read.
     """
-    found = []
+    files = []
     for inner in (folder, folder / "plans"):
         with contextlib.suppress(FileNotFoundError):
             for path in [] if inner != folder and inner.is_symlink() else inner.iterdir():
-                found += _kept(path, path.relative_to(folder).as_posix())
-    return tuple(sorted(found, key=lambda each: (each.written, each.path)))
+                files += _kept(path, path.relative_to(folder).as_posix())
+    return tuple(sorted(files, key=lambda each: (each.written, each.path)))
 
 
 def _kept(path: Path, name: str) -> list[Kept]:

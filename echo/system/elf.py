@@ -40,12 +40,12 @@ def _wanted(file: BinaryIO, library: Path) -> Wanted:
     segments = list(_segments(file, library))
     entries = [entry for kind, start, _, size in segments if kind == _DYNAMIC for entry in _entries(file, start, size)]
     strings = next((_place(segments, value) for tag, value in entries if tag == _STRINGS), 0)
-    found = {tag: [_text(file, strings + value) for one, value in entries if one == tag]
+    texts = {tag: [_text(file, strings + value) for one, value in entries if one == tag]
              for tag in (_NEEDED, _RPATH, _RUNPATH)}  # fmt: skip
-    own = [folder for text in found[_RUNPATH] or found[_RPATH] for folder in text.split(":") if folder]
+    search_path = [folder for text in texts[_RUNPATH] or texts[_RPATH] for folder in text.split(":") if folder]
     origin = str(library.resolve().parent)
-    folders = [Path(folder.replace("${ORIGIN}", origin).replace("$ORIGIN", origin)) for folder in own]
-    return Wanted(tuple(found[_NEEDED]), tuple(folders))
+    folders = [Path(folder.replace("${ORIGIN}", origin).replace("$ORIGIN", origin)) for folder in search_path]
+    return Wanted(tuple(texts[_NEEDED]), tuple(folders))
 
 
 def _segments(file: BinaryIO, library: Path) -> Iterator[tuple[int, int, int, int]]:

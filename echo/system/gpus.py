@@ -60,12 +60,12 @@ def bus_ids() -> tuple[str, ...]:
         count, device, text = ctypes.c_int(), ctypes.c_int(), ctypes.create_string_buffer(32)
         if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
             raise LookupError("the NVIDIA driver finds no device")
-        found = []
+        ids = []
         for number in range(count.value):
             if cuda.cuDeviceGet(ctypes.byref(device), number) or cuda.cuDeviceGetPCIBusId(text, len(text), device):
                 raise LookupError(f"the NVIDIA driver does not say where device {number} is")
-            found.append(text.value.decode("ascii", errors="replace"))
-        return tuple(found)
+            ids.append(text.value.decode("ascii", errors="replace"))
+        return tuple(ids)
     except (OSError, AttributeError) as error:
         raise LookupError(f"there is no NVIDIA driver that fits: {error}") from error
 

@@ -56,10 +56,10 @@ def first_line() -> str:
 def nvrtc_path() -> Path | None:
     """NVRTC 11.8 where its package is installed."""
     try:
-        found = importlib.util.find_spec("nvidia.cuda_nvrtc")
+        spec = importlib.util.find_spec("nvidia.cuda_nvrtc")
     except ModuleNotFoundError:
         return None
-    folders = found.submodule_search_locations if found else None
+    folders = spec.submodule_search_locations if spec else None
     return next((path for folder in folders or () for path in Path(folder).glob("lib/libnvrtc.so.11.2")), None)
 
 
@@ -116,27 +116,27 @@ def assemble(ptxas: str, ptx: Path, architecture: str) -> dict[str, tuple[int, i
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise PtxError(done.stderr)
-    found = {}
+    usage_of = {}
     for part in done.stderr.split("Compiling entry function ")[1:]:
         name = part.split("'")[1]
         registers = re.search(r"Used (\d+) registers", part)
         memory = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", part)
         assert registers, part
-        found[name] = (int(registers.group(1)), sum(map(int, memory.groups())) if memory else 0)
-    return found
+        usage_of[name] = (int(registers.group(1)), sum(map(int, memory.groups())) if memory else 0)
+    return usage_of
 
 
 def tools(name: str) -> list[str]:
     """Every program of that name: on the PATH, and in packages (``make sass`` installs one)."""
-    found = [shutil.which(name)]
+    paths = [shutil.which(name)]
     for package, folder in PACKAGES.items():
         try:
             spec = importlib.util.find_spec(package)
         except ModuleNotFoundError:
             continue
         roots = spec.submodule_search_locations if spec else None
-        found += [str(Path(root) / folder / name) for root in roots or ()]
-    return [path for path in found if path and os.access(path, os.X_OK)]
+        paths += [str(Path(root) / folder / name) for root in roots or ()]
+    return [path for path in paths if path and os.access(path, os.X_OK)]
 
 
 def known_architectures(ptxas: str) -> list[str]:

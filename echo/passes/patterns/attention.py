@@ -35,22 +35,22 @@ def match(view: View, number: int) -> Fusion | str | None:
     """
     if not is_weighing(view, number):
         return None
-    found = result(view, number)
-    weights = _weights(view, found.weights)
+    weighted = result(view, number)
+    weights = _weights(view, weighted.weights)
     if weights is None or isinstance(weights, str):
         return weights
     scores = _scores(view, weights)
     if scores is None or isinstance(scores, str):
         return scores
-    if scores.form != found.form:
-        return f"attention with products of two kinds: {scores.form} and {found.form}"
-    if found.heads and (found.heads != scores.product.heads or found.values != scores.product.inputs[-1]):
+    if scores.form != weighted.form:
+        return f"attention with products of two kinds: {scores.form} and {weighted.form}"
+    if weighted.heads and (weighted.heads != scores.product.heads or weighted.values != scores.product.inputs[-1]):
         return "attention whose values lie in another array than its keys, or in other heads"
     replaced = scores.nodes | weights.nodes | {number}
     outside = view.read_outside(replaced, (Entry(number),))
     if outside:
         return f"{outside!r}, inside of the attention, is read from outside"
-    fusion = _fusion(view, number, found, weights, scores, replaced)
+    fusion = _fusion(view, number, weighted, weights, scores, replaced)
     return next(filter(None, map(view.late, fusion.shapes.keys() - _made(replaced))), fusion)
 
 
@@ -131,10 +131,10 @@ def _multiplied(view: View, scores: scores_of.Scores, factor: Entry) -> scores_o
 
 
 def _fusion(
-    view: View, number: int, found: Result, weights: _Weights, scores: scores_of.Scores, replaced: frozenset[int]
+    view: View, number: int, weighted: Result, weights: _Weights, scores: scores_of.Scores, replaced: frozenset[int]
 ) -> Fusion:
     built = Built(view.graph.nodes[number].name)
-    operands = Operands.of(view, built, found, scores.product)
+    operands = Operands.of(view, built, weighted, scores.product)
     q = operands.q
     lengths = scores.lengths
     if lengths is not None and scores.row_lengths:

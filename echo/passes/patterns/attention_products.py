@@ -116,14 +116,14 @@ class Operands(NamedTuple):
     like: Entry | None = None
 
     @staticmethod
-    def of(view: View, built: Built, found: Result, scores: Product) -> Operands:
+    def of(view: View, built: Built, weighted: Result, scores: Product) -> Operands:
         if scores.heads:
-            return _interleaved(built, found, scores)
+            return _interleaved(built, scores)
         shapes: dict[Entry, str] = {}
         lead = "N" if scores.form == BATCHED else "b,h"
         taken = []
         for entry, axes, transposed in zip(
-            (*scores.inputs, found.values), ("T,D", "S,D", "S,V"), (*scores.transposed, found.transposed)
+            (*scores.inputs, weighted.values), ("T,D", "S,D", "S,V"), (*scores.transposed, weighted.transposed)
         ):
             if transposed and (behind := _turned(view, entry)) is not None:
                 entry, transposed = behind, False
@@ -162,7 +162,7 @@ def _turned(view: View, entry: Entry) -> Entry | None:
     return None
 
 
-def _interleaved(built: Built, found: Result, scores: Product) -> Operands:
+def _interleaved(built: Built, scores: Product) -> Operands:
     """Parts of [T,B,heads * parts * D], where those of one head lie side by side."""
     heads = scores.heads
 

@@ -63,24 +63,24 @@ def match(view: View, entry: Entry, lengths: Entry | None) -> Scores | str | Non
     steps: list[_Step] = []
     top = entry
     while True:
-        found = product(view, entry)
-        if found is not None:
+        qk = product(view, entry)
+        if qk is not None:
             break
         step = _step(view, entry)
         if step is None or isinstance(step, str):
             return step
         steps.append(step)
         entry = step.below
-    return _collected(view, found, entry, top, steps, lengths)
+    return _collected(view, qk, entry, top, steps, lengths)
 
 
 def _collected(
-    view: View, found: Product, entry: Entry, top: Entry, steps: Sequence[_Step], lengths: Entry | None
+    view: View, qk: Product, entry: Entry, top: Entry, steps: Sequence[_Step], lengths: Entry | None
 ) -> Scores | str:
     """Collects the steps between the product and the softmax, from the product on, into its scores."""
-    scores = Scores(found, found.scale, (), lengths, lengths is not None, frozenset({entry.node}), {})
+    scores = Scores(qk, qk.scale, (), lengths, lengths is not None, frozenset({entry.node}), {})
     shapes: dict[Entry, str] = {entry: f"{LEADING}T,S", top: f"{LEADING}T,S"}
-    several = found.form == SEVERAL
+    several = qk.form == SEVERAL
     for step in reversed(steps):
         if step.shapes:
             several = not several

@@ -48,10 +48,10 @@ def match(view: View, number: int) -> Fusion | str | None:
     if not all(reads):
         return "the logarithms are read by others than a pick at the label and sums over the classes"
     replaced = frozenset({number, *readers})
-    found = [read for read in reads if read is not None]
-    if view.read_outside(replaced, [read.entry for read in found]):
+    loss_reads = [read for read in reads if read is not None]
+    if view.read_outside(replaced, [read.entry for read in loss_reads]):
         return "the logarithms are read from outside"
-    return _fusion(view, number, view.graph.nodes[picks[0]].inputs[1], found, replaced)
+    return _fusion(view, number, view.graph.nodes[picks[0]].inputs[1], loss_reads, replaced)
 
 
 def _read(view: View, number: int, logarithms: Entry) -> _Read | None:

@@ -114,9 +114,9 @@ class _Build:
         return self.add("stack", states, {"axis": "0", "num_args": str(len(states))})
 
     def fusion(self, weights: list[tuple[Entry, Entry, Entry, Entry]]) -> Fusion:
-        data, _, *given = self.node.inputs[: 2 + self.mode.states]
-        states = [self.states(state) for state in given]
-        x, last = data, [list[Entry]() for _ in given]
+        data, _, *first_states = self.node.inputs[: 2 + self.mode.states]
+        states = [self.states(state) for state in first_states]
+        x, last = data, [list[Entry]() for _ in first_states]
         for layer in range(self.layers):
             outputs = []
             for direction in range(self.directions):
@@ -140,7 +140,7 @@ class _Build:
             nodes=tuple(self.nodes),
             outputs=outputs_of,
             replaced=frozenset({self.number}),
-            shapes={data: "T,B,I", **dict.fromkeys(given, shape)},
+            shapes={data: "T,B,I", **dict.fromkeys(first_states, shape)},
             label=f"an RNN operator of {self.layers} {self.mode.label} layers"
             + (", both ways" if self.directions > 1 else ""),
             hidden_bytes=(self.mode.kept * self.layers, Entry(self.number, 0)),

@@ -29,18 +29,18 @@ def sample(view: View, fusion: Fusion, types: Types, rows: Mapping[str, int] | N
 
     Lengths of attention are nearly those of all keys, and what no gradient goes through in the user's graph gets none.
     """
-    made = _Made(view, fusion, types, rows or {})
-    heads = tuple(made.put(entry) for entry in fusion.outputs)
+    build = _Made(view, fusion, types, rows or {})
+    heads = tuple(build.put(entry) for entry in fusion.outputs)
     nodes = tuple(
-        node._with(inputs=tuple(map(made.new, node.inputs)), name=f"f{number}")
+        node._with(inputs=tuple(map(build.new, node.inputs)), name=f"f{number}")
         for number, node in enumerate(fusion.nodes)
     )
-    own = made.graph(heads)
-    outputs = dict(zip(heads, map(made.new, fusion.outputs.values())))
+    own = build.graph(heads)
+    outputs = dict(zip(heads, map(build.new, fusion.outputs.values())))
     moved = replace(fusion, nodes=nodes, outputs=outputs, replaced=frozenset(head.node for head in heads))
     fused = applied(own, [moved], copies=False)
     assert fused is not None, "what a fusion reads does not depend on what it computes"
-    return Sample(own, fused, made.variables)
+    return Sample(own, fused, build.variables)
 
 
 class _Made:
