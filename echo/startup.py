@@ -1,4 +1,4 @@
-"""Watches for the import of mxnet: prepares it (`echo.compat`), and behind it switches transparent mode on.
+"""Watches for the import of mxnet: prepares it (`echo.compat`), and switches transparent mode on after it.
 
 One source, two places: `echo.startup`, and a copy named ``_echo_startup`` in site-packages, for the line in
 echo_startup.pth. That copy must not import the package, which costs more than a start-up may: so nothing of mxnet or
@@ -20,7 +20,7 @@ _ON, _OFF = ("1", "true", "on", "yes"), ("", "0", "false", "off", "no")
 
 
 class _Watcher:
-    """Stands before all finders, and adds a step before and one behind the execution of mxnet."""
+    """A finder before all others that adds a step before and a step after the execution of mxnet."""
 
     is_echo_watcher = True  # how another copy of this module knows it
 

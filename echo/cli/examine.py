@@ -17,7 +17,7 @@ _WIDTH = 120
 
 
 def examine() -> list[Fact]:
-    """All facts, in the order in which they are shown. MXNet is imported, and kernels run on each GPU."""
+    """Imports MXNet, runs kernels on each GPU, and returns all facts in the order in which they are shown."""
     mxnet_here = mxnet()
     why_not = None if mxnet_here.examined is None else mxnet_here.examined.devices
     return [
@@ -32,7 +32,7 @@ def examine() -> list[Fact]:
 
 
 def render(facts: Sequence[Fact]) -> str:
-    """The facts as a text of at most 120 columns, as one table, and what they come to."""
+    """Renders the facts as a table of at most 120 columns, and below it whether echo works."""
     table = Table("echo doctor", "found", "remark")
     for column in table.columns:
         column.overflow = "fold"

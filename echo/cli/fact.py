@@ -1,4 +1,4 @@
-"""One thing that ``mxecho doctor`` found out about the machine."""
+"""A fact about the machine, which is one row in the table of ``mxecho doctor``."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def _remark_on(name: str, environment: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _check(name: str, environment: Mapping[str, str]) -> None:
-    """Raises what echo would say of the value of one of the `VARIABLES`.
+    """Raises the error that echo would raise for the value of one of the `VARIABLES`.
 
     Raises:
         OptionError: nothing could be planned with it.

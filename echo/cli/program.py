@@ -136,7 +136,7 @@ def _as_plain_python(program: Callable[[], object]) -> int:
 
 
 def _own_lines(at: TracebackType | None) -> TracebackType | None:
-    """The part of a traceback that is the program's: behind this file."""
+    """Returns the part of a traceback below this file, which is the program's own."""
     this = _own_lines.__code__.co_filename
     first, later = at, at
     while later is not None:

@@ -62,7 +62,7 @@ def _bytes_of(budget: str, without: int) -> int:
 
 
 def _within(policy: "Policy", graph: "DataGraph", limit: int) -> "Solved":
-    """The schedule that the policy finds within so many bytes."""
+    """Returns the schedule that the policy finds within a budget in bytes."""
     from echo.cli.schedule_text import held_at_peak
     from echo.policies.data_problem import smallest, solve_graph
     from echo.system.deadline import Deadline

@@ -167,7 +167,7 @@ def plan_storage(training: TrainingGraph, match_range: int = 16) -> Storage:
 def _assigned(
     training: TrainingGraph, chunk: Sequence[int], sizes: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The same blocks in the chunks of echo's assignment; a CachedOp's forward and backward nodes share none."""
+    """Returns the blocks in the chunks of echo's own assignment; a CachedOp's forward and backward nodes share none."""
     blocks = blocks_of(training, chunk, sizes)
     moved: dict[int, int] = {}
     all_sizes: list[int] = []

@@ -130,7 +130,7 @@ class StoragePlanner:
 
 
 class ReferencePlanner:
-    """The same in plain Python, several hundred times slower: for machines without the native library."""
+    """The storage planner in plain Python, several hundred times slower: for machines without the native library."""
 
     def __init__(self, training: TrainingGraph, seconds: Sequence[float]) -> None:
         self._training, self._seconds = training, seconds

@@ -50,7 +50,7 @@ class Scheduler:
             self._library.echo_schedule_free(handle)
 
     def end_in(self, seconds: float) -> None:
-        """Has searches come to an end in so many seconds, with the best that they found."""
+        """Makes searches end in so many seconds, with the best schedule found until then."""
         self._library.echo_schedule_end_in(self._handle, seconds)
 
     def simulate(self, splits: Splits) -> Replayed:

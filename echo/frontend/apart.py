@@ -225,7 +225,7 @@ class _Running:
 
 
 def _above_standard(end: socket.socket) -> socket.socket:
-    """The same socket under a number above those of standard files, which a program may have closed."""
+    """Returns the socket under a number above those of the standard files, which a program may have closed."""
     if end.fileno() > 2:
         return end
     with end:

@@ -1,4 +1,4 @@
-"""Which device this is, and everything else that measured seconds depend on."""
+"""Describes the device, and everything else that measured seconds depend on."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _gpu(number: int) -> str:
 
 
 def gpu_text(library: Any, number: int) -> str:
-    """The same, by the functions of a library that has CUDA's; what it does not have is "?"."""
+    """Describes a GPU by the functions of a library with CUDA's API; a function that is missing gives "?"."""
     properties = ctypes.create_string_buffer(_PROPERTIES_BYTES)
     try:
         name = "?" if library.cudaGetDeviceProperties(properties, number) else properties.value.decode(errors="replace")

@@ -26,7 +26,7 @@ class Examined(NamedTuple):
 
 
 def version() -> str:
-    """MXNet's version, whichever it is."""
+    """Returns MXNet's version, also one that echo does not support."""
     return str(getattr(mx, "__version__", "unknown"))
 
 

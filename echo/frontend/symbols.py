@@ -67,7 +67,7 @@ def type_name(dtype: Any) -> str:
 
 @dataclass(frozen=True)
 class Binding:
-    """All that planning needs of a bind: shape and numpy type of each argument and auxiliary state, by position.
+    """The facts of a bind that planning needs: shape and numpy type of each argument and auxiliary state, by position.
 
     ``grad_req`` is "write", "add" or "null" for each argument. ``sparse``: the arguments whose gradients MXNet computes
     as row_sparse arrays.

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Source(Enum):
-    """Where a gradient finds an input; the value is the letter for it in texts for the native hook."""
+    """The place where a gradient finds an input; its value is the letter for it in texts for the native hook."""
 
     GRADIENT = ""  # among the inputs of the gradient that it takes the place of
     FORWARD = "f"  # among the outputs of the forward node

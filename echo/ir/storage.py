@@ -11,7 +11,7 @@ PEAK = -2  # the most bytes alive at once, which no assignment goes below: never
 
 @dataclass(frozen=True)
 class MemoryPool:
-    """A pool that keeps what is freed, and hands each block out again for requests of the block's own size alone.
+    """A pool that keeps freed blocks, and hands each of them out again only for requests of the same size.
 
     Requests of more than ``coarse`` bytes get a multiple of ``coarse``; smaller ones a multiple of ``page`` or, where
     ``powers`` is set, a power of two that is no smaller than ``page``.

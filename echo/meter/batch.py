@@ -21,7 +21,7 @@ _TICK = 1e-3  # seconds; systems that count the time of processes in ticks have 
 
 
 def seconds_of(run: Callable[[int], None], device: tuple[int, int]) -> float:
-    """Seconds of one run; ``run`` runs a graph so many times and waits for the last."""
+    """Returns the seconds of one run of a graph; ``run(count)`` runs it ``count`` times and waits for the last."""
     if device[0] != _GPU:
         return min(_timed(run, 1))
     alone = _timed(run, 1)[0]

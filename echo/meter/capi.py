@@ -176,7 +176,7 @@ class Executor:
             self._library.call("MXExecutorFree", self._handle)
 
     def forward(self, times: int = 1) -> None:
-        """Runs the graph as in training, so many times, and waits for its outputs."""
+        """Runs the graph forward in training mode, ``times`` times, and waits for its outputs."""
         for _ in range(times):
             self._library.call("MXExecutorForward", self._handle, 1)
         for output in self.outputs:

@@ -1,4 +1,4 @@
-"""How a native library of the package is found and opened."""
+"""Finds and opens the native libraries of the package."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class Workspaces:
 
     @property
     def bytes(self) -> int:
-        """The bytes of workspaces that are held at the end of a step."""
+        """The bytes that all spaces hold once the largest workspace was drawn from each."""
         return self.largest * self.spaces
 
 

@@ -81,5 +81,5 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """All bytes that the executor holds: planned and static memory."""
+        """The bytes that the executor holds: planned and static memory."""
         return self.planned + sum(self.static.values())

@@ -138,7 +138,7 @@ def digest(graph: Graph) -> str:
 
 
 def operators(graph: Graph) -> dict[str, int]:
-    """How many nodes of each operator there are."""
+    """Returns the number of nodes of each operator."""
     counts = Counter(map(attrgetter("op"), graph.nodes))
     del counts[VARIABLE]
     return dict(counts)

@@ -1,4 +1,4 @@
-"""How long a training step takes, as a plan predicts it."""
+"""The seconds of a training step, as a plan predicts them."""
 
 from __future__ import annotations
 

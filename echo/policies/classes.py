@@ -125,7 +125,7 @@ class _ForwardReads:
         return _ForwardReads(reads.reader[is_forward], source, _mixed(role.astype(np.uint64)))
 
     def uses(self, nodes: int) -> npt.NDArray[np.int64]:
-        """How often each node is read."""
+        """Returns the number of reads of each node."""
         return np.bincount(self.source, minlength=nodes)
 
 

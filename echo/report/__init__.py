@@ -1,1 +1,1 @@
-"""Where the memory of a training step goes: profiles as data, JSON and text."""
+"""Profiles of the memory of a training step, as data, JSON, text and pictures."""

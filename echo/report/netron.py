@@ -16,7 +16,7 @@ DECISION, BYTES, REASON, FUSED, MISSED = "echo", "echo_bytes", "echo_reason", "e
 
 
 def annotated(symbol: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
-    """The JSON value of a symbol, its nodes with what the plan does to their feature maps.
+    """Returns the JSON value of a symbol, whose nodes say what the plan does to their feature maps.
 
     Args:
         symbol: what ``symbol.tojson()`` gives, read.

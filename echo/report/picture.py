@@ -50,7 +50,7 @@ def save_segment(profile: Profile, path: str | os.PathLike[str], title: str = ""
 
 
 def ending_of(path: str | os.PathLike[str]) -> str:
-    """How the name of a picture ends: ".png" or ".svg".
+    """Returns the ending of a picture's name: ".png" or ".svg".
 
     Raises:
         OptionError: it ends in another way.

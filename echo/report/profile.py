@@ -20,7 +20,7 @@ FORMAT = "echo-profile-1"
 
 @dataclass(frozen=True)
 class Profile:
-    """Where the memory of a training step goes; prints as tables, saves and loads as JSON.
+    """A profile of the memory of a training step; prints as tables, saves and loads as JSON.
 
     ``usages`` has the graphs that are compared: "stock", the user's own; "echo", with ``plan``; "mirror", with MXNet's
     own recomputation (``MXNET_BACKWARD_DO_MIRROR``). ``device`` is "cpu" or "gpu", ``versions`` say what it was made

@@ -157,7 +157,7 @@ class Usage:
 
 
 def layer_by(pattern: str) -> Layer:
-    """A way to group arrays: by what a regular expression finds in their names.
+    """Returns a function that groups arrays by the text that a regular expression finds in their names.
 
     That is its first group, or all of it where it has none; "others" where it is not found.
 

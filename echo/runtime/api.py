@@ -162,5 +162,5 @@ def _session(
 
 
 def _default_grad_req(symbol: Symbol, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, str]:
-    """As MXNet's Module has it: gradients of all arguments but the inputs whose shapes the user gave."""
+    """Returns the gradient requests of MXNet's Module: all arguments but the inputs whose shapes the user gave."""
     return {name: "null" if name in shapes else "write" for name in symbol.list_arguments()}

@@ -1,4 +1,4 @@
-"""One call of ``simple_bind`` or ``bind``, as a value: how to make it, and what planning reads of its arguments."""
+"""One call of ``simple_bind`` or ``bind`` as a value: the call itself, and the arguments that planning reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A difference that ``verify`` finds between what a plan's graph and the user's own graph compute."""
+"""A difference that ``verify`` finds between the results of a plan's graph and of the user's own graph."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Pool:
         return sum(self._match(requested)[1])
 
     def share(self, requested: Sequence[int]) -> Pool:
-        """Adds what a bind that requests these chunks needs beside the pool; gives the new executor's pool."""
+        """Adds the chunks that a bind requests beside the pool, and returns the pool of the new executor."""
         reused, new = self._match(requested)
         self.chunks += new
         return Pool(reused + new)

@@ -1,4 +1,4 @@
-"""`echo.callbacks.Recorder`: what a training takes, recorded as it runs."""
+"""`echo.callbacks.Recorder` records the time, memory and energy of a training as it runs."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class Recorder(TrainBegin, EpochBegin, BatchEnd, EpochEnd, TrainEnd):  # type: i
             self.pause()
 
     def train_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
-        """Starts recording: this method and the four below make it an event handler of Gluon's Estimator."""
+        """Does nothing. Gluon's Estimator calls this and the four methods below of its event handlers."""
 
     def epoch_begin(self, estimator: Any, *args: Any, **kwargs: Any) -> None:
         self.restart()

@@ -166,7 +166,7 @@ def _gradient_like(array: Any) -> Any:
 
 
 def is_recorded(array: Any) -> bool:
-    """Whether an array is part of what MXNet records now, or a variable that wants a gradient."""
+    """Whether MXNet's autograd records an array now, or the array is a variable that gets a gradient."""
     try:
         autograd.get_symbol(array)
     except mx.MXNetError:

@@ -1,1 +1,1 @@
-"""The process that echo runs in: locks, files, deadlines, the status line. No module here knows what a graph is."""
+"""Facilities of the process that echo runs in: locks, files, deadlines, the status line; none is about graphs."""

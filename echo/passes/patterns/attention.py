@@ -55,7 +55,7 @@ def match(view: View, number: int) -> Fusion | str | None:
 
 
 def _made(replaced: frozenset[int]) -> set[Entry]:
-    """Returns the first outputs of the replaced nodes, whose shapes follow from those of their inputs."""
+    """Returns the first outputs of the replaced nodes: MXNet infers their shapes from the entries that stay."""
     return {Entry(number) for number in replaced}
 
 

@@ -29,7 +29,7 @@ class Built:
         return local(len(self.nodes) - 1)
 
     def add(self, op: str, what: str, inputs: Sequence[Entry], **attrs: str) -> Entry:
-        """Adds a node named ``what``, or returns the equal node that was added before."""
+        """Adds a node whose name ends in ``what``, with a number where that name is taken, and returns its output."""
         node = Node(op, f"{self.name}_{what}", tuple(inputs), attrs=attrs)
         taken = {other.name for other in self.nodes}
         number = 0

@@ -23,7 +23,7 @@ class _Read(NamedTuple):
 
 
 def match(view: View, number: int) -> Fusion | str | None:
-    """Matches a log softmax, of a fully connected layer's scores or of any array, whose logarithms only a loss reads.
+    """Returns the fusion of a log softmax with the loss that reads it, why there is none, or None for other nodes.
 
     The logarithms are read by one ``pick`` at the label, and by sums over all classes (label smoothing, Szegedy et al.
     2016). They are never in memory as a whole, and behind a fully connected layer neither is the gradient of the

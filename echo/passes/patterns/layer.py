@@ -54,7 +54,7 @@ class _Weights(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """One step: its input, the states before and after it, and the user's nodes that compute it."""
+    """One time step of a layer: its input, the states before and after it, and the user's nodes that compute it."""
 
     x: Entry
     before: tuple[Entry, ...]

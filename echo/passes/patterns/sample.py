@@ -57,14 +57,14 @@ class _Made:
         self.variables: dict[str, TensorType] = {}
 
     def put(self, entry: Entry) -> Entry:
-        """Where an entry of the user's is; what computes it is added where it is not there yet."""
+        """Returns the sample's entry for one of the user's, and adds the nodes that compute it if they are missing."""
         entry = plain(entry)
         if entry not in self._at:
             self._at[entry] = self._variable(entry) if self._is_read(entry) else self._computed(entry)
         return self._at[entry]
 
     def new(self, entry: Entry) -> Entry:
-        """The same of an entry of the fusion's, whose own nodes stay where they are."""
+        """Returns the sample's entry for one that the fusion reads; those of the fusion's own nodes stay."""
         return self.put(entry) if entry.node >= 0 else entry
 
     def graph(self, heads: tuple[Entry, ...]) -> Graph:
