@@ -72,34 +72,6 @@ def test_names_are_there() -> None:
             assert hasattr(parent, attribute), name
 
 
-# Twins -------------------------------------------------------------------------------------------------------------
-
-
-def twins() -> list[list[str]]:
-    """The files of each row in the table of transforms that are written in Python and in C++."""
-    table = text().partition("| transform | specification | C++ |")[2].partition("\n\n")[0]
-    return [re.findall(r"`(echo/[\w./]+)`", row) for row in table.splitlines()[2:]]
-
-
-def opening(path: Path) -> str:
-    """The docstring of a Python file; the comment that a C++ file, or its header, begins with."""
-    if path.suffix == ".py":
-        return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    header = path.with_suffix(".h")
-    return (header if header.exists() else path).read_text(encoding="utf-8").partition("#pragma once")[0]
-
-
-@pytest.mark.parametrize("files", twins(), ids=lambda files: Path(files[0]).stem)
-def test_twins_name_each_other(files: list[str]) -> None:
-    assert len(files) > 1
-    said = {file: opening(ROOT / file) for file in files}
-    assert [(file, other) for file in files for other in files if other != file and other not in said[file]] == []
-
-
-def test_a_twin_is_expected_of_each_transform() -> None:
-    assert len(twins()) == 4
-
-
 # Tests -------------------------------------------------------------------------------------------------------------
 
 
