@@ -16,7 +16,7 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Iterable, Mapping, Sequence
 
 from echo.estimators.assignment import Block, assign_chunks
@@ -214,9 +214,11 @@ def blocks_of(training: TrainingGraph, chunk: Sequence[int], sizes: Sequence[int
 
 def _pooled(training: TrainingGraph, pool: MemoryPool, blocks: Iterable[Block]) -> int:
     """Returns the bytes that the pool holds after a step: of each size, as many blocks as were alive at once."""
+    place = {number: index for index, (number, _) in enumerate(training.operators())}
     of_size: dict[int, list[Block]] = defaultdict(list)
     for block in blocks:
-        of_size[pool.handed_out(block.bytes)].append(replace(block, bytes=1))
+        last = min(place.get(block.last, len(place)) + pool.late, len(place))
+        of_size[pool.handed_out(block.bytes)].append(Block(1, place[block.first], last))
     return sum(size * _most_alive(training, alike) for size, alike in of_size.items())
 
 

@@ -25,7 +25,7 @@ from echo.native import planner_library
 
 class _Arrays(ctypes.Structure):
     _fields_ = (
-        [(name, ctypes.c_int32) for name in ("nodes", "entries", "outputs", "runner")]
+        [(name, ctypes.c_int32) for name in ("nodes", "entries", "outputs", "runner", "late")]
         + [
             (name, ctypes.c_void_p)
             for name in (
@@ -65,6 +65,7 @@ class StoragePlanner:
             self.entries,
             len(training.outputs),
             RUNNERS.index(training.runner),
+            training.pool.late if training.pool else 0,
             **{name: buffer.ctypes.data for name, buffer in self._buffers.items()},
         )
         self._library = library

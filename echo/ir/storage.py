@@ -13,18 +13,24 @@ PEAK = -2  # the most bytes alive at once, which no assignment goes below: never
 class MemoryPool:
     """A pool that keeps freed blocks, and hands each of them out again only for requests of the same size.
 
-    Requests of more than ``coarse`` bytes get a multiple of ``coarse``; smaller ones a multiple of ``page`` or, where
-    ``powers`` is set, a power of two that is no smaller than ``page``.
+    Requests get a multiple of ``page`` or, where ``powers`` is set, a power of two that is no smaller; what is more
+    than ``coarse`` bytes then becomes a multiple of that. A block is back in the pool ``late`` nodes behind its last
+    reader.
     """
 
     page: int
     coarse: int
     powers: bool
+    late: int = 0
 
     def handed_out(self, size: int) -> int:
         """The bytes of the block that a request of ``size`` bytes gets."""
+        if not self.powers:
+            size = _multiple(max(size, 1), self.page)
         if size > self.coarse:
-            return -(-size // self.coarse) * self.coarse
-        if self.powers:
-            return max(self.page, 1 << (size - 1).bit_length() if size else 1)
-        return -(-max(size, 1) // self.page) * self.page
+            return _multiple(size, self.coarse)
+        return max(self.page, 1 << (size - 1).bit_length() if size else 1) if self.powers else size
+
+
+def _multiple(size: int, unit: int) -> int:
+    return -(-size // unit) * unit

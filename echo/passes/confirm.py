@@ -10,6 +10,7 @@ from echo.ir.storage import ASSIGNED
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewritten
+from echo.passes.rules import RULES
 from echo.plans.decisions import Mark
 from echo.plans.marks import marks_of, outputs_of, splits_of
 
@@ -48,6 +49,11 @@ class Confirm:
         kept = _kept(training, marks_of(request.graph, rewritten.graph))
         if planned + kept >= training.planned_bytes and not request.options.recompute:
             return Confirmed(training.planned_bytes, False, "nothing to gain")
+        if training.pool and training.pool.late and not request.options.recompute:
+            gain = 1 - (planned + kept) / training.planned_bytes
+            if gain < RULES.late_gain:
+                reason = f"MXNet's engine frees arrays late, and may use up the {gain:.1%} that would be gained"
+                return Confirmed(training.planned_bytes, False, reason)
         return Confirmed(planned, True, kept_bytes=kept)
 
 

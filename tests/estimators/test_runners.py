@@ -48,7 +48,9 @@ def test_native_and_reference_agree(name: str, runner: str) -> None:
     assert fast.evaluate(choice_of(training, ()), (16,)).totals == (training.planned_bytes,)
 
 
-@pytest.mark.parametrize("pool", [MemoryPool(4096, 2 << 20, False), MemoryPool(64, 1 << 10, True)])
+@pytest.mark.parametrize(
+    "pool", [MemoryPool(4096, 2 << 20, False, 3), MemoryPool(64, 1 << 10, True), MemoryPool(5000, 1000, False, 1)]
+)
 @pytest.mark.parametrize("name", ALL_CASES)
 def test_native_and_reference_agree_on_what_a_pool_holds(name: str, pool: MemoryPool) -> None:
     case = any_case(name)
@@ -102,6 +104,8 @@ def test_a_pool_hands_blocks_out_again_for_their_own_size_alone() -> None:
     fine, coarse = MemoryPool(4, 64, powers=False), MemoryPool(8, 64, powers=True)
     assert plan_storage(replace(graph, pool=fine), 0).total == 12, "third and last get the blocks of first and second"
     assert plan_storage(replace(graph, pool=coarse), 0).total == 16, "blocks of 8 bytes"
+    late = MemoryPool(4, 64, powers=False, late=1)
+    assert plan_storage(replace(graph, pool=late), 0).total == 2 * 4 + 2 * 8, "each comes back when the next is there"
     three = b.forward("relu", "three", (3,), last)
     graph = replace(b.graph([three]), runner=DYNAMIC)
     assert plan_storage(graph, 0).total == 20

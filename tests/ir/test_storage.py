@@ -21,6 +21,19 @@ SIZES = {  # of a request: the block in MXNet's naive pool, and in the one of po
 }
 
 
+def test_a_size_is_rounded_to_a_page_and_then_once_more() -> None:
+    """As MXNet does; so a larger request never gets a smaller block."""
+    for page, coarse in [(1000, 2 * MB), (3 * 10**6, 2 * MB), (8 * MB, 2 * MB), (4096, 3 * 10**6), (4096, 1)]:
+        pool = MemoryPool(page, coarse, powers=False)
+        blocks = [pool.handed_out(size) for size in range(0, 20 * MB, 99_991)]
+        assert blocks == sorted(blocks)
+    assert MemoryPool(1000, 2 * MB, powers=False).handed_out(2 * MB) == 4 * MB
+    assert MemoryPool(3 * 10**6, 2 * MB, powers=False).handed_out(1) == 4 * MB
+    assert MemoryPool(8 * MB, 2 * MB, powers=False).handed_out(3 * 10**6) == 8 * MB
+    assert MemoryPool(4096, 3 * 10**6, powers=False).handed_out(3 * 10**6) == 6 * 10**6
+    assert MemoryPool(4096, 1, powers=False).handed_out(4) == 4096
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_sizes_of_blocks(size: int) -> None:
     naive, powers = MemoryPool(4096, 2 * MB, powers=False), MemoryPool(4096, 16 * MB, powers=True)

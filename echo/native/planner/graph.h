@@ -14,6 +14,7 @@ enum Runner : std::int32_t { kExecutor = 0, kStatic = 1, kDynamic = 2, kShaped =
 struct TrainingArrays {
   std::int32_t nodes, entries, outputs;
   std::int32_t runner;                // what will run the graph, a Runner
+  std::int32_t late;                  // with a pool: nodes between the last use of a chunk and its return
   const std::int32_t* entry_begin;    // [nodes + 1] first entry of each node
   const std::int32_t* input_begin;    // [nodes + 1]
   const std::int32_t* input_entry;    // the entries each node reads

@@ -225,13 +225,15 @@ std::int64_t StoragePlanner::peak() {
 // Of each size of blocks, the pool holds as many as are alive at once.
 std::int64_t StoragePlanner::pooled() {
   const std::size_t positions = graph_.order.size() + 2;
+  const std::int32_t last = static_cast<std::int32_t>(positions) - 1;
   starts_.assign(positions, kNone);
   ends_.assign(positions, kNone);
   next_start_.resize(chunks_.size());
   next_end_.resize(chunks_.size());
   for (std::size_t chunk = 0; chunk < chunks_.size(); ++chunk) {
     if (chunk_first_[chunk] == kNone) continue;  // nothing is held in it
-    std::int32_t &start = starts_[chunk_first_[chunk]], &end = ends_[chunk_last_[chunk] + 1];
+    std::int32_t &start = starts_[chunk_first_[chunk]],
+                 &end = ends_[std::min(chunk_last_[chunk] + 1 + graph_.arrays.late, last)];
     next_start_[chunk] = std::exchange(start, static_cast<std::int32_t>(chunk));
     next_end_[chunk] = std::exchange(end, static_cast<std::int32_t>(chunk));
   }
