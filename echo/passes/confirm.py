@@ -47,14 +47,17 @@ class Confirm:
             reason = f"{late!r} may find another array in the memory of an input of which it reads the shape"
             return Confirmed(training.planned_bytes, False, reason)
         kept = _kept(training, marks_of(request.graph, rewritten.graph))
-        if planned + kept >= training.planned_bytes and not request.options.recompute:
-            return Confirmed(training.planned_bytes, False, "nothing to gain")
-        if training.pool and training.pool.late and not request.options.recompute:
-            gain = 1 - (planned + kept) / training.planned_bytes
-            if gain < RULES.late_gain:
-                reason = f"MXNet's engine frees arrays late, and may use up the {gain:.1%} that would be gained"
-                return Confirmed(training.planned_bytes, False, reason)
-        return Confirmed(planned, True, kept_bytes=kept)
+        reason = "" if request.options.recompute else _too_little(request, training, planned + kept)
+        return Confirmed(training.planned_bytes, False, reason) if reason else Confirmed(planned, True, kept_bytes=kept)
+
+
+def _too_little(request: Request, training: TrainingGraph, planned: int) -> str:
+    if planned >= training.planned_bytes:
+        return "nothing to gain"
+    gain = 1 - planned / training.planned_bytes
+    if training.pool and training.pool.late and gain < RULES.late_gain and request.options.memory_budget is None:
+        return f"MXNet's engine frees arrays late, and may use up the {gain:.1%} that would be gained"
+    return ""
 
 
 def _kept(training: TrainingGraph, marks: Iterable[Mark]) -> int:

@@ -6,9 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from echo.ir.storage import MemoryPool
+from echo.ir.training_graph import DYNAMIC
 from echo.passes.confirm import Confirm, Confirmed
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewritten
+from echo.passes.rules import RULES
 from echo.plans.options import Options
 from tests.conftest import Case, FakeFrontend, model_case, special_case
 
@@ -40,6 +43,21 @@ def test_no_gain_is_refused(more: int) -> None:
     assert not found.accepted
     assert found.planned_bytes == case.training.planned_bytes
     assert found.reason == "nothing to gain"
+
+
+def test_a_small_gain_is_refused_where_frees_come_late() -> None:
+    case = model_case("nmt")
+    late = MemoryPool(4096, 2 << 20, powers=False, late=3)
+    for pool, least in ((None, 0.0), (replace(late, late=0), 0.0), (late, RULES.late_gain)):
+        training = replace(case.training, runner=DYNAMIC, pool=pool)
+        pooled = replace(case, training=training)
+        for part in (0.99, 0.95, 0.5):
+            planned = int(part * training.planned_bytes)
+            result = confirmed(pooled, planned)
+            assert result.accepted == (1 - part > least)
+            assert result.accepted or "frees arrays late" in result.reason
+            assert confirmed(pooled, planned, memory_budget=0.9).accepted, "the user asks for memory"
+            assert confirmed(pooled, planned, recompute="Activation").accepted
 
 
 def test_what_the_user_insists_on_is_bound_though_it_costs_memory() -> None:
