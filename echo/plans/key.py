@@ -158,7 +158,7 @@ def _structure(graph: Graph, scopes: dict[str, int]) -> bytes:
     number_of = [texts.setdefault(_text(kind, scopes), len(texts)) for kind in number_of_kind]
     inputs, deps = list(map(attrgetter("inputs"), nodes)), list(map(attrgetter("control_deps"), nodes))
     lists: list[Iterable[int]] = [map(number_of.__getitem__, kind_numbers), map(len, inputs), map(len, deps)]
-    lists += [chain.from_iterable(chain.from_iterable(inputs)), chain.from_iterable(deps)]
+    lists += [_without_history(list(chain.from_iterable(chain.from_iterable(inputs)))), chain.from_iterable(deps)]
     lists += [chain.from_iterable(graph.heads), graph.arg_nodes]
     numbers = [array("q", list(items)) for items in lists]
     if sys.byteorder == "big":
@@ -166,6 +166,24 @@ def _structure(graph: Graph, scopes: dict[str, int]) -> bytes:
             items.byteswap()
     parts = [json.dumps([list(texts), list(map(len, numbers))]).encode(), *(items.tobytes() for items in numbers)]
     return b"".join(parts)
+
+
+def _without_history(entries: list[int]) -> list[int]:
+    """Triples of node, output and version, in which the versions of an entry are 0, 1, ... in their order.
+
+    MXNet counts in a variable how often operators were made that write it, such as BatchNorm: of a Gluon block that is
+    hybridized again the count goes on.
+    """
+    if not any(entries[2::3]):
+        return entries
+    versions: dict[tuple[int, int], set[int]] = {}
+    for node, output, version in zip(entries[::3], entries[1::3], entries[2::3]):
+        versions.setdefault((node, output), set()).add(version)
+    places = {entry: {version: place for place, version in enumerate(sorted(of))} for entry, of in versions.items()}
+    for start in range(0, len(entries), 3):
+        node, output, version = entries[start : start + 3]
+        entries[start + 2] = places[node, output][version]
+    return entries
 
 
 def _text(kind: tuple[Any, ...], scopes: dict[str, int]) -> str:
