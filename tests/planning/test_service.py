@@ -30,3 +30,26 @@ def test_who_keeps_a_plan_keeps_no_training_graph(fuse: bool) -> None:
     gc.collect()
     assert training() is None
     assert found.plan.why(found.plan.recomputed[0].name)
+
+
+@pytest.mark.usefixtures("cheap_planning")
+def test_the_oldest_plan_goes_where_there_are_too_many_and_all_go_when_told() -> None:
+    """Plans in memory: an answer from there is the same object, any other one is made anew or read from the disk."""
+    binding = infer_binding(MODEL.symbol, MODEL.shapes, None, MODEL.grad_req())
+    session = MxnetSession(graph_of(MODEL.symbol), binding, mx.cpu())
+    planner = Planner(most=2)
+
+    def graph(bound: float) -> object:
+        options = Options(fuse=False, max_overhead=bound)
+        return planner.plan(session.anew, options, details=False).graph
+
+    first, second = graph(0.1), graph(0.2)
+    assert (graph(0.1), graph(0.2)) == (first, second)
+    assert graph(0.1) is first
+    assert graph(0.2) is second
+    graph(0.3)
+    assert graph(0.2) is second
+    assert graph(0.1) is not first
+    third = graph(0.3)
+    planner.forget()
+    assert graph(0.3) is not third
