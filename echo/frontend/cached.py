@@ -19,11 +19,17 @@ from echo.frontend.symbols import Binding, sparse_gradients
 from echo.ir.attributes import COPY_ATTRIBUTE
 from echo.ir.clones import in_execution_order
 from echo.ir.graph import Entry, Graph, Node
+from echo.ir.ops import ops_with, spec
 from echo.ir.storage import MemoryPool
 from echo.ir.training_graph import DYNAMIC, GRADIENT_SUM, KEEPS_MEMORY, SHAPED, STATIC, TrainingGraph, added_outputs
 from echo.ir.training_node import NO_NUMBERS
 
 _MOST_GATES = 8  # an LSTM cell has four
+_WITH_STATE = {op: spec(op) for op in ops_with(lambda row: bool(row.stateless_as))}
+_STATEFUL = {  # the operators that keep state, and their gradients, by the names of the stateless ones
+    **{row.stateless_as: op for op, row in _WITH_STATE.items()},
+    **{spec(row.stateless_as).gradient: row.gradient for row in _WITH_STATE.values()},
+}
 _NUMBER_ATTRIBUTE = "__echo_node__"  # tells nodes apart that are equal otherwise; nobody reads it
 
 
@@ -54,13 +60,16 @@ def stateless(graph: Graph) -> Graph:
     """
     if not any(map(_is_of_gates, graph.nodes)):
         return graph
-    nodes = [replace(node, op="_split_v2", attrs=_split(node.attrs, number)) if _is_of_gates(node) else node
-             for number, node in enumerate(graph.nodes)]  # fmt: skip
+    nodes = (_stateless(node, number) if _is_of_gates(node) else node for number, node in enumerate(graph.nodes))
     return replace(graph, nodes=tuple(nodes))
 
 
+def _stateless(node: Node, number: int) -> Node:
+    return replace(node, op=spec(node.op).stateless_as, attrs=_split(node.attrs, number))
+
+
 def _is_of_gates(node: Node) -> bool:
-    return node.op == "SliceChannel" and int(node.attrs["num_outputs"]) <= _MOST_GATES
+    return bool(spec(node.op).stateless_as) and int(node.attrs["num_outputs"]) <= _MOST_GATES
 
 
 def as_stateful(node: str, value: str, op: str) -> tuple[str, str]:
@@ -70,8 +79,7 @@ def as_stateful(node: str, value: str, op: str) -> tuple[str, str]:
         of_node = f"output{of_node}"
     elif of_node == "backward_0":
         of_node = "backward_data"
-    stateful = {"_split_v2": "SliceChannel", "_split_v2_backward": "_backward_SliceChannel"}
-    return f"{node}_{of_node}", stateful.get(op, op)
+    return f"{node}_{of_node}", _STATEFUL.get(op, op)
 
 
 def _split(attrs: Mapping[str, str], number: int) -> dict[str, str]:

@@ -18,7 +18,8 @@ from echo.ir.attributes import is_true
 from echo.ir.fused_operators import PREFIX, READS
 from echo.ir.gradient_rule import GradientRule, Read, Source, own_inputs
 from echo.ir.graph import Entry
-from echo.ir.ops import spec
+from echo.ir.op_spec import LighterGradient
+from echo.ir.ops import ops_with, spec
 from echo.ir.split_gradients import split_gradients, split_rule
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TrainingNode
@@ -38,7 +39,6 @@ _MASKED_SOFTMAX = _reading("_backward_softmax", 0, 3, 2, 3)  # reads the output 
 _FROM_OUTPUT = {
     name: GradientRule("_backward_Activation", f"_backward_{name}", own_inputs(0, 1)) for name in ("tanh", "sigmoid")
 }
-_SUMS = {"_npi_add": "_backward_npi_broadcast_add", "_npi_subtract": "_backward_npi_broadcast_sub"}
 _GRADIENT, *_TERMS = own_inputs(0, 1, 2)  # what the gradient of a sum is handed: that of the total, and the terms
 _TOTAL = Read(Source.FORWARD, 0)
 
@@ -128,40 +128,40 @@ def _of_sum(case: _Case) -> GradientRule | None:
 
 
 def _sum(op: str, left: Read, right: Read) -> GradientRule:
-    return GradientRule(_SUMS[op], _SUMS[op], (_GRADIENT, left, right))
+    return GradientRule(spec(op).gradient, spec(op).gradient, (_GRADIENT, left, right))
 
 
 class _Rules(NamedTuple):
-    """The rules for the gradient of one operator: which is chosen where, and which there are, by its attributes."""
+    """A family of rules: which is chosen where, and which there are for an operator with these attributes."""
 
     choose: Callable[[_Case], GradientRule | None]
-    offered: Callable[[Mapping[str, str]], tuple[GradientRule, ...]]
+    offered: Callable[[str, Mapping[str, str]], tuple[GradientRule, ...]]
 
 
-def _sums(op: str) -> _Rules:
-    every = tuple(_sum(op, *pair) for pair in product((_GRADIENT, _TOTAL, _TERMS[0]), (_GRADIENT, _TOTAL, _TERMS[1])))
-    return _Rules(_of_sum, lambda _: every)
+def _sums(op: str, _: Mapping[str, str]) -> tuple[GradientRule, ...]:
+    return tuple(_sum(op, *pair) for pair in product((_GRADIENT, _TOTAL, _TERMS[0]), (_GRADIENT, _TOTAL, _TERMS[1])))
 
 
-def _activations(attrs: Mapping[str, str]) -> tuple[GradientRule, ...]:
+def _activations(_: str, attrs: Mapping[str, str]) -> tuple[GradientRule, ...]:
     from_output = _FROM_OUTPUT.get(attrs.get("act_type", ""))
     return (_ACTIVATION,) if from_output is None else (_ACTIVATION, from_output)
 
 
-_RULES: Mapping[str, _Rules] = {
-    "Activation": _Rules(_of_activation, _activations),
-    "LeakyReLU": _Rules(_of_leaky, lambda _: (_LEAKY_INPUT, _LEAKY_OUTPUT)),
-    "softmax": _Rules(_of_softmax, lambda _: (_MASKED_SOFTMAX,)),
-    "Concat": _Rules(_of_concat, lambda attrs: (_concat(int(attrs["num_args"])),)),
-    "Convolution": _Rules(lambda _: None, lambda _: (split_rule(False), split_rule(True))),  # chosen by their sums
-    **{op: _sums(op) for op in _SUMS},
+_FAMILIES: Mapping[LighterGradient, _Rules] = {
+    LighterGradient.ACTIVATION: _Rules(_of_activation, _activations),
+    LighterGradient.LEAKY: _Rules(_of_leaky, lambda *_: (_LEAKY_INPUT, _LEAKY_OUTPUT)),
+    LighterGradient.MASKED_SOFTMAX: _Rules(_of_softmax, lambda *_: (_MASKED_SOFTMAX,)),
+    LighterGradient.CONCAT: _Rules(_of_concat, lambda _, attrs: (_concat(int(attrs["num_args"])),)),
+    LighterGradient.SPLIT: _Rules(lambda _: None, lambda *_: (split_rule(False), split_rule(True))),  # chosen by sums
+    LighterGradient.SUM: _Rules(_of_sum, _sums),
 }
+_SUM_GRADIENTS = {spec(op).gradient for op in ops_with(lambda row: row.lighter is LighterGradient.SUM)}
 # The pairs of gradients that the native hook may exchange; fused operators bring their own.
 EXCHANGES = frozenset(
     rule.exchange
     for rule in (
         _ACTIVATION, _LEAKY_INPUT, _MASKED_SOFTMAX, *_FROM_OUTPUT.values(), split_rule(True), _concat(1),
-        *(_reading(gradient) for gradient in _SUMS.values()),
+        *(_reading(gradient) for gradient in sorted(_SUM_GRADIENTS)),
         *(_reading(f"_backward_{PREFIX}{kernel}") for kernel in READS),
     )
 )  # fmt: skip
@@ -185,9 +185,10 @@ def implementations(
     for _, node in training.operators():
         for number in () if node.forward else node.control_deps:
             forward = training.nodes[number]
-            if forward.user is None or forward.op not in _RULES:
+            lighter = spec(forward.op).lighter
+            if forward.user is None or lighter is None:
                 continue
-            rule = _RULES[forward.op].choose(_Case(training, number, onednn, exact, Entry(number) in copied))
+            rule = _FAMILIES[lighter].choose(_Case(training, number, onednn, exact, Entry(number) in copied))
             if rule is not None and rule.before == node.op:
                 rules[forward.user] = rule
     for number, rule in split_gradients(training, cudnn).items() if onednn or cudnn else ():
@@ -199,4 +200,5 @@ def implementations(
 
 def known(op: str, attrs: Mapping[str, str]) -> frozenset[GradientRule]:
     """Every rule that the gradient of a node with this operator and these attributes may have."""
-    return frozenset(_RULES[op].offered(attrs)) if op in _RULES else frozenset()
+    lighter = spec(op).lighter
+    return frozenset() if lighter is None else frozenset(_FAMILIES[lighter].offered(op, attrs))

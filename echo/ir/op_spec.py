@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Callable, Mapping, NamedTuple, Sequence
 
 from echo.ir.attributes import means_true
@@ -57,6 +58,17 @@ class GradientReads(NamedTuple):
     gradients: str
     inputs: str
     outputs: str
+
+
+class LighterGradient(Enum):
+    """The rules by which a gradient may read less than MXNet hands it: `echo.ir.gradients` has them, a family each."""
+
+    ACTIVATION = "activation"
+    LEAKY = "leaky"
+    MASKED_SOFTMAX = "masked softmax"
+    CONCAT = "concat"
+    SPLIT = "split"  # a convolution's, in two: `echo.ir.split_gradients`
+    SUM = "sum"
 
 
 @dataclass(frozen=True)
@@ -118,6 +130,9 @@ class OpSpec:
         takes_attrs: its nodes may be given further attributes.
         unwatched: inputs whose values no result depends on, or that MXNet counts as written in every pass.
         outputs: how many outputs it has, or the attribute that says it.
+        gradient: MXNet's name of the operator that computes its gradient, of operators whose gradient is exchanged.
+        lighter: the family of rules by which its gradient may read less; None where there are none.
+        stateless_as: the operator that computes the same and keeps no state.
         gradient_reads: of a fused operator, what the gradient reads; ``table.cc`` of the kernels says the same.
         flops: the floating-point operations that its time follows; None where it follows the bytes that it moves.
         gathers: it reads no more of its first input than it writes.
@@ -150,6 +165,9 @@ class OpSpec:
     takes_attrs: bool = True
     unwatched: Mapping[int, When] = field(default_factory=dict)
     outputs: int | str = 1
+    gradient: str = ""
+    lighter: LighterGradient | None = None
+    stateless_as: str = ""
     gradient_reads: GradientReads | None = None
     flops: Formula | None = None
     gathers: bool = False

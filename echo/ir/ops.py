@@ -13,7 +13,18 @@ from dataclasses import replace
 from typing import Callable, Mapping
 
 from echo.ir import flops
-from echo.ir.op_spec import ALWAYS, GradientReads, Layout, OpSpec, When, unless, unless_set, when, when_set
+from echo.ir.op_spec import (
+    ALWAYS,
+    GradientReads,
+    Layout,
+    LighterGradient,
+    OpSpec,
+    When,
+    unless,
+    unless_set,
+    when,
+    when_set,
+)
 
 # Attributes that say how large something is, and some that say what an operator does whatever its size.
 SIZE_ATTRIBUTES = frozenset({
@@ -50,6 +61,7 @@ _BY_ONEDNN = Layout(onednn=ALWAYS)
 _PLAIN = Layout(onednn=ALWAYS, plain=True)
 _HANDS_ON = Layout(hands_on=True, onednn=ALWAYS)
 _SOURCE = Layout(source=True, onednn=ALWAYS)
+_SUM = replace(_LIGHT, lighter=LighterGradient.SUM)
 _SOFTMAX = replace(_LIGHT, in_place=_WITH_LENGTHS, layout=Layout(onednn=unless_set("use_length")))
 
 
@@ -59,7 +71,8 @@ def _fused(like: OpSpec, gradients: str, inputs: str, outputs: str) -> OpSpec:
 
 _ROWS: tuple[tuple[OpSpec, str], ...] = (
     # Products and convolutions
-    (replace(_HEAVY, flops=flops.convolution, has_parameters=True, layout=_SOURCE), "Convolution"),
+    (replace(_HEAVY, flops=flops.convolution, has_parameters=True, layout=_SOURCE, lighter=LighterGradient.SPLIT),
+     "Convolution"),
     (replace(_HEAVY, flops=flops.deconvolution, has_parameters=True, layout=_SOURCE, movable_inputs=frozenset({0})),
      "Deconvolution"),  # a CachedOp dies when its other inputs are maps that move
     (replace(_HEAVY, flops=flops.dense, has_parameters=True, layout=_PLAIN), "FullyConnected"),
@@ -72,10 +85,11 @@ _ROWS: tuple[tuple[OpSpec, str], ...] = (
             draws_in_training=ALWAYS, draws=When("p", "0", lambda text: float(text) > 0)), "RNN"),
 
     # Activations and layers
-    (replace(_LIGHT, layout=Layout(keeps=_OUTSIDE_SOFTSIGN, onednn=_OUTSIDE_SOFTSIGN, hands_on=True, indifferent=True)),
-     "Activation"),
+    (replace(_LIGHT, layout=Layout(keeps=_OUTSIDE_SOFTSIGN, onednn=_OUTSIDE_SOFTSIGN, hands_on=True, indifferent=True),
+             lighter=LighterGradient.ACTIVATION), "Activation"),
     (replace(_LIGHT, draws=_NOISE, draws_in_training=ALWAYS, in_place=when("act_type", "leaky", "prelu"),
-             has_parameters=True, layout=Layout(onednn=when("act_type", "leaky", "leaky", "elu", "gelu"))),
+             has_parameters=True, layout=Layout(onednn=when("act_type", "leaky", "leaky", "elu", "gelu")),
+             lighter=LighterGradient.LEAKY),
      "LeakyReLU"),
     (replace(_LIGHT, needs_hook=True), "hard_sigmoid UpSampling _np_moveaxis"),
     (replace(_LIGHT, needs_hook=True, needs_cpu=True, clone_op="elemwise_mul", outputs=2,
@@ -89,19 +103,22 @@ _ROWS: tuple[tuple[OpSpec, str], ...] = (
     (replace(_READER, measurable=True, layout=_HANDS_ON), "LRN"),
     (replace(_LIGHT, every_output=True, of_mode=when("pool_type", "max", "max"),
              layout=Layout(hands_on=True, onednn=when("pool_type", "max", "max", "avg"), indifferent=True)), "Pooling"),
-    (_SOFTMAX, "softmax log_softmax"),
+    (replace(_SOFTMAX, lighter=LighterGradient.MASKED_SOFTMAX), "softmax"),
+    (_SOFTMAX, "log_softmax"),
     (replace(_LIGHT, in_place=_WITH_LENGTHS), "softmin"),
     (replace(_READER, measurable=True, in_place=when_set("out_grad"), layout=_PLAIN),
      "SoftmaxOutput"),
     (replace(_READER, measurable=True), "LinearRegressionOutput LogisticRegressionOutput MAERegressionOutput MakeLoss"),
 
     # Arrays put together, taken apart, seen in another shape, copied, chosen from
-    (replace(_LIGHT, layout=_HANDS_ON), "Concat elemwise_add"),
+    (replace(_LIGHT, layout=_HANDS_ON, lighter=LighterGradient.CONCAT), "Concat"),
+    (replace(_LIGHT, layout=_HANDS_ON), "elemwise_add"),
     (replace(_LIGHT, layout=_HANDS_ON, in_gradients=True, counts_inputs=True), "add_n"),
     (OpSpec(layout=Layout(hands_on=True)), "_plus ElementWiseSum"),
     (OpSpec(layout=Layout(blocks_all=True)), "_backward_Concat"),
-    (replace(_LIGHT, every_output=True, outputs="num_outputs"), "SliceChannel"),
-    (replace(_LIGHT, every_output=True), "_split_v2"),
+    (replace(_LIGHT, every_output=True, outputs="num_outputs", gradient="_backward_SliceChannel",
+             stateless_as="_split_v2"), "SliceChannel"),
+    (replace(_LIGHT, every_output=True, gradient="_split_v2_backward"), "_split_v2"),
     (replace(_LIGHT, layout=_BY_ONEDNN), "slice"),
     (replace(_LIGHT, layout=_PLAIN), "Reshape Flatten transpose expand_dims"),
     (replace(_LIGHT, in_gradients=True, layout=replace(_HANDS_ON, identity=True, unsettled=True)), "_copy"),
@@ -147,6 +164,8 @@ _ROWS: tuple[tuple[OpSpec, str], ...] = (
     (_fused(_UNKNOWN, "00", "0000", "00"), "_echo_draw_mask"),  # whose draws hang on when it runs
     (_fused(_READER, "00", "0", "00"), "_echo_pack_mask"),  # whose result is what is kept
 
+    (replace(_SUM, gradient="_backward_npi_broadcast_add"), "_npi_add"),
+    (replace(_SUM, gradient="_backward_npi_broadcast_sub"), "_npi_subtract"),
     (_LIGHT, """
     relu sigmoid tanh softsign exp expm1 log log1p log2 log10 sqrt rsqrt cbrt rcbrt square abs sign negative
     reciprocal erf sin cos arctan clip smooth_l1 Cast elemwise_sub elemwise_mul elemwise_div _maximum _minimum
@@ -157,7 +176,7 @@ _ROWS: tuple[tuple[OpSpec, str], ...] = (
     norm SwapAxis squeeze stack slice_axis slice_like broadcast_to broadcast_axis broadcast_like tile repeat Pad
     reverse one_hot depth_to_space space_to_depth _npx_relu _npx_sigmoid _npi_tanh _npi_exp _npi_expm1
     _npi_log _npi_log1p _npi_log2 _npi_log10 _npi_sqrt _npi_cbrt _npi_square _npi_absolute _npi_sign _npi_negative
-    _npi_reciprocal _npi_sin _npi_cos _npi_arctan _npi_add _npi_subtract _npi_multiply _npi_true_divide _npi_power
+    _npi_reciprocal _npi_sin _npi_cos _npi_arctan _npi_multiply _npi_true_divide _npi_power
     _npi_where _npi_where_lscalar _npi_where_rscalar _npi_add_scalar _npi_subtract_scalar _npi_rsubtract_scalar
     _npi_multiply_scalar _npi_true_divide_scalar _npi_rtrue_divide_scalar _npi_power_scalar _npi_rpower_scalar
     _npi_equal _npi_not_equal _npi_greater _npi_greater_equal _npi_less _npi_less_equal _npi_equal_scalar

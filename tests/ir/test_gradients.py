@@ -25,6 +25,7 @@ from echo.frontend.symbols import symbol_of
 from echo.ir.attributes import GRADIENT_ATTRIBUTE
 from echo.ir.gradient_rule import GradientRule
 from echo.ir.gradients import implementations, known
+from echo.ir.ops import ops_with
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.check_marks import with_marks
 from echo.passes.rewrite import gradient_marks
@@ -531,3 +532,8 @@ def test_plans_from_files_have_no_others() -> None:
             with_marks(found.graph, wrong, FakeFrontend(found.training))
     for op in ("exp", "LeakyReLU", "softmax", "_npi_add", "Concat"):
         assert all(rule.before.startswith("_backward") for rule in known(op, {"num_args": "2"}))
+
+
+@pytest.mark.parametrize("op", sorted(ops_with(lambda row: row.lighter is not None)))
+def test_each_family_of_lighter_gradients_has_rules(op: str) -> None:
+    assert known(op, {"num_args": "2", "act_type": "tanh"})
