@@ -126,7 +126,8 @@ def refined(request: Request, base: Trial, stage: Refinement) -> Trial:
         tracing.note("chosen", f"left: {stage.label}: {reason}" if reason else f"taken: {stage.label}")
     if variant is not None and not reason:
         return variant
-    return base.left(offer.declined(request, reason), variant.missed if variant else None)
+    without = base.plan if base.planned else None
+    return base.left(offer.declined(request, without, reason), variant.missed if variant else None)
 
 
 def _why_left(request: Request, stage: Refinement, offer: Offer, base: Trial, variant: Trial | None) -> str:

@@ -202,11 +202,11 @@ def test_plans_say_what_is_fused() -> None:
     model = SMALL["nmt"]()
     fused = echo.plan(model.symbol, **model.shapes)
     assert Counter(name for name, _ in fused.fused)["lstm_layer"] > 0
-    assert any(note.startswith("fused: ") and "fuse=False keeps them" in note for note in fused.notes)
+    assert any(note.startswith("fused: ") and "fuse=False keeps them" in note for note in fused.remarks)
     without = echo.plan(model.symbol, fuse=False, **model.shapes)
     assert not without.fused
     assert not without.missed
-    assert not any("fuse" in note for note in without.notes)
+    assert not any("fuse" in note for note in without.remarks)
     assert without.before == fused.before, "both say what the user's own graph needs"
 
 
@@ -215,7 +215,7 @@ def test_plans_say_what_is_not_fused(plan: echo.Plan) -> None:
     reasons = {missed.pattern: (missed.name, missed.reason) for missed in plan.missed}
     assert set(reasons) == {"softmax_output", "bias_act"}
     assert reasons["softmax_output"] == ("softmax", "too small: 1,280 bytes, expected 1,048,576 or more")
-    assert not any("not fused" in note for note in plan.notes)
+    assert not any("not fused" in note for note in plan.remarks)
     assert Counter(name for name, _ in plan.fused) == {"layer_norm": 4}
 
 

@@ -684,7 +684,7 @@ def check_fallback(names: tuple[str, ...] = ("lm", "resnet50_v2")) -> None:
             executor = bind(optimized, values, model.grad_req())
             (plan,) = optimized.plans
             assert plan.applied in ("mirror", "none")
-            assert any("native hook cannot be used" in note for note in plan.notes)
+            assert any("native hook cannot be used" in note for note in plan.remarks)
             assert planned_megabytes(executor) <= planned_megabytes(plain)
             assert_same(train(executor, steps=2), train(bind(model.symbol, values, model.grad_req()), steps=2))
 

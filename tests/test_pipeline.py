@@ -64,7 +64,7 @@ def test_wishes_that_fused_operators_cannot_meet_cost_these_alone() -> None:
     found = echo.plan(symbol, fuse=True, recompute=["InstanceNorm"], strict=True, x=(2, 5, 64), image=(2, 8, 8, 8))
     assert not found.fused
     assert not found.failed
-    assert any("without fused operators" in note and "reads its shape" in note for note in found.notes)
+    assert any("without fused operators" in note and "reads its shape" in note for note in found.remarks)
 
 
 def test_the_users_own_operators_cost_no_fused_plan(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_the_users_own_operators_cost_no_fused_plan(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(trial, "RULES", Rules(enough=0.0))
     plan = echo.plan(model(), max_overhead=None, **SHAPES)
     assert plan.fused
-    assert any("Surprise: unfused" in line for line in plan.failed)
+    assert any("Surprise: unfused" in note.text for note in plan.failed)
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -125,7 +125,7 @@ def test_masks_that_are_a_small_part_are_not_tried(monkeypatch: pytest.MonkeyPat
     plan = echo.plan(x, data=(150, 64))
     assert len(planned) == 1
     assert "too small: the masks have 38,400 of " in str(plan.why("drop:0"))
-    assert not any("too small" in note for note in plan.notes)
+    assert not any("too small" in note for note in plan.remarks)
 
 
 @pytest.mark.parametrize(("before", "after", "bits"), [(0.5, 0.1, True), (0.5, 0.49, False)])
@@ -146,7 +146,7 @@ def test_within_a_budget_bits_replace_slower_operators(
     example = EXAMPLES["dropout"]()
     plan = echo.plan(example.symbol, memory_budget=1.0, max_overhead=None, **example.shapes)
     assert bits_of(plan) == ({"dropout"} if bits else set())
-    assert bits or "nothing to gain: +49.0% time with masks as bits, +50.0% without" in " ".join(plan.notes)
+    assert bits or "nothing to gain: +49.0% time with masks as bits, +50.0% without" in " ".join(plan.remarks)
 
 
 def test_masks_never_cost_the_other_fusions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from echo.passes.confirm import Confirmed
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewritten
 from echo.passes.select import Selection
-from echo.plans.decisions import KEPT, RECOMPUTE, STASH, Decision, Memory
+from echo.plans.decisions import KEPT, RECOMPUTE, STASH, Decision, Memory, Note
 from echo.plans.marks import marks_of
 from echo.plans.plan import Plan
 
@@ -61,7 +61,7 @@ class Explain:
             applied=("hook" if frontend.hook else "mirror") if confirmed.accepted else "none",
             subject=frontend.subject,
             marks=marks_of(request.graph, rewritten.graph) if confirmed.accepted else (),
-            notes=tuple(_notes(request, training, overhead, confirmed)),
+            notes=tuple(map(Note, _notes(request, training, overhead, confirmed))),
             exact=not confirmed.accepted or all(rule.exact for rule in training.implementations.values()),
             reason=confirmed.reason,
             stock_seconds=overhead.step_seconds,

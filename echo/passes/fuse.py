@@ -13,6 +13,7 @@ from echo.passes.patterns.apply import Fused, fuse
 from echo.passes.patterns.recurrence import normed_state
 from echo.passes.request import Frontend, Request
 from echo.passes.slower import WhySlower
+from echo.plans.decisions import Note
 
 _BITS = ("no operator is fused that would change last bits: {name} normalizes a product of the state of a recurrent "
          "cell, which makes each rounding grow from step to step (exact=False fuses)")  # fmt: skip
@@ -41,13 +42,13 @@ class Fuse:
             return Fused(request.graph)
         norm = normed_state(request.graph) if request.options.exact else ""
         if norm:
-            return Fused(request.graph, notes=(_BITS.format(name=repr(norm)),), bits=norm)
+            return Fused(request.graph, notes=(Note(_BITS.format(name=repr(norm))),), bits=norm)
         wishes, frontend = request.options.wishes, request.frontend
         fused = with_operators(request, MASKS if self.layers else MASKS | LAYERS)
         if not all(named(request.graph, (wish,)) or named(fused.graph, (wish,)) for wish in wishes):
             return Fused(request.graph)  # so that the error names the user's own operators
         if fused.places and frontend.why_no_fusion:
-            return Fused(request.graph, notes=(f"no operator is fused: {frontend.why_no_fusion}",))
+            return Fused(request.graph, notes=(Note(f"no operator is fused: {frontend.why_no_fusion}"),))
         return replace(fused, graph=frontend.runnable(fused.graph))
 
 

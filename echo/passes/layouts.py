@@ -19,7 +19,7 @@ from echo.passes.patterns.hoist import CHUNK, NAME, TRANSPOSED, Family, Product,
 from echo.passes.patterns.substitute import applied
 from echo.passes.request import Request
 from echo.passes.rules import RULES
-from echo.plans.decisions import Missed
+from echo.plans.decisions import Missed, Note
 from echo.plans.plan import Plan
 
 _MOST_BYTES = 256 << 20  # of the arrays of a race
@@ -40,9 +40,9 @@ class Batched:
     saved: float = 0.0
     gains: tuple[str, ...] = ()
 
-    def declined(self, _: Request, reason: str) -> Fused:
+    def declined(self, _: Request, __: Plan | None, reason: str) -> Fused:
         """The graph as it was, with a note on the gain of each layout that is left out."""
-        more = (f"left as it is ({reason}): {text}" for text in self.gains)
+        more = (Note(f"left as it is ({reason}): {text}") for text in self.gains)
         return replace(self.stays, notes=(*self.stays.notes, *more))
 
     def why_not_tried(self, _: Request, __: Plan) -> str:
@@ -121,9 +121,9 @@ def _batched(stays: Fused, graph: Graph, kept: Sequence[Fusion], choices: Sequen
     fused = replace(
         stays,
         graph=graph,
-        places=(*stays.places, *((layout.pattern, layout.anchor) for layout in kept)),
+        places=(*stays.places, *(layout.place for layout in kept)),
         counts=Counter(stays.counts) + Counter(layout.label for layout in kept),
-        notes=(*stays.notes, *gains),
+        notes=(*stays.notes, *map(Note, gains)),
     )
     return Batched(stays, fused, sum(choice.saved for choice in choices), gains)
 

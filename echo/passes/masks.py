@@ -9,10 +9,9 @@ from echo.ir.graph import Entry
 from echo.passes.candidates import named
 from echo.passes.fuse import with_operators
 from echo.passes.patterns import MASKS, PATTERNS
-from echo.passes.patterns.apply import SMALL, Fused, find
+from echo.passes.patterns.apply import Fused, find, near_miss
 from echo.passes.request import Request
 from echo.passes.rules import RULES
-from echo.plans.decisions import Missed
 from echo.plans.plan import Plan
 
 
@@ -27,18 +26,22 @@ class Masked:
     fused: Fused | None = None
     bytes: int = 0
 
-    def declined(self, request: Request, reason: str) -> Fused:
-        """Returns the unchanged graph with a note why its masks are not packed into bits."""
+    def declined(self, request: Request, without: Plan | None, reason: str) -> Fused:
+        """Returns the unchanged graph, with the masks that are not packed into bits as near-misses."""
         if self.fused is None:
             return self.stays
-        places = [(name, number) for name, number in self.fused.places if name in MASKS]
-        missed = (Missed(number, request.graph.nodes[number].name, name, reason) for name, number in places)
+        small = without is not None and self._is_small(without)
+        places = [place for place in self.fused.places if place[0] in MASKS]
+        missed = (near_miss(request.graph, place, reason, small) for place in places)
         return replace(self.stays, missed=(*self.stays.missed, *missed))
+
+    def _is_small(self, without: Plan) -> bool:
+        return self.bytes < RULES.mask_bytes * without.after.chosen
 
     def why_not_tried(self, request: Request, without: Plan) -> str:
         """Empty where the masks are large enough; within a budget, recomputation also has to cost more than bits."""
-        if self.bytes < RULES.mask_bytes * without.after.chosen:
-            return f"{SMALL}: the masks have {self.bytes:,} of {without.after.chosen:,} bytes"
+        if self._is_small(without):
+            return f"too small: the masks have {self.bytes:,} of {without.after.chosen:,} bytes"
         slow = request.options.memory_budget is None or without.overhead > RULES.mask_time
         return "" if slow else "a mask as bits takes time, and the budget is met without"
 

@@ -17,7 +17,7 @@ from echo.ir.graph import Entry, Graph
 from echo.ir.setting import Setting
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType
-from echo.plans.decisions import WORKSPACES
+from echo.plans.decisions import WORKSPACES, Note, NoteKind
 from echo.plans.key import PlanKey
 from echo.plans.options import Options
 from echo.policies.warm_start import WarmStart
@@ -124,10 +124,10 @@ class Request:
     """One graph to plan; ``warm_start`` comes from a graph of the same model, if one was planned before.
 
     With ``follows`` nothing is searched: the plan is the warm start's choice. Without ``details`` the plan leaves out
-    where the memory is, which takes as long to compute as a short search. ``failed`` gets a line for each way to plan
-    that failed and was left out, ``ruled_out`` for each that the user's options do not allow. At the ``deadline`` the
-    best plan so far is taken. ``workspaces`` are the bytes of the workspaces of the graph's fused operators. ``timed``
-    remembers what came of timing fused operators (`echo.passes.slower`).
+    where the memory is, which takes as long to compute as a short search. ``notes`` gets one for each way to plan that
+    failed and was left out, or that the user's options do not allow. At the ``deadline`` the best plan so far
+    is taken. ``workspaces`` are the bytes of the workspaces of the graph's fused operators. ``timed`` remembers what
+    came of timing fused operators (`echo.passes.slower`).
     """
 
     graph: Graph
@@ -137,8 +137,7 @@ class Request:
     warm_start: WarmStart | None = None
     details: bool = True
     follows: bool = False
-    failed: list[str] = field(default_factory=list, compare=False)
-    ruled_out: list[str] = field(default_factory=list, compare=False)
+    notes: list[Note] = field(default_factory=list, compare=False)
     deadline: Deadline = NEVER
     workspaces: int = 0
     timed: dict[str, str] = field(default_factory=dict, compare=False)
@@ -146,28 +145,25 @@ class Request:
     @property
     def is_late(self) -> bool:
         """Whether planning has to end: the deadline is over, or a search ended that had to leave time for the rest."""
-        return self.deadline.is_over or self.late_line in self.failed
+        return self.deadline.is_over or any(note.kind is NoteKind.LATE for note in self.notes)
 
     @property
     def why_as_it_is(self) -> str:
         """Why nothing about the memory of the graph may change; empty where it may."""
         return why_as_it_is(self.graph, self.frontend.device)
 
-    @property
-    def late_line(self) -> str:
-        """The remark on a plan whose search was stopped."""
-        return f"planning stopped, to end in max_planning={self.deadline.seconds:g} s: the best plan so far is taken"
-
     def note_late(self) -> None:
-        """Adds the remark that the search was stopped, once."""
-        if self.late_line not in self.failed:
-            self.failed.append(self.late_line)
+        """Adds the note that the search was stopped, once."""
+        text = f"planning stopped, to end in max_planning={self.deadline.seconds:g} s: the best plan so far is taken"
+        late = Note(text, NoteKind.LATE)
+        if late not in self.notes:
+            self.notes.append(late)
 
     @contextlib.contextmanager
     def without(self, label: str) -> Iterator[None]:
-        """An error in this context ends only this way to plan, called ``label``, and becomes a line of ``failed``.
+        """An error in this context ends only this way to plan, called ``label``, and becomes a note that it failed.
 
-        One of the options becomes a line of ``ruled_out``: they name nodes that this way, but not every way, rules out.
+        One of the options becomes a remark: they name nodes that this way, but not every way, rules out.
 
         Raises:
             BudgetError, UnsupportedError: as they came, since they are no faults of this way.
@@ -178,11 +174,12 @@ class Request:
         except (BudgetError, UnsupportedError):
             raise
         except OptionError as error:
-            self.ruled_out.append(f"planned without {label}: {error}")
+            self.notes.append(Note(f"planned without {label}: {error}"))
         except Exception as error:
             if self.options.strict:
                 raise
-            self.failed.append(f"planned without {label}, which failed: {one_line(error)}")
+            text = f"planned without {label}, which failed: {one_line(error)}"
+            self.notes.append(Note(text, NoteKind.FAILED))
 
     @property
     def static(self) -> dict[str, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
 from typing import ClassVar, Iterator, NamedTuple, Protocol, Sequence
 
@@ -11,13 +10,13 @@ from echo.ir.graph import Graph
 from echo.passes.base import run
 from echo.passes.estimate import EstimateOverhead
 from echo.passes.explain import memory
-from echo.passes.patterns import MASKS, QUIET
-from echo.passes.patterns.apply import SMALL, Fused
+from echo.passes.patterns import MASKS
+from echo.passes.patterns.apply import Fused, near_miss
 from echo.passes.request import Request
 from echo.passes.rules import RULES
 from echo.passes.trace import trace
 from echo.passes.workspaces import CountWorkspaces, Workspaces
-from echo.plans.decisions import HIDDEN, NOT_FUSED, Memory, Missed
+from echo.plans.decisions import HIDDEN, Memory, Note
 from echo.plans.options import budget_bytes
 from echo.plans.plan import Plan
 from echo.policies.warm_start import WarmStart
@@ -100,7 +99,7 @@ class Trial:
     def _with_left(self, fused: Fused, reason: str, user: Graph) -> Trial:
         """This trial, with those operators of another one as near-misses which it does not have."""
         left = [place for place in fused.places if place not in self.fused.places]
-        missed = tuple(Missed(number, user.nodes[number].name, pattern, reason) for pattern, number in left)
+        missed = (near_miss(user, place, reason) for place in left)
         return replace(self, fused=replace(self.fused, missed=(*self.fused.missed, *missed)))
 
     def left(self, fused: Fused, missed: BudgetError | None = None) -> Trial:
@@ -116,7 +115,7 @@ class Trial:
         """
         seconds = _stock_seconds(request) if self.stock is not None and self.is_timed else None
         plan = _explained(self.plan, self.fused, self.stock, seconds)
-        plan = replace(plan, failed=tuple(request.failed), notes=(*plan.notes, *request.ruled_out))
+        plan = replace(plan, notes=(*plan.notes, *request.notes))
         if (tracing := trace()) is not None:
             tracing.note("plan", "\n".join([plan.summary(), *plan.remarks]))
         assert self.planned is not None
@@ -139,8 +138,8 @@ class Offer(Protocol):
     def why_not_taken(self, request: Request, without: Plan, refined: Plan) -> str:
         """Why the refined graph is left, judged by the plans without and with it; empty where it is taken."""
 
-    def declined(self, request: Request, reason: str) -> Fused:
-        """Returns the unchanged graph, with a note why it is not refined."""
+    def declined(self, request: Request, without: Plan | None, reason: str) -> Fused:
+        """Returns the unchanged graph, and why it is not refined; ``without`` is its plan, where it has one."""
 
 
 class Refinement(Protocol):
@@ -253,14 +252,10 @@ def _explained(plan: Plan, fused: Fused, stock: Memory | None, seconds: float | 
     return replace(plan, before=stock, applied="hook", fused=fused.places, stock_seconds=seconds)
 
 
-def _notes(fused: Fused, applied: bool) -> Iterator[str]:
+def _notes(fused: Fused, applied: bool) -> Iterator[Note]:
     yield from fused.notes
     if applied:
         operators = ", ".join(f"{count} x {label}" for label, count in sorted(fused.counts.items()))
         same = all(name in MASKS for name, _ in fused.places)
         bits = "every bit stays" if same else "last bits differ from the user's own graph (fuse=False keeps them)"
-        yield f"fused: {operators}; {bits}"
-    shown = [missed for missed in fused.missed if missed.pattern not in QUIET and not missed.reason.startswith(SMALL)]
-    for reason, count in Counter(missed.reason for missed in shown).most_common(3):
-        first = next(missed.name for missed in shown if missed.reason == reason)
-        yield f"{NOT_FUSED}{count} x, as {first!r}): {reason}"
+        yield Note(f"fused: {operators}; {bits}")

@@ -20,7 +20,7 @@ from echo.planning import store
 from echo.planning.reuse import fitting
 from echo.planning.store import Found
 from echo.planning.what_if import WhatIf
-from echo.plans.decisions import Decision
+from echo.plans.decisions import Decision, NoteKind
 from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.plans.summary import Summary
@@ -164,9 +164,9 @@ class Planner:
         except BudgetError as error:
             return copy.copy(error)
         result = Found(planned.plan, planned.graph, planned.base, session.on(planned.base).chunks(planned.graph))
-        for text in result.plan.failed:
-            advice = "max_planning=None waits for the best" if text == request.late_line else REPORT
-            logger.log(logging.WARNING if ONCE.first(text) else logging.DEBUG, "echo: %s. %s.", text, advice)
+        for note in result.plan.failed:
+            advice = "max_planning=None waits for the best" if note.kind is NoteKind.LATE else REPORT
+            logger.log(logging.WARNING if ONCE.first(note.text) else logging.DEBUG, "echo: %s. %s.", note, advice)
         if not result.plan.failed:  # a failure may be chance or lack of time: the next start tries again
             store.save(key, result.plan, result.chunks)
         return result

@@ -1,14 +1,17 @@
-"""The parts of a plan: decisions about feature maps, marks of nodes, near-misses of patterns, and bytes."""
+"""The parts of a plan: decisions about feature maps, marks of nodes, notes, near-misses of patterns, and bytes."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
-from typing import Mapping
+from enum import Enum
+from typing import Iterable, Mapping
 
 HIDDEN = "inside of operators"  # a kind of memory that no planner sees
 KEPT = "plain copies of maps"  # what operators that run again keep beside their arrays (`echo.estimators.kept`)
 WORKSPACES = "workspaces of fused operators"  # what they draw while they run (`echo.estimators.workspace`)
 STASH, RECOMPUTE = "stash", "recompute"
+_MOST_REASONS = 3
 
 
 @dataclass(frozen=True)
@@ -37,17 +40,47 @@ class Mark:
     attrs: Mapping[str, str]
 
 
-NOT_FUSED = "not fused ("  # how notes on near-misses begin; behind "): " they have the reason
+class NoteKind(Enum):
+    """What a note is about: the plan, a way to plan that failed and was left out, or planning that had to end early."""
+
+    REMARK = "remark"
+    FAILED = "failed"
+    LATE = "late"
+
+
+@dataclass(frozen=True)
+class Note:
+    """A text about the plan for the user."""
+
+    text: str
+    kind: NoteKind = NoteKind.REMARK
+
+    def __str__(self) -> str:
+        return self.text
 
 
 @dataclass(frozen=True)
 class Missed:
-    """A pattern that was nearly found at a node of the user, and why no fused operator takes its place."""
+    """A pattern that was nearly found at a node of the user, and why no fused operator takes its place.
+
+    A ``quiet`` one says nothing new (most networks have some), or nothing that matters: the arrays are too small. It is
+    named only to a user who asks about its node.
+    """
 
     node: int
     name: str
     pattern: str
     reason: str
+    quiet: bool = False
+
+
+def near_misses(missed: Iterable[Missed]) -> list[list[Missed]]:
+    """The near-misses that the user is told of, those with one reason together: of the three most frequent reasons."""
+    groups: dict[str, list[Missed]] = defaultdict(list)
+    for near_miss in missed:
+        if not near_miss.quiet:
+            groups[near_miss.reason].append(near_miss)
+    return sorted(groups.values(), key=len, reverse=True)[:_MOST_REASONS]
 
 
 @dataclass(frozen=True)

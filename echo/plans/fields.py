@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Mapping, Tuple, Type
 
 from echo.errors import GraphError
-from echo.plans.decisions import RECOMPUTE, STASH, Decision, Mark, Memory, Missed
+from echo.plans.decisions import RECOMPUTE, STASH, Decision, Mark, Memory, Missed, Note, NoteKind
 from echo.system.reading import shortened
 
 _Types = Tuple[Type[Any], ...]
@@ -62,7 +62,19 @@ def read_place(value: Any) -> tuple[str, int]:
 def read_missed(value: Mapping[str, Any]) -> Missed:
     missed = Missed(**value)
     check("missed", missed, {"node": NUMBER, "name": TEXT, "pattern": TEXT, "reason": TEXT})
+    if not isinstance(missed.quiet, bool):
+        raise GraphError(f"missed: quiet must be true or false, got {_short(missed.quiet)}")
     return missed
+
+
+def read_note(value: Any) -> Note:
+    kind, text = value
+    if not isinstance(text, str):
+        raise GraphError(f"notes: expected a text, got {_short(text)}")
+    kinds = {known.value: known for known in NoteKind}
+    if not isinstance(kind, str) or kind not in kinds:
+        raise GraphError(f"notes: expected one of {', '.join(kinds)}, got {_short(kind)}")
+    return Note(text, kinds[kind])
 
 
 def read_memory(name: str, value: Mapping[str, Any]) -> Memory:

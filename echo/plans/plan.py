@@ -10,19 +10,21 @@ from typing import Any, Mapping
 
 from echo.errors import GraphError
 from echo.ir.storage import ASSIGNED
-from echo.plans.decisions import HIDDEN, KEPT, RECOMPUTE, STASH, WORKSPACES, Decision, Mark, Memory, Missed
-from echo.plans.fields import (
-    MOST,
-    NUMBER,
-    REAL,
-    TEXT,
-    check,
-    read_decision,
-    read_mark,
-    read_memory,
-    read_missed,
-    read_place,
-)
+from echo.plans import fields
+from echo.plans.decisions import (
+    HIDDEN,
+    KEPT,
+    RECOMPUTE,
+    STASH,
+    WORKSPACES,
+    Decision,
+    Mark,
+    Memory,
+    Missed,
+    Note,
+    NoteKind,
+    near_misses,
+)  # fmt: skip
 from echo.plans.key import PlanKey
 from echo.plans.step_time import StepTime
 from echo.plans.why import Flipper, NotFused, Why, why
@@ -30,12 +32,12 @@ from echo.system.markup import preformatted
 from echo.system.reading import digest_of, read_json
 from echo.system.unmoved import random_unmoved
 
-FORMAT = "echo-plan-6"
+FORMAT = "echo-plan-7"
 _LEAST_SAID = 1 << 19  # bytes, of what a summary names beside planned memory
 APPLIED = ("hook", "mirror", "none")
 _FIELD_TYPES = {
-    "step_seconds": REAL, "overhead_seconds": REAL, "recomputed_nodes": NUMBER, "policy": TEXT, "device": TEXT,
-    "applied": TEXT, "reason": TEXT,
+    "step_seconds": fields.REAL, "overhead_seconds": fields.REAL, "recomputed_nodes": fields.NUMBER,
+    "policy": fields.TEXT, "device": fields.TEXT, "applied": fields.TEXT, "reason": fields.TEXT,
 }  # fmt: skip
 
 
@@ -53,8 +55,8 @@ class Plan:
     node of the user at which it is found; decisions and marks are about the graph with these operators. Places such as
     ("hoist:10", node) are layouts of products (`echo.passes.patterns.hoist`): the node is the first of the family, in
     the graph with all other fused operators. ``missed`` are near-misses of patterns. ``reason`` says why nothing is
-    recomputed, empty where something is. ``failed`` has a line for each way to plan that failed, and was left out.
-    Without ``exact``, gradients are computed by another formula, which may change their last bits.
+    recomputed, empty where something is. Without ``exact``, gradients are computed by another formula, which may change
+    their last bits.
     """
 
     decisions: tuple[Decision, ...]
@@ -69,12 +71,11 @@ class Plan:
     applied: str
     subject: PlanKey
     marks: tuple[Mark, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     fused: tuple[tuple[str, int], ...] = ()
     missed: tuple[Missed, ...] = ()
     exact: bool = True
     reason: str = ""
-    failed: tuple[str, ...] = ()
     stock_seconds: float | None = None
     _flipper: Flipper | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -110,10 +111,24 @@ class Plan:
         return self.applied == "none"
 
     @property
+    def failed(self) -> tuple[Note, ...]:
+        """A note for each way to plan that failed and was left out, and one where planning had to end early."""
+        return tuple(note for note in self.notes if note.kind is not NoteKind.REMARK)
+
+    @property
     def remarks(self) -> tuple[str, ...]:
-        """The texts for the user: why the user's graph stays as it is, what failed, and the notes."""
+        """The texts for the user: why the user's graph stays as it is, what failed, the notes, and near-misses."""
+        near = (
+            f"not fused ({len(same)} x, as {same[0].name!r}): {same[0].reason}" for same in near_misses(self.missed)
+        )
+        return (*self.general_remarks, *near)
+
+    @property
+    def general_remarks(self) -> tuple[str, ...]:
+        """The remarks but for those on near-misses."""
         stays = (f"{self.reason}: the user's own graph is bound as it is",) if self.changes_nothing else ()
-        return (*stays, *self.failed, *self.notes)
+        rest = (note for note in self.notes if note.kind is NoteKind.REMARK)
+        return (*stays, *map(str, self.failed), *map(str, rest))
 
     def summary(self) -> str:
         """One line: "334 MB -> 142 MB planned (-57 %), +4.0 % time, 812 feature maps recomputed".
@@ -132,8 +147,7 @@ class Plan:
         change = 100 * (after - before) / before if before else 0.0
         return (
             f"{(before - hidden) / 2**20:.0f} MB{inside} -> {self.after.planned / 2**20:.0f} MB planned{beside} "
-            f"({sign}{abs(change):.0f} %), "
-            f"{self.time_text()}, {len(self.recomputed)} feature maps recomputed"
+            f"({sign}{abs(change):.0f} %), {self.time_text()}, {len(self.recomputed)} feature maps recomputed"
         )
 
     def time_text(self) -> str:
@@ -141,9 +155,8 @@ class Plan:
         again = f"+{100 * self.overhead:.1f} %"
         if not self.fused:
             return f"{again} time"
-        return (
-            f"recomputation {again} time" if self.time is None else f"{self.time.change} time (recomputation {again})"
-        )
+        part = f"recomputation {again}"
+        return f"{part} time" if self.time is None else f"{self.time.change} time ({part})"
 
     def __str__(self) -> str:
         with random_unmoved():
@@ -197,6 +210,7 @@ class Plan:
         value["subject"] = self.subject.to_json()
         value["fused"] = [list(place) for place in self.fused]
         value["missed"] = [dict(vars(missed)) for missed in self.missed]
+        value["notes"] = [[note.kind.value, note.text] for note in self.notes]
         return value
 
     @staticmethod
@@ -245,18 +259,17 @@ def _read(value: Any) -> Plan:
     """The plan in a JSON value; one of `_UNREADABLE`, or a GraphError, where there is none."""
     if value["format"] != FORMAT:
         raise GraphError(f"expected format {FORMAT}, got {value['format']!r}")
-    fields = {key: item for key, item in value.items() if key != "format"}
-    fields["decisions"] = tuple(map(read_decision, fields["decisions"]))
-    fields.update({name: read_memory(name, fields[name]) for name in ("before", "after")})
-    fields["notes"] = tuple(fields["notes"])
-    fields["reason"], fields["failed"] = fields["reason"], tuple(fields["failed"])
-    fields["subject"] = PlanKey.from_json(fields["subject"])
-    fields["marks"] = tuple(map(read_mark, fields["marks"]))
-    fields["fused"] = tuple(map(read_place, fields["fused"]))
-    fields["missed"] = tuple(map(read_missed, fields["missed"]))
-    plan = Plan(**fields)
-    for key in ("exact", "stock_seconds"):
-        fields[key]  # a file has to have it, although it has a default
+    values = {key: item for key, item in value.items() if key != "format"}
+    values["decisions"] = tuple(map(fields.read_decision, values["decisions"]))
+    values.update({name: fields.read_memory(name, values[name]) for name in ("before", "after")})
+    values["notes"] = tuple(map(fields.read_note, values["notes"]))
+    values["subject"] = PlanKey.from_json(values["subject"])
+    values["marks"] = tuple(map(fields.read_mark, values["marks"]))
+    values["fused"] = tuple(map(fields.read_place, values["fused"]))
+    values["missed"] = tuple(map(fields.read_missed, values["missed"]))
+    plan = Plan(**values)
+    for key in ("exact", "reason", "stock_seconds"):
+        values[key]  # a file has to have it, although it has a default
     _check(plan)
     return plan
 
@@ -265,9 +278,8 @@ def _reason(error: Exception) -> str:
     """Explains in words why a JSON value is no plan, from the error that reading it raised."""
     if isinstance(error, KeyError):
         return f"it lacks {error}"
-    return (
-        f"something in it is of another type: {error}" if isinstance(error, (TypeError, AttributeError)) else str(error)
-    )
+    is_type = isinstance(error, (TypeError, AttributeError))
+    return f"something in it is of another type: {error}" if is_type else str(error)
 
 
 def _digest(value: Mapping[str, Any]) -> str:
@@ -276,16 +288,13 @@ def _digest(value: Mapping[str, Any]) -> str:
 
 
 def _check(plan: Plan) -> None:
-    check("plan", plan, _FIELD_TYPES)
+    fields.check("plan", plan, _FIELD_TYPES)
     if plan.stock_seconds is not None:
-        check("plan", plan, {"stock_seconds": REAL})
+        fields.check("plan", plan, {"stock_seconds": fields.REAL})
     match_range = plan.match_range
-    if match_range is not None and (type(match_range) is not int or not ASSIGNED <= match_range < MOST):
+    if match_range is not None and (type(match_range) is not int or not ASSIGNED <= match_range < fields.MOST):
         raise GraphError(f"plan: match_range must be a number or null, got {match_range!r}")
     if not isinstance(plan.exact, bool):
         raise GraphError(f"plan: exact must be true or false, got {plan.exact!r}")
     if plan.applied not in APPLIED:
         raise GraphError(f"plan: applied must be one of {APPLIED}, got {plan.applied!r}")
-    for key in ("notes", "failed"):
-        if not all(isinstance(note, str) for note in getattr(plan, key)):
-            raise GraphError(f"plan: {key} must be texts, got {getattr(plan, key)!r}")

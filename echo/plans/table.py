@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Iterable, Mapping
 from rich.console import RenderableType
 from rich.table import Table
 
-from echo.plans.decisions import NOT_FUSED, RECOMPUTE, STASH, Decision, Missed
+from echo.plans.decisions import RECOMPUTE, STASH, Decision, Missed, near_misses
 from echo.system.console import text_of
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _MOST_LAYERS, _MOST_DECISIONS = 8, 8
 def render(plan: Plan) -> str:
     """The plan as a text of at most 120 columns."""
     head = f"echo plan ({plan.policy}, {plan.device}, applied by {plan.applied}): {plan.summary()}"
-    notes = (f"note: {note}" for note in plan.remarks if not note.startswith(NOT_FUSED))
+    notes = (f"note: {remark}" for remark in plan.general_remarks)
     return text_of([head, *_tables(plan), *notes], _WIDTH)
 
 
@@ -33,9 +33,9 @@ def _tables(plan: Plan) -> Iterable[RenderableType]:
         groups = _groups(decision for decision in plan.decisions if decision.action == action)
         if groups:
             yield _decisions(action, groups)
-    reasons = [note.partition("): ")[2] for note in plan.notes if note.startswith(NOT_FUSED)]
-    if reasons:
-        yield _not_fused([[each for each in plan.missed if each.reason == reason] for reason in reasons])
+    groups_of_missed = near_misses(plan.missed)
+    if groups_of_missed:
+        yield _not_fused(groups_of_missed)
 
 
 def _megabytes(size: int) -> str:
@@ -100,7 +100,7 @@ def _not_fused(groups: list[list[Missed]]) -> Table:
     table.add_column("places", justify="right")
     table.add_column("for example", overflow="fold")
     table.add_column("because", overflow="fold")
-    for group in filter(None, groups):
+    for group in groups:
         patterns = ", ".join(dict.fromkeys(missed.pattern for missed in group))
         table.add_row(patterns, str(len(group)), group[0].name, group[0].reason)
     return table

@@ -48,7 +48,7 @@ def test_the_variable_means_what_it_means_to_mxnet(text: str, fuses: bool, monke
     monkeypatch.setenv("MXNET_USE_FUSION", text)
     assert (fused_operators(chain().simple_bind(GPU, **SHAPES)) > 0) == fuses
     plan = echo.plan(chain(), ctx=GPU, **SHAPES)
-    assert ("pointwise operators stay apart" in " ".join(plan.notes)) == fuses
+    assert ("pointwise operators stay apart" in " ".join(plan.remarks)) == fuses
     assert fused_operators(echo.optimize(chain(), strict=True).simple_bind(GPU, **SHAPES)) == 0
 
 

@@ -63,7 +63,7 @@ def test_a_plan_for_a_gpu_needs_what_one_for_a_cpu_does_and_the_device_sees_it(n
     model = MODELS[name]()
     plan = _planned(model)
     assert plan.after.planned <= 1.05 * (ON_CPU[name] << 20)
-    assert ("pointwise operators stay apart" in " ".join(plan.notes)) == (fusion == "1")
+    assert ("pointwise operators stay apart" in " ".join(plan.remarks)) == (fusion == "1")
 
     _, stock_peak = _step(model, model.symbol)
     symbol = echo.optimize(model.symbol, strict=True, **WISHES)

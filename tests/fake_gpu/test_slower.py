@@ -41,7 +41,7 @@ def test_the_loss_is_fused_where_that_is_not_slower(tmp_path: Path, monkeypatch:
     memory = planned({}, tmp_path / "memory", monkeypatch, fuse="memory")
     assert all(LOSS in {name for name, _ in plan.fused} for plan in (fast, memory))
     assert {name for name, _ in slow.fused} == {"lstm_layer"}
-    assert any("slower on this device: 2 ms, MXNet's own 1 ms (fuse='memory'" in note for note in slow.notes)
+    assert any("slower on this device: 2 ms, MXNet's own 1 ms (fuse='memory'" in note for note in slow.remarks)
     assert fast.after.planned == memory.after.planned < slow.after.planned < 120 << 20
 
 

@@ -62,7 +62,7 @@ def check_unfused(reason: str) -> None:
     optimized = echo.optimize(EXAMPLE.symbol, strict=True, max_overhead=None)
     assert_same(trained(optimized), expected)
     (plan,) = optimized.plans
-    (note,) = (note for note in plan.notes if note.startswith("no operator is fused: "))
+    (note,) = (note for note in plan.remarks if note.startswith("no operator is fused: "))
     assert reason in note
     assert not plan.fused
     assert plan.recomputed, "the rest of echo works"
@@ -178,7 +178,7 @@ def test_a_library_of_another_echo(tmp_path: Path) -> None:
         from tests.fused_models import EXAMPLES
         example = EXAMPLES["lstm layer"]()
         plan = echo.plan(example.symbol, grad_req="write", strict=True, **example.shapes)
-        print(json.dumps([len(plan.fused), [note for note in plan.notes if note.startswith("no operator")]]))
+        print(json.dumps([len(plan.fused), [note for note in plan.remarks if note.startswith("no operator")]]))
     """
     (count, notes) = printed(code, tmp_path)  # type: ignore[misc]
     assert count == 0

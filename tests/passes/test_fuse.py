@@ -34,7 +34,7 @@ def test_a_budget_means_what_the_users_own_graph_holds() -> None:
 
 def test_notes_count_what_is_fused() -> None:
     found = plan()
-    (note,) = (note for note in found.notes if note.startswith("fused: "))
+    (note,) = (note for note in found.remarks if note.startswith("fused: "))
     counts = [int(text.split(" x ")[0]) for text in note[len("fused: ") :].partition(";")[0].split(", ")]
     assert sum(counts) == len(found.fused)
 
@@ -72,6 +72,6 @@ def test_an_operator_with_a_workspace_that_mxnet_does_not_give_is_not_fused(
     missed = [miss for miss in found.missed if "bytes: MXNet gives an operator at most" in miss.reason]
     assert {miss.pattern for miss in missed} == refused
     assert sum(name == "lstm_cell" for name, _ in found.fused) == 18, "the steps of a layer are fused one by one"
-    named = [note for note in found.notes if "a workspace of " in note]
+    named = [note for note in found.remarks if "a workspace of " in note]
     assert named
     assert any(miss.name in note for note in named for miss in missed)

@@ -129,4 +129,4 @@ def test_a_stage_that_breaks_a_rule_costs_its_plan_alone(monkeypatch: pytest.Mon
     plan = echo.plan(MODEL.symbol, max_overhead=None, **MODEL.shapes)
     assert not plan.fused
     assert plan.recomputed
-    assert "(in the stage fuse)" in plan.failed[0]
+    assert "(in the stage fuse)" in plan.failed[0].text

@@ -112,7 +112,7 @@ def test_results_are_those_of_mxnet(name: str, winner: str, grad_req: str, measu
     plan = optimized.plans[-1]
     assert layouts(plan), plan.notes
     assert all(layout.startswith(winner) for layout in layouts(plan))
-    assert any(f", {layouts(plan)[0]}: " in note for note in plan.notes)
+    assert any(f", {layouts(plan)[0]}: " in note for note in plan.remarks)
     assert distance(found, gradients(example.symbol, example, grad_req)) < TOLERANCE
 
 
@@ -186,7 +186,7 @@ def test_nothing_is_hoisted_where_more_would_be_needed_than_without_echo(
     monkeypatch.setattr(pipeline, "best_plan", best)
     plan = echo.plan(example.symbol, **options)
     assert not layouts(plan)
-    assert any("need more memory than the user's own graph" in note for note in plan.notes), (plan.notes, plan.missed)
+    assert any("need more memory than the user's own graph" in note for note in plan.remarks), (plan.notes, plan.missed)
 
 
 def test_what_the_user_names_stays(measured: Callable[..., list[str]]) -> None:
@@ -219,7 +219,7 @@ def test_without_a_budget_memory_decides(
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path / "another"))
     without = echo.plan(example.symbol, grad_req="write", **example.shapes)
     assert not layouts(without)
-    left = [note for note in plan.notes if note.startswith("left as it is (") and "bytes planned, at most" in note]
+    left = [note for note in plan.remarks if note.startswith("left as it is (") and "bytes planned, at most" in note]
     assert bool(layouts(plan)) != bool(left)
     assert plan.after.planned <= RULES.layout_bytes * without.after.planned
     if left:

@@ -34,14 +34,14 @@ def test_nothing_is_put_in_that_lowers_nothing() -> None:
     plan = echo.plan(mx.sym.tanh(mx.sym.FullyConnected(drop, num_hidden=500)), data=(100, 100))
     assert not plan.fused
     assert "MB planned with masks as bits" in str(plan.why("drop"))
-    assert any("MB planned with masks as bits" in note for note in plan.notes)
+    assert any("MB planned with masks as bits" in note for note in plan.remarks)
 
 
 def test_within_a_budget_masks_stay_numbers_while_that_fits() -> None:
     example = EXAMPLES["dropout"]()
     ample = echo.plan(example.symbol, memory_budget=1.0, **example.shapes)
     assert not ample.fused
-    assert "a mask as bits takes time" in " ".join(ample.notes)
+    assert "a mask as bits takes time" in " ".join(ample.remarks)
     tight = echo.plan(example.symbol, max_overhead=None, **example.shapes)
     budget = tight.after.total
     within = echo.plan(example.symbol, memory_budget=budget, max_overhead=None, **example.shapes)
@@ -78,14 +78,14 @@ def test_masks_have_to_save_bytes_or_within_a_budget_time() -> None:
 
 def test_a_graph_without_masks_stays_as_it_is() -> None:
     stays: Any = object()
-    assert Masked(stays).declined(asked(None), "no masks") is stays
+    assert Masked(stays).declined(asked(None), None, "no masks") is stays
 
 
 def test_networks_without_gain_get_no_notes() -> None:
     """Of ReLUs that are read anyway, and of a softmax that is too small, only ``plan.missed`` tells."""
     model = SMALL["resnet50_v1"]()
     plan = echo.plan(model.symbol, **model.shapes)
-    assert not any("stashed anyway" in note or "too small" in note for note in plan.notes)
+    assert not any("stashed anyway" in note or "too small" in note for note in plan.remarks)
 
 
 def test_masks_that_cannot_be_planned_cost_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import pytest
 from echo.errors import BudgetError, OptionError
 from echo.estimators.footprint import INPUTS, OPTIMIZER, WEIGHTS
 from echo.passes.request import Request
+from echo.plans.decisions import Note, NoteKind
 from echo.plans.options import Options
 from echo.system.deadline import Deadline
 from tests.conftest import FakeFrontend, model_case
@@ -26,10 +27,10 @@ def test_an_error_costs_that_way_alone_and_a_line() -> None:
     made = request()
     with made.without("layers"):
         raise ValueError("first\nlast")
-    assert made.failed == ["planned without layers, which failed: ValueError: first last"]
+    assert made.notes == [Note("planned without layers, which failed: ValueError: first last", NoteKind.FAILED)]
     with made.without("cells"):
         pass
-    assert len(made.failed) == 1
+    assert len(made.notes) == 1
 
 
 def test_a_budget_is_no_fault_and_whoever_is_strict_sees_all() -> None:
@@ -44,7 +45,7 @@ def test_options_that_one_way_cannot_meet_are_no_fault(strict: bool) -> None:
     made = request(strict=strict)
     with made.without("layers"):
         raise OptionError("recompute: no")
-    assert (made.failed, made.ruled_out) == ([], ["planned without layers: recompute: no"])
+    assert made.notes == [Note("planned without layers: recompute: no")]
 
 
 def test_late_is_late_whoever_notices() -> None:
@@ -54,7 +55,8 @@ def test_late_is_late_whoever_notices() -> None:
     assert not made.is_late
     for _ in range(2):
         made.note_late()
-    assert made.failed == ["planning stopped, to end in max_planning=2.5 s: the best plan so far is taken"]
+    text = "planning stopped, to end in max_planning=2.5 s: the best plan so far is taken"
+    assert made.notes == [Note(text, NoteKind.LATE)]
     assert made.is_late
 
 

@@ -8,7 +8,7 @@ from typing import Any, Callable
 import pytest
 
 from echo.errors import GraphError
-from echo.plans.decisions import RECOMPUTE, Decision, Mark, Memory, Missed
+from echo.plans.decisions import RECOMPUTE, Decision, Mark, Memory, Missed, Note, NoteKind
 from echo.plans.fields import (
     MOST,
     NUMBER,
@@ -19,6 +19,7 @@ from echo.plans.fields import (
     read_mark,
     read_memory,
     read_missed,
+    read_note,
     read_place,
 )
 
@@ -33,6 +34,7 @@ def test_what_fits_is_read() -> None:
     assert read_missed(asdict(MISSED)) == MISSED
     assert read_mark([4, "tanh", {"a": "b"}]) == Mark(4, "tanh", {"a": "b"})
     assert read_place(["rnn", 3]) == ("rnn", 3)
+    assert read_note(["late", "a text"]) == Note("a text", NoteKind.LATE)
 
 
 @pytest.mark.parametrize(
@@ -61,6 +63,10 @@ def test_kinds(kind: Any, good: Any, bad: Any) -> None:
         (lambda: read_place([3, 3]), "fused: expected the name of a pattern and the number of a node"),
         (lambda: read_place(["rnn", False]), "fused: expected the name of a pattern and the number of a node"),
         (lambda: read_missed({**asdict(MISSED), "pattern": 3}), "missed: pattern must be a text, got 3"),
+        (lambda: read_missed({**asdict(MISSED), "quiet": 1}), "missed: quiet must be true or false, got 1"),
+        (lambda: read_note(["remark", 3]), "notes: expected a text, got 3"),
+        (lambda: read_note(["shout", "a text"]), "notes: expected one of remark, failed, late, got 'shout'"),
+        (lambda: read_note("ab"), "notes: expected one of remark, failed, late, got 'a'"),
         (lambda: read_memory("after", {**asdict(MEMORY), "planned": None}), "after: planned must be a number"),
         (lambda: read_memory("after", {**asdict(MEMORY), "layers": {"a": 0.5}}), "after: layers must map names"),
         (lambda: read_memory("after", {**asdict(MEMORY), "static": [1]}), "after: static must map names to bytes"),

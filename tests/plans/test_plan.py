@@ -13,7 +13,7 @@ from typing import Any, Callable
 import pytest
 
 from echo.errors import GraphError
-from echo.plans.decisions import RECOMPUTE, STASH, WORKSPACES, Decision, Mark, Memory
+from echo.plans.decisions import RECOMPUTE, STASH, WORKSPACES, Decision, Mark, Memory, Missed, Note, NoteKind
 from echo.plans.key import Argument, PlanKey
 from echo.plans.plan import Plan
 from echo.plans.step_time import StepTime
@@ -60,7 +60,7 @@ def plan(**changes: Any) -> Plan:
         "applied": "hook",
         "subject": SUBJECT,
         "marks": (Mark(4, "tanh", {"__echo_recompute__": "0"}),),
-        "notes": ("a note",),
+        "notes": (Note("a note"),),
     }
     return Plan(**{**values, **changes})
 
@@ -100,6 +100,18 @@ def test_plan_that_changes_nothing() -> None:
     found = plan(decisions=(), after=before, applied="none", overhead_seconds=0.0, recomputed_nodes=0)
     assert found.changes_nothing
     assert "(-0 %), +0.0 % time, 0 feature maps" in found.summary()
+
+
+def test_remarks_say_first_why_nothing_changes_and_what_failed() -> None:
+    late = Note("stopped", NoteKind.LATE)
+    missed = (Missed(4, "cell", "lstm_cell", "no gates"), Missed(5, "small", "gru_cell", "too small", quiet=True))
+    found = plan(notes=(Note("a note"), late), applied="none", reason="nothing to gain", missed=missed)
+    assert found.failed == (late,)
+    assert found.remarks == (
+        "nothing to gain: the user's own graph is bound as it is", "stopped", "a note",
+        "not fused (1 x, as 'cell'): no gates",
+    )  # fmt: skip
+    assert found.general_remarks == found.remarks[:-1]
 
 
 def test_nothing_is_divided_by_zero() -> None:
@@ -156,7 +168,7 @@ def test_prints_many_decisions_and_layers_briefly() -> None:
 
 def test_prints_names_with_brackets_as_they_are() -> None:
     odd = replace(plan().decisions[0], name="layer[bold]x[/bold]", reason="because [red]it[/red] is")
-    text = str(plan(decisions=(odd,), notes=("see [link]",)))
+    text = str(plan(decisions=(odd,), notes=(Note("see [link]"),)))
     assert "layer[bold]x[/bold]" in text
     assert "because [red]it[/red] is" in text
     assert "see [link]" in text
@@ -171,7 +183,7 @@ def test_save_and_load(tmp_path: Path) -> None:
     assert Plan.load(path) == plan()
     assert Plan.load(str(path)) == plan()
     value = json.loads(path.read_text(encoding="utf-8"))
-    assert value["format"] == "echo-plan-6"
+    assert value["format"] == "echo-plan-7"
 
 
 def test_plans_compare_by_value() -> None:
@@ -215,12 +227,14 @@ def test_a_plan_goes_through_pickle_without_what_cannot() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": "echo-plan-2"}, "expected format echo-plan-6, got 'echo-plan-2'"),
+        ({"format": "echo-plan-2"}, "expected format echo-plan-7, got 'echo-plan-2'"),
         ({"colour": "red"}, "colour"),
         ({"before": {"planned": 1}}, "not a plan"),
         ({"decisions": [{"node": 1}]}, "not a plan"),
         ({"decisions": 5}, "not a plan"),
         ({"notes": None}, "not a plan"),
+        ({"notes": ["a note"]}, "not a plan"),
+        ({"notes": [["remark", 5]]}, "notes: expected a text, got 5"),
         ({"match_range": "two"}, "match_range"),
         ({"step_seconds": "long"}, "step_seconds"),
         ({"step_seconds": float("nan")}, "step_seconds must be a number, got nan"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from echo.plans.decisions import RECOMPUTE, STASH, Decision, Missed
+from echo.plans.decisions import RECOMPUTE, STASH, Decision, Missed, Note
 from echo.plans.plan import Plan
 from echo.plans.table import render
 from tests.plans.test_plan import plan
@@ -64,7 +64,7 @@ def test_no_more_than_eight_groups() -> None:
 
 def test_names_are_no_markup_and_lines_stay_short() -> None:
     strange = replace(plan().decisions[0], name="[bold]" + "long" * 100 + ":smile:", reason="[/red]")
-    text = render(plan(decisions=(strange,), notes=("[a note]",)))
+    text = render(plan(decisions=(strange,), notes=(Note("[a note]"),)))
     assert "[bold]" in text
     assert "[/red]" in text
     assert "note: [a note]" in text
@@ -73,9 +73,9 @@ def test_names_are_no_markup_and_lines_stay_short() -> None:
 
 def test_near_misses_are_a_table_with_counts() -> None:
     missed = (*(Missed(number, f"cell{number}", "lstm_cell", "an inner map is read") for number in range(3)),
-              Missed(9, "gru", "gru_cell", "a wide state"), Missed(7, "b", "bias_act", "a quiet reason"))  # fmt: skip
-    notes = ("not fused (3 x, as 'cell0'): an inner map is read", "not fused (1 x, as 'gru'): a wide state", "other")
-    text = render(plan(missed=missed, notes=notes))
+              Missed(9, "gru", "gru_cell", "a wide state"),
+              Missed(7, "b", "bias_act", "a quiet reason", quiet=True))  # fmt: skip
+    text = render(plan(missed=missed, notes=(Note("other"),)))
     assert ["lstm_cell", "3", "cell0", "an inner map is read"] in rows(text)
     assert ["gru_cell", "1", "gru", "a wide state"] in rows(text)
     assert "quiet" not in text

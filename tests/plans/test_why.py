@@ -121,5 +121,5 @@ def test_what_is_nearly_a_pattern_says_why_it_is_not_fused() -> None:
     plan = echo.plan(mx.sym.FullyConnected(h, num_hidden=3), data=(4, 9), c0=(4, 8))
     answer = str(plan.why("hidden"))
     assert "hidden is no lstm_cell: an LSTM cell with its gates in another order" in answer
-    assert any("not fused (1 x, as 'hidden')" in note for note in plan.notes)
+    assert any("not fused (1 x, as 'hidden')" in note for note in plan.remarks)
     assert str(Plan.from_json(plan.to_json()).why("hidden")) != ""

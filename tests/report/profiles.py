@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import echo
-from echo.plans.decisions import STASH, Decision, Memory
+from echo.plans.decisions import STASH, Decision, Memory, Note
 from echo.plans.key import PlanKey
 from echo.plans.plan import Plan
 from echo.report.profile import Profile
@@ -20,7 +20,7 @@ def plan_of(decisions: tuple[Decision, ...] = ()) -> Plan:
     """A plan with these decisions that says little else."""
     memory = Memory(230 * MB, 0, {}, {}, {})
     key = PlanKey("graph", {}, (), "cpu", "executor", {})
-    return Plan(decisions, memory, memory, None, 1.0, 0.031, 1, "search", "cpu", "hook", key, notes=("a note",))
+    return Plan(decisions, memory, memory, None, 1.0, 0.031, 1, "search", "cpu", "hook", key, notes=(Note("a note"),))
 
 
 def made_up(nodes: int, seed: int = 1) -> Profile:

@@ -7,7 +7,7 @@ from typing import Callable
 import pytest
 
 import echo
-from echo.plans.decisions import Memory
+from echo.plans.decisions import Memory, Note
 from echo.plans.key import PlanKey
 from echo.plans.plan import Plan
 from echo.report.profile import Profile
@@ -31,7 +31,7 @@ def _large(usage: Usage) -> Usage:
 def profile() -> Profile:
     memory = Memory(230 * MB, 0, {}, {}, {})
     key = PlanKey("graph", {}, (), "cpu", "executor", {})
-    plan = Plan((), memory, memory, None, 1.0, 0.031, 1, "search", "cpu", "hook", key, notes=("a note",))
+    plan = Plan((), memory, memory, None, 1.0, 0.031, 1, "search", "cpu", "hook", key, notes=(Note("a note"),))
     smaller = Usage(170, {}, STEPS, 3, TENSORS[:3])
     return Profile({"stock": _large(USAGE), "echo": _large(smaller)}, plan, "cpu", {})
 

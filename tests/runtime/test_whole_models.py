@@ -87,7 +87,7 @@ def test_where_every_rounding_grows_nothing_is_fused(name: str) -> None:
     plan = optimized.plans[-1]
     assert {pattern for pattern, _ in plan.fused} <= MASKS
     assert plan.after.planned < plan.before.planned
-    (note,) = (note for note in plan.notes if "exact=False fuses" in note)
+    (note,) = (note for note in plan.remarks if "exact=False fuses" in note)
     assert "normalizes a product of the state of a recurrent cell" in note
     assert all(np.array_equal(found[key], stock[key]) for key in stock)
 

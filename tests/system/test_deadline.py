@@ -70,7 +70,7 @@ def test_what_was_found_so_far_is_taken(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_the_plan_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = planned(monkeypatch, 20.0, max_planning=7)
-    assert any("max_planning=7 s" in note for note in plan.failed)
+    assert any("max_planning=7 s" in note.text for note in plan.failed)
     assert "max_planning=7 s" in str(plan)
 
 

@@ -13,17 +13,16 @@ from echo.ir.fused_operators import PREFIX
 from echo.ir.graph import Entry, Graph
 from echo.ir.setting import NO_SETTING, Setting
 from echo.ir.training_node import TensorType
-from echo.passes.patterns import LAYERS, PATTERNS, hoist, steps
+from echo.passes.patterns import LAYERS, PATTERNS, QUIET, hoist, steps
 from echo.passes.patterns.graph_view import Fusion, View
 from echo.passes.patterns.misfits import Infer, misfits
 from echo.passes.patterns.order import numbered, ordered, unnumbered
 from echo.passes.patterns.substitute import applied
-from echo.plans.decisions import Missed
+from echo.plans.decisions import Missed, Note
 
 _FUSED_TYPES = ("float32", "float16")
 _ANY_TYPE = "#"  # in front of a shape: the type does not count
 _TRIES = 32  # graphs that are made to find the places that would change an order, each in some milliseconds
-SMALL = "too small"
 ORDER = "the order of arguments, or of random numbers, would change"
 Place = Tuple[str, int]  # the name of a pattern, and the number of the user's node where it is found
 Types = Mapping[Entry, TensorType]
@@ -43,7 +42,7 @@ class Fused:
     missed: tuple[Missed, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
     hidden: int = 0
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     bits: str = ""
 
 
@@ -75,7 +74,7 @@ def find(
             if isinstance(result, Fusion):
                 fusions.append(result)
             elif result is not None:
-                missed.append(Missed(number, node.name, name, result))
+                missed.append(near_miss(graph, (name, number), result))
     return list(_disjoint(fusions)), missed
 
 
@@ -121,36 +120,36 @@ def fuse(
     for fusion in fusions:
         reason = shaped[fusion.anchor] or why_left(fusion, entry_types)
         if reason:
-            missed.append(_miss(graph, fusion, reason))
+            missed.append(near_miss(graph, fusion.place, reason, _is_small(fusion, entry_types)))
         else:
             fitting.append(fusion)
     taken, fused_graph = _in_order(graph, fitting, copies)
     anchors = {fusion.anchor for fusion in taken}
-    layers = _layers(fusion for fusion in fitting if fusion.anchor not in anchors)
-    if layers:  # their cells may stay
+    if layers := _layers(fusion for fusion in fitting if fusion.anchor not in anchors):  # their cells may stay
         return fuse(graph, types, copies, wished, without, {**refused, **layers}, why_left, setting, infer)
-    missed += [_miss(graph, fusion, ORDER) for fusion in fitting if fusion.anchor not in anchors]
-    places = tuple((fusion.pattern, fusion.anchor) for fusion in taken)
-    hidden_arrays = [fusion.hidden_bytes for fusion in taken if fusion.hidden_bytes is not None]
+    missed += [near_miss(graph, fusion.place, ORDER) for fusion in fitting if fusion.anchor not in anchors]
+    hidden_arrays = filter(None, (fusion.hidden_bytes for fusion in taken))
     hidden = sum(times * entry_types[entry].bytes for times, entry in hidden_arrays)
-    return Fused(unnumbered(fused_graph), places, tuple(missed), Counter(fusion.label for fusion in taken), hidden)
+    counts = Counter(fusion.label for fusion in taken)
+    return Fused(unnumbered(fused_graph), tuple(fusion.place for fusion in taken), tuple(missed), counts, hidden)
 
 
 def _why_not(fusions: Iterable[Fusion], types: Types, infer: Infer | None) -> dict[int, str]:
     """Returns, by its anchor, why shapes or types forbid each fusion; an empty text where they allow it."""
-    found = {fusion.anchor: why_not(fusion, types) for fusion in fusions}
-    right = [fusion for fusion in fusions if not found[fusion.anchor]]
-    return {**found, **(misfits(right, types, infer) if infer is not None else {})}
+    reasons = {fusion.anchor: why_not(fusion, types) for fusion in fusions}
+    right = [fusion for fusion in fusions if not reasons[fusion.anchor]]
+    return reasons if infer is None else {**reasons, **misfits(right, types, infer)}
 
 
 def _layers(fusions: Iterable[Fusion]) -> dict[tuple[str, str], str]:
     """The operators of whole layers among fusions that would change an order, with that reason."""
-    found = (new for fusion in fusions if fusion.pattern in LAYERS for new in fusion.nodes)
-    return {(new.op, new.name): ORDER for new in found if new.op.startswith(PREFIX)}
+    nodes = (new for fusion in fusions if fusion.pattern in LAYERS for new in fusion.nodes)
+    return {(new.op, new.name): ORDER for new in nodes if new.op.startswith(PREFIX)}
 
 
-def _miss(graph: Graph, fusion: Fusion, reason: str) -> Missed:
-    return Missed(fusion.anchor, graph.nodes[fusion.anchor].name, fusion.pattern, reason)
+def near_miss(graph: Graph, place: Place, reason: str, small: bool = False) -> Missed:
+    """A near-miss at a place in the graph; one whose arrays are too ``small`` to matter is quiet."""
+    return Missed(place[1], graph.nodes[place[1]].name, place[0], reason, quiet=small or place[0] in QUIET)
 
 
 def fused_at(graph: Graph, places: Sequence[Place], copies: bool, setting: Setting = NO_SETTING) -> Graph:
@@ -179,9 +178,9 @@ def fused_at(graph: Graph, places: Sequence[Place], copies: bool, setting: Setti
         raise GraphError(f"fused: {ORDER}")
     fused_graph = unnumbered(fused_graph)
     taken, result = laid_out(fused_graph, hoist.found_at(View(fused_graph), layouts), copies)
-    if len(taken) < len(layouts):
-        raise GraphError(f"fused: {ORDER}")
-    return result
+    if len(taken) == len(layouts):
+        return result
+    raise GraphError(f"fused: {ORDER}")
 
 
 def laid_out(graph: Graph, fusions: Sequence[Fusion], copies: bool) -> tuple[list[Fusion], Graph]:
@@ -205,7 +204,7 @@ def _tidied(graph: Graph, copies: bool) -> Graph:
     """The graph without pairs of nodes that split steps apart and put them together again between fused operators."""
     view = View(graph)
     fusions = [steps.match(view, number) for number, node in enumerate(graph.nodes) if not node.is_variable]
-    tidy_graph = applied(graph, [fusion for fusion in fusions if fusion is not None], copies)
+    tidy_graph = applied(graph, list(filter(None, fusions)), copies)
     assert tidy_graph is not None
     shared_graph = applied(tidy_graph, steps.equal(View(tidy_graph)), copies)
     assert shared_graph is not None
@@ -218,8 +217,8 @@ def why_not(fusion: Fusion, types: Types) -> str:
     dtypes = {types[entry].dtype for entry, text in fusion.shapes.items() if not text.startswith(_ANY_TYPE)}
     if len(dtypes) > 1 or not dtypes.issubset(_FUSED_TYPES):
         return f"expected arrays of one type, float32 or float16, got {', '.join(sorted(dtypes))}"
-    if fusion.min_bytes is not None and types[fusion.min_bytes[0]].bytes < fusion.min_bytes[1]:
-        return f"{SMALL}: {types[fusion.min_bytes[0]].bytes:,} bytes, expected {fusion.min_bytes[1]:,} or more"
+    if fusion.min_bytes is not None and _is_small(fusion, types):
+        return f"too small: {types[fusion.min_bytes[0]].bytes:,} bytes, expected {fusion.min_bytes[1]:,} or more"
     for entry, text in fusion.shapes.items():
         shape = types[entry].shape
         if not shape or 0 in shape or any(size < 0 for size in shape):
@@ -227,6 +226,10 @@ def why_not(fusion: Fusion, types: Types) -> str:
         if not _fits(text, shape, sizes):
             return f"expected shape ({text}), got {shape}" + (f" where {sizes}" if sizes else "")
     return ""
+
+
+def _is_small(fusion: Fusion, types: Types) -> bool:
+    return fusion.min_bytes is not None and types[fusion.min_bytes[0]].bytes < fusion.min_bytes[1]
 
 
 def _fits(text: str, shape: tuple[int, ...], sizes: dict[str, int]) -> bool:

@@ -72,6 +72,11 @@ class Fusion:
     min_bytes: tuple[Entry, int] | None = None
     hidden_bytes: tuple[int, Entry] | None = None
 
+    @property
+    def place(self) -> tuple[str, int]:
+        """Where it stands, as plans say it: the pattern and the anchor."""
+        return self.pattern, self.anchor
+
 
 @dataclass(frozen=True)
 class View:
