@@ -18,11 +18,16 @@ from echo.runtime.shapes import Shapes
 from echo.runtime.watch import InputWatch, watch_of, watch_of_all
 
 if TYPE_CHECKING:
+    from echo.runtime.on_error import OnError
     from echo.runtime.rehearsal import Verifier
 
 
 class Rebinds(Protocol):
     """The protocol by which an executor is bound again (`echo.runtime.rebind.Rebinder`)."""
+
+    @property
+    def on_error(self) -> OnError:
+        """The error policy of the bind."""
 
     def replan(self, binding: Binding) -> tuple[Graph, Graph] | None:
         """The graph with fused operators for these shapes, and the marked one to bind; None where planning fails."""
@@ -42,9 +47,6 @@ class Rebinds(Protocol):
     def differentiate(self, graph: Graph, binding: Binding) -> TrainingGraph:
         """The training graph of a bind like this."""
 
-    def warn(self, text: str) -> None:
-        """Warns the user by the error policy of the bind."""
-
 
 @dataclass(frozen=True)
 class Applied:
@@ -59,7 +61,6 @@ class Applied:
     base: Graph
     graph: Graph
     shapes: Shapes
-    strict: bool
     rebinder: Rebinds
     verifier: Verifier | None = field(default=None, compare=False)
     held: dict[Any, bool] = field(default_factory=dict, compare=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 from dataclasses import replace
@@ -11,18 +10,16 @@ from typing import Callable
 import mxnet as mx
 from mxnet.symbol import Symbol
 
-from echo.errors import REPORT, one_line
 from echo.frontend.match_range import match_range
 from echo.frontend.symbols import symbol_of, without_marks
 from echo.ir.graph import Graph
-from echo.planning.store import Found
 from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.runtime.applied import Applied
 from echo.runtime.bind_call import Bind
 from echo.runtime.executor import PlannedExecutor, planned_executor
 from echo.runtime.find import NOTHING, Choice, plan_bind
-from echo.runtime.on_error import OnError
+from echo.runtime.on_error import OnError, next_best
 from echo.runtime.rebind import Rebinder
 from echo.runtime.rehearsal import Verifier
 from echo.runtime.shapes import shapes_of
@@ -58,59 +55,32 @@ def with_plan(
         return plan_bind(graph, request, options, details)
 
     rebinder = Rebinder(graph, request.ctx, on_error.later, record)
+    choice = find(options)
     bind = functools.partial(_bound, user, request, rebinder)
-    unfused = functools.partial(_unfused, find, options)
-    executor, (planned, pool) = _bound_with_fallback(find(options), unfused, bind, on_error)
+    unfused = functools.partial(_unfused, find, options, choice)
+    executor, (planned, pool) = next_best(choice, bind, unfused, NOTHING, on_error, "bound")
     if planned is None:
         return executor
     if record is not None:
         record(planned.plan)
     verifier = Verifier(options, planned.plan, on_error.strict) if options.verify else None
-    applied = Applied(graph, planned.base, planned.graph, shapes_of(executor), on_error.strict, rebinder, verifier)
+    applied = Applied(graph, planned.base, planned.graph, shapes_of(executor), rebinder, verifier)
     executor = planned_executor(executor, applied)
     if isinstance(executor, PlannedExecutor):
         executor._pool = pool
     return executor
 
 
-def _unfused(find: Callable[[Options], Choice], options: Options, planned: Found) -> Choice:
+def _unfused(find: Callable[[Options], Choice], options: Options, choice: Choice) -> Choice:
     """The plan without fused operators; nothing where it had none, or where the user gave the plan himself."""
-    return find(replace(options, fuse=False)) if planned.plan.fused and not options.plans else NOTHING
-
-
-def _bound_with_fallback(
-    choice: Choice,
-    without_fusion: Callable[[Found], Choice],
-    bind: Callable[[Found | None], mx.executor.Executor],
-    on_error: OnError,
-) -> tuple[mx.executor.Executor, Choice]:
-    """The executor and its choice: where MXNet refuses the graph, one without fused operators, at last the user's own.
-
-    Raises:
-        MXNetError: the user's own graph cannot be bound like this either; or, under ``strict``, the planned one.
-    """
     planned = choice[0]
-    if planned is None or planned.plan.changes_nothing:
-        return bind(None), choice
-    try:
-        return bind(planned), choice
-    except Exception as error:
-        if on_error.strict:
-            raise
-        why = one_line(error)
-    with contextlib.suppress(Exception):
-        unfused = without_fusion(planned)
-        if unfused[0] is not None:
-            executor = bind(unfused[0])
-            on_error.warn(f"echo: bound without fused operators: {why}. {REPORT}.")
-            return executor, unfused
-    executor = bind(None)  # where the call itself is wrong, MXNet says so here
-    on_error.warn(f"echo: bound without a plan: {why}. {REPORT}.")
-    return executor, NOTHING
+    has_fused = planned is not None and planned.plan.fused and not options.plans
+    return find(replace(options, fuse=False)) if has_fused else NOTHING
 
 
-def _bound(user: Symbol, request: Bind, rebinder: Rebinder, planned: Found | None) -> mx.executor.Executor:
+def _bound(user: Symbol, request: Bind, rebinder: Rebinder, choice: Choice) -> mx.executor.Executor:
     """An executor of the planned graph, or of the user's own where there is none or nothing is changed."""
+    planned = choice[0]
     if planned is None or planned.plan.changes_nothing:
         return request.call(user)
     plan, graph = planned.plan, planned.graph

@@ -7,7 +7,7 @@ a CachedOp of the rewritten symbol. The block's own graph stays the user's, and 
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import logging
 from dataclasses import dataclass, replace
 from typing import Any, Callable, Mapping, Sequence, Tuple
@@ -15,7 +15,6 @@ from typing import Any, Callable, Mapping, Sequence, Tuple
 from mxnet import autograd
 from mxnet.symbol import Symbol
 
-from echo.errors import REPORT, one_line
 from echo.frontend.cached import binding_of_call, runner_of, stateless
 from echo.frontend.hook import install_hook
 from echo.frontend.symbols import graph_of, symbol_of, without_marks
@@ -29,7 +28,7 @@ from echo.runtime.find import find_plan
 from echo.runtime.held import beside_storage
 from echo.runtime.modes import keep, note
 from echo.runtime.monitor import WithoutClones
-from echo.runtime.on_error import OnError
+from echo.runtime.on_error import OnError, next_best
 from echo.runtime.rehearsal import call_is_right
 from echo.runtime.unfused import StockCachedOp, UnfusedCachedOp
 from echo.runtime.verify_report import Case
@@ -71,7 +70,7 @@ class PlannedCachedOp:
     def __init__(self, symbol: Symbol, flags: Sequence[tuple[str, Any]], on_error: OnError) -> None:
         self._on_error = on_error
         self.plans: dict[Signature, Plan] = {}
-        symbol, graph = without_marks(symbol, graph_of(symbol), cached=True)
+        symbol, self._graph = without_marks(symbol, graph_of(symbol), cached=True)
         self._symbol, self._flags = symbol, flags
         self._current = StockCachedOp(symbol, flags)
         self._choice = _STOCK
@@ -88,7 +87,7 @@ class PlannedCachedOp:
         self._options: Options | None = None  # of the last choice
         self._ran: set[Signature] = set()
         self._verified: set[Signature] = set()
-        self._untouched = _why_untouched(graph, self._static, int(settings.get("inline_limit", 2)))
+        self._untouched = _why_untouched(self._graph, self._static, int(settings.get("inline_limit", 2)))
 
     @property
     def handle(self) -> Any:
@@ -119,41 +118,36 @@ class PlannedCachedOp:
         return outputs
 
     def _run(self, current: Any, choice: _Choice, signature: Signature, args: Any, kwargs: Any) -> tuple[Any, _Choice]:
-        """Runs one call: where MXNet refuses a planned graph at its first call, the next best runs, at last the user's.
+        """Runs one call, with `next_best` where MXNet refuses a planned graph at its first call.
 
         Gives the outputs, and the choice that ran.
         """
-        self._warm.add(current.handle.value)
         if choice is _STOCK or signature in self._ran:
+            self._warm.add(current.handle.value)
             return current(*args, **kwargs), choice
-        try:
-            outputs = current(*args, **kwargs)
-        except Exception as error:
-            if self._options is None or self._options.strict:
-                raise
-            why = one_line(error)
-            with self._lock.held():
-                if choice.fuses and self._unfused(signature, args, self._options):
-                    with contextlib.suppress(Exception):
-                        outputs = self._current(*args, **kwargs)
-                        self._on_error.warn(f"echo: runs without fused operators: {why}. {REPORT}.")
-                        return outputs, self._choice
-                self._give_up(signature)
-                current, choice = self._current, _STOCK
-            outputs = current(*args, **kwargs)  # where the call itself is wrong, MXNet says so here
-            self._on_error.warn(f"echo: runs without a plan: {why}. {REPORT}.")
-        self._ran.add(signature)
-        return outputs, choice
 
-    def _unfused(self, signature: Signature, args: Sequence[Any], options: Options) -> bool:
-        """Switches to a plan without fused operators; whether there is one."""
-        if options.plans:
-            return False
-        with contextlib.suppress(Exception), own_binds():
-            self._choices[signature] = self._planned(signature, args, replace(options, fuse=False))
-            self._switch(self._choices[signature])
-            return True
-        return False
+        def run(choice: _Choice) -> Any:
+            with self._lock.held():
+                self._switch(choice)
+                current = self._current
+                self._warm.add(current.handle.value)
+            return current(*args, **kwargs)
+
+        def unfused() -> _Choice:
+            with self._lock.held():
+                return self._unfused(choice, signature, args)
+
+        outputs, ran = next_best(choice, run, unfused, _STOCK, self._on_error, "runs")
+        self._ran.add(signature)
+        self._choices[signature] = ran
+        return outputs, ran
+
+    def _unfused(self, choice: _Choice, signature: Signature, args: Sequence[Any]) -> _Choice:
+        """The plan without fused operators; the user's own graph where it had none, or where the user gave the plan."""
+        if not choice.fuses or self._options is None or self._options.plans:
+            return _STOCK
+        with own_binds():
+            return self._planned(signature, args, replace(self._options, fuse=False))
 
     def _infer(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Runs a call for inference. What MXNet does at the first call of a CachedOp is not for two threads at once.
@@ -183,7 +177,7 @@ class PlannedCachedOp:
 
     def _hidden(self, callback: Callable[..., None] | None) -> Callable[..., None] | None:
         graph = self._choice.graph
-        return callback if callback is None or graph is None else WithoutClones(graph_of(self._symbol), graph, callback)
+        return callback if callback is None or graph is None else WithoutClones(self._graph, graph, callback)
 
     def _signature(self, args: Sequence[Any]) -> Signature:
         places = self._data or range(len(args))
@@ -197,12 +191,11 @@ class PlannedCachedOp:
         choice = self._choices[signature]
         shows_all = self._monitor is not None and (choice.fuses or (self._monitor[1] and choice.implements))
         at_odds = choice.in_training and not autograd.is_training()
-        try:
-            self._switch(_STOCK if shows_all or at_odds else choice)
-        except Exception as error:
-            if options.strict or not (choice.fuses and self._unfused(signature, args, options)):
-                raise
-            self._on_error.warn(f"echo: runs without fused operators: {one_line(error)}. {REPORT}.")
+        if shows_all or at_odds:
+            self._switch(_STOCK)
+        else:
+            unfused = functools.partial(self._unfused, choice, signature, args)
+            _, self._choices[signature] = next_best(choice, self._switch, unfused, _STOCK, self._on_error, "runs")
         if options.verify and self._choice.graph is not None and signature not in self._verified:
             self._verified.add(signature)
             if not self._is_right(signature, args, options):
@@ -211,7 +204,7 @@ class PlannedCachedOp:
     def _is_right(self, signature: Signature, args: Sequence[Any], options: Options) -> bool:
         names, choice = self._symbol.list_inputs(), self._choice
         assert choice.graph is not None
-        user, bound = graph_of(self._symbol), choice.graph
+        user, bound = self._graph, choice.graph
 
         def case(requests: Mapping[str, str], arrays: Mapping[str, Any]) -> Case:
             return Case(
@@ -249,7 +242,7 @@ class PlannedCachedOp:
         if any(array.stype != "default" for array in args):
             logger.info("echo: a hybridized block runs as it is: sparse arguments")
             return _STOCK
-        user = stateless(graph_of(self._symbol))
+        user = stateless(self._graph)
         planned = find_plan(user, lambda: binding_of_call(self._symbol, args), args[0].context, options, self._runner)
         if planned is None:
             return _STOCK

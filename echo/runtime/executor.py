@@ -23,6 +23,7 @@ from echo.ir.training_node import TrainingNode
 from echo.plans.marks import unmarked
 from echo.runtime.applied import Applied
 from echo.runtime.monitor import WithoutClones
+from echo.runtime.on_error import next_best
 from echo.runtime.shapes import binding_of, fitted, inferred_shapes, outgrow, requests_of, size_of
 from echo.runtime.watch import refuse_changed
 
@@ -192,15 +193,12 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
             EchoError: the new shapes cannot be planned, under ``strict``; otherwise they go without a plan.
         """
         applied = self._for_shapes(kwargs)
-        try:
-            executor = self._reshaped(applied, partial_shaping, allow_up_sizing, kwargs)
-        except Exception as error:
-            if applied.strict or applied.graph == applied.user:
-                raise
-            unplanned = replace(applied, base=applied.user, graph=applied.user, held={})
-            executor = self._reshaped(unplanned, partial_shaping, allow_up_sizing, kwargs)
-            applied.rebinder.warn(f"echo: {one_line(error)}; reshaped without a plan")
-            applied = unplanned
+        stock = applied if applied.graph == applied.user else _without_plan(applied)
+
+        def reshaped(applied: Applied) -> mx.executor.Executor:
+            return self._reshaped(applied, partial_shaping, allow_up_sizing, kwargs)
+
+        executor, applied = next_best(applied, reshaped, lambda: stock, stock, applied.rebinder.on_error, "reshaped")
         executor = planned_executor(executor, applied)
         if self._monitor is not None:
             executor.set_monitor_callback(*self._monitor)
@@ -222,15 +220,16 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
             return applied  # MXNet's own reshape says what is wrong
         binding = replace(binding_of(self), arg_shapes=tuple(shapes.values()), aux_shapes=aux_shapes)
         verifier = applied.verifier and replace(applied.verifier, plan=None, thread=threading.get_ident())
-        unplanned = replace(applied, base=applied.user, graph=applied.user, shapes=shapes, verifier=verifier, held={})
+        unplanned = replace(_without_plan(applied), shapes=shapes, verifier=verifier)
+        on_error = applied.rebinder.on_error
         try:
             if not outgrow(shapes, applied.shapes) and self._holds(binding):
                 return replace(applied, verifier=verifier)
             replanned = applied.rebinder.replan(binding)
         except Exception as error:
-            if applied.strict and isinstance(error, EchoError):
+            if on_error.strict and isinstance(error, EchoError):
                 raise
-            applied.rebinder.warn(f"echo: {one_line(error)}; reshaped without a plan")
+            on_error.warn(f"echo: reshaped without a plan: {one_line(error)}")
             return unplanned
         return unplanned if replanned is None else replace(unplanned, base=replanned[0], graph=replanned[1])
 
@@ -269,6 +268,10 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         executor = self._applied.rebinder.bind(bound, self._ctx, args, args_grad, requests, aux, **more)
         executor._grad_req = self._grad_req
         return executor
+
+
+def _without_plan(applied: Applied) -> Applied:
+    return replace(applied, base=applied.user, graph=applied.user, held={})
 
 
 def _draws_in(mode: bool, node: Node | TrainingNode) -> bool:

@@ -1,7 +1,8 @@
-"""Error policies: what a user gets where planning fails, an error or a warning with the stock graph."""
+"""Error policies: what a user gets where planning fails, or where MXNet refuses a graph that was planned."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from dataclasses import dataclass, replace
 from typing import Callable, Protocol, TypeVar
@@ -13,6 +14,7 @@ from echo.system.own_binds import own_binds
 logger = logging.getLogger("echo")
 WISHES = (BudgetError, OptionError, PlanError)  # errors about what the user asked for
 _T = TypeVar("_T")
+_C = TypeVar("_C")
 
 
 class OnError(Protocol):
@@ -125,3 +127,33 @@ def nearest(action: Callable[[Options], _T], options: Options, warn: Callable[[s
         return action(replace(options, memory_budget=reachable))
     except BudgetError:  # aiming at another budget, the search came out somewhere else
         return action(replace(options, memory_budget=None, max_overhead=bound))
+
+
+def next_best(
+    choice: _C, run: Callable[[_C], _T], unfused: Callable[[], _C], stock: _C, on_error: OnError, done: str
+) -> tuple[_T, _C]:
+    """The result of ``run`` with a choice, and the choice that it came from: where MXNet refuses one, the next best.
+
+    That is the one without fused operators, which ``unfused`` gives (``stock`` where there is none), and at last the
+    user's own graph, ``stock``. One warning says what was ``done`` so ("bound", "runs").
+
+    Raises:
+        MXNetError: the user's own graph cannot run like this either; or, under ``strict``, the chosen one.
+    """
+    if choice is stock:
+        return run(stock), stock
+    try:
+        return run(choice), choice
+    except Exception as error:
+        if on_error.strict:
+            raise
+        why = one_line(error)
+    with contextlib.suppress(Exception):
+        second = unfused()
+        if second is not stock:
+            result = run(second)
+            on_error.warn(f"echo: {done} without fused operators: {why}. {REPORT}.")
+            return result, second
+    result = run(stock)  # where the call itself is wrong, MXNet says so here
+    on_error.warn(f"echo: {done} without a plan: {why}. {REPORT}.")
+    return result, stock

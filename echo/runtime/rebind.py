@@ -65,9 +65,6 @@ class Rebinder:
         with own_binds(), self.pointwise(bound):
             return Symbol.bind(symbol, *args, **more)
 
-    def warn(self, text: str) -> None:
-        self.on_error.warn(text)
-
     def pointwise(self, bound: Graph | Symbol) -> ContextManager[None]:
         is_planned = isinstance(bound, Graph) and bound != self.user
         return unfused(self.ctx) if is_planned else contextlib.nullcontext()

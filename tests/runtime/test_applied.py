@@ -28,7 +28,7 @@ AT = {node.name: number for number, node in enumerate(GRAPH.nodes)}
 
 def applied(bound: Graph, base: Graph = GRAPH) -> Applied:
     rebinder: Any = Rebinder(GRAPH, mx.cpu(), lambda action, stock: stock(), None)
-    return Applied(GRAPH, base, bound, {"data": (4, 8)}, False, rebinder)
+    return Applied(GRAPH, base, bound, {"data": (4, 8)}, rebinder)
 
 
 @pytest.mark.parametrize(

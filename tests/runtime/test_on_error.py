@@ -9,7 +9,7 @@ import pytest
 
 from echo.errors import BudgetError, EchoError, GraphError, OptionError, PlanError
 from echo.plans.options import Options
-from echo.runtime.on_error import NeverStopTraining, RaiseWishes
+from echo.runtime.on_error import NeverStopTraining, RaiseWishes, next_best
 
 WISHES = [BudgetError(10, 20, "weights"), OptionError("no such thing"), PlanError("another graph")]
 FAULTS = [GraphError("malformed"), RuntimeError("surprise")]
@@ -97,3 +97,48 @@ def test_an_error_of_the_call_itself_is_mxnets(policy: Any) -> None:
 
     with pytest.raises(ValueError, match="no such argument"):
         policy(failing(EchoError("anything")), stock)
+
+
+# Graphs that MXNet refuses ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("refused", "expected", "said"),
+    [("", "planned", ""), ("planned", "unfused", "runs without fused operators: ValueError: planned. "),
+     ("planned unfused", "stock", "runs without a plan: ValueError: planned. ")],
+)  # fmt: skip
+def test_the_next_best_runs(refused: str, expected: str, said: str) -> None:
+    policy, told = transparent()
+    result, choice = next_best("planned", refusing(refused), lambda: "unfused", "stock", policy, "runs")
+    assert (result, choice) == (expected.upper(), expected)
+    assert [text.startswith(f"echo: {said}") for text in told] == [True] * bool(said)
+
+
+@pytest.mark.parametrize("unfused", [lambda: "stock", lambda: 1 // 0], ids=["none", "cannot be planned"])
+def test_without_a_plan_that_fuses_nothing_the_users_own_graph_runs(unfused: Callable[[], str]) -> None:
+    policy, told = transparent()
+    assert next_best("planned", refusing("planned"), unfused, "stock", policy, "bound") == ("STOCK", "stock")
+    assert len(told) == 1
+
+
+def test_where_the_call_is_wrong_nothing_is_said_of_plans() -> None:
+    policy, told = transparent()
+    for choice in ("planned", "stock"):
+        with pytest.raises(ValueError, match="stock"):
+            next_best(choice, refusing("planned unfused stock"), lambda: "unfused", "stock", policy, "bound")
+    assert told == []
+
+
+def test_who_is_strict_sees_what_mxnet_refuses() -> None:
+    policy, _ = transparent(strict=True)
+    with pytest.raises(ValueError, match="planned"):
+        next_best("planned", refusing("planned"), lambda: "unfused", "stock", policy, "bound")
+
+
+def refusing(choices: str) -> Callable[[str], str]:
+    def run(choice: str) -> str:
+        if choice in choices.split():
+            raise ValueError(choice)
+        return choice.upper()
+
+    return run
