@@ -163,12 +163,12 @@ def best_plan(request: Request) -> Planned:
         return planned
     with contextlib.suppress(BudgetError):
         exact = _run(replace(request, options=replace(request.options, exact=True)))
-        return min(exact, planned, key=lambda candidate: _worth(request, candidate.plan))
+        return min(exact, planned, key=lambda candidate: _cost(request, candidate.plan))
     return planned
 
 
-def _worth(request: Request, plan: Plan) -> tuple[float, float]:
-    """What to minimize, as in policies: first the bytes, or within a budget first the seconds."""
+def _cost(request: Request, plan: Plan) -> tuple[float, float]:
+    """The value to minimize, as in policies: first the bytes, or within a budget first the seconds."""
     worth = (plan.after.chosen, plan.overhead_seconds)
     return worth if request.options.memory_budget is None else worth[::-1]
 

@@ -60,5 +60,5 @@ class Layers:
 
 
 def _is_numbered(node: TrainingNode) -> bool:
-    found = _NUMBERED.fullmatch(node.name)
-    return bool(found) and (node.name.startswith("_") or found[1] == node.op.lower().lstrip("_"))  # type: ignore[index]
+    numbered = _NUMBERED.fullmatch(node.name)
+    return bool(numbered) and (node.name.startswith("_") or numbered[1] == node.op.lower().lstrip("_"))  # type: ignore[index]

@@ -26,16 +26,16 @@ def workspaces(training: TrainingGraph, device: str) -> Mapping[int, int]:
     Raises:
         KernelError: a fused operator has inputs that its kernel does not take.
     """
-    known: dict[object, int] = {}
+    bytes_by_key: dict[object, int] = {}
     bytes_of: dict[int, int] = {}
     for number, kernel in _fused(training):
         node = training.nodes[number]
         types = [training.type_of(entry) for entry in node.inputs]
         shapes, dtype = tuple(tensor.shape for tensor in types), types[0].dtype
         key = kernel, tuple(node.attrs.items()), shapes, dtype
-        if key not in known:
-            known[key] = operator_workspace(kernel, node.attrs, shapes, dtype, _BACKENDS[device])
-        bytes_of[number] = known[key]
+        if key not in bytes_by_key:
+            bytes_by_key[key] = operator_workspace(kernel, node.attrs, shapes, dtype, _BACKENDS[device])
+        bytes_of[number] = bytes_by_key[key]
     return bytes_of
 
 

@@ -110,6 +110,6 @@ def _driver() -> str:
             pynvml.nvmlShutdown()
         return version.decode() if isinstance(version, bytes) else str(version)
     with contextlib.suppress(OSError):
-        found = re.search(r"\d+\.\d[\d.]*", DRIVER_FILE.read_text(encoding="ascii", errors="replace"))
-        return found[0] if found else "?"
+        version_match = re.search(r"\d+\.\d[\d.]*", DRIVER_FILE.read_text(encoding="ascii", errors="replace"))
+        return version_match[0] if version_match else "?"
     return "?"

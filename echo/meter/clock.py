@@ -76,11 +76,12 @@ class Clock:
         Raises:
             MxnetError: MXNet does not run the sum of two arrays.
         """
-        each = []
+        seconds_a_byte = []
         for moved in (CACHED_BYTES, STREAMED_BYTES):
             array = Variable((moved // 12,))  # two are read and one is written, of 4 bytes an element
-            each.append((self._best(Microbenchmark("elemwise_add", {}, (array, array)), 1) - self._overhead()) / moved)
-        return max(each[1] - each[0], 0.0)
+            seconds = self._best(Microbenchmark("elemwise_add", {}, (array, array)), 1) - self._overhead()
+            seconds_a_byte.append(seconds / moved)
+        return max(seconds_a_byte[1] - seconds_a_byte[0], 0.0)
 
     def _overhead(self) -> float:
         """Seconds of running an executor that does next to nothing."""

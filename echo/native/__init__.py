@@ -69,7 +69,7 @@ def planner_library() -> ctypes.CDLL:
 
 
 class Allowed(NamedTuple):
-    """What plans may ask of the hook, which refuses all else.
+    """The marks that the hook applies; it refuses a graph with any other.
 
     ``again`` are the operators that may run again. Of those in ``all_outputs`` every output may be read from the clone,
     of others the first alone. ``exchanges`` are the pairs of gradients that may be exchanged, as ``OLD>NEW``.
@@ -134,7 +134,7 @@ def uninstall() -> None:
 
 
 class Capture:
-    """What `capture` caught: ``graph`` is the JSON value of the last training graph that was bound, or None.
+    """The last training graph that was bound while a `capture` was open: ``graph`` is its JSON value, None before.
 
     Its ``allocated_bytes`` and ``chunks`` are what MXNet's memory planner plans, its ``touched_bytes`` the part of them
     that MXNet ever allocates. Its ``accumulations`` say of each sum of two gradients whether it is computed in place.

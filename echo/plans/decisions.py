@@ -41,7 +41,7 @@ class Mark:
 
 
 class NoteKind(Enum):
-    """What a note is about: the plan, a way to plan that failed and was left out, or planning that had to end early."""
+    """The kinds of notes: on the plan, on a way to plan that failed and was left out, on planning that ended early."""
 
     REMARK = "remark"
     FAILED = "failed"

@@ -1,4 +1,4 @@
-"""What echo logs about the plans of a process: the first one at once, all of them in one line when the process ends."""
+"""The log lines on the plans of a process: the first plan at once, all of them in one line when the process ends."""
 
 from __future__ import annotations
 

@@ -70,10 +70,10 @@ class Gpus:
         if not self._counts:
             return None
         try:
-            each = [self._nvml.nvmlDeviceGetTotalEnergyConsumption(handle) for handle in self._handles]
+            millijoules = [self._nvml.nvmlDeviceGetTotalEnergyConsumption(handle) for handle in self._handles]
         except self._nvml.NVMLError:
             return None
-        return float(sum(each)) / 1e3
+        return float(sum(millijoules)) / 1e3
 
     def close(self) -> None:
         """Ends the thread, and what NVML keeps for this process."""

@@ -129,5 +129,5 @@ def _row(cells: dict[str, str]) -> Row:
 
 def columns_of(rows: Iterable[Row]) -> dict[str, list[Any]]:
     """The rows as one list a column, for JSON."""
-    found = list(rows)
-    return {name: [getattr(row, name) for row in found] for name in COLUMNS}
+    all_rows = list(rows)
+    return {name: [getattr(row, name) for row in all_rows] for name in COLUMNS}

@@ -37,12 +37,12 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _sum(rows: Sequence[Row], value: Callable[[Row], float | None]) -> float | None:
-    found = [each for each in map(value, rows) if each is not None]
-    return sum(found) if found and len(found) == len(rows) else None
+    values = [read for read in map(value, rows) if read is not None]
+    return sum(values) if values and len(values) == len(rows) else None
 
 
 def _most(rows: Sequence[Row], value: Callable[[Row], int | None]) -> int | None:
-    return max((each for each in map(value, rows) if each is not None), default=None)
+    return max((read for read in map(value, rows) if read is not None), default=None)
 
 
 def _ratio(one: float | None, other: float) -> float | None:

@@ -42,7 +42,7 @@ Signature = Tuple[Any, ...]
 
 @dataclass(frozen=True)
 class _Choice:
-    """What runs one signature: the graph of a plan, or None for the user's own; ``key`` is equal for equal plans.
+    """The choice for one signature: the graph of a plan, or None for the user's own; ``key`` is equal for equal plans.
 
     ``mode_dependent`` holds the operators that run again and have to do so in the mode of the forward pass.
     ``in_training`` says that the graph serves passes in training alone: such operators or masks of Dropout run again.

@@ -101,7 +101,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
 
     @property
     def requests(self) -> dict[str, str]:
-        """What happens to the gradient of each argument: write, add or null."""
+        """The request for the gradient of each argument, by its name: write, add or null."""
         return dict(zip(self._symbol.list_arguments(), requests_of(self)))
 
     def _record(self, mode: bool) -> tuple[Record | None, Record | None]:

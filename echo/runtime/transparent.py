@@ -33,7 +33,7 @@ _BINDS: dict[str, Callable[..., bind_call.Bind]] = {"simple_bind": bind_call.sim
 
 
 class Enabled:
-    """What `enable` returns: a context manager that restores the earlier state at its end."""
+    """The context manager that `enable` returns: at its end it restores the state from before."""
 
     def __init__(self, before: OnError | None) -> None:
         self._before = before
@@ -131,7 +131,7 @@ def _log(level: str) -> None:
 
 
 def enable_from_environment() -> None:
-    """What ``ECHO=1`` does once mxnet is imported.
+    """Switches transparent mode on, as ``ECHO=1`` asks, once mxnet is imported.
 
     Raises:
         OptionError: a variable has a value that echo does not know.

@@ -59,8 +59,8 @@ def delete(files: Iterable[Kept]) -> int:
         OSError: one of them cannot be removed; those before it are gone.
     """
     count = 0
-    for each in files:
+    for file in files:
         with contextlib.suppress(FileNotFoundError):
-            each.path.unlink()
+            file.path.unlink()
             count += 1
     return count

@@ -36,11 +36,11 @@ def load_for(libmxnet: Path) -> list[str]:
 
 def of_wheels() -> dict[str, Path]:
     """The libraries of NVIDIA's wheels on ``sys.path``, by name; of several of a name, what Python would import."""
-    found: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
     for entry in sys.path:
         for path in sorted(Path(entry).glob("nvidia/*/lib/lib*.so*")):
-            found.setdefault(path.name, path)
-    return found
+            paths.setdefault(path.name, path)
+    return paths
 
 
 def _load(name: str, at_hand: Mapping[str, Path], begun: set[str]) -> bool:

@@ -146,9 +146,10 @@ def known_architectures(ptxas: str) -> list[str]:
 
 
 def assemblers() -> dict[str, str]:
-    """The first ptxas that knows it, of each architecture that one knows."""
-    known = {architecture: ptxas for ptxas in reversed(tools("ptxas")) for architecture in known_architectures(ptxas)}
-    return {architecture: known[architecture] for architecture in ARCHITECTURES if architecture in known}
+    """For each architecture that some installed ptxas knows: the first ptxas that does."""
+    installed = reversed(tools("ptxas"))
+    first = {architecture: ptxas for ptxas in installed for architecture in known_architectures(ptxas)}
+    return {architecture: first[architecture] for architecture in ARCHITECTURES if architecture in first}
 
 
 def report(assemblers: dict[str, str]) -> bool:

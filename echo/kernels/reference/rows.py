@@ -33,8 +33,8 @@ def softmax_output_grad(
     x, w, label, prob = double(x, w, label, prob)
     count, words = prob.shape
     target = np.full(prob.shape, smooth_alpha / (words - 1) if words > 1 else 0.0)
-    known = (label >= 0) & (label < words)
-    target[np.flatnonzero(known), label[known].astype(np.int64)] = 1 - smooth_alpha
+    in_range = (label >= 0) & (label < words)
+    target[np.flatnonzero(in_range), label[in_range].astype(np.int64)] = 1 - smooth_alpha
     scores = prob - target
     if use_ignore:
         scores[label.astype(np.int64) == int(ignore_label)] = 0

@@ -51,10 +51,10 @@ def match(view: View, number: int) -> Fusion | str | None:
     if outside:
         return f"{outside!r}, inside of the attention, is read from outside"
     fusion = _fusion(view, number, weighted, weights, scores, replaced)
-    return next(filter(None, map(view.late, fusion.shapes.keys() - _made(replaced))), fusion)
+    return next(filter(None, map(view.late, fusion.shapes.keys() - _first_outputs(replaced))), fusion)
 
 
-def _made(replaced: frozenset[int]) -> set[Entry]:
+def _first_outputs(replaced: frozenset[int]) -> set[Entry]:
     """Returns the first outputs of the replaced nodes: MXNet infers their shapes from the entries that stay."""
     return {Entry(number) for number in replaced}
 

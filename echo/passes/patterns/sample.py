@@ -35,12 +35,12 @@ def sample(view: View, fusion: Fusion, types: Types, rows: Mapping[str, int] | N
         node._with(inputs=tuple(map(build.new, node.inputs)), name=f"f{number}")
         for number, node in enumerate(fusion.nodes)
     )
-    own = build.graph(heads)
+    unfused = build.graph(heads)
     outputs = dict(zip(heads, map(build.new, fusion.outputs.values())))
     moved = replace(fusion, nodes=nodes, outputs=outputs, replaced=frozenset(head.node for head in heads))
-    fused = applied(own, [moved], copies=False)
+    fused = applied(unfused, [moved], copies=False)
     assert fused is not None, "what a fusion reads does not depend on what it computes"
-    return Sample(own, fused, build.variables)
+    return Sample(unfused, fused, build.variables)
 
 
 class _Made:
