@@ -175,10 +175,11 @@ sass: $(INSTALLED)  ## assemble that PTX for every GPU since Maxwell, and look w
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps triton==3.1.0
 	@$(BIN)/python -m pytest -rs tests/kernels/test_cuda_sass.py tests/kernels/test_cuda_ptx.py
 
-tidy: $(INSTALLED)  ## clang-tidy on the native code (some minutes)
+tidy: $(INSTALLED)  ## clang-tidy on the native code (some minutes); a test wants it run on every change of that code
 	@$(BIN)/python -m pip install -q --disable-pip-version-check clang-tidy==23.1.4
 	@cmake -S . -B build/tidy -DCMAKE_EXPORT_COMPILE_COMMANDS=ON > /dev/null
 	@printf '%s\0' $(filter-out %/ptx.cc,$(filter %.cc,$(NATIVE))) | xargs -0 -n 4 -P 2 $(BIN)/clang-tidy -p build/tidy --quiet
+	@$(BIN)/python -m tests.native.test_tidy
 
 sanitize: $(INSTALLED)  ## build the native libraries with ASan and UBSan, then with TSan; run their tests and random programs under them (an hour)
 	@echo "== AddressSanitizer, UBSan"

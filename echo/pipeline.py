@@ -73,8 +73,9 @@ def plan(request: Request) -> Planned:
 
 
 def bases(request: Request) -> Iterator[Trial]:
-    """Trials of the bases, those with the most fused operators first, up to one that is enough, else the user's own.
+    """Yields trials of the bases, the one with the most fused operators first.
 
+    It stops after the first that needs little enough memory; if none does, a trial of the user's own graph comes last.
     A base whose planning fails is left out, and so is one that needs more memory than the user's own graph.
     """
     fused, has_plan = Fused(request.graph), False
@@ -92,12 +93,13 @@ def bases(request: Request) -> Iterator[Trial]:
             has_plan = has_plan or base.planned is not None
             if base.is_enough(request) or (has_plan and request.is_late):
                 return
-    unfused = _unfused(request, replace(fused, graph=request.graph, places=(), counts={}, hidden=0), has_plan)
-    if unfused is not None:
-        yield unfused
+    unfused = replace(fused, graph=request.graph, places=(), counts={}, hidden=0)
+    last = _trial_of_users_graph(request, unfused, has_plan)
+    if last is not None:
+        yield last
 
 
-def _unfused(request: Request, unfused: Fused, has_plan: bool) -> Trial | None:
+def _trial_of_users_graph(request: Request, unfused: Fused, has_plan: bool) -> Trial | None:
     """A trial of the user's own graph; None where that fails although another graph has a plan (``has_plan``)."""
     with request.without("a look at the user's own operators") if has_plan else contextlib.nullcontext():
         try:
@@ -109,28 +111,31 @@ def _unfused(request: Request, unfused: Fused, has_plan: bool) -> Trial | None:
 
 
 def refined(request: Request, base: Trial, stage: Refinement) -> Trial:
-    """The trial of the graph that a refinement offers, or the chosen one with the reason why it stays."""
+    """Plans the graph that a refinement offers, and returns that trial if it is better.
+
+    Otherwise it returns the chosen trial, with a note that says why the refinement was rejected.
+    """
     offer: Offer | None = None
     with request.without(stage.label):
         offer = run((stage,), [request, base.fused], request.progress)[stage.gives]
     if offer is None:
         return base
     if offer.fused is None:
-        return base.left(offer.stays)
+        return base.unrefined(offer.stays)
     variant, reason = None, offer.why_not_tried(request, base.plan) if base.planned else ""
     if not reason:
         with request.without(stage.label):
             variant = trial(request, offer.fused, base.stock)
-        reason = _why_left(request, stage, offer, base, variant)
+        reason = _why_rejected(request, stage, offer, base, variant)
     if (tracing := trace()) is not None:
-        tracing.note("chosen", f"left: {stage.label}: {reason}" if reason else f"taken: {stage.label}")
+        tracing.note("chosen", f"rejected: {stage.label}: {reason}" if reason else f"taken: {stage.label}")
     if variant is not None and not reason:
         return variant
     without = base.plan if base.planned else None
-    return base.left(offer.declined(request, without, reason), variant.missed if variant else None)
+    return base.unrefined(offer.declined(request, without, reason), variant.missed if variant else None)
 
 
-def _why_left(request: Request, stage: Refinement, offer: Offer, base: Trial, variant: Trial | None) -> str:
+def _why_rejected(request: Request, stage: Refinement, offer: Offer, base: Trial, variant: Trial | None) -> str:
     if variant is None:
         return f"{stage.label} cannot be planned"
     if variant.missed:
@@ -153,7 +158,7 @@ def trial(request: Request, fused: Fused, stock: Memory | None = None) -> Trial:
 
 
 def best_plan(request: Request) -> Planned:
-    """Runs `PIPELINE`; where other last bits are allowed, takes the better of two plans, one exact and one not.
+    """Runs `PIPELINE`; with ``exact=False``, if that plan changes last bits, plans exactly too and takes the cheaper.
 
     Raises:
         EchoError: a pass failed.
@@ -169,8 +174,8 @@ def best_plan(request: Request) -> Planned:
 
 def _cost(request: Request, plan: Plan) -> tuple[float, float]:
     """The value to minimize, as in policies: first the bytes, or within a budget first the seconds."""
-    worth = (plan.after.chosen, plan.overhead_seconds)
-    return worth if request.options.memory_budget is None else worth[::-1]
+    cost = (plan.after.chosen, plan.overhead_seconds)
+    return cost if request.options.memory_budget is None else cost[::-1]
 
 
 def _run(request: Request) -> Planned:

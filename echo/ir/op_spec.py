@@ -84,7 +84,8 @@ class Layout:
         plain: its outputs are plain all the same.
         identity: in place, it leaves its input in the layout that it has; views make it plain.
         indifferent: its gradient reads its own output, and computes the same in any layout of it.
-        unsettled: its clone has another layout than the node: that of a product with the mask, or that of its input.
+        unsettled: the output of its clone may have another layout than its own: Dropout's clone is a product with the
+            mask and has that one's layout, the clone of a copy has the layout of the copy's input.
         blocks_all: all of its outputs may be blocked, and not the first alone; the rest are statistics, workspaces and
             gradients of weights.
     """
@@ -105,15 +106,17 @@ class OpSpec:
     """One operator, MXNet's or ours. The defaults are those of an operator without a row, and safe.
 
     Attributes:
-        recomputable: it may run twice: it draws no random numbers, keeps no state, and writes into no input, on CPU and
-            on CUDA. ``tests/ir/test_ops.py`` holds each one to the last bit.
+        recomputable: echo may run it a second time in a step, on CPU and on CUDA: it draws no random numbers, keeps no
+            state and writes into no input. Where it does, ``clone_op``, ``draws`` and ``rewrites`` say how the second
+            run is kept safe, or when there is none. ``tests/ir/test_ops.py`` holds each one to the last bit.
         heavy: graphs are partitioned at it, and it is kept unless a budget needs it: its time grows faster than its
             bytes (Echo, section 4).
         every_output: all of its outputs are feature maps. Of other operators the first is; what follows it (saved
             statistics, masks) is small or random, and stays stashed.
-        needs_hook: MXNet's own mirroring, which runs a clone even where nobody reads its output, fails with it or skips
-            what its gradient reads beside it. A clone of Dropout would draw another mask.
-        needs_cpu: cuDNN draws its masks in a layout of its own.
+        needs_hook: only the native hook can run it again. MXNet's own mirroring, which runs a clone even where nobody
+            reads its output, fails on it, or leaves out a further output that its gradient reads; its clone of Dropout
+            would draw another mask.
+        needs_cpu: it is recomputed on the CPU alone: cuDNN's mask has a layout that nothing but cuDNN reads.
         clone_op: the operator that computes its first output again, from its input and its second output, a mask.
         rewrites: it writes into its inputs, moving statistics: on CPUs in backward alone, on cuDNN in the forward pass,
             where the hook's clone leaves them as they are (``gradient.cc``).
@@ -122,8 +125,10 @@ class OpSpec:
         of_mode: it has to run again in the mode, training or not, in which it ran before. BatchNorm computes something
             else outside of training, Pooling does not say where its maxima are, and oneDNN may compute heavy operators
             in another way.
-        reads_plainly: it reads its inputs through its inputs alone, in both passes (`echo.ir.readers`).
-        movable_inputs: the inputs that may move; all where it is None.
+        reads_plainly: in both passes it gets at an array only through the inputs of its node, never by a way of its own
+            (`echo.ir.readers`).
+        movable_inputs: the inputs that may be at another address in backward than in forward, as the outputs of nodes
+            that ran again are; all where it is None.
         in_place: its gradient comes out as other numbers where it is computed over an array that it reads.
         looks_early: it looks at its arrays when work is handed out, not when it is done.
         adds_to_memory: its gradients are added to what memory holds.

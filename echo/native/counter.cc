@@ -7,8 +7,10 @@
 #include <mutex>
 #include <unordered_map>
 
+// NOLINTBEGIN(bugprone-reserved-identifier): the names that glibc gives them
 extern "C" void* __libc_memalign(std::size_t alignment, std::size_t size);
 extern "C" void __libc_free(void* block);
+// NOLINTEND(bugprone-reserved-identifier)
 
 namespace {
 

@@ -96,14 +96,14 @@ class Trial:
         """Whether its operators were measured."""
         return self.planned is not None and self.planned.timed
 
-    def _with_left(self, fused: Fused, reason: str, user: Graph) -> Trial:
+    def _with_rejected(self, fused: Fused, reason: str, user: Graph) -> Trial:
         """This trial, with those operators of another one as near-misses which it does not have."""
         left = [place for place in fused.places if place not in self.fused.places]
         missed = (near_miss(user, place, reason) for place in left)
         return replace(self, fused=replace(self.fused, missed=(*self.fused.missed, *missed)))
 
-    def left(self, fused: Fused, missed: BudgetError | None = None) -> Trial:
-        """This trial, where a refinement was not taken; ``missed`` is the error of the refined one, if it had one."""
+    def unrefined(self, fused: Fused, missed: BudgetError | None = None) -> Trial:
+        """This trial, where a refinement was rejected; ``missed`` is the error of the refined one, if it had one."""
         least = _least(self.missed, missed) if self.missed else None
         return replace(self, fused=fused, missed=least)
 
@@ -158,7 +158,7 @@ class Refinement(Protocol):
 
 
 def choose(trials: Sequence[Trial], user: Graph) -> Trial:
-    """The first trial that is worth its bytes (`_why_left`); the first ones have the most fused operators.
+    """The first trial that is worth its bytes (`_why_rejected`); the first ones have the most fused operators.
 
     Fused operators that are left are near-misses of it, at nodes of the ``user``'s graph. Where none has a plan, the
     first trial, with the error of the one that misses the budget by the least.
@@ -169,15 +169,15 @@ def choose(trials: Sequence[Trial], user: Graph) -> Trial:
     hidden = max(trial.fused.hidden for trial in planned)
     timed = all(trial.is_timed and trial.seconds >= RULES.step for trial in planned)
     least = min(planned, key=lambda trial: (trial.bytes(hidden), trial.seconds if timed else 0.0))
-    reasons = ["" if trial is least else _why_left(trial, least, hidden, timed) for trial in planned]
+    reasons = ["" if trial is least else _why_rejected(trial, least, hidden, timed) for trial in planned]
     chosen = planned[reasons.index("")]
     if (tracing := trace()) is not None:
         texts = (_verdict(trial, trial is chosen, reason) for trial, reason in zip(planned, reasons))
         tracing.note("chosen", "\n".join(texts))
-    return chosen._with_left(planned[0].fused, reasons[0], user) if reasons[0] else chosen
+    return chosen._with_rejected(planned[0].fused, reasons[0], user) if reasons[0] else chosen
 
 
-def _why_left(trial: Trial, least: Trial, hidden: int, timed: bool) -> str:
+def _why_rejected(trial: Trial, least: Trial, hidden: int, timed: bool) -> str:
     """Why a graph with more fused operators is left for the one of the fewest bytes, empty where it is not.
 
     It may need `RULES.slack` times the bytes if it is much faster, `RULES.more` times if it is faster at all.
@@ -197,7 +197,7 @@ def _least(*errors: BudgetError | None) -> BudgetError:
 def _verdict(trial: Trial, is_chosen: bool, reason: str) -> str:
     operators = f"{len(trial.fused.places)} fused operators" if trial.fused.places else "the user's operators"
     numbers = f"{trial._total} bytes, {1e3 * trial.seconds:.3g} ms"
-    return f"{'taken' if is_chosen else 'left'}: {operators}, {numbers}{': ' if reason else ''}{reason}"
+    return f"{'taken' if is_chosen else 'rejected'}: {operators}, {numbers}{': ' if reason else ''}{reason}"
 
 
 def inside(request: Request, fused: Fused, stock: Memory) -> Request:

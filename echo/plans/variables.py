@@ -112,7 +112,8 @@ def _budget(text: str) -> float | str:
 TRACE_VARIABLE = "ECHO_TRACE"  # `echo.passes.trace`
 CHECK_VARIABLE, RECORD_VARIABLE = "ECHO_CHECK", "ECHO_RECORD"  # `echo.passes.invariants`, `echo.runtime.recording`
 _ON, _OFF = ("1", "true", "on", "yes"), ("", "0", "false", "off", "no")
-# variable: (option, how it is read, what it means); the only place where ECHO_* variables are named
+# variable: (option, how it is read, what it means); all that users may set, two for experiments apart, which C++ reads:
+# ECHO_CUBLAS (`kernels/cuda/blas.cc`) and ECHO_KERNELS_LEVEL (`kernels/cpu/level.cc`)
 VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "ECHO": ("", is_on, "1 optimizes every training symbol that is bound, with no change to the program"),
     "ECHO_POLICY": ("policy", str, f"{', '.join(POLICY_NAMES[:-1])} or {POLICY_NAMES[-1]}"),

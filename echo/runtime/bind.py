@@ -36,13 +36,12 @@ def with_plan(
     read: Callable[[], Graph],
     record: Callable[[Plan], None] | None = None,
 ) -> mx.executor.Executor:
-    """Binds the symbol, whose graph is ``read()``, with a plan applied; the executor shows the user's symbol.
+    """Plans the symbol, and has MXNet bind the planned graph, or the next best where MXNet refuses that (`next_best`).
 
-    ``record`` receives the plan.
+    ``read`` returns the symbol's graph, ``record`` receives the plan. The executor shows the user's symbol.
 
     Raises:
-        Exception: planning fails; the caller asks ``on_error`` what the user gets then. Where MXNet refuses to bind a
-            planned graph, the next best one is bound with a warning, at last the user's own.
+        Exception: planning failed; the caller asks ``on_error`` what the user gets then.
     """
     user = plain(request.symbol)
     if request.untouched:
@@ -73,14 +72,14 @@ def with_plan(
 
 def _unfused(find: Callable[[Options], Choice], options: Options, choice: Choice) -> Choice:
     """The plan without fused operators; nothing where it had none, or where the user gave the plan himself."""
-    planned = choice[0]
+    planned = choice.planned
     has_fused = planned is not None and planned.plan.fused and not options.plans
     return find(replace(options, fuse=False)) if has_fused else NOTHING
 
 
 def _bound(user: Symbol, request: Bind, rebinder: Rebinder, choice: Choice) -> mx.executor.Executor:
     """An executor of the planned graph, or of the user's own where there is none or nothing is changed."""
-    planned = choice[0]
+    planned = choice.planned
     if planned is None or planned.plan.changes_nothing:
         return request.call(user)
     plan, graph = planned.plan, planned.graph

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from typing import Callable, Optional, Sequence, Tuple
+from typing import Callable, NamedTuple, Sequence
 
 import mxnet as mx
 
@@ -22,12 +22,20 @@ from echo.runtime.pool import Leader, Pool, leader_of, pool_of
 
 logger = logging.getLogger("echo")
 PLANNER = Planner()  # of the process
-Choice = Tuple[Optional[Found], Optional[Pool]]
-NOTHING: Choice = (None, None)
+
+
+class Choice(NamedTuple):
+    """The plan to bind with, None where there is none, and the pool of the new executor, where it is known."""
+
+    planned: Found | None = None
+    pool: Pool | None = None
+
+
+NOTHING = Choice()
 
 
 def plan_bind(graph: Graph, request: Bind, options: Options, details: bool) -> Choice:
-    """The plan to bind with, None where there is none, and the pool of the new executor, where it is known.
+    """Has the graph of a bind planned, and finds the pool of the new executor.
 
     A bind that shares a pool follows the choice of the pool's owner, unless a plan of its own makes the pool grow less.
     """
@@ -46,13 +54,13 @@ def plan_bind(graph: Graph, request: Bind, options: Options, details: bool) -> C
     planned = find(leader)
     if planned is None or pool is None:
         _tell(planned)
-        return planned, None if planned is None or planned.chunks is None else Pool(planned.chunks)
+        return Choice(planned, None if planned is None or planned.chunks is None else Pool(planned.chunks))
     chunks = chunks_of(planned)
     if leader is not None and pool.growth(chunks) and (independent := find(None)) is not None:
         choices = (planned, chunks), (independent, chunks_of(independent))
         planned, chunks = min(choices, key=lambda choice: pool.growth(choice[1]))
     _tell(planned)
-    return planned, pool.share(chunks)
+    return Choice(planned, pool.share(chunks))
 
 
 def _may_follow(options: Options) -> bool:

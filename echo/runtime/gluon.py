@@ -18,7 +18,7 @@ from echo.frontend.symbols import graph_of, infer_binding, without_marks
 from echo.plans.options import Options
 from echo.runtime.cached_ops import planned_by
 from echo.runtime.find import session_of
-from echo.runtime.on_error import RaiseWishes
+from echo.runtime.on_error import RaiseUnmetRequests
 
 logger = logging.getLogger("echo")
 
@@ -52,7 +52,7 @@ def _planned_build(block: HybridBlock, options: Options) -> Callable[..., None]:
     original = functools.partial(type(block)._build_cache, block)
 
     def build(*args: Any) -> None:
-        with planned_by(RaiseWishes(options)):
+        with planned_by(RaiseUnmetRequests(options)):
             original(*args)
 
     return build

@@ -12,15 +12,16 @@ from echo.plans.options import Options
 from echo.system.own_binds import own_binds
 
 logger = logging.getLogger("echo")
-WISHES = (BudgetError, OptionError, PlanError)  # errors about what the user asked for
+UNMET_REQUESTS = (BudgetError, OptionError, PlanError)  # errors about what the user asked for
 _T = TypeVar("_T")
 _C = TypeVar("_C")
 
 
 class OnError(Protocol):
-    """An error policy: ``on_error(action, stock)`` is ``action(options)``, or what the user gets where that fails.
+    """An error policy: ``on_error(action, stock)`` calls ``action`` with the user's options.
 
-    ``stock`` does the same without echo. ``strict`` is the user's option, ``warn`` writes a warning for the user.
+    If that fails, the policy decides: it raises, tries options near to the user's, or calls ``stock``, which does the
+    same without echo. ``strict`` is the user's option, ``warn`` writes a warning for the user.
     ``later`` is the policy for plans that are made again where shapes change.
     """
 
@@ -33,11 +34,11 @@ class OnError(Protocol):
 
 
 @dataclass(frozen=True)
-class RaiseWishes:
+class RaiseUnmetRequests:
     """`echo.optimize`: a budget, plan or option that cannot be had raises; other errors cost a warning and the plan.
 
-    With ``nearest``, as where shapes change in the middle of a training, a wish costs a warning too, and the user gets
-    the nearest plan. Under ``strict`` everything raises.
+    With ``nearest``, as where shapes change in the middle of a training, an unmet request costs a warning, too, and the
+    user gets the nearest plan. Under ``strict`` everything raises.
     """
 
     options: Options
@@ -50,7 +51,7 @@ class RaiseWishes:
 
     @property
     def later(self) -> OnError:
-        """This policy, with the nearest plan in the place of an error about a wish."""
+        """This policy, with the nearest plan in the place of an error about an unmet request."""
         return replace(self, nearest=True)
 
     def warn(self, text: str) -> None:
@@ -60,7 +61,7 @@ class RaiseWishes:
     def __call__(self, action: Callable[[Options], _T], stock: Callable[[], _T]) -> _T:
         try:
             return nearest(action, self.options, self.warn) if self.nearest else action(self.options)
-        except WISHES:
+        except UNMET_REQUESTS:
             raise
         except Exception as error:
             if self.strict:
@@ -72,9 +73,10 @@ class RaiseWishes:
 
 @dataclass(frozen=True)
 class NeverStopTraining:
-    """``ECHO=1``: a wish gets the nearest plan, any other error one warning and the stock graph.
+    """``ECHO=1``: an unmet request gets the nearest plan, any other error one warning and the stock graph.
 
-    An error is warned of once for each text. Under ``strict`` echo's own errors raise.
+    An error is warned of once for each text. Under ``strict`` echo's own errors raise at once, others once the
+    user's own graph ran; where that fails too, its error raises.
     """
 
     options: Options
@@ -100,7 +102,7 @@ class NeverStopTraining:
                 result = stock()  # where the call itself is wrong, MXNet says so here
             if self.strict:
                 raise
-            advice = "" if isinstance(error, (*WISHES, UnsupportedError)) else f" {REPORT}."
+            advice = "" if isinstance(error, (*UNMET_REQUESTS, UnsupportedError)) else f" {REPORT}."
             self.warn(f"echo: bound without a plan: {one_line(error)}.{advice}")
             return result
 
@@ -132,13 +134,14 @@ def nearest(action: Callable[[Options], _T], options: Options, warn: Callable[[s
 def next_best(
     choice: _C, run: Callable[[_C], _T], unfused: Callable[[], _C], stock: _C, on_error: OnError, done: str
 ) -> tuple[_T, _C]:
-    """The result of ``run`` with a choice, and the choice that it came from: where MXNet refuses one, the next best.
+    """Tries three choices with ``run``, in this order, and returns the first result, with the choice that gave it.
 
-    That is the one without fused operators, which ``unfused`` gives (``stock`` where there is none), and at last the
-    user's own graph, ``stock``. One warning says what was ``done`` so ("bound", "runs").
+    They are the given one; the one without fused operators, which ``unfused`` returns (``stock`` where there is none);
+    and ``stock``, the user's own graph. A warning says what was ``done`` with which of them ("bound", "runs"), and why
+    the given one was not: that error alone is told.
 
     Raises:
-        MXNetError: the user's own graph cannot run like this either; or, under ``strict``, the chosen one.
+        MXNetError: the user's own graph cannot run like this either; or, under ``strict``, the given choice cannot.
     """
     if choice is stock:
         return run(stock), stock

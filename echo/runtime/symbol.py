@@ -12,7 +12,7 @@ from echo.ir.graph import Graph
 from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.runtime import bind, bind_call
-from echo.runtime.on_error import RaiseWishes
+from echo.runtime.on_error import RaiseUnmetRequests
 
 
 class OptimizedSymbol(Symbol):  # type: ignore[misc]
@@ -51,7 +51,7 @@ class OptimizedSymbol(Symbol):  # type: ignore[misc]
         return self._bound(bind_call.bind(self, Symbol.bind, *args, **kwargs))
 
     def _bound(self, request: bind_call.Bind) -> mx.executor.Executor:
-        on_error = RaiseWishes(self.options)
+        on_error = RaiseUnmetRequests(self.options)
         return on_error(
             lambda options: bind.with_plan(request, options, on_error, self.graph, self.plans.append),
             lambda: bind.as_it_is(request),

@@ -57,7 +57,7 @@ def test_what_was_chosen_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert all(" bytes, " in line for line in bases.splitlines())
     assert masks == "taken: masks as bits\n"
     texts = traced(tmp_path / "b", monkeypatch, example, memory_budget=1.0)
-    assert "left: masks as bits: a mask as bits takes time, and the budget is met without\n" in texts.values()
+    assert "rejected: masks as bits: a mask as bits takes time, and the budget is met without\n" in texts.values()
 
 
 @pytest.mark.usefixtures("cheap_planning")

@@ -9,7 +9,7 @@ import pytest
 
 from echo.errors import BudgetError, EchoError, GraphError, OptionError, PlanError
 from echo.plans.options import Options
-from echo.runtime.on_error import NeverStopTraining, RaiseWishes, next_best
+from echo.runtime.on_error import NeverStopTraining, RaiseUnmetRequests, next_best
 
 WISHES = [BudgetError(10, 20, "weights"), OptionError("no such thing"), PlanError("another graph")]
 FAULTS = [GraphError("malformed"), RuntimeError("surprise")]
@@ -34,27 +34,27 @@ def transparent(**options: Any) -> tuple[NeverStopTraining, list[str]]:
 @pytest.mark.parametrize("error", WISHES, ids=lambda error: type(error).__name__)
 def test_optimize_raises_what_the_user_wished_for(error: Exception) -> None:
     with pytest.raises(type(error)):
-        RaiseWishes(Options())(failing(error), lambda: "stock")
+        RaiseUnmetRequests(Options())(failing(error), lambda: "stock")
 
 
 @pytest.mark.parametrize("error", FAULTS, ids=lambda error: type(error).__name__)
 def test_optimize_warns_of_faults(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "echo"):
-        assert RaiseWishes(Options())(failing(error), lambda: "stock") == "stock"
+        assert RaiseUnmetRequests(Options())(failing(error), lambda: "stock") == "stock"
     (record,) = caplog.records
     assert f"bound without a plan (strict=True raises): {type(error).__name__}: {error}" in record.getMessage()
 
 
 @pytest.mark.parametrize("error", WISHES + FAULTS, ids=lambda error: type(error).__name__)
 def test_who_is_strict_sees_every_error(error: Exception) -> None:
-    optimize = RaiseWishes(Options(strict=True))
+    optimize = RaiseUnmetRequests(Options(strict=True))
     for policy in (optimize, optimize.later, transparent(strict=True)[0]):
         with pytest.raises(type(error)):
             policy(failing(error), lambda: "stock")
 
 
 def test_later_the_nearest_plan_is_taken(caplog: pytest.LogCaptureFixture) -> None:
-    later = RaiseWishes(Options(memory_budget=10)).later
+    later = RaiseUnmetRequests(Options(memory_budget=10)).later
     within = failing(BudgetError(10, 20, "weights"), lambda options: options.memory_budget == 20)
     with caplog.at_level(logging.WARNING, "echo"):
         assert later(within, lambda: Options()).memory_budget == 20
@@ -88,7 +88,7 @@ def test_transparent_mode_never_stops_a_training(error: Exception) -> None:
     assert ("please report it" in text) == (error in FAULTS)
 
 
-@pytest.mark.parametrize("policy", [RaiseWishes(Options()), transparent()[0]], ids=["optimize", "ECHO=1"])
+@pytest.mark.parametrize("policy", [RaiseUnmetRequests(Options()), transparent()[0]], ids=["optimize", "ECHO=1"])
 def test_an_error_of_the_call_itself_is_mxnets(policy: Any) -> None:
     """Where the stock graph fails, too, its error is the one that the user sees, and nothing is said of plans."""
 

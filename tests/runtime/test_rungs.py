@@ -229,7 +229,7 @@ def refusing(patch: Patch, refused: Callable[[Graph], bool]) -> None:
     real = planned_bind._bound
 
     def bound(user: Symbol, request: Any, rebinder: Any, choice: Any) -> Any:
-        if choice[0] is not None and refused(choice[0].graph):
+        if choice.planned is not None and refused(choice.planned.graph):
             raise mx.MXNetError("Check failed:\nno such operator")
         return real(user, request, rebinder, choice)
 

@@ -33,7 +33,7 @@ char* answer(const char* name) {
 // The word of a library through which it calls `getenv`; nullptr where it has none that is known.
 Getenv* slot_of_getenv(void* lib) {
   link_map* map = nullptr;
-  if (dlinfo(lib, RTLD_DI_LINKMAP, &map) || !map) return nullptr;
+  if (dlinfo(lib, RTLD_DI_LINKMAP, static_cast<void*>(&map)) || !map) return nullptr;
   const ElfW(Rela)* relocations = nullptr;
   const ElfW(Sym)* symbols = nullptr;
   const char* names = nullptr;
@@ -67,7 +67,7 @@ bool make_writable(void* slot) {
 
 void wrap_getenv(void* lib) {
   Getenv* slot = slot_of_getenv(lib);
-  if (!slot || !make_writable(slot)) return;
+  if (!slot || !make_writable(static_cast<void*>(slot))) return;
   g_original = __atomic_load_n(slot, __ATOMIC_SEQ_CST);
   __atomic_store_n(slot, &answer, __ATOMIC_SEQ_CST);
   g_slot = slot;
