@@ -6,6 +6,7 @@ import ctypes
 import gc
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -29,6 +30,7 @@ from echo.frontend.mirror import MirrorEvaluator, forward_graph
 from echo.frontend.symbols import symbol_of
 from echo.ir.clones import with_clones
 from echo.ir.graph import Entry, Graph
+from echo.ir.storage import MemoryPool
 from echo.ir.training_graph import RUNNERS
 from tests.conftest import ALL_CASES, MATCH_RANGES, Case, any_case, case_of, choice_of, model_case, special_case
 from tests.made_graphs import Builder
@@ -397,6 +399,25 @@ def test_a_dropout_without_a_mask_runs_again() -> None:
     choice = choice_of(training, [Entry(1)])
     fast, slow = (kind(training, [1.0] * 6) for kind in (StoragePlanner, ReferencePlanner))
     assert fast.evaluate(choice, MATCH_RANGES) == slow.evaluate(choice, MATCH_RANGES)
+
+
+def test_the_arrays_are_those_of_the_header() -> None:
+    """Python hands its arrays over by a copy of a C++ struct: the same fields in the same order, of the same types."""
+    header = (Path(__file__).parents[2] / "echo/native/planner/graph.h").read_text(encoding="utf-8")
+    struct = re.search(r"struct TrainingArrays {\n(.*?)\n};", header, re.DOTALL)
+    assert struct is not None
+    expected: list[tuple[str, str]] = []
+    for declaration in re.sub(r"//.*", "", struct[1]).replace("\n", " ").split(";")[:-1]:
+        kind, _, names = re.sub("^const ", "", declaration.strip()).partition(" ")
+        expected += [(name.strip(), kind) for name in names.split(",")]
+    fields = planner._Arrays._fields_
+    assert [name for name, _ in fields] == [name for name, _ in expected]
+    pooled = replace(model_case("lm").training, runner="dynamic", pool=MemoryPool(4096, 2 << 20, powers=False))
+    arrays = StoragePlanner(pooled, [1.0] * len(pooled.nodes))._buffers
+    dtypes = {"std::int32_t*": "int32", "std::uint8_t*": "uint8", "std::int64_t*": "int64", "double*": "float64"}
+    for (name, field), (_, kind) in zip(fields, expected):
+        assert field is (ctypes.c_void_p if kind.endswith("*") else ctypes.c_int32)
+        assert not kind.endswith("*") or arrays[name].dtype == dtypes[kind], name
 
 
 NO_MEMORY = """
