@@ -51,8 +51,16 @@ def peak() -> int:
     return _ask("echo_allocated_peak")
 
 
+def written_peak() -> int:
+    """The most bytes that were written to at once, since `reset` where that was called; raises what `now` does.
+
+    Pages of 4,096 bytes in a block to which nobody writes before it is freed, or until now, take no memory.
+    """
+    return _ask("echo_written_peak")
+
+
 def reset() -> None:
-    """Sets `peak` back to the bytes that are allocated now; raises the same errors as `now`."""
+    """Counts `peak` and `written_peak` anew, from the blocks that are allocated now; raises what `now` does."""
     _ask("echo_allocated_reset", None)
 
 

@@ -15,6 +15,7 @@ STOCK, PLANNED, MIRROR = "stock", "echo", "mirror"  # the graphs that a profile 
 # What a real step grew (`echo.runtime.growth`).
 PROCESS, STORAGE, DEVICE = "memory of the process", "MXNet's storage", "memory of the device"
 BLOCKS, GRAPH = "workspaces and oneDNN's blocks, beside it", "the bound graph itself"  # parts of `PROCESS`
+UNWRITTEN = "allocated, but not written to"  # of `STORAGE` and `BLOCKS`: no part of `PROCESS`
 GAPS = "unused at the peak"  # planned memory that no array holds at that moment
 Rows = Mapping[Tuple[str, str], int]
 
@@ -112,14 +113,15 @@ class Usage:
         """Bytes by which the device, or on a CPU the process, grew beyond what is known; None if it was not measured.
 
         Known are `total` and, on a CPU, `BLOCKS` (of which `total` has the workspaces that the plan knows of) and
-        `GRAPH`. It is negative where oneDNN allocates more than it writes to, which then takes no memory.
+        `GRAPH`, less `UNWRITTEN`.
         """
         if DEVICE in self.measured:
             return self.measured[DEVICE] - self.total
         if PROCESS not in self.measured:
             return None
         blocks = max(self.measured.get(BLOCKS, 0) - self.beside.get(WORKSPACES, 0), 0)
-        return self.measured[PROCESS] - self.total - blocks - self.measured.get(GRAPH, 0)
+        known = self.total + blocks + self.measured.get(GRAPH, 0) - self.measured.get(UNWRITTEN, 0)
+        return self.measured[PROCESS] - known
 
     @property
     def by_kind(self) -> Mapping[str, int]:

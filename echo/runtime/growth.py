@@ -22,7 +22,7 @@ from echo.frontend.symbols import graph_of
 from echo.native import counter
 from echo.plans.options import Options
 from echo.plans.plan import Plan
-from echo.report.usage import BLOCKS, DEVICE, GRAPH, PROCESS, STORAGE
+from echo.report.usage import BLOCKS, DEVICE, GRAPH, PROCESS, STORAGE, UNWRITTEN
 from echo.runtime import held
 from echo.runtime.symbol import optimize_symbol
 from echo.system.trim import trim
@@ -38,8 +38,9 @@ def measured(
 ) -> dict[str, int]:
     """Bytes by which a bind and two training steps grow `PROCESS`, `STORAGE` and, on a GPU, `DEVICE`.
 
-    On a CPU also `BLOCKS`, what operators draw and oneDNN allocates beside MXNet's storage, and `GRAPH`, what the bind
-    takes beside the arrays. Both are only there where the library is built that counts blocks (`echo.native.counter`).
+    On a CPU also `BLOCKS`, what operators draw and oneDNN allocates beside MXNet's storage; `GRAPH`, what the bind
+    takes beside the arrays; and `UNWRITTEN`, by how much less is written to at once than is allocated at once, which
+    takes no memory. All three are only there where the library is built that counts blocks (`echo.native.counter`).
 
     Args:
         symbol: what is bound.
@@ -82,7 +83,7 @@ def _grow(folder: Path) -> dict[str, int]:
     _warm_up(ctx)
     trim()
     before = {PROCESS: resident("VmRSS"), DEVICE: _on_device(ctx)}
-    blocks = counter.now() if counter.counting() else 0
+    blocks, unwritten = _blocks()
     if held.why_not():
         storage, (bound, on_device) = None, _train(symbol, ctx, call)
     else:
@@ -91,11 +92,21 @@ def _grow(folder: Path) -> dict[str, int]:
     grown = {key: after[key] - before[key] for key in after if before[key]}
     if storage is None:
         return grown
+    grown[STORAGE] = storage
     if ctx.device_type == "cpu" and counter.counting() and before[PROCESS]:
         arrays = bound.blocks - blocks
         grown[BLOCKS] = max(counter.peak() - blocks - storage, 0)
         grown[GRAPH] = max(bound.resident - before[PROCESS] - arrays, 0)
-    return {**grown, STORAGE: storage}
+        grown[UNWRITTEN] = max(counter.peak() - counter.written_peak() - unwritten, 0)
+    return grown
+
+
+def _blocks() -> tuple[int, int]:
+    """The bytes of the blocks that are allocated, and of those that nobody wrote to; 0 where they are not counted."""
+    if not counter.counting():
+        return 0, 0
+    counter.reset()  # so that the peaks are now
+    return counter.peak(), counter.peak() - counter.written_peak()
 
 
 def _warm_up(ctx: mx.Context) -> None:

@@ -38,6 +38,44 @@ libc.free(second)
 assert (counter.now(), counter.peak() - start) == (start, 2_000_000)
 print(counter.counting())
 """
+WRITTEN = """
+import ctypes
+from echo.native import counter
+
+MB, libc = 2**20, ctypes.CDLL(None)
+libc.free.argtypes = (ctypes.c_void_p,)
+libc.memset.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t)
+libc.mallopt(-3, 64 * 1024)  # larger blocks come from the system, without memory of blocks that were freed
+
+def block(size, written):
+    made = ctypes.c_void_p()
+    assert libc.posix_memalign(ctypes.byref(made), 64, size) == 0
+    libc.memset(made, 1, written)
+    return made
+
+def near(expected):
+    assert abs(counter.written_peak() - start - expected) <= MB // 8, (counter.written_peak() - start, expected)
+
+counter.reset()
+start = counter.written_peak()
+whole, half = block(32 * MB, 32 * MB), block(64 * MB, 32 * MB)
+near(64 * MB)
+libc.memset(half, 1, 40 * MB)
+libc.free(half)
+near(72 * MB)                    # as it was when the block was freed
+none = block(96 * MB, 0)         # the most is allocated now
+near(72 * MB)
+assert counter.peak() - counter.written_peak() > 50 * MB
+quarter = block(48 * MB, 12 * MB)
+near(72 * MB)
+libc.memset(none, 1, 30 * MB)
+near(74 * MB)
+for each in (whole, none, quarter):
+    libc.free(each)
+near(74 * MB)
+counter.reset()
+near(0)
+"""
 
 
 def test_blocks_are_counted_until_they_are_freed() -> None:
@@ -45,6 +83,12 @@ def test_blocks_are_counted_until_they_are_freed() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "True\n"
+
+
+def test_what_is_written_to_has_a_peak_of_its_own() -> None:
+    environment = {**os.environ, **counter.preloaded(), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", WRITTEN], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_what_was_preloaded_before_stays() -> None:
@@ -55,7 +99,7 @@ def test_what_was_preloaded_before_stays() -> None:
 
 def test_a_process_without_it_does_not_count() -> None:
     assert not counter.counting()
-    for ask in (counter.now, counter.peak, counter.reset):
+    for ask in (counter.now, counter.peak, counter.written_peak, counter.reset):
         with pytest.raises(NativeError, match=r"expected libecho_counter\.so to be preloaded"):
             ask()
 

@@ -18,6 +18,7 @@ from echo.report.usage import (
     GRAPH,
     PROCESS,
     STORAGE,
+    UNWRITTEN,
     Tensor,
     Usage,
     from_columns,
@@ -60,6 +61,8 @@ def test_what_is_not_accounted_for_is_beyond_all_that_is_known() -> None:
     drawing = dataclasses.replace(USAGE, beside={WORKSPACES: 20}, measured=seen)  # which are blocks, too
     assert drawing.unaccounted == 400 - drawing.total - 10 - 50
     assert dataclasses.replace(USAGE, measured={**seen, DEVICE: 300}).unaccounted == 300 - USAGE.total
+    less = dataclasses.replace(USAGE, measured={**seen, UNWRITTEN: 15})
+    assert less.unaccounted == 400 - (USAGE.total + 30 + 50 - 15)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -12,7 +12,7 @@ import echo
 from benchmarks.models import SMALL
 from echo.errors import OptionError, UnsupportedError
 from echo.plans.decisions import WORKSPACES
-from echo.report.usage import BLOCKS, GRAPH, PROCESS, STORAGE
+from echo.report.usage import BLOCKS, GRAPH, PROCESS, STORAGE, UNWRITTEN
 from echo.runtime import growth
 from echo.runtime.growth import measured, resident
 
@@ -48,12 +48,24 @@ def test_variables_and_plans_reach_the_process() -> None:
     for name, usage in profile.usages.items():
         assert abs(usage.measured[STORAGE] - usage.total) <= 0.02 * usage.total + MB, name
         blocks = max(usage.measured[BLOCKS] - usage.beside.get(WORKSPACES, 0), 0)
-        known = usage.total + blocks + usage.measured[GRAPH]
+        known = usage.total + blocks + usage.measured[GRAPH] - usage.measured[UNWRITTEN]
         assert usage.unaccounted == usage.measured[PROCESS] - known
         assert usage.measured[GRAPH] > 0
+        assert usage.measured[UNWRITTEN] < usage.measured[BLOCKS]
     stored = {name: usage.measured[STORAGE] for name, usage in profile.usages.items()}
     assert stored["echo"] < stored["mirror"] < stored["stock"]
     assert "measured, not accounted for" in str(profile)
+
+
+@pytest.mark.slow
+def test_scratch_memory_that_nobody_writes_to_is_told() -> None:
+    hidden = mx.sym.Convolution(mx.sym.var("data"), kernel=(7, 7), stride=(2, 2), pad=(3, 3), num_filter=64)
+    hidden = mx.sym.Activation(mx.sym.BatchNorm(hidden), act_type="relu")
+    loss = mx.sym.MakeLoss(mx.sym.mean(hidden))
+    (usage,) = echo.profile(loss, (), run=True, fuse=False, data=(16, 3, 224, 224)).usages.values()
+    allocated = sum(usage.measured[name] for name in (STORAGE, BLOCKS, GRAPH))
+    assert usage.measured[UNWRITTEN] > 0.1 * allocated
+    assert allocated - usage.measured[UNWRITTEN] == pytest.approx(usage.measured[PROCESS], rel=0.05)
 
 
 @pytest.mark.slow
