@@ -150,7 +150,7 @@ def cached(graph: Graph, planned: Plan, binding: Any) -> dict[str, float]:
     import mxnet as mx
 
     from echo.passes.trial import Planned
-    from echo.planning import store
+    from echo.planning import plan_files
     from echo.runtime import find
 
     bound = graph.with_attrs({mark.node: mark.attrs for mark in planned.marks})
@@ -163,7 +163,7 @@ def cached(graph: Graph, planned: Plan, binding: Any) -> dict[str, float]:
         for round_number in range(2 * ROUNDS + 1):
             find.PLANNER.forget()
             back = None  # nor a plan of before, which would have to be freed
-            store._source.cache_clear()
+            plan_files._source.cache_clear()
             before, started = time.process_time(), time.perf_counter()
             back = find.PLANNER.plan(find.session_of(graph, lambda: binding, mx.cpu()), Options(), details=False).plan
             if round_number:  # the first one writes it

@@ -167,7 +167,7 @@ CACHES = {
     "echo.native._keep_unfused": "of a native library",
     "echo.native._load": "a native library, loaded once",
     "echo.native.planner_library": "a native library, loaded once",
-    "echo.planning.store._source": "of echo's own files",
+    "echo.planning.plan_files._source": "of echo's own files",
     "echo.runtime.held.why_not": "of this MXNet and its native library",
     "echo.runtime.random_state._size": "installs a native library's way into MXNet, once",
     "echo.runtime.random_state.why_not": "of this MXNet and that library",

@@ -79,8 +79,12 @@ def plan(
     """
     check_folders(save, netron)
     options = {"policy": policy, "keep": keep or (), "recompute": recompute or (), "fuse": _fused(fuse, no_fuse)}
-    loaded = _symbol(symbol)
-    found = _plan(loaded, trace, {**options, **bounds_of(max_overhead, memory_budget), **shapes_of(loaded, shapes)})
+    options.update(bounds_of(max_overhead, memory_budget))
+    if trace or netron or why:  # which take more than the plan
+        loaded = _symbol(symbol)
+        found = _plan(loaded, trace, {**options, **shapes_of(loaded, shapes)})
+    else:
+        found = _asked(symbol, shapes, options)
     answers = _answers(found, why or ())
     if save:
         found.save(save)
@@ -111,6 +115,19 @@ def _plan(symbol: Any, trace: Optional[str], options: Dict[str, Any]) -> "Plan":
 
     with tracing(trace or ""):
         return echo.plan(symbol, **options)
+
+
+def _asked(symbol: str, shapes: List[str], options: Dict[str, Any]) -> "Plan":
+    """The plan, without MXNet where the same was asked before."""
+    from echo.planning import asked
+
+    name = asked.name_of(Path(symbol), [json.dumps(options), *sorted(shapes)])
+    found = asked.answer(name)
+    if found is None:
+        loaded = _symbol(symbol)
+        found = _plan(loaded, None, {**options, **shapes_of(loaded, shapes)})
+        asked.remember(name, found)
+    return found
 
 
 def _write_netron(symbol: Any, found: "Plan", path: str) -> None:

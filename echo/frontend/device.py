@@ -14,6 +14,7 @@ import mxnet as mx
 from mxnet.base import _LIB
 
 from echo.errors import UnsupportedError
+from echo.system.processor import cores, processor
 
 DRIVER_FILE = Path("/proc/driver/nvidia/version")  # where the driver says which it is
 # Variables that change which code a step runs; they are part of the key where they are set.
@@ -26,11 +27,11 @@ _PROPERTIES_BYTES = 8192  # more than any version of cudaDeviceProp has; the nam
 
 def device_key(ctx: mx.Context) -> str:
     """Names the device and everything else that measured seconds depend on."""
-    hardware = _gpu(ctx.device_id) if ctx.device_type == "gpu" else _cpu_name()
+    hardware = _gpu(ctx.device_id) if ctx.device_type == "gpu" else processor()
     threads = os.environ.get("OMP_NUM_THREADS", "all")
     one_dnn = os.environ.get("MXNET_MKLDNN_ENABLED", "1")
     settings = [f"{name} {os.environ[name]}" for name in _SETTINGS if os.environ.get(name)]
-    general = [f"{_cores()} cores", f"OMP_NUM_THREADS {threads}", f"oneDNN {one_dnn}", f"mxnet {mx.__version__}"]
+    general = [f"{cores()} cores", f"OMP_NUM_THREADS {threads}", f"oneDNN {one_dnn}", f"mxnet {mx.__version__}"]
     return ", ".join([hardware, *general, *settings])
 
 
@@ -46,22 +47,6 @@ def check_device(ctx: mx.Context) -> None:
         count = 0
     if not count or ctx.device_id >= count:  # below 0 it is the GPU that the thread uses
         raise UnsupportedError(f"{ctx} is not there: expected a number below {count}, that of CUDA's GPUs")
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _cpu_name() -> str:
-    """Model, family and stepping: on virtual machines the name alone says little."""
-    keys = ("model name", "cpu family", "model", "stepping", "cache size")
-    values: dict[str, str] = {}
-    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
-        for line in file:
-            key, _, value = line.partition(":")
-            if key.strip() in keys:
-                values.setdefault(key.strip(), value.strip())
-    return " ".join(values.get(key, "?") for key in keys)
 
 
 @functools.lru_cache(maxsize=None)

@@ -17,6 +17,7 @@ from echo.passes.request import Frontend, Request
 from echo.passes.trace import trace
 from echo.passes.trial import Planned
 from echo.planning import store
+from echo.planning.plan_files import key_of
 from echo.planning.reuse import fitting
 from echo.planning.store import Found
 from echo.planning.what_if import WhatIf
@@ -200,7 +201,7 @@ def _key_of(request: Request, session: Session, leader: Leader | None) -> str:
     parts = [session.subject.fingerprint, names, str(session.hook), session.device_key]
     parts += [request.options.key, str(request.details), session.why_no_fusion if request.options.fuse else ""]
     parts += [f"{name}={text}" for name, text in sorted(os.environ.items()) if name.startswith(("MXNET_", "NNVM_"))]
-    return store.key_of(parts if leader is None else [*parts, leader.key])
+    return key_of(parts if leader is None else [*parts, leader.key])
 
 
 def _planned(request: Request, warm_start: WarmStart | None) -> Planned:

@@ -9,27 +9,21 @@ the decisions, and each repeated text once.
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import hashlib
-import os
 from dataclasses import replace
 from operator import attrgetter
-from pathlib import Path
 from typing import Any, Iterator, Mapping, NamedTuple, Sequence
 
-from echo import kernels, native
 from echo.errors import EchoError
 from echo.ir.graph import Graph
 from echo.passes.check_marks import with_marks
 from echo.passes.request import Frontend
+from echo.planning.plan_files import keep, path_of
 from echo.planning.reuse import fused_base
 from echo.plans.decisions import RECOMPUTE, STASH, Decision
 from echo.plans.plan import Plan
 from echo.system import files
 
 _FORMAT = "echo-stored-plan-6"
-_MOST_FILES = 512  # the oldest go first
 _TEXTS = "texts"  # the texts to which the numbers in the last three columns refer
 _COLUMNS: dict[str, set[type]] = {
     "node": {int}, "name": {str}, "output": {int}, "bytes": {int}, "seconds": {int, float},
@@ -50,18 +44,9 @@ class Found(NamedTuple):
     chunks: tuple[int, ...] | None = None
 
 
-def key_of(parts: Sequence[str]) -> str:
-    """The name of a plan that depends on these texts, and on this echo."""
-    digest = hashlib.sha256()
-    for part in [*parts, _source()]:
-        text = part.encode("utf-8", "surrogatepass")
-        digest.update(b"%d:" % len(text) + text)
-    return digest.hexdigest()[:40]
-
-
 def load(key: str, graph: Graph, frontend: Frontend) -> Found | None:
     """The plan of this name and the graph to bind; None where there is none, or none that fits the graph."""
-    value = files.read(_path(key), _purpose(key))
+    value = files.read(path_of(key), _purpose(key))
     if value is None:
         return None
     try:
@@ -70,7 +55,7 @@ def load(key: str, graph: Graph, frontend: Frontend) -> Found | None:
         base = fused_base(plan, graph, frontend)
         return Found(plan, with_marks(base, plan, frontend), base, _chunks(value.get("chunks")))
     except (EchoError, KeyError, TypeError, ValueError, AttributeError) as error:
-        files.ignore(_path(key), f"{type(error).__name__}: {error}")
+        files.ignore(path_of(key), f"{type(error).__name__}: {error}")
         return None
 
 
@@ -82,21 +67,11 @@ def save(key: str, plan: Plan, chunks: Sequence[int] | None = None) -> None:
         columns[name] = [texts.setdefault(text, len(texts)) for text in columns[name]]
     columns[_TEXTS] = list(texts)
     stored = {**replace(plan, decisions=()).to_json(), "decisions": columns}
-    path = _path(key)
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _make_room(path.parent)
-        files.replace(path, _purpose(key), {"plan": stored, "chunks": chunks})
-    except OSError as error:
-        files.say_not_kept(error)
+    keep(key, _purpose(key), {"plan": stored, "chunks": chunks})
 
 
 def _purpose(key: str) -> str:
     return f"{_FORMAT} {key}"
-
-
-def _path(key: str) -> Path:
-    return files.cache_folder() / "plans" / f"{key}.json"
 
 
 def _decisions(columns: Mapping[str, list[Any]]) -> Iterator[Decision]:
@@ -135,30 +110,3 @@ def _chunks(value: Any) -> tuple[int, ...] | None:
     if value is not None and not (isinstance(value, list) and all(type(size) is int and size >= 0 for size in value)):
         raise ValueError("chunks: not a list of bytes")
     return None if value is None else tuple(value)
-
-
-def _make_room(folder: Path) -> None:
-    plans = []
-    for path in folder.glob("*.json"):
-        with contextlib.suppress(OSError):  # another process may make room, too
-            plans.append((path.lstat().st_mtime, path))
-    for _, path in sorted(plans)[: max(0, len(plans) - _MOST_FILES + 1)]:
-        with contextlib.suppress(OSError):
-            path.unlink()
-
-
-@functools.lru_cache(maxsize=None)
-def _source() -> str:
-    """A text that changes with the code of echo, since a plan holds for the code that made it.
-
-    An editable install has the native libraries in folders of their own, which their packages know.
-    """
-    states = set()
-    for root in (os.path.dirname(os.path.dirname(__file__)), *native.__path__, *kernels.__path__):
-        for folder, _, names in os.walk(root):
-            for name in names:
-                if name.endswith((".py", ".so")):
-                    path = os.path.join(folder, name)
-                    state = os.stat(path)
-                    states.add(f"{path} {state.st_size} {state.st_mtime_ns}")
-    return ";".join(sorted(states))

@@ -71,17 +71,26 @@ def read_own(path: str | os.PathLike[str], most: int) -> bytes:
         return _limited(file.read(most + 1), most, path)
 
 
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """The content of a file that the user names.
+
+    Raises:
+        UntrustedError: it is no regular file, or larger than any of its kind.
+        OSError: it cannot be read.
+    """
+    with open(open_regular(path, os.O_RDONLY), "rb") as file:
+        return _limited(file.read(_MOST_BYTES + 1), _MOST_BYTES, path)
+
+
 def read_json(path: str | os.PathLike[str], strict: bool = True) -> Any:
     """The JSON value in a file that the user names. Without ``strict``, texts may hold control characters.
 
     Raises:
         ValueError: it is not JSON, or has no one meaning: keys that come twice, numbers that are not finite, texts
             with halves of surrogate pairs, which cannot be encoded again.
-        UntrustedError: it is no regular file, or larger than any of its kind.
-        OSError: it cannot be read.
+        UntrustedError, OSError: as `read_bytes`.
     """
-    with open(open_regular(path, os.O_RDONLY), "rb") as file:
-        data = _limited(file.read(_MOST_BYTES + 1), _MOST_BYTES, path)
+    data = read_bytes(path)
     try:
         value = json.loads(
             data.decode("utf-8"), strict=strict, object_pairs_hook=_object, parse_int=_whole, parse_float=_finite,

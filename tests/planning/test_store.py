@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 
 import echo
 from benchmarks.models import SMALL
-from echo import native, pipeline
+from echo import pipeline
 from echo.ir.attributes import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.ir.graph import Graph
 from echo.planning import store
@@ -271,46 +270,3 @@ def test_a_folder_that_cannot_be_written_to_is_no_error(
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path / "file"))
     graph, _ = stored(plan)
     assert store.load("key", graph, NOBODY) is None
-
-
-def test_old_plans_make_room(folder: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "_MOST_FILES", 3)
-    for number in range(5):
-        store.save(f"key{number}", plan)
-    assert len(list(folder.glob("*.json"))) == 3
-    assert (folder / "key4.json").exists()
-
-
-def test_what_else_is_in_the_folder_is_in_nobodys_way(
-    folder: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store, "_MOST_FILES", 3)
-    folder.mkdir()
-    (folder / "a.json").mkdir()
-    (folder / "b.json").symlink_to("nowhere")
-    os.mkfifo(folder / "c.json")
-    for number in range(5):
-        store.save(f"key{number}", plan)
-    assert (folder / "key4.json").is_file()
-
-
-def test_names_depend_on_every_part_and_on_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = {store.key_of(parts) for parts in (["a", "b"], ["ab"], ["a", "b", ""], ["b", "a"])}
-    monkeypatch.setattr(store, "_source", lambda: "other")
-    names.add(store.key_of(["a", "b"]))
-    assert len(names) == 5
-
-
-def test_a_library_that_was_built_again_is_other_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever it is: an editable install has the libraries beside the sources of no package."""
-    library = tmp_path / "libecho_planner.so"
-    library.write_bytes(b"built")
-    monkeypatch.setattr(native, "__path__", [*native.__path__, str(tmp_path)])
-    texts = [store._source.__wrapped__()]
-    library.write_bytes(b"built again")
-    texts.append(store._source.__wrapped__())
-    library.unlink()
-    texts.append(store._source.__wrapped__())
-    assert len(set(texts)) == 3
-    built = {Path(line.split(" ")[0]).name for line in texts[2].split(";") if ".so " in line}
-    assert built == {"libecho_counter.so", "libecho_hook.so", "libecho_kernels.so", "libecho_planner.so"}

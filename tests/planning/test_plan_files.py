@@ -1,0 +1,59 @@
+"""Files of plans have names that depend on all that plans depend on; old ones make room."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from echo import native
+from echo.planning import plan_files
+from echo.planning.plan_files import keep, key_of, path_of
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))
+    return tmp_path / "plans"
+
+
+def test_old_plans_make_room(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_files, "_MOST_FILES", 3)
+    for number in range(5):
+        keep(f"key{number}", "test", {})
+    assert len(list(folder.glob("*.json"))) == 3
+    assert path_of("key4").exists()
+
+
+def test_what_else_is_in_the_folder_is_in_nobodys_way(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_files, "_MOST_FILES", 3)
+    folder.mkdir()
+    (folder / "a.json").mkdir()
+    (folder / "b.json").symlink_to("nowhere")
+    os.mkfifo(folder / "c.json")
+    for number in range(5):
+        keep(f"key{number}", "test", {})
+    assert path_of("key4").is_file()
+
+
+def test_names_depend_on_every_part_and_on_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {key_of(parts) for parts in (["a", "b"], ["ab"], ["a", "b", ""], ["b", "a"])}
+    monkeypatch.setattr(plan_files, "_source", lambda: "other")
+    names.add(key_of(["a", "b"]))
+    assert len(names) == 5
+
+
+def test_a_library_that_was_built_again_is_other_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever it is: an editable install has the libraries beside the sources of no package."""
+    library = tmp_path / "libecho_planner.so"
+    library.write_bytes(b"built")
+    monkeypatch.setattr(native, "__path__", [*native.__path__, str(tmp_path)])
+    texts = [plan_files._source.__wrapped__()]
+    library.write_bytes(b"built again")
+    texts.append(plan_files._source.__wrapped__())
+    library.unlink()
+    texts.append(plan_files._source.__wrapped__())
+    assert len(set(texts)) == 3
+    built = {Path(line.split(" ")[0]).name for line in texts[2].split(";") if ".so " in line}
+    assert built == {"libecho_counter.so", "libecho_hook.so", "libecho_kernels.so", "libecho_planner.so"}
