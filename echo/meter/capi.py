@@ -29,6 +29,7 @@ class Library:
         self._library = ctypes.CDLL(path, ctypes.RTLD_LOCAL)
         self._library.MXGetLastError.restype = ctypes.c_char_p
         self.device = device
+        self._noise: dict[tuple[int, int, float, float], bytes] = {}
         # asking for all operators is what registers the older half of them
         self.call("MXListAllOpNames", ctypes.byref(ctypes.c_uint32()), ctypes.byref(ctypes.c_void_p()))
         if extension:
@@ -53,14 +54,11 @@ class Library:
         """
         if flag not in CODES:
             raise MxnetError(f"arrays of type {flag} cannot be made")
-        code, draw = CODES[flag], random.Random(0)
         noise = Array(self, shape, flag)
-        count = min(noise.elements, _NOISE)
-        if below:
-            values: list[float] = [draw.randrange(below) for _ in range(count)]
-        else:
-            values = [draw.uniform(least, most) if flag in FLOATS else 1 for _ in range(count)]
-        noise.fill(_packed(code, values), _SIZES[code])
+        key = flag, below, least, most
+        if key not in self._noise:  # drawing the numbers again for each array took longer than most measurements
+            self._noise[key] = _noise(*key)
+        noise.fill(self._noise[key], _SIZES[CODES[flag]])
         return noise
 
     def constant(self, shape: Sequence[int], flag: int, value: float) -> Array:
@@ -68,6 +66,13 @@ class Library:
         result = Array(self, shape, flag)
         result.fill(_packed(CODES[flag], [value]), _SIZES[CODES[flag]])
         return result
+
+
+def _noise(flag: int, below: int, least: float, most: float) -> bytes:
+    draw = random.Random(0)
+    if below:
+        return _packed(CODES[flag], [draw.randrange(below) for _ in range(_NOISE)])
+    return _packed(CODES[flag], [draw.uniform(least, most) if flag in FLOATS else 1 for _ in range(_NOISE)])
 
 
 def _packed(code: str, values: Sequence[float]) -> bytes:
@@ -102,8 +107,7 @@ class Array:
 
     def fill(self, values: bytes, size: int) -> None:
         """Writes elements of so many bytes, from the first on and again, until the array is full."""
-        needed = self.elements * size
-        buffer = (values * (needed // max(1, len(values)) + 1))[:needed]
+        buffer = values * (self.elements * size // max(1, len(values)) + 1)  # which may be longer than the array
         self._library.call("MXNDArraySyncCopyFromCPU", self.handle, buffer, ctypes.c_size_t(self.elements))
 
     def wait(self) -> None:

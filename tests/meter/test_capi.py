@@ -54,6 +54,13 @@ def test_arrays_hold_noise_or_ones(flag: int, shape: tuple[int, ...], library: L
     assert (seen(library.constant((5, 3), flag, 2)) == 2).all()
 
 
+def test_noise_is_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = Library(mxnet.libinfo.find_lib_path()[0], "", (1, 1), False)
+    first = seen(library.array((200, 100), 0))
+    monkeypatch.setattr("echo.meter.capi._noise", lambda *_: pytest.fail("drawn again"))
+    assert (seen(library.array((50, 60), 0)) == first.ravel()[:3000].reshape(50, 60)).all()
+
+
 def test_other_types_are_refused(library: Library) -> None:
     with pytest.raises(MxnetError, match="type 12"):
         library.array((2,), 12)
