@@ -17,6 +17,7 @@ from echo.cli import cache, doctor, frontier, plan, profile, record, run, schedu
 from echo.cli.usage import WithUsage
 from echo.cli.words import Annotated, printable
 from echo.errors import EchoError, NativeError
+from echo.system.collect import without_garbage_collection
 
 _LONGEST = 1000  # characters of a line about an error
 
@@ -76,19 +77,27 @@ def application() -> typer.Typer:
     return app
 
 
+def _said(error: Exception) -> str:
+    """What an error says, without the number that the system has for it."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
 def main(argv: Optional[Sequence[str]] = None) -> Any:
     """Runs a command, and returns its exit status for `sys.exit`."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # a name may have characters that the terminal has not
         sys.stdout.reconfigure(errors="backslashreplace")
     programs: List[Callable[[], int]] = []  # of the user: run behind all that the command line catches
     try:
-        get_command(application()).main(None if argv is None else list(argv), prog_name="mxecho", obj=programs)
+        with without_garbage_collection():  # among what the import of MXNet makes alone it takes a tenth of a second
+            get_command(application()).main(None if argv is None else list(argv), prog_name="mxecho", obj=programs)
     except SystemExit as end:
         status = end.code or 0
     except (EchoError, OSError) as error:
         from echo.system.reading import shortened
 
-        print(f"mxecho: {printable(shortened(str(error), _LONGEST))}", file=sys.stderr)
+        print(f"mxecho: {printable(shortened(_said(error), _LONGEST))}", file=sys.stderr)
         return 1
     return programs[0]() if programs else status
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -97,6 +98,21 @@ def test_a_command_line_that_makes_no_sense(words: list[str], said: str, capsys:
     shown = capsys.readouterr().err
     assert shown.startswith("Usage: mxecho ")
     assert said in shown
+
+
+def test_missing_files_are_named_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "missing.json")
+    for words in (["plan", path, "data=2,3"], ["profile", path], ["show", path], ["schedule", path, "--budget", "0.5"]):
+        assert check_line(words, capsys) == f"mxecho: {path}: No such file or directory"
+    assert check_line(["show", str(tmp_path)], capsys) == (
+        f"mxecho: {tmp_path}: expected a regular file, got a directory"
+    )
+
+
+def test_commands_leave_garbage_collection_as_it_was(capsys: pytest.CaptureFixture[str]) -> None:
+    assert gc.isenabled()
+    assert main.main(["cache", "show"]) == 0
+    assert gc.isenabled()
 
 
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
