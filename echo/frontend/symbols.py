@@ -119,14 +119,11 @@ def infer_binding(
     try:
         arg_shapes, _, aux_shapes = symbol._infer_shape_impl(False, **shapes)  # without infer_shape's own warning
     except mx.MXNetError as error:
-        reason = " ".join(str(error).rpartition("MXNetError: ")[2].split())  # behind the lines of MXNet's own files
-        text = _unknown_sizes(shapes) or f"MXNet cannot infer the shapes from {dict(shapes)}: {reason}"
+        text = _unknown_sizes(shapes) or f"MXNet cannot infer the shapes from {dict(shapes)}: {_reason(error)}"
         raise ShapeError(text) from error
     if arg_shapes is None:
         raise ShapeError(_unknown_sizes(shapes) or _missing_shapes(symbol, shapes))
-    arg_types, _, aux_types = symbol.infer_type(**_default_types(symbol, types))
-    if arg_types is None:
-        raise ShapeError(f"MXNet cannot infer every type from {dict(types or {})}")
+    arg_types, aux_types = _types(symbol, shapes, types)
     return Binding(
         tuple(map(tuple, arg_shapes)),
         tuple(arg_types),
@@ -189,12 +186,41 @@ def _unknown_node(graph: Graph, inner: mx.sym.Symbol, shapes_of_inputs: Mapping[
     return "MXNet does not infer the type of every node"
 
 
-def _default_types(symbol: mx.sym.Symbol, types: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    if types is not None:
-        return types
-    # simple_bind's own rule: float32 unless the variable says otherwise
+def _types(
+    symbol: mx.sym.Symbol, inputs: Iterable[str], types: Mapping[str, Any] | None
+) -> tuple[Sequence[Any], Sequence[Any]]:
+    """The numpy types of the arguments and of the auxiliary states.
+
+    Without ``types`` all arguments are float32 unless a variable says otherwise, which is the rule of ``simple_bind``;
+    or where MXNet refuses that, the ``inputs`` alone, as in a Module; or what follows from the variables that say it.
+
+    Raises:
+        ShapeError: MXNet refuses the types, or one stays unknown.
+    """
     attrs = symbol.attr_dict()
-    return {name: np.float32 for name in symbol.list_arguments() if "__dtype__" not in attrs.get(name, {})}
+    default = {name: np.float32 for name in symbol.list_arguments() if "__dtype__" not in attrs.get(name, {})}
+    in_module = {name: np.float32 for name in inputs if name in default}
+    reasons = []
+    for known in (default, in_module, {}) if types is None else (types,):
+        try:
+            arg_types, _, aux_types = symbol._infer_type_impl(False, **known)  # without infer_type's own lines
+        except mx.MXNetError as error:
+            reasons.append(_reason(error))
+        else:
+            if arg_types is not None:
+                return arg_types, aux_types
+    if reasons:
+        raise ShapeError(f"MXNet cannot infer the types from {_type_names(types)}: {reasons[0]}")
+    raise ShapeError(f"MXNet cannot infer every type from {_type_names(types)}")
+
+
+def _type_names(types: Mapping[str, Any] | None) -> str:
+    return "float32" if types is None else str({name: type_name(dtype) for name, dtype in types.items()})
+
+
+def _reason(error: mx.MXNetError) -> str:
+    """What MXNet says, behind the lines of its own files."""
+    return " ".join(str(error).rpartition("MXNetError: ")[2].split())
 
 
 def _unknown_sizes(shapes: Mapping[str, tuple[int, ...]]) -> str:

@@ -66,6 +66,21 @@ def test_what_a_bind_infers() -> None:
     assert Binding.of_arrays(*arrays, found.grad_req).key == found.key
 
 
+def test_types_that_are_not_told(capsys: pytest.CaptureFixture[str]) -> None:
+    cast = mx.sym.FullyConnected(mx.sym.cast(mx.sym.var("data"), dtype="float16"), num_hidden=2, name="fc")
+    assert infer_binding(cast, {"data": (3, 4)}).arg_types == (np.float32, np.float16, np.float16)  # as in a Module
+    weight = mx.sym.var("weight", dtype="float16")  # as Gluon exports a block that was cast
+    whole = mx.sym.FullyConnected(mx.sym.var("data"), weight, num_hidden=2, no_bias=True)
+    assert infer_binding(whole, {"data": (3, 4)}).arg_types == (np.float16, np.float16)
+    with pytest.raises(ShapeError, match=r"cannot infer the types from \{'data': 'float32'\}: .*expected float"):
+        infer_binding(whole, {"data": (3, 4)}, {"data": np.float32})
+    both = mx.sym.Group([cast, mx.sym.FullyConnected(mx.sym.var("data"), weight, num_hidden=2, no_bias=True)])
+    mixed = mx.sym.broadcast_add(both[1], mx.sym.FullyConnected(mx.sym.var("b", dtype="float64"), num_hidden=2))
+    with pytest.raises(ShapeError, match="cannot infer the types from float32: Error in operator"):
+        infer_binding(mixed, {"data": (3, 4), "b": (3, 4)})
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [
