@@ -175,13 +175,16 @@ def by_kind(profile: Profile) -> Spec:
 
 def by_layer(profile: Profile, layer: Layer) -> Spec:
     """The bytes that the largest layers hold at the peak: a bar for each graph, with kinds of arrays stacked."""
-    sizes: dict[str, int] = {}
+    sizes: dict[tuple[str, str], int] = {}
     rows = []
     for graph, usage in profile.usages.items():
         for (name, kind), size in usage.by_layer(layer).items():
-            sizes[name] = sizes.get(name, 0) + size
+            sizes[name, graph] = sizes.get((name, graph), 0) + size
             rows.append({"graph": graph, "layer": name, "kind": kind, "mb": megabytes(size)})
-    largest = sorted(sizes, key=lambda name: -sizes[name])[:_MOST_BARS]
+    most: dict[str, int] = {}
+    for (name, _), size in sizes.items():
+        most[name] = max(most.get(name, 0), size)
+    largest = sorted(most, key=lambda name: -most[name])[:_MOST_BARS]
     kinds_there = list(dict.fromkeys(str(row["kind"]) for row in rows))
     header = {"labelAngle": 0, "labelAlign": "left", "labelFontWeight": "bold", "title": None}
     return {

@@ -85,7 +85,12 @@ def _table(title: str, rows: Mapping[str, tuple[int, int]], totals: Mapping[str,
     rest = [name for name in rows if name not in changed[:_MOST]]
     if rest:
         before, after = (sum(rows[name][side] for name in rest) for side in (0, 1))
-        table.add_row(f"{len(rest)} more", megabytes(before), megabytes(after), _change(before, after))
+        table.add_row(
+            f"{len(rest)} {'more' if changed else 'unchanged'}",
+            megabytes(before),
+            megabytes(after),
+            _change(before, after),
+        )
     table.add_section()
     for name, pair in totals.items():
         _row(table, name, *pair)

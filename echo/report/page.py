@@ -10,9 +10,11 @@ import os
 from pathlib import Path
 from typing import Any, Mapping
 
+from echo.report import measured
 from echo.report.charts import VEGA_LITE, by_kind, frontier, segment, timeline
 from echo.report.decisions import groups
 from echo.report.extra import module_of
+from echo.report.more_memory import more_memory
 from echo.report.profile import Profile
 from echo.report.treemap import treemap
 from echo.report.usage import ALWAYS, MIRROR, PLANNED, STOCK, Layer, layer_of
@@ -47,6 +49,8 @@ def html(profile: Profile, title: str = "", layer: Layer = layer_of) -> str:
             bundle=bundle,
             groups=groups(profile.plan.decisions)[:_MOST_GROUPS] if PLANNED in profile.usages else (),
             arrays={name: usage.at_peak[:_MOST_ARRAYS] for name, usage in profile.usages.items()},
+            measured=measured.rows(profile),
+            more_memory=more_memory(profile),
             ALWAYS=ALWAYS,
             STOCK=STOCK,
             PLANNED=PLANNED,

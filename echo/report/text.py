@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Iterable
 
+from rich.console import RenderableType
 from rich.table import Table
 
+from echo.report import measured
+from echo.report.more_memory import more_memory
 from echo.report.usage import ALWAYS, MIRROR, PLANNED, Layer, layer_of
 from echo.system.console import text_of
 
@@ -34,10 +37,6 @@ def megabytes(size: int) -> str:
     return f"{size / 2**20:,.1f}"
 
 
-def _size(size: int | None) -> str:
-    return "-" if size is None else megabytes(size)
-
-
 def _table(title: str, profile: Profile) -> Table:
     table = Table(title, title_justify="left")
     for name in profile.usages:
@@ -53,10 +52,8 @@ def _kinds(profile: Profile) -> Table:
     table.add_section()
     table.add_row("all of it", *(megabytes(usage.total) for usage in usages))
     table.add_row("of it planned by MXNet", *(megabytes(usage.planned) for usage in usages), end_section=True)
-    for name in dict.fromkeys(name for usage in usages for name in usage.measured):
-        table.add_row(f"measured: {name}", *(_size(usage.measured.get(name)) for usage in usages))
-    if any(usage.measured for usage in usages):
-        table.add_row("measured, not accounted for", *(_size(usage.unaccounted) for usage in usages))
+    for name, cells in measured.rows(profile):
+        table.add_row(f"measured{', ' if name == measured.REST else ': '}{name}", *cells)
     if PLANNED in profile.usages:
         table.add_section()
         plan = profile.plan
@@ -79,7 +76,7 @@ def _layers(profile: Profile, layer: Layer) -> Table:
     return table
 
 
-def _frontier(profile: Profile) -> Iterable[Table]:
+def _frontier(profile: Profile) -> Iterable[RenderableType]:
     if not profile.frontier:
         return
     table = Table(title="what other budgets buy", title_justify="left")
@@ -88,6 +85,7 @@ def _frontier(profile: Profile) -> Iterable[Table]:
     for row in profile.frontier:
         table.add_row(megabytes(int(row["total"])), f"{100 * (row['time'] - 1):+.1f} %")
     yield table
+    yield f"{more_memory(profile)}, predicted"
 
 
 def _largest(profile: Profile) -> Iterable[Table]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from echo.report.charts import VEGA_LITE, by_kind, by_layer, frontier, megabytes, timeline, timeline_rows
-from echo.report.usage import layer_of
+from echo.report.usage import Tensor, Usage, layer_of
 from tests.report.profiles import made_up
 
 convert = pytest.importorskip("vl_convert", reason="needs the extra report")
@@ -53,6 +55,14 @@ def test_bars_add_up() -> None:
     assert len({row["layer"] for row in layers}) == 10
     largest = {row["layer"] for row in layers}
     assert "weight" in largest
+
+
+def test_layers_come_by_what_they_hold_in_the_graph_where_that_is_most() -> None:
+    def usage(**sizes: int) -> Usage:
+        return Usage(100, {}, ("step",), 1, tuple(Tensor(name, "", name, "maps", sizes[name], 0, 0) for name in sizes))
+
+    profile = replace(made_up(10), usages={"stock": usage(tanh=56, softmax=36), "echo": usage(tanh=0, softmax=36)})
+    assert by_layer(profile, layer_of)["encoding"]["row"]["sort"] == ["tanh", "softmax"]
 
 
 def test_vega_lite_draws_them() -> None:

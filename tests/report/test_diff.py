@@ -42,6 +42,7 @@ def test_nothing_changed() -> None:
     same = profile(encoder=10)
     found = rows(difference(same, same))
     assert found["all of it"] == ["15.0", "15.0", "0.0"]
+    assert found["2 unchanged"] == ["15.0", "15.0", "0.0"]
     assert "encoder" not in found
 
 

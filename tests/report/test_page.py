@@ -16,7 +16,7 @@ from echo.plans.decisions import RECOMPUTE, Decision
 from echo.report import page
 from echo.report.profile import Profile
 from echo.report.segment import HEAVY, Operator, Segment
-from echo.report.usage import ALWAYS, Tensor, Usage
+from echo.report.usage import ALWAYS, PROCESS, Tensor, Usage
 from tests.report.profiles import made_up, plan_of
 
 pytest.importorskip("jinja2", reason="needs the extra report")
@@ -132,6 +132,17 @@ def test_names_are_text() -> None:
     text = page.html(_nasty(), NASTY)
     assert NASTY not in text
     assert text.count("</script>") == 3
+
+
+def test_what_was_measured_and_what_more_memory_would_buy_is_told() -> None:
+    profile = made_up(30)
+    measured = replace(profile.usages["stock"], measured={PROCESS: profile.usages["stock"].total + 10 * 2**20})
+    text = page.html(replace(profile, usages={**profile.usages, "stock": measured}))
+    assert re.search(
+        r"<td>not accounted for</td><td class=.number.>10\.0 \(\d+\.\d %\)</td><td class=.number.>-</td>", text
+    )
+    assert "10 % more memory (253.0 MB) would buy a step of -10.0 % in the place of +3.1 % time." in text
+    assert 'id="measured"' not in page.html(profile)
 
 
 def test_it_needs_nothing_else() -> None:

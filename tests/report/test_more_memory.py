@@ -1,0 +1,26 @@
+"""What a tenth more memory would buy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from echo.report.more_memory import more_memory
+from tests.report.profiles import MB, made_up
+
+MORE = "10 % more memory (253.0 MB) would buy"
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([], ""),
+        ([(200, 1.2), (253, 1.01), (254, 0.5)], f"{MORE} a step of +1.0 % in the place of +3.1 % time"),
+        ([(200, 1.2), (300, 0.9)], f"{MORE} no time"),
+        ([(300, 0.9)], f"{MORE} no time"),
+    ],
+)  # fmt: skip
+def test_the_fastest_plan_that_fits(rows: list[tuple[int, float]], expected: str) -> None:
+    frontier = tuple({"total": total * MB, "time": time, "overhead": 0.0} for total, time in rows)
+    assert more_memory(replace(made_up(10), frontier=frontier)) == expected
