@@ -14,6 +14,7 @@ from echo.cli.words import (
     MaxOverhead,
     MemoryBudget,
     NoFuse,
+    OptimizerStates,
     PlanFile,
     PolicyName,
     Save,
@@ -57,6 +58,7 @@ def plan(
     policy: PolicyName = "search",
     max_overhead: MaxOverhead = "auto",
     memory_budget: MemoryBudget = None,
+    optimizer_states: OptimizerStates = 0,
     keep: Keep = None,
     recompute: Recompute = None,
     no_fuse: NoFuse = False,
@@ -78,8 +80,10 @@ def plan(
       mxecho plan model-symbol.json data=32,3,224,224 --memory-budget 6GB --why stage1_relu
     """
     check_folders(save, netron)
-    options = {"policy": policy, "keep": keep or (), "recompute": recompute or (), "fuse": _fused(fuse, no_fuse)}
-    options.update(bounds_of(max_overhead, memory_budget))
+    options = {
+        "policy": policy, "keep": keep or (), "recompute": recompute or (), "fuse": _fused(fuse, no_fuse),
+        "optimizer_states": optimizer_states, **bounds_of(max_overhead, memory_budget),
+    }  # fmt: skip
     if trace or netron or why:  # which take more than the plan
         loaded = _symbol(symbol)
         found = _plan(loaded, trace, {**options, **shapes_of(loaded, shapes)})

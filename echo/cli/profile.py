@@ -11,6 +11,7 @@ from echo.cli.words import (
     MaxOverhead,
     MemoryBudget,
     NoFuse,
+    OptimizerStates,
     Save,
     Shapes,
     SymbolFile,
@@ -61,6 +62,7 @@ def profile(
     compare: Compare = "echo",
     max_overhead: MaxOverhead = "auto",
     memory_budget: MemoryBudget = None,
+    optimizer_states: OptimizerStates = 0,
     no_fuse: NoFuse = False,
     run: Run = False,
     budgets: Budgets = 0,
@@ -84,7 +86,10 @@ def profile(
     """
     _check_pictures(picture, segment)
     check_folders(save, html, picture, segment, trace, torch_snapshot)  # before anything is planned
-    options = {**bounds_of(max_overhead, memory_budget), "fuse": not no_fuse, "run": run, "budgets": budgets}
+    options = {
+        **bounds_of(max_overhead, memory_budget), "optimizer_states": optimizer_states, "fuse": not no_fuse, "run": run,
+        "budgets": budgets,
+    }  # fmt: skip
     profiled = _profile_or_saved(symbol, shapes, compare, options)
     title = title or Path(symbol).stem
     _export(profiled, title, save, segment, trace, torch_snapshot)
@@ -108,7 +113,8 @@ def _profile_or_saved(symbol: str, shapes: Optional[List[str]], compare: str, op
 def _check_no_planning(options: Dict[str, Any]) -> None:
     """Refuses, for a profile that was saved, the options of those that are made anew; they would change nothing."""
     defaults = {
-        "compare": "echo", "max_overhead": "auto", "memory_budget": None, "fuse": True, "run": False, "budgets": 0,
+        "compare": "echo", "max_overhead": "auto", "memory_budget": None, "optimizer_states": 0, "fuse": True,
+        "run": False, "budgets": 0,
     }  # fmt: skip
     changed = [name for name, value in options.items() if value != defaults[name]]
     if changed:
@@ -201,6 +207,7 @@ def compare(
     shapes: Shapes,
     max_overhead: MaxOverhead = "auto",
     memory_budget: MemoryBudget = None,
+    optimizer_states: OptimizerStates = 0,
     no_fuse: NoFuse = False,
     as_json: Json = False,
 ) -> None:
@@ -215,7 +222,7 @@ def compare(
     """
     from echo.cli.compare_text import render, rows
 
-    options = {**bounds_of(max_overhead, memory_budget), "fuse": not no_fuse}
+    options = {**bounds_of(max_overhead, memory_budget), "optimizer_states": optimizer_states, "fuse": not no_fuse}
     profiled = _profile(symbol, shapes, _EVERYTHING, options)
     if as_json:
         print_json(rows(profiled))

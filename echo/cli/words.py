@@ -38,6 +38,9 @@ MaxOverhead = Annotated[
 MemoryBudget = Annotated[
     Optional[str], typer.Option(metavar="VALUE", help='Bytes, "6GB", or a fraction of what is needed without echo.')
 ]
+OptimizerStates = Annotated[
+    int, typer.Option(metavar="N", help="Copies of the weights that the optimizer keeps: 1 for momentum, 2 for Adam.")
+]
 NoFuse = Annotated[bool, typer.Option("--no-fuse", help="No fused kernels: results keep every bit.")]
 Save = Annotated[Optional[str], typer.Option(metavar="FILE", help="Write the result as a JSON file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Callable, Iterable, Mapping, Sequence, Tuple
 
 from echo.errors import GraphError
+from echo.estimators.footprint import OPTIMIZER
 from echo.plans.decisions import WORKSPACES
 
 ALWAYS = -1  # the first step of an array that is there before the step begins
@@ -113,14 +114,15 @@ class Usage:
         """Bytes by which the device, or on a CPU the process, grew beyond what is known; None if it was not measured.
 
         Known are `total` and, on a CPU, `BLOCKS` (of which `total` has the workspaces that the plan knows of) and
-        `GRAPH`, less `UNWRITTEN`.
+        `GRAPH`, less `UNWRITTEN`; without the states of an optimizer, which the step that is measured has not.
         """
+        total = self.total - self.by_kind.get(OPTIMIZER, 0)
         if DEVICE in self.measured:
-            return self.measured[DEVICE] - self.total
+            return self.measured[DEVICE] - total
         if PROCESS not in self.measured:
             return None
         blocks = max(self.measured.get(BLOCKS, 0) - self.beside.get(WORKSPACES, 0), 0)
-        known = self.total + blocks + self.measured.get(GRAPH, 0) - self.measured.get(UNWRITTEN, 0)
+        known = total + blocks + self.measured.get(GRAPH, 0) - self.measured.get(UNWRITTEN, 0)
         return self.measured[PROCESS] - known
 
     @property

@@ -27,8 +27,25 @@ def test_a_profile_of_a_symbol_and_of_a_file(tmp_path: Path, capsys: pytest.Capt
     assert capsys.readouterr().out == first
     assert main.main(["profile", str(saved), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(saved.read_text())
-    for more in (["--run"], ["--budgets", "3"], ["--compare", "mirror"], ["--memory-budget", "1MB"], ["--no-fuse"]):
+    for more in (
+        ["--run"],
+        ["--budgets", "3"],
+        ["--compare", "mirror"],
+        ["--memory-budget", "1MB"],
+        ["--no-fuse"],
+        ["--optimizer-states", "1"],
+    ):
         assert f"{more[0]} is for a symbol" in check_line(["profile", str(saved), *more], capsys)
+
+
+def test_optimizer_states_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [network(tmp_path), *SHAPES, "--optimizer-states", "2"]
+    assert main.main(["profile", *words]) == 0
+    assert "│ optimizer states " in capsys.readouterr().out
+    assert main.main(["plan", *words]) == 0
+    assert "│ optimizer states " in capsys.readouterr().out
+    for command in ("compare", "profile", "plan"):
+        assert "optimizer_states: expected" in check_line([command, *words[:-1], "-1"], capsys)
 
 
 def test_pages_and_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

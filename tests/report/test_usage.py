@@ -9,6 +9,7 @@ import random
 import pytest
 
 from echo.errors import GraphError
+from echo.estimators.footprint import OPTIMIZER
 from echo.plans.decisions import WORKSPACES
 from echo.report.usage import (
     ALWAYS,
@@ -56,13 +57,16 @@ def test_kinds_add_up_to_all_that_is_held() -> None:
 def test_what_is_not_accounted_for_is_beyond_all_that_is_known() -> None:
     assert USAGE.unaccounted is None
     seen = {PROCESS: 400, STORAGE: 270, BLOCKS: 30, GRAPH: 50}
-    assert dataclasses.replace(USAGE, measured=seen).unaccounted == 400 - USAGE.total - 30 - 50
-    assert dataclasses.replace(USAGE, measured={PROCESS: 400}).unaccounted == 400 - USAGE.total
-    drawing = dataclasses.replace(USAGE, beside={WORKSPACES: 20}, measured=seen)  # which are blocks, too
+    usage = dataclasses.replace(USAGE, beside={})
+    assert dataclasses.replace(usage, measured=seen).unaccounted == 400 - usage.total - 30 - 50
+    assert dataclasses.replace(usage, measured={PROCESS: 400}).unaccounted == 400 - usage.total
+    drawing = dataclasses.replace(usage, beside={WORKSPACES: 20}, measured=seen)  # which are blocks, too
     assert drawing.unaccounted == 400 - drawing.total - 10 - 50
-    assert dataclasses.replace(USAGE, measured={**seen, DEVICE: 300}).unaccounted == 300 - USAGE.total
-    less = dataclasses.replace(USAGE, measured={**seen, UNWRITTEN: 15})
-    assert less.unaccounted == 400 - (USAGE.total + 30 + 50 - 15)
+    assert dataclasses.replace(usage, measured={**seen, DEVICE: 300}).unaccounted == 300 - usage.total
+    states = dataclasses.replace(usage, beside={OPTIMIZER: 77}, measured=seen)
+    assert states.unaccounted == 400 - usage.total - 30 - 50, "the step that ran had no optimizer"
+    less = dataclasses.replace(usage, measured={**seen, UNWRITTEN: 15})
+    assert less.unaccounted == 400 - (usage.total + 30 + 50 - 15)
 
 
 @pytest.mark.parametrize("seed", range(20))
