@@ -8,6 +8,7 @@ from typing import Iterable, Sequence
 from rich.table import Table
 
 from echo.cli import machine
+from echo.cli.extras import extras
 from echo.cli.fact import FINE, OFF, STOPS, Fact
 from echo.cli.gpu import gpus
 from echo.cli.mxnet_here import mxnet
@@ -26,6 +27,7 @@ def examine() -> list[Fact]:
         *machine.compiler(),
         *mxnet_here.facts,
         *gpus(mxnet_here.wheel, why_not),
+        *extras(),
         *machine.cache(),
         *machine.variables(os.environ),
     ]
