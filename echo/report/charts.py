@@ -34,7 +34,7 @@ KIND_COLORS = {
 
 ROLE_COLORS = {HEAVY: "#e0861a", RECOMPUTED: "#3f9c55", STASHED: "#2f7ed8", FREED: "#9c9489"}
 _GRAPHS = {"orient": "top", "title": None, "symbolOpacity": 1}  # legends
-_KINDS = {"orient": "bottom", "columns": 3, "title": None, "symbolType": "square"}
+_KINDS = {"orient": "bottom", "columns": 3, "columnPadding": 24, "title": None, "symbolType": "square"}
 
 
 def scale(colors: Mapping[str, str], names: Sequence[str]) -> dict[str, Any]:
@@ -186,7 +186,8 @@ def by_layer(profile: Profile, layer: Layer) -> Spec:
         most[name] = max(most.get(name, 0), size)
     largest = sorted(most, key=lambda name: -most[name])[:_MOST_BARS]
     kinds_there = list(dict.fromkeys(str(row["kind"]) for row in rows))
-    header = {"labelAngle": 0, "labelAlign": "left", "labelFontWeight": "bold", "title": None}
+    # with room for fonts that are wider than those the picture was laid out with
+    header = {"labelAngle": 0, "labelAlign": "left", "labelFontWeight": "bold", "labelPadding": 24, "title": None}
     return {
         "$schema": VEGA_LITE_SCHEMA,
         "data": {"values": [row for row in rows if row["layer"] in largest]},

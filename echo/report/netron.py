@@ -13,10 +13,11 @@ from echo.plans.decisions import Decision
 from echo.plans.plan import Plan
 
 DECISION, BYTES, REASON, FUSED, MISSED = "echo", "echo_bytes", "echo_reason", "echo_fused", "echo_not_fused"
+NOTHING = "nothing"  # in the place of a decision
 
 
 def annotated(symbol: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
-    """Returns the JSON value of a symbol, whose nodes say what the plan does to their feature maps.
+    """Returns the JSON value of a symbol, whose operators say what the plan does to their feature maps, if anything.
 
     Args:
         symbol: what ``symbol.tojson()`` gives, read.
@@ -32,9 +33,8 @@ def annotated(symbol: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
         for decision in plan.decisions:
             decisions.setdefault(decision.name, []).append(decision)
         for node in nodes:
-            added = _attributes(node["op"], decisions.get(node["name"], []))
-            if added:
-                node["attrs"] = {**node.get("attrs", {}), **added}
+            added = _attributes(node["op"], decisions.get(node["name"], [])) or _nothing(plan)
+            node["attrs"] = {**node.get("attrs", {}), **added}
         _patterns(result["nodes"], plan)
         return result
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
@@ -51,6 +51,12 @@ def _attributes(op: str, decisions: list[Decision]) -> dict[str, str]:
         REASON: "; ".join(dict.fromkeys(decision.reason for decision in decisions)),
     }
     return {**attributes, **({FUSED: ", ".join(dict.fromkeys(fused))} if fused else {})}
+
+
+def _nothing(plan: Plan) -> dict[str, str]:
+    """The attributes of an operator on which nothing is decided."""
+    inside = ", or it is part of what a fused operator takes the place of" if plan.fused else ""
+    return {DECISION: NOTHING, REASON: f"no gradient reads its output{inside}"}
 
 
 def _patterns(nodes: list[dict[str, Any]], plan: Plan) -> None:

@@ -40,6 +40,12 @@ def test_every_decision_stands_at_a_node(fuse: bool) -> None:
     for decision in shown:
         assert decision.action in attributes[decision.name][netron.DECISION]
         assert decision.reason in attributes[decision.name][netron.REASON]
+    operators = [node["name"] for node in value["nodes"] if node["op"] != "null"]
+    assert all({netron.DECISION, netron.REASON} <= set(attributes[name]) for name in operators)
+    undecided = [name for name in operators if attributes[name][netron.DECISION] == netron.NOTHING]
+    assert undecided
+    assert not {decision.name for decision in plan.decisions} & set(undecided)
+    assert all(("fused operator" in attributes[name][netron.REASON]) == fuse for name in undecided)
     patterns = {attrs[netron.FUSED] for attrs in attributes.values() if netron.FUSED in attrs}
     assert ("lstm_layer" in patterns) == fuse
 
