@@ -80,7 +80,8 @@ def shapes_of(symbol: Any, texts: Sequence[str]) -> Dict[str, Any]:
         if count > 1:
             raise OptionError(f"{name}: expected one shape of it, got {count}")
         if name not in arrays:
-            hint = did_you_mean(name, arrays) or f"expected some of {shortened(', '.join(arrays))}"
+            known = f"expected some of {shortened(', '.join(arrays))}" if arrays else "it has no arrays at all"
+            hint = did_you_mean(name, arrays) or known
             raise OptionError(f"{name}: the symbol has no array of this name; {hint}")
     return dict(shapes)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import mxnet as mx
 import pytest
@@ -32,6 +33,12 @@ def test_shapes() -> None:
     with pytest.raises(OptionError) as caught:
         shape_of("x" * 10**6)
     assert len(str(caught.value)) < 300
+
+
+def test_a_symbol_without_arrays_says_so() -> None:
+    nothing = SimpleNamespace(list_arguments=list, list_auxiliary_states=list)
+    with pytest.raises(OptionError, match=r"^xyz: the symbol has no array of this name; it has no arrays at all$"):
+        shapes_of(nothing, ["xyz=2"])
 
 
 def test_numbers_and_words() -> None:
