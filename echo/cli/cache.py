@@ -48,7 +48,7 @@ def clear(as_json: Json = False) -> None:
 
     folder = cache_folder()
     kept_files = kept(folder)
-    count, size = delete(kept_files), sum(each.bytes for each in kept_files)
+    count, size = delete(kept_files), sum(file.bytes for file in kept_files)
     if as_json:
         print_json({"folder": str(folder), "removed": count, "bytes": size})
     else:
@@ -58,9 +58,9 @@ def clear(as_json: Json = False) -> None:
 def rows_of(files: "Sequence[Kept]", now: float) -> List[Dict[str, Any]]:
     """One row a kind: how many files, their bytes, the ages of the newest and of the oldest in seconds."""
     rows = []
-    for kind in dict.fromkeys(each.kind for each in files):
-        ages = [max(now - each.written, 0.0) for each in files if each.kind == kind]
-        size = sum(each.bytes for each in files if each.kind == kind)
+    for kind in dict.fromkeys(file.kind for file in files):
+        ages = [max(now - file.written, 0.0) for file in files if file.kind == kind]
+        size = sum(file.bytes for file in files if file.kind == kind)
         row = {"kind": kind, "files": len(ages), "bytes": size}
         rows.append({**row, "newest_seconds": min(ages), "oldest_seconds": max(ages)})
     return rows

@@ -92,7 +92,7 @@ def cache() -> Iterator[Fact]:
         owner = folder.stat().st_uid
         mine = owner == os.getuid()
         files = kept(folder)
-        megabytes = sum(each.bytes for each in files) / 2**20
+        megabytes = sum(file.bytes for file in files) / 2**20
         remark = "" if mine else "another user: files of others are not read"
         yield Fact("cache", "owner", _name_of(owner), remark, FINE if mine else OFF)
         yield Fact("cache", "size", f"{len(files)} files, {megabytes:.1f} MB")

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Fuse(str, Enum):
-    """What ``--fuse`` may be."""
+    """The values of ``--fuse``."""
 
     memory = "memory"
 

@@ -34,7 +34,7 @@ def render(sums: Mapping[str, Mapping[str, Any]]) -> str:
     if len(sums) == 2:
         table.add_column("of it", justify="right")
     for figure, (words, unit, decimals) in _FIGURES.items():
-        values = [each[figure] for each in sums.values()]
+        values = [figures[figure] for figures in sums.values()]
         if any(value is not None for value in values):
             cells = ["-" if value is None else f"{value / unit:,.{decimals}f}" for value in values]
             table.add_row(words, *cells, *([] if len(sums) != 2 else [_share(figure, *values)]))

@@ -20,6 +20,7 @@ from echo.passes.select import Selection
 from echo.plans.decisions import KEPT, RECOMPUTE, STASH, Decision, Memory, Note
 from echo.plans.marks import marks_of
 from echo.plans.plan import Plan
+from echo.system.markup import counted
 
 
 @dataclass(frozen=True)
@@ -95,9 +96,11 @@ def _notes(request: Request, training: TrainingGraph, overhead: Overhead, confir
         rules = training.implementations.values()
         formulas = sum(not rule.exact for rule in rules)
         if len(rules) > formulas:
-            yield f"{len(rules) - formulas} gradients read less than MXNet hands them: the same bits"
+            lighter = counted(len(rules) - formulas, "gradient")
+            yield f"{lighter} computed from fewer arrays than MXNet keeps: every bit stays"
         if formulas:
-            yield f"{formulas} gradients are computed by another formula, which may change last bits (exact=False)"
+            other = counted(formulas, "gradient")
+            yield f"{other} computed by another formula, which may change last bits (exact=False)"
     if overhead.measured == 0:
         yield "no operator was measured: seconds are estimates"
 

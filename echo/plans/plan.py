@@ -28,7 +28,7 @@ from echo.plans.decisions import (
 from echo.plans.key import PlanKey
 from echo.plans.step_time import StepTime
 from echo.plans.why import Flipper, NotFused, Why, why
-from echo.system.markup import preformatted
+from echo.system.markup import counted, preformatted
 from echo.system.reading import digest_of, read_json
 from echo.system.unmoved import random_unmoved
 
@@ -145,9 +145,10 @@ class Plan:
         after += sum(kinds.values())
         sign = "+" if after > before else "-"
         change = 100 * (after - before) / before if before else 0.0
+        again = counted(len(self.recomputed), "feature map")
         return (
             f"{(before - hidden) / 2**20:.0f} MB{inside} -> {self.after.planned / 2**20:.0f} MB planned{beside} "
-            f"({sign}{abs(change):.0f} %), {self.time_text()}, {len(self.recomputed)} feature maps recomputed"
+            f"({sign}{abs(change):.0f} %), {self.time_text()}, {again} recomputed"
         )
 
     def time_text(self) -> str:
@@ -202,8 +203,7 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """The plan as a JSON value."""
-        value = {"format": FORMAT, **vars(self)}
-        value.pop("_flipper", None)
+        value = {"format": FORMAT, **{key: item for key, item in vars(self).items() if key != "_flipper"}}
         value["before"], value["after"] = (dict(vars(memory)) for memory in (self.before, self.after))
         value["decisions"] = [dict(vars(decision)) for decision in self.decisions]
         value["marks"] = [[mark.node, mark.op, dict(mark.attrs)] for mark in self.marks]

@@ -6,6 +6,7 @@ The page (`echo.report.page`) shows them alive, `echo.report.picture` makes PNG 
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence
 
 from echo.estimators import footprint as kinds
@@ -63,7 +64,7 @@ def _largest_at(usage: Usage, steps: Sequence[int], most: int = 3) -> Iterator[s
                 top.append(item)
         for item in top:
             heapq.heappush(alive, item)
-        yield ", ".join(f"{each.name} {each.bytes / 2**20:.1f} MB" for _, _, each in top)
+        yield ", ".join(f"{tensor.name} {tensor.bytes / 2**20:.1f} MB" for _, _, tensor in top)
 
 
 def _samples(usage: Usage) -> list[int]:
@@ -232,9 +233,9 @@ def frontier(rows: Sequence[Mapping[str, float]], chosen: Mapping[str, float]) -
 
 def segment(drawn: Segment) -> Spec:
     """Operators of a segment from the top down, as points with names: what becomes of their maps."""
-    rows = [_operator(each) for each in drawn.operators]
+    rows = [_operator(operator) for operator in drawn.operators]
     lines = [{**{axis: rows[a][axis] for axis in "xy"}, "x2": rows[b]["x"], "y2": rows[b]["y"]} for a, b in drawn.edges]
-    widest = max(sum(other.rank == each.rank for other in drawn.operators) for each in drawn.operators)
+    widest = max(Counter(operator.rank for operator in drawn.operators).values())
     # the names stand right of the points, and need as much room behind the last one
     x = {
         "field": "x", "type": "quantitative", "axis": None,
@@ -250,7 +251,7 @@ def segment(drawn: Segment) -> Spec:
     return {
         "$schema": VEGA_LITE_SCHEMA,
         "width": WIDTH,
-        "height": 46 * (1 + max(each.rank for each in drawn.operators)),
+        "height": 46 * (1 + max(operator.rank for operator in drawn.operators)),
         "view": {"stroke": None},
         "encoding": {"x": x, "y": y},
         "layer": [

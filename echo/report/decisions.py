@@ -27,14 +27,15 @@ class Group:
 def groups(decisions: Iterable[Decision]) -> list[Group]:
     """The decisions as groups, the largest first; of a group of one, the name and the reason are its own."""
     members_of: dict[tuple[str, str, str, str], list[Decision]] = {}
-    for each in decisions:
-        members_of.setdefault((_starred(each.name), each.op, each.action, _starred(each.reason)), []).append(each)
+    for decision in decisions:
+        key = _starred(decision.name), decision.op, decision.action, _starred(decision.reason)
+        members_of.setdefault(key, []).append(decision)
     rows = []
     for (name, op, action, _), members in members_of.items():
         if len({member.name for member in members}) == 1:
             name = members[0].name
         reason = _joined([member.reason for member in members])
-        size, seconds = sum(each.bytes for each in members), sum(each.seconds for each in members)
+        size, seconds = sum(member.bytes for member in members), sum(member.seconds for member in members)
         rows.append(Group(name, op, action, reason, len(members), size, seconds))
     return sorted(rows, key=lambda group: -group.bytes)
 

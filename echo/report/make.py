@@ -46,8 +46,8 @@ def usage(
 def _passing(training: TrainingGraph, step_of: Mapping[int, int]) -> Iterator[Tensor]:
     """The arrays between nodes, whose memory MXNet plans."""
     clones = {node.name + suffix for node in training.nodes if node.forward for suffix in (CLONE_SUFFIX, MIRROR_SUFFIX)}
-    for each in lifetimes(training, blocks(training)):
-        node = training.nodes[each.node]
-        is_clone = each.kind == OUTPUT_GRADIENTS and node.name in clones
-        kind = RECOMPUTED if is_clone else each.kind
-        yield Tensor(node.name, node.op, each.layer, kind, each.bytes, step_of[each.node], step_of[each.last])
+    for life in lifetimes(training, blocks(training)):
+        node = training.nodes[life.node]
+        is_clone = life.kind == OUTPUT_GRADIENTS and node.name in clones
+        kind = RECOMPUTED if is_clone else life.kind
+        yield Tensor(node.name, node.op, life.layer, kind, life.bytes, step_of[life.node], step_of[life.last])

@@ -207,7 +207,7 @@ def _places(ranks: Sequence[int], edges: Iterable[tuple[int, int]]) -> list[floa
     for sweep in range(_SWEEPS):
         for rank in sorted(lines, reverse=bool(sweep % 2)):
             middle = [
-                sum(places[each] for each in near) / max(len(near), 1)
+                sum(places[neighbour] for neighbour in near) / max(len(near), 1)
                 for near in map(neighbours.__getitem__, lines[rank])
             ]
             lines[rank] = [at for _, at in sorted(zip(middle, lines[rank]))]

@@ -106,8 +106,8 @@ class Usage:
     @property
     def total(self) -> int:
         """The bytes that the executor holds: planned by MXNet, given by the user, and allocated by operators."""
-        given = sum(tensor.bytes for tensor in self.tensors if tensor.first == ALWAYS)
-        return self.planned + given + sum(self.beside.values())
+        user_arrays = sum(tensor.bytes for tensor in self.tensors if tensor.first == ALWAYS)
+        return self.planned + user_arrays + sum(self.beside.values())
 
     @property
     def unaccounted(self) -> int | None:

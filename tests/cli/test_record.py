@@ -81,7 +81,7 @@ def test_what_is_interrupted_shows_its_rows(tmp_path: Path) -> None:
     (["--compare", "off,off"], "--compare: expected off, on or off,on, got 'off,off'"),
     (["--picture", "nowhere/both.svg"], "nowhere/both.svg cannot be written: there is no folder nowhere"),
     (["--picture", "both.txt"], "expected a picture NAME.png or NAME.svg, got 'both.txt'"),
-    (["--out", "/proc/nothing"], "No such file or directory: '/proc/nothing'"),
+    (["--out", "/proc/nothing"], "/proc/nothing: No such file or directory"),
 ], ids=str)  # fmt: skip
 def test_bad_options_are_one_line(
     words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

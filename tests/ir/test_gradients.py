@@ -398,16 +398,16 @@ def test_plans_say_what_they_change() -> None:
     model = SMALL["nmt"]()
     exact = echo.plan(model.symbol, max_overhead=None, **model.shapes)
     assert all(kept_bits(exact))
-    assert f"{len(texts(exact))} gradients read less than MXNet hands them: the same bits" in exact.remarks
+    assert (
+        f"{len(texts(exact))} gradients computed from fewer arrays than MXNet keeps: every bit stays" in exact.remarks
+    )
     exact, other = planned(), planned(exact=False)
     assert all(kept_bits(exact))
     assert other.after.planned < exact.after.planned
     assert Plan.from_json(other.to_json()) == other
     count = kept_bits(other).count(False)
     assert count
-    assert (
-        f"{count} gradients are computed by another formula, which may change last bits (exact=False)" in other.remarks
-    )
+    assert f"{count} gradients computed by another formula, which may change last bits (exact=False)" in other.remarks
 
 
 @pytest.mark.usefixtures("cheap_planning")

@@ -12,6 +12,7 @@ import pytest
 from echo.cli import main
 from echo.planning import asked
 from echo.planning.plan_files import keep, path_of
+from echo.plans.decisions import Note, NoteKind
 from echo.plans.plan import Plan
 from tests.cli.models import SHAPES, network
 
@@ -77,7 +78,9 @@ def test_some_questions_are_not_answered_from_a_file(tmp_path: Path, monkeypatch
 
 
 def test_what_had_more_to_say_is_not_kept(saved: tuple[str, Plan], folder: Path) -> None:
-    for number, change in enumerate(({"applied": "mirror"}, {"applied": "none"}, {"failed": ("it failed",)})):
+    for number, change in enumerate(
+        ({"applied": "mirror"}, {"applied": "none"}, {"notes": (Note("it failed", NoteKind.FAILED),)})
+    ):
         asked.remember(f"name{number}", dataclasses.replace(saved[1], **change))
         assert not path_of(f"name{number}").exists()
     asked.remember("", saved[1])

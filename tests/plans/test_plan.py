@@ -74,7 +74,7 @@ def test_figures() -> None:
     assert [decision.name for decision in found.recomputed] == ["encoder_tanh"]
     assert not found.changes_nothing
     assert found.before.total == 341 << 20
-    assert found.summary() == "300 MB -> 120 MB planned (-60 %), +2.0 % time, 1 feature maps recomputed"
+    assert found.summary() == "300 MB -> 120 MB planned (-60 %), +2.0 % time, 1 feature map recomputed"
 
 
 def test_the_time_of_a_step_with_fused_operators() -> None:
@@ -82,7 +82,7 @@ def test_the_time_of_a_step_with_fused_operators() -> None:
     assert found.time == pytest.approx((0.34, 0.102))
     assert found.time is not None
     assert found.time.ratio == found.time_ratio == pytest.approx(0.3)
-    assert "(-60 %), -70.0 % time (recomputation +2.0 %), 1 feature maps recomputed" in found.summary()
+    assert "(-60 %), -70.0 % time (recomputation +2.0 %), 1 feature map recomputed" in found.summary()
     slower = plan(fused=(("lstm_cell", 4),), stock_seconds=0.051)
     assert slower.time_text() == "+100.0 % time (recomputation +2.0 %)"
 
@@ -91,7 +91,7 @@ def test_a_time_that_nobody_looked_at() -> None:
     found = plan(fused=(("lstm_cell", 4),))
     assert found.time is None
     assert found.time_ratio == pytest.approx(1.02)
-    assert "(-60 %), recomputation +2.0 % time, 1 feature maps" in found.summary()
+    assert "(-60 %), recomputation +2.0 % time, 1 feature map" in found.summary()
     assert StepTime(0.0, 0.0).ratio == 1.0
 
 
