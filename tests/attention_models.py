@@ -181,6 +181,17 @@ def _numpy() -> Example:
     return example(multiply(dropped(mx.sym.softmax(scores, axis=-1)), v))
 
 
+def _summed(scores: str, products: str, *axes: tuple[int, ...], optimize: bool = False) -> Example:
+    """As einsums of arrays [batch, heads, steps, depth] with their axes in other orders, or of [N, steps, depth]."""
+    q, k, v = (part.as_np_ndarray() for part in (parts_of(axes_of) if axes else parts_of()))
+    if axes:
+        q, k, v = (mx.sym.np.transpose(part, order) for part, order in zip((q, k, v), axes))
+    dots = mx.sym.np.einsum(scores, q, k, optimize=optimize).as_nd_ndarray() * 0.4
+    weights = dropped(mx.sym.softmax(dots, axis=-1)).as_np_ndarray()
+    operands = (v, weights) if products.startswith("v") else (weights, v)
+    return example(mx.sym.np.einsum(products.lstrip("v"), *operands, optimize=optimize).as_nd_ndarray())
+
+
 def _turned() -> Example:
     """Operands that are transposed in front of the products, or within them."""
     q, k, v = parts_of()
@@ -225,5 +236,13 @@ FORMS: Mapping[str, Callable[[], Example]] = {
     "attention by products of several axes": lambda: _products(masked=False),
     "attention by products of several axes, masked": lambda: _products(masked=True),
     "attention by products of mx.np": _numpy,
+    "attention by einsum": lambda: _summed("bqhd,bkhd->bhqk", "bhqk,bkhd->bqhd", *[(0, 2, 1, 3)] * 3),
+    "attention by einsum, heads first": lambda: _summed(
+        "bhid, bhjd -> bhij", "vbhjd, bhij -> bhid", *[(0, 1, 2, 3)] * 3
+    ),
+    "attention by einsum, keys turned": lambda: _summed(
+        "hbqd,hbdk->bhqk", "bhqk,bkhd->bhqd", (1, 0, 2, 3), (1, 0, 3, 2), (0, 2, 1, 3)
+    ),
+    "attention by einsum of batches": lambda: _summed("nqd,nkd->nqk", "nqk,nkd->qnd", optimize=True),
     "attention by transposes": _turned,
 }  # fmt: skip

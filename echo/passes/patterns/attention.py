@@ -9,7 +9,7 @@ from echo.ir.fused_operators import fused_node
 from echo.ir.graph import Entry, Node
 from echo.ir.recomputable import why_not_dropout
 from echo.passes.patterns import attention_scores as scores_of
-from echo.passes.patterns.attention_products import LEADING, SEVERAL, Built, Operands, Result, is_weighing, result
+from echo.passes.patterns.attention_products import LEADING, SEVERAL, Built, Operands, Result, result
 from echo.passes.patterns.dropout import LEAST_DROPPED, drawing
 from echo.passes.patterns.graph_view import MUL, Fusion, View, pairs
 
@@ -33,9 +33,9 @@ def match(view: View, number: int) -> Fusion | str | None:
     softmax(scale q k' + mask) v, perhaps with a number of keys for each query, and Dropout of the weights. No map of
     [N,Tq,Tk] numbers is ever in memory (as in FlashAttention, Dao et al., 2022).
     """
-    if not is_weighing(view, number):
-        return None
     weighted = result(view, number)
+    if weighted is None:
+        return None
     weights = _weights(view, weighted.weights)
     if weights is None or isinstance(weights, str):
         return weights

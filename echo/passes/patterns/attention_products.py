@@ -7,7 +7,8 @@ from typing import Mapping, NamedTuple, Sequence
 
 from echo.ir.attributes import is_true
 from echo.ir.graph import Entry, Node
-from echo.passes.patterns.graph_view import View, local, split_attrs
+from echo.passes.patterns.attention_einsum import scoring, weighings
+from echo.passes.patterns.graph_view import MUL, View, local, split_attrs
 
 BATCHED, SEVERAL = "batches", "batches of several axes"
 INTERLEAVED = {"selfatt": "interleaved heads", "encdec": "interleaved heads of two arrays"}
@@ -15,6 +16,7 @@ LEADING = "..."
 _BATCH_DOT = ("batch_dot", "_npx_batch_dot")
 _ANY_AXES = ("_linalg_gemm2", "linalg_gemm2", "_npi_matmul")
 _INTERLEAVED = "_contrib_interleaved_matmul_"
+_ENDS_OF_WEIGHTS = frozenset({"softmax", "Dropout", "Reshape", "reshape", *MUL})  # on the way from softmax to values
 
 
 @dataclass
@@ -40,23 +42,26 @@ class Built:
 
 
 class Product(NamedTuple):
-    """The product of queries and keys: in which form; in it, ``scale`` times, or divided by the root of the depth."""
+    """The product of queries and keys: in which form; in it, ``scale`` times, or divided by the root of the depth.
+
+    ``axes`` are those of queries and keys, with the names of `echo.passes.patterns.attention_einsum`.
+    """
 
     form: str
     inputs: tuple[Entry, ...]
-    transposed: tuple[bool, bool]  # queries [N,D,T], keys [N,D,T]
+    axes: tuple[str, ...] = ()
     scale: float = 1.0
     root: bool = False
     heads: str = ""
 
 
 class Result(NamedTuple):
-    """The product of weights and values."""
+    """The product of weights and values: the axes of the values and of the result."""
 
     form: str
     weights: Entry
     values: Entry
-    transposed: bool
+    axes: tuple[str, ...] = ()
     heads: str = ""
 
 
@@ -74,21 +79,36 @@ def _interleaved_form(node: Node, product: str) -> str:
     return INTERLEAVED.get(kind, "") if node.op.startswith(_INTERLEAVED) and what == product else ""
 
 
-def is_weighing(view: View, number: int) -> bool:
-    """Whether a node may be the product of weights and values."""
-    node = view.graph.nodes[number]
-    if _interleaved_form(node, "valatt"):
-        return True
-    plain = node.op in _BATCH_DOT or (node.op in _ANY_AXES and node.attrs.get("axis", "-2") == "-2")
-    return plain and not _flags(node)[0] and _alpha(node) == 1
-
-
-def result(view: View, number: int) -> Result:
+def result(view: View, number: int) -> Result | None:
+    """The product of weights and values that a node may be."""
     node = view.graph.nodes[number]
     form = _interleaved_form(node, "valatt")
     if form:
-        return Result(form, node.inputs[1], node.inputs[0], False, node.attrs["heads"])
-    return Result(BATCHED if node.op in _BATCH_DOT else SEVERAL, node.inputs[0], node.inputs[1], _flags(node)[1])
+        return Result(form, node.inputs[1], node.inputs[0], heads=node.attrs["heads"])
+    if _is_plain(node):
+        form, lead = _form_of(node)
+        first, second = _flags(node)
+        axes = lead + ("VS" if second else "SV"), lead + "TV"
+        return None if first or _alpha(node) != 1 else Result(form, node.inputs[0], node.inputs[1], axes)
+    ways = [way for way in weighings(node) if view.node(node.inputs[way.weights]).op in _ENDS_OF_WEIGHTS]
+    for way in ways[:1]:
+        axes = way.value_axes, way.result_axes
+        return Result(_of_axes(axes[1]), node.inputs[way.weights], node.inputs[way.values], axes)
+    return None
+
+
+def _is_plain(node: Node) -> bool:
+    """Whether a node is a product of two arrays with equal leading axes."""
+    return node.op in _BATCH_DOT or (node.op in _ANY_AXES and node.attrs.get("axis", "-2") == "-2")
+
+
+def _form_of(node: Node) -> tuple[str, str]:
+    """The form of a plain product, and the names of its leading axes."""
+    return (BATCHED, "N") if node.op in _BATCH_DOT else (SEVERAL, "bh")
+
+
+def _of_axes(axes: str) -> str:
+    return BATCHED if "N" in axes else SEVERAL
 
 
 def product(view: View, entry: Entry) -> Product | None:
@@ -98,11 +118,17 @@ def product(view: View, entry: Entry) -> Product | None:
         return None
     form = _interleaved_form(node, "qk")
     if form:
-        return Product(form, node.inputs, (False, False), root=True, heads=node.attrs["heads"])
-    if node.op in _BATCH_DOT or (node.op in _ANY_AXES and node.attrs.get("axis", "-2") == "-2"):
+        return Product(form, node.inputs, root=True, heads=node.attrs["heads"])
+    if _is_plain(node):
+        form, lead = _form_of(node)
         first, second = _flags(node)
-        return Product(BATCHED if node.op in _BATCH_DOT else SEVERAL, node.inputs, (first, not second), _alpha(node))
-    return None
+        axes = lead + ("DT" if first else "TD"), lead + ("SD" if second else "DS")
+        return Product(form, node.inputs, axes, _alpha(node))
+    summed = scoring(node)
+    if summed is None:
+        return None
+    inputs = node.inputs[summed.queries], node.inputs[summed.keys]
+    return Product(_of_axes(summed.query_axes), inputs, (summed.query_axes, summed.key_axes))
 
 
 class Operands(NamedTuple):
@@ -114,29 +140,30 @@ class Operands(NamedTuple):
     shapes: Mapping[Entry, str]
     interleaved: str = ""
     like: Entry | None = None
+    axes: str = ""  # of the product, where the user's graph has others than kernels
 
     @staticmethod
     def of(view: View, built: Built, weighted: Result, scores: Product) -> Operands:
         if scores.heads:
             return _interleaved(built, scores)
         shapes: dict[Entry, str] = {}
-        lead = "N" if scores.form == BATCHED else "b,h"
+        lead = "N" if scores.form == BATCHED else "bh"
         taken = []
-        for entry, axes, transposed in zip(
-            (*scores.inputs, weighted.values), ("T,D", "S,D", "S,V"), (*scores.transposed, weighted.transposed)
-        ):
-            if transposed and (behind := _turned(view, entry)) is not None:
-                entry, transposed = behind, False
-            there = ",".join(reversed(axes.split(","))) if transposed else axes
-            shapes[entry] = f"{lead},{there}"
+        axes_of = (*scores.axes, weighted.axes[0])
+        for entry, axes, wanted in zip((*scores.inputs, weighted.values), axes_of, ("TD", "SD", "SV")):
+            if axes == "N" + wanted[::-1] and (behind := _turned(view, entry)) is not None:
+                entry, axes = behind, "N" + wanted
+            shapes[entry] = ",".join(axes)
+            if not axes.startswith(lead):
+                entry, axes = _with_axes(built, entry, axes, lead + wanted), lead + wanted
             like = entry
             if scores.form == SEVERAL:
                 entry = built.add("Reshape", "heads", (entry,), shape="(-3,0,0)")
-            if transposed:
-                entry = built.add("transpose", "turned", (entry,), axes="(0,2,1)")
+            entry = _with_axes(built, entry, axes[len(lead) - 1 :], (lead + wanted)[len(lead) - 1 :])
             taken.append((entry, like))
         (q, first), (k, _), (v, _) = taken
-        return Operands(q, k, v, shapes, like=first if scores.form == SEVERAL else None)
+        back = "" if weighted.axes[1] == lead + "TV" else weighted.axes[1]
+        return Operands(q, k, v, shapes, like=first if scores.form == SEVERAL else None, axes=back)
 
     def finished(self, built: Built, out: Entry) -> Entry:
         """Returns the product's entry in the shape that the user's graph has for it."""
@@ -146,10 +173,17 @@ class Operands(NamedTuple):
             return built.add("Reshape", "joined", (split,), shape="(0,0,-3)")
         if self.like is not None:
             like = built.add("BlockGrad", "like", (self.like,))
-            return built.add(
+            out = built.add(
                 "reshape_like", "split", (out, like), lhs_begin="0", lhs_end="1", rhs_begin="0", rhs_end="2"
             )
-        return out
+        return _with_axes(built, out, "NTV" if self.like is None else "bhTV", self.axes) if self.axes else out
+
+
+def _with_axes(built: Built, entry: Entry, axes: str, wanted: str) -> Entry:
+    """An array with its axes in the wanted order."""
+    if axes == wanted:
+        return entry
+    return built.add("transpose", "turned", (entry,), axes=f"({','.join(str(axes.index(axis)) for axis in wanted)})")
 
 
 def _turned(view: View, entry: Entry) -> Entry | None:
