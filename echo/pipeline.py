@@ -31,7 +31,7 @@ from echo.passes.rewrite import Rewrite, Rewritten
 from echo.passes.select import Select, Selection
 from echo.passes.trace import trace
 from echo.passes.trial import Offer, Planned, Refinement, Trial, choose, inside, stock_memory
-from echo.plans.decisions import Memory
+from echo.plans.decisions import Memory, Missed
 from echo.plans.plan import Plan
 
 BASES = (
@@ -80,6 +80,7 @@ def bases(request: Request) -> Iterator[Trial]:
     """
     fused, has_plan = Fused(request.graph), False
     seen: tuple[Place, ...] = ()
+    larger: dict[Place, Missed] = {}
     for stage in BASES:
         base = None
         with request.without(stage.label):
@@ -88,12 +89,15 @@ def bases(request: Request) -> Iterator[Trial]:
                 break
             seen = fused.places
             base = trial(request, fused)
-        if base is not None and not base.is_larger:
+        if base is not None and base.is_larger:
+            larger.update(base.near_misses(request.graph))
+        elif base is not None:
             yield base
             has_plan = has_plan or base.planned is not None
             if base.is_enough(request) or (has_plan and request.is_late):
                 return
-    unfused = replace(fused, graph=request.graph, places=(), counts={}, hidden=0)
+    missed = (*fused.missed, *larger.values())
+    unfused = replace(fused, graph=request.graph, places=(), missed=missed, counts={}, hidden=0)
     last = _trial_of_users_graph(request, unfused, has_plan)
     if last is not None:
         yield last

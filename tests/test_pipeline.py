@@ -16,7 +16,7 @@ from echo.errors import BudgetError
 from echo.ir.fused_operators import PREFIX
 from echo.passes import trial
 from echo.passes.masks import Masked
-from echo.passes.patterns import dropout
+from echo.passes.patterns import MASKS, dropout
 from echo.passes.patterns.hoist import is_layout
 from echo.passes.request import Request
 from echo.passes.rules import Rules
@@ -221,3 +221,12 @@ def test_nothing_is_fused_where_much_less_is_needed_without(monkeypatch: pytest.
     plan = echo.plan(example.symbol, max_overhead=None, **example.shapes)
     assert not plan.fused
     assert plan.after.planned < 0.5 * plan.before.planned
+
+
+def test_fused_operators_that_would_need_more_memory_are_near_misses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial.Trial, "is_larger", property(lambda self: self.stock is not None))
+    plan = echo.plan(model(), max_overhead=None, **SHAPES)
+    assert not {name for name, _ in plan.fused} - MASKS
+    larger = {missed.pattern: missed.reason for missed in plan.missed if "the user's own graph" in missed.reason}
+    assert larger["lstm_cell"].startswith("the graph with all fused operators needs ")
+    assert any("the graph with all fused operators needs" in remark for remark in plan.remarks)

@@ -11,12 +11,12 @@ from echo.passes.base import run
 from echo.passes.estimate import EstimateOverhead
 from echo.passes.explain import memory
 from echo.passes.patterns import MASKS
-from echo.passes.patterns.apply import Fused, near_miss
+from echo.passes.patterns.apply import Fused, Place, near_miss
 from echo.passes.request import Request
 from echo.passes.rules import RULES
 from echo.passes.trace import trace
 from echo.passes.workspaces import CountWorkspaces, Workspaces
-from echo.plans.decisions import HIDDEN, Memory, Note
+from echo.plans.decisions import HIDDEN, Memory, Missed, Note
 from echo.plans.options import budget_bytes
 from echo.plans.plan import Plan
 from echo.policies.warm_start import WarmStart
@@ -101,6 +101,13 @@ class Trial:
         left = [place for place in fused.places if place not in self.fused.places]
         missed = (near_miss(user, place, reason) for place in left)
         return replace(self, fused=replace(self.fused, missed=(*self.fused.missed, *missed)))
+
+    def near_misses(self, user: Graph) -> dict[Place, Missed]:
+        """Its fused operators as near-misses, where together they need more memory than the user's own graph."""
+        assert self.stock is not None
+        bytes_of = f"{self._total:,} bytes, the user's own graph {self.stock.total:,}"
+        reason = f"the graph with all fused operators needs {bytes_of}"
+        return {place: near_miss(user, place, reason) for place in self.fused.places}
 
     def unrefined(self, fused: Fused, missed: BudgetError | None = None) -> Trial:
         """This trial, where a refinement was rejected; ``missed`` is the error of the refined one, if it had one."""
