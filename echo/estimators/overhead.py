@@ -10,39 +10,36 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections import Counter
 from dataclasses import dataclass, field
-from typing import AbstractSet, Callable, Iterable, Mapping, Sequence
+from typing import Callable, Mapping, Sequence
 
 import numpy as np
 
 from echo.errors import EchoError
 from echo.estimators.cost_table import CostTable
-from echo.estimators.roofline import Work, work
-from echo.estimators.signatures import attributes, blocked_nodes, forward_node, is_blocked, is_free, signature
-from echo.ir.ops import SIZE_ATTRIBUTES, spec
+from echo.estimators.groups import Group, groups_of
+from echo.estimators.products import gradient_of, parts
 from echo.ir.training_graph import TrainingGraph
-from echo.ir.training_node import TrainingNode
 from echo.meter.clock import LAUNCH
 
 # Where nothing was measured: medians over the operators of NMT, LM and ResNet-50 steps, MXNet 1.9.1's profiler on two
 # cores of a Xeon Scalable (4th generation). On another device only their ratios matter, until something is measured.
 BYTES_PER_SECOND = 8e9
 FLOPS_PER_SECOND = 8e10
-# The gradients of a product are two products: 2.2 times the forward time over the convolutions of ResNet-50, 2.4 and
-# 2.5 over the fully connected layers of NMT and LM. Measuring them instead was less exact: they must be cut to fit the
-# time, and then do not scale.
-GRADIENT_OF_PRODUCT = 2.3
 # A random number for each element, on top of the bytes that a Dropout moves, where it is not measured; same origin.
 DRAW_SECONDS = 3e-9
 
 # A group of equal nodes is measured unless the roofline puts it below this part of the step; light forward nodes, whose
-# seconds decide what is recomputed, down to a fifth of that.
+# seconds decide what is recomputed, down to a fifth of that; gradients of products, which can follow their products,
+# from five times that on.
 _NEGLIGIBLE = 1e-3
-_LIGHT_WEIGHT = 5.0
+_LIGHT_WEIGHT, _GRADIENT_WEIGHT = 5.0, 0.2
 # Within one family, the work of two measured operators differs by at least this factor; between them, interpolation.
 _SPACING = 1.7
+# Of gradients of products: from 768 x 768 to 30522 x 768, those of BERT's layers took 1.9 to 2.0 times their products.
+_GRADIENT_SPACING = 12.0
 _MEASURED_TWICE = 8
+_DEARER = 3.5  # times as long as measuring a product takes measuring its gradient, where it has many parameters
 _MOST_GUESSED = 0.1  # of a step's seconds: the roofline may be off by a factor of two
 
 MeasureFunction = Callable[[TrainingGraph, int], float]
@@ -82,10 +79,15 @@ def estimate(training: TrainingGraph, table: CostTable, measure: MeasureFunction
     What matters most for the choice is measured first; what was measured is saved in the table. ``measure`` may raise
     `UnmeasurableError`, which the table remembers.
     """
-    groups, group_of = _group(training)
-    chosen = _worth_measuring([group for group in groups if _product(training, group.number) is None], table)
+    groups, group_of = groups_of(training)
+    shares = parts(training)
+    chosen = _worth_measuring([group for group in groups if shares.get(group.number, 1) == 1], table)
     if measure is not None:
-        _measure(training, [group for group in chosen if group.key not in table], table, measure, time_limit)
+        products = {
+            group.key: groups[group_of[group.product] or 0].key for group in groups if group.product is not None
+        }
+        asked = [group for group in chosen if group.key not in table]
+        _measure(training, asked, products, table, measure, time_limit)
     rates, drawing = (
         _Rates.of([(group, table.get(group.key)) for group in groups if group.draws == draws], table)
         for draws in (False, True)
@@ -95,28 +97,53 @@ def estimate(training: TrainingGraph, table: CostTable, measure: MeasureFunction
         table.get(group.key) is not None or bool((drawing if group.draws else rates).points.get(group.family))
         for group in groups
     ]
-    for index, group in enumerate(groups):
-        product = _product(training, group.number)
-        forward = group_of[product] if product is not None else None
-        if forward is not None:
-            costs[index], knows[index] = GRADIENT_OF_PRODUCT * costs[forward], knows[forward]
+    _follow_products(groups, group_of, table, costs, knows)
     measured = sum(table.get(group.key) is not None for group in groups)
-    parts = _parts(training)
-    seconds = tuple(0.0 if at is None else costs[at] / parts.get(number, 1) for number, at in enumerate(group_of))
+    seconds = tuple(0.0 if at is None else costs[at] / shares.get(number, 1) for number, at in enumerate(group_of))
     draws = (_drawing_seconds(training, group, cost, table, drawing) for group, cost in zip(groups, costs))
     step = sum(seconds) + sum(draws)
     guessed = sum(each for each, at in zip(seconds, group_of) if at is not None and not knows[at])
     return Overhead(seconds, step, measured, len(groups) - measured, guessed / step if step else 0.0)
 
 
-def _measure(
-    training: TrainingGraph, groups: Sequence[_Group], table: CostTable, measure: MeasureFunction, limit: float
+def _follow_products(
+    groups: Sequence[Group], group_of: Sequence[int | None], table: CostTable, costs: list[float], knows: list[bool]
 ) -> None:
+    """Puts in what gradients of products take that were not measured, by those that were and by their products."""
+    known: dict[tuple[object, ...], list[tuple[float, float]]] = {}
+    unknown: list[tuple[int, int, tuple[object, ...]]] = []
+    for index, group in enumerate(groups):
+        forward = None if group.product is None else group_of[group.product]
+        if forward is None:
+            continue
+        kind = (*group.family, *groups[forward].family)
+        if table.get(group.key) is not None:
+            known.setdefault(kind, []).append((group.size, costs[index] / costs[forward]))
+        else:
+            unknown.append((index, forward, kind))
+    for index, forward, kind in unknown:
+        costs[index] = gradient_of(costs[forward], groups[index].size, known.get(kind, ()))
+        knows[index] = knows[forward]
+
+
+def _measure(
+    training: TrainingGraph,
+    groups: Sequence[Group],
+    products: Mapping[str, str],
+    table: CostTable,
+    measure: MeasureFunction,
+    limit: float,
+) -> None:
+    """Measures groups in their order; ``products`` are the keys of the products that gradients belong to."""
     deadline = time.perf_counter() + limit
     fresh: dict[str, float] = {}
+    took: dict[str, float] = {}
     for group in groups:
-        if time.perf_counter() >= deadline:
+        start = time.perf_counter()
+        if start >= deadline:
             break
+        if start + _DEARER * took.get(products.get(group.key, ""), 0.0) >= deadline:
+            continue
         try:
             seconds = measure(training, group.number)
         except UnmeasurableError:
@@ -124,10 +151,12 @@ def _measure(
         except UnavailableError:
             break
         else:
+            took[group.key] = time.perf_counter() - start
             fresh[group.key] = seconds * group.count
             _keep(table, group, seconds)
     # other work on the machine lengthens times, in bursts: what weighs most is measured once more, some time later
-    for group in sorted(groups, key=lambda group: -fresh.get(group.key, 0.0))[:_MEASURED_TWICE]:
+    again = [group for group in groups if group.product is None]
+    for group in sorted(again, key=lambda group: -fresh.get(group.key, 0.0))[:_MEASURED_TWICE]:
         if group.key not in fresh or time.perf_counter() >= deadline:
             break
         with contextlib.suppress(UnmeasurableError, UnavailableError):
@@ -135,26 +164,12 @@ def _measure(
     table.save()
 
 
-def _keep(table: CostTable, group: _Group, seconds: float) -> None:
+def _keep(table: CostTable, group: Group, seconds: float) -> None:
     table.add(group.key, seconds)
     table.add_point(repr(group.family), group.size, seconds)
 
 
-def _product(training: TrainingGraph, number: int) -> int | None:
-    """The forward node of the gradient of a product, None for other nodes."""
-    node = training.nodes[number]
-    forward = forward_node(training, node)
-    return node.control_deps[0] if forward is not None and spec(forward.op).flops is not None else None
-
-
-def _parts(training: TrainingGraph) -> dict[int, int]:
-    """For each gradient of a product: how many nodes share its seconds (`echo.ir.split_gradients`)."""
-    products = {number: _product(training, number) for number, _ in training.operators()}
-    count = Counter(products.values())
-    return {number: count[product] for number, product in products.items() if product is not None}
-
-
-def _drawing_seconds(training: TrainingGraph, group: _Group, cost: float, table: CostTable, rates: _Rates) -> float:
+def _drawing_seconds(training: TrainingGraph, group: Group, cost: float, table: CostTable, rates: _Rates) -> float:
     """Seconds of a group's random draws, each beside ``cost``; no recomputation draws, as Dropout's has its mask."""
     if not group.draws:
         return 0.0
@@ -164,90 +179,26 @@ def _drawing_seconds(training: TrainingGraph, group: _Group, cost: float, table:
     return group.count * max((measured or rates.estimate(group)) - cost, 0.0)
 
 
-# Groups of equal nodes -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Group:
-    """The nodes of one signature, which cost the same; ``number`` is the first of them."""
-
-    number: int
-    count: int
-    key: str
-    family: tuple[object, ...]
-    work: Work
-    light: bool
-    draws: bool
-
-    @property
-    def size(self) -> float:
-        """The FLOPs or bytes that the seconds of operators of this family grow with."""
-        return self.work.flops or self.work.bytes
-
-
-def _group(training: TrainingGraph) -> tuple[list[_Group], list[int | None]]:
-    """The groups, and the group of every node (None where nothing runs)."""
-    blocked = blocked_nodes(training)
-    tensors = [
-        [(tensor.shape, tensor.flag, number in blocked) for tensor in node.outputs]
-        for number, node in enumerate(training.nodes)
-    ]
-    members: dict[object, list[int]] = {}
-    for number, node in enumerate(training.nodes):
-        if is_free(training, node):
-            continue
-        source = forward_node(training, node) or node
-        inputs = [tensors[entry[0]][entry[1]] for entry in node.inputs]
-        key = (node.op, tuple(source.attrs.items()), tuple(inputs), tuple(tensors[number]))
-        members.setdefault(key, []).append(number)
-    return _merge(training, members.values(), blocked)
-
-
-def _merge(
-    training: TrainingGraph, same: Iterable[list[int]], blocked: AbstractSet[int]
-) -> tuple[list[_Group], list[int | None]]:
-    # nodes of one signature may differ in annotations
-    by_signature: dict[str, list[int]] = {}
-    for numbers in same:
-        by_signature.setdefault(signature(training, numbers[0], blocked), []).extend(numbers)
-    group_of: list[int | None] = [None] * len(training.nodes)
-    groups: list[_Group] = []
-    for key, numbers in by_signature.items():
-        for number in numbers:
-            group_of[number] = len(groups)
-        node = training.nodes[numbers[0]]
-        light = node.forward and spec(node.op).flops is None
-        family, needed = _family(training, node, blocked), work(training, node)
-        groups.append(_Group(numbers[0], len(numbers), key, family, needed, light, node.random))
-    return groups, group_of
-
-
-def _family(training: TrainingGraph, node: TrainingNode, blocked: AbstractSet[int]) -> tuple[object, ...]:
-    attrs = attributes(training, node)
-    options = tuple(sorted((key, text) for key, text in attrs.items() if key not in SIZE_ATTRIBUTES))
-    patterns = []
-    for entry in node.inputs[:4]:
-        tensor = training.type_of(entry)
-        patterns.append((tensor.flag, is_blocked(training, entry, blocked), tuple(size == 1 for size in tensor.shape)))
-    return (node.op, options, tuple(patterns))
-
-
-def _worth_measuring(groups: Sequence[_Group], table: CostTable) -> list[_Group]:
+def _worth_measuring(groups: Sequence[Group], table: CostTable) -> list[Group]:
     """The groups to measure, most important first. A member of a family is left out beside one of about its size."""
     prior = _Rates()
-    weights = {
-        group.key: group.count * prior.estimate(group) * (_LIGHT_WEIGHT if group.light else 1.0) for group in groups
-    }
+    weights = {group.key: group.count * prior.estimate(group) * _weight(group) for group in groups}
     step = sum(group.count * prior.estimate(group) for group in groups)
-    chosen: list[_Group] = []
+    chosen: list[Group] = []
     sizes: dict[tuple[object, ...], list[float]] = {}
     for group in sorted(groups, key=lambda group: -weights[group.key]):
         family = sizes.setdefault(group.family, [size for size, _ in table.points(repr(group.family))])
-        near = any(1 / _SPACING < group.size / size < _SPACING for size in family)
+        spacing = _SPACING if group.product is None else _GRADIENT_SPACING
+        near = any(1 / spacing < group.size / size < spacing for size in family)
         if weights[group.key] >= _NEGLIGIBLE * step and not near:
             family.append(group.size)
             chosen.append(group)
     return chosen
+
+
+def _weight(group: Group) -> float:
+    """How much a second of a group matters, as a multiple."""
+    return _LIGHT_WEIGHT if group.light else 1.0 if group.product is None else _GRADIENT_WEIGHT
 
 
 # Rates --------------------------------------------------------------------------------------------------------------
@@ -262,7 +213,7 @@ class _Rates:
     flops_per_second: float = FLOPS_PER_SECOND
 
     @staticmethod
-    def of(measured: Sequence[tuple[_Group, float | None]], table: CostTable) -> _Rates:
+    def of(measured: Sequence[tuple[Group, float | None]], table: CostTable) -> _Rates:
         """Rates from the measurements, also those of families in other graphs; constants where there are none."""
         points = {group.family: dict(table.points(repr(group.family))) for group, _ in measured}
         computing_families = {group.family for group, _ in measured if group.work.flops}
@@ -280,7 +231,7 @@ class _Rates:
             float(np.median(computing)) if computing else FLOPS_PER_SECOND,
         )
 
-    def estimate(self, group: _Group) -> float:
+    def estimate(self, group: Group) -> float:
         """Seconds of one run: between measured members of the family, else the roofline."""
         points = self.points.get(group.family)
         if points:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import AbstractSet
 
 from echo.ir.graph import VARIABLE, Entry
@@ -10,20 +11,28 @@ from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TrainingNode
 
 _BACKWARD = "_backward_"
+_UNROLLED = 4  # operators alike that read one weight: steps of a layer, and not two layers that share one
 
 
-def signature(training: TrainingGraph, number: int, blocked: AbstractSet[int] | None = None) -> str:
+def signature(
+    training: TrainingGraph,
+    number: int,
+    blocked: AbstractSet[int] | None = None,
+    unrolled: AbstractSet[int] | None = None,
+) -> str:
     """A stable key of what a node computes: op, attributes that matter, types of inputs and outputs. No names.
 
-    ``blocked`` is what `blocked_nodes` returns, which is computed here if it is not given.
+    ``blocked`` and ``unrolled`` are what `blocked_nodes` and `unrolled_nodes` return, which are computed here if they
+    are not given.
     """
     node = training.nodes[number]
     attrs = attributes(training, node)
     blocked = blocked_nodes(training) if blocked is None else blocked
+    unrolled = unrolled_nodes(training) if unrolled is None else unrolled
     inputs = ";".join(f"{training.type_of(entry)}{'~' * is_blocked(training, entry, blocked)}" for entry in node.inputs)
     outputs = ";".join(map(str, node.outputs))
     options = ",".join(f"{key}={attrs[key]}" for key in sorted(attrs))
-    return f"{node.op}({inputs})->{outputs}{{{options}}}"
+    return f"{node.op}({inputs})->{outputs}{{{options}}}{'*' * (number in unrolled)}"
 
 
 def attributes(training: TrainingGraph, node: TrainingNode) -> dict[str, str]:
@@ -37,6 +46,21 @@ def forward_node(training: TrainingGraph, node: TrainingNode) -> TrainingNode | 
     if node.forward or not node.control_deps or not node.op.startswith(_BACKWARD):
         return None
     return training.nodes[node.control_deps[0]]
+
+
+def unrolled_nodes(training: TrainingGraph) -> frozenset[int]:
+    """The products of unrolled layers: they find their weight in the caches, where the steps before left it.
+
+    Those of DeepSpeech2, with weights of up to 6.3 MB, took 0.65 times what they take from memory. Their gradients are
+    no faster for it: they write the gradient of the weight, which MXNet adds to a sum.
+    """
+    weights = {
+        number: (node.op, node.inputs[1].node)
+        for number, node in enumerate(training.nodes)
+        if node.forward and spec(node.op).has_parameters and spec(node.op).flops is not None and len(node.inputs) > 1
+    }
+    readers = Counter(weights.values())
+    return frozenset(number for number, weight in weights.items() if readers[weight] >= _UNROLLED)
 
 
 def blocked_nodes(training: TrainingGraph) -> frozenset[int]:

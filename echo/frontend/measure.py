@@ -8,6 +8,7 @@ from typing import Any, Mapping
 import mxnet as mx
 
 from echo.estimators.overhead import UnmeasurableError
+from echo.estimators.signatures import forward_node
 from echo.frontend.apart import ask
 from echo.frontend.microbenchmark import Facts, excess, microbenchmark_of, refuse
 from echo.ir.graph import Graph
@@ -54,9 +55,11 @@ class Meter:
             microbenchmark, scale = microbenchmark_of(training, number, too_large * _seconds(reply, "too_long"), facts)
             reply = ask(self._ctx, _request(microbenchmark, _seconds(reply, "once")))
         seconds = _seconds(reply, "seconds")
-        if scale > 2 and spec(training.nodes[number].op).packs_parameters:
+        node = training.nodes[number]
+        if scale > 2 and spec((forward_node(training, node) or node).op).packs_parameters:
             return self._beside_packing(training, number, too_large / 2, seconds, scale)
-        from_memory = microbenchmark.hot and scale > 1 and not _works_in_place(training.nodes[number])
+        is_light = microbenchmark.hot and not microbenchmark.heavy
+        from_memory = is_light and scale > 1 and (node.random or not _works_in_place(node))
         beyond = self._beyond_caches(microbenchmark.bytes * scale) if from_memory else 0.0
         return seconds * scale + beyond
 

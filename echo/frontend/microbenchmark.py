@@ -12,7 +12,7 @@ import numpy as np
 
 from echo.estimators.overhead import BYTES_PER_SECOND, FLOPS_PER_SECOND, UnmeasurableError
 from echo.estimators.roofline import work
-from echo.estimators.signatures import attributes, blocked_nodes, forward_node, is_blocked
+from echo.estimators.signatures import attributes, blocked_nodes, forward_node, is_blocked, unrolled_nodes
 from echo.frontend.symbols import load
 from echo.ir.graph import Entry
 from echo.ir.ops import spec
@@ -29,22 +29,31 @@ _MOST_FLOPS = 5e8
 _SMALLEST_PART = 2
 # Reading the parameters may take this part of a time that is scaled; at full size it takes less.
 _READING_PART = 0.15
+# What an operator allocates for itself while it runs comes anew from the system, a page fault a page, where it is this
+# large: glibc keeps what is smaller (``mallopt(3)``, M_MMAP_THRESHOLD). The gradient of a softmax, for which MXNet
+# allocates an array where it is written over another one, took 3.0 ns an element of 192 x 512 x 512, and 0.5 of a part.
+_ALWAYS_FRESH = 32 << 20
 # A node that reads and writes more, after cutting, is not measured.
 _LARGEST_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts shared by all microbenchmarks of a training graph: entries with readers, nodes in oneDNN's layouts."""
+    """Facts shared by all microbenchmarks of a training graph.
+
+    They are the entries with readers, the nodes in oneDNN's layouts, and the products of unrolled layers.
+    """
 
     read: frozenset[tuple[int, ...]]
     blocked: frozenset[int]
+    unrolled: frozenset[int]
 
     @staticmethod
     def of(training: TrainingGraph) -> Facts:
         """Reads the facts of a graph."""
         inputs = [entry[:2] for node in training.nodes for entry in node.inputs]
-        return Facts(frozenset([*inputs, *(entry[:2] for entry in training.outputs)]), blocked_nodes(training))
+        read = frozenset([*inputs, *(entry[:2] for entry in training.outputs)])
+        return Facts(read, blocked_nodes(training), unrolled_nodes(training))
 
 
 def microbenchmark_of(
@@ -64,6 +73,7 @@ def microbenchmark_of(
     moved += int(sum(tensor.bytes for tensor in node.outputs) / sizes.scale)
     if moved > _LARGEST_BYTES:
         raise UnmeasurableError(f"{node.op} moves {moved:,} bytes, expected at most {_LARGEST_BYTES:,}")
+    heavy = spec((forward or node).op).flops is not None
     microbenchmark = Microbenchmark(
         op=node.op,
         attrs=_attributes(training, node),
@@ -71,11 +81,21 @@ def microbenchmark_of(
         outputs=tuple(i for i in range(len(node.outputs)) if (number, i) in facts.read) or (0,),
         forward=forward.op if forward else "",
         forward_inputs=_forward_inputs(training, forward, sizes),
-        hot=node.forward and spec(node.op).flops is None,
-        heavy=spec((forward or node).op).flops is not None,
+        hot=number in facts.unrolled if heavy else node.forward,
+        heavy=heavy,
         bytes=max(1, moved),
+        **_memory(node, inputs, heavy, sizes.scale),
     )
     return microbenchmark, sizes.scale
+
+
+def _memory(node: TrainingNode, inputs: Sequence[Variable | int], heavy: bool, scale: float) -> dict[str, int]:
+    """Where a large gradient is written, and from where on its allocations are fresh; others do not depend on it."""
+    if node.forward or heavy or node.outputs[0].bytes < _ALWAYS_FRESH:
+        return {}
+    over = [source for source, output, _ in node.inplace if output == 0 and isinstance(inputs[source], Variable)]
+    own = over[:1] if 0 not in node.external else []
+    return {"over": (*own, -1)[0], "fresh": int(_ALWAYS_FRESH / scale)}
 
 
 def refuse(training: TrainingGraph, node: TrainingNode) -> None:
@@ -94,7 +114,13 @@ def refuse(training: TrainingGraph, node: TrainingNode) -> None:
 
 
 def excess(training: TrainingGraph, node: TrainingNode) -> float:
-    """Returns the size of a node as a multiple of the largest that is timed whole, at least 1."""
+    """Returns the size of a node as a multiple of the largest that is timed whole, at least 1.
+
+    The gradient of a product is as large as the product, to which its seconds belong.
+    """
+    forward = forward_node(training, node)
+    if forward is not None and spec(forward.op).flops is not None:
+        node = forward
     needed = work(training, node)
     if not needed.flops:
         return max(1.0, needed.bytes / _MOST_BYTES)
@@ -172,7 +198,7 @@ class _Sizes:
     ) -> _Sizes:
         """The operator with these inputs, if it has outputs of ``part`` in ``length`` elements then."""
         node = training.nodes[number]
-        shapes = _output_shapes(node.op, _attributes(training, node), inputs)
+        shapes = _output_shapes(node.op, _attributes(training, node), inputs, len(node.outputs))
         before, after = node.outputs[0].elements, int(np.prod(shapes[0], dtype=np.int64))
         if before * part != after * length:
             raise UnmeasurableError(f"{node.op} does not scale with its leading dimension")
@@ -217,9 +243,12 @@ def _with_rows(tensor: TensorType, rows: int) -> TensorType:
     return TensorType((rows, *tensor.shape[1:]), tensor.flag)
 
 
-def _output_shapes(op: str, attrs: Mapping[str, str], tensors: Sequence[TensorType]) -> list[tuple[int, ...]]:
+def _output_shapes(
+    op: str, attrs: Mapping[str, str], tensors: Sequence[TensorType], outputs: int
+) -> list[tuple[int, ...]]:
+    """The shapes of all outputs, also of those that no user sees: the statistics of LayerNorm."""
     variables = tuple(Variable(tensor.shape, tensor.flag) for tensor in tensors)
-    symbol = load(Microbenchmark(op, attrs, variables).graph(1)).get_internals()
+    symbol = load(Microbenchmark(op, attrs, variables, tuple(range(outputs))).graph(1))
     input_shapes = {f"copy0_{i}": tensor.shape for i, tensor in enumerate(tensors)}
     _, inferred, _ = symbol._infer_shape_impl(False, **input_shapes)  # without infer_shape's own words on what fails
-    return [tuple(shape) for name, shape in zip(symbol.list_outputs(), inferred) if name.startswith("node0")]
+    return [tuple(shape) for shape in inferred]

@@ -161,7 +161,8 @@ _ROWS: tuple[tuple[OpSpec, str], ...] = (
     # Of these no more is known than that they draw nothing
     (_UNKNOWN, "_zeros _ones _full _arange _eye _zeros_without_dtype"),
     (_UNKNOWN, "_npi_zeros _npi_ones _npi_full _npi_arange _npi_eye"),
-    (_fused(_UNKNOWN, "00", "0000", "00"), "_echo_draw_mask"),  # whose draws hang on when it runs
+    # whose draws hang on when it runs
+    (_fused(replace(_UNKNOWN, measurable=True), "00", "0000", "00"), "_echo_draw_mask"),
     (_fused(_READER, "00", "0", "00"), "_echo_pack_mask"),  # whose result is what is kept
 
     (replace(_SUM, gradient="_backward_npi_broadcast_add"), "_npi_add"),

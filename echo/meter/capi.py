@@ -6,14 +6,18 @@ Importing mxnet takes a second, for the Python functions that it makes of each o
 from __future__ import annotations
 
 import array
+import contextlib
+import copy
 import ctypes
 import json
 import random
-from typing import Any, Mapping, Sequence
+from typing import Any, Iterator, Mapping, Sequence
 
 CODES = {0: "f", 1: "d", 2: "e", 3: "B", 4: "i", 5: "b", 6: "q"}  # by MXNet's type flag, as the struct module has them
 FLOATS = (0, 1, 2)
 _SIZES = {"f": 4, "d": 8, "e": 2, "B": 1, "i": 4, "b": 1, "q": 8}
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
+_MOST_KEPT = 32 << 20  # bytes up to which glibc keeps what is freed, in a process that has freed so much at once
 _NOISE = 16411  # numbers, again and again: drawing all would take longer than the measurement
 _ONE_GRADIENT, _NO_GRADIENT = 1, 0  # write, null
 
@@ -45,6 +49,12 @@ class Library:
         if getattr(self._library, name)(*arguments):
             lines = self._library.MXGetLastError().decode(errors="replace").strip().splitlines()
             raise MxnetError(lines[-1] if lines else name)
+
+    def elsewhere(self) -> Library:
+        """Returns it with another device, which is the same CPU; MXNet's thread for that one has a heap of its own."""
+        library = copy.copy(self)
+        library.device = self.device[0], self.device[1] + 1
+        return library
 
     def array(self, shape: Sequence[int], flag: int, below: int = 0, least: float = 0.1, most: float = 1.0) -> Array:
         """Noise between ``least`` and ``most``; integers below ``below``, or ones: by zero nothing can be divided.
@@ -81,6 +91,21 @@ def _packed(code: str, values: Sequence[float]) -> bytes:
 
         return struct.pack(f"{len(values)}e", *values)
     return array.array(code, values if code in "fd" else map(int, values)).tobytes()
+
+
+@contextlib.contextmanager
+def fresh_from(size: int) -> Iterator[None]:
+    """Has what is allocated meanwhile come anew from the system, from so many bytes on, unless a heap has kept as much.
+
+    Without glibc, nothing is changed.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", lambda *_: 0)
+    mallopt(_MMAP_THRESHOLD, size)
+    try:
+        yield
+    finally:
+        mallopt(_MMAP_THRESHOLD, _MOST_KEPT)
+        mallopt(_TRIM_THRESHOLD, 2 * _MOST_KEPT)
 
 
 class Array:

@@ -21,8 +21,10 @@ class Microbenchmark(NamedTuple):
     """A node to be timed.
 
     ``inputs`` are the node's variables; a number in their place is an output of ``forward``, the operator that a
-    gradient belongs to, with its own ``forward_inputs``. ``outputs`` are those that are read. ``hot`` nodes are
-    light forward ones, ``heavy`` those whose time follows their arithmetic; ``bytes`` is what a copy reads and writes.
+    gradient belongs to, with its own ``forward_inputs``. ``outputs`` are those that are read. ``hot`` nodes find their
+    inputs in the caches, ``heavy`` ones take time by their arithmetic; ``bytes`` is what a copy reads and writes. The
+    node may overwrite its input ``over`` (-1: none), which is then a copy of the variable. What the node allocates
+    while it runs comes anew from the system where it has at least ``fresh`` bytes; 0 leaves that to the C library.
     """
 
     op: str
@@ -34,6 +36,8 @@ class Microbenchmark(NamedTuple):
     hot: bool = True
     heavy: bool = False
     bytes: int = 1
+    over: int = -1
+    fresh: int = 0
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> Microbenchmark:
@@ -54,8 +58,11 @@ class Microbenchmark(NamedTuple):
     def _name(self, copy: int, position: int) -> str:
         return f"copy{0 if self.hot else copy}_{position}"
 
-    def graph(self, copies: int) -> dict[str, Any]:
-        """So many copies of the node as NNVM's JSON value; hot ones read the same inputs."""
+    def graph(self, copies: int, beside: bool = False) -> dict[str, Any]:
+        """So many copies of the node as NNVM's JSON value; hot ones read the same inputs.
+
+        With ``beside``, all that stands beside the copies, without them.
+        """
         nodes: list[dict[str, Any]] = [{"op": _VARIABLE, "name": name, "inputs": []} for name in self.variables(copies)]
         number = {node["name"]: i for i, node in enumerate(nodes)}
         arguments = list(range(len(nodes)))
@@ -67,20 +74,25 @@ class Microbenchmark(NamedTuple):
             inputs = [[number[f"forward_{i}"], 0, 0] for i in range(len(self.forward_inputs))]
             nodes.append({"op": self.forward, "name": "forward", "attrs": dict(self.attrs), "inputs": inputs})
         for copy in range(copies):
-            heads.extend([len(nodes), output, 0] for output in self.outputs)
             inputs = [
                 [number[self._name(copy, i)], 0, 0] if isinstance(item, Variable) else [above[0], item, 0]
                 for i, item in enumerate(self.inputs)
             ]
-            nodes.append({
-                "op": self.op,
-                "name": f"node{copy}",
-                # without a difference MXNet would merge the copies into one
-                "attrs": {**self.attrs, "__copy__": str(copy)},
-                "inputs": inputs,
-                "control_deps": above,
-            })  # fmt: skip
+            if self.over >= 0:
+                inputs[self.over] = [len(nodes), 0, 0]
+                variable_ = number[self._name(copy, self.over)]
+                nodes.append({"op": "_copy", "name": f"over{copy}", "attrs": {}, "inputs": [[variable_, 0, 0]]})
+            if beside:
+                heads.extend([] if self.over < 0 else [[len(nodes) - 1, 0, 0]])
+                continue
+            heads.extend([len(nodes), output, 0] for output in self.outputs)
+            nodes.append(self._node(copy, inputs, above))
         return {"nodes": nodes, "arg_nodes": arguments, "heads": heads, "attrs": _VERSION}
+
+    def _node(self, copy: int, inputs: list[list[int]], above: list[int]) -> dict[str, Any]:
+        # without a difference in attributes MXNet would merge the copies into one
+        attrs = {**self.attrs, "__copy__": str(copy)}
+        return {"op": self.op, "name": f"node{copy}", "attrs": attrs, "inputs": inputs, "control_deps": above}
 
 
 def variable(value: Any) -> Variable:

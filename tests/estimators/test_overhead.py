@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Callable
 
 import pytest
@@ -13,11 +14,11 @@ from echo.estimators.cost_table import CostTable
 from echo.estimators.overhead import (
     BYTES_PER_SECOND,
     FLOPS_PER_SECOND,
-    GRADIENT_OF_PRODUCT,
     LAUNCH,
     UnmeasurableError,
     estimate,
 )
+from echo.estimators.products import GRADIENT_OF_PRODUCT
 from echo.estimators.roofline import work
 from echo.estimators.signatures import blocked_nodes, signature
 from echo.ir.graph import VARIABLE, Entry
@@ -92,20 +93,86 @@ def fixed(**seconds: float) -> Callable[[TrainingGraph, int], float]:
 
 def test_equal_nodes_are_measured_once_and_cost_the_same(table: CostTable) -> None:
     training = chain()
-    measure = fixed(Activation=2e-5, FullyConnected=1e-3, _backward_Activation=4e-5, _ones=1e-6)
+    known = {"Activation": 2e-5, "FullyConnected": 1e-3, "_backward_Activation": 4e-5,
+             "_backward_FullyConnected": 1.7e-3, "_ones": 1e-6}  # fmt: skip
+    measure = fixed(**known)
     result = estimate(training, table, measure, 10)
-    assert by_op(training, result.seconds, "Activation") == {2e-5}
-    assert by_op(training, result.seconds, "_backward_Activation") == {4e-5}
-    # what weighs most is measured a second time, at another moment
-    assert sorted(set(measure.asked)) == ["Activation", "FullyConnected", "_backward_Activation", "_ones"]
-    assert max(map(measure.asked.count, measure.asked)) == 2
-    assert (result.measured, result.estimated) == (4, 1)
+    assert all(by_op(training, result.seconds, op) == {seconds} for op, seconds in known.items())
+    # what weighs most is measured a second time, at another moment, but for gradients of products, which are dear
+    assert {op: measure.asked.count(op) for op in known} == {**dict.fromkeys(known, 2), "_backward_FullyConnected": 1}
+    assert (result.measured, result.estimated) == (5, 0)
 
 
-def test_the_gradient_of_a_product_is_a_multiple_of_the_product(table: CostTable) -> None:
+def test_the_gradient_of_a_product_is_a_multiple_of_the_product_where_it_is_not_measured(table: CostTable) -> None:
     training = chain()
     result = estimate(training, table, fixed(FullyConnected=1e-3), 10)
     assert by_op(training, result.seconds, "_backward_FullyConnected") == {GRADIENT_OF_PRODUCT * 1e-3}
+
+
+def products(*rows: int) -> TrainingGraph:
+    """Products of so many rows with a weight each, and their gradients."""
+    build = Build()
+    for number in rows:
+        data, weight = build.variable(number, 256), build.variable(256, 256)
+        product = build.add("FullyConnected", [data, weight], (number, 256), attrs={"num_hidden": "256"})
+        build.add(
+            "_backward_FullyConnected", [build.variable(number, 256), data, weight], (number, 256), (256, 256),
+            forward=False, control_deps=(product.node,),
+        )  # fmt: skip
+    return build.graph()
+
+
+def by_rows(training: TrainingGraph, seconds: tuple[float, ...], op: str) -> dict[int, float]:
+    return {node.outputs[0].shape[0]: cost for node, cost in zip(training.nodes, seconds) if node.op == op}
+
+
+def test_gradients_about_as_large_take_the_same_multiple_of_their_products(table: CostTable) -> None:
+    training = products(64, 200, 2000)
+    asked = []
+
+    def measure(training: TrainingGraph, number: int) -> float:
+        node = training.nodes[number]
+        asked.append((node.op, node.outputs[0].shape[0]))
+        return node.outputs[0].shape[0] * (1.5e-6 if node.op.startswith("_") else 1e-6)
+
+    result = estimate(training, table, measure, 10)
+    assert {rows for op, rows in asked if op == "FullyConnected"} == {64, 200, 2000}
+    assert {rows for op, rows in asked if op == "_backward_FullyConnected"} == {64, 2000}
+    found = by_rows(training, result.seconds, "_backward_FullyConnected")
+    assert found == pytest.approx({64: 96e-6, 200: 300e-6, 2000: 3000e-6})
+
+
+def test_a_gradient_that_would_exceed_the_time_is_not_measured(
+    table: CostTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("echo.estimators.overhead.time", SimpleNamespace(perf_counter=lambda: now[0]))
+    asked = []
+
+    def measure(training: TrainingGraph, number: int) -> float:
+        asked.append(training.nodes[number].op)
+        now[0] += 0.3
+        return 1e-3
+
+    training = products(64)
+    result = estimate(training, table, measure, 1.0)
+    assert asked[:2] == ["FullyConnected", "FullyConnected"], "its gradient would take more than a second"
+    assert by_op(training, result.seconds, "_backward_FullyConnected") == {GRADIENT_OF_PRODUCT * 1e-3}
+    estimate(training, table, measure, 10.0)
+    assert asked[-1] == "_backward_FullyConnected"
+
+
+def test_the_parts_of_a_gradient_share_its_seconds_and_are_not_measured(table: CostTable) -> None:
+    build = Build()
+    data, weight = build.variable(8, 16, 32, 32), build.variable(16, 16, 1, 1)
+    product = build.add("Convolution", [data, weight], (8, 16, 32, 32))
+    for _ in range(2):
+        build.add("_backward_Convolution", [product, data, weight], (8, 16, 32, 32), (16, 16, 1, 1), forward=False,
+                  control_deps=(product.node,))  # fmt: skip
+    measure = fixed(Convolution=1e-3, _backward_Convolution=1.0)
+    result = estimate(build.graph(), table, measure, 10)
+    assert "_backward_Convolution" not in measure.asked
+    assert by_op(build.graph(), result.seconds, "_backward_Convolution") == {GRADIENT_OF_PRODUCT * 1e-3 / 2}
 
 
 def test_the_step_is_the_sum_of_all_nodes(table: CostTable) -> None:

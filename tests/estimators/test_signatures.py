@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from echo.estimators.signatures import attributes, blocked_nodes, forward_node, is_blocked, is_free, signature
+from echo.estimators.signatures import (
+    attributes,
+    blocked_nodes,
+    forward_node,
+    is_blocked,
+    is_free,
+    signature,
+    unrolled_nodes,
+)
 from echo.ir.graph import Entry
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType
@@ -83,3 +91,24 @@ def test_layouts_begin_at_convolutions_and_are_handed_on() -> None:
 def test_what_takes_no_time() -> None:
     free = {node.name for node in GRAPH.nodes if is_free(GRAPH, node)}
     assert free == {"x", "weight", "flat", "head"}
+
+
+@pytest.mark.parametrize(("op", "steps", "unrolled"), [
+    ("FullyConnected", 4, True),
+    ("FullyConnected", 3, False),  # a few layers that share a weight
+    ("broadcast_mul", 4, False),
+])  # fmt: skip
+def test_steps_of_a_layer_find_its_weight_in_the_caches(op: str, steps: int, unrolled: bool) -> None:
+    b = Builder()
+    x, weight, other = b.variable("x", 4, 8), b.variable("weight", 8, 8), b.variable("other", 8, 8)
+    for step in range(steps):
+        x = b.forward(op, f"step{step}", (4, 8), x, weight)
+    last = b.forward(op, "last", (4, 8), x, other)
+    head = b.variable("head", 4, 8, forward=False)
+    grad = b.backward(f"_backward_{op}", "grad", (4, 8), head, x, weight, control_deps=(x.node,))
+    graph = b.graph([last, grad])
+    names = {graph.nodes[number].name for number in unrolled_nodes(graph)}
+    assert names == ({f"step{step}" for step in range(steps)} if unrolled else set())
+    assert signature(graph, x.node).endswith("}*" if unrolled else "}")
+    assert signature(graph, last.node).endswith("}")
+    assert signature(graph, grad.node).endswith("}")

@@ -150,12 +150,39 @@ def test_what_packs_its_parameters_takes_a_constant_and_a_part_that_grows(
     assert smaller < larger < 4096
 
 
+def test_a_gradient_packs_the_parameters_of_its_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = training(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=512, name="product"), data=(4096, 512))
+    asked: list[int] = []
+
+    def answer(_: mx.Context, request: Any, *__: Any) -> dict[str, float]:
+        asked.append(request["trial"]["inputs"][0].shape[0])
+        return {"seconds": 1e-3 + 1e-6 * asked[-1]}
+
+    monkeypatch.setattr(measure, "ask", answer)
+    monkeypatch.setattr(measure, "spec", lambda op: SimpleNamespace(packs_parameters=op == "FullyConnected"))
+    seconds = Meter(mx.cpu())(graph, only(graph, "_backward_FullyConnected"))
+    assert seconds == pytest.approx(1e-3 + 1e-6 * 4096)
+    assert len(asked) == 2
+
+
+def test_a_gradient_that_is_cut_is_one_that_mxnet_runs(meter: Meter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("echo.frontend.microbenchmark._MOST_BYTES", 1 << 16)
+    norm = mx.sym.LayerNorm(mx.sym.tanh(mx.sym.var("data")), name="norm")
+    graph = training(mx.sym.softmax(norm), data=(64, 16, 32))
+    for op in ("_backward_LayerNorm", "_backward_softmax"):
+        assert meter(graph, only(graph, op)) > 0
+
+
 def _sum() -> mx.sym.Symbol:
     return mx.sym.elemwise_add(mx.sym.var("data"), mx.sym.var("other"))
 
 
 def _tanh() -> mx.sym.Symbol:
     return mx.sym.Activation(mx.sym.var("data"), act_type="tanh")
+
+
+def _dropout() -> mx.sym.Symbol:
+    return mx.sym.Dropout(mx.sym.var("data"), p=0.5)
 
 
 @pytest.mark.parametrize(
@@ -165,6 +192,7 @@ def _tanh() -> mx.sym.Symbol:
         (_sum(), "elemwise_add", 1024, 1.0),
         (_sum(), "elemwise_add", 384, 0.5),
         (_tanh(), "Activation", 1024, 0.0),  # in place
+        (_dropout(), "Dropout", 1024, 1.0),  # which writes its mask, too
     ],
 )
 def test_what_comes_from_memory_takes_longer_than_its_parts(

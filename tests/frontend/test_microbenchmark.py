@@ -82,6 +82,49 @@ def test_what_makes_one_number_of_many_is_not_cut(shape: tuple[int, ...]) -> Non
     assert (found.inputs, scale) == ((Variable((BATCH, 8)),), 1.0)
 
 
+def test_outputs_that_nobody_sees_are_cut_too() -> None:
+    """Mean and deviation of a LayerNorm: with those of the whole, MXNet refuses its gradient."""
+    norm = mx.sym.LayerNorm(mx.sym.tanh(mx.sym.var("data")), name="norm")
+    graph = case_of(norm, {"data": (8, 16, 32)}).training
+    at = next(k for k, node in enumerate(graph.nodes) if node.op == "_backward_LayerNorm")
+    found, scale = microbenchmark_of(graph, at, 4.0, Facts.of(graph))
+    shapes = [item.shape for item in found.inputs if isinstance(item, Variable)]
+    assert scale == 4.0
+    assert shapes == [(2, 16, 32), (2, 16, 32), (32,), (2, 16, 1), (2, 16, 1)]
+
+
+def large_softmax(rows: int) -> TrainingGraph:
+    softmax = mx.sym.softmax(mx.sym.tanh(mx.sym.var("weight", shape=(rows, 1024))), axis=-1, name="softmax")
+    return case_of(mx.sym.broadcast_mul(softmax, mx.sym.var("data")), {"data": (1, 1024)}).training
+
+
+@pytest.mark.parametrize(("rows", "over", "fresh"), [(8192, 0, 4 << 20), (8191, -1, 0)])
+def test_large_gradients_are_written_over_what_they_read(rows: int, over: int, fresh: int) -> None:
+    """As in the graph, and what they allocate comes from the system from a size on that is cut as they are."""
+    graph = large_softmax(rows)
+    at = next(k for k, node in enumerate(graph.nodes) if node.op == "_backward_softmax")
+    found, scale = microbenchmark_of(graph, at, 8.0, Facts.of(graph))
+    assert (found.over, found.fresh) == (over, fresh)
+    assert scale == pytest.approx(8, rel=1e-2)
+    forward, _ = microbenchmark_of(graph, graph.nodes[at].control_deps[0], 8.0, Facts.of(graph))
+    assert (forward.over, forward.fresh) == (-1, 0)
+
+
+def test_products_of_unrolled_layers_are_hot() -> None:
+    x, weight = mx.sym.var("x"), mx.sym.var("weight")
+    for step in range(4):
+        x = mx.sym.FullyConnected(x, weight, num_hidden=32, no_bias=True, name=f"step{step}")
+    graph = case_of(mx.sym.FullyConnected(x, num_hidden=32, name="last"), {"x": (8, 32)}).training
+    facts = Facts.of(graph)
+    hot = {}
+    for number, node in enumerate(graph.nodes):
+        if "FullyConnected" in node.op:
+            found, _ = microbenchmark_of(graph, number, 1.0, facts)
+            assert found.heavy
+            hot[node.name] = found.hot
+    assert {name for name in hot if hot[name]} == {f"step{step}" for step in range(4)}
+
+
 def attention(sentences: int, heads: int, mask: tuple[int, ...] | None) -> TrainingGraph:
     """Fused attention over 16 keys of 8 units, with dropped-out weights, and perhaps a mask that is added."""
     rows = sentences * heads
@@ -151,6 +194,12 @@ def test_how_much_too_large() -> None:
         nodes[place] = nodes[place].having(outputs=(TensorType((BATCH << 12, 256)),))
     larger = replace(GRAPH, nodes=tuple(nodes))
     assert excess(larger, nodes[at]) == 2 * 4 * (BATCH << 12) * 256 / (16 << 20)
+
+
+def test_the_gradient_of_a_product_is_cut_as_the_product_is() -> None:
+    graph = case_of(mx.sym.FullyConnected(mx.sym.var("x"), num_hidden=2048, name="fc"), {"x": (2048, 512)}).training
+    sizes = {node.op: excess(graph, node) for node in graph.nodes if "FullyConnected" in node.op}
+    assert sizes["_backward_FullyConnected"] == sizes["FullyConnected"] > 2
 
 
 def test_what_moves_too_much_is_refused() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import mxnet as mx
@@ -11,7 +13,8 @@ import numpy as np
 import pytest
 
 from echo.frontend.symbols import text_of
-from echo.meter.capi import Array, Executor, Library, MxnetError
+from echo.meter import capi
+from echo.meter.capi import Array, Executor, Library, MxnetError, fresh_from
 from echo.meter.race import race
 
 KINDS = ("float32", "float64", "float16", "uint8", "int32", "int8", "int64")
@@ -108,3 +111,54 @@ def test_a_race_is_run_within_its_time(library: Library) -> None:
     assert found is not None
     assert set(found) == {"one", "other"}
     assert all(0 < seconds < 60 for seconds in found.values())
+
+
+SOFTMAX_OVER = {
+    "nodes": [
+        {"op": "null", "name": "gradient", "inputs": []},
+        {"op": "null", "name": "output", "inputs": []},
+        {"op": "_copy", "name": "copy", "inputs": [[0, 0, 0]]},
+        {"op": "_backward_softmax", "name": "over", "attrs": {"axis": "-1"}, "inputs": [[2, 0, 0], [1, 0, 0]]},
+    ],
+    "arg_nodes": [0, 1],
+    "heads": [[3, 0, 0]],
+}
+
+
+def test_what_an_operator_allocates_comes_from_the_system_from_so_many_bytes_on() -> None:
+    """MXNet writes the gradient of a softmax into an array of its own first where it overwrites what it reads."""
+    script = f"""
+import resource, sys
+sys.path.insert(0, {str(capi.__file__.rpartition("/echo/")[0])!r})
+from echo.meter.capi import Executor, Library, fresh_from
+library = Library({mxnet.libinfo.find_lib_path()[0]!r}, "", (1, 1), False)
+shape = (512, 1024)
+
+def faults(library):
+    arrays = {{name: library.array(shape, 0) for name in ("gradient", "output")}}
+    executor = Executor(library, {SOFTMAX_OVER!r}, arrays)
+    for _ in range(3):
+        executor.forward()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    executor.forward(4)
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) * resource.getpagesize() / 4
+
+with fresh_from(1 << 20):
+    print(faults(library.elsewhere()))
+for _ in range(2):
+    print(faults(library))
+with fresh_from(1 << 20):
+    print(faults(library.elsewhere()))
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, check=True)
+    fresh, _, kept, again = map(float, done.stdout.split())
+    size = 4 * 512 * 1024
+    assert fresh >= 0.9 * size
+    assert kept <= 0.1 * size
+    assert again >= 0.9 * size, "what was kept meanwhile is in the heap of another thread"
+
+
+def test_where_there_is_no_glibc_nothing_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capi.ctypes, "CDLL", lambda _: object())
+    with fresh_from(1 << 20):
+        pass

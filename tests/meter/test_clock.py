@@ -14,6 +14,7 @@ from echo.meter.clock import CACHED_BYTES, LAUNCH, Clock
 from echo.meter.microbenchmark import Microbenchmark, Variable
 
 ONE, FORWARD, CALL = 4e-4, 3e-4, 1e-4  # seconds of a copy, of the operator beside it, of a call
+LONG, OVER = 5e-3, 2e-4  # of a product, of a copy that is overwritten
 CACHED, STREAMED = 5e-11, 9e-11  # seconds for each byte that a sum moves, from caches and from memory
 
 
@@ -44,7 +45,8 @@ class Executor:
         ops = [node["op"] for node in graph["nodes"] if node["op"] != "null"]
         moved = 3 * 4 * max((array.elements for array in arrays.values()), default=0)
         sums = moved * (CACHED if moved <= CACHED_BYTES else STREAMED)
-        known = {"fast": 0.0, "slow": ONE, "forward": FORWARD, "_copy": 0.0, "elemwise_add": sums}
+        copied = OVER if "over0" in (node["name"] for node in graph["nodes"]) else 0.0
+        known = {"fast": 0.0, "slow": ONE, "long": LONG, "forward": FORWARD, "_copy": copied, "elemwise_add": sums}
         self.seconds = CALL + sum(known[op] for op in ops)
         self.copies = len(ops)
         self.outputs = [object()]
@@ -78,6 +80,25 @@ def test_the_operator_beside_a_gradient_is_taken_off(machine: Machine) -> None:
     clock = Clock(machine)  # type: ignore[arg-type]
     gradient = microbenchmark(forward="forward", forward_inputs=(Variable((64, 64)),), hot=False)
     assert clock.seconds(gradient, CALL + FORWARD + ONE) == pytest.approx(ONE)
+
+
+def test_what_is_overwritten_is_taken_off(machine: Machine) -> None:
+    clock = Clock(machine)  # type: ignore[arg-type]
+    gradient = microbenchmark(forward="forward", forward_inputs=(Variable((64, 64)),), hot=False, over=0)
+    assert clock.seconds(gradient, CALL + FORWARD + OVER + ONE) == pytest.approx(ONE)
+
+
+@pytest.mark.parametrize("beside", ["", "forward"])
+@pytest.mark.parametrize(("op", "more"), [("long", 0), ("slow", 1)])
+def test_a_product_that_stands_out_is_not_run_again(op: str, more: int, beside: str, machine: Machine) -> None:
+    clock = Clock(machine)  # type: ignore[arg-type]
+    clock.seconds(microbenchmark("fast"), CALL)  # which finds what a call takes
+    inputs = (Variable((64, 64)),) if beside else ()
+    product = microbenchmark(op, forward=beside, forward_inputs=inputs, hot=False, heavy=True)
+    once = clock.once(product)
+    machine.ran.clear()
+    assert clock.seconds(product, once) == pytest.approx(LONG if op == "long" else ONE)
+    assert (max(machine.ran, default=0) > bool(beside)) == bool(more)
 
 
 def test_noise_is_no_time(machine: Machine) -> None:

@@ -59,3 +59,22 @@ def test_mxnet_loads_it() -> None:
 def test_only_outputs_that_are_read_are_heads() -> None:
     both = Microbenchmark("SliceChannel", {"num_outputs": "3"}, (Variable((2, 3)),), outputs=(0, 2))
     assert both.graph(1)["heads"] == [[1, 0, 0], [1, 2, 0]]
+
+
+def test_a_node_overwrites_a_copy_of_its_input() -> None:
+    over = GRADIENT._replace(over=0)
+    graph = over.graph(2)
+    assert ops(graph)[3:] == ["tanh", "_copy", "_backward_tanh", "_copy", "_backward_tanh"]
+    assert [graph["nodes"][number]["inputs"][0][0] for number in (4, 5, 6, 7)] == [1, 4, 2, 6]
+    assert [head[0] for head in graph["heads"]] == [3, 5, 7], "what is overwritten is no output"
+    beside = over.graph(2, beside=True)
+    assert ops(beside)[3:] == ["tanh", "_copy", "_copy"]
+    assert [head[0] for head in beside["heads"]] == [3, 4, 5]
+    assert [node["op"] for node in over.graph(0)["nodes"]] == ["null", "tanh"]
+
+
+def test_mxnet_writes_over_the_copy() -> None:
+    over = Microbenchmark("tanh", {}, (Variable((256, 1024)),), over=0)
+    shapes = {"copy0_0": (256, 1024)}
+    executor = mx.sym.load_json(json.dumps(over.graph(1))).simple_bind(mx.cpu(1), grad_req="null", **shapes)
+    assert "Total 1 MB allocated" in executor.debug_str()

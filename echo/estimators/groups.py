@@ -1,0 +1,91 @@
+"""The nodes of a training graph that cost the same, in groups: each is measured, or estimated, once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import AbstractSet, Iterable
+
+from echo.estimators.products import product_of
+from echo.estimators.roofline import Work, work
+from echo.estimators.signatures import (
+    attributes,
+    blocked_nodes,
+    forward_node,
+    is_blocked,
+    is_free,
+    signature,
+    unrolled_nodes,
+)
+from echo.ir.ops import SIZE_ATTRIBUTES, spec
+from echo.ir.training_graph import TrainingGraph
+from echo.ir.training_node import TrainingNode
+
+
+@dataclass(frozen=True)
+class Group:
+    """The nodes of one signature, which cost the same; ``number`` is the first of them.
+
+    ``product`` is the forward node of that, where they are gradients of products.
+    """
+
+    number: int
+    count: int
+    key: str
+    family: tuple[object, ...]
+    work: Work
+    light: bool
+    draws: bool
+    product: int | None
+
+    @property
+    def size(self) -> float:
+        """The FLOPs or bytes that the seconds of operators of this family grow with."""
+        return self.work.flops or self.work.bytes
+
+
+def groups_of(training: TrainingGraph) -> tuple[list[Group], list[int | None]]:
+    """The groups, and the group of every node (None where nothing runs)."""
+    blocked, unrolled = blocked_nodes(training), unrolled_nodes(training)
+    tensors = [
+        [(tensor.shape, tensor.flag, number in blocked) for tensor in node.outputs]
+        for number, node in enumerate(training.nodes)
+    ]
+    members: dict[object, list[int]] = {}
+    for number, node in enumerate(training.nodes):
+        if is_free(training, node):
+            continue
+        source = forward_node(training, node) or node
+        inputs = [tensors[entry[0]][entry[1]] for entry in node.inputs]
+        key = (node.op, tuple(source.attrs.items()), tuple(inputs), tuple(tensors[number]), number in unrolled)
+        members.setdefault(key, []).append(number)
+    return _merge(training, members.values(), blocked, unrolled)
+
+
+def _merge(
+    training: TrainingGraph, same: Iterable[list[int]], blocked: AbstractSet[int], unrolled: AbstractSet[int]
+) -> tuple[list[Group], list[int | None]]:
+    # nodes of one signature may differ in annotations
+    by_signature: dict[str, list[int]] = {}
+    for numbers in same:
+        by_signature.setdefault(signature(training, numbers[0], blocked, unrolled), []).extend(numbers)
+    group_of: list[int | None] = [None] * len(training.nodes)
+    groups: list[Group] = []
+    for key, numbers in by_signature.items():
+        for number in numbers:
+            group_of[number] = len(groups)
+        node = training.nodes[numbers[0]]
+        light = node.forward and spec(node.op).flops is None
+        family, needed = (*_family(training, node, blocked), numbers[0] in unrolled), work(training, node)
+        product = product_of(training, numbers[0])
+        groups.append(Group(numbers[0], len(numbers), key, family, needed, light, node.random, product))
+    return groups, group_of
+
+
+def _family(training: TrainingGraph, node: TrainingNode, blocked: AbstractSet[int]) -> tuple[object, ...]:
+    attrs = attributes(training, node)
+    options = tuple(sorted((key, text) for key, text in attrs.items() if key not in SIZE_ATTRIBUTES))
+    patterns = []
+    for entry in node.inputs[:4]:
+        tensor = training.type_of(entry)
+        patterns.append((tensor.flag, is_blocked(training, entry, blocked), tuple(size == 1 for size in tensor.shape)))
+    return (node.op, options, tuple(patterns))
