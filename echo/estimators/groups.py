@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import AbstractSet, Iterable
+from typing import AbstractSet, Iterable, Mapping
 
-from echo.estimators.products import product_of
+from echo.estimators.products import product_of, read_outputs
 from echo.estimators.roofline import Work, work
 from echo.estimators.signatures import (
     attributes,
@@ -25,7 +25,8 @@ from echo.ir.training_node import TrainingNode
 class Group:
     """The nodes of one signature, which cost the same; ``number`` is the first of them.
 
-    ``product`` is the forward node of that, where they are gradients of products.
+    Where they are gradients of products, ``product`` is the forward node of that, and ``read`` are the outputs that are
+    computed.
     """
 
     number: int
@@ -36,6 +37,7 @@ class Group:
     light: bool
     draws: bool
     product: int | None
+    read: tuple[int, ...] = ()
 
     @property
     def size(self) -> float:
@@ -45,7 +47,7 @@ class Group:
 
 def groups_of(training: TrainingGraph) -> tuple[list[Group], list[int | None]]:
     """The groups, and the group of every node (None where nothing runs)."""
-    blocked, unrolled = blocked_nodes(training), unrolled_nodes(training)
+    blocked, unrolled, read = blocked_nodes(training), unrolled_nodes(training), read_outputs(training)
     tensors = [
         [(tensor.shape, tensor.flag, number in blocked) for tensor in node.outputs]
         for number, node in enumerate(training.nodes)
@@ -56,28 +58,37 @@ def groups_of(training: TrainingGraph) -> tuple[list[Group], list[int | None]]:
             continue
         source = forward_node(training, node) or node
         inputs = [tensors[entry[0]][entry[1]] for entry in node.inputs]
-        key = (node.op, tuple(source.attrs.items()), tuple(inputs), tuple(tensors[number]), number in unrolled)
+        kind = number in unrolled, read.get(number, ())
+        key = (node.op, tuple(source.attrs.items()), tuple(inputs), tuple(tensors[number]), kind)
         members.setdefault(key, []).append(number)
-    return _merge(training, members.values(), blocked, unrolled)
+    return _merge(training, members.values(), blocked, unrolled, read)
 
 
 def _merge(
-    training: TrainingGraph, same: Iterable[list[int]], blocked: AbstractSet[int], unrolled: AbstractSet[int]
+    training: TrainingGraph,
+    same: Iterable[list[int]],
+    blocked: AbstractSet[int],
+    unrolled: AbstractSet[int],
+    read: Mapping[int, tuple[int, ...]],
 ) -> tuple[list[Group], list[int | None]]:
     # nodes of one signature may differ in annotations
-    by_signature: dict[str, list[int]] = {}
+    by_key: dict[str, list[int]] = {}
     for numbers in same:
-        by_signature.setdefault(signature(training, numbers[0], blocked, unrolled), []).extend(numbers)
+        first = numbers[0]
+        left_out = len(training.nodes[first].outputs) - len(read.get(first, training.nodes[first].outputs))
+        computed = f"[{','.join(map(str, read[first]))}]" if left_out else ""
+        by_key.setdefault(signature(training, first, blocked, unrolled) + computed, []).extend(numbers)
     group_of: list[int | None] = [None] * len(training.nodes)
     groups: list[Group] = []
-    for key, numbers in by_signature.items():
+    for key, numbers in by_key.items():
         for number in numbers:
             group_of[number] = len(groups)
-        node = training.nodes[numbers[0]]
+        first = numbers[0]
+        node, computed_outputs = training.nodes[first], read.get(first, ())
         light = node.forward and spec(node.op).flops is None
-        family, needed = (*_family(training, node, blocked), numbers[0] in unrolled), work(training, node)
-        product = product_of(training, numbers[0])
-        groups.append(Group(numbers[0], len(numbers), key, family, needed, light, node.random, product))
+        family = (*_family(training, node, blocked), first in unrolled, computed_outputs)
+        needed, product = work(training, node), product_of(training, first)
+        groups.append(Group(first, len(numbers), key, family, needed, light, node.random, product, computed_outputs))
     return groups, group_of
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from echo.errors import EchoError
 from echo.estimators.cost_table import CostTable
 from echo.estimators.groups import Group, groups_of
-from echo.estimators.products import gradient_of, parts
+from echo.estimators.products import gradient_of, share_of
 from echo.ir.training_graph import TrainingGraph
 from echo.meter.clock import LAUNCH
 
@@ -80,8 +80,7 @@ def estimate(training: TrainingGraph, table: CostTable, measure: MeasureFunction
     `UnmeasurableError`, which the table remembers.
     """
     groups, group_of = groups_of(training)
-    shares = parts(training)
-    chosen = _worth_measuring([group for group in groups if shares.get(group.number, 1) == 1], table)
+    chosen = _worth_measuring(groups, table)
     if measure is not None:
         products = {
             group.key: groups[group_of[group.product] or 0].key for group in groups if group.product is not None
@@ -97,9 +96,9 @@ def estimate(training: TrainingGraph, table: CostTable, measure: MeasureFunction
         table.get(group.key) is not None or bool((drawing if group.draws else rates).points.get(group.family))
         for group in groups
     ]
-    _follow_products(groups, group_of, table, costs, knows)
+    _follow_products(training, groups, group_of, table, costs, knows)
     measured = sum(table.get(group.key) is not None for group in groups)
-    seconds = tuple(0.0 if at is None else costs[at] / shares.get(number, 1) for number, at in enumerate(group_of))
+    seconds = tuple(0.0 if at is None else costs[at] for at in group_of)
     draws = (_drawing_seconds(training, group, cost, table, drawing) for group, cost in zip(groups, costs))
     step = sum(seconds) + sum(draws)
     guessed = sum(each for each, at in zip(seconds, group_of) if at is not None and not knows[at])
@@ -107,7 +106,12 @@ def estimate(training: TrainingGraph, table: CostTable, measure: MeasureFunction
 
 
 def _follow_products(
-    groups: Sequence[Group], group_of: Sequence[int | None], table: CostTable, costs: list[float], knows: list[bool]
+    training: TrainingGraph,
+    groups: Sequence[Group],
+    group_of: Sequence[int | None],
+    table: CostTable,
+    costs: list[float],
+    knows: list[bool],
 ) -> None:
     """Puts in what gradients of products take that were not measured, by those that were and by their products."""
     known: dict[tuple[object, ...], list[tuple[float, float]]] = {}
@@ -122,7 +126,8 @@ def _follow_products(
         else:
             unknown.append((index, forward, kind))
     for index, forward, kind in unknown:
-        costs[index] = gradient_of(costs[forward], groups[index].size, known.get(kind, ()))
+        share = share_of(training.nodes[groups[forward].number].op, groups[index].read)
+        costs[index] = gradient_of(costs[forward], groups[index].size, known.get(kind, ()), share)
         knows[index] = knows[forward]
 
 

@@ -7,7 +7,6 @@ training step, and dear to measure. So only some are, and what others take follo
 from __future__ import annotations
 
 import math
-from collections import Counter
 from typing import Sequence
 
 from echo.estimators.signatures import forward_node
@@ -27,18 +26,35 @@ def product_of(training: TrainingGraph, number: int) -> int | None:
     return node.control_deps[0] if forward is not None and spec(forward.op).flops is not None else None
 
 
-def parts(training: TrainingGraph) -> dict[int, int]:
-    """For each gradient of a product: how many nodes share its seconds (`echo.ir.split_gradients`)."""
-    products = {number: product_of(training, number) for number, _ in training.operators()}
-    count = Counter(products.values())
-    return {number: count[product] for number, product in products.items() if product is not None}
+def read_outputs(training: TrainingGraph) -> dict[int, tuple[int, ...]]:
+    """For each gradient of a product: the numbers of the outputs that are read, all where none is.
+
+    MXNet computes no others: of the first layer no gradient of the data, in one of the nodes of a gradient that is
+    split (`echo.ir.split_gradients`) none of the weight.
+    """
+    read = {entry[:2] for node in training.nodes for entry in node.inputs}
+    read.update(entry[:2] for entry in training.outputs)
+    every = {
+        number: range(len(node.outputs))
+        for number, node in training.operators()
+        if product_of(training, number) is not None
+    }
+    return {number: tuple(i for i in all_ if (number, i) in read) or tuple(all_) for number, all_ in every.items()}
 
 
-def gradient_of(seconds: float, size: float, known: Sequence[tuple[float, float]]) -> float:
+def share_of(op: str, read: Sequence[int]) -> float:
+    """The part of the gradients of product ``op`` that a node computes of which these outputs are read.
+
+    Where there are parameters, the gradients of data and weight, the first two outputs, are half of the work each.
+    """
+    return max(1, sum(output < 2 for output in read)) / 2 if spec(op).has_parameters else 1.0
+
+
+def gradient_of(seconds: float, size: float, known: Sequence[tuple[float, float]], share: float = 1.0) -> float:
     """Seconds of the gradient of a product that takes ``seconds``.
 
     ``known`` are sizes of gradients alike with the multiples of their products' seconds that they take; of these the
-    one of the nearest size counts.
+    one of the nearest size counts. Where there are none, ``share`` is the part of the gradients that it computes.
     """
-    nearest = min(known, key=lambda pair: abs(math.log(pair[0] / size)), default=(size, GRADIENT_OF_PRODUCT))
+    nearest = min(known, key=lambda pair: abs(math.log(pair[0] / size)), default=(size, share * GRADIENT_OF_PRODUCT))
     return nearest[1] * seconds

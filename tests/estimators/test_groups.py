@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from echo.estimators.groups import Group, groups_of
 from echo.ir.graph import Entry
 from echo.ir.training_graph import TrainingGraph
+from echo.ir.training_node import TensorType
 from tests.made_graphs import Builder
 
 ROW = (4, 8)
@@ -54,3 +57,18 @@ def test_products_of_unrolled_layers_are_a_family_of_their_own() -> None:
     assert unrolled.key == f"{apart.key}*"
     assert unrolled.family != apart.family
     assert (gradient.key, gradient.family) == (other.key, other.family)
+
+
+def test_what_is_computed_of_a_gradient_is_part_of_its_key() -> None:
+    training = layers(3, shared=False)
+    gradient = next(number for number, node in enumerate(training.nodes) if node.op.startswith("_"))
+    nodes = list(training.nodes)
+    for number, node in enumerate(nodes):
+        if node.op == "_backward_FullyConnected":
+            nodes[number] = node.having(outputs=(*node.outputs, TensorType((8, 8))))
+    outputs = (*training.outputs, *(Entry(number, 1) for number in range(gradient, len(nodes) - 1)))
+    groups, group_of = groups_of(replace(training, nodes=tuple(nodes), outputs=outputs))
+    first, last = (groups[at or 0] for at in (group_of[gradient], group_of[-1]))
+    assert (first.read, first.count, last.read, last.count) == ((0, 1), 2, (0,), 1)
+    assert last.key == f"{first.key}[0]"
+    assert last.family != first.family

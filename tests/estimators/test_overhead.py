@@ -49,6 +49,7 @@ class Build:
 def chain(steps: int = 3, batch: int = 64) -> TrainingGraph:
     """Steps of (fully connected, tanh) with shared weights, and their gradients."""
     build = Build()
+    of_weight = []
     data, weight = build.variable(batch, 256), build.variable(256, 256)
     products, maps = [], [data]
     for step in range(steps):
@@ -65,7 +66,8 @@ def chain(steps: int = 3, batch: int = 64) -> TrainingGraph:
             "_backward_FullyConnected", [gradient, maps[step], weight], (batch, 256), (256, 256),
             forward=False, control_deps=(products[step].node,),
         )  # fmt: skip
-    return build.graph(maps[-1], gradient)
+        of_weight.append(Entry(gradient.node, 1))
+    return build.graph(maps[-1], gradient, *of_weight)
 
 
 def by_op(training: TrainingGraph, seconds: tuple[float, ...], op: str) -> set[float]:
@@ -112,14 +114,16 @@ def test_the_gradient_of_a_product_is_a_multiple_of_the_product_where_it_is_not_
 def products(*rows: int) -> TrainingGraph:
     """Products of so many rows with a weight each, and their gradients."""
     build = Build()
+    gradients = []
     for number in rows:
         data, weight = build.variable(number, 256), build.variable(256, 256)
         product = build.add("FullyConnected", [data, weight], (number, 256), attrs={"num_hidden": "256"})
-        build.add(
+        gradient = build.add(
             "_backward_FullyConnected", [build.variable(number, 256), data, weight], (number, 256), (256, 256),
             forward=False, control_deps=(product.node,),
         )  # fmt: skip
-    return build.graph()
+        gradients += [gradient, Entry(gradient.node, 1)]
+    return build.graph(*gradients)
 
 
 def by_rows(training: TrainingGraph, seconds: tuple[float, ...], op: str) -> dict[int, float]:
@@ -162,17 +166,29 @@ def test_a_gradient_that_would_exceed_the_time_is_not_measured(
     assert asked[-1] == "_backward_FullyConnected"
 
 
-def test_the_parts_of_a_gradient_share_its_seconds_and_are_not_measured(table: CostTable) -> None:
+@pytest.mark.parametrize("knows", [True, False])
+def test_what_is_computed_of_a_gradient_decides_what_it_takes(knows: bool, table: CostTable) -> None:
     build = Build()
     data, weight = build.variable(8, 16, 32, 32), build.variable(16, 16, 1, 1)
     product = build.add("Convolution", [data, weight], (8, 16, 32, 32))
-    for _ in range(2):
+    both, late, soon = (
         build.add("_backward_Convolution", [product, data, weight], (8, 16, 32, 32), (16, 16, 1, 1), forward=False,
-                  control_deps=(product.node,))  # fmt: skip
-    measure = fixed(Convolution=1e-3, _backward_Convolution=1.0)
-    result = estimate(build.graph(), table, measure, 10)
-    assert "_backward_Convolution" not in measure.asked
-    assert by_op(build.graph(), result.seconds, "_backward_Convolution") == {GRADIENT_OF_PRODUCT * 1e-3 / 2}
+                  control_deps=(product.node,))
+        for _ in range(3)
+    )  # fmt: skip
+    training = build.graph(both, Entry(both.node, 1), late, Entry(soon.node, 1))
+    seconds = {product.node: 1e-3, both.node: 3e-3, late.node: 1.2e-3, soon.node: 1.8e-3}
+
+    def measure(training: TrainingGraph, number: int) -> float:
+        if not knows and number != product.node:
+            raise UnmeasurableError("not asked for")
+        return seconds[number]
+
+    if not knows:
+        whole = GRADIENT_OF_PRODUCT * 1e-3
+        seconds.update({both.node: whole, late.node: whole / 2, soon.node: whole / 2})
+    found = estimate(training, table, measure, 10).seconds
+    assert {number: found[number] for number in seconds} == pytest.approx(seconds)
 
 
 def test_the_step_is_the_sum_of_all_nodes(table: CostTable) -> None:

@@ -1,29 +1,39 @@
-"""Gradients of products: which nodes they are, how many share one, and what they take by those that are known."""
+"""Gradients of products: which nodes they are, what they compute, and what they take by those that are known."""
 
 from __future__ import annotations
 
 import pytest
 
-from echo.estimators.products import GRADIENT_OF_PRODUCT, gradient_of, parts, product_of
+from echo.estimators.products import GRADIENT_OF_PRODUCT, gradient_of, product_of, read_outputs, share_of
+from echo.ir.graph import Entry
 from echo.ir.training_graph import TrainingGraph
+from echo.ir.training_node import TensorType
 from tests.made_graphs import Builder
 
-IMAGE = (2, 3, 8, 8)
+IMAGE, WEIGHT = (2, 3, 8, 8), (3, 3, 1, 1)
 
 
 def network() -> TrainingGraph:
     """Two convolutions with a relu between them; the gradient of the second one is in two nodes."""
     b = Builder()
-    x, weight = b.variable("x", *IMAGE), b.variable("weight", 3, 3, 1, 1)
+    x, weight = b.variable("x", *IMAGE), b.variable("weight", *WEIGHT)
     first = b.forward("Convolution", "first", IMAGE, x, weight)
     relu = b.forward("Activation", "relu", IMAGE, first)
     second = b.forward("Convolution", "second", IMAGE, relu, weight)
     head = b.variable("head", *IMAGE, forward=False)
-    late = b.backward("_backward_Convolution", "late", IMAGE, head, relu, weight, control_deps=(second.node,))
-    b.backward("_backward_Convolution", "soon", IMAGE, head, relu, weight, control_deps=(second.node,))
+
+    def gradient(name: str, of: Entry, up: Entry, data: Entry) -> Entry:
+        outputs = TensorType(IMAGE), TensorType(WEIGHT)
+        b.backward("_backward_Convolution", name, IMAGE, up, data, weight, control_deps=(of.node,))
+        b.nodes[-1] = b.nodes[-1].having(outputs=outputs)
+        return Entry(len(b.nodes) - 1)
+
+    soon, late = (gradient(name, second, head, relu) for name in ("soon", "late"))
     active = b.backward("_backward_Activation", "active", IMAGE, late, relu, control_deps=(relu.node,))
-    last = b.backward("_backward_Convolution", "last", IMAGE, active, x, weight, control_deps=(first.node,))
-    return b.graph([second, last])
+    last = gradient("last", first, active, x)
+    nobody = gradient("nobody", first, active, x)
+    assert b.nodes[nobody.node].name == "nobody"
+    return b.graph([second, Entry(soon.node, 1), last, Entry(last.node, 1)])
 
 
 GRAPH = network()
@@ -32,12 +42,28 @@ AT = {node.name: number for number, node in enumerate(GRAPH.nodes)}
 
 def test_products_of_gradients() -> None:
     found = {name: product_of(GRAPH, number) for name, number in AT.items()}
-    known = {"late": AT["second"], "soon": AT["second"], "last": AT["first"]}
+    known = {"late": AT["second"], "soon": AT["second"], "last": AT["first"], "nobody": AT["first"]}
     assert found == {**dict.fromkeys(AT), **known}
 
 
-def test_nodes_that_share_a_gradient() -> None:
-    assert parts(GRAPH) == {AT["late"]: 2, AT["soon"]: 2, AT["last"]: 1}
+def test_what_is_read_is_computed() -> None:
+    read = read_outputs(GRAPH)
+    assert {GRAPH.nodes[number].name: outputs for number, outputs in read.items()} == {
+        "soon": (1,), "late": (0,), "last": (0, 1), "nobody": (0, 1),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("op", "read", "share"),
+    [
+        ("Convolution", (0, 1, 2), 1.0),
+        ("FullyConnected", (1, 2), 0.5),
+        ("FullyConnected", (2,), 0.5),
+        ("_echo_attention", (0,), 1.0),
+    ],
+)
+def test_the_data_and_the_weight_are_half_of_the_work_each(op: str, read: tuple[int, ...], share: float) -> None:
+    assert share_of(op, read) == share
 
 
 @pytest.mark.parametrize(
@@ -46,3 +72,4 @@ def test_nodes_that_share_a_gradient() -> None:
 )
 def test_the_nearest_size_counts(size: float, known: list[tuple[float, float]], multiple: float) -> None:
     assert gradient_of(2e-3, size, known) == pytest.approx(multiple * 2e-3)
+    assert gradient_of(2e-3, size, known, 0.5) == pytest.approx((multiple if known else multiple / 2) * 2e-3)
