@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import AbstractSet, Iterable, Mapping
 
-from echo.estimators.products import product_of, read_outputs
+from echo.estimators.products import is_added_apart, product_of, read_outputs
 from echo.estimators.roofline import Work, work
 from echo.estimators.signatures import (
     attributes,
@@ -45,8 +45,11 @@ class Group:
         return self.work.flops or self.work.bytes
 
 
-def groups_of(training: TrainingGraph) -> tuple[list[Group], list[int | None]]:
-    """The groups, and the group of every node (None where nothing runs)."""
+def groups_of(training: TrainingGraph, onednn: bool = False) -> tuple[list[Group], list[int | None]]:
+    """The groups, and the group of every node (None where nothing runs).
+
+    ``onednn``: oneDNN computes gradients (`is_added_apart`).
+    """
     blocked, unrolled, read = blocked_nodes(training), unrolled_nodes(training), read_outputs(training)
     tensors = [
         [(tensor.shape, tensor.flag, number in blocked) for tensor in node.outputs]
@@ -54,7 +57,7 @@ def groups_of(training: TrainingGraph) -> tuple[list[Group], list[int | None]]:
     ]
     members: dict[object, list[int]] = {}
     for number, node in enumerate(training.nodes):
-        if is_free(training, node):
+        if is_free(training, node) and not (onednn and is_added_apart(training, number)):
             continue
         source = forward_node(training, node) or node
         inputs = [tensors[entry[0]][entry[1]] for entry in node.inputs]

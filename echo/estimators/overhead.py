@@ -73,13 +73,19 @@ class Overhead:
         return self.measured > 0 and self.guessed <= _MOST_GUESSED
 
 
-def estimate(training: TrainingGraph, table: CostTable, measure: MeasureFunction | None, time_limit: float) -> Overhead:
+def estimate(
+    training: TrainingGraph,
+    table: CostTable,
+    measure: MeasureFunction | None,
+    time_limit: float,
+    onednn: bool = False,
+) -> Overhead:
     """Costs of every node: from the table, else measured for at most ``time_limit`` seconds, else estimated.
 
     What matters most for the choice is measured first; what was measured is saved in the table. ``measure`` may raise
-    `UnmeasurableError`, which the table remembers.
+    `UnmeasurableError`, which the table remembers. ``onednn``: oneDNN computes gradients.
     """
-    groups, group_of = groups_of(training)
+    groups, group_of = groups_of(training, onednn)
     chosen = _worth_measuring(groups, table)
     if measure is not None:
         products = {
@@ -156,7 +162,8 @@ def _measure(
         except UnavailableError:
             break
         else:
-            took[group.key] = time.perf_counter() - start
+            # the first seconds of all have the start of the process that measures in them
+            took[group.key] = time.perf_counter() - start if fresh else 0.0
             fresh[group.key] = seconds * group.count
             _keep(table, group, seconds)
     # other work on the machine lengthens times, in bursts: what weighs most is measured once more, some time later

@@ -271,7 +271,7 @@ class MxnetSession:
     def overhead(self, training: TrainingGraph, time_limit: float) -> Overhead:
         """Seconds of every node, measured once: all plans that are compared have the same."""
         if self._overhead is None or self._overhead[0] is not training:
-            self._overhead = (training, estimate(training, self.cost_table(), self.meter(), time_limit))
+            self._overhead = (training, estimate(training, self.cost_table(), self.meter(), time_limit, self.onednn))
         return self._overhead[1]
 
     def meter(self) -> MeasureFunction:

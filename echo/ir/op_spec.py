@@ -142,7 +142,8 @@ class OpSpec:
         flops: the floating-point operations that its time follows; None where it follows the bytes that it moves.
         gathers: it reads no more of its first input than it writes.
         is_free: no kernel runs for it: a variable; a sum that MXNet has the producer of the second term add up (its
-            pass DetectInplaceAddTo). Of the 523 in an NMT step and the 272 in an LM step, the profiler saw none.
+            pass DetectInplaceAddTo). Of the 523 in an NMT step and the 272 in an LM step, the profiler saw none; what
+            adding takes the producer, if it does, is in `echo.estimators.products`.
         measurable: it may run outside of the user's graph, on numbers without meaning.
         in_gradients: MXNet adds it to gradients, where it needs no attribute but the number of inputs.
         counts_inputs: its attribute ``num_args`` is the number of its inputs.

@@ -129,7 +129,7 @@ _ROWS: tuple[tuple[OpSpec, str], ...] = (
     (replace(_LIGHT, unwatched={0: ALWAYS}), "ones_like"),
     (replace(_READER, unwatched={0: ALWAYS}), "_contrib_arange_like"),
     (replace(_READER, in_gradients=True), "_identity_with_attr_like_rhs"),
-    (replace(_READER, is_free=True), "_grad_add"),
+    (replace(_READER, is_free=True, in_gradients=True), "_grad_add"),
     (OpSpec(is_free=True), "null"),
     (replace(_LIGHT, needs_hook=True, gathers=True, has_parameters=True, is_index=True), "Embedding"),
     (replace(_LIGHT, gathers=True), "take"),

@@ -187,10 +187,12 @@ def choose(trials: Sequence[Trial], user: Graph) -> Trial:
 def _why_rejected(trial: Trial, least: Trial, hidden: int, timed: bool) -> str:
     """Why a graph with more fused operators is left for the one of the fewest bytes, empty where it is not.
 
-    It may need `RULES.slack` times the bytes if it is much faster, `RULES.more` times if it is faster at all.
+    It may need `RULES.slack` times the bytes if it is much faster, `RULES.more` times if it is faster at all. It need
+    not be as much faster where it plans no more bytes, and is larger by what its operators draw while they run.
     """
     part = trial.bytes(hidden) / max(1, least.bytes(hidden))
-    limit = 1.0 if part <= RULES.more else RULES.faster
+    plans_more = trial.plan.after.chosen > least.plan.after.chosen
+    limit = 1.0 if part <= RULES.more else RULES.faster if plans_more else RULES.drawing
     if part <= RULES.slack and (not timed or trial.seconds <= limit * least.seconds):
         return ""
     times = f", and {trial.seconds / least.seconds:.2f} of the time" if timed and least.seconds else ""

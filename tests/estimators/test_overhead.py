@@ -158,10 +158,12 @@ def test_a_gradient_that_would_exceed_the_time_is_not_measured(
         now[0] += 0.3
         return 1e-3
 
-    training = products(64)
-    result = estimate(training, table, measure, 1.0)
-    assert asked[:2] == ["FullyConnected", "FullyConnected"], "its gradient would take more than a second"
-    assert by_op(training, result.seconds, "_backward_FullyConnected") == {GRADIENT_OF_PRODUCT * 1e-3}
+    training = products(64, 6400)
+    result = estimate(training, table, measure, 1.5)
+    # of the first one it is not known how long it took, as the process had to start
+    assert asked[:3] == ["FullyConnected", "_backward_FullyConnected", "FullyConnected"]
+    assert "_backward_FullyConnected" not in asked[3:], "another gradient would take more than a second"
+    assert by_rows(training, result.seconds, "_backward_FullyConnected") == pytest.approx({64: 1e-3, 6400: 1e-3})
     estimate(training, table, measure, 10.0)
     assert asked[-1] == "_backward_FullyConnected"
 
@@ -310,6 +312,18 @@ def test_views_and_fused_additions_cost_nothing(table: CostTable) -> None:
     build.add("_grad_add", [view, view], (256, 64), forward=False)
     seconds = estimate(build.graph(), table, None, 0).seconds
     assert [cost > 0 for cost in seconds] == [False, True, False, True, False]
+
+
+def test_weight_gradients_that_onednn_adds_up_cost_a_sum(table: CostTable) -> None:
+    build = Build()
+    data, weight, so_far = build.variable(64, 256), build.variable(256, 256), build.variable(256, 256)
+    product = build.add("FullyConnected", [data, weight], (64, 256))
+    gradient = build.add("_backward_FullyConnected", [product, data, weight], (64, 256), (256, 256), forward=False,
+                         control_deps=(product.node,))  # fmt: skip
+    total = build.add("_grad_add", [so_far, Entry(gradient.node, 1)], (256, 256), forward=False)
+    training, measure = build.graph(total), fixed(_grad_add=1e-4)
+    assert estimate(training, table, measure, 10).seconds[total.node] == 0
+    assert estimate(training, table, measure, 10, onednn=True).seconds[total.node] == 1e-4
 
 
 def test_a_dropout_is_recomputed_from_its_mask_but_drawn_once(table: CostTable) -> None:

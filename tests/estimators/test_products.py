@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from echo.estimators.products import GRADIENT_OF_PRODUCT, gradient_of, product_of, read_outputs, share_of
+from echo.estimators.products import (
+    GRADIENT_OF_PRODUCT,
+    gradient_of,
+    is_added_apart,
+    product_of,
+    read_outputs,
+    share_of,
+)
 from echo.ir.graph import Entry
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType
@@ -73,3 +80,18 @@ def test_the_data_and_the_weight_are_half_of_the_work_each(op: str, read: tuple[
 def test_the_nearest_size_counts(size: float, known: list[tuple[float, float]], multiple: float) -> None:
     assert gradient_of(2e-3, size, known) == pytest.approx(multiple * 2e-3)
     assert gradient_of(2e-3, size, known, 0.5) == pytest.approx((multiple if known else multiple / 2) * 2e-3)
+
+
+@pytest.mark.parametrize(
+    ("op", "index", "apart"),
+    [("FullyConnected", 1, True), ("FullyConnected", 0, False), ("dot", 1, False), ("LayerNorm", 1, False)],
+)
+def test_onednn_adds_up_gradients_of_weights_in_a_pass_of_its_own(op: str, index: int, apart: bool) -> None:
+    b = Builder()
+    x, weight, so_far = b.variable("x", 8, 8), b.variable("weight", 8, 8), b.variable("sum", 8, 8, forward=False)
+    product = b.forward(op, "product", (8, 8), x, weight)
+    gradient = b.backward(f"_backward_{op}", "gradient", (8, 8), x, x, weight, control_deps=(product.node,))
+    b.nodes[-1] = b.nodes[-1].having(outputs=(TensorType((8, 8)), TensorType((8, 8))))
+    total = b.backward("_grad_add", "total", (8, 8), so_far, Entry(gradient.node, index))
+    assert is_added_apart(b.graph([total]), total.node) is apart
+    assert not is_added_apart(b.graph([total]), gradient.node)

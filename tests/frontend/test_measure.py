@@ -252,6 +252,15 @@ def test_integers_are_divided_by_what_is_not_zero(meter: Meter) -> None:
     assert meter(graph, only(graph, "broadcast_div")) > 0
 
 
+def test_sums_of_gradients_are_timed(meter: Meter) -> None:
+    """MXNet adds up the gradients of a weight that many operators read."""
+    x, weight = mx.sym.var("data"), mx.sym.var("weight")
+    for step in range(10):
+        x = mx.sym.FullyConnected(x, weight, num_hidden=32, no_bias=True, name=f"step{step}")
+    graph = training(x, data=(8, 32))
+    assert meter(graph, numbers(graph, "_grad_add")[0]) > 0
+
+
 def test_what_draws_random_numbers_is_timed_with_its_draws(meter: Meter) -> None:
     """They are those of the process that measures: the user's own come as if nothing had been measured."""
     data = mx.sym.var("data")

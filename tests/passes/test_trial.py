@@ -69,6 +69,18 @@ def test_the_most_fused_graph_may_need_a_little_more(more: float, part: float, f
     assert left.reason == f"{int(more * 1000) / 1000:.2f} times the memory of the plan without it{times}"
 
 
+@pytest.mark.parametrize(
+    ("planned", "part", "first"),
+    [(900, RULES.drawing - 0.01, True), (901, RULES.drawing - 0.01, False), (900, RULES.drawing + 0.01, False)],
+)
+def test_a_graph_that_is_larger_by_workspaces_alone_may_be_less_much_faster(
+    planned: int, part: float, first: bool
+) -> None:
+    drawn = RULES.workspace + 150
+    trials = [trial(planned, 1, workspaces=drawn, seconds=part), trial(900, seconds=1.0)]
+    assert (choose(trials, GRAPH) is trials[0]) == first
+
+
 def test_times_of_short_steps_do_not_decide() -> None:
     """They are noise: the graph with the most fused operators is taken, as where nothing was measured."""
     assert choose([trial(900, 1, seconds=2e-4), trial(900, seconds=1e-4)], GRAPH).fused.places
