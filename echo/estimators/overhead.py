@@ -19,7 +19,7 @@ from echo.errors import EchoError
 from echo.estimators.cost_table import CostTable
 from echo.estimators.groups import Group, groups_of
 from echo.estimators.products import gradient_of, share_of
-from echo.ir.training_graph import TrainingGraph
+from echo.ir.training_graph import GRADIENT_SUM, TrainingGraph
 from echo.meter.clock import LAUNCH
 
 # Where nothing was measured: medians over the operators of NMT, LM and ResNet-50 steps, MXNet 1.9.1's profiler on two
@@ -30,8 +30,8 @@ FLOPS_PER_SECOND = 8e10
 DRAW_SECONDS = 3e-9
 
 # A group of equal nodes is measured unless the roofline puts it below this part of the step; light forward nodes, whose
-# seconds decide what is recomputed, down to a fifth of that; gradients of products, which can follow their products,
-# from five times that on.
+# seconds decide what is recomputed, down to a fifth of that; gradients of products and sums of gradients, of which
+# others tell enough, from five times that on.
 _NEGLIGIBLE = 1e-3
 _LIGHT_WEIGHT, _GRADIENT_WEIGHT = 5.0, 0.2
 # Within one family, the work of two measured operators differs by at least this factor; between them, interpolation.
@@ -200,7 +200,7 @@ def _worth_measuring(groups: Sequence[Group], table: CostTable) -> list[Group]:
     sizes: dict[tuple[object, ...], list[float]] = {}
     for group in sorted(groups, key=lambda group: -weights[group.key]):
         family = sizes.setdefault(group.family, [size for size, _ in table.points(repr(group.family))])
-        spacing = _SPACING if group.product is None else _GRADIENT_SPACING
+        spacing = _GRADIENT_SPACING if _is_regular(group) else _SPACING
         near = any(1 / spacing < group.size / size < spacing for size in family)
         if weights[group.key] >= _NEGLIGIBLE * step and not near:
             family.append(group.size)
@@ -210,7 +210,12 @@ def _worth_measuring(groups: Sequence[Group], table: CostTable) -> list[Group]:
 
 def _weight(group: Group) -> float:
     """How much a second of a group matters, as a multiple."""
-    return _LIGHT_WEIGHT if group.light else 1.0 if group.product is None else _GRADIENT_WEIGHT
+    return _LIGHT_WEIGHT if group.light else _GRADIENT_WEIGHT if _is_regular(group) else 1.0
+
+
+def _is_regular(group: Group) -> bool:
+    """Whether what it takes is known well from others: of gradients of products, and of sums of gradients."""
+    return group.product is not None or group.family[0] == GRADIENT_SUM
 
 
 # Rates --------------------------------------------------------------------------------------------------------------

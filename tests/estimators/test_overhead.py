@@ -326,6 +326,21 @@ def test_weight_gradients_that_onednn_adds_up_cost_a_sum(table: CostTable) -> No
     assert estimate(training, table, measure, 10, onednn=True).seconds[total.node] == 1e-4
 
 
+def test_of_sums_of_gradients_about_as_large_one_is_measured(table: CostTable) -> None:
+    build = Build()
+    for rows in (256, 1024):
+        data, weight, so_far = build.variable(64, 256), build.variable(rows, 256), build.variable(rows, 256)
+        product = build.add("FullyConnected", [data, weight], (64, rows))
+        gradient = build.add("_backward_FullyConnected", [product, data, weight], (64, 256), (rows, 256), forward=False,
+                             control_deps=(product.node,))  # fmt: skip
+        build.add("_grad_add", [so_far, Entry(gradient.node, 1)], (rows, 256), forward=False)
+    measure = fixed(_grad_add=LAUNCH + 1e-4)
+    result = estimate(build.graph(), table, measure, 10, onednn=True)
+    assert set(measure.asked) >= {"_grad_add"}
+    found = sorted(by_op(build.graph(), result.seconds, "_grad_add"))
+    assert found == pytest.approx([LAUNCH + 0.25e-4, LAUNCH + 1e-4])
+
+
 def test_a_dropout_is_recomputed_from_its_mask_but_drawn_once(table: CostTable) -> None:
     build = Build()
     build.add("Dropout", [build.variable(1000, 1000)], (1000, 1000), (1000, 1000), random=True)
