@@ -17,7 +17,6 @@ from echo.ir.training_graph import GRADIENT_SUM, TrainingGraph
 # 2.5 over the fully connected layers of NMT and LM. Measured ones are from 1.8 (attention) to 3.4 (a convolution of
 # 11 x 21).
 GRADIENT_OF_PRODUCT = 2.3
-_BY_ONEDNN = ("FullyConnected", "Convolution", "Deconvolution")  # and by MXNet's own kernels elsewhere, which add
 
 
 def product_of(training: TrainingGraph, number: int) -> int | None:
@@ -54,7 +53,7 @@ def is_added_apart(training: TrainingGraph, number: int) -> bool:
         return False
     added = node.inputs[1]
     product = product_of(training, added.node)
-    return product is not None and added.index == 1 and training.nodes[product].op in _BY_ONEDNN
+    return product is not None and added.index == 1 and spec(training.nodes[product].op).adds_apart
 
 
 def share_of(op: str, read: Sequence[int]) -> float:

@@ -144,6 +144,7 @@ class OpSpec:
         is_free: no kernel runs for it: a variable; a sum that MXNet has the producer of the second term add up (its
             pass DetectInplaceAddTo). Of the 523 in an NMT step and the 272 in an LM step, the profiler saw none; what
             adding takes the producer, if it does, is in `echo.estimators.products`.
+        adds_apart: oneDNN computes the gradient of its weight into another array first where that is added to a sum.
         measurable: it may run outside of the user's graph, on numbers without meaning.
         in_gradients: MXNet adds it to gradients, where it needs no attribute but the number of inputs.
         counts_inputs: its attribute ``num_args`` is the number of its inputs.
@@ -178,6 +179,7 @@ class OpSpec:
     flops: Formula | None = None
     gathers: bool = False
     is_free: bool = False
+    adds_apart: bool = False
     measurable: bool = False
     in_gradients: bool = False
     counts_inputs: bool = False

@@ -71,11 +71,11 @@ def _fused(like: OpSpec, gradients: str, inputs: str, outputs: str) -> OpSpec:
 
 _ROWS: tuple[tuple[OpSpec, str], ...] = (
     # Products and convolutions
-    (replace(_HEAVY, flops=flops.convolution, has_parameters=True, layout=_SOURCE, lighter=LighterGradient.SPLIT),
-     "Convolution"),
-    (replace(_HEAVY, flops=flops.deconvolution, has_parameters=True, layout=_SOURCE, movable_inputs=frozenset({0})),
-     "Deconvolution"),  # a CachedOp dies when its other inputs are maps that move
-    (replace(_HEAVY, flops=flops.dense, has_parameters=True, layout=_PLAIN), "FullyConnected"),
+    (replace(_HEAVY, flops=flops.convolution, has_parameters=True, adds_apart=True, layout=_SOURCE,
+             lighter=LighterGradient.SPLIT), "Convolution"),
+    (replace(_HEAVY, flops=flops.deconvolution, has_parameters=True, adds_apart=True, layout=_SOURCE,
+             movable_inputs=frozenset({0})), "Deconvolution"),  # a CachedOp dies when its others are maps that move
+    (replace(_HEAVY, flops=flops.dense, has_parameters=True, adds_apart=True, layout=_PLAIN), "FullyConnected"),
     (replace(_HEAVY, flops=None, measurable=False), "Correlation"),
     (_HEAVY, """
     dot batch_dot _linalg_gemm _linalg_gemm2 _np_dot _npi_matmul _npi_tensordot
