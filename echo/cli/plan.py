@@ -125,12 +125,14 @@ def _asked(symbol: str, shapes: List[str], options: Dict[str, Any]) -> "Plan":
     """The plan, without MXNet where the same was asked before."""
     from echo.planning import asked
 
-    name = asked.name_of(Path(symbol), [json.dumps(options), *sorted(shapes)])
+    words = [json.dumps(options), *sorted(shapes)]
+    name = asked.name_of(Path(symbol), words)
     found = asked.answer(name)
     if found is None:
         loaded = _symbol(symbol)
         found = _plan(loaded, None, {**options, **shapes_of(loaded, shapes)})
-        asked.remember(name, found)
+        if asked.name_of(Path(symbol), words) == name:  # the file was not exchanged meanwhile
+            asked.remember(name, found)
     return found
 
 

@@ -52,7 +52,7 @@ def shape_of(text: str) -> Tuple[str, Tuple[int, ...]]:
     Raises:
         OptionError: the text is no such thing.
     """
-    name, separator, sizes = text.partition("=")
+    name, separator, sizes = text.rpartition("=")
     try:
         if not (name and separator):
             raise ValueError

@@ -165,7 +165,7 @@ def types_of(graph: Graph, binding: Binding) -> dict[Entry, TensorType]:
     inner = symbol.get_internals()
     shapes_of_inputs = {name: shape for name, shape, _ in [*arguments, *states]}
     shapes = inner._infer_shape_impl(False, **shapes_of_inputs)[1]
-    types = inner.infer_type(**{name: dtype for name, _, dtype in arguments})[1]
+    types = inner._infer_type_impl(False, **{name: dtype for name, _, dtype in arguments})[1]  # without its own lines
     if shapes is None or types is None:
         raise UnsupportedError(_unknown_node(graph, inner, shapes_of_inputs))
     tensors: dict[Entry, TensorType] = {}

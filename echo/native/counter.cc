@@ -1,6 +1,7 @@
 // Preloaded into a process, counts the bytes of all blocks from posix_memalign that are not freed: the storage of MXNet on
 // the CPU, and what oneDNN allocates beside it. Objects of Python and of the standard library come from elsewhere. Pages
 // of a block that nobody has written to take no memory, and are counted, too: when the block is freed, or asked for.
+#include <pthread.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -17,6 +18,8 @@ extern "C" void __libc_free(void* block);
 // NOLINTEND(bugprone-reserved-identifier)
 
 namespace {
+
+constexpr std::uintptr_t kLeastAlignment = 64;  // blocks of less are none of MXNet's storage
 
 thread_local bool t_inside = false;  // what the table itself frees is none of these blocks
 
@@ -36,6 +39,11 @@ Table& table() {
   static Table* the_table = new Table;  // it outlives the process's last free
   return *the_table;
 }
+
+// A child that is forked while another thread is here finds the mutex free.
+void lock_table() { table().mutex.lock(); }
+void unlock_table() { table().mutex.unlock(); }
+[[maybe_unused]] const int g_at_fork = pthread_atfork(lock_table, unlock_table, unlock_table);
 
 // Bytes of a block, without those of pages that the system has not given any memory.
 std::int64_t written_of(const void* block, std::size_t size) {
@@ -58,8 +66,10 @@ std::int64_t written_of(const void* block, std::size_t size) {
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 
 EXPORTED int posix_memalign(void** block, std::size_t alignment, std::size_t size) {
+  if (alignment % sizeof(void*) || !alignment || (alignment & (alignment - 1))) return EINVAL;
   *block = __libc_memalign(alignment, size);
   if (!*block) return ENOMEM;
+  if (alignment < kLeastAlignment) return 0;
   t_inside = true;
   {
     std::lock_guard<std::mutex> lock(table().mutex);
@@ -73,7 +83,6 @@ EXPORTED int posix_memalign(void** block, std::size_t alignment, std::size_t siz
 }
 
 EXPORTED void free(void* block) {
-  constexpr std::uintptr_t kLeastAlignment = 64;
   if (block && !t_inside && reinterpret_cast<std::uintptr_t>(block) % kLeastAlignment == 0) {
     t_inside = true;
     {

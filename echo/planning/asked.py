@@ -10,6 +10,7 @@ import hashlib
 import importlib.util
 import os
 import platform
+import re
 from pathlib import Path
 from typing import Sequence
 
@@ -21,22 +22,27 @@ from echo.system.processor import cores, processor
 from echo.system.reading import read_bytes
 
 _FORMAT = "echo-asked-plan-1"
+_SAVED_HERE = re.compile(rb'"mxnet_version"\s*:\s*\[\s*"int"\s*,\s*10901\s*\]')
 _VARIABLES = ("ECHO", "MXNET_", "NNVM_", "OMP_", "KMP_", "DNNL_", "MKLDNN_", "CUDA_", "NVIDIA_", "LD_", "PYTHONPATH")
 
 
 def name_of(symbol: Path, words: Sequence[str]) -> str:
     """The name of what is asked: the plan of a saved symbol with some words, here and now.
 
-    Empty where nothing may be answered from a file: the symbol cannot be read, MXNet is not installed, or
-    ``ECHO_TRACE`` asks for what each stage gives.
+    Empty where nothing may be answered from a file: the symbol cannot be read, or another MXNet than this one saved it,
+    of which MXNet warns; MXNet is not installed, or ``MXNET_LIBRARY_PATH`` names another; or ``ECHO_TRACE`` asks for
+    what each stage gives.
     """
     library = _library()
-    if library is None or os.environ.get("ECHO_TRACE"):
+    if library is None or os.environ.get("ECHO_TRACE") or os.environ.get("MXNET_LIBRARY_PATH"):
         return ""
     try:
-        digest = hashlib.sha256(read_bytes(symbol)).hexdigest()
+        data = read_bytes(symbol)
     except OSError:
         return ""
+    if not _SAVED_HERE.search(data):
+        return ""
+    digest = hashlib.sha256(data).hexdigest()
     variables = (f"{name}={text}" for name, text in sorted(os.environ.items()) if name.startswith(_VARIABLES))
     machine = (library, processor(), str(cores()), platform.python_version())
     return key_of([_FORMAT, digest, *machine, str(len(words)), *words, *variables])

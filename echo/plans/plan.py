@@ -258,7 +258,7 @@ _UNREADABLE = (KeyError, TypeError, ValueError, AttributeError)
 def _read(value: Any) -> Plan:
     """The plan in a JSON value; one of `_UNREADABLE`, or a GraphError, where there is none."""
     if value["format"] != FORMAT:
-        raise GraphError(f"expected format {FORMAT}, got {value['format']!r}")
+        raise GraphError(f"expected format {FORMAT}, got {value['format']!r} of another version of echo")
     values = {key: item for key, item in value.items() if key != "format"}
     values["decisions"] = tuple(map(fields.read_decision, values["decisions"]))
     values.update({name: fields.read_memory(name, values[name]) for name in ("before", "after")})

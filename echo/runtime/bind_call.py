@@ -46,7 +46,8 @@ def simple_bind(symbol: Symbol, original: Any, ctx: mx.Context, grad_req: Any = 
                         shared_buffer, **{**kwargs, **shapes})  # fmt: skip
 
     def binding() -> Binding:
-        shapes = {name: tuple(shape) for name, shape in kwargs.items() if not isinstance(shape, str)}
+        known = {*symbol.list_arguments(), *symbol.list_auxiliary_states()}  # MXNet passes over others
+        shapes = {name: tuple(kwargs[name]) for name in kwargs.keys() & known if not isinstance(kwargs[name], str)}
         return infer_binding(symbol, shapes, type_dict, grad_req)
 
     return Bind(symbol, ctx, call, binding, _why_untouched(symbol, grad_req, group2ctx, stype_dict), shared_exec)

@@ -7,9 +7,8 @@ a CachedOp of the rewritten symbol. The block's own graph stays the user's, and 
 
 from __future__ import annotations
 
-import functools
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Callable, Mapping, Sequence, Tuple
 
 from mxnet import autograd
@@ -18,12 +17,11 @@ from mxnet.symbol import Symbol
 from echo.frontend.cached import binding_of_call, runner_of, stateless
 from echo.frontend.hook import install_hook
 from echo.frontend.symbols import graph_of, symbol_of, without_marks
-from echo.ir.attributes import APART_ATTRIBUTE, GRADIENT_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, is_true
+from echo.ir.attributes import is_true
 from echo.ir.graph import Graph
-from echo.ir.ops import spec
-from echo.plans.marks import implements
 from echo.plans.options import Options
 from echo.plans.plan import Plan
+from echo.runtime.cached_choice import STOCK, CachedChoice, chosen
 from echo.runtime.find import find_plan
 from echo.runtime.held import beside_storage
 from echo.runtime.modes import keep, note
@@ -32,39 +30,19 @@ from echo.runtime.on_error import OnError, next_best
 from echo.runtime.rehearsal import call_is_right
 from echo.runtime.unfused import StockCachedOp, UnfusedCachedOp
 from echo.runtime.verify_report import Case
-from echo.runtime.watch import InputWatch, watch_of
 from echo.system.locks import Lock
 from echo.system.own_binds import own_binds
 
 logger = logging.getLogger("echo")
 Signature = Tuple[Any, ...]
-
-
-@dataclass(frozen=True)
-class _Choice:
-    """The choice for one signature: the graph of a plan, or None for the user's own; ``key`` is equal for equal plans.
-
-    ``mode_dependent`` holds the operators that run again and have to do so in the mode of the forward pass.
-    ``in_training`` says that the graph serves passes in training alone: such operators or masks of Dropout run again.
-    """
-
-    graph: Graph | None = None
-    key: tuple[Any, ...] = ()
-    mode_dependent: frozenset[str] = frozenset()
-    in_training: bool = False
-    implements: bool = False  # its gradients read less than the user's own
-    fuses: bool = False
-    watch: InputWatch | None = None  # the inputs that are read again in backward
-
-
-_STOCK = _Choice()
+Ran = Tuple[Any, CachedChoice]  # outputs, and the choice that ran
 
 
 class PlannedCachedOp:
     """A CachedOp that plans itself; its callers see no difference. ``plans`` holds the plan of each signature so far.
 
-    A signature is the shapes of the data inputs, and type and device of the first. ``on_error`` decides what the user
-    gets where a signature cannot be planned.
+    A signature is shapes, types and storage types of the data inputs, and the device of the first. ``on_error`` decides
+    what the user gets where a signature cannot be planned.
     """
 
     def __init__(self, symbol: Symbol, flags: Sequence[tuple[str, Any]], on_error: OnError) -> None:
@@ -73,9 +51,9 @@ class PlannedCachedOp:
         symbol, self._graph = without_marks(symbol, graph_of(symbol), cached=True)
         self._symbol, self._flags = symbol, flags
         self._current = StockCachedOp(symbol, flags)
-        self._choice = _STOCK
-        self._choices: dict[Signature, _Choice] = {}
-        self._ops = {_STOCK.key: self._current}
+        self._choice = STOCK
+        self._choices: dict[Signature, CachedChoice] = {}
+        self._ops = {STOCK.key: self._current}
         settings = dict(flags)
         texts = {name: str(value) for name, value in flags}
         self._static, shaped = (is_true(texts, name) for name in ("static_alloc", "static_shape"))
@@ -107,9 +85,10 @@ class PlannedCachedOp:
             return self._infer(args, kwargs)
         with self._lock.held():
             signature = self._signature(args)
-            self._on_error(lambda options: self._choose(signature, args, options), lambda: self._give_up(signature))
+            ran = self._on_error(lambda options: self._choose(signature, args, options),
+                                 lambda: self._run_stock(signature, args, kwargs))  # fmt: skip
             current, choice = self._current, self._choice
-        outputs, choice = self._run(current, choice, signature, args, kwargs)
+        outputs, choice = ran or self._run(current, choice, signature, args, kwargs)
         first = outputs[0] if isinstance(outputs, list) else outputs
         if choice.mode_dependent:
             note(first, choice.mode_dependent)
@@ -117,37 +96,67 @@ class PlannedCachedOp:
             keep(choice.watch.record(args), first)
         return outputs
 
-    def _run(self, current: Any, choice: _Choice, signature: Signature, args: Any, kwargs: Any) -> tuple[Any, _Choice]:
+    def _run(self, current: Any, choice: CachedChoice, signature: Signature, args: Any, kwargs: Any) -> Ran:
         """Runs one call, with `next_best` where MXNet refuses a planned graph at its first call.
 
         Gives the outputs, and the choice that ran.
         """
-        if choice is _STOCK or signature in self._ran:
+        if choice is STOCK or signature in self._ran:
             self._warm.add(current.handle.value)
             return current(*args, **kwargs), choice
 
-        def run(choice: _Choice) -> Any:
+        def run(choice: CachedChoice) -> Any:
             with self._lock.held():
                 self._switch(choice)
                 current = self._current
                 self._warm.add(current.handle.value)
             return current(*args, **kwargs)
 
-        def unfused() -> _Choice:
-            with self._lock.held():
-                return self._unfused(choice, signature, args)
-
-        outputs, ran = next_best(choice, run, unfused, _STOCK, self._on_error, "runs")
+        outputs, ran = self._next_best(choice, run, signature, args)
         self._ran.add(signature)
-        self._choices[signature] = ran
         return outputs, ran
 
-    def _unfused(self, choice: _Choice, signature: Signature, args: Sequence[Any]) -> _Choice:
+    def _next_best(
+        self, choice: CachedChoice, run: Callable[[CachedChoice], Any], signature: Signature, args: Sequence[Any]
+    ) -> Ran:
+        """As `next_best`; the choice that comes to run is that of the signature from now on.
+
+        Where that one cannot run in the mode of this call, the user's own graph runs, and the choice waits.
+        """
+        second = STOCK
+
+        def unfused() -> CachedChoice:
+            nonlocal second
+            with self._lock.held():
+                second = self._unfused(choice, signature, args)
+                return self._now(second)
+
+        result, ran = next_best(choice, run, unfused, STOCK, self._on_error, "runs")
+        if ran is not choice:
+            waits = ran is STOCK and self._now(second) is not second
+            self._choices[signature] = second if waits else ran
+            self._verified.discard(signature)
+        return result, ran
+
+    def _unfused(self, choice: CachedChoice, signature: Signature, args: Sequence[Any]) -> CachedChoice:
         """The plan without fused operators; the user's own graph where it had none, or where the user gave the plan."""
         if not choice.fuses or self._options is None or self._options.plans:
-            return _STOCK
+            return STOCK
         with own_binds():
             return self._planned(signature, args, replace(self._options, fuse=False))
+
+    def _now(self, choice: CachedChoice) -> CachedChoice:
+        """The choice, if it computes in the mode of this call what the user asks for; else the user's own graph."""
+        shows_all = self._monitor is not None and (choice.fuses or (self._monitor[1] and choice.implements))
+        at_odds = choice.in_training and not autograd.is_training()
+        return STOCK if shows_all or at_odds else choice
+
+    def _run_stock(self, signature: Signature, args: Any, kwargs: Any) -> Ran:
+        """Runs a call that cannot be planned; where the call is wrong, MXNet says so, and the signature stays open."""
+        self._switch(STOCK)
+        outputs = self._current(*args, **kwargs)
+        self._choices[signature] = STOCK
+        return outputs, STOCK
 
     def _infer(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Runs a call for inference. What MXNet does at the first call of a CachedOp is not for two threads at once.
@@ -167,7 +176,7 @@ class PlannedCachedOp:
         if self._choice.fuses:
             with self._lock.held():
                 if self._choices.get(self._signature(args)) is not self._choice:
-                    self._switch(_STOCK)
+                    self._switch(STOCK)
         return self._current
 
     def _register_op_hook(self, callback: Callable[..., None], monitor_all: bool = False) -> None:
@@ -180,22 +189,15 @@ class PlannedCachedOp:
         return callback if callback is None or graph is None else WithoutClones(self._graph, graph, callback)
 
     def _signature(self, args: Sequence[Any]) -> Signature:
-        places = self._data or range(len(args))
-        return (*(args[index].shape for index in places), str(args[places[0]].dtype), args[0].context.device_type)
+        data = [args[index] for index in self._data or range(len(args))]
+        return (*((array.shape, array.dtype, array.stype) for array in data), args[0].context.device_type)
 
     def _choose(self, signature: Signature, args: Sequence[Any], options: Options) -> None:
         self._options = options
         if signature not in self._choices:
             with own_binds():
                 self._choices[signature] = self._planned(signature, args, options)
-        choice = self._choices[signature]
-        shows_all = self._monitor is not None and (choice.fuses or (self._monitor[1] and choice.implements))
-        at_odds = choice.in_training and not autograd.is_training()
-        if shows_all or at_odds:
-            self._switch(_STOCK)
-        else:
-            unfused = functools.partial(self._unfused, choice, signature, args)
-            _, self._choices[signature] = next_best(choice, self._switch, unfused, _STOCK, self._on_error, "runs")
+        self._next_best(self._now(self._choices[signature]), self._switch, signature, args)
         if options.verify and self._choice.graph is not None and signature not in self._verified:
             self._verified.add(signature)
             if not self._is_right(signature, args, options):
@@ -223,10 +225,10 @@ class PlannedCachedOp:
             )
 
         states = self._symbol.list_auxiliary_states()
-        stock, fresh = lambda: self._new_op(_STOCK), lambda: self._new_op(choice)
+        stock, fresh = lambda: self._new_op(STOCK), lambda: self._new_op(choice)
         return call_is_right(stock, self._current, fresh, dict(zip(names, args)), states, case, options.strict)
 
-    def _new_op(self, choice: _Choice) -> Any:
+    def _new_op(self, choice: CachedChoice) -> Any:
         if choice.graph is None:
             op = StockCachedOp(self._symbol, self._flags)
         else:
@@ -235,35 +237,24 @@ class PlannedCachedOp:
         return op
 
     def _give_up(self, signature: Signature) -> None:
-        self._choices[signature] = _STOCK
-        self._switch(_STOCK)
+        self._choices[signature] = STOCK
+        self._switch(STOCK)
 
-    def _planned(self, signature: Signature, args: Sequence[Any], options: Options) -> _Choice:
+    def _planned(self, signature: Signature, args: Sequence[Any], options: Options) -> CachedChoice:
         if any(array.stype != "default" for array in args):
             logger.info("echo: a hybridized block runs as it is: sparse arguments")
-            return _STOCK
+            return STOCK
         user = stateless(self._graph)
         planned = find_plan(user, lambda: binding_of_call(self._symbol, args), args[0].context, options, self._runner)
         if planned is None:
-            return _STOCK
+            return STOCK
         plan, graph = planned.plan, planned.graph
         self.plans[signature] = plan
         if plan.changes_nothing:
-            return _STOCK
-        marks = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, GRADIENT_ATTRIBUTE, APART_ATTRIBUTE)
-        recomputed = [node for node in graph.nodes if PLAN_ATTRIBUTE in node.attrs]
-        mode_dependent = frozenset(node.op for node in recomputed if spec(node.op).of_mode(node.attrs))
-        return _Choice(
-            graph=graph,
-            key=(plan.fused, *(tuple(node.attrs.get(mark, "") for mark in marks) for node in graph.nodes)),
-            implements=implements(graph),
-            fuses=bool(plan.fused),
-            mode_dependent=mode_dependent,
-            watch=watch_of(graph, user, self._symbol.list_inputs()),
-            in_training=bool(mode_dependent) or any(spec(node.op).clone_op for node in recomputed),
-        )
+            return STOCK
+        return chosen(plan, graph, user, self._symbol.list_inputs())
 
-    def _switch(self, choice: _Choice) -> None:
+    def _switch(self, choice: CachedChoice) -> None:
         if choice.key == self._choice.key:
             return
         if choice.key not in self._ops:

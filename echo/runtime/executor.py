@@ -245,7 +245,10 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         self, applied: Applied, partial: bool, up_sizing: bool, new_shapes: Mapping[str, Any]
     ) -> mx.executor.Executor:
         """Reshapes to another graph, as ``reshape`` does: shares the pool, and arrays where they are long enough."""
-        shapes, aux_shapes = inferred_shapes(self._symbol, new_shapes)
+        try:
+            shapes, aux_shapes = inferred_shapes(self._symbol, new_shapes)
+        except (mx.MXNetError, EchoError):
+            return super().reshape(partial, up_sizing, **new_shapes)  # which fails, and says why
         all_shapes = [*shapes.values(), *aux_shapes]
         named = [name in new_shapes for name in shapes] + [False] * len(aux_shapes)
         for shape, is_given, array in zip(all_shapes, named, [*self.arg_arrays, *self.aux_arrays]):

@@ -76,10 +76,14 @@ def ignore(path: Path, reason: str) -> None:
 def replace(path: Path, purpose: str, value: Mapping[str, Any]) -> None:
     """Writes a JSON object in one step: a reader sees the old file or the new one.
 
+    One that is too large to be read again is not written.
+
     Raises:
         OSError: the folder is read-only or full.
     """
     body = json.dumps(value, allow_nan=False)[1:].encode()  # json.dump would do it item by item, in Python
+    if len(_PREFIX) + 64 + len(body) > _MAX_BYTES:
+        return
     handle, name = tempfile.mkstemp(prefix=path.name, suffix=".tmp", dir=path.parent)
     try:
         with open(handle, "wb") as file:

@@ -78,6 +78,40 @@ near(0)
 """
 
 
+ODD = """
+import ctypes, os, threading
+from echo.native import counter
+
+libc = ctypes.CDLL(None)
+libc.free.argtypes = (ctypes.c_void_p,)
+start, made = counter.now(), ctypes.c_void_p()
+assert libc.posix_memalign(ctypes.byref(made), 3, 8) == 22, "EINVAL"
+assert libc.posix_memalign(ctypes.byref(made), 16, 1000) == 0
+assert counter.now() == start, "blocks with less alignment are not counted"
+libc.free(made)
+assert counter.now() == start
+going = True
+
+def allocate():
+    made = ctypes.c_void_p()
+    while going:
+        assert libc.posix_memalign(ctypes.byref(made), 64, 4096) == 0
+        libc.free(made)
+
+threads = [threading.Thread(target=allocate) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for _ in range(60):
+    child = os.fork()
+    if child == 0:
+        libc.posix_memalign(ctypes.byref(made), 64, 4096)
+        libc.free(made)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+going = False
+"""
+
+
 def test_blocks_are_counted_until_they_are_freed() -> None:
     environment = {**os.environ, **counter.preloaded(), "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=False)
@@ -108,3 +142,11 @@ def test_without_the_library_it_says_so(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(native, "__path__", [str(tmp_path)])
     with pytest.raises(NativeError, match=r"libecho_counter\.so was not built"):
         counter.preloaded()
+
+
+def test_a_forked_child_allocates_and_odd_alignments_are_those_of_the_c_library() -> None:
+    environment = {**os.environ, **counter.preloaded(), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", ODD], env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr

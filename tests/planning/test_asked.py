@@ -72,6 +72,12 @@ def test_some_questions_are_not_answered_from_a_file(tmp_path: Path, monkeypatch
     with monkeypatch.context() as patch:
         patch.setenv("ECHO_TRACE", str(tmp_path))
         assert asked.name_of(file, []) == ""
+    with monkeypatch.context() as patch:
+        patch.setenv("MXNET_LIBRARY_PATH", str(tmp_path))
+        assert asked.name_of(file, []) == "", "which library is there is not known"
+    other = tmp_path / "other.json"
+    other.write_text(file.read_text().replace("10901", "20000"))
+    assert asked.name_of(other, []) == "", "MXNet warns of it each time"
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert asked.name_of(file, []) == ""
     assert asked.answer("") is None
@@ -98,3 +104,11 @@ def test_an_answer_of_another_version_is_none(caplog: pytest.LogCaptureFixture) 
     keep("other", asked._purpose("other"), {"plan": {"format": "echo-plan-0"}})
     assert asked.answer("other") is None
     assert "expected format" in caplog.text
+
+
+def test_a_file_that_is_exchanged_meanwhile_is_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = Path(network(tmp_path))
+    names = iter(["before", "after"])
+    monkeypatch.setattr(asked, "name_of", lambda *_: next(names))
+    monkeypatch.setattr(asked, "remember", lambda *_: pytest.fail("remembered"))
+    assert main.main(["plan", str(file), *SHAPES]) == 0

@@ -227,7 +227,7 @@ def test_a_plan_goes_through_pickle_without_what_cannot() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": "echo-plan-2"}, "expected format echo-plan-7, got 'echo-plan-2'"),
+        ({"format": "echo-plan-2"}, "expected format echo-plan-7, got 'echo-plan-2' of another version of echo"),
         ({"colour": "red"}, "colour"),
         ({"before": {"planned": 1}}, "not a plan"),
         ({"decisions": [{"node": 1}]}, "not a plan"),

@@ -23,7 +23,7 @@ from tests.training import assert_close, assert_same
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 BATCH, FEATURES, CLASSES, STEPS = 16, 12, 5, 3
 Result = dict[str, Any]
-RECOMPUTED = re.compile(r"[1-9]\d* feature maps recomputed")
+RECOMPUTED = re.compile(r"[1-9]\d* feature maps? recomputed")
 
 
 def both(
@@ -401,3 +401,11 @@ def test_known_shapes_are_handed_to_mxnet() -> None:
     request.call(symbol, request.binding())
     assert seen[0] == {"data": (4, FEATURES)}
     assert set(seen[1]) == {*symbol.list_arguments(), *symbol.list_auxiliary_states()}
+
+
+def test_names_that_are_no_arguments_are_passed_over() -> None:
+    """As MXNet does: `Module` hands over all shapes that it knows."""
+    symbol = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=4)
+    call = bind_call.simple_bind(symbol, mx.sym.Symbol.simple_bind, mx.cpu(), data=(3, 5), nope=(3, 3))
+    assert call.binding().arg_shapes[0] == (3, 5)
+    assert call.call(symbol).arg_dict["data"].shape == (3, 5)

@@ -284,6 +284,28 @@ def test_what_is_wrong_for_mxnet_is_mxnets_error(
         assert not caplog.records
 
 
+@pytest.mark.parametrize(
+    "given", [{"data": (5, 16)}, {}, {"nope": (2, 2)}, {"data": [5, 16]}, {"data": (0, 0)}], ids=str
+)
+def test_shapes_that_say_too_little_are_mxnets_error(given: dict[str, Any]) -> None:
+    symbol = mx.sym.broadcast_add(deep_sum(), mx.sym.var("other"))
+    errors = []
+    for optimized in (symbol, echo.optimize(symbol, max_overhead=None)):
+        bound = optimized.simple_bind(mx.cpu(), data=(64, 16), other=(64, 16))
+        with pytest.raises(mx.MXNetError) as caught:
+            bound.reshape(**given)
+        errors.append(type(caught.value))
+    assert errors[0] is errors[1]
+
+
+def deep_sum() -> mx.sym.Symbol:
+    cell, h = mx.rnn.LSTMCell(16, prefix="cell_"), mx.sym.var("data")
+    states = [mx.sym.zeros_like(h), mx.sym.zeros_like(h)]
+    for _ in range(4):
+        h, states = cell(mx.sym.exp(mx.sym.sigmoid(h)), states)
+    return h
+
+
 def test_arguments_that_change_with_the_input() -> None:
     seen = []
     for on in (False, True):

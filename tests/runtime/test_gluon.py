@@ -230,7 +230,7 @@ def test_each_shape_is_planned_once(flags: dict[str, bool], caplog: pytest.LogCa
     with caplog.at_level(logging.DEBUG, "echo"):
         for size in (8, 3, 8, 20, 3, 8):
             step(block, inputs(size))
-    assert [plan[0][0] for plan in block._cached_op.plans] == [8, 3, 20]
+    assert [signature[0][0][0] for signature in block._cached_op.plans] == [8, 3, 20]
     assert len([record for record in caplog.records if "planned" in record.message]) == 3
 
 

@@ -146,7 +146,7 @@ def check_unfused(found: list[Any], caplog: pytest.LogCaptureFixture, text: str)
     assert any(text in line for line in told), told
     assert all("\n" not in line and "please report it" in line for line in told)
     assert len(told) <= 3, "one for fused layers, one for fused cells, one for masks"
-    assert "feature maps recomputed" in caplog.text
+    assert "recomputed" in caplog.text
 
 
 # Planning ----------------------------------------------------------------------------------------------------------
@@ -365,4 +365,4 @@ def test_blocks(
     assert not transparent or len(set(told)) == len(told), told
     assert all("\n" not in line for line in told)
     assert ("without fused operators" in told[-1]) == (not every), told
-    assert every or re.search(r"[1-9]\d* feature maps recomputed", caplog.text)
+    assert every or re.search(r"[1-9]\d* feature maps? recomputed", caplog.text)

@@ -191,3 +191,9 @@ def test_keys_of_plans_depend_on_settings_of_mxnet(tmp_path: Path, monkeypatch: 
         monkeypatch.setattr(find, "PLANNER", Planner())
         echo.plan(symbol, x=(4, 4))
     assert len(list((tmp_path / "plans").iterdir())) == 2
+
+
+def test_what_could_not_be_read_again_is_not_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files.replace(tmp_path / "large.json", PURPOSE, {"a": "x" * (33 << 20)})
+    assert list(tmp_path.iterdir()) == []
+    assert caplog.text == ""

@@ -1,0 +1,52 @@
+"""What a CachedOp of echo's runs for one signature of its inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Sequence
+
+from echo.ir.attributes import APART_ATTRIBUTE, GRADIENT_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
+from echo.ir.graph import Graph
+from echo.ir.ops import spec
+from echo.plans.marks import implements
+from echo.plans.plan import Plan
+from echo.runtime.watch import InputWatch, watch_of
+
+_MARKS = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, GRADIENT_ATTRIBUTE, APART_ATTRIBUTE)
+
+
+@dataclass(frozen=True)
+class CachedChoice:
+    """The choice for one signature: the graph of a plan, or None for the user's own; ``key`` is equal for equal plans.
+
+    ``mode_dependent`` holds the operators that run again and have to do so in the mode of the forward pass.
+    ``in_training`` says that the graph serves passes in training alone: such operators or masks of Dropout run again.
+    ``implements`` says that its gradients read less than the user's own; ``watch`` has the inputs that backward reads
+    again.
+    """
+
+    graph: Graph | None = None
+    key: tuple[Any, ...] = ()
+    mode_dependent: frozenset[str] = frozenset()
+    in_training: bool = False
+    implements: bool = False
+    fuses: bool = False
+    watch: InputWatch | None = None
+
+
+STOCK = CachedChoice()
+
+
+def chosen(plan: Plan, graph: Graph, user: Graph, inputs: Sequence[str]) -> CachedChoice:
+    """The choice of a planned graph; ``user`` is the graph with these inputs that it was planned for."""
+    recomputed = [node for node in graph.nodes if PLAN_ATTRIBUTE in node.attrs]
+    mode_dependent = frozenset(node.op for node in recomputed if spec(node.op).of_mode(node.attrs))
+    return CachedChoice(
+        graph=graph,
+        key=(plan.fused, *(tuple(node.attrs.get(mark, "") for mark in _MARKS) for node in graph.nodes)),
+        mode_dependent=mode_dependent,
+        in_training=bool(mode_dependent) or any(spec(node.op).clone_op for node in recomputed),
+        implements=implements(graph),
+        fuses=bool(plan.fused),
+        watch=watch_of(graph, user, inputs),
+    )
