@@ -225,7 +225,10 @@ def frontier(rows: Sequence[Mapping[str, float]], chosen: Mapping[str, float]) -
         "height": 240,
         "encoding": {"x": x, "y": y, "tooltip": tips},
         "layer": [
-            {"data": {"values": values}, "mark": {"type": "line", "point": point, "color": GRAPH_COLORS[STOCK]}},
+            {
+                "data": {"values": [*values, here]},
+                "mark": {"type": "line", "point": point, "color": GRAPH_COLORS[STOCK]},
+            },
             {"data": {"values": [here]}, "mark": {**point, "size": 160, "color": GRAPH_COLORS[PLANNED]}},
         ],
     }

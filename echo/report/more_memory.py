@@ -21,13 +21,14 @@ def more_memory(profile: Profile) -> str:
     limit = (1 + _MORE) * profile.plan.after.total
     fitting = [row for row in profile.frontier if row["total"] <= limit]
     fastest = min(fitting, key=lambda row: row["time"], default=None)
-    more = f"{100 * _MORE:.0f} % more memory ({limit / 2**20:,.1f} MB)"
+    more = f"{100 * _MORE:.0f} % more memory (up to {limit / 2**20:,.1f} MB)"
     if fastest is None or fastest["time"] >= profile.plan.time_ratio - _LEAST_TOLD:
         return f"{more} would buy no time"
+    plan, before = f"a plan of {fastest['total'] / 2**20:,.1f} MB", _change(profile.plan.time_ratio)
     return (
-        f"{more} would buy a step of {_change(fastest['time'])} in the place of {_change(profile.plan.time_ratio)} time"
+        f"{more} would buy {plan}, whose step takes {_change(fastest['time'])} than stock's; this one's takes {before}"
     )
 
 
 def _change(ratio: float) -> str:
-    return f"{100 * (ratio - 1):+.1f} %"
+    return f"{100 * abs(ratio - 1):.1f} % {'less' if ratio < 1 else 'more'} time"

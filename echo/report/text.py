@@ -82,10 +82,12 @@ def _frontier(profile: Profile) -> Iterable[RenderableType]:
     table = Table(title="what other budgets buy", title_justify="left")
     for heading in ("all of it, MB", "time of a step, predicted"):
         table.add_column(heading, justify="right")
-    for row in profile.frontier:
-        table.add_row(megabytes(int(row["total"])), f"{100 * (row['time'] - 1):+.1f} %")
+    this = {"total": profile.plan.after.total, "time": profile.plan.time_ratio}
+    for row in sorted([*profile.frontier, this], key=lambda row: row["total"]):
+        note = " (this plan)" if row is this else ""
+        table.add_row(megabytes(int(row["total"])), f"{100 * (row['time'] - 1):+.1f} %{note}")
     yield table
-    yield f"{more_memory(profile)}, predicted"
+    yield f"{more_memory(profile)} (predicted)"
 
 
 def _largest(profile: Profile) -> Iterable[Table]:

@@ -9,14 +9,16 @@ import pytest
 from echo.report.more_memory import more_memory
 from tests.report.profiles import MB, made_up
 
-MORE = "10 % more memory (253.0 MB) would buy"
+MORE = "10 % more memory (up to 253.0 MB) would buy"
+THAN = "than stock's; this one's takes 3.1 % more time"
 
 
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
         ([], ""),
-        ([(200, 1.2), (253, 1.01), (254, 0.5)], f"{MORE} a step of +1.0 % in the place of +3.1 % time"),
+        ([(200, 1.2), (253, 1.01), (254, 0.5)], f"{MORE} a plan of 253.0 MB, whose step takes 1.0 % more time {THAN}"),
+        ([(220, 0.9)], f"{MORE} a plan of 220.0 MB, whose step takes 10.0 % less time {THAN}"),
         ([(200, 1.2), (300, 0.9)], f"{MORE} no time"),
         ([(300, 0.9)], f"{MORE} no time"),
     ],
