@@ -99,6 +99,7 @@ def test_rows_filled_side_by_side_are_saved_in_the_order_of_the_run(folder: Path
     assert rows == read(folder) == [{"workload": name, "stock": FOUND} for name in "abc"]
 
 
+@pytest.mark.slow
 def test_rows_that_were_filled_are_kept_where_another_cannot_be(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -197,7 +197,7 @@ def test_no_plan_makes_an_executor_allocate_it(name: str) -> None:
     assert planned <= plain
 
 
-@pytest.mark.every(5)
+@pytest.mark.every(12)
 @pytest.mark.parametrize("flags", [{}, {"static_alloc": True}, {"static_alloc": True, "static_shape": True}])
 @pytest.mark.parametrize("name", BEGINNINGS)
 def test_no_plan_makes_a_block_allocate_it(name: str, flags: dict[str, bool]) -> None:

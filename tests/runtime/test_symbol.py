@@ -68,7 +68,7 @@ def stock(name: str, kind: str) -> Record:
     return seen
 
 
-@pytest.mark.every(6)
+@pytest.mark.every(9)
 @pytest.mark.usefixtures("memory")
 @pytest.mark.parametrize("kind", ["write", "add", "null"])
 @pytest.mark.parametrize("name", SMALL)
@@ -92,7 +92,7 @@ def test_models_at_the_default(name: str) -> None:
     assert_same(got, stock(name, "mixed"))
 
 
-@pytest.mark.every(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["nmt", "resnet50_v1"])
 def test_models_with_full_search_and_measured_costs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # of cheap planning

@@ -77,7 +77,7 @@ def test_a_wrong_gradient_would_be_seen(name: str) -> None:
     assert too_far(wrong, stock, exact) == ["scores_weight"]
 
 
-@pytest.mark.every(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lnlstm", "lngru"])
 def test_where_every_rounding_grows_nothing_is_fused(name: str) -> None:
     example = MODELS[name]()

@@ -44,6 +44,7 @@ def test_limits_are_kept(share: float) -> None:
     assert found.bytes <= made.evaluate(made.choice()).bytes
 
 
+@pytest.mark.slow
 def test_a_budget_is_met_in_less_time_than_the_smallest_takes() -> None:
     free = problem("lm")
     least, most = free.evaluate(HillClimb(free).run()), free.evaluate(free.choice())
