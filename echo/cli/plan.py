@@ -84,18 +84,19 @@ def plan(
         "policy": policy, "keep": keep or (), "recompute": recompute or (), "fuse": _fused(fuse, no_fuse),
         "optimizer_states": optimizer_states, **bounds_of(max_overhead, memory_budget),
     }  # fmt: skip
-    if trace or netron or why:  # which take more than the plan
-        loaded = _symbol(symbol)
-        found = _plan(loaded, trace, {**options, **shapes_of(loaded, shapes)})
-    else:
-        found = _asked(symbol, shapes, options)
+    loaded = _symbol(symbol) if trace or netron or why else None  # which take more than the plan
+    found = _asked(symbol, shapes, options) if loaded is None else _plan(loaded, shapes, trace, options)
     answers = _answers(found, why or ())
     if save:
         found.save(save)
     if netron:
         _write_netron(loaded, found, netron)
+    _say(found, answers, as_json)
+
+
+def _say(found: "Plan", answers: List[Any], as_json: bool) -> None:
     if as_json:
-        print_json({**found.to_json(), **({"why": list(map(dataclasses.asdict, answers))} if why else {})})
+        print_json({**found.to_json(), **({"why": list(map(dataclasses.asdict, answers))} if answers else {})})
     else:
         say("\n".join(map(str, [found, *answers])))
 
@@ -113,12 +114,12 @@ def _symbol(path: str) -> Any:
     return load_symbol(Path(path))
 
 
-def _plan(symbol: Any, trace: Optional[str], options: Dict[str, Any]) -> "Plan":
+def _plan(symbol: Any, shapes: List[str], trace: Optional[str], options: Dict[str, Any]) -> "Plan":
     import echo
     from echo.passes.trace import tracing
 
     with tracing(trace or ""):
-        return echo.plan(symbol, **options)
+        return echo.plan(symbol, **{**options, **shapes_of(symbol, shapes)})
 
 
 def _asked(symbol: str, shapes: List[str], options: Dict[str, Any]) -> "Plan":
@@ -129,8 +130,7 @@ def _asked(symbol: str, shapes: List[str], options: Dict[str, Any]) -> "Plan":
     name = asked.name_of(Path(symbol), words)
     found = asked.answer(name)
     if found is None:
-        loaded = _symbol(symbol)
-        found = _plan(loaded, None, {**options, **shapes_of(loaded, shapes)})
+        found = _plan(_symbol(symbol), shapes, None, options)
         if asked.name_of(Path(symbol), words) == name:  # the file was not exchanged meanwhile
             asked.remember(name, found)
     return found

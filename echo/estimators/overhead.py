@@ -88,9 +88,8 @@ def estimate(
     groups, group_of = groups_of(training, onednn)
     chosen = _worth_measuring(groups, table)
     if measure is not None:
-        products = {
-            group.key: groups[group_of[group.product] or 0].key for group in groups if group.product is not None
-        }
+        forward_of = {group.key: group_of[group.product] for group in groups if group.product is not None}
+        products = {key: groups[forward].key for key, forward in forward_of.items() if forward is not None}
         asked = [group for group in chosen if group.key not in table]
         _measure(training, asked, products, table, measure, time_limit)
     rates, drawing = (

@@ -22,6 +22,7 @@ import echo
 from echo.plans.options import Options
 from echo.runtime import cached_op
 from echo.runtime.cached_op import PlannedCachedOp
+from tests.refusing import refusing_op
 from tests.training import assert_close, assert_same
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
@@ -515,25 +516,8 @@ def gradients_of(block: gluon.HybridBlock, modes: list[bool]) -> list[Any]:
 @pytest.mark.parametrize("modes", [[False, True, False], [True, False]], ids=str)
 def test_the_second_choice_runs_in_its_mode_alone(at: str, modes: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
     expected = gradients_of(Masked(), modes)
-    real = cached_op.UnfusedCachedOp
-
-    class Refusing(real):  # type: ignore[misc, valid-type]
-        def __init__(self, symbol: mx.sym.Symbol, flags: Any) -> None:
-            self.refused = "_echo_lstm" in symbol.tojson()
-            if self.refused and at == "making":
-                raise mx.MXNetError("no such operator")
-            super().__init__(symbol, flags)
-
-        def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            if self.refused:
-                raise mx.MXNetError("no such operator")
-            return super().__call__(*args, **kwargs)
-
-        def __del__(self) -> None:
-            if hasattr(self, "handle"):
-                super().__del__()
-
-    monkeypatch.setattr(cached_op, "UnfusedCachedOp", Refusing)
+    refusing = refusing_op(cached_op.UnfusedCachedOp, lambda text: "_echo_lstm" in text, at)
+    monkeypatch.setattr(cached_op, "UnfusedCachedOp", refusing)
     block = echo.optimize(Masked(), max_overhead=None)
     got = gradients_of(block, modes)
     assert all(np.array_equal(mine, stock) for mine, stock in zip(got, expected))

@@ -27,6 +27,7 @@ from echo.planning.service import Planner
 from echo.runtime import bind as planned_bind
 from echo.runtime import cached_op, find
 from echo.runtime.rebind import Rebinder
+from tests.refusing import refusing_op
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 SIZE, STEPS, BATCH = 16, 6, 8
@@ -327,32 +328,16 @@ def test_blocks(
     every: bool, at: str, static: bool, transparent: bool, monkeypatch: Patch, caplog: pytest.LogCaptureFixture
 ) -> None:
     stock = trained(static, lambda net: net)
-    real = cached_op.StockCachedOp
-
-    class Refusing(real):  # type: ignore[misc, valid-type]
-        def __init__(self, symbol: Symbol, flags: Any) -> None:
-            text = symbol.tojson()
-            self.refused = f'"op": "{PREFIX}' in text or (every and "__echo_" in text)
-            if self.refused and at == "making":
-                raise mx.MXNetError("Check failed:\nno such operator")
-            super().__init__(symbol, flags)
-
-        def __del__(self) -> None:
-            if hasattr(self, "handle"):
-                super().__del__()
-
-        def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            if self.refused:
-                raise mx.MXNetError("Check failed:\nno such operator")
-            return super().__call__(*args, **kwargs)
-
+    refusing = refusing_op(
+        cached_op.StockCachedOp, lambda text: f'"op": "{PREFIX}' in text or (every and "__echo_" in text), at
+    )
     if at == "planning":
         failing_pass(Differentiate)(monkeypatch)
         if every:
             failing(Select, "run")(monkeypatch)
     else:
-        monkeypatch.setattr(cached_op, "StockCachedOp", Refusing)
-        monkeypatch.setattr(cached_op, "UnfusedCachedOp", Refusing)
+        monkeypatch.setattr(cached_op, "StockCachedOp", refusing)
+        monkeypatch.setattr(cached_op, "UnfusedCachedOp", refusing)
     with caplog.at_level(logging.DEBUG, "echo"):
         if transparent:
             with echo.enable(max_overhead=None):

@@ -149,7 +149,8 @@ def _layers(fusions: Iterable[Fusion]) -> dict[tuple[str, str], str]:
 
 def near_miss(graph: Graph, place: Place, reason: str, small: bool = False) -> Missed:
     """A near-miss at a place in the graph; one whose arrays are too ``small`` to matter is quiet."""
-    return Missed(place[1], graph.nodes[place[1]].name, place[0], reason, quiet=small or place[0] in QUIET)
+    pattern, number = place
+    return Missed(number, graph.nodes[number].name, pattern, reason, quiet=small or pattern in QUIET)
 
 
 def fused_at(graph: Graph, places: Sequence[Place], copies: bool, setting: Setting = NO_SETTING) -> Graph:
@@ -178,9 +179,9 @@ def fused_at(graph: Graph, places: Sequence[Place], copies: bool, setting: Setti
         raise GraphError(f"fused: {ORDER}")
     fused_graph = unnumbered(fused_graph)
     taken, result = laid_out(fused_graph, hoist.found_at(View(fused_graph), layouts), copies)
-    if len(taken) == len(layouts):
-        return result
-    raise GraphError(f"fused: {ORDER}")
+    if len(taken) < len(layouts):
+        raise GraphError(f"fused: {ORDER}")
+    return result
 
 
 def laid_out(graph: Graph, fusions: Sequence[Fusion], copies: bool) -> tuple[list[Fusion], Graph]:
