@@ -127,6 +127,18 @@ def test_what_is_private_is_patched_in_its_own_room_alone(test: Path) -> None:
     assert [name for name in patched(test) if name.split(".")[1] != room] == []
 
 
+def test_files_and_functions_stay_short() -> None:
+    long_files, long_functions = [], []
+    for path in sorted((ROOT / "echo").rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if text.count("\n") > 300:
+            long_files.append(str(path.relative_to(ROOT)))
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.end_lineno - node.lineno >= 40:
+                long_functions.append(f"{path.relative_to(ROOT)}: {node.name}")
+    assert (long_files, long_functions) == ([], [])
+
+
 # State -------------------------------------------------------------------------------------------------------------
 
 # The modules with state that outlives a call, and what it is good for. What one call needs is handed on; what a thread
