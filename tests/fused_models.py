@@ -7,9 +7,11 @@ from typing import Any, Callable, Mapping
 import mxnet as mx
 import numpy as np
 
+from echo.ir.setting import Setting
 from tests.attention_models import ATTENTIONS, FORMS, Example
 
 SIZE, BATCH, STEPS = 6, 3, 9
+ON_CPU = Setting(rnn_drops_nothing=True)  # what patterns are told on CPUs, but that kernels draw
 
 
 def _unrolled(cell: Any, layout: str = "NTC", found: Mapping[str, int] | None = None) -> Example:
@@ -102,8 +104,8 @@ def _gluon_layers(
     return Example(mx.sym.Group([output, *last]), {"data": (4 * STEPS, BATCH, SIZE + 1), **states}, {"rnn": 1}, {})
 
 
-def _packed(layers: int, mode: str = "lstm") -> Example:
-    cell = mx.rnn.FusedRNNCell(SIZE, layers, mode=mode, prefix="packed_")
+def _packed(layers: int, mode: str = "lstm", **more: Any) -> Example:
+    cell = mx.rnn.FusedRNNCell(SIZE, layers, mode=mode, prefix="packed_", **more)
     outputs, _ = cell.unroll(8 * STEPS, mx.sym.var("data"), layout="TNC", merge_outputs=True)
     return Example(outputs, {"data": (8 * STEPS, BATCH, SIZE)}, {"rnn": 1}, {})
 
@@ -249,7 +251,12 @@ EXAMPLES: Mapping[str, Callable[[], Example]] = {
     "gluon gru, two layers both ways": lambda: _gluon_layers(2, True, mx.gluon.rnn.GRU),
     "gluon rnn": lambda: _gluon_layers(1, False, mx.gluon.rnn.RNN),
     "gluon rnn, two layers both ways": lambda: _gluon_layers(2, True, mx.gluon.rnn.RNN, activation="tanh"),
+    "gluon lstm, dropout between layers": lambda: _gluon_layers(2, False, dropout=0.4),
+    "gluon gru, three layers both ways, dropout between": lambda: _gluon_layers(3, True, mx.gluon.rnn.GRU, dropout=0.4),
     "packed lstm": lambda: _packed(1),
+    "packed lstm, two layers both ways": lambda: _packed(2, bidirectional=True),
+    "packed gru, both ways": lambda: _packed(1, "gru", bidirectional=True),
+    "packed rnn, two layers, dropout between": lambda: _packed(2, "rnn_relu", dropout=0.4),
     "packed lstm, two layers": lambda: _packed(2),
     "packed gru, two layers": lambda: _packed(2, "gru"),
     "packed rnn, two layers": lambda: _packed(2, "rnn_tanh"),

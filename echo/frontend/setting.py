@@ -11,12 +11,14 @@ from echo.frontend.symbols import Binding
 from echo.ir.setting import Setting
 
 COPIES_VARIABLE = "MXNET_CPU_PARALLEL_RAND_COPY"  # of MXNet's generators on the CPU, used in turns
+RNN_VARIABLE = "MXNET_USE_MKLDNN_RNN"
 
 
 def setting_of(names: Sequence[str], binding: Binding, device: str) -> Setting:
     """The setting of a bind with arguments of these names on a kind of device."""
     untrained = frozenset(name for name, request in zip(names, binding.grad_req) if request == "null")
-    return Setting(untrained, device == "cpu" and _draws_as_mxnet())
+    on_cpu = device == "cpu"
+    return Setting(untrained, on_cpu and _draws_as_mxnet(), on_cpu and _has_onednn_rnn())
 
 
 def has_one_generator() -> bool:
@@ -27,3 +29,9 @@ def has_one_generator() -> bool:
 def _draws_as_mxnet() -> bool:
     """Whether kernels can go on from the states of MXNet's generator, which is not MKL's."""
     return has_one_generator() and not mx.runtime.Features().is_enabled("BLAS_MKL")
+
+
+def _has_onednn_rnn() -> bool:
+    """Whether oneDNN runs RNN operators of float32: that of MXNet 1.9.1 never reads their ``p``."""
+    chosen = all(os.environ.get(name, "1") == "1" for name in ("MXNET_MKLDNN_ENABLED", RNN_VARIABLE))
+    return chosen and bool(mx.runtime.Features().is_enabled("MKLDNN"))

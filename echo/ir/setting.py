@@ -7,14 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Setting:
-    """The variables without gradients, and whether kernels may draw random numbers.
+    """The variables without gradients, and what MXNet's operators draw.
 
     ``untrained`` are the names of the variables that get no gradient. With ``draws``, kernels draw the random numbers
-    that MXNet's Dropout would draw here.
+    that MXNet's Dropout would draw here. With ``rnn_drops_nothing``, its RNN operator of float32 has no dropout between
+    its layers, whatever its ``p``.
     """
 
     untrained: frozenset[str] = frozenset()
     draws: bool = False
+    rnn_drops_nothing: bool = False
 
 
 NO_SETTING = Setting()

@@ -20,7 +20,6 @@ from echo.passes.patterns.order import numbered, ordered, unnumbered
 from echo.passes.patterns.substitute import applied
 from echo.plans.decisions import Missed, Note
 
-_FUSED_TYPES = ("float32", "float16")
 _ANY_TYPE = "#"  # in front of a shape: the type does not count
 _TRIES = 32  # graphs that are made to find the places that would change an order, each in some milliseconds
 ORDER = "the order of arguments, or of random numbers, would change"
@@ -216,8 +215,8 @@ def why_not(fusion: Fusion, types: Types) -> str:
     """Why the shapes or types of the entries that a fusion reads do not allow it; empty where they do."""
     sizes: dict[str, int] = {}
     dtypes = {types[entry].dtype for entry, text in fusion.shapes.items() if not text.startswith(_ANY_TYPE)}
-    if len(dtypes) > 1 or not dtypes.issubset(_FUSED_TYPES):
-        return f"expected arrays of one type, float32 or float16, got {', '.join(sorted(dtypes))}"
+    if len(dtypes) > 1 or not dtypes.issubset(fusion.dtypes):
+        return f"expected arrays of one type, {' or '.join(fusion.dtypes)}, got {', '.join(sorted(dtypes))}"
     if fusion.min_bytes is not None and _is_small(fusion, types):
         return f"too small: {types[fusion.min_bytes[0]].bytes:,} bytes, expected {fusion.min_bytes[1]:,} or more"
     for entry, text in fusion.shapes.items():

@@ -58,6 +58,7 @@ class Fusion:
         label: the name of the new operator in messages for the user.
         shape_source: the entry whose shape alone gives the operator all its shapes, if there is one.
         min_bytes: an entry of the user's, and the bytes that it has to have for the fusion to gain anything.
+        dtypes: the types of numbers with which the operator computes what the user's nodes do.
         hidden_bytes: memory that the replaced nodes hold where no planner sees it: so many times the bytes of an entry.
     """
 
@@ -70,6 +71,7 @@ class Fusion:
     label: str
     shape_source: Entry | None = None
     min_bytes: tuple[Entry, int] | None = None
+    dtypes: tuple[str, ...] = ("float32", "float16")
     hidden_bytes: tuple[int, Entry] | None = None
 
     @property

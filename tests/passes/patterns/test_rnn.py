@@ -7,7 +7,13 @@ from typing import Any
 import mxnet as mx
 import pytest
 
+from echo.frontend.symbols import graph_of
+from echo.ir.setting import Setting
+from echo.ir.training_node import TensorType
 from echo.passes.patterns import rnn
+from echo.passes.patterns.apply import why_not
+from echo.passes.patterns.graph_view import Fusion, View
+from echo.passes.patterns.order import numbered, ordered
 from tests.passes.patterns.near_misses import H, Miss, Symbol, assert_found, assert_missed, var
 
 
@@ -28,9 +34,6 @@ MISSES: dict[str, Miss] = {
     "RNN with a clipped state": (
         lambda: operator(lstm_state_clip_min=-1, lstm_state_clip_max=1), "an RNN operator with lstm_state_clip_min"
     ),
-    "RNN both ways, packed": (
-        lambda: operator(bidirectional=True), "a bidirectional RNN operator with packed parameters"
-    ),
 }  # fmt: skip
 
 
@@ -42,3 +45,29 @@ def test_near_misses_say_why(name: str) -> None:
 @pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
 def test_without_the_difference_it_is_found(mode: str) -> None:
     assert_found(lambda: operator(mode), rnn.NAME)
+    assert_found(lambda: operator(mode, layers=2, bidirectional=True), rnn.NAME)
+
+
+def test_dropout_that_is_never_drawn_is_none_and_in_float32_alone() -> None:
+    graph = graph_of(operator(layers=2, p=0.2))
+    number = len(graph.nodes) - 1
+    fusion = rnn.match(View(graph, Setting(rnn_drops_nothing=True)), number)
+    assert isinstance(fusion, Fusion)
+    assert (fusion.dtypes, fusion.label) == (
+        ("float32",), "an RNN operator of 2 LSTM layers, whose dropout MXNet leaves out on CPUs"
+    )  # fmt: skip
+    for entry, text in fusion.shapes.items():
+        assert "B" in text
+        assert entry in graph.nodes[number].inputs
+    sizes = {"T": 3, "B": 2, "I": H, "H": H, "2": 2}
+    shapes = {entry: tuple(sizes[name] for name in text.split(",")) for entry, text in fusion.shapes.items()}
+    single, half = ({entry: TensorType(shape, flag) for entry, shape in shapes.items()} for flag in (0, 2))
+    assert why_not(fusion, half) == "expected arrays of one type, float32, got float16"
+    assert why_not(fusion, single) == ""
+
+
+def test_a_dropout_of_the_same_name_is_not_taken_for_it() -> None:
+    dropped = mx.sym.Dropout(operator(layers=2, p=0.2), p=0.5, name="rnn")
+    graph = numbered(graph_of(dropped))
+    without = numbered(graph_of(operator(layers=2)))
+    assert ordered(without, graph) is None
