@@ -38,8 +38,9 @@ _LIGHT_WEIGHT, _GRADIENT_WEIGHT = 5.0, 0.2
 _SPACING = 1.7
 # Of gradients of products: from 768 x 768 to 30522 x 768, those of BERT's layers took 1.9 to 2.0 times their products.
 _GRADIENT_SPACING = 12.0
-_MEASURED_TWICE = 8
+_MEASURED_AGAIN, _SAME = 8, 1.05  # operators, and times as long as the first time
 _DEARER = 3.5  # times as long as measuring a product takes measuring its gradient, where it has many parameters
+_PART_OF_STEP, _MOST_LONGER = 0.8, 2.0  # a limit on measuring, of the roofline's step, and of the least limit
 _MOST_GUESSED = 0.1  # of a step's seconds: the roofline may be off by a factor of two
 
 MeasureFunction = Callable[[TrainingGraph, int], float]
@@ -82,6 +83,7 @@ def estimate(
 ) -> Overhead:
     """Costs of every node: from the table, else measured for at most ``time_limit`` seconds, else estimated.
 
+    The limit grows with the step, up to twice as long: its operators take as much longer to measure.
     What matters most for the choice is measured first; what was measured is saved in the table. ``measure`` may raise
     `UnmeasurableError`, which the table remembers. ``onednn``: oneDNN computes gradients.
     """
@@ -91,7 +93,8 @@ def estimate(
         forward_of = {group.key: group_of[group.product] for group in groups if group.product is not None}
         products = {key: groups[forward].key for key, forward in forward_of.items() if forward is not None}
         asked = [group for group in chosen if group.key not in table]
-        _measure(training, asked, products, table, measure, time_limit)
+        longer = min(max(time_limit, _PART_OF_STEP * _Rates().step(groups)), _MOST_LONGER * time_limit)
+        _measure(training, asked, products, table, measure, longer)
     rates, drawing = (
         _Rates.of([(group, table.get(group.key)) for group in groups if group.draws == draws], table)
         for draws in (False, True)
@@ -165,14 +168,27 @@ def _measure(
             took[group.key] = time.perf_counter() - start if fresh else 0.0
             fresh[group.key] = seconds * group.count
             _keep(table, group, seconds)
-    # other work on the machine lengthens times, in bursts: what weighs most is measured once more, some time later
-    again = [group for group in groups if group.product is None]
-    for group in sorted(again, key=lambda group: -fresh.get(group.key, 0.0))[:_MEASURED_TWICE]:
-        if group.key not in fresh or time.perf_counter() >= deadline:
-            break
+    again = _heaviest([group for group in groups if group.key in fresh], fresh)
+    for group in again:
+        if time.perf_counter() + took[group.key] >= deadline:
+            continue
         with contextlib.suppress(UnmeasurableError, UnavailableError):
-            _keep(table, group, min(fresh[group.key] / group.count, measure(training, group.number)))
+            seconds, before = measure(training, group.number), fresh[group.key] / group.count
+            fresh[group.key] = group.count * min(seconds, before)
+            _keep(table, group, min(seconds, before))
+            if max(seconds, before) > _SAME * min(seconds, before) and again.count(group) == 1:
+                again.append(group)
     table.save()
+
+
+def _heaviest(groups: Sequence[Group], seconds: Mapping[str, float]) -> list[Group]:
+    """The groups that weigh most in a step, those first that are no gradients of products.
+
+    They are measured again, some time later: other work on the machine lengthens times, in bursts.
+    """
+    heaviest = sorted(groups, key=lambda group: -seconds[group.key])
+    operators = [group for group in heaviest if group.product is None][:_MEASURED_AGAIN]
+    return list(dict.fromkeys([*operators, *heaviest[:_MEASURED_AGAIN]]))
 
 
 def _keep(table: CostTable, group: Group, seconds: float) -> None:
@@ -194,7 +210,7 @@ def _worth_measuring(groups: Sequence[Group], table: CostTable) -> list[Group]:
     """The groups to measure, most important first. A member of a family is left out beside one of about its size."""
     prior = _Rates()
     weights = {group.key: group.count * prior.estimate(group) * _weight(group) for group in groups}
-    step = sum(group.count * prior.estimate(group) for group in groups)
+    step = prior.step(groups)
     chosen: list[Group] = []
     sizes: dict[tuple[object, ...], list[float]] = {}
     for group in sorted(groups, key=lambda group: -weights[group.key]):
@@ -246,6 +262,10 @@ class _Rates:
             float(np.median(moving)) if moving else BYTES_PER_SECOND,
             float(np.median(computing)) if computing else FLOPS_PER_SECOND,
         )
+
+    def step(self, groups: Sequence[Group]) -> float:
+        """Seconds of a step of these groups."""
+        return sum(group.count * self.estimate(group) for group in groups)
 
     def estimate(self, group: Group) -> float:
         """Seconds of one run: between measured members of the family, else the roofline."""

@@ -100,9 +100,38 @@ def test_equal_nodes_are_measured_once_and_cost_the_same(table: CostTable) -> No
     measure = fixed(**known)
     result = estimate(training, table, measure, 10)
     assert all(by_op(training, result.seconds, op) == {seconds} for op, seconds in known.items())
-    # what weighs most is measured a second time, at another moment, but for gradients of products, which are dear
-    assert {op: measure.asked.count(op) for op in known} == {**dict.fromkeys(known, 2), "_backward_FullyConnected": 1}
+    # what weighs most is measured a second time, at another moment; gradients of products, which are dear, come last
+    assert {op: measure.asked.count(op) for op in known} == dict.fromkeys(known, 2)
+    assert measure.asked[-1] == "_backward_FullyConnected"
     assert (result.measured, result.estimated) == (5, 0)
+
+
+def test_what_differs_the_second_time_is_measured_a_third_time_and_the_least_counts(table: CostTable) -> None:
+    training, asked = chain(), []
+
+    def measure(training: TrainingGraph, number: int) -> float:
+        op = training.nodes[number].op
+        asked.append(op)
+        if op == "FullyConnected":
+            return (1e-3, 2e-3, 0.9e-3)[asked.count(op) - 1]
+        return 1e-4 if asked.count(op) == 1 else 1.04e-4
+
+    result = estimate(training, table, measure, 10)
+    assert {op: asked.count(op) for op in set(asked)} == {**dict.fromkeys(asked, 2), "FullyConnected": 3}
+    assert by_op(training, result.seconds, "FullyConnected") == {0.9e-3}
+    assert by_op(training, result.seconds, "Activation") == {1e-4}
+
+
+@pytest.mark.parametrize(("rows", "seconds"), [(64, 1.0), (400_000, 1.57), (10_000_000, 2.0)])
+def test_the_limit_grows_with_the_step(
+    rows: int, seconds: float, table: CostTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = []
+    monkeypatch.setattr("echo.estimators.overhead._measure", lambda *arguments: given.append(arguments[-1]))
+    estimate(products(rows), table, fixed(), 1.0)
+    assert given == [pytest.approx(seconds, rel=0.02)]
+    estimate(products(rows), table, fixed(), 0.0)
+    assert given[1] == 0
 
 
 def test_the_gradient_of_a_product_is_a_multiple_of_the_product_where_it_is_not_measured(table: CostTable) -> None:

@@ -101,6 +101,30 @@ def test_a_product_that_stands_out_is_not_run_again(op: str, more: int, beside: 
     assert (max(machine.ran, default=0) > bool(beside)) == bool(more)
 
 
+def test_a_product_that_was_slow_beside_its_gradient_is_not_taken_off_whole(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock(machine)  # type: ignore[arg-type]
+    shape = (Variable((64, 64)),)
+    clock.once(Microbenchmark("forward", {}, shape, heavy=True))
+    gradient = Microbenchmark("long", {}, (0,), forward="forward", forward_inputs=shape, heavy=True)
+    once = clock.once(gradient)
+    monkeypatch.setattr(Executor, "__init__", slowed(Executor.__init__))
+    assert clock.seconds(gradient, once) == pytest.approx(LONG)
+    other = gradient._replace(forward_inputs=(Variable((32, 64)),))
+    assert clock.seconds(other, once) == pytest.approx(LONG - 1e-3), "another operator, known from this moment alone"
+
+
+def slowed(made: Any) -> Any:
+    """Executors that take a millisecond longer, as where other programs take their turns."""
+
+    def made_slower(executor: Executor, *given: Any) -> None:
+        made(executor, *given)
+        executor.seconds += 1e-3
+
+    return made_slower
+
+
 def test_noise_is_no_time(machine: Machine) -> None:
     clock = Clock(machine)  # type: ignore[arg-type]
     assert clock.seconds(microbenchmark("fast"), clock.once(microbenchmark("fast"))) == pytest.approx(LAUNCH / 10)
