@@ -128,7 +128,7 @@ def _follow_products(
         forward = None if group.product is None else group_of[group.product]
         if forward is None:
             continue
-        kind = (*group.family, *groups[forward].family)
+        kind = (*group.family[:-1], *groups[forward].family[:-1])  # of any regime
         if table.get(group.key) is not None:
             known.setdefault(kind, []).append((group.size, costs[index] / costs[forward]))
         else:
@@ -174,8 +174,8 @@ def _measure(
             continue
         with contextlib.suppress(UnmeasurableError, UnavailableError):
             seconds, before = measure(training, group.number), fresh[group.key] / group.count
-            fresh[group.key] = group.count * min(seconds, before)
-            _keep(table, group, min(seconds, before))
+            fresh[group.key] = group.count * seconds
+            _keep(table, group, seconds)
             if max(seconds, before) > _SAME * min(seconds, before) and again.count(group) == 1:
                 again.append(group)
     table.save()

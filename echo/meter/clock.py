@@ -59,6 +59,9 @@ class Clock:
     def seconds(self, microbenchmark: Microbenchmark, once: float) -> float:
         """Seconds of one run among other operators; ``once`` are those of one run alone.
 
+        Asked again, it answers by all runs so far. Other programs may take their turns during any of them, and what
+        stands beside an operator is taken off: so the shortest run of each counts, not the shortest difference.
+
         Raises:
             MxnetError: MXNet does not run it.
         """
@@ -66,6 +69,9 @@ class Clock:
             beside = self._alone(microbenchmark, 0) if microbenchmark.forward else self._overhead()
             if once - beside > _LONG_RUN:  # it stands out: more runs would take the time of other operators
                 return once - beside
+        return self._shorter(repr(microbenchmark), self._among_copies(microbenchmark, once))
+
+    def _among_copies(self, microbenchmark: Microbenchmark, once: float) -> float:
         base = self._best(microbenchmark, 0) if microbenchmark.forward else self._overhead()
         # copies whose sum stands out from the forward operator beside them
         needed = max(_RUN_SECONDS, base) / max(once - base, LAUNCH)
@@ -108,18 +114,18 @@ class Clock:
         return min(seconds)
 
     def _alone(self, microbenchmark: Microbenchmark, copies: int) -> float:
-        """Seconds of a run that is not among others; of forward operators the shortest so far.
-
-        Other programs may take their turns during both runs, and what a product takes is taken off its gradient.
-        """
+        """Seconds of the shortest run so far that is not among others; with no copies, of the operator beside it."""
         executor = self._bind(microbenchmark, copies)
         seconds = min(self._seconds_of(executor), self._seconds_of(executor))
-        if microbenchmark.forward and copies:
-            return seconds
-        operator = microbenchmark.forward or microbenchmark.op, tuple(microbenchmark.attrs.items())
-        key = *operator, microbenchmark.forward_inputs or microbenchmark.inputs
-        self._shortest[key] = min(seconds, self._shortest.get(key, seconds))
-        return self._shortest[key]
+        if microbenchmark.forward and not copies:  # the microbenchmark of that operator counts, too
+            microbenchmark = Microbenchmark(microbenchmark.forward, microbenchmark.attrs, microbenchmark.forward_inputs)
+        run = microbenchmark.op, repr(microbenchmark.attrs), microbenchmark.inputs, microbenchmark.forward_inputs
+        return self._shorter(run, seconds)
+
+    def _shorter(self, what: object, seconds: float) -> float:
+        """The shortest of all seconds that this took."""
+        self._shortest[what] = min(seconds, self._shortest.get(what, seconds))
+        return self._shortest[what]
 
     def _seconds_of(self, executor: Executor) -> float:
         return seconds_of(executor.forward, self._library.device)
