@@ -12,7 +12,7 @@ import argparse
 import os
 import statistics
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Callable, Mapping
 
@@ -37,7 +37,8 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
 class Case:
     """A model with the bars (MB, time); ``same`` computes the same with MXNet's own RNN operator.
 
-    ``grows``: how much a process grows is measured, too, as it is where ``same`` is there.
+    ``grows``: how much a process grows is measured, too, as it is where ``same`` is there. ``budget`` is the part of
+    stock's memory that the default variant is given.
     """
 
     model: Model
@@ -45,6 +46,12 @@ class Case:
     bar_time: float | None = None
     same: Model | None = None
     grows: bool = False
+    budget: float | None = None
+
+    def options(self, variant: str) -> dict[str, Any]:
+        """The options of a variant."""
+        budget = {"memory_budget": self.budget} if variant == "default" and self.budget is not None else {}
+        return {**VARIANTS[variant], **budget}
 
 
 def attention(batch: int, steps: int, hidden: int, queries: int) -> mx.sym.Symbol:
@@ -94,6 +101,11 @@ def _alone_case(steps: int) -> Case:
     return Case(attention_models.alone(steps), None, 0.8 if steps == 512 else None)
 
 
+def _budget_case(part: float, bar_mb: float) -> Case:
+    model = attention_models.small_lm()
+    return Case(replace(model, name=f"{model.name}, memory_budget={part}"), bar_mb, budget=part)
+
+
 CASES: Mapping[str, Callable[[], Case]] = {
     "attention": _attention_case,
     "lstm64": partial(_lstm_case, 64, 88, 0.70),
@@ -111,6 +123,7 @@ CASES: Mapping[str, Callable[[], Case]] = {
     "bert512_interleaved": lambda: Case(attention_models.bert(512, 2, interleaved=True), 370, 0.90),
     "bert128_interleaved": lambda: Case(attention_models.bert(128, 8, interleaved=True), 325, 0.90),
     "transformer_lm": lambda: Case(attention_models.small_lm(), 42),
+    "transformer_lm_budget": partial(_budget_case, 0.64, 42),
     **{f"attention{steps}": partial(_alone_case, steps) for steps in (128, 512, 1024)},
     "dropout_mlp": lambda: Case(dropout_models.mlp()),
     "dropout_lm": lambda: Case(dropout_models.lm()),
@@ -130,7 +143,7 @@ def growth(key: str, variant: str) -> float:
     """MB by which a process grows over three steps, in this very process."""
     case = CASES[key]()
     model = case.same if variant == "rnn" and case.same is not None else case.model
-    symbol = echo.optimize(model.symbol, **VARIANTS[variant]) if variant in VARIANTS else model.symbol
+    symbol = echo.optimize(model.symbol, **case.options(variant)) if variant in VARIANTS else model.symbol
     small = SMALL["lm"]()
     bound(small, echo.optimize(small.symbol))  # what is imported and loaded for good is none of the step's memory
     before = _resident_mb()
@@ -156,7 +169,7 @@ def measure(key: str, rounds: int) -> dict[str, Any]:
     """One row of the table."""
     case = CASES[key]()
     symbols = {"stock": case.model.symbol}
-    symbols.update({name: echo.optimize(case.model.symbol, **options) for name, options in VARIANTS.items()})
+    symbols.update({name: echo.optimize(case.model.symbol, **case.options(name)) for name in VARIANTS})
     executors, seconds = {}, {}
     for name, symbol in symbols.items():
         started = time.perf_counter()

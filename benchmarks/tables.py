@@ -40,12 +40,14 @@ def time_table(result: dict[str, Any]) -> str:
 
 
 def fusion_table(result: dict[str, Any]) -> str:
-    """Memory and time of a step with fused operators."""
+    """Memory and time of a step with fused operators, in parentheses the predicted time."""
 
     def cells(row: Row) -> list[str]:
         found = [f"{row['stock_mb']:.0f}"]
         for name in ("fused", "default", "unfused"):
-            found += [f"{row[name]['mb']:.0f}", f"{row[name]['ratio']:.2f}"]
+            predicted = row[name].get("predicted")
+            time = f"{row[name]['ratio']:.2f}" + (f" ({predicted:.2f})" if predicted else "")
+            found += [f"{row[name]['mb']:.0f}", time]
         growth = row.get("growth_mb")
         own = [""] * 3
         if growth:  # without a model that computes the same by it, the case itself is MXNet's RNN operator

@@ -79,6 +79,12 @@ def table(tmp_path: Path) -> CostTable:
     return CostTable("test", tmp_path)
 
 
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The few nodes of a test are small parts of a step, as in a network of many."""
+    monkeypatch.setattr("echo.estimators.overhead._LARGE", 2.0)
+
+
 def fixed(**seconds: float) -> Callable[[TrainingGraph, int], float]:
     """A measurement that knows some operators, and says how often it was asked (attribute ``asked``)."""
 
@@ -159,6 +165,7 @@ def by_rows(training: TrainingGraph, seconds: tuple[float, ...], op: str) -> dic
     return {node.outputs[0].shape[0]: cost for node, cost in zip(training.nodes, seconds) if node.op == op}
 
 
+@pytest.mark.usefixtures("parts")
 def test_gradients_about_as_large_take_the_same_multiple_of_their_products(table: CostTable) -> None:
     training = products(64, 200, 2000)
     asked = []
@@ -173,6 +180,20 @@ def test_gradients_about_as_large_take_the_same_multiple_of_their_products(table
     assert {rows for op, rows in asked if op == "_backward_FullyConnected"} == {64, 2000}
     found = by_rows(training, result.seconds, "_backward_FullyConnected")
     assert found == pytest.approx({64: 96e-6, 200: 300e-6, 2000: 3000e-6})
+
+
+def test_a_large_part_of_a_step_is_measured_whatever_others_took(table: CostTable) -> None:
+    asked = []
+
+    def measure(training: TrainingGraph, number: int) -> float:
+        asked.append(training.nodes[number].outputs[0].shape[0])
+        return 1e-3
+
+    estimate(products(1000, 1010), table, measure, 10)
+    assert {1000, 1010} <= set(asked)
+    asked.clear()
+    estimate(products(1010, 1020, *[1000] * 200), table, measure, 10)
+    assert not asked, "these are a hundredth of the step each"
 
 
 def test_a_gradient_that_would_exceed_the_time_is_not_measured(
@@ -298,6 +319,7 @@ def test_other_errors_are_not_swallowed(table: CostTable) -> None:
         estimate(chain(), table, measure, 10)
 
 
+@pytest.mark.usefixtures("parts")
 def test_sizes_between_two_measured_ones_are_interpolated(table: CostTable) -> None:
     build = Build()
     for columns in (64, 70, 80, 1000):
@@ -356,6 +378,7 @@ def test_weight_gradients_that_onednn_adds_up_cost_a_sum(table: CostTable) -> No
     assert estimate(training, table, measure, 10, onednn=True).seconds[total.node] == 1e-4
 
 
+@pytest.mark.usefixtures("parts")
 def test_of_sums_of_gradients_about_as_large_one_is_measured(table: CostTable) -> None:
     build = Build()
     for rows in (256, 1024):
@@ -378,6 +401,7 @@ def test_a_dropout_is_recomputed_from_its_mask_but_drawn_once(table: CostTable) 
     assert result.step_seconds > 2 * sum(result.seconds)
 
 
+@pytest.mark.usefixtures("parts")
 def test_the_draws_of_a_measured_dropout_are_what_it_takes_beside_its_bytes(table: CostTable) -> None:
     build = Build()
     for rows in (1000, 800):  # of the second size none is measured: it is about that of the first
