@@ -254,8 +254,6 @@ EXAMPLES: Mapping[str, Callable[[], Example]] = {
     "gluon lstm, dropout between layers": lambda: _gluon_layers(2, False, dropout=0.4),
     "gluon gru, three layers both ways, dropout between": lambda: _gluon_layers(3, True, mx.gluon.rnn.GRU, dropout=0.4),
     "packed lstm": lambda: _packed(1),
-    "packed lstm, two layers both ways": lambda: _packed(2, bidirectional=True),
-    "packed gru, both ways": lambda: _packed(1, "gru", bidirectional=True),
     "packed rnn, two layers, dropout between": lambda: _packed(2, "rnn_relu", dropout=0.4),
     "packed lstm, two layers": lambda: _packed(2),
     "packed gru, two layers": lambda: _packed(2, "gru"),

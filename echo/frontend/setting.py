@@ -11,7 +11,7 @@ from echo.frontend.symbols import Binding
 from echo.ir.setting import Setting
 
 COPIES_VARIABLE = "MXNET_CPU_PARALLEL_RAND_COPY"  # of MXNet's generators on the CPU, used in turns
-RNN_VARIABLE = "MXNET_USE_MKLDNN_RNN"
+RNN_VARIABLES = ("MXNET_MKLDNN_ENABLED", "MXNET_USE_MKLDNN_RNN")
 
 
 def setting_of(names: Sequence[str], binding: Binding, device: str) -> Setting:
@@ -33,5 +33,5 @@ def _draws_as_mxnet() -> bool:
 
 def _has_onednn_rnn() -> bool:
     """Whether oneDNN runs RNN operators of float32: that of MXNet 1.9.1 never reads their ``p``."""
-    chosen = all(os.environ.get(name, "1") == "1" for name in ("MXNET_MKLDNN_ENABLED", RNN_VARIABLE))
+    chosen = all((os.environ.get(name) or "1") == "1" for name in RNN_VARIABLES)
     return chosen and bool(mx.runtime.Features().is_enabled("MKLDNN"))

@@ -12,7 +12,7 @@ import numpy as np
 from echo.estimators.footprint import AUXILIARY, GRADIENTS, INPUTS, WEIGHTS
 from echo.frontend.device_pool import pool_settings
 from echo.frontend.pointwise import FUSION_VARIABLE
-from echo.frontend.setting import COPIES_VARIABLE, RNN_VARIABLE
+from echo.frontend.setting import COPIES_VARIABLE, RNN_VARIABLES
 from echo.frontend.spaces import other_spaces
 from echo.frontend.symbols import Binding, type_name
 from echo.ir.graph import Graph
@@ -71,7 +71,7 @@ def subject(graph: Graph, binding: Binding, device: str, runner: str = EXECUTOR)
     """The key of a plan for this bind: the graph, its arguments, the device and the settings that it depends on."""
     args = list(zip(binding.arg_shapes, binding.arg_types, binding.grad_req))
     args += [(shape, dtype, AUXILIARY_STATE) for shape, dtype in zip(binding.aux_shapes, binding.aux_types)]
-    names = (*_SETTINGS, *([FUSION_VARIABLE] if device == "gpu" else [COPIES_VARIABLE, RNN_VARIABLE]))
+    names = (*_SETTINGS, *([FUSION_VARIABLE] if device == "gpu" else [COPIES_VARIABLE, *RNN_VARIABLES]))
     settings = {name: os.environ[name] for name in names if os.environ.get(name)}
     return PlanKey(
         graph=digest(graph),

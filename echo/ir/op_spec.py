@@ -121,6 +121,7 @@ class OpSpec:
         rewrites: it writes into its inputs, moving statistics: on CPUs in backward alone, on cuDNN in the forward pass,
             where the hook's clone leaves them as they are (``gradient.cc``).
         draws: it draws random numbers, and MXNet does not say so.
+        undrawn: attributes with which it draws nothing, for as long a time: so it is measured.
         draws_in_training: if it draws random numbers, it draws them in training alone.
         of_mode: it has to run again in the mode, training or not, in which it ran before. BatchNorm computes something
             else outside of training, Pooling does not say where its maxima are, and oneDNN may compute heavy operators
@@ -162,6 +163,7 @@ class OpSpec:
     clone_op: str = ""
     rewrites: bool = False
     draws: When = NEVER
+    undrawn: Mapping[str, str] = field(default_factory=dict)
     draws_in_training: When = NEVER
     of_mode: When = NEVER
     reads_plainly: bool = False

@@ -82,7 +82,8 @@ _ROWS: tuple[tuple[OpSpec, str], ...] = (
     _contrib_interleaved_matmul_selfatt_qk _contrib_interleaved_matmul_selfatt_valatt
     _contrib_interleaved_matmul_encdec_qk _contrib_interleaved_matmul_encdec_valatt"""),
     (OpSpec(flops=flops.rnn, has_parameters=True, packs_parameters=True, measurable=True, layout=_PLAIN,
-            draws_in_training=ALWAYS, draws=When("p", "0", lambda text: float(text) > 0)), "RNN"),
+            draws_in_training=ALWAYS, draws=When("p", "0", lambda text: float(text) > 0),
+            undrawn={"p": "0"}), "RNN"),
 
     # Activations and layers
     (replace(_LIGHT, layout=Layout(keeps=_OUTSIDE_SOFTSIGN, onednn=_OUTSIDE_SOFTSIGN, hands_on=True, indifferent=True),

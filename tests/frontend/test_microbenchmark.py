@@ -173,11 +173,22 @@ def test_what_may_run_alone(name: str) -> None:
     refuse(GRAPH, GRAPH.nodes[number(name)])
 
 
-@pytest.mark.parametrize(("op", "attrs"), [("LeakyReLU", {"act_type": "rrelu"}), ("RNN", {"p": "0.5"})])
-def test_draws_that_mxnet_does_not_know_of_are_refused(op: str, attrs: dict[str, str]) -> None:
-    with pytest.raises(UnmeasurableError, match=f"{op} draws random numbers of its own"):
-        refuse(GRAPH, GRAPH.nodes[number("tanh")].having(op=op, attrs=attrs))
-    refuse(GRAPH, GRAPH.nodes[number("tanh")].having(op=op, attrs={"act_type": "leaky", "p": "0"}))
+def test_draws_that_mxnet_does_not_know_of_are_refused() -> None:
+    with pytest.raises(UnmeasurableError, match="LeakyReLU draws random numbers of its own"):
+        refuse(GRAPH, GRAPH.nodes[number("tanh")].having(op="LeakyReLU", attrs={"act_type": "rrelu"}))
+    refuse(GRAPH, GRAPH.nodes[number("tanh")].having(op="LeakyReLU", attrs={"act_type": "leaky"}))
+
+
+def test_an_rnn_is_measured_without_its_dropout() -> None:
+    names = (mx.sym.var(name) for name in ("data", "weights", "state"))
+    layers = mx.sym.RNN(*names, mode="gru", num_layers=2, state_size=5, p=0.5, name="rnn")
+    training = case_of(layers, {"data": (4, 2, 3)}).training
+    found = [at for at, node in enumerate(training.nodes) if node.op in ("RNN", "_backward_RNN")]
+    assert len(found) == 2
+    for at in found:
+        refuse(training, training.nodes[at])
+        microbenchmark, _ = microbenchmark_of(training, at, 1.0, Facts.of(training))
+        assert microbenchmark.attrs["p"] == "0"
 
 
 @pytest.mark.parametrize("op", ["Custom", "_random_uniform", "_foreach", "nobody knows"])

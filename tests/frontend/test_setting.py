@@ -8,7 +8,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from echo.frontend.setting import COPIES_VARIABLE, RNN_VARIABLE, setting_of
+from echo.frontend.setting import COPIES_VARIABLE, RNN_VARIABLES, setting_of
 from echo.frontend.symbols import Binding
 
 
@@ -33,13 +33,13 @@ def test_kernels_draw_where_one_generator_does(
     assert setting_of(("data",), binding("write"), device).draws is draws
 
 
-@pytest.mark.parametrize(("value", "device", "none"), [(None, "cpu", True), ("1", "cpu", True), ("0", "cpu", False),
-                                                       (None, "gpu", False)])  # fmt: skip
-@pytest.mark.parametrize("name", [RNN_VARIABLE, "MXNET_MKLDNN_ENABLED"])
+@pytest.mark.parametrize(("value", "device", "none"), [(None, "cpu", True), ("", "cpu", True), ("1", "cpu", True),
+                                                       ("0", "cpu", False), (None, "gpu", False)])  # fmt: skip
+@pytest.mark.parametrize("name", RNN_VARIABLES)
 def test_rnns_drop_nothing_where_onednn_runs_them(
     name: str, value: str | None, device: str, none: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for variable in (RNN_VARIABLE, "MXNET_MKLDNN_ENABLED"):
+    for variable in RNN_VARIABLES:
         monkeypatch.delenv(variable, raising=False)
     if value is not None:
         monkeypatch.setenv(name, value)
@@ -67,9 +67,9 @@ def trained(mode: str, bidirectional: bool, p: float) -> list[Any]:
 def test_mxnets_own_rnn_drops_nothing_there_and_something_elsewhere(
     mode: str, bidirectional: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(RNN_VARIABLE, raising=False)
+    monkeypatch.delenv("MXNET_USE_MKLDNN_RNN", raising=False)
     plain = trained(mode, bidirectional, 0.0)
     for expected, got in zip(plain, trained(mode, bidirectional, 0.5)):
         np.testing.assert_array_equal(expected, got)
-    monkeypatch.setenv(RNN_VARIABLE, "0")
+    monkeypatch.setenv("MXNET_USE_MKLDNN_RNN", "0")
     assert not np.allclose(trained(mode, bidirectional, 0.0)[0], trained(mode, bidirectional, 0.5)[0])

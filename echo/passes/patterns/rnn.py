@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Iterator, Mapping, NamedTuple, Sequence, Tuple
+from typing import Mapping, NamedTuple, Sequence
 
 from echo.ir.attributes import is_true
 from echo.ir.graph import Entry, Node
@@ -14,7 +14,6 @@ from echo.passes.patterns.rnn_layer import ACTS
 NAME = "rnn"
 _DIRECTIONS = 2
 _SILENT = ", whose dropout MXNet leaves out on CPUs"
-_Weights = Tuple[Entry, Entry, Entry, Entry]  # wi, bi, wh, bh of a layer in one direction
 
 
 class _Mode(NamedTuple):
@@ -56,7 +55,11 @@ def match(view: View, number: int) -> Fusion | str | None:
             return f"an RNN operator with {option}"
     if is_true(attrs, "use_sequence_length"):
         return "an RNN operator with sequence lengths"
-    fusion = _Build(view, number, mode, layers, _DIRECTIONS if is_true(attrs, "bidirectional") else 1).fusion()
+    build = _Build(view, number, mode, layers, _DIRECTIONS if is_true(attrs, "bidirectional") else 1)
+    weights = build.weights()
+    if weights is None:
+        return "a bidirectional RNN operator with packed parameters"
+    fusion = build.fusion(weights)
     return replace(fusion, label=fusion.label + _SILENT, dtypes=("float32",)) if drops else fusion
 
 
@@ -74,8 +77,8 @@ class _Build:
         self.nodes.append(Node(op, name, tuple(inputs), attrs=attrs))
         return local(len(self.nodes) - 1)
 
-    def weights(self) -> list[_Weights]:
-        """The weights of each layer and direction."""
+    def weights(self) -> list[tuple[Entry, Entry, Entry, Entry]] | None:
+        """The weights wi, bi, wh, bh of each layer and direction; None where only shapes would tell them apart."""
         packed = self.node.inputs[1]
         source = self.view.node(packed)
         cells = self.layers * self.directions
@@ -85,37 +88,25 @@ class _Build:
                 flat = [part[0] for part in parts if part]
                 return [(flat[2 * cell], flat[2 * (cells + cell)], flat[2 * cell + 1], flat[2 * (cells + cell) + 1])
                         for cell in range(cells)]  # fmt: skip
-        return self._unpacked(packed)
+        return self._unpacked(packed) if self.directions == 1 else None
 
-    def _unpacked(self, packed: Entry) -> list[_Weights]:
+    def _unpacked(self, packed: Entry) -> list[tuple[Entry, Entry, Entry, Entry]]:
         """Slices of the vector of all weights, then all biases; their offsets from its end need no shapes."""
-        gates, cells = self.mode.gates * self.hidden, self.layers * self.directions
-        of_state, widths = gates * self.hidden, (self.directions * self.hidden, self.hidden)
-        sizes = [gates * width for width in widths] * (cells - self.directions) + [gates] * (2 * cells)
-        sizes = [of_state, *sizes] if self.directions == 1 else sizes
-        parts, begin = [], -sum(sizes)
-        first = self._slice(packed, 0, 0, begin)
-        for size in sizes:
-            parts.append(self._slice(packed, 0, begin, begin + size))
-            begin += size
-        weights, biases = [first, *parts[: -2 * cells]], parts[-2 * cells :]
-        if self.directions > 1:
-            weights[:1] = self._of_both(first, of_state)
-        weights = [self.add("Reshape", [weight], {"shape": f"({gates},-1)"}) for weight in weights]
-        return [(weights[2 * cell], biases[2 * cell], weights[2 * cell + 1], biases[2 * cell + 1])
-                for cell in range(cells)]  # fmt: skip
-
-    def _of_both(self, weights: Entry, of_state: int) -> Iterator[Entry]:
-        """The weights of the input and of the state, of both directions of the first layer."""
-        rows = self.add("Reshape", [weights], {"shape": f"({self.directions},-1)"})
-        for direction in range(self.directions):
-            row = self._slice(rows, 0, direction, direction + 1)
-            yield self._slice(row, 1, 0, -of_state)
-            yield self._slice(row, 1, -of_state, 0)
-
-    def _slice(self, entry: Entry, axis: int, begin: int, end: int) -> Entry:
-        """A part of an array; an end of 0 is that of the axis."""
-        return self.add("slice_axis", [entry], {"axis": str(axis), "begin": str(begin), "end": str(end or None)})
+        gates, end = self.mode.gates * self.hidden, 0
+        parts: dict[str, list[Entry]] = {"bias": [], "weight": []}
+        sizes = [("bias", gates)] * 2 * self.layers
+        sizes += [("weight", gates * self.hidden)] * (2 * self.layers - 1) + [("weight", 0)]
+        for role, size in sizes:
+            begin = f"-{-end + size}" if size else "0"
+            limits = {"axis": "0", "begin": begin, "end": str(end) if end else "None"}
+            part = self.add("slice_axis", [packed], limits)
+            if role == "weight":
+                part = self.add("Reshape", [part], {"shape": f"({gates},-1)"})
+            parts[role].append(part)
+            end -= size
+        bias, weight = parts["bias"][::-1], parts["weight"][::-1]
+        return [(weight[2 * layer], bias[2 * layer], weight[2 * layer + 1], bias[2 * layer + 1])
+                for layer in range(self.layers)]  # fmt: skip
 
     def states(self, entry: Entry) -> list[Entry]:
         """The state of each layer and direction, [B,H], from [L*D,B,H]."""
@@ -128,8 +119,7 @@ class _Build:
     def together(self, states: list[Entry]) -> Entry:
         return self.add("stack", states, {"axis": "0", "num_args": str(len(states))})
 
-    def fusion(self) -> Fusion:
-        weights = self.weights()
+    def fusion(self, weights: list[tuple[Entry, Entry, Entry, Entry]]) -> Fusion:
         data, _, *first_states = self.node.inputs[: 2 + self.mode.states]
         states = [self.states(state) for state in first_states]
         x, last = data, [list[Entry]() for _ in first_states]
