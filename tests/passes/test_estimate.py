@@ -35,8 +35,8 @@ class Timed(FakeFrontend):
     [
         (False, 100.0, 100.0, 1.0),
         (True, 100.0, 100.0, 0.0),
-        (False, 0.9, 0.7, 0.25),  # 0.2 s stay for what comes behind, as long as everything took; half of the rest
-        (False, 0.9, 0.5, 0.1),  # 0.3 s stay, a third of all
+        (False, 0.9, 0.7, 0.125),  # 0.2 s stay for what comes behind, as long as everything took; a quarter of the rest
+        (False, 0.9, 0.5, 0.05),  # 0.3 s stay, a third of all
         (False, 0.9, 0.0, 0.0),
     ],
 )
