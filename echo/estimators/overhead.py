@@ -43,7 +43,7 @@ _LARGE = 0.03
 _GRADIENT_SPACING = 12.0
 _MEASURED_AGAIN, _SAME = 8, 1.05  # operators, and times as long as the first time
 _DEARER = 3.5  # times as long as measuring a product takes measuring its gradient, where it has many parameters
-_PART_OF_STEP, _MOST_LONGER = 0.8, 2.0  # a limit on measuring, of the roofline's step, and of the least limit
+_PART_OF_STEP, MOST_LONGER = 0.8, 2.0  # a limit on measuring, of the roofline's step, and of the least limit
 _MOST_GUESSED = 0.1  # of a step's seconds: the roofline may be off by a factor of two
 
 MeasureFunction = Callable[[TrainingGraph, int], float]
@@ -96,7 +96,7 @@ def estimate(
         forward_of = {group.key: group_of[group.product] for group in groups if group.product is not None}
         products = {key: groups[forward].key for key, forward in forward_of.items() if forward is not None}
         asked = [group for group in chosen if group.key not in table]
-        longer = min(max(time_limit, _PART_OF_STEP * _Rates().step(groups)), _MOST_LONGER * time_limit)
+        longer = min(max(time_limit, _PART_OF_STEP * _Rates().step(groups)), MOST_LONGER * time_limit)
         _measure(training, asked, products, table, measure, longer)
     rates, drawing = (
         _Rates.of([(group, table.get(group.key)) for group in groups if group.draws == draws], table)

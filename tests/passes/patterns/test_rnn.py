@@ -28,14 +28,14 @@ def lengths() -> Symbol:
 
 
 MISSES: dict[str, Miss] = {
-    "RNN both ways, packed": (
-        lambda: operator(bidirectional=True), "a bidirectional RNN operator with packed parameters"
-    ),
     "RNN with lengths": (lengths, "an RNN operator with sequence lengths"),
     "RNN with dropout": (lambda: operator(layers=2, p=0.2), "an RNN operator with dropout between its layers"),
     "RNN with a projection": (lambda: operator(projection_size=2), "an RNN operator with projection_size"),
     "RNN with a clipped state": (
         lambda: operator(lstm_state_clip_min=-1, lstm_state_clip_max=1), "an RNN operator with lstm_state_clip_min"
+    ),
+    "RNN both ways, packed": (
+        lambda: operator(bidirectional=True), "a bidirectional RNN operator with packed parameters"
     ),
 }  # fmt: skip
 
