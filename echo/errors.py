@@ -12,7 +12,8 @@
     ├── PlanError             a plan is to be applied to something that it was not made for
     ├── ChangedInputError     what the plan reads again in backward was written since the forward pass
     ├── VerificationError     under ``verify``: a plan does not do what the user's own graph does
-    └── UnsupportedError      MXNet's version, or a graph that echo leaves alone
+    └── UnsupportedError      MXNet's version, or a graph that echo cannot work on
+        └── LeftAloneError    a graph of a kind that echo leaves alone, about which there is nothing to warn
 """
 
 from __future__ import annotations
@@ -111,3 +112,7 @@ class VerificationError(EchoError):
 
 class UnsupportedError(EchoError):
     """This MXNet version or this graph is not one that echo can work on."""
+
+
+class LeftAloneError(UnsupportedError):
+    """A graph that MXNet trains and echo leaves as it is: MXNet does not bind it as planning has to."""

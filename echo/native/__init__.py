@@ -154,9 +154,7 @@ def capture(nodes: bool = True, read: Callable[[dict[str, Any]], Any] | None = N
 
     Captures nest: each holds the last graph that was planned while it was open, with its nodes if one of them asks.
     """
-    library = hook_library()
-    begin = function(library, "echo_capture_begin", None, ctypes.c_int)
-    end = function(library, "echo_capture_end", ctypes.c_char_p)
+    begin, end = _capture_functions(hook_library())
     around = _CAPTURES.value
     caught = Capture(nodes or any(outer.nodes for outer in around), read)
     if around:
@@ -170,6 +168,12 @@ def capture(nodes: bool = True, read: Callable[[dict[str, Any]], Any] | None = N
             if around:
                 around[-1].graph = caught.graph or around[-1].graph
                 begin(around[-1].nodes)
+
+
+@functools.lru_cache(maxsize=None)
+def _capture_functions(library: ctypes.CDLL) -> tuple[Callable[[int], None], Callable[[], bytes]]:
+    begin = function(library, "echo_capture_begin", None, ctypes.c_int)
+    return begin, function(library, "echo_capture_end", ctypes.c_char_p)
 
 
 def _keep(caught: Capture, text: bytes) -> None:

@@ -17,10 +17,18 @@ class OutOfTime(Exception):
 
 @dataclass(frozen=True)
 class Deadline:
-    """A moment by the process's clock; ``seconds`` is the time that there was until it at first."""
+    """A moment by the process's clock; ``seconds`` is the time that the user gave for all of planning.
+
+    ``length`` is the time that there was until it at first: less than ``seconds`` where it ends one part of planning.
+    """
 
     seconds: float
     at: float
+    length: float = math.nan
+
+    def __post_init__(self) -> None:
+        if math.isnan(self.length):
+            object.__setattr__(self, "length", self.seconds)
 
     @staticmethod
     def after(seconds: float | None) -> Deadline:
@@ -41,8 +49,13 @@ class Deadline:
         """An earlier deadline, so that what follows may take as long as all so far, at most a third of the whole."""
         if self.at == math.inf:
             return self
-        so_far = self.seconds - self.left
-        return Deadline(self.seconds, self.at - min(so_far, self.seconds / 3))
+        so_far = self.length - self.left
+        return Deadline(self.seconds, self.at - min(so_far, self.length / 3), self.length)
+
+    def part(self, count: int) -> Deadline:
+        """An earlier deadline, which leaves as much time to each of ``count`` things that are to be done until then."""
+        left = self.left / count
+        return self if count == 1 or self.at == math.inf else Deadline(self.seconds, self.at - self.left + left, left)
 
 
 NEVER = Deadline(math.inf, math.inf)

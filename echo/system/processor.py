@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 
 
@@ -11,6 +12,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+@functools.lru_cache(maxsize=None)
 def processor() -> str:
     """Model, family and stepping: on virtual machines the name alone says little."""
     keys = ("model name", "cpu family", "model", "stepping", "cache size")

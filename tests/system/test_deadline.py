@@ -11,9 +11,12 @@ import mxnet as mx
 import pytest
 
 import echo
+from echo import pipeline
 from echo.errors import BudgetError, OptionError
+from echo.planning.service import Planner
 from echo.plans.options import Options
 from echo.plans.variables import options_from
+from echo.runtime import find
 from echo.system import deadline as module
 from echo.system.deadline import NEVER, Deadline
 
@@ -54,11 +57,13 @@ def planned(monkeypatch: pytest.MonkeyPatch, step: float, **options: Any) -> ech
         return echo.plan(chain(), max_overhead=None, fuse=False, **options, **SHAPES)
 
 
-def test_what_was_found_so_far_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_found_so_far_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     whole = planned(monkeypatch, 0.0)
     assert not whole.failed
     found = []
     for step in (0.001, 0.03, 0.1, 0.3, 1.0, 20.0):
+        monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path / str(step)))  # a plan that was stopped is a warm start
+        monkeypatch.setattr(find, "PLANNER", Planner())
         plan = planned(monkeypatch, step, max_planning=10.0)
         assert whole.after.planned <= plan.after.planned <= plan.before.planned
         found.append((plan.after.planned, bool(plan.failed)))
@@ -74,12 +79,34 @@ def test_the_plan_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "max_planning=7 s" in str(plan)
 
 
-def test_a_plan_in_a_hurry_is_not_kept_on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_plan_that_was_stopped_is_the_warm_start_of_the_next_process(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))
-    planned(monkeypatch, 20.0, max_planning=6)
-    assert not list(tmp_path.rglob("plans/*"))
-    planned(monkeypatch, 0.0, max_planning=6, keep=["fc3"])
-    assert list(tmp_path.rglob("plans/*"))
+    stopped = planned(monkeypatch, 0.3, max_planning=6)
+    assert stopped.is_late
+    (path,) = tmp_path.rglob("plans/*")
+    monkeypatch.setattr(find, "PLANNER", Planner())
+    warm_starts: list[Any] = []
+    full = pipeline.plan
+    monkeypatch.setattr(pipeline, "plan", lambda request: (warm_starts.append(request.warm_start), full(request))[1])
+    finished = planned(monkeypatch, 0.0, max_planning=6)
+    assert len(warm_starts) == 1
+    assert warm_starts[0] is not None
+    assert not finished.is_late
+    assert finished.after.planned <= stopped.after.planned
+    assert list(tmp_path.rglob("plans/*")) == [path]
+    monkeypatch.setattr(find, "PLANNER", Planner())
+    again = planned(monkeypatch, 0.0, max_planning=6)
+    assert (again.marks, again.after) == (finished.marks, finished.after)
+    assert len(warm_starts) == 1, "a plan that was finished is read"
+
+
+def test_better_plan_of_two_that_were_stopped_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))
+    stopped = planned(monkeypatch, 0.3, max_planning=6)
+    monkeypatch.setattr(find, "PLANNER", Planner())
+    assert planned(monkeypatch, 20.0, max_planning=6).after.planned <= stopped.after.planned
 
 
 def test_budgets_say_that_time_was_short(monkeypatch: pytest.MonkeyPatch) -> None:
