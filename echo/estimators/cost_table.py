@@ -1,5 +1,7 @@
 """Measured seconds of operators on one device, kept on disk between runs.
 
+A process reads the file once, and again when another process has replaced it.
+
 The file is data (`echo.system.files`): JSON with a digest, checked field by field, replaced atomically, merged when
 several processes write. A damaged or foreign file is ignored and written anew; a folder that cannot be written to
 leaves the table in memory.
@@ -8,14 +10,15 @@ leaves the table in memory.
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
-from typing import Dict
+from typing import Dict, NamedTuple, Tuple
 
 from echo.system.files import cache_folder, ignore, locked, read, replace, say_not_kept
 from echo.system.reading import digest_of
 
 # A table grows by about 150 bytes a distinct operator; the seven models of the benchmarks make 0.2 MB together.
-_FORMAT = "echo-cost-table-6"
+_FORMAT = "echo-cost-table-7"
 _MAX_SECONDS = 3600.0
 
 
@@ -23,29 +26,38 @@ class CostTable:
     """Seconds by signature for one device. A signature that could not be measured is kept as None.
 
     ``device`` is any text that names hardware and settings (`echo.frontend.device.device_key`); each has its own file.
+    Provisional signatures are those of which a later start should measure better: on a busy machine their seconds were
+    too long, or not to be believed (None).
     """
 
     def __init__(self, device: str, folder: Path | None = None) -> None:
         self.device = device
         self.path = (folder or cache_folder()) / f"costs-{digest_of(_FORMAT, device.encode())[:16]}.json"
-        self._seconds, self._points = _read(self.path, device)
+        self._kept = _read(self.path, device)
         self._added: _Seconds = {}
         self._added_points: _Points = {}
+        self._provisional: set[str] = set()  # of what was added
 
     def __contains__(self, signature: object) -> bool:
-        return signature in self._seconds
+        return signature in self._added or signature in self._kept.seconds
 
     def __len__(self) -> int:
-        return len(self._seconds)
+        return len(self._added.keys() | self._kept.seconds.keys())
 
     def __repr__(self) -> str:
         return f"CostTable({self.device!r}, {len(self)} signatures, {str(self.path)!r})"
 
     def get(self, signature: str) -> float | None:
         """The measured seconds, or None where it was not measured or cannot be."""
-        return self._seconds.get(signature)
+        if signature in self._added:
+            return self._added[signature]
+        return self._kept.seconds.get(signature)
 
-    def add(self, signature: str, seconds: float | None) -> None:
+    def is_provisional(self, signature: str) -> bool:
+        """Whether the seconds should be measured again."""
+        return signature in (self._provisional if signature in self._added else self._kept.provisional)
+
+    def add(self, signature: str, seconds: float | None, provisional: bool = False) -> None:
         """Keeps a measurement (None: it cannot be measured) until `save`.
 
         Raises:
@@ -53,11 +65,13 @@ class CostTable:
         """
         if not _is_seconds(seconds):
             raise ValueError(f"expected a positive finite number of seconds or None, got {seconds!r}")
-        self._seconds[signature] = self._added[signature] = seconds
+        self._added[signature] = seconds
+        (self._provisional.add if provisional else self._provisional.discard)(signature)
 
     def points(self, family: str) -> list[tuple[float, float]]:
         """The measurements of a family of operators that differ in their sizes alone: (size, seconds), by size."""
-        return sorted((float(size), seconds) for size, seconds in self._points.get(family, {}).items())
+        points = {**self._kept.points.get(family, {}), **self._added_points.get(family, {})}
+        return sorted((float(size), seconds) for size, seconds in points.items())
 
     def add_point(self, family: str, size: float, seconds: float) -> None:
         """Keeps a measured member of a family until `save`.
@@ -67,50 +81,100 @@ class CostTable:
         """
         if seconds is None or not _is_seconds(seconds) or not _is_size(repr(float(size))):
             raise ValueError(f"expected a positive size and seconds, got {size!r} and {seconds!r}")
-        for points in (self._points, self._added_points):
-            points.setdefault(family, {})[repr(float(size))] = seconds
+        self._added_points.setdefault(family, {})[repr(float(size))] = seconds
 
     def save(self) -> bool:
-        """Writes what was added, merged with what other processes wrote. False where nothing could be written."""
+        """Writes what was added, merged with what other processes wrote. False where nothing could be written.
+
+        What is provisional here does not replace what another process measured well.
+        """
         if not self._added and not self._added_points:
             return True
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with locked(self.path):
-                seconds, points = _read(self.path, self.device)
-                seconds.update(self._added)
-                for family, added in self._added_points.items():
-                    points.setdefault(family, {}).update(added)
-                value = {"device": self.device, "seconds": seconds, "points": points}
-                replace(self.path, _purpose(self.device), value)
+                merged = self._merged(_read(self.path, self.device))
+                replace(self.path, _purpose(self.device), {"device": self.device, **merged.to_json()})
         except OSError as error:
             say_not_kept(error)  # read-only or full: the table works on in memory
             return False
-        self._seconds = {**seconds, **self._seconds}
-        self._points = points
-        self._added, self._added_points = {}, {}
+        self._kept = merged
+        self._added, self._added_points, self._provisional = {}, {}, set()
         return True
+
+    def _merged(self, kept: _Kept) -> _Kept:
+        settled = kept.seconds.keys() - kept.provisional
+        added = {key: seconds for key, seconds in self._added.items() if key not in self._provisional & settled}
+        points = {family: dict(pairs) for family, pairs in kept.points.items()}
+        for family, pairs in self._added_points.items():
+            points.setdefault(family, {}).update(pairs)
+        provisional = (kept.provisional - added.keys()) | (self._provisional & added.keys())
+        return _Kept({**kept.seconds, **added}, points, frozenset(provisional))
 
 
 _Seconds = Dict[str, "float | None"]
 _Points = Dict[str, Dict[str, float]]  # family -> size, as JSON writes a number that is a key -> seconds
 
 
+class _Kept(NamedTuple):
+    """The contents of a file, which tables share and never change."""
+
+    seconds: _Seconds
+    points: _Points
+    provisional: frozenset[str]
+
+    def to_json(self) -> dict[str, object]:
+        return {"seconds": self.seconds, "points": self.points, "provisional": sorted(self.provisional)}
+
+
+_NOTHING = _Kept({}, {}, frozenset())
+_FileState = Tuple[int, ...]
+_MOST_FILES = 8
+# What was read, with the state of the file at that time: reading and checking takes some 10 ms for each new graph.
+_READ: dict[tuple[Path, str], tuple[_FileState, _Kept]] = {}
+
+
 def _purpose(device: str) -> str:
     return f"{_FORMAT} {device}"
 
 
-def _read(path: Path, device: str) -> tuple[_Seconds, _Points]:
-    """The seconds and points in the file; empty where it is missing, damaged or another device's."""
+def _state(path: Path) -> _FileState:
+    """Identifies the contents of a file, which is replaced but never written to; () where it is not there."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _read(path: Path, device: str) -> _Kept:
+    """The contents of the file, remembered while it stays the same."""
+    state = _state(path)
+    if not state:
+        return _NOTHING
+    known = _READ.get((path, device))
+    if known is not None and known[0] == state:
+        return known[1]
+    kept = _checked(path, device)
+    if kept is not _NOTHING:
+        if len(_READ) >= _MOST_FILES:
+            _READ.clear()
+        _READ[path, device] = state, kept
+    return kept
+
+
+def _checked(path: Path, device: str) -> _Kept:
+    """The contents of the file; nothing where it is missing, damaged or another device's."""
     value = read(path, _purpose(device))
     if value is None:
-        return {}, {}
-    seconds, points = value.get("seconds"), value.get("points")
+        return _NOTHING
+    seconds, points, provisional = value.get("seconds"), value.get("points"), value.get("provisional")
     timed = isinstance(seconds, dict) and all(map(_is_seconds, seconds.values()))
-    if not timed or not isinstance(points, dict) or not all(map(_is_family, points.values())):
+    named = isinstance(provisional, list) and all(isinstance(name, str) for name in provisional)
+    if not timed or not named or not isinstance(points, dict) or not all(map(_is_family, points.values())):
         ignore(path, "it has fields of other types")
-        return {}, {}
-    return seconds, points  # type: ignore[return-value]  # checked just now
+        return _NOTHING
+    return _Kept(seconds, points, frozenset(provisional))  # type: ignore[arg-type]  # checked just now
 
 
 def _is_family(value: object) -> bool:

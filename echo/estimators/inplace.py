@@ -21,8 +21,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
-from typing import AbstractSet, Iterable, Mapping
+from typing import AbstractSet, Iterable, Iterator, Mapping
 
+from echo.estimators.mxnet_storage import Storage
 from echo.estimators.planner import blocks
 from echo.ir.clones import with_clones
 from echo.ir.graph import Entry, Graph
@@ -84,6 +85,15 @@ def relaid(training: TrainingGraph, device: str) -> frozenset[Entry]:
                 read_otherwise.add(first)
     changed = viewed & read_otherwise
     return frozenset(entry for first in changed for entry in {first, *(e for e, f in chunk.items() if f == first)})
+
+
+def in_place(training: TrainingGraph) -> frozenset[int]:
+    """The forward identities (copies) that MXNet computes in place without a plan: they leave the layout as it is."""
+    copies = [number for number, node in training.operators() if node.forward and spec(node.op).layout.identity]
+    if not copies:
+        return frozenset()
+    inplace = blocks(training).inplace
+    return frozenset(number for number in copies if inplace[training.first_entry[number]] == 0)
 
 
 class _Sensitive:
@@ -158,32 +168,45 @@ def moved(training: TrainingGraph, device: str, recompute: Iterable[Entry], spli
     """The nodes that must not be recomputed, so that all nodes work in place as they do in the user's graph.
 
     ``training`` comes from `as_stock`, so MXNet takes all options that it still has. One is lost where a clone reads an
-    array that the user's graph has overwritten by then, or where a clone has other readers than its original.
+    array that the user's graph has overwritten by then, or where a clone has other readers than its original. A copy is
+    no longer in place where the backward graph of a CachedOp reads a stashed array.
     """
     stock_sensitive = _Sensitive(training, device)
     if not any(number in stock_sensitive for number, _ in training.operators()):
         return frozenset()
     planned = with_clones(training, recompute, splits)
-    plan_sensitive, inplace = _Sensitive(planned, device), blocks(planned).inplace
     original = {node.user: number for number, node in training.operators() if node.forward and node.user is not None}
+    storage = blocks(planned)
     readers: dict[Entry, list[int]] = defaultdict(list)
+    of_chunk: dict[int, set[int]] = defaultdict(set)  # also of the copies in it
     for number, node in planned.operators():
         for position, entry in enumerate(node.inputs):
             if position not in node.ignored:
                 readers[Entry(entry.node, entry.index)].append(number)
+                of_chunk[storage.chunk[planned.entry_id(entry)]].add(number)
 
     def clones(numbers: Iterable[int]) -> set[int]:
         return {original[user] for number in numbers
                 if not planned.nodes[number].forward and (user := planned.nodes[number].user) is not None}  # fmt: skip
 
     refused: set[int] = set()
-    for number, node in planned.operators():
-        if number not in plan_sensitive:
+    for number, position, output, same in _lost(planned, storage, _Sensitive(planned, device)):
+        layout = spec(planned.nodes[number].op).layout
+        if not readers[Entry(number, output)] or (same and not (layout.identity and layout.unsettled)):
             continue
-        for position, output, same in node.inplace:
-            taken = inplace[planned.first_entry[number] + output] == position
-            if same or taken or not readers[Entry(number, output)]:
-                continue
-            source = node.inputs[position]
-            refused |= clones([number]) or clones(readers[Entry(source.node, source.index)]) or set(original.values())
+        if same:  # the clone of a copy: out of place it would make a plain array of a blocked one
+            refused |= clones([number])
+            continue
+        source = planned.nodes[number].inputs[position]
+        beside = of_chunk[storage.chunk[planned.entry_id(source)]]
+        refused |= (clones([number]) or clones(readers[Entry(source.node, source.index)]) or clones(beside)
+                    or set(original.values()))  # fmt: skip
     return frozenset(refused)
+
+
+def _lost(planned: TrainingGraph, storage: Storage, sensitive: _Sensitive) -> Iterator[tuple[int, int, int, bool]]:
+    """In-place options that are not taken, of nodes whose bits may depend on it: node, input, output, identity."""
+    for number, node in planned.operators():
+        for position, output, same in node.inplace if number in sensitive else ():
+            if storage.inplace[planned.first_entry[number] + output] != position:
+                yield number, position, output, same

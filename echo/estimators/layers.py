@@ -16,9 +16,14 @@ _OF_FORWARD = ("_backward", CLONE_SUFFIX, MIRROR_SUFFIX)
 
 
 def layer_of(node: TrainingNode) -> str:
-    """A layer's name by a node alone: the first words of the node's name, with "*" for counters."""
-    words = [_COUNTER.sub("*", word) for word in node.name.split("_") if word]
-    return "_".join(words[:2]) or node.op
+    """Returns a layer's name by one node: the first words of the node's name, with "*" for counters."""
+    return layer_named(node.name) or node.op
+
+
+def layer_named(name: str) -> str:
+    """Returns the layer's name that a node with this name gives, empty if the name has no words."""
+    words = [_COUNTER.sub("*", word) for word in name.split("_") if word]
+    return "_".join(words[:2])
 
 
 class Layers:
@@ -53,12 +58,13 @@ class Layers:
             source = self._forward.get(node.name[: -len(suffix)]) if node.name.endswith(suffix) else None
             if source is not None and source < number:
                 return source
-        if not _is_numbered(node):
+        if not has_automatic_name(node.op, node.name):
             return None
         reads = (entry.node for entry in node.inputs if self._nodes[entry.node].op != VARIABLE)
         return next((read for read in reads if read < number), None)
 
 
-def _is_numbered(node: TrainingNode) -> bool:
-    numbered = _NUMBERED.fullmatch(node.name)
-    return bool(numbered) and (node.name.startswith("_") or numbered[1] == node.op.lower().lstrip("_"))  # type: ignore[index]
+def has_automatic_name(op: str, name: str) -> bool:
+    """Whether MXNet gave a node of this operator its name (``broadcast_add12``, ``_plus3``)."""
+    numbered = _NUMBERED.fullmatch(name)
+    return numbered is not None and (name.startswith("_") or numbered[1] == op.lower().lstrip("_"))

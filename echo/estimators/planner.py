@@ -37,8 +37,13 @@ class _Arrays(ctypes.Structure):
     )  # fmt: skip
 
 
+_NO_SPLITS = np.zeros(0, np.int32), np.zeros(0, np.int32)
+
+
 def flat(splits: Splits) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
     """Splits as the native library reads them: nodes and positions, sorted."""
+    if not splits:
+        return _NO_SPLITS
     nodes = sorted(splits)
     slots = [splits[node] for node in nodes]
     counts = np.fromiter(map(len, slots), np.int64, len(slots))
@@ -112,8 +117,8 @@ class StoragePlanner:
     ) -> Evaluation:
         if recompute.shape != (self.entries,) or recompute.dtype != np.uint8:
             raise ValueError(f"expected {self.entries} uint8, got {recompute.shape} {recompute.dtype}")
-        ranges = np.array(match_ranges, np.int64)
-        totals = np.zeros(len(ranges), np.int64)
+        numbers = ctypes.c_int64 * len(match_ranges)
+        ranges, totals = numbers(*match_ranges), numbers()
         split_node, split_slot = flat(splits)
         seconds = self._library.echo_planner_evaluate(
             self._handle,
@@ -121,13 +126,13 @@ class StoragePlanner:
             len(split_node),
             split_node.ctypes.data,
             split_slot.ctypes.data,
-            ranges.ctypes.data,
+            ranges,
             len(ranges),
             -1 if limit is None else max(0, limit),
-            totals.ctypes.data,
+            totals,
             None if executed is None else executed.ctypes.data,
         )
-        return Evaluation(tuple(int(total) for total in totals), float(seconds))
+        return Evaluation(tuple(totals), float(seconds))
 
 
 class ReferencePlanner:

@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import json
 import logging
+import math
 import os
 import re
 import signal
@@ -24,7 +25,7 @@ import mxnet as mx
 import mxnet.libinfo
 
 from echo import meter
-from echo.estimators.overhead import UnavailableError, UnmeasurableError
+from echo.estimators.measuring import LateError, UnavailableError, UnmeasurableError
 from echo.frontend.extension import loaded_from
 from echo.frontend.pointwise import FUSION_VARIABLE
 from echo.system.once import ONCE
@@ -32,7 +33,7 @@ from echo.system.per_thread import PerThread
 
 logger = logging.getLogger("echo")
 _START_SECONDS = 10.0  # for a process that takes a fifth of a second where the machine has nothing else to do
-_PATIENCE = 2.0  # seconds beyond what an answer should take
+_PATIENCE = 4.0  # seconds beyond what an answer should take, also where other programs keep the processors busy
 _MOST_DEATHS = 3  # in one planning
 _PYTHON = re.compile(r"(python|pypy)[\d.]*")
 # of the user's environment: what is meant for echo, for Python, for a cluster that the process must not join, and for
@@ -80,15 +81,22 @@ class _Process:
         self._running: _Running | None = None
         self._device: tuple[int, int] | None = None
         self._deaths = 0
+        self._starting = 0.0  # seconds of work that the start took, which the first answer counts
         self._why_not = ""
 
     def ask(self, ctx: mx.Context, request: Mapping[str, Any], limit: float) -> dict[str, Any]:
         running = self._started(ctx)
         try:
-            return _checked(running.ask({**request, "limit": limit}, limit))
+            reply = _checked(running.ask({**request, "limit": limit}, limit))
         except (OSError, ValueError) as error:
             self._deaths += 1
-            raise UnmeasurableError(f"the process that measured it {self._end() or error}") from error
+            ended = self._end()
+            late = isinstance(error, TimeoutError) or ended == _ended_by(signal.SIGALRM)
+            kind = LateError if late else UnmeasurableError
+            raise kind(f"the process that measured it {ended or error}") from error
+        reply["spent"] += self._starting
+        self._starting = 0.0
+        return reply
 
     def _started(self, ctx: mx.Context) -> _Running:
         device = _device(ctx)
@@ -100,8 +108,8 @@ class _Process:
             raise UnavailableError(self._why_not)
         if self._running is None:
             try:
-                self._running, self._device = _Running.start(_interpreter()), device
-                self._running.ask(_first_request(device), _START_SECONDS)
+                self._running, self._device = _Running.start(interpreter()), device
+                self._starting = _spent(self._running.ask(_first_request(device), _START_SECONDS))
             except (OSError, ValueError, NotImplementedError) as error:
                 self._why_not = f"no process can be started for it ({self._end() or error})"
                 raise UnavailableError(self._why_not) from error
@@ -123,7 +131,15 @@ def _checked(reply: Any) -> dict[str, Any]:
         text = str(reply["error"])
         # there may be more memory the next time
         raise (UnavailableError if "out of memory" in text.lower() else UnmeasurableError)(text)
-    return reply
+    return {**reply, "spent": _spent(reply)}
+
+
+def _spent(reply: Any) -> float:
+    """The seconds of work behind a reply."""
+    spent = reply.get("spent") if isinstance(reply, dict) else None
+    if not isinstance(spent, float) or not 0 <= spent < math.inf:
+        raise ValueError(f"spent {spent!r}")
+    return spent
 
 
 def _device(ctx: mx.Context) -> tuple[int, int]:
@@ -140,7 +156,7 @@ def _first_request(device: tuple[int, int]) -> dict[str, Any]:
     }
 
 
-def _interpreter() -> str:
+def interpreter() -> str:
     """The path of a Python interpreter, which ``sys.executable`` is not in a program that embeds Python.
 
     Raises:
@@ -207,7 +223,7 @@ class _Running:
         try:
             return action()
         except socket.timeout as error:
-            raise OSError("gave no answer in time") from error
+            raise TimeoutError("gave no answer in time") from error
 
     def end(self) -> str:
         """Ends the process and says how it ended, if it had ended by itself."""
@@ -220,8 +236,12 @@ class _Running:
             if os.WIFEXITED(status):
                 return f"ended with {os.WEXITSTATUS(status)}"
             if pid or os.WTERMSIG(status) != signal.SIGKILL:
-                return f"was ended by signal {os.WTERMSIG(status)}"
+                return _ended_by(os.WTERMSIG(status))
         return ""
+
+
+def _ended_by(number: int) -> str:
+    return f"was ended by signal {int(number)}"
 
 
 def _above_standard(end: socket.socket) -> socket.socket:

@@ -8,6 +8,7 @@ import os
 import mxnet as mx
 
 from echo.frontend.environment import changed_variable
+from echo.system.own_binds import own_binds
 
 VARIABLE = "MXNET_SUBGRAPH_VERBOSE"
 
@@ -21,6 +22,6 @@ def silenced() -> bool:
     """
     if VARIABLE in os.environ:
         return False
-    with changed_variable(VARIABLE, "0"):
+    with changed_variable(VARIABLE, "0"), own_binds():
         mx.sym.Symbol.bind(mx.sym.var("data") + 0, mx.cpu(), [mx.nd.zeros((1,), mx.cpu())])
     return True

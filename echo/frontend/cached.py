@@ -105,11 +105,12 @@ def as_cached(training: TrainingGraph, runner: str, match_range: int, pool: Memo
              if node.untouched or number in heads else node
              for number, node in enumerate(training.nodes)]  # fmt: skip
     cached = replace(training, nodes=tuple(nodes), runner=runner, pool=pool, accumulations=())
-    in_place = accumulations(cached, blocks(cached).chunk)
-    added = added_outputs((entry[:2] for entry in sums), in_place)
-    nodes = [node.having(untouched=node.untouched | added[number]) if number in added else node
-             for number, node in enumerate(nodes)]  # fmt: skip
-    cached = replace(cached, nodes=tuple(nodes), accumulations=in_place)
+    if sums:
+        in_place = accumulations(cached, blocks(cached).chunk)
+        added = added_outputs((entry[:2] for entry in sums), in_place)
+        nodes = [node.having(untouched=node.untouched | added[number]) if number in added else node
+                 for number, node in enumerate(nodes)]  # fmt: skip
+        cached = replace(cached, nodes=tuple(nodes), accumulations=in_place)
     return replace(cached, planned_bytes=plan_storage(cached, match_range).total)
 
 

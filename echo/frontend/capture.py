@@ -19,12 +19,14 @@ from mxnet.ndarray.ndarray import _new_alloc_handle
 from echo import native
 from echo.errors import GraphError, UnsupportedError
 from echo.frontend.backend_lines import silenced
+from echo.frontend.fallback_lines import unlogged
 from echo.frontend.pointwise import unfused
 from echo.frontend.symbols import Binding, symbol_of
 from echo.ir.graph import VARIABLE, Entry, Graph
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import NO_NUMBERS, TensorType, TrainingNode, tensor_type
-from echo.system.trim import trim
+from echo.system.own_binds import own_binds
+from echo.system.trim import trim, trim_after
 
 _TOTAL = re.compile(r"^Total (\d+) MB allocated$", re.MULTILINE)
 _NUMBER, _NUMBERED = re.compile(r"n\d+"), re.compile(r"n(\d+)_")  # names of nodes in the copy that is read back
@@ -42,8 +44,13 @@ class Oracle:
     chunks: tuple[int, ...] | None = None
 
 
-def bind_without_memory(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context) -> mx.executor.Executor:
-    """A bound executor, fully planned, whose arrays are never allocated. It must not be run."""
+def bind_without_memory(
+    symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context, quiet: bool = True
+) -> mx.executor.Executor:
+    """A bound executor, fully planned, whose arrays are never allocated. It must not be run.
+
+    Unless ``quiet``, MXNet writes the lines of `echo.frontend.fallback_lines` for it.
+    """
 
     def lazy(shape: tuple[int, ...], dtype: Any) -> NDArray:
         return NDArray(_new_alloc_handle(shape, ctx, True, dtype))
@@ -61,7 +68,8 @@ def bind_without_memory(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context
     names = symbol.list_arguments()
     trained = [place for place, request in enumerate(binding.grad_req) if request != "null"]
     gradients = {names[place]: gradient(place) for place in trained}
-    return mx.sym.Symbol.bind(symbol, ctx, args, gradients, list(binding.grad_req), aux)
+    with own_binds(), unlogged() if quiet else contextlib.nullcontext():
+        return mx.sym.Symbol.bind(symbol, ctx, args, gradients, list(binding.grad_req), aux)
 
 
 def planned_megabytes(executor: mx.executor.Executor) -> int:
@@ -132,7 +140,6 @@ def _captured(
         bind_without_memory(symbol, binding, ctx)
     if caught.graph is None:
         raise GraphError("the native hook saw no training graph: is it still installed?")
-    trim()  # of a graph of 10,000 nodes MXNet's executor took 60 MB
     graph: Mapping[str, Any] = caught.graph
     return graph
 
@@ -142,6 +149,7 @@ def oracle(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context, hook: bool)
     if not hook:
         return Oracle((planned_megabytes(bind_without_memory(symbol, binding, ctx)) + 1) << 20)
     captured = _captured(symbol, binding, ctx, nodes=False)
+    trim()
     return Oracle(int(captured["touched_bytes"]), _accumulations(captured), chunks_in(captured))
 
 
@@ -156,7 +164,9 @@ def _accumulations(captured: Mapping[str, Any]) -> tuple[bool, ...]:
 
 def chunk_bytes(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context) -> tuple[int, ...]:
     """Bytes of each chunk that MXNet's memory planner, with the hook, plans for a bind of this symbol."""
-    return chunks_in(_captured(symbol, binding, ctx, nodes=False))
+    chunks = chunks_in(_captured(symbol, binding, ctx, nodes=False))
+    trim()
+    return chunks
 
 
 def training_graph(
@@ -190,7 +200,9 @@ def captured_graph(
     # names are free for the user to repeat, so the copy that is read back gets numbers for names
     marked = graph.with_attrs(marks or {})
     numbered = symbol_of(marked.with_names([f"n{number}" for number in range(len(graph.nodes))]))
-    return _captured(numbered, binding, ctx, nodes=True, stock=stock)
+    captured = _captured(numbered, binding, ctx, nodes=True, stock=stock)
+    trim_after(len(graph.nodes))
+    return captured
 
 
 def graph_in(captured: Mapping[str, Any], user: Graph) -> TrainingGraph:

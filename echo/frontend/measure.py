@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Any, Mapping
 
 import mxnet as mx
 
-from echo.estimators.overhead import UnmeasurableError
+from echo.estimators.measuring import LateError, Measured, UnmeasurableError
 from echo.estimators.signatures import forward_node
 from echo.frontend.apart import ask
 from echo.frontend.microbenchmark import Facts, excess, microbenchmark_of, refuse
@@ -29,8 +30,9 @@ class Meter:
         self._ctx = ctx
         self._latest_facts: tuple[TrainingGraph, Facts] | None = None
         self._streaming: float | None = None  # seconds a byte (`echo.meter.clock.Clock.streaming`)
+        self._spent = 0.0
 
-    def __call__(self, training: TrainingGraph, number: int) -> float:
+    def __call__(self, training: TrainingGraph, number: int) -> Measured:
         """Seconds of one run of node ``number``.
 
         Raises:
@@ -39,32 +41,40 @@ class Meter:
         """
         node = training.nodes[number]
         refuse(training, node)
+        self._spent, start = 0.0, time.thread_time()
         try:
-            return self._measure(training, number, excess(training, node))
+            seconds, disturbed = self._measure(training, number, excess(training, node))
         except (mx.MXNetError, UnmeasurableError) as error:
             reason = str(error).strip().splitlines()[-1]
-            raise UnmeasurableError(f"{node.op} cannot be measured on its own: {reason}") from error
+            kind = LateError if isinstance(error, LateError) else UnmeasurableError
+            raise kind(f"{node.op} cannot be measured on its own: {reason}") from error
+        return Measured(seconds, self._spent + time.thread_time() - start, disturbed)
 
     def _facts(self, training: TrainingGraph) -> Facts:
         if self._latest_facts is None or self._latest_facts[0] is not training:
             self._latest_facts = training, Facts.of(training)
         return self._latest_facts[1]
 
-    def _measure(self, training: TrainingGraph, number: int, too_large: float) -> float:
+    def _ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        reply = ask(self._ctx, request)
+        self._spent += reply["spent"]
+        return reply
+
+    def _measure(self, training: TrainingGraph, number: int, too_large: float) -> tuple[float, bool]:
         facts = self._facts(training)
         microbenchmark, scale = microbenchmark_of(training, number, too_large, facts)
-        reply = ask(self._ctx, _request(microbenchmark))
+        reply = self._ask(_request(microbenchmark))
         if "too_long" in reply:
             microbenchmark, scale = microbenchmark_of(training, number, too_large * _seconds(reply, "too_long"), facts)
-            reply = ask(self._ctx, _request(microbenchmark, _seconds(reply, "once")))
-        seconds = _seconds(reply, "seconds")
+            reply = self._ask(_request(microbenchmark, _seconds(reply, "once")))
+        seconds, disturbed = _seconds(reply, "seconds"), reply.get("disturbed") is True
         node = training.nodes[number]
         if scale > 2 and spec((forward_node(training, node) or node).op).packs_parameters:
-            return self._beside_packing(training, number, too_large / _LARGER_PART, seconds, scale)
+            return self._beside_packing(training, number, too_large / _LARGER_PART, seconds, scale), disturbed
         is_light = microbenchmark.hot and not microbenchmark.heavy
         from_memory = is_light and scale > 1 and (node.random or not _works_in_place(node))
         beyond = self._beyond_caches(microbenchmark.bytes * scale) if from_memory else 0.0
-        return seconds * scale + beyond
+        return seconds * scale + beyond, disturbed
 
     def _beside_packing(
         self, training: TrainingGraph, number: int, too_large: float, seconds: float, scale: float
@@ -75,7 +85,7 @@ class Meter:
         proportion) and 8 took 19.7 (77 by both; 650 units, batch 32, one thread).
         """
         microbenchmark, less = microbenchmark_of(training, number, too_large, self._facts(training))
-        larger = _seconds(ask(self._ctx, _request(microbenchmark)), "seconds")
+        larger = _seconds(self._ask(_request(microbenchmark)), "seconds")
         growth = max(larger - seconds, 0.0) / max(scale / less - 1, 1e-9)
         return min(max(seconds + growth * (scale - 1), larger), seconds * scale)
 
@@ -89,7 +99,7 @@ class Meter:
         if share <= 0 or self._ctx.device_type != "cpu":
             return 0.0
         if self._streaming is None:
-            seconds_a_byte = ask(self._ctx, {"streaming": True}).get("streaming")
+            seconds_a_byte = self._ask({"streaming": True}).get("streaming")
             if not isinstance(seconds_a_byte, float) or not 0 <= seconds_a_byte < math.inf:
                 raise UnmeasurableError(f"expected seconds a byte, got {seconds_a_byte!r}")
             self._streaming = seconds_a_byte
@@ -118,11 +128,12 @@ def _seconds(reply: Mapping[str, Any], key: str) -> float:
 def race(
     graphs: Mapping[str, Graph], types: Mapping[str, TensorType], ctx: mx.Context, limit: float
 ) -> dict[str, float] | None:
-    """The median seconds of a training step of each graph (`echo.meter.race`); ``types`` are those of its variables.
+    """The fewest seconds of a training step of each graph (`echo.meter.race`); ``types`` are those of its variables.
 
     None where that takes longer than ``limit`` seconds.
 
     Raises:
+        LateError: the process that measures gives no answer.
         UnmeasurableError: MXNet does not run one of them.
         UnavailableError: nothing can be measured.
     """
@@ -133,6 +144,8 @@ def race(
     }
     try:
         times = ask(ctx, request, limit).get("race")
+    except LateError:
+        raise
     except UnmeasurableError as error:
         raise UnmeasurableError(f"MXNet does not run {list(graphs)}: {error}") from error
     return None if times is None else {name: _seconds(times, name) for name in times}

@@ -10,7 +10,8 @@ from typing import List, Mapping, Sequence, Tuple
 import mxnet as mx
 import numpy as np
 
-from echo.estimators.overhead import BYTES_PER_SECOND, FLOPS_PER_SECOND, UnmeasurableError
+from echo.estimators.measuring import UnmeasurableError
+from echo.estimators.rates import BYTES_PER_SECOND, FLOPS_PER_SECOND
 from echo.estimators.roofline import work
 from echo.estimators.signatures import attributes, blocked_nodes, forward_node, is_blocked, unrolled_nodes
 from echo.frontend.symbols import load

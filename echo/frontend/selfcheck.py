@@ -11,11 +11,13 @@ from echo import native
 from echo.errors import NativeError
 from echo.frontend.backend_lines import silenced
 from echo.frontend.capture import bind_without_memory, planned_megabytes
+from echo.frontend.fallback_lines import unlogged
 from echo.frontend.symbols import graph_of, infer_binding, symbol_from, symbol_of
 from echo.ir.attributes import GRADIENT_ATTRIBUTE
 from echo.ir.gradient_rule import GradientRule, own_inputs
 from echo.ir.graph import VARIABLE, Entry, Node
 from echo.plans.marks import mark
+from echo.system.own_binds import own_binds
 
 _EXPECTED = (
     ("null", "data", [[512, 512]]),
@@ -83,7 +85,8 @@ def _is_equal(act_type: str, rule: GradientRule) -> bool:
     ctx = mx.cpu()  # blocks run in the context of their data, which need not be this one
     for bound in (symbol, symbol_of(exchanged)):
         data = mx.nd.array(np.arange(-12, 12, 1 / 64), ctx)
-        executor = mx.sym.Symbol.bind(bound, ctx, [data], [mx.nd.zeros(data.shape, ctx)])
+        with own_binds(), unlogged():
+            executor = mx.sym.Symbol.bind(bound, ctx, [data], [mx.nd.zeros(data.shape, ctx)])
         executor.forward(is_train=True)
         executor.backward([mx.nd.array(np.arange(1, 1 + data.size) / 7, ctx)])
         gradients.append(executor.grad_arrays[0].asnumpy().tobytes())

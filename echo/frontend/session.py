@@ -11,10 +11,11 @@ import mxnet as mx
 from mxnet.ndarray.ndarray import _DTYPE_MX_TO_NP
 
 from echo import native
-from echo.errors import GraphError, UnsupportedError
+from echo.errors import GraphError, LeftAloneError, UnsupportedError
 from echo.estimators.cost_table import CostTable
 from echo.estimators.evaluator import Evaluator
-from echo.estimators.overhead import MeasureFunction, Overhead, estimate
+from echo.estimators.measuring import MeasureFunction
+from echo.estimators.overhead import Overhead, estimate
 from echo.estimators.planner import make_planner
 from echo.frontend.apart import measuring
 from echo.frontend.cached import as_cached, stateless
@@ -33,7 +34,7 @@ from echo.frontend.selfcheck import onednn_activations
 from echo.frontend.setting import setting_of
 from echo.frontend.spaces import spaces
 from echo.frontend.subject import arrays, call_of, family, static_bytes, subject
-from echo.frontend.symbols import Binding, symbol_of, types_of
+from echo.frontend.symbols import Binding, symbol_of, types_of, why_left_alone
 from echo.ir.gradient_rule import GradientRule
 from echo.ir.graph import Entry, Graph
 from echo.ir.setting import Setting
@@ -112,7 +113,8 @@ class MxnetSession:
     @property
     def setting(self) -> Setting:
         """The variables without gradients, and whether kernels draw Dropout's numbers: patterns read it."""
-        return setting_of(self.argument_names(), self._binding, self.device)
+        names = self.argument_names() if "null" in self._binding.grad_req else ()
+        return setting_of(names, self._binding, self.device)
 
     def runnable(self, graph: Graph) -> Graph:
         """The graph in operators that may run again here (`stateless`)."""
@@ -177,8 +179,11 @@ class MxnetSession:
         try:
             with changed_variable(MIRROR_VARIABLE, "0") if is_cached else contextlib.nullcontext():
                 return captured_graph(graph, self._binding, self._ctx, stock=stock)
-        except mx.MXNetError:
+        except mx.MXNetError as error:
             self.types()  # where the shape of a node is not known, this names it
+            reason = why_left_alone(self._user, str(error))
+            if reason:
+                raise LeftAloneError(reason) from error
             raise
 
     @property
@@ -226,11 +231,17 @@ class MxnetSession:
 
         A CachedOp is planned when it runs: its graph is MXNet's own, its planner is replayed.
         """
-        if graph is not self.graph:
+        if graph.nodes != self.graph.nodes:
             return self._ask_mxnet(graph, match_range_)
         if match_range_ not in self._stock:
-            self._stock[match_range_] = self._ask_mxnet(graph, match_range_)
+            self._stock[match_range_] = self._said_already(match_range_) or self._ask_mxnet(graph, match_range_)
         return self._stock[match_range_]
+
+    def _said_already(self, match_range_: int) -> tuple[int, tuple[bool, ...]] | None:
+        """The answer about the graph itself, where its training graph has it: that saves a bind."""
+        if self._training is None or match_range_ != self.match_range or self.fuses or not self.hook:
+            return None
+        return self._training.planned_bytes, self._training.accumulations
 
     def _ask_mxnet(self, graph: Graph, match_range_: int) -> tuple[int, tuple[bool, ...]]:
         try:
@@ -268,10 +279,12 @@ class MxnetSession:
         """The measured costs of this device."""
         return CostTable(self.device_key)
 
-    def overhead(self, training: TrainingGraph, time_limit: float) -> Overhead:
+    def overhead(self, training: TrainingGraph, time_limit: float, clock_limit: float) -> Overhead:
         """Seconds of every node, measured once: all plans that are compared have the same."""
         if self._overhead is None or self._overhead[0] is not training:
-            self._overhead = (training, estimate(training, self.cost_table(), self.meter(), time_limit, self.onednn))
+            table, meter = self.cost_table(), self.meter()
+            overhead = estimate(training, table, meter, time_limit, self.onednn, clock_limit)
+            self._overhead = training, overhead
         return self._overhead[1]
 
     def meter(self) -> MeasureFunction:

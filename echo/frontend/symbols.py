@@ -19,6 +19,9 @@ from echo.ir.training_node import FLAGS, TensorType, tensor_type
 
 _ESCAPE = re.compile(r"((?<!\\)(?:\\\\)*)\\u([0-9a-f]{4})")
 _GRAD_REQS = ("write", "add", "null")
+_SPARSE = "_contrib_SparseEmbedding"
+_STORAGE = re.compile(r"storage[ _]types?\b|stype", re.IGNORECASE)  # in errors of MXNet's
+_OPERATOR = re.compile(r"\boperator = (\w+)")
 
 
 def text_of(symbol: mx.sym.Symbol) -> str:
@@ -135,13 +138,35 @@ def infer_binding(
 
 
 def sparse_gradients(symbol: mx.sym.Symbol) -> frozenset[int]:
-    """The arguments whose gradients are row_sparse: weights of an Embedding with ``sparse_grad``."""
-    if not any(is_true(attrs, "sparse_grad") for attrs in symbol.attr_dict().values()):
+    """The arguments with row_sparse gradients: weights of an Embedding with ``sparse_grad`` or a SparseEmbedding."""
+    attributes = symbol.attr_dict().values()
+    sparse = any(is_true(attrs, "sparse_grad") for attrs in attributes)
+    if not sparse and (not any("output_dim" in attrs for attrs in attributes) or _SPARSE not in text_of(symbol)):
         return frozenset()
     graph = graph_of(symbol)
-    embeddings = [node for node in graph.nodes if is_true(node.attrs, "sparse_grad") and len(node.inputs) > 1]
+    embeddings = [node for node in graph.nodes if _is_sparse(node) and len(node.inputs) > 1]
     weights = {graph.nodes[node.inputs[1].node].name for node in embeddings}
     return frozenset(place for place, name in enumerate(symbol.list_arguments()) if name in weights)
+
+
+def _is_sparse(node: Node) -> bool:
+    return is_true(node.attrs, "sparse_grad") or node.op == _SPARSE
+
+
+def why_left_alone(graph: Graph, error: str) -> str:
+    """Why echo leaves a graph alone that MXNet does not bind without memory, with this error; empty if it should not.
+
+    MXNet infers the storage of sparse gradients, and of what goes through operators with graphs of their own, from the
+    arrays of the user's call.
+    """
+    inner = next((node for node in graph.nodes if node.subgraphs), None)
+    if inner is not None:
+        return f"MXNet binds {inner.op} ({inner.name!r}) only with the arrays of a call"
+    if _STORAGE.search(error):
+        operator = _OPERATOR.search(error)
+        place = f" of {operator[1]}" if operator else ""
+        return f"MXNet does not know the storage of sparse arrays{place} before a call"
+    return ""
 
 
 def without_marks(symbol: mx.sym.Symbol, graph: Graph, cached: bool = False) -> tuple[mx.sym.Symbol, Graph]:
@@ -165,7 +190,9 @@ def types_of(graph: Graph, binding: Binding) -> dict[Entry, TensorType]:
     inner = symbol.get_internals()
     shapes_of_inputs = {name: shape for name, shape, _ in [*arguments, *states]}
     shapes = inner._infer_shape_impl(False, **shapes_of_inputs)[1]
-    types = inner._infer_type_impl(False, **{name: dtype for name, _, dtype in arguments})[1]  # without its own lines
+    # of the states, too: their variables keep the type that they had when the graph was made, and a block may be cast
+    types_of_inputs = {name: dtype for name, _, dtype in [*arguments, *states]}
+    types = inner._infer_type_impl(False, **types_of_inputs)[1]  # without infer_type's own lines
     if shapes is None or types is None:
         raise UnsupportedError(_unknown_node(graph, inner, shapes_of_inputs))
     tensors: dict[Entry, TensorType] = {}

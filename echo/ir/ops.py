@@ -153,6 +153,8 @@ _ROWS: tuple[tuple[OpSpec, str], ...] = (
     (_fused(replace(_LIGHT, every_output=True), "11", "11", "00"), "_echo_lstm_cell"),
     (_fused(replace(_LIGHT, every_output=True), "11", "1111", "00"), "_echo_lstm_norm_cell"),
     (_fused(_LIGHT, "1", "111", "0"), "_echo_gru_cell"),
+    (_fused(replace(_LIGHT, every_output=True), "11", "11", "00"), "_echo_gru_reset"),
+    (_fused(_LIGHT, "1", "111", "0"), "_echo_gru_mix"),
     (_fused(_LIGHT, "1", "11111", "0"), "_echo_mlp_score"),
     (_fused(_LIGHT, "1", "110", "0"), "_echo_layer_norm"),
     (_fused(_LIGHT, "1", "00", "1"), "_echo_bias_act"),

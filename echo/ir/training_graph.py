@@ -10,7 +10,7 @@ import itertools
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Hashable, Iterable, Mapping, Sequence
 
 from echo.errors import GraphError
 from echo.ir.gradient_rule import GradientRule
@@ -176,6 +176,11 @@ class TrainingGraph:
                 if position not in node.ignored and self.nodes[entry.node].forward:
                     readers.setdefault(Entry(entry.node, entry.index), []).append(number)
         return {entry: tuple(numbers) for entry, numbers in readers.items()}
+
+    @cached_property
+    def memo(self) -> dict[Hashable, Any]:
+        """What other rooms computed from this graph and may need again."""
+        return {}
 
     def operators(self) -> tuple[tuple[int, TrainingNode], ...]:
         """The nodes that compute something, with their numbers."""

@@ -7,7 +7,7 @@ it belongs to, and the forward time is taken off.
 
 from __future__ import annotations
 
-from echo.meter.batch import seconds_of
+from echo.meter.batch import Sample, in_turns, sample, shortest
 from echo.meter.capi import CODES, Array, Borrowed, Executor, Library
 from echo.meter.microbenchmark import Microbenchmark, Variable
 
@@ -40,11 +40,12 @@ class Clock:
         self._library = library
         self._reusable: dict[Variable, list[Array]] = {}
         self._kept_bytes = 0
-        self._call_seconds = 0.0
+        self._call: Sample | None = None
         self._copy: Executor | None = None
-        self._shortest: dict[object, float] = {}
+        self._shortest: dict[object, Sample] = {}
+        self._copies: dict[str, int] = {}
 
-    def once(self, microbenchmark: Microbenchmark) -> float:
+    def once(self, microbenchmark: Microbenchmark) -> Sample:
         """Seconds of one run alone.
 
         Raises:
@@ -56,7 +57,7 @@ class Clock:
         """Returns how many times longer than wanted a run of ``once`` seconds is; 0 where that does not matter."""
         return once / _LONG_RUN if once > 3 * _LONG_RUN and not microbenchmark.heavy else 0.0
 
-    def seconds(self, microbenchmark: Microbenchmark, once: float) -> float:
+    def seconds(self, microbenchmark: Microbenchmark, once: Sample) -> Sample:
         """Seconds of one run among other operators; ``once`` are those of one run alone.
 
         Asked again, it answers by all runs so far. Other programs may take their turns during any of them, and what
@@ -67,20 +68,31 @@ class Clock:
         """
         if microbenchmark.heavy:
             beside = self._alone(microbenchmark, 0) if microbenchmark.forward else self._overhead()
-            if once - beside > _LONG_RUN:  # it stands out: more runs would take the time of other operators
-                return once - beside
-        return self._shorter(repr(microbenchmark), self._among_copies(microbenchmark, once))
+            alone = once.seconds - beside.seconds
+            if alone > _LONG_RUN:  # it stands out: more runs would take the time of other operators
+                return Sample(alone, once.disturbed or beside.disturbed)
+        copies = self._copies.setdefault(repr(microbenchmark), self._copies_of(microbenchmark, once.seconds))
+        return self._among_copies(microbenchmark, copies)
 
-    def _among_copies(self, microbenchmark: Microbenchmark, once: float) -> float:
-        base = self._best(microbenchmark, 0) if microbenchmark.forward else self._overhead()
+    def _copies_of(self, microbenchmark: Microbenchmark, once: float) -> int:
+        base = self._alone(microbenchmark, 0) if microbenchmark.forward else self._overhead()
         # copies whose sum stands out from the forward operator beside them
-        needed = max(_RUN_SECONDS, base) / max(once - base, LAUNCH)
+        needed = max(_RUN_SECONDS, base.seconds) / max(once - base.seconds, LAUNCH)
         most = _MOST_HOT_COPIES if microbenchmark.hot else _MOST_COLD_COPIES
         most_bytes = _MOST_COPIED_BYTES if self._library.device[0] == 1 else _MOST_COPIED_ON_GPU
-        copies = max(1, int(min(needed, most, most_bytes / microbenchmark.bytes)))
+        return max(1, int(min(needed, most, most_bytes / microbenchmark.bytes)))
+
+    def _among_copies(self, microbenchmark: Microbenchmark, copies: int) -> Sample:
+        executors = [self._bind(microbenchmark, copies)]
         if microbenchmark.over >= 0:
-            base = self._best(microbenchmark, copies, beside=True)
-        return max((self._best(microbenchmark, copies) - base) / copies, _LEAST_SECONDS)
+            executors.append(self._bind(microbenchmark, copies, beside=True))
+        elif microbenchmark.forward:
+            executors.append(self._bind(microbenchmark, 0))
+        found = self._best(executors, microbenchmark.hot)
+        whole, *others = (self._shorter((repr(microbenchmark), at), each) for at, each in enumerate(found))
+        beside = others[0] if others else self._overhead()
+        seconds = (whole.seconds - beside.seconds) / copies
+        return Sample(max(seconds, _LEAST_SECONDS), whole.disturbed or beside.disturbed)
 
     def streaming(self) -> float:
         """Seconds a byte by which operators are slower whose arrays come from memory than those that caches hold.
@@ -91,44 +103,41 @@ class Clock:
         seconds_a_byte = []
         for moved in (CACHED_BYTES, STREAMED_BYTES):
             array = Variable((moved // 12,))  # two are read and one is written, of 4 bytes an element
-            seconds = self._best(Microbenchmark("elemwise_add", {}, (array, array)), 1) - self._overhead()
-            seconds_a_byte.append(seconds / moved)
+            (whole,) = self._best([self._bind(Microbenchmark("elemwise_add", {}, (array, array)), 1)], hot=True)
+            seconds_a_byte.append((whole.seconds - self._overhead().seconds) / moved)
         return max(seconds_a_byte[1] - seconds_a_byte[0], 0.0)
 
-    def _overhead(self) -> float:
+    def _overhead(self) -> Sample:
         """Seconds of running an executor that does next to nothing."""
-        if not self._call_seconds:
-            nothing = Microbenchmark("_copy", {}, (Variable((1,)),))
-            executor = self._bind(nothing, 1)
-            self._call_seconds = min(self._seconds_of(executor) for _ in range(5))
-        return self._call_seconds
+        if self._call is None:
+            executor = self._bind(Microbenchmark("_copy", {}, (Variable((1,)),)), 1)
+            self._call = shortest([self._sample(executor) for _ in range(5)])
+        return self._call
 
-    def _best(self, microbenchmark: Microbenchmark, copies: int, beside: bool = False) -> float:
-        executor = self._bind(microbenchmark, copies, beside)
-        executor.forward()
-        seconds = []
-        for _ in range(_HOT_RUNS if microbenchmark.hot else _COLD_RUNS):
-            if not microbenchmark.hot:
-                self._flush()
-            seconds.append(self._seconds_of(executor))
-        return min(seconds)
+    def _best(self, executors: list[Executor], hot: bool) -> list[Sample]:
+        """The shortest sample of each executor, after a first run; they run in turns."""
+        for executor in executors:
+            executor.forward()
+        runs = [executor.forward for executor in executors]
+        rounds, before = (_HOT_RUNS, _nothing) if hot else (_COLD_RUNS, self._flush)
+        return in_turns(runs, self._library.device, rounds, before)
 
-    def _alone(self, microbenchmark: Microbenchmark, copies: int) -> float:
-        """Seconds of the shortest run so far that is not among others; with no copies, of the operator beside it."""
+    def _alone(self, microbenchmark: Microbenchmark, copies: int) -> Sample:
+        """The shortest run so far that is not among others; with no copies, of the operator beside it."""
         executor = self._bind(microbenchmark, copies)
-        seconds = min(self._seconds_of(executor), self._seconds_of(executor))
+        found = shortest([self._sample(executor), self._sample(executor)])
         if microbenchmark.forward and not copies:  # the microbenchmark of that operator counts, too
             microbenchmark = Microbenchmark(microbenchmark.forward, microbenchmark.attrs, microbenchmark.forward_inputs)
         run = microbenchmark.op, repr(microbenchmark.attrs), microbenchmark.inputs, microbenchmark.forward_inputs
-        return self._shorter(run, seconds)
+        return self._shorter(run, found)
 
-    def _shorter(self, what: object, seconds: float) -> float:
-        """The shortest of all seconds that this took."""
-        self._shortest[what] = min(seconds, self._shortest.get(what, seconds))
+    def _shorter(self, what: object, found: Sample) -> Sample:
+        """The shortest of all samples of this."""
+        self._shortest[what] = shortest([found, self._shortest.get(what, found)])
         return self._shortest[what]
 
-    def _seconds_of(self, executor: Executor) -> float:
-        return seconds_of(executor.forward, self._library.device)
+    def _sample(self, executor: Executor) -> Sample:
+        return sample(executor.forward, self._library.device)
 
     def _bind(self, microbenchmark: Microbenchmark, copies: int, beside: bool = False) -> Executor:
         arrays = self._arrays_for(microbenchmark.variables(copies))
@@ -186,3 +195,7 @@ def _bytes(variable: Variable) -> int:
     for size in variable.shape:
         elements *= size
     return elements * {"e": 2, "B": 1, "b": 1, "d": 8, "q": 8}.get(CODES.get(variable.flag, "f"), 4)
+
+
+def _nothing() -> None:
+    """Leaves the caches as they are."""

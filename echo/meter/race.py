@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
-import time
 from functools import partial
 from typing import Any, Mapping, Sequence
 
-from echo.meter.batch import seconds_of
+from echo.meter.batch import now, sample, work_since
 from echo.meter.capi import Executor, Library
 
 _LEAST_ROUNDS, _MOST_ROUNDS = 2, 9
@@ -17,14 +15,14 @@ _HOPELESS = 1.2  # times the best of the first round
 def race(
     library: Library, graphs: Mapping[str, Any], types: Mapping[str, Sequence[Any]], limit: float
 ) -> dict[str, float] | None:
-    """The median seconds of a training step of each graph; all read the same arrays, of these shapes and flags.
+    """The fewest seconds of a training step of each graph; all read the same arrays, of these shapes and flags.
 
-    None where that takes longer than ``limit`` seconds. Graphs that fall behind drop out, save the first.
+    None where that takes longer than ``limit`` seconds of work. Graphs that fall behind drop out, save the first.
 
     Raises:
         MxnetError: MXNet does not run one of them.
     """
-    start = time.perf_counter()
+    start = now()
     seconds: dict[str, list[float]] = {name: [] for name in graphs}
     arrays = {name: library.array(shape, flag, 0, -0.1, 0.1) for name, (shape, flag) in types.items()}
     gradients = {name: library.constant(shape, flag, 0) for name, (shape, flag) in types.items()}
@@ -33,16 +31,16 @@ def race(
     for turn in range(1 + _MOST_ROUNDS):
         for name in list(executors):
             if turn:
-                seconds[name].append(seconds_of(partial(executors[name].step, heads), library.device))
+                seconds[name].append(sample(partial(executors[name].step, heads), library.device).seconds)
             else:  # which makes MXNet's primitives
                 executors[name].step(heads)
-            if turn <= _LEAST_ROUNDS and time.perf_counter() - start > limit:
+            if turn <= _LEAST_ROUNDS and work_since(start, library.device) > limit:
                 return None
-        another = (time.perf_counter() - start) / (turn + 1)
-        if turn >= _LEAST_ROUNDS and time.perf_counter() - start + another > limit:
+        another = work_since(start, library.device) / (turn + 1)
+        if turn >= _LEAST_ROUNDS and work_since(start, library.device) + another > limit:
             break
         if turn == 1:
             best = min(times[0] for times in seconds.values())
             for name in [name for name in list(executors)[1:] if seconds[name][0] > _HOPELESS * best]:
                 del executors[name]
-    return {name: statistics.median(times) for name, times in seconds.items()}
+    return {name: min(times) for name, times in seconds.items()}

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from echo.estimators import cost_table
 from echo.estimators.cost_table import CostTable, _purpose
 from echo.system.files import cache_folder, replace
 
@@ -165,3 +166,59 @@ def test_the_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path / "own"))
     assert cache_folder() == tmp_path / "own"
     assert CostTable(DEVICE).path.parent == tmp_path / "own"
+
+
+def test_provisional_times_are_marked_and_replaced(tmp_path: Path) -> None:
+    table = CostTable(DEVICE, tmp_path)
+    table.add("tanh", 3e-5, provisional=True)
+    table.add("relu", 1e-5)
+    table.add("sort", None, provisional=True)
+    assert [table.is_provisional(name) for name in ("tanh", "relu", "sort", "other")] == [True, False, True, False]
+    assert table.save()
+    again = CostTable(DEVICE, tmp_path)
+    assert [again.is_provisional(name) for name in ("tanh", "relu", "sort")] == [True, False, True]
+    assert ("sort" in again, again.get("sort")) == (True, None)
+    again.add("tanh", 2e-5)
+    assert not again.is_provisional("tanh")
+    assert again.save()
+    last = CostTable(DEVICE, tmp_path)
+    assert (last.get("tanh"), last.is_provisional("tanh"), last.is_provisional("sort")) == (2e-5, False, True)
+
+
+def test_provisional_times_do_not_replace_what_another_process_measured_well(tmp_path: Path) -> None:
+    busy, other = CostTable(DEVICE, tmp_path), CostTable(DEVICE, tmp_path)
+    other.add("tanh", 2e-5)
+    assert other.save()
+    busy.add("tanh", 9e-5, provisional=True)
+    assert busy.save()
+    assert busy.get("tanh") == CostTable(DEVICE, tmp_path).get("tanh") == 2e-5
+    assert not busy.is_provisional("tanh")
+
+
+def test_a_file_is_read_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = CostTable(DEVICE, tmp_path)
+    table.add("tanh", 2e-5)
+    table.add_point("family", 8, 2e-5)
+    assert table.save()
+    reads, original = [], cost_table.read
+    monkeypatch.setattr(cost_table, "read", lambda *given: reads.append(given) or original(*given))
+    tables = [CostTable(DEVICE, tmp_path) for _ in range(3)]
+    assert len(reads) == 1
+    tables[0].add("tanh", 9e-5)
+    tables[0].add_point("family", 8, 9e-5)
+    assert [(each.get("tanh"), each.points("family")[0][1]) for each in tables[1:]] == [(2e-5, 2e-5)] * 2
+    assert tables[0].save()
+    assert CostTable(DEVICE, tmp_path).get("tanh") == 9e-5
+    assert tables[1].get("tanh") == 2e-5, "a table keeps what it has read"
+
+
+def test_a_file_that_is_gone_or_damaged_is_not_remembered(tmp_path: Path) -> None:
+    table = CostTable(DEVICE, tmp_path)
+    table.add("tanh", 2e-5)
+    assert table.save()
+    assert len(CostTable(DEVICE, tmp_path)) == 1
+    data = table.path.read_bytes()
+    table.path.write_bytes(data.replace(b"2e-05", b"3e-05"))
+    assert len(CostTable(DEVICE, tmp_path)) == 0
+    table.path.unlink()
+    assert len(CostTable(DEVICE, tmp_path)) == 0

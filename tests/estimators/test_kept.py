@@ -22,6 +22,7 @@ from echo.ir.clones import with_clones
 from echo.ir.graph import Entry
 from echo.ir.training_graph import DYNAMIC, SHAPED, STATIC, TrainingGraph
 from echo.runtime.held import held
+from echo.system.sizes import size_text
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 S = mx.sym
@@ -115,7 +116,7 @@ def test_a_plan_says_what_is_kept_and_counts_it() -> None:
     again = [decision for decision in plan.recomputed if decision.op == "sigmoid"]
     assert plan.after.kept == MAP * len(again) > 0  # of each, its input
     assert plan.after.total == plan.after.planned + sum(plan.after.static.values())
-    assert f"MB planned and {plan.after.kept / MB:.0f} MB plain copies of maps" in plan.summary()
+    assert f"MB planned and {size_text(plan.after.kept)} plain copies of maps" in plan.summary()
     assert echo.Plan.from_json(plan.to_json()) == plan
     grown = held_by_executor(echo.optimize(symbol, recompute=["sigmoid"], **OPTIONS)) - held_by_executor(symbol)
     expected = plan.after.chosen - plan.before.planned

@@ -10,20 +10,18 @@ from typing import Callable
 import pytest
 
 from echo.errors import EchoError
+from echo.estimators import measuring, overhead
 from echo.estimators.cost_table import CostTable
-from echo.estimators.overhead import (
-    BYTES_PER_SECOND,
-    FLOPS_PER_SECOND,
-    LAUNCH,
-    UnmeasurableError,
-    estimate,
-)
+from echo.estimators.measuring import Measured, MeasureFunction, Measuring, UnmeasurableError
+from echo.estimators.overhead import Overhead
 from echo.estimators.products import GRADIENT_OF_PRODUCT
+from echo.estimators.rates import BYTES_PER_SECOND, FLOPS_PER_SECOND
 from echo.estimators.roofline import work
 from echo.estimators.signatures import blocked_nodes, signature
 from echo.ir.graph import VARIABLE, Entry
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
+from echo.meter.clock import LAUNCH
 
 
 class Build:
@@ -82,7 +80,27 @@ def table(tmp_path: Path) -> CostTable:
 @pytest.fixture
 def parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The few nodes of a test are small parts of a step, as in a network of many."""
-    monkeypatch.setattr("echo.estimators.overhead._LARGE", 2.0)
+    monkeypatch.setattr("echo.estimators.measuring._LARGE", 2.0)
+
+
+Seconds = Callable[[TrainingGraph, int], float]
+
+
+def timed(measure: Seconds) -> MeasureFunction:
+    """A measurement that takes as long as its function does, by the clock of `echo.estimators.measuring`."""
+
+    def measured(training: TrainingGraph, number: int) -> Measured:
+        start = measuring.time.perf_counter()
+        seconds = measure(training, number)
+        return Measured(seconds, measuring.time.perf_counter() - start)
+
+    return measured
+
+
+def estimate(
+    training: TrainingGraph, table: CostTable, measure: Seconds | None, limit: float, onednn: bool = False
+) -> Overhead:
+    return overhead.estimate(training, table, None if measure is None else timed(measure), limit, onednn)
 
 
 def fixed(**seconds: float) -> Callable[[TrainingGraph, int], float]:
@@ -132,8 +150,12 @@ def test_what_differs_the_second_time_is_measured_a_third_time(table: CostTable)
 def test_the_limit_grows_with_the_step(
     rows: int, seconds: float, table: CostTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = []
-    monkeypatch.setattr("echo.estimators.overhead._measure", lambda *arguments: given.append(arguments[-1]))
+    given: list[float] = []
+
+    def run(measuring: Measuring) -> None:
+        given.append(measuring._budget.left)
+
+    monkeypatch.setattr(Measuring, "run", run)
     estimate(products(rows), table, fixed(), 1.0)
     assert given == [pytest.approx(seconds, rel=0.02)]
     estimate(products(rows), table, fixed(), 0.0)
@@ -200,7 +222,7 @@ def test_a_gradient_that_would_exceed_the_time_is_not_measured(
     table: CostTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr("echo.estimators.overhead.time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr("echo.estimators.measuring.time", SimpleNamespace(perf_counter=lambda: now[0]))
     asked = []
 
     def measure(training: TrainingGraph, number: int) -> float:

@@ -17,7 +17,7 @@ import pytest
 
 import echo
 from echo.estimators.cost_table import CostTable
-from echo.estimators.overhead import UnavailableError, UnmeasurableError
+from echo.estimators.measuring import LateError, UnavailableError, UnmeasurableError
 from echo.frontend import apart, measure
 from echo.frontend.apart import ask, measuring
 from echo.frontend.device import device_key
@@ -80,7 +80,7 @@ def test_a_process_that_does_not_answer_is_ended(monkeypatch: pytest.MonkeyPatch
         stopped = pid()
         os.kill(stopped, signal.SIGSTOP)
         monkeypatch.setattr(apart, "_PATIENCE", 0.1)
-        with pytest.raises(UnmeasurableError, match="no answer in time"):
+        with pytest.raises(LateError, match="no answer in time"):
             seconds()
         with pytest.raises(ChildProcessError):
             os.waitpid(stopped, os.WNOHANG)
@@ -136,10 +136,10 @@ def deadly_divisions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(measure, "_request", request_)
     # every operator is worth it: a fast machine, on which all of them take about as long
-    monkeypatch.setattr("echo.estimators.overhead.BYTES_PER_SECOND", 1e30)
-    monkeypatch.setattr("echo.estimators.overhead.FLOPS_PER_SECOND", 1e30)
+    monkeypatch.setattr("echo.estimators.rates.BYTES_PER_SECOND", 1e30)
+    monkeypatch.setattr("echo.estimators.rates.FLOPS_PER_SECOND", 1e30)
     estimate = MxnetSession.overhead
-    monkeypatch.setattr(MxnetSession, "overhead", lambda session, training, _: estimate(session, training, 60.0))
+    monkeypatch.setattr(MxnetSession, "overhead", lambda session, training, *_: estimate(session, training, 60.0, 60.0))
     return asked
 
 
@@ -149,10 +149,10 @@ def test_an_operator_that_ends_the_process_is_estimated_from_then_on(
     plan, table = planned(tmp_path, monkeypatch)
     assert not plan.changes_nothing
     assert deadly_divisions.count("broadcast_div") == 1
-    refused = [key for key in table._seconds if key.startswith("broadcast_div(int32")]
+    refused = [key for key in table._kept.seconds if key.startswith("broadcast_div(int32")]
     assert refused
     assert all(table.get(key) is None for key in refused)
-    assert any(table.get(key) for key in table._seconds)
+    assert any(table.get(key) for key in table._kept.seconds)
     deadly_divisions.clear()
     again, _ = planned(tmp_path, monkeypatch)
     assert "broadcast_div" not in deadly_divisions
@@ -183,7 +183,7 @@ def test_a_program_that_embeds_python_is_not_started_again(executable: Any, monk
     monkeypatch.setattr(sys, "executable", executable)
     monkeypatch.setattr(sys, "_base_executable", executable)
     monkeypatch.setattr(sys, "exec_prefix", "/nowhere")
-    assert apart._interpreter() == f"{sys.base_exec_prefix}/bin/python{sys.version_info[0]}.{sys.version_info[1]}"
+    assert apart.interpreter() == f"{sys.base_exec_prefix}/bin/python{sys.version_info[0]}.{sys.version_info[1]}"
     monkeypatch.setattr(sys, "base_exec_prefix", "/nowhere")
     with pytest.raises(UnavailableError, match="no Python found"):
         seconds()

@@ -11,7 +11,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from echo.estimators.overhead import UnmeasurableError
+from echo.estimators.measuring import UnmeasurableError
 from echo.estimators.signatures import is_free
 from echo.frontend import measure
 from echo.frontend.apart import measuring
@@ -74,7 +74,7 @@ def test_every_operator_of_a_model_has_positive_finite_seconds(meter: Meter, bui
         if is_free(graph, node):
             continue
         try:
-            seconds = meter(graph, number)
+            seconds = meter(graph, number).seconds
         except UnmeasurableError:
             refused.add(node.op)
             continue
@@ -90,7 +90,7 @@ def trials(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
     def answer(_: mx.Context, request: Any, *__: Any) -> dict[str, float]:
         asked.append(request["trial"])
-        return {"seconds": 1e-9 * math.prod(request["trial"]["inputs"][0].shape)}
+        return {"seconds": 1e-9 * math.prod(request["trial"]["inputs"][0].shape), "spent": 0.0}
 
     monkeypatch.setattr(measure, "ask", answer)
     return asked
@@ -99,7 +99,7 @@ def trials(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 def test_each_operator_is_asked_about_at_its_own_size(trials: list[dict[str, Any]]) -> None:
     product = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=1024, name="product")
     graph = training(mx.sym.Activation(product, act_type="relu"), data=(256, 64))
-    seconds = [Meter(mx.cpu())(graph, only(graph, op)) for op in ("FullyConnected", "Activation")]
+    seconds = [Meter(mx.cpu())(graph, only(graph, op)).seconds for op in ("FullyConnected", "Activation")]
     assert seconds == pytest.approx([1e-9 * 256 * 64, 1e-9 * 256 * 1024])
     assert [trial["op"] for trial in trials] == ["FullyConnected", "Activation"]
 
@@ -107,9 +107,9 @@ def test_each_operator_is_asked_about_at_its_own_size(trials: list[dict[str, Any
 def test_a_large_node_is_cut_and_scaled(trials: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     graph = training(mx.sym.Activation(mx.sym.var("data"), act_type="tanh"), data=(512, 4096))
     number, whole = only(graph, "Activation"), pytest.approx(1e-9 * 512 * 4096)
-    assert Meter(mx.cpu())(graph, number) == whole
+    assert Meter(mx.cpu())(graph, number).seconds == whole
     monkeypatch.setattr("echo.frontend.microbenchmark._MOST_BYTES", 2 << 20)
-    assert Meter(mx.cpu())(graph, number) == whole
+    assert Meter(mx.cpu())(graph, number).seconds == whole
     shapes = [trial["inputs"][0].shape for trial in trials]
     assert shapes[0] == (512, 4096)
     assert shapes[1][0] <= 64
@@ -122,10 +122,12 @@ def test_a_node_that_takes_too_long_is_cut_and_scaled(monkeypatch: pytest.Monkey
     def answer(_: mx.Context, request: Any, *__: Any) -> dict[str, float]:
         rows = request["trial"]["inputs"][0].shape[0]
         asked.append((rows, request["once"]))
-        return {"too_long": 4.0, "once": 0.5} if len(asked) == 1 else {"seconds": 1e-3 * rows}
+        return (
+            {"too_long": 4.0, "once": 0.5, "spent": 0.0} if len(asked) == 1 else {"seconds": 1e-3 * rows, "spent": 0.0}
+        )
 
     monkeypatch.setattr(measure, "ask", answer)
-    assert Meter(mx.cpu())(graph, only(graph, "Activation")) == pytest.approx(64e-3)
+    assert Meter(mx.cpu())(graph, only(graph, "Activation")).seconds == pytest.approx(64e-3)
     assert asked[0] == (64, None)
     assert asked[1][0] <= 16
     assert asked[1][1] == 0.5
@@ -141,11 +143,11 @@ def test_what_packs_its_parameters_takes_a_constant_and_a_part_that_grows(
 
     def answer(_: mx.Context, request: Any, *__: Any) -> dict[str, float]:
         asked.append(request["trial"]["inputs"][0].shape[0])
-        return {"seconds": fixed + row * asked[-1]}
+        return {"seconds": fixed + row * asked[-1], "spent": 0.0}
 
     monkeypatch.setattr(measure, "ask", answer)
     monkeypatch.setattr(measure, "spec", lambda _: SimpleNamespace(packs_parameters=True))
-    assert Meter(mx.cpu())(graph, only(graph, "FullyConnected")) == pytest.approx(fixed + row * 4096)
+    assert Meter(mx.cpu())(graph, only(graph, "FullyConnected")).seconds == pytest.approx(fixed + row * 4096)
     smaller, larger = asked
     assert smaller < larger < 4096
 
@@ -156,11 +158,11 @@ def test_a_gradient_packs_the_parameters_of_its_operator(monkeypatch: pytest.Mon
 
     def answer(_: mx.Context, request: Any, *__: Any) -> dict[str, float]:
         asked.append(request["trial"]["inputs"][0].shape[0])
-        return {"seconds": 1e-3 + 1e-6 * asked[-1]}
+        return {"seconds": 1e-3 + 1e-6 * asked[-1], "spent": 0.0}
 
     monkeypatch.setattr(measure, "ask", answer)
     monkeypatch.setattr(measure, "spec", lambda op: SimpleNamespace(packs_parameters=op == "FullyConnected"))
-    seconds = Meter(mx.cpu())(graph, only(graph, "_backward_FullyConnected"))
+    seconds = Meter(mx.cpu())(graph, only(graph, "_backward_FullyConnected")).seconds
     assert seconds == pytest.approx(1e-3 + 1e-6 * 4096)
     assert len(asked) == 2
 
@@ -170,7 +172,7 @@ def test_a_gradient_that_is_cut_is_one_that_mxnet_runs(meter: Meter, monkeypatch
     norm = mx.sym.LayerNorm(mx.sym.tanh(mx.sym.var("data")), name="norm")
     graph = training(mx.sym.softmax(norm), data=(64, 16, 32))
     for op in ("_backward_LayerNorm", "_backward_softmax"):
-        assert meter(graph, only(graph, op)) > 0
+        assert meter(graph, only(graph, op)).seconds > 0
 
 
 def _sum() -> mx.sym.Symbol:
@@ -205,20 +207,20 @@ def test_what_comes_from_memory_takes_longer_than_its_parts(
     def answer(_: mx.Context, request: Any, *__: Any) -> dict[str, float]:
         asked.append(request)
         if "streaming" in request:
-            return {"streaming": 4e-11}
-        return {"seconds": 1e-6 * request["trial"]["inputs"][0].shape[0]}
+            return {"streaming": 4e-11, "spent": 0.0}
+        return {"seconds": 1e-6 * request["trial"]["inputs"][0].shape[0], "spent": 0.0}
 
     monkeypatch.setattr(measure, "ask", answer)
     meter, moved = Meter(mx.cpu()), 3 * 4 * 16384 * rows
     for _ in range(2):
-        assert meter(graph, only(graph, op)) == pytest.approx(1e-6 * rows + 4e-11 * share * moved, rel=1e-3)
+        assert meter(graph, only(graph, op)).seconds == pytest.approx(1e-6 * rows + 4e-11 * share * moved, rel=1e-3)
     assert sum("streaming" in request for request in asked) == (share > 0)
 
 
 @pytest.mark.parametrize("found", [None, -1e-11, float("inf"), "fast"])
 def test_an_answer_that_makes_no_sense(found: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = training(_sum(), data=(1024, 16384))
-    answers = {"streaming": found, "seconds": 1e-6}
+    answers = {"streaming": found, "seconds": 1e-6, "spent": 0.0}
     monkeypatch.setattr(measure, "ask", lambda *_: answers)
     with pytest.raises(UnmeasurableError, match="expected seconds a byte"):
         Meter(mx.cpu())(graph, only(graph, "elemwise_add"))
@@ -249,7 +251,7 @@ def test_integers_are_divided_by_what_is_not_zero(meter: Meter) -> None:
     """By zero, the process would end."""
     data, lengths = (mx.sym.cast(mx.sym.var(name), "int32") for name in ("data", "lengths"))
     graph = training(mx.sym.broadcast_div(data, lengths), data=(64, 8), lengths=(1,))
-    assert meter(graph, only(graph, "broadcast_div")) > 0
+    assert meter(graph, only(graph, "broadcast_div")).seconds > 0
 
 
 def test_sums_of_gradients_are_timed(meter: Meter) -> None:
@@ -258,7 +260,7 @@ def test_sums_of_gradients_are_timed(meter: Meter) -> None:
     for step in range(10):
         x = mx.sym.FullyConnected(x, weight, num_hidden=32, no_bias=True, name=f"step{step}")
     graph = training(x, data=(8, 32))
-    assert meter(graph, numbers(graph, "_grad_add")[0]) > 0
+    assert meter(graph, numbers(graph, "_grad_add")[0]).seconds > 0
 
 
 def test_what_draws_random_numbers_is_timed_with_its_draws(meter: Meter) -> None:
@@ -270,7 +272,7 @@ def test_what_draws_random_numbers_is_timed_with_its_draws(meter: Meter) -> None
     before = mx.nd.random.uniform(shape=8).asnumpy()
     mx.random.seed(3)
     for op in ("Dropout", "_backward_Dropout"):
-        assert meter(graph, only(graph, op)) > 0
+        assert meter(graph, only(graph, op)).seconds > 0
     assert (mx.nd.random.uniform(shape=8).asnumpy() == before).all()
     with pytest.raises(UnmeasurableError, match="not known to be safe"):
         meter(graph, only(graph, "_random_uniform"))
@@ -290,7 +292,7 @@ def test_foreign_code_and_index_driven_operators_are_refused(meter: Meter) -> No
 def test_what_mxnet_refuses_is_unmeasurable(meter: Meter) -> None:
     graph = training(mx.sym.linalg.gemm2(mx.sym.var("a"), mx.sym.var("b")), a=(8, 16), b=(16, 4))
     number = only(graph, "_linalg_gemm2")
-    assert meter(graph, number) > 0
+    assert meter(graph, number).seconds > 0
     broken = graph.to_json()
     broken["nodes"][number]["attrs"] = {"transpose_a": "True"}
     with pytest.raises(UnmeasurableError, match="cannot be measured on its own"):
@@ -321,3 +323,12 @@ def test_measuring_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     for op in ("Convolution", "BatchNorm", "_backward_Activation"):
         Meter(mx.cpu())(graph, only(graph, op))
     assert capfd.readouterr() == ("", "")
+
+
+def test_what_was_spent_and_disturbed_is_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = training(mx.sym.Activation(mx.sym.var("data"), act_type="tanh"), data=(64, 8))
+    answers = iter([{"too_long": 4.0, "once": 0.5, "spent": 3.0}, {"seconds": 1.0, "spent": 2.0, "disturbed": True}])
+    monkeypatch.setattr(measure, "ask", lambda *_: next(answers))
+    monkeypatch.setattr(measure, "time", SimpleNamespace(thread_time=lambda: 7.0))
+    measured = Meter(mx.cpu())(graph, only(graph, "Activation"))
+    assert (measured.spent, measured.disturbed) == (5.0, True)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from echo.frontend.spaces import other_spaces, spaces
@@ -34,3 +38,50 @@ def test_other_numbers_are_settings_of_plans(
     if text is not None:
         monkeypatch.setenv("MXNET_CPU_TEMP_COPY", text)
     assert other_spaces("cpu", runner).get("MXNET_CPU_TEMP_COPY") == setting
+
+
+# Operators that draw 8 MB each, in turn from as many spaces as there are, and random numbers.
+_PROGRAM = """
+import mxnet as mx, numpy as np
+from echo.frontend.spaces import spaces
+from echo.runtime import held
+from echo.runtime.storage_counter import StorageCounter
+first = mx.nd.random.uniform(shape=(4,)).asnumpy().tolist()
+x = mx.nd.array(np.random.RandomState(0).rand(1 << 20))
+mx.nd.waitall()
+assert held.why_not() == ""
+counter = StorageCounter()
+for _ in range(8):
+    mx.nd.argsort(x).wait_to_read()
+print(counter.most(), spaces("cpu", "dynamic"), first, mx.nd.random.normal(shape=(4,)).asnumpy().tolist())
+"""
+
+
+def drawn(echo: str, **variables: str) -> tuple[int, int, str]:
+    """The most bytes of storage in a process, how many spaces echo counts, and random numbers."""
+    environment = {name: text for name, text in os.environ.items() if not name.startswith(("ECHO", "MXNET"))}
+    environment.update(ECHO=echo, OMP_NUM_THREADS="1", **variables)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _PROGRAM], env=environment, capture_output=True, text=True, check=True
+    )
+    most, count, numbers = done.stdout.strip().split(" ", 2)
+    return int(most), int(count), numbers
+
+
+@pytest.fixture(scope="module")
+def stock() -> tuple[int, int, str]:
+    return drawn("0")
+
+
+def test_transparent_mode_draws_from_one_space_and_keeps_random_numbers(stock: tuple[int, int, str]) -> None:
+    most, count, numbers = drawn("1")
+    assert (stock[1], count) == (4, 1)
+    assert most < stock[0] - 2 * (1 << 23)
+    assert numbers == stock[2]
+
+
+@pytest.mark.parametrize("variable", ["MXNET_CPU_TEMP_COPY", "MXNET_CPU_WORKER_NTHREADS"])
+def test_transparent_mode_keeps_the_spaces_that_the_user_asks_for(variable: str, stock: tuple[int, int, str]) -> None:
+    most, count, _ = drawn("1", **{variable: "4"})
+    assert count == 4
+    assert most >= stock[0]

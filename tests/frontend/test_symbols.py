@@ -21,6 +21,7 @@ from echo.frontend.symbols import (
     text_of,
     type_name,
     types_of,
+    why_left_alone,
 )
 from echo.ir.graph import VARIABLE, Entry, Node
 
@@ -123,6 +124,21 @@ def test_sparse_gradients_are_those_of_embeddings_that_say_so() -> None:
     both = mx.sym.Group([dense, sparse])
     assert {both.list_arguments()[place] for place in sparse_gradients(both)} == {"eTrue_weight"}
     assert sparse_gradients(dense) == frozenset()
+
+
+def test_sparse_gradients_are_those_of_sparse_embeddings() -> None:
+    x, dense = mx.sym.var("x"), mx.sym.Embedding(mx.sym.var("y"), input_dim=5, output_dim=3, name="dense")
+    both = mx.sym.Group([dense, mx.sym.contrib.SparseEmbedding(x, mx.sym.var("w"), input_dim=5, output_dim=3)])
+    assert {both.list_arguments()[place] for place in sparse_gradients(both)} == {"w"}
+
+
+def test_graphs_with_graphs_inside_and_errors_of_storage_are_left_alone() -> None:
+    loop = mx.sym.contrib.foreach(lambda part, state: (part * state, part), mx.sym.var("x"), mx.sym.var("s"))[0]
+    assert "binds _foreach (" in why_left_alone(graph_of(loop), "anything")
+    plain = graph_of(mx.sym.var("x") * 2)
+    text = "Operator not implemented: operator = _backward_X input storage types = [default, ]"
+    assert "sparse arrays of _backward_X" in why_left_alone(plain, text)
+    assert why_left_alone(plain, "Check failed: shape") == ""
 
 
 def test_names_of_types() -> None:

@@ -13,7 +13,8 @@ import echo
 import echo.ir.gradients
 from benchmarks.models import SMALL
 from echo.estimators.cost_table import CostTable
-from echo.estimators.overhead import UnmeasurableError, estimate
+from echo.estimators.measuring import UnmeasurableError
+from echo.estimators.overhead import estimate
 from echo.frontend.capture import training_graph
 from echo.frontend.implement import implemented
 from echo.frontend.session import MxnetSession

@@ -10,8 +10,10 @@ import pytest
 
 from echo.meter import batch
 from echo.meter import clock as module
+from echo.meter.batch import Sample
 from echo.meter.clock import CACHED_BYTES, LAUNCH, Clock
 from echo.meter.microbenchmark import Microbenchmark, Variable
+from tests.meter.fake_time import fake_time
 
 ONE, FORWARD, CALL = 4e-4, 3e-4, 1e-4  # seconds of a copy, of the operator beside it, of a call
 LONG, OVER = 5e-3, 2e-4  # of a product, of a copy that is overwritten
@@ -60,7 +62,7 @@ class Executor:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine()
     monkeypatch.setattr(module, "Executor", Executor)
-    monkeypatch.setattr(batch, "time", made)
+    monkeypatch.setattr(batch, "time", fake_time(lambda: made.now))
     return made
 
 
@@ -72,32 +74,32 @@ def microbenchmark(op: str = "slow", **more: Any) -> Microbenchmark:
 def test_a_call_is_taken_off(hot: bool, machine: Machine) -> None:
     clock = Clock(machine)  # type: ignore[arg-type]
     once = clock.once(microbenchmark(hot=hot))
-    assert once == pytest.approx(CALL + ONE)
-    assert clock.seconds(microbenchmark(hot=hot), once) == pytest.approx(ONE)
+    assert once.seconds == pytest.approx(CALL + ONE)
+    assert clock.seconds(microbenchmark(hot=hot), once).seconds == pytest.approx(ONE)
 
 
 def test_the_operator_beside_a_gradient_is_taken_off(machine: Machine) -> None:
     clock = Clock(machine)  # type: ignore[arg-type]
     gradient = microbenchmark(forward="forward", forward_inputs=(Variable((64, 64)),), hot=False)
-    assert clock.seconds(gradient, CALL + FORWARD + ONE) == pytest.approx(ONE)
+    assert clock.seconds(gradient, Sample(CALL + FORWARD + ONE)).seconds == pytest.approx(ONE)
 
 
 def test_what_is_overwritten_is_taken_off(machine: Machine) -> None:
     clock = Clock(machine)  # type: ignore[arg-type]
     gradient = microbenchmark(forward="forward", forward_inputs=(Variable((64, 64)),), hot=False, over=0)
-    assert clock.seconds(gradient, CALL + FORWARD + OVER + ONE) == pytest.approx(ONE)
+    assert clock.seconds(gradient, Sample(CALL + FORWARD + OVER + ONE)).seconds == pytest.approx(ONE)
 
 
 @pytest.mark.parametrize("beside", ["", "forward"])
 @pytest.mark.parametrize(("op", "more"), [("long", 0), ("slow", 1)])
 def test_a_product_that_stands_out_is_not_run_again(op: str, more: int, beside: str, machine: Machine) -> None:
     clock = Clock(machine)  # type: ignore[arg-type]
-    clock.seconds(microbenchmark("fast"), CALL)  # which finds what a call takes
+    clock.seconds(microbenchmark("fast"), Sample(CALL))  # which finds what a call takes
     inputs = (Variable((64, 64)),) if beside else ()
     product = microbenchmark(op, forward=beside, forward_inputs=inputs, hot=False, heavy=True)
     once = clock.once(product)
     machine.ran.clear()
-    assert clock.seconds(product, once) == pytest.approx(LONG if op == "long" else ONE)
+    assert clock.seconds(product, once).seconds == pytest.approx(LONG if op == "long" else ONE)
     assert (max(machine.ran, default=0) > bool(beside)) == bool(more)
 
 
@@ -110,9 +112,11 @@ def test_a_product_that_was_slow_beside_its_gradient_is_not_taken_off_whole(
     gradient = Microbenchmark("long", {}, (0,), forward="forward", forward_inputs=shape, heavy=True)
     once = clock.once(gradient)
     monkeypatch.setattr(Executor, "__init__", slowed(Executor.__init__))
-    assert clock.seconds(gradient, once) == pytest.approx(LONG)
+    assert clock.seconds(gradient, once).seconds == pytest.approx(LONG)
     other = gradient._replace(forward_inputs=(Variable((32, 64)),))
-    assert clock.seconds(other, once) == pytest.approx(LONG - 1e-3), "another operator, known from this moment alone"
+    assert clock.seconds(other, once).seconds == pytest.approx(LONG - 1e-3), (
+        "another operator, known from this moment alone"
+    )
 
 
 def slowed(made: Any) -> Any:
@@ -127,23 +131,25 @@ def slowed(made: Any) -> Any:
 
 def test_noise_is_no_time(machine: Machine) -> None:
     clock = Clock(machine)  # type: ignore[arg-type]
-    assert clock.seconds(microbenchmark("fast"), clock.once(microbenchmark("fast"))) == pytest.approx(LAUNCH / 10)
+    assert clock.seconds(microbenchmark("fast"), clock.once(microbenchmark("fast"))).seconds == pytest.approx(
+        LAUNCH / 10
+    )
 
 
 def test_copies_stand_out_and_stay_within_memory(machine: Machine) -> None:
     clock = Clock(machine)  # type: ignore[arg-type]
-    clock.seconds(microbenchmark("fast"), CALL)
+    clock.seconds(microbenchmark("fast"), Sample(CALL))
     assert max(machine.ran) == 64
-    clock.seconds(microbenchmark("fast", hot=False), CALL)
+    clock.seconds(microbenchmark("fast", hot=False), Sample(CALL))
     assert machine.ran[-1] == 16
-    clock.seconds(microbenchmark("fast", bytes=6 << 20), CALL)
+    clock.seconds(microbenchmark("fast", bytes=6 << 20), Sample(CALL))
     assert machine.ran[-1] == 2
 
 
 def test_on_a_gpu_copies_may_take_more_memory_than_its_caches(machine: Machine) -> None:
     machine.device = (2, 0)
     clock = Clock(machine)  # type: ignore[arg-type]
-    clock.seconds(microbenchmark("fast", bytes=6 << 20), CALL)
+    clock.seconds(microbenchmark("fast", bytes=6 << 20), Sample(CALL))
     assert machine.ran[-1] == 21
 
 

@@ -117,7 +117,8 @@ SOFTMAX = {"grad_scale": 1, "use_ignore": 0, "ignore_label": -1, "normalization"
 ATTENTION = {"scale": 0.3, "masking": 0, "fill": 0, "root": 0}
 FUSED = [
     kernel("lstm_cell", "x:3x32 x:3x8"), kernel("lstm_norm_cell", "x:3x32 x:3x8 w:8 w:8", eps=1e-5),
-    kernel("gru_cell", "x:3x24 x:3x24 x:3x8"), kernel("mlp_score", "x:3x4x8 x:3x8 w:8 w:8 w:8", eps=1e-5),
+    kernel("gru_cell", "x:3x24 x:3x24 x:3x8"), kernel("gru_reset", "x:3x16 x:3x8", keeps=0),
+    kernel("gru_mix", "x:3x8 x:3x8 x:3x8"), kernel("mlp_score", "x:3x4x8 x:3x8 w:8 w:8 w:8", eps=1e-5),
     kernel("mlp_score", "x:3x4x8 x:3x8 w:8", present="11100", eps=1e-5), kernel("weighted_sum", "x:3x4 x:3x4x8"),
     kernel("attention", "x:3x4x8 x:3x4x8 x:3x4x8 = x:1x1x4x4", LENGTHS, present="1111100", **ATTENTION),
     kernel("attention", "x:3x4x8 x:3x4x8 x:3x4x8", present="1110000", **ATTENTION),
