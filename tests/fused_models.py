@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Mapping, Sequence
 
 import mxnet as mx
 import numpy as np
 
 from echo.ir.setting import Setting
 from tests.attention_models import ATTENTIONS, FORMS, Example
+from tests.reset_gru_models import RESET_GRUS
 
 SIZE, BATCH, STEPS = 6, 3, 9
 ON_CPU = Setting(rnn_drops_nothing=True)  # what patterns are told on CPUs, but that kernels draw
@@ -55,6 +56,43 @@ def _given(*cells: Any, layout: str = "NTC", found: Mapping[str, int]) -> Exampl
 def _layers_given(layout: str, *names: str) -> Example:
     cells = [mx.rnn.LSTMCell(SIZE, prefix=f"{name}_") for name in names]
     return _given(*cells, layout=layout, found={"lstm_layer": len(names)})
+
+
+def ordered_lstm(places: Sequence[int], fed: bool = False, **attrs: Any) -> Example:
+    """Cells by hand whose gates i, f, g and o stand at these places, as those of MXNet's ctc and nce examples do.
+
+    If ``fed``, each step reads what the one before put out; ``attrs`` are those of the split.
+    """
+    wi, bi, wh, bh = (mx.sym.var(name) for name in ("wi", "bi", "wh", "bh"))
+    steps = mx.sym.SliceChannel(mx.sym.var("data"), num_outputs=STEPS, axis=1, squeeze_axis=True)
+    h, c, outputs = mx.sym.var("h0"), mx.sym.var("c0"), []
+    for t in range(STEPS):
+        i2h = mx.sym.FullyConnected(steps[t] + h if fed else steps[t], wi, bi, num_hidden=4 * SIZE)
+        gates = i2h + mx.sym.FullyConnected(h, wh, bh, num_hidden=4 * SIZE)
+        parts = mx.sym.SliceChannel(gates, num_outputs=4, **attrs)
+        i, f, g, o = (parts[place] for place in places)
+        c = mx.sym.Activation(f, act_type="sigmoid") * c + mx.sym.sigmoid(i) * mx.sym.Activation(g, act_type="tanh")
+        h = mx.sym.Activation(o, act_type="sigmoid") * mx.sym.Activation(c, act_type="tanh")
+        outputs.append(h)
+    shapes = {"data": (BATCH, STEPS, SIZE), "h0": (BATCH, SIZE), "c0": (BATCH, SIZE)}
+    found = {"lstm_cell": STEPS} if fed else {"lstm_layer": 1}
+    return Example(mx.sym.Group([mx.sym.Concat(*outputs, dim=0), c]), shapes, found, {})
+
+
+def ordered_gru(places: Sequence[int]) -> Example:
+    """The same of a GRU's gates r, z and n; layers know one order only."""
+    steps = mx.sym.SliceChannel(mx.sym.var("data"), num_outputs=STEPS, axis=1, squeeze_axis=True)
+    weights = [mx.sym.var(name) for name in ("wi", "bi", "wh", "bh")]
+    h, outputs = mx.sym.var("h0"), []
+    for t in range(STEPS):
+        x = mx.sym.SliceChannel(mx.sym.FullyConnected(steps[t], *weights[:2], num_hidden=3 * SIZE), num_outputs=3)
+        s = mx.sym.SliceChannel(mx.sym.FullyConnected(h, *weights[2:], num_hidden=3 * SIZE), num_outputs=3)
+        (x_r, x_z, x_n), (s_r, s_z, s_n) = ([parts[place] for place in places] for parts in (x, s))
+        z = mx.sym.sigmoid(x_z + s_z)
+        h = (1 - z) * mx.sym.tanh(x_n + mx.sym.sigmoid(x_r + s_r) * s_n) + z * h
+        outputs.append(h)
+    found = {"gru_layer": 1} if list(places) == [0, 1, 2] else {"gru_cell": STEPS}
+    return Example(mx.sym.Concat(*outputs, dim=0), {"data": (BATCH, STEPS, SIZE), "h0": (BATCH, SIZE)}, found, {})
 
 
 def _fed(build: Callable[..., Any] = mx.rnn.LSTMCell, pattern: str = "lstm_cell") -> Example:
@@ -228,12 +266,15 @@ EXAMPLES: Mapping[str, Callable[[], Example]] = {
     "lstm layer, states given": lambda: _layers_given("NTC", "l"),
     "lstm layer, time first, states given": lambda: _layers_given("TNC", "l"),
     "lstm layers that go on, states given": lambda: _layers_given("NTC", "l", "r"),
+    "lstm layer, gates i g f o": lambda: ordered_lstm((0, 2, 1, 3)),
     "lstm cells": _fed,
+    "lstm cells, gates i g f o": lambda: ordered_lstm((0, 2, 1, 3), fed=True),
     "lstm cells with layer norm": _normed,
     "gru layer": lambda: _unrolled(mx.rnn.GRUCell(SIZE), found={"gru_layer": 1}),
     "gru layer, states given": lambda: _given(mx.rnn.GRUCell(SIZE, prefix="g_"), found={"gru_layer": 1}),
     "gru layers": lambda: _stacked(mx.rnn.GRUCell, "gru_layer"),
     "gru layers, both ways": lambda: _both_ways(mx.rnn.GRUCell, "gru_layer"),
+    "gru cells, gates z r n": lambda: ordered_gru((1, 0, 2)),
     "gru cells": lambda: _fed(mx.rnn.GRUCell, "gru_cell"),
     "rnn layer": lambda: _unrolled(mx.rnn.RNNCell(SIZE), found={"rnn_layer": 1}),
     "rnn layer of relu": lambda: _unrolled(mx.rnn.RNNCell(SIZE, activation="relu"), "TNC", {"rnn_layer": 1}),
@@ -263,6 +304,7 @@ EXAMPLES: Mapping[str, Callable[[], Example]] = {
     "attention by hand": _attention_by_hand,
     "attention of a decoder": decoder,
     **ATTENTIONS,
+    **RESET_GRUS,
     **FORMS,
     "layer norm": _norm,
     "reversal": lambda: _reversed(with_lengths=False),

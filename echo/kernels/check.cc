@@ -153,6 +153,15 @@ void check_req(const Kernel& kernel, const TensorSpec& spec, const EchoTensor& t
   if (!kernel.is_grad || !floating) fail(kernel, spec.name, " cannot be added to: only floating gradients can");
 }
 
+// Of how many gates a cell or layer has arrays.
+int64_t gates_of(const Kernel& kernel) {
+  int64_t most = 1;
+  for (const TensorSpec& spec : kernel.inputs) {
+    for (const Axis& axis : spec.axes) most = std::max(most, axis.factor);
+  }
+  return most;
+}
+
 void check_param(const Kernel& kernel, const std::string& name, double value) {
   const bool whole = value == std::floor(value);
   bool fits = std::isfinite(value);
@@ -175,7 +184,13 @@ void check_param(const Kernel& kernel, const std::string& name, double value) {
   } else if (name == "fill") {
     fits = !std::isnan(value);
     expected = "a number";
-  } else if (name == "reverse" || name == "root") {
+  } else if (name == "order") {
+    const int64_t gates = gates_of(kernel);
+    fits = whole && value >= 0 && value < (gates == 2 ? 2 : gates == 3 ? 6 : 24);
+    expected = gates == 2   ? "the number of an order of 2 gates, 0 or 1"
+               : gates == 3 ? "the number of an order of 3 gates, 0 to 5"
+                            : "the number of an order of 4 gates, 0 to 23";
+  } else if (name == "reverse" || name == "root" || name == "keeps") {
     fits = value == 0 || value == 1;
     expected = "0 or 1";
   }
@@ -190,7 +205,8 @@ void check_counts(const Kernel& kernel, const EchoCall& call) {
   check("inputs", call.num_in, kernel.inputs.size(), call.in);
   check("outputs", call.num_out, kernel.outputs.size(), call.out);
   check("outputs' reqs", call.num_out, kernel.outputs.size(), call.req);
-  check("parameters", call.num_params, kernel.params.size(), call.params);
+  const bool least = call.num_params == static_cast<int>(kernel.least_params);
+  check("parameters", call.num_params, least ? kernel.least_params : kernel.params.size(), call.params);
 }
 
 void check_together(const Kernel& kernel, const EchoCall& call) {
@@ -259,7 +275,17 @@ Call::Call(const EchoCall& call, bool with_data)
 
 int64_t Call::operator[](const char* symbol) const { return dims_[position(kernel_.symbols, symbol)]; }
 
-double Call::param(const char* name) const { return call_.params[position(kernel_.params, name)]; }
+double Call::param(const char* name) const {
+  const size_t at = position(kernel_.params, name);
+  return at < static_cast<size_t>(call_.num_params) ? call_.params[at] : 0;
+}
+
+Places Call::places(int gates) const {
+  Places found{0, 1, 2, 3};
+  const int order = static_cast<int>(param("order"));
+  for (int i = 0; i < order; ++i) std::next_permutation(found.begin(), found.begin() + gates);
+  return found;
+}
 
 const void* Call::in(const char* name) const { return call_.in[position(kernel_.inputs, name)].data; }
 

@@ -2,6 +2,7 @@
 // kernel), and a call that was held against them. A wrong call is an exception here; `guard` ends it at the C interface.
 #ifndef ECHO_KERNELS_CHECK_H_
 #define ECHO_KERNELS_CHECK_H_
+#include <array>
 #include <cstdint>
 #include <exception>
 #include <stdexcept>
@@ -14,6 +15,9 @@ namespace echo {
 namespace kernels {
 
 struct Kernel;  // a row of the table
+
+// The part of an array of gates that each gate is.
+typedef std::array<int64_t, 4> Places;
 
 // A call that is wrong; the message names the kernel, the tensor, what was got and what was expected.
 struct WrongCall : std::invalid_argument {
@@ -35,6 +39,8 @@ class Call {
   // A dimension: call["H"]. 0 where no tensor that is there has it: then nothing needs it.
   int64_t operator[](const char* symbol) const;
   double param(const char* name) const;
+  // Where each of the gates of a cell stands, by the parameter "order".
+  Places places(int gates) const;
 
   // An input's data, NULL where it is absent or empty.
   const void* in(const char* name) const;

@@ -69,6 +69,26 @@ ECHO_FORMULA GruGrads gru_grad(const GruGates& gate, float n, float s_n, float h
   return {dn * s_n * gate.r.slope, d * (h - n) * gate.z.slope, dn, dn * gate.r.value, d * gate.z.value};
 }
 
+// Gradients in front of a product that takes the state behind its reset gate: of the gates, and of the state.
+struct ResetGrads {
+  float r, z, h;
+};
+
+// From those of r h and of the weight of the new state, whose sign is that of z in it.
+ECHO_FORMULA ResetGrads reset_grad(const Sigmoid& r, const Sigmoid& z, float sign, float h, float d_rh, float d_u) {
+  return {d_rh * h * r.slope, sign * d_u * z.slope, d_rh * r.value};
+}
+
+// Behind it: of the state, of the weight u of the new one, and of what tanh takes.
+struct MixGrads {
+  float h, u, n;
+};
+
+// `value` is that of n, which each rounds in its own way.
+ECHO_FORMULA MixGrads mix_grad(const Tanh& n, float value, float u, float h, float d) {
+  return {d * (1.f - u), d * (value - h), d * u * n.slope};
+}
+
 // Of a row.
 struct Moments {
   float mean, scale;  // scale: 1 / sqrt(variance + eps)

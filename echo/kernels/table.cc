@@ -9,7 +9,8 @@ namespace kernels {
 namespace {
 
 // A tensor is NAME[AXES]:TYPE?TOGETHER. Without a type it is floating, of the one type that all these have in a call;
-// "lengths" are float32, float16 or int32. "?" makes it optional, there exactly when TOGETHER is.
+// "lengths" are float32, float16 or int32. "?" makes it optional, there exactly when TOGETHER is. The last parameter may
+// be left out where it ends in "?": then it is 0.
 struct Row {
   const char *name, *inputs, *outputs, *params;
   const char* reads;  // what NAME_grad reads
@@ -17,13 +18,19 @@ struct Row {
 
 // What is said here in a few words is NAME in echo/kernels/reference/ in full.
 const Row kRows[] = {
-    // Gates i f g o: c' = sigmoid(f) c + sigmoid(i) tanh(g); h = sigmoid(o) tanh(c').
-    {"lstm_cell", "pre[B,4H] c[B,H]", "h[B,H] c'[B,H]", "", "dh dc' pre c"},
+    // Gates i f g o: c' = sigmoid(f) c + sigmoid(i) tanh(g); h = sigmoid(o) tanh(c'). order: number n has the n-th
+    // permutation of their places, lexicographically; 0 is i f g o. Of a GRU it is that of r z n.
+    {"lstm_cell", "pre[B,4H] c[B,H]", "h[B,H] c'[B,H]", "order?", "dh dc' pre c"},
     // lstm_cell with h = sigmoid(o) tanh(norm(c')), norm the layer norm over H.
-    {"lstm_norm_cell", "pre[B,4H] c[B,H] gamma[H] beta[H]", "h[B,H] c'[B,H]", "eps", "dh dc' pre c gamma beta"},
+    {"lstm_norm_cell", "pre[B,4H] c[B,H] gamma[H] beta[H]", "h[B,H] c'[B,H]", "eps order?", "dh dc' pre c gamma beta"},
     // x from the input, s from the state, gates r z n: n = tanh(x_n + sigmoid(x_r + s_r) s_n); h' = (1 - z) n + z h,
     // z = sigmoid(x_z + s_z).
-    {"gru_cell", "x[B,3H] s[B,3H] h[B,H]", "h'[B,H]", "", "dh' x s h"},
+    {"gru_cell", "x[B,3H] s[B,3H] h[B,H]", "h'[B,H]", "order?", "dh' x s h"},
+    // A GRU whose reset gate stands in front of the product, gates r z. What that product takes: rh = sigmoid(r) h. The
+    // weight of the new state: u = sigmoid(z), with keeps 1 sigmoid(-z). order: that of r z.
+    {"gru_reset", "pre[B,2H] h[B,H]", "rh[B,H] u[B,H]", "keeps order?", "drh du pre h"},
+    // Behind the product: h' = (1 - u) h + u tanh(pre).
+    {"gru_mix", "h[B,H] u[B,H] pre[B,H]", "h'[B,H]", "", "dh' h u pre"},
     // v . tanh(norm(keys + query)), norm the layer norm over H where gamma is there.
     {"mlp_score", "keys[B,T,H] query[B,H] v[H] gamma[H]?beta beta[H]?gamma", "score[B,T]", "eps",
      "dscore keys query v gamma beta"},
@@ -60,7 +67,7 @@ const Row kRows[] = {
     {"apply_mask", "x[n] bits[(n+7)/8]:uint8 scale[1]:float32", "y[n]", "", "dy bits scale"},
     // pre[t] = x[t] wi' + bi + h[t-1] wh' + bh, then lstm_cell; reverse 1 goes from T-1 to 0.
     {"lstm_layer", "x[T,B,I] wi[4H,I] bi[4H] wh[4H,H] bh[4H] h0[B,H] c0[B,H]", "y[T,B,H] hT[B,H] cT[B,H] pre[T,B,4H]",
-     "reverse", "dy dhT dcT x wi bi wh bh h0 c0 y pre"},
+     "reverse order?", "dy dhT dcT x wi bi wh bh h0 c0 y pre"},
     // The same for gru_cell; pre: x_r + s_r, x_z + s_z and s_n.
     {"gru_layer", "x[T,B,I] wi[3H,I] bi[3H] wh[3H,H] bh[3H] h0[B,H]", "y[T,B,H] hT[B,H] pre[T,B,3H]", "reverse",
      "dy dhT x wi bi wh h0 y pre"},
@@ -130,6 +137,12 @@ Kernel forward_of(const Row& row) {
   Kernel kernel;
   kernel.name = row.name;
   kernel.params = words(row.params);
+  if (!kernel.params.empty() && kernel.params.back().back() == '?') {
+    kernel.params.back().pop_back();
+    kernel.least_params = kernel.params.size() - 1;
+  } else {
+    kernel.least_params = kernel.params.size();
+  }
   for (const std::string& text : words(row.inputs)) kernel.inputs.push_back(parse_tensor(text, &kernel.symbols));
   for (const std::string& text : words(row.outputs)) kernel.outputs.push_back(parse_tensor(text, &kernel.symbols));
   return kernel;

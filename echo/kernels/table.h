@@ -32,6 +32,7 @@ struct Kernel {
   std::string name;
   bool is_grad = false;
   std::vector<std::string> symbols, params;
+  size_t least_params = 0;  // that a call has to have: the last may be left out
   std::vector<TensorSpec> inputs, outputs;
 };
 

@@ -75,6 +75,27 @@ def _gru_cell(rng: Any) -> Case:
     return case
 
 
+def _gru_reset(rng: Any) -> Case:
+    case = draw("gru_reset", {"B": 3, "H": WIDTH}, keeps=1)
+    pre = _drawn(rng, (3, 2, WIDTH))
+    for gate in range(2):
+        _with_special(pre[:, gate], 5 * gate)
+    case.inputs = [pre.reshape(3, 2 * WIDTH), _positive(rng, (3, WIDTH))]
+    case.heads = [_positive(rng, (3, WIDTH)), _positive(rng, (3, WIDTH))]
+    return case
+
+
+def _gru_mix(rng: Any) -> Case:
+    """The state has the sign that the candidate has not; weights are nearly 0, too."""
+    case = draw("gru_mix", {"B": 3, "H": WIDTH})
+    pre = _with_special(_drawn(rng, (3, WIDTH)), 0)
+    sign = np.where(np.isnan(pre), 1, -np.copysign(1, pre))
+    weights = np.exp2(-30 * rng.random((3, WIDTH))).astype(np.float32)
+    case.inputs = [(sign * _positive(rng, (3, WIDTH))).astype(np.float32), weights, pre]
+    case.heads = [_positive(rng, (3, WIDTH))]
+    return case
+
+
 def _mlp_score(rng: Any, normed: bool = False) -> Case:
     dims = {"B": 2, "T": 3, "H": WIDTH}
     case = draw("mlp_score", dims, absent=not normed)
@@ -114,6 +135,8 @@ SUBJECTS: dict[str, tuple[Any, Sequence[int]]] = {
     "lstm_cell": (_lstm_cell, (0, 1)),
     "lstm_norm_cell": (_lstm_norm_cell, (0, 1, 3)),
     "gru_cell": (_gru_cell, (0, 1, 2)),
+    "gru_reset": (_gru_reset, (0, 1)),
+    "gru_mix": (_gru_mix, (0, 1, 2)),
     "mlp_score": (_mlp_score, (0, 1)),
     "normed mlp_score": (lambda rng: _mlp_score(rng, normed=True), (4,)),
     "lstm_layer": (_lstm_layer, (2, 6)),

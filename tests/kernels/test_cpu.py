@@ -28,7 +28,7 @@ from tests.kernels.cases import (
     run_backward,
     run_forward,
 )
-from tests.kernels.large_scores import SIZES, VARIANTS, check_large_scores
+from tests.kernels.large_scores import SIZES, VARIANTS, check_cancelled_scores, check_large_scores
 from tests.kernels.table import PARAMS, SMALL, SPECS, sizes_of
 
 ROOT = Path(__file__).parents[2]
@@ -161,6 +161,12 @@ def test_nans_of_gradients_go_where_the_reference_has_them(name: str) -> None:
                 head.flat[at] = kept
 
 
+@pytest.mark.parametrize("name", ["lstm_cell", "lstm_norm_cell", "lstm_layer", "gru_cell", "gru_reset"])
+def test_every_order_of_gates(name: str) -> None:
+    for order in range({"gru_cell": 6, "gru_reset": 2}.get(name, 24)):
+        check_case(draw(name, SMALL[name], seed=order, order=order), call)
+
+
 def test_large_scores() -> None:
     """Exponentials of the scores themselves would overflow."""
     case = draw("attention", {"N": 1, "Tq": 3, "Tk": 90, "D": 4, "Dv": 3}, seed=9, scale=100.0)
@@ -180,12 +186,17 @@ def test_gradients_of_large_scores(size: float, variant: str, dtype: str) -> Non
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_gradients_of_scores_that_cancel_are_finite(dtype: str) -> None:
+    check_cancelled_scores(call, dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("name", FORMS)
 def test_masks_of_attention(name: str, dtype: str) -> None:
     check_form(call, name, dtype)
 
 
-@pytest.mark.parametrize("name", ["lstm_cell", "gru_cell", "mlp_score", "bias_act"])
+@pytest.mark.parametrize("name", ["lstm_cell", "gru_cell", "gru_reset", "mlp_score", "bias_act"])
 def test_large_and_infinite_values(name: str) -> None:
     """Saturated gates and activations: their limits, and gradients near zero rather than NaNs.
 
@@ -232,7 +243,8 @@ LARGE = {"attention": dict(N=5, Tq=70, Tk=130, D=33, Dv=16), "dropout": dict(n=3
          "pack_mask": dict(n=300001), "apply_mask": dict(n=300001),
          "sequence_reverse": dict(T=30, B=7, R=301), "mlp_score": dict(B=9, T=20, H=650),
          "layer_norm": dict(N=99, H=650), "bias_act": dict(N=99, H=650), "lstm_cell": dict(B=64, H=650),
-         "gru_cell": dict(B=64, H=650), "lstm_norm_cell": dict(B=64, H=650),
+         "gru_cell": dict(B=64, H=650), "gru_reset": dict(B=64, H=650), "gru_mix": dict(B=64, H=650),
+         "lstm_norm_cell": dict(B=64, H=650),
          "weighted_sum": dict(B=9, T=20, H=650), "softmax_output": dict(N=600, I=70, V=1200),
          "cross_entropy": dict(N=99, V=1200), "linear_cross_entropy": dict(N=600, I=70, V=1200),
          **dict.fromkeys(LAYERS, dict(T=25, B=64, I=70, H=150))}

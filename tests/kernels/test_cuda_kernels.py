@@ -19,7 +19,7 @@ from tests.kernels.attention_forms import FORMS, check_form
 from tests.kernels.cases import check_case, check_draws
 from tests.kernels.cases import draw as draw_case
 from tests.kernels.cuda_emulation import KERNELS, Emulated, built, compile_fibers, compile_kernels
-from tests.kernels.large_scores import SIZES, VARIANTS, check_large_scores
+from tests.kernels.large_scores import SIZES, VARIANTS, check_cancelled_scores, check_large_scores
 from tests.kernels.table import SMALL, SPECS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -200,6 +200,11 @@ def test_masks_of_attention(backend: Emulated, name: str, dtype: str) -> None:
 def test_gradients_of_large_scores(backend: Emulated, size: float, variant: str, dtype: str) -> None:
     """A query's own key has nearly all the weight: logarithms are rounded by more than what the other weights are."""
     check_large_scores(backend.run, size, dtype, variant)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_gradients_of_scores_that_cancel_are_finite(backend: Emulated, dtype: str) -> None:
+    check_cancelled_scores(backend.run, dtype)
 
 
 def test_numbers_that_are_not_finite(backend: Emulated) -> None:

@@ -45,6 +45,8 @@ MUTANTS = {
         "formulas.h", "d * gate.g.value * gate.i.slope",
         "d * gate.g.value", 0, "cells", "lstm_cell",
     ),
+    "the weight of the other state": ("cells.cuh", "sigmoid(a.sign * z", "sigmoid(z", 0, "cells", "gru_reset"),
+    "a state mixed with itself": ("formulas.h", "d * (value - h)", "d * value", 0, "cells", "gru_mix"),
     "added where it should be written": ("device.cuh", "if (to.add) {", "if (true) {", 0, "cells", "gru_cell"),
     "written where it should be added": ("device.cuh", "if (to.add) {", "if (false) {", 0, "cells", "gru_cell"),
     "the next step's cell": (
@@ -117,7 +119,7 @@ MUTANTS = {
         "softmax_output.cuh", BARRIER, "", 1, "softmax_output", "softmax_output",
     ),
     "exponentials of an old maximum": (
-        "softmax_output.cuh", "sum *= expf(most - now);", "", 0, "softmax_output", "softmax_output",
+        "device.cuh", "sum *= expf(most - now);", "", 0, "softmax_output", "softmax_output",
     ),
     "a gradient without its label": (
         "softmax_output.cuh", "target - column == k ? hit : miss", "miss", 0, "softmax_output", "softmax_output",

@@ -24,11 +24,11 @@ ECHO_INLINE void softmax_row(float* __restrict scores, int64_t columns, float* _
   for (int64_t j = 0; j < columns; ++j) maximum = scores[j] > maximum ? scores[j] : maximum;
   const float base = maximum == -__builtin_inff() ? 0.0f : maximum;  // every score so far is -inf: exponentials are 0
   // apart from the sum: clang works on several vectors of a sum at once, and leaves more of a short row to one by one
-  for (int64_t j = 0; j < columns; ++j) scores[j] = exp_of(scores[j] - base);
+  for (int64_t j = 0; j < columns; ++j) scores[j] = exp_below(scores[j] - base);
   float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
   for (int64_t j = 0; j < columns; ++j) sum += scores[j];
-  const float shrink = exp_of(*most - base);
+  const float shrink = exp_below(*most - base);
   *total = *total * shrink + sum;
   *most = maximum;
   if (shrink == 1.0f) return;
@@ -87,7 +87,8 @@ void attention(const Call& call) {
       in_tiles(rules.most(n), kKeysAtOnce, [&](int64_t key, int64_t columns) {
         const float* const keys = k.read((n * s.Tk + key) * s.D, columns * s.D, workspace + s.start[kK]);
         const float* const values = v.read((n * s.Tk + key) * s.Dv, columns * s.Dv, workspace + s.start[kV]);
-        Columns(keys, columns, s.D, rows, workspace + s.start[kTransposed]).dots(queries, rows, scores);
+        // for all queries, not for these rows: the gradient needs the very bits of these scores
+        Columns(keys, columns, s.D, s.Tq, workspace + s.start[kTransposed]).dots(queries, rows, scores);
         for (int64_t i = 0; i < rows; ++i) {
           float* const row_scores = scores + i * kKeysAtOnce;
           float buffer[2 * kKeysAtOnce];

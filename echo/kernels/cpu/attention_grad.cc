@@ -20,11 +20,14 @@ namespace {
 // Whether weights from this logarithm are off by more than 2e-6. It is -inf where no key counts.
 bool is_large(float lse) { return std::isgreater(std::fabs(lse), 32.0f) && std::isfinite(lse); }
 
+// A weight from its score less the logarithm. It is at most 1, whatever was rounded.
+ECHO_INLINE float weight_of(float logarithm) { return exp_below(logarithm > 0.0f ? 0.0f : logarithm); }
+
 // The weights of a row of scores, summed.
 ECHO_INLINE float sum_row(const float* __restrict scores, float lse, int64_t columns) {
   float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
-  for (int64_t j = 0; j < columns; ++j) sum += exp_of(scores[j] - lse);
+  for (int64_t j = 0; j < columns; ++j) sum += weight_of(scores[j] - lse);
   return sum;
 }
 
@@ -33,12 +36,12 @@ ECHO_INLINE float delta_row(const float* __restrict scores, const float* __restr
                             int64_t columns) {
   float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
-  for (int64_t j = 0; j < columns; ++j) sum += exp_of(scores[j] - lse - rest) * dweights[j];
+  for (int64_t j = 0; j < columns; ++j) sum += weight_of(scores[j] - lse - rest) * dweights[j];
   return sum;
 }
 
 ECHO_INLINE void weights_row(float* __restrict scores, float lse, float rest, int64_t columns) {
-  for (int64_t j = 0; j < columns; ++j) scores[j] = exp_of(scores[j] - lse - rest);
+  for (int64_t j = 0; j < columns; ++j) scores[j] = weight_of(scores[j] - lse - rest);
 }
 
 // Gradients of weights become gradients of scores.

@@ -35,25 +35,28 @@ struct Gates {
   const float* part[3];
 };
 
-Gates read_gates(const Input& input, int64_t b, int64_t H, int64_t at, int64_t n, float (*buffers)[kTile]) {
+Gates read_gates(const Input& input, const Places& place, int64_t b, int64_t H, int64_t at, int64_t n,
+                 float (*buffers)[kTile]) {
   Gates gates;
-  for (int gate = 0; gate < 3; ++gate) gates.part[gate] = input.read((3 * b + gate) * H + at, n, buffers[gate]);
+  for (int gate = 0; gate < 3; ++gate) gates.part[gate] = input.read((3 * b + place[gate]) * H + at, n, buffers[gate]);
   return gates;
 }
 
 void gru_cell(const Call& call) {
   const int64_t B = call["B"], H = call["H"];
+  const Places place = call.places(3);
   const Input x(call, "x"), s(call, "s"), h(call, "h");
   const Output h_next(call, "h'");
   in_chunks(B, B * H * 5, [&](int64_t, int64_t begin, int64_t end) {
     float x_buffers[3][kTile], s_buffers[3][kTile], h_buffer[kTile], result[kTile];
     for (int64_t b = begin; b < end; ++b) {
       in_tiles(H, kTile, [&](int64_t at, int64_t n) {
-        const Gates xs = read_gates(x, b, H, at, n, x_buffers), ss = read_gates(s, b, H, at, n, s_buffers);
-        float* const place = h_next.place(b * H + at, result);
+        const Gates xs = read_gates(x, place, b, H, at, n, x_buffers);
+        const Gates ss = read_gates(s, place, b, H, at, n, s_buffers);
+        float* const next = h_next.place(b * H + at, result);
         cloned<forward_tile>(xs.part[0], xs.part[1], xs.part[2], ss.part[0], ss.part[1], ss.part[2],
-                             h.read(b * H + at, n, h_buffer), place, n);
-        h_next.write(b * H + at, n, place);
+                             h.read(b * H + at, n, h_buffer), next, n);
+        h_next.write(b * H + at, n, next);
       });
     }
   });
@@ -61,6 +64,7 @@ void gru_cell(const Call& call) {
 
 void gru_cell_grad(const Call& call) {
   const int64_t B = call["B"], H = call["H"];
+  const Places place = call.places(3);
   const Input dh_next(call, "dh'"), x(call, "x"), s(call, "s"), h(call, "h");
   const Output dx(call, "dx"), ds(call, "ds"), dh(call, "dh");
   in_chunks(B, B * H * 5, [&](int64_t, int64_t begin, int64_t end) {
@@ -68,14 +72,15 @@ void gru_cell_grad(const Call& call) {
     float d_r[kTile], d_z[kTile], d_n[kTile], d_sn[kTile], result[kTile];
     for (int64_t b = begin; b < end; ++b) {
       in_tiles(H, kTile, [&](int64_t at, int64_t n) {
-        const Gates xs = read_gates(x, b, H, at, n, x_buffers), ss = read_gates(s, b, H, at, n, s_buffers);
+        const Gates xs = read_gates(x, place, b, H, at, n, x_buffers);
+        const Gates ss = read_gates(s, place, b, H, at, n, s_buffers);
         cloned<backward_tile>(dh_next.read(b * H + at, n, head), xs.part[0], xs.part[1], xs.part[2], ss.part[0],
                               ss.part[1], ss.part[2], h.read(b * H + at, n, h_buffer), d_r, d_z, d_n, d_sn, result, n);
         const float* const of_x[] = {d_r, d_z, d_n};
         const float* const of_s[] = {d_r, d_z, d_sn};
         for (int gate = 0; gate < 3; ++gate) {
-          dx.write((3 * b + gate) * H + at, n, of_x[gate]);
-          ds.write((3 * b + gate) * H + at, n, of_s[gate]);
+          dx.write((3 * b + place[gate]) * H + at, n, of_x[gate]);
+          ds.write((3 * b + place[gate]) * H + at, n, of_s[gate]);
         }
         dh.write(b * H + at, n, result);
       });

@@ -34,6 +34,7 @@ ECHO_INLINE void backward_tile(const float* __restrict dh, const float* __restri
 
 void lstm_cell(const Call& call) {
   const int64_t B = call["B"], H = call["H"];
+  const Places place = call.places(4);
   const Input pre(call, "pre"), c(call, "c");
   const Output h(call, "h"), c_next(call, "c'");
   in_chunks(B, B * H * 5, [&](int64_t, int64_t begin, int64_t end) {
@@ -41,7 +42,7 @@ void lstm_cell(const Call& call) {
     for (int64_t b = begin; b < end; ++b) {
       in_tiles(H, kTile, [&](int64_t at, int64_t n) {
         const float* in[4];
-        for (int gate = 0; gate < 4; ++gate) in[gate] = pre.read((4 * b + gate) * H + at, n, gates[gate]);
+        for (int gate = 0; gate < 4; ++gate) in[gate] = pre.read((4 * b + place[gate]) * H + at, n, gates[gate]);
         float* const h_at = h.place(b * H + at, h_buffer);
         float* const c_at = c_next.place(b * H + at, c_buffer);
         cloned<forward_tile>(in[0], in[1], in[2], in[3], c.read(b * H + at, n, cell), h_at, c_at, n);
@@ -54,6 +55,7 @@ void lstm_cell(const Call& call) {
 
 void lstm_cell_grad(const Call& call) {
   const int64_t B = call["B"], H = call["H"];
+  const Places place = call.places(4);
   const Input dh(call, "dh"), dc_next(call, "dc'"), pre(call, "pre"), c(call, "c");
   const Output dpre(call, "dpre"), dc(call, "dc");
   in_chunks(B, B * H * 5, [&](int64_t, int64_t begin, int64_t end) {
@@ -63,13 +65,13 @@ void lstm_cell_grad(const Call& call) {
         const float* in[4];
         float* out[4];
         for (int gate = 0; gate < 4; ++gate) {
-          in[gate] = pre.read((4 * b + gate) * H + at, n, gates[gate]);
-          out[gate] = dpre.place((4 * b + gate) * H + at, d_gates[gate]);
+          in[gate] = pre.read((4 * b + place[gate]) * H + at, n, gates[gate]);
+          out[gate] = dpre.place((4 * b + place[gate]) * H + at, d_gates[gate]);
         }
         float* const dc_at = dc.place(b * H + at, dc_buffer);
         cloned<backward_tile>(dh.read(b * H + at, n, heads[0]), dc_next.read(b * H + at, n, heads[1]), in[0], in[1],
                               in[2], in[3], c.read(b * H + at, n, cell), out[0], out[1], out[2], out[3], dc_at, n);
-        for (int gate = 0; gate < 4; ++gate) dpre.write((4 * b + gate) * H + at, n, out[gate]);
+        for (int gate = 0; gate < 4; ++gate) dpre.write((4 * b + place[gate]) * H + at, n, out[gate]);
         dc.write(b * H + at, n, dc_at);
       });
     }

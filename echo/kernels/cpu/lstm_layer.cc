@@ -25,6 +25,7 @@ class Forward {
 
   const Call& call_;
   const LayerShape shape_;
+  const Places place_;
   const Output y_, pre_;
   Arena arena_;
   const bool direct_;  // `pre` is computed where it is wanted; otherwise in a buffer, some steps at a time
@@ -35,6 +36,7 @@ class Forward {
 Forward::Forward(const Call& call, void* memory)
     : call_(call),
       shape_(call),
+      place_(call.places(4)),
       y_(call, "y"),
       pre_(call, "pre"),
       arena_(memory),
@@ -93,7 +95,8 @@ void Forward::run_tile(int64_t row, int64_t time, int64_t at, int64_t n, float* 
   const int64_t H = shape_.H, place = time * shape_.B + row;
   for (int64_t gate = 0; gate < 4; ++gate) pre_.write(place * 4 * H + gate * H + at, n, pre + gate * H + at);
   float* const h = h_ + row * H + at;
-  cell_step(n, {pre + at, pre + H + at, pre + 2 * H + at, pre + 3 * H + at}, c_ + row * H + at, h);
+  cell_step(n, {pre + place_[0] * H + at, pre + place_[1] * H + at, pre + place_[2] * H + at, pre + place_[3] * H + at},
+            c_ + row * H + at, h);
   y_.write(place * H + at, n, h);
 }
 

@@ -24,6 +24,7 @@ class Backward {
 
   const Call& call_;
   const LayerShape shape_;
+  const Places place_;
   const int64_t steps_, chunks_, rows_;  // steps of a chunk, chunks, rows of a chunk
   const Input pre_, dy_;
   Arena arena_;
@@ -36,6 +37,7 @@ class Backward {
 Backward::Backward(const Call& call, void* memory)
     : call_(call),
       shape_(call),
+      place_(call.places(4)),
       steps_(chunk_steps(shape_)),
       chunks_((shape_.T + steps_ - 1) / steps_),
       rows_(steps_ * shape_.B),
@@ -53,14 +55,14 @@ Backward::Backward(const Call& call, void* memory)
 Gates<float> Backward::gates_at(int64_t row, int64_t at) const {
   const int64_t H = shape_.H;
   float* const begin = grad_.gates() + row * 4 * H + at;
-  return {begin, begin + H, begin + 2 * H, begin + 3 * H};
+  return {begin + place_[0] * H, begin + place_[1] * H, begin + place_[2] * H, begin + place_[3] * H};
 }
 
 // n elements of each gate of a row of `pre`; buffer: 4 * kTile floats.
 Gates<const float> Backward::read_pre(int64_t row, int64_t at, int64_t n, float* buffer) const {
   const int64_t H = shape_.H, begin = row * 4 * H + at;
-  return {pre_.read(begin, n, buffer), pre_.read(begin + H, n, buffer + kTile),
-          pre_.read(begin + 2 * H, n, buffer + 2 * kTile), pre_.read(begin + 3 * H, n, buffer + 3 * kTile)};
+  const auto gate = [&](int64_t k) { return pre_.read(begin + place_[k] * H, n, buffer + k * kTile); };
+  return {gate(0), gate(1), gate(2), gate(3)};
 }
 
 // The cells before each chunk.

@@ -70,9 +70,9 @@ ECHO_INLINE void cell_gradients(const float* __restrict d_cell, const Gates& pre
 enum { kPre, kC = kPre + 4, kGamma, kBeta, kH, kCell, kForwardVectors };
 enum { kDh = kH, kNext = kForwardVectors, kNorm, kDpre, kDc = kDpre + 4, kDgamma, kDbeta, kBackwardVectors };
 
-Gates gates_of(const Input& pre, int64_t row, int64_t H, const ChunkVectors& rows, int64_t chunk) {
+Gates gates_of(const Input& pre, const Places& place, int64_t row, int64_t H, const ChunkVectors& rows, int64_t chunk) {
   const float* at[4];
-  for (int gate = 0; gate < 4; ++gate) at[gate] = pre.read((4 * row + gate) * H, H, rows.at(chunk, kPre + gate));
+  for (int gate = 0; gate < 4; ++gate) at[gate] = pre.read((4 * row + place[gate]) * H, H, rows.at(chunk, kPre + gate));
   return {at[0], at[1], at[2], at[3]};
 }
 
@@ -81,6 +81,7 @@ size_t lstm_norm_cell_workspace(const Call& call) { return ChunkVectors::bytes(c
 void lstm_norm_cell(const Call& call) {
   const int64_t B = call["B"], H = call["H"];
   const float eps = static_cast<float>(call.param("eps"));
+  const Places place = call.places(4);
   const Input pre(call, "pre"), c(call, "c"), gamma(call, "gamma"), beta(call, "beta");
   const Output h(call, "h"), c_next(call, "c'");
   const ChunkVectors rows(call.raw().workspace, B, kForwardVectors, H);
@@ -90,8 +91,8 @@ void lstm_norm_cell(const Call& call) {
     for (int64_t row = begin; row < end; ++row) {
       float* const h_at = h.place(row * H, rows.at(chunk, kH));
       float* const c_at = c_next.place(row * H, rows.at(chunk, kCell));
-      cloned<forward_row>(gates_of(pre, row, H, rows, chunk), c.read(row * H, H, rows.at(chunk, kC)), weight, bias, eps,
-                          h_at, c_at, H);
+      cloned<forward_row>(gates_of(pre, place, row, H, rows, chunk), c.read(row * H, H, rows.at(chunk, kC)), weight,
+                          bias, eps, h_at, c_at, H);
       h.write(row * H, H, h_at);
       c_next.write(row * H, H, c_at);
     }
@@ -105,6 +106,7 @@ size_t lstm_norm_cell_grad_workspace(const Call& call) {
 void lstm_norm_cell_grad(const Call& call) {
   const int64_t B = call["B"], H = call["H"];
   const float eps = static_cast<float>(call.param("eps"));
+  const Places place = call.places(4);
   const Input dh(call, "dh"), dc_next(call, "dc'"), pre(call, "pre"), c(call, "c"), gamma(call, "gamma"),
       beta(call, "beta");
   const Output dpre(call, "dpre"), dc(call, "dc");
@@ -115,16 +117,17 @@ void lstm_norm_cell_grad(const Call& call) {
     float *const weight_sum = rows.zeros(chunk, kDgamma), *const bias_sum = rows.zeros(chunk, kDbeta);
     float *const cell = rows.at(chunk, kCell), *const norm = rows.at(chunk, kNorm);
     for (int64_t row = begin; row < end; ++row) {
-      const Gates gates = gates_of(pre, row, H, rows, chunk);
+      const Gates gates = gates_of(pre, place, row, H, rows, chunk);
       const float* const before = c.read(row * H, H, rows.at(chunk, kC));
       float* out[4];
-      for (int gate = 0; gate < 4; ++gate) out[gate] = dpre.place((4 * row + gate) * H, rows.at(chunk, kDpre + gate));
+      for (int gate = 0; gate < 4; ++gate)
+        out[gate] = dpre.place((4 * row + place[gate]) * H, rows.at(chunk, kDpre + gate));
       float* const dc_at = dc.place(row * H, rows.at(chunk, kDc));
       cloned<output_gradients>(dh.read(row * H, H, rows.at(chunk, kDh)),
                                dc_next.read(row * H, H, rows.at(chunk, kNext)), gates, before, weight, bias, eps, cell,
                                norm, out[3], weight_sum, bias_sum, H);
       cloned<cell_gradients>(cell, gates, before, out[0], out[1], out[2], dc_at, H);
-      for (int gate = 0; gate < 4; ++gate) dpre.write((4 * row + gate) * H, H, out[gate]);
+      for (int gate = 0; gate < 4; ++gate) dpre.write((4 * row + place[gate]) * H, H, out[gate]);
       dc.write(row * H, H, dc_at);
     }
   });

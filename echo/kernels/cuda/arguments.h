@@ -1,5 +1,7 @@
 // What each CUDA kernel takes: one struct, by value. The launcher fills them, the device code reads them.
 //
+// places: for each gate of a cell four bits, the lowest for the first, which part of its array it is.
+//
 // Floating arrays are float32 or float16, as the kernel's name ends in _f32 or _f16; float* is always float32. "wide"
 // is 1 where rows start on a boundary of four elements and have a multiple of four: then arrays are read four at a
 // time.
@@ -19,6 +21,7 @@ enum { kThreads = 256 };       // of every block
 enum { kWarps = kThreads / 32 };
 enum { kTile = 64 };           // rows and columns of a small matrix tile
 enum { kBigTile = 128 };
+enum { kInOrder = 0x3210 };    // places of gates
 enum { kDepth = 16 };          // terms of a product that a tile, or a warp of a layer's step, takes at a time
 // Batch rows and hidden units that a block of a layer's step handles at a time: forward on many multiprocessors, for
 // small batches, and on fewer multiprocessors; backward.
@@ -39,14 +42,14 @@ struct LstmCell {
   const void *pre, *c;
   Output h, c_next;
   Long batch, hidden;
-  int wide;
+  int wide, places;
 };
 
 struct LstmCellGrad {
   const void *dh, *dc_next, *pre, *c;
   Output dpre, dc;
   Long batch, hidden;
-  int wide;
+  int wide, places;
 };
 
 struct LstmNormCell {
@@ -54,7 +57,7 @@ struct LstmNormCell {
   Output h, c_next;
   Long batch, hidden;
   float eps;
-  int wide;
+  int wide, places;
 };
 
 struct LstmNormCellGrad {
@@ -64,19 +67,49 @@ struct LstmNormCellGrad {
   Output dpre, dc;
   Long batch, hidden, chunk, chunks;
   float eps;
-  int wide;
+  int wide, places;
 };
 
 struct GruCell {
   const void *x, *s, *h;
   Output h_next;
   Long batch, hidden;
-  int wide;
+  int wide, places;
 };
 
 struct GruCellGrad {
   const void *dh_next, *x, *s, *h;
   Output dx, ds, dh;
+  Long batch, hidden;
+  int wide, places;
+};
+
+struct GruReset {
+  const void *pre, *h;
+  Output rh, u;
+  Long batch, hidden;
+  float sign;  // of z in the weight of the new state
+  int wide, places;
+};
+
+struct GruResetGrad {
+  const void *drh, *du, *pre, *h;
+  Output dpre, dh;
+  Long batch, hidden;
+  float sign;
+  int wide, places;
+};
+
+struct GruMix {
+  const void *h, *u, *pre;
+  Output h_next;
+  Long batch, hidden;
+  int wide;
+};
+
+struct GruMixGrad {
+  const void *dh_next, *h, *u, *pre;
+  Output dh, du, dpre;
   Long batch, hidden;
   int wide;
 };
@@ -325,13 +358,14 @@ struct LayerSteps {
   Long batch, hidden;
   unsigned* barrier;  // 0 before the call; null: one step only
   int wide, relu;     // relu: a vanilla RNN's in the place of tanh
+  int places;         // of gates
 };
 
 struct LstmCells {
   const void *pre, *c0;
   float* cells;  // [steps, batch, hidden]
   Long steps, batch, hidden;
-  int reverse;
+  int reverse, places;
 };
 
 // Steps of the gradient, in the order in which they are computed. A step before the first of the layer gives dh0 and
@@ -348,7 +382,7 @@ struct LayerBackSteps {
   Long first, steps, direction, all_steps;
   Long batch, hidden;
   unsigned* barrier;
-  int finish, wide, relu;  // finish: compute dh0 and dc0 after the steps
+  int finish, wide, relu, places;  // finish: compute dh0 and dc0 after the steps
 };
 
 }  // namespace echo_cuda

@@ -5,7 +5,8 @@
 
 namespace echo_cuda {
 
-// What the gradients need of a query. lse: inf where no key counts, and behind the last query, so that weights are 0.
+// What the gradients need of a query: its weights are exp(score - lse - rest). lse: inf where no key counts, and after
+// the last query, so that weights are 0.
 struct QueryStatistics {
   float lse, rest, delta;
 };
@@ -67,37 +68,44 @@ __device__ inline bool any_large(const AttentionGrad& a, const Tile& tile) {
   return warp_sum(count) > 0;
 }
 
-// Where scores are large: what their logarithms lost in rounding, and delta from the very weights and gradients that it
-// is subtracted from later, so that nothing is left where one key has all the weight (as `mend_large` of the CPU).
+// A weight. It is at most 1, however a score was rounded in the forward pass; a NaN stays a NaN.
+__device__ inline float weight_of(float score, const QueryStatistics& of) {
+  const float logarithm = score - of.lse - of.rest;
+  return expf(logarithm > 0.f ? 0.f : logarithm);
+}
+
+// Where scores are large: the largest of them and the logarithm of what is left of the denominator, apart, since their sum
+// is rounded, and as these kernels round them; and delta from the very weights and gradients that it is subtracted from
+// later, so that nothing is left where one key has all the weight (as `mend_large` of the CPU).
 template <typename T>
 __device__ void attention_mend(const AttentionGrad& a) {
   __shared__ AttentionShared shared;
   each_tile(a, a.queries, [&](const Tile& tile) {
     if (is_whole(a) || !any_large(a, tile)) return;
-    QueryStatistics found[4];
-    for (int i = 0; i < 4; ++i) {
-      found[i] = query_statistics(a, tile, tile.first + spread(threadIdx.x / 16, i));
-      found[i].rest = found[i].delta = 0;
-    }
+    Exponentials mine[4];
+    for (int i = 0; i < 4; ++i) mine[i] = {-ECHO_INFINITY, 0};
     for (Long key = 0; key < tile.keys; key += kTile) {
       float s[4][4];
       scores_of<T>(a, tile, tile.first, key, &shared, s);
-      for (int i = 0; i < 4; ++i) {
-        for (int j = 0; j < 4; ++j) found[i].rest += expf(s[i][j] - found[i].lse);
-      }
+      for (int i = 0; i < 4; ++i) mine[i].add<4>({s[i][0], s[i][1], s[i][2], s[i][3]});
     }
-    for (int i = 0; i < 4; ++i) found[i].rest = logf(row_sum(found[i].rest));
+    QueryStatistics found[4];
+    for (int i = 0; i < 4; ++i) {
+      const float most = row_max(mine[i].most), base = Exponentials::base(most);
+      found[i] = {base, logf(row_sum(mine[i].sum * expf(mine[i].most - base))), 0};
+    }
     for (Long key = 0; key < tile.keys; key += kTile) {
       float s[4][4], dp[4][4];
       scores_and_gradients<T, false>(a, tile, tile.first, key, &shared, s, dp);
       for (int i = 0; i < 4; ++i) {
-        for (int j = 0; j < 4; ++j) found[i].delta += expf(s[i][j] - found[i].lse - found[i].rest) * dp[i][j];
+        for (int j = 0; j < 4; ++j) found[i].delta += weight_of(s[i][j], found[i]) * dp[i][j];
       }
     }
     for (int i = 0; i < 4; ++i) {
       const Long query = tile.first + spread(threadIdx.x / 16, i);
       found[i].delta = row_sum(found[i].delta);
-      if (threadIdx.x % 16 == 0 && is_large(found[i].lse)) put_statistics(a, tile.item * a.queries + query, found[i]);
+      const Long row = tile.item * a.queries + query;
+      if (threadIdx.x % 16 == 0 && query < a.queries && is_large(a.lse[row])) put_statistics(a, row, found[i]);
     }
   });
 }
@@ -121,7 +129,7 @@ __device__ inline void weights_and_gradient(const Call& a, const Tile& tile, Lon
   scores_and_gradients<T, by_key>(a, tile, query, key, shared, p, ds);
   for (int i = 0; i < 4; ++i) {
     const QueryStatistics of = query_statistics(a, tile, query + spread(threadIdx.x / 16, i));
-    for (int j = 0; j < 4; ++j) p[i][j] = expf(p[i][j] - of.lse - of.rest);
+    for (int j = 0; j < 4; ++j) p[i][j] = weight_of(p[i][j], of);
     const float delta = is_whole(a) ? whole_row(p[i], ds[i]) : of.delta;
     for (int j = 0; j < 4; ++j) {
       ds[i][j] = p[i][j] * (ds[i][j] - delta) * a.scale;

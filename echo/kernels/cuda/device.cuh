@@ -243,6 +243,29 @@ __device__ inline void grid_barrier(unsigned* arrived, unsigned goal) {
   __syncthreads();
 }
 
+// The part of an array of gates that a gate is, by four bits for each.
+__device__ inline Long place_of_gate(int places, int gate) { return places >> 4 * gate & 15; }
+
+// The largest of some numbers, and the sum of exp(x - most) over them, in one pass (Milakov and Gimelshein, Online
+// normalizer calculation for softmax, 2018, algorithm 3).
+struct Exponentials {
+  float most, sum;
+
+  // Of infinities alone exponentials are 0 so far; they have no softmax, which is NaN in the end.
+  __device__ static float base(float most) { return most == -ECHO_INFINITY ? 0.f : most; }
+
+  template <int W>
+  __device__ void add(const Pack<W>& x) {
+    float now = most;
+    for (int k = 0; k < W; ++k) now = fmaxf(now, x.v[k]);
+    if (now > most) {
+      sum *= expf(most - now);
+      most = now;
+    }
+    for (int k = 0; k < W; ++k) sum += expf(x.v[k] - base(most));
+  }
+};
+
 }  // namespace echo_cuda
 // A kernel under its name, for float32 (_f32) and float16 (_f16). `blocks` is how many ptxas has to fit onto a
 // multiprocessor: as many as it can without spilling registers.

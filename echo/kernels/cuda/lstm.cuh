@@ -14,7 +14,7 @@ struct LstmUnit {
     const Long at = b * a.hidden + j, slot = a.direction > 0 ? step : a.steps - 1 - step;
     float pre[4];
     for (int gate = 0; gate < 4; ++gate) {
-      const Long four = 4 * b * a.hidden + gate * a.hidden + j;
+      const Long four = (4 * b + place_of_gate(a.places, gate)) * a.hidden + j;
       pre[gate] = a.gates[slot * 4 * a.batch * a.hidden + four] + recurrent[gate];
       put<T>(a.pre, t * 4 * a.batch * a.hidden + four, pre[gate]);
     }
@@ -45,15 +45,16 @@ struct LstmUnit {
       return;
     }
     if (a.dy) dh += get<T>(a.dy, t * all + at);
-    const Long pre = t * 4 * all + 4 * b * a.hidden + j;
-    const LstmGates gate = lstm_gates(get<T>(a.pre, pre), get<T>(a.pre, pre + a.hidden),
-                                      get<T>(a.pre, pre + 2 * a.hidden), get<T>(a.pre, pre + 3 * a.hidden));
+    const auto part = [&](int gate) { return (4 * b + place_of_gate(a.places, gate)) * a.hidden + j; };
+    const Long pre = t * 4 * all;
+    const LstmGates gate = lstm_gates(get<T>(a.pre, pre + part(0)), get<T>(a.pre, pre + part(1)),
+                                      get<T>(a.pre, pre + part(2)), get<T>(a.pre, pre + part(3)));
     const float c = before < 0 || before >= a.all_steps ? get<T>(a.start, at) : a.cells[before * all + at];
     LstmGrads d;
     a.past[at] = lstm_grad(gate, tanh_gate(gate.next_cell(c)), c, dh, dc, &d);
     const Long slot = a.direction > 0 ? step : a.steps - 1 - step;
-    float* dgates = a.dgates + slot * 4 * all + 4 * b * a.hidden + j;
-    dgates[0] = d.i, dgates[a.hidden] = d.f, dgates[2 * a.hidden] = d.g, dgates[3 * a.hidden] = d.o;
+    float* dgates = a.dgates + slot * 4 * all;
+    dgates[part(0)] = d.i, dgates[part(1)] = d.f, dgates[part(2)] = d.g, dgates[part(3)] = d.o;
   }
 };
 
@@ -79,9 +80,10 @@ __device__ void lstm_cells(const LstmCells& a) {
     const Long at = b * a.hidden + j;
     float c = get<T>(a.c0, at);
     for (Long step = 0; step < a.steps; ++step) {
-      const Long t = a.reverse ? a.steps - 1 - step : step, four = (t * a.batch + b) * 4 * a.hidden + j;
-      const float i = sigmoid(get<T>(a.pre, four)), f = sigmoid(get<T>(a.pre, four + a.hidden));
-      c = f * c + i * tanhf(get<T>(a.pre, four + 2 * a.hidden));
+      const Long t = a.reverse ? a.steps - 1 - step : step, row = (t * a.batch + b) * 4;
+      const auto pre = [&](int gate) { return get<T>(a.pre, (row + place_of_gate(a.places, gate)) * a.hidden + j); };
+      const float i = sigmoid(pre(0)), f = sigmoid(pre(1));
+      c = f * c + i * tanhf(pre(2));
       a.cells[t * a.batch * a.hidden + at] = c;
     }
   });

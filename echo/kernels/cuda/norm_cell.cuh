@@ -14,11 +14,9 @@ struct CellUnits {
 };
 
 template <typename T, int W>
-__device__ inline CellUnits<W> cell_units(const void* pre, const void* c, Long b, Long j, Long hidden) {
-  const Long four = 4 * b * hidden + j;
-  const Pack<W> i = load<T, W>(pre, four), f = load<T, W>(pre, four + hidden);
-  const Pack<W> g = load<T, W>(pre, four + 2 * hidden), o = load<T, W>(pre, four + 3 * hidden);
-  const Pack<W> before = load<T, W>(c, b * hidden + j);
+__device__ inline CellUnits<W> cell_units(const void* pre, const void* c, Long b, Long j, Long hidden, int places) {
+  const auto part = [&](int gate) { return load<T, W>(pre, (4 * b + place_of_gate(places, gate)) * hidden + j); };
+  const Pack<W> i = part(0), f = part(1), g = part(2), o = part(3), before = load<T, W>(c, b * hidden + j);
   CellUnits<W> units;
   for (int k = 0; k < W; ++k) {
     units.gate[k] = lstm_gates(i.v[k], f.v[k], g.v[k], o.v[k]);
@@ -33,12 +31,12 @@ template <typename T, int W, typename Arguments>
 __device__ inline Moments cell_norm(const Arguments& a, Long b) {
   float sum = 0, square = 0;
   each_lane_column<W, 1>(a.hidden, [&](Long j) {
-    const CellUnits<W> units = cell_units<T, W>(a.pre, a.c, b, j, a.hidden);
+    const CellUnits<W> units = cell_units<T, W>(a.pre, a.c, b, j, a.hidden, a.places);
     for (int k = 0; k < W; ++k) sum += units.after[k];
   });
   const float mean = warp_sum(sum) / a.hidden;
   each_lane_column<W, 1>(a.hidden, [&](Long j) {
-    const CellUnits<W> units = cell_units<T, W>(a.pre, a.c, b, j, a.hidden);
+    const CellUnits<W> units = cell_units<T, W>(a.pre, a.c, b, j, a.hidden, a.places);
     for (int k = 0; k < W; ++k) square += (units.after[k] - mean) * (units.after[k] - mean);
   });
   return {mean, 1.f / sqrtf(warp_sum(square) / a.hidden + a.eps)};
@@ -49,7 +47,7 @@ __device__ void lstm_norm_cell(const LstmNormCell& a) {
   each_row(a.batch, [&](Long b) {
     const Moments moments = cell_norm<T, W>(a, b);
     each_lane_column<W, 1>(a.hidden, [&](Long j) {
-      const CellUnits<W> units = cell_units<T, W>(a.pre, a.c, b, j, a.hidden);
+      const CellUnits<W> units = cell_units<T, W>(a.pre, a.c, b, j, a.hidden, a.places);
       const Pack<W> gamma = load<T, W>(a.gamma, j), beta = load<T, W>(a.beta, j);
       Pack<W> h, c;
       for (int k = 0; k < W; ++k) {
@@ -80,7 +78,7 @@ __device__ void lstm_norm_cell_grad_rows(const LstmNormCellGrad& a) {
     const Long row = b * a.hidden;
     NormGrad grad = {};
     each_lane_column<W, 1>(a.hidden, [&](Long j) {
-      const CellUnits<W> units = cell_units<T, W>(a.pre, a.c, b, j, a.hidden);
+      const CellUnits<W> units = cell_units<T, W>(a.pre, a.c, b, j, a.hidden, a.places);
       const Pack<W> gamma = load<T, W>(a.gamma, j), beta = load<T, W>(a.beta, j), dh = load_if<T, W>(a.dh, row + j);
       for (int k = 0; k < W; ++k) {
         const NormUnit at = norm_unit(units.after[k], moments, gamma.v[k], beta.v[k], units.gate[k].o.value, dh.v[k]);
@@ -89,7 +87,7 @@ __device__ void lstm_norm_cell_grad_rows(const LstmNormCellGrad& a) {
     });
     grad.average(a.hidden);
     each_lane_column<W, 1>(a.hidden, [&](Long j) {
-      const CellUnits<W> units = cell_units<T, W>(a.pre, a.c, b, j, a.hidden);
+      const CellUnits<W> units = cell_units<T, W>(a.pre, a.c, b, j, a.hidden, a.places);
       const Pack<W> gamma = load<T, W>(a.gamma, j), beta = load<T, W>(a.beta, j), dh = load_if<T, W>(a.dh, row + j);
       Pack<W> dc = load_if<T, W>(a.dc_next, row + j), di, df, dg, d_o;
       for (int k = 0; k < W; ++k) {
@@ -100,10 +98,11 @@ __device__ void lstm_norm_cell_grad_rows(const LstmNormCellGrad& a) {
         di.v[k] = grads.i, df.v[k] = grads.f, dg.v[k] = grads.g;
         d_o.v[k] = dh.v[k] * at.u * units.gate[k].o.slope;
       }
-      put<T, W>(a.dpre, 4 * row + j, di);
-      put<T, W>(a.dpre, 4 * row + j + a.hidden, df);
-      put<T, W>(a.dpre, 4 * row + j + 2 * a.hidden, dg);
-      put<T, W>(a.dpre, 4 * row + j + 3 * a.hidden, d_o);
+      const auto part = [&](int gate) { return (4 * b + place_of_gate(a.places, gate)) * a.hidden + j; };
+      put<T, W>(a.dpre, part(0), di);
+      put<T, W>(a.dpre, part(1), df);
+      put<T, W>(a.dpre, part(2), dg);
+      put<T, W>(a.dpre, part(3), d_o);
       put<T, W>(a.dc, row + j, dc);
     });
     if (threadIdx.x % 32 == 0) {
@@ -122,7 +121,7 @@ __device__ void lstm_norm_cell_grad_columns(const LstmNormCellGrad& a) {
     ECHO_UNROLL(1)
     for (Long b = chunk * a.chunk; b < last; ++b) {
       const Moments moments = {a.statistics[2 * b], a.statistics[2 * b + 1]};
-      const CellUnits<W> units = cell_units<T, W>(a.pre, a.c, b, j, a.hidden);
+      const CellUnits<W> units = cell_units<T, W>(a.pre, a.c, b, j, a.hidden, a.places);
       const Pack<W> dh = load_if<T, W>(a.dh, b * a.hidden + j);
       for (int k = 0; k < W; ++k) {
         const NormUnit at = norm_unit(units.after[k], moments, gamma.v[k], beta.v[k], units.gate[k].o.value, dh.v[k]);

@@ -4,6 +4,13 @@
 
 namespace echo_cuda {
 
+int places_of(const Call& call, int gates) {
+  const echo::kernels::Places places = call.places(gates);
+  int code = 0;
+  for (int gate = 0; gate < gates; ++gate) code |= static_cast<int>(places[gate]) << 4 * gate;
+  return code;
+}
+
 Output output(const Call& call, const char* name) {
   void* data = call.out(name);
   return {data, data != nullptr && call.adds(name) ? 1 : 0};

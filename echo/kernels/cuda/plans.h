@@ -28,6 +28,8 @@ struct CudaKernel {
 inline Long over(Long a, Long b) { return (a + b - 1) / b; }
 
 Output output(const Call& call, const char* name);
+// The places of a cell's gates.
+int places_of(const Call& call, int gates);
 // Zeros into an output for which there is no gradient.
 void put_zeros(const Call& call, Queue& queue, const char* name, Long count);
 

@@ -1,4 +1,4 @@
-// lstm_cell, gru_cell, bias_act, sequence_reverse, dropout, relu, pack_mask, apply_mask.
+// lstm_cell, gru_cell, gru_reset, gru_mix, bias_act, sequence_reverse, dropout, relu, pack_mask, apply_mask.
 #include <algorithm>
 
 #include "plans.h"
@@ -7,7 +7,8 @@ namespace echo_cuda {
 namespace {
 
 void lstm_cell(const Call& call, Queue& queue) {
-  LstmCell a = {call.in("pre"), call.in("c"), output(call, "h"), output(call, "c'"), call["B"], call["H"], 0};
+  LstmCell a = {call.in("pre"),    call.in("c"), output(call, "h"), output(call, "c'"), call["B"], call["H"], 0,
+                places_of(call, 4)};
   a.wide = wide(call.half(), a.hidden, {a.pre, a.c, a.h.data, a.c_next.data});
   queue.launch("lstm_cell", call.half(), grid_of_columns(a.batch, a.hidden, a.wide), a);
 }
@@ -21,22 +22,56 @@ void lstm_cell_grad(const Call& call, Queue& queue) {
                     output(call, "dc"),
                     call["B"],
                     call["H"],
-                    0};
+                    0,
+                    places_of(call, 4)};
   a.wide = wide(call.half(), a.hidden, {a.dh, a.dc_next, a.pre, a.c, a.dpre.data, a.dc.data});
   queue.launch("lstm_cell_grad", call.half(), grid_of_columns(a.batch, a.hidden, a.wide), a);
 }
 
 void gru_cell(const Call& call, Queue& queue) {
-  GruCell a = {call.in("x"), call.in("s"), call.in("h"), output(call, "h'"), call["B"], call["H"], 0};
+  GruCell a = {call.in("x"),      call.in("s"), call.in("h"), output(call, "h'"), call["B"], call["H"], 0,
+               places_of(call, 3)};
   a.wide = wide(call.half(), a.hidden, {a.x, a.s, a.h, a.h_next.data});
   queue.launch("gru_cell", call.half(), grid_of_columns(a.batch, a.hidden, a.wide), a);
 }
 
 void gru_cell_grad(const Call& call, Queue& queue) {
   GruCellGrad a = {call.in("dh'"),     call.in("x"),       call.in("s"), call.in("h"), output(call, "dx"),
-                   output(call, "ds"), output(call, "dh"), call["B"],    call["H"],    0};
+                   output(call, "ds"), output(call, "dh"), call["B"],    call["H"],    0,
+                   places_of(call, 3)};
   a.wide = wide(call.half(), a.hidden, {a.dh_next, a.x, a.s, a.h, a.dx.data, a.ds.data, a.dh.data});
   queue.launch("gru_cell_grad", call.half(), grid_of_columns(a.batch, a.hidden, a.wide), a);
+}
+
+float sign_of_update(const Call& call) { return call.param("keeps") == 0 ? 1.f : -1.f; }
+
+void gru_reset(const Call& call, Queue& queue) {
+  GruReset a = {call.in("pre"),    call.in("h"), output(call, "rh"),   output(call, "u"),
+                call["B"],         call["H"],    sign_of_update(call), 0,
+                places_of(call, 2)};
+  a.wide = wide(call.half(), a.hidden, {a.pre, a.h, a.rh.data, a.u.data});
+  queue.launch("gru_reset", call.half(), grid_of_columns(a.batch, a.hidden, a.wide), a);
+}
+
+void gru_reset_grad(const Call& call, Queue& queue) {
+  GruResetGrad a = {call.in("drh"),     call.in("du"), call.in("pre"), call.in("h"),         output(call, "dpre"),
+                    output(call, "dh"), call["B"],     call["H"],      sign_of_update(call), 0,
+                    places_of(call, 2)};
+  a.wide = wide(call.half(), a.hidden, {a.drh, a.du, a.pre, a.h, a.dpre.data, a.dh.data});
+  queue.launch("gru_reset_grad", call.half(), grid_of_columns(a.batch, a.hidden, a.wide), a);
+}
+
+void gru_mix(const Call& call, Queue& queue) {
+  GruMix a = {call.in("h"), call.in("u"), call.in("pre"), output(call, "h'"), call["B"], call["H"], 0};
+  a.wide = wide(call.half(), a.hidden, {a.h, a.u, a.pre, a.h_next.data});
+  queue.launch("gru_mix", call.half(), grid_of_columns(a.batch, a.hidden, a.wide), a);
+}
+
+void gru_mix_grad(const Call& call, Queue& queue) {
+  GruMixGrad a = {call.in("dh'"),     call.in("h"),         call.in("u"), call.in("pre"), output(call, "dh"),
+                  output(call, "du"), output(call, "dpre"), call["B"],    call["H"],      0};
+  a.wide = wide(call.half(), a.hidden, {a.dh_next, a.h, a.u, a.pre, a.dh.data, a.du.data, a.dpre.data});
+  queue.launch("gru_mix_grad", call.half(), grid_of_columns(a.batch, a.hidden, a.wide), a);
 }
 
 void bias_act(const Call& call, Queue& queue) {
@@ -165,6 +200,10 @@ const CudaKernel kLstmCell("lstm_cell", lstm_cell);
 const CudaKernel kLstmCellGrad("lstm_cell_grad", lstm_cell_grad);
 const CudaKernel kGruCell("gru_cell", gru_cell);
 const CudaKernel kGruCellGrad("gru_cell_grad", gru_cell_grad);
+const CudaKernel kGruReset("gru_reset", gru_reset);
+const CudaKernel kGruResetGrad("gru_reset_grad", gru_reset_grad);
+const CudaKernel kGruMix("gru_mix", gru_mix);
+const CudaKernel kGruMixGrad("gru_mix_grad", gru_mix_grad);
 const CudaKernel kBiasAct("bias_act", bias_act);
 const CudaKernel kBiasActGrad("bias_act_grad", bias_act_grad);
 const CudaKernel kSequenceReverse("sequence_reverse", sequence_reverse);

@@ -11,7 +11,7 @@ void gru_layer(const Call& call, Queue& queue) {
   LayerSteps a = {};
   a.cells = queue.floats(layer.state());
   float* gates = queue.floats(layer.at_once * layer.gates());
-  a.gates = gates, a.y = call.out("y"), a.bh = call.in("bh"), a.start = call.in("h0");
+  a.gates = gates, a.y = call.out("y"), a.bh = call.in("bh"), a.start = call.in("h0"), a.places = kInOrder;
   if (call.skips("y")) a.y = queue.room(layer.steps * layer.state() * layer.size());
   a.pre = output(call, "pre"), a.h_last = output(call, "hT");
   if (layer.steps == 0) queue.copy(call.out("hT"), call.in("h0"), layer.state() * layer.size());

@@ -11,7 +11,7 @@ void lstm_layer(const Call& call, Queue& queue) {
   LayerSteps a = {};
   a.cells = queue.floats(layer.state());
   float* gates = queue.floats(layer.at_once * layer.gates());
-  a.gates = gates, a.y = call.out("y"), a.start = call.in("c0");
+  a.gates = gates, a.y = call.out("y"), a.start = call.in("c0"), a.places = places_of(call, 4);
   if (call.skips("y")) a.y = queue.room(layer.steps * layer.state() * layer.size());
   a.pre = output(call, "pre"), a.h_last = output(call, "hT"), a.c_last = output(call, "cT");
   if (layer.steps == 0) {
@@ -39,8 +39,9 @@ void lstm_layer_grad(const Call& call, Queue& queue) {
   float* after = queue.floats(layer.gates());
   float* partials = queue.floats(partial_floats(layer));
   if (queue.measures()) return;
-  const LstmCells again = {call.in("pre"), call.in("c0"),        cells, layer.steps, layer.batch,
-                           layer.hidden,   layer.reverse ? 1 : 0};
+  a.places = places_of(call, 4);
+  const LstmCells again = {call.in("pre"), call.in("c0"),         cells,   layer.steps, layer.batch,
+                           layer.hidden,   layer.reverse ? 1 : 0, a.places};
   if (layer.steps > 0) queue.launch("lstm_cells", layer.half, grid_of_columns(layer.batch, layer.hidden, 0), again);
   a.pre = call.in("pre"), a.start = call.in("c0"), a.cells = cells;
   a.dc_last = call.in("dcT"), a.dc0 = output(call, "dc0");

@@ -14,7 +14,8 @@ void lstm_norm_cell(const Call& call, Queue& queue) {
                     call["B"],
                     call["H"],
                     static_cast<float>(call.param("eps")),
-                    0};
+                    0,
+                    places_of(call, 4)};
   a.wide = wide(call.half(), a.hidden, {a.pre, a.c, a.gamma, a.beta, a.h.data, a.c_next.data});
   queue.launch("lstm_norm_cell", call.half(), grid_of_rows(a.batch), a);
 }
@@ -27,7 +28,7 @@ void lstm_norm_cell_grad(const Call& call, Queue& queue) {
   a.gamma = call.in("gamma"), a.beta = call.in("beta");
   a.statistics = queue.floats(2 * a.batch);
   a.partials = queue.floats(2 * chunks.count * a.hidden);
-  a.dpre = output(call, "dpre"), a.dc = output(call, "dc");
+  a.dpre = output(call, "dpre"), a.dc = output(call, "dc"), a.places = places_of(call, 4);
   a.chunk = chunks.rows, a.chunks = chunks.count, a.eps = static_cast<float>(call.param("eps"));
   a.wide = wide(call.half(), a.hidden,
                 {a.dh, a.dc_next, a.pre, a.c, a.gamma, a.beta, a.dpre.data, a.dc.data, a.partials});

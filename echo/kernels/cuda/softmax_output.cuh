@@ -27,26 +27,6 @@ __device__ inline float block_joined(float x, float* of_warps, Join join) {
   return x;
 }
 
-// The largest of some numbers, and the sum of exp(x - most) over them, in one pass (Milakov and Gimelshein, Online
-// normalizer calculation for softmax, 2018, algorithm 3).
-struct Exponentials {
-  float most, sum;
-
-  // Of infinities alone exponentials are 0 so far; they have no softmax, which is NaN in the end.
-  __device__ static float base(float most) { return most == -ECHO_INFINITY ? 0.f : most; }
-
-  template <int W>
-  __device__ void add(const Pack<W>& x) {
-    float now = most;
-    for (int k = 0; k < W; ++k) now = fmaxf(now, x.v[k]);
-    if (now > most) {
-      sum *= expf(most - now);
-      most = now;
-    }
-    for (int k = 0; k < W; ++k) sum += expf(x.v[k] - base(most));
-  }
-};
-
 // A block for each row.
 template <typename T, int W>
 __device__ void softmax_output(const SoftmaxOutput& a) {

@@ -24,9 +24,12 @@ struct ForwardWeights {
   enum { kUnits = units, kPerUnit = columns, kColumns = columns * units, kRows = rows };
   const T* wh;
   Long hidden, unit;
+  int places;
   __device__ T at(Long term, int column) const {
-    const Long u = unit + column / kPerUnit, gate = column % kPerUnit;
-    return gate < gates && u < hidden && term < hidden ? wh[(gate * hidden + u) * hidden + term] : T{};
+    const Long u = unit + column / kPerUnit;
+    const int gate = column % kPerUnit;
+    return gate < gates && u < hidden && term < hidden ? wh[(place_of_gate(places, gate) * hidden + u) * hidden + term]
+                                                       : T{};
   }
   // Threads side by side read numbers side by side.
   __device__ static int term_of(int i) { return i % kDepth; }
@@ -135,7 +138,7 @@ template <typename T, typename Cell, int units, int rows>
 __device__ inline void forward_steps(const LayerSteps& a) {
   ECHO_DYNAMIC_SHARED(shared);
   typedef ForwardWeights<T, Cell::kGates, Cell::kColumns, units, rows> Weights;
-  const Weights from = {static_cast<const T*>(a.wh), a.hidden, static_cast<Long>(blockIdx.x) * units};
+  const Weights from = {static_cast<const T*>(a.wh), a.hidden, static_cast<Long>(blockIdx.x) * units, a.places};
   const int unit = threadIdx.x % units;
   const Long j = from.unit + unit, step_rows = rows;
   const bool resident = a.barrier != nullptr;

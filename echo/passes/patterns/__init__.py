@@ -15,6 +15,7 @@ from echo.passes.patterns import (
     dropout,
     gru_cell,
     gru_layer,
+    gru_reset,
     layer_norm,
     lstm_cell,
     lstm_layer,
@@ -30,8 +31,8 @@ from echo.passes.patterns.graph_view import Fusion, View
 
 Match = Callable[[View, int], Union[Fusion, str, None]]
 _ALL = (
-    lstm_layer, gru_layer, rnn_layer, rnn, lstm_cell, gru_cell, mlp_score, weighted_sum, attention, softmax_output,
-    cross_entropy,
+    lstm_layer, gru_layer, rnn_layer, rnn, lstm_cell, gru_cell, gru_reset, mlp_score, weighted_sum,
+    attention, softmax_output, cross_entropy,
     layer_norm, sequence_reverse, bias_act, dropout, relu,
 )  # fmt: skip
 LAYERS = frozenset({lstm_layer.NAME, gru_layer.NAME, rnn_layer.NAME})

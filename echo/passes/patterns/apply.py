@@ -159,8 +159,35 @@ def fused_at(graph: Graph, places: Sequence[Place], copies: bool, setting: Setti
         GraphError: there is no such pattern, or no such family of products, at one of these places.
     """
     graph = numbered(graph)
+    return _with_fusions(graph, _fusions_at(graph, places, setting), places, copies)
+
+
+def fused_for_shapes(
+    graph: Graph, places: Sequence[Place], copies: bool, setting: Setting, types: Types, infer: Infer
+) -> tuple[Graph, int]:
+    """Returns the graph with the fused operators of a plan that was made for other shapes.
+
+    Also returns the bytes that the replaced operators hold beyond planned memory. ``types`` and ``infer`` are those of
+    the shapes at hand, as for `fuse`.
+
+    Raises:
+        GraphError: as `fused_at`, or these shapes do not allow one of the operators.
+    """
+    graph = numbered(graph)
+    fusions = _fusions_at(graph, places, setting)
+    reasons = _why_not(fusions, types, infer)
+    for fusion in fusions:
+        if reasons[fusion.anchor]:
+            name = graph.nodes[fusion.anchor].name
+            raise GraphError(f"fused: node {fusion.anchor} ({name!r}) is no {fusion.pattern}: {reasons[fusion.anchor]}")
+    arrays = filter(None, (fusion.hidden_bytes for fusion in fusions))
+    hidden = sum(times * types[entry].bytes for times, entry in arrays)
+    return _with_fusions(graph, fusions, places, copies), hidden
+
+
+def _fusions_at(graph: Graph, places: Sequence[Place], setting: Setting) -> list[Fusion]:
+    """Returns the fusion at each place that is no layout."""
     view, fusions = View(graph, setting), []
-    layouts = [place for place in places if hoist.is_layout(place[0])]
     for name, number in places:
         if hoist.is_layout(name):
             continue
@@ -173,10 +200,16 @@ def fused_at(graph: Graph, places: Sequence[Place], copies: bool, setting: Setti
         fusions.append(fusion)
     if len(list(_disjoint(fusions))) != len(fusions):
         raise GraphError("fused: two of the operators would take the place of the same nodes")
+    return fusions
+
+
+def _with_fusions(graph: Graph, fusions: Sequence[Fusion], places: Sequence[Place], copies: bool) -> Graph:
+    """Returns the graph with these fusions, and with the layouts among the places."""
     fused_graph = _fused_graph(graph, fusions, copies)
     if fused_graph is None:
         raise GraphError(f"fused: {ORDER}")
     fused_graph = unnumbered(fused_graph)
+    layouts = [place for place in places if hoist.is_layout(place[0])]
     taken, result = laid_out(fused_graph, hoist.found_at(View(fused_graph), layouts), copies)
     if len(taken) < len(layouts):
         raise GraphError(f"fused: {ORDER}")

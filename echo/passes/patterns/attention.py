@@ -74,6 +74,8 @@ def _weights(view: View, entry: Entry) -> _Weights | str | None:
         if node.op in ("Reshape", "reshape"):
             shaped.append(entry)
             entry = node.inputs[0]
+        elif node.op == "_copy":  # Gluon's Dropout(0)
+            entry = node.inputs[0]
         elif node.op == "Dropout" and dropout is None and factor is None:
             p, reason = float(node.attrs.get("p", "0.5")), why_not_dropout(node.attrs)
             if p != 0 and (reason or not LEAST_DROPPED <= p < 1):

@@ -16,7 +16,8 @@ LEADING = "..."
 _BATCH_DOT = ("batch_dot", "_npx_batch_dot")
 _ANY_AXES = ("_linalg_gemm2", "linalg_gemm2", "_npi_matmul")
 _INTERLEAVED = "_contrib_interleaved_matmul_"
-_ENDS_OF_WEIGHTS = frozenset({"softmax", "Dropout", "Reshape", "reshape", *MUL})  # on the way from softmax to values
+# On the way from the softmax to the values.
+_ENDS_OF_WEIGHTS = frozenset({"softmax", "Dropout", "_copy", "Reshape", "reshape", *MUL})
 
 
 @dataclass

@@ -6,20 +6,20 @@ from typing import NamedTuple
 
 from echo.ir.fused_operators import fused_node
 from echo.ir.graph import Entry
+from echo.passes.patterns import gru_reset
 from echo.passes.patterns.graph_view import ADD, MUL, Fusion, Part, View, local, pairs
+from echo.passes.patterns.lstm_cell import order_attrs
+from echo.passes.patterns.mixed import Mix, sums
 
 NAME = "gru_cell"
-_SUB = frozenset({"elemwise_sub", "_npi_subtract", "broadcast_sub"})
-_ONES = frozenset({"ones_like", "_ones", "_npi_ones"})
-_ONE_MINUS = frozenset({"_rminus_scalar", "_npi_rsubtract_scalar"})
+_GATES = "reset, update, candidate"
 
 
-class _Mixed(NamedTuple):
-    """(1 - z) n + z h, z a sigmoid and n a tanh; ``nodes`` compute it from the inputs of the sigmoid and the tanh."""
+class _Thirds(NamedTuple):
+    """The arrays of which the gates are thirds, from the input and from the state; where the gates stand; the nodes."""
 
-    update: Entry
-    candidate: Entry
-    before: Entry
+    sources: tuple[Entry, Entry]
+    places: tuple[int, ...]
     nodes: frozenset[int]
 
 
@@ -27,16 +27,17 @@ def match(view: View, number: int) -> Fusion | str | None:
     """The cell whose new state this node computes: a fusion, why there is none, or None where there is no cell.
 
     h' = (1 - z) n + z h, z = sigmoid(x_z + s_z), n = tanh(x_n + sigmoid(x_r + s_r) s_n), where r, z, n are the thirds
-    of x, which comes from the input, and of s, from the state.
+    of x, which comes from the input, and of s, from the state, in any order that both have. Of cells whose reset gate
+    stands in front of the product `gru_reset` says more.
     """
-    mixed = _mixed(view, Entry(number))
-    if mixed is None:
+    mix = _mix(view, Entry(number))
+    if mix is None:
         return None
-    thirds = _thirds(view, mixed)
+    thirds = _thirds(view, mix)
     if isinstance(thirds, str):
-        return thirds
-    (x, s), inner = thirds
-    replaced = mixed.nodes | inner
+        return thirds if gru_reset.match(view, number) is None else None
+    (x, s), places, inner = thirds
+    replaced = mix.nodes | inner
     outside = view.read_outside(replaced, (Entry(number),))
     if outside:
         return f"{outside!r}, inside of the cell, is read from outside"
@@ -44,41 +45,24 @@ def match(view: View, number: int) -> Fusion | str | None:
     return Fusion(
         pattern=NAME,
         anchor=number,
-        nodes=(fused_node(NAME, name, (x, s, mixed.before)),),
+        nodes=(fused_node(NAME, name, (x, s, mix.weighed), order_attrs(places)),),
         outputs={Entry(number): local(0)},
         replaced=replaced,
-        shapes={x: "B,3H", s: "B,3H", mixed.before: "B,H"},
+        shapes={x: "B,3H", s: "B,3H", mix.weighed: "B,H"},
         label="the gates of a GRU cell",
     )
 
 
-def _mixed(view: View, entry: Entry) -> _Mixed | None:
-    terms = view.inputs(entry, ADD)
-    for new, old in pairs(terms) if terms else ():
-        new_operands, old_operands = view.inputs(new, MUL), view.inputs(old, MUL)
-        if new_operands is None or old_operands is None:
-            continue
-        for rest, candidate in pairs(new_operands):
-            for update, before in pairs(old_operands):
-                one_minus = _one_minus(view, rest, update)
-                if one_minus and view.activated(candidate, "tanh") and view.activated(update, "sigmoid"):
-                    inner = one_minus | {entry.node, new.node, old.node, candidate.node, update.node}
-                    return _Mixed(update, candidate, before, inner)
+def _mix(view: View, entry: Entry) -> Mix | None:
+    """(1 - z) n + z h, z a sigmoid and n a tanh, with the nodes of both."""
+    for mix in sums(view, entry):
+        if view.activated(mix.rest, "tanh") and view.activated(mix.gate, "sigmoid"):
+            return mix._replace(nodes=mix.nodes | {mix.rest.node, mix.gate.node})
     return None
 
 
-def _one_minus(view: View, entry: Entry, gate: Entry) -> frozenset[int]:
-    """The nodes that compute an entry as one minus a gate; none where the entry is anything else."""
-    node = view.node(entry)
-    if node.op in _ONE_MINUS and node.inputs[0] == gate and float(node.attrs.get("scalar", "0")) == 1:
-        return frozenset({entry.node})
-    if node.op in _SUB and node.inputs[1] == gate and view.node(node.inputs[0]).op in _ONES:
-        return frozenset({entry.node, node.inputs[0].node})
-    return frozenset()
-
-
-def _thirds(view: View, mixed: _Mixed) -> tuple[tuple[Entry, Entry], frozenset[int]] | str:
-    z, n = view.activated(mixed.update, "sigmoid"), view.activated(mixed.candidate, "tanh")
+def _thirds(view: View, mix: Mix) -> _Thirds | str:
+    z, n = view.activated(mix.gate, "sigmoid"), view.activated(mix.rest, "tanh")
     assert z is not None
     assert n is not None
     z_terms, n_terms = view.inputs(z, ADD), view.inputs(n, ADD)
@@ -96,19 +80,22 @@ def _thirds(view: View, mixed: _Mixed) -> tuple[tuple[Entry, Entry], frozenset[i
     return "a GRU cell whose reset gate is not applied to the product of the state"
 
 
-def _sources(
-    view: View, gates: tuple[tuple[Entry, ...], ...], inner: frozenset[int]
-) -> tuple[tuple[Entry, Entry], frozenset[int]] | str:
+def _sources(view: View, gates: tuple[tuple[Entry, ...], ...], inner: frozenset[int]) -> _Thirds | str:
     """The two arrays of which all three gates are thirds: one from the input, one from the state."""
     x_n, s_n = view.part(gates[2][0]), view.part(gates[2][1])
     if x_n is None or s_n is None:
         return "a GRU cell whose gates are no thirds of one product"
-    for index, terms in enumerate(gates):
+    places = []
+    for terms in gates:
         parts = [view.part(term) for term in terms]
-        if {_place(part) for part in parts} != {(x_n.source, index, 3), (s_n.source, index, 3)}:
-            return f"a GRU cell with its gates in another order, or from several arrays: {view.node(terms[0]).name!r}"
+        place = parts[0].number if parts[0] else -1
+        if {_place(part) for part in parts} != {(x_n.source, place, 3), (s_n.source, place, 3)}:
+            return f"a GRU cell with gates in two orders, or from several arrays: {view.node(terms[0]).name!r}"
+        places.append(place)
         inner |= {part.node for part in parts if part}
-    return (x_n.source, s_n.source), inner
+    if sorted(places) != [0, 1, 2]:
+        return f"a GRU cell whose gates are not the thirds of one product: {_GATES} are the parts {places}"
+    return _Thirds((x_n.source, s_n.source), tuple(places), inner)
 
 
 def _place(part: Part | None) -> tuple[Entry, int, int] | None:

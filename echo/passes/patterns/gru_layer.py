@@ -17,7 +17,7 @@ def match(view: View, number: int) -> Fusion | str | None:
 
 def _cell(view: View, hidden: Entry) -> Cell | None:
     cell = gru_cell.match(view, hidden.node) if hidden.index == 0 else None
-    if not isinstance(cell, Fusion):
+    if not isinstance(cell, Fusion) or "order" in cell.nodes[0].attrs:  # the layer's kernel knows one order only
         return None
     of_input, of_state, before = cell.nodes[0].inputs
     return Cell(((of_input, of_state),), (), (), cell.replaced, before)

@@ -21,6 +21,7 @@ class Cell(NamedTuple):
         before, after: the states beside the hidden one, before and after the step.
         nodes: the user's nodes that compute it, without the products.
         hidden: the hidden state before the step, where it is read beside the product.
+        attrs: attributes of the layer's operator, the same for all of its steps.
     """
 
     products: tuple[tuple[Entry, Entry], ...]
@@ -28,6 +29,7 @@ class Cell(NamedTuple):
     after: tuple[Entry, ...]
     nodes: frozenset[int]
     hidden: Entry | None = None
+    attrs: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -54,12 +56,13 @@ class _Weights(NamedTuple):
 
 
 class _Step(NamedTuple):
-    """One time step of a layer: its input, the states before and after it, and the user's nodes that compute it."""
+    """One time step: its input, the states before and after it, the nodes that compute it, and the `Cell.attrs`."""
 
     x: Entry
     before: tuple[Entry, ...]
     after: tuple[Entry, ...]
     nodes: frozenset[int]
+    attrs: Mapping[str, str]
 
 
 def matched(view: View, number: int, kind: Kind) -> Fusion | str | None:
@@ -97,7 +100,7 @@ def _fusion(view: View, number: int, steps: list[_Step], weights: _Weights, kind
     count, first = len(steps), steps[0].before
     stack = Node("stack", name + "_echo_steps", tuple(step.x for step in ordered),
                  attrs={"axis": "0", "num_args": str(count)})  # fmt: skip
-    layer = layer_node(kind.name, name, local(0), weights, first, reverse, kind.attrs)
+    layer = layer_node(kind.name, name, local(0), weights, first, reverse, {**kind.attrs, **steps[0].attrs})
     split = Node("SliceChannel", name + "_echo_split", (local(1, 0),), attrs=split_attrs(0, count))
     outputs = {step.after[0]: local(2, index) for index, step in enumerate(ordered)}
     rows = f"{kind.gates}H" if kind.gates > 1 else "H"
@@ -149,7 +152,7 @@ def _steps(view: View, number: int, weights: _Weights, kind: Kind) -> list[_Step
     hidden = Entry(number)
     while True:
         step = _step(view, hidden, weights, kind)
-        if step is None or (steps and step.after != steps[-1].before):
+        if step is None or (steps and (step.after, step.attrs) != (steps[-1].before, steps[-1].attrs)):
             break
         steps.append(step)
         hidden = step.before[0]
@@ -164,7 +167,7 @@ def _step(view: View, hidden: Entry, weights: _Weights, kind: Kind) -> _Step | N
             continue
         if cell.hidden in (None, h2h[0]):
             nodes = cell.nodes | {of_input.node, of_state.node}
-            return _Step(i2h[0], (h2h[0], *cell.before), (hidden, *cell.after), nodes)
+            return _Step(i2h[0], (h2h[0], *cell.before), (hidden, *cell.after), nodes, cell.attrs)
     return None
 
 

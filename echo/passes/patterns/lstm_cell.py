@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Iterator, NamedTuple
+from itertools import permutations
+from typing import Iterator, NamedTuple, Sequence
 
 from echo.ir.fused_operators import fused_node
 from echo.ir.graph import Entry, Node
@@ -28,9 +29,9 @@ class _Block(NamedTuple):
 def match(view: View, number: int) -> Fusion | str | None:
     """The cell whose new hidden state this node computes: a fusion, why there is none, or None where there is no cell.
 
-    h = sigmoid(o) tanh(c'), c' = sigmoid(f) c + sigmoid(i) tanh(g), where i, f, g, o are the quarters of one array. The
-    fused operator stashes only that array and c: the gates are computed again in backward (EcoRNN, MICRO'18, section
-    5). There may be a layer norm of c' before its tanh (Ba et al., 2016).
+    h = sigmoid(o) tanh(c'), c' = sigmoid(f) c + sigmoid(i) tanh(g), where i, f, g, o are the quarters of one array, in
+    any order. The fused operator stashes only that array and c: the gates are computed again in backward (EcoRNN,
+    MICRO'18, section 5). There may be a layer norm of c' before its tanh (Ba et al., 2016).
     """
     hidden = Entry(number)
     block = _block(view, hidden)
@@ -40,7 +41,7 @@ def match(view: View, number: int) -> Fusion | str | None:
     reason = _why_not(view, block, parts)
     if reason:
         return reason
-    first = parts[0]
+    first, order = parts[0], order_attrs([part.number for part in parts if part])
     assert first is not None
     replaced = block.nodes | {part.node for part in parts if part is not None}
     outside = view.read_outside(replaced, (hidden, block.after))
@@ -48,10 +49,10 @@ def match(view: View, number: int) -> Fusion | str | None:
         return f"{outside!r}, inside of the cell, is read from outside"
     name = view.graph.nodes[number].name
     shapes = {first.source: "B,4H", block.before: "B,H"}
-    fused, label = fused_node(NAME, name, (first.source, block.before)), "the gates of an LSTM cell"
+    fused, label = fused_node(NAME, name, (first.source, block.before), order), "the gates of an LSTM cell"
     if block.norm is not None:
         vectors = block.norm.inputs[1:]
-        eps = {"eps": block.norm.attrs.get("eps", "1e-05")}
+        eps = {"eps": block.norm.attrs.get("eps", "1e-05"), **order}
         fused = fused_node("lstm_norm_cell", name, (first.source, block.before, *vectors), eps)
         shapes.update(dict.fromkeys(vectors, "H"))
         label += " with a layer norm of its state"
@@ -81,10 +82,10 @@ def _block(view: View, hidden: Entry) -> _Block | str | None:
         if terms is None:
             return None
         blocks = [block._replace(norm=norm) for block in _states(view, terms, output, after, inner)]
-        # a state may itself be a tanh: where the terms match in two ways, the order of the gates decides
-        ordered = [block for block in blocks if _in_order([view.part(gate) for gate in block.gates])]
-        if ordered or blocks:
-            return (ordered or blocks)[0]
+        # a state may itself be a tanh: where the terms match in two ways, the gates of one array decide
+        whole = [block for block in blocks if _are_quarters([view.part(gate) for gate in block.gates])]
+        if whole or blocks:
+            return (whole or blocks)[0]
         return _with_dropout(view, terms)
     return None
 
@@ -114,8 +115,16 @@ def _with_dropout(view: View, terms: tuple[Entry, ...]) -> str | None:
     return "an LSTM cell with other activations than sigmoid and tanh" if sigmoids else None
 
 
-def _in_order(parts: list[Part | None]) -> bool:
-    return [(part.number, part.of) if part else None for part in parts] == [(k, 4) for k in range(4)]
+def order_attrs(places: Sequence[int]) -> dict[str, str]:
+    """The attribute of a cell whose gates stand at these places: none where they are in the order of the kernel."""
+    number = list(permutations(range(len(places)))).index(tuple(places))
+    return {"order": str(number)} if number else {}
+
+
+def _are_quarters(parts: list[Part | None]) -> bool:
+    """Whether the parts are all quarters of one array."""
+    sources = {part.source for part in parts if part}
+    return len(sources) == 1 and {(part.number, part.of) for part in parts if part} == {(k, 4) for k in range(4)}
 
 
 def _why_not(view: View, block: _Block, parts: list[Part | None]) -> str:
@@ -128,7 +137,8 @@ def _why_not(view: View, block: _Block, parts: list[Part | None]) -> str:
         return f"an LSTM cell whose {missing[0]} gate is no quarter of one product: {source.op} ({source.name!r})"
     if len({part.source for part in parts if part}) > 1:
         return "an LSTM cell whose gates come from several arrays"
-    if not _in_order(parts):
-        order = [part.number for part in parts if part]
-        return f"an LSTM cell with its gates in another order: {', '.join(_GATES)} are the parts {order}"
+    if not _are_quarters(parts):
+        numbers, counts = [part.number for part in parts if part], [part.of for part in parts if part]
+        return (f"an LSTM cell whose gates are not the quarters of one array: {', '.join(_GATES)} are the parts "
+                f"{numbers} of {counts}")  # fmt: skip
     return ""

@@ -20,10 +20,12 @@ def _cell(view: View, hidden: Entry) -> Cell | None:
     cell = lstm_cell.match(view, hidden.node) if hidden.index == 0 else None
     if not isinstance(cell, Fusion) or len(cell.nodes[0].inputs) != 2:
         return None
-    pre, before = cell.nodes[0].inputs
+    fused = cell.nodes[0]
+    pre, before = fused.inputs
+    attrs = {"order": fused.attrs["order"]} if "order" in fused.attrs else {}
     terms = view.inputs(pre, ADD)
     after = tuple(entry for entry in cell.outputs if entry != hidden)
-    return Cell(tuple(pairs(terms)), (before,), after, cell.replaced | {pre.node}) if terms else None
+    return Cell(tuple(pairs(terms)), (before,), after, cell.replaced | {pre.node}, attrs=attrs) if terms else None
 
 
 _KIND = Kind(NAME, 4, "an LSTM", _cell)

@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from echo.kernels.reference.cells import gru_cell, lstm_cell, lstm_layer, lstm_layer_grad, lstm_norm_cell
+from echo.kernels.reference.cells import (
+    gru_cell,
+    gru_mix,
+    gru_reset,
+    lstm_cell,
+    lstm_layer,
+    lstm_layer_grad,
+    lstm_norm_cell,
+)
 
 GENERATOR = np.random.default_rng(1)
 B, T, SIZE = 2, 4, 3
@@ -48,6 +56,20 @@ def test_a_gru_cell() -> None:
         (xr, xz, xn), (sr, sz, sn) = ([float(each[b, k + part * SIZE]) for part in range(3)] for each in (x, state))
         new = math.tanh(xn + s(xr + sr) * sn)
         assert found[b, k] == pytest.approx((1 - s(xz + sz)) * new + s(xz + sz) * h[b, k])
+
+
+@pytest.mark.parametrize("keeps", [0, 1])
+def test_a_gru_cell_with_its_reset_gate_in_front_of_the_product(keeps: int) -> None:
+    pre, h, candidate = draw(B, 2 * SIZE), draw(B, SIZE), draw(B, SIZE)
+    product, u = gru_reset(pre, h, keeps=keeps)
+    for turned, same in zip(gru_reset(np.roll(pre, SIZE, axis=1), h, keeps=keeps, order=1), (product, u)):
+        np.testing.assert_array_equal(turned, same)
+    (found,) = gru_mix(h, u, candidate)
+    for b, k in np.ndindex(B, SIZE):
+        r, z = (s(float(pre[b, k + part * SIZE])) for part in range(2))
+        new, old = math.tanh(candidate[b, k]), h[b, k]
+        assert product[b, k] == pytest.approx(r * old)
+        assert found[b, k] == pytest.approx((1 - z) * new + z * old if keeps else old + z * (new - old))
 
 
 @pytest.mark.parametrize("reverse", [0, 1])

@@ -23,6 +23,7 @@ from echo.passes.patterns import apply
 from echo.passes.patterns.apply import Fused, find, fuse, fused_at, why_not
 from echo.passes.patterns.graph_view import Fusion
 from tests.fused_models import EXAMPLES, ON_CPU
+from tests.reset_gru_models import MIXES
 from tests.training import random_arrays
 
 B, H, T = 3, 4, 5
@@ -47,7 +48,7 @@ class Drawn:
         self.keys = [mx.sym.var(f"keys{k}", shape=(B, T, H)) for k in range(2)]
         self.count = 0
         makers: list[Callable[[], list[Symbol]]] = [
-            self.lstm, self.gru, self.layer, self.attention, self.dot, self.decoy
+            self.lstm, self.gru, self.reset_gru, self.layer, self.attention, self.dot, self.decoy
         ]  # fmt: skip
         for _ in range(self.random.randint(2, 6)):
             self.count += 1
@@ -85,6 +86,17 @@ class Drawn:
         reset, update = mx.sym.sigmoid(x[0] + s[0]), mx.sym.sigmoid(s[1] + x[1])
         new = mx.sym.tanh(x[2] + reset * s[2])
         return [(1 - update) * new + before * update, *self.seen(reset, new)]
+
+    def reset_gru(self) -> list[Symbol]:
+        before = self.any()
+        r, z = mx.sym.SliceChannel(self.dense(2 * H), num_outputs=2) if self.often(0.5) else (self.any(), self.dense(H))
+        reset = mx.sym.sigmoid(r)
+        state = reset * before
+        again = mx.sym.FullyConnected(state, num_hidden=H)
+        update = mx.sym.sigmoid(z + again if self.often(0.2) else z)
+        new = mx.sym.tanh(self.dense(H) + again)  # of a variable in a sum, MXNet adds gradients to wrong ones
+        mix = self.random.choice(list(MIXES.values()))
+        return [mix(update, new, before), *self.seen(reset, new, state)]
 
     def layer(self) -> list[Symbol]:
         build = self.random.choice([mx.rnn.LSTMCell, mx.rnn.GRUCell, mx.rnn.RNNCell])
@@ -166,8 +178,8 @@ def test_random_graphs_compute_what_they_did(seed: int, copies: bool) -> None:
     assert variables(fused) == variables(user)
     assert len(found.graph.heads) == len(graph.heads)
     assert draws(found.graph) == draws(graph)
-    masks = (PREFIX + "pack_mask", PREFIX + "draw_mask")
-    kernels = [node for node in found.graph.nodes if node.op.startswith(PREFIX) and node.op not in masks]
+    second = (PREFIX + "pack_mask", PREFIX + "draw_mask", PREFIX + "gru_mix")  # each beside another one
+    kernels = [node for node in found.graph.nodes if node.op.startswith(PREFIX) and node.op not in second]
     assert len(kernels) == len(found.places)
     assert fused_at(graph, found.places, copies) == found.graph, "a plan names no more than places"
     grad_req = "add" if copies else "write"
@@ -185,7 +197,7 @@ def test_random_graphs_hold_all_there_is() -> None:
         reasons |= {miss.pattern for miss in missed}
         others |= {node.op for node in graph.nodes} & {"Dropout", "BatchNorm"}
     assert names == set(apply.PATTERNS) - {"rnn", "softmax_output", "cross_entropy", "relu", "bias_act"}
-    assert {"lstm_cell", "gru_cell", "mlp_score", "attention"} <= reasons
+    assert {"lstm_cell", "gru_cell", "gru_reset", "mlp_score", "attention"} <= reasons
     assert others == {"Dropout", "BatchNorm"}
 
 

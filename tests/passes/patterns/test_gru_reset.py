@@ -1,0 +1,135 @@
+"""GRU cells whose reset gate stands in front of the product: which are found, and why others are not."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import mxnet as mx
+import pytest
+
+from echo.frontend.symbols import graph_of
+from echo.passes.patterns import gru_reset
+from echo.passes.patterns.graph_view import Fusion, View
+from tests.passes.patterns.near_misses import (
+    H,
+    Miss,
+    Symbol,
+    assert_found,
+    assert_missed,
+    assert_nothing,
+    dense,
+    found_in,
+    normalized,
+    same,
+    sigmoid,
+    tanh,
+    var,
+)
+from tests.reset_gru_models import MIXES, Gates, Weights, apart, cell, halves, other_halves, parts
+
+FORMS: dict[str, Gates] = {"halves": halves, "other halves": other_halves, "apart": apart, "parts": parts}
+
+
+def gru(mix: str = "a step towards the candidate", gates: Gates = halves) -> Symbol:
+    return cell(var("x"), var("h"), H, Weights("l_"), mix, gates)
+
+
+def by_hand(
+    product: Callable[[Symbol], Symbol] = lambda state: dense(state, H, "again"),
+    update: Callable[[Symbol], Symbol] = lambda state: dense(var("h"), H, "hz"),
+    active: Callable[[Symbol], Symbol] = tanh,
+    gate: Callable[[Symbol], Symbol] = sigmoid,
+    seen: Callable[[dict[str, Symbol]], list[Symbol]] = lambda inner: [],
+) -> Symbol:
+    """A cell with gates of their own: what its parts may be."""
+    h = var("h")
+    reset = gate(dense(var("x"), H, "xr") + dense(h, H, "hr"), name="reset")
+    state = h * reset
+    z = gate(dense(var("x"), H, "xz") + update(state), name="update")
+    n = active(dense(var("x"), H, "xn") + product(state))
+    following = h + z * (n - h)
+    return mx.sym.Group([following, *seen({"reset": reset, "update": z, "state": state, "new": n})])
+
+
+MISSES: dict[str, Miss] = {
+    "an update gate behind the reset gate": (
+        lambda: by_hand(update=lambda state: dense(state, H, "again_z")),
+        "a GRU cell whose update gate depends on the state behind its reset gate",
+    ),
+    "an update gate that is read elsewhere": (
+        lambda: by_hand(seen=lambda inner: [inner["update"]]), "'update', inside of the cell, is read from outside"
+    ),
+    "a reset gate that is read elsewhere": (
+        lambda: by_hand(seen=lambda inner: [mx.sym.exp(inner["reset"])]),
+        "'reset', inside of the cell, is read from outside",
+    ),
+}  # fmt: skip
+
+OTHERS: dict[str, Callable[[], Symbol]] = {
+    "a state that is not reset": lambda: by_hand(product=lambda state: dense(var("h"), H, "again")),
+    "a candidate of another activation": lambda: by_hand(active=mx.sym.softsign),
+    "gates of tanh": lambda: by_hand(gate=tanh),
+    "a reset state that the candidate does not read": lambda: by_hand(
+        product=lambda state: dense(var("y"), H, "again"), seen=lambda inner: [inner["state"]]
+    ),
+}
+
+
+@pytest.mark.parametrize("gates", FORMS)
+@pytest.mark.parametrize("mix", MIXES)
+def test_every_way_to_write_it_is_found(mix: str, gates: str) -> None:
+    assert_found(lambda: gru(mix, FORMS[gates]), gru_reset.NAME)
+
+
+@pytest.mark.parametrize("name", MISSES)
+def test_near_misses_say_why(name: str) -> None:
+    assert_missed(MISSES[name])
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_another_structure_is_not_found(name: str) -> None:
+    assert_nothing(OTHERS[name])
+
+
+@pytest.mark.parametrize("around", [same, normalized, lambda x: mx.sym.BatchNorm(x, name="norm")])
+def test_what_is_not_pointwise_stays_between_product_and_gates(around: Callable[[Symbol], Symbol]) -> None:
+    found, missed = found_in(lambda: by_hand(product=lambda state: around(dense(state, H, "again"))))
+    assert gru_reset.NAME in found
+    assert not missed
+
+
+def test_the_reset_state_may_be_read_elsewhere() -> None:
+    assert_found(lambda: by_hand(seen=lambda inner: [inner["state"]]), gru_reset.NAME)
+
+
+def fusion(**forms: Any) -> Fusion:
+    with mx.name.NameManager():
+        view = View(graph_of(gru(**forms)))
+    found = gru_reset.match(view, view.graph.heads[0].node)
+    assert isinstance(found, Fusion)
+    return found
+
+
+def test_halves_are_read_where_they_stand() -> None:
+    found = fusion()
+    assert [node.op for node in found.nodes] == ["_echo_gru_reset", "_echo_gru_mix"]
+    assert found.nodes[0].attrs["order"] == "1"
+    assert "order" not in fusion(gates=other_halves).nodes[0].attrs
+    assert len(found.replaced) == 8  # the slices, two sigmoids, the product, a tanh, a difference, a product, a sum
+
+
+def test_other_gates_are_put_together() -> None:
+    assert [node.op for node in fusion(gates=apart).nodes] == ["Concat", "_echo_gru_reset", "_echo_gru_mix"]
+
+
+def test_which_state_the_gate_weighs() -> None:
+    keeps = {mix: fusion(mix=mix).nodes[0].attrs["keeps"] for mix in MIXES}
+    assert [mix for mix, kept in keeps.items() if kept == "1"] == [
+        "a step towards the state", "the state weighed by the gate"
+    ]  # fmt: skip
+
+
+def test_a_first_state_may_be_a_tanh_itself() -> None:
+    """Both arrays of the mix are then, and the reset gate says which is the state."""
+    for mix in MIXES:
+        assert_found(lambda mix=mix: cell(var("x"), tanh(var("s")), H, Weights("l_"), mix), gru_reset.NAME)  # type: ignore[misc]
