@@ -61,9 +61,12 @@ def roles(training: TrainingGraph, rounds: Sequence[int]) -> list[list[int]]:
     def alike(node: TrainingNode) -> Hashable:
         return (node.name if node.is_variable else node.op, tuple(node.attrs.items()))
 
-    start = _hashed([0 if not node.forward else node for node in training.nodes], alike, kind)
-    colours = _refined(training, start, max(rounds))
-    return [colours[count].tolist() for count in rounds]
+    most = max(rounds)
+    key = roles.__qualname__, most
+    if key not in training.memo:
+        start = _hashed([0 if not node.forward else node for node in training.nodes], alike, kind)
+        training.memo[key] = [colours.tolist() for colours in _refined(training, start, most)]
+    return [training.memo[key][count] for count in rounds]
 
 
 def _initial_colours(training: TrainingGraph) -> Colours:

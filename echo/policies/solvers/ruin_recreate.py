@@ -18,6 +18,7 @@ from echo.estimators.evaluator import Choice, Evaluation
 from echo.estimators.scheduler import CHUNKS, LIVE, Scheduler
 from echo.ir.schedule import Splits
 from echo.policies.problem import Problem
+from echo.system.sizes import size_text
 
 _MOST_SIMULATIONS = 40_000  # in one attempt: twice as many gain less than a tenth of a point on small graphs
 _AIMS = 4  # budgets aimed at, where the planned storage needs more than the scheduler counts
@@ -76,7 +77,7 @@ class _Attempts:
         counted, needed = self.scheduler.simulate(start).bytes, self.consider(start).bytes
         aim, fits, beyond = int(budget * min(1.0, counted / max(needed, 1))) if start else budget, 0, budget + 1
         for tried in range(_AIMS):
-            self.problem.progress(f"schedules of {aim / 2**20:.0f} MB")
+            self.problem.progress(f"schedules of {size_text(aim)}")
             splits, replayed = self.scheduler.fit(self.problem.candidates, aim, self.effort, start)
             value = self.consider(splits)
             if replayed.bytes > aim or (value.bytes <= budget and not tried):
