@@ -62,6 +62,23 @@ def plan(request: Request) -> Planned:
     """
     if request.why_as_it_is:
         request = replace(request, options=replace(request.options, fuse=False))
+    best = _best(request)
+    if best.missed is not None and request.unreached:
+        best = _with_least(request, best)
+    return best.result(request)
+
+
+def _with_least(request: Request, missed: Trial) -> Trial:
+    """The trial that misses the budget, with the least that can be reached; or one that keeps it after all."""
+    searches = list(request.unreached)
+    errors = [search(request.deadline.part(len(searches) - index)) for index, search in enumerate(searches)]
+    if any(error.reachable <= error.budget for error in errors):
+        return _best(replace(request, known_only=True))
+    return missed.unrefined(missed.fused, min(errors, key=lambda error: error.reachable))
+
+
+def _best(request: Request) -> Trial:
+    """The best of the bases, refined."""
     best = choose(list(bases(request)), request.graph)
     for refinement in REFINEMENTS:
         if request.is_late:
@@ -69,49 +86,60 @@ def plan(request: Request) -> Planned:
             break
         if best.planned or refinement.keeps_budgets:
             best = refined(request, best, refinement)
-    return best.result(request)
+    return best
 
 
 def bases(request: Request) -> Iterator[Trial]:
     """Yields trials of the bases, the one with the most fused operators first.
 
     It stops after the first that needs little enough memory; if none does, a trial of the user's own graph comes last.
-    A base whose planning fails is left out, and so is one that needs more memory than the user's own graph.
+    A base whose planning fails is left out, and so is one that is larger or slower than the user's own graph.
     """
     fused, has_plan = Fused(request.graph), False
+    rejected: list[Trial] = []
     seen: tuple[Place, ...] = ()
-    larger: dict[Place, Missed] = {}
-    for stage in BASES:
-        base = None
+    worse: dict[Place, Missed] = {}
+    for index, stage in enumerate(BASES):
+        base, asked = None, _with_its_part(request, len(BASES) - index + 2)
         with request.without(stage.label):
             fused = run((stage,), [request], request.progress)[Fused]
             if fused.places in ((), seen):
                 break
             seen = fused.places
-            base = trial(request, fused)
-        if base is not None and base.is_larger:
-            larger.update(base.near_misses(request.graph))
+            base = trial(asked, fused)
+        slower = "" if base is None else base.why_slower(request)
+        if base is not None and (base.is_larger or slower):
+            worse.update(base.near_misses(request.graph, slower))
+            rejected.append(base)
         elif base is not None:
             yield base
             has_plan = has_plan or base.planned is not None
             if base.is_enough(request) or (has_plan and request.is_late):
                 return
-    missed = (*fused.missed, *larger.values())
+    missed = (*fused.missed, *worse.values())
     unfused = replace(fused, graph=request.graph, places=(), missed=missed, counts={}, hidden=0)
-    last = _trial_of_users_graph(request, unfused, has_plan)
+    last = _trial_of_users_graph(request, unfused, has_plan, rejected)
     if last is not None:
         yield last
 
 
-def _trial_of_users_graph(request: Request, unfused: Fused, has_plan: bool) -> Trial | None:
-    """A trial of the user's own graph; None where that fails although another graph has a plan (``has_plan``)."""
+def _with_its_part(request: Request, count: int) -> Request:
+    """The request with the time of one of ``count`` things to do: other bases, and the search for the fewest bytes."""
+    return request if request.options.memory_budget is None else replace(request, deadline=request.deadline.part(count))
+
+
+def _trial_of_users_graph(request: Request, unfused: Fused, has_plan: bool, rejected: list[Trial]) -> Trial | None:
+    """A trial of the user's own graph; None where that fails although another graph has a plan (``has_plan``).
+
+    The user's wishes may be possible with fused operators alone: then the first rejected base, if there is one.
+    """
     with request.without("a look at the user's own operators") if has_plan else contextlib.nullcontext():
         try:
             return trial(request, unfused)
-        except OptionError:  # the user's wishes may be possible with fused operators alone
-            if not has_plan:
+        except OptionError:
+            if not has_plan and not rejected:
                 raise
-    return None
+    return None if has_plan or not rejected else rejected[0]
 
 
 def refined(request: Request, base: Trial, stage: Refinement) -> Trial:

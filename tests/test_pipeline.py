@@ -149,6 +149,7 @@ def test_within_a_budget_bits_replace_slower_operators(
     assert bits or "nothing to gain: +49.0% time with masks as bits, +50.0% without" in " ".join(plan.remarks)
 
 
+@pytest.mark.usefixtures("free_workspaces")
 def test_masks_never_cost_the_other_fusions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a plan with bits needs more than the user's graph, one without them is made."""
     full = pipeline.best_plan
@@ -170,7 +171,7 @@ def test_masks_never_cost_the_other_fusions(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(pipeline, "best_plan", best)
     plan = echo.plan(symbol, data=(32, 9, 64), grad_req="write")
     assert bits_of(plan) == {"lstm_layer"}
-    assert "nothing to gain: 1048576.00 MB planned with masks as bits" in str(plan.why("drop"))
+    assert "nothing to gain: 1099511.63 MB planned with masks as bits" in str(plan.why("drop"))
 
 
 @pytest.mark.parametrize("reachable", [1 << 40, 1])

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import ClassVar, Mapping, Sequence
 
 from echo.errors import OptionError
-from echo.estimators.inplace import has_layouts, may_be_blocked, relaid
+from echo.estimators.inplace import has_layouts, in_place, may_be_blocked, relaid
 from echo.ir.cse import common_subexpressions
 from echo.ir.graph import Entry, Graph
 from echo.ir.ops import spec
@@ -18,6 +18,7 @@ from echo.ir.training_node import TrainingNode
 from echo.passes.request import Request
 
 _DRAWS = "in inference the graph draws random numbers, and a backward pass behind that could not run it again"
+_UNSETTLED = "its copy could have another of oneDNN's layouts, and sums behind it other last bits"
 _RELAID = "a view changes from oneDNN's layout to the plain one"
 
 
@@ -48,6 +49,7 @@ class FindCandidates:
         heads = {entry.node for entry in training.outputs}
         outputs_stay = _why_outputs_stay(training, request.frontend.device)
         graph_stays = request.why_as_it_is
+        unsettled = _unsettled(request, training)
         draws = training.runner == EXECUTOR and _draws_in_inference(training)
         light: dict[int, tuple[Entry, ...]] = {}
         heavy: dict[int, tuple[Entry, ...]] = {}
@@ -56,7 +58,9 @@ class FindCandidates:
         for number, node in training.operators():
             if not node.forward:
                 continue
-            refusal = _refusal(request, training, number, heads, keep) or outputs_stay.get(number, "") or graph_stays
+            refusal = _refusal(request, training, number, heads, keep) or unsettled.get(number, "")
+            refusal = refusal or why_not(node, request.frontend.device, request.frontend.hook)
+            refusal = refusal or outputs_stay.get(number, "") or graph_stays
             if draws and not refusal and number not in recompute and _is_of_mode(node):
                 refusal = _DRAWS
             if refusal:
@@ -87,11 +91,23 @@ def _refusal(request: Request, training: TrainingGraph, number: int, heads: set[
         return "an array without elements"
     if training.runner != EXECUTOR and node.stateful and not spec(node.op).clone_op:
         return f"{node.op} keeps state, for which a CachedOp has no room twice"
-    device, hook = request.frontend.device, request.frontend.hook
-    unsettled = spec(node.op).layout.unsettled or node.ignored or not hook
-    if unsettled and may_be_blocked(node.outputs[0]) and has_layouts(training, device):
-        return "its copy could have another of oneDNN's layouts, and sums behind it other last bits"
-    return why_not(node, device, hook)
+    return ""
+
+
+def _unsettled(request: Request, training: TrainingGraph) -> dict[int, str]:
+    """The reason for each node whose clone could have another of oneDNN's layouts than the node itself.
+
+    A copy that MXNet computes in place has the layout of its input, and so has its clone (`moved` refuses others).
+    """
+    if not has_layouts(training, request.frontend.device):
+        return {}
+    settled, reasons = in_place(training), {}
+    for number, node in training.operators():
+        if not node.forward or not may_be_blocked(node.outputs[0]):
+            continue
+        if (spec(node.op).layout.unsettled and number not in settled) or node.ignored or not request.frontend.hook:
+            reasons[number] = _UNSETTLED
+    return reasons
 
 
 def _draws_in_inference(training: TrainingGraph) -> bool:

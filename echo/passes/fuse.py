@@ -68,13 +68,13 @@ def with_operators(request: Request, without: AbstractSet[str]) -> Fused:
         )  # fmt: skip
         if not fused.places or frontend.why_no_fusion:
             return fused
-        large = _too_large(frontend.on(frontend.runnable(fused.graph)))
+        large = too_large(frontend.on(frontend.runnable(fused.graph)))
         if large.keys() <= refused.keys():
             return fused
         refused.update(large)
 
 
-def _too_large(frontend: Frontend) -> dict[tuple[str, str], str]:
+def too_large(frontend: Frontend) -> dict[tuple[str, str], str]:
     """Why MXNet gives some fused operators of a graph no workspace, by kind and name."""
     try:
         training = frontend.differentiate()

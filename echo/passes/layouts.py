@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Mapping, Sequence
 
 from echo.estimators.cost_table import CostTable
-from echo.estimators.overhead import FLOPS_PER_SECOND, UnavailableError, UnmeasurableError
+from echo.estimators.measuring import LateError, UnavailableError, UnmeasurableError
+from echo.estimators.rates import FLOPS_PER_SECOND
 from echo.ir.attributes import is_true
 from echo.ir.graph import Entry, Graph
 from echo.ir.training_node import FLAGS, TensorType
@@ -156,6 +157,8 @@ def _measured(request: Request, product: Product, limit: float, table: CostTable
         request.progress(f"batch products: {product}")
         try:
             seconds = _race(request, product, names, limit)
+        except LateError:
+            return late
         except UnmeasurableError:
             seconds = {}
         except UnavailableError as error:

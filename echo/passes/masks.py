@@ -13,6 +13,7 @@ from echo.passes.patterns.apply import Fused, find, near_miss
 from echo.passes.request import Request
 from echo.passes.rules import RULES
 from echo.plans.plan import Plan
+from echo.system.sizes import MB
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Masked:
         before, after = without.after.chosen, refined.after.chosen
         if after < (1 - RULES.mask_bytes) * before:
             return ""
-        return f"nothing to gain: {after / 2**20:.2f} MB planned with masks as bits, {before / 2**20:.2f} MB without"
+        return f"nothing to gain: {after / MB:.2f} MB planned with masks as bits, {before / MB:.2f} MB without"
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from echo.ir.training_node import TensorType
 from echo.plans.decisions import WORKSPACES, Note, NoteKind
 from echo.plans.key import PlanKey
 from echo.plans.options import Options
+from echo.policies.known import Known
 from echo.policies.warm_start import WarmStart
 from echo.system.deadline import NEVER, Deadline
 
@@ -96,8 +97,11 @@ class Clock(Protocol):
     def cost_table(self) -> CostTable:
         """The measured costs of this device."""
 
-    def overhead(self, training: TrainingGraph, time_limit: float) -> Overhead:
-        """Seconds of every node, measured on this device for at most ``time_limit`` seconds, else estimated."""
+    def overhead(self, training: TrainingGraph, time_limit: float, clock_limit: float) -> Overhead:
+        """Seconds of every node, measured on this device, else estimated.
+
+        Measuring takes at most ``time_limit`` seconds of work, and ``clock_limit`` seconds by the clock.
+        """
 
     def race(
         self, graphs: Mapping[str, Graph], types: Mapping[str, TensorType], limit: float
@@ -126,8 +130,10 @@ class Request:
     With ``follows`` nothing is searched: the plan is the warm start's choice. Without ``details`` the plan leaves out
     where the memory is, which takes as long to compute as a short search. ``notes`` gets one for each way to plan that
     failed and was left out, or that the user's options do not allow. At the ``deadline`` the best plan so far
-    is taken. ``workspaces`` are the bytes of the workspaces of the graph's fused operators. ``timed`` remembers what
-    came of timing fused operators (`echo.passes.slower`).
+    is taken. ``fused``: the graph has fused operators; ``workspaces`` are the bytes of their workspaces. ``timed``
+    remembers what came of timing fused operators (`echo.passes.slower`), ``known`` what searches for budgets found.
+    With ``known_only`` nothing else is looked at. ``unreached`` gets, for each graph without a plan that keeps the
+    budget, the search for the fewest bytes that can be reached by a deadline.
     """
 
     graph: Graph
@@ -139,8 +145,12 @@ class Request:
     follows: bool = False
     notes: list[Note] = field(default_factory=list, compare=False)
     deadline: Deadline = NEVER
+    fused: bool = False
     workspaces: int = 0
     timed: dict[str, str] = field(default_factory=dict, compare=False)
+    known: Known = field(default_factory=Known, compare=False)
+    known_only: bool = False
+    unreached: list[Callable[[Deadline], BudgetError]] = field(default_factory=list, compare=False)
 
     @property
     def is_late(self) -> bool:

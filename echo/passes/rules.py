@@ -20,8 +20,11 @@ class Rules:
     ``benchmarks/results/fusion.json``.
     ``step``: of shorter steps, in seconds, times do not decide: they are those of a few dozen launches, which vary by
     more than graphs differ.
-    ``workspace``: so many bytes of workspaces do not decide between graphs. MXNet's own operators draw some as well,
-    which is not known, and of small models it would be the largest part.
+    ``tiny``: of graphs whose bytes that depend on the plan are fewer, so many bytes of workspaces do not decide, since
+    MXNet's own operators draw as many, which is not known. Of all others, every workspace counts.
+
+    ``gain``: the part of the bytes that a plan has to save if it makes a step longer. ``cost``: recomputation of a
+    smaller part of the step is no longer step, since no clock sees it.
 
     ``late_gain``: where MXNet's threads free arrays late (`echo.ir.storage.MemoryPool`), the part of the bytes that a
     plan has to save. Below 0.09 the fake device saw up to 0.04 more than stock, of 16 blocks; above, less in all.
@@ -41,7 +44,9 @@ class Rules:
     faster: float = 0.75
     drawing: float = 0.9
     step: float = 1e-3
-    workspace: int = 1 << 20
+    tiny: int = 100_000
+    gain: float = 0.05
+    cost: float = 0.005
     late_gain: float = 0.1
     mask_bytes: float = 0.01
     mask_time: float = 0.03

@@ -20,11 +20,13 @@ from echo.passes.candidates import Candidates
 from echo.passes.request import Request
 from echo.plans.options import budget_bytes
 from echo.policies import policy_named
+from echo.policies.least import fastest, fastest_within
 from echo.policies.problem import Problem
 from echo.policies.segments import Segments, partition
-from echo.policies.solvers.bound import least_bytes
 from echo.policies.timed import chosen_in_time
 from echo.policies.warm_start import WarmStart
+from echo.system.deadline import Deadline
+from echo.system.sizes import size_text
 
 # All match ranges that were the best on some model of the benchmarks; 0 (every entry its own chunk) never was.
 MATCH_RANGES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
@@ -69,44 +71,45 @@ class Select:
         limit = _max_bytes(request, training)
         light = _problem(request, training, candidates.light, candidates.forced, segments, overhead, limit)
         if limit is None:
-            return _with_warm_start(light, _solve(request, light))
+            selection = _solve(request, light)
+            few = request.warm_start is not None and _tries_all(training, light.candidates, light.effort)
+            return selection if few else _with_warm_start(light, selection)
         everything = {**candidates.light, **candidates.heavy}
         more = partition(training, everything)
         heavy = _problem(request, training, everything, candidates.forced, more, overhead, limit)
         heavy = replace(heavy, effort=_HEAVY_EFFORT * heavy.effort)
-        best = _within(request, light, heavy)
-        if _fits(heavy, best):  # longer than the bound only where it would be without a budget, too
-            return _with_warm_start(heavy, best)
-        raise _unreachable(request, training, best, limit)
+        return _with_warm_start(heavy, _within(request, light, heavy, limit))
 
 
-def _within(request: Request, light: Problem, heavy: Problem) -> Selection:
-    """The first choice that keeps the limits, of light operators alone where a search for the fastest finds one.
+def _within(request: Request, light: Problem, heavy: Problem, limit: int) -> Selection:
+    """The fastest choice that keeps the limits, of light operators alone where those do.
 
-    Such a search may miss what the one for the smallest finds: of that and of a choice with heavy operators the faster.
-    Otherwise one longer than the bound on time, as the user's own nodes may be, or a policy that takes no bound; or the
-    smallest choice, independent of the budget, so that the reported minimum is reachable.
+    Raises:
+        BudgetError: none was found. `Request.unreached` then has the search for the least that can be reached.
     """
-    smallest: Selection | None = None
-    for problem in (light, heavy):
-        if problem is heavy:
+
+    def solve(problem: Problem) -> Selection:
+        if problem.candidates is heavy.candidates:
             request.progress("select: the budget needs compute-heavy operators")
-        if _out_of_reach(problem):
-            continue
-        selection = _solve(request, problem)
-        if _keeps(problem, selection):
-            others = [smallest] if smallest is not None and _keeps(light, smallest) else []
-            return min([*others, selection], key=lambda choice: choice.seconds)
-        if problem is light:
-            smallest = _solve(request, replace(light, max_bytes=None, warm_start=None))
-    if smallest is not None and _fits(light, smallest):
-        return smallest
-    return _solve(request, replace(heavy, max_bytes=None, warm_start=None))
+        return _solve(request, problem)
 
+    known = [_selection(heavy, splits) for splits in request.known.of(heavy)]
+    if request.known_only:
+        best = fastest(heavy, known or [_selection(heavy, {})])
+        if best.planned_bytes > limit:
+            raise _unreachable(request, heavy.training, best, limit)
+        return best
+    attempt = fastest_within((light, heavy), solve, lambda: _selection(heavy, {}))
 
-def _out_of_reach(problem: Problem) -> bool:
-    """Whether a lower bound, which is cheap to compute, shows that no choice keeps the budget."""
-    return problem.max_bytes is not None and problem.may_split and least_bytes(problem) > problem.max_bytes
+    def search_least(deadline: Deadline) -> BudgetError:
+        best = fastest(heavy, [attempt.least(solve, deadline), *known])
+        request.known.add(heavy.training, best.splits)
+        return _unreachable(request, heavy.training, best, limit)
+
+    if attempt.keeps:
+        return attempt.solution
+    request.unreached.append(search_least)
+    raise _unreachable(request, heavy.training, attempt.solution, limit)
 
 
 def _max_bytes(request: Request, training: TrainingGraph) -> int | None:
@@ -132,7 +135,8 @@ def _problem(
     as_it_is = bool(request.why_as_it_is)
     other_ranges = () if as_it_is else tuple(value for value in MATCH_RANGES if value != default_range)
     warm_start = request.warm_start
-    fits = warm_start is not None and (request.follows or warm_start.fits(training, candidates))
+    few = _tries_all(training, candidates, effort)
+    fits = warm_start is not None and (request.follows or (not few and warm_start.fits(training, candidates)))
     assigns = request.frontend.hook and training.runner != DYNAMIC and not as_it_is
     return Problem(
         training=training,
@@ -153,6 +157,11 @@ def _problem(
         deadline=request.deadline.with_room(),
         progress=lambda text: request.progress(f"select: {text}"),
     )
+
+
+def _tries_all(training: TrainingGraph, candidates: Mapping[int, tuple[Entry, ...]], effort: int) -> bool:
+    """Whether any search tries every choice, whatever it starts from."""
+    return len(training.nodes) * (1 + len(MATCH_RANGES)) << min(64, len(candidates)) <= effort
 
 
 def _solve(request: Request, problem: Problem) -> Selection:
@@ -186,6 +195,10 @@ def _choose(request: Request, problem: Problem) -> Selection:
     splits, in_time = chosen_in_time(policy_named(request.options.policy), problem)
     if not in_time:
         request.note_late()
+    return _selection(problem, splits)
+
+
+def _selection(problem: Problem, splits: Splits) -> Selection:
     choice, value = problem.choice(list(splits)), problem.value(splits)
     executed = problem.evaluator.executed(choice, splits)
     return Selection(
@@ -208,25 +221,13 @@ def _entries(problem: Problem, choice: Choice) -> frozenset[Entry]:
     return frozenset(entry for entry in offered if choice[problem.training.entry_id(entry)])
 
 
-def _in_time(problem: Problem, selection: Selection) -> bool:
-    return problem.max_seconds is None or selection.seconds <= problem.max_seconds
-
-
-def _fits(problem: Problem, selection: Selection) -> bool:
-    return problem.max_bytes is None or selection.planned_bytes <= problem.max_bytes
-
-
-def _keeps(problem: Problem, selection: Selection) -> bool:
-    return _fits(problem, selection) and _in_time(problem, selection)
-
-
 def _unreachable(request: Request, training: TrainingGraph, best: Selection, limit: int) -> BudgetError:
     static = sum(request.static.values())
     planned = with_clones(training, best.recompute, best.splits)
     storage = blocks(planned)
     peak = footprint(planned, storage, request.static).peak_node
-    largest = [f"{name} {size / 2**20:.1f} MB" for name, size in held_at_peak(planned, storage, peak)]
-    kinds = [f"{kind} {size / 2**20:.1f} MB" for kind, size in request.static.items() if size]
+    largest = [f"{name} {size_text(size)}" for name, size in held_at_peak(planned, storage, peak)]
+    kinds = [f"{kind} {size_text(size)}" for kind, size in request.static.items() if size]
     bound = request.options.overhead_bound
     condition = "" if bound is None else f" within max_overhead={bound:g}"
     if request.is_late:

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import Mapping
 
-from echo.estimators.overhead import UnavailableError, UnmeasurableError
+from echo.estimators.measuring import UnavailableError, UnmeasurableError
 from echo.ir.graph import Entry
 from echo.passes.patterns import attention, bias_act, cross_entropy, rnn, softmax_output
 from echo.passes.patterns.apply import Types

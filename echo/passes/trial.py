@@ -67,8 +67,25 @@ class Trial:
     @property
     def _total(self) -> int:
         """All bytes that the plan's graph holds, without workspaces as small as those of MXNet's own operators."""
-        after = self.plan.after
-        return after.total - min(after.workspaces, RULES.workspace)
+        after, stock = self.plan.after, self.stock
+        tiny = stock is not None and stock.planned + self.fused.hidden < RULES.tiny
+        return after.total - (min(after.workspaces, RULES.tiny) if tiny else 0)
+
+    def why_slower(self, request: Request) -> str:
+        """Returns why the graph is not taken because of its measured time, or "" if it is fast enough or not measured.
+
+        It may take longer than the user's own graph by the bound ``max_overhead``, if it saves `RULES.gain` of the
+        bytes. Whoever asks for a budget or for memory first, or has no bound, gets the graph whatever it takes.
+        """
+        options, bound = request.options, request.options.overhead_bound
+        if options.asks_for_memory or self.stock is None or not self.is_timed:
+            return ""
+        stock_seconds = _stock_seconds(request)
+        if not stock_seconds:
+            return ""
+        saved = 1 - self._total / max(1, self.stock.total)
+        part, limit = self.seconds / stock_seconds, 1 + (bound or 0.0) if saved >= RULES.gain else 1.0
+        return f"would take {part:.2f} of the time of a step" if part > limit else ""
 
     def is_enough(self, request: Request) -> bool:
         """Whether no other graph has to be planned: this one keeps the budget, or needs little enough."""
@@ -102,11 +119,13 @@ class Trial:
         missed = (near_miss(user, place, reason) for place in left)
         return replace(self, fused=replace(self.fused, missed=(*self.fused.missed, *missed)))
 
-    def near_misses(self, user: Graph) -> dict[Place, Missed]:
-        """Its fused operators as near-misses, where together they need more memory than the user's own graph."""
+    def near_misses(self, user: Graph, slower: str = "") -> dict[Place, Missed]:
+        """Its fused operators as near-misses, because together they are ``slower`` or need more memory than the user's
+        own graph.
+        """
         assert self.stock is not None
-        bytes_of = f"{self._total:,} bytes, the user's own graph {self.stock.total:,}"
-        reason = f"the graph with all fused operators needs {bytes_of}"
+        larger = f"needs {self._total:,} bytes, the user's own graph {self.stock.total:,}"
+        reason = f"the graph with all fused operators {slower or larger}"
         return {place: near_miss(user, place, reason) for place in self.fused.places}
 
     def unrefined(self, fused: Fused, missed: BudgetError | None = None) -> Trial:
@@ -223,7 +242,7 @@ def inside(request: Request, fused: Fused, stock: Memory) -> Request:
         raise GraphError(f"fused operators would change the arguments: expected {expected}, got {got}")
     if options.memory_budget is not None:
         options = replace(options, memory_budget=budget_bytes(options.memory_budget, stock.total))
-    request = replace(request, graph=fused.graph, frontend=frontend, options=options)
+    request = replace(request, graph=fused.graph, frontend=frontend, options=options, fused=True)
     drawn: Workspaces = run((CountWorkspaces(),), [request], request.progress)[Workspaces]
     return replace(request, workspaces=drawn.bytes)
 

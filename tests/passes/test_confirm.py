@@ -25,7 +25,7 @@ def confirmed(case: Case, planned: int, match_range: int | None = None, **option
 
     frontend = FakeFrontend(case.training, planned=oracle)
     request = Request(case.graph, Options.of(**options), frontend)
-    found = Confirm().run(request, case.training, Rewritten(case.graph, match_range))
+    found = Confirm().confirmed(request, case.training, Rewritten(case.graph, match_range))
     assert asked == [match_range or frontend.match_range], "the oracle is asked once, as the graph will be bound"
     return found
 
@@ -72,6 +72,6 @@ def test_gradients_that_would_add_up_otherwise_are_refused() -> None:
     assert case.training.accumulations, "the example has gradients of more than eight readers"
     flipped = tuple(not one for one in case.training.accumulations)
     frontend = FakeFrontend(replace(case.training, accumulations=flipped), planned=lambda graph, match_range: 1)
-    found = Confirm().run(Request(case.graph, Options(), frontend), case.training, Rewritten(case.graph, None))
+    found = Confirm().confirmed(Request(case.graph, Options(), frontend), case.training, Rewritten(case.graph, None))
     assert not found.accepted
     assert "add up gradients" in found.reason

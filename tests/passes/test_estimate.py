@@ -23,26 +23,28 @@ CASE = model_case("lm")
 class Timed(FakeFrontend):
     """Keeps the limits that it is given."""
 
-    limits: list[float] = field(default_factory=list)
+    limits: list[tuple[float, float]] = field(default_factory=list)
 
-    def overhead(self, training: TrainingGraph, time_limit: float) -> Overhead:
-        self.limits.append(time_limit)
+    def overhead(self, training: TrainingGraph, time_limit: float, clock_limit: float) -> Overhead:
+        self.limits.append((time_limit, clock_limit))
         return overhead_of(training)
 
 
 @pytest.mark.parametrize(
-    ("known", "seconds", "left", "limit"),
+    ("known", "seconds", "left", "work", "clock"),
     [
-        (False, 100.0, 100.0, 1.0),
-        (True, 100.0, 100.0, 0.0),
-        (False, 0.9, 0.7, 0.125),  # 0.2 s stay for what comes behind, as long as everything took; a quarter of the rest
-        (False, 0.9, 0.5, 0.05),  # 0.3 s stay, a third of all
-        (False, 0.9, 0.0, 0.0),
+        (False, 90.0, 90.0, 1.0, 30.0),
+        (True, 90.0, 90.0, 0.0, 30.0),
+        (False, 0.9, 0.75, 1.0, 0.2),  # 0.15 s stay for what follows, as long as everything took; a third of the rest
+        (False, 0.9, 0.6, 1.0, 0.1),  # 0.3 s stay, a third of all
+        (False, 0.9, 0.0, 1.0, 0.0),
     ],
 )
-def test_limits(known: bool, seconds: float, left: float, limit: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits(
+    known: bool, seconds: float, left: float, work: float, clock: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("echo.system.deadline.time", SimpleNamespace(monotonic=lambda: 0.0))
     frontend = Timed(CASE.training)
     request = Request(CASE.graph, Options(), frontend, warm_start=WarmStart(()) if known else None)
     assert EstimateOverhead().run(replace(request, deadline=Deadline(seconds, left)), CASE.training).seconds
-    assert frontend.limits == [pytest.approx(limit)]
+    assert frontend.limits == [pytest.approx((work, clock))]

@@ -14,7 +14,7 @@ import pytest
 
 import echo
 from echo import pipeline
-from echo.estimators.overhead import UnmeasurableError
+from echo.estimators.measuring import UnmeasurableError
 from echo.frontend.measure import race
 from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import graph_of

@@ -54,14 +54,14 @@ def asked(budget: str | None) -> Any:
 
 
 def planned(megabytes: float, overhead: float = 0.0) -> Any:
-    return SimpleNamespace(after=SimpleNamespace(chosen=int(megabytes * 2**20)), overhead=overhead)
+    return SimpleNamespace(after=SimpleNamespace(chosen=int(megabytes * 10**6)), overhead=overhead)
 
 
 def test_small_masks_are_not_tried() -> None:
     """Within a budget, nor are large ones, but where recomputation takes more time than they do."""
     stays: Any = object()
     small, large = Masked(stays, bytes=1000), Masked(stays, bytes=2 << 20)
-    assert "the masks have 1,000 of 104,857,600 bytes" in small.why_not_tried(asked(None), planned(100))
+    assert "the masks have 1,000 of 100,000,000 bytes" in small.why_not_tried(asked(None), planned(100))
     assert large.why_not_tried(asked(None), planned(100)) == ""
     assert "takes time" in large.why_not_tried(asked("1GB"), planned(100, RULES.mask_time))
     assert large.why_not_tried(asked("1GB"), planned(100, RULES.mask_time + 0.01)) == ""
@@ -69,7 +69,7 @@ def test_small_masks_are_not_tried() -> None:
 
 def test_masks_have_to_save_bytes_or_within_a_budget_time() -> None:
     stays: Any = object()
-    masked = Masked(stays, bytes=2 << 20)
+    masked = Masked(stays, bytes=2 * 10**6)
     assert masked.why_not_taken(asked(None), planned(100), planned(98)) == ""
     assert "99.50 MB planned with masks as bits" in masked.why_not_taken(asked(None), planned(100), planned(99.5))
     assert masked.why_not_taken(asked("1GB"), planned(100, 0.2), planned(100, 0.1)) == ""

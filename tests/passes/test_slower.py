@@ -11,7 +11,7 @@ import pytest
 
 from echo.errors import EchoError
 from echo.estimators.cost_table import CostTable
-from echo.estimators.overhead import UnavailableError, UnmeasurableError
+from echo.estimators.measuring import UnavailableError, UnmeasurableError
 from echo.frontend.symbols import graph_of, infer_binding, types_of
 from echo.passes.patterns.apply import Fused, fuse
 from echo.passes.request import Request

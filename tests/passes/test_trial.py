@@ -5,13 +5,16 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import mxnet as mx
 import pytest
 
+import echo
 from echo.errors import BudgetError
 from echo.ir.graph import Entry, Graph, Node
 from echo.passes.patterns.apply import Fused
 from echo.passes.rules import RULES
 from echo.passes.trial import Trial, choose
+from echo.plans.options import Options
 
 GRAPH = Graph((Node("null", "x"),), (Entry(0),), (0,), (0, 1))
 
@@ -76,8 +79,11 @@ def test_the_most_fused_graph_may_need_a_little_more(more: float, part: float, f
 def test_a_graph_that_is_larger_by_workspaces_alone_may_be_less_much_faster(
     planned: int, part: float, first: bool
 ) -> None:
-    drawn = RULES.workspace + 150
-    trials = [trial(planned, 1, workspaces=drawn, seconds=part), trial(900, seconds=1.0)]
+    sizes = (1000 * planned, 900_000)
+    trials = [
+        trial(sizes[0], 1, stock=1_000_000, workspaces=150_000, seconds=part),
+        trial(sizes[1], seconds=1.0),
+    ]
     assert (choose(trials, GRAPH) is trials[0]) == first
 
 
@@ -120,17 +126,59 @@ def test_what_is_enough() -> None:
 
 def test_workspaces_may_eat_what_is_saved() -> None:
     """Then graphs with less fused operators are planned too, and one of those may be taken."""
-    few = RULES.workspace
-    layers, cells = trial(300, 1, workspaces=few + 500), trial(350, 9)
-    assert trial(300, 1, workspaces=few + 50).is_enough(request())
+    some, all_of_it = RULES.tiny, 20 * RULES.tiny
+    layers, cells = [
+        trial(6 * some, count, stock=all_of_it, workspaces=drawn) for count, drawn in ((1, 10 * some), (9, some))
+    ]
+    assert trial(6 * some, 1, stock=all_of_it, workspaces=some // 2).is_enough(request())
     assert not layers.is_enough(request())
     assert choose([layers, cells], GRAPH).planned is cells.planned
-    assert choose([trial(300, 1, workspaces=few), cells], GRAPH).fused.places == trial(300, 1).fused.places
-    assert trial(300, 1, workspaces=few + 701).is_larger
-    assert not trial(300, 1, workspaces=few + 700).is_larger
+    assert trial(6 * some, 1, stock=all_of_it, workspaces=14 * some + 1).is_larger
+    assert not trial(6 * some, 1, stock=all_of_it, workspaces=14 * some).is_larger
+
+
+def test_few_bytes_of_workspaces_do_not_decide_for_tiny_graphs() -> None:
+    layers = trial(300, 1, workspaces=RULES.tiny)
+    assert choose([layers, trial(350, 9)], GRAPH) is layers
+    assert trial(300, 1, workspaces=RULES.tiny + 701).is_larger
+    assert not trial(300, 1, workspaces=RULES.tiny + 700).is_larger
 
 
 def test_larger_than_the_users_own() -> None:
     assert trial(1001, 1).is_larger
     assert not trial(1000, 1).is_larger
     assert not trial(5000).is_larger
+
+
+@pytest.mark.parametrize(
+    ("planned", "seconds", "options", "reason"),
+    [
+        pytest.param(500, 1.09, {}, "", id="within the bound"),
+        pytest.param(500, 1.54, {}, "would take 1.54 of the time of a step", id="beyond the bound"),
+        pytest.param(960, 1.01, {}, "would take 1.01 of the time of a step", id="slower for four per cent"),
+        pytest.param(960, 0.99, {}, "", id="faster for four per cent"),
+        pytest.param(500, 1.54, {"max_overhead": 0.6}, "", id="within another bound"),
+        pytest.param(500, 1.54, {"max_overhead": None}, "", id="without a bound"),
+        pytest.param(500, 1.54, {"memory_budget": 0.5}, "", id="a budget"),
+        pytest.param(500, 1.54, {"fuse": "memory"}, "", id="memory first"),
+        pytest.param(500, 0.0, {}, "", id="not measured"),
+    ],
+)
+def test_graph_that_is_slower_than_the_bound_allows_says_so(
+    planned: int, seconds: float, options: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("echo.passes.trial._stock_seconds", lambda _: 1.0)
+    asked: Any = SimpleNamespace(options=Options.of(**options))
+    assert trial(planned - 100, 1, stock=900, seconds=seconds).why_slower(asked) == reason
+
+
+@pytest.mark.slow
+def test_small_recurrent_model_gets_no_plan_that_is_predicted_slower() -> None:
+    data, label = mx.sym.var("data"), mx.sym.var("softmax_label")
+    cell = mx.rnn.FusedRNNCell(48, num_layers=2, mode="lstm", dropout=0.2, prefix="lstm_")
+    embedded = mx.sym.Embedding(data, input_dim=60, output_dim=32)
+    output, _ = cell.unroll(60, embedded, merge_outputs=True, layout="TNC")
+    scores = mx.sym.FullyConnected(mx.sym.reshape(output, shape=(-1, 48)), num_hidden=60)
+    symbol = mx.sym.SoftmaxOutput(scores, mx.sym.reshape(label, shape=(-1,)), name="softmax")
+    plan = echo.plan(symbol, data=(60, 8), softmax_label=(60, 8))
+    assert plan.time is None or plan.time.ratio <= 1.10
