@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Sequence
 
 from echo.errors import EchoError
-from echo.planning.plan_files import keep, key_of, path_of
+from echo.planning.plan_files import keep, key_of, path_of, read
 from echo.plans.plan import Plan
 from echo.system import files
 from echo.system.processor import cores, processor
@@ -50,7 +50,7 @@ def name_of(symbol: Path, words: Sequence[str]) -> str:
 
 def answer(name: str) -> Plan | None:
     """The plan that was the answer; None where there was none, or its file is damaged."""
-    value = files.read(path_of(name), _purpose(name)) if name else None
+    value = read(name, _purpose(name)) if name else None
     if value is None:
         return None
     try:

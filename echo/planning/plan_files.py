@@ -1,4 +1,8 @@
-"""The files of plans in the cache folder: their names, and room for them."""
+"""The files of plans in the cache folder: their names, and a bound on their number and bytes.
+
+The least recently used files go first; reading a plan counts as a use. Listing a full folder takes as long as planning
+a graph of ten operators, so it is listed for one name of sixteen, and the bound may be passed by some files.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,8 @@ from typing import Any, Mapping, Sequence
 from echo import native
 from echo.system import files
 
-_MOST_FILES = 512  # the oldest go first
+_MOST_FILES = 512
+_MOST_BYTES = 256 << 20
 
 
 def key_of(parts: Sequence[str]) -> str:
@@ -35,20 +40,38 @@ def keep(key: str, purpose: str, value: Mapping[str, Any]) -> None:
     path = path_of(key)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _make_room(path.parent)
+        if key.endswith("0"):  # a digit of a digest
+            _make_room(path.parent)
         files.replace(path, purpose, value)
     except OSError as error:
         files.say_not_kept(error)
 
 
+def read(key: str, purpose: str) -> dict[str, Any] | None:
+    """Returns what `keep` wrote under this name, and counts it as used; None if there is nothing valid."""
+    path = path_of(key)
+    value = files.read(path, purpose)
+    if value is not None:
+        with contextlib.suppress(OSError):  # a folder that is read-only keeps its order
+            os.utime(path, follow_symlinks=False)
+    return value
+
+
 def _make_room(folder: Path) -> None:
     plans = []
-    for path in folder.glob("*.json"):
-        with contextlib.suppress(OSError):  # another process may make room, too
-            plans.append((path.lstat().st_mtime, path))
-    for _, path in sorted(plans)[: max(0, len(plans) - _MOST_FILES + 1)]:
+    with os.scandir(folder) as listing:
+        for entry in listing:
+            if entry.name.endswith(".json"):
+                with contextlib.suppress(OSError):  # another process may make room, too
+                    state = entry.stat(follow_symlinks=False)
+                    plans.append((state.st_mtime, state.st_size, entry.path))
+    number, size = len(plans), sum(of_file for _, of_file, _ in plans)
+    for _, of_file, path in sorted(plans):
+        if number < _MOST_FILES and size <= _MOST_BYTES:
+            break
+        number, size = number - 1, size - of_file
         with contextlib.suppress(OSError):
-            path.unlink()
+            os.unlink(path)
 
 
 @functools.lru_cache(maxsize=None)

@@ -6,10 +6,17 @@ from typing import Iterator, Sequence
 
 from echo.errors import GraphError, PlanError
 from echo.ir.graph import Graph
+from echo.ir.training_graph import TrainingGraph
+from echo.passes.base import run
+from echo.passes.candidates import Candidates, FindCandidates
 from echo.passes.check_marks import check_marks, with_marks
+from echo.passes.differentiate import Differentiate
 from echo.passes.patterns.apply import fused_at
-from echo.passes.request import Frontend
+from echo.passes.request import Frontend, Request
+from echo.plans.marks import outputs_of, splits_of
+from echo.plans.options import Options
 from echo.plans.plan import Plan
+from echo.policies.warm_start import WarmStart
 
 _SHAPES = ". A plan holds for its own shapes and types alone: another batch size or length needs its own, by echo.plan"
 
@@ -75,3 +82,23 @@ def _confirmed(plan: Plan, user: Graph, frontend: Frontend) -> tuple[Graph, Grap
     if accumulations != frontend.oracle(graph, default_range)[1]:
         raise PlanError("under this plan MXNet adds up gradients in another way, which may change the last bit")
     return marked, graph
+
+
+def warm_start_of(base: Graph, plan: Plan, options: Options, frontend: Frontend) -> WarmStart:
+    """Returns the warm start that a plan's marks give: what it recomputes, and the backward nodes where copies begin.
+
+    ``base`` is the graph with the plan's fused operators, ``frontend`` the frontend of that graph.
+
+    Raises:
+        EchoError: the graph cannot be differentiated.
+    """
+    request = Request(base, options, frontend)
+    values = run((Differentiate(), FindCandidates()), [request], request.progress)
+    training, candidates = values[TrainingGraph], values[Candidates]
+    number_of = {node.user: number for number, node in training.operators() if node.forward}
+    backward = [number for number, node in training.operators() if not node.forward]
+    again = {number_of[mark.node]: mark for mark in plan.marks if outputs_of(mark) and mark.node in number_of}
+    offered = {**candidates.light, **candidates.heavy}
+    # a copy that is read by the whole backward pass begins at its first node
+    splits = {number: tuple(backward[at] for at in splits_of(mark) or (0,)) for number, mark in again.items()}
+    return WarmStart.of(training, offered, again.keys(), splits)

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import logging
 import os
 import weakref
 from dataclasses import replace
-from typing import Callable, ContextManager, NamedTuple, Protocol
+from typing import Callable, ContextManager, Iterator, NamedTuple, Protocol
 
 from echo import pipeline
-from echo.errors import REPORT, BudgetError, UnsupportedError
+from echo.errors import REPORT, BudgetError, GraphError, UnsupportedError, one_line
 from echo.ir.graph import Graph
 from echo.passes.request import Frontend, Request
 from echo.passes.trace import trace
 from echo.passes.trial import Planned
 from echo.planning import store
+from echo.planning.follow import SpareTime, follow
 from echo.planning.plan_files import key_of
-from echo.planning.reuse import fitting
+from echo.planning.rename import Names
+from echo.planning.reuse import fitting, warm_start_of
 from echo.planning.store import Found
 from echo.planning.what_if import WhatIf
 from echo.plans.decisions import Decision, NoteKind
-from echo.plans.options import Options
+from echo.plans.options import SEARCH, Options
 from echo.plans.plan import Plan
 from echo.plans.summary import Summary
 from echo.plans.why import Flip, Flipper
+from echo.policies.known import Known
 from echo.policies.warm_start import WarmStart
 from echo.system.collect import without_garbage_collection
 from echo.system.deadline import Deadline
@@ -33,9 +37,10 @@ from echo.system.locks import Lock
 from echo.system.once import ONCE
 from echo.system.own_binds import own_binds
 from echo.system.progress import progress
-from echo.system.trim import trim
+from echo.system.trim import trim_after
 
 logger = logging.getLogger("echo")
+_FEW_OPERATORS = 32
 
 
 class Session(Frontend, Protocol):
@@ -96,39 +101,93 @@ class Planner:
         self._most = most
         self._plans: dict[str, Found | BudgetError] = {}
         self._firsts: dict[tuple[str, str], _First] = {}  # by model and options
+        self._models: dict[tuple[str, str, str], Found] = {}  # the plans that further shapes follow
+        self._known = Known()
+        self.spare_time = SpareTime()
 
     def forget(self) -> None:
         """Forgets all plans: the next one comes from the disk or from a search, as in a new process."""
         self._plans.clear()
         self._firsts.clear()
+        self._models.clear()
+        self._known = Known()
 
     def plan(
-        self, session: Callable[[], Session], options: Options, details: bool = True, leader: Leader | None = None
+        self,
+        session: Callable[[], Session],
+        options: Options,
+        details: bool = True,
+        leader: Leader | None = None,
+        further: bool = False,
     ) -> Found:
         """The plan of the graph of a session, and the graph to bind. With a ``leader``, the plan follows its choice.
+
+        The planner's ``spare_time`` pays for ``further`` shapes of a model that has a plan.
 
         Raises:
             BudgetError: the budget cannot be met; this answer is remembered, too.
             PlanError: the user gave plans, and none was made for this graph.
             UnsupportedError: under ``strict``, the native hook cannot be used; without, that costs one warning.
         """
-        with self.lock.held(), own_binds(), without_garbage_collection():
+        with self._planning(further):
             frontend = session()
             _check_hook(frontend, options)
             with frontend.measuring():
                 deadline = Deadline.after(options.max_planning)
                 request = Request(frontend.graph, options, frontend, details=details, follows=leader is not None,
-                                  deadline=deadline)  # fmt: skip
+                                  deadline=deadline, known=self._known)  # fmt: skip
                 if options.plans:
                     plan, graph, base = fitting(options.plans, frontend.graph, frontend)
-                    result = Found(plan, graph, base, frontend.on(base).chunks(graph))
+                    names = Names.of(frontend.graph, base)
+                    result = Found(plan, graph, base, frontend.on(base).chunks(graph), names)
                 else:
                     result = self._remembered(request, frontend, leader)
-            # a plan that is kept must not keep a training graph
-            fresh = frontend.on(result.base).anew()
-            base_request = replace(request, graph=result.base, frontend=fresh)
-            flipper = self._flipper(base_request, fresh.measuring, result.plan)
-            return result._replace(plan=result.plan.with_flipper(flipper))
+                    if leader is None:
+                        self._remember_model(_model_of(frontend, options), result)
+            return self._with_flipper(request, frontend, result)
+
+    def follow(self, session: Callable[[], Session], options: Options) -> Found | None:
+        """Returns the plan for further shapes of a model without a search.
+
+        It is the plan for just these shapes if there is one in memory or on the disk, else the plan of the model's
+        first shapes (`echo.planning.follow`). None if there is neither, or it does not hold for these shapes.
+        """
+        with self._planning(further=True):
+            frontend = session()
+            request = Request(frontend.graph, options, frontend)
+            key = _key_of(request, frontend, None)
+            exact = self._plans.get(key) or store.load(key, frontend.graph, frontend)
+            result = exact.for_graph(frontend.graph, frontend) if isinstance(exact, Found) else None
+            model = self._models.get(_model_of(frontend, options))
+            try:
+                if result is None and model is not None:
+                    result = follow(model, frontend.graph, frontend, options)
+            except GraphError as error:
+                logger.debug("echo: the plan of the first shapes does not hold for others: %s", one_line(error))
+            return None if result is None else self._with_flipper(request, frontend, result)
+
+    def _remember_model(self, key: tuple[str, str, str], result: Found) -> None:
+        model = self._models.get(key)
+        if model is None or (model.plan.changes_nothing and not result.plan.changes_nothing):
+            while len(self._models) >= self._most:
+                del self._models[next(iter(self._models))]
+            self._models[key] = result
+
+    def may_follow(self, options: Options) -> bool:
+        """Whether a plan with these options may be the plan of other shapes: a budget and given plans hold for one."""
+        return options.policy == SEARCH and options.memory_budget is None and not options.plans
+
+    @contextlib.contextmanager
+    def _planning(self, further: bool) -> Iterator[None]:
+        with self.lock.held(), own_binds(), without_garbage_collection(), self.spare_time.planning(further):
+            yield
+
+    def _with_flipper(self, request: Request, frontend: Session, result: Found) -> Found:
+        # a plan that is kept must not keep a training graph
+        fresh = frontend.on(result.base).anew()
+        base_request = replace(request, graph=result.base, frontend=fresh)
+        flipper = self._flipper(base_request, fresh.measuring, result.plan)
+        return result._replace(plan=result.plan.with_flipper(flipper))
 
     def _flipper(self, request: Request, measuring: Callable[[], ContextManager[None]], plan: Plan) -> Flipper:
         flips = WhatIf(request, plan)
@@ -141,43 +200,56 @@ class Planner:
 
     def _remembered(self, request: Request, session: Session, leader: Leader | None) -> Found:
         key = _key_of(request, session, leader)
-        if key not in self._plans:
+        result = self._plans.pop(key, None)
+        if isinstance(result, Found):
+            result = result.for_graph(request.graph, session)
+        if result is None:
             result = self._loaded_or_searched(key, request, session, leader)
-            while len(self._plans) >= self._most:
-                del self._plans[next(iter(self._plans))]
-            self._plans[key] = result
-        remembered = self._plans[key]
-        if isinstance(remembered, BudgetError):
-            raise copy.copy(remembered)  # the remembered error must not keep what its traceback refers to
-        return remembered
+        while len(self._plans) >= self._most:
+            del self._plans[next(iter(self._plans))]
+        self._plans[key] = result  # the last one: the first is the one that was not used for the longest time
+        if isinstance(result, BudgetError):
+            raise copy.copy(result)  # the remembered error must not keep what its traceback refers to
+        return result
 
     def _loaded_or_searched(
         self, key: str, request: Request, session: Session, leader: Leader | None
     ) -> Found | BudgetError:
-        result = None if trace() is not None else store.load(key, request.graph, session)
-        if result is not None:
-            return result
+        stored = None if trace() is not None else store.load(key, request.graph, session)
+        if stored is not None and not stored.plan.is_late:
+            return stored
         try:
             if leader is None:
-                planned = self._search(request)
+                planned = self._search(request, stored, session)
             else:
                 planned = _planned(request, self._warm_start_of(leader, request))
         except BudgetError as error:
             return copy.copy(error)
-        result = Found(planned.plan, planned.graph, planned.base, session.on(planned.base).chunks(planned.graph))
+        if stored is not None and planned.plan.is_late and _cost(stored.plan) <= _cost(planned.plan):
+            return stored
+        chunks = session.on(planned.base).chunks(planned.graph)
+        result = Found(planned.plan, planned.graph, planned.base, chunks, Names.of(request.graph, planned.base))
         for note in result.plan.failed:
-            advice = "max_planning=None waits for the best" if note.kind is NoteKind.LATE else REPORT
+            more = "max_planning=None (--max-planning none, ECHO_MAX_PLANNING=none) waits for the best"
+            advice = more if note.kind is NoteKind.LATE else REPORT
             logger.log(logging.WARNING if ONCE.first(note.text) else logging.DEBUG, "echo: %s. %s.", note, advice)
-        if not result.plan.failed:  # a failure may be chance or lack of time: the next start tries again
-            store.save(key, result.plan, result.chunks)
+        if _is_worth_keeping(result.plan):
+            store.save(key, result)
         return result
 
-    def _search(self, request: Request) -> Planned:
+    def _search(self, request: Request, stored: Found | None, session: Session) -> Planned:
+        """Searches for a plan. The warm start is the plan that a search stopped at, or a plan of the same model."""
         family, fingerprint = (request.frontend.family, request.options.key), request.frontend.subject.fingerprint
         first = self._firsts.get(family)
-        # the same graph is searched without its own warm start: its plan does not depend on the order of searches
-        planned = _planned(request, None if first is None or first.fingerprint == fingerprint else first.warm_start)
-        self._firsts.setdefault(family, _First(fingerprint, weakref.ref(planned.graph), planned.warm_start))
+        warm_start = None
+        if stored is not None:
+            warm_start = warm_start_of(stored.base, stored.plan, request.options, session.on(stored.base))
+        elif first is not None and first.fingerprint != fingerprint:
+            # the same graph is searched without its own warm start: its plan does not depend on the order of searches
+            warm_start = first.warm_start
+        planned = _planned(request, warm_start)
+        warm_start = planned.warm_start or warm_start
+        self._firsts.setdefault(family, _First(fingerprint, weakref.ref(planned.graph), warm_start))
         return planned
 
     def _warm_start_of(self, leader: Leader, request: Request) -> WarmStart:
@@ -196,12 +268,32 @@ def _check_hook(session: Session, options: Options) -> None:
         logger.warning("echo: %s", text)
 
 
+def _model_of(session: Session, options: Options) -> tuple[str, str, str]:
+    return session.family, session.subject.graph, options.key
+
+
 def _key_of(request: Request, session: Session, leader: Leader | None) -> str:
-    names = json.dumps([node.name for node in request.graph.nodes])  # the plan that the user reads has them
+    # plans of graphs under other names are renamed, but for names that the user's options refer to
+    names = json.dumps([node.name for node in request.graph.nodes]) if request.options.wishes else ""
     parts = [session.subject.fingerprint, names, str(session.hook), session.device_key]
     parts += [request.options.key, str(request.details), session.why_no_fusion if request.options.fuse else ""]
     parts += [f"{name}={text}" for name, text in sorted(os.environ.items()) if name.startswith(("MXNET_", "NNVM_"))]
     return key_of(parts if leader is None else [*parts, leader.key])
+
+
+def _is_worth_keeping(plan: Plan) -> bool:
+    """Whether the next start should find the plan on the disk.
+
+    A plan that failed in part is not kept, since the failure may be chance. One that changes nothing about a small
+    graph takes about as long to read as to make.
+    """
+    if any(note.kind is NoteKind.FAILED for note in plan.notes):
+        return False
+    return not plan.changes_nothing or sum(plan.subject.operators.values()) > _FEW_OPERATORS
+
+
+def _cost(plan: Plan) -> tuple[int, float]:
+    return plan.after.chosen, plan.overhead_seconds
 
 
 def _planned(request: Request, warm_start: WarmStart | None) -> Planned:
@@ -209,4 +301,4 @@ def _planned(request: Request, warm_start: WarmStart | None) -> Planned:
         with progress() as show:
             return pipeline.plan(replace(request, progress=show, warm_start=warm_start))
     finally:
-        trim()
+        trim_after(len(request.graph.nodes))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any, Callable
 
 from echo.errors import BudgetError, OptionError
 from echo.plans.plan import Plan
 from echo.system.markup import preformatted
+from echo.system.sizes import megabytes, size_text
 from echo.system.unmoved import random_unmoved
 
 _MOST_POINTS = 100
+_MOST_TRIES = 20
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Frontier:
             if plan.after.total <= budget:
                 return plan
         least = self.plans[0].after
-        held = ", ".join(f"{kind} {size / 2**20:.1f} MB" for kind, size in least.static.items() if size)
+        held = ", ".join(f"{kind} {size_text(size)}" for kind, size in least.static.items() if size)
         raise BudgetError(budget, least.total, held)
 
     def to_json(self) -> list[dict[str, Any]]:
@@ -63,10 +66,25 @@ class Frontier:
         for heading in ("total MB", "planned MB", "time", "of it recomputation", "operators run again"):
             table.add_column(heading, justify="right")
         for row in self.to_json():
-            sizes = (f"{row[name] / 2**20:.1f}" for name in ("total", "planned"))
+            sizes = (megabytes(row[name]) for name in ("total", "planned"))
             times = f"{100 * (row['time'] - 1):+.1f} %", f"+{100 * row['overhead']:.1f} %"
             table.add_row(*sizes, *times, str(row["recomputed_nodes"]))
         return text_of([table], 100)
+
+
+def _smallest(plan: Callable[[int], Plan]) -> Plan:
+    """The plan for the least that can be reached, or for a little more where a search that was cut off named it.
+
+    Raises:
+        BudgetError: not even the original graph's own bytes can be met.
+    """
+    budget = 2  # 1 would be all of the original graph's
+    for _ in range(_MOST_TRIES):
+        try:
+            return plan(budget)
+        except BudgetError as error:
+            budget = error.reachable if budget < error.reachable else int(1.1 * budget)
+    return plan(budget)
 
 
 def frontier(plan: Callable[[int], Plan], points: int) -> Frontier:
@@ -76,13 +94,13 @@ def frontier(plan: Callable[[int], Plan], points: int) -> Frontier:
     """
     if isinstance(points, bool) or not isinstance(points, int) or not 2 <= points <= _MOST_POINTS:
         raise OptionError(f"points: expected a number from 2 to {_MOST_POINTS}, got {points!r}")
-    try:
-        smallest = plan(2)  # 1 would be all of the stock's
-    except BudgetError as error:
-        smallest = plan(error.reachable)
+    smallest = _smallest(plan)
     least, most = smallest.after.total, smallest.before.total
     ratio = (most / least) ** (1 / (points - 1)) if least else 1.0
-    plans = [smallest, *(plan(int(least * ratio**step)) for step in range(1, points))]
+    plans = [smallest]
+    for step in range(1, points):
+        with contextlib.suppress(BudgetError):  # where a search was cut off, another budget may be met
+            plans.append(plan(int(least * ratio**step)))
     frontier_plans: list[Plan] = []
     for candidate in sorted(plans, key=lambda candidate: (candidate.after.total, candidate.time_ratio)):
         if not frontier_plans or candidate.time_ratio < frontier_plans[-1].time_ratio:

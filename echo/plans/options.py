@@ -6,6 +6,7 @@ import numbers
 import re
 import sys
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Iterable
 
 from echo.errors import OptionError
@@ -15,11 +16,12 @@ if TYPE_CHECKING:
 
 DEFAULT_MAX_OVERHEAD = 0.10
 MEMORY = "memory"  # of the option ``fuse``
-POLICY_NAMES = ("search", "echo", "sublinear", "mincut", "exact", "all", "none")  # the names of `echo.policies`
+SEARCH = "search"  # the default policy
+POLICY_NAMES = (SEARCH, "echo", "sublinear", "mincut", "exact", "all", "none")  # the names of `echo.policies`
 _MOST_STATES = 16
 _MOST = sys.float_info.max  # of a number: a larger one of Python's has no float
-_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(([kmgt]?)(?:i?b)?)\s*$", re.IGNORECASE)
+_POWERS = ("", "k", "m", "g", "t")
+_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(%|([kmgt]?)(i?)b?)\s*$", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -32,8 +34,8 @@ class Options:
     max_overhead: time spent on recomputation, as a fraction of a training step. "auto" is 0.10, or unbounded where a
         memory budget is given; None is unbounded: still no heavy operator runs twice.
     memory_budget: what the executor may hold (arguments, gradients, auxiliary states, planned memory): bytes as a
-        number above 1, a text such as "6GB" (2**30 bytes each), or a fraction of what it holds without echo. The
-        fastest plan that fits is chosen.
+        whole number above 1, a text such as "6GB" (10**9 bytes each; "6GiB" are 2**30 each), or a fraction of what it
+        holds without echo, above 0 and at most 1, such as 0.5 or "50%". The fastest plan that fits is chosen.
     keep, recompute: node names or patterns (``fnmatch``: ``*`` and ``?``, also matched against the operator) that are
         stashed or recomputed whatever the policy says; no fused kernel takes their place.
     fuse: fused kernels take the place of LSTM and GRU cells and of attention scores: less memory and time, and results
@@ -57,7 +59,7 @@ class Options:
         folder with a report, and the user's own graph runs from then on.
     """
 
-    policy: str = "search"
+    policy: str = SEARCH
     max_overhead: float | str | None = "auto"
     memory_budget: int | float | str | None = None
     keep: tuple[str, ...] = ()
@@ -106,7 +108,7 @@ class Options:
             raise OptionError(f"unknown option {unknown[0]!r}, expected one of {', '.join(names)}")
         return Options(**values)
 
-    @property
+    @cached_property
     def key(self) -> str:
         """A text that is equal for options with equal plans."""
         budget = self.memory_budget
@@ -129,6 +131,11 @@ class Options:
         if self.max_overhead == "auto":
             return None if self.memory_budget is not None else DEFAULT_MAX_OVERHEAD
         return self.max_overhead  # type: ignore[return-value]
+
+    @property
+    def asks_for_memory(self) -> bool:
+        """Whether less memory is wanted whatever it takes: by a budget, by ``fuse="memory"``, or without a bound."""
+        return self.memory_budget is not None or self.fuse == MEMORY or self.overhead_bound is None
 
 
 def _plain(value: Any) -> Any:
@@ -181,22 +188,29 @@ def budget_bytes(value: int | float | str, stock: int) -> int:
     """A memory budget in bytes; ``stock`` is what the user's own graph holds.
 
     Raises:
-        OptionError: the value is no size.
+        OptionError: the value is no size, or neither a fraction nor whole bytes.
     """
     message = (
-        f"memory_budget: expected bytes, a size such as '6GB' or a fraction of the stock's, at most 1, got {value!r}"
+        f"memory_budget: expected whole bytes, a size such as '6GB', or a fraction of what is held without echo, "
+        f"above 0 and at most 1, such as 0.5 or '50%', got {value!r}"
     )
-    unit = ""
+    unit, amount = "", value
     if isinstance(value, str):
         match = _SIZE.match(value)
         if not match:
             raise OptionError(message)
-        unit, amount = match[2], float(match[1]) * _UNITS[match[3].lower()]
-    elif isinstance(value, bool) or not isinstance(value, (int, float)):
+        unit, amount = match[2], float(match[1]) * _unit(match[3], match[4])
+    if isinstance(amount, bool) or not isinstance(amount, (int, float)) or not 0 < amount <= _MOST:
         raise OptionError(message)
-    else:
-        amount = value
-    is_fraction = amount <= 1 and not unit
-    if not (0 if is_fraction else 1) <= amount <= _MOST or not amount:
+    is_fraction = unit == "%" or (not unit and amount <= 1)
+    amount = amount / 100 if unit == "%" else amount
+    is_whole = unit or float(amount).is_integer()
+    if not (amount <= 1 if is_fraction else amount >= 1 and is_whole):
         raise OptionError(message)
     return int(amount * stock if is_fraction else amount)
+
+
+def _unit(prefix: str | None, binary: str | None) -> int:
+    """Bytes of a unit: "k" is 1,000, "ki" 1,024; of "%" or no unit 1."""
+    base = 2**10 if binary else 10**3
+    return int(base ** _POWERS.index((prefix or "").lower()))

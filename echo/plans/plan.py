@@ -30,6 +30,7 @@ from echo.plans.step_time import StepTime
 from echo.plans.why import Flipper, NotFused, Why, why
 from echo.system.markup import counted, preformatted
 from echo.system.reading import digest_of, read_json
+from echo.system.sizes import size_text
 from echo.system.unmoved import random_unmoved
 
 FORMAT = "echo-plan-7"
@@ -116,6 +117,11 @@ class Plan:
         return tuple(note for note in self.notes if note.kind is not NoteKind.REMARK)
 
     @property
+    def is_late(self) -> bool:
+        """Whether the search had to end early: the plan is the best that it found until then."""
+        return any(note.kind is NoteKind.LATE for note in self.notes)
+
+    @property
     def remarks(self) -> tuple[str, ...]:
         """The texts for the user: why the user's graph stays as it is, what failed, the notes, and near-misses."""
         near = (
@@ -138,16 +144,17 @@ class Plan:
         """
         before, after = self.before.planned, self.after.planned
         hidden = self.before.static.get(HIDDEN, 0)
-        inside = f" and {hidden / 2**20:.0f} MB {HIDDEN}" if hidden else ""
+        inside = f" and {size_text(hidden)} {HIDDEN}" if hidden else ""
         before += hidden
         kinds = {KEPT: self.after.kept, WORKSPACES: self.after.workspaces}
-        beside = "".join(f" and {size / 2**20:.0f} MB {kind}" for kind, size in kinds.items() if size >= _LEAST_SAID)
+        least = min(_LEAST_SAID, before / 20)  # so that the change in per cent is that of what is told
+        beside = "".join(f" and {size_text(size)} {kind}" for kind, size in kinds.items() if size > least)
         after += sum(kinds.values())
         sign = "+" if after > before else "-"
         change = 100 * (after - before) / before if before else 0.0
         again = counted(len(self.recomputed), "feature map")
         return (
-            f"{(before - hidden) / 2**20:.0f} MB{inside} -> {self.after.planned / 2**20:.0f} MB planned{beside} "
+            f"{size_text(before - hidden)}{inside} -> {size_text(self.after.planned)} planned{beside} "
             f"({sign}{abs(change):.0f} %), {self.time_text()}, {again} recomputed"
         )
 

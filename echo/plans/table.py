@@ -10,6 +10,7 @@ from rich.table import Table
 
 from echo.plans.decisions import RECOMPUTE, STASH, Decision, Missed, near_misses
 from echo.system.console import text_of
+from echo.system.sizes import megabytes
 
 if TYPE_CHECKING:
     from echo.plans.plan import Plan
@@ -38,25 +39,21 @@ def _tables(plan: Plan) -> Iterable[RenderableType]:
         yield _not_fused(groups_of_missed)
 
 
-def _megabytes(size: int) -> str:
-    return f"{size / 2**20:.1f}"
-
-
 def _memory(plan: Plan) -> Table:
     table = Table("memory (MB)", title_justify="left")
     for heading in ("before", "after"):
         table.add_column(heading, justify="right")
-    table.add_row("planned by MXNet", _megabytes(plan.before.planned), _megabytes(plan.after.planned))
-    table.add_row("alive at the peak", _megabytes(plan.before.live_peak), _megabytes(plan.after.live_peak))
+    table.add_row("planned by MXNet", megabytes(plan.before.planned), megabytes(plan.after.planned))
+    table.add_row("alive at the peak", megabytes(plan.before.live_peak), megabytes(plan.after.live_peak))
     _rows(table, plan.before.at_peak, plan.after.at_peak, "  ")
     _rows(table, plan.before.static, plan.after.static, "")
-    table.add_row("all of it", _megabytes(plan.before.total), _megabytes(plan.after.total))
+    table.add_row("all of it", megabytes(plan.before.total), megabytes(plan.after.total))
     return table
 
 
 def _rows(table: Table, before: Mapping[str, int], after: Mapping[str, int], indent: str) -> None:
     for kind in dict.fromkeys([*before, *after]):
-        table.add_row(indent + kind, _megabytes(before.get(kind, 0)), _megabytes(after.get(kind, 0)))
+        table.add_row(indent + kind, megabytes(before.get(kind, 0)), megabytes(after.get(kind, 0)))
 
 
 def _layers(plan: Plan) -> Table:
@@ -66,10 +63,10 @@ def _layers(plan: Plan) -> Table:
     both = [Counter(memory.layers) for memory in (plan.before, plan.after)]
     layers = sorted(both[0] | both[1], key=lambda layer: -max(memory[layer] for memory in both))
     for layer in layers[:_MOST_LAYERS]:
-        table.add_row(layer, *(_megabytes(memory[layer]) for memory in both))
+        table.add_row(layer, *(megabytes(memory[layer]) for memory in both))
     rest = layers[_MOST_LAYERS:]
     if rest:
-        table.add_row(f"{len(rest)} more", *(_megabytes(sum(memory[layer] for layer in rest)) for memory in both))
+        table.add_row(f"{len(rest)} more", *(megabytes(sum(memory[layer] for layer in rest)) for memory in both))
     return table
 
 
@@ -90,7 +87,7 @@ def _decisions(action: str, groups: list[list[Decision]]) -> Table:
     for group in groups[:_MOST_DECISIONS]:
         size, seconds = sum(item.bytes for item in group), sum(item.seconds for item in group)
         cost = f"{1000 * seconds:.2f}" if action == RECOMPUTE else ""
-        table.add_row(group[0].op, str(len(group)), _megabytes(size), cost, group[0].name, group[0].reason)
+        table.add_row(group[0].op, str(len(group)), megabytes(size), cost, group[0].name, group[0].reason)
     return table
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping
 
 from echo.errors import GraphError, OptionError
 from echo.plans.options import MEMORY, POLICY_NAMES, Options
+from echo.system.once import ONCE
 
 if TYPE_CHECKING:
     from echo.plans.plan import Plan
@@ -41,6 +42,30 @@ def value_of(variable: str, environment: Mapping[str, str]) -> Any:
         return read(environment[variable])
     except ValueError as error:
         raise OptionError(f"{variable}: {error}") from None
+
+
+def misspelt(environment: Mapping[str, str]) -> list[str]:
+    """Returns a line for each variable that is none of echo's and is spelt almost like one."""
+    lines = []
+    for name in sorted(environment):
+        if name.startswith(_PREFIX) and name not in VARIABLES and name not in OF_KERNELS:
+            alike = alike_variable(name)
+            if alike:
+                lines.append(f"{name} is no variable of echo's and changes nothing: did you mean {alike}?")
+    return lines
+
+
+def warn_of_misspelt(warn: Callable[[str], object]) -> None:
+    """Has ``warn`` say, once a process, which variables of the environment are misspelt (`misspelt`)."""
+    for line in filter(ONCE.first, misspelt(os.environ)):
+        warn(line)
+
+
+def alike_variable(name: str) -> str:
+    """Returns the variable that is meant by a name with some letters wrong; empty if none is."""
+    import difflib  # not at each start
+
+    return next(iter(difflib.get_close_matches(name, [*VARIABLES, *OF_KERNELS], 1, _ALIKE)), "")
 
 
 def is_on(text: str) -> bool:
@@ -102,6 +127,10 @@ def _count(text: str) -> int:
         raise ValueError(f"expected a number such as 2, got {text!r}") from None
 
 
+def _patterns(text: str) -> tuple[str, ...]:
+    return tuple(pattern.strip() for pattern in text.split(",") if pattern.strip())
+
+
 def _budget(text: str) -> float | str:
     try:
         return float(text)
@@ -112,13 +141,22 @@ def _budget(text: str) -> float | str:
 TRACE_VARIABLE = "ECHO_TRACE"  # `echo.passes.trace`
 CHECK_VARIABLE, RECORD_VARIABLE = "ECHO_CHECK", "ECHO_RECORD"  # `echo.passes.invariants`, `echo.runtime.recording`
 _ON, _OFF = ("1", "true", "on", "yes"), ("", "0", "false", "off", "no")
+_PREFIX = "ECHO_"
+_ALIKE = 0.75  # of the letters of a variable that is meant
+# read by the kernels' library, which takes no notice of other values: which it knows, as a pattern and in words
+OF_KERNELS = {
+    "ECHO_KERNELS_LEVEL": ("(?i:avx512|avx2|portable)", "avx512, avx2 or portable"),
+    "ECHO_CUBLAS": ("(?i:1|true|on|yes|0|false|off|no)", "1 or 0"),
+}
 # variable: (option, how it is read, what it means); all that users may set, two for experiments apart, which C++ reads:
 # ECHO_CUBLAS (`kernels/cuda/blas.cc`) and ECHO_KERNELS_LEVEL (`kernels/cpu/level.cc`)
 VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "ECHO": ("", is_on, "1 optimizes every training symbol that is bound, with no change to the program"),
     "ECHO_POLICY": ("policy", str, f"{', '.join(POLICY_NAMES[:-1])} or {POLICY_NAMES[-1]}"),
     "ECHO_MAX_OVERHEAD": ("max_overhead", _number, "fraction of the step, or none"),
-    "ECHO_MEMORY_BUDGET": ("memory_budget", _budget, "bytes, a size such as 6GB, or a fraction"),
+    "ECHO_MEMORY_BUDGET": ("memory_budget", _budget, "whole bytes, a size such as 6GB, or a fraction as 0.5 or 50%"),
+    "ECHO_KEEP": ("keep", _patterns, "nodes or operators to stash, names or patterns with commas between"),
+    "ECHO_RECOMPUTE": ("recompute", _patterns, "nodes or operators to recompute, given the same way"),
     "ECHO_FUSE": ("fuse", _fuse, "0 keeps every bit, without fused kernels; memory fuses where it is slower, too"),
     "ECHO_STRICT": ("strict", is_on, "1 raises where echo would warn and leave a symbol as it is"),
     "ECHO_OPTIMIZER_STATES": ("optimizer_states", _count, "copies of the weights that count in a budget"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Callable, Sequence
 
 from echo.errors import OptionError
+from echo.system.sizes import size_text
 
 if TYPE_CHECKING:
     from echo.plans.decisions import Decision
@@ -116,4 +117,4 @@ def _find(decisions: Sequence[Decision], name: str) -> Decision:
 
 
 def _size(count: int) -> str:
-    return f"{count / 2**20:.1f} MB" if count >= 2**20 else f"{count / 2**10:.1f} KB"
+    return size_text(count)

@@ -21,9 +21,29 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_old_plans_make_room(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_files, "_MOST_FILES", 3)
     for number in range(5):
-        keep(f"key{number}", "test", {})
+        keep(f"key{number}0", "test", {})
     assert len(list(folder.glob("*.json"))) == 3
-    assert path_of("key4").exists()
+    assert path_of("key40").exists()
+
+
+def test_keep_beyond_the_bound_on_bytes_removes_the_least_recently_used(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan_files, "_MOST_BYTES", 2500)
+    for number, key in enumerate(("first0", "second0", "third0")):
+        keep(key, "test", {"text": "x" * 800})
+        os.utime(path_of(key), (number, number))
+    assert plan_files.read("first0", "test") == {"text": "x" * 800}
+    keep("fourth0", "test", {"text": "x" * 800})
+    assert {path.stem for path in folder.glob("*.json")} == {"first0", "third0", "fourth0"}
+
+
+def test_keep_lists_the_folder_for_one_name_of_sixteen(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listed: list[Path] = []
+    monkeypatch.setattr(plan_files, "_make_room", listed.append)
+    for digit in "0123456789abcdef":
+        keep(f"key{digit}", "test", {})
+    assert listed == [folder]
 
 
 def test_what_else_is_in_the_folder_is_in_nobodys_way(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,8 +53,8 @@ def test_what_else_is_in_the_folder_is_in_nobodys_way(folder: Path, monkeypatch:
     (folder / "b.json").symlink_to("nowhere")
     os.mkfifo(folder / "c.json")
     for number in range(5):
-        keep(f"key{number}", "test", {})
-    assert path_of("key4").is_file()
+        keep(f"key{number}0", "test", {})
+    assert path_of("key40").is_file()
 
 
 def test_names_depend_on_every_part_and_on_the_source(monkeypatch: pytest.MonkeyPatch) -> None:

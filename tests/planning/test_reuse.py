@@ -256,7 +256,7 @@ def test_command_line(saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     name = f"{plan.recomputed[0].name}:{plan.recomputed[0].output}"
     assert main.main(["why", str(saved), name]) == 0
     assert capsys.readouterr().out == f"{plan.why(name)}\n"
-    assert main.main(["why", str(saved), "nothing"]) == 1
+    assert main.main(["why", str(saved), "nothing"]) == 2
     assert "mxecho: no gradient reads a feature map named 'nothing'" in capsys.readouterr().err
     MODEL.symbol.save(str(tmp_path / "model.json"))
     shapes = [f"{key}={','.join(map(str, shape))}" for key, shape in MODEL.shapes.items()]

@@ -5,14 +5,13 @@ from __future__ import annotations
 import gc
 import weakref
 
-import mxnet as mx
 import pytest
 
 from benchmarks.models import SMALL
-from echo.frontend.session import MxnetSession
-from echo.frontend.symbols import graph_of, infer_binding
+from echo.errors import UnsupportedError
 from echo.planning.service import Planner
 from echo.plans.options import Options
+from tests.planning.test_follow import session_of
 
 MODEL = SMALL["lm"]()
 
@@ -20,8 +19,7 @@ MODEL = SMALL["lm"]()
 @pytest.mark.usefixtures("cheap_planning")
 @pytest.mark.parametrize("fuse", [False, True])
 def test_who_keeps_a_plan_keeps_no_training_graph(fuse: bool) -> None:
-    binding = infer_binding(MODEL.symbol, MODEL.shapes, None, MODEL.grad_req())
-    sessions = [MxnetSession(graph_of(MODEL.symbol), binding, mx.cpu())]
+    sessions = [session_of(MODEL)]
     training = weakref.ref(sessions[0].differentiate())
     planner = Planner()
     found = planner.plan(lambda: sessions[0], Options(fuse=fuse, max_overhead=None))
@@ -35,8 +33,7 @@ def test_who_keeps_a_plan_keeps_no_training_graph(fuse: bool) -> None:
 @pytest.mark.usefixtures("cheap_planning")
 def test_the_oldest_plan_goes_where_there_are_too_many_and_all_go_when_told() -> None:
     """Plans in memory: an answer from there is the same object, any other one is made anew or read from the disk."""
-    binding = infer_binding(MODEL.symbol, MODEL.shapes, None, MODEL.grad_req())
-    session = MxnetSession(graph_of(MODEL.symbol), binding, mx.cpu())
+    session = session_of(MODEL)
     planner = Planner(most=2)
 
     def graph(bound: float) -> object:
@@ -53,3 +50,18 @@ def test_the_oldest_plan_goes_where_there_are_too_many_and_all_go_when_told() ->
     third = graph(0.3)
     planner.forget()
     assert graph(0.3) is not third
+
+
+@pytest.mark.usefixtures("cheap_planning")
+def test_without_the_hook_strict_options_raise_and_others_warn_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("echo.frontend.session.install_hook", lambda: "another MXNet")
+    session = session_of(MODEL)
+    with pytest.raises(UnsupportedError, match="without the native hook, plans save less: another MXNet"):
+        Planner().plan(session.anew, Options(fuse=False, strict=True))
+    for _ in range(2):
+        Planner().plan(session.anew, Options(fuse=False))
+    assert [record.getMessage() for record in caplog.records] == [
+        "echo: without the native hook, plans save less: another MXNet"
+    ]

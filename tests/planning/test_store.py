@@ -17,6 +17,7 @@ from echo import pipeline
 from echo.ir.attributes import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.ir.graph import Graph
 from echo.planning import store
+from echo.planning.rename import Names
 from echo.planning.service import Planner
 from echo.planning.store import Found
 from echo.plans.marks import mark, marks_of
@@ -78,8 +79,12 @@ def stored(plan: Plan) -> tuple[Graph, Graph]:
     graph = special_case("slices").graph
     number = next(number for number, node in enumerate(graph.nodes) if node.name == "parts")
     marked = mark(graph, {number: [0, 2]}, hook=True, match_range=4)
-    store.save("key", with_marks_of(plan, graph, marked))
+    store.save("key", found(with_marks_of(plan, graph, marked), marked, graph))
     return graph, marked
+
+
+def found(plan: Plan, marked: Graph, graph: Graph, chunks: tuple[int, ...] | None = None) -> Found:
+    return Found(plan, marked, graph, chunks, Names.of(graph, graph))
 
 
 def with_marks_of(plan: Plan, graph: Graph, marked: Graph) -> Plan:
@@ -99,7 +104,7 @@ def write(path: Path, value: Any, key: str = "key") -> None:
 
 def test_a_plan_comes_back(folder: Path, plan: Plan) -> None:
     graph, marked = stored(plan)
-    assert store.load("key", graph, NOBODY) == Found(with_marks_of(plan, graph, marked), marked, graph, None)
+    assert store.load("key", graph, NOBODY) == found(with_marks_of(plan, graph, marked), marked, graph)
     assert store.load("another", graph, NOBODY) is None
     assert [path.name for path in folder.iterdir()] == ["key.json"]
 
@@ -151,6 +156,9 @@ DAMAGE = {
     "a chunk that is a switch": lambda value: wrong(value, chunks=[True]),
     "a chunk that is no whole number": lambda value: wrong(value, chunks=[64.0]),
     "a chunk of negative size": lambda value: wrong(value, chunks=[64, -1]),
+    "names that are no list": lambda value: wrong(value, names=["data", None]),
+    "names of which one is a number": lambda value: wrong(value, names=[[1], None]),
+    "names of one graph": lambda value: wrong(value, names=[["data"]]),
 }
 
 
@@ -200,8 +208,8 @@ def check_ignored(plan: Plan, graph: Graph, marked: Graph, path: Path, caplog: p
     assert record.levelname == "WARNING"
     assert f"{path} is ignored, what is in it is found out anew: " in record.getMessage()
     kept = with_marks_of(plan, graph, marked)
-    store.save("key", kept)
-    assert store.load("key", graph, NOBODY) == Found(kept, marked, graph, None)
+    store.save("key", found(kept, marked, graph))
+    assert store.load("key", graph, NOBODY) == found(kept, marked, graph)
 
 
 @pytest.mark.slow
@@ -228,12 +236,12 @@ def test_chunks_come_back_beside_the_plan(folder: Path, plan: Plan) -> None:
     graph, marked = stored(plan)
     kept = with_marks_of(plan, graph, marked)
     for chunks in ((64, 0, 4096), ()):
-        store.save("key", kept, chunks)
-        assert store.load("key", graph, NOBODY) == Found(kept, marked, graph, chunks)
+        store.save("key", found(kept, marked, graph, chunks))
+        assert store.load("key", graph, NOBODY) == found(kept, marked, graph, chunks)
     value = value_in(folder / "key.json")
     del value["chunks"]
     write(folder / "key.json", value)
-    assert store.load("key", graph, NOBODY) == Found(kept, marked, graph, None)
+    assert store.load("key", graph, NOBODY) == found(kept, marked, graph)
 
 
 @pytest.mark.usefixtures("cheap_planning")
@@ -259,7 +267,7 @@ def test_operators_that_must_not_run_twice_are_never_marked(folder: Path, plan: 
     write(path, wrong_marks(value, [[loss, "MakeLoss", {PLAN_ATTRIBUTE: "0", RANGE_ATTRIBUTE: "4"}]]))
     assert store.load("key", graph, NOBODY) is None
     ranges = mark(graph, {}, hook=True, match_range=4)  # which stand everywhere, if nothing runs again
-    store.save("key", with_marks_of(plan, graph, ranges))
+    store.save("key", found(with_marks_of(plan, graph, ranges), ranges, graph))
     assert store.load("key", graph, NOBODY) is not None
 
 

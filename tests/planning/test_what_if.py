@@ -27,7 +27,7 @@ class Frontend(FakeFrontend):
     why_no_fusion: str = "here nothing is fused"
     adds: bool = False
 
-    def overhead(self, training: TrainingGraph, time_limit: float) -> Overhead:
+    def overhead(self, training: TrainingGraph, time_limit: float, clock_limit: float) -> Overhead:
         return overhead_of(training)
 
     def implemented(self, training: TrainingGraph, implementations: Any) -> TrainingGraph:

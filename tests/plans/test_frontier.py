@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import echo
 from benchmarks.models import SMALL
+from echo.errors import BudgetError
 from echo.frontend.session import MxnetSession
 from echo.ir.schedule import Splits
+from echo.plans.frontier import frontier
+from echo.plans.plan import Plan
 from echo.policies.problem import Problem
 from echo.policies.search import Search
 
@@ -75,13 +79,15 @@ def test_nothing_is_searched_for_a_budget_out_of_reach(monkeypatch: pytest.Monke
     monkeypatch.setattr(Search, "choose", choose)
     with pytest.raises(echo.BudgetError):
         echo.plan(MODEL.symbol, memory_budget=2, fuse=False, **MODEL.shapes)
-    assert asked == [None]  # for what the error says of the least that can be reached
+    assert asked[:2] == [None, None]  # for what the error says of the least that can be reached, and for less than that
+    assert None not in asked[2:]
+    assert 2 not in asked
 
 
 @pytest.mark.slow
 def test_it_prints_and_is_json(curve: Any) -> None:
     assert len(json.loads(json.dumps(curve.to_json()))) == len(curve.plans)
-    assert f"{curve.plans[0].after.total / 2**20:.1f}" in str(curve)
+    assert f"{curve.plans[0].after.total / 10**6:.1f}" in str(curve)
 
 
 @pytest.mark.parametrize("points", [1, 0, -3, 101, 2.5, "ten", True])
@@ -113,3 +119,28 @@ def test_states_of_the_optimizer_count_in_a_budget() -> None:
 def test_states_that_make_no_sense(states: Any) -> None:
     with pytest.raises(echo.OptionError, match="optimizer_states: expected a number from 0 to 16, got"):
         echo.plan(MODEL.symbol, optimizer_states=states, **MODEL.shapes)
+
+
+def test_budgets_that_are_missed_are_left_out() -> None:
+    """A search that is cut off may miss a budget above the least."""
+    full = echo.plan(MODEL.symbol, policy="none", fuse=False, **MODEL.shapes)
+
+    def plan(budget: int) -> Plan:
+        most = full.before.total
+        if budget < most // 2 or most * 0.6 < budget < most * 0.8:
+            raise BudgetError(budget, most // 2 - 100, "weights")
+        return replace(full, after=replace(full.before, planned=full.before.planned - (most - min(budget, most))),
+                       overhead_seconds=1.0 - budget / most)  # fmt: skip
+
+    plans = frontier(plan, 6).plans
+    assert plans[0].after.total >= full.before.total // 2
+    assert not [each for each in plans if 0.6 < each.after.total / full.before.total < 0.8]
+    assert len(plans) >= 3
+
+
+def test_not_even_the_original_graphs_bytes_are_met() -> None:
+    def plan(budget: int) -> Plan:
+        raise BudgetError(budget, 1000, "weights")
+
+    with pytest.raises(BudgetError):
+        frontier(plan, 3)

@@ -32,20 +32,20 @@ SUBJECT = PlanKey(
 def plan(**changes: Any) -> Plan:
     """A plan of two decisions, of which one map is recomputed."""
     before = Memory(
-        planned=300 << 20,
-        live_peak=250 << 20,
-        static={"weights": 20 << 20, "weight gradients": 20 << 20, "inputs": 1 << 20, "auxiliary states": 0},
-        at_peak={"feature maps": 200 << 20, "map gradients": 50 << 20},
-        layers={"encoder_l0": 120 << 20, "decoder_l0": 80 << 20},
+        planned=300 * 10**6,
+        live_peak=250 * 10**6,
+        static={"weights": 20 * 10**6, "weight gradients": 20 * 10**6, "inputs": 1 * 10**6, "auxiliary states": 0},
+        at_peak={"feature maps": 200 * 10**6, "map gradients": 50 * 10**6},
+        layers={"encoder_l0": 120 * 10**6, "decoder_l0": 80 * 10**6},
     )
     after = replace(
-        before, planned=120 << 20, live_peak=100 << 20,
-        at_peak={"feature maps": 60 << 20, "recomputed maps": 40 << 20}, layers={"encoder_l0": 60 << 20},
+        before, planned=120 * 10**6, live_peak=100 * 10**6,
+        at_peak={"feature maps": 60 * 10**6, "recomputed maps": 40 * 10**6}, layers={"encoder_l0": 60 * 10**6},
     )  # fmt: skip
     why = "read by 1 gradients; computed again from fc"
     decisions = (
-        Decision(4, "encoder_tanh", "tanh", 0, RECOMPUTE, 140 << 20, 0.002, why),
-        Decision(3, "encoder_fc", "FullyConnected", 0, STASH, 60 << 20, 0.01, "FullyConnected is compute-heavy"),
+        Decision(4, "encoder_tanh", "tanh", 0, RECOMPUTE, 140 * 10**6, 0.002, why),
+        Decision(3, "encoder_fc", "FullyConnected", 0, STASH, 60 * 10**6, 0.01, "FullyConnected is compute-heavy"),
     )
     values: dict[str, Any] = {
         "decisions": decisions,
@@ -73,7 +73,7 @@ def test_figures() -> None:
     assert found.overhead == pytest.approx(0.02)
     assert [decision.name for decision in found.recomputed] == ["encoder_tanh"]
     assert not found.changes_nothing
-    assert found.before.total == 341 << 20
+    assert found.before.total == 341 * 10**6
     assert found.summary() == "300 MB -> 120 MB planned (-60 %), +2.0 % time, 1 feature map recomputed"
 
 
@@ -118,31 +118,41 @@ def test_nothing_is_divided_by_zero() -> None:
     nothing = Memory(0, 0, {}, {}, {})
     found = plan(before=nothing, after=nothing, step_seconds=0.0, overhead_seconds=0.0, decisions=())
     assert found.overhead == 0
-    assert found.summary().startswith("0 MB -> 0 MB planned (-0 %)")
+    assert found.summary().startswith("0 bytes -> 0 bytes planned (-0 %)")
     assert str(found)
 
 
 def test_more_memory_than_before_says_so() -> None:
     before = plan().before
-    found = plan(after=replace(before, planned=330 << 20))
+    found = plan(after=replace(before, planned=330 * 10**6))
     assert "(+10 %)" in found.summary()
 
 
 def test_a_summary_counts_what_fused_operators_draw() -> None:
     base = plan()
-    drawing = replace(base.after, static={**base.after.static, WORKSPACES: 30 << 20})
-    expected = "300 MB -> 120 MB planned and 30 MB workspaces of fused operators (-50 %)"
+    drawing = replace(base.after, static={**base.after.static, WORKSPACES: 30 * 10**6})
+    expected = "300 MB -> 120 MB planned and 30.0 MB workspaces of fused operators (-50 %)"
     assert plan(after=drawing).summary().startswith(expected)
     little = replace(base.after, static={**base.after.static, WORKSPACES: 1000})
     assert plan(after=little).summary().startswith("300 MB -> 120 MB planned (-60 %)")
 
 
+def test_summary_of_a_tiny_model_tells_what_its_change_is_made_of() -> None:
+    before = replace(plan().before, planned=26_000)
+    after = replace(before, planned=14_000, static={WORKSPACES: 92_000})
+    said = plan(before=before, after=after).summary()
+    assert said.startswith("26.0 kB -> 14.0 kB planned and 92.0 kB workspaces of fused operators (+308 %)")
+
+
 def test_residuals_are_the_stashed_maps_the_largest_first() -> None:
     base = plan()
-    more = (*base.decisions, Decision(9, "big", "Convolution", 1, STASH, 80 << 20, 0.1, "Convolution is compute-heavy"))
+    more = (
+        *base.decisions,
+        Decision(9, "big", "Convolution", 1, STASH, 80 * 10**6, 0.1, "Convolution is compute-heavy"),
+    )
     assert plan(decisions=more).residuals() == (
-        "83,886,080 bytes, output 1 of Convolution big: Convolution is compute-heavy",
-        "62,914,560 bytes, output 0 of FullyConnected encoder_fc: FullyConnected is compute-heavy",
+        "80,000,000 bytes, output 1 of Convolution big: Convolution is compute-heavy",
+        "60,000,000 bytes, output 0 of FullyConnected encoder_fc: FullyConnected is compute-heavy",
     )
 
 
@@ -157,8 +167,8 @@ def test_prints(golden: Callable[[str, str], None]) -> None:
 
 def test_prints_many_decisions_and_layers_briefly() -> None:
     some = plan().decisions[0]
-    many = tuple(replace(some, node=number, name=f"n{number}", bytes=number << 20) for number in range(200))
-    layers = {f"layer{number}": number << 20 for number in range(100, 0, -1)}
+    many = tuple(replace(some, node=number, name=f"n{number}", bytes=number * 10**6) for number in range(200))
+    layers = {f"layer{number}": number * 10**6 for number in range(100, 0, -1)}
     found = plan(decisions=many, before=replace(plan().before, layers=layers))
     lines = str(found).splitlines()
     assert len(lines) < 60

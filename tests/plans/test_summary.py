@@ -1,4 +1,4 @@
-"""What a process logs of its plans: the first at once, all at its end."""
+"""What a process logs of its plans: one of a graph much larger than those before, and all at its end."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ def sized(planned: int, **changes: Any) -> Plan:
     return plan(before=type(before)(planned, before.live_peak, {}, {}, {}), **changes)
 
 
-def test_the_first_plan_is_told_and_the_others_counted(at_the_end: list[Any], caplog: pytest.LogCaptureFixture) -> None:
+def test_first_and_much_larger_plans_are_told_and_all_are_counted(
+    at_the_end: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
     summary = Summary()
     with caplog.at_level(logging.DEBUG, "echo"):
-        for planned, changes in ((200, {}), (400, {"applied": "none", "reason": "too small"}), (300, {})):
-            summary.add(sized(planned << 20, **changes))
-    assert [record.levelname for record in caplog.records] == ["INFO", "DEBUG", "DEBUG"]
+        for planned, changes in ((200, {}), (399, {"applied": "none", "reason": "too small"}), (20, {}), (300, {})):
+            summary.add(sized(planned * 10**6, **changes))
+    assert [record.levelname for record in caplog.records] == ["INFO", "DEBUG", "DEBUG", "DEBUG"]
     assert "200 MB -> 120 MB planned" in caplog.messages[0]
-    assert str(summary) == "3 graphs bound, 1 of them as they were; the largest: " + caplog.messages[1][len("echo: ") :]
+    assert str(summary) == "4 graphs bound, 1 of them as they were; the largest: " + caplog.messages[1][len("echo: ") :]
     assert "too small: the user's own graph is bound as it is" in str(summary)
     caplog.clear()
     (last,) = at_the_end
@@ -48,3 +50,14 @@ def test_one_plan_is_told_once(at_the_end: list[Any], caplog: pytest.LogCaptureF
         summary.add(plan())
         at_the_end[0]()
     assert len(caplog.messages) == 1
+
+
+def test_last_line_is_of_a_graph_at_least_half_as_large_as_the_largest(
+    at_the_end: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    summary = Summary()
+    with caplog.at_level(logging.INFO, "echo"):
+        for planned in (11, 15, 30, 29, 31, 800, 801, 1599):
+            summary.add(sized(planned * 10**6))
+    assert [line.split(" -> ")[0] for line in caplog.messages] == ["echo: 11.0 MB", "echo: 30.0 MB", "echo: 800 MB"]
+    assert "the largest: 1,599 MB" in str(summary)

@@ -9,7 +9,7 @@ from echo.plans.plan import Plan
 from echo.plans.table import render
 from tests.plans.test_plan import plan
 
-MB = 1 << 20
+MB = 1 * 10**6
 
 
 def rows(text: str) -> list[list[str]]:

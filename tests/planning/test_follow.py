@@ -1,0 +1,180 @@
+"""The plan of a model for further shapes, and the time that such plans may take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mxnet as mx
+import pytest
+
+from benchmarks.models import SMALL, Model
+from echo.errors import GraphError
+from echo.frontend.session import MxnetSession
+from echo.frontend.symbols import graph_of, infer_binding
+from echo.ir.training_graph import DYNAMIC, EXECUTOR, STATIC
+from echo.planning import service
+from echo.planning.follow import NOTE, SpareTime, follow
+from echo.planning.service import Planner
+from echo.planning.store import Found
+from echo.plans.options import Options
+
+pytestmark = pytest.mark.usefixtures("cheap_planning")
+
+
+def session_of(model: Model, runner: str = EXECUTOR, factor: int = 1, **shapes: tuple[int, ...]) -> MxnetSession:
+    """The session of a model for a batch ``factor`` times as large."""
+    sizes = {name: (shape[0] * factor, *shape[1:]) for name, shape in model.shapes.items()}
+    binding = infer_binding(model.symbol, {**sizes, **shapes}, None, model.grad_req())
+    return MxnetSession(graph_of(model.symbol), binding, mx.cpu(), runner)
+
+
+def planned(session: MxnetSession, options: Options) -> Found:
+    return Planner().plan(lambda: session, options)
+
+
+@pytest.mark.parametrize("runner", [EXECUTOR, STATIC, DYNAMIC])
+@pytest.mark.parametrize("fuse", [False, True])
+@pytest.mark.parametrize("name", ["lm", "nmt"])
+def test_follow_keeps_the_marks_and_counts_the_bytes_of_the_new_shapes(name: str, fuse: bool, runner: str) -> None:
+    model, options = SMALL[name](), Options(fuse=fuse)
+    first = planned(session_of(model, runner), options)
+    assert not first.plan.changes_nothing
+    other = session_of(model, runner, factor=3)
+    followed = follow(first, other.graph, other, options)
+    assert followed.plan.marks == first.plan.marks
+    assert followed.plan.fused == first.plan.fused
+    assert followed.plan.subject == other.subject
+    assert NOTE in followed.plan.notes
+    fresh = other.anew().on(followed.base)
+    match_range = other.match_range if followed.plan.match_range is None else followed.plan.match_range
+    assert followed.plan.after.planned == fresh.oracle(followed.graph, match_range)[0]
+    assert followed.plan.before.planned == other.anew().stock_bytes()
+    assert followed.plan.after.planned < followed.plan.before.planned
+    sizes = [later.bytes / decision.bytes for later, decision in zip(followed.plan.decisions, first.plan.decisions)]
+    assert max(sizes) == 3
+
+
+def test_follow_of_its_own_shapes_has_the_bytes_of_the_plan() -> None:
+    model, options = SMALL["nmt"](), Options()
+    first = planned(session_of(model), options)
+    same = session_of(model)
+    followed = follow(first, same.graph, same, options).plan
+    assert (followed.after.planned, followed.before.planned) == (first.plan.after.planned, first.plan.before.planned)
+    assert followed.after.total == first.plan.after.total
+    assert followed.time == first.plan.time
+
+
+def softmax_model(rows: int) -> Model:
+    """A chain whose fused operator needs many bytes in its input."""
+    x = mx.sym.var("data")
+    for number in range(3):
+        x = mx.sym.tanh(mx.sym.exp(mx.sym.FullyConnected(x, num_hidden=64, name=f"fc{number}")))
+    symbol = mx.sym.SoftmaxOutput(mx.sym.FullyConnected(x, num_hidden=4096, name="out"), name="softmax")
+    return Model("chain", symbol, {"data": (rows, 32), "softmax_label": (rows,)})
+
+
+def test_follow_refuses_shapes_that_a_fused_operator_does_not_take() -> None:
+    first = planned(session_of(softmax_model(256)), Options())
+    assert first.plan.fused
+    small = session_of(softmax_model(1))
+    with pytest.raises(GraphError, match=r"^fused: node \d+ \('softmax'\) is no .*: too small"):
+        follow(first, small.graph, small, Options())
+
+
+def test_follow_refuses_a_plan_of_which_mxnet_says_that_it_saves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, options = SMALL["lm"](), Options(fuse=False)
+    first = planned(session_of(model), options)
+    other = session_of(model, factor=2)
+    training = other.differentiate()
+    monkeypatch.setattr(MxnetSession, "oracle", lambda *_: (training.planned_bytes, training.accumulations))
+    with pytest.raises(GraphError, match=r"^nothing to gain$"):
+        follow(first, other.graph, other, options)
+
+
+def test_planner_follow_returns_none_where_the_plan_does_not_hold() -> None:
+    planner, options = Planner(), Options()
+    planner.plan(lambda: session_of(softmax_model(256)), options)
+    assert planner.follow(lambda: session_of(softmax_model(1)), options) is None
+    assert planner.follow(lambda: session_of(softmax_model(512)), options) is not None
+
+
+def test_follow_where_nothing_can_be_fused_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = planned(session_of(softmax_model(256)), Options())
+    other = session_of(softmax_model(512))
+    monkeypatch.setattr(MxnetSession, "why_no_fusion", "no library")
+    with pytest.raises(GraphError, match=r"^the plan has fused operators: no library$"):
+        follow(first, other.graph, other, Options())
+
+
+def test_planner_follow_prefers_the_plan_that_was_searched_for_these_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, planner = SMALL["lm"](), Planner()
+    options = Options(fuse=False)
+    planner.plan(lambda: session_of(model), options)
+    searched = planner.plan(lambda: session_of(model, factor=2), options)
+    monkeypatch.setattr(service, "follow", lambda *_: pytest.fail("followed"))
+    again = planner.follow(lambda: session_of(model, factor=2), options)
+    assert again is not None
+    assert again.plan == searched.plan
+
+
+def test_planner_follow_without_a_plan_of_the_model_returns_none() -> None:
+    model, planner = SMALL["lm"](), Planner()
+    assert planner.follow(lambda: session_of(model), Options()) is None
+    planner.plan(lambda: session_of(model), Options(fuse=False))
+    assert planner.follow(lambda: session_of(model, factor=2), Options()) is None, "the options are others"
+    assert planner.follow(lambda: session_of(SMALL["nmt"]()), Options(fuse=False)) is None, "so is the model"
+    assert planner.follow(lambda: session_of(model, factor=2), Options(fuse=False)) is not None
+
+
+@pytest.mark.parametrize(
+    ("values", "may"),
+    [({}, True), ({"memory_budget": 0.5}, False), ({"policy": "echo"}, False), ({"fuse": False, "keep": "x"}, True)],
+)
+def test_options_that_hold_for_each_shape_are_not_followed(values: dict[str, Any], may: bool) -> None:
+    assert Planner().may_follow(Options.of(**values)) == may
+
+
+# Time --------------------------------------------------------------------------------------------------------------
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_spare_time_is_a_share_of_the_seconds_that_are_not_planning() -> None:
+    clock = Clock()
+    spare = SpareTime(0.1, clock)
+    assert not spare.allows(0.0), "nothing was trained before the first plan"
+    with spare.planning():
+        clock.now += 50
+    assert spare.allows(0.0)
+    assert not spare.allows(0.01)
+    clock.now += 10
+    assert spare.allows(0.99)
+    assert not spare.allows(1.01)
+    assert not spare.allows(0.99, part=0.5)
+    with spare.planning(further=True):
+        clock.now += 0.6
+    assert spare.allows(0.39)
+    assert not spare.allows(0.41)
+    with spare.planning():  # the first plan of another model counts neither as training nor as spent
+        clock.now += 30
+    assert spare.allows(0.39)
+    assert not spare.allows(0.41)
+
+
+def test_spare_time_counts_plans_inside_of_plans_once() -> None:
+    clock = Clock()
+    spare = SpareTime(0.1, clock)
+    with spare.planning():
+        pass
+    clock.now += 100
+    with spare.planning(further=True):
+        clock.now += 1
+        with spare.planning(further=True):
+            clock.now += 1
+    assert spare.allows(7.9)
+    assert not spare.allows(8.1)
