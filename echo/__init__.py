@@ -20,6 +20,7 @@ from echo.errors import (
     EchoError,
     GraphError,
     KernelError,
+    LeftAloneError,
     NativeError,
     OptionError,
     PlanError,
@@ -54,6 +55,7 @@ __all__ = [
     "Frontier",
     "GraphError",
     "KernelError",
+    "LeftAloneError",
     "NativeError",
     "OptionError",
     "Options",
@@ -214,9 +216,6 @@ def _runtime(name: str) -> Any:
         raise UnsupportedError(f"echo plans models of MXNet {compat.SUPPORTED}, which is not here: {wheels}") from error
 
 
-startup.watch(activates=False)  # `echo.compat` prepares mxnet when it is imported
-
-
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         from importlib.metadata import version
@@ -227,3 +226,6 @@ def __getattr__(name: str) -> Any:
 
         return globals().setdefault(name, getattr(import_module(_VALUES[name]), name))
     raise AttributeError(f"module 'echo' has no attribute {name!r}")
+
+
+startup.watch()  # `echo.compat` prepares mxnet when it is imported; ECHO=1 may have been set since Python started

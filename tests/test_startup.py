@@ -72,7 +72,65 @@ def test_somebody_elses_module_named_echo(tmp_path: Path) -> None:
     done = run(installed + "import mxnet, echo; echo.say()", tmp_path)  # an editable install would come first
     assert done.stdout.strip() == "mine"
     (line,) = done.stderr.splitlines()
-    assert line.startswith("echo: not active: ImportError")
+    assert line == f"echo: not active: `import echo` finds another module of this name, {tmp_path / 'echo.py'}"
+
+
+OWN_ECHO = "open('ran', 'w').close()\nraise SystemExit('usage: echo.py TEXT')\n"
+AS_A_WHEEL = (  # of an editable install the package would come first
+    "import sys; sys.meta_path[:] = [f for f in sys.meta_path if 'ScikitBuild' not in type(f).__name__]\n"
+)
+
+
+@pytest.mark.parametrize("before", ["", AS_A_WHEEL], ids=["editable", "wheel"])
+def test_own_echo_py_that_is_not_imported_never_runs(tmp_path: Path, before: str) -> None:
+    (tmp_path / "echo.py").write_text(OWN_ECHO)
+    (tmp_path / "train.py").write_text(
+        before + "import mxnet as mx\nprint('trained', mx.nd.ones((2,)).sum().asscalar())"
+    )
+    values = {**os.environ, "ECHO": "1", "ECHO_RECORD": str(tmp_path / "rows.csv"), "ECHO_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "train.py"], cwd=tmp_path, env=values, capture_output=True, text=True,
+        timeout=120, check=True,
+    )  # fmt: skip
+    assert done.stdout.strip() == "trained 2.0"
+    assert not (tmp_path / "ran").exists()
+    lines = done.stderr.splitlines()
+    assert [line.split(": ")[1] for line in lines] == (["not active", "nothing is recorded"] if before else [])
+    assert all(str(tmp_path / "echo.py") in line for line in lines)
+
+
+@pytest.mark.parametrize("ending", ["import mxnet", "import echo, mxnet", "import mxnet, echo"])
+def test_echo_set_in_the_script_switches_it_on(tmp_path: Path, ending: str) -> None:
+    script = f"import os; os.environ['ECHO'] = '1'; {ending}\n{REAL}"
+    assert run(script, tmp_path, ECHO="0").stdout.strip() == "True"
+
+
+def test_echo_set_behind_mxnet_is_read_when_echo_is_imported(tmp_path: Path) -> None:
+    script = f"import mxnet, os; os.environ['ECHO'] = '1'; import echo\n{REAL}"
+    assert run(script, tmp_path, ECHO="0").stdout.strip() == "True"
+
+
+def test_echo_cleared_in_the_script_leaves_mxnet_alone(tmp_path: Path) -> None:
+    done = run(
+        f"import os; os.environ['ECHO'] = '0'; import sys, mxnet; print('echo' in sys.modules)\n{REAL}", tmp_path
+    )
+    assert done.stdout.split() == ["False", "False"]
+
+
+def test_record_set_in_the_script_is_wrapped_once(tmp_path: Path) -> None:
+    script = (
+        "import os; os.environ['ECHO_RECORD'] = 'rows.csv'\nimport echo, mxnet; import echo\n"
+        "update = mxnet.gluon.Trainer.update; print(hasattr(update, '__wrapped__'), "
+        "hasattr(update.__wrapped__, '__wrapped__'))"
+    )
+    assert run(script, tmp_path, ECHO="0").stdout.split() == ["True", "False"]
+
+
+def test_finder_that_was_put_in_twice_activates_once(tmp_path: Path) -> None:
+    again = "import sys, sysconfig, site; site.addpackage(sysconfig.get_path('purelib'), 'echo_startup.pth', set())\n"
+    done = run(again + REAL + "\nprint(sum(hasattr(f, 'is_echo_watcher') for f in sys.meta_path))", tmp_path)
+    assert done.stdout.split() == ["True", "0"]
+    assert done.stderr == ""
 
 
 @pytest.mark.slow
@@ -111,3 +169,13 @@ def test_the_programs_own_logging_stays(tmp_path: Path) -> None:
     warning, *others = done.stderr.splitlines()
     assert warning == "echo: ECHO_LOG: expected a level such as INFO, which it is now, got 'banana'"
     assert others == ["first", "own second"]
+
+
+@pytest.mark.parametrize("swap", ["swapped.close()", "sys.stderr = swapped; swapped.close()", "sys.stderr = None"])
+def test_log_to_an_exchanged_stderr_is_no_error(tmp_path: Path, swap: str) -> None:
+    script = (
+        "import io, sys\nsys.stderr = swapped = io.StringIO()\nimport mxnet as mx\nsys.stderr = sys.__stderr__\n"
+        f"{swap}\nimport logging; logging.getLogger('echo').info('said')\nsys.stderr = sys.__stderr__\n"
+    )
+    done = run(script, tmp_path, ECHO_LOG="INFO")
+    assert done.stderr == ("said\n" if swap == "swapped.close()" else "")

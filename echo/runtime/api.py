@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import operator
 from dataclasses import fields
@@ -20,6 +21,7 @@ from echo.ir.graph import Graph
 from echo.plans.frontier import Frontier
 from echo.plans.options import Options
 from echo.plans.plan import Plan
+from echo.plans.variables import warn_of_misspelt
 from echo.report.profile import Profile
 from echo.runtime import find
 from echo.runtime.find import session_of
@@ -30,6 +32,7 @@ from echo.runtime.symbol import optimize_symbol
 from echo.system.collect import without_garbage_collection
 from echo.system.reading import shortened
 
+logger = logging.getLogger("echo")
 _BIND_ARGUMENTS = ("ctx", "grad_req", "type_dict")
 _MOST_ELEMENTS = 2**31  # of an array of MXNet's wheels
 
@@ -62,6 +65,7 @@ def _check_known(options: Iterable[str], names: Iterable[str]) -> None:
 
 
 def _options(options: Mapping[str, Any]) -> Options:
+    warn_of_misspelt(lambda line: logger.warning("echo: %s", line))
     parsed = Options.of(**options)
     beside = sorted(set(options) - {"plan", "strict", "fuse", "verify"})
     if parsed.plans and beside:

@@ -10,6 +10,8 @@ from typing import Callable
 import mxnet as mx
 from mxnet.symbol import Symbol
 
+from echo.frontend import fallback_lines
+from echo.frontend.capture import bind_without_memory
 from echo.frontend.match_range import match_range
 from echo.frontend.symbols import symbol_of, without_marks
 from echo.ir.graph import Graph
@@ -83,7 +85,12 @@ def _bound(user: Symbol, request: Bind, rebinder: Rebinder, choice: Choice) -> m
     if planned is None or planned.plan.changes_nothing:
         return request.call(user)
     plan, graph = planned.plan, planned.graph
-    with match_range(plan.match_range if plan.applied == "mirror" else None), rebinder.pointwise(graph):
+
+    def own() -> None:
+        bind_without_memory(plain(user), request.binding(), request.ctx, quiet=False)
+
+    as_mirror = match_range(plan.match_range if plan.applied == "mirror" else None)
+    with as_mirror, rebinder.pointwise(graph), fallback_lines.of_user(own):
         executor = request.call(symbol_of(graph), request.binding() if plan.fused else None)
     executor._symbol = user
     return executor

@@ -8,51 +8,62 @@ a CachedOp of the rewritten symbol. The block's own graph stays the user's, and 
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import Any, Callable, Mapping, Sequence, Tuple
 
 from mxnet import autograd
 from mxnet.symbol import Symbol
 
+from echo.frontend import fallback_lines
 from echo.frontend.cached import binding_of_call, runner_of, stateless
+from echo.frontend.capture import bind_without_memory
 from echo.frontend.hook import install_hook
-from echo.frontend.symbols import graph_of, symbol_of, without_marks
+from echo.frontend.symbols import Binding, graph_of, symbol_of, without_marks
 from echo.ir.attributes import is_true
 from echo.ir.graph import Graph
+from echo.ir.training_graph import DYNAMIC
+from echo.planning.store import Found
 from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.runtime.cached_choice import STOCK, CachedChoice, chosen
-from echo.runtime.find import find_plan
+from echo.runtime.find import PLANNER, find_plan, follow_plan
+from echo.runtime.foresight import FORESIGHT
 from echo.runtime.held import beside_storage
-from echo.runtime.modes import keep, note
+from echo.runtime.modes import keep, note, quiet_backward
 from echo.runtime.monitor import WithoutClones
 from echo.runtime.on_error import OnError, next_best
 from echo.runtime.rehearsal import call_is_right
+from echo.runtime.shape_plans import Answer, ShapePlans, Signature
 from echo.runtime.unfused import StockCachedOp, UnfusedCachedOp
 from echo.runtime.verify_report import Case
 from echo.system.locks import Lock
 from echo.system.own_binds import own_binds
+from echo.system.trim import return_large_blocks
 
 logger = logging.getLogger("echo")
-Signature = Tuple[Any, ...]
+_MOST_OPS = 8  # CachedOps of one block
 Ran = Tuple[Any, CachedChoice]  # outputs, and the choice that ran
 
 
 class PlannedCachedOp:
-    """A CachedOp that plans itself; its callers see no difference. ``plans`` holds the plan of each signature so far.
+    """A CachedOp that plans itself; its callers see no difference. ``plans`` has the plan of each signature so far.
 
-    A signature is shapes, types and storage types of the data inputs, and the device of the first. ``on_error`` decides
-    what the user gets where a signature cannot be planned.
+    The plan of the first signature serves further ones too (`echo.runtime.shape_plans`). A signature is shapes, types
+    and storage types of the data inputs, and the device of the first. ``on_error`` decides what the user gets if a
+    signature cannot be planned. With ``details`` plans say where the memory is.
     """
 
-    def __init__(self, symbol: Symbol, flags: Sequence[tuple[str, Any]], on_error: OnError) -> None:
+    def __init__(
+        self, symbol: Symbol, flags: Sequence[tuple[str, Any]], on_error: OnError, details: bool = True
+    ) -> None:
+        self.details = details
         self._on_error = on_error
-        self.plans: dict[Signature, Plan] = {}
+        self._shapes = ShapePlans(lambda: PLANNER.spare_time)
         symbol, self._graph = without_marks(symbol, graph_of(symbol), cached=True)
         self._symbol, self._flags = symbol, flags
         self._current = StockCachedOp(symbol, flags)
         self._choice = STOCK
-        self._choices: dict[Signature, CachedChoice] = {}
         self._ops = {STOCK.key: self._current}
         settings = dict(flags)
         texts = {name: str(value) for name, value in flags}
@@ -66,6 +77,11 @@ class PlannedCachedOp:
         self._ran: set[Signature] = set()
         self._verified: set[Signature] = set()
         self._untouched = _why_untouched(self._graph, self._static, int(settings.get("inline_limit", 2)))
+
+    @property
+    def plans(self) -> dict[Signature, Plan]:
+        """The plan of each signature that has one."""
+        return self._shapes.plans
 
     @property
     def handle(self) -> Any:
@@ -110,11 +126,19 @@ class PlannedCachedOp:
                 self._switch(choice)
                 current = self._current
                 self._warm.add(current.handle.value)
-            return current(*args, **kwargs)
+            with fallback_lines.of_user(lambda: self._write_own_lines(args)) if choice.graph else nullcontext():
+                return current(*args, **kwargs)
 
         outputs, ran = self._next_best(choice, run, signature, args)
         self._ran.add(signature)
+        FORESIGHT.returned(self.plans.get(signature), outputs)
         return outputs, ran
+
+    def _write_own_lines(self, args: Sequence[Any]) -> None:
+        """Has MXNet write the lines on storage types of the user's own graph, and none in backward passes."""
+        binding = binding_of_call(self._symbol, args)
+        bind_without_memory(self._symbol, binding, args[0].context, quiet=False)
+        quiet_backward()
 
     def _next_best(
         self, choice: CachedChoice, run: Callable[[CachedChoice], Any], signature: Signature, args: Sequence[Any]
@@ -134,7 +158,7 @@ class PlannedCachedOp:
         result, ran = next_best(choice, run, unfused, STOCK, self._on_error, "runs")
         if ran is not choice:
             waits = ran is STOCK and self._now(second) is not second
-            self._choices[signature] = second if waits else ran
+            self._shapes.settle(signature, second if waits else ran)
             self._verified.discard(signature)
         return result, ran
 
@@ -143,7 +167,7 @@ class PlannedCachedOp:
         if not choice.fuses or self._options is None or self._options.plans:
             return STOCK
         with own_binds():
-            return self._planned(signature, args, replace(self._options, fuse=False))
+            return _Planning(self, args, replace(self._options, fuse=False)).search().choice
 
     def _now(self, choice: CachedChoice) -> CachedChoice:
         """The choice, if it computes in the mode of this call what the user asks for; else the user's own graph."""
@@ -155,7 +179,7 @@ class PlannedCachedOp:
         """Runs a call that cannot be planned; where the call is wrong, MXNet says so, and the signature stays open."""
         self._switch(STOCK)
         outputs = self._current(*args, **kwargs)
-        self._choices[signature] = STOCK
+        self._shapes.settle(signature, STOCK)
         return outputs, STOCK
 
     def _infer(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -175,7 +199,8 @@ class PlannedCachedOp:
         """The CachedOp for inference: the user's own for shapes that the fused operators were not planned for."""
         if self._choice.fuses:
             with self._lock.held():
-                if self._choices.get(self._signature(args)) is not self._choice:
+                choice = self._shapes.get(self._signature(args))
+                if choice is None or choice.key != self._choice.key:
                     self._switch(STOCK)
         return self._current
 
@@ -194,10 +219,9 @@ class PlannedCachedOp:
 
     def _choose(self, signature: Signature, args: Sequence[Any], options: Options) -> None:
         self._options = options
-        if signature not in self._choices:
-            with own_binds():
-                self._choices[signature] = self._planned(signature, args, options)
-        self._next_best(self._now(self._choices[signature]), self._switch, signature, args)
+        with own_binds():
+            choice = self._shapes.choose(signature, _Planning(self, args, options))
+        self._next_best(self._now(choice), self._switch, signature, args)
         if options.verify and self._choice.graph is not None and signature not in self._verified:
             self._verified.add(signature)
             if not self._is_right(signature, args, options):
@@ -237,22 +261,8 @@ class PlannedCachedOp:
         return op
 
     def _give_up(self, signature: Signature) -> None:
-        self._choices[signature] = STOCK
+        self._shapes.settle(signature, STOCK)
         self._switch(STOCK)
-
-    def _planned(self, signature: Signature, args: Sequence[Any], options: Options) -> CachedChoice:
-        if any(array.stype != "default" for array in args):
-            logger.info("echo: a hybridized block runs as it is: sparse arguments")
-            return STOCK
-        user = stateless(self._graph)
-        planned = find_plan(user, lambda: binding_of_call(self._symbol, args), args[0].context, options, self._runner)
-        if planned is None:
-            return STOCK
-        plan, graph = planned.plan, planned.graph
-        self.plans[signature] = plan
-        if plan.changes_nothing:
-            return STOCK
-        return chosen(plan, graph, user, self._symbol.list_inputs())
 
     def _switch(self, choice: CachedChoice) -> None:
         if choice.key == self._choice.key:
@@ -262,10 +272,57 @@ class PlannedCachedOp:
             if self._static:
                 self._warm.clear()
                 self._ops.clear()  # a CachedOp keeps its memory for as long as it lives
+            elif len(self._ops) >= _MOST_OPS:
+                del self._ops[next(key for key in self._ops if key not in (STOCK.key, self._choice.key))]
             self._ops[choice.key] = op
         self._choice, self._current = choice, self._ops[choice.key]
         if self._monitor is not None:
             self._current._register_op_hook(self._hidden(self._monitor[0]), self._monitor[1])
+
+
+@dataclass(frozen=True)
+class _Planning:
+    """Plans one call of a `PlannedCachedOp` (`echo.runtime.shape_plans.Planning`)."""
+
+    op: PlannedCachedOp
+    args: Sequence[Any]
+    options: Options
+
+    @property
+    def may_follow(self) -> bool:
+        return PLANNER.may_follow(self.options) and not self._is_sparse
+
+    @property
+    def _is_sparse(self) -> bool:
+        return any(array.stype != "default" for array in self.args)
+
+    def search(self, further: bool = False) -> Answer:
+        if self._is_sparse:
+            logger.info("echo: a hybridized block runs as it is: sparse arguments")
+            return Answer(None, STOCK)
+        op = self.op
+        planned = find_plan(
+            stateless(op._graph), self._binding, self.args[0].context, self.options, op._runner, op.details, further
+        )  # fmt: skip
+        return Answer(None, STOCK) if planned is None else self._answer(planned)
+
+    def follow(self) -> Answer | None:
+        op = self.op
+        planned = follow_plan(
+            stateless(op._graph), self._binding, self.args[0].context, self.options, op._runner
+        )  # fmt: skip
+        return None if planned is None else self._answer(planned)
+
+    def _binding(self) -> Binding:
+        return binding_of_call(self.op._symbol, self.args)
+
+    def _answer(self, planned: Found) -> Answer:
+        if planned.plan.changes_nothing:
+            return Answer(planned.plan, STOCK)
+        if self.op._runner == DYNAMIC:
+            return_large_blocks()
+        inputs = self.op._symbol.list_inputs()
+        return Answer(planned.plan, chosen(planned.plan, planned.graph, stateless(self.op._graph), inputs))
 
 
 def _why_untouched(graph: Graph, static: bool, inline_limit: int) -> str:

@@ -22,6 +22,7 @@ from echo.ir.ops import may_draw, spec
 from echo.ir.training_node import TrainingNode
 from echo.plans.marks import unmarked
 from echo.runtime.applied import Applied
+from echo.runtime.foresight import FORESIGHT
 from echo.runtime.monitor import WithoutClones
 from echo.runtime.on_error import next_best
 from echo.runtime.shapes import binding_of, fitted, inferred_shapes, outgrow, requests_of, size_of
@@ -91,6 +92,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
 
     def _verify(self, inputs: Mapping[str, Any]) -> None:
         self._is_verified = True
+        FORESIGHT.begins()
         verifier = self._applied.verifier
         if verifier is not None and self._applied.graph != self._applied.user:
             if self._shown is not None:

@@ -18,6 +18,7 @@ from echo.planning.service import Planner
 from echo.planning.store import Found
 from echo.plans.options import Options
 from echo.runtime.bind_call import Bind
+from echo.runtime.foresight import FORESIGHT
 from echo.runtime.pool import Leader, Pool, leader_of, pool_of
 
 logger = logging.getLogger("echo")
@@ -50,7 +51,7 @@ def plan_bind(graph: Graph, request: Bind, options: Options, details: bool) -> C
         return chunk_bytes(symbol_of(planned.graph), request.binding(), request.ctx)
 
     pool = pool_of(request.shared, request.ctx)
-    leader = leader_of(request.shared) if pool is not None and _may_follow(options) else None
+    leader = leader_of(request.shared) if pool is not None and PLANNER.may_follow(options) else None
     planned = find(leader)
     if planned is None or pool is None:
         _tell(planned)
@@ -63,11 +64,6 @@ def plan_bind(graph: Graph, request: Bind, options: Options, details: bool) -> C
     return Choice(planned, pool.share(chunks))
 
 
-def _may_follow(options: Options) -> bool:
-    """Whether a plan with these options can follow another: only ``search`` does, and only without a budget."""
-    return options.memory_budget is None and options.policy == "search"
-
-
 def find_plan(
     graph: Graph,
     binding: Callable[[], Binding],
@@ -75,9 +71,24 @@ def find_plan(
     options: Options,
     runner: str = EXECUTOR,
     details: bool = True,
+    further: bool = False,
 ) -> Found | None:
-    """The plan of a graph that is bound like this; the summary of the process counts it. None inside of an operator."""
-    planned = _plan(session_of(graph, binding, ctx, runner), options, details)
+    """The plan of a graph that is bound like this; the summary of the process counts it. None inside of an operator.
+
+    ``further`` shapes of a model are paid for as `Planner.plan` says.
+    """
+    planned = _plan(session_of(graph, binding, ctx, runner), options, details, further=further)
+    _tell(planned)
+    return planned
+
+
+def follow_plan(
+    graph: Graph, binding: Callable[[], Binding], ctx: mx.Context, options: Options, runner: str = EXECUTOR
+) -> Found | None:
+    """As `find_plan`, without a search: the plan of other shapes of this graph; None if it does not hold for these."""
+    if inside_operator() or not PLANNER.may_follow(options):
+        return None
+    planned = PLANNER.follow(session_of(graph, binding, ctx, runner), options)
     _tell(planned)
     return planned
 
@@ -85,6 +96,7 @@ def find_plan(
 def _tell(planned: Found | None) -> None:
     if planned is not None:
         PLANNER.summary.add(planned.plan)
+        FORESIGHT.planned(planned.plan)
 
 
 def session_of(
@@ -95,12 +107,16 @@ def session_of(
 
 
 def _plan(
-    session: Callable[[], MxnetSession], options: Options, details: bool, leader: Leader | None = None
+    session: Callable[[], MxnetSession],
+    options: Options,
+    details: bool,
+    leader: Leader | None = None,
+    further: bool = False,
 ) -> Found | None:
     if inside_operator():
         logger.debug("echo: bound as it is: inside of a Custom operator")
         return None
-    return PLANNER.plan(session, options, details, leader)
+    return PLANNER.plan(session, options, details, leader, further)
 
 
 def inside_operator() -> bool:

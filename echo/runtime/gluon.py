@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
-import logging
-from typing import Any, Callable, Iterator, Mapping
+from typing import Any, Callable, Iterator, Mapping, NamedTuple
 
 import mxnet as mx
 from mxnet.gluon import Block, HybridBlock, SymbolBlock
@@ -19,8 +19,8 @@ from echo.plans.options import Options
 from echo.runtime.cached_ops import planned_by
 from echo.runtime.find import session_of
 from echo.runtime.on_error import RaiseUnmetRequests
-
-logger = logging.getLogger("echo")
+from echo.runtime.stand_ins import STAND_INS
+from echo.runtime.unplanned import say_if_parts
 
 
 def optimize_block(block: Block, options: Options) -> Block:
@@ -35,9 +35,10 @@ def optimize_block(block: Block, options: Options) -> Block:
         raise OptionError(f"expected a HybridBlock, or a Block with some in it, got {type(block).__name__} without")
     if options.strict and install_hook():
         raise UnsupportedError(f"only the native hook can plan a Gluon block: {install_hook()}")
+    say_if_parts(block)
     for hybrid_block in hybrid:
         hybrid_block._clear_cached_op()
-        hybrid_block._build_cache = _planned_build(hybrid_block, options)
+        hybrid_block._echo_planned_by = PlannedBy(options)
     return block
 
 
@@ -48,39 +49,81 @@ def _hybrid_blocks(block: Block) -> Iterator[HybridBlock]:
         yield from _hybrid_blocks(child)
 
 
-def _planned_build(block: HybridBlock, options: Options) -> Callable[..., None]:
-    original = functools.partial(type(block)._build_cache, block)
+class PlannedBy:
+    """The mark on a block that plans itself, with these options. Copies and pickles of the block have it, too."""
 
-    def build(*args: Any) -> None:
-        with planned_by(RaiseUnmetRequests(options)):
-            original(*args)
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        STAND_INS.put_for_good(HybridBlock, "_build_cache", _planned_build)
+
+    def __copy__(self) -> PlannedBy:
+        return self  # which nothing changes
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PlannedBy:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PlannedBy, (self.options,)
+
+
+def _planned_build(original: Callable[..., None]) -> Callable[..., None]:
+    """Stands in for ``HybridBlock._build_cache``, which makes the CachedOp of a block."""
+
+    @functools.wraps(original)
+    def build(block: HybridBlock, *args: Any) -> None:
+        mark = vars(block).get("_echo_planned_by")
+        with contextlib.nullcontext() if mark is None else planned_by(RaiseUnmetRequests(mark.options)):
+            original(block, *args)
 
     return build
+
+
+class _Inputs(NamedTuple):
+    """The names of a block's inputs, how many have no default, and whether it takes more than these."""
+
+    names: list[str]
+    required: int
+    more: bool
+
+    @staticmethod
+    def of(block: HybridBlock) -> _Inputs:
+        """Returns the inputs of a block, without its parameters."""
+        if isinstance(block, SymbolBlock):
+            names = [symbol.name for symbol in block._cached_graph[0]]
+            return _Inputs(names, len(names), False)
+        own_forward = type(block).forward is not HybridBlock.forward
+        function, leading = (block.forward, 0) if own_forward else (block.hybrid_forward, 1)  # F comes first
+        parameters = inspect.signature(function).parameters.values()
+        kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        taken = [each for each in parameters if each.kind in kinds][leading:]
+        inputs = [each for each in taken if each.name not in block._reg_params]
+        required = sum(each.default is inspect.Parameter.empty for each in inputs)
+        more = any(each.kind is inspect.Parameter.VAR_POSITIONAL for each in parameters)
+        return _Inputs([each.name for each in inputs], required, more)
+
+    def missing(self, given: Mapping[str, Any]) -> list[str]:
+        """Returns the names of inputs that these lack: required ones, and others before one that is given."""
+        last = max((place for place, name in enumerate(self.names) if name in given), default=-1)
+        return [name for name in self.names[: max(self.required, last + 1)] if name not in given]
 
 
 def _in_order(block: HybridBlock, shapes: Mapping[str, Any]) -> Mapping[str, Any]:
     """The shapes in the order of the block's inputs.
 
     Raises:
-        OptionError: some have the names of inputs, and others do not.
+        OptionError: some have the names of inputs and others do not, or there are too few or too many.
     """
-    names = _input_names(block)
-    unknown = [name for name in shapes if name not in names]
-    if len(unknown) == len(shapes):
-        return shapes
+    inputs = _Inputs.of(block)
+    names, unknown = inputs.names, [name for name in shapes if name not in inputs.names]
+    expected = f"of {type(block).__name__}, expected {', '.join(names)}, got {', '.join(shapes)}"
+    fits = len(shapes) >= inputs.required and (inputs.more or len(shapes) <= len(names))
+    if unknown and (len(unknown) < len(shapes) or not fits):
+        raise OptionError(f"unknown input {unknown[0]!r} {expected}")
     if unknown:
-        raise OptionError(f"unknown input {unknown[0]!r} of {type(block).__name__}, expected {', '.join(names)}")
+        return shapes
+    if missing := inputs.missing(shapes):
+        raise OptionError(f"no shape for the input {missing[0]!r} {expected}")
     return {name: shapes[name] for name in names if name in shapes}
-
-
-def _input_names(block: HybridBlock) -> list[str]:
-    if isinstance(block, SymbolBlock):
-        return [symbol.name for symbol in block._cached_graph[0]]
-    own_forward = type(block).forward is not HybridBlock.forward
-    function, leading = (block.forward, 0) if own_forward else (block.hybrid_forward, 1)  # F comes first
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    names = [name for name, parameter in inspect.signature(function).parameters.items() if parameter.kind in kinds]
-    return [name for name in names[leading:] if name not in block._reg_params]
 
 
 def session_of_block(block: HybridBlock, shapes: Mapping[str, Any], ctx: mx.Context) -> Callable[[], MxnetSession]:
@@ -89,7 +132,7 @@ def session_of_block(block: HybridBlock, shapes: Mapping[str, Any], ctx: mx.Cont
     Where their names are those of the block's inputs they may come in any order, else they are taken as they come.
 
     Raises:
-        OptionError: no shapes, some of another name than the others', or a block that cannot be hybridized.
+        OptionError: no shapes, others than the inputs have, or a block that cannot be hybridized.
         UnsupportedError: no native hook, without which a block is not planned.
     """
     if not isinstance(block, HybridBlock):

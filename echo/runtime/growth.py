@@ -1,7 +1,7 @@
 """Measures the bytes of a real training step from outside: of the process, MXNet's storage counter and the device.
 
-Each graph runs in a process of its own, ``python -m echo.runtime.growth FOLDER``, so that nothing of another one is
-left there. Its arrays hold zeros: what a step takes does not depend on their values.
+Each graph runs in a process of its own, so that nothing of another one is left there. Files in the current folder do
+not reach it: Python's own modules come first. Its arrays hold zeros: what a step takes does not depend on their values.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from typing import Any, Mapping, NamedTuple
 
 import mxnet as mx
 
+from echo import native
 from echo.errors import NativeError, UnsupportedError, one_line
+from echo.frontend.apart import interpreter
 from echo.frontend.symbols import graph_of
 from echo.native import counter
 from echo.plans.options import Options
@@ -25,12 +27,22 @@ from echo.plans.plan import Plan
 from echo.report.usage import BLOCKS, DEVICE, GRAPH, PROCESS, STORAGE, UNWRITTEN
 from echo.runtime import held
 from echo.runtime.symbol import optimize_symbol
+from echo.system.resident import reset_peak, resident
 from echo.system.trim import trim
 
 _LIMIT = 600.0  # seconds for one graph
 _STEPS = 2  # the first one may allocate more, the second shows what stays
+# isolated Python, which has no PYTHONPATH: what this process has on its path follows behind Python's own modules
+_START = """
+import json, sys
+site = (number for number, folder in enumerate(sys.path) if folder.endswith(("site-packages", "dist-packages")))
+place = next(site, len(sys.path))
+sys.path[place:place] = [folder for folder in json.loads(sys.argv[2]) if folder not in sys.path]
+from pathlib import Path
+from echo.runtime.growth import main
+sys.exit(main(Path(sys.argv[1])))
+"""
 _CALL, _SYMBOL, _PLAN = "call.json", "symbol.json", "plan.json"
-_STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def measured(
@@ -60,7 +72,7 @@ def measured(
         kept = {key: value for key, value in os.environ.items() if not key.startswith("ECHO")}
         with contextlib.suppress(NativeError):
             kept.update(counter.preloaded(kept))
-        command = [sys.executable, "-m", __name__, str(folder)]
+        command = [interpreter(), "-I", "-c", _START, str(folder), json.dumps(_folders())]
         try:
             done = subprocess.run(
                 command, env={**kept, **(variables or {})}, capture_output=True, text=True, timeout=_LIMIT, check=True
@@ -71,6 +83,14 @@ def measured(
             said = (error.stderr or "").strip().splitlines() or [f"exit {error.returncode}"]
             raise UnsupportedError(f"a step of the model does not run here: {said[-1]}") from error
         return {str(key): int(size) for key, size in json.loads(done.stdout.splitlines()[-1]).items()}
+
+
+def _folders() -> list[str]:
+    """The folders of ``sys.path``, but those of the program and the current one, unless mxnet or echo lies there."""
+    needed = {str(Path(file).parents[1]) for file in (mx.__file__, native.__path__[0]) if file}
+    main = getattr(sys.modules["__main__"], "__file__", None)
+    left_out = {os.getcwd(), os.path.dirname(os.path.abspath(main)) if main else ""} - needed
+    return [folder for folder in map(os.path.abspath, sys.path) if folder not in left_out]
 
 
 def _grow(folder: Path) -> dict[str, int]:
@@ -133,8 +153,7 @@ def _train(symbol: mx.sym.Symbol, ctx: mx.Context, call: Mapping[str, Any]) -> t
     mx.nd.waitall()
     trim()
     bound = _Bound(resident("VmRSS"), counter.now() if counter.counting() else 0)
-    with contextlib.suppress(OSError):  # a container may not allow it: then the bind counts, too
-        _RESET.write_text("5", encoding="ascii")
+    reset_peak()  # otherwise the bind counts, too
     if counter.counting():
         counter.reset()
     for _ in range(_STEPS):
@@ -145,15 +164,6 @@ def _train(symbol: mx.sym.Symbol, ctx: mx.Context, call: Mapping[str, Any]) -> t
             executor.backward([mx.nd.ones_like(output) for output in outputs])
         mx.nd.waitall()
     return bound, _on_device(ctx)
-
-
-def resident(line: str) -> int:
-    """Bytes of this process by a line of Linux's status file: VmRSS, or VmHWM, the most so far; 0 where unknown."""
-    with contextlib.suppress(OSError, ValueError):
-        for text in _STATUS.read_text(encoding="ascii").splitlines():
-            if text.startswith(line + ":"):
-                return int(text.split()[1]) << 10
-    return 0
 
 
 def _on_device(ctx: mx.Context) -> int:
@@ -171,7 +181,3 @@ def main(folder: Path) -> int:
         print(one_line(error), file=sys.stderr)
         return 1
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))

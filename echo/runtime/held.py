@@ -23,6 +23,7 @@ from echo.native.loading import function
 from echo.plans.decisions import HIDDEN
 from echo.plans.plan import Plan
 from echo.runtime.difference import Difference
+from echo.system.sizes import size_text
 
 TOLERANCE = 1.01  # times what the user's own graph holds
 # Which operators the engine's threads run at once differs from run to run, and in a small graph every array is more
@@ -37,8 +38,8 @@ class Growth(Difference):
     """A plan's graph holds more storage than the user's; ``own`` and ``echo`` are the bytes of both."""
 
     def __str__(self) -> str:
-        user_mb, plan_mb = (int(array) / 2**20 for array in (self.own, self.echo))
-        return f"{self.name}: {user_mb:.1f} MB became {plan_mb:.1f} MB"
+        user, planned = (size_text(int(array)) for array in (self.own, self.echo))
+        return f"{self.name}: {user} became {planned}"
 
 
 @dataclass
@@ -69,7 +70,7 @@ class Pair:
             self.told = f"storage was not compared: {one_line(error)}"
             return None
         user_bytes += self.hidden
-        self.told = f"{user_bytes / 2**20:.1f} MB of storage became {plan_bytes / 2**20:.1f} MB"
+        self.told = f"{size_text(user_bytes)} of storage became {size_text(plan_bytes)}"
         if not grows(user_bytes, plan_bytes):
             return None
         return Growth("storage", plan_bytes / user_bytes - 1, np.array(user_bytes), np.array(plan_bytes))

@@ -9,9 +9,10 @@ import mxnet as mx
 from echo.recording.nvml import Gpus
 from echo.recording.rapl import Rapl
 from echo.recording.windows import Reading
-from echo.runtime.growth import resident
+from echo.runtime.foresight import FORESIGHT
 from echo.runtime.storage_counter import StorageCounter
 from echo.system.gpus import bus_ids
+from echo.system.resident import reset_peak, resident
 
 _Meter = TypeVar("_Meter")
 
@@ -38,9 +39,12 @@ class Meters:
             return None
 
     def read(self) -> Reading:
-        """Reads all meters now: bytes of the process, of MXNet's storage and of the GPUs, joules of GPUs and CPUs."""
+        """Reads all meters now: bytes of process, MXNet's storage and GPUs, joules of GPUs and CPUs.
+
+        Of the process and of the storage they are the most since the last reading.
+        """
         return Reading(
-            resident("VmRSS"),
+            _peak(),
             None if self._storage is None else self._storage.most(),
             None if self._gpus is None else self._gpus.bytes(),
             None if self._gpus is None else self._gpus.joules(),
@@ -53,6 +57,14 @@ class Meters:
             self._storage.close()
         if self._gpus is not None:
             self._gpus.close()
+
+
+def _peak() -> int:
+    """The most bytes that this process held since the last call; since it began, if the mark cannot be reset."""
+    most = resident("VmHWM")
+    FORESIGHT.see(most)
+    reset_peak()
+    return most
 
 
 def _gpus() -> Gpus | None:

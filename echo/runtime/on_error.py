@@ -7,7 +7,16 @@ import logging
 from dataclasses import dataclass, replace
 from typing import Callable, Protocol, TypeVar
 
-from echo.errors import REPORT, BudgetError, EchoError, OptionError, PlanError, UnsupportedError, one_line
+from echo.errors import (
+    REPORT,
+    BudgetError,
+    EchoError,
+    LeftAloneError,
+    OptionError,
+    PlanError,
+    UnsupportedError,
+    one_line,
+)
 from echo.plans.options import Options
 from echo.system.own_binds import own_binds
 
@@ -67,7 +76,8 @@ class RaiseUnmetRequests:
             if self.strict:
                 raise
             result = stock()  # where the call itself is wrong, MXNet says so here
-            self.warn(f"echo: bound without a plan (strict=True raises): {one_line(error)}")
+            if not left_alone(error):
+                self.warn(f"echo: bound without a plan (strict=True raises): {one_line(error)}")
             return result
 
 
@@ -102,9 +112,19 @@ class NeverStopTraining:
                 result = stock()  # where the call itself is wrong, MXNet says so here
             if self.strict:
                 raise
+            if left_alone(error):
+                return result
             advice = "" if isinstance(error, (*UNMET_REQUESTS, UnsupportedError)) else f" {REPORT}."
             self.warn(f"echo: bound without a plan: {one_line(error)}.{advice}")
             return result
+
+
+def left_alone(error: Exception) -> bool:
+    """Whether echo leaves the user's graph as it is on purpose, which it then says in the log."""
+    if not isinstance(error, LeftAloneError):
+        return False
+    logger.info(f"echo: bound as it is: {error}")
+    return True
 
 
 def nearest(action: Callable[[Options], _T], options: Options, warn: Callable[[str], None]) -> _T:

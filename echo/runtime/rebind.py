@@ -19,9 +19,10 @@ from echo.ir.training_graph import TrainingGraph
 from echo.passes.confirm import Confirm
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewritten
+from echo.planning.store import Found
 from echo.plans.options import Options
 from echo.plans.plan import Plan
-from echo.runtime.find import find_plan
+from echo.runtime.find import find_plan, follow_plan
 from echo.runtime.on_error import OnError
 from echo.system.own_binds import own_binds
 
@@ -36,11 +37,15 @@ class Rebinder:
     record: Callable[[Plan], None] | None
 
     def replan(self, binding: Binding) -> tuple[Graph, Graph] | None:
-        details = self.record is not None
+        def plan(options: Options) -> Found | None:
+            followed = follow_plan(self.user, lambda: binding, self.ctx, options)
+            if followed is not None:
+                return followed
+            details = self.record is not None
+            return find_plan(self.user, lambda: binding, self.ctx, options, details=details, further=True)
+
         with own_binds():
-            planned = self.on_error(
-                lambda options: find_plan(self.user, lambda: binding, self.ctx, options, details=details), lambda: None
-            )
+            planned = self.on_error(plan, lambda: None)
         if planned is None:
             return None
         if self.record is not None:
@@ -55,7 +60,7 @@ class Rebinder:
         def confirmed(options: Options) -> bool:
             request = Request(base, options, MxnetSession(base, binding, self.ctx))
             training = with_kept(request.frontend.differentiate(), request.frontend.device)
-            return Confirm().run(request, training, Rewritten(graph, None)).accepted
+            return Confirm().confirmed(request, training, Rewritten(graph, None)).accepted
 
         with own_binds():
             return bool(self.on_error(confirmed, lambda: False))

@@ -21,6 +21,7 @@ from echo.errors import OptionError
 from echo.recording.rows import Row, RowFile, columns_of
 from echo.recording.summary import FORMAT, summary
 from echo.recording.windows import Windows
+from echo.runtime.foresight import FORESIGHT
 from echo.runtime.meters import Meters
 from echo.runtime.storage_counter import StorageCounter
 from echo.system.once import ONCE
@@ -119,6 +120,7 @@ class Recorder(TrainBegin, EpochBegin, BatchEnd, EpochEnd, TrainEnd):  # type: i
             "warmup": self.warmup,
             "versions": {"echo": version("mxnet-echo"), "mxnet": mx.__version__, "python": platform.python_version()},
             "missing": list(self.missing),
+            "predicted": FORESIGHT.found and FORESIGHT.found.to_json(),  # bytes of the process, by part
             "summary": self.summary(),
             "rows": columns_of(self.rows),
         }

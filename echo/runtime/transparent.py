@@ -7,9 +7,11 @@ inside echo costs one warning, never the training run.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
+import sys
 from types import TracebackType
 from typing import Any, Callable
 
@@ -17,14 +19,16 @@ import mxnet as mx
 from mxnet.symbol import Symbol
 
 from echo.frontend.hook import check_version
+from echo.frontend.spaces import share_one_space
 from echo.frontend.symbols import graph_of
 from echo.plans.options import Options
-from echo.plans.variables import CHECK_VARIABLE, options_from, value_of
+from echo.plans.variables import CHECK_VARIABLE, options_from, value_of, warn_of_misspelt
 from echo.runtime import bind, bind_call
 from echo.runtime.cached_ops import cached_op
 from echo.runtime.on_error import NeverStopTraining, OnError
 from echo.runtime.stand_ins import STAND_INS
 from echo.runtime.symbol import OptimizedSymbol
+from echo.runtime.unplanned import watched_hybridize, watched_step
 from echo.system.once import Once
 from echo.system.own_binds import are_own
 
@@ -67,6 +71,8 @@ def _switch(on_error: OnError | None) -> OnError | None:
         for name, describe in _BINDS.items():
             _put_or_take_out(Symbol, name, functools.partial(_wrapped, describe))
         _put_or_take_out(mx.nd, "CachedOp", lambda _: cached_op)
+        _put_or_take_out(mx.gluon.Trainer, "step", watched_step)
+        _put_or_take_out(mx.gluon.Block, "hybridize", watched_hybridize)
     return before
 
 
@@ -111,12 +117,19 @@ def _warning_once() -> Callable[[str], None]:
     return warn
 
 
-class _UnlessConfigured(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to standard error where the program has not set up logging; where it has, its own handlers write."""
+class _UnlessConfigured(logging.Handler):
+    """Writes to standard error if the program has not set up logging; if it has, its own handlers write.
+
+    Programs exchange ``sys.stderr``, as pytest does while it imports: a line goes to the one that is there when it is
+    logged. One that is closed gets none.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not logging.getLogger().handlers:
-            super().emit(record)
+        if logging.getLogger().handlers or sys.stderr is None:
+            return
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(f"{self.format(record)}\n")
+            sys.stderr.flush()
 
 
 def _log(level: str) -> None:
@@ -130,14 +143,19 @@ def _log(level: str) -> None:
         logger.warning("echo: ECHO_LOG: expected a level such as INFO, which it is now, got %r", level)
 
 
-def enable_from_environment() -> None:
+def enable_from_environment(before_all: bool = False) -> None:
     """Switches transparent mode on, as ``ECHO=1`` asks, once mxnet is imported.
+
+    If that is ``before_all`` operators of the program, these draw from one space (`share_one_space`).
 
     Raises:
         OptionError: a variable has a value that echo does not know.
         UnsupportedError: as `enable`.
     """
     _log(os.environ.get("ECHO_LOG", ""))
+    warn_of_misspelt(lambda line: logger.warning("echo: %s", line))
     if CHECK_VARIABLE in os.environ:
         value_of(CHECK_VARIABLE, os.environ)
     enable(options_from(os.environ))
+    if before_all and not share_one_space():
+        logger.debug("echo: MXNet's operators draw from several spaces")

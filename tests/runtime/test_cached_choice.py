@@ -23,8 +23,8 @@ def choice_of(symbol: mx.sym.Symbol, **options: object) -> CachedChoice:
         array.attach_grad()
     with mx.autograd.record():
         op(*args)
-    (choice,) = op._choices.values()
-    return choice
+    (shape,) = op._shapes._shapes.values()
+    return shape.choice
 
 
 def deep(x: mx.sym.Symbol) -> mx.sym.Symbol:

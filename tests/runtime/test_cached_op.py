@@ -521,7 +521,8 @@ def test_the_second_choice_runs_in_its_mode_alone(at: str, modes: list[bool], mo
     block = echo.optimize(Masked(), max_overhead=None)
     got = gradients_of(block, modes)
     assert all(np.array_equal(mine, stock) for mine, stock in zip(got, expected))
-    (choice,) = block._cached_op._choices.values()
+    (shape,) = block._cached_op._shapes._shapes.values()
+    choice = shape.choice
     assert choice.in_training, "where the mode fits, the plan without fused operators runs"
     assert not choice.fuses
 

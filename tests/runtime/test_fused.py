@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any, Sequence
 
@@ -15,7 +16,8 @@ import echo
 from echo.passes import trial
 from echo.planning.service import Planner
 from echo.runtime import find
-from tests.fused_models import EXAMPLES, STEPS, Example, attention, trained_gluon, values
+from tests.fused_models import EXAMPLES, STEPS, Example, attention, ordered_gru, ordered_lstm, trained_gluon, values
+from tests.reset_gru_models import MIXES, Gates, apart, halves, one_way, other_halves, parts
 from tests.training import TOLERANCE
 
 
@@ -86,6 +88,38 @@ def test_results_are_as_close_to_the_truth_as_those_of_mxnet(name: str) -> None:
     found = gradients(echo.optimize(example.symbol), example)
     for mine, theirs, truth in zip(found, stock, exact):
         assert distance([mine], [truth]) < 2 * distance([theirs], [truth]) + 1e-6
+
+
+@pytest.mark.every(12)
+@pytest.mark.parametrize("grad_req", ["write", "add"])
+@pytest.mark.parametrize("places", list(permutations(range(4))))
+def test_lstm_with_gates_in_any_order_is_fused(places: Sequence[int], grad_req: str, always_fused: None) -> None:
+    for example in (ordered_lstm(places), ordered_lstm(places, fed=True)):
+        fused = echo.optimize(example.symbol, max_overhead=None)
+        found = gradients(fused, example, grad_req)
+        assert Counter(pattern for pattern, _ in fused.plans[-1].fused) == example.found
+        assert distance(found, gradients(example.symbol, example, grad_req, dtype="float64")) < TOLERANCE
+
+
+@pytest.mark.every(3)
+@pytest.mark.parametrize("places", list(permutations(range(3))))
+def test_gru_with_gates_in_any_order_is_fused(places: Sequence[int], always_fused: None) -> None:
+    example = ordered_gru(places)
+    fused = echo.optimize(example.symbol, max_overhead=None)
+    found = gradients(fused, example)
+    assert Counter(pattern for pattern, _ in fused.plans[-1].fused) == example.found
+    assert distance(found, gradients(example.symbol, example, dtype="float64")) < TOLERANCE
+
+
+@pytest.mark.every(5)
+@pytest.mark.parametrize("gates", [halves, other_halves, apart, parts])
+@pytest.mark.parametrize("mix", MIXES)
+def test_gru_with_its_reset_gate_in_front_is_fused(mix: str, gates: Gates, always_fused: None) -> None:
+    example = one_way(zeros=True, mix=mix, gates=gates)
+    fused = echo.optimize(example.symbol, max_overhead=None)
+    found = gradients(fused, example)
+    assert Counter(pattern for pattern, _ in fused.plans[-1].fused) == example.found
+    assert distance(found, gradients(example.symbol, example)) < TOLERANCE
 
 
 def test_half_precision() -> None:
@@ -180,6 +214,7 @@ def test_a_plan_names_places_that_are_none(tmp_path: Any) -> None:
         echo.optimize(example.symbol, plan=wrong).simple_bind(mx.cpu(), **example.shapes)
 
 
+@pytest.mark.usefixtures("free_workspaces")
 @pytest.mark.parametrize("static", [False, True])
 @pytest.mark.parametrize("grad_req", ["write", "add"])
 def test_gluon(static: bool, grad_req: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from echo.errors import OptionError, UnsupportedError
 from echo.plans.decisions import WORKSPACES
 from echo.report.usage import BLOCKS, GRAPH, PROCESS, STORAGE, UNWRITTEN
 from echo.runtime import growth
-from echo.runtime.growth import measured, resident
+from echo.runtime.growth import measured
 
 MB = 2**20
 CALL = {
@@ -110,6 +111,21 @@ def test_blocks_are_not_run() -> None:
         echo.profile(net, run=True, data=(2, 3))
 
 
-def test_resident_bytes() -> None:
-    assert MB < resident("VmRSS") <= resident("VmHWM")
-    assert resident("nothing") == 0
+def test_step_in_a_folder_with_files_named_like_pythons_own_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("copy", "statistics", "json", "echo", "mxnet", "numpy"):
+        (tmp_path / f"{name}.py").write_text(f"open('ran_{name}', 'w').close()\nraise SystemExit('{name}.py ran')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", str(tmp_path), *sys.path])
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    small = {"ctx": ["cpu", 0], "shapes": {"data": [8, 8]}, "types": {"data": "float32"}, "grad_req": "write"}
+    assert measured(mx.sym.tanh(mx.sym.var("data")), small)[PROCESS] >= 0
+    assert not list(tmp_path.glob("ran_*"))
+
+
+def test_step_of_packages_that_only_a_path_names_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``python -I`` knows neither PYTHONPATH nor a program's own ``sys.path``."""
+    (tmp_path / "only_here.py").touch()
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    assert str(tmp_path) in growth._folders()

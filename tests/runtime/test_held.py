@@ -219,7 +219,7 @@ def test_a_hundredth_and_a_megabyte(own: int, echo_holds: int, more: bool) -> No
 def test_what_the_users_operators_hide_is_added() -> None:
     small, large = (lambda: arrays_of(MB) and None), (lambda: arrays_of(6 * MB) and None)
     assert Pair(small, large, mx.cpu(), hidden=5 * MB).growth() is None
-    assert str(Pair(small, large, mx.cpu(), hidden=3 * MB).growth()) == "storage: 4.0 MB became 6.0 MB"
+    assert str(Pair(small, large, mx.cpu(), hidden=3 * MB).growth()) == "storage: 4.2 MB became 6.3 MB"
     unknown = Pair(small, large, mx.cpu(), hidden=None)
     assert unknown.growth() is None
     assert unknown.told == "storage was not compared"

@@ -150,6 +150,7 @@ def test_random_numbers_are_drawn_in_the_users_order(name: str) -> None:
     assert_close(trained(echo.optimize(build(), strict=True)), trained(build()))
 
 
+@pytest.mark.usefixtures("free_workspaces")
 @pytest.mark.parametrize("names", ["dd", "ab", ("a_echo_1", "a_echo_2")], ids=str)
 @pytest.mark.parametrize("of_values", [True, False])
 def test_dropouts_draw_in_the_users_order_whatever_their_names(names: tuple[str, str], of_values: bool) -> None:

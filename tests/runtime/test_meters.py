@@ -35,7 +35,7 @@ def test_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         assert found.missing == []
         reading = found.read()
-        assert reading.resident > 2**20
+        assert reading.process > 2**20
         assert reading.storage == 0
         assert (reading.device, reading.gpu_joules, reading.cpu_joules) == (None, None, 0.0)
     finally:

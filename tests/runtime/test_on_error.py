@@ -7,7 +7,7 @@ from typing import Any, Callable
 
 import pytest
 
-from echo.errors import BudgetError, EchoError, GraphError, OptionError, PlanError
+from echo.errors import BudgetError, EchoError, GraphError, LeftAloneError, OptionError, PlanError
 from echo.plans.options import Options
 from echo.runtime.on_error import NeverStopTraining, RaiseUnmetRequests, next_best
 
@@ -43,6 +43,19 @@ def test_optimize_warns_of_faults(error: Exception, caplog: pytest.LogCaptureFix
         assert RaiseUnmetRequests(Options())(failing(error), lambda: "stock") == "stock"
     (record,) = caplog.records
     assert f"bound without a plan (strict=True raises): {type(error).__name__}: {error}" in record.getMessage()
+
+
+def test_graph_that_is_left_alone_is_bound_quietly(caplog: pytest.LogCaptureFixture) -> None:
+    error = LeftAloneError("MXNet binds _foreach only with the arrays of a call")
+    policy, told = transparent()
+    with caplog.at_level(logging.INFO, "echo"):
+        for on_error in (RaiseUnmetRequests(Options()), policy):
+            assert on_error(failing(error), lambda: "stock") == "stock"
+    assert {record.getMessage() for record in caplog.records} == {f"echo: bound as it is: {error}"}
+    assert {record.levelno for record in caplog.records} == {logging.INFO}
+    assert not told
+    with pytest.raises(LeftAloneError):
+        RaiseUnmetRequests(Options(strict=True))(failing(error), lambda: "stock")
 
 
 @pytest.mark.parametrize("error", WISHES + FAULTS, ids=lambda error: type(error).__name__)

@@ -62,7 +62,7 @@ def test_in_a_loop_of_ones_own(tmp_path: Path) -> None:
     with Recorder(tmp_path / "run.csv", every=4, warmup=0) as recorder:
         loop(recorder, 10)
     assert [(row.step, row.steps, row.samples) for row in recorder.rows] == [(4, 4, 20), (8, 4, 20), (10, 2, 10)]
-    assert all(row.resident > 2**20 and row.storage for row in recorder.rows)
+    assert all(row.process > 2**20 and row.storage for row in recorder.rows)
     assert recorder.path == tmp_path / "run.csv"
     assert recorder.summary()["samples"] == 50
 

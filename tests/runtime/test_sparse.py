@@ -119,3 +119,30 @@ def test_an_executor_with_sparse_gradients_is_planned() -> None:
     optimized = echo.optimize(symbol, max_overhead=None, fuse=False, strict=True)
     assert all(np.array_equal(mine, theirs) for mine, theirs in zip(step(optimized), step(symbol)))
     assert optimized.plans[-1].recomputed
+
+
+def embedding(words: int = 50) -> mx.sym.Symbol:
+    """An operator whose gradient is row_sparse whatever its weight is."""
+    found = mx.sym.contrib.SparseEmbedding(mx.sym.var("data"), mx.sym.var("w"), input_dim=words, output_dim=SIZE)
+    return _rest(mx.sym, mx.sym.FullyConnected(found, num_hidden=64, name="fc"))
+
+
+def test_sparse_embedding_of_a_dense_weight_is_planned(caplog: pytest.LogCaptureFixture) -> None:
+    def run(symbol: mx.sym.Symbol) -> list[Any]:
+        executor = symbol.simple_bind(mx.cpu(), grad_req={"data": "null", **dict.fromkeys(NAMES, "write")}, data=(40,))
+        for name, array in executor.arg_dict.items():
+            draw = np.random.RandomState(2)
+            array[:] = draw.randint(0, 50, array.shape) if name == "data" else draw.normal(0, 0.3, array.shape)
+        executor.forward(is_train=True)
+        executor.backward([mx.nd.ones(out.shape) for out in executor.outputs])
+        return [*executor.outputs, *(executor.grad_dict[name] for name in NAMES)]
+
+    optimized = echo.optimize(embedding(), strict=True, fuse=False, max_overhead=None)
+    found, stock = run(optimized), run(embedding())
+    assert optimized.plans[-1].recomputed
+    assert [array.stype for array in found] == [array.stype for array in stock]
+    assert [array.asnumpy().tobytes() for array in found] == [array.asnumpy().tobytes() for array in stock]
+    assert not [record for record in caplog.records if record.levelno > logging.INFO]
+
+
+NAMES = ("w", "fc_weight", "fc_bias")

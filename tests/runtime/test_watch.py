@@ -231,6 +231,7 @@ def cross_entropy() -> S.Symbol:
     return S.pick(S.log_softmax(S.FullyConnected(S.var("x"), num_hidden=600, name="fc")), S.var("label"))
 
 
+@pytest.mark.usefixtures("free_workspaces")
 @pytest.mark.parametrize(
     ("symbol", "shapes", "name"),
     [
