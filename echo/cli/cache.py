@@ -4,6 +4,7 @@ import time
 from typing import TYPE_CHECKING, Any, Dict, List, Sequence
 
 from echo.cli.words import Json, print_json
+from echo.system.sizes import size_text
 
 if TYPE_CHECKING:
     from echo.system.cache import Kept
@@ -67,7 +68,7 @@ def rows_of(files: "Sequence[Kept]", now: float) -> List[Dict[str, Any]]:
 
 
 def _size(size: int) -> str:
-    return f"{size / 2**20:.1f} MB"
+    return size_text(size)
 
 
 def _age(seconds: float) -> str:

@@ -9,6 +9,7 @@ from rich.table import Table
 from echo.report.profile import Profile
 from echo.report.usage import MIRROR, PLANNED, STOCK
 from echo.system.console import text_of
+from echo.system.sizes import megabytes
 
 _WORDS = {
     STOCK: "stock MXNet",
@@ -52,4 +53,4 @@ def render(profile: Profile) -> str:
 
 
 def _cells(size: int, stock: int) -> tuple[str, str]:
-    return f"{size / 2**20:,.1f}", f"{100 * size / stock:.0f} %" if stock else ""
+    return megabytes(size), f"{100 * size / stock:.0f} %" if stock else ""

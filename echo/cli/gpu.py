@@ -55,7 +55,7 @@ def _driver(driver: Driver) -> Iterator[Fact]:
 
 def _gpu(number: int, gpu: Gpu, wheel: str, why_not: Sequence[str] | None) -> Iterator[Fact]:
     name = f"gpu({number})"
-    yield Fact("GPU", name, f"{gpu.name}, {gpu.bytes / 2**30:.1f} GB, compute capability {_text(gpu.capability)}")
+    yield Fact("GPU", name, f"{gpu.name}, {gpu.bytes / 10**9:.1f} GB, compute capability {_text(gpu.capability)}")
     code = has_code(wheel, gpu.capability)
     if not wheel.startswith("mxnet-cu"):
         remark, state = "the wheel is for CPUs: pip install mxnet-cu112==1.9.1 in its place", OFF

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import os
 import platform
@@ -20,19 +19,14 @@ from echo.cli.fact import FINE, OFF, STOPS, Fact
 from echo.errors import NativeError, OptionError
 from echo.kernels import kernels_library, level
 from echo.plans.options import Options
-from echo.plans.variables import TRACE_VARIABLE, VARIABLES, options_from, value_of
+from echo.plans.variables import OF_KERNELS, TRACE_VARIABLE, VARIABLES, alike_variable, options_from, value_of
 from echo.policies import policy_named
 from echo.system.cache import kept
 from echo.system.files import cache_folder
+from echo.system.sizes import size_text
 
 _COMPILERS = ("c++", "g++", "clang++")  # which CMake looks for, in this order
-# Read by the kernels' library, which takes no notice of other values: which it knows, as a pattern and in words.
-_OTHERS = {
-    "ECHO_KERNELS_LEVEL": ("(?i:avx512|avx2|portable)", "avx512, avx2 or portable"),
-    "ECHO_CUBLAS": ("(?i:1|true|on|yes|0|false|off|no)", "1 or 0"),
-}
 _NEWEST, _OLDEST = (3, 13), (3, 8)
-_ALIKE = 0.75  # of the letters of a variable that is meant
 
 
 def python() -> Iterator[Fact]:
@@ -92,10 +86,10 @@ def cache() -> Iterator[Fact]:
         owner = folder.stat().st_uid
         mine = owner == os.getuid()
         files = kept(folder)
-        megabytes = sum(file.bytes for file in files) / 2**20
+        size = size_text(sum(file.bytes for file in files))
         remark = "" if mine else "another user: files of others are not read"
         yield Fact("cache", "owner", _name_of(owner), remark, FINE if mine else OFF)
-        yield Fact("cache", "size", f"{len(files)} files, {megabytes:.1f} MB")
+        yield Fact("cache", "size", f"{len(files)} files, {size}")
     reason = _why_not_writable(folder)
     remark = f"{reason}: each process measures and plans anew" if reason else ""
     yield Fact("cache", "writable", not reason, remark, OFF if reason else FINE)
@@ -138,12 +132,12 @@ def variables(environment: Mapping[str, str]) -> Iterator[Fact]:
 def _remark_on(name: str, environment: Mapping[str, str]) -> tuple[str, str]:
     """Returns the meaning of an environment variable, or why its value is not valid, and the state that this gives."""
     text = environment[name]
-    if name in _OTHERS:
-        pattern, words = _OTHERS[name]
+    if name in OF_KERNELS:
+        pattern, words = OF_KERNELS[name]
         return ("", FINE) if not text or re.fullmatch(pattern, text) else (f"expected {words}, got {text!r}", OFF)
     if name not in VARIABLES:
-        alike = difflib.get_close_matches(name, VARIABLES, 1, _ALIKE)
-        return f"no variable of echo's{f'; {alike[0]} is one' if alike else ''}", OFF
+        alike = alike_variable(name)
+        return f"no variable of echo's{f'; {alike} is one' if alike else ''}", OFF
     try:
         _check(name, environment)
     except OptionError as error:

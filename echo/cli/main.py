@@ -1,9 +1,10 @@
 """The command line, ``mxecho`` or ``python -m echo``: one module a command, or for a few that belong together.
 
-Exit statuses: 0 on success; 1 where something is wrong, with one line on standard error; 2 where the command line makes
-no sense, with its usage. ``run``, ``verify`` and ``record`` end as the program does that they run; ``doctor`` ends
-with 1 where echo cannot work. Modules of commands import what they need when they run, so that ``--help`` is there at
-once.
+Exit statuses of all commands: 0 on success; 2 if the command line makes no sense (a word, a value of an option, a name,
+a shape), with one line or the usage on standard error; 1 if anything else is wrong, with one line. ``run``, ``verify``
+and ``record`` end as the program does that they run; if it ends with 0, ``verify`` ends with 1 when nothing was
+verified, and ``record`` when no step was seen. ``doctor`` ends with 1 if echo cannot work. Modules of commands import
+what they need when they run, so that ``--help`` is there at once.
 """
 
 import io
@@ -16,7 +17,7 @@ from typer.main import get_command
 from echo.cli import cache, doctor, frontier, plan, profile, record, run, schedule
 from echo.cli.usage import WithUsage
 from echo.cli.words import Annotated, printable
-from echo.errors import EchoError, NativeError
+from echo.errors import EchoError, NativeError, OptionError, ShapeError
 from echo.system.collect import without_garbage_collection
 
 _LONGEST = 1000  # characters of a line about an error
@@ -53,8 +54,8 @@ def mxecho(
     mxecho plan model-symbol.json data=128,50 softmax_label=128,50       # or look at the plan first
     mxecho doctor                                                        # does echo work here?
 
-    Exit statuses: 0 on success; 1 for an error, with one line on standard error; 2 for a command line that makes no
-    sense. `mxecho --install-completion` has your shell complete commands and options.
+    Exit statuses: 0 on success; 2 for a command line that makes no sense; 1 for any other error. One line on standard
+    error says which. `mxecho --install-completion` has your shell complete commands and options.
     """
 
 
@@ -90,6 +91,9 @@ def main(argv: Optional[Sequence[str]] = None) -> Any:
         sys.stdout.reconfigure(errors="backslashreplace")
     programs: List[Callable[[], int]] = []  # of the user: run behind all that the command line catches
     try:
+        from echo.plans.variables import warn_of_misspelt
+
+        warn_of_misspelt(lambda line: print(f"mxecho: {line}", file=sys.stderr))
         with without_garbage_collection():  # among what the import of MXNet makes alone it takes a tenth of a second
             get_command(application()).main(None if argv is None else list(argv), prog_name="mxecho", obj=programs)
     except SystemExit as end:
@@ -98,7 +102,7 @@ def main(argv: Optional[Sequence[str]] = None) -> Any:
         from echo.system.reading import shortened
 
         print(f"mxecho: {printable(shortened(_said(error), _LONGEST))}", file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, (OptionError, ShapeError)) else 1
     return programs[0]() if programs else status
 
 

@@ -2,50 +2,41 @@
 
 import dataclasses
 import json
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Dict, List, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
 import typer
 
 from echo.cli.words import (
     Annotated,
+    FuseWhere,
     Json,
+    Keep,
     MaxOverhead,
+    MaxPlanning,
     MemoryBudget,
     NoFuse,
     OptimizerStates,
     PlanFile,
     PolicyName,
+    Recompute,
     Save,
     Shapes,
     SymbolFile,
+    Trace,
     bounds_of,
     check_folders,
+    fused,
     print_json,
     say,
     shapes_of,
 )
-from echo.errors import OptionError
+from echo.errors import OptionError, did_you_mean
 
 if TYPE_CHECKING:
     from echo.plans.plan import Plan
 
 
-class Fuse(str, Enum):
-    """The values of ``--fuse``."""
-
-    memory = "memory"
-
-
-Keep = Annotated[
-    Optional[List[str]], typer.Option(metavar="PATTERN", help="Nodes or operators to stash; may be repeated.")
-]
-Recompute = Annotated[Optional[List[str]], typer.Option(metavar="PATTERN", help="Nodes to recompute; may be repeated.")]
-FuseWhere = Annotated[Optional[Fuse], typer.Option(help="Fused kernels where they are slower, too.")]
-Trace = Annotated[
-    Optional[str], typer.Option(metavar="FOLDER", help="Write down what each stage gave, as ECHO_TRACE does.")
-]
 Netron = Annotated[
     Optional[str], typer.Option(metavar="FILE", help="Write the symbol with the plan on its nodes, to look at.")
 ]
@@ -58,6 +49,7 @@ def plan(
     policy: PolicyName = "search",
     max_overhead: MaxOverhead = "auto",
     memory_budget: MemoryBudget = None,
+    max_planning: MaxPlanning = "10",
     optimizer_states: OptimizerStates = 0,
     keep: Keep = None,
     recompute: Recompute = None,
@@ -71,7 +63,8 @@ def plan(
 ) -> None:
     """Plan a saved symbol, and explain the plan.
 
-    Prints memory before and after, the time that recomputation takes, and decisions with their reasons.
+    Prints memory before and after, the time that recomputation takes, and decisions with their reasons; and on a CPU
+    the predicted peak of a process that trains the symbol with Module.
 
     \b
     Examples:
@@ -81,31 +74,47 @@ def plan(
     """
     check_folders(save, netron)
     options = {
-        "policy": policy, "keep": keep or (), "recompute": recompute or (), "fuse": _fused(fuse, no_fuse),
-        "optimizer_states": optimizer_states, **bounds_of(max_overhead, memory_budget),
+        "policy": policy, "keep": keep or (), "recompute": recompute or (), "fuse": fused(fuse, no_fuse),
+        "optimizer_states": optimizer_states, **bounds_of(max_overhead, memory_budget, max_planning),
     }  # fmt: skip
     loaded = _symbol(symbol) if trace or netron or why else None  # which take more than the plan
+    _check_names(loaded, why or ())
     found = _asked(symbol, shapes, options) if loaded is None else _plan(loaded, shapes, trace, options)
-    answers = _answers(found, why or ())
+    _keep(found, loaded, save, netron)  # first: a name that is no feature map must not cost the plan
+    _say(found, _answers(found, why or ()), as_json)
+
+
+def _keep(found: "Plan", symbol: Any, save: Optional[str], netron: Optional[str]) -> None:
     if save:
         found.save(save)
     if netron:
-        _write_netron(loaded, found, netron)
-    _say(found, answers, as_json)
+        _write_netron(symbol, found, netron)
+
+
+def _check_names(symbol: Any, names: Sequence[str]) -> None:
+    """Raises `OptionError` for a name that no node of the symbol has, before anything is planned."""
+    if not names:
+        return
+    nodes = [node["name"] for node in json.loads(symbol.tojson(remove_amp_cast=False))["nodes"]]
+    for name in names:
+        origin = name.partition("_echo")[0]  # nodes that echo makes have the name of one that they stand for first
+        if not {name, origin, name.rpartition(":")[0]} & set(nodes):
+            question = did_you_mean(name, nodes)
+            raise OptionError(f"--why {name}: the symbol has no node of this name{'; ' if question else ''}{question}")
 
 
 def _say(found: "Plan", answers: List[Any], as_json: bool) -> None:
     if as_json:
         print_json({**found.to_json(), **({"why": list(map(dataclasses.asdict, answers))} if answers else {})})
     else:
-        say("\n".join(map(str, [found, *answers])))
+        say("\n".join(map(str, [found, *_process(found), *answers])))
 
 
-def _fused(fuse: Optional[Fuse], no_fuse: bool) -> "bool | str":
-    """The option ``fuse`` of `echo.plan`."""
-    if fuse and no_fuse:
-        raise OptionError(f"expected --no-fuse or --fuse {fuse.value}, got both")
-    return fuse.value if fuse else not no_fuse
+def _process(found: "Plan") -> List[str]:
+    """The predicted peak of the process, and its parts."""
+    from echo.report.foreseen import lines, of_symbol
+
+    return list(lines(found, of_symbol(found)))
 
 
 def _symbol(path: str) -> Any:
@@ -154,7 +163,7 @@ def show(file: PlanFile, as_json: Json = False) -> None:
     if as_json:
         print_json(found.to_json())
     else:
-        say(found)
+        say("\n".join(map(str, [found, *_process(found)])))
 
 
 def why(

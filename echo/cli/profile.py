@@ -9,6 +9,7 @@ from echo.cli.words import (
     Annotated,
     Json,
     MaxOverhead,
+    MaxPlanning,
     MemoryBudget,
     NoFuse,
     OptimizerStates,
@@ -62,6 +63,7 @@ def profile(
     compare: Compare = "echo",
     max_overhead: MaxOverhead = "auto",
     memory_budget: MemoryBudget = None,
+    max_planning: MaxPlanning = "10",
     optimizer_states: OptimizerStates = 0,
     no_fuse: NoFuse = False,
     run: Run = False,
@@ -85,10 +87,11 @@ def profile(
       mxecho profile profile.json --picture memory.svg --segment segment.svg --trace trace.json
     """
     _check_pictures(picture, segment)
+    _layer(by)
     check_folders(save, html, picture, segment, trace, torch_snapshot)  # before anything is planned
     options = {
-        **bounds_of(max_overhead, memory_budget), "optimizer_states": optimizer_states, "fuse": not no_fuse, "run": run,
-        "budgets": budgets,
+        **bounds_of(max_overhead, memory_budget, max_planning), "optimizer_states": optimizer_states,
+        "fuse": not no_fuse, "run": run, "budgets": budgets,
     }  # fmt: skip
     profiled = _profile_or_saved(symbol, shapes, compare, options)
     title = title or Path(symbol).stem
@@ -113,8 +116,8 @@ def _profile_or_saved(symbol: str, shapes: Optional[List[str]], compare: str, op
 def _check_no_planning(options: Dict[str, Any]) -> None:
     """Refuses, for a profile that was saved, the options of those that are made anew; they would change nothing."""
     defaults = {
-        "compare": "echo", "max_overhead": "auto", "memory_budget": None, "optimizer_states": 0, "fuse": True,
-        "run": False, "budgets": 0,
+        "compare": "echo", "max_overhead": "auto", "memory_budget": None, "max_planning": 10.0,
+        "optimizer_states": 0, "fuse": True, "run": False, "budgets": 0,
     }  # fmt: skip
     changed = [name for name, value in options.items() if value != defaults[name]]
     if changed:
@@ -207,6 +210,7 @@ def compare(
     shapes: Shapes,
     max_overhead: MaxOverhead = "auto",
     memory_budget: MemoryBudget = None,
+    max_planning: MaxPlanning = "10",
     optimizer_states: OptimizerStates = 0,
     no_fuse: NoFuse = False,
     as_json: Json = False,
@@ -222,7 +226,11 @@ def compare(
     """
     from echo.cli.compare_text import render, rows
 
-    options = {**bounds_of(max_overhead, memory_budget), "optimizer_states": optimizer_states, "fuse": not no_fuse}
+    options = {
+        **bounds_of(max_overhead, memory_budget, max_planning),
+        "optimizer_states": optimizer_states,
+        "fuse": not no_fuse,
+    }
     profiled = _profile(symbol, shapes, _EVERYTHING, options)
     if as_json:
         print_json(rows(profiled))

@@ -1,5 +1,6 @@
 """``mxecho record -- python train.py ...``: what a training takes, without a change to it; and with echo beside it."""
 
+import json
 import os
 import subprocess
 import sys
@@ -107,10 +108,24 @@ def _recordings(names: Sequence[str], folder: Path) -> Dict[str, Any]:
     return {name: read_rows(path) for name, path in paths.items() if path.exists()}
 
 
+def _predicted(names: Sequence[str], folder: Path) -> Dict[str, Optional[int]]:
+    """The peak of the process that echo predicted for each recording, None where it predicted none.
+
+    The recording without echo has no prediction of its own: the one with echo has both.
+    """
+    found: Dict[str, Optional[int]] = {}
+    for name in names:
+        path = folder / f"{ON if name == OFF else name}.json"
+        value = json.loads(path.read_text(encoding="utf-8")).get("predicted") if path.exists() else None
+        found[name] = sum(value["stock" if name == OFF else "echo"].values()) if value else None
+    return found
+
+
 def _show(recordings: Dict[str, Any], folder: Path, picture: Optional[str], as_json: bool) -> None:
     from echo.recording.summary import summary
 
-    sums = {name: summary(rows) for name, rows in recordings.items()}
+    predicted = _predicted(list(recordings), folder)
+    sums = {name: {**summary(rows), "predicted_process": predicted[name]} for name, rows in recordings.items()}
     if picture:
         from echo.report.recording_chart import save
 

@@ -21,7 +21,8 @@ def schedule(
         str, typer.Argument(metavar="GRAPH", help="A training step as JSON: nodes with costs, bytes, dependencies.")
     ],
     budget: Annotated[
-        str, typer.Option(metavar="VALUE", help='Bytes, "5GB", or a fraction of what is needed without recomputation.')
+        str,
+        typer.Option(metavar="VALUE", help='Bytes, "5GB", or part of what is needed without: "50%", 0.5.'),
     ],
     policy: PolicyName = "search",
     as_json: Json = False,
@@ -57,20 +58,21 @@ def _bytes_of(budget: str, without: int) -> int:
         return budget_bytes("none" if amount is None else amount, without)
     except OptionError:
         raise OptionError(
-            f"--budget: expected bytes, a size such as 5GB or a fraction such as 0.5, got {budget!r}"
+            f"--budget: expected whole bytes, a size such as 5GB, or a fraction such as 0.5 or 50%, got {budget!r}"
         ) from None
 
 
 def _within(policy: "Policy", graph: "DataGraph", limit: int) -> "Solved":
     """Returns the schedule that the policy finds within a budget in bytes."""
     from echo.cli.schedule_text import held_at_peak
-    from echo.policies.data_problem import smallest, solve_graph
+    from echo.policies.data_problem import solve_graph
     from echo.system.deadline import Deadline
 
     deadline = Deadline.after(_SCHEDULING)
     solved = solve_graph(policy, *graph, max_bytes=limit, deadline=deadline)
     if solved.value.bytes > limit:
-        least = min(solved, smallest(policy, *graph, deadline=deadline), key=lambda candidate: candidate.value.bytes)
-        held = held_at_peak(graph.training, least)
-        raise BudgetError(limit, least.value.bytes, held, f" by policy {policy.name!r}")
+        late = f" within {_SCHEDULING:g} s" if deadline.is_over else ""
+        raise BudgetError(
+            limit, solved.planned_bytes, held_at_peak(graph.training, solved), f" by policy {policy.name!r}{late}"
+        )
     return solved

@@ -10,6 +10,7 @@ from echo.ir.ops import is_heavy_in_torch
 from echo.ir.schedule import steps_of
 from echo.ir.training_graph import TrainingGraph
 from echo.policies.data_problem import Solved
+from echo.system.sizes import size_text
 
 _MOST_HELD = 5
 
@@ -34,7 +35,7 @@ def as_value(graph: DataGraph, policy: str, budget: int, solved: Solved) -> dict
 
 
 def render_schedule(graph: DataGraph, policy: str, budget: int, solved: Solved) -> str:
-    """The schedule in four lines of text; 1 MB is 2**20 bytes."""
+    """The schedule in four lines of text."""
     value = as_value(graph, policy, budget, solved)
     step, again = value["step_seconds"], value["overhead_seconds"]
     peak = f"{_mb(value['stock_bytes'])} -> {_mb(value['peak_bytes'])}, budget {_mb(budget)} ({policy})"
@@ -48,7 +49,7 @@ def render_schedule(graph: DataGraph, policy: str, budget: int, solved: Solved) 
 
 
 def _mb(size: int) -> str:
-    return f"{size / 2**20:.1f} MB"
+    return size_text(size)
 
 
 def held_at_peak(training: TrainingGraph, solved: Solved) -> str:

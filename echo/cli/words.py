@@ -9,6 +9,7 @@ import os
 import sys
 import unicodedata
 from collections import Counter
+from enum import Enum
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import typer
@@ -21,6 +22,13 @@ else:
     from typing_extensions import Annotated as Annotated  # which typer brings for Python 3.8
 
 _SHOWN = 80  # characters of a text that makes no sense
+
+
+class Fuse(str, Enum):
+    """The values of ``--fuse``."""
+
+    memory = "memory"
+
 
 SymbolFile = Annotated[
     str, typer.Argument(metavar="SYMBOL", help="A symbol saved by MXNet 1.x, as model-symbol.json.", show_default=False)
@@ -36,12 +44,24 @@ MaxOverhead = Annotated[
     str, typer.Option(metavar="VALUE", help="Bound on recomputation, as a fraction of the step, or none; auto is 0.10.")
 ]
 MemoryBudget = Annotated[
-    Optional[str], typer.Option(metavar="VALUE", help='Bytes, "6GB", or a fraction of what is needed without echo.')
+    Optional[str],
+    typer.Option(metavar="VALUE", help='Bytes, "6GB", or part of what is needed without: "50%", 0.5.'),
 ]
 OptimizerStates = Annotated[
     int, typer.Option(metavar="N", help="Copies of the weights that the optimizer keeps: 1 for momentum, 2 for Adam.")
 ]
+MaxPlanning = Annotated[
+    str, typer.Option(metavar="SECONDS", help="Seconds that planning one graph may take, or none for any.")
+]
 NoFuse = Annotated[bool, typer.Option("--no-fuse", help="No fused kernels: results keep every bit.")]
+Keep = Annotated[
+    Optional[List[str]], typer.Option(metavar="PATTERN", help="Nodes or operators to stash; may be repeated.")
+]
+Recompute = Annotated[Optional[List[str]], typer.Option(metavar="PATTERN", help="Nodes to recompute; may be repeated.")]
+FuseWhere = Annotated[Optional[Fuse], typer.Option(help="Fused kernels where they are slower, too.")]
+Trace = Annotated[
+    Optional[str], typer.Option(metavar="FOLDER", help="Write down what each stage gave, as ECHO_TRACE does.")
+]
 Save = Annotated[Optional[str], typer.Option(metavar="FILE", help="Write the result as a JSON file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
@@ -104,8 +124,8 @@ def number_of(option: str, text: Optional[str], words: Sequence[str] = ()) -> An
         raise OptionError(f"{option}: expected a number, got {text!r}") from None
 
 
-def bounds_of(max_overhead: str, memory_budget: Optional[str]) -> Dict[str, Any]:
-    """The options ``max_overhead`` and ``memory_budget`` of `echo.plan`.
+def bounds_of(max_overhead: str, memory_budget: Optional[str], max_planning: str) -> Dict[str, Any]:
+    """The options ``max_overhead``, ``memory_budget`` and ``max_planning`` of `echo.plan`.
 
     Raises:
         OptionError: as `number_of`.
@@ -113,7 +133,19 @@ def bounds_of(max_overhead: str, memory_budget: Optional[str]) -> Dict[str, Any]
     return {
         "max_overhead": number_of("--max-overhead", max_overhead, ["auto"]),
         "memory_budget": number_of("--memory-budget", memory_budget),
+        "max_planning": number_of("--max-planning", max_planning),
     }
+
+
+def fused(fuse: Optional[Fuse], no_fuse: bool) -> "bool | str":
+    """The option ``fuse`` of `echo.plan`.
+
+    Raises:
+        OptionError: both are given.
+    """
+    if fuse and no_fuse:
+        raise OptionError(f"expected --no-fuse or --fuse {fuse.value}, got both")
+    return fuse.value if fuse else not no_fuse
 
 
 def printable(text: str) -> str:

@@ -15,11 +15,11 @@ from echo.errors import GraphError
 class Row:
     """A window of ``steps`` training steps, at whose end ``step`` of them were done, ``time`` seconds after the first.
 
-    It took ``seconds`` of the clock and ``samples`` of the data. Bytes are: ``resident``, of the process at the end;
-    ``storage``, the most that MXNet's arrays held at once, of those
-    that were allocated since the recording began; ``device``, what is used on the GPUs at the end. Joules are
-    those of the GPUs and of the processors' packages during the window. What was not measured is None. ``warmup`` is
-    set where a step of the window is one of those that are left out of sums.
+    It took ``seconds`` of the clock and ``samples`` of the data. Bytes are: ``process``, the most that the process
+    held at once (up to then, if Linux does not let the mark be reset); ``storage``, the most that MXNet's arrays held
+    at once, of those that were allocated since the recording began; ``device``, what is used on the GPUs at the end.
+    Joules are those of the GPUs and of the processors' packages during the window. What was not measured is None.
+    ``warmup`` is set where a step of the window is one of those that are left out of sums.
     """
 
     step: int
@@ -27,7 +27,7 @@ class Row:
     steps: int
     samples: int
     seconds: float
-    resident: int
+    process: int
     storage: int | None
     device: int | None
     gpu_joules: float | None

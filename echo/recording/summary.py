@@ -7,14 +7,14 @@ from typing import Any, Callable, Sequence
 
 from echo.recording.rows import Row
 
-FORMAT = "echo-recording-1"
+FORMAT = "echo-recording-2"
 
 
 def summary(rows: Sequence[Row]) -> dict[str, Any]:
     """Figures by name, None where nothing was measured.
 
-    ``steps``, ``samples`` and ``seconds`` are sums, ``samples_a_second`` is their ratio; ``ms_a_step`` is the median of
-    the windows, which a pause does not move. Bytes are the most of all rows. Joules are those a sample, watts the mean.
+    ``steps``, ``samples`` and ``seconds`` are sums; ``ms_a_step`` and ``samples_a_second`` are medians of the windows,
+    which a pause does not move. Bytes are the most of all rows. Joules are those a sample, watts the mean.
     """
     counted = [row for row in rows if not row.warmup]
     samples, seconds = sum(row.samples for row in counted), sum(row.seconds for row in counted)
@@ -24,8 +24,8 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
         "samples": samples,
         "seconds": seconds,
         "ms_a_step": statistics.median(row.ms_a_step for row in counted) if counted else None,
-        "samples_a_second": _ratio(samples, seconds),
-        "resident": _most(rows, lambda row: row.resident),
+        "samples_a_second": statistics.median(row.samples_a_second for row in counted) if counted else None,
+        "process": _most(rows, lambda row: row.process),
         "storage": _most(rows, lambda row: row.storage),
         "device": _most(rows, lambda row: row.device),
         "gpu_joules_a_sample": _ratio(gpu, samples),

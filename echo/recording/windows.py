@@ -13,7 +13,7 @@ _DIGITS = 9  # of seconds and joules: clocks count nanoseconds
 class Reading(NamedTuple):
     """Bytes as in `Row`, and joules since some moment that stays the same."""
 
-    resident: int
+    process: int
     storage: int | None = None
     device: int | None = None
     gpu_joules: float | None = None
@@ -82,7 +82,7 @@ class Windows:
             steps=steps,
             samples=self._samples,
             seconds=round(max(now - began, 1e-9), _DIGITS),
-            resident=reading.resident,
+            process=reading.process,
             storage=reading.storage,
             device=reading.device,
             gpu_joules=_between(before.gpu_joules, reading.gpu_joules),

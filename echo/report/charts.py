@@ -13,6 +13,7 @@ from echo.estimators import footprint as kinds
 from echo.plans.decisions import HIDDEN, KEPT, WORKSPACES
 from echo.report.segment import FREED, HEAVY, RECOMPUTED, STASHED, Operator, Segment
 from echo.report.usage import GAPS, MIRROR, PLANNED, STOCK, Layer, Tensor, Usage
+from echo.system.sizes import MB
 
 if TYPE_CHECKING:
     from echo.report.profile import Profile
@@ -24,7 +25,9 @@ _MOST_BARS = 10
 _MOST_SAMPLES = 1500  # of a line; each is the highest of its neighbours
 WIDTH = 900  # pixels, where there is no page that knows better
 _HEIGHT, _OVERVIEW = 260, 46
-GRAPH_COLORS = {STOCK: "#9c9489", PLANNED: "#2f7ed8", MIRROR: "#e0861a"}
+_NEAR_AT, _LINE = 0.16, 0.07  # parts of the width and the height that words for a peak take
+# no color stands for two things: graphs have none of the kinds, and roles of a segment only those of the same maps
+GRAPH_COLORS = {STOCK: "#8c8c8c", PLANNED: "#4b3fe4", MIRROR: "#c71585"}
 KIND_COLORS = {
     kinds.FEATURE_MAPS: "#2f7ed8", kinds.OUTPUT_GRADIENTS: "#e0861a", kinds.RECOMPUTED: "#3f9c55",
     kinds.TEMPORARIES: "#5fb3b0", kinds.WEIGHTS: "#9a6fb0", kinds.GRADIENTS: "#d65f5f", kinds.INPUTS: "#8a6d57",
@@ -32,8 +35,10 @@ KIND_COLORS = {
     WORKSPACES: "#a3541f", GAPS: "#bdb6ae",
 }  # fmt: skip
 
-
-ROLE_COLORS = {HEAVY: "#e0861a", RECOMPUTED: "#3f9c55", STASHED: "#2f7ed8", FREED: "#9c9489"}
+FONT = "system-ui, 'DejaVu Sans', sans-serif"  # of the page, too
+# the look of pictures: on the page, vega-embed is told the same
+PRINT = {"font": FONT, "title": {"fontSize": 15, "anchor": "start"}, "view": {"stroke": None}}
+ROLE_COLORS = {HEAVY: "#3c4650", RECOMPUTED: "#3f9c55", STASHED: "#2f7ed8", FREED: "#cfc9c1"}
 _GRAPHS = {"orient": "top", "title": None, "symbolOpacity": 1}  # legends
 _KINDS = {"orient": "bottom", "columns": 3, "columnPadding": 24, "title": None, "symbolType": "square"}
 
@@ -44,8 +49,8 @@ def scale(colors: Mapping[str, str], names: Sequence[str]) -> dict[str, Any]:
 
 
 def megabytes(size: int) -> float:
-    """MB of 2**20 bytes, rounded for the eye."""
-    return round(size / 2**20, 3)
+    """MB, rounded for the eye."""
+    return round(size / MB, 3)
 
 
 def _largest_at(usage: Usage, steps: Sequence[int], most: int = 3) -> Iterator[str]:
@@ -64,7 +69,7 @@ def _largest_at(usage: Usage, steps: Sequence[int], most: int = 3) -> Iterator[s
                 top.append(item)
         for item in top:
             heapq.heappush(alive, item)
-        yield ", ".join(f"{tensor.name} {tensor.bytes / 2**20:.1f} MB" for _, _, tensor in top)
+        yield ", ".join(f"{tensor.name} {tensor.bytes / MB:.1f} MB" for _, _, tensor in top)
 
 
 def _samples(usage: Usage) -> list[int]:
@@ -96,15 +101,39 @@ def timeline_rows(profile: Profile) -> list[dict[str, Any]]:
 
 
 def over_step(profile: Profile) -> Spec:
-    """Bytes alive over the training step, one line a graph, for print."""
+    """Bytes alive over the training step, one line a graph with its peak named, for print."""
     whole = timeline(profile)
     detail, _ = whole["vconcat"]
-    lines, _ = detail["layer"]
+    lines, peaks, _ = detail["layer"]
     x = {key: value for key, value in detail["encoding"]["x"].items() if key != "scale"}
     title = {"title": "operators of the training step, in their order"}
-    encoding = {**detail["encoding"], **lines["encoding"], "x": {**x, **title}}
-    shared = {"$schema": whole["$schema"], "data": whole["data"]}
-    return {**shared, "width": WIDTH, "height": _HEIGHT, "mark": lines["mark"], "encoding": encoding}
+    encoding = {**detail["encoding"], "x": {**x, **title}}
+    shared = {"$schema": whole["$schema"], "data": whole["data"], "config": PRINT}
+    return {**shared, "width": WIDTH, "height": _HEIGHT, "encoding": encoding, "layer": [lines, peaks]}
+
+
+def _peaks(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The highest point of each line, with words for it, which stand at ``over``: above words that they would cover."""
+    highest: dict[str, Mapping[str, Any]] = {}
+    for row in rows:
+        if row["graph"] not in highest or row["mb"] > highest[row["graph"]]["mb"]:
+            highest[row["graph"]] = row
+    most = max((row["mb"] for row in highest.values()), default=0.0)
+    peaks: list[dict[str, Any]] = []
+    for graph, row in sorted(highest.items(), key=lambda item: float(item[1]["mb"])):
+        near = [peak["over"] for peak in peaks if abs(peak["at"] - row["at"]) < _NEAR_AT]
+        over = max([row["mb"], *(each + _LINE * most for each in near if each > row["mb"] - _LINE * most)])
+        peaks.append({"graph": graph, "at": row["at"], "mb": row["mb"], "over": round(over, 3),
+                      "label": f"{graph}: {row['mb']:,.1f} MB"})  # fmt: skip
+    return peaks
+
+
+def _words_for(peaks: Sequence[Mapping[str, Any]], y: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "data": {"values": peaks},
+        "mark": {"type": "text", "dy": -9, "fontWeight": "bold"},
+        "encoding": {"y": {**y, "field": "over"}, "text": {"field": "label", "type": "nominal"}},
+    }
 
 
 def timeline(profile: Profile) -> Spec:
@@ -123,6 +152,7 @@ def timeline(profile: Profile) -> Spec:
     near = {"type": "point", "on": "pointerover", "nearest": True, "clear": "pointerout"}
     shown = {"condition": {"param": "near", "empty": False, "value": 1}, "value": 0}
     area = {"type": "area", "opacity": 0.12, "line": True, "clip": True}
+    rows = timeline_rows(profile)
     point = {"type": "point", "filled": True, "size": 60, "clip": True}
     detail = {
         "width": WIDTH,
@@ -130,6 +160,7 @@ def timeline(profile: Profile) -> Spec:
         "encoding": {"x": zoomed, "y": y, "color": color},
         "layer": [
             {"mark": area, "encoding": {"y": {**y, "stack": None}}},
+            _words_for(_peaks(rows), y),
             {
                 "params": [{"name": "near", "select": near}],
                 "mark": point,
@@ -144,7 +175,7 @@ def timeline(profile: Profile) -> Spec:
         "mark": {"type": "line", "strokeWidth": 1},
         "encoding": {"x": {**x, "axis": {"format": "%"}}, "y": {**y, "title": None, "axis": None}, "color": color},
     }
-    return {"$schema": VEGA_LITE_SCHEMA, "data": {"values": timeline_rows(profile)}, "vconcat": [detail, overview]}
+    return {"$schema": VEGA_LITE_SCHEMA, "data": {"values": rows}, "vconcat": [detail, overview]}
 
 
 def by_kind(profile: Profile) -> Spec:
@@ -205,19 +236,25 @@ def by_layer(profile: Profile, layer: Layer) -> Spec:
     }
 
 
-def frontier(rows: Sequence[Mapping[str, float]], chosen: Mapping[str, float]) -> Spec:
+def frontier(rows: Sequence[Mapping[str, float]], chosen: Mapping[str, float], step_seconds: float) -> Spec:
     """Memory against time for plans of several budgets, and the plan of the profile.
 
     Args:
         rows: as `echo.plans.frontier.Frontier.to_json` has them.
         chosen: the same of the profile's plan.
+        step_seconds: predicted, of a step without echo.
     """
-    values = [{"mb": megabytes(int(row["total"])), "time": row["time"] - 1, "plan": "others"} for row in rows]
-    here = {"mb": megabytes(int(chosen["total"])), "time": chosen["time"] - 1, "plan": "this plan"}
-    x = {"field": "mb", "type": "quantitative", "title": "MB that the executor holds", "scale": {"zero": False}}
-    y = {"field": "time", "type": "quantitative", "title": "time of a step, against stock", "axis": {"format": "+.0%"}}
-    tips = [{"field": "mb", "type": "quantitative", "format": ",.1f"},
-            {"field": "time", "type": "quantitative", "format": "+.1%"}]  # fmt: skip
+
+    def point_of(row: Mapping[str, float], plan: str) -> dict[str, Any]:
+        ms = round(1000 * step_seconds * row["time"], 3)
+        return {"mb": megabytes(int(row["total"])), "ms": ms, "time": row["time"] - 1, "plan": plan}
+
+    values, here = [point_of(row, "others") for row in rows], point_of(chosen, "this plan")
+    x = {"field": "mb", "type": "quantitative", "title": "MB held by the executor", "scale": {"zero": False}}
+    y = {"field": "ms", "type": "quantitative", "title": "ms a step, predicted", "scale": {"zero": False}}
+    tips = [{"field": "mb", "type": "quantitative", "format": ",.1f", "title": "MB"},
+            {"field": "ms", "type": "quantitative", "format": ",.2f", "title": "ms a step"},
+            {"field": "time", "type": "quantitative", "format": "+.1%", "title": "time, against stock"}]  # fmt: skip
     point = {"type": "point", "filled": True, "size": 70}
     return {
         "$schema": VEGA_LITE_SCHEMA,
@@ -227,9 +264,13 @@ def frontier(rows: Sequence[Mapping[str, float]], chosen: Mapping[str, float]) -
         "layer": [
             {
                 "data": {"values": [*values, here]},
-                "mark": {"type": "line", "point": point, "color": GRAPH_COLORS[STOCK]},
+                "mark": {
+                    "type": "line",
+                    "point": {**point, "color": GRAPH_COLORS[STOCK]},
+                    "color": GRAPH_COLORS[STOCK],
+                },
             },
-            {"data": {"values": [here]}, "mark": {**point, "size": 160, "color": GRAPH_COLORS[PLANNED]}},
+            {"data": {"values": [here]}, "mark": {**point, "size": 160, "opacity": 1, "color": GRAPH_COLORS[PLANNED]}},
         ],
     }
 

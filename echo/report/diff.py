@@ -9,9 +9,9 @@ from rich.table import Table
 
 from echo.errors import OptionError
 from echo.report.profile import Profile
-from echo.report.text import megabytes
 from echo.report.usage import PLANNED, Layer, Usage, layer_of
 from echo.system.console import text_of
+from echo.system.sizes import MB, megabytes
 from echo.system.unmoved import random_unmoved
 
 _WIDTH = 120
@@ -105,4 +105,4 @@ def _change(before: int, after: int) -> str:
     if before == after:
         return "0.0"
     percent = f" ({100 * (after - before) / before:+.0f} %)" if before else ""
-    return f"{(after - before) / 2**20:+,.1f}{percent}"
+    return f"{(after - before) / MB:+,.1f}{percent}"

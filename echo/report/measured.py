@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from echo.report.usage import DEVICE, PROCESS, Usage
+from echo.system.sizes import megabytes
 
 if TYPE_CHECKING:
     from echo.report.profile import Profile
@@ -35,4 +36,4 @@ def _rest(usage: Usage) -> str:
 
 
 def _megabytes(size: int | None) -> str:
-    return _NOTHING if size is None else f"{size / 2**20:,.1f}"
+    return _NOTHING if size is None else megabytes(size)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from echo.system.sizes import megabytes
+
 if TYPE_CHECKING:
     from echo.report.profile import Profile
 
@@ -21,10 +23,10 @@ def more_memory(profile: Profile) -> str:
     limit = (1 + _MORE) * profile.plan.after.total
     fitting = [row for row in profile.frontier if row["total"] <= limit]
     fastest = min(fitting, key=lambda row: row["time"], default=None)
-    more = f"{100 * _MORE:.0f} % more memory (up to {limit / 2**20:,.1f} MB)"
+    more = f"{100 * _MORE:.0f} % more memory (up to {megabytes(limit)} MB)"
     if fastest is None or fastest["time"] >= profile.plan.time_ratio - _LEAST_TOLD:
         return f"{more} would buy no time"
-    plan, before = f"a plan of {fastest['total'] / 2**20:,.1f} MB", _change(profile.plan.time_ratio)
+    plan, before = f"a plan of {megabytes(fastest['total'])} MB", _change(profile.plan.time_ratio)
     return (
         f"{more} would buy {plan}, whose step takes {_change(fastest['time'])} than stock's; this one's takes {before}"
     )

@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any, Mapping
 
 from echo.report import measured
-from echo.report.charts import VEGA_LITE, by_kind, frontier, segment, timeline
+from echo.report.charts import FONT, VEGA_LITE, by_kind, frontier, segment, timeline
 from echo.report.decisions import groups
 from echo.report.extra import module_of
+from echo.report.foreseen import of_symbol
 from echo.report.more_memory import more_memory
 from echo.report.profile import Profile
 from echo.report.treemap import treemap
-from echo.report.usage import ALWAYS, MIRROR, PLANNED, STOCK, Layer, layer_of
+from echo.report.usage import ALWAYS, MIRROR, PLANNED, PROCESS, STOCK, Layer, layer_of
+from echo.system.sizes import megabytes, size_text
 from echo.system.unmoved import random_unmoved
 
 _TEMPLATE = "page.html.jinja"
@@ -40,7 +42,7 @@ def html(profile: Profile, title: str = "", layer: Layer = layer_of) -> str:
         environment = jinja.Environment(
             loader=jinja.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
         )
-        environment.filters["mb"] = lambda size: f"{size / 2**20:,.1f}"
+        environment.filters["mb"] = megabytes
         bundle = convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
         page: str = environment.get_template(_TEMPLATE).render(
             profile=profile,
@@ -51,6 +53,9 @@ def html(profile: Profile, title: str = "", layer: Layer = layer_of) -> str:
             arrays={name: usage.at_peak[:_MOST_ARRAYS] for name, usage in profile.usages.items()},
             measured=measured.rows(profile),
             more_memory=more_memory(profile),
+            in_process=_in_process(profile),
+            step_ms=1000 * _step_seconds(profile),
+            font=FONT,
             ALWAYS=ALWAYS,
             STOCK=STOCK,
             PLANNED=PLANNED,
@@ -71,14 +76,42 @@ def save(
 
 def _charts(profile: Profile, layer: Layer) -> Mapping[str, Any]:
     charts = {"timeline": timeline(profile), "kinds": by_kind(profile)}
+    most = max((sum(usage.layers(layer).values()) for usage in profile.usages.values()), default=0)
     for name, usage in profile.usages.items():
-        charts[f"layers-{name}"] = treemap(usage, layer)
+        charts[f"layers-{name}"] = treemap(usage, layer, most)
     if profile.frontier:
         chosen = {"total": profile.plan.after.total, "time": profile.plan.time_ratio}
-        charts["frontier"] = frontier(profile.frontier, chosen)
+        charts["frontier"] = frontier(profile.frontier, chosen, _step_seconds(profile))
     if profile.segment:
         charts["segment"] = segment(profile.segment)
     return charts
+
+
+def _step_seconds(profile: Profile) -> float:
+    """Predicted seconds of a step without echo."""
+    return profile.plan.time.before if profile.plan.time else profile.plan.step_seconds
+
+
+def _in_process(profile: Profile) -> tuple[str, str, str] | None:
+    """What a user sees of the plan in a process: a figure, what it is, and where it comes from; None without a plan."""
+    stock, planned = (profile.usages.get(name) for name in (STOCK, PLANNED))
+    if stock is None or planned is None:
+        return None
+    sizes = [usage.measured.get(PROCESS) for usage in (stock, planned)]
+    if all(sizes):
+        before, after = (int(size or 0) for size in sizes)
+        source = f"measured: two steps make it grow by {size_text(after)} instead of {size_text(before)}"
+    else:
+        before, after = stock.total, planned.total
+        source = f"predicted: the executor holds {size_text(after)} instead of {size_text(before)}"
+        peaks = of_symbol(profile.plan)
+        if peaks is None:
+            source += "; Python, MXNet, your data and the optimizer come on top in both"
+        else:
+            before, after = peaks.stock.total, peaks.echo.total
+            source += f", and the peak of the process with Module is {size_text(after)} instead of {size_text(before)}"
+    saved = before - after
+    return size_text(abs(saved)), "less" if saved >= 0 else "more", source
 
 
 def _script(value: Any) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Callable, Mapping
 
 from echo.errors import OptionError
-from echo.report.charts import VEGA_LITE, WIDTH, by_kind, by_layer, over_step, segment
+from echo.report.charts import PRINT, VEGA_LITE, WIDTH, by_kind, by_layer, over_step, segment
 from echo.report.extra import module_of
 from echo.report.profile import Profile
 from echo.report.usage import Layer, layer_of
@@ -33,7 +33,7 @@ def save(
 
 def save_over_step(profile: Profile, path: str | os.PathLike[str], title: str = "") -> None:
     """Writes the memory alive over the step, a line a graph; raises what `save` does."""
-    write(lambda: {**over_step(profile), "title": title, "background": "white"}, path)
+    write(lambda: {**over_step(profile), "title": title or "Memory over a training step", "background": "white"}, path)
 
 
 def save_segment(profile: Profile, path: str | os.PathLike[str], title: str = "") -> None:
@@ -46,7 +46,7 @@ def save_segment(profile: Profile, path: str | os.PathLike[str], title: str = ""
     drawn = profile.segment
     if drawn is None:
         raise OptionError("there is no segment to draw: expected a profile that has echo's graph")
-    write(lambda: {**segment(drawn), "title": title, "background": "white"}, path)
+    write(lambda: {**segment(drawn), "title": title, "background": "white", "config": PRINT}, path)
 
 
 def ending_of(path: str | os.PathLike[str]) -> str:
@@ -80,4 +80,4 @@ def write(make: Callable[[], Mapping[str, Any]], path: str | os.PathLike[str]) -
 def _both(profile: Profile, title: str, layer: Layer) -> dict[str, Any]:
     parts = [{**by_kind(profile), "width": WIDTH - 200}, by_layer(profile, layer)]
     inner = [{key: value for key, value in part.items() if key != "$schema"} for part in parts]
-    return {"$schema": parts[0]["$schema"], "title": title, "background": "white", "vconcat": inner}
+    return {"$schema": parts[0]["$schema"], "title": title, "background": "white", "config": PRINT, "vconcat": inner}

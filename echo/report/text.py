@@ -12,6 +12,7 @@ from echo.report import measured
 from echo.report.more_memory import more_memory
 from echo.report.usage import ALWAYS, MIRROR, PLANNED, Layer, layer_of
 from echo.system.console import text_of
+from echo.system.sizes import megabytes
 
 if TYPE_CHECKING:
     from echo.report.profile import Profile
@@ -30,11 +31,6 @@ def render(profile: Profile, layer: Layer = layer_of) -> str:
 
 def _summary(profile: Profile) -> str:
     return ", ".join(f"{name} {megabytes(usage.total)} MB" for name, usage in profile.usages.items())
-
-
-def megabytes(size: int) -> str:
-    """MB of 2**20 bytes, as tables show them."""
-    return f"{size / 2**20:,.1f}"
 
 
 def _table(title: str, profile: Profile) -> Table:

@@ -12,6 +12,7 @@ from typing import Any, Iterator, Mapping
 
 from echo.report.profile import Profile
 from echo.report.usage import Usage
+from echo.system.sizes import MB
 
 _STEP = 1  # microseconds that an operator is wide
 _FORWARD, _BACKWARD = 1, 2  # the rows of the operators
@@ -62,5 +63,5 @@ def _counters(process: int, usage: Usage) -> Iterator[Mapping[str, Any]]:
     for step in sorted(changes):
         for kind, size in changes[step].items():
             kinds[kind] += size
-        megabytes = {kind: round(size / 2**20, 3) for kind, size in kinds.items()}
+        megabytes = {kind: round(size / MB, 3) for kind, size in kinds.items()}
         yield {"ph": "C", "pid": process, "ts": step * _STEP, "name": "MB alive, planned by MXNet", "args": megabytes}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, Mapping
 
 from echo.report.charts import KIND_COLORS, WIDTH, megabytes, scale
@@ -9,7 +10,7 @@ from echo.report.usage import Layer, Usage, layer_of
 
 _SCHEMA = "https://vega.github.io/schema/vega/v6.json"
 _MOST_LAYERS = 60
-_HEIGHT = 380  # pixels
+_HEIGHT, _LEAST_HEIGHT = 380, 24  # pixels
 _CELLS = {
     "type": "rect",
     "from": {"data": "leaves"},
@@ -33,7 +34,9 @@ _LABELS = {
             "fill": {"value": "#ffffff"},
             "fontSize": {"value": 11},
             "fontWeight": {"value": "bold"},
-            "text": {"signal": "datum.y1 - datum.y0 < 16 ? '' : datum.layer"},
+            "text": {
+                "signal": "datum.y1 - datum.y0 < 16 ? '' : datum.layer + '  ' + format(datum.total, ',.1f') + ' MB'"
+            },
             "limit": {"signal": "datum.x1 - datum.x0 - 6"},
         }
     },
@@ -47,10 +50,16 @@ def _tree(usage: Usage, layer: Layer) -> list[dict[str, Any]]:
     for (name, kind), size in usage.by_layer(layer).items():
         leaf = name if name in shown else f"{len(sizes) - len(shown)} more layers", kind
         leaves[leaf] = leaves.get(leaf, 0) + size
+    totals: Counter[str] = Counter()
+    for (name, _), size in leaves.items():
+        totals[name] += size
     parents = dict.fromkeys(name for name, _ in leaves)
     return [
         {"id": "all", "parent": ""},
-        *({"id": f"layer {name}", "parent": "all", "layer": name} for name in parents),
+        *(
+            {"id": f"layer {name}", "parent": "all", "layer": name, "total": megabytes(totals[name])}
+            for name in parents
+        ),
         *(
             {"id": f"{kind} of {name}", "parent": f"layer {name}", "layer": name, "kind": kind, "mb": megabytes(size)}
             for (name, kind), size in leaves.items()
@@ -58,8 +67,12 @@ def _tree(usage: Usage, layer: Layer) -> list[dict[str, Any]]:
     ]
 
 
-def treemap(usage: Usage, layer: Layer = layer_of) -> Mapping[str, Any]:
-    """Returns a Vega specification of the bytes at the peak: an area for each layer, and in it one for each kind."""
+def treemap(usage: Usage, layer: Layer = layer_of, most: int = 0) -> Mapping[str, Any]:
+    """Returns a Vega specification of the bytes at the peak: an area for each layer, and in it one for each kind.
+
+    ``most`` are the bytes of the largest graph that is drawn next to it: the same area then is the same memory.
+    """
+    total = sum(usage.layers(layer).values())
     names = list(dict.fromkeys(kind for _, kind in usage.by_layer(layer)))
     squares = {
         "type": "treemap",
@@ -73,7 +86,7 @@ def treemap(usage: Usage, layer: Layer = layer_of) -> Mapping[str, Any]:
     return {
         "$schema": _SCHEMA,
         "width": WIDTH,
-        "height": _HEIGHT,
+        "height": max(round(_HEIGHT * min(total / most, 1)), _LEAST_HEIGHT) if most else _HEIGHT,
         "data": [
             {"name": "tree", "values": _tree(usage, layer), "transform": [stratify, squares]},
             {"name": "leaves", "source": "tree", "transform": [{"type": "filter", "expr": "!!datum.kind"}]},

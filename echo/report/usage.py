@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Callable, Iterable, Mapping, Sequence, Tuple
 
-from echo.errors import GraphError
+from echo.errors import GraphError, OptionError
 from echo.estimators.footprint import OPTIMIZER
 from echo.plans.decisions import WORKSPACES
 
@@ -166,12 +166,12 @@ def layer_by(pattern: str) -> Layer:
     That is its first group, or all of it where it has none; "others" where it is not found.
 
     Raises:
-        GraphError: it is no regular expression.
+        OptionError: it is no regular expression.
     """
     try:
         compiled = re.compile(pattern)
     except re.error as error:
-        raise GraphError(f"expected a regular expression for the names of arrays, got {pattern!r}: {error}") from None
+        raise OptionError(f"expected a regular expression for the names of arrays, got {pattern!r}: {error}") from None
 
     def group(tensor: Tensor) -> str:
         name_match = compiled.search(tensor.name)

@@ -28,9 +28,9 @@ def network(folder: Path) -> str:
     return str(path)
 
 
-def check_line(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """Runs a command that has to fail with one line on standard error, which is returned."""
-    assert main.main(words) == 1
+def check_line(words: list[str], capsys: pytest.CaptureFixture[str], status: int = 1) -> str:
+    """Runs a command that has to fail with one line on standard error, which is returned, and this exit status."""
+    assert main.main(words) == status
     lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith(("echo: planning", "["))]
     assert len(lines) == 1
     assert lines[0].startswith("mxecho: ")

@@ -21,5 +21,5 @@ def test_budgets_against_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert [row["total"] for row in rows] == sorted(row["total"] for row in rows)
     assert main.main(words) == 0
     said = capsys.readouterr().out
-    assert all(f"{row['total'] / 2**20:.1f}" in said for row in rows)
-    assert "points: expected a number from 2 to 100, got 1" in check_line([*words, "--points", "1"], capsys)
+    assert all(f"{row['total'] / 10**6:,.1f}" in said for row in rows)
+    assert "points: expected a number from 2 to 100, got 1" in check_line([*words, "--points", "1"], capsys, 2)

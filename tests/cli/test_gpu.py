@@ -57,7 +57,7 @@ def device(major: int, minor: int) -> Gpu:
 def test_a_gpu_that_runs_all(monkeypatch: pytest.MonkeyPatch) -> None:
     found = facts(monkeypatch, Driver((12, 4), "550.54.14", (device(8, 6),)), [""])
     assert found["driver"] == Fact("GPU", "driver", "550.54.14", "runs CUDA up to 12.4")
-    assert found["gpu(0)"].value == "Some GPU, 16.0 GB, compute capability 8.6"
+    assert found["gpu(0)"].value == "Some GPU, 17.2 GB, compute capability 8.6"
     assert found["gpu(0) MXNet has code"].value is found["gpu(0) runs echo's kernels"].value is True
     assert {fact.state for fact in found.values()} == {FINE}
 

@@ -86,7 +86,7 @@ def test_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "somebody elses").write_bytes(bytes(3 << 20))
     facts = by_name(machine.cache())
     assert facts["folder"].value == str(tmp_path) == str(cache_folder())
-    assert facts["size"].value == "1 files, 3.0 MB"
+    assert facts["size"].value == "1 files, 3.1 MB"
     assert facts["writable"].value is True
     assert {fact.state for fact in facts.values()} == {FINE}
     assert len(list(tmp_path.iterdir())) == 2, "nothing is left behind"
@@ -135,7 +135,7 @@ def test_variables() -> None:
     ("name", "text", "message"),
     [
         ("ECHO_MAX_OVERHEAD", "nan", "max_overhead: expected a fraction"),
-        ("ECHO_MEMORY_BUDGET", "-1", "memory_budget: expected bytes"),
+        ("ECHO_MEMORY_BUDGET", "-1", "memory_budget: expected whole bytes"),
         ("ECHO_OPTIMIZER_STATES", "99", "optimizer_states: expected a number from 0 to 16"),
         ("ECHO_MAX_PLANNING", "0", "max_planning: expected seconds above 0"),
         ("ECHO_POLICY", "best", "policy: expected one of"),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from echo.cli import main
+from echo.system.once import ONCE
 from tests.cli.models import SAVED, check_line
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
@@ -126,3 +127,18 @@ def test_shells_complete_commands() -> None:
     variables = {**os.environ, "_MXECHO_COMPLETE": "complete_bash", "COMP_WORDS": "mxecho pro", "COMP_CWORD": "1"}
     done = subprocess.run([sys.executable, "-m", "echo"], env=variables, capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["profile"]
+
+
+def test_misspelt_variables_are_told_once_by_each_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ONCE.forget()
+    monkeypatch.setenv("ECHO_MEMORY_BUGDET", "6GB")
+    monkeypatch.setenv("ECHO_SERVER_PORT", "7")  # of another program's
+    assert main.main(["cache", "show"]) == 0
+    assert capsys.readouterr().err == (
+        "mxecho: ECHO_MEMORY_BUGDET is no variable of echo's and changes nothing: did you mean ECHO_MEMORY_BUDGET?\n"
+    )
+    assert main.main(["cache", "show"]) == 0
+    assert capsys.readouterr().err == ""
+    ONCE.forget()

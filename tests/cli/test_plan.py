@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import mxnet as mx
 import pytest
 
 import echo
 from echo.cli import main
+from echo.plans.plan import Plan
 from tests.cli.models import SAVED, SHAPES, check_line, network
+from tests.plans.test_plan import plan as a_plan
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 
@@ -18,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("cheap_planning")
 @pytest.mark.parametrize("shape", ["x", "=2", "x=-1,2", "x=1e3", "x=99999999999999999999,2", "x=2147483647,2147483647"])
 def test_bad_shapes_are_one_line(tmp_path: Path, shape: str, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file.json").write_text(SAVED)
-    check_line(["plan", str(tmp_path / "file.json"), shape], capsys)
+    check_line(["plan", str(tmp_path / "file.json"), shape], capsys, 2)
 
 
 def test_a_plan_that_cannot_be_saved_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -28,9 +31,9 @@ def test_a_plan_that_cannot_be_saved_is_one_line(tmp_path: Path, capsys: pytest.
 def test_fuse_is_an_option_of_its_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     given: list[object] = []
 
-    def plan(_: object, **options: object) -> str:
+    def plan(_: object, **options: object) -> Plan:
         given.append(options["fuse"])
-        return "a plan"
+        return a_plan()
 
     monkeypatch.setattr("echo.plan", plan)
     monkeypatch.setattr("echo.frontend.files.load_symbol", lambda path: mx.sym.var("data"))
@@ -39,7 +42,7 @@ def test_fuse_is_an_option_of_its_own(monkeypatch: pytest.MonkeyPatch, capsys: p
     assert given == [True, "memory", False]
     assert main.main(["plan", "model.json", "data=4,8", "--fuse", "time"]) == 2
     assert "Invalid value for '--fuse': 'time' is not" in capsys.readouterr().err
-    assert main.main(["plan", "model.json", "data=4,8", "--fuse", "memory", "--no-fuse"]) == 1
+    assert main.main(["plan", "model.json", "data=4,8", "--fuse", "memory", "--no-fuse"]) == 2
     assert capsys.readouterr().err == "mxecho: expected --no-fuse or --fuse memory, got both\n"
 
 
@@ -52,10 +55,12 @@ def test_a_plan_is_saved_shown_and_asked(tmp_path: Path, capsys: pytest.CaptureF
     assert first.startswith(str(plan))
     assert "instead: " in first[len(str(plan)) :], "what the opposite costs"
     assert main.main(["show", saved]) == 0
-    assert capsys.readouterr().out == f"{plan}\n"
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"{plan}\npeak of the process, predicted for a Module: ")
+    assert first.startswith(shown), "a plan says the same when it is loaded"
     assert main.main(["why", saved, "tanh3", "tanh4"]) == 0
     assert capsys.readouterr().out == f"{plan.why('tanh3')}\n{plan.why('tanh4')}\n"
-    assert "no gradient reads" in check_line(["why", saved, "nowhere"], capsys)
+    assert "no gradient reads" in check_line(["why", saved, "nowhere"], capsys, 2)
 
 
 def test_json_of_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,3 +76,41 @@ def test_json_of_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert json.loads(capsys.readouterr().out) == value
     assert main.main(["why", str(saved), "tanh3", "--json"]) == 0
     assert [each["decision"] for each in json.loads(capsys.readouterr().out)] == [answer["decision"]]
+
+
+def test_why_of_a_name_that_is_no_node_is_told_before_anything_is_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(echo, "plan", lambda *_, **__: pytest.fail("planned"))
+    words = ["plan", network(tmp_path), *SHAPES, "--save", str(tmp_path / "p.json"), "--why", "tanh_0"]
+    assert "--why tanh_0: the symbol has no node of this name; did you mean tanh0" in check_line(words, capsys, 2)
+
+
+def test_plan_is_saved_before_a_name_that_is_no_feature_map_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved = tmp_path / "p.json"
+    words = ["plan", network(tmp_path), *SHAPES, "--save", str(saved), "--why", "fc0_weight"]
+    assert "no gradient reads a feature map named 'fc0_weight'" in check_line(words, capsys, 2)
+    assert echo.load_plan(saved).decisions
+
+
+def test_plan_takes_max_planning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+    plan = echo.plan
+
+    def planned(*args: Any, **options: Any) -> Plan:
+        given.append(options["max_planning"])
+        return plan(*args, **options)
+
+    monkeypatch.setattr(echo, "plan", planned)
+    for text in ("none", "7.5"):
+        assert main.main(["plan", network(tmp_path), *SHAPES, "--max-planning", text, "--why", "tanh0"]) == 0
+    assert given == [None, 7.5]
+
+
+def test_why_of_a_node_that_echo_made_is_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Maps of fused operators have names such as ``fc0_echo_steps_echo0``, which the symbol has not."""
+    monkeypatch.setattr(echo, "plan", lambda *_, **__: pytest.fail("planned"))
+    with pytest.raises(pytest.fail.Exception, match="planned"):
+        main.main(["plan", network(tmp_path), *SHAPES, "--why", "fc0_echo_steps_echo0"])

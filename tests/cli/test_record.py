@@ -28,7 +28,7 @@ def test_without_echo_and_with_it(tmp_path: Path) -> None:
     done = record(tmp_path, "--compare", "off,on", "--picture", "both.svg")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("trained\n") == 2
-    for words in ("without echo", "with echo", "ms a step", "rows and sums: recording"):
+    for words in ("without echo", "with echo", "ms a step", "the same, predicted by echo", "rows and sums: recording"):
         assert words in done.stdout
     assert sorted(path.name for path in (tmp_path / "recording").iterdir()) == [
         "off.csv", "off.json", "on.csv", "on.json",
@@ -40,7 +40,9 @@ def test_json_and_the_status_of_the_program(tmp_path: Path) -> None:
     done = record(tmp_path, "--json", "--out", "here", program=MODULE + "import sys; sys.exit(7)\n")
     assert done.returncode == 7
     sums = json.loads(done.stdout)
-    assert sums["run"] == json.loads((tmp_path / "here" / "run.json").read_text())["summary"]
+    recorded = json.loads((tmp_path / "here" / "run.json").read_text())
+    assert sums["run"] == {**recorded["summary"], "predicted_process": None}
+    assert recorded["predicted"] is None, "echo was off"
     assert sums["run"]["steps"] == 8
     assert "trained" in done.stderr, "the program's words do not come between"
 
@@ -87,7 +89,7 @@ def test_bad_options_are_one_line(
     words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert said in check_line(["record", *words, "--", "true"], capsys)
+    assert said in check_line(["record", *words, "--", "true"], capsys, 1 if "No such file" in said else 2)
 
 
 def test_a_command_that_is_not_there(

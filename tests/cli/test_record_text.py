@@ -14,11 +14,11 @@ def cells(text: str, words: str) -> list[str]:
 
 def test_two_side_by_side() -> None:
     off = summary([row(0), row(1), row(2, gpu_joules=None)])
-    on = summary([row(0), row(1, seconds=0.25, storage=16 * 2**20)])
-    text = render({"off": off, "on": {**on, "storage": 16 * 2**20}})
+    on = summary([row(0), row(1, seconds=0.25, storage=16 * 10**6)])
+    text = render({"off": off, "on": {**on, "storage": 16 * 10**6}})
     assert "without echo" in text
-    assert cells(text, "ms a step")[1:] == ["50.0", "25.0", "50 %"]
-    assert cells(text, "storage")[1:] == ["64.0", "16.0", "25 %"]
+    assert cells(text, "ms a step")[1:] == ["50.0", "25.0", "-50 %"]
+    assert cells(text, "storage")[1:] == ["64.0", "16.0", "-75 %"]
     assert cells(text, "steps measured")[1:] == ["20", "10", ""]
     assert "energy" not in text, "nobody measured it"
 

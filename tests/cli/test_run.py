@@ -76,3 +76,62 @@ def test_verify_runs_a_program_that_verifies(tmp_path: Path) -> None:
     refused = python("-m", "echo", "verify", "--policy", cwd=tmp_path)
     assert refused.returncode == 2
     assert "mxecho verify" in refused.stderr
+
+
+LAYERS = """
+import sys
+import mxnet as mx
+from mxnet import autograd, gluon
+from mxnet.gluon import nn
+net = nn.Sequential() if sys.argv[1] == "parts" else nn.HybridSequential()
+for _ in range(3):
+    net.add(nn.Dense(16), nn.Activation("tanh"), nn.LayerNorm())
+net.initialize()
+if sys.argv[1] != "stock":
+    net.hybridize()
+trainer = gluon.Trainer(net.collect_params(), "sgd")
+for _ in range(2):
+    with autograd.record():
+        loss = net(mx.nd.ones((8, 4))).sum()
+    loss.backward()
+    trainer.step(8)
+sys.exit(int(sys.argv[2]))
+"""
+NOTHING = "nothing was {}: Gluon trains a block that is not hybridized"
+SMALL = "the blocks that are hybridized are so small"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "kind", "ends", "status", "said"),
+    [
+        ("run", "stock", 0, 0, NOTHING.format("planned")),
+        ("verify", "stock", 0, 1, NOTHING.format("verified")),
+        ("verify", "stock", 3, 3, NOTHING.format("verified")),
+        ("verify", "parts", 0, 1, SMALL),
+        ("verify", "whole", 0, 0, ""),
+        ("run", "whole", 0, 0, ""),
+    ],
+)
+def test_program_of_blocks_that_are_not_hybridized_is_told(
+    tmp_path: Path, command: str, kind: str, ends: int, status: int, said: str
+) -> None:
+    (tmp_path / "train.py").write_text(LAYERS)
+    done = python("-W", "ignore", "-m", "echo", command, "train.py", kind, str(ends), cwd=tmp_path)
+    assert done.returncode == status
+    lines = [line for line in done.stderr.splitlines() if line.startswith("mxecho")]
+    assert len(lines) == bool(said)
+    assert said in "".join(lines)
+
+
+@pytest.mark.slow
+def test_options_of_run_are_those_of_plan(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import mxnet\nfrom echo.runtime.stand_ins import STAND_INS as s\nprint(s.policy.options)"
+    )
+    words = ["--keep", "fc*", "--keep", "Pooling", "--recompute", "tanh0", "--optimizer-states", "2", "--max-planning",
+             "none", "--fuse", "memory", "--memory-budget", "50%"]  # fmt: skip
+    done = python("-m", "echo", "run", *words, "train.py", cwd=tmp_path)
+    for said in ("keep=('fc*', 'Pooling')", "recompute=('tanh0',)", "optimizer_states=2", "max_planning=None",
+                 "fuse='memory'", "memory_budget='50%'"):  # fmt: skip
+        assert said in done.stdout, done.stderr

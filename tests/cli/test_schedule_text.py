@@ -7,6 +7,7 @@ from echo.ir.data_graph import DataGraph
 from echo.policies.all import All
 from echo.policies.data_problem import Solved, problem_of_graph, smallest
 from echo.policies.none import None_
+from echo.system.sizes import size_text
 from tests.data_graphs import chain, unrolled
 
 
@@ -21,11 +22,11 @@ def test_four_lines_with_the_numbers_of_the_schedule() -> None:
     heavy = [number for number, node in enumerate(graph.training.nodes) if node.op == "linear"]
     light = [number for number, node in enumerate(graph.training.nodes) if node.op == "sigmoid"][:3]
     found = solved(graph, [*heavy, *light])
-    lines = render_schedule(graph, "search", 3 << 20, found).splitlines()
+    lines = render_schedule(graph, "search", 3 * 10**6, found).splitlines()
     step = sum(graph.seconds)
     nodes, forward = len(graph.training.nodes), sum(node.forward for node in graph.training.nodes)
     assert lines[0] == f"graph       {nodes} nodes, {forward} of them forward, {1000 * step:.2f} ms a step"
-    assert lines[1] == f"peak        0.0 MB -> {found.value.bytes / 2**20:.1f} MB, budget 3.0 MB (search)"
+    assert lines[1] == f"peak        0 bytes -> {size_text(found.value.bytes)}, budget 3.0 MB (search)"
     percent, ms = 100 * found.value.seconds / step, 1000 * found.value.seconds
     assert lines[2] == f"overhead    {percent:+.2f} %, {ms:.2f} ms"
     assert found.value.seconds > 0
@@ -43,4 +44,4 @@ def test_heavy_operators_are_counted() -> None:
 def test_what_is_held_at_the_peak() -> None:
     """The first gradient reads everything below the loss: the chain, the loss, and what it makes itself."""
     held = held_at_peak(chain(4).training, smallest(None_(), *chain(4)))
-    assert held == "tanh0 0.0 MB, tanh1 0.0 MB, tanh2 0.0 MB, tanh3 0.0 MB, loss4 0.0 MB"
+    assert held == "tanh0 1 bytes, tanh1 1 bytes, tanh2 1 bytes, tanh3 1 bytes, loss4 1 bytes"

@@ -42,9 +42,14 @@ def test_a_symbol_without_arrays_says_so() -> None:
 
 
 def test_numbers_and_words() -> None:
-    assert bounds_of("auto", None) == {"max_overhead": "auto", "memory_budget": None}
-    assert bounds_of("none", "6GB") == {"max_overhead": None, "memory_budget": "6GB"}
-    assert bounds_of("0.05", "0.5") == {"max_overhead": 0.05, "memory_budget": 0.5}
+    names = ("max_overhead", "memory_budget", "max_planning")
+    for words, values in {
+        ("auto", None, "10"): ("auto", None, 10.0),
+        ("none", "6GB", "none"): (None, "6GB", None),
+        ("0.05", "0.5", "3"): (0.05, 0.5, 3.0),
+        ("auto", "50%", "10"): ("auto", "50%", 10.0),
+    }.items():
+        assert bounds_of(*words) == dict(zip(names, values))
     with pytest.raises(OptionError, match="--max-overhead: expected a number, got 'many'"):
         number_of("--max-overhead", "many", ["auto"])
 

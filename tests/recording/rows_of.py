@@ -11,7 +11,7 @@ def row(number: int = 0, **values: Any) -> Row:
     """The row of the window with this number: 10 steps of 32 samples in half a second."""
     given = {
         "step": 10 * number + 11, "time": (number + 1) / 2, "steps": 10, "samples": 320, "seconds": 0.5,
-        "resident": 200 * 2**20, "storage": 64 * 2**20, "device": None, "gpu_joules": None, "cpu_joules": None,
+        "process": 200 * 10**6, "storage": 64 * 10**6, "device": None, "gpu_joules": None, "cpu_joules": None,
         "warmup": number == 0,
     }  # fmt: skip
     return Row(**{**given, **values})

@@ -37,7 +37,7 @@ def test_rows_of_all_but_the_first_step() -> None:
     ]  # fmt: skip
     assert [row.warmup for row in rows] == [True, False]
     assert [(row.gpu_joules, row.cpu_joules) for row in rows] == [(50.0, None)] * 2
-    assert (rows[0].resident, rows[0].storage, rows[0].device) == (7, 8, 9)
+    assert (rows[0].process, rows[0].storage, rows[0].device) == (7, 8, 9)
     assert machine.reads == 3, "once where a window ends and the next begins"
     last = machine.windows.close()
     assert last is not None

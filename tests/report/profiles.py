@@ -11,7 +11,7 @@ from echo.plans.plan import Plan
 from echo.report.profile import Profile
 from echo.report.usage import ALWAYS, Tensor, Usage
 
-MB = 2**20
+MB = 10**6
 OPS = ("tanh", "sigmoid", "relu", "softsign", "exp", "Dropout", "LayerNorm", "BatchNorm", "Pooling")
 _KINDS = ("feature maps", "map gradients", "temporaries", "recomputed maps")
 

@@ -6,7 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from echo.report.charts import VEGA_LITE, by_kind, by_layer, frontier, megabytes, timeline, timeline_rows
+from echo.report.charts import (
+    GRAPH_COLORS,
+    KIND_COLORS,
+    ROLE_COLORS,
+    VEGA_LITE,
+    by_kind,
+    by_layer,
+    frontier,
+    megabytes,
+    over_step,
+    timeline,
+    timeline_rows,
+)
+from echo.report.segment import RECOMPUTED, STASHED
 from echo.report.usage import Tensor, Usage, layer_of
 from tests.report.profiles import made_up
 
@@ -32,7 +45,7 @@ def test_the_largest_arrays_alive(seed: int) -> None:
             alive = [tensor for tensor in usage.passing if tensor.first <= step <= tensor.last]
             largest = sorted((tensor.bytes for tensor in alive), reverse=True)[:3]
             said = [part.rpartition(" ")[0].rpartition(" ") for part in row["largest"].split(", ")]
-            assert [float(size) for _, _, size in said] == [round(size / 2**20, 1) for size in largest]
+            assert [float(size) for _, _, size in said] == [round(size / 10**6, 1) for size in largest]
             assert {each for each, _, _ in said} <= {tensor.name for tensor in alive}
 
 
@@ -50,7 +63,7 @@ def test_bars_add_up() -> None:
     profile = made_up(50)
     rows = by_kind(profile)["data"]["values"]
     for name, usage in profile.usages.items():
-        assert sum(row["mb"] for row in rows if row["graph"] == name) == pytest.approx(usage.total / 2**20, abs=0.01)
+        assert sum(row["mb"] for row in rows if row["graph"] == name) == pytest.approx(usage.total / 10**6, abs=0.01)
     layers = by_layer(profile, layer_of)["data"]["values"]
     assert len({row["layer"] for row in layers}) == 10
     largest = {row["layer"] for row in layers}
@@ -71,8 +84,34 @@ def test_vega_lite_draws_them() -> None:
         timeline(profile),
         by_kind(profile),
         by_layer(profile, layer_of),
-        frontier(profile.frontier, {"total": 2**20, "time": 1.1}),
+        frontier(profile.frontier, {"total": 10**6, "time": 1.1}, 0.1),
     ):
         svg = convert.vegalite_to_svg(spec, vl_version=VEGA_LITE)
         assert svg.count("<path") > 5
         assert "NaN" not in svg
+
+
+def test_colors_stand_for_one_thing_each() -> None:
+    of_maps = {ROLE_COLORS[STASHED], ROLE_COLORS[RECOMPUTED]}
+    assert of_maps == {KIND_COLORS["feature maps"], KIND_COLORS["recomputed maps"]}
+    colors = [*GRAPH_COLORS.values(), *KIND_COLORS.values(), *(set(ROLE_COLORS.values()) - of_maps)]
+    assert len(set(colors)) == len(colors)
+
+
+def test_peaks_are_named_and_do_not_cover_each_other() -> None:
+    profile = made_up(50)
+    lines, peaks = over_step(profile)["layer"]
+    rows = {row["graph"]: row for row in peaks["data"]["values"]}
+    for name, usage in profile.usages.items():
+        assert rows[name]["mb"] == megabytes(max(usage.live))
+        assert rows[name]["label"] == f"{name}: {rows[name]['mb']:,.1f} MB"
+    twice = replace(profile, usages={"stock": profile.usages["echo"], "echo": profile.usages["echo"]})
+    one, other = over_step(twice)["layer"][1]["data"]["values"]
+    assert one["mb"] == other["mb"]
+    assert abs(one["over"] - other["over"]) >= 0.069 * one["mb"]
+    assert lines["mark"]["type"] == "area"
+
+
+def test_frontier_is_in_milliseconds() -> None:
+    spec = frontier([{"total": 10**7, "time": 1.5}], {"total": 2 * 10**7, "time": 0.9}, 0.04)
+    assert [point["ms"] for point in spec["layer"][0]["data"]["values"]] == [60.0, 36.0]

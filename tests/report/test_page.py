@@ -17,6 +17,7 @@ from echo.report import page
 from echo.report.profile import Profile
 from echo.report.segment import HEAVY, Operator, Segment
 from echo.report.usage import ALWAYS, PROCESS, Tensor, Usage
+from echo.system.sizes import size_text
 from tests.report.profiles import made_up, plan_of
 
 pytest.importorskip("jinja2", reason="needs the extra report")
@@ -121,7 +122,7 @@ def test_names_are_text_in_a_browser(tmp_path: Path) -> None:
 
 
 def _nasty() -> Profile:
-    tensor = Tensor(NASTY, NASTY, NASTY, NASTY, 5 * 2**20, ALWAYS, 0)
+    tensor = Tensor(NASTY, NASTY, NASTY, NASTY, 5 * 10**6, ALWAYS, 0)
     usages = {name: Usage(0, {}, (NASTY,), 1, (tensor, replace(tensor, first=0))) for name in ("stock", "echo")}
     decision = Decision(0, NASTY, NASTY, 0, RECOMPUTE, 9, 1.0, NASTY)
     segment = Segment((Operator(NASTY, NASTY, HEAVY, 9, True, 1, 0, 0.5),), (), 1)
@@ -136,7 +137,7 @@ def test_names_are_text() -> None:
 
 def test_what_was_measured_and_what_more_memory_would_buy_is_told() -> None:
     profile = made_up(30)
-    measured = replace(profile.usages["stock"], measured={PROCESS: profile.usages["stock"].total + 10 * 2**20})
+    measured = replace(profile.usages["stock"], measured={PROCESS: profile.usages["stock"].total + 10 * 10**6})
     text = page.html(replace(profile, usages={**profile.usages, "stock": measured}))
     assert re.search(
         r"<td>not accounted for</td><td class=.number.>10\.0 \(\d+\.\d %\)</td><td class=.number.>-</td>", text
@@ -174,3 +175,18 @@ def test_a_profile_of_one_graph(tmp_path: Path) -> None:
     text = (tmp_path / "a.html").read_text(encoding="utf-8")
     assert "<h2>Decisions" not in text
     assert "What other budgets buy" not in text
+
+
+def test_first_card_says_what_the_process_will_show() -> None:
+    profile = made_up(50)
+    stock, planned = (profile.usages[name] for name in ("stock", "echo"))
+    text = page.html(profile)
+    card = text.index("What you will see in your process")
+    assert card < text.index("held by the executor")
+    assert f"the executor holds {size_text(planned.total)} instead of {size_text(stock.total)}" in text
+    assert "and the peak of the process with Module is" in text
+    measured = {name: replace(usage, measured={PROCESS: size}) for (name, usage), size in zip(
+        profile.usages.items(), (400 * 10**6, 150 * 10**6))}  # fmt: skip
+    text = page.html(replace(profile, usages=measured))
+    assert "<b>250 MB less</b>" in text
+    assert "measured: two steps make it grow by 150 MB instead of 400 MB" in text

@@ -37,7 +37,7 @@ def test_memory_over_the_step(tmp_path: Path) -> None:
 
 def test_a_segment(tmp_path: Path) -> None:
     operators = [
-        Operator(f"some_{role.split()[0]}", "op", role, 2**20, role != FREED, 1 + number, number, 0.5)
+        Operator(f"some_{role.split()[0]}", "op", role, 10**6, role != FREED, 1 + number, number, 0.5)
         for number, role in enumerate((HEAVY, STASHED, FREED, RECOMPUTED))
     ]
     segment = Segment(tuple(operators), ((0, 1), (1, 2), (2, 3)), 30)

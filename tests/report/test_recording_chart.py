@@ -14,11 +14,16 @@ def titles(spec: dict[str, object]) -> list[str]:
 
 def test_a_panel_for_each_figure() -> None:
     spec = chart({"off": [row(0), row(1)], "on": [row(0, gpu_joules=10.0, storage=None)]})
-    assert titles(spec) == ["ms a step", "memory of the process, MB", "MXNet's storage, MB", "power of the GPUs, W"]
+    assert titles(spec) == [
+        "ms a step",
+        "peak of the process, MB",
+        "peak of MXNet's storage, MB",
+        "power of the GPUs, W",
+    ]
     time, _, storage, power = spec["vconcat"]
-    assert time["data"]["values"][1] == {"recording": "off", "step": 21, "value": 50.0}
-    assert [point["recording"] for point in storage["data"]["values"]] == ["off", "off"]
-    assert power["data"]["values"] == [{"recording": "on", "step": 11, "value": 20.0}]
+    assert time["data"]["values"][1] == {"recording": "without echo", "step": 21, "value": 50.0}
+    assert [point["recording"] for point in storage["data"]["values"]] == ["without echo"] * 2
+    assert power["data"]["values"] == [{"recording": "with echo", "step": 11, "value": 20.0}]
     assert time["encoding"]["color"]["legend"] == {"orient": "top"}
     assert chart({"run": [row()]})["vconcat"][0]["encoding"]["color"]["legend"] is None
 

@@ -15,7 +15,7 @@ from echo.report.text import render
 from echo.report.usage import Tensor, Usage, layer_by
 from tests.report.test_usage import STEPS, TENSORS, USAGE
 
-MB = 2**20
+MB = 10**6
 
 
 def _large(usage: Usage) -> Usage:

@@ -33,7 +33,7 @@ def test_counters_add_up_to_the_bytes_alive() -> None:
         now = 0.0
         for step, alive in enumerate(usage.live):
             now = counters.get(step, now)
-            assert abs(now - alive / 2**20) < 0.01
+            assert abs(now - alive / 10**6) < 0.01
         assert abs(counters[len(usage.steps)]) < 0.01  # nothing is left
 
 

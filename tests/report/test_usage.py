@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from echo.errors import GraphError
+from echo.errors import GraphError, OptionError
 from echo.estimators.footprint import OPTIMIZER
 from echo.plans.decisions import WORKSPACES
 from echo.report.usage import (
@@ -95,7 +95,7 @@ def test_by_layer_and_by_what_is_found_in_names() -> None:
 
 
 def test_a_pattern_that_is_none() -> None:
-    with pytest.raises(GraphError, match=r"expected a regular expression .* got '\(': missing \)"):
+    with pytest.raises(OptionError, match=r"expected a regular expression .* got '\(': missing \)"):
         layer_by("(")
 
 

@@ -1,0 +1,156 @@
+"""The predicted peak of a training process, without echo and with it, from a plan (`echo.estimators.process`)."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from typing import Iterator
+
+import numpy as np
+
+from echo.estimators.footprint import OPTIMIZER, WEIGHTS
+from echo.estimators.process import (
+    ARRAYS,
+    CODE,
+    CODE_BYTES,
+    COPIES,
+    HELD,
+    HOLES,
+    IMPORTED_BYTES,
+    INSIDE,
+    NODE_BYTES,
+    OUTPUT_COPIES,
+    OUTSIDE,
+    OWN_BYTES,
+    PLANNED,
+    SEEN,
+    SPACES,
+    STATES,
+    ProcessPeak,
+    hole_bytes,
+    process_peak,
+    space_bytes,
+)
+from echo.estimators.process import WORKSPACES as DRAWN
+from echo.ir.training_graph import DYNAMIC, EXECUTOR, SHAPED
+from echo.plans.decisions import HIDDEN, KEPT, WORKSPACES, Memory
+from echo.plans.plan import Plan
+from echo.system.sizes import size_text
+
+NO_GPU = "the peak of the process is predicted on CPUs only"
+_LAID_OUT = ("Convolution", "Deconvolution", "BatchNorm", "Pooling", "FullyConnected", "_contrib_SyncBatchNorm")
+_SPACES_VARIABLE = "MXNET_CPU_TEMP_COPY"
+_BESIDE = {HIDDEN: INSIDE, KEPT: COPIES, WORKSPACES: DRAWN, OPTIMIZER: STATES}  # kinds of a plan that are no arrays
+
+
+@dataclass(frozen=True)
+class Process:
+    """What a process holds when its first training step begins, or has shown since, in bytes.
+
+    ``held`` is resident memory, with the arrays of the graph unless they are still ``to_come``; ``own`` the part of it
+    that echo takes. ``states`` are the optimizer's, ``outputs`` what a Gluon block returns. ``peak`` is what the
+    process, with echo, needed at once in its first step.
+    """
+
+    held: int
+    own: int = OWN_BYTES
+    to_come: bool = False
+    states: int | None = None
+    outputs: int = 0
+    peak: int = 0
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """The predicted peaks of the process, without echo and with it."""
+
+    stock: ProcessPeak
+    echo: ProcessPeak
+
+    def __str__(self) -> str:
+        words = "instead of" if self.echo.total < self.stock.total else "and"
+        return f"{size_text(self.echo.total)} {words} {size_text(self.stock.total)} without echo"
+
+    def to_json(self) -> dict[str, dict[str, int]]:
+        """The bytes of each part, by graph."""
+        return {"stock": dict(self.stock.parts), "echo": dict(self.echo.parts)}
+
+
+def foreseen(plan: Plan, process: Process) -> Foreseen | None:
+    """The peaks of a process that trains by this plan; None on a GPU (`NO_GPU`)."""
+    if plan.device != "cpu":
+        return None
+    stock_spaces, echo_spaces = _spaces(plan)
+    parts = _parts(plan, plan.after, process, echo_spaces)
+    echo = process_peak(parts, process.peak and process.peak + parts[HOLES])  # which come with further steps
+    stock = _parts(plan, plan.before, process, stock_spaces)
+    stock[HELD] = max(stock[HELD] - process.own, 0)
+    if plan.subject.runner != DYNAMIC:  # there it is mostly the heap's, which fills its holes in another order
+        stock[SEEN] = echo.parts.get(SEEN, 0)
+    return Foreseen(process_peak(stock), echo)
+
+
+def of_symbol(plan: Plan) -> Foreseen | None:
+    """The peaks of a process that trains the symbol of a plan with Module; None on a GPU, and of a Gluon block.
+
+    Module keeps the weights in host arrays next to those of its executor.
+    """
+    if plan.subject.runner != EXECUTOR:
+        return None
+    nodes = NODE_BYTES * sum(plan.subject.operators.values())
+    held = IMPORTED_BYTES + nodes + plan.before.static.get(WEIGHTS, 0)
+    return foreseen(plan, Process(held + OWN_BYTES, to_come=True))
+
+
+def lines(plan: Plan, found: Foreseen | None) -> Iterator[str]:
+    """Describes a prediction in lines of text: the peaks, and their parts."""
+    if found is None:
+        if plan.device != "cpu":
+            yield f"peak of the process: {NO_GPU}"
+        return
+    yield f"peak of the process, predicted for a Module: {found}"
+    for name, peak in (("without echo", found.stock), ("with echo", found.echo)):
+        yield f"  {name}: {', '.join(f'{size_text(size)} {part}' for part, size in peak.parts.items())}"
+
+
+def _parts(plan: Plan, memory: Memory, process: Process, spaces: int) -> dict[str, int]:
+    arrays = {kind: size for kind, size in memory.static.items() if kind not in _BESIDE}
+    beside = {_BESIDE[kind]: size for kind, size in memory.static.items() if kind in _BESIDE}
+    if process.states is not None:
+        beside[STATES] = process.states
+    return {
+        HELD: process.held,
+        ARRAYS: sum(arrays.values()) if process.to_come else 0,
+        PLANNED: memory.planned,
+        **beside,
+        OUTSIDE: OUTPUT_COPIES * process.outputs,
+        SPACES: space_bytes(_largest(plan), spaces),
+        HOLES: hole_bytes(memory.planned, plan.subject.runner == DYNAMIC),
+        CODE: CODE_BYTES,
+    }
+
+
+def _largest(plan: Plan) -> int:
+    """The bytes of the largest map, or matrix of weights, that oneDNN may lay out again."""
+    if not any(op in plan.subject.operators for op in _LAID_OUT):
+        return 0
+    maps = (decision.bytes for decision in plan.decisions if decision.op in _LAID_OUT)
+    weights = (
+        math.prod(argument.shape) * np.dtype(argument.dtype).itemsize
+        for argument in plan.subject.arguments
+        if argument.request in ("write", "add")
+    )
+    return max((*maps, *weights), default=0)
+
+
+def _spaces(plan: Plan) -> tuple[int, int]:
+    """The number of temporary spaces of one graph in MXNet's own process, and in one with echo."""
+    runner, settings = plan.subject.runner, plan.subject.settings
+    given = os.environ.get(_SPACES_VARIABLE, "")
+    default = int(given) if given.isdigit() and int(given) else _handed_out(runner)
+    return default, int(settings.get(_SPACES_VARIABLE, default))
+
+
+def _handed_out(runner: str) -> int:
+    return {EXECUTOR: 1, SHAPED: 2}.get(runner, 4)

@@ -1,0 +1,150 @@
+"""The peak of the process that a plan predicts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from echo.estimators.process import (
+    ARRAYS,
+    CODE,
+    CODE_BYTES,
+    HELD,
+    HOLES,
+    IMPORTED_BYTES,
+    NODE_BYTES,
+    OUTSIDE,
+    OWN_BYTES,
+    PLANNED,
+    SEEN,
+    SPACES,
+    STATES,
+    WORKSPACES,
+)
+from echo.ir.training_graph import DYNAMIC, EXECUTOR, SHAPED, STATIC
+from echo.plans import decisions
+from echo.plans.key import Argument
+from echo.plans.plan import Plan
+from echo.report.foreseen import NO_GPU, Process, foreseen, lines, of_symbol
+from tests.plans.test_plan import SUBJECT, plan
+
+MB = 10**6
+MAP = 60 * MB  # the output of the plan's FullyConnected
+
+
+def run_by(runner: str, **settings: str) -> Plan:
+    return plan(subject=replace(SUBJECT, runner=runner, settings=settings))
+
+
+@pytest.fixture(autouse=True)
+def no_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MXNET_CPU_TEMP_COPY", raising=False)
+
+
+def test_executor_adds_planned_memory_states_and_code_to_what_is_held() -> None:
+    found = foreseen(run_by(EXECUTOR), Process(held=200 * MB, states=20 * MB))
+    assert found is not None
+    beside = {SPACES: MAP, CODE: CODE_BYTES, STATES: 20 * MB}
+    assert found.echo.parts == {HELD: 200 * MB, PLANNED: 120 * MB, **beside}
+    assert found.stock.parts == {HELD: 200 * MB - OWN_BYTES, PLANNED: 300 * MB, **beside}
+    assert str(found) == "411 MB instead of 581 MB without echo"
+    assert sum(found.to_json()["echo"].values()) == found.echo.total
+
+
+def test_plan_that_saves_less_than_echo_takes_is_told_without_a_promise() -> None:
+    given = run_by(EXECUTOR)
+    found = foreseen(replace(given, after=given.before), Process(held=200 * MB))
+    assert str(found) == "571 MB and 561 MB without echo"
+
+
+def test_arrays_to_come_are_counted_once() -> None:
+    found = foreseen(run_by(EXECUTOR), Process(held=200 * MB, to_come=True))
+    assert found is not None
+    assert found.echo.parts[ARRAYS] == found.stock.parts[ARRAYS] == 41 * MB
+
+
+def test_workspaces_of_fused_operators_count_with_echo_only() -> None:
+    given = run_by(EXECUTOR)
+    after = replace(given.after, static={**given.after.static, decisions.WORKSPACES: 7 * MB})
+    found = foreseen(replace(given, after=after), Process(held=200 * MB))
+    assert found is not None
+    assert found.echo.parts[WORKSPACES] == 7 * MB
+    assert WORKSPACES not in found.stock.parts
+
+
+def test_outputs_of_a_block_count_three_times() -> None:
+    found = foreseen(run_by(STATIC), Process(held=200 * MB, outputs=5 * MB))
+    assert found is not None
+    assert found.echo.parts[OUTSIDE] == found.stock.parts[OUTSIDE] == 15 * MB
+
+
+@pytest.mark.parametrize(("runner", "spaces"), [(EXECUTOR, 1.0), (SHAPED, 1.5), (STATIC, 2.5), (DYNAMIC, 2.5)])
+def test_spaces_of_the_stock_graph_follow_the_runner(runner: str, spaces: float) -> None:
+    found = foreseen(run_by(runner, MXNET_CPU_TEMP_COPY="1"), Process(held=200 * MB))
+    assert found is not None
+    assert found.stock.parts[SPACES] == spaces * MAP
+    assert found.echo.parts[SPACES] == MAP
+
+
+def test_spaces_that_the_user_set_count_in_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MXNET_CPU_TEMP_COPY", "2")
+    found = foreseen(run_by(STATIC, MXNET_CPU_TEMP_COPY="2"), Process(held=200 * MB))
+    assert found is not None
+    assert found.stock.parts[SPACES] == found.echo.parts[SPACES] == 1.5 * MAP
+
+
+def test_holes_exist_if_arrays_are_allocated_at_each_step() -> None:
+    dynamic, static = (foreseen(run_by(runner), Process(held=200 * MB)) for runner in (DYNAMIC, STATIC))
+    assert dynamic is not None
+    assert static is not None
+    assert (dynamic.stock.parts[HOLES], dynamic.echo.parts[HOLES]) == (60 * MB, 24 * MB)
+    assert HOLES not in static.stock.parts
+
+
+def test_what_the_first_step_needed_beyond_the_parts_counts_in_both() -> None:
+    without = foreseen(run_by(STATIC), Process(held=200 * MB))
+    assert without is not None
+    found = foreseen(run_by(STATIC), Process(held=200 * MB, peak=without.echo.total + 50 * MB))
+    assert found is not None
+    assert found.echo.parts[SEEN] == found.stock.parts[SEEN] == 50 * MB
+    assert found.stock.total == without.stock.total + 50 * MB
+
+
+def test_gpu_has_no_prediction_and_says_so() -> None:
+    given = plan(device="gpu")
+    assert foreseen(given, Process(held=200 * MB)) is None
+    assert list(lines(given, None)) == [f"peak of the process: {NO_GPU}"]
+
+
+def test_symbol_is_predicted_for_a_module_and_a_block_is_not() -> None:
+    given = run_by(EXECUTOR)
+    found = of_symbol(given)
+    assert found is not None
+    nodes = NODE_BYTES * sum(given.subject.operators.values())
+    assert found.stock.parts[HELD] == IMPORTED_BYTES + nodes + 20 * MB, "Module keeps the weights twice"
+    first, *parts = lines(given, found)
+    assert first == f"peak of the process, predicted for a Module: {found}"
+    assert [line.split(":")[0].strip() for line in parts] == ["without echo", "with echo"]
+    assert of_symbol(run_by(STATIC)) is None
+
+
+def test_weights_larger_than_maps_decide_how_large_spaces_are() -> None:
+    wide = Argument((5000, 4000), "float32", "write")
+    given = plan(subject=replace(SUBJECT, arguments=(*SUBJECT.arguments, wide)))
+    found = foreseen(given, Process(held=200 * MB))
+    assert found is not None
+    assert found.echo.parts[SPACES] == 80 * MB
+
+
+def test_graph_without_operators_of_onednn_has_no_spaces() -> None:
+    found = foreseen(plan(subject=replace(SUBJECT, operators={"tanh": 1})), Process(held=200 * MB))
+    assert found is not None
+    assert SPACES not in found.echo.parts
+
+
+def test_dynamic_graph_adds_holes_to_what_the_first_step_needed() -> None:
+    found = foreseen(run_by(DYNAMIC), Process(held=200 * MB, peak=900 * MB))
+    assert found is not None
+    assert found.echo.total == 900 * MB + found.echo.parts[HOLES]
+    assert SEEN not in found.stock.parts
