@@ -34,6 +34,8 @@ COMPILERS = r"(?:g\+\+|clang\+\+)(?:-\d+)?"
 CASES = (
     Case("lstm_cell", {"B": 64, "H": 512}),
     Case("gru_cell", {"B": 64, "H": 512}),
+    Case("gru_reset", {"B": 64, "H": 512}, {"keeps": 0}),
+    Case("gru_mix", {"B": 64, "H": 512}),
     Case("lstm_norm_cell", {"B": 64, "H": 512}, {"eps": 1e-5}),
     Case("weighted_sum", {"B": 32, "T": 30, "H": 512}),
     Case("mlp_score", {"B": 16, "T": 30, "H": 512}, {"eps": 1e-5}),

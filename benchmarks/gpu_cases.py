@@ -179,6 +179,8 @@ def cases_of(scale: int) -> list[Case]:
         cases += [
             Case("lstm_cell", {"B": batch, "H": hidden}),
             Case("gru_cell", {"B": batch, "H": hidden}),
+            Case("gru_reset", {"B": batch, "H": hidden}, {"keeps": float(hidden % 2), "order": float(hidden % 2)}),
+            Case("gru_mix", {"B": batch, "H": hidden}),
             Case("lstm_norm_cell", {"B": 9 * scale, "H": hidden}, {"eps": 1e-2}),
             Case("weighted_sum", {"B": batch, "T": 11, "H": hidden}),
             Case("mlp_score", {"B": batch, "T": 5, "H": hidden}, {"eps": 1e-5}, absent=(3, 4)),
@@ -266,6 +268,8 @@ def _empty_cases() -> list[Case]:
     return [
         Case("lstm_cell", {"B": 0, "H": 5}),
         Case("gru_cell", {"B": 2, "H": 0}),
+        Case("gru_reset", {"B": 0, "H": 5}, {"keeps": 0.0}),
+        Case("gru_mix", {"B": 2, "H": 0}),
         Case("lstm_norm_cell", {"B": 0, "H": 5}, {"eps": 1e-5}),
         Case("weighted_sum", {"B": 2, "T": 0, "H": 3}),
         Case("mlp_score", {"B": 2, "T": 0, "H": 3}, {"eps": 1e-5}),

@@ -57,6 +57,11 @@ class Kernel:
         return tuple(number for number, name in enumerate(names) if name in self.reads)
 
 
+def _required(params: str) -> tuple[str, ...]:
+    """The parameters that a call has to give: the table marks others with a question mark."""
+    return tuple(name for name in params.split() if not name.endswith("?"))
+
+
 def parse(text: str) -> dict[str, Kernel]:
     """The kernels by name, in the order of the table's text.
 
@@ -67,7 +72,7 @@ def parse(text: str) -> dict[str, Kernel]:
     if not rows:
         raise ValueError("expected rows of kernels, found none")
     return {
-        name: Kernel(name, _tensors(inputs), _tensors(outputs), tuple(params.split()), tuple(reads.split()))
+        name: Kernel(name, _tensors(inputs), _tensors(outputs), _required(params), tuple(reads.split()))
         for name, inputs, outputs, params, reads in rows
     }
 

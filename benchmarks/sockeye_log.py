@@ -7,12 +7,15 @@ import re
 from pathlib import Path
 from typing import Any, Mapping, NamedTuple
 
+from echo.system.sizes import MB, bytes_of
+
 COUNTER = "Memory: cpu/0"
 # These files, and these columns of the metrics, hold times; all else has to be the same in every run with one seed.
 _CLOCK_FILES = frozenset({"log", "training_state/training.pkl"})
 _CLOCKS = frozenset({"time-elapsed", "avg-sec-per-sent-val", "decode-walltime-val"})
 _CHECKPOINT = re.compile(r"Checkpoint \[\d+\]\tUpdates=(\d+) .*Time-cost=([\d.]+) ")
-_PLANNED = re.compile(r"echo: (\d+) MB -> (\d+) MB planned\b.*?([+-][\d.]+) % time.*?, (\d+) feature maps")
+_SIZE = r"([\d,.]+ (?:MB|kB|bytes))"
+_PLANNED = re.compile(rf"echo: {_SIZE} -> {_SIZE} planned\b.*?([+-][\d.]+) % time.*?, (\d+) feature maps")
 _PERPLEXITY = re.compile(r"[\w-]*perplexity=[\w.+-]+")
 
 
@@ -52,8 +55,8 @@ def largest_plan(log: str) -> Planned:
     Raises:
         ValueError: echo logged no plan.
     """
-    found = [Planned(int(stock), int(mb), float(percent) / 100, int(maps))
-             for stock, mb, percent, maps in _PLANNED.findall(log)]  # fmt: skip
+    found = [Planned(*(round(bytes_of(size) / MB) for size in (stock, planned)), float(percent) / 100, int(maps))
+             for stock, planned, percent, maps in _PLANNED.findall(log)]  # fmt: skip
     if not found:
         raise ValueError("expected a line 'echo: N MB -> N MB planned' in the log, found none")
     return max(found)

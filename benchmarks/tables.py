@@ -97,6 +97,52 @@ def planning_table(result: dict[str, Any]) -> str:
     return _table(columns, cells, result)
 
 
+def busy_table(result: dict[str, Any]) -> str:
+    """What plannings on a busy machine have in common."""
+
+    def cells(row: Row) -> list[str]:
+        sizes = [size for size, _ in row["bytes"]]
+        megabytes = sorted({f"{size / 1e6:.2f}" for size in (min(sizes), max(sizes))})
+        most = (f"{max(row[name]):.1f}" for name in ("quiet_seconds", "seconds"))
+        spread = f"{100 * row['spread_of_bytes']:.1f}"
+        return [row["model"], " to ".join(megabytes), spread, str(len(row["fused"])), *most, str(row["stopped"])]
+
+    columns = "model | planned MB | spread, % | sets of fused operators | most s before | most s | stopped"
+    return _table(columns, cells, result)
+
+
+def shapes_table(result: dict[str, Any]) -> str:
+    """What trainings cost whose batches seldom have the same shape twice, and what they save."""
+
+    def cells(row: Row) -> list[str]:
+        sizes = [f"{row[name]:.1f}" for name in ("stock_mb", "echo_mb")]
+        return [row["case"], f"{row['time']:.2f}", *sizes, str(row["plans_on_disk"])]
+
+    return _table("training | time | stock MB | echo MB | plans on disk", cells, result)
+
+
+def process_table(result: dict[str, Any]) -> str:
+    """Peaks of training processes, predicted and seen, and the part of the planned saving that is seen."""
+
+    def cells(row: Row) -> list[str]:
+        seen, found = row["seen"], row["predicted"]
+        totals = {name: sum(parts.values()) for name, parts in found.items()} if found else {}
+        pairs = [
+            [f"{totals[name] / 1e6:.0f}" if totals else "-", f"{size / 1e6:.0f}",
+             f"{100 * (totals[name] / size - 1):+.1f}" if totals else "-"]
+            for name, size in seen.items()
+        ]  # fmt: skip
+        planned = found["stock"].get("planned", 0) - found["echo"].get("planned", 0) if found else 0
+        early = row.get("by_plan")
+        by_plan = [f"{early[name] / 1e6:.0f}" if early else "" for name in seen]
+        saved = f"{planned / 1e6:.0f}", f"{(seen['stock'] - seen['echo']) / 1e6:.0f}"
+        return [row["training"], *pairs[0], *pairs[1], *by_plan, *saved]
+
+    columns = "training | stock, predicted MB | seen | off by, % | echo, predicted MB | seen | off by, %"
+    columns += " | `plan`: stock | `plan`: echo"
+    return _table(f"{columns} | planned saving, MB | **seen saving, MB**", cells, result)
+
+
 def startup_table(result: dict[str, Any]) -> str:
     """What the package adds to the start of Python."""
 
@@ -195,7 +241,10 @@ TABLES: dict[str, tuple[Callable[[dict[str, Any]], str], str, str]] = {
     "fusion": (fusion_table, "fusion", "python -m benchmarks.fusion"),
     "gluon": (gluon_table, "gluon_memory", "python -m benchmarks.gluon_memory"),
     "buckets": (buckets_table, "buckets", "python -m benchmarks.buckets"),
+    "shapes": (shapes_table, "changing_shapes", "python -m benchmarks.changing_shapes"),
     "planning": (planning_table, "planning_time", "python -m benchmarks.planning_time"),
+    "busy": (busy_table, "busy_planning", "python -m benchmarks.busy_planning"),
+    "process": (process_table, "process_peak", "python -m benchmarks.process_peak"),
     "startup": (startup_table, "startup", "python -m benchmarks.startup"),
     "sockeye": (sockeye_table, "sockeye_training", "make sockeye"),
     "projects": (projects_table, "projects", "make projects"),

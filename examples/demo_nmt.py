@@ -4,7 +4,7 @@
 
 An LSTM encoder-decoder with attention learns English-German sentences out of Django's message catalogues.
 Each configuration runs in a process of its own, one after the other, from the same initial weights and over
-the same batches. Then come a table, and a chart of the memory over one step. Without fused operators every
+the same batches. Then come a table, and a picture of the memory over one step. Without fused operators every
 loss and trained weight has to equal stock MXNet's to the last bit, with them losses have to be equal to rounding.
 Exits with 1 where they are not.
 """
@@ -22,7 +22,7 @@ import tempfile
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 import numpy as np
 import parallel_text
@@ -59,14 +59,14 @@ SEED = 7
 
 @dataclass(frozen=True)
 class Result:
-    """What one configuration needed. Memory in MB of 10^6 bytes, but for `planned_mb`, which MXNet prints."""
+    """What one configuration needed, in MB of 10^6 bytes: planned, most in MXNet's storage, growth of the process."""
 
     planned_mb: int
+    storage_mb: float
     peak_mb: float
     step_ms: list[float]
     losses: list[float]
     weights: str
-    timeline: list[tuple[float, float]]
 
     @property
     def median_ms(self) -> float:
@@ -91,7 +91,6 @@ def work(name: str, arguments: argparse.Namespace) -> Result:
     mx.profiler.set_state("run")
     module = _module(symbol, arguments)
     losses, milliseconds = [], []
-    began = time.time()
     for step in range(arguments.steps):
         loss, spent = _train_step(module, batches[step % len(batches)])
         if step == 0:
@@ -102,19 +101,23 @@ def work(name: str, arguments: argparse.Namespace) -> Result:
         print(f"@step {step + 1} {loss:.4f}", flush=True)
     return Result(
         planned_mb=_planned_mb(module),
+        storage_mb=_storage_mb(trace),
         peak_mb=_memory_mb("VmHWM") - resident,
         step_ms=milliseconds,
         losses=losses,
         weights=_digest(module),
-        timeline=_timeline(trace, began, milliseconds[0]),
     )
 
 
-def _symbol(name: str, corpus: parallel_text.Corpus, arguments: argparse.Namespace) -> mx.sym.Symbol:
+def _model(corpus: parallel_text.Corpus, arguments: argparse.Namespace) -> mx.sym.Symbol:
     from benchmarks.models import nmt_symbol
 
     vocabulary = max(len(corpus.english), len(corpus.german))
-    symbol = nmt_symbol(arguments.length, arguments.hidden, vocabulary)
+    return nmt_symbol(arguments.length, arguments.hidden, vocabulary)
+
+
+def _symbol(name: str, corpus: parallel_text.Corpus, arguments: argparse.Namespace) -> mx.sym.Symbol:
+    symbol = _model(corpus, arguments)
     options = CONFIGURATIONS[name]
     if options is None:
         return symbol
@@ -166,7 +169,7 @@ def _planned_mb(module: mx.mod.Module) -> int:
     total = re.search(r"Total (\d+) MB allocated", text)
     if total is None:
         raise ValueError(f"expected 'Total N MB allocated' in MXNet's printout, got {text[-200:]!r}")
-    return int(total.group(1))
+    return round(int(total.group(1)) * 2**20 / 1e6)  # MXNet's MB are 2^20 bytes
 
 
 def _digest(module: mx.mod.Module) -> str:
@@ -186,18 +189,11 @@ def _memory_mb(field: str) -> float:
     raise OSError(f"expected a line {field} in /proc/self/status")
 
 
-def _timeline(trace: Path, began: float, step_ms: float) -> list[tuple[float, float]]:
-    """(percent of the step's time, MB) at each allocation of the first step, from MXNet's profiler.
-
-    MXNet allocates a chunk when an operator first writes to it, so this rises towards the planned total.
-    """
+def _storage_mb(trace: Path) -> float:
+    """The most that MXNet's storage held in the first step, in which it allocates all, from MXNet's profiler."""
     name = "Memory: cpu/0"
     events = json.loads(trace.read_text())["traceEvents"]
-    counts = sorted((event["ts"], event["args"][name]) for event in events if event.get("name") == name)
-    moments = [((stamp - began * 1e6) / (step_ms * 10), size / 1e6) for stamp, size in counts]
-    before = [size for moment, size in moments if moment < 0]
-    during = [(moment, size) for moment, size in moments if 0 <= moment <= 100]
-    return [(0.0, before[-1] if before else 0.0), *during, (100.0, during[-1][1] if during else 0.0)]
+    return max((float(event["args"][name]) / 1e6 for event in events if event.get("name") == name), default=0.0)
 
 
 # All configurations: runs the workers and compares ---------------------------------------------------------
@@ -218,16 +214,38 @@ def run_all(arguments: argparse.Namespace, console: Console) -> dict[str, Result
         TimeElapsedColumn(),
     )
     results = {}
+    if not console.is_terminal:  # a file or a pipe would see nothing until the end
+        return _run_all_into_a_file(arguments, console)
     with Progress(*columns, console=console) as progress, tempfile.TemporaryDirectory() as folder:
         tasks = {name: progress.add_task(name, total=arguments.steps, start=False, note="") for name in CONFIGURATIONS}
         for number, (name, task) in enumerate(tasks.items()):
             progress.start_task(task)
-            results[name] = _run_worker(name, Path(folder) / f"{number}.json", arguments, progress, task)
+
+            def show(note: str, step: int = 0, task: Any = task) -> None:
+                progress.update(task, completed=step, note=note)
+
+            results[name] = _run_worker(name, Path(folder) / f"{number}.json", arguments, show)
             progress.stop_task(task)
     return results
 
 
-def _run_worker(name: str, result: Path, arguments: argparse.Namespace, progress: Progress, task: Any) -> Result:
+def _run_all_into_a_file(arguments: argparse.Namespace, console: Console) -> dict[str, Result]:
+    results = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for number, name in enumerate(CONFIGURATIONS):
+
+            def say(note: str, step: int = 0, name: str = name) -> None:
+                if step in (0, 1, arguments.steps):
+                    console.print(f"{name}: {note}", soft_wrap=True)
+                    console.file.flush()
+
+            say("starts")
+            results[name] = _run_worker(name, Path(folder) / f"{number}.json", arguments, say)
+    return results
+
+
+def _run_worker(name: str, result: Path, arguments: argparse.Namespace, say: Callable[..., None]) -> Result:
+    """Trains a configuration; ``say`` shows a note, and how many steps are done."""
     command = [sys.executable, __file__, "--worker", name, "--result", str(result)]
     for option in ("steps", "batch", "length", "hidden"):
         command += [f"--{option}", str(getattr(arguments, option))]
@@ -236,10 +254,10 @@ def _run_worker(name: str, result: Path, arguments: argparse.Namespace, progress
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process:
             for line in process.stdout or ():
                 if line.startswith("@bind"):
-                    progress.update(task, note="planning")
+                    say("planning")
                 elif line.startswith("@step"):
                     _, step, loss = line.split()
-                    progress.update(task, completed=int(step), note=f"loss {loss}")
+                    say(f"loss {loss}", int(step))
         if process.returncode != 0:
             log.seek(0)
             raise WorkerFailed(f"{name}: exit status {process.returncode}\n{log.read()[-3000:]}")
@@ -254,10 +272,11 @@ def table(results: dict[str, Result]) -> Table:
     headings = (
         "planned\nMB",
         "times\nless",
-        "peak RSS\nMB",
+        "storage\nMB",
+        "process\nMB",
         "ms per\nstep",
         "time",
-        "largest loss\ndifference",
+        "loss off\nby",
     )
     for heading in headings:
         shown.add_column(heading, justify="right", no_wrap=True)
@@ -266,12 +285,16 @@ def table(results: dict[str, Result]) -> Table:
             name,
             f"{result.planned_mb}",
             f"{stock.planned_mb / max(result.planned_mb, 1):.2f}x",
+            f"{result.storage_mb:.0f}",
             f"{result.peak_mb:.0f}",
             f"{result.median_ms:.0f}",
             f"{result.median_ms / stock.median_ms:.2f}x",
-            f"{largest_difference(stock, result):g}",
+            f"{largest_difference(stock, result):.1g}",
         )
-    shown.caption = "peak RSS: growth since bind; weights, gradients and optimizer included"
+    shown.caption = (
+        "planned: by MXNet for the two passes; storage: that, weights, gradients and optimizer, at the peak of step 1; "
+        "process: that, workspaces and oneDNN's memory, as growth since bind to the peak of the process"
+    )
     return shown
 
 
@@ -280,28 +303,16 @@ def largest_difference(stock: Result, result: Result) -> float:
     return max(abs(a - b) for a, b in zip(stock.losses, result.losses))
 
 
-def chart(results: dict[str, Result], path: Path) -> None:
-    """Write the memory over the first training step, as MXNet's profiler counted it, to `path`."""
-    import matplotlib as mpl
+def picture(corpus: parallel_text.Corpus, arguments: argparse.Namespace, path: Path) -> None:
+    """Draw the memory over a training step, without echo and with it, as `mxecho profile` draws it on its pages."""
+    import echo
+    from echo.report.picture import save_over_step
 
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(9, 5), layout="constrained")
-    for name, result in results.items():
-        moments, sizes = zip(*result.timeline)
-        axes.step(moments, sizes, where="post", label=f"{name}: {max(sizes):.0f} MB")
-    axes.set(
-        title="Memory over one training step (the first: MXNet allocates as it goes)",
-        xlabel="percent of the step",
-        ylabel="MB allocated through MXNet",
-        ylim=(0, None),
-    )
-    axes.grid(alpha=0.3)
-    axes.legend(loc="lower right")
+    shape = (arguments.batch, arguments.length)
+    shapes = {name: shape for name in ("source", "target", "softmax_label")}
+    profile = echo.profile(_model(corpus, arguments), ("echo",), **shapes)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    save_over_step(profile, path, "Feature maps and gradients alive over one training step")
 
 
 def differences(results: dict[str, Result]) -> list[str]:
@@ -326,6 +337,8 @@ def differences(results: dict[str, Result]) -> list[str]:
 def compare(arguments: argparse.Namespace) -> int:
     """Run and report all configurations; gives the exit status."""
     console = Console()
+    console.print("Reading English-German sentences ...")
+    console.file.flush()
     try:
         corpus = parallel_text.load()
         corpus.batches(arguments.length, arguments.batch, SEED)
@@ -342,8 +355,8 @@ def compare(arguments: argparse.Namespace) -> int:
         console.print(f"error: {error}", style="red", markup=False, soft_wrap=True)
         return 1
     path = arguments.out / "memory-over-the-step.png"
-    chart(results, path)
     console.print(table(results))
+    picture(corpus, arguments, path)
     console.print(f"memory over the step: {path}")
     found = differences(results)
     for sentence in found:
@@ -364,7 +377,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=64, help="sentences in a batch (default: 64)")
     parser.add_argument("--length", type=int, default=30, help="positions in a sentence (default: 30)")
     parser.add_argument("--hidden", type=int, default=256, help="units of each layer (default: 256)")
-    parser.add_argument("--out", type=Path, default=Path("out"), help="folder of the chart (default: out)")
+    parser.add_argument("--out", type=Path, default=Path("out"), help="folder of the picture (default: out)")
     parser.add_argument("--worker", choices=CONFIGURATIONS, help=argparse.SUPPRESS)
     parser.add_argument("--result", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args(words)

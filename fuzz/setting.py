@@ -9,7 +9,7 @@ from typing import Any
 
 def prepare() -> None:
     """Sets this process up; call it once, before the first case."""
-    from echo.estimators.overhead import UnmeasurableError
+    from echo.estimators.measuring import Measured, UnmeasurableError
     from echo.frontend.hook import install_hook
     from echo.frontend.session import MxnetSession
 
@@ -17,9 +17,9 @@ def prepare() -> None:
         raise RuntimeError(f"fuzzing needs the hook: {install_hook()}")
     os.environ["ECHO_CACHE_DIR"] = os.devnull + "/none"  # cannot be written to
 
-    def measure(training: Any, number: int) -> float:
+    def measure(training: Any, number: int) -> Measured:
         node = training.nodes[number]
-        return 1e-6 * (1 + zlib.crc32(f"{node.op}{node.name}".encode()) % 97)
+        return Measured(1e-6 * (1 + zlib.crc32(f"{node.op}{node.name}".encode()) % 97))
 
     def race(*_: Any) -> None:
         raise UnmeasurableError("nothing is measured here")

@@ -16,11 +16,13 @@ import numpy as np
 
 from benchmarks.sockeye_log import counter_peak
 from echo.native.counter import preloaded
+from echo.system.sizes import MB, bytes_of
 from projects.settings import OUT, environment
 
 SECONDS = 900  # a training that takes longer hangs
 _ECHO = re.compile(r"^.*?\becho: (.*)$", re.MULTILINE)
-_PLANNED = re.compile(r"^(\d+) MB (?:and \d+ MB .*)?-> (\d+) MB planned")
+_SIZE = r"([\d,.]+ (?:MB|kB|bytes))"
+_PLANNED = re.compile(rf"^{_SIZE} (?:and {_SIZE} .*)?-> {_SIZE} planned")
 _NEWS = ("WARNING", "without a plan", "not active", "as it is", "Error")
 
 
@@ -71,7 +73,7 @@ def _read(folder: Path, log: str) -> Run:
 def planned(log: str) -> tuple[int, int] | None:
     """Planned MB of the largest graph, without echo and with it; None where echo planned nothing."""
     found = (_PLANNED.match(line) for line in _ECHO.findall(log))
-    return max(((int(one[1]), int(one[2])) for one in found if one), default=None)
+    return max(((round(bytes_of(one[1]) / MB), round(bytes_of(one[3]) / MB)) for one in found if one), default=None)
 
 
 def _warnings(log: str) -> tuple[str, ...]:
