@@ -7,7 +7,7 @@ import os
 import random
 import sys
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +18,8 @@ import pytest
 
 from benchmarks.models import SMALL
 from echo.estimators.evaluator import Choice, Evaluator
-from echo.estimators.overhead import Overhead, UnmeasurableError
+from echo.estimators.measuring import UnmeasurableError
+from echo.estimators.overhead import Overhead
 from echo.estimators.planner import ReferencePlanner, StoragePlanner
 from echo.frontend.capture import oracle, training_graph
 from echo.frontend.hook import install_hook
@@ -34,6 +35,7 @@ from echo.ir.schedule import Splits
 from echo.ir.training_graph import EXECUTOR, TrainingGraph
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewrite
+from echo.passes.rules import RULES
 from echo.passes.select import Selection
 from echo.planning.service import Planner
 from echo.planning.store import Found
@@ -139,13 +141,16 @@ class Case:
 
 def plan_other_graphs(monkeypatch: pytest.MonkeyPatch, changed: Callable[[Graph], Graph]) -> None:
     """Every plan from now on is bound with what ``changed`` makes of its graph."""
-    original = Planner.plan
 
-    def changing(*args: Any, **kwargs: Any) -> Found:
-        found = original(*args, **kwargs)
-        return found._replace(graph=changed(found.graph))
+    def changing(original: Callable[..., Found | None]) -> Callable[..., Found | None]:
+        def called(*args: Any, **kwargs: Any) -> Found | None:
+            found = original(*args, **kwargs)
+            return None if found is None else found._replace(graph=changed(found.graph))
 
-    monkeypatch.setattr(Planner, "plan", changing)
+        return called
+
+    for name in ("plan", "follow"):
+        monkeypatch.setattr(Planner, name, changing(getattr(Planner, name)))
 
 
 def calls_of(action: Callable[[], Any]) -> tuple[Any, int]:
@@ -401,10 +406,18 @@ class _Patient:
         return NEVER
 
 
+@pytest.fixture
+def free_workspaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workspaces do not decide: small models are fused of which a larger one would be fused as well."""
+    monkeypatch.setattr("echo.passes.trial.RULES", replace(RULES, tiny=1 << 40))
+
+
 @pytest.fixture(autouse=True)
 def patient(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Planning takes the time that it takes, but in the tests of the deadline."""
+    """Planning takes the time that it takes, but in the tests of the deadline and of the time for further shapes."""
     with pytest.MonkeyPatch.context() as patch:  # one of its own: the order of other fixtures stays
+        if not request.module.__name__.endswith(("test_follow", "test_shape_plans")):
+            patch.setattr("echo.planning.follow.SpareTime.allows", lambda *_: True)
         if not request.module.__name__.endswith("test_deadline"):
             patch.setattr("echo.planning.service.Deadline", _Patient)
         yield

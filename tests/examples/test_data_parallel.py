@@ -32,4 +32,4 @@ def test_workers_with_echo_learn_the_same_weights(tmp_path: Path) -> None:
     assert len(stock) == 2
     assert len({re.search(r"weights (\w+)", line).group(1) for line in stock}) == 1, "the workers differ"
     assert found == stock
-    assert len(re.findall(r"MB planned .* [1-9]\d* feature maps? recomputed", log)) == 2
+    assert len(re.findall(r"[Mk]B planned .* [1-9]\d* feature maps? recomputed", log)) == 2

@@ -34,7 +34,7 @@ def test_all_is_well(tmp_path: Path) -> None:
     assert facts["driver"]["remark"] == "runs CUDA up to 12.4"
     for number in (0, 1):
         text = facts[f"gpu({number})"]["value"]
-        assert text.startswith("fake device, 16.0 GB, compute capability ")
+        assert text.startswith("fake device, 17.2 GB, compute capability ")
         major, minor = (int(part) for part in text.split()[-1].split("."))
         assert facts[f"gpu({number}) MXNet has code"]["value"] is has_code(wheel, (major, minor))
         assert facts[f"gpu({number}) runs echo's kernels"]["value"] is True
