@@ -96,7 +96,7 @@ def bases(request: Request) -> Iterator[Trial]:
     A base whose planning fails is left out, and so is one that is larger or slower than the user's own graph.
     """
     fused, has_plan = Fused(request.graph), False
-    rejected: list[Trial] = []
+    rejected: Trial | None = None
     seen: tuple[Place, ...] = ()
     worse: dict[Place, Missed] = {}
     for index, stage in enumerate(BASES):
@@ -110,7 +110,7 @@ def bases(request: Request) -> Iterator[Trial]:
         slower = "" if base is None else base.why_slower(request)
         if base is not None and (base.is_larger or slower):
             worse.update(base.near_misses(request.graph, slower))
-            rejected.append(base)
+            rejected = rejected or base
         elif base is not None:
             yield base
             has_plan = has_plan or base.planned is not None
@@ -128,7 +128,7 @@ def _with_its_part(request: Request, count: int) -> Request:
     return request if request.options.memory_budget is None else replace(request, deadline=request.deadline.part(count))
 
 
-def _trial_of_users_graph(request: Request, unfused: Fused, has_plan: bool, rejected: list[Trial]) -> Trial | None:
+def _trial_of_users_graph(request: Request, unfused: Fused, has_plan: bool, rejected: Trial | None) -> Trial | None:
     """A trial of the user's own graph; None where that fails although another graph has a plan (``has_plan``).
 
     The user's wishes may be possible with fused operators alone: then the first rejected base, if there is one.
@@ -137,9 +137,9 @@ def _trial_of_users_graph(request: Request, unfused: Fused, has_plan: bool, reje
         try:
             return trial(request, unfused)
         except OptionError:
-            if not has_plan and not rejected:
+            if not has_plan and rejected is None:
                 raise
-    return None if has_plan or not rejected else rejected[0]
+    return None if has_plan else rejected
 
 
 def refined(request: Request, base: Trial, stage: Refinement) -> Trial:

@@ -107,8 +107,3 @@ def solve_graph(
     if best.planned_bytes > max_bytes:
         best = min(best, least((light, heavy), solve, heavy), key=lambda solved: solved.planned_bytes)
     return best
-
-
-def smallest(policy: Policy, training: TrainingGraph, seconds: Sequence[float], deadline: Deadline = NEVER) -> Solved:
-    """The schedule with the fewest bytes that the policy finds, in which every operator may run again."""
-    return solve_graph(policy, training, seconds, max_bytes=0, deadline=deadline)

@@ -24,16 +24,12 @@ class Deadline:
 
     seconds: float
     at: float
-    length: float = math.nan
-
-    def __post_init__(self) -> None:
-        if math.isnan(self.length):
-            object.__setattr__(self, "length", self.seconds)
+    length: float
 
     @staticmethod
     def after(seconds: float | None) -> Deadline:
         """Returns the deadline ``seconds`` from now, or one that never passes for None."""
-        return NEVER if seconds is None else Deadline(seconds, time.monotonic() + seconds)
+        return NEVER if seconds is None else Deadline(seconds, time.monotonic() + seconds, seconds)
 
     @property
     def left(self) -> float:
@@ -58,4 +54,4 @@ class Deadline:
         return self if count == 1 or self.at == math.inf else Deadline(self.seconds, self.at - self.left + left, left)
 
 
-NEVER = Deadline(math.inf, math.inf)
+NEVER = Deadline(math.inf, math.inf, math.inf)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from echo.cli.schedule_text import held_at_peak, render_schedule
 from echo.ir.data_graph import DataGraph
 from echo.policies.all import All
-from echo.policies.data_problem import Solved, problem_of_graph, smallest
+from echo.policies.data_problem import Solved, problem_of_graph, solve_graph
 from echo.policies.none import None_
 from echo.system.sizes import size_text
 from tests.data_graphs import chain, unrolled
@@ -35,7 +35,7 @@ def test_four_lines_with_the_numbers_of_the_schedule() -> None:
 
 def test_heavy_operators_are_counted() -> None:
     graph = unrolled(2)
-    everything = smallest(All(), *graph)
+    everything = solve_graph(All(), *graph, max_bytes=0)
     last = render_schedule(graph, "all", 0, everything).splitlines()[-1]
     products = sum(node.op == "linear" for node in graph.training.nodes)
     assert f", {products} of them heavy, in " in last
@@ -43,5 +43,5 @@ def test_heavy_operators_are_counted() -> None:
 
 def test_what_is_held_at_the_peak() -> None:
     """The first gradient reads everything below the loss: the chain, the loss, and what it makes itself."""
-    held = held_at_peak(chain(4).training, smallest(None_(), *chain(4)))
+    held = held_at_peak(chain(4).training, solve_graph(None_(), *chain(4), max_bytes=0))
     assert held == "tanh0 1 bytes, tanh1 1 bytes, tanh2 1 bytes, tanh3 1 bytes, loss4 1 bytes"

@@ -46,5 +46,5 @@ def test_limits(
     monkeypatch.setattr("echo.system.deadline.time", SimpleNamespace(monotonic=lambda: 0.0))
     frontend = Timed(CASE.training)
     request = Request(CASE.graph, Options(), frontend, warm_start=WarmStart(()) if known else None)
-    assert EstimateOverhead().run(replace(request, deadline=Deadline(seconds, left)), CASE.training).seconds
+    assert EstimateOverhead().run(replace(request, deadline=Deadline(seconds, left, seconds)), CASE.training).seconds
     assert frontend.limits == [pytest.approx((work, clock))]

@@ -50,8 +50,8 @@ def test_options_that_one_way_cannot_meet_are_no_fault(strict: bool) -> None:
 
 def test_late_is_late_whoever_notices() -> None:
     assert not request().is_late
-    assert request(Deadline(3.0, 0.0)).is_late
-    made = request(Deadline(2.5, 1e12))
+    assert request(Deadline(3.0, 0.0, 3.0)).is_late
+    made = request(Deadline(2.5, 1e12, 2.5))
     assert not made.is_late
     for _ in range(2):
         made.note_late()

@@ -78,7 +78,7 @@ def test_all_programs_of_a_planning_share_one_time_limit(monkeypatch: pytest.Mon
     monkeypatch.setattr(highspy, "Highs", Slow)
     monkeypatch.setattr(exact.time, "monotonic", lambda: clock[0])
     policy, graph = Exact(time_limit=30), chain(10)
-    found = solve_graph(policy, *graph, max_bytes=3, deadline=Deadline(10, clock[0] + 10))  # out of reach
+    found = solve_graph(policy, *graph, max_bytes=3, deadline=Deadline(10, clock[0] + 10, 10))  # out of reach
     assert given == [10.0, 1.0], "then the time was over"
     problem = problem_of_graph(*graph)
     assert found.value.bytes == problem.value(RuinRecreate().choose(problem)).bytes

@@ -47,7 +47,7 @@ def hurried(looks: int) -> Deadline:
             left[0] -= 1
             return left[0] < 0
 
-    return Hurried(1.0, 1.0)
+    return Hurried(1.0, 1.0, 1.0)
 
 
 def test_without_a_deadline_the_choice_is_the_policys() -> None:
