@@ -105,9 +105,17 @@ def _check_names(symbol: Any, names: Sequence[str]) -> None:
 
 def _say(found: "Plan", answers: List[Any], as_json: bool) -> None:
     if as_json:
-        print_json({**found.to_json(), **({"why": list(map(dataclasses.asdict, answers))} if answers else {})})
+        print_json({**_values(found), **({"why": list(map(dataclasses.asdict, answers))} if answers else {})})
     else:
         say("\n".join(map(str, [found, *_process(found), *answers])))
+
+
+def _values(found: "Plan") -> Dict[str, Any]:
+    """What the plan file has, and "process_peak": bytes by part without and with echo, None on a GPU."""
+    from echo.report.foreseen import of_symbol
+
+    process = of_symbol(found)
+    return {**found.to_json(), "process_peak": process and process.to_json()}
 
 
 def _process(found: "Plan") -> List[str]:
@@ -161,7 +169,7 @@ def show(file: PlanFile, as_json: Json = False) -> None:
     """
     found = _load(file)
     if as_json:
-        print_json(found.to_json())
+        print_json(_values(found))
     else:
         say("\n".join(map(str, [found, *_process(found)])))
 

@@ -20,10 +20,12 @@ _MOST_TRIES = 20
 class Frontier:
     """Plans from the smallest to the fastest; each takes less time than all that need less memory.
 
-    Prints as a table. A plan of it is applied with ``echo.optimize(symbol, plan=frontier.within(budget))``.
+    ``budgets`` are the bytes that each of them was asked to keep. It prints as a table, with the original graph. A plan
+    of it is applied with ``echo.optimize(symbol, plan=frontier.within(budget))``.
     """
 
     plans: tuple[Plan, ...]
+    budgets: tuple[int, ...]
 
     def within(self, budget: int) -> Plan:
         """The fastest plan whose executor holds at most ``budget`` bytes.
@@ -41,13 +43,13 @@ class Frontier:
     def to_json(self) -> list[dict[str, Any]]:
         """One object a plan.
 
-        It has bytes (``total`` is all that the executor holds), ``time`` as a multiple of the stock step's, and
-        ``overhead``, the part of a step that recomputation adds; both are predicted.
+        It has bytes (``total`` is all that the executor holds, ``budget`` what it was asked to keep), ``time`` as a
+        multiple of the stock step's, and ``overhead``, the part of a step that recomputation adds; both are predicted.
         """
         return [
-            {"total": plan.after.total, "planned": plan.after.planned, "time": plan.time_ratio,
+            {"budget": budget, "total": plan.after.total, "planned": plan.after.planned, "time": plan.time_ratio,
              "overhead": plan.overhead, "recomputed_nodes": plan.recomputed_nodes}
-            for plan in self.plans
+            for plan, budget in zip(self.plans, self.budgets)
         ]  # fmt: skip
 
     def _repr_html_(self) -> str:
@@ -63,17 +65,20 @@ class Frontier:
         from echo.system.console import text_of
 
         table = Table(title="frontier", title_justify="left")
-        for heading in ("total MB", "planned MB", "time", "of it recomputation", "operators run again"):
+        for heading in ("budget MB", "total MB", "planned MB", "time", "of it recomputation", "operators run again"):
             table.add_column(heading, justify="right")
         for row in self.to_json():
-            sizes = (megabytes(row[name]) for name in ("total", "planned"))
+            sizes = (megabytes(row[name]) for name in ("budget", "total", "planned"))
             times = f"{100 * (row['time'] - 1):+.1f} %", f"+{100 * row['overhead']:.1f} %"
             table.add_row(*sizes, *times, str(row["recomputed_nodes"]))
+        for plan in self.plans[:1]:  # each has the bytes of the user's own graph
+            sizes = (megabytes(size) for size in (plan.before.total, plan.before.planned))
+            table.add_row("without echo", *sizes, "+0.0 %", "+0.0 %", "0")
         return text_of([table], 100)
 
 
-def _smallest(plan: Callable[[int], Plan]) -> Plan:
-    """The plan for the least that can be reached, or for a little more where a search that was cut off named it.
+def _smallest(plan: Callable[[int], Plan]) -> tuple[int, Plan]:
+    """A budget and its plan: the least that can be reached, or a little more where a search that was cut off named it.
 
     Raises:
         BudgetError: not even the original graph's own bytes can be met.
@@ -81,10 +86,10 @@ def _smallest(plan: Callable[[int], Plan]) -> Plan:
     budget = 2  # 1 would be all of the original graph's
     for _ in range(_MOST_TRIES):
         try:
-            return plan(budget)
+            return budget, plan(budget)
         except BudgetError as error:
             budget = error.reachable if budget < error.reachable else int(1.1 * budget)
-    return plan(budget)
+    return budget, plan(budget)
 
 
 def frontier(plan: Callable[[int], Plan], points: int) -> Frontier:
@@ -94,15 +99,16 @@ def frontier(plan: Callable[[int], Plan], points: int) -> Frontier:
     """
     if isinstance(points, bool) or not isinstance(points, int) or not 2 <= points <= _MOST_POINTS:
         raise OptionError(f"points: expected a number from 2 to {_MOST_POINTS}, got {points!r}")
-    smallest = _smallest(plan)
+    budget, smallest = _smallest(plan)
     least, most = smallest.after.total, smallest.before.total
     ratio = (most / least) ** (1 / (points - 1)) if least else 1.0
-    plans = [smallest]
+    found = [(budget, smallest)]
     for step in range(1, points):
+        budget = int(least * ratio**step)
         with contextlib.suppress(BudgetError):  # where a search was cut off, another budget may be met
-            plans.append(plan(int(least * ratio**step)))
-    frontier_plans: list[Plan] = []
-    for candidate in sorted(plans, key=lambda candidate: (candidate.after.total, candidate.time_ratio)):
-        if not frontier_plans or candidate.time_ratio < frontier_plans[-1].time_ratio:
-            frontier_plans.append(candidate)
-    return Frontier(tuple(frontier_plans))
+            found.append((budget, plan(budget)))
+    kept: list[tuple[int, Plan]] = []
+    for budget, candidate in sorted(found, key=lambda pair: (pair[1].after.total, pair[1].time_ratio, pair[0])):
+        if not kept or candidate.time_ratio < kept[-1][1].time_ratio:
+            kept.append((budget, candidate))
+    return Frontier(tuple(plan for _, plan in kept), tuple(budget for budget, _ in kept))

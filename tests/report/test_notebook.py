@@ -32,5 +32,5 @@ def test_without_the_extra_the_tables_are_shown(monkeypatch: pytest.MonkeyPatch)
 
 def test_plans_and_frontiers_show_their_tables() -> None:
     plan = plan_of()
-    for value in (plan, Frontier((plan,))):
+    for value in (plan, Frontier((plan,), (plan.after.total,))):
         assert ElementTree.fromstring(value._repr_html_()).text == str(value)

@@ -69,7 +69,7 @@ random.seed(1)
 with progress.progress():
     while not done: pass
 assert "rich" not in sys.modules
-str(Frontier(()))
+str(Frontier((), ()))
 from tests.plans.test_plan import plan
 str(plan()), repr(plan())
 assert "rich.console" in sys.modules
