@@ -6,9 +6,11 @@ python -m benchmarks.tables
 from __future__ import annotations
 
 import re
+import statistics
 from pathlib import Path
 from typing import Any, Callable, Dict
 
+from benchmarks.never_worse import is_worse
 from benchmarks.paper.tables import TABLES as PAPER_TABLES
 from benchmarks.paper.tables import table
 from benchmarks.record import load
@@ -109,6 +111,24 @@ def busy_table(result: dict[str, Any]) -> str:
 
     columns = "model | planned MB | spread, % | sets of fused operators | most s before | most s | stopped"
     return _table(columns, cells, result)
+
+
+def worse_table(result: dict[str, Any]) -> str:
+    """How many plans of random models are worse than none, by the kind of cell, and what the others bring."""
+    groups: dict[str, list[Row]] = {}
+    for row in result["rows"]:
+        groups.setdefault(row["model"].split()[0], []).append(row)
+
+    def cells(kind: str, rows: list[Row]) -> list[str]:
+        changed = [row for row in rows if row["fused"] or row["recomputed"]]
+        saved = statistics.median(1 - row["after"] / row["before"] for row in changed) if changed else 0.0
+        times = sorted(row["time"] for row in changed) or [1.0]
+        figures = (f"{100 * saved:.0f}", f"{statistics.median(times):.2f}", f"{times[-1]:.2f}")
+        return [kind, str(len(rows)), str(len(changed)), *figures, str(sum(map(is_worse, rows)))]
+
+    kinds = [cells(kind, groups[kind]) for kind in sorted(groups)]
+    columns = "cell | models | with a plan | saved of all bytes, % | time | most time | **worse than none**"
+    return table(columns, [*kinds, cells("all", result["rows"])])
 
 
 def shapes_table(result: dict[str, Any]) -> str:
@@ -244,6 +264,7 @@ TABLES: dict[str, tuple[Callable[[dict[str, Any]], str], str, str]] = {
     "shapes": (shapes_table, "changing_shapes", "python -m benchmarks.changing_shapes"),
     "planning": (planning_table, "planning_time", "python -m benchmarks.planning_time"),
     "busy": (busy_table, "busy_planning", "python -m benchmarks.busy_planning"),
+    "worse": (worse_table, "never_worse", "python -m benchmarks.never_worse"),
     "process": (process_table, "process_peak", "python -m benchmarks.process_peak"),
     "startup": (startup_table, "startup", "python -m benchmarks.startup"),
     "sockeye": (sockeye_table, "sockeye_training", "make sockeye"),

@@ -13,7 +13,7 @@ from echo.estimators import footprint as kinds
 from echo.plans.decisions import HIDDEN, KEPT, WORKSPACES
 from echo.report.segment import FREED, HEAVY, RECOMPUTED, STASHED, Operator, Segment
 from echo.report.usage import GAPS, MIRROR, PLANNED, STOCK, Layer, Tensor, Usage
-from echo.system.sizes import MB
+from echo.system.sizes import MB, size_text
 
 if TYPE_CHECKING:
     from echo.report.profile import Profile
@@ -236,26 +236,40 @@ def by_layer(profile: Profile, layer: Layer) -> Spec:
     }
 
 
-def frontier(rows: Sequence[Mapping[str, float]], chosen: Mapping[str, float], step_seconds: float) -> Spec:
-    """Memory against time for plans of several budgets, and the plan of the profile.
+def frontier(rows: Sequence[Mapping[str, float]], plan: Mapping[str, float], stock_bytes: int, seconds: float) -> Spec:
+    """Memory against time: the original graph, plans of several budgets, and the plan of the profile.
 
     Args:
         rows: as `echo.plans.frontier.Frontier.to_json` has them.
-        chosen: the same of the profile's plan.
-        step_seconds: predicted, of a step without echo.
+        plan: the same of the profile's plan.
+        stock_bytes: what the executor holds without echo.
+        seconds: predicted, of a step without echo.
     """
 
-    def point_of(row: Mapping[str, float], plan: str) -> dict[str, Any]:
-        ms = round(1000 * step_seconds * row["time"], 3)
-        return {"mb": megabytes(int(row["total"])), "ms": ms, "time": row["time"] - 1, "plan": plan}
+    def point_of(row: Mapping[str, float], name: str) -> dict[str, Any]:
+        ms = round(1000 * seconds * row["time"], 3)
+        budget = size_text(row["budget"]) if "budget" in row else "none"
+        return {"mb": megabytes(int(row["total"])), "ms": ms, "time": row["time"] - 1, "plan": name, "budget": budget}
 
-    values, here = [point_of(row, "others") for row in rows], point_of(chosen, "this plan")
-    x = {"field": "mb", "type": "quantitative", "title": "MB held by the executor", "scale": {"zero": False}}
-    y = {"field": "ms", "type": "quantitative", "title": "ms a step, predicted", "scale": {"zero": False}}
-    tips = [{"field": "mb", "type": "quantitative", "format": ",.1f", "title": "MB"},
+    values, here = [point_of(row, "within a budget") for row in rows], point_of(plan, "this plan")
+    stock = point_of({"total": stock_bytes, "time": 1.0}, STOCK)
+    axis = {"type": "quantitative", "scale": {"zero": False}, "axis": {"tickCount": 8}}
+    x = {**axis, "field": "mb", "title": "MB held by the executor"}
+    y = {**axis, "field": "ms", "title": "ms a step, predicted"}
+    tips = [{"field": "plan"}, {"field": "budget"},
+            {"field": "mb", "type": "quantitative", "format": ",.1f", "title": "MB"},
             {"field": "ms", "type": "quantitative", "format": ",.2f", "title": "ms a step"},
             {"field": "time", "type": "quantitative", "format": "+.1%", "title": "time, against stock"}]  # fmt: skip
-    point = {"type": "point", "filled": True, "size": 70}
+    colors = gray, color = [GRAPH_COLORS[name] for name in (STOCK, PLANNED)]
+    point = {"type": "point", "filled": True, "size": 70, "opacity": 1}
+    names = {
+        "data": {"values": [stock, here]},
+        "mark": {"type": "text", "dy": -14, "fontWeight": "bold"},
+        "encoding": {
+            "text": {"field": "plan"},
+            "color": {"field": "plan", "scale": {"domain": [STOCK, "this plan"], "range": colors}, "legend": None},
+        },
+    }  # fmt: skip
     return {
         "$schema": VEGA_LITE_SCHEMA,
         "width": WIDTH,
@@ -264,13 +278,11 @@ def frontier(rows: Sequence[Mapping[str, float]], chosen: Mapping[str, float], s
         "layer": [
             {
                 "data": {"values": [*values, here]},
-                "mark": {
-                    "type": "line",
-                    "point": {**point, "color": GRAPH_COLORS[STOCK]},
-                    "color": GRAPH_COLORS[STOCK],
-                },
+                "mark": {"type": "line", "point": {**point, "color": color}, "color": color},
             },
-            {"data": {"values": [here]}, "mark": {**point, "size": 160, "opacity": 1, "color": GRAPH_COLORS[PLANNED]}},
+            {"data": {"values": [here]}, "mark": {**point, "size": 200, "color": color}},
+            {"data": {"values": [stock]}, "mark": {**point, "size": 200, "color": gray}},
+            names,
         ],
     }
 

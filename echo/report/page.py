@@ -81,7 +81,7 @@ def _charts(profile: Profile, layer: Layer) -> Mapping[str, Any]:
         charts[f"layers-{name}"] = treemap(usage, layer, most)
     if profile.frontier:
         chosen = {"total": profile.plan.after.total, "time": profile.plan.time_ratio}
-        charts["frontier"] = frontier(profile.frontier, chosen, _step_seconds(profile))
+        charts["frontier"] = frontier(profile.frontier, chosen, profile.plan.before.total, _step_seconds(profile))
     if profile.segment:
         charts["segment"] = segment(profile.segment)
     return charts

@@ -84,7 +84,7 @@ def test_vega_lite_draws_them() -> None:
         timeline(profile),
         by_kind(profile),
         by_layer(profile, layer_of),
-        frontier(profile.frontier, {"total": 10**6, "time": 1.1}, 0.1),
+        frontier(profile.frontier, {"total": 10**6, "time": 1.1}, 3 * 10**6, 0.1),
     ):
         svg = convert.vegalite_to_svg(spec, vl_version=VEGA_LITE)
         assert svg.count("<path") > 5
@@ -113,5 +113,10 @@ def test_peaks_are_named_and_do_not_cover_each_other() -> None:
 
 
 def test_frontier_is_in_milliseconds() -> None:
-    spec = frontier([{"total": 10**7, "time": 1.5}], {"total": 2 * 10**7, "time": 0.9}, 0.04)
-    assert [point["ms"] for point in spec["layer"][0]["data"]["values"]] == [60.0, 36.0]
+    spec = frontier(
+        [{"total": 10**7, "time": 1.5, "budget": 11 * 10**6}], {"total": 2 * 10**7, "time": 0.9}, 10**8, 0.04
+    )
+    points, _, (stock,), _ = [layer["data"]["values"] for layer in spec["layer"]]
+    assert [point["ms"] for point in points] == [60.0, 36.0]
+    assert points[0]["budget"] == "11.0 MB"
+    assert (stock["mb"], stock["ms"]) == (100, 40.0)
