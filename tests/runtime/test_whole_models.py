@@ -49,6 +49,7 @@ def too_far(found: Gradients, stock: Gradients, exact: Gradients) -> list[str]:
 
 
 @pytest.mark.slow  # all of them take a minute and more
+@pytest.mark.usefixtures("free_workspaces")
 @pytest.mark.parametrize("name", [name for name in MODELS if name not in NORMED])
 def test_gradients_are_as_close_as_those_of_mxnet(name: str) -> None:
     example = MODELS[name]()
