@@ -12,7 +12,7 @@ from tests.attention_models import ATTENTIONS, FORMS, Example
 from tests.reset_gru_models import RESET_GRUS
 
 SIZE, BATCH, STEPS = 6, 3, 9
-ON_CPU = Setting(rnn_drops_nothing=True)  # what patterns are told on CPUs, but that kernels draw
+ON_CPU = Setting(onednn_rnn=True)  # what patterns are told on CPUs, but that kernels draw
 
 
 def _unrolled(cell: Any, layout: str = "NTC", found: Mapping[str, int] | None = None) -> Example:

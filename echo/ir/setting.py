@@ -10,13 +10,13 @@ class Setting:
     """The variables without gradients, and what MXNet's operators draw.
 
     ``untrained`` are the names of the variables that get no gradient. With ``draws``, kernels draw the random numbers
-    that MXNet's Dropout would draw here. With ``rnn_drops_nothing``, its RNN operator of float32 has no dropout between
-    its layers, whatever its ``p``.
+    that MXNet's Dropout would draw here. With ``onednn_rnn``, oneDNN runs its RNN operator of float32: that has no
+    dropout between its layers, whatever its ``p``.
     """
 
     untrained: frozenset[str] = frozenset()
     draws: bool = False
-    rnn_drops_nothing: bool = False
+    onednn_rnn: bool = False
 
 
 NO_SETTING = Setting()

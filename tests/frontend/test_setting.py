@@ -43,7 +43,7 @@ def test_rnns_drop_nothing_where_onednn_runs_them(
         monkeypatch.delenv(variable, raising=False)
     if value is not None:
         monkeypatch.setenv(name, value)
-    assert setting_of(("data",), binding("write"), device).rnn_drops_nothing is none
+    assert setting_of(("data",), binding("write"), device).onednn_rnn is none
 
 
 def trained(mode: str, bidirectional: bool, p: float) -> list[Any]:
@@ -64,7 +64,7 @@ def trained(mode: str, bidirectional: bool, p: float) -> list[Any]:
 
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
-def test_mxnets_own_rnn_drops_nothing_there_and_something_elsewhere(
+def test_mxnets_own_onednn_rnn_there_and_something_elsewhere(
     mode: str, bidirectional: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("MXNET_USE_MKLDNN_RNN", raising=False)

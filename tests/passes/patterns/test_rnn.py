@@ -8,6 +8,7 @@ import mxnet as mx
 import pytest
 
 from echo.frontend.symbols import graph_of
+from echo.ir.graph import Entry
 from echo.ir.setting import Setting
 from echo.ir.training_node import TensorType
 from echo.passes.patterns import rnn
@@ -50,10 +51,20 @@ def test_without_the_difference_it_is_found(mode: str) -> None:
     assert_found(lambda: operator(mode), rnn.NAME)
 
 
+@pytest.mark.parametrize(("mode", "own", "onednn"), [("lstm", 6, 12), ("gru", 5, 10), ("rnn_tanh", 2, 5)])
+def test_onednn_keeps_more_beside_planned_memory(mode: str, own: int, onednn: int) -> None:
+    graph = graph_of(operator(mode, layers=2))
+    number = len(graph.nodes) - 1
+    for setting, kept in ((Setting(), own), (Setting(onednn_rnn=True), onednn)):
+        fusion = rnn.match(View(graph, setting), number)
+        assert isinstance(fusion, Fusion)
+        assert fusion.hidden_bytes == (2 * kept, Entry(number, 0))
+
+
 def test_dropout_that_is_never_drawn_is_none_and_in_float32_alone() -> None:
     graph = graph_of(operator(layers=2, p=0.2))
     number = len(graph.nodes) - 1
-    fusion = rnn.match(View(graph, Setting(rnn_drops_nothing=True)), number)
+    fusion = rnn.match(View(graph, Setting(onednn_rnn=True)), number)
     assert isinstance(fusion, Fusion)
     assert (fusion.dtypes, fusion.label) == (
         ("float32",), "an RNN operator of 2 LSTM layers, whose dropout MXNet leaves out on CPUs"
