@@ -50,9 +50,9 @@ def bound(overhead: str | None) -> dict[str, Any]:
                 module.init_params()
             else:
                 module.switch_bucket(length, data, label)
-        planned[length] = caught.graph["allocated_bytes"] / 2**20
+        planned[length] = caught.graph["allocated_bytes"] / 1e6
         pool.share(chunks(caught.graph))
-    return {"pool_mb": sum(pool.chunks) / 2**20, "planned_mb": planned, "planning_seconds": sum(planning)}
+    return {"pool_mb": sum(pool.chunks) / 1e6, "planned_mb": planned, "planning_seconds": sum(planning)}
 
 
 def _timed(module: Any, name: str) -> list[float]:

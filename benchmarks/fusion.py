@@ -23,7 +23,7 @@ import mxnet as mx
 
 import echo
 from benchmarks import attention_models, dropout_models
-from benchmarks.models import MODELS, SMALL, Model, random_values
+from benchmarks.models import MODELS, MXNET_MB, SMALL, Model, random_values
 from benchmarks.record import apart, asked, known_rows, save
 from benchmarks.speech_models import deepspeech
 from benchmarks.step_time import in_turn, step
@@ -35,7 +35,7 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """A model with the bars (MB, time); ``same`` computes the same with MXNet's own RNN operator.
+    """A model with the bars (MB as MXNet prints them, time); ``same`` computes the same with MXNet's own RNN operator.
 
     ``grows``: how much a process grows is measured, too, as it is where ``same`` is there. ``budget`` is the part of
     stock's memory that the default variant is given.
@@ -156,13 +156,13 @@ def growth(key: str, variant: str) -> float:
 
 def _resident_mb() -> float:
     with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def _peak_mb() -> float:
     with open("/proc/self/status", encoding="ascii") as file:
         line = next(line for line in file if line.startswith("VmHWM"))
-    return int(line.split()[1]) / 1024
+    return int(line.split()[1]) * 1024 / 1e6
 
 
 def measure(key: str, rounds: int) -> dict[str, Any]:
@@ -178,13 +178,14 @@ def measure(key: str, rounds: int) -> dict[str, Any]:
     if case.same is not None:
         executors["rnn"] = bound(case.same, case.same.symbol)
     times = in_turn(executors, rounds, [mx.nd.ones(out.shape) for out in executors["stock"].outputs])
-    row: dict[str, Any] = {"case": case.model.name, "key": key, "bar_mb": case.bar_mb, "bar_time": case.bar_time,
-                           "stock_ms": 1000 * statistics.median(times["stock"]), "rounds": rounds}  # fmt: skip
+    row: dict[str, Any] = {"case": case.model.name, "key": key, "bar_mb": case.bar_mb and MXNET_MB * case.bar_mb,
+                           "bar_time": case.bar_time, "rounds": rounds,
+                           "stock_ms": 1000 * statistics.median(times["stock"])}  # fmt: skip
     for name in VARIANTS:
         plan = symbols[name].plans[-1]
-        row["stock_mb"] = plan.before.planned / 2**20
+        row["stock_mb"] = plan.before.planned / 1e6
         row[name] = {"ratio": _ratio(times[name], times["stock"]), "predicted": plan.time.ratio if plan.time else None,
-                     "mb": plan.after.planned / 2**20,
+                     "mb": plan.after.planned / 1e6,
                      "planning_seconds": seconds[name] - seconds["stock"]}  # fmt: skip
     if case.same is not None:
         row["rnn"] = {"ratio": _ratio(times["rnn"], times["stock"])}

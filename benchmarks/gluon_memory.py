@@ -52,13 +52,13 @@ def counted(case: str, bound: str | None) -> dict[str, Any]:
         mx.profiler.dump()
         events = json.loads(path.read_text())["traceEvents"]
     counts = [max(event["args"].values()) for event in events if event["name"] == "Memory: cpu/0"]
-    result: dict[str, Any] = {"counter_mb": max(counts) / 2**20, "losses": losses}
+    result: dict[str, Any] = {"counter_mb": max(counts) / 1e6, "losses": losses}
     if bound is not None:
         (plan,) = training.net._cached_op.plans.values()
         result.update(
-            planned_mb=[plan.before.planned / 2**20, plan.after.planned / 2**20],
-            stashed_mb=[sum(memory.layers.values()) / 2**20 for memory in (plan.before, plan.after)],
-            static_mb=sum(plan.before.static.values()) / 2**20,
+            planned_mb=[plan.before.planned / 1e6, plan.after.planned / 1e6],
+            stashed_mb=[sum(memory.layers.values()) / 1e6 for memory in (plan.before, plan.after)],
+            static_mb=sum(plan.before.static.values()) / 1e6,
             predicted_overhead=plan.overhead,
             fused=len(plan.fused),
         )

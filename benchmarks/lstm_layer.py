@@ -147,7 +147,7 @@ def times(text: str, rounds: str) -> dict[str, float]:
 
 def _resident(what: str) -> float:
     found = re.search(rf"{what}:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    return int(found[1]) / 1024 if found else float("nan")
+    return int(found[1]) * 1024 / 1e6 if found else float("nan")
 
 
 def growth(side: str, text: str) -> float:

@@ -28,6 +28,7 @@ from unittest import mock
 import mxnet as mx
 
 import echo
+from benchmarks.models import MXNET_MB
 from benchmarks.record import apart, asked, known_rows, save
 from echo.ir.attributes import PLAN_ATTRIBUTE
 from echo.ir.ops import spec
@@ -48,7 +49,7 @@ _FIRST, _MORE = 3, 6  # thresholds that memonger tries: to find where to look, a
 
 @dataclass(frozen=True)
 class Model:
-    """``bar_mb``: what memonger is known to reach on it."""
+    """``bar_mb``: what memonger is known to reach on it, as MXNet prints it."""
 
     symbol: Symbol
     shapes: dict[str, tuple[int, ...]]
@@ -116,10 +117,10 @@ MODELS: dict[str, Callable[[], Model]] = {
 }
 
 
-def planned_mb(symbol: Symbol, shapes: dict[str, tuple[int, ...]]) -> int:
-    """MB that MXNet's planner reserves; nothing is run."""
+def planned_mb(symbol: Symbol, shapes: dict[str, tuple[int, ...]]) -> float:
+    """MB, within one of those that MXNet prints, that MXNet's planner reserves; nothing is run."""
     executor = symbol.simple_bind(mx.cpu(), grad_req="write", **shapes)
-    return int(re.findall(r"Total (\d+) MB allocated", executor.debug_str())[0])
+    return MXNET_MB * int(re.findall(r"Total (\d+) MB allocated", executor.debug_str())[0])
 
 
 def mirrored(model: Model, threshold: int) -> tuple[Symbol, int, int, int]:
@@ -152,7 +153,7 @@ def mirrored(model: Model, threshold: int) -> tuple[Symbol, int, int, int]:
 def memonger(model: Model) -> dict[str, Any]:
     """The best of nine thresholds: around the geometric mean of what is stashed and what is recomputed at once."""
     started = time.perf_counter()
-    tried: list[tuple[int, int]] = []
+    tried: list[tuple[float, int]] = []
     threshold, least = 0, None
     for _ in range(_FIRST):
         symbol, stashed, most, heavy = mirrored(model, threshold)
@@ -167,11 +168,11 @@ def memonger(model: Model) -> dict[str, Any]:
     return {"mb": best[0], "heavy": best[1], "seconds_to_plan": time.perf_counter() - started}
 
 
-def ours(model: Model, mb: int | None) -> dict[str, Any]:
+def ours(model: Model, mb: float | None) -> dict[str, Any]:
     """The fastest plan of so many MB; None: the smallest that runs nothing heavy again."""
     arguments, _, auxiliary = model.symbol.infer_shape(**model.shapes)
     held = 8 * sum(map(math.prod, arguments)) + 4 * sum(map(math.prod, auxiliary))  # gradients of everything, too
-    budget = None if mb is None else held + mb * 2**20
+    budget = None if mb is None else held + int(1e6 * mb)
     options = {"max_overhead": None, "memory_budget": budget, "fuse": False, "max_planning": None}
     started, before = time.perf_counter(), time.process_time()
     with own_stages() as own:
@@ -183,8 +184,8 @@ def ours(model: Model, mb: int | None) -> dict[str, Any]:
     marks = [mark for mark in plan.marks if spec(mark.op).heavy and PLAN_ATTRIBUTE in mark.attrs]
     heavy = sum(len(splits_of(mark)) or 1 for mark in marks)
     return {
-        "stock_mb": plan.before.planned / 2**20,
-        "mb": plan.after.planned / 2**20,
+        "stock_mb": plan.before.planned / 1e6,
+        "mb": plan.after.planned / 1e6,
         "heavy": heavy,
         "overhead": plan.overhead,
         "seconds_to_plan": took,
@@ -220,7 +221,7 @@ def measure(name: str, what: str) -> Any:
         model = MODELS[name]()
         if what == "memonger":
             return memonger(model)
-        return ours(model, model.bar_mb if what == "budget" else None)
+        return ours(model, MXNET_MB * model.bar_mb if what == "budget" else None)
 
 
 def main() -> None:
@@ -228,7 +229,7 @@ def main() -> None:
     names = asked(sys.argv[1:], MODELS)
     for name in names:
         rows = [row for row in known_rows("memonger") if row["model"] != name]
-        row: dict[str, Any] = {"model": name, "bar_mb": MODELS[name]().bar_mb}
+        row: dict[str, Any] = {"model": name, "bar_mb": MXNET_MB * MODELS[name]().bar_mb}
         for what in ("memonger", "budget", "light"):
             row[what] = apart("memonger", "measure", name, what)
             print(f"{name}, {what}: {row[what]}", flush=True)

@@ -46,7 +46,7 @@ def main() -> None:
         rows.append(row)
         for graph, found in row["graphs"].items():  # type: ignore[attr-defined]
             share = 100 * found["unaccounted"] / (found["total"] + found["unaccounted"])
-            print(f"{name}, {graph}: {found['total'] / 2**20:.1f} MB, of the process's growth {share:+.1f} % besides")
+            print(f"{name}, {graph}: {found['total'] / 1e6:.1f} MB, of the process's growth {share:+.1f} % besides")
         path = save("memory_profile", rows)
     print("written:", path.name)
 

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+MXNET_MB = 2**20 / 1e6  # the MB of 2^20 bytes that MXNet prints, in MB
+
+
 @dataclass(frozen=True)
 class Model:
     """A training symbol and the shapes of its inputs.

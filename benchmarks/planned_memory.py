@@ -31,9 +31,9 @@ def measure(model: Model) -> dict[str, Any]:
     for name, bound in BOUNDS.items():
         started = time.perf_counter()
         plan = echo.plan(model.symbol, max_overhead=bound, **model.shapes)
-        row["stock_mb"] = plan.before.planned / 2**20
+        row["stock_mb"] = plan.before.planned / 1e6
         row[name] = {
-            "mb": plan.after.planned / 2**20,
+            "mb": plan.after.planned / 1e6,
             "predicted_overhead": plan.overhead,
             "match_range": plan.match_range,
             "feature_maps": len(plan.recomputed),

@@ -222,7 +222,7 @@ def main() -> None:
                 f"of the processor), with the report "
                 f"{row['with_report_seconds']:.2f} s, cached {1e3 * row['cached_seconds']:.0f} ms "
                 f"({1e3 * row['cached_processor_seconds']:.0f} of the processor), MXNet "
-                f"{row['mxnet_seconds']:.1f} s; {row['stock_bytes'] / 2**20:.1f} MB -> {row['bytes'] / 2**20:.1f} MB",
+                f"{row['mxnet_seconds']:.1f} s; {row['stock_bytes'] / 1e6:.1f} MB -> {row['bytes'] / 1e6:.1f} MB",
                 flush=True,
             )
     by_network = {name: [row for row in rows if row["network"] == name] for name in STEPS}

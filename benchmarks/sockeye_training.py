@@ -162,7 +162,7 @@ def memory(stock: Run, unbounded: Run) -> dict[str, Any]:
     return {
         "stock_mb": plan.stock_mb,
         "none": {"mb": plan.mb, "predicted_change": plan.change, "feature_maps": plan.feature_maps},
-        "counter_mb": {"stock": stock.counter_peak / 2**20, "none": unbounded.counter_peak / 2**20},
+        "counter_mb": {"stock": stock.counter_peak / 1e6, "none": unbounded.counter_peak / 1e6},
     }
 
 

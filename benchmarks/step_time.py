@@ -85,7 +85,7 @@ def measure(model: Model, rounds: int) -> dict[str, Any]:
             "ratio": statistics.median(ratios),
             "quickest_ratio": min(times[same[name]]) / min(times["stock"]),
             "predicted_ratio": predicted[name].time_ratio,
-            "mb": plan.after.planned / 2**20,
+            "mb": plan.after.planned / 1e6,
         }
         print(
             f"{model.name}, bound {name}: {row[name]['ratio']:.3f} of stock's step (quickest steps "

@@ -92,7 +92,7 @@ def planning_table(result: dict[str, Any]) -> str:
         figures = [f"{row[name]:.2f}" for name in ("processor_seconds", "seconds", "with_report_seconds")]
         cached, mxnet = f"{1e3 * row['cached_processor_seconds']:.0f}", f"{row['mxnet_seconds']:.1f}"
         names = ("stock_bytes", "bytes", "long_search_bytes")
-        megabytes = [f"{row[name] / 2**20:.1f}" if name in row else "" for name in names]
+        megabytes = [f"{row[name] / 1e6:.1f}" if name in row else "" for name in names]
         return [row["network"], str(row["forward_nodes"]), *figures, cached, mxnet, *megabytes]
 
     columns = "network | nodes | processor s | s | report s | on disk, ms | MXNet, s | stock MB | MB | long search, MB"
@@ -223,7 +223,7 @@ def ilp_table(result: dict[str, Any]) -> str:
     def cells(row: Row) -> list[str]:
         plan, ours = row["published"], row["search"]
         overheads = [f"{100 * row[name]['overhead']:.2f}" if row[name] else "" for name in _SCHEDULERS]
-        first = [f"{plan['peak_bytes'] / 2**30:.2f}", f"{100 * plan['overhead']:.2f}", f"{plan['solve_s']:.0f}"]
+        first = [f"{plan['peak_bytes'] / 1e9:.2f}", f"{100 * plan['overhead']:.2f}", f"{plan['solve_s']:.0f}"]
         heavy = f"{plan['heavy_recomputed']} / {ours['heavy_recomputed']}"
         return [row["graph"], *first, overheads[0], f"{ours['seconds']:.1f}", heavy, *overheads[1:]]
 
@@ -241,7 +241,7 @@ def memonger_table(result: dict[str, Any]) -> str:
 
     def cells(row: Row) -> list[str]:
         light = row["light"]
-        start = [row["model"], f"{light['stock_mb']:.0f}", *figures(row["memonger"]), str(row["bar_mb"])]
+        start = [row["model"], f"{light['stock_mb']:.0f}", *figures(row["memonger"]), f"{row['bar_mb']:.0f}"]
         own = row["budget"].get("own_processor_seconds")
         return [*start, *figures(row["budget"]), "" if own is None else f"{own:.1f}", f"{light['mb']:.0f}"]
 

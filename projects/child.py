@@ -38,8 +38,8 @@ def main() -> None:
     figures = {
         "seconds": time.perf_counter() - started,
         "processor_seconds": processor_seconds() - before,
-        "rss_mb": peak_rss() / 2**20,
-        "allocated_mb": _allocated() / 2**20,
+        "rss_mb": peak_rss() / 1e6,
+        "allocated_mb": _allocated() / 1e6,
     }
     arrays = {**witness.arrays(), **random_draws(), **{f"result/{name}": as_numpy(one) for name, one in found.items()}}
     mx.profiler.set_state("stop")

@@ -67,7 +67,7 @@ def _read(folder: Path, log: str) -> Run:
     trace = folder / "profile.json"
     counter = counter_peak(json.loads(trace.read_text(encoding="utf-8")))
     trace.unlink()  # tens of megabytes each
-    return Run(arrays=arrays, counter_mb=counter / 2**20, planned_mb=planned(log), warnings=_warnings(log), **figures)
+    return Run(arrays=arrays, counter_mb=counter / 1e6, planned_mb=planned(log), warnings=_warnings(log), **figures)
 
 
 def planned(log: str) -> tuple[int, int] | None:

@@ -86,7 +86,7 @@ def _worse(name: str, found: Row, committed: Row) -> list[str]:
         return []
     limit = _WORSE_WITHIN_BOUND if name in _BOUNDED else _WORSE
     return [
-        f"{found[figure] / 2**20:.1f} MB {figure}, where {committed[figure] / 2**20:.1f} are committed"
+        f"{found[figure] / 1e6:.1f} MB {figure}, where {committed[figure] / 1e6:.1f} are committed"
         for figure in _BYTES
         if figure in found and figure in committed and found[figure] > limit * committed[figure]
     ]

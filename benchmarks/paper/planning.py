@@ -182,9 +182,9 @@ def _text(found: Any) -> str:
     if not isinstance(found, dict) or not {"reachable", "total"} & found.keys():
         return str(found)
     if "reachable" in found:
-        return f"out of reach, at least {found['reachable'] / 2**20:.0f} MB"
+        return f"out of reach, at least {found['reachable'] / 1e6:.0f} MB"
     took = f", planned in {found['seconds']:.1f} s" if "seconds" in found else ""
-    return f"{found['total'] / 2**20:.0f} MB, of which planned {found['planned'] / 2**20:.0f}{took}"
+    return f"{found['total'] / 1e6:.0f} MB, of which planned {found['planned'] / 1e6:.0f}{took}"
 
 
 @contextmanager
