@@ -105,7 +105,7 @@ def counted_binds(monkeypatch: pytest.MonkeyPatch) -> list[mx.sym.Symbol]:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("cheap_planning")
+@pytest.mark.usefixtures("cheap_planning", "free_workspaces")
 @pytest.mark.parametrize("fuse", [False, True])
 def test_a_first_start_asks_mxnet_no_question_twice(monkeypatch: pytest.MonkeyPatch, fuse: bool) -> None:
     plans: list[Any] = []
