@@ -58,6 +58,9 @@ RACED     := tests/native tests/kernels/test_operators.py tests/runtime/test_con
 # A test takes one processor; what a file has bound once is there for all its tests.
 SIDE_BY_SIDE := -n 2 --dist loadfile
 
+# Which part of the slow tests `make test-slow` runs, as 0/4.
+PART ?=
+
 # What `make coverage` runs in the place of the quick tests.
 TESTS ?=
 
@@ -86,9 +89,9 @@ test: $(INSTALLED)  ## run the tests, but for the slow ones and those that need 
 	@echo "== tests"
 	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not slow and not gpu"
 
-test-slow: $(INSTALLED)  ## run the slow tests, but for those that need a GPU
-	@echo "== slow tests"
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not gpu"
+test-slow: $(INSTALLED)  ## run the slow tests, but for those that need a GPU (or PART=0/4, the first of four parts of them)
+	@echo "== slow tests$(if $(PART), PART=$(PART))"
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m "slow and not gpu" $(if $(PART),--part $(PART))
 
 test-all: $(INSTALLED)  ## run all tests that this machine can run
 	@echo "== all tests"

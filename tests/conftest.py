@@ -6,7 +6,6 @@ import contextlib
 import os
 import random
 import sys
-from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -48,6 +47,7 @@ from echo.runtime import find
 from echo.system.deadline import NEVER, Deadline
 from echo.system.once import ONCE
 from fuzz.poison import poisoned
+from tests.parts import is_slow, mark_slow, name_of, share
 
 GOLDEN = Path(__file__).parent / "golden"
 MATCH_RANGES = (1, 2, 3, 16, 64)
@@ -56,19 +56,16 @@ os.environ[CHECK_VARIABLE] = "1"  # also for the processes that tests start
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write what the tests got into tests/golden/")
+    parser.addoption("--part", metavar="K/N", help="of tests with many slow cases each N-th alone, from the K-th on")
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a test with the marker ``every(n)``, the first case and each n-th behind it are quick, the others slow."""
-    seen: Counter[str] = Counter()
-    for item in items:
-        marker = item.get_closest_marker("every")
-        if marker is not None:
-            name = item.nodeid.partition("[")[0]
-            if seen[name] % marker.args[0]:
-                item.add_marker("slow")
-            seen[name] += 1
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    mark_slow(items)
+    part = config.getoption("--part")
+    if part:
+        first, step = map(int, part.split("/"))
+        items[:] = share([(item, name_of(item), is_slow(item)) for item in items], first, step)
 
 
 @pytest.fixture

@@ -245,46 +245,42 @@ def frontier(rows: Sequence[Mapping[str, float]], plan: Mapping[str, float], sto
         stock_bytes: what the executor holds without echo.
         seconds: predicted, of a step without echo.
     """
-
-    def point_of(row: Mapping[str, float], name: str) -> dict[str, Any]:
-        ms = round(1000 * seconds * row["time"], 3)
-        budget = size_text(row["budget"]) if "budget" in row else "none"
-        return {"mb": megabytes(int(row["total"])), "ms": ms, "time": row["time"] - 1, "plan": name, "budget": budget}
-
-    values, here = [point_of(row, "within a budget") for row in rows], point_of(plan, "this plan")
-    stock = point_of({"total": stock_bytes, "time": 1.0}, STOCK)
+    values = [_plan_point(row, "within a budget", seconds) for row in rows]
+    ends = [_plan_point({"total": stock_bytes, "time": 1.0}, STOCK, seconds), _plan_point(plan, "this plan", seconds)]
     axis = {"type": "quantitative", "scale": {"zero": False}, "axis": {"tickCount": 8}}
-    x = {**axis, "field": "mb", "title": "MB held by the executor"}
-    y = {**axis, "field": "ms", "title": "ms a step, predicted"}
     tips = [{"field": "plan"}, {"field": "budget"},
             {"field": "mb", "type": "quantitative", "format": ",.1f", "title": "MB"},
             {"field": "ms", "type": "quantitative", "format": ",.2f", "title": "ms a step"},
             {"field": "time", "type": "quantitative", "format": "+.1%", "title": "time, against stock"}]  # fmt: skip
-    colors = gray, color = [GRAPH_COLORS[name] for name in (STOCK, PLANNED)]
-    point = {"type": "point", "filled": True, "size": 70, "opacity": 1}
-    names = {
-        "data": {"values": [stock, here]},
+    colors = [GRAPH_COLORS[name] for name in (STOCK, PLANNED)]
+    point = {"type": "point", "filled": True, "size": 70, "opacity": 1, "color": colors[1]}
+    line = {"type": "line", "point": point, "color": colors[1]}
+    named = {"field": "plan", "scale": {"domain": [STOCK, "this plan"], "range": colors}, "legend": None}
+    large = {"mark": {**point, "size": 200}, "encoding": {"color": named}}
+    text = {
         "mark": {"type": "text", "dy": -14, "fontWeight": "bold"},
-        "encoding": {
-            "text": {"field": "plan"},
-            "color": {"field": "plan", "scale": {"domain": [STOCK, "this plan"], "range": colors}, "legend": None},
-        },
-    }  # fmt: skip
+        "encoding": {"text": {"field": "plan"}, "color": named},
+    }
     return {
         "$schema": VEGA_LITE_SCHEMA,
         "width": WIDTH,
         "height": 240,
-        "encoding": {"x": x, "y": y, "tooltip": tips},
+        "encoding": {
+            "x": {**axis, "field": "mb", "title": "MB held by the executor"},
+            "y": {**axis, "field": "ms", "title": "ms a step, predicted"},
+            "tooltip": tips,
+        },
         "layer": [
-            {
-                "data": {"values": [*values, here]},
-                "mark": {"type": "line", "point": {**point, "color": color}, "color": color},
-            },
-            {"data": {"values": [here]}, "mark": {**point, "size": 200, "color": color}},
-            {"data": {"values": [stock]}, "mark": {**point, "size": 200, "color": gray}},
-            names,
+            {"data": {"values": [*values, ends[1]]}, "mark": line},
+            {"data": {"values": ends}, "layer": [large, text]},
         ],
     }
+
+
+def _plan_point(row: Mapping[str, float], name: str, seconds: float) -> dict[str, Any]:
+    ms, size = round(1000 * seconds * row["time"], 3), megabytes(int(row["total"]))
+    budget = size_text(row["budget"]) if "budget" in row else "none"
+    return {"mb": size, "ms": ms, "time": row["time"] - 1, "plan": name, "budget": budget}
 
 
 def segment(drawn: Segment) -> Spec:

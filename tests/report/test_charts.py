@@ -116,7 +116,7 @@ def test_frontier_is_in_milliseconds() -> None:
     spec = frontier(
         [{"total": 10**7, "time": 1.5, "budget": 11 * 10**6}], {"total": 2 * 10**7, "time": 0.9}, 10**8, 0.04
     )
-    points, _, (stock,), _ = [layer["data"]["values"] for layer in spec["layer"]]
+    points, (stock, _) = [layer["data"]["values"] for layer in spec["layer"]]
     assert [point["ms"] for point in points] == [60.0, 36.0]
     assert points[0]["budget"] == "11.0 MB"
     assert (stock["mb"], stock["ms"]) == (100, 40.0)
