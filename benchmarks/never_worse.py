@@ -3,11 +3,11 @@
     python -m benchmarks.never_worse [FIRST [LAST]]
 
 For each seed, the model that `model` draws has 0.1 to 20 MB of planned memory. Its plan is made on an empty cache, and
-steps of the stock graph and the planned one alternate, one thread each. A row has all bytes that the executor holds
-(workspaces of fused operators included) before and after, and the ratio of the medians of the steps, measured and
-predicted. A plan is worse if it needs more bytes, takes more than `SLOWER` times the step, or is slower at all (beyond
-`NOISE`) for less than `GAIN` of the bytes. Where less than `TINY` bytes are planned, bytes do not count. Writes
-results/never_worse.json.
+steps of the stock graph and the planned one alternate, one thread each, for a second or `LEAST_STEPS` steps. A row has
+all bytes that the executor holds (workspaces of fused operators included) before and after, and the ratio of the
+medians of the steps, measured and predicted. A plan is worse if it needs more bytes, takes more than `SLOWER` times the
+step, or is slower at all (beyond `NOISE`) for less than `GAIN` of the bytes. Where less than `TINY` bytes are planned,
+bytes do not count. Writes results/never_worse.json.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from typing import Any
 from benchmarks.models import Model
 from benchmarks.record import apart, known_rows, save
 
-SLOWER, GAIN, NOISE, TINY, STEPS = 1.10, 0.05, 0.05, 100_000, 15
+SLOWER, GAIN, NOISE, TINY = 1.10, 0.05, 0.05, 100_000
+LEAST_STEPS, MOST_STEPS, SECONDS = 15, 200, 1.0
 
 
 def model(seed: int) -> Model:
@@ -71,14 +72,17 @@ def measure(text: str) -> dict[str, Any]:
         for name, array in executor.arg_dict.items():
             array[:] = mx.nd.random.randint(0, 50, array.shape) if name in drawn.shapes else 0.1
     seconds: list[list[float]] = [[], []]
-    for step in range(STEPS + 2):
+    start = time.perf_counter()
+    for step in range(MOST_STEPS + 2):
+        if step > LEAST_STEPS + 2 and time.perf_counter() - start > SECONDS:
+            break
         for executor, times in zip(executors, seconds):
-            start = time.perf_counter()
+            began = time.perf_counter()
             executor.forward(is_train=True)
             executor.backward()
             mx.nd.waitall()
             if step >= 2:
-                times.append(time.perf_counter() - start)
+                times.append(time.perf_counter() - began)
     stock, planned = map(statistics.median, seconds)
     return {
         "seed": seed, "model": drawn.name, "planned": plan.before.planned,
