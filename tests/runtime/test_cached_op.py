@@ -422,6 +422,7 @@ def test_the_same_bits(
     assert_same(found, expected)
 
 
+@pytest.mark.usefixtures("free_workspaces")
 @pytest.mark.parametrize("way", FLAGS)
 def test_fused_cells_come_close(way: str, tmp_path: Path) -> None:
     expected = done(recurrent_cells, Run(tmp_path / "off", FLAGS[way]))
