@@ -100,7 +100,7 @@ def bases(request: Request) -> Iterator[Trial]:
     seen: tuple[Place, ...] = ()
     worse: dict[Place, Missed] = {}
     for index, stage in enumerate(BASES):
-        base, asked = None, _with_its_part(request, len(BASES) - index + 2)
+        base, asked = None, _with_its_part(request, len(BASES) - index + 4)
         with request.without(stage.label):
             fused = run((stage,), [request], request.progress)[Fused]
             if fused.places in ((), seen):
@@ -124,7 +124,11 @@ def bases(request: Request) -> Iterator[Trial]:
 
 
 def _with_its_part(request: Request, count: int) -> Request:
-    """The request with the time of one of ``count`` things to do: other bases, and the search for the fewest bytes."""
+    """The request with the time of one of ``count`` things to do.
+
+    These are other bases, the user's own graph, which keeps budgets that no other keeps, and gets the time of two at
+    least, and the search for the fewest bytes.
+    """
     return request if request.options.memory_budget is None else replace(request, deadline=request.deadline.part(count))
 
 
