@@ -44,6 +44,7 @@ from echo.plans.variables import CHECK_VARIABLE
 from echo.policies.problem import Problem
 from echo.policies.segments import partition
 from echo.runtime import find
+from echo.runtime.foresight import FORESIGHT
 from echo.system.deadline import NEVER, Deadline
 from echo.system.once import ONCE
 from fuzz.poison import poisoned
@@ -418,6 +419,12 @@ def patient(request: pytest.FixtureRequest) -> Iterator[None]:
         if not request.module.__name__.endswith("test_deadline"):
             patch.setattr("echo.planning.service.Deadline", _Patient)
         yield
+
+
+@pytest.fixture(autouse=True)
+def nothing_foreseen() -> None:
+    """No graph of an earlier test waits for an update of weights, to log the peak of the process."""
+    FORESIGHT._plan = None
 
 
 @pytest.fixture(params=["plain", "poisoned"])
