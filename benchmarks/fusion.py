@@ -27,6 +27,7 @@ from benchmarks.models import MODELS, MXNET_MB, SMALL, Model, random_values
 from benchmarks.record import apart, asked, known_rows, save
 from benchmarks.speech_models import deepspeech
 from benchmarks.step_time import in_turn, step
+from echo.system.resident import resident
 
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "fused": {"policy": "none"}, "default": {}, "unfused": {"fuse": False},
@@ -146,23 +147,12 @@ def growth(key: str, variant: str) -> float:
     symbol = echo.optimize(model.symbol, **case.options(variant)) if variant in VARIANTS else model.symbol
     small = SMALL["lm"]()
     bound(small, echo.optimize(small.symbol))  # what is imported and loaded for good is none of the step's memory
-    before = _resident_mb()
+    before = resident("VmRSS")
     executor = bound(model, symbol)
     heads = [mx.nd.ones(out.shape) for out in executor.outputs]
     for _ in range(3):
         step(executor, heads)
-    return _peak_mb() - before
-
-
-def _resident_mb() -> float:
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
-
-
-def _peak_mb() -> float:
-    with open("/proc/self/status", encoding="ascii") as file:
-        line = next(line for line in file if line.startswith("VmHWM"))
-    return int(line.split()[1]) * 1024 / 1e6
+    return (resident("VmHWM") - before) / 1e6
 
 
 def measure(key: str, rounds: int) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import statistics
 import time
 from pathlib import Path
@@ -24,6 +23,7 @@ import numpy as np
 from benchmarks.record import apart, save
 from echo.kernels import call
 from echo.kernels.library import workspace_bytes
+from echo.system.resident import resident
 
 # steps, batch, inputs, hidden units
 SHAPES = [(50, 64, 512, 512), (50, 16, 512, 512), (50, 128, 512, 512), (35, 20, 650, 650), (50, 1, 512, 512)]
@@ -145,21 +145,16 @@ def times(text: str, rounds: str) -> dict[str, float]:
     }
 
 
-def _resident(what: str) -> float:
-    found = re.search(rf"{what}:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    return int(found[1]) * 1024 / 1e6 if found else float("nan")
-
-
 def growth(side: str, text: str) -> float:
     """MB by which this process grows at most while it makes a layer and takes three steps."""
     mx.nd.waitall()
     mx.nd.ones((2, 2)).asnumpy()
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
-    before = _resident("VmRSS")
+    before = resident("VmRSS")
     layer = SIDES[side](_shape(text))
     for _ in range(3):
         layer.step()
-    return _resident("VmHWM") - before
+    return (resident("VmHWM") - before) / 1e6
 
 
 def main() -> None:
