@@ -34,13 +34,19 @@ library._of_backend("cpu", "call")(ctypes.byref(raw))
 print("not noticed")
 """
 
-# two threads write into one array
+# Two threads write into one array. Python's lock orders calls that follow one another, and the sanitizer sees that: the
+# barrier lets each pair of calls start together, and a call takes longer than the other thread needs to wake up.
 TOGETHER = """
 import threading
 import numpy as np
 from echo.kernels import call
-x, y, bits = np.ones(1 << 16, np.float32), np.ones(1 << 16, np.float32), [np.ones(1 << 13, np.uint8) for _ in "ab"]
-threads = [threading.Thread(target=lambda b=b: [call("relu", [x], [y, b]) for _ in range(50)]) for b in bits]
+x, y, bits = np.ones(1 << 22, np.float32), np.ones(1 << 22, np.float32), [np.ones(1 << 19, np.uint8) for _ in "ab"]
+together = threading.Barrier(2)
+def write(own):
+    for _ in range(20):
+        together.wait()
+        call("relu", [x], [y, own])
+threads = [threading.Thread(target=write, args=(own,)) for own in bits]
 [thread.start() for thread in threads]
 [thread.join() for thread in threads]
 print("not noticed")
