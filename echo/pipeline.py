@@ -10,6 +10,7 @@ of the one that was chosen. The thresholds of those choices are in `echo.passes.
 from __future__ import annotations
 
 import contextlib
+import time
 from dataclasses import replace
 from typing import Iterator
 
@@ -81,7 +82,7 @@ def _best(request: Request) -> Trial:
     """The best of the bases, refined."""
     best = choose(list(bases(request)), request.graph)
     for refinement in REFINEMENTS:
-        if request.is_late:
+        if request.is_late and best.warmed(request) is None:
             request.note_late()
             break
         if best.planned or refinement.keeps_budgets:
@@ -161,7 +162,7 @@ def refined(request: Request, base: Trial, stage: Refinement) -> Trial:
     variant, reason = None, offer.why_not_tried(request, base.plan) if base.planned else ""
     if not reason:
         with request.without(stage.label):
-            variant = trial(request, offer.fused, base.stock)
+            variant = _refined_trial(request, base, offer.fused)
         reason = _why_rejected(request, stage, offer, base, variant)
     if (tracing := trace()) is not None:
         tracing.note("chosen", f"rejected: {stage.label}: {reason}" if reason else f"taken: {stage.label}")
@@ -169,6 +170,17 @@ def refined(request: Request, base: Trial, stage: Refinement) -> Trial:
         return variant
     without = base.plan if base.planned else None
     return base.unrefined(offer.declined(request, without, reason), variant.missed if variant else None)
+
+
+def _refined_trial(request: Request, base: Trial, fused: Fused) -> Trial:
+    """Plans a refined graph; where there is no time for the whole search, it starts from the choice of the base."""
+    searched = None if base.warmed(request) else trial(request, fused, base.stock)
+    warmed = base.warmed(request)
+    if warmed is None:
+        assert searched is not None
+        return searched
+    from_base = trial(warmed, fused, base.stock)
+    return from_base if searched is None else min(searched, from_base, key=lambda each: _cost(request, each.plan))
 
 
 def _why_rejected(request: Request, stage: Refinement, offer: Offer, base: Trial, variant: Trial | None) -> str:
@@ -215,10 +227,12 @@ def _cost(request: Request, plan: Plan) -> tuple[float, float]:
 
 
 def _run(request: Request) -> Planned:
+    started = time.monotonic()
     values = run(PIPELINE, [request], request.progress)
+    other_seconds = time.monotonic() - started - values[Selection].search_seconds
     result: Plan = values[Plan]
     rewritten: Rewritten = values[Rewritten]
     selection: Selection = values[Selection]
     graph = request.graph if result.changes_nothing else rewritten.graph
     overhead: Overhead = values[Overhead]
-    return Planned(result, graph, request.graph, selection.warm_start, overhead.is_timed)
+    return Planned(result, graph, request.graph, selection.warm_start, overhead.is_timed, other_seconds)

@@ -23,6 +23,7 @@ from echo.passes.rules import Rules
 from echo.passes.trial import Planned
 from echo.pipeline import BASES
 from echo.planning.service import Planner
+from echo.policies.timed import chosen_in_time
 from echo.runtime import find
 from tests.fused_models import EXAMPLES, decoder
 from tests.runtime.test_masks import bits_of
@@ -231,3 +232,48 @@ def test_fused_operators_that_would_need_more_memory_are_near_misses(monkeypatch
     larger = {missed.pattern: missed.reason for missed in plan.missed if "the user's own graph" in missed.reason}
     assert larger["lstm_cell"].startswith("the graph with all fused operators needs ")
     assert any("the graph with all fused operators needs" in remark for remark in plan.remarks)
+
+
+def with_dropout(length: int = 12) -> Symbol:
+    y = mx.sym.var("data")
+    for index in range(length):
+        y = mx.sym.tanh(mx.sym.sin(mx.sym.FullyConnected(y, num_hidden=64, name=f"fc{index}")))
+        y = mx.sym.Dropout(y, p=0.5, name=f"drop{index}")
+    return mx.sym.LinearRegressionOutput(y, mx.sym.var("label"), name="out")
+
+
+def test_search_that_had_to_end_costs_no_masks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def planned(late: int) -> tuple[echo.Plan, list[bool]]:
+        """The plan where the search with that number ends late, and which searches started from another choice."""
+        warm: list[bool] = []
+
+        def chosen(policy: Any, problem: Any) -> Any:
+            warm.append(problem.warm_start is not None)
+            return chosen_in_time(policy, problem)[0], len(warm) - 1 != late
+
+        monkeypatch.setattr(find, "PLANNER", Planner())
+        monkeypatch.setattr("echo.passes.select.chosen_in_time", chosen)
+        return echo.plan(with_dropout(), max_overhead=None, max_planning=1e6, data=(512, 32)), warm
+
+    whole, warm = planned(late=-1)
+    assert not whole.is_late
+    assert warm == [False, False]
+    assert {pattern for pattern, *_ in whole.fused} == {"dropout"}
+    base_was_late, warm = planned(late=0)
+    assert base_was_late.is_late
+    assert warm == [False, True]
+    masks_were_late, warm = planned(late=1)
+    assert masks_were_late.is_late
+    assert warm == [False, False, True]
+    for plan in (base_was_late, masks_were_late):
+        assert plan.fused == whole.fused
+        assert plan.after.planned <= 1.03 * whole.after.planned
+
+
+def test_no_masks_where_no_time_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(find, "PLANNER", Planner())
+    monkeypatch.setattr("echo.passes.select.chosen_in_time", lambda policy, problem: (policy.choose(problem), False))
+    monkeypatch.setattr(trial.Trial, "warmed", lambda *_: None)
+    plan = echo.plan(with_dropout(), max_overhead=None, max_planning=1e6, data=(512, 32))
+    assert plan.is_late
+    assert not plan.fused

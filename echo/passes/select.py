@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import time
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Mapping
 
 from echo.errors import BudgetError, OptionError
@@ -45,7 +46,7 @@ class Selection:
 
     ``runs`` says how often each node runs again. ``planned_bytes`` is what MXNet's planner will need under
     ``match_range``, ``seconds`` the time of recomputation in a step. ``warm_start`` makes the next search on a
-    graph of the same model short.
+    graph of the same model short. The search itself took ``search_seconds``.
     """
 
     recompute: frozenset[Entry]
@@ -55,6 +56,7 @@ class Selection:
     planned_bytes: int
     seconds: float
     warm_start: WarmStart | None = None
+    search_seconds: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,13 @@ class Select:
     gives: ClassVar[type] = Selection
 
     def run(
+        self, request: Request, training: TrainingGraph, candidates: Candidates, segments: Segments, overhead: Overhead
+    ) -> Selection:
+        started = time.monotonic()
+        selection = self._selected(request, training, candidates, segments, overhead)
+        return replace(selection, search_seconds=time.monotonic() - started)
+
+    def _selected(
         self, request: Request, training: TrainingGraph, candidates: Candidates, segments: Segments, overhead: Overhead
     ) -> Selection:
         limit = _max_bytes(request, training)

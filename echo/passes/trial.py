@@ -26,6 +26,7 @@ class Planned(NamedTuple):
     """The plan, the graph to bind (the user's own if nothing is gained), and the warm start for equal models.
 
     ``base`` is the user's graph with the plan's fused operators, without its marks. ``timed``: seconds are measured.
+    Without the search, planning took ``other_seconds``.
     """
 
     plan: Plan
@@ -33,6 +34,7 @@ class Planned(NamedTuple):
     base: Graph
     warm_start: WarmStart | None
     timed: bool = False
+    other_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,18 @@ class Trial:
         larger = f"needs {self._total:,} bytes, the user's own graph {self.stock.total:,}"
         reason = f"the graph with all fused operators {slower or larger}"
         return {place: near_miss(user, place, reason) for place in self.fused.places}
+
+    def warmed(self, request: Request) -> Request | None:
+        """Returns the request by which a refined graph is planned from the choice of this plan, in the time left.
+
+        None where there is time for a search, no time for anything, or a budget, which such a plan may miss.
+        """
+        planned, deadline = self.planned, request.deadline
+        if planned is None or planned.warm_start is None or request.options.memory_budget is not None:
+            return None
+        if not request.is_late or deadline.left < planned.other_seconds:
+            return None
+        return replace(request, warm_start=replace(planned.warm_start, is_known=True), deadline=deadline.rest())
 
     def unrefined(self, fused: Fused, missed: BudgetError | None = None) -> Trial:
         """This trial, where a refinement was rejected; ``missed`` is the error of the refined one, if it had one."""

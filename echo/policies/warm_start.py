@@ -21,11 +21,13 @@ class WarmStart:
 
     ``recompute`` says for each role (`echo.policies.classes.roles`), finest first, whether most of its nodes were
     recomputed. ``splits`` is the whole schedule, for a graph with the same ``structure``, as another batch size has.
+    ``is_known``: the graph is the other one with a few operators replaced, whatever their neighbours' roles say.
     """
 
     recompute: tuple[Mapping[int, bool], ...]
     splits: Splits = field(default_factory=dict)
     structure: int = 0
+    is_known: bool = False
 
     @staticmethod
     def of(
@@ -54,6 +56,8 @@ class WarmStart:
 
     def fits(self, training: TrainingGraph, candidates: Iterable[int]) -> bool:
         """Whether enough candidates have a role that the other graph has; else it is another model."""
+        if self.is_known:
+            return True
         (finest,) = roles(training, _ROLE_ROUNDS[:1])
         has_seen_role = [finest[number] in self.recompute[0] for number in candidates]
         return sum(has_seen_role) >= _KNOWN * len(has_seen_role)

@@ -48,6 +48,10 @@ class Deadline:
         so_far = self.length - self.left
         return Deadline(self.seconds, self.at - min(so_far, self.length / 3), self.length)
 
+    def rest(self) -> Deadline:
+        """The same moment, for what begins now: it has all the time until then."""
+        return Deadline(self.seconds, self.at, self.left)
+
     def part(self, count: int) -> Deadline:
         """An earlier deadline, which leaves as much time to each of ``count`` things that are to be done until then."""
         left = self.left / count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,9 +13,13 @@ import echo
 from echo.errors import BudgetError
 from echo.ir.graph import Entry, Graph, Node
 from echo.passes.patterns.apply import Fused
+from echo.passes.request import Request
 from echo.passes.rules import RULES
-from echo.passes.trial import Trial, choose
+from echo.passes.trial import Planned, Trial, choose
+from echo.plans.decisions import Note, NoteKind
 from echo.plans.options import Options
+from echo.policies.warm_start import WarmStart
+from echo.system.deadline import Deadline
 
 GRAPH = Graph((Node("null", "x"),), (Entry(0),), (0,), (0, 1))
 
@@ -170,6 +175,33 @@ def test_graph_that_is_slower_than_the_bound_allows_says_so(
     monkeypatch.setattr("echo.passes.trial._stock_seconds", lambda _: 1.0)
     asked: Any = SimpleNamespace(options=Options.of(**options))
     assert trial(planned - 100, 1, stock=900, seconds=seconds).why_slower(asked) == reason
+
+
+@pytest.mark.parametrize(
+    ("late", "left", "budget", "expected"),
+    [
+        pytest.param(True, 2.0, None, True, id="late, with time for this"),
+        pytest.param(False, 2.0, None, False, id="not late"),
+        pytest.param(True, 0.9, None, False, id="no time left"),
+        pytest.param(True, 2.0, 0.5, False, id="a budget"),
+    ],
+)
+def test_a_late_refinement_starts_from_the_choice(
+    late: bool, left: float, budget: float | None, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("echo.system.deadline.time.monotonic", lambda: 100.0)
+    notes = [Note("late", NoteKind.LATE)] if late else []
+    frontend: Any = None
+    asked = Request(GRAPH, Options(memory_budget=budget), frontend, notes=notes, deadline=Deadline(9, 100 + left, 9))
+    start = WarmStart(())
+    plan: Any = None
+    planned = Planned(plan, GRAPH, GRAPH, start, other_seconds=1.0)
+    warmed = Trial(Fused(GRAPH), None, planned).warmed(asked)
+    assert (warmed is not None) == expected
+    if warmed is not None:
+        assert warmed.warm_start == replace(start, is_known=True)
+        assert (warmed.deadline.at, warmed.deadline.length) == (102.0, 2.0)
+    assert Trial(Fused(GRAPH), None, planned._replace(warm_start=None)).warmed(asked) is None
 
 
 @pytest.mark.slow

@@ -138,6 +138,7 @@ def test_a_hint_fits_other_lengths_and_no_other_operators() -> None:
     longer, other = (problem_of(case.training) for case in (nmt(14), any_case("resnet50_v1")))
     assert warm_start.fits(longer.training, longer.candidates)
     assert not warm_start.fits(other.training, other.candidates)
+    assert replace(warm_start, is_known=True).fits(other.training, other.candidates)
 
 
 def _schedule_of(case: Case) -> tuple[Splits, WarmStart]:

@@ -49,6 +49,8 @@ def test_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.time, "monotonic", lambda: 108.0)
     assert until.with_room().left == 0  # of nine seconds three
     assert until.left == 1
+    assert (until.rest().at, until.rest().length, until.seconds) == (until.at, 1, 9)
+    assert NEVER.rest() == NEVER
 
 
 def planned(monkeypatch: pytest.MonkeyPatch, step: float, **options: Any) -> echo.Plan:
