@@ -27,7 +27,7 @@ from benchmarks.models import MODELS, MXNET_MB, SMALL, Model, random_values
 from benchmarks.record import apart, asked, known_rows, save
 from benchmarks.speech_models import deepspeech
 from benchmarks.step_time import in_turn, step
-from echo.system.resident import resident
+from echo.system.process import resident
 
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "fused": {"policy": "none"}, "default": {}, "unfused": {"fuse": False},

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_library import KERNELS
-from echo.system.cuda_libraries import of_wheels
+from echo.system.cuda import of_wheels
 
 SOURCE = Path(__file__).resolve().with_name("gpu_barrier.cu")
 _NVRTC = re.compile(r"libnvrtc\.so\.\d+")

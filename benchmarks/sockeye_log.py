@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any, Mapping, NamedTuple
 
-from echo.system.sizes import MB, bytes_of
+from echo.system.terminal import MB, bytes_of
 
 COUNTER = "Memory: cpu/0"
 # These files, and these columns of the metrics, hold times; all else has to be the same in every run with one seed.

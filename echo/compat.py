@@ -7,7 +7,7 @@ mxnet is imported, and no more than mxnet needs:
 - Python 3.12 removed ``distutils``, of which mxnet compares two versions: unless setuptools brings it, a stand-in for
   ``distutils.version`` takes its place.
 - MXNet's CUDA wheels leave the CUDA libraries out: those of NVIDIA's pip wheels are loaded where the dynamic loader
-  finds none of its own (`echo.system.cuda_libraries`).
+  finds none of its own (`echo.system.cuda`).
 
 numpy 2 is out of reach: mxnet 1.9.1 excludes it in its own requirements, and reads a dozen names that numpy 2 lacks.
 """
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Sequence
 
 from echo.errors import UnsupportedError
-from echo.system.cuda_libraries import load_for
+from echo.system.cuda import load_for
 
 SUPPORTED = "1.9.1"
 _ALIASES = {"bool": bool, "int": int}  # all that mxnet 1.9.1 reads of what numpy 1.24 removed

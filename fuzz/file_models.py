@@ -14,7 +14,7 @@ from echo.frontend.cached import stateless
 from echo.frontend.symbols import graph_of
 from echo.ir.graph import Graph
 from echo.runtime.cached_op import StockCachedOp
-from echo.system.own_binds import own_binds
+from echo.system.threads import own_binds
 
 RUNNERS: Mapping[str, Mapping[str, Any]] = {
     "executor": {},

@@ -25,8 +25,7 @@ from mxnet.base import _LIB, check_call
 from echo import native
 from echo.errors import NativeError
 from echo.ir.attributes import means_true
-from echo.system.locks import Lock
-from echo.system.per_thread import PerThread
+from echo.system.threads import Lock, PerThread
 from fuzz.dead_chunks import TALLY, Pass, Plan, lost
 
 _lock = Lock()

@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.sockeye_log import counter_peak
 from echo.native.counter import preloaded
-from echo.system.sizes import MB, bytes_of
+from echo.system.terminal import MB, bytes_of
 from projects.settings import OUT, environment
 
 SECONDS = 900  # a training that takes longer hangs

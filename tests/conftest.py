@@ -45,8 +45,8 @@ from echo.policies.problem import Problem
 from echo.policies.segments import partition
 from echo.runtime import find
 from echo.runtime.foresight import FORESIGHT
-from echo.system.deadline import NEVER, Deadline
-from echo.system.once import ONCE
+from echo.system.process import NEVER, Deadline
+from echo.system.threads import ONCE
 from fuzz.poison import poisoned
 from tests.parts import is_slow, mark_slow, name_of, share
 
@@ -397,7 +397,7 @@ def cheap_planning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 class _Patient:
-    """In the place of `echo.system.deadline.Deadline`: a busy machine changes no plan of a test."""
+    """In the place of `echo.system.process.Deadline`: a busy machine changes no plan of a test."""
 
     @staticmethod
     def after(_: float | None) -> Deadline:
@@ -416,7 +416,7 @@ def patient(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:  # one of its own: the order of other fixtures stays
         if not request.module.__name__.endswith(("test_follow", "test_shape_plans")):
             patch.setattr("echo.planning.follow.SpareTime.allows", lambda *_: True)
-        if not request.module.__name__.endswith("test_deadline"):
+        if not request.module.__name__.endswith("deadline"):
             patch.setattr("echo.planning.service.Deadline", _Patient)
         yield
 

@@ -83,9 +83,10 @@ def does_something(module: ast.Module) -> bool:
                for each in body)  # fmt: skip
 
 
-def mirrored(module: Path) -> Path:
-    """``tests/ROOM/test_NAME.py`` of ``echo/ROOM/NAME.py``."""
-    return ROOT / "tests" / module.relative_to(ROOT / "echo").with_name(f"test_{module.name}")
+def mirrored(module: Path) -> list[Path]:
+    """``tests/ROOM/test_NAME.py`` and ``tests/ROOM/test_NAME_*.py`` of ``echo/ROOM/NAME.py``."""
+    folder = ROOT / "tests" / module.parent.relative_to(ROOT / "echo")
+    return [*folder.glob(f"test_{module.stem}.py"), *folder.glob(f"test_{module.stem}_*.py")]
 
 
 MODULES = [path for path in sorted((ROOT / "echo").rglob("*.py")) if not path.name.startswith("__")]
@@ -94,9 +95,9 @@ MODULES = [path for path in sorted((ROOT / "echo").rglob("*.py")) if not path.na
 @pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_module_has_tests_at_the_same_path(module: Path) -> None:
     if does_something(ast.parse(module.read_text(encoding="utf-8"))):
-        test = mirrored(module)
-        assert test.is_file(), f"expected its tests in {test.relative_to(ROOT)}"
-        assert "def test_" in test.read_text(encoding="utf-8")
+        tests = mirrored(module)
+        assert tests, f"expected its tests in tests/{module.parent.relative_to(ROOT / 'echo')}/test_{module.name}"
+        assert all("def test_" in test.read_text(encoding="utf-8") for test in tests)
 
 
 def patched(test: Path) -> Iterator[str]:
@@ -163,9 +164,7 @@ STATE = {
     "echo/runtime/stand_ins.py": "MXNet's functions, in whose place it puts echo's, and the policy of transparent mode",
     "echo/runtime/unplanned.py": "whether the process trains by Gluon, and whether a block of it was hybridized",
     "echo/startup.py": "Python's finders of modules; values of ECHO that make no sense and were told",
-    "echo/system/locks.py": "all locks, for a forked child",
-    "echo/system/once.py": "what was said in this process",
-    "echo/system/own_binds.py": "belongs to the thread: whether its binds are echo's own",
+    "echo/system/threads.py": "all locks, for a forked child; what was said; of the thread: whether its binds are own",
 }
 # Functions whose results are kept, and why these stay true: they follow from the arguments, or from what is loaded.
 CACHES = {
@@ -190,7 +189,7 @@ CACHES = {
     "echo.runtime.random_state._size": "installs a native library's way into MXNet, once",
     "echo.runtime.random_state.why_not": "of this MXNet and that library",
     "echo.runtime.watch._library": "a native library, loaded once",
-    "echo.system.processor.processor": "the processor of a machine stays the same",
+    "echo.system.process.processor": "the processor of a machine stays the same",
 }
 WITH_PACKAGES = [path for path in sorted((ROOT / "echo").rglob("*.py")) if path.name != "__main__.py"]
 _CHANGING = ("add", "append", "clear", "discard", "extend", "insert", "pop", "remove", "setdefault", "update")

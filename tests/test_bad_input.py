@@ -28,7 +28,7 @@ from echo.ir.attributes import PLAN_ATTRIBUTE
 from echo.passes.differentiate import Differentiate
 from echo.plans.marks import mark
 from echo.runtime import find
-from echo.system.once import ONCE
+from echo.system.threads import ONCE
 from tests.training import assert_alive, assert_close, assert_same, bind, random_arrays, train
 
 Symbol = mx.sym.Symbol

@@ -4,10 +4,10 @@ import time
 from typing import TYPE_CHECKING, Any, Dict, List, Sequence
 
 from echo.cli.words import Json, print_json
-from echo.system.sizes import size_text
+from echo.system.terminal import size_text
 
 if TYPE_CHECKING:
-    from echo.system.cache import Kept
+    from echo.system.files import Kept
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
@@ -21,8 +21,7 @@ def show(as_json: Json = False) -> None:
     Examples:
       mxecho cache show
     """
-    from echo.system.cache import kept
-    from echo.system.files import cache_folder
+    from echo.system.files import cache_folder, kept
 
     folder = cache_folder()
     rows = rows_of(kept(folder), time.time())
@@ -44,8 +43,7 @@ def clear(as_json: Json = False) -> None:
     Examples:
       mxecho cache clear
     """
-    from echo.system.cache import delete, kept
-    from echo.system.files import cache_folder
+    from echo.system.files import cache_folder, delete, kept
 
     folder = cache_folder()
     kept_files = kept(folder)

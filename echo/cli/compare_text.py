@@ -8,8 +8,7 @@ from rich.table import Table
 
 from echo.report.profile import Profile
 from echo.report.usage import MIRROR, PLANNED, STOCK
-from echo.system.console import text_of
-from echo.system.sizes import megabytes
+from echo.system.terminal import megabytes, text_of
 
 _WORDS = {
     STOCK: "stock MXNet",

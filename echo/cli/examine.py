@@ -12,7 +12,7 @@ from echo.cli.extras import extras
 from echo.cli.fact import FINE, OFF, STOPS, Fact
 from echo.cli.gpu import gpus
 from echo.cli.mxnet_here import mxnet
-from echo.system.console import text_of
+from echo.system.terminal import text_of
 
 _WIDTH = 120
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Iterator, Sequence
 
 from echo.cli.fact import FINE, OFF, Fact
-from echo.system.gpus import Driver, Gpu, driver
+from echo.system.cuda import Driver, Gpu, driver
 
 # The compute capabilities that the wheels of MXNet 1.9.1 have code for, and no PTX for others. Code runs on devices of
 # the same major number and as large a minor one.

@@ -21,9 +21,8 @@ from echo.kernels import kernels_library, level
 from echo.plans.options import Options
 from echo.plans.variables import OF_KERNELS, TRACE_VARIABLE, VARIABLES, alike_variable, options_from, value_of
 from echo.policies import policy_named
-from echo.system.cache import kept
-from echo.system.files import cache_folder
-from echo.system.sizes import size_text
+from echo.system.files import cache_folder, kept
+from echo.system.terminal import size_text
 
 _COMPILERS = ("c++", "g++", "clang++")  # which CMake looks for, in this order
 _NEWEST, _OLDEST = (3, 13), (3, 8)

@@ -18,7 +18,7 @@ from echo.cli import cache, doctor, frontier, plan, profile, record, run, schedu
 from echo.cli.usage import WithUsage
 from echo.cli.words import Annotated, printable
 from echo.errors import EchoError, NativeError, OptionError, ShapeError
-from echo.system.collect import without_garbage_collection
+from echo.system.process import without_garbage_collection
 
 _LONGEST = 1000  # characters of a line about an error
 
@@ -99,7 +99,7 @@ def main(argv: Optional[Sequence[str]] = None) -> Any:
     except SystemExit as end:
         status = end.code or 0
     except (EchoError, OSError) as error:
-        from echo.system.reading import shortened
+        from echo.system.files import shortened
 
         print(f"mxecho: {printable(shortened(_said(error), _LONGEST))}", file=sys.stderr)
         return 2 if isinstance(error, (OptionError, ShapeError)) else 1

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Iterator, NamedTuple
 from echo import compat
 from echo.cli.fact import FINE, OFF, STOPS, Fact
 from echo.errors import UnsupportedError, one_line
-from echo.system.cuda_libraries import load_for
+from echo.system.cuda import load_for
 
 if TYPE_CHECKING:
     from echo.frontend.examine import Examined

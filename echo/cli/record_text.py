@@ -6,7 +6,7 @@ from typing import Any, Mapping
 
 from rich.table import Table
 
-from echo.system.console import text_of
+from echo.system.terminal import text_of
 
 _HEADINGS = {"run": "recorded", "off": "without echo", "on": "with echo"}
 _MB = 10**6

@@ -66,7 +66,7 @@ def _within(policy: "Policy", graph: "DataGraph", limit: int) -> "Solved":
     """Returns the schedule that the policy finds within a budget in bytes."""
     from echo.cli.schedule_text import held_at_peak
     from echo.policies.data_problem import solve_graph
-    from echo.system.deadline import Deadline
+    from echo.system.process import Deadline
 
     deadline = Deadline.after(_SCHEDULING)
     solved = solve_graph(policy, *graph, max_bytes=limit, deadline=deadline)

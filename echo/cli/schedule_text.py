@@ -10,7 +10,7 @@ from echo.ir.ops import is_heavy_in_torch
 from echo.ir.schedule import steps_of
 from echo.ir.training_graph import TrainingGraph
 from echo.policies.data_problem import Solved
-from echo.system.sizes import size_text
+from echo.system.terminal import size_text
 
 _MOST_HELD = 5
 

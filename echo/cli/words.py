@@ -91,7 +91,7 @@ def shapes_of(symbol: Any, texts: Sequence[str]) -> Dict[str, Any]:
     Raises:
         OptionError: as `shape_of`; or a name comes twice, or is not that of an array.
     """
-    from echo.system.reading import shortened
+    from echo.system.files import shortened
 
     shapes = [shape_of(text) for text in texts]
     counts = Counter(name for name, _ in shapes)

@@ -14,8 +14,7 @@ import os
 from pathlib import Path
 from typing import Dict, NamedTuple, Tuple
 
-from echo.system.files import cache_folder, ignore, locked, read, replace, say_not_kept
-from echo.system.reading import digest_of
+from echo.system.files import cache_folder, digest_of, ignore, locked, read, replace, say_not_kept
 
 # A table grows by about 150 bytes a distinct operator; the seven models of the benchmarks make 0.2 MB together.
 _FORMAT = "echo-cost-table-7"

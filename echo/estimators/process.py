@@ -25,7 +25,7 @@ A memory plan is only a part of what users watch. Each part has a source:
 ``HOLES``
     what the C library keeps of freed arrays. MXNet allocates the arrays of a graph at each step unless it has
     ``static_alloc``, and glibc returns only blocks above its threshold, which grows up to 32 MB (with echo, 16 MiB:
-    `echo.system.trim`). Which holes later arrays fill depends on their order: no exact figure exists. One share of
+    `echo.system.process`). Which holes later arrays fill depends on their order: no exact figure exists. One share of
     what is planned is assumed for all models (`HOLE_SHARE`); 0.06 to 0.5 were measured.
 """
 

@@ -28,8 +28,7 @@ from echo import meter
 from echo.estimators.measuring import LateError, UnavailableError, UnmeasurableError
 from echo.frontend.extension import loaded_from
 from echo.frontend.pointwise import FUSION_VARIABLE
-from echo.system.once import ONCE
-from echo.system.per_thread import PerThread
+from echo.system.threads import ONCE, PerThread
 
 logger = logging.getLogger("echo")
 _START_SECONDS = 10.0  # for a process that takes a fifth of a second where the machine has nothing else to do

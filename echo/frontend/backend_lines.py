@@ -8,7 +8,7 @@ import os
 import mxnet as mx
 
 from echo.frontend.environment import changed_variable
-from echo.system.own_binds import own_binds
+from echo.system.threads import own_binds
 
 VARIABLE = "MXNET_SUBGRAPH_VERBOSE"
 

@@ -25,8 +25,8 @@ from echo.frontend.symbols import Binding, symbol_of
 from echo.ir.graph import VARIABLE, Entry, Graph
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import NO_NUMBERS, TensorType, TrainingNode, tensor_type
-from echo.system.own_binds import own_binds
-from echo.system.trim import trim, trim_after
+from echo.system.process import trim, trim_after
+from echo.system.threads import own_binds
 
 _TOTAL = re.compile(r"^Total (\d+) MB allocated$", re.MULTILINE)
 _NUMBER, _NUMBERED = re.compile(r"n\d+"), re.compile(r"n(\d+)_")  # names of nodes in the copy that is read back

@@ -14,7 +14,7 @@ import mxnet as mx
 from mxnet.base import _LIB
 
 from echo.errors import UnsupportedError
-from echo.system.processor import cores, processor
+from echo.system.process import cores, processor
 
 DRIVER_FILE = Path("/proc/driver/nvidia/version")  # where the driver says which it is
 # Variables that change which code a step runs; they are part of the key where they are set.

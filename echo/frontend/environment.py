@@ -9,7 +9,7 @@ import contextlib
 import os
 from typing import Iterator
 
-from echo.system.locks import Lock
+from echo.system.threads import Lock
 
 _lock = Lock()
 _changed: list[tuple[str, str | None]] = []  # a variable and its value before, while a thread has changed it

@@ -14,7 +14,7 @@ from typing import Any, Callable, Iterator
 from mxnet.base import _LIB
 
 from echo.ir.attributes import means_true
-from echo.system.locks import Lock
+from echo.system.threads import Lock
 
 _OF = "ZN5mxnet6common18LogStorageFallbackERKN4nnvm9NodeAttrsEiPKSt6vectorIiSaIiEES9_E3log"
 _VARIABLE, _ONEDNN = "MXNET_STORAGE_FALLBACK_LOG_VERBOSE", "MXNET_MKLDNN_ENABLED"

@@ -10,7 +10,7 @@ import mxnet as mx
 from echo.errors import GraphError
 from echo.frontend.symbols import symbol_of
 from echo.ir.graph import Graph
-from echo.system.reading import read_json
+from echo.system.files import read_json
 
 _NEXT = 2  # the major version whose symbols have operators that 1.9.1 does not know
 

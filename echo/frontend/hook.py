@@ -12,7 +12,7 @@ from echo.errors import EchoError, UnsupportedError
 from echo.frontend.selfcheck import check_hook
 from echo.ir.gradients import EXCHANGES
 from echo.ir.ops import ops_with
-from echo.system.locks import Lock
+from echo.system.threads import Lock
 
 _install_lock = Lock()
 _ALLOWED = native.Allowed(ops_with(lambda spec: spec.recomputable), ops_with(lambda spec: spec.every_output), EXCHANGES)

@@ -17,7 +17,7 @@ from echo.ir.attributes import GRADIENT_ATTRIBUTE
 from echo.ir.gradient_rule import GradientRule, own_inputs
 from echo.ir.graph import VARIABLE, Entry, Node
 from echo.plans.marks import mark
-from echo.system.own_binds import own_binds
+from echo.system.threads import own_binds
 
 _EXPECTED = (
     ("null", "data", [[512, 512]]),

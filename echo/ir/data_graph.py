@@ -24,7 +24,7 @@ from echo.ir.graph import Entry
 from echo.ir.schedule import replay
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
-from echo.system.reading import read_json
+from echo.system.files import read_json
 
 _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 _PHASES = ("forward", "backward")

@@ -12,7 +12,7 @@ from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Sequence
 
 from echo.errors import GraphError
 from echo.ir.ops import spec
-from echo.system.slots import SLOTS
+from echo.system.process import SLOTS
 
 VARIABLE = "null"
 VERSION: Mapping[str, Any] = {"mxnet_version": ["int", 10901]}  # of graphs that are made here: MXNet upgrades no node

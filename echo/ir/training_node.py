@@ -10,7 +10,7 @@ from typing import Any, Mapping
 from echo.errors import GraphError
 from echo.ir.graph import VARIABLE, Entry
 from echo.ir.ops import spec
-from echo.system.slots import SLOTS
+from echo.system.process import SLOTS
 
 # MXNet's type flags, in order, with their bytes an element
 _DTYPES = (

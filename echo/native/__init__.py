@@ -17,7 +17,7 @@ from typing import Any, Callable, Iterable, Iterator, NamedTuple
 
 from echo.errors import NativeError
 from echo.native.loading import function, load
-from echo.system.per_thread import PerThread
+from echo.system.threads import PerThread
 
 _lock = threading.RLock()
 if hasattr(os, "register_at_fork"):  # it is held for moments, into which no fork may fall: the library has a lock too

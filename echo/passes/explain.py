@@ -20,7 +20,7 @@ from echo.passes.select import Selection
 from echo.plans.decisions import KEPT, RECOMPUTE, STASH, Decision, Memory, Note
 from echo.plans.marks import marks_of
 from echo.plans.plan import Plan
-from echo.system.markup import counted
+from echo.system.terminal import counted
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from echo.passes.patterns.apply import Fused, find, near_miss
 from echo.passes.request import Request
 from echo.passes.rules import RULES
 from echo.plans.plan import Plan
-from echo.system.sizes import MB
+from echo.system.terminal import MB
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from echo.plans.key import PlanKey
 from echo.plans.options import Options
 from echo.policies.known import Known
 from echo.policies.warm_start import WarmStart
-from echo.system.deadline import NEVER, Deadline
+from echo.system.process import NEVER, Deadline
 
 
 class Facts(Protocol):

@@ -26,8 +26,8 @@ from echo.policies.problem import Problem
 from echo.policies.segments import Segments, partition
 from echo.policies.timed import chosen_in_time
 from echo.policies.warm_start import WarmStart
-from echo.system.deadline import Deadline
-from echo.system.sizes import size_text
+from echo.system.process import Deadline
+from echo.system.terminal import size_text
 
 # All match ranges that were the best on some model of the benchmarks; 0 (every entry its own chunk) never was.
 MATCH_RANGES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)

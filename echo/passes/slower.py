@@ -19,7 +19,7 @@ from echo.passes.patterns.graph_view import Fusion, View
 from echo.passes.patterns.sample import Sample, sample
 from echo.passes.request import Request
 from echo.plans.options import MEMORY
-from echo.system.reading import digest_of
+from echo.system.files import digest_of
 
 OWN, FUSED = "own", "fused"
 # Which of its sizes makes a pattern's operators as much smaller: maps of at most so many bytes are timed.

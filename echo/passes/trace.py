@@ -24,7 +24,7 @@ from echo.passes.rewrite import Rewritten
 from echo.passes.select import Selection
 from echo.plans.variables import TRACE_VARIABLE
 from echo.policies.segments import Segments
-from echo.system.per_thread import PerThread
+from echo.system.threads import PerThread
 
 _FOLDER = PerThread("")
 

@@ -18,8 +18,8 @@ from echo.errors import EchoError
 from echo.planning.plan_files import keep, key_of, path_of, read
 from echo.plans.plan import Plan
 from echo.system import files
-from echo.system.processor import cores, processor
-from echo.system.reading import read_bytes
+from echo.system.files import read_bytes
+from echo.system.process import cores, processor
 
 _FORMAT = "echo-asked-plan-1"
 _SAVED_HERE = re.compile(rb'"mxnet_version"\s*:\s*\[\s*"int"\s*,\s*10901\s*\]')

@@ -31,13 +31,9 @@ from echo.plans.summary import Summary
 from echo.plans.why import Flip, Flipper
 from echo.policies.known import Known
 from echo.policies.warm_start import WarmStart
-from echo.system.collect import without_garbage_collection
-from echo.system.deadline import Deadline
-from echo.system.locks import Lock
-from echo.system.once import ONCE
-from echo.system.own_binds import own_binds
-from echo.system.progress import progress
-from echo.system.trim import trim_after
+from echo.system.process import Deadline, trim_after, without_garbage_collection
+from echo.system.terminal import progress
+from echo.system.threads import ONCE, Lock, own_binds
 
 logger = logging.getLogger("echo")
 _FEW_OPERATORS = 32

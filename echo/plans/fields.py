@@ -6,7 +6,7 @@ from typing import Any, Mapping, Tuple, Type
 
 from echo.errors import GraphError
 from echo.plans.decisions import RECOMPUTE, STASH, Decision, Mark, Memory, Missed, Note, NoteKind
-from echo.system.reading import shortened
+from echo.system.files import shortened
 
 _Types = Tuple[Type[Any], ...]
 NUMBER: _Types = (int,)

@@ -8,9 +8,7 @@ from typing import Any, Callable
 
 from echo.errors import BudgetError, OptionError
 from echo.plans.plan import Plan
-from echo.system.markup import preformatted
-from echo.system.sizes import megabytes, size_text
-from echo.system.unmoved import random_unmoved
+from echo.system.terminal import megabytes, preformatted, random_unmoved, size_text
 
 _MOST_POINTS = 100
 _MOST_TRIES = 20
@@ -62,7 +60,7 @@ class Frontier:
     def _table(self) -> str:
         from rich.table import Table  # needed to print, not to plan
 
-        from echo.system.console import text_of
+        from echo.system.terminal import text_of
 
         table = Table(title="frontier", title_justify="left")
         for heading in ("budget MB", "total MB", "planned MB", "time", "of it recomputation", "operators run again"):

@@ -28,10 +28,8 @@ from echo.plans.decisions import (
 from echo.plans.key import PlanKey
 from echo.plans.step_time import StepTime
 from echo.plans.why import Flipper, NotFused, Why, why
-from echo.system.markup import counted, preformatted
-from echo.system.reading import digest_of, read_json
-from echo.system.sizes import size_text
-from echo.system.unmoved import random_unmoved
+from echo.system.files import digest_of, read_json
+from echo.system.terminal import counted, preformatted, random_unmoved, size_text
 
 FORMAT = "echo-plan-7"
 _LEAST_SAID = 1 << 19  # bytes, of what a summary names beside planned memory

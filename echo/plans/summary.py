@@ -6,7 +6,7 @@ import atexit
 import logging
 
 from echo.plans.plan import Plan
-from echo.system.locks import Lock
+from echo.system.threads import Lock
 
 logger = logging.getLogger("echo")
 

@@ -9,8 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from echo.plans.decisions import RECOMPUTE, STASH, Decision, Missed, near_misses
-from echo.system.console import text_of
-from echo.system.sizes import megabytes
+from echo.system.terminal import megabytes, text_of
 
 if TYPE_CHECKING:
     from echo.plans.plan import Plan

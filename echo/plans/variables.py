@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping
 
 from echo.errors import GraphError, OptionError
 from echo.plans.options import MEMORY, POLICY_NAMES, Options
-from echo.system.once import ONCE
+from echo.system.threads import ONCE
 
 if TYPE_CHECKING:
     from echo.plans.plan import Plan

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Callable, Sequence
 
 from echo.errors import OptionError
-from echo.system.sizes import size_text
+from echo.system.terminal import size_text
 
 if TYPE_CHECKING:
     from echo.plans.decisions import Decision

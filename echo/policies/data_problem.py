@@ -16,7 +16,7 @@ from echo.policies.least import least
 from echo.policies.problem import Policy, Problem
 from echo.policies.segments import partition
 from echo.policies.timed import chosen_in_time
-from echo.system.deadline import NEVER, Deadline
+from echo.system.process import NEVER, Deadline
 
 _SIMULATIONS = 500_000  # of the whole graph, that a search may take: a few seconds for some hundred nodes
 

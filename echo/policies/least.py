@@ -11,7 +11,7 @@ from typing import Callable, Generic, Iterable, Protocol, Sequence, TypeVar
 
 from echo.policies.problem import Problem
 from echo.policies.solvers.bound import least_bytes
-from echo.system.deadline import Deadline
+from echo.system.process import Deadline
 
 _STEP = 0.97  # times the fewest bytes so far: the next budget of the search for fewer bytes
 _MOST_STEPS = 4

@@ -19,7 +19,7 @@ from echo.ir.storage import ASSIGNED
 from echo.ir.training_graph import EXECUTOR, TrainingGraph
 from echo.policies.segments import Segments
 from echo.policies.warm_start import WarmStart
-from echo.system.deadline import NEVER, Deadline
+from echo.system.process import NEVER, Deadline
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from echo.estimators.evaluator import Choice, Evaluation
 from echo.ir.schedule import Splits
 from echo.ir.storage import PEAK
 from echo.policies.problem import Policy, Problem
-from echo.system.deadline import OutOfTime
+from echo.system.process import OutOfTime
 
 
 def chosen_in_time(policy: Policy, problem: Problem) -> tuple[Splits, bool]:

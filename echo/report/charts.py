@@ -13,7 +13,7 @@ from echo.estimators import footprint as kinds
 from echo.plans.decisions import HIDDEN, KEPT, WORKSPACES
 from echo.report.segment import FREED, HEAVY, RECOMPUTED, STASHED, Operator, Segment
 from echo.report.usage import GAPS, MIRROR, PLANNED, STOCK, Layer, Tensor, Usage
-from echo.system.sizes import MB, size_text
+from echo.system.terminal import MB, size_text
 
 if TYPE_CHECKING:
     from echo.report.profile import Profile

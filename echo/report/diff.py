@@ -10,9 +10,7 @@ from rich.table import Table
 from echo.errors import OptionError
 from echo.report.profile import Profile
 from echo.report.usage import PLANNED, Layer, Usage, layer_of
-from echo.system.console import text_of
-from echo.system.sizes import MB, megabytes
-from echo.system.unmoved import random_unmoved
+from echo.system.terminal import MB, megabytes, random_unmoved, text_of
 
 _WIDTH = 120
 _MOST = 12

@@ -36,7 +36,7 @@ from echo.estimators.process import WORKSPACES as DRAWN
 from echo.ir.training_graph import DYNAMIC, EXECUTOR, SHAPED
 from echo.plans.decisions import HIDDEN, KEPT, WORKSPACES, Memory
 from echo.plans.plan import Plan
-from echo.system.sizes import size_text
+from echo.system.terminal import size_text
 
 NO_GPU = "the peak of the process is predicted on CPUs only"
 _LAID_OUT = ("Convolution", "Deconvolution", "BatchNorm", "Pooling", "FullyConnected", "_contrib_SyncBatchNorm")

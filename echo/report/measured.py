@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from echo.report.usage import DEVICE, PROCESS, Usage
-from echo.system.sizes import megabytes
+from echo.system.terminal import megabytes
 
 if TYPE_CHECKING:
     from echo.report.profile import Profile

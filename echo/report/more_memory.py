@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from echo.system.sizes import megabytes
+from echo.system.terminal import megabytes
 
 if TYPE_CHECKING:
     from echo.report.profile import Profile

@@ -8,8 +8,7 @@ from echo.errors import UnsupportedError
 from echo.report.charts import VEGA_LITE, by_kind, timeline
 from echo.report.extra import module_of
 from echo.report.text import render
-from echo.system.markup import preformatted
-from echo.system.unmoved import random_unmoved
+from echo.system.terminal import preformatted, random_unmoved
 
 if TYPE_CHECKING:
     from echo.report.profile import Profile

@@ -19,8 +19,7 @@ from echo.report.more_memory import more_memory
 from echo.report.profile import Profile
 from echo.report.treemap import treemap
 from echo.report.usage import ALWAYS, MIRROR, PLANNED, PROCESS, STOCK, Layer, layer_of
-from echo.system.sizes import megabytes, size_text
-from echo.system.unmoved import random_unmoved
+from echo.system.terminal import megabytes, random_unmoved, size_text
 
 _TEMPLATE = "page.html.jinja"
 _MOST_GROUPS, _MOST_ARRAYS = 2000, 200

@@ -11,7 +11,7 @@ from echo.report.charts import PRINT, VEGA_LITE, WIDTH, by_kind, by_layer, over_
 from echo.report.extra import module_of
 from echo.report.profile import Profile
 from echo.report.usage import Layer, layer_of
-from echo.system.unmoved import random_unmoved
+from echo.system.terminal import random_unmoved
 
 _SCALE = 2.0  # of a PNG: pixels of a screen of high resolution
 

@@ -12,8 +12,8 @@ from echo.errors import GraphError
 from echo.plans.plan import Plan
 from echo.report.segment import Segment
 from echo.report.usage import STOCK, Usage, from_columns, to_columns
-from echo.system.reading import read_json
-from echo.system.unmoved import random_unmoved
+from echo.system.files import read_json
+from echo.system.terminal import random_unmoved
 
 FORMAT = "echo-profile-1"
 

@@ -9,7 +9,7 @@ from echo.recording.rows import Row
 from echo.report.charts import GRAPH_COLORS, PRINT, VEGA_LITE_SCHEMA, WIDTH
 from echo.report.picture import write
 from echo.report.usage import PLANNED, STOCK
-from echo.system.sizes import MB
+from echo.system.terminal import MB
 
 _HEIGHT = 160
 _WORDS = {"run": "recorded", "off": "without echo", "on": "with echo"}

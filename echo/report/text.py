@@ -11,8 +11,7 @@ from rich.table import Table
 from echo.report import measured
 from echo.report.more_memory import more_memory
 from echo.report.usage import ALWAYS, MIRROR, PLANNED, Layer, layer_of
-from echo.system.console import text_of
-from echo.system.sizes import megabytes
+from echo.system.terminal import megabytes, text_of
 
 if TYPE_CHECKING:
     from echo.report.profile import Profile

@@ -12,7 +12,7 @@ from typing import Any, Iterator, Mapping
 
 from echo.report.profile import Profile
 from echo.report.usage import Usage
-from echo.system.sizes import MB
+from echo.system.terminal import MB
 
 _STEP = 1  # microseconds that an operator is wide
 _FORWARD, _BACKWARD = 1, 2  # the rows of the operators

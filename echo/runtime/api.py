@@ -29,8 +29,8 @@ from echo.runtime.gluon import optimize_block, session_of_block
 from echo.runtime.profiling import budget_frontier
 from echo.runtime.profiling import profile as profiled
 from echo.runtime.symbol import optimize_symbol
-from echo.system.collect import without_garbage_collection
-from echo.system.reading import shortened
+from echo.system.files import shortened
+from echo.system.process import without_garbage_collection
 
 logger = logging.getLogger("echo")
 _BIND_ARGUMENTS = ("ctx", "grad_req", "type_dict")

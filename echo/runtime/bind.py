@@ -25,7 +25,7 @@ from echo.runtime.on_error import OnError, next_best
 from echo.runtime.rebind import Rebinder
 from echo.runtime.rehearsal import Verifier
 from echo.runtime.shapes import shapes_of
-from echo.system.own_binds import own_binds
+from echo.system.threads import own_binds
 
 logger = logging.getLogger("echo")
 

@@ -37,9 +37,8 @@ from echo.runtime.rehearsal import call_is_right
 from echo.runtime.shape_plans import Answer, ShapePlans, Signature
 from echo.runtime.unfused import StockCachedOp, UnfusedCachedOp
 from echo.runtime.verify_report import Case
-from echo.system.locks import Lock
-from echo.system.own_binds import own_binds
-from echo.system.trim import return_large_blocks
+from echo.system.process import return_large_blocks
+from echo.system.threads import Lock, own_binds
 
 logger = logging.getLogger("echo")
 _MOST_OPS = 8  # CachedOps of one block

@@ -14,8 +14,7 @@ from echo.runtime.on_error import OnError
 from echo.runtime.stand_ins import STAND_INS
 from echo.runtime.unfused import StockCachedOp
 from echo.runtime.unplanned import UNPLANNED
-from echo.system.own_binds import are_own
-from echo.system.per_thread import PerThread
+from echo.system.threads import PerThread, are_own
 
 _HERE: PerThread[OnError | None] = PerThread(None)
 

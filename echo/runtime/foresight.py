@@ -19,10 +19,9 @@ from echo.ir.training_graph import EXECUTOR
 from echo.plans.plan import Plan
 from echo.report.foreseen import NO_GPU, Foreseen, Process, foreseen
 from echo.runtime.stand_ins import STAND_INS
-from echo.system.locks import Lock
-from echo.system.once import ONCE
-from echo.system.resident import resident
-from echo.system.sizes import size_text
+from echo.system.process import resident
+from echo.system.terminal import size_text
+from echo.system.threads import ONCE, Lock
 
 logger = logging.getLogger("echo")
 _MUCH_LARGER = 2  # times what was told before: as `echo.plans.summary.Summary`

@@ -27,8 +27,7 @@ from echo.plans.plan import Plan
 from echo.report.usage import BLOCKS, DEVICE, GRAPH, PROCESS, STORAGE, UNWRITTEN
 from echo.runtime import held
 from echo.runtime.symbol import optimize_symbol
-from echo.system.resident import reset_peak, resident
-from echo.system.trim import trim
+from echo.system.process import reset_peak, resident, trim
 
 _LIMIT = 600.0  # seconds for one graph
 _STEPS = 2  # the first one may allocate more, the second shows what stays

@@ -23,7 +23,7 @@ from echo.native.loading import function
 from echo.plans.decisions import HIDDEN
 from echo.plans.plan import Plan
 from echo.runtime.difference import Difference
-from echo.system.sizes import size_text
+from echo.system.terminal import size_text
 
 TOLERANCE = 1.01  # times what the user's own graph holds
 # Which operators the engine's threads run at once differs from run to run, and in a small graph every array is more

@@ -11,8 +11,8 @@ from echo.recording.rapl import Rapl
 from echo.recording.windows import Reading
 from echo.runtime.foresight import FORESIGHT
 from echo.runtime.storage_counter import StorageCounter
-from echo.system.gpus import bus_ids
-from echo.system.resident import reset_peak, resident
+from echo.system.cuda import bus_ids
+from echo.system.process import reset_peak, resident
 
 _Meter = TypeVar("_Meter")
 

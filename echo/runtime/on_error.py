@@ -18,7 +18,7 @@ from echo.errors import (
     one_line,
 )
 from echo.plans.options import Options
-from echo.system.own_binds import own_binds
+from echo.system.threads import own_binds
 
 logger = logging.getLogger("echo")
 UNMET_REQUESTS = (BudgetError, OptionError, PlanError)  # errors about what the user asked for

@@ -24,7 +24,7 @@ from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.runtime.find import find_plan, follow_plan
 from echo.runtime.on_error import OnError
-from echo.system.own_binds import own_binds
+from echo.system.threads import own_binds
 
 
 @dataclass(frozen=True)

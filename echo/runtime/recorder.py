@@ -24,7 +24,7 @@ from echo.recording.windows import Windows
 from echo.runtime.foresight import FORESIGHT
 from echo.runtime.meters import Meters
 from echo.runtime.storage_counter import StorageCounter
-from echo.system.once import ONCE
+from echo.system.threads import ONCE
 
 logger = logging.getLogger("echo")
 

@@ -6,7 +6,7 @@ import weakref
 from typing import Any, Callable
 
 from echo.runtime.on_error import OnError
-from echo.system.locks import Lock
+from echo.system.threads import Lock
 
 
 class StandIns:

@@ -29,8 +29,7 @@ from echo.runtime.on_error import NeverStopTraining, OnError
 from echo.runtime.stand_ins import STAND_INS
 from echo.runtime.symbol import OptimizedSymbol
 from echo.runtime.unplanned import watched_hybridize, watched_step
-from echo.system.once import Once
-from echo.system.own_binds import are_own
+from echo.system.threads import Once, are_own
 
 logger = logging.getLogger("echo")
 _BINDS: dict[str, Callable[..., bind_call.Bind]] = {"simple_bind": bind_call.simple_bind, "bind": bind_call.bind}

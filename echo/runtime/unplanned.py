@@ -12,7 +12,7 @@ from typing import Any, Callable
 
 from mxnet.gluon import Block, HybridBlock, nn
 
-from echo.system.once import ONCE
+from echo.system.threads import ONCE
 
 logger = logging.getLogger("echo")
 _WHY = "Gluon trains a block that is not hybridized, and so has no graph: call hybridize() before the first step"

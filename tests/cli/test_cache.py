@@ -9,7 +9,7 @@ import pytest
 
 from echo.cli import main
 from echo.cli.cache import rows_of
-from echo.system.cache import PLANS, TIMES, Kept
+from echo.system.files import PLANS, TIMES, Kept
 from tests.cli.models import check_line
 
 
@@ -44,7 +44,7 @@ def test_rows_are_kinds_with_ages() -> None:
 
 def test_ages_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     files = tuple(Kept(Path("a"), TIMES, 0, -written) for written in (7200.0, 86400.0 * 3))
-    monkeypatch.setattr("echo.system.cache.kept", lambda _: files)
+    monkeypatch.setattr("echo.system.files.kept", lambda _: files)
     monkeypatch.setattr("time.time", lambda: 0.0)
     assert main.main(["cache", "show"]) == 0
     assert "2 hours to 3 days old" in capsys.readouterr().out

@@ -10,7 +10,7 @@ import pytest
 
 from echo.cli import gpu
 from echo.cli.fact import FINE, OFF, Fact
-from echo.system.gpus import Driver, Gpu
+from echo.system.cuda import Driver, Gpu
 
 PTX = Path(__file__).resolve().parents[2] / "echo" / "kernels" / "cuda"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from echo.cli import main
-from echo.system.once import ONCE
+from echo.system.threads import ONCE
 from tests.cli.models import SAVED, check_line
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")

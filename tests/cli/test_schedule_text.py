@@ -7,7 +7,7 @@ from echo.ir.data_graph import DataGraph
 from echo.policies.all import All
 from echo.policies.data_problem import Solved, problem_of_graph, solve_graph
 from echo.policies.none import None_
-from echo.system.sizes import size_text
+from echo.system.terminal import size_text
 from tests.data_graphs import chain, unrolled
 
 

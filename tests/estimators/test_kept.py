@@ -22,7 +22,7 @@ from echo.ir.clones import with_clones
 from echo.ir.graph import Entry
 from echo.ir.training_graph import DYNAMIC, SHAPED, STATIC, TrainingGraph
 from echo.runtime.held import held
-from echo.system.sizes import size_text
+from echo.system.terminal import size_text
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 S = mx.sym

@@ -23,7 +23,7 @@ from echo.ir.storage import PEAK, MemoryPool
 from echo.ir.training_graph import DYNAMIC, STATIC, TrainingGraph
 from echo.plans.marks import mark
 from echo.runtime.cached_op import StockCachedOp
-from echo.system.own_binds import own_binds
+from echo.system.threads import own_binds
 from tests.conftest import ALL_CASES, Case, any_case, case_of, choice_of, recomputable
 from tests.made_graphs import Builder
 

@@ -18,7 +18,7 @@ _PREFIXES = ("cudnn", "cublas", "cufft", "curand", "cusolver", "cusparse", "nccl
 # Functions of NVIDIA's libraries that echo looks up by name: where, and in which library.
 _LOOKED_UP = re.compile(r'(?:find\(library, "|\bcuda\.)(\w+)')
 _LOOKING = {
-    "kernels/cuda/driver.cc": "libcuda.so.", "kernels/cuda/blas.cc": "libcublas.so.", "system/gpus.py": "libcuda.so.",
+    "kernels/cuda/driver.cc": "libcuda.so.", "kernels/cuda/blas.cc": "libcublas.so.", "system/cuda.py": "libcuda.so.",
 }  # fmt: skip
 _MAKES_HANDLE = re.compile(
     r"^(cudnnCreate|cublasCreate|curandCreateGenerator|cusolverDnCreate|cudaGraphInstantiate|nvrtcCreateProgram)"

@@ -13,7 +13,7 @@ from echo.passes.estimate import EstimateOverhead
 from echo.passes.request import Request
 from echo.plans.options import Options
 from echo.policies.warm_start import WarmStart
-from echo.system.deadline import Deadline
+from echo.system.process import Deadline
 from tests.conftest import FakeFrontend, model_case, overhead_of
 
 CASE = model_case("lm")
@@ -43,7 +43,7 @@ class Timed(FakeFrontend):
 def test_limits(
     known: bool, seconds: float, left: float, work: float, clock: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("echo.system.deadline.time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr("echo.system.process.time", SimpleNamespace(monotonic=lambda: 0.0))
     frontend = Timed(CASE.training)
     request = Request(CASE.graph, Options(), frontend, warm_start=WarmStart(()) if known else None)
     assert EstimateOverhead().run(replace(request, deadline=Deadline(seconds, left, seconds)), CASE.training).seconds

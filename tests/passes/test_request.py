@@ -11,7 +11,7 @@ from echo.estimators.footprint import INPUTS, OPTIMIZER, WEIGHTS
 from echo.passes.request import Request
 from echo.plans.decisions import Note, NoteKind
 from echo.plans.options import Options
-from echo.system.deadline import Deadline
+from echo.system.process import Deadline
 from tests.conftest import FakeFrontend, model_case
 
 CASE = model_case("lm")

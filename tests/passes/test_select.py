@@ -21,7 +21,7 @@ from echo.plans.options import Options
 from echo.policies.problem import Problem
 from echo.policies.solvers.bound import least_bytes
 from echo.policies.warm_start import WarmStart
-from echo.system.deadline import NEVER
+from echo.system.process import NEVER
 from tests.conftest import Case, FakeFrontend, any_case, case_of, overhead_of, problem_of
 
 STATIC = {WEIGHTS: 3 << 20, GRADIENTS: 3 << 20, INPUTS: 1 << 20}

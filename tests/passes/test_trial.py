@@ -19,7 +19,7 @@ from echo.passes.trial import Planned, Trial, choose
 from echo.plans.decisions import Note, NoteKind
 from echo.plans.options import Options
 from echo.policies.warm_start import WarmStart
-from echo.system.deadline import Deadline
+from echo.system.process import Deadline
 
 GRAPH = Graph((Node("null", "x"),), (Entry(0),), (0,), (0, 1))
 
@@ -189,7 +189,7 @@ def test_graph_that_is_slower_than_the_bound_allows_says_so(
 def test_a_late_refinement_starts_from_the_choice(
     late: bool, left: float, budget: float | None, expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("echo.system.deadline.time.monotonic", lambda: 100.0)
+    monkeypatch.setattr("echo.system.process.time.monotonic", lambda: 100.0)
     notes = [Note("late", NoteKind.LATE)] if late else []
     frontend: Any = None
     asked = Request(GRAPH, Options(memory_budget=budget), frontend, notes=notes, deadline=Deadline(9, 100 + left, 9))

@@ -12,7 +12,7 @@ from echo.planning.service import Planner
 from echo.plans.decisions import Note
 from echo.plans.plan import Plan
 from echo.runtime import find
-from echo.system import cache, files
+from echo.system import files
 
 SHAPES = {"data": (16, 8), "softmax_label": (16,)}
 
@@ -41,7 +41,7 @@ def test_plan_of_the_net_built_again_equals_the_one_that_a_search_makes() -> Non
     echo.plan(net(), **SHAPES)
     again = echo.plan(symbol, **SHAPES)
     find.PLANNER.forget()
-    cache.delete(cache.kept(files.cache_folder()))
+    files.delete(files.kept(files.cache_folder()))
     assert echo.plan(symbol, **SHAPES) == again
 
 

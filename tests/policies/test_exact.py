@@ -14,7 +14,7 @@ from echo.policies import exact
 from echo.policies.data_problem import problem_of_graph, solve_graph
 from echo.policies.exact import MOST_BINARIES, Exact
 from echo.policies.solvers.ruin_recreate import RuinRecreate
-from echo.system.deadline import Deadline
+from echo.system.process import Deadline
 from tests.conftest import any_case, problem_of
 from tests.data_graphs import chain, ilp_graph, ilp_plans
 

@@ -10,7 +10,7 @@ from echo.ir.storage import PEAK
 from echo.policies.data_problem import problem_of_graph
 from echo.policies.problem import Problem
 from echo.policies.timed import chosen_in_time
-from echo.system.deadline import Deadline, OutOfTime
+from echo.system.process import Deadline, OutOfTime
 from tests.data_graphs import chain
 
 

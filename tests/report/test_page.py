@@ -17,7 +17,7 @@ from echo.report import page
 from echo.report.profile import Profile
 from echo.report.segment import HEAVY, Operator, Segment
 from echo.report.usage import ALWAYS, PROCESS, Tensor, Usage
-from echo.system.sizes import size_text
+from echo.system.terminal import size_text
 from tests.report.profiles import made_up, plan_of
 
 pytest.importorskip("jinja2", reason="needs the extra report")

@@ -12,7 +12,7 @@ from echo.plans.options import Options
 from echo.runtime.cached_op import PlannedCachedOp, StockCachedOp
 from echo.runtime.cached_ops import cached_op, planned_by
 from echo.runtime.stand_ins import STAND_INS
-from echo.system.own_binds import own_binds
+from echo.system.threads import own_binds
 
 
 def attempt(action: Callable[[Options], Any], stock: Callable[[], Any]) -> Any:

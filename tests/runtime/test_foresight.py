@@ -174,7 +174,7 @@ for _ in range(4):
     loss.backward()
     trainer.step(1)
     mx.nd.waitall()
-from echo.system.resident import resident
+from echo.system.process import resident
 found = None
 if len(sys.argv) > 1:
     from echo.runtime.foresight import FORESIGHT

@@ -13,7 +13,7 @@ from echo.ir.graph import Graph
 from echo.plans.options import Options
 from echo.runtime.find import find_plan
 from echo.runtime.rebind import Rebinder
-from echo.system.own_binds import are_own
+from echo.system.threads import are_own
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 MODEL = SMALL["lm"]()

@@ -12,7 +12,7 @@ from mxnet.gluon import nn
 import echo
 from echo.runtime import unplanned
 from echo.runtime.unplanned import Unplanned
-from echo.system.once import ONCE
+from echo.system.threads import ONCE
 
 
 def _train(net: gluon.Block) -> None:

@@ -112,14 +112,14 @@ mx.engine.set_bulk_size(15)
 random.seed(1), np.random.seed(2), mx.random.seed(3)
 found = {}
 if sys.argv[1] == "echo":
-    import echo, echo.runtime.api, echo.system.progress
+    import echo, echo.runtime.api, echo.system.terminal
     import echo.passes.estimate
     class Slow:  # planning takes its time, on a terminal
         def isatty(self): return True
         def write(self, text): shown.append(text)
         def flush(self): pass
     shown, before, sys.stderr, stderr = [], None, Slow(), sys.stderr
-    echo.system.progress._PATIENCE = 0.0
+    echo.system.terminal._PATIENCE = 0.0
     modules, before = set(sys.modules), seen()
     found["kept"] = planned_and_drawn(echo)
     after = seen()

@@ -18,7 +18,7 @@ from echo.estimators.evaluator import Choice, Evaluation
 from echo.estimators.scheduler import CHUNKS, LIVE, Scheduler
 from echo.ir.schedule import Splits
 from echo.policies.problem import Problem
-from echo.system.sizes import size_text
+from echo.system.terminal import size_text
 
 _MOST_SIMULATIONS = 40_000  # in one attempt: twice as many gain less than a tenth of a point on small graphs
 _AIMS = 4  # budgets aimed at, where the planned storage needs more than the scheduler counts

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from echo.system import gpus
+from echo.system import cuda
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 
@@ -26,9 +26,9 @@ int cuDeviceGetAttribute(int* to, int which, int device) { *to = which == 75 ? 8
 """
 ASK = """
 import sys
-from echo.system import gpus
+from echo.system import cuda
 try:
-    print(tuple(gpus.driver()) if len(sys.argv) == 1 else gpus.bus_ids())
+    print(tuple(cuda.driver()) if len(sys.argv) == 1 else cuda.bus_ids())
 except LookupError as error:
     print(error)
 """
@@ -47,8 +47,8 @@ def ask(folder: Path, source: str = "", *flags: str, ids: bool = False) -> str:
 
 
 def test_devices(tmp_path: Path) -> None:
-    text = ask(tmp_path, DRIVER, "-DDEVICES=2").replace(repr(gpus._release()), "''")
-    devices = (gpus.Gpu("device 5", 5 << 30, (8, 6)), gpus.Gpu("device 6", 6 << 30, (8, 6)))
+    text = ask(tmp_path, DRIVER, "-DDEVICES=2").replace(repr(cuda._release()), "''")
+    devices = (cuda.Gpu("device 5", 5 << 30, (8, 6)), cuda.Gpu("device 6", 6 << 30, (8, 6)))
     assert text == repr(((11, 4), "", devices))
     assert ask(tmp_path, ids=True) == "('0000:05:00.0', '0000:06:00.0')"
 
@@ -82,7 +82,7 @@ def test_no_driver(tmp_path: Path) -> None:
 )
 def test_the_release(text: str, release: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "version").write_text(text)
-    monkeypatch.setattr(gpus, "_RELEASE", tmp_path / "version")
-    assert gpus._release() == release
-    monkeypatch.setattr(gpus, "_RELEASE", tmp_path / "absent")
-    assert gpus._release() == ""
+    monkeypatch.setattr(cuda, "_RELEASE", tmp_path / "version")
+    assert cuda._release() == release
+    monkeypatch.setattr(cuda, "_RELEASE", tmp_path / "absent")
+    assert cuda._release() == ""

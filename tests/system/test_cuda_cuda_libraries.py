@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from echo.system.cuda_libraries import load_for, of_wheels
+from echo.system.cuda import load_for, of_wheels
 from tests.stub_libraries import ASKED, mxnet, stub, wheels
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 PROGRAM = """
 import ctypes, re, sys
 from pathlib import Path
-from echo.system.cuda_libraries import load_for
+from echo.system.cuda import load_for
 site, library = sys.argv[1:3]
 sys.path.insert(0, site)
 missing = load_for(Path(library))

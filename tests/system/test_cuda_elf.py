@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from echo.system.elf import wanted_by
+from echo.system.cuda import wanted_by
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 

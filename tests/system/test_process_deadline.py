@@ -17,8 +17,8 @@ from echo.planning.service import Planner
 from echo.plans.options import Options
 from echo.plans.variables import options_from
 from echo.runtime import find
-from echo.system import deadline as module
-from echo.system.deadline import NEVER, Deadline
+from echo.system import process as module
+from echo.system.process import NEVER, Deadline
 
 SHAPES = {"data": (64, 32)}
 

@@ -1,15 +1,56 @@
-"""The status line of planning: on terminals alone, gone at its end, and without a trace in random numbers."""
+"""Bytes as text: MB of a million bytes, and smaller units for what is small."""
 
 from __future__ import annotations
 
+import contextlib
 import io
+import random
 import subprocess
 import sys
+import xml.etree.ElementTree as ElementTree
 
 import pytest
+from rich.table import Table
 
-from echo.system import progress as module
-from echo.system.progress import progress
+from echo.system import terminal as module
+from echo.system.terminal import (
+    bytes_of,
+    counted,
+    megabytes,
+    preformatted,
+    progress,
+    random_unmoved,
+    size_text,
+    text_of,
+)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 bytes"), (999, "999 bytes"), (1000, "1.0 kB"), (17_400, "17.4 kB"), (499_600, "500 kB"),
+        (999_499, "999 kB"), (999_500, "1.0 MB"), (1_000_000, "1.0 MB"), (6_340_000, "6.3 MB"), (99_949_999, "99.9 MB"),
+        (99_950_000, "100 MB"), (842 * 10**6, "842 MB"), (12_345_678_901, "12,346 MB"), (-2_000_000, "-2.0 MB"),
+    ],
+)  # fmt: skip
+def test_size_has_the_unit_that_fits(size: int, text: str) -> None:
+    assert size_text(size) == text
+    assert abs(bytes_of(text) - size) <= 0.051 * abs(size)
+
+
+def test_megabytes_are_millions() -> None:
+    assert (megabytes(335 * 10**6), megabytes(2**30, 0)) == ("335.0", "1,074")
+
+
+def test_every_character_is_kept() -> None:
+    text = "a < b  & c > \"d\"\n  'e' │ é"
+    element = ElementTree.fromstring(preformatted(text))
+    assert element.tag == "pre"
+    assert element.text == text
+
+
+def test_a_number_has_its_noun() -> None:
+    assert [counted(number, "gradient") for number in (0, 1, 2)] == ["0 gradients", "1 gradient", "2 gradients"]
 
 
 class Terminal(io.StringIO):
@@ -57,7 +98,7 @@ PRINTS = """
 import random, sys
 from echo.plans.frontier import Frontier
 
-import echo.system.progress as progress
+import echo.system.terminal as progress
 random.seed(1)
 expected = [random.random(), random.getstate()]
 class Terminal:
@@ -80,3 +121,23 @@ assert [random.random(), random.getstate()] == expected
 def test_planning_and_printing_leave_the_random_generator_alone() -> None:
     done = subprocess.run([sys.executable, "-c", PRINTS], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_parts_stand_below_each_other_as_they_are() -> None:
+    table = Table("name")
+    table.add_row("[b]:smile: 12")
+    lines = text_of([table, "note: [red]x[/red] 7"], 60).splitlines()
+    assert [line.strip("│┃ ") for line in lines][1::2] == ["name", "[b]:smile: 12", "note: [red]x[/red] 7"]
+    assert "\x1b" not in "".join(lines)
+
+
+def test_no_line_is_wider_than_asked_for() -> None:
+    assert max(map(len, text_of(["word " * 40], 30).splitlines())) <= 30
+
+
+def test_numbers_drawn_inside_are_drawn_again() -> None:
+    state = random.getstate()
+    with contextlib.suppress(KeyError), random_unmoved():
+        random.random()
+        raise KeyError
+    assert random.getstate() == state

@@ -1,19 +1,64 @@
-"""Memory that was freed goes back to the system."""
+"""The processor has a text of its own, and a number of cores."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import gc
 import os
 import subprocess
 import sys
 
 import pytest
 
-from echo.system import trim
+from echo.ir.graph import Node
+from echo.ir.training_node import TrainingNode
+from echo.system import process
+from echo.system import process as module
+from echo.system.process import cores, processor, reset_peak, resident, without_garbage_collection
+from echo.system.terminal import MB
+
+
+def test_the_processor_is_named() -> None:
+    assert len(processor().split()) >= 5
+    assert processor() == processor()
+
+
+def test_the_cores_of_this_process_are_counted() -> None:
+    assert 1 <= cores() <= (os.cpu_count() or 1)
+
+
+def test_resident_memory_is_at_most_its_peak() -> None:
+    assert MB < resident("VmRSS") <= resident("VmHWM")
+
+
+def test_unknown_line_is_zero() -> None:
+    assert resident("nothing") == 0
+
+
+def test_system_without_proc_is_zero(monkeypatch: pytest.MonkeyPatch, tmp_path: module.Path) -> None:
+    monkeypatch.setattr(module, "_STATUS", tmp_path / "none")
+    monkeypatch.setattr(module, "_RESET", tmp_path / "none" / "none")
+    reset_peak()
+    assert resident("VmRSS") == 0
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_it_is_off_inside_and_as_it_was_afterwards(on: bool) -> None:
+    before = gc.isenabled()
+    try:
+        (gc.enable if on else gc.disable)()
+        with contextlib.suppress(KeyError), without_garbage_collection():
+            assert not gc.isenabled()
+            raise KeyError
+        assert gc.isenabled() == on
+    finally:
+        (gc.enable if before else gc.disable)()
+
 
 PROGRAM = """
 import ctypes, os
-from echo.system.trim import trim
+from echo.system.process import trim
 libc = ctypes.CDLL(None)
 libc.mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD: large blocks come from the heap, too
 libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
@@ -39,18 +84,18 @@ def test_what_is_free_in_the_middle_of_the_heap_is_given_back() -> None:
 
 def test_heap_is_trimmed_only_after_large_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     trimmed: list[int] = []
-    monkeypatch.setattr(trim, "trim", lambda: trimmed.append(1))
-    trim.trim_after(10)
+    monkeypatch.setattr(process, "trim", lambda: trimmed.append(1))
+    process.trim_after(10)
     assert trimmed == []
-    trim.trim_after(10_000)
+    process.trim_after(10_000)
     assert trimmed == [1]
 
 
 LARGE = """
 import ctypes
 import os
-from echo.system.resident import resident
-from echo.system.trim import return_large_blocks
+from echo.system.process import resident
+from echo.system.process import return_large_blocks
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_size_t], [ctypes.c_void_p]
 print(int(return_large_blocks()))
@@ -75,3 +120,8 @@ def test_large_blocks_go_back_unless_the_user_set_the_threshold(variables: dict[
     done = subprocess.run(command, capture_output=True, text=True, check=True, env={**kept, **variables})
     sets, returned = map(int, done.stdout.split())
     assert (sets, returned > 50 << 20) == (not variables, not variables)
+
+
+def test_nodes_have_no_dictionary_from_python_3_10_on() -> None:
+    for value in (Node("tanh", "a"), TrainingNode("tanh", "a", ())):
+        assert hasattr(value, "__dict__") == (sys.version_info < (3, 10))
