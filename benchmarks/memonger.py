@@ -30,7 +30,7 @@ import mxnet as mx
 import echo
 from benchmarks.models import MXNET_MB
 from benchmarks.record import apart, asked, known_rows, save
-from echo.ir.attributes import PLAN_ATTRIBUTE
+from echo.ir.op_spec import PLAN_ATTRIBUTE
 from echo.ir.ops import spec
 from echo.passes.candidates import FindCandidates
 from echo.passes.explain import Explain

@@ -8,9 +8,9 @@ import random
 from pathlib import Path
 from typing import Any, Callable
 
-from echo.ir.attributes import GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
-from echo.ir.gradients import known
+from echo.ir.gradient_rules import known
 from echo.ir.graph import Graph
+from echo.ir.op_spec import GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.ir.ops import spec
 
 _JUNK = (None, True, False, 0, 1, -1, 2**31, 2**63, 0.5, 1e308, "", "0", "hook", [], [[]], {}, {"a": 1})

@@ -24,7 +24,7 @@ from mxnet.base import _LIB, check_call
 
 from echo import native
 from echo.errors import NativeError
-from echo.ir.attributes import means_true
+from echo.ir.op_spec import means_true
 from echo.system.threads import Lock, PerThread
 from fuzz.dead_chunks import TALLY, Pass, Plan, lost
 

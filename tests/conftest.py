@@ -25,11 +25,10 @@ from echo.frontend.hook import install_hook
 from echo.frontend.match_range import match_range
 from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import Binding, graph_of, infer_binding, symbol_of
-from echo.ir.attributes import RANGE_ATTRIBUTE
-from echo.ir.gradient_rule import GradientRule
 from echo.ir.graph import Entry, Graph
+from echo.ir.op_spec import RANGE_ATTRIBUTE, GradientRule
 from echo.ir.ops import spec
-from echo.ir.recomputable import recomputable_outputs
+from echo.ir.recompute_rules import recomputable_outputs
 from echo.ir.schedule import Splits
 from echo.ir.training_graph import EXECUTOR, TrainingGraph
 from echo.passes.request import Request

@@ -7,7 +7,7 @@ from typing import Any, Callable, Mapping, Sequence
 import mxnet as mx
 import numpy as np
 
-from echo.ir.setting import Setting
+from echo.ir.graph import Setting
 from tests.attention_models import ATTENTIONS, FORMS, Example
 from tests.reset_gru_models import RESET_GRUS
 

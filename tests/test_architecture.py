@@ -174,7 +174,7 @@ CACHES = {
     "echo.frontend.extension.why_not_on": "whether those that were loaded run on a device",
     "echo.frontend.implement._facts": "of an operator of MXNet's",
     "echo.frontend.selfcheck.onednn_activations": "of this MXNet",
-    "echo.ir.gradient_rule._parsed": "of a text",
+    "echo.ir.op_spec._parsed": "of a text",
     "echo.ir.training_node.tensor_type": "of a shape and a flag",
     "echo.kernels.library._of_backend": "a native library, loaded once",
     "echo.kernels.library.kernels_library": "a native library, loaded once",

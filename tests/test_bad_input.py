@@ -24,7 +24,7 @@ from echo.errors import BudgetError, EchoError, GraphError, NativeError, OptionE
 from echo.frontend.capture import planned_megabytes
 from echo.frontend.hook import install_hook
 from echo.frontend.symbols import graph_of, symbol_of
-from echo.ir.attributes import PLAN_ATTRIBUTE
+from echo.ir.op_spec import PLAN_ATTRIBUTE
 from echo.passes.differentiate import Differentiate
 from echo.plans.marks import mark
 from echo.runtime import find

@@ -13,7 +13,7 @@ import echo
 from benchmarks.models import SMALL
 from echo import pipeline
 from echo.errors import BudgetError
-from echo.ir.fused_operators import PREFIX
+from echo.ir.graph import PREFIX
 from echo.passes import trial
 from echo.passes.masks import Masked
 from echo.passes.patterns import MASKS, dropout

@@ -18,7 +18,7 @@ import echo
 from benchmarks.models import Model
 from benchmarks.record import commit, known_rows, save
 from echo.errors import BudgetError
-from echo.ir.attributes import PLAN_ATTRIBUTE
+from echo.ir.op_spec import PLAN_ATTRIBUTE
 from echo.ir.ops import spec
 from echo.plans.marks import splits_of
 

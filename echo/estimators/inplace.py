@@ -25,11 +25,10 @@ from typing import AbstractSet, Iterable, Iterator, Mapping
 
 from echo.estimators.mxnet_storage import Storage
 from echo.estimators.planner import blocks
-from echo.ir.clones import with_clones
 from echo.ir.graph import Entry, Graph
 from echo.ir.ops import spec
-from echo.ir.readers import why_not_reader
-from echo.ir.schedule import Splits
+from echo.ir.recompute_rules import why_not_reader
+from echo.ir.schedule import Splits, with_clones
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from echo.ir.clones import CLONE_SUFFIX
 from echo.ir.graph import VARIABLE
+from echo.ir.schedule import CLONE_SUFFIX
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TrainingNode
 

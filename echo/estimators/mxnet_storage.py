@@ -4,11 +4,11 @@ Going through the nodes in execution order, an entry takes the free chunk whose 
 match range, or a new one; an operator that may work in place takes over the chunk of an input that has no other reader.
 An executor plans the whole graph so. A CachedOp (`echo.ir.training_graph.RUNNERS`) plans the forward nodes, then the
 backward nodes with all forward entries where they are. The total is the sum of all chunks; where a CachedOp allocates
-dynamically, the most bytes of chunks alive at once, or what the device's pool (`echo.ir.storage.MemoryPool`) then
-holds. Chunks in which nothing is ever touched (`TrainingNode.untouched`), which MXNet never allocates, do not count. In
-place of a match range, `ASSIGNED` and `PEAK` stand for echo's own assignment of the same blocks
-(`echo.estimators.assignment`), less those that are never touched.
-``echo/native/planner/storage.cc`` does the same faster and is tested against this.
+dynamically, the most bytes of chunks alive at once, or what the device's pool (`echo.ir.training_graph.MemoryPool`)
+then holds. Chunks in which nothing is ever touched (`TrainingNode.untouched`), which MXNet never allocates, do not
+count. In place of a match range, `ASSIGNED` and `PEAK` stand for echo's own assignment of the same blocks
+(`echo.estimators.assignment`), less those that are never touched. ``echo/native/planner/storage.cc`` does the same
+faster and is tested against this.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from typing import Iterable, Mapping, Sequence
 
 from echo.estimators.assignment import Block, assign_chunks
-from echo.ir.storage import ASSIGNED, PEAK, MemoryPool
-from echo.ir.training_graph import DYNAMIC, EXECUTOR, TrainingGraph
+from echo.ir.training_graph import ASSIGNED, DYNAMIC, EXECUTOR, PEAK, MemoryPool, TrainingGraph
 from echo.ir.training_node import TrainingNode
 
 _NONE, _EXTERNAL = -1, -2

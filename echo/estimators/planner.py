@@ -16,9 +16,8 @@ import numpy.typing as npt
 from echo.errors import NativeError
 from echo.estimators.evaluator import Choice, Evaluation, Evaluator
 from echo.estimators.mxnet_storage import Storage, plan_storage
-from echo.ir.clones import with_clones
 from echo.ir.graph import Entry
-from echo.ir.schedule import Splits
+from echo.ir.schedule import Splits, with_clones
 from echo.ir.training_graph import RUNNERS, TrainingGraph
 from echo.native import planner_library
 

@@ -30,7 +30,7 @@ def read_outputs(training: TrainingGraph) -> dict[int, tuple[int, ...]]:
     """For each gradient of a product: the numbers of the outputs that are read, all where none is.
 
     MXNet computes no others: of the first layer no gradient of the data, in one of the nodes of a gradient that is
-    split (`echo.ir.split_gradients`) none of the weight.
+    split (`echo.ir.gradient_rules`) none of the weight.
     """
     read = {entry[:2] for node in training.nodes for entry in node.inputs}
     read.update(entry[:2] for entry in training.outputs)

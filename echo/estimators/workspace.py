@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Iterator, Mapping
 
-from echo.ir.fused_operators import PREFIX
+from echo.ir.graph import PREFIX
 from echo.ir.training_graph import TrainingGraph
 from echo.kernels.workspace import operator_workspace
 

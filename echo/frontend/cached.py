@@ -16,12 +16,20 @@ from echo.errors import GraphError
 from echo.estimators.mxnet_storage import plan_storage
 from echo.estimators.planner import blocks
 from echo.frontend.symbols import Binding, sparse_gradients
-from echo.ir.attributes import COPY_ATTRIBUTE
-from echo.ir.clones import in_execution_order
 from echo.ir.graph import Entry, Graph, Node
+from echo.ir.op_spec import COPY_ATTRIBUTE
 from echo.ir.ops import ops_with, spec
-from echo.ir.storage import MemoryPool
-from echo.ir.training_graph import DYNAMIC, GRADIENT_SUM, KEEPS_MEMORY, SHAPED, STATIC, TrainingGraph, added_outputs
+from echo.ir.schedule import in_execution_order
+from echo.ir.training_graph import (
+    DYNAMIC,
+    GRADIENT_SUM,
+    KEEPS_MEMORY,
+    SHAPED,
+    STATIC,
+    MemoryPool,
+    TrainingGraph,
+    added_outputs,
+)
 from echo.ir.training_node import NO_NUMBERS
 
 _MOST_GATES = 8  # an LSTM cell has four

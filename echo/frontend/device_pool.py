@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 
-from echo.ir.storage import MemoryPool
-from echo.ir.training_graph import DYNAMIC
+from echo.ir.training_graph import DYNAMIC, MemoryPool
 
 _TYPE, _PAGE = "MXNET_GPU_MEM_POOL_TYPE", "MXNET_GPU_MEM_POOL_PAGE_SIZE"
 _ENGINE = "MXNET_ENGINE_TYPE"

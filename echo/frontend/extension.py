@@ -10,7 +10,7 @@ import mxnet as mx
 from mxnet.base import _LIB, c_str, check_call
 
 from echo.errors import NativeError
-from echo.ir.fused_operators import PREFIX, READS
+from echo.ir.graph import PREFIX, READS
 from echo.kernels import library
 
 logger = logging.getLogger("echo")

@@ -13,7 +13,7 @@ from typing import Any, Callable, Iterator
 
 from mxnet.base import _LIB
 
-from echo.ir.attributes import means_true
+from echo.ir.op_spec import means_true
 from echo.system.threads import Lock
 
 _OF = "ZN5mxnet6common18LogStorageFallbackERKN4nnvm9NodeAttrsEiPKSt6vectorIiSaIiEES9_E3log"

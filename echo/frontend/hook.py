@@ -10,7 +10,7 @@ import mxnet.libinfo
 from echo import compat, native
 from echo.errors import EchoError, UnsupportedError
 from echo.frontend.selfcheck import check_hook
-from echo.ir.gradients import EXCHANGES
+from echo.ir.gradient_rules import EXCHANGES
 from echo.ir.ops import ops_with
 from echo.system.threads import Lock
 

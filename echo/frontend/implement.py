@@ -18,10 +18,10 @@ from echo.estimators.planner import blocks
 from echo.frontend.cached import accumulations
 from echo.frontend.capture import training_graph
 from echo.frontend.symbols import graph_of, infer_binding, symbol_from
-from echo.ir.clones import CLONE_SUFFIX, in_execution_order
-from echo.ir.gradient_rule import GradientRule, Read, Source
+from echo.ir.gradient_rules import SUM
 from echo.ir.graph import VARIABLE, Entry, Node
-from echo.ir.split_gradients import SUM
+from echo.ir.op_spec import GradientRule, Read, Source
+from echo.ir.schedule import CLONE_SUFFIX, in_execution_order
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TrainingNode
 

@@ -17,8 +17,8 @@ from echo.estimators.evaluator import Choice, Evaluation
 from echo.frontend.capture import oracle
 from echo.frontend.match_range import match_range
 from echo.frontend.symbols import Binding, load, symbol_of, type_name
-from echo.ir.attributes import MIRROR_ATTRIBUTE
 from echo.ir.graph import Graph
+from echo.ir.op_spec import MIRROR_ATTRIBUTE
 from echo.ir.schedule import Splits
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import FLAGS, TensorType, TrainingNode

@@ -15,7 +15,7 @@ from typing import ContextManager
 import mxnet as mx
 
 from echo import native
-from echo.ir.attributes import means_true
+from echo.ir.op_spec import means_true
 
 FUSION_VARIABLE = "MXNET_USE_FUSION"
 

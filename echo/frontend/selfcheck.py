@@ -13,9 +13,8 @@ from echo.frontend.backend_lines import silenced
 from echo.frontend.capture import bind_without_memory, planned_megabytes
 from echo.frontend.fallback_lines import unlogged
 from echo.frontend.symbols import graph_of, infer_binding, symbol_from, symbol_of
-from echo.ir.attributes import GRADIENT_ATTRIBUTE
-from echo.ir.gradient_rule import GradientRule, own_inputs
 from echo.ir.graph import VARIABLE, Entry, Node
+from echo.ir.op_spec import GRADIENT_ATTRIBUTE, GradientRule, own_inputs
 from echo.plans.marks import mark
 from echo.system.threads import own_binds
 
@@ -67,7 +66,7 @@ def check_hook() -> None:
 
 @functools.lru_cache(maxsize=None)
 def onednn_activations() -> bool:
-    """Whether oneDNN computes gradients of activations here, as `echo.ir.gradients` knows it.
+    """Whether oneDNN computes gradients of activations here, as `echo.ir.gradient_rules` knows it.
 
     The gradient of tanh then does not read the output, and that of sigmoid has the bits of MXNet's own gradient, which
     reads the output alone. It depends on the build and on ``MXNET_MKLDNN_ENABLED``, so it is tried, with the hook.

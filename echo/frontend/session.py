@@ -35,9 +35,8 @@ from echo.frontend.setting import setting_of
 from echo.frontend.spaces import spaces
 from echo.frontend.subject import arrays, call_of, family, static_bytes, subject
 from echo.frontend.symbols import Binding, symbol_of, types_of, why_left_alone
-from echo.ir.gradient_rule import GradientRule
-from echo.ir.graph import Entry, Graph
-from echo.ir.setting import Setting
+from echo.ir.graph import Entry, Graph, Setting
+from echo.ir.op_spec import GradientRule
 from echo.ir.training_graph import EXECUTOR, TrainingGraph
 from echo.ir.training_node import TensorType
 

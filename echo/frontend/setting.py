@@ -1,4 +1,4 @@
-"""The setting of a bind, as the patterns of fused operators read it (`echo.ir.setting`)."""
+"""The setting of a bind, as the patterns of fused operators read it (`echo.ir.graph`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Sequence
 import mxnet as mx
 
 from echo.frontend.symbols import Binding
-from echo.ir.setting import Setting
+from echo.ir.graph import Setting
 
 COPIES_VARIABLE = "MXNET_CPU_PARALLEL_RAND_COPY"  # of MXNet's generators on the CPU, used in turns
 RNN_VARIABLES = ("MXNET_MKLDNN_ENABLED", "MXNET_USE_MKLDNN_RNN")

@@ -13,8 +13,8 @@ import numpy as np
 from mxnet.symbol import Symbol
 
 from echo.errors import OptionError, ShapeError, UnsupportedError
-from echo.ir.attributes import HOOK_ATTRIBUTES, MIRROR_ATTRIBUTE, is_true
 from echo.ir.graph import VERSION, Entry, Graph, Node
+from echo.ir.op_spec import HOOK_ATTRIBUTES, MIRROR_ATTRIBUTE, is_true
 from echo.ir.training_node import FLAGS, TensorType, tensor_type
 
 _ESCAPE = re.compile(r"((?<!\\)(?:\\\\)*)\\u([0-9a-f]{4})")

@@ -1,9 +1,4 @@
-"""The intermediate representation: an immutable NNVM-style graph that knows no framework.
-
-A node computes one or more *entries* (outputs). Nodes are stored in topological order and refer to their inputs by
-entry: (number of the producing node, number of its output). Facts about nodes (shapes, costs, lifetimes) are typed
-results beside the graph, never attributes on a node.
-"""
+"""The graph of a symbol: nodes and entries, the setting in which it runs, and the names of fused operators."""
 
 from __future__ import annotations
 
@@ -11,8 +6,35 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Sequence
 
 from echo.errors import GraphError
-from echo.ir.ops import spec
+from echo.ir.op_spec import GRADIENT_ATTRIBUTE, GradientReads, GradientRule, own_inputs
+from echo.ir.ops import ops_with, spec
 from echo.system.process import SLOTS
+
+# The setting of a bind that patterns of fused operators read beside the graph.
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The variables without gradients, and what MXNet's operators draw.
+
+    ``untrained`` are the names of the variables that get no gradient. With ``draws``, kernels draw the random numbers
+    that MXNet's Dropout would draw here. With ``onednn_rnn``, oneDNN runs its RNN operator of float32: that has no
+    dropout between its layers, whatever its ``p``.
+    """
+
+    untrained: frozenset[str] = frozenset()
+    draws: bool = False
+    onednn_rnn: bool = False
+
+
+NO_SETTING = Setting()
+
+
+# The intermediate representation: an immutable NNVM-style graph that knows no framework.
+#
+# A node computes one or more *entries* (outputs). Nodes are stored in topological order and refer to their inputs by
+# entry: (number of the producing node, number of its output). Facts about nodes (shapes, costs, lifetimes) are typed
+# results beside the graph, never attributes on a node.
 
 VARIABLE = "null"
 VERSION: Mapping[str, Any] = {"mxnet_version": ["int", 10901]}  # of graphs that are made here: MXNet upgrades no node
@@ -255,3 +277,36 @@ def _check_index(graph: Graph, entry: Entry, reader: str) -> None:
             f"{reader}: reads output {entry.index} of {graph.nodes[entry.node].name!r}, which has "
             f"{graph.num_outputs(entry.node)}"
         )
+
+
+# The fused kernels as operators of MXNet's graphs: what planning has to know of them.
+
+PREFIX = "_echo_"
+# Which arrays the gradient of each kernel reads, of all that MXNet hands it. The kernels' ``table.cc`` says the same.
+READS: Mapping[str, GradientReads] = {
+    op[len(PREFIX) :]: reads
+    for op in sorted(ops_with(lambda spec: True))
+    if (reads := spec(op).gradient_reads) is not None
+}
+
+
+def fused_node(kernel: str, name: str, inputs: Sequence[Entry | None], attrs: Mapping[str, str] = {}) -> Node:
+    """The operator of a kernel. Inputs that are None are optional ones that are not there.
+
+    Its gradient holds on to no more than it reads: in the place of each other input stands the first that it reads.
+    """
+    gradients, needed, outputs = READS[kernel]
+    needed = "".join(bit for bit, entry in zip(needed, inputs) if entry is not None)
+    bits = gradients + needed + outputs
+    op, first = PREFIX + kernel, bits.find("1")
+    kernel_attrs = {"present": "".join("0" if entry is None else "1" for entry in inputs)}
+    if first >= 0:
+        read = own_inputs(*(position if bit == "1" else first for position, bit in enumerate(bits)))
+        kernel_attrs[GRADIENT_ATTRIBUTE] = GradientRule(f"_backward_{op}", f"_backward_{op}", read).text
+    return Node(op, name, tuple(entry for entry in inputs if entry is not None), attrs={**attrs, **kernel_attrs})
+
+
+def num_outputs(node: Node) -> int:
+    """Returns the number of outputs of a node that a fusion puts into a graph."""
+    outputs = spec(node.op).outputs
+    return int(node.attrs[outputs]) if isinstance(outputs, str) else outputs

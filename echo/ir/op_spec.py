@@ -1,12 +1,179 @@
-"""The type of a row in the table of operators (`echo.ir.ops`): what planning has to know of one operator."""
+"""What is known about an operator: how its attributes read, how its gradient is computed, its FLOPs, and `OpSpec`."""
 
 from __future__ import annotations
 
+import functools
+import math
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Callable, Mapping, NamedTuple, Sequence
 
-from echo.ir.attributes import means_true
+# Attributes of nodes by which a plan is written into a graph, and how MXNet writes flags.
+
+# Read by the native hook: the recomputed outputs, as "0" or "0,2"; where a node runs again more than once, or not for
+# all backward nodes, then the backward nodes at which that begins, counted from 0, as "0@17,230".
+PLAN_ATTRIBUTE = "__echo_recompute__"
+# Read by the native hook: the match range of MXNet's memory planner, -1 for echo's own assignment, -1s for that of a
+# CachedOp with static_alloc, in which MXNet computes sums of gradients in place.
+RANGE_ATTRIBUTE = "__echo_match_range__"
+GRADIENT_ATTRIBUTE = "__echo_gradient__"  # read by the native hook: another implementation of the gradient
+# Read by the native hook (``inplace.cc``): "OPERATOR:INPUT>OUTPUT,...;OPERATOR:..." must not be computed in place.
+APART_ATTRIBUTE = "__echo_apart__"
+COPY_ATTRIBUTE = "__echo_copies__"  # read by the native hook: which gradients of this operator are copied
+MIRROR_ATTRIBUTE = "__force_mirroring__"  # read by MXNet itself
+OF_PLANS = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, MIRROR_ATTRIBUTE, GRADIENT_ATTRIBUTE, APART_ATTRIBUTE)
+HOOK_ATTRIBUTES = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, GRADIENT_ATTRIBUTE, APART_ATTRIBUTE, COPY_ATTRIBUTE)
+
+
+def is_true(attrs: Mapping[str, str], name: str, default: str = "False") -> bool:
+    """Whether a flag of MXNet's is set, which is ``default`` where the attributes do not say."""
+    return means_true(attrs.get(name, default))
+
+
+def means_true(text: str) -> bool:
+    """Whether MXNet reads a flag of this text as set: upper and lower case are the same to it."""
+    return text.lower() in ("true", "1")
+
+
+# A gradient rule: the operator that takes the place of a gradient of MXNet's, and the arrays that it reads.
+
+
+class Source(Enum):
+    """The place where a gradient finds an input; its value is the letter for it in texts for the native hook."""
+
+    GRADIENT = ""  # among the inputs of the gradient that it takes the place of
+    FORWARD = "f"  # among the outputs of the forward node
+    SUM = "s"  # the last other term of the sum that the gradient is a term of (`echo.ir.gradient_rules`)
+
+
+class Read(NamedTuple):
+    """One input of a gradient: where it is found, and at which position; a term of a sum has none."""
+
+    source: Source
+    position: int = 0
+
+    @property
+    def text(self) -> str:
+        """The text that the native hook reads."""
+        return self.source.value if self.source is Source.SUM else f"{self.source.value}{self.position}"
+
+    @staticmethod
+    def parse(text: str) -> Read:
+        """The inverse of `text`."""
+        if text == Source.SUM.value:
+            return Read(Source.SUM)
+        source = Source.FORWARD if text.startswith(Source.FORWARD.value) else Source.GRADIENT
+        return Read(source, int(text[len(source.value) :]))
+
+
+_INEXACT = ("_backward_Activation", "_backward_tanh")  # from its output: last bits of some gradients differ
+
+
+@dataclass(frozen=True)
+class GradientRule:
+    """The gradient ``before`` becomes ``after``, which reads these ``inputs``.
+
+    As a text, for the native hook and in files: ``BEFORE>AFTER:0,2,f0`` reads the inputs 0 and 2 of BEFORE and output 0
+    of the forward node. With an ``s`` among the inputs, AFTER is a second node beside BEFORE.
+    """
+
+    before: str
+    after: str
+    inputs: tuple[Read, ...]
+
+    @property
+    def exact(self) -> bool:
+        """Whether all bits stay as they are."""
+        return (self.before, self.after) != _INEXACT
+
+    @property
+    def splits(self) -> bool:
+        """Whether ``after`` is a second node beside ``before``."""
+        return any(read.source is Source.SUM for read in self.inputs)
+
+    @property
+    def exchange(self) -> str:
+        """The pair of gradients as a text, by which the native hook is told that it may exchange them."""
+        return f"{self.before}>{self.after}"
+
+    @property
+    def text(self) -> str:
+        """The text that the native hook reads."""
+        return f"{self.exchange}:{','.join(read.text for read in self.inputs)}"
+
+    @staticmethod
+    def parse(text: str) -> GradientRule:
+        """The inverse of `text`.
+
+        Raises:
+            ValueError: it is no such text.
+        """
+        return _parsed(text)
+
+
+@functools.lru_cache(maxsize=1024)
+def _parsed(text: str) -> GradientRule:
+    before, _, rest = text.partition(">")
+    after, _, inputs = rest.partition(":")
+    return GradientRule(before, after, tuple(map(Read.parse, inputs.split(","))))
+
+
+def own_inputs(*positions: int) -> tuple[Read, ...]:
+    """The inputs of the gradient itself at these positions."""
+    return tuple(Read(Source.GRADIENT, position) for position in positions)
+
+
+# Floating-point operations of operators, from the shapes of their inputs and of their first output.
+
+
+def convolution(inputs: Sequence[Shape], output: Shape) -> float:
+    """FLOPs of a convolution: each element of the output is a product with one filter."""
+    weight = inputs[1]
+    return 2.0 * math.prod(output) * math.prod(weight) / max(1, weight[0])
+
+
+def deconvolution(inputs: Sequence[Shape], _: Shape) -> float:
+    """FLOPs of a deconvolution: those of a convolution whose output is this input."""
+    weight = inputs[1]
+    return 2.0 * math.prod(inputs[0]) * math.prod(weight) / max(1, weight[0])
+
+
+def dense(inputs: Sequence[Shape], output: Shape) -> float:
+    """FLOPs of a fully connected layer: each element of the output is a product with one row of the weight."""
+    return 2.0 * math.prod(output) * inputs[1][-1]
+
+
+def scores(inputs: Sequence[Shape], _: Shape) -> float:
+    """FLOPs of products of each row of the input with each row of the weight, which need not be outputs."""
+    return 2.0 * math.prod(inputs[0]) * inputs[1][0]
+
+
+def attention(inputs: Sequence[Shape], _: Shape) -> float:
+    """FLOPs of attention: each query times all keys, and its weights times all values."""
+    queries, keys, values = inputs[:3]
+    return 2.0 * queries[1] * (math.prod(keys) + math.prod(values))
+
+
+def recurrent_layer(inputs: Sequence[Shape], _: Shape) -> float:
+    """FLOPs of a recurrent layer: in each step, the input and the state times their weights."""
+    x, wi, wh = inputs[0], inputs[1], inputs[3]
+    return 2.0 * (math.prod(wi) + math.prod(wh)) * math.prod(x) / x[-1]
+
+
+def rnn(inputs: Sequence[Shape], _: Shape) -> float:
+    """FLOPs of MXNet's RNN: in each step, a product with all weights."""
+    return 2.0 * math.prod(inputs[1]) * math.prod(inputs[0]) / max(1, inputs[0][-1])
+
+
+def product(inputs: Sequence[Shape], output: Shape) -> float:
+    """(batch, m, k) times (batch, k, n): the product of the inputs over the output is batch * k * k."""
+    first, second = inputs[:2]
+    batch = first[0] if len(first) > 2 else 1
+    inner = math.sqrt(math.prod(first) * math.prod(second) / max(1, math.prod(output) * batch))
+    return 2.0 * math.prod(output) * inner
+
+
+# The type of a row in the table of operators (`echo.ir.ops`): what planning has to know of one operator.
 
 Shape = Sequence[int]
 # From the shapes of the inputs and that of the first output: the floating-point operations of one run.
@@ -61,13 +228,13 @@ class GradientReads(NamedTuple):
 
 
 class LighterGradient(Enum):
-    """The rules by which a gradient may read less than MXNet hands it: `echo.ir.gradients` has them, a family each."""
+    """Families of rules by which a gradient reads less than MXNet hands it (`echo.ir.gradient_rules`)."""
 
     ACTIVATION = "activation"
     LEAKY = "leaky"
     MASKED_SOFTMAX = "masked softmax"
     CONCAT = "concat"
-    SPLIT = "split"  # a convolution's, in two: `echo.ir.split_gradients`
+    SPLIT = "split"  # a convolution's, in two: `echo.ir.gradient_rules`
     SUM = "sum"
 
 
@@ -127,7 +294,7 @@ class OpSpec:
             else outside of training, Pooling does not say where its maxima are, and oneDNN may compute heavy operators
             in another way.
         reads_plainly: in both passes it gets at an array only through the inputs of its node, never by a way of its own
-            (`echo.ir.readers`).
+            (`echo.ir.recompute_rules`).
         movable_inputs: the inputs that may be at another address in backward than in forward, as the outputs of nodes
             that ran again are; all where it is None.
         in_place: its gradient comes out as other numbers where it is computed over an array that it reads.

@@ -12,7 +12,7 @@ import re
 from dataclasses import replace
 from typing import Callable, Mapping
 
-from echo.ir import flops
+from echo.ir import op_spec
 from echo.ir.op_spec import (
     ALWAYS,
     GradientReads,
@@ -50,8 +50,8 @@ _DRAWS = re.compile(
 _UNKNOWN = OpSpec()
 _READER = OpSpec(reads_plainly=True)
 _LIGHT = replace(_READER, recomputable=True, measurable=True)
-_HEAVY = replace(_LIGHT, heavy=True, of_mode=ALWAYS, flops=flops.product)
-_LAYER = replace(_HEAVY, flops=flops.recurrent_layer, has_parameters=True, packs_parameters=True, every_output=True)
+_HEAVY = replace(_LIGHT, heavy=True, of_mode=ALWAYS, flops=op_spec.product)
+_LAYER = replace(_HEAVY, flops=op_spec.recurrent_layer, has_parameters=True, packs_parameters=True, every_output=True)
 
 _NOISE = when("act_type", "leaky", "rrelu")
 _WITH_LENGTHS = when_set("use_length")
@@ -71,17 +71,17 @@ def _fused(like: OpSpec, gradients: str, inputs: str, outputs: str) -> OpSpec:
 
 _ROWS: tuple[tuple[OpSpec, str], ...] = (
     # Products and convolutions
-    (replace(_HEAVY, flops=flops.convolution, has_parameters=True, adds_apart=True, layout=_SOURCE,
+    (replace(_HEAVY, flops=op_spec.convolution, has_parameters=True, adds_apart=True, layout=_SOURCE,
              lighter=LighterGradient.SPLIT), "Convolution"),
-    (replace(_HEAVY, flops=flops.deconvolution, has_parameters=True, adds_apart=True, layout=_SOURCE,
+    (replace(_HEAVY, flops=op_spec.deconvolution, has_parameters=True, adds_apart=True, layout=_SOURCE,
              movable_inputs=frozenset({0})), "Deconvolution"),  # a CachedOp dies when its others are maps that move
-    (replace(_HEAVY, flops=flops.dense, has_parameters=True, adds_apart=True, layout=_PLAIN), "FullyConnected"),
+    (replace(_HEAVY, flops=op_spec.dense, has_parameters=True, adds_apart=True, layout=_PLAIN), "FullyConnected"),
     (replace(_HEAVY, flops=None, measurable=False), "Correlation"),
     (_HEAVY, """
     dot batch_dot _linalg_gemm _linalg_gemm2 _np_dot _npi_matmul _npi_tensordot
     _contrib_interleaved_matmul_selfatt_qk _contrib_interleaved_matmul_selfatt_valatt
     _contrib_interleaved_matmul_encdec_qk _contrib_interleaved_matmul_encdec_valatt"""),
-    (OpSpec(flops=flops.rnn, has_parameters=True, packs_parameters=True, measurable=True, layout=_PLAIN,
+    (OpSpec(flops=op_spec.rnn, has_parameters=True, packs_parameters=True, measurable=True, layout=_PLAIN,
             draws_in_training=ALWAYS, draws=When("p", "0", lambda text: float(text) > 0),
             undrawn={"p": "0"}), "RNN"),
 
@@ -142,12 +142,12 @@ _ROWS: tuple[tuple[OpSpec, str], ...] = (
     (OpSpec(looks_early=True, takes_attrs=False), "Custom"),  # which hands attributes to code of the user's
 
     # Fused kernels
-    (_fused(replace(_HEAVY, flops=flops.attention), "10", "1111111", "11"), "_echo_attention"),
+    (_fused(replace(_HEAVY, flops=op_spec.attention), "10", "1111111", "11"), "_echo_attention"),
     (_fused(_LAYER, "1110", "1111111", "1001"), "_echo_lstm_layer"),
     (_fused(_LAYER, "110", "111101", "101"), "_echo_gru_layer"),
     (_fused(_LAYER, "11", "110101", "10"), "_echo_rnn_layer"),
-    (_fused(replace(_HEAVY, flops=flops.dense), "0", "1101", "1"), "_echo_softmax_output"),
-    (_fused(replace(_HEAVY, flops=flops.scores, every_output=True), "110", "1101", "001"),
+    (_fused(replace(_HEAVY, flops=op_spec.dense), "0", "1101", "1"), "_echo_softmax_output"),
+    (_fused(replace(_HEAVY, flops=op_spec.scores, every_output=True), "110", "1101", "001"),
      "_echo_linear_cross_entropy"),
     (_fused(replace(_LIGHT, every_output=True), "1100", "11", "0011"), "_echo_cross_entropy"),
     (_fused(replace(_LIGHT, every_output=True), "11", "11", "00"), "_echo_lstm_cell"),

@@ -1,8 +1,4 @@
-"""The training graph: forward and backward nodes in MXNet's execution order, as MXNet's own gradient pass makes them.
-
-It says what the planner must know and could only guess otherwise: which forward entries each gradient reads, in which
-order everything runs, which operators may work in place, and which inputs are read for their shape alone.
-"""
+"""The training graph: forward and backward nodes, the storages of their outputs, and equal nodes as one."""
 
 from __future__ import annotations
 
@@ -13,15 +9,73 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Hashable, Iterable, Mapping, Sequence
 
 from echo.errors import GraphError
-from echo.ir.gradient_rule import GradientRule
-from echo.ir.graph import Entry
-from echo.ir.storage import MemoryPool
-from echo.ir.training_node import TensorType, TrainingNode, node_from_json, node_to_json
-from echo.ir.well_formed import check_nodes
+from echo.ir.graph import Entry, Graph
+from echo.ir.op_spec import GradientRule
+from echo.ir.training_node import TensorType, TrainingNode, check_nodes, node_from_json, node_to_json
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
+
+
+# How memory is handed out: echo's own storage methods, and the pool that MXNet keeps for a device.
+
+# By numbers in the place of a match range of MXNet's memory planner.
+ASSIGNED = -1  # echo's own assignment (`echo.estimators.assignment`)
+PEAK = -2  # the most bytes alive at once, which no assignment goes below: never applied, but quick to search by
+
+
+@dataclass(frozen=True)
+class MemoryPool:
+    """A pool that keeps freed blocks, and hands each of them out again only for requests of the same size.
+
+    Requests get a multiple of ``page`` or, where ``powers`` is set, a power of two that is no smaller; what is more
+    than ``coarse`` bytes then becomes a multiple of that. A block is back in the pool ``late`` nodes behind its last
+    reader.
+    """
+
+    page: int
+    coarse: int
+    powers: bool
+    late: int = 0
+
+    def handed_out(self, size: int) -> int:
+        """The bytes of the block that a request of ``size`` bytes gets."""
+        if not self.powers:
+            size = _multiple(max(size, 1), self.page)
+        if size > self.coarse:
+            return _multiple(size, self.coarse)
+        return max(self.page, 1 << (size - 1).bit_length() if size else 1) if self.powers else size
+
+
+def _multiple(size: int, unit: int) -> int:
+    return -(-size // unit) * unit
+
+
+# Nodes that MXNet merges into an equal one before it differentiates (its pass EliminateCommonExpr).
+
+
+def common_subexpressions(graph: Graph, training: TrainingGraph) -> dict[int, int]:
+    """Maps each node of the user's graph that MXNet merged into an equal one to the number of that equal node."""
+    present = {node.user for node in training.nodes if node.user is not None}
+    merged_into: dict[int, int] = {}
+    if len(present) == len(graph.nodes):
+        return merged_into
+    kept_as: dict[tuple[object, ...], int] = {}
+    for number, node in enumerate(graph.nodes):
+        inputs = tuple((merged_into.get(entry.node, entry.node), entry.index) for entry in node.inputs)
+        key = (node.op, tuple(sorted(node.attrs.items())), inputs)
+        if number in present:
+            kept_as.setdefault(key, number)
+        elif key in kept_as:
+            merged_into[number] = kept_as[key]
+    return merged_into
+
+
+# The training graph: forward and backward nodes in MXNet's execution order, as MXNet's own gradient pass makes them.
+#
+# It says what the planner must know and could only guess otherwise: which forward entries each gradient reads, in
+# which order everything runs, which operators may work in place, and which inputs are read for their shape alone.
 
 # What runs a training graph. An executor plans the memory of the whole graph at once; a CachedOp (Gluon) plans forward
 # and backward nodes apart, and either keeps all of it (``static_alloc``; with ``static_shape`` its operators live on,
@@ -53,7 +107,7 @@ class TrainingGraph:
     whether MXNet lets the gradient be accumulated in place by the operator that makes it: a matrix product that
     accumulates may round differently from one that is added. ``runner`` is one of `RUNNERS`; ``pool`` is where a
     `DYNAMIC` one gets its memory on a device, if MXNet keeps there what is freed. ``implementations`` are
-    the rules by which gradients of the user's nodes read other things than MXNet's own (`echo.ir.gradients`);
+    the rules by which gradients of the user's nodes read other things than MXNet's own (`echo.ir.gradient_rules`);
     ``planned_bytes`` and ``accumulations`` are of the graph without them. ``apart`` says of the user's nodes which
     in-place options they and their gradients must not take in a bind (`echo.estimators.inplace`).
     """

@@ -8,12 +8,10 @@ from typing import ClassVar, Mapping, Sequence
 
 from echo.errors import OptionError
 from echo.estimators.inplace import has_layouts, in_place, may_be_blocked, relaid
-from echo.ir.cse import common_subexpressions
 from echo.ir.graph import Entry, Graph
 from echo.ir.ops import spec
-from echo.ir.readers import why_not_reader
-from echo.ir.recomputable import all_outputs, why_not
-from echo.ir.training_graph import EXECUTOR, TrainingGraph
+from echo.ir.recompute_rules import all_outputs, why_not, why_not_reader
+from echo.ir.training_graph import EXECUTOR, TrainingGraph, common_subexpressions
 from echo.ir.training_node import TrainingNode
 from echo.passes.request import Request
 

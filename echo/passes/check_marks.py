@@ -14,14 +14,18 @@ from echo.errors import GraphError
 from echo.estimators.ignored import read_too_late
 from echo.estimators.inplace import as_stock, moved
 from echo.estimators.kept import copied
-from echo.ir.attributes import APART_ATTRIBUTE, GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
-from echo.ir.cse import common_subexpressions
-from echo.ir.gradient_rule import GradientRule
-from echo.ir.gradients import implementations, known
+from echo.ir.gradient_rules import implementations, known
 from echo.ir.graph import Entry, Graph, Node
-from echo.ir.recomputable import all_outputs, why_not
-from echo.ir.storage import ASSIGNED
-from echo.ir.training_graph import DYNAMIC, KEEPS_MEMORY, TrainingGraph
+from echo.ir.op_spec import (
+    APART_ATTRIBUTE,
+    GRADIENT_ATTRIBUTE,
+    MIRROR_ATTRIBUTE,
+    PLAN_ATTRIBUTE,
+    RANGE_ATTRIBUTE,
+    GradientRule,
+)
+from echo.ir.recompute_rules import all_outputs, why_not
+from echo.ir.training_graph import ASSIGNED, DYNAMIC, KEEPS_MEMORY, TrainingGraph, common_subexpressions
 from echo.ir.training_node import TensorType, TrainingNode
 from echo.passes.candidates import Candidates, FindCandidates
 from echo.passes.request import Frontend, Request

@@ -7,8 +7,7 @@ from typing import ClassVar, Iterable
 
 from echo.estimators.ignored import read_too_late
 from echo.estimators.overhead import Overhead
-from echo.ir.storage import ASSIGNED
-from echo.ir.training_graph import TrainingGraph
+from echo.ir.training_graph import ASSIGNED, TrainingGraph
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewritten
 from echo.passes.rules import RULES

@@ -8,9 +8,9 @@ from typing import ClassVar, Iterator, Mapping
 from echo.estimators.footprint import Footprint, footprint
 from echo.estimators.overhead import Overhead
 from echo.estimators.planner import blocks
-from echo.ir.clones import with_clones
 from echo.ir.graph import Entry
 from echo.ir.ops import spec
+from echo.ir.schedule import with_clones
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.candidates import Candidates
 from echo.passes.confirm import Confirmed

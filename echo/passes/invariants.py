@@ -14,10 +14,10 @@ from typing import Any, Mapping
 from echo.errors import EchoError
 from echo.estimators.overhead import Overhead
 from echo.ir import graph as graphs
-from echo.ir.clones import with_clones
 from echo.ir.graph import Entry, Graph, Node
+from echo.ir.schedule import with_clones
 from echo.ir.training_graph import TrainingGraph
-from echo.ir.well_formed import check_nodes
+from echo.ir.training_node import check_nodes
 from echo.passes.candidates import Candidates
 from echo.passes.confirm import Confirmed
 from echo.passes.layouts import Batched

@@ -10,8 +10,8 @@ from typing import ClassVar, Mapping, Sequence
 from echo.estimators.cost_table import CostTable
 from echo.estimators.measuring import LateError, UnavailableError, UnmeasurableError
 from echo.estimators.rates import FLOPS_PER_SECOND
-from echo.ir.attributes import is_true
 from echo.ir.graph import Entry, Graph
+from echo.ir.op_spec import is_true
 from echo.ir.training_node import FLAGS, TensorType
 from echo.passes.candidates import named
 from echo.passes.patterns.apply import ORDER, Fused, Types, laid_out

@@ -12,9 +12,8 @@ from echo.estimators.evaluator import Evaluator
 from echo.estimators.footprint import OPTIMIZER, WEIGHTS
 from echo.estimators.inplace import why_as_it_is
 from echo.estimators.overhead import Overhead
-from echo.ir.gradient_rule import GradientRule
-from echo.ir.graph import Entry, Graph
-from echo.ir.setting import Setting
+from echo.ir.graph import Entry, Graph, Setting
+from echo.ir.op_spec import GradientRule
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType
 from echo.plans.decisions import WORKSPACES, Note, NoteKind

@@ -6,10 +6,8 @@ from __future__ import annotations
 
 from typing import AbstractSet, Iterator, Mapping
 
-from echo.ir.attributes import PLAN_ATTRIBUTE
-from echo.ir.fused_operators import PREFIX
-from echo.ir.graph import Entry, Graph, Node
-from echo.ir.op_spec import NEVER
+from echo.ir.graph import PREFIX, Entry, Graph, Node
+from echo.ir.op_spec import NEVER, PLAN_ATTRIBUTE
 from echo.ir.ops import spec
 
 MIXTURE = "the gradients would be those of a mixture of old and new values"

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Mapping
 
-from echo.ir.attributes import APART_ATTRIBUTE, GRADIENT_ATTRIBUTE
-from echo.ir.cse import common_subexpressions
-from echo.ir.gradient_rule import GradientRule
 from echo.ir.graph import Graph
-from echo.ir.training_graph import KEEPS_MEMORY, TrainingGraph
+from echo.ir.op_spec import APART_ATTRIBUTE, GRADIENT_ATTRIBUTE, GradientRule
+from echo.ir.training_graph import KEEPS_MEMORY, TrainingGraph, common_subexpressions
 from echo.passes.request import Request
 from echo.passes.select import Selection
 from echo.plans.marks import mark

@@ -26,8 +26,9 @@ class Rules:
     ``gain``: the part of the bytes that a plan has to save if it makes a step longer. ``cost``: recomputation of a
     smaller part of the step is no longer step, since no clock sees it.
 
-    ``late_gain``: where MXNet's threads free arrays late (`echo.ir.storage.MemoryPool`), the part of the bytes that a
-    plan has to save. Below 0.09 the fake device saw up to 0.04 more than stock, of 16 blocks; above, less in all.
+    ``late_gain``: where MXNet's threads free arrays late (`echo.ir.training_graph.MemoryPool`), the part of the bytes
+    that a plan has to save. Below 0.09 the fake device saw up to 0.04 more than stock, of 16 blocks; above, less in
+    all.
 
     ``mask_bytes``: masks as bits have to lower planned bytes by this part. ``mask_time``: the part of a step that masks
     as bits took at most, in layers, a language model and a Transformer with Dropout (``fusion.json``).

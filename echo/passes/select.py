@@ -13,9 +13,8 @@ from echo.estimators.ignored import read_too_late
 from echo.estimators.inplace import moved
 from echo.estimators.overhead import Overhead
 from echo.estimators.planner import blocks
-from echo.ir.clones import with_clones
 from echo.ir.graph import Entry
-from echo.ir.schedule import Splits
+from echo.ir.schedule import Splits, with_clones
 from echo.ir.training_graph import DYNAMIC, TrainingGraph
 from echo.passes.candidates import Candidates
 from echo.passes.request import Request

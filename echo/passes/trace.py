@@ -14,7 +14,7 @@ from typing import Any, ContextManager, Iterable
 
 from echo.errors import OptionError
 from echo.estimators.overhead import Overhead
-from echo.ir.attributes import OF_PLANS
+from echo.ir.op_spec import OF_PLANS
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.candidates import Candidates
 from echo.passes.layouts import Batched

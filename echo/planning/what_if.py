@@ -11,9 +11,8 @@ import numpy as np
 from echo.estimators.evaluator import Choice, Evaluation, Evaluator
 from echo.estimators.kept import with_kept
 from echo.estimators.overhead import Overhead
-from echo.ir.attributes import GRADIENT_ATTRIBUTE
-from echo.ir.gradient_rule import GradientRule
 from echo.ir.graph import Entry
+from echo.ir.op_spec import GRADIENT_ATTRIBUTE, GradientRule
 from echo.ir.schedule import Splits
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.candidates import Candidates, FindCandidates

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Mapping
 
 from echo.errors import GraphError
-from echo.ir.storage import ASSIGNED
+from echo.ir.training_graph import ASSIGNED
 from echo.plans import fields
 from echo.plans.decisions import (
     HIDDEN,

@@ -15,8 +15,7 @@ from echo.estimators.evaluator import Choice, Evaluation, Evaluator
 from echo.estimators.overhead import Overhead
 from echo.ir.graph import Entry
 from echo.ir.schedule import Splits, once
-from echo.ir.storage import ASSIGNED
-from echo.ir.training_graph import EXECUTOR, TrainingGraph
+from echo.ir.training_graph import ASSIGNED, EXECUTOR, TrainingGraph
 from echo.policies.segments import Segments
 from echo.policies.warm_start import WarmStart
 from echo.system.process import NEVER, Deadline

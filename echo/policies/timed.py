@@ -8,7 +8,7 @@ from typing import Sequence
 
 from echo.estimators.evaluator import Choice, Evaluation
 from echo.ir.schedule import Splits
-from echo.ir.storage import PEAK
+from echo.ir.training_graph import PEAK
 from echo.policies.problem import Policy, Problem
 from echo.system.process import OutOfTime
 

@@ -7,8 +7,8 @@ from typing import Iterable, Iterator, Mapping
 from echo.estimators.footprint import OUTPUT_GRADIENTS, RECOMPUTED, lifetimes
 from echo.estimators.layers import MIRROR_SUFFIX, layer_of
 from echo.estimators.planner import blocks
-from echo.ir.clones import CLONE_SUFFIX
 from echo.ir.graph import VARIABLE
+from echo.ir.schedule import CLONE_SUFFIX
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TrainingNode
 from echo.report.usage import ALWAYS, Tensor, Usage

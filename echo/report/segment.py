@@ -11,8 +11,8 @@ from typing import Any, Iterable, Mapping, Sequence
 
 from echo.errors import GraphError
 from echo.estimators.layers import MIRROR_SUFFIX
-from echo.ir.clones import CLONE_SUFFIX
 from echo.ir.ops import spec
+from echo.ir.schedule import CLONE_SUFFIX
 from echo.ir.training_graph import TrainingGraph
 
 HEAVY, RECOMPUTED, STASHED, FREED = "heavy", "recomputed", "stashed", "freed in the forward pass"

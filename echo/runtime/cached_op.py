@@ -20,8 +20,8 @@ from echo.frontend.cached import binding_of_call, runner_of, stateless
 from echo.frontend.capture import bind_without_memory
 from echo.frontend.hook import install_hook
 from echo.frontend.symbols import Binding, graph_of, symbol_of, without_marks
-from echo.ir.attributes import is_true
 from echo.ir.graph import Graph
+from echo.ir.op_spec import is_true
 from echo.ir.training_graph import DYNAMIC
 from echo.planning.store import Found
 from echo.plans.options import Options

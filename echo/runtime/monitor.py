@@ -9,10 +9,9 @@ from mxnet.base import NDArrayHandle
 from mxnet.ndarray import NDArray
 
 from echo.frontend.cached import as_stateful
-from echo.ir.attributes import GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE
-from echo.ir.clones import CLONE_SUFFIX
-from echo.ir.gradient_rule import GradientRule
 from echo.ir.graph import Graph
+from echo.ir.op_spec import GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, GradientRule
+from echo.ir.schedule import CLONE_SUFFIX
 from echo.plans.marks import marked
 
 _SUFFIX = {PLAN_ATTRIBUTE: CLONE_SUFFIX, MIRROR_ATTRIBUTE: "_mirror"}

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.gpu_cases import cases_of, draw
 from benchmarks.gpu_kernels import KERNELS, Kernel, Tensor, parse
-from echo.ir.fused_operators import READS
+from echo.ir.graph import READS
 from tests.kernels.table import SPECS
 
 

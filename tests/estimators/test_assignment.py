@@ -13,9 +13,8 @@ from echo.estimators.mxnet_storage import blocks_of, plan_storage
 from echo.estimators.planner import ReferencePlanner, StoragePlanner
 from echo.frontend.cached import as_cached
 from echo.frontend.symbols import symbol_of
-from echo.ir.clones import with_clones
-from echo.ir.storage import ASSIGNED, PEAK
-from echo.ir.training_graph import STATIC, TrainingGraph
+from echo.ir.schedule import with_clones
+from echo.ir.training_graph import ASSIGNED, PEAK, STATIC, TrainingGraph
 from echo.plans.marks import mark
 from tests.conftest import ALL_CASES, Case, any_case, case_of, choice_of
 from tests.estimators.test_runners import allocated, trained_inputs

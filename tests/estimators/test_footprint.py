@@ -7,8 +7,8 @@ import pytest
 from echo.estimators import footprint as module
 from echo.estimators.footprint import Footprint, footprint, held_at_peak
 from echo.estimators.mxnet_storage import Storage, plan_storage
-from echo.ir.clones import with_clones
 from echo.ir.graph import Entry
+from echo.ir.schedule import with_clones
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
 from tests.conftest import ALL_CASES, any_case, model_case

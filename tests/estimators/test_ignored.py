@@ -13,10 +13,9 @@ from echo.estimators.ignored import read_too_late
 from echo.frontend.capture import training_graph
 from echo.frontend.hook import install_hook
 from echo.frontend.symbols import graph_of, infer_binding
-from echo.ir.attributes import RANGE_ATTRIBUTE
 from echo.ir.graph import Graph
-from echo.ir.storage import ASSIGNED
-from echo.ir.training_graph import STATIC, TrainingGraph
+from echo.ir.op_spec import RANGE_ATTRIBUTE
+from echo.ir.training_graph import ASSIGNED, STATIC, TrainingGraph
 from tests.training import assert_same, bind, random_arrays, train
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")

@@ -18,8 +18,8 @@ from echo.estimators.scheduler import CHUNKS, LIVE, Scheduler
 from echo.frontend.capture import training_graph
 from echo.frontend.hook import install_hook
 from echo.frontend.symbols import graph_of, infer_binding
-from echo.ir.clones import with_clones
 from echo.ir.graph import Entry
+from echo.ir.schedule import with_clones
 from echo.ir.training_graph import DYNAMIC, SHAPED, STATIC, TrainingGraph
 from echo.runtime.held import held
 from echo.system.terminal import size_text

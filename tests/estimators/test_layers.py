@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from echo.estimators.layers import Layers, layer_of
-from echo.ir.clones import CLONE_SUFFIX
+from echo.ir.schedule import CLONE_SUFFIX
 from echo.ir.training_node import TensorType, TrainingNode
 from tests.made_graphs import Builder
 

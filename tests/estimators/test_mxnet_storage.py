@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from echo.estimators.mxnet_storage import blocks_of, plan_storage
-from echo.ir.storage import ASSIGNED, PEAK
-from echo.ir.training_graph import DYNAMIC, STATIC, TrainingGraph
+from echo.ir.training_graph import ASSIGNED, DYNAMIC, PEAK, STATIC, TrainingGraph
 from tests.made_graphs import Builder
 
 

@@ -28,10 +28,9 @@ from echo.frontend.capture import chunk_bytes
 from echo.frontend.match_range import match_range
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
 from echo.frontend.symbols import symbol_of
-from echo.ir.clones import with_clones
 from echo.ir.graph import Entry, Graph
-from echo.ir.storage import MemoryPool
-from echo.ir.training_graph import RUNNERS
+from echo.ir.schedule import with_clones
+from echo.ir.training_graph import RUNNERS, MemoryPool
 from tests.conftest import ALL_CASES, MATCH_RANGES, Case, any_case, case_of, choice_of, model_case, special_case
 from tests.made_graphs import Builder
 

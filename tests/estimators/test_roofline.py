@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from echo.estimators.roofline import work
-from echo.ir.fused_operators import PREFIX
-from echo.ir.graph import VARIABLE, Entry
+from echo.ir.graph import PREFIX, VARIABLE, Entry
 from echo.ir.ops import ops_with
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode

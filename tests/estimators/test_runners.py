@@ -16,11 +16,10 @@ from echo.estimators.mxnet_storage import plan_storage
 from echo.estimators.planner import ReferencePlanner, StoragePlanner
 from echo.frontend.cached import as_cached, stateless
 from echo.frontend.symbols import graph_of, symbol_of
-from echo.ir.attributes import COPY_ATTRIBUTE
-from echo.ir.clones import with_clones
 from echo.ir.graph import Entry, Graph
-from echo.ir.storage import PEAK, MemoryPool
-from echo.ir.training_graph import DYNAMIC, STATIC, TrainingGraph
+from echo.ir.op_spec import COPY_ATTRIBUTE
+from echo.ir.schedule import with_clones
+from echo.ir.training_graph import DYNAMIC, PEAK, STATIC, MemoryPool, TrainingGraph
 from echo.plans.marks import mark
 from echo.runtime.cached_op import StockCachedOp
 from echo.system.threads import own_binds

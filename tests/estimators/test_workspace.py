@@ -6,8 +6,7 @@ import pytest
 
 from echo.errors import KernelError
 from echo.estimators.workspace import workspaces
-from echo.ir.fused_operators import PREFIX, fused_node
-from echo.ir.graph import VARIABLE, Entry
+from echo.ir.graph import PREFIX, VARIABLE, Entry, fused_node
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
 from echo.kernels.workspace import operator_workspace

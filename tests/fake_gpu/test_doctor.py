@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from echo.cli.gpu import CODE, has_code
-from echo.ir.attributes import means_true
+from echo.ir.op_spec import means_true
 
 
 def doctor(folder: Path, **settings: str) -> tuple[int, dict[str, Any]]:

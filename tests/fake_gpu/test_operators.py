@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from echo.frontend import extension
-from echo.ir.fused_operators import READS
+from echo.ir.graph import READS
 from tests.kernels.test_operators import ROWS, operator
 
 TOLERANCE = {"float32": 1e-6, "float16": 2e-3}  # of the largest element

@@ -10,7 +10,7 @@ import pytest
 
 from echo.frontend.cached import accumulations, as_cached, as_stateful, runner_of, stateless
 from echo.frontend.symbols import graph_of
-from echo.ir.attributes import COPY_ATTRIBUTE
+from echo.ir.op_spec import COPY_ATTRIBUTE
 from echo.ir.training_graph import DYNAMIC, EXECUTOR, SHAPED, STATIC
 from tests.conftest import special_case
 

@@ -20,7 +20,7 @@ from echo.frontend.capture import (
 )
 from echo.frontend.hook import install_hook
 from echo.frontend.symbols import graph_of, infer_binding, symbol_of
-from echo.ir.attributes import PLAN_ATTRIBUTE
+from echo.ir.op_spec import PLAN_ATTRIBUTE
 from echo.ir.training_graph import TrainingGraph
 
 SHAPES = {"data": (64, 128)}

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from echo.frontend.device_pool import pool, pool_settings
-from echo.ir.storage import MemoryPool
-from echo.ir.training_graph import DYNAMIC, EXECUTOR, SHAPED, STATIC
+from echo.ir.training_graph import DYNAMIC, EXECUTOR, SHAPED, STATIC, MemoryPool
 
 KIND = "MXNET_GPU_MEM_POOL_TYPE"
 

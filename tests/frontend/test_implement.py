@@ -9,10 +9,8 @@ import pytest
 
 from echo.frontend.capture import training_graph
 from echo.frontend.implement import implemented
-from echo.ir.attributes import GRADIENT_ATTRIBUTE
-from echo.ir.gradient_rule import GradientRule
-from echo.ir.gradients import implementations
-from echo.ir.split_gradients import split_gradients
+from echo.ir.gradient_rules import implementations, split_gradients
+from echo.ir.op_spec import GRADIENT_ATTRIBUTE, GradientRule
 from echo.ir.training_graph import TrainingGraph
 from tests.conftest import Case, case_of
 

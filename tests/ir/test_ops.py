@@ -17,12 +17,11 @@ import echo
 from echo.errors import OptionError
 from echo.frontend import extension
 from echo.frontend.symbols import graph_of, symbol_of
-from echo.ir import flops, ops
-from echo.ir.attributes import PLAN_ATTRIBUTE
-from echo.ir.fused_operators import PREFIX, READS
-from echo.ir.op_spec import OpSpec
+from echo.ir import op_spec, ops
+from echo.ir.graph import PREFIX, READS
+from echo.ir.op_spec import PLAN_ATTRIBUTE, OpSpec
 from echo.ir.ops import may_draw, ops_with, spec
-from echo.ir.recomputable import recomputable_outputs, why_not
+from echo.ir.recompute_rules import recomputable_outputs, why_not
 from echo.ir.training_node import TrainingNode
 from tests.conftest import case_of
 from tests.numpy_builds import NUMPY_BUILDS, NUMPY_HEAVY_BUILDS
@@ -400,7 +399,7 @@ def test_each_heavy_fused_operator_has_a_formula_of_its_own() -> None:
     for kernel in READS:
         row = spec(PREFIX + kernel)
         assert (row.flops is not None) == row.heavy, kernel
-        assert row.flops is not flops.product, kernel
+        assert row.flops is not op_spec.product, kernel
 
 
 def test_there_is_no_other_table_of_operators() -> None:

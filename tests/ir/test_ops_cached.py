@@ -12,7 +12,7 @@ from echo import native
 from echo.frontend.cached import stateless
 from echo.frontend.symbols import graph_of, symbol_of
 from echo.ir.ops import spec
-from echo.ir.recomputable import recomputable_outputs
+from echo.ir.recompute_rules import recomputable_outputs
 from echo.runtime.cached_op import StockCachedOp
 from tests.ir.test_ops import BUILDS, Build, node_under, symbol_with
 from tests.training import assert_same, random_arrays, recomputing

@@ -13,8 +13,7 @@ import pytest
 
 from echo.frontend import extension
 from echo.frontend.symbols import symbol_of
-from echo.ir.fused_operators import PREFIX, READS, fused_node, num_outputs
-from echo.ir.graph import Entry, Graph, Node
+from echo.ir.graph import PREFIX, READS, Entry, Graph, Node, fused_node, num_outputs
 
 TABLE = Path(__file__).parents[2] / "echo" / "kernels" / "table.cc"
 SIZES = {"B": 2, "H": 3, "T": 4, "N": 5, "I": 6, "V": 7, "Tq": 3, "Tk": 4, "D": 2, "Dv": 3, "n": 16, "R": 3, "L": 5}

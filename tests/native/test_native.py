@@ -24,7 +24,7 @@ from echo.frontend import hook
 from echo.frontend.capture import bind_without_memory, training_graph
 from echo.frontend.hook import install_hook
 from echo.frontend.symbols import graph_of, infer_binding, symbol_of
-from echo.ir.attributes import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
+from echo.ir.op_spec import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 
 LIBMXNET: str = mxnet.libinfo.find_lib_path()[0]
 ROOT = Path(__file__).parents[2]
@@ -296,7 +296,7 @@ import mxnet as mx
 from echo.frontend.hook import install_hook
 from echo.frontend.symbols import graph_of, infer_binding, symbol_of
 from echo.frontend.capture import bind_without_memory
-from echo.ir.attributes import PLAN_ATTRIBUTE
+from echo.ir.op_spec import PLAN_ATTRIBUTE
 
 class Heap(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in "arena ord small maps mapped most free used rest keep".split()]

@@ -7,7 +7,7 @@ from typing import Any, Iterable
 
 import mxnet as mx
 
-from echo.ir.attributes import RANGE_ATTRIBUTE
+from echo.ir.op_spec import RANGE_ATTRIBUTE
 from tests.operators.build import build
 from tests.operators.case import Case
 from tests.operators.graph import Built, Setting

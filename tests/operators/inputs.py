@@ -6,8 +6,7 @@ from typing import Any, Mapping, Sequence
 
 import numpy as np
 
-from echo.ir.fused_operators import fused_node
-from echo.ir.graph import Entry
+from echo.ir.graph import Entry, fused_node
 from tests.operators.case import Input
 from tests.operators.graph import Built, Draw, Ref, Setting, Shape, below, normal, weights
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Mapping
 
-from echo.ir.attributes import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
+from echo.ir.op_spec import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.ir.ops import spec
-from echo.ir.recomputable import why_not_dropout
+from echo.ir.recompute_rules import why_not_dropout
 from tests.operators.case import Case
 from tests.operators.graph import UNDER, Built, Setting
 from tests.operators.run import EXECUTOR, STATIC, node_under

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from echo.ir.attributes import GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
-from echo.ir.gradients import EXCHANGES, known
+from echo.ir.gradient_rules import EXCHANGES, known
+from echo.ir.op_spec import GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from fuzz import files
 from fuzz.file_models import MODELS, RUNNERS, graph
 

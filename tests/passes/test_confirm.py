@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from echo.ir.storage import MemoryPool
-from echo.ir.training_graph import DYNAMIC
+from echo.ir.training_graph import DYNAMIC, MemoryPool
 from echo.passes.confirm import Confirm, Confirmed
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewritten

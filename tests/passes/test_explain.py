@@ -8,7 +8,7 @@ import pytest
 import echo
 from benchmarks.models import SMALL
 from echo.frontend.capture import training_graph
-from echo.ir.attributes import GRADIENT_ATTRIBUTE
+from echo.ir.op_spec import GRADIENT_ATTRIBUTE
 from echo.plans.decisions import RECOMPUTE, STASH
 from echo.plans.plan import Plan
 from tests.conftest import model_case

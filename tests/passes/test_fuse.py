@@ -8,7 +8,7 @@ import pytest
 
 import echo
 from benchmarks.models import SMALL
-from echo.ir.fused_operators import PREFIX
+from echo.ir.graph import PREFIX
 from echo.passes.request import Request
 from echo.planning.service import Planner
 from echo.runtime import find

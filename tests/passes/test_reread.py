@@ -6,8 +6,8 @@ import mxnet as mx
 import pytest
 
 from echo.frontend.symbols import graph_of
-from echo.ir.attributes import PLAN_ATTRIBUTE
 from echo.ir.graph import Graph
+from echo.ir.op_spec import PLAN_ATTRIBUTE
 from echo.passes.reread import read_again, texts, written
 
 

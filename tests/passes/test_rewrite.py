@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from echo.frontend.symbols import graph_of, symbol_of
-from echo.ir.attributes import MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.ir.graph import Entry, Graph, Node
+from echo.ir.op_spec import MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewrite, Rewritten
 from echo.passes.select import Selection

@@ -14,8 +14,8 @@ import pytest
 import echo
 from benchmarks.models import SMALL
 from echo import pipeline
-from echo.ir.attributes import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.ir.graph import Graph
+from echo.ir.op_spec import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.planning import store
 from echo.planning.rename import Names
 from echo.planning.service import Planner

@@ -6,9 +6,9 @@ import mxnet as mx
 import pytest
 
 from echo.frontend.symbols import graph_of
-from echo.ir.attributes import GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.ir.graph import Graph
-from echo.ir.storage import ASSIGNED
+from echo.ir.op_spec import GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
+from echo.ir.training_graph import ASSIGNED
 from echo.plans.decisions import Mark
 from echo.plans.marks import implements, mark, marked, marks_of, outputs_of, range_text, splits_of, unmarked
 

@@ -10,8 +10,7 @@ import pytest
 
 from echo.estimators.evaluator import Evaluation
 from echo.ir.graph import Entry
-from echo.ir.storage import ASSIGNED
-from echo.ir.training_graph import STATIC
+from echo.ir.training_graph import ASSIGNED, STATIC
 from echo.policies.data_problem import problem_of_graph
 from echo.policies.problem import Problem
 from tests.conftest import any_case, problem_of

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Sequence
 
 from echo.ir.schedule import Splits
-from echo.ir.storage import PEAK
+from echo.ir.training_graph import PEAK
 from echo.policies.data_problem import problem_of_graph
 from echo.policies.problem import Problem
 from echo.policies.timed import chosen_in_time

@@ -7,7 +7,7 @@ import pytest
 
 from echo.estimators.footprint import FEATURE_MAPS, INPUTS, OPTIMIZER, RECOMPUTED, WEIGHTS, footprint
 from echo.estimators.planner import blocks
-from echo.ir.clones import with_clones
+from echo.ir.schedule import with_clones
 from echo.report.make import usage
 from echo.report.usage import ALWAYS, GAPS
 from tests.conftest import ALL_CASES, any_case

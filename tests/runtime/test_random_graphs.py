@@ -14,7 +14,7 @@ import echo
 from echo import native
 from echo.frontend.hook import install_hook
 from echo.frontend.symbols import symbol_of
-from echo.ir.readers import why_not_reader
+from echo.ir.recompute_rules import why_not_reader
 from tests.conftest import Case, case_of
 from tests.ir.test_ops import HEAVY_BUILDS, LIGHT_BUILDS, VARIANTS
 from tests.training import arrays, assert_same, bind, random_arrays, train

@@ -14,8 +14,7 @@ from mxnet.symbol import Symbol
 
 import echo
 from echo import pipeline
-from echo.ir.fused_operators import PREFIX
-from echo.ir.graph import Graph
+from echo.ir.graph import PREFIX, Graph
 from echo.passes.confirm import Confirm
 from echo.passes.differentiate import Differentiate
 from echo.passes.layouts import BatchProducts

@@ -1,5 +1,5 @@
 // Applying a plan to the training graph that MXNet's gradient pass returns.
-// Specified by echo/ir/clones.py; echo/native/planner/graph.cc makes the same clones for the planner.
+// Specified by echo/ir/schedule.py; echo/native/planner/graph.cc makes the same clones for the planner.
 #pragma once
 #include "layout.h"
 

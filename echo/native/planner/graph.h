@@ -1,5 +1,5 @@
 // A training graph as flat arrays, and the same graph with clones added for recomputed feature maps.
-// Specified by echo/ir/clones.py; echo/native/hook/gradient.cc makes the same clones on MXNet's own nodes.
+// Specified by echo/ir/schedule.py; echo/native/hook/gradient.cc makes the same clones on MXNet's own nodes.
 #pragma once
 #include <cstdint>
 #include <vector>

@@ -9,9 +9,7 @@ from types import MappingProxyType
 from typing import AbstractSet, Callable, Iterable, Iterator, Mapping, Sequence, Tuple
 
 from echo.errors import GraphError
-from echo.ir.fused_operators import PREFIX
-from echo.ir.graph import Entry, Graph
-from echo.ir.setting import NO_SETTING, Setting
+from echo.ir.graph import NO_SETTING, PREFIX, Entry, Graph, Setting
 from echo.ir.training_node import TensorType
 from echo.passes.patterns import LAYERS, PATTERNS, QUIET, hoist, steps
 from echo.passes.patterns.graph_view import Fusion, View

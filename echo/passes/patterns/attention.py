@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from echo.ir.attributes import is_true
-from echo.ir.fused_operators import fused_node
-from echo.ir.graph import Entry, Node
-from echo.ir.recomputable import why_not_dropout
+from echo.ir.graph import Entry, Node, fused_node
+from echo.ir.op_spec import is_true
+from echo.ir.recompute_rules import why_not_dropout
 from echo.passes.patterns import attention_scores as scores_of
 from echo.passes.patterns.attention_products import LEADING, SEVERAL, Built, Operands, Result, result
 from echo.passes.patterns.dropout import LEAST_DROPPED, drawing

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Mapping, NamedTuple, Sequence
 
-from echo.ir.attributes import is_true
 from echo.ir.graph import Entry, Node
+from echo.ir.op_spec import is_true
 from echo.passes.patterns.attention_einsum import scoring, weighings
 from echo.passes.patterns.graph_view import MUL, View, local, split_attrs
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Mapping, NamedTuple, Sequence
 
-from echo.ir.attributes import is_true
 from echo.ir.graph import Entry, Node
+from echo.ir.op_spec import is_true
 from echo.passes.patterns.attention_products import LEADING, SEVERAL, Built, Product, product
 from echo.passes.patterns.graph_view import View, pairs
 

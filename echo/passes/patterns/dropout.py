@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from echo.ir.fused_operators import fused_node
-from echo.ir.graph import Entry, Node
-from echo.ir.recomputable import why_not_dropout
+from echo.ir.graph import Entry, Node, fused_node
+from echo.ir.recompute_rules import why_not_dropout
 from echo.passes.patterns.graph_view import Fusion, View, local
 
 NAME = "dropout"

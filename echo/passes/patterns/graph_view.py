@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Iterable, Iterator, Mapping, NamedTuple, Sequence
 
-from echo.ir.attributes import is_true
-from echo.ir.graph import Entry, Graph, Node
-from echo.ir.setting import NO_SETTING, Setting
+from echo.ir.graph import NO_SETTING, Entry, Graph, Node, Setting
+from echo.ir.op_spec import is_true
 
 ADD = frozenset({"elemwise_add", "_npi_add", "broadcast_add"})
 MUL = frozenset({"elemwise_mul", "_npi_multiply", "broadcast_mul"})

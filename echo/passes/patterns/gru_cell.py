@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from echo.ir.fused_operators import fused_node
-from echo.ir.graph import Entry
+from echo.ir.graph import Entry, fused_node
 from echo.passes.patterns import gru_reset
 from echo.passes.patterns.graph_view import ADD, MUL, Fusion, Part, View, local, pairs
 from echo.passes.patterns.lstm_cell import order_attrs

@@ -5,8 +5,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import Iterator, Mapping, NamedTuple
 
-from echo.ir.fused_operators import fused_node
-from echo.ir.graph import Entry, Node
+from echo.ir.graph import Entry, Node, fused_node
 from echo.passes.patterns import mixed
 from echo.passes.patterns.graph_view import MUL, Fusion, View, local, pairs, plain
 from echo.passes.patterns.lstm_cell import order_attrs

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Callable, Mapping, NamedTuple, Sequence
 
-from echo.ir.attributes import is_true
-from echo.ir.fused_operators import fused_node
-from echo.ir.graph import Entry, Node
+from echo.ir.graph import Entry, Node, fused_node
+from echo.ir.op_spec import is_true
 from echo.passes.patterns.graph_view import Fusion, View, local, split_attrs
 
 _FEWEST = 2  # steps: from one step alone, the product with the state cannot be told from that with the input

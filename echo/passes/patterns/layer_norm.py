@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from echo.ir.attributes import is_true
-from echo.ir.fused_operators import fused_node
-from echo.ir.graph import Entry
+from echo.ir.graph import Entry, fused_node
+from echo.ir.op_spec import is_true
 from echo.passes.patterns.graph_view import Fusion, View, local
 
 NAME = "layer_norm"

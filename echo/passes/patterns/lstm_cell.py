@@ -5,8 +5,7 @@ from __future__ import annotations
 from itertools import permutations
 from typing import Iterator, NamedTuple, Sequence
 
-from echo.ir.fused_operators import fused_node
-from echo.ir.graph import Entry, Node
+from echo.ir.graph import Entry, Node, fused_node
 from echo.passes.patterns.graph_view import ADD, MUL, Fusion, Part, View, local, pairs
 
 NAME = "lstm_cell"

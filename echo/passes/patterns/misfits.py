@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from typing import Callable, Iterator, Mapping, Optional, Sequence
 
-from echo.ir.fused_operators import num_outputs
-from echo.ir.graph import VARIABLE, VERSION, Entry, Graph, Node
+from echo.ir.graph import VARIABLE, VERSION, Entry, Graph, Node, num_outputs
 from echo.ir.training_node import TensorType
 from echo.passes.patterns.graph_view import Fusion, plain
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from echo.ir.attributes import is_true
-from echo.ir.fused_operators import fused_node
-from echo.ir.graph import Entry, Node
+from echo.ir.graph import Entry, Node, fused_node
+from echo.ir.op_spec import is_true
 from echo.passes.patterns.graph_view import MUL, Fusion, View, adds_otherwise, local, pairs
 
 NAME = "mlp_score"

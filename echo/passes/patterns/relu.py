@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from echo.ir.fused_operators import fused_node
-from echo.ir.graph import Entry
+from echo.ir.graph import Entry, fused_node
 from echo.passes.patterns.graph_view import Fusion, View, local
 
 NAME = "relu"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Mapping, NamedTuple, Sequence
 
-from echo.ir.attributes import is_true
 from echo.ir.graph import Entry, Node
+from echo.ir.op_spec import is_true
 from echo.passes.patterns.graph_view import Fusion, View, local, split_attrs
 from echo.passes.patterns.layer import layer_node
 from echo.passes.patterns.rnn_layer import ACTS

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from echo.ir.attributes import is_true
 from echo.ir.graph import Entry, Node
+from echo.ir.op_spec import is_true
 from echo.passes.patterns.graph_view import Fusion, View, local
 
 NAME = "steps"

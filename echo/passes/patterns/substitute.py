@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Iterator, Sequence, Tuple, Union
 
-from echo.ir.attributes import COPY_ATTRIBUTE
-from echo.ir.fused_operators import PREFIX, num_outputs
-from echo.ir.graph import Entry, Graph, Node
+from echo.ir.graph import PREFIX, Entry, Graph, Node, num_outputs
+from echo.ir.op_spec import COPY_ATTRIBUTE
 from echo.passes.patterns.graph_view import Fusion
 
 _OVERWRITES = ("reverse",)  # as all operators of an extension library do

@@ -17,7 +17,7 @@ from typing import Callable, Sequence
 import numpy as np
 
 from echo.estimators.evaluator import Choice, Evaluation
-from echo.ir.storage import ASSIGNED, PEAK
+from echo.ir.training_graph import ASSIGNED, PEAK
 from echo.policies.classes import classes
 from echo.policies.problem import Problem
 from echo.policies.solvers.orders import Limits, Order, Price, Worth

@@ -7,8 +7,7 @@ from typing import Any, Callable
 
 import mxnet as mx
 
-from echo.ir.fused_operators import fused_node
-from echo.ir.graph import Entry
+from echo.ir.graph import Entry, fused_node
 from tests.operators.case import Case, Input, case, each, fixed
 
 Symbol = mx.sym.Symbol

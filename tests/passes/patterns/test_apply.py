@@ -15,9 +15,8 @@ from echo.errors import GraphError
 from echo.frontend import extension
 from echo.frontend.hook import install_hook
 from echo.frontend.symbols import Binding, graph_of, symbol_of, types_of
-from echo.ir.attributes import COPY_ATTRIBUTE
-from echo.ir.fused_operators import PREFIX
-from echo.ir.graph import Entry, Graph
+from echo.ir.graph import PREFIX, Entry, Graph
+from echo.ir.op_spec import COPY_ATTRIBUTE
 from echo.ir.training_node import TensorType
 from echo.passes.patterns import apply
 from echo.passes.patterns.apply import Fused, find, fuse, fused_at, why_not

@@ -9,9 +9,7 @@ import mxnet as mx
 import pytest
 
 from echo.frontend.symbols import graph_of
-from echo.ir.fused_operators import PREFIX
-from echo.ir.graph import Entry
-from echo.ir.setting import Setting
+from echo.ir.graph import PREFIX, Entry, Setting
 from echo.passes.patterns import dropout
 from echo.passes.patterns.apply import find
 from echo.passes.patterns.graph_view import Fusion, View

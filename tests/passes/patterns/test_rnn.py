@@ -8,8 +8,7 @@ import mxnet as mx
 import pytest
 
 from echo.frontend.symbols import graph_of
-from echo.ir.graph import Entry
-from echo.ir.setting import Setting
+from echo.ir.graph import Entry, Setting
 from echo.ir.training_node import TensorType
 from echo.passes.patterns import rnn
 from echo.passes.patterns.apply import why_not

@@ -6,9 +6,8 @@ import mxnet as mx
 import pytest
 
 from echo.frontend.symbols import graph_of
-from echo.ir.attributes import COPY_ATTRIBUTE
-from echo.ir.fused_operators import fused_node
-from echo.ir.graph import Entry, Graph, Node
+from echo.ir.graph import Entry, Graph, Node, fused_node
+from echo.ir.op_spec import COPY_ATTRIBUTE
 from echo.passes.patterns.graph_view import Fusion, local
 from echo.passes.patterns.substitute import applied
 

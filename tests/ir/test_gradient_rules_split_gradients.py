@@ -10,7 +10,7 @@ import mxnet as mx
 import pytest
 
 import echo
-import echo.ir.gradients
+import echo.ir.gradient_rules
 from benchmarks.models import SMALL
 from echo.estimators.cost_table import CostTable
 from echo.estimators.measuring import UnmeasurableError
@@ -19,11 +19,9 @@ from echo.frontend.capture import training_graph
 from echo.frontend.implement import implemented
 from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import symbol_of
-from echo.ir.attributes import GRADIENT_ATTRIBUTE
-from echo.ir.gradient_rule import GradientRule
-from echo.ir.gradients import implementations, known
+from echo.ir.gradient_rules import implementations, known, split_gradients, split_rule
 from echo.ir.graph import Entry
-from echo.ir.split_gradients import split_gradients, split_rule
+from echo.ir.op_spec import GRADIENT_ATTRIBUTE, GradientRule
 from echo.ir.training_graph import TrainingGraph
 from echo.planning.service import Planner
 from echo.plans.plan import Plan
@@ -231,7 +229,7 @@ def planned(monkeypatch: pytest.MonkeyPatch, parts: bool) -> Plan:
     with monkeypatch.context() as patch:
         patch.setattr(find, "PLANNER", Planner())
         if not parts:
-            patch.setattr(echo.ir.gradients, "split_gradients", lambda *_: {})
+            patch.setattr(echo.ir.gradient_rules, "split_gradients", lambda *_: {})
         return echo.plan(wide(), max_overhead=None, fuse=False, data=(4, 8, 32, 32))
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from echo.ir.attributes import GRADIENT_ATTRIBUTE
-from echo.ir.fused_operators import PREFIX, READS, fused_node, num_outputs
-from echo.ir.graph import Entry, Node
+from echo.ir.graph import PREFIX, READS, Entry, Node, fused_node, num_outputs
+from echo.ir.op_spec import GRADIENT_ATTRIBUTE
 
 A, B, C = (Entry(number) for number in range(3))
 

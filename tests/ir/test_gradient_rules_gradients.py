@@ -22,9 +22,8 @@ from echo.frontend.capture import training_graph
 from echo.frontend.implement import implemented as exchanged
 from echo.frontend.selfcheck import onednn_activations
 from echo.frontend.symbols import symbol_of
-from echo.ir.attributes import GRADIENT_ATTRIBUTE
-from echo.ir.gradient_rule import GradientRule
-from echo.ir.gradients import implementations, known
+from echo.ir.gradient_rules import implementations, known
+from echo.ir.op_spec import GRADIENT_ATTRIBUTE, GradientRule
 from echo.ir.ops import ops_with
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.check_marks import with_marks
@@ -205,7 +204,7 @@ def test_the_same_bits_of_other_types(name: str, dtype: str) -> None:
 def test_the_same_bits_of_sigmoid_for_every_number(isa: str) -> None:
     """From the output as from the input, for bit patterns of all magnitudes, with each of oneDNN's instruction sets."""
     environment = {**os.environ, "DNNL_MAX_CPU_ISA": isa}
-    code = "from tests.ir.test_gradients import *; print(sigmoid_deviates(1 << 20))"
+    code = "from tests.ir.test_gradient_rules_gradients import *; print(sigmoid_deviates(1 << 20))"
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code],
         capture_output=True, text=True, env=environment, cwd=ROOT, check=True, timeout=120,
