@@ -15,7 +15,7 @@ import numpy as np
 
 from echo.estimators.cost_table import CostTable
 from echo.estimators.groups import Group
-from echo.meter.clock import LAUNCH
+from echo.meter.timer import LAUNCH
 
 # Where nothing was measured: medians over the operators of NMT, LM and ResNet-50 steps, MXNet 1.9.1's profiler on two
 # cores of a Xeon Scalable (4th generation). On another device only their ratios matter, until something is measured.

@@ -15,7 +15,7 @@ from typing import Iterator, Mapping
 
 from echo.ir.graph import PREFIX
 from echo.ir.training_graph import TrainingGraph
-from echo.kernels.workspace import operator_workspace
+from echo.kernels.library import operator_workspace
 
 _BACKENDS = {"cpu": "cpu", "gpu": "cuda"}
 

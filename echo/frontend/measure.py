@@ -16,20 +16,20 @@ from echo.ir.graph import Graph
 from echo.ir.ops import spec
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
-from echo.meter.clock import CACHED_BYTES, STREAMED_BYTES
 from echo.meter.microbenchmark import Microbenchmark
+from echo.meter.timer import CACHED_BYTES, STREAMED_BYTES
 
 # By twice the steps, each error would come back 24 times in a layer of 50 steps of which 2 are timed; by four times, 8.
 _LARGER_PART = 4
 
 
 class Meter:
-    """Measures nodes on one device (`echo.meter.clock`)."""
+    """Measures nodes on one device (`echo.meter.timer`)."""
 
     def __init__(self, ctx: mx.Context) -> None:
         self._ctx = ctx
         self._latest_facts: tuple[TrainingGraph, Facts] | None = None
-        self._streaming: float | None = None  # seconds a byte (`echo.meter.clock.Clock.streaming`)
+        self._streaming: float | None = None  # seconds a byte (`echo.meter.timer.Clock.streaming`)
         self._spent = 0.0
 
     def __call__(self, training: TrainingGraph, number: int) -> Measured:
@@ -128,7 +128,7 @@ def _seconds(reply: Mapping[str, Any], key: str) -> float:
 def race(
     graphs: Mapping[str, Graph], types: Mapping[str, TensorType], ctx: mx.Context, limit: float
 ) -> dict[str, float] | None:
-    """The fewest seconds of a training step of each graph (`echo.meter.race`); ``types`` are those of its variables.
+    """The fewest seconds of a training step of each graph (`echo.meter.timer`); ``types`` are those of its variables.
 
     None where that takes longer than ``limit`` seconds.
 

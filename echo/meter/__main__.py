@@ -20,7 +20,7 @@ _DUMPABLE = 4  # PR_SET_DUMPABLE
 def main() -> None:
     """Makes MXNet ready as the first line says, and answers requests until the socket is closed."""
     _stand_apart()
-    from echo.meter.batch import now, work_since
+    from echo.meter.timer import now, work_since
 
     channel = socket.socket(fileno=0)
     lines = channel.makefile("r", encoding="utf-8")
@@ -62,9 +62,8 @@ def _stand_apart() -> None:
 def _answers(setup: Mapping[str, Any]) -> Any:
     """The function that answers a request."""
     from echo.meter.capi import Library, MxnetError, fresh_from
-    from echo.meter.clock import Clock
     from echo.meter.microbenchmark import Microbenchmark
-    from echo.meter.race import race
+    from echo.meter.timer import Clock, race
 
     library = Library(setup["library"], setup["extension"], tuple(setup["device"]), setup["numpy_shape"])
     library.constant((1,), 0, 0).wait()  # is the device there, and free?

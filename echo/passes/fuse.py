@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import AbstractSet, ClassVar
 
 from echo.estimators.workspace import workspaces
-from echo.kernels.workspace import MOST_BYTES
+from echo.kernels.library import MOST_BYTES
 from echo.passes.candidates import named
 from echo.passes.patterns import LAYERS, MASKS
 from echo.passes.patterns.apply import Fused, fuse

@@ -21,7 +21,7 @@ from echo.estimators.signatures import blocked_nodes, signature
 from echo.ir.graph import VARIABLE, Entry
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
-from echo.meter.clock import LAUNCH
+from echo.meter.timer import LAUNCH
 
 
 class Build:

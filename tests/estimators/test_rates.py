@@ -7,7 +7,7 @@ import pytest
 from echo.estimators.groups import Group
 from echo.estimators.rates import BYTES_PER_SECOND, Rates, Roofline
 from echo.estimators.roofline import Work
-from echo.meter.clock import LAUNCH
+from echo.meter.timer import LAUNCH
 
 MOVED = 1 << 20
 

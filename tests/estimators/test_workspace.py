@@ -9,7 +9,7 @@ from echo.estimators.workspace import workspaces
 from echo.ir.graph import PREFIX, VARIABLE, Entry, fused_node
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
-from echo.kernels.workspace import operator_workspace
+from echo.kernels.library import operator_workspace
 
 
 def norm(number: int, rows: int, vector: int = 96) -> list[TrainingNode]:

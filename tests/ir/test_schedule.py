@@ -170,7 +170,7 @@ def test_operators_that_mxnet_merges_are_recomputed_together() -> None:
 # Clones -------------------------------------------------------------------------------------------------------
 
 
-def chain_of_clones(length: int) -> tuple[TrainingGraph, list[Entry]]:
+def cloned_chain(length: int) -> tuple[TrainingGraph, list[Entry]]:
     """x -> tanh -> tanh -> ...; every gradient reads the output of its own tanh."""
     b = Builder()
     maps = [b.variable("x", 4)]
@@ -183,12 +183,12 @@ def chain_of_clones(length: int) -> tuple[TrainingGraph, list[Entry]]:
 
 
 def test_choosing_nothing_changes_nothing() -> None:
-    training, _ = chain_of_clones(3)
+    training, _ = cloned_chain(3)
     assert structure(with_clones(training, ())) == structure(training)
 
 
 def test_clones_read_clones_where_there_are_any() -> None:
-    training, maps = chain_of_clones(4)
+    training, maps = cloned_chain(4)
     planned = with_clones(training, [maps[1], maps[2]])
     found = clones(planned)
     assert set(found) == {"t1_echo", "t2_echo"}
@@ -202,13 +202,13 @@ def test_clones_read_clones_where_there_are_any() -> None:
 
 
 def test_clones_run_just_before_they_are_needed() -> None:
-    training, maps = chain_of_clones(3)
+    training, maps = cloned_chain(3)
     names = [node.name for node in with_clones(training, maps[:2]).nodes]
     assert names == ["x", "t0", "t1", "t2", "head", "g2", "t0_echo", "t1_echo", "g1", "g0"]
 
 
 def test_clones_that_nobody_reads_are_not_there() -> None:
-    training, maps = chain_of_clones(3)
+    training, maps = cloned_chain(3)
     last = next(number for number, node in enumerate(training.nodes) if node.name == "g1")
     shorter = TrainingGraph(training.nodes[: last + 1], (maps[-1], Entry(last)), 1, 0)
     assert set(clones(with_clones(shorter, [maps[0]]))) == set()
@@ -259,10 +259,10 @@ def test_dropout_is_multiplied_by_its_stashed_mask() -> None:
 
 
 def test_versions_of_entries_do_not_matter() -> None:
-    training, maps = chain_of_clones(2)
+    training, maps = cloned_chain(2)
     assert with_clones(training, [Entry(maps[0].node, 0, 5)]) == with_clones(training, [maps[0]])
 
 
 def test_long_chains_do_not_exhaust_the_stack() -> None:
-    training, maps = chain_of_clones(2000)
+    training, maps = cloned_chain(2000)
     assert len(with_clones(training, maps[:-1]).nodes) == len(training.nodes) + len(maps) - 1

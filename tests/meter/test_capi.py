@@ -15,7 +15,7 @@ import pytest
 from echo.frontend.symbols import text_of
 from echo.meter import capi
 from echo.meter.capi import Array, Executor, Library, MxnetError, fresh_from
-from echo.meter.race import race
+from echo.meter.timer import race
 
 KINDS = ("float32", "float64", "float16", "uint8", "int32", "int8", "int64")
 

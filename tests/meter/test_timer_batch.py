@@ -8,8 +8,8 @@ from typing import Callable, Sequence
 
 import pytest
 
-from echo.meter import batch
-from echo.meter.batch import Moment, Sample, in_turns, sample, shortest, work_since
+from echo.meter import timer
+from echo.meter.timer import Moment, Sample, in_turns, sample, shortest, work_since
 from tests.meter.fake_time import fake_time
 
 CPU, GPU = (1, 0), (2, 1)
@@ -27,8 +27,8 @@ class Device:
 
 def made(seconds: float, monkeypatch: pytest.MonkeyPatch, share: float = 1.0, finely: bool = True) -> Device:
     device = Device(seconds)
-    monkeypatch.setattr(batch, "time", fake_time(lambda: device.now, lambda: share * device.now))
-    monkeypatch.setattr(batch, "_counts_finely", lambda: finely)
+    monkeypatch.setattr(timer, "time", fake_time(lambda: device.now, lambda: share * device.now))
+    monkeypatch.setattr(timer, "_counts_finely", lambda: finely)
     return device
 
 
@@ -78,10 +78,10 @@ def test_on_a_gpu_the_processor_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("tick", "finely"), [(1e-5, True), (4e-3, False)])
 def test_ticks(tick: float, finely: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = iter(range(1000))
-    monkeypatch.setattr(batch, "time", fake_time(lambda: 0.0, lambda: next(calls) // 5 * tick))
-    batch._counts_finely.cache_clear()
-    assert batch._counts_finely() is finely
-    batch._counts_finely.cache_clear()
+    monkeypatch.setattr(timer, "time", fake_time(lambda: 0.0, lambda: next(calls) // 5 * tick))
+    timer._counts_finely.cache_clear()
+    assert timer._counts_finely() is finely
+    timer._counts_finely.cache_clear()
 
 
 class Threads:
@@ -97,10 +97,10 @@ class Threads:
 
     def patch(self, monkeypatch: pytest.MonkeyPatch) -> Threads:
         spent = {thread: each for thread, each in self.seconds.items()}
-        monkeypatch.setattr(batch, "time", fake_time(lambda: self.now))
-        monkeypatch.setattr(batch, "_of_threads", lambda: {key: self.runs * each for key, each in spent.items()})
-        monkeypatch.setattr(batch, "_interruptions", lambda: sum(self.interrupted[: self.runs]))
-        monkeypatch.setattr(batch, "_counts_finely", lambda: True)
+        monkeypatch.setattr(timer, "time", fake_time(lambda: self.now))
+        monkeypatch.setattr(timer, "_of_threads", lambda: {key: self.runs * each for key, each in spent.items()})
+        monkeypatch.setattr(timer, "_interruptions", lambda: sum(self.interrupted[: self.runs]))
+        monkeypatch.setattr(timer, "_counts_finely", lambda: True)
         return self
 
 
@@ -117,7 +117,7 @@ def test_a_run_takes_what_the_busiest_thread_computes(
 ) -> None:
     threads.patch(monkeypatch)
     assert seconds_of(threads.run, CPU) == pytest.approx(seconds)
-    start = batch.now()
+    start = timer.now()
     threads.run(1)
     assert work_since(start, CPU) == pytest.approx(seconds)
     assert work_since(start, GPU) == pytest.approx(threads.clock)
@@ -139,7 +139,7 @@ def test_an_interruption_disturbs_threads_that_wait_for_each_other(
 
 
 def test_a_thread_that_began_meanwhile_counts_from_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch, "now", lambda: Moment(5.0, {os.getpid(): 1.0, 10_000_000: 0.5}))
+    monkeypatch.setattr(timer, "now", lambda: Moment(5.0, {os.getpid(): 1.0, 10_000_000: 0.5}))
     assert work_since(Moment(0.0, {os.getpid(): 0.75}), CPU) == 0.75
 
 
@@ -172,10 +172,10 @@ def test_the_shortest_is_disturbed_only_if_all_are() -> None:
 
 
 def test_the_processor_counts_each_thread_of_this_process() -> None:
-    before, stop = batch._of_threads(), threading.Event()
+    before, stop = timer._of_threads(), threading.Event()
     thread = threading.Thread(target=stop.wait)
     thread.start()
-    after = batch._of_threads()
+    after = timer._of_threads()
     stop.set()
     thread.join()
     assert set(after) - set(before) == {thread.native_id}
