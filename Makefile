@@ -47,7 +47,7 @@ GPU_PYTHON ?= python3
 
 # What runs with sanitizers; not the emulated CUDA kernels, whose stacks change under them, nor what optimized code
 # contains, nor kernels that are wrong on purpose, nor how much memory a process has.
-SANITIZED := tests/native tests/estimators/test_planner.py tests/estimators/test_runners.py tests/ir/test_training_node.py \
+SANITIZED := tests/native tests/estimators/test_storage_planner_planner.py tests/estimators/test_runners.py tests/ir/test_training_node.py \
              $(filter-out $(addprefix tests/kernels/test_,cuda% levels.py mutants.py recipe.py),$(wildcard tests/kernels/test_*.py)) \
              tests/runtime/test_concurrency.py tests/runtime/test_fused.py tests/runtime/test_masks.py \
              --deselect tests/kernels/test_layers.py::test_every_instruction_set \

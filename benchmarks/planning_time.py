@@ -24,9 +24,8 @@ from unittest import mock
 
 from benchmarks.record import RESULTS, apart, save
 from echo.estimators.cost_table import CostTable
-from echo.estimators.evaluator import Evaluator
 from echo.estimators.overhead import estimate
-from echo.estimators.planner import make_planner
+from echo.estimators.storage_planner import Evaluator, make_planner
 from echo.ir.graph import Graph
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.base import run

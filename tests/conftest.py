@@ -16,10 +16,9 @@ import numpy as np
 import pytest
 
 from benchmarks.models import SMALL
-from echo.estimators.evaluator import Choice, Evaluator
 from echo.estimators.measuring import UnmeasurableError
 from echo.estimators.overhead import Overhead
-from echo.estimators.planner import ReferencePlanner, StoragePlanner
+from echo.estimators.storage_planner import Choice, Evaluator, ReferencePlanner, StoragePlanner
 from echo.frontend.capture import oracle, training_graph
 from echo.frontend.hook import install_hook
 from echo.frontend.match_range import match_range

@@ -1,21 +1,127 @@
-"""The footprint of a training graph: bytes of every entry, lifetimes, the timeline of live bytes and its peak.
-
-An entry lives from the node that computes it to its last reader; entries that share memory in place count once; what
-the graph returns lives to the end. What the planner does not own (arguments, gradients of arguments, auxiliary states)
-is counted apart: it is there all the time.
-"""
+"""The footprint: where the bytes of a training step are, by kind and by layer, and the workspaces of operators."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
 
-from echo.estimators.layers import Layers
 from echo.estimators.mxnet_storage import Storage
+from echo.ir.graph import PREFIX, VARIABLE
+from echo.ir.schedule import CLONE_SUFFIX
 from echo.ir.training_graph import TrainingGraph
+from echo.ir.training_node import TrainingNode
+from echo.kernels.library import operator_workspace
+
+# Layers of a training graph by readable names, for reports alone.
+
+MIRROR_SUFFIX = "_mirror"  # which MXNet gives to what it runs again
+_COUNTER = re.compile(r"^t?\d+$|(?<=\D)\d+$")
+_NUMBERED = re.compile(r"(_?[a-z_]*[a-z])\d+")
+_OF_FORWARD = ("_backward", CLONE_SUFFIX, MIRROR_SUFFIX)
+
+
+def layer_of(node: TrainingNode) -> str:
+    """Returns a layer's name by one node: the first words of the node's name, with "*" for counters."""
+    return layer_named(node.name) or node.op
+
+
+def layer_named(name: str) -> str:
+    """Returns the layer's name that a node with this name gives, empty if the name has no words."""
+    words = [_COUNTER.sub("*", word) for word in name.split("_") if word]
+    return "_".join(words[:2])
+
+
+class Layers:
+    """Names the layer of each node of a training graph.
+
+    A gradient, or what runs again, counts to the layer of its node of the forward pass. What the user gave no name, and
+    MXNet numbers (``broadcast_add12``, ``_plus3``), counts to the layer of the first map that it reads.
+    """
+
+    def __init__(self, training: TrainingGraph) -> None:
+        self._nodes = training.nodes
+        self._forward = {node.name: number for number, node in enumerate(training.nodes) if node.forward}
+        self._known: dict[int, str] = {}
+
+    def __call__(self, number: int) -> str:
+        """The layer of the node with this number."""
+        path = [number]
+        while path[-1] not in self._known:
+            following = self._following(path[-1])
+            if following is None:
+                self._known[path[-1]] = layer_of(self._nodes[path[-1]])
+            else:
+                path.append(following)
+        layer = self._known[path[-1]]
+        self._known.update(dict.fromkeys(path, layer))
+        return layer
+
+    def _following(self, number: int) -> int | None:
+        """The node to whose layer this one counts; None where it has a layer of its own."""
+        node = self._nodes[number]
+        for suffix in _OF_FORWARD:
+            source = self._forward.get(node.name[: -len(suffix)]) if node.name.endswith(suffix) else None
+            if source is not None and source < number:
+                return source
+        if not has_automatic_name(node.op, node.name):
+            return None
+        reads = (entry.node for entry in node.inputs if self._nodes[entry.node].op != VARIABLE)
+        return next((read for read in reads if read < number), None)
+
+
+def has_automatic_name(op: str, name: str) -> bool:
+    """Whether MXNet gave a node of this operator its name (``broadcast_add12``, ``_plus3``)."""
+    numbered = _NUMBERED.fullmatch(name)
+    return numbered is not None and (name.startswith("_") or numbered[1] == op.lower().lstrip("_"))
+
+
+# The workspaces of fused operators: memory that an operator needs while it runs, which no memory plan has.
+#
+# An operator of MXNet's draws such memory from one of some spaces when it runs. A space grows to the largest that was
+# ever drawn from it, and is never given back. An executor draws from one of them alone; the operators of a CachedOp
+# draw from all of them in turn (MXNET_CPU_TEMP_COPY, MXNET_GPU_TEMP_COPY), so that each may grow to the largest in
+# the end: whether it does depends on how many of MXNet's own operators draw in between, which is not known.
+#
+# What MXNet's own operators draw is known only when they run, as cuDNN's convolutions choose it. It counts as
+# nothing, in the user's graph and in others: so a plan never promises more than it saves.
+
+_BACKENDS = {"cpu": "cpu", "gpu": "cuda"}
+
+
+def workspaces(training: TrainingGraph, device: str) -> Mapping[int, int]:
+    """The bytes that each fused operator of a training graph, or its gradient, draws; by the forward node's number.
+
+    Raises:
+        KernelError: a fused operator has inputs that its kernel does not take.
+    """
+    bytes_by_key: dict[object, int] = {}
+    bytes_of: dict[int, int] = {}
+    for number, kernel in _fused(training):
+        node = training.nodes[number]
+        types = [training.type_of(entry) for entry in node.inputs]
+        shapes, dtype = tuple(tensor.shape for tensor in types), types[0].dtype
+        key = kernel, tuple(node.attrs.items()), shapes, dtype
+        if key not in bytes_by_key:
+            bytes_by_key[key] = operator_workspace(kernel, node.attrs, shapes, dtype, _BACKENDS[device])
+        bytes_of[number] = bytes_by_key[key]
+    return bytes_of
+
+
+def _fused(training: TrainingGraph) -> Iterator[tuple[int, str]]:
+    for number, node in training.operators():
+        if node.forward and node.op.startswith(PREFIX):
+            yield number, node.op[len(PREFIX) :]
+
+
+# The footprint of a training graph: bytes of every entry, lifetimes, the timeline of live bytes and its peak.
+#
+# An entry lives from the node that computes it to its last reader; entries that share memory in place count once;
+# what the graph returns lives to the end. What the planner does not own (arguments, gradients of arguments, auxiliary
+# states) is counted apart: it is there all the time.
 
 FEATURE_MAPS, RECOMPUTED = "feature maps", "recomputed maps"
 OUTPUT_GRADIENTS, TEMPORARIES = "map gradients", "temporaries"

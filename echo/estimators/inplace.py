@@ -1,36 +1,130 @@
-"""Which operators work in place under a plan: those that do in the user's own graph, wherever bits could depend on it.
-
-A clone has one reader, and a map that is recomputed has none that waits for it, so MXNet would take in-place options
-that it does not take in the user's graph, and lose others, where a clone still reads what was overwritten. Three things
-make that visible:
-
-- oneDNN keeps its layout with a chunk of memory. An operator without an implementation of oneDNN writes the plain
-  layout, but where it works in place it keeps the layout that it finds. A sum over a blocked array (BatchNorm, its
-  gradient) is added up in another order than one over a plain array, so last bits change, in the forward pass too.
-- The gradient of PReLU writes over the gradient that it reads, in place, before it is done with reading: MXNet's own
-  result depends on which arrays share memory.
-- A view (Reshape, Flatten, expand_dims) is computed in place of what it views, in the plain layout: from then on, its
-  input is there in the plain layout, too (`relaid`). A clone of that input would not be, a clone that reads it would
-  read another layout than its original, and max Pooling's gradient finds other maxima.
-
-So of such nodes only the options remain that MXNet takes without a plan (`as_stock`): the planner sees no others, and
-an attribute has the native hook take the others from MXNet as well. Where that fails, `moved` names the nodes to keep.
-"""
+"""What oneDNN's layouts and MXNet's in-place rules do to a graph whose nodes run again."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
-from typing import AbstractSet, Iterable, Iterator, Mapping
+from typing import AbstractSet, Iterable, Iterator, Mapping, Sequence
 
 from echo.estimators.mxnet_storage import Storage
-from echo.estimators.planner import blocks
-from echo.ir.graph import Entry, Graph
+from echo.estimators.storage_planner import blocks
+from echo.ir.graph import VARIABLE, Entry, Graph
 from echo.ir.ops import spec
 from echo.ir.recompute_rules import why_not_reader
 from echo.ir.schedule import Splits, with_clones
-from echo.ir.training_graph import TrainingGraph
+from echo.ir.training_graph import DYNAMIC, EXECUTOR, STATIC, TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
+
+# Plain copies of maps in oneDNN's layouts, which operators keep beside their arrays for as long as they live.
+#
+# An operator that is not oneDNN's reads and writes the plain layout. Where an input is in another one, MXNet hands it
+# a plain copy, and where it works in place over such an array, it writes a plain copy that goes back into that array.
+# The executor of the operator keeps those copies for good (``StorageFallbackOpExecutor`` and ``CreateDefaultInputs``
+# in ``attach_op_execs_pass.cc`` of MXNet), in an executor of a symbol and in a CachedOp with ``static_shape``. An
+# operator that runs again does so by another executor, with copies of its own: they may take more than recomputation
+# saves.
+#
+# Which maps are in another layout is known only when they are computed: here, all are counted that may be.
+
+
+def copied(training: TrainingGraph, device: str) -> frozenset[Entry]:
+    """Forward entries of which operators that are not oneDNN's keep plain copies."""
+    return frozenset() if _keeps_none(training, device) else frozenset(_blocked_and_kept(training)[0])
+
+
+def with_kept(training: TrainingGraph, device: str) -> TrainingGraph:
+    """The training graph with the bytes that each copy of a forward node would keep (`TrainingNode.kept`)."""
+    if _keeps_none(training, device):
+        return training
+    nodes = list(training.nodes)
+    for number, kept in _blocked_and_kept(training)[1].items():
+        nodes[number] = nodes[number].having(kept=kept)
+    return replace(training, nodes=tuple(nodes))
+
+
+def _keeps_none(training: TrainingGraph, device: str) -> bool:
+    return training.runner in (STATIC, DYNAMIC) or not has_layouts(training, device)
+
+
+def _blocked_and_kept(training: TrainingGraph) -> tuple[set[Entry], dict[int, int]]:
+    """The forward entries that may be in a layout of oneDNN's, and the bytes that each operator would keep for them."""
+    inplace = blocks(training).inplace
+    blocked: set[Entry] = set()
+    kept: dict[int, int] = {}
+    for number, node in training.operators():
+        if not node.forward:
+            continue
+        first = training.first_entry[number]
+        over = {o: inplace[first + o] for o in range(len(node.outputs)) if inplace[first + o] >= 0}
+        inputs = {i for i, entry in enumerate(node.inputs) if Entry(entry.node, entry.index) in blocked}
+        blocked |= {Entry(number, o) for o in _blocked_outputs(node, inputs, over)}
+        kept_bytes = _kept(training, node, inputs, over)
+        if kept_bytes:
+            kept[number] = kept_bytes
+    return blocked, kept
+
+
+def _blocked_outputs(node: TrainingNode, inputs: AbstractSet[int], over: Mapping[int, int]) -> list[int]:
+    """The outputs that may be in an oneDNN layout, if these inputs are; ``over`` maps outputs in place to inputs."""
+    layout = spec(node.op).layout
+    if layout.source:
+        candidates: Sequence[int] = (0,)
+    elif layout.onednn(node.attrs):
+        candidates = range(len(node.outputs)) if inputs and not layout.plain else ()
+    else:
+        candidates = [output for output, position in over.items() if position in inputs]
+    return [output for output in candidates if may_be_blocked(node.outputs[output])]
+
+
+def _kept(training: TrainingGraph, node: TrainingNode, inputs: AbstractSet[int], over: Mapping[int, int]) -> int:
+    if spec(node.op).layout.onednn(node.attrs):
+        return 0
+    copied = Counter(inputs) + Counter(position for position in over.values() if position in inputs)
+    return sum(count * training.type_of(node.inputs[position]).bytes for position, count in copied.items())
+
+
+# Arrays that operators are handed for their shape alone, when their memory already holds something else.
+#
+# An executor's planner gives the memory of such an input (of `zeros_like`, `ones_like`, `reshape_like`) to other
+# arrays without waiting for the operator; a CachedOp's planner waits. The operator then finds another array there,
+# whose oneDNN layout may be that of another shape. MXNet makes every input plain before it asks whether it is read,
+# and ends with "The size of NDArray doesn't match the requested MKLDNN memory desc". Whether that happens depends on
+# which arrays share memory: a plan could cause it where the user's graph is spared. echo's own storage assignment
+# waits for all readers.
+
+
+def read_too_late(graph: Graph, training: TrainingGraph, device: str) -> str:
+    """The name of an operator that may find another array in the place of an input it ignores; empty where none may."""
+    if training.runner != EXECUTOR or not has_layouts(graph, device):
+        return ""
+    kept = {training.entry_id(entry) for entry in training.outputs}  # nobody gets their memory
+    for _, node in training.operators():
+        for position in node.ignored:
+            entry = node.inputs[position]
+            source = training.nodes[entry.node]
+            if source.op != VARIABLE and entry.index not in source.external and training.entry_id(entry) not in kept:
+                return node.name
+    return ""
+
+
+# Which operators work in place under a plan: those that do in the user's own graph, wherever bits could depend on it.
+#
+# A clone has one reader, and a map that is recomputed has none that waits for it, so MXNet would take in-place
+# options that it does not take in the user's graph, and lose others, where a clone still reads what was overwritten.
+# Three things make that visible:
+#
+# - oneDNN keeps its layout with a chunk of memory. An operator without an implementation of oneDNN writes the plain
+#   layout, but where it works in place it keeps the layout that it finds. A sum over a blocked array (BatchNorm, its
+#   gradient) is added up in another order than one over a plain array, so last bits change, in the forward pass too.
+# - The gradient of PReLU writes over the gradient that it reads, in place, before it is done with reading: MXNet's own
+#   result depends on which arrays share memory.
+# - A view (Reshape, Flatten, expand_dims) is computed in place of what it views, in the plain layout: from then on, its
+#   input is there in the plain layout, too (`relaid`). A clone of that input would not be, a clone that reads it would
+#   read another layout than its original, and max Pooling's gradient finds other maxima.
+#
+# So of such nodes only the options remain that MXNet takes without a plan (`as_stock`): the planner sees no others,
+# and an attribute has the native hook take the others from MXNet as well. Where that fails, `moved` names the nodes
+# to keep.
 
 _BLOCKED_TYPES = frozenset({"float32", "bfloat16"})
 _BLOCKED_AXES = (3, 4, 5)

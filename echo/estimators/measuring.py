@@ -14,7 +14,7 @@ from typing import Callable, Iterator, Mapping, NamedTuple, Sequence
 
 from echo.errors import EchoError
 from echo.estimators.cost_table import CostTable
-from echo.estimators.groups import Group
+from echo.estimators.operator_groups import Group
 from echo.estimators.rates import Rates, Roofline
 from echo.ir.training_graph import GRADIENT_SUM, TrainingGraph
 

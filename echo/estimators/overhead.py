@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from typing import Sequence
 
 from echo.estimators.cost_table import CostTable
-from echo.estimators.groups import Group, groups_of
 from echo.estimators.measuring import Budget, MeasureFunction, Measuring, limit_of
-from echo.estimators.products import gradient_of, share_of
+from echo.estimators.operator_groups import Group, gradient_of, groups_of, share_of
 from echo.estimators.rates import Rates
 from echo.ir.training_graph import TrainingGraph
 

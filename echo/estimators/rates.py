@@ -14,7 +14,7 @@ from typing import Iterable, Mapping, Sequence
 import numpy as np
 
 from echo.estimators.cost_table import CostTable
-from echo.estimators.groups import Group
+from echo.estimators.operator_groups import Group
 from echo.meter.timer import LAUNCH
 
 # Where nothing was measured: medians over the operators of NMT, LM and ResNet-50 steps, MXNet 1.9.1's profiler on two

@@ -14,7 +14,7 @@ import mxnet as mx
 
 from echo.errors import GraphError
 from echo.estimators.mxnet_storage import plan_storage
-from echo.estimators.planner import blocks
+from echo.estimators.storage_planner import blocks
 from echo.frontend.symbols import Binding, sparse_gradients
 from echo.ir.graph import Entry, Graph, Node
 from echo.ir.op_spec import COPY_ATTRIBUTE

@@ -14,7 +14,7 @@ from typing import Mapping, NamedTuple, Sequence
 import mxnet as mx
 
 from echo.errors import GraphError
-from echo.estimators.planner import blocks
+from echo.estimators.storage_planner import blocks
 from echo.frontend.cached import accumulations
 from echo.frontend.capture import training_graph
 from echo.frontend.symbols import graph_of, infer_binding, symbol_from

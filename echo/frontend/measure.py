@@ -9,7 +9,7 @@ from typing import Any, Mapping
 import mxnet as mx
 
 from echo.estimators.measuring import LateError, Measured, UnmeasurableError
-from echo.estimators.signatures import forward_node
+from echo.estimators.operator_groups import forward_node
 from echo.frontend.apart import ask
 from echo.frontend.microbenchmark import Facts, excess, microbenchmark_of, refuse
 from echo.ir.graph import Graph

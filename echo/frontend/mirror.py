@@ -13,7 +13,7 @@ import mxnet as mx
 import numpy as np
 
 from echo.errors import GraphError, UnsupportedError
-from echo.estimators.evaluator import Choice, Evaluation
+from echo.estimators.storage_planner import Choice, Evaluation
 from echo.frontend.capture import oracle
 from echo.frontend.match_range import match_range
 from echo.frontend.symbols import Binding, load, symbol_of, type_name
@@ -69,7 +69,7 @@ def _all_types(graph: Graph, binding: Binding) -> list[tuple[TensorType, ...]]:
 
 
 class MirrorEvaluator:
-    """Evaluates choices by binding them (`echo.estimators.evaluator`). Mirroring runs every chosen node again."""
+    """Evaluates choices by binding them (`echo.estimators.storage_planner`). Mirroring runs every chosen node again."""
 
     def __init__(
         self, graph: Graph, binding: Binding, ctx: mx.Context, training: TrainingGraph, seconds: Sequence[float]

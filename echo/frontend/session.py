@@ -13,10 +13,9 @@ from mxnet.ndarray.ndarray import _DTYPE_MX_TO_NP
 from echo import native
 from echo.errors import GraphError, LeftAloneError, UnsupportedError
 from echo.estimators.cost_table import CostTable
-from echo.estimators.evaluator import Evaluator
 from echo.estimators.measuring import MeasureFunction
 from echo.estimators.overhead import Overhead, estimate
-from echo.estimators.planner import make_planner
+from echo.estimators.storage_planner import Evaluator, make_planner
 from echo.frontend.apart import measuring
 from echo.frontend.cached import as_cached, stateless
 from echo.frontend.capture import captured_graph, chunks_in, graph_in, oracle

@@ -243,7 +243,7 @@ def implementations(
     ``training`` is the graph as MXNet makes it; ``onednn`` says whether oneDNN computes gradients of activations and
     convolutions, ``cudnn`` whether cuDNN does those of convolutions, whose sums are written, not added to.
     Without ``exact`` the rules may change the last bits. Entries in ``copied`` are not read by operators that
-    would keep plain copies of them (`echo.estimators.kept.copied`).
+    would keep plain copies of them (`echo.estimators.inplace.copied`).
     """
     rules: dict[int, GradientRule] = {}
     for _, node in training.operators():

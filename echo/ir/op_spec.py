@@ -247,7 +247,7 @@ class Layout:
         keeps: its output has the layout of its input, in place or not.
         hands_on: it is faster on a blocked input, and hands that layout on: it is measured on such an input, too.
         onednn: oneDNN runs it (``TIsMKLDNN`` in MXNet's source), or it copies nothing for longer than it runs. Any
-            other operator keeps plain copies of blocked inputs (`echo.estimators.kept`).
+            other operator keeps plain copies of blocked inputs (`echo.estimators.inplace`).
         plain: its outputs are plain all the same.
         identity: in place, it leaves its input in the layout that it has; views make it plain.
         indifferent: its gradient reads its own output, and computes the same in any layout of it.
@@ -311,7 +311,7 @@ class OpSpec:
         gathers: it reads no more of its first input than it writes.
         is_free: no kernel runs for it: a variable; a sum that MXNet has the producer of the second term add up (its
             pass DetectInplaceAddTo). Of the 523 in an NMT step and the 272 in an LM step, the profiler saw none; what
-            adding takes the producer, if it does, is in `echo.estimators.products`.
+            adding takes the producer, if it does, is in `echo.estimators.operator_groups`.
         adds_apart: oneDNN computes the gradient of its weight into another array first where that is added to a sum.
         measurable: it may run outside of the user's graph, on numbers without meaning.
         in_gradients: MXNet adds it to gradients, where it needs no attribute but the number of inputs.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # How memory is handed out: echo's own storage methods, and the pool that MXNet keeps for a device.
 
 # By numbers in the place of a match range of MXNet's memory planner.
-ASSIGNED = -1  # echo's own assignment (`echo.estimators.assignment`)
+ASSIGNED = -1  # echo's own assignment (`echo.estimators.mxnet_storage`)
 PEAK = -2  # the most bytes alive at once, which no assignment goes below: never applied, but quick to search by
 
 

@@ -11,9 +11,7 @@ import re
 from typing import Any, Iterator, Mapping, Sequence
 
 from echo.errors import GraphError
-from echo.estimators.ignored import read_too_late
-from echo.estimators.inplace import as_stock, moved
-from echo.estimators.kept import copied
+from echo.estimators.inplace import as_stock, copied, moved, read_too_late
 from echo.ir.gradient_rules import implementations, known
 from echo.ir.graph import Entry, Graph, Node
 from echo.ir.op_spec import (

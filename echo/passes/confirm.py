@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Iterable
 
-from echo.estimators.ignored import read_too_late
+from echo.estimators.inplace import read_too_late
 from echo.estimators.overhead import Overhead
 from echo.ir.training_graph import ASSIGNED, TrainingGraph
 from echo.passes.request import Request

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from echo.estimators.inplace import as_stock
-from echo.estimators.kept import copied, with_kept
+from echo.estimators.inplace import as_stock, copied, with_kept
 from echo.ir.gradient_rules import implementations
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.request import Request

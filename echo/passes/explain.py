@@ -7,7 +7,7 @@ from typing import ClassVar, Iterator, Mapping
 
 from echo.estimators.footprint import Footprint, footprint
 from echo.estimators.overhead import Overhead
-from echo.estimators.planner import blocks
+from echo.estimators.storage_planner import blocks
 from echo.ir.graph import Entry
 from echo.ir.ops import spec
 from echo.ir.schedule import with_clones

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import AbstractSet, ClassVar
 
-from echo.estimators.workspace import workspaces
+from echo.estimators.footprint import workspaces
 from echo.kernels.library import MOST_BYTES
 from echo.passes.candidates import named
 from echo.passes.patterns import LAYERS, MASKS

@@ -8,10 +8,10 @@ from typing import Callable, Iterator, Mapping, Protocol, Sequence
 
 from echo.errors import BudgetError, OptionError, UnsupportedError, one_line
 from echo.estimators.cost_table import CostTable
-from echo.estimators.evaluator import Evaluator
 from echo.estimators.footprint import OPTIMIZER, WEIGHTS
 from echo.estimators.inplace import why_as_it_is
 from echo.estimators.overhead import Overhead
+from echo.estimators.storage_planner import Evaluator
 from echo.ir.graph import Entry, Graph, Setting
 from echo.ir.op_spec import GradientRule
 from echo.ir.training_graph import TrainingGraph

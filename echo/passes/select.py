@@ -7,12 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Mapping
 
 from echo.errors import BudgetError, OptionError
-from echo.estimators.evaluator import Choice
 from echo.estimators.footprint import footprint, held_at_peak
-from echo.estimators.ignored import read_too_late
-from echo.estimators.inplace import moved
+from echo.estimators.inplace import moved, read_too_late
 from echo.estimators.overhead import Overhead
-from echo.estimators.planner import blocks
+from echo.estimators.storage_planner import Choice, blocks
 from echo.ir.graph import Entry
 from echo.ir.schedule import Splits, with_clones
 from echo.ir.training_graph import DYNAMIC, TrainingGraph

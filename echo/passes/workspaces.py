@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from echo.estimators.workspace import workspaces
+from echo.estimators.footprint import workspaces
 from echo.passes.request import Request
 
 

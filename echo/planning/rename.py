@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Iterable, Mapping, Sequence
 
-from echo.estimators.layers import has_automatic_name, layer_named
+from echo.estimators.footprint import has_automatic_name, layer_named
 from echo.ir.graph import Graph
 from echo.plans.decisions import Memory
 from echo.plans.plan import Plan

@@ -8,9 +8,9 @@ from typing import Iterable
 
 import numpy as np
 
-from echo.estimators.evaluator import Choice, Evaluation, Evaluator
-from echo.estimators.kept import with_kept
+from echo.estimators.inplace import with_kept
 from echo.estimators.overhead import Overhead
+from echo.estimators.storage_planner import Choice, Evaluation, Evaluator
 from echo.ir.graph import Entry
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, GradientRule
 from echo.ir.schedule import Splits

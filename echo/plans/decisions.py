@@ -8,8 +8,8 @@ from enum import Enum
 from typing import Iterable, Mapping
 
 HIDDEN = "inside of operators"  # a kind of memory that no planner sees
-KEPT = "plain copies of maps"  # what operators that run again keep beside their arrays (`echo.estimators.kept`)
-WORKSPACES = "workspaces of fused operators"  # what they draw while they run (`echo.estimators.workspace`)
+KEPT = "plain copies of maps"  # what operators that run again keep beside their arrays (`echo.estimators.inplace`)
+WORKSPACES = "workspaces of fused operators"  # what they draw while they run (`echo.estimators.footprint`)
 STASH, RECOMPUTE = "stash", "recompute"
 _MOST_REASONS = 3
 

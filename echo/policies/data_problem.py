@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple, Sequence
 
 from echo.errors import OptionError
-from echo.estimators.evaluator import Evaluation
-from echo.estimators.live import LiveEvaluator
 from echo.estimators.overhead import Overhead
+from echo.estimators.scheduler import LiveEvaluator
+from echo.estimators.storage_planner import Evaluation
 from echo.ir.graph import Entry
 from echo.ir.ops import is_heavy_in_torch
 from echo.ir.schedule import Splits

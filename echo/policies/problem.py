@@ -11,8 +11,8 @@ from typing import Callable, Iterable, Mapping, Protocol, Sequence
 
 import numpy as np
 
-from echo.estimators.evaluator import Choice, Evaluation, Evaluator
 from echo.estimators.overhead import Overhead
+from echo.estimators.storage_planner import Choice, Evaluation, Evaluator
 from echo.ir.graph import Entry
 from echo.ir.schedule import Splits, once
 from echo.ir.training_graph import ASSIGNED, EXECUTOR, TrainingGraph

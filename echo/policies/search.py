@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from echo.estimators.evaluator import Choice
+from echo.estimators.storage_planner import Choice
 from echo.ir.ops import spec
 from echo.ir.schedule import Splits
 from echo.policies.problem import Problem

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import Sequence
 
-from echo.estimators.evaluator import Choice, Evaluation
+from echo.estimators.storage_planner import Choice, Evaluation
 from echo.ir.schedule import Splits
 from echo.ir.training_graph import PEAK
 from echo.policies.problem import Policy, Problem
@@ -39,7 +39,7 @@ class _Timed:
     def evaluate(
         self, recompute: Choice, match_ranges: Sequence[int], limit: int | None = None, splits: Splits | None = None
     ) -> Evaluation:
-        """As `echo.estimators.evaluator.Evaluator.evaluate`."""
+        """As `echo.estimators.storage_planner.Evaluator.evaluate`."""
         if self._problem.deadline.is_over:
             raise OutOfTime
         evaluation = self._evaluator.evaluate(recompute, match_ranges, limit, splits)
@@ -50,5 +50,5 @@ class _Timed:
         return evaluation
 
     def executed(self, recompute: Choice, splits: Splits | None = None) -> Choice:
-        """As `echo.estimators.evaluator.Evaluator.executed`."""
+        """As `echo.estimators.storage_planner.Evaluator.executed`."""
         return self._evaluator.executed(recompute, splits)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Iterable, Iterator, Mapping
 
-from echo.estimators.footprint import OUTPUT_GRADIENTS, RECOMPUTED, lifetimes
-from echo.estimators.layers import MIRROR_SUFFIX, layer_of
-from echo.estimators.planner import blocks
+from echo.estimators.footprint import MIRROR_SUFFIX, OUTPUT_GRADIENTS, RECOMPUTED, layer_of, lifetimes
+from echo.estimators.storage_planner import blocks
 from echo.ir.graph import VARIABLE
 from echo.ir.schedule import CLONE_SUFFIX
 from echo.ir.training_graph import TrainingGraph

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Iterable, Mapping, Sequence
 
 from echo.errors import GraphError
-from echo.estimators.layers import MIRROR_SUFFIX
+from echo.estimators.footprint import MIRROR_SUFFIX
 from echo.ir.ops import spec
 from echo.ir.schedule import CLONE_SUFFIX
 from echo.ir.training_graph import TrainingGraph

@@ -9,7 +9,7 @@ from typing import Any, Callable, ContextManager
 import mxnet as mx
 from mxnet.symbol import Symbol
 
-from echo.estimators.kept import with_kept
+from echo.estimators.inplace import with_kept
 from echo.frontend.capture import training_graph
 from echo.frontend.pointwise import unfused
 from echo.frontend.session import MxnetSession

@@ -11,7 +11,7 @@ import pytest
 import echo
 from echo.errors import OptionError
 from echo.estimators.inplace import as_stock, moved, why_as_it_is
-from echo.estimators.planner import blocks
+from echo.estimators.storage_planner import blocks
 from echo.frontend.capture import training_graph
 from echo.frontend.hook import install_hook
 from echo.frontend.symbols import graph_of, infer_binding, symbol_of

@@ -11,8 +11,8 @@ import pytest
 
 from echo.estimators import measuring
 from echo.estimators.cost_table import CostTable
-from echo.estimators.groups import groups_of
 from echo.estimators.measuring import Budget, LateError, Measured, Measuring, UnmeasurableError
+from echo.estimators.operator_groups import groups_of
 from echo.estimators.overhead import Overhead, estimate
 from echo.estimators.rates import BYTES_PER_SECOND
 from echo.ir.graph import VARIABLE, Entry

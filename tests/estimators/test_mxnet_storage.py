@@ -1,15 +1,182 @@
-"""MXNet's storage planner on graphs made by hand; `tests/estimators/test_planner.py` holds it against MXNet itself."""
+"""Storage assignment: the native one, the reference, an independent checker, and MXNet with the hook agree."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
+import mxnet as mx
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from echo.estimators.mxnet_storage import blocks_of, plan_storage
+from echo.estimators.mxnet_storage import Block, assign_chunks, blocks_of, check, plan_storage
+from echo.estimators.storage_planner import ReferencePlanner, StoragePlanner
+from echo.frontend.cached import as_cached
+from echo.frontend.symbols import symbol_of
+from echo.ir.schedule import with_clones
 from echo.ir.training_graph import ASSIGNED, DYNAMIC, PEAK, STATIC, TrainingGraph
+from echo.plans.marks import mark
+from tests.conftest import ALL_CASES, Case, any_case, case_of, choice_of
+from tests.estimators.test_runners import allocated, trained_inputs
 from tests.made_graphs import Builder
+from tests.training import assert_same, bind, random_arrays, train
+
+BLOCKS = st.lists(
+    st.builds(lambda size, first, length: Block(4 * size, first, first + length),
+              st.integers(1, 40), st.integers(0, 60), st.integers(0, 25)),
+    max_size=60,
+)  # fmt: skip
+
+
+def most_alive(blocks: list[Block]) -> int:
+    return max((sum(b.bytes for b in blocks if b.first <= at <= b.last) for at in range(100)), default=0)
+
+
+@given(BLOCKS)
+@settings(max_examples=200, deadline=None)
+def test_blocks_that_share_a_chunk_never_live_together(blocks: list[Block]) -> None:
+    chunk_of, sizes = assign_chunks(blocks)
+    check(blocks, chunk_of, sizes)
+    assert most_alive(blocks) <= sum(sizes) <= sum(block.bytes for block in blocks)
+
+
+def test_the_checker_finds_what_is_wrong() -> None:
+    blocks = [Block(8, 0, 5), Block(4, 5, 9), Block(4, 6, 7)]
+    check(blocks, [0, 1, 0], [8, 4])
+    with pytest.raises(ValueError, match="are alive together"):
+        check(blocks, [0, 0, 1], [8, 4])
+    with pytest.raises(ValueError, match="too few"):
+        check(blocks, [0, 1, 0], [4, 4])
+
+
+def test_large_blocks_come_first() -> None:
+    """In the order of their lifetimes the small block would take the chunk that the large one needs."""
+    blocks = [Block(10, 0, 1), Block(2, 2, 5), Block(10, 3, 4), Block(2, 0, 1)]
+    assert sum(assign_chunks(blocks)[1]) == 12
+
+
+# what the large chunk leaves free for the block that lives longest; what the small one leaves free for a large block
+LARGEST_FIRST = [Block(1, 4, 7), Block(2, 6, 7), Block(3, 1, 4), Block(3, 2, 2)]
+SMALLEST_FIRST = [Block(2, 3, 5), Block(1, 0, 3), Block(3, 5, 7), Block(1, 0, 2)]
+
+
+@pytest.mark.parametrize(("blocks", "total"), [(LARGEST_FIRST, 6), (SMALLEST_FIRST, 5)])
+def test_the_better_of_two_ways(blocks: list[Block], total: int) -> None:
+    """Each of these needs one byte more where every block takes the other one of the chunks that are free."""
+    chunk_of, sizes = assign_chunks(blocks)
+    check(blocks, chunk_of, sizes)
+    assert sum(sizes) == total
+
+
+def moved(case: Case, seed: int, share: float) -> tuple[frozenset[object], TrainingGraph]:
+    entries = case.draw(seed, share)
+    return entries, with_clones(case.training, entries)
+
+
+@pytest.mark.every(4)
+@pytest.mark.parametrize("name", ALL_CASES)
+def test_native_reference_and_mxnet_agree(name: str) -> None:
+    case = any_case(name)
+    seconds = [0.0] * len(case.training.nodes)
+    fast, slow = StoragePlanner(case.training, seconds), ReferencePlanner(case.training, seconds)
+    for seed, share in enumerate((0.0, 0.4, 1.0)):
+        entries = case.draw(seed, share)
+        choice = choice_of(case.training, entries)
+        asked = (ASSIGNED, PEAK, 16)
+        totals = fast.evaluate(choice, asked).totals
+        assert totals == slow.evaluate(choice, asked).totals
+        assert totals[1] <= totals[0]
+        marks: dict[int, list[int]] = {}
+        for entry in entries:
+            user = case.training.nodes[entry.node].user
+            assert user is not None
+            marks.setdefault(user, []).append(entry.index)
+        graph = mark(case.graph, marks, hook=True, match_range=ASSIGNED)
+        assert case.bound(graph).planned_bytes == totals[0]
+
+
+@pytest.mark.parametrize("name", ALL_CASES)
+def test_assignments_of_training_graphs_are_sound(name: str) -> None:
+    training = with_clones(any_case(name).training, any_case(name).draw(3, 0.5))
+    apart = plan_storage(training, 0)
+    together = plan_storage(training, ASSIGNED)
+    blocks = blocks_of(training, apart.chunk, apart.chunk_bytes)
+    numbers = sorted(blocks)
+    chunk_of = {old: new for old, new in zip(apart.chunk, together.chunk) if old >= 0 and new >= 0}
+    check([blocks[number] for number in numbers], [chunk_of[number] for number in numbers], together.chunk_bytes)
+    assert together.total == sum(together.chunk_bytes)
+
+
+def steps_of_one_weight(steps: int) -> Case:
+    """So many products with one weight, whose gradients MXNet adds up in one array as it computes them."""
+    weight, x = mx.sym.var("weight"), mx.sym.var("data")
+    for step in range(steps):
+        x = mx.sym.Activation(
+            mx.sym.FullyConnected(x, weight, no_bias=True, num_hidden=64, name=f"step{step}"), act_type="tanh"
+        )
+    return case_of(mx.sym.MakeLoss(x), {"data": (2, 64)})
+
+
+def test_what_is_added_to_another_array_needs_no_memory() -> None:
+    case = steps_of_one_weight(12)
+    added = [(node.op, sorted(node.untouched)) for node in case.training.nodes if node.untouched]
+    # the first step's product also leaves out the gradient of the data, which nobody reads
+    assert added == 10 * [("_backward_FullyConnected", [1])] + [("_backward_FullyConnected", [0, 1])]
+    sums = [kind.bytes for node in case.training.nodes if node.op == "_grad_add" for kind in node.outputs]
+    blocks = plan_storage(case.training, 0)
+    assert 64 * 64 * 4 == sums[0] <= plan_storage(case.training, ASSIGNED).total < 2 * sums[0] < blocks.total
+    bound = case.bound(mark(case.graph, {}, hook=True, match_range=ASSIGNED))
+    assert bound.planned_bytes == plan_storage(case.training, ASSIGNED).total
+    assert bound.accumulations == case.training.accumulations == 11 * (True,)
+
+
+@pytest.mark.parametrize("grad_req", ["write", "add"])
+def test_sums_have_their_bits_without_that_memory(grad_req: str) -> None:
+    case = steps_of_one_weight(12)
+    shapes = {"data": (2, 64)}
+    values = random_arrays(symbol_of(case.graph), shapes)
+    results = []
+    for match_range in (None, ASSIGNED):
+        symbol = symbol_of(mark(case.graph, {}, hook=True, match_range=match_range))
+        results.append(train(bind(symbol, values, grad_req)))
+    assert_same(*results)
+
+
+@pytest.mark.parametrize("name", ["resnet50_v1", "densenet121", "slices", "two outputs", "steps", "many readers"])
+def test_static_cached_ops_are_assigned_too(name: str) -> None:
+    case = trained_inputs(steps_of_one_weight(12) if name == "steps" else any_case(name))
+    training = as_cached(case.training, STATIC, 16)
+    assert sum(len(node.untouched) for node in training.nodes) == sum(training.accumulations)
+    assert any(training.accumulations) == (name in ("steps", "many readers"))
+    graph = mark(case.graph, {}, hook=True, match_range=ASSIGNED, static=True)
+    found = StoragePlanner(training, [0.0] * len(training.nodes)).evaluate(choice_of(training, ()), (ASSIGNED,)).bytes
+    assert sum(allocated(case, graph, static=True)) == found == plan_storage(training, ASSIGNED).total
+
+
+@pytest.mark.parametrize("name", ["nmt", "densenet121", "many readers", "dropout"])
+def test_bits_stay(name: str) -> None:
+    case = any_case(name)
+    results = []
+    for match_range in (None, ASSIGNED):
+        mx.random.seed(7)
+        symbol = symbol_of(mark(case.graph, {}, hook=True, match_range=match_range))
+        executor = symbol.simple_bind(mx.cpu(), grad_req=list(case.binding.grad_req), **dict(zip(
+            symbol.list_arguments(), case.binding.arg_shapes)))  # fmt: skip
+        generator = np.random.RandomState(0)
+        for array in executor.arg_arrays:
+            array[:] = generator.randint(0, 3, array.shape) + generator.uniform(0, 0.5)
+        for array in executor.aux_arrays:
+            array[:] = 1
+        for _ in range(2):
+            executor.forward(is_train=True)
+            executor.backward([mx.nd.ones(out.shape) for out in executor.outputs])
+        mx.nd.waitall()
+        arrays = [*executor.outputs, *(g for g in executor.grad_arrays if g is not None), *executor.aux_arrays]
+        results.append([array.asnumpy() for array in arrays])
+    for one, other in zip(*results):
+        np.testing.assert_array_equal(one, other)
 
 
 def chain(*elements: int, **last: Any) -> TrainingGraph:

@@ -13,11 +13,9 @@ from echo.errors import EchoError
 from echo.estimators import measuring, overhead
 from echo.estimators.cost_table import CostTable
 from echo.estimators.measuring import Measured, MeasureFunction, Measuring, UnmeasurableError
+from echo.estimators.operator_groups import GRADIENT_OF_PRODUCT, blocked_nodes, signature, work
 from echo.estimators.overhead import Overhead
-from echo.estimators.products import GRADIENT_OF_PRODUCT
 from echo.estimators.rates import BYTES_PER_SECOND, FLOPS_PER_SECOND
-from echo.estimators.roofline import work
-from echo.estimators.signatures import blocked_nodes, signature
 from echo.ir.graph import VARIABLE, Entry
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from echo.estimators.groups import Group
+from echo.estimators.operator_groups import Group, Work
 from echo.estimators.rates import BYTES_PER_SECOND, Rates, Roofline
-from echo.estimators.roofline import Work
 from echo.meter.timer import LAUNCH
 
 MOVED = 1 << 20

@@ -13,7 +13,7 @@ from mxnet import autograd
 from echo import native
 from echo.errors import GraphError
 from echo.estimators.mxnet_storage import plan_storage
-from echo.estimators.planner import ReferencePlanner, StoragePlanner
+from echo.estimators.storage_planner import ReferencePlanner, StoragePlanner
 from echo.frontend.cached import as_cached, stateless
 from echo.frontend.symbols import graph_of, symbol_of
 from echo.ir.graph import Entry, Graph

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from echo.estimators.measuring import UnmeasurableError
-from echo.estimators.signatures import is_free
+from echo.estimators.operator_groups import is_free
 from echo.frontend import measure
 from echo.frontend.apart import measuring
 from echo.frontend.capture import training_graph

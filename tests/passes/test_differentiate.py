@@ -7,8 +7,7 @@ from typing import Mapping
 
 import pytest
 
-from echo.estimators.inplace import as_stock
-from echo.estimators.kept import with_kept
+from echo.estimators.inplace import as_stock, with_kept
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.differentiate import Differentiate
 from echo.passes.request import Request

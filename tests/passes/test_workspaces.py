@@ -7,7 +7,7 @@ from echo.passes.request import Request
 from echo.passes.workspaces import CountWorkspaces, Workspaces
 from echo.plans.options import Options
 from tests.conftest import FakeFrontend
-from tests.estimators.test_workspace import graph, norm
+from tests.estimators.test_footprint import graph, norm
 
 
 def count(frontend: FakeFrontend) -> Workspaces:

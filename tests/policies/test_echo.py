@@ -10,8 +10,7 @@ import mxnet as mx
 import pytest
 from mxnet.gluon.model_zoo import vision
 
-from echo.estimators.evaluator import Choice, Evaluation
-from echo.estimators.planner import ReferencePlanner, StoragePlanner
+from echo.estimators.storage_planner import Choice, Evaluation, ReferencePlanner, StoragePlanner
 from echo.ir.graph import Entry
 from echo.ir.schedule import Splits
 from echo.policies import policy_named

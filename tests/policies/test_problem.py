@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from echo.estimators.evaluator import Evaluation
+from echo.estimators.storage_planner import Evaluation
 from echo.ir.graph import Entry
 from echo.ir.training_graph import ASSIGNED, STATIC
 from echo.policies.data_problem import problem_of_graph

@@ -12,8 +12,8 @@ import mxnet as mx
 import pytest
 
 from benchmarks.models import nmt_symbol
-from echo.estimators.evaluator import Choice, Evaluation
 from echo.estimators.overhead import Overhead
+from echo.estimators.storage_planner import Choice, Evaluation
 from echo.ir.schedule import Splits
 from echo.policies.problem import Problem
 from echo.policies.search import Search

@@ -6,7 +6,7 @@ import mxnet as mx
 import pytest
 
 from echo.estimators.footprint import FEATURE_MAPS, INPUTS, OPTIMIZER, RECOMPUTED, WEIGHTS, footprint
-from echo.estimators.planner import blocks
+from echo.estimators.storage_planner import blocks
 from echo.ir.schedule import with_clones
 from echo.report.make import usage
 from echo.report.usage import ALWAYS, GAPS

@@ -1,5 +1,5 @@
 // Storage assignment: blocks of memory with lifetimes share chunks. Used by the hook and by the planner alike.
-// Specified by echo/estimators/assignment.py.
+// Specified by echo/estimators/mxnet_storage.py.
 #pragma once
 #include <algorithm>
 #include <array>

@@ -16,7 +16,7 @@ from typing import Callable, Sequence
 
 import numpy as np
 
-from echo.estimators.evaluator import Choice, Evaluation
+from echo.estimators.storage_planner import Choice, Evaluation
 from echo.ir.training_graph import ASSIGNED, PEAK
 from echo.policies.classes import classes
 from echo.policies.problem import Problem

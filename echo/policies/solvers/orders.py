@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from echo.estimators.evaluator import Choice, Evaluation
+from echo.estimators.storage_planner import Choice, Evaluation
 from echo.policies.problem import Problem
 
 

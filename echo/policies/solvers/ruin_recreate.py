@@ -14,8 +14,8 @@ from typing import Sequence
 import numpy as np
 
 from echo.errors import NativeError
-from echo.estimators.evaluator import Choice, Evaluation
 from echo.estimators.scheduler import CHUNKS, LIVE, Scheduler
+from echo.estimators.storage_planner import Choice, Evaluation
 from echo.ir.schedule import Splits
 from echo.policies.problem import Problem
 from echo.system.terminal import size_text

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from echo.estimators.evaluator import Evaluation
+from echo.estimators.storage_planner import Evaluation
 from echo.policies.data_problem import problem_of_graph
 from echo.policies.solvers.orders import Limits, Price
 from tests.data_graphs import chain

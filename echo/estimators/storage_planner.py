@@ -1,25 +1,26 @@
-"""MXNet's memory planner, replayed: the exact bytes of any choice of recomputed feature maps.
-
-The native library does it in about a tenth of a microsecond a node; `echo.estimators.mxnet_storage` is its
-specification and takes over where the library is missing.
-"""
+"""The storage planner: the bytes that a choice of recomputed nodes needs, by the native twin of MXNet's planner."""
 
 from __future__ import annotations
 
 import ctypes
 import itertools
-from typing import Any, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from echo.errors import NativeError
-from echo.estimators.evaluator import Choice, Evaluation, Evaluator
 from echo.estimators.mxnet_storage import Storage, plan_storage
 from echo.ir.graph import Entry
 from echo.ir.schedule import Splits, with_clones
 from echo.ir.training_graph import RUNNERS, TrainingGraph
 from echo.native import planner_library
+
+# MXNet's memory planner, replayed: the exact bytes of any choice of recomputed feature maps.
+#
+# The native library does it in about a tenth of a microsecond a node; `echo.estimators.mxnet_storage` is its
+# specification and takes over where the library is missing.
 
 
 class _Arrays(ctypes.Structure):
@@ -189,3 +190,42 @@ def make_planner(training: TrainingGraph, seconds: Sequence[float]) -> tuple[Eva
         return StoragePlanner(training, seconds), effort
     except NativeError:
         return ReferencePlanner(training, seconds), _REFERENCE_EFFORT
+
+
+# The cost of a choice of recomputed feature maps, in bytes and seconds, and the protocol of its evaluators.
+
+Choice = npt.NDArray[np.uint8]  # one number an entry: 1 where gradients read it from a clone
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Planned bytes under each match range, seconds of recomputation in a step."""
+
+    totals: tuple[int, ...]
+    seconds: float
+
+    @property
+    def bytes(self) -> int:
+        return min(self.totals)
+
+    @property
+    def best(self) -> int:
+        """The position of the match range with the fewest bytes."""
+        return self.totals.index(self.bytes)
+
+
+class Evaluator(Protocol):
+    """Plans the storage of choices on one training graph of ``entries`` entries."""
+
+    entries: int
+
+    def evaluate(
+        self, recompute: Choice, match_ranges: Sequence[int], limit: int | None = None, splits: Splits | None = None
+    ) -> Evaluation:
+        """Plans a choice; ``splits`` says where nodes run again, by default once for all backward nodes.
+
+        With a ``limit`` in bytes only ``bytes`` is meant to be read, exact up to the limit.
+        """
+
+    def executed(self, recompute: Choice, splits: Splits | None = None) -> Choice:
+        """``executed[i]``: how often forward node i runs again under this choice."""

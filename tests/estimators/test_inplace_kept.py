@@ -12,9 +12,9 @@ import pytest
 from mxnet import autograd, gluon
 
 import echo
-from echo.estimators.kept import copied, with_kept
-from echo.estimators.planner import ReferencePlanner, StoragePlanner
+from echo.estimators.inplace import copied, with_kept
 from echo.estimators.scheduler import CHUNKS, LIVE, Scheduler
+from echo.estimators.storage_planner import ReferencePlanner, StoragePlanner
 from echo.frontend.capture import training_graph
 from echo.frontend.hook import install_hook
 from echo.frontend.symbols import graph_of, infer_binding

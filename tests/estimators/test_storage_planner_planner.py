@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 
 from echo import native
 from echo.errors import NativeError
-from echo.estimators import planner
+from echo.estimators import storage_planner
 from echo.estimators.mxnet_storage import plan_storage
-from echo.estimators.planner import ReferencePlanner, StoragePlanner, blocks, make_planner
+from echo.estimators.storage_planner import ReferencePlanner, StoragePlanner, blocks, make_planner
 from echo.frontend.capture import chunk_bytes
 from echo.frontend.match_range import match_range
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
@@ -211,7 +211,7 @@ def test_match_range_zero_shares_no_chunks(tmp_path: Path, planner_type: str) ->
     path.write_text(json.dumps(case.training.to_json()), encoding="utf-8")
     code = (
         "import json, sys, numpy\nfrom echo.ir.training_graph import TrainingGraph\n"
-        f"from echo.estimators.planner import {planner_type}\n"
+        f"from echo.estimators.storage_planner import {planner_type}\n"
         "training = TrainingGraph.from_json(json.load(open(sys.argv[1])))\n"
         f"planner = {planner_type}(training, [0.0] * len(training.nodes))\n"
         "print(*planner.evaluate(numpy.zeros(planner.entries, numpy.uint8), (0, 16)).totals)"
@@ -353,7 +353,7 @@ def test_planner_without_the_library_is_the_reference(monkeypatch: pytest.Monkey
     def missing() -> ctypes.CDLL:
         raise NativeError("not there")
 
-    monkeypatch.setattr(planner, "planner_library", missing)
+    monkeypatch.setattr(storage_planner, "planner_library", missing)
     slow, less = make_planner(case.training, seconds_of(case))
     assert isinstance(slow, ReferencePlanner)
     assert 0 < less < effort
@@ -409,7 +409,7 @@ def test_the_arrays_are_those_of_the_header() -> None:
     for declaration in re.sub(r"//.*", "", struct[1]).replace("\n", " ").split(";")[:-1]:
         kind, _, names = re.sub("^const ", "", declaration.strip()).partition(" ")
         expected += [(name.strip(), kind) for name in names.split(",")]
-    fields = planner._Arrays._fields_
+    fields = storage_planner._Arrays._fields_
     assert [name for name, _ in fields] == [name for name, _ in expected]
     pooled = replace(model_case("lm").training, runner="dynamic", pool=MemoryPool(4096, 2 << 20, powers=False))
     arrays = StoragePlanner(pooled, [1.0] * len(pooled.nodes))._buffers
@@ -423,7 +423,7 @@ NO_MEMORY = """
 import ctypes, resource
 import numpy
 from echo.errors import NativeError
-from echo.estimators.planner import StoragePlanner
+from echo.estimators.storage_planner import StoragePlanner
 from echo.estimators.scheduler import Scheduler
 from tests.made_graphs import diamonds
 

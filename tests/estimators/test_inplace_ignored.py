@@ -9,7 +9,7 @@ import mxnet as mx
 import pytest
 
 import echo
-from echo.estimators.ignored import read_too_late
+from echo.estimators.inplace import read_too_late
 from echo.frontend.capture import training_graph
 from echo.frontend.hook import install_hook
 from echo.frontend.symbols import graph_of, infer_binding

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from echo.estimators.evaluator import Evaluation
+from echo.estimators.storage_planner import Evaluation
 
 
 @pytest.mark.parametrize(("totals", "fewest", "best"), [((5, 3, 4), 3, 1), ((3, 5, 3), 3, 0), ((7,), 7, 0)])
