@@ -37,7 +37,7 @@ from echo.passes.explain import Explain
 from echo.passes.partition import Partition
 from echo.passes.rewrite import Rewrite
 from echo.passes.select import Select
-from echo.plans.marks import splits_of
+from echo.plans.decisions import splits_of
 
 BATCH = 64
 HIDDEN, WORDS, FEATURES = 1024, 5000, 50

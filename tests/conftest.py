@@ -37,10 +37,8 @@ from echo.passes.select import Selection
 from echo.planning.service import Planner
 from echo.planning.store import Found
 from echo.plans.key import PlanKey
-from echo.plans.options import Options
-from echo.plans.variables import CHECK_VARIABLE
-from echo.policies.problem import Problem
-from echo.policies.segments import partition
+from echo.plans.options import CHECK_VARIABLE, Options
+from echo.policies.problem import Problem, partition
 from echo.runtime import find
 from echo.runtime.foresight import FORESIGHT
 from echo.system.process import NEVER, Deadline

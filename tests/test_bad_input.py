@@ -26,7 +26,7 @@ from echo.frontend.hook import install_hook
 from echo.frontend.symbols import graph_of, symbol_of
 from echo.ir.op_spec import PLAN_ATTRIBUTE
 from echo.passes.differentiate import Differentiate
-from echo.plans.marks import mark
+from echo.plans.decisions import mark
 from echo.runtime import find
 from echo.system.threads import ONCE
 from tests.training import assert_alive, assert_close, assert_same, bind, random_arrays, train

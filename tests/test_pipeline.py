@@ -23,7 +23,7 @@ from echo.passes.rules import Rules
 from echo.passes.trial import Planned
 from echo.pipeline import BASES
 from echo.planning.service import Planner
-from echo.policies.timed import chosen_in_time
+from echo.policies.problem import chosen_in_time
 from echo.runtime import find
 from tests.fused_models import EXAMPLES, decoder
 from tests.runtime.test_masks import bits_of

@@ -9,7 +9,7 @@ import numpy as np
 
 from echo.frontend.hook import install_hook
 from echo.frontend.symbols import graph_of, symbol_of
-from echo.plans.marks import mark
+from echo.plans.decisions import mark
 
 TOLERANCE = 2e-5  # of the largest element of an array: what float32 allows over some ten steps
 Record = Mapping[str, Any]  # every output, gradient, auxiliary state of every step, by a readable name

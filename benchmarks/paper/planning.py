@@ -20,7 +20,7 @@ from benchmarks.record import commit, known_rows, save
 from echo.errors import BudgetError
 from echo.ir.op_spec import PLAN_ATTRIBUTE
 from echo.ir.ops import spec
-from echo.plans.marks import splits_of
+from echo.plans.decisions import splits_of
 
 Found = dict[str, Any]
 #: Workloads that are planned at the same time, a processor each.

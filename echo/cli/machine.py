@@ -18,8 +18,7 @@ from echo import native
 from echo.cli.fact import FINE, OFF, STOPS, Fact
 from echo.errors import NativeError, OptionError
 from echo.kernels import kernels_library, level
-from echo.plans.options import Options
-from echo.plans.variables import OF_KERNELS, TRACE_VARIABLE, VARIABLES, alike_variable, options_from, value_of
+from echo.plans.options import OF_KERNELS, TRACE_VARIABLE, VARIABLES, Options, alike_variable, options_from, value_of
 from echo.policies import policy_named
 from echo.system.files import cache_folder, kept
 from echo.system.terminal import size_text

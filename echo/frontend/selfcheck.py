@@ -15,7 +15,7 @@ from echo.frontend.fallback_lines import unlogged
 from echo.frontend.symbols import graph_of, infer_binding, symbol_from, symbol_of
 from echo.ir.graph import VARIABLE, Entry, Node
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, GradientRule, own_inputs
-from echo.plans.marks import mark
+from echo.plans.decisions import mark
 from echo.system.threads import own_binds
 
 _EXPECTED = (

@@ -13,7 +13,7 @@ from typing import Any, Callable, Iterable, Mapping, NoReturn, Protocol, Sequenc
 from echo.errors import BudgetError, EchoError, OptionError, one_line
 from echo.passes.invariants import check
 from echo.passes.trace import trace
-from echo.plans.variables import CHECK_VARIABLE, value_of
+from echo.plans.options import CHECK_VARIABLE, value_of
 
 
 class Pass(Protocol):

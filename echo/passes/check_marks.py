@@ -29,8 +29,7 @@ from echo.passes.candidates import Candidates, FindCandidates
 from echo.passes.request import Frontend, Request
 from echo.passes.rewrite import gradient_marks, on_equal_nodes
 from echo.passes.select import MATCH_RANGES
-from echo.plans.decisions import Mark
-from echo.plans.marks import outputs_of, range_text, splits_of
+from echo.plans.decisions import Mark, outputs_of, range_text, splits_of
 from echo.plans.options import Options
 from echo.plans.plan import Plan
 

@@ -12,8 +12,7 @@ from echo.passes.request import Request
 from echo.passes.rewrite import Rewritten
 from echo.passes.rules import RULES
 from echo.passes.select import Selection
-from echo.plans.decisions import Mark
-from echo.plans.marks import marks_of, outputs_of, splits_of
+from echo.plans.decisions import Mark, marks_of, outputs_of, splits_of
 from echo.plans.options import SEARCH
 
 

@@ -17,8 +17,7 @@ from echo.passes.confirm import Confirmed
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewritten
 from echo.passes.select import Selection
-from echo.plans.decisions import KEPT, RECOMPUTE, STASH, Decision, Memory, Note
-from echo.plans.marks import marks_of
+from echo.plans.decisions import KEPT, RECOMPUTE, STASH, Decision, Memory, Note, marks_of
 from echo.plans.plan import Plan
 from echo.system.terminal import counted
 

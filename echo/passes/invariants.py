@@ -27,7 +27,7 @@ from echo.passes.request import Request
 from echo.passes.rewrite import Rewritten
 from echo.passes.select import Selection
 from echo.plans.plan import Plan
-from echo.policies.segments import Segments
+from echo.policies.problem import Segments
 
 
 @functools.singledispatch

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.candidates import Candidates
-from echo.policies.segments import Segments, partition
+from echo.policies.problem import Segments, partition
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from echo.ir.training_node import TensorType
 from echo.plans.decisions import WORKSPACES, Note, NoteKind
 from echo.plans.key import PlanKey
 from echo.plans.options import Options
-from echo.policies.known import Known
-from echo.policies.warm_start import WarmStart
+from echo.policies.least import Known
+from echo.policies.problem import WarmStart
 from echo.system.process import NEVER, Deadline
 
 

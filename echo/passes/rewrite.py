@@ -10,7 +10,7 @@ from echo.ir.op_spec import APART_ATTRIBUTE, GRADIENT_ATTRIBUTE, GradientRule
 from echo.ir.training_graph import KEEPS_MEMORY, TrainingGraph, common_subexpressions
 from echo.passes.request import Request
 from echo.passes.select import Selection
-from echo.plans.marks import mark
+from echo.plans.decisions import mark
 
 
 @dataclass(frozen=True)

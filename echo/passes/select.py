@@ -19,10 +19,7 @@ from echo.passes.request import Request
 from echo.plans.options import budget_bytes
 from echo.policies import policy_named
 from echo.policies.least import fastest, fastest_within
-from echo.policies.problem import Problem
-from echo.policies.segments import Segments, partition
-from echo.policies.timed import chosen_in_time
-from echo.policies.warm_start import WarmStart
+from echo.policies.problem import Problem, Segments, WarmStart, chosen_in_time, partition
 from echo.system.process import Deadline
 from echo.system.terminal import size_text
 

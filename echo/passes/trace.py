@@ -22,8 +22,8 @@ from echo.passes.masks import Masked
 from echo.passes.patterns.apply import Fused
 from echo.passes.rewrite import Rewritten
 from echo.passes.select import Selection
-from echo.plans.variables import TRACE_VARIABLE
-from echo.policies.segments import Segments
+from echo.plans.options import TRACE_VARIABLE
+from echo.policies.problem import Segments
 from echo.system.threads import PerThread
 
 _FOLDER = PerThread("")

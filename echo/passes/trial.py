@@ -19,7 +19,7 @@ from echo.passes.workspaces import CountWorkspaces, Workspaces
 from echo.plans.decisions import HIDDEN, Memory, Missed, Note
 from echo.plans.options import budget_bytes
 from echo.plans.plan import Plan
-from echo.policies.warm_start import WarmStart
+from echo.policies.problem import WarmStart
 
 
 class Planned(NamedTuple):

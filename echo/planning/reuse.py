@@ -13,10 +13,10 @@ from echo.passes.check_marks import check_marks, with_marks
 from echo.passes.differentiate import Differentiate
 from echo.passes.patterns.apply import fused_at
 from echo.passes.request import Frontend, Request
-from echo.plans.marks import outputs_of, splits_of
+from echo.plans.decisions import outputs_of, splits_of
 from echo.plans.options import Options
 from echo.plans.plan import Plan
-from echo.policies.warm_start import WarmStart
+from echo.policies.problem import WarmStart
 
 _SHAPES = ". A plan holds for its own shapes and types alone: another batch size or length needs its own, by echo.plan"
 

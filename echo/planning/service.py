@@ -26,11 +26,10 @@ from echo.planning.store import Found
 from echo.planning.what_if import WhatIf
 from echo.plans.decisions import Decision, NoteKind
 from echo.plans.options import SEARCH, Options
-from echo.plans.plan import Plan
-from echo.plans.summary import Summary
-from echo.plans.why import Flip, Flipper
-from echo.policies.known import Known
-from echo.policies.warm_start import WarmStart
+from echo.plans.plan import Plan, Summary
+from echo.plans.text import Flip, Flipper
+from echo.policies.least import Known
+from echo.policies.problem import WarmStart
 from echo.system.process import Deadline, trim_after, without_garbage_collection
 from echo.system.terminal import progress
 from echo.system.threads import ONCE, Lock, own_binds

@@ -18,10 +18,9 @@ from echo.ir.training_graph import TrainingGraph
 from echo.passes.candidates import Candidates, FindCandidates
 from echo.passes.estimate import EstimateOverhead
 from echo.passes.request import Request
-from echo.plans.decisions import RECOMPUTE, Decision
-from echo.plans.marks import outputs_of, splits_of
+from echo.plans.decisions import RECOMPUTE, Decision, outputs_of, splits_of
 from echo.plans.plan import Plan
-from echo.plans.why import Cost, Flip
+from echo.plans.text import Cost, Flip
 from echo.policies.classes import classes
 
 _ROUNDS = 1  # of the classes: one ring tells roles apart, and not yet the first time step from the second
@@ -35,7 +34,7 @@ class WhatIf:
     plan: Plan
 
     def __call__(self, decision: Decision) -> Flip:
-        """The costs of the plan with this decision reversed (`echo.plans.why.Flip`)."""
+        """The costs of the plan with this decision reversed (`echo.plans.text.Flip`)."""
         number = self._number_of.get(decision.node)
         if number is None:
             return Flip(note="not a node of the symbol: it is never recomputed")

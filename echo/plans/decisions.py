@@ -1,11 +1,19 @@
-"""The parts of a plan: decisions about feature maps, marks of nodes, notes, near-misses of patterns, and bytes."""
+"""What a plan says of each feature map, how that is saved as JSON, and how the graph is marked with it."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
 from enum import Enum
-from typing import Iterable, Mapping
+from typing import Any, Iterable, Mapping, Sequence, Tuple, Type
+
+from echo.errors import GraphError
+from echo.ir.graph import Graph
+from echo.ir.op_spec import GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, OF_PLANS, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
+from echo.ir.training_graph import ASSIGNED
+from echo.system.files import shortened
+
+# The parts of a plan: decisions about feature maps, marks of nodes, notes, near-misses of patterns, and bytes.
 
 HIDDEN = "inside of operators"  # a kind of memory that no planner sees
 KEPT = "plain copies of maps"  # what operators that run again keep beside their arrays (`echo.estimators.inplace`)
@@ -116,3 +124,166 @@ class Memory:
     def total(self) -> int:
         """The bytes that the executor holds: planned and static memory."""
         return self.planned + sum(self.static.values())
+
+
+# Reads the values of a plan from JSON, and checks the type of each before anything uses it.
+
+_Types = Tuple[Type[Any], ...]
+NUMBER: _Types = (int,)
+REAL: _Types = (int, float)
+TEXT: _Types = (str,)
+MOST = 2**62  # bytes or seconds; larger numbers, infinities and NaN are refused
+_TYPE_NAMES = {NUMBER: "a number", REAL: "a number", TEXT: "a text"}
+_DECISION_TYPES = {
+    "node": NUMBER, "name": TEXT, "op": TEXT, "output": NUMBER, "action": TEXT, "bytes": NUMBER,
+    "seconds": REAL, "reason": TEXT,
+}  # fmt: skip
+
+
+def _short(value: object) -> str:
+    return shortened(repr(value) if not isinstance(value, int) or abs(value) < MOST else "a number too large")
+
+
+def check(name: str, value: Any, types: Mapping[str, _Types]) -> None:
+    """Raises `GraphError` unless each attribute of a value is of its type; ``name`` is what messages call the value."""
+    for key, expected in types.items():
+        item = getattr(value, key)
+        if not isinstance(item, expected) or isinstance(item, bool) or (expected != TEXT and not abs(item) < MOST):
+            raise GraphError(f"{name}: {key} must be {_TYPE_NAMES[expected]}, got {_short(item)}")
+
+
+def read_decision(value: Mapping[str, Any]) -> Decision:
+    decision = Decision(**value)
+    check(str(decision.name), decision, _DECISION_TYPES)
+    if decision.action not in (STASH, RECOMPUTE):
+        raise GraphError(f"{decision.name}: expected action stash or recompute, got {decision.action!r}")
+    return decision
+
+
+_TEXTS = frozenset((str,))
+
+
+def read_mark(value: Any) -> Mark:
+    node, op, attrs = value
+    if type(node) is not int or not isinstance(op, str):
+        raise GraphError(f"marks: expected the number and the operator of a node, got {node!r} and {op!r}")
+    if not isinstance(attrs, dict) or not _TEXTS.issuperset(map(type, (*attrs, *attrs.values()))):
+        raise GraphError(f"marks: expected attributes of node {node}, got {attrs!r}")
+    return Mark(node, op, attrs)
+
+
+def read_place(value: Any) -> tuple[str, int]:
+    pattern, node = value
+    if not isinstance(pattern, str) or type(node) is not int:
+        raise GraphError(f"fused: expected the name of a pattern and the number of a node, got {value!r}")
+    return pattern, node
+
+
+def read_missed(value: Mapping[str, Any]) -> Missed:
+    missed = Missed(**value)
+    check("missed", missed, {"node": NUMBER, "name": TEXT, "pattern": TEXT, "reason": TEXT})
+    if not isinstance(missed.quiet, bool):
+        raise GraphError(f"missed: quiet must be true or false, got {_short(missed.quiet)}")
+    return missed
+
+
+def read_note(value: Any) -> Note:
+    kind, text = value
+    if not isinstance(text, str):
+        raise GraphError(f"notes: expected a text, got {_short(text)}")
+    kinds = {known.value: known for known in NoteKind}
+    if not isinstance(kind, str) or kind not in kinds:
+        raise GraphError(f"notes: expected one of {', '.join(kinds)}, got {_short(kind)}")
+    return Note(text, kinds[kind])
+
+
+def read_memory(name: str, value: Mapping[str, Any]) -> Memory:
+    memory = Memory(**value)
+    check(name, memory, {"planned": NUMBER, "live_peak": NUMBER})
+    for key in ("static", "at_peak", "layers"):
+        sizes = getattr(memory, key)
+        if not isinstance(sizes, dict) or not all(type(size) is int and abs(size) < MOST for size in sizes.values()):
+            raise GraphError(f"{name}: {key} must map names to bytes, got {_short(sizes)}")
+    return memory
+
+
+# Marks: how a plan is written into attributes of the user's nodes, and read from them.
+
+
+def mark(
+    graph: Graph,
+    outputs: Mapping[int, list[int]],
+    hook: bool,
+    match_range: int | None = None,
+    splits: Mapping[int, Sequence[int]] | None = None,
+    static: bool = False,
+) -> Graph:
+    """The graph in which these outputs of these nodes are marked as recomputed.
+
+    ``splits`` are backward nodes, counted from 0, at which another copy of a node begins; by default all of them read
+    the same copy. A match range is written beside each mark, or into every node where nothing is recomputed; ``static``
+    says that a CachedOp with static_alloc runs the graph.
+    """
+    if not hook:
+        return graph.with_attrs({number: {MIRROR_ATTRIBUTE: "True"} for number in outputs})
+    texts = {number: _text(out, (splits or {}).get(number, ())) for number, out in outputs.items()}
+    marked = graph.with_attrs({number: {PLAN_ATTRIBUTE: text} for number, text in texts.items()})
+    if match_range is None:
+        return marked
+    operators = [number for number, node in enumerate(graph.nodes) if not node.is_variable and node.takes_attrs]
+    text = range_text(match_range, static)
+    return marked.with_attrs({number: {RANGE_ATTRIBUTE: text} for number in outputs or operators})
+
+
+def range_text(match_range: int, static: bool) -> str:
+    """A match range as the hook reads it; ``static`` as for `mark`."""
+    return f"{match_range}s" if static and match_range == ASSIGNED else str(match_range)
+
+
+def _text(outputs: Sequence[int], splits: Sequence[int]) -> str:
+    suffix = "" if list(splits) in ([], [0]) else "@" + ",".join(map(str, splits))
+    return ",".join(map(str, sorted(outputs))) + suffix
+
+
+def marked(user: Graph, rewritten: Graph) -> dict[int, str]:
+    """The nodes that a plan runs again, with the attribute that says so; not those that the user marked himself."""
+    return {
+        number: name
+        for number, (before, after) in enumerate(zip(user.nodes, rewritten.nodes))
+        for name in (PLAN_ATTRIBUTE, MIRROR_ATTRIBUTE)
+        if name in after.attrs and name not in before.attrs
+    }
+
+
+def implements(graph: Graph) -> bool:
+    """Whether a rewritten graph computes gradients by rules of echo's."""
+    return any(GRADIENT_ATTRIBUTE in node.attrs for node in graph.nodes)
+
+
+def unmarked(user: Graph, rewritten: Graph) -> Graph:
+    """A rewritten graph that came back from MXNet, without the marks of the plan."""
+    user_attributes = set().union(*(node.attrs for node in user.nodes))
+    return rewritten.without_attrs(*set(OF_PLANS) - user_attributes)
+
+
+def marks_of(user: Graph, rewritten: Graph) -> tuple[Mark, ...]:
+    """The attributes of plans that a rewritten graph adds to the user's; `echo.passes.check_marks` applies them."""
+    added = (
+        {name: after.attrs[name] for name in OF_PLANS if name in after.attrs and name not in before.attrs}
+        for before, after in zip(user.nodes, rewritten.nodes)
+    )
+    return tuple(Mark(number, user.nodes[number].op, attrs) for number, attrs in enumerate(added) if attrs)
+
+
+def outputs_of(mark: Mark) -> tuple[int, ...]:
+    """The outputs that a mark recomputes; under MXNet's own mirroring the first, which stands for all."""
+    if MIRROR_ATTRIBUTE in mark.attrs:
+        return (0,)
+    outputs, _, _ = mark.attrs.get(PLAN_ATTRIBUTE, "").partition("@")
+    return tuple(int(output) for output in outputs.split(",") if output)
+
+
+def splits_of(mark: Mark) -> tuple[int, ...]:
+    """The backward nodes, counted from 0, at which another copy begins; none where all read the same copy."""
+    _, _, splits = mark.attrs.get(PLAN_ATTRIBUTE, "").partition("@")
+    return tuple(int(split) for split in splits.split(",") if split)

@@ -1,16 +1,18 @@
-"""The plan: which feature maps are stashed or recomputed, why, and the bytes and seconds of the result."""
+"""The plan of one graph: what is recomputed, what is fused, the bytes before and after, and how long a step takes."""
 
 from __future__ import annotations
 
+import atexit
 import json
+import logging
 import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Mapping
+from typing import Any, Mapping, NamedTuple
 
 from echo.errors import GraphError
 from echo.ir.training_graph import ASSIGNED
-from echo.plans import fields
+from echo.plans import decisions
 from echo.plans.decisions import (
     HIDDEN,
     KEPT,
@@ -26,17 +28,42 @@ from echo.plans.decisions import (
     near_misses,
 )  # fmt: skip
 from echo.plans.key import PlanKey
-from echo.plans.step_time import StepTime
-from echo.plans.why import Flipper, NotFused, Why, why
+from echo.plans.text import Flipper, NotFused, Why, why
 from echo.system.files import digest_of, read_json
 from echo.system.terminal import counted, preformatted, random_unmoved, size_text
+from echo.system.threads import Lock
+
+# The seconds of a training step, as a plan predicts them.
+
+
+class StepTime(NamedTuple):
+    """Predicted seconds of a step: ``before``, of the user's own graph, and ``after``, of the one that is bound.
+
+    Both are sums of seconds of single operators on the user's device, measured where that is possible.
+    """
+
+    before: float
+    after: float
+
+    @property
+    def ratio(self) -> float:
+        """``after`` as a multiple of ``before``."""
+        return self.after / self.before if self.before else 1.0
+
+    @property
+    def change(self) -> str:
+        """The change, as in "-71.4 %"."""
+        return f"{100 * (self.ratio - 1):+.1f} %"
+
+
+# The plan: which feature maps are stashed or recomputed, why, and the bytes and seconds of the result.
 
 FORMAT = "echo-plan-7"
 _LEAST_SAID = 1 << 19  # bytes, of what a summary names beside planned memory
 APPLIED = ("hook", "mirror", "none")
 _FIELD_TYPES = {
-    "step_seconds": fields.REAL, "overhead_seconds": fields.REAL, "recomputed_nodes": fields.NUMBER,
-    "policy": fields.TEXT, "device": fields.TEXT, "applied": fields.TEXT, "reason": fields.TEXT,
+    "step_seconds": decisions.REAL, "overhead_seconds": decisions.REAL, "recomputed_nodes": decisions.NUMBER,
+    "policy": decisions.TEXT, "device": decisions.TEXT, "applied": decisions.TEXT, "reason": decisions.TEXT,
 }  # fmt: skip
 
 
@@ -166,7 +193,7 @@ class Plan:
 
     def __str__(self) -> str:
         with random_unmoved():
-            from echo.plans.table import render  # rich is needed to print, not to plan
+            from echo.plans.text import render  # rich is needed to print, not to plan
 
             return render(self)
 
@@ -265,13 +292,13 @@ def _read(value: Any) -> Plan:
     if value["format"] != FORMAT:
         raise GraphError(f"expected format {FORMAT}, got {value['format']!r} of another version of echo")
     values = {key: item for key, item in value.items() if key != "format"}
-    values["decisions"] = tuple(map(fields.read_decision, values["decisions"]))
-    values.update({name: fields.read_memory(name, values[name]) for name in ("before", "after")})
-    values["notes"] = tuple(map(fields.read_note, values["notes"]))
+    values["decisions"] = tuple(map(decisions.read_decision, values["decisions"]))
+    values.update({name: decisions.read_memory(name, values[name]) for name in ("before", "after")})
+    values["notes"] = tuple(map(decisions.read_note, values["notes"]))
     values["subject"] = PlanKey.from_json(values["subject"])
-    values["marks"] = tuple(map(fields.read_mark, values["marks"]))
-    values["fused"] = tuple(map(fields.read_place, values["fused"]))
-    values["missed"] = tuple(map(fields.read_missed, values["missed"]))
+    values["marks"] = tuple(map(decisions.read_mark, values["marks"]))
+    values["fused"] = tuple(map(decisions.read_place, values["fused"]))
+    values["missed"] = tuple(map(decisions.read_missed, values["missed"]))
     plan = Plan(**values)
     for key in ("exact", "reason", "stock_seconds"):
         values[key]  # a file has to have it, although it has a default
@@ -293,13 +320,58 @@ def _digest(value: Mapping[str, Any]) -> str:
 
 
 def _check(plan: Plan) -> None:
-    fields.check("plan", plan, _FIELD_TYPES)
+    decisions.check("plan", plan, _FIELD_TYPES)
     if plan.stock_seconds is not None:
-        fields.check("plan", plan, {"stock_seconds": fields.REAL})
+        decisions.check("plan", plan, {"stock_seconds": decisions.REAL})
     match_range = plan.match_range
-    if match_range is not None and (type(match_range) is not int or not ASSIGNED <= match_range < fields.MOST):
+    if match_range is not None and (type(match_range) is not int or not ASSIGNED <= match_range < decisions.MOST):
         raise GraphError(f"plan: match_range must be a number or null, got {match_range!r}")
     if not isinstance(plan.exact, bool):
         raise GraphError(f"plan: exact must be true or false, got {plan.exact!r}")
     if plan.applied not in APPLIED:
         raise GraphError(f"plan: applied must be one of {APPLIED}, got {plan.applied!r}")
+
+
+# The log lines on the plans of a process: on a graph that is much larger than those before, and on all at the end.
+
+logger = logging.getLogger("echo")
+
+
+class Summary:
+    """Counts the ``graphs`` that were planned. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self.graphs = self._unchanged = 0
+        self._most, self._largest = -1, ""
+        self._told = 0  # planned bytes of the largest graph that has a line
+
+    def add(self, plan: Plan) -> None:
+        """Logs a plan: the first one at the level ``INFO``, and one of a graph twice as large as those told before.
+
+        The others are logged at ``DEBUG``: so the last line at ``INFO`` is that of about the largest graph.
+        """
+        with self._lock.held():
+            first = not self.graphs
+            told = plan.before.planned >= 2 * self._told
+            self.graphs += 1
+            self._unchanged += plan.changes_nothing
+            if plan.before.planned > self._most:
+                self._most, self._largest = plan.before.planned, _line(plan)
+            self._told = max(plan.before.planned, 1) if told else self._told
+        if first:
+            atexit.register(self.log)
+        logger.log(logging.INFO if told else logging.DEBUG, "echo: %s", _line(plan))
+
+    def log(self) -> None:
+        """Logs the line about all graphs, where there was more than one."""
+        if self.graphs > 1:
+            logger.info("echo: %s", self)
+
+    def __str__(self) -> str:
+        unchanged = f", {self._unchanged} of them as they were" if self._unchanged else ""
+        return f"{self.graphs} graphs bound{unchanged}; the largest: {self._largest}"
+
+
+def _line(plan: Plan) -> str:
+    return plan.remarks[0] if plan.changes_nothing else plan.summary()

@@ -13,9 +13,7 @@ from echo.ir.ops import is_heavy_in_torch
 from echo.ir.schedule import Splits
 from echo.ir.training_graph import TrainingGraph
 from echo.policies.least import least
-from echo.policies.problem import Policy, Problem
-from echo.policies.segments import partition
-from echo.policies.timed import chosen_in_time
+from echo.policies.problem import Policy, Problem, chosen_in_time, partition
 from echo.system.process import NEVER, Deadline
 
 _SIMULATIONS = 500_000  # of the whole graph, that a search may take: a few seconds for some hundred nodes

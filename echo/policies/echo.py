@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from echo.ir.graph import Entry
 from echo.ir.schedule import Splits
 from echo.ir.training_graph import TrainingGraph
-from echo.policies.problem import Problem
-from echo.policies.segments import Segment
+from echo.policies.problem import Problem, Segment
 
 
 @dataclass

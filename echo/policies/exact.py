@@ -1,6 +1,6 @@
 """The optimal schedule, by integer programming: for small graphs, and as an oracle for the other policies.
 
-`echo.policies.solvers.exact_model` is the program, HiGHS (Huangfu and Hall, 2018) solves it: ``pip install
+`echo.policies.solvers.milp` is the program, HiGHS (Huangfu and Hall, 2018) solves it: ``pip install
 mxnet-echo[exact]``. It counts live bytes without work in place, which is exact for graphs that come as data
 (`echo.ir.data_graph`); on MXNet's graphs it is an approximation, and callers have to evaluate the result.
 """
@@ -21,7 +21,7 @@ from echo.policies.problem import Problem
 from echo.policies.solvers.ruin_recreate import RuinRecreate
 
 if TYPE_CHECKING:
-    from echo.policies.solvers.exact_model import Model
+    from echo.policies.solvers.milp import Model
 
 logger = logging.getLogger("echo")
 
@@ -71,7 +71,7 @@ class Exact:
         Raises:
             OptionError: highspy is not installed, or the graph is too large.
         """
-        from echo.policies.solvers.exact_model import Model  # rarely used, and half a megabyte to load
+        from echo.policies.solvers.milp import Model  # rarely used, and half a megabyte to load
 
         solver = _solver()
         size = Model.size(problem)
@@ -108,7 +108,7 @@ class Exact:
         start: Splits | None = None,
     ) -> Solved | None:
         """Solves one program until ``end``; None where it found no schedule."""
-        from echo.policies.solvers.exact_model import Model
+        from echo.policies.solvers.milp import Model
 
         if start is None and problem.may_split and not problem.forced:
             start = RuinRecreate().choose(replace(problem, max_bytes=max_bytes, max_seconds=max_seconds))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from echo.ir.schedule import Splits
 from echo.policies.problem import Problem
-from echo.policies.solvers.stash import least_stash
+from echo.policies.solvers.min_cut import least_stash
 
 _PRICES = 12  # bisection steps, over the range below
 _RANGE = 1e4  # prices go from this part to this multiple of the step's bytes over its seconds

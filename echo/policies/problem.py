@@ -1,13 +1,10 @@
-"""The interface of policies: a problem in, a schedule out.
-
-A policy chooses which candidate nodes to recompute, and where (`echo.ir.schedule.Splits`). It may ask for the exact
-bytes and seconds of a choice (`Problem.value`). It never sees a symbol and changes nothing.
-"""
+"""The problem that a policy solves: candidates in segments, limits, where it may start, and the time that it has."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Callable, Iterable, Mapping, Protocol, Sequence
+import math
+from dataclasses import dataclass, field, replace
+from typing import AbstractSet, Callable, Container, Iterable, Mapping, Protocol, Sequence
 
 import numpy as np
 
@@ -15,10 +12,126 @@ from echo.estimators.overhead import Overhead
 from echo.estimators.storage_planner import Choice, Evaluation, Evaluator
 from echo.ir.graph import Entry
 from echo.ir.schedule import Splits, once
-from echo.ir.training_graph import ASSIGNED, EXECUTOR, TrainingGraph
-from echo.policies.segments import Segments
-from echo.policies.warm_start import WarmStart
-from echo.system.process import NEVER, Deadline
+from echo.ir.training_graph import ASSIGNED, EXECUTOR, PEAK, TrainingGraph
+from echo.policies.classes import roles
+from echo.system.process import NEVER, Deadline, OutOfTime
+
+# Segments: groups of forward nodes between the compute-heavy operators (Echo, ISCA'20, section 4).
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Node numbers in execution order."""
+
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Segments:
+    """All segments of a training graph, in the order of their first nodes."""
+
+    segments: tuple[Segment, ...]
+
+
+def partition(training: TrainingGraph, candidates: Mapping[int, tuple[Entry, ...]]) -> Segments:
+    """The connected groups of candidate nodes, by union and find."""
+    parent = dict.fromkeys(candidates, -1)  # a node nearer to the first of its group; -1 for the first itself
+
+    def root_of(number: int) -> int:
+        root = number
+        while parent[root] >= 0:
+            root = parent[root]
+        while parent[number] >= 0:  # path compression
+            parent[number], number = root, parent[number]
+        return root
+
+    numbers = sorted(candidates)
+    for number in numbers:
+        for entry in training.nodes[number].inputs:
+            if entry.node in parent:
+                read_root, reader_root = root_of(entry.node), root_of(number)
+                if read_root != reader_root:
+                    parent[max(read_root, reader_root)] = min(read_root, reader_root)
+    groups: dict[int, list[int]] = {}
+    for number in numbers:
+        groups.setdefault(root_of(number), []).append(number)
+    return Segments(tuple(Segment(tuple(group)) for group in groups.values()))
+
+
+# Starts a search from the choice for another graph of the same model: twenty buckets do not cost twenty searches.
+
+_ROLE_ROUNDS = (3, 2, 1, 0)
+# The least part of the candidates whose roles the other graph has: short lengths of one model share a third of their
+# roles, graphs with and without fused operators none.
+_KNOWN = 0.2
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """The choice for a graph of the same model with another length of its sequences, or another batch size.
+
+    ``recompute`` says for each role (`echo.policies.classes.roles`), finest first, whether most of its nodes were
+    recomputed. ``splits`` is the whole schedule, for a graph with the same ``structure``, as another batch size has.
+    ``is_known``: the graph is the other one with a few operators replaced, whatever their neighbours' roles say.
+    """
+
+    recompute: tuple[Mapping[int, bool], ...]
+    splits: Splits = field(default_factory=dict)
+    structure: int = 0
+    is_known: bool = False
+
+    @staticmethod
+    def of(
+        training: TrainingGraph, nodes: Iterable[int], chosen: AbstractSet[int], splits: Splits | None = None
+    ) -> WarmStart:
+        """The warm start that the ``chosen`` among these nodes give, and the schedule in which they run again."""
+        numbers = list(nodes)
+        levels = []
+        for colours in roles(training, _ROLE_ROUNDS):
+            votes: dict[int, int] = {}
+            for number in numbers:
+                role = colours[number]
+                votes[role] = votes.get(role, 0) + (1 if number in chosen else -1)
+            levels.append({role: count >= 0 for role, count in votes.items()})
+        return WarmStart(tuple(levels)) if splits is None else WarmStart(tuple(levels), splits, _structure(training))
+
+    def by_roles(self) -> WarmStart:
+        """This warm start without its schedule, as it can be read from the marks of a plan."""
+        return WarmStart(self.recompute)
+
+    def schedule(self, training: TrainingGraph, candidates: Container[int]) -> Splits | None:
+        """The schedule of the other graph, where this one differs from it in sizes alone; else None."""
+        if not self.structure or self.structure != _structure(training):
+            return None
+        return self.splits if all(node in candidates for node in self.splits) else None
+
+    def fits(self, training: TrainingGraph, candidates: Iterable[int]) -> bool:
+        """Whether enough candidates have a role that the other graph has; else it is another model."""
+        if self.is_known:
+            return True
+        (finest,) = roles(training, _ROLE_ROUNDS[:1])
+        has_seen_role = [finest[number] in self.recompute[0] for number in candidates]
+        return sum(has_seen_role) >= _KNOWN * len(has_seen_role)
+
+    def nodes(self, training: TrainingGraph, candidates: Iterable[int]) -> list[int]:
+        """The candidates whose role was recomputed in the other graph."""
+        numbers = list(candidates)
+        is_recomputed: dict[int, bool] = {}
+        for colours, level in zip(roles(training, _ROLE_ROUNDS), self.recompute):
+            left = [number for number in numbers if number not in is_recomputed]
+            is_recomputed.update({number: level[colours[number]] for number in left if colours[number] in level})
+        return [number for number in numbers if is_recomputed.get(number)]
+
+
+def _structure(training: TrainingGraph) -> int:
+    """A number that is equal, in one process, for graphs of the same operators with the same inputs."""
+    return hash(tuple([(node.op, node.inputs, node.control_deps) for node in training.nodes]))
+
+
+# The interface of policies: a problem in, a schedule out.
+#
+# A policy chooses which candidate nodes to recompute, and where (`echo.ir.schedule.Splits`). It may ask for the exact
+# bytes and seconds of a choice (`Problem.value`). It never sees a symbol and changes nothing.
 
 
 @dataclass(frozen=True)
@@ -114,3 +227,47 @@ class Policy(Protocol):
     @property
     def name(self) -> str: ...
     def choose(self, problem: Problem) -> Splits: ...
+
+
+# A policy under a deadline: when the time is over, its best choice so far is taken.
+
+
+def chosen_in_time(policy: Policy, problem: Problem) -> tuple[Splits, bool]:
+    """The schedule of a policy, and whether the policy ended before the problem's deadline.
+
+    Otherwise the schedule is the best that the policy evaluated until then, or the one that recomputes nothing.
+    """
+    if problem.deadline.at == math.inf:
+        return policy.choose(problem), True
+    timed = _Timed(problem)
+    try:
+        return policy.choose(replace(problem, evaluator=timed)), not problem.deadline.is_over
+    except OutOfTime:
+        return timed.best, False
+
+
+class _Timed:
+    """An evaluator that remembers the best choice, and raises `OutOfTime` at the deadline."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem, self._evaluator = problem, problem.evaluator
+        self.entries = problem.evaluator.entries
+        self.best: Splits = {}
+        self._rank = problem.rank(problem.value({}))
+
+    def evaluate(
+        self, recompute: Choice, match_ranges: Sequence[int], limit: int | None = None, splits: Splits | None = None
+    ) -> Evaluation:
+        """As `echo.estimators.storage_planner.Evaluator.evaluate`."""
+        if self._problem.deadline.is_over:
+            raise OutOfTime
+        evaluation = self._evaluator.evaluate(recompute, match_ranges, limit, splits)
+        exact = limit is None or evaluation.bytes <= limit
+        if exact and PEAK not in match_ranges and self._problem.rank(evaluation) < self._rank:
+            self._rank = self._problem.rank(evaluation)
+            self.best = self._problem.chosen(recompute) if splits is None else splits
+        return evaluation
+
+    def executed(self, recompute: Choice, splits: Splits | None = None) -> Choice:
+        """As `echo.estimators.storage_planner.Evaluator.executed`."""
+        return self._evaluator.executed(recompute, splits)

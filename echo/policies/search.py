@@ -1,10 +1,10 @@
 """The default policy: a hill climb over classes of nodes, refined by schedules.
 
-The climb (`echo.policies.solvers.climb`) decides for whole classes of equivalent nodes, which repeat over time steps or
-layers. Its choice is refined by schedules in which nodes run again where they are read
+The climb (`echo.policies.solvers.hill_climb`) decides for whole classes of equivalent nodes, which repeat over time
+steps or layers. Its choice is refined by schedules in which nodes run again where they are read
 (`echo.policies.solvers.ruin_recreate`). With a budget, such schedules come first, and start from the values for which
-the budget has room (`echo.policies.solvers.greedy_keep`); where they keep it, there is no climb. Nor is there one where
-compute-heavy operators may run again. Graphs so small that it is cheaper have every choice tried.
+the budget has room (`echo.policies.solvers.ruin_recreate`); where they keep it, there is no climb. Nor is there one
+where compute-heavy operators may run again. Graphs so small that it is cheaper have every choice tried.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ from dataclasses import dataclass, replace
 from echo.estimators.storage_planner import Choice
 from echo.ir.ops import spec
 from echo.ir.schedule import Splits
-from echo.policies.problem import Problem
-from echo.policies.solvers.climb import HillClimb
-from echo.policies.solvers.greedy_keep import GreedyKeep
-from echo.policies.solvers.ruin_recreate import RuinRecreate, can_fit
+from echo.policies.problem import Problem, WarmStart
+from echo.policies.solvers.hill_climb import HillClimb
+from echo.policies.solvers.ruin_recreate import GreedyKeep, RuinRecreate, can_fit
 from echo.policies.sublinear import Sublinear
-from echo.policies.warm_start import WarmStart
 
 _LARGE = 20_000  # nodes: for larger graphs without a budget, schedules take more time than planning should
 # Nodes up to which schedules also start from nothing recomputed: these need up to 15 % less memory than the climb's on

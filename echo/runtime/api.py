@@ -19,9 +19,8 @@ from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import graph_of, infer_binding, without_marks
 from echo.ir.graph import Graph
 from echo.plans.frontier import Frontier
-from echo.plans.options import Options
+from echo.plans.options import Options, warn_of_misspelt
 from echo.plans.plan import Plan
-from echo.plans.variables import warn_of_misspelt
 from echo.report.profile import Profile
 from echo.runtime import find
 from echo.runtime.find import session_of

@@ -13,7 +13,7 @@ from echo.frontend.symbols import Binding, symbol_of
 from echo.ir.graph import Graph
 from echo.ir.ops import spec
 from echo.ir.training_graph import TrainingGraph
-from echo.plans.marks import implements, marked
+from echo.plans.decisions import implements, marked
 from echo.runtime.shapes import Shapes
 from echo.runtime.watch import InputWatch, watch_of, watch_of_all
 

@@ -8,7 +8,7 @@ from typing import Any, Sequence
 from echo.ir.graph import Graph
 from echo.ir.op_spec import APART_ATTRIBUTE, GRADIENT_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.ir.ops import spec
-from echo.plans.marks import implements
+from echo.plans.decisions import implements
 from echo.plans.plan import Plan
 from echo.runtime.watch import InputWatch, watch_of
 

@@ -20,7 +20,7 @@ from echo.frontend.symbols import Binding, graph_of, symbol_of
 from echo.ir.graph import Graph, Node
 from echo.ir.ops import may_draw, spec
 from echo.ir.training_node import TrainingNode
-from echo.plans.marks import unmarked
+from echo.plans.decisions import unmarked
 from echo.runtime.applied import Applied
 from echo.runtime.foresight import FORESIGHT
 from echo.runtime.monitor import WithoutClones

@@ -24,7 +24,7 @@ from echo.system.terminal import size_text
 from echo.system.threads import ONCE, Lock
 
 logger = logging.getLogger("echo")
-_MUCH_LARGER = 2  # times what was told before: as `echo.plans.summary.Summary`
+_MUCH_LARGER = 2  # times what was told before: as `echo.plans.plan.Summary`
 
 
 class Foresight:

@@ -12,7 +12,7 @@ from echo.frontend.cached import as_stateful
 from echo.ir.graph import Graph
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, GradientRule
 from echo.ir.schedule import CLONE_SUFFIX
-from echo.plans.marks import marked
+from echo.plans.decisions import marked
 
 _SUFFIX = {PLAN_ATTRIBUTE: CLONE_SUFFIX, MIRROR_ATTRIBUTE: "_mirror"}
 

@@ -23,9 +23,9 @@ from echo.frontend.symbols import Binding, symbol_of
 from echo.ir.graph import Graph
 from echo.passes.candidates import FindCandidates
 from echo.passes.request import Request
-from echo.plans.marks import marked
+from echo.plans.decisions import marked
 from echo.plans.options import Options
-from echo.policies.warm_start import WarmStart
+from echo.policies.problem import WarmStart
 from echo.runtime.executor import PlannedExecutor
 from echo.runtime.shapes import binding_of
 

@@ -21,8 +21,7 @@ from mxnet.symbol import Symbol
 from echo.frontend.hook import check_version
 from echo.frontend.spaces import share_one_space
 from echo.frontend.symbols import graph_of
-from echo.plans.options import Options
-from echo.plans.variables import CHECK_VARIABLE, options_from, value_of, warn_of_misspelt
+from echo.plans.options import CHECK_VARIABLE, Options, options_from, value_of, warn_of_misspelt
 from echo.runtime import bind, bind_call
 from echo.runtime.cached_ops import cached_op
 from echo.runtime.on_error import NeverStopTraining, OnError

@@ -17,7 +17,7 @@ from echo.frontend.cached import as_cached
 from echo.frontend.symbols import symbol_of
 from echo.ir.schedule import with_clones
 from echo.ir.training_graph import ASSIGNED, DYNAMIC, PEAK, STATIC, TrainingGraph
-from echo.plans.marks import mark
+from echo.plans.decisions import mark
 from tests.conftest import ALL_CASES, Case, any_case, case_of, choice_of
 from tests.estimators.test_runners import allocated, trained_inputs
 from tests.made_graphs import Builder

@@ -20,7 +20,7 @@ from echo.ir.graph import Entry, Graph
 from echo.ir.op_spec import COPY_ATTRIBUTE
 from echo.ir.schedule import with_clones
 from echo.ir.training_graph import DYNAMIC, PEAK, STATIC, MemoryPool, TrainingGraph
-from echo.plans.marks import mark
+from echo.plans.decisions import mark
 from echo.runtime.cached_op import StockCachedOp
 from echo.system.threads import own_binds
 from tests.conftest import ALL_CASES, Case, any_case, case_of, choice_of, recomputable

@@ -343,7 +343,7 @@ def test_no_damage_ends_in_another_exception() -> None:
 ROOMS = [
     "echo", "echo.ir.graph", "echo.ir.training_graph", "echo.plans.plan", "echo.plans.options", "echo.errors",
     "echo.ir.ops",
-    "echo.pipeline", "echo.native", "echo.plans.table", "echo.system.terminal",
+    "echo.pipeline", "echo.native", "echo.plans.text", "echo.system.terminal",
     *(
         f"echo.{path.parent.name}.{path.stem}"
         for room in ("passes", "policies", "estimators")

@@ -12,7 +12,7 @@ from echo.ir.training_graph import TrainingGraph
 from echo.passes.estimate import EstimateOverhead
 from echo.passes.request import Request
 from echo.plans.options import Options
-from echo.policies.warm_start import WarmStart
+from echo.policies.problem import WarmStart
 from echo.system.process import Deadline
 from tests.conftest import FakeFrontend, model_case, overhead_of
 

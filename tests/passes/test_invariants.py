@@ -19,9 +19,9 @@ from echo.passes.confirm import Confirmed
 from echo.passes.patterns.apply import Fused
 from echo.passes.rewrite import Rewritten
 from echo.passes.select import Selection
+from echo.plans.options import CHECK_VARIABLE
 from echo.plans.plan import Plan
-from echo.plans.variables import CHECK_VARIABLE
-from echo.policies.segments import Segments
+from echo.policies.problem import Segments
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 MODEL = SMALL["lm"]()

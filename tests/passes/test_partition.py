@@ -1,4 +1,4 @@
-"""The pass cuts at what is not light: segments of the light candidates, as `echo.policies.segments` makes them."""
+"""The pass cuts at what is not light: segments of the light candidates, as `echo.policies.problem` makes them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from echo.passes.candidates import FindCandidates
 from echo.passes.partition import Partition
 from echo.passes.request import Request
 from echo.plans.options import Options
-from echo.policies.segments import partition
+from echo.policies.problem import partition
 from tests.conftest import FakeFrontend, model_case
 
 

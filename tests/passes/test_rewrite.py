@@ -13,7 +13,7 @@ from echo.ir.op_spec import MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.passes.request import Request
 from echo.passes.rewrite import Rewrite, Rewritten
 from echo.passes.select import Selection
-from echo.plans.marks import mark
+from echo.plans.decisions import mark
 from echo.plans.options import Options
 from tests.conftest import ALL_CASES, Case, FakeFrontend, any_case, special_case
 

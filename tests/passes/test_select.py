@@ -18,9 +18,8 @@ from echo.passes.partition import Partition
 from echo.passes.request import Request
 from echo.passes.select import Select, Selection
 from echo.plans.options import Options
-from echo.policies.problem import Problem
-from echo.policies.solvers.bound import least_bytes
-from echo.policies.warm_start import WarmStart
+from echo.policies.problem import Problem, WarmStart
+from echo.policies.solvers.min_cut import least_bytes
 from echo.system.process import NEVER
 from tests.conftest import Case, FakeFrontend, any_case, case_of, overhead_of, problem_of
 

@@ -14,7 +14,7 @@ from echo.cli import main
 from echo.errors import EchoError, OptionError
 from echo.passes.select import Select
 from echo.planning.service import Planner
-from echo.plans.variables import TRACE_VARIABLE
+from echo.plans.options import TRACE_VARIABLE
 from echo.runtime import find
 from tests.fused_models import EXAMPLES
 

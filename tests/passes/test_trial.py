@@ -18,7 +18,7 @@ from echo.passes.rules import RULES
 from echo.passes.trial import Planned, Trial, choose
 from echo.plans.decisions import Note, NoteKind
 from echo.plans.options import Options
-from echo.policies.warm_start import WarmStart
+from echo.policies.problem import WarmStart
 from echo.system.process import Deadline
 
 GRAPH = Graph((Node("null", "x"),), (Entry(0),), (0,), (0, 1))

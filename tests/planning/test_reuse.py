@@ -17,9 +17,8 @@ from echo.cli import main
 from echo.errors import OptionError, PlanError
 from echo.frontend.session import MxnetSession
 from echo.planning.service import Planner
-from echo.plans.options import Options
+from echo.plans.options import Options, options_from
 from echo.plans.plan import Plan
-from echo.plans.variables import options_from
 from echo.runtime import find
 from tests.training import assert_same, bind, random_arrays, train
 

@@ -20,7 +20,7 @@ from echo.planning import store
 from echo.planning.rename import Names
 from echo.planning.service import Planner
 from echo.planning.store import Found
-from echo.plans.marks import mark, marks_of
+from echo.plans.decisions import mark, marks_of
 from echo.plans.plan import Plan
 from echo.runtime import find
 from echo.system import files

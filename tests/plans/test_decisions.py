@@ -2,9 +2,48 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from typing import Any, Callable
+
+import mxnet as mx
 import pytest
 
-from echo.plans.decisions import KEPT, WORKSPACES, Memory, Missed, near_misses
+from echo.errors import GraphError
+from echo.frontend.symbols import graph_of
+from echo.ir.graph import Graph
+from echo.ir.op_spec import GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
+from echo.ir.training_graph import ASSIGNED
+from echo.plans.decisions import (
+    KEPT,
+    MOST,
+    NUMBER,
+    REAL,
+    RECOMPUTE,
+    TEXT,
+    WORKSPACES,
+    Decision,
+    Mark,
+    Memory,
+    Missed,
+    Note,
+    NoteKind,
+    check,
+    implements,
+    mark,
+    marked,
+    marks_of,
+    near_misses,
+    outputs_of,
+    range_text,
+    read_decision,
+    read_mark,
+    read_memory,
+    read_missed,
+    read_note,
+    read_place,
+    splits_of,
+    unmarked,
+)
 
 
 @pytest.mark.parametrize(("static", "kept", "total"), [({}, 0, 100), ({"weights": 7, KEPT: 5}, 5, 112)])
@@ -26,3 +65,119 @@ def test_near_misses_come_by_their_reasons_the_most_frequent_first() -> None:
     ]
     assert [[each.node for each in group] for group in near_misses(missed)] == [[3, 4, 5], [1, 2], [0]]
     assert near_misses(missed[-1:]) == []
+
+
+DECISION = Decision(4, "fc", "FullyConnected", 0, RECOMPUTE, 100, 0.5, "why")
+MEMORY = Memory(100, 80, {"weights": 7}, {"maps": 3}, {"layer": 2})
+MISSED = Missed(4, "fc", "lstm_cell", "why")
+
+
+def test_what_fits_is_read() -> None:
+    assert read_decision(asdict(DECISION)) == DECISION
+    assert read_memory("before", asdict(MEMORY)) == MEMORY
+    assert read_missed(asdict(MISSED)) == MISSED
+    assert read_mark([4, "tanh", {"a": "b"}]) == Mark(4, "tanh", {"a": "b"})
+    assert read_place(["rnn", 3]) == ("rnn", 3)
+    assert read_note(["late", "a text"]) == Note("a text", NoteKind.LATE)
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [(NUMBER, 3, 3.0), (NUMBER, MOST - 1, MOST), (NUMBER, -3, True), (REAL, 0.5, float("inf")), (REAL, 3, "3"),
+     (REAL, 1.0, float("nan")), (TEXT, "3", 3)],
+)  # fmt: skip
+def test_kinds(kind: Any, good: Any, bad: Any) -> None:
+    class Holder:
+        field: Any = good
+
+    check("it", Holder, {"field": kind})
+    Holder.field = bad
+    with pytest.raises(GraphError, match=r"it: field must be a (number|text), got "):
+        check("it", Holder, {"field": kind})
+
+
+@pytest.mark.parametrize(
+    ("read", "message"),
+    [
+        (lambda: read_decision({**asdict(DECISION), "action": "hope"}), "fc: expected action stash or recompute"),
+        (lambda: read_decision({**asdict(DECISION), "bytes": "x" * 1000}), r"bytes must be a number, got 'x+\.\.\."),
+        (lambda: read_mark([True, "tanh", {}]), "marks: expected the number and the operator of a node, got True"),
+        (lambda: read_mark([4, "tanh", {"a": 1}]), "marks: expected attributes of node 4, got"),
+        (lambda: read_mark([4, "tanh", ["a"]]), "marks: expected attributes of node 4, got"),
+        (lambda: read_place([3, 3]), "fused: expected the name of a pattern and the number of a node"),
+        (lambda: read_place(["rnn", False]), "fused: expected the name of a pattern and the number of a node"),
+        (lambda: read_missed({**asdict(MISSED), "pattern": 3}), "missed: pattern must be a text, got 3"),
+        (lambda: read_missed({**asdict(MISSED), "quiet": 1}), "missed: quiet must be true or false, got 1"),
+        (lambda: read_note(["remark", 3]), "notes: expected a text, got 3"),
+        (lambda: read_note(["shout", "a text"]), "notes: expected one of remark, failed, late, got 'shout'"),
+        (lambda: read_note("ab"), "notes: expected one of remark, failed, late, got 'a'"),
+        (lambda: read_memory("after", {**asdict(MEMORY), "planned": None}), "after: planned must be a number"),
+        (lambda: read_memory("after", {**asdict(MEMORY), "layers": {"a": 0.5}}), "after: layers must map names"),
+        (lambda: read_memory("after", {**asdict(MEMORY), "static": [1]}), "after: static must map names to bytes"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_named(read: Callable[[], Any], message: str) -> None:
+    with pytest.raises(GraphError, match=message) as caught:
+        read()
+    assert len(str(caught.value)) < 250
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    """data, its tanh, two slices of that, and the sum of them."""
+    parts = mx.sym.SliceChannel(mx.sym.tanh(mx.sym.var("data"), name="tanh"), num_outputs=2, name="parts")
+    return graph_of(mx.sym.elemwise_add(parts[0], parts[1], name="sum"))
+
+
+def attrs(graph: Graph, name: str) -> list[str | None]:
+    return [node.attrs.get(name) for node in graph.nodes]
+
+
+def test_outputs_and_positions_are_written_beside_the_range(graph: Graph) -> None:
+    found = mark(graph, {1: [0], 2: [1, 0]}, hook=True, match_range=2, splits={1: [0], 2: [3, 7]})
+    assert attrs(found, PLAN_ATTRIBUTE) == [None, "0", "0,1@3,7", None]
+    assert attrs(found, RANGE_ATTRIBUTE) == [None, "2", "2", None]
+    assert attrs(mark(graph, {1: [0]}, hook=True), RANGE_ATTRIBUTE) == [None] * 4
+
+
+def test_a_range_alone_is_written_into_every_operator(graph: Graph) -> None:
+    found = mark(graph, {}, hook=True, match_range=ASSIGNED, static=True)
+    assert attrs(found, RANGE_ATTRIBUTE) == [None, "-1s", "-1s", "-1s"]
+    assert (range_text(ASSIGNED, False), range_text(4, True)) == ("-1", "4")
+
+
+def test_without_the_hook_mxnet_mirrors(graph: Graph) -> None:
+    found = mark(graph, {1: [0]}, hook=False, match_range=2)
+    assert attrs(found, MIRROR_ATTRIBUTE) == [None, "True", None, None]
+    assert found.without_attrs(MIRROR_ATTRIBUTE) == graph
+
+
+@pytest.mark.parametrize("hook", [True, False])
+def test_marks_are_what_was_added(graph: Graph, hook: bool) -> None:
+    found = mark(graph, {1: [0]}, hook, match_range=2)
+    name = PLAN_ATTRIBUTE if hook else MIRROR_ATTRIBUTE
+    assert marked(graph, found) == {1: name}
+    assert [(each.node, each.op, name in each.attrs) for each in marks_of(graph, found)] == [(1, "tanh", True)]
+    assert unmarked(graph, found) == graph
+    assert marked(found, found) == {}, "the user's own are not the plan's"
+    assert marks_of(found, found) == ()
+    assert unmarked(found, found) == found
+
+
+def test_other_gradients_are_seen(graph: Graph) -> None:
+    assert not implements(graph)
+    assert implements(graph.with_attrs({1: {GRADIENT_ATTRIBUTE: "a>b:0"}}))
+
+
+@pytest.mark.parametrize(
+    ("given", "outputs", "splits"),
+    [
+        ({PLAN_ATTRIBUTE: "0,2@17,230"}, (0, 2), (17, 230)),
+        ({PLAN_ATTRIBUTE: "1"}, (1,), ()),
+        ({MIRROR_ATTRIBUTE: "True"}, (0,), ()),
+        ({RANGE_ATTRIBUTE: "2"}, (), ()),
+    ],
+)
+def test_marks_are_read(given: dict[str, str], outputs: tuple[int, ...], splits: tuple[int, ...]) -> None:
+    assert outputs_of(Mark(3, "tanh", given)) == outputs
+    assert splits_of(Mark(3, "tanh", given)) == splits

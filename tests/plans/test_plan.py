@@ -15,9 +15,8 @@ import pytest
 from echo.errors import GraphError
 from echo.plans.decisions import RECOMPUTE, STASH, WORKSPACES, Decision, Mark, Memory, Missed, Note, NoteKind
 from echo.plans.key import Argument, PlanKey
-from echo.plans.plan import Plan
-from echo.plans.step_time import StepTime
-from echo.plans.why import Flip
+from echo.plans.plan import Plan, StepTime
+from echo.plans.text import Flip
 
 SUBJECT = PlanKey(
     graph="abc",

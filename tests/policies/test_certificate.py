@@ -20,11 +20,9 @@ from echo.ir.training_graph import TrainingGraph
 from echo.policies import POLICIES
 from echo.policies.data_problem import problem_of_graph
 from echo.policies.exact import Exact
-from echo.policies.problem import Policy, Problem
+from echo.policies.problem import Policy, Problem, partition
 from echo.policies.search import Search
-from echo.policies.segments import partition
-from echo.policies.solvers.greedy_keep import GreedyKeep
-from echo.policies.solvers.ruin_recreate import RuinRecreate
+from echo.policies.solvers.ruin_recreate import GreedyKeep, RuinRecreate
 from echo.policies.sublinear import Sublinear
 from tests.data_graphs import ILP_NAMES, chain, ilp_graph, ilp_plans, random_graph
 

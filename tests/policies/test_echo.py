@@ -15,9 +15,8 @@ from echo.ir.graph import Entry
 from echo.ir.schedule import Splits
 from echo.policies import policy_named
 from echo.policies.echo import Echo
-from echo.policies.problem import Problem
+from echo.policies.problem import Problem, partition
 from echo.policies.search import Search
-from echo.policies.segments import partition
 from tests.conftest import ALL_CASES, Case, any_case, case_of, overhead_of, problem_of
 from tests.made_graphs import Builder, CountedGraph, diamonds
 

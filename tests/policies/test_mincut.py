@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from echo.policies.data_problem import problem_of_graph
 from echo.policies.mincut import Mincut
-from echo.policies.solvers.stash import least_stash
+from echo.policies.solvers.min_cut import least_stash
 from tests.data_graphs import unrolled
 
 

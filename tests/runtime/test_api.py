@@ -10,7 +10,7 @@ import pytest
 from echo.errors import OptionError, ShapeError, UnsupportedError
 from echo.frontend.symbols import graph_of, symbol_of
 from echo.ir.op_spec import PLAN_ATTRIBUTE
-from echo.plans.marks import mark
+from echo.plans.decisions import mark
 from echo.runtime import api
 from echo.runtime.symbol import OptimizedSymbol
 

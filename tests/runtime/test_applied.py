@@ -10,7 +10,7 @@ import pytest
 from echo.frontend.symbols import graph_of
 from echo.ir.graph import Graph
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE
-from echo.plans.marks import mark
+from echo.plans.decisions import mark
 from echo.runtime.applied import Applied
 from echo.runtime.rebind import Rebinder
 

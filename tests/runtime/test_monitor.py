@@ -11,7 +11,7 @@ import pytest
 from echo.frontend.symbols import graph_of
 from echo.ir.graph import Graph
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE
-from echo.plans.marks import mark
+from echo.plans.decisions import mark
 from echo.runtime.monitor import WithoutClones
 
 GRAPH = graph_of(mx.sym.exp(mx.sym.tanh(mx.sym.var("x"), name="a_b"), name="a"))

@@ -19,8 +19,7 @@ from mxnet.gluon import nn
 import echo
 from echo.errors import OptionError, VerificationError
 from echo.ir.graph import Graph
-from echo.plans.options import Options
-from echo.plans.variables import options_from
+from echo.plans.options import Options, options_from
 from echo.runtime import verify
 from echo.runtime.executor import PlannedExecutor
 from tests.conftest import plan_other_graphs

@@ -14,8 +14,7 @@ import echo
 from echo import pipeline
 from echo.errors import BudgetError, OptionError
 from echo.planning.service import Planner
-from echo.plans.options import Options
-from echo.plans.variables import options_from
+from echo.plans.options import Options, options_from
 from echo.runtime import find
 from echo.system import process as module
 from echo.system.process import NEVER, Deadline

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import math
+import random
+from dataclasses import replace
+from functools import partial
+
 import pytest
 
 from echo.errors import NativeError
+from echo.estimators.scheduler import CHUNKS, LIVE, Scheduler
+from echo.ir.data_graph import DataGraph
+from echo.ir.schedule import Splits
 from echo.policies.data_problem import problem_of_graph
+from echo.policies.none import None_
 from echo.policies.solvers import ruin_recreate
-from echo.policies.solvers.ruin_recreate import RuinRecreate, can_fit
-from tests.data_graphs import chain, unrolled
+from echo.policies.solvers.ruin_recreate import GreedyKeep, RuinRecreate, can_fit
+from tests.conftest import calls_of
+from tests.data_graphs import chain, random_graph, unrolled
 
 
 @pytest.mark.parametrize("share", [0.4, 0.7, 1.0])
@@ -48,3 +58,89 @@ def test_what_it_leaves_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(ruin_recreate, "scheduler_of", missing)
     assert RuinRecreate().choose(problem_of_graph(*chain(10))) == {}
+
+
+MEASURES = pytest.mark.parametrize("measure", [LIVE, CHUNKS])
+
+
+def all_dropped(seed: int) -> tuple[DataGraph, Splits]:
+    graph = random_graph(seed, random.Random(seed).randint(4, 40))
+    backward = [number for number, node in graph.training.operators() if not node.forward]
+    forward = [number for number, node in graph.training.operators() if node.forward]
+    splits = {number: (backward[0], backward[len(backward) // 2]) for number in forward[:-1]}
+    return graph, splits
+
+
+@MEASURES
+def test_what_is_kept_fits_and_saves_time(measure: int) -> None:
+    """Of splits that are there some stay, within any budget that they fit; the value is that of what is left."""
+    kept = 0
+    for seed in range(120):
+        graph, start = all_dropped(seed)
+        scheduler = Scheduler(*graph, measure)
+        before, stock = scheduler.simulate(start), scheduler.simulate({})
+        for part in (0.0, 0.5, 1.0):
+            budget = int(before.bytes + part * max(0, stock.bytes - before.bytes))
+            splits, value = scheduler.keep(start, budget)
+            assert value.bytes <= budget, f"seed {seed}"
+            assert value.seconds <= before.seconds, f"seed {seed}"
+            assert value == scheduler.simulate(splits), f"seed {seed}"
+            assert all(set(slots) <= set(start[node]) for node, slots in splits.items()), f"seed {seed}"
+            assert scheduler.keep(start, budget) == (splits, value), f"seed {seed}: two runs differ"
+            kept += value.seconds < before.seconds
+    assert kept > 240
+
+
+@MEASURES
+def test_with_room_for_everything_little_is_left(measure: int) -> None:
+    recomputed = total = 0.0
+    for seed in range(120):
+        graph, start = all_dropped(seed)
+        scheduler = Scheduler(*graph, measure)
+        budget = max(scheduler.simulate(start).bytes, 2 * scheduler.simulate({}).bytes)
+        recomputed += scheduler.keep(start, budget)[1].seconds
+        total += scheduler.simulate(start).seconds
+    assert recomputed < 0.01 * total
+
+
+def test_a_budget_that_the_start_does_not_keep_changes_nothing() -> None:
+    graph, start = all_dropped(3)
+    scheduler = Scheduler(*graph)
+    value = scheduler.simulate(start)
+    assert scheduler.keep(start, value.bytes - 1) == (start, value)
+
+
+def test_a_chain_costs_one_more_forward_pass() -> None:
+    for length in (100, 400, 900):
+        problem = problem_of_graph(*chain(length), max_bytes=2 * math.isqrt(length) + 4)
+        value = problem.value(GreedyKeep().choose(problem))
+        assert value.bytes <= 2 * math.isqrt(length) + 4
+        assert value.seconds <= 1.25 * length
+
+
+@pytest.mark.parametrize("part", [0.3, 0.6, 0.9])
+def test_heavy_operators_run_again_as_far_as_the_budget_wants(part: float) -> None:
+    """Of an LSTM that stashes its gates, about the part of the products that the budget has no room for."""
+    steps = 200
+    problem = problem_of_graph(*unrolled(steps))
+    stock, least = problem.value(None_().choose(problem)).bytes, 4096 * 2 * math.isqrt(2 * steps)
+    problem = replace(problem, max_bytes=int(least + part * (stock - least)))
+    value = problem.value(GreedyKeep().choose(problem))
+    assert problem.max_bytes is not None
+    assert value.bytes <= problem.max_bytes
+    light = sum(second for second in problem.overhead.seconds if second < 1e-4)
+    assert value.seconds <= light + 1e-4 * steps * (1 - part)
+
+
+@pytest.mark.slow
+def test_work_grows_with_the_graph() -> None:
+    work = []
+    for steps in (100, 400, 1600):
+        problem = problem_of_graph(*unrolled(steps))
+        problem = replace(problem, max_bytes=problem.value({}).bytes // 4)
+        choice, calls = calls_of(partial(GreedyKeep().choose, problem))
+        work.append(calls)
+        value = problem.value(choice)
+        assert problem.max_bytes is not None
+        assert value.bytes <= problem.max_bytes
+    assert work[2] < 5 * work[1]

@@ -1,27 +1,58 @@
-"""The integer program behind `echo.policies.exact`: every schedule of a training graph, its bytes and its seconds.
-
-In the spirit of Checkmate (Jain et al., MLSys 2020), in the steps of `echo.ir.schedule`. For each backward position k:
-
-- run[k, i], binary: candidate i runs again just before backward node k, and is read there;
-- kept[k, e]: the value of forward entry e is in memory when position k begins; integral where run is;
-- used[k, e, r]: once computed, e is alive until copy r or a later one has read it at position k, or beyond k.
-
-Copies at one position run in the order of their numbers. An output counts before the inputs are freed. The program does
-not know operators that work in place, nor chunks of a storage planner.
-"""
+"""The integer program whose solution is the optimal schedule."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass, field
 from functools import reduce
 from math import gcd
-from typing import Any, Iterable, Iterator, Sequence
+from typing import Any, Iterable, Iterator, Mapping, Sequence
 
 from echo.ir.graph import Entry
 from echo.ir.schedule import Splits, steps_of
 from echo.ir.training_node import TrainingNode
 from echo.policies.problem import Problem
-from echo.policies.solvers.program import CONSTANT, Program
+
+# An integer program as columns and rows, the form that solvers take.
+
+CONSTANT = -1  # the column of terms that do not depend on the schedule
+
+
+@dataclass
+class Program:
+    """Columns, and rows with their bounds: lower <= row <= upper."""
+
+    cost: list[float] = field(default_factory=list)
+    integral: list[bool] = field(default_factory=list)
+    top: list[float] = field(default_factory=list)  # upper bounds of the columns, all of which begin at 0
+    lower: list[float] = field(default_factory=list)
+    upper: list[float] = field(default_factory=list)
+    rows: list[dict[int, float]] = field(default_factory=list)
+
+    def column(self, cost: float = 0.0, integral: bool = False, top: float = 1.0) -> int:
+        self.cost.append(cost)
+        self.integral.append(integral)
+        self.top.append(top)
+        return len(self.cost) - 1
+
+    def row(self, terms: Mapping[int, float], lower: float, upper: float) -> None:
+        constant = terms.get(CONSTANT, 0.0)
+        self.rows.append({column: factor for column, factor in terms.items() if column != CONSTANT and factor})
+        self.lower.append(lower - constant)
+        self.upper.append(upper - constant)
+
+
+# The integer program behind `echo.policies.exact`: every schedule of a training graph, its bytes and its seconds.
+#
+# In the spirit of Checkmate (Jain et al., MLSys 2020), in the steps of `echo.ir.schedule`. For each backward position
+# k:
+#
+# - run[k, i], binary: candidate i runs again just before backward node k, and is read there;
+# - kept[k, e]: the value of forward entry e is in memory when position k begins; integral where run is;
+# - used[k, e, r]: once computed, e is alive until copy r or a later one has read it at position k, or beyond k.
+#
+# Copies at one position run in the order of their numbers. An output counts before the inputs are freed. The program
+# does not know operators that work in place, nor chunks of a storage planner.
 
 _INFINITE = float("inf")
 

@@ -1,27 +1,81 @@
-"""A hill climb over classes of nodes, with MXNet's planner, replayed, as the objective.
-
-It starts from all candidates recomputed and flips one class at a time, once for each match range of MXNet's planner;
-the best few climbs go on with finer classes. With a bound on time each class is weighed alone, by the bytes that it
-saves and the seconds that it takes, and the price of a second is bisected to where the choice just keeps the bound;
-then again, with a climb at each price. A class that fits only in part is split. The effort that is left goes into
-threshold accepting (Dueck and Scheuer, 1990): random flips that may cost a little memory, ever less. Everything is
-deterministic: the effort is counted in visited nodes, not in seconds, and the random flips come from a fixed seed.
-With a warm start from another graph of the same model the climb begins at that choice, and takes a tenth of the effort.
-"""
+"""A hill climb over classes of equivalent nodes, in several orders."""
 
 from __future__ import annotations
 
 import random
-from typing import Callable, Sequence
+from dataclasses import dataclass
+from typing import Callable, Protocol, Sequence
 
 import numpy as np
 
 from echo.estimators.storage_planner import Choice, Evaluation
 from echo.ir.training_graph import ASSIGNED, PEAK
 from echo.policies.classes import classes
-from echo.policies.problem import Problem
-from echo.policies.solvers.orders import Limits, Order, Price, Worth
-from echo.policies.warm_start import WarmStart
+from echo.policies.problem import Problem, WarmStart
+
+# The orders by which a climb compares choices: the limits of a problem, or bytes and seconds at a price.
+
+
+class Order(Protocol):
+    """An order of choices: a climb prefers those of smaller rank."""
+
+    def rank(self, value: Evaluation) -> tuple[float, ...]: ...
+
+    def most_bytes(self, current: Evaluation) -> int | None:
+        """Bytes above which no choice can rank before the current one, None where there is no such bound."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The order of choices under the user's limits."""
+
+    problem: Problem
+
+    def rank(self, value: Evaluation) -> tuple[float, ...]:
+        return self.problem.rank(value)
+
+    def keeps(self, value: Evaluation) -> bool:
+        """Whether a choice is within all limits."""
+        return self.problem.keeps(value)
+
+    def most_bytes(self, current: Evaluation) -> int | None:
+        if self.problem.max_bytes is not None:
+            return max(self.problem.max_bytes, current.bytes)
+        return current.bytes if self.rank(current)[0] == 0 else None
+
+
+@dataclass(frozen=True)
+class Price:
+    """The order of choices when a second costs ``price`` bytes."""
+
+    price: float
+
+    def rank(self, value: Evaluation) -> tuple[float, ...]:
+        return (value.bytes + self.price * value.seconds, value.seconds)
+
+    def most_bytes(self, current: Evaluation) -> int | None:
+        return int(self.rank(current)[0])
+
+
+@dataclass(frozen=True)
+class Worth:
+    """A class of nodes: the bytes that recomputing it saves, and the seconds that it takes."""
+
+    group: Choice
+    bytes: int
+    seconds: float
+
+
+# A hill climb over classes of nodes, with MXNet's planner, replayed, as the objective.
+#
+# It starts from all candidates recomputed and flips one class at a time, once for each match range of MXNet's
+# planner; the best few climbs go on with finer classes. With a bound on time each class is weighed alone, by the
+# bytes that it saves and the seconds that it takes, and the price of a second is bisected to where the choice just
+# keeps the bound; then again, with a climb at each price. A class that fits only in part is split. The effort that is
+# left goes into threshold accepting (Dueck and Scheuer, 1990): random flips that may cost a little memory, ever less.
+# Everything is deterministic: the effort is counted in visited nodes, not in seconds, and the random flips come from
+# a fixed seed. With a warm start from another graph of the same model the climb begins at that choice, and takes a
+# tenth of the effort.
 
 _ROUNDS = (0, 1, 2, 3)  # of the classes, coarse to fine
 _FINALISTS = 3  # match ranges that are climbed to the end

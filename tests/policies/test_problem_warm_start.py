@@ -12,8 +12,8 @@ from echo.ir.schedule import Splits
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TrainingNode
 from echo.policies.classes import roles
+from echo.policies.problem import WarmStart
 from echo.policies.search import Search
-from echo.policies.warm_start import WarmStart
 from tests.conftest import Case, any_case, case_of, problem_of
 
 HIDDEN, WORDS, BATCH = 16, 40, 8

@@ -1,4 +1,4 @@
-"""What a process logs of its plans: one of a graph much larger than those before, and all at its end."""
+"""The time of a step before and after, as a ratio and in words."""
 
 from __future__ import annotations
 
@@ -8,9 +8,23 @@ from typing import Any
 
 import pytest
 
-from echo.plans.plan import Plan
-from echo.plans.summary import Summary
+from echo.plans.plan import Plan, StepTime, Summary
 from tests.plans.test_plan import plan
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "ratio", "change"),
+    [
+        (0.2, 0.06, 0.3, "-70.0 %"),
+        (0.2, 0.2, 1.0, "+0.0 %"),
+        (0.05, 0.1, 2.0, "+100.0 %"),
+        (0.0, 0.0, 1.0, "+0.0 %"),  # nothing was measured
+    ],
+)
+def test_ratio_and_change(before: float, after: float, ratio: float, change: str) -> None:
+    time = StepTime(before, after)
+    assert time.ratio == pytest.approx(ratio)
+    assert time.change == change
 
 
 @pytest.fixture

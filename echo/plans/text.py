@@ -1,0 +1,218 @@
+"""The texts of a plan: its table of feature maps, and why one of them is stashed or recomputed."""
+
+from __future__ import annotations
+
+import difflib
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Callable, Iterable, Mapping, Sequence
+
+from rich.console import RenderableType
+from rich.table import Table
+
+from echo.errors import OptionError
+from echo.plans.decisions import RECOMPUTE, STASH, Decision, Missed, near_misses
+from echo.system.terminal import megabytes, size_text, text_of
+
+if TYPE_CHECKING:
+    from echo.plans.decisions import Decision
+    from echo.plans.plan import Plan
+
+
+# A plan as text: totals, memory by kind and by layer, and the largest decisions with their reasons.
+
+_WIDTH = 120
+_MOST_LAYERS, _MOST_DECISIONS = 8, 8
+
+
+def render(plan: Plan) -> str:
+    """The plan as a text of at most 120 columns."""
+    head = f"echo plan ({plan.policy}, {plan.device}, applied by {plan.applied}): {plan.summary()}"
+    notes = (f"note: {remark}" for remark in plan.general_remarks)
+    return text_of([head, *_tables(plan), *notes], _WIDTH)
+
+
+def _tables(plan: Plan) -> Iterable[RenderableType]:
+    yield _memory(plan)
+    if plan.before.layers:
+        yield _layers(plan)
+    for action in (RECOMPUTE, STASH):
+        groups = _groups(decision for decision in plan.decisions if decision.action == action)
+        if groups:
+            yield _decisions(action, groups)
+    groups_of_missed = near_misses(plan.missed)
+    if groups_of_missed:
+        yield _not_fused(groups_of_missed)
+
+
+def _memory(plan: Plan) -> Table:
+    table = Table("memory (MB)", title_justify="left")
+    for heading in ("before", "after"):
+        table.add_column(heading, justify="right")
+    table.add_row("planned by MXNet", megabytes(plan.before.planned), megabytes(plan.after.planned))
+    table.add_row("alive at the peak", megabytes(plan.before.live_peak), megabytes(plan.after.live_peak))
+    _rows(table, plan.before.at_peak, plan.after.at_peak, "  ")
+    _rows(table, plan.before.static, plan.after.static, "")
+    table.add_row("all of it", megabytes(plan.before.total), megabytes(plan.after.total))
+    return table
+
+
+def _rows(table: Table, before: Mapping[str, int], after: Mapping[str, int], indent: str) -> None:
+    for kind in dict.fromkeys([*before, *after]):
+        table.add_row(indent + kind, megabytes(before.get(kind, 0)), megabytes(after.get(kind, 0)))
+
+
+def _layers(plan: Plan) -> Table:
+    table = Table("stashed maps by layer (MB)")
+    for heading in ("before", "after"):
+        table.add_column(heading, justify="right")
+    both = [Counter(memory.layers) for memory in (plan.before, plan.after)]
+    layers = sorted(both[0] | both[1], key=lambda layer: -max(memory[layer] for memory in both))
+    for layer in layers[:_MOST_LAYERS]:
+        table.add_row(layer, *(megabytes(memory[layer]) for memory in both))
+    rest = layers[_MOST_LAYERS:]
+    if rest:
+        table.add_row(f"{len(rest)} more", *(megabytes(sum(memory[layer] for layer in rest)) for memory in both))
+    return table
+
+
+def _groups(decisions: Iterable[Decision]) -> list[list[Decision]]:
+    """Decisions on alike maps together (operator, size), the largest group first."""
+    groups: dict[tuple[str, int, int], list[Decision]] = {}
+    for decision in decisions:
+        groups.setdefault((decision.op, decision.output, decision.bytes), []).append(decision)
+    return sorted(groups.values(), key=lambda group: -sum(decision.bytes for decision in group))
+
+
+def _decisions(action: str, groups: list[list[Decision]]) -> Table:
+    table = Table(action)
+    for heading in ("maps", "MB", "ms"):
+        table.add_column(heading, justify="right")
+    table.add_column("for example", overflow="fold")
+    table.add_column("why", overflow="fold")
+    for group in groups[:_MOST_DECISIONS]:
+        size, seconds = sum(item.bytes for item in group), sum(item.seconds for item in group)
+        cost = f"{1000 * seconds:.2f}" if action == RECOMPUTE else ""
+        table.add_row(group[0].op, str(len(group)), megabytes(size), cost, group[0].name, group[0].reason)
+    return table
+
+
+def _not_fused(groups: list[list[Missed]]) -> Table:
+    """Places at which a pattern was nearly found, those with the same reason together."""
+    table = Table("not fused")
+    table.add_column("places", justify="right")
+    table.add_column("for example", overflow="fold")
+    table.add_column("because", overflow="fold")
+    for group in groups:
+        patterns = ", ".join(dict.fromkeys(missed.pattern for missed in group))
+        table.add_row(patterns, str(len(group)), group[0].name, group[0].reason)
+    return table
+
+
+# Why one feature map is stashed or recomputed, and what it would cost to change that.
+
+NOT_KNOWN = "what a change would cost is known to the plan that echo.plan returns, not to one that was loaded"
+_OPPOSITE = {"recompute": "stashed", "stash": "recomputed"}
+_IS = {"recompute": "recomputed", "stash": "stashed"}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A plan with another decision: ``planned`` bytes under the plan's own storage, ``seconds`` of recomputation."""
+
+    planned: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Flip:
+    """The cost of a plan with one decision reversed: ``alone``, and ``together`` with those on ``alike`` other maps.
+
+    These are maps of the same class, such as equal maps of all time steps or layers: where one alone changes little,
+    all of them may change much. A cost is None where there is no such plan, and ``note`` says why.
+    """
+
+    alone: Cost | None = None
+    together: Cost | None = None
+    alike: int = 0
+    note: str = ""
+
+
+Flipper = Callable[["Decision"], Flip]
+
+
+@dataclass(frozen=True)
+class Why:
+    """The answer of `Plan.why`: the decision with its reason, what the plan costs, and what it costs with a flip."""
+
+    decision: Decision
+    plan: Cost
+    flip: Flip
+
+    def __str__(self) -> str:
+        decision = self.decision
+        size = _size(decision.bytes)
+        lines = [
+            f"{decision.name}:{decision.output} ({decision.op}, {size}) is {_IS[decision.action]}",
+            f"  why: {decision.reason}",
+            f"  the plan: {_size(self.plan.planned)} planned, {1000 * self.plan.seconds:.2f} ms of recomputation",
+        ]
+        opposite = _OPPOSITE[decision.action]
+        if self.flip.alone is not None:
+            lines.append(f"  {opposite} instead: {self._cost(self.flip.alone)}")
+        if self.flip.together is not None:
+            lines.append(f"  {opposite} with {self.flip.alike} alike: {self._cost(self.flip.together)}")
+        if self.flip.note:
+            lines.append(f"  note: {self.flip.note}")
+        return "\n".join(lines)
+
+    def _cost(self, cost: Cost) -> str:
+        more, slower = cost.planned - self.plan.planned, cost.seconds - self.plan.seconds
+        change = f"{'-' if more < 0 else '+'}{_size(abs(more))}"
+        return (
+            f"{_size(cost.planned)} planned ({change}), {1000 * cost.seconds:.2f} ms of recomputation "
+            f"({1000 * slower:+.2f} ms)"
+        )
+
+
+@dataclass(frozen=True)
+class NotFused:
+    """The answer of `Plan.why` for a node at which patterns were nearly found: each with the reason why it was not."""
+
+    name: str
+    reasons: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        return "\n".join(f"{self.name} is no {pattern}: {reason}" for pattern, reason in self.reasons)
+
+
+def why(plan: Plan, name: str, flipper: Flipper | None) -> Why | NotFused:
+    """See `Plan.why`."""
+    nodes = {name, name.rpartition(":")[0]}
+    missed = tuple((near_miss.pattern, near_miss.reason) for near_miss in plan.missed if near_miss.name in nodes)
+    if missed and all(decision.name not in nodes for decision in plan.decisions):
+        return NotFused(name, missed)
+    decision = _find(plan.decisions, name)
+    flip = Flip(note=NOT_KNOWN) if flipper is None else flipper(decision)
+    if missed:
+        flip = replace(flip, note="; ".join([*([flip.note] if flip.note else []), str(NotFused(name, missed))]))
+    return Why(decision, Cost(plan.after.chosen, plan.overhead_seconds), flip)
+
+
+def _find(decisions: Sequence[Decision], name: str) -> Decision:
+    full = {f"{decision.name}:{decision.output}": decision for decision in decisions}
+    if name in full:
+        return full[name]
+    keys = [key for key, decision in full.items() if decision.name == name]
+    if len(keys) == 1:
+        return full[keys[0]]
+    if keys:
+        raise OptionError(f"{name!r} has {len(keys)} feature maps, expected one of {', '.join(keys[:8])}")
+    names = list(dict.fromkeys([*(decision.name for decision in decisions), *full]))
+    close = difflib.get_close_matches(str(name), names, n=4, cutoff=0.5)
+    hint = f", did you mean {', '.join(close)}" if close else ""
+    raise OptionError(f"no gradient reads a feature map named {name!r}: expected one of the plan's {len(full)}{hint}")
+
+
+def _size(count: int) -> str:
+    return size_text(count)
