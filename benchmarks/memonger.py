@@ -32,10 +32,8 @@ from benchmarks.models import MXNET_MB
 from benchmarks.record import apart, asked, known_rows, save
 from echo.ir.op_spec import PLAN_ATTRIBUTE
 from echo.ir.ops import spec
-from echo.passes.candidates import FindCandidates
-from echo.passes.explain import Explain
-from echo.passes.partition import Partition
-from echo.passes.rewrite import Rewrite
+from echo.passes.analysis import FindCandidates, Partition
+from echo.passes.rewrite import Explain, Rewrite
 from echo.passes.select import Select
 from echo.plans.decisions import splits_of
 

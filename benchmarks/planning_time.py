@@ -28,9 +28,9 @@ from echo.estimators.overhead import estimate
 from echo.estimators.storage_planner import Evaluator, make_planner
 from echo.ir.graph import Graph
 from echo.ir.training_graph import TrainingGraph
-from echo.passes.base import run
-from echo.passes.confirm import Confirmed
+from echo.passes.pass_manager import run
 from echo.passes.request import Request
+from echo.passes.rewrite import Confirmed
 from echo.passes.select import Selection
 from echo.pipeline import PIPELINE
 from echo.plans.key import PlanKey
@@ -71,7 +71,7 @@ class _Frontend:
 
 @dataclass(frozen=True)
 class _Accept:
-    """In the place of `echo.passes.confirm.Confirm`, which asks MXNet."""
+    """In the place of `echo.passes.rewrite.Confirm`, which asks MXNet."""
 
     name: ClassVar[str] = "accept"
     needs: ClassVar[tuple[type, ...]] = (Selection,)

@@ -16,21 +16,14 @@ from typing import Iterator
 
 from echo.errors import BudgetError, OptionError
 from echo.estimators.overhead import Overhead
-from echo.passes.base import Pass, run
-from echo.passes.candidates import FindCandidates
-from echo.passes.confirm import Confirm
-from echo.passes.differentiate import Differentiate
-from echo.passes.estimate import EstimateOverhead
-from echo.passes.explain import Explain
+from echo.passes.analysis import Differentiate, EstimateOverhead, FindCandidates, Partition
 from echo.passes.fuse import Fuse
-from echo.passes.layouts import BatchProducts
-from echo.passes.masks import PackMasks
-from echo.passes.partition import Partition
+from echo.passes.pass_manager import Pass, run, trace
 from echo.passes.patterns.apply import Fused, Place
+from echo.passes.refinements import BatchProducts, PackMasks
 from echo.passes.request import Request
-from echo.passes.rewrite import Rewrite, Rewritten
+from echo.passes.rewrite import Confirm, Explain, Rewrite, Rewritten
 from echo.passes.select import Select, Selection
-from echo.passes.trace import trace
 from echo.passes.trial import Offer, Planned, Refinement, Trial, choose, inside, stock_memory
 from echo.plans.decisions import Memory, Missed
 from echo.plans.plan import Plan

@@ -156,7 +156,7 @@ STATE = {
     "echo/frontend/hook.py": "it is installed once: a lock; and MXNet is marked by the copy of echo that works on it",
     "echo/frontend/spaces.py": "belongs to the thread: that its operators draw from one space",
     "echo/native/__init__.py": "the library whose functions MXNet calls, its lock; belongs to the thread: its captures",
-    "echo/passes/trace.py": "belongs to the thread: the folder into which its plannings are traced",
+    "echo/passes/pass_manager.py": "belongs to the thread: the folder into which its plannings are traced",
     "echo/runtime/cached_ops.py": "belongs to the thread: the policy of the block whose CachedOps it makes",
     "echo/runtime/find.py": "the planner of the process, which remembers plans and says how many there were",
     "echo/runtime/foresight.py": "the predicted peak of the process, and what was seen of it",

@@ -25,7 +25,7 @@ from echo.frontend.capture import planned_megabytes
 from echo.frontend.hook import install_hook
 from echo.frontend.symbols import graph_of, symbol_of
 from echo.ir.op_spec import PLAN_ATTRIBUTE
-from echo.passes.differentiate import Differentiate
+from echo.passes.analysis import Differentiate
 from echo.plans.decisions import mark
 from echo.runtime import find
 from echo.system.threads import ONCE

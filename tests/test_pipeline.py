@@ -15,9 +15,9 @@ from echo import pipeline
 from echo.errors import BudgetError
 from echo.ir.graph import PREFIX
 from echo.passes import trial
-from echo.passes.masks import Masked
 from echo.passes.patterns import MASKS, dropout
 from echo.passes.patterns.hoist import is_layout
+from echo.passes.refinements import Masked
 from echo.passes.request import Request
 from echo.passes.rules import Rules
 from echo.passes.trial import Planned

@@ -133,7 +133,7 @@ def _symbol(path: str) -> Any:
 
 def _plan(symbol: Any, shapes: List[str], trace: Optional[str], options: Dict[str, Any]) -> "Plan":
     import echo
-    from echo.passes.trace import tracing
+    from echo.passes.pass_manager import tracing
 
     with tracing(trace or ""):
         return echo.plan(symbol, **{**options, **shapes_of(symbol, shapes)})

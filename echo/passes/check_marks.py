@@ -25,7 +25,7 @@ from echo.ir.op_spec import (
 from echo.ir.recompute_rules import all_outputs, why_not
 from echo.ir.training_graph import ASSIGNED, DYNAMIC, KEEPS_MEMORY, TrainingGraph, common_subexpressions
 from echo.ir.training_node import TensorType, TrainingNode
-from echo.passes.candidates import Candidates, FindCandidates
+from echo.passes.analysis import Candidates, FindCandidates
 from echo.passes.request import Frontend, Request
 from echo.passes.rewrite import gradient_marks, on_equal_nodes
 from echo.passes.select import MATCH_RANGES

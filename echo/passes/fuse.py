@@ -1,4 +1,4 @@
-"""Fused operators in the user's graph: the first stage, before the graph is differentiated."""
+"""The pass that fuses, and the bytes of workspaces that fused operators draw."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import AbstractSet, ClassVar
 
 from echo.estimators.footprint import workspaces
 from echo.kernels.library import MOST_BYTES
-from echo.passes.candidates import named
+from echo.passes.analysis import named
 from echo.passes.patterns import LAYERS, MASKS
 from echo.passes.patterns.apply import Fused, fuse
 from echo.passes.patterns.recurrence import normed_state
 from echo.passes.request import Frontend, Request
 from echo.passes.slower import WhySlower
 from echo.plans.decisions import Note
+
+# Fused operators in the user's graph: the first stage, before the graph is differentiated.
 
 _BITS = ("no operator is fused that would change last bits: {name} normalizes a product of the state of a recurrent "
          "cell, which makes each rounding grow from step to step (exact=False fuses)")  # fmt: skip
@@ -87,3 +89,33 @@ def too_large(frontend: Frontend) -> dict[tuple[str, str], str]:
         )
         for number, size in large.items()
     }
+
+
+# The bytes that fused operators draw as they run, beside all that is planned.
+
+
+@dataclass(frozen=True)
+class Workspaces:
+    """``largest`` is the largest workspace of a graph's operators; so much is drawn from each of some ``spaces``."""
+
+    largest: int
+    spaces: int
+
+    @property
+    def bytes(self) -> int:
+        """The bytes that all spaces hold once the largest workspace was drawn from each."""
+        return self.largest * self.spaces
+
+
+@dataclass(frozen=True)
+class CountWorkspaces:
+    """Asks the kernels what each of the graph's fused operators draws; each space then holds the largest of these."""
+
+    name: ClassVar[str] = "workspaces"
+    needs: ClassVar[tuple[type, ...]] = (Request,)
+    gives: ClassVar[type] = Workspaces
+
+    def run(self, request: Request) -> Workspaces:
+        frontend = request.frontend
+        drawn = workspaces(frontend.differentiate(), frontend.device)
+        return Workspaces(max(drawn.values(), default=0), frontend.spaces)

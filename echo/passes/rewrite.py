@@ -1,16 +1,41 @@
-"""The user's graph with the plan written into node attributes: the one place where graphs are changed."""
+"""The passes behind the choice: it is written into the symbol, confirmed by MXNet's planner, and explained."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Iterable, Iterator, Mapping
 
-from echo.ir.graph import Graph
+from echo.estimators.footprint import Footprint, footprint
+from echo.estimators.inplace import read_too_late
+from echo.estimators.overhead import Overhead
+from echo.estimators.storage_planner import blocks
+from echo.ir.graph import Entry, Graph
 from echo.ir.op_spec import APART_ATTRIBUTE, GRADIENT_ATTRIBUTE, GradientRule
-from echo.ir.training_graph import KEEPS_MEMORY, TrainingGraph, common_subexpressions
+from echo.ir.ops import spec
+from echo.ir.schedule import with_clones
+from echo.ir.training_graph import ASSIGNED, KEEPS_MEMORY, TrainingGraph, common_subexpressions
+from echo.passes.analysis import Candidates
 from echo.passes.request import Request
+from echo.passes.rules import RULES
 from echo.passes.select import Selection
-from echo.plans.decisions import mark
+from echo.plans.decisions import (
+    KEPT,
+    RECOMPUTE,
+    STASH,
+    Decision,
+    Mark,
+    Memory,
+    Note,
+    mark,
+    marks_of,
+    outputs_of,
+    splits_of,
+)
+from echo.plans.options import SEARCH
+from echo.plans.plan import Plan
+from echo.system.terminal import counted
+
+# The user's graph with the plan written into node attributes: the one place where graphs are changed.
 
 
 @dataclass(frozen=True)
@@ -75,3 +100,220 @@ def _backward_ranks(training: TrainingGraph) -> dict[int, int]:
     """The backward nodes, counted from 0, by position."""
     backward = [number for number, node in training.operators() if not node.forward]
     return {number: rank for rank, number in enumerate(backward)}
+
+
+# Never worse, and the same bits: where MXNet's own planner says otherwise, the user's graph is bound as it is.
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """``planned_bytes``: MXNet's own figure for the graph to bind. ``accepted``: the rewritten graph is bound.
+
+    Operators that run again keep ``kept_bytes`` beside that. ``reason`` says why the rewritten graph is not bound.
+    """
+
+    planned_bytes: int
+    accepted: bool
+    reason: str = ""
+    kept_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Confirm:
+    """Binds the rewritten graph without memory and compares."""
+
+    name: ClassVar[str] = "confirm"
+    needs: ClassVar[tuple[type, ...]] = (Request, TrainingGraph, Rewritten, Selection, Overhead)
+    gives: ClassVar[type] = Confirmed
+
+    def run(
+        self, request: Request, training: TrainingGraph, rewritten: Rewritten, selection: Selection, overhead: Overhead
+    ) -> Confirmed:
+        confirmed = self.confirmed(request, training, rewritten)
+        reason = _too_dear(request, training, confirmed, selection, overhead) if confirmed.accepted else ""
+        return Confirmed(training.planned_bytes, False, reason) if reason else confirmed
+
+    def confirmed(self, request: Request, training: TrainingGraph, rewritten: Rewritten) -> Confirmed:
+        """The verdict on the bytes and on the bits, whatever time it takes."""
+        match_range = rewritten.match_range or request.frontend.match_range
+        planned, accumulations = request.frontend.oracle(rewritten.graph, match_range)
+        if accumulations != training.accumulations:
+            reason = "MXNet would add up gradients in another way, which may change the last bit"
+            return Confirmed(training.planned_bytes, False, reason)
+        late = read_too_late(request.graph, training, request.frontend.device)
+        if late and match_range != ASSIGNED:
+            reason = f"{late!r} may find another array in the memory of an input of which it reads the shape"
+            return Confirmed(training.planned_bytes, False, reason)
+        kept = _kept(training, marks_of(request.graph, rewritten.graph))
+        reason = "" if request.options.recompute else _too_little(request, training, planned + kept)
+        return Confirmed(training.planned_bytes, False, reason) if reason else Confirmed(planned, True, kept_bytes=kept)
+
+
+def _too_little(request: Request, training: TrainingGraph, planned: int) -> str:
+    if planned >= training.planned_bytes:
+        return "nothing to gain"
+    gain = 1 - planned / training.planned_bytes
+    if training.pool and training.pool.late and gain < RULES.late_gain and request.options.memory_budget is None:
+        return f"MXNet's engine frees arrays late, and may use up the {gain:.1%} that would be gained"
+    return ""
+
+
+def _too_dear(
+    request: Request, training: TrainingGraph, confirmed: Confirmed, selection: Selection, overhead: Overhead
+) -> str:
+    """Why the time of recomputation is too much for the bytes that it saves of the user's own graph, as measured."""
+    options = request.options
+    asks = options.asks_for_memory or options.max_overhead != "auto" or options.recompute or options.policy != SEARCH
+    cost = selection.seconds / overhead.step_seconds if overhead.step_seconds else 0.0
+    if asks or request.fused or not overhead.is_timed or cost <= RULES.cost:
+        return ""
+    saved = training.planned_bytes - confirmed.planned_bytes - confirmed.kept_bytes
+    part = saved / max(1, training.planned_bytes + sum(request.static.values()))
+    return "" if part >= RULES.gain else f"recomputation would save {part:.1%} of all bytes for {cost:.1%} of the time"
+
+
+def _kept(training: TrainingGraph, marks: Iterable[Mark]) -> int:
+    """The bytes that all copies of the marked nodes keep beside planned memory."""
+    copies = {mark.node: max(1, len(splits_of(mark))) for mark in marks if outputs_of(mark)}
+    # a node that MXNet merges into an equal one is not counted: that one is
+    return sum(node.kept * copies.get(node.user, 0) for _, node in training.operators() if node.user is not None)
+
+
+# The plan that the user reads: a decision on every feature map, with its reason.
+
+
+@dataclass(frozen=True)
+class Explain:
+    """Turns numbers of nodes into names, bytes and reasons."""
+
+    name: ClassVar[str] = "explain"
+    needs: ClassVar[tuple[type, ...]] = (
+        Request, TrainingGraph, Candidates, Overhead, Selection, Rewritten, Confirmed,
+    )  # fmt: skip
+    gives: ClassVar[type] = Plan
+
+    def run(
+        self,
+        request: Request,
+        training: TrainingGraph,
+        candidates: Candidates,
+        overhead: Overhead,
+        selection: Selection,
+        rewritten: Rewritten,
+        confirmed: Confirmed,
+    ) -> Plan:
+        frontend = request.frontend
+        chosen = selection.recompute if confirmed.accepted else frozenset()
+        explain = _Reasons(request, training, candidates, overhead, chosen, selection.runs)
+        after = with_clones(training, chosen, selection.splits) if request.details else training
+        match_range = rewritten.match_range if confirmed.accepted else None
+        seconds = selection.seconds if confirmed.accepted else 0.0
+        return Plan(
+            decisions=tuple(explain.decisions()),
+            before=memory(request, _stock(request, training), training.planned_bytes),
+            after=_with_kept(memory(request, after, confirmed.planned_bytes), confirmed.kept_bytes),
+            match_range=match_range,
+            step_seconds=overhead.step_seconds,
+            overhead_seconds=seconds,
+            recomputed_nodes=sum(selection.runs.values()) if confirmed.accepted else 0,
+            policy=request.options.policy,
+            device=frontend.device,
+            applied=("hook" if frontend.hook else "mirror") if confirmed.accepted else "none",
+            subject=frontend.subject,
+            marks=marks_of(request.graph, rewritten.graph) if confirmed.accepted else (),
+            notes=tuple(map(Note, _notes(request, training, overhead, confirmed))),
+            exact=not confirmed.accepted or all(rule.exact for rule in training.implementations.values()),
+            reason=confirmed.reason,
+            stock_seconds=overhead.step_seconds,
+        )
+
+
+def _stock(request: Request, training: TrainingGraph) -> TrainingGraph:
+    return request.frontend.differentiate() if request.details and training.implementations else training
+
+
+def memory(request: Request, training: TrainingGraph, planned: int) -> Memory:
+    """The bytes that a graph needs; where backward nodes are known and details asked for, also its footprint."""
+    if not request.details or not request.frontend.hook:  # without the hook, the backward nodes are not known
+        return Memory(planned, 0, request.static, {}, {})
+    held: Footprint = footprint(training, blocks(training), request.static)
+    return Memory(planned, held.peak, dict(held.static), dict(held.at_peak), dict(held.layers))
+
+
+def _with_kept(planned: Memory, kept: int) -> Memory:
+    return replace(planned, static={**planned.static, KEPT: kept}) if kept else planned
+
+
+def _notes(request: Request, training: TrainingGraph, overhead: Overhead, confirmed: Confirmed) -> Iterator[str]:
+    if not request.frontend.hook:
+        yield "the native hook cannot be used: MXNet's own attributes apply the plan, within their limits"
+    if confirmed.planned_bytes + confirmed.kept_bytes > training.planned_bytes:
+        yield "the nodes that the user insists on recomputing need more memory than they save"
+    if confirmed.accepted and request.frontend.fuses:
+        yield "pointwise operators stay apart, which MXNet would fuse (MXNET_USE_FUSION): bytes before are with fusion"
+    if confirmed.accepted:
+        rules = training.implementations.values()
+        formulas = sum(not rule.exact for rule in rules)
+        if len(rules) > formulas:
+            lighter = counted(len(rules) - formulas, "gradient")
+            yield f"{lighter} computed from fewer arrays than MXNet keeps: every bit stays"
+        if formulas:
+            other = counted(formulas, "gradient")
+            yield f"{other} computed by another formula, which may change last bits (exact=False)"
+    if overhead.measured == 0:
+        yield "no operator was measured: seconds are estimates"
+
+
+@dataclass(frozen=True)
+class _Reasons:
+    request: Request
+    training: TrainingGraph
+    candidates: Candidates
+    overhead: Overhead
+    chosen: frozenset[Entry]
+    runs: Mapping[int, int]
+
+    def decisions(self) -> Iterator[Decision]:
+        """A decision on each feature map: maps that gradients read, and maps that are recomputed on the way to them."""
+        readers = self.training.backward_readers
+        for number, node in self.training.operators():
+            if not node.forward:
+                continue
+            for index, array_type in enumerate(node.outputs):
+                entry = Entry(number, index)
+                recomputed = entry in self.chosen and number in self.runs
+                if not recomputed and entry not in readers:
+                    continue
+                yield Decision(
+                    node=-1 if node.user is None else node.user,
+                    name=node.name,
+                    op=node.op,
+                    output=index,
+                    action=RECOMPUTE if recomputed else STASH,
+                    bytes=array_type.bytes,
+                    seconds=self.overhead.seconds[number],
+                    reason=self.recompute_reason(entry) if recomputed else self.stash_reason(entry),
+                )
+
+    def recompute_reason(self, entry: Entry) -> str:
+        if entry in self.candidates.forced:
+            return "the user insists on it"
+        node = self.training.nodes[entry.node]
+        sources = dict.fromkeys(self.training.nodes[source.node].name for source in node.inputs)
+        read = len(self.training.backward_readers.get(entry, ()))
+        purpose = f"read by {read} gradient{'s' if read > 1 else ''}" if read else "needed to recompute another map"
+        times = self.runs[entry.node]
+        often = "" if times == 1 else f" {times} times"
+        return f"{purpose}; computed again{often} from {', '.join(sources)}"
+
+    def stash_reason(self, entry: Entry) -> str:
+        if entry.node in self.candidates.refused:
+            return self.candidates.refused[entry.node]
+        op = self.training.nodes[entry.node].op
+        if spec(op).heavy:
+            return f"{op} is compute-heavy: it is never run twice unless a budget needs it"
+        if entry not in self.candidates.light.get(entry.node, ()):
+            return f"a saved statistic or mask of {op}"
+        bound = self.request.options.overhead_bound
+        limit = "" if bound is None else f" within {100 * bound:.0f} % of the step"
+        return f"recomputing it does not lower the peak{limit}"

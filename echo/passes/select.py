@@ -14,7 +14,7 @@ from echo.estimators.storage_planner import Choice, blocks
 from echo.ir.graph import Entry
 from echo.ir.schedule import Splits, with_clones
 from echo.ir.training_graph import DYNAMIC, TrainingGraph
-from echo.passes.candidates import Candidates
+from echo.passes.analysis import Candidates
 from echo.passes.request import Request
 from echo.plans.options import budget_bytes
 from echo.policies import policy_named

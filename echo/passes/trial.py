@@ -7,15 +7,14 @@ from typing import ClassVar, Iterator, NamedTuple, Protocol, Sequence
 
 from echo.errors import BudgetError, GraphError
 from echo.ir.graph import Graph
-from echo.passes.base import run
-from echo.passes.estimate import EstimateOverhead
-from echo.passes.explain import memory
+from echo.passes.analysis import EstimateOverhead
+from echo.passes.fuse import CountWorkspaces, Workspaces
+from echo.passes.pass_manager import run, trace
 from echo.passes.patterns import MASKS
 from echo.passes.patterns.apply import Fused, Place, near_miss
 from echo.passes.request import Request
+from echo.passes.rewrite import memory
 from echo.passes.rules import RULES
-from echo.passes.trace import trace
-from echo.passes.workspaces import CountWorkspaces, Workspaces
 from echo.plans.decisions import HIDDEN, Memory, Missed, Note
 from echo.plans.options import budget_bytes
 from echo.plans.plan import Plan

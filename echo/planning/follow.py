@@ -16,14 +16,12 @@ from typing import Callable, Iterator
 from echo.errors import GraphError
 from echo.ir.graph import Graph
 from echo.ir.training_graph import TrainingGraph
+from echo.passes.analysis import Differentiate
 from echo.passes.check_marks import check_marks, with_marks
-from echo.passes.confirm import Confirm
-from echo.passes.differentiate import Differentiate
-from echo.passes.fuse import too_large
+from echo.passes.fuse import CountWorkspaces, too_large
 from echo.passes.patterns.apply import fused_for_shapes
 from echo.passes.request import Frontend, Request
-from echo.passes.rewrite import Rewritten
-from echo.passes.workspaces import CountWorkspaces
+from echo.passes.rewrite import Confirm, Rewritten
 from echo.planning.rename import Names
 from echo.planning.store import Found
 from echo.plans.decisions import HIDDEN, KEPT, Decision, Memory, Note

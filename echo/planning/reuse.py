@@ -7,10 +7,9 @@ from typing import Iterator, Sequence
 from echo.errors import GraphError, PlanError
 from echo.ir.graph import Graph
 from echo.ir.training_graph import TrainingGraph
-from echo.passes.base import run
-from echo.passes.candidates import Candidates, FindCandidates
+from echo.passes.analysis import Candidates, Differentiate, FindCandidates
 from echo.passes.check_marks import check_marks, with_marks
-from echo.passes.differentiate import Differentiate
+from echo.passes.pass_manager import run
 from echo.passes.patterns.apply import fused_at
 from echo.passes.request import Frontend, Request
 from echo.plans.decisions import outputs_of, splits_of

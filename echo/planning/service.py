@@ -14,8 +14,8 @@ from typing import Callable, ContextManager, Iterator, NamedTuple, Protocol
 from echo import pipeline
 from echo.errors import REPORT, BudgetError, GraphError, UnsupportedError, one_line
 from echo.ir.graph import Graph
+from echo.passes.pass_manager import trace
 from echo.passes.request import Frontend, Request
-from echo.passes.trace import trace
 from echo.passes.trial import Planned
 from echo.planning import store
 from echo.planning.follow import SpareTime, follow

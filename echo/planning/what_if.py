@@ -15,8 +15,7 @@ from echo.ir.graph import Entry
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, GradientRule
 from echo.ir.schedule import Splits
 from echo.ir.training_graph import TrainingGraph
-from echo.passes.candidates import Candidates, FindCandidates
-from echo.passes.estimate import EstimateOverhead
+from echo.passes.analysis import Candidates, EstimateOverhead, FindCandidates
 from echo.passes.request import Request
 from echo.plans.decisions import RECOMPUTE, Decision, outputs_of, splits_of
 from echo.plans.plan import Plan

@@ -349,8 +349,8 @@ def _budget(text: str) -> float | str:
         return text
 
 
-TRACE_VARIABLE = "ECHO_TRACE"  # `echo.passes.trace`
-CHECK_VARIABLE, RECORD_VARIABLE = "ECHO_CHECK", "ECHO_RECORD"  # `echo.passes.invariants`, `echo.runtime.recording`
+TRACE_VARIABLE = "ECHO_TRACE"  # `echo.passes.pass_manager`
+CHECK_VARIABLE, RECORD_VARIABLE = "ECHO_CHECK", "ECHO_RECORD"  # `echo.passes.pass_manager`, `echo.runtime.recording`
 _ON, _OFF = ("1", "true", "on", "yes"), ("", "0", "false", "off", "no")
 _PREFIX = "ECHO_"
 _ALIKE = 0.75  # of the letters of a variable that is meant

@@ -21,7 +21,7 @@ from echo.frontend.capture import chunk_bytes
 from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import Binding, symbol_of
 from echo.ir.graph import Graph
-from echo.passes.candidates import FindCandidates
+from echo.passes.analysis import FindCandidates
 from echo.passes.request import Request
 from echo.plans.decisions import marked
 from echo.plans.options import Options

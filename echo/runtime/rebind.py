@@ -16,9 +16,8 @@ from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import Binding, symbol_of
 from echo.ir.graph import Graph
 from echo.ir.training_graph import TrainingGraph
-from echo.passes.confirm import Confirm
 from echo.passes.request import Request
-from echo.passes.rewrite import Rewritten
+from echo.passes.rewrite import Confirm, Rewritten
 from echo.planning.store import Found
 from echo.plans.options import Options
 from echo.plans.plan import Plan

@@ -220,7 +220,7 @@ def test_squeezed_slices_and_untouched_graphs() -> None:
 
 
 def test_operators_with_state_are_not_offered_to_a_cached_op() -> None:
-    from echo.passes.candidates import FindCandidates
+    from echo.passes.analysis import FindCandidates
     from echo.passes.request import Request
     from echo.plans.options import Options
     from tests.conftest import FakeFrontend

@@ -5,17 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import mxnet as mx
 import pytest
 
+import echo
+from benchmarks.models import SMALL
+from echo.frontend.capture import training_graph
 from echo.frontend.symbols import graph_of, symbol_of
 from echo.ir.graph import Entry, Graph, Node
-from echo.ir.op_spec import MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
+from echo.ir.op_spec import GRADIENT_ATTRIBUTE, MIRROR_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
+from echo.ir.training_graph import DYNAMIC, MemoryPool
 from echo.passes.request import Request
-from echo.passes.rewrite import Rewrite, Rewritten
+from echo.passes.rewrite import Confirm, Confirmed, Rewrite, Rewritten
+from echo.passes.rules import RULES
 from echo.passes.select import Selection
-from echo.plans.decisions import mark
+from echo.plans.decisions import RECOMPUTE, STASH, mark
 from echo.plans.options import Options
-from tests.conftest import ALL_CASES, Case, FakeFrontend, any_case, special_case
+from echo.plans.plan import Plan
+from tests.conftest import ALL_CASES, Case, FakeFrontend, any_case, model_case, special_case
 
 
 def rewritten(case: Case, entries: Any, hook: bool = True, nodes: Any = None, match_range: int = 16) -> Rewritten:
@@ -117,3 +124,110 @@ def test_custom_operators_get_no_mark() -> None:
     nodes = (Node("null", "data"), Node("Custom", "custom", (Entry(0),)), Node("tanh", "tanh", (Entry(1),)))
     marked_graph = mark(Graph(nodes, (Entry(2),), (0,), (0, 1, 2, 3)), {}, hook=True, match_range=4)
     assert [RANGE_ATTRIBUTE in node.attrs for node in marked_graph.nodes] == [False, False, True]
+
+
+def confirmed(case: Case, planned: int, match_range: int | None = None, **options: object) -> Confirmed:
+    asked: list[int] = []
+
+    def oracle(graph: object, value: int) -> int:
+        asked.append(value)
+        return planned
+
+    frontend = FakeFrontend(case.training, planned=oracle)
+    request = Request(case.graph, Options.of(**options), frontend)
+    found = Confirm().confirmed(request, case.training, Rewritten(case.graph, match_range))
+    assert asked == [match_range or frontend.match_range], "the oracle is asked once, as the graph will be bound"
+    return found
+
+
+def test_less_memory_is_accepted() -> None:
+    case = model_case("nmt")
+    assert confirmed(case, case.training.planned_bytes - 1) == Confirmed(case.training.planned_bytes - 1, True)
+    assert confirmed(case, 5, match_range=2).accepted
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_no_gain_is_refused(more: int) -> None:
+    case = model_case("nmt")
+    found = confirmed(case, case.training.planned_bytes + more)
+    assert not found.accepted
+    assert found.planned_bytes == case.training.planned_bytes
+    assert found.reason == "nothing to gain"
+
+
+def test_a_small_gain_is_refused_where_frees_come_late() -> None:
+    case = model_case("nmt")
+    late = MemoryPool(4096, 2 << 20, powers=False, late=3)
+    for pool, least in ((None, 0.0), (replace(late, late=0), 0.0), (late, RULES.late_gain)):
+        training = replace(case.training, runner=DYNAMIC, pool=pool)
+        pooled = replace(case, training=training)
+        for part in (0.99, 0.95, 0.5):
+            planned = int(part * training.planned_bytes)
+            result = confirmed(pooled, planned)
+            assert result.accepted == (1 - part > least)
+            assert result.accepted or "frees arrays late" in result.reason
+            assert confirmed(pooled, planned, memory_budget=0.9).accepted, "the user asks for memory"
+            assert confirmed(pooled, planned, recompute="Activation").accepted
+
+
+def test_what_the_user_insists_on_is_bound_though_it_costs_memory() -> None:
+    case = model_case("nmt")
+    found = confirmed(case, case.training.planned_bytes + 1, recompute="Activation")
+    assert found == Confirmed(case.training.planned_bytes + 1, True)
+
+
+def test_gradients_that_would_add_up_otherwise_are_refused() -> None:
+    """A matrix product that accumulates in place may round differently from one that is added."""
+    case = special_case("many readers")
+    assert case.training.accumulations, "the example has gradients of more than eight readers"
+    flipped = tuple(not one for one in case.training.accumulations)
+    frontend = FakeFrontend(replace(case.training, accumulations=flipped), planned=lambda graph, match_range: 1)
+    found = Confirm().confirmed(Request(case.graph, Options(), frontend), case.training, Rewritten(case.graph, None))
+    assert not found.accepted
+    assert "add up gradients" in found.reason
+
+
+def plan_of(name: str, **options: object) -> Plan:
+    model = SMALL[name]()
+    return echo.plan(model.symbol, fuse=False, **options, **model.shapes)
+
+
+@pytest.mark.usefixtures("cheap_planning")
+@pytest.mark.parametrize("name", ["nmt", "resnet50_v1"])
+def test_every_map_that_a_gradient_reads_has_a_decision(name: str) -> None:
+    case, plan = model_case(name), plan_of(name, max_overhead=None)
+    marks = {mark.node: {GRADIENT_ATTRIBUTE: mark.attrs[GRADIENT_ATTRIBUTE]} for mark in plan.marks
+             if GRADIENT_ATTRIBUTE in mark.attrs}  # fmt: skip
+    training = training_graph(case.graph, case.binding, mx.cpu(), marks)
+    decided = {(decision.node, decision.output): decision for decision in plan.decisions}
+    for entry in training.backward_readers:
+        node = training.nodes[entry.node]
+        if node.is_variable:
+            continue
+        decision = decided[(-1 if node.user is None else node.user, entry.index)]
+        assert decision.bytes == node.outputs[entry.index].bytes
+        assert decision.reason
+    assert {decision.action for decision in plan.decisions} == {STASH, RECOMPUTE}
+    assert plan.recomputed_nodes >= len({decision.node for decision in plan.recomputed}), "some run more than once"
+
+
+@pytest.mark.usefixtures("cheap_planning")
+@pytest.mark.parametrize("name", ["nmt", "lm", "resnet50_v2"])
+def test_totals_are_consistent(name: str) -> None:
+    plan = plan_of(name, max_overhead=None)
+    for memory in (plan.before, plan.after):
+        assert 0 < memory.live_peak <= memory.planned
+        assert sum(memory.at_peak.values()) == memory.live_peak
+        assert memory.total == memory.planned + sum(memory.static.values())
+    assert plan.after.planned < plan.before.planned == model_case(name).training.planned_bytes
+    assert plan.after.static == plan.before.static
+
+
+@pytest.mark.usefixtures("cheap_planning")
+def test_reasons_name_what_they_are_about() -> None:
+    plan = plan_of("nmt", keep="Activation", max_overhead=None)
+    reasons = {decision.op: decision.reason for decision in plan.decisions if decision.action == STASH}
+    assert reasons["Activation"] == "kept: matches 'Activation'"
+    assert reasons["FullyConnected"].startswith("FullyConnected is compute-heavy")
+    assert reasons["SoftmaxOutput"] == "an output of the symbol lives to the end anyway"
+    assert all("computed again from" in decision.reason for decision in plan.recomputed)

@@ -13,8 +13,7 @@ import pytest
 from echo.errors import BudgetError, OptionError
 from echo.estimators.footprint import GRADIENTS, INPUTS, WEIGHTS
 from echo.passes import select as select_pass
-from echo.passes.candidates import FindCandidates
-from echo.passes.partition import Partition
+from echo.passes.analysis import FindCandidates, Partition
 from echo.passes.request import Request
 from echo.passes.select import Select, Selection
 from echo.plans.options import Options

@@ -15,8 +15,7 @@ from echo.ir.graph import Entry
 from echo.ir.ops import spec
 from echo.ir.schedule import Splits
 from echo.ir.training_graph import ASSIGNED, PEAK, STATIC
-from echo.passes.candidates import Candidates
-from echo.passes.partition import Partition
+from echo.passes.analysis import Candidates, Partition
 from echo.policies.data_problem import problem_of_graph
 from echo.policies.problem import Problem, Segment, Segments, chosen_in_time, partition
 from echo.system.process import Deadline, OutOfTime

@@ -23,7 +23,7 @@ from echo import native
 from echo.estimators.cost_table import CostTable
 from echo.frontend.capture import planned_megabytes
 from echo.frontend.device import device_key
-from echo.passes.differentiate import Differentiate
+from echo.passes.analysis import Differentiate
 from echo.planning.service import Planner
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")

@@ -15,12 +15,11 @@ from mxnet.symbol import Symbol
 import echo
 from echo import pipeline
 from echo.ir.graph import PREFIX, Graph
-from echo.passes.confirm import Confirm
-from echo.passes.differentiate import Differentiate
-from echo.passes.layouts import BatchProducts
-from echo.passes.masks import PackMasks
+from echo.passes.analysis import Differentiate
 from echo.passes.patterns import apply
+from echo.passes.refinements import BatchProducts, PackMasks
 from echo.passes.request import Request
+from echo.passes.rewrite import Confirm
 from echo.passes.select import Select
 from echo.planning.service import Planner
 from echo.runtime import bind as planned_bind

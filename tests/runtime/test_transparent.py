@@ -17,7 +17,7 @@ from mxnet.symbol import Symbol
 import echo
 from benchmarks.models import SMALL, random_values
 from echo.frontend.capture import planned_megabytes
-from echo.passes.differentiate import Differentiate
+from echo.passes.analysis import Differentiate
 from tests.training import assert_close, assert_same
 
 ROOT = Path(__file__).resolve().parents[2]

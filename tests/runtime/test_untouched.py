@@ -113,7 +113,7 @@ random.seed(1), np.random.seed(2), mx.random.seed(3)
 found = {}
 if sys.argv[1] == "echo":
     import echo, echo.runtime.api, echo.system.terminal
-    import echo.passes.estimate
+    import echo.passes.analysis
     class Slow:  # planning takes its time, on a terminal
         def isatty(self): return True
         def write(self, text): shown.append(text)

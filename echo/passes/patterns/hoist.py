@@ -1,7 +1,7 @@
 """Products with one weight that do not depend on each other: batched over time, or computed transposed.
 
 EcoRNN (MICRO'18), section 3: which layout is the fastest depends on the device and the shape, so it is measured
-(`echo.passes.layouts`). Families are found by structure alone, and each is found again from its first product.
+(`echo.passes.refinements`). Families are found by structure alone, and each is found again from its first product.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which feature maps may be recomputed at all: safe operators, and what the user insists on."""
+"""The passes that find out: the training graph, candidates for recomputation, segments, and seconds."""
 
 from __future__ import annotations
 
@@ -7,13 +7,46 @@ from fnmatch import fnmatchcase
 from typing import ClassVar, Mapping, Sequence
 
 from echo.errors import OptionError
-from echo.estimators.inplace import has_layouts, in_place, may_be_blocked, relaid
+from echo.estimators.inplace import as_stock, copied, has_layouts, in_place, may_be_blocked, relaid, with_kept
+from echo.estimators.overhead import Overhead
+from echo.ir.gradient_rules import implementations
 from echo.ir.graph import Entry, Graph
 from echo.ir.ops import spec
 from echo.ir.recompute_rules import all_outputs, why_not, why_not_reader
 from echo.ir.training_graph import EXECUTOR, TrainingGraph, common_subexpressions
 from echo.ir.training_node import TrainingNode
 from echo.passes.request import Request
+from echo.policies.problem import Segments, partition
+
+# The training graph of the user's graph, from the framework's own gradient pass.
+
+
+@dataclass(frozen=True)
+class Differentiate:
+    """Asks the frontend, which asks MXNet. Gradients then get rules by which they read less where they can.
+
+    With the option ``exact`` (default) those rules keep every bit. An operator whose bits could depend on it works in
+    place where it does in the user's graph, and nowhere else.
+    """
+
+    name: ClassVar[str] = "differentiate"
+    needs: ClassVar[tuple[type, ...]] = (Request,)
+    gives: ClassVar[type] = TrainingGraph
+
+    def run(self, request: Request) -> TrainingGraph:
+        frontend = request.frontend
+        training = frontend.differentiate()
+        if not frontend.hook:
+            return training
+        training = with_kept(as_stock(training, frontend.device), frontend.device)
+        if request.why_as_it_is:
+            return training
+        copied_entries = copied(training, frontend.device)
+        rules = implementations(training, request.options.exact, frontend.onednn, copied_entries, frontend.cudnn)
+        return frontend.implemented(training, rules) if rules else training
+
+
+# Which feature maps may be recomputed at all: safe operators, and what the user insists on.
 
 _DRAWS = "in inference the graph draws random numbers, and a backward pass behind that could not run it again"
 _UNSETTLED = "its copy could have another of oneDNN's layouts, and sums behind it other last bits"
@@ -185,3 +218,45 @@ def _check_conflict(training: TrainingGraph, keep: Mapping[int, str], recompute:
     if both:
         name = training.nodes[both[0]].name
         raise OptionError(f"node {name!r} matches both keep {keep[both[0]]!r} and recompute {recompute[both[0]]!r}")
+
+
+# Partition of the forward graph at compute-heavy operators (Echo, ISCA'20, section 4).
+#
+# A segment is a group of forward nodes that may be recomputed and that hang together without passing through an
+# operator that is too expensive to run twice, or that must not.
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Finds the segments of light operators."""
+
+    name: ClassVar[str] = "partition"
+    needs: ClassVar[tuple[type, ...]] = (TrainingGraph, Candidates)
+    gives: ClassVar[type] = Segments
+
+    def run(self, training: TrainingGraph, candidates: Candidates) -> Segments:
+        return partition(training, candidates.light)
+
+
+# Seconds of every node, measured on the user's device where that is possible.
+
+
+@dataclass(frozen=True)
+class EstimateOverhead:
+    """``time_limit``: seconds of work that measuring may take, or for long steps up to twice as many.
+
+    Operators that are not measured by then are estimated. By the clock, measuring ends after a third of the time that
+    is left for planning: the rest is for the search. The start of the process that measures counts. With a warm start,
+    ``warm_time_limit`` starts no such process: the families of operators were measured for another graph of the same
+    model.
+    """
+
+    time_limit: float = 1.0
+    warm_time_limit: float = 0.0
+    name: ClassVar[str] = "overhead"
+    needs: ClassVar[tuple[type, ...]] = (Request, TrainingGraph)
+    gives: ClassVar[type] = Overhead
+
+    def run(self, request: Request, training: TrainingGraph) -> Overhead:
+        limit = self.time_limit if request.warm_start is None else self.warm_time_limit
+        return request.frontend.overhead(training, limit, request.deadline.with_room().left / 3)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from echo.passes.base import run
+from echo.passes.fuse import CountWorkspaces, Workspaces
+from echo.passes.pass_manager import run
 from echo.passes.request import Request
-from echo.passes.workspaces import CountWorkspaces, Workspaces
 from echo.plans.options import Options
 from tests.conftest import FakeFrontend
 from tests.estimators.test_footprint import graph, norm

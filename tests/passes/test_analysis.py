@@ -1,21 +1,81 @@
-"""Which nodes may be recomputed, what the user insists on, and the errors for what cannot be."""
+"""The first pass: the frontend's training graph, as stock works in place, with gradients that read less on a CPU."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any, Mapping
 
 import mxnet as mx
 import pytest
 
 from echo.errors import OptionError
+from echo.estimators.inplace import as_stock, with_kept
+from echo.estimators.overhead import Overhead
 from echo.ir.graph import Entry
-from echo.ir.training_graph import DYNAMIC
-from echo.passes.candidates import Candidates, FindCandidates
+from echo.ir.ops import spec
+from echo.ir.training_graph import DYNAMIC, TrainingGraph
+from echo.passes.analysis import Candidates, Differentiate, EstimateOverhead, FindCandidates, Partition
 from echo.passes.request import Request
 from echo.plans.options import Options
-from tests.conftest import Case, FakeFrontend, case_of, special_case
+from echo.policies.problem import WarmStart, partition
+from echo.system.process import Deadline
+from tests.conftest import Case, FakeFrontend, case_of, model_case, overhead_of, special_case, with_dropout
 from tests.made_graphs import Builder
+
+
+@dataclass
+class Asked(FakeFrontend):
+    """Keeps what it is asked to implement."""
+
+    asked: list[Mapping[int, str]] = field(default_factory=list)
+
+    def implemented(self, training: TrainingGraph, implementations: Mapping[int, str]) -> TrainingGraph:
+        self.asked.append(implementations)
+        return training
+
+
+@pytest.fixture(scope="module")
+def case() -> Case:
+    return case_of(with_dropout(), {"data": (8, 20), "label": (8,)})
+
+
+def run(case: Case, **facts: object) -> tuple[TrainingGraph, Asked]:
+    frontend = Asked(case.training, **facts)  # type: ignore[arg-type]
+    return Differentiate().run(Request(case.graph, Options(), frontend)), frontend
+
+
+def test_gradients_read_less_on_a_cpu(case: Case) -> None:
+    found, frontend = run(case)
+    (chosen,) = frontend.asked
+    users = {case.graph.nodes[user].op for user in chosen}
+    assert "Activation" in users or "sigmoid" in users
+    assert found.outputs == case.training.outputs
+
+
+def test_on_a_gpu_those_of_activations_are_mxnets(case: Case) -> None:
+    found, frontend = run(case, device="gpu", onednn=False)
+    assert not frontend.asked
+    assert found == with_kept(as_stock(case.training, "gpu"), "gpu")
+
+
+def test_on_a_gpu_convolutions_that_share_a_map_have_their_gradients_in_two_nodes() -> None:
+    branches = model_case("inception_v3")
+    for cudnn in (True, False):
+        _, frontend = run(branches, device="gpu", onednn=False, cudnn=cudnn)
+        chosen = {branches.graph.nodes[user].op for rules in frontend.asked for user in rules}
+        assert ("Convolution" in chosen) == cudnn
+
+
+def test_without_the_hook_the_graph_is_what_the_frontend_says(case: Case) -> None:
+    found, frontend = run(case, hook=False)
+    assert found is case.training
+    assert not frontend.asked
+
+
+def test_without_gains_nobody_is_asked() -> None:
+    _, frontend = run(special_case("two outputs"), onednn=False)
+    assert all(frontend.asked), "never with nothing"
 
 
 def network(draws: bool = False) -> Case:
@@ -191,3 +251,46 @@ def test_dropout_that_cannot_be_redone_from_its_mask_stays() -> None:
         case = case_of(mx.sym.MakeLoss(mx.sym.sum(mx.sym.square(hidden))), {"data": (4, 5)}, grad_req="write")
         refused = {case.training.nodes[number].name: why for number, why in found(case).refused.items()}
         assert reason in refused["drop"]
+
+
+def test_segments_are_of_light_candidates_alone() -> None:
+    case = model_case("nmt")
+    candidates = FindCandidates().run(Request(case.graph, Options(), FakeFrontend(case.training)), case.training)
+    found = Partition().run(case.training, candidates)
+    assert found == partition(case.training, candidates.light)
+    assert found != partition(case.training, {**candidates.light, **candidates.heavy})
+    assert any(spec(case.training.nodes[number].op).heavy for number in candidates.heavy)
+
+
+CASE = model_case("lm")
+
+
+@dataclass
+class Timed(FakeFrontend):
+    """Keeps the limits that it is given."""
+
+    limits: list[tuple[float, float]] = field(default_factory=list)
+
+    def overhead(self, training: TrainingGraph, time_limit: float, clock_limit: float) -> Overhead:
+        self.limits.append((time_limit, clock_limit))
+        return overhead_of(training)
+
+
+@pytest.mark.parametrize(
+    ("known", "seconds", "left", "work", "clock"),
+    [
+        (False, 90.0, 90.0, 1.0, 30.0),
+        (True, 90.0, 90.0, 0.0, 30.0),
+        (False, 0.9, 0.75, 1.0, 0.2),  # 0.15 s stay for what follows, as long as everything took; a third of the rest
+        (False, 0.9, 0.6, 1.0, 0.1),  # 0.3 s stay, a third of all
+        (False, 0.9, 0.0, 1.0, 0.0),
+    ],
+)
+def test_limits(
+    known: bool, seconds: float, left: float, work: float, clock: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("echo.system.process.time", SimpleNamespace(monotonic=lambda: 0.0))
+    frontend = Timed(CASE.training)
+    request = Request(CASE.graph, Options(), frontend, warm_start=WarmStart(()) if known else None)
+    assert EstimateOverhead().run(replace(request, deadline=Deadline(seconds, left, seconds)), CASE.training).seconds
+    assert frontend.limits == [pytest.approx((work, clock))]

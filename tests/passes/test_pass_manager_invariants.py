@@ -14,10 +14,9 @@ from echo.errors import EchoError, OptionError
 from echo.estimators.overhead import Overhead
 from echo.ir.graph import Entry
 from echo.ir.training_graph import TrainingGraph
-from echo.passes.candidates import Candidates
-from echo.passes.confirm import Confirmed
+from echo.passes.analysis import Candidates
 from echo.passes.patterns.apply import Fused
-from echo.passes.rewrite import Rewritten
+from echo.passes.rewrite import Confirmed, Rewritten
 from echo.passes.select import Selection
 from echo.plans.options import CHECK_VARIABLE
 from echo.plans.plan import Plan

@@ -11,7 +11,7 @@ import pytest
 
 import echo
 from benchmarks.models import SMALL
-from echo.passes.masks import Masked
+from echo.passes.refinements import Masked
 from echo.passes.rules import RULES
 from tests.fused_models import EXAMPLES
 from tests.runtime.test_masks import bits_of, forget_plans, with_begin_state

@@ -214,7 +214,7 @@ def test_without_a_budget_memory_decides(
     measured(hoist=0.5)
     example = EXAMPLES[name]()
     plan = echo.plan(example.symbol, grad_req="write", **example.shapes)
-    monkeypatch.setattr("echo.passes.layouts.families", lambda view: ([], []))
+    monkeypatch.setattr("echo.passes.refinements.families", lambda view: ([], []))
     monkeypatch.setattr(find, "PLANNER", Planner())
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path / "another"))
     without = echo.plan(example.symbol, grad_req="write", **example.shapes)
