@@ -28,7 +28,7 @@ def bound(overhead: str | None) -> dict[str, Any]:
     import echo
     from benchmarks.models import nmt_symbol
     from echo import native
-    from echo.frontend.hook import install_hook
+    from echo.frontend.install import install_hook
     from echo.runtime import bind
     from echo.runtime.pool import Pool
 

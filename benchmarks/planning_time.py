@@ -103,8 +103,8 @@ def measure(name: str, steps: str) -> dict[str, Any]:
     import mxnet as mx
 
     from echo.frontend.capture import training_graph
-    from echo.frontend.hook import install_hook
-    from echo.frontend.subject import subject
+    from echo.frontend.install import install_hook
+    from echo.frontend.plan_key import subject
     from echo.frontend.symbols import graph_of, infer_binding
 
     symbol, shapes = model(name, int(steps))
@@ -149,7 +149,7 @@ def cached(graph: Graph, planned: Plan, binding: Any) -> dict[str, float]:
     import mxnet as mx
 
     from echo.passes.trial import Planned
-    from echo.planning import plan_files
+    from echo.planning import plan_cache
     from echo.runtime import find
 
     bound = graph.with_attrs({mark.node: mark.attrs for mark in planned.marks})
@@ -162,7 +162,7 @@ def cached(graph: Graph, planned: Plan, binding: Any) -> dict[str, float]:
         for round_number in range(2 * ROUNDS + 1):
             find.PLANNER.forget()
             back = None  # nor a plan of before, which would have to be freed
-            plan_files._source.cache_clear()
+            plan_cache._source.cache_clear()
             before, started = time.process_time(), time.perf_counter()
             back = find.PLANNER.plan(find.session_of(graph, lambda: binding, mx.cpu()), Options(), details=False).plan
             if round_number:  # the first one writes it

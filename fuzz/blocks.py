@@ -14,7 +14,7 @@ from mxnet import gluon
 from mxnet.gluon import nn, rnn
 
 import echo
-from echo.frontend.match_range import match_range
+from echo.frontend.mxnet_settings import match_range
 from fuzz import block_training, storage, training
 from fuzz.drawing import Drawing, as_counted, calm, is_wide
 from fuzz.exact import comparable, program_in_float64, states_in_float64

@@ -10,7 +10,7 @@ from typing import Any
 def prepare() -> None:
     """Sets this process up; call it once, before the first case."""
     from echo.estimators.measuring import Measured, UnmeasurableError
-    from echo.frontend.hook import install_hook
+    from echo.frontend.install import install_hook
     from echo.frontend.session import MxnetSession
 
     if install_hook():

@@ -12,7 +12,7 @@ from typing import Any, Iterator
 import mxnet as mx
 
 import echo
-from echo.frontend.match_range import match_range
+from echo.frontend.mxnet_settings import match_range
 from fuzz import elsewhere, storage, training
 from fuzz.drawing import draw as draw
 from fuzz.drawing import scope

@@ -20,8 +20,8 @@ from echo.estimators.measuring import UnmeasurableError
 from echo.estimators.overhead import Overhead
 from echo.estimators.storage_planner import Choice, Evaluator, ReferencePlanner, StoragePlanner
 from echo.frontend.capture import oracle, training_graph
-from echo.frontend.hook import install_hook
-from echo.frontend.match_range import match_range
+from echo.frontend.install import install_hook
+from echo.frontend.mxnet_settings import match_range
 from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import Binding, graph_of, infer_binding, symbol_of
 from echo.ir.graph import Entry, Graph
@@ -34,8 +34,8 @@ from echo.passes.request import Request
 from echo.passes.rewrite import Rewrite
 from echo.passes.rules import RULES
 from echo.passes.select import Selection
+from echo.planning.plan_cache import Found
 from echo.planning.service import Planner
-from echo.planning.store import Found
 from echo.plans.key import PlanKey
 from echo.plans.options import CHECK_VARIABLE, Options
 from echo.policies.problem import Problem, partition

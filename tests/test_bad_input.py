@@ -22,7 +22,7 @@ from benchmarks.models import MODELS, SMALL, random_values
 from echo import native
 from echo.errors import BudgetError, EchoError, GraphError, NativeError, OptionError, ShapeError, UnsupportedError
 from echo.frontend.capture import planned_megabytes
-from echo.frontend.hook import install_hook
+from echo.frontend.install import install_hook
 from echo.frontend.symbols import graph_of, symbol_of
 from echo.ir.op_spec import PLAN_ATTRIBUTE
 from echo.passes.analysis import Differentiate
@@ -794,7 +794,7 @@ def test_truncated_libraries(tmp_path: Path, share: float) -> None:
         import mxnet as mx
         import echo.native
         echo.native.__path__ = [{str(tmp_path)!r}]
-        from echo.frontend.hook import install_hook
+        from echo.frontend.install import install_hook
         print(install_hook())
         x = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=64)
         for _ in range(5):

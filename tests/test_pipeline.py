@@ -37,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("cheap_planning")
 def afterwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing is remembered, here or on the disk."""
     monkeypatch.setattr(find, "PLANNER", Planner())
-    monkeypatch.setattr("echo.planning.store.load", lambda *_: None)
+    monkeypatch.setattr("echo.planning.plan_cache.load", lambda *_: None)
     stock = Symbol.simple_bind, Symbol.bind
     yield
     echo.disable()

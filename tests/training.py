@@ -7,7 +7,7 @@ from typing import Any, Mapping
 import mxnet as mx
 import numpy as np
 
-from echo.frontend.hook import install_hook
+from echo.frontend.install import install_hook
 from echo.frontend.symbols import graph_of, symbol_of
 from echo.plans.decisions import mark
 

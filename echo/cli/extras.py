@@ -6,7 +6,7 @@ import importlib.util
 from typing import Iterator
 
 from echo.cli.fact import Fact
-from echo.recording.rapl import Rapl
+from echo.recording.energy import Rapl
 
 _EXTRAS = {"pages and pictures": ("report", ("jinja2", "vl_convert")), "the policy exact": ("exact", ("highspy",))}
 

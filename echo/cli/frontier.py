@@ -39,7 +39,7 @@ def frontier(
       mxecho frontier model-symbol.json data=128,50 softmax_label=128,50 --points 8
     """
     import echo
-    from echo.frontend.files import load_symbol
+    from echo.frontend.symbols import load_symbol
 
     symbol_of_file = load_symbol(Path(symbol))
     shapes_by_name = shapes_of(symbol_of_file, shapes)

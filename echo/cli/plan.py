@@ -126,7 +126,7 @@ def _process(found: "Plan") -> List[str]:
 
 
 def _symbol(path: str) -> Any:
-    from echo.frontend.files import load_symbol
+    from echo.frontend.symbols import load_symbol
 
     return load_symbol(Path(path))
 

@@ -151,7 +151,7 @@ def _export(
 
 def _profile(symbol: str, shapes: List[str], names: Sequence[str], options: Dict[str, Any]) -> "Profile":
     import echo
-    from echo.frontend.files import load_symbol
+    from echo.frontend.symbols import load_symbol
 
     loaded = load_symbol(Path(symbol))
     return echo.profile(loaded, compare=names, **options, **shapes_of(loaded, shapes))

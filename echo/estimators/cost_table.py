@@ -24,9 +24,9 @@ _MAX_SECONDS = 3600.0
 class CostTable:
     """Seconds by signature for one device. A signature that could not be measured is kept as None.
 
-    ``device`` is any text that names hardware and settings (`echo.frontend.device.device_key`); each has its own file.
-    Provisional signatures are those of which a later start should measure better: on a busy machine their seconds were
-    too long, or not to be believed (None).
+    ``device`` is any text that names hardware and settings (`echo.frontend.plan_key.device_key`); each has its own
+    file. Provisional signatures are those of which a later start should measure better: on a busy machine their seconds
+    were too long, or not to be believed (None).
     """
 
     def __init__(self, device: str, folder: Path | None = None) -> None:

@@ -26,8 +26,8 @@ import mxnet.libinfo
 
 from echo import meter
 from echo.estimators.measuring import LateError, UnavailableError, UnmeasurableError
-from echo.frontend.extension import loaded_from
-from echo.frontend.pointwise import FUSION_VARIABLE
+from echo.frontend.install import loaded_from
+from echo.frontend.mxnet_settings import FUSION_VARIABLE
 from echo.system.threads import ONCE, PerThread
 
 logger = logging.getLogger("echo")

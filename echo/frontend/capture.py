@@ -18,9 +18,7 @@ from mxnet.ndarray.ndarray import _new_alloc_handle
 
 from echo import native
 from echo.errors import GraphError, UnsupportedError
-from echo.frontend.backend_lines import silenced
-from echo.frontend.fallback_lines import unlogged
-from echo.frontend.pointwise import unfused
+from echo.frontend.mxnet_settings import silenced, unfused, unlogged
 from echo.frontend.symbols import Binding, symbol_of
 from echo.ir.graph import VARIABLE, Entry, Graph
 from echo.ir.training_graph import TrainingGraph
@@ -49,7 +47,7 @@ def bind_without_memory(
 ) -> mx.executor.Executor:
     """A bound executor, fully planned, whose arrays are never allocated. It must not be run.
 
-    Unless ``quiet``, MXNet writes the lines of `echo.frontend.fallback_lines` for it.
+    Unless ``quiet``, MXNet writes the lines of `echo.frontend.mxnet_settings` for it.
     """
 
     def lazy(shape: tuple[int, ...], dtype: Any) -> NDArray:

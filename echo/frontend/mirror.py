@@ -15,7 +15,7 @@ import numpy as np
 from echo.errors import GraphError, UnsupportedError
 from echo.estimators.storage_planner import Choice, Evaluation
 from echo.frontend.capture import oracle
-from echo.frontend.match_range import match_range
+from echo.frontend.mxnet_settings import match_range
 from echo.frontend.symbols import Binding, load, symbol_of, type_name
 from echo.ir.graph import Graph
 from echo.ir.op_spec import MIRROR_ATTRIBUTE

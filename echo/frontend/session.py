@@ -19,20 +19,21 @@ from echo.estimators.storage_planner import Evaluator, make_planner
 from echo.frontend.apart import measuring
 from echo.frontend.cached import as_cached, stateless
 from echo.frontend.capture import captured_graph, chunks_in, graph_in, oracle
-from echo.frontend.device import check_device, device_key
-from echo.frontend.device_pool import pool
-from echo.frontend.environment import changed_variable
-from echo.frontend.extension import why_not, why_not_on
-from echo.frontend.hook import check_version, install_hook
 from echo.frontend.implement import implemented
-from echo.frontend.match_range import default_match_range, match_range
+from echo.frontend.install import check_version, install_hook, onednn_activations, why_not, why_not_on
 from echo.frontend.measure import Meter, race
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
-from echo.frontend.pointwise import FUSION_VARIABLE, fuses
-from echo.frontend.selfcheck import onednn_activations
-from echo.frontend.setting import setting_of
-from echo.frontend.spaces import spaces
-from echo.frontend.subject import arrays, call_of, family, static_bytes, subject
+from echo.frontend.mxnet_settings import (
+    FUSION_VARIABLE,
+    changed_variable,
+    default_match_range,
+    fuses,
+    match_range,
+    pool,
+    setting_of,
+    spaces,
+)
+from echo.frontend.plan_key import arrays, call_of, check_device, device_key, family, static_bytes, subject
 from echo.frontend.symbols import Binding, symbol_of, types_of, why_left_alone
 from echo.ir.graph import Entry, Graph, Setting
 from echo.ir.op_spec import GradientRule

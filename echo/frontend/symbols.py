@@ -1,4 +1,4 @@
-"""MXNet symbols to graphs and back, with the shapes and types that MXNet infers."""
+"""Symbols as graphs, and the files in which they come."""
 
 from __future__ import annotations
 
@@ -6,16 +6,54 @@ import json
 import re
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Iterable, Mapping, Sequence
 
 import mxnet as mx
 import numpy as np
 from mxnet.symbol import Symbol
 
-from echo.errors import OptionError, ShapeError, UnsupportedError
+from echo.errors import GraphError, OptionError, ShapeError, UnsupportedError
 from echo.ir.graph import VERSION, Entry, Graph, Node
 from echo.ir.op_spec import HOOK_ATTRIBUTES, MIRROR_ATTRIBUTE, is_true
 from echo.ir.training_node import FLAGS, TensorType, tensor_type
+from echo.system.files import read_json
+
+# Symbols from files.
+
+_NEXT = 2  # the major version whose symbols have operators that 1.9.1 does not know
+
+
+def load_symbol(path: Path) -> mx.sym.Symbol:
+    """A symbol saved as JSON.
+
+    Raises:
+        GraphError: the file is not one; the message names it.
+        OSError: it cannot be read.
+    """
+    value: Any = None
+    try:
+        value = read_json(path, strict=False)  # control characters in texts MXNet writes as they are
+        return symbol_of(Graph.from_json(value))
+    except (ValueError, GraphError) as error:
+        raise GraphError(f"{path} is not a symbol saved by MXNet: {error}") from error
+    except mx.MXNetError as error:
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]  # the last one says what is wrong
+        why = lines[-1] if lines else type(error).__name__
+        raise GraphError(f"{path}{_newer(value)}: MXNet cannot load it: {why}") from error
+
+
+def _newer(value: Any) -> str:
+    """The version of MXNet that saved a symbol, in words, where that is 2.0 or later."""
+    try:
+        number = int(value["attrs"]["mxnet_version"][1])
+    except (KeyError, IndexError, TypeError, ValueError):  # older ones do not say
+        return ""
+    major, rest = divmod(number, 10000)
+    return f" was saved by MXNet {major}.{rest // 100}.{rest % 100}" if major >= _NEXT else ""
+
+
+# MXNet symbols to graphs and back, with the shapes and types that MXNet infers.
 
 _ESCAPE = re.compile(r"((?<!\\)(?:\\\\)*)\\u([0-9a-f]{4})")
 _GRAD_REQS = ("write", "add", "null")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Sequence
 
 from echo.errors import EchoError
-from echo.planning.plan_files import keep, key_of, path_of, read
+from echo.planning.plan_cache import keep, key_of, path_of, read
 from echo.plans.plan import Plan
 from echo.system import files
 from echo.system.files import read_bytes

@@ -22,8 +22,8 @@ from echo.passes.fuse import CountWorkspaces, too_large
 from echo.passes.patterns.apply import fused_for_shapes
 from echo.passes.request import Frontend, Request
 from echo.passes.rewrite import Confirm, Rewritten
+from echo.planning.plan_cache import Found
 from echo.planning.rename import Names
-from echo.planning.store import Found
 from echo.plans.decisions import HIDDEN, KEPT, Decision, Memory, Note
 from echo.plans.options import Options
 from echo.plans.plan import Plan

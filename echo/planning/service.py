@@ -17,12 +17,10 @@ from echo.ir.graph import Graph
 from echo.passes.pass_manager import trace
 from echo.passes.request import Frontend, Request
 from echo.passes.trial import Planned
-from echo.planning import store
+from echo.planning import plan_cache
 from echo.planning.follow import SpareTime, follow
-from echo.planning.plan_files import key_of
+from echo.planning.plan_cache import Found, fitting, key_of, warm_start_of
 from echo.planning.rename import Names
-from echo.planning.reuse import fitting, warm_start_of
-from echo.planning.store import Found
 from echo.planning.what_if import WhatIf
 from echo.plans.decisions import Decision, NoteKind
 from echo.plans.options import SEARCH, Options
@@ -151,7 +149,7 @@ class Planner:
             frontend = session()
             request = Request(frontend.graph, options, frontend)
             key = _key_of(request, frontend, None)
-            exact = self._plans.get(key) or store.load(key, frontend.graph, frontend)
+            exact = self._plans.get(key) or plan_cache.load(key, frontend.graph, frontend)
             result = exact.for_graph(frontend.graph, frontend) if isinstance(exact, Found) else None
             model = self._models.get(_model_of(frontend, options))
             try:
@@ -210,7 +208,7 @@ class Planner:
     def _loaded_or_searched(
         self, key: str, request: Request, session: Session, leader: Leader | None
     ) -> Found | BudgetError:
-        stored = None if trace() is not None else store.load(key, request.graph, session)
+        stored = None if trace() is not None else plan_cache.load(key, request.graph, session)
         if stored is not None and not stored.plan.is_late:
             return stored
         try:
@@ -229,7 +227,7 @@ class Planner:
             advice = more if note.kind is NoteKind.LATE else REPORT
             logger.log(logging.WARNING if ONCE.first(note.text) else logging.DEBUG, "echo: %s. %s.", note, advice)
         if _is_worth_keeping(result.plan):
-            store.save(key, result)
+            plan_cache.save(key, result)
         return result
 
     def _search(self, request: Request, stored: Found | None, session: Session) -> Planned:

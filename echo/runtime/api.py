@@ -14,7 +14,7 @@ from mxnet.gluon import Block
 from mxnet.symbol import Symbol
 
 from echo.errors import OptionError, ShapeError, UnsupportedError, did_you_mean
-from echo.frontend.hook import check_version
+from echo.frontend.install import check_version
 from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import graph_of, infer_binding, without_marks
 from echo.ir.graph import Graph

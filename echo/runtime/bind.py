@@ -10,9 +10,9 @@ from typing import Callable
 import mxnet as mx
 from mxnet.symbol import Symbol
 
-from echo.frontend import fallback_lines
+from echo.frontend import mxnet_settings
 from echo.frontend.capture import bind_without_memory
-from echo.frontend.match_range import match_range
+from echo.frontend.mxnet_settings import match_range
 from echo.frontend.symbols import symbol_of, without_marks
 from echo.ir.graph import Graph
 from echo.plans.options import Options
@@ -90,7 +90,7 @@ def _bound(user: Symbol, request: Bind, rebinder: Rebinder, choice: Choice) -> m
         bind_without_memory(plain(user), request.binding(), request.ctx, quiet=False)
 
     as_mirror = match_range(plan.match_range if plan.applied == "mirror" else None)
-    with as_mirror, rebinder.pointwise(graph), fallback_lines.of_user(own):
+    with as_mirror, rebinder.pointwise(graph), mxnet_settings.of_user(own):
         executor = request.call(symbol_of(graph), request.binding() if plan.fused else None)
     executor._symbol = user
     return executor

@@ -15,15 +15,15 @@ from typing import Any, Callable, Mapping, Sequence, Tuple
 from mxnet import autograd
 from mxnet.symbol import Symbol
 
-from echo.frontend import fallback_lines
+from echo.frontend import mxnet_settings
 from echo.frontend.cached import binding_of_call, runner_of, stateless
 from echo.frontend.capture import bind_without_memory
-from echo.frontend.hook import install_hook
+from echo.frontend.install import install_hook
 from echo.frontend.symbols import Binding, graph_of, symbol_of, without_marks
 from echo.ir.graph import Graph
 from echo.ir.op_spec import is_true
 from echo.ir.training_graph import DYNAMIC
-from echo.planning.store import Found
+from echo.planning.plan_cache import Found
 from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.runtime.cached_choice import STOCK, CachedChoice, chosen
@@ -125,7 +125,7 @@ class PlannedCachedOp:
                 self._switch(choice)
                 current = self._current
                 self._warm.add(current.handle.value)
-            with fallback_lines.of_user(lambda: self._write_own_lines(args)) if choice.graph else nullcontext():
+            with mxnet_settings.of_user(lambda: self._write_own_lines(args)) if choice.graph else nullcontext():
                 return current(*args, **kwargs)
 
         outputs, ran = self._next_best(choice, run, signature, args)

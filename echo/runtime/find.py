@@ -14,8 +14,8 @@ from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import Binding, symbol_of
 from echo.ir.graph import Graph
 from echo.ir.training_graph import EXECUTOR
+from echo.planning.plan_cache import Found
 from echo.planning.service import Planner
-from echo.planning.store import Found
 from echo.plans.options import Options
 from echo.runtime.bind_call import Bind
 from echo.runtime.foresight import FORESIGHT

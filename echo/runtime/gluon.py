@@ -12,7 +12,7 @@ from mxnet.gluon import Block, HybridBlock, SymbolBlock
 
 from echo.errors import OptionError, UnsupportedError
 from echo.frontend.cached import runner_of, stateless
-from echo.frontend.hook import install_hook
+from echo.frontend.install import install_hook
 from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import graph_of, infer_binding, without_marks
 from echo.plans.options import Options

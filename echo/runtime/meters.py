@@ -6,8 +6,7 @@ from typing import Any, Callable, TypeVar
 
 import mxnet as mx
 
-from echo.recording.nvml import Gpus
-from echo.recording.rapl import Rapl
+from echo.recording.energy import Gpus, Rapl
 from echo.recording.windows import Reading
 from echo.runtime.foresight import FORESIGHT
 from echo.runtime.storage_counter import StorageCounter

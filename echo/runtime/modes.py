@@ -19,7 +19,7 @@ from mxnet.base import _LIB, NDArrayHandle, SymbolHandle
 from mxnet.symbol import Symbol
 
 from echo.errors import UnsupportedError
-from echo.frontend import fallback_lines
+from echo.frontend import mxnet_settings
 from echo.native.watch import Record
 from echo.runtime.stand_ins import STAND_INS
 from echo.runtime.watch import refuse_changed_behind
@@ -50,9 +50,9 @@ def keep(record: Record, output: Any) -> None:
 
 
 def quiet_backward() -> None:
-    """Has MXNet write no lines of `echo.frontend.fallback_lines` in backward passes from now on."""
+    """Has MXNet write no lines of `echo.frontend.mxnet_settings` in backward passes from now on."""
     _guard()
-    fallback_lines.quiet_backward()
+    mxnet_settings.quiet_backward()
 
 
 def _guard() -> None:
@@ -66,7 +66,7 @@ def _guarded(original: Callable[..., int]) -> Callable[..., int]:
         if not getattr(is_train, "value", is_train):
             _refuse({name for head in heads[:count] for name in _noted(head)})
         refuse_changed_behind(count, heads, num_variables, variables)
-        with fallback_lines.in_backward():
+        with mxnet_settings.in_backward():
             return original(count, heads, head_gradients, num_variables, variables, retain, create, is_train, *results)
 
     return backward

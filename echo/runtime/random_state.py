@@ -13,7 +13,7 @@ from mxnet import autograd
 
 from echo import native
 from echo.errors import EchoError, NativeError
-from echo.frontend.setting import COPIES_VARIABLE, has_one_generator
+from echo.frontend.mxnet_settings import COPIES_VARIABLE, has_one_generator
 from echo.native.loading import function
 
 

@@ -11,14 +11,14 @@ from mxnet.symbol import Symbol
 
 from echo.estimators.inplace import with_kept
 from echo.frontend.capture import training_graph
-from echo.frontend.pointwise import unfused
+from echo.frontend.mxnet_settings import unfused
 from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import Binding, symbol_of
 from echo.ir.graph import Graph
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.request import Request
 from echo.passes.rewrite import Confirm, Rewritten
-from echo.planning.store import Found
+from echo.planning.plan_cache import Found
 from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.runtime.find import find_plan, follow_plan

@@ -18,9 +18,7 @@ import mxnet as mx
 from mxnet.gluon.contrib.estimator import BatchEnd, EpochBegin, EpochEnd, TrainBegin, TrainEnd
 
 from echo.errors import OptionError
-from echo.recording.rows import Row, RowFile, columns_of
-from echo.recording.summary import FORMAT, summary
-from echo.recording.windows import Windows
+from echo.recording.windows import FORMAT, Row, RowFile, Windows, columns_of, summary
 from echo.runtime.foresight import FORESIGHT
 from echo.runtime.meters import Meters
 from echo.runtime.storage_counter import StorageCounter
@@ -109,7 +107,7 @@ class Recorder(TrainBegin, EpochBegin, BatchEnd, EpochEnd, TrainEnd):  # type: i
             self._add(self._windows.close())
 
     def summary(self) -> dict[str, Any]:
-        """The summary of the rows so far (`echo.recording.summary`)."""
+        """The summary of the rows so far (`echo.recording.windows`)."""
         return summary(self.rows)
 
     def to_json(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any, Callable, Mapping
 import mxnet as mx
 
 from echo.plans.options import RECORD_VARIABLE, value_of
-from echo.recording.rows import RowFile
+from echo.recording.windows import RowFile
 from echo.runtime.recorder import Recorder
 from echo.runtime.storage_counter import StorageCounter
 

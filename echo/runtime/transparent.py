@@ -18,8 +18,8 @@ from typing import Any, Callable
 import mxnet as mx
 from mxnet.symbol import Symbol
 
-from echo.frontend.hook import check_version
-from echo.frontend.spaces import share_one_space
+from echo.frontend.install import check_version
+from echo.frontend.mxnet_settings import share_one_space
 from echo.frontend.symbols import graph_of
 from echo.plans.options import CHECK_VARIABLE, Options, options_from, value_of, warn_of_misspelt
 from echo.runtime import bind, bind_call

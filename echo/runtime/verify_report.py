@@ -21,7 +21,7 @@ import numpy as np
 from mxnet import autograd
 from mxnet.symbol import Symbol
 
-from echo.frontend.hook import install_hook
+from echo.frontend.install import install_hook
 from echo.frontend.symbols import graph_of, load, symbol_of
 from echo.ir.graph import Graph
 from echo.ir.training_graph import EXECUTOR

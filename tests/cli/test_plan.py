@@ -36,7 +36,7 @@ def test_fuse_is_an_option_of_its_own(monkeypatch: pytest.MonkeyPatch, capsys: p
         return a_plan()
 
     monkeypatch.setattr("echo.plan", plan)
-    monkeypatch.setattr("echo.frontend.files.load_symbol", lambda path: mx.sym.var("data"))
+    monkeypatch.setattr("echo.frontend.symbols.load_symbol", lambda path: mx.sym.var("data"))
     for words in ([], ["--fuse", "memory"], ["--no-fuse"]):
         assert main.main(["plan", "model.json", "data=4,8", *words]) == 0
     assert given == [True, "memory", False]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from echo.cli.record_text import render
-from echo.recording.summary import summary
+from echo.recording.windows import summary
 from tests.recording.rows_of import row
 
 

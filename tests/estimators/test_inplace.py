@@ -13,7 +13,7 @@ from echo.errors import OptionError
 from echo.estimators.inplace import as_stock, moved, why_as_it_is
 from echo.estimators.storage_planner import blocks
 from echo.frontend.capture import training_graph
-from echo.frontend.hook import install_hook
+from echo.frontend.install import install_hook
 from echo.frontend.symbols import graph_of, infer_binding, symbol_of
 from echo.ir.graph import Entry
 from echo.ir.op_spec import APART_ATTRIBUTE

@@ -11,7 +11,7 @@ import pytest
 import echo
 from echo.estimators.inplace import read_too_late
 from echo.frontend.capture import training_graph
-from echo.frontend.hook import install_hook
+from echo.frontend.install import install_hook
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.ir.graph import Graph
 from echo.ir.op_spec import RANGE_ATTRIBUTE

@@ -16,7 +16,7 @@ from echo.estimators.inplace import copied, with_kept
 from echo.estimators.scheduler import CHUNKS, LIVE, Scheduler
 from echo.estimators.storage_planner import ReferencePlanner, StoragePlanner
 from echo.frontend.capture import training_graph
-from echo.frontend.hook import install_hook
+from echo.frontend.install import install_hook
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.ir.graph import Entry
 from echo.ir.schedule import with_clones

@@ -10,7 +10,7 @@ import pytest
 import echo
 from echo.estimators.inplace import relaid
 from echo.frontend.capture import training_graph
-from echo.frontend.hook import install_hook
+from echo.frontend.install import install_hook
 from echo.frontend.symbols import graph_of, infer_binding
 from tests.training import assert_same, bind, random_arrays, train
 

@@ -25,8 +25,8 @@ from echo.estimators import storage_planner
 from echo.estimators.mxnet_storage import plan_storage
 from echo.estimators.storage_planner import ReferencePlanner, StoragePlanner, blocks, make_planner
 from echo.frontend.capture import chunk_bytes
-from echo.frontend.match_range import match_range
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
+from echo.frontend.mxnet_settings import match_range
 from echo.frontend.symbols import symbol_of
 from echo.ir.graph import Entry, Graph
 from echo.ir.schedule import with_clones

@@ -10,10 +10,10 @@ from pathlib import Path
 import mxnet as mx
 
 from echo.estimators.cost_table import CostTable
-from echo.frontend.device import device_key
+from echo.frontend.plan_key import device_key
 
 ROOT = Path(__file__).resolve().parents[2]
-KEY = "import mxnet as mx; from echo.frontend.device import device_key; print(device_key(mx.gpu(0)))"
+KEY = "import mxnet as mx; from echo.frontend.plan_key import device_key; print(device_key(mx.gpu(0)))"
 
 
 def key(**settings: str) -> str:

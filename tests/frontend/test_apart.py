@@ -20,7 +20,7 @@ from echo.estimators.cost_table import CostTable
 from echo.estimators.measuring import LateError, UnavailableError, UnmeasurableError
 from echo.frontend import apart, measure
 from echo.frontend.apart import ask, measuring
-from echo.frontend.device import device_key
+from echo.frontend.plan_key import device_key
 from echo.frontend.session import MxnetSession
 from echo.meter.microbenchmark import Microbenchmark, Variable
 from echo.planning.service import Planner

@@ -18,7 +18,7 @@ from echo.frontend.capture import (
     planned_megabytes,
     training_graph,
 )
-from echo.frontend.hook import install_hook
+from echo.frontend.install import install_hook
 from echo.frontend.symbols import graph_of, infer_binding, symbol_of
 from echo.ir.op_spec import PLAN_ATTRIBUTE
 from echo.ir.training_graph import TrainingGraph

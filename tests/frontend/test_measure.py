@@ -16,7 +16,7 @@ from echo.estimators.operator_groups import is_free
 from echo.frontend import measure
 from echo.frontend.apart import measuring
 from echo.frontend.capture import training_graph
-from echo.frontend.hook import install_hook
+from echo.frontend.install import install_hook
 from echo.frontend.measure import Meter
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.ir.training_graph import TrainingGraph

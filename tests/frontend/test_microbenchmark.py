@@ -8,7 +8,7 @@ import mxnet as mx
 import pytest
 
 from echo.estimators.measuring import UnmeasurableError
-from echo.frontend import extension
+from echo.frontend import install
 from echo.frontend.microbenchmark import Facts, excess, microbenchmark_of, refuse
 from echo.ir.graph import Entry
 from echo.ir.training_graph import TrainingGraph
@@ -154,7 +154,7 @@ def attention(sentences: int, heads: int, mask: tuple[int, ...] | None) -> Train
     ],
 )
 def test_attention_is_cut_with_its_masks(mask: tuple[int, ...] | None, excess_: float, kept: int) -> None:
-    assert extension.why_not() == ""
+    assert install.why_not() == ""
     graph = attention(8, 4, mask)
     found, scale = microbenchmark_of(graph, len(graph.nodes) - 1, excess_, Facts.of(graph))
     by_name = dict(zip((node.name for node in graph.nodes), found.inputs))

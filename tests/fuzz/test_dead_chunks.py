@@ -8,7 +8,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from echo.frontend.hook import install_hook
+from echo.frontend.install import install_hook
 from fuzz import dead_chunks
 from fuzz.dead_chunks import TALLY, Pass, Plan, lost
 

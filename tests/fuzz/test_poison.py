@@ -14,8 +14,8 @@ from mxnet.gluon import nn
 
 from benchmarks.models import SMALL, random_values
 from echo.errors import NativeError
-from echo.frontend.hook import install_hook
-from echo.frontend.match_range import match_range
+from echo.frontend.install import install_hook
+from echo.frontend.mxnet_settings import match_range
 from fuzz import dead_chunks
 from fuzz.poison import poisoned
 from tests.training import assert_same, bind, random_arrays, recomputing, train

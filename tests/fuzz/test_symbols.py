@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import echo
-from echo.frontend.hook import install_hook
+from echo.frontend.install import install_hook
 from fuzz import blocks, symbols
 from fuzz.__main__ import Batch, run_batches
 from fuzz.child import shrunk

@@ -20,7 +20,7 @@ from echo.errors import GraphError, OptionError
 from echo.frontend import implement
 from echo.frontend.capture import training_graph
 from echo.frontend.implement import implemented as exchanged
-from echo.frontend.selfcheck import onednn_activations
+from echo.frontend.install import onednn_activations
 from echo.frontend.symbols import symbol_of
 from echo.ir.gradient_rules import implementations, known
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, GradientRule
@@ -298,7 +298,7 @@ def test_a_falling_leaky_relu_is_read_from_its_input() -> None:
 @pytest.mark.slow
 def test_onednn_is_tried() -> None:
     code = (
-        "from echo.frontend.hook import install_hook; from echo.frontend.selfcheck import onednn_activations;"
+        "from echo.frontend.install import install_hook; from echo.frontend.install import onednn_activations;"
         "assert install_hook() == ''; print(onednn_activations())"
     )
     for enabled in ("0", "1"):

@@ -15,7 +15,7 @@ import pytest
 
 import echo
 from echo.errors import OptionError
-from echo.frontend import extension
+from echo.frontend import install
 from echo.frontend.symbols import graph_of, symbol_of
 from echo.ir import op_spec, ops
 from echo.ir.graph import PREFIX, READS
@@ -426,7 +426,7 @@ def test_names_are_those_in_saved_graphs(op: str) -> None:
 
 
 def test_every_listed_operator_exists() -> None:
-    without_kernels = extension.why_not()  # loads them
+    without_kernels = install.why_not()  # loads them
     size, names = ctypes.c_uint(), ctypes.POINTER(ctypes.c_char_p)()
     mx.base.check_call(mx.base._LIB.MXListAllOpNames(ctypes.byref(size), ctypes.byref(names)))
     listed = {op for op in ops_with(lambda spec: spec.recomputable) if not (without_kernels and op.startswith(PREFIX))}

@@ -11,7 +11,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from echo.frontend import extension
+from echo.frontend import install
 from echo.frontend.symbols import symbol_of
 from echo.ir.graph import PREFIX, READS, Entry, Graph, Node, fused_node, num_outputs
 
@@ -22,7 +22,7 @@ PARAMS = {"eps": "1e-5", "grad_scale": "1", "normalization": "0", "keep": "0.5"}
 
 @pytest.fixture(autouse=True, scope="module")
 def operators() -> None:
-    assert extension.why_not() == ""
+    assert install.why_not() == ""
 
 
 def size(axis: str) -> int:

@@ -20,9 +20,9 @@ import pytest
 
 from echo import native
 from echo.errors import EchoError, GraphError, NativeError
-from echo.frontend import hook
+from echo.frontend import install
 from echo.frontend.capture import bind_without_memory, training_graph
-from echo.frontend.hook import install_hook
+from echo.frontend.install import install_hook
 from echo.frontend.symbols import graph_of, infer_binding, symbol_of
 from echo.ir.op_spec import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 
@@ -123,7 +123,7 @@ def test_a_hook_that_fails_its_check_is_taken_off(monkeypatch: pytest.MonkeyPatc
         raise NativeError("the hook does not fit this MXNet: test")
 
     native.uninstall()
-    monkeypatch.setattr(hook, "check_hook", fail)
+    monkeypatch.setattr(install, "check_hook", fail)
     assert install_hook() == "the hook does not fit this MXNet: test"
     assert not native.installed()
     assert clones(marked(network(), tanh="0")) == 0
@@ -293,7 +293,7 @@ def test_mxnet_of_another_compiler_is_refused(impostor: Path, strip: bool, tmp_p
 LEAKS = """
 import ctypes
 import mxnet as mx
-from echo.frontend.hook import install_hook
+from echo.frontend.install import install_hook
 from echo.frontend.symbols import graph_of, infer_binding, symbol_of
 from echo.frontend.capture import bind_without_memory
 from echo.ir.op_spec import PLAN_ATTRIBUTE

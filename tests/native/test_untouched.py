@@ -16,7 +16,7 @@ from mxnet import autograd, gluon
 import echo
 from echo.frontend.cached import as_cached
 from echo.frontend.capture import training_graph
-from echo.frontend.hook import install_hook
+from echo.frontend.install import install_hook
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.ir.training_graph import DYNAMIC, SHAPED, STATIC, TrainingGraph
 from echo.runtime.held import held

@@ -9,7 +9,7 @@ import mxnet.libinfo
 import pytest
 
 from echo import native
-from echo.frontend.hook import install_hook
+from echo.frontend.install import install_hook
 from echo.native.watch import FailedError, Library, Watch, told
 
 

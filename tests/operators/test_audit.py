@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from echo.frontend import extension
-from echo.frontend.hook import install_hook
+from echo.frontend import install
+from echo.frontend.install import install_hook
 from echo.ir.recompute_rules import why_not_reader
 from tests.operators.audit import Audit, audit, in_place
 from tests.operators.case import Case, case
@@ -23,7 +23,7 @@ IMAGES = "x:2xCx6x6"
 @pytest.fixture(autouse=True, scope="module")
 def _operators() -> None:
     assert install_hook() == ""
-    assert extension.why_not() == ""
+    assert install.why_not() == ""
 
 
 def reason(case_: Case) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from echo.frontend import extension
-from echo.frontend.hook import install_hook
+from echo.frontend import install
+from echo.frontend.install import install_hook
 from echo.ir.ops import ops_with
 from tests.operators.cases import CASES, registered
 from tests.operators.left_out import LEFT_OUT
@@ -17,7 +17,7 @@ COVERED = {case.op for case in CASES}
 @pytest.fixture(autouse=True, scope="module")
 def _operators() -> None:
     assert install_hook() == ""
-    assert extension.why_not() == ""
+    assert install.why_not() == ""
 
 
 def test_every_operator_has_a_case_or_a_reason() -> None:

@@ -62,7 +62,7 @@ def test_an_operator_with_a_workspace_that_mxnet_does_not_give_is_not_fused(
     most: int, refused: set[str], taken: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("echo.passes.fuse.MOST_BYTES", most)
-    monkeypatch.setattr("echo.planning.store.load", lambda *_: None)
+    monkeypatch.setattr("echo.planning.plan_cache.load", lambda *_: None)
     monkeypatch.setattr(find, "PLANNER", Planner())
     found = plan()
     fused = {name for name, _ in found.fused}

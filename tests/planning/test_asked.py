@@ -11,7 +11,7 @@ import pytest
 
 from echo.cli import main
 from echo.planning import asked
-from echo.planning.plan_files import keep, path_of
+from echo.planning.plan_cache import keep, path_of
 from echo.plans.decisions import Note, NoteKind
 from echo.plans.plan import Plan
 from tests.cli.models import SHAPES, network

@@ -14,8 +14,8 @@ from echo.frontend.symbols import graph_of, infer_binding
 from echo.ir.training_graph import DYNAMIC, EXECUTOR, STATIC
 from echo.planning import service
 from echo.planning.follow import NOTE, SpareTime, follow
+from echo.planning.plan_cache import Found
 from echo.planning.service import Planner
-from echo.planning.store import Found
 from echo.plans.options import Options
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")

@@ -13,7 +13,7 @@ import mxnet as mx
 import pytest
 
 from echo.errors import GraphError
-from echo.frontend.subject import subject
+from echo.frontend.plan_key import subject
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.ir.graph import Entry, Graph, Node
 from echo.plans.key import PlanKey, digest, operators

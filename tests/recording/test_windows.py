@@ -1,9 +1,105 @@
-"""Windows on a clock, a meter and a device that are made here."""
+"""Tests of `echo.recording.windows`: rows; summary; windows."""
 
 from __future__ import annotations
 
-from echo.recording.rows import Row
-from echo.recording.windows import Reading, Windows
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from echo.errors import GraphError
+from echo.recording.windows import COLUMNS, Reading, Row, RowFile, Windows, columns_of, read_rows, summary
+from tests.recording.rows_of import row
+
+ROWS = (row(0), row(1, device=7, gpu_joules=12.5, cpu_joules=0.25), row(2, storage=None))
+
+
+def written(path: Path) -> RowFile:
+    file = RowFile(path)
+    for each in ROWS:
+        file.add(each)
+    return file
+
+
+def test_there_and_back_before_the_file_is_closed(tmp_path: Path) -> None:
+    file = written(tmp_path / "run.csv")
+    assert read_rows(tmp_path / "run.csv") == ROWS
+    file.close()
+    lines = (tmp_path / "run.csv").read_text().splitlines()
+    assert lines[0].split(",") == list(COLUMNS)
+    assert lines[2].endswith(",0,50.0,640.0,25.0,0.5")
+
+
+def test_a_line_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "run.csv"
+    written(path).close()
+    data = path.read_bytes()
+    for end in range(len(data) - 30, len(data)):
+        path.write_bytes(data[:end])
+        assert read_rows(path) == ROWS[:2]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a,b\n1,2\n", ",".join(COLUMNS) + "\n1,2\n", ",".join(COLUMNS) + "\nx" + "," * 14 + "\n"]
+)
+def test_other_files_are_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "run.csv").write_text(text)
+    with pytest.raises(GraphError, match=r"run\.csv is no recording"):
+        read_rows(tmp_path / "run.csv")
+
+
+def test_the_file_of_another_process_stays(tmp_path: Path) -> None:
+    first = written(tmp_path / "run.csv")
+    second = RowFile(tmp_path / "run.csv")
+    assert second.path == tmp_path / f"run-{os.getpid()}.csv"
+    second.add(ROWS[1])
+    assert read_rows(first.path) == ROWS
+    assert read_rows(second.path) == ROWS[1:2]
+    third = RowFile(tmp_path / "run.csv", replace=True)
+    assert third.path == first.path
+    assert read_rows(third.path) == ()
+    for file in (first, second, third):
+        file.close()
+
+
+def test_what_follows_from_a_row() -> None:
+    found = ROWS[1]
+    assert (found.ms_a_step, found.samples_a_second, found.gpu_watts, found.cpu_watts) == (50.0, 640.0, 25.0, 0.5)
+    assert (ROWS[0].gpu_watts, ROWS[0].cpu_watts) == (None, None)
+    assert columns_of(ROWS)["gpu_watts"] == [None, 25.0, None]
+    assert replace(found, steps=5).ms_a_step == 100.0
+
+
+def energy(number: int, **values: Any) -> Any:
+    return row(number, gpu_joules=64.0, cpu_joules=32.0, device=5, **values)
+
+
+def test_the_warm_up_is_left_out_of_all_but_bytes() -> None:
+    found = summary(
+        [energy(0, seconds=9.0, process=2**40), energy(1), energy(2, seconds=0.3), energy(3, storage=2**30)]
+    )
+    assert (found["steps"], found["steps_left_out"], found["samples"]) == (30, 10, 960)
+    assert found["seconds"] == pytest.approx(1.3)
+    assert found["ms_a_step"] == 50.0, "the median"
+    assert found["samples_a_second"] == 640.0, "the median"
+    assert (found["process"], found["storage"], found["device"]) == (2**40, 2**30, 5)
+    assert (found["gpu_joules_a_sample"], found["cpu_joules_a_sample"]) == (0.2, 0.1)
+    assert found["gpu_watts"] == pytest.approx(192 / 1.3)
+
+
+def test_what_a_row_lacks_is_not_known() -> None:
+    found = summary([energy(1), row(2)])
+    assert found["gpu_joules_a_sample"] is found["cpu_watts"] is None
+    assert found["device"] == 5
+
+
+def test_nothing_but_the_warm_up() -> None:
+    found = summary([energy(0)])
+    assert found["ms_a_step"] is found["samples_a_second"] is found["gpu_joules_a_sample"] is None
+    assert (found["steps"], found["steps_left_out"]) == (0, 10)
+    assert summary([])["process"] is None
 
 
 class Machine:

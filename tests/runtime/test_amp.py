@@ -17,9 +17,9 @@ from mxnet import autograd, gluon
 from mxnet.contrib import amp
 
 import echo
-from echo.frontend import selfcheck
+from echo.frontend import install
 from echo.frontend.implement import _facts
-from echo.frontend.subject import subject
+from echo.frontend.plan_key import subject
 from echo.frontend.symbols import Binding, graph_of, text_of, type_name
 from tests.training import assert_same
 
@@ -230,10 +230,10 @@ def test_own_symbols_need_no_functions_of_mxnet(monkeypatch: pytest.MonkeyPatch)
             monkeypatch.setattr(module, name, replaced, raising=False)
     found = []
     with mx.AttrScope(__force_mirroring__="True", ctx_group="dev1"), mx.name.Prefix("own_"):
-        selfcheck.check_hook()
-        for known in (selfcheck.onednn_activations, _facts):
+        install.check_hook()
+        for known in (install.onednn_activations, _facts):
             found.append(known.__wrapped__(*(("_backward_sigmoid",) if known is _facts else ())))
-    assert found == [selfcheck.onednn_activations(), _facts("_backward_sigmoid")]
+    assert found == [install.onednn_activations(), _facts("_backward_sigmoid")]
 
 
 PROGRAM = """

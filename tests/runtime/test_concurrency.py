@@ -19,9 +19,9 @@ from mxnet.symbol import Symbol
 
 import echo
 from benchmarks.models import SMALL, random_values
-from echo.frontend import hook
+from echo.frontend import install
 from echo.frontend.capture import planned_megabytes
-from echo.frontend.match_range import MATCH_RANGE_VARIABLE, match_range
+from echo.frontend.mxnet_settings import MATCH_RANGE_VARIABLE, match_range
 from echo.planning.service import Planner
 from echo.runtime import find
 from echo.runtime.stand_ins import STAND_INS
@@ -175,12 +175,12 @@ def test_a_child_binds_while_another_thread_of_the_parent_holds_every_lock(
     expected = gradients(executor())
     assert (expected == stock) != fuse
     monkeypatch.setattr(find, "PLANNER", Planner())
-    monkeypatch.setattr("echo.planning.store.load", lambda *_: None)  # the child plans
+    monkeypatch.setattr("echo.planning.plan_cache.load", lambda *_: None)  # the child plans
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
         with contextlib.ExitStack() as stack:
-            for lock in (find.PLANNER.lock, STAND_INS.lock, hook._install_lock):
+            for lock in (find.PLANNER.lock, STAND_INS.lock, install._install_lock):
                 stack.enter_context(lock.held())
             stack.enter_context(match_range(2))
             held.set()

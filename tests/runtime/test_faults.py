@@ -22,7 +22,7 @@ from benchmarks.models import SMALL
 from echo import native
 from echo.estimators.cost_table import CostTable
 from echo.frontend.capture import planned_megabytes
-from echo.frontend.device import device_key
+from echo.frontend.plan_key import device_key
 from echo.passes.analysis import Differentiate
 from echo.planning.service import Planner
 
@@ -271,7 +271,7 @@ def test_a_second_copy_of_the_package_is_refused(tmp_path: Path) -> None:
 def test_a_second_copy_of_the_hook_is_refused(tmp_path: Path) -> None:
     import ctypes
 
-    from echo.frontend.hook import install_hook
+    from echo.frontend.install import install_hook
 
     folder = next(Path(path) for path in native.__path__ if (Path(path) / "libecho_hook.so").is_file())
     shutil.copy(folder / "libecho_hook.so", tmp_path / "libother.so")

@@ -46,7 +46,7 @@ def steps(
 
 def forget_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(find, "PLANNER", Planner())
-    monkeypatch.setattr("echo.planning.store.load", lambda *_: None)
+    monkeypatch.setattr("echo.planning.plan_cache.load", lambda *_: None)
 
 
 def bits_of(plan: echo.Plan) -> set[str]:

@@ -11,8 +11,7 @@ import pytest
 
 from echo.runtime import meters
 from echo.runtime.meters import Meters
-from tests.recording.test_nvml import Nvml
-from tests.recording.test_rapl import zone
+from tests.recording.test_energy import Nvml, zone
 
 
 class Features:
@@ -43,7 +42,7 @@ def test_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def meters_rapl(folder: Path) -> Any:
-    from echo.recording.rapl import Rapl
+    from echo.recording.energy import Rapl
 
     return Rapl(folder)
 

@@ -114,7 +114,7 @@ def test_a_first_start_asks_mxnet_no_question_twice(monkeypatch: pytest.MonkeyPa
     pool_of_buckets(max_overhead=None, fuse=fuse)  # also the hook's check of itself
     assert len(plans) > len(LENGTHS), "a length is followed first, and searched where the pool grows"
     monkeypatch.setattr(find, "PLANNER", Planner())
-    monkeypatch.setattr("echo.planning.store.load", lambda *_: None)
+    monkeypatch.setattr("echo.planning.plan_cache.load", lambda *_: None)
     plans.clear()
     binds = counted_binds(monkeypatch)
     typed: list[Any] = []

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import echo
 from echo import native
-from echo.frontend.hook import install_hook
+from echo.frontend.install import install_hook
 from echo.frontend.symbols import symbol_of
 from echo.ir.recompute_rules import why_not_reader
 from tests.conftest import Case, case_of

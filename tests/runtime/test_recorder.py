@@ -18,8 +18,7 @@ from mxnet.gluon.contrib.estimator import Estimator
 
 from echo.callbacks import Recorder
 from echo.errors import OptionError
-from echo.recording.rows import RowFile, read_rows
-from echo.recording.summary import summary
+from echo.recording.windows import RowFile, read_rows, summary
 
 
 def module_fit(recorder: Recorder, epochs: int) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from echo.recording.rows import read_rows
+from echo.recording.windows import read_rows
 
 GLUON = """
 import mxnet as mx

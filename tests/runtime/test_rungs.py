@@ -39,7 +39,7 @@ class Surprise(RuntimeError):
 @pytest.fixture(autouse=True)
 def afterwards(monkeypatch: Patch) -> Any:
     monkeypatch.setattr(find, "PLANNER", Planner())
-    monkeypatch.setattr("echo.planning.store.load", lambda *_: None)
+    monkeypatch.setattr("echo.planning.plan_cache.load", lambda *_: None)
     stock = Symbol.simple_bind, Symbol.bind
     yield
     echo.disable()
@@ -210,7 +210,7 @@ def test_masks_and_layouts_cost_no_plan(stage: type[Any], monkeypatch: Patch) ->
 
 def test_what_failed_is_not_kept_on_the_disk(monkeypatch: Patch) -> None:
     saved: list[Any] = []
-    monkeypatch.setattr("echo.planning.store.save", lambda *found: saved.append(found))
+    monkeypatch.setattr("echo.planning.plan_cache.save", lambda *found: saved.append(found))
     with monkeypatch.context() as patch:
         failing_pass(Differentiate)(patch)
         assert echo.plan(model(), max_overhead=None, **SHAPES).failed

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from echo.errors import GraphError
-from echo.frontend import extension
-from echo.frontend.hook import install_hook
+from echo.frontend import install
+from echo.frontend.install import install_hook
 from echo.frontend.symbols import Binding, graph_of, symbol_of, types_of
 from echo.ir.graph import PREFIX, Entry, Graph
 from echo.ir.op_spec import COPY_ATTRIBUTE
@@ -32,7 +32,7 @@ Symbol = mx.sym.Symbol
 
 @pytest.fixture(autouse=True, scope="module")
 def operators() -> None:
-    assert (install_hook(), extension.why_not()) == ("", "")
+    assert (install_hook(), install.why_not()) == ("", "")
 
 
 # Random graphs -----------------------------------------------------------------------------------------------------

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from echo.errors import GraphError
-from echo.frontend import extension
+from echo.frontend import install
 from echo.frontend.capture import training_graph
-from echo.frontend.hook import install_hook
+from echo.frontend.install import install_hook
 from echo.frontend.symbols import Binding, graph_of, symbol_of, types_of
 from echo.ir.graph import VARIABLE, Entry, Graph, Node
 from echo.passes.patterns import order
@@ -34,7 +34,7 @@ CASES = [(name, sizes) for name in EXAMPLES for sizes in SIZES if name not in FO
 
 @pytest.fixture(autouse=True, scope="module")
 def operators() -> None:
-    assert (install_hook(), extension.why_not()) == ("", "")
+    assert (install_hook(), install.why_not()) == ("", "")
 
 
 def turned(graph: Graph, seed: int) -> Graph:

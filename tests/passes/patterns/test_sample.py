@@ -8,7 +8,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from echo.frontend.extension import why_not
+from echo.frontend.install import why_not
 from echo.frontend.symbols import graph_of, infer_binding, symbol_of, types_of
 from echo.ir.graph import Graph
 from echo.ir.training_node import TensorType

@@ -19,7 +19,7 @@ import pytest
 import echo
 from echo import kernels, native
 from echo.errors import PlanError
-from echo.frontend import extension, session
+from echo.frontend import install, session
 from echo.kernels import library
 from tests.fused_models import EXAMPLES
 from tests.kernels.cuda_emulation import Emulated
@@ -42,13 +42,13 @@ LIBRARY = built("libecho_kernels.so")
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder in the place of the one that holds the kernels, in a process that has loaded none."""
-    assert extension.why_not() == "", "this is what the process goes on with"
+    assert install.why_not() == "", "this is what the process goes on with"
     found = tmp_path / "kernels"
     found.mkdir()
     again = functools.lru_cache(maxsize=None)
     monkeypatch.setattr(kernels, "__path__", [str(found)])
     monkeypatch.setattr(library, "kernels_library", again(library.kernels_library.__wrapped__))
-    monkeypatch.setattr(session, "why_not", again(extension.why_not.__wrapped__))
+    monkeypatch.setattr(session, "why_not", again(install.why_not.__wrapped__))
     return found
 
 
@@ -121,7 +121,7 @@ def test_a_gpu_that_does_not_run_the_kernels(name: str, monkeypatch: pytest.Monk
     """As a context of that device would have it: nothing is fused, one note says why, and no step fails."""
     number, settings, reason = FAILING_GPUS[name]
     emulated = Emulated(built_emulation().driver, built_emulation().kernels)
-    why_not_on = functools.lru_cache(maxsize=None)(extension.why_not_on.__wrapped__)
+    why_not_on = functools.lru_cache(maxsize=None)(install.why_not_on.__wrapped__)
     monkeypatch.setattr(session, "why_not_on", lambda ctx: why_not_on(mx.gpu(number)))
     emulated.set(**settings)
     emulated.driver.fake_new_contexts()
@@ -133,12 +133,12 @@ def test_a_gpu_that_does_not_run_the_kernels(name: str, monkeypatch: pytest.Monk
 
 
 def test_a_cpu_needs_no_driver() -> None:
-    assert extension.why_not_on(mx.cpu()) == ""
+    assert install.why_not_on(mx.cpu()) == ""
 
 
 def test_a_plan_with_fused_operators_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(session, "why_not", extension.why_not)
+        patch.setattr(session, "why_not", install.why_not)
         plan = echo.plan(EXAMPLE.symbol, grad_req="write", **EXAMPLE.shapes)
     assert plan.fused
     with pytest.raises(PlanError, match=r"the plan has fused operators: libecho_kernels\.so is not installed"):
@@ -148,7 +148,7 @@ def test_a_plan_with_fused_operators_is_refused(folder: Path, monkeypatch: pytes
 def test_plans_of_a_process_that_has_them_are_not_found(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the disk, or in memory."""
     with monkeypatch.context() as patch:
-        patch.setattr(session, "why_not", extension.why_not)
+        patch.setattr(session, "why_not", install.why_not)
         assert echo.plan(EXAMPLE.symbol, grad_req="write", **EXAMPLE.shapes).fused
     check_unfused("is not installed")
 
@@ -173,7 +173,7 @@ def test_a_library_of_another_echo(tmp_path: Path) -> None:
     code = """
         import json
         import echo
-        from echo.frontend import extension
+        from echo.frontend import install as extension
         extension.READS = {**extension.READS, "kernel_of_tomorrow": ("1", "1", "1")}
         from tests.fused_models import EXAMPLES
         example = EXAMPLES["lstm layer"]()

@@ -38,7 +38,7 @@ def no_search(saved: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """From here on nothing may be planned; the plan was saved before."""
     monkeypatch.setattr(find, "PLANNER", Planner())
     monkeypatch.setattr("echo.pipeline.plan", lambda _: pytest.fail("planned again"))
-    monkeypatch.setattr("echo.planning.store.load", lambda *_: pytest.fail("looked for another plan"))
+    monkeypatch.setattr("echo.planning.plan_cache.load", lambda *_: pytest.fail("looked for another plan"))
     return saved
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from echo.frontend.spaces import other_spaces, spaces
+from echo.frontend.mxnet_settings import other_spaces, spaces
 from echo.ir.training_graph import DYNAMIC, EXECUTOR, SHAPED, STATIC
 
 
@@ -43,7 +43,7 @@ def test_other_numbers_are_settings_of_plans(
 # Operators that draw 8 MB each, in turn from as many spaces as there are, and random numbers.
 _PROGRAM = """
 import mxnet as mx, numpy as np
-from echo.frontend.spaces import spaces
+from echo.frontend.mxnet_settings import spaces
 from echo.runtime import held
 from echo.runtime.storage_counter import StorageCounter
 first = mx.nd.random.uniform(shape=(4,)).asnumpy().tolist()

@@ -16,10 +16,10 @@ from benchmarks.models import SMALL
 from echo import pipeline
 from echo.ir.graph import Graph
 from echo.ir.op_spec import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
-from echo.planning import store
+from echo.planning import plan_cache
+from echo.planning.plan_cache import Found
 from echo.planning.rename import Names
 from echo.planning.service import Planner
-from echo.planning.store import Found
 from echo.plans.decisions import mark, marks_of
 from echo.plans.plan import Plan
 from echo.runtime import find
@@ -79,7 +79,7 @@ def stored(plan: Plan) -> tuple[Graph, Graph]:
     graph = special_case("slices").graph
     number = next(number for number, node in enumerate(graph.nodes) if node.name == "parts")
     marked = mark(graph, {number: [0, 2]}, hook=True, match_range=4)
-    store.save("key", found(with_marks_of(plan, graph, marked), marked, graph))
+    plan_cache.save("key", found(with_marks_of(plan, graph, marked), marked, graph))
     return graph, marked
 
 
@@ -99,13 +99,13 @@ def value_in(path: Path) -> dict[str, Any]:
 
 def write(path: Path, value: Any, key: str = "key") -> None:
     """As echo would have written it: with a digest."""
-    files.replace(path, store._purpose(key), value)
+    files.replace(path, plan_cache._purpose(key), value)
 
 
 def test_a_plan_comes_back(folder: Path, plan: Plan) -> None:
     graph, marked = stored(plan)
-    assert store.load("key", graph, NOBODY) == found(with_marks_of(plan, graph, marked), marked, graph)
-    assert store.load("another", graph, NOBODY) is None
+    assert plan_cache.load("key", graph, NOBODY) == found(with_marks_of(plan, graph, marked), marked, graph)
+    assert plan_cache.load("another", graph, NOBODY) is None
     assert [path.name for path in folder.iterdir()] == ["key.json"]
 
 
@@ -203,13 +203,13 @@ def test_a_damaged_file_is_ignored_and_written_anew(
 
 def check_ignored(plan: Plan, graph: Graph, marked: Graph, path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(2):
-        assert store.load("key", graph, NOBODY) is None
+        assert plan_cache.load("key", graph, NOBODY) is None
     (record,) = caplog.records
     assert record.levelname == "WARNING"
     assert f"{path} is ignored, what is in it is found out anew: " in record.getMessage()
     kept = with_marks_of(plan, graph, marked)
-    store.save("key", found(kept, marked, graph))
-    assert store.load("key", graph, NOBODY) == found(kept, marked, graph)
+    plan_cache.save("key", found(kept, marked, graph))
+    assert plan_cache.load("key", graph, NOBODY) == found(kept, marked, graph)
 
 
 @pytest.mark.slow
@@ -227,21 +227,21 @@ def test_every_flipped_bit_is_noticed(folder: Path, plan: Plan) -> None:
             data[place] ^= bits
         if bytes(data) != whole:
             path.write_bytes(data)
-            assert store.load("key", graph, NOBODY) is None, flip
+            assert plan_cache.load("key", graph, NOBODY) is None, flip
     path.write_bytes(whole)
-    assert store.load("key", graph, NOBODY) is not None
+    assert plan_cache.load("key", graph, NOBODY) is not None
 
 
 def test_chunks_come_back_beside_the_plan(folder: Path, plan: Plan) -> None:
     graph, marked = stored(plan)
     kept = with_marks_of(plan, graph, marked)
     for chunks in ((64, 0, 4096), ()):
-        store.save("key", found(kept, marked, graph, chunks))
-        assert store.load("key", graph, NOBODY) == found(kept, marked, graph, chunks)
+        plan_cache.save("key", found(kept, marked, graph, chunks))
+        assert plan_cache.load("key", graph, NOBODY) == found(kept, marked, graph, chunks)
     value = value_in(folder / "key.json")
     del value["chunks"]
     write(folder / "key.json", value)
-    assert store.load("key", graph, NOBODY) == found(kept, marked, graph)
+    assert plan_cache.load("key", graph, NOBODY) == found(kept, marked, graph)
 
 
 @pytest.mark.usefixtures("cheap_planning")
@@ -265,10 +265,10 @@ def test_operators_that_must_not_run_twice_are_never_marked(folder: Path, plan: 
     value = value_in(path)
     loss = next(number for number, node in enumerate(graph.nodes) if node.op == "MakeLoss")
     write(path, wrong_marks(value, [[loss, "MakeLoss", {PLAN_ATTRIBUTE: "0", RANGE_ATTRIBUTE: "4"}]]))
-    assert store.load("key", graph, NOBODY) is None
+    assert plan_cache.load("key", graph, NOBODY) is None
     ranges = mark(graph, {}, hook=True, match_range=4)  # which stand everywhere, if nothing runs again
-    store.save("key", found(with_marks_of(plan, graph, ranges), ranges, graph))
-    assert store.load("key", graph, NOBODY) is not None
+    plan_cache.save("key", found(with_marks_of(plan, graph, ranges), ranges, graph))
+    assert plan_cache.load("key", graph, NOBODY) is not None
 
 
 def test_a_folder_that_cannot_be_written_to_is_no_error(
@@ -277,4 +277,4 @@ def test_a_folder_that_cannot_be_written_to_is_no_error(
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path / "file"))
     graph, _ = stored(plan)
-    assert store.load("key", graph, NOBODY) is None
+    assert plan_cache.load("key", graph, NOBODY) is None

@@ -1,14 +1,16 @@
-"""GPUs by an NVML that is made here: with counters of energy, with power alone, with neither; and one that fails."""
+"""Tests of `echo.recording.energy`: nvml; rapl."""
 
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from echo.recording.nvml import Gpus, Polled
+from echo.recording import energy
+from echo.recording.energy import Gpus, Polled, Rapl
 
 
 class Nvml:
@@ -94,7 +96,7 @@ def test_an_nvml_that_does_not_answer(nvml: Nvml) -> None:
 
 def test_power_becomes_energy(monkeypatch: pytest.MonkeyPatch) -> None:
     now, watts = [0.0], [10.0]
-    monkeypatch.setattr("echo.recording.nvml.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("echo.recording.energy.time.monotonic", lambda: now[0])
     polled = Polled(lambda: watts[0], interval=1000.0)
     now[0], watts[0] = 2.0, 30.0
     assert polled.joules() == 40.0, "20 W on the average"
@@ -115,3 +117,48 @@ def test_power_that_fails_ends_it() -> None:
     polled._thread.join()
     assert polled.joules() is None
     polled.close()
+
+
+def zone(folder: Path, name: str, kind: str, microjoules: int, most: int = 999_999) -> Path:
+    (folder / name).mkdir(parents=True)
+    (folder / name / "name").write_text(kind + "\n")
+    (folder / name / "energy_uj").write_text(f"{microjoules}\n")
+    (folder / name / "max_energy_range_uj").write_text(f"{most}\n")
+    return folder / name / "energy_uj"
+
+
+def test_packages_are_summed_and_counters_begin_anew(tmp_path: Path) -> None:
+    first, second = zone(tmp_path, "intel-rapl:0", "package-0", 900_000), zone(tmp_path, "intel-rapl:1", "package-1", 5)
+    part, system = zone(tmp_path, "intel-rapl:0:0", "core", 0), zone(tmp_path, "intel-rapl:2", "psys", 0)
+    counter = Rapl(tmp_path)
+    assert counter.joules() == 0.0
+    first.write_text("100000")  # behind its end, 1,000,000 values later
+    second.write_text("300005")
+    part.write_text("7777")
+    system.write_text("8888")
+    assert counter.joules() == pytest.approx(0.5)
+    first.write_text("200000")
+    assert counter.joules() == pytest.approx(0.6)
+    first.unlink()
+    assert counter.joules() is None
+
+
+def test_what_may_not_be_read_is_said_with_the_command_that_allows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zone(tmp_path, "intel-rapl:0", "package-0", 1)
+
+    def refused(_: Path) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(energy, "_number", refused)
+    with pytest.raises(LookupError, match=r"may not read it; to allow it: sudo chmod a\+r .*energy_uj$"):
+        Rapl(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["nowhere", "empty", "no number"])
+def test_what_is_not_there_is_said(kind: str, tmp_path: Path) -> None:
+    if kind == "no number":
+        zone(tmp_path, "intel-rapl:0", "package-0", 1).write_text("much")
+    with pytest.raises(LookupError, match=r"^CPU energy: the processor's counters \(RAPL\) are not there"):
+        Rapl(tmp_path / "nowhere" if kind == "nowhere" else tmp_path)

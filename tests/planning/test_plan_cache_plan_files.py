@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from echo import native
-from echo.planning import plan_files
-from echo.planning.plan_files import keep, key_of, path_of
+from echo.planning import plan_cache
+from echo.planning.plan_cache import keep, key_of, path_of
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_old_plans_make_room(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_files, "_MOST_FILES", 3)
+    monkeypatch.setattr(plan_cache, "_MOST_FILES", 3)
     for number in range(5):
         keep(f"key{number}0", "test", {})
     assert len(list(folder.glob("*.json"))) == 3
@@ -29,25 +29,25 @@ def test_old_plans_make_room(folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_keep_beyond_the_bound_on_bytes_removes_the_least_recently_used(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan_files, "_MOST_BYTES", 2500)
+    monkeypatch.setattr(plan_cache, "_MOST_BYTES", 2500)
     for number, key in enumerate(("first0", "second0", "third0")):
         keep(key, "test", {"text": "x" * 800})
         os.utime(path_of(key), (number, number))
-    assert plan_files.read("first0", "test") == {"text": "x" * 800}
+    assert plan_cache.read("first0", "test") == {"text": "x" * 800}
     keep("fourth0", "test", {"text": "x" * 800})
     assert {path.stem for path in folder.glob("*.json")} == {"first0", "third0", "fourth0"}
 
 
 def test_keep_lists_the_folder_for_one_name_of_sixteen(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listed: list[Path] = []
-    monkeypatch.setattr(plan_files, "_make_room", listed.append)
+    monkeypatch.setattr(plan_cache, "_make_room", listed.append)
     for digit in "0123456789abcdef":
         keep(f"key{digit}", "test", {})
     assert listed == [folder]
 
 
 def test_what_else_is_in_the_folder_is_in_nobodys_way(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan_files, "_MOST_FILES", 3)
+    monkeypatch.setattr(plan_cache, "_MOST_FILES", 3)
     folder.mkdir()
     (folder / "a.json").mkdir()
     (folder / "b.json").symlink_to("nowhere")
@@ -59,7 +59,7 @@ def test_what_else_is_in_the_folder_is_in_nobodys_way(folder: Path, monkeypatch:
 
 def test_names_depend_on_every_part_and_on_the_source(monkeypatch: pytest.MonkeyPatch) -> None:
     names = {key_of(parts) for parts in (["a", "b"], ["ab"], ["a", "b", ""], ["b", "a"])}
-    monkeypatch.setattr(plan_files, "_source", lambda: "other")
+    monkeypatch.setattr(plan_cache, "_source", lambda: "other")
     names.add(key_of(["a", "b"]))
     assert len(names) == 5
 
@@ -69,11 +69,11 @@ def test_a_library_that_was_built_again_is_other_code(tmp_path: Path, monkeypatc
     library = tmp_path / "libecho_planner.so"
     library.write_bytes(b"built")
     monkeypatch.setattr(native, "__path__", [*native.__path__, str(tmp_path)])
-    texts = [plan_files._source.__wrapped__()]
+    texts = [plan_cache._source.__wrapped__()]
     library.write_bytes(b"built again")
-    texts.append(plan_files._source.__wrapped__())
+    texts.append(plan_cache._source.__wrapped__())
     library.unlink()
-    texts.append(plan_files._source.__wrapped__())
+    texts.append(plan_cache._source.__wrapped__())
     assert len(set(texts)) == 3
     built = {Path(line.split(" ")[0]).name for line in texts[2].split(";") if ".so " in line}
     assert built == {"libecho_counter.so", "libecho_hook.so", "libecho_kernels.so", "libecho_planner.so"}

@@ -1,0 +1,246 @@
+"""What is installed into MXNet: echo's operators, the native hook, and the check that it does what it should."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+import os
+from typing import NamedTuple
+
+import mxnet as mx
+import mxnet.libinfo
+import numpy as np
+from mxnet.base import _LIB, c_str, check_call
+
+from echo import compat, native
+from echo.errors import EchoError, NativeError, UnsupportedError, one_line
+from echo.frontend.capture import bind_without_memory, planned_megabytes
+from echo.frontend.mxnet_settings import silenced, unlogged
+from echo.frontend.symbols import graph_of, infer_binding, symbol_from, symbol_of
+from echo.ir.gradient_rules import EXCHANGES
+from echo.ir.graph import PREFIX, READS, VARIABLE, Entry, Node
+from echo.ir.op_spec import GRADIENT_ATTRIBUTE, GradientRule, own_inputs
+from echo.ir.ops import ops_with
+from echo.kernels import library
+from echo.plans.decisions import mark
+from echo.system.threads import Lock, own_binds
+
+# The fused kernels, loaded into MXNet as its extension library.
+
+logger = logging.getLogger("echo")
+
+
+@functools.lru_cache(maxsize=None)
+def why_not_on(ctx: mx.Context) -> str:
+    """Why the operators, once loaded, do not run on this device, or an empty text.
+
+    What is wrong with a GPU, such as an old driver, shows here, with one warning for each device, and not in the first
+    operator that runs there.
+    """
+    wrong = library.why_not_on_cuda(ctx.device_id) if ctx.device_type == "gpu" else ""
+    if not wrong:
+        return ""
+    reason = f"the kernels do not run on {ctx}: {wrong}"
+    logger.warning("echo: no operator is fused: %s", reason)
+    return reason
+
+
+@functools.lru_cache(maxsize=None)
+def why_not() -> str:
+    """Loads the operators ``_echo_*`` into MXNet, once a process; why that fails, or an empty text.
+
+    ``mx.library.load`` would also make Python functions for them, and a line of output.
+    """
+    try:
+        path = library.kernels_library()._name
+    except NativeError as error:
+        return str(error)
+    try:
+        check_call(_LIB.MXLoadLib(c_str(str(path)), mx.base.mx_uint(0)))
+    except mx.MXNetError as error:
+        return f"MXNet does not load {path}: {str(error).strip().splitlines()[-1]}"
+    missing = [name for name in sorted(READS) if not _is_there(PREFIX + name)]
+    if missing:
+        return f"{path} is of another echo, reinstall mxnet-echo: it has no kernel {missing[0]!r}"
+    logger.info("echo: fused operators on the CPU use %s instructions", library.level())
+    return ""
+
+
+def loaded_from() -> str:
+    """The file that the operators were loaded from, empty where they are not there."""
+    is_loaded = why_not.cache_info().currsize and not why_not()
+    return str(library.kernels_library()._name) if is_loaded else ""
+
+
+def _is_there(op: str) -> bool:
+    return bool(_LIB.NNGetOpHandle(c_str(op), ctypes.byref(ctypes.c_void_p())) == 0)
+
+
+# Is this an MXNet that echo can work on, and does the native hook fit it? Both are asked once a process.
+
+_install_lock = Lock()
+_ALLOWED = native.Allowed(ops_with(lambda spec: spec.recomputable), ops_with(lambda spec: spec.every_output), EXCHANGES)
+
+
+def check_version() -> None:
+    """Refuses an MXNet that echo cannot work on.
+
+    Raises:
+        UnsupportedError: it is of another version than the one that the hook and the planner replay exactly, or another
+            copy of echo works on it in this process: either copy would take the other's binds for the user's.
+    """
+    compat.check_version(mx.__version__)
+    owner = vars(mx).setdefault("_echo_owner", compat)  # a module of the copy that came first
+    if owner is not compat:
+        where = " and ".join(os.path.dirname(str(copy.__file__)) for copy in (owner, compat))
+        raise UnsupportedError(f"two copies of echo in one process, {where}: the first one stays, start Python anew")
+
+
+def install_hook() -> str:
+    """Wraps MXNet's passes and checks the result once; the reason why not where that fails, else an empty text."""
+    with _install_lock.held():
+        return "" if native.installed() else _install_checked()
+
+
+def _install_checked() -> str:
+    try:
+        native.install(mxnet.libinfo.find_lib_path()[0], _ALLOWED)
+        try:
+            check_hook()
+        except EchoError:
+            native.uninstall()
+            raise
+    except EchoError as error:
+        return str(error)
+    return ""
+
+
+# Does the native hook read this MXNet binary right? A tiny graph is bound, read back and compared.
+
+_EXPECTED = (
+    ("null", "data", [[512, 512]]),
+    ("null", "a_weight", [[512, 512]]),
+    ("FullyConnected", "a", [[512, 512]]),
+    ("Activation", "b", [[512, 512]]),
+    ("null", "c_weight", [[2, 512]]),
+    ("FullyConnected", "c", [[512, 2]]),
+    ("null", "label", [[512, 2]]),
+    ("LinearRegressionOutput", "loss", [[512, 2]]),
+)
+
+
+def _symbol() -> mx.sym.Symbol:
+    return symbol_from(
+        Node(VARIABLE, "data"),
+        Node(VARIABLE, "a_weight"),
+        Node("FullyConnected", "a", (Entry(0), Entry(1)), attrs={"num_hidden": "512", "no_bias": "True"}),
+        Node("Activation", "b", (Entry(2),), attrs={"act_type": "tanh"}),
+        Node(VARIABLE, "c_weight"),
+        Node("FullyConnected", "c", (Entry(3), Entry(4)), attrs={"num_hidden": "2", "no_bias": "True"}),
+        Node(VARIABLE, "label"),
+        Node("LinearRegressionOutput", "loss", (Entry(5), Entry(6))),
+    )
+
+
+def check_hook() -> None:
+    """Raises `NativeError` where the hook reads or does something else than MXNet itself says."""
+    symbol = _symbol()
+    binding = infer_binding(symbol, {"data": (512, 512)})
+    with native.capture() as caught:
+        executor = bind_without_memory(symbol, binding, mx.cpu())
+    if caught.graph is None:
+        raise NativeError("the hook does not fit this MXNet: it was not called at a bind")
+    read = tuple((node["op"], node["name"], node["shapes"]) for node in caught.graph["nodes"][: len(_EXPECTED)])
+    if read != _EXPECTED:
+        raise NativeError(f"the hook does not fit this MXNet: expected to read {_EXPECTED}, got {read}")
+    megabytes = planned_megabytes(executor)
+    if caught.graph["allocated_bytes"] >> 20 != megabytes:
+        read_bytes = caught.graph["allocated_bytes"]
+        raise NativeError(f"the hook does not fit this MXNet: expected {megabytes} MB planned, got {read_bytes} bytes")
+    number = next(index for index, node in enumerate(graph_of(symbol).nodes) if node.name == "b")
+    planned = bind_without_memory(symbol_of(mark(graph_of(symbol), {number: [0]}, hook=True)), binding, mx.cpu())
+    if "Name=b_echo\n" not in planned.debug_str():
+        raise NativeError("the hook does not fit this MXNet: a planned node was not recomputed")
+
+
+@functools.lru_cache(maxsize=None)
+def onednn_activations() -> bool:
+    """Whether oneDNN computes gradients of activations here, as `echo.ir.gradient_rules` knows it.
+
+    The gradient of tanh then does not read the output, and that of sigmoid has the bits of MXNet's own gradient, which
+    reads the output alone. It depends on the build and on ``MXNET_MKLDNN_ENABLED``, so it is tried, with the hook.
+    """
+    from_input = GradientRule("_backward_Activation", "_backward_Activation", own_inputs(0, 0, 2))
+    from_output = GradientRule("_backward_Activation", "_backward_sigmoid", own_inputs(0, 1))
+    return _is_equal("tanh", from_input) and _is_equal("sigmoid", from_output)
+
+
+def _is_equal(act_type: str, rule: GradientRule) -> bool:
+    symbol = symbol_from(Node(VARIABLE, "data"), Node("Activation", "b", (Entry(0),), attrs={"act_type": act_type}))
+    exchanged = graph_of(symbol).with_attrs({1: {GRADIENT_ATTRIBUTE: rule.text}})
+    silenced()
+    gradients = []
+    ctx = mx.cpu()  # blocks run in the context of their data, which need not be this one
+    for bound in (symbol, symbol_of(exchanged)):
+        data = mx.nd.array(np.arange(-12, 12, 1 / 64), ctx)
+        with own_binds(), unlogged():
+            executor = mx.sym.Symbol.bind(bound, ctx, [data], [mx.nd.zeros(data.shape, ctx)])
+        executor.forward(is_train=True)
+        executor.backward([mx.nd.array(np.arange(1, 1 + data.size) / 7, ctx)])
+        gradients.append(executor.grad_arrays[0].asnumpy().tobytes())
+    return bool(gradients[0] == gradients[1])
+
+
+# Examines the MXNet of this process for ``mxecho doctor``: whether the hook fits, and on which devices kernels run.
+
+
+class Examined(NamedTuple):
+    """Why echo does without something here, empty texts where it does not, and what MXNet's own settings are.
+
+    ``gpus`` is why MXNet cannot count its GPUs, as where the driver is too old for its wheel; ``devices`` has the
+    reasons why kernels do not run on each of them.
+    """
+
+    hook: str
+    kernels: str
+    gpus: str
+    devices: tuple[str, ...]
+    fuses_pointwise: bool
+
+
+def version() -> str:
+    """Returns MXNet's version, also one that echo does not support."""
+    return str(getattr(mx, "__version__", "unknown"))
+
+
+def examine() -> Examined:
+    """Installs the hook and tries it, loads the kernels, and runs one on each GPU, which takes seconds.
+
+    Raises:
+        UnsupportedError: another version than MXNet 1.9.1, or a second copy of echo in this process.
+    """
+    compat.check_version(version())
+    from echo.frontend import install, mxnet_settings  # which look inside MXNet
+    from echo.frontend.install import check_version, install_hook
+
+    check_version()
+    count, why_none = _gpus()
+    hook, kernels = install_hook(), install.why_not()
+    devices = tuple(kernels or _why_not_on(number) for number in range(count))
+    return Examined(hook, kernels, why_none, devices, count > 0 and mxnet_settings.fuses(mx.gpu(0)))
+
+
+def _gpus() -> tuple[int, str]:
+    """Returns the number of GPUs that MXNet sees, and the error where it cannot count them."""
+    try:
+        return mx.context.num_gpus(), ""
+    except mx.MXNetError as error:
+        return 0, one_line(error)
+
+
+def _why_not_on(number: int) -> str:
+    try:
+        return library.why_not_on_cuda(number)
+    except NativeError as error:
+        return str(error)

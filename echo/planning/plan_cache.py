@@ -1,0 +1,328 @@
+"""The plan cache: plans in files, in memory, and found again for a renamed graph."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib.util
+import os
+from dataclasses import replace
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Iterator, Mapping, NamedTuple, Sequence
+
+from echo import native
+from echo.errors import EchoError, GraphError, PlanError
+from echo.ir.graph import Graph
+from echo.ir.training_graph import TrainingGraph
+from echo.passes.analysis import Candidates, Differentiate, FindCandidates
+from echo.passes.check_marks import check_marks, with_marks
+from echo.passes.pass_manager import run
+from echo.passes.patterns.apply import fused_at
+from echo.passes.request import Frontend, Request
+from echo.planning.rename import Names, renamed
+from echo.plans.decisions import RECOMPUTE, STASH, Decision, outputs_of, splits_of
+from echo.plans.options import Options
+from echo.plans.plan import Plan
+from echo.policies.problem import WarmStart
+from echo.system import files
+
+# The files of plans in the cache folder: their names, and a bound on their number and bytes.
+#
+# The least recently used files go first; reading a plan counts as a use. Listing a full folder takes as long as
+# planning a graph of ten operators, so it is listed for one name of sixteen, and the bound may be passed by some
+# files.
+
+_MOST_FILES = 512
+_MOST_BYTES = 256 << 20
+
+
+def key_of(parts: Sequence[str]) -> str:
+    """The name of a plan that depends on these texts, and on this echo."""
+    digest = hashlib.sha256()
+    for part in [*parts, _source()]:
+        text = part.encode("utf-8", "surrogatepass")
+        digest.update(b"%d:" % len(text) + text)
+    return digest.hexdigest()[:40]
+
+
+def path_of(key: str) -> Path:
+    """Where the plan of this name is kept."""
+    return files.cache_folder() / "plans" / f"{key}.json"
+
+
+def keep(key: str, purpose: str, value: Mapping[str, Any]) -> None:
+    """Writes the file of this name, for `echo.system.files.read`. A folder that cannot be written to is no error."""
+    path = path_of(key)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if key.endswith("0"):  # a digit of a digest
+            _make_room(path.parent)
+        files.replace(path, purpose, value)
+    except OSError as error:
+        files.say_not_kept(error)
+
+
+def read(key: str, purpose: str) -> dict[str, Any] | None:
+    """Returns what `keep` wrote under this name, and counts it as used; None if there is nothing valid."""
+    path = path_of(key)
+    value = files.read(path, purpose)
+    if value is not None:
+        with contextlib.suppress(OSError):  # a folder that is read-only keeps its order
+            os.utime(path, follow_symlinks=False)
+    return value
+
+
+def _make_room(folder: Path) -> None:
+    plans = []
+    with os.scandir(folder) as listing:
+        for entry in listing:
+            if entry.name.endswith(".json"):
+                with contextlib.suppress(OSError):  # another process may make room, too
+                    state = entry.stat(follow_symlinks=False)
+                    plans.append((state.st_mtime, state.st_size, entry.path))
+    number, size = len(plans), sum(of_file for _, of_file, _ in plans)
+    for _, of_file, path in sorted(plans):
+        if number < _MOST_FILES and size <= _MOST_BYTES:
+            break
+        number, size = number - 1, size - of_file
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+@functools.lru_cache(maxsize=None)
+def _source() -> str:
+    """A text that changes with the code of echo, since a plan holds for the code that made it.
+
+    An editable install has the native libraries in folders of their own, which their packages know.
+    """
+    states = set()
+    kernels = importlib.util.find_spec("echo.kernels")  # which is not imported: that takes numpy
+    folders = (kernels and kernels.submodule_search_locations) or ()
+    for root in (os.path.dirname(os.path.dirname(__file__)), *native.__path__, *folders):
+        for folder, _, names in os.walk(root):
+            for name in names:
+                if name.endswith((".py", ".so")):
+                    path = os.path.join(folder, name)
+                    state = os.stat(path)
+                    states.add(f"{path} {state.st_size} {state.st_mtime_ns}")
+    return ";".join(sorted(states))
+
+
+# Plans on disk: the second start of a program plans in milliseconds.
+#
+# One file a plan, named by everything that the plan depends on: what it is made for (`echo.plans.key`), options, the
+# device's times, MXNet's settings, and the code of echo itself. Names of nodes do not count: a plan takes those of
+# the graph that it is loaded for (`echo.planning.rename`). MXNet's planner confirmed the plan when it was made;
+# asking it again would double the time of a bind, so the file has a digest, keyed by that name (`echo.system.files`).
+# Plans of thousands of nodes are read in some milliseconds: a file has one list for each field of the decisions, and
+# each repeated text once.
+
+_FORMAT = "echo-stored-plan-7"
+_TEXTS = "texts"  # the texts to which the numbers in the last three columns refer
+_COLUMNS: dict[str, set[type]] = {
+    "node": {int}, "name": {str}, "output": {int}, "bytes": {int}, "seconds": {int, float},
+    "op": {int}, "action": {int}, "reason": {int},
+}  # fmt: skip
+_OF_TEXTS = ("op", "action", "reason")
+
+
+class Found(NamedTuple):
+    """A plan, the graph to bind, and the bytes of each chunk that MXNet wants for it (None: not known).
+
+    ``base`` is the original graph with the plan's fused operators, without its marks. ``names`` are those that the plan
+    was made or loaded for.
+    """
+
+    plan: Plan
+    graph: Graph
+    base: Graph
+    chunks: tuple[int, ...] | None = None
+    names: Names = Names((), ())
+
+    def for_graph(self, graph: Graph, frontend: Frontend) -> Found | None:
+        """Returns the same plan for an equal graph under other names, or None if names do not correspond.
+
+        Raises:
+            GraphError: a fused operator or a mark does not fit the graph.
+        """
+        if self.names.user == tuple([node.name for node in graph.nodes]):
+            return self
+        base = fused_base(self.plan, graph, frontend)
+        names = Names.of(graph, base)
+        plan = renamed(self.plan, self.names, names, [node.op for node in base.nodes])
+        return None if plan is None else Found(plan, with_marks(base, plan, frontend), base, self.chunks, names)
+
+
+def load(key: str, graph: Graph, frontend: Frontend) -> Found | None:
+    """Returns the plan of this name and the graph to bind, or None if there is none that fits the graph."""
+    value = read(key, _purpose(key))
+    if value is None:
+        return None
+    try:
+        plan = Plan.from_json({**value["plan"], "decisions": ()})
+        plan = replace(plan, decisions=tuple(_decisions(value["plan"]["decisions"])))
+        base = fused_base(plan, graph, frontend)
+        names = Names.of(graph, base)
+        renamed_plan = renamed(plan, _names(value["names"]), names, [node.op for node in base.nodes])
+        if renamed_plan is None:
+            return None
+        return Found(renamed_plan, with_marks(base, plan, frontend), base, _chunks(value.get("chunks")), names)
+    except (EchoError, KeyError, TypeError, ValueError, AttributeError) as error:
+        files.ignore(path_of(key), f"{type(error).__name__}: {error}")
+        return None
+
+
+def save(key: str, found: Found) -> None:
+    """Writes a plan with its names and the chunks that MXNet wants for it.
+
+    A folder that cannot be written to is no error.
+    """
+    plan, names = found.plan, found.names
+    columns: dict[str, list[Any]] = {name: list(map(attrgetter(name), plan.decisions)) for name in _COLUMNS}
+    texts: dict[str, int] = {}
+    for name in _OF_TEXTS:
+        columns[name] = [texts.setdefault(text, len(texts)) for text in columns[name]]
+    columns[_TEXTS] = list(texts)
+    stored = {**replace(plan, decisions=()).to_json(), "decisions": columns}
+    base_names = None if names.base == names.user else names.base
+    keep(key, _purpose(key), {"plan": stored, "chunks": found.chunks, "names": [names.user, base_names]})
+
+
+def _purpose(key: str) -> str:
+    return f"{_FORMAT} {key}"
+
+
+def _decisions(columns: Mapping[str, list[Any]]) -> Iterator[Decision]:
+    """The decisions from the list of each field.
+
+    Raises:
+        ValueError: a field is missing, unknown, of another type or of another length.
+    """
+    types_of: dict[str, set[type]] = {**_COLUMNS, _TEXTS: {str}}
+    for name, types in types_of.items():
+        if not isinstance(columns[name], list) or not types.issuperset(map(type, columns[name])):
+            raise ValueError(f"decisions: {name} is not a list of {types}")
+    fields = [columns[name] for name in _COLUMNS]
+    if len(columns) != len(_COLUMNS) + 1 or len(set(map(len, fields))) != 1:
+        raise ValueError("decisions: fields are unknown, or of several lengths")
+    ops, actions, reasons = (_looked_up(columns[_TEXTS], columns[name]) for name in _OF_TEXTS)
+    if not {RECOMPUTE, STASH}.issuperset(actions):
+        raise ValueError("decisions: unknown actions")
+    new, put = object.__new__, object.__setattr__  # as Decision(...), which takes several times as long
+    for node, name, output, size, seconds, op, action, reason in zip(*fields[:-3], ops, actions, reasons):
+        decision = new(Decision)
+        put(decision, "__dict__", {
+            "node": node, "name": name, "op": op, "output": output, "action": action, "bytes": size,
+            "seconds": seconds, "reason": reason,
+        })  # fmt: skip
+        yield decision
+
+
+def _looked_up(texts: Sequence[str], numbers: Sequence[int]) -> list[str]:
+    if numbers and not 0 <= min(numbers) <= max(numbers) < len(texts):
+        raise ValueError("decisions: the number of a text that is not there")
+    return list(map(texts.__getitem__, numbers))
+
+
+def _chunks(value: Any) -> tuple[int, ...] | None:
+    if value is not None and not (isinstance(value, list) and all(type(size) is int and size >= 0 for size in value)):
+        raise ValueError("chunks: not a list of bytes")
+    return None if value is None else tuple(value)
+
+
+def _names(value: Any) -> Names:
+    user, base = value
+    for names in (user, base or []):
+        if not isinstance(names, list) or not {str}.issuperset(map(type, names)):
+            raise ValueError("names: not a list of texts")
+    return Names(tuple(user), tuple(user if base is None else base))
+
+
+# Plans that were made before and come from the disk or the user: each is checked against the graph it is bound to.
+
+_SHAPES = ". A plan holds for its own shapes and types alone: another batch size or length needs its own, by echo.plan"
+
+
+def fused_base(plan: Plan, graph: Graph, frontend: Frontend) -> Graph:
+    """The user's graph with the fused operators of a plan, which may come from anywhere.
+
+    Raises:
+        GraphError: the fused operators do not fit the graph, or cannot run here.
+    """
+    if not plan.fused:
+        return graph
+    if frontend.why_no_fusion:
+        raise GraphError(f"the plan has fused operators: {frontend.why_no_fusion}")
+    return frontend.runnable(fused_at(graph, plan.fused, frontend.adds, frontend.setting))
+
+
+def fitting(plans: Sequence[Plan], graph: Graph, frontend: Frontend) -> tuple[Plan, Graph, Graph]:
+    """The first of these plans that was made for this graph as it is bound now, the graph to bind, and its base.
+
+    The base is the same graph without marks. MXNet's own planner has to plan as many bytes as when the plan was made.
+
+    Raises:
+        PlanError: there is none; the message says in what the closest one differs.
+    """
+    mismatches = []
+    for plan in plans:
+        differences = list(_differences(plan, frontend))
+        if not differences:
+            return (plan, *_confirmed(plan, graph, frontend))
+        mismatches.append(differences)
+    closest = min(mismatches, key=len)
+    few = "; ".join(closest[:4]) + (f"; and {len(closest) - 4} more" if len(closest) > 4 else "")
+    which = "the plan was" if len(plans) == 1 else f"each of the {len(plans)} plans was"
+    hint = _SHAPES if any(": expected shape " in text for text in closest) else ""
+    raise PlanError(f"{which} made for something else; {few}{hint}")
+
+
+def _differences(plan: Plan, frontend: Frontend) -> Iterator[str]:
+    if plan.subject != frontend.subject:
+        yield from plan.subject.differences(frontend.subject, frontend.argument_names())
+    way = "hook" if frontend.hook else "mirror"
+    if plan.applied not in ("none", way):
+        yield f"applied by: expected {plan.applied}, got {way}"
+
+
+def _confirmed(plan: Plan, user: Graph, frontend: Frontend) -> tuple[Graph, Graph]:
+    if plan.changes_nothing:
+        return user, user
+    default_range = frontend.match_range
+    match_range = default_range if plan.match_range is None else plan.match_range
+    try:
+        graph = fused_base(plan, user, frontend)
+        marked = with_marks(graph, plan, frontend)
+        frontend = frontend.on(graph)
+        check_marks(graph, plan, frontend)
+        planned, accumulations = frontend.oracle(marked, match_range)
+    except GraphError as error:
+        raise PlanError(f"the plan does not fit the graph that it names: {error}") from error
+    if planned != plan.after.planned:
+        raise PlanError(f"the plan is not what MXNet makes of it: expected {plan.after.planned:,} bytes planned, "
+                        f"got {planned:,}")  # fmt: skip
+    if accumulations != frontend.oracle(graph, default_range)[1]:
+        raise PlanError("under this plan MXNet adds up gradients in another way, which may change the last bit")
+    return marked, graph
+
+
+def warm_start_of(base: Graph, plan: Plan, options: Options, frontend: Frontend) -> WarmStart:
+    """Returns the warm start that a plan's marks give: what it recomputes, and the backward nodes where copies begin.
+
+    ``base`` is the graph with the plan's fused operators, ``frontend`` the frontend of that graph.
+
+    Raises:
+        EchoError: the graph cannot be differentiated.
+    """
+    request = Request(base, options, frontend)
+    values = run((Differentiate(), FindCandidates()), [request], request.progress)
+    training, candidates = values[TrainingGraph], values[Candidates]
+    number_of = {node.user: number for number, node in training.operators() if node.forward}
+    backward = [number for number, node in training.operators() if not node.forward]
+    again = {number_of[mark.node]: mark for mark in plan.marks if outputs_of(mark) and mark.node in number_of}
+    offered = {**candidates.light, **candidates.heavy}
+    # a copy that is read by the whole backward pass begins at its first node
+    splits = {number: tuple(backward[at] for at in splits_of(mark) or (0,)) for number, mark in again.items()}
+    return WarmStart.of(training, offered, again.keys(), splits)
