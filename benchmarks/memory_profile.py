@@ -13,7 +13,7 @@ import argparse
 import echo
 from benchmarks.models import MODELS
 from benchmarks.record import RESULTS, asked, known_rows, save
-from echo.report import picture
+from echo.report import pages
 from echo.report.usage import layer_by
 
 LAYERS = r"^(attention|encoder|decoder|logits|softmax|source_embedding|target_embedding|feed)"
@@ -25,8 +25,8 @@ def measure(name: str) -> dict[str, object]:
     model = MODELS[name]()
     profile = echo.profile(model.symbol, ("echo", "mirror"), run=True, max_overhead=None, **model.shapes)
     if name == PICTURED:
-        picture.save(profile, RESULTS / "nmt_memory.svg", TITLE, layer_by(LAYERS))
-        picture.save_over_step(profile, RESULTS / "nmt_steps.svg", "The same model: memory over a training step")
+        pages.save_picture(profile, RESULTS / "nmt_memory.svg", TITLE, layer_by(LAYERS))
+        pages.save_over_step(profile, RESULTS / "nmt_steps.svg", "The same model: memory over a training step")
     graphs = {
         graph: {"total": usage.total, "planned": usage.planned, "by_kind": dict(usage.by_kind),
                 "measured": dict(usage.measured), "unaccounted": usage.unaccounted}

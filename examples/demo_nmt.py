@@ -306,7 +306,7 @@ def largest_difference(stock: Result, result: Result) -> float:
 def picture(corpus: parallel_text.Corpus, arguments: argparse.Namespace, path: Path) -> None:
     """Draw the memory over a training step, without echo and with it, as `mxecho profile` draws it on its pages."""
     import echo
-    from echo.report.picture import save_over_step
+    from echo.report.pages import save_over_step
 
     shape = (arguments.batch, arguments.length)
     shapes = {name: shape for name in ("source", "target", "softmax_label")}

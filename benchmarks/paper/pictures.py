@@ -14,7 +14,7 @@ from benchmarks.paper import published
 from benchmarks.paper.figures import Row, times
 from benchmarks.record import RESULTS, load
 from echo.report.charts import VEGA_LITE_SCHEMA
-from echo.report.picture import write
+from echo.report.pages import write
 
 PATH = RESULTS / "paper_sweeps.svg"
 STOCK, AUTHORS = "stock MXNet", "the authors'"

@@ -13,7 +13,7 @@ from echo.errors import UnsupportedError, one_line
 from echo.system.cuda import load_for
 
 if TYPE_CHECKING:
-    from echo.frontend.install import Examined
+    from echo.frontend.examine import Examined
 
 _WHEEL = re.compile(r"mxnet(-cu\d+)?(mkl)?$")
 
@@ -34,7 +34,7 @@ def mxnet() -> Here:
     facts = list(_wheels(wheels))
     examined = None
     try:
-        module = import_module("echo.frontend.install")
+        module = import_module("echo.frontend.examine")
         facts.append(Fact("MXNet", "version", module.version()))
         examined = module.examine()
     except ModuleNotFoundError as error:

@@ -154,7 +154,7 @@ def _asked(symbol: str, shapes: List[str], options: Dict[str, Any]) -> "Plan":
 
 
 def _write_netron(symbol: Any, found: "Plan", path: str) -> None:
-    from echo.report.netron import annotated
+    from echo.report.export import annotated
 
     value = json.loads(symbol.tojson(remove_amp_cast=False))
     Path(path).write_text(json.dumps(annotated(value, found), indent=1) + "\n", encoding="utf-8")

@@ -100,7 +100,7 @@ def profile(
 
 
 def _check_pictures(*paths: Optional[str]) -> None:
-    from echo.report.picture import ending_of
+    from echo.report.pages import ending_of
 
     for path in filter(None, paths):
         ending_of(path)
@@ -136,17 +136,17 @@ def _export(
     if save:
         profiled.save(save)
     if segment:
-        from echo.report.picture import save_segment
+        from echo.report.pages import save_segment
 
         save_segment(profiled, segment, title)
     if trace:
-        from echo.report import trace as perfetto
+        from echo.report.export import save_trace
 
-        perfetto.save(profiled, trace)
+        save_trace(profiled, trace)
     if torch_snapshot:
-        from echo.report import torch_snapshot as torch
+        from echo.report.export import save_torch_snapshot
 
-        torch.save(profiled, torch_snapshot)
+        save_torch_snapshot(profiled, torch_snapshot)
 
 
 def _profile(symbol: str, shapes: List[str], names: Sequence[str], options: Dict[str, Any]) -> "Profile":
@@ -160,15 +160,14 @@ def _profile(symbol: str, shapes: List[str], names: Sequence[str], options: Dict
 def _show(
     profiled: "Profile", by: Optional[str], html: Optional[str], picture: Optional[str], title: str, as_json: bool
 ) -> None:
-    from echo.report import page
-    from echo.report import picture as drawing
+    from echo.report.pages import save_page, save_picture
     from echo.report.text import render
 
     layer = _layer(by)
     if html:
-        page.save(profiled, html, title, layer)
+        save_page(profiled, html, title, layer)
     if picture:
-        drawing.save(profiled, picture, title, layer)
+        save_picture(profiled, picture, title, layer)
     if as_json:
         print_json(profiled.to_json())
     else:

@@ -53,7 +53,7 @@ def record(
     if compare is not None and (not set(names) <= {OFF, ON} or len(set(names)) < len(names)):
         raise OptionError(f"--compare: expected off, on or off,on, got {compare!r}")
     if picture:
-        from echo.report.picture import ending_of
+        from echo.report.pages import ending_of
 
         ending_of(picture)  # before the training
         check_folders(picture)

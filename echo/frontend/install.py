@@ -1,4 +1,4 @@
-"""What is installed into MXNet: echo's operators, the native hook, and the check that it does what it should."""
+"""What is installed into MXNet: the kernels as its extension library, and the native hook, with its self-check."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import ctypes
 import functools
 import logging
 import os
-from typing import NamedTuple
 
 import mxnet as mx
 import mxnet.libinfo
@@ -14,7 +13,7 @@ import numpy as np
 from mxnet.base import _LIB, c_str, check_call
 
 from echo import compat, native
-from echo.errors import EchoError, NativeError, UnsupportedError, one_line
+from echo.errors import EchoError, NativeError, UnsupportedError
 from echo.frontend.capture import bind_without_memory, planned_megabytes
 from echo.frontend.mxnet_settings import silenced, unlogged
 from echo.frontend.symbols import graph_of, infer_binding, symbol_from, symbol_of
@@ -190,57 +189,3 @@ def _is_equal(act_type: str, rule: GradientRule) -> bool:
         executor.backward([mx.nd.array(np.arange(1, 1 + data.size) / 7, ctx)])
         gradients.append(executor.grad_arrays[0].asnumpy().tobytes())
     return bool(gradients[0] == gradients[1])
-
-
-# Examines the MXNet of this process for ``mxecho doctor``: whether the hook fits, and on which devices kernels run.
-
-
-class Examined(NamedTuple):
-    """Why echo does without something here, empty texts where it does not, and what MXNet's own settings are.
-
-    ``gpus`` is why MXNet cannot count its GPUs, as where the driver is too old for its wheel; ``devices`` has the
-    reasons why kernels do not run on each of them.
-    """
-
-    hook: str
-    kernels: str
-    gpus: str
-    devices: tuple[str, ...]
-    fuses_pointwise: bool
-
-
-def version() -> str:
-    """Returns MXNet's version, also one that echo does not support."""
-    return str(getattr(mx, "__version__", "unknown"))
-
-
-def examine() -> Examined:
-    """Installs the hook and tries it, loads the kernels, and runs one on each GPU, which takes seconds.
-
-    Raises:
-        UnsupportedError: another version than MXNet 1.9.1, or a second copy of echo in this process.
-    """
-    compat.check_version(version())
-    from echo.frontend import install, mxnet_settings  # which look inside MXNet
-    from echo.frontend.install import check_version, install_hook
-
-    check_version()
-    count, why_none = _gpus()
-    hook, kernels = install_hook(), install.why_not()
-    devices = tuple(kernels or _why_not_on(number) for number in range(count))
-    return Examined(hook, kernels, why_none, devices, count > 0 and mxnet_settings.fuses(mx.gpu(0)))
-
-
-def _gpus() -> tuple[int, str]:
-    """Returns the number of GPUs that MXNet sees, and the error where it cannot count them."""
-    try:
-        return mx.context.num_gpus(), ""
-    except mx.MXNetError as error:
-        return 0, one_line(error)
-
-
-def _why_not_on(number: int) -> str:
-    try:
-        return library.why_not_on_cuda(number)
-    except NativeError as error:
-        return str(error)

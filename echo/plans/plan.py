@@ -25,8 +25,8 @@ from echo.plans.decisions import (
     Missed,
     Note,
     NoteKind,
-    near_misses,
-)  # fmt: skip
+    near_misses,  # fmt: skip
+)
 from echo.plans.key import PlanKey
 from echo.plans.text import Flipper, NotFused, Why, why
 from echo.system.files import digest_of, read_json

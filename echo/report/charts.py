@@ -1,6 +1,6 @@
 """Charts of a profile as Vega-Lite and Vega specifications: values in, JSON out.
 
-The page (`echo.report.page`) shows them alive, `echo.report.picture` makes PNG and SVG of the same.
+The page (`echo.report.pages`) shows them alive, `echo.report.pages` makes PNG and SVG of the same.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def scale(colors: Mapping[str, str], names: Sequence[str]) -> dict[str, Any]:
     return {"domain": list(names), "range": [colors.get(name, "#888888") for name in names]}
 
 
-def megabytes(size: int) -> float:
+def in_megabytes(size: int) -> float:
     """MB, rounded for the eye."""
     return round(size / MB, 3)
 
@@ -91,7 +91,7 @@ def timeline_rows(profile: Profile) -> list[dict[str, Any]]:
                 {
                     "graph": name,
                     "at": round(step / max(len(usage.steps) - 1, 1), 5),
-                    "mb": megabytes(usage.live[step]),
+                    "mb": in_megabytes(usage.live[step]),
                     "operator": usage.steps[step],
                     "pass": "forward" if step < usage.forward_steps else "backward",
                     "largest": largest,
@@ -183,7 +183,7 @@ def by_kind(profile: Profile) -> Spec:
     names = [name for name in KIND_COLORS if any(name in usage.by_kind for usage in profile.usages.values())]
     names += [name for usage in profile.usages.values() for name in usage.by_kind if name not in KIND_COLORS]
     rows = [
-        {"graph": graph, "kind": kind, "mb": megabytes(size), "order": names.index(kind)}
+        {"graph": graph, "kind": kind, "mb": in_megabytes(size), "order": names.index(kind)}
         for graph, usage in profile.usages.items()
         for kind, size in usage.by_kind.items()
     ]
@@ -212,7 +212,7 @@ def by_layer(profile: Profile, layer: Layer) -> Spec:
     for graph, usage in profile.usages.items():
         for (name, kind), size in usage.by_layer(layer).items():
             sizes[name, graph] = sizes.get((name, graph), 0) + size
-            rows.append({"graph": graph, "layer": name, "kind": kind, "mb": megabytes(size)})
+            rows.append({"graph": graph, "layer": name, "kind": kind, "mb": in_megabytes(size)})
     most: dict[str, int] = {}
     for (name, _), size in sizes.items():
         most[name] = max(most.get(name, 0), size)
@@ -278,7 +278,7 @@ def frontier(rows: Sequence[Mapping[str, float]], plan: Mapping[str, float], sto
 
 
 def _plan_point(row: Mapping[str, float], name: str, seconds: float) -> dict[str, Any]:
-    ms, size = round(1000 * seconds * row["time"], 3), megabytes(int(row["total"]))
+    ms, size = round(1000 * seconds * row["time"], 3), in_megabytes(int(row["total"]))
     budget = size_text(row["budget"]) if "budget" in row else "none"
     return {"mb": size, "ms": ms, "time": row["time"] - 1, "plan": name, "budget": budget}
 
@@ -320,7 +320,7 @@ def _operator(drawn: Operator) -> dict[str, Any]:
         "label": [drawn.name, drawn.op if drawn.count == 1 else f"{drawn.op}, {drawn.count} alike"],
         "operator": drawn.op,
         "role": drawn.role,
-        "mb": megabytes(drawn.bytes),
+        "mb": in_megabytes(drawn.bytes),
         "read": "read by a gradient" if drawn.read else "read by no gradient",
         "x": drawn.place,
         "y": drawn.rank,

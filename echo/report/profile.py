@@ -42,7 +42,7 @@ class Profile:
             return render(self)
 
     def _repr_html_(self) -> str:
-        from echo.report.notebook import shown  # which is for notebooks alone
+        from echo.report.pages import shown  # which is for notebooks alone
 
         return shown(self)
 

@@ -7,7 +7,7 @@ from typing import Any, Callable, Mapping, Sequence
 
 from echo.recording.windows import Row
 from echo.report.charts import GRAPH_COLORS, PRINT, VEGA_LITE_SCHEMA, WIDTH
-from echo.report.picture import write
+from echo.report.pages import write
 from echo.report.usage import PLANNED, STOCK
 from echo.system.terminal import MB
 

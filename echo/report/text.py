@@ -1,4 +1,4 @@
-"""A profile as text: memory by kind and by layer, graphs side by side, and the largest arrays at the peak."""
+"""The text of a profile: bytes by kind, by layer and measured, and what more memory would gain."""
 
 from __future__ import annotations
 
@@ -8,13 +8,74 @@ from typing import TYPE_CHECKING, Iterable
 from rich.console import RenderableType
 from rich.table import Table
 
-from echo.report import measured
-from echo.report.more_memory import more_memory
-from echo.report.usage import ALWAYS, MIRROR, PLANNED, Layer, layer_of
+from echo.report.usage import ALWAYS, DEVICE, MIRROR, PLANNED, PROCESS, Layer, Usage, layer_of
 from echo.system.terminal import megabytes, text_of
 
 if TYPE_CHECKING:
     from echo.report.profile import Profile
+
+
+# What a little more memory would buy, in words.
+
+_MORE = 0.1  # of what the plan's executor holds
+_LEAST_TOLD = 0.001  # of a step of stock MXNet: less is noise of the prediction
+
+
+def more_memory(profile: Profile) -> str:
+    """The fastest plan that takes at most a tenth more memory than the profile's, against it; empty without a frontier.
+
+    Times are predicted, and against a step of the user's own graph.
+    """
+    if not profile.frontier:
+        return ""
+    limit = (1 + _MORE) * profile.plan.after.total
+    fitting = [row for row in profile.frontier if row["total"] <= limit]
+    fastest = min(fitting, key=lambda row: row["time"], default=None)
+    more = f"{100 * _MORE:.0f} % more memory (up to {megabytes(limit)} MB)"
+    if fastest is None or fastest["time"] >= profile.plan.time_ratio - _LEAST_TOLD:
+        return f"{more} would buy no time"
+    plan, before = f"a plan of {megabytes(fastest['total'])} MB", _change(profile.plan.time_ratio)
+    return (
+        f"{more} would buy {plan}, whose step takes {_change(fastest['time'])} than stock's; this one's takes {before}"
+    )
+
+
+def _change(ratio: float) -> str:
+    return f"{100 * abs(ratio - 1):.1f} % {'less' if ratio < 1 else 'more'} time"
+
+
+# What a real step of each graph took, as rows of a table.
+
+REST = "not accounted for"
+_NOTHING = "-"
+
+
+def rows(profile: Profile) -> list[tuple[str, list[str]]]:
+    """A row for each thing that was watched: its name, and the MB by which it grew, graph by graph.
+
+    The last row, `REST`, is what nothing accounts for, also as a part of what the process, or the device, grew by.
+    Without measurements there are no rows.
+    """
+    usages = list(profile.usages.values())
+    names = list(dict.fromkeys(name for usage in usages for name in usage.measured))
+    if not names:
+        return []
+    watched = [(name, [_megabytes(usage.measured.get(name)) for usage in usages]) for name in names]
+    return [*watched, (REST, list(map(_rest, usages)))]
+
+
+def _rest(usage: Usage) -> str:
+    grown = usage.measured.get(DEVICE) or usage.measured.get(PROCESS)
+    if usage.unaccounted is None or not grown:
+        return _megabytes(usage.unaccounted)
+    return f"{_megabytes(usage.unaccounted)} ({100 * usage.unaccounted / grown:.1f} %)"
+
+
+def _megabytes(size: int | None) -> str:
+    return _NOTHING if size is None else megabytes(size)
+
+
+# A profile as text: memory by kind and by layer, graphs side by side, and the largest arrays at the peak.
 
 _WIDTH = 120
 _MOST_LAYERS, _MOST_ARRAYS = 12, 8
@@ -47,8 +108,8 @@ def _kinds(profile: Profile) -> Table:
     table.add_section()
     table.add_row("all of it", *(megabytes(usage.total) for usage in usages))
     table.add_row("of it planned by MXNet", *(megabytes(usage.planned) for usage in usages), end_section=True)
-    for name, cells in measured.rows(profile):
-        table.add_row(f"measured{', ' if name == measured.REST else ': '}{name}", *cells)
+    for name, cells in rows(profile):
+        table.add_row(f"measured{', ' if name == REST else ': '}{name}", *cells)
     if PLANNED in profile.usages:
         table.add_section()
         plan = profile.plan

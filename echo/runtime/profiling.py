@@ -19,10 +19,9 @@ from echo.plans.frontier import Frontier
 from echo.plans.frontier import frontier as curve
 from echo.plans.options import Options
 from echo.plans.plan import Plan
-from echo.report.make import usage
 from echo.report.profile import Profile
 from echo.report.segment import segment_of
-from echo.report.usage import MIRROR, PLANNED, STOCK, Usage
+from echo.report.usage import MIRROR, PLANNED, STOCK, Usage, usage
 from echo.runtime import find
 from echo.runtime.growth import measured
 

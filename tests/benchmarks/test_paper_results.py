@@ -12,7 +12,7 @@ from benchmarks.paper.footprint import NAME, WAYS
 from benchmarks.paper.largest import LIMIT
 from benchmarks.paper.workloads import WORKLOADS
 from benchmarks.record import load
-from echo.report.picture import write
+from echo.report.pages import write
 
 ROWS = load(NAME)["rows"]
 

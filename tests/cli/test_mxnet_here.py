@@ -13,7 +13,7 @@ import pytest
 
 from echo.cli import mxnet_here
 from echo.cli.fact import FINE, OFF, STOPS, Fact
-from echo.frontend.install import Examined
+from echo.frontend.examine import Examined
 from tests.stub_libraries import mxnet, stub, wheels
 
 ASK = """

@@ -14,7 +14,7 @@ from echo.report.charts import (
     by_kind,
     by_layer,
     frontier,
-    megabytes,
+    in_megabytes,
     over_step,
     timeline,
     timeline_rows,
@@ -31,7 +31,7 @@ def test_lines_are_the_bytes_alive() -> None:
     rows = timeline_rows(profile)
     for name, usage in profile.usages.items():
         points = [row for row in rows if row["graph"] == name]
-        assert [row["mb"] for row in points] == [megabytes(size) for size in usage.live]
+        assert [row["mb"] for row in points] == [in_megabytes(size) for size in usage.live]
         assert (points[0]["at"], points[-1]["at"]) == (0, 1)
         assert [row["operator"] for row in points] == list(usage.steps)
         assert sum(row["pass"] == "forward" for row in points) == usage.forward_steps
@@ -55,7 +55,7 @@ def test_long_steps_keep_their_peak() -> None:
     assert len(rows) == 2 * 1500
     for name, usage in profile.usages.items():
         points = [row for row in rows if row["graph"] == name]
-        assert max(row["mb"] for row in points) == megabytes(usage.live_peak)
+        assert max(row["mb"] for row in points) == in_megabytes(usage.live_peak)
         assert [row["at"] for row in points] == sorted(row["at"] for row in points)
 
 
@@ -103,7 +103,7 @@ def test_peaks_are_named_and_do_not_cover_each_other() -> None:
     lines, peaks = over_step(profile)["layer"]
     rows = {row["graph"]: row for row in peaks["data"]["values"]}
     for name, usage in profile.usages.items():
-        assert rows[name]["mb"] == megabytes(max(usage.live))
+        assert rows[name]["mb"] == in_megabytes(max(usage.live))
         assert rows[name]["label"] == f"{name}: {rows[name]['mb']:,.1f} MB"
     twice = replace(profile, usages={"stock": profile.usages["echo"], "echo": profile.usages["echo"]})
     one, other = over_step(twice)["layer"][1]["data"]["values"]

@@ -1,4 +1,4 @@
-"""The page: self-contained, small, safe with any name, and alive in a browser."""
+"""Tests of `echo.report.pages`: extra; treemap; decisions; page; picture; notebook."""
 
 from __future__ import annotations
 
@@ -7,18 +7,93 @@ import json
 import re
 import shutil
 import subprocess
+import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from echo.plans.decisions import RECOMPUTE, Decision
-from echo.report import page
+from echo.errors import OptionError, UnsupportedError
+from echo.plans.decisions import RECOMPUTE, STASH, Decision
+from echo.plans.frontier import Frontier
+from echo.report import pages
+from echo.report.charts import ROLE_COLORS
+from echo.report.pages import Group, groups, module_of, save_over_step, save_picture, save_segment, treemap
 from echo.report.profile import Profile
-from echo.report.segment import HEAVY, Operator, Segment
-from echo.report.usage import ALWAYS, PROCESS, Tensor, Usage
+from echo.report.segment import FREED, HEAVY, RECOMPUTED, STASHED, Operator, Segment
+from echo.report.usage import ALWAYS, GAPS, PROCESS, Tensor, Usage, layer_by
 from echo.system.terminal import size_text
 from tests.report.profiles import made_up, plan_of
+
+
+def test_a_library_that_is_there() -> None:
+    assert module_of("json").loads("3") == 3
+
+
+def test_a_library_that_is_not() -> None:
+    with pytest.raises(UnsupportedError, match=r"reports need no_such_library: pip install 'mxnet-echo\[report\]'"):
+        module_of("no_such_library")
+
+
+convert = pytest.importorskip("vl_convert", reason="needs the extra report")
+
+
+@pytest.mark.parametrize("by", [None, "layer[0-9]"])
+def test_leaves_add_up(by: str | None) -> None:
+    usage = made_up(2000).usages["stock"]
+    spec = treemap(usage, layer_by(by)) if by else treemap(usage)
+    leaves = [each for each in spec["data"][0]["values"] if "kind" in each]
+    held = usage.total - usage.by_kind[GAPS]
+    assert sum(leaf["mb"] for leaf in leaves) == pytest.approx(held / 10**6, abs=0.2)
+    layers = {leaf["layer"] for leaf in leaves}
+    assert len(layers) == (61 if by is None else 11)
+    more = len({tensor.layer for tensor in usage.at_peak}) - 60
+    assert (f"{more} more layers" in layers) == (by is None)
+    parents = {each["id"] for each in spec["data"][0]["values"]}
+    assert all(each["parent"] in parents | {""} for each in spec["data"][0]["values"])
+
+
+def test_vega_draws_it() -> None:
+    svg = convert.vega_to_svg(treemap(made_up(12).usages["echo"]))
+    assert svg.count("<path") > 8
+    assert "layer5" in svg
+    assert "NaN" not in svg
+
+
+def test_areas_of_two_graphs_have_one_scale_and_names_their_megabytes() -> None:
+    usages = made_up(300).usages
+    totals = {name: sum(usage.layers().values()) for name, usage in usages.items()}
+    most = max(totals.values())
+    specs = {name: treemap(usage, most=most) for name, usage in usages.items()}
+    for name, total in totals.items():
+        assert specs[name]["height"] == pytest.approx(380 * total / most, abs=1)
+        layers = [row for row in specs[name]["data"][0]["values"] if "total" in row]
+        assert sum(row["total"] for row in layers) == pytest.approx(total / 10**6, abs=0.1)
+
+
+def _decision(name: str, action: str = STASH, reason: str = "", size: int = 10) -> Decision:
+    return Decision(0, name, "tanh", 0, action, size, 0.5, reason)
+
+
+def test_names_and_reasons_that_differ_in_numbers_are_one_row() -> None:
+    decisions = [_decision(f"cell_t{i}_out", RECOMPUTE, f"read by {i} gradients") for i in range(12)]
+    assert groups(decisions) == [Group("cell_t*_out", "tanh", RECOMPUTE, "read by 0 to 11 gradients", 12, 120, 6.0)]
+    decisions = [_decision(f"t{i}", reason=f"read by 2 gradients; computed again from fc{i}, x") for i in (3, 7)]
+    assert groups(decisions)[0].reason == "read by 2 gradients; computed again from fc*, x"
+
+
+def test_what_differs_stays_apart_and_the_largest_is_first() -> None:
+    decisions = [
+        _decision("a1"), _decision("a2", RECOMPUTE), _decision("b7", size=99, reason="7 of them"), _decision("a3"),
+    ]  # fmt: skip
+    found = groups(decisions)
+    assert [(group.name, group.action, group.count) for group in found] == [
+        ("b7", STASH, 1), ("a*", STASH, 2), ("a2", RECOMPUTE, 1),
+    ]  # fmt: skip
+    assert found[0].reason == "7 of them"
+    assert sum(group.bytes for group in found) == sum(each.bytes for each in decisions)
+    assert groups([]) == []
+
 
 pytest.importorskip("jinja2", reason="needs the extra report")
 pytest.importorskip("vl_convert", reason="needs the extra report")
@@ -99,7 +174,7 @@ def _in_browser(text: str, tmp_path: Path, size: str = "1100,900") -> tuple[dict
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 @pytest.mark.parametrize("size", ["1100,900", "390,800"])
 def test_it_lives_in_a_browser(size: str, tmp_path: Path) -> None:
-    seen, console = _in_browser(page.html(made_up(3000), "some model"), tmp_path, size)
+    seen, console = _in_browser(pages.html(made_up(3000), "some model"), tmp_path, size)
     assert (seen["errors"], console) == ([], "")
     assert seen["charts"] == 4
     assert seen["count"] == f"{seen['found']} of {seen['all']} rows"
@@ -116,7 +191,7 @@ def test_it_lives_in_a_browser(size: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 def test_names_are_text_in_a_browser(tmp_path: Path) -> None:
-    seen, console = _in_browser(page.html(_nasty(), NASTY), tmp_path)
+    seen, console = _in_browser(pages.html(_nasty(), NASTY), tmp_path)
     assert (seen["errors"], console) == ([], "")
     assert str(seen["title"]).startswith(NASTY)
 
@@ -130,7 +205,7 @@ def _nasty() -> Profile:
 
 
 def test_names_are_text() -> None:
-    text = page.html(_nasty(), NASTY)
+    text = pages.html(_nasty(), NASTY)
     assert NASTY not in text
     assert text.count("</script>") == 3
 
@@ -138,16 +213,16 @@ def test_names_are_text() -> None:
 def test_what_was_measured_and_what_more_memory_would_buy_is_told() -> None:
     profile = made_up(30)
     measured = replace(profile.usages["stock"], measured={PROCESS: profile.usages["stock"].total + 10 * 10**6})
-    text = page.html(replace(profile, usages={**profile.usages, "stock": measured}))
+    text = pages.html(replace(profile, usages={**profile.usages, "stock": measured}))
     assert re.search(
         r"<td>not accounted for</td><td class=.number.>10\.0 \(\d+\.\d %\)</td><td class=.number.>-</td>", text
     )
     assert "10 % more memory (up to 253.0 MB) would buy a plan of " in text
-    assert 'id="measured"' not in page.html(profile)
+    assert 'id="measured"' not in pages.html(profile)
 
 
 def test_it_needs_nothing_else() -> None:
-    text = page.html(made_up(30), "some model")
+    text = pages.html(made_up(30), "some model")
     outside = re.sub(r"<script>.*?</script>", "", text, count=1, flags=re.DOTALL)  # the bundle names its licenses
     assert not re.search(r"(src|href)\s*=|@import|url\(", outside)
     assert "some model" in outside
@@ -156,7 +231,7 @@ def test_it_needs_nothing_else() -> None:
 
 @pytest.mark.slow
 def test_a_large_graph_stays_small() -> None:
-    assert len(page.html(made_up(100_000))) < 5_000_000
+    assert len(pages.html(made_up(100_000))) < 5_000_000
 
 
 def test_random_numbers_stay() -> None:
@@ -164,14 +239,14 @@ def test_random_numbers_stay() -> None:
 
     random.seed(3)
     expected = random.getstate()
-    page.html(made_up(10))
+    pages.html(made_up(10))
     random.seed(3)
     assert random.getstate() == expected
 
 
 def test_a_profile_of_one_graph(tmp_path: Path) -> None:
     profile = made_up(30)
-    page.save(replace(profile, usages={"stock": profile.usages["stock"]}, frontier=()), tmp_path / "a.html")
+    pages.save_page(replace(profile, usages={"stock": profile.usages["stock"]}, frontier=()), tmp_path / "a.html")
     text = (tmp_path / "a.html").read_text(encoding="utf-8")
     assert "<h2>Decisions" not in text
     assert "What other budgets buy" not in text
@@ -180,13 +255,87 @@ def test_a_profile_of_one_graph(tmp_path: Path) -> None:
 def test_first_card_says_what_the_process_will_show() -> None:
     profile = made_up(50)
     stock, planned = (profile.usages[name] for name in ("stock", "echo"))
-    text = page.html(profile)
+    text = pages.html(profile)
     card = text.index("What you will see in your process")
     assert card < text.index("held by the executor")
     assert f"the executor holds {size_text(planned.total)} instead of {size_text(stock.total)}" in text
     assert "and the peak of the process with Module is" in text
     measured = {name: replace(usage, measured={PROCESS: size}) for (name, usage), size in zip(
         profile.usages.items(), (400 * 10**6, 150 * 10**6))}  # fmt: skip
-    text = page.html(replace(profile, usages=measured))
+    text = pages.html(replace(profile, usages=measured))
     assert "<b>250 MB less</b>" in text
     assert "measured: two steps make it grow by 150 MB instead of 400 MB" in text
+
+
+pytest.importorskip("vl_convert", reason="needs the extra report")
+
+
+def test_png_and_svg(tmp_path: Path) -> None:
+    profile = made_up(50)
+    save_picture(profile, tmp_path / "a.PNG", "some model")
+    assert (tmp_path / "a.PNG").read_bytes().startswith(b"\x89PNG")
+    save_picture(profile, tmp_path / "a.svg", "some model", layer_by("layer[0-9]"))
+    text = (tmp_path / "a.svg").read_text(encoding="utf-8")
+    assert text.startswith("<svg")
+    for word in ("some model", "layer1", "feature maps", "stock", "echo"):
+        assert word in text
+
+
+def test_memory_over_the_step(tmp_path: Path) -> None:
+    save_over_step(made_up(50), tmp_path / "a.svg", "some model")
+    text = (tmp_path / "a.svg").read_text(encoding="utf-8")
+    for word in ("some model", "MB alive", "stock", "echo", "operators of the training step, in their order"):
+        assert word in text
+
+
+def test_a_segment(tmp_path: Path) -> None:
+    operators = [
+        Operator(f"some_{role.split()[0]}", "op", role, 10**6, role != FREED, 1 + number, number, 0.5)
+        for number, role in enumerate((HEAVY, STASHED, FREED, RECOMPUTED))
+    ]
+    segment = Segment(tuple(operators), ((0, 1), (1, 2), (2, 3)), 30)
+    save_segment(replace(made_up(10), segment=segment), tmp_path / "a.svg", "some model")
+    text = (tmp_path / "a.svg").read_text(encoding="utf-8")
+    for word in (
+        "some model",
+        "some_recomputed",
+        "stashed",
+        "read by a gradient",
+        "op, 3 alike",
+        *ROLE_COLORS.values(),
+    ):
+        assert word in text
+    assert text.count('aria-roledescription="rule mark"') == 3
+    with pytest.raises(OptionError, match="there is no segment to draw"):
+        save_segment(made_up(10), tmp_path / "b.svg")
+
+
+@pytest.mark.parametrize("name", ["a.jpg", "a", "png"])
+def test_other_names(name: str, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"expected a picture NAME\.png or NAME\.svg"):
+        save_picture(made_up(10), tmp_path / name)
+    assert not (tmp_path / name).exists()
+
+
+def test_a_profile_shows_pictures_and_tables() -> None:
+    shown = made_up(20)._repr_html_()
+    root = ElementTree.fromstring(f"<body>{shown}</body>")
+    assert len(root.findall("div/{http://www.w3.org/2000/svg}svg")) == 2
+    (text,) = root.findall("pre")
+    assert "at the peak, by kind (MB)" in (text.text or "")
+
+
+def test_without_the_extra_the_tables_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise UnsupportedError(name)
+
+    monkeypatch.setattr(pages, "module_of", missing)
+    shown = made_up(20)._repr_html_()
+    assert shown.startswith("<pre")
+    assert "svg" not in shown
+
+
+def test_plans_and_frontiers_show_their_tables() -> None:
+    plan = plan_of()
+    for value in (plan, Frontier((plan,), (plan.after.total,))):
+        assert ElementTree.fromstring(value._repr_html_()).text == str(value)

@@ -12,7 +12,7 @@ import pytest
 import echo
 from echo.errors import GraphError
 from echo.plans.decisions import Missed
-from echo.report import netron
+from echo.report import export
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 
@@ -32,21 +32,21 @@ def test_every_decision_stands_at_a_node(fuse: bool) -> None:
     symbol, shapes = lstm()
     value = json.loads(symbol.tojson())
     plan = echo.plan(symbol, fuse=fuse, **shapes)
-    made = netron.annotated(value, plan)
+    made = export.annotated(value, plan)
     attributes = {node["name"]: node.get("attrs", {}) for node in made["nodes"]}
     names = {node["name"] for node in value["nodes"]}
     shown = [decision for decision in plan.decisions if decision.name in names]
     assert shown
     for decision in shown:
-        assert decision.action in attributes[decision.name][netron.DECISION]
-        assert decision.reason in attributes[decision.name][netron.REASON]
+        assert decision.action in attributes[decision.name][export.DECISION]
+        assert decision.reason in attributes[decision.name][export.REASON]
     operators = [node["name"] for node in value["nodes"] if node["op"] != "null"]
-    assert all({netron.DECISION, netron.REASON} <= set(attributes[name]) for name in operators)
-    undecided = [name for name in operators if attributes[name][netron.DECISION] == netron.NOTHING]
+    assert all({export.DECISION, export.REASON} <= set(attributes[name]) for name in operators)
+    undecided = [name for name in operators if attributes[name][export.DECISION] == export.NOTHING]
     assert undecided
     assert not {decision.name for decision in plan.decisions} & set(undecided)
-    assert all(("fused operator" in attributes[name][netron.REASON]) == fuse for name in undecided)
-    patterns = {attrs[netron.FUSED] for attrs in attributes.values() if netron.FUSED in attrs}
+    assert all(("fused operator" in attributes[name][export.REASON]) == fuse for name in undecided)
+    patterns = {attrs[export.FUSED] for attrs in attributes.values() if export.FUSED in attrs}
     assert ("lstm_layer" in patterns) == fuse
 
 
@@ -54,7 +54,7 @@ def test_nothing_else_changes() -> None:
     symbol, shapes = lstm()
     value = json.loads(symbol.tojson())
     before = json.dumps(value)
-    made = netron.annotated(value, echo.plan(symbol, **shapes))
+    made = export.annotated(value, echo.plan(symbol, **shapes))
     assert json.dumps(value) == before
     for node in made["nodes"]:
         node["attrs"] = {key: text for key, text in node.get("attrs", {}).items() if not key.startswith("echo")}
@@ -68,11 +68,11 @@ def test_near_misses_say_why() -> None:
     value = json.loads(symbol.tojson())
     place = next(number for number, node in enumerate(value["nodes"]) if node["name"] == "softmax")
     plan = replace(echo.plan(symbol, **shapes), missed=(Missed(place, "softmax", "softmax_output", "too small"),))
-    assert netron.annotated(value, plan)["nodes"][place]["attrs"][netron.MISSED] == "softmax_output: too small"
+    assert export.annotated(value, plan)["nodes"][place]["attrs"][export.MISSED] == "softmax_output: too small"
 
 
 @pytest.mark.parametrize("value", [{}, {"nodes": 3}, {"nodes": [{}]}, {"nodes": [{"op": "tanh", "name": []}]}])
 def test_what_is_no_symbol_is_refused(value: Any) -> None:
     symbol, shapes = lstm()
     with pytest.raises(GraphError, match="expected the JSON of a symbol"):
-        netron.annotated(value, echo.plan(symbol, **shapes))
+        export.annotated(value, echo.plan(symbol, **shapes))

@@ -1,0 +1,394 @@
+"""Pages and pictures: the treemap, the decisions, the page itself, and cells of notebooks."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping
+
+from echo.errors import OptionError, UnsupportedError
+from echo.plans.decisions import Decision
+from echo.report import text
+from echo.report.charts import (
+    FONT,
+    KIND_COLORS,
+    PRINT,
+    VEGA_LITE,
+    WIDTH,
+    by_kind,
+    by_layer,
+    frontier,
+    in_megabytes,
+    over_step,
+    scale,
+    segment,
+    timeline,
+)
+from echo.report.foreseen import of_symbol
+from echo.report.text import more_memory, render
+from echo.report.usage import ALWAYS, MIRROR, PLANNED, PROCESS, STOCK, Layer, Usage, layer_of
+from echo.system.terminal import megabytes, preformatted, random_unmoved, size_text
+
+if TYPE_CHECKING:
+    from echo.report.profile import Profile
+
+
+# The libraries that the extra ``report`` brings, asked for where they are needed.
+
+
+def module_of(name: str) -> Any:
+    """A module that the extra ``report`` brings.
+
+    Raises:
+        UnsupportedError: it is not there; the message says what to install.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise UnsupportedError(f"reports need {error.name}: pip install 'mxnet-echo[report]'") from error
+
+
+# The bytes that are held at the peak as nested areas: layers, and in each layer kinds of arrays.
+
+_SCHEMA = "https://vega.github.io/schema/vega/v6.json"
+_MOST_LAYERS = 60
+_HEIGHT, _LEAST_HEIGHT = 380, 24  # pixels
+_CELLS = {
+    "type": "rect",
+    "from": {"data": "leaves"},
+    "encode": {
+        "enter": {
+            "fill": {"scale": "color", "field": "kind"},
+            "stroke": {"value": "#ffffff"},
+            "tooltip": {"signal": "{layer: datum.layer, kind: datum.kind, MB: format(datum.mb, ',.1f')}"},
+        },
+        "update": {"x": {"field": "x0"}, "y": {"field": "y0"}, "x2": {"field": "x1"}, "y2": {"field": "y1"}},
+    },
+}
+_LABELS = {
+    "type": "text",
+    "from": {"data": "layers"},
+    "interactive": False,
+    "encode": {
+        "update": {
+            "x": {"signal": "datum.x0 + 4"},
+            "y": {"signal": "datum.y0 + 12"},
+            "fill": {"value": "#ffffff"},
+            "fontSize": {"value": 11},
+            "fontWeight": {"value": "bold"},
+            "text": {
+                "signal": "datum.y1 - datum.y0 < 16 ? '' : datum.layer + '  ' + format(datum.total, ',.1f') + ' MB'"
+            },
+            "limit": {"signal": "datum.x1 - datum.x0 - 6"},
+        }
+    },
+}
+
+
+def _tree(usage: Usage, layer: Layer) -> list[dict[str, Any]]:
+    sizes = usage.layers(layer)
+    shown = set(sorted(sizes, key=lambda name: -sizes[name])[:_MOST_LAYERS])
+    leaves: dict[tuple[str, str], int] = {}
+    for (name, kind), size in usage.by_layer(layer).items():
+        leaf = name if name in shown else f"{len(sizes) - len(shown)} more layers", kind
+        leaves[leaf] = leaves.get(leaf, 0) + size
+    totals: Counter[str] = Counter()
+    for (name, _), size in leaves.items():
+        totals[name] += size
+    parents = dict.fromkeys(name for name, _ in leaves)
+    return [
+        {"id": "all", "parent": ""},
+        *(
+            {"id": f"layer {name}", "parent": "all", "layer": name, "total": in_megabytes(totals[name])}
+            for name in parents
+        ),
+        *(
+            {
+                "id": f"{kind} of {name}",
+                "parent": f"layer {name}",
+                "layer": name,
+                "kind": kind,
+                "mb": in_megabytes(size),
+            }
+            for (name, kind), size in leaves.items()
+        ),
+    ]
+
+
+def treemap(usage: Usage, layer: Layer = layer_of, most: int = 0) -> Mapping[str, Any]:
+    """Returns a Vega specification of the bytes at the peak: an area for each layer, and in it one for each kind.
+
+    ``most`` are the bytes of the largest graph that is drawn next to it: the same area then is the same memory.
+    """
+    total = sum(usage.layers(layer).values())
+    names = list(dict.fromkeys(kind for _, kind in usage.by_layer(layer)))
+    squares = {
+        "type": "treemap",
+        "field": "mb",
+        "sort": {"field": "value", "order": "descending"},
+        "round": True,
+        "paddingInner": 1,
+        "size": [{"signal": "width"}, {"signal": "height"}],
+    }
+    stratify = {"type": "stratify", "key": "id", "parentKey": "parent"}
+    return {
+        "$schema": _SCHEMA,
+        "width": WIDTH,
+        "height": max(round(_HEIGHT * min(total / most, 1)), _LEAST_HEIGHT) if most else _HEIGHT,
+        "data": [
+            {"name": "tree", "values": _tree(usage, layer), "transform": [stratify, squares]},
+            {"name": "leaves", "source": "tree", "transform": [{"type": "filter", "expr": "!!datum.kind"}]},
+            {"name": "layers", "source": "tree", "transform": [{"type": "filter", "expr": "datum.depth == 1"}]},
+        ],
+        "scales": [{"name": "color", "type": "ordinal", **scale(KIND_COLORS, names)}],
+        "legends": [{"fill": "color", "orient": "bottom", "columns": 3, "symbolType": "square"}],
+        "marks": [_CELLS, _LABELS],
+    }
+
+
+# Decisions of a plan in groups: alike maps of alike layers with one reason are one row.
+
+_NUMBERS = re.compile(r"\d+")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Decisions on ``count`` maps whose names and reasons differ in numbers; ``bytes`` and ``seconds`` are sums."""
+
+    name: str
+    op: str
+    action: str
+    reason: str
+    count: int
+    bytes: int
+    seconds: float
+
+
+def groups(decisions: Iterable[Decision]) -> list[Group]:
+    """The decisions as groups, the largest first; of a group of one, the name and the reason are its own."""
+    members_of: dict[tuple[str, str, str, str], list[Decision]] = {}
+    for decision in decisions:
+        key = _starred(decision.name), decision.op, decision.action, _starred(decision.reason)
+        members_of.setdefault(key, []).append(decision)
+    rows = []
+    for (name, op, action, _), members in members_of.items():
+        if len({member.name for member in members}) == 1:
+            name = members[0].name
+        reason = _joined([member.reason for member in members])
+        size, seconds = sum(member.bytes for member in members), sum(member.seconds for member in members)
+        rows.append(Group(name, op, action, reason, len(members), size, seconds))
+    return sorted(rows, key=lambda group: -group.bytes)
+
+
+def _starred(text: str) -> str:
+    return _NUMBERS.sub("*", text)
+
+
+def _joined(reasons: list[str]) -> str:
+    """Reasons that differ in numbers as one: counts as "1 to 3", numbers in names as "*"."""
+    words, *_ = (_NUMBERS.split(reason) for reason in reasons)
+    joined = words[0]
+    for before, numbers, after in zip(words, zip(*map(_NUMBERS.findall, reasons)), words[1:]):
+        values = sorted({int(number) for number in numbers})
+        if len(values) == 1:
+            joined += numbers[0]
+        elif before.endswith(" ") or not before:
+            joined += f"{values[0]} to {values[-1]}"
+        else:
+            joined += "*"
+        joined += after
+    return joined
+
+
+# A profile as one HTML page that needs nothing else: charts that answer the mouse, tables that can be searched.
+#
+# It is for reading on screens of all sizes, light and dark, and for printing.
+
+_TEMPLATE = "page.html.jinja"
+_MOST_GROUPS, _MOST_ARRAYS = 2000, 200
+
+
+def html(profile: Profile, title: str = "", layer: Layer = layer_of) -> str:
+    """The page.
+
+    Args:
+        profile: what it shows.
+        title: the name of the model.
+        layer: how arrays are grouped, as for `echo.report.usage.Usage.by_layer`.
+
+    Raises:
+        UnsupportedError: jinja2 or vl-convert-python is not there.
+    """
+    with random_unmoved():
+        jinja, convert = module_of("jinja2"), module_of("vl_convert")
+        environment = jinja.Environment(
+            loader=jinja.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
+        )
+        environment.filters["mb"] = megabytes
+        bundle = convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
+        page: str = environment.get_template(_TEMPLATE).render(
+            profile=profile,
+            title=title or "training step",
+            charts=_script(_charts(profile, layer)),
+            bundle=bundle,
+            groups=groups(profile.plan.decisions)[:_MOST_GROUPS] if PLANNED in profile.usages else (),
+            arrays={name: usage.at_peak[:_MOST_ARRAYS] for name, usage in profile.usages.items()},
+            measured=text.rows(profile),
+            more_memory=more_memory(profile),
+            in_process=_in_process(profile),
+            step_ms=1000 * _step_seconds(profile),
+            font=FONT,
+            ALWAYS=ALWAYS,
+            STOCK=STOCK,
+            PLANNED=PLANNED,
+            MIRROR=MIRROR,
+        )
+        return page
+
+
+def save_page(
+    profile: Profile,
+    path: str | os.PathLike[str],
+    title: str = "",
+    layer: Layer = layer_of,
+) -> None:
+    """Writes the page into a file; see `html`."""
+    Path(path).write_text(html(profile, title, layer), encoding="utf-8")
+
+
+def _charts(profile: Profile, layer: Layer) -> Mapping[str, Any]:
+    charts = {"timeline": timeline(profile), "kinds": by_kind(profile)}
+    most = max((sum(usage.layers(layer).values()) for usage in profile.usages.values()), default=0)
+    for name, usage in profile.usages.items():
+        charts[f"layers-{name}"] = treemap(usage, layer, most)
+    if profile.frontier:
+        chosen = {"total": profile.plan.after.total, "time": profile.plan.time_ratio}
+        charts["frontier"] = frontier(profile.frontier, chosen, profile.plan.before.total, _step_seconds(profile))
+    if profile.segment:
+        charts["segment"] = segment(profile.segment)
+    return charts
+
+
+def _step_seconds(profile: Profile) -> float:
+    """Predicted seconds of a step without echo."""
+    return profile.plan.time.before if profile.plan.time else profile.plan.step_seconds
+
+
+def _in_process(profile: Profile) -> tuple[str, str, str] | None:
+    """What a user sees of the plan in a process: a figure, what it is, and where it comes from; None without a plan."""
+    stock, planned = (profile.usages.get(name) for name in (STOCK, PLANNED))
+    if stock is None or planned is None:
+        return None
+    sizes = [usage.measured.get(PROCESS) for usage in (stock, planned)]
+    if all(sizes):
+        before, after = (int(size or 0) for size in sizes)
+        source = f"measured: two steps make it grow by {size_text(after)} instead of {size_text(before)}"
+    else:
+        before, after = stock.total, planned.total
+        source = f"predicted: the executor holds {size_text(after)} instead of {size_text(before)}"
+        peaks = of_symbol(profile.plan)
+        if peaks is None:
+            source += "; Python, MXNet, your data and the optimizer come on top in both"
+        else:
+            before, after = peaks.stock.total, peaks.echo.total
+            source += f", and the peak of the process with Module is {size_text(after)} instead of {size_text(before)}"
+    saved = before - after
+    return size_text(abs(saved)), "less" if saved >= 0 else "more", source
+
+
+def _script(value: Any) -> str:
+    """JSON that may stand inside of a script of a page, whatever names it has."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+# A profile as pictures for papers and READMEs: what holds the memory at the peak, and the memory over the step.
+
+_SCALE = 2.0  # of a PNG: pixels of a screen of high resolution
+
+
+def save_picture(
+    profile: Profile,
+    path: str | os.PathLike[str],
+    title: str = "",
+    layer: Layer = layer_of,
+) -> None:
+    """Writes what holds the memory at the peak, by kind and by layer, as PNG or SVG, as the end of the name says.
+
+    Raises:
+        OptionError: the name ends in another way.
+        UnsupportedError: vl-convert-python is not there.
+    """
+    write(lambda: _both(profile, title, layer), path)
+
+
+def save_over_step(profile: Profile, path: str | os.PathLike[str], title: str = "") -> None:
+    """Writes the memory alive over the step, a line a graph; raises what `save` does."""
+    write(lambda: {**over_step(profile), "title": title or "Memory over a training step", "background": "white"}, path)
+
+
+def save_segment(profile: Profile, path: str | os.PathLike[str], title: str = "") -> None:
+    """Writes one segment of echo's graph: what is stashed and recomputed, what gradients read.
+
+    Raises:
+        OptionError: the profile has none, or as `save`.
+        UnsupportedError: as `save`.
+    """
+    drawn = profile.segment
+    if drawn is None:
+        raise OptionError("there is no segment to draw: expected a profile that has echo's graph")
+    write(lambda: {**segment(drawn), "title": title, "background": "white", "config": PRINT}, path)
+
+
+def ending_of(path: str | os.PathLike[str]) -> str:
+    """Returns the ending of a picture's name: ".png" or ".svg".
+
+    Raises:
+        OptionError: it ends in another way.
+    """
+    ending = Path(path).suffix.lower()
+    if ending not in (".png", ".svg"):
+        raise OptionError(f"expected a picture NAME.png or NAME.svg, got {os.fspath(path)!r}")
+    return ending
+
+
+def write(make: Callable[[], Mapping[str, Any]], path: str | os.PathLike[str]) -> None:
+    """Writes what a Vega-Lite specification draws, as PNG or SVG; it is made where its libraries are there.
+
+    Raises:
+        OptionError, UnsupportedError: as `save`.
+    """
+    ending = ending_of(path)
+    with random_unmoved():
+        convert = module_of("vl_convert")
+        spec = make()
+        if ending == ".svg":
+            Path(path).write_text(convert.vegalite_to_svg(spec, vl_version=VEGA_LITE), encoding="utf-8")
+        else:
+            Path(path).write_bytes(convert.vegalite_to_png(spec, vl_version=VEGA_LITE, scale=_SCALE))
+
+
+def _both(profile: Profile, title: str, layer: Layer) -> dict[str, Any]:
+    parts = [{**by_kind(profile), "width": WIDTH - 200}, by_layer(profile, layer)]
+    inner = [{key: value for key, value in part.items() if key != "$schema"} for part in parts]
+    return {"$schema": parts[0]["$schema"], "title": title, "background": "white", "config": PRINT, "vconcat": inner}
+
+
+# A profile as it shows in a notebook: pictures where the extra ``report`` is there, and the tables.
+
+
+def shown(profile: Profile) -> str:
+    """HTML: bytes by kind and over the step as SVG, then the text of the profile."""
+    with random_unmoved():
+        text = preformatted(render(profile))
+        try:
+            convert = module_of("vl_convert")
+        except UnsupportedError:
+            return text
+        charts = (convert.vegalite_to_svg(chart(profile), vl_version=VEGA_LITE) for chart in (by_kind, timeline))
+        return "".join(f"<div>{svg}</div>" for svg in charts) + text
