@@ -3,7 +3,7 @@
 import time
 from typing import TYPE_CHECKING, Any, Dict, List, Sequence
 
-from echo.cli.words import Json, print_json
+from echo.cli.arguments import Json, print_json
 from echo.system.terminal import size_text
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ import dataclasses
 
 import typer
 
-from echo.cli.words import Json, print_json
+from echo.cli.arguments import Json, print_json
 
 
 def doctor(as_json: Json = False) -> None:
@@ -17,12 +17,12 @@ def doctor(as_json: Json = False) -> None:
       mxecho doctor
       mxecho doctor --json
     """
-    from echo.cli import examine  # with all that it asks
+    from echo.cli import machine  # with all that it asks
 
-    facts = examine.examine()
-    works = examine.works(facts)
+    facts = machine.examine()
+    works = machine.works(facts)
     if as_json:
         print_json({"works": works, "facts": [dataclasses.asdict(fact) for fact in facts]})
     else:
-        print(examine.render(facts))
+        print(machine.render(facts))
     raise typer.Exit(0 if works else 1)

@@ -1,4 +1,4 @@
-"""Facts about the machine that take no MXNet: Python, echo itself, compiler, cache folder, variables."""
+"""What of echo works on this machine, and why the rest does not: facts for ``mxecho doctor``."""
 
 from __future__ import annotations
 
@@ -10,18 +10,203 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from importlib.metadata import version
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import distributions, version
 from pathlib import Path
-from typing import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Callable, Iterable, Iterator, Mapping, NamedTuple, Sequence
 
-from echo import native
-from echo.cli.fact import FINE, OFF, STOPS, Fact
-from echo.errors import NativeError, OptionError
+from rich.table import Table
+
+from echo import compat, native
+from echo.errors import NativeError, OptionError, UnsupportedError, one_line
 from echo.kernels import kernels_library, level
 from echo.plans.options import OF_KERNELS, TRACE_VARIABLE, VARIABLES, Options, alike_variable, options_from, value_of
 from echo.policies import policy_named
+from echo.recording.energy import Rapl
+from echo.system.cuda import Driver, Gpu, driver, load_for
 from echo.system.files import cache_folder, kept
-from echo.system.terminal import size_text
+from echo.system.terminal import size_text, text_of
+
+if TYPE_CHECKING:
+    from echo.frontend.examine import Examined
+
+
+# A fact about the machine, which is one row in the table of ``mxecho doctor``.
+
+FINE = "fine"
+OFF = "off"  # echo works without it, and saves or checks less
+STOPS = "stops"  # echo cannot work
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A value that was found, what it means for echo, and a remark on it: the reason of what is off or stops echo."""
+
+    section: str
+    name: str
+    value: str | int | bool
+    remark: str = ""
+    state: str = FINE
+
+
+# Facts about what takes more than echo itself: pages and pictures, the policy ``exact``, energy.
+
+_EXTRAS = {"pages and pictures": ("report", ("jinja2", "vl_convert")), "the policy exact": ("exact", ("highspy",))}
+
+
+def extras() -> Iterator[Fact]:
+    """What the extras of the package bring, and whether the energy of the processors can be read."""
+    for name, (extra, modules) in _EXTRAS.items():
+        there = all(importlib.util.find_spec(module) for module in modules)
+        yield Fact("extras", name, there, "" if there else f"pip install 'mxnet-echo[{extra}]'")
+    try:
+        Rapl()
+    except LookupError as error:
+        yield Fact("extras", "energy of CPUs", False, str(error).partition(": ")[2])
+    else:
+        yield Fact("extras", "energy of CPUs", True, "by RAPL")
+
+
+# Facts about NVIDIA's driver and GPUs: which of them MXNet's wheel has code for, and which run echo's kernels.
+
+# The compute capabilities that the wheels of MXNet 1.9.1 have code for, and no PTX for others. Code runs on devices of
+# the same major number and as large a minor one.
+_OF_CUDA_11 = ((5, 0), (6, 0), (7, 0), (8, 0), (8, 6))
+CODE = {
+    "mxnet-cu102": ((3, 0), (5, 0), (6, 0), (7, 0), (7, 5)),
+    "mxnet-cu112": _OF_CUDA_11,
+    "mxnet-cu117": _OF_CUDA_11,
+}
+PTX_CUDA, PTX_CAPABILITY = (9, 0), (5, 0)  # what the PTX of echo's kernels needs of a driver and of a device
+
+
+def has_code(wheel: str, capability: tuple[int, int]) -> bool | None:
+    """Whether this wheel of MXNet runs on devices of a compute capability; None of wheels without a row in `CODE`."""
+    if wheel not in CODE:
+        return None
+    return any(major == capability[0] and minor <= capability[1] for major, minor in CODE[wheel])
+
+
+def gpus(wheel: str, why_not: Sequence[str] | None) -> Iterator[Fact]:
+    """The driver, and each GPU.
+
+    Args:
+        wheel: the name of MXNet's wheel.
+        why_not: why echo's kernels do not run on each GPU that MXNet sees, empty texts where they do; None where MXNet
+            could not be asked.
+    """
+    needed = f"a driver of CUDA {_text(PTX_CUDA)}, compute capability {_text(PTX_CAPABILITY)}"
+    yield Fact("GPU", "echo's kernels need", needed, "or later; they are PTX, which the driver compiles")
+    try:
+        nvidia = driver()
+    except LookupError as error:
+        yield Fact("GPU", "driver", "none", str(error))
+        return
+    yield from _driver(nvidia)
+    if not nvidia.gpus:
+        yield Fact("GPU", "devices", 0, "the driver finds no CUDA device")
+    for number, gpu in enumerate(nvidia.gpus):
+        yield from _gpu(number, gpu, wheel, why_not)
+
+
+def _driver(driver: Driver) -> Iterator[Fact]:
+    old = "too old for echo's kernels; " if driver.cuda < PTX_CUDA else ""
+    remark = f"{old}runs CUDA up to {_text(driver.cuda)}"
+    yield Fact("GPU", "driver", driver.release or "there, of unknown version", remark, OFF if old else FINE)
+
+
+def _gpu(number: int, gpu: Gpu, wheel: str, why_not: Sequence[str] | None) -> Iterator[Fact]:
+    name = f"gpu({number})"
+    yield Fact("GPU", name, f"{gpu.name}, {gpu.bytes / 10**9:.1f} GB, compute capability {_text(gpu.capability)}")
+    code = has_code(wheel, gpu.capability)
+    if not wheel.startswith("mxnet-cu"):
+        remark, state = "the wheel is for CPUs: pip install mxnet-cu112==1.9.1 in its place", OFF
+    elif code is None:
+        remark, state = "not known of this wheel", FINE
+    else:
+        listed = ", ".join(map(_text, CODE[wheel]))
+        remark, state = f"the wheel has code for {listed}", FINE if code else OFF
+    yield Fact("GPU", f"{name} MXNet has code", "unknown" if code is None else code, remark, state)
+    if why_not is None:
+        return
+    reason = "MXNet does not see the device" if number >= len(why_not) else why_not[number]
+    if gpu.capability < PTX_CAPABILITY:
+        reason = f"they need compute capability {_text(PTX_CAPABILITY)}"
+    yield Fact("GPU", f"{name} runs echo's kernels", not reason, reason, OFF if reason else FINE)
+
+
+def _text(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
+
+# Facts about the MXNet of this Python: its wheel, the CUDA libraries that it needs, whether it fits echo.
+
+_WHEEL = re.compile(r"mxnet(-cu\d+)?(mkl)?$")
+
+
+class Here(NamedTuple):
+    """The wheel of MXNet by name, empty where there is none; what it says of itself, None where it does not work."""
+
+    wheel: str
+    examined: Examined | None
+    facts: tuple[Fact, ...]
+
+
+def mxnet() -> Here:
+    """Imports MXNet, where it can be, and has it examined."""
+    wheels = {dist.metadata["Name"].lower(): dist.version for dist in distributions() if dist.metadata["Name"]}
+    wheels = {name: version for name, version in wheels.items() if _WHEEL.match(name)}
+    wheel = next(iter(wheels), "")
+    facts = list(_wheels(wheels))
+    examined = None
+    try:
+        module = import_module("echo.frontend.examine")
+        facts.append(Fact("MXNet", "version", module.version()))
+        examined = module.examine()
+    except ModuleNotFoundError as error:
+        missing = error.name == "mxnet"
+        remark = "pip install 'mxnet-echo[cpu]', or [cu102], [cu112], [cu117] for NVIDIA's GPUs"
+        facts.append(Fact("MXNet", "import", "fails", remark if missing else one_line(error), STOPS))
+    except UnsupportedError as error:
+        facts.append(Fact("MXNet", "fits echo", False, str(error), STOPS))
+    except Exception as error:
+        facts.append(Fact("MXNet", "import", "fails", one_line(error), STOPS))
+    return Here(wheel, examined, (*facts, *(_examined(examined) if examined else ())))
+
+
+def _wheels(wheels: dict[str, str]) -> Iterator[Fact]:
+    names = [f"{name} {version}" for name, version in wheels.items()]
+    several = "they overwrite each other: uninstall all, install one" if len(names) > 1 else ""
+    yield Fact("MXNet", "wheel", ", ".join(names) or "none", several, OFF if several else FINE)
+    library = compat.libmxnet()
+    if library is None:
+        return
+    yield Fact("MXNet", "library", str(library))
+    try:
+        missing = load_for(library)
+    except (ValueError, OSError) as error:
+        yield Fact("MXNet", "library is whole", False, str(error), STOPS)
+        return
+    if any("-cu" in name for name in wheels):
+        said = compat.without_cuda(missing)
+        yield Fact("MXNet", "CUDA libraries", "missing" if missing else "found", said, STOPS if missing else FINE)
+
+
+def _examined(examined: Examined) -> Iterator[Fact]:
+    fallback = f"{examined.hook}: MXNet's mirroring attributes are used, which save less"
+    yield Fact("MXNet", "hook", "does not fit" if examined.hook else "fits", fallback if examined.hook else "",
+               OFF if examined.hook else FINE)  # fmt: skip
+    reason = "they need the hook" if examined.hook else examined.kernels
+    yield Fact("MXNet", "fused operators", "off" if reason else "on", reason, OFF if reason else FINE)
+    if examined.gpus:
+        yield Fact("MXNet", "GPUs", "none", examined.gpus, OFF)
+    if examined.fuses_pointwise:
+        remark = "graphs that echo plans are bound without it"
+        yield Fact("MXNet", "MXNET_USE_FUSION", "on", remark)
+
+
+# Facts about the machine that take no MXNet: Python, echo itself, compiler, cache folder, variables.
 
 _COMPILERS = ("c++", "g++", "clang++")  # which CMake looks for, in this order
 _NEWEST, _OLDEST = (3, 13), (3, 8)
@@ -158,3 +343,56 @@ def _check(name: str, environment: Mapping[str, str]) -> None:
         reason = _why_not_writable(Path(value))
         if reason:
             raise OptionError(f"expected a folder to write to, got {value!r}: {reason}")
+
+
+# The examination behind ``mxecho doctor``: it collects the facts about this machine, and judges whether echo works.
+
+_WIDTH = 120
+
+
+def examine() -> list[Fact]:
+    """Imports MXNet, runs kernels on each GPU, and returns all facts in the order in which they are shown."""
+    mxnet_here = mxnet()
+    why_not = None if mxnet_here.examined is None else mxnet_here.examined.devices
+    return [
+        *python(),
+        *libraries(),
+        *compiler(),
+        *mxnet_here.facts,
+        *gpus(mxnet_here.wheel, why_not),
+        *extras(),
+        *cache(),
+        *variables(os.environ),
+    ]
+
+
+def render(facts: Sequence[Fact]) -> str:
+    """Renders the facts as a table of at most 120 columns, and below it whether echo works."""
+    table = Table("echo doctor", "found", "remark")
+    for column in table.columns:
+        column.overflow = "fold"
+    for section in dict.fromkeys(fact.section for fact in facts):
+        table.add_section()
+        for fact in facts:
+            if fact.section == section:
+                remark = ": ".join(filter(None, ["" if fact.state == FINE else fact.state, fact.remark]))
+                table.add_row(f"{section}: {fact.name}", _word(fact.value), remark)
+    return text_of([table, *summary(facts)], _WIDTH)
+
+
+def summary(facts: Sequence[Fact]) -> list[str]:
+    """Whether echo works here, a line for each reason why not, and the names of what is off."""
+    stops, off = ([fact for fact in facts if fact.state == state] for state in (STOPS, OFF))
+    lines = ["echo cannot work here:" if stops else "echo works here."]
+    lines += [f"  {fact.section}, {fact.name}: {fact.remark or _word(fact.value)}" for fact in stops]
+    names = ", ".join(f"{fact.section}: {fact.name}" for fact in off)
+    return [*lines, *([f"Off: {names}."] if off else [])]
+
+
+def works(facts: Iterable[Fact]) -> bool:
+    """Whether echo can work here."""
+    return all(fact.state != STOPS for fact in facts)
+
+
+def _word(value: str | int | bool) -> str:
+    return ("no", "yes")[value] if isinstance(value, bool) else str(value)

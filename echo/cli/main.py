@@ -14,9 +14,8 @@ from typing import Any, Callable, List, Optional, Sequence
 import typer
 from typer.main import get_command
 
-from echo.cli import cache, doctor, frontier, plan, profile, record, run, schedule
-from echo.cli.usage import WithUsage
-from echo.cli.words import Annotated, printable
+from echo.cli import cache, doctor, plan, profile, record, run, schedule
+from echo.cli.arguments import Annotated, WithUsage, printable
 from echo.errors import EchoError, NativeError, OptionError, ShapeError
 from echo.system.process import without_garbage_collection
 
@@ -66,7 +65,7 @@ def application() -> typer.Typer:
     app.callback()(mxecho)
     app.command(cls=run.BeforeAProgram)(run.run)
     app.command(cls=run.BeforeAProgram)(run.verify)
-    for command in (plan.plan, plan.show, plan.why, profile.profile, profile.compare, profile.diff, frontier.frontier):
+    for command in (plan.plan, plan.show, plan.why, profile.profile, profile.compare, profile.diff, plan.frontier):
         app.command(cls=WithUsage)(command)
     app.command(cls=WithUsage)(schedule.schedule)
     app.command(cls=WithUsage, context_settings={**names, "allow_interspersed_args": False})(record.record)

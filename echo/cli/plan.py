@@ -1,4 +1,4 @@
-"""``mxecho plan``, ``show`` and ``why``: a plan for a saved symbol, and what it decided."""
+"""``mxecho plan`` and ``mxecho frontier``."""
 
 import dataclasses
 import json
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
 import typer
 
-from echo.cli.words import (
+from echo.cli.arguments import (
     Annotated,
     FuseWhere,
     Json,
@@ -27,6 +27,7 @@ from echo.cli.words import (
     bounds_of,
     check_folders,
     fused,
+    number_of,
     print_json,
     say,
     shapes_of,
@@ -36,6 +37,8 @@ from echo.errors import OptionError, did_you_mean
 if TYPE_CHECKING:
     from echo.plans.plan import Plan
 
+
+# ``mxecho plan``, ``show`` and ``why``: a plan for a saved symbol, and what it decided.
 
 Netron = Annotated[
     Optional[str], typer.Option(metavar="FILE", help="Write the symbol with the plan on its nodes, to look at.")
@@ -202,3 +205,38 @@ def _load(file: str) -> "Plan":
 
 def _answers(found: "Plan", names: Any) -> List[Any]:
     return [found.why(name) for name in names]
+
+
+# ``mxecho frontier``: what other memory budgets buy.
+
+
+def frontier(
+    symbol: SymbolFile,
+    shapes: Shapes,
+    points: Annotated[int, typer.Option(metavar="N", help="How many memory budgets, 2 to 100.")] = 10,
+    policy: PolicyName = "search",
+    max_planning: MaxPlanning = "10",
+    no_fuse: NoFuse = False,
+    as_json: Json = False,
+) -> None:
+    """Say what other memory budgets buy: memory against time.
+
+    Plans go from the least memory that can be reached to that of stock MXNet; each takes `--max-planning` seconds at
+    most. Budgets count all that the executor holds. Plans that need more memory and more time than another are left
+    out.
+
+    \b
+    Examples:
+      mxecho frontier model-symbol.json data=128,50 softmax_label=128,50 --points 8
+    """
+    import echo
+    from echo.frontend.symbols import load_symbol
+
+    symbol_of_file = load_symbol(Path(symbol))
+    shapes_by_name = shapes_of(symbol_of_file, shapes)
+    options = {"policy": policy, "fuse": not no_fuse, "max_planning": number_of("--max-planning", max_planning)}
+    curve_of_plans = echo.frontier(symbol_of_file, points, **options, **shapes_by_name)
+    if as_json:
+        print_json(curve_of_plans.to_json())
+    else:
+        say(curve_of_plans)

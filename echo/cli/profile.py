@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Sequence
 
 import typer
 
-from echo.cli.words import (
+from echo.cli.arguments import (
     Annotated,
     Json,
     MaxOverhead,
@@ -223,7 +223,7 @@ def compare(
       mxecho compare model-symbol.json data=128,50 softmax_label=128,50
       mxecho compare model-symbol.json data=32,3,224,224 --max-overhead 0.05 --json
     """
-    from echo.cli.compare_text import render, rows
+    from echo.cli.tables import compared, render_comparison
 
     options = {
         **bounds_of(max_overhead, memory_budget, max_planning),
@@ -232,6 +232,6 @@ def compare(
     }
     profiled = _profile(symbol, shapes, _EVERYTHING, options)
     if as_json:
-        print_json(rows(profiled))
+        print_json(compared(profiled))
     else:
-        say(render(profiled))
+        say(render_comparison(profiled))

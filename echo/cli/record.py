@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 import typer
 
-from echo.cli.words import Annotated, Json, check_folders, print_json
+from echo.cli.arguments import Annotated, Json, check_folders, print_json
 from echo.errors import OptionError
 
 RUN, OFF, ON = "run", "off", "on"
@@ -133,7 +133,7 @@ def _show(recordings: Dict[str, Any], folder: Path, picture: Optional[str], as_j
     if as_json:
         print_json(sums)
         return
-    from echo.cli.record_text import render
+    from echo.cli.tables import render_recording
 
-    print(render(sums))
+    print(render_recording(sums))
     print(f"rows and sums: {folder}")

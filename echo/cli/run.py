@@ -8,8 +8,7 @@ from typing import Any, Callable, List, Optional
 
 import typer
 
-from echo.cli.usage import WithUsage
-from echo.cli.words import Annotated, FuseWhere, Keep, NoFuse, Recompute, Trace, fused
+from echo.cli.arguments import Annotated, FuseWhere, Keep, NoFuse, Recompute, Trace, WithUsage, fused
 
 _WITH_VALUES = ("--policy", "--max-overhead", "--memory-budget", "--optimizer-states", "--keep", "--recompute",
                 "--fuse", "--max-planning", "--trace", "--plan")  # fmt: skip

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from echo.cli.words import Annotated, Json, PolicyName, number_of, print_json, say
+from echo.cli.arguments import Annotated, Json, PolicyName, number_of, print_json, say
 from echo.errors import BudgetError, OptionError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def schedule(
       mxecho schedule graph.json --budget 5GB
       mxecho schedule graph.json --budget 0.5 --policy exact --json
     """
-    from echo.cli.schedule_text import as_value, render_schedule
+    from echo.cli.tables import as_value, render_schedule
     from echo.ir.data_graph import load_dag
     from echo.policies import policy_named
 
@@ -64,7 +64,7 @@ def _bytes_of(budget: str, without: int) -> int:
 
 def _within(policy: "Policy", graph: "DataGraph", limit: int) -> "Solved":
     """Returns the schedule that the policy finds within a budget in bytes."""
-    from echo.cli.schedule_text import held_at_peak
+    from echo.cli.tables import held_at_peak
     from echo.policies.data_problem import solve_graph
     from echo.system.process import Deadline
 

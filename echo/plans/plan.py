@@ -25,7 +25,7 @@ from echo.plans.decisions import (
     Missed,
     Note,
     NoteKind,
-    near_misses,  # fmt: skip
+    near_misses,
 )
 from echo.plans.key import PlanKey
 from echo.plans.text import Flipper, NotFused, Why, why

@@ -11,8 +11,8 @@ from typing import Mapping
 
 import pytest
 
-from echo.cli import examine, main
-from echo.cli.fact import STOPS, Fact
+from echo.cli import machine, main
+from echo.cli.machine import STOPS, Fact
 
 FINE_ONE = Fact("Python", "version", "3.11.7")
 STOPS_ONE = Fact("MXNet", "fits echo", False, "expected mxnet 1.9.1, got 1.8.0", STOPS)
@@ -31,9 +31,9 @@ def test_here_echo_works(capsys: pytest.CaptureFixture[str]) -> None:
 def test_exit_status(
     facts: list[Fact], status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(examine, "examine", lambda: facts)
+    monkeypatch.setattr(machine, "examine", lambda: facts)
     assert main.main(["doctor"]) == status
-    assert capsys.readouterr().out.splitlines() == examine.render(facts).splitlines()
+    assert capsys.readouterr().out.splitlines() == machine.render(facts).splitlines()
     assert main.main(["doctor", "--json"]) == status
     found = json.loads(capsys.readouterr().out)
     assert found["works"] is (status == 0)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from echo.cli import machine
-from echo.cli.fact import FINE, OFF, STOPS, Fact
+from echo.cli.machine import FINE, OFF, STOPS, Fact
 from echo.errors import NativeError, OptionError
 from echo.plans.options import VARIABLES, Options
 from echo.system.files import cache_folder

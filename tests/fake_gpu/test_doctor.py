@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from echo.cli.gpu import CODE, has_code
+from echo.cli.machine import CODE, has_code
 from echo.ir.op_spec import means_true
 
 

@@ -1,14 +1,58 @@
-"""A schedule as text: what it says are the numbers of the replay."""
+"""Tests of `echo.cli.tables`: compare text; record text; schedule text."""
 
 from __future__ import annotations
 
-from echo.cli.schedule_text import held_at_peak, render_schedule
+from echo.cli.tables import compared, held_at_peak, render_comparison, render_recording, render_schedule
 from echo.ir.data_graph import DataGraph
 from echo.policies.all import All
 from echo.policies.data_problem import Solved, problem_of_graph, solve_graph
 from echo.policies.none import None_
+from echo.recording.windows import summary
 from echo.system.terminal import size_text
 from tests.data_graphs import chain, unrolled
+from tests.recording.rows_of import row
+from tests.report.profiles import made_up
+
+PROFILE = made_up(40)
+
+
+def test_rows_are_the_usages() -> None:
+    found = compared(PROFILE)
+    assert [row["graph"] for row in found] == list(PROFILE.usages)
+    for each in found:
+        usage = PROFILE.usages[each["graph"]]
+        assert (each["planned"], each["total"]) == (usage.planned, usage.total)
+    assert found[0]["overhead"] == 0.0
+
+
+def test_the_table() -> None:
+    lines = render_comparison(PROFILE).splitlines()
+    assert max(map(len, lines)) <= 100
+    (own,) = [line for line in lines if "stock MXNet" in line]
+    assert "100 %" in own
+
+
+def cells(text: str, words: str) -> list[str]:
+    (line,) = [line for line in text.splitlines() if words in line]
+    return [cell.strip() for cell in line.strip("│").split("│")]
+
+
+def test_two_side_by_side() -> None:
+    off = summary([row(0), row(1), row(2, gpu_joules=None)])
+    on = summary([row(0), row(1, seconds=0.25, storage=16 * 10**6)])
+    text = render_recording({"off": off, "on": {**on, "storage": 16 * 10**6}})
+    assert "without echo" in text
+    assert cells(text, "ms a step")[1:] == ["50.0", "25.0", "-50 %"]
+    assert cells(text, "storage")[1:] == ["64.0", "16.0", "-75 %"]
+    assert cells(text, "steps measured")[1:] == ["20", "10", ""]
+    assert "energy" not in text, "nobody measured it"
+
+
+def test_one_alone_and_what_only_one_has() -> None:
+    text = render_recording({"run": summary([row(1, gpu_joules=32.0)])})
+    assert cells(text, "J a sample")[1:] == ["0.100"]
+    text = render_recording({"off": summary([row(1, gpu_joules=32.0)]), "on": summary([row(0)])})
+    assert cells(text, "GPU energy")[1:] == ["0.100", "-", ""]
 
 
 def solved(graph: DataGraph, nodes: list[int]) -> Solved:

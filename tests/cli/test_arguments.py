@@ -1,4 +1,4 @@
-"""Arguments and options as texts."""
+"""Tests of `echo.cli.arguments`: words; usage."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import mxnet as mx
 import pytest
 
-from echo.cli.words import bounds_of, check_folders, number_of, print_json, say, shape_of, shapes_of
+from echo.cli import main
+from echo.cli.arguments import bounds_of, check_folders, number_of, print_json, say, shape_of, shapes_of
 from echo.errors import OptionError
 
 
@@ -73,3 +74,12 @@ def test_folders_that_cannot_be_written_to_are_named(tmp_path: Path, monkeypatch
     monkeypatch.setattr(os, "access", lambda path, mode: path != str(tmp_path))  # root may write everywhere
     with pytest.raises(OptionError, match=f"nothing may be written into {tmp_path}"):
         check_folders(str(tmp_path / "plan.json"))
+
+
+@pytest.mark.parametrize("command", ["verify", "run", "plan", "record"])
+def test_an_option_without_its_value(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    option = "--out" if command == "record" else "--policy"
+    assert main.main([command, option]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"Usage: mxecho {command} ")
+    assert f"Option '{option}' requires an argument." in said

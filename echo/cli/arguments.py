@@ -1,8 +1,4 @@
-"""Arguments and options that several commands share: their help, and how their texts are read.
-
-Modules with commands are imported for each ``--help``, so nothing here or there imports numpy, rich or MXNet before a
-command runs. Annotations are read when Python runs: they have to be such as Python 3.8 knows.
-"""
+"""The words of the commands: their arguments and flags, and errors of usage."""
 
 import json
 import os
@@ -13,8 +9,14 @@ from enum import Enum
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import typer
+from typer.core import TyperCommand
 
 from echo.errors import OptionError, did_you_mean
+
+# Arguments and options that several commands share: their help, and how their texts are read.
+#
+# Modules with commands are imported for each ``--help``, so nothing here or there imports numpy, rich or MXNet before
+# a command runs. Annotations are read when Python runs: they have to be such as Python 3.8 knows.
 
 if sys.version_info >= (3, 9):
     from typing import Annotated as Annotated
@@ -178,3 +180,18 @@ def check_folders(*files: Optional[str]) -> None:
             raise OptionError(f"{file} cannot be written: there is no folder {folder}")
         if not os.access(folder, os.W_OK):
             raise OptionError(f"{file} cannot be written: nothing may be written into {folder}")
+
+
+# A command that shows its usage with each complaint about its words.
+
+
+class WithUsage(TyperCommand):
+    """A command of typer's; where an option lacks its value, typer alone would not say of which command."""
+
+    def parse_args(self, ctx: Any, args: List[str]) -> List[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            if getattr(error, "ctx", ctx) is None:
+                vars(error).update(ctx=ctx, cmd=self)
+            raise
