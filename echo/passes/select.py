@@ -15,7 +15,7 @@ from echo.ir.graph import Entry
 from echo.ir.schedule import Splits, with_clones
 from echo.ir.training_graph import DYNAMIC, TrainingGraph
 from echo.passes.analysis import Candidates
-from echo.passes.request import Request
+from echo.passes.request import Request, Unreached
 from echo.plans.options import budget_bytes
 from echo.policies import policy_named
 from echo.policies.least import fastest, fastest_within
@@ -111,7 +111,8 @@ def _within(request: Request, light: Problem, heavy: Problem, limit: int) -> Sel
 
     if attempt.keeps:
         return attempt.solution
-    request.unreached.append(search_least)
+    static = sum(request.static.values())
+    request.unreached.append(Unreached(static + attempt.solution.planned_bytes, search_least))
     raise _unreachable(request, heavy.training, attempt.solution, limit)
 
 
