@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Iterator
+from typing import Any, Iterator, Sequence
 
 import mxnet as mx
 import pytest
@@ -14,7 +14,8 @@ from benchmarks.models import SMALL
 from echo import pipeline
 from echo.errors import BudgetError
 from echo.ir.graph import PREFIX, Entry, Graph, Node
-from echo.passes import trial
+from echo.passes import choose, trial
+from echo.passes.pass_manager import Pass
 from echo.passes.patterns import MASKS, dropout
 from echo.passes.patterns.apply import Fused
 from echo.passes.patterns.hoist import is_layout
@@ -73,14 +74,14 @@ def test_wishes_that_fused_operators_cannot_meet_cost_these_alone() -> None:
 
 def test_the_users_own_operators_cost_no_fused_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where those are looked at too, for they might need much less."""
-    full = pipeline.best_plan
+    full = choose.best_plan
 
-    def best(request: Request) -> Any:
+    def best(request: Request, passes: Sequence[Pass]) -> Any:
         if not is_fused(request):
             raise Surprise("unfused")
-        return full(request)
+        return full(request, passes)
 
-    monkeypatch.setattr(pipeline, "best_plan", best)
+    monkeypatch.setattr(choose, "best_plan", best)
     monkeypatch.setattr(trial, "RULES", Rules(enough=0.0))
     plan = echo.plan(model(), max_overhead=None, **SHAPES)
     assert plan.fused
@@ -93,15 +94,15 @@ def test_masks_that_miss_a_budget_cost_no_plan(
     strict: bool, transparent: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A budget that is kept without them; whoever is strict gets the plan, too: nothing failed."""
-    full, tried = pipeline.best_plan, []
+    full, tried = choose.best_plan, []
 
-    def best(request: Request) -> Any:
+    def best(request: Request, passes: Sequence[Pass]) -> Any:
         if any(node.op == PREFIX + "apply_mask" for node in request.graph.nodes):
             tried.append(request)
             raise BudgetError(1, 2, "masks")
-        return full(request)
+        return full(request, passes)
 
-    monkeypatch.setattr(pipeline, "best_plan", best)
+    monkeypatch.setattr(choose, "best_plan", best)
     monkeypatch.setattr(Masked, "why_not_tried", lambda *_: "")
     example = EXAMPLES["dropout"]()
     # where inference draws random numbers, no Dropout runs again
@@ -123,8 +124,8 @@ def test_masks_that_are_a_small_part_are_not_tried(monkeypatch: pytest.MonkeyPat
     x = mx.sym.Dropout(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=64), name="drop")
     for _ in range(6):
         x = mx.sym.softmax(mx.sym.FullyConnected(x, num_hidden=4096)) * 2
-    full, planned = pipeline.best_plan, []
-    monkeypatch.setattr(pipeline, "best_plan", lambda request: planned.append(request) or full(request))
+    full, planned = choose.best_plan, []
+    monkeypatch.setattr(choose, "best_plan", lambda request, passes: planned.append(request) or full(request, passes))
     monkeypatch.setattr(find, "PLANNER", Planner())
     plan = echo.plan(x, data=(150, 64))
     assert len(planned) == 1
@@ -137,16 +138,16 @@ def test_within_a_budget_bits_replace_slower_operators(
     monkeypatch: pytest.MonkeyPatch, before: float, after: float, bits: bool
 ) -> None:
     """Plans within the budget, of which the one without bits needs half a step of recomputation."""
-    full = pipeline.best_plan
+    full = choose.best_plan
 
-    def best(request: Any) -> Any:
-        found = full(request)
+    def best(request: Request, passes: Sequence[Pass]) -> Any:
+        found = full(request, passes)
         masked = any(node.op == PREFIX + "apply_mask" for node in request.graph.nodes)
         seconds = (after if masked else before) * found.plan.step_seconds
         return found._replace(plan=type(found.plan)(**{**fields(found.plan), "overhead_seconds": seconds}))
 
     monkeypatch.setattr(find, "PLANNER", Planner())
-    monkeypatch.setattr(pipeline, "best_plan", best)
+    monkeypatch.setattr(choose, "best_plan", best)
     example = EXAMPLES["dropout"]()
     plan = echo.plan(example.symbol, memory_budget=1.0, max_overhead=None, **example.shapes)
     assert bits_of(plan) == ({"dropout"} if bits else set())
@@ -156,10 +157,10 @@ def test_within_a_budget_bits_replace_slower_operators(
 @pytest.mark.usefixtures("free_workspaces")
 def test_masks_never_cost_the_other_fusions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a plan with bits needs more than the user's graph, one without them is made."""
-    full = pipeline.best_plan
+    full = choose.best_plan
 
-    def best(request: Any) -> Any:
-        found = full(request)
+    def best(request: Request, passes: Sequence[Pass]) -> Any:
+        found = full(request, passes)
         if any(node.op == PREFIX + "apply_mask" for node in request.graph.nodes):
             after = found.plan.after
             more = type(after)(1 << 40, after.live_peak, after.static, after.at_peak, after.layers)
@@ -172,7 +173,7 @@ def test_masks_never_cost_the_other_fusions(monkeypatch: pytest.MonkeyPatch) -> 
     symbol = mx.sym.Dropout(outputs, p=0.3, name="drop")
     assert bits_of(echo.plan(symbol, data=(32, 9, 64), grad_req="write")) == {"lstm_layer", "dropout"}
     monkeypatch.setattr(find, "PLANNER", Planner())
-    monkeypatch.setattr(pipeline, "best_plan", best)
+    monkeypatch.setattr(choose, "best_plan", best)
     plan = echo.plan(symbol, data=(32, 9, 64), grad_req="write")
     assert bits_of(plan) == {"lstm_layer"}
     assert "nothing to gain: 1099511.63 MB planned with masks as bits" in str(plan.why("drop"))
@@ -180,14 +181,14 @@ def test_masks_never_cost_the_other_fusions(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("reachable", [1 << 40, 1])
 def test_a_budget_that_fused_operators_miss_may_be_met_without(monkeypatch: pytest.MonkeyPatch, reachable: int) -> None:
-    full = pipeline.best_plan
+    full = choose.best_plan
 
-    def best(request: Request) -> Planned:
+    def best(request: Request, passes: Sequence[Pass]) -> Planned:
         if is_fused(request):
             raise BudgetError(1, reachable, "everything")
-        return full(request)
+        return full(request, passes)
 
-    monkeypatch.setattr(pipeline, "best_plan", best)
+    monkeypatch.setattr(choose, "best_plan", best)
     assert not plan(memory_budget="1GB").fused
     with pytest.raises(BudgetError) as caught:
         plan(memory_budget=1000)
@@ -196,7 +197,7 @@ def test_a_budget_that_fused_operators_miss_may_be_met_without(monkeypatch: pyte
 
 
 def test_fused_operators_that_need_more_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    full = pipeline.stock_memory
+    full = choose.stock_memory
 
     def nearly_nothing(request: Request, fused: Any) -> Any:
         before = full(request, fused)
@@ -204,7 +205,7 @@ def test_fused_operators_that_need_more_are_left_out(monkeypatch: pytest.MonkeyP
 
     assert plan(policy="none").fused
     monkeypatch.setattr(find, "PLANNER", Planner())
-    monkeypatch.setattr(pipeline, "stock_memory", nearly_nothing)
+    monkeypatch.setattr(choose, "stock_memory", nearly_nothing)
     assert not plan(policy="none").fused
 
 
@@ -310,9 +311,10 @@ def test_graph_that_missed_the_budget_by_the_least_is_searched_first(
     request = Request(
         graph, Options(), frontend, unreached=list(map(unreached, reachable)), deadline=Deadline(9, 100 + left, 9)
     )
+    stages = choose.Stages((), (), ())
     kept = trial.Trial(Fused(graph), None, Planned(*[None] * 4))  # type: ignore[arg-type]
-    monkeypatch.setattr(pipeline, "_best", lambda request: kept if request.known_only else None)
-    least = pipeline._with_least(request, trial.Trial(Fused(graph), None, None, BudgetError(8, 40, "all")))
+    monkeypatch.setattr(choose, "_best", lambda request, _: kept if request.known_only else None)
+    least = choose._with_least(request, stages, trial.Trial(Fused(graph), None, None, BudgetError(8, 40, "all")))
     assert found == searched
     assert (least is kept) == keeps
     if not keeps:

@@ -6,19 +6,20 @@ import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Mapping, Sequence
 
 import mxnet as mx
 import numpy as np
 import pytest
 
 import echo
-from echo import pipeline
 from echo.estimators.measuring import UnmeasurableError
 from echo.frontend.measure import race
 from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import graph_of
 from echo.ir.training_node import TensorType
+from echo.passes import choose
+from echo.passes.pass_manager import Pass
 from echo.passes.request import Request
 from echo.passes.rules import RULES
 from echo.passes.trial import Planned
@@ -168,13 +169,13 @@ def test_nothing_is_hoisted_where_more_would_be_needed_than_without_echo(
     measured: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A budget above what the user's own graph needs is no reason to need more than it."""
-    full = pipeline.best_plan
+    full = choose.best_plan
     example = EXAMPLES["rnn cells"]()
     user = graph_of(example.symbol)
     options = {"grad_req": "write", "memory_budget": BUDGET, **example.shapes}
 
-    def best(request: Request) -> Planned:
-        planned = full(request)
+    def best(request: Request, passes: Sequence[Pass]) -> Planned:
+        planned = full(request, passes)
         more = replace(planned.plan.after, planned=stock + 1)
         return planned if request.graph == user else planned._replace(plan=replace(planned.plan, after=more))
 
@@ -183,7 +184,7 @@ def test_nothing_is_hoisted_where_more_would_be_needed_than_without_echo(
     stock = without.before.planned
     assert layouts(without)
     forget_plans(monkeypatch)
-    monkeypatch.setattr(pipeline, "best_plan", best)
+    monkeypatch.setattr(choose, "best_plan", best)
     plan = echo.plan(example.symbol, **options)
     assert not layouts(plan)
     assert any("need more memory than the user's own graph" in note for note in plan.remarks), (plan.notes, plan.missed)

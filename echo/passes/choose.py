@@ -1,0 +1,219 @@
+"""The choice between graphs: plans of each base, the best of them, and its refinements."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import replace
+from typing import Iterator, NamedTuple, Sequence
+
+from echo.errors import BudgetError, OptionError
+from echo.estimators.overhead import Overhead
+from echo.passes.fuse import Fuse
+from echo.passes.pass_manager import Pass, run, trace
+from echo.passes.patterns.apply import Fused, Place
+from echo.passes.request import Request
+from echo.passes.rewrite import Rewritten
+from echo.passes.select import Selection
+from echo.passes.trial import Offer, Planned, Refinement, Trial, choose, inside, stock_memory
+from echo.plans.decisions import Memory, Missed
+from echo.plans.plan import Plan
+
+
+class Stages(NamedTuple):
+    """The stages of planning (`echo.pipeline`): graphs to choose between, the passes that plan each, refinements."""
+
+    bases: Sequence[Fuse]
+    pipeline: Sequence[Pass]
+    refinements: Sequence[Refinement]
+
+
+def plan(request: Request, stages: Stages) -> Planned:
+    """Plans the graphs that the bases make, chooses one, and refines it.
+
+    Raises:
+        EchoError: the options, the graph or the budget cannot be met; the message says what was expected.
+    """
+    if request.why_as_it_is:
+        request = replace(request, options=replace(request.options, fuse=False))
+    best = _best(request, stages)
+    if best.missed is not None and request.unreached:
+        best = _with_least(request, stages, best)
+    return best.result(request)
+
+
+def _with_least(request: Request, stages: Stages, missed: Trial) -> Trial:
+    """The trial that misses the budget, with the least that can be reached; or one that keeps it after all.
+
+    The graph that missed it by the least is searched first, and the others in the time that is left.
+    """
+    errors: list[BudgetError] = []
+    for unreached in sorted(request.unreached, key=lambda each: each.bytes):
+        if errors and request.deadline.is_over:
+            break
+        errors.append(unreached.search(request.deadline))
+        if errors[-1].reachable <= errors[-1].budget:
+            return _best(replace(request, known_only=True), stages)
+    return missed.unrefined(missed.fused, min(errors, key=lambda error: error.reachable))
+
+
+def _best(request: Request, stages: Stages) -> Trial:
+    """The best of the bases, refined."""
+    best = choose(list(_bases(request, stages)), request.graph)
+    for refinement in stages.refinements:
+        if request.is_late and best.warmed(request) is None:
+            request.note_late()
+            break
+        if best.planned or refinement.keeps_budgets:
+            best = _refined(request, stages, best, refinement)
+    return best
+
+
+def _bases(request: Request, stages: Stages) -> Iterator[Trial]:
+    """Yields trials of the bases, the one with the most fused operators first.
+
+    It stops after the first that needs little enough memory; if none does, a trial of the user's own graph comes last.
+    A base whose planning fails is left out, and so is one that is larger or slower than the user's own graph.
+    """
+    fused, has_plan = Fused(request.graph), False
+    rejected: Trial | None = None
+    seen: tuple[Place, ...] = ()
+    worse: dict[Place, Missed] = {}
+    for index, stage in enumerate(stages.bases):
+        base, asked = None, _with_its_part(request, len(stages.bases) - index + 4)
+        with request.without(stage.label):
+            fused = run((stage,), [request], request.progress)[Fused]
+            if fused.places in ((), seen):
+                break
+            seen = fused.places
+            base = trial(asked, stages.pipeline, fused)
+        slower = "" if base is None else base.why_slower(request)
+        if base is not None and (base.is_larger or slower):
+            worse.update(base.near_misses(request.graph, slower))
+            rejected = rejected or base
+        elif base is not None:
+            yield base
+            has_plan = has_plan or base.planned is not None
+            if base.is_enough(request) or (has_plan and request.is_late):
+                return
+    missed = (*fused.missed, *worse.values())
+    unfused = replace(fused, graph=request.graph, places=(), missed=missed, counts={}, hidden=0)
+    last = _trial_of_users_graph(request, stages, unfused, has_plan, rejected)
+    if last is not None:
+        yield last
+
+
+def _with_its_part(request: Request, count: int) -> Request:
+    """The request with the time of one of ``count`` things to do.
+
+    These are other bases, the user's own graph, which keeps budgets that no other keeps, and gets the time of two at
+    least, and the search for the fewest bytes.
+    """
+    return request if request.options.memory_budget is None else replace(request, deadline=request.deadline.part(count))
+
+
+def _trial_of_users_graph(
+    request: Request, stages: Stages, unfused: Fused, has_plan: bool, rejected: Trial | None
+) -> Trial | None:
+    """A trial of the user's own graph; None where that fails although another graph has a plan (``has_plan``).
+
+    The user's wishes may be possible with fused operators alone: then the first rejected base, if there is one.
+    """
+    with request.without("a look at the user's own operators") if has_plan else contextlib.nullcontext():
+        try:
+            return trial(request, stages.pipeline, unfused)
+        except OptionError:
+            if not has_plan and rejected is None:
+                raise
+    return None if has_plan else rejected
+
+
+def _refined(request: Request, stages: Stages, base: Trial, stage: Refinement) -> Trial:
+    """Plans the graph that a refinement offers, and returns that trial if it is better.
+
+    Otherwise it returns the chosen trial, with a note that says why the refinement was rejected.
+    """
+    offer: Offer | None = None
+    with request.without(stage.label):
+        offer = run((stage,), [request, base.fused], request.progress)[stage.gives]
+    if offer is None:
+        return base
+    if offer.fused is None:
+        return base.unrefined(offer.stays)
+    variant, reason = None, offer.why_not_tried(request, base.plan) if base.planned else ""
+    if not reason:
+        with request.without(stage.label):
+            variant = _refined_trial(request, stages, base, offer.fused)
+        reason = _why_rejected(request, stage, offer, base, variant)
+    if (tracing := trace()) is not None:
+        tracing.note("chosen", f"rejected: {stage.label}: {reason}" if reason else f"taken: {stage.label}")
+    if variant is not None and not reason:
+        return variant
+    without = base.plan if base.planned else None
+    return base.unrefined(offer.declined(request, without, reason), variant.missed if variant else None)
+
+
+def _refined_trial(request: Request, stages: Stages, base: Trial, fused: Fused) -> Trial:
+    """Plans a refined graph; where there is no time for the whole search, it starts from the choice of the base."""
+    searched = None if base.warmed(request) else trial(request, stages.pipeline, fused, base.stock)
+    warmed = base.warmed(request)
+    if warmed is None:
+        assert searched is not None
+        return searched
+    from_base = trial(warmed, stages.pipeline, fused, base.stock)
+    return from_base if searched is None else min(searched, from_base, key=lambda each: _cost(request, each.plan))
+
+
+def _why_rejected(request: Request, stage: Refinement, offer: Offer, base: Trial, variant: Trial | None) -> str:
+    if variant is None:
+        return f"{stage.label} cannot be planned"
+    if variant.missed:
+        missed = variant.missed
+        return f"{stage.label} cannot be planned: they need {missed.reachable:,} bytes, the budget is {missed.budget:,}"
+    reason = offer.why_not_taken(request, base.plan, variant.plan) if base.planned else ""
+    return reason or (f"{stage.label} need more memory than the user's own graph" if variant.is_larger else "")
+
+
+def trial(request: Request, pipeline: Sequence[Pass], fused: Fused, stock: Memory | None = None) -> Trial:
+    """Plans a graph, or says which budget it misses; ``stock`` is the memory of the user's graph where it is known."""
+    inner = request
+    if fused.places:
+        stock = stock or stock_memory(request, fused)
+        inner = inside(request, fused, stock)
+    try:
+        return Trial(fused, stock, best_plan(inner, pipeline))
+    except BudgetError as error:
+        return Trial(fused, stock, None, error)
+
+
+def best_plan(request: Request, pipeline: Sequence[Pass]) -> Planned:
+    """Runs the passes; with ``exact=False``, if that plan changes last bits, plans exactly too and takes the cheaper.
+
+    Raises:
+        EchoError: a pass failed.
+    """
+    planned = _run(request, pipeline)
+    if request.options.exact or planned.plan.exact:
+        return planned
+    with contextlib.suppress(BudgetError):
+        exact = _run(replace(request, options=replace(request.options, exact=True)), pipeline)
+        return min(exact, planned, key=lambda candidate: _cost(request, candidate.plan))
+    return planned
+
+
+def _cost(request: Request, plan: Plan) -> tuple[float, float]:
+    """The value to minimize, as in policies: first the bytes, or within a budget first the seconds."""
+    cost = (plan.after.chosen, plan.overhead_seconds)
+    return cost if request.options.memory_budget is None else cost[::-1]
+
+
+def _run(request: Request, pipeline: Sequence[Pass]) -> Planned:
+    started = time.monotonic()
+    values = run(pipeline, [request], request.progress)
+    other_seconds = time.monotonic() - started - values[Selection].search_seconds
+    result: Plan = values[Plan]
+    rewritten: Rewritten = values[Rewritten]
+    selection: Selection = values[Selection]
+    graph = request.graph if result.changes_nothing else rewritten.graph
+    overhead: Overhead = values[Overhead]
+    return Planned(result, graph, request.graph, selection.warm_start, overhead.is_timed, other_seconds)
