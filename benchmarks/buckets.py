@@ -30,7 +30,7 @@ def bound(overhead: str | None) -> dict[str, Any]:
     from echo import native
     from echo.frontend.install import install_hook
     from echo.runtime import bind
-    from echo.runtime.pool import Pool
+    from echo.runtime.bind_plan import Pool
 
     install_hook()
     planning = _timed(bind, "plan_bind")

@@ -168,7 +168,7 @@ def trained(name: str) -> dict[str, float]:
     step(case.sizes[0])
     import echo.runtime.transparent  # noqa: F401  # the counter needs it to be imported first
     from echo.runtime import held
-    from echo.runtime.storage_counter import StorageCounter
+    from echo.runtime.recorder import StorageCounter
 
     assert held.why_not() == ""
     counter = StorageCounter()

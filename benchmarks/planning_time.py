@@ -150,7 +150,7 @@ def cached(graph: Graph, planned: Plan, binding: Any) -> dict[str, float]:
 
     from echo.passes.trial import Planned
     from echo.planning import plan_cache
-    from echo.runtime import find
+    from echo.runtime import bind_plan
 
     bound = graph.with_attrs({mark.node: mark.attrs for mark in planned.marks})
     found: list[float] = []
@@ -160,11 +160,13 @@ def cached(graph: Graph, planned: Plan, binding: Any) -> dict[str, float]:
     gc.enable()
     with _empty_cache(), mock.patch("echo.pipeline.plan", return_value=Planned(planned, bound, graph, None)):
         for round_number in range(2 * ROUNDS + 1):
-            find.PLANNER.forget()
+            bind_plan.PLANNER.forget()
             back = None  # nor a plan of before, which would have to be freed
             plan_cache._source.cache_clear()
             before, started = time.process_time(), time.perf_counter()
-            back = find.PLANNER.plan(find.session_of(graph, lambda: binding, mx.cpu()), Options(), details=False).plan
+            back = bind_plan.PLANNER.plan(
+                bind_plan.session_of(graph, lambda: binding, mx.cpu()), Options(), details=False
+            ).plan
             if round_number:  # the first one writes it
                 found.append(time.perf_counter() - started)
                 processor.append(time.process_time() - before)

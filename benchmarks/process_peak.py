@@ -38,7 +38,7 @@ def child(name: str) -> None:
     mx.nd.waitall()
     result: dict[str, Any] = {"peak": _peak()}
     if os.environ["ECHO"] == "1":
-        from echo.runtime.find import PLANNER
+        from echo.runtime.bind_plan import PLANNER
         from echo.runtime.foresight import FORESIGHT
 
         found = FORESIGHT.found

@@ -19,7 +19,7 @@ from typing import Any, Iterator, NamedTuple
 import echo
 from echo.errors import EchoError
 from echo.plans.plan import Plan
-from echo.runtime import find
+from echo.runtime import bind_plan
 from fuzz import file_edits
 from fuzz.file_models import MODELS, RUNNERS, differs, graph, train
 
@@ -152,7 +152,7 @@ def _folder() -> Iterator[Path]:
 
 def forget() -> None:
     """As if another process had started."""
-    find.PLANNER.forget()
+    bind_plan.PLANNER.forget()
 
 
 @lru_cache(maxsize=None)

@@ -39,7 +39,7 @@ from echo.planning.service import Planner
 from echo.plans.key import PlanKey
 from echo.plans.options import CHECK_VARIABLE, Options
 from echo.policies.problem import Problem, partition
-from echo.runtime import find
+from echo.runtime import bind_plan
 from echo.runtime.foresight import FORESIGHT
 from echo.system.process import NEVER, Deadline
 from echo.system.threads import ONCE
@@ -387,7 +387,7 @@ def cheap_planning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     monkeypatch.setattr(MxnetSession, "evaluator", evaluator)
     monkeypatch.setattr(MxnetSession, "meter", lambda _: measure)
-    monkeypatch.setattr(find, "PLANNER", Planner())
+    monkeypatch.setattr(bind_plan, "PLANNER", Planner())
     # a cost table remembers what cannot be measured
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))
 

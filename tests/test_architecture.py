@@ -156,8 +156,8 @@ STATE = {
     "echo/frontend/install.py": "it is installed once: a lock; MXNet is marked by the copy of echo that works on it",
     "echo/native/__init__.py": "the library whose functions MXNet calls, its lock; belongs to the thread: its captures",
     "echo/passes/pass_manager.py": "belongs to the thread: the folder into which its plannings are traced",
-    "echo/runtime/cached_ops.py": "belongs to the thread: the policy of the block whose CachedOps it makes",
-    "echo/runtime/find.py": "the planner of the process, which remembers plans and says how many there were",
+    "echo/runtime/gluon.py": "belongs to the thread: the policy of the block whose CachedOps it makes",
+    "echo/runtime/bind_plan.py": "the planner of the process, which remembers plans and says how many there were",
     "echo/runtime/foresight.py": "the predicted peak of the process, and what was seen of it",
     "echo/runtime/recording.py": "MXNet's functions that end a step: it wraps them once mxnet is imported",
     "echo/runtime/stand_ins.py": "MXNet's functions, in whose place it puts echo's, and the policy of transparent mode",
@@ -187,7 +187,7 @@ CACHES = {
     "echo.runtime.held.why_not": "of this MXNet and its native library",
     "echo.runtime.random_state._size": "installs a native library's way into MXNet, once",
     "echo.runtime.random_state.why_not": "of this MXNet and that library",
-    "echo.runtime.watch._library": "a native library, loaded once",
+    "echo.runtime.backward_checks._library": "a native library, loaded once",
     "echo.system.process.processor": "the processor of a machine stays the same",
 }
 WITH_PACKAGES = [path for path in sorted((ROOT / "echo").rglob("*.py")) if path.name != "__main__.py"]

@@ -27,7 +27,7 @@ from echo.frontend.symbols import graph_of, symbol_of
 from echo.ir.op_spec import PLAN_ATTRIBUTE
 from echo.passes.analysis import Differentiate
 from echo.plans.decisions import mark
-from echo.runtime import find
+from echo.runtime import bind_plan
 from echo.system.threads import ONCE
 from tests.training import assert_alive, assert_close, assert_same, bind, random_arrays, train
 
@@ -815,5 +815,5 @@ def test_the_hook_comes_back(libraries: Path) -> None:
     assert install_hook() != ""
     native.__path__[:] = BUILT
     assert install_hook() == ""
-    find.PLANNER.forget()
+    bind_plan.PLANNER.forget()
     assert echo.plan(network(), max_overhead=None, **SHAPES).applied == "hook"

@@ -27,7 +27,7 @@ from echo.pipeline import BASES
 from echo.planning.service import Planner
 from echo.plans.options import Options
 from echo.policies.problem import chosen_in_time
-from echo.runtime import find
+from echo.runtime import bind_plan
 from echo.system.process import Deadline
 from tests.fused_models import EXAMPLES, decoder
 from tests.runtime.test_masks import bits_of
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.usefixtures("cheap_planning")
 @pytest.fixture(autouse=True)
 def afterwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing is remembered, here or on the disk."""
-    monkeypatch.setattr(find, "PLANNER", Planner())
+    monkeypatch.setattr(bind_plan, "PLANNER", Planner())
     monkeypatch.setattr("echo.planning.plan_cache.load", lambda *_: None)
     stock = Symbol.simple_bind, Symbol.bind
     yield
@@ -126,7 +126,7 @@ def test_masks_that_are_a_small_part_are_not_tried(monkeypatch: pytest.MonkeyPat
         x = mx.sym.softmax(mx.sym.FullyConnected(x, num_hidden=4096)) * 2
     full, planned = choose.best_plan, []
     monkeypatch.setattr(choose, "best_plan", lambda request, passes: planned.append(request) or full(request, passes))
-    monkeypatch.setattr(find, "PLANNER", Planner())
+    monkeypatch.setattr(bind_plan, "PLANNER", Planner())
     plan = echo.plan(x, data=(150, 64))
     assert len(planned) == 1
     assert "too small: the masks have 38,400 of " in str(plan.why("drop:0"))
@@ -146,7 +146,7 @@ def test_within_a_budget_bits_replace_slower_operators(
         seconds = (after if masked else before) * found.plan.step_seconds
         return found._replace(plan=type(found.plan)(**{**fields(found.plan), "overhead_seconds": seconds}))
 
-    monkeypatch.setattr(find, "PLANNER", Planner())
+    monkeypatch.setattr(bind_plan, "PLANNER", Planner())
     monkeypatch.setattr(choose, "best_plan", best)
     example = EXAMPLES["dropout"]()
     plan = echo.plan(example.symbol, memory_budget=1.0, max_overhead=None, **example.shapes)
@@ -172,7 +172,7 @@ def test_masks_never_cost_the_other_fusions(monkeypatch: pytest.MonkeyPatch) -> 
     outputs, _ = cell.unroll(9, data, layout="NTC", merge_outputs=True)
     symbol = mx.sym.Dropout(outputs, p=0.3, name="drop")
     assert bits_of(echo.plan(symbol, data=(32, 9, 64), grad_req="write")) == {"lstm_layer", "dropout"}
-    monkeypatch.setattr(find, "PLANNER", Planner())
+    monkeypatch.setattr(bind_plan, "PLANNER", Planner())
     monkeypatch.setattr(choose, "best_plan", best)
     plan = echo.plan(symbol, data=(32, 9, 64), grad_req="write")
     assert bits_of(plan) == {"lstm_layer"}
@@ -204,7 +204,7 @@ def test_fused_operators_that_need_more_are_left_out(monkeypatch: pytest.MonkeyP
         return type(before)(1, before.live_peak, {}, before.at_peak, before.layers)
 
     assert plan(policy="none").fused
-    monkeypatch.setattr(find, "PLANNER", Planner())
+    monkeypatch.setattr(bind_plan, "PLANNER", Planner())
     monkeypatch.setattr(choose, "stock_memory", nearly_nothing)
     assert not plan(policy="none").fused
 
@@ -255,7 +255,7 @@ def test_search_that_had_to_end_costs_no_masks(monkeypatch: pytest.MonkeyPatch) 
             warm.append(problem.warm_start is not None)
             return chosen_in_time(policy, problem)[0], len(warm) - 1 != late
 
-        monkeypatch.setattr(find, "PLANNER", Planner())
+        monkeypatch.setattr(bind_plan, "PLANNER", Planner())
         monkeypatch.setattr("echo.passes.select.chosen_in_time", chosen)
         return echo.plan(with_dropout(), max_overhead=None, max_planning=1e6, data=(512, 32)), warm
 
@@ -275,7 +275,7 @@ def test_search_that_had_to_end_costs_no_masks(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_no_masks_where_no_time_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(find, "PLANNER", Planner())
+    monkeypatch.setattr(bind_plan, "PLANNER", Planner())
     monkeypatch.setattr("echo.passes.select.chosen_in_time", lambda policy, problem: (policy.choose(problem), False))
     monkeypatch.setattr(trial.Trial, "warmed", lambda *_: None)
     plan = echo.plan(with_dropout(), max_overhead=None, max_planning=1e6, data=(512, 32))

@@ -119,7 +119,7 @@ verify = _command(
 
 def _nothing(command: str, program_ended_well: bool) -> int:
     """Says at the end of a program if nothing was planned, or verified, and why; the exit status that this gives."""
-    find = sys.modules.get("echo.runtime.find")  # every bind with echo goes through it
+    find = sys.modules.get("echo.runtime.bind_plan")  # every bind with echo goes through it
     unplanned = sys.modules.get("echo.runtime.unplanned")
     if find is not None and find.PLANNER.summary.graphs:
         return 0

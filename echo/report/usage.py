@@ -21,7 +21,7 @@ from echo.plans.decisions import WORKSPACES
 
 ALWAYS = -1  # the first step of an array that is there before the step begins
 STOCK, PLANNED, MIRROR = "stock", "echo", "mirror"  # the graphs that a profile compares
-# What a real step grew (`echo.runtime.growth`).
+# What a real step grew (`echo.runtime.profile`).
 PROCESS, STORAGE, DEVICE = "memory of the process", "MXNet's storage", "memory of the device"
 BLOCKS, GRAPH = "workspaces and oneDNN's blocks, beside it", "the bound graph itself"  # parts of `PROCESS`
 UNWRITTEN = "allocated, but not written to"  # of `STORAGE` and `BLOCKS`: no part of `PROCESS`
@@ -62,7 +62,7 @@ class Usage:
     ``planned`` is the total of MXNet's own memory planner in bytes, ``beside`` the bytes that the plan knows of beside
     it and beside the arrays that the executor is given, by kind. ``steps`` are the names of the operators in the order
     in which they run, the first ``forward_steps`` of which are the forward pass. ``measured`` are the bytes by which a
-    real step grew what was watched (`echo.runtime.growth`), by what was watched.
+    real step grew what was watched (`echo.runtime.profile`), by what was watched.
     """
 
     planned: int

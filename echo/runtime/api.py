@@ -22,12 +22,12 @@ from echo.plans.frontier import Frontier
 from echo.plans.options import Options, warn_of_misspelt
 from echo.plans.plan import Plan
 from echo.report.profile import Profile
-from echo.runtime import find
-from echo.runtime.find import session_of
+from echo.runtime import bind_plan
+from echo.runtime.bind import optimize_symbol
+from echo.runtime.bind_plan import session_of
 from echo.runtime.gluon import optimize_block, session_of_block
-from echo.runtime.profiling import budget_frontier
-from echo.runtime.profiling import profile as profiled
-from echo.runtime.symbol import optimize_symbol
+from echo.runtime.profile import budget_frontier
+from echo.runtime.profile import profile as profiled
 from echo.system.files import shortened
 from echo.system.process import without_garbage_collection
 
@@ -98,7 +98,7 @@ def optimize(symbol: Any, keywords: Mapping[str, Any]) -> Any:
     symbol, graph = without_marks(symbol, graph_of(symbol))
     optimized = optimize_symbol(symbol, options, graph)
     if shapes:
-        optimized.plans.append(find.PLANNER.plan(_session(symbol, graph, bind, shapes), options).plan)
+        optimized.plans.append(bind_plan.PLANNER.plan(_session(symbol, graph, bind, shapes), options).plan)
     return optimized
 
 
@@ -106,7 +106,7 @@ def plan(symbol: Any, keywords: Mapping[str, Any]) -> Plan:
     """See `echo.plan`."""
     with without_garbage_collection():
         options, session = _ready(symbol, keywords)
-        return find.PLANNER.plan(session, options).plan
+        return bind_plan.PLANNER.plan(session, options).plan
 
 
 def profile(symbol: Any, compare: Iterable[str], run: bool, budgets: int, keywords: Mapping[str, Any]) -> Profile:

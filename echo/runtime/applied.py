@@ -14,8 +14,8 @@ from echo.ir.graph import Graph
 from echo.ir.ops import spec
 from echo.ir.training_graph import TrainingGraph
 from echo.plans.decisions import implements, marked
-from echo.runtime.shapes import Shapes
-from echo.runtime.watch import InputWatch, watch_of, watch_of_all
+from echo.runtime.backward_checks import InputWatch, watch_of, watch_of_all
+from echo.runtime.bind_request import Shapes
 
 if TYPE_CHECKING:
     from echo.runtime.on_error import OnError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Rebinds(Protocol):
-    """The protocol by which an executor is bound again (`echo.runtime.rebind.Rebinder`)."""
+    """The protocol by which an executor is bound again (`echo.runtime.bind.Rebinder`)."""
 
     @property
     def on_error(self) -> OnError:

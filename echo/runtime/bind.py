@@ -1,31 +1,39 @@
-"""Binding with a plan: how an optimized symbol, or any symbol in transparent mode, becomes an executor."""
+"""Binds of symbols: in the place of MXNet's own, and again for other shapes."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
-from dataclasses import replace
-from typing import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Callable, ContextManager
 
 import mxnet as mx
 from mxnet.symbol import Symbol
 
+from echo.estimators.inplace import with_kept
 from echo.frontend import mxnet_settings
-from echo.frontend.capture import bind_without_memory
-from echo.frontend.mxnet_settings import match_range
-from echo.frontend.symbols import symbol_of, without_marks
+from echo.frontend.capture import bind_without_memory, training_graph
+from echo.frontend.mxnet_settings import match_range, unfused
+from echo.frontend.session import MxnetSession
+from echo.frontend.symbols import Binding, graph_from, symbol_of, text_of, without_marks
 from echo.ir.graph import Graph
+from echo.ir.training_graph import TrainingGraph
+from echo.passes.request import Request
+from echo.passes.rewrite import Confirm, Rewritten
+from echo.planning.plan_cache import Found
 from echo.plans.options import Options
 from echo.plans.plan import Plan
+from echo.runtime import bind_request
 from echo.runtime.applied import Applied
-from echo.runtime.bind_call import Bind
+from echo.runtime.bind_plan import NOTHING, Choice, find_plan, follow_plan, plan_bind
+from echo.runtime.bind_request import Bind, shapes_of
 from echo.runtime.executor import PlannedExecutor, planned_executor
-from echo.runtime.find import NOTHING, Choice, plan_bind
-from echo.runtime.on_error import OnError, next_best
-from echo.runtime.rebind import Rebinder
+from echo.runtime.on_error import OnError, RaiseUnmetRequests, next_best
 from echo.runtime.rehearsal import Verifier
-from echo.runtime.shapes import shapes_of
 from echo.system.threads import own_binds
+
+# Binding with a plan: how an optimized symbol, or any symbol in transparent mode, becomes an executor.
 
 logger = logging.getLogger("echo")
 
@@ -105,3 +113,111 @@ def as_it_is(request: Bind) -> mx.executor.Executor:
 def plain(symbol: Symbol) -> Symbol:
     """A copy of the user's symbol that does not plan itself."""
     return Symbol.__deepcopy__(symbol, None)
+
+
+# A symbol that plans itself when it is bound, since only then its shapes are known.
+
+
+class OptimizedSymbol(Symbol):  # type: ignore[misc]
+    """The user's symbol with another ``bind`` and ``simple_bind``, which apply a plan.
+
+    Arguments, auxiliary states, outputs, their order, JSON and checkpoints are the user's own. ``plans`` holds the
+    plan of each bind so far, the latest last.
+    """
+
+    def __init__(self, handle: Any, options: Options, graph: Graph | None = None) -> None:
+        super().__init__(handle)
+        self.options = options
+        self.plans: list[Plan] = []
+        self._read = ("", graph) if graph is None else (text_of(self), graph)
+
+    def graph(self) -> Graph:
+        """The symbol's graph, read once and again where the program has changed the symbol since."""
+        text, graph = text_of(self), self._read[1]
+        if graph is None or text != self._read[0]:
+            graph = graph_from(text)
+            self._read = text, graph
+        return graph
+
+    def __deepcopy__(self, _: Any = None) -> OptimizedSymbol:
+        return optimize_symbol(self, self.options)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (text_of(self), self.options)
+
+    def simple_bind(self, *args: Any, **kwargs: Any) -> mx.executor.Executor:
+        """As ``Symbol.simple_bind``, with a plan applied."""
+        return self._bound(bind_request.simple_bind(self, Symbol.simple_bind, *args, **kwargs))
+
+    def bind(self, *args: Any, **kwargs: Any) -> mx.executor.Executor:
+        """As ``Symbol.bind``, with a plan applied."""
+        return self._bound(bind_request.bind(self, Symbol.bind, *args, **kwargs))
+
+    def _bound(self, request: bind_request.Bind) -> mx.executor.Executor:
+        on_error = RaiseUnmetRequests(self.options)
+        return on_error(
+            lambda options: with_plan(request, options, on_error, self.graph, self.plans.append),
+            lambda: as_it_is(request),
+        )
+
+
+def optimize_symbol(symbol: Symbol, options: Options, graph: Graph | None = None) -> OptimizedSymbol:
+    """A copy of the symbol that plans itself when it is bound; ``graph`` is the symbol's, where it was read already."""
+    copy = plain(symbol)
+    handle, copy.handle = copy.handle, None  # the copy is dropped here, and would free it
+    return OptimizedSymbol(handle, options, graph)
+
+
+def _unpickled(json: str, options: Options) -> OptimizedSymbol:
+    return optimize_symbol(mx.sym.load_json(json), options)
+
+
+# Binds an executor that has a plan again, for other shapes or another mode.
+
+
+@dataclass(frozen=True)
+class Rebinder:
+    """Binds an executor with a plan again, for other shapes or another mode (`echo.runtime.applied.Rebinds`)."""
+
+    user: Graph
+    ctx: mx.Context
+    on_error: OnError
+    record: Callable[[Plan], None] | None
+
+    def replan(self, binding: Binding) -> tuple[Graph, Graph] | None:
+        def plan(options: Options) -> Found | None:
+            followed = follow_plan(self.user, lambda: binding, self.ctx, options)
+            if followed is not None:
+                return followed
+            details = self.record is not None
+            return find_plan(self.user, lambda: binding, self.ctx, options, details=details, further=True)
+
+        with own_binds():
+            planned = self.on_error(plan, lambda: None)
+        if planned is None:
+            return None
+        if self.record is not None:
+            self.record(planned.plan)
+        return planned.base, planned.graph
+
+    def differentiate(self, graph: Graph, binding: Binding) -> TrainingGraph:
+        with own_binds():
+            return training_graph(graph, binding, self.ctx)
+
+    def confirms(self, base: Graph, graph: Graph, binding: Binding) -> bool:
+        def confirmed(options: Options) -> bool:
+            request = Request(base, options, MxnetSession(base, binding, self.ctx))
+            training = with_kept(request.frontend.differentiate(), request.frontend.device)
+            return Confirm().confirmed(request, training, Rewritten(graph, None)).accepted
+
+        with own_binds():
+            return bool(self.on_error(confirmed, lambda: False))
+
+    def bind(self, bound: Graph | Symbol, *args: Any, **more: Any) -> mx.executor.Executor:
+        symbol = symbol_of(bound) if isinstance(bound, Graph) else bound
+        with own_binds(), self.pointwise(bound):
+            return Symbol.bind(symbol, *args, **more)
+
+    def pointwise(self, bound: Graph | Symbol) -> ContextManager[None]:
+        is_planned = isinstance(bound, Graph) and bound != self.user
+        return unfused(self.ctx) if is_planned else contextlib.nullcontext()

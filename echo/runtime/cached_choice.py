@@ -10,7 +10,7 @@ from echo.ir.op_spec import APART_ATTRIBUTE, GRADIENT_ATTRIBUTE, PLAN_ATTRIBUTE,
 from echo.ir.ops import spec
 from echo.plans.decisions import implements
 from echo.plans.plan import Plan
-from echo.runtime.watch import InputWatch, watch_of
+from echo.runtime.backward_checks import InputWatch, watch_of
 
 _MARKS = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, GRADIENT_ATTRIBUTE, APART_ATTRIBUTE)
 

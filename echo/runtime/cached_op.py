@@ -26,11 +26,11 @@ from echo.ir.training_graph import DYNAMIC
 from echo.planning.plan_cache import Found
 from echo.plans.options import Options
 from echo.plans.plan import Plan
+from echo.runtime.backward_checks import keep, note, quiet_backward
+from echo.runtime.bind_plan import PLANNER, find_plan, follow_plan
 from echo.runtime.cached_choice import STOCK, CachedChoice, chosen
-from echo.runtime.find import PLANNER, find_plan, follow_plan
 from echo.runtime.foresight import FORESIGHT
 from echo.runtime.held import beside_storage
-from echo.runtime.modes import keep, note, quiet_backward
 from echo.runtime.monitor import WithoutClones
 from echo.runtime.on_error import OnError, next_best
 from echo.runtime.rehearsal import call_is_right

@@ -22,15 +22,15 @@ from echo.ir.ops import may_draw, spec
 from echo.ir.training_node import TrainingNode
 from echo.plans.decisions import unmarked
 from echo.runtime.applied import Applied
+from echo.runtime.backward_checks import refuse_changed
+from echo.runtime.bind_request import binding_of, fitted, inferred_shapes, outgrow, requests_of, size_of
 from echo.runtime.foresight import FORESIGHT
 from echo.runtime.monitor import WithoutClones
 from echo.runtime.on_error import next_best
-from echo.runtime.shapes import binding_of, fitted, inferred_shapes, outgrow, requests_of, size_of
-from echo.runtime.watch import refuse_changed
 
 if TYPE_CHECKING:
     from echo.native.watch import Record
-    from echo.runtime.pool import Leader, Pool
+    from echo.runtime.bind_plan import Leader, Pool
 
 logger = logging.getLogger("echo")
 

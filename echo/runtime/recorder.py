@@ -1,9 +1,10 @@
-"""`echo.callbacks.Recorder` records the time, memory and energy of a training as it runs."""
+"""Records training: steps, seconds, the storage counter, memory and energy."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import json
 import logging
 import os
@@ -12,17 +13,126 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Callable
+from typing import Any, Callable, TypeVar
 
 import mxnet as mx
 from mxnet.gluon.contrib.estimator import BatchEnd, EpochBegin, EpochEnd, TrainBegin, TrainEnd
 
-from echo.errors import OptionError
-from echo.recording.windows import FORMAT, Row, RowFile, Windows, columns_of, summary
+from echo import native
+from echo.errors import EchoError, OptionError
+from echo.native.loading import function
+from echo.recording.energy import Gpus, Rapl
+from echo.recording.windows import FORMAT, Reading, Row, RowFile, Windows, columns_of, summary
+from echo.runtime import held
 from echo.runtime.foresight import FORESIGHT
-from echo.runtime.meters import Meters
-from echo.runtime.storage_counter import StorageCounter
+from echo.system.cuda import bus_ids
+from echo.system.process import reset_peak, resident
 from echo.system.threads import ONCE
+
+# Counts the bytes of MXNet's storage that are alive, of all arrays allocated since the count began.
+
+_IN_HOST_MEMORY, _ON_GPUS = 0, 1  # as the hook's library has them
+
+
+class StorageCounter:
+    """Counts while it is open. There can be one in a process.
+
+    Raises:
+        LookupError: this MXNet's storage cannot be counted, or is being counted; the message says why.
+    """
+
+    def __init__(self) -> None:
+        why = held.why_not()
+        if why:
+            raise LookupError(f"MXNet's storage: {why}")
+        try:
+            library = native.hook_library()
+            watch = function(library, "echo_storage_watch", ctypes.c_int)
+            self._most = function(library, "echo_storage_most", ctypes.c_int64, ctypes.c_int)
+            self._unwatch = function(library, "echo_storage_unwatch", None)
+        except EchoError as error:
+            raise LookupError(f"MXNet's storage: {error}") from error
+        if watch():
+            raise LookupError("MXNet's storage: somebody else counts it")
+
+    def most(self) -> int:
+        """The most bytes of arrays alive at once since the last call: on GPUs; where none is, in host memory."""
+        return int(self._most(_ON_GPUS)) or int(self._most(_IN_HOST_MEMORY))
+
+    def close(self) -> None:
+        """Stops counting."""
+        self._unwatch()
+
+
+# Everything that a recording measures, as far as it can be measured here.
+
+_Meter = TypeVar("_Meter")
+
+
+class Meters:
+    """Measures while it is open, ``storage`` perhaps since an earlier moment.
+
+    ``missing`` says, a line for each, what cannot be measured here and why.
+    """
+
+    def __init__(self, storage: StorageCounter | None = None) -> None:
+        self.missing: list[str] = []
+        self._gpus = self._try(_gpus) if mx.runtime.Features().is_enabled("CUDA") else None
+        self._storage = storage or self._try(StorageCounter)
+        self._cpus = self._try(Rapl)
+        if self._gpus is not None and self._gpus.why_no_energy:
+            self.missing.append(self._gpus.why_no_energy)
+
+    def _try(self, make: Callable[[], _Meter]) -> _Meter | None:
+        try:
+            return make()
+        except LookupError as error:
+            self.missing.append(str(error))
+            return None
+
+    def read(self) -> Reading:
+        """Reads all meters now: bytes of process, MXNet's storage and GPUs, joules of GPUs and CPUs.
+
+        Of the process and of the storage they are the most since the last reading.
+        """
+        return Reading(
+            _peak(),
+            None if self._storage is None else self._storage.most(),
+            None if self._gpus is None else self._gpus.bytes(),
+            None if self._gpus is None else self._gpus.joules(),
+            None if self._cpus is None else self._cpus.joules(),
+        )
+
+    def close(self) -> None:
+        """Ends all that runs beside the training."""
+        if self._storage is not None:
+            self._storage.close()
+        if self._gpus is not None:
+            self._gpus.close()
+
+
+def _peak() -> int:
+    """The most bytes that this process held since the last call; since it began, if the mark cannot be reset."""
+    most = resident("VmHWM")
+    FORESIGHT.see(most)
+    reset_peak()
+    return most
+
+
+def _gpus() -> Gpus | None:
+    """The GPUs that this process may use; None where there is none."""
+    ids = bus_ids()
+    if not ids:
+        return None
+    try:
+        import pynvml
+    except ImportError as error:
+        raise LookupError(f"GPU memory and energy: {error}; pip install nvidia-ml-py") from error
+    library: Any = pynvml
+    return Gpus(library, ids)
+
+
+# `echo.callbacks.Recorder` records the time, memory and energy of a training as it runs.
 
 logger = logging.getLogger("echo")
 

@@ -17,8 +17,7 @@ import mxnet as mx
 
 from echo.plans.options import RECORD_VARIABLE, value_of
 from echo.recording.windows import RowFile
-from echo.runtime.recorder import Recorder
-from echo.runtime.storage_counter import StorageCounter
+from echo.runtime.recorder import Recorder, StorageCounter
 
 _EVERY, _WARMUP = f"{RECORD_VARIABLE}_EVERY", f"{RECORD_VARIABLE}_WARMUP"
 

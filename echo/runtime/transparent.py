@@ -22,16 +22,19 @@ from echo.frontend.install import check_version
 from echo.frontend.mxnet_settings import share_one_space
 from echo.frontend.symbols import graph_of
 from echo.plans.options import CHECK_VARIABLE, Options, options_from, value_of, warn_of_misspelt
-from echo.runtime import bind, bind_call
-from echo.runtime.cached_ops import cached_op
+from echo.runtime import bind, bind_request
+from echo.runtime.bind import OptimizedSymbol
+from echo.runtime.gluon import cached_op
 from echo.runtime.on_error import NeverStopTraining, OnError
 from echo.runtime.stand_ins import STAND_INS
-from echo.runtime.symbol import OptimizedSymbol
 from echo.runtime.unplanned import watched_hybridize, watched_step
 from echo.system.threads import Once, are_own
 
 logger = logging.getLogger("echo")
-_BINDS: dict[str, Callable[..., bind_call.Bind]] = {"simple_bind": bind_call.simple_bind, "bind": bind_call.bind}
+_BINDS: dict[str, Callable[..., bind_request.Bind]] = {
+    "simple_bind": bind_request.simple_bind,
+    "bind": bind_request.bind,
+}
 
 
 class Enabled:
@@ -81,7 +84,7 @@ def _put_or_take_out(owner: Any, name: str, make: Callable[[Any], Callable[..., 
         STAND_INS.put(owner, name, make)
 
 
-def _wrapped(describe: Callable[..., bind_call.Bind], original: Callable[..., Any]) -> Callable[..., Any]:
+def _wrapped(describe: Callable[..., bind_request.Bind], original: Callable[..., Any]) -> Callable[..., Any]:
     """Takes the place of a bind of MXNet's. Inside of another wrapper of echo's it passes binds through."""
 
     @functools.wraps(original)
@@ -96,7 +99,7 @@ def _wrapped(describe: Callable[..., bind_call.Bind], original: Callable[..., An
 
 
 def _planned(
-    stock: Callable[[], mx.executor.Executor], describe: Callable[[], bind_call.Bind], on_error: OnError
+    stock: Callable[[], mx.executor.Executor], describe: Callable[[], bind_request.Bind], on_error: OnError
 ) -> mx.executor.Executor:
     def planned(options: Options) -> mx.executor.Executor:
         request = describe()

@@ -13,7 +13,7 @@ from benchmarks.models import MODELS, Model
 from echo.frontend import mxnet_settings
 from echo.ir.training_graph import DYNAMIC
 from echo.plans.decisions import RECOMPUTE
-from echo.runtime.find import PLANNER
+from echo.runtime.bind_plan import PLANNER
 from tests.fake_gpu import device
 
 GPU = mx.gpu(0)

@@ -17,7 +17,7 @@ from echo.passes.patterns.apply import find
 from echo.passes.patterns.graph_view import View
 from echo.passes.patterns.sample import sample
 from echo.planning.service import Planner
-from echo.runtime import find as runtime_find
+from echo.runtime import bind_plan as runtime_find
 from tests.fake_gpu import device
 from tests.fused_models import EXAMPLES
 

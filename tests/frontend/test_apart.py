@@ -24,7 +24,7 @@ from echo.frontend.plan_key import device_key
 from echo.frontend.session import MxnetSession
 from echo.meter.microbenchmark import Microbenchmark, Variable
 from echo.planning.service import Planner
-from echo.runtime import find
+from echo.runtime import bind_plan
 
 INT32 = 4
 FINE = Microbenchmark("tanh", {}, (Variable((8, 8)),))
@@ -113,7 +113,7 @@ def integers() -> tuple[mx.sym.Symbol, dict[str, Any]]:
 def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[echo.Plan, CostTable]:
     """A plan from nothing but the cost table, and that."""
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(find, "PLANNER", Planner())
+    monkeypatch.setattr(bind_plan, "PLANNER", Planner())
     for file in (tmp_path / "plans").glob("*"):
         file.unlink()
     with mx.name.NameManager():

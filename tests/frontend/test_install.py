@@ -8,7 +8,7 @@ import pytest
 import echo
 from echo.errors import UnsupportedError
 from echo.frontend.install import check_hook, check_version, install_hook, onednn_activations
-from echo.runtime.find import PLANNER
+from echo.runtime.bind_plan import PLANNER
 
 
 def test_the_hook_is_installed_once() -> None:

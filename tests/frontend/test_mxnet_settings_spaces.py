@@ -45,7 +45,7 @@ _PROGRAM = """
 import mxnet as mx, numpy as np
 from echo.frontend.mxnet_settings import spaces
 from echo.runtime import held
-from echo.runtime.storage_counter import StorageCounter
+from echo.runtime.recorder import StorageCounter
 first = mx.nd.random.uniform(shape=(4,)).asnumpy().tolist()
 x = mx.nd.array(np.random.RandomState(0).rand(1 << 20))
 mx.nd.waitall()

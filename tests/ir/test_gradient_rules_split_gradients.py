@@ -25,7 +25,7 @@ from echo.ir.op_spec import GRADIENT_ATTRIBUTE, GradientRule
 from echo.ir.training_graph import TrainingGraph
 from echo.planning.service import Planner
 from echo.plans.plan import Plan
-from echo.runtime import find
+from echo.runtime import bind_plan
 from tests.conftest import Case, case_of
 from tests.ir.test_ops_cached import DYNAMIC, STATIC
 from tests.ir.test_ops_cached import run as run_cached
@@ -227,7 +227,7 @@ def test_two_nodes_take_as_long_as_one(tmp_path: Path, monkeypatch: pytest.Monke
 
 def planned(monkeypatch: pytest.MonkeyPatch, parts: bool) -> Plan:
     with monkeypatch.context() as patch:
-        patch.setattr(find, "PLANNER", Planner())
+        patch.setattr(bind_plan, "PLANNER", Planner())
         if not parts:
             patch.setattr(echo.ir.gradient_rules, "split_gradients", lambda *_: {})
         return echo.plan(wide(), max_overhead=None, fuse=False, data=(4, 8, 32, 32))

@@ -11,7 +11,7 @@ from benchmarks.models import SMALL
 from echo.ir.graph import PREFIX
 from echo.passes.request import Request
 from echo.planning.service import Planner
-from echo.runtime import find
+from echo.runtime import bind_plan
 
 MODEL = SMALL["nmt"]()
 pytestmark = pytest.mark.usefixtures("cheap_planning")
@@ -63,7 +63,7 @@ def test_an_operator_with_a_workspace_that_mxnet_does_not_give_is_not_fused(
 ) -> None:
     monkeypatch.setattr("echo.passes.fuse.MOST_BYTES", most)
     monkeypatch.setattr("echo.planning.plan_cache.load", lambda *_: None)
-    monkeypatch.setattr(find, "PLANNER", Planner())
+    monkeypatch.setattr(bind_plan, "PLANNER", Planner())
     found = plan()
     fused = {name for name, _ in found.fused}
     assert fused.isdisjoint(refused)

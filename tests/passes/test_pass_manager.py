@@ -18,7 +18,7 @@ from echo.passes.select import Select
 from echo.pipeline import PIPELINE
 from echo.planning.service import Planner
 from echo.plans.options import TRACE_VARIABLE
-from echo.runtime import find
+from echo.runtime import bind_plan
 from tests.fused_models import EXAMPLES
 
 MODEL = SMALL["lm"]()
@@ -26,7 +26,7 @@ BASE = ["differentiate", "candidates", "partition", "overhead", "select", "rewri
 
 
 def traced(folder: Path, monkeypatch: pytest.MonkeyPatch, model: Any = MODEL, **options: object) -> dict[str, str]:
-    monkeypatch.setattr(find, "PLANNER", Planner())
+    monkeypatch.setattr(bind_plan, "PLANNER", Planner())
     monkeypatch.setenv(TRACE_VARIABLE, str(folder))
     echo.plan(model.symbol, **options, **model.shapes)
     return {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.txt"))}
@@ -84,7 +84,7 @@ def test_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("cheap_planning")
 def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(find, "PLANNER", Planner())
+    monkeypatch.setattr(bind_plan, "PLANNER", Planner())
     monkeypatch.setenv(TRACE_VARIABLE, str(tmp_path / "variable"))
     path = tmp_path / "model-symbol.json"
     MODEL.symbol.save(str(path))

@@ -24,7 +24,7 @@ from echo.passes.request import Request
 from echo.passes.rules import RULES
 from echo.passes.trial import Planned
 from echo.planning.service import Planner
-from echo.runtime import find
+from echo.runtime import bind_plan
 from tests.fused_models import BATCH, SIZE, STEPS, Example, trained_gluon
 from tests.runtime.test_fused import TOLERANCE, distance, gradients
 from tests.runtime.test_masks import forget_plans
@@ -216,7 +216,7 @@ def test_without_a_budget_memory_decides(
     example = EXAMPLES[name]()
     plan = echo.plan(example.symbol, grad_req="write", **example.shapes)
     monkeypatch.setattr("echo.passes.refinements.families", lambda view: ([], []))
-    monkeypatch.setattr(find, "PLANNER", Planner())
+    monkeypatch.setattr(bind_plan, "PLANNER", Planner())
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path / "another"))
     without = echo.plan(example.symbol, grad_req="write", **example.shapes)
     assert not layouts(without)
@@ -232,7 +232,7 @@ def planned_twice(monkeypatch: pytest.MonkeyPatch, files: str, happens: Callable
     example = EXAMPLES["rnn cells"]()
     plans = []
     for _ in range(2):
-        monkeypatch.setattr(find, "PLANNER", Planner())
+        monkeypatch.setattr(bind_plan, "PLANNER", Planner())
         plans.append(echo.plan(example.symbol, grad_req="write", memory_budget=BUDGET, **example.shapes))
         for file in Path(os.environ["ECHO_CACHE_DIR"]).rglob(files):
             happens(file)
@@ -263,7 +263,7 @@ def test_a_plan_is_loaded_without_measuring(
     example = EXAMPLES["gru cells"]()
     plan = echo.plan(example.symbol, grad_req="write", memory_budget=BUDGET, **example.shapes)
     plan.save(tmp_path / "plan.json")
-    monkeypatch.setattr(find, "PLANNER", Planner())
+    monkeypatch.setattr(bind_plan, "PLANNER", Planner())
     # as stored by echo, then as saved by the user
     assert echo.plan(example.symbol, grad_req="write", memory_budget=BUDGET, **example.shapes) == plan
     again = echo.optimize(example.symbol, plan=echo.load_plan(tmp_path / "plan.json"))
@@ -321,7 +321,7 @@ def test_module(measured: Callable[..., list[str]]) -> None:
 @pytest.mark.slow
 def test_a_race_measures_without_touching_random_numbers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(find, "PLANNER", Planner())
+    monkeypatch.setattr(bind_plan, "PLANNER", Planner())
     seen = []
 
     def watched(session: MxnetSession, graphs: Any, types: Any, limit: float) -> Any:

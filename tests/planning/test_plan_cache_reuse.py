@@ -19,7 +19,7 @@ from echo.frontend.session import MxnetSession
 from echo.planning.service import Planner
 from echo.plans.options import Options, options_from
 from echo.plans.plan import Plan
-from echo.runtime import find
+from echo.runtime import bind_plan
 from tests.training import assert_same, bind, random_arrays, train
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
@@ -36,7 +36,7 @@ def saved(tmp_path: Path) -> Path:
 @pytest.fixture
 def no_search(saved: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """From here on nothing may be planned; the plan was saved before."""
-    monkeypatch.setattr(find, "PLANNER", Planner())
+    monkeypatch.setattr(bind_plan, "PLANNER", Planner())
     monkeypatch.setattr("echo.pipeline.plan", lambda _: pytest.fail("planned again"))
     monkeypatch.setattr("echo.planning.plan_cache.load", lambda *_: pytest.fail("looked for another plan"))
     return saved

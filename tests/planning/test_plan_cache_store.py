@@ -22,7 +22,7 @@ from echo.planning.rename import Names
 from echo.planning.service import Planner
 from echo.plans.decisions import mark, marks_of
 from echo.plans.plan import Plan
-from echo.runtime import find
+from echo.runtime import bind_plan
 from echo.system import files
 from tests.conftest import FakeFrontend, special_case
 
@@ -43,7 +43,7 @@ def plan() -> Plan:
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if another process had started."""
-    monkeypatch.setattr(find, "PLANNER", Planner())
+    monkeypatch.setattr(bind_plan, "PLANNER", Planner())
 
 
 @pytest.mark.usefixtures("cheap_planning", "folder")

@@ -11,7 +11,7 @@ from echo.planning.rename import Names, renamed
 from echo.planning.service import Planner
 from echo.plans.decisions import Note
 from echo.plans.plan import Plan
-from echo.runtime import find
+from echo.runtime import bind_plan
 from echo.system import files
 
 SHAPES = {"data": (16, 8), "softmax_label": (16,)}
@@ -29,7 +29,7 @@ def net(dropout: str | None = None, layer: str = "fc") -> mx.sym.Symbol:
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: object, monkeypatch: pytest.MonkeyPatch, cheap_planning: None) -> None:
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(find, "PLANNER", Planner())
+    monkeypatch.setattr(bind_plan, "PLANNER", Planner())
 
 
 def without_search(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -40,7 +40,7 @@ def test_plan_of_the_net_built_again_equals_the_one_that_a_search_makes() -> Non
     symbol = net()
     echo.plan(net(), **SHAPES)
     again = echo.plan(symbol, **SHAPES)
-    find.PLANNER.forget()
+    bind_plan.PLANNER.forget()
     files.delete(files.kept(files.cache_folder()))
     assert echo.plan(symbol, **SHAPES) == again
 
@@ -49,7 +49,7 @@ def test_plan_of_the_net_built_again_equals_the_one_that_a_search_makes() -> Non
 def test_plan_of_the_net_built_again_is_not_searched(monkeypatch: pytest.MonkeyPatch, restarted: bool) -> None:
     first = echo.plan(net(), **SHAPES)
     if restarted:
-        monkeypatch.setattr(find, "PLANNER", Planner())
+        monkeypatch.setattr(bind_plan, "PLANNER", Planner())
     without_search(monkeypatch)
     symbol = net()
     again = echo.plan(symbol, **SHAPES)

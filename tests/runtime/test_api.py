@@ -12,7 +12,7 @@ from echo.frontend.symbols import graph_of, symbol_of
 from echo.ir.op_spec import PLAN_ATTRIBUTE
 from echo.plans.decisions import mark
 from echo.runtime import api
-from echo.runtime.symbol import OptimizedSymbol
+from echo.runtime.bind import OptimizedSymbol
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 SHAPES = {"data": (8, 16)}

@@ -12,7 +12,7 @@ from echo.ir.graph import Graph
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE
 from echo.plans.decisions import mark
 from echo.runtime.applied import Applied
-from echo.runtime.rebind import Rebinder
+from echo.runtime.bind import Rebinder
 
 
 def network() -> mx.sym.Symbol:

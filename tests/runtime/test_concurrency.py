@@ -23,7 +23,7 @@ from echo.frontend import install
 from echo.frontend.capture import planned_megabytes
 from echo.frontend.mxnet_settings import MATCH_RANGE_VARIABLE, match_range
 from echo.planning.service import Planner
-from echo.runtime import find
+from echo.runtime import bind_plan
 from echo.runtime.stand_ins import STAND_INS
 from echo.system import files
 
@@ -174,13 +174,13 @@ def test_a_child_binds_while_another_thread_of_the_parent_holds_every_lock(
     echo.enable(max_overhead=None, fuse=fuse)
     expected = gradients(executor())
     assert (expected == stock) != fuse
-    monkeypatch.setattr(find, "PLANNER", Planner())
+    monkeypatch.setattr(bind_plan, "PLANNER", Planner())
     monkeypatch.setattr("echo.planning.plan_cache.load", lambda *_: None)  # the child plans
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
         with contextlib.ExitStack() as stack:
-            for lock in (find.PLANNER.lock, STAND_INS.lock, install._install_lock):
+            for lock in (bind_plan.PLANNER.lock, STAND_INS.lock, install._install_lock):
                 stack.enter_context(lock.held())
             stack.enter_context(match_range(2))
             held.set()
@@ -206,7 +206,7 @@ def test_a_child_binds_while_another_thread_of_the_parent_holds_every_lock(
 
 
 def test_a_thread_may_fork_with_a_lock_in_its_hands() -> None:
-    with find.PLANNER.lock.held(), match_range(2):
+    with bind_plan.PLANNER.lock.held(), match_range(2):
         code = in_child(lambda: True)
         inner = in_child(lambda: executor() is not None)
     assert (code, inner) == (0, 0)

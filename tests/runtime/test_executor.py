@@ -12,7 +12,7 @@ import pytest
 
 import echo
 from echo.frontend.capture import planned_megabytes
-from echo.runtime import rebind
+from echo.runtime import bind as module
 from echo.runtime.executor import PlannedExecutor
 from tests.training import arrays, assert_alive, assert_same
 
@@ -174,7 +174,7 @@ def test_an_inference_pass_asks_mxnet_nothing_where_names_say_enough(
     """What draws in training alone, and `_zeros`, need no gradient graph to be told from what draws."""
     bound = bind(mx.sym.broadcast_add(layers(*ops), mx.sym.zeros((1, 32))), True, fuse=False)
     assert "BatchNorm" in recomputed(bound), "the modes matter"
-    monkeypatch.delattr(rebind, "training_graph")
+    monkeypatch.delattr(module, "training_graph")
     for _ in range(2):
         bound.forward(is_train=False)
     assert bound.outputs[0].shape == (64, 32)

@@ -15,7 +15,7 @@ import pytest
 import echo
 from echo.passes import trial
 from echo.planning.service import Planner
-from echo.runtime import find
+from echo.runtime import bind_plan
 from tests.fused_models import EXAMPLES, STEPS, Example, attention, ordered_gru, ordered_lstm, trained_gluon, values
 from tests.reset_gru_models import MIXES, Gates, apart, halves, one_way, other_halves, parts
 from tests.training import TOLERANCE
@@ -50,7 +50,7 @@ def distance(found: Sequence[Any], exact: Sequence[Any]) -> float:
 @pytest.fixture
 def always_fused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Graphs with fused operators are taken whatever they need: some gain only where models are larger than these."""
-    monkeypatch.setattr(find, "PLANNER", Planner())  # no other test gets these plans
+    monkeypatch.setattr(bind_plan, "PLANNER", Planner())  # no other test gets these plans
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(trial.Trial, "is_larger", False)
     monkeypatch.setattr(trial, "RULES", replace(trial.RULES, more=1e9, slack=1e9, step=1e9))

@@ -16,7 +16,7 @@ import ctypes, gc, json, sys
 import mxnet as mx
 import echo
 from echo.system.files import cache_folder
-from echo.runtime.find import PLANNER
+from echo.runtime.bind_plan import PLANNER
 
 class Heap(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks",

@@ -13,7 +13,7 @@ from benchmarks.dropout_models import mlp
 from echo.passes.patterns import apply
 from echo.passes.patterns.graph_view import Fusion
 from echo.planning.service import Planner
-from echo.runtime import find
+from echo.runtime import bind_plan
 from tests.fused_models import EXAMPLES, Example, values
 
 NAMES = ("dropout", "rectified")
@@ -45,7 +45,7 @@ def steps(
 
 
 def forget_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(find, "PLANNER", Planner())
+    monkeypatch.setattr(bind_plan, "PLANNER", Planner())
     monkeypatch.setattr("echo.planning.plan_cache.load", lambda *_: None)
 
 

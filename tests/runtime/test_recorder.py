@@ -1,14 +1,16 @@
-"""`echo.callbacks.Recorder` in real trainings on the CPU: Module, a loop of one's own, and Gluon's Estimator."""
+"""Tests of `echo.runtime.recorder`: storage counter; meters; recorder."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Callable
 
 import mxnet as mx
 import numpy as np
@@ -17,8 +19,173 @@ from mxnet import autograd, gluon
 from mxnet.gluon.contrib.estimator import Estimator
 
 from echo.callbacks import Recorder
-from echo.errors import OptionError
+from echo.errors import NativeError, OptionError
 from echo.recording.windows import RowFile, read_rows, summary
+from echo.runtime import held, recorder
+from echo.runtime.recorder import Meters, StorageCounter
+from tests.recording.test_energy import Nvml, zone
+
+MB = 2**20
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    """Whether something holds within a while: MXNet's engine frees an array when its turn comes, behind `waitall`."""
+    for _ in range(2000):
+        if holds():
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def alone(function: Callable[[], None]) -> None:
+    """Runs a function of this module in a process of its own."""
+    program = f"import {__name__} as tests\ntests.{function.__name__}()\n"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, f"{inspect.getsource(function)}\n{done.stderr}"
+
+
+def array(megabytes: int) -> mx.nd.NDArray:
+    made = mx.nd.zeros((megabytes, MB // 4))
+    mx.nd.waitall()
+    return made
+
+
+def test_the_most_since_the_last_call() -> None:
+    alone(most_since_the_last_call)
+
+
+def most_since_the_last_call() -> None:
+    counter = StorageCounter()
+    try:
+        kept = array(3)
+        assert 3 * MB <= counter.most() < 4 * MB
+        passing = array(8)
+        assert 11 * MB <= counter.most() < 12 * MB
+        del passing
+        assert eventually(lambda: 3 * MB <= counter.most() < 4 * MB)
+        with pytest.raises(LookupError, match="somebody else counts it"):
+            StorageCounter()
+        del kept
+        assert eventually(lambda: counter.most() < MB)
+    finally:
+        counter.close()
+    again = StorageCounter()
+    assert again.most() == 0
+    again.close()
+
+
+def test_verify_counts_meanwhile() -> None:
+    alone(verify_counts_meanwhile)
+
+
+def verify_counts_meanwhile() -> None:
+    counter = StorageCounter()
+    try:
+        kept = array(2)
+        most, _ = held.held(lambda: array(5).asnumpy(), mx.cpu())
+        assert 5 * MB <= most < 6 * MB
+        assert 7 * MB <= counter.most() < 8 * MB, "it goes on behind"
+        assert eventually(lambda: 2 * MB <= counter.most() < 3 * MB)
+        passing = array(4)
+        assert 6 * MB <= counter.most() < 7 * MB
+        del kept, passing
+    finally:
+        counter.close()
+    most, _ = held.held(lambda: array(5).asnumpy(), mx.cpu())
+    assert 5 * MB <= most < 6 * MB
+
+
+def test_where_it_cannot_be_counted_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held, "why_not", lambda: "MXNet's storage is not where it is expected")
+    with pytest.raises(LookupError, match="MXNet's storage: MXNet's storage is not where"):
+        StorageCounter()
+    monkeypatch.setattr(held, "why_not", lambda: "")
+
+    def missing() -> None:
+        raise NativeError("the hook is missing")
+
+    monkeypatch.setattr("echo.native.hook_library", missing)
+    with pytest.raises(LookupError, match="the hook is missing"):
+        StorageCounter()
+
+
+def test_arrays_on_gpus_come_before_those_in_host_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    held_bytes = {0: 5, 1: 0}
+    counter = StorageCounter()
+    try:
+        monkeypatch.setattr(counter, "_most", held_bytes.__getitem__)
+        assert counter.most() == 5
+        held_bytes[1] = 3
+        assert counter.most() == 3
+    finally:
+        counter.close()
+
+
+class Features:
+    """MXNet's list of its features, with CUDA."""
+
+    def is_enabled(self, name: str) -> bool:
+        return name == "CUDA"
+
+
+@pytest.fixture
+def _gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mx.runtime, "Features", Features)
+    monkeypatch.setattr(recorder, "bus_ids", lambda: ("0000:02:00.0",))
+
+
+def test_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    zone(tmp_path, "intel-rapl:0", "package-0", 1)
+    monkeypatch.setattr(recorder, "Rapl", lambda: meters_rapl(tmp_path))
+    found = Meters()
+    try:
+        assert found.missing == []
+        reading = found.read()
+        assert reading.process > 2**20
+        assert reading.storage == 0
+        assert (reading.device, reading.gpu_joules, reading.cpu_joules) == (None, None, 0.0)
+    finally:
+        found.close()
+
+
+def meters_rapl(folder: Path) -> Any:
+    from echo.recording.energy import Rapl
+
+    return Rapl(folder)
+
+
+@pytest.mark.usefixtures("_gpu")
+def test_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = Nvml()
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    found = Meters()
+    reading = found.read()
+    found.close()
+    assert (reading.device, reading.gpu_joules) == (4, 5.0)
+    assert reading.storage == 0, "nothing was allocated since"
+    assert not nvml.open
+
+
+@pytest.mark.usefixtures("_gpu")
+@pytest.mark.parametrize(("nvml", "said"), [
+    (Nvml("init"), "NVML does not answer: Not Supported"), (None, "pip install nvidia-ml-py"),
+    (Nvml("energy", "power"), "GPU energy: NVML says neither energy nor power"),
+], ids=["no driver", "no module", "no energy"])  # fmt: skip
+def test_what_cannot_be_measured_is_said(nvml: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    found = Meters()
+    found.close()
+    assert [line for line in found.missing if said in line]
+    assert found.read().gpu_joules is None
+
+
+@pytest.mark.usefixtures("_gpu")
+def test_no_device_is_nothing_to_speak_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "bus_ids", tuple)
+    found = Meters()
+    found.close()
+    assert [line for line in found.missing if "GPU" in line] == []
 
 
 def module_fit(recorder: Recorder, epochs: int) -> None:
@@ -150,7 +317,7 @@ def test_what_is_not_measured_is_said_once(monkeypatch: pytest.MonkeyPatch, capl
     def refused() -> None:
         raise LookupError("CPU energy: this user may not read it; to allow it: sudo chmod")
 
-    monkeypatch.setattr("echo.runtime.meters.Rapl", refused)
+    monkeypatch.setattr("echo.runtime.recorder.Rapl", refused)
     for _ in range(2):
         with Recorder() as recorder:
             assert any("to allow it: sudo chmod" in line for line in recorder.missing)

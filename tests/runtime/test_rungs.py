@@ -13,8 +13,8 @@ import pytest
 from mxnet.symbol import Symbol
 
 import echo
-from echo import pipeline
 from echo.ir.graph import PREFIX, Graph
+from echo.passes import choose
 from echo.passes.analysis import Differentiate
 from echo.passes.patterns import apply
 from echo.passes.refinements import BatchProducts, PackMasks
@@ -23,8 +23,8 @@ from echo.passes.rewrite import Confirm
 from echo.passes.select import Select
 from echo.planning.service import Planner
 from echo.runtime import bind as planned_bind
-from echo.runtime import cached_op, find
-from echo.runtime.rebind import Rebinder
+from echo.runtime import bind_plan, cached_op
+from echo.runtime.bind import Rebinder
 from tests.refusing import refusing_op
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
@@ -38,7 +38,7 @@ class Surprise(RuntimeError):
 
 @pytest.fixture(autouse=True)
 def afterwards(monkeypatch: Patch) -> Any:
-    monkeypatch.setattr(find, "PLANNER", Planner())
+    monkeypatch.setattr(bind_plan, "PLANNER", Planner())
     monkeypatch.setattr("echo.planning.plan_cache.load", lambda *_: None)
     stock = Symbol.simple_bind, Symbol.bind
     yield
@@ -111,7 +111,7 @@ PLANNING: Mapping[str, Callable[[Patch], None]] = {
     "substitution": failing(apply, "applied"),
     "shapes and types": failing(apply, "why_not"),
     "wrong arguments": wrong_arguments,
-    "memory of the user's graph": failing(pipeline, "stock_memory"),
+    "memory of the user's graph": failing(choose, "stock_memory"),
     "differentiate": failing_pass(Differentiate),
     "policy": failing_pass(Select),
     "confirm": failing_pass(Confirm),
@@ -203,7 +203,7 @@ def test_masks_and_layouts_cost_no_plan(stage: type[Any], monkeypatch: Patch) ->
     plan = echo.plan(model(), max_overhead=None, **SHAPES)
     assert plan.fused
     assert len(plan.failed) == 1
-    monkeypatch.setattr(find, "PLANNER", Planner())
+    monkeypatch.setattr(bind_plan, "PLANNER", Planner())
     with pytest.raises(echo.EchoError, match="Surprise"):
         echo.plan(model(), max_overhead=None, strict=True, **SHAPES)
 
@@ -215,7 +215,7 @@ def test_what_failed_is_not_kept_on_the_disk(monkeypatch: Patch) -> None:
         failing_pass(Differentiate)(patch)
         assert echo.plan(model(), max_overhead=None, **SHAPES).failed
     assert not saved
-    monkeypatch.setattr(find, "PLANNER", Planner())
+    monkeypatch.setattr(bind_plan, "PLANNER", Planner())
     assert not echo.plan(model(), max_overhead=None, **SHAPES).failed
     assert len(saved) == 1
 

@@ -17,7 +17,7 @@ from echo.planning.follow import SpareTime
 from echo.planning.service import Planner
 from echo.plans.decisions import Memory
 from echo.plans.plan import Plan
-from echo.runtime import find, shape_plans
+from echo.runtime import bind_plan, shape_plans
 from echo.runtime.cached_choice import STOCK, CachedChoice
 from echo.runtime.shape_plans import Answer, ShapePlans, Signature
 
@@ -291,7 +291,7 @@ def test_followed_plan_is_searched_once_and_runs_on_one_cached_op(monkeypatch: p
 def test_without_spare_time_further_shapes_run_as_mxnet_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
     planner = Planner()
     planner.spare_time = SpareTime(share=0.0)
-    monkeypatch.setattr(find, "PLANNER", planner)
+    monkeypatch.setattr(bind_plan, "PLANNER", planner)
     monkeypatch.setattr("echo.runtime.cached_op.PLANNER", planner)
     net, got = trained([16, 24, 16, 8], True, False, {})
     assert len(net._cached_op.plans) == 1

@@ -9,7 +9,7 @@ import mxnet as mx
 import pytest
 
 import echo
-from echo.runtime.cached_ops import cached_op
+from echo.runtime.gluon import cached_op
 from echo.runtime.stand_ins import StandIns
 from echo.runtime.unfused import StockCachedOp
 

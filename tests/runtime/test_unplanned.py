@@ -30,7 +30,7 @@ def _train(net: gluon.Block) -> None:
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     of_process = Unplanned()
-    for module in ("unplanned", "cached_ops"):
+    for module in ("unplanned", "gluon"):
         monkeypatch.setattr(f"echo.runtime.{module}.UNPLANNED", of_process)
     ONCE.forget()
     caplog.set_level(logging.INFO, "echo")

@@ -288,7 +288,7 @@ def test_keys_of_plans_depend_on_settings_of_mxnet(tmp_path: Path, monkeypatch: 
 
     import echo
     from echo.planning.service import Planner
-    from echo.runtime import find
+    from echo.runtime import bind_plan
 
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))
     symbol = mx.sym.var("x")
@@ -297,7 +297,7 @@ def test_keys_of_plans_depend_on_settings_of_mxnet(tmp_path: Path, monkeypatch: 
     symbol = mx.sym.MakeLoss(symbol)
     for setting in ("1", "0"):
         monkeypatch.setenv("MXNET_ELIMINATE_COMMON_EXPR", setting)
-        monkeypatch.setattr(find, "PLANNER", Planner())
+        monkeypatch.setattr(bind_plan, "PLANNER", Planner())
         echo.plan(symbol, x=(64, 4))
     assert len(list((tmp_path / "plans").iterdir())) == 2
 

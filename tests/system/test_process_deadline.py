@@ -15,7 +15,7 @@ from echo import pipeline
 from echo.errors import BudgetError, OptionError
 from echo.planning.service import Planner
 from echo.plans.options import Options, options_from
-from echo.runtime import find
+from echo.runtime import bind_plan
 from echo.system import process as module
 from echo.system.process import NEVER, Deadline
 
@@ -64,7 +64,7 @@ def test_what_was_found_so_far_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_pat
     found = []
     for step in (0.001, 0.03, 0.1, 0.3, 1.0, 20.0):
         monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path / str(step)))  # a plan that was stopped is a warm start
-        monkeypatch.setattr(find, "PLANNER", Planner())
+        monkeypatch.setattr(bind_plan, "PLANNER", Planner())
         plan = planned(monkeypatch, step, max_planning=10.0)
         assert whole.after.planned <= plan.after.planned <= plan.before.planned
         found.append((plan.after.planned, bool(plan.failed)))
@@ -87,7 +87,7 @@ def test_plan_that_was_stopped_is_the_warm_start_of_the_next_process(
     stopped = planned(monkeypatch, 0.3, max_planning=6)
     assert stopped.is_late
     (path,) = tmp_path.rglob("plans/*")
-    monkeypatch.setattr(find, "PLANNER", Planner())
+    monkeypatch.setattr(bind_plan, "PLANNER", Planner())
     warm_starts: list[Any] = []
     full = pipeline.plan
     monkeypatch.setattr(pipeline, "plan", lambda request: (warm_starts.append(request.warm_start), full(request))[1])
@@ -97,7 +97,7 @@ def test_plan_that_was_stopped_is_the_warm_start_of_the_next_process(
     assert not finished.is_late
     assert finished.after.planned <= stopped.after.planned
     assert list(tmp_path.rglob("plans/*")) == [path]
-    monkeypatch.setattr(find, "PLANNER", Planner())
+    monkeypatch.setattr(bind_plan, "PLANNER", Planner())
     again = planned(monkeypatch, 0.0, max_planning=6)
     assert (again.marks, again.after) == (finished.marks, finished.after)
     assert len(warm_starts) == 1, "a plan that was finished is read"
@@ -106,7 +106,7 @@ def test_plan_that_was_stopped_is_the_warm_start_of_the_next_process(
 def test_better_plan_of_two_that_were_stopped_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))
     stopped = planned(monkeypatch, 0.3, max_planning=6)
-    monkeypatch.setattr(find, "PLANNER", Planner())
+    monkeypatch.setattr(bind_plan, "PLANNER", Planner())
     assert planned(monkeypatch, 20.0, max_planning=6).after.planned <= stopped.after.planned
 
 

@@ -16,7 +16,7 @@ from mxnet.gluon import nn
 
 import echo
 from echo.errors import ChangedInputError
-from echo.runtime import watch
+from echo.runtime import backward_checks
 from echo.runtime.executor import PlannedExecutor
 from tests.training import arrays, assert_alive, assert_same
 
@@ -145,11 +145,13 @@ def test_executors_that_end_in_between_are_no_writes() -> None:
     def another(own: mx.executor.Executor) -> None:
         other = network().bind(mx.cpu(), dict(own.arg_dict))
         other.forward(is_train=False)[0].wait_to_read()
-        before = watch._library().version(own.arg_dict["ln_gamma"].handle)
+        before = backward_checks._library().version(own.arg_dict["ln_gamma"].handle)
         del other
         gc.collect()
         mx.nd.waitall()
-        assert watch._library().version(own.arg_dict["ln_gamma"].handle) > before  # MXNet counts it as a write
+        assert (
+            backward_checks._library().version(own.arg_dict["ln_gamma"].handle) > before
+        )  # MXNet counts it as a write
 
     same_as_stock(another)
 
@@ -273,11 +275,11 @@ def test_another_order_of_elements_is_no_write() -> None:
 
     for inference in (convolve, lambda: executor.forward(is_train=False)):  # the second pass is repeated by backward
         executor.forward(is_train=True)
-        before = watch._library().version(weight.handle)
+        before = backward_checks._library().version(weight.handle)
         for _ in range(3):
             inference()
         mx.nd.waitall()
-        assert watch._library().version(weight.handle) > before
+        assert backward_checks._library().version(weight.handle) > before
         executor.backward(mx.nd.ones(1))
         weight[:] = weight + 0  # in MXNet's own order again
     executor.backward(mx.nd.ones(1))
@@ -289,11 +291,11 @@ def test_another_order_of_elements_is_no_write() -> None:
 
 def test_long_arrays_are_judged_by_the_count_alone() -> None:
     array = mx.nd.ones((2048, 1024))
-    record = watch.InputWatch(watch._library(), [0], ["long"], True).record([array])
-    watch.refuse_changed(record)
+    record = backward_checks.InputWatch(backward_checks._library(), [0], ["long"], True).record([array])
+    backward_checks.refuse_changed(record)
     array += 0
     with pytest.raises(ChangedInputError, match="long"):
-        watch.refuse_changed(record)
+        backward_checks.refuse_changed(record)
 
 
 def test_nothing_is_watched_where_nothing_is_read_again() -> None:
@@ -491,7 +493,7 @@ def test_a_loss_of_two_networks_is_refused_by_the_pass_of_the_one_that_changed(f
 
 _SCRIPT = """
 import echo, mxnet as mx
-from echo.runtime import watch
+from echo.runtime import backward_checks as watch
 S = mx.sym
 net = S.var("data")
 for name in ("ln", "ln1", "ln2"):

@@ -11,10 +11,9 @@ import pytest
 from benchmarks.models import SMALL
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.plans.options import Options
-from echo.runtime import find
-from echo.runtime.bind_call import Bind
-from echo.runtime.find import find_plan, inside_operator, plan_bind, session_of
-from echo.runtime.pool import Pool
+from echo.runtime import bind_plan
+from echo.runtime.bind_plan import Pool, find_plan, inside_operator, plan_bind, session_of
+from echo.runtime.bind_request import Bind
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 MODEL = SMALL["lm"]()
@@ -39,7 +38,7 @@ def test_nothing_is_planned_inside_of_an_operator(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert not inside_operator()
-    monkeypatch.setattr(find, "inside_operator", lambda: True)
+    monkeypatch.setattr(bind_plan, "inside_operator", lambda: True)
     with caplog.at_level(logging.DEBUG, "echo"):
         assert find_plan(GRAPH, lambda: BINDING, mx.cpu(), OPTIONS) is None
     assert "inside of a Custom operator" in caplog.text
@@ -48,7 +47,7 @@ def test_nothing_is_planned_inside_of_an_operator(
 
 def test_a_plan_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Any] = []
-    monkeypatch.setattr(find.PLANNER.summary, "add", told.append)
+    monkeypatch.setattr(bind_plan.PLANNER.summary, "add", told.append)
     found, pool = plan_bind(GRAPH, request(), OPTIONS, False)
     assert found is not None
     assert pool is not None
@@ -68,10 +67,10 @@ def test_in_a_pool_the_one_that_makes_it_grow_less(
             self.name, self.chunks = name, (1000, grows) if grows else (1000,)
 
     choices = {True: Found("followed", 1000 * (followed > 0) + followed), False: Found("own", 1000 + own)}
-    monkeypatch.setattr(find, "pool_of", lambda *_: Pool([1000]))
-    monkeypatch.setattr(find, "leader_of", lambda _: "leader")
-    monkeypatch.setattr(find, "_tell", lambda _: None)
-    monkeypatch.setattr(find, "_plan", lambda session, options, details, leader: choices[leader is not None])
+    monkeypatch.setattr(bind_plan, "pool_of", lambda *_: Pool([1000]))
+    monkeypatch.setattr(bind_plan, "leader_of", lambda _: "leader")
+    monkeypatch.setattr(bind_plan, "_tell", lambda _: None)
+    monkeypatch.setattr(bind_plan, "_plan", lambda session, options, details, leader: choices[leader is not None])
     found, pool = plan_bind(GRAPH, request(), OPTIONS, False)
     assert found is choices[not taken]
     assert pool is not None
@@ -80,9 +79,9 @@ def test_in_a_pool_the_one_that_makes_it_grow_less(
 
 def test_budgets_follow_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr(find, "pool_of", lambda *_: Pool([1 << 40]))
-    monkeypatch.setattr(find, "leader_of", lambda _: "leader")
-    monkeypatch.setattr(find, "_plan", lambda session, options, details, leader: seen.append(leader))
+    monkeypatch.setattr(bind_plan, "pool_of", lambda *_: Pool([1 << 40]))
+    monkeypatch.setattr(bind_plan, "leader_of", lambda _: "leader")
+    monkeypatch.setattr(bind_plan, "_plan", lambda session, options, details, leader: seen.append(leader))
     for options in (OPTIONS, Options(memory_budget=1.0), Options(policy="echo")):
         plan_bind(GRAPH, request(), options, False)
     assert seen == ["leader", None, None]

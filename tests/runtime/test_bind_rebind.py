@@ -11,8 +11,8 @@ from benchmarks.models import SMALL
 from echo.frontend.symbols import Binding, graph_of, infer_binding
 from echo.ir.graph import Graph
 from echo.plans.options import Options
-from echo.runtime.find import find_plan
-from echo.runtime.rebind import Rebinder
+from echo.runtime.bind import Rebinder
+from echo.runtime.bind_plan import find_plan
 from echo.system.threads import are_own
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")

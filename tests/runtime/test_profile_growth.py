@@ -14,8 +14,8 @@ from benchmarks.models import SMALL
 from echo.errors import OptionError, UnsupportedError
 from echo.plans.decisions import WORKSPACES
 from echo.report.usage import BLOCKS, GRAPH, PROCESS, STORAGE, UNWRITTEN
-from echo.runtime import growth
-from echo.runtime.growth import measured
+from echo.runtime import profile
+from echo.runtime.profile import measured
 
 MB = 2**20
 CALL = {
@@ -99,7 +99,7 @@ def test_a_process_that_dies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 
 
 def test_a_step_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(growth, "_LIMIT", 0.01)
+    monkeypatch.setattr(profile, "_LIMIT", 0.01)
     with pytest.raises(UnsupportedError, match=r"took more than 0\.01 s"):
         measured(_layers(2), CALL)
 
@@ -128,4 +128,4 @@ def test_step_of_packages_that_only_a_path_names_is_measured(tmp_path: Path, mon
     """``python -I`` knows neither PYTHONPATH nor a program's own ``sys.path``."""
     (tmp_path / "only_here.py").touch()
     monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
-    assert str(tmp_path) in growth._folders()
+    assert str(tmp_path) in profile._folders()

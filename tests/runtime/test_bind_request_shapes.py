@@ -8,7 +8,7 @@ import mxnet as mx
 import pytest
 
 from echo.errors import EchoError
-from echo.runtime.shapes import binding_of, fitted, inferred_shapes, outgrow, requests_of, shapes_of, size_of
+from echo.runtime.bind_request import binding_of, fitted, inferred_shapes, outgrow, requests_of, shapes_of, size_of
 
 SYMBOL = mx.sym.BatchNorm(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=3, name="fc"), name="norm")
 REQUESTS = {"data": "null", "fc_weight": "add", "fc_bias": "write", "norm_gamma": "write", "norm_beta": "write"}

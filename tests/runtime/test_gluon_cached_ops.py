@@ -10,7 +10,7 @@ import pytest
 
 from echo.plans.options import Options
 from echo.runtime.cached_op import PlannedCachedOp, StockCachedOp
-from echo.runtime.cached_ops import cached_op, planned_by
+from echo.runtime.gluon import cached_op, planned_by
 from echo.runtime.stand_ins import STAND_INS
 from echo.system.threads import own_binds
 

@@ -17,8 +17,8 @@ from echo.frontend.symbols import graph_of, infer_binding, types_of
 from echo.passes.request import Request
 from echo.planning.service import Planner
 from echo.plans.options import Options
-from echo.runtime import find
-from echo.runtime.pool import Leader, Pool, pool_of
+from echo.runtime import bind_plan
+from echo.runtime.bind_plan import Leader, Pool, pool_of
 
 HIDDEN, WORDS, BATCH = 64, 60, 64
 LENGTHS = (16, 14, 9)
@@ -74,8 +74,8 @@ def pool_of_buckets(**options: Any) -> tuple[int, int]:
 @pytest.mark.parametrize("fuse", [False, True])
 def test_lengths_fit_into_the_pool_of_the_longest(monkeypatch: pytest.MonkeyPatch, fuse: bool) -> None:
     together, first = pool_of_buckets(max_overhead=None, fuse=fuse)
-    monkeypatch.setattr(find, "leader_of", lambda _: None)
-    monkeypatch.setattr(find, "PLANNER", Planner())
+    monkeypatch.setattr(bind_plan, "leader_of", lambda _: None)
+    monkeypatch.setattr(bind_plan, "PLANNER", Planner())
     apart, _ = pool_of_buckets(max_overhead=None, fuse=fuse)
     assert first <= together <= apart
     assert together < apart or fuse, "apart, lengths recompute other nodes; of fused graphs too few are left to differ"
@@ -85,7 +85,7 @@ def test_lengths_fit_into_the_pool_of_the_longest(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.usefixtures("cheap_planning")
 def test_what_follows_is_found_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = pool_of_buckets(max_overhead=None)
-    monkeypatch.setattr(find, "PLANNER", Planner())
+    monkeypatch.setattr(bind_plan, "PLANNER", Planner())
     monkeypatch.setattr(pipeline, "plan", None)
     binds = counted_binds(monkeypatch)
     assert pool_of_buckets(max_overhead=None) == expected
@@ -113,7 +113,7 @@ def test_a_first_start_asks_mxnet_no_question_twice(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(pipeline, "plan", lambda request: (plans.append(request), full(request))[1])
     pool_of_buckets(max_overhead=None, fuse=fuse)  # also the hook's check of itself
     assert len(plans) > len(LENGTHS), "a length is followed first, and searched where the pool grows"
-    monkeypatch.setattr(find, "PLANNER", Planner())
+    monkeypatch.setattr(bind_plan, "PLANNER", Planner())
     monkeypatch.setattr("echo.planning.plan_cache.load", lambda *_: None)
     plans.clear()
     binds = counted_binds(monkeypatch)

@@ -22,8 +22,8 @@ import echo
 from benchmarks.models import SMALL, Model, random_values
 from echo.frontend import symbols
 from echo.ir.graph import Graph
-from echo.runtime import symbol as optimized_symbol
-from echo.runtime.symbol import OptimizedSymbol
+from echo.runtime import bind as optimized_symbol
+from echo.runtime.bind import OptimizedSymbol
 from tests.training import Record, arrays, assert_alive, assert_same, bind, random_arrays, recomputing, train
 
 Symbol = mx.sym.Symbol

@@ -1,33 +1,46 @@
-"""Measures the bytes of a real training step from outside: of the process, MXNet's storage counter and the device.
-
-Each graph runs in a process of its own, so that nothing of another one is left there. Files in the current folder do
-not reach it: Python's own modules come first. Its arrays hold zeros: what a step takes does not depend on their values.
-"""
+"""Profiles of a model: what a step of it takes, measured in a process of its own."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import platform
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Mapping, NamedTuple
+from typing import Any, Callable, Iterable, Mapping, NamedTuple
 
 import mxnet as mx
+import numpy as np
 
 from echo import native
-from echo.errors import NativeError, UnsupportedError, one_line
+from echo.errors import NativeError, OptionError, UnsupportedError, one_line
 from echo.frontend.apart import interpreter
-from echo.frontend.symbols import graph_of
+from echo.frontend.session import MIRROR_VARIABLE, MxnetSession
+from echo.frontend.symbols import graph_of, symbol_of
+from echo.ir.training_graph import EXECUTOR, TrainingGraph
 from echo.native import counter
+from echo.plans.decisions import Memory
+from echo.plans.frontier import Frontier
+from echo.plans.frontier import frontier as curve
 from echo.plans.options import Options
 from echo.plans.plan import Plan
-from echo.report.usage import BLOCKS, DEVICE, GRAPH, PROCESS, STORAGE, UNWRITTEN
-from echo.runtime import held
-from echo.runtime.symbol import optimize_symbol
+from echo.report.profile import Profile
+from echo.report.segment import segment_of
+from echo.report.usage import BLOCKS, DEVICE, GRAPH, MIRROR, PLANNED, PROCESS, STOCK, STORAGE, UNWRITTEN, Usage, usage
+from echo.runtime import bind_plan, held
+from echo.runtime.bind import optimize_symbol
 from echo.system.process import reset_peak, resident, trim
+
+# Measures the bytes of a real training step from outside: of the process, MXNet's storage counter and the device.
+#
+# Each graph runs in a process of its own, so that nothing of another one is left there. Files in the current folder
+# do not reach it: Python's own modules come first. Its arrays hold zeros: what a step takes does not depend on their
+# values.
 
 _LIMIT = 600.0  # seconds for one graph
 _STEPS = 2  # the first one may allocate more, the second shows what stays
@@ -38,7 +51,7 @@ site = (number for number, folder in enumerate(sys.path) if folder.endswith(("si
 place = next(site, len(sys.path))
 sys.path[place:place] = [folder for folder in json.loads(sys.argv[2]) if folder not in sys.path]
 from pathlib import Path
-from echo.runtime.growth import main
+from echo.runtime.profile import main
 sys.exit(main(Path(sys.argv[1])))
 """
 _CALL, _SYMBOL, _PLAN = "call.json", "symbol.json", "plan.json"
@@ -180,3 +193,79 @@ def main(folder: Path) -> int:
         print(one_line(error), file=sys.stderr)
         return 1
     return 0
+
+
+# `echo.profile`: the memory of a model's training step, from MXNet's own training graphs.
+
+COMPARED = (PLANNED, MIRROR)  # what a profile may set beside the user's own graph
+
+
+def profile(
+    session: Callable[[], MxnetSession], options: Options, compare: Iterable[str], run: bool = False, budgets: int = 0
+) -> Profile:
+    """The profile of a bind with these options; ``compare`` are some of `COMPARED`.
+
+    With ``run``, each graph also takes two steps in a process of its own (`echo.runtime.profile`). ``budgets`` is the
+    number of points of the frontier, 0 for none.
+
+    Raises:
+        OptionError: a name in ``compare`` that echo does not know, or ``run`` for a block.
+        EchoError: as for `echo.plan`.
+    """
+    names = _checked(compare)
+    if run and session().subject.runner != EXECUTOR:
+        raise OptionError("run: expected a symbol; a block's memory is measured where the user's program runs it")
+    planned_graph = bind_plan.PLANNER.plan(session, options)
+    plan, stock = planned_graph.plan, session().anew()
+    usages, segment = {STOCK: _usage(stock, stock.differentiate(), plan.before)}, None
+    if PLANNED in names:
+        planned = stock.on(planned_graph.graph)
+        training = planned.differentiate()
+        usages[PLANNED], segment = _usage(planned, training, plan.after), segment_of(training)
+    if MIRROR in names:
+        training = stock.mirrored()
+        usages[MIRROR] = _usage(stock, training, Memory(training.planned_bytes, 0, plan.before.static, {}, {}))
+    if run:
+        usages = {name: replace(usage, measured=_measured(stock, name, plan)) for name, usage in usages.items()}
+    points = tuple(budget_frontier(session, options, budgets).to_json()) if budgets else ()
+    return Profile(usages, plan, stock.device, _versions(), points, segment)
+
+
+def budget_frontier(session: Callable[[], MxnetSession], options: Options, points: int) -> Frontier:
+    """Plans of ``points`` budgets, whatever time they take.
+
+    Raises:
+        OptionError: a number of points that makes no sense.
+    """
+    unbound = replace(options, max_overhead=None)
+    return curve(lambda budget: bind_plan.PLANNER.plan(session, replace(unbound, memory_budget=budget)).plan, points)
+
+
+def _measured(session: MxnetSession, name: str, plan: Plan) -> Mapping[str, int]:
+    symbol, call = symbol_of(session.graph), session.call()
+    if name == MIRROR:
+        return measured(symbol, call, variables={MIRROR_VARIABLE: "1"})
+    return measured(symbol, call, plan if name == PLANNED else None)
+
+
+def _checked(compare: Iterable[str]) -> tuple[str, ...]:
+    names = (compare,) if isinstance(compare, str) else tuple(compare)
+    for name in names:
+        if name not in COMPARED:
+            raise OptionError(f"compare: expected some of {', '.join(COMPARED)}, got {name!r}")
+    return names
+
+
+def _usage(session: MxnetSession, training: TrainingGraph, memory: Memory) -> Usage:
+    """``memory`` has the bytes that were planned; kinds of it that no array of the bind has are beside the arrays."""
+    beside = {kind: size for kind, size in memory.static.items() if kind not in session.static}
+    return usage(training, memory.planned, session.arrays(), beside)
+
+
+def _versions() -> Mapping[str, str]:
+    return {
+        "echo": version("mxnet-echo"),
+        "mxnet": mx.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import echo
-from echo.runtime import bind_call
+from echo.runtime import bind_request
 from tests.training import assert_close, assert_same
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
@@ -371,32 +371,32 @@ def sparse() -> mx.sym.Symbol:
     ],
 )
 def test_what_is_bound_as_it_is(symbol: mx.sym.Symbol, given: dict[str, Any], reason: str) -> None:
-    request = bind_call.simple_bind(symbol, mx.sym.Symbol.simple_bind, mx.cpu(), data=(4, 3), **given)
+    request = bind_request.simple_bind(symbol, mx.sym.Symbol.simple_bind, mx.cpu(), data=(4, 3), **given)
     assert request.untouched == reason
 
 
 def test_arrays_say_what_shapes_say() -> None:
     symbol = network()
     shapes = {"data": (4, FEATURES), "softmax_label": (4,)}
-    simple = bind_call.simple_bind(symbol, mx.sym.Symbol.simple_bind, mx.cpu(), **shapes)
+    simple = bind_request.simple_bind(symbol, mx.sym.Symbol.simple_bind, mx.cpu(), **shapes)
     binding = simple.binding()
     names = symbol.list_arguments()
     args = {name: mx.nd.zeros(shape) for name, shape in zip(names, binding.arg_shapes)}
     aux = [mx.nd.zeros(shape) for shape in binding.aux_shapes]
     for given in (args, list(args.values())):
-        request = bind_call.bind(symbol, mx.sym.Symbol.bind, mx.cpu(), given, args, "write", aux)
+        request = bind_request.bind(symbol, mx.sym.Symbol.bind, mx.cpu(), given, args, "write", aux)
         assert (request.untouched, request.binding().key) == ("", binding.key)
     some = {name: array for name, array in args.items() if name != names[1]}
-    partial = bind_call.bind(symbol, mx.sym.Symbol.bind, mx.cpu(), args, some, "add", aux).binding()
+    partial = bind_request.bind(symbol, mx.sym.Symbol.bind, mx.cpu(), args, some, "add", aux).binding()
     assert partial.grad_req == tuple("null" if name == names[1] else "add" for name in names)
-    assert bind_call.bind(symbol, mx.sym.Symbol.bind, mx.cpu(), args, {}).untouched == "no argument needs a gradient"
+    assert bind_request.bind(symbol, mx.sym.Symbol.bind, mx.cpu(), args, {}).untouched == "no argument needs a gradient"
 
 
 def test_known_shapes_are_handed_to_mxnet() -> None:
     """MXNet infers none of a graph with fused operators."""
     seen: list[Any] = []
     symbol = network()
-    request = bind_call.simple_bind(symbol, lambda *args, **more: seen.append(more), mx.cpu(), data=(4, FEATURES))
+    request = bind_request.simple_bind(symbol, lambda *args, **more: seen.append(more), mx.cpu(), data=(4, FEATURES))
     request.call(symbol)
     request.call(symbol, request.binding())
     assert seen[0] == {"data": (4, FEATURES)}
@@ -406,6 +406,6 @@ def test_known_shapes_are_handed_to_mxnet() -> None:
 def test_names_that_are_no_arguments_are_passed_over() -> None:
     """As MXNet does: `Module` hands over all shapes that it knows."""
     symbol = mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=4)
-    call = bind_call.simple_bind(symbol, mx.sym.Symbol.simple_bind, mx.cpu(), data=(3, 5), nope=(3, 3))
+    call = bind_request.simple_bind(symbol, mx.sym.Symbol.simple_bind, mx.cpu(), data=(3, 5), nope=(3, 3))
     assert call.binding().arg_shapes[0] == (3, 5)
     assert call.call(symbol).arg_dict["data"].shape == (3, 5)
