@@ -60,16 +60,35 @@ def reset_peak() -> None:
 # Python's search for garbage, switched off where it only costs time.
 
 
+_stopped: list[bool] = []  # one item while a thread has switched the search off, which it will switch on again
+
+
 @contextlib.contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Stops Python's search for cycles, which takes a fifth of the time of planning; planning makes none."""
-    was_on = gc.isenabled()
-    gc.disable()
+    """Stops Python's search for cycles, which takes a fifth of the time of planning; planning makes none.
+
+    A child that another thread forks meanwhile searches as before: the thread that would go on is not there.
+    """
+    if not gc.isenabled():
+        yield
+        return
     try:
+        _stopped.append(True)
+        gc.disable()
         yield
     finally:
-        if was_on:
-            gc.enable()
+        gc.enable()
+        _stopped.clear()
+
+
+def _go_on_in_child() -> None:
+    if _stopped:
+        _stopped.clear()
+        gc.enable()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_go_on_in_child)
 
 
 # Memory that was freed goes back to the system, although the C library would keep it for later.

@@ -8,6 +8,7 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -21,6 +22,35 @@ from echo.system.terminal import MB
 
 def test_the_processor_is_named() -> None:
     assert len(processor().split()) >= 5
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("on", [True, False])
+def test_a_child_that_another_thread_forks_meanwhile_searches_as_before(on: bool) -> None:
+    before, ready, done = gc.isenabled(), threading.Event(), threading.Event()
+
+    def plan() -> None:
+        with without_garbage_collection():
+            ready.set()
+            done.wait(60)
+
+    planner = threading.Thread(target=plan)
+    try:
+        (gc.enable if on else gc.disable)()
+        planner.start()
+        assert ready.wait(60)
+        child = os.fork()
+        if not child:
+            os._exit(0 if gc.isenabled() == on else 1)
+        status = os.waitpid(child, 0)[1]
+        assert not gc.isenabled()
+        done.set()
+        planner.join()
+        assert gc.isenabled() == on
+    finally:
+        done.set()
+        (gc.enable if before else gc.disable)()
+    assert os.WEXITSTATUS(status) == 0
     assert processor() == processor()
 
 
