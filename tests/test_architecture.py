@@ -154,7 +154,7 @@ STATE = {
     "echo/frontend/mxnet_settings.py": "MXNet's variables and a flag, which threads share: locks, and how many have it "
     "off; belongs to the thread: that its operators draw from one space",
     "echo/frontend/install.py": "it is installed once: a lock; MXNet is marked by the copy of echo that works on it",
-    "echo/native/__init__.py": "the library whose functions MXNet calls, its lock; belongs to the thread: its captures",
+    "echo/native/__init__.py": "the library whose functions MXNet calls; belongs to the thread: its captures",
     "echo/passes/pass_manager.py": "belongs to the thread: the folder into which its plannings are traced",
     "echo/runtime/gluon.py": "belongs to the thread: the policy of the block whose CachedOps it makes",
     "echo/runtime/bind_plan.py": "the planner of the process, which remembers plans and says how many there were",
@@ -163,7 +163,8 @@ STATE = {
     "echo/runtime/stand_ins.py": "MXNet's functions, in whose place it puts echo's, and the policy of transparent mode",
     "echo/runtime/unplanned.py": "whether the process trains by Gluon, and whether a block of it was hybridized",
     "echo/startup.py": "Python's finders of modules; values of ECHO that make no sense and were told",
-    "echo/system/threads.py": "all locks, for a forked child; what was said; of the thread: whether its binds are own",
+    "echo/system/process.py": "whether Python's search for garbage is off, for a forked child",
+    "echo/system/threads.py": "locks, for forks and their children; what was said; of the thread: if its binds are own",
 }
 # Functions whose results are kept, and why these stay true: they follow from the arguments, or from what is loaded.
 CACHES = {

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, Mapping, NamedTuple, Sequence
 
 import mxnet as mx
+from mxnet.base import _LIB, check_call
 from mxnet.ndarray import NDArray
 from mxnet.ndarray.ndarray import _new_alloc_handle
 
@@ -24,7 +25,7 @@ from echo.ir.graph import VARIABLE, Entry, Graph
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import NO_NUMBERS, TensorType, TrainingNode, tensor_type
 from echo.system.process import trim, trim_after
-from echo.system.threads import own_binds
+from echo.system.threads import own_binds, without_forks
 
 _TOTAL = re.compile(r"^Total (\d+) MB allocated$", re.MULTILINE)
 _NUMBER, _NUMBERED = re.compile(r"n\d+"), re.compile(r"n(\d+)_")  # names of nodes in the copy that is read back
@@ -68,6 +69,15 @@ def bind_without_memory(
     gradients = {names[place]: gradient(place) for place in trained}
     with own_binds(), unlogged() if quiet else contextlib.nullcontext():
         return mx.sym.Symbol.bind(symbol, ctx, args, gradients, list(binding.grad_req), aux)
+
+
+def free(executor: mx.executor.Executor) -> None:
+    """Has MXNet free an executor, which cannot be used any more.
+
+    That takes a while, and Python ignores an interrupt (Ctrl-C) that comes while it runs ``__del__``.
+    """
+    handle, executor.handle = executor.handle, None
+    check_call(_LIB.MXExecutorFree(handle))
 
 
 def planned_megabytes(executor: mx.executor.Executor) -> int:
@@ -134,8 +144,9 @@ def _numbers(numbers: Sequence[int]) -> frozenset[int]:
 def _captured(
     symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context, nodes: bool, stock: bool = False
 ) -> Mapping[str, Any]:
-    with native.capture(nodes, _reader()) as caught, contextlib.nullcontext() if stock else unfused(ctx):
-        bind_without_memory(symbol, binding, ctx)
+    pointwise = contextlib.nullcontext() if stock else unfused(ctx)
+    with without_forks(), native.capture(nodes, _reader()) as caught, pointwise:
+        free(bind_without_memory(symbol, binding, ctx))
     if caught.graph is None:
         raise GraphError("the native hook saw no training graph: is it still installed?")
     graph: Mapping[str, Any] = caught.graph
@@ -145,7 +156,11 @@ def _captured(
 def oracle(symbol: mx.sym.Symbol, binding: Binding, ctx: mx.Context, hook: bool) -> Oracle:
     """MXNet's memory plan of a symbol as echo binds it: exact with the hook, else bytes rounded up to a megabyte."""
     if not hook:
-        return Oracle((planned_megabytes(bind_without_memory(symbol, binding, ctx)) + 1) << 20)
+        with without_forks():
+            executor = bind_without_memory(symbol, binding, ctx)
+            megabytes = planned_megabytes(executor)
+            free(executor)
+        return Oracle((megabytes + 1) << 20)
     captured = _captured(symbol, binding, ctx, nodes=False)
     trim()
     return Oracle(int(captured["touched_bytes"]), _accumulations(captured), chunks_in(captured))

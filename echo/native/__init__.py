@@ -11,17 +11,12 @@ import contextlib
 import ctypes
 import functools
 import json
-import os
-import threading
 from typing import Any, Callable, Iterable, Iterator, NamedTuple
 
 from echo.errors import NativeError
 from echo.native.loading import function, load
-from echo.system.threads import PerThread
+from echo.system.threads import PerThread, without_forks
 
-_lock = threading.RLock()
-if hasattr(os, "register_at_fork"):  # it is held for moments, into which no fork may fall: the library has a lock too
-    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 _installed: ctypes.CDLL | None = None  # the library whose functions MXNet calls now
 _CAPTURES: PerThread[tuple[Capture, ...]] = PerThread(())  # those that are open, the innermost last
 
@@ -92,7 +87,7 @@ def install(libmxnet: str, allowed: Allowed = NOTHING) -> None:
         NativeError: the library is missing, damaged, or does not fit this MXNet.
     """
     global _installed
-    with _lock:
+    with without_forks():  # the library has a lock, too
         if _installed is not None:
             return
         library = _load("libecho_hook.so")
@@ -125,7 +120,7 @@ def uninstall() -> None:
         NativeError: another library has wrapped the passes since; nothing is changed then.
     """
     global _installed
-    with _lock:
+    with without_forks():  # the library has a lock, too
         if _installed is None:
             return
         if function(_installed, "echo_uninstall", ctypes.c_int)():
@@ -161,10 +156,14 @@ def capture(nodes: bool = True, read: Callable[[dict[str, Any]], Any] | None = N
         _keep(around[-1], end())
     with _CAPTURES.set_to((*around, caught)):
         begin(caught.nodes)
+        done = False
         try:
             yield caught
+            done = True
         finally:
-            _keep(caught, end())
+            text = end()
+            if done:  # behind an error, as an interrupt (Ctrl-C), nobody asks: to read a large graph takes seconds
+                _keep(caught, text)
             if around:
                 around[-1].graph = caught.graph or around[-1].graph
                 begin(around[-1].nodes)

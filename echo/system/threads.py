@@ -43,6 +43,24 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_all)
 
 
+# Work that no fork of another thread may fall into.
+
+_forks = threading.RLock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_forks.acquire, after_in_parent=_forks.release, after_in_child=_forks.release)
+
+
+@contextlib.contextmanager
+def without_forks() -> Iterator[None]:
+    """While this is open, ``os.fork`` waits in every other thread, and so does whoever else would open it.
+
+    A fork stops the threads of MXNet's engine and starts them again. Where another thread gives it work in between, as
+    each bind and the end of each array do, MXNet waits for ever, in the parent or in the child.
+    """
+    with _forks:
+        yield
+
+
 # Values that hold for one thread, and for as long as a ``with`` is open.
 
 T = TypeVar("T")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
+from typing import Any, Callable
 
 import mxnet as mx
 import pytest
 
 from echo.errors import GraphError, UnsupportedError
+from echo.frontend import capture
 from echo.frontend.capture import (
     bind_without_memory,
     captured_graph,
@@ -22,6 +25,7 @@ from echo.frontend.install import install_hook
 from echo.frontend.symbols import graph_of, infer_binding, symbol_of
 from echo.ir.op_spec import PLAN_ATTRIBUTE
 from echo.ir.training_graph import TrainingGraph
+from echo.system.threads import without_forks
 
 SHAPES = {"data": (64, 128)}
 
@@ -104,3 +108,42 @@ def test_a_bind_owns_no_memory() -> None:
     large = infer_binding(network(), {"data": (1 << 20, 1 << 10)})
     executor = bind_without_memory(symbol_of(GRAPH), large, mx.cpu())
     assert planned_megabytes(executor) >= 1 << 11
+
+
+ASKS = pytest.mark.parametrize("ask", [
+    lambda: training_graph(GRAPH, BINDING, mx.cpu()),
+    lambda: oracle(symbol_of(GRAPH), BINDING, mx.cpu(), hook=True),
+    lambda: oracle(symbol_of(GRAPH), BINDING, mx.cpu(), hook=False),
+    lambda: chunk_bytes(symbol_of(GRAPH), BINDING, mx.cpu()),
+], ids=["graph", "bytes", "printout", "chunks"])  # fmt: skip
+
+
+@ASKS
+def test_no_fork_of_another_thread_falls_into_a_bind(ask: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, waits = threading.Event(), []
+
+    def enter() -> None:
+        with without_forks():
+            entered.set()
+
+    def watched(*arguments: Any) -> mx.executor.Executor:
+        threading.Thread(target=enter, daemon=True).start()
+        waits.append(not entered.wait(0.2))
+        return bind_without_memory(*arguments)
+
+    assert install_hook() == ""
+    monkeypatch.setattr(capture, "bind_without_memory", watched)
+    ask()
+    assert waits == [True]
+    assert entered.wait(60)
+
+
+@ASKS
+def test_an_executor_is_freed_where_an_interrupt_is_heard(
+    ask: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[Any] = []
+    monkeypatch.setattr(mx.executor.Executor, "__del__", lambda executor: left.append(executor.handle))
+    assert install_hook() == ""
+    ask()
+    assert left == [None]

@@ -375,6 +375,19 @@ def test_the_last_of_several_binds_is_kept() -> None:
     assert caught.graph["nodes"][1]["shapes"] == [[32, 6]]
 
 
+def test_behind_an_error_nothing_is_read() -> None:
+    read: list[Any] = []
+
+    def interrupted() -> None:
+        with native.capture(read=read.append):
+            bind(network())
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert read == []
+
+
 def test_errors_in_the_block_pass_through() -> None:
     def fail() -> None:
         with native.capture():
