@@ -28,7 +28,7 @@ _TIME = re.compile(r"\[\d\d:\d\d:\d\d\] ")
 
 def one_line(error: BaseException) -> str:
     """The kind of an error and its message, as one line that is not too long: MXNet's have many, and the time."""
-    text = " ".join(_TIME.sub("", f"{type(error).__name__}: {error}").split())
+    text = " ".join(_TIME.sub("", f"{type(error).__name__}: {error}").split()).rstrip(":")  # some have no message
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
 
 

@@ -15,7 +15,7 @@ from echo.errors import BudgetError, EchoError, OptionError, one_line
     [
         ("plain", "EchoError: plain"),
         ("Traceback:\n  [11:22:33] src/a.cc:7:\n Check failed", "EchoError: Traceback: src/a.cc:7: Check failed"),
-        ("", "EchoError:"),
+        ("", "EchoError"),
     ],
 )
 def test_a_message_is_one_line_without_the_time(text: str, line: str) -> None:
