@@ -7,12 +7,14 @@ shown what no plan knows. MXNet is not waited for: what its threads have not don
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import logging
 from dataclasses import replace
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 import mxnet as mx
+import numpy as np
 
 from echo.errors import one_line
 from echo.ir.training_graph import EXECUTOR
@@ -57,13 +59,13 @@ class Foresight:
 
     def begins(self) -> None:
         """An executor trains for the first time: its arrays are there, what MXNet planned is not written to yet."""
-        with self._lock.held():
+        with self._lock.held(), self._without_errors():
             if self._plan is not None and self._process.to_come:
                 self._process = replace(self._process, held=resident("VmRSS"), to_come=False)
 
     def returned(self, plan: Plan | None, outputs: Any) -> None:
         """A block with this plan returned these arrays at its first call."""
-        with self._lock.held():
+        with self._lock.held(), self._without_errors():
             if plan is not None and plan is self._plan:
                 arrays = outputs if isinstance(outputs, list) else [outputs]
                 self._process = replace(self._process, outputs=sum(map(_bytes, arrays)))
@@ -101,16 +103,22 @@ class Foresight:
             predicted = size_text(self.found.echo.total)
             logger.info("echo: peak of the process: %s, predicted %s", size_text(self._seen), predicted)
 
+    @contextlib.contextmanager
+    def _without_errors(self) -> Iterator[None]:
+        """Has an error of echo's cost the prediction, never the training."""
+        try:
+            yield
+        except Exception as error:
+            self._plan = None
+            logger.warning("echo: the peak of the process is not predicted: %s", one_line(error))
+
     def _watched(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Stands in for ``Updater.__call__``, by which Module, Trainer and key-value stores update weights."""
 
         @functools.wraps(original)
         def call(updater: Any, index: Any, grad: Any, weight: Any) -> None:
-            try:
+            with self._without_errors():
                 self.updates(updater, index)
-            except Exception as error:  # an error of echo's never ends a training
-                self._plan = None
-                logger.warning("echo: the peak of the process is not predicted: %s", one_line(error))
             original(updater, index, grad, weight)
 
         return call
@@ -121,7 +129,7 @@ def _bytes(value: Any) -> int:
     if isinstance(value, (list, tuple)):
         return sum(map(_bytes, value))
     if isinstance(value, mx.nd.NDArray) and value.stype == "default":
-        return int(value.size * value.dtype().itemsize)
+        return int(value.size * np.dtype(value.dtype).itemsize)  # of mx.np, it is an instance
     return 0
 
 

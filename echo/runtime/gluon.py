@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from typing import Any, Callable, Iterator, Mapping, NamedTuple, Sequence
+from typing import Any, Callable, Iterable, Iterator, Mapping, NamedTuple, Sequence
 
 import mxnet as mx
 from mxnet.gluon import Block, HybridBlock, SymbolBlock
@@ -155,6 +155,14 @@ def _in_order(block: HybridBlock, shapes: Mapping[str, Any]) -> Mapping[str, Any
     return {name: shapes[name] for name in names if name in shapes}
 
 
+def _traced(block: HybridBlock, names: Iterable[str]) -> mx.sym.Symbol:
+    """The graph of a block whose inputs have these names, as MXNet traces it: hooks of the block see no symbols."""
+    is_np = mx.util.is_np_array()
+    outputs = block.forward(*[mx.sym.var(name).as_np_ndarray() if is_np else mx.sym.var(name) for name in names])
+    symbol = outputs if isinstance(outputs, mx.sym.Symbol) else mx.sym.Group(list(outputs))
+    return symbol.as_nd_ndarray() if isinstance(symbol, mx.sym.np._Symbol) else symbol
+
+
 def session_of_block(block: HybridBlock, shapes: Mapping[str, Any], ctx: mx.Context) -> Callable[[], MxnetSession]:
     """The session of a block for inputs of these shapes.
 
@@ -171,8 +179,7 @@ def session_of_block(block: HybridBlock, shapes: Mapping[str, Any], ctx: mx.Cont
     if install_hook():
         raise UnsupportedError(f"only the native hook can plan a Gluon block: {install_hook()}")
     shapes = _in_order(block, shapes)
-    outputs = block.forward(*map(mx.sym.var, shapes))  # as MXNet traces it: hooks of the block see no symbols
-    symbol = outputs if isinstance(outputs, mx.sym.Symbol) else mx.sym.Group(list(outputs))
+    symbol = _traced(block, shapes)
     symbol, graph = without_marks(symbol, graph_of(symbol), cached=True)
     flags = dict(block._flags)
     runner = runner_of(*(bool(flags.get(name, False)) for name in ("static_alloc", "static_shape")))

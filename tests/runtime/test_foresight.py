@@ -157,6 +157,31 @@ def test_prediction_that_fails_costs_a_warning_and_the_weights_are_updated(
     assert warning.startswith("echo: the peak of the process is not predicted: ")
 
 
+def test_what_a_block_returned_may_be_arrays_of_the_numpy_interface(
+    watched: Foresight, process: dict[str, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    for given, output in ((block(), mx.np.zeros((1000, 1000))), (block(700 * MB), [mx.np.zeros(7), mx.nd.zeros(7)])):
+        watched.planned(given)
+        watched.returned(given, output)
+    assert caplog.messages == []
+    assert watched._process.outputs == 2 * 7 * 4
+    assert foresight._bytes((mx.np.zeros(3), mx.np.zeros(3, dtype="int8"), mx.nd.zeros(3, dtype="float64"))) == 39
+
+
+def test_outputs_that_cannot_be_counted_cost_a_warning(
+    watched: Foresight, process: dict[str, int], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: Any) -> int:
+        raise TypeError("no array")
+
+    monkeypatch.setattr(foresight, "_bytes", fails)
+    given = block()
+    watched.planned(given)
+    watched.returned(given, mx.nd.zeros(7))
+    (warning,) = caplog.messages
+    assert warning == "echo: the peak of the process is not predicted: TypeError: no array"
+
+
 _TRAINING = """
 import json, sys
 import mxnet as mx

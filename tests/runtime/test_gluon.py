@@ -274,6 +274,33 @@ def test_what_is_planned_beforehand_is_what_trains(name: str, fuse: bool) -> Non
     assert len(seen) == 1
 
 
+@pytest.mark.parametrize("many", [False, True])
+def test_a_block_of_the_numpy_interface_is_planned_beforehand(many: bool) -> None:
+    class Numbers(gluon.HybridBlock):
+        def __init__(self) -> None:
+            super().__init__()
+            with self.name_scope():
+                self.dense = nn.Dense(64, in_units=32)
+
+        def hybrid_forward(self, F: Any, data: Any) -> Any:
+            hidden = F.np.tanh(self.dense(data)) * F.npx.sigmoid(data[:, :1])
+            return (hidden, F.np.exp(hidden)) if many else hidden
+
+    with mx.util.np_shape(True), mx.util.np_array(True):
+        block, ahead = Numbers(), Numbers()
+        for each in (block, ahead):
+            each.initialize()
+            each.hybridize(static_alloc=True)
+        data = mx.np.ones((256, 32))
+        with autograd.record():
+            outputs = echo.optimize(block, max_overhead=None)(data)
+        mx.autograd.backward(outputs)
+        plan = echo.plan(ahead, max_overhead=None, data=data.shape)
+    (trained,) = block._cached_op.plans.values()
+    assert plan.fingerprint == trained.fingerprint
+    assert plan.after.planned == trained.after.planned
+
+
 class Loop(gluon.HybridBlock):
     """MXNet knows the shape of a while_loop's outputs when it has run."""
 
