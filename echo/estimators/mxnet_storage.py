@@ -1,4 +1,7 @@
-"""MXNet's storage plan of a training graph, made as MXNet makes it, and echo's assignment of the same blocks."""
+"""MXNet's storage plan of a training graph, made as MXNet makes it, and echo's assignment of the same blocks.
+
+These are the specifications of ``echo/native/planner/storage.cc`` and ``echo/native/storage/assign.h``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A schedule: where each node runs again, and the training graph with those clones."""
+"""A schedule: where each node runs again, and the training graph with those clones; data in, data out.
+
+`replay` is the specification of ``echo/native/planner/schedule.cc``, and checks the schedules of both. `with_clones` is
+that of ``echo/native/planner/graph.cc`` and of the clones that ``echo/native/hook/gradient.cc`` makes.
+"""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from echo.plans.decisions import (
     near_misses,
 )
 from echo.plans.key import PlanKey
-from echo.plans.text import Flipper, NotFused, Why, why
+from echo.plans.why import Flipper, NotFused, Why, why
 from echo.system.files import digest_of, read_json
 from echo.system.terminal import counted, preformatted, random_unmoved, size_text
 from echo.system.threads import Lock

@@ -1,16 +1,44 @@
-"""What a CachedOp of echo's runs for one signature of its inputs."""
+"""The graphs that a CachedOp chooses between, and operators that MXNet must not fuse in them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Sequence
 
+import mxnet as mx
+
+from echo import native
 from echo.ir.graph import Graph
 from echo.ir.op_spec import APART_ATTRIBUTE, GRADIENT_ATTRIBUTE, PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.ir.ops import spec
 from echo.plans.decisions import implements
 from echo.plans.plan import Plan
 from echo.runtime.backward_checks import InputWatch, watch_of
+
+# MXNet's own CachedOp, and one that leaves pointwise operators as they are on GPUs.
+
+StockCachedOp = mx.nd.CachedOp  # before anybody puts another in its place
+
+
+def _unfused(kind: Any) -> Any:
+    """A class of CachedOps of planned graphs: MXNet decides in a call, the first on a device, whether to fuse."""
+
+    class UnfusedCachedOp(kind):  # type: ignore[misc]
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            """As ``CachedOp.__call__``."""
+            with native.unfused():
+                return super().__call__(*args, **kwargs)
+
+    return UnfusedCachedOp
+
+
+# Only CUDA builds of MXNet fuse. Another copy of echo may have put a function in the place of the class: this copy then
+# refuses to plan.
+_IS_NEEDED = isinstance(StockCachedOp, type) and mx.runtime.Features().is_enabled("CUDA")
+UnfusedCachedOp = _unfused(StockCachedOp) if _IS_NEEDED else StockCachedOp
+
+
+# What a CachedOp of echo's runs for one signature of its inputs.
 
 _MARKS = (PLAN_ATTRIBUTE, RANGE_ATTRIBUTE, GRADIENT_ATTRIBUTE, APART_ATTRIBUTE)
 

@@ -28,14 +28,13 @@ from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.runtime.backward_checks import keep, note, quiet_backward
 from echo.runtime.bind_plan import PLANNER, find_plan, follow_plan
-from echo.runtime.cached_choice import STOCK, CachedChoice, chosen
+from echo.runtime.cached_choice import STOCK, CachedChoice, StockCachedOp, UnfusedCachedOp, chosen
 from echo.runtime.foresight import FORESIGHT
 from echo.runtime.held import beside_storage
 from echo.runtime.monitor import WithoutClones
 from echo.runtime.on_error import OnError, next_best
 from echo.runtime.rehearsal import call_is_right
 from echo.runtime.shape_plans import Answer, ShapePlans, Signature
-from echo.runtime.unfused import StockCachedOp, UnfusedCachedOp
 from echo.runtime.verify_report import Case
 from echo.system.process import return_large_blocks
 from echo.system.threads import Lock, own_binds

@@ -18,10 +18,10 @@ from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import graph_of, infer_binding, without_marks
 from echo.plans.options import Options
 from echo.runtime.bind_plan import session_of
+from echo.runtime.cached_choice import StockCachedOp
 from echo.runtime.cached_op import PlannedCachedOp
 from echo.runtime.on_error import OnError, RaiseUnmetRequests
 from echo.runtime.stand_ins import STAND_INS
-from echo.runtime.unfused import StockCachedOp
 from echo.runtime.unplanned import UNPLANNED, say_if_parts
 from echo.system.threads import PerThread, are_own
 

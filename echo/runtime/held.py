@@ -1,9 +1,4 @@
-"""``verify``: how much of MXNet's storage a graph holds in a step, against the user's own graph.
-
-The storage is what the memory counter of MXNet's profiler shows: arrays, and all that operators allocate as they run.
-The counter does not see the bytes that oneDNN's RNN operator keeps by itself. A plan that fuses such an operator keeps
-them in arrays, so the bytes that it knows of (`echo.plans.decisions.HIDDEN`) are added to the user's side.
-"""
+"""The storage counter's check: whether a graph holds more than MXNet's own at any moment of a step."""
 
 from __future__ import annotations
 
@@ -22,8 +17,37 @@ from echo.errors import EchoError, NativeError, one_line
 from echo.native.loading import function
 from echo.plans.decisions import HIDDEN
 from echo.plans.plan import Plan
-from echo.runtime.difference import Difference
 from echo.system.terminal import size_text
+
+# A difference that ``verify`` finds between the results of a plan's graph and of the user's own graph.
+
+Array = Any  # of numpy
+
+
+@dataclass(frozen=True)
+class Difference:
+    """An array that the plan's graph (``echo``) and the user's (``own``) compute differently.
+
+    ``off`` is the largest difference, as a part of the largest element.
+    """
+
+    name: str
+    off: float
+    own: Array
+    echo: Array
+
+    def __str__(self) -> str:
+        if self.own.shape != self.echo.shape or self.own.dtype != self.echo.dtype:
+            return f"{self.name}: {self.own.dtype}{self.own.shape} became {self.echo.dtype}{self.echo.shape}"
+        return f"{self.name} by {self.off:.1e} of its largest element"
+
+
+# ``verify``: how much of MXNet's storage a graph holds in a step, against the user's own graph.
+#
+# The storage is what the memory counter of MXNet's profiler shows: arrays, and all that operators allocate as they
+# run. The counter does not see the bytes that oneDNN's RNN operator keeps by itself. A plan that fuses such an
+# operator keeps them in arrays, so the bytes that it knows of (`echo.plans.decisions.HIDDEN`) are added to the user's
+# side.
 
 TOLERANCE = 1.01  # times what the user's own graph holds
 # Which operators the engine's threads run at once differs from run to run, and in a small graph every array is more

@@ -20,8 +20,7 @@ from echo.ir.training_graph import EXECUTOR
 from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.runtime import verify, verify_report
-from echo.runtime.difference import Difference
-from echo.runtime.held import Pair, beside_storage
+from echo.runtime.held import Difference, Pair, beside_storage
 from echo.runtime.verify_report import Case
 
 if TYPE_CHECKING:

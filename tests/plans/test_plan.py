@@ -16,7 +16,7 @@ from echo.errors import GraphError
 from echo.plans.decisions import RECOMPUTE, STASH, WORKSPACES, Decision, Mark, Memory, Missed, Note, NoteKind
 from echo.plans.key import Argument, PlanKey
 from echo.plans.plan import Plan, StepTime
-from echo.plans.text import Flip
+from echo.plans.why import Flip
 
 SUBJECT = PlanKey(
     graph="abc",

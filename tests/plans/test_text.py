@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
-import mxnet as mx
-import pytest
-
-import echo
-from benchmarks.models import SMALL
-from echo.errors import OptionError
 from echo.plans.decisions import RECOMPUTE, STASH, Decision, Missed, Note
 from echo.plans.plan import Plan
-from echo.plans.text import NOT_KNOWN, Cost, Flip, render
-from tests.plans import test_plan
+from echo.plans.text import render
 from tests.plans.test_plan import plan
-from tests.test_api import SHAPES, network
 
 MB = 1 * 10**6
 
@@ -89,110 +80,3 @@ def test_near_misses_are_a_table_with_counts() -> None:
     assert ["gru_cell", "1", "gru", "a wide state"] in rows(text)
     assert "quiet" not in text
     assert [line for line in text.splitlines() if line.startswith("note: ")] == ["note: other"]
-
-
-def flip_of(plan: Plan) -> Plan:
-    flip = Flip(Cost(160 * 10**6, 0.0015), Cost((260 * 10**6) + 512, 0.0), 3)
-    return plan.with_flipper(lambda decision: flip if decision.action == RECOMPUTE else Flip(note="it cannot be"))
-
-
-def test_prints(golden: Callable[[str, str], None]) -> None:
-    plan = flip_of(test_plan.plan())
-    loaded = Plan.from_json(plan.to_json())
-    golden("why.txt", "\n".join(str(each.why(name)) for each in (plan, loaded) for name in
-                                ("encoder_tanh", "encoder_fc:0")))  # fmt: skip
-
-
-def test_values() -> None:
-    why = flip_of(test_plan.plan()).why("encoder_tanh:0")
-    assert why.decision == test_plan.plan().decisions[0]
-    assert why.plan == Cost(120 * 10**6, 0.002)
-    assert why.flip.alike == 3
-    assert test_plan.plan().why("encoder_tanh").flip == Flip(note=NOT_KNOWN)
-
-
-def test_names_that_are_not_there() -> None:
-    plan = test_plan.plan()
-    with pytest.raises(OptionError, match=r"named 'encodr_tanh': .* did you mean encoder_tanh, encoder_tanh:0"):
-        plan.why("encodr_tanh")
-    with pytest.raises(OptionError, match=r"expected one of the plan's 2$"):
-        plan.why("zzz")
-    twice = replace(plan, decisions=(*plan.decisions, replace(plan.decisions[0], output=1)))
-    with pytest.raises(OptionError, match="'encoder_tanh' has 2 feature maps, expected one of encoder_tanh:0, enc"):
-        twice.why("encoder_tanh")
-    assert twice.why("encoder_tanh:1").decision.output == 1
-
-
-# Exact figures --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("cheap_planning")
-def test_costs_are_those_of_plans_with_the_decision_turned_around() -> None:
-    """The oracle: MXNet's own planner, of a plan on which the user insists."""
-    plan = echo.plan(network(), max_overhead=None, fuse=False, **SHAPES)
-    everything = [decision.name for decision in plan.recomputed]
-    asked = 0
-    for decision in plan.decisions:
-        flip = plan.why(f"{decision.name}:{decision.output}").flip
-        if flip.alone is None:
-            assert decision.action == STASH
-            continue
-        names = [name for name in everything if name != decision.name]
-        names += [decision.name] if decision.action == STASH else []
-        other = echo.plan(network(), policy="echo", max_overhead=0.0, recompute=names, fuse=False, **SHAPES)
-        if {each.name for each in other.recomputed} == set(names) and other.match_range == plan.match_range:
-            asked += 1
-            assert flip.alone.planned == other.after.planned
-            assert flip.alone.seconds == pytest.approx(other.overhead_seconds)
-    assert asked >= 3
-
-
-@pytest.mark.usefixtures("cheap_planning")
-def test_the_class_costs_more_than_one_of_it() -> None:
-    plan = echo.plan(network(), max_overhead=None, fuse=False, **SHAPES)
-    decision = next(decision for decision in plan.recomputed if decision.name == "norm1")
-    flip = plan.why("norm1:0").flip
-    assert flip.alone is not None
-    assert flip.together is not None
-    assert flip.together.planned >= flip.alone.planned >= plan.after.planned
-    assert flip.together.seconds < flip.alone.seconds == pytest.approx(plan.overhead_seconds - decision.seconds)
-    again = echo.plan(network(), max_overhead=None, fuse=False, **SHAPES)  # from memory, and it answers all the same
-    assert again.why("norm1:0").flip == flip
-
-
-@pytest.mark.usefixtures("cheap_planning")
-def test_what_the_user_keeps_says_so() -> None:
-    plan = echo.plan(network(), keep="tanh1", fuse=False, **SHAPES)
-    assert plan.why("tanh1").flip == Flip(note="it cannot be recomputed: kept: matches 'tanh1'")
-
-
-@pytest.mark.usefixtures("cheap_planning")
-def test_heavy_operators_have_a_price() -> None:
-    model = SMALL["nmt"]()
-    plan = echo.plan(model.symbol, **model.shapes)
-    heavy = [plan.why(f"{each.name}:{each.output}") for each in plan.decisions if each.op == "FullyConnected"]
-    costs = [why.flip.alone for why in heavy if why.flip.alone is not None]
-    assert costs
-    assert all(cost.seconds > plan.overhead_seconds for cost in costs)
-
-
-def test_mirrored_plans_answer_too(monkeypatch: pytest.MonkeyPatch, cheap_planning: None) -> None:
-    monkeypatch.setattr("echo.frontend.session.install_hook", lambda: "switched off")
-    plan = echo.plan(network(), max_overhead=None, recompute=["tanh1", "tanh2"], **SHAPES)
-    assert plan.applied == "mirror"
-    flip = plan.why("tanh1").flip
-    assert flip.alone is not None
-    assert flip.alone.seconds < plan.overhead_seconds
-    assert flip.alike == 1
-
-
-def test_what_is_nearly_a_pattern_says_why_it_is_not_fused() -> None:
-    gates = mx.sym.split(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=32), num_outputs=4, axis=1)
-    i, o = mx.sym.sigmoid(gates[1]), mx.sym.sigmoid(gates[3])
-    c = mx.sym.sigmoid(gates[1]) * mx.sym.var("c0") + i * mx.sym.tanh(gates[2])
-    h = mx.sym.elemwise_mul(o, mx.sym.tanh(c), name="hidden")
-    plan = echo.plan(mx.sym.FullyConnected(h, num_hidden=3), data=(4, 9), c0=(4, 8))
-    answer = str(plan.why("hidden"))
-    assert "hidden is no lstm_cell: an LSTM cell whose gates are not the quarters of one array" in answer
-    assert any("not fused (1 x, as 'hidden')" in note for note in plan.remarks)
-    assert str(Plan.from_json(plan.to_json()).why("hidden")) != ""

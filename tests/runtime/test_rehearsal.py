@@ -15,7 +15,7 @@ import pytest
 from echo.errors import EchoError, VerificationError
 from echo.frontend.symbols import graph_of
 from echo.ir.training_graph import EXECUTOR
-from echo.runtime.difference import Difference
+from echo.runtime.held import Difference
 from echo.runtime.rehearsal import is_right
 from echo.runtime.verify_report import Case
 

@@ -9,9 +9,9 @@ import mxnet as mx
 import pytest
 
 import echo
+from echo.runtime.cached_choice import StockCachedOp
 from echo.runtime.gluon import cached_op
 from echo.runtime.stand_ins import StandIns
-from echo.runtime.unfused import StockCachedOp
 
 
 class Library:

@@ -11,10 +11,9 @@ from typing import AbstractSet, Callable, Iterable, Iterator, Mapping, Sequence,
 from echo.errors import GraphError
 from echo.ir.graph import NO_SETTING, PREFIX, Entry, Graph, Setting
 from echo.ir.training_node import TensorType
-from echo.passes.patterns import LAYERS, PATTERNS, QUIET, hoist, steps
+from echo.passes.patterns import LAYERS, PATTERNS, QUIET, hoist, substitute
 from echo.passes.patterns.graph_view import Fusion, View
-from echo.passes.patterns.misfits import Infer, misfits
-from echo.passes.patterns.order import numbered, ordered, unnumbered
+from echo.passes.patterns.legality import Infer, misfits, numbered, ordered, unnumbered
 from echo.passes.patterns.substitute import applied
 from echo.plans.decisions import Missed, Note
 
@@ -234,10 +233,10 @@ def _fused_graph(graph: Graph, fusions: Sequence[Fusion], copies: bool) -> Graph
 def _tidied(graph: Graph, copies: bool) -> Graph:
     """The graph without pairs of nodes that split steps apart and put them together again between fused operators."""
     view = View(graph)
-    fusions = [steps.match(view, number) for number, node in enumerate(graph.nodes) if not node.is_variable]
+    fusions = [substitute.match(view, number) for number, node in enumerate(graph.nodes) if not node.is_variable]
     tidy_graph = applied(graph, list(filter(None, fusions)), copies)
     assert tidy_graph is not None
-    shared_graph = applied(tidy_graph, steps.equal(View(tidy_graph)), copies)
+    shared_graph = applied(tidy_graph, substitute.equal(View(tidy_graph)), copies)
     assert shared_graph is not None
     return shared_graph
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from echo.ir.graph import Entry, fused_node
 from echo.passes.patterns import gru_reset
 from echo.passes.patterns.graph_view import ADD, MUL, Fusion, Part, View, local, pairs
+from echo.passes.patterns.gru_reset import Mix, sums
 from echo.passes.patterns.lstm_cell import order_attrs
-from echo.passes.patterns.mixed import Mix, sums
 
 NAME = "gru_cell"
 _GATES = "reset, update, candidate"

@@ -13,7 +13,7 @@ from echo.ir.training_node import TensorType
 from echo.passes.patterns import rnn
 from echo.passes.patterns.apply import why_not
 from echo.passes.patterns.graph_view import Fusion, View
-from echo.passes.patterns.order import numbered, ordered
+from echo.passes.patterns.legality import numbered, ordered
 from tests.passes.patterns.near_misses import H, Miss, Symbol, assert_found, assert_missed, var
 
 

@@ -15,7 +15,7 @@ from echo.frontend.capture import training_graph
 from echo.frontend.install import install_hook
 from echo.frontend.symbols import Binding, graph_of, symbol_of, types_of
 from echo.ir.graph import VARIABLE, Entry, Graph, Node
-from echo.passes.patterns import order
+from echo.passes.patterns import legality
 from echo.passes.patterns.apply import ORDER, find, fuse, fused_at
 from echo.passes.patterns.graph_view import ADD, MUL, Fusion, local
 from echo.passes.patterns.substitute import applied
@@ -140,7 +140,7 @@ def test_variables_of_one_name_are_not_fused() -> None:
     names = ["h0" if node.name == "c0" else node.name for node in graph.nodes]
     alike = graph.with_names(names)
     assert find(alike)[0]
-    assert order.ordered(alike, alike) is None
+    assert legality.ordered(alike, alike) is None
 
 
 def read_early(rows: int) -> mx.sym.Symbol:
@@ -197,12 +197,12 @@ def test_what_waits_gets_no_attribute_where_a_users_constructor_would_get_it(op:
                  Node("add_n", "sum", (Entry(1), Entry(2), Entry(3)), attrs={"num_args": "3"}))  # fmt: skip
         return Graph(nodes, (Entry(4),), (0, 2, 3), tuple(range(6)), {})
 
-    found = order.ordered(graph("c", "b"), graph("b", "c"))
+    found = legality.ordered(graph("c", "b"), graph("b", "c"))
     assert found is not None
     assert [found.nodes[number].name for number in found.arg_nodes] == ["a", "b", "c"]
     (waits,) = (node for node in found.nodes if node.name == "waits")
     assert waits.control_deps
-    assert (order.ORDER_ATTRIBUTE in waits.attrs) == (op == "relu")
+    assert (legality.ORDER_ATTRIBUTE in waits.attrs) == (op == "relu")
 
 
 WITH_OUTPUTS = {  # of an operator, the output that is read

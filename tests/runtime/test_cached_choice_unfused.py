@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mxnet as mx
 
-from echo.runtime.unfused import StockCachedOp, _unfused
+from echo.runtime.cached_choice import StockCachedOp, _unfused
 
 
 def test_it_is_mxnets_own_but_for_pointwise_operators() -> None:

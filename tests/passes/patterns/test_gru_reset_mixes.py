@@ -11,7 +11,7 @@ import pytest
 from echo.frontend.symbols import graph_of
 from echo.ir.graph import Entry
 from echo.passes.patterns.graph_view import View
-from echo.passes.patterns.mixed import steps, sums
+from echo.passes.patterns.gru_reset import steps, sums
 from tests.passes.patterns.near_misses import Symbol, var
 
 Form = Callable[[Symbol, Symbol, Symbol], Symbol]

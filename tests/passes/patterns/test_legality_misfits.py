@@ -13,7 +13,7 @@ from echo.ir.graph import Graph
 from echo.ir.training_node import TensorType
 from echo.passes.patterns.apply import find
 from echo.passes.patterns.graph_view import Fusion
-from echo.passes.patterns.misfits import misfits
+from echo.passes.patterns.legality import misfits
 
 SHAPES = {f"{name}{step}": (4, 30, 1 if name == "w" else 16) for step in range(6) for name in "wv"}
 
