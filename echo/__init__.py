@@ -1,4 +1,4 @@
-"""echo: train the same MXNet model in less memory, bit for bit.
+"""echo: train the same MXNet model in less memory. ``fuse=False`` keeps every bit.
 
 ::
 
@@ -79,7 +79,7 @@ __all__ = [
 
 
 def optimize(symbol: _Model, **given: Any) -> _Model:
-    """Returns the symbol with a plan: it trains in less memory, with the same bits.
+    """Returns the symbol with a plan: it trains in less memory; ``fuse=False`` keeps every bit.
 
     A Gluon block comes back itself: it, and every block in it, plans when it is hybridized (``hybridize``, before or
     after) and called for training, once for each shape of its inputs.

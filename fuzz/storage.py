@@ -4,10 +4,10 @@ import gc
 
 import mxnet as mx
 
-from echo.runtime.held import held as storage_held
+from echo.runtime.storage_check import held as storage_held
 
 MOST_GROWTH = 1.01  # times what is held without echo
-# As `echo.runtime.held` allows.
+# As `echo.runtime.storage_check` allows.
 LEAST_BYTES = 2**20
 
 

@@ -35,7 +35,7 @@ from echo.passes.rewrite import Rewrite
 from echo.passes.rules import RULES
 from echo.passes.select import Selection
 from echo.planning.plan_cache import Found
-from echo.planning.service import Planner
+from echo.planning.planner import Planner
 from echo.plans.key import PlanKey
 from echo.plans.options import CHECK_VARIABLE, Options
 from echo.policies.problem import Problem, partition
@@ -413,7 +413,7 @@ def patient(request: pytest.FixtureRequest) -> Iterator[None]:
         if not request.module.__name__.endswith(("test_follow", "test_shape_plans")):
             patch.setattr("echo.planning.follow.SpareTime.allows", lambda *_: True)
         if not request.module.__name__.endswith("deadline"):
-            patch.setattr("echo.planning.service.Deadline", _Patient)
+            patch.setattr("echo.planning.planner.Deadline", _Patient)
         yield
 
 

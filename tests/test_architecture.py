@@ -134,7 +134,7 @@ SMALL = {
     "echo/native/loading.py": "kernels are loaded without the hook",
     "echo/passes/rules.py": "the thresholds, each with its measurement",
     "echo/pipeline.py": "the list of stages, to read first",
-    "echo/runtime/stand_ins.py": "everything that replaces a function of MXNet's goes through it",
+    "echo/runtime/patches.py": "everything that replaces a function of MXNet's goes through it",
 }
 
 
@@ -157,13 +157,13 @@ def test_files_and_functions_have_a_size_to_work_in() -> None:
 
 # The modules with state that outlives a call, and what it is good for. What one call needs is handed on; what a thread
 # needs for a while is a `PerThread`; what is said once goes through `ONCE`, which each test finds empty; what is
-# replaced in MXNet goes through `STAND_INS`.
+# replaced in MXNet goes through `PATCHES`.
 STATE = {
     "echo/cli/program.py": "arguments and the hook for errors, as the user's program finds them",
     "echo/cli/run.py": "the ECHO_* variables of the user's program",
     "echo/compat.py": "the module distutils, which MXNet imports and newer Pythons lack",
     "echo/estimators/cost_table.py": "tables as they stand in files, each with the state of its file when it was read",
-    "echo/frontend/apart.py": "belongs to the thread: the process that measures operators for it",
+    "echo/frontend/measurement_process.py": "belongs to the thread: the process that measures operators for it",
     "echo/frontend/mxnet_settings.py": "MXNet's variables and a flag, which threads share: locks, and how many have it "
     "off; belongs to the thread: that its operators draw from one space",
     "echo/frontend/install.py": "it is installed once: a lock; MXNet is marked by the copy of echo that works on it",
@@ -173,7 +173,7 @@ STATE = {
     "echo/runtime/bind_plan.py": "the planner of the process, which remembers plans and says how many there were",
     "echo/runtime/foresight.py": "the predicted peak of the process, and what was seen of it",
     "echo/runtime/recording.py": "MXNet's functions that end a step: it wraps them once mxnet is imported",
-    "echo/runtime/stand_ins.py": "MXNet's functions, in whose place it puts echo's, and the policy of transparent mode",
+    "echo/runtime/patches.py": "MXNet's functions that it replaces by echo's, and the policy of transparent mode",
     "echo/runtime/unplanned.py": "whether the process trains by Gluon, and whether a block of it was hybridized",
     "echo/startup.py": "Python's finders of modules; values of ECHO that make no sense and were told",
     "echo/system/process.py": "whether Python's search for garbage is off, for a forked child",
@@ -198,7 +198,7 @@ CACHES = {
     "echo.native._load": "a native library, loaded once",
     "echo.native.planner_library": "a native library, loaded once",
     "echo.planning.plan_cache._source": "of echo's own files",
-    "echo.runtime.held.why_not": "of this MXNet and its native library",
+    "echo.runtime.storage_check.why_not": "of this MXNet and its native library",
     "echo.runtime.random_state._size": "installs a native library's way into MXNet, once",
     "echo.runtime.random_state.why_not": "of this MXNet and that library",
     "echo.runtime.backward_checks._library": "a native library, loaded once",

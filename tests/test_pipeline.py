@@ -11,10 +11,10 @@ from echo import pipeline
 from echo.passes import choose
 from echo.passes.patterns.apply import Fused
 from echo.passes.request import Request
-from echo.planning.service import Planner
+from echo.planning.planner import Planner
 from echo.plans.plan import Plan
 from echo.runtime import bind_plan
-from tests.runtime.test_rungs import SHAPES, model
+from tests.runtime.test_fallbacks import SHAPES, model
 
 
 def test_each_stage_needs_what_was_given_before() -> None:

@@ -10,7 +10,7 @@ import mxnet as mx
 
 from echo.estimators.measuring import LateError, Measured, UnmeasurableError
 from echo.estimators.operator_groups import forward_node
-from echo.frontend.apart import ask
+from echo.frontend.measurement_process import ask
 from echo.frontend.microbenchmark import Facts, excess, microbenchmark_of, refuse
 from echo.ir.graph import Graph
 from echo.ir.ops import spec

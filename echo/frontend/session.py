@@ -16,12 +16,12 @@ from echo.estimators.cost_table import CostTable
 from echo.estimators.measuring import MeasureFunction
 from echo.estimators.overhead import Overhead, estimate
 from echo.estimators.storage_planner import Evaluator, make_planner
-from echo.frontend.apart import measuring
 from echo.frontend.cached import as_cached, stateless
 from echo.frontend.capture import captured_graph, chunks_in, graph_in, oracle
 from echo.frontend.implement import implemented
 from echo.frontend.install import check_version, install_hook, onednn_activations, why_not, why_not_on
 from echo.frontend.measure import Meter, race
+from echo.frontend.measurement_process import measuring
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
 from echo.frontend.mxnet_settings import (
     FUSION_VARIABLE,
@@ -271,7 +271,7 @@ class MxnetSession:
         return evaluator, evaluator.effort
 
     def measuring(self) -> ContextManager[None]:
-        """Has one process make all measurements while this is open (`echo.frontend.apart`)."""
+        """Has one process make all measurements while this is open (`echo.frontend.measurement_process`)."""
         return measuring()
 
     def cost_table(self) -> CostTable:

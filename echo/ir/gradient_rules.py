@@ -8,7 +8,7 @@ from itertools import product
 from typing import AbstractSet, Callable, Mapping, NamedTuple
 
 from echo.ir.graph import PREFIX, READS, Entry
-from echo.ir.op_spec import GradientRule, LighterGradient, Read, Source, is_true, own_inputs
+from echo.ir.op_spec import GradientRule, GradientRuleFamily, Read, Source, is_true, own_inputs
 from echo.ir.ops import ops_with, spec
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TrainingNode
@@ -211,15 +211,17 @@ def _activations(_: str, attrs: Mapping[str, str]) -> tuple[GradientRule, ...]:
     return (_ACTIVATION,) if from_output is None else (_ACTIVATION, from_output)
 
 
-_FAMILIES: Mapping[LighterGradient, _Rules] = {
-    LighterGradient.ACTIVATION: _Rules(_of_activation, _activations),
-    LighterGradient.LEAKY: _Rules(_of_leaky, lambda *_: (_LEAKY_INPUT, _LEAKY_OUTPUT)),
-    LighterGradient.MASKED_SOFTMAX: _Rules(_of_softmax, lambda *_: (_MASKED_SOFTMAX,)),
-    LighterGradient.CONCAT: _Rules(_of_concat, lambda _, attrs: (_concat(int(attrs["num_args"])),)),
-    LighterGradient.SPLIT: _Rules(lambda _: None, lambda *_: (split_rule(False), split_rule(True))),  # chosen by sums
-    LighterGradient.SUM: _Rules(_of_sum, _sums),
+_FAMILIES: Mapping[GradientRuleFamily, _Rules] = {
+    GradientRuleFamily.ACTIVATION: _Rules(_of_activation, _activations),
+    GradientRuleFamily.LEAKY: _Rules(_of_leaky, lambda *_: (_LEAKY_INPUT, _LEAKY_OUTPUT)),
+    GradientRuleFamily.MASKED_SOFTMAX: _Rules(_of_softmax, lambda *_: (_MASKED_SOFTMAX,)),
+    GradientRuleFamily.CONCAT: _Rules(_of_concat, lambda _, attrs: (_concat(int(attrs["num_args"])),)),
+    GradientRuleFamily.SPLIT: _Rules(
+        lambda _: None, lambda *_: (split_rule(False), split_rule(True))
+    ),  # chosen by sums
+    GradientRuleFamily.SUM: _Rules(_of_sum, _sums),
 }
-_SUM_GRADIENTS = {spec(op).gradient for op in ops_with(lambda row: row.lighter is LighterGradient.SUM)}
+_SUM_GRADIENTS = {spec(op).gradient for op in ops_with(lambda row: row.lighter is GradientRuleFamily.SUM)}
 # The pairs of gradients that the native hook may exchange; fused operators bring their own.
 EXCHANGES = frozenset(
     rule.exchange

@@ -227,7 +227,7 @@ class GradientReads(NamedTuple):
     outputs: str
 
 
-class LighterGradient(Enum):
+class GradientRuleFamily(Enum):
     """Families of rules by which a gradient reads less than MXNet hands it (`echo.ir.gradient_rules`)."""
 
     ACTIVATION = "activation"
@@ -342,7 +342,7 @@ class OpSpec:
     unwatched: Mapping[int, When] = field(default_factory=dict)
     outputs: int | str = 1
     gradient: str = ""
-    lighter: LighterGradient | None = None
+    lighter: GradientRuleFamily | None = None
     stateless_as: str = ""
     gradient_reads: GradientReads | None = None
     flops: Formula | None = None

@@ -16,8 +16,8 @@ from echo.ir import op_spec
 from echo.ir.op_spec import (
     ALWAYS,
     GradientReads,
+    GradientRuleFamily,
     Layout,
-    LighterGradient,
     OpSpec,
     When,
     unless,
@@ -61,7 +61,7 @@ _BY_ONEDNN = Layout(onednn=ALWAYS)
 _PLAIN = Layout(onednn=ALWAYS, plain=True)
 _HANDS_ON = Layout(hands_on=True, onednn=ALWAYS)
 _SOURCE = Layout(source=True, onednn=ALWAYS)
-_SUM = replace(_LIGHT, lighter=LighterGradient.SUM)
+_SUM = replace(_LIGHT, lighter=GradientRuleFamily.SUM)
 _SOFTMAX = replace(_LIGHT, in_place=_WITH_LENGTHS, layout=Layout(onednn=unless_set("use_length")))
 
 
@@ -72,7 +72,7 @@ def _fused(like: OpSpec, gradients: str, inputs: str, outputs: str) -> OpSpec:
 _ROWS: tuple[tuple[OpSpec, str], ...] = (
     # Products and convolutions
     (replace(_HEAVY, flops=op_spec.convolution, has_parameters=True, adds_apart=True, layout=_SOURCE,
-             lighter=LighterGradient.SPLIT), "Convolution"),
+             lighter=GradientRuleFamily.SPLIT), "Convolution"),
     (replace(_HEAVY, flops=op_spec.deconvolution, has_parameters=True, adds_apart=True, layout=_SOURCE,
              movable_inputs=frozenset({0})), "Deconvolution"),  # a CachedOp dies when its others are maps that move
     (replace(_HEAVY, flops=op_spec.dense, has_parameters=True, adds_apart=True, layout=_PLAIN), "FullyConnected"),
@@ -87,10 +87,10 @@ _ROWS: tuple[tuple[OpSpec, str], ...] = (
 
     # Activations and layers
     (replace(_LIGHT, layout=Layout(keeps=_OUTSIDE_SOFTSIGN, onednn=_OUTSIDE_SOFTSIGN, hands_on=True, indifferent=True),
-             lighter=LighterGradient.ACTIVATION), "Activation"),
+             lighter=GradientRuleFamily.ACTIVATION), "Activation"),
     (replace(_LIGHT, draws=_NOISE, draws_in_training=ALWAYS, in_place=when("act_type", "leaky", "prelu"),
              has_parameters=True, layout=Layout(onednn=when("act_type", "leaky", "leaky", "elu", "gelu")),
-             lighter=LighterGradient.LEAKY),
+             lighter=GradientRuleFamily.LEAKY),
      "LeakyReLU"),
     (replace(_LIGHT, needs_hook=True), "hard_sigmoid UpSampling _np_moveaxis"),
     (replace(_LIGHT, needs_hook=True, needs_cpu=True, clone_op="elemwise_mul", outputs=2,
@@ -105,7 +105,7 @@ _ROWS: tuple[tuple[OpSpec, str], ...] = (
     (replace(_READER, measurable=True), "_rnn_param_concat"),  # 9 ns a float: ten times a Concat of two axes
     (replace(_LIGHT, every_output=True, of_mode=when("pool_type", "max", "max"),
              layout=Layout(hands_on=True, onednn=when("pool_type", "max", "max", "avg"), indifferent=True)), "Pooling"),
-    (replace(_SOFTMAX, lighter=LighterGradient.MASKED_SOFTMAX), "softmax"),
+    (replace(_SOFTMAX, lighter=GradientRuleFamily.MASKED_SOFTMAX), "softmax"),
     (_SOFTMAX, "log_softmax"),
     (replace(_LIGHT, in_place=_WITH_LENGTHS), "softmin"),
     (replace(_READER, measurable=True, in_place=when_set("out_grad"), layout=_PLAIN),
@@ -113,7 +113,7 @@ _ROWS: tuple[tuple[OpSpec, str], ...] = (
     (replace(_READER, measurable=True), "LinearRegressionOutput LogisticRegressionOutput MAERegressionOutput MakeLoss"),
 
     # Arrays put together, taken apart, seen in another shape, copied, chosen from
-    (replace(_LIGHT, layout=_HANDS_ON, lighter=LighterGradient.CONCAT), "Concat"),
+    (replace(_LIGHT, layout=_HANDS_ON, lighter=GradientRuleFamily.CONCAT), "Concat"),
     (replace(_LIGHT, layout=_HANDS_ON), "elemwise_add"),
     (replace(_LIGHT, layout=_HANDS_ON, in_gradients=True, counts_inputs=True), "add_n"),
     (OpSpec(layout=Layout(hands_on=True)), "_plus ElementWiseSum"),

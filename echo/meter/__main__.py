@@ -1,7 +1,7 @@
 """The process that measures: answers requests, one line of JSON each, on the socket that is its standard input.
 
-It is started by `echo.frontend.apart` as a file, with neither site-packages nor the user's settings of Python. Whatever
-happens here, be it a division by zero or a lack of memory, happens to this process alone.
+It is started by `echo.frontend.measurement_process` as a file, with neither site-packages nor the user's settings of
+Python. Whatever happens here, be it a division by zero or a lack of memory, happens to this process alone.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def _bases(request: Request, stages: Stages) -> Iterator[Trial]:
     worse: dict[Place, Missed] = {}
     for index, stage in enumerate(stages.bases):
         base, asked = None, _with_its_part(request, len(stages.bases) - index + 4)
-        with request.without(stage.label):
+        with request.fallback_scope(stage.label):
             fused = run((stage,), [request], request.progress)[Fused]
             if fused.places in ((), seen):
                 break
@@ -119,7 +119,7 @@ def _trial_of_users_graph(
 
     The user's wishes may be possible with fused operators alone: then the first rejected base, if there is one.
     """
-    with request.without("a look at the user's own operators") if has_plan else contextlib.nullcontext():
+    with request.fallback_scope("a look at the user's own operators") if has_plan else contextlib.nullcontext():
         try:
             return trial(request, stages.pipeline, unfused)
         except OptionError:
@@ -134,7 +134,7 @@ def _refined(request: Request, stages: Stages, base: Trial, stage: Refinement) -
     Otherwise it returns the chosen trial, with a note that says why the refinement was rejected.
     """
     offer: Offer | None = None
-    with request.without(stage.label):
+    with request.fallback_scope(stage.label):
         offer = run((stage,), [request, base.fused], request.progress)[stage.gives]
     if offer is None:
         return base
@@ -142,7 +142,7 @@ def _refined(request: Request, stages: Stages, base: Trial, stage: Refinement) -
         return base.unrefined(offer.stays)
     variant, reason = None, offer.why_not_tried(request, base.plan) if base.planned else ""
     if not reason:
-        with request.without(stage.label):
+        with request.fallback_scope(stage.label):
             variant = _refined_trial(request, stages, base, offer.fused)
         reason = _why_rejected(request, stage, offer, base, variant)
     if (tracing := trace()) is not None:

@@ -10,10 +10,10 @@ from echo.estimators.footprint import workspaces
 from echo.ir.graph import Entry, Graph
 from echo.kernels.library import MOST_BYTES
 from echo.passes.analysis import named
+from echo.passes.fusion_timing import FusionProfitability
 from echo.passes.patterns import LAYERS, MASKS
 from echo.passes.patterns.apply import Fused, fuse
 from echo.passes.request import Frontend, Request
-from echo.passes.slower import WhySlower
 from echo.plans.decisions import Note
 
 # Recurrences in which every rounding grows: cells that normalize the product of their state.
@@ -95,11 +95,11 @@ def with_operators(request: Request, without: AbstractSet[str]) -> Fused:
     """The user's graph with fused operators; ``without`` are patterns that are not matched.
 
     No operator whose workspace is larger than what MXNet gives takes a place: it would fail when it runs. Nor does one
-    that may be slower on this device than what is there, unless the user asks for memory (`echo.passes.slower`).
+    that may be slower on this device than what is there, unless the user asks for memory (`echo.passes.fusion_timing`).
     """
     frontend, wished = request.frontend, named(request.graph, request.options.wishes)
     refused: dict[tuple[str, str], str] = {}
-    why_slower = WhySlower(request)
+    why_slower = FusionProfitability(request)
     while True:
         fused = fuse(
             request.graph, frontend.types, frontend.adds, wished, without, refused, why_slower, frontend.setting,

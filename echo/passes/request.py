@@ -135,11 +135,11 @@ class Request:
 
     With ``follows`` nothing is searched: the plan is the warm start's choice. Without ``details`` the plan leaves out
     where the memory is, which takes as long to compute as a short search. ``notes`` gets one for each way to plan that
-    failed and was left out, or that the user's options do not allow. At the ``deadline`` the best plan so far
-    is taken. ``fused``: the graph has fused operators; ``workspaces`` are the bytes of their workspaces. ``timed``
-    remembers what came of timing fused operators (`echo.passes.slower`), ``known`` what searches for budgets found.
-    With ``known_only`` nothing else is looked at. ``unreached`` gets, for each graph without a plan that keeps the
-    budget, the search for the fewest bytes that can be reached by a deadline.
+    failed and was left out, or that the user's options do not allow. At the ``deadline`` the best plan so far is taken.
+    ``fused``: the graph has fused operators; ``workspaces`` are the bytes of their workspaces. ``timed`` remembers what
+    came of timing fused operators (`echo.passes.fusion_timing`), ``known`` what searches for budgets found. With
+    ``known_only`` nothing else is looked at. ``unreached`` gets, for each graph without a plan that keeps the budget,
+    the search for the fewest bytes that can be reached by a deadline.
     """
 
     graph: Graph
@@ -176,7 +176,7 @@ class Request:
             self.notes.append(late)
 
     @contextlib.contextmanager
-    def without(self, label: str) -> Iterator[None]:
+    def fallback_scope(self, label: str) -> Iterator[None]:
         """An error in this context ends only this way to plan, called ``label``, and becomes a note that it failed.
 
         One of the options becomes a remark: they name nodes that this way, but not every way, rules out.

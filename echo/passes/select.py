@@ -19,7 +19,7 @@ from echo.passes.request import Request, Unreached
 from echo.plans.options import budget_bytes
 from echo.policies import policy_named
 from echo.policies.least import fastest, fastest_within
-from echo.policies.problem import Problem, Segments, WarmStart, chosen_in_time, partition
+from echo.policies.problem import Problem, Segments, WarmStart, partition, run_with_deadline
 from echo.system.process import Deadline
 from echo.system.terminal import size_text
 
@@ -196,7 +196,7 @@ def _moved(request: Request, problem: Problem, selection: Selection) -> frozense
 
 
 def _choose(request: Request, problem: Problem) -> Selection:
-    splits, in_time = chosen_in_time(policy_named(request.options.policy), problem)
+    splits, in_time = run_with_deadline(policy_named(request.options.policy), problem)
     if not in_time:
         request.note_late()
     return _selection(problem, splits)

@@ -279,7 +279,7 @@ def _stock_seconds(request: Request) -> float | None:
     """
     if not request.details and request.warm_start is not None:
         return None
-    with request.without("a look at the time of the user's own graph"):
+    with request.fallback_scope("a look at the time of the user's own graph"):
         overhead = EstimateOverhead().run(request, request.frontend.differentiate())
         return overhead.step_seconds if overhead.is_timed else None
     return None

@@ -20,7 +20,7 @@ from echo.passes.request import Request
 from echo.plans.decisions import RECOMPUTE, Decision, outputs_of, splits_of
 from echo.plans.plan import Plan
 from echo.plans.why import Cost, Flip
-from echo.policies.classes import classes
+from echo.policies.equivalence_classes import classes
 
 _ROUNDS = 1  # of the classes: one ring tells roles apart, and not yet the first time step from the second
 

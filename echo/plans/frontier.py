@@ -8,7 +8,7 @@ from typing import Any, Callable
 
 from echo.errors import BudgetError, OptionError
 from echo.plans.plan import Plan
-from echo.system.terminal import megabytes, preformatted, random_unmoved, size_text
+from echo.system.terminal import megabytes, preformatted, preserve_python_rng, size_text
 
 _MOST_POINTS = 100
 _MOST_TRIES = 20
@@ -54,7 +54,7 @@ class Frontier:
         return preformatted(str(self))
 
     def __str__(self) -> str:
-        with random_unmoved():
+        with preserve_python_rng():
             return self._table()
 
     def _table(self) -> str:

@@ -30,7 +30,7 @@ from echo.plans.decisions import (
 from echo.plans.key import PlanKey
 from echo.plans.why import Flipper, NotFused, Why, why
 from echo.system.files import digest_of, read_json
-from echo.system.terminal import counted, preformatted, random_unmoved, size_text
+from echo.system.terminal import counted, preformatted, preserve_python_rng, size_text
 from echo.system.threads import Lock
 
 # The seconds of a training step, as a plan predicts them.
@@ -192,7 +192,7 @@ class Plan:
         return f"{part} time" if self.time is None else f"{self.time.change} time ({part})"
 
     def __str__(self) -> str:
-        with random_unmoved():
+        with preserve_python_rng():
             from echo.plans.text import render  # rich is needed to print, not to plan
 
             return render(self)

@@ -7,12 +7,12 @@ from echo.policies.all import All
 from echo.policies.echo import Echo
 from echo.policies.exact import Exact
 from echo.policies.mincut import Mincut
-from echo.policies.none import None_
+from echo.policies.none import RecomputeNone
 from echo.policies.problem import Policy
 from echo.policies.search import Search
 from echo.policies.sublinear import Sublinear
 
-POLICIES: tuple[Policy, ...] = (Search(), Echo(), Sublinear(), Mincut(), Exact(), All(), None_())
+POLICIES: tuple[Policy, ...] = (Search(), Echo(), Sublinear(), Mincut(), Exact(), All(), RecomputeNone())
 
 
 def policy_named(name: str) -> Policy:

@@ -13,7 +13,7 @@ from echo.ir.ops import is_heavy_in_torch
 from echo.ir.schedule import Splits
 from echo.ir.training_graph import TrainingGraph
 from echo.policies.least import least
-from echo.policies.problem import Policy, Problem, chosen_in_time, partition
+from echo.policies.problem import Policy, Problem, partition, run_with_deadline
 from echo.system.process import NEVER, Deadline
 
 _SIMULATIONS = 500_000  # of the whole graph, that a search may take: a few seconds for some hundred nodes
@@ -92,7 +92,7 @@ def solve_graph(
     """
 
     def solve(problem: Problem) -> Solved:
-        splits, _ = chosen_in_time(policy, problem)
+        splits, _ = run_with_deadline(policy, problem)
         return Solved(splits, problem.value(splits), problem.candidates is not light.candidates)
 
     light = problem_of_graph(training, seconds, max_bytes=max_bytes, heavy=False, deadline=deadline)

@@ -9,7 +9,7 @@ from echo.policies.problem import Problem
 
 
 @dataclass(frozen=True)
-class None_:
+class RecomputeNone:
     """Recomputes only the nodes that the user insists on; ignores the limits."""
 
     name: str = "none"

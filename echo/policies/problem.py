@@ -13,8 +13,8 @@ from echo.estimators.storage_planner import Choice, Evaluation, Evaluator
 from echo.ir.graph import Entry
 from echo.ir.schedule import Splits, once
 from echo.ir.training_graph import ASSIGNED, EXECUTOR, PEAK, TrainingGraph
-from echo.policies.classes import roles
-from echo.system.process import NEVER, Deadline, OutOfTime
+from echo.policies.equivalence_classes import roles
+from echo.system.process import NEVER, Deadline, DeadlineExceeded
 
 # Segments: groups of forward nodes between the compute-heavy operators (Echo, ISCA'20, section 4).
 
@@ -70,9 +70,10 @@ _KNOWN = 0.2
 class WarmStart:
     """The choice for a graph of the same model with another length of its sequences, or another batch size.
 
-    ``recompute`` says for each role (`echo.policies.classes.roles`), finest first, whether most of its nodes were
-    recomputed. ``splits`` is the whole schedule, for a graph with the same ``structure``, as another batch size has.
-    ``is_known``: the graph is the other one with a few operators replaced, whatever their neighbours' roles say.
+    ``recompute`` says for each role (`echo.policies.equivalence_classes.roles`), finest first, whether most of its
+    nodes were recomputed. ``splits`` is the whole schedule, for a graph with the same ``structure``, as another batch
+    size has. ``is_known``: the graph is the other one with a few operators replaced, whatever their neighbours' roles
+    say.
     """
 
     recompute: tuple[Mapping[int, bool], ...]
@@ -232,7 +233,7 @@ class Policy(Protocol):
 # A policy under a deadline: when the time is over, its best choice so far is taken.
 
 
-def chosen_in_time(policy: Policy, problem: Problem) -> tuple[Splits, bool]:
+def run_with_deadline(policy: Policy, problem: Problem) -> tuple[Splits, bool]:
     """The schedule of a policy, and whether the policy ended before the problem's deadline.
 
     Otherwise the schedule is the best that the policy evaluated until then, or the one that recomputes nothing.
@@ -242,12 +243,12 @@ def chosen_in_time(policy: Policy, problem: Problem) -> tuple[Splits, bool]:
     timed = _Timed(problem)
     try:
         return policy.choose(replace(problem, evaluator=timed)), not problem.deadline.is_over
-    except OutOfTime:
+    except DeadlineExceeded:
         return timed.best, False
 
 
 class _Timed:
-    """An evaluator that remembers the best choice, and raises `OutOfTime` at the deadline."""
+    """An evaluator that remembers the best choice, and raises `DeadlineExceeded` at the deadline."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem, self._evaluator = problem, problem.evaluator
@@ -260,7 +261,7 @@ class _Timed:
     ) -> Evaluation:
         """As `echo.estimators.storage_planner.Evaluator.evaluate`."""
         if self._problem.deadline.is_over:
-            raise OutOfTime
+            raise DeadlineExceeded
         evaluation = self._evaluator.evaluate(recompute, match_ranges, limit, splits)
         exact = limit is None or evaluation.bytes <= limit
         if exact and PEAK not in match_ranges and self._problem.rank(evaluation) < self._rank:

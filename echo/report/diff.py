@@ -10,7 +10,7 @@ from rich.table import Table
 from echo.errors import OptionError
 from echo.report.profile import Profile
 from echo.report.usage import PLANNED, Layer, Usage, layer_of
-from echo.system.terminal import MB, megabytes, random_unmoved, text_of
+from echo.system.terminal import MB, megabytes, preserve_python_rng, text_of
 
 _WIDTH = 120
 _MOST = 12
@@ -24,7 +24,7 @@ def difference(before: Profile, after: Profile, layer: Layer = layer_of) -> str:
         OptionError: they have no graph in common.
     """
     graphs = _common(before, after)
-    with random_unmoved():
+    with preserve_python_rng():
         parts: list[RenderableType] = []
         for name in graphs:
             parts += _tables(name, before.usages[name], after.usages[name], layer)

@@ -32,7 +32,7 @@ from echo.report.charts import (
 from echo.report.foreseen import of_symbol
 from echo.report.text import more_memory, render
 from echo.report.usage import ALWAYS, MIRROR, PLANNED, PROCESS, STOCK, Layer, Usage, layer_of
-from echo.system.terminal import megabytes, preformatted, random_unmoved, size_text
+from echo.system.terminal import megabytes, preformatted, preserve_python_rng, size_text
 
 if TYPE_CHECKING:
     from echo.report.profile import Profile
@@ -224,7 +224,7 @@ def html(profile: Profile, title: str = "", layer: Layer = layer_of) -> str:
     Raises:
         UnsupportedError: jinja2 or vl-convert-python is not there.
     """
-    with random_unmoved():
+    with preserve_python_rng():
         jinja, convert = module_of("jinja2"), module_of("vl_convert")
         environment = jinja.Environment(
             loader=jinja.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
@@ -364,7 +364,7 @@ def write(make: Callable[[], Mapping[str, Any]], path: str | os.PathLike[str]) -
         OptionError, UnsupportedError: as `save`.
     """
     ending = ending_of(path)
-    with random_unmoved():
+    with preserve_python_rng():
         convert = module_of("vl_convert")
         spec = make()
         if ending == ".svg":
@@ -384,7 +384,7 @@ def _both(profile: Profile, title: str, layer: Layer) -> dict[str, Any]:
 
 def shown(profile: Profile) -> str:
     """HTML: bytes by kind and over the step as SVG, then the text of the profile."""
-    with random_unmoved():
+    with preserve_python_rng():
         text = preformatted(render(profile))
         try:
             convert = module_of("vl_convert")

@@ -13,7 +13,7 @@ from echo.plans.plan import Plan
 from echo.report.segment import Segment
 from echo.report.usage import STOCK, Usage, from_columns, to_columns
 from echo.system.files import read_json
-from echo.system.terminal import random_unmoved
+from echo.system.terminal import preserve_python_rng
 
 FORMAT = "echo-profile-1"
 
@@ -36,7 +36,7 @@ class Profile:
     segment: Segment | None = None
 
     def __str__(self) -> str:
-        with random_unmoved():
+        with preserve_python_rng():
             from echo.report.text import render  # rich is needed to print, not to profile
 
             return render(self)

@@ -18,15 +18,15 @@ from echo.runtime.backward_checks import InputWatch, watch_of, watch_of_all
 from echo.runtime.bind_request import Shapes
 
 if TYPE_CHECKING:
-    from echo.runtime.on_error import OnError
-    from echo.runtime.rehearsal import Verifier
+    from echo.runtime.error_policy import ErrorPolicy
+    from echo.runtime.verifier import Verifier
 
 
 class Rebinds(Protocol):
     """The protocol by which an executor is bound again (`echo.runtime.bind.Rebinder`)."""
 
     @property
-    def on_error(self) -> OnError:
+    def on_error(self) -> ErrorPolicy:
         """The error policy of the bind."""
 
     def replan(self, binding: Binding) -> tuple[Graph, Graph] | None:

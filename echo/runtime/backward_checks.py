@@ -19,8 +19,8 @@ from echo.frontend import mxnet_settings
 from echo.ir.graph import Graph
 from echo.native import watch
 from echo.native.watch import Record
-from echo.passes.reread import MIXTURE, read_again, texts, written
-from echo.runtime.stand_ins import STAND_INS
+from echo.passes.recompute_inputs import MIXTURE, texts, variables_read_in_backward, written
+from echo.runtime.patches import PATCHES
 
 # Gluon's backward passes that would be wrong are refused: in another mode than forward, or of arrays written since.
 #
@@ -63,7 +63,7 @@ def quiet_backward() -> None:
 
 
 def _guard() -> None:
-    STAND_INS.put_for_good(_LIB, "MXAutogradBackwardEx", _guarded)
+    PATCHES.put_for_good(_LIB, "MXAutogradBackwardEx", _guarded)
 
 
 def _guarded(original: Callable[..., int]) -> Callable[..., int]:
@@ -125,7 +125,7 @@ class InputWatch:
 
 def watch_of(graph: Graph, user: Graph, names: Sequence[str]) -> InputWatch | None:
     """The watch of a graph, bound for the user's with inputs of these names; None where nothing is read again."""
-    messages = texts(graph, read_again(graph, user))
+    messages = texts(graph, variables_read_in_backward(graph, user))
     places = [place for place, name in enumerate(names) if name in messages]
     return _input_watch(places, [messages[names[place]] for place in places], digests=True)
 

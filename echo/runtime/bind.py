@@ -27,10 +27,10 @@ from echo.plans.plan import Plan
 from echo.runtime import bind_request
 from echo.runtime.applied import Applied
 from echo.runtime.bind_plan import NOTHING, Choice, find_plan, follow_plan, plan_bind
-from echo.runtime.bind_request import Bind, shapes_of
+from echo.runtime.bind_request import BindRequest, shapes_of
+from echo.runtime.error_policy import ErrorPolicy, RaiseUnmetRequests, first_bindable
 from echo.runtime.executor import PlannedExecutor, planned_executor
-from echo.runtime.on_error import OnError, RaiseUnmetRequests, next_best
-from echo.runtime.rehearsal import Verifier
+from echo.runtime.verifier import Verifier
 from echo.system.threads import own_binds
 
 # Binding with a plan: how an optimized symbol, or any symbol in transparent mode, becomes an executor.
@@ -40,13 +40,13 @@ logger = logging.getLogger("echo")
 
 @own_binds()
 def with_plan(
-    request: Bind,
+    request: BindRequest,
     options: Options,
-    on_error: OnError,
+    on_error: ErrorPolicy,
     read: Callable[[], Graph],
     record: Callable[[Plan], None] | None = None,
 ) -> mx.executor.Executor:
-    """Plans the symbol, and has MXNet bind the planned graph, or the next best where MXNet refuses that (`next_best`).
+    """Plans the symbol, and has MXNet bind the planned graph, or the first that it accepts (`first_bindable`).
 
     ``read`` returns the symbol's graph, ``record`` receives the plan. The executor shows the user's symbol.
 
@@ -67,7 +67,7 @@ def with_plan(
     choice = find(options)
     bind = functools.partial(_bound, user, request, rebinder)
     unfused = functools.partial(_unfused, find, options, choice)
-    executor, (planned, pool) = next_best(choice, bind, unfused, NOTHING, on_error, "bound")
+    executor, (planned, pool) = first_bindable(choice, bind, unfused, NOTHING, on_error, "bound")
     if planned is None:
         return executor
     if record is not None:
@@ -87,7 +87,7 @@ def _unfused(find: Callable[[Options], Choice], options: Options, choice: Choice
     return find(replace(options, fuse=False)) if has_fused else NOTHING
 
 
-def _bound(user: Symbol, request: Bind, rebinder: Rebinder, choice: Choice) -> mx.executor.Executor:
+def _bound(user: Symbol, request: BindRequest, rebinder: Rebinder, choice: Choice) -> mx.executor.Executor:
     """An executor of the planned graph, or of the user's own where there is none or nothing is changed."""
     planned = choice.planned
     if planned is None or planned.plan.changes_nothing:
@@ -104,7 +104,7 @@ def _bound(user: Symbol, request: Bind, rebinder: Rebinder, choice: Choice) -> m
     return executor
 
 
-def as_it_is(request: Bind) -> mx.executor.Executor:
+def as_it_is(request: BindRequest) -> mx.executor.Executor:
     """Has MXNet bind the user's own symbol, without a plan."""
     with own_binds():
         return request.call(plain(request.symbol))
@@ -153,7 +153,7 @@ class OptimizedSymbol(Symbol):  # type: ignore[misc]
         """As ``Symbol.bind``, with a plan applied."""
         return self._bound(bind_request.bind(self, Symbol.bind, *args, **kwargs))
 
-    def _bound(self, request: bind_request.Bind) -> mx.executor.Executor:
+    def _bound(self, request: bind_request.BindRequest) -> mx.executor.Executor:
         on_error = RaiseUnmetRequests(self.options)
         return on_error(
             lambda options: with_plan(request, options, on_error, self.graph, self.plans.append),
@@ -181,7 +181,7 @@ class Rebinder:
 
     user: Graph
     ctx: mx.Context
-    on_error: OnError
+    on_error: ErrorPolicy
     record: Callable[[Plan], None] | None
 
     def replan(self, binding: Binding) -> tuple[Graph, Graph] | None:

@@ -23,11 +23,11 @@ from echo.ir.training_graph import EXECUTOR
 from echo.passes.analysis import FindCandidates
 from echo.passes.request import Request
 from echo.planning.plan_cache import Found
-from echo.planning.service import Planner
+from echo.planning.planner import Planner
 from echo.plans.decisions import marked
 from echo.plans.options import Options
 from echo.policies.problem import WarmStart
-from echo.runtime.bind_request import Bind, binding_of
+from echo.runtime.bind_request import BindRequest, binding_of
 from echo.runtime.executor import PlannedExecutor
 from echo.runtime.foresight import FORESIGHT
 
@@ -47,7 +47,7 @@ class Choice(NamedTuple):
 NOTHING = Choice()
 
 
-def plan_bind(graph: Graph, request: Bind, options: Options, details: bool) -> Choice:
+def plan_bind(graph: Graph, request: BindRequest, options: Options, details: bool) -> Choice:
     """Has the graph of a bind planned, and finds the pool of the new executor.
 
     A bind that shares a pool follows the choice of the pool's owner, unless a plan of its own makes the pool grow less.

@@ -84,7 +84,7 @@ class Caller(Protocol):
 
 
 @dataclass(frozen=True)
-class Bind:
+class BindRequest:
     """One call of ``simple_bind`` or ``bind``: how MXNet does it, and what planning has to know.
 
     ``call`` binds a symbol; one with fused operators needs the inferred shapes, since MXNet cannot infer them there.
@@ -102,7 +102,7 @@ class Bind:
 
 def simple_bind(symbol: Symbol, original: Any, ctx: mx.Context, grad_req: Any = "write", type_dict: Any = None,
                 stype_dict: Any = None, group2ctx: Any = None, shared_arg_names: Any = None, shared_exec: Any = None,
-                shared_buffer: Any = None, **kwargs: Any) -> Bind:  # fmt: skip
+                shared_buffer: Any = None, **kwargs: Any) -> BindRequest:  # fmt: skip
     """A call of ``Symbol.simple_bind``; ``original`` is MXNet's own method."""
 
     def call(bound: Symbol, inferred: Binding | None = None) -> mx.executor.Executor:
@@ -116,7 +116,7 @@ def simple_bind(symbol: Symbol, original: Any, ctx: mx.Context, grad_req: Any = 
         shapes = {name: tuple(kwargs[name]) for name in kwargs.keys() & known if not isinstance(kwargs[name], str)}
         return infer_binding(symbol, shapes, type_dict, grad_req)
 
-    return Bind(symbol, ctx, call, binding, _why_untouched(symbol, grad_req, group2ctx, stype_dict), shared_exec)
+    return BindRequest(symbol, ctx, call, binding, _why_untouched(symbol, grad_req, group2ctx, stype_dict), shared_exec)
 
 
 def bind(
@@ -129,7 +129,7 @@ def bind(
     aux_states: Any = None,
     group2ctx: Any = None,
     shared_exec: Any = None,
-) -> Bind:
+) -> BindRequest:
     """A call of ``Symbol.bind``; ``original`` is MXNet's own method."""
 
     def call(bound: Symbol, inferred: Binding | None = None) -> mx.executor.Executor:
@@ -143,7 +143,7 @@ def bind(
         untouched = untouched or "no argument needs a gradient"
     if any(array.stype != "default" for arrays in (args, args_grad) for array in _arrays(arrays)):
         untouched = untouched or "sparse arguments"
-    return Bind(symbol, ctx, call, binding, untouched, shared_exec)
+    return BindRequest(symbol, ctx, call, binding, untouched, shared_exec)
 
 
 def _why_untouched(symbol: Symbol, grad_req: Any, group2ctx: Any, stype_dict: Any) -> str:

@@ -29,12 +29,12 @@ from echo.plans.plan import Plan
 from echo.runtime.backward_checks import keep, note, quiet_backward
 from echo.runtime.bind_plan import PLANNER, find_plan, follow_plan
 from echo.runtime.cached_choice import STOCK, CachedChoice, StockCachedOp, UnfusedCachedOp, chosen
+from echo.runtime.error_policy import ErrorPolicy, first_bindable
 from echo.runtime.foresight import FORESIGHT
-from echo.runtime.held import beside_storage
 from echo.runtime.monitor import WithoutClones
-from echo.runtime.on_error import OnError, next_best
-from echo.runtime.rehearsal import call_is_right
 from echo.runtime.shape_plans import Answer, ShapePlans, Signature
+from echo.runtime.storage_check import beside_storage
+from echo.runtime.verifier import call_matches_original
 from echo.runtime.verify_report import Case
 from echo.system.process import return_large_blocks
 from echo.system.threads import Lock, own_binds
@@ -53,7 +53,7 @@ class PlannedCachedOp:
     """
 
     def __init__(
-        self, symbol: Symbol, flags: Sequence[tuple[str, Any]], on_error: OnError, details: bool = True
+        self, symbol: Symbol, flags: Sequence[tuple[str, Any]], on_error: ErrorPolicy, details: bool = True
     ) -> None:
         self.details = details
         self._on_error = on_error
@@ -111,7 +111,7 @@ class PlannedCachedOp:
         return outputs
 
     def _run(self, current: Any, choice: CachedChoice, signature: Signature, args: Any, kwargs: Any) -> Ran:
-        """Runs one call, with `next_best` where MXNet refuses a planned graph at its first call.
+        """Runs one call, with `first_bindable` where MXNet refuses a planned graph at its first call.
 
         Gives the outputs, and the choice that ran.
         """
@@ -141,7 +141,7 @@ class PlannedCachedOp:
     def _next_best(
         self, choice: CachedChoice, run: Callable[[CachedChoice], Any], signature: Signature, args: Sequence[Any]
     ) -> Ran:
-        """As `next_best`; the choice that comes to run is that of the signature from now on.
+        """As `first_bindable`; the choice that comes to run is that of the signature from now on.
 
         Where that one cannot run in the mode of this call, the user's own graph runs, and the choice waits.
         """
@@ -153,7 +153,7 @@ class PlannedCachedOp:
                 second = self._unfused(choice, signature, args)
                 return self._now(second)
 
-        result, ran = next_best(choice, run, unfused, STOCK, self._on_error, "runs")
+        result, ran = first_bindable(choice, run, unfused, STOCK, self._on_error, "runs")
         if ran is not choice:
             waits = ran is STOCK and self._now(second) is not second
             self._shapes.settle(signature, second if waits else ran)
@@ -248,7 +248,7 @@ class PlannedCachedOp:
 
         states = self._symbol.list_auxiliary_states()
         stock, fresh = lambda: self._new_op(STOCK), lambda: self._new_op(choice)
-        return call_is_right(stock, self._current, fresh, dict(zip(names, args)), states, case, options.strict)
+        return call_matches_original(stock, self._current, fresh, dict(zip(names, args)), states, case, options.strict)
 
     def _new_op(self, choice: CachedChoice) -> Any:
         if choice.graph is None:

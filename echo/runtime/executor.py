@@ -24,9 +24,9 @@ from echo.plans.decisions import unmarked
 from echo.runtime.applied import Applied
 from echo.runtime.backward_checks import refuse_changed
 from echo.runtime.bind_request import binding_of, fitted, inferred_shapes, outgrow, requests_of, size_of
+from echo.runtime.error_policy import first_bindable
 from echo.runtime.foresight import FORESIGHT
 from echo.runtime.monitor import WithoutClones
-from echo.runtime.on_error import next_best
 
 if TYPE_CHECKING:
     from echo.native.watch import Record
@@ -97,7 +97,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         if verifier is not None and self._applied.graph != self._applied.user:
             if self._shown is not None:
                 self._shown.muted = True
-            self._is_wrong = not verifier.is_right(self, inputs)
+            self._is_wrong = not verifier.matches_original(self, inputs)
             if self._shown is not None:
                 self._shown.muted = False
 
@@ -200,7 +200,9 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         def reshaped(applied: Applied) -> mx.executor.Executor:
             return self._reshaped(applied, partial_shaping, allow_up_sizing, kwargs)
 
-        executor, applied = next_best(applied, reshaped, lambda: stock, stock, applied.rebinder.on_error, "reshaped")
+        executor, applied = first_bindable(
+            applied, reshaped, lambda: stock, stock, applied.rebinder.on_error, "reshaped"
+        )
         executor = planned_executor(executor, applied)
         if self._monitor is not None:
             executor.set_monitor_callback(*self._monitor)

@@ -20,7 +20,7 @@ from echo.errors import one_line
 from echo.ir.training_graph import EXECUTOR
 from echo.plans.plan import Plan
 from echo.report.foreseen import NO_GPU, Foreseen, Process, foreseen
-from echo.runtime.stand_ins import STAND_INS
+from echo.runtime.patches import PATCHES
 from echo.system.process import resident
 from echo.system.terminal import size_text
 from echo.system.threads import ONCE, Lock
@@ -54,7 +54,7 @@ class Foresight:
             self._process = Process(resident("VmRSS"), to_come=plan.subject.runner == EXECUTOR)
             if not self._watches:
                 self._watches = True
-                STAND_INS.put_for_good(mx.optimizer.Updater, "__call__", self._watched)
+                PATCHES.put_for_good(mx.optimizer.Updater, "__call__", self._watched)
                 atexit.register(self.log)
 
     def begins(self) -> None:
@@ -97,7 +97,7 @@ class Foresight:
         """Logs what the process held at most, against the prediction."""
         self.see(resident("VmHWM"))
         with self._lock.held():
-            if self._first is not None:  # there was one step only
+            if self._plan is not None and self._first is not None:  # there was one step only
                 self._predict()
         if self.found is not None and self._seen:
             predicted = size_text(self.found.echo.total)
@@ -109,7 +109,7 @@ class Foresight:
         try:
             yield
         except Exception as error:
-            self._plan = None
+            self._plan = self._first = None
             logger.warning("echo: the peak of the process is not predicted: %s", one_line(error))
 
     def _watched(self, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -20,14 +20,14 @@ from echo.plans.options import Options
 from echo.runtime.bind_plan import session_of
 from echo.runtime.cached_choice import StockCachedOp
 from echo.runtime.cached_op import PlannedCachedOp
-from echo.runtime.on_error import OnError, RaiseUnmetRequests
-from echo.runtime.stand_ins import STAND_INS
+from echo.runtime.error_policy import ErrorPolicy, RaiseUnmetRequests
+from echo.runtime.patches import PATCHES
 from echo.runtime.unplanned import UNPLANNED, say_if_parts
 from echo.system.threads import PerThread, are_own
 
 # Which CachedOps of the process are planned: those of blocks that the user named, or with ``ECHO=1`` all of them.
 
-_HERE: PerThread[OnError | None] = PerThread(None)
+_HERE: PerThread[ErrorPolicy | None] = PerThread(None)
 
 
 @functools.wraps(StockCachedOp, assigned=(), updated=())
@@ -35,16 +35,16 @@ def cached_op(symbol: Symbol, flags: Sequence[tuple[str, Any]] = ()) -> Any:
     """Takes the place of ``mxnet.ndarray.CachedOp``: makes a planned one, or MXNet's own where none is asked for."""
     UNPLANNED.graph()
     is_named = _HERE.value is not None  # the program may read the plans of a block that it named
-    on_error = _HERE.value or STAND_INS.policy
+    on_error = _HERE.value or PATCHES.policy
     if on_error is None or are_own():
         return StockCachedOp(symbol, flags)
     return on_error(lambda _: PlannedCachedOp(symbol, flags, on_error, is_named), lambda: StockCachedOp(symbol, flags))
 
 
 @contextlib.contextmanager
-def planned_by(on_error: OnError) -> Iterator[None]:
+def planned_by(on_error: ErrorPolicy) -> Iterator[None]:
     """CachedOps that this thread makes meanwhile are planned."""
-    STAND_INS.put(mx.nd, "CachedOp", lambda _: cached_op)
+    PATCHES.put(mx.nd, "CachedOp", lambda _: cached_op)
     with _HERE.set_to(on_error):
         yield
 
@@ -83,7 +83,7 @@ class PlannedBy:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        STAND_INS.put_for_good(HybridBlock, "_build_cache", _planned_build)
+        PATCHES.put_for_good(HybridBlock, "_build_cache", _planned_build)
 
     def __copy__(self) -> PlannedBy:
         return self  # which nothing changes

@@ -19,7 +19,7 @@ import numpy as np
 
 from echo import native
 from echo.errors import NativeError, OptionError, UnsupportedError, one_line
-from echo.frontend.apart import interpreter
+from echo.frontend.measurement_process import interpreter
 from echo.frontend.session import MIRROR_VARIABLE, MxnetSession
 from echo.frontend.symbols import graph_of, symbol_of
 from echo.ir.training_graph import EXECUTOR, TrainingGraph
@@ -32,7 +32,7 @@ from echo.plans.plan import Plan
 from echo.report.profile import Profile
 from echo.report.segment import segment_of
 from echo.report.usage import BLOCKS, DEVICE, GRAPH, MIRROR, PLANNED, PROCESS, STOCK, STORAGE, UNWRITTEN, Usage, usage
-from echo.runtime import bind_plan, held
+from echo.runtime import bind_plan, storage_check
 from echo.runtime.bind import optimize_symbol
 from echo.system.process import reset_peak, resident, trim
 
@@ -116,10 +116,10 @@ def _grow(folder: Path) -> dict[str, int]:
     trim()
     before = {PROCESS: resident("VmRSS"), DEVICE: _on_device(ctx)}
     blocks, unwritten = _blocks()
-    if held.why_not():
+    if storage_check.why_not():
         storage, (bound, on_device) = None, _train(symbol, ctx, call)
     else:
-        storage, (bound, on_device) = held.held(lambda: _train(symbol, ctx, call), ctx)
+        storage, (bound, on_device) = storage_check.held(lambda: _train(symbol, ctx, call), ctx)
     after = {PROCESS: resident("VmHWM"), DEVICE: on_device}
     grown = {key: after[key] - before[key] for key in after if before[key]}
     if storage is None:

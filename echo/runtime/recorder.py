@@ -23,7 +23,7 @@ from echo.errors import EchoError, OptionError
 from echo.native.loading import function
 from echo.recording.energy import Gpus, Rapl
 from echo.recording.windows import FORMAT, Reading, Row, RowFile, Windows, columns_of, summary
-from echo.runtime import held
+from echo.runtime import storage_check
 from echo.runtime.foresight import FORESIGHT
 from echo.system.cuda import bus_ids
 from echo.system.process import reset_peak, resident
@@ -42,7 +42,7 @@ class StorageCounter:
     """
 
     def __init__(self) -> None:
-        why = held.why_not()
+        why = storage_check.why_not()
         if why:
             raise LookupError(f"MXNet's storage: {why}")
         try:

@@ -24,14 +24,14 @@ from echo.frontend.symbols import graph_of
 from echo.plans.options import CHECK_VARIABLE, Options, options_from, value_of, warn_of_misspelt
 from echo.runtime import bind, bind_request
 from echo.runtime.bind import OptimizedSymbol
+from echo.runtime.error_policy import ErrorPolicy, NeverStopTraining
 from echo.runtime.gluon import cached_op
-from echo.runtime.on_error import NeverStopTraining, OnError
-from echo.runtime.stand_ins import STAND_INS
+from echo.runtime.patches import PATCHES
 from echo.runtime.unplanned import watched_hybridize, watched_step
 from echo.system.threads import Once, are_own
 
 logger = logging.getLogger("echo")
-_BINDS: dict[str, Callable[..., bind_request.Bind]] = {
+_BINDS: dict[str, Callable[..., bind_request.BindRequest]] = {
     "simple_bind": bind_request.simple_bind,
     "bind": bind_request.bind,
 }
@@ -40,7 +40,7 @@ _BINDS: dict[str, Callable[..., bind_request.Bind]] = {
 class Enabled:
     """The context manager that `enable` returns: at its end it restores the state from before."""
 
-    def __init__(self, before: OnError | None) -> None:
+    def __init__(self, before: ErrorPolicy | None) -> None:
         self._before = before
 
     def __enter__(self) -> Enabled:
@@ -65,10 +65,10 @@ def disable() -> None:
     _switch(None)
 
 
-def _switch(on_error: OnError | None) -> OnError | None:
+def _switch(on_error: ErrorPolicy | None) -> ErrorPolicy | None:
     """Switches transparent mode on with this policy, or off with None; the policy from before."""
-    with STAND_INS.lock.held():
-        before = STAND_INS.switch(on_error)
+    with PATCHES.lock.held():
+        before = PATCHES.switch(on_error)
         for name, describe in _BINDS.items():
             _put_or_take_out(Symbol, name, functools.partial(_wrapped, describe))
         _put_or_take_out(mx.nd, "CachedOp", lambda _: cached_op)
@@ -78,18 +78,18 @@ def _switch(on_error: OnError | None) -> OnError | None:
 
 
 def _put_or_take_out(owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
-    if STAND_INS.policy is None:
-        STAND_INS.take_out(owner, name)
+    if PATCHES.policy is None:
+        PATCHES.take_out(owner, name)
     else:
-        STAND_INS.put(owner, name, make)
+        PATCHES.put(owner, name, make)
 
 
-def _wrapped(describe: Callable[..., bind_request.Bind], original: Callable[..., Any]) -> Callable[..., Any]:
+def _wrapped(describe: Callable[..., bind_request.BindRequest], original: Callable[..., Any]) -> Callable[..., Any]:
     """Takes the place of a bind of MXNet's. Inside of another wrapper of echo's it passes binds through."""
 
     @functools.wraps(original)
     def wrapper(symbol: Symbol, *args: Any, **kwargs: Any) -> mx.executor.Executor:
-        on_error = STAND_INS.policy
+        on_error = PATCHES.policy
         if on_error is None or are_own() or isinstance(symbol, OptimizedSymbol):
             return original(symbol, *args, **kwargs)
         return _planned(functools.partial(original, symbol, *args, **kwargs),
@@ -99,7 +99,7 @@ def _wrapped(describe: Callable[..., bind_request.Bind], original: Callable[...,
 
 
 def _planned(
-    stock: Callable[[], mx.executor.Executor], describe: Callable[[], bind_request.Bind], on_error: OnError
+    stock: Callable[[], mx.executor.Executor], describe: Callable[[], bind_request.BindRequest], on_error: ErrorPolicy
 ) -> mx.executor.Executor:
     def planned(options: Options) -> mx.executor.Executor:
         request = describe()

@@ -19,7 +19,7 @@ from echo.errors import EchoError
 from echo.ir.graph import Graph
 from echo.ir.ops import may_draw
 from echo.runtime import random_state
-from echo.runtime.held import Array, Difference, Pair
+from echo.runtime.storage_check import Array, Difference, Pair
 
 logger = logging.getLogger("echo")
 TOLERANCE = {"float16": 2e-3, "float32": 2e-5, "float64": 2e-5}  # of the largest element, where operators are fused

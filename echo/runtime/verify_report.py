@@ -27,7 +27,7 @@ from echo.ir.graph import Graph
 from echo.ir.training_graph import EXECUTOR
 from echo.plans.plan import Plan
 from echo.runtime import verify
-from echo.runtime.held import Difference, Pair
+from echo.runtime.storage_check import Difference, Pair
 
 _SETTINGS = ("MXNET_", "NNVM_", "ECHO_", "OMP_", "MKLDNN_", "DNNL_")
 _SCRIPT = '''"""Runs the step again in which echo's plan and the stock graph differed: python reproduce.py"""

@@ -141,7 +141,7 @@ SLOTS: dict[str, bool] = {"slots": True} if sys.version_info >= (3, 10) else {}
 # and on every worker.
 
 
-class OutOfTime(Exception):
+class DeadlineExceeded(Exception):
     """A search has to end now; the best that it has found so far is taken."""
 
 

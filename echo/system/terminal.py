@@ -121,7 +121,7 @@ def text_of(parts: Iterable[RenderableType], width: int) -> str:
 
 
 @contextlib.contextmanager
-def random_unmoved() -> Iterator[None]:
+def preserve_python_rng() -> Iterator[None]:
     """Restores the state of Python's random generator at the end."""
     state = random.getstate()
     try:

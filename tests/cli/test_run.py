@@ -40,8 +40,8 @@ def test_without_pth_files_echo_is_active(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
         "import os, sys\nassert 'mxnet' not in sys.modules and 'numpy' not in sys.modules\n"
-        "import mxnet\nfrom echo.runtime.stand_ins import STAND_INS\n"
-        "print(STAND_INS.policy.options, os.environ['ECHO'])\n"
+        "import mxnet\nfrom echo.runtime.patches import PATCHES\n"
+        "print(PATCHES.policy.options, os.environ['ECHO'])\n"
     )
     values = {key: value for key, value in os.environ.items() if not key.startswith("ECHO")}
     values["PYTHONPATH"] = os.pathsep.join([str(ROOT), *(path for path in sys.path if path.endswith("site-packages"))])
@@ -127,7 +127,7 @@ def test_program_of_blocks_that_are_not_hybridized_is_told(
 @pytest.mark.slow
 def test_options_of_run_are_those_of_plan(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
-        "import mxnet\nfrom echo.runtime.stand_ins import STAND_INS as s\nprint(s.policy.options)"
+        "import mxnet\nfrom echo.runtime.patches import PATCHES as s\nprint(s.policy.options)"
     )
     words = ["--keep", "fc*", "--keep", "Pooling", "--recompute", "tanh0", "--optimizer-states", "2", "--max-planning",
              "none", "--fuse", "memory", "--memory-budget", "50%"]  # fmt: skip

@@ -6,7 +6,7 @@ from echo.cli.tables import compared, held_at_peak, render_comparison, render_re
 from echo.ir.data_graph import DataGraph
 from echo.policies.all import All
 from echo.policies.data_problem import Solved, problem_of_graph, solve_graph
-from echo.policies.none import None_
+from echo.policies.none import RecomputeNone
 from echo.recording.windows import summary
 from echo.system.terminal import size_text
 from tests.data_graphs import chain, unrolled
@@ -87,5 +87,5 @@ def test_heavy_operators_are_counted() -> None:
 
 def test_what_is_held_at_the_peak() -> None:
     """The first gradient reads everything below the loss: the chain, the loss, and what it makes itself."""
-    held = held_at_peak(chain(4).training, solve_graph(None_(), *chain(4), max_bytes=0))
+    held = held_at_peak(chain(4).training, solve_graph(RecomputeNone(), *chain(4), max_bytes=0))
     assert held == "tanh0 1 bytes, tanh1 1 bytes, tanh2 1 bytes, tanh3 1 bytes, loss4 1 bytes"

@@ -21,7 +21,7 @@ from echo.frontend.symbols import graph_of, infer_binding
 from echo.ir.graph import Entry
 from echo.ir.schedule import with_clones
 from echo.ir.training_graph import DYNAMIC, SHAPED, STATIC, TrainingGraph
-from echo.runtime.held import held
+from echo.runtime.storage_check import held
 from echo.system.terminal import size_text
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")

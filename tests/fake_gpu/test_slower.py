@@ -16,7 +16,7 @@ from echo.frontend.symbols import graph_of, infer_binding, types_of
 from echo.passes.patterns.apply import find
 from echo.passes.patterns.graph_view import View
 from echo.passes.patterns.sample import sample
-from echo.planning.service import Planner
+from echo.planning.planner import Planner
 from echo.runtime import bind_plan as runtime_find
 from tests.fake_gpu import device
 from tests.fused_models import EXAMPLES

@@ -14,10 +14,10 @@ import pytest
 from echo.estimators.measuring import UnmeasurableError
 from echo.estimators.operator_groups import is_free
 from echo.frontend import measure
-from echo.frontend.apart import measuring
 from echo.frontend.capture import training_graph
 from echo.frontend.install import install_hook
 from echo.frontend.measure import Meter
+from echo.frontend.measurement_process import measuring
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.ir.training_graph import TrainingGraph
 

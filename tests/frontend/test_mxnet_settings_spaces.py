@@ -44,7 +44,7 @@ def test_other_numbers_are_settings_of_plans(
 _PROGRAM = """
 import mxnet as mx, numpy as np
 from echo.frontend.mxnet_settings import spaces
-from echo.runtime import held
+from echo.runtime import storage_check as held
 from echo.runtime.recorder import StorageCounter
 first = mx.nd.random.uniform(shape=(4,)).asnumpy().tolist()
 x = mx.nd.array(np.random.RandomState(0).rand(1 << 20))

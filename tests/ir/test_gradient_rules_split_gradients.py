@@ -23,7 +23,7 @@ from echo.ir.gradient_rules import implementations, known, split_gradients, spli
 from echo.ir.graph import Entry
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, GradientRule
 from echo.ir.training_graph import TrainingGraph
-from echo.planning.service import Planner
+from echo.planning.planner import Planner
 from echo.plans.plan import Plan
 from echo.runtime import bind_plan
 from tests.conftest import Case, case_of

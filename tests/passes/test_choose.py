@@ -24,14 +24,14 @@ from echo.passes.request import Request, Unreached
 from echo.passes.rules import Rules
 from echo.passes.trial import Planned
 from echo.pipeline import BASES
-from echo.planning.service import Planner
+from echo.planning.planner import Planner
 from echo.plans.options import Options
-from echo.policies.problem import chosen_in_time
+from echo.policies.problem import run_with_deadline
 from echo.runtime import bind_plan
 from echo.system.process import Deadline
 from tests.fused_models import EXAMPLES, decoder
+from tests.runtime.test_fallbacks import SHAPES, Surprise, model
 from tests.runtime.test_masks import bits_of
-from tests.runtime.test_rungs import SHAPES, Surprise, model
 
 MODEL = SMALL["nmt"]()
 pytestmark = pytest.mark.usefixtures("cheap_planning")
@@ -253,10 +253,10 @@ def test_search_that_had_to_end_costs_no_masks(monkeypatch: pytest.MonkeyPatch) 
 
         def chosen(policy: Any, problem: Any) -> Any:
             warm.append(problem.warm_start is not None)
-            return chosen_in_time(policy, problem)[0], len(warm) - 1 != late
+            return run_with_deadline(policy, problem)[0], len(warm) - 1 != late
 
         monkeypatch.setattr(bind_plan, "PLANNER", Planner())
-        monkeypatch.setattr("echo.passes.select.chosen_in_time", chosen)
+        monkeypatch.setattr("echo.passes.select.run_with_deadline", chosen)
         return echo.plan(with_dropout(), max_overhead=None, max_planning=1e6, data=(512, 32)), warm
 
     whole, warm = planned(late=-1)
@@ -276,7 +276,7 @@ def test_search_that_had_to_end_costs_no_masks(monkeypatch: pytest.MonkeyPatch) 
 
 def test_no_masks_where_no_time_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bind_plan, "PLANNER", Planner())
-    monkeypatch.setattr("echo.passes.select.chosen_in_time", lambda policy, problem: (policy.choose(problem), False))
+    monkeypatch.setattr("echo.passes.select.run_with_deadline", lambda policy, problem: (policy.choose(problem), False))
     monkeypatch.setattr(trial.Trial, "warmed", lambda *_: None)
     plan = echo.plan(with_dropout(), max_overhead=None, max_planning=1e6, data=(512, 32))
     assert plan.is_late

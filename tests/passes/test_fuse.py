@@ -10,7 +10,7 @@ import echo
 from benchmarks.models import SMALL
 from echo.ir.graph import PREFIX
 from echo.passes.request import Request
-from echo.planning.service import Planner
+from echo.planning.planner import Planner
 from echo.runtime import bind_plan
 
 MODEL = SMALL["nmt"]()

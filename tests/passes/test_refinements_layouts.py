@@ -23,7 +23,7 @@ from echo.passes.pass_manager import Pass
 from echo.passes.request import Request
 from echo.passes.rules import RULES
 from echo.passes.trial import Planned
-from echo.planning.service import Planner
+from echo.planning.planner import Planner
 from echo.runtime import bind_plan
 from tests.fused_models import BATCH, SIZE, STEPS, Example, trained_gluon
 from tests.runtime.test_fused import TOLERANCE, distance, gradients

@@ -25,25 +25,25 @@ def request(deadline: Deadline | None = None, **options: Any) -> Request:
 
 def test_an_error_costs_that_way_alone_and_a_line() -> None:
     made = request()
-    with made.without("layers"):
+    with made.fallback_scope("layers"):
         raise ValueError("first\nlast")
     assert made.notes == [Note("planned without layers, which failed: ValueError: first last", NoteKind.FAILED)]
-    with made.without("cells"):
+    with made.fallback_scope("cells"):
         pass
     assert len(made.notes) == 1
 
 
 def test_a_budget_is_no_fault_and_whoever_is_strict_sees_all() -> None:
-    with pytest.raises(BudgetError), request().without("layers"):
+    with pytest.raises(BudgetError), request().fallback_scope("layers"):
         raise BudgetError(1, 2, "all")
-    with pytest.raises(ValueError, match="all of it"), request(strict=True).without("layers"):
+    with pytest.raises(ValueError, match="all of it"), request(strict=True).fallback_scope("layers"):
         raise ValueError("all of it")
 
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_options_that_one_way_cannot_meet_are_no_fault(strict: bool) -> None:
     made = request(strict=strict)
-    with made.without("layers"):
+    with made.fallback_scope("layers"):
         raise OptionError("recompute: no")
     assert made.notes == [Note("planned without layers: recompute: no")]
 

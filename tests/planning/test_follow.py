@@ -12,10 +12,9 @@ from echo.errors import GraphError
 from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.ir.training_graph import DYNAMIC, EXECUTOR, STATIC
-from echo.planning import service
 from echo.planning.follow import NOTE, SpareTime, follow
 from echo.planning.plan_cache import Found
-from echo.planning.service import Planner
+from echo.planning.planner import Planner
 from echo.plans.options import Options
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
@@ -111,7 +110,7 @@ def test_planner_follow_prefers_the_plan_that_was_searched_for_these_shapes(monk
     options = Options(fuse=False)
     planner.plan(lambda: session_of(model), options)
     searched = planner.plan(lambda: session_of(model, factor=2), options)
-    monkeypatch.setattr(service, "follow", lambda *_: pytest.fail("followed"))
+    monkeypatch.setattr(planner, "follow", lambda *_: pytest.fail("followed"))
     again = planner.follow(lambda: session_of(model, factor=2), options)
     assert again is not None
     assert again.plan == searched.plan

@@ -16,7 +16,7 @@ from benchmarks.models import SMALL
 from echo.cli import main
 from echo.errors import OptionError, PlanError
 from echo.frontend.session import MxnetSession
-from echo.planning.service import Planner
+from echo.planning.planner import Planner
 from echo.plans.options import Options, options_from
 from echo.plans.plan import Plan
 from echo.runtime import bind_plan

@@ -18,8 +18,8 @@ from echo.ir.graph import Graph
 from echo.ir.op_spec import PLAN_ATTRIBUTE, RANGE_ATTRIBUTE
 from echo.planning import plan_cache
 from echo.planning.plan_cache import Found
+from echo.planning.planner import Planner
 from echo.planning.rename import Names
-from echo.planning.service import Planner
 from echo.plans.decisions import mark, marks_of
 from echo.plans.plan import Plan
 from echo.runtime import bind_plan

@@ -7,8 +7,8 @@ import pytest
 
 import echo
 from echo import pipeline
+from echo.planning.planner import Planner
 from echo.planning.rename import Names, renamed
-from echo.planning.service import Planner
 from echo.plans.decisions import Note
 from echo.plans.plan import Plan
 from echo.runtime import bind_plan

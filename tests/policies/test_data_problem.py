@@ -7,7 +7,7 @@ import pytest
 from echo.errors import OptionError
 from echo.policies.all import All
 from echo.policies.data_problem import problem_of_graph, solve_graph
-from echo.policies.none import None_
+from echo.policies.none import RecomputeNone
 from echo.policies.search import Search
 from tests.data_graphs import chain, ilp_graph, ilp_plans, unrolled
 
@@ -40,6 +40,6 @@ def test_heavy_operators_run_again_where_that_pays() -> None:
 
 
 def test_the_least_that_is_reached() -> None:
-    assert solve_graph(None_(), *chain(20), max_bytes=0).value.bytes == 22
+    assert solve_graph(RecomputeNone(), *chain(20), max_bytes=0).value.bytes == 22
     assert solve_graph(All(), *chain(20), max_bytes=0).value.bytes == 22
     assert solve_graph(Search(), *chain(20), max_bytes=0).value.bytes <= 8

@@ -17,8 +17,8 @@ from echo.ir.schedule import Splits
 from echo.ir.training_graph import ASSIGNED, PEAK, STATIC
 from echo.passes.analysis import Candidates, Partition
 from echo.policies.data_problem import problem_of_graph
-from echo.policies.problem import Problem, Segment, Segments, chosen_in_time, partition
-from echo.system.process import Deadline, OutOfTime
+from echo.policies.problem import Problem, Segment, Segments, partition, run_with_deadline
+from echo.system.process import Deadline, DeadlineExceeded
 from tests.conftest import ALL_CASES, any_case, problem_of, recomputable
 from tests.data_graphs import chain
 from tests.made_graphs import Builder, CountedGraph, diamonds
@@ -203,7 +203,7 @@ MANY, FEW, NONE = (1, 2, 3, 4, 5), (3,), ()
 
 
 def within(looks: int, policy: Tries) -> tuple[Splits, bool]:
-    return chosen_in_time(policy, replace(PROBLEM, deadline=hurried(looks)))
+    return run_with_deadline(policy, replace(PROBLEM, deadline=hurried(looks)))
 
 
 def hurried(looks: int) -> Deadline:
@@ -220,7 +220,7 @@ def hurried(looks: int) -> Deadline:
 
 
 def test_without_a_deadline_the_choice_is_the_policys() -> None:
-    assert chosen_in_time(Tries([MANY, FEW]), PROBLEM) == (PROBLEM.splits(FEW), True)
+    assert run_with_deadline(Tries([MANY, FEW]), PROBLEM) == (PROBLEM.splits(FEW), True)
 
 
 def test_a_policy_that_comes_to_its_end() -> None:
@@ -244,6 +244,6 @@ def test_values_that_are_not_exact_do_not_count() -> None:
 def test_a_policy_may_notice_by_itself() -> None:
     class Late(Tries):
         def choose(self, problem: Problem) -> Splits:
-            raise OutOfTime
+            raise DeadlineExceeded
 
     assert within(100, Late([])) == ({}, False)

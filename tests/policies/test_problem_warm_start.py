@@ -11,7 +11,7 @@ from benchmarks.models import nmt_symbol
 from echo.ir.schedule import Splits
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TrainingNode
-from echo.policies.classes import roles
+from echo.policies.equivalence_classes import roles
 from echo.policies.problem import WarmStart
 from echo.policies.search import Search
 from tests.conftest import Case, any_case, case_of, problem_of

@@ -13,7 +13,7 @@ from echo.frontend.symbols import graph_of, infer_binding
 from echo.plans.options import Options
 from echo.runtime import bind_plan
 from echo.runtime.bind_plan import Pool, find_plan, inside_operator, plan_bind, session_of
-from echo.runtime.bind_request import Bind
+from echo.runtime.bind_request import BindRequest
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 MODEL = SMALL["lm"]()
@@ -22,8 +22,8 @@ BINDING = infer_binding(MODEL.symbol, MODEL.shapes, None, MODEL.grad_req())
 OPTIONS = Options(max_overhead=None, fuse=False)
 
 
-def request(shared: Any = None) -> Bind:
-    return Bind(MODEL.symbol, mx.cpu(), lambda *_: None, lambda: BINDING, "", shared)
+def request(shared: Any = None) -> BindRequest:
+    return BindRequest(MODEL.symbol, mx.cpu(), lambda *_: None, lambda: BINDING, "", shared)
 
 
 def test_a_session_is_made_once_and_late() -> None:

@@ -15,7 +15,7 @@ from echo.frontend import capture, session
 from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import graph_of, infer_binding, types_of
 from echo.passes.request import Request
-from echo.planning.service import Planner
+from echo.planning.planner import Planner
 from echo.plans.options import Options
 from echo.runtime import bind_plan
 from echo.runtime.bind_plan import Leader, Pool, pool_of

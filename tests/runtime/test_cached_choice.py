@@ -8,7 +8,7 @@ import pytest
 from echo.plans.options import Options
 from echo.runtime.cached_choice import STOCK, CachedChoice
 from echo.runtime.cached_op import PlannedCachedOp
-from echo.runtime.on_error import RaiseUnmetRequests
+from echo.runtime.error_policy import RaiseUnmetRequests
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 

@@ -22,9 +22,9 @@ from benchmarks.models import SMALL, random_values
 from echo.frontend import install
 from echo.frontend.capture import planned_megabytes
 from echo.frontend.mxnet_settings import MATCH_RANGE_VARIABLE, match_range
-from echo.planning.service import Planner
+from echo.planning.planner import Planner
 from echo.runtime import bind_plan
-from echo.runtime.stand_ins import STAND_INS
+from echo.runtime.patches import PATCHES
 from echo.system import files
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -132,7 +132,7 @@ class Unrolled(mx.gluon.HybridBlock):
 
 @pytest.mark.usefixtures("cheap_planning")
 def test_switching_while_others_bind() -> None:
-    before, wrappers = (Symbol.simple_bind, Symbol.bind), set(STAND_INS._ours)
+    before, wrappers = (Symbol.simple_bind, Symbol.bind), set(PATCHES._ours)
     small = mx.sym.MakeLoss(mx.sym.tanh(mx.sym.FullyConnected(mx.sym.var("data"), num_hidden=3)))
 
     def switch() -> None:
@@ -146,7 +146,7 @@ def test_switching_while_others_bind() -> None:
 
     run_together(switch, switch, bind, bind)
     assert (Symbol.simple_bind, Symbol.bind) == before
-    assert set(STAND_INS._ours) <= wrappers
+    assert set(PATCHES._ours) <= wrappers
 
 
 # Forks -----------------------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def test_a_child_binds_while_another_thread_of_the_parent_holds_every_lock(
 
     def hold() -> None:
         with contextlib.ExitStack() as stack:
-            for lock in (bind_plan.PLANNER.lock, STAND_INS.lock, install._install_lock):
+            for lock in (bind_plan.PLANNER.lock, PATCHES.lock, install._install_lock):
                 stack.enter_context(lock.held())
             stack.enter_context(match_range(2))
             held.set()

@@ -24,7 +24,7 @@ from echo.estimators.cost_table import CostTable
 from echo.frontend.capture import planned_megabytes
 from echo.frontend.plan_key import device_key
 from echo.passes.analysis import Differentiate
-from echo.planning.service import Planner
+from echo.planning.planner import Planner
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,7 +14,7 @@ import pytest
 
 import echo
 from echo.passes import trial
-from echo.planning.service import Planner
+from echo.planning.planner import Planner
 from echo.runtime import bind_plan
 from tests.fused_models import EXAMPLES, STEPS, Example, attention, ordered_gru, ordered_lstm, trained_gluon, values
 from tests.reset_gru_models import MIXES, Gates, apart, halves, one_way, other_halves, parts

@@ -11,7 +11,7 @@ import pytest
 from echo.plans.options import Options
 from echo.runtime.cached_op import PlannedCachedOp, StockCachedOp
 from echo.runtime.gluon import cached_op, planned_by
-from echo.runtime.stand_ins import STAND_INS
+from echo.runtime.patches import PATCHES
 from echo.system.threads import own_binds
 
 
@@ -22,8 +22,8 @@ def attempt(action: Callable[[Options], Any], stock: Callable[[], Any]) -> Any:
 @pytest.fixture(autouse=True)
 def afterwards() -> Iterator[None]:
     yield
-    STAND_INS.switch(None)
-    STAND_INS.take_out(mx.nd, "CachedOp")
+    PATCHES.switch(None)
+    PATCHES.take_out(mx.nd, "CachedOp")
 
 
 def kind() -> type:
@@ -49,9 +49,9 @@ def test_those_of_a_block_alone() -> None:
 def test_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mx.nd, "CachedOp", cached_op)
     assert kind() is StockCachedOp
-    STAND_INS.switch(attempt)
+    PATCHES.switch(attempt)
     assert kind() is PlannedCachedOp
-    STAND_INS.switch(None)
+    PATCHES.switch(None)
     assert kind() is StockCachedOp
 
 

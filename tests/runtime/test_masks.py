@@ -12,7 +12,7 @@ import echo
 from benchmarks.dropout_models import mlp
 from echo.passes.patterns import apply
 from echo.passes.patterns.graph_view import Fusion
-from echo.planning.service import Planner
+from echo.planning.planner import Planner
 from echo.runtime import bind_plan
 from tests.fused_models import EXAMPLES, Example, values
 

@@ -21,7 +21,7 @@ from mxnet.gluon.contrib.estimator import Estimator
 from echo.callbacks import Recorder
 from echo.errors import NativeError, OptionError
 from echo.recording.windows import RowFile, read_rows, summary
-from echo.runtime import held, recorder
+from echo.runtime import recorder, storage_check
 from echo.runtime.recorder import Meters, StorageCounter
 from tests.recording.test_energy import Nvml, zone
 
@@ -83,7 +83,7 @@ def verify_counts_meanwhile() -> None:
     counter = StorageCounter()
     try:
         kept = array(2)
-        most, _ = held.held(lambda: array(5).asnumpy(), mx.cpu())
+        most, _ = storage_check.held(lambda: array(5).asnumpy(), mx.cpu())
         assert 5 * MB <= most < 6 * MB
         assert 7 * MB <= counter.most() < 8 * MB, "it goes on behind"
         assert eventually(lambda: 2 * MB <= counter.most() < 3 * MB)
@@ -92,15 +92,15 @@ def verify_counts_meanwhile() -> None:
         del kept, passing
     finally:
         counter.close()
-    most, _ = held.held(lambda: array(5).asnumpy(), mx.cpu())
+    most, _ = storage_check.held(lambda: array(5).asnumpy(), mx.cpu())
     assert 5 * MB <= most < 6 * MB
 
 
 def test_where_it_cannot_be_counted_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held, "why_not", lambda: "MXNet's storage is not where it is expected")
+    monkeypatch.setattr(storage_check, "why_not", lambda: "MXNet's storage is not where it is expected")
     with pytest.raises(LookupError, match="MXNet's storage: MXNet's storage is not where"):
         StorageCounter()
-    monkeypatch.setattr(held, "why_not", lambda: "")
+    monkeypatch.setattr(storage_check, "why_not", lambda: "")
 
     def missing() -> None:
         raise NativeError("the hook is missing")

@@ -14,7 +14,7 @@ from mxnet.gluon import nn
 import echo
 from echo import native, pipeline
 from echo.planning.follow import SpareTime
-from echo.planning.service import Planner
+from echo.planning.planner import Planner
 from echo.plans.decisions import Memory
 from echo.plans.plan import Plan
 from echo.runtime import bind_plan, shape_plans

@@ -13,7 +13,7 @@ import pytest
 
 from echo.frontend.symbols import graph_of
 from echo.ir.training_graph import DYNAMIC, EXECUTOR
-from echo.runtime.held import Difference
+from echo.runtime.storage_check import Difference
 from echo.runtime.verify_report import Case, replay, write
 
 GRAPH = graph_of(mx.sym.FullyConnected(mx.sym.sin(mx.sym.var("x"), name="sin"), num_hidden=2, name="fc"))

@@ -287,7 +287,7 @@ def test_keys_of_plans_depend_on_settings_of_mxnet(tmp_path: Path, monkeypatch: 
     import mxnet as mx
 
     import echo
-    from echo.planning.service import Planner
+    from echo.planning.planner import Planner
     from echo.runtime import bind_plan
 
     monkeypatch.setenv("ECHO_CACHE_DIR", str(tmp_path))

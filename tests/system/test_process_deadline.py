@@ -13,7 +13,7 @@ import pytest
 import echo
 from echo import pipeline
 from echo.errors import BudgetError, OptionError
-from echo.planning.service import Planner
+from echo.planning.planner import Planner
 from echo.plans.options import Options, options_from
 from echo.runtime import bind_plan
 from echo.system import process as module

@@ -18,8 +18,8 @@ from echo.system.terminal import (
     counted,
     megabytes,
     preformatted,
+    preserve_python_rng,
     progress,
-    random_unmoved,
     size_text,
     text_of,
 )
@@ -137,7 +137,7 @@ def test_no_line_is_wider_than_asked_for() -> None:
 
 def test_numbers_drawn_inside_are_drawn_again() -> None:
     state = random.getstate()
-    with contextlib.suppress(KeyError), random_unmoved():
+    with contextlib.suppress(KeyError), preserve_python_rng():
         random.random()
         raise KeyError
     assert random.getstate() == state

@@ -10,7 +10,7 @@ import numpy as np
 
 from echo.estimators.storage_planner import Choice, Evaluation
 from echo.ir.training_graph import ASSIGNED, PEAK
-from echo.policies.classes import classes
+from echo.policies.equivalence_classes import classes
 from echo.policies.problem import Problem, WarmStart
 
 # The orders by which a climb compares choices: the limits of a problem, or bytes and seconds at a price.

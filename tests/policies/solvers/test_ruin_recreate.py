@@ -14,7 +14,7 @@ from echo.estimators.scheduler import CHUNKS, LIVE, Scheduler
 from echo.ir.data_graph import DataGraph
 from echo.ir.schedule import Splits
 from echo.policies.data_problem import problem_of_graph
-from echo.policies.none import None_
+from echo.policies.none import RecomputeNone
 from echo.policies.solvers import ruin_recreate
 from echo.policies.solvers.ruin_recreate import GreedyKeep, RuinRecreate, can_fit
 from tests.conftest import calls_of
@@ -123,7 +123,7 @@ def test_heavy_operators_run_again_as_far_as_the_budget_wants(part: float) -> No
     """Of an LSTM that stashes its gates, about the part of the products that the budget has no room for."""
     steps = 200
     problem = problem_of_graph(*unrolled(steps))
-    stock, least = problem.value(None_().choose(problem)).bytes, 4096 * 2 * math.isqrt(2 * steps)
+    stock, least = problem.value(RecomputeNone().choose(problem)).bytes, 4096 * 2 * math.isqrt(2 * steps)
     problem = replace(problem, max_bytes=int(least + part * (stock - least)))
     value = problem.value(GreedyKeep().choose(problem))
     assert problem.max_bytes is not None

@@ -5,11 +5,11 @@ from __future__ import annotations
 import weakref
 from typing import Any, Callable
 
-from echo.runtime.on_error import OnError
+from echo.runtime.error_policy import ErrorPolicy
 from echo.system.threads import Lock
 
 
-class StandIns:
+class Patches:
     """Replaces attributes of MXNet's; what a stand-in stands for is its ``__wrapped__``. Thread-safe.
 
     ``policy`` is the one with which every CachedOp, and every symbol that is bound, is planned; None where transparent
@@ -18,12 +18,12 @@ class StandIns:
 
     def __init__(self) -> None:
         self.lock = Lock()
-        self.policy: OnError | None = None
+        self.policy: ErrorPolicy | None = None
         # by identity: functools.wraps copies every mark onto other people's wrappers
         self._ours: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
         self._for_good: set[str] = set()
 
-    def switch(self, policy: OnError | None) -> OnError | None:
+    def switch(self, policy: ErrorPolicy | None) -> ErrorPolicy | None:
         """Changes the policy; the one from before."""
         with self.lock.held():
             before, self.policy = self.policy, policy
@@ -54,4 +54,4 @@ class StandIns:
                 self._ours.discard(current)
 
 
-STAND_INS = StandIns()  # of the process
+PATCHES = Patches()  # of the process

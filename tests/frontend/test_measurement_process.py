@@ -18,12 +18,12 @@ import pytest
 import echo
 from echo.estimators.cost_table import CostTable
 from echo.estimators.measuring import LateError, UnavailableError, UnmeasurableError
-from echo.frontend import apart, measure
-from echo.frontend.apart import ask, measuring
+from echo.frontend import measure, measurement_process
+from echo.frontend.measurement_process import ask, measuring
 from echo.frontend.plan_key import device_key
 from echo.frontend.session import MxnetSession
 from echo.meter.microbenchmark import Microbenchmark, Variable
-from echo.planning.service import Planner
+from echo.planning.planner import Planner
 from echo.runtime import bind_plan
 
 INT32 = 4
@@ -41,12 +41,12 @@ def seconds(microbenchmark: Microbenchmark = FINE) -> float:
 
 
 def pid() -> int:
-    return int(apart._PROCESS.value._running._pid)
+    return int(measurement_process._PROCESS.value._running._pid)
 
 
 def test_one_process_answers_until_measuring_ends() -> None:
     with measuring():
-        assert apart._PROCESS.value._running is None  # nobody has asked yet
+        assert measurement_process._PROCESS.value._running is None  # nobody has asked yet
         assert seconds() > 0
         first = pid()
         with measuring():
@@ -57,7 +57,7 @@ def test_one_process_answers_until_measuring_ends() -> None:
     with pytest.raises(ChildProcessError):
         os.waitpid(first, os.WNOHANG)
     assert seconds() > 0  # one for itself alone
-    assert apart._PROCESS.value is None
+    assert measurement_process._PROCESS.value is None
 
 
 def test_the_death_of_the_process_is_that_of_one_operator() -> None:
@@ -66,7 +66,7 @@ def test_the_death_of_the_process_is_that_of_one_operator() -> None:
         with pytest.raises(UnmeasurableError, match=f"ended by signal {signal.SIGFPE.value}"):
             seconds(DEADLY)
         assert seconds() > 0
-        for _ in range(apart._MOST_DEATHS - 1):
+        for _ in range(measurement_process._MOST_DEATHS - 1):
             with pytest.raises(UnmeasurableError):
                 seconds(DEADLY)
         with pytest.raises(UnavailableError, match="no more are started"):
@@ -79,7 +79,7 @@ def test_a_process_that_does_not_answer_is_ended(monkeypatch: pytest.MonkeyPatch
         assert seconds() > 0
         stopped = pid()
         os.kill(stopped, signal.SIGSTOP)
-        monkeypatch.setattr(apart, "_PATIENCE", 0.1)
+        monkeypatch.setattr(measurement_process, "_PATIENCE", 0.1)
         with pytest.raises(LateError, match="no answer in time"):
             seconds()
         with pytest.raises(ChildProcessError):
@@ -93,7 +93,7 @@ def test_what_the_process_says_is_not_believed(reply: bytes, monkeypatch: pytest
 
     with measuring():
         assert seconds() > 0
-        monkeypatch.setattr(apart._PROCESS.value._running, "_within", another)
+        monkeypatch.setattr(measurement_process._PROCESS.value._running, "_within", another)
         with pytest.raises(UnmeasurableError):
             measure._seconds(ask(mx.cpu(), request(FINE)), "seconds")
 
@@ -183,7 +183,10 @@ def test_a_program_that_embeds_python_is_not_started_again(executable: Any, monk
     monkeypatch.setattr(sys, "executable", executable)
     monkeypatch.setattr(sys, "_base_executable", executable)
     monkeypatch.setattr(sys, "exec_prefix", "/nowhere")
-    assert apart.interpreter() == f"{sys.base_exec_prefix}/bin/python{sys.version_info[0]}.{sys.version_info[1]}"
+    assert (
+        measurement_process.interpreter()
+        == f"{sys.base_exec_prefix}/bin/python{sys.version_info[0]}.{sys.version_info[1]}"
+    )
     monkeypatch.setattr(sys, "base_exec_prefix", "/nowhere")
     with pytest.raises(UnavailableError, match="no Python found"):
         seconds()
@@ -227,7 +230,7 @@ def run(code: str, tmp_path: Path, **more: Any) -> subprocess.CompletedProcess[s
 HEAD = """
 import os, signal, sys
 import mxnet as mx
-from echo.frontend import apart
+from echo.frontend import measurement_process as apart
 FINE = {"trial": {"op": "tanh", "attrs": {}, "inputs": [[[8, 8]]], "outputs": [0], "forward": "", "forward_inputs": [],
                   "hot": True, "heavy": False, "bytes": 512}, "once": None}
 """

@@ -11,7 +11,7 @@ import pytest
 import echo
 from echo.runtime.cached_choice import StockCachedOp
 from echo.runtime.gluon import cached_op
-from echo.runtime.stand_ins import StandIns
+from echo.runtime.patches import Patches
 
 
 class Library:
@@ -33,7 +33,7 @@ ECHOS, THEIRS = (functools.partial(wrapped, name) for name in ("echo's", "theirs
 
 
 def test_it_is_put_once_and_taken_out() -> None:
-    stand_ins, library = StandIns(), Library()
+    stand_ins, library = Patches(), Library()
     stock = library.function
     for _ in range(2):
         stand_ins.put(library, "function", ECHOS)
@@ -44,7 +44,7 @@ def test_it_is_put_once_and_taken_out() -> None:
 
 
 def test_other_peoples_stay() -> None:
-    stand_ins, library = StandIns(), Library()
+    stand_ins, library = Patches(), Library()
     stand_ins.put(library, "function", ECHOS)
     library.function = THEIRS(library.function)
     stand_ins.take_out(library, "function")
@@ -56,7 +56,7 @@ def test_other_peoples_stay() -> None:
 
 
 def test_it_is_put_for_good() -> None:
-    stand_ins, library = StandIns(), Library()
+    stand_ins, library = Patches(), Library()
     stand_ins.put_for_good(library, "function", ECHOS)
     library.function = THEIRS(library.function)
     stand_ins.put_for_good(library, "function", ECHOS)
@@ -66,7 +66,7 @@ def test_it_is_put_for_good() -> None:
 def test_the_policy_from_before() -> None:
     def policy(action: Any, otherwise: Any) -> Any: ...
 
-    stand_ins = StandIns()
+    stand_ins = Patches()
     assert stand_ins.switch(policy) is None
     assert stand_ins.policy is policy
     assert stand_ins.switch(None) is policy

@@ -41,7 +41,7 @@ def may_be_slower(fusion: Fusion, types: Types) -> bool:
 
 
 @dataclass
-class WhySlower:
+class FusionProfitability:
     """Says why the user's own operators stay: the fused one is slower here, or was not timed; empty where it is not.
 
     ``limit``, ``all_limit``: seconds that measuring one pair may take, and all of them.

@@ -20,7 +20,7 @@ from echo.ir.training_graph import EXECUTOR
 from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.runtime import verify, verify_report
-from echo.runtime.held import Difference, Pair, beside_storage
+from echo.runtime.storage_check import Difference, Pair, beside_storage
 from echo.runtime.verify_report import Case
 
 if TYPE_CHECKING:
@@ -43,13 +43,13 @@ class Verifier:
     strict: bool
     thread: int = field(default_factory=threading.get_ident)
 
-    def is_right(self, executor: PlannedExecutor, inputs: Mapping[str, Any]) -> bool:
+    def matches_original(self, executor: PlannedExecutor, inputs: Mapping[str, Any]) -> bool:
         """Whether an executor does what the user's own graph does with these inputs; True where that cannot be tried.
 
         Raises:
             VerificationError: under ``strict``, if it does not.
         """
-        return is_right(lambda: self._differences(executor, inputs), lambda: self._case(executor), self.strict)
+        return matches_original(lambda: self._differences(executor, inputs), lambda: self._case(executor), self.strict)
 
     def _differences(self, executor: PlannedExecutor, inputs: Mapping[str, Any]) -> Findings:
         if self.thread != threading.get_ident():
@@ -94,7 +94,7 @@ class Verifier:
         )
 
 
-def call_is_right(
+def call_matches_original(
     make_stock: Callable[[], Any],
     planned: Any,
     make_planned: Callable[[], Any],
@@ -126,10 +126,10 @@ def call_is_right(
         alone = Pair(call(make_stock), call(make_planned), ctx, about.hidden)
         return verify.compared(about.user, about.fuses, call(make_stock), call(lambda: planned), alone), alone.told
 
-    return is_right(differences, full_case, strict)
+    return matches_original(differences, full_case, strict)
 
 
-def is_right(differences: Callable[[], Findings], case: Callable[[], Case], strict: bool) -> bool:
+def matches_original(differences: Callable[[], Findings], case: Callable[[], Case], strict: bool) -> bool:
     """Whether there are no differences; otherwise the case is written to a folder, which a warning names."""
     try:
         wrong, storage = differences()

@@ -8,7 +8,7 @@ import pytest
 from echo.frontend.symbols import graph_of
 from echo.ir.graph import Graph
 from echo.ir.op_spec import PLAN_ATTRIBUTE
-from echo.passes.reread import read_again, texts, written
+from echo.passes.recompute_inputs import texts, variables_read_in_backward, written
 
 
 def network(**norm: object) -> Graph:
@@ -22,7 +22,7 @@ def marked(graph: Graph, *names: str) -> Graph:
 
 
 def again(graph: Graph) -> dict[str, list[str]]:
-    found = read_again(graph, graph)
+    found = variables_read_in_backward(graph, graph)
     return {graph.nodes[k].name: [graph.nodes[reader].name for reader in readers] for k, readers in found.items()}
 
 
@@ -50,7 +50,7 @@ def test_fused_operators_compute_from_their_inputs() -> None:
     found = Graph(nodes, fused.heads, fused.arg_nodes, fused.row_ptr, fused.attrs)
     assert again(found) == {"x": ["it"]}
     assert "or plan with" not in str(texts(graph, {}))
-    (said,) = texts(found, read_again(found, found)).values()
+    (said,) = texts(found, variables_read_in_backward(found, found)).values()
     assert "or plan with fuse=False, or train without echo (ECHO=0)" in said
 
 
@@ -62,13 +62,13 @@ def test_what_is_read_through_nodes_that_are_not_the_users() -> None:
     bound = graph_of(mx.sym.elemwise_mul(made, mx.sym.sigmoid(y, name="his"), name="it"))
     nodes = tuple(node._with(op="_echo_weighted_sum") if node.name == "it" else node for node in bound.nodes)
     graph = Graph(nodes, bound.heads, bound.arg_nodes, bound.row_ptr, bound.attrs)
-    found = {graph.nodes[variable].name for variable in read_again(graph, user)}
+    found = {graph.nodes[variable].name for variable in variables_read_in_backward(graph, user)}
     assert found == {"x"}, "not y, which his own node reads, nor z, of which only the shape is read"
 
 
 def test_the_text_names_what_to_keep() -> None:
     graph = marked(network(), "fc", "out")
-    said = texts(graph, read_again(graph, graph))
+    said = texts(graph, variables_read_in_backward(graph, graph))
     assert set(said) == {"data", "fc_weight", "fc_bias", "scale"}
     assert said["scale"].startswith(written("scale"))
     assert "the plan computes 'out' (broadcast_mul) from it again in backward" in said["scale"]

@@ -21,7 +21,7 @@ from echo.passes.refinements import BatchProducts, PackMasks
 from echo.passes.request import Request
 from echo.passes.rewrite import Confirm
 from echo.passes.select import Select
-from echo.planning.service import Planner
+from echo.planning.planner import Planner
 from echo.runtime import bind as planned_bind
 from echo.runtime import bind_plan, cached_op
 from echo.runtime.bind import Rebinder

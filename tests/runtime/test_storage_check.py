@@ -20,8 +20,8 @@ import echo
 from benchmarks.sockeye_log import counter_peak
 from echo.errors import NativeError
 from echo.frontend.symbols import graph_of
-from echo.runtime import held as held_module
-from echo.runtime.held import LEAST, Pair, grows, held
+from echo.runtime import storage_check as held_module
+from echo.runtime.storage_check import LEAST, Pair, grows, held
 from tests.conftest import plan_other_graphs
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
@@ -178,8 +178,8 @@ def test_it_is_what_mxnets_profiler_counts(tmp_path: Path) -> None:
     script = """
 import json, sys
 import mxnet as mx
-from echo.runtime.held import held
-from tests.runtime.test_held import network, stepped
+from echo.runtime.storage_check import held
+from tests.runtime.test_storage_check import network, stepped
 stepped(network(64))  # temporary spaces are there
 mx.profiler.set_config(profile_memory=True, filename=sys.argv[1])
 mx.profiler.set_state("run")

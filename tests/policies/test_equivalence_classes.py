@@ -15,7 +15,7 @@ import pytest
 
 from echo.ir.ops import spec
 from echo.ir.training_graph import TrainingGraph
-from echo.policies.classes import classes
+from echo.policies.equivalence_classes import classes
 from tests.conftest import Case, case_of, model_case, recomputable, special_case
 
 STEPS, HIDDEN = 12, 8
@@ -201,7 +201,7 @@ def test_classes_do_not_depend_on_the_process(tmp_path: Path) -> None:
     path.write_text(json.dumps(training.to_json()), encoding="utf-8")
     code = (
         "import json, sys\n"
-        "from echo.ir.training_graph import TrainingGraph\nfrom echo.policies.classes import classes\n"
+        "from echo.ir.training_graph import TrainingGraph\nfrom echo.policies.equivalence_classes import classes\n"
         "training = TrainingGraph.from_json(json.load(open(sys.argv[1])))\n"
         "numbers = [i for i, node in training.operators() if node.forward]\n"
         "print(classes(training, numbers, range(4)))"

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.models import SMALL
 from echo.errors import UnsupportedError
-from echo.planning.service import Planner
+from echo.planning.planner import Planner
 from echo.plans.options import Options
 from tests.planning.test_follow import session_of
 

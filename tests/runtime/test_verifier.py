@@ -15,8 +15,8 @@ import pytest
 from echo.errors import EchoError, VerificationError
 from echo.frontend.symbols import graph_of
 from echo.ir.training_graph import EXECUTOR
-from echo.runtime.held import Difference
-from echo.runtime.rehearsal import is_right
+from echo.runtime.storage_check import Difference
+from echo.runtime.verifier import matches_original
 from echo.runtime.verify_report import Case
 
 GRAPH = graph_of(mx.sym.tanh(mx.sym.var("x")))
@@ -41,7 +41,7 @@ def found(count: int) -> Any:
 
 def test_no_difference_is_said_and_written_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "echo"):
-        assert is_right(found(0), case, True)
+        assert matches_original(found(0), case, True)
     assert [record.levelname for record in caplog.records] == ["INFO"]
     assert caplog.messages[0].endswith("those of the user's own graph; 5 MB became 3 MB")
     assert not list(tmp_path.iterdir())
@@ -51,7 +51,7 @@ def test_no_difference_is_said_and_written_nowhere(tmp_path: Path, caplog: pytes
 def test_a_difference_is_one_warning_and_a_folder(
     count: int, more: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert not is_right(found(count), case, False)
+    assert not matches_original(found(count), case, False)
     (record,) = caplog.records
     message = record.getMessage()
     assert record.levelname == "WARNING"
@@ -64,7 +64,7 @@ def test_a_difference_is_one_warning_and_a_folder(
 
 def test_whoever_is_strict_gets_an_error(tmp_path: Path) -> None:
     with pytest.raises(VerificationError, match=f"output 0 by 5.0e-01 .* in {re.escape(str(tmp_path))}"):
-        is_right(found(1), case, True)
+        matches_original(found(1), case, True)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_what_cannot_be_tried_is_right(error: Exception, caplog: pytest.LogCaptu
     def fail() -> Any:
         raise error
 
-    assert is_right(fail, case, True)
+    assert matches_original(fail, case, True)
     (message,) = caplog.messages
     assert message.startswith("echo: verify: a graph was not verified: ")
     assert message.rstrip("'").endswith(("last", "ValueError"))

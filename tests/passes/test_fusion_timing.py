@@ -13,9 +13,9 @@ from echo.errors import EchoError
 from echo.estimators.cost_table import CostTable
 from echo.estimators.measuring import UnavailableError, UnmeasurableError
 from echo.frontend.symbols import graph_of, infer_binding, types_of
+from echo.passes.fusion_timing import _MOST_BYTES, FUSED, OWN, FusionProfitability
 from echo.passes.patterns.apply import Fused, fuse
 from echo.passes.request import Request
-from echo.passes.slower import _MOST_BYTES, FUSED, OWN, WhySlower
 from echo.plans.options import MEMORY, Options
 from echo.system.process import Deadline
 from tests.fused_models import EXAMPLES, Example
@@ -46,7 +46,7 @@ def fused(
                                     cost_table=lambda: CostTable("some GPU", folder))  # fmt: skip
     deadline = Deadline.after(60.0)
     request = Request(graph, Options(**options), frontend, deadline=deadline, timed={} if timed is None else timed)
-    return fuse(graph, lambda: types, False, why_left=WhySlower(request))
+    return fuse(graph, lambda: types, False, why_left=FusionProfitability(request))
 
 
 def wide_attention(features: int) -> Example:

@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 _C = TypeVar("_C")
 
 
-class OnError(Protocol):
+class ErrorPolicy(Protocol):
     """An error policy: ``on_error(action, stock)`` calls ``action`` with the user's options.
 
     If that fails, the policy decides: it raises, tries options near to the user's, or calls ``stock``, which does the
@@ -37,7 +37,7 @@ class OnError(Protocol):
     @property
     def strict(self) -> bool: ...
     @property
-    def later(self) -> OnError: ...
+    def later(self) -> ErrorPolicy: ...
     def warn(self, text: str) -> None: ...
     def __call__(self, action: Callable[[Options], _T], stock: Callable[[], _T]) -> _T: ...
 
@@ -59,7 +59,7 @@ class RaiseUnmetRequests:
         return self.options.strict
 
     @property
-    def later(self) -> OnError:
+    def later(self) -> ErrorPolicy:
         """This policy, with the nearest plan in the place of an error about an unmet request."""
         return replace(self, nearest=True)
 
@@ -98,7 +98,7 @@ class NeverStopTraining:
         return self.options.strict
 
     @property
-    def later(self) -> OnError:
+    def later(self) -> ErrorPolicy:
         """This policy itself."""
         return self
 
@@ -151,8 +151,8 @@ def nearest(action: Callable[[Options], _T], options: Options, warn: Callable[[s
         return action(replace(options, memory_budget=None, max_overhead=bound))
 
 
-def next_best(
-    choice: _C, run: Callable[[_C], _T], unfused: Callable[[], _C], stock: _C, on_error: OnError, done: str
+def first_bindable(
+    choice: _C, run: Callable[[_C], _T], unfused: Callable[[], _C], stock: _C, on_error: ErrorPolicy, done: str
 ) -> tuple[_T, _C]:
     """Tries three choices with ``run``, in this order, and returns the first result, with the choice that gave it.
 

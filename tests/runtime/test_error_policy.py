@@ -9,7 +9,7 @@ import pytest
 
 from echo.errors import BudgetError, EchoError, GraphError, LeftAloneError, OptionError, PlanError
 from echo.plans.options import Options
-from echo.runtime.on_error import NeverStopTraining, RaiseUnmetRequests, next_best
+from echo.runtime.error_policy import NeverStopTraining, RaiseUnmetRequests, first_bindable
 
 WISHES = [BudgetError(10, 20, "weights"), OptionError("no such thing"), PlanError("another graph")]
 FAULTS = [GraphError("malformed"), RuntimeError("surprise")]
@@ -122,7 +122,7 @@ def test_an_error_of_the_call_itself_is_mxnets(policy: Any) -> None:
 )  # fmt: skip
 def test_the_next_best_runs(refused: str, expected: str, said: str) -> None:
     policy, told = transparent()
-    result, choice = next_best("planned", refusing(refused), lambda: "unfused", "stock", policy, "runs")
+    result, choice = first_bindable("planned", refusing(refused), lambda: "unfused", "stock", policy, "runs")
     assert (result, choice) == (expected.upper(), expected)
     assert [text.startswith(f"echo: {said}") for text in told] == [True] * bool(said)
 
@@ -130,7 +130,7 @@ def test_the_next_best_runs(refused: str, expected: str, said: str) -> None:
 @pytest.mark.parametrize("unfused", [lambda: "stock", lambda: 1 // 0], ids=["none", "cannot be planned"])
 def test_without_a_plan_that_fuses_nothing_the_users_own_graph_runs(unfused: Callable[[], str]) -> None:
     policy, told = transparent()
-    assert next_best("planned", refusing("planned"), unfused, "stock", policy, "bound") == ("STOCK", "stock")
+    assert first_bindable("planned", refusing("planned"), unfused, "stock", policy, "bound") == ("STOCK", "stock")
     assert len(told) == 1
 
 
@@ -138,14 +138,14 @@ def test_where_the_call_is_wrong_nothing_is_said_of_plans() -> None:
     policy, told = transparent()
     for choice in ("planned", "stock"):
         with pytest.raises(ValueError, match="stock"):
-            next_best(choice, refusing("planned unfused stock"), lambda: "unfused", "stock", policy, "bound")
+            first_bindable(choice, refusing("planned unfused stock"), lambda: "unfused", "stock", policy, "bound")
     assert told == []
 
 
 def test_who_is_strict_sees_what_mxnet_refuses() -> None:
     policy, _ = transparent(strict=True)
     with pytest.raises(ValueError, match="planned"):
-        next_best("planned", refusing("planned"), lambda: "unfused", "stock", policy, "bound")
+        first_bindable("planned", refusing("planned"), lambda: "unfused", "stock", policy, "bound")
 
 
 def refusing(choices: str) -> Callable[[str], str]:

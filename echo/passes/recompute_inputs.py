@@ -13,7 +13,7 @@ from echo.ir.ops import spec
 MIXTURE = "the gradients would be those of a mixture of old and new values"
 
 
-def read_again(graph: Graph, user: Graph) -> dict[int, tuple[int, ...]]:
+def variables_read_in_backward(graph: Graph, user: Graph) -> dict[int, tuple[int, ...]]:
     """The variables of a graph as it is bound that nodes read at another time than in the user's, with those nodes.
 
     These are nodes that run again, and fused operators, whose gradients compute their maps again; and of fused
