@@ -173,8 +173,8 @@ def test_a_library_of_another_echo(tmp_path: Path) -> None:
     code = """
         import json
         import echo
-        from echo.frontend import install as extension
-        extension.READS = {**extension.READS, "kernel_of_tomorrow": ("1", "1", "1")}
+        from echo.frontend import install
+        install.READS = {**install.READS, "kernel_of_tomorrow": ("1", "1", "1")}
         from tests.fused_models import EXAMPLES
         example = EXAMPLES["lstm layer"]()
         plan = echo.plan(example.symbol, grad_req="write", strict=True, **example.shapes)

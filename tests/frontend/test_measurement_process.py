@@ -230,7 +230,7 @@ def run(code: str, tmp_path: Path, **more: Any) -> subprocess.CompletedProcess[s
 HEAD = """
 import os, signal, sys
 import mxnet as mx
-from echo.frontend import measurement_process as apart
+from echo.frontend import measurement_process
 FINE = {"trial": {"op": "tanh", "attrs": {}, "inputs": [[[8, 8]]], "outputs": [0], "forward": "", "forward_inputs": [],
                   "hot": True, "heavy": False, "bytes": 512}, "once": None}
 """
@@ -255,9 +255,9 @@ def test_it_ends_with_the_program(tmp_path: Path) -> None:
     code = (
         HEAD
         + """
-with apart.measuring():
-    apart.ask(mx.cpu(), FINE)
-    print(apart._PROCESS.value._running._pid, flush=True)
+with measurement_process.measuring():
+    measurement_process.ask(mx.cpu(), FINE)
+    print(measurement_process._PROCESS.value._running._pid, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
     )
@@ -282,15 +282,15 @@ def test_whatever_the_program_does_with_files_and_signals(before: str, tmp_path:
 {before}
 good = []
 for _ in range(2):
-    with apart.measuring():
-        good.append(apart.ask(mx.cpu(), FINE)["seconds"] > 0)
-        number = apart._PROCESS.value._running._pid
+    with measurement_process.measuring():
+        good.append(measurement_process.ask(mx.cpu(), FINE)["seconds"] > 0)
+        number = measurement_process._PROCESS.value._running._pid
         os.kill(number, signal.SIGKILL)
         try:
-            apart.ask(mx.cpu(), FINE)
-        except apart.UnmeasurableError:
+            measurement_process.ask(mx.cpu(), FINE)
+        except measurement_process.UnmeasurableError:
             good.append(True)
-        good.append(apart.ask(mx.cpu(), FINE)["seconds"] > 0)
+        good.append(measurement_process.ask(mx.cpu(), FINE)["seconds"] > 0)
 os._exit(0 if good == [True] * 6 else 1)
 """
     )

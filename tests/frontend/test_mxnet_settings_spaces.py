@@ -44,12 +44,12 @@ def test_other_numbers_are_settings_of_plans(
 _PROGRAM = """
 import mxnet as mx, numpy as np
 from echo.frontend.mxnet_settings import spaces
-from echo.runtime import storage_check as held
+from echo.runtime import storage_check
 from echo.runtime.recorder import StorageCounter
 first = mx.nd.random.uniform(shape=(4,)).asnumpy().tolist()
 x = mx.nd.array(np.random.RandomState(0).rand(1 << 20))
 mx.nd.waitall()
-assert held.why_not() == ""
+assert storage_check.why_not() == ""
 counter = StorageCounter()
 for _ in range(8):
     mx.nd.argsort(x).wait_to_read()

@@ -493,7 +493,7 @@ def test_a_loss_of_two_networks_is_refused_by_the_pass_of_the_one_that_changed(f
 
 _SCRIPT = """
 import echo, mxnet as mx
-from echo.runtime import backward_checks as watch
+from echo.runtime import backward_checks
 S = mx.sym
 net = S.var("data")
 for name in ("ln", "ln1", "ln2"):
