@@ -14,17 +14,21 @@ from benchmarks.models import SMALL
 from echo import pipeline
 from echo.errors import BudgetError
 from echo.ir.fused_operators import PREFIX
+from echo.ir.graph import Entry, Graph, Node
 from echo.passes import trial
 from echo.passes.masks import Masked
 from echo.passes.patterns import MASKS, dropout
+from echo.passes.patterns.apply import Fused
 from echo.passes.patterns.hoist import is_layout
-from echo.passes.request import Request
+from echo.passes.request import Request, Unreached
 from echo.passes.rules import Rules
 from echo.passes.trial import Planned
 from echo.pipeline import BASES
 from echo.planning.service import Planner
+from echo.plans.options import Options
 from echo.policies.timed import chosen_in_time
 from echo.runtime import find
+from echo.system.deadline import Deadline
 from tests.fused_models import EXAMPLES, decoder
 from tests.runtime.test_masks import bits_of
 from tests.runtime.test_rungs import SHAPES, Surprise, model
@@ -277,3 +281,41 @@ def test_no_masks_where_no_time_is_left(monkeypatch: pytest.MonkeyPatch) -> None
     plan = echo.plan(with_dropout(), max_overhead=None, max_planning=1e6, data=(512, 32))
     assert plan.is_late
     assert not plan.fused
+
+
+@pytest.mark.parametrize(
+    ("reachable", "left", "searched", "keeps"),
+    [
+        pytest.param({10: 9, 30: 25, 20: 15}, 5.0, [10, 20, 30], False, id="the nearest first"),
+        pytest.param({30: 25, 20: 7}, 5.0, [20], True, id="the nearest reaches it"),
+        pytest.param({30: 7, 20: 15}, 5.0, [20, 30], True, id="another reaches it"),
+        pytest.param({30: 7, 20: 15}, 0.0, [20], False, id="no time is left for the others"),
+    ],
+)
+def test_graph_that_missed_the_budget_by_the_least_is_searched_first(
+    reachable: dict[int, int], left: float, searched: list[int], keeps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("echo.system.deadline.time.monotonic", lambda: 100.0)
+    found: list[int] = []
+
+    def unreached(before: int) -> Unreached:
+        def search(deadline: Deadline) -> BudgetError:
+            assert deadline.at == 100 + left
+            found.append(before)
+            return BudgetError(8, reachable[before], "all")
+
+        return Unreached(before, search)
+
+    graph = Graph((Node("null", "x"),), (Entry(0),), (0,), (0, 1))
+    frontend: Any = None
+    request = Request(
+        graph, Options(), frontend, unreached=list(map(unreached, reachable)), deadline=Deadline(9, 100 + left, 9)
+    )
+    kept = trial.Trial(Fused(graph), None, Planned(*[None] * 4))  # type: ignore[arg-type]
+    monkeypatch.setattr(pipeline, "_best", lambda request: kept if request.known_only else None)
+    least = pipeline._with_least(request, trial.Trial(Fused(graph), None, None, BudgetError(8, 40, "all")))
+    assert found == searched
+    assert (least is kept) == keeps
+    if not keeps:
+        assert least.missed is not None
+        assert least.missed.reachable == min(reachable[before] for before in searched)

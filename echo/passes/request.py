@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, field
-from typing import Callable, Iterator, Mapping, Protocol, Sequence
+from typing import Callable, Iterator, Mapping, NamedTuple, Protocol, Sequence
 
 from echo.errors import BudgetError, OptionError, UnsupportedError, one_line
 from echo.estimators.cost_table import CostTable
@@ -123,6 +123,13 @@ class Frontend(Facts, Oracle, Clock, Protocol):
         """The frontend of another graph with the same arguments; ``subject`` stays the user's."""
 
 
+class Unreached(NamedTuple):
+    """A graph that missed the budget: the fewest bytes of it so far, and the search for fewer until a deadline."""
+
+    bytes: int
+    search: Callable[[Deadline], BudgetError]
+
+
 @dataclass(frozen=True)
 class Request:
     """One graph to plan; ``warm_start`` comes from a graph of the same model, if one was planned before.
@@ -150,7 +157,7 @@ class Request:
     timed: dict[str, str] = field(default_factory=dict, compare=False)
     known: Known = field(default_factory=Known, compare=False)
     known_only: bool = False
-    unreached: list[Callable[[Deadline], BudgetError]] = field(default_factory=list, compare=False)
+    unreached: list[Unreached] = field(default_factory=list, compare=False)
 
     @property
     def is_late(self) -> bool:

@@ -18,7 +18,7 @@ from echo.ir.graph import Entry
 from echo.ir.schedule import Splits
 from echo.ir.training_graph import DYNAMIC, TrainingGraph
 from echo.passes.candidates import Candidates
-from echo.passes.request import Request
+from echo.passes.request import Request, Unreached
 from echo.plans.options import budget_bytes
 from echo.policies import policy_named
 from echo.policies.least import fastest, fastest_within
@@ -117,7 +117,8 @@ def _within(request: Request, light: Problem, heavy: Problem, limit: int) -> Sel
 
     if attempt.keeps:
         return attempt.solution
-    request.unreached.append(search_least)
+    static = sum(request.static.values())
+    request.unreached.append(Unreached(static + attempt.solution.planned_bytes, search_least))
     raise _unreachable(request, heavy.training, attempt.solution, limit)
 
 

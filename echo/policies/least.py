@@ -15,6 +15,7 @@ from echo.system.deadline import Deadline
 
 _STEP = 0.97  # times the fewest bytes so far: the next budget of the search for fewer bytes
 _MOST_STEPS = 4
+_NEAR = 0.9  # times the fewest bytes so far: a budget above that is aimed at itself
 _EFFORT = 8  # times less than that of the first search: on random graphs as much led to no fewer bytes
 
 
@@ -107,19 +108,25 @@ def unlimited(problem: Problem) -> Problem:
 
 
 def _lowered(problem: Problem, solve: Solve[S], fewest: S) -> S:
-    """Searches for a little less than the fewest bytes so far, as often as that succeeds."""
+    """Searches for the budget if it is near, then for a little less than the fewest bytes while that succeeds."""
+    budget = problem.max_bytes
+    if budget is not None and _NEAR * fewest.planned_bytes <= budget < _STEP * fewest.planned_bytes:
+        fewest = _below(problem, solve, fewest, budget) or fewest
     for _ in range(_MOST_STEPS):
-        if problem.deadline.is_over:
+        lower = _below(problem, solve, fewest, int(_STEP * fewest.planned_bytes))
+        if lower is None:
             break
-        limit, effort = int(_STEP * fewest.planned_bytes), problem.effort // _EFFORT
-        smaller = replace(problem, max_bytes=limit, effort=effort, warm_start=None)
-        if _out_of_reach(smaller):
-            break
-        solution = solve(smaller)
-        if _fewest(problem, [fewest, solution]) is fewest:
-            break
-        fewest = solution
+        fewest = lower
     return fewest
+
+
+def _below(problem: Problem, solve: Solve[S], fewest: S, limit: int) -> S | None:
+    """Searches for a solution within a limit; returns None where it has no fewer bytes than the fewest so far."""
+    smaller = replace(problem, max_bytes=limit, effort=problem.effort // _EFFORT, warm_start=None)
+    if problem.deadline.is_over or _out_of_reach(smaller):
+        return None
+    solution = solve(smaller)
+    return None if _fewest(problem, [fewest, solution]) is fewest else solution
 
 
 def _fewest(problem: Problem, found: Iterable[S]) -> S:

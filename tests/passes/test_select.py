@@ -43,8 +43,8 @@ def select(case: Case, **options: Any) -> Selection:
     try:
         return Select().run(request, *values)
     except BudgetError:
-        (search,) = request.unreached
-        error = search(NEVER)
+        (unreached,) = request.unreached
+        error = unreached.search(NEVER)
         if error.reachable > error.budget:
             raise error from None
         return Select().run(replace(request, known_only=True), *values)
@@ -307,7 +307,7 @@ def test_progress_is_reported() -> None:
         Select().run(
             request, case.training, candidates, Partition().run(case.training, candidates), overhead_of(case.training)
         )
-    request.unreached[0](NEVER)
+    request.unreached[0].search(NEVER)
     assert "select: the budget needs compute-heavy operators" in seen
     assert all(text.startswith("select: ") for text in seen)
 
