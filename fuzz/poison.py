@@ -202,7 +202,7 @@ def _unwatched(original: Callable[..., int], handle: Any, *args: Any) -> int:
     """Ends the watch over what is freed, or gets the user's own monitor: MXNet has room for one."""
     status = original(handle, *args)
     for watches in (_executors, _cached):
-        if handle.value in watches:
+        if handle is not None and handle.value in watches:  # none is there once it is freed
             watches.pop(handle.value).forget()
     return status
 

@@ -110,7 +110,7 @@ def test_planner_follow_prefers_the_plan_that_was_searched_for_these_shapes(monk
     options = Options(fuse=False)
     planner.plan(lambda: session_of(model), options)
     searched = planner.plan(lambda: session_of(model, factor=2), options)
-    monkeypatch.setattr(planner, "follow", lambda *_: pytest.fail("followed"))
+    monkeypatch.setattr("echo.planning.planner.follow", lambda *_: pytest.fail("followed"))
     again = planner.follow(lambda: session_of(model, factor=2), options)
     assert again is not None
     assert again.plan == searched.plan

@@ -6,7 +6,7 @@ import mxnet as mx
 import pytest
 
 from echo.frontend.symbols import graph_of
-from echo.passes.fuse import normed_state
+from echo.passes.patterns.legality import normed_state
 
 SIZE = 4
 var = mx.sym.var
