@@ -155,11 +155,12 @@ def _refined(request: Request, stages: Stages, base: Trial, stage: Refinement) -
 
 def _refined_trial(request: Request, stages: Stages, base: Trial, fused: Fused) -> Trial:
     """Plans a refined graph; where there is no time for the whole search, it starts from the choice of the base."""
-    searched = None if base.warmed(request) else trial(request, stages.pipeline, fused, base.stock)
-    warmed = base.warmed(request)
+    searched, warmed = None, base.warmed(request)
     if warmed is None:
-        assert searched is not None
-        return searched
+        searched = trial(request, stages.pipeline, fused, base.stock)
+        warmed = base.warmed(request)  # that search may have had to end
+        if warmed is None:
+            return searched
     from_base = trial(warmed, stages.pipeline, fused, base.stock)
     return from_base if searched is None else min(searched, from_base, key=lambda each: _cost(request, each.plan))
 

@@ -111,9 +111,9 @@ def _within(request: Request, light: Problem, heavy: Problem, limit: int) -> Sel
 
     if attempt.keeps:
         return attempt.solution
-    static = sum(request.static.values())
-    request.unreached.append(Unreached(static + attempt.solution.planned_bytes, search_least))
-    raise _unreachable(request, heavy.training, attempt.solution, limit)
+    error = _unreachable(request, heavy.training, attempt.solution, limit)
+    request.unreached.append(Unreached(error.reachable, search_least))
+    raise error
 
 
 def _max_bytes(request: Request, training: TrainingGraph) -> int | None:
