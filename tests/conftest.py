@@ -15,6 +15,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 
+import echo
 from benchmarks.models import SMALL
 from echo.estimators.measuring import UnmeasurableError
 from echo.estimators.overhead import Overhead
@@ -398,6 +399,17 @@ class _Patient:
     @staticmethod
     def after(_: float | None) -> Deadline:
         return NEVER
+
+
+@pytest.fixture
+def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No plan is remembered, here or on the disk; transparent mode ends with the test."""
+    monkeypatch.setattr(bind_plan, "PLANNER", Planner())
+    monkeypatch.setattr("echo.planning.plan_cache.load", lambda *_: None)
+    stock = mx.sym.Symbol.simple_bind, mx.sym.Symbol.bind
+    yield
+    echo.disable()
+    mx.sym.Symbol.simple_bind, mx.sym.Symbol.bind = stock
 
 
 @pytest.fixture

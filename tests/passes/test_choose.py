@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Iterator, Sequence
+from typing import Any, Sequence
 
 import mxnet as mx
 import pytest
@@ -34,18 +34,7 @@ from tests.runtime.test_fallbacks import SHAPES, Surprise, model
 from tests.runtime.test_masks import bits_of
 
 MODEL = SMALL["nmt"]()
-pytestmark = pytest.mark.usefixtures("cheap_planning")
-
-
-@pytest.fixture(autouse=True)
-def afterwards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nothing is remembered, here or on the disk."""
-    monkeypatch.setattr(bind_plan, "PLANNER", Planner())
-    monkeypatch.setattr("echo.planning.plan_cache.load", lambda *_: None)
-    stock = Symbol.simple_bind, Symbol.bind
-    yield
-    echo.disable()
-    Symbol.simple_bind, Symbol.bind = stock
+pytestmark = pytest.mark.usefixtures("nothing_remembered", "cheap_planning")
 
 
 def plan(**options: Any) -> echo.Plan:

@@ -27,23 +27,13 @@ from echo.runtime import bind_plan, cached_op
 from echo.runtime.bind import Rebinder
 from tests.refusing import refusing_op
 
-pytestmark = pytest.mark.usefixtures("cheap_planning")
+pytestmark = pytest.mark.usefixtures("nothing_remembered", "cheap_planning")
 SIZE, STEPS, BATCH = 16, 6, 8
 Patch = pytest.MonkeyPatch
 
 
 class Surprise(RuntimeError):
     """What nobody expected."""
-
-
-@pytest.fixture(autouse=True)
-def afterwards(monkeypatch: Patch) -> Any:
-    monkeypatch.setattr(bind_plan, "PLANNER", Planner())
-    monkeypatch.setattr("echo.planning.plan_cache.load", lambda *_: None)
-    stock = Symbol.simple_bind, Symbol.bind
-    yield
-    echo.disable()
-    Symbol.simple_bind, Symbol.bind = stock
 
 
 def model() -> Symbol:
