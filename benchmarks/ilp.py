@@ -24,7 +24,7 @@ from echo.policies.data_problem import problem_of_graph
 
 DATA = Path(__file__).resolve().parents[1] / "tests" / "data" / "ilp"
 GRAPHS = ("vgg16_b176", "unet_b11", "resnet50_b184")
-POLICIES = ("search", "exact", "sublinear", "mincut", "echo")
+POLICIES = ("search", "ilp", "sublinear", "mincut", "echo")
 
 
 def measure(graph: DataGraph, policy: str, budget: int) -> dict[str, Any] | None:

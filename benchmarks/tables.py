@@ -17,7 +17,7 @@ from benchmarks.record import load
 
 ROOT = Path(__file__).resolve().parents[1]
 Row = Dict[str, Any]
-_SCHEDULERS = ("search", "exact", "sublinear")
+_SCHEDULERS = ("search", "ilp", "sublinear")
 _BOUNDS = ("0.05", "0.10", "0.25", "none")
 
 
@@ -228,7 +228,7 @@ def ilp_table(result: dict[str, Any]) -> str:
         return [row["graph"], *first, overheads[0], f"{ours['seconds']:.1f}", heavy, *overheads[1:]]
 
     columns = "graph | budget, GB | ILP, % | ILP, s | **search, %** | search, s | heavy (ILP / search)"
-    return _table(f"{columns} | exact, % | sublinear, %", cells, result)
+    return _table(f"{columns} | ilp, % | sublinear, %", cells, result)
 
 
 def memonger_table(result: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""echo: train the same MXNet model in less memory. ``fuse=False`` keeps every bit.
+"""echo: train the same MXNet model in less memory. ``exact=True`` keeps every bit.
 
 ::
 
@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Iterable, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping, TypeVar
 
 from echo import compat, errors, native, startup
 from echo.errors import (
@@ -32,11 +32,16 @@ from echo.errors import (
 if TYPE_CHECKING:
     import mxnet as mx  # noqa: TID251  (for annotations alone: planning never imports it)
 
+    from echo.ir.schedule import Splits
     from echo.plans.frontier import Frontier
     from echo.plans.options import Options
     from echo.plans.plan import Plan
+    from echo.policies.problem import Problem
     from echo.report.profile import Profile
     from echo.runtime.transparent import Enabled
+
+    _Policy = str | Callable[[Problem], Splits]
+    _Shapes = Mapping[str, tuple[int, ...]]
 
     _Model = TypeVar("_Model", mx.sym.Symbol, mx.gluon.Block)
 
@@ -78,8 +83,28 @@ __all__ = [
 ]
 
 
-def optimize(symbol: _Model, **given: Any) -> _Model:
-    """Returns the symbol with a plan: it trains in less memory; ``fuse=False`` keeps every bit.
+def optimize(
+    symbol: _Model,
+    *,
+    policy: _Policy = "search",
+    max_overhead: float | str | None = "auto",
+    memory_budget: int | float | str | None = None,
+    keep: Iterable[str] = (),
+    recompute: Iterable[str] = (),
+    fuse: bool | str = True,
+    exact: bool = False,
+    strict: bool = False,
+    optimizer_states: int = 0,
+    max_planning: float | None = 10.0,
+    plan: Plan | Iterable[Plan] = (),
+    verify: bool = False,
+    ctx: mx.Context | None = None,
+    grad_req: str | Mapping[str, str] | Iterable[str] | None = None,
+    type_dict: Mapping[str, Any] | None = None,
+    shapes: _Shapes | None = None,
+    **arrays: tuple[int, ...],
+) -> _Model:
+    """Returns the symbol with a plan, which trains in less memory; ``exact=True`` keeps every bit.
 
     A Gluon block comes back itself: it, and every block in it, plans when it is hybridized (``hybridize``, before or
     after) and called for training, once for each shape of its inputs.
@@ -90,75 +115,140 @@ def optimize(symbol: _Model, **given: Any) -> _Model:
 
     Args:
         symbol: the training symbol, or a Gluon block that can be hybridized.
-        given: options (`echo.Options`: policy, max_overhead, memory_budget, keep, recompute, fuse, strict, exact, or a
-            ``plan`` made before), ``ctx``, ``grad_req`` and ``type_dict`` as for ``simple_bind``, and shapes of
-            arguments.
+        policy, max_overhead, memory_budget, keep, recompute, fuse, exact, strict, optimizer_states, max_planning, plan,
+            verify: see `echo.Options`.
+        ctx: the device; by default MXNet's current context. Symbols only, as the next three.
+        grad_req: as for ``simple_bind``; by default "write" for every argument whose shape is not given.
+        type_dict: types of arguments, as for ``simple_bind``.
+        shapes: shapes of arguments by name, for instance of one that is named like an option.
+        arrays: shapes of arguments, as keywords.
 
     Raises:
         OptionError: an option that echo does not know, or what is neither a symbol nor a hybrid block.
+        ShapeError: what is given for an argument is no shape.
         BudgetError: the memory budget cannot be met (at once with shapes, else at bind).
         PlanError: the given plan was made for something else (at once with shapes, else at bind).
         UnsupportedError: a version of MXNet other than 1.9.1.
     """
-    planned: _Model = _runtime("api").optimize(symbol, given)
+    planned: _Model = _runtime("api").optimize(**locals())
     return planned
 
 
-def plan(symbol: mx.sym.Symbol | mx.gluon.HybridBlock, **given: Any) -> Plan:
+def plan(
+    symbol: mx.sym.Symbol | mx.gluon.HybridBlock,
+    *,
+    policy: _Policy = "search",
+    max_overhead: float | str | None = "auto",
+    memory_budget: int | float | str | None = None,
+    keep: Iterable[str] = (),
+    recompute: Iterable[str] = (),
+    fuse: bool | str = True,
+    exact: bool = False,
+    strict: bool = False,
+    optimizer_states: int = 0,
+    max_planning: float | None = 10.0,
+    plan: Plan | Iterable[Plan] = (),
+    verify: bool = False,
+    ctx: mx.Context | None = None,
+    grad_req: str | Mapping[str, str] | Iterable[str] | None = None,
+    type_dict: Mapping[str, Any] | None = None,
+    shapes: _Shapes | None = None,
+    **arrays: tuple[int, ...],
+) -> Plan:
     """Plans a symbol for these shapes and binds nothing.
 
     Args:
         symbol: the training symbol, or a HybridBlock.
-        given: as for `optimize`; enough shapes to infer all others are needed. For a block, the shapes of its inputs
-            in order, under any names.
+        policy, max_overhead, memory_budget, keep, recompute, fuse, exact, strict, optimizer_states, max_planning, plan,
+            verify: see `echo.Options`.
+        ctx, grad_req, type_dict: as for `optimize`; of these, a block takes ``ctx``.
+        shapes, arrays: as for `optimize`; enough to infer all other shapes. For a block, the shapes of its inputs in
+            order, under any names.
 
     Raises:
         ShapeError: a shape stays unknown; the message names the arguments.
         OptionError, BudgetError, UnsupportedError: as for `optimize`.
     """
-    planned: Plan = _runtime("api").plan(symbol, given)
+    planned: Plan = _runtime("api").plan(**locals())
     return planned
 
 
-def frontier(symbol: mx.sym.Symbol | mx.gluon.HybridBlock, points: int = 10, **given: Any) -> Frontier:
-    """The whole curve of memory and time: plans of ``points`` budgets, from the least that can be reached to stock's.
+def frontier(
+    symbol: mx.sym.Symbol | mx.gluon.HybridBlock,
+    *,
+    budgets: int = 10,
+    policy: _Policy = "search",
+    keep: Iterable[str] = (),
+    recompute: Iterable[str] = (),
+    fuse: bool | str = True,
+    exact: bool = False,
+    strict: bool = False,
+    optimizer_states: int = 0,
+    max_planning: float | None = 10.0,
+    ctx: mx.Context | None = None,
+    grad_req: str | Mapping[str, str] | Iterable[str] | None = None,
+    type_dict: Mapping[str, Any] | None = None,
+    shapes: _Shapes | None = None,
+    **arrays: tuple[int, ...],
+) -> Frontier:
+    """Returns the whole curve of memory and time: plans from the least memory that can be reached to stock's.
 
     Args:
         symbol: the training symbol, or a HybridBlock.
-        given: as for `plan`, without a budget or a bound on time.
+        budgets: number of memory budgets, 2 to 100.
+        policy, keep, recompute, fuse, exact, strict, optimizer_states, max_planning: see `echo.Options`.
+        ctx, grad_req, type_dict, shapes, arrays: as for `plan`.
 
     Raises:
-        OptionError: a budget, a bound, a plan, or a number of points that makes no sense; and what `plan` raises.
+        OptionError: a budget, a bound, a plan, or a number of budgets that makes no sense; and what `plan` raises.
     """
-    curve: Frontier = _runtime("api").frontier(symbol, points, given)
+    curve: Frontier = _runtime("api").frontier(**locals())
     return curve
 
 
 def profile(
     symbol: mx.sym.Symbol | mx.gluon.HybridBlock,
+    *,
     compare: Iterable[str] = ("echo",),
     run: bool = False,
     budgets: int = 0,
-    **given: Any,
+    policy: _Policy = "search",
+    max_overhead: float | str | None = "auto",
+    memory_budget: int | float | str | None = None,
+    keep: Iterable[str] = (),
+    recompute: Iterable[str] = (),
+    fuse: bool | str = True,
+    exact: bool = False,
+    strict: bool = False,
+    optimizer_states: int = 0,
+    max_planning: float | None = 10.0,
+    plan: Plan | Iterable[Plan] = (),
+    ctx: mx.Context | None = None,
+    grad_req: str | Mapping[str, str] | Iterable[str] | None = None,
+    type_dict: Mapping[str, Any] | None = None,
+    shapes: _Shapes | None = None,
+    **arrays: tuple[int, ...],
 ) -> Profile:
-    """Says where the memory of a training step goes: every array with its bytes, layer and kind, and when it lives.
+    """Profiles where the memory of a training step goes: every array with its bytes, layer, kind and lifetime.
 
     The sum is what the executor holds: the arrays that it is given, and what MXNet's own memory planner plans.
 
     Args:
         symbol: the training symbol, or a HybridBlock.
-        compare: what is set beside the user's own graph: "echo", the graph that `plan` gives with the same options, and
-            "mirror", MXNet's own recomputation (``MXNET_BACKWARD_DO_MIRROR``).
+        compare: what is compared with the original graph: "echo", the graph that `plan` gives with the same options,
+            and "mirror", MXNet's own recomputation (``MXNET_BACKWARD_DO_MIRROR``).
         run: each graph also takes two training steps on zeros, in a process of its own: what the process, MXNet's
             storage counter and a GPU see of it. Takes the time and the memory of the model.
-        budgets: the number of memory budgets to plan for, too, as `frontier` does; 0 for none.
-        given: as for `plan`.
+        budgets: number of memory budgets to plan for, too, as `frontier` does; 0 for none.
+        policy, max_overhead, memory_budget, keep, recompute, fuse, exact, strict, optimizer_states, max_planning, plan:
+            see `echo.Options`.
+        ctx, grad_req, type_dict, shapes, arrays: as for `plan`.
 
     Raises:
         OptionError: an unknown name in ``compare``, or ``run`` for a block; and what `plan` raises.
         UnsupportedError: with ``run``, the model does not run here.
     """
-    profiled: Profile = _runtime("api").profile(symbol, compare, run, budgets, given)
+    profiled: Profile = _runtime("api").profile(**locals())
     return profiled
 
 
@@ -174,23 +264,43 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     return Plan.load(path)
 
 
-def enable(**given: Any) -> Enabled:
-    """Transparent mode: from now on every training symbol that is bound gets a plan, as with ``ECHO=1``.
+def enable(
+    *,
+    policy: _Policy = "search",
+    max_overhead: float | str | None = "auto",
+    memory_budget: int | float | str | None = None,
+    keep: Iterable[str] = (),
+    recompute: Iterable[str] = (),
+    fuse: bool | str = True,
+    exact: bool = False,
+    strict: bool = False,
+    optimizer_states: int = 0,
+    max_planning: float | None = 10.0,
+    plan: Plan | Iterable[Plan] = (),
+    verify: bool = False,
+    **unknown: Any,
+) -> Enabled:
+    """Switches transparent mode on: every training symbol that is bound from now on gets a plan, as with ``ECHO=1``.
 
     Errors inside echo cost a warning and never the training run (``strict=True`` raises); what no given ``plan`` was
-    made for gets a new one. Returns a context manager
-    that puts the state before back.
+    made for gets a new one.
 
     Args:
-        given: options (`echo.Options`).
+        policy, max_overhead, memory_budget, keep, recompute, fuse, exact, strict, optimizer_states, max_planning, plan,
+            verify: see `echo.Options`.
+        unknown: none; a misspelt option raises an error that says which may be meant.
+
+    Returns:
+        a context manager that restores the previous state.
 
     Raises:
         OptionError: an option that echo does not know.
         UnsupportedError: a version of MXNet other than 1.9.1.
     """
+    given = {name: value for name, value in locals().items() if name != "unknown"}
     from echo.plans.options import Options
 
-    enabled: Enabled = _runtime("transparent").enable(Options.of(**given))
+    enabled: Enabled = _runtime("transparent").enable(Options.of(**given, **unknown))
     return enabled
 
 

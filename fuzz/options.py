@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from typing import Any, Sequence
 
-POLICIES = ("search", "search", "search", "all", "none", "echo", "sublinear", "mincut", "exact")
+POLICIES = ("search", "search", "search", "all", "none", "echo", "sublinear", "mincut", "ilp")
 
 
 def draw_options(rng: random.Random, operators: Sequence[str], small: bool) -> dict[str, Any]:
-    """Options of `echo.optimize` for a graph of these operators; ``small``: small enough for the exact policy."""
+    """Options of `echo.optimize` for a graph of these operators; ``small``: small enough for the policy "ilp"."""
     options: dict[str, Any] = {"policy": rng.choice(POLICIES), "fuse": rng.random() < 0.25}
-    if options["policy"] == "exact" and not small:
+    if options["policy"] == "ilp" and not small:
         options["policy"] = "search"
     options["max_overhead"] = rng.choice((None, None, "auto", 0.0, 0.3))
     if rng.random() < 0.12:

@@ -23,7 +23,7 @@ from fuzz.program import Program
 from fuzz.symbol_script import script as script
 
 # Beginnings of warnings that say nothing of a fault.
-EXPECTED = ("echo: policy exact: stopped", "echo: planning stopped", "echo: nothing is kept in")
+EXPECTED = ("echo: policy ilp: stopped", "echo: planning stopped", "echo: nothing is kept in")
 RANGES = (1, 2, 4, 64, 0)  # match ranges under which stock MXNet is asked as well
 # Of so many terms, or more, MXNet by default adds a gradient up in another way, which may lose one where the array is
 # an output, too.

@@ -16,14 +16,14 @@ DATA, LENGTHS = mx.sym.var("data"), mx.sym.var("lengths")  # each once in a symb
 class Example:
     """A symbol, the shapes of its inputs, and how often each pattern is found in it.
 
-    ``integers``: inputs that are indices below a number. ``exact`` is the option: without it alone, some are fused.
+    ``integers``: inputs that are indices below a number. ``fuse`` is the option: with "memory" alone, some are fused.
     """
 
     symbol: mx.sym.Symbol
     shapes: Mapping[str, tuple[int, ...]]
     found: Mapping[str, int]
     integers: Mapping[str, int]
-    exact: bool = True
+    fuse: bool | str = True
 
 
 def dot(q: Symbol, k: Symbol) -> Symbol:

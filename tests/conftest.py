@@ -38,7 +38,8 @@ from echo.passes.select import Selection
 from echo.planning.plan_cache import Found
 from echo.planning.planner import Planner
 from echo.plans.key import PlanKey
-from echo.plans.options import CHECK_VARIABLE, Options
+from echo.plans.options import Options
+from echo.plans.variables import CHECK_VARIABLE
 from echo.policies.problem import Problem, partition
 from echo.runtime import bind_plan
 from echo.runtime.foresight import FORESIGHT

@@ -122,7 +122,7 @@ def _normed() -> Example:
         h = mx.sym.sigmoid(o) * mx.sym.Activation(mx.sym.LayerNorm(c, *norms[2], eps=1e-6), act_type="tanh")
         outputs.append(h)
     shapes = {"data": (BATCH, STEPS, SIZE), "h0": (BATCH, SIZE), "c0": (BATCH, SIZE)}
-    return Example(mx.sym.Group([mx.sym.Concat(*outputs, dim=0), c]), shapes, {"lstm_cell": STEPS}, {}, exact=False)
+    return Example(mx.sym.Group([mx.sym.Concat(*outputs, dim=0), c]), shapes, {"lstm_cell": STEPS}, {}, fuse="memory")
 
 
 def _gluon_cell(build: Callable[..., Any], found: Mapping[str, int]) -> Example:

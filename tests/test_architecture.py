@@ -169,6 +169,7 @@ STATE = {
     "echo/frontend/install.py": "it is installed once: a lock; MXNet is marked by the copy of echo that works on it",
     "echo/native/__init__.py": "the library whose functions MXNet calls; belongs to the thread: its captures",
     "echo/passes/pass_manager.py": "belongs to the thread: the folder into which its plannings are traced",
+    "echo/plans/options.py": "policies of users, by which keys of plans tell them apart",
     "echo/runtime/gluon.py": "belongs to the thread: the policy of the block whose CachedOps it makes",
     "echo/runtime/bind_plan.py": "the planner of the process, which remembers plans and says how many there were",
     "echo/runtime/foresight.py": "the predicted peak of the process, and what was seen of it",

@@ -30,7 +30,7 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "no bound": {"max_overhead": None},
     "fuse=False": {"fuse": False},
     "budget 0.7": {"memory_budget": 0.7},
-    "exact=False": {"exact": False, "max_overhead": None},
+    "fuse='memory'": {"fuse": "memory", "max_overhead": None},
     "echo": {"policy": "echo", "max_overhead": None},
 }
 # Workspaces of fused operators hang on the width of vectors, and what fits hangs on them. Lines are those of the
@@ -49,7 +49,7 @@ def line_of(plan: echo.Plan) -> str:
             f"{len(plan.recomputed)} maps again in {plan.recomputed_nodes} nodes, {plan.overhead:.4f}",
             f"{plan.applied}, range {plan.match_range}, marks {marks}",
             f"fused: {fused or 'nothing'}",
-            plan.reason or ("" if plan.exact else "not exact"),
+            plan.reason,
         )
     ).rstrip(" |")
 
@@ -73,7 +73,7 @@ def graphs() -> dict[str, Callable[[], list[str]]]:
         example = build()
         names = example.symbol.list_arguments()
         grad_req = {each: "null" if each in example.integers else "write" for each in names}
-        return lines_of(name, example.symbol, example.shapes, exact=example.exact, grad_req=grad_req)
+        return lines_of(name, example.symbol, example.shapes, fuse=example.fuse, grad_req=grad_req)
 
     def of_case(name: str, title: str) -> list[str]:
         case = any_case(name)

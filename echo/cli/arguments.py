@@ -40,7 +40,7 @@ Shapes = Annotated[
 ]
 PlanFile = Annotated[str, typer.Argument(metavar="PLAN", help="A plan saved by `mxecho plan --save` or Plan.save().")]
 PolicyName = Annotated[
-    str, typer.Option(metavar="NAME", help="search, echo, sublinear, mincut, exact, all or none.", show_default=True)
+    str, typer.Option(metavar="NAME", help="search, echo, sublinear, mincut, ilp, all or none.", show_default=True)
 ]
 MaxOverhead = Annotated[
     str, typer.Option(metavar="VALUE", help="Bound on recomputation, as a fraction of the step, or none; auto is 0.10.")

@@ -21,8 +21,9 @@ from rich.table import Table
 from echo import compat, native
 from echo.errors import NativeError, OptionError, UnsupportedError, one_line
 from echo.kernels import kernels_library, level
-from echo.plans.options import OF_KERNELS, TRACE_VARIABLE, VARIABLES, Options, alike_variable, options_from, value_of
-from echo.policies import policy_named
+from echo.plans.options import Options
+from echo.plans.variables import OF_KERNELS, TRACE_VARIABLE, VARIABLES, alike_variable, options_from, value_of
+from echo.policies import policy_of
 from echo.recording.energy import Rapl
 from echo.system.cuda import Driver, Gpu, driver, load_for
 from echo.system.files import cache_folder, kept
@@ -50,9 +51,9 @@ class Fact:
     state: str = FINE
 
 
-# Facts about what takes more than echo itself: pages and pictures, the policy ``exact``, energy.
+# Facts about what takes more than echo itself: pages and pictures, the policy ``ilp``, energy.
 
-_EXTRAS = {"pages and pictures": ("report", ("jinja2", "vl_convert")), "the policy exact": ("exact", ("highspy",))}
+_EXTRAS = {"pages and pictures": ("report", ("jinja2", "vl_convert")), "the policy ilp": ("ilp", ("highspy",))}
 
 
 def extras() -> Iterator[Fact]:
@@ -338,7 +339,7 @@ def _check(name: str, environment: Mapping[str, str]) -> None:
     if option:
         Options.of(**{option: value})
     if option == "policy":
-        policy_named(value)
+        policy_of(value)
     if name == TRACE_VARIABLE and value:
         reason = _why_not_writable(Path(value))
         if reason:

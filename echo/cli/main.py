@@ -90,7 +90,7 @@ def main(argv: Optional[Sequence[str]] = None) -> Any:
         sys.stdout.reconfigure(errors="backslashreplace")
     programs: List[Callable[[], int]] = []  # of the user: run behind all that the command line catches
     try:
-        from echo.plans.options import warn_of_misspelt
+        from echo.plans.variables import warn_of_misspelt
 
         warn_of_misspelt(lambda line: print(f"mxecho: {line}", file=sys.stderr))
         with without_garbage_collection():  # among what the import of MXNet makes alone it takes a tenth of a second

@@ -139,7 +139,7 @@ def _plan(symbol: Any, shapes: List[str], trace: Optional[str], options: Dict[st
     from echo.passes.pass_manager import tracing
 
     with tracing(trace or ""):
-        return echo.plan(symbol, **{**options, **shapes_of(symbol, shapes)})
+        return echo.plan(symbol, **options, shapes=shapes_of(symbol, shapes))
 
 
 def _asked(symbol: str, shapes: List[str], options: Dict[str, Any]) -> "Plan":
@@ -213,7 +213,7 @@ def _answers(found: "Plan", names: Any) -> List[Any]:
 def frontier(
     symbol: SymbolFile,
     shapes: Shapes,
-    points: Annotated[int, typer.Option(metavar="N", help="How many memory budgets, 2 to 100.")] = 10,
+    budgets: Annotated[int, typer.Option(metavar="N", help="How many memory budgets, 2 to 100.")] = 10,
     policy: PolicyName = "search",
     max_planning: MaxPlanning = "10",
     no_fuse: NoFuse = False,
@@ -227,7 +227,7 @@ def frontier(
 
     \b
     Examples:
-      mxecho frontier model-symbol.json data=128,50 softmax_label=128,50 --points 8
+      mxecho frontier model-symbol.json data=128,50 softmax_label=128,50 --budgets 8
     """
     import echo
     from echo.frontend.symbols import load_symbol
@@ -235,7 +235,7 @@ def frontier(
     symbol_of_file = load_symbol(Path(symbol))
     shapes_by_name = shapes_of(symbol_of_file, shapes)
     options = {"policy": policy, "fuse": not no_fuse, "max_planning": number_of("--max-planning", max_planning)}
-    curve_of_plans = echo.frontier(symbol_of_file, points, **options, **shapes_by_name)
+    curve_of_plans = echo.frontier(symbol_of_file, budgets=budgets, **options, shapes=shapes_by_name)
     if as_json:
         print_json(curve_of_plans.to_json())
     else:

@@ -154,7 +154,7 @@ def _profile(symbol: str, shapes: List[str], names: Sequence[str], options: Dict
     from echo.frontend.symbols import load_symbol
 
     loaded = load_symbol(Path(symbol))
-    return echo.profile(loaded, compare=names, **options, **shapes_of(loaded, shapes))
+    return echo.profile(loaded, compare=names, **options, shapes=shapes_of(loaded, shapes))
 
 
 def _show(

@@ -136,7 +136,7 @@ def with_variables(command: str, program: List[str], variables: "dict[str, str]"
     from echo import startup
     from echo.cli import program as programs
     from echo.errors import OptionError
-    from echo.plans.options import options_from
+    from echo.plans.variables import options_from
 
     try:
         options_from({**os.environ, **variables})

@@ -34,13 +34,13 @@ def schedule(
     \b
     Examples:
       mxecho schedule graph.json --budget 5GB
-      mxecho schedule graph.json --budget 0.5 --policy exact --json
+      mxecho schedule graph.json --budget 0.5 --policy ilp --json
     """
     from echo.cli.tables import as_value, render_schedule
     from echo.ir.data_graph import load_dag
-    from echo.policies import policy_named
+    from echo.policies import policy_of
 
-    chosen, loaded = policy_named(policy), load_dag(Path(graph))
+    chosen, loaded = policy_of(policy), load_dag(Path(graph))
     limit = _bytes_of(budget, loaded.training.planned_bytes)
     solved = _within(chosen, loaded, limit)
     if as_json:

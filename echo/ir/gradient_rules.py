@@ -83,10 +83,9 @@ def _is_offered(training: TrainingGraph, number: int, cudnn: bool) -> bool:
 # Many gradient operators are handed more than they read: oneDNN's of tanh takes the input and the output of the forward
 # pass, and computes from the input alone. Where MXNet's source says that an input is never read, it may be given
 # another array of the same shape, and the bits stay as they are. They also stay where another formula comes to the same
-# bits, as that of sigmoid from its output, with whatever instructions oneDNN uses. Such *exact* implementations are
-# checked one by one by ``tests/ir/test_gradient_rules_gradients.py``. That of tanh from its output changes the last
-# bits of some gradients: it is taken only under ``exact=False``. (Implementations as choices: MONeT, Shah et al., ICLR
-# 2021.)
+# bits, as that of sigmoid from its output, with whatever instructions oneDNN uses; that of tanh from its output changes
+# last bits, and is no rule. ``tests/ir/test_gradient_rules_gradients.py`` checks the rules one by one. (Implementations
+# as choices: MONeT, Shah et al., ICLR 2021.)
 
 _MOST_AXES = 5  # beyond which, and for other types than float32, MXNet does not ask oneDNN
 _ONEDNN_ACTIVATIONS = frozenset({"tanh", "sigmoid", "softrelu"})
@@ -100,9 +99,7 @@ def _reading(gradient: str, *inputs: int) -> GradientRule:
 _ACTIVATION = _reading("_backward_Activation", 0, 2, 2)  # reads the input alone
 _LEAKY_INPUT, _LEAKY_OUTPUT = (_reading("_backward_LeakyReLU", 0, read, read) for read in (1, 2))
 _MASKED_SOFTMAX = _reading("_backward_softmax", 0, 3, 2, 3)  # reads the output and the lengths
-_FROM_OUTPUT = {
-    name: GradientRule("_backward_Activation", f"_backward_{name}", own_inputs(0, 1)) for name in ("tanh", "sigmoid")
-}
+_FROM_OUTPUT = GradientRule("_backward_Activation", "_backward_sigmoid", own_inputs(0, 1))
 _GRADIENT, *_TERMS = own_inputs(0, 1, 2)  # what the gradient of a sum is handed: that of the total, and the terms
 _TOTAL = Read(Source.FORWARD, 0)
 
@@ -117,7 +114,6 @@ class _Case:
     training: TrainingGraph
     number: int
     onednn: bool
-    exact: bool
     copied: bool
 
     @property
@@ -147,9 +143,7 @@ class _Case:
 def _of_activation(case: _Case) -> GradientRule | None:
     from_output = case.keeps_output and not case.copied
     if case.act_type == "sigmoid" and case.by_onednn and from_output:
-        return _FROM_OUTPUT["sigmoid"]  # which has the bits of oneDNN's, tanh's has not
-    if case.act_type == "tanh" and not case.exact and from_output:
-        return _FROM_OUTPUT["tanh"]
+        return _FROM_OUTPUT  # which has the bits of oneDNN's
     reads_input = case.act_type == "softsign" or (case.act_type in _ONEDNN_ACTIVATIONS and case.by_onednn)
     return _ACTIVATION if reads_input else None
 
@@ -207,8 +201,7 @@ def _sums(op: str, _: Mapping[str, str]) -> tuple[GradientRule, ...]:
 
 
 def _activations(_: str, attrs: Mapping[str, str]) -> tuple[GradientRule, ...]:
-    from_output = _FROM_OUTPUT.get(attrs.get("act_type", ""))
-    return (_ACTIVATION,) if from_output is None else (_ACTIVATION, from_output)
+    return (_ACTIVATION, _FROM_OUTPUT) if attrs.get("act_type") == "sigmoid" else (_ACTIVATION,)
 
 
 _FAMILIES: Mapping[GradientRuleFamily, _Rules] = {
@@ -226,7 +219,7 @@ _SUM_GRADIENTS = {spec(op).gradient for op in ops_with(lambda row: row.lighter i
 EXCHANGES = frozenset(
     rule.exchange
     for rule in (
-        _ACTIVATION, _LEAKY_INPUT, _MASKED_SOFTMAX, *_FROM_OUTPUT.values(), split_rule(True), _concat(1),
+        _ACTIVATION, _LEAKY_INPUT, _MASKED_SOFTMAX, _FROM_OUTPUT, split_rule(True), _concat(1),
         *(_reading(gradient) for gradient in sorted(_SUM_GRADIENTS)),
         *(_reading(f"_backward_{PREFIX}{kernel}") for kernel in READS),
     )
@@ -235,7 +228,6 @@ EXCHANGES = frozenset(
 
 def implementations(
     training: TrainingGraph,
-    exact: bool,
     onednn: bool,
     copied: AbstractSet[Entry] = frozenset(),
     cudnn: bool = False,
@@ -244,8 +236,8 @@ def implementations(
 
     ``training`` is the graph as MXNet makes it; ``onednn`` says whether oneDNN computes gradients of activations and
     convolutions, ``cudnn`` whether cuDNN does those of convolutions, whose sums are written, not added to.
-    Without ``exact`` the rules may change the last bits. Entries in ``copied`` are not read by operators that
-    would keep plain copies of them (`echo.estimators.inplace.copied`).
+    The rules keep every bit. Entries in ``copied`` are not read by operators that would keep plain copies of them
+    (`echo.estimators.inplace.copied`).
     """
     rules: dict[int, GradientRule] = {}
     for _, node in training.operators():
@@ -254,7 +246,7 @@ def implementations(
             lighter = spec(forward.op).lighter
             if forward.user is None or lighter is None:
                 continue
-            rule = _FAMILIES[lighter].choose(_Case(training, number, onednn, exact, Entry(number) in copied))
+            rule = _FAMILIES[lighter].choose(_Case(training, number, onednn, Entry(number) in copied))
             if rule is not None and rule.before == node.op:
                 rules[forward.user] = rule
     for number, rule in split_gradients(training, cudnn).items() if onednn or cudnn else ():

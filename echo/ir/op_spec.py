@@ -66,9 +66,6 @@ class Read(NamedTuple):
         return Read(source, int(text[len(source.value) :]))
 
 
-_INEXACT = ("_backward_Activation", "_backward_tanh")  # from its output: last bits of some gradients differ
-
-
 @dataclass(frozen=True)
 class GradientRule:
     """The gradient ``before`` becomes ``after``, which reads these ``inputs``.
@@ -80,11 +77,6 @@ class GradientRule:
     before: str
     after: str
     inputs: tuple[Read, ...]
-
-    @property
-    def exact(self) -> bool:
-        """Whether all bits stay as they are."""
-        return (self.before, self.after) != _INEXACT
 
     @property
     def splits(self) -> bool:

@@ -25,8 +25,8 @@ from echo.policies.problem import Segments, partition
 class Differentiate:
     """Asks the frontend, which asks MXNet. Gradients then get rules by which they read less where they can.
 
-    With the option ``exact`` (default) those rules keep every bit. An operator whose bits could depend on it works in
-    place where it does in the user's graph, and nowhere else.
+    Those rules keep every bit. An operator whose bits could depend on it works in place where it does in the user's
+    graph, and nowhere else.
     """
 
     name: ClassVar[str] = "differentiate"
@@ -42,7 +42,7 @@ class Differentiate:
         if request.why_as_it_is:
             return training
         copied_entries = copied(training, frontend.device)
-        rules = implementations(training, request.options.exact, frontend.onednn, copied_entries, frontend.cudnn)
+        rules = implementations(training, frontend.onednn, copied_entries, frontend.cudnn)
         return frontend.implemented(training, rules) if rules else training
 
 

@@ -6,7 +6,6 @@ have written for this graph is an error. The native hook checks the marks again.
 
 from __future__ import annotations
 
-import itertools
 import re
 from typing import Any, Iterator, Mapping, Sequence
 
@@ -92,8 +91,6 @@ def _check(node: Node, mark: Mark, count: int, plan: Plan, frontend: Frontend) -
     rule = next((rule for rule in known(node.op, node.attrs) if rule.text == gradient), None)
     if rule is None:
         raise GraphError(f"marks: no gradient of {node.op} ({node.name!r}) is {gradient!r}")
-    if plan.exact and not rule.exact:
-        raise GraphError(f"{where}: {gradient!r} changes last bits, and the plan says that it keeps them")
 
 
 def _check_outputs(node: Node, mark: Mark, count: int, frontend: Frontend) -> None:
@@ -221,8 +218,8 @@ def _check_gradients(graph: Graph, training: TrainingGraph, texts: Mapping[int, 
     """Raises unless each gradient rule of the plan holds here: that depends on types, and on how MXNet computes."""
     if not texts:
         return
-    ways = itertools.product((True, False), (frozenset(), copied(training, frontend.device)) if frontend.hook else ())
-    allowed = [implementations(training, exact, frontend.onednn, entries, frontend.cudnn) for exact, entries in ways]
+    ways = (frozenset(), copied(training, frontend.device)) if frontend.hook else ()
+    allowed = [implementations(training, frontend.onednn, entries, frontend.cudnn) for entries in ways]
     marks = [gradient_marks(graph, training, marks_of_way) for marks_of_way in allowed]
     for number, text in texts.items():
         if all(marks_of_way.get(number, {}).get(GRADIENT_ATTRIBUTE) != text for marks_of_way in marks):

@@ -187,28 +187,18 @@ def trial(request: Request, pipeline: Sequence[Pass], fused: Fused, stock: Memor
         return Trial(fused, stock, None, error)
 
 
-def best_plan(request: Request, pipeline: Sequence[Pass]) -> Planned:
-    """Runs the passes; with ``exact=False``, if that plan changes last bits, plans exactly too and takes the cheaper.
-
-    Raises:
-        EchoError: a pass failed.
-    """
-    planned = _run(request, pipeline)
-    if request.options.exact or planned.plan.exact:
-        return planned
-    with contextlib.suppress(BudgetError):
-        exact = _run(replace(request, options=replace(request.options, exact=True)), pipeline)
-        return min(exact, planned, key=lambda candidate: _cost(request, candidate.plan))
-    return planned
-
-
 def _cost(request: Request, plan: Plan) -> tuple[float, float]:
     """The value to minimize, as in policies: first the bytes, or within a budget first the seconds."""
     cost = (plan.after.chosen, plan.overhead_seconds)
     return cost if request.options.memory_budget is None else cost[::-1]
 
 
-def _run(request: Request, pipeline: Sequence[Pass]) -> Planned:
+def best_plan(request: Request, pipeline: Sequence[Pass]) -> Planned:
+    """Runs the passes.
+
+    Raises:
+        EchoError: a pass failed.
+    """
     started = time.monotonic()
     values = run(pipeline, [request], request.progress)
     other_seconds = time.monotonic() - started - values[Selection].search_seconds

@@ -14,11 +14,12 @@ from echo.passes.patterns.apply import Fused, fuse
 from echo.passes.patterns.legality import normed_state
 from echo.passes.request import Frontend, Request
 from echo.plans.decisions import Note
+from echo.plans.options import MEMORY
 
 # Fused operators in the user's graph: the first stage, before the graph is differentiated.
 
 _BITS = ("no operator is fused that would change last bits: {name} normalizes a product of the state of a recurrent "
-         "cell, which makes each rounding grow from step to step (exact=False fuses)")  # fmt: skip
+         "cell, which amplifies each rounding from step to step (fuse='memory' fuses)")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,9 @@ class Fuse:
         return "fused operators, whole layers too" if self.layers else "fused operators"
 
     def run(self, request: Request) -> Fused:
-        if not request.options.fuse:
+        if not request.options.fuses:
             return Fused(request.graph)
-        norm = normed_state(request.graph) if request.options.exact else ""
+        norm = "" if request.options.fuse == MEMORY else normed_state(request.graph)
         if norm:
             return Fused(request.graph, notes=(Note(_BITS.format(name=repr(norm))),), bits=norm)
         wishes, frontend = request.options.wishes, request.frontend

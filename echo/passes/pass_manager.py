@@ -24,8 +24,8 @@ from echo.passes.refinements import Batched, Masked
 from echo.passes.request import Request
 from echo.passes.rewrite import Confirmed, Rewritten
 from echo.passes.select import Selection
-from echo.plans.options import CHECK_VARIABLE, TRACE_VARIABLE, value_of
 from echo.plans.plan import Plan
+from echo.plans.variables import CHECK_VARIABLE, TRACE_VARIABLE, value_of
 from echo.policies.problem import Segments
 from echo.system.threads import PerThread
 

@@ -86,7 +86,7 @@ class PackMasks:
 
     def run(self, request: Request, fused: Fused) -> Masked:
         frontend, options = request.frontend, request.options
-        if not options.fuse or frontend.why_no_fusion:
+        if not options.fuses or frontend.why_no_fusion:
             return Masked(fused)
         wished = named(request.graph, options.wishes)
         masks, near_misses = find(request.graph, wished, frozenset(PATTERNS) - MASKS, setting=frontend.setting)
@@ -164,7 +164,7 @@ class BatchProducts:
     gives: ClassVar[type] = Batched
 
     def run(self, request: Request, fused: Fused) -> Batched:
-        if not request.options.fuse or request.frontend.why_no_fusion or fused.bits:
+        if not request.options.fuses or request.frontend.why_no_fusion or fused.bits:
             return Batched(fused)
         view = View(fused.graph)
         product_families, missed = families(view)

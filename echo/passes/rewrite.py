@@ -33,6 +33,7 @@ from echo.plans.decisions import (
 )
 from echo.plans.options import SEARCH
 from echo.plans.plan import Plan
+from echo.policies.user_policy import policy_name
 from echo.system.terminal import counted
 
 # The user's graph with the plan written into node attributes: the one place where graphs are changed.
@@ -216,13 +217,12 @@ class Explain:
             step_seconds=overhead.step_seconds,
             overhead_seconds=seconds,
             recomputed_nodes=sum(selection.runs.values()) if confirmed.accepted else 0,
-            policy=request.options.policy,
+            policy=policy_name(request.options.policy),
             device=frontend.device,
             applied=("hook" if frontend.hook else "mirror") if confirmed.accepted else "none",
             subject=frontend.subject,
             marks=marks_of(request.graph, rewritten.graph) if confirmed.accepted else (),
             notes=tuple(map(Note, _notes(request, training, overhead, confirmed))),
-            exact=not confirmed.accepted or all(rule.exact for rule in training.implementations.values()),
             reason=confirmed.reason,
             stock_seconds=overhead.step_seconds,
         )
@@ -251,15 +251,9 @@ def _notes(request: Request, training: TrainingGraph, overhead: Overhead, confir
         yield "the nodes that the user insists on recomputing need more memory than they save"
     if confirmed.accepted and request.frontend.fuses:
         yield "pointwise operators stay apart, which MXNet would fuse (MXNET_USE_FUSION): bytes before are with fusion"
-    if confirmed.accepted:
-        rules = training.implementations.values()
-        formulas = sum(not rule.exact for rule in rules)
-        if len(rules) > formulas:
-            lighter = counted(len(rules) - formulas, "gradient")
-            yield f"{lighter} computed from fewer arrays than MXNet keeps: every bit stays"
-        if formulas:
-            other = counted(formulas, "gradient")
-            yield f"{other} computed by another formula, which may change last bits (exact=False)"
+    if confirmed.accepted and training.implementations:
+        lighter = counted(len(training.implementations), "gradient")
+        yield f"{lighter} computed from fewer arrays than MXNet keeps: every bit stays"
     if overhead.measured == 0:
         yield "no operator was measured: seconds are estimates"
 

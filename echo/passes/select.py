@@ -17,7 +17,7 @@ from echo.ir.training_graph import DYNAMIC, TrainingGraph
 from echo.passes.analysis import Candidates
 from echo.passes.request import Request, Unreached
 from echo.plans.options import budget_bytes
-from echo.policies import policy_named
+from echo.policies import policy_of
 from echo.policies.least import fastest, fastest_within
 from echo.policies.problem import Problem, Segments, WarmStart, partition, run_with_deadline
 from echo.system.process import Deadline
@@ -196,7 +196,7 @@ def _moved(request: Request, problem: Problem, selection: Selection) -> frozense
 
 
 def _choose(request: Request, problem: Problem) -> Selection:
-    splits, in_time = run_with_deadline(policy_named(request.options.policy), problem)
+    splits, in_time = run_with_deadline(policy_of(request.options.policy), problem)
     if not in_time:
         request.note_late()
     return _selection(problem, splits)

@@ -298,5 +298,5 @@ def _notes(fused: Fused, applied: bool) -> Iterator[Note]:
     if applied:
         operators = ", ".join(f"{count} x {label}" for label, count in sorted(fused.counts.items()))
         same = all(name in MASKS for name, _ in fused.places)
-        bits = "every bit stays" if same else "last bits differ from the user's own graph (fuse=False keeps them)"
+        bits = "every bit stays" if same else "last bits differ from the original graph (exact=True keeps them)"
         yield Note(f"fused: {operators}; {bits}")

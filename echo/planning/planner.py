@@ -226,7 +226,7 @@ class Planner:
             more = "max_planning=None (--max-planning none, ECHO_MAX_PLANNING=none) waits for the best"
             advice = more if note.kind is NoteKind.LATE else REPORT
             logger.log(logging.WARNING if ONCE.first(note.text) else logging.DEBUG, "echo: %s. %s.", note, advice)
-        if _is_worth_keeping(result.plan):
+        if _is_worth_keeping(result.plan, request.options):
             plan_cache.save(key, result)
         return result
 
@@ -269,18 +269,19 @@ def _key_of(request: Request, session: Session, leader: Leader | None) -> str:
     # plans of graphs under other names are renamed, but for names that the user's options refer to
     names = json.dumps([node.name for node in request.graph.nodes]) if request.options.wishes else ""
     parts = [session.subject.fingerprint, names, str(session.hook), session.device_key]
-    parts += [request.options.key, str(request.details), session.why_no_fusion if request.options.fuse else ""]
+    parts += [request.options.key, str(request.details), session.why_no_fusion if request.options.fuses else ""]
     parts += [f"{name}={text}" for name, text in sorted(os.environ.items()) if name.startswith(("MXNET_", "NNVM_"))]
     return key_of(parts if leader is None else [*parts, leader.key])
 
 
-def _is_worth_keeping(plan: Plan) -> bool:
+def _is_worth_keeping(plan: Plan, options: Options) -> bool:
     """Whether the next start should find the plan on the disk.
 
-    A plan that failed in part is not kept, since the failure may be chance. One that changes nothing about a small
+    A plan that failed in part is not kept, since the failure may be chance; nor is one by a function of the user, whose
+    code may be another by then. One that changes nothing about a small
     graph takes about as long to read as to make.
     """
-    if any(note.kind is NoteKind.FAILED for note in plan.notes):
+    if any(note.kind is NoteKind.FAILED for note in plan.notes) or not isinstance(options.policy, str):
         return False
     return not plan.changes_nothing or sum(plan.subject.operators.values()) > _FEW_OPERATORS
 

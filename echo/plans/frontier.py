@@ -10,7 +10,7 @@ from echo.errors import BudgetError, OptionError
 from echo.plans.plan import Plan
 from echo.system.terminal import megabytes, preformatted, preserve_python_rng, size_text
 
-_MOST_POINTS = 100
+_MOST_BUDGETS = 100
 _MOST_TRIES = 20
 
 
@@ -90,18 +90,18 @@ def _smallest(plan: Callable[[int], Plan]) -> tuple[int, Plan]:
     return budget, plan(budget)
 
 
-def frontier(plan: Callable[[int], Plan], points: int) -> Frontier:
-    """Plans with ``points`` budgets in equal ratios, from the least that can be reached to what the stock graph holds.
+def frontier(plan: Callable[[int], Plan], budgets: int) -> Frontier:
+    """Plans with ``budgets`` budgets in equal ratios, from the least that can be reached to what the stock graph holds.
 
     ``plan`` makes the plan for a budget. Points that need more memory and more time than another are left out.
     """
-    if isinstance(points, bool) or not isinstance(points, int) or not 2 <= points <= _MOST_POINTS:
-        raise OptionError(f"points: expected a number from 2 to {_MOST_POINTS}, got {points!r}")
+    if isinstance(budgets, bool) or not isinstance(budgets, int) or not 2 <= budgets <= _MOST_BUDGETS:
+        raise OptionError(f"budgets: expected a number from 2 to {_MOST_BUDGETS}, got {budgets!r}")
     budget, smallest = _smallest(plan)
     least, most = smallest.after.total, smallest.before.total
-    ratio = (most / least) ** (1 / (points - 1)) if least else 1.0
+    ratio = (most / least) ** (1 / (budgets - 1)) if least else 1.0
     found = [(budget, smallest)]
-    for step in range(1, points):
+    for step in range(1, budgets):
         budget = int(least * ratio**step)
         with contextlib.suppress(BudgetError):  # where a search was cut off, another budget may be met
             found.append((budget, plan(budget)))

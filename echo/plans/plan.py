@@ -58,7 +58,7 @@ class StepTime(NamedTuple):
 
 # The plan: which feature maps are stashed or recomputed, why, and the bytes and seconds of the result.
 
-FORMAT = "echo-plan-7"
+FORMAT = "echo-plan-8"
 _LEAST_SAID = 1 << 19  # bytes, of what a summary names beside planned memory
 APPLIED = ("hook", "mirror", "none")
 _FIELD_TYPES = {
@@ -81,8 +81,7 @@ class Plan:
     node of the user at which it is found; decisions and marks are about the graph with these operators. Places such as
     ("hoist:10", node) are layouts of products (`echo.passes.patterns.hoist`): the node is the first of the family, in
     the graph with all other fused operators. ``missed`` are near-misses of patterns. ``reason`` says why nothing is
-    recomputed, empty where something is. Without ``exact``, gradients are computed by another formula, which may change
-    their last bits.
+    recomputed, empty where something is.
     """
 
     decisions: tuple[Decision, ...]
@@ -100,7 +99,6 @@ class Plan:
     notes: tuple[Note, ...] = ()
     fused: tuple[tuple[str, int], ...] = ()
     missed: tuple[Missed, ...] = ()
-    exact: bool = True
     reason: str = ""
     stock_seconds: float | None = None
     _flipper: Flipper | None = field(default=None, init=False, repr=False, compare=False)
@@ -109,6 +107,11 @@ class Plan:
     def fingerprint(self) -> str:
         """Identifies what the plan was made for: `echo.plans.key.PlanKey` says what is in it."""
         return self.subject.fingerprint
+
+    @property
+    def exact(self) -> bool:
+        """Whether outputs and gradients keep every bit: no operator is fused."""
+        return not self.fused
 
     @property
     def overhead(self) -> float:
@@ -300,7 +303,7 @@ def _read(value: Any) -> Plan:
     values["fused"] = tuple(map(decisions.read_place, values["fused"]))
     values["missed"] = tuple(map(decisions.read_missed, values["missed"]))
     plan = Plan(**values)
-    for key in ("exact", "reason", "stock_seconds"):
+    for key in ("reason", "stock_seconds"):
         values[key]  # a file has to have it, although it has a default
     _check(plan)
     return plan
@@ -326,8 +329,6 @@ def _check(plan: Plan) -> None:
     match_range = plan.match_range
     if match_range is not None and (type(match_range) is not int or not ASSIGNED <= match_range < decisions.MOST):
         raise GraphError(f"plan: match_range must be a number or null, got {match_range!r}")
-    if not isinstance(plan.exact, bool):
-        raise GraphError(f"plan: exact must be true or false, got {plan.exact!r}")
     if plan.applied not in APPLIED:
         raise GraphError(f"plan: applied must be one of {APPLIED}, got {plan.applied!r}")
 

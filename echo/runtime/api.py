@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import operator
-from dataclasses import fields
-from typing import Any, Callable, Iterable, Mapping
+from typing import Any, Callable, Collection, Dict, Iterable, Mapping, Tuple
 
 import mxnet as mx
 import numpy as np
@@ -19,8 +18,9 @@ from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import graph_of, infer_binding, without_marks
 from echo.ir.graph import Graph
 from echo.plans.frontier import Frontier
-from echo.plans.options import Options, warn_of_misspelt
+from echo.plans.options import OPTION_NAMES, Options
 from echo.plans.plan import Plan
+from echo.plans.variables import warn_of_misspelt
 from echo.report.profile import Profile
 from echo.runtime import bind_plan
 from echo.runtime.bind import optimize_symbol
@@ -32,41 +32,70 @@ from echo.system.files import shortened
 from echo.system.process import without_garbage_collection
 
 logger = logging.getLogger("echo")
+_DEFAULTS = Options()
 _BIND_ARGUMENTS = ("ctx", "grad_req", "type_dict")
+_RENAMED = {"points": "budgets"}  # keywords of release candidates
 _MOST_ELEMENTS = 2**31  # of an array of MXNet's wheels
 
+_Shapes = Dict[str, Tuple[int, ...]]
 
-def _split(symbol: Any, keywords: Mapping[str, Any]) -> tuple[Options, dict[str, Any], dict[str, tuple[int, ...]]]:
+
+def _split(symbol: Any, keywords: Mapping[str, Any]) -> tuple[Options, dict[str, Any], _Shapes]:
+    """Returns the options, the arguments of a bind and the shapes of a call of one of echo's functions."""
     if not isinstance(symbol, Symbol):
         got = type(symbol)
         raise OptionError(f"expected a Symbol or a gluon Block of mxnet, got {got.__module__}.{got.__name__}")
     check_version()
-    option_names = {item.name for item in fields(Options)}
-    names = set(symbol.list_arguments()) | set(symbol.list_auxiliary_states())
-    # a keyword that is neither a way to bind nor an argument of the symbol must be an option, perhaps misspelt
-    options = {key: value for key, value in keywords.items() if key not in names and key not in _BIND_ARGUMENTS}
-    _check_known(options, names)
-    ambiguous = option_names & names & set(keywords)
-    options.update({key: keywords[key] for key in ambiguous if not isinstance(keywords[key], tuple)})
-    parsed = _options(options)
-    shapes = {key: _shape(key, value) for key, value in keywords.items() if key in names and key not in options}
-    return parsed, {key: keywords[key] for key in _BIND_ARGUMENTS if key in keywords}, shapes
+    names = {*symbol.list_arguments(), *symbol.list_auxiliary_states()}
+    # a keyword that is neither an option nor an argument of the symbol must be an option that is misspelt
+    _check_known(keywords["arrays"], names)
+    shapes = _shapes_of(keywords, names)
+    bind = {name: keywords[name] for name in _BIND_ARGUMENTS if keywords.get(name) is not None}
+    return _options(keywords, names), bind, shapes
 
 
-def _check_known(options: Iterable[str], names: Iterable[str]) -> None:
+def _check_known(arrays: Iterable[str], names: Iterable[str]) -> None:
     """Raises where a keyword is neither an option nor an array of the symbol, and says what is alike."""
-    option_names = [item.name for item in fields(Options)]
-    unknown = sorted(set(options) - set(option_names))
-    if unknown:
-        expected = f"expected one of {', '.join(option_names)}, or the name of an array of the symbol"
-        question = did_you_mean(unknown[0], [*option_names, *names])
-        raise OptionError(f"unknown option {unknown[0]!r}, {expected}{'; ' if question else ''}{question}")
+    unknown = sorted(set(arrays) - set(names))
+    if not unknown:
+        return
+    name = unknown[0]
+    if name in _RENAMED:
+        raise OptionError(f"{name}: this option is now {_RENAMED[name]!r}")
+    expected = f"expected one of {', '.join(OPTION_NAMES)}, or the name of an array of the symbol"
+    question = did_you_mean(name, [*OPTION_NAMES, *names])
+    raise OptionError(f"unknown option {name!r}, {expected}{'; ' if question else ''}{question}")
 
 
-def _options(options: Mapping[str, Any]) -> Options:
+def _shapes_of(keywords: Mapping[str, Any], names: Collection[str] | None = None) -> _Shapes:
+    """Returns the shapes of keywords and of ``shapes``; all ``names`` are allowed if None."""
+    given, arrays = keywords["shapes"], keywords["arrays"]
+    if given is not None and not isinstance(given, Mapping):
+        raise OptionError(f"shapes: expected a mapping such as {{'data': (128, 50)}}, got {given!r}")
+    given = given or {}
+    for name in given:
+        if name in arrays:
+            raise OptionError(f"shapes: {name!r} is also given as a keyword, expected it once")
+        if names is not None and name not in names:
+            question = did_you_mean(name, names)
+            raise OptionError(f"shapes: the symbol has no array {name!r}{'; ' if question else ''}{question}")
+    return {name: _shape(name, value) for name, value in {**arrays, **given}.items()}
+
+
+def _options(keywords: Mapping[str, Any], names: Collection[str] = ()) -> Options:
+    """Returns the options among the keywords; ``names`` are those of the symbol's arrays."""
     warn_of_misspelt(lambda line: logger.warning("echo: %s", line))
-    parsed = Options.of(**options)
-    beside = sorted(set(options) - {"plan", "strict", "fuse", "verify"})
+    options = {name: keywords[name] for name in OPTION_NAMES if name in keywords}
+    try:
+        parsed = Options.of(**options)
+    except OptionError as error:
+        name = str(error).partition(":")[0]
+        if name not in names:
+            raise
+        hint = f"shapes={{{name!r}: ...}} gives the shape of the array of this name"
+        raise OptionError(f"{error}; {hint}") from None
+    beside = [name for name in sorted(options) if getattr(parsed, name) != getattr(_DEFAULTS, name)]
+    beside = [name for name in beside if name not in ("plan", "strict", "fuse", "exact", "verify", "max_planning")]
     if parsed.plans and beside:
         raise OptionError(f"plan: it is applied as it is, expected no option {beside[0]!r} beside it")
     return parsed
@@ -89,10 +118,14 @@ def _shape(name: str, value: Any) -> tuple[int, ...]:
     return sizes
 
 
-def optimize(symbol: Any, keywords: Mapping[str, Any]) -> Any:
+def optimize(symbol: Any, **keywords: Any) -> Any:
     """See `echo.optimize`."""
     if isinstance(symbol, Block):
         check_version()
+        _check_known(keywords["arrays"], ())
+        for name in (*_BIND_ARGUMENTS, "shapes"):
+            if keywords[name] is not None:
+                raise OptionError(f"{name}: a block plans for the arrays that it is called with, expected none")
         return optimize_block(symbol, _options(keywords))
     options, bind, shapes = _split(symbol, keywords)
     symbol, graph = without_marks(symbol, graph_of(symbol))
@@ -102,37 +135,38 @@ def optimize(symbol: Any, keywords: Mapping[str, Any]) -> Any:
     return optimized
 
 
-def plan(symbol: Any, keywords: Mapping[str, Any]) -> Plan:
+def plan(symbol: Any, **keywords: Any) -> Plan:
     """See `echo.plan`."""
     with without_garbage_collection():
         options, session = _ready(symbol, keywords)
         return bind_plan.PLANNER.plan(session, options).plan
 
 
-def profile(symbol: Any, compare: Iterable[str], run: bool, budgets: int, keywords: Mapping[str, Any]) -> Profile:
+def profile(symbol: Any, compare: Iterable[str], run: bool, budgets: int, **keywords: Any) -> Profile:
     """See `echo.profile`."""
     with without_garbage_collection():
         options, session = _ready(symbol, keywords)
         return profiled(session, options, compare, run, budgets)
 
 
-def frontier(symbol: Any, points: int, keywords: Mapping[str, Any]) -> Frontier:
+def frontier(symbol: Any, budgets: int, **keywords: Any) -> Frontier:
     """See `echo.frontier`."""
     for name in ("memory_budget", "max_overhead", "plan"):
-        if name in keywords:
+        if name in keywords["arrays"]:
             raise OptionError(f"{name}: a frontier covers all budgets and bounds, expected no option of this name")
     options, session = _ready(symbol, {**keywords, "max_overhead": None})
-    return budget_frontier(session, options, points)
+    return budget_frontier(session, options, budgets)
 
 
 def _ready(symbol: Any, keywords: Mapping[str, Any]) -> tuple[Options, Callable[[], MxnetSession]]:
     """The options, and the session of a symbol or a block, both read from the user's keyword arguments."""
     if isinstance(symbol, Block):
         check_version()
-        option_names = {item.name for item in fields(Options)} | {"ctx"}
-        shapes = {name: _shape(name, value) for name, value in keywords.items() if name not in option_names}
-        options = _options({name: value for name, value in keywords.items() if name in option_names - {"ctx"}})
-        return options, session_of_block(symbol, shapes, _context(keywords.get("ctx", mx.context.current_context())))
+        for name in ("grad_req", "type_dict"):
+            if keywords[name] is not None:
+                raise OptionError(f"{name}: the parameters of a block have their own, expected none")
+        context = _context(mx.context.current_context() if keywords["ctx"] is None else keywords["ctx"])
+        return _options(keywords), session_of_block(symbol, _shapes_of(keywords), context)
     options, bind, shapes = _split(symbol, keywords)
     return options, _session(*without_marks(symbol, graph_of(symbol)), bind, shapes)
 

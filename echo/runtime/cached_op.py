@@ -235,7 +235,7 @@ class PlannedCachedOp:
                 runner=self._runner,
                 user=user,
                 bound=bound,
-                fuses=choice.fuses or not self.plans[signature].exact,
+                fuses=choice.fuses,
                 context=str(args[0].context),
                 plan=self.plans[signature],
                 requests=requests,

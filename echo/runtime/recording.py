@@ -15,7 +15,7 @@ from typing import Any, Callable, Mapping
 
 import mxnet as mx
 
-from echo.plans.options import RECORD_VARIABLE, value_of
+from echo.plans.variables import RECORD_VARIABLE, value_of
 from echo.recording.windows import RowFile
 from echo.runtime.recorder import Recorder, StorageCounter
 

@@ -21,7 +21,8 @@ from mxnet.symbol import Symbol
 from echo.frontend.install import check_version
 from echo.frontend.mxnet_settings import share_one_space
 from echo.frontend.symbols import graph_of
-from echo.plans.options import CHECK_VARIABLE, Options, options_from, value_of, warn_of_misspelt
+from echo.plans.options import Options
+from echo.plans.variables import CHECK_VARIABLE, options_from, value_of, warn_of_misspelt
 from echo.runtime import bind, bind_request
 from echo.runtime.bind import OptimizedSymbol
 from echo.runtime.error_policy import ErrorPolicy, NeverStopTraining

@@ -12,7 +12,8 @@ import pytest
 from echo.cli import machine
 from echo.cli.machine import FINE, OFF, STOPS, Fact
 from echo.errors import NativeError, OptionError
-from echo.plans.options import VARIABLES, Options
+from echo.plans.options import Options
+from echo.plans.variables import VARIABLES
 from echo.system.files import cache_folder
 
 

@@ -29,7 +29,7 @@ def test_what_is_missing_is_said_with_what_brings_it(monkeypatch: pytest.MonkeyP
     facts = {fact.name: fact for fact in machine.extras()}
     assert [fact.value for fact in facts.values()] == [False] * 3
     assert facts["pages and pictures"].remark == "pip install 'mxnet-echo[report]'"
-    assert facts["the policy exact"].remark == "pip install 'mxnet-echo[exact]'"
+    assert facts["the policy ilp"].remark == "pip install 'mxnet-echo[ilp]'"
     assert facts["energy of CPUs"].remark == "this user may not read it; to allow it: sudo something"
     assert {fact.state for fact in facts.values()} == {FINE}, "echo saves as much without them"
 

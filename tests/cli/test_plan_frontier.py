@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("cheap_planning")
 
 
 def test_budgets_against_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["frontier", network(tmp_path), *SHAPES, "--points", "3", "--no-fuse", "--max-planning", "20"]
+    words = ["frontier", network(tmp_path), *SHAPES, "--budgets", "3", "--no-fuse", "--max-planning", "20"]
     assert main.main([*words, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert 2 <= len(rows) <= 3
@@ -25,4 +25,4 @@ def test_budgets_against_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert all(row["total"] <= row["budget"] for row in rows)
     assert "without echo" in said
     assert "max_planning" in check_line([*words, "--max-planning", "-1"], capsys, 2)
-    assert "points: expected a number from 2 to 100, got 1" in check_line([*words, "--points", "1"], capsys, 2)
+    assert "budgets: expected a number from 2 to 100, got 1" in check_line([*words, "--budgets", "1"], capsys, 2)

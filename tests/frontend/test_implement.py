@@ -42,7 +42,7 @@ def forked() -> Case:
 
 def test_gradients_are_exchanged() -> None:
     case = dense()
-    chosen = implementations(case.training, True, True)
+    chosen = implementations(case.training, True)
     assert chosen
     found = implemented(case.training, chosen)
     assert structure(found) == structure(bound(case, chosen)) != structure(case.training)
@@ -62,5 +62,5 @@ def test_a_gradient_in_two_nodes() -> None:
 @pytest.mark.parametrize("user", [0, 999])
 def test_what_names_no_gradient_changes_nothing(user: int) -> None:
     case = dense()
-    (rule, *_) = implementations(case.training, True, True).values()
+    (rule, *_) = implementations(case.training, True).values()
     assert structure(implemented(case.training, {user: rule})) == structure(case.training)

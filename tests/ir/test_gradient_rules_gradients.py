@@ -23,7 +23,7 @@ from echo.frontend.implement import implemented as exchanged
 from echo.frontend.install import onednn_activations
 from echo.frontend.symbols import symbol_of
 from echo.ir.gradient_rules import implementations, known
-from echo.ir.op_spec import GRADIENT_ATTRIBUTE, GradientRule
+from echo.ir.op_spec import GRADIENT_ATTRIBUTE
 from echo.ir.ops import ops_with
 from echo.ir.training_graph import TrainingGraph
 from echo.passes.check_marks import with_marks
@@ -137,7 +137,7 @@ def run(symbol: Symbol, dtype: str = "float32", grad_req: str = "write") -> Reco
 
 def applicable(case: Case) -> list[str]:
     """The one that is chosen, and what would be chosen were other gradients to read other things."""
-    chosen = implementations(case.training, exact=True, onednn=True)[under(case)].text
+    chosen = implementations(case.training, onednn=True)[under(case)].text
     node = case.graph.nodes[under(case)]
     if node.op == "LeakyReLU" and node.attrs["act_type"] == "leaky" and float(node.attrs.get("slope", "0.25")) >= 0:
         return sorted(rule.text for rule in known(node.op, node.attrs))
@@ -195,7 +195,7 @@ ANY_TYPE = ["softsign", "selu", "masked softmax", "concat", "sum", "difference"]
 @pytest.mark.parametrize("name", ANY_TYPE)
 def test_the_same_bits_of_other_types(name: str, dtype: str) -> None:
     found = case(CASES[name], dtype)
-    chosen = implementations(found.training, exact=True, onednn=True)[under(found)].text
+    chosen = implementations(found.training, onednn=True)[under(found)].text
     assert_same(run(implemented(found, chosen), dtype), run(found.symbol, dtype))
 
 
@@ -275,13 +275,13 @@ OTHERS: dict[str, Build] = {
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_nothing_is_chosen_for_others(name: str) -> None:
-    assert under(found := case(OTHERS[name])) not in implementations(found.training, exact=True, onednn=True)
+    assert under(found := case(OTHERS[name])) not in implementations(found.training, onednn=True)
 
 
 @pytest.mark.parametrize("name", ["tanh", "sigmoid", "softrelu", "elu", "gelu", "leaky"])
 def test_nothing_is_chosen_where_onednn_is_not_asked(name: str) -> None:
     for dtype, onednn in (("float64", True), ("float16", True), ("float32", False)):
-        assert implementations(case(CASES[name], dtype).training, exact=True, onednn=onednn) == {}
+        assert implementations(case(CASES[name], dtype).training, onednn=onednn) == {}
 
 
 def test_there_it_would_change_gradients() -> None:
@@ -314,9 +314,9 @@ def test_onednn_is_tried() -> None:
 # What is chosen --------------------------------------------------------------------------------------------------
 
 
-def chosen(build: Build, exact: bool = True) -> str:
+def chosen(build: Build) -> str:
     found = case(build)
-    rule = implementations(found.training, exact, onednn=True).get(under(found))
+    rule = implementations(found.training, onednn=True).get(under(found))
     if rule is None:
         return ""
     assert rule in known(found.graph.nodes[under(found)].op, found.graph.nodes[under(found)].attrs)
@@ -334,121 +334,51 @@ def test_what_is_in_memory_anyway_is_read() -> None:
     assert chosen(lambda x, y, name: mx.sym.sum(total(x, y, name), axis=1)).endswith(":0,0,0")
 
 
-def test_other_formulas_need_leave() -> None:
+def test_tanh_gradient_reads_the_input_since_the_output_would_change_bits() -> None:
     assert chosen(ACTIVATIONS["tanh"]) == "_backward_Activation:0,2,2"
-    assert chosen(ACTIVATIONS["tanh"], exact=False) == "_backward_tanh:0,1"
-    tanh = ACTIVATIONS["tanh"]
-    input_read = lambda x, y, name: mx.sym.sum(tanh(mx.sym.exp(x), y, name), axis=1)  # noqa: E731
-    assert chosen(input_read, exact=False) == "_backward_Activation:0,2,2"
-
-
-# Other formulas --------------------------------------------------------------------------------------------------
-
-
-def deviation(got: Record, expected: Record) -> float:
-    """The largest difference, as a part of the largest value of its array."""
-    return max(
-        float(np.abs(got[key] - value).max() / max(np.abs(value).max(), 1e-30)) for key, value in expected.items()
-    )
-
-
-# Rounding of 1 - y * y: y is one unit in the last place off, 6e-8; three steps of sums of 72 such products.
-TOLERANCE = 1e-5
-
-
-@pytest.mark.parametrize("flags", [None, DYNAMIC, STATIC], ids=["executor", "dynamic", "static"])
-def test_other_formulas_are_close(flags: dict[str, Any] | None) -> None:
-    found = case(ACTIVATIONS["tanh"])
-
-    def trained(symbol: Symbol) -> Record:
-        return run(symbol) if flags is None else run_cached(symbol, flags)[0]
-
-    expected = trained(found.symbol)
-    got = trained(implemented(found, "_backward_Activation>_backward_tanh:0,1"))
-    assert 0 < deviation(got, expected) < TOLERANCE
-    wrong = trained(implemented(found, "_backward_Activation>_backward_sigmoid:0,1"))
-    assert deviation(wrong, expected) > TOLERANCE
 
 
 # Plans -----------------------------------------------------------------------------------------------------------
-
-
-def planned(**options: Any) -> Plan:
-    """Layers whose products read what tanh gives: nothing but the other formula does without what tanh takes."""
-    with mx.name.NameManager():
-        hidden = mx.sym.var("data")
-        for _ in range(6):
-            hidden = mx.sym.Activation(mx.sym.FullyConnected(hidden, num_hidden=512), act_type="tanh")
-        symbol = mx.sym.LinearRegressionOutput(hidden, mx.sym.var("label"))
-    return echo.plan(symbol, max_overhead=0.0, **options, data=(256, 512), label=(256, 512))
 
 
 def texts(plan: Plan) -> list[str]:
     return [mark.attrs[GRADIENT_ATTRIBUTE] for mark in plan.marks if GRADIENT_ATTRIBUTE in mark.attrs]
 
 
-def kept_bits(plan: Plan) -> list[bool]:
-    """Of each gradient rule of a plan, whether it keeps all bits."""
-    return [GradientRule.parse(text).exact for text in texts(plan)]
-
-
 @pytest.mark.usefixtures("cheap_planning")
 def test_plans_say_what_they_change() -> None:
     model = SMALL["nmt"]()
-    exact = echo.plan(model.symbol, max_overhead=None, **model.shapes)
-    assert all(kept_bits(exact))
-    assert (
-        f"{len(texts(exact))} gradients computed from fewer arrays than MXNet keeps: every bit stays" in exact.remarks
-    )
-    exact, other = planned(), planned(exact=False)
-    assert all(kept_bits(exact))
-    assert other.after.planned < exact.after.planned
-    assert Plan.from_json(other.to_json()) == other
-    count = kept_bits(other).count(False)
-    assert count
-    assert f"{count} gradients computed by another formula, which may change last bits (exact=False)" in other.remarks
+    plan = echo.plan(model.symbol, max_overhead=None, **model.shapes)
+    assert f"{len(texts(plan))} gradients computed from fewer arrays than MXNet keeps: every bit stays" in plan.remarks
 
 
 @pytest.mark.usefixtures("cheap_planning")
-@pytest.mark.parametrize("exact", [True, False])
-def test_training_with_such_a_plan(exact: bool) -> None:
+def test_training_with_such_a_plan() -> None:
     model = SMALL["nmt"]()
     values = random_arrays(model.symbol, model.shapes, limits=model.limits)
     wanted = requests(model.symbol, model.grad_req())
     expected = train(bind(model.symbol, values, wanted))
-    optimized = echo.optimize(model.symbol, max_overhead=None, exact=exact, fuse=False)
+    optimized = echo.optimize(model.symbol, max_overhead=None, exact=True)
     got = train(bind(optimized, values, wanted))
     assert texts(optimized.plans[-1])
     again = train(bind(echo.optimize(model.symbol, plan=optimized.plans[-1]), values, wanted))
     assert_same(again, got)
-    if exact:
-        assert_same(got, expected)
-    else:
-        assert deviation(got, expected) < 1e-3
-
-
-@pytest.mark.usefixtures("cheap_planning")
-def test_other_bits_only_where_they_pay() -> None:
-    """A tanh whose gradient is all there is: nothing to gain, so nothing is changed."""
-    symbol = mx.sym.MakeLoss(mx.sym.sum(mx.sym.Activation(mx.sym.var("data"), act_type="tanh")))
-    plan = echo.plan(symbol, exact=False, grad_req="write", data=(64, 64))
-    assert all(kept_bits(plan))
+    assert_same(got, expected)
 
 
 @pytest.mark.usefixtures("cheap_planning")
 def test_sums_of_gradients_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     training = case(CASES["tanh"]).training
-    chosen = implementations(training, exact=True, onednn=True)
+    chosen = implementations(training, onednn=True)
     assert exchanged(training, chosen).implementations == chosen
     monkeypatch.setattr(implement, "accumulations", lambda *_: (True,))
     assert exchanged(training, chosen) is training
 
 
-@pytest.mark.parametrize("exact", [True, False])
 @pytest.mark.parametrize("name", [*CASES, "nmt", "lm", "densenet121"])
-def test_written_into_the_training_graph_as_mxnet_binds_them(name: str, exact: bool) -> None:
+def test_written_into_the_training_graph_as_mxnet_binds_them(name: str) -> None:
     found = case(CASES[name]) if name in CASES else model_case(name)
-    chosen = implementations(found.training, exact=exact, onednn=True)
+    chosen = implementations(found.training, onednn=True)
     marks = gradient_marks(found.graph, found.training, chosen)
     bound = training_graph(found.graph, found.binding, mx.cpu(), marks)
     expected = replace(bound, planned_bytes=found.training.planned_bytes, implementations=chosen)
@@ -527,8 +457,10 @@ def test_another_gradient_is_left_alone() -> None:
 
 def test_plans_from_files_have_no_others() -> None:
     found = case(CASES["tanh"])
+    model = SMALL["nmt"]()
+    plan = echo.plan(model.symbol, **model.shapes)
     for text in ("_backward_Activation>_backward_Activation:0,0,0", "_backward_Activation>_backward_sigmoid:0,1"):
-        wrong = replace(planned(), marks=(Mark(under(found), "Activation", {GRADIENT_ATTRIBUTE: text}),))
+        wrong = replace(plan, marks=(Mark(under(found), "Activation", {GRADIENT_ATTRIBUTE: text}),))
         with pytest.raises(GraphError, match=r"marks: no gradient of Activation .'under'. is"):
             with_marks(found.graph, wrong, FakeFrontend(found.training))
     for op in ("exp", "LeakyReLU", "softmax", "_npi_add", "Concat"):

@@ -166,8 +166,8 @@ def test_what_waits_is_smaller_than_what_goes() -> None:
 
 def test_only_where_onednn_computes_them() -> None:
     found = case(NETWORKS["two"])
-    assert split(found).items() <= implementations(found.training, exact=True, onednn=True).items()
-    assert not split(found).keys() & implementations(found.training, exact=True, onednn=False).keys()
+    assert split(found).items() <= implementations(found.training, onednn=True).items()
+    assert not split(found).keys() & implementations(found.training, onednn=False).keys()
     assert split(case(NETWORKS["two"], "float64")) == {}
     for rule in split(found).values():
         assert rule in known("Convolution", {})

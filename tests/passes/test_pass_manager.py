@@ -17,7 +17,7 @@ from echo.passes.pass_manager import run
 from echo.passes.select import Select
 from echo.pipeline import PIPELINE
 from echo.planning.planner import Planner
-from echo.plans.options import TRACE_VARIABLE
+from echo.plans.variables import TRACE_VARIABLE
 from echo.runtime import bind_plan
 from tests.fused_models import EXAMPLES
 

@@ -18,8 +18,8 @@ from echo.passes.analysis import Candidates
 from echo.passes.patterns.apply import Fused
 from echo.passes.rewrite import Confirmed, Rewritten
 from echo.passes.select import Selection
-from echo.plans.options import CHECK_VARIABLE
 from echo.plans.plan import Plan
+from echo.plans.variables import CHECK_VARIABLE
 from echo.policies.problem import Segments
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")

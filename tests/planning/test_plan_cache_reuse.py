@@ -17,8 +17,9 @@ from echo.cli import main
 from echo.errors import OptionError, PlanError
 from echo.frontend.session import MxnetSession
 from echo.planning.planner import Planner
-from echo.plans.options import Options, options_from
+from echo.plans.options import Options
 from echo.plans.plan import Plan
+from echo.plans.variables import options_from
 from echo.runtime import bind_plan
 from tests.training import assert_same, bind, random_arrays, train
 
@@ -164,7 +165,7 @@ def test_fused_plans_are_refused_where_nothing_may_be_fused(saved: Path) -> None
     fused = replace(plan, fused=(("lstm_cell", 3),))
     assert Options.of(plan=[plan], fuse=False).plans == (plan,)
     assert Options.of(plan=[plan, fused]).plans == (plan, fused)
-    with pytest.raises(OptionError, match="expected none with fused operators beside fuse=False"):
+    with pytest.raises(OptionError, match="expected none with fused operators with fuse=False"):
         echo.optimize(MODEL.symbol, plan=[plan, fused], fuse=False)
 
 

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("cheap_planning")
 def curve(tmp_path_factory: pytest.TempPathFactory) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ECHO_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        return echo.frontier(MODEL.symbol, points=5, fuse=False, max_planning=None, **MODEL.shapes)
+        return echo.frontier(MODEL.symbol, budgets=5, fuse=False, max_planning=None, **MODEL.shapes)
 
 
 @pytest.mark.slow
@@ -64,7 +64,7 @@ def test_the_graph_is_asked_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_differentiated", "cost_table"):
         full = getattr(MxnetSession, name)
         monkeypatch.setattr(MxnetSession, name, lambda self, name=name, full=full: asked.append(name) or full(self))
-    echo.frontier(MODEL.symbol, points=3, fuse=False, **MODEL.shapes)
+    echo.frontier(MODEL.symbol, budgets=3, fuse=False, **MODEL.shapes)
     assert sorted(asked) == ["_differentiated", "cost_table"]
 
 
@@ -90,10 +90,10 @@ def test_it_prints_and_is_json(curve: Any) -> None:
     assert f"{curve.plans[0].after.total / 10**6:.1f}" in str(curve)
 
 
-@pytest.mark.parametrize("points", [1, 0, -3, 101, 2.5, "ten", True])
-def test_numbers_of_points_that_make_no_sense(points: Any) -> None:
-    with pytest.raises(echo.OptionError, match="points: expected a number from 2 to 100, got"):
-        echo.frontier(MODEL.symbol, points=points, **MODEL.shapes)
+@pytest.mark.parametrize("budgets", [1, 0, -3, 101, 2.5, "ten", True])
+def test_numbers_of_points_that_make_no_sense(budgets: Any) -> None:
+    with pytest.raises(echo.OptionError, match="budgets: expected a number from 2 to 100, got"):
+        echo.frontier(MODEL.symbol, budgets=budgets, **MODEL.shapes)
 
 
 @pytest.mark.parametrize("option", ["memory_budget", "max_overhead"])
@@ -109,7 +109,7 @@ def test_states_of_the_optimizer_count_in_a_budget() -> None:
     plan = echo.plan(MODEL.symbol, optimizer_states=2, **MODEL.shapes)
     assert plan.before.static["optimizer states"] == 2 * weights
     assert plan.after.total == plain.after.total + 2 * weights
-    least = echo.frontier(MODEL.symbol, points=2, **MODEL.shapes).plans[0].after.total
+    least = echo.frontier(MODEL.symbol, budgets=2, **MODEL.shapes).plans[0].after.total
     assert echo.plan(MODEL.symbol, memory_budget=least, **MODEL.shapes).after.total <= least
     with pytest.raises(echo.BudgetError, match="optimizer states"):
         echo.plan(MODEL.symbol, memory_budget=least, optimizer_states=2, **MODEL.shapes)

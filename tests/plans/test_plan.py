@@ -192,7 +192,7 @@ def test_save_and_load(tmp_path: Path) -> None:
     assert Plan.load(path) == plan()
     assert Plan.load(str(path)) == plan()
     value = json.loads(path.read_text(encoding="utf-8"))
-    assert value["format"] == "echo-plan-7"
+    assert value["format"] == "echo-plan-8"
 
 
 def test_plans_compare_by_value() -> None:
@@ -236,7 +236,7 @@ def test_a_plan_goes_through_pickle_without_what_cannot() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": "echo-plan-2"}, "expected format echo-plan-7, got 'echo-plan-2' of another version of echo"),
+        ({"format": "echo-plan-2"}, "expected format echo-plan-8, got 'echo-plan-2' of another version of echo"),
         ({"colour": "red"}, "colour"),
         ({"before": {"planned": 1}}, "not a plan"),
         ({"decisions": [{"node": 1}]}, "not a plan"),

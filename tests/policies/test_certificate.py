@@ -19,7 +19,7 @@ from echo.ir.schedule import Replayed, Splits, replay, steps_of
 from echo.ir.training_graph import TrainingGraph
 from echo.policies import POLICIES
 from echo.policies.data_problem import problem_of_graph
-from echo.policies.exact import Exact
+from echo.policies.ilp import IntegerProgram
 from echo.policies.problem import Policy, Problem, partition
 from echo.policies.search import Search
 from echo.policies.solvers.ruin_recreate import GreedyKeep, RuinRecreate
@@ -28,8 +28,8 @@ from tests.data_graphs import ILP_NAMES, chain, ilp_graph, ilp_plans, random_gra
 
 EVERY = pytest.mark.parametrize("policy", [*POLICIES, RuinRecreate(), GreedyKeep()], ids=lambda policy: policy.name)
 # Those that find a schedule within a budget wherever brute force does, and those that need not.
-KEEPS_BYTES = {"exact"}
-KEEPS_SECONDS = {"search", "echo", "fit", "keep", "sublinear", "mincut", "exact"}  # doing nothing takes no time
+KEEPS_BYTES = {"ilp"}
+KEEPS_SECONDS = {"search", "echo", "fit", "keep", "sublinear", "mincut", "ilp"}  # doing nothing takes no time
 FEW, SOME = 2_000, 50_000  # simulations, on small graphs and on chains
 
 
@@ -155,12 +155,12 @@ def test_real_graphs(policy: Policy, name: str) -> None:
     training, seconds = ilp_graph(name)
     budget = ilp_plans(name)[0]["peak_bytes"]
     problem = problem_of_graph(training, seconds, max_bytes=budget)
-    if policy.name == "exact" and name == "resnet50_b184":
+    if policy.name == "ilp" and name == "resnet50_b184":
         with pytest.raises(OptionError, match="at most 10,000 pairs of a candidate and a backward node, got 40,075"):
             policy.choose(problem)
         return
     value = certified(problem, policy.choose(problem))
-    if policy.name in ("search", "fit", "exact"):
+    if policy.name in ("search", "fit", "ilp"):
         assert value.bytes <= budget
 
 
@@ -220,9 +220,9 @@ def assert_optimal(seed: int) -> None:
     values = brute_force(problem)
     for limited in with_limits(problem, values):
         limits = f"seed {seed}, max_bytes {limited.max_bytes}, max_seconds {limited.max_seconds}"
-        solved = Exact().solve(limited)
+        solved = IntegerProgram().solve(limited)
         value, best = certified(limited, solved.splits), best_of(limited, values)
-        assert solved.gap <= Exact().gap, limits
+        assert solved.gap <= IntegerProgram().gap, limits
         assert value.seconds == pytest.approx(best.seconds, rel=1e-5, abs=1e-6), limits
         if limited.max_bytes is None or limited.max_bytes < values[0].bytes:
             assert value.bytes == best.bytes, limits
@@ -321,9 +321,9 @@ def test_exact_proves_published_plans(name: str, index: int) -> None:
     training, seconds = ilp_graph(name)
     plan = ilp_plans(name)[index]
     problem = problem_of_graph(training, seconds, max_bytes=plan["peak_bytes"], simulations=FEW)
-    solved = Exact().solve(problem)
+    solved = IntegerProgram().solve(problem)
     value = certified(problem, solved.splits)
-    assert solved.gap <= Exact().gap
+    assert solved.gap <= IntegerProgram().gap
     assert value.bytes <= plan["peak_bytes"]
     assert value.seconds / sum(seconds) == pytest.approx(plan["overhead"], abs=ROUNDING)
 

@@ -13,7 +13,7 @@ from mxnet.gluon.model_zoo import vision
 from echo.estimators.storage_planner import Choice, Evaluation, ReferencePlanner, StoragePlanner
 from echo.ir.graph import Entry
 from echo.ir.schedule import Splits
-from echo.policies import policy_named
+from echo.policies import policy_of
 from echo.policies.echo import Echo
 from echo.policies.problem import Problem, partition
 from echo.policies.search import Search
@@ -187,7 +187,7 @@ def test_nothing_to_choose_from(policy: Echo | Search) -> None:
 
 @BOTH
 def test_policies_are_found_by_name(policy: Echo | Search) -> None:
-    assert policy_named(policy.name) == policy
+    assert policy_of(policy.name) == policy
 
 
 # Stacked diamonds: the published algorithm takes 3.1 million visits for twenty of them ---------------------------

@@ -61,7 +61,7 @@ def always_fused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_results_are_those_of_mxnet(name: str, grad_req: str, always_fused: None) -> None:
     example = EXAMPLES[name]()
-    fused = echo.optimize(example.symbol, max_overhead=None, exact=example.exact)
+    fused = echo.optimize(example.symbol, max_overhead=None, fuse=example.fuse)
     found = gradients(fused, example, grad_req)
     plan = fused.plans[-1]
     assert Counter(pattern for pattern, _ in plan.fused) == example.found, plan.notes
@@ -75,7 +75,7 @@ def test_fused_graphs_need_no_more_than_mxnets(name: str) -> None:
     example = EXAMPLES[name]()
     arguments = example.symbol.list_arguments()
     requests = {argument: "null" if argument in example.integers else "write" for argument in arguments}
-    plan = echo.plan(example.symbol, max_overhead=None, exact=example.exact, grad_req=requests, **example.shapes)
+    plan = echo.plan(example.symbol, max_overhead=None, fuse=example.fuse, grad_req=requests, **example.shapes)
     assert plan.after.total - plan.after.workspaces <= plan.before.total
 
 

@@ -36,7 +36,7 @@ def test_copies_at_random(name: str, seed: int) -> None:
 def test_a_sweep_of_budgets(name: str) -> None:
     """At each of ten budgets: kept, in less time than for all smaller ones, and the same bits."""
     model, values = small(name)
-    curve = echo.frontier(model.symbol, points=10, fuse=False, **model.shapes)
+    curve = echo.frontier(model.symbol, budgets=10, fuse=False, **model.shapes)
     least, most = curve.plans[0].after.total, curve.plans[0].before.total
     ladder = [int(least + part * (most - least) / 9) for part in range(10)]
     plans = [curve.within(budget) for budget in ladder]

@@ -19,11 +19,12 @@ from mxnet.gluon import nn
 import echo
 from echo.errors import OptionError, VerificationError
 from echo.ir.graph import Graph
-from echo.plans.options import Options, options_from
+from echo.plans.options import Options
+from echo.plans.variables import options_from
 from echo.runtime import verify
 from echo.runtime.executor import PlannedExecutor
 from tests.conftest import plan_other_graphs
-from tests.training import arrays, assert_alive, assert_same, random_arrays
+from tests.training import arrays, assert_alive, assert_same
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 S = mx.sym
@@ -237,37 +238,6 @@ def test_fused_operators_have_a_tolerance(caplog: pytest.LogCaptureFixture) -> N
     executor.forward(is_train=True)
     assert not warnings_of(caplog)
     assert "are those of the user's own graph" in caplog.text
-
-
-@pytest.mark.filterwarnings("ignore:Cannot decide type")  # of SymbolBlock
-@pytest.mark.parametrize("flags", [None, {}, {"static_alloc": True}], ids=["executor", "dynamic", "static"])
-def test_gradients_that_need_not_be_exact_have_a_tolerance(
-    flags: dict[str, bool] | None, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Unfused plans under ``exact=False``, whose gradients of tanh come from its output."""
-    cell = mx.rnn.LSTMCell(24, prefix="l_")
-    options = {**OPTIONS, "exact": False, "policy": "all"}
-    state = [S.var("h"), S.var("c")]
-    output, _ = cell.unroll(9, inputs=S.var("x"), layout="TNC", merge_outputs=True, begin_state=state)
-    shapes = {"x": (9, 20, 16), "h": (20, 24), "c": (20, 24)}
-    if flags is None:
-        executor = echo.optimize(output, **options).simple_bind(mx.cpu(), **shapes)
-        given = random_arrays(output, shapes)
-        for name, array in executor.arg_dict.items():
-            array[:] = given[name]
-        executor.forward(is_train=True)
-        executor.backward(mx.nd.ones(executor.outputs[0].shape))
-    else:
-        inputs = [S.var(name) for name in shapes]
-        block = echo.optimize(gluon.SymbolBlock(output, inputs), **options)
-        block.initialize(mx.init.Normal(0.3))
-        block.hybridize(**flags)
-        with autograd.record():
-            result = block(*(mx.nd.random.normal(shape=shape) for shape in shapes.values()))
-        result.backward()
-    mx.nd.waitall()
-    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
-    assert not list(Path.cwd().glob("echo-verify-*"))
 
 
 def test_what_is_zero_but_for_rounding_is_no_difference(caplog: pytest.LogCaptureFixture) -> None:

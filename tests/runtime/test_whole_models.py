@@ -88,7 +88,7 @@ def test_where_every_rounding_grows_nothing_is_fused(name: str) -> None:
     plan = optimized.plans[-1]
     assert {pattern for pattern, _ in plan.fused} <= MASKS
     assert plan.after.planned < plan.before.planned
-    (note,) = (note for note in plan.remarks if "exact=False fuses" in note)
+    (note,) = (note for note in plan.remarks if "fuse='memory' fuses" in note)
     assert "normalizes a product of the state of a recurrent cell" in note
     assert all(np.array_equal(found[key], stock[key]) for key in stock)
 
@@ -102,7 +102,7 @@ def test_who_wants_it_fused_gets_what_mxnet_has(name: str) -> None:
     """
     example = MODELS[name]()
     values = first_values(example)
-    optimized = echo.optimize(example.symbol, exact=False)
+    optimized = echo.optimize(example.symbol, fuse="memory")
     found = gradients(optimized, example, values)
     assert optimized.plans[-1].fused
     draw = np.random.default_rng(1)

@@ -14,7 +14,8 @@ import echo
 from echo import pipeline
 from echo.errors import BudgetError, OptionError
 from echo.planning.planner import Planner
-from echo.plans.options import Options, options_from
+from echo.plans.options import Options
+from echo.plans.variables import options_from
 from echo.runtime import bind_plan
 from echo.system import process as module
 from echo.system.process import NEVER, Deadline

@@ -1,7 +1,7 @@
 """The optimal schedule, by integer programming: for small graphs, and as an oracle for the other policies.
 
 `echo.policies.solvers.milp` is the program, HiGHS (Huangfu and Hall, 2018) solves it: ``pip install
-mxnet-echo[exact]``. It counts live bytes without work in place, which is exact for graphs that come as data
+mxnet-echo[ilp]``. It counts live bytes without work in place, which is exact for graphs that come as data
 (`echo.ir.data_graph`); on MXNet's graphs it is an approximation, and callers have to evaluate the result.
 """
 
@@ -42,7 +42,7 @@ class Solved(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Exact:
+class IntegerProgram:
     """The fastest schedule within ``max_bytes``; without it, the smallest within ``max_seconds``, the fastest of those.
 
     time_limit: seconds for all programs together, if the problem's deadline is not before that. Then the best schedule
@@ -53,14 +53,14 @@ class Exact:
 
     time_limit: float = 60.0
     gap: float = 1e-6
-    name: str = "exact"
+    name: str = "ilp"
 
     def choose(self, problem: Problem) -> Splits:
         started = time.monotonic()
         solved = self.solve(problem)
         if solved.gap > self.gap:
             logger.warning(
-                "echo: policy exact: stopped after %.2g s, a better schedule may save up to %s of the objective",
+                "echo: policy ilp: stopped after %.2g s, a better schedule may save up to %s of the objective",
                 time.monotonic() - started, "all" if solved.gap == float("inf") else f"{100 * solved.gap:.2g} %",
             )  # fmt: skip
         return solved.splits
@@ -77,7 +77,7 @@ class Exact:
         size = Model.size(problem)
         if size > MOST_BINARIES:
             raise OptionError(
-                f"policy 'exact': expected at most {MOST_BINARIES:,} pairs of a candidate and a backward node, "
+                f"policy 'ilp': expected at most {MOST_BINARIES:,} pairs of a candidate and a backward node, "
                 f"got {size:,}; 'search' plans graphs of any size"
             )
         if not problem.candidates:
@@ -154,7 +154,7 @@ def _run_apart(highs: Any) -> None:
     What solves in one thread first decides for how many threads HiGHS works there, and it refuses to work for another
     number: echo's program behind the user's, or the user's behind echo's.
     """
-    thread = threading.Thread(target=highs.run, name="echo: policy exact")
+    thread = threading.Thread(target=highs.run, name="echo: policy ilp")
     thread.start()
     thread.join()
 
@@ -163,7 +163,7 @@ def _solver() -> Any:
     try:
         import highspy
     except ImportError as error:
-        raise OptionError("policy 'exact' needs highspy: pip install mxnet-echo[exact]") from error
+        raise OptionError("policy 'ilp' needs highspy: pip install mxnet-echo[ilp]") from error
     return highspy
 
 

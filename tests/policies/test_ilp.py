@@ -1,4 +1,4 @@
-"""What the exact policy says where it cannot prove; that it is optimal stands in test_certificate.py."""
+"""What the integer program says where it cannot prove; that it is optimal stands in test_certificate.py."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import threading
 import pytest
 
 from echo.errors import OptionError
-from echo.policies import exact
+from echo.policies import ilp
 from echo.policies.data_problem import problem_of_graph, solve_graph
-from echo.policies.exact import MOST_BINARIES, Exact
+from echo.policies.ilp import MOST_BINARIES, IntegerProgram
 from echo.policies.solvers.ruin_recreate import RuinRecreate
 from echo.system.process import Deadline
 from tests.conftest import any_case, problem_of
@@ -23,12 +23,12 @@ def test_time_that_runs_out_is_reported(caplog: pytest.LogCaptureFixture) -> Non
     """It then returns what it began with, and how much better another schedule might be."""
     budget = ilp_plans("unet_b11")[5]["peak_bytes"]
     problem = problem_of_graph(*ilp_graph("unet_b11"), max_bytes=budget)
-    solved = Exact(time_limit=0.2).solve(problem)
+    solved = IntegerProgram(time_limit=0.2).solve(problem)
     assert solved.gap > 0
     assert problem.value(solved.splits).bytes <= budget
     with caplog.at_level(logging.WARNING, logger="echo"):
-        Exact(time_limit=0.2).choose(problem)
-    stopped = re.search(r"echo: policy exact: stopped after (\S+) s, a better schedule may save up to", caplog.text)
+        IntegerProgram(time_limit=0.2).choose(problem)
+    stopped = re.search(r"echo: policy ilp: stopped after (\S+) s, a better schedule may save up to", caplog.text)
     assert stopped is not None
     assert 0.2 <= float(stopped[1]) < 60
 
@@ -36,20 +36,20 @@ def test_time_that_runs_out_is_reported(caplog: pytest.LogCaptureFixture) -> Non
 def test_what_is_proven_warns_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
     problem = problem_of_graph(*chain(10), max_bytes=8)
     with caplog.at_level(logging.WARNING, logger="echo"):
-        assert problem.value(Exact().choose(problem)).bytes <= 8
+        assert problem.value(IntegerProgram().choose(problem)).bytes <= 8
     assert caplog.text == ""
 
 
 def test_large_graphs_are_refused() -> None:
     problem = problem_of_graph(*chain(101))
     with pytest.raises(OptionError, match=f"at most {MOST_BINARIES:,} pairs .* got 10,201; 'search' plans"):
-        Exact().choose(problem)
+        IntegerProgram().choose(problem)
 
 
 def test_without_the_solver(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "highspy", None)
-    with pytest.raises(OptionError, match=r"policy 'exact' needs highspy: pip install mxnet-echo\[exact\]"):
-        Exact().choose(problem_of_graph(*chain(3)))
+    with pytest.raises(OptionError, match=r"policy 'ilp' needs highspy: pip install mxnet-echo\[ilp\]"):
+        IntegerProgram().choose(problem_of_graph(*chain(3)))
 
 
 def test_graphs_of_mxnet() -> None:
@@ -57,7 +57,7 @@ def test_graphs_of_mxnet() -> None:
     for name in ("dropout", "slices", "two outputs"):
         problem = problem_of(any_case(name).training, match_ranges=(16,))
         stock = problem.value({}).bytes
-        least = problem.value(Exact(time_limit=20).choose(problem)).bytes
+        least = problem.value(IntegerProgram(time_limit=20).choose(problem)).bytes
         assert least < stock, name
 
 
@@ -76,8 +76,8 @@ def test_all_programs_of_a_planning_share_one_time_limit(monkeypatch: pytest.Mon
             return super().setOptionValue(option, value)
 
     monkeypatch.setattr(highspy, "Highs", Slow)
-    monkeypatch.setattr(exact.time, "monotonic", lambda: clock[0])
-    policy, graph = Exact(time_limit=30), chain(10)
+    monkeypatch.setattr(ilp.time, "monotonic", lambda: clock[0])
+    policy, graph = IntegerProgram(time_limit=30), chain(10)
     found = solve_graph(policy, *graph, max_bytes=3, deadline=Deadline(10, clock[0] + 10, 10))  # out of reach
     assert given == [10.0, 1.0], "then the time was over"
     problem = problem_of_graph(*graph)
@@ -100,7 +100,7 @@ def test_programs_of_the_user_with_several_threads() -> None:
     def alternate() -> None:
         for _ in range(2):
             answers.append(solve())
-            answers.append(Exact(time_limit=20).solve(problem_of_graph(*chain(10), max_bytes=8)).gap)
+            answers.append(IntegerProgram(time_limit=20).solve(problem_of_graph(*chain(10), max_bytes=8)).gap)
 
     answers: list[object] = []
     user = threading.Thread(target=alternate)  # for other tests HiGHS stays as it is
@@ -112,7 +112,7 @@ def test_programs_of_the_user_with_several_threads() -> None:
 def test_without_time_there_is_still_a_schedule() -> None:
     budget = ilp_plans("unet_b11")[5]["peak_bytes"]
     problem = problem_of_graph(*ilp_graph("unet_b11"), max_bytes=budget)
-    solved = Exact(time_limit=0.0).solve(problem)
+    solved = IntegerProgram(time_limit=0.0).solve(problem)
     assert solved.gap == float("inf")
     assert solved.splits
     assert problem.value(solved.splits).bytes <= budget

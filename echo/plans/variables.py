@@ -1,0 +1,178 @@
+"""The ``ECHO_*`` variables: one table, how the text of each is read, and the options that they make."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Callable, Mapping
+
+from echo.errors import GraphError, OptionError
+from echo.plans.options import MEMORY, POLICY_NAMES, Options
+from echo.system.threads import ONCE
+
+if TYPE_CHECKING:
+    from echo.plans.plan import Plan
+
+
+def options_from(environment: Mapping[str, str]) -> Options:
+    """Options from the ``ECHO_*`` variables (`VARIABLES`).
+
+    Raises:
+        OptionError: a variable has a value that echo does not know; the message names it.
+    """
+    values: dict[str, Any] = {}
+    for variable, (option, _, _) in VARIABLES.items():
+        if option and variable in environment:
+            values[option] = value_of(variable, environment)
+    try:
+        return Options.of(**values)
+    except OptionError as error:  # it names the option, and the user knows the variable
+        option, colon, reason = str(error).partition(":")
+        names = {name: variable for variable, (name, _, _) in VARIABLES.items()}
+        raise OptionError(f"{names.get(option, option)}{colon}{reason}") from None
+
+
+def value_of(variable: str, environment: Mapping[str, str]) -> Any:
+    """The value of one of the `VARIABLES`, which is in the environment.
+
+    Raises:
+        OptionError: it has a value that echo does not know; the message names it.
+    """
+    _, read, _ = VARIABLES[variable]
+    try:
+        return read(environment[variable])
+    except ValueError as error:
+        raise OptionError(f"{variable}: {error}") from None
+
+
+def misspelt(environment: Mapping[str, str]) -> list[str]:
+    """Returns a line for each variable that is none of echo's and is spelt almost like one."""
+    lines = []
+    for name in sorted(environment):
+        if name.startswith(_PREFIX) and name not in VARIABLES and name not in OF_KERNELS:
+            alike = alike_variable(name)
+            if alike:
+                lines.append(f"{name} is no variable of echo's and changes nothing: did you mean {alike}?")
+    return lines
+
+
+def warn_of_misspelt(warn: Callable[[str], object]) -> None:
+    """Has ``warn`` say, once a process, which variables of the environment are misspelt (`misspelt`)."""
+    for line in filter(ONCE.first, misspelt(os.environ)):
+        warn(line)
+
+
+def alike_variable(name: str) -> str:
+    """Returns the variable that is meant by a name with some letters wrong; empty if none is."""
+    import difflib  # not at each start
+
+    return next(iter(difflib.get_close_matches(name, [*VARIABLES, *OF_KERNELS], 1, _ALIKE)), "")
+
+
+def is_on(text: str) -> bool:
+    """A switch in the environment.
+
+    Raises:
+        OptionError: neither on nor off.
+    """
+    word = text.strip().lower()
+    if word not in (*_ON, *_OFF):
+        raise OptionError(f"expected one of {', '.join((*_ON, *_OFF[1:]))}, got {text!r}")
+    return word in _ON
+
+
+def _fuse(text: str) -> bool | str:
+    if text.strip().lower() == MEMORY:
+        return MEMORY
+    try:
+        return is_on(text)
+    except OptionError:
+        raise ValueError(f"expected {MEMORY}, or one of {', '.join((*_ON, *_OFF[1:]))}, got {text!r}") from None
+
+
+def _loaded(text: str) -> tuple[Plan, ...]:
+    from echo.plans.plan import Plan  # numpy is needed for plans, not for options
+
+    try:
+        plans = tuple(Plan.load(path) for path in text.split(os.pathsep) if path)
+    except (GraphError, OSError) as error:
+        raise ValueError(f"expected files that Plan.save wrote: {error}") from None
+    if text and not plans:
+        raise ValueError(f"expected files that Plan.save wrote, got {text!r}")
+    return plans
+
+
+def _number(text: str) -> float | str | None:
+    word = text.strip().lower()
+    if word in ("none", "auto"):
+        return None if word == "none" else "auto"
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"expected a fraction of the step such as 0.10, auto or none, got {text!r}") from None
+
+
+def _seconds(text: str) -> float | None:
+    if text.strip().lower() == "none":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"expected seconds such as 10, or none, got {text!r}") from None
+
+
+def _count(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"expected a number such as 2, got {text!r}") from None
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(pattern.strip() for pattern in text.split(",") if pattern.strip())
+
+
+def _budget(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+TRACE_VARIABLE = "ECHO_TRACE"  # `echo.passes.pass_manager`
+CHECK_VARIABLE, RECORD_VARIABLE = "ECHO_CHECK", "ECHO_RECORD"  # `echo.passes.pass_manager`, `echo.runtime.recording`
+_ON, _OFF = ("1", "true", "on", "yes"), ("", "0", "false", "off", "no")
+_PREFIX = "ECHO_"
+_ALIKE = 0.75  # of the letters of a variable that is meant
+# read by the kernels' library, which takes no notice of other values: which it knows, as a pattern and in words
+OF_KERNELS = {
+    "ECHO_KERNELS_LEVEL": ("(?i:avx512|avx2|portable)", "avx512, avx2 or portable"),
+    "ECHO_CUBLAS": ("(?i:1|true|on|yes|0|false|off|no)", "1 or 0"),
+}
+# variable: (option, how it is read, what it means); all that users may set, two for experiments apart, which C++ reads:
+# ECHO_CUBLAS (`kernels/cuda/blas.cc`) and ECHO_KERNELS_LEVEL (`kernels/cpu/level.cc`)
+VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
+    "ECHO": ("", is_on, "1 optimizes every training symbol that is bound, with no change to the program"),
+    "ECHO_POLICY": ("policy", str, f"{', '.join(POLICY_NAMES[:-1])} or {POLICY_NAMES[-1]}"),
+    "ECHO_MAX_OVERHEAD": ("max_overhead", _number, "fraction of the step, or none"),
+    "ECHO_MEMORY_BUDGET": ("memory_budget", _budget, "whole bytes, a size such as 6GB, or a fraction as 0.5 or 50%"),
+    "ECHO_KEEP": ("keep", _listed, "nodes or operators to stash, names or patterns with commas between"),
+    "ECHO_RECOMPUTE": ("recompute", _listed, "nodes or operators to recompute, given the same way"),
+    "ECHO_FUSE": (
+        "fuse",
+        _fuse,
+        "0 uses no fused kernels; memory fuses even if slower or less accurate",
+    ),
+    "ECHO_STRICT": ("strict", is_on, "1 raises where echo would warn and leave a symbol as it is"),
+    "ECHO_OPTIMIZER_STATES": ("optimizer_states", _count, "copies of the weights that count in a budget"),
+    "ECHO_EXACT": ("exact", is_on, "1 keeps every bit: nothing is fused"),
+    "ECHO_MAX_PLANNING": ("max_planning", _seconds, "seconds that planning one graph may take, or none"),
+    "ECHO_PLAN": ("plan", _loaded, "files of plans to use for what they were made for, with : between them"),
+    "ECHO_VERIFY": ("verify", is_on, "1 runs the first step as the user's own graph too, and compares"),
+    "ECHO_LOG": ("", str, "level of the logger echo: INFO sums a process up, DEBUG says what became of each graph"),
+    TRACE_VARIABLE: ("", str, "a folder, into which each stage of planning writes what it gave, as text"),
+    CHECK_VARIABLE: ("", is_on, "1 checks what each stage of planning gave against the rules of its values"),
+    RECORD_VARIABLE: ("", str, "a CSV file for rows of time, memory and energy, beside ECHO=0 or ECHO=1"),
+    f"{RECORD_VARIABLE}_EVERY": ("", _count, "training steps of a row"),
+    f"{RECORD_VARIABLE}_WARMUP": ("", _count, "training steps that are left out of sums"),
+    "ECHO_CACHE_DIR": ("", str, "where measured times and plans are kept"),
+}

@@ -1,0 +1,65 @@
+"""The ``ECHO_*`` variables: how each is read, and what is said of a wrong one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from echo.errors import OptionError
+from echo.plans.options import Options
+from echo.plans.variables import VARIABLES, options_from
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_options_from_the_environment() -> None:
+    given = {"ECHO_POLICY": "echo", "ECHO_MAX_OVERHEAD": "none", "ECHO_MEMORY_BUDGET": "0.5", "ECHO_STRICT": "1"}
+    assert options_from(given) == Options(policy="echo", max_overhead=None, memory_budget=0.5, strict=True)
+    assert options_from({"HOME": "x", "ECHO": "1"}) == Options()
+    assert options_from({"ECHO_MEMORY_BUDGET": "6GB"}).memory_budget == "6GB"
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("ECHO_MAX_OVERHEAD", "much"),
+        ("ECHO_STRICT", "perhaps"),
+        ("ECHO_MEMORY_BUDGET", "abc"),
+        ("ECHO_FUSE", "2"),
+        ("ECHO_MAX_OVERHEAD", "-1"),
+        ("ECHO_POLICY", "best"),
+        ("ECHO_PLAN", ":::"),
+        ("ECHO_OPTIMIZER_STATES", "99"),
+    ],
+)
+def test_a_wrong_variable_is_named(variable: str, text: str) -> None:
+    with pytest.raises(OptionError, match=f"^{variable}: expected "):
+        options_from({variable: text})
+
+
+def test_the_reference_has_a_row_for_every_variable() -> None:
+    text = (ROOT / "docs" / "reference" / "options.md").read_text(encoding="utf-8")
+    table = text.split("| variable | default | meaning |\n")[1].split("\n\n")[0]
+    rows = dict(re.findall(r"^\| `(ECHO\w*)` \| ?(?:`(\w+)`)? ?\|", table, re.MULTILINE))
+    assert list(rows) == list(VARIABLES)
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "echo" / "kernels").rglob("*.cc"))
+    of_kernels = set(re.findall(r'(?:getenv|flag|is_off)\("(ECHO_\w+)"', sources))
+    paths = (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
+    documents = "".join(path.read_text(encoding="utf-8") for path in paths)
+    assert set(re.findall(r"\bECHO_[A-Z_]+\b", documents)) <= set(VARIABLES) | of_kernels
+    assert options_from({name: default for name, default in rows.items() if default}) == Options()
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1", True), ("off", False), ("", False), ("memory", "memory"), (" Memory ", "memory")]
+)
+def test_fuse_by_variable(text: str, value: bool | str) -> None:
+    assert options_from({"ECHO_FUSE": text}).fuse == value
+
+
+@pytest.mark.parametrize("text", ["memories", "2", "none"])
+def test_fuse_by_a_bad_variable(text: str) -> None:
+    with pytest.raises(OptionError, match=rf"ECHO_FUSE: expected memory, or one of 1, true, .*, got '{text}'"):
+        options_from({"ECHO_FUSE": text})
