@@ -13,10 +13,14 @@ from typing import Mapping
 
 from echo.estimators.measuring import UnavailableError, UnmeasurableError
 from echo.ir.graph import Entry
-from echo.passes.patterns import attention, bias_act, cross_entropy, rnn, softmax_output
 from echo.passes.patterns.apply import Types
+from echo.passes.patterns.attention import ATTENTION
+from echo.passes.patterns.bias_act import BIAS_ACT
+from echo.passes.patterns.cross_entropy import CROSS_ENTROPY
 from echo.passes.patterns.graph_view import Fusion, View
+from echo.passes.patterns.rnn import RNN
 from echo.passes.patterns.sample import Sample, sample
+from echo.passes.patterns.softmax_output import SOFTMAX_OUTPUT
 from echo.passes.request import Request
 from echo.plans.options import MEMORY
 from echo.system.files import digest_of
@@ -24,7 +28,7 @@ from echo.system.files import digest_of
 OWN, FUSED = "own", "fused"
 # Which of its sizes makes a pattern's operators as much smaller: maps of at most so many bytes are timed.
 _ROWS = {
-    rnn.NAME: "T", attention.NAME: "N", bias_act.NAME: "N", softmax_output.NAME: "N", cross_entropy.NAME: "R",
+    RNN.name: "T", ATTENTION.name: "N", BIAS_ACT.name: "N", SOFTMAX_OUTPUT.name: "N", CROSS_ENTROPY.name: "R",
 }  # fmt: skip
 _MOST_BYTES = 256 << 20
 _WIDE = 64  # up to here attention's tiles hold a whole row
@@ -33,9 +37,9 @@ _HOW = "fuse='memory' takes it all the same"
 
 def may_be_slower(fusion: Fusion, types: Types) -> bool:
     """Whether a fused operator may be slower than what it takes the place of, on a GPU."""
-    if fusion.pattern == cross_entropy.NAME:
+    if fusion.pattern == CROSS_ENTROPY.name:
         return "V,I" in fusion.shapes.values()  # with the layer's products
-    if fusion.pattern != attention.NAME:
+    if fusion.pattern != ATTENTION.name:
         return fusion.pattern in _ROWS
     return any(types[entry].shape[-1] > _WIDE for entry, text in fusion.shapes.items() if text.endswith((",D", ",V")))
 

@@ -16,8 +16,9 @@ from echo.errors import BudgetError
 from echo.ir.graph import PREFIX, Entry, Graph, Node
 from echo.passes import choose, trial
 from echo.passes.pass_manager import Pass
-from echo.passes.patterns import MASKS, dropout
+from echo.passes.patterns import MASKS
 from echo.passes.patterns.apply import Fused
+from echo.passes.patterns.dropout import DROPOUT
 from echo.passes.patterns.hoist import is_layout
 from echo.passes.refinements import Masked
 from echo.passes.request import Request, Unreached
@@ -104,7 +105,7 @@ def test_masks_that_miss_a_budget_cost_no_plan(
         plan = echo.plan(x, memory_budget=0.97, strict=strict, **given)
         assert not plan.changes_nothing
         assert not plan.failed
-        assert any(missed.pattern == dropout.NAME and "cannot be planned" in missed.reason for missed in plan.missed)
+        assert any(missed.pattern == DROPOUT.name and "cannot be planned" in missed.reason for missed in plan.missed)
     assert tried
 
 

@@ -1,41 +1,36 @@
-"""The patterns whose place fused operators take: one pattern a file, matched by structure.
-
-A pattern has a ``NAME`` and ``match(view, number)``, which returns the `Fusion` that replaces this node, a text that
-says why there is none (a near-miss), or None. A fusion can be matched again from its anchor alone.
-"""
+"""The patterns that fused operators replace: one row each, matched by structure at the operators of its anchors."""
 
 from __future__ import annotations
 
-from typing import Callable, Mapping, Union
+from typing import Mapping
 
-from echo.passes.patterns import (
-    attention,
-    bias_act,
-    cross_entropy,
-    dropout,
-    gru_cell,
-    gru_layer,
-    gru_reset,
-    layer_norm,
-    lstm_cell,
-    lstm_layer,
-    mlp_score,
-    relu,
-    rnn,
-    rnn_layer,
-    sequence_reverse,
-    softmax_output,
-    weighted_sum,
-)
-from echo.passes.patterns.graph_view import Fusion, View
+from echo.passes.patterns.attention import ATTENTION
+from echo.passes.patterns.bias_act import BIAS_ACT
+from echo.passes.patterns.cross_entropy import CROSS_ENTROPY
+from echo.passes.patterns.dropout import DROPOUT
+from echo.passes.patterns.graph_view import Pattern
+from echo.passes.patterns.gru_cell import GRU_CELL
+from echo.passes.patterns.gru_layer import GRU_LAYER
+from echo.passes.patterns.gru_reset import GRU_RESET
+from echo.passes.patterns.layer_norm import LAYER_NORM
+from echo.passes.patterns.lstm_cell import LSTM_CELL
+from echo.passes.patterns.lstm_layer import LSTM_LAYER
+from echo.passes.patterns.mlp_score import MLP_SCORE
+from echo.passes.patterns.relu import RELU
+from echo.passes.patterns.rnn import RNN
+from echo.passes.patterns.rnn_layer import RNN_LAYER
+from echo.passes.patterns.sequence_reverse import SEQUENCE_REVERSE
+from echo.passes.patterns.softmax_output import SOFTMAX_OUTPUT
+from echo.passes.patterns.weighted_sum import WEIGHTED_SUM
 
-Match = Callable[[View, int], Union[Fusion, str, None]]
-_ALL = (
-    lstm_layer, gru_layer, rnn_layer, rnn, lstm_cell, gru_cell, gru_reset, mlp_score, weighted_sum,
-    attention, softmax_output, cross_entropy,
-    layer_norm, sequence_reverse, bias_act, dropout, relu,
-)  # fmt: skip
-LAYERS = frozenset({lstm_layer.NAME, gru_layer.NAME, rnn_layer.NAME})
-MASKS = frozenset({dropout.NAME, relu.NAME})  # bits in the place of numbers: only where that lowers planned memory
-QUIET = frozenset({bias_act.NAME, relu.NAME})  # most networks have near-misses, which say nothing new
-PATTERNS: Mapping[str, Match] = {pattern.NAME: pattern.match for pattern in _ALL}
+PATTERNS: Mapping[str, Pattern] = {
+    pattern.name: pattern
+    for pattern in (
+        LSTM_LAYER, GRU_LAYER, RNN_LAYER, RNN, LSTM_CELL, GRU_CELL, GRU_RESET, MLP_SCORE, WEIGHTED_SUM,
+        ATTENTION, SOFTMAX_OUTPUT, CROSS_ENTROPY,
+        LAYER_NORM, SEQUENCE_REVERSE, BIAS_ACT, DROPOUT, RELU,
+    )
+}  # fmt: skip
+LAYERS = frozenset(name for name, pattern in PATTERNS.items() if pattern.is_layer)
+MASKS = frozenset(name for name, pattern in PATTERNS.items() if pattern.is_mask)
+QUIET = frozenset(name for name, pattern in PATTERNS.items() if pattern.is_quiet)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import AbstractSet, Callable, Iterable, Iterator, Mapping, Sequence, Tuple
@@ -12,7 +12,7 @@ from echo.errors import GraphError
 from echo.ir.graph import NO_SETTING, PREFIX, Entry, Graph, Setting
 from echo.ir.training_node import TensorType
 from echo.passes.patterns import LAYERS, PATTERNS, QUIET, hoist, substitute
-from echo.passes.patterns.graph_view import Fusion, View
+from echo.passes.patterns.graph_view import Fusion, Pattern, View
 from echo.passes.patterns.legality import Infer, misfits, numbered, ordered, unnumbered
 from echo.passes.patterns.substitute import applied
 from echo.plans.decisions import Missed, Note
@@ -54,14 +54,15 @@ def find(
     ``wished`` nodes stay, ``without`` are patterns that are not matched.
     """
     view = View(graph, setting)
-    patterns = [name for name in PATTERNS if name not in without]
+    by_anchor: dict[str, list[Pattern]] = defaultdict(list)
+    for pattern in PATTERNS.values():
+        for op in pattern.anchors if pattern.name not in without else ():
+            by_anchor[op].append(pattern)
     fusions: list[Fusion] = []
     missed: list[Missed] = []
     for number, node in enumerate(graph.nodes):
-        if node.is_variable:
-            continue
-        for name in patterns:
-            result = _match(view, name, number)
+        for pattern in by_anchor.get(node.op, ()):
+            result = _match(view, pattern, number)
             if isinstance(result, Fusion):
                 kinds = [(new.op, new.name) for new in result.nodes]
                 result = next((refused[kind] for kind in kinds if kind in refused), result)
@@ -70,13 +71,15 @@ def find(
             if isinstance(result, Fusion):
                 fusions.append(result)
             elif result is not None:
-                missed.append(near_miss(graph, (name, number), result))
+                missed.append(near_miss(graph, (pattern.name, number), result))
     return list(_disjoint(fusions)), missed
 
 
-def _match(view: View, name: str, number: int) -> Fusion | str | None:
+def _match(view: View, pattern: Pattern, number: int) -> Fusion | str | None:
     """The result of a pattern at a node; a near-miss where the shape that the fusion needs is known too late."""
-    match = PATTERNS[name](view, number)
+    if not pattern.may_match(view.graph, number):
+        return None
+    match = pattern.match(view, number)
     late = view.late(match.shape_source) if isinstance(match, Fusion) and match.shape_source is not None else ""
     return late or match
 
@@ -190,7 +193,7 @@ def _fusions_at(graph: Graph, places: Sequence[Place], setting: Setting) -> list
             continue
         if name not in PATTERNS or not 0 <= number < len(graph.nodes):
             raise GraphError(f"fused: there is no pattern {name!r} at node {number}")
-        fusion = _match(view, name, number)
+        fusion = _match(view, PATTERNS[name], number)
         if not isinstance(fusion, Fusion):
             why = fusion or "nothing alike"
             raise GraphError(f"fused: node {number} ({graph.nodes[number].name!r}) is no {name}: {why}")

@@ -8,11 +8,10 @@ from echo.ir.graph import Entry, Node, fused_node
 from echo.ir.op_spec import is_true
 from echo.ir.recompute_rules import why_not_dropout
 from echo.passes.patterns import attention_scores as scores_of
-from echo.passes.patterns.attention_products import LEADING, SEVERAL, Built, Operands, Result, result
+from echo.passes.patterns.attention_products import LEADING, PRODUCTS, SEVERAL, Built, Operands, Result, result
 from echo.passes.patterns.dropout import LEAST_DROPPED, drawing
-from echo.passes.patterns.graph_view import MUL, Fusion, View, pairs
+from echo.passes.patterns.graph_view import MUL, Fusion, Pattern, View, pairs
 
-NAME = "attention"
 _ALL = "16777216"  # more keys than there are; still a whole number in float32
 
 
@@ -26,7 +25,7 @@ class _Weights(NamedTuple):
     shaped: tuple[Entry, ...]
 
 
-def match(view: View, number: int) -> Fusion | str | None:
+def match_attention(view: View, number: int) -> Fusion | str | None:
     """The attention whose result this product is: a fusion, why there is none, or None where there is no attention.
 
     softmax(scale q k' + mask) v, perhaps with a number of keys for each query, and Dropout of the weights. No map of
@@ -153,12 +152,12 @@ def _fusion(
         "fill": repr(0.0 if filled is None or filled.fill is None else filled.fill),
         "root": "1" if scores.product.root else "0",
     }
-    out = built.append(fused_node(NAME, built.name, (q, operands.k, operands.v, lengths, mask, *bits), attrs))
+    out = built.append(fused_node(ATTENTION.name, built.name, (q, operands.k, operands.v, lengths, mask, *bits), attrs))
     out = operands.finished(built, out)
     shapes = {**operands.shapes, **scores.shapes}
     shapes.update({entry: f"{LEADING}T,S" for entry in weights.shaped})
     return Fusion(
-        pattern=NAME,
+        pattern=ATTENTION.name,
         anchor=number,
         nodes=tuple(built.nodes),
         outputs={Entry(number): out},
@@ -203,3 +202,6 @@ def _bits(view: View, built: Built, dropout: Node, operands: Operands) -> tuple[
         mask = built.append(dropout._with(name=prefix + "mask", inputs=(cube,)))
         bits = built.append(fused_node("pack_mask", prefix + "bits", (mask,)))
     return bits, Entry(bits.node, 1)
+
+
+ATTENTION = Pattern("attention", PRODUCTS, match_attention)

@@ -10,6 +10,7 @@ from typing import Iterator, NamedTuple
 
 from echo.ir.graph import Node
 
+EINSUM = "_npi_einsum"
 _BATCHES = {1: "N", 2: "bh"}  # the names of the batch's axes, by their number
 
 
@@ -79,7 +80,7 @@ def _terms(node: Node) -> tuple[str, str, str] | None:
     text = node.attrs.get("subscripts", "").replace(" ", "")
     inputs, arrow, out = text.partition("->")
     terms = [*inputs.split(","), out]
-    if node.op != "_npi_einsum" or not arrow or len(terms) != 3:
+    if node.op != EINSUM or not arrow or len(terms) != 3:
         return None
     plain = all(term.isalpha() and len(set(term)) == len(term) for term in terms)
     return (terms[0], terms[1], terms[2]) if plain else None

@@ -7,7 +7,7 @@ from typing import Mapping, NamedTuple, Sequence
 
 from echo.ir.graph import Entry, Node
 from echo.ir.op_spec import is_true
-from echo.passes.patterns.attention_einsum import scoring, weighings
+from echo.passes.patterns.attention_einsum import EINSUM, scoring, weighings
 from echo.passes.patterns.graph_view import MUL, View, local, split_attrs
 
 BATCHED, SEVERAL = "batches", "batches of several axes"
@@ -17,6 +17,8 @@ _BATCH_DOT = ("batch_dot", "_npx_batch_dot")
 _ANY_AXES = ("_linalg_gemm2", "linalg_gemm2", "_npi_matmul")
 _INTERLEAVED = "_contrib_interleaved_matmul_"
 # On the way from the softmax to the values.
+# where a product of weights and values may be
+PRODUCTS = frozenset({*_BATCH_DOT, *_ANY_AXES, EINSUM, *(f"{_INTERLEAVED}{kind}_valatt" for kind in INTERLEAVED)})
 _ENDS_OF_WEIGHTS = frozenset({"softmax", "Dropout", "_copy", "Reshape", "reshape", *MUL})
 
 

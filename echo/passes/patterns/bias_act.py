@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from echo.ir.graph import Entry, fused_node
 from echo.ir.op_spec import is_true
-from echo.passes.patterns.graph_view import Fusion, View, local
+from echo.passes.patterns.graph_view import ACTIVATED, Fusion, Pattern, View, local
 
-NAME = "bias_act"
 _ACTIVATIONS = ("relu", "sigmoid", "tanh", "softrelu")  # in the order of the kernel's numbers for them
 _SUMS = ("broadcast_add", "_npi_add")
 
 
-def match(view: View, number: int) -> Fusion | str | None:
+def match_bias_act(view: View, number: int) -> Fusion | str | None:
     """The activation of a sum with a bias that this node is: a fusion, why there is none, or None."""
     output = Entry(number)
     act = next((act for act in _ACTIVATIONS if view.activated(output, act) is not None), None)
@@ -34,9 +33,11 @@ def match(view: View, number: int) -> Fusion | str | None:
     if view.read_outside(replaced, (output,)):
         return f"the sum {view.node(total).name!r} with a bias is read by others than the activation"
     return Fusion(
-        pattern=NAME,
+        pattern=BIAS_ACT.name,
         anchor=number,
-        nodes=(fused_node(NAME, view.graph.nodes[number].name, (x, bias), {"act": str(_ACTIVATIONS.index(act))}),),
+        nodes=(
+            fused_node(BIAS_ACT.name, view.graph.nodes[number].name, (x, bias), {"act": str(_ACTIVATIONS.index(act))}),
+        ),
         outputs={output: local(0)},
         replaced=replaced,
         shapes={x: "...N,H", bias: "1?,H"},
@@ -49,3 +50,6 @@ def _is_bias(view: View, entry: Entry) -> bool:
     """Whether an entry is a variable, perhaps reshaped, and so may be a bias; its shape is checked later."""
     source = view.inputs(entry, ("Reshape", "_np_reshape", "_npx_reshape"))
     return view.node(source[0] if source else entry).is_variable
+
+
+BIAS_ACT = Pattern("bias_act", ACTIVATED, match_bias_act, reads=frozenset({"FullyConnected", *_SUMS}), is_quiet=True)

@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 from echo.ir.graph import Entry, Node, fused_node
 from echo.ir.op_spec import is_true
-from echo.passes.patterns.graph_view import Fusion, View, local
+from echo.passes.patterns.graph_view import Fusion, Pattern, View, local
 
-NAME = "cross_entropy"
 LINEAR = "linear_cross_entropy"
 _LAST = ("-1", "(-1,)", "[-1]", "(-1)")
 
@@ -21,7 +20,7 @@ class _Read(NamedTuple):
     keeps_axis: bool
 
 
-def match(view: View, number: int) -> Fusion | str | None:
+def match_cross_entropy(view: View, number: int) -> Fusion | str | None:
     """Returns the fusion of a log softmax with the loss that reads it, why there is none, or None for other nodes.
 
     The logarithms are read by one ``pick`` at the label, and by sums over all classes (label smoothing, Szegedy et al.
@@ -50,7 +49,7 @@ def match(view: View, number: int) -> Fusion | str | None:
     loss_reads = [read for read in reads if read is not None]
     if view.read_outside(replaced, [read.entry for read in loss_reads]):
         return "the logarithms are read from outside"
-    return _fusion(view, number, view.graph.nodes[picks[0]].inputs[1], loss_reads, replaced)
+    return _of_cross_entropy(view, number, view.graph.nodes[picks[0]].inputs[1], loss_reads, replaced)
 
 
 def _read(view: View, number: int, logarithms: Entry) -> _Read | None:
@@ -68,7 +67,7 @@ def _read(view: View, number: int, logarithms: Entry) -> _Read | None:
     return None
 
 
-def _fusion(view: View, number: int, label: Entry, reads: list[_Read], replaced: frozenset[int]) -> Fusion:
+def _of_cross_entropy(view: View, number: int, label: Entry, reads: list[_Read], replaced: frozenset[int]) -> Fusion:
     name = view.graph.nodes[number].name
     scores = view.graph.nodes[number].inputs[0]
     operands: tuple[Entry | None, ...] = (scores,)
@@ -85,7 +84,9 @@ def _fusion(view: View, number: int, label: Entry, reads: list[_Read], replaced:
             shapes[bias] = "V"
     # of any type; as float32 it is exact up to 2^24 classes
     nodes = [Node("Cast", f"{name}_label", (label,), attrs={"dtype": "float32"})]
-    nodes.append(fused_node(LINEAR if is_linear else NAME, name, (*operands, local(0)), {"out": "leading"}))
+    nodes.append(
+        fused_node(LINEAR if is_linear else CROSS_ENTROPY.name, name, (*operands, local(0)), {"out": "leading"})
+    )
     outputs = {}
     for read in reads:
         outputs[read.entry] = local(1, read.output)
@@ -96,7 +97,7 @@ def _fusion(view: View, number: int, label: Entry, reads: list[_Read], replaced:
                      attrs={"axis": "-1"})
             )  # fmt: skip
     return Fusion(
-        pattern=NAME,
+        pattern=CROSS_ENTROPY.name,
         anchor=number,
         nodes=tuple(nodes),
         outputs=outputs,
@@ -105,3 +106,6 @@ def _fusion(view: View, number: int, label: Entry, reads: list[_Read], replaced:
         label="a cross entropy with its layer" if is_linear else "a cross entropy",
         min_bytes=(scores, 1 << 16),
     )
+
+
+CROSS_ENTROPY = Pattern("cross_entropy", frozenset({"log_softmax"}), match_cross_entropy)

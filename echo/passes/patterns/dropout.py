@@ -6,13 +6,12 @@ import numpy as np
 
 from echo.ir.graph import Entry, Node, fused_node
 from echo.ir.recompute_rules import why_not_dropout
-from echo.passes.patterns.graph_view import Fusion, View, local
+from echo.passes.patterns.graph_view import Fusion, Pattern, View, local
 
-NAME = "dropout"
 LEAST_DROPPED = 1e-3  # what float16 can tell from nothing, where the first element says whether anything is dropped
 
 
-def match(view: View, number: int) -> Fusion | str | None:
+def match_dropout(view: View, number: int) -> Fusion | str | None:
     """The Dropout that this node is: a fusion, why there is none, or None.
 
     The product of mask and input is the output of Dropout, to the last bit (on CUDA with cudnn_off: cuDNN may round
@@ -33,7 +32,7 @@ def match(view: View, number: int) -> Fusion | str | None:
     nodes = _drawn(node, x) if view.setting.draws and p >= LEAST_DROPPED else _packed(node, x)
     last = len(nodes)
     return Fusion(
-        pattern=NAME,
+        pattern=DROPOUT.name,
         anchor=number,
         nodes=(*nodes, fused_node("apply_mask", node.name, (x, local(last - 1, 0), local(last - 1, 1)))),
         outputs={Entry(number): local(last)},
@@ -73,3 +72,6 @@ def _drawn(node: Node, x: Entry) -> tuple[Node, ...]:
         node._with(name=prefix + "first", inputs=(one,)),
         fused_node("draw_mask", prefix + "bits", (local(3), local(1), one, one), drawing(node)),
     )
+
+
+DROPOUT = Pattern("dropout", frozenset({"Dropout"}), match_dropout, is_mask=True)

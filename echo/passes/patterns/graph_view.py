@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Iterable, Iterator, Mapping, NamedTuple, Sequence
+from typing import Callable, Iterable, Iterator, Mapping, NamedTuple, Sequence, Union
 
 from echo.ir.graph import NO_SETTING, Entry, Graph, Node, Setting
 from echo.ir.op_spec import is_true
 
 ADD = frozenset({"elemwise_add", "_npi_add", "broadcast_add"})
 MUL = frozenset({"elemwise_mul", "_npi_multiply", "broadcast_mul"})
+SUM = frozenset({"sum", "_np_sum"})
 _ACTIVATIONS = {
     "tanh": frozenset({"tanh", "_npi_tanh"}), "sigmoid": frozenset({"sigmoid", "_npx_sigmoid"}),
     "relu": frozenset({"relu", "_npx_relu"}), "softrelu": frozenset(),
 }  # fmt: skip
+ACTIVATED = frozenset({"Activation"}).union(*_ACTIVATIONS.values())
 _ALIKE = frozenset({"elemwise_add", "elemwise_mul", "elemwise_sub", "add_n", "where", "Concat"})  # one batch for all
 _COMPARED = ("equal", "not_equal", "greater", "greater_equal", "lesser", "lesser_equal", "less", "less_equal")
 _BLOCKING = frozenset({  # operators through which no gradient goes
@@ -77,6 +79,42 @@ class Fusion:
     def place(self) -> tuple[str, int]:
         """Where it stands, as plans say it: the pattern and the anchor."""
         return self.pattern, self.anchor
+
+
+Match = Callable[["View", int], Union[Fusion, str, None]]
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A row of the patterns: where it may match, and the function that matches it.
+
+    ``match`` returns the fusion that replaces a node, a text that says why there is none (a near-miss), or None. A
+    fusion can be matched again from its anchor alone.
+
+    Attributes:
+        name: the name in plans.
+        anchors: the operators of nodes at which ``match`` may return something.
+        match: matches by structure, never by name.
+        reads: operators, one of which has to compute an input of the anchor; empty for any.
+        is_layer: whether it replaces the steps of a whole recurrent layer.
+        is_mask: whether it stores bits instead of numbers, only where that lowers planned memory.
+        is_quiet: whether most networks have near-misses of it, which say nothing new.
+    """
+
+    name: str
+    anchors: frozenset[str]
+    match: Match
+    reads: frozenset[str] = frozenset()
+    is_layer: bool = False
+    is_mask: bool = False
+    is_quiet: bool = False
+
+    def may_match(self, graph: Graph, number: int) -> bool:
+        """Whether the operators around a node allow the pattern there."""
+        node = graph.nodes[number]
+        if node.op not in self.anchors:
+            return False
+        return not self.reads or any(graph.nodes[entry.node].op in self.reads for entry in node.inputs)
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from echo.ir.graph import Entry, fused_node
-from echo.passes.patterns import gru_reset
-from echo.passes.patterns.graph_view import ADD, MUL, Fusion, Part, View, local, pairs
-from echo.passes.patterns.gru_reset import Mix, sums
+from echo.passes.patterns.graph_view import ADD, MUL, Fusion, Part, Pattern, View, local, pairs
+from echo.passes.patterns.gru_reset import GRU_RESET, Mix, sums
 from echo.passes.patterns.lstm_cell import order_attrs
 
-NAME = "gru_cell"
-_GATES = "reset, update, candidate"
+_GRU_GATES = "reset, update, candidate"
 
 
 class _Thirds(NamedTuple):
@@ -22,7 +20,7 @@ class _Thirds(NamedTuple):
     nodes: frozenset[int]
 
 
-def match(view: View, number: int) -> Fusion | str | None:
+def match_gru_cell(view: View, number: int) -> Fusion | str | None:
     """The cell whose new state this node computes: a fusion, why there is none, or None where there is no cell.
 
     h' = (1 - z) n + z h, z = sigmoid(x_z + s_z), n = tanh(x_n + sigmoid(x_r + s_r) s_n), where r, z, n are the thirds
@@ -34,7 +32,7 @@ def match(view: View, number: int) -> Fusion | str | None:
         return None
     thirds = _thirds(view, mix)
     if isinstance(thirds, str):
-        return thirds if gru_reset.match(view, number) is None else None
+        return thirds if GRU_RESET.match(view, number) is None else None
     (x, s), places, inner = thirds
     replaced = mix.nodes | inner
     outside = view.read_outside(replaced, (Entry(number),))
@@ -42,9 +40,9 @@ def match(view: View, number: int) -> Fusion | str | None:
         return f"{outside!r}, inside of the cell, is read from outside"
     name = view.graph.nodes[number].name
     return Fusion(
-        pattern=NAME,
+        pattern=GRU_CELL.name,
         anchor=number,
-        nodes=(fused_node(NAME, name, (x, s, mix.weighed), order_attrs(places)),),
+        nodes=(fused_node(GRU_CELL.name, name, (x, s, mix.weighed), order_attrs(places)),),
         outputs={Entry(number): local(0)},
         replaced=replaced,
         shapes={x: "B,3H", s: "B,3H", mix.weighed: "B,H"},
@@ -93,9 +91,12 @@ def _sources(view: View, gates: tuple[tuple[Entry, ...], ...], inner: frozenset[
         places.append(place)
         inner |= {part.node for part in parts if part}
     if sorted(places) != [0, 1, 2]:
-        return f"a GRU cell whose gates are not the thirds of one product: {_GATES} are the parts {places}"
+        return f"a GRU cell whose gates are not the thirds of one product: {_GRU_GATES} are the parts {places}"
     return _Thirds((x_n.source, s_n.source), tuple(places), inner)
 
 
 def _place(part: Part | None) -> tuple[Entry, int, int] | None:
     return (part.source, part.number, part.of) if part else None
+
+
+GRU_CELL = Pattern("gru_cell", ADD, match_gru_cell, reads=MUL)

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Iterator, Mapping, NamedTuple
 
 from echo.ir.graph import Entry, Node, fused_node
-from echo.passes.patterns.graph_view import ADD, MUL, Fusion, View, local, pairs, plain
+from echo.passes.patterns.graph_view import ADD, MUL, Fusion, Pattern, View, local, pairs, plain
 from echo.passes.patterns.lstm_cell import order_attrs
 
 # A state of a gated cell as a mix of two others, in all the ways in which programs write it.
@@ -60,7 +60,6 @@ def _one_minus(view: View, entry: Entry, gate: Entry) -> frozenset[int]:
     return frozenset()
 
 
-NAME = "gru_reset"
 _BEHIND = "gru_mix"  # the operator behind the product
 
 
@@ -90,7 +89,7 @@ class _Gates(NamedTuple):
     replaced: frozenset[int]
 
 
-def match(view: View, number: int) -> Fusion | str | None:
+def match_gru_reset(view: View, number: int) -> Fusion | str | None:
     """The cell whose new state this node computes: a fusion, why there is none, or None where there is no cell.
 
     h' = (1 - u) h + u tanh(c), u = sigmoid(z) or 1 - sigmoid(z), c computed from sigmoid(r) h by whatever operators.
@@ -109,11 +108,11 @@ def match(view: View, number: int) -> Fusion | str | None:
     if outside:
         return f"{outside!r}, inside of the cell, is read from outside"
     attrs = {"keeps": str(int(cell.keeps)), **gates.attrs}
-    front = fused_node(NAME, view.node(cell.product).name, (gates.whole, cell.before), attrs)
+    front = fused_node(GRU_RESET.name, view.node(cell.product).name, (gates.whole, cell.before), attrs)
     at = len(gates.nodes)
     behind = fused_node(_BEHIND, name, (cell.before, local(at, 1), cell.candidate))
     return Fusion(
-        pattern=NAME,
+        pattern=GRU_RESET.name,
         anchor=number,
         nodes=(*gates.nodes, front, behind),
         outputs={cell.product: local(at, 0), hidden: local(at + 1)},
@@ -167,3 +166,6 @@ def _gates(view: View, cell: _Cell, name: str) -> _Gates:
         return _Gates(reset.source, (), attrs, {reset.source: "B,2H"}, frozenset({reset.node, update.node}))
     node = Node("Concat", f"{name}_echo_gates", (cell.reset, cell.update), attrs={"dim": "1", "num_args": "2"})
     return _Gates(local(0), (node,), {}, {cell.reset: "B,H", cell.update: "B,H"}, frozenset())
+
+
+GRU_RESET = Pattern("gru_reset", ADD, match_gru_reset, reads=MUL)

@@ -6,14 +6,13 @@ from itertools import permutations
 from typing import Iterator, NamedTuple, Sequence
 
 from echo.ir.graph import Entry, Node, fused_node
-from echo.passes.patterns.graph_view import ADD, MUL, Fusion, Part, View, local, pairs
+from echo.passes.patterns.graph_view import ACTIVATED, ADD, MUL, Fusion, Part, Pattern, View, local, pairs
 
-NAME = "lstm_cell"
-_GATES = ("input", "forget", "transform", "output")
+_LSTM_GATES = ("input", "forget", "transform", "output")
 
 
 class _Block(NamedTuple):
-    """The inputs of the gates' activations in the order of `_GATES`, the states, and the nodes of a cell.
+    """The inputs of the gates' activations in the order of `_LSTM_GATES`, the states, and the nodes of a cell.
 
     ``norm`` is the layer norm of the new state, if there is one.
     """
@@ -25,7 +24,7 @@ class _Block(NamedTuple):
     norm: Node | None = None
 
 
-def match(view: View, number: int) -> Fusion | str | None:
+def match_lstm_cell(view: View, number: int) -> Fusion | str | None:
     """The cell whose new hidden state this node computes: a fusion, why there is none, or None where there is no cell.
 
     h = sigmoid(o) tanh(c'), c' = sigmoid(f) c + sigmoid(i) tanh(g), where i, f, g, o are the quarters of one array, in
@@ -48,7 +47,7 @@ def match(view: View, number: int) -> Fusion | str | None:
         return f"{outside!r}, inside of the cell, is read from outside"
     name = view.graph.nodes[number].name
     shapes = {first.source: "B,4H", block.before: "B,H"}
-    fused, label = fused_node(NAME, name, (first.source, block.before), order), "the gates of an LSTM cell"
+    fused, label = fused_node(LSTM_CELL.name, name, (first.source, block.before), order), "the gates of an LSTM cell"
     if block.norm is not None:
         vectors = block.norm.inputs[1:]
         eps = {"eps": block.norm.attrs.get("eps", "1e-05"), **order}
@@ -56,7 +55,7 @@ def match(view: View, number: int) -> Fusion | str | None:
         shapes.update(dict.fromkeys(vectors, "H"))
         label += " with a layer norm of its state"
     return Fusion(
-        pattern=NAME,
+        pattern=LSTM_CELL.name,
         anchor=number,
         nodes=(fused,),
         outputs={hidden: local(0, 0), block.after: local(0, 1)},
@@ -127,9 +126,9 @@ def _are_quarters(parts: list[Part | None]) -> bool:
 
 
 def _why_not(view: View, block: _Block, parts: list[Part | None]) -> str:
-    missing = [name for name, part in zip(_GATES, parts) if part is None]
+    missing = [name for name, part in zip(_LSTM_GATES, parts) if part is None]
     if missing:
-        gate = block.gates[_GATES.index(missing[0])]
+        gate = block.gates[_LSTM_GATES.index(missing[0])]
         source = view.node(gate)
         if source.op == "LayerNorm":
             return f"an LSTM cell with layer norm of each gate ({source.name!r})"
@@ -138,6 +137,9 @@ def _why_not(view: View, block: _Block, parts: list[Part | None]) -> str:
         return "an LSTM cell whose gates come from several arrays"
     if not _are_quarters(parts):
         numbers, counts = [part.number for part in parts if part], [part.of for part in parts if part]
-        return (f"an LSTM cell whose gates are not the quarters of one array: {', '.join(_GATES)} are the parts "
+        return (f"an LSTM cell whose gates are not the quarters of one array: {', '.join(_LSTM_GATES)} are the parts "
                 f"{numbers} of {counts}")  # fmt: skip
     return ""
+
+
+LSTM_CELL = Pattern("lstm_cell", MUL, match_lstm_cell, reads=ACTIVATED)

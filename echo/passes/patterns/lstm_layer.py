@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from echo.ir.graph import Entry
-from echo.passes.patterns import lstm_cell
-from echo.passes.patterns.graph_view import ADD, Fusion, View, pairs
+from echo.passes.patterns.graph_view import ACTIVATED, ADD, MUL, Fusion, Pattern, View, pairs
 from echo.passes.patterns.layer import Cell, Kind, matched
+from echo.passes.patterns.lstm_cell import LSTM_CELL
 
-NAME = "lstm_layer"
 
-
-def match(view: View, number: int) -> Fusion | str | None:
+def match_lstm_layer(view: View, number: int) -> Fusion | str | None:
     """The layer whose last hidden state this node computes: a fusion, why there is none, or None."""
-    return matched(view, number, _KIND)
+    return matched(view, number, _LSTM)
 
 
-def _cell(view: View, hidden: Entry) -> Cell | None:
+def _lstm_step(view: View, hidden: Entry) -> Cell | None:
     """The cell of this hidden state, if it has no layer norm."""
-    cell = lstm_cell.match(view, hidden.node) if hidden.index == 0 else None
+    cell = LSTM_CELL.match(view, hidden.node) if hidden.index == 0 else None
     if not isinstance(cell, Fusion) or len(cell.nodes[0].inputs) != 2:
         return None
     fused = cell.nodes[0]
@@ -28,4 +26,7 @@ def _cell(view: View, hidden: Entry) -> Cell | None:
     return Cell(tuple(pairs(terms)), (before,), after, cell.replaced | {pre.node}, attrs=attrs) if terms else None
 
 
-_KIND = Kind(NAME, 4, "an LSTM", _cell)
+_LSTM = Kind("lstm_layer", 4, "an LSTM", _lstm_step)
+
+
+LSTM_LAYER = Pattern("lstm_layer", MUL, match_lstm_layer, reads=ACTIVATED, is_layer=True)

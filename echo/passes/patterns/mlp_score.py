@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 from echo.ir.graph import Entry, Node, fused_node
 from echo.ir.op_spec import is_true
-from echo.passes.patterns.graph_view import MUL, Fusion, View, adds_otherwise, local, pairs
+from echo.passes.patterns.graph_view import MUL, SUM, Fusion, Pattern, View, adds_otherwise, local, pairs
 
-NAME = "mlp_score"
 _BROADCAST_ADD = frozenset({"broadcast_add", "_npi_add"})
 _EXPANDED = frozenset({"expand_dims", "Reshape"})
 _LAST = ("2", "-1", "(2,)", "(-1,)", "[2]", "[-1]")
@@ -33,7 +32,7 @@ class _Scores(NamedTuple):
     nodes: frozenset[int]
 
 
-def match(view: View, number: int) -> Fusion | str | None:
+def match_mlp_score(view: View, number: int) -> Fusion | str | None:
     """The scores that this node computes: a fusion, why there is none, or None where there are no such scores.
 
     v . tanh(norm(keys + query)): keys [B,T,H], one query [B,1,H], norm the layer norm or nothing. The fused operator
@@ -73,9 +72,9 @@ def _fusion(view: View, number: int, scores: _Scores) -> Fusion:
         inputs += [None, None]
     name = view.graph.nodes[number].name
     return Fusion(
-        pattern=NAME,
+        pattern=MLP_SCORE.name,
         anchor=number,
-        nodes=(fused_node(NAME, name, inputs, attrs),),
+        nodes=(fused_node(MLP_SCORE.name, name, inputs, attrs),),
         outputs={Entry(number): local(0)},
         replaced=scores.nodes,
         shapes=shapes,
@@ -87,7 +86,7 @@ def _product(view: View, number: int) -> _Product | None:
     node = view.graph.nodes[number]
     if node.op == "FullyConnected":
         return _by_layer(view, number, node)
-    if (node.op in ("sum", "_np_sum") and node.attrs.get("axis") in _LAST
+    if (node.op in SUM and node.attrs.get("axis") in _LAST
             and not is_true(node.attrs, "exclude") and not adds_otherwise(node.attrs)):  # fmt: skip
         operands = view.inputs(node.inputs[0], MUL)
         out = "BT1" if is_true(node.attrs, "keepdims") else "BT"
@@ -107,3 +106,6 @@ def _by_layer(view: View, number: int, node: Node) -> _Product | None:
     if rows and view.activated(rows[0], "tanh"):
         return _Product(rows[0], vector, "rows", frozenset({number, active.node}))
     return None
+
+
+MLP_SCORE = Pattern("mlp_score", frozenset({"FullyConnected", *SUM}), match_mlp_score)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from echo.ir.graph import Entry, fused_node
-from echo.passes.patterns.graph_view import Fusion, View, local
+from echo.passes.patterns.graph_view import ACTIVATED, Fusion, Pattern, View, local
 
-NAME = "relu"
 # Operators whose gradients do not read this input, and whose outputs are other arrays.
 _ENDS = frozenset({
     "elemwise_add", "_npi_add", "broadcast_add", "elemwise_sub", "broadcast_sub", "_npi_subtract", "add_n", "sum",
@@ -20,7 +19,7 @@ _FORMS = frozenset({
 })  # fmt: skip
 
 
-def match(view: View, number: int) -> Fusion | str | None:
+def match_relu(view: View, number: int) -> Fusion | str | None:
     """The ReLU that this node is: a fusion, why there is none, or None.
 
     Every bit stays, but for NaNs: they come out as NaNs, where MXNet's Activation puts out zeros.
@@ -35,9 +34,9 @@ def match(view: View, number: int) -> Fusion | str | None:
     if reader:
         return f"its output is stashed anyway: read by {reader}"
     return Fusion(
-        pattern=NAME,
+        pattern=RELU.name,
         anchor=number,
-        nodes=(fused_node(NAME, view.graph.nodes[number].name, (x,)),),
+        nodes=(fused_node(RELU.name, view.graph.nodes[number].name, (x,)),),
         outputs={output: local(0)},
         replaced=frozenset({number}),
         shapes={x: "*n"},
@@ -63,3 +62,6 @@ def _reader(view: View, number: int) -> str:
                 elif op not in _ENDS and reader not in seen:
                     return f"the gradient of {view.graph.nodes[reader].name!r}"
     return ""
+
+
+RELU = Pattern("relu", ACTIVATED, match_relu, is_mask=True, is_quiet=True)

@@ -7,11 +7,10 @@ from typing import Mapping, NamedTuple, Sequence
 
 from echo.ir.graph import Entry, Node
 from echo.ir.op_spec import is_true
-from echo.passes.patterns.graph_view import Fusion, View, local, split_attrs
+from echo.passes.patterns.graph_view import Fusion, Pattern, View, local, split_attrs
 from echo.passes.patterns.layer import layer_node
 from echo.passes.patterns.rnn_layer import ACTS
 
-NAME = "rnn"
 _DIRECTIONS = 2
 _SILENT = ", whose dropout MXNet leaves out on CPUs"
 
@@ -39,7 +38,7 @@ _MODES: Mapping[str, _Mode] = {
 }  # fmt: skip
 
 
-def match(view: View, number: int) -> Fusion | str | None:
+def match_rnn(view: View, number: int) -> Fusion | str | None:
     """The layers of this node: a fusion, why there is none, or None where it is no RNN."""
     node = view.graph.nodes[number]
     if node.op != "RNN":
@@ -144,7 +143,7 @@ class _Build:
         shape = f"{self.layers * self.directions},B,H"
         kept = self.mode.in_onednn if self.view.setting.onednn_rnn else self.mode.kept
         return Fusion(
-            pattern=NAME,
+            pattern=RNN.name,
             anchor=self.number,
             nodes=tuple(self.nodes),
             outputs=outputs_of,
@@ -154,3 +153,6 @@ class _Build:
             + (", both ways" if self.directions > 1 else ""),
             hidden_bytes=(kept * self.layers, Entry(self.number, 0)),
         )
+
+
+RNN = Pattern("rnn", frozenset({"RNN"}), match_rnn)

@@ -6,14 +6,13 @@ from functools import partial
 from typing import Mapping
 
 from echo.ir.graph import Entry
-from echo.passes.patterns.graph_view import ADD, Fusion, View, pairs
+from echo.passes.patterns.graph_view import ACTIVATED, ADD, Fusion, Pattern, View, pairs
 from echo.passes.patterns.layer import Cell, Kind, matched
 
-NAME = "rnn_layer"
 ACTS: Mapping[str, str] = {"relu": "0", "tanh": "2"}  # as the kernel counts them
 
 
-def match(view: View, number: int) -> Fusion | str | None:
+def match_rnn_layer(view: View, number: int) -> Fusion | str | None:
     """The layer whose last hidden state this node computes: a fusion, why there is none, or None."""
     activation = _activation(view, Entry(number))
     return matched(view, number, _KINDS[activation]) if activation else None
@@ -23,7 +22,7 @@ def _activation(view: View, hidden: Entry) -> str:
     return next((name for name in ACTS if hidden.index == 0 and view.activated(hidden, name) is not None), "")
 
 
-def _cell(view: View, hidden: Entry, activation: str) -> Cell | None:
+def _rnn_step(view: View, hidden: Entry, activation: str) -> Cell | None:
     total = view.activated(hidden, activation) if hidden.index == 0 else None
     terms = view.inputs(total, ADD) if total is not None else None
     if total is None or terms is None:
@@ -32,5 +31,9 @@ def _cell(view: View, hidden: Entry, activation: str) -> Cell | None:
 
 
 _KINDS = {
-    name: Kind(NAME, 1, "an RNN", partial(_cell, activation=name), {"act": number}) for name, number in ACTS.items()
+    name: Kind("rnn_layer", 1, "an RNN", partial(_rnn_step, activation=name), {"act": number})
+    for name, number in ACTS.items()
 }
+
+
+RNN_LAYER = Pattern("rnn_layer", ACTIVATED, match_rnn_layer, reads=ADD, is_layer=True)

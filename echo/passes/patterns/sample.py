@@ -7,7 +7,8 @@ from typing import Mapping
 
 from echo.ir.graph import VARIABLE, VERSION, Entry, Graph, Node
 from echo.ir.training_node import TensorType
-from echo.passes.patterns import attention, cross_entropy
+from echo.passes.patterns.attention import ATTENTION
+from echo.passes.patterns.cross_entropy import CROSS_ENTROPY
 from echo.passes.patterns.graph_view import Fusion, View, plain
 from echo.passes.patterns.substitute import applied
 
@@ -83,7 +84,7 @@ class _Made:
         name = f"x{len(self.variables)}"
         self.variables[name] = self._type(entry)
         at = self._add(Node(VARIABLE, name), 1)
-        if self._fusion.pattern == attention.NAME and self._fusion.shapes.get(entry) == "N":
+        if self._fusion.pattern == ATTENTION.name and self._fusion.shapes.get(entry) == "N":
             keys = next(self._types[keys].shape[1] for keys, text in self._fusion.shapes.items() if text == "N,S,D")
             at = self._add(Node("_plus_scalar", name + "_length", (at,), attrs={"scalar": str(keys)}), 1)
         if self._view.is_constant(entry):
@@ -93,7 +94,7 @@ class _Made:
     def _type(self, entry: Entry) -> TensorType:
         tensor, text = self._types[entry], self._fusion.shapes.get(entry, "")
         shape = list(tensor.shape)
-        if not text and self._fusion.pattern == cross_entropy.NAME:  # the label, of any type
+        if not text and self._fusion.pattern == CROSS_ENTROPY.name:  # the label, of any type
             scores = next(read for read, form in self._fusion.shapes.items() if form == "...R,V")
             text = "R,1" if len(shape) == len(self._types[scores].shape) else "R"
         for axis, letter in enumerate(reversed(text.replace("...", "").split(",")), 1):

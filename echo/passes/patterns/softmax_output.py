@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from echo.ir.graph import Entry, Node, fused_node
 from echo.ir.op_spec import is_true
-from echo.passes.patterns.graph_view import Fusion, View, local
+from echo.passes.patterns.graph_view import Fusion, Pattern, View, local
 
-NAME = "softmax_output"
 _NORMALIZATIONS = {"null": "0", "batch": "1", "valid": "2"}
 
 
-def match(view: View, number: int) -> Fusion | str | None:
+def match_softmax_output(view: View, number: int) -> Fusion | str | None:
     """The layer and the softmax output that this node is: a fusion, why there is none, or None.
 
     MXNet holds the gradient of all scores at once, as large as the probabilities; the fused operator, a tile at a time.
@@ -29,10 +28,10 @@ def match(view: View, number: int) -> Fusion | str | None:
     replaced = frozenset({number, node.inputs[0].node})
     if view.read_outside(replaced, (Entry(number),)):
         return f"the scores {layer.name!r} are read by others than the softmax"
-    return _fusion(number, node, layer, replaced)
+    return _of_softmax_output(number, node, layer, replaced)
 
 
-def _fusion(number: int, node: Node, layer: Node, replaced: frozenset[int]) -> Fusion:
+def _of_softmax_output(number: int, node: Node, layer: Node, replaced: frozenset[int]) -> Fusion:
     data, weight = layer.inputs[:2]
     bias = None if is_true(layer.attrs, "no_bias") else layer.inputs[2]
     label = node.inputs[1]
@@ -47,12 +46,17 @@ def _fusion(number: int, node: Node, layer: Node, replaced: frozenset[int]) -> F
     if bias is not None:
         shapes[bias] = "V"
     return Fusion(
-        pattern=NAME,
+        pattern=SOFTMAX_OUTPUT.name,
         anchor=number,
-        nodes=(fused_node(NAME, node.name, (data, weight, bias, label), attrs),),
+        nodes=(fused_node(SOFTMAX_OUTPUT.name, node.name, (data, weight, bias, label), attrs),),
         outputs={Entry(number): local(0)},
         replaced=replaced,
         shapes=shapes,
         label="a softmax output with its layer",
         min_bytes=(node.inputs[0], 1 << 20),
     )
+
+
+SOFTMAX_OUTPUT = Pattern(
+    "softmax_output", frozenset({"SoftmaxOutput", "Softmax"}), match_softmax_output, reads=frozenset({"FullyConnected"})
+)

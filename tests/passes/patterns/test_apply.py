@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any, Callable
 
 import mxnet as mx
@@ -20,10 +21,11 @@ from echo.ir.op_spec import COPY_ATTRIBUTE
 from echo.ir.training_node import TensorType
 from echo.passes.patterns import apply
 from echo.passes.patterns.apply import Fused, find, fuse, fused_at, why_not
-from echo.passes.patterns.graph_view import Fusion
+from echo.passes.patterns.graph_view import Fusion, View
 from tests.fused_models import EXAMPLES, ON_CPU
 from tests.reset_gru_models import MIXES
 from tests.training import random_arrays
+from tests.whole_models import MODELS
 
 B, H, T = 3, 4, 5
 TOLERANCE = 2e-4  # of the largest element of an array: of some twenty operators behind one another, in float32
@@ -200,9 +202,20 @@ def test_random_graphs_hold_all_there_is() -> None:
     assert others == {"Dropout", "BatchNorm"}
 
 
+@pytest.mark.parametrize("name", [*EXAMPLES, *MODELS])
+def test_patterns_match_nowhere_but_at_their_anchors(name: str) -> None:
+    """Matching every pattern at every node finds no more than the dispatch by anchors."""
+    graph = graph_of({**EXAMPLES, **MODELS}[name]().symbol)
+    view = View(graph)
+    anchored = [(pattern.name, number) for pattern in apply.PATTERNS.values() for number in range(len(graph.nodes))
+                if not pattern.may_match(graph, number)]  # fmt: skip
+    assert anchored
+    assert [place for place in anchored if apply.PATTERNS[place[0]].match(view, place[1]) is not None] == []
+
+
 def test_a_wrong_fusion_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison above, with two inputs of the GRU cells exchanged."""
-    real = apply.PATTERNS["gru_cell"]
+    real = apply.PATTERNS["gru_cell"].match
 
     def exchanged(view: Any, number: int) -> Any:
         found = real(view, number)
@@ -212,7 +225,7 @@ def test_a_wrong_fusion_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         x, s, h = node.inputs
         return Fusion(**{**vars(found), "nodes": (node._with(inputs=(s, x, h)),)})
 
-    monkeypatch.setattr(apply, "PATTERNS", {"gru_cell": exchanged})
+    monkeypatch.setattr(apply, "PATTERNS", {"gru_cell": replace(apply.PATTERNS["gru_cell"], match=exchanged)})
     with pytest.raises(AssertionError):
         test_random_graphs_compute_what_they_did()
 

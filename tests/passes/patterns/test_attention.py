@@ -7,7 +7,7 @@ from typing import Any, Callable
 import mxnet as mx
 import pytest
 
-from echo.passes.patterns import attention
+from echo.passes.patterns.attention import ATTENTION
 from tests.passes.patterns.near_misses import (
     Miss,
     Symbol,
@@ -138,7 +138,7 @@ def test_near_misses_say_why(name: str) -> None:
     ],
 )
 def test_without_the_difference_it_is_found(build: Callable[[], Symbol]) -> None:
-    assert_found(build, attention.NAME)
+    assert_found(build, ATTENTION.name)
 
 
 def softmax_over_queries_of_heads() -> Symbol:

@@ -7,7 +7,7 @@ from typing import Callable
 import mxnet as mx
 import pytest
 
-from echo.passes.patterns import bias_act
+from echo.passes.patterns.bias_act import BIAS_ACT
 from tests.passes.patterns.near_misses import H, Miss, Symbol, assert_found, assert_missed, dense, var
 
 
@@ -40,4 +40,4 @@ def test_near_misses_say_why(name: str) -> None:
 
 @pytest.mark.parametrize("build", [biased_activation, lambda: biased_activation(kind="tanh")])
 def test_without_the_difference_it_is_found(build: Callable[[], Symbol]) -> None:
-    assert_found(build, bias_act.NAME)
+    assert_found(build, BIAS_ACT.name)

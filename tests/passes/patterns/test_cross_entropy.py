@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import echo
-from echo.passes.patterns import cross_entropy
+from echo.passes.patterns.cross_entropy import CROSS_ENTROPY
 from tests.passes.patterns.near_misses import Miss, Symbol, assert_found, assert_missed, assert_nothing, dense, var
 
 
@@ -41,7 +41,7 @@ def test_near_misses_say_why(name: str) -> None:
 
 @pytest.mark.parametrize("layer", [True, False])
 def test_without_the_difference_it_is_found(layer: bool) -> None:
-    assert_found(lambda: entropy(layer), cross_entropy.NAME)
+    assert_found(lambda: entropy(layer), CROSS_ENTROPY.name)
 
 
 def test_a_log_softmax_that_no_loss_picks_from_is_nothing() -> None:
@@ -50,7 +50,7 @@ def test_a_log_softmax_that_no_loss_picks_from_is_nothing() -> None:
 
 def test_scores_that_are_read_stay() -> None:
     """Then the layer is the user's own, and the entropy reads its scores."""
-    assert_found(lambda: entropy(layer=True, seen="scores"), cross_entropy.NAME)
+    assert_found(lambda: entropy(layer=True, seen="scores"), CROSS_ENTROPY.name)
 
 
 def trained(optimize: bool, label: Any, scale: float = 1.0, **kind: Any) -> list[Any]:
@@ -66,7 +66,7 @@ def trained(optimize: bool, label: Any, scale: float = 1.0, **kind: Any) -> list
     for name, array in executor.arg_dict.items():
         array[:] = label if name == "label" else scale * np.random.default_rng(len(name)).normal(size=array.shape)
     if optimize:
-        assert [name for name, _ in symbol.plans[-1].fused] == [cross_entropy.NAME]
+        assert [name for name, _ in symbol.plans[-1].fused] == [CROSS_ENTROPY.name]
     for _ in range(2):
         executor.forward(is_train=True)
         executor.backward()

@@ -10,8 +10,8 @@ import pytest
 
 from echo.frontend.symbols import graph_of
 from echo.ir.graph import PREFIX, Entry, Setting
-from echo.passes.patterns import dropout
 from echo.passes.patterns.apply import find
+from echo.passes.patterns.dropout import DROPOUT
 from echo.passes.patterns.graph_view import Fusion, View
 from tests.passes.patterns.near_misses import H, Miss, Symbol, assert_found, assert_missed, dropped, var
 
@@ -42,7 +42,7 @@ def test_near_misses_say_why(name: str) -> None:
     ],
 )
 def test_without_the_difference_it_is_found(build: Callable[[], Symbol]) -> None:
-    assert_found(build, dropout.NAME)
+    assert_found(build, DROPOUT.name)
 
 
 def test_a_mask_that_is_read_stays() -> None:
@@ -59,7 +59,7 @@ def test_numbers_are_drawn_by_the_kernel_where_it_draws_those_of_mxnet(draws: bo
     """Where next to nothing is dropped, float16 has no other number for an element that is kept than for one alone."""
     view = View(graph_of(mx.sym.Dropout(var("x"), p=p)), setting=Setting(draws=draws))
     (number,) = (number for number, node in enumerate(view.graph.nodes) if node.op == "Dropout")
-    fusion = dropout.match(view, number)
+    fusion = DROPOUT.match(view, number)
     assert isinstance(fusion, Fusion)
     nodes = {node.op: node for node in fusion.nodes}
     assert PREFIX + operator in nodes

@@ -8,7 +8,7 @@ from typing import Sequence
 import mxnet as mx
 import pytest
 
-from echo.passes.patterns import gru_cell
+from echo.passes.patterns.gru_cell import GRU_CELL
 from tests.passes.patterns.near_misses import (
     H,
     Miss,
@@ -66,7 +66,7 @@ def test_near_misses_say_why(name: str) -> None:
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
 def test_without_the_difference_it_is_found(order: Sequence[int]) -> None:
-    assert_found(lambda: gru(order, order), gru_cell.NAME)
+    assert_found(lambda: gru(order, order), GRU_CELL.name)
 
 
 def test_another_structure_is_not_found() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mxnet as mx
 import pytest
 
-from echo.passes.patterns import gru_layer
+from echo.passes.patterns.gru_layer import GRU_LAYER
 from tests.passes.patterns.near_misses import H, T, found_in, var
 
 
@@ -13,7 +13,7 @@ from tests.passes.patterns.near_misses import H, T, found_in, var
 def test_a_layer_of_which_an_inner_map_is_read_is_cells(inner: str, cells: int) -> None:
     outputs, states = mx.rnn.GRUCell(H, prefix="cell_").unroll(T, var("x"), layout="NTC")
     whole = mx.sym.Group([*outputs, *states])
-    assert found_in(lambda: whole)[0] == [gru_layer.NAME]
+    assert found_in(lambda: whole)[0] == [GRU_LAYER.name]
     found, missed = found_in(lambda: mx.sym.Group([whole, whole.get_internals()[inner]]))
     assert found == ["gru_cell"] * cells
     assert any(reason.endswith("is read from outside") for reason in missed)

@@ -8,8 +8,8 @@ import mxnet as mx
 import pytest
 
 from echo.frontend.symbols import graph_of
-from echo.passes.patterns import gru_reset
 from echo.passes.patterns.graph_view import Fusion, View
+from echo.passes.patterns.gru_reset import GRU_RESET
 from tests.passes.patterns.near_misses import (
     H,
     Miss,
@@ -78,7 +78,7 @@ OTHERS: dict[str, Callable[[], Symbol]] = {
 @pytest.mark.parametrize("gates", FORMS)
 @pytest.mark.parametrize("mix", MIXES)
 def test_every_way_to_write_it_is_found(mix: str, gates: str) -> None:
-    assert_found(lambda: gru(mix, FORMS[gates]), gru_reset.NAME)
+    assert_found(lambda: gru(mix, FORMS[gates]), GRU_RESET.name)
 
 
 @pytest.mark.parametrize("name", MISSES)
@@ -94,18 +94,18 @@ def test_another_structure_is_not_found(name: str) -> None:
 @pytest.mark.parametrize("around", [same, normalized, lambda x: mx.sym.BatchNorm(x, name="norm")])
 def test_what_is_not_pointwise_stays_between_product_and_gates(around: Callable[[Symbol], Symbol]) -> None:
     found, missed = found_in(lambda: by_hand(product=lambda state: around(dense(state, H, "again"))))
-    assert gru_reset.NAME in found
+    assert GRU_RESET.name in found
     assert not missed
 
 
 def test_the_reset_state_may_be_read_elsewhere() -> None:
-    assert_found(lambda: by_hand(seen=lambda inner: [inner["state"]]), gru_reset.NAME)
+    assert_found(lambda: by_hand(seen=lambda inner: [inner["state"]]), GRU_RESET.name)
 
 
 def fusion(**forms: Any) -> Fusion:
     with mx.name.NameManager():
         view = View(graph_of(gru(**forms)))
-    found = gru_reset.match(view, view.graph.heads[0].node)
+    found = GRU_RESET.match(view, view.graph.heads[0].node)
     assert isinstance(found, Fusion)
     return found
 
@@ -132,4 +132,4 @@ def test_which_state_the_gate_weighs() -> None:
 def test_a_first_state_may_be_a_tanh_itself() -> None:
     """Both arrays of the mix are then, and the reset gate says which is the state."""
     for mix in MIXES:
-        assert_found(lambda mix=mix: cell(var("x"), tanh(var("s")), H, Weights("l_"), mix), gru_reset.NAME)  # type: ignore[misc]
+        assert_found(lambda mix=mix: cell(var("x"), tanh(var("s")), H, Weights("l_"), mix), GRU_RESET.name)  # type: ignore[misc]

@@ -7,7 +7,7 @@ from typing import Any
 import mxnet as mx
 import pytest
 
-from echo.passes.patterns import layer_norm
+from echo.passes.patterns.layer_norm import LAYER_NORM
 from tests.passes.patterns.near_misses import Miss, Symbol, assert_found, assert_missed, var
 
 
@@ -32,4 +32,4 @@ def test_near_misses_say_why(name: str) -> None:
 
 
 def test_without_the_difference_it_is_found() -> None:
-    assert_found(normed, layer_norm.NAME)
+    assert_found(normed, LAYER_NORM.name)

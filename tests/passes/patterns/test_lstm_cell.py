@@ -7,7 +7,7 @@ from typing import Callable, Sequence
 import mxnet as mx
 import pytest
 
-from echo.passes.patterns import lstm_cell
+from echo.passes.patterns.lstm_cell import LSTM_CELL
 from tests.passes.patterns.near_misses import (
     H,
     Miss,
@@ -105,7 +105,7 @@ def test_near_misses_say_why(name: str) -> None:
     "build", [lstm, lambda: lstm(state=normalized), lambda: lstm((0, 2, 1, 3)), lambda: lstm((3, 1, 2, 0), normalized)]
 )
 def test_without_the_difference_it_is_found(build: Callable[[], Symbol]) -> None:
-    assert_found(build, lstm_cell.NAME)
+    assert_found(build, LSTM_CELL.name)
 
 
 def test_another_structure_is_not_found() -> None:
@@ -117,4 +117,4 @@ def test_a_layer_that_is_fed_its_own_output_is_cells() -> None:
     hidden, states = var("start"), cell.begin_state()
     for _ in range(T):
         hidden, states = cell(tanh(hidden), states)
-    assert found_in(lambda: hidden)[0] == [lstm_cell.NAME] * T
+    assert found_in(lambda: hidden)[0] == [LSTM_CELL.name] * T

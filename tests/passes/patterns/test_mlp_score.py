@@ -7,7 +7,7 @@ from typing import Callable
 import mxnet as mx
 import pytest
 
-from echo.passes.patterns import mlp_score
+from echo.passes.patterns.mlp_score import MLP_SCORE
 from tests.passes.patterns.near_misses import (
     Miss,
     Symbol,
@@ -52,7 +52,7 @@ def test_near_misses_say_why(name: str) -> None:
 
 
 def test_without_the_difference_it_is_found() -> None:
-    assert_found(score, mlp_score.NAME)
+    assert_found(score, MLP_SCORE.name)
 
 
 @pytest.mark.parametrize("build", [biased_score, flat_score])

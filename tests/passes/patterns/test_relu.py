@@ -7,7 +7,7 @@ from typing import Callable
 import mxnet as mx
 import pytest
 
-from echo.passes.patterns import relu
+from echo.passes.patterns.relu import RELU
 from tests.passes.patterns.near_misses import H, Miss, Symbol, assert_found, assert_missed, dense, dropped, same, var
 
 
@@ -40,4 +40,4 @@ def test_near_misses_say_why(name: str) -> None:
 
 @pytest.mark.parametrize("build", [rectified, lambda: rectified(lambda x: mx.sym.Reshape(x, shape=(-1, 4)) + var("y"))])
 def test_without_the_difference_it_is_found(build: Callable[[], Symbol]) -> None:
-    assert_found(build, relu.NAME)
+    assert_found(build, RELU.name)

@@ -10,10 +10,10 @@ import pytest
 from echo.frontend.symbols import graph_of
 from echo.ir.graph import Entry, Setting
 from echo.ir.training_node import TensorType
-from echo.passes.patterns import rnn
 from echo.passes.patterns.apply import why_not
 from echo.passes.patterns.graph_view import Fusion, View
 from echo.passes.patterns.legality import numbered, ordered
+from echo.passes.patterns.rnn import RNN
 from tests.passes.patterns.near_misses import H, Miss, Symbol, assert_found, assert_missed, var
 
 
@@ -47,7 +47,7 @@ def test_near_misses_say_why(name: str) -> None:
 
 @pytest.mark.parametrize("mode", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
 def test_without_the_difference_it_is_found(mode: str) -> None:
-    assert_found(lambda: operator(mode), rnn.NAME)
+    assert_found(lambda: operator(mode), RNN.name)
 
 
 @pytest.mark.parametrize(("mode", "own", "onednn"), [("lstm", 6, 12), ("gru", 5, 10), ("rnn_tanh", 2, 5)])
@@ -55,7 +55,7 @@ def test_onednn_keeps_more_beside_planned_memory(mode: str, own: int, onednn: in
     graph = graph_of(operator(mode, layers=2))
     number = len(graph.nodes) - 1
     for setting, kept in ((Setting(), own), (Setting(onednn_rnn=True), onednn)):
-        fusion = rnn.match(View(graph, setting), number)
+        fusion = RNN.match(View(graph, setting), number)
         assert isinstance(fusion, Fusion)
         assert fusion.hidden_bytes == (2 * kept, Entry(number, 0))
 
@@ -63,7 +63,7 @@ def test_onednn_keeps_more_beside_planned_memory(mode: str, own: int, onednn: in
 def test_dropout_that_is_never_drawn_is_none_and_in_float32_alone() -> None:
     graph = graph_of(operator(layers=2, p=0.2))
     number = len(graph.nodes) - 1
-    fusion = rnn.match(View(graph, Setting(onednn_rnn=True)), number)
+    fusion = RNN.match(View(graph, Setting(onednn_rnn=True)), number)
     assert isinstance(fusion, Fusion)
     assert (fusion.dtypes, fusion.label) == (
         ("float32",), "an RNN operator of 2 LSTM layers, whose dropout MXNet leaves out on CPUs"

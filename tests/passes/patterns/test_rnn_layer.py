@@ -5,7 +5,7 @@ from __future__ import annotations
 import mxnet as mx
 import pytest
 
-from echo.passes.patterns import rnn_layer
+from echo.passes.patterns.rnn_layer import RNN_LAYER
 from tests.passes.patterns.near_misses import H, T, found_in, var
 
 
@@ -13,7 +13,7 @@ from tests.passes.patterns.near_misses import H, T, found_in, var
 def test_a_layer_of_which_an_inner_map_is_read_stays(activation: str) -> None:
     outputs, states = mx.rnn.RNNCell(H, activation=activation, prefix="cell_").unroll(T, var("x"), layout="NTC")
     whole = mx.sym.Group([*outputs, *states])
-    assert found_in(lambda: whole)[0] == [rnn_layer.NAME]
+    assert found_in(lambda: whole)[0] == [RNN_LAYER.name]
     found, missed = found_in(lambda: mx.sym.Group([whole, whole.get_internals()["cell_t1_i2h_output"]]))
     assert found == []
     assert any(reason.endswith("is read from outside") for reason in missed)

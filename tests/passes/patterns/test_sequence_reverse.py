@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mxnet as mx
 
-from echo.passes.patterns import sequence_reverse
+from echo.passes.patterns.sequence_reverse import SEQUENCE_REVERSE
 from tests.passes.patterns.near_misses import Symbol, assert_found, assert_nothing, var
 
 
@@ -13,7 +13,7 @@ def reversed_batch() -> Symbol:
 
 
 def test_without_the_difference_it_is_found() -> None:
-    assert_found(lambda: mx.sym.SequenceReverse(var("x")), sequence_reverse.NAME)
+    assert_found(lambda: mx.sym.SequenceReverse(var("x")), SEQUENCE_REVERSE.name)
 
 
 def test_another_structure_is_not_found() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import mxnet as mx
 import pytest
 
-from echo.passes.patterns import softmax_output
+from echo.passes.patterns.softmax_output import SOFTMAX_OUTPUT
 from tests.passes.patterns.near_misses import Miss, Symbol, assert_found, assert_missed, dense, var
 
 
@@ -32,4 +32,4 @@ def test_near_misses_say_why(name: str) -> None:
 
 
 def test_without_the_difference_it_is_found() -> None:
-    assert_found(softmax, softmax_output.NAME)
+    assert_found(softmax, SOFTMAX_OUTPUT.name)

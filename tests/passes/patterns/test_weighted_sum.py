@@ -5,7 +5,7 @@ from __future__ import annotations
 import mxnet as mx
 import pytest
 
-from echo.passes.patterns import weighted_sum
+from echo.passes.patterns.weighted_sum import WEIGHTED_SUM
 from tests.passes.patterns.near_misses import Miss, Symbol, assert_found, assert_missed, assert_nothing, var
 
 
@@ -33,4 +33,4 @@ def test_another_structure_is_not_found() -> None:
 
 
 def test_without_the_difference_it_is_found() -> None:
-    assert_found(lambda: context()[0], weighted_sum.NAME)
+    assert_found(lambda: context()[0], WEIGHTED_SUM.name)
