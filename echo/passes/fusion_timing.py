@@ -15,12 +15,11 @@ from echo.estimators.measuring import UnavailableError, UnmeasurableError
 from echo.ir.graph import Entry
 from echo.passes.patterns.apply import Types
 from echo.passes.patterns.attention import ATTENTION
-from echo.passes.patterns.bias_act import BIAS_ACT
-from echo.passes.patterns.cross_entropy import CROSS_ENTROPY
 from echo.passes.patterns.graph_view import Fusion, View
 from echo.passes.patterns.rnn import RNN
 from echo.passes.patterns.sample import Sample, sample
-from echo.passes.patterns.softmax_output import SOFTMAX_OUTPUT
+from echo.passes.patterns.single_operators import BIAS_ACT
+from echo.passes.patterns.softmax_loss import CROSS_ENTROPY, SOFTMAX_OUTPUT
 from echo.passes.request import Request
 from echo.plans.options import MEMORY
 from echo.system.files import digest_of

@@ -18,8 +18,8 @@ from echo.passes import choose, trial
 from echo.passes.pass_manager import Pass
 from echo.passes.patterns import MASKS
 from echo.passes.patterns.apply import Fused
-from echo.passes.patterns.dropout import DROPOUT
 from echo.passes.patterns.hoist import is_layout
+from echo.passes.patterns.single_operators import DROPOUT
 from echo.passes.refinements import Masked
 from echo.passes.request import Request, Unreached
 from echo.passes.rules import Rules

@@ -4,24 +4,15 @@ from __future__ import annotations
 
 from typing import Mapping
 
+from echo.passes.patterns.additive_attention import MLP_SCORE, WEIGHTED_SUM
 from echo.passes.patterns.attention import ATTENTION
-from echo.passes.patterns.bias_act import BIAS_ACT
-from echo.passes.patterns.cross_entropy import CROSS_ENTROPY
-from echo.passes.patterns.dropout import DROPOUT
 from echo.passes.patterns.graph_view import Pattern
-from echo.passes.patterns.gru_cell import GRU_CELL
-from echo.passes.patterns.gru_layer import GRU_LAYER
 from echo.passes.patterns.gru_reset import GRU_RESET
-from echo.passes.patterns.layer_norm import LAYER_NORM
-from echo.passes.patterns.lstm_cell import LSTM_CELL
-from echo.passes.patterns.lstm_layer import LSTM_LAYER
-from echo.passes.patterns.mlp_score import MLP_SCORE
-from echo.passes.patterns.relu import RELU
+from echo.passes.patterns.recurrent_cells import GRU_CELL, LSTM_CELL
+from echo.passes.patterns.recurrent_layers import GRU_LAYER, LSTM_LAYER, RNN_LAYER
 from echo.passes.patterns.rnn import RNN
-from echo.passes.patterns.rnn_layer import RNN_LAYER
-from echo.passes.patterns.sequence_reverse import SEQUENCE_REVERSE
-from echo.passes.patterns.softmax_output import SOFTMAX_OUTPUT
-from echo.passes.patterns.weighted_sum import WEIGHTED_SUM
+from echo.passes.patterns.single_operators import BIAS_ACT, DROPOUT, LAYER_NORM, RELU, SEQUENCE_REVERSE
+from echo.passes.patterns.softmax_loss import CROSS_ENTROPY, SOFTMAX_OUTPUT
 
 PATTERNS: Mapping[str, Pattern] = {
     pattern.name: pattern

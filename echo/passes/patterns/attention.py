@@ -9,8 +9,8 @@ from echo.ir.op_spec import is_true
 from echo.ir.recompute_rules import why_not_dropout
 from echo.passes.patterns import attention_scores as scores_of
 from echo.passes.patterns.attention_products import LEADING, PRODUCTS, SEVERAL, Built, Operands, Result, result
-from echo.passes.patterns.dropout import LEAST_DROPPED, drawing
 from echo.passes.patterns.graph_view import MUL, Fusion, Pattern, View, pairs
+from echo.passes.patterns.single_operators import LEAST_DROPPED, drawing
 
 _ALL = "16777216"  # more keys than there are; still a whole number in float32
 

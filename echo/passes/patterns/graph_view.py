@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import permutations
 from typing import Callable, Iterable, Iterator, Mapping, NamedTuple, Sequence, Union
 
 from echo.ir.graph import NO_SETTING, Entry, Graph, Node, Setting
@@ -231,3 +232,9 @@ def pairs(entries: Sequence[Entry]) -> Iterator[tuple[Entry, Entry]]:
 def split_attrs(axis: int, count: int) -> dict[str, str]:
     """The attributes of a SliceChannel along an axis, which is gone afterwards."""
     return {"num_outputs": str(count), "axis": str(axis), "squeeze_axis": "True"}
+
+
+def order_attrs(places: Sequence[int]) -> dict[str, str]:
+    """The attribute of a cell whose gates stand at these places: none where they are in the order of the kernel."""
+    number = list(permutations(range(len(places)))).index(tuple(places))
+    return {"order": str(number)} if number else {}

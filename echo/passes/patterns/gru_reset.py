@@ -6,8 +6,7 @@ from itertools import chain
 from typing import Iterator, Mapping, NamedTuple
 
 from echo.ir.graph import Entry, Node, fused_node
-from echo.passes.patterns.graph_view import ADD, MUL, Fusion, Pattern, View, local, pairs, plain
-from echo.passes.patterns.lstm_cell import order_attrs
+from echo.passes.patterns.graph_view import ADD, MUL, Fusion, Pattern, View, local, order_attrs, pairs, plain
 
 # A state of a gated cell as a mix of two others, in all the ways in which programs write it.
 

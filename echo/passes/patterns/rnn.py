@@ -8,8 +8,7 @@ from typing import Mapping, NamedTuple, Sequence
 from echo.ir.graph import Entry, Node
 from echo.ir.op_spec import is_true
 from echo.passes.patterns.graph_view import Fusion, Pattern, View, local, split_attrs
-from echo.passes.patterns.layer import layer_node
-from echo.passes.patterns.rnn_layer import ACTS
+from echo.passes.patterns.recurrent_layers import ACTS, layer_node
 
 _DIRECTIONS = 2
 _SILENT = ", whose dropout MXNet leaves out on CPUs"

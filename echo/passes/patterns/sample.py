@@ -8,8 +8,8 @@ from typing import Mapping
 from echo.ir.graph import VARIABLE, VERSION, Entry, Graph, Node
 from echo.ir.training_node import TensorType
 from echo.passes.patterns.attention import ATTENTION
-from echo.passes.patterns.cross_entropy import CROSS_ENTROPY
 from echo.passes.patterns.graph_view import Fusion, View, plain
+from echo.passes.patterns.softmax_loss import CROSS_ENTROPY
 from echo.passes.patterns.substitute import applied
 
 Types = Mapping[Entry, TensorType]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mxnet as mx
 
-from echo.passes.patterns.sequence_reverse import SEQUENCE_REVERSE
+from echo.passes.patterns.single_operators import SEQUENCE_REVERSE
 from tests.passes.patterns.near_misses import Symbol, assert_found, assert_nothing, var
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import mxnet as mx
 import pytest
 
-from echo.passes.patterns.lstm_layer import LSTM_LAYER
+from echo.passes.patterns.recurrent_layers import LSTM_LAYER
 from tests.passes.patterns.near_misses import H, T, found_in, var
 
 

@@ -11,8 +11,8 @@ import pytest
 from echo.frontend.symbols import graph_of
 from echo.ir.graph import PREFIX, Entry, Setting
 from echo.passes.patterns.apply import find
-from echo.passes.patterns.dropout import DROPOUT
 from echo.passes.patterns.graph_view import Fusion, View
+from echo.passes.patterns.single_operators import DROPOUT
 from tests.passes.patterns.near_misses import H, Miss, Symbol, assert_found, assert_missed, dropped, var
 
 MISSES: dict[str, Miss] = {

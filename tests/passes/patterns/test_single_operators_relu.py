@@ -7,7 +7,7 @@ from typing import Callable
 import mxnet as mx
 import pytest
 
-from echo.passes.patterns.relu import RELU
+from echo.passes.patterns.single_operators import RELU
 from tests.passes.patterns.near_misses import H, Miss, Symbol, assert_found, assert_missed, dense, dropped, same, var
 
 

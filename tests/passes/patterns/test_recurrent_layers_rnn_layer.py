@@ -5,7 +5,7 @@ from __future__ import annotations
 import mxnet as mx
 import pytest
 
-from echo.passes.patterns.rnn_layer import RNN_LAYER
+from echo.passes.patterns.recurrent_layers import RNN_LAYER
 from tests.passes.patterns.near_misses import H, T, found_in, var
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import mxnet as mx
 import pytest
 
-from echo.passes.patterns.layer_norm import LAYER_NORM
+from echo.passes.patterns.single_operators import LAYER_NORM
 from tests.passes.patterns.near_misses import Miss, Symbol, assert_found, assert_missed, var
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import echo
-from echo.passes.patterns.cross_entropy import CROSS_ENTROPY
+from echo.passes.patterns.softmax_loss import CROSS_ENTROPY
 from tests.passes.patterns.near_misses import Miss, Symbol, assert_found, assert_missed, assert_nothing, dense, var
 
 

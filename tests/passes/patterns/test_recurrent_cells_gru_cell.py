@@ -8,7 +8,7 @@ from typing import Sequence
 import mxnet as mx
 import pytest
 
-from echo.passes.patterns.gru_cell import GRU_CELL
+from echo.passes.patterns.recurrent_cells import GRU_CELL
 from tests.passes.patterns.near_misses import (
     H,
     Miss,

@@ -7,7 +7,7 @@ from typing import Any
 import mxnet as mx
 import pytest
 
-from echo.passes.patterns.softmax_output import SOFTMAX_OUTPUT
+from echo.passes.patterns.softmax_loss import SOFTMAX_OUTPUT
 from tests.passes.patterns.near_misses import Miss, Symbol, assert_found, assert_missed, dense, var
 
 

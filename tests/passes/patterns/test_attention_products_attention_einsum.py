@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from echo.ir.graph import Node
-from echo.passes.patterns.attention_einsum import Scoring, Weighing, scoring, weighings
+from echo.passes.patterns.attention_products import Scoring, Weighing, scoring, weighings
 
 
 def einsum(subscripts: str, op: str = "_npi_einsum") -> Node:

@@ -1,13 +1,17 @@
-"""Whole recurrent layers: the steps of an unrolled cell whose inputs do not depend on its states."""
+"""Whole LSTM, GRU and vanilla RNN layers: the steps of an unrolled cell."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Callable, Mapping, NamedTuple, Sequence
 
 from echo.ir.graph import Entry, Node, fused_node
 from echo.ir.op_spec import is_true
-from echo.passes.patterns.graph_view import Fusion, View, local, split_attrs
+from echo.passes.patterns.graph_view import ACTIVATED, ADD, MUL, Fusion, Pattern, View, local, pairs, split_attrs
+from echo.passes.patterns.recurrent_cells import GRU_CELL, LSTM_CELL
+
+# Whole recurrent layers: the steps of an unrolled cell whose inputs do not depend on its states.
 
 _FEWEST = 2  # steps: from one step alone, the product with the state cannot be told from that with the input
 
@@ -197,3 +201,84 @@ def _is_reversed(inputs: list[Entry]) -> bool:
         return [entry.index for entry in inputs] == list(range(len(inputs)))[::-1]
     numbers = [entry.node for entry in inputs]
     return all(number > after for number, after in zip(numbers, numbers[1:]))
+
+
+# A whole LSTM layer: the steps of an unrolled cell.
+
+
+def match_lstm_layer(view: View, number: int) -> Fusion | str | None:
+    """The layer whose last hidden state this node computes: a fusion, why there is none, or None."""
+    return matched(view, number, _LSTM)
+
+
+def _lstm_step(view: View, hidden: Entry) -> Cell | None:
+    """The cell of this hidden state, if it has no layer norm."""
+    cell = LSTM_CELL.match(view, hidden.node) if hidden.index == 0 else None
+    if not isinstance(cell, Fusion) or len(cell.nodes[0].inputs) != 2:
+        return None
+    fused = cell.nodes[0]
+    pre, before = fused.inputs
+    attrs = {"order": fused.attrs["order"]} if "order" in fused.attrs else {}
+    terms = view.inputs(pre, ADD)
+    after = tuple(entry for entry in cell.outputs if entry != hidden)
+    return Cell(tuple(pairs(terms)), (before,), after, cell.replaced | {pre.node}, attrs=attrs) if terms else None
+
+
+_LSTM = Kind("lstm_layer", 4, "an LSTM", _lstm_step)
+
+
+LSTM_LAYER = Pattern("lstm_layer", MUL, match_lstm_layer, reads=ACTIVATED, is_layer=True)
+
+
+# A whole GRU layer: the steps of an unrolled cell.
+
+
+def match_gru_layer(view: View, number: int) -> Fusion | str | None:
+    """The layer whose last hidden state this node computes: a fusion, why there is none, or None."""
+    return matched(view, number, _GRU)
+
+
+def _gru_step(view: View, hidden: Entry) -> Cell | None:
+    cell = GRU_CELL.match(view, hidden.node) if hidden.index == 0 else None
+    if not isinstance(cell, Fusion) or "order" in cell.nodes[0].attrs:  # the layer's kernel knows one order only
+        return None
+    of_input, of_state, before = cell.nodes[0].inputs
+    return Cell(((of_input, of_state),), (), (), cell.replaced, before)
+
+
+_GRU = Kind("gru_layer", 3, "a GRU", _gru_step)
+
+
+GRU_LAYER = Pattern("gru_layer", ADD, match_gru_layer, reads=MUL, is_layer=True)
+
+
+# A whole layer of a vanilla RNN, of tanh or relu: the steps of an unrolled cell.
+
+ACTS: Mapping[str, str] = {"relu": "0", "tanh": "2"}  # as the kernel counts them
+
+
+def match_rnn_layer(view: View, number: int) -> Fusion | str | None:
+    """The layer whose last hidden state this node computes: a fusion, why there is none, or None."""
+    activation = _activation(view, Entry(number))
+    return matched(view, number, _KINDS[activation]) if activation else None
+
+
+def _activation(view: View, hidden: Entry) -> str:
+    return next((name for name in ACTS if hidden.index == 0 and view.activated(hidden, name) is not None), "")
+
+
+def _rnn_step(view: View, hidden: Entry, activation: str) -> Cell | None:
+    total = view.activated(hidden, activation) if hidden.index == 0 else None
+    terms = view.inputs(total, ADD) if total is not None else None
+    if total is None or terms is None:
+        return None
+    return Cell(tuple(pairs(terms)), (), (), frozenset({hidden.node, total.node}))
+
+
+_KINDS = {
+    name: Kind("rnn_layer", 1, "an RNN", partial(_rnn_step, activation=name), {"act": number})
+    for name, number in ACTS.items()
+}
+
+
+RNN_LAYER = Pattern("rnn_layer", ACTIVATED, match_rnn_layer, reads=ADD, is_layer=True)

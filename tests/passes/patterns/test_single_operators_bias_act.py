@@ -7,7 +7,7 @@ from typing import Callable
 import mxnet as mx
 import pytest
 
-from echo.passes.patterns.bias_act import BIAS_ACT
+from echo.passes.patterns.single_operators import BIAS_ACT
 from tests.passes.patterns.near_misses import H, Miss, Symbol, assert_found, assert_missed, dense, var
 
 

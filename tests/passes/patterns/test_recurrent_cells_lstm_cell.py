@@ -7,7 +7,7 @@ from typing import Callable, Sequence
 import mxnet as mx
 import pytest
 
-from echo.passes.patterns.lstm_cell import LSTM_CELL
+from echo.passes.patterns.recurrent_cells import LSTM_CELL
 from tests.passes.patterns.near_misses import (
     H,
     Miss,
