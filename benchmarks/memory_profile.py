@@ -23,7 +23,7 @@ PICTURED, TITLE = "nmt", "A translation model (LSTM, attention, batch 64): what 
 def measure(name: str) -> dict[str, object]:
     """Profiles one model, and draws it where it is the one for the README."""
     model = MODELS[name]()
-    profile = echo.profile(model.symbol, ("echo", "mirror"), run=True, max_overhead=None, **model.shapes)
+    profile = echo.profile(model.symbol, compare=("echo", "mirror"), run=True, max_overhead=None, **model.shapes)
     if name == PICTURED:
         pages.save_picture(profile, RESULTS / "nmt_memory.svg", TITLE, layer_by(LAYERS))
         pages.save_over_step(profile, RESULTS / "nmt_steps.svg", "The same model: memory over a training step")

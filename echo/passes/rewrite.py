@@ -31,9 +31,8 @@ from echo.plans.decisions import (
     outputs_of,
     splits_of,
 )
-from echo.plans.options import SEARCH
+from echo.plans.options import SEARCH, policy_name
 from echo.plans.plan import Plan
-from echo.policies.user_policy import policy_name
 from echo.system.terminal import counted
 
 # The user's graph with the plan written into node attributes: the one place where graphs are changed.

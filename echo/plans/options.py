@@ -146,6 +146,14 @@ OPTION_NAMES = tuple(item.name for item in fields(Options))
 _FUNCTIONS: dict[PolicyFunction, int] = {}  # policies of users, by which keys of plans tell them apart
 
 
+def policy_name(policy: str | PolicyFunction) -> str:
+    """Returns the name under which a plan has its policy: of a function, its module and its name."""
+    if isinstance(policy, str):
+        return policy
+    kind = policy if hasattr(policy, "__qualname__") else type(policy)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
 def _plain(value: Any) -> Any:
     """A number of numpy's as one of Python's, which keys are made of; any other value as it is."""
     if isinstance(value, numbers.Integral) and not isinstance(value, bool):

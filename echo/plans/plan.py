@@ -28,7 +28,7 @@ from echo.plans.decisions import (
     near_misses,
 )
 from echo.plans.key import PlanKey
-from echo.plans.why import Flipper, NotFused, Why, why
+from echo.plans.why import Cost, Flipper, NotFused, Why, why
 from echo.system.files import digest_of, read_json
 from echo.system.terminal import counted, preformatted, preserve_python_rng, size_text
 from echo.system.threads import Lock
@@ -198,7 +198,8 @@ class Plan:
         with preserve_python_rng():
             from echo.plans.text import render  # rich is needed to print, not to plan
 
-            return render(self)
+            head = f"echo plan ({self.policy}, {self.device}, applied by {self.applied}): {self.summary()}"
+            return render(head, self.before, self.after, self.decisions, self.missed, self.general_remarks)
 
     def _repr_html_(self) -> str:
         return preformatted(str(self))
@@ -225,7 +226,8 @@ class Plan:
         Raises:
             OptionError: no gradient reads such a map; the message names some alike.
         """
-        return why(self, name, self._flipper)
+        cost = Cost(self.after.chosen, self.overhead_seconds)
+        return why(name, self.decisions, self.missed, cost, self._flipper)
 
     def with_flipper(self, flipper: Flipper) -> Plan:
         """The same plan with a flipper, which `why` asks for costs. The flipper is neither compared nor saved."""

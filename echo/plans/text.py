@@ -3,52 +3,48 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Iterable, Mapping
+from typing import Iterable, Mapping, Sequence
 
-from rich.console import RenderableType
 from rich.table import Table
 
-from echo.plans.decisions import RECOMPUTE, STASH, Decision, Missed, near_misses
+from echo.plans.decisions import RECOMPUTE, STASH, Decision, Memory, Missed, near_misses
 from echo.system.terminal import megabytes, text_of
-
-if TYPE_CHECKING:
-    from echo.plans.decisions import Decision
-    from echo.plans.plan import Plan
-
 
 _WIDTH = 120
 _MOST_LAYERS, _MOST_DECISIONS = 8, 8
 
 
-def render(plan: Plan) -> str:
-    """The plan as a text of at most 120 columns."""
-    head = f"echo plan ({plan.policy}, {plan.device}, applied by {plan.applied}): {plan.summary()}"
-    notes = (f"note: {remark}" for remark in plan.general_remarks)
-    return text_of([head, *_tables(plan), *notes], _WIDTH)
-
-
-def _tables(plan: Plan) -> Iterable[RenderableType]:
-    yield _memory(plan)
-    if plan.before.layers:
-        yield _layers(plan)
+def render(
+    head: str,
+    before: Memory,
+    after: Memory,
+    decisions: Sequence[Decision],
+    missed: Sequence[Missed],
+    remarks: Iterable[str],
+) -> str:
+    """The values of a plan as a text of at most 120 columns."""
+    tables = [_memory(before, after)]
+    if before.layers:
+        tables.append(_layers(before, after))
     for action in (RECOMPUTE, STASH):
-        groups = _groups(decision for decision in plan.decisions if decision.action == action)
+        groups = _groups(decision for decision in decisions if decision.action == action)
         if groups:
-            yield _decisions(action, groups)
-    groups_of_missed = near_misses(plan.missed)
+            tables.append(_decisions(action, groups))
+    groups_of_missed = near_misses(missed)
     if groups_of_missed:
-        yield _not_fused(groups_of_missed)
+        tables.append(_not_fused(groups_of_missed))
+    return text_of([head, *tables, *(f"note: {remark}" for remark in remarks)], _WIDTH)
 
 
-def _memory(plan: Plan) -> Table:
+def _memory(before: Memory, after: Memory) -> Table:
     table = Table("memory (MB)", title_justify="left")
     for heading in ("before", "after"):
         table.add_column(heading, justify="right")
-    table.add_row("planned by MXNet", megabytes(plan.before.planned), megabytes(plan.after.planned))
-    table.add_row("alive at the peak", megabytes(plan.before.live_peak), megabytes(plan.after.live_peak))
-    _rows(table, plan.before.at_peak, plan.after.at_peak, "  ")
-    _rows(table, plan.before.static, plan.after.static, "")
-    table.add_row("all of it", megabytes(plan.before.total), megabytes(plan.after.total))
+    table.add_row("planned by MXNet", megabytes(before.planned), megabytes(after.planned))
+    table.add_row("alive at the peak", megabytes(before.live_peak), megabytes(after.live_peak))
+    _rows(table, before.at_peak, after.at_peak, "  ")
+    _rows(table, before.static, after.static, "")
+    table.add_row("all of it", megabytes(before.total), megabytes(after.total))
     return table
 
 
@@ -57,11 +53,11 @@ def _rows(table: Table, before: Mapping[str, int], after: Mapping[str, int], ind
         table.add_row(indent + kind, megabytes(before.get(kind, 0)), megabytes(after.get(kind, 0)))
 
 
-def _layers(plan: Plan) -> Table:
+def _layers(before: Memory, after: Memory) -> Table:
     table = Table("stashed maps by layer (MB)")
     for heading in ("before", "after"):
         table.add_column(heading, justify="right")
-    both = [Counter(memory.layers) for memory in (plan.before, plan.after)]
+    both = [Counter(memory.layers) for memory in (before, after)]
     layers = sorted(both[0] | both[1], key=lambda layer: -max(memory[layer] for memory in both))
     for layer in layers[:_MOST_LAYERS]:
         table.add_row(layer, *(megabytes(memory[layer]) for memory in both))

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Callable, Sequence
+from typing import Callable, Sequence
 
 from echo.errors import OptionError
-from echo.plans.decisions import Decision
+from echo.plans.decisions import Decision, Missed
 from echo.system.terminal import size_text
-
-if TYPE_CHECKING:
-    from echo.plans.decisions import Decision
-    from echo.plans.plan import Plan
 
 NOT_KNOWN = "what a change would cost is known to the plan that echo.plan returns, not to one that was loaded"
 _OPPOSITE = {"recompute": "stashed", "stash": "recomputed"}
@@ -41,7 +37,7 @@ class Flip:
     note: str = ""
 
 
-Flipper = Callable[["Decision"], Flip]
+Flipper = Callable[[Decision], Flip]
 
 
 @dataclass(frozen=True)
@@ -89,17 +85,19 @@ class NotFused:
         return "\n".join(f"{self.name} is no {pattern}: {reason}" for pattern, reason in self.reasons)
 
 
-def why(plan: Plan, name: str, flipper: Flipper | None) -> Why | NotFused:
-    """See `Plan.why`."""
+def why(
+    name: str, decisions: Sequence[Decision], near_misses: Sequence[Missed], cost: Cost, flipper: Flipper | None
+) -> Why | NotFused:
+    """See `echo.plans.plan.Plan.why`: the answer from a plan's decisions, its near-misses and its cost."""
     nodes = {name, name.rpartition(":")[0]}
-    missed = tuple((near_miss.pattern, near_miss.reason) for near_miss in plan.missed if near_miss.name in nodes)
-    if missed and all(decision.name not in nodes for decision in plan.decisions):
+    missed = tuple((near_miss.pattern, near_miss.reason) for near_miss in near_misses if near_miss.name in nodes)
+    if missed and all(decision.name not in nodes for decision in decisions):
         return NotFused(name, missed)
-    decision = _find(plan.decisions, name)
+    decision = _find(decisions, name)
     flip = Flip(note=NOT_KNOWN) if flipper is None else flipper(decision)
     if missed:
         flip = replace(flip, note="; ".join([*([flip.note] if flip.note else []), str(NotFused(name, missed))]))
-    return Why(decision, Cost(plan.after.chosen, plan.overhead_seconds), flip)
+    return Why(decision, cost, flip)
 
 
 def _find(decisions: Sequence[Decision], name: str) -> Decision:

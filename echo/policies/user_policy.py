@@ -8,16 +8,8 @@ from typing import Any, Mapping
 
 from echo.errors import OptionError
 from echo.ir.schedule import Splits
-from echo.plans.options import PolicyFunction
+from echo.plans.options import PolicyFunction, policy_name
 from echo.policies.problem import Problem
-
-
-def policy_name(policy: str | PolicyFunction) -> str:
-    """Returns the name under which a plan has its policy: of a function, its module and its name."""
-    if isinstance(policy, str):
-        return policy
-    kind = policy if hasattr(policy, "__qualname__") else type(policy)
-    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 @dataclass(frozen=True)

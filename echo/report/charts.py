@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence
+from typing import Any, Iterator, Mapping, Sequence
 
 from echo.estimators import footprint as kinds
 from echo.plans.decisions import HIDDEN, KEPT, WORKSPACES
 from echo.report.segment import FREED, HEAVY, RECOMPUTED, STASHED, Operator, Segment
-from echo.report.usage import GAPS, MIRROR, PLANNED, STOCK, Layer, Tensor, Usage
+from echo.report.usage import GAPS, MIRROR, PLANNED, STOCK, Layer, Profiled, Tensor, Usage
 from echo.system.terminal import MB, size_text
-
-if TYPE_CHECKING:
-    from echo.report.profile import Profile
 
 Spec = Mapping[str, Any]
 VEGA_LITE = "6.4"  # the version that is bundled, too
@@ -81,7 +78,7 @@ def _samples(usage: Usage) -> list[int]:
     return [max(range(low, high), key=usage.live.__getitem__) for low, high in zip(bounds, bounds[1:])]
 
 
-def timeline_rows(profile: Profile) -> list[dict[str, Any]]:
+def timeline_rows(profile: Profiled) -> list[dict[str, Any]]:
     """Points of the lines: how far the step is (0 to 1), MB alive, the operator, and the largest arrays."""
     rows = []
     for name, usage in profile.usages.items():
@@ -100,7 +97,7 @@ def timeline_rows(profile: Profile) -> list[dict[str, Any]]:
     return rows
 
 
-def over_step(profile: Profile) -> Spec:
+def over_step(profile: Profiled) -> Spec:
     """Bytes alive over the training step, one line a graph with its peak named, for print."""
     whole = timeline(profile)
     detail, _ = whole["vconcat"]
@@ -136,7 +133,7 @@ def _words_for(peaks: Sequence[Mapping[str, Any]], y: Mapping[str, Any]) -> dict
     }
 
 
-def timeline(profile: Profile) -> Spec:
+def timeline(profile: Profiled) -> Spec:
     """Bytes alive over the training step, one line a graph; a brush over the small one below zooms."""
     x: dict[str, Any] = {
         "field": "at",
@@ -178,7 +175,7 @@ def timeline(profile: Profile) -> Spec:
     return {"$schema": VEGA_LITE_SCHEMA, "data": {"values": rows}, "vconcat": [detail, overview]}
 
 
-def by_kind(profile: Profile) -> Spec:
+def by_kind(profile: Profiled) -> Spec:
     """The bytes that are held at the peak: a bar for each graph, with kinds of arrays stacked."""
     names = [name for name in KIND_COLORS if any(name in usage.by_kind for usage in profile.usages.values())]
     names += [name for usage in profile.usages.values() for name in usage.by_kind if name not in KIND_COLORS]
@@ -205,7 +202,7 @@ def by_kind(profile: Profile) -> Spec:
     }
 
 
-def by_layer(profile: Profile, layer: Layer) -> Spec:
+def by_layer(profile: Profiled, layer: Layer) -> Spec:
     """The bytes that the largest layers hold at the peak: a bar for each graph, with kinds of arrays stacked."""
     sizes: dict[tuple[str, str], int] = {}
     rows = []

@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Mapping
+from typing import Any, Callable, Iterable, Mapping
 
 from echo.errors import OptionError, UnsupportedError
 from echo.plans.decisions import Decision
@@ -31,12 +31,8 @@ from echo.report.charts import (
 )
 from echo.report.foreseen import of_symbol
 from echo.report.text import more_memory, render
-from echo.report.usage import ALWAYS, MIRROR, PLANNED, PROCESS, STOCK, Layer, Usage, layer_of
+from echo.report.usage import ALWAYS, MIRROR, PLANNED, PROCESS, STOCK, Layer, Profiled, Usage, layer_of
 from echo.system.terminal import megabytes, preformatted, preserve_python_rng, size_text
-
-if TYPE_CHECKING:
-    from echo.report.profile import Profile
-
 
 # The libraries that the extra ``report`` brings, asked for where they are needed.
 
@@ -213,7 +209,7 @@ _TEMPLATE = "page.html.jinja"
 _MOST_GROUPS, _MOST_ARRAYS = 2000, 200
 
 
-def html(profile: Profile, title: str = "", layer: Layer = layer_of) -> str:
+def html(profile: Profiled, title: str = "", layer: Layer = layer_of) -> str:
     """The page.
 
     Args:
@@ -252,7 +248,7 @@ def html(profile: Profile, title: str = "", layer: Layer = layer_of) -> str:
 
 
 def save_page(
-    profile: Profile,
+    profile: Profiled,
     path: str | os.PathLike[str],
     title: str = "",
     layer: Layer = layer_of,
@@ -261,7 +257,7 @@ def save_page(
     Path(path).write_text(html(profile, title, layer), encoding="utf-8")
 
 
-def _charts(profile: Profile, layer: Layer) -> Mapping[str, Any]:
+def _charts(profile: Profiled, layer: Layer) -> Mapping[str, Any]:
     charts = {"timeline": timeline(profile), "kinds": by_kind(profile)}
     most = max((sum(usage.layers(layer).values()) for usage in profile.usages.values()), default=0)
     for name, usage in profile.usages.items():
@@ -274,12 +270,12 @@ def _charts(profile: Profile, layer: Layer) -> Mapping[str, Any]:
     return charts
 
 
-def _step_seconds(profile: Profile) -> float:
+def _step_seconds(profile: Profiled) -> float:
     """Predicted seconds of a step without echo."""
     return profile.plan.time.before if profile.plan.time else profile.plan.step_seconds
 
 
-def _in_process(profile: Profile) -> tuple[str, str, str] | None:
+def _in_process(profile: Profiled) -> tuple[str, str, str] | None:
     """What a user sees of the plan in a process: a figure, what it is, and where it comes from; None without a plan."""
     stock, planned = (profile.usages.get(name) for name in (STOCK, PLANNED))
     if stock is None or planned is None:
@@ -313,7 +309,7 @@ _SCALE = 2.0  # of a PNG: pixels of a screen of high resolution
 
 
 def save_picture(
-    profile: Profile,
+    profile: Profiled,
     path: str | os.PathLike[str],
     title: str = "",
     layer: Layer = layer_of,
@@ -327,12 +323,12 @@ def save_picture(
     write(lambda: _both(profile, title, layer), path)
 
 
-def save_over_step(profile: Profile, path: str | os.PathLike[str], title: str = "") -> None:
+def save_over_step(profile: Profiled, path: str | os.PathLike[str], title: str = "") -> None:
     """Writes the memory alive over the step, a line a graph; raises what `save` does."""
     write(lambda: {**over_step(profile), "title": title or "Memory over a training step", "background": "white"}, path)
 
 
-def save_segment(profile: Profile, path: str | os.PathLike[str], title: str = "") -> None:
+def save_segment(profile: Profiled, path: str | os.PathLike[str], title: str = "") -> None:
     """Writes one segment of echo's graph: what is stashed and recomputed, what gradients read.
 
     Raises:
@@ -373,7 +369,7 @@ def write(make: Callable[[], Mapping[str, Any]], path: str | os.PathLike[str]) -
             Path(path).write_bytes(convert.vegalite_to_png(spec, vl_version=VEGA_LITE, scale=_SCALE))
 
 
-def _both(profile: Profile, title: str, layer: Layer) -> dict[str, Any]:
+def _both(profile: Profiled, title: str, layer: Layer) -> dict[str, Any]:
     parts = [{**by_kind(profile), "width": WIDTH - 200}, by_layer(profile, layer)]
     inner = [{key: value for key, value in part.items() if key != "$schema"} for part in parts]
     return {"$schema": parts[0]["$schema"], "title": title, "background": "white", "config": PRINT, "vconcat": inner}
@@ -382,7 +378,7 @@ def _both(profile: Profile, title: str, layer: Layer) -> dict[str, Any]:
 # A profile as it shows in a notebook: pictures where the extra ``report`` is there, and the tables.
 
 
-def shown(profile: Profile) -> str:
+def shown(profile: Profiled) -> str:
     """HTML: bytes by kind and over the step as SVG, then the text of the profile."""
     with preserve_python_rng():
         text = preformatted(render(profile))

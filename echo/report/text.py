@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Iterable
+from typing import Iterable
 
 from rich.console import RenderableType
 from rich.table import Table
 
-from echo.report.usage import ALWAYS, DEVICE, MIRROR, PLANNED, PROCESS, Layer, Usage, layer_of
+from echo.report.usage import ALWAYS, DEVICE, MIRROR, PLANNED, PROCESS, Layer, Profiled, Usage, layer_of
 from echo.system.terminal import megabytes, text_of
-
-if TYPE_CHECKING:
-    from echo.report.profile import Profile
-
 
 # What a little more memory would buy, in words.
 
@@ -21,7 +17,7 @@ _MORE = 0.1  # of what the plan's executor holds
 _LEAST_TOLD = 0.001  # of a step of stock MXNet: less is noise of the prediction
 
 
-def more_memory(profile: Profile) -> str:
+def more_memory(profile: Profiled) -> str:
     """The fastest plan that takes at most a tenth more memory than the profile's, against it; empty without a frontier.
 
     Times are predicted, and against a step of the user's own graph.
@@ -50,7 +46,7 @@ REST = "not accounted for"
 _NOTHING = "-"
 
 
-def rows(profile: Profile) -> list[tuple[str, list[str]]]:
+def rows(profile: Profiled) -> list[tuple[str, list[str]]]:
     """A row for each thing that was watched: its name, and the MB by which it grew, graph by graph.
 
     The last row, `REST`, is what nothing accounts for, also as a part of what the process, or the device, grew by.
@@ -81,7 +77,7 @@ _WIDTH = 120
 _MOST_LAYERS, _MOST_ARRAYS = 12, 8
 
 
-def render(profile: Profile, layer: Layer = layer_of) -> str:
+def render(profile: Profiled, layer: Layer = layer_of) -> str:
     """The profile as a text of at most 120 columns; ``layer`` groups arrays in another way than by their layers."""
     head = f"echo profile ({profile.device}): {_summary(profile)}"
     tables = (_kinds(profile), _layers(profile, layer), *_frontier(profile), *_largest(profile))
@@ -89,18 +85,18 @@ def render(profile: Profile, layer: Layer = layer_of) -> str:
     return text_of([head, *tables, *notes], _WIDTH)
 
 
-def _summary(profile: Profile) -> str:
+def _summary(profile: Profiled) -> str:
     return ", ".join(f"{name} {megabytes(usage.total)} MB" for name, usage in profile.usages.items())
 
 
-def _table(title: str, profile: Profile) -> Table:
+def _table(title: str, profile: Profiled) -> Table:
     table = Table(title, title_justify="left")
     for name in profile.usages:
         table.add_column(name, justify="right")
     return table
 
 
-def _kinds(profile: Profile) -> Table:
+def _kinds(profile: Profiled) -> Table:
     table, usages = _table("at the peak, by kind (MB)", profile), profile.usages.values()
     columns = [usage.by_kind for usage in usages]
     for kind in dict.fromkeys(kind for column in columns for kind in column):
@@ -120,7 +116,7 @@ def _kinds(profile: Profile) -> Table:
     return table
 
 
-def _layers(profile: Profile, layer: Layer) -> Table:
+def _layers(profile: Profiled, layer: Layer) -> Table:
     table = _table("at the peak, by layer (MB)", profile)
     columns = [Counter(usage.layers(layer)) for usage in profile.usages.values()]
     names = sorted({name for column in columns for name in column}, key=lambda name: -max(at[name] for at in columns))
@@ -132,7 +128,7 @@ def _layers(profile: Profile, layer: Layer) -> Table:
     return table
 
 
-def _frontier(profile: Profile) -> Iterable[RenderableType]:
+def _frontier(profile: Profiled) -> Iterable[RenderableType]:
     if not profile.frontier:
         return
     table = Table(title="what other budgets buy", title_justify="left")
@@ -146,7 +142,7 @@ def _frontier(profile: Profile) -> Iterable[RenderableType]:
     yield f"{more_memory(profile)} (predicted)"
 
 
-def _largest(profile: Profile) -> Iterable[Table]:
+def _largest(profile: Profiled) -> Iterable[Table]:
     for name, usage in profile.usages.items():
         if not usage.steps:
             continue

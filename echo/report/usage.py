@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Callable, Iterable, Iterator, Mapping, Sequence, Tuple
+from typing import Callable, Iterable, Iterator, Mapping, Protocol, Sequence, Tuple
 
 from echo.errors import GraphError, OptionError
 from echo.estimators.footprint import MIRROR_SUFFIX, OPTIMIZER, OUTPUT_GRADIENTS, RECOMPUTED, lifetimes
@@ -16,6 +16,8 @@ from echo.ir.schedule import CLONE_SUFFIX
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TrainingNode
 from echo.plans.decisions import WORKSPACES
+from echo.plans.plan import Plan
+from echo.report.segment import Segment
 
 # The memory of one training step of one graph: every array that it holds, when, and for what.
 
@@ -275,3 +277,31 @@ def _passing(training: TrainingGraph, step_of: Mapping[int, int]) -> Iterator[Te
         is_clone = life.kind == OUTPUT_GRADIENTS and node.name in clones
         kind = RECOMPUTED if is_clone else life.kind
         yield Tensor(node.name, node.op, life.layer, kind, life.bytes, step_of[life.node], step_of[life.last])
+
+
+class Profiled(Protocol):
+    """The values of an `echo.report.profile.Profile` that texts, charts and pages show."""
+
+    @property
+    def usages(self) -> Mapping[str, Usage]:
+        """The graphs that are compared, by name."""
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of echo's graph."""
+
+    @property
+    def device(self) -> str:
+        """Either "cpu" or "gpu"."""
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """The versions that it was made with."""
+
+    @property
+    def frontier(self) -> Sequence[Mapping[str, float]]:
+        """What other budgets buy."""
+
+    @property
+    def segment(self) -> Segment | None:
+        """One segment of echo's graph."""

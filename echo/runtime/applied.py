@@ -1,25 +1,32 @@
-"""The graphs and the plan that an executor was bound with, and the protocol by which it is bound again."""
+"""The graphs and the plan that an executor was bound with, and the memory that executors share."""
 
 from __future__ import annotations
 
+import bisect
+import hashlib
+import json
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ContextManager, Protocol
+from typing import TYPE_CHECKING, Any, ContextManager, Mapping, Protocol, Sequence
 
 import mxnet as mx
 from mxnet.symbol import Symbol
 
+from echo.frontend.session import MxnetSession
 from echo.frontend.symbols import Binding, symbol_of
 from echo.ir.graph import Graph
 from echo.ir.ops import spec
 from echo.ir.training_graph import TrainingGraph
+from echo.passes.analysis import FindCandidates
+from echo.passes.request import Request
 from echo.plans.decisions import implements, marked
+from echo.plans.options import Options
+from echo.policies.problem import WarmStart
 from echo.runtime.backward_checks import InputWatch, watch_of, watch_of_all
 from echo.runtime.bind_request import Shapes
 
 if TYPE_CHECKING:
     from echo.runtime.error_policy import ErrorPolicy
-    from echo.runtime.verifier import Verifier
 
 
 class Rebinds(Protocol):
@@ -48,6 +55,16 @@ class Rebinds(Protocol):
         """The training graph of a bind like this."""
 
 
+class Verifies(Protocol):
+    """Verifies an executor at its first training step (`echo.runtime.verifier.Verifier`)."""
+
+    def matches_original(self, executor: Any, inputs: Mapping[str, Any]) -> bool:
+        """Whether an executor does what the original graph does with these inputs."""
+
+    def for_rebound(self) -> Verifies:
+        """Returns the verifier of an executor that this thread binds again for other shapes."""
+
+
 @dataclass(frozen=True)
 class Applied:
     """The graphs, shapes and plan that an executor was bound with.
@@ -62,7 +79,7 @@ class Applied:
     graph: Graph
     shapes: Shapes
     rebinder: Rebinds
-    verifier: Verifier | None = field(default=None, compare=False)
+    verifier: Verifies | None = field(default=None, compare=False)
     held: dict[Any, bool] = field(default_factory=dict, compare=False)
 
     @cached_property
@@ -107,3 +124,79 @@ class Applied:
         """The operators that run again and have to do so in the mode of the forward pass."""
         recomputed = (self.graph.nodes[number] for number in marked(self.base, self.graph))
         return frozenset(node.op for node in recomputed if spec(node.op).of_mode(node.attrs))
+
+
+# The memory that executors share, as the lengths of a BucketingModule do: the chunks that a bind reuses, and adds.
+#
+# MXNet gives each chunk that a bind requests, the largest first, the smallest free one of the pool that is large
+# enough (GraphExecutor::InitDataEntryMemory), and adds one to the pool where none is. So two plans of few bytes may
+# need many together, where one stashes what the other recomputes. A plan that follows the pool's owner reuses the
+# owner's chunks.
+
+_ALIGNED = 4  # MXNet allocates chunks as arrays of floats
+
+
+class Pool:
+    """``chunks`` are the bytes of each chunk in an executor's pool; each executor that shares it adds some."""
+
+    def __init__(self, chunks: Sequence[int]) -> None:
+        self.chunks = [_aligned(size) for size in chunks]
+
+    def growth(self, requested: Sequence[int]) -> int:
+        """Bytes by which a bind that requests these chunks makes the pool grow."""
+        return sum(self._match(requested)[1])
+
+    def share(self, requested: Sequence[int]) -> Pool:
+        """Adds the chunks that a bind requests beside the pool, and returns the pool of the new executor."""
+        reused, new = self._match(requested)
+        self.chunks += new
+        return Pool(reused + new)
+
+    def _match(self, requested: Sequence[int]) -> tuple[list[int], list[int]]:
+        """The sizes of the pool's chunks that MXNet reuses for these, and of those that it adds."""
+        free = sorted(self.chunks)
+        reused: list[int] = []
+        new: list[int] = []
+        for size in sorted(requested, reverse=True):
+            place = bisect.bisect_left(free, size)
+            if place < len(free):
+                reused.append(free.pop(place))
+            else:
+                new.append(_aligned(size))
+        return reused, new
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGNED) * _ALIGNED
+
+
+@dataclass(frozen=True)
+class Leader:
+    """A bind whose choice another bind of the same model may follow: ``graph`` is ``base`` with the marks of a plan."""
+
+    base: Graph
+    graph: Graph
+    binding: Binding
+    ctx: mx.Context
+    _warm_starts: dict[str, WarmStart] = field(default_factory=dict, compare=False)
+
+    @cached_property
+    def key(self) -> str:
+        """A digest of the planned graph and its binding, by which plans of followers are remembered."""
+        value = self.graph.to_json()
+        text = json.dumps([value["nodes"], value["heads"], repr(self.binding.key)], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def warm_start(self, options: Options) -> WarmStart:
+        """The warm start that a follower's search with these options gets: what the leader recomputes."""
+        if options.key not in self._warm_starts:
+            self._warm_starts[options.key] = self._warm_start(options)
+        return self._warm_starts[options.key]
+
+    def _warm_start(self, options: Options) -> WarmStart:
+        session = MxnetSession(self.base, self.binding, self.ctx)
+        training = session.differentiate()
+        candidates = FindCandidates().run(Request(self.base, options, session), training)
+        recomputed = marked(self.base, self.graph)
+        chosen = {number for number, node in training.operators() if node.forward and node.user in recomputed}
+        return WarmStart.of(training, candidates.light, chosen)

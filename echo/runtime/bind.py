@@ -26,7 +26,7 @@ from echo.plans.options import Options
 from echo.plans.plan import Plan
 from echo.runtime import bind_request
 from echo.runtime.applied import Applied
-from echo.runtime.bind_plan import NOTHING, Choice, find_plan, follow_plan, plan_bind
+from echo.runtime.bind_plan import NO_PLAN, BindPlan, find_plan, follow_plan, plan_bind
 from echo.runtime.bind_request import BindRequest, shapes_of
 from echo.runtime.error_policy import ErrorPolicy, RaiseUnmetRequests, first_bindable
 from echo.runtime.executor import PlannedExecutor, planned_executor
@@ -60,14 +60,14 @@ def with_plan(
     user, graph = without_marks(user, read())
     details = record is not None
 
-    def find(options: Options) -> Choice:
+    def find(options: Options) -> BindPlan:
         return plan_bind(graph, request, options, details)
 
     rebinder = Rebinder(graph, request.ctx, on_error.later, record)
     choice = find(options)
     bind = functools.partial(_bound, user, request, rebinder)
     unfused = functools.partial(_unfused, find, options, choice)
-    executor, (planned, pool) = first_bindable(choice, bind, unfused, NOTHING, on_error, "bound")
+    executor, (planned, pool) = first_bindable(choice, bind, unfused, NO_PLAN, on_error, "bound")
     if planned is None:
         return executor
     if record is not None:
@@ -80,14 +80,14 @@ def with_plan(
     return executor
 
 
-def _unfused(find: Callable[[Options], Choice], options: Options, choice: Choice) -> Choice:
+def _unfused(find: Callable[[Options], BindPlan], options: Options, choice: BindPlan) -> BindPlan:
     """The plan without fused operators; nothing where it had none, or where the user gave the plan himself."""
     planned = choice.planned
     has_fused = planned is not None and planned.plan.fused and not options.plans
-    return find(replace(options, fuse=False)) if has_fused else NOTHING
+    return find(replace(options, fuse=False)) if has_fused else NO_PLAN
 
 
-def _bound(user: Symbol, request: BindRequest, rebinder: Rebinder, choice: Choice) -> mx.executor.Executor:
+def _bound(user: Symbol, request: BindRequest, rebinder: Rebinder, choice: BindPlan) -> mx.executor.Executor:
     """An executor of the planned graph, or of the user's own where there is none or nothing is changed."""
     planned = choice.planned
     if planned is None or planned.plan.changes_nothing:

@@ -7,7 +7,6 @@ another mode than forward did, as after an inference forward pass, the user's ow
 from __future__ import annotations
 
 import logging
-import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Callable, Mapping
 
@@ -21,7 +20,7 @@ from echo.ir.graph import Graph, Node
 from echo.ir.ops import may_draw, spec
 from echo.ir.training_node import TrainingNode
 from echo.plans.decisions import unmarked
-from echo.runtime.applied import Applied
+from echo.runtime.applied import Applied, Leader, Pool
 from echo.runtime.backward_checks import refuse_changed
 from echo.runtime.bind_request import binding_of, fitted, inferred_shapes, outgrow, requests_of, size_of
 from echo.runtime.error_policy import first_bindable
@@ -30,7 +29,6 @@ from echo.runtime.monitor import WithoutClones
 
 if TYPE_CHECKING:
     from echo.native.watch import Record
-    from echo.runtime.bind_plan import Leader, Pool
 
 logger = logging.getLogger("echo")
 
@@ -223,7 +221,7 @@ class PlannedExecutor(mx.executor.Executor):  # type: ignore[misc]
         except (mx.MXNetError, EchoError):
             return applied  # MXNet's own reshape says what is wrong
         binding = replace(binding_of(self), arg_shapes=tuple(shapes.values()), aux_shapes=aux_shapes)
-        verifier = applied.verifier and replace(applied.verifier, plan=None, thread=threading.get_ident())
+        verifier = applied.verifier and applied.verifier.for_rebound()
         unplanned = replace(_without_plan(applied), shapes=shapes, verifier=verifier)
         on_error = applied.rebinder.on_error
         try:

@@ -72,11 +72,11 @@ class Verifier:
                 return verify.step_of(executor, stock.forward, stock.backward)
 
             alone = Pair(user, lambda: fresh(applied.graph), executor._ctx, beside_storage(self.plan, executor._ctx))
-            return verify.compared(applied.user, self._rounds(applied), user, planned, alone), alone.told
+            return verify.compared(applied.user, applied.fuses, user, planned, alone), alone.told
 
-    def _rounds(self, applied: Applied) -> bool:
-        """Whether last bits may differ, by fused operators."""
-        return applied.fuses
+    def for_rebound(self) -> Verifier:
+        """Returns the verifier of an executor that this thread binds again for other shapes."""
+        return replace(self, plan=None, thread=threading.get_ident())
 
     def _case(self, executor: PlannedExecutor) -> Case:
         applied = executor._applied
@@ -84,7 +84,7 @@ class Verifier:
             runner=EXECUTOR,
             user=applied.user,
             bound=applied.graph,
-            fuses=self._rounds(applied),
+            fuses=applied.fuses,
             context=str(executor._ctx),
             plan=self.plan,
             requests=executor.requests,

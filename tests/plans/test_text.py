@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from echo.plans.decisions import RECOMPUTE, STASH, Decision, Missed, Note
 from echo.plans.plan import Plan
-from echo.plans.text import render
 from tests.plans.test_plan import plan
 
 MB = 1 * 10**6
@@ -26,7 +25,7 @@ def many(action: str, sizes: list[int]) -> Plan:
 
 
 def test_memory_by_kind() -> None:
-    found = rows(render(plan()))
+    found = rows(str(plan()))
     assert ["planned by MXNet", "300.0", "120.0"] in found
     assert ["alive at the peak", "250.0", "100.0"] in found
     assert ["map gradients", "50.0", "0.0"] in found, "a kind that is there before alone"
@@ -37,34 +36,34 @@ def test_memory_by_kind() -> None:
 def test_layers_beyond_the_largest_are_summed() -> None:
     before = replace(plan().before, layers={f"layer{number}": (20 - number) * MB for number in range(12)})
     after = replace(plan().after, layers={"layer0": 3 * MB, "layer11": 5 * MB})
-    found = rows(render(plan(before=before, after=after)))
+    found = rows(str(plan(before=before, after=after)))
     assert ["layer0", "20.0", "3.0"] in found
     assert ["layer7", "13.0", "0.0"] in found
     assert ["4 more", "42.0", "5.0"] in found
     assert not any("layer8" in row for row in found)
-    found = rows(render(plan(before=before, after=replace(after, layers={"layer11": 30 * MB}))))
+    found = rows(str(plan(before=before, after=replace(after, layers={"layer11": 30 * MB}))))
     assert ["layer11", "9.0", "30.0"] in found, "what grows is shown, too"
 
 
 def test_alike_maps_are_one_row_the_largest_first() -> None:
-    found = rows(render(many(RECOMPUTE, [5, 9, 5])))
+    found = rows(str(many(RECOMPUTE, [5, 9, 5])))
     groups = [row for row in found if row[0] in ("op5", "op9")]
     assert groups == [["op5", "2", "10.0", "2.00", "map0", "why"], ["op9", "1", "9.0", "1.00", "map1", "why"]]
 
 
 def test_what_is_stashed_costs_no_time() -> None:
-    (row,) = (row for row in rows(render(many(STASH, [5]))) if row[0] == "op5")
+    (row,) = (row for row in rows(str(many(STASH, [5]))) if row[0] == "op5")
     assert row == ["op5", "1", "5.0", "", "map0", "why"]
 
 
 def test_no_more_than_eight_groups() -> None:
-    found = rows(render(many(STASH, list(range(1, 12)))))
+    found = rows(str(many(STASH, list(range(1, 12)))))
     assert [row[0] for row in found if row[0].startswith("op")] == [f"op{size}" for size in range(11, 3, -1)]
 
 
 def test_names_are_no_markup_and_lines_stay_short() -> None:
     strange = replace(plan().decisions[0], name="[bold]" + "long" * 100 + ":smile:", reason="[/red]")
-    text = render(plan(decisions=(strange,), notes=(Note("[a note]"),)))
+    text = str(plan(decisions=(strange,), notes=(Note("[a note]"),)))
     assert "[bold]" in text
     assert "[/red]" in text
     assert "note: [a note]" in text
@@ -75,7 +74,7 @@ def test_near_misses_are_a_table_with_counts() -> None:
     missed = (*(Missed(number, f"cell{number}", "lstm_cell", "an inner map is read") for number in range(3)),
               Missed(9, "gru", "gru_cell", "a wide state"),
               Missed(7, "b", "bias_act", "a quiet reason", quiet=True))  # fmt: skip
-    text = render(plan(missed=missed, notes=(Note("other"),)))
+    text = str(plan(missed=missed, notes=(Note("other"),)))
     assert ["lstm_cell", "3", "cell0", "an inner map is read"] in rows(text)
     assert ["gru_cell", "1", "gru", "a wide state"] in rows(text)
     assert "quiet" not in text

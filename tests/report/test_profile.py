@@ -21,7 +21,7 @@ def profile() -> Profile:
     case = any_case("dropout")
     shapes = dict(zip(case.symbol.list_arguments(), case.binding.arg_shapes))
     grad_req = dict(zip(case.symbol.list_arguments(), case.binding.grad_req))
-    made: Profile = echo.profile(case.symbol, ("echo", "mirror"), grad_req=grad_req, **shapes)
+    made: Profile = echo.profile(case.symbol, compare=("echo", "mirror"), grad_req=grad_req, **shapes)
     return made
 
 

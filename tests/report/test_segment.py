@@ -27,7 +27,7 @@ def chain(light: int = 3) -> mx.sym.Symbol:
 
 
 def profiled(symbol: mx.sym.Symbol, **options: Any) -> Profile:
-    made: Profile = echo.profile(symbol, "echo", fuse=False, data=(16, 8), **options)
+    made: Profile = echo.profile(symbol, compare="echo", fuse=False, data=(16, 8), **options)
     return made
 
 

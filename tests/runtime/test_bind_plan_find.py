@@ -12,7 +12,8 @@ from benchmarks.models import SMALL
 from echo.frontend.symbols import graph_of, infer_binding
 from echo.plans.options import Options
 from echo.runtime import bind_plan
-from echo.runtime.bind_plan import Pool, find_plan, inside_operator, plan_bind, session_of
+from echo.runtime.applied import Pool
+from echo.runtime.bind_plan import find_plan, inside_operator, plan_bind, session_of
 from echo.runtime.bind_request import BindRequest
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")

@@ -18,7 +18,8 @@ from echo.passes.request import Request
 from echo.planning.planner import Planner
 from echo.plans.options import Options
 from echo.runtime import bind_plan
-from echo.runtime.bind_plan import Leader, Pool, pool_of
+from echo.runtime.applied import Leader, Pool
+from echo.runtime.bind_plan import pool_of
 
 HIDDEN, WORDS, BATCH = 64, 60, 64
 LENGTHS = (16, 14, 9)

@@ -45,7 +45,7 @@ def test_more_layers_take_more() -> None:
 @pytest.mark.slow
 def test_variables_and_plans_reach_the_process() -> None:
     model = SMALL["nmt"]()
-    profile = echo.profile(model.symbol, ("echo", "mirror"), run=True, max_overhead=None, **model.shapes)
+    profile = echo.profile(model.symbol, compare=("echo", "mirror"), run=True, max_overhead=None, **model.shapes)
     for name, usage in profile.usages.items():
         assert abs(usage.measured[STORAGE] - usage.total) <= 0.02 * usage.total + MB, name
         blocks = max(usage.measured[BLOCKS] - usage.beside.get(WORKSPACES, 0), 0)
@@ -63,7 +63,7 @@ def test_scratch_memory_that_nobody_writes_to_is_told() -> None:
     hidden = mx.sym.Convolution(mx.sym.var("data"), kernel=(7, 7), stride=(2, 2), pad=(3, 3), num_filter=64)
     hidden = mx.sym.Activation(mx.sym.BatchNorm(hidden), act_type="relu")
     loss = mx.sym.MakeLoss(mx.sym.mean(hidden))
-    (usage,) = echo.profile(loss, (), run=True, fuse=False, data=(16, 3, 224, 224)).usages.values()
+    (usage,) = echo.profile(loss, compare=(), run=True, fuse=False, data=(16, 3, 224, 224)).usages.values()
     allocated = sum(usage.measured[name] for name in (STORAGE, BLOCKS, GRAPH))
     assert usage.measured[UNWRITTEN] > 0.1 * allocated
     assert allocated - usage.measured[UNWRITTEN] == pytest.approx(usage.measured[PROCESS], rel=0.05)

@@ -33,7 +33,7 @@ def _given_bytes(executor: mx.executor.Executor) -> int:
 @pytest.mark.parametrize("name", SMALL)
 def test_the_sum_is_what_mxnet_plans_and_the_arrays(name: str) -> None:
     model = SMALL[name]()
-    profile = echo.profile(model.symbol, ("echo", "mirror"), **model.shapes)
+    profile = echo.profile(model.symbol, compare=("echo", "mirror"), **model.shapes)
     plan = echo.plan(model.symbol, **model.shapes)
     stock, planned = profile.usages["stock"], profile.usages["echo"]
     assert (stock.planned, planned.planned) == (plan.before.planned, plan.after.planned)
@@ -48,7 +48,7 @@ def test_the_sum_is_what_mxnet_plans_and_the_arrays(name: str) -> None:
 
 def test_mirror_is_what_mxnet_does_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     model = SMALL["nmt"]()
-    mirrored = echo.profile(model.symbol, "mirror", **model.shapes).usages["mirror"]
+    mirrored = echo.profile(model.symbol, compare="mirror", **model.shapes).usages["mirror"]
     assert any(tensor.kind == "recomputed maps" for tensor in mirrored.tensors)
     monkeypatch.setenv("MXNET_BACKWARD_DO_MIRROR", "1")
     assert _bound_megabytes(model.symbol, model) == mirrored.planned >> 20
@@ -58,7 +58,7 @@ def test_the_environment_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MXNET_BACKWARD_DO_MIRROR", raising=False)
     case = any_case("slices")
     shapes = dict(zip(case.symbol.list_arguments(), case.binding.arg_shapes))
-    echo.profile(case.symbol, ("mirror",), grad_req="write", **shapes)
+    echo.profile(case.symbol, compare=("mirror",), grad_req="write", **shapes)
     assert "MXNET_BACKWARD_DO_MIRROR" not in os.environ
 
 
@@ -88,4 +88,4 @@ def test_what_counts_beside_the_arrays() -> None:
 @pytest.mark.parametrize("compare", ["nothing", ("echo", "torch")])
 def test_names_that_are_not_known(compare: Any) -> None:
     with pytest.raises(OptionError, match="compare: expected some of echo, mirror, got"):
-        echo.profile(SMALL["lm"]().symbol, compare, **SMALL["lm"]().shapes)
+        echo.profile(SMALL["lm"]().symbol, compare=compare, **SMALL["lm"]().shapes)
