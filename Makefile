@@ -115,7 +115,7 @@ coverage-floors: $(INSTALLED)  ## the same of planning and of the native librari
 
 check: lint test  ## make lint, then make test
 
-lint: $(INSTALLED)  ## ruff, mypy, import-linter, clang-format
+lint: $(INSTALLED)  ## ruff, mypy, import-linter, clang-format, subjects of commits
 	@echo "== ruff"
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet .
@@ -125,6 +125,8 @@ lint: $(INSTALLED)  ## ruff, mypy, import-linter, clang-format
 	@$(BIN)/lint-imports --no-cache --no-logo
 	@echo "== clang-format"
 	@$(BIN)/clang-format --dry-run --Werror $(FORMATTED)
+	@echo "== subjects of commits"
+	@$(BIN)/python -m tests.commits
 
 fuzz: $(INSTALLED)  ## look for programs that echo trains in another way than MXNet, for MINUTES=3
 	@$(BIN)/python -m fuzz --minutes $(MINUTES) $(if $(KINDS),--kinds $(KINDS)) $(if $(JSON),--json $(JSON))
