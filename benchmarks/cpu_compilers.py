@@ -88,7 +88,7 @@ class Build:
 
     def __init__(self, compiler: str, made: Path, level: str) -> None:
         copied = shutil.copy(made, made.with_name(f"{level}.so"))
-        os.environ["ECHO_KERNELS_LEVEL"] = level
+        os.environ["ECHO_DEBUG"] = f"level={level}"
         self.compiler, self.opened = compiler, ctypes.CDLL(str(copied))
         self.level = function(self.opened, "echo_kernels_level", ctypes.c_char_p)().decode()
         self.call = function(self.opened, "echo_cpu_call", ctypes.c_int, ctypes.POINTER(library.Call))

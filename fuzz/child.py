@@ -29,7 +29,7 @@ def main(kind: str, what: str, count: str = "") -> None:
     """Runs the cases, or the one program of a file, and tells of each."""
     out = os.fdopen(os.dup(1), "w", buffering=1)  # what MXNet prints is not to stand between
     os.dup2(2, 1)
-    os.environ.setdefault("ECHO_CHECK", "1")
+    os.environ.setdefault("ECHO_DEBUG", "check")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("MXNET_SUBGRAPH_VERBOSE", "0")
     warnings.simplefilter("ignore")

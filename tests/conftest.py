@@ -39,7 +39,7 @@ from echo.planning.plan_cache import Found
 from echo.planning.planner import Planner
 from echo.plans.key import PlanKey
 from echo.plans.options import Options
-from echo.plans.variables import CHECK_VARIABLE
+from echo.plans.variables import DEBUG_VARIABLE
 from echo.policies.problem import Problem, partition
 from echo.runtime import bind_plan
 from echo.runtime.foresight import FORESIGHT
@@ -50,7 +50,7 @@ from tests.parts import is_slow, mark_slow, name_of, share
 
 GOLDEN = Path(__file__).parent / "golden"
 MATCH_RANGES = (1, 2, 3, 16, 64)
-os.environ[CHECK_VARIABLE] = "1"  # also for the processes that tests start
+os.environ[DEBUG_VARIABLE] = "check"  # also for the processes that tests start
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

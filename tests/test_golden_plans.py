@@ -5,7 +5,7 @@ of them again, and read the difference:
 
     .venv/bin/python -m pytest tests/test_golden_plans.py --update-golden
 
-on a machine with AVX-512, then with ECHO_KERNELS_LEVEL=avx2 and with ECHO_KERNELS_LEVEL=portable.
+on a machine with AVX-512, then with ECHO_DEBUG=level=avx2 and with ECHO_DEBUG=level=portable.
 """
 
 from __future__ import annotations

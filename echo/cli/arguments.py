@@ -62,7 +62,8 @@ Keep = Annotated[
 Recompute = Annotated[Optional[List[str]], typer.Option(metavar="PATTERN", help="Nodes to recompute; may be repeated.")]
 FuseWhere = Annotated[Optional[Fuse], typer.Option(help="Fused kernels where they are slower, too.")]
 Trace = Annotated[
-    Optional[str], typer.Option(metavar="FOLDER", help="Write down what each stage gave, as ECHO_TRACE does.")
+    Optional[str],
+    typer.Option(metavar="FOLDER", help="Write down what each stage gave, as ECHO_DEBUG=dump=FOLDER does."),
 ]
 Save = Annotated[Optional[str], typer.Option(metavar="FILE", help="Write the result as a JSON file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]

@@ -22,7 +22,7 @@ from echo import compat, native
 from echo.errors import NativeError, OptionError, UnsupportedError, one_line
 from echo.kernels import kernels_library, level
 from echo.plans.options import Options
-from echo.plans.variables import OF_KERNELS, TRACE_VARIABLE, VARIABLES, alike_variable, options_from, value_of
+from echo.plans.variables import DEBUG_VARIABLE, RENAMED, VARIABLES, alike_variable, options_from, value_of
 from echo.policies import policy_of
 from echo.recording.energy import Rapl
 from echo.system.cuda import Driver, Gpu, driver, load_for
@@ -315,10 +315,8 @@ def variables(environment: Mapping[str, str]) -> Iterator[Fact]:
 
 def _remark_on(name: str, environment: Mapping[str, str]) -> tuple[str, str]:
     """Returns the meaning of an environment variable, or why its value is not valid, and the state that this gives."""
-    text = environment[name]
-    if name in OF_KERNELS:
-        pattern, words = OF_KERNELS[name]
-        return ("", FINE) if not text or re.fullmatch(pattern, text) else (f"expected {words}, got {text!r}", OFF)
+    if name in RENAMED:
+        return f"this variable is now {RENAMED[name]}", STOPS
     if name not in VARIABLES:
         alike = alike_variable(name)
         return f"no variable of echo's{f'; {alike} is one' if alike else ''}", OFF
@@ -340,10 +338,10 @@ def _check(name: str, environment: Mapping[str, str]) -> None:
         Options.of(**{option: value})
     if option == "policy":
         policy_of(value)
-    if name == TRACE_VARIABLE and value:
-        reason = _why_not_writable(Path(value))
+    if name == DEBUG_VARIABLE and value.dump:
+        reason = _why_not_writable(Path(value.dump))
         if reason:
-            raise OptionError(f"expected a folder to write to, got {value!r}: {reason}")
+            raise OptionError(f"dump: expected a folder to write to, got {value.dump!r}: {reason}")
 
 
 # The examination behind ``mxecho doctor``: it collects the facts about this machine, and judges whether echo works.

@@ -80,9 +80,9 @@ def plan(
         "policy": policy, "keep": keep or (), "recompute": recompute or (), "fuse": fused(fuse, no_fuse),
         "optimizer_states": optimizer_states, **bounds_of(max_overhead, memory_budget, max_planning),
     }  # fmt: skip
-    loaded = _symbol(symbol) if trace or netron or why else None  # which take more than the plan
+    loaded = _symbol(symbol)
     _check_names(loaded, why or ())
-    found = _asked(symbol, shapes, options) if loaded is None else _plan(loaded, shapes, trace, options)
+    found = _plan(loaded, shapes, trace, options)
     _keep(found, loaded, save, netron)  # first: a name that is no feature map must not cost the plan
     _say(found, _answers(found, why or ()), as_json)
 
@@ -140,20 +140,6 @@ def _plan(symbol: Any, shapes: List[str], trace: Optional[str], options: Dict[st
 
     with tracing(trace or ""):
         return echo.plan(symbol, **options, shapes=shapes_of(symbol, shapes))
-
-
-def _asked(symbol: str, shapes: List[str], options: Dict[str, Any]) -> "Plan":
-    """The plan, without MXNet where the same was asked before."""
-    from echo.planning import asked
-
-    words = [json.dumps(options), *sorted(shapes)]
-    name = asked.name_of(Path(symbol), words)
-    found = asked.answer(name)
-    if found is None:
-        found = _plan(_symbol(symbol), shapes, None, options)
-        if asked.name_of(Path(symbol), words) == name:  # the file was not exchanged meanwhile
-            asked.remember(name, found)
-    return found
 
 
 def _write_netron(symbol: Any, found: "Plan", path: str) -> None:

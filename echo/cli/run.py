@@ -46,6 +46,11 @@ class BeforeAProgram(WithUsage):
         return ["[OPTIONS]", "{SCRIPT | -m MODULE}", "[ARGUMENT]..."]
 
 
+def _with_dump(folder: Optional[str]) -> Optional[str]:
+    """Returns ``ECHO_DEBUG`` with a folder for what each stage gives; None without one."""
+    return ",".join(filter(None, [os.environ.get("ECHO_DEBUG"), f"dump={folder}"])) if folder else None
+
+
 def split(argv: List[str]) -> "tuple[List[str], List[str]]":
     """The options, and the program with its own arguments, which may look like options."""
     end = 0
@@ -79,7 +84,8 @@ def _command(name: str, text: str, more: "dict[str, str]") -> "Callable[..., Non
             "ECHO_POLICY": policy, "ECHO_MAX_OVERHEAD": max_overhead, "ECHO_MEMORY_BUDGET": memory_budget,
             "ECHO_OPTIMIZER_STATES": optimizer_states, "ECHO_KEEP": ",".join(keep or ()),
             "ECHO_RECOMPUTE": ",".join(recompute or ()), "ECHO_FUSE": kernels,
-            "ECHO_MAX_PLANNING": max_planning, "ECHO_TRACE": trace, "ECHO_PLAN": plan, "ECHO_STRICT": "1" * strict,
+            "ECHO_MAX_PLANNING": max_planning, "ECHO_DEBUG": _with_dump(trace), "ECHO_PLAN": plan,
+            "ECHO_STRICT": "1" * strict,
         }  # fmt: skip
         given = {variable: value for variable, value in values.items() if value}
         # later, when the command line is read: whatever the program raises is not the command line's to catch

@@ -23,6 +23,7 @@ from echo.ir.graph import Graph
 from echo.ir.training_graph import EXECUTOR
 from echo.plans.key import AUXILIARY as AUXILIARY_STATE
 from echo.plans.key import Argument, PlanKey, digest, operators
+from echo.plans.variables import debug
 from echo.system.process import cores, processor
 
 # Describes the device, and everything else that measured seconds depend on.
@@ -30,7 +31,7 @@ from echo.system.process import cores, processor
 DRIVER_FILE = Path("/proc/driver/nvidia/version")  # where the driver says which it is
 # Variables that change which code a step runs; they are part of the key where they are set.
 _SETTINGS = (
-    "ECHO_CUBLAS", "ECHO_KERNELS_LEVEL", "MXNET_CUDA_ALLOW_TENSOR_CORE", "MXNET_CUDA_TENSOR_OP_MATH_ALLOW_CONVERSION",
+    "MXNET_CUDA_ALLOW_TENSOR_CORE", "MXNET_CUDA_TENSOR_OP_MATH_ALLOW_CONVERSION",
     "MXNET_CUDNN_AUTOTUNE_DEFAULT", "MXNET_USE_MKLDNN_RNN", "NVIDIA_TF32_OVERRIDE",
 )  # fmt: skip
 _PROPERTIES_BYTES = 8192  # more than any version of cudaDeviceProp has; the name comes first
@@ -42,6 +43,8 @@ def device_key(ctx: mx.Context) -> str:
     threads = os.environ.get("OMP_NUM_THREADS", "all")
     one_dnn = os.environ.get("MXNET_MKLDNN_ENABLED", "1")
     settings = [f"{name} {os.environ[name]}" for name in _SETTINGS if os.environ.get(name)]
+    kernels = debug()
+    settings += [f"level {kernels.level}"] * bool(kernels.level) + ["without cuBLAS"] * (not kernels.cublas)
     general = [f"{cores()} cores", f"OMP_NUM_THREADS {threads}", f"oneDNN {one_dnn}", f"mxnet {mx.__version__}"]
     return ", ".join([hardware, *general, *settings])
 

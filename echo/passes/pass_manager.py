@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import os
 import time
 from pathlib import Path
 from typing import Any, Callable, ContextManager, Iterable, Mapping, NoReturn, Protocol, Sequence
@@ -25,11 +24,11 @@ from echo.passes.request import Request
 from echo.passes.rewrite import Confirmed, Rewritten
 from echo.passes.select import Selection
 from echo.plans.plan import Plan
-from echo.plans.variables import CHECK_VARIABLE, TRACE_VARIABLE, value_of
+from echo.plans.variables import DEBUG_VARIABLE, debug
 from echo.policies.problem import Segments
 from echo.system.threads import PerThread
 
-# ``ECHO_TRACE=folder``: the value that each stage of planning gave, as text, in the order in which the stages ran.
+# ``ECHO_DEBUG=dump=FOLDER``: the value that each stage of planning gave, as text, in the order in which the stages ran.
 #
 # ``001-fuse.txt``, ``002-differentiate.txt``, ...: one file for each stage of each run of the pipeline, the same in
 # every run where operators are measured alike. ``chosen`` files say between which graphs a choice was made.
@@ -66,7 +65,9 @@ class Trace:
             path = self._folder / f"{number:03}-{name.replace(' ', '-')}.txt"
             path.write_text(text.rstrip() + "\n", encoding="utf-8")
         except OSError as error:
-            raise OptionError(f"{TRACE_VARIABLE}: expected a folder to write to, got {self._folder}: {error}") from None
+            raise OptionError(
+                f"{DEBUG_VARIABLE}: dump: expected a folder to write to, got {self._folder}: {error}"
+            ) from None
         return number
 
 
@@ -77,7 +78,7 @@ def tracing(folder: str) -> ContextManager[None]:
 
 def trace() -> Trace | None:
     """The trace that `tracing` or else the environment asks for, if one does."""
-    folder = _FOLDER.value or os.environ.get(TRACE_VARIABLE, "")
+    folder = _FOLDER.value or debug().dump
     return Trace(Path(folder)) if folder else None
 
 
@@ -203,7 +204,7 @@ def run(passes: Sequence[Pass], initial_values: Iterable[object], progress: Call
 def _checked(stage: Pass, value: object, values: Mapping[type, Any]) -> object:
     if not isinstance(value, stage.gives):
         raise EchoError(f"expected a value of type {stage.gives.__name__}, got {type(value).__name__}")
-    if CHECK_VARIABLE in os.environ and value_of(CHECK_VARIABLE, os.environ):
+    if debug().check:
         check(value, values)
     return value
 
@@ -218,7 +219,7 @@ def _raise(error: Exception, stages: tuple[str, ...]) -> NoReturn:
     raise unknown from error
 
 
-# ``ECHO_CHECK=1``: the rules that the values of the pipeline keep, checked after each stage; always in the tests.
+# ``ECHO_DEBUG=check``: the rules that the values of the pipeline keep, checked after each stage; always in the tests.
 #
 # A stage that breaks a rule fails, as with any other error: its plan is left out, and the user's training goes on.
 # Graphs and training graphs also check themselves where they are made; code that skips these checks is caught here.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Mapping, NamedTuple
 
 from echo.errors import GraphError, OptionError
 from echo.plans.options import MEMORY, POLICY_NAMES, Options
@@ -19,6 +19,9 @@ def options_from(environment: Mapping[str, str]) -> Options:
     Raises:
         OptionError: a variable has a value that echo does not know; the message names it.
     """
+    for variable, text in RENAMED.items():
+        if environment.get(variable):
+            raise OptionError(f"{variable}: this variable is now {text}")
     values: dict[str, Any] = {}
     for variable, (option, _, _) in VARIABLES.items():
         if option and variable in environment:
@@ -48,7 +51,9 @@ def misspelt(environment: Mapping[str, str]) -> list[str]:
     """Returns a line for each variable that is none of echo's and is spelt almost like one."""
     lines = []
     for name in sorted(environment):
-        if name.startswith(_PREFIX) and name not in VARIABLES and name not in OF_KERNELS:
+        if name in RENAMED:
+            lines.append(f"{name} changes nothing: it is now {RENAMED[name]}")
+        elif name.startswith(_PREFIX) and name not in VARIABLES:
             alike = alike_variable(name)
             if alike:
                 lines.append(f"{name} is no variable of echo's and changes nothing: did you mean {alike}?")
@@ -65,7 +70,7 @@ def alike_variable(name: str) -> str:
     """Returns the variable that is meant by a name with some letters wrong; empty if none is."""
     import difflib  # not at each start
 
-    return next(iter(difflib.get_close_matches(name, [*VARIABLES, *OF_KERNELS], 1, _ALIKE)), "")
+    return next(iter(difflib.get_close_matches(name, VARIABLES, 1, _ALIKE)), "")
 
 
 def is_on(text: str) -> bool:
@@ -127,6 +132,48 @@ def _count(text: str) -> int:
         raise ValueError(f"expected a number such as 2, got {text!r}") from None
 
 
+class Debug(NamedTuple):
+    """The words of ``ECHO_DEBUG``, for developers.
+
+    ``dump``: the folder into which each stage of planning writes its result as text. ``check``: whether the result of
+    each stage is checked against the rules of its type. ``level``: the widest vectors of the CPU kernels, "avx512",
+    "avx2" or "portable"; empty for the processor's. ``cublas``: whether CUDA kernels use cuBLAS. C++ reads the last two
+    (``echo/kernels/debug.h``).
+    """
+
+    dump: str = ""
+    check: bool = False
+    level: str = ""
+    cublas: bool = True
+
+
+def debug() -> Debug:
+    """Returns what ``ECHO_DEBUG`` requests.
+
+    Raises:
+        OptionError: it has a word that echo does not know.
+    """
+    found: Debug = value_of(DEBUG_VARIABLE, os.environ) if DEBUG_VARIABLE in os.environ else Debug()
+    return found
+
+
+def _debug(text: str) -> Debug:
+    values: dict[str, Any] = {}
+    for word in filter(None, map(str.strip, text.split(","))):
+        name, _, value = word.partition("=")
+        if word == "check":
+            values["check"] = True
+        elif name == "dump" and value:
+            values["dump"] = value
+        elif name == "level" and value.lower() in _LEVELS:
+            values["level"] = value.lower()
+        elif name == "cublas" and value in ("0", "1"):
+            values["cublas"] = value == "1"
+        else:
+            raise ValueError(f"expected dump=FOLDER, check, level={' or '.join(_LEVELS)}, or cublas=0, got {word!r}")
+    return Debug(**values)
+
+
 def _listed(text: str) -> tuple[str, ...]:
     return tuple(pattern.strip() for pattern in text.split(",") if pattern.strip())
 
@@ -138,18 +185,20 @@ def _budget(text: str) -> float | str:
         return text
 
 
-TRACE_VARIABLE = "ECHO_TRACE"  # `echo.passes.pass_manager`
-CHECK_VARIABLE, RECORD_VARIABLE = "ECHO_CHECK", "ECHO_RECORD"  # `echo.passes.pass_manager`, `echo.runtime.recording`
+DEBUG_VARIABLE = "ECHO_DEBUG"
+RECORD_VARIABLE = "ECHO_RECORD"  # `echo.runtime.recording`
 _ON, _OFF = ("1", "true", "on", "yes"), ("", "0", "false", "off", "no")
 _PREFIX = "ECHO_"
+_LEVELS = ("avx512", "avx2", "portable")
 _ALIKE = 0.75  # of the letters of a variable that is meant
-# read by the kernels' library, which takes no notice of other values: which it knows, as a pattern and in words
-OF_KERNELS = {
-    "ECHO_KERNELS_LEVEL": ("(?i:avx512|avx2|portable)", "avx512, avx2 or portable"),
-    "ECHO_CUBLAS": ("(?i:1|true|on|yes|0|false|off|no)", "1 or 0"),
+# variables of release candidates, and what takes their place
+RENAMED = {
+    "ECHO_TRACE": f"{DEBUG_VARIABLE}=dump=FOLDER",
+    "ECHO_CHECK": f"{DEBUG_VARIABLE}=check",
+    "ECHO_CUBLAS": f"{DEBUG_VARIABLE}=cublas=0",
+    "ECHO_KERNELS_LEVEL": f"{DEBUG_VARIABLE}=level=avx2",
 }
-# variable: (option, how it is read, what it means); all that users may set, two for experiments apart, which C++ reads:
-# ECHO_CUBLAS (`kernels/cuda/blas.cc`) and ECHO_KERNELS_LEVEL (`kernels/cpu/level.cc`)
+# variable: (option, how it is read, what it means); all that users may set
 VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "ECHO": ("", is_on, "1 optimizes every training symbol that is bound, with no change to the program"),
     "ECHO_POLICY": ("policy", str, f"{', '.join(POLICY_NAMES[:-1])} or {POLICY_NAMES[-1]}"),
@@ -169,8 +218,7 @@ VARIABLES: dict[str, tuple[str, Callable[[str], Any], str]] = {
     "ECHO_PLAN": ("plan", _loaded, "files of plans to use for what they were made for, with : between them"),
     "ECHO_VERIFY": ("verify", is_on, "1 runs the first step as the user's own graph too, and compares"),
     "ECHO_LOG": ("", str, "level of the logger echo: INFO sums a process up, DEBUG says what became of each graph"),
-    TRACE_VARIABLE: ("", str, "a folder, into which each stage of planning writes what it gave, as text"),
-    CHECK_VARIABLE: ("", is_on, "1 checks what each stage of planning gave against the rules of its values"),
+    DEBUG_VARIABLE: ("", _debug, "dump=FOLDER, check, level=avx2 or portable, cublas=0, with commas between"),
     RECORD_VARIABLE: ("", str, "a CSV file for rows of time, memory and energy, beside ECHO=0 or ECHO=1"),
     f"{RECORD_VARIABLE}_EVERY": ("", _count, "training steps of a row"),
     f"{RECORD_VARIABLE}_WARMUP": ("", _count, "training steps that are left out of sums"),

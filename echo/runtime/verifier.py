@@ -24,7 +24,6 @@ from echo.runtime.storage_check import Difference, Pair, beside_storage
 from echo.runtime.verify_report import Case
 
 if TYPE_CHECKING:
-    from echo.runtime.applied import Applied
     from echo.runtime.executor import PlannedExecutor
 
 logger = logging.getLogger("echo")

@@ -119,9 +119,9 @@ def test_a_cache_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_variables() -> None:
     environment = {"ECHO": "1", "ECHO_POLCY": "search", "ECHO_MAX_OVERHEAD": "banana", "ECHOES": "1", "PATH": "/bin",
-                   "ECHO_KERNELS_LEVEL": "avx2", "ECHO_WHATEVER": ""}  # fmt: skip
+                   "ECHO_DEBUG": "check,level=AVX2", "ECHO_WHATEVER": ""}  # fmt: skip
     facts = by_name(machine.variables(environment))
-    assert sorted(facts) == ["ECHO", "ECHO_KERNELS_LEVEL", "ECHO_MAX_OVERHEAD", "ECHO_POLCY", "ECHO_WHATEVER"]
+    assert sorted(facts) == ["ECHO", "ECHO_DEBUG", "ECHO_MAX_OVERHEAD", "ECHO_POLCY", "ECHO_WHATEVER"]
     assert (facts["ECHO"].state, facts["ECHO"].remark) == (FINE, VARIABLES["ECHO"][2])
     assert (facts["ECHO_POLCY"].state, facts["ECHO_POLCY"].remark) == (
         OFF, "no variable of echo's; ECHO_POLICY is one"
@@ -139,7 +139,9 @@ def test_variables() -> None:
         ("ECHO_OPTIMIZER_STATES", "99", "optimizer_states: expected a number from 0 to 16"),
         ("ECHO_MAX_PLANNING", "0", "max_planning: expected seconds above 0"),
         ("ECHO_POLICY", "best", "policy: expected one of"),
-        ("ECHO_TRACE", "/dev/null", "expected a folder to write to, got '/dev/null'"),
+        ("ECHO_DEBUG", "dump=/dev/null", "dump: expected a folder to write to, got '/dev/null'"),
+        ("ECHO_DEBUG", "level=avx3", "expected dump=FOLDER, check, level=avx512 or avx2 or portable, or cublas=0, got"),
+        ("ECHO_TRACE", "/tmp", "this variable is now ECHO_DEBUG=dump=FOLDER"),
     ],
 )
 def test_values_with_which_nothing_is_planned(name: str, text: str, message: str) -> None:
@@ -149,16 +151,7 @@ def test_values_with_which_nothing_is_planned(name: str, text: str, message: str
 
 
 def test_a_folder_for_traces(tmp_path: Path) -> None:
-    assert by_name(machine.variables({"ECHO_TRACE": str(tmp_path / "made" / "later")}))["ECHO_TRACE"].state == FINE
-
-
-@pytest.mark.parametrize(
-    ("name", "good", "bad"), [("ECHO_KERNELS_LEVEL", "AVX2", "avx3"), ("ECHO_CUBLAS", "Off", "never")]
-)
-def test_values_that_the_kernels_take_no_notice_of(name: str, good: str, bad: str) -> None:
-    assert by_name(machine.variables({name: good}))[name].state == FINE
-    fact = by_name(machine.variables({name: bad}))[name]
-    assert (fact.state, fact.remark.endswith(f"got {bad!r}")) == (OFF, True)
+    assert by_name(machine.variables({"ECHO_DEBUG": f"dump={tmp_path / 'made' / 'later'}"}))["ECHO_DEBUG"].state == FINE
 
 
 def test_variables_that_do_not_go_together(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ def test_the_device_key_names_what_times_depend_on(monkeypatch: pytest.MonkeyPat
     assert device_key(mx.cpu()) != key
 
 
-@pytest.mark.parametrize("name", ["ECHO_CUBLAS", "ECHO_KERNELS_LEVEL", "MXNET_CUDA_ALLOW_TENSOR_CORE"])
+@pytest.mark.parametrize("name", ["MXNET_CUDA_ALLOW_TENSOR_CORE", "NVIDIA_TF32_OVERRIDE"])
 def test_settings_that_change_what_a_step_runs_are_part_of_the_key(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.delenv(name, raising=False)
     key = device_key(mx.cpu())

@@ -40,7 +40,7 @@ STEPPING = [
 
 @pytest.fixture
 def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulated]:
-    monkeypatch.setenv("ECHO_CUBLAS", "0")  # a CUDA wheel has loaded one
+    monkeypatch.setenv("ECHO_DEBUG", "cublas=0")  # a CUDA wheel has loaded one
     emulated = Emulated(built().driver, built().kernels)
     emulated.launches()
     yield emulated

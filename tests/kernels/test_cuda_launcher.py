@@ -29,7 +29,7 @@ LOSS = {"grad_scale": 1.0, "use_ignore": 0, "ignore_label": -1, "normalization":
 
 @pytest.fixture
 def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulated]:
-    monkeypatch.setenv("ECHO_CUBLAS", "0")  # a CUDA wheel has loaded one
+    monkeypatch.setenv("ECHO_DEBUG", "cublas=0")  # a CUDA wheel has loaded one
     emulated = Emulated(built().driver, built().kernels)
     emulated.launches()
     yield emulated

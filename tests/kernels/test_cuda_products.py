@@ -110,7 +110,7 @@ def test_a_cublas_that_fails_costs_one_warning(blas: dict[int, Path], failing: s
 
 
 def test_a_user_who_wants_none(blas: dict[int, Path]) -> None:
-    said, errors = run(blas[11], ECHO_CUBLAS="0")
+    said, errors = run(blas[11], ECHO_DEBUG="cublas=0")
     assert errors == []
     assert said["float32"]["products"] == []
     assert tiles(said, "float32") == {"gemm_inputs", "gemm_gates", "gemm_weights"}

@@ -68,7 +68,9 @@ def build(sources: Path, into: Path, *options: str) -> Path:
     (into / "driver.cc").write_text(DRIVER)
     command = [COMPILER, "-std=c++17", *options, "-fPIC", "-shared", "-fopenmp"]
     files = [str(sources / "gemm.cc"), str(sources / "level.cc"), str(sources / "parallel.cc"), str(into / "driver.cc")]
-    subprocess.run([*command, "-I", str(sources), *files, "-o", str(into / "gemm.so")], check=True)
+    subprocess.run(
+        [*command, "-I", str(sources), "-I", str(SOURCES.parent), *files, "-o", str(into / "gemm.so")], check=True
+    )
     return into / "gemm.so"
 
 
@@ -82,7 +84,7 @@ def open_at(file: Path, level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     flags = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
     if not all(f" {feature} " in flags for feature in FEATURES[level]):
         pytest.skip(f"this processor has no {level}")
-    monkeypatch.setenv("ECHO_KERNELS_LEVEL", level)
+    monkeypatch.setenv("ECHO_DEBUG", f"level={level}")
     opened = ctypes.CDLL(str(shutil.copy(file, tmp_path / f"{level}.so")))
     opened.level_in_use.restype = ctypes.c_char_p
     assert opened.level_in_use().decode() == level

@@ -124,7 +124,7 @@ def test_every_instruction_set() -> None:
     """Those without fused multiply-add round differently, which shows that they were in use."""
 
     def digests(level: str) -> str:
-        environment = {**os.environ, "ECHO_KERNELS_LEVEL": level, "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, "ECHO_DEBUG": f"level={level}", "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
             [sys.executable, "-c", LEVELS], cwd=ROOT, env=environment, check=True, capture_output=True, text=True
         )

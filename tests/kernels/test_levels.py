@@ -38,7 +38,7 @@ def best() -> str:
 
 def used(asked: str) -> list[str]:
     """The level, and a digest of what a pointwise kernel gives."""
-    environment = {**os.environ, "ECHO_KERNELS_LEVEL": asked}
+    environment = {**os.environ, "ECHO_DEBUG": f"level={asked}"}
     done = subprocess.run(
         [sys.executable, "-c", USED], cwd=ROOT, env=environment, check=True, capture_output=True, text=True
     )

@@ -31,7 +31,7 @@ def test_gradients(name: str) -> None:
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_gradients_at_every_level(level: str) -> None:
-    environment = {**os.environ, "ECHO_KERNELS_LEVEL": level, "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "ECHO_DEBUG": f"level={level}", "OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, "-c", AT_A_LEVEL], cwd=ROOT, env=environment, check=True)
 
 

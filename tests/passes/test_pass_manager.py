@@ -1,4 +1,4 @@
-"""``ECHO_TRACE``: the stages of a planning as text."""
+"""``ECHO_DEBUG=dump=FOLDER``: the stages of a planning as text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from echo.passes.pass_manager import run
 from echo.passes.select import Select
 from echo.pipeline import PIPELINE
 from echo.planning.planner import Planner
-from echo.plans.variables import TRACE_VARIABLE
+from echo.plans.variables import DEBUG_VARIABLE
 from echo.runtime import bind_plan
 from tests.fused_models import EXAMPLES
 
@@ -27,7 +27,7 @@ BASE = ["differentiate", "candidates", "partition", "overhead", "select", "rewri
 
 def traced(folder: Path, monkeypatch: pytest.MonkeyPatch, model: Any = MODEL, **options: object) -> dict[str, str]:
     monkeypatch.setattr(bind_plan, "PLANNER", Planner())
-    monkeypatch.setenv(TRACE_VARIABLE, str(folder))
+    monkeypatch.setenv(DEBUG_VARIABLE, f"check,dump={folder}")
     echo.plan(model.symbol, **options, **model.shapes)
     return {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.txt"))}
 
@@ -78,21 +78,21 @@ def test_a_stage_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.usefixtures("cheap_planning")
 def test_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(OptionError, match=f"{TRACE_VARIABLE}: expected a folder to write to, got "):
+    with pytest.raises(OptionError, match=f"{DEBUG_VARIABLE}: dump: expected a folder to write to, got "):
         traced(tmp_path / "file", monkeypatch)
 
 
 @pytest.mark.usefixtures("cheap_planning")
 def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bind_plan, "PLANNER", Planner())
-    monkeypatch.setenv(TRACE_VARIABLE, str(tmp_path / "variable"))
+    monkeypatch.setenv(DEBUG_VARIABLE, f"dump={tmp_path / 'variable'}")
     path = tmp_path / "model-symbol.json"
     MODEL.symbol.save(str(path))
     shapes = [f"{name}={','.join(map(str, shape))}" for name, shape in MODEL.shapes.items()]
     assert main.main(["plan", str(path), *shapes, "--trace", str(tmp_path / "trace")]) == 0
     assert list((tmp_path / "trace").glob("*-plan.txt"))
     assert not (tmp_path / "variable").exists()
-    assert os.environ[TRACE_VARIABLE] == str(tmp_path / "variable")
+    assert os.environ[DEBUG_VARIABLE] == f"dump={tmp_path / 'variable'}"
 
 
 @dataclass(frozen=True)

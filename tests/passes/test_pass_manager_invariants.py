@@ -1,4 +1,4 @@
-"""``ECHO_CHECK``: what a stage gives is held against the rules of its type; each broken rule is found."""
+"""``ECHO_DEBUG=check``: what a stage gives is held against the rules of its type; each broken rule is found."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from echo.passes.patterns.apply import Fused
 from echo.passes.rewrite import Confirmed, Rewritten
 from echo.passes.select import Selection
 from echo.plans.plan import Plan
-from echo.plans.variables import CHECK_VARIABLE
+from echo.plans.variables import DEBUG_VARIABLE
 from echo.policies.problem import Segments
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
@@ -112,13 +112,13 @@ def test_a_broken_rule_names_the_stage(name: str, monkeypatch: pytest.MonkeyPatc
 def test_values_are_checked_only_where_the_user_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     kind, damage, _ = DAMAGES["two decisions on one map"]
     damaged(kind, damage, monkeypatch)
-    monkeypatch.setenv(CHECK_VARIABLE, "0")
+    monkeypatch.delenv(DEBUG_VARIABLE)
     assert echo.plan(MODEL.symbol, max_overhead=None, fuse=False, **MODEL.shapes).recomputed
 
 
 def test_a_value_of_the_variable_that_says_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(CHECK_VARIABLE, "maybe")
-    with pytest.raises(OptionError, match=r"^ECHO_CHECK: expected one of 1, true, .*, got 'maybe'"):
+    monkeypatch.setenv(DEBUG_VARIABLE, "maybe")
+    with pytest.raises(OptionError, match=r"^ECHO_DEBUG: expected dump=FOLDER, check, .*, got 'maybe'"):
         echo.plan(MODEL.symbol, max_overhead=None, fuse=False, **MODEL.shapes)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from echo.errors import OptionError
 from echo.plans.options import Options
-from echo.plans.variables import VARIABLES, options_from
+from echo.plans.variables import DEBUG_VARIABLE, RENAMED, VARIABLES, Debug, debug, misspelt, options_from
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -44,11 +44,9 @@ def test_the_reference_has_a_row_for_every_variable() -> None:
     table = text.split("| variable | default | meaning |\n")[1].split("\n\n")[0]
     rows = dict(re.findall(r"^\| `(ECHO\w*)` \| ?(?:`(\w+)`)? ?\|", table, re.MULTILINE))
     assert list(rows) == list(VARIABLES)
-    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "echo" / "kernels").rglob("*.cc"))
-    of_kernels = set(re.findall(r'(?:getenv|flag|is_off)\("(ECHO_\w+)"', sources))
     paths = (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
     documents = "".join(path.read_text(encoding="utf-8") for path in paths)
-    assert set(re.findall(r"\bECHO_[A-Z_]+\b", documents)) <= set(VARIABLES) | of_kernels
+    assert set(re.findall(r"\bECHO_[A-Z_]+\b", documents)) <= set(VARIABLES)
     assert options_from({name: default for name, default in rows.items() if default}) == Options()
 
 
@@ -63,3 +61,33 @@ def test_fuse_by_variable(text: str, value: bool | str) -> None:
 def test_fuse_by_a_bad_variable(text: str) -> None:
     with pytest.raises(OptionError, match=rf"ECHO_FUSE: expected memory, or one of 1, true, .*, got '{text}'"):
         options_from({"ECHO_FUSE": text})
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", Debug()),
+        ("check", Debug(check=True)),
+        (" check , dump=/tmp/x y,", Debug(check=True, dump="/tmp/x y")),
+        ("level=AVX2,cublas=0", Debug(level="avx2", cublas=False)),
+        ("cublas=1", Debug()),
+    ],
+)
+def test_debug_words_are_read(text: str, found: Debug, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(DEBUG_VARIABLE, text)
+    assert debug() == found
+
+
+@pytest.mark.parametrize("word", ["chek", "check=1", "dump", "dump=", "level=sse", "cublas=off", "cublas"])
+def test_unknown_debug_word_is_named(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(DEBUG_VARIABLE, f"check,{word}")
+    with pytest.raises(OptionError, match=f"^ECHO_DEBUG: expected dump=FOLDER, check, .*, got '{word}'"):
+        debug()
+
+
+@pytest.mark.parametrize("name", RENAMED)
+def test_old_variable_raises_error_that_names_the_new_one(name: str) -> None:
+    with pytest.raises(OptionError, match=f"^{name}: this variable is now ECHO_DEBUG="):
+        options_from({name: "1"})
+    assert misspelt({name: "1"}) == [f"{name} changes nothing: it is now {RENAMED[name]}"]
+    assert options_from({name: ""}) == Options()

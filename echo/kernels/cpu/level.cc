@@ -2,8 +2,10 @@
 
 #include <strings.h>
 
-#include <cstdlib>
 #include <initializer_list>
+#include <string>
+
+#include "debug.h"
 
 namespace echo {
 namespace kernels {
@@ -25,9 +27,9 @@ Level of_processor() {
 
 Level chosen() {
   const Level most = of_processor();
-  const char* asked = std::getenv("ECHO_KERNELS_LEVEL");
+  const std::string asked = debug_value("level");
   for (const Level level : {Level::kPortable, Level::kAvx2}) {
-    if (asked && level < most && strcasecmp(asked, level_name(level)) == 0) return level;
+    if (level < most && strcasecmp(asked.c_str(), level_name(level)) == 0) return level;
   }
   return most;
 }

@@ -1,4 +1,4 @@
-// Which instructions the kernels use: the most that both the processor and ECHO_KERNELS_LEVEL allow.
+// Which instructions the kernels use: the most that both the processor and `level` in ECHO_DEBUG allow.
 #ifndef ECHO_KERNELS_CPU_LEVEL_H_
 #define ECHO_KERNELS_CPU_LEVEL_H_
 

@@ -10,6 +10,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "debug.h"
+
 namespace echo_cuda {
 
 // The part of cublas_v2.h that is needed; the numbers are its binary interface.
@@ -37,15 +39,6 @@ bool flag(const char* name, bool otherwise) {
   return std::string(text) == "1" || strcasecmp(text, "true") == 0;
 }
 
-bool is_off(const char* name) {
-  const char* text = std::getenv(name);
-  if (text == nullptr) return false;
-  for (const char* word : {"0", "false", "off", "no"}) {
-    if (strcasecmp(text, word) == 0) return true;
-  }
-  return false;
-}
-
 template <typename Function>
 bool find(void* library, const char* name, Function* to) {
   *to = reinterpret_cast<Function>(dlsym(library, name));
@@ -71,7 +64,7 @@ const BlasLibrary* open() {
 // What the process has loaded, looked for until there is one; null where the user wants none.
 const BlasLibrary* library() {
   static std::atomic<const BlasLibrary*> found{nullptr};
-  if (is_off("ECHO_CUBLAS")) return nullptr;
+  if (echo::kernels::debug_value("cublas") == "0") return nullptr;
   if (found == nullptr) found = open();
   return found;
 }

@@ -51,7 +51,7 @@ __attribute__((visibility("default"))) size_t echo_cpu_workspace(const EchoCall*
 __attribute__((visibility("default"))) size_t echo_cuda_workspace(const EchoCall* call);
 
 // Which instructions the CPU kernels use: "avx512", "avx2" or "portable", the most that the processor has. The
-// environment variable ECHO_KERNELS_LEVEL, read once, asks for less.
+// `level` in the environment variable ECHO_DEBUG, read once, asks for less.
 __attribute__((visibility("default"))) const char* echo_kernels_level(void);
 
 // The last error of this thread.

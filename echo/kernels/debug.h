@@ -1,0 +1,25 @@
+// ECHO_DEBUG=WORD,WORD=VALUE,...: of its words, the kernels read `level` and `cublas`.
+#ifndef ECHO_KERNELS_DEBUG_H_
+#define ECHO_KERNELS_DEBUG_H_
+#include <cstdlib>
+#include <sstream>
+#include <string>
+
+namespace echo {
+namespace kernels {
+
+// The value of a word of ECHO_DEBUG; empty without it.
+inline std::string debug_value(const std::string& word) {
+  const char* const text = std::getenv("ECHO_DEBUG");
+  std::istringstream words(text == nullptr ? "" : text);
+  for (std::string each; std::getline(words, each, ',');) {
+    const size_t start = each.find_first_not_of(' ');
+    if (start == std::string::npos || each.compare(start, word.size() + 1, word + "=") != 0) continue;
+    return each.substr(start + word.size() + 1, each.find_last_not_of(' ') - start - word.size());
+  }
+  return "";
+}
+
+}  // namespace kernels
+}  // namespace echo
+#endif  // ECHO_KERNELS_DEBUG_H_
