@@ -47,13 +47,14 @@ GPU_PYTHON ?= python3
 
 # What runs with sanitizers; not the emulated CUDA kernels, whose stacks change under them, nor what optimized code
 # contains, nor kernels that are wrong on purpose, nor how much memory a process has.
-SANITIZED := tests/native tests/estimators/test_storage_planner_planner.py tests/estimators/test_runners.py tests/ir/test_training_node.py \
+SANITIZED := tests/native $(addprefix tests/estimators/test_,storage_planner_planner.py storage_planner_edges.py runners.py) \
+             tests/ir/test_training_node.py \
              $(filter-out $(addprefix tests/kernels/test_,cuda% levels.py mutants.py recipe.py),$(wildcard tests/kernels/test_*.py)) \
              tests/runtime/test_concurrency.py tests/runtime/test_fused.py tests/runtime/test_masks.py \
              --deselect tests/kernels/test_layers.py::test_every_instruction_set \
-             --deselect tests/native/test_native.py::test_a_refused_plan_leaks_nothing
+             --deselect tests/native/test_native_refusals.py::test_a_refused_plan_leaks_nothing
 RACED     := tests/native tests/kernels/test_operators.py tests/runtime/test_concurrency.py \
-             --deselect tests/native/test_native.py::test_a_refused_plan_leaks_nothing
+             --deselect tests/native/test_native_refusals.py::test_a_refused_plan_leaks_nothing
 
 # A test takes one processor; what a file has bound once is there for all its tests.
 SIDE_BY_SIDE := -n 2 --dist loadfile

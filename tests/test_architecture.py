@@ -128,6 +128,12 @@ def test_what_is_private_is_patched_in_its_own_room_alone(test: Path) -> None:
     assert [name for name in patched(test) if name.split(".")[1] != room] == []
 
 
+def test_long_test_files_are_none() -> None:
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    assert len(files) > 100
+    assert [str(path.relative_to(ROOT)) for path in files if path.read_text(encoding="utf-8").count("\n") > 400] == []
+
+
 # Rows of registries, each a file, and files that hold one thing which others need without the rest.
 ROWS = ("echo/cli", "echo/passes/patterns", "echo/policies", "echo/kernels/reference")
 SMALL = {

@@ -16,7 +16,7 @@ from echo.frontend.install import install_hook
 from echo.frontend.symbols import symbol_of
 from echo.ir.recompute_rules import why_not_reader
 from tests.conftest import Case, case_of
-from tests.ir.test_ops import HEAVY_BUILDS, LIGHT_BUILDS, VARIANTS
+from tests.support.operator_builds import HEAVY_BUILDS, LIGHT_BUILDS, VARIANTS
 from tests.training import arrays, assert_same, bind, random_arrays, train
 
 Symbol = mx.sym.Symbol

@@ -10,7 +10,7 @@ import echo
 from benchmarks.models import SMALL
 from echo.frontend.symbols import symbol_of
 from tests.conftest import model_case
-from tests.runtime.test_bind_symbol import requested, small, stock
+from tests.runtime.test_bind_models import requested, small, stock
 from tests.training import assert_same, bind, train
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
