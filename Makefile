@@ -108,11 +108,11 @@ test-gpu-wheels:  ## install under each CUDA wheel of MXNet and each numpy as th
 	@tests/fake_gpu/wheels.sh $(PYTHON) "$(GPU_WHEELS)" "$(GPU_NUMPYS)"
 
 coverage: $(INSTALLED)  ## which lines and branches the tests run, of Python and of C++ (20 minutes; or TESTS=tests/policies)
-	@$(BIN)/python -m tests.coverage $(TESTS)
+	@$(BIN)/python -m tests.support.coverage $(TESTS)
 
 coverage-floors: $(INSTALLED)  ## the same of planning and of the native libraries alone, with a least share for each room (2 minutes)
 	@echo "== coverage of planning and of the native libraries"
-	@$(BIN)/python -m tests.coverage --floors
+	@$(BIN)/python -m tests.support.coverage --floors
 
 check: lint test  ## make lint, then make test
 
@@ -166,7 +166,7 @@ wheels: $(RELEASE_DONE)  ## build a release into dist: sources, a wheel for Linu
 	@PATH="$(CURDIR)/$(RELEASE)/bin:$$PATH" $(RELEASE)/bin/auditwheel -v repair --plat $(PLATFORM) --only-plat -w dist \
 	  build/wheel/*.whl > build/wheel.log 2>&1 || { cat build/wheel.log >&2; exit 1; }
 	@cp build/wheel/*.tar.gz dist
-	@$(RELEASE)/bin/python tests/release.py dist $(PLATFORM)
+	@$(RELEASE)/bin/python tests/support/release.py dist $(PLATFORM)
 
 test-wheels: wheels  ## install that wheel in clean environments of Python 3.8 to 3.12, with the numpy of each, and train
 	@tests/compat/check.sh dist/*.whl $(COMPAT)

@@ -16,7 +16,7 @@ import pytest
 
 from echo import compat
 from echo.errors import UnsupportedError
-from tests.stub_libraries import mxnet, stub, wheels
+from tests.support.stub_libraries import mxnet, stub, wheels
 
 
 def program(text: str, *options: str) -> subprocess.CompletedProcess[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.coverage import FLOORS, ROOT, File, below, by_room, never, shares, table
+from tests.support.coverage import FLOORS, ROOT, File, below, by_room, never, shares, table
 
 ONE = File("echo/planning/one.py", {1: True, 2: True, 3: False}, {(1, 2): True, (1, 3): False})
 TWO = File("echo/planning/two.py", {1: True}, {})

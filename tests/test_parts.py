@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.parts import share
+from tests.support.parts import share
 
 ITEMS = [(f"many{case}", "many", case != 2) for case in range(9)] + [(f"few{case}", "few", True) for case in range(2)]
 

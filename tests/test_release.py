@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 from typing import Iterable
 
-from tests.release import NEEDED, SOURCES, faults
+from tests.support.release import NEEDED, SOURCES, faults
 
 PLATFORM = "manylinux_2_28_x86_64"
 

@@ -17,7 +17,7 @@ from echo.cli import machine
 from echo.cli.machine import FINE, OFF, STOPS, Fact
 from echo.frontend.examine import Examined
 from echo.system.cuda import Driver, Gpu
-from tests.stub_libraries import mxnet, stub, wheels
+from tests.support.stub_libraries import mxnet, stub, wheels
 
 
 def test_what_is_missing_is_said_with_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from echo.cli import main
 from tests.cli.models import check_line
-from tests.data_graphs import ILP, ilp_graph
+from tests.support.data_graphs import ILP, ilp_graph
 
 GRAPH = str(ILP / "vgg16_b176.json")
 

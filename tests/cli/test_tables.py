@@ -9,9 +9,9 @@ from echo.policies.data_problem import Solved, problem_of_graph, solve_graph
 from echo.policies.none import RecomputeNone
 from echo.recording.windows import summary
 from echo.system.terminal import size_text
-from tests.data_graphs import chain, unrolled
 from tests.recording.rows_of import row
 from tests.report.profiles import made_up
+from tests.support.data_graphs import chain, unrolled
 
 PROFILE = made_up(40)
 

@@ -15,8 +15,8 @@ from echo.ir.schedule import CLONE_SUFFIX, with_clones
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
 from echo.kernels.library import operator_workspace
-from tests.conftest import ALL_CASES, any_case, model_case
-from tests.made_graphs import Builder
+from tests.support.cases import ALL_CASES, any_case, model_case
+from tests.support.made_graphs import Builder
 
 
 @pytest.mark.parametrize(

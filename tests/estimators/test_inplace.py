@@ -18,7 +18,7 @@ from echo.frontend.symbols import graph_of, infer_binding, symbol_of
 from echo.ir.graph import Entry
 from echo.ir.op_spec import APART_ATTRIBUTE
 from echo.plans.decisions import mark
-from tests.training import assert_same, bind, random_arrays, train
+from tests.support.training import assert_same, bind, random_arrays, train
 
 S = mx.sym
 Shapes = dict[str, tuple[int, ...]]

@@ -16,7 +16,7 @@ from echo.frontend.symbols import graph_of, infer_binding
 from echo.ir.graph import Graph
 from echo.ir.op_spec import RANGE_ATTRIBUTE
 from echo.ir.training_graph import ASSIGNED, STATIC, TrainingGraph
-from tests.training import assert_same, bind, random_arrays, train
+from tests.support.training import assert_same, bind, random_arrays, train
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 SHAPE = (2, 8, 4, 4)

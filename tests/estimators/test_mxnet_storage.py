@@ -18,10 +18,11 @@ from echo.frontend.symbols import symbol_of
 from echo.ir.schedule import with_clones
 from echo.ir.training_graph import ASSIGNED, DYNAMIC, PEAK, STATIC, TrainingGraph
 from echo.plans.decisions import mark
-from tests.conftest import ALL_CASES, Case, any_case, case_of, choice_of
 from tests.estimators.test_runners import allocated, trained_inputs
-from tests.made_graphs import Builder
-from tests.training import assert_same, bind, random_arrays, train
+from tests.support.cases import ALL_CASES, Case, any_case, case_of
+from tests.support.made_graphs import Builder
+from tests.support.planning import choice_of
+from tests.support.training import assert_same, bind, random_arrays, train
 
 BLOCKS = st.lists(
     st.builds(lambda size, first, length: Block(4 * size, first, first + length),

@@ -29,7 +29,7 @@ from echo.ir.graph import PREFIX, VARIABLE, Entry
 from echo.ir.ops import ops_with
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
-from tests.made_graphs import Builder
+from tests.support.made_graphs import Builder
 
 Shape = tuple[int, ...]
 

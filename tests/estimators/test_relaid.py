@@ -12,7 +12,7 @@ from echo.estimators.inplace import relaid
 from echo.frontend.capture import training_graph
 from echo.frontend.install import install_hook
 from echo.frontend.symbols import graph_of, infer_binding
-from tests.training import assert_same, bind, random_arrays, train
+from tests.support.training import assert_same, bind, random_arrays, train
 
 S = mx.sym
 pytestmark = pytest.mark.usefixtures("cheap_planning")

@@ -24,9 +24,10 @@ from echo.estimators.storage_planner import ReferencePlanner, StoragePlanner, ma
 from echo.ir.graph import Entry
 from echo.ir.schedule import with_clones
 from echo.ir.training_graph import MemoryPool
-from tests.conftest import MATCH_RANGES, any_case, choice_of, model_case, special_case
-from tests.made_graphs import Builder
+from tests.support.cases import MATCH_RANGES, any_case, model_case, special_case
+from tests.support.made_graphs import Builder
 from tests.support.planners import planners, seconds_of
+from tests.support.planning import choice_of
 
 # Limits ------------------------------------------------------------------------------------------------------
 
@@ -238,7 +239,7 @@ import numpy
 from echo.errors import NativeError
 from echo.estimators.storage_planner import StoragePlanner
 from echo.estimators.scheduler import Scheduler
-from tests.made_graphs import diamonds
+from tests.support.made_graphs import diamonds
 
 training = diamonds(20000)
 seconds = [1.0] * len(training.nodes)

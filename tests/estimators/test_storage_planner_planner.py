@@ -20,8 +20,9 @@ from echo.frontend.symbols import symbol_of
 from echo.ir.graph import Graph
 from echo.ir.schedule import with_clones
 from echo.ir.training_graph import RUNNERS
-from tests.conftest import ALL_CASES, MATCH_RANGES, Case, any_case, case_of, choice_of, model_case
+from tests.support.cases import ALL_CASES, MATCH_RANGES, Case, any_case, case_of, model_case
 from tests.support.planners import planners
+from tests.support.planning import choice_of
 
 SHARES = (0.15, 0.5, 1.0)
 

@@ -12,7 +12,7 @@ from echo.frontend.cached import accumulations, as_cached, as_stateful, runner_o
 from echo.frontend.symbols import graph_of
 from echo.ir.op_spec import COPY_ATTRIBUTE
 from echo.ir.training_graph import DYNAMIC, EXECUTOR, SHAPED, STATIC
-from tests.conftest import special_case
+from tests.support.cases import special_case
 
 
 @pytest.mark.parametrize(

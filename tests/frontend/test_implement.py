@@ -12,7 +12,7 @@ from echo.frontend.implement import implemented
 from echo.ir.gradient_rules import implementations, split_gradients
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE, GradientRule
 from echo.ir.training_graph import TrainingGraph
-from tests.conftest import Case, case_of
+from tests.support.cases import Case, case_of
 
 
 def structure(training: TrainingGraph) -> Any:

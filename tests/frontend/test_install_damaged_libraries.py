@@ -22,7 +22,7 @@ from echo.frontend.install import install_hook
 from echo.runtime import bind_plan
 from echo.system.threads import ONCE
 from tests.support.small_network import SHAPES, network, trained
-from tests.training import assert_same, bind, train
+from tests.support.training import assert_same, bind, train
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("cheap_planning")

@@ -21,10 +21,10 @@ from echo import kernels, native
 from echo.errors import PlanError
 from echo.frontend import install, session
 from echo.kernels import library
-from tests.fused_models import EXAMPLES
 from tests.kernels.cuda_emulation import Emulated
 from tests.kernels.cuda_emulation import built as built_emulation
-from tests.training import Record, assert_same, bind, random_arrays, train
+from tests.support.fused_models import EXAMPLES
+from tests.support.training import Record, assert_same, bind, random_arrays, train
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = EXAMPLES["lstm layer"]()
@@ -175,7 +175,7 @@ def test_a_library_of_another_echo(tmp_path: Path) -> None:
         import echo
         from echo.frontend import install
         install.READS = {**install.READS, "kernel_of_tomorrow": ("1", "1", "1")}
-        from tests.fused_models import EXAMPLES
+        from tests.support.fused_models import EXAMPLES
         example = EXAMPLES["lstm layer"]()
         plan = echo.plan(example.symbol, grad_req="write", strict=True, **example.shapes)
         print(json.dumps([len(plan.fused), [note for note in plan.remarks if note.startswith("no operator")]]))
@@ -193,7 +193,7 @@ def test_it_is_loaded_where_something_may_be_fused_alone(tmp_path: Path, fuse: s
         import json
         from pathlib import Path
         import mxnet as mx
-        from tests.fused_models import EXAMPLES
+        from tests.support.fused_models import EXAMPLES
         example = EXAMPLES["lstm layer"]()
         executor = example.symbol.simple_bind(mx.cpu(), **example.shapes)
         print(json.dumps([type(executor).__name__, "libecho_kernels" in Path("/proc/self/maps").read_text()]))

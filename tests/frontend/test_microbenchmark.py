@@ -14,7 +14,7 @@ from echo.ir.graph import Entry
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
 from echo.meter.microbenchmark import Microbenchmark, Variable
-from tests.conftest import case_of
+from tests.support.cases import case_of
 
 BATCH = 64
 UINT8 = 3

@@ -10,7 +10,7 @@ import pytest
 
 from echo.errors import UnsupportedError
 from echo.frontend.mirror import MirrorEvaluator, forward_graph
-from tests.conftest import Case, model_case
+from tests.support.cases import Case, model_case
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 import echo
 from echo.errors import EchoError, OptionError, ShapeError, UnsupportedError
 from tests.support.small_network import SHAPES, network
-from tests.training import random_arrays
+from tests.support.training import random_arrays
 
 Symbol = mx.sym.Symbol
 pytestmark = pytest.mark.usefixtures("cheap_planning")

@@ -18,7 +18,7 @@ from echo.frontend.install import install_hook
 from echo.frontend.mxnet_settings import match_range
 from fuzz import dead_chunks
 from fuzz.poison import poisoned
-from tests.training import assert_same, bind, random_arrays, recomputing, train
+from tests.support.training import assert_same, bind, random_arrays, recomputing, train
 
 Symbol = mx.sym.Symbol
 

@@ -11,7 +11,7 @@ import pytest
 from echo.errors import GraphError
 from echo.ir.data_graph import dag_of, load_dag
 from echo.ir.schedule import replay
-from tests.data_graphs import ILP, ILP_NAMES, ilp_graph
+from tests.support.data_graphs import ILP, ILP_NAMES, ilp_graph
 
 
 def small() -> dict[str, Any]:

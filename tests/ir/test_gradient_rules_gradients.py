@@ -17,13 +17,13 @@ from echo.frontend.install import onednn_activations
 from echo.ir.gradient_rules import implementations, known
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE
 from echo.ir.training_graph import TrainingGraph
-from tests.conftest import case_of
 from tests.ir.test_ops_cached import DYNAMIC, STATIC
 from tests.ir.test_ops_cached import run as run_cached
-from tests.numpy_builds import inner, of
+from tests.support.cases import case_of
 from tests.support.gradient_cases import CASES, applicable, case, implemented, run, shaped, under
+from tests.support.numpy_builds import inner, of
 from tests.support.operator_builds import Build, unary
-from tests.training import assert_alive, assert_same, bind, random_arrays, recomputing
+from tests.support.training import assert_alive, assert_same, bind, random_arrays, recomputing
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,7 +6,7 @@ import mxnet as mx
 import pytest
 
 from tests.support.gradient_cases import CASES, case, implemented, run
-from tests.training import assert_same
+from tests.support.training import assert_same
 
 MALFORMED = [
     "",

@@ -22,12 +22,13 @@ from echo.passes.check_marks import with_marks
 from echo.passes.rewrite import gradient_marks
 from echo.plans.decisions import Mark
 from echo.plans.plan import Plan
-from tests.conftest import FakeFrontend, model_case
 from tests.ir.test_ops_cached import DYNAMIC, STATIC
 from tests.ir.test_ops_cached import run as run_cached
-from tests.numpy_builds import inner, of
+from tests.support.cases import model_case
+from tests.support.fake_frontend import FakeFrontend
 from tests.support.gradient_cases import ACTIVATIONS, CASES, LEAKY, case, chosen, implemented, run, under
-from tests.training import Record, assert_same, bind, random_arrays, requests, train
+from tests.support.numpy_builds import inner, of
+from tests.support.training import Record, assert_same, bind, random_arrays, requests, train
 
 Symbol = mx.sym.Symbol
 

@@ -26,10 +26,10 @@ from echo.ir.training_graph import TrainingGraph
 from echo.planning.planner import Planner
 from echo.plans.plan import Plan
 from echo.runtime import bind_plan
-from tests.conftest import Case, case_of
 from tests.ir.test_ops_cached import DYNAMIC, STATIC
 from tests.ir.test_ops_cached import run as run_cached
-from tests.training import Record, assert_alive, assert_same, bind, random_arrays, recomputing, train
+from tests.support.cases import Case, case_of
+from tests.support.training import Record, assert_alive, assert_same, bind, random_arrays, recomputing, train
 
 Symbol = mx.sym.Symbol
 SHAPES = {"data": (8, 72)}

@@ -7,7 +7,7 @@ import pytest
 from echo.ir.ops import spec
 from echo.ir.recompute_rules import recomputable_outputs
 from tests.support.operator_builds import BUILDS, TYPED, VARIANTS, Build, check, node_under, run, symbol_with
-from tests.training import assert_same, recomputing
+from tests.support.training import assert_same, recomputing
 
 
 def check_mirrored(build: Build, readers: bool) -> None:

@@ -15,7 +15,7 @@ from echo.ir.ops import spec
 from echo.ir.recompute_rules import recomputable_outputs
 from echo.runtime.cached_op import StockCachedOp
 from tests.support.operator_builds import BUILDS, Build, node_under, symbol_with
-from tests.training import assert_same, random_arrays, recomputing
+from tests.support.training import assert_same, random_arrays, recomputing
 
 DYNAMIC: dict[str, Any] = {"inline_limit": 0}
 STATIC: dict[str, Any] = {"static_alloc": True, "static_shape": True}

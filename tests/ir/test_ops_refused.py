@@ -25,7 +25,7 @@ from tests.support.operator_builds import (
     symbol_with,
     unary,
 )
-from tests.training import assert_same, recomputing
+from tests.support.training import assert_same, recomputing
 
 Symbol = mx.sym.Symbol
 

@@ -12,9 +12,9 @@ from echo.ir.graph import Entry
 from echo.ir.schedule import first_backward, once, replay, steps_of, with_clones
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TrainingNode
-from tests.conftest import ALL_CASES, Case, any_case, case_of, special_case
-from tests.data_graphs import chain
-from tests.made_graphs import Builder
+from tests.support.cases import ALL_CASES, Case, any_case, case_of, special_case
+from tests.support.data_graphs import chain
+from tests.support.made_graphs import Builder
 
 # nodes 0, 1, 2 are the chain, 3 the loss, 4, 5, 6 the gradients of 2, 1, 0: each reads the gradient before and its map
 TRAINING, SECONDS = chain(3)

@@ -17,8 +17,8 @@ from echo.frontend.capture import bind_without_memory, planned_megabytes
 from echo.ir.graph import Entry
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import TensorType, TrainingNode
-from tests.conftest import case_of, model_case
-from tests.made_graphs import Builder
+from tests.support.cases import case_of, model_case
+from tests.support.made_graphs import Builder
 
 MODELS = ["nmt", "lm", "resnet50_v2", "densenet121"]
 

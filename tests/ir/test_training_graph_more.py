@@ -6,7 +6,7 @@ import mxnet as mx
 import pytest
 
 from echo.ir.training_graph import MemoryPool, common_subexpressions
-from tests.conftest import case_of, model_case
+from tests.support.cases import case_of, model_case
 
 MB = 1 << 20
 SIZES = {  # of a request: the block in MXNet's naive pool, and in the one of powers of two

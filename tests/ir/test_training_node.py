@@ -12,7 +12,7 @@ from echo.errors import GraphError
 from echo.ir.graph import Entry
 from echo.ir.training_graph import TrainingGraph
 from echo.ir.training_node import FLAGS, TensorType, TrainingNode, node_from_json, node_to_json, tensor_type
-from tests.made_graphs import Builder
+from tests.support.made_graphs import Builder
 
 NODE = TrainingNode(
     "Dropout", "drop", (TensorType((2, 3)), TensorType((2, 3), 3)), (Entry(1), Entry(2, 1)), (0,), {"p": "0.5"},

@@ -20,8 +20,10 @@ from echo.passes.request import Request
 from echo.plans.options import Options
 from echo.policies.problem import WarmStart, partition
 from echo.system.process import Deadline
-from tests.conftest import Case, FakeFrontend, case_of, model_case, overhead_of, special_case, with_dropout
-from tests.made_graphs import Builder
+from tests.support.cases import Case, case_of, model_case, special_case, with_dropout
+from tests.support.fake_frontend import FakeFrontend
+from tests.support.made_graphs import Builder
+from tests.support.planning import overhead_of
 
 
 @dataclass

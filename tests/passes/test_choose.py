@@ -29,9 +29,9 @@ from echo.plans.options import Options
 from echo.policies.problem import run_with_deadline
 from echo.runtime import bind_plan
 from echo.system.process import Deadline
-from tests.fused_models import EXAMPLES, decoder
 from tests.runtime.test_fallbacks import SHAPES, Surprise, model
 from tests.runtime.test_masks import bits_of
+from tests.support.fused_models import EXAMPLES, decoder
 
 MODEL = SMALL["nmt"]()
 pytestmark = pytest.mark.usefixtures("nothing_remembered", "cheap_planning")

@@ -18,7 +18,7 @@ from echo.passes.patterns.apply import Fused, fuse
 from echo.passes.request import Request
 from echo.plans.options import MEMORY, Options
 from echo.system.process import Deadline
-from tests.fused_models import EXAMPLES, Example
+from tests.support.fused_models import EXAMPLES, Example
 
 FASTER, SLOWER = {OWN: 2e-3, FUSED: 2e-3}, {OWN: 2e-3, FUSED: 2.1e-3}
 

@@ -19,7 +19,7 @@ from echo.pipeline import PIPELINE
 from echo.planning.planner import Planner
 from echo.plans.options import TRACE_VARIABLE
 from echo.runtime import bind_plan
-from tests.fused_models import EXAMPLES
+from tests.support.fused_models import EXAMPLES
 
 MODEL = SMALL["lm"]()
 BASE = ["differentiate", "candidates", "partition", "overhead", "select", "rewrite", "confirm", "explain"]

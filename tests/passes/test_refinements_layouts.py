@@ -25,9 +25,9 @@ from echo.passes.rules import RULES
 from echo.passes.trial import Planned
 from echo.planning.planner import Planner
 from echo.runtime import bind_plan
-from tests.fused_models import BATCH, SIZE, STEPS, Example, trained_gluon
 from tests.runtime.test_fused import TOLERANCE, distance, gradients
 from tests.runtime.test_masks import forget_plans
+from tests.support.fused_models import BATCH, SIZE, STEPS, Example, trained_gluon
 
 BUDGET = "1GB"  # within a budget memory does not decide
 Race = Callable[[str], None]

@@ -13,8 +13,8 @@ import echo
 from benchmarks.models import SMALL
 from echo.passes.refinements import Masked
 from echo.passes.rules import RULES
-from tests.fused_models import EXAMPLES
 from tests.runtime.test_masks import bits_of, forget_plans, with_begin_state
+from tests.support.fused_models import EXAMPLES
 
 
 def fields(plan: echo.Plan) -> dict[str, Any]:

@@ -22,7 +22,8 @@ from echo.passes.select import Selection
 from echo.plans.decisions import RECOMPUTE, STASH, mark
 from echo.plans.options import Options
 from echo.plans.plan import Plan
-from tests.conftest import ALL_CASES, Case, FakeFrontend, any_case, model_case, special_case
+from tests.support.cases import ALL_CASES, Case, any_case, model_case, special_case
+from tests.support.fake_frontend import FakeFrontend
 
 
 def rewritten(case: Case, entries: Any, hook: bool = True, nodes: Any = None, match_range: int = 16) -> Rewritten:

@@ -20,7 +20,9 @@ from echo.plans.options import Options
 from echo.policies.problem import Problem, WarmStart
 from echo.policies.solvers.min_cut import least_bytes
 from echo.system.process import NEVER
-from tests.conftest import Case, FakeFrontend, any_case, case_of, overhead_of, problem_of
+from tests.support.cases import Case, any_case, case_of
+from tests.support.fake_frontend import FakeFrontend
+from tests.support.planning import overhead_of, problem_of
 
 STATIC = {WEIGHTS: 3 << 20, GRADIENTS: 3 << 20, INPUTS: 1 << 20}
 MODELS = ["nmt", "lm", "resnet50_v2", "dropout", "slices"]

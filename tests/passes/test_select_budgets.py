@@ -12,7 +12,7 @@ import echo
 from benchmarks.models import SMALL, random_values
 from echo.errors import BudgetError, OptionError
 from tests.support.small_network import SHAPES, network
-from tests.training import assert_close, assert_same, bind, train
+from tests.support.training import assert_close, assert_same, bind, train
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 

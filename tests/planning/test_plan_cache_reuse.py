@@ -20,7 +20,7 @@ from echo.planning.planner import Planner
 from echo.plans.options import Options, options_from
 from echo.plans.plan import Plan
 from echo.runtime import bind_plan
-from tests.training import assert_same, bind, random_arrays, train
+from tests.support.training import assert_same, bind, random_arrays, train
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 MODEL = SMALL["nmt"]()

@@ -15,7 +15,9 @@ from echo.pipeline import plan
 from echo.planning.what_if import WhatIf
 from echo.plans.decisions import RECOMPUTE, STASH, Decision
 from echo.plans.options import Options
-from tests.conftest import FakeFrontend, model_case, overhead_of
+from tests.support.cases import model_case
+from tests.support.fake_frontend import FakeFrontend
+from tests.support.planning import overhead_of
 
 CASE = model_case("lm")
 

@@ -24,7 +24,7 @@ from echo.policies.problem import Policy, Problem, partition
 from echo.policies.search import Search
 from echo.policies.solvers.ruin_recreate import GreedyKeep, RuinRecreate
 from echo.policies.sublinear import Sublinear
-from tests.data_graphs import ILP_NAMES, chain, ilp_graph, ilp_plans, random_graph
+from tests.support.data_graphs import ILP_NAMES, chain, ilp_graph, ilp_plans, random_graph
 
 EVERY = pytest.mark.parametrize("policy", [*POLICIES, RuinRecreate(), GreedyKeep()], ids=lambda policy: policy.name)
 # Those that find a schedule within a budget wherever brute force does, and those that need not.

@@ -17,8 +17,9 @@ from echo.policies import policy_named
 from echo.policies.echo import Echo
 from echo.policies.problem import Problem, partition
 from echo.policies.search import Search
-from tests.conftest import ALL_CASES, Case, any_case, case_of, overhead_of, problem_of
-from tests.made_graphs import Builder, CountedGraph, diamonds
+from tests.support.cases import ALL_CASES, Case, any_case, case_of
+from tests.support.made_graphs import Builder, CountedGraph, diamonds
+from tests.support.planning import overhead_of, problem_of
 
 BOTH = pytest.mark.parametrize("policy", [Search(), Echo()], ids=lambda policy: policy.name)
 

@@ -15,8 +15,9 @@ from echo.policies.data_problem import problem_of_graph, solve_graph
 from echo.policies.exact import MOST_BINARIES, Exact
 from echo.policies.solvers.ruin_recreate import RuinRecreate
 from echo.system.process import Deadline
-from tests.conftest import any_case, problem_of
-from tests.data_graphs import chain, ilp_graph, ilp_plans
+from tests.support.cases import any_case
+from tests.support.data_graphs import chain, ilp_graph, ilp_plans
+from tests.support.planning import problem_of
 
 
 def test_time_that_runs_out_is_reported(caplog: pytest.LogCaptureFixture) -> None:

@@ -15,8 +15,9 @@ from echo.policies import least as module
 from echo.policies.data_problem import solve_graph
 from echo.policies.least import Known
 from echo.policies.search import Search
-from tests.conftest import any_case, problem_of
-from tests.data_graphs import random_graph
+from tests.support.cases import any_case
+from tests.support.data_graphs import random_graph
+from tests.support.planning import problem_of
 
 
 def test_schedules_come_back_for_the_same_graph_alone() -> None:

@@ -19,9 +19,10 @@ from echo.passes.analysis import Candidates, Partition
 from echo.policies.data_problem import problem_of_graph
 from echo.policies.problem import Problem, Segment, Segments, partition, run_with_deadline
 from echo.system.process import Deadline, DeadlineExceeded
-from tests.conftest import ALL_CASES, any_case, problem_of, recomputable
-from tests.data_graphs import chain
-from tests.made_graphs import Builder, CountedGraph, diamonds
+from tests.support.cases import ALL_CASES, any_case, recomputable
+from tests.support.data_graphs import chain
+from tests.support.made_graphs import Builder, CountedGraph, diamonds
+from tests.support.planning import problem_of
 
 
 def groups(segments: Segments) -> list[tuple[int, ...]]:

@@ -17,7 +17,8 @@ from echo.estimators.storage_planner import Choice, Evaluation
 from echo.ir.schedule import Splits
 from echo.policies.problem import Problem
 from echo.policies.search import Search
-from tests.conftest import any_case, case_of, overhead_of, problem_of
+from tests.support.cases import any_case, case_of
+from tests.support.planning import overhead_of, problem_of
 
 GRAPHS = 60
 MATCH_RANGES = (16, 1, 2, 3, 4, 8)

@@ -11,7 +11,7 @@ import pytest
 import echo
 from echo.errors import GraphError
 from echo.report.profile import Profile
-from tests.conftest import any_case
+from tests.support.cases import any_case
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 

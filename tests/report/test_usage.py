@@ -30,7 +30,7 @@ from echo.report.usage import (
     to_columns,
     usage,
 )
-from tests.conftest import ALL_CASES, any_case
+from tests.support.cases import ALL_CASES, any_case
 
 STEPS = ("fc", "tanh", "loss", "tanh_backward", "fc_backward")
 TENSORS = (

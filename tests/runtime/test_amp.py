@@ -21,7 +21,7 @@ from echo.frontend import install
 from echo.frontend.implement import _facts
 from echo.frontend.plan_key import subject
 from echo.frontend.symbols import Binding, graph_of, text_of, type_name
-from tests.training import assert_same
+from tests.support.training import assert_same
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 SHAPES = {"data": (8, 20), "softmax_label": (8,)}

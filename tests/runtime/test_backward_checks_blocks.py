@@ -12,8 +12,8 @@ from mxnet.gluon import nn
 
 import echo
 from echo.errors import ChangedInputError
+from tests.support.training import assert_alive, assert_same
 from tests.support.writes import OPTIONS, WRITES, Write
-from tests.training import assert_alive, assert_same
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 FLAGS: dict[str, dict[str, bool]] = {

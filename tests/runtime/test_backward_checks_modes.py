@@ -12,7 +12,7 @@ from mxnet.gluon import nn
 
 import echo
 from echo.errors import UnsupportedError
-from tests.training import assert_same
+from tests.support.training import assert_same
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 FLAGS: dict[str, dict[str, bool]] = {

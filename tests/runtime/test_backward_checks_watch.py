@@ -13,8 +13,8 @@ import echo
 from echo.errors import ChangedInputError
 from echo.runtime import backward_checks
 from echo.runtime.executor import PlannedExecutor
+from tests.support.training import arrays, assert_alive, assert_same
 from tests.support.writes import NO_CHANGES, OPTIONS, WRITES, Write, _in_place
-from tests.training import arrays, assert_alive, assert_same
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 S = mx.sym

@@ -17,7 +17,7 @@ from echo.ir.graph import Graph
 from echo.runtime import bind as optimized_symbol
 from echo.runtime.bind import OptimizedSymbol
 from tests.support.bound_network import GRADIENTS, LIMITS, LOW_BOUND, SHAPES, network, was_planned
-from tests.training import Record, assert_same, bind, random_arrays, recomputing, train
+from tests.support.training import Record, assert_same, bind, random_arrays, recomputing, train
 
 Symbol = mx.sym.Symbol
 pytestmark = pytest.mark.usefixtures("cheap_planning")

@@ -14,7 +14,7 @@ import pytest
 import echo
 from benchmarks.models import SMALL, Model, random_values
 from tests.support.bound_network import LIMITS, LOW_BOUND, SHAPES, network
-from tests.training import Record, assert_alive, assert_same, bind, random_arrays, train
+from tests.support.training import Record, assert_alive, assert_same, bind, random_arrays, train
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 

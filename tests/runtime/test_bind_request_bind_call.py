@@ -18,7 +18,7 @@ import pytest
 
 import echo
 from tests.support.bound_mlp import BATCH, CLASSES, FEATURES, STEPS, body, network
-from tests.training import assert_close, assert_same
+from tests.support.training import assert_close, assert_same
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 Result = dict[str, Any]

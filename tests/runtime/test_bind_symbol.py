@@ -14,7 +14,7 @@ import pytest
 import echo
 from echo.runtime.bind import OptimizedSymbol
 from tests.support.bound_network import BATCH, GRADIENTS, LIMITS, LOW_BOUND, SHAPES, network, was_planned
-from tests.training import Record, arrays, assert_same, bind, random_arrays, train
+from tests.support.training import Record, arrays, assert_same, bind, random_arrays, train
 
 Symbol = mx.sym.Symbol
 pytestmark = pytest.mark.usefixtures("cheap_planning")

@@ -41,7 +41,7 @@ from tests.support.block_scenarios import (
     training,
     two_contexts,
 )
-from tests.training import assert_close, assert_same
+from tests.support.training import assert_close, assert_same
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 

@@ -15,8 +15,8 @@ import echo
 from echo.plans.options import Options
 from echo.runtime import cached_op
 from echo.runtime.cached_op import PlannedCachedOp
-from tests.refusing import refusing_op
 from tests.support.block_scenarios import plans_of
+from tests.support.refusing import refusing_op
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 

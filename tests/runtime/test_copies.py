@@ -16,7 +16,7 @@ from mxnet import autograd
 import echo
 from echo.runtime.cached_op import PlannedCachedOp
 from tests.support.gluon_blocks import BATCH, FEATURES, net
-from tests.training import assert_same
+from tests.support.training import assert_same
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 COPIES: dict[str, Callable[[Any], Any]] = {

@@ -12,7 +12,7 @@ import echo
 from echo.errors import EchoError, GraphError
 from echo.passes.analysis import Differentiate
 from tests.support.small_network import SHAPES, network, trained
-from tests.training import assert_same
+from tests.support.training import assert_same
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 

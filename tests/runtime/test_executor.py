@@ -14,7 +14,7 @@ import echo
 from echo.frontend.capture import planned_megabytes
 from echo.runtime import bind as module
 from echo.runtime.executor import PlannedExecutor
-from tests.training import arrays, assert_alive, assert_same
+from tests.support.training import arrays, assert_alive, assert_same
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 SHAPES = {"data": (64, 16), "softmax_label": (64,)}

@@ -25,7 +25,7 @@ from echo.planning.planner import Planner
 from echo.runtime import bind as planned_bind
 from echo.runtime import bind_plan, cached_op
 from echo.runtime.bind import Rebinder
-from tests.refusing import refusing_op
+from tests.support.refusing import refusing_op
 
 pytestmark = pytest.mark.usefixtures("nothing_remembered", "cheap_planning")
 SIZE, STEPS, BATCH = 16, 6, 8

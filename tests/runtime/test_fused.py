@@ -16,9 +16,18 @@ import echo
 from echo.passes import trial
 from echo.planning.planner import Planner
 from echo.runtime import bind_plan
-from tests.fused_models import EXAMPLES, STEPS, Example, attention, ordered_gru, ordered_lstm, trained_gluon, values
-from tests.reset_gru_models import MIXES, Gates, apart, halves, one_way, other_halves, parts
-from tests.training import TOLERANCE
+from tests.support.fused_models import (
+    EXAMPLES,
+    STEPS,
+    Example,
+    attention,
+    ordered_gru,
+    ordered_lstm,
+    trained_gluon,
+    values,
+)
+from tests.support.reset_gru_models import MIXES, Gates, apart, halves, one_way, other_halves, parts
+from tests.support.training import TOLERANCE
 
 
 def gradients(

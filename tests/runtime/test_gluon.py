@@ -16,7 +16,7 @@ from echo.errors import OptionError
 from echo.plans.options import Options
 from echo.runtime.gluon import optimize_block, session_of_block
 from tests.support.gluon_blocks import BATCH, BLOCKS, FEATURES, FUSED, fused, inputs, made, net, recomputed, step
-from tests.training import assert_same
+from tests.support.training import assert_same
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 

@@ -15,7 +15,7 @@ from echo import native
 from echo.errors import OptionError
 from echo.runtime.gluon import session_of_block
 from tests.support.gluon_blocks import BATCH, BLOCKS, FEATURES, FUSED, Steps, inputs, made, net, step
-from tests.training import assert_same
+from tests.support.training import assert_same
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 

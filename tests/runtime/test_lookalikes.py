@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import echo
-from tests.training import assert_alive, assert_close, bind, random_arrays, train
+from tests.support.training import assert_alive, assert_close, bind, random_arrays, train
 
 S = mx.sym
 Symbol = mx.sym.Symbol

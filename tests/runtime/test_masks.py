@@ -14,7 +14,7 @@ from echo.passes.patterns import apply
 from echo.passes.patterns.graph_view import Fusion
 from echo.planning.planner import Planner
 from echo.runtime import bind_plan
-from tests.fused_models import EXAMPLES, Example, values
+from tests.support.fused_models import EXAMPLES, Example, values
 
 NAMES = ("dropout", "rectified")
 

@@ -13,7 +13,7 @@ import echo
 from benchmarks.models import SMALL
 from echo.errors import OptionError
 from echo.ir.training_graph import DYNAMIC, SHAPED, STATIC
-from tests.conftest import any_case
+from tests.support.cases import any_case
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 

@@ -22,7 +22,7 @@ from echo.errors import NativeError
 from echo.frontend.symbols import graph_of
 from echo.runtime import storage_check as held_module
 from echo.runtime.storage_check import LEAST, Pair, grows, held
-from tests.conftest import plan_other_graphs
+from tests.support.planning import plan_other_graphs
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 S = mx.sym

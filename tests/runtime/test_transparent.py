@@ -18,7 +18,7 @@ import echo
 from benchmarks.models import SMALL, random_values
 from echo.frontend.capture import planned_megabytes
 from echo.passes.analysis import Differentiate
-from tests.training import assert_close, assert_same
+from tests.support.training import assert_close, assert_same
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = SMALL["nmt_large"]()

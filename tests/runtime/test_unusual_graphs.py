@@ -16,7 +16,7 @@ from echo.frontend.symbols import graph_of, symbol_of
 from echo.ir.op_spec import PLAN_ATTRIBUTE
 from echo.plans.decisions import mark
 from tests.support.small_network import SHAPES, check_identical, network, trained
-from tests.training import assert_same, bind, random_arrays, train
+from tests.support.training import assert_same, bind, random_arrays, train
 
 Symbol = mx.sym.Symbol
 pytestmark = pytest.mark.usefixtures("cheap_planning")

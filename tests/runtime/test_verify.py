@@ -20,9 +20,9 @@ from echo.errors import OptionError, VerificationError
 from echo.ir.graph import Graph
 from echo.plans.options import Options, options_from
 from echo.runtime.executor import PlannedExecutor
-from tests.conftest import plan_other_graphs
+from tests.support.planning import plan_other_graphs
+from tests.support.training import arrays, assert_alive, assert_same, random_arrays
 from tests.support.wrong_plans import FLAGS, OPTIONS, folders, inputs, made, warnings_of
-from tests.training import arrays, assert_alive, assert_same, random_arrays
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 S = mx.sym

@@ -18,9 +18,9 @@ import echo
 from echo.errors import VerificationError
 from echo.ir.graph import Graph
 from echo.runtime import verify
-from tests.conftest import plan_other_graphs
+from tests.support.planning import plan_other_graphs
+from tests.support.training import assert_alive, assert_same
 from tests.support.wrong_plans import FLAGS, OPTIONS, folders, inputs, made, warnings_of
-from tests.training import assert_alive, assert_same
 
 pytestmark = pytest.mark.usefixtures("cheap_planning")
 S = mx.sym

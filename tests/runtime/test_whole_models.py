@@ -10,8 +10,8 @@ import pytest
 
 import echo
 from echo.passes.patterns import MASKS
-from tests.fused_models import Example
-from tests.whole_models import MODELS, first_values
+from tests.support.fused_models import Example
+from tests.support.whole_models import MODELS, first_values
 
 BOUND = 2e-5  # of the largest element of a gradient
 NORMED = [name for name in MODELS if name.startswith("ln")]

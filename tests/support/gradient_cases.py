@@ -10,10 +10,10 @@ import mxnet as mx
 from echo.frontend.symbols import symbol_of
 from echo.ir.gradient_rules import implementations, known
 from echo.ir.op_spec import GRADIENT_ATTRIBUTE
-from tests.conftest import Case, case_of
-from tests.numpy_builds import inner, of
+from tests.support.cases import Case, case_of
+from tests.support.numpy_builds import inner, of
 from tests.support.operator_builds import Build, as_batch, as_images, image, many, symbol_with, unary
-from tests.training import Record, bind, random_arrays, train
+from tests.support.training import Record, bind, random_arrays, train
 
 Symbol = mx.sym.Symbol
 

@@ -9,9 +9,9 @@ import mxnet as mx
 
 from echo.ir.recompute_rules import recomputable_outputs
 from echo.ir.training_node import TrainingNode
-from tests.conftest import case_of
-from tests.numpy_builds import NUMPY_BUILDS, NUMPY_HEAVY_BUILDS
-from tests.training import assert_alive, assert_same, bind, random_arrays, recomputing, train
+from tests.support.cases import case_of
+from tests.support.numpy_builds import NUMPY_BUILDS, NUMPY_HEAVY_BUILDS
+from tests.support.training import assert_alive, assert_same, bind, random_arrays, recomputing, train
 
 Symbol = mx.sym.Symbol
 

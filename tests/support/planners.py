@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from echo.estimators.storage_planner import ReferencePlanner, StoragePlanner
-from tests.conftest import Case
+from tests.support.cases import Case
 
 
 def seconds_of(case: Case) -> list[float]:

@@ -7,7 +7,7 @@ from typing import Any
 import mxnet as mx
 
 import echo
-from tests.training import assert_alive, assert_same, bind, random_arrays, train
+from tests.support.training import assert_alive, assert_same, bind, random_arrays, train
 
 Symbol = mx.sym.Symbol
 SHAPES = {"data": (16, 20), "label": (16,)}

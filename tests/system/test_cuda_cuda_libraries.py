@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from echo.system.cuda import load_for, of_wheels
-from tests.stub_libraries import ASKED, mxnet, stub, wheels
+from tests.support.stub_libraries import ASKED, mxnet, stub, wheels
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 

@@ -21,9 +21,9 @@ from echo.ir.training_node import TensorType
 from echo.passes.patterns import apply
 from echo.passes.patterns.apply import Fused, find, fuse, fused_at, why_not
 from echo.passes.patterns.graph_view import Fusion
-from tests.fused_models import EXAMPLES, ON_CPU
-from tests.reset_gru_models import MIXES
-from tests.training import random_arrays
+from tests.support.fused_models import EXAMPLES, ON_CPU
+from tests.support.reset_gru_models import MIXES
+from tests.support.training import random_arrays
 
 B, H, T = 3, 4, 5
 TOLERANCE = 2e-4  # of the largest element of an array: of some twenty operators behind one another, in float32

@@ -25,7 +25,7 @@ from tests.passes.patterns.near_misses import (
     tanh,
     var,
 )
-from tests.reset_gru_models import MIXES, Gates, Weights, apart, cell, halves, other_halves, parts
+from tests.support.reset_gru_models import MIXES, Gates, Weights, apart, cell, halves, other_halves, parts
 
 FORMS: dict[str, Gates] = {"halves": halves, "other halves": other_halves, "apart": apart, "parts": parts}
 

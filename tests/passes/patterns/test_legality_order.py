@@ -19,9 +19,9 @@ from echo.passes.patterns import legality
 from echo.passes.patterns.apply import ORDER, find, fuse, fused_at
 from echo.passes.patterns.graph_view import ADD, MUL, Fusion, local
 from echo.passes.patterns.substitute import applied
-from tests import fused_models
-from tests.attention_models import FORMS
-from tests.fused_models import EXAMPLES, ON_CPU, Example
+from tests.support import fused_models
+from tests.support.attention_models import FORMS
+from tests.support.fused_models import EXAMPLES, ON_CPU, Example
 
 TOLERANCE = 2e-4  # of the largest element of an array, as in test_apply
 SIZES = {"as they are": {}, "B = 4H": {"SIZE": 2, "BATCH": 8}, "B = H = T": {"SIZE": 4, "BATCH": 4, "STEPS": 4}}

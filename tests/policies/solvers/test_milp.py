@@ -8,7 +8,7 @@ import pytest
 
 from echo.policies.data_problem import problem_of_graph
 from echo.policies.solvers.milp import CONSTANT, Model, Program
-from tests.data_graphs import chain, random_graph
+from tests.support.data_graphs import chain, random_graph
 
 
 def test_columns_are_numbered_in_order() -> None:

@@ -17,8 +17,8 @@ from echo.policies.data_problem import problem_of_graph
 from echo.policies.none import RecomputeNone
 from echo.policies.solvers import ruin_recreate
 from echo.policies.solvers.ruin_recreate import GreedyKeep, RuinRecreate, can_fit
-from tests.conftest import calls_of
-from tests.data_graphs import chain, random_graph, unrolled
+from tests.support.data_graphs import chain, random_graph, unrolled
+from tests.support.planning import calls_of
 
 
 @pytest.mark.parametrize("share", [0.4, 0.7, 1.0])
